@@ -1,0 +1,30 @@
+// Package deps pins modules until their first importer lands.
+package deps
+
+import (
+	_ "github.com/cockroachdb/datadriven"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	_ "github.com/fsnotify/fsnotify"
+	_ "github.com/go-zeromq/zmq4"
+	_ "github.com/goccy/go-yaml"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/stretchr/testify/require"
+	_ "github.com/vmihailenco/msgpack/v5"
+	_ "github.com/zeebo/xxh3"
+	_ "go.opentelemetry.io/otel"
+	_ "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	_ "go.opentelemetry.io/otel/exporters/prometheus"
+	_ "go.opentelemetry.io/otel/sdk/metric"
+	_ "go.opentelemetry.io/otel/sdk/metric/metricdata"
+	_ "go.opentelemetry.io/otel/sdk/trace"
+	_ "go.opentelemetry.io/otel/sdk/trace/tracetest"
+	_ "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	_ "go.uber.org/goleak"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sys/unix"
+	_ "google.golang.org/grpc"
+	_ "google.golang.org/grpc/health"
+)

@@ -1,0 +1,182 @@
+package worker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Key names one model in one namespace: what a request asks for and what a
+// pool serves.
+type Key struct {
+	Model     string
+	Namespace string
+}
+
+// Pool is the workers of one key by what they may do. Draining workers are in
+// none of the lists. The slices are shared and must not be written to.
+type Pool struct {
+	Key        Key
+	Prefill    []*Worker
+	Decode     []*Worker
+	Aggregated []*Worker // aggregated workers, and decode workers that accept aggregated requests
+
+	// Ranks of the lists above, in the same order, every data-parallel rank
+	// of a worker next to the others.
+	PrefillRanks    []Rank
+	DecodeRanks     []Rank
+	AggregatedRanks []Rank
+}
+
+// Ranks returns the ranks that may be picked for the role. The slice is shared
+// and must not be written to.
+func (p *Pool) Ranks(r Role) []Rank {
+	switch r {
+	case Prefill:
+		return p.PrefillRanks
+	case Decode:
+		return p.DecodeRanks
+	case Aggregated:
+		return p.AggregatedRanks
+	default:
+		return nil
+	}
+}
+
+// Snapshot is an immutable set of workers at one revision. The zero value and
+// nil are an empty set at revision 0. Safe for concurrent use.
+type Snapshot struct {
+	revision uint64
+	stale    bool
+	workers  []*Worker // sorted by ID
+	byID     map[ID]*Worker
+	byAddr   map[string]*Worker
+	pools    map[Key]*Pool
+	models   []Key // sorted
+}
+
+// NewSnapshot builds a snapshot. It takes ownership of workers. It refuses
+// invalid workers, repeated ids and repeated endpoints, with every fault named.
+func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
+	s := &Snapshot{
+		revision: revision,
+		workers:  workers,
+		byID:     make(map[ID]*Worker, len(workers)),
+		byAddr:   make(map[string]*Worker, len(workers)),
+		pools:    make(map[Key]*Pool),
+	}
+	slices.SortFunc(workers, func(a, b *Worker) int { return cmp.Compare(a.ID, b.ID) })
+	var errs []error
+	for _, w := range workers {
+		if err := w.Validate(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if _, dup := s.byID[w.ID]; dup {
+			errs = append(errs, fmt.Errorf("worker %d: id is used twice", w.ID))
+			continue
+		}
+		if o, dup := s.byAddr[w.Endpoint.String()]; dup {
+			errs = append(errs, fmt.Errorf("worker %d: endpoint %s is already worker %d's", w.ID, w.Endpoint, o.ID))
+			continue
+		}
+		s.byID[w.ID] = w
+		s.byAddr[w.Endpoint.String()] = w
+		for _, m := range w.Models {
+			s.addToPool(Key{Model: m, Namespace: w.Namespace}, w)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	for k := range s.pools {
+		s.models = append(s.models, k)
+	}
+	slices.SortFunc(s.models, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Model, b.Model))
+	})
+	return s, nil
+}
+
+func (s *Snapshot) addToPool(k Key, w *Worker) {
+	p := s.pools[k]
+	if p == nil {
+		p = &Pool{Key: k}
+		s.pools[k] = p
+	}
+	add := func(r Role, ws *[]*Worker, ranks *[]Rank) {
+		if !w.CanServe(r) {
+			return
+		}
+		*ws = append(*ws, w)
+		for dp := range w.DPSize {
+			*ranks = append(*ranks, Rank{ID: w.ID, DPRank: DPRank(dp)})
+		}
+	}
+	add(Prefill, &p.Prefill, &p.PrefillRanks)
+	add(Decode, &p.Decode, &p.DecodeRanks)
+	add(Aggregated, &p.Aggregated, &p.AggregatedRanks)
+}
+
+// WithStale returns a snapshot of the same workers marked stale or fresh.
+func (s *Snapshot) WithStale(stale bool) *Snapshot {
+	if s == nil {
+		return &Snapshot{stale: stale}
+	}
+	c := *s
+	c.stale = stale
+	return &c
+}
+
+// Revision returns the discovery revision the set was read at.
+func (s *Snapshot) Revision() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.revision
+}
+
+// Stale reports whether the source that the set came from cannot vouch for it
+// any more.
+func (s *Snapshot) Stale() bool { return s != nil && s.stale }
+
+// Workers returns all workers sorted by ID. The slice is shared.
+func (s *Snapshot) Workers() []*Worker {
+	if s == nil {
+		return nil
+	}
+	return s.workers
+}
+
+// Worker returns the worker with the id, or nil.
+func (s *Snapshot) Worker(id ID) *Worker {
+	if s == nil {
+		return nil
+	}
+	return s.byID[id]
+}
+
+// WorkerAt returns the worker whose endpoint is addr ("ip:port"), or nil.
+func (s *Snapshot) WorkerAt(addr string) *Worker {
+	if s == nil {
+		return nil
+	}
+	return s.byAddr[addr]
+}
+
+// Pool returns the pool of the key, or nil when no worker serves it.
+func (s *Snapshot) Pool(k Key) *Pool {
+	if s == nil {
+		return nil
+	}
+	return s.pools[k]
+}
+
+// Keys returns every key that has a worker, sorted. The slice is shared.
+func (s *Snapshot) Keys() []Key {
+	if s == nil {
+		return nil
+	}
+	return s.models
+}

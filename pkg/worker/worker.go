@@ -1,0 +1,201 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// ID is the discovery identity of one worker ("instance id" on the wire). Zero
+// is not a valid ID.
+type ID uint64
+
+// String returns the decimal form used in headers, keys and logs.
+func (id ID) String() string { return strconv.FormatUint(uint64(id), 10) }
+
+// ParseID reads the decimal form of an ID. It refuses zero, signs and values
+// over 2^64-1.
+func ParseID(s string) (ID, error) {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("worker: instance id %q: expected a decimal number from 1 to 2^64-1", s)
+	}
+	return ID(n), nil
+}
+
+// DPRank is the data-parallel rank within a worker; 0 when data parallelism is
+// off.
+type DPRank uint32
+
+// Rank is one data-parallel rank of one worker: the unit the picker picks and
+// the index stores. It is comparable and used as a map key.
+type Rank struct {
+	ID     ID
+	DPRank DPRank
+}
+
+// String returns "id/rank", the form used in scenario files, logs and pages.
+func (r Rank) String() string {
+	return r.ID.String() + "/" + strconv.FormatUint(uint64(r.DPRank), 10)
+}
+
+// Role is what a worker may do.
+type Role uint8
+
+// The roles. The zero value is not a role.
+const (
+	Prefill Role = iota + 1
+	Decode
+	Aggregated
+)
+
+var roleNames = [...]string{Prefill: "prefill", Decode: "decode", Aggregated: "aggregated"}
+
+// String returns the lower-case name of the role, or "invalid".
+func (r Role) String() string {
+	if r < Prefill || r > Aggregated {
+		return "invalid"
+	}
+	return roleNames[r]
+}
+
+// ParseRole reads a lower-case role name.
+func ParseRole(s string) (Role, error) {
+	for r := Prefill; r <= Aggregated; r++ {
+		if roleNames[r] == s {
+			return r, nil
+		}
+	}
+	return 0, fmt.Errorf("worker: role %q: expected prefill, decode or aggregated", s)
+}
+
+// Engine names the serving engine, which decides how prefill and decode are
+// brought together.
+type Engine string
+
+// The engines Baton knows.
+const (
+	SGLang Engine = "sglang"
+)
+
+// ParseEngine reads an engine name.
+func ParseEngine(s string) (Engine, error) {
+	if e := Engine(s); e == SGLang {
+		return e, nil
+	}
+	return "", fmt.Errorf("worker: engine %q: expected sglang", s)
+}
+
+// Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
+// port, since an original-destination cluster takes nothing else. The zero
+// value is no endpoint.
+type Endpoint struct {
+	addr netip.AddrPort
+	text string
+}
+
+// ParseEndpoint reads "ip:port" or "[ipv6]:port". Names are refused: they are
+// resolved before a worker is registered.
+func ParseEndpoint(s string) (Endpoint, error) {
+	a, err := netip.ParseAddrPort(s)
+	if err != nil || a.Port() == 0 || a.Addr().Zone() != "" || a.Addr().IsUnspecified() {
+		return Endpoint{}, fmt.Errorf("worker: endpoint %q: expected ip:port with an IPv6 address in brackets", s)
+	}
+	return Endpoint{addr: a, text: a.String()}, nil
+}
+
+// String returns "ip:port", IPv6 bracketed. It does not allocate.
+func (e Endpoint) String() string { return e.text }
+
+// AddrPort returns the parsed address.
+func (e Endpoint) AddrPort() netip.AddrPort { return e.addr }
+
+// IsZero reports whether there is no endpoint.
+func (e Endpoint) IsZero() bool { return e.text == "" }
+
+// Bootstrap is where a decode worker meets a prefill worker to fetch KV. The
+// zero value means that the worker has none. A host without a port counts as
+// absent (D6 of the behaviour rows).
+type Bootstrap struct {
+	Host string // IP or name as the engines need it; IPv6 without brackets
+	Port uint16
+}
+
+// IsZero reports whether the worker offers no rendezvous.
+func (b Bootstrap) IsZero() bool { return b.Host == "" || b.Port == 0 }
+
+// KVEvents says where a worker publishes its KV events (ZMQ, one publisher per
+// rank: the port of rank r is the base plus r). The zero value means that it
+// publishes none.
+type KVEvents struct {
+	Host       string
+	Port       uint16 // PUB socket of rank 0
+	ReplayPort uint16 // ROUTER socket of rank 0; 0: no replay offered
+	Topic      string
+}
+
+// IsZero reports whether the worker publishes no KV events.
+func (k KVEvents) IsZero() bool { return k.Host == "" || k.Port == 0 }
+
+// Worker is one engine process. A Worker in a Snapshot is immutable and shared:
+// callers must not write to it or to its slices.
+type Worker struct {
+	ID        ID
+	Role      Role
+	Engine    Engine
+	Endpoint  Endpoint
+	Models    []string // names it answers to; at least one
+	Namespace string   // separates deployments of one model; may be empty
+
+	DPSize         uint32 // data-parallel ranks; at least 1
+	BlockSize      uint32 // tokens per KV block; at least 1
+	CapacityBlocks uint64 // KV blocks per rank; 0: unknown
+
+	Bootstrap Bootstrap
+	KVEvents  KVEvents
+
+	AcceptsAggregated bool // a decode worker that can serve without a prefill
+	HeaderOverrides   bool // the engine takes bootstrap data as x-override-* headers
+	Draining          bool // takes no new picks; running requests go on
+}
+
+// CanServe reports whether the worker may be picked for the role.
+func (w *Worker) CanServe(r Role) bool {
+	if w.Draining {
+		return false
+	}
+	return w.Role == r || (r == Aggregated && w.Role == Decode && w.AcceptsAggregated)
+}
+
+// Validate returns every fault of w, joined, or nil.
+func (w *Worker) Validate() error {
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if w.ID == 0 {
+		bad("id: expected a number above 0")
+	}
+	if w.Role < Prefill || w.Role > Aggregated {
+		bad("role: expected prefill, decode or aggregated")
+	}
+	if _, err := ParseEngine(string(w.Engine)); err != nil {
+		bad("engine %q: expected sglang", string(w.Engine))
+	}
+	if w.Endpoint.IsZero() {
+		bad("endpoint: expected ip:port")
+	}
+	if len(w.Models) == 0 || slices.Contains(w.Models, "") {
+		bad("models: expected at least one name, none of them empty")
+	}
+	if w.DPSize == 0 {
+		bad("dp_size: expected at least 1")
+	}
+	if w.BlockSize == 0 {
+		bad("block_size: expected at least 1 token")
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("worker %d: %w", w.ID, errors.Join(errs...))
+}
