@@ -1,0 +1,269 @@
+package journal
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func at(ms int) time.Time { return time.UnixMilli(1_700_000_000_000 + int64(ms)) }
+
+func newJournal(t *testing.T, size int) *Journal {
+	t.Helper()
+	j, err := New(size)
+	require.NoError(t, err)
+	return j
+}
+
+func add(j *Journal, id string) Handle {
+	return j.Add(func(r *Record) {
+		r.RequestID, r.Time, r.Outcome = id, at(0), Routed
+		r.Prefill.Rank = worker.Rank{ID: 7}
+		r.Prefill.Offer(&Row{Rank: worker.Rank{ID: 7}, Cost: 1})
+	})
+}
+
+func ids(rs []Record) string {
+	var s []string
+	for _, r := range rs {
+		s = append(s, r.RequestID)
+	}
+	return strings.Join(s, " ")
+}
+
+func TestRecentGivesTheNewestFirst(t *testing.T) {
+	j := newJournal(t, 3)
+	require.Empty(t, j.Recent(nil, 0))
+	for i := range 5 {
+		add(j, fmt.Sprint("r", i))
+	}
+	require.Equal(t, "r4 r3 r2", ids(j.Recent(nil, 0)))
+	require.Equal(t, "r4 r3", ids(j.Recent(nil, 2)))
+	require.Equal(t, "r4 r3 r2", ids(j.Recent(nil, 99)))
+	require.Equal(t, "old r4", ids(j.Recent([]Record{{RequestID: "old"}}, 1)))
+}
+
+func TestAHandleOutlivesItsSlotWithoutHarm(t *testing.T) {
+	j := newJournal(t, 2)
+	h := add(j, "first")
+	require.True(t, j.End(h, OK, "", 200, at(5)))
+	add(j, "second")
+	add(j, "third")
+	require.False(t, j.End(h, Failed, "late", 500, at(9)))
+	require.False(t, j.Update(Handle{}, func(*Record) { t.Fatal("called for no record") }))
+	for _, r := range j.Recent(nil, 0) {
+		require.Equal(t, Routed, r.Outcome)
+		require.Zero(t, r.Status)
+	}
+}
+
+func TestAReusedSlotKeepsNothingOfTheOldRecord(t *testing.T) {
+	j := newJournal(t, 1)
+	j.Add(func(r *Record) {
+		*r = Record{
+			Seq: 9, Time: at(1), RequestID: "a", Attempt: 2, Model: "m", Namespace: "n", Path: "/p", BodyBytes: 1,
+			TokenSource: ByteEstimate, TokenReason: "x", ISLTokens: 1, PromptBlocks: 1, BlockSize: 1,
+			Outcome: Failed, Detail: "d", Status: 500, Leg: LegFailed, LegDetail: "l",
+			Timings: Timings{1, 1, 1, 1, 1}, DecisionIn: 1,
+		}
+		for _, c := range []*Choice{&r.Prefill, &r.Decode} {
+			*c = Choice{Rank: worker.Rank{ID: 1, DPRank: 1}, Endpoint: "e", Mode: "kv", Reason: "r", OverlapBlocks: 1, Cost: 1}
+			for i := range MaxRows + 1 {
+				c.Offer(&Row{Rank: worker.Rank{ID: worker.ID(i + 1)}})
+			}
+		}
+	})
+	j.Add(func(*Record) {})
+	got := j.Recent(nil, 0)[0]
+	require.Empty(t, got.Prefill.Rows())
+	require.Empty(t, got.Decode.Rows())
+	got.Prefill.rows, got.Decode.rows = [MaxRows]Row{}, [MaxRows]Row{}
+	require.Equal(t, Record{Seq: 2}, got)
+}
+
+func TestTheFirstEndAndTheFirstMarkStand(t *testing.T) {
+	j := newJournal(t, 0)
+	require.Equal(t, DefaultSize, j.Size())
+	h := add(j, "r")
+	require.True(t, j.Mark(h, PrefillStarted, at(0)))
+	j.Mark(h, PrefillStarted, at(50))
+	j.Mark(h, ResponseHeaders, at(7))
+	j.LegEnd(h, LegFailed, "connection lost", at(9))
+	j.LegEnd(h, LegAborted, "orphan", at(10))
+	j.Mark(h, PrefillWell, at(11))
+	j.End(h, Retried, "prefill connection lost", 0, at(12))
+	j.End(h, OK, "", 200, at(30))
+	r := j.Recent(nil, 1)[0]
+	require.Equal(t, Timings{
+		PrefillStarted: 1, PrefillWell: 11 * time.Millisecond, PrefillEnded: 9 * time.Millisecond,
+		ResponseHeaders: 7 * time.Millisecond, End: 12 * time.Millisecond,
+	}, r.Timings)
+	require.Equal(t, "retried: prefill connection lost", r.Text())
+	require.Equal(t, "failed: connection lost", r.LegText())
+	require.Zero(t, r.Status)
+}
+
+func TestLegMarksMoveForwardOnly(t *testing.T) {
+	j := newJournal(t, 1)
+	h := add(j, "r")
+	for _, tc := range []struct {
+		e    Event
+		want LegOutcome
+	}{{PrefillWell, LegWell}, {PrefillStarted, LegWell}, {PrefillEnded, LegEnded}, {PrefillWell, LegEnded}} {
+		j.Mark(h, tc.e, at(1))
+		require.Equal(t, tc.want, j.Recent(nil, 1)[0].Leg)
+	}
+}
+
+func TestLongTextIsCutAndQueriesAreDropped(t *testing.T) {
+	j := newJournal(t, 1)
+	j.Add(func(r *Record) {
+		r.RequestID = strings.Repeat("é", 1000)
+		r.Path = "/v1/completions?key=secret"
+	})
+	r := j.Recent(nil, 1)[0]
+	require.LessOrEqual(t, len(r.RequestID), maxText+len("…"))
+	require.True(t, strings.HasSuffix(r.RequestID, "é…"))
+	require.Equal(t, "/v1/completions", r.Path)
+}
+
+func TestANilJournalKeepsNothing(t *testing.T) {
+	var j *Journal
+	h := j.Add(func(*Record) { t.Fatal("called without a journal") })
+	require.True(t, h.IsZero())
+	require.False(t, j.End(h, OK, "", 200, at(0)))
+	require.Nil(t, j.Recent(nil, 5))
+	require.Zero(t, j.Size())
+}
+
+func TestNewRefusesANegativeSize(t *testing.T) {
+	_, err := New(-1)
+	require.ErrorContains(t, err, "journal: size -1: expected 0")
+}
+
+func TestWritingDoesNotAllocate(t *testing.T) {
+	j := newJournal(t, 4)
+	now, rows := at(3), make([]Row, 40)
+	for i := range rows {
+		rows[i] = Row{Rank: worker.Rank{ID: worker.ID(40 - i)}, Cost: float64(40 - i)}
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		h := j.Add(func(r *Record) {
+			r.Time, r.RequestID = now, "abc"
+			r.Prefill.Rank = rows[3].Rank
+			for i := range rows {
+				r.Prefill.Offer(&rows[i])
+			}
+		})
+		j.Mark(h, PrefillStarted, now)
+		j.LegEnd(h, LegFailed, "status 500", now)
+		j.End(h, OK, "", 200, now)
+	}))
+	dst := make([]Record, 0, 4)
+	require.Zero(t, testing.AllocsPerRun(20, func() { dst = j.Recent(dst[:0], 0) }))
+}
+
+func TestWritersAndReadersMayRunTogether(t *testing.T) {
+	j := newJournal(t, 4)
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := range 300 {
+				id := fmt.Sprint(w, "-", i)
+				h := add(j, id)
+				j.Update(h, func(r *Record) {
+					if r.RequestID != id {
+						t.Errorf("handle of %s reached %s", id, r.RequestID)
+					}
+				})
+				j.End(h, OK, "", 200, at(1))
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 200 {
+			var last uint64
+			for _, r := range j.Recent(nil, 0) {
+				if last != 0 && r.Seq >= last {
+					t.Errorf("record %d after %d", r.Seq, last)
+				}
+				last = r.Seq
+			}
+		}
+	})
+	wg.Wait()
+	require.Len(t, j.Recent(nil, 0), 4)
+}
+
+// TestWhy runs the scenario files. Verbs:
+//
+//	pick worker=7/0 mode=kv overlap=12 blocks=40   (worker, overlap, blocks may be left out)
+//	7/0 cost=12 [out=reason]                       one candidate a line; many=N offers N at cost+1…
+//
+// It prints the kept rows and the sentence.
+func TestWhy(t *testing.T) {
+	datadriven.RunTest(t, "testdata/why", func(t *testing.T, d *datadriven.TestData) string {
+		var c Choice
+		var mode, id string
+		var blocks int
+		d.MaybeScanArgs(t, "mode", &mode)
+		d.MaybeScanArgs(t, "overlap", &c.OverlapBlocks)
+		d.MaybeScanArgs(t, "blocks", &blocks)
+		d.MaybeScanArgs(t, "reason", &c.Reason)
+		c.Mode = mode
+		if d.MaybeScanArgs(t, "worker", &id) {
+			c.Rank = rank(t, id)
+		}
+		for line := range strings.Lines(d.Input) {
+			offer(t, &c, strings.TrimSpace(line))
+		}
+		var b strings.Builder
+		for _, r := range c.Rows() {
+			fmt.Fprintf(&b, "%s %.1f %s\n", r.Rank, r.Cost, r.Note)
+		}
+		fmt.Fprintf(&b, "left out: %d\n%s\n", c.Left(), c.Why(blocks))
+		return strings.ReplaceAll(b.String(), " \n", "\n")
+	})
+}
+
+func rank(t *testing.T, s string) worker.Rank {
+	t.Helper()
+	var r worker.Rank
+	_, err := fmt.Sscanf(s, "%d/%d", &r.ID, &r.DPRank)
+	require.NoError(t, err)
+	return r
+}
+
+func offer(t *testing.T, c *Choice, line string) {
+	t.Helper()
+	fields := strings.Fields(line)
+	r := Row{Rank: rank(t, fields[0])}
+	many := 1
+	for _, f := range fields[1:] {
+		k, v, _ := strings.Cut(f, "=")
+		switch k {
+		case "cost":
+			_, err := fmt.Sscan(v, &r.Cost)
+			require.NoError(t, err)
+		case "out":
+			r.Out, r.Note = true, strings.ReplaceAll(v, "_", " ")
+		case "many":
+			_, err := fmt.Sscan(v, &many)
+			require.NoError(t, err)
+		default:
+			t.Fatalf("row %q: %q is not cost, out or many", line, k)
+		}
+	}
+	for range many {
+		c.Offer(&r)
+		r.Rank.ID++
+		r.Cost++
+	}
+}

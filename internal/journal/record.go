@@ -1,0 +1,179 @@
+package journal
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// MaxRows is how many candidates of a cost table a record keeps: the picked
+// one and the cheapest others. Two tables of 16 rows make a record of about
+// 4 KiB.
+const MaxRows = 16
+
+// Outcome says how far a request has come, or how it ended.
+type Outcome string
+
+// The outcomes. Detail of the record says more where there is more to say.
+const (
+	Routed     Outcome = "routed"      // decided and sent on; not ended yet
+	OK         Outcome = "ok"          // the whole answer went to the client
+	Retried    Outcome = "retried"     // given up for a fresh pick; Detail: why
+	ClientLeft Outcome = "client left" // the client went before the answer ended
+	Refused    Outcome = "refused"     // answered by Baton itself; Detail: the failure code
+	Failed     Outcome = "failed"      // the answer began and could not be ended; Detail: why
+	Explained  Outcome = "explained"   // decided for a question, not sent
+)
+
+// TokenSource says where the token ids of a request came from.
+type TokenSource string
+
+// The sources of token ids.
+const (
+	RequestIDs     TokenSource = "request ids"
+	EngineTokenize TokenSource = "engine tokenize"
+	ByteEstimate   TokenSource = "byte estimate"
+)
+
+// LegOutcome says how the prefill leg of an attempt stands.
+type LegOutcome string
+
+// The outcomes of a prefill leg.
+const (
+	LegNone       LegOutcome = ""
+	LegDispatched LegOutcome = "dispatched"
+	LegStarted    LegOutcome = "started"
+	LegWell       LegOutcome = "well"
+	LegEnded      LegOutcome = "ended"
+	LegFailed     LegOutcome = "failed"
+	LegAborted    LegOutcome = "aborted"
+)
+
+// Row is one candidate with the numbers it was judged by.
+type Row struct {
+	Rank                worker.Rank
+	OverlapBlocks       int
+	ActivePrefillTokens int
+	ActiveDecodeBlocks  int
+	ActiveRequests      int
+	PrefillCost         float64
+	DecodeCost          float64
+	Cost                float64 // lower wins; the mode says what it is made of
+
+	// Out marks a candidate that was not eligible; Note says why. Note may
+	// also say something of an eligible one.
+	Out  bool
+	Note string
+}
+
+// Choice is one pick: who was picked, how, and over whom. The zero value is no
+// pick.
+type Choice struct {
+	Rank          worker.Rank // zero: nobody was picked
+	Endpoint      string
+	Mode          string // router mode, as kv or round-robin
+	Reason        string // reason code, as in the metrics
+	OverlapBlocks int
+	Cost          float64
+
+	rows [MaxRows]Row
+	n    int
+	left int
+}
+
+// Made reports whether a worker was picked.
+func (c *Choice) Made() bool { return c.Rank.ID != 0 }
+
+// Rows returns the kept candidates: the picked one first if it was offered,
+// then the others by cost, ineligible ones last. The slice is part of c.
+func (c *Choice) Rows() []Row { return c.rows[:c.n] }
+
+// Left returns how many candidates were offered and not kept.
+func (c *Choice) Left() int { return c.left }
+
+// Offer adds one candidate to the cost table. Rank must have been set first:
+// the row of that rank is always kept. Offering n rows costs n comparisons and
+// no allocation.
+func (c *Choice) Offer(r *Row) {
+	picked := c.Made() && r.Rank == c.Rank
+	if c.n == MaxRows {
+		c.left++
+		if !picked && !before(r, &c.rows[c.n-1]) {
+			return
+		}
+		c.n--
+	}
+	first := 0
+	if c.n > 0 && c.Made() && c.rows[0].Rank == c.Rank {
+		first = 1
+	}
+	i := c.n
+	if picked {
+		first, i = 0, 0
+		copy(c.rows[1:], c.rows[:c.n])
+	}
+	for i > first && before(r, &c.rows[i-1]) {
+		c.rows[i] = c.rows[i-1]
+		i--
+	}
+	c.rows[i] = *r
+	c.n++
+}
+
+// before orders rows: eligible ones first, then by cost. Equal rows keep the
+// order they were offered in.
+func before(a, b *Row) bool {
+	if a.Out != b.Out {
+		return b.Out
+	}
+	return a.Cost < b.Cost
+}
+
+// Record is one attempt to serve one request. A request that got a fresh pick
+// has one record for each attempt, with the same RequestID.
+//
+// Strings must not be parts of a request body: a record would keep the whole
+// body in memory. Long ones are cut when the record is added.
+type Record struct {
+	// Set by Add; read-only for the caller.
+	Seq uint64 // grows by one with each record of the journal
+
+	// Set when the record is added.
+	Time      time.Time // when the attempt began
+	RequestID string
+	Attempt   int // 1 for the first
+	Model     string
+	Namespace string
+	Path      string // without its query
+	BodyBytes int64
+
+	TokenSource  TokenSource
+	TokenReason  string // why there was no better source, if there was not
+	ISLTokens    int
+	PromptBlocks int // whole KV blocks of the prompt: what OverlapBlocks is of
+	BlockSize    int // tokens per block; 0: not known
+
+	Prefill Choice
+	Decode  Choice
+
+	// Filled in as they become known.
+	Outcome    Outcome
+	Detail     string // of Outcome
+	Status     int    // HTTP status to the client; 0: none yet
+	Leg        LegOutcome
+	LegDetail  string // why the prefill leg failed or was aborted
+	Timings    Timings
+	DecisionIn time.Duration // how long the decision took
+}
+
+// Timings are distances from Record.Time; zero means that it has not happened.
+type Timings struct {
+	PrefillStarted  time.Duration
+	PrefillWell     time.Duration
+	PrefillEnded    time.Duration
+	ResponseHeaders time.Duration
+	End             time.Duration
+}
+
+// maxText bounds each string of a record, in bytes.
+const maxText = 256

@@ -1,0 +1,152 @@
+package journal
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Why says in one sentence why the rank was picked, from the cost table.
+// promptBlocks is Record.PromptBlocks; 0 leaves the overlap out.
+func (c *Choice) Why(promptBlocks int) string {
+	rows := c.Rows()
+	if !c.Made() {
+		return whyNobody(rows, c.left)
+	}
+	if len(rows) == 0 || rows[0].Rank != c.Rank {
+		return c.holds(modeWhy(c.Mode, c.Reason), promptBlocks)
+	}
+	var rest []Row
+	for _, r := range rows[1:] {
+		if !r.Out {
+			rest = append(rest, r)
+		}
+	}
+	if len(rest) == 0 {
+		if len(rows) == 1 && c.left == 0 {
+			return c.holds("the only candidate", promptBlocks)
+		}
+		return c.holds("the only candidate left: the others were not eligible", promptBlocks)
+	}
+	return c.holds(c.against(rows[0], rest), promptBlocks)
+}
+
+// against compares the picked row with the cheapest of the others.
+func (c *Choice) against(picked Row, rest []Row) string {
+	next := rest[0]
+	if !byCost(c.Mode) {
+		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.left)
+	}
+	switch {
+	case picked.Cost < next.Cost:
+		return fmt.Sprintf("lowest cost %s; next best %s at %s", cost(picked.Cost), next.Rank, cost(next.Cost))
+	case picked.Cost == next.Cost:
+		ties := 1
+		for _, r := range rest {
+			if r.Cost == picked.Cost {
+				ties++
+			}
+		}
+		return fmt.Sprintf("lowest cost %s, a tie of %d settled by the draw", cost(picked.Cost), ties)
+	default:
+		return fmt.Sprintf("%s; cost %s, though %s was at %s",
+			modeWhy(c.Mode, c.Reason), cost(picked.Cost), next.Rank, cost(next.Cost))
+	}
+}
+
+// holds adds what the picked worker already has of the prompt.
+func (c *Choice) holds(s string, promptBlocks int) string {
+	if promptBlocks <= 0 {
+		return s
+	}
+	if c.OverlapBlocks <= 0 {
+		return fmt.Sprintf("%s; it holds none of the prompt's %d blocks", s, promptBlocks)
+	}
+	return fmt.Sprintf("%s; it holds %d of the prompt's %d blocks", s, c.OverlapBlocks, promptBlocks)
+}
+
+func whyNobody(rows []Row, left int) string {
+	if len(rows) == 0 {
+		return "nobody was picked: there was no candidate"
+	}
+	seen := map[string]int{}
+	var order []string
+	for _, r := range rows {
+		note := r.Note
+		if note == "" {
+			note = "not eligible"
+		}
+		if seen[note] == 0 {
+			order = append(order, note)
+		}
+		seen[note]++
+	}
+	for i, n := range order {
+		order[i] = fmt.Sprintf("%s (%d)", n, seen[n])
+	}
+	s := "nobody was picked: " + strings.Join(order, ", ")
+	if left > 0 {
+		s += fmt.Sprintf(" and %d more", left)
+	}
+	return s
+}
+
+// byCost reports whether the mode picks the lowest cost of the whole table.
+func byCost(mode string) bool {
+	switch mode {
+	case "round-robin", "random", "power-of-two", "direct", "pre-routed":
+		return false
+	default:
+		return true
+	}
+}
+
+func modeWhy(mode, reason string) string {
+	switch mode {
+	case "round-robin":
+		return "next in turn"
+	case "random":
+		return "drawn at random"
+	case "power-of-two":
+		return "the less loaded of two drawn at random"
+	case "direct", "pre-routed":
+		return "the request named it"
+	case "least-loaded":
+		return "least loaded"
+	}
+	if reason != "" {
+		return "picked: " + reason
+	}
+	return "picked"
+}
+
+// cost prints a cost as people compare it: one digit after the point.
+func cost(f float64) string { return fmt.Sprintf("%.1f", f) }
+
+// Text says the outcome with its detail, as "refused: no_worker".
+func (r *Record) Text() string {
+	o := string(r.Outcome)
+	if o == "" {
+		o = "deciding"
+	}
+	if r.Detail == "" {
+		return o
+	}
+	return o + ": " + r.Detail
+}
+
+// LegText says how the prefill leg stands, as "failed: connection lost".
+func (r *Record) LegText() string {
+	if r.LegDetail == "" {
+		return string(r.Leg)
+	}
+	return string(r.Leg) + ": " + r.LegDetail
+}
+
+// TokenText says where the tokens came from, as "byte estimate (tokenize
+// timed out)".
+func (r *Record) TokenText() string {
+	if r.TokenReason == "" {
+		return string(r.TokenSource)
+	}
+	return string(r.TokenSource) + " (" + r.TokenReason + ")"
+}
