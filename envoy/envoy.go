@@ -1,0 +1,117 @@
+// Package envoy holds the Envoy configurations that Baton ships. They come
+// from one template, so that the buffered and the full-duplex form cannot
+// drift apart and tests can run them on free ports. The files beside this one
+// are written by `make envoy-configs`; a test holds them up to date.
+//
+// The package renders text. It starts nothing and checks nothing; Envoy itself
+// validates each form in internal/envoytest.
+package envoy
+
+import (
+	"bytes"
+	_ "embed" // the template
+	"fmt"
+	"text/template"
+)
+
+//go:embed standalone.yaml.tmpl
+var standalone string
+
+// Params are the values that differ between deployments. The zero value of
+// each field gives what the committed files say.
+type Params struct {
+	ClientHost string // where clients reach Envoy; default 127.0.0.1
+	ClientPort int    // default 10000
+	AdminPort  int    // Envoy's admin on loopback; default 9901
+
+	// Where the plugin listens: a unix socket, or host and port when
+	// PluginSocket is "-". Default /run/baton/extproc.sock.
+	PluginSocket string
+	PluginHost   string
+	PluginPort   int
+
+	// FullDuplex streams bodies through the plugin (FULL_DUPLEX_STREAMED) as
+	// Gateway API implementations do. The buffered form is cheaper, and its
+	// running answers survive the plugin's death at any moment.
+	FullDuplex bool
+
+	// TracingHost and TracingPort name an OTLP gRPC collector. Empty: Envoy
+	// makes no spans of its own.
+	TracingHost string
+	TracingPort int
+
+	MaxBodyBytes   int    // bodies over this are refused with 413; default 64 MiB
+	MaxRequests    int    // circuit breaker of every cluster; default 100000
+	Retries        int    // fresh picks after the first attempt; default 2
+	DefaultTimeout string // of one attempt where the plugin sets none; default 600s
+
+	Title string
+	Notes []string
+}
+
+func (p Params) withDefaults() Params {
+	def := func(s *string, v string) {
+		if *s == "" {
+			*s = v
+		}
+	}
+	num := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	def(&p.ClientHost, "127.0.0.1")
+	num(&p.ClientPort, 10000)
+	num(&p.AdminPort, 9901)
+	def(&p.PluginSocket, "/run/baton/extproc.sock")
+	if p.PluginSocket == "-" {
+		p.PluginSocket = ""
+	}
+	num(&p.MaxBodyBytes, 64<<20)
+	num(&p.MaxRequests, 100000)
+	num(&p.Retries, 2)
+	def(&p.DefaultTimeout, "600s")
+	if p.Title == "" {
+		p.Title = "Baton in your own Envoy, bodies buffered. One plugin per Envoy, over a unix socket."
+		if p.FullDuplex {
+			p.Title = "Baton in your own Envoy, bodies streamed through the plugin (FULL_DUPLEX_STREAMED)."
+		}
+	}
+	if p.Notes == nil {
+		p.Notes = []string{"Written by `make envoy-configs` from standalone.yaml.tmpl: edit that, not this."}
+	}
+	return p
+}
+
+// Standalone returns the configuration of one Envoy with both legs in it.
+func Standalone(p Params) ([]byte, error) {
+	t, err := template.New("standalone").Option("missingkey=error").Parse(standalone)
+	if err != nil {
+		return nil, fmt.Errorf("envoy: template: %w", err)
+	}
+	var b bytes.Buffer
+	if err := t.Execute(&b, p.withDefaults()); err != nil {
+		return nil, fmt.Errorf("envoy: render: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// Committed returns the files of this folder by name, as they must be.
+func Committed() (map[string][]byte, error) {
+	out := make(map[string][]byte)
+	for name, p := range map[string]Params{
+		"standalone.yaml":             {},
+		"standalone-full-duplex.yaml": {FullDuplex: true},
+		"standalone-tracing.yaml": {
+			TracingHost: "127.0.0.1", TracingPort: 4317,
+			Title: "Baton in your own Envoy, bodies buffered, with Envoy's own spans sent to an OTLP collector.",
+		},
+	} {
+		b, err := Standalone(p)
+		if err != nil {
+			return nil, err
+		}
+		out[name] = b
+	}
+	return out, nil
+}

@@ -1,0 +1,41 @@
+package handoff
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The body fields of SGLang's disaggregation (openai/protocol.py
+// PDRoutingFields) and the headers that replace them where the engine was
+// started with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1
+// (entrypoints/request_headers.py; chat since 0.5.18, /generate since 0.5.15).
+const (
+	SGLangOverrideHost = "x-override-bootstrap-host"
+	SGLangOverridePort = "x-override-bootstrap-port"
+	SGLangOverrideRoom = "x-override-bootstrap-room"
+	SGLangDPRankHeader = "x-data-parallel-rank"
+)
+
+// SGLangHost returns the bootstrap host as SGLang needs it: the engine builds
+// "host:port" from it, so an IPv6 address must be in brackets.
+func SGLangHost(b worker.Bootstrap) string {
+	if strings.Contains(b.Host, ":") && !strings.HasPrefix(b.Host, "[") {
+		return "[" + b.Host + "]"
+	}
+	return b.Host
+}
+
+// AppendSGLang appends the raw JSON members that both legs carry. The room is
+// written as an integer: it exceeds 2^53 and must never pass through a float.
+// host must be free of quotes and backslashes, as host names and addresses are.
+func AppendSGLang(dst []byte, host string, port uint16, room prefill.Room) []byte {
+	dst = append(dst, `"bootstrap_host":"`...)
+	dst = append(dst, host...)
+	dst = append(dst, `","bootstrap_port":`...)
+	dst = strconv.AppendUint(dst, uint64(port), 10)
+	dst = append(dst, `,"bootstrap_room":`...)
+	return strconv.AppendUint(dst, uint64(room), 10)
+}

@@ -1,0 +1,72 @@
+package prefill
+
+import "fmt"
+
+// Headers between Baton and Envoy. They are not configurable: the shipped Envoy
+// configurations name them, and no worker and no client sees them.
+const (
+	HeaderLeg             = "x-baton-leg"                    // the sealed decision, main leg → prefill leg
+	HeaderRetry           = "x-baton-retry"                  // on our answer: Envoy is to make a fresh attempt
+	HeaderStart           = "x-baton-start"                  // when Envoy received the request, Unix milliseconds
+	HeaderAttempt         = "x-baton-attempt"                // the attempt nonce, for Envoy's access log
+	HeaderLocalReply      = "x-baton-local-reply"            // response flags of an answer that Envoy itself made
+	HeaderPrefillCluster  = "x-prefill-cluster"              // mirrors the request when it names a cluster
+	HeaderDestination     = "x-gateway-destination-endpoint" // GAIE endpoint picker protocol, section 4.2
+	HeaderPrefillEndpoint = "x-prefill-destination-endpoint"
+	HeaderDecision        = "x-baton-decision" // on the client's answer, when it asked with HeaderDebug
+	HeaderDebug           = "x-debug-decision" // a client's wish to see the decision
+)
+
+// Names are the headers that tell workers and observers what was chosen. Each
+// list may hold several spellings; all of them are set.
+type Names struct {
+	WorkerID      []string
+	PrefillID     []string
+	DPRank        []string
+	PrefillDPRank []string
+	BootstrapHost []string
+	BootstrapPort []string
+	BootstrapRoom []string
+}
+
+// Dialects of Names.
+const (
+	DialectPlain  = "plain"  // x-worker-instance-id and its kin, read by all versions of Dynamo and by SGLang's tools
+	DialectDynamo = "dynamo" // the x-dynamo-… names of Dynamo 1.6 and later
+	DialectBoth   = "both"
+)
+
+// NamesOf returns the header names of a dialect.
+func NamesOf(dialect string) (Names, error) {
+	plain := Names{
+		WorkerID:      []string{"x-worker-instance-id"},
+		PrefillID:     []string{"x-prefill-instance-id"},
+		DPRank:        []string{"x-dp-rank"},
+		PrefillDPRank: []string{"x-prefill-dp-rank"},
+		BootstrapHost: []string{"x-bootstrap-host"},
+		BootstrapPort: []string{"x-bootstrap-port"},
+		BootstrapRoom: []string{"x-bootstrap-room"},
+	}
+	dynamo := plain
+	dynamo.WorkerID = []string{"x-dynamo-worker-instance-id"}
+	dynamo.PrefillID = []string{"x-dynamo-prefill-instance-id"}
+	dynamo.DPRank = []string{"x-dynamo-dp-rank"}
+	dynamo.PrefillDPRank = []string{"x-dynamo-prefill-dp-rank"}
+	switch dialect {
+	case DialectPlain:
+		return plain, nil
+	case DialectDynamo:
+		// x-prefill-instance-id is what Baton promises in every dialect.
+		dynamo.PrefillID = append(dynamo.PrefillID, plain.PrefillID...)
+		return dynamo, nil
+	case DialectBoth:
+		both := plain
+		both.WorkerID = append(both.WorkerID, dynamo.WorkerID...)
+		both.PrefillID = append(both.PrefillID, dynamo.PrefillID...)
+		both.DPRank = append(both.DPRank, dynamo.DPRank...)
+		both.PrefillDPRank = append(both.PrefillDPRank, dynamo.PrefillDPRank...)
+		return both, nil
+	default:
+		return Names{}, fmt.Errorf("prefill: header dialect %q: expected plain, dynamo or both", dialect)
+	}
+}
