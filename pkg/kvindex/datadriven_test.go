@@ -1,0 +1,231 @@
+package kvindex
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The verbs of testdata/map and testdata/routed. A block is written a, b, …:
+// its local hash is that of the name. Its engine hash is the name's too, unless
+// written name=engine.
+//
+//	attach 7/0                      slot of the rank
+//	detach 7/0
+//	store 7/0 [parent=b] [tier=host] a b=x c
+//	remove 7/0 [tier=host] a b
+//	clear 7/0
+//	overlap a b c                   rank:blocks of each rank that has any
+//	overlap-run n                   the blocks 1 … n as the chain
+//	store-run 7/0 n                 the same blocks stored as one event
+//	stats 7/0
+//	slots                           the numbering
+//	record 7/0 at=1s a b c          (routed)
+//	overlap at=1s a b               (routed)
+//
+// Check runs after every verb.
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := newScenario(t, path)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var out strings.Builder
+			for line := range strings.Lines(d.Cmd + " " + args(d) + "\n" + d.Input) {
+				if f := strings.Fields(line); len(f) > 0 {
+					s.do(t, f[0], f[1:], &out)
+					if err := errors.Join(s.m.Check(), s.r.Check()); err != nil {
+						fmt.Fprintln(&out, err)
+					}
+				}
+			}
+			return out.String()
+		})
+	})
+}
+
+func args(d *datadriven.TestData) string {
+	var out []string
+	for _, a := range d.CmdArgs {
+		if len(a.Vals) > 0 {
+			out = append(out, a.Key+"="+a.Vals[0])
+		} else {
+			out = append(out, a.Key)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+type scenario struct {
+	slots  *Slots
+	m      *Map
+	r      *Routed
+	routed bool
+	ranks  []worker.Rank // ever seen, sorted
+	dst    Overlap
+}
+
+func newScenario(t *testing.T, path string) *scenario {
+	s := &scenario{slots: NewSlots(), routed: strings.Contains(path, "routed")}
+	s.m = NewMap(s.slots)
+	r, err := NewRouted(RoutedConfig{TTL: 10 * time.Second, MaxBlocks: 6}, s.slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.r = r
+	return s
+}
+
+func blockOf(name string) Block {
+	local, engine, ok := strings.Cut(name, "=")
+	if !ok {
+		engine = local
+	}
+	return Block{Engine: EngineHash(nameHash(engine)), Local: LocalHash(nameHash(local))}
+}
+
+func nameHash(name string) uint64 {
+	var h uint64
+	for _, c := range name {
+		h = h<<8 | uint64(c)
+	}
+	return h
+}
+
+func (s *scenario) rank(t *testing.T, text string) worker.Rank {
+	id, dp, _ := strings.Cut(text, "/")
+	n, err := worker.ParseID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := strconv.ParseUint(dp, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := worker.Rank{ID: n, DPRank: worker.DPRank(p)}
+	if !slices.Contains(s.ranks, r) {
+		s.ranks = append(s.ranks, r)
+		slices.SortFunc(s.ranks, func(a, b worker.Rank) int { return strings.Compare(a.String(), b.String()) })
+	}
+	return r
+}
+
+func (s *scenario) do(t *testing.T, verb string, f []string, out *strings.Builder) {
+	opts := map[string]string{}
+	f = slices.DeleteFunc(slices.Clone(f), func(a string) bool {
+		k, v, ok := strings.Cut(a, "=")
+		if ok && (k == "parent" || k == "tier" || k == "at") {
+			opts[k] = v
+			return true
+		}
+		return false
+	})
+	tier, _ := ParseTier(opts["tier"])
+	at, _ := time.ParseDuration(opts["at"])
+	now := time.Unix(1000, 0).Add(at)
+	var r worker.Rank
+	if len(f) > 0 && strings.Contains(f[0], "/") {
+		r, f = s.rank(t, f[0]), f[1:]
+	}
+	var blocks []Block
+	for _, a := range f {
+		blocks = append(blocks, blockOf(a))
+	}
+	locals := func(bs []Block) (c []LocalHash) {
+		for _, b := range bs {
+			c = append(c, b.Local)
+		}
+		return c
+	}
+	report := func(err error) {
+		if err != nil {
+			fmt.Fprintln(out, err)
+		} else {
+			fmt.Fprintln(out, "ok")
+		}
+	}
+	switch verb {
+	case "attach":
+		fmt.Fprintln(out, "slot", s.m.Attach(r))
+	case "detach":
+		s.m.Detach(r)
+		s.r.Detach(r)
+		report(nil)
+	case "store":
+		e := Stored{Blocks: blocks, Tier: tier}
+		if p := opts["parent"]; p != "" {
+			e.Parent, e.HasParent = EngineHash(nameHash(p)), true
+		}
+		report(s.m.Store(r, e))
+	case "store-run":
+		report(s.m.Store(r, Stored{Blocks: run(t, f[0])}))
+	case "remove":
+		e := Removed{Tier: tier}
+		for _, b := range blocks {
+			e.Blocks = append(e.Blocks, b.Engine)
+		}
+		report(s.m.Remove(r, e))
+	case "clear":
+		report(s.m.Clear(r))
+	case "overlap", "overlap-run":
+		if verb == "overlap-run" {
+			blocks = run(t, f[0])
+		}
+		if s.routed {
+			s.r.Overlap(locals(blocks), &s.dst, now)
+		} else {
+			s.m.Overlap(locals(blocks), &s.dst)
+		}
+		s.writeOverlap(out)
+	case "record":
+		s.r.Record(r, locals(blocks), now)
+		fmt.Fprintln(out, "blocks", s.r.Blocks(r))
+	case "stats":
+		st, ok := s.m.Stats(r)
+		if !ok {
+			fmt.Fprintln(out, "no such rank")
+			return
+		}
+		fmt.Fprintf(out, "blocks=%d tiers=%v stored=%d duplicates=%d unknown_parents=%d conflicts=%d removed=%d unknown_removes=%d clears=%d\n",
+			st.Blocks, st.TierBlocks, st.Stored, st.Duplicates, st.UnknownParents, st.Conflicts, st.Removed, st.UnknownRemoves, st.Clears)
+	case "slots":
+		for _, r := range s.ranks {
+			if n, ok := s.slots.Slot(r); ok {
+				fmt.Fprintf(out, "%s=%d\n", r, n)
+			}
+		}
+		fmt.Fprintln(out, "length", s.slots.Len())
+	default:
+		t.Fatalf("unknown verb %q", verb)
+	}
+}
+
+func (s *scenario) writeOverlap(out *strings.Builder) {
+	var got []string
+	for _, r := range s.ranks {
+		if n, ok := s.slots.Slot(r); ok && s.dst.At(n) > 0 {
+			got = append(got, fmt.Sprintf("%s:%d", r, s.dst.At(n)))
+		}
+	}
+	if got == nil {
+		got = []string{"none"}
+	}
+	fmt.Fprintln(out, strings.Join(got, " "))
+}
+
+func run(t *testing.T, text string) (out []Block) {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		out = append(out, Block{Engine: EngineHash(i + 1), Local: LocalHash(i + 1)})
+	}
+	return out
+}

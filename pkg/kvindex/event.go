@@ -1,0 +1,55 @@
+package kvindex
+
+// Tier is where a rank keeps a block. One block may be on several.
+type Tier uint8
+
+// The tiers, nearest first.
+const (
+	Device Tier = iota
+	Host
+	Disk
+	External
+	numTiers
+)
+
+var tierNames = [numTiers]string{"device", "host", "disk", "external"}
+
+// String returns the lower-case name of the tier, or "invalid".
+func (t Tier) String() string {
+	if t >= numTiers {
+		return "invalid"
+	}
+	return tierNames[t]
+}
+
+// ParseTier reads a tier's lower-case name.
+func ParseTier(s string) (Tier, bool) {
+	for t, n := range tierNames {
+		if n == s {
+			return Tier(t), true
+		}
+	}
+	return 0, false
+}
+
+// Block is one stored block: the engine's name of it and our hash of its
+// tokens.
+type Block struct {
+	Engine EngineHash
+	Local  LocalHash
+}
+
+// Stored says that a rank now holds Blocks on Tier. The blocks are consecutive:
+// each is the parent of the next, and Parent, if there is one, of the first.
+type Stored struct {
+	Parent    EngineHash
+	HasParent bool
+	Blocks    []Block
+	Tier      Tier
+}
+
+// Removed says that a rank no longer holds Blocks on Tier.
+type Removed struct {
+	Blocks []EngineHash
+	Tier   Tier
+}

@@ -1,0 +1,107 @@
+package kvindex
+
+import (
+	"errors"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Errors that a caller may branch on. Each leaves the index as it was.
+var (
+	// ErrUnknownRank: the rank is not attached.
+	ErrUnknownRank = errors.New("kvindex: rank is not attached")
+	// ErrUnknownParent: the rank does not hold the parent of the first block.
+	ErrUnknownParent = errors.New("kvindex: parent block is unknown")
+	// ErrConflict: an engine hash already names another block of the rank, or
+	// names two blocks in one event.
+	ErrConflict = errors.New("kvindex: engine hash names another block")
+)
+
+// Index maps chains of block hashes to the ranks that hold them.
+//
+// Events of one rank are given in order by one goroutine at a time. Everything
+// else may be called concurrently. No method keeps a slice it was given.
+type Index interface {
+	// Attach makes the rank known, with no blocks, and returns its slot. It
+	// does nothing to a rank that is attached already.
+	Attach(worker.Rank) Slot
+
+	// Detach drops all blocks of the rank and frees its slot. It does nothing
+	// to an unknown rank.
+	Detach(worker.Rank)
+
+	// Slot returns the slot of an attached rank. The numbering is valid until
+	// the rank is detached.
+	Slot(worker.Rank) (Slot, bool)
+
+	// Store adds blocks. Adding a block again changes nothing. Errors:
+	// ErrUnknownRank, ErrUnknownParent, ErrConflict; on each of them no block
+	// of the event is added.
+	Store(worker.Rank, Stored) error
+
+	// Remove takes blocks off a tier. Hashes that the rank does not hold are
+	// counted and ignored. Blocks after a removed one stay, out of reach of
+	// queries until the removed one returns. Error: ErrUnknownRank.
+	Remove(worker.Rank, Removed) error
+
+	// Clear drops all blocks of this rank on every tier. Error: ErrUnknownRank.
+	Clear(worker.Rank) error
+
+	// Overlap writes to dst how many leading blocks of chain each rank holds
+	// on Device. It allocates nothing once dst is large enough.
+	Overlap(chain []LocalHash, dst *Overlap)
+
+	// Stats returns what is counted of one rank.
+	Stats(worker.Rank) (Stats, bool)
+
+	// Check walks the whole index and returns the first broken invariant (I1…
+	// of the package comment) or nil. It is slow and blocks writers.
+	Check() error
+}
+
+// Overlap is the answer to one query. The caller owns it and reuses it: the
+// zero value is ready. Not safe for concurrent use.
+type Overlap struct {
+	// Blocks[slot] is the number of leading blocks that the rank with the slot
+	// holds; 0 for slots without a rank. Overwritten by the next query.
+	Blocks []uint32
+
+	alive []uint64 // scratch: slots that held every block so far
+}
+
+// At returns the overlap of a slot, 0 for one beyond the answer.
+func (o *Overlap) At(s Slot) uint32 {
+	if int(s) >= len(o.Blocks) {
+		return 0
+	}
+	return o.Blocks[s]
+}
+
+// reset sizes the answer for n slots and zeroes it.
+func (o *Overlap) reset(n int) {
+	if cap(o.Blocks) < n {
+		o.Blocks = make([]uint32, n)
+	}
+	o.Blocks = o.Blocks[:n]
+	clear(o.Blocks)
+	w := wordsFor(n)
+	if cap(o.alive) < w {
+		o.alive = make([]uint64, w)
+	}
+	o.alive = o.alive[:w]
+}
+
+// Stats is what is counted of one rank. Counts of what happened begin at
+// Attach and survive Clear.
+type Stats struct {
+	Blocks     int           // engine blocks held on any tier
+	TierBlocks [numTiers]int // engine blocks by tier; one block may be on several
+
+	Stored         uint64 // blocks added to a tier
+	Duplicates     uint64 // stores of a block that was on the tier already
+	UnknownParents uint64 // events refused with ErrUnknownParent
+	Conflicts      uint64 // events refused with ErrConflict
+	Removed        uint64 // blocks taken off a tier
+	UnknownRemoves uint64 // removals of what was not there
+	Clears         uint64 // Clear calls
+}

@@ -1,0 +1,236 @@
+package kvindex
+
+import (
+	"sync"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Map is the plain implementation of [Index]: Go maps behind one RWMutex.
+// Simple enough to be the oracle of faster ones, quick enough for some tens of
+// ranks. Readers share the lock; a writer holds it for one event.
+type Map struct {
+	slots *Slots
+
+	// mu guards all below. Taken before Slots.mu, never after it.
+	mu      sync.RWMutex
+	ranks   map[worker.Rank]*rankBlocks
+	holders holders // Device blocks only. Invariant: I4, I5
+
+	// Scratch of Store, guarded by mu.
+	seqs []SequenceHash
+	seen map[EngineHash]struct{}
+}
+
+// rankBlocks is what one rank holds.
+type rankBlocks struct {
+	slot   Slot
+	blocks map[EngineHash]heldBlock
+	device map[SequenceHash]uint32 // Invariant: I3
+	stats  Stats                   // Invariant: I6
+}
+
+type heldBlock struct {
+	seq   SequenceHash
+	tiers uint8 // bit per Tier. Invariant: I2, never 0
+}
+
+var _ Index = (*Map)(nil)
+
+// NewMap returns an empty index that numbers its ranks with slots.
+func NewMap(slots *Slots) *Map {
+	return &Map{
+		slots:   slots,
+		ranks:   make(map[worker.Rank]*rankBlocks),
+		holders: make(holders),
+		seen:    make(map[EngineHash]struct{}),
+	}
+}
+
+// Attach implements [Index].
+func (m *Map) Attach(r worker.Rank) Slot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if rb := m.ranks[r]; rb != nil {
+		return rb.slot
+	}
+	rb := &rankBlocks{
+		slot:   m.slots.acquire(r),
+		blocks: make(map[EngineHash]heldBlock),
+		device: make(map[SequenceHash]uint32),
+	}
+	m.ranks[r] = rb
+	return rb.slot
+}
+
+// Detach implements [Index].
+func (m *Map) Detach(r worker.Rank) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rb := m.ranks[r]
+	if rb == nil {
+		return
+	}
+	m.clearLocked(rb)
+	delete(m.ranks, r)
+	m.slots.release(rb.slot)
+}
+
+// Slot implements [Index].
+func (m *Map) Slot(r worker.Rank) (Slot, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	rb := m.ranks[r]
+	if rb == nil {
+		return 0, false
+	}
+	return rb.slot, true
+}
+
+// Store implements [Index].
+func (m *Map) Store(r worker.Rank, e Stored) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rb := m.ranks[r]
+	if rb == nil {
+		return ErrUnknownRank
+	}
+	var parent SequenceHash
+	if e.HasParent {
+		p, ok := rb.blocks[e.Parent]
+		if !ok {
+			rb.stats.UnknownParents++
+			return ErrUnknownParent
+		}
+		parent = p.seq
+	}
+	if !m.planLocked(rb, parent, e) {
+		rb.stats.Conflicts++
+		return ErrConflict
+	}
+	for i, b := range e.Blocks {
+		m.addLocked(rb, b.Engine, m.seqs[i], e.Tier)
+	}
+	return nil
+}
+
+// planLocked computes the sequence hashes of the event's blocks into m.seqs and
+// reports whether every engine hash is free for its block.
+func (m *Map) planLocked(rb *rankBlocks, parent SequenceHash, e Stored) bool {
+	m.seqs = m.seqs[:0]
+	clear(m.seen)
+	if e.HasParent {
+		m.seen[e.Parent] = struct{}{}
+	}
+	q := parent
+	for i, b := range e.Blocks {
+		q = nextSequence(q, e.HasParent || i > 0, b.Local)
+		m.seqs = append(m.seqs, q)
+		if _, twice := m.seen[b.Engine]; twice {
+			return false
+		}
+		m.seen[b.Engine] = struct{}{}
+		if held, ok := rb.blocks[b.Engine]; ok && held.seq != q {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
+	held := rb.blocks[h]
+	if held.tiers&(1<<t) != 0 {
+		rb.stats.Duplicates++
+		return
+	}
+	if held.tiers == 0 {
+		rb.stats.Blocks++
+	}
+	rb.blocks[h] = heldBlock{seq: q, tiers: held.tiers | 1<<t}
+	rb.stats.TierBlocks[t]++
+	rb.stats.Stored++
+	if t != Device {
+		return
+	}
+	if rb.device[q]++; rb.device[q] == 1 {
+		m.holders.add(q, rb.slot)
+	}
+}
+
+// Remove implements [Index].
+func (m *Map) Remove(r worker.Rank, e Removed) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rb := m.ranks[r]
+	if rb == nil {
+		return ErrUnknownRank
+	}
+	for _, h := range e.Blocks {
+		m.takeLocked(rb, h, e.Tier)
+	}
+	return nil
+}
+
+func (m *Map) takeLocked(rb *rankBlocks, h EngineHash, t Tier) {
+	held := rb.blocks[h]
+	if held.tiers&(1<<t) == 0 {
+		rb.stats.UnknownRemoves++
+		return
+	}
+	rb.stats.Removed++
+	rb.stats.TierBlocks[t]--
+	if held.tiers &^= 1 << t; held.tiers == 0 {
+		delete(rb.blocks, h)
+		rb.stats.Blocks--
+	} else {
+		rb.blocks[h] = held
+	}
+	if t != Device {
+		return
+	}
+	if rb.device[held.seq]--; rb.device[held.seq] == 0 {
+		delete(rb.device, held.seq)
+		m.holders.drop(held.seq, rb.slot)
+	}
+}
+
+// Clear implements [Index].
+func (m *Map) Clear(r worker.Rank) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rb := m.ranks[r]
+	if rb == nil {
+		return ErrUnknownRank
+	}
+	m.clearLocked(rb)
+	rb.stats.Clears++
+	return nil
+}
+
+func (m *Map) clearLocked(rb *rankBlocks) {
+	for q := range rb.device {
+		m.holders.drop(q, rb.slot)
+	}
+	clear(rb.device)
+	clear(rb.blocks)
+	rb.stats.Blocks = 0
+	rb.stats.TierBlocks = [numTiers]int{}
+}
+
+// Overlap implements [Index].
+func (m *Map) Overlap(chain []LocalHash, dst *Overlap) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.holders.overlap(chain, m.slots.Len(), dst)
+}
+
+// Stats implements [Index].
+func (m *Map) Stats(r worker.Rank) (Stats, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	rb := m.ranks[r]
+	if rb == nil {
+		return Stats{}, false
+	}
+	return rb.stats, true
+}

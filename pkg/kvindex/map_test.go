@@ -1,0 +1,132 @@
+package kvindex
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func filled(ranks, blocks int) (*Map, []LocalHash) {
+	m := NewMap(NewSlots())
+	var chain []LocalHash
+	var e Stored
+	for i := range blocks {
+		chain = append(chain, LocalHash(i+1))
+		e.Blocks = append(e.Blocks, Block{Engine: EngineHash(i + 1), Local: LocalHash(i + 1)})
+	}
+	for i := range ranks {
+		r := worker.Rank{ID: worker.ID(i + 1)}
+		m.Attach(r)
+		_ = m.Store(r, Stored{Blocks: e.Blocks[:1+i%blocks]})
+	}
+	return m, chain
+}
+
+func TestOverlapAllocatesNothingInALargeEnoughAnswer(t *testing.T) {
+	m, chain := filled(200, 100)
+	r, err := NewRouted(RoutedConfig{}, m.slots)
+	require.NoError(t, err)
+	now := time.Unix(1000, 0)
+	r.Record(worker.Rank{ID: 5}, chain, now)
+	var dst Overlap
+	m.Overlap(chain, &dst)
+	require.Equal(t, uint32(100), dst.At(99))
+	require.Equal(t, uint32(1), dst.At(100))
+	require.Zero(t, dst.At(200), "a slot beyond the answer")
+	require.Zero(t, testing.AllocsPerRun(100, func() { m.Overlap(chain, &dst) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { r.Overlap(chain, &dst, now) }))
+}
+
+func TestStoringASecondTimeAllocatesNothing(t *testing.T) {
+	m, _ := filled(1, 10)
+	e := Stored{Blocks: []Block{{1, 1}}}
+	require.Zero(t, testing.AllocsPerRun(100, func() { _ = m.Store(worker.Rank{ID: 1}, e) }))
+}
+
+func TestCheckNamesTheBrokenInvariant(t *testing.T) {
+	rank := worker.Rank{ID: 1}
+	for name, c := range map[string]struct {
+		breakIt func(*Map)
+		want    string
+	}{
+		"a rank with a foreign slot":   {func(m *Map) { m.ranks[rank].slot = 7 }, "I1"},
+		"a slot lost from the list":    {func(m *Map) { m.slots.refs = append(m.slots.refs, slotRefs{}) }, "I1"},
+		"a block on no tier":           {func(m *Map) { m.ranks[rank].blocks[9] = heldBlock{} }, "I2"},
+		"a count that is off":          {func(m *Map) { m.ranks[rank].device[1]++ }, "I3"},
+		"a count of nothing":           {func(m *Map) { m.ranks[rank].device[77] = 1 }, "I3"},
+		"a bit that is missing":        {func(m *Map) { m.holders.drop(1, 0) }, "I4"},
+		"a bit too many":               {func(m *Map) { m.holders.add(77, 0) }, "I4"},
+		"a bit of no rank":             {func(m *Map) { m.holders.add(1, 3) }, "I5"},
+		"a sequence without holders":   {func(m *Map) { m.holders[77] = nil }, "I5"},
+		"block counts that are off":    {func(m *Map) { m.ranks[rank].stats.Blocks++ }, "I6"},
+		"tier counts that are off":     {func(m *Map) { m.ranks[rank].stats.TierBlocks[Disk]++ }, "I6"},
+		"a free slot that is not free": {func(m *Map) { m.slots.free = append(m.slots.free, 0) }, "I1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, _ := filled(1, 10)
+			require.NoError(t, m.Check())
+			c.breakIt(m)
+			require.ErrorContains(t, m.Check(), c.want)
+		})
+	}
+}
+
+func TestGenerationChangesWithTheNumberingOnly(t *testing.T) {
+	s := NewSlots()
+	m := NewMap(s)
+	g := s.Generation()
+	m.Attach(worker.Rank{ID: 1})
+	require.NotEqual(t, g, s.Generation())
+	g = s.Generation()
+	m.Attach(worker.Rank{ID: 1})
+	require.NoError(t, m.Clear(worker.Rank{ID: 1}))
+	require.Equal(t, g, s.Generation())
+	m.Detach(worker.Rank{ID: 1})
+	require.NotEqual(t, g, s.Generation())
+}
+
+func TestRoutedConfigNamesItsFaults(t *testing.T) {
+	_, err := NewRouted(RoutedConfig{TTL: -1, MaxBlocks: -1}, NewSlots())
+	require.ErrorContains(t, err, "TTL")
+	require.ErrorContains(t, err, "max blocks")
+}
+
+// TestReadersBesideWriters is for the race detector; Check judges the end.
+func TestReadersBesideWriters(t *testing.T) {
+	m, chain := filled(8, 50)
+	r, err := NewRouted(RoutedConfig{MaxBlocks: 100}, m.slots)
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		rank := worker.Rank{ID: worker.ID(i + 1)}
+		wg.Go(func() {
+			for n := range 300 {
+				_ = m.Store(rank, Stored{Parent: 1, HasParent: true, Blocks: []Block{{EngineHash(1000 + n), LocalHash(n)}}})
+				_ = m.Remove(rank, Removed{Blocks: []EngineHash{EngineHash(1000 + n/2)}})
+				r.Record(rank, chain[:n%50], time.Unix(int64(n), 0))
+				if n%100 == 99 {
+					m.Detach(rank)
+					r.Detach(rank)
+					m.Attach(rank)
+					_ = m.Store(rank, Stored{Blocks: []Block{{1, 1}}})
+				}
+			}
+		})
+		wg.Go(func() {
+			var dst Overlap
+			for n := range 300 {
+				m.Overlap(chain, &dst)
+				r.Overlap(chain, &dst, time.Unix(int64(n), 0))
+				m.Slot(rank)
+				m.Stats(rank)
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, m.Check())
+	require.NoError(t, r.Check())
+}

@@ -1,0 +1,205 @@
+package kvindex
+
+import (
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+var (
+	seedFlag = flag.Uint64("model.seed", 0, "seed of the model test; 0: from the clock")
+	opsFlag  = flag.Int("model.ops", 30_000, "operations of the model test")
+)
+
+// lists is the index as lists: every block with its whole path.
+type lists map[worker.Rank][]listed
+
+type listed struct {
+	engine EngineHash
+	path   []LocalHash
+	tiers  [numTiers]bool
+}
+
+func (l lists) find(r worker.Rank, h EngineHash) int {
+	return slices.IndexFunc(l[r], func(b listed) bool { return b.engine == h })
+}
+
+func (l lists) store(r worker.Rank, e Stored) error {
+	if _, ok := l[r]; !ok {
+		return ErrUnknownRank
+	}
+	var path []LocalHash
+	used := []EngineHash{}
+	if e.HasParent {
+		i := l.find(r, e.Parent)
+		if i < 0 {
+			return ErrUnknownParent
+		}
+		path = l[r][i].path
+		used = append(used, e.Parent)
+	}
+	var add []listed
+	for _, b := range e.Blocks {
+		path = append(slices.Clone(path), b.Local)
+		if slices.Contains(used, b.Engine) {
+			return ErrConflict
+		}
+		used = append(used, b.Engine)
+		if i := l.find(r, b.Engine); i >= 0 && !slices.Equal(l[r][i].path, path) {
+			return ErrConflict
+		}
+		add = append(add, listed{engine: b.Engine, path: path})
+	}
+	for _, b := range add {
+		i := l.find(r, b.engine)
+		if i < 0 {
+			i = len(l[r])
+			l[r] = append(l[r], b)
+		}
+		l[r][i].tiers[e.Tier] = true
+	}
+	return nil
+}
+
+func (l lists) remove(r worker.Rank, e Removed) error {
+	if _, ok := l[r]; !ok {
+		return ErrUnknownRank
+	}
+	for _, h := range e.Blocks {
+		if i := l.find(r, h); i >= 0 {
+			l[r][i].tiers[e.Tier] = false
+			if l[r][i].tiers == [numTiers]bool{} {
+				l[r] = slices.Delete(l[r], i, i+1)
+			}
+		}
+	}
+	return nil
+}
+
+func (l lists) overlap(r worker.Rank, chain []LocalHash) uint32 {
+	for n := 1; n <= len(chain); n++ {
+		if !slices.ContainsFunc(l[r], func(b listed) bool {
+			return b.tiers[Device] && slices.Equal(b.path, chain[:n])
+		}) {
+			return uint32(n - 1)
+		}
+	}
+	return uint32(len(chain))
+}
+
+// TestMapEqualsListsUnderRandomOperations runs the same random operations on
+// Map and on lists and compares everything that can be observed.
+func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-model.seed=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	slots := NewSlots()
+	m, l := NewMap(slots), lists{}
+	var ranks []worker.Rank
+	for id := range 5 {
+		ranks = append(ranks, worker.Rank{ID: worker.ID(id + 1)}, worker.Rank{ID: worker.ID(id + 1), DPRank: 1})
+	}
+	// Few local hashes and few engine hashes, so that prefixes meet, parents
+	// exist and names collide.
+	engine := func(path []LocalHash) EngineHash {
+		h := EngineHash(len(path))
+		for _, p := range path {
+			h = h*3 + EngineHash(p)
+		}
+		if rng.IntN(50) == 0 {
+			h++
+		}
+		return h
+	}
+	chain := func(n int) (c []LocalHash) {
+		for range n {
+			c = append(c, LocalHash(1+rng.IntN(2)))
+		}
+		return c
+	}
+	var dst Overlap
+	for op := range *opsFlag {
+		r := ranks[rng.IntN(len(ranks))]
+		tier := Tier(0)
+		if rng.IntN(4) == 0 {
+			tier = Tier(rng.IntN(int(numTiers)))
+		}
+		switch k := rng.IntN(100); {
+		case k < 5:
+			m.Attach(r)
+			if _, ok := l[r]; !ok {
+				l[r] = []listed{}
+			}
+		case k < 6:
+			m.Detach(r)
+			delete(l, r)
+		case k < 7:
+			err := m.Clear(r)
+			if _, ok := l[r]; ok {
+				require.NoError(t, err)
+				l[r] = []listed{}
+			} else {
+				require.ErrorIs(t, err, ErrUnknownRank)
+			}
+		case k < 55:
+			path := chain(rng.IntN(6))
+			e := Stored{Tier: tier}
+			if held := l[r]; len(path) > 0 || len(held) > 0 && rng.IntN(2) == 0 {
+				e.HasParent, e.Parent = true, engine(path)
+				if len(held) > 0 && rng.IntN(5) > 0 {
+					b := held[rng.IntN(len(held))]
+					e.Parent, path = b.engine, slices.Clone(b.path)
+				}
+			}
+			for range rng.IntN(4) {
+				path = append(path, chain(1)...)
+				e.Blocks = append(e.Blocks, Block{Engine: engine(path), Local: path[len(path)-1]})
+			}
+			want, got := l.store(r, e), m.Store(r, e)
+			require.True(t, errors.Is(got, want), "operation %d: store %s %+v: want %v, got %v", op, r, e, want, got)
+		case k < 80:
+			e := Removed{Tier: tier, Blocks: []EngineHash{engine(chain(1 + rng.IntN(6)))}}
+			for range rng.IntN(3) {
+				if held := l[r]; len(held) > 0 {
+					e.Blocks = append(e.Blocks, held[rng.IntN(len(held))].engine)
+				}
+			}
+			require.Equal(t, l.remove(r, e), m.Remove(r, e))
+		default:
+			c := chain(rng.IntN(9))
+			m.Overlap(c, &dst)
+			require.Len(t, dst.Blocks, slots.Len())
+			total := uint32(0)
+			for _, r := range ranks {
+				s, ok := m.Slot(r)
+				_, want := l[r]
+				require.Equal(t, want, ok)
+				if ok {
+					require.Equal(t, l.overlap(r, c), dst.At(s), "operation %d: overlap %v of %s", op, c, r)
+					total += dst.At(s)
+				}
+			}
+			for _, n := range dst.Blocks {
+				total -= n
+			}
+			require.Zero(t, total, "operation %d: a slot without a rank has overlap", op)
+		}
+		if op%256 == 0 {
+			require.NoError(t, m.Check(), "operation %d", op)
+			for r, held := range l {
+				st, _ := m.Stats(r)
+				require.Equal(t, len(held), st.Blocks)
+			}
+		}
+	}
+}

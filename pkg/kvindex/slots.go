@@ -1,0 +1,111 @@
+package kvindex
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Slot is a small dense number of an attached rank. It is reused after the
+// rank is detached everywhere, longest unused first: a caller that keeps slots
+// beyond one request must look at [Slots.Generation].
+type Slot uint32
+
+// Slots numbers ranks. Indexes that share one table share the numbering. A rank
+// keeps its slot as long as one of them holds it. Safe for concurrent use; the
+// zero value is not ready, use NewSlots.
+type Slots struct {
+	generation atomic.Uint64
+
+	// mu guards all below. It is a leaf: nothing is called with it held, and
+	// indexes take it while holding their own lock.
+	mu     sync.RWMutex
+	byRank map[worker.Rank]Slot
+	refs   []slotRefs // by Slot
+	free   []Slot     // first in, first out
+}
+
+type slotRefs struct {
+	rank worker.Rank
+	refs int // 0: free
+}
+
+// NewSlots returns an empty table.
+func NewSlots() *Slots { return &Slots{byRank: make(map[worker.Rank]Slot)} }
+
+// Slot returns the slot of a rank that some index holds.
+func (t *Slots) Slot(r worker.Rank) (Slot, bool) {
+	t.mu.RLock()
+	s, ok := t.byRank[r]
+	t.mu.RUnlock()
+	return s, ok
+}
+
+// Len returns the number of slots ever in use: one more than the highest.
+func (t *Slots) Len() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.refs)
+}
+
+// Generation changes whenever a rank gains or loses its slot. Slots read after
+// a generation are valid for as long as it stays.
+func (t *Slots) Generation() uint64 { return t.generation.Load() }
+
+func (t *Slots) acquire(r worker.Rank) Slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, ok := t.byRank[r]
+	if !ok {
+		if len(t.free) > 0 {
+			s, t.free = t.free[0], t.free[1:]
+			t.refs[s] = slotRefs{rank: r}
+		} else {
+			s = Slot(len(t.refs))
+			t.refs = append(t.refs, slotRefs{rank: r})
+		}
+		t.byRank[r] = s
+		t.generation.Add(1)
+	}
+	t.refs[s].refs++
+	return s
+}
+
+func (t *Slots) release(s Slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := &t.refs[s]
+	if e.refs--; e.refs == 0 {
+		delete(t.byRank, e.rank)
+		*e = slotRefs{}
+		t.free = append(t.free, s)
+		t.generation.Add(1)
+	}
+}
+
+func (t *Slots) check() error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	free := make(map[Slot]bool, len(t.free))
+	for _, s := range t.free {
+		if free[s] || int(s) >= len(t.refs) || t.refs[s].refs != 0 {
+			return fmt.Errorf("kvindex: I1: slot %d on the free list: expected once and unused", s)
+		}
+		free[s] = true
+	}
+	for i, e := range t.refs {
+		s, ok := t.byRank[e.rank]
+		if e.refs > 0 && (!ok || s != Slot(i)) {
+			return fmt.Errorf("kvindex: I1: slot %d is rank %s's, which has slot %d (%t)", i, e.rank, s, ok)
+		}
+		if e.refs == 0 && !free[Slot(i)] {
+			return fmt.Errorf("kvindex: I1: slot %d is unused and not on the free list", i)
+		}
+	}
+	if len(t.byRank)+len(t.free) != len(t.refs) {
+		return fmt.Errorf("kvindex: I1: %d ranks and %d free slots of %d", len(t.byRank), len(t.free), len(t.refs))
+	}
+	return nil
+}
