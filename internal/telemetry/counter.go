@@ -1,0 +1,129 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// maxSets is how many label combinations a counter keeps apart.
+const maxSets = 256
+
+// labels are the values of a counter's labels, in the order of its list.
+type labels [4]string
+
+// counter is a counter with its attribute sets made once for each combination.
+type counter struct {
+	// Set at construction, read-only.
+	inst metric.Int64Counter
+	keys []string
+	over []metric.AddOption
+
+	// mu lets one writer at a time replace sets, which is never changed in
+	// place: readers load it without a lock.
+	mu   sync.Mutex
+	sets atomic.Pointer[map[labels][]metric.AddOption]
+}
+
+func (c *counter) add(n int64, v labels) {
+	o, ok := (*c.sets.Load())[v]
+	if !ok {
+		o = c.learn(v)
+	}
+	c.inst.Add(context.Background(), n, o...)
+}
+
+// learn adds a combination, or returns the one for all others.
+func (c *counter) learn(v labels) []metric.AddOption {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := *c.sets.Load()
+	if o, ok := old[v]; ok {
+		return o
+	}
+	if len(old) >= maxSets {
+		return c.over
+	}
+	for i := range v {
+		v[i] = strings.Clone(v[i]) // it may be a part of something large
+	}
+	o := addOptions(c.keys, v)
+	next := maps.Clone(old)
+	next[v] = o
+	c.sets.Store(&next)
+	return o
+}
+
+func addOptions(keys []string, v labels) []metric.AddOption {
+	return []metric.AddOption{metric.WithAttributeSet(attributeSet(keys, v))}
+}
+
+func attributeSet(keys []string, v labels) attribute.Set {
+	kv := make([]attribute.KeyValue, len(keys))
+	for i, k := range keys {
+		val := strings.ToValidUTF8(v[i], "?")
+		if val == "" {
+			val = None
+		}
+		kv[i] = attribute.String(k, val)
+	}
+	return attribute.NewSet(kv...)
+}
+
+// builder makes instruments from the list of names and joins the errors.
+type builder struct {
+	meter metric.Meter
+	defs  map[string]Metric
+	err   error
+}
+
+func (b *builder) note(err error) { b.err = errors.Join(b.err, err) }
+
+func (b *builder) counter(name string) *counter {
+	d := b.defs[name]
+	inst, err := b.meter.Int64Counter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
+	b.note(err)
+	if len(d.Labels) > len(labels{}) {
+		b.note(errors.New(name + ": more labels than a counter can take"))
+		return nil
+	}
+	c := &counter{inst: inst, keys: d.Labels}
+	c.over = addOptions(d.Labels, labels{Other, Other, Other, Other})
+	c.sets.Store(&map[labels][]metric.AddOption{})
+	return c
+}
+
+func (b *builder) histogram(name string) metric.Float64Histogram {
+	d := b.defs[name]
+	h, err := b.meter.Float64Histogram(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit),
+		metric.WithExplicitBucketBoundaries(d.Buckets...))
+	b.note(err)
+	return h
+}
+
+func (b *builder) upDown(name string) metric.Int64UpDownCounter {
+	d := b.defs[name]
+	u, err := b.meter.Int64UpDownCounter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
+	b.note(err)
+	return u
+}
+
+func (b *builder) gauge(name string) metric.Int64ObservableGauge {
+	d := b.defs[name]
+	g, err := b.meter.Int64ObservableGauge(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
+	b.note(err)
+	return g
+}
+
+func (b *builder) floatGauge(name string) metric.Float64ObservableGauge {
+	d := b.defs[name]
+	g, err := b.meter.Float64ObservableGauge(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
+	b.note(err)
+	return g
+}

@@ -1,0 +1,256 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Outcomes of requests and attempts.
+const (
+	OutcomeOK         = "ok"
+	OutcomeRefused    = "refused"
+	OutcomeFailed     = "failed"
+	OutcomeClientLeft = "client_left"
+	OutcomeRetried    = "retried" // attempts only
+)
+
+// Values of the leg label.
+const (
+	LegMain    = "main"
+	LegPrefill = "prefill"
+)
+
+// Outcomes of prefill legs.
+const (
+	LegStarted = "started" // its request reached Baton
+	LegWell    = "well"    // the engine has taken it: a status below 400 came
+	LegFailed  = "failed"  // with a reason
+	LegEnded   = "ended"   // its response ended well
+	LegLate    = "late"    // it came after its attempt was given up
+	LegRefused = "refused" // missing or wrong MAC, or past its deadline
+	LegUnowned = "unowned" // the owner of the attempt is not known here
+	LegAborted = "aborted" // ended by Baton as an orphan
+)
+
+// Values of the token_source label.
+const (
+	SourceRequestIDs     = "request_ids"
+	SourceEngineTokenize = "engine_tokenize"
+	SourceByteEstimate   = "byte_estimate"
+)
+
+// Kinds of KV events.
+const (
+	KVStored  = "stored"
+	KVRemoved = "removed"
+	KVCleared = "cleared"
+)
+
+// Instruments counts and measures. Its methods are safe for concurrent use, do
+// not block, and do nothing on a nil receiver. "" as a label value counts as
+// None.
+type Instruments struct {
+	// Set at construction, read-only.
+	requests, attempts, decisions, freshPicks, failures, panics *counter
+	legs, tokenize                                              *counter
+	kvEvents, kvRefused, kvGaps, kvReplays, kvResets            *counter
+	aside, activation, traceFailures                            *counter
+
+	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
+
+	streams     metric.Int64UpDownCounter
+	mainLeg     []metric.AddOption
+	prefillLeg  []metric.AddOption
+	observables observables
+}
+
+// RequestEnded counts one client request. code is the failure-table label when
+// Baton answered it.
+func (i *Instruments) RequestEnded(outcome, code string) {
+	if i != nil {
+		i.requests.add(1, labels{outcome, code})
+	}
+}
+
+// AttemptEnded counts one attempt.
+func (i *Instruments) AttemptEnded(outcome string) {
+	if i != nil {
+		i.attempts.add(1, labels{outcome})
+	}
+}
+
+// Decided counts one pick.
+func (i *Instruments) Decided(role, mode, reason, tokenSource string) {
+	if i != nil {
+		i.decisions.add(1, labels{role, mode, reason, tokenSource})
+	}
+}
+
+// DecisionTook measures one decision, both picks together.
+func (i *Instruments) DecisionTook(d time.Duration) {
+	if i != nil {
+		i.decisionSeconds.Record(context.Background(), d.Seconds())
+	}
+}
+
+// FreshPick counts a request given a new pair.
+func (i *Instruments) FreshPick(reason string) {
+	if i != nil {
+		i.freshPicks.add(1, labels{reason})
+	}
+}
+
+// Failure counts one error answered by Baton.
+func (i *Instruments) Failure(code string) {
+	if i != nil {
+		i.failures.add(1, labels{code})
+	}
+}
+
+// Panic counts a recovered panic.
+func (i *Instruments) Panic(where string) {
+	if i != nil {
+		i.panics.add(1, labels{where})
+	}
+}
+
+// Leg counts an event of a prefill leg; reason goes with LegFailed, LegRefused
+// and LegAborted.
+func (i *Instruments) Leg(outcome, reason string) {
+	if i != nil {
+		i.legs.add(1, labels{outcome, reason})
+	}
+}
+
+// PrefillWaited measures how long response headers were held back.
+func (i *Instruments) PrefillWaited(d time.Duration) {
+	if i != nil {
+		i.prefillWait.Record(context.Background(), d.Seconds())
+	}
+}
+
+// Tokenized counts one attempt to get token ids. took is the time that an
+// engine needed; 0 when none was asked.
+func (i *Instruments) Tokenized(source, outcome string, took time.Duration) {
+	if i == nil {
+		return
+	}
+	i.tokenize.add(1, labels{source, outcome})
+	if took > 0 {
+		i.tokenizeSeconds.Record(context.Background(), took.Seconds())
+	}
+}
+
+// KVEvents counts n events of one kind that the index has applied.
+func (i *Instruments) KVEvents(kind string, n int) {
+	if i != nil && n > 0 {
+		i.kvEvents.add(int64(n), labels{kind})
+	}
+}
+
+// KVRefused counts an event or a batch that could not be used.
+func (i *Instruments) KVRefused(reason string) {
+	if i != nil {
+		i.kvRefused.add(1, labels{reason})
+	}
+}
+
+// KVGap counts a gap in a stream.
+func (i *Instruments) KVGap() {
+	if i != nil {
+		i.kvGaps.add(1, labels{})
+	}
+}
+
+// KVReplay counts a replay.
+func (i *Instruments) KVReplay(outcome string) {
+	if i != nil {
+		i.kvReplays.add(1, labels{outcome})
+	}
+}
+
+// KVReset counts a rank whose blocks were dropped.
+func (i *Instruments) KVReset(reason string) {
+	if i != nil {
+		i.kvResets.add(1, labels{reason})
+	}
+}
+
+// Aside counts a change of a worker's health to the state given.
+func (i *Instruments) Aside(to, reason string) {
+	if i != nil {
+		i.aside.add(1, labels{to, reason})
+	}
+}
+
+// Activation counts a change of a key's prefill activation.
+func (i *Instruments) Activation(from, to, cause string) {
+	if i != nil {
+		i.activation.add(1, labels{from, to, cause})
+	}
+}
+
+// StreamOpened counts one more open stream of the leg, StreamClosed one fewer.
+func (i *Instruments) StreamOpened(leg string) { i.stream(leg, 1) }
+
+// StreamClosed undoes StreamOpened.
+func (i *Instruments) StreamClosed(leg string) { i.stream(leg, -1) }
+
+func (i *Instruments) stream(leg string, n int64) {
+	if i == nil {
+		return
+	}
+	o := i.mainLeg
+	if leg == LegPrefill {
+		o = i.prefillLeg
+	}
+	i.streams.Add(context.Background(), n, o...)
+}
+
+func newInstruments(m metric.Meter) (*Instruments, error) {
+	b := builder{meter: m, defs: make(map[string]Metric)}
+	for _, d := range Metrics() {
+		b.defs[d.Name] = d
+	}
+	i := &Instruments{
+		requests:   b.counter(MetricRequests),
+		attempts:   b.counter(MetricAttempts),
+		decisions:  b.counter(MetricDecisions),
+		freshPicks: b.counter(MetricFreshPicks),
+		failures:   b.counter(MetricFailures),
+		panics:     b.counter(MetricPanics),
+		legs:       b.counter(MetricLegs),
+		tokenize:   b.counter(MetricTokenize),
+		kvEvents:   b.counter(MetricKVEvents),
+		kvRefused:  b.counter(MetricKVRefused),
+		kvGaps:     b.counter(MetricKVGaps),
+		kvReplays:  b.counter(MetricKVReplays),
+		kvResets:   b.counter(MetricKVResets),
+		aside:      b.counter(MetricAside),
+		activation: b.counter(MetricActivation),
+
+		traceFailures: b.counter(MetricTraceFailures),
+
+		decisionSeconds: b.histogram(MetricDecisionSeconds),
+		prefillWait:     b.histogram(MetricPrefillWaitSeconds),
+		tokenizeSeconds: b.histogram(MetricTokenizeSeconds),
+		streams:         b.upDown(MetricStreams),
+		mainLeg:         addOptions([]string{LabelLeg}, labels{LegMain}),
+		prefillLeg:      addOptions([]string{LabelLeg}, labels{LegPrefill}),
+	}
+	i.observables = b.observables()
+	if b.err != nil {
+		return nil, fmt.Errorf("telemetry: make instruments: %w", b.err)
+	}
+	// What is a number from the start is shown from the start: a rate over a
+	// counter that appears with its first event misses that event.
+	for _, c := range []*counter{i.kvGaps, i.traceFailures} {
+		c.add(0, labels{})
+	}
+	i.stream(LegMain, 0)
+	i.stream(LegPrefill, 0)
+	return i, nil
+}

@@ -1,0 +1,58 @@
+package telemetry
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MetricsDoc returns docs/metrics.md.
+func MetricsDoc() string {
+	var b strings.Builder
+	b.WriteString("# Metrics, spans and log keys\n\n" +
+		"Generated from internal/telemetry (`make docs`); do not edit.\n\n" +
+		"## Metrics\n\n" +
+		"Served on the admin address under `/metrics`, beside the Go runtime's `go_*` and the process's `process_*`.\n\n" +
+		"| metric | kind | unit | labels | meaning |\n| --- | --- | --- | --- | --- |\n")
+	for _, m := range Metrics() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Kind, m.Unit, quoted(m.Labels), m.Help)
+	}
+	b.WriteString("\nBuckets, as upper bounds:\n\n")
+	for _, m := range Metrics() {
+		if m.Kind != Histogram {
+			continue
+		}
+		s := make([]string, len(m.Buckets))
+		for i, f := range m.Buckets {
+			s[i] = strconv.FormatFloat(f, 'g', -1, 64)
+		}
+		fmt.Fprintf(&b, "- `%s`: %s\n", m.Name, strings.Join(s, ", "))
+	}
+	b.WriteString("\n## Labels\n\n" +
+		"No label takes values that a client can choose. " +
+		"A counter that has seen " + strconv.Itoa(maxSets) + " combinations counts further ones with every label `" + Other + "`.\n\n" +
+		"| label | values |\n| --- | --- |\n")
+	for _, l := range Labels() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", l.Name, l.Values)
+	}
+	b.WriteString("\n## Spans\n\n" +
+		"Sent over OTLP gRPC when an endpoint is configured. Trace context is W3C (`traceparent`, `tracestate`); " +
+		"a sampled parent is always followed.\n\n" +
+		"| span | meaning | attributes |\n| --- | --- | --- |\n")
+	for _, s := range Spans() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, s.Help, quoted(s.Attributes))
+	}
+	b.WriteString("\n## Log keys\n\n| key | meaning |\n| --- | --- |\n")
+	for _, k := range LogKeys() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", k.Name, k.Help)
+	}
+	return b.String()
+}
+
+func quoted(names []string) string {
+	s := make([]string, len(names))
+	for i, n := range names {
+		s[i] = "`" + n + "`"
+	}
+	return strings.Join(s, ", ")
+}

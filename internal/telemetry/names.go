@@ -1,0 +1,330 @@
+package telemetry
+
+// Metric names, as Prometheus shows them. Nothing is added to them on the way.
+const (
+	MetricRequests        = "baton_requests_total"
+	MetricAttempts        = "baton_attempts_total"
+	MetricDecisions       = "baton_decisions_total"
+	MetricDecisionSeconds = "baton_decision_seconds"
+	MetricFreshPicks      = "baton_fresh_picks_total"
+	MetricFailures        = "baton_failures_total"
+	MetricStreams         = "baton_streams_in_flight"
+	MetricPanics          = "baton_panics_recovered_total"
+
+	MetricLegs               = "baton_prefill_legs_total"
+	MetricPrefillWaitSeconds = "baton_prefill_wait_seconds"
+
+	MetricTokenize        = "baton_tokenize_total"
+	MetricTokenizeSeconds = "baton_tokenize_seconds"
+
+	MetricKVEvents  = "baton_kv_events_total"
+	MetricKVRefused = "baton_kv_refused_total"
+	MetricKVGaps    = "baton_kv_gaps_total"
+	MetricKVReplays = "baton_kv_replays_total"
+	MetricKVResets  = "baton_kv_resets_total"
+
+	MetricAside      = "baton_aside_transitions_total"
+	MetricActivation = "baton_activation_transitions_total"
+
+	MetricReady        = "baton_ready"
+	MetricViewRevision = "baton_view_revision"
+	MetricViewAge      = "baton_view_age_seconds"
+	MetricViewStale    = "baton_view_stale"
+	MetricWorkers      = "baton_workers"
+
+	MetricPrefillTokens   = "baton_worker_prefill_tokens"
+	MetricPrefillRequests = "baton_worker_prefill_requests"
+	MetricDecodeBlocks    = "baton_worker_decode_blocks"
+	MetricDecodeRequests  = "baton_worker_decode_requests"
+	MetricIndexBlocks     = "baton_worker_index_blocks"
+
+	MetricTraceFailures = "baton_trace_export_failures_total"
+	MetricBuildInfo     = "baton_build_info"
+)
+
+// Label names.
+const (
+	LabelOutcome     = "outcome"
+	LabelCode        = "code"
+	LabelReason      = "reason"
+	LabelRole        = "role"
+	LabelMode        = "mode"
+	LabelTokenSource = "token_source"
+	LabelLeg         = "leg"
+	LabelWhere       = "where"
+	LabelSource      = "source"
+	LabelKind        = "kind"
+	LabelState       = "state"
+	LabelFrom        = "from"
+	LabelTo          = "to"
+	LabelCause       = "cause"
+	LabelWorker      = "worker_id"
+	LabelDPRank      = "dp_rank"
+	LabelVersion     = "version"
+	LabelRevision    = "revision"
+	LabelGoVersion   = "go_version"
+)
+
+// None is the value of a label that does not apply; Other is the value of all
+// labels of a counter that has seen too many combinations.
+const (
+	None  = "none"
+	Other = "other"
+)
+
+// Kind is what a metric is to Prometheus.
+type Kind string
+
+// The kinds.
+const (
+	Counter   Kind = "counter"
+	Gauge     Kind = "gauge"
+	Histogram Kind = "histogram"
+)
+
+// Metric describes one metric. Unit is a UCUM unit as OpenTelemetry writes it.
+type Metric struct {
+	Name    string
+	Kind    Kind
+	Unit    string
+	Labels  []string
+	Help    string
+	Buckets []float64 // histograms: upper bounds, in Unit
+}
+
+// fastBuckets suit what takes microseconds when all is well; slowBuckets what
+// takes an engine's time. Both are in seconds.
+func fastBuckets() []float64 {
+	return []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1}
+}
+
+func slowBuckets() []float64 {
+	return []float64{1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30, 60}
+}
+
+// Metrics returns every metric of Baton's own, in the order of the docs. The
+// Go runtime's and the process's (go_*, process_*) come beside them.
+func Metrics() []Metric {
+	l := func(names ...string) []string { return names }
+	return []Metric{
+		{MetricRequests, Counter, "{request}", l(LabelOutcome, LabelCode), "Client requests that have ended.", nil},
+		{MetricAttempts, Counter, "{attempt}", l(LabelOutcome), "Attempts that have ended: one for each request, one more for each fresh pick.", nil},
+		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
+		{MetricDecisionSeconds, Histogram, "s", nil, "Time from the complete request to the decision, tokenizing and queueing included.", fastBuckets()},
+		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Requests given a new pair of workers, by what had failed.", nil},
+		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},
+		{MetricStreams, Gauge, "{stream}", l(LabelLeg), "Envoy streams open now.", nil},
+		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
+
+		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
+		{MetricPrefillWaitSeconds, Histogram, "s", nil, "Time that response headers were held back until prefill was well.", slowBuckets()},
+
+		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
+		{MetricTokenizeSeconds, Histogram, "s", nil, "Time that an engine took to tokenize.", slowBuckets()},
+
+		{MetricKVEvents, Counter, "{event}", l(LabelKind), "KV events applied to the index.", nil},
+		{MetricKVRefused, Counter, "{event}", l(LabelReason), "KV events or batches that could not be used.", nil},
+		{MetricKVGaps, Counter, "{gap}", nil, "Gaps seen in the sequence numbers of KV event streams.", nil},
+		{MetricKVReplays, Counter, "{replay}", l(LabelOutcome), "Replays asked for after a gap.", nil},
+		{MetricKVResets, Counter, "{reset}", l(LabelReason), "Ranks whose blocks were dropped from the index.", nil},
+
+		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
+		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},
+
+		{MetricReady, Gauge, "1", nil, "1 when Baton takes requests, else 0.", nil},
+		{MetricViewRevision, Gauge, "1", nil, "Discovery revision of the present view of the workers.", nil},
+		{MetricViewAge, Gauge, "s", nil, "Time since the view was last confirmed by its source.", nil},
+		{MetricViewStale, Gauge, "1", nil, "1 when the source of the view cannot vouch for it any more, else 0.", nil},
+		{MetricWorkers, Gauge, "{worker}", l(LabelRole, LabelState), "Workers in the view.", nil},
+
+		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
+		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},
+		{MetricDecodeBlocks, Gauge, "{block}", perWorker(), "KV blocks booked for running answers.", nil},
+		{MetricDecodeRequests, Gauge, "{request}", perWorker(), "Answers booked.", nil},
+		{MetricIndexBlocks, Gauge, "{block}", perWorker(), "Blocks that the index knows on the rank.", nil},
+
+		{MetricTraceFailures, Counter, "{span}", nil, "Spans that could not be sent.", nil},
+		{MetricBuildInfo, Gauge, "1", l(LabelVersion, LabelRevision, LabelGoVersion), "Always 1; the labels say what runs.", nil},
+	}
+}
+
+func perWorker() []string { return []string{LabelWorker, LabelDPRank, LabelRole} }
+
+// Label describes one label and the values it can take.
+type Label struct {
+	Name, Values string
+}
+
+// Labels returns every label.
+func Labels() []Label {
+	return []Label{
+		{LabelOutcome, "requests: `ok`, `refused`, `failed`, `client_left`. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays: `ok`, `failed`"},
+		{LabelCode, "a label of the failure table in ARCHITECTURE.md, or `none`"},
+		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
+		{LabelRole, "`prefill`, `decode`, `aggregated`"},
+		{LabelMode, "a router mode: `kv`, `round-robin`, `random`, `least-loaded`, `power-of-two`"},
+		{LabelTokenSource, "`request_ids`, `engine_tokenize`, `byte_estimate`, `none`"},
+		{LabelLeg, "`main`, `prefill`"},
+		{LabelWhere, "the part that panicked: `main_leg`, `prefill_leg`, or the name of a task"},
+		{LabelSource, "as token_source"},
+		{LabelKind, "`stored`, `removed`, `cleared`"},
+		{LabelState, "`healthy`, `aside`, `recovering`, `draining`"},
+		{LabelFrom, "an activation state: `absent`, `decode-waiting`, `prefill-ready`, `deactivated`"},
+		{LabelTo, "aside: as state; activation: as from"},
+		{LabelCause, "a short code of what happened"},
+		{LabelWorker, "the instance id in decimal; on per-worker gauges only"},
+		{LabelDPRank, "the data-parallel rank; on per-worker gauges only"},
+		{LabelVersion, "Baton's version"},
+		{LabelRevision, "the commit it was built from"},
+		{LabelGoVersion, "the Go version it was built with"},
+	}
+}
+
+// Span names. A trace of one request reads: the client's and Envoy's spans,
+// then one SpanRequest an attempt, with the decision and both legs under it.
+const (
+	SpanRequest    = "baton.request"
+	SpanDecision   = "baton.decision"
+	SpanDecodeLeg  = "baton.decode_leg"
+	SpanPrefillLeg = "baton.prefill_leg"
+)
+
+// Span attribute keys. Worker ids are strings: they exceed what a double holds.
+const (
+	AttrRequestID     = "baton.request_id"
+	AttrAttempt       = "baton.attempt"
+	AttrModel         = "gen_ai.request.model"
+	AttrPath          = "url.path"
+	AttrBodyBytes     = "baton.body_bytes"
+	AttrISLTokens     = "baton.isl_tokens"
+	AttrTokenSource   = "baton.token_source"
+	AttrMode          = "baton.mode"
+	AttrReason        = "baton.reason"
+	AttrPrefill       = "baton.prefill"
+	AttrDecode        = "baton.decode"
+	AttrOverlapBlocks = "baton.overlap_blocks"
+	AttrCost          = "baton.cost"
+	AttrEndpoint      = "server.address"
+	AttrOutcome       = "baton.outcome"
+	AttrStatus        = "http.response.status_code"
+)
+
+// SpanDef describes one span.
+type SpanDef struct {
+	Name       string
+	Help       string
+	Attributes []string
+}
+
+// Spans returns every span.
+func Spans() []SpanDef {
+	return []SpanDef{
+		{SpanRequest, "One attempt to serve a request, from its headers to its end.", []string{
+			AttrRequestID, AttrAttempt, AttrModel, AttrPath, AttrBodyBytes, AttrOutcome, AttrReason, AttrStatus,
+		}},
+		{SpanDecision, "From the complete request to the pick of both workers, tokenizing included.", []string{
+			AttrISLTokens, AttrTokenSource, AttrMode, AttrReason, AttrPrefill, AttrDecode, AttrOverlapBlocks, AttrCost,
+		}},
+		{SpanPrefillLeg, "The prefill leg, from its first byte at Baton to its end.", []string{
+			AttrPrefill, AttrEndpoint, AttrOutcome, AttrReason, AttrStatus,
+		}},
+		{SpanDecodeLeg, "The decode leg, from the routed request to the end of the answer.", []string{
+			AttrDecode, AttrEndpoint, AttrOutcome, AttrReason, AttrStatus,
+		}},
+	}
+}
+
+// Log keys, the only ones in use.
+const (
+	KeyRequestID     = "request_id"
+	KeyAttempt       = "attempt"
+	KeyLeg           = "leg"
+	KeyPhase         = "phase"
+	KeyModel         = "model"
+	KeyNamespace     = "namespace"
+	KeyPath          = "path"
+	KeyWorkerID      = "worker_id"
+	KeyDPRank        = "dp_rank"
+	KeyRole          = "role"
+	KeyEndpoint      = "endpoint"
+	KeyPrefill       = "prefill"
+	KeyDecode        = "decode"
+	KeyOverlapBlocks = "overlap_blocks"
+	KeyISLTokens     = "isl_tokens"
+	KeyTokenSource   = "token_source"
+	KeyMode          = "mode"
+	KeyReason        = "reason"
+	KeyCode          = "code"
+	KeyStatus        = "status"
+	KeyOutcome       = "outcome"
+	KeyErr           = "err"
+	KeyKey           = "key"
+	KeyFrom          = "from"
+	KeyTo            = "to"
+	KeyCause         = "cause"
+	KeyRevision      = "revision"
+	KeyWorkers       = "workers"
+	KeyStale         = "stale"
+	KeySequence      = "sequence"
+	KeyExpected      = "expected"
+	KeyBlocks        = "blocks"
+	KeyAddress       = "address"
+	KeyFile          = "file"
+	KeyVersion       = "version"
+	KeyElapsed       = "elapsed"
+	KeyCount         = "count"
+	KeyComponent     = "component"
+	KeyPanic         = "panic"
+	KeyStack         = "stack"
+)
+
+// LogKey describes one log key.
+type LogKey struct {
+	Name, Help string
+}
+
+// LogKeys returns every log key.
+func LogKeys() []LogKey {
+	return []LogKey{
+		{KeyRequestID, "Envoy's x-request-id; attempts of one request share it"},
+		{KeyAttempt, "number of the attempt, from 1"},
+		{KeyLeg, "`main` or `prefill`"},
+		{KeyPhase, "phase of the stream machine"},
+		{KeyModel, "model name"},
+		{KeyNamespace, "namespace of the workers"},
+		{KeyPath, "request path without its query"},
+		{KeyWorkerID, "instance id"},
+		{KeyDPRank, "data-parallel rank"},
+		{KeyRole, "role of the worker"},
+		{KeyEndpoint, "ip:port of the worker"},
+		{KeyPrefill, "prefill rank picked, as id/rank"},
+		{KeyDecode, "decode rank picked, as id/rank"},
+		{KeyOverlapBlocks, "leading blocks of the prompt that the worker holds"},
+		{KeyISLTokens, "prompt length in tokens"},
+		{KeyTokenSource, "where the token ids came from"},
+		{KeyMode, "router mode"},
+		{KeyReason, "why, as a short code or a phrase"},
+		{KeyCode, "label of the failure table"},
+		{KeyStatus, "HTTP status"},
+		{KeyOutcome, "how it ended"},
+		{KeyErr, "the error"},
+		{KeyKey, "model and namespace"},
+		{KeyFrom, "state before"},
+		{KeyTo, "state after"},
+		{KeyCause, "what caused a transition"},
+		{KeyRevision, "discovery revision"},
+		{KeyWorkers, "number of workers"},
+		{KeyStale, "whether the view is stale"},
+		{KeySequence, "sequence number of a KV event batch"},
+		{KeyExpected, "what was expected instead"},
+		{KeyBlocks, "number of blocks"},
+		{KeyAddress, "address listened on or connected to"},
+		{KeyFile, "file name"},
+		{KeyVersion, "Baton's version"},
+		{KeyElapsed, "time taken"},
+		{KeyCount, "how many"},
+		{KeyComponent, "part of Baton that speaks"},
+		{KeyPanic, "value of a recovered panic"},
+		{KeyStack, "stack of a recovered panic"},
+	}
+}

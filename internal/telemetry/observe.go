@@ -1,0 +1,121 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// RankLoad is what is booked on one rank, and what the index knows of it.
+type RankLoad struct {
+	Rank            worker.Rank
+	Role            worker.Role
+	PrefillTokens   int64
+	PrefillRequests int64
+	DecodeBlocks    int64
+	DecodeRequests  int64
+	IndexBlocks     int64
+}
+
+// WorkerCount is how many workers of a role are in a state.
+type WorkerCount struct {
+	Role  worker.Role
+	State string // healthy, aside, recovering or draining
+	Count int64
+}
+
+// Observation is what gauges show at the moment of a scrape.
+type Observation struct {
+	Ready    bool
+	Revision uint64
+	Age      time.Duration
+	Stale    bool
+	Ranks    []RankLoad
+	Workers  []WorkerCount
+}
+
+type observables struct {
+	meter                             metric.Meter
+	ready, revision, stale, workers   metric.Int64ObservableGauge
+	age                               metric.Float64ObservableGauge
+	prefillTokens, prefillRequests    metric.Int64ObservableGauge
+	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
+}
+
+func (b *builder) observables() observables {
+	return observables{
+		meter:           b.meter,
+		ready:           b.gauge(MetricReady),
+		revision:        b.gauge(MetricViewRevision),
+		stale:           b.gauge(MetricViewStale),
+		workers:         b.gauge(MetricWorkers),
+		age:             b.floatGauge(MetricViewAge),
+		prefillTokens:   b.gauge(MetricPrefillTokens),
+		prefillRequests: b.gauge(MetricPrefillRequests),
+		decodeBlocks:    b.gauge(MetricDecodeBlocks),
+		decodeRequests:  b.gauge(MetricDecodeRequests),
+		idx:             b.gauge(MetricIndexBlocks),
+	}
+}
+
+// Observe has read called at each scrape, one call at a time. read appends to
+// the slices of o, which are empty with room from the scrape before, and sets
+// the rest. The function returned ends it.
+func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err error) {
+	if i == nil {
+		return func() error { return nil }, nil
+	}
+	var (
+		mu sync.Mutex // guards o
+		o  Observation
+		g  = i.observables
+	)
+	reg, err := g.meter.RegisterCallback(func(_ context.Context, w metric.Observer) error {
+		mu.Lock()
+		defer mu.Unlock()
+		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0]}
+		read(&o)
+		g.show(w, &o)
+		return nil
+	}, g.ready, g.revision, g.stale, g.workers, g.age,
+		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodeRequests, g.idx)
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
+	}
+	return reg.Unregister, nil
+}
+
+func (g *observables) show(w metric.Observer, o *Observation) {
+	w.ObserveInt64(g.ready, zeroOrOne(o.Ready))
+	w.ObserveInt64(g.revision, int64(min(o.Revision, 1<<63-1)))
+	w.ObserveInt64(g.stale, zeroOrOne(o.Stale))
+	w.ObserveFloat64(g.age, o.Age.Seconds())
+	for _, c := range o.Workers {
+		set := attributeSet([]string{LabelRole, LabelState}, labels{c.Role.String(), c.State})
+		w.ObserveInt64(g.workers, c.Count, metric.WithAttributeSet(set))
+	}
+	for i := range o.Ranks {
+		r := &o.Ranks[i]
+		set := metric.WithAttributeSet(attributeSet(perWorker(), labels{
+			r.Rank.ID.String(), strconv.FormatUint(uint64(r.Rank.DPRank), 10), r.Role.String(),
+		}))
+		w.ObserveInt64(g.prefillTokens, r.PrefillTokens, set)
+		w.ObserveInt64(g.prefillRequests, r.PrefillRequests, set)
+		w.ObserveInt64(g.decodeBlocks, r.DecodeBlocks, set)
+		w.ObserveInt64(g.decodeRequests, r.DecodeRequests, set)
+		w.ObserveInt64(g.idx, r.IndexBlocks, set)
+	}
+}
+
+func zeroOrOne(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}

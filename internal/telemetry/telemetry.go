@@ -1,0 +1,121 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/otlptranslator"
+	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/exemplar"
+)
+
+// scope is the instrumentation scope of metrics and spans.
+const scope = "github.com/seed-60ae5743/baton"
+
+// Config configures [New]. The zero value is metrics without tracing.
+type Config struct {
+	// Version and Revision are shown in baton_build_info and in spans.
+	Version  string
+	Revision string
+
+	Trace TraceConfig
+
+	// Logger hears of spans that could not be sent, once a minute at most;
+	// nil means nobody does.
+	Logger *slog.Logger
+}
+
+// Telemetry is the instruments, the tracer and what serves them.
+type Telemetry struct {
+	Instruments *Instruments
+	Tracer      *Tracer
+
+	registry *prometheus.Registry
+	metrics  *sdkmetric.MeterProvider
+}
+
+// New builds the providers. It connects to nothing yet.
+func New(cfg Config) (*Telemetry, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Version == "" {
+		cfg.Version = "unknown"
+	}
+	reg := prometheus.NewRegistry()
+	exp, err := otelprom.New(
+		otelprom.WithRegisterer(reg),
+		otelprom.WithoutScopeInfo(),
+		otelprom.WithoutTargetInfo(),
+		otelprom.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithoutSuffixes),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: make the prometheus exporter: %w", err)
+	}
+	mp := sdkmetric.NewMeterProvider(
+		sdkmetric.WithReader(exp),
+		sdkmetric.WithExemplarFilter(exemplar.AlwaysOffFilter),
+		// The SDK's own limit would merge workers beyond it into one line;
+		// counters have theirs in counter.go.
+		sdkmetric.WithCardinalityLimit(0),
+	)
+	ins, err := newInstruments(mp.Meter(scope))
+	if err != nil {
+		return nil, err
+	}
+	if err := registerProcess(reg, cfg); err != nil {
+		return nil, fmt.Errorf("telemetry: register process collectors: %w", err)
+	}
+	tr, err := newTracer(cfg, ins)
+	if err != nil {
+		return nil, errors.Join(err, mp.Shutdown(context.Background()))
+	}
+	return &Telemetry{Instruments: ins, Tracer: tr, registry: reg, metrics: mp}, nil
+}
+
+func registerProcess(reg *prometheus.Registry, cfg Config) error {
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: MetricBuildInfo,
+		Help: metricHelp(MetricBuildInfo),
+		ConstLabels: prometheus.Labels{
+			LabelVersion: cfg.Version, LabelRevision: cfg.Revision, LabelGoVersion: runtime.Version(),
+		},
+	})
+	build.Set(1)
+	return errors.Join(
+		reg.Register(build),
+		reg.Register(collectors.NewGoCollector()),
+		reg.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
+	)
+}
+
+func metricHelp(name string) string {
+	for _, m := range Metrics() {
+		if m.Name == name {
+			return m.Help
+		}
+	}
+	return ""
+}
+
+// Handler serves the metrics in the formats that Prometheus asks for.
+func (t *Telemetry) Handler() http.Handler {
+	return promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{
+		// A fault of one collector must not hide the others at 3 a.m.
+		ErrorHandling: promhttp.ContinueOnError,
+	})
+}
+
+// Shutdown sends the spans that are left and ends all goroutines. It waits no
+// longer than ctx.
+func (t *Telemetry) Shutdown(ctx context.Context) error {
+	return errors.Join(t.Tracer.shutdown(ctx), t.metrics.Shutdown(ctx))
+}

@@ -1,0 +1,387 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newTelemetry(t *testing.T, cfg Config) *Telemetry {
+	t.Helper()
+	tel, err := New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tel.Shutdown(context.Background()) })
+	return tel
+}
+
+// useAll touches every instrument once.
+func useAll(t *testing.T, i *Instruments) {
+	t.Helper()
+	i.RequestEnded(OutcomeRefused, "no_worker")
+	i.AttemptEnded(OutcomeRetried)
+	i.Decided("prefill", "kv", "lowest_cost", SourceRequestIDs)
+	i.DecisionTook(80 * time.Microsecond)
+	i.FreshPick("prefill_lost")
+	i.Failure("no_worker")
+	i.Panic("main_leg")
+	i.Leg(LegFailed, "status_500")
+	i.PrefillWaited(20 * time.Millisecond)
+	i.Tokenized(SourceEngineTokenize, "ok", 3*time.Millisecond)
+	i.KVEvents(KVStored, 3)
+	i.KVRefused("block_size")
+	i.KVGap()
+	i.KVReplay("ok")
+	i.KVReset("gap")
+	i.Aside("aside", "connection_refused")
+	i.Activation("absent", "decode-waiting", "decode_added")
+	i.StreamOpened(LegMain)
+	i.StreamOpened(LegPrefill)
+	i.StreamClosed(LegPrefill)
+	_, err := i.Observe(func(o *Observation) {
+		o.Ready, o.Revision, o.Age = true, 12, 1500*time.Millisecond
+		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
+		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 1, 99})
+	})
+	require.NoError(t, err)
+}
+
+func gather(t *testing.T, tel *Telemetry) map[string]*dto.MetricFamily {
+	t.Helper()
+	mfs, err := tel.registry.Gather()
+	require.NoError(t, err)
+	m := make(map[string]*dto.MetricFamily)
+	for _, mf := range mfs {
+		m[mf.GetName()] = mf
+	}
+	return m
+}
+
+func TestTheRegistryShowsWhatTheListSaysAndNothingElse(t *testing.T) {
+	tel := newTelemetry(t, Config{Version: "v1", Revision: "abc"})
+	useAll(t, tel.Instruments)
+	got := gather(t, tel)
+	known := map[string]bool{}
+	for _, l := range Labels() {
+		require.False(t, known[l.Name], "label %s is listed twice", l.Name)
+		known[l.Name] = true
+	}
+	listed := map[string]bool{}
+	for _, m := range Metrics() {
+		require.False(t, listed[m.Name], "%s is listed twice", m.Name)
+		listed[m.Name] = true
+		mf := got[m.Name]
+		require.NotNil(t, mf, "%s is listed and not shown", m.Name)
+		require.Equal(t, string(m.Kind), strings.ToLower(mf.GetType().String()), m.Name)
+		require.Equal(t, m.Help, mf.GetHelp(), m.Name)
+		require.Equal(t, m.Kind == Counter, strings.HasSuffix(m.Name, "_total"), m.Name)
+		var names []string
+		for _, l := range mf.GetMetric()[0].GetLabel() {
+			names = append(names, l.GetName())
+			require.True(t, known[l.GetName()], "label %s of %s is not listed", l.GetName(), m.Name)
+		}
+		require.ElementsMatch(t, m.Labels, names, m.Name)
+	}
+	for name := range got {
+		if !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") {
+			require.True(t, listed[name], "%s is shown and not listed", name)
+		}
+	}
+	require.Contains(t, got, "go_goroutines")
+	require.Contains(t, got, "process_start_time_seconds")
+}
+
+func TestValuesReachThePage(t *testing.T) {
+	tel := newTelemetry(t, Config{Version: "v1", Revision: "abc"})
+	useAll(t, tel.Instruments)
+	w := httptest.NewRecorder()
+	tel.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, line := range []string{
+		`baton_requests_total{code="no_worker",outcome="refused"} 1`,
+		`baton_decisions_total{mode="kv",reason="lowest_cost",role="prefill",token_source="request_ids"} 1`,
+		`baton_decision_seconds_bucket{le="5e-05"} 0`,
+		`baton_decision_seconds_bucket{le="0.0001"} 1`,
+		`baton_kv_events_total{kind="stored"} 3`,
+		`baton_streams_in_flight{leg="main"} 1`,
+		`baton_streams_in_flight{leg="prefill"} 0`,
+		`baton_worker_prefill_tokens{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 4096`,
+		`baton_worker_index_blocks{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 99`,
+		`baton_workers{role="prefill",state="healthy"} 2`,
+		`baton_view_age_seconds 1.5`,
+		`baton_view_revision 12`,
+		`baton_ready 1`,
+	} {
+		require.Contains(t, w.Body.String(), line+"\n")
+	}
+	require.Contains(t, w.Body.String(), `baton_build_info{go_version="go`)
+}
+
+func TestAGaugeOfAGoneWorkerIsNotShown(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	ranks := []RankLoad{{Rank: worker.Rank{ID: 1}, Role: worker.Decode}, {Rank: worker.Rank{ID: 2}, Role: worker.Decode}}
+	stop, err := tel.Instruments.Observe(func(o *Observation) { o.Ranks = append(o.Ranks, ranks...) })
+	require.NoError(t, err)
+	require.Len(t, gather(t, tel)[MetricIndexBlocks].GetMetric(), 2)
+	ranks = ranks[:1]
+	require.Len(t, gather(t, tel)[MetricIndexBlocks].GetMetric(), 1)
+	require.NoError(t, stop())
+	require.NotContains(t, gather(t, tel), MetricIndexBlocks)
+}
+
+func TestManyWorkersAreAllShown(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	_, err := tel.Instruments.Observe(func(o *Observation) {
+		for i := range 3000 {
+			o.Ranks = append(o.Ranks, RankLoad{Rank: worker.Rank{ID: worker.ID(i + 1)}})
+		}
+	})
+	require.NoError(t, err)
+	require.Len(t, gather(t, tel)[MetricIndexBlocks].GetMetric(), 3000)
+}
+
+func TestALabelThatRunsAwayIsCountedUnderOther(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	for n := range maxSets + 50 {
+		tel.Instruments.FreshPick(fmt.Sprint("reason ", n))
+	}
+	mf := gather(t, tel)[MetricFreshPicks]
+	require.Len(t, mf.GetMetric(), maxSets+1)
+	for _, m := range mf.GetMetric() {
+		if m.GetLabel()[0].GetValue() == Other {
+			require.InDelta(t, 50, m.GetCounter().GetValue(), 0)
+			return
+		}
+	}
+	t.Fatal("nothing was counted under other")
+}
+
+func TestAnEmptyOrBrokenLabelValueIsMadeReadable(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	tel.Instruments.Failure("")
+	tel.Instruments.FreshPick("a\xffb")
+	require.Equal(t, None, gather(t, tel)[MetricFailures].GetMetric()[0].GetLabel()[0].GetValue())
+	require.Equal(t, "a?b", gather(t, tel)[MetricFreshPicks].GetMetric()[0].GetLabel()[0].GetValue())
+}
+
+func TestNilInstrumentsCountNothing(t *testing.T) {
+	useAll(t, nil)
+}
+
+func TestCountingDoesNotAllocate(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	i := tel.Instruments
+	for name, f := range map[string]func(){
+		"decided":   func() { i.Decided("prefill", "kv", "lowest_cost", SourceRequestIDs) },
+		"took":      func() { i.DecisionTook(time.Millisecond) },
+		"request":   func() { i.RequestEnded(OutcomeOK, "") },
+		"stream":    func() { i.StreamOpened(LegMain); i.StreamClosed(LegMain) },
+		"kv events": func() { i.KVEvents(KVStored, 5) },
+	} {
+		require.Zero(t, testing.AllocsPerRun(100, f), name)
+	}
+}
+
+func TestCountersMayBeUsedTogether(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for n := range 200 {
+				tel.Instruments.FreshPick(fmt.Sprint(n % 20))
+			}
+		})
+	}
+	wg.Wait()
+	var sum float64
+	for _, m := range gather(t, tel)[MetricFreshPicks].GetMetric() {
+		sum += m.GetCounter().GetValue()
+	}
+	require.InDelta(t, 800, sum, 0)
+}
+
+// TestMetricsDocIsUpToDate compares docs/metrics.md; -rewrite writes it.
+func TestMetricsDocIsUpToDate(t *testing.T) {
+	const file = "../../docs/metrics.md"
+	_ = datadriven.TestData{} // its package declares -rewrite
+	if flag.Lookup("rewrite").Value.String() == "true" {
+		require.NoError(t, os.WriteFile(file, []byte(MetricsDoc()), 0o644))
+	}
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, MetricsDoc(), string(b))
+}
+
+func TestNewLoggerKnowsItsLevelsAndFormats(t *testing.T) {
+	var b bytes.Buffer
+	l, err := NewLogger(&b, "warn", "json")
+	require.NoError(t, err)
+	l.Info("hidden")
+	l.Warn("shown", Err(os.ErrNotExist), slog.String(KeyRequestID, "r1"))
+	require.Contains(t, b.String(), `"msg":"shown","err":"file does not exist","request_id":"r1"}`)
+	require.NotContains(t, b.String(), "hidden")
+	_, err = NewLogger(&b, "loud", "")
+	require.ErrorContains(t, err, `log level "loud": expected debug, info, warn or error`)
+	_, err = NewLogger(&b, "", "xml")
+	require.ErrorContains(t, err, `log format "xml": expected text or json`)
+}
+
+func TestTraceConfigNamesItsFaults(t *testing.T) {
+	require.NoError(t, TraceConfig{}.Validate())
+	require.NoError(t, TraceConfig{Endpoint: "[::1]:4317", SampleRatio: 1}.Validate())
+	err := TraceConfig{Endpoint: "http://x", SampleRatio: 2}.Validate()
+	require.ErrorContains(t, err, `trace endpoint "http://x": expected host:port`)
+	require.ErrorContains(t, err, "trace sample ratio 2: expected a number up to 1")
+	_, err = New(Config{Trace: TraceConfig{Endpoint: "x"}})
+	require.ErrorContains(t, err, "telemetry: trace endpoint")
+}
+
+func TestPlainTextGoesToLoopbackOnly(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"127.0.0.1:4317": "insecure", "[::1]:4317": "insecure", "localhost:4317": "insecure",
+		"10.0.0.1:4317": "tls", "collector:4317": "tls",
+	} {
+		require.Equal(t, want, TraceConfig{Endpoint: endpoint}.credentials().Info().SecurityProtocol, endpoint)
+	}
+	require.Equal(t, "insecure", TraceConfig{Endpoint: "collector:1", Insecure: true}.credentials().Info().SecurityProtocol)
+}
+
+func TestWithoutAnEndpointTracingCostsNothing(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	tr := tel.Tracer
+	require.False(t, tr.Enabled())
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		End(tr.Start(trace.SpanContext{}, SpanRequest, time.Time{}), time.Time{}, "")
+	}))
+	var none *Tracer
+	require.False(t, none.Start(trace.SpanContext{}, SpanRequest, time.Time{}).IsRecording())
+}
+
+const parentHeader = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+func TestTraceContextSurvivesTheRoundTrip(t *testing.T) {
+	sc := Extract(parentHeader, "vendor=1")
+	require.True(t, sc.IsValid())
+	require.True(t, sc.IsSampled())
+	require.True(t, sc.IsRemote())
+	require.Equal(t, "vendor=1", sc.TraceState().String())
+	require.Equal(t, parentHeader, Traceparent(sc))
+	require.Empty(t, Traceparent(trace.SpanContext{}))
+	for _, bad := range []string{"", "x", "00-0-0-01", strings.Replace(parentHeader, "0af7", "zzzz", 1)} {
+		require.False(t, Extract(bad, "").IsValid(), bad)
+	}
+}
+
+func FuzzExtract(f *testing.F) {
+	f.Add(parentHeader, "a=b")
+	f.Add("00-00000000000000000000000000000000-0000000000000000-00", ",,,=")
+	f.Add("ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x", "")
+	f.Fuzz(func(t *testing.T, parent, state string) {
+		sc := Extract(parent, state)
+		if !sc.IsValid() {
+			return
+		}
+		again := Extract(Traceparent(sc), sc.TraceState().String())
+		if again.TraceID() != sc.TraceID() || again.SpanID() != sc.SpanID() {
+			t.Fatalf("%q became %v", parent, again)
+		}
+	})
+}
+
+func TestSamplingFollowsTheParentThenTheRatio(t *testing.T) {
+	mem := tracetest.NewInMemoryExporter()
+	tr := newSpanTracer(Config{Trace: TraceConfig{SampleRatio: -1}}, mem)
+	defer func() { require.NoError(t, tr.shutdown(context.Background())) }()
+	require.False(t, tr.Start(trace.SpanContext{}, SpanRequest, time.Time{}).IsRecording())
+	require.False(t, tr.Start(Extract(parentHeader[:53]+"00", ""), SpanRequest, time.Time{}).IsRecording())
+	began := time.Unix(1000, 0)
+	span := tr.Start(Extract(parentHeader, ""), SpanRequest, began, attribute.String(AttrModel, "m"))
+	require.True(t, span.IsRecording())
+	End(span, began.Add(time.Second), "prefill connection lost")
+	require.NoError(t, tr.provider.ForceFlush(context.Background()))
+	got := mem.GetSpans()
+	require.Len(t, got, 1)
+	require.Equal(t, "b7ad6b7169203331", got[0].Parent.SpanID().String())
+	require.Equal(t, time.Second, got[0].EndTime.Sub(got[0].StartTime))
+	require.Equal(t, "prefill connection lost", got[0].Status.Description)
+}
+
+// sink is an OTLP collector.
+type sink struct {
+	collector.UnimplementedTraceServiceServer
+	mu    sync.Mutex
+	spans []*tracev1.Span
+}
+
+func (s *sink) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, rs := range r.GetResourceSpans() {
+		for _, ss := range rs.GetScopeSpans() {
+			s.spans = append(s.spans, ss.GetSpans()...)
+		}
+	}
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+func TestSpansReachACollector(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv, s := grpc.NewServer(), &sink{}
+	collector.RegisterTraceServiceServer(srv, s)
+	go func() { _ = srv.Serve(lis) }()
+	defer srv.Stop()
+
+	tel, err := New(Config{Version: "v1", Trace: TraceConfig{Endpoint: lis.Addr().String()}})
+	require.NoError(t, err)
+	req := tel.Tracer.Start(Extract(parentHeader, ""), SpanRequest, time.Time{})
+	leg := tel.Tracer.Start(req.SpanContext(), SpanPrefillLeg, time.Time{})
+	End(leg, time.Time{}, "")
+	End(req, time.Time{}, "")
+	require.NoError(t, tel.Shutdown(context.Background()))
+	require.Len(t, s.spans, 2)
+	require.Equal(t, SpanPrefillLeg, s.spans[0].GetName())
+	require.Equal(t, s.spans[1].GetSpanId(), s.spans[0].GetParentSpanId())
+	require.Equal(t, s.spans[1].GetTraceId(), s.spans[0].GetTraceId())
+}
+
+type brokenExporter struct{ sdktrace.SpanExporter }
+
+func (brokenExporter) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
+	return os.ErrDeadlineExceeded
+}
+
+func TestSpansThatCannotBeSentAreCountedAndLoggedOnce(t *testing.T) {
+	var b bytes.Buffer
+	log, err := NewLogger(&b, "", "")
+	require.NoError(t, err)
+	tel := newTelemetry(t, Config{})
+	e := &exporter{SpanExporter: brokenExporter{}, ins: tel.Instruments, logger: log}
+	require.NoError(t, e.ExportSpans(context.Background(), make([]sdktrace.ReadOnlySpan, 3)))
+	require.NoError(t, e.ExportSpans(context.Background(), make([]sdktrace.ReadOnlySpan, 2)))
+	require.InDelta(t, 5, gather(t, tel)[MetricTraceFailures].GetMetric()[0].GetCounter().GetValue(), 0)
+	require.Equal(t, 1, strings.Count(b.String(), "spans could not be sent"))
+}

@@ -1,0 +1,203 @@
+package telemetry
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// TraceConfig says where spans go. The zero value is no tracing.
+type TraceConfig struct {
+	// Endpoint is the OTLP gRPC collector as "host:port"; "" means none.
+	Endpoint string
+
+	// TLS is used towards the collector. nil means plain text to a loopback
+	// address, and TLS with the system's roots to any other.
+	TLS *tls.Config
+
+	// Insecure means plain text to any address. Spans hold request ids, model
+	// names and worker addresses, never prompts.
+	Insecure bool
+
+	// SampleRatio is the share of requests without a sampled or unsampled
+	// parent that is traced, in (0, 1]. 0 means 1; below 0 means none, so that
+	// only parents decide. A traced request costs tens of microseconds of CPU.
+	SampleRatio float64
+}
+
+// Validate returns every fault, joined, or nil.
+func (c TraceConfig) Validate() error {
+	if c.Endpoint == "" {
+		return nil
+	}
+	var errs []error
+	host, port, err := net.SplitHostPort(c.Endpoint)
+	if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || host == "" {
+		errs = append(errs, fmt.Errorf("trace endpoint %q: expected host:port", c.Endpoint))
+	}
+	if c.Insecure && c.TLS != nil {
+		errs = append(errs, errors.New("trace: insecure and tls exclude each other"))
+	}
+	if !(c.SampleRatio <= 1) {
+		errs = append(errs, fmt.Errorf("trace sample ratio %v: expected a number up to 1", c.SampleRatio))
+	}
+	return errors.Join(errs...)
+}
+
+func (c TraceConfig) credentials() credentials.TransportCredentials {
+	switch {
+	case c.TLS != nil:
+		return credentials.NewTLS(c.TLS)
+	case c.Insecure || isLoopback(c.Endpoint):
+		return insecure.NewCredentials()
+	default:
+		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	}
+}
+
+func isLoopback(hostPort string) bool {
+	host, _, _ := net.SplitHostPort(hostPort)
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || (err == nil && a.IsLoopback())
+}
+
+// Tracer starts spans. Safe for concurrent use; a nil Tracer starts none.
+type Tracer struct {
+	tracer   trace.Tracer // nil: no tracing
+	provider *sdktrace.TracerProvider
+	conn     *grpc.ClientConn
+}
+
+func newTracer(cfg Config, ins *Instruments) (*Tracer, error) {
+	c := cfg.Trace
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	if c.Endpoint == "" {
+		return &Tracer{}, nil
+	}
+	// A connection of our own: the exporter's would take its address and its
+	// credentials from the environment where it finds some.
+	conn, err := grpc.NewClient(c.Endpoint, grpc.WithTransportCredentials(c.credentials()))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: trace endpoint %q: %w", c.Endpoint, err)
+	}
+	exp, err := otlptracegrpc.New(context.Background(), otlptracegrpc.WithGRPCConn(conn),
+		otlptracegrpc.WithTimeout(5*time.Second))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("telemetry: make the trace exporter: %w", err), conn.Close())
+	}
+	t := newSpanTracer(cfg, &exporter{SpanExporter: exp, ins: ins, logger: cfg.Logger})
+	t.conn = conn
+	return t, nil
+}
+
+func newSpanTracer(cfg Config, exp sdktrace.SpanExporter) *Tracer {
+	ratio := cfg.Trace.SampleRatio
+	if ratio == 0 {
+		ratio = 1
+	}
+	tp := sdktrace.NewTracerProvider(
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(ratio))),
+		sdktrace.WithBatcher(exp, sdktrace.WithBatchTimeout(time.Second), sdktrace.WithExportTimeout(5*time.Second)),
+		sdktrace.WithResource(resource.NewSchemaless(
+			attribute.String("service.name", "baton"),
+			attribute.String("service.version", cfg.Version),
+		)),
+	)
+	return &Tracer{tracer: tp.Tracer(scope), provider: tp}
+}
+
+// Enabled reports whether spans go anywhere. Callers ask before they build
+// attributes.
+func (t *Tracer) Enabled() bool { return t != nil && t.tracer != nil }
+
+// Start starts a span under parent, which may be remote, local or zero (a new
+// trace, if it is sampled). at is when it began; zero means now. Without
+// tracing it returns a span that does nothing.
+func (t *Tracer) Start(parent trace.SpanContext, name string, at time.Time, attrs ...attribute.KeyValue) trace.Span {
+	if !t.Enabled() {
+		return noop.Span{}
+	}
+	ctx := context.Background()
+	if parent.IsValid() {
+		ctx = trace.ContextWithSpanContext(ctx, parent)
+	}
+	opts := make([]trace.SpanStartOption, 0, 2)
+	if len(attrs) > 0 {
+		opts = append(opts, trace.WithAttributes(attrs...))
+	}
+	if !at.IsZero() {
+		opts = append(opts, trace.WithTimestamp(at))
+	}
+	_, span := t.tracer.Start(ctx, name, opts...)
+	return span
+}
+
+// End ends the span at the given time; zero means now. A fault other than ""
+// marks the span as failed and says why.
+func End(span trace.Span, at time.Time, fault string) {
+	if !span.IsRecording() {
+		return
+	}
+	if fault != "" {
+		span.SetStatus(codes.Error, fault)
+	}
+	if at.IsZero() {
+		span.End()
+		return
+	}
+	span.End(trace.WithTimestamp(at))
+}
+
+func (t *Tracer) shutdown(ctx context.Context) error {
+	if !t.Enabled() {
+		return nil
+	}
+	err := t.provider.Shutdown(ctx)
+	if t.conn != nil {
+		err = errors.Join(err, t.conn.Close())
+	}
+	return err
+}
+
+// exporter counts and, now and then, logs the spans that could not be sent.
+// Errors stop here: the SDK would give them to a global handler.
+type exporter struct {
+	sdktrace.SpanExporter
+	ins    *Instruments
+	logger *slog.Logger
+	logged atomic.Int64 // unix seconds of the last log line
+}
+
+// ExportSpans sends the spans and reports success in any case.
+func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := e.SpanExporter.ExportSpans(ctx, spans)
+	if err == nil {
+		return nil
+	}
+	e.ins.traceFailures.add(int64(len(spans)), labels{})
+	now, last := time.Now().Unix(), e.logged.Load()
+	if now-last >= 60 && e.logged.CompareAndSwap(last, now) {
+		e.logger.Warn("spans could not be sent", Err(err), slog.Int(KeyCount, len(spans)))
+	}
+	return nil
+}
