@@ -1,0 +1,56 @@
+package openai
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestScanAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		name, body string
+		want       Answer
+	}{
+		{"a chat answer", `{"id":"x","choices":[{"index":0,"message":{"content":"hi","finish_reason":"error"},"finish_reason":"length"}],"usage":{}}`, Answer{FinishLength, 1, false}},
+		{"the most telling of several choices", `{"choices":[{"finish_reason":"stop"},{"finish_reason":"abort"},{"finish_reason":null}]}`, Answer{FinishAbort, 3, false}},
+		{"a reason with an escaped key", `{"choices":[{"finish\u005freason":"stop"}]}`, Answer{FinishStop, 1, false}},
+		{"a reason of its own", `{"choices":[{"finish_reason":"repetition"}]}`, Answer{FinishOther, 1, false}},
+		{"generate", `{"text":"a","meta_info":{"id":"x","finish_reason":{"type":"length","length":1}}}`, Answer{FinishLength, 1, false}},
+		{"generate with a plain reason", `{"meta_info":{"finish_reason":"stop"}}`, Answer{FinishStop, 1, false}},
+		{"a batch with an abort", ` [{"meta_info":{"finish_reason":{"type":"length"}}},{"meta_info":{"finish_reason":{"type":"abort","status_code":500}}}] `, Answer{FinishAbort, 2, false}},
+		{"an OpenAI error", `{"error":{"message":"x"}}`, Answer{FinishNone, 0, true}},
+		{"an SGLang error", `{"object":"error","message":"x"}`, Answer{FinishNone, 0, true}},
+		{"error null is none", `{"error":null,"choices":[{"finish_reason":"tool_calls"}]}`, Answer{FinishToolCall, 1, false}},
+		{"odd types are passed over", `{"choices":{},"meta_info":[],"object":1}`, Answer{FinishNone, 1, false}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ScanAnswer([]byte(tt.body))
+			require.NoError(t, err)
+			require.Equal(t, tt.want, got)
+		})
+	}
+	for _, body := range []string{``, `null`, `"a"`, `{"choices":[{"finish_reason":"length"}]`, `{"choices":[{"finish_reason":"length}]}`, `{}{}`, `data: {}`} {
+		_, err := ScanAnswer([]byte(body))
+		var e *Error
+		require.ErrorAs(t, err, &e, body)
+		require.Equal(t, NotJSON, e.Kind)
+	}
+	require.True(t, FinishError.Failed())
+	require.False(t, FinishLength.Failed())
+}
+
+func TestErrorBodies(t *testing.T) {
+	require.Equal(t, `{"error":{"message":"no \"x\"","type":"invalid_request_error","param":"model","code":"missing_field"}}`,
+		string(AppendError(nil, 400, "", "missing_field", `no "x"`, "model")))
+	require.Equal(t, `{"error":{"message":"m","type":"overloaded","param":null,"code":null}}`,
+		string(AppendError(nil, 503, "overloaded", "", "m", "")))
+	event := string(AppendSSEError(nil, 502, "", "c", "a\nb\u2028\x01\xff", ""))
+	require.Equal(t, "data: {\"error\":{\"message\":\"a\\nb\\u2028\\u0001\ufffd\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n", event)
+	for status, want := range map[int]string{400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
+		404: "not_found_error", 413: "invalid_request_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"} {
+		var got struct{ Error struct{ Type string } }
+		require.NoError(t, json.Unmarshal(AppendError(nil, status, "", "", "", ""), &got))
+		require.Equal(t, want, got.Error.Type)
+	}
+}

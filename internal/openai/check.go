@@ -1,0 +1,168 @@
+package openai
+
+import "math"
+
+// check reads the small values and holds the whole against what the path
+// needs. Every span is known and valid by now.
+func (r *Request) check(body []byte) error {
+	if err := r.checkModel(body); err != nil {
+		return err
+	}
+	if m := &r.members[Stream]; m.found() {
+		switch body[m.val.Start] {
+		case 't':
+			r.Stream = true
+		case 'f', 'n':
+		default:
+			return wrongType(Stream, m.val.Start, "true or false")
+		}
+	}
+	if r.Path != Generate {
+		if err := r.checkCounts(body); err != nil {
+			return err
+		}
+	}
+	for _, f := range [...]Field{CacheSalt, ExtraKey, LoRAPath} {
+		if !r.Has(f) {
+			continue
+		}
+		t := r.text(body, r.members[f].val)
+		switch f {
+		case CacheSalt:
+			r.CacheSalt = t
+		case ExtraKey:
+			r.ExtraKey = t
+		case LoRAPath:
+			r.LoRA = t
+		}
+	}
+	return r.checkPrompt(body)
+}
+
+func (r *Request) checkModel(body []byte) error {
+	m := &r.members[Model]
+	if !r.Given(body, Model) {
+		if r.Path == Generate {
+			return nil
+		}
+		return &Error{Kind: MissingField, Field: Model.String(), Offset: r.end}
+	}
+	if body[m.val.Start] != '"' {
+		return wrongType(Model, m.val.Start, "a text")
+	}
+	r.Model = r.text(body, m.val)
+	if len(r.Model) == 0 && r.Path != Generate {
+		return &Error{Kind: MissingField, Field: Model.String(), Offset: m.val.Start}
+	}
+	return nil
+}
+
+// checkCounts reads n and the limit on output tokens. Where both limits are
+// given the newer name, max_completion_tokens, decides.
+func (r *Request) checkCounts(body []byte) error {
+	for _, f := range [...]Field{N, MaxTokens, MaxCompletionTokens} {
+		if !r.Given(body, f) {
+			continue
+		}
+		s := r.members[f].val
+		v, ok := parseCount(s.Of(body))
+		if err := r.setCount(f, v, ok, s.Start); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Request) setCount(f Field, v int64, ok bool, at int) error {
+	if f == N {
+		if !ok || v < 1 || v > MaxN {
+			return wrongType(f, at, "an integer from 1 to 65536")
+		}
+		r.N = int(v)
+		return nil
+	}
+	if !ok {
+		return wrongType(f, at, "an integer of at least 0")
+	}
+	r.MaxTokens = v
+	return nil
+}
+
+// parseCount reads a non-negative JSON integer.
+func parseCount(b []byte) (int64, bool) {
+	if len(b) == 0 || skipDigits(b, 0) != len(b) {
+		return 0, false
+	}
+	var v int64
+	for _, c := range b {
+		d := int64(c - '0')
+		if v > (math.MaxInt64-d)/10 {
+			return 0, false
+		}
+		v = v*10 + d
+	}
+	return v, true
+}
+
+// checkPrompt finds the field that carries the prompt.
+func (r *Request) checkPrompt(body []byte) error {
+	switch r.Path {
+	case ChatCompletions:
+		return r.checkMessages(body)
+	case Completions:
+		return r.checkText(body, PromptText)
+	case Generate:
+		if r.Given(body, InputIDs) {
+			return r.checkIDs(body)
+		}
+		if r.Given(body, Text) {
+			return r.checkText(body, Text)
+		}
+		if r.Given(body, InputEmbeds) {
+			r.PromptField = InputEmbeds
+			return nil
+		}
+		return &Error{Kind: MissingField, Field: Text.String(), Offset: r.end}
+	default:
+		return nil
+	}
+}
+
+func (r *Request) checkMessages(body []byte) error {
+	ids := r.Given(body, InputIDs)
+	if r.Given(body, Messages) {
+		if s := r.members[Messages].val; body[s.Start] != '[' {
+			return wrongType(Messages, s.Start, "a list of messages")
+		}
+		if !ids {
+			r.PromptKind, r.PromptField = PromptMessages, Messages
+			return nil
+		}
+	}
+	if ids {
+		return r.checkIDs(body)
+	}
+	return &Error{Kind: MissingField, Field: Messages.String(), Offset: r.end}
+}
+
+func (r *Request) checkIDs(body []byte) error {
+	if r.PromptField != InputIDs || r.PromptKind != PromptIDs && r.PromptKind != PromptIDLists ||
+		r.Path == ChatCompletions && r.PromptKind != PromptIDs {
+		return wrongType(InputIDs, r.members[InputIDs].val.Start, "a list of token ids")
+	}
+	return nil
+}
+
+func (r *Request) checkText(body []byte, f Field) error {
+	if !r.Given(body, f) {
+		return &Error{Kind: MissingField, Field: f.String(), Offset: r.end}
+	}
+	s := r.members[f].val
+	switch {
+	case body[s.Start] == '"':
+		r.PromptKind, r.PromptField = PromptString, f
+	case r.PromptField != f, f == Text && r.PromptKind != PromptStrings:
+		return wrongType(f, s.Start, "a text or a list of texts")
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package openai
+
+import "slices"
+
+// AppendInjected appends body with members put before the closing brace of its
+// object, after a comma where one is needed. members is JSON text such as
+//
+//	"bootstrap_host":"10.0.0.5","bootstrap_port":8998,"bootstrap_room":1
+//
+// No other byte changes. Empty members give the body as it is. dst must not
+// share memory with body.
+func AppendInjected(dst, body []byte, r *Request, members []byte) []byte {
+	dst = append(dst, body[:r.end]...)
+	if len(members) > 0 {
+		if r.count > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, members...)
+	}
+	return append(dst, body[r.end:]...)
+}
+
+// InjectInPlace does what [AppendInjected] does in body's own memory: it moves
+// the closing brace and what follows it, and nothing else. It allocates, and
+// copies the body, only where body's capacity does not hold the members. r
+// describes the result, its spans are unmoved, and new members are not among
+// its fields.
+func InjectInPlace(body []byte, r *Request, members []byte) []byte {
+	if len(members) == 0 {
+		return body
+	}
+	n := len(members)
+	if r.count > 0 {
+		n++
+	}
+	size := len(body)
+	body = slices.Grow(body, n)[:size+n]
+	copy(body[r.end+n:], body[r.end:size])
+	at := r.end
+	if r.count > 0 {
+		body[at] = ','
+		at++
+	}
+	copy(body[at:], members)
+	r.end += n
+	r.count++
+	return body
+}
+
+// Edit sets one member to a raw JSON value, or removes it.
+type Edit struct {
+	Field Field
+	Value []byte // valid JSON; nil removes the member
+}
+
+// AppendEdited appends body with the edits made, in one pass. A member that is
+// there keeps its place and its key as it is spelled; one that is not is added
+// at the end of the object, in the order of edits. A member that is removed
+// takes one comma with it. No other byte changes. Of several edits of one field
+// the last one counts.
+//
+// An edit of [MaxNewTokens] reaches into sampling_params, which is added when it
+// is missing or null. It is left undone where sampling_params is a list, or is
+// itself edited. dst must not share memory with body.
+func AppendEdited(dst, body []byte, r *Request, edits ...Edit) []byte {
+	e := editor{body: body, r: r, dst: dst, kept: r.count}
+	for i, ed := range edits {
+		e.by[ed.Field] = uint8(i + 1)
+	}
+	for _, f := range r.order[:r.known] {
+		switch i := e.by[f]; {
+		case i > 0:
+			e.change(&r.members[f], edits[i-1].Value)
+		case f == SamplingParams && e.by[MaxNewTokens] > 0:
+			e.changeSampling(edits[e.by[MaxNewTokens]-1].Value)
+		}
+	}
+	e.copyTo(r.end)
+	for i, ed := range edits {
+		if int(e.by[ed.Field]) == i+1 && ed.Value != nil {
+			e.add(ed)
+		}
+	}
+	return append(e.dst, body[r.end:]...)
+}
+
+// editor is the state of one AppendEdited.
+type editor struct {
+	body []byte
+	r    *Request
+	by   [numFields]uint8 // the edit of a field, counted from 1
+
+	dst  []byte
+	pos  int // body is done up to here
+	lead int // leading members removed so far, without a gap
+	kept int // members that stay
+}
+
+func (e *editor) copyTo(end int) {
+	e.dst = append(e.dst, e.body[e.pos:end]...)
+	e.pos = end
+}
+
+// change replaces or removes a member of the body's object.
+func (e *editor) change(m *member, value []byte) {
+	if value == nil {
+		e.kept--
+		e.cut(m, &e.lead)
+		return
+	}
+	e.replace(m.val, value)
+}
+
+func (e *editor) replace(s Span, value []byte) {
+	e.copyTo(s.Start)
+	e.dst = append(e.dst, value...)
+	e.pos = s.End
+}
+
+// cut removes a member with the comma before it; while nothing stays before
+// it, with the comma after it.
+func (e *editor) cut(m *member, lead *int) {
+	if m.ordinal != *lead {
+		e.copyTo(m.comma)
+		e.pos = m.val.End
+		return
+	}
+	*lead++
+	e.copyTo(m.key.Start)
+	e.pos = m.val.End
+	if e.body[m.after] == ',' {
+		e.pos = m.after + 1
+	}
+}
+
+// changeSampling sets or removes max_new_tokens within sampling_params.
+func (e *editor) changeSampling(value []byte) {
+	m, s := &e.r.members[MaxNewTokens], e.r.members[SamplingParams].val
+	switch {
+	case e.r.samplingList:
+	case m.found() && value == nil:
+		lead := 0
+		e.cut(m, &lead)
+	case m.found():
+		e.replace(m.val, value)
+	case value == nil:
+	case e.body[s.Start] == '{':
+		e.copyTo(s.Start + 1)
+		e.dst = append(e.dst, `"max_new_tokens":`...)
+		e.dst = append(e.dst, value...)
+		if e.r.samplingCount > 0 {
+			e.dst = append(e.dst, ',')
+		}
+	default: // null
+		e.copyTo(s.Start)
+		e.dst = appendSampling(e.dst, value)
+		e.pos = s.End
+	}
+}
+
+// add puts a member that the body does not have at the end.
+func (e *editor) add(ed Edit) {
+	nested := ed.Field == MaxNewTokens
+	if e.r.Has(ed.Field) || ed.Field == NoField ||
+		nested && (e.r.Has(SamplingParams) || e.by[SamplingParams] > 0) {
+		return
+	}
+	if e.kept > 0 {
+		e.dst = append(e.dst, ',')
+	}
+	e.kept++
+	if nested {
+		e.dst = append(e.dst, `"sampling_params":`...)
+		e.dst = appendSampling(e.dst, ed.Value)
+		return
+	}
+	e.dst = append(e.dst, '"')
+	e.dst = append(e.dst, ed.Field.String()...)
+	e.dst = append(e.dst, `":`...)
+	e.dst = append(e.dst, ed.Value...)
+}
+
+func appendSampling(dst, value []byte) []byte {
+	dst = append(dst, `{"max_new_tokens":`...)
+	dst = append(dst, value...)
+	return append(dst, '}')
+}

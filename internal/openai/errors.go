@@ -1,0 +1,72 @@
+package openai
+
+import "strconv"
+
+// Kind says what is wrong with a body. The set is closed: callers switch on it.
+type Kind uint8
+
+// The kinds.
+const (
+	NotJSON        Kind = iota + 1 // Offset says where
+	MissingField                   // Field says which
+	WrongType                      // Field says which, Detail what was expected
+	DuplicateField                 // a member this package knows stands there twice
+	ForbiddenField                 // a member that only a router may set
+)
+
+// String returns the name of the kind as used in labels.
+func (k Kind) String() string {
+	switch k {
+	case NotJSON:
+		return "not_json"
+	case MissingField:
+		return "missing_field"
+	case WrongType:
+		return "wrong_type"
+	case DuplicateField:
+		return "duplicate_field"
+	case ForbiddenField:
+		return "forbidden_field"
+	default:
+		return "invalid"
+	}
+}
+
+// Error is what [Scan] and its like return. It holds no part of the body: Field
+// is a name of ours and Detail one of a few fixed sentences.
+type Error struct {
+	Kind   Kind
+	Field  string // "" for NotJSON
+	Offset int    // byte offset into the body
+	Detail string // what was expected; may be empty
+}
+
+// Error returns one lower-case sentence that is fit for a client.
+func (e *Error) Error() string {
+	switch e.Kind {
+	case NotJSON:
+		s := "the body is not a JSON object: fault at byte " + strconv.Itoa(e.Offset)
+		if e.Detail != "" {
+			s += ": expected " + e.Detail
+		}
+		return s
+	case MissingField:
+		return "field " + strconv.Quote(e.Field) + " is missing"
+	case WrongType:
+		return "field " + strconv.Quote(e.Field) + ": expected " + e.Detail
+	case DuplicateField:
+		return "field " + strconv.Quote(e.Field) + " is given twice"
+	case ForbiddenField:
+		return "field " + strconv.Quote(e.Field) + " may not be set by a client"
+	default:
+		return "invalid body"
+	}
+}
+
+func notJSON(at int, expected string) *Error {
+	return &Error{Kind: NotJSON, Offset: at, Detail: expected}
+}
+
+func wrongType(f Field, at int, expected string) *Error {
+	return &Error{Kind: WrongType, Field: f.String(), Offset: at, Detail: expected}
+}

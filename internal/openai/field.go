@@ -1,0 +1,163 @@
+package openai
+
+// Field is a top-level member of a request body that this package knows.
+type Field uint8
+
+// The fields. Those from BootstrapHost on may be set by a router only.
+const (
+	NoField Field = iota
+	Model
+	Messages
+	PromptText // "prompt"
+	Text
+	InputIDs
+	InputEmbeds
+	Tools
+	ToolChoice
+	ChatTemplateKwargs
+	ReasoningEffort
+	ContinueFinalMessage
+	AddGenerationPrompt
+	Stream
+	StreamOptions
+	MaxTokens
+	MaxCompletionTokens
+	MinTokens
+	N
+	BestOf
+	CacheSalt
+	ExtraKey
+	LoRAPath
+	SamplingParams
+	NVExt
+	RequestID // "rid"
+
+	BootstrapHost
+	BootstrapPort
+	BootstrapRoom
+	BootstrapPairKey
+	KVTransferParams
+	DisaggregatedParams
+	RoutedDPRank
+	DisaggPrefillDPRank
+	DataParallelRank
+
+	// MaxNewTokens is no top-level member: it is max_new_tokens within
+	// sampling_params, which /generate has in place of max_tokens.
+	MaxNewTokens
+
+	numFields
+)
+
+var fieldNames = [numFields]string{
+	Model: "model", Messages: "messages", PromptText: "prompt", Text: "text",
+	InputIDs: "input_ids", InputEmbeds: "input_embeds", Tools: "tools",
+	ToolChoice: "tool_choice", ChatTemplateKwargs: "chat_template_kwargs",
+	ReasoningEffort: "reasoning_effort", ContinueFinalMessage: "continue_final_message",
+	AddGenerationPrompt: "add_generation_prompt", Stream: "stream",
+	StreamOptions: "stream_options", MaxTokens: "max_tokens",
+	MaxCompletionTokens: "max_completion_tokens", MinTokens: "min_tokens", N: "n",
+	BestOf: "best_of", CacheSalt: "cache_salt", ExtraKey: "extra_key",
+	LoRAPath: "lora_path", SamplingParams: "sampling_params", NVExt: "nvext",
+	RequestID: "rid", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
+	BootstrapRoom: "bootstrap_room", BootstrapPairKey: "bootstrap_pair_key",
+	KVTransferParams: "kv_transfer_params", DisaggregatedParams: "disaggregated_params",
+	RoutedDPRank: "routed_dp_rank", DisaggPrefillDPRank: "disagg_prefill_dp_rank",
+	DataParallelRank: "data_parallel_rank", MaxNewTokens: "sampling_params.max_new_tokens",
+}
+
+// String returns the key as it stands in a body, or "" for NoField.
+func (f Field) String() string {
+	if f >= numFields {
+		return ""
+	}
+	return fieldNames[f]
+}
+
+// routerOnly reports whether only a router may set the field (C12).
+func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DataParallelRank }
+
+// maxKeyLen is the length of the longest key that lookup knows.
+const maxKeyLen = len("continue_final_message")
+
+// lookup returns the field with the unescaped key. The switch compiles to a
+// search over length and text and does not allocate.
+func lookup(key []byte) Field {
+	switch string(key) {
+	case "model":
+		return Model
+	case "messages":
+		return Messages
+	case "prompt":
+		return PromptText
+	case "text":
+		return Text
+	case "input_ids":
+		return InputIDs
+	case "input_embeds":
+		return InputEmbeds
+	case "tools":
+		return Tools
+	case "tool_choice":
+		return ToolChoice
+	case "chat_template_kwargs":
+		return ChatTemplateKwargs
+	case "reasoning_effort":
+		return ReasoningEffort
+	case "continue_final_message":
+		return ContinueFinalMessage
+	case "add_generation_prompt":
+		return AddGenerationPrompt
+	case "stream":
+		return Stream
+	case "stream_options":
+		return StreamOptions
+	case "max_tokens":
+		return MaxTokens
+	case "max_completion_tokens":
+		return MaxCompletionTokens
+	case "min_tokens":
+		return MinTokens
+	case "n":
+		return N
+	case "best_of":
+		return BestOf
+	case "cache_salt":
+		return CacheSalt
+	case "extra_key":
+		return ExtraKey
+	case "lora_path":
+		return LoRAPath
+	case "sampling_params":
+		return SamplingParams
+	case "nvext":
+		return NVExt
+	case "rid":
+		return RequestID
+	}
+	return lookupRouterOnly(key)
+}
+
+func lookupRouterOnly(key []byte) Field {
+	switch string(key) {
+	case "bootstrap_host":
+		return BootstrapHost
+	case "bootstrap_port":
+		return BootstrapPort
+	case "bootstrap_room":
+		return BootstrapRoom
+	case "bootstrap_pair_key":
+		return BootstrapPairKey
+	case "kv_transfer_params":
+		return KVTransferParams
+	case "disaggregated_params":
+		return DisaggregatedParams
+	case "routed_dp_rank":
+		return RoutedDPRank
+	case "disagg_prefill_dp_rank":
+		return DisaggPrefillDPRank
+	case "data_parallel_rank":
+		return DataParallelRank
+	}
+	return NoField
+}

@@ -1,0 +1,148 @@
+package openai
+
+// PieceKind says what a piece of a prompt is.
+type PieceKind uint8
+
+// The kinds of pieces.
+const (
+	PieceText  PieceKind = iota // text, escaped as it stands in the body
+	PieceMedia                  // a content part that is not text, as raw JSON
+	PieceEnd                    // no bytes: a message, or one prompt of a list, is complete
+)
+
+// VisitPrompt calls visit with the parts of the prompt in a canonical order:
+// tools first, then message by message role, name, content, tool calls; white
+// space and the order of keys between them do not show. The pieces of a
+// conversation are therefore a prefix of those of the same conversation gone
+// on, up to the tools. A prompt of token ids has no pieces: read them with
+// [AppendTokenIDs].
+//
+// The pieces share memory with body. visit must not keep them, log them or put
+// them into errors. VisitPrompt allocates nothing.
+func VisitPrompt(body []byte, r *Request, visit func(kind PieceKind, piece []byte)) {
+	switch r.PromptKind {
+	case PromptString:
+		visit(PieceText, inside(r.members[r.PromptField].val).Of(body))
+		visit(PieceEnd, nil)
+	case PromptStrings:
+		i := r.members[r.PromptField].val.Start
+		for s, more := firstElement(body, i); more; s, more = nextElement(body, s) {
+			visit(PieceText, inside(s).Of(body))
+			visit(PieceEnd, nil)
+		}
+	case PromptMessages:
+		if r.Given(body, Tools) {
+			visit(PieceText, r.members[Tools].val.Of(body))
+			visit(PieceEnd, nil)
+		}
+		i := r.members[Messages].val.Start
+		for s, more := firstElement(body, i); more; s, more = nextElement(body, s) {
+			visitMessage(body, s, visit)
+			visit(PieceEnd, nil)
+		}
+	case PromptNone, PromptIDs, PromptIDLists:
+	}
+}
+
+// inside takes the quotes off a string's span.
+func inside(s Span) Span { return Span{s.Start + 1, s.End - 1} }
+
+// firstElement returns the first element of the checked array at i.
+func firstElement(b []byte, i int) (Span, bool) {
+	if i = skipSpace(b, i+1); b[i] == ']' {
+		return Span{}, false
+	}
+	return Span{i, skipValid(b, i)}, true
+}
+
+// nextElement returns the element after s in its checked array.
+func nextElement(b []byte, s Span) (Span, bool) {
+	i := skipSpace(b, s.End)
+	if b[i] == ']' {
+		return Span{}, false
+	}
+	i = skipSpace(b, i+1)
+	return Span{i, skipValid(b, i)}, true
+}
+
+// firstMember returns the first member of the checked object at i.
+func firstMember(b []byte, i int) (key, val Span, ok bool) {
+	if i = skipSpace(b, i+1); b[i] == '}' {
+		return Span{}, Span{}, false
+	}
+	return memberAt(b, i)
+}
+
+// nextMember returns the member after the one with the value, in its checked
+// object.
+func nextMember(b []byte, val Span) (key, next Span, ok bool) {
+	i := skipSpace(b, val.End)
+	if b[i] == '}' {
+		return Span{}, Span{}, false
+	}
+	return memberAt(b, skipSpace(b, i+1))
+}
+
+func memberAt(b []byte, i int) (key, val Span, ok bool) {
+	key = Span{i, skipValidString(b, i+1)}
+	v := skipSpace(b, skipSpace(b, key.End)+1)
+	return key, Span{v, skipValid(b, v)}, true
+}
+
+func visitMessage(b []byte, s Span, visit func(PieceKind, []byte)) {
+	if b[s.Start] != '{' {
+		visit(PieceText, s.Of(b))
+		return
+	}
+	var role, name, content, calls, call Span
+	for k, v, ok := firstMember(b, s.Start); ok; k, v, ok = nextMember(b, v) {
+		switch {
+		case isKey(b, k, "role"):
+			role = v
+		case isKey(b, k, "name"):
+			name = v
+		case isKey(b, k, "content"):
+			content = v
+		case isKey(b, k, "tool_calls"):
+			calls = v
+		case isKey(b, k, "tool_call_id"):
+			call = v
+		}
+	}
+	for _, v := range [...]Span{role, name, content, calls, call} {
+		switch {
+		case v.End == 0 || b[v.Start] == 'n':
+		case b[v.Start] == '"':
+			visit(PieceText, inside(v).Of(b))
+		case v == content && b[v.Start] == '[':
+			visitContent(b, v.Start, visit)
+		default:
+			visit(PieceText, v.Of(b))
+		}
+	}
+}
+
+// visitContent visits the parts of a message whose content is the array at i.
+func visitContent(b []byte, i int, visit func(PieceKind, []byte)) {
+	for s, more := firstElement(b, i); more; s, more = nextElement(b, s) {
+		switch {
+		case b[s.Start] == '"':
+			visit(PieceText, inside(s).Of(b))
+			continue
+		case b[s.Start] != '{':
+			visit(PieceText, s.Of(b))
+			continue
+		}
+		var text Span
+		for k, v, ok := firstMember(b, s.Start); ok; k, v, ok = nextMember(b, v) {
+			if isKey(b, k, "text") && b[v.Start] == '"' {
+				text = v
+			}
+		}
+		if text.End != 0 {
+			visit(PieceText, inside(text).Of(b))
+		} else {
+			visit(PieceMedia, s.Of(b))
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package openai
+
+import (
+	"bytes"
+	"unicode/utf8"
+)
+
+// Span is a part of a body, from Start up to but not including End. The zero
+// Span is no part.
+type Span struct{ Start, End int }
+
+// Of returns the bytes of the span, which are shared with body.
+func (s Span) Of(body []byte) []byte { return body[s.Start:s.End:s.End] }
+
+// PromptKind says in which form a request carries its prompt.
+type PromptKind uint8
+
+// The kinds.
+const (
+	PromptNone     PromptKind = iota // none this package can read (embeddings)
+	PromptString                     // one text
+	PromptStrings                    // a list of texts
+	PromptIDs                        // one list of token ids
+	PromptIDLists                    // a list of lists of token ids
+	PromptMessages                   // chat messages
+)
+
+// String returns the name of the kind.
+func (k PromptKind) String() string {
+	switch k {
+	case PromptNone:
+		return "none"
+	case PromptString:
+		return "text"
+	case PromptStrings:
+		return "texts"
+	case PromptIDs:
+		return "ids"
+	case PromptIDLists:
+		return "id lists"
+	case PromptMessages:
+		return "messages"
+	default:
+		return "invalid"
+	}
+}
+
+// member is one member of an object: where it stands and what separates it
+// from its neighbours.
+type member struct {
+	comma   int // offset of the comma before it; of the brace before the first
+	key     Span
+	val     Span
+	after   int // offset of the comma or brace that follows the value
+	ordinal int // 0 for the first member of the object
+}
+
+func (m *member) found() bool { return m.val.End != 0 }
+
+// Request is what [Scan] read from one body. The zero value is ready to be
+// filled; reuse it to allocate nothing. Not safe for concurrent use while it
+// is being filled.
+//
+// The byte slices share memory with the body, or with the Request where a value
+// had to be unescaped: they are good until either is used again, and must not
+// be written to.
+type Request struct {
+	Path  Path
+	Model []byte // empty only for Generate
+
+	Stream    bool
+	N         int   // completions asked for each prompt; at least 1
+	MaxTokens int64 // output tokens asked for; -1: not said
+
+	CacheSalt []byte // a string unescaped, any other value raw; nil: not given or null
+	ExtraKey  []byte // the same; SGLang appends it to the salt
+	LoRA      []byte // the same
+
+	PromptKind  PromptKind
+	PromptField Field // the field that carries the prompt
+	Prompts     int   // prompts in the request; 1 unless it carries a list
+	// PromptTokens counts the ids of PromptIDs and PromptIDLists, of all lists
+	// together; 0 otherwise.
+	PromptTokens int
+
+	members [numFields]member
+	order   [numFields]Field // known top-level fields as they stand
+	known   int
+	count   int // top-level members, unknown ones included
+	end     int // offset of the closing brace
+	buf     []byte
+
+	samplingCount int // members of the sampling_params object
+	samplingList  bool
+}
+
+// Parallel returns how many generations the request starts, each of which needs
+// a bootstrap room of its own: prompts times completions for each.
+func (r *Request) Parallel() int { return r.Prompts * r.N }
+
+// Has reports whether the field is there, with whatever value.
+func (r *Request) Has(f Field) bool { return f < numFields && r.members[f].found() }
+
+// Value returns where the field's raw value stands, or the zero Span.
+func (r *Request) Value(f Field) Span {
+	if f >= numFields {
+		return Span{}
+	}
+	return r.members[f].val
+}
+
+// Key returns where the field's key stands, quotes included, or the zero Span.
+func (r *Request) Key(f Field) Span {
+	if f >= numFields {
+		return Span{}
+	}
+	return r.members[f].key
+}
+
+// End returns the offset of the closing brace of the body's object.
+func (r *Request) End() int { return r.end }
+
+// Given reports whether the field is there with a value other than null.
+func (r *Request) Given(body []byte, f Field) bool {
+	return r.Has(f) && body[r.members[f].val.Start] != 'n'
+}
+
+// reset forgets the last body and keeps the memory.
+func (r *Request) reset(p Path) {
+	for _, f := range r.order[:r.known] {
+		r.members[f] = member{}
+	}
+	r.members[MaxNewTokens] = member{}
+	r.Path, r.Model, r.Stream, r.N, r.MaxTokens = p, nil, false, 1, -1
+	r.CacheSalt, r.ExtraKey, r.LoRA = nil, nil, nil
+	r.PromptKind, r.PromptField, r.Prompts, r.PromptTokens = PromptNone, NoField, 1, 0
+	r.known, r.count, r.end, r.samplingCount, r.samplingList = 0, 0, 0, 0, false
+	r.buf = r.buf[:0]
+}
+
+// text returns the value as a string unescaped, any other value raw, and nil
+// for null.
+func (r *Request) text(body []byte, s Span) []byte {
+	switch body[s.Start] {
+	case 'n':
+		return nil
+	case '"':
+		raw := Span{s.Start + 1, s.End - 1}.Of(body)
+		if !hasEscape(raw) {
+			return raw
+		}
+		start := len(r.buf)
+		r.buf = appendUnescaped(r.buf, raw)
+		return r.buf[start:len(r.buf):len(r.buf)]
+	default:
+		return s.Of(body)
+	}
+}
+
+func hasEscape(raw []byte) bool { return bytes.IndexByte(raw, '\\') >= 0 }
+
+// appendUnescaped appends the text of a checked string's inside. Half
+// surrogates become U+FFFD, as with encoding/json.
+func appendUnescaped(dst, raw []byte) []byte {
+	for i := 0; i < len(raw); {
+		if raw[i] != '\\' {
+			dst = append(dst, raw[i])
+			i++
+			continue
+		}
+		c := raw[i+1]
+		if c != 'u' {
+			dst = append(dst, unescape(c))
+			i += 2
+			continue
+		}
+		u := hex4(raw[i+2:])
+		i += 6
+		if u >= 0xd800 && u < 0xdc00 && i+6 <= len(raw) && raw[i] == '\\' && raw[i+1] == 'u' {
+			if low := hex4(raw[i+2:]); low >= 0xdc00 && low < 0xe000 {
+				u = (u-0xd800)<<10 | (low - 0xdc00) + 0x10000
+				i += 6
+			}
+		}
+		dst = utf8.AppendRune(dst, u)
+	}
+	return dst
+}
+
+func unescape(c byte) byte {
+	switch c {
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	default:
+		return c
+	}
+}
+
+func hex4(b []byte) rune {
+	var u rune
+	for _, c := range b[:4] {
+		switch {
+		case isDigit(c):
+			u = u<<4 | rune(c-'0')
+		default:
+			u = u<<4 | rune(c|0x20-'a'+10)
+		}
+	}
+	return u
+}

@@ -1,0 +1,146 @@
+package openai
+
+// eachMember calls fn for each member of the object at i, with its key and
+// checked value, and returns the offset after the object or the complement of
+// a fault's. depth is how many arrays and objects are open around it. fn
+// returns false to stop early, and then the result is the value's end.
+func eachMember(b []byte, i, depth int, fn func(m member) bool) int {
+	m := member{comma: i}
+	if i = skipSpace(b, i+1); i < len(b) && b[i] == '}' {
+		return i + 1
+	}
+	if depth >= MaxDepth {
+		return ^i
+	}
+	for {
+		m.key.Start = i
+		v := skipKey(b, i)
+		if v < 0 {
+			return v
+		}
+		m.key.End = keyEnd(b, v)
+		end := skipValue(b, v, depth+1)
+		if end < 0 {
+			return end
+		}
+		m.val = Span{v, end}
+		if i = skipSpace(b, end); i >= len(b) || b[i] != ',' && b[i] != '}' {
+			return ^i
+		}
+		m.after = i
+		if !fn(m) {
+			return end
+		}
+		if b[i] == '}' {
+			return i + 1
+		}
+		m.comma = i
+		m.ordinal++
+		i = skipSpace(b, i+1)
+	}
+}
+
+// eachElement is eachMember for the array at i; fn gets the offsets of the
+// element's first byte and of the byte after it.
+func eachElement(b []byte, i, depth int, fn func(s Span)) int {
+	if i = skipSpace(b, i+1); i < len(b) && b[i] == ']' {
+		return i + 1
+	}
+	if depth >= MaxDepth {
+		return ^i
+	}
+	for {
+		end := skipValue(b, i, depth+1)
+		if end < 0 {
+			return end
+		}
+		fn(Span{i, end})
+		if i = skipSpace(b, end); i >= len(b) || b[i] != ',' && b[i] != ']' {
+			return ^i
+		}
+		if b[i] == ']' {
+			return i + 1
+		}
+		i = skipSpace(b, i+1)
+	}
+}
+
+// isKey reports whether the quoted key is name, in any spelling.
+func isKey(b []byte, key Span, name string) bool {
+	raw := b[key.Start+1 : key.End-1]
+	if !hasEscape(raw) {
+		return string(raw) == name
+	}
+	if len(raw) > 6*maxKeyLen {
+		return false
+	}
+	var buf [6 * maxKeyLen]byte
+	return string(appendUnescaped(buf[:0], raw)) == name
+}
+
+// scanSampling reads n and max_new_tokens from SGLang's sampling_params at v:
+// an object, or a list with one object for each prompt.
+func (r *Request) scanSampling(body []byte, v int) (int, error) {
+	end := skipValue(body, v, 1)
+	switch {
+	case end < 0:
+		return 0, notJSON(^end, "a value")
+	case body[v] == '{':
+		return end, r.readSampling(body, v, true)
+	case body[v] == '[':
+		r.samplingList = true
+		var err error
+		eachElement(body, v, 1, func(s Span) {
+			if err == nil && body[s.Start] == '{' {
+				err = r.readSampling(body, s.Start, false)
+			}
+		})
+		return end, err
+	case body[v] == 'n':
+		return end, nil
+	default:
+		return 0, wrongType(SamplingParams, v, "an object or a list of objects")
+	}
+}
+
+// readSampling reads one object of sampling parameters. Of several, the
+// greatest n and the greatest limit count. single: note where the limit stands.
+func (r *Request) readSampling(body []byte, v int, single bool) error {
+	var err error
+	seenN, seenMax := false, false
+	eachMember(body, v, 1, func(m member) bool {
+		if single {
+			r.samplingCount++
+		}
+		f := NoField
+		switch {
+		case isKey(body, m.key, "n"):
+			f = N
+			seenN, err = true, duplicateIf(seenN, "sampling_params.n", m)
+		case isKey(body, m.key, "max_new_tokens"):
+			f = MaxNewTokens
+			seenMax, err = true, duplicateIf(seenMax, MaxNewTokens.String(), m)
+			if single && err == nil {
+				r.members[MaxNewTokens] = m
+			}
+		default:
+			return true
+		}
+		if err != nil || body[m.val.Start] == 'n' {
+			return err == nil
+		}
+		n, limit := r.N, r.MaxTokens
+		count, ok := parseCount(m.val.Of(body))
+		err = r.setCount(f, count, ok, m.val.Start)
+		r.N, r.MaxTokens = max(n, r.N), max(limit, r.MaxTokens)
+		return err == nil
+	})
+	return err
+}
+
+func duplicateIf(seen bool, name string, m member) error {
+	if !seen {
+		return nil
+	}
+	return &Error{Kind: DuplicateField, Field: name, Offset: m.key.Start}
+}

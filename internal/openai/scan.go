@@ -1,0 +1,242 @@
+package openai
+
+// MaxN is the greatest n that [Scan] lets pass. It bounds the bootstrap rooms
+// of one request (C14).
+const MaxN = 1 << 16
+
+// Scan reads a client's body for the path into r, whatever r held before. It
+// returns an *[Error], and r must not be used then.
+func Scan(p Path, body []byte, r *Request) error { return scan(p, body, r, false) }
+
+// ScanInjected is Scan for a body that a router has written: the members that
+// only a router may set are let pass and can be edited. Envoy's mirrored
+// request carries the body as the main leg left it, so the prefill leg reads
+// its body with this.
+func ScanInjected(p Path, body []byte, r *Request) error { return scan(p, body, r, true) }
+
+func scan(p Path, body []byte, r *Request, injected bool) error {
+	r.reset(p)
+	i := skipSpace(body, 0)
+	if i >= len(body) || body[i] != '{' {
+		return notJSON(i, "an object")
+	}
+	m := member{comma: i}
+	i = skipSpace(body, i+1)
+	if i < len(body) && body[i] == '}' {
+		r.end = i
+		i++
+	} else {
+		var err error
+		if i, err = r.scanMembers(body, i, m, injected); err != nil {
+			return err
+		}
+	}
+	if i = skipSpace(body, i); i < len(body) {
+		return notJSON(i, "the end of the body")
+	}
+	return r.check(body)
+}
+
+// scanMembers reads the members of the body's object, the first of which stands
+// at i, and returns the offset after the closing brace.
+func (r *Request) scanMembers(body []byte, i int, m member, injected bool) (int, error) {
+	for {
+		m.key.Start = i
+		v := skipKey(body, i)
+		if v < 0 {
+			return 0, notJSON(^v, "a key and a colon")
+		}
+		m.key.End = keyEnd(body, v)
+		f := lookupKey(body[i+1 : m.key.End-1])
+		end, err := r.scanValue(body, v, f, injected)
+		if err != nil {
+			return 0, err
+		}
+		m.val = Span{v, end}
+		if i = skipSpace(body, end); i >= len(body) || body[i] != ',' && body[i] != '}' {
+			return 0, notJSON(i, "a comma or a closing brace")
+		}
+		m.after = i
+		m.ordinal = r.count
+		r.count++
+		if f != NoField {
+			r.members[f] = m
+			r.order[r.known] = f
+			r.known++
+		}
+		if body[i] == '}' {
+			r.end = i
+			return i + 1, nil
+		}
+		m.comma = i
+		i = skipSpace(body, i+1)
+	}
+}
+
+// keyEnd returns the offset after the closing quote of the key whose value
+// stands at v. Between the two there are only white space and the colon.
+func keyEnd(body []byte, v int) int {
+	for v--; body[v] != '"'; v-- {
+	}
+	return v + 1
+}
+
+// lookupKey returns the field of a key given as it stands between its quotes.
+func lookupKey(raw []byte) Field {
+	if len(raw) > 6*maxKeyLen {
+		return NoField
+	}
+	if !hasEscape(raw) {
+		return lookup(raw)
+	}
+	var buf [6 * maxKeyLen]byte
+	return lookup(appendUnescaped(buf[:0], raw))
+}
+
+// scanValue checks the value at v, reads it if it is one of those that need
+// more than their place, and returns the offset of its end.
+func (r *Request) scanValue(body []byte, v int, f Field, injected bool) (int, error) {
+	if f != NoField {
+		if r.members[f].found() {
+			return 0, &Error{Kind: DuplicateField, Field: f.String(), Offset: v}
+		}
+		if f.routerOnly() && !injected {
+			return 0, &Error{Kind: ForbiddenField, Field: f.String(), Offset: v}
+		}
+	}
+	var end int
+	switch {
+	case v < len(body) && body[v] == '[' && r.carriesPrompt(f):
+		return r.scanPromptList(body, v, f)
+	case f == SamplingParams && r.Path == Generate:
+		return r.scanSampling(body, v)
+	default:
+		end = skipValue(body, v, 1)
+	}
+	if end < 0 {
+		return 0, notJSON(^end, "a value")
+	}
+	return end, nil
+}
+
+// carriesPrompt reports whether a list in the field is read element by element.
+func (r *Request) carriesPrompt(f Field) bool {
+	switch f {
+	case PromptText:
+		return r.Path == Completions
+	case Text:
+		return r.Path == Generate
+	case InputIDs:
+		return r.Path != Completions
+	default:
+		return false
+	}
+}
+
+// promptList is what a list in a prompt field holds.
+type promptList struct {
+	kind   PromptKind
+	lists  int
+	tokens int
+}
+
+// scanPromptList checks the list at v, whose elements must all be of one kind.
+func (r *Request) scanPromptList(body []byte, v int, f Field) (int, error) {
+	const expected = "a text, a list of texts, a list of token ids or a list of such lists"
+	end := skipSpace(body, v+1)
+	var l promptList
+	switch {
+	case end >= len(body):
+		return 0, notJSON(end, "a value")
+	case body[end] == '"':
+		l.kind = PromptStrings
+	case body[end] == '[':
+		l.kind = PromptIDLists
+	case isDigit(body[end]):
+		l.kind = PromptIDs
+	}
+	var ok bool
+	if end, ok = l.scan(body, v); !ok {
+		// Either no JSON or JSON of another form: say which.
+		if end = skipValue(body, v, 1); end < 0 {
+			return 0, notJSON(^end, "a value")
+		}
+		return 0, wrongType(f, v, expected)
+	}
+	// input_ids wins over text, whichever comes first.
+	if r.PromptKind == PromptNone || f == InputIDs {
+		r.PromptKind, r.PromptField, r.PromptTokens = l.kind, f, l.tokens
+		r.Prompts = max(l.lists, 1)
+	}
+	return end, nil
+}
+
+// scan walks the list at v and reports false at the first thing that a list of
+// its kind cannot hold.
+func (l *promptList) scan(b []byte, v int) (int, bool) {
+	switch l.kind {
+	case PromptIDs:
+		end, n := skipIDs(b, v)
+		l.tokens = n
+		return end, end >= 0
+	case PromptStrings, PromptIDLists:
+	default:
+		return 0, false
+	}
+	for i := skipSpace(b, v+1); ; i = skipSpace(b, i+1) {
+		if i >= len(b) {
+			return 0, false
+		}
+		switch {
+		case l.kind == PromptStrings && b[i] == '"':
+			i = skipString(b, i+1)
+		case l.kind == PromptIDLists && b[i] == '[':
+			var n int
+			i, n = skipIDs(b, i)
+			l.tokens += n
+		default:
+			return 0, false
+		}
+		if i < 0 {
+			return 0, false
+		}
+		l.lists++
+		if i = skipSpace(b, i); i >= len(b) || b[i] != ',' && b[i] != ']' {
+			return 0, false
+		}
+		if b[i] == ']' {
+			return i + 1, true
+		}
+	}
+}
+
+// skipIDs skips the list of token ids at v and counts them. It returns -1 for
+// anything else, the empty list included.
+func skipIDs(b []byte, v int) (end, n int) {
+	i := skipSpace(b, v+1)
+	for {
+		start := i
+		i = skipDigits(b, i)
+		// No id has more than ten digits, and JSON has no leading zeros.
+		if i == start || i-start > 10 || b[start] == '0' && i-start > 1 {
+			return -1, 0
+		}
+		n++
+		if i < len(b) && b[i] <= ' ' {
+			i = skipSpace(b, i)
+		}
+		if i >= len(b) {
+			return -1, 0
+		}
+		switch b[i] {
+		case ',':
+			if i++; i < len(b) && b[i] <= ' ' {
+				i = skipSpace(b, i)
+			}
+		case ']':
+			return i + 1, n
+		default:
+			return -1, 0
+		}
+	}
+}

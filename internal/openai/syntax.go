@@ -1,0 +1,314 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+)
+
+// MaxDepth is how deep a body may nest, the body's own object included.
+const MaxDepth = 512
+
+// The functions of this file take the offset at which to go on and return the
+// offset at which they stopped, or the complement of the offset of a fault: a
+// negative result r means a fault at ^r. They never read beyond b.
+
+// skipSpace returns the offset of the first byte that is not white space.
+func skipSpace(b []byte, i int) int {
+	for i < len(b) {
+		switch b[i] {
+		case ' ', '\t', '\n', '\r':
+			i++
+		default:
+			return i
+		}
+	}
+	return i
+}
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// stopMask has the high bit set of each byte of w that ends a run of plain
+// string bytes: a quote, a backslash or a control character. Bits above the
+// lowest one may be wrong, since borrows travel upward; the lowest is right.
+//
+// Flipping bit 1 takes the quote (0x22) to 0x20 and leaves control characters
+// below 0x20, so that one comparison with 0x21 finds both.
+func stopMask(w uint64) uint64 {
+	low := (w ^ 2*ones) - 0x21*ones
+	backslash := (w ^ '\\'*ones) - ones
+	return (low | backslash) &^ w & highs
+}
+
+// skipString takes the offset after an opening quote and returns the one after
+// the closing quote.
+func skipString(b []byte, i int) int {
+	for {
+		if i = nextStop(b, i); i >= len(b) {
+			return ^len(b)
+		}
+		switch b[i] {
+		case '"':
+			return i + 1
+		case '\\':
+			if i = skipEscape(b, i); i < 0 {
+				return i
+			}
+		default:
+			return ^i
+		}
+	}
+}
+
+// nextStop returns the offset of the next quote, backslash or control
+// character, or len(b). Four words at a time keep the branches few.
+func nextStop(b []byte, i int) int {
+	for i+32 <= len(b) {
+		p := b[i : i+32 : i+32]
+		m0 := stopMask(binary.LittleEndian.Uint64(p))
+		m1 := stopMask(binary.LittleEndian.Uint64(p[8:]))
+		m2 := stopMask(binary.LittleEndian.Uint64(p[16:]))
+		m3 := stopMask(binary.LittleEndian.Uint64(p[24:]))
+		if m0|m1|m2|m3 == 0 {
+			i += 32
+			continue
+		}
+		switch {
+		case m0 != 0:
+			return i + bits.TrailingZeros64(m0)>>3
+		case m1 != 0:
+			return i + 8 + bits.TrailingZeros64(m1)>>3
+		case m2 != 0:
+			return i + 16 + bits.TrailingZeros64(m2)>>3
+		default:
+			return i + 24 + bits.TrailingZeros64(m3)>>3
+		}
+	}
+	for i < len(b) && b[i] >= 0x20 && b[i] != '"' && b[i] != '\\' {
+		i++
+	}
+	return i
+}
+
+// skipEscape takes the offset of a backslash.
+func skipEscape(b []byte, i int) int {
+	if i+1 >= len(b) {
+		return ^len(b)
+	}
+	switch b[i+1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return i + 2
+	case 'u':
+		for k := i + 2; k < i+6; k++ {
+			if k >= len(b) {
+				return ^len(b)
+			}
+			if !isHex(b[k]) {
+				return ^k
+			}
+		}
+		return i + 6
+	default:
+		return ^(i + 1)
+	}
+}
+
+func isHex(c byte) bool {
+	return isDigit(c) || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+func isDigit(c byte) bool { return c-'0' <= 9 }
+
+// skipDigits returns the offset of the first byte that is no digit.
+func skipDigits(b []byte, i int) int {
+	for i < len(b) && isDigit(b[i]) {
+		i++
+	}
+	return i
+}
+
+// skipNumber takes the offset of a minus sign or digit.
+func skipNumber(b []byte, i int) int {
+	if b[i] == '-' {
+		i++
+	}
+	if i >= len(b) || !isDigit(b[i]) {
+		return ^i
+	}
+	if b[i] == '0' {
+		i++
+	} else {
+		i = skipDigits(b, i)
+	}
+	if i < len(b) && b[i] == '.' {
+		i++
+		if i >= len(b) || !isDigit(b[i]) {
+			return ^i
+		}
+		i = skipDigits(b, i)
+	}
+	if i < len(b) && b[i]|0x20 == 'e' {
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		if i >= len(b) || !isDigit(b[i]) {
+			return ^i
+		}
+		i = skipDigits(b, i)
+	}
+	return i
+}
+
+func skipLiteral(b []byte, i int, lit string) int {
+	if len(b)-i < len(lit) || string(b[i:i+len(lit)]) != lit {
+		return ^i
+	}
+	return i + len(lit)
+}
+
+// skipScalar skips a value that is neither array nor object.
+func skipScalar(b []byte, i int) int {
+	if i >= len(b) {
+		return ^i
+	}
+	switch c := b[i]; c {
+	case '"':
+		return skipString(b, i+1)
+	case 't':
+		return skipLiteral(b, i, "true")
+	case 'f':
+		return skipLiteral(b, i, "false")
+	case 'n':
+		return skipLiteral(b, i, "null")
+	default:
+		if c == '-' || isDigit(c) {
+			return skipNumber(b, i)
+		}
+		return ^i
+	}
+}
+
+// skipKey takes the offset of a member's key and returns that of its value.
+func skipKey(b []byte, i int) int {
+	if i >= len(b) || b[i] != '"' {
+		return ^i
+	}
+	if i = skipString(b, i+1); i < 0 {
+		return i
+	}
+	if i = skipSpace(b, i); i >= len(b) || b[i] != ':' {
+		return ^i
+	}
+	return skipSpace(b, i+1)
+}
+
+// skipValue takes the offset of a value's first byte and checks the value to
+// its end. depth is how many arrays and objects are open around it.
+func skipValue(b []byte, i, depth int) int {
+	if i < len(b) && b[i] != '{' && b[i] != '[' {
+		return skipScalar(b, i)
+	}
+	// One bit per open array or object: set for objects.
+	var kinds [MaxDepth/64 + 1]uint64
+	base := depth
+	for {
+		// At a value.
+		if i >= len(b) {
+			return ^i
+		}
+		if c := b[i]; c == '{' || c == '[' {
+			if depth++; depth > MaxDepth {
+				return ^i
+			}
+			i = skipSpace(b, i+1)
+			if i < len(b) && b[i] == c+2 { // ']' and '}' are two after '[' and '{'
+				depth--
+				i++
+			} else if c == '{' {
+				kinds[depth>>6] |= 1 << (depth & 63)
+				if i = skipKey(b, i); i < 0 {
+					return i
+				}
+				continue
+			} else {
+				kinds[depth>>6] &^= 1 << (depth & 63)
+				continue
+			}
+		} else if i = skipScalar(b, i); i < 0 {
+			return i
+		}
+		// After a value: close what ends here, up to the next comma.
+		for {
+			if depth == base {
+				return i
+			}
+			if i = skipSpace(b, i); i >= len(b) {
+				return ^i
+			}
+			object := kinds[depth>>6]>>(depth&63)&1 != 0
+			if b[i] == ',' {
+				i = skipSpace(b, i+1)
+				if object {
+					if i = skipKey(b, i); i < 0 {
+						return i
+					}
+				}
+				break
+			}
+			if object != (b[i] == '}') || !object && b[i] != ']' {
+				return ^i
+			}
+			depth--
+			i++
+		}
+	}
+}
+
+// skipValid is skipValue for a value that has been checked before.
+func skipValid(b []byte, i int) int {
+	depth := 0
+	for {
+		switch b[i] {
+		case '"':
+			i = skipValidString(b, i+1)
+		case '{', '[':
+			depth++
+			i++
+		case '}', ']':
+			depth--
+			i++
+		default:
+			i++
+			for i < len(b) && b[i] > ' ' && b[i] != ',' && b[i] != '}' && b[i] != ']' && b[i] != '"' &&
+				b[i] != '{' && b[i] != '[' {
+				i++
+			}
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+}
+
+// skipValidString is skipString for a string that has been checked before.
+func skipValidString(b []byte, i int) int {
+	start := i
+	for {
+		k := bytes.IndexByte(b[i:], '"')
+		if k < 0 {
+			return len(b)
+		}
+		i += k
+		n := i
+		for n > start && b[n-1] == '\\' {
+			n--
+		}
+		if i++; (i-1-n)&1 == 0 {
+			return i
+		}
+	}
+}
