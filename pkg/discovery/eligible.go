@@ -1,0 +1,20 @@
+package discovery
+
+import "github.com/seed-60ae5743/baton/pkg/worker"
+
+// Ineligible says why w may not be picked for its role although it is known,
+// or "" when it may. It is where row C4 is decided: an SGLang prefill worker
+// meets its decode worker at a bootstrap address, so without one it can never
+// hand its KV over; and row B6: a prefill endpoint counts as ready only when
+// its runtime facts are known.
+//
+// Draining is not judged here: that is [worker.Worker.CanServe].
+func Ineligible(w *worker.Worker) string {
+	if w.Role == worker.Prefill && w.Engine == worker.SGLang && w.Bootstrap.IsZero() {
+		return "an sglang prefill worker without bootstrap host and port cannot hand over its KV"
+	}
+	if w.DPSize == 0 || w.BlockSize == 0 {
+		return "dp_size and block_size are not known yet"
+	}
+	return ""
+}

@@ -1,0 +1,221 @@
+package discovery
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Change is the difference between two snapshots, each list sorted. A worker
+// that left and came back under its id between two calls is in both Left and
+// Joined: handle Left first, and it starts clean (row D5).
+type Change struct {
+	Joined  []worker.ID
+	Left    []worker.ID
+	Changed []worker.ID // in both sets, with other contents
+}
+
+// IsZero reports whether the workers are the same.
+func (c Change) IsZero() bool { return len(c.Joined)+len(c.Left)+len(c.Changed) == 0 }
+
+// ChangeFunc is told of a new snapshot. The first call has an empty old one.
+// When only the stale mark changed, the Change is empty. It may read the view
+// and subscribe; it should return soon, since hooks and other subscribers wait.
+type ChangeFunc func(old, now *worker.Snapshot, c Change)
+
+// subscriber is guarded by View.mu, but for fn, which is read-only.
+type subscriber struct {
+	fn   ChangeFunc
+	last *worker.Snapshot       // last told
+	left map[worker.ID]struct{} // left at some moment since last
+}
+
+// Subscribe calls fn for every change from now on, beginning with the set as it
+// is once the view is ready. Calls come one at a time, in order, from a
+// goroutine of Run; a burst of changes may come as one. A call that is under
+// way when cancel is called may end after it; none begins after it. cancel may
+// be called more than once.
+func (v *View) Subscribe(fn ChangeFunc) (cancel func()) {
+	s := &subscriber{fn: fn, last: &worker.Snapshot{}, left: map[worker.ID]struct{}{}}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.subs = append(v.subs, s)
+	v.wakeLocked()
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.subs = slices.DeleteFunc(v.subs, func(o *subscriber) bool { return o == s })
+	}
+}
+
+func (v *View) wakeLocked() {
+	select {
+	case v.kick <- struct{}{}:
+	default:
+	}
+}
+
+// publishLocked stores a new snapshot if there is something new to see: other
+// workers (setChanged says that there may be), or another stale mark. A set
+// equal to the present one keeps its snapshot, so that a listing that repeats
+// what is known disturbs nobody.
+func (v *View) publishLocked(setChanged bool) {
+	stale := false
+	for _, f := range v.feeds {
+		if !f.reducer.HasSet() {
+			return // no request sees part of a set
+		}
+		stale = stale || f.reducer.State() == Stale
+	}
+	old := v.snap.Load()
+	first := !v.Ready()
+	now := old
+	if setChanged || first {
+		now = v.mergeLocked(old, first)
+	}
+	if now.Stale() != stale {
+		now = now.WithStale(stale)
+	}
+	if now == old {
+		return
+	}
+	for _, id := range diff(old, now).Left {
+		for _, s := range v.subs {
+			s.left[id] = struct{}{}
+		}
+	}
+	v.snap.Store(now)
+	if first {
+		close(v.ready)
+	}
+}
+
+// mergeLocked returns a snapshot of the present sets, or old if nothing is
+// different from it. Workers that did not change keep their pointers.
+func (v *View) mergeLocked(old *worker.Snapshot, first bool) *worker.Snapshot {
+	parts := make([]part, len(v.feeds))
+	for i, f := range v.feeds {
+		parts[i] = part{source: v.cfg.Sources[i].Name, entries: f.reducer.Entries()}
+	}
+	workers, problems := merge(parts)
+	for i, w := range workers {
+		if o := old.Worker(w.ID); o != nil && reflect.DeepEqual(o, w) {
+			workers[i] = o
+		}
+	}
+	now, err := worker.NewSnapshot(old.Revision()+1, workers)
+	if err != nil { // merge lets nothing through that a snapshot refuses
+		now = old
+		problems = append(problems, Problem{Kind: ProblemView, Text: err.Error()})
+	}
+	v.setProblemsLocked(problems)
+	if !first && diff(old, now).IsZero() {
+		return old
+	}
+	return now
+}
+
+func (v *View) setProblemsLocked(problems []Problem) {
+	for _, p := range problems {
+		if !slices.Contains(v.problems, p) {
+			v.news = append(v.news, p)
+		}
+	}
+	v.problems = problems
+}
+
+// diff compares two sets in one walk over both, which are sorted by id.
+func diff(old, now *worker.Snapshot) Change {
+	var c Change
+	a, b := old.Workers(), now.Workers()
+	for len(a) > 0 || len(b) > 0 {
+		order := 0
+		switch {
+		case len(a) == 0:
+			order = 1
+		case len(b) == 0:
+			order = -1
+		default:
+			order = cmp.Compare(a[0].ID, b[0].ID)
+		}
+		switch {
+		case order < 0:
+			c.Left = append(c.Left, a[0].ID)
+			a = a[1:]
+		case order > 0:
+			c.Joined = append(c.Joined, b[0].ID)
+			b = b[1:]
+		default:
+			if a[0] != b[0] && !reflect.DeepEqual(a[0], b[0]) {
+				c.Changed = append(c.Changed, a[0].ID)
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return c
+}
+
+// returned moves the workers that were away between the two sets of c from
+// Changed, or from nowhere, to Left and Joined.
+func (c Change) returned(left map[worker.ID]struct{}, old, now *worker.Snapshot) Change {
+	for id := range left {
+		if old.Worker(id) != nil && now.Worker(id) != nil {
+			c.Left = append(c.Left, id)
+			c.Joined = append(c.Joined, id)
+			c.Changed = slices.DeleteFunc(c.Changed, func(o worker.ID) bool { return o == id })
+		}
+	}
+	slices.Sort(c.Left)
+	slices.Sort(c.Joined)
+	return c
+}
+
+// notify tells hooks and subscribers until stop is closed and all is told.
+func (v *View) notify(stop <-chan struct{}) {
+	for {
+		select {
+		case <-v.kick:
+			v.tell()
+		case <-stop:
+			v.tell()
+			return
+		}
+	}
+}
+
+// tell delivers what is pending now.
+func (v *View) tell() {
+	v.mu.Lock()
+	transitions, news := v.transitions, v.news
+	v.transitions, v.news = nil, nil
+	subs := slices.Clone(v.subs)
+	v.mu.Unlock()
+	if h := v.cfg.Hooks.Transition; h != nil {
+		for _, t := range transitions {
+			h(t)
+		}
+	}
+	if h := v.cfg.Hooks.Problem; h != nil {
+		for _, p := range news {
+			h(p)
+		}
+	}
+	for _, s := range subs {
+		v.tellSubscriber(s)
+	}
+}
+
+func (v *View) tellSubscriber(s *subscriber) {
+	v.mu.Lock()
+	old, now := s.last, v.snap.Load()
+	if !v.Ready() || now == old || !slices.Contains(v.subs, s) {
+		v.mu.Unlock()
+		return
+	}
+	left := s.left
+	s.last, s.left = now, map[worker.ID]struct{}{}
+	v.mu.Unlock()
+	s.fn(old, now, diff(old, now).returned(left, old, now))
+}

@@ -1,0 +1,249 @@
+package discovery
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// ErrResync is wrapped by every refusal of an event: the source must send a
+// listing before anything else.
+var ErrResync = errors.New("discovery: resync")
+
+// MaxDPSize is the most data-parallel ranks that one worker may claim. It
+// bounds what a mistaken registration can make every reader allocate.
+const MaxDPSize = 4096
+
+// State is where a source stands.
+type State uint8
+
+// The states. There is a set in Watching and Stale, and none in the others.
+const (
+	Empty    State = iota // never asked
+	Listing               // asked; no full set yet
+	Watching              // the set is the source's at Revision
+	Stale                 // the last good set; the source cannot vouch for it
+)
+
+var stateNames = [...]string{Empty: "empty", Listing: "listing", Watching: "watching", Stale: "stale"}
+
+// String returns the lower-case name.
+func (s State) String() string {
+	if int(s) >= len(stateNames) {
+		return "invalid"
+	}
+	return stateNames[s]
+}
+
+// MarshalText returns the lower-case name, for the JSON state.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Reducer folds one source's events into its set. It does no I/O and reads no
+// clock. Not safe for concurrent use. The zero value is an empty set.
+type Reducer struct {
+	state    State
+	epoch    string
+	revision uint64
+	// Invariant: nil if and only if state is Empty or Listing.
+	entries map[string]Entry
+	cause   string // of the last loss; "" while watching
+}
+
+// State returns where the source stands.
+func (r *Reducer) State() State { return r.state }
+
+// Revision returns the revision of the set; zero when there is none.
+func (r *Reducer) Revision() uint64 { return r.revision }
+
+// Cause says why the set is not fresh; it is empty while watching.
+func (r *Reducer) Cause() string { return r.cause }
+
+// HasSet reports whether a full set has ever been accepted.
+func (r *Reducer) HasSet() bool { return r.entries != nil }
+
+// Entries returns the set sorted by key. The slice is the caller's, the
+// workers are shared.
+func (r *Reducer) Entries() []Entry {
+	es := make([]Entry, 0, len(r.entries))
+	for _, k := range slices.Sorted(maps.Keys(r.entries)) {
+		es = append(es, r.entries[k])
+	}
+	return es
+}
+
+// Apply takes one event. A refused event leaves the set as it was and marks it
+// stale; the error wraps [ErrResync] and says what came and what was expected.
+// It panics on a type that is not one of this package's events.
+func (r *Reducer) Apply(ev Event) error {
+	switch ev := ev.(type) {
+	case Begin:
+		if r.HasSet() {
+			if r.state == Watching {
+				r.lose("the source lists again")
+			}
+			return nil
+		}
+		r.state = Listing
+		return nil
+	case Broken:
+		r.lose(ev.Reason)
+		return nil
+	case List:
+		return r.list(ev)
+	case Batch:
+		return r.batch(ev)
+	default:
+		panic(fmt.Sprintf("discovery: event of type %T: expected Begin, List, Batch or Broken", ev))
+	}
+}
+
+// lose marks the set as no longer vouched for.
+func (r *Reducer) lose(cause string) {
+	r.cause = cause
+	if r.HasSet() {
+		r.state = Stale
+	} else {
+		r.state = Listing
+	}
+}
+
+func (r *Reducer) refuse(format string, a ...any) error {
+	text := fmt.Sprintf(format, a...)
+	r.lose("refused: " + text)
+	return fmt.Errorf("%w: refused: %s", ErrResync, text)
+}
+
+func (r *Reducer) list(l List) error {
+	if r.HasSet() && l.Epoch == r.epoch && l.Revision < r.revision {
+		return r.refuse("listing at revision %d goes back; the set is at revision %d", l.Revision, r.revision)
+	}
+	next := make(map[string]Entry, len(l.Entries))
+	for _, e := range l.Entries {
+		if _, dup := next[e.Key]; dup {
+			return r.refuse("listing at revision %d holds key %q twice; expected once", l.Revision, e.Key)
+		}
+		if e.Revision > l.Revision {
+			return r.refuse("key %q is at revision %d in a listing at revision %d", e.Key, e.Revision, l.Revision)
+		}
+		if e.Revision == 0 {
+			e.Revision = l.Revision
+		}
+		next[e.Key] = admit(e, r.entries[e.Key])
+	}
+	r.state, r.epoch, r.revision, r.entries, r.cause = Watching, l.Epoch, l.Revision, next, ""
+	return nil
+}
+
+func (r *Reducer) batch(b Batch) error {
+	switch {
+	case r.state != Watching:
+		cause := r.cause
+		err := r.refuse("revision %d came while %s, the set is at revision %d; expected a listing", b.Revision, r.state, r.revision)
+		if cause != "" {
+			r.cause = cause // the first loss explains more than what followed
+		}
+		return err
+	case b.Revision < r.revision:
+		return r.refuse("revision %d goes back; the set is at revision %d", b.Revision, r.revision)
+	case b.Revision == r.revision && len(b.Ops) > 0:
+		return r.refuse("duplicate revision %d; the set is at revision %d", b.Revision, r.revision)
+	case b.After != 0 && b.After != r.revision:
+		return r.refuse("revision %d follows revision %d, which is missing; the set is at revision %d", b.Revision, b.After, r.revision)
+	}
+	staged := make(map[string]Op, len(b.Ops))
+	for _, op := range b.Ops {
+		held, ok := r.entries[op.Key]
+		if s, touched := staged[op.Key]; touched {
+			held, ok = s.Entry, true
+			if s.Gone {
+				held, ok = Entry{}, false
+			}
+		}
+		if text := misfit(op, held, ok); text != "" {
+			return r.refuse("revision %d after %d: key %q: %s", b.Revision, r.revision, op.Key, text)
+		}
+		if !op.Gone {
+			op.Revision = b.Revision
+			op.Entry = admit(op.Entry, held)
+		}
+		staged[op.Key] = op
+	}
+	for k, op := range staged {
+		if op.Gone {
+			delete(r.entries, k)
+		} else {
+			r.entries[k] = op.Entry
+		}
+	}
+	r.revision = b.Revision
+	return nil
+}
+
+// misfit says why op cannot follow on what the key holds, or "".
+func misfit(op Op, held Entry, ok bool) string {
+	counted := op.Version != 0 && (held.Version != 0 || !ok)
+	switch {
+	case op.Gone && !ok:
+		return "delete of an absent key"
+	case op.Gone && counted && op.Version != held.Version:
+		return fmt.Sprintf("delete of version %d; version %d is held", op.Version, held.Version)
+	case !op.Gone && counted && op.Version != held.Version+1:
+		return fmt.Sprintf("version %d after version %d; expected %d", op.Version, held.Version, held.Version+1)
+	}
+	return ""
+}
+
+// admit returns e, or, where e holds no valid worker, e with the reason as its
+// fault and the worker that the key held before.
+func admit(e, held Entry) Entry {
+	if e.Fault == "" {
+		e.Fault = invalid(e.Worker)
+	}
+	if e.Fault != "" {
+		e.Worker = held.Worker
+	}
+	return e
+}
+
+func invalid(w *worker.Worker) string {
+	if w == nil {
+		return "no worker given"
+	}
+	if err := w.Validate(); err != nil {
+		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	if w.DPSize > MaxDPSize {
+		return fmt.Sprintf("worker %d: dp_size: %d is over the most allowed, %d", w.ID, w.DPSize, MaxDPSize)
+	}
+	return ""
+}
+
+// String returns the state and the set, one line an entry: what scenario files
+// show.
+func (r *Reducer) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s revision %d", r.state, r.revision)
+	if r.cause != "" {
+		fmt.Fprintf(&b, " (%s)", r.cause)
+	}
+	b.WriteByte('\n')
+	for _, e := range r.Entries() {
+		fmt.Fprintf(&b, "  %s", e.Key)
+		if w := e.Worker; w != nil {
+			fmt.Fprintf(&b, " = %d %s %s", w.ID, w.Role, w.Endpoint)
+		}
+		fmt.Fprintf(&b, " at %d", e.Revision)
+		if e.Version != 0 {
+			fmt.Fprintf(&b, " version %d", e.Version)
+		}
+		if e.Fault != "" {
+			fmt.Fprintf(&b, " fault: %s", e.Fault)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}

@@ -1,0 +1,133 @@
+package discovery
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// told records what a subscriber hears, and may be held in a call.
+type told struct {
+	calls []string
+	hold  chan struct{} // nil: calls return at once
+}
+
+func (d *told) hear(old, now *worker.Snapshot, c Change) {
+	d.calls = append(d.calls, fmt.Sprintf("%v→%v joined %v left %v changed %v stale %v",
+		ids(old), ids(now), c.Joined, c.Left, c.Changed, now.Stale()))
+	if d.hold != nil {
+		<-d.hold
+	}
+}
+
+func TestASubscriberHearsTheFirstSetThenEveryChangeInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		var d told
+		v.Subscribe(d.hear)
+		r := <-v.scripts[0].runs
+		for _, ev := range []Event{listOf(1, 1, 2), putOf(2, 3, 0), putOf(3, 3, 9), deleteOf(4, 1), Broken{Reason: "x"}, listOf(4, 2, 3)} {
+			_ = r.sink.Send(ev)
+			synctest.Wait()
+		}
+		require.Equal(t, []string{
+			"[]→[1 2] joined [1 2] left [] changed [] stale false",
+			"[1 2]→[1 2 3] joined [3] left [] changed [] stale false",
+			"[1 2 3]→[1 2 3] joined [] left [] changed [3] stale false",
+			"[1 2 3]→[2 3] joined [] left [1] changed [] stale false",
+			"[2 3]→[2 3] joined [] left [] changed [] stale true",
+			"[2 3]→[2 3] joined [] left [] changed [3] stale false",
+		}, d.calls)
+	})
+}
+
+func TestALateSubscriberHearsTheSetAsItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1)))
+		require.NoError(t, r.sink.Send(putOf(2, 2, 0)))
+		synctest.Wait()
+		var d told
+		v.Subscribe(d.hear)
+		synctest.Wait()
+		require.Equal(t, []string{"[]→[1 2] joined [1 2] left [] changed [] stale false"}, d.calls)
+	})
+}
+
+func TestABurstComesAsOneCallAndReadersDoNotWaitForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		d := told{hold: make(chan struct{})}
+		v.Subscribe(d.hear)
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1)))
+		synctest.Wait() // the subscriber is held in its first call
+		for rev := uint64(2); rev <= 50; rev++ {
+			require.NoError(t, r.sink.Send(putOf(rev, worker.ID(rev), 0)))
+			require.NotNil(t, v.Load().Worker(worker.ID(rev)), "the view does not wait for subscribers")
+		}
+		close(d.hold)
+		synctest.Wait()
+		require.Len(t, d.calls, 2)
+	})
+}
+
+func TestAWorkerThatWasAwayDuringABurstHasLeftAndJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		d := told{hold: make(chan struct{})}
+		v.Subscribe(d.hear)
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1, 2, 3)))
+		synctest.Wait()
+		for _, ev := range []Event{
+			deleteOf(2, 1), putOf(3, 1, 0), // away and back the same
+			deleteOf(4, 2), putOf(5, 2, 9), // away and back changed
+			putOf(6, 4, 0), deleteOf(7, 4), // came and went: nobody needs to know
+		} {
+			require.NoError(t, r.sink.Send(ev))
+		}
+		close(d.hold)
+		synctest.Wait()
+		require.Equal(t, "[1 2 3]→[1 2 3] joined [1 2] left [1 2] changed [] stale false", d.calls[1])
+	})
+}
+
+func TestACancelledSubscriberHearsNothingMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		var d, other told
+		cancel := v.Subscribe(d.hear)
+		v.Subscribe(other.hear)
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1)))
+		synctest.Wait()
+		cancel()
+		cancel()
+		require.NoError(t, r.sink.Send(putOf(2, 2, 0)))
+		synctest.Wait()
+		require.Len(t, d.calls, 1)
+		require.Len(t, other.calls, 2)
+	})
+}
+
+func TestASubscriberMayReadAndSubscribeFromItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		var inner told
+		v.Subscribe(func(_, now *worker.Snapshot, _ Change) {
+			require.Same(t, now, v.Load())
+			require.True(t, v.Status().Ready)
+			v.Subscribe(inner.hear)
+		})
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1)))
+		synctest.Wait()
+		require.Len(t, inner.calls, 1)
+	})
+}

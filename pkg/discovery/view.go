@@ -1,0 +1,285 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// ErrNotReady is returned while some source has not sent its first full set.
+var ErrNotReady = errors.New("discovery: not ready")
+
+// Config is what a view is made of.
+type Config struct {
+	// Sources in order of precedence: where two name the same worker, the
+	// earlier one keeps it. At least one.
+	Sources []Named
+
+	// MinBackoff is the first pause before a source that returned is run again;
+	// it doubles up to MaxBackoff, and each pause is drawn between half of it
+	// and all of it. Defaults: 100 ms and 2 s. Raising MaxBackoff spares a store
+	// in trouble and delays the first fresh set after it.
+	MinBackoff time.Duration
+	MaxBackoff time.Duration
+
+	Hooks Hooks
+}
+
+// Named is a source and the name it has in problems, logs and the page.
+type Named struct {
+	Name   string
+	Source Source
+}
+
+// Hooks are told what could be logged. Any may be nil. They are called one at
+// a time, in order, by the goroutine that also calls subscribers.
+type Hooks struct {
+	// Transition fires when a source's state changes, and when a source without
+	// a fresh set gives a new reason for it.
+	Transition func(Transition)
+	// Problem fires once for each problem as it appears.
+	Problem func(Problem)
+}
+
+// Transition is one change of a source's state.
+type Transition struct {
+	Source   string
+	From, To State
+	Revision uint64
+	Workers  int
+	Cause    string // why it is not fresh; "" when it is
+}
+
+func (c Config) withDefaults() Config {
+	if c.MinBackoff == 0 {
+		c.MinBackoff = 100 * time.Millisecond
+	}
+	if c.MaxBackoff == 0 {
+		c.MaxBackoff = max(2*time.Second, c.MinBackoff)
+	}
+	return c
+}
+
+// Validate returns every fault of c, joined, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	if len(c.Sources) == 0 {
+		errs = append(errs, errors.New("sources: expected at least one"))
+	}
+	seen := map[string]bool{}
+	for i, s := range c.Sources {
+		if s.Name == "" || s.Source == nil {
+			errs = append(errs, fmt.Errorf("sources[%d]: expected a name and a source", i))
+		}
+		if seen[s.Name] {
+			errs = append(errs, fmt.Errorf("sources[%d]: name %q is used twice", i, s.Name))
+		}
+		seen[s.Name] = true
+	}
+	if c.MinBackoff < 0 || c.MaxBackoff < c.MinBackoff {
+		errs = append(errs, fmt.Errorf("backoff: %s to %s: expected a positive range", c.MinBackoff, c.MaxBackoff))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("discovery: %w", errors.Join(errs...))
+}
+
+// View is the one place where the present workers are read. All methods are
+// safe for concurrent use.
+type View struct {
+	// Set at construction, read-only.
+	cfg   Config
+	ready chan struct{} // closed when the first full set is in
+	kick  chan struct{} // one slot; wakes the notifier
+
+	snap    atomic.Pointer[worker.Snapshot] // never nil
+	running atomic.Bool
+
+	// mu guards all below. It is held while events are folded in and never
+	// while a source, hook or subscriber is called.
+	mu          sync.Mutex
+	feeds       []*feed // one a source, same order as cfg.Sources
+	subs        []*subscriber
+	problems    []Problem
+	transitions []Transition // not yet told to hooks
+	news        []Problem    // not yet told to hooks
+}
+
+// feed is one source's reducer and what the page shows of it. Guarded by
+// View.mu.
+type feed struct {
+	reducer Reducer
+	since   time.Time // of the present state
+	lostAt  time.Time // of the last error
+	lastErr string    // kept after recovery
+	losses  uint64    // losses of a set that was fresh
+}
+
+// New returns a view that is empty and not ready until Run runs.
+func New(cfg Config) (*View, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	v := &View{cfg: cfg.withDefaults(), ready: make(chan struct{}), kick: make(chan struct{}, 1)}
+	v.snap.Store(&worker.Snapshot{})
+	now := time.Now()
+	for range cfg.Sources {
+		v.feeds = append(v.feeds, &feed{since: now})
+	}
+	return v, nil
+}
+
+// Load returns the present workers: one atomic load, never nil, never waits.
+// It is empty until the view is ready.
+func (v *View) Load() *worker.Snapshot { return v.snap.Load() }
+
+// Ready reports whether every source has sent a full set. It never turns back:
+// see the package's invariants.
+func (v *View) Ready() bool {
+	select {
+	case <-v.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// WaitReady waits until the view is ready. When ctx ends first, the error wraps
+// ErrNotReady and the cause of ctx, and names the sources that are missing.
+func (v *View) WaitReady(ctx context.Context) error {
+	select {
+	case <-v.ready:
+		return nil
+	case <-ctx.Done():
+	}
+	if v.Ready() {
+		return nil
+	}
+	missing := ""
+	for _, s := range v.Status().Sources {
+		if s.State == Empty || s.State == Listing {
+			missing += fmt.Sprintf("; source %s is %s", s.Name, s.State)
+			if s.LastError != "" {
+				missing += ": " + s.LastError
+			}
+		}
+	}
+	return fmt.Errorf("%w: %w%s", ErrNotReady, context.Cause(ctx), missing)
+}
+
+// Run runs the sources until ctx ends and returns when all goroutines are done
+// and subscribers have heard of the last set. It returns an error only when the
+// view has been run before.
+func (v *View) Run(ctx context.Context) error {
+	if !v.running.CompareAndSwap(false, true) {
+		return errors.New("discovery: view is run twice; expected once")
+	}
+	var sources, notifier sync.WaitGroup
+	for i := range v.cfg.Sources {
+		sources.Go(func() { v.runSource(ctx, i) })
+	}
+	stop := make(chan struct{})
+	notifier.Go(func() { v.notify(stop) })
+	sources.Wait()
+	close(stop)
+	notifier.Wait()
+	return nil
+}
+
+// runSource runs one source again and again, with pauses.
+func (v *View) runSource(ctx context.Context, i int) {
+	s := v.cfg.Sources[i]
+	backoff := v.cfg.MinBackoff
+	for ctx.Err() == nil {
+		_ = v.apply(i, Begin{}) // never refused
+		began := time.Now()
+		err := s.Source.Run(ctx, sink{v, i})
+		if ctx.Err() != nil {
+			return
+		}
+		v.stopped(i, err)
+		if time.Since(began) > 2*v.cfg.MaxBackoff {
+			backoff = v.cfg.MinBackoff // it had been well for a while
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(backoff/2 + rand.N(backoff/2+1)):
+		}
+		backoff = min(2*backoff, v.cfg.MaxBackoff)
+	}
+}
+
+// stopped records that a source has returned. A refusal is already known, and
+// by a better text.
+func (v *View) stopped(i int, err error) {
+	v.mu.Lock()
+	fresh := v.feeds[i].reducer.State() == Watching
+	v.mu.Unlock()
+	switch {
+	case err == nil:
+		_ = v.apply(i, Broken{Reason: "the source stopped"})
+	case fresh || !errors.Is(err, ErrResync):
+		_ = v.apply(i, Broken{Reason: err.Error()})
+	}
+}
+
+type sink struct {
+	view *View
+	i    int
+}
+
+func (s sink) Send(ev Event) error { return s.view.apply(s.i, ev) }
+
+// apply folds one event of source i in and publishes what came of it.
+func (v *View) apply(i int, ev Event) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	f := v.feeds[i]
+	from, cause := f.reducer.State(), f.reducer.Cause()
+	err := f.reducer.Apply(ev)
+	v.recordLocked(i, from, cause)
+	v.publishLocked(err == nil && changesSet(ev))
+	v.wakeLocked()
+	return err
+}
+
+func changesSet(ev Event) bool {
+	switch ev := ev.(type) {
+	case List:
+		return true
+	case Batch:
+		return len(ev.Ops) > 0
+	default:
+		return false
+	}
+}
+
+// recordLocked notes a change of state or cause.
+func (v *View) recordLocked(i int, from State, cause string) {
+	f := v.feeds[i]
+	to, now := f.reducer.State(), time.Now()
+	if f.reducer.Cause() != "" {
+		f.lastErr, f.lostAt = f.reducer.Cause(), now
+	}
+	if to == from && f.reducer.Cause() == cause {
+		return
+	}
+	if to != from {
+		f.since = now
+	}
+	if from == Watching {
+		f.losses++
+	}
+	v.transitions = append(v.transitions, Transition{
+		Source: v.cfg.Sources[i].Name, From: from, To: to,
+		Revision: f.reducer.Revision(), Workers: len(f.reducer.entries), Cause: f.reducer.Cause(),
+	})
+}
