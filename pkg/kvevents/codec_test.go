@@ -1,0 +1,347 @@
+package kvevents
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+)
+
+// Payloads as the engines' own encoder wrote them.
+const (
+	vllmStoredMap   = "93cb41d954fc4020000091de0009a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cf1122334455667788cffedcba9876543210b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473940102cd012cce00011170aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0a967726f75705f6964780000"
+	vllmStoredArray = "93cb41d954fc4020000091dc0010ab426c6f636b53746f72656492cf1122334455667788cffedcba9876543210c0940102cd012cce0001117002c0a3475055c0c000c0c0c0c0c0c000"
+	vllmRemovedMap  = "93cb41d954fc402000009184a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391cf1122334455667788a66d656469756da3475055a967726f75705f6964780000"
+	vllmRemovedArr  = "93cb41d954fc402000009194ac426c6f636b52656d6f76656491cf1122334455667788a34750550000"
+	vllmClearedMap  = "93cb41d954fc402000009181a474797065b0416c6c426c6f636b73436c656172656403"
+	vllmClearedArr  = "93cb41d954fc402000009191b0416c6c426c6f636b73436c656172656403"
+	vllmBytesMap    = "93cb41d954fc4020000091de0008a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391c4202d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473920102aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c000"
+	sglangSigned    = "93cb41d954fc4020000091" + "87a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392fbcf4000000000000000b1706172656e745f626c6f636b5f68617368f9a9746f6b656e5f696473920102aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da347505500"
+	dynamoVector    = "93cb41d954fc402000009399ab426c6f636b53746f726564926fccdec0dc0020000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f10c0a3475055c0c093ac426c6f636b52656d6f766564916fa347505591b0416c6c426c6f636b73436c656172656400"
+)
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(s)
+	require.NoError(t, err)
+	return b
+}
+
+func locals(bs int, salt kvindex.Salt, tokens ...uint32) []kvindex.LocalHash {
+	return kvindex.AppendLocalHashes(nil, tokens, bs, salt.Seed())
+}
+
+// decodeOne decodes a payload that must give one event and no refusal.
+func decodeOne(t *testing.T, d *Decoder, payload []byte) Event {
+	t.Helper()
+	b, err := d.Decode(payload)
+	require.NoError(t, err)
+	require.Empty(t, b.Refused.Map())
+	require.Len(t, b.Events, 1)
+	require.InDelta(t, 1700000000.5, b.Timestamp, 0)
+	return b.Events[0]
+}
+
+func TestLiteralSamplesDecode(t *testing.T) {
+	two := locals(2, kvindex.Salt{}, 1, 2, 300, 70000)
+	stored := Event{Kind: Stored, Stored: kvindex.Stored{Blocks: []kvindex.Block{
+		{Engine: 0x1122334455667788, Local: two[0]}, {Engine: 0xfedcba9876543210, Local: two[1]},
+	}}}
+	removed := Event{Kind: Removed, Removed: kvindex.Removed{Blocks: []kvindex.EngineHash{0x1122334455667788}}}
+	for name, c := range map[string]struct {
+		payload string
+		rank    uint32
+		want    Event
+	}{
+		"a vLLM store as a map":         {vllmStoredMap, 0, stored},
+		"a vLLM store as an array":      {vllmStoredArray, 0, stored},
+		"a vLLM removal as a map":       {vllmRemovedMap, 0, removed},
+		"a vLLM removal as an array":    {vllmRemovedArr, 0, removed},
+		"a vLLM clear as a map":         {vllmClearedMap, 3, Event{Kind: Cleared}},
+		"a vLLM clear as an array":      {vllmClearedArr, 3, Event{Kind: Cleared}},
+		"a vLLM store with byte hashes": {vllmBytesMap, 0, Event{Kind: Stored, Stored: kvindex.Stored{Blocks: []kvindex.Block{{Engine: 0x02258717921a4881, Local: two[0]}}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewDecoder(2, 0)
+			if c.rank != 0 {
+				d = NewDecoder(2, 3)
+			}
+			require.Equal(t, c.want, decodeOne(t, d, unhex(t, c.payload)))
+		})
+	}
+	t.Run("Dynamo's vector of a store, a removal and a clear", func(t *testing.T) {
+		b, err := NewDecoder(16, 0).Decode(unhex(t, dynamoVector))
+		require.NoError(t, err)
+		require.Empty(t, b.Refused.Map())
+		require.Equal(t, []Event{
+			{Kind: Stored, Stored: kvindex.Stored{Blocks: []kvindex.Block{
+				{Engine: 0x6f, Local: 15310707395893867146}, {Engine: 0xde, Local: 15292316782987903195},
+			}}},
+			{Kind: Removed, Removed: kvindex.Removed{Blocks: []kvindex.EngineHash{0x6f}}},
+			{Kind: Cleared},
+		}, b.Events)
+	})
+	t.Run("an SGLang store with signed hashes", func(t *testing.T) {
+		// The sample names two hashes and tokens for one block: with a block
+		// of one token it is whole.
+		b := unhex(t, sglangSigned)
+		r := reader{b: b}
+		r.array()
+		r.float()
+		r.array()
+		f, _, ok := readFields(r.value())
+		require.True(t, ok)
+		hashes, ok := appendHashes(nil, f.hashes)
+		require.True(t, ok)
+		require.Equal(t, []kvindex.EngineHash{0xfffffffffffffffb, 0x4000000000000000}, hashes)
+		batch, err := NewDecoder(2, 0).Decode(b)
+		require.NoError(t, err)
+		require.Equal(t, map[string]uint64{"token_count": 1}, batch.Refused.Map())
+	})
+}
+
+// fields of an event in map form, in no particular order.
+type event map[string]any
+
+func store(more event) event {
+	e := event{
+		"type": "BlockStored", "block_hashes": []int64{-5}, "parent_block_hash": int64(-7),
+		"token_ids": []uint32{1, 2}, "block_size": 2, "lora_id": nil, "medium": "GPU",
+	}
+	for k, v := range more {
+		e[k] = v
+	}
+	return e
+}
+
+func removal(more event) event {
+	e := event{"type": "BlockRemoved", "block_hashes": []int64{-5}, "medium": "GPU"}
+	for k, v := range more {
+		e[k] = v
+	}
+	return e
+}
+
+func payload(t testing.TB, rank any, events ...any) []byte {
+	t.Helper()
+	b, err := msgpack.Marshal([]any{1700000000.5, events, rank})
+	require.NoError(t, err)
+	return b
+}
+
+// outcome says in one word what became of one event.
+func outcome(t *testing.T, d *Decoder, e any) string {
+	t.Helper()
+	b, err := d.Decode(payload(t, 0, e))
+	require.NoError(t, err)
+	for reason := range b.Refused.Map() {
+		require.LessOrEqual(t, len(b.Refused.Map()), 1)
+		return reason
+	}
+	require.Len(t, b.Events, 1)
+	if b.Events[0].Kind == Removed {
+		return b.Events[0].Removed.Tier.String()
+	}
+	return b.Events[0].Stored.Tier.String()
+}
+
+func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
+	arr := func(more ...any) []any {
+		return append([]any{"BlockStored", []int64{-5}, int64(-7), []uint32{1, 2}, 2}, more...)
+	}
+	for name, c := range map[string]struct {
+		event any
+		want  string
+	}{
+		"no medium is the device":                     {store(event{"medium": nil}), "device"},
+		"an empty medium is the device":               {store(event{"medium": ""}), "device"},
+		"DEVICE is the device":                        {store(event{"medium": "DEVICE"}), "device"},
+		"pinned memory is the host":                   {store(event{"medium": "CPU_PINNED"}), "host"},
+		"CPU is the host":                             {removal(event{"medium": "CPU"}), "host"},
+		"DISK is the disk":                            {removal(event{"medium": "DISK"}), "disk"},
+		"vLLM's STORAGE is the disk":                  {store(event{"medium": "STORAGE"}), "disk"},
+		"EXTERNAL is external":                        {store(event{"medium": "EXTERNAL"}), "external"},
+		"a medium of no tier":                         {store(event{"medium": "FS"}), "unknown_medium"},
+		"another block size":                          {store(event{"block_size": 4, "token_ids": []int{1, 2, 3, 4}}), "block_size_mismatch"},
+		"a smaller block size before any whole block": {store(event{"block_size": 1, "token_ids": []int{1}}), "block_size_mismatch"},
+		"too few tokens":                              {store(event{"token_ids": []int{1}}), "token_count"},
+		"too many tokens":                             {store(event{"token_ids": []int{1, 2, 3}}), "token_count"},
+		"a negative token":                            {store(event{"token_ids": []int{1, -2}}), "malformed"},
+		"a token beyond 32 bits":                      {store(event{"token_ids": []int64{1, 1 << 32}}), "malformed"},
+		"pairs of tokens":                             {store(event{"token_ids": [][]int{{10, 11}, {11, 12}}}), "bigram"},
+		"a remote block":                              {store(event{"locality": "REMOTE"}), "remote_locality"},
+		"a remote block on another tier":              {removal(event{"locality": "REMOTE", "medium": "CPU"}), "remote_locality"},
+		"a local block":                               {store(event{"locality": "LOCAL"}), "device"},
+		"blocks of another owner":                     {store(event{"ownership": "kvcr"}), "foreign_owner"},
+		"a group that was never named":                {store(event{"group_idx": 1}), "foreign_group"},
+		"a removal from a group that was never named": {removal(event{"group_idx": 1}), "foreign_group"},
+		"a group of sliding windows":                  {store(event{"kv_cache_spec_kind": "sliding_window"}), "foreign_group"},
+		"another group of full attention":             {store(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"}), "device"},
+		"an adapter without a name":                   {store(event{"lora_id": 3}), "unnamed_adapter"},
+		"an adapter with a name":                      {store(event{"lora_id": 3, "lora_name": "a"}), "device"},
+		"a block with keys of its own":                {store(event{"extra_keys": [][]string{{"image"}}}), "extra_keys"},
+		"keys that are the adapter's name":            {store(event{"lora_name": "a", "extra_keys": [][]string{{"a"}}}), "device"},
+		"keys that are absent for each block":         {store(event{"extra_keys": []any{nil}}), "device"},
+		"keys that are no array":                      {store(event{"extra_keys": "image"}), "malformed"},
+		"an event of a later kind":                    {event{"type": "BlockMoved"}, "unknown_event"},
+		"an event without a tag":                      {event{"block_hashes": []int{1}}, "unknown_event"},
+		"a store without hashes":                      {store(event{"block_hashes": nil}), "malformed"},
+		"a store without tokens":                      {store(event{"token_ids": nil}), "malformed"},
+		"a store without a block size":                {store(event{"block_size": nil}), "block_size_mismatch"},
+		"a hash of seven bytes":                       {store(event{"block_hashes": [][]byte{make([]byte, 7)}}), "malformed"},
+		"a hash that is text":                         {removal(event{"block_hashes": []string{"x"}}), "malformed"},
+		"an event that is a number":                   {17, "malformed"},
+		"an empty array":                              {[]any{}, "malformed"},
+		"fields of later versions":                    {store(event{"session_id": "s", "lookahead_token_ids": []int{4}}), "device"},
+		"the shortest array":                          {arr(), "device"},
+		"SGLang's array with a salt":                  {arr(nil, "GPU", map[string]any{"cache_salt": "s"}), "device"},
+		"SGLang's array with an empty map for a salt": {arr(nil, "GPU", map[string]any{}), "malformed"},
+		"SGLang's array with a salt that is a number": {arr(nil, "GPU", map[string]any{"cache_salt": 1}), "malformed"},
+		"vLLM's array with a window group":            {arr(nil, "GPU", nil, nil, 0, "sliding_window", 128), "foreign_group"},
+		"vLLM's array with a remote block":            {arr(nil, "GPU", nil, nil, 0, "full_attention", nil, "REMOTE"), "remote_locality"},
+		"vLLM's array removal with a remote block":    {[]any{"BlockRemoved", []int{1}, "GPU", 0, "REMOTE"}, "remote_locality"},
+		"the shortest array removal":                  {[]any{"BlockRemoved", []int{1}}, "device"},
+		"metadata that is about something else":       {store(event{"metadata": map[string]any{"x": 1}}), "device"},
+		"a field of the wrong kind":                   {store(event{"medium": 3}), "malformed"},
+		"hashes that are no array":                    {store(event{"block_hashes": 3}), "malformed"},
+		"a parent that is text":                       {store(event{"parent_block_hash": "p"}), "malformed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.want, outcome(t, NewDecoder(2, 0), c.event))
+		})
+	}
+}
+
+func TestSaltAndAdapterSeedTheHashes(t *testing.T) {
+	for name, c := range map[string]struct {
+		more event
+		salt kvindex.Salt
+	}{
+		"nothing":                     {nil, kvindex.Salt{}},
+		"an adapter":                  {event{"lora_name": "adapter-a"}, kvindex.Salt{LoRA: "adapter-a"}},
+		"SGLang's cache salt":         {event{"cache_salt": "tenant-a"}, kvindex.Salt{CacheSalt: "tenant-a"}},
+		"a cache salt in metadata":    {event{"metadata": map[string]any{"cache_salt": "t"}}, kvindex.Salt{CacheSalt: "t"}},
+		"both":                        {event{"lora_name": "a", "cache_salt": "t"}, kvindex.Salt{LoRA: "a", CacheSalt: "t"}},
+		"a salt among the extra keys": {event{"extra_keys": [][]string{{"dynamo-cache-salt:t"}}}, kvindex.Salt{CacheSalt: "t"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := decodeOne(t, NewDecoder(2, 0), payload(t, 0, store(c.more)))
+			require.Equal(t, kvindex.Stored{
+				Parent: kvindex.EngineHash(0xfffffffffffffff9), HasParent: true,
+				Blocks: []kvindex.Block{{Engine: 0xfffffffffffffffb, Local: locals(2, c.salt, 1, 2)[0]}},
+			}, e.Stored)
+		})
+	}
+}
+
+func TestBlocksBeforeOneWithExtraKeysAreKept(t *testing.T) {
+	d := NewDecoder(1, 0)
+	b, err := d.Decode(payload(t, 0, store(event{
+		"block_hashes": []int{1, 2, 3}, "token_ids": []int{1, 2, 3}, "block_size": 1,
+		"extra_keys": []any{nil, []string{"image"}, nil},
+	})))
+	require.NoError(t, err)
+	require.Equal(t, map[string]uint64{"extra_keys": 1}, b.Refused.Map())
+	require.Len(t, b.Events[0].Stored.Blocks, 1)
+}
+
+func TestABadEventDoesNotSpoilItsNeighbours(t *testing.T) {
+	d := NewDecoder(2, 0)
+	b, err := d.Decode(payload(t, nil, store(nil), 17, removal(nil), event{"type": "AllBlocksCleared"}))
+	require.NoError(t, err)
+	require.Equal(t, map[string]uint64{"malformed": 1}, b.Refused.Map())
+	require.Equal(t, []Kind{Stored, Removed, Cleared}, []Kind{b.Events[0].Kind, b.Events[1].Kind, b.Events[2].Kind})
+}
+
+func TestGroupsAreLearntFromStoresOnly(t *testing.T) {
+	d := NewDecoder(2, 0)
+	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"})))
+	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 1})))
+	require.Equal(t, "device", outcome(t, d, store(event{"group_idx": 1, "kv_cache_spec_kind": "mla_attention"})))
+	require.Equal(t, "device", outcome(t, d, removal(event{"group_idx": 1})))
+	require.Equal(t, "foreign_group", outcome(t, d, store(event{"group_idx": 0, "kv_cache_spec_kind": "mamba"})))
+	require.Equal(t, "foreign_group", outcome(t, d, removal(nil)))
+	d.Reset()
+	require.Equal(t, "device", outcome(t, d, removal(nil)))
+}
+
+func TestAShortBlockIsPartialOnceAWholeOneWasSeen(t *testing.T) {
+	d := NewDecoder(2, 0)
+	require.Equal(t, "device", outcome(t, d, store(nil)))
+	require.Equal(t, "partial_block", outcome(t, d, store(event{"block_size": 1, "token_ids": []int{1}})))
+	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_size": 4, "token_ids": []int{1, 2, 3, 4}})))
+}
+
+func TestABatchOfAnotherRankIsRefused(t *testing.T) {
+	b, err := NewDecoder(2, 1).Decode(payload(t, 0, store(nil), removal(nil)))
+	require.NoError(t, err)
+	require.Empty(t, b.Events)
+	require.Equal(t, map[string]uint64{"foreign_rank": 2}, b.Refused.Map())
+	b, err = NewDecoder(2, 1).Decode(payload(t, nil, store(nil)))
+	require.NoError(t, err)
+	require.Len(t, b.Events, 1)
+}
+
+func TestBatchesOfOtherLengths(t *testing.T) {
+	two, err := msgpack.Marshal([]any{1.5, []any{store(nil)}})
+	require.NoError(t, err)
+	b, err := NewDecoder(2, 0).Decode(two)
+	require.NoError(t, err)
+	require.Len(t, b.Events, 1)
+	four, err := msgpack.Marshal([]any{1, []any{store(nil)}, nil, "later"})
+	require.NoError(t, err)
+	b, err = NewDecoder(2, 0).Decode(four)
+	require.NoError(t, err)
+	require.Len(t, b.Events, 1)
+}
+
+func TestAnUnreadablePayloadIsOneMalformed(t *testing.T) {
+	good := unhex(t, vllmStoredMap)
+	d := NewDecoder(2, 0)
+	for n := range good {
+		b, err := d.Decode(good[:n])
+		require.ErrorIs(t, err, errMsgpack, "cut to %d bytes", n)
+		require.Equal(t, map[string]uint64{"malformed": 1}, b.Refused.Map())
+	}
+	_, err := d.Decode(append(append([]byte{}, good...), 0))
+	require.ErrorIs(t, err, errMsgpack, "bytes after the batch")
+	_, err = d.Decode(good)
+	require.NoError(t, err)
+}
+
+func TestDecodingAllocatesNothingOnceWarm(t *testing.T) {
+	d := NewDecoder(2, 0)
+	for _, s := range []string{vllmStoredMap, vllmStoredArray, vllmRemovedMap} {
+		p := unhex(t, s)
+		_, err := d.Decode(p)
+		require.NoError(t, err)
+		require.Zero(t, testing.AllocsPerRun(50, func() { _, _ = d.Decode(p) }))
+	}
+}
+
+func TestEveryReasonHasAName(t *testing.T) {
+	seen := map[string]bool{}
+	for r := range NumReasons {
+		require.NotEmpty(t, r.String())
+		require.False(t, seen[r.String()], r.String())
+		seen[r.String()] = true
+	}
+	require.Equal(t, "invalid", NumReasons.String())
+}
+
+func BenchmarkDecodeOneBlockOf64(b *testing.B) {
+	tokens := make([]uint32, 64)
+	for i := range tokens {
+		tokens[i] = uint32(i * 997)
+	}
+	p := payload(b, 0, store(event{"token_ids": tokens, "block_size": 64}))
+	d := NewDecoder(64, 0)
+	b.SetBytes(int64(len(p)))
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = d.Decode(p)
+	}
+}

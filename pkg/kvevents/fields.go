@@ -1,0 +1,321 @@
+package kvevents
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+)
+
+// fields are the fields of one event, as views into the payload. Those that
+// hold several values are kept encoded.
+type fields struct {
+	kind      Kind
+	hashes    []byte // array of hashes
+	parent    []byte // one hash; nil: none
+	tokens    []byte // array of token ids
+	blockSize uint64
+
+	hasAdapter bool // lora_id is set
+	adapter    []byte
+	cacheSalt  []byte
+	extraKeys  []byte // array, an element a block; nil: none
+
+	medium    []byte
+	group     uint64
+	specKind  []byte
+	locality  []byte
+	ownership []byte
+}
+
+// readFields reads an event in either encoding. The bytes must hold one value.
+// vLLM from 0.24 and SGLang from 0.5.20 write maps, older ones arrays.
+func readFields(b []byte) (f fields, reason Reason, ok bool) {
+	if len(b) == 0 {
+		return f, Malformed, false
+	}
+	r := reader{b: b}
+	switch {
+	case isMap(b[0]):
+		if f.kind = eventKind(findTag(b)); f.kind != 0 {
+			f.readMap(&r)
+		}
+	case isArray(b[0]):
+		n := r.array() - 1
+		if n < 0 {
+			return f, Malformed, false
+		}
+		if f.kind = eventKind(r.text()); f.kind != 0 {
+			f.readArray(&r, n)
+		}
+	default:
+		return f, Malformed, false
+	}
+	switch {
+	case r.err != nil:
+		return f, Malformed, false
+	case f.kind == 0:
+		return f, UnknownEvent, false
+	case f.kind != Cleared && f.hashes == nil:
+		return f, Malformed, false
+	case f.kind == Stored && f.tokens == nil:
+		return f, Malformed, false
+	}
+	return f, 0, true
+}
+
+func eventKind(tag []byte) Kind {
+	switch string(tag) {
+	case "BlockStored":
+		return Stored
+	case "BlockRemoved":
+		return Removed
+	case "AllBlocksCleared":
+		return Cleared
+	}
+	return 0
+}
+
+// findTag returns the value of "type", wherever it stands in the map. A map
+// without one has no known tag.
+func findTag(b []byte) []byte {
+	r := reader{b: b}
+	for n := r.pairs(); n > 0 && r.err == nil; n-- {
+		if key := r.textOrSkip(); string(key) == "type" {
+			return r.textOrSkip()
+		}
+		r.skip()
+	}
+	return nil
+}
+
+func (f *fields) readMap(r *reader) {
+	for n := r.pairs(); n > 0 && r.err == nil; n-- {
+		key := r.textOrSkip()
+		if r.nil() {
+			continue // absent
+		}
+		switch string(key) {
+		case "block_hashes":
+			f.hashes = r.value()
+		case "parent_block_hash":
+			f.parent = r.value()
+		case "token_ids":
+			f.tokens = r.value()
+		case "block_size":
+			f.blockSize = r.unsigned()
+		case "lora_id":
+			f.hasAdapter = true
+			r.skip()
+		case "lora_name":
+			f.adapter = r.text()
+		case "cache_salt":
+			f.cacheSalt = r.text()
+		case "metadata":
+			if !isMap(r.peek()) {
+				r.skip()
+				break
+			}
+			salted := reader{b: r.value()}
+			f.readSalt(&salted) // metadata may be about something else
+		case "extra_keys":
+			f.extraKeys = r.value()
+		case "medium":
+			f.medium = r.text()
+		case "group_idx":
+			f.group = r.unsigned()
+		case "kv_cache_spec_kind":
+			f.specKind = r.text()
+		case "locality":
+			f.locality = r.text()
+		case "ownership":
+			f.ownership = r.text()
+		default:
+			r.skip()
+		}
+	}
+}
+
+// readArray reads n positional fields after the tag. Fields that a version did
+// not have yet are absent at the end; those it had and did not use are nil.
+func (f *fields) readArray(r *reader, n int) {
+	for i := 1; i <= n && r.err == nil; i++ {
+		if r.nil() {
+			continue
+		}
+		if f.kind == Stored {
+			f.readStoredAt(r, i)
+		} else if f.kind == Removed {
+			f.readRemovedAt(r, i)
+		} else {
+			r.skip()
+		}
+	}
+}
+
+func (f *fields) readStoredAt(r *reader, i int) {
+	switch i {
+	case 1:
+		f.hashes = r.value()
+	case 2:
+		f.parent = r.value()
+	case 3:
+		f.tokens = r.value()
+	case 4:
+		f.blockSize = r.unsigned()
+	case 5:
+		f.hasAdapter = true
+		r.skip()
+	case 6:
+		f.medium = r.text()
+	case 7: // vLLM: lora_name. SGLang 0.5.18 to 0.5.19: {"cache_salt": …}.
+		if isMap(r.peek()) {
+			f.readSalt(r)
+		} else {
+			f.adapter = r.text()
+		}
+	case 8:
+		f.extraKeys = r.value()
+	case 9:
+		f.group = r.unsigned()
+	case 10:
+		f.specKind = r.text()
+	case 12:
+		f.locality = r.text()
+	case 13:
+		f.ownership = r.text()
+	default: // 11: sliding window; beyond: not known
+		r.skip()
+	}
+}
+
+func (f *fields) readRemovedAt(r *reader, i int) {
+	switch i {
+	case 1:
+		f.hashes = r.value()
+	case 2:
+		f.medium = r.text()
+	case 3:
+		f.group = r.unsigned()
+	case 4:
+		f.locality = r.text()
+	case 5:
+		f.ownership = r.text()
+	default:
+		r.skip()
+	}
+}
+
+// readSalt reads {"cache_salt": s}. A map without a salt that is a string is a
+// fault: to hash without it would be wrong in silence.
+func (f *fields) readSalt(r *reader) {
+	found := false
+	for n := r.pairs(); n > 0 && r.err == nil; n-- {
+		if string(r.textOrSkip()) == "cache_salt" {
+			f.cacheSalt, found = r.text(), true
+		} else {
+			r.skip()
+		}
+	}
+	if !found {
+		r.fail()
+	}
+}
+
+// textOrSkip reads a string, or takes a value of another kind and returns nil.
+func (r *reader) textOrSkip() []byte {
+	if !isString(r.peek()) {
+		r.skip()
+		return nil
+	}
+	return r.text()
+}
+
+func (r *reader) unsigned() uint64 {
+	v, neg := r.int()
+	if neg {
+		r.fail()
+	}
+	return v
+}
+
+// hash reads an engine hash in any of its forms: unsigned, signed (bit-cast),
+// or bytes, of which the last eight count, big-endian.
+func (r *reader) hash() kvindex.EngineHash {
+	if !isBin(r.peek()) {
+		v, _ := r.int()
+		return kvindex.EngineHash(v)
+	}
+	b := r.bin()
+	if len(b) < 8 {
+		r.fail()
+		return 0
+	}
+	return kvindex.EngineHash(binary.BigEndian.Uint64(b[len(b)-8:]))
+}
+
+func appendHashes(dst []kvindex.EngineHash, array []byte) ([]kvindex.EngineHash, bool) {
+	r := reader{b: array}
+	for n := r.array(); n > 0 && r.err == nil; n-- {
+		dst = append(dst, r.hash())
+	}
+	return dst, r.err == nil
+}
+
+func appendTokens(dst []uint32, array []byte) ([]uint32, Reason, bool) {
+	r := reader{b: array}
+	for n := r.array(); n > 0 && r.err == nil; n-- {
+		c := r.peek()
+		if c < 0x80 {
+			dst = append(dst, uint32(c))
+			r.i++
+			continue
+		}
+		if isArray(c) {
+			return dst, Bigram, false
+		}
+		v, neg := r.int()
+		if neg || v > math.MaxUint32 {
+			r.fail()
+		}
+		dst = append(dst, uint32(v))
+	}
+	return dst, Malformed, r.err == nil
+}
+
+// saltKey is how Dynamo's vLLM passes a cache namespace in a block's keys.
+var saltKey = []byte("dynamo-cache-salt:")
+
+// plainBlocks returns how many leading blocks depend on nothing but tokens,
+// adapter and salt, by their extra keys: an array with nil or an array of keys
+// for each block. A salt among the keys of the first block is put into salt.
+func plainBlocks(array []byte, blocks int, salt *kvindex.Salt) (int, bool) {
+	r := reader{b: array}
+	plain, stopped := 0, false
+	for i, n := 0, r.array(); i < n && r.err == nil; i++ {
+		if r.nil() {
+			if !stopped {
+				plain++
+			}
+			continue
+		}
+		for k := r.array(); k > 0 && r.err == nil; k-- {
+			key := r.textOrSkip()
+			switch {
+			case key != nil && string(key) == salt.LoRA:
+			case i == 0 && bytes.HasPrefix(key, saltKey):
+				salt.CacheSalt = string(key[len(saltKey):])
+			default:
+				stopped = true
+			}
+		}
+		if !stopped {
+			plain++
+		}
+	}
+	if !stopped {
+		plain = blocks // keys may be given for fewer blocks than there are
+	}
+	return min(plain, blocks), r.err == nil
+}

@@ -1,0 +1,230 @@
+package kvevents
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+)
+
+var errMsgpack = errors.New("kvevents: malformed msgpack")
+
+// reader reads msgpack from b without copying. After a fault every method
+// returns zero and err stays set, so that callers check once at the end.
+// https://github.com/msgpack/msgpack/blob/master/spec.md
+type reader struct {
+	b   []byte
+	i   int
+	err error
+}
+
+func (r *reader) fail() {
+	if r.err == nil {
+		r.err = errMsgpack
+	}
+	r.i = len(r.b)
+}
+
+func (r *reader) left() int { return len(r.b) - r.i }
+
+// peek returns the next byte without taking it.
+func (r *reader) peek() byte {
+	if r.err != nil || r.i >= len(r.b) {
+		r.fail()
+		return 0xc1 // never used by msgpack
+	}
+	return r.b[r.i]
+}
+
+func (r *reader) byte() byte {
+	c := r.peek()
+	if r.err == nil {
+		r.i++
+	}
+	return c
+}
+
+// take returns the next n bytes, a view into the input.
+func (r *reader) take(n uint64) []byte {
+	if r.err != nil || n > uint64(r.left()) {
+		r.fail()
+		return nil
+	}
+	v := r.b[r.i : r.i+int(n)]
+	r.i += int(n)
+	return v
+}
+
+// uint reads a big-endian number of size bytes.
+func (r *reader) uint(size uint64) uint64 {
+	v := r.take(size)
+	switch len(v) {
+	case 1:
+		return uint64(v[0])
+	case 2:
+		return uint64(binary.BigEndian.Uint16(v))
+	case 4:
+		return uint64(binary.BigEndian.Uint32(v))
+	case 8:
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+func isArray(c byte) bool  { return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd }
+func isMap(c byte) bool    { return c&0xf0 == 0x80 || c == 0xde || c == 0xdf }
+func isString(c byte) bool { return c&0xe0 == 0xa0 || c >= 0xd9 && c <= 0xdb }
+func isBin(c byte) bool    { return c >= 0xc4 && c <= 0xc6 }
+func isNil(c byte) bool    { return c == 0xc0 }
+func isInt(c byte) bool {
+	return c < 0x80 || c >= 0xe0 || c >= 0xcc && c <= 0xcf || c >= 0xd0 && c <= 0xd3
+}
+
+// nil takes a nil and reports whether there was one.
+func (r *reader) nil() bool {
+	if r.err == nil && r.i < len(r.b) && isNil(r.b[r.i]) {
+		r.i++
+		return true
+	}
+	return false
+}
+
+// array reads an array header. Each element has at least one byte, so a count
+// beyond what is left is a fault: callers may size buffers by it.
+func (r *reader) array() int {
+	var n uint64
+	switch c := r.byte(); {
+	case c&0xf0 == 0x90:
+		n = uint64(c & 0x0f)
+	case c == 0xdc:
+		n = r.uint(2)
+	case c == 0xdd:
+		n = r.uint(4)
+	default:
+		r.fail()
+	}
+	return r.count(n)
+}
+
+// pairs reads a map header and returns the number of pairs.
+func (r *reader) pairs() int {
+	var n uint64
+	switch c := r.byte(); {
+	case c&0xf0 == 0x80:
+		n = uint64(c & 0x0f)
+	case c == 0xde:
+		n = r.uint(2)
+	case c == 0xdf:
+		n = r.uint(4)
+	default:
+		r.fail()
+	}
+	return r.count(2*n) / 2
+}
+
+func (r *reader) count(n uint64) int {
+	if r.err != nil || n > uint64(r.left()) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+// text reads a string as a view into the input.
+func (r *reader) text() []byte {
+	switch c := r.byte(); {
+	case c&0xe0 == 0xa0:
+		return r.take(uint64(c & 0x1f))
+	case c >= 0xd9 && c <= 0xdb:
+		return r.take(r.uint(1 << (c - 0xd9)))
+	}
+	r.fail()
+	return nil
+}
+
+// bin reads a byte string as a view into the input.
+func (r *reader) bin() []byte {
+	if c := r.byte(); isBin(c) {
+		return r.take(r.uint(1 << (c - 0xc4)))
+	}
+	r.fail()
+	return nil
+}
+
+// int reads an integer of either sign as its 64 bits; neg says that it was
+// below zero.
+func (r *reader) int() (v uint64, neg bool) {
+	switch c := r.byte(); {
+	case c < 0x80:
+		return uint64(c), false
+	case c >= 0xe0:
+		return uint64(int64(int8(c))), true
+	case c >= 0xcc && c <= 0xcf:
+		return r.uint(1 << (c - 0xcc)), false
+	case c >= 0xd0 && c <= 0xd3:
+		size := uint64(1) << (c - 0xd0)
+		shift := 64 - 8*size
+		s := int64(r.uint(size)<<shift) >> shift
+		return uint64(s), s < 0
+	}
+	r.fail()
+	return 0, false
+}
+
+// float reads a float or an integer as one.
+func (r *reader) float() float64 {
+	switch c := r.peek(); {
+	case c == 0xca:
+		r.i++
+		return float64(math.Float32frombits(uint32(r.uint(4))))
+	case c == 0xcb:
+		r.i++
+		return math.Float64frombits(r.uint(8))
+	default:
+		v, neg := r.int()
+		if neg {
+			return float64(int64(v))
+		}
+		return float64(v)
+	}
+}
+
+// skip takes one value whatever it is. It does not recurse, so that depth of
+// nesting costs no stack.
+func (r *reader) skip() {
+	for pending := 1; pending > 0 && r.err == nil; pending-- {
+		switch c := r.peek(); {
+		case isArray(c):
+			pending += r.array()
+		case isMap(c):
+			pending += 2 * r.pairs()
+		case isString(c):
+			r.text()
+		case isBin(c):
+			r.bin()
+		case isInt(c):
+			r.int()
+		case c == 0xca || c == 0xcb:
+			r.float()
+		case c == 0xc0 || c == 0xc2 || c == 0xc3:
+			r.i++
+		case c >= 0xd4 && c <= 0xd8: // fixext
+			r.i++
+			r.take(1 + uint64(1)<<(c-0xd4))
+		case c >= 0xc7 && c <= 0xc9: // ext
+			r.i++
+			r.take(1 + r.uint(1<<(c-0xc7)))
+		default:
+			r.fail()
+		}
+	}
+}
+
+// value takes one value and returns its bytes.
+func (r *reader) value() []byte {
+	from := r.i
+	r.skip()
+	if r.err != nil {
+		return nil
+	}
+	return r.b[from:r.i]
+}

@@ -1,0 +1,91 @@
+package kvevents
+
+// Reason says why an event, or a part of one, was not used.
+type Reason uint8
+
+// The reasons. The set is closed: each is a label of a metric.
+const (
+	// Malformed: not the msgpack or the fields that the engines write.
+	Malformed Reason = iota
+	// UnknownEvent: a tag that is none of the three known ones.
+	UnknownEvent
+	// BlockSizeMismatch: the engine's blocks are of another size than this
+	// worker was registered with. Nothing can match: an operator must act.
+	BlockSizeMismatch
+	// PartialBlock: a block shorter than a whole one, from a publisher that
+	// sends whole ones as well. Normal for vLLM; such blocks are not shared.
+	PartialBlock
+	// TokenCount: the token ids are not as many as the blocks have.
+	TokenCount
+	// UnknownMedium: a storage medium of no known tier.
+	UnknownMedium
+	// ForeignGroup: a KV cache group that is not the main attention's.
+	ForeignGroup
+	// RemoteLocality: blocks that are not on this worker.
+	RemoteLocality
+	// ForeignOwner: blocks that the worker's own cache does not own.
+	ForeignOwner
+	// UnnamedAdapter: a LoRA id without the name that requests use.
+	UnnamedAdapter
+	// ExtraKeys: a block that depends on more than its tokens (multimodal
+	// input, prompt embeddings). It and those after it in the event are left
+	// out.
+	ExtraKeys
+	// Bigram: EAGLE's blocks of token pairs.
+	Bigram
+	// ForeignRank: the batch names another data-parallel rank than the socket
+	// it came from.
+	ForeignRank
+	// UnknownParent: the index does not hold the block's parent.
+	UnknownParent
+	// HashConflict: the engine's hash names another block already.
+	HashConflict
+	// BadFrames: a message that is not topic, sequence, payload.
+	BadFrames
+	// NumReasons is the number of reasons.
+	NumReasons
+)
+
+var reasonNames = [NumReasons]string{
+	Malformed:         "malformed",
+	UnknownEvent:      "unknown_event",
+	BlockSizeMismatch: "block_size_mismatch",
+	PartialBlock:      "partial_block",
+	TokenCount:        "token_count",
+	UnknownMedium:     "unknown_medium",
+	ForeignGroup:      "foreign_group",
+	RemoteLocality:    "remote_locality",
+	ForeignOwner:      "foreign_owner",
+	UnnamedAdapter:    "unnamed_adapter",
+	ExtraKeys:         "extra_keys",
+	Bigram:            "bigram",
+	ForeignRank:       "foreign_rank",
+	UnknownParent:     "unknown_parent",
+	HashConflict:      "hash_conflict",
+	BadFrames:         "bad_frames",
+}
+
+// String returns the snake_case name of the reason.
+func (r Reason) String() string {
+	if r >= NumReasons {
+		return "invalid"
+	}
+	return reasonNames[r]
+}
+
+// Refusals counts refused events by reason.
+type Refusals [NumReasons]uint64
+
+// Map returns the counts above zero by name, nil when there are none.
+func (f *Refusals) Map() map[string]uint64 {
+	var m map[string]uint64
+	for r, n := range f {
+		if n > 0 {
+			if m == nil {
+				m = make(map[string]uint64)
+			}
+			m[reasonNames[r]] = n
+		}
+	}
+	return m
+}
