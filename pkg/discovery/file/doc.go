@@ -1,0 +1,39 @@
+// Package file is the discovery source for a watched YAML or JSON file that
+// lists workers.
+//
+//	workers:
+//	  - id: 7                       # uint64, as a number or a string; no limit at 2^53
+//	    role: prefill               # prefill, decode, aggregated
+//	    engine: sglang
+//	    models: [qwen]
+//	    namespace: prod             # default ""
+//	    endpoint: 10.0.0.7:30000    # ip:port; names are not resolved here
+//	    dp_size: 1                  # default 1
+//	    block_size: 64              # tokens per KV block
+//	    capacity_blocks: 4096       # per rank; default 0, unknown
+//	    bootstrap: {port: 8998}     # host: default the endpoint's IP
+//	    kv_events: {port: 5557, replay_port: 5558, topic: kv}  # host: as above
+//	    accepts_aggregated: false
+//	    header_overrides: false
+//	    draining: false
+//
+// Contract. The file is one listing: it is taken whole or not at all. Unknown
+// and repeated keys, YAML anchors, aliases, tags and merge keys, a second
+// document, repeated ids or endpoints and values of the wrong form are refused
+// with the line they stand on. `bootstrap` or `kv_events` without a port counts
+// as absent (row D6).
+//
+// A file that is missing, empty or wrong never empties the set: the last good
+// one stays, marked stale, with the error as the cause. To say that there are
+// no workers, write `workers: []`.
+//
+// Changes are seen at once through the file system's notifications on the
+// folder (so atomic renames, editors and Kubernetes' symbolic-link swaps are
+// seen), and within [Config.Poll] without them. A file that is still being
+// written may parse and yet lack its tail, so it is read only once it has been
+// quiet for [Config.Settle]; writers should replace it by rename, as [Write]
+// does.
+//
+// What this package does not do: it keeps no set (pkg/discovery does), and
+// resolves no names.
+package file

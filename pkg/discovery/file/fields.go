@@ -1,0 +1,197 @@
+package file
+
+import (
+	"strconv"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// workerField reads one key of a worker; false when there is no such key.
+func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
+	switch key {
+	case "id":
+		w.ID = r.id(v)
+	case "role":
+		w.Role = parsed(r, v, worker.ParseRole)
+	case "engine":
+		w.Engine = parsed(r, v, worker.ParseEngine)
+	case "models":
+		w.Models = r.texts(v)
+	case "namespace":
+		w.Namespace = r.text(v)
+	case "endpoint":
+		w.Endpoint = parsed(r, v, worker.ParseEndpoint)
+	case "dp_size":
+		w.DPSize = uint32(r.number(v, 32))
+	case "block_size":
+		w.BlockSize = uint32(r.number(v, 32))
+	case "capacity_blocks":
+		w.CapacityBlocks = r.number(v, 64)
+	case "bootstrap":
+		r.fields(v, key, bootstrapKeys, func(k string, v ast.Node) bool { return r.bootstrapField(&w.Bootstrap, k, v) })
+	case "kv_events":
+		r.fields(v, key, kvEventsKeys, func(k string, v ast.Node) bool { return r.kvEventsField(&w.KVEvents, k, v) })
+	case "accepts_aggregated":
+		w.AcceptsAggregated = r.flag(v)
+	case "header_overrides":
+		w.HeaderOverrides = r.flag(v)
+	case "draining":
+		w.Draining = r.flag(v)
+	default:
+		return false
+	}
+	return true
+}
+
+func (r *reader) bootstrapField(b *worker.Bootstrap, key string, v ast.Node) bool {
+	switch key {
+	case "host":
+		b.Host = r.host(v)
+	case "port":
+		b.Port = uint16(r.number(v, 16))
+	default:
+		return false
+	}
+	return true
+}
+
+func (r *reader) kvEventsField(k *worker.KVEvents, key string, v ast.Node) bool {
+	switch key {
+	case "host":
+		k.Host = r.host(v)
+	case "port":
+		k.Port = uint16(r.number(v, 16))
+	case "replay_port":
+		k.ReplayPort = uint16(r.number(v, 16))
+	case "topic":
+		k.Topic = r.text(v)
+	default:
+		return false
+	}
+	return true
+}
+
+// parsed reads a text and gives it to parse, whose error it puts on the line.
+func parsed[T any](r *reader, v ast.Node, parse func(string) (T, error)) T {
+	var zero T
+	before := len(r.faults) + r.more
+	s := r.text(v)
+	if len(r.faults)+r.more > before {
+		return zero
+	}
+	t, err := parse(s)
+	if err != nil {
+		r.fault(v, "%s", err)
+		return zero
+	}
+	return t
+}
+
+// text reads a string. Numbers and booleans are refused: `topic: 0x10` may
+// mean either, so it has to be quoted.
+func (r *reader) text(v ast.Node) string {
+	switch n := v.(type) {
+	case *ast.StringNode:
+		return n.Value
+	case *ast.LiteralNode:
+		if n.Value != nil {
+			return n.Value.Value
+		}
+		return ""
+	default:
+		r.fault(v, "%s: expected text, in quotes if it looks like something else", describe(v))
+		return ""
+	}
+}
+
+func (r *reader) texts(v ast.Node) []string {
+	seq, ok := v.(*ast.SequenceNode)
+	if !ok {
+		r.fault(v, "%s: expected a list of names", describe(v))
+		return nil
+	}
+	ss := make([]string, 0, len(seq.Values))
+	for _, n := range seq.Values {
+		ss = append(ss, r.text(n))
+	}
+	return ss
+}
+
+// number reads a plain decimal of at most so many bits. It reads the token, not
+// the parser's value, so that nothing passes through a float and no other
+// notation is taken for a decimal.
+func (r *reader) number(v ast.Node, bits int) uint64 {
+	n, ok := v.(*ast.IntegerNode)
+	if ok {
+		if x, ok := decimal(n.GetToken().Value, bits); ok {
+			return x
+		}
+	}
+	r.fault(v, "%s: expected a decimal number from 0 to 2^%d-1", describe(v), bits)
+	return 0
+}
+
+func decimal(s string, bits int) (uint64, bool) {
+	if len(s) > 1 && s[0] == '0' {
+		return 0, false // octal to some readers of YAML
+	}
+	x, err := strconv.ParseUint(s, 10, bits)
+	return x, err == nil
+}
+
+// id reads an instance id as a number or a string.
+func (r *reader) id(v ast.Node) worker.ID {
+	var s string
+	switch n := v.(type) {
+	case *ast.IntegerNode:
+		s = n.GetToken().Value
+	case *ast.StringNode:
+		s = n.Value
+	}
+	if x, ok := decimal(s, 64); ok && x != 0 {
+		return worker.ID(x)
+	}
+	r.fault(v, "id %s: expected a decimal number from 1 to 2^64-1", describe(v))
+	return 0
+}
+
+func (r *reader) flag(v ast.Node) bool {
+	if n, ok := v.(*ast.BoolNode); ok {
+		return n.Value
+	}
+	r.fault(v, "%s: expected true or false", describe(v))
+	return false
+}
+
+// describe names a value for an error, short.
+func describe(v ast.Node) string {
+	switch n := v.(type) {
+	case *ast.MappingNode:
+		return "a mapping"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.AliasNode:
+		return "an alias"
+	case *ast.AnchorNode:
+		return "an anchor"
+	case *ast.TagNode:
+		return "a tag"
+	case *ast.StringNode:
+		return strconv.Quote(short(n.Value))
+	default:
+		if tk := v.GetToken(); tk != nil {
+			return strconv.Quote(short(tk.Value))
+		}
+		return "this value"
+	}
+}
+
+func short(s string) string {
+	const most = 60
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}

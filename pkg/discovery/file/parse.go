@@ -1,0 +1,289 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const (
+	// maxBytes bounds what one file can make the parser allocate: about 20,000
+	// workers.
+	maxBytes = 8 << 20
+	// maxDepth bounds nesting, which a good file needs four levels of; the
+	// parser recurses on it.
+	maxDepth = 64
+	// maxFaults is how many faults of one file are named.
+	maxFaults = 10
+)
+
+// Parse reads a workers file. name goes in front of errors, each as
+// "name:line: what was expected". The workers are the caller's. It returns
+// either every worker or an error, never some.
+func Parse(name string, data []byte) ([]*worker.Worker, error) {
+	r := &reader{name: name}
+	body := r.document(data)
+	var ws []*worker.Worker
+	if body != nil {
+		ws = r.file(body)
+	}
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	return ws, nil
+}
+
+// ParseWorker reads one worker: the mapping that is an item of `workers`, for
+// example the line that a simulated worker prints when it is ready.
+func ParseWorker(name string, data []byte) (*worker.Worker, error) {
+	r := &reader{name: name}
+	body := r.document(data)
+	var w *worker.Worker
+	if body != nil {
+		w = r.worker(body)
+	}
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// reader walks a parsed document and collects faults.
+type reader struct {
+	name   string
+	faults []error
+	more   int // faults beyond maxFaults
+}
+
+func (r *reader) err() error {
+	if r.more > 0 {
+		return errors.Join(append(r.faults, fmt.Errorf("%s: and %d more", r.name, r.more))...)
+	}
+	return errors.Join(r.faults...)
+}
+
+func (r *reader) faultAt(line int, format string, a ...any) {
+	if len(r.faults) == maxFaults {
+		r.more++
+		return
+	}
+	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s", r.name, line, fmt.Sprintf(format, a...)))
+}
+
+func (r *reader) fault(n ast.Node, format string, a ...any) {
+	r.faultAt(line(n), format, a...)
+}
+
+func line(n ast.Node) int {
+	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
+		n = m.Values[0].Key // the mapping's own token is a colon
+	}
+	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
+		return 1
+	}
+	return n.GetToken().Position.Line
+}
+
+// document returns the body of the only document, or nil after a fault.
+func (r *reader) document(data []byte) ast.Node {
+	if len(data) > maxBytes {
+		r.faultAt(1, "%d bytes: expected at most %d", len(data), maxBytes)
+		return nil
+	}
+	if l := tooDeep(data); l > 0 {
+		r.faultAt(l, "nested over %d levels deep; expected 4", maxDepth)
+		return nil
+	}
+	f, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		l, text := 1, err.Error()
+		var ye yaml.Error
+		if errors.As(err, &ye) {
+			text = ye.GetMessage()
+			if tk := ye.GetToken(); tk != nil && tk.Position != nil {
+				l = tk.Position.Line
+			}
+		}
+		r.faultAt(l, "%s", text)
+		return nil
+	}
+	var body ast.Node
+	for _, d := range f.Docs {
+		if d.Body == nil {
+			continue
+		}
+		if body != nil {
+			r.fault(d.Body, "second document; expected one")
+			return nil
+		}
+		body = d.Body
+	}
+	if body == nil {
+		r.faultAt(1, "nothing in it; expected `workers:` with a list, or `workers: []` for none")
+	}
+	return body
+}
+
+// tooDeep returns the line on which brackets, or dashes and indents, nest
+// deeper than maxDepth, or zero. It may count what stands in a string; a good
+// file has no such string.
+func tooDeep(data []byte) int {
+	depth, l, dashes := 0, 1, 0
+	for _, c := range data {
+		switch c {
+		case '\n':
+			l, dashes = l+1, 0
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth--
+		case '-', '?', ':':
+			dashes++
+		}
+		if depth > maxDepth || dashes > 8*maxDepth {
+			return l
+		}
+	}
+	return 0
+}
+
+// fields calls set for each key of a mapping. set returns false for a key it
+// does not know. A value of null counts as absent.
+func (r *reader) fields(n ast.Node, what, known string, set func(key string, v ast.Node) bool) bool {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		r.fault(n, "%s: %s: expected a mapping of %s", what, describe(n), known)
+		return false
+	}
+	for _, kv := range m.Values {
+		k, ok := kv.Key.(*ast.StringNode)
+		if !ok {
+			r.fault(kv.Key, "%s: key %q: expected one of %s", what, kv.Key.String(), known)
+			continue
+		}
+		if _, null := kv.Value.(*ast.NullNode); null && what != fileWhat {
+			continue
+		}
+		if !set(k.Value, kv.Value) {
+			r.fault(k, "%s: unknown key %q: expected one of %s", what, k.Value, known)
+		}
+	}
+	return true
+}
+
+const (
+	fileWhat       = "file"
+	workerKeys     = "id, role, engine, models, namespace, endpoint, dp_size, block_size, capacity_blocks, bootstrap, kv_events, accepts_aggregated, header_overrides, draining"
+	bootstrapKeys  = "host, port"
+	kvEventsKeys   = "host, port, replay_port, topic"
+	defaultDPRanks = 1
+)
+
+func (r *reader) file(n ast.Node) []*worker.Worker {
+	var list ast.Node
+	if !r.fields(n, fileWhat, "workers", func(k string, v ast.Node) bool {
+		if k == "workers" {
+			list = v
+		}
+		return k == "workers"
+	}) {
+		return nil
+	}
+	if list == nil {
+		r.fault(n, "no key `workers`; expected it with a list, or `workers: []` for none")
+		return nil
+	}
+	seq, ok := list.(*ast.SequenceNode)
+	if !ok {
+		r.fault(list, "workers: %s: expected a list; write `workers: []` for none", describe(list))
+		return nil
+	}
+	ws := make([]*worker.Worker, 0, len(seq.Values))
+	ids := map[worker.ID]int{}
+	addrs := map[string]int{}
+	for _, item := range seq.Values {
+		w := r.worker(item)
+		if w == nil {
+			continue
+		}
+		if l, dup := ids[w.ID]; dup {
+			r.fault(item, "worker %d: id is already used on line %d", w.ID, l)
+		}
+		if l, dup := addrs[w.Endpoint.String()]; dup {
+			r.fault(item, "worker %d: endpoint %s is already used on line %d", w.ID, w.Endpoint, l)
+		}
+		ids[w.ID], addrs[w.Endpoint.String()] = line(item), line(item)
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+// worker reads one item; nil after a fault in it.
+func (r *reader) worker(n ast.Node) *worker.Worker {
+	w := &worker.Worker{DPSize: defaultDPRanks}
+	before := len(r.faults) + r.more
+	if !r.fields(n, "worker", workerKeys, func(k string, v ast.Node) bool { return r.workerField(w, k, v) }) {
+		return nil
+	}
+	if len(r.faults)+r.more > before {
+		return nil
+	}
+	r.complete(w)
+	if err := w.Validate(); err != nil {
+		r.fault(n, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return nil
+	}
+	if w.DPSize > discovery.MaxDPSize {
+		r.fault(n, "worker %d: dp_size %d: expected at most %d", w.ID, w.DPSize, discovery.MaxDPSize)
+		return nil
+	}
+	for _, p := range []struct {
+		key  string
+		port uint16
+	}{{"port", w.KVEvents.Port}, {"replay_port", w.KVEvents.ReplayPort}} {
+		if last := uint32(p.port) + w.DPSize - 1; p.port != 0 && last > 65535 {
+			r.fault(n, "worker %d: kv_events.%s %d: rank %d would be at port %d; expected at most 65535", w.ID, p.key, p.port, w.DPSize-1, last)
+			return nil
+		}
+	}
+	return w
+}
+
+// complete fills in what follows from other fields.
+func (r *reader) complete(w *worker.Worker) {
+	ip := ""
+	if !w.Endpoint.IsZero() {
+		ip = w.Endpoint.AddrPort().Addr().String()
+	}
+	if w.Bootstrap.Port == 0 {
+		w.Bootstrap = worker.Bootstrap{} // D6: a host without a port counts as absent
+	} else if w.Bootstrap.Host == "" {
+		w.Bootstrap.Host = ip
+	}
+	if w.KVEvents.Port == 0 {
+		w.KVEvents = worker.KVEvents{}
+	} else if w.KVEvents.Host == "" {
+		w.KVEvents.Host = ip
+	}
+}
+
+// host reads an IP address, its brackets dropped, or a name.
+func (r *reader) host(v ast.Node) string {
+	s := r.text(v)
+	bare := strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
+	if _, err := netip.ParseAddr(bare); err == nil {
+		return bare
+	}
+	if strings.ContainsAny(s, "[]:/ \t\n") {
+		r.fault(v, "host %q: expected an IP address or a name, without a port", s)
+	}
+	return s
+}

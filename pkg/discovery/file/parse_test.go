@@ -1,0 +1,69 @@
+package file
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Verbs of testdata/parse:
+//
+//	parse     the input is a file; prints its workers, or the error
+func TestParseScenarios(t *testing.T) {
+	datadriven.RunTest(t, "testdata/parse", func(t *testing.T, d *datadriven.TestData) string {
+		require.Equal(t, "parse", d.Cmd)
+		ws, err := Parse("w.yaml", []byte(d.Input))
+		if err != nil {
+			require.Nil(t, ws)
+			return err.Error() + "\n"
+		}
+		var b strings.Builder
+		for _, w := range ws {
+			fmt.Fprintf(&b, "%d %s %s %s models=%q ns=%q dp=%d block=%d capacity=%d\n",
+				w.ID, w.Role, w.Engine, w.Endpoint, w.Models, w.Namespace, w.DPSize, w.BlockSize, w.CapacityBlocks)
+			fmt.Fprintf(&b, "  bootstrap=%+v kv_events=%+v aggregated=%t overrides=%t draining=%t\n",
+				w.Bootstrap, w.KVEvents, w.AcceptsAggregated, w.HeaderOverrides, w.Draining)
+		}
+		if len(ws) == 0 {
+			b.WriteString("no workers\n")
+		}
+		return b.String()
+	})
+}
+
+func TestAFileOverTheSizeLimitIsRefusedUnread(t *testing.T) {
+	_, err := Parse("w.yaml", make([]byte, maxBytes+1))
+	require.ErrorContains(t, err, "w.yaml:1: 8388609 bytes: expected at most 8388608")
+}
+
+func TestDeepNestingIsRefusedBeforeItIsParsed(t *testing.T) {
+	for _, s := range []string{strings.Repeat("[", 100000), "workers:\n" + strings.Repeat("- ", 100000), strings.Repeat("{a: ", 100000)} {
+		_, err := Parse("w.yaml", []byte(s))
+		require.ErrorContains(t, err, "nested over 64 levels deep")
+	}
+}
+
+func TestOnlyTheFirstFaultsAreNamed(t *testing.T) {
+	_, err := Parse("w.yaml", []byte("workers:\n"+strings.Repeat("  - {id: 0}\n", 14)))
+	require.ErrorContains(t, err, "w.yaml:11: ")
+	require.NotContains(t, err.Error(), "w.yaml:12: ")
+	require.ErrorContains(t, err, "and 4 more")
+}
+
+func TestOneWorkerIsReadFromALineOfJSON(t *testing.T) {
+	w, err := ParseWorker("ready", []byte(`{"id":18446744073709551615,"role":"prefill","engine":"sglang","models":["m"],`+
+		`"endpoint":"127.0.0.1:9","block_size":16,"bootstrap":{"port":8998}}`))
+	require.NoError(t, err)
+	require.Equal(t, worker.ID(18446744073709551615), w.ID)
+	require.Equal(t, worker.Bootstrap{Host: "127.0.0.1", Port: 8998}, w.Bootstrap)
+
+	_, err = ParseWorker("ready", []byte(`{"id":1,"rol":"prefill"}`))
+	require.ErrorContains(t, err, `ready:1: worker: unknown key "rol"`)
+	_, err = ParseWorker("ready", nil)
+	require.ErrorContains(t, err, "ready:1: nothing in it")
+}

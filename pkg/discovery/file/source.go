@@ -1,0 +1,271 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Config is what a file source is made of.
+type Config struct {
+	// Path of the file. It need not exist yet, nor its folder. Required.
+	Path string
+
+	// Poll is how often the file is looked at without being told. Default 2 s.
+	// It bounds how late a change is seen on file systems that notify of none
+	// (network mounts); raising it saves one stat a time.
+	Poll time.Duration
+
+	// Settle is how long the file has to be quiet after a change before it is
+	// read. Default 20 ms. Raising it protects against writers that pause in
+	// the middle of a file, and delays every change.
+	Settle time.Duration
+
+	// Logger is told once when notifications cannot be had and Poll is all
+	// there is. Nil means silence.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.Poll == 0 {
+		c.Poll = 2 * time.Second
+	}
+	if c.Settle == 0 {
+		c.Settle = 20 * time.Millisecond
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate returns every fault of c, joined, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	if c.Path == "" {
+		errs = append(errs, errors.New("path: expected the workers file"))
+	}
+	if c.Poll < 0 || c.Settle < 0 {
+		errs = append(errs, fmt.Errorf("poll %s, settle %s: expected durations above 0", c.Poll, c.Settle))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("file: %w", errors.Join(errs...))
+}
+
+// Source watches one file. It implements [discovery.Source]. Run must not be
+// called again before it has returned.
+type Source struct {
+	cfg Config // set at construction, read-only
+
+	// Owned by the goroutine of Run; they outlive it, so that a second Run goes
+	// on counting.
+	revision uint64      // of the last listing sent
+	seen     os.FileInfo // what was last read; nil: nothing could be
+	data     []byte      // what it held
+	fresh    bool        // the last event sent was a listing of data
+	reason   string      // of the last Broken sent, while not fresh
+}
+
+var _ discovery.Source = (*Source)(nil)
+
+// New returns a source for the file.
+func New(cfg Config) (*Source, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Source{cfg: cfg.withDefaults()}, nil
+}
+
+// Run sends the file as a listing whenever it changes, until ctx ends; it then
+// returns nil. A listing's revision counts the listings. It returns an error
+// only when the sink refuses one.
+func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
+	s.fresh, s.reason, s.seen = false, "", nil // this sink has been told nothing
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		s.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "no file notifications, polling only",
+			slog.String("path", s.cfg.Path), slog.Duration("poll", s.cfg.Poll), slog.Any("err", err))
+		return s.loop(ctx, sink, nil, nil, func() {})
+	}
+	defer w.Close()
+	dir := filepath.Dir(s.cfg.Path)
+	// Adding a folder that is watched already changes nothing; one that was
+	// removed and made again, or came later, is watched from the next poll on.
+	rewatch := func() { _ = w.Add(dir) }
+	return s.loop(ctx, sink, w.Events, w.Errors, rewatch)
+}
+
+// loop does the work of Run. The channels may be nil.
+func (s *Source) loop(ctx context.Context, sink discovery.Sink, events <-chan fsnotify.Event, faults <-chan error, rewatch func()) error {
+	rewatch()
+	poll := time.NewTicker(s.cfg.Poll)
+	defer poll.Stop()
+	q := quiet{settle: s.cfg.Settle, most: s.cfg.Poll, timer: time.NewTimer(s.cfg.Settle), was: s.stat(), since: time.Now()}
+	defer q.timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-events:
+			if !ok {
+				events = nil
+			} else if s.concerns(e) {
+				q.disturb(s.stat())
+			}
+		case _, ok := <-faults:
+			if !ok {
+				faults = nil
+			}
+			q.disturb(s.stat()) // notifications were lost
+		case <-poll.C:
+			rewatch()
+			if now := s.stat(); !unchanged(s.seen, now) {
+				q.disturb(now)
+			}
+		case <-q.timer.C:
+			if now := s.stat(); !q.done(now) {
+				continue
+			}
+			if err := s.look(sink); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// quiet waits until a file has stayed as it is for a while, but not for ever.
+// Owned by the goroutine of Run.
+type quiet struct {
+	settle, most time.Duration
+	timer        *time.Timer
+	was          os.FileInfo
+	since        time.Time // of the first disturbance; zero when none is pending
+}
+
+// disturb says that the file may have changed and is now so.
+func (q *quiet) disturb(now os.FileInfo) {
+	if q.since.IsZero() {
+		q.since = time.Now()
+	}
+	q.was = now
+	if time.Since(q.since) < q.most {
+		q.timer.Reset(q.settle)
+	}
+}
+
+// done reports, when the timer has fired, whether the file may be read.
+func (q *quiet) done(now os.FileInfo) bool {
+	if !unchanged(q.was, now) && time.Since(q.since) < q.most {
+		q.disturb(now)
+		return false
+	}
+	q.since = time.Time{}
+	return true
+}
+
+// stat returns what the path leads to; nil when nothing can be told.
+func (s *Source) stat() os.FileInfo {
+	info, err := os.Stat(s.cfg.Path)
+	if err != nil {
+		return nil
+	}
+	return info
+}
+
+// unchanged reports whether both are the same file with the same size and time
+// of change, or both nothing.
+func unchanged(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+// concerns reports whether an event in the folder may have changed what the
+// path leads to: the file itself, or a link that it passes through (Kubernetes
+// swaps "..data").
+func (s *Source) concerns(e fsnotify.Event) bool {
+	if e.Op == fsnotify.Chmod {
+		return false
+	}
+	name := filepath.Base(e.Name)
+	return name == filepath.Base(s.cfg.Path) || strings.HasPrefix(name, "..")
+}
+
+// look reads the file and sends what came of it, if that is news.
+func (s *Source) look(sink discovery.Sink) error {
+	info, data, err := s.read()
+	if err != nil {
+		s.seen = nil
+		return s.lose(sink, err)
+	}
+	same := s.seen != nil && bytes.Equal(data, s.data)
+	s.seen, s.data = info, data
+	if same && (s.fresh || s.reason != "") {
+		return nil
+	}
+	ws, err := Parse(s.cfg.Path, data)
+	if err != nil {
+		return s.lose(sink, err)
+	}
+	s.revision++
+	if err := sink.Send(discovery.List{Revision: s.revision, Entries: entries(ws)}); err != nil {
+		return err
+	}
+	s.fresh, s.reason = true, ""
+	return nil
+}
+
+// read returns the file's contents and what it was before they were read, so
+// that a change in between is seen by the next poll.
+func (s *Source) read() (os.FileInfo, []byte, error) {
+	info, err := os.Stat(s.cfg.Path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() { // a pipe would block
+		return nil, nil, fmt.Errorf("%s: expected a file, found %s", s.cfg.Path, info.Mode())
+	}
+	f, err := os.Open(s.cfg.Path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	return info, data, err
+}
+
+// lose tells the sink, once for each reason, that the file cannot be had.
+func (s *Source) lose(sink discovery.Sink, cause error) error {
+	s.fresh = false
+	reason := strings.ReplaceAll(cause.Error(), "\n", "; ")
+	if reason == s.reason {
+		return nil
+	}
+	s.reason = reason
+	return sink.Send(discovery.Broken{Reason: s.reason})
+}
+
+// entries keys each worker by its id: Parse lets no id through twice.
+func entries(ws []*worker.Worker) []discovery.Entry {
+	es := make([]discovery.Entry, 0, len(ws))
+	for _, w := range ws {
+		es = append(es, discovery.Entry{Key: w.ID.String(), Worker: w})
+	}
+	return es
+}

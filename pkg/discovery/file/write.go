@@ -1,0 +1,129 @@
+package file
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// record is a worker as the file has it. JSON is YAML, and its quoting leaves
+// no room for a name that looks like a number, so Marshal writes one JSON
+// object a line in a YAML list.
+type record struct {
+	ID        worker.ID `json:"id"`
+	Role      string    `json:"role"`
+	Engine    string    `json:"engine"`
+	Models    []string  `json:"models"`
+	Namespace string    `json:"namespace,omitempty"`
+	Endpoint  string    `json:"endpoint"`
+
+	DPSize         uint32 `json:"dp_size"`
+	BlockSize      uint32 `json:"block_size"`
+	CapacityBlocks uint64 `json:"capacity_blocks,omitempty"`
+
+	Bootstrap *bootstrap `json:"bootstrap,omitempty"`
+	KVEvents  *kvEvents  `json:"kv_events,omitempty"`
+
+	AcceptsAggregated bool `json:"accepts_aggregated,omitempty"`
+	HeaderOverrides   bool `json:"header_overrides,omitempty"`
+	Draining          bool `json:"draining,omitempty"`
+}
+
+type bootstrap struct {
+	Host string `json:"host"`
+	Port uint16 `json:"port"`
+}
+
+type kvEvents struct {
+	Host       string `json:"host"`
+	Port       uint16 `json:"port"`
+	ReplayPort uint16 `json:"replay_port,omitempty"`
+	Topic      string `json:"topic,omitempty"`
+}
+
+// MarshalWorker returns w as one line of JSON, which [ParseWorker] reads back.
+// It refuses what the reader would refuse.
+func MarshalWorker(w *worker.Worker) ([]byte, error) {
+	rec := record{
+		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Namespace: w.Namespace,
+		Endpoint: w.Endpoint.String(), DPSize: w.DPSize, BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
+		AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
+	}
+	if !w.Bootstrap.IsZero() {
+		rec.Bootstrap = &bootstrap{Host: w.Bootstrap.Host, Port: w.Bootstrap.Port}
+	}
+	if k := w.KVEvents; !k.IsZero() {
+		rec.KVEvents = &kvEvents{Host: k.Host, Port: k.Port, ReplayPort: k.ReplayPort, Topic: k.Topic}
+	}
+	line, err := json.Marshal(rec)
+	if err != nil {
+		return nil, fmt.Errorf("file: worker %d: %w", w.ID, err)
+	}
+	back, err := ParseWorker("worker "+w.ID.String(), line)
+	if err != nil {
+		return nil, fmt.Errorf("file: %w", err)
+	}
+	if !reflect.DeepEqual(back, w) {
+		return nil, fmt.Errorf("file: worker %d would not read back the same; expected text in UTF-8, and hosts only with ports", w.ID)
+	}
+	return line, nil
+}
+
+// Marshal returns a file that [Parse] reads back as the same workers in the
+// same order. It refuses what Parse would refuse.
+func Marshal(ws []*worker.Worker) ([]byte, error) {
+	if len(ws) == 0 {
+		return []byte("workers: []\n"), nil
+	}
+	out := []byte("workers:\n")
+	for _, w := range ws {
+		line, err := MarshalWorker(w)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, "  - "...)
+		out = append(out, line...)
+		out = append(out, '\n')
+	}
+	if _, err := Parse("workers", out); err != nil {
+		return nil, fmt.Errorf("file: %w", err)
+	}
+	return out, nil
+}
+
+// Write replaces the file at path with the workers, atomically: a reader sees
+// the old file or the new one. The new one is readable by everyone, as it holds
+// no secrets. Several writers may race; one of them wins whole.
+func Write(path string, ws []*worker.Worker) (err error) {
+	data, err := Marshal(ws)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("file: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	_, err = tmp.Write(data)
+	if cerr := tmp.Chmod(0o644); err == nil {
+		err = cerr
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("file: write %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package file
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func mustEndpoint(t *testing.T, s string) worker.Endpoint {
+	t.Helper()
+	e, err := worker.ParseEndpoint(s)
+	require.NoError(t, err)
+	return e
+}
+
+// fleet is a prefill worker with every field set and a decode worker with the
+// least.
+func fleet(t *testing.T) []*worker.Worker {
+	return []*worker.Worker{
+		{
+			ID: 18446744073709551615, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: mustEndpoint(t, "[fd00::7]:30000"),
+			Models: []string{"qwen", "123", "true", "a: b # c", "<é\n\"'>"}, Namespace: "0x10",
+			DPSize: 4, BlockSize: 64, CapacityBlocks: 1 << 63,
+			Bootstrap:         worker.Bootstrap{Host: "boot.example", Port: 8998},
+			KVEvents:          worker.KVEvents{Host: "fd00::8", Port: 5557, ReplayPort: 5657, Topic: "~"},
+			AcceptsAggregated: true, HeaderOverrides: true, Draining: true,
+		},
+		{
+			ID: 9007199254740993, Role: worker.Decode, Engine: worker.SGLang, Endpoint: mustEndpoint(t, "10.0.0.8:30000"),
+			Models: []string{"qwen"}, DPSize: 1, BlockSize: 1,
+		},
+	}
+}
+
+func TestWhatIsWrittenReadsBackTheSame(t *testing.T) {
+	for name, ws := range map[string][]*worker.Worker{"two workers": fleet(t), "none": {}} {
+		t.Run(name, func(t *testing.T) {
+			out, err := Marshal(ws)
+			require.NoError(t, err)
+			back, err := Parse("w.yaml", out)
+			require.NoError(t, err, "%s", out)
+			require.Equal(t, ws, back)
+		})
+	}
+}
+
+func TestOneWorkerIsWrittenAsALineThatReadsBackTheSame(t *testing.T) {
+	for _, w := range fleet(t) {
+		line, err := MarshalWorker(w)
+		require.NoError(t, err)
+		require.NotContains(t, string(line), "\n")
+		back, err := ParseWorker("ready", line)
+		require.NoError(t, err)
+		require.Equal(t, w, back)
+	}
+}
+
+func TestWhatWouldNotReadBackIsNotWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.yaml")
+	require.NoError(t, Write(path, fleet(t)))
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+
+	tests := map[string]struct {
+		change func(ws []*worker.Worker)
+		want   string
+	}{
+		"an invalid worker":     {func(ws []*worker.Worker) { ws[0].BlockSize = 0 }, "block_size: expected at least 1"},
+		"an id used twice":      {func(ws []*worker.Worker) { ws[0].ID = ws[1].ID }, "id is already used"},
+		"text that is not text": {func(ws []*worker.Worker) { ws[0].Models[0] = "\xff" }, "would not read back the same"},
+		"a host without a port": {func(ws []*worker.Worker) { ws[0].Bootstrap.Port = 0 }, "would not read back the same"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			ws := fleet(t)
+			tt.change(ws)
+			require.ErrorContains(t, Write(path, ws), tt.want)
+			now, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, string(before), string(now))
+		})
+	}
+	left, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "no temporary file stays behind")
+}
+
+func TestWriteReplacesTheFileWithoutTouchingTheOldOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.yaml")
+	require.NoError(t, Write(path, fleet(t)))
+	old, err := os.Open(path)
+	require.NoError(t, err)
+	defer old.Close()
+	require.NoError(t, Write(path, nil))
+	before, err := old.Stat()
+	require.NoError(t, err)
+	require.NotZero(t, before.Size(), "a reader of the old file still has it whole")
+	now, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "workers: []\n", string(now))
+}
+
+func TestWriteIntoAFolderThatIsNotThereFails(t *testing.T) {
+	require.ErrorContains(t, Write(filepath.Join(t.TempDir(), "no", "w.yaml"), nil), "no such file")
+}
