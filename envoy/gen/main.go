@@ -1,0 +1,30 @@
+// Command gen writes the committed Envoy configurations beside their template.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/seed-60ae5743/baton/envoy"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	files, err := envoy.Committed()
+	if err != nil {
+		return err
+	}
+	for name, body := range files {
+		if err := os.WriteFile(filepath.Join("envoy", name), body, 0o644); err != nil {
+			return fmt.Errorf("gen: %w", err)
+		}
+	}
+	return nil
+}

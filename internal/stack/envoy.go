@@ -1,0 +1,173 @@
+package stack
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/envoy"
+)
+
+// Envoy is a running Envoy.
+type Envoy struct {
+	*Process
+	URL   string // where clients reach it
+	Admin string // its admin interface
+}
+
+// EnvoyOptions say how to run Envoy. Params' ports of 0 become free ones.
+type EnvoyOptions struct {
+	Path        string // the binary
+	Dir         string // where its configuration is written
+	Params      envoy.Params
+	Config      []byte // used in place of Params when set
+	Concurrency int    // worker threads; 0 means 1
+	LogLevel    string // default warning
+}
+
+// StartEnvoy runs Envoy and returns once it is live and its listeners are up.
+func StartEnvoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
+	config := o.Config
+	if config == nil {
+		p := o.Params
+		ports := []*int{&p.ClientPort, &p.AdminPort}
+		free, err := FreePorts(len(ports))
+		if err != nil {
+			return nil, err
+		}
+		for i, port := range ports {
+			if *port == 0 {
+				*port = free[i]
+			}
+		}
+		if config, err = envoy.Standalone(p); err != nil {
+			return nil, err
+		}
+	}
+	file := filepath.Join(o.Dir, "envoy.yaml")
+	if err := os.WriteFile(file, config, 0o600); err != nil {
+		return nil, fmt.Errorf("stack: write envoy's configuration: %w", err)
+	}
+	if o.LogLevel == "" {
+		o.LogLevel = "warning"
+	}
+	admin := filepath.Join(o.Dir, "envoy-admin")
+	if err := os.RemoveAll(admin); err != nil {
+		return nil, fmt.Errorf("stack: %w", err)
+	}
+	proc, err := start(ctx, "envoy", nil, o.Path, "-c", file, "--disable-hot-restart",
+		"--concurrency", strconv.Itoa(max(o.Concurrency, 1)), "--log-level", o.LogLevel,
+		"--admin-address-path", admin, "--drain-time-s", "1")
+	if err != nil {
+		return nil, err
+	}
+	e := &Envoy{Process: proc}
+	if err := e.await(ctx, admin); err != nil {
+		_ = proc.Kill()
+		return nil, fmt.Errorf("%w\n%s", err, proc.Log())
+	}
+	return e, nil
+}
+
+// await polls until Envoy says LIVE and names its client listener.
+func (e *Envoy) await(ctx context.Context, adminFile string) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	return poll(ctx, "envoy to be live", e.Process, func() bool {
+		addr, err := os.ReadFile(adminFile)
+		if err != nil || len(addr) == 0 {
+			return false
+		}
+		e.Admin = "http://" + string(addr)
+		if body, err := get(ctx, e.Admin+"/ready"); err != nil || !strings.HasPrefix(body, "LIVE") {
+			return false
+		}
+		e.URL = e.clientURL(ctx)
+		return e.URL != ""
+	})
+}
+
+func (e *Envoy) clientURL(ctx context.Context) string {
+	body, err := get(ctx, e.Admin+"/listeners?format=json")
+	if err != nil {
+		return ""
+	}
+	var list struct {
+		Statuses []struct {
+			Name  string `json:"name"`
+			Local struct {
+				Socket struct {
+					Address string `json:"address"`
+					Port    int    `json:"port_value"`
+				} `json:"socket_address"`
+			} `json:"local_address"`
+		} `json:"listener_statuses"`
+	}
+	if json.Unmarshal([]byte(body), &list) != nil {
+		return ""
+	}
+	for _, l := range list.Statuses {
+		if l.Name == "client" && l.Local.Socket.Port != 0 {
+			return fmt.Sprintf("http://%s:%d", l.Local.Socket.Address, l.Local.Socket.Port)
+		}
+	}
+	return ""
+}
+
+// Stat returns one counter or gauge of Envoy by its full name, 0 if absent.
+func (e *Envoy) Stat(ctx context.Context, name string) (int64, error) {
+	body, err := get(ctx, e.Admin+"/stats?filter=^"+name+"$")
+	if err != nil {
+		return 0, err
+	}
+	_, value, ok := strings.Cut(strings.TrimSpace(body), ": ")
+	if !ok {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("stack: envoy stat %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// ValidateEnvoy lets Envoy itself check a configuration.
+func ValidateEnvoy(ctx context.Context, path string, config []byte, dir string) error {
+	file := filepath.Join(dir, "validate.yaml")
+	if err := os.WriteFile(file, config, 0o600); err != nil {
+		return fmt.Errorf("stack: %w", err)
+	}
+	out, err := exec.CommandContext(ctx, path, "--mode", "validate", "-c", file, "--log-level", "warning").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("stack: envoy refuses the configuration: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func get(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", fmt.Errorf("stack: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("stack: %w", err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return "", fmt.Errorf("stack: get %s: %w", url, err)
+	}
+	if resp.StatusCode >= 400 {
+		return "", fmt.Errorf("stack: get %s: status %d", url, resp.StatusCode)
+	}
+	return string(b), nil
+}

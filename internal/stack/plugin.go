@@ -1,0 +1,65 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Plugin is a running extproc.
+type Plugin struct {
+	*Process
+	Admin  string // its admin address, with http://
+	Socket string
+}
+
+// PluginOptions say how to run the plugin.
+type PluginOptions struct {
+	BinDir  string
+	Dir     string // for its configuration, socket and logs
+	Workers string // the discovery file
+	Config  string // more YAML, appended to the generated configuration
+	Listen  string // default: a unix socket in Dir
+	Args    []string
+	NotWait bool // do not wait for readiness
+}
+
+// StartPlugin runs the plugin and returns once it is ready.
+func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
+	ports, err := FreePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plugin{Admin: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), Socket: filepath.Join(o.Dir, "extproc.sock")}
+	if o.Listen == "" {
+		o.Listen = "unix://" + p.Socket
+	}
+	config := fmt.Sprintf("listen: %q\nadmin: {listen: \"127.0.0.1:%d\"}\ndiscovery: {file: %q}\n%s",
+		o.Listen, ports[0], o.Workers, o.Config)
+	name := filepath.Join(o.Dir, "extproc.yaml")
+	if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
+		return nil, fmt.Errorf("stack: write the plugin's configuration: %w", err)
+	}
+	proc, err := start(ctx, "extproc", nil, filepath.Join(o.BinDir, "extproc"), append([]string{"serve", "--config", name}, o.Args...)...)
+	if err != nil {
+		return nil, err
+	}
+	p.Process = proc
+	if o.NotWait {
+		return p, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	err = poll(ctx, "the plugin to be ready", proc, func() bool {
+		body, err := get(ctx, p.Admin+"/readyz")
+		return err == nil && strings.TrimSpace(body) != ""
+	})
+	if err != nil {
+		_ = proc.Kill()
+		return nil, fmt.Errorf("%w\n%s", err, proc.Log())
+	}
+	return p, nil
+}

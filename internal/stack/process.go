@@ -1,0 +1,116 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is one child process. Safe for concurrent use.
+type Process struct {
+	Name string
+	cmd  *exec.Cmd
+	log  *tail
+	done chan struct{}
+
+	mu  sync.Mutex
+	err error // guarded by mu; set before done is closed
+}
+
+// start runs the command. stdout, where not nil, gets its standard output; what
+// it writes to standard error is kept for [Process.Log].
+func start(ctx context.Context, name string, stdout io.Writer, path string, args ...string) (*Process, error) {
+	p := &Process{Name: name, log: &tail{limit: 256 << 10}, done: make(chan struct{})}
+	p.cmd = exec.CommandContext(ctx, path, args...)
+	p.cmd.Stdout = stdout
+	if stdout == nil {
+		p.cmd.Stdout = p.log
+	}
+	p.cmd.Stderr = p.log
+	p.cmd.WaitDelay = 2 * time.Second
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("stack: start %s: %w", name, err)
+	}
+	go func() {
+		err := p.cmd.Wait()
+		p.mu.Lock()
+		p.err = err
+		p.mu.Unlock()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// PID returns the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err returns how the process ended; nil while it runs and after exit code 0.
+func (p *Process) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Log returns the last part of what the process wrote.
+func (p *Process) Log() string { return p.log.String() }
+
+// Signal sends a signal.
+func (p *Process) Signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stack: signal %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// Kill ends the process as kill -9 does and waits until it is gone.
+func (p *Process) Kill() error {
+	err := p.Signal(syscall.SIGKILL)
+	<-p.done
+	return err
+}
+
+// Stop asks the process to end and kills it after the grace.
+func (p *Process) Stop(grace time.Duration) error {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(grace):
+		return p.Kill()
+	}
+}
+
+// tail keeps the last bytes written to it. Safe for concurrent use.
+type tail struct {
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	limit int
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(b)
+	if over := t.buf.Len() - t.limit; over > 0 {
+		t.buf.Next(over)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}
