@@ -1,0 +1,406 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func now() time.Time { return time.Date(2025, 3, 9, 3, 12, 45, 0, time.UTC) }
+
+func ago(d time.Duration) time.Time { return now().Add(-d) }
+
+// nightState is a bad night: a worker aside, a stale view, a degraded stream,
+// and a model whose name is an attack.
+func nightState() State {
+	return State{
+		Version: "v0.1.0", StartedAt: ago(26*time.Hour + 3*time.Minute), Now: now(), Ready: true,
+		View: View{Revision: 418, Source: "file /etc/baton/workers.yaml", Age: 190 * time.Second, Stale: true, StaleReason: "the file cannot be read"},
+		Keys: []KeyRow{
+			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, Prefill: 1, Decode: 2},
+			{Key: worker.Key{Model: `<script>alert("m")</script>`, Namespace: "lab"}, Activation: "decode-waiting", Reason: "no prefill worker"},
+		},
+		Workers: []WorkerRow{
+			{
+				ID: 7, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: "10.0.0.7:8000", Models: []string{"llama-3.1-70b"}, Health: Healthy,
+				Ranks: []RankRow{{Requests: 3, PrefillTokens: 12480, IndexBlocks: 90211, CapacityBlocks: 120000, Events: EventStream{State: Connected, LastSequence: 88123, Any: true, LastAt: ago(time.Second)}}},
+			},
+			{
+				ID: 8, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: "10.0.0.8:8000", Models: []string{"llama-3.1-70b"},
+				Health: Aside, Reason: "connection refused", Since: ago(4*time.Minute + 11*time.Second),
+				Ranks: []RankRow{{Events: EventStream{State: Lost, LastSequence: 4410, Any: true, Reason: "connection refused"}}},
+			},
+			{
+				ID: 1<<64 - 1, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.3:8000", Models: []string{"llama-3.1-70b", "<b>x</b>"}, Namespace: "lab", Health: Healthy,
+				Ranks: []RankRow{
+					{DPRank: 0, Requests: 21, DecodeBlocks: 4312, IndexBlocks: 50000, Events: EventStream{State: Connected, LastSequence: 12, Any: true}},
+					{DPRank: 1, Requests: 18, DecodeBlocks: 3999, IndexBlocks: 48211, Events: EventStream{State: Connected, LastSequence: 9, Any: true, Degraded: true, Reason: "gap 4..6, no replay"}},
+				},
+			},
+			{ID: 31, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.4:8000", Models: []string{"llama-3.1-70b"}, Health: Recovering, Reason: "a probe succeeded", Since: ago(6 * time.Second), Ranks: []RankRow{{Requests: 1, DecodeBlocks: 12}}},
+			{ID: 32, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.5:8000", Models: []string{"llama-3.1-70b"}, Health: Draining, Ranks: []RankRow{{Requests: 2, DecodeBlocks: 200}}},
+		},
+		Transitions: []Transition{{At: ago(4*time.Minute + 11*time.Second), What: "worker 8", From: "healthy", To: "aside", Why: "connection refused"}},
+		Failures:    []FailureRow{{Code: "no_worker", Status: 503, Count: 3, Last: ago(2 * time.Minute)}, {Code: "not_json", Status: 400}},
+		Config:      "admin:\n  address: 127.0.0.1:9902 # <loopback>\n",
+	}
+}
+
+// nightJournal holds one decision of each kind.
+func nightJournal(t *testing.T) *journal.Journal {
+	t.Helper()
+	j, err := journal.New(8)
+	require.NoError(t, err)
+	p7, p8, d31 := worker.Rank{ID: 7}, worker.Rank{ID: 8}, worker.Rank{ID: 31}
+	big := worker.Rank{ID: 1<<64 - 1, DPRank: 1}
+	base := func(r *journal.Record, id string, before time.Duration) {
+		r.Time, r.RequestID, r.Attempt, r.Model, r.Path = ago(before), id, 1, "llama-3.1-70b", "/v1/chat/completions"
+		r.BodyBytes, r.TokenSource, r.ISLTokens, r.PromptBlocks, r.BlockSize = 2231, journal.EngineTokenize, 2561, 40, 64
+		r.DecisionIn, r.Outcome = 84*time.Microsecond, journal.Routed
+	}
+	decode := func(r *journal.Record) {
+		r.Decode.Rank, r.Decode.Mode, r.Decode.Reason, r.Decode.Endpoint, r.Decode.Cost = big, "kv", "lowest_cost", "10.0.1.3:8000", 4039
+		r.Decode.Offer(&journal.Row{Rank: d31, ActiveDecodeBlocks: 12, Cost: math.Inf(1), Out: true, Note: "recovering"})
+		r.Decode.Offer(&journal.Row{Rank: big, ActiveDecodeBlocks: 3999, ActiveRequests: 18, DecodeCost: 4039, Cost: 4039})
+		r.Decode.Offer(&journal.Row{Rank: worker.Rank{ID: big.ID}, ActiveDecodeBlocks: 4312, ActiveRequests: 21, DecodeCost: 4352, Cost: 4352})
+	}
+	prefill := func(r *journal.Record, to worker.Rank, endpoint string, cost7, cost8 float64) {
+		r.Prefill.Rank, r.Prefill.Mode, r.Prefill.Reason, r.Prefill.Endpoint = to, "kv", "lowest_cost", endpoint
+		r.Prefill.OverlapBlocks, r.Prefill.Cost = 12, min(cost7, cost8)
+		r.Prefill.Offer(&journal.Row{Rank: p8, ActivePrefillTokens: 640, ActiveRequests: 1, PrefillCost: cost8, Cost: cost8})
+		r.Prefill.Offer(&journal.Row{Rank: p7, OverlapBlocks: 12, ActivePrefillTokens: 12480, ActiveRequests: 3, PrefillCost: cost7, Cost: cost7})
+	}
+	h := j.Add(func(r *journal.Record) {
+		base(r, "5f0c-lost", 5*time.Minute)
+		prefill(r, p8, "10.0.0.8:8000", 41, 15.2)
+		r.Prefill.OverlapBlocks = 0
+		decode(r)
+	})
+	j.Mark(h, journal.PrefillStarted, ago(5*time.Minute-time.Millisecond))
+	j.LegEnd(h, journal.LegFailed, "connection lost", ago(5*time.Minute-130*time.Millisecond))
+	j.End(h, journal.Retried, "prefill connection lost", 0, ago(5*time.Minute-131*time.Millisecond))
+	h = j.Add(func(r *journal.Record) {
+		base(r, "5f0c-lost", 5*time.Minute-132*time.Millisecond)
+		r.Attempt = 2
+		prefill(r, p7, "10.0.0.7:8000", 12, 15.2)
+		decode(r)
+	})
+	start := ago(5*time.Minute - 132*time.Millisecond)
+	j.Mark(h, journal.PrefillStarted, start.Add(1200*time.Microsecond))
+	j.Mark(h, journal.PrefillWell, start.Add(180*time.Millisecond))
+	j.Mark(h, journal.ResponseHeaders, start.Add(181*time.Millisecond))
+	j.Mark(h, journal.PrefillEnded, start.Add(190*time.Millisecond))
+	j.End(h, journal.OK, "", 200, start.Add(4200*time.Millisecond))
+	h = j.Add(func(r *journal.Record) {
+		base(r, `<img src=x onerror=alert(1)>`, 2*time.Minute)
+		r.Model, r.TokenSource, r.ISLTokens, r.PromptBlocks = `<script>alert("m")</script>`, "", 0, 0
+	})
+	j.End(h, journal.Refused, "no_worker", 503, ago(2*time.Minute-300*time.Microsecond))
+	j.Add(func(r *journal.Record) {
+		base(r, "c1d2-estimate", time.Second)
+		r.TokenSource, r.TokenReason = journal.ByteEstimate, "tokenize timed out"
+		prefill(r, p7, "10.0.0.7:8000", 12, 15.2)
+		decode(r)
+	})
+	return j
+}
+
+func newServer(t *testing.T, change func(*Config)) *Server {
+	t.Helper()
+	cfg := Config{Address: "127.0.0.1:0", State: nightState, Journal: nightJournal(t)}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func ask(s *Server, method, target string, body io.Reader, change ...func(*http.Request)) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, body)
+	r.Host = "127.0.0.1:9902"
+	for _, c := range change {
+		c(r)
+	}
+	w := httptest.NewRecorder()
+	s.http.Handler.ServeHTTP(w, r)
+	return w
+}
+
+func get(s *Server, target string) *httptest.ResponseRecorder { return ask(s, "GET", target, nil) }
+
+// golden compares with testdata/name; -rewrite, which the datadriven package
+// declares, writes it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	_ = datadriven.TestData{}
+	file := filepath.Join("testdata", name)
+	if flag.Lookup("rewrite").Value.String() == "true" {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+func TestTheStateInJSON(t *testing.T) {
+	w := get(newServer(t, nil), "/debug/state")
+	require.Equal(t, 200, w.Code)
+	require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+	golden(t, "state.json", w.Body.String())
+}
+
+func TestTheDecisionsInJSON(t *testing.T) {
+	s := newServer(t, nil)
+	golden(t, "decisions.json", get(s, "/debug/decisions").Body.String())
+
+	var got struct{ Decisions []DecisionJSON }
+	require.NoError(t, json.Unmarshal(get(s, "/debug/decisions?n=1").Body.Bytes(), &got))
+	require.Len(t, got.Decisions, 1)
+	require.Equal(t, "c1d2-estimate", got.Decisions[0].RequestID)
+	for _, bad := range []string{"0", "-1", "x", "99999999999999999999"} {
+		w := get(s, "/debug/decisions?n="+bad)
+		require.Equal(t, 400, w.Code)
+		require.Contains(t, w.Body.String(), "expected a number from 1")
+	}
+}
+
+func TestAnEmptyStateIsEmptyListsAndNoNulls(t *testing.T) {
+	s := newServer(t, func(c *Config) { c.State, c.Journal = func() State { return State{} }, nil })
+	require.NotContains(t, get(s, "/debug/state").Body.String(), "null")
+	require.JSONEq(t, `{"decisions":[]}`, get(s, "/debug/decisions").Body.String())
+	page := get(s, "/").Body.String()
+	for _, want := range []string{"not ready", "Not ready: no reason given.", "The view has no workers.", "No request has come yet."} {
+		require.Contains(t, page, want)
+	}
+}
+
+func TestThePageSaysWhatIsWrong(t *testing.T) {
+	w := get(newServer(t, nil), "/")
+	require.Equal(t, 200, w.Code)
+	golden(t, "page.html", w.Body.String())
+	page := w.Body.String()
+	last := 0
+	for _, want := range []string{ // in this order: the worst first
+		"<title>STALE · Baton</title>",
+		`<strong>STALE</strong>`,
+		"Model &lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt; in lab cannot be served: no prefill worker.",
+		"Worker 8 (prefill, 10.0.0.8:8000) is set aside for 4 min 11 s (connection refused).",
+		"The view is stale: last confirmed 3 min 10 s ago (the file cannot be read). Requests go on from the view at revision 418.",
+		"KV events of 18446744073709551615/1 are degraded (gap 4..6, no replay): its overlap may be wrong.",
+		"2 of the latest 4 decisions did not end well: refused: no_worker, retried: prefill connection lost.",
+		`<tr class="w-aside">`, `<tr class="w-recovering">`, `<tr class="w-healthy">`,
+		"byte estimate (tokenize timed out)",
+		"refused: no_worker",
+		"lowest cost 12.0; next best 8/0 at 15.2; it holds 12 of the prompt&#39;s 40 blocks",
+		"out: recovering",
+	} {
+		i := strings.Index(page[last:], want)
+		require.GreaterOrEqual(t, i, 0, "%q is missing, or comes too early", want)
+		last += i
+	}
+}
+
+func TestAQuietNightSaysSo(t *testing.T) {
+	s := newServer(t, func(c *Config) {
+		c.Journal = nil
+		c.State = func() State {
+			st := nightState()
+			st.View.Stale, st.Keys, st.Workers = false, nil, st.Workers[:1]
+			return st
+		}
+	})
+	page := get(s, "/").Body.String()
+	require.Contains(t, page, "<title>Baton</title>")
+	require.Contains(t, page, "Nothing is wrong.")
+}
+
+func TestNothingFromOutsideReachesThePageUnescaped(t *testing.T) {
+	page := get(newServer(t, nil), "/").Body.String()
+	for _, bad := range []string{"<img", "<script>", "<b>x", "<loopback>"} {
+		require.NotContains(t, page, bad)
+	}
+}
+
+func TestManyWorkersAreCutWithTroubleKept(t *testing.T) {
+	s := newServer(t, func(c *Config) {
+		c.State = func() State {
+			st := nightState()
+			st.Workers = nil
+			for i := range maxWorkerRows + 20 {
+				st.Workers = append(st.Workers, WorkerRow{ID: worker.ID(i + 1), Role: worker.Decode, Health: Healthy, Ranks: []RankRow{{}}})
+			}
+			for i := range 12 {
+				st.Workers[maxWorkerRows+i].Health = Aside
+			}
+			return st
+		}
+	})
+	page := get(s, "/").Body.String()
+	require.Equal(t, 12, strings.Count(page, `<tr class="w-aside">`))
+	require.Equal(t, maxWorkerRows-12, strings.Count(page, `<tr class="w-healthy">`))
+	require.Contains(t, page, "20 of 220 workers are not shown")
+	require.Contains(t, page, "And 4 more like these: see the table.")
+}
+
+func TestReadiness(t *testing.T) {
+	s := newServer(t, nil)
+	w := get(s, "/readyz")
+	require.Equal(t, 200, w.Code)
+	require.Equal(t, "ready\n", w.Body.String())
+	s = newServer(t, func(c *Config) { c.Ready = func() (bool, string) { return false, "no worker view yet" } })
+	w = get(s, "/readyz")
+	require.Equal(t, 503, w.Code)
+	require.Equal(t, "not ready: no worker view yet\n", w.Body.String())
+	require.Equal(t, "alive\n", get(s, "/healthz").Body.String())
+}
+
+func TestWhatIsNotConfiguredIsNotThere(t *testing.T) {
+	s := newServer(t, nil)
+	for _, p := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/heap", "/assets/", "/assets/page.html", "/assets/../server.go", "/x"} {
+		require.Contains(t, []int{404, 307}, get(s, p).Code, p)
+	}
+	require.Equal(t, 404, ask(s, "POST", "/debug/explain", strings.NewReader("{}")).Code)
+	require.Equal(t, 405, ask(s, "POST", "/debug/state", nil).Code)
+
+	s = newServer(t, func(c *Config) {
+		c.Pprof = true
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { text(w, 200, "m 1\n") })
+	})
+	require.Equal(t, 200, get(s, "/debug/pprof/").Code)
+	require.Equal(t, "m 1\n", get(s, "/metrics").Body.String())
+	require.Equal(t, "text/css; charset=utf-8", get(s, "/assets/page.css").Header().Get("Content-Type"))
+	require.Equal(t, 200, get(s, "/assets/page.js").Code)
+}
+
+func TestExplain(t *testing.T) {
+	j := nightJournal(t)
+	s := newServer(t, func(c *Config) {
+		c.MaxExplainBytes = 64
+		c.Explain = func(_ context.Context, path string, body []byte) (any, error) {
+			switch string(body) {
+			case "record":
+				return &j.Recent(nil, 1)[0], nil
+			case "bad":
+				return nil, errors.New("body: expected JSON")
+			case "panic":
+				panic("boom")
+			case "nan":
+				return map[string]float64{"x": math.NaN()}, nil
+			}
+			return map[string]string{"path": path, "body": string(body)}, nil
+		}
+	})
+	post := func(target, body string) *httptest.ResponseRecorder {
+		return ask(s, "POST", target, strings.NewReader(body))
+	}
+	require.JSONEq(t, `{"path":"/v1/chat/completions","body":"a"}`, post("/debug/explain", "a").Body.String())
+	require.JSONEq(t, `{"path":"/v1/completions","body":""}`, post("/debug/explain?path=/v1/completions", "").Body.String())
+	require.Contains(t, post("/debug/explain", "record").Body.String(), `"why": "lowest cost 12.0; next best 8/0 at 15.2`)
+	w := post("/debug/explain", "bad")
+	require.Equal(t, 400, w.Code)
+	require.JSONEq(t, `{"error":{"message":"body: expected JSON"}}`, w.Body.String())
+	require.Equal(t, 413, post("/debug/explain", strings.Repeat("x", 65)).Code)
+	require.Equal(t, 500, post("/debug/explain", "nan").Code)
+	w = post("/debug/explain", "panic")
+	require.Equal(t, 500, w.Code)
+	require.NotContains(t, w.Body.String(), "boom")
+	require.Equal(t, 405, get(s, "/debug/explain").Code)
+}
+
+func TestAnotherSitesPageMayNotAsk(t *testing.T) {
+	s := newServer(t, func(c *Config) {
+		c.Explain = func(context.Context, string, []byte) (any, error) { t.Error("asked"); return nil, nil }
+	})
+	w := ask(s, "POST", "/debug/explain", nil, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+	require.Equal(t, 403, w.Code)
+}
+
+func TestOnlyKnownHostsAreAnswered(t *testing.T) {
+	s := newServer(t, func(c *Config) { c.AllowedHosts = []string{"Baton.example."} })
+	for host, want := range map[string]int{
+		"127.0.0.1:9902": 200, "127.0.0.1": 200, "[::1]:80": 200, "[::1]": 200, "LocalHost:1": 200, "localhost.": 200,
+		"a.localhost": 200, "baton.example:9902": 200,
+		"evil.example": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example:9902": 403, "10.0.0.1:9902": 403, "": 403,
+	} {
+		w := ask(s, "GET", "/debug/state", nil, func(r *http.Request) { r.Host = host })
+		require.Equal(t, want, w.Code, host)
+		require.NotEmpty(t, w.Header().Get("Content-Security-Policy"))
+	}
+	wide := newHostRule(nil, &net.TCPAddr{IP: net.IPv4zero, Port: 1})
+	require.True(t, wide.allows("10.0.0.1:9902"))
+	require.False(t, wide.allows("evil.example:9902"))
+}
+
+func TestConfigNamesItsFaults(t *testing.T) {
+	_, err := New(Config{Address: "nowhere", AllowedHosts: []string{"a:1"}, MaxExplainBytes: -1})
+	require.ErrorContains(t, err, `admin address "nowhere": expected ip:port`)
+	require.ErrorContains(t, err, `admin allowed host "a:1": expected a name without port`)
+	require.ErrorContains(t, err, "admin: state function is missing")
+	require.ErrorContains(t, err, "admin explain limit -1: expected 0 or more bytes")
+
+	s := newServer(t, nil)
+	_, err = New(Config{Address: s.Addr().String(), State: nightState})
+	require.ErrorContains(t, err, "admin: listen on")
+}
+
+func TestRunServesUntilItsContextEnds(t *testing.T) {
+	var b bytes.Buffer
+	s := newServer(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&b, nil)) })
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	c := http.Client{Transport: &http.Transport{}}
+	resp, err := c.Get("http://" + s.Addr().String() + "/healthz")
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, 200, resp.StatusCode)
+	cancel()
+	require.NoError(t, <-done)
+	c.CloseIdleConnections()
+	_, err = c.Get("http://" + s.Addr().String() + "/healthz")
+	require.Error(t, err)
+	require.Empty(t, b.String())
+}
+
+func TestRunReturnsTheErrorThatStoppedIt(t *testing.T) {
+	s := newServer(t, nil)
+	require.NoError(t, s.Close())
+	require.ErrorContains(t, s.Run(context.Background()), "admin: serve")
+}
+
+func TestDurationsReadAsPeopleSayThem(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-1: "0 s", 0: "0 µs", 84 * time.Microsecond: "84 µs", 1200 * time.Microsecond: "1.2 ms", 181 * time.Millisecond: "181 ms",
+		4200 * time.Millisecond: "4.20 s", 59900 * time.Millisecond: "59 s", 251 * time.Second: "4 min 11 s",
+		26*time.Hour + 3*time.Minute: "26 h 03 min", 75 * time.Hour: "3 d 3 h",
+	} {
+		require.Equal(t, want, duration(d))
+	}
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567"} {
+		require.Equal(t, want, grouped(n))
+	}
+}

@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/journal"
+)
+
+// Defaults of [Config].
+const (
+	DefaultAddress         = "127.0.0.1:9902"
+	DefaultMaxExplainBytes = 8 << 20
+)
+
+// Config configures a [Server].
+type Config struct {
+	// Address to listen on, "ip:port" or "localhost:port"; "" means
+	// DefaultAddress, port 0 means any. Anyone who can reach it can read
+	// everything but prompts.
+	Address string
+
+	// AllowedHosts are the names, without port, that a Host header may carry
+	// besides loopback ones: the name a person types to reach the page.
+	AllowedHosts []string
+
+	// State tells the present state. Required; safe for concurrent use.
+	State func() State
+
+	// Ready is asked by /readyz instead of State, where State is dear to build.
+	// It returns the reason when not ready. Optional; safe for concurrent use.
+	Ready func() (ready bool, reason string)
+
+	// Journal holds the decisions; nil shows none.
+	Journal *journal.Journal
+
+	// Metrics serves /metrics; nil answers 404.
+	Metrics http.Handler
+
+	// Explain decides a request without routing it: nothing is booked and no
+	// cursor moves. What it returns is shown as JSON; a *journal.Record in the
+	// form of /debug/decisions. nil answers 404. Safe for concurrent use.
+	Explain func(ctx context.Context, path string, body []byte) (any, error)
+
+	// MaxExplainBytes bounds the body given to Explain; 0 means 8 MiB.
+	MaxExplainBytes int64
+
+	// Pprof serves /debug/pprof/. A profile costs CPU while it is taken.
+	Pprof bool
+
+	// Logger hears of panics and of broken connections; nil means nobody.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.Address == "" {
+		c.Address = DefaultAddress
+	}
+	if c.MaxExplainBytes == 0 {
+		c.MaxExplainBytes = DefaultMaxExplainBytes
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate returns every fault, joined, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	if _, _, err := net.SplitHostPort(c.Address); err != nil {
+		errs = append(errs, fmt.Errorf("admin address %q: expected ip:port", c.Address))
+	}
+	for _, h := range c.AllowedHosts {
+		if h == "" || strings.ContainsAny(h, ":/ ") {
+			errs = append(errs, fmt.Errorf("admin allowed host %q: expected a name without port", h))
+		}
+	}
+	if c.State == nil {
+		errs = append(errs, errors.New("admin: state function is missing"))
+	}
+	if c.MaxExplainBytes < 0 {
+		errs = append(errs, fmt.Errorf("admin explain limit %d: expected 0 or more bytes", c.MaxExplainBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// hostRule says which Host headers are answered.
+type hostRule struct {
+	names      map[string]bool
+	anyLiteral bool // the listener is not on loopback
+}
+
+func newHostRule(names []string, listen net.Addr) hostRule {
+	r := hostRule{names: make(map[string]bool, len(names))}
+	for _, n := range names {
+		r.names[strings.ToLower(strings.TrimSuffix(n, "."))] = true
+	}
+	a, err := netip.ParseAddrPort(listen.String())
+	r.anyLiteral = err == nil && !a.Addr().IsLoopback()
+	return r
+}
+
+func (r hostRule) allows(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+	if a, err := netip.ParseAddr(host); err == nil {
+		return r.anyLiteral || a.IsLoopback()
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || r.names[host]
+}

@@ -1,0 +1,34 @@
+// Package admin is the HTTP side for people and probes: metrics, health, JSON
+// state, the latest decisions, and a status page to read at 3 a.m.
+//
+//	/                   status page
+//	/healthz            200 while the process answers
+//	/readyz             200 once ready, else 503 with the reason
+//	/metrics            Prometheus
+//	/debug/state        JSON state
+//	/debug/decisions    JSON decisions, newest first; ?n= bounds them
+//	/debug/explain      POST a request body; ?path= names its path
+//	/debug/pprof/       only if enabled
+//
+// # Contract
+//
+// [New] opens the listener, [Server.Run] serves until its context ends and
+// returns only when every goroutine of it has finished. All that is shown comes
+// through [Config]: one function for the state, one journal, one handler for
+// metrics. The package imports nothing of the hot path and is never on it.
+//
+// # Who may ask
+//
+// There is no login, so the default address is loopback. A browser on the same
+// machine is the way in from outside that remains, and two rules close it. The
+// Host header must be a loopback name or address or a configured name; where
+// the listener itself is not on loopback, any literal address will do, since
+// DNS rebinding needs a name. And a request that changes or computes anything
+// is refused when a browser marks it as coming from another site.
+//
+// # What it does not do
+//
+// It changes no state of Baton: even explain only asks. It shows no prompt: the
+// types it is given have no place for one. Config text is shown as it is given;
+// keeping secrets out of it is the caller's part.
+package admin

@@ -1,0 +1,83 @@
+package admin
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// duration prints d as people say it: two or three digits and a unit.
+func duration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0 s"
+	case d < time.Millisecond:
+		return strconv.FormatInt(d.Microseconds(), 10) + " µs"
+	case d < 100*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+	case d < time.Second:
+		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.0f s", math.Floor(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %02d s", d/time.Minute, d/time.Second%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %02d min", d/time.Hour, d/time.Minute%60)
+	default:
+		return fmt.Sprintf("%d d %d h", d/(24*time.Hour), d/time.Hour%24)
+	}
+}
+
+// after prints a timing, or a dash for what has not happened.
+func after(d time.Duration) string {
+	if d == 0 {
+		return "–"
+	}
+	return duration(d)
+}
+
+// grouped prints n with a thin mark between thousands.
+func grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	sign := ""
+	if n < 0 {
+		sign, s = "-", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
+}
+
+func bytesText(n int64) string {
+	switch {
+	case n < 1<<10:
+		return strconv.FormatInt(n, 10) + " B"
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	default:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+}
+
+func costText(f float64) string {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f", f)
+}
+
+func keyName(k worker.Key) string {
+	if k.Namespace == "" {
+		return k.Model
+	}
+	return k.Model + " in " + k.Namespace
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+func full(t time.Time) string  { return t.UTC().Format(time.RFC3339Nano) }

@@ -1,0 +1,343 @@
+package admin
+
+import (
+	"cmp"
+	"embed"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// maxWorkerRows bounds the workers table; workers in trouble come first.
+const maxWorkerRows = 200
+
+// pageView is what the template prints: text that is ready to be shown, but not
+// escaped, which the template does.
+type pageView struct {
+	Version, Uptime, Now, NowFull string
+	Ready                         bool
+	NotReady                      string
+	View                          View
+	ViewAge                       string
+	Troubles                      []trouble
+	Keys                          []keyView
+	Workers                       []workerView
+	WorkersAll, WorkersLeft       int
+	Counts                        []countView
+	Decisions                     []decisionView
+	JournalSize                   int
+	Transitions                   []transitionView
+	Failures                      []failureView
+	Config                        string
+}
+
+type keyView struct {
+	KeyRow
+	Name string
+}
+
+type countView struct {
+	Text string
+	Bad  bool
+}
+
+type workerView struct {
+	ID, Role, Endpoint, Models string
+	Health                     Health
+	Why                        string
+	SinceFull                  string
+	Ranks                      []rankView
+	Total                      rankView
+}
+
+type rankView struct {
+	Name, Requests, PrefillTokens, DecodeBlocks, IndexBlocks, Capacity string
+	Stream                                                             streamView
+}
+
+type streamView struct {
+	Class, Text, Detail string
+}
+
+type decisionView struct {
+	ID                     uint64
+	Clock, Full            string
+	RequestID              string
+	Attempt                int
+	Model, ISL, Tokens     string
+	Path, Body             string
+	Prefill, Decode        string
+	Overlap                string
+	Outcome, Class, Status string
+	Leg                    string
+	FirstByte, Whole       string
+	Times                  []timeView
+	Choices                []choiceView
+}
+
+type timeView struct{ Name, Text string }
+
+type choiceView struct {
+	Role, Picked, Endpoint, Mode, Reason, Why string
+	Rows                                      []choiceRow
+	Left                                      int
+}
+
+type choiceRow struct {
+	Rank                                       string
+	Picked, Out                                bool
+	Overlap, PrefillTokens, Blocks, Requests   string
+	PrefillCost, DecodeCost, Cost, NoteOrState string
+}
+
+type transitionView struct{ Clock, Full, What, From, To, Why string }
+
+type failureView struct{ Code, Status, Count, Last string }
+
+func parsePage() (*template.Template, error) {
+	return template.ParseFS(assets, "assets/page.html")
+}
+
+// assetHandler serves the style sheet and the script, and nothing else.
+func assetHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		types := map[string]string{
+			"/assets/page.css": "text/css; charset=utf-8",
+			"/assets/page.js":  "text/javascript; charset=utf-8",
+		}
+		ct := types[r.URL.Path]
+		b, err := fs.ReadFile(assets, strings.TrimPrefix(r.URL.Path, "/"))
+		if ct == "" || err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", ct)
+		_, _ = w.Write(b)
+	})
+}
+
+func newPageView(s *State, recs []journal.Record, size int) *pageView {
+	p := &pageView{
+		Version: s.Version, Uptime: duration(s.Now.Sub(s.StartedAt)),
+		Now: s.Now.UTC().Format("15:04:05"), NowFull: full(s.Now),
+		Ready: s.Ready, NotReady: cmp.Or(s.NotReadyReason, "no reason given"),
+		View: s.View, ViewAge: duration(s.View.Age),
+		Troubles:   troubles(s, recs),
+		WorkersAll: len(s.Workers), JournalSize: size, Config: s.Config,
+	}
+	for _, k := range s.Keys {
+		p.Keys = append(p.Keys, keyView{k, keyName(k.Key)})
+	}
+	ws := slices.Clone(s.Workers)
+	slices.SortStableFunc(ws, func(a, b WorkerRow) int {
+		return cmp.Or(cmp.Compare(severity(&a), severity(&b)), cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID))
+	})
+	p.Counts = counts(ws)
+	if len(ws) > maxWorkerRows {
+		p.WorkersLeft = len(ws) - maxWorkerRows
+		ws = ws[:maxWorkerRows]
+	}
+	for i := range ws {
+		p.Workers = append(p.Workers, newWorkerView(&ws[i], s.Now))
+	}
+	for i := range recs {
+		p.Decisions = append(p.Decisions, newDecisionView(&recs[i]))
+	}
+	for _, t := range s.Transitions {
+		p.Transitions = append(p.Transitions, transitionView{clock(t.At), full(t.At), t.What, t.From, t.To, t.Why})
+	}
+	for _, f := range s.Failures {
+		v := failureView{f.Code, strconv.Itoa(f.Status), strconv.FormatUint(f.Count, 10), "–"}
+		if !f.Last.IsZero() {
+			v.Last = duration(s.Now.Sub(f.Last)) + " ago"
+		}
+		p.Failures = append(p.Failures, v)
+	}
+	return p
+}
+
+// severity orders workers: those in trouble first.
+func severity(w *WorkerRow) int {
+	switch w.Health {
+	case Aside:
+		return 0
+	case Recovering:
+		return 1
+	case Draining:
+		return 3
+	case Healthy:
+	}
+	if w.degraded() != nil {
+		return 2
+	}
+	return 4
+}
+
+// counts says how many workers of each role are in each state.
+func counts(ws []WorkerRow) []countView {
+	n := map[worker.Role]map[Health]int{}
+	for i := range ws {
+		if n[ws[i].Role] == nil {
+			n[ws[i].Role] = map[Health]int{}
+		}
+		n[ws[i].Role][ws[i].Health]++
+	}
+	var out []countView
+	for _, r := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
+		for _, h := range []Health{Healthy, Aside, Recovering, Draining} {
+			if c := n[r][h]; c > 0 {
+				out = append(out, countView{fmt.Sprintf("%d %s %s", c, r, h), h == Aside})
+			}
+		}
+	}
+	return out
+}
+
+func newWorkerView(w *WorkerRow, now time.Time) workerView {
+	v := workerView{
+		ID: w.ID.String(), Role: w.Role.String(), Endpoint: w.Endpoint, Models: strings.Join(w.Models, ", "),
+		Health: w.Health, Why: w.Reason,
+	}
+	if w.Namespace != "" {
+		v.Models += " in " + w.Namespace
+	}
+	if !w.Since.IsZero() {
+		v.SinceFull = full(w.Since)
+		v.Why = strings.TrimPrefix(v.Why+", for "+duration(now.Sub(w.Since)), ", ")
+	}
+	total := w.totals()
+	v.Total = newRankView("", &total)
+	if len(w.Ranks) == 1 {
+		v.Total.Stream = newStreamView(&w.Ranks[0].Events)
+		return v
+	}
+	for i := range w.Ranks {
+		r := &w.Ranks[i]
+		v.Ranks = append(v.Ranks, newRankView(fmt.Sprintf("%d/%d", w.ID, r.DPRank), r))
+	}
+	return v
+}
+
+func newRankView(name string, r *RankRow) rankView {
+	v := rankView{
+		Name: name, Requests: strconv.Itoa(r.Requests), PrefillTokens: grouped(r.PrefillTokens),
+		DecodeBlocks: grouped(r.DecodeBlocks), IndexBlocks: grouped(r.IndexBlocks),
+		Stream: newStreamView(&r.Events),
+	}
+	if r.CapacityBlocks > 0 {
+		v.Capacity = "of " + grouped(r.CapacityBlocks)
+	}
+	return v
+}
+
+func newStreamView(e *EventStream) streamView {
+	v := streamView{Text: string(e.State), Detail: e.Reason}
+	switch e.State {
+	case NoStream:
+		return streamView{Class: "quiet", Text: "none"}
+	case Connected:
+		v.Class = "good"
+	case Connecting:
+		v.Class = "warn"
+	case Lost:
+		v.Class = "bad"
+	}
+	if e.Degraded {
+		v.Class, v.Text = "warn", v.Text+", degraded"
+	}
+	if e.Any {
+		v.Text += ", at " + strconv.FormatUint(e.LastSequence, 10)
+	}
+	return v
+}
+
+func newDecisionView(r *journal.Record) decisionView {
+	v := decisionView{
+		ID: r.Seq, Clock: clock(r.Time), Full: full(r.Time), RequestID: r.RequestID, Attempt: r.Attempt,
+		Model: keyName(worker.Key{Model: r.Model, Namespace: r.Namespace}), ISL: grouped(int64(r.ISLTokens)),
+		Tokens: r.TokenText(), Path: r.Path, Body: bytesText(r.BodyBytes),
+		Prefill: "–", Decode: "–", Overlap: "–",
+		Outcome: r.Text(), Class: outcomeClass(r.Outcome), Leg: r.LegText(),
+		FirstByte: after(r.Timings.ResponseHeaders), Whole: after(r.Timings.End),
+		Times: []timeView{
+			{"decided in", after(r.DecisionIn)},
+			{"prefill started", after(r.Timings.PrefillStarted)},
+			{"prefill well", after(r.Timings.PrefillWell)},
+			{"prefill ended", after(r.Timings.PrefillEnded)},
+			{"response headers", after(r.Timings.ResponseHeaders)},
+			{"end", after(r.Timings.End)},
+		},
+	}
+	if r.Status != 0 {
+		v.Status = strconv.Itoa(r.Status)
+	}
+	if r.Prefill.Made() {
+		v.Prefill = r.Prefill.Rank.String()
+	}
+	if r.Decode.Made() {
+		v.Decode = r.Decode.Rank.String()
+	}
+	if r.PromptBlocks > 0 && r.Prefill.Made() {
+		v.Overlap = fmt.Sprintf("%d of %d", r.Prefill.OverlapBlocks, r.PromptBlocks)
+	}
+	v.addChoice("prefill", &r.Prefill, r.PromptBlocks)
+	// C15: overlap plays no part in the decode pick of a disaggregated request.
+	blocks := 0
+	if !r.Prefill.Made() {
+		blocks = r.PromptBlocks
+	}
+	v.addChoice("decode", &r.Decode, blocks)
+	return v
+}
+
+func outcomeClass(o journal.Outcome) string {
+	switch o {
+	case journal.OK:
+		return "good"
+	case journal.Retried, journal.ClientLeft:
+		return "warn"
+	case journal.Refused, journal.Failed:
+		return "bad"
+	case journal.Routed, journal.Explained:
+	}
+	return "quiet"
+}
+
+func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks int) {
+	if !c.Made() && len(c.Rows()) == 0 {
+		return
+	}
+	cv := choiceView{
+		Role: role, Picked: "nobody", Endpoint: c.Endpoint, Mode: c.Mode, Reason: c.Reason,
+		Why: c.Why(promptBlocks), Left: c.Left(),
+	}
+	if c.Made() {
+		cv.Picked = c.Rank.String()
+	}
+	for _, r := range c.Rows() {
+		row := choiceRow{
+			Rank: r.Rank.String(), Picked: c.Made() && r.Rank == c.Rank, Out: r.Out,
+			Overlap: grouped(int64(r.OverlapBlocks)), PrefillTokens: grouped(int64(r.ActivePrefillTokens)),
+			Blocks: grouped(int64(r.ActiveDecodeBlocks)), Requests: strconv.Itoa(r.ActiveRequests),
+			PrefillCost: costText(r.PrefillCost), DecodeCost: costText(r.DecodeCost), Cost: costText(r.Cost),
+			NoteOrState: r.Note,
+		}
+		if r.Out {
+			row.Cost = "–"
+			row.NoteOrState = "out: " + cmp.Or(r.Note, "not eligible")
+		}
+		cv.Rows = append(cv.Rows, row)
+	}
+	v.Choices = append(v.Choices, cv)
+}

@@ -1,0 +1,273 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/journal"
+)
+
+const (
+	defaultDecisions = 50
+	explainTimeout   = 10 * time.Second
+	shutdownGrace    = 2 * time.Second
+)
+
+// Server serves the admin address.
+type Server struct {
+	// Set at construction, read-only.
+	cfg   Config
+	lis   net.Listener
+	hosts hostRule
+	page  *template.Template
+	http  *http.Server
+}
+
+// New checks cfg and opens the listener. The caller must call Run, which closes
+// it, or Close.
+func New(cfg Config) (*Server, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	page, err := parsePage()
+	if err != nil {
+		return nil, fmt.Errorf("admin: parse the page: %w", err)
+	}
+	lis, err := net.Listen("tcp", cfg.Address)
+	if err != nil {
+		return nil, fmt.Errorf("admin: listen on %q: %w", cfg.Address, err)
+	}
+	s := &Server{cfg: cfg, lis: lis, page: page, hosts: newHostRule(cfg.AllowedHosts, lis.Addr())}
+	s.http = &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      90 * time.Second, // a CPU profile takes 30 s by default
+		IdleTimeout:       60 * time.Second,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Addr returns the address listened on.
+func (s *Server) Addr() net.Addr { return s.lis.Addr() }
+
+// Close closes the listener of a server that is not going to run.
+func (s *Server) Close() error { return s.lis.Close() }
+
+// Run serves until ctx ends, then gives requests in progress a short while and
+// ends what is left. It returns when nothing of it runs any more: nil after
+// ctx has ended, else the error that stopped it.
+func (s *Server) Run(ctx context.Context) error {
+	served := make(chan error, 1)
+	go func() { served <- s.http.Serve(s.lis) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("admin: serve: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	err := s.http.Shutdown(grace)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
+	<-served
+	return err
+}
+
+// handler builds the mux behind the guards.
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.servePage)
+	mux.Handle("GET /assets/", assetHandler())
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "alive\n") })
+	mux.HandleFunc("GET /readyz", s.serveReady)
+	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, _ *http.Request) {
+		st := s.state()
+		s.json(w, http.StatusOK, stateJSON(&st))
+	})
+	mux.HandleFunc("GET /debug/decisions", s.serveDecisions)
+	if s.cfg.Metrics != nil {
+		mux.Handle("GET /metrics", s.cfg.Metrics)
+	}
+	if s.cfg.Explain != nil {
+		mux.HandleFunc("POST /debug/explain", s.serveExplain)
+	}
+	if s.cfg.Pprof {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	return s.guard(http.NewCrossOriginProtection().Handler(mux))
+}
+
+// guard refuses foreign hosts, sets the headers that hold for every answer, and
+// turns a panic into a 500 of that request alone.
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if v == http.ErrAbortHandler {
+				panic(v)
+			}
+			s.cfg.Logger.Error("admin handler panicked", slog.String("path", r.URL.Path), slog.Any("panic", v))
+			text(w, http.StatusInternalServerError, "internal error; see the log\n")
+		}()
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; "+
+			"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		if !s.hosts.allows(r.Host) {
+			text(w, http.StatusForbidden, fmt.Sprintf(
+				"host %q is not allowed here: use a loopback address, or add the name to the allowed hosts\n", r.Host))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) state() State {
+	st := s.cfg.State()
+	if st.Now.IsZero() {
+		st.Now = time.Now()
+	}
+	return st
+}
+
+func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
+	var ready bool
+	var reason string
+	if s.cfg.Ready != nil {
+		ready, reason = s.cfg.Ready()
+	} else {
+		st := s.cfg.State()
+		ready, reason = st.Ready, st.NotReadyReason
+	}
+	if ready {
+		text(w, http.StatusOK, "ready\n")
+		return
+	}
+	if reason == "" {
+		reason = "no reason given"
+	}
+	text(w, http.StatusServiceUnavailable, "not ready: "+reason+"\n")
+}
+
+// decisions reads ?n=, with a default where it is missing.
+func (s *Server) decisions(r *http.Request, n int) ([]journal.Record, error) {
+	if q := r.URL.Query().Get("n"); q != "" {
+		v, err := strconv.Atoi(q)
+		if err != nil || v < 1 {
+			return nil, fmt.Errorf("n %q: expected a number from 1", q)
+		}
+		n = v
+	}
+	return s.cfg.Journal.Recent(nil, n), nil
+}
+
+func (s *Server) serveDecisions(w http.ResponseWriter, r *http.Request) {
+	recs, err := s.decisions(r, defaultDecisions)
+	if err != nil {
+		s.fail(w, http.StatusBadRequest, err)
+		return
+	}
+	out := make([]*DecisionJSON, len(recs))
+	for i := range recs {
+		out[i] = NewDecisionJSON(&recs[i])
+	}
+	s.json(w, http.StatusOK, map[string]any{"decisions": out})
+}
+
+func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.Query().Get("path")
+	if path == "" {
+		path = "/v1/chat/completions"
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxExplainBytes))
+	if err != nil {
+		var big *http.MaxBytesError
+		if errors.As(err, &big) {
+			s.fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("body: expected at most %d bytes", big.Limit))
+			return
+		}
+		s.fail(w, http.StatusBadRequest, errors.New("body: it did not arrive whole"))
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), explainTimeout)
+	defer cancel()
+	v, err := s.cfg.Explain(ctx, path, body)
+	if err != nil {
+		status := http.StatusBadRequest
+		if ctx.Err() != nil {
+			status = http.StatusGatewayTimeout
+		}
+		s.fail(w, status, err)
+		return
+	}
+	if rec, ok := v.(*journal.Record); ok {
+		v = NewDecisionJSON(rec)
+	}
+	s.json(w, http.StatusOK, v)
+}
+
+func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
+	recs, err := s.decisions(r, defaultDecisions)
+	if err != nil {
+		s.fail(w, http.StatusBadRequest, err)
+		return
+	}
+	st := s.state()
+	var b bytes.Buffer
+	if err := s.page.Execute(&b, newPageView(&st, recs, s.cfg.Journal.Size())); err != nil {
+		s.cfg.Logger.Error("status page could not be built", slog.Any("err", err))
+		text(w, http.StatusInternalServerError, "the page could not be built; see the log\n")
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = b.WriteTo(w)
+}
+
+func (s *Server) fail(w http.ResponseWriter, status int, err error) {
+	s.json(w, status, map[string]any{"error": map[string]string{"message": err.Error()}})
+}
+
+func (s *Server) json(w http.ResponseWriter, status int, v any) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		s.cfg.Logger.Error("admin answer could not be encoded", slog.Any("err", err))
+		text(w, http.StatusInternalServerError, "the answer could not be encoded; see the log\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = b.WriteTo(w)
+}
+
+func text(w http.ResponseWriter, status int, s string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, s)
+}

@@ -1,0 +1,140 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// State is everything that the page and the JSON show besides the decisions.
+// The caller builds a fresh one for each call and does not write to it after.
+type State struct {
+	Version   string
+	StartedAt time.Time
+	Now       time.Time // zero: the server fills in the present
+
+	Ready          bool
+	NotReadyReason string
+
+	View        View
+	Keys        []KeyRow
+	Workers     []WorkerRow
+	Transitions []Transition // newest first
+	Failures    []FailureRow
+	Config      string // effective configuration as text, without secrets
+}
+
+// View describes the present view of the workers.
+type View struct {
+	Revision    uint64
+	Source      string // as "file /etc/baton/workers.yaml"
+	Age         time.Duration
+	Stale       bool
+	StaleReason string
+}
+
+// KeyRow is one model in one namespace: what it has, and whether it can serve.
+type KeyRow struct {
+	Key        worker.Key
+	Activation string // state of the prefill activation
+	CanServe   bool
+	Reason     string // why it cannot serve
+	Prefill    int    // workers that can be picked for the role
+	Decode     int
+	Aggregated int
+}
+
+// Health is the state of a worker as the picker sees it.
+type Health string
+
+// The states.
+const (
+	Healthy    Health = "healthy"
+	Aside      Health = "aside"
+	Recovering Health = "recovering"
+	Draining   Health = "draining"
+)
+
+// WorkerRow is one worker.
+type WorkerRow struct {
+	ID        worker.ID
+	Role      worker.Role
+	Engine    worker.Engine
+	Endpoint  string
+	Models    []string
+	Namespace string
+	Health    Health
+	Reason    string    // why it is not healthy
+	Since     time.Time // of Health; zero: from the start
+	Ranks     []RankRow // at least one
+}
+
+// RankRow is one data-parallel rank of a worker.
+type RankRow struct {
+	DPRank         worker.DPRank
+	Requests       int   // legs booked on it
+	PrefillTokens  int64 // prompt tokens booked and not yet prefilled
+	DecodeBlocks   int64 // KV blocks booked for running answers
+	IndexBlocks    int64 // blocks that the index knows on it
+	CapacityBlocks int64 // 0: unknown
+	Events         EventStream
+}
+
+// StreamState says how a KV event stream stands.
+type StreamState string
+
+// The states of a stream. The zero value means that the worker publishes none.
+const (
+	NoStream   StreamState = ""
+	Connecting StreamState = "connecting"
+	Connected  StreamState = "connected"
+	Lost       StreamState = "lost"
+)
+
+// EventStream is the KV event stream of one rank.
+type EventStream struct {
+	State        StreamState
+	LastSequence uint64
+	Any          bool      // whether LastSequence and LastAt mean anything
+	LastAt       time.Time // when the last batch came
+	Degraded     bool      // the index may differ from the worker's cache
+	Reason       string    // why it is degraded or lost
+}
+
+// Transition is one change of a state that a person would want to know of.
+type Transition struct {
+	At            time.Time
+	What          string // as "worker 7" or "model m"
+	From, To, Why string
+}
+
+// FailureRow counts one row of the failure table.
+type FailureRow struct {
+	Code   string
+	Status int
+	Count  uint64
+	Last   time.Time
+}
+
+// totals adds up the ranks.
+func (w *WorkerRow) totals() RankRow {
+	var t RankRow
+	for _, r := range w.Ranks {
+		t.Requests += r.Requests
+		t.PrefillTokens += r.PrefillTokens
+		t.DecodeBlocks += r.DecodeBlocks
+		t.IndexBlocks += r.IndexBlocks
+		t.CapacityBlocks += r.CapacityBlocks
+	}
+	return t
+}
+
+// degraded returns the first rank whose stream is lost or degraded, or nil.
+func (w *WorkerRow) degraded() *RankRow {
+	for i := range w.Ranks {
+		if e := &w.Ranks[i].Events; e.Degraded || e.State == Lost {
+			return &w.Ranks[i]
+		}
+	}
+	return nil
+}

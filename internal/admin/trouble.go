@@ -1,0 +1,136 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/journal"
+)
+
+// trouble is one thing that is wrong now, in words.
+type trouble struct {
+	Bad  bool // requests suffer; else they may
+	Text string
+}
+
+// maxNamed is how many workers are named one by one in the list of troubles.
+const maxNamed = 8
+
+// troubles lists what is wrong, worst first.
+func troubles(s *State, recs []journal.Record) []trouble {
+	var ts []trouble
+	add := func(bad bool, format string, a ...any) { ts = append(ts, trouble{bad, fmt.Sprintf(format, a...)}) }
+	if !s.Ready {
+		add(true, "Not ready: %s.", cmp.Or(s.NotReadyReason, "no reason given"))
+	}
+	if len(s.Workers) == 0 {
+		add(true, "The view has no workers.")
+	}
+	for _, k := range s.Keys {
+		if !k.CanServe {
+			add(true, "Model %s cannot be served: %s.", keyName(k.Key), cmp.Or(k.Reason, "no reason given"))
+		}
+	}
+	if s.View.Stale {
+		add(false, "The view is stale: last confirmed %s ago%s. Requests go on from the view at revision %d.",
+			duration(s.View.Age), because(s.View.StaleReason), s.View.Revision)
+	}
+	ts = append(ts, workerTroubles(s)...)
+	if t, ok := recentTrouble(recs); ok {
+		ts = append(ts, t)
+	}
+	slices.SortStableFunc(ts, func(a, b trouble) int {
+		if a.Bad == b.Bad {
+			return 0
+		}
+		if a.Bad {
+			return -1
+		}
+		return 1
+	})
+	return ts
+}
+
+func workerTroubles(s *State) []trouble {
+	var ts []trouble
+	left := 0
+	add := func(bad bool, text string) {
+		if len(ts) >= maxNamed {
+			left++
+			return
+		}
+		ts = append(ts, trouble{bad, text})
+	}
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		since := ""
+		if !w.Since.IsZero() {
+			since = " for " + duration(s.Now.Sub(w.Since))
+		}
+		switch w.Health {
+		case Aside:
+			add(true, fmt.Sprintf("Worker %d (%s, %s) is set aside%s%s.", w.ID, w.Role, w.Endpoint, since, because(w.Reason)))
+		case Recovering:
+			add(false, fmt.Sprintf("Worker %d (%s, %s) is coming back%s%s.", w.ID, w.Role, w.Endpoint, since, because(w.Reason)))
+		case Healthy, Draining:
+		}
+		if r := w.degraded(); r != nil {
+			add(false, fmt.Sprintf("KV events of %d/%d are %s%s: its overlap may be wrong.",
+				w.ID, r.DPRank, streamWord(&r.Events), because(r.Events.Reason)))
+		}
+	}
+	if left > 0 {
+		ts = append(ts, trouble{true, fmt.Sprintf("And %d more like these: see the table.", left)})
+	}
+	return ts
+}
+
+func streamWord(e *EventStream) string {
+	if e.State == Lost {
+		return "lost"
+	}
+	return "degraded"
+}
+
+// recentTrouble sums up the latest decisions that went wrong.
+func recentTrouble(recs []journal.Record) (trouble, bool) {
+	counts := map[string]int{}
+	bad := 0
+	for i := range recs {
+		switch recs[i].Outcome {
+		case journal.Refused, journal.Failed, journal.Retried:
+			bad++
+			counts[recs[i].Text()]++
+		case journal.Routed, journal.OK, journal.ClientLeft, journal.Explained:
+		}
+	}
+	if bad == 0 {
+		return trouble{}, false
+	}
+	kinds := make([]string, 0, len(counts))
+	for k := range counts {
+		kinds = append(kinds, k)
+	}
+	slices.SortFunc(kinds, func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	if len(kinds) > 4 {
+		kinds = append(kinds[:4], "…")
+	}
+	for i, k := range kinds {
+		if n := counts[k]; n > 1 {
+			kinds[i] = fmt.Sprintf("%s ×%d", k, n)
+		}
+	}
+	return trouble{false, fmt.Sprintf("%d of the latest %d decisions did not end well: %s.",
+		bad, len(recs), strings.Join(kinds, ", "))}, true
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
+}
