@@ -1,0 +1,108 @@
+package tokens
+
+import (
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// strikesOut is how many answers that were late or refusals set a tokenizer
+// aside; one that cannot be reached or breaks goes at once.
+const strikesOut = 3
+
+// asides remembers which tokenizers not to ask. Safe for concurrent use.
+type asides struct {
+	base time.Duration    // the first time aside; set at construction
+	now  func() time.Time // set at construction
+
+	mu   sync.Mutex // guards all below
+	next int        // where the next round begins
+	// byEndpoint has an entry for each tokenizer with a fault since its last
+	// good answer.
+	byEndpoint map[worker.Endpoint]*aside
+}
+
+type aside struct {
+	strikes int           // faults in a row
+	until   time.Time     // not asked before
+	last    time.Duration // the last time aside; 0: none yet
+	probing bool          // its time was over, and one caller is asking again
+}
+
+func newAsides(base time.Duration) *asides {
+	return &asides{base: base, now: time.Now, byEndpoint: make(map[worker.Endpoint]*aside)}
+}
+
+// pick returns the next tokenizer in turn that is not set aside. One whose time
+// is over is given to one caller only, for as long as probe: if it still hangs,
+// nobody else waits for it. The caller must tell good, bad or undecided.
+func (a *asides) pick(from []worker.Endpoint, probe time.Duration) (worker.Endpoint, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	for i := range from {
+		ep := from[(a.next+i)%len(from)]
+		st := a.byEndpoint[ep]
+		if st != nil && now.Before(st.until) {
+			continue
+		}
+		if st != nil && st.last > 0 {
+			st.probing, st.until = true, now.Add(probe)
+		}
+		a.next = (a.next + i + 1) % len(from)
+		return ep, true
+	}
+	return worker.Endpoint{}, false
+}
+
+// good clears the tokenizer's record.
+func (a *asides) good(ep worker.Endpoint) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.byEndpoint, ep)
+}
+
+// undecided notes that a request ended without a word on the tokenizer.
+func (a *asides) undecided(ep worker.Endpoint) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if st := a.byEndpoint[ep]; st != nil && st.probing {
+		st.probing, st.until = false, time.Time{}
+	}
+}
+
+// bad notes a fault. atOnce sets the tokenizer aside with the first one.
+func (a *asides) bad(ep worker.Endpoint, atOnce bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	st := a.byEndpoint[ep]
+	if st == nil {
+		a.prune(now)
+		st = new(aside)
+		a.byEndpoint[ep] = st
+	}
+	if now.Before(st.until) && !st.probing {
+		return // sent before the tokenizer was set aside
+	}
+	if st.strikes++; !atOnce && !st.probing && st.strikes < strikesOut {
+		return
+	}
+	st.probing = false
+	st.last = min(max(2*st.last, a.base), maxSetAside)
+	st.until = now.Add(st.last)
+}
+
+// prune forgets tokenizers that nobody asked for since, so that addresses that
+// come and go do not pile up.
+func (a *asides) prune(now time.Time) {
+	if len(a.byEndpoint) < 256 {
+		return
+	}
+	for ep, st := range a.byEndpoint {
+		if now.Sub(st.until) > maxSetAside {
+			delete(a.byEndpoint, ep)
+		}
+	}
+}

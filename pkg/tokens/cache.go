@@ -1,0 +1,116 @@
+package tokens
+
+import (
+	"container/list"
+	"encoding/binary"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+)
+
+// cacheKey names a prompt: everything that its tokens and its hashes depend on.
+// It is no defence against a client that seeks collisions; such a client can
+// mislead the routing of its own requests, and nothing else.
+type cacheKey xxh3.Uint128
+
+// templateFields are the members that go into a chat template beside the
+// messages. The tokenizer is given them, and the key covers them.
+func templateFields() [6]openai.Field {
+	return [...]openai.Field{openai.Tools, openai.ToolChoice, openai.ChatTemplateKwargs,
+		openai.ReasoningEffort, openai.ContinueFinalMessage, openai.AddGenerationPrompt}
+}
+
+// key hashes what q's prompt depends on, each part on its own, and then the
+// hashes. It allocates nothing.
+func (q *Query) key(seed uint64) cacheKey {
+	var buf [10 * 17]byte
+	b := buf[:0]
+	part := func(tag byte, h xxh3.Uint128) {
+		b = append(b, tag)
+		b = binary.LittleEndian.AppendUint64(b, h.Hi)
+		b = binary.LittleEndian.AppendUint64(b, h.Lo)
+	}
+	r := q.Request
+	part(0, xxh3.Uint128{Hi: uint64(q.BlockSize)<<8 | uint64(r.PromptKind), Lo: seed})
+	part(0, xxh3.HashString128(q.Key.Model))
+	part(0, xxh3.HashString128(q.Key.Namespace))
+	part(byte(r.PromptField), xxh3.Hash128(r.Value(r.PromptField).Of(q.Body)))
+	if r.PromptKind == openai.PromptMessages {
+		for _, f := range templateFields() {
+			if r.Has(f) {
+				part(byte(f), xxh3.Hash128(r.Value(f).Of(q.Body)))
+			}
+		}
+	}
+	return cacheKey(xxh3.Hash128(b))
+}
+
+// entry is one tokenized prompt, immutable once it is in the cache.
+type entry struct {
+	key    cacheKey
+	tokens []uint32
+	hashes []kvindex.LocalHash
+	isl    int
+}
+
+// entryOverhead is what an entry costs beside its slices, in bytes.
+const entryOverhead = 200
+
+func (e *entry) bytes() int { return entryOverhead + 4*cap(e.tokens) + 8*cap(e.hashes) }
+
+func (e *entry) prompt(cached bool) Prompt {
+	p := Prompt{Tokens: e.tokens, Hashes: e.hashes, ISLTokens: e.isl, Source: FromEngine,
+		Cached: cached, Reason: ReasonTokenized}
+	if cached {
+		p.Reason = ReasonCached
+	}
+	return p
+}
+
+// cache remembers the prompts used last. Safe for concurrent use.
+type cache struct {
+	maxEntries, maxBytes int // set at construction, read-only
+
+	mu    sync.Mutex // guards all below; nothing is called while it is held
+	byKey map[cacheKey]*list.Element
+	order *list.List // of *entry, the one used last in front
+	bytes int        // Invariant: the sum of bytes() over order
+}
+
+func newCache(maxEntries, maxBytes int) *cache {
+	return &cache{maxEntries: maxEntries, maxBytes: maxBytes,
+		byKey: make(map[cacheKey]*list.Element), order: list.New()}
+}
+
+// get returns the entry with the key, or nil.
+func (c *cache) get(k cacheKey) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	el := c.byKey[k]
+	if el == nil {
+		return nil
+	}
+	c.order.MoveToFront(el)
+	return el.Value.(*entry)
+}
+
+// put adds an entry and drops those used longest ago. One that is larger than
+// the cache is not kept.
+func (c *cache) put(e *entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.bytes() > c.maxBytes || c.byKey[e.key] != nil {
+		return
+	}
+	c.byKey[e.key] = c.order.PushFront(e)
+	c.bytes += e.bytes()
+	for c.order.Len() > c.maxEntries || c.bytes > c.maxBytes {
+		last := c.order.Back()
+		old := c.order.Remove(last).(*entry)
+		delete(c.byKey, old.key)
+		c.bytes -= old.bytes()
+	}
+}

@@ -1,0 +1,123 @@
+package tokens
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Mode says which sources may be used.
+type Mode string
+
+// The modes.
+const (
+	Auto         Mode = "auto"     // all of them
+	EstimateOnly Mode = "estimate" // ids in the request, else the byte estimate
+	Off          Mode = "off"      // no hashes; the length is still guessed
+)
+
+// Config is how a [Resolver] works. The zero value is the documented default.
+type Config struct {
+	// Mode is auto, estimate or off. Default: auto.
+	Mode Mode
+
+	// Wait bounds how long one request waits for a tokenizer. Default: 50 ms.
+	// Raising it makes more prompts exact and slow tokenizers dearer.
+	Wait time.Duration
+
+	// MaxInFlight bounds the tokenize requests under way at once. Default: 32.
+	// More of them load the engines' frontends; a request over the bound waits
+	// for its turn within Wait.
+	MaxInFlight int
+
+	// MaxTokenizeBytes is the longest prompt, as raw JSON, that a tokenizer is
+	// asked about. Default: 1 MiB.
+	MaxTokenizeBytes int
+
+	// SetAside is how long a failed tokenizer is not asked; it doubles with
+	// each failure in a row, up to 30 s. Default: 2 s.
+	SetAside time.Duration
+
+	// CacheEntries and CacheBytes bound the remembered prompts. Defaults: 4096
+	// and 64 MiB. An entry takes 4 bytes a token and 8 a block.
+	CacheEntries int
+	CacheBytes   int
+
+	// EstimateBytesPerToken is how many bytes of text count as one token.
+	// Default: 4.
+	EstimateBytesPerToken int
+
+	// MaxBlocks is the longest chain that is hashed; what follows it is not
+	// looked up. Default: 131072.
+	MaxBlocks int
+
+	// TokenizePath is the path that tokenizers answer. Default: /tokenize.
+	TokenizePath string
+
+	// Transport carries the tokenize requests. Default: one of the resolver's
+	// own, with connections kept alive and no proxy.
+	Transport http.RoundTripper
+
+	// OnTokenize is called after each request to a tokenizer with how long it
+	// took and ReasonTokenized or why it failed. It must not block. May be nil.
+	OnTokenize func(took time.Duration, outcome Reason)
+}
+
+const maxSetAside = 30 * time.Second
+
+func (c Config) withDefaults() Config {
+	c.Mode = or(c.Mode, Auto)
+	c.Wait = or(c.Wait, 50*time.Millisecond)
+	c.MaxInFlight = or(c.MaxInFlight, 32)
+	c.MaxTokenizeBytes = or(c.MaxTokenizeBytes, 1<<20)
+	c.SetAside = or(c.SetAside, 2*time.Second)
+	c.CacheEntries = or(c.CacheEntries, 4096)
+	c.CacheBytes = or(c.CacheBytes, 64<<20)
+	c.EstimateBytesPerToken = or(c.EstimateBytesPerToken, 4)
+	c.MaxBlocks = or(c.MaxBlocks, 131072)
+	c.TokenizePath = or(c.TokenizePath, "/tokenize")
+	if c.Transport == nil {
+		c.Transport = &http.Transport{
+			MaxIdleConns:        4 * c.MaxInFlight,
+			MaxIdleConnsPerHost: c.MaxInFlight,
+			IdleConnTimeout:     30 * time.Second,
+			DisableCompression:  true,
+		}
+	}
+	return c
+}
+
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// Validate returns every fault of c, joined, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	if c.Mode != Auto && c.Mode != EstimateOnly && c.Mode != Off {
+		errs = append(errs, fmt.Errorf("tokens: mode %q: expected auto, estimate or off", string(c.Mode)))
+	}
+	for _, v := range []struct {
+		name  string
+		value int64
+	}{
+		{"wait", int64(c.Wait)}, {"max_in_flight", int64(c.MaxInFlight)},
+		{"max_tokenize_bytes", int64(c.MaxTokenizeBytes)}, {"set_aside", int64(c.SetAside)},
+		{"cache_entries", int64(c.CacheEntries)}, {"cache_bytes", int64(c.CacheBytes)},
+		{"estimate_bytes_per_token", int64(c.EstimateBytesPerToken)}, {"max_blocks", int64(c.MaxBlocks)},
+	} {
+		if v.value < 0 {
+			errs = append(errs, fmt.Errorf("tokens: %s %d: expected no negative value", v.name, v.value))
+		}
+	}
+	if c.TokenizePath[0] != '/' {
+		errs = append(errs, fmt.Errorf("tokens: tokenize_path %q: expected a path from /", c.TokenizePath))
+	}
+	return errors.Join(errs...)
+}

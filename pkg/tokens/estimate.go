@@ -1,0 +1,106 @@
+package tokens
+
+import (
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+)
+
+// mediaTokens is what an image or the like is taken to cost. The true number
+// depends on the model and the picture; this keeps a base64 text from being
+// counted as if it were read.
+const mediaTokens = 256
+
+// estimator hashes a text that comes in pieces as if it were one, and copies
+// only what is left over between pieces.
+type estimator struct {
+	hashes     []kvindex.LocalHash
+	carry      []byte // the run begun, shorter than blockBytes
+	blockBytes int    // 0: count only
+	maxBlocks  int
+	seed       uint64
+	bytes      int // of text
+	tokens     int // of media
+	first      bool
+	onlyFirst  bool // hash the first prompt only
+}
+
+func (e *estimator) reset(blockBytes, maxBlocks int, seed uint64, onlyFirst bool) {
+	*e = estimator{hashes: e.hashes[:0], carry: e.carry[:0], blockBytes: blockBytes,
+		maxBlocks: maxBlocks, seed: seed, first: true, onlyFirst: onlyFirst}
+}
+
+// visit takes one piece of a prompt. Each piece of text is closed by a byte
+// that no JSON string can hold, so that "ab","c" and "a","bc" differ.
+func (e *estimator) visit(kind openai.PieceKind, piece []byte) {
+	hash := e.first || !e.onlyFirst
+	switch kind {
+	case openai.PieceText:
+		e.bytes += len(piece)
+		if hash {
+			e.add(piece)
+			e.close(0)
+		}
+	case openai.PieceMedia:
+		e.tokens += mediaTokens
+		if hash {
+			h := xxh3.Hash128(piece)
+			var b [16]byte
+			binary.LittleEndian.PutUint64(b[:8], h.Hi)
+			binary.LittleEndian.PutUint64(b[8:], h.Lo)
+			e.add(b[:])
+			e.close(1)
+		}
+	case openai.PieceEnd:
+		if hash {
+			e.close(2)
+		}
+		e.first = false
+	}
+}
+
+func (e *estimator) close(mark byte) {
+	b := [1]byte{mark}
+	e.add(b[:])
+}
+
+func (e *estimator) add(p []byte) {
+	if e.blockBytes < 1 || len(e.hashes) >= e.maxBlocks {
+		return
+	}
+	if len(e.carry) > 0 {
+		n := min(e.blockBytes-len(e.carry), len(p))
+		e.carry = append(e.carry, p[:n]...)
+		p = p[n:]
+		if len(e.carry) < e.blockBytes {
+			return
+		}
+		e.hashes = kvindex.AppendByteHashes(e.hashes, e.carry, e.blockBytes, e.seed)
+		e.carry = e.carry[:0]
+	}
+	whole := min(len(p)/e.blockBytes, e.maxBlocks-len(e.hashes)) * e.blockBytes
+	e.hashes = kvindex.AppendByteHashes(e.hashes, p[:whole], e.blockBytes, e.seed)
+	if p = p[whole:]; len(p) < e.blockBytes {
+		e.carry = append(e.carry, p...)
+	}
+}
+
+// Estimate resolves q without asking anybody, from the bytes of the prompt's
+// text; why becomes the Prompt's reason. It is a function of q and the
+// configuration. Safe for concurrent use with a Scratch each.
+func (r *Resolver) Estimate(q Query, s *Scratch, why Reason) Prompt {
+	perToken := r.cfg.EstimateBytesPerToken
+	e := &s.est
+	e.reset(max(q.BlockSize, 0)*perToken, r.cfg.MaxBlocks, q.seed(), q.Request.PromptKind == openai.PromptStrings)
+	openai.VisitPrompt(q.Body, q.Request, e.visit)
+	return Prompt{
+		ISLTokens: q.Request.PromptTokens + e.tokens + (e.bytes+perToken-1)/perToken,
+		Hashes:    e.hashes,
+		Source:    Estimate,
+		Estimated: true,
+		Reason:    why,
+	}
+}

@@ -1,0 +1,130 @@
+package tokens
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Resolver resolves requests. Safe for concurrent use.
+type Resolver struct {
+	// set at construction, read-only
+	cfg    Config
+	cache  *cache
+	asides *asides
+	client *http.Client
+	slots  chan struct{} // one element for each tokenize request under way
+
+	// mu guards all below. Lock order: mu → cache.mu, mu → asides.mu. No I/O and
+	// no caller's function while it is held.
+	mu      sync.Mutex
+	flights map[cacheKey]*flight
+	closed  bool
+	running sync.WaitGroup // flights; added to under mu while not closed
+}
+
+// New returns a resolver, or every fault of the configuration.
+func New(cfg Config) (*Resolver, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return &Resolver{
+		cfg:    cfg,
+		cache:  newCache(cfg.CacheEntries, cfg.CacheBytes),
+		asides: newAsides(cfg.SetAside),
+		client: &http.Client{
+			Transport:     cfg.Transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		slots:   make(chan struct{}, cfg.MaxInFlight),
+		flights: make(map[cacheKey]*flight),
+	}, nil
+}
+
+// Close ends the requests under way, waits for them and gives idle connections
+// back. Engine fails afterwards; Fast and Estimate go on.
+func (r *Resolver) Close() {
+	r.mu.Lock()
+	r.closed = true
+	for _, f := range r.flights {
+		f.cancel()
+	}
+	r.mu.Unlock()
+	r.running.Wait()
+	r.client.CloseIdleConnections()
+}
+
+// Fast resolves q if that needs no waiting. It returns false only where asking
+// a tokenizer may help; then the Prompt is zero.
+func (r *Resolver) Fast(q Query, s *Scratch) (Prompt, bool) {
+	switch k := q.Request.PromptKind; {
+	case r.cfg.Mode == Off:
+		return r.guess(q), true
+	case k == openai.PromptIDs || k == openai.PromptIDLists:
+		return r.fromRequest(q, s), true
+	case k == openai.PromptNone:
+		return Prompt{Reason: ReasonNoText}, true
+	case r.cfg.Mode == EstimateOnly:
+		return r.Estimate(q, s, ReasonMode), true
+	case r.promptBytes(q) > r.cfg.MaxTokenizeBytes:
+		return r.Estimate(q, s, ReasonTooLarge), true
+	}
+	if e := r.cache.get(q.key(q.seed())); e != nil {
+		return e.prompt(true), true
+	}
+	return Prompt{}, false
+}
+
+// Resolve is Fast, else Engine, else Estimate. It waits for at most Wait, and
+// no longer than ctx.
+func (r *Resolver) Resolve(ctx context.Context, q Query, from []worker.Endpoint, s *Scratch) Prompt {
+	if p, ok := r.Fast(q, s); ok {
+		return p
+	}
+	p, err := r.Engine(ctx, q, from)
+	if err != nil {
+		return r.Estimate(q, s, ReasonOf(err))
+	}
+	return p
+}
+
+// promptBytes returns the length of what a tokenizer would be sent.
+func (r *Resolver) promptBytes(q Query) int {
+	s, t := q.Request.Value(q.Request.PromptField), q.Request.Value(openai.Tools)
+	return s.End - s.Start + t.End - t.Start
+}
+
+// guess is for when hashes are not wanted: the length alone, from the length of
+// the raw prompt.
+func (r *Resolver) guess(q Query) Prompt {
+	n := q.Request.PromptTokens
+	if k := q.Request.PromptKind; k != openai.PromptIDs && k != openai.PromptIDLists {
+		n = (r.promptBytes(q) + r.cfg.EstimateBytesPerToken - 1) / r.cfg.EstimateBytesPerToken
+	}
+	return Prompt{ISLTokens: n, Reason: ReasonOff}
+}
+
+// fromRequest reads the ids that the request carries.
+func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
+	var err error
+	s.tokens, err = openai.AppendTokenIDs(s.tokens[:0], q.Body, q.Request.Value(q.Request.PromptField))
+	if err != nil {
+		return Prompt{ISLTokens: q.Request.PromptTokens, Reason: ReasonBadIDs}
+	}
+	s.est.hashes = r.hash(s.est.hashes[:0], s.tokens, q.BlockSize, q.seed())
+	return Prompt{Tokens: s.tokens, Hashes: s.est.hashes, ISLTokens: q.Request.PromptTokens,
+		Source: FromRequest, Reason: ReasonIDs}
+}
+
+// hash appends the hashes of the blocks of tokens, up to MaxBlocks of them.
+func (r *Resolver) hash(dst []kvindex.LocalHash, tokens []uint32, blockSize int, seed uint64) []kvindex.LocalHash {
+	if blockSize > 0 && len(tokens)/blockSize > r.cfg.MaxBlocks {
+		tokens = tokens[:r.cfg.MaxBlocks*blockSize]
+	}
+	return kvindex.AppendLocalHashes(dst, tokens, blockSize, seed)
+}
