@@ -1,0 +1,181 @@
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	maxFileLines = 400
+	maxFuncLines = 60
+)
+
+// excused are files, or folders, that may be longer, each with its reason. Test
+// files need no excuse.
+var excused = map[string]string{
+	"internal/bench/nothing/main.go": "one switch over every message of the protocol, which shows all that the yardstick costs",
+}
+
+// mayReadEnvironment are the places where the environment is part of the
+// interface.
+var mayReadEnvironment = []string{"cmd", "internal/envoytest", "internal/stack", "internal/bench"}
+
+func sleeps(t *tree) []string {
+	var out []string
+	t.files(func(s *source) {
+		if !s.test {
+			return
+		}
+		for _, at := range t.refers(s, "time", "Sleep") {
+			out = append(out, at+": time.Sleep in a test: it is too short on a slow machine and wasted on a fast one; use testing/synctest, or wait for the event")
+		}
+	})
+	return out
+}
+
+func inits(t *tree) []string {
+	var out []string
+	t.files(func(s *source) {
+		for _, d := range s.ast.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				out = append(out, t.at(f)+": func init: what runs before main cannot be configured, ordered or tested")
+			}
+		}
+	})
+	return out
+}
+
+func asserts(t *tree) []string {
+	var out []string
+	t.files(func(s *source) {
+		if slices.Contains(s.imports, "github.com/stretchr/testify/assert") {
+			out = append(out, s.path+": imports testify/assert: a test that goes on after a failed check reports what follows from it; use require")
+		}
+	})
+	return out
+}
+
+func environment(t *tree) []string {
+	var out []string
+	t.files(func(s *source) {
+		if s.test || underAny(s.path, mayReadEnvironment) {
+			return
+		}
+		for _, at := range t.refers(s, "os", "Getenv", "LookupEnv", "Environ", "ExpandEnv") {
+			out = append(out, at+": reads the environment outside cmd: configuration comes through Config, where it is seen and checked")
+		}
+	})
+	return out
+}
+
+// undocumented returns packages without a doc.go that documents them. Where
+// there is one file, the comment may stand over that; a folder of tests alone
+// needs none.
+func undocumented(t *tree) []string {
+	var out []string
+	for _, p := range t.packages() {
+		var code []*source
+		for _, s := range t.pkgs[p] {
+			if !s.test {
+				code = append(code, s)
+			}
+		}
+		documents := func(s *source) bool {
+			place := strings.HasSuffix(s.path, "/doc.go") || s.ast.Name.Name == "main" || len(code) == 1
+			return place && s.ast.Doc != nil
+		}
+		if len(code) > 0 && !slices.ContainsFunc(code, documents) {
+			out = append(out, p+": no package comment in doc.go (or over package main, or the only file): it is where a reader begins")
+		}
+	}
+	return out
+}
+
+func tooLong(t *tree, excused map[string]string) []string {
+	var out []string
+	used := map[string]bool{}
+	note := func(p, text string) {
+		for e := range excused {
+			if under(p, e) {
+				used[e] = true
+				return
+			}
+		}
+		out = append(out, text)
+	}
+	t.files(func(s *source) {
+		if s.test || ast.IsGenerated(s.ast) {
+			return
+		}
+		if s.lines > maxFileLines {
+			note(s.path, fmt.Sprintf("%s: %d lines; at most %d, to be read in one sitting", s.path, s.lines, maxFileLines))
+		}
+		for _, d := range s.ast.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			n := t.fset.Position(f.Body.Rbrace).Line - t.fset.Position(f.Body.Lbrace).Line - 1
+			if n > maxFuncLines {
+				note(s.path, fmt.Sprintf("%s: %s is %d lines; at most %d, to be seen at once", t.at(f), f.Name.Name, n, maxFuncLines))
+			}
+		}
+	})
+	for e := range excused {
+		if !used[e] {
+			out = append(out, fmt.Sprintf("%s: excused for its length and not long: strike the excuse", e))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestNoTestSleeps(t *testing.T)                   { obey(t, sleeps(house(t))) }
+func TestNoPackageHasAnInit(t *testing.T)             { obey(t, inits(house(t))) }
+func TestNoTestUsesAssert(t *testing.T)               { obey(t, asserts(house(t))) }
+func TestOnlyTheEdgesReadTheEnvironment(t *testing.T) { obey(t, environment(house(t))) }
+func TestEveryPackageIsDocumented(t *testing.T)       { obey(t, undocumented(house(t))) }
+func TestFilesAndFunctionsAreShort(t *testing.T)      { obey(t, tooLong(house(t), excused)) }
+func TestEveryExcuseHasAReason(t *testing.T) {
+	for e, why := range excused {
+		require.NotEmpty(t, why, e)
+	}
+}
+
+func TestFileLawsAreSeenToFail(t *testing.T) {
+	long := "package a\n" + "func F() {\n" + strings.Repeat("\n", maxFuncLines+1) + "}\n" + "func G() {\n" + strings.Repeat("\n", maxFuncLines) + "}\n"
+	tr := madeUp(t, map[string]string{
+		"pkg/a/a.go":      "package a\nimport (\nx \"os\"\n\"time\"\n)\nfunc init() { x.Getenv(\"A\"); time.Sleep(1) }\ntype T int\nfunc (T) init() {}",
+		"pkg/a/a_test.go": "package a\nimport (\nclock \"time\"\n_ \"github.com/stretchr/testify/assert\"\n)\nfunc f() { clock.Sleep(1); g := clock.Sleep; g(1) }",
+		"pkg/a/long.go":   long,
+		"pkg/b/b.go":      "// not over package\n\n" + long + strings.Repeat("\n", maxFileLines),
+		"pkg/c/doc.go":    "// Package c is said to be long.\npackage c",
+		"pkg/c/c.go":      "package c",
+		"pkg/d/d_test.go": "package d\nfunc F() {" + strings.Repeat("\n", 2*maxFileLines) + "}",
+		"cmd/x/main.go":   "// Command x reads the environment.\npackage main\nimport \"os\"\nfunc main() { os.Getenv(\"A\") }",
+	})
+	require.Len(t, sleeps(tr), 2)
+	require.Contains(t, sleeps(tr)[0], "pkg/a/a_test.go:6: time.Sleep")
+	require.Len(t, inits(tr), 1)
+	require.Contains(t, inits(tr)[0], "pkg/a/a.go:6: func init")
+	require.Len(t, asserts(tr), 1)
+	require.Len(t, environment(tr), 1)
+	require.Contains(t, environment(tr)[0], "pkg/a/a.go:6: reads the environment")
+	undoc := undocumented(tr)
+	require.Len(t, undoc, 2)
+	require.Contains(t, undoc[0], "pkg/a: no package comment")
+	require.Contains(t, undoc[1], "pkg/b: ")
+	require.Equal(t, []string{
+		"pkg/a/long.go:2: F is 61 lines; at most 60, to be seen at once",
+		"pkg/c: excused for its length and not long: strike the excuse",
+	}, tooLong(tr, map[string]string{"pkg/b/b.go": "for the test", "pkg/c": "for the test"}))
+	require.Equal(t, []string{
+		"pkg/b/b.go: 528 lines; at most 400, to be read in one sitting",
+		"pkg/b/b.go:4: F is 61 lines; at most 60, to be seen at once",
+	}, tooLong(tr, map[string]string{"pkg/a/long.go": "for the test"}))
+}

@@ -1,0 +1,285 @@
+package archtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// notWrittenYet are packages that the laws name and that need not be there
+// yet. It is to become empty: from then on a law about a package that is gone
+// fails.
+var notWrittenYet = []string{
+	"internal/admin", "internal/enginesim", "internal/envoytest", "internal/extproc", "internal/health",
+	"internal/invariants", "internal/journal", "internal/load", "internal/openai", "internal/telemetry",
+	"pkg/kvevents", "pkg/kvindex", "pkg/picker", "pkg/prefill", "pkg/tokens",
+	"internal/bench", "internal/deps", "cmd",
+}
+
+// Modules by the short names used below.
+const (
+	grpcModule   = "google.golang.org/grpc"
+	otelModule   = "go.opentelemetry.io/otel"
+	envoyModule  = "github.com/envoyproxy/go-control-plane"
+	etcdModule   = "go.etcd.io/etcd"
+	k8sModules   = "k8s.io"
+	zmqModule    = "github.com/go-zeromq"
+	natsModule   = "github.com/nats-io"
+	fsnotifyMod  = "github.com/fsnotify/fsnotify"
+	anyModule    = "…" // every module but the standard library and our own
+	ourPackages  = "ours"
+	selfPackages = "self" // subpackages of the package itself
+)
+
+// ban says what a package may not import.
+type ban struct {
+	pkg   string // and everything in it, except what `spare` names
+	spare []string
+	not   []string
+	why   string
+}
+
+// bans is the table of the house.
+var bans = []ban{
+	{
+		pkg: "pkg/worker", not: []string{ourPackages, anyModule},
+		why: "it is the vocabulary, which everything imports",
+	},
+	{
+		pkg: "pkg/picker",
+		not: []string{
+			"pkg/kvindex", "pkg/discovery", "internal", "context", "time", "log/slog", "log", "sync", "net", "os",
+			grpcModule, otelModule,
+		},
+		why: "a decision is a function of its arguments",
+	},
+	{
+		pkg: "pkg/kvindex",
+		not: []string{"pkg/picker", "pkg/discovery", "pkg/kvevents", "net", "net/http", grpcModule, otelModule, zmqModule, natsModule},
+		why: "it knows hashes and ranks",
+	},
+	{
+		pkg: "pkg/kvevents", not: []string{"pkg/picker", "pkg/discovery", "internal/extproc", grpcModule, otelModule},
+		why: "it turns engines' streams into index events and nothing more",
+	},
+	{
+		pkg: "pkg/prefill", not: []string{"pkg/picker", "pkg/discovery", "net/http", grpcModule, otelModule, "internal/extproc"},
+		why: "it is given the chosen rank, names headers and bodies, and sends nothing",
+	},
+	{
+		pkg: "pkg/tokens", not: []string{"pkg/picker", "pkg/discovery", "internal/extproc", grpcModule, otelModule},
+		why: "it turns a request into block hashes; who uses them is not its business",
+	},
+	{
+		pkg: "pkg/discovery", spare: []string{"pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kube"},
+		not: []string{etcdModule, k8sModules, fsnotifyMod, "os", "net", "log/slog", selfPackages},
+		why: "the reducer and the view do no I/O; only the subpackages reach a store",
+	},
+	{
+		pkg: "pkg/discovery/file", not: []string{etcdModule, k8sModules, grpcModule},
+		why: "a file needs no store's client",
+	},
+	{
+		pkg: "internal/openai", not: []string{ourPackages, grpcModule, "net/http"},
+		why: "it reads bytes and splices bytes",
+	},
+	{
+		pkg: "internal/load", not: []string{"internal/extproc", "pkg/discovery", grpcModule, otelModule},
+		why: "bookings are numbers by rank; who streams and who watches is told to them",
+	},
+	{
+		pkg: "internal/extproc", not: []string{"internal/admin", "internal/enginesim", "pkg/kvevents", etcdModule, k8sModules, zmqModule},
+		why: "what it is fed with and who shows it is wired by cmd",
+	},
+	{
+		pkg: "internal/enginesim",
+		not: []string{
+			"pkg/picker", "pkg/kvindex", "pkg/kvevents", "pkg/prefill", "pkg/tokens",
+			"internal/extproc", "internal/openai", "internal/load",
+		},
+		why: "a simulated engine that shared code with the plugin would share its mistakes",
+	},
+}
+
+// only says who may import something.
+type only struct {
+	what string
+	in   []string
+	why  string
+}
+
+var onlys = []only{
+	{
+		what: envoyModule, in: []string{"internal/extproc", "internal/envoytest", "internal/bench", "cmd", "internal/deps"},
+		why: "protos must not leak into the core",
+	},
+	{
+		what: "internal/extproc", in: []string{"internal/extproc", "internal/envoytest", "internal/bench", "cmd"},
+		why: "the server is the top; only what starts it imports it",
+	},
+	{
+		what: "testing", in: []string{"internal/envoytest", "internal/archtest", "internal/invariants", "internal/stack"},
+		why: "what ships does not link the test framework",
+	},
+}
+
+// matches reports whether an import is what an entry of `not` names.
+func matches(entry, pkg, imp string) bool {
+	ours := under(imp, "pkg") || under(imp, "internal") || under(imp, "cmd")
+	switch entry {
+	case ourPackages:
+		return ours
+	case selfPackages:
+		return under(imp, pkg)
+	case anyModule:
+		return !ours && strings.Contains(strings.Split(imp, "/")[0], ".")
+	}
+	if isStd(entry) {
+		return imp == entry // net is not net/netip
+	}
+	return under(imp, entry)
+}
+
+func isStd(imp string) bool {
+	first := strings.Split(imp, "/")[0]
+	return !strings.Contains(first, ".") && first != "pkg" && first != "internal" && first != "cmd"
+}
+
+// reached returns everything that the package imports outside its tests, each
+// with the way to it; through our own packages, what is not of the standard
+// library counts, too.
+func (t *tree) reached(pkg string) map[string][]string {
+	got := map[string][]string{}
+	var walk func(p string, way []string)
+	walk = func(p string, way []string) {
+		for _, s := range t.pkgs[p] {
+			if s.test {
+				continue
+			}
+			for _, imp := range s.imports {
+				if _, seen := got[imp]; seen || isStd(imp) && len(way) > 1 {
+					continue
+				}
+				got[imp] = append(slices.Clone(way), imp)
+				if _, ours := t.pkgs[imp]; ours {
+					walk(imp, got[imp])
+				}
+			}
+		}
+	}
+	walk(pkg, []string{pkg})
+	return got
+}
+
+func breachesOfBans(t *tree, bans []ban) []string {
+	var out []string
+	for _, b := range bans {
+		for _, pkg := range t.packages() {
+			if !under(pkg, b.pkg) || underAny(pkg, b.spare) {
+				continue
+			}
+			for imp, way := range t.reached(pkg) {
+				for _, entry := range b.not {
+					if entry != selfPackages && under(imp, b.pkg) {
+						continue // its own subpackages are held to the same ban
+					}
+					if matches(entry, b.pkg, imp) {
+						out = append(out, fmt.Sprintf("%s imports %s (%s): %s", pkg, imp, strings.Join(way, " → "), b.why))
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func breachesOfOnlys(t *tree, onlys []only) []string {
+	var out []string
+	t.files(func(s *source) {
+		pkg := strings.TrimSuffix(s.path[:strings.LastIndex(s.path, "/")+1], "/")
+		for _, o := range onlys {
+			if s.test || underAny(pkg, o.in) {
+				continue
+			}
+			for _, imp := range s.imports {
+				if imp == o.what || !isStd(o.what) && under(imp, o.what) {
+					out = append(out, fmt.Sprintf("%s imports %s, which only %s may: %s", s.path, imp, strings.Join(o.in, ", "), o.why))
+				}
+			}
+		}
+	})
+	return out
+}
+
+// namesNobody returns the packages that the laws name and the tree lacks.
+func namesNobody(t *tree, bans []ban, onlys []only, tolerated []string) []string {
+	var named []string
+	for _, b := range bans {
+		named = append(named, b.pkg)
+	}
+	for _, o := range onlys {
+		named = append(named, o.in...)
+		if !isStd(o.what) && !strings.Contains(o.what, ".") {
+			named = append(named, o.what)
+		}
+	}
+	slices.Sort(named)
+	var out []string
+	for _, n := range slices.Compact(named) {
+		there := slices.ContainsFunc(t.packages(), func(p string) bool { return under(p, n) })
+		if !there && !slices.Contains(tolerated, n) {
+			out = append(out, fmt.Sprintf("a law names %s, which does not exist: mend the law", n))
+		}
+	}
+	return out
+}
+
+func TestPackagesImportOnlyWhatTheyMay(t *testing.T) { obey(t, breachesOfBans(house(t), bans)) }
+func TestWhatOnlyAFewMayImportIsImportedByThem(t *testing.T) {
+	obey(t, breachesOfOnlys(house(t), onlys))
+}
+func TestLawsNamePackagesThatExist(t *testing.T) {
+	obey(t, namesNobody(house(t), bans, onlys, notWrittenYet))
+}
+
+func TestEveryLawHasAReason(t *testing.T) {
+	for _, b := range bans {
+		require.NotEmpty(t, b.why, b.pkg)
+		require.NotEmpty(t, b.not, b.pkg)
+	}
+	for _, o := range onlys {
+		require.NotEmpty(t, o.why, o.what)
+	}
+}
+
+func TestImportLawsAreSeenToFail(t *testing.T) {
+	tr := madeUp(t, map[string]string{
+		"pkg/worker/a.go":         "package worker\nimport _ \"github.com/x/y\"",
+		"pkg/worker/a_test.go":    "package worker\nimport _ \"github.com/stretchr/testify/require\"",
+		"pkg/picker/a.go":         "package picker\nimport (\n_ \"context\"\n_ \"net/netip\"\n_ \"" + module + "/pkg/tokens\"\n)",
+		"pkg/tokens/a.go":         "package tokens\nimport (\n_ \"time\"\n_ \"" + module + "/pkg/kvindex\"\n)",
+		"pkg/kvindex/a.go":        "package kvindex",
+		"pkg/discovery/a.go":      "package discovery\nimport _ \"" + module + "/pkg/discovery/etcd\"",
+		"pkg/discovery/etcd/a.go": "package etcd\nimport _ \"go.etcd.io/etcd/client/v3\"",
+		"pkg/journal/a.go":        "package journal\nimport (\n_ \"github.com/envoyproxy/go-control-plane/envoy/x\"\n_ \"testing\"\n_ \"testing/fstest\"\n)",
+		"main.go":                 "package main\nimport _ \"testing\"",
+	})
+	require.Equal(t, []string{
+		"pkg/discovery imports go.etcd.io/etcd/client/v3 (pkg/discovery → pkg/discovery/etcd → go.etcd.io/etcd/client/v3): the reducer and the view do no I/O; only the subpackages reach a store",
+		"pkg/discovery imports pkg/discovery/etcd (pkg/discovery → pkg/discovery/etcd): the reducer and the view do no I/O; only the subpackages reach a store",
+		"pkg/picker imports context (pkg/picker → context): a decision is a function of its arguments",
+		"pkg/picker imports pkg/kvindex (pkg/picker → pkg/tokens → pkg/kvindex): a decision is a function of its arguments",
+		"pkg/worker imports github.com/x/y (pkg/worker → github.com/x/y): it is the vocabulary, which everything imports",
+	}, breachesOfBans(tr, bans))
+	require.Equal(t, []string{
+		"main.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack may: what ships does not link the test framework",
+		"pkg/journal/a.go imports github.com/envoyproxy/go-control-plane/envoy/x, which only internal/extproc, internal/envoytest, internal/bench, cmd, internal/deps may: protos must not leak into the core",
+		"pkg/journal/a.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack may: what ships does not link the test framework",
+	}, breachesOfOnlys(tr, onlys))
+	require.Equal(t, []string{"a law names internal/gone, which does not exist: mend the law"},
+		namesNobody(tr, []ban{{pkg: "internal/gone"}, {pkg: "pkg/worker"}, {pkg: "internal/later"}}, nil, []string{"internal/later"}))
+}
