@@ -81,16 +81,16 @@ func nightJournal(t *testing.T) *journal.Journal {
 		r.DecisionIn, r.Outcome = 84*time.Microsecond, journal.Routed
 	}
 	decode := func(r *journal.Record) {
-		r.Decode.Rank, r.Decode.Mode, r.Decode.Reason, r.Decode.Endpoint, r.Decode.Cost = big, "kv", "lowest_cost", "10.0.1.3:8000", 4039
+		r.Decode.Rank, r.Decode.Mode, r.Decode.Reason, r.Decode.Endpoint, r.Decode.Cost = big, "kv", "lowest-cost", "10.0.1.3:8000", 4039
 		r.Decode.Offer(&journal.Row{Rank: d31, ActiveDecodeBlocks: 12, Cost: math.Inf(1), Out: true, Note: "recovering"})
 		r.Decode.Offer(&journal.Row{Rank: big, ActiveDecodeBlocks: 3999, ActiveRequests: 18, DecodeCost: 4039, Cost: 4039})
 		r.Decode.Offer(&journal.Row{Rank: worker.Rank{ID: big.ID}, ActiveDecodeBlocks: 4312, ActiveRequests: 21, DecodeCost: 4352, Cost: 4352})
 	}
 	prefill := func(r *journal.Record, to worker.Rank, endpoint string, cost7, cost8 float64) {
-		r.Prefill.Rank, r.Prefill.Mode, r.Prefill.Reason, r.Prefill.Endpoint = to, "kv", "lowest_cost", endpoint
+		r.Prefill.Rank, r.Prefill.Mode, r.Prefill.Reason, r.Prefill.Endpoint = to, "kv", "lowest-cost", endpoint
 		r.Prefill.OverlapBlocks, r.Prefill.Cost = 12, min(cost7, cost8)
-		r.Prefill.Offer(&journal.Row{Rank: p8, ActivePrefillTokens: 640, ActiveRequests: 1, PrefillCost: cost8, Cost: cost8})
-		r.Prefill.Offer(&journal.Row{Rank: p7, OverlapBlocks: 12, ActivePrefillTokens: 12480, ActiveRequests: 3, PrefillCost: cost7, Cost: cost7})
+		r.Prefill.Offer(&journal.Row{Rank: p8, UncachedTokens: 2561, ActivePrefillTokens: 640, ActiveRequests: 1, PrefillCost: cost8, Cost: cost8})
+		r.Prefill.Offer(&journal.Row{Rank: p7, OverlapBlocks: 12, CachedTokens: 768, UncachedTokens: 1793, CreditBlocks: 12, ActivePrefillTokens: 12480, ActiveRequests: 3, PrefillCost: cost7, Cost: cost7})
 	}
 	h := j.Add(func(r *journal.Record) {
 		base(r, "5f0c-lost", 5*time.Minute)
@@ -122,6 +122,7 @@ func nightJournal(t *testing.T) *journal.Journal {
 		base(r, "c1d2-estimate", time.Second)
 		r.TokenSource, r.TokenReason = journal.ByteEstimate, "tokenize timed out"
 		prefill(r, p7, "10.0.0.7:8000", 12, 15.2)
+		r.Prefill.Rows()[0].Estimated = true
 		decode(r)
 	})
 	return j
@@ -193,7 +194,7 @@ func TestAnEmptyStateIsEmptyListsAndNoNulls(t *testing.T) {
 	require.NotContains(t, get(s, "/debug/state").Body.String(), "null")
 	require.JSONEq(t, `{"decisions":[]}`, get(s, "/debug/decisions").Body.String())
 	page := get(s, "/").Body.String()
-	for _, want := range []string{"not ready", "Not ready: no reason given.", "The view has no workers.", "No request has come yet."} {
+	for _, want := range []string{"not ready", "<strong>NOT READY</strong> Baton refuses requests: no reason given.", "The view has no workers.", "No request has come yet."} {
 		require.Contains(t, page, want)
 	}
 }
@@ -206,10 +207,9 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 	last := 0
 	for _, want := range []string{ // in this order: the worst first
 		"<title>STALE · Baton</title>",
-		`<strong>STALE</strong>`,
 		"Model &lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt; in lab cannot be served: no prefill worker.",
 		"Worker 8 (prefill, 10.0.0.8:8000) is set aside for 4 min 11 s (connection refused).",
-		"The view is stale: last confirmed 3 min 10 s ago (the file cannot be read). Requests go on from the view at revision 418.",
+		"<strong>STALE</strong> The view was last confirmed 3 min 10 s ago (the file cannot be read). Requests go on with it, revision 418.",
 		"KV events of 18446744073709551615/1 are degraded (gap 4..6, no replay): its overlap may be wrong.",
 		"2 of the latest 4 decisions did not end well: refused: no_worker, retried: prefill connection lost.",
 		`<tr class="w-aside">`, `<tr class="w-recovering">`, `<tr class="w-healthy">`,

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/journal"
@@ -22,8 +23,8 @@ type DecisionJSON struct {
 	BodyBytes   int64     `json:"body_bytes"`
 	TokenSource string    `json:"token_source,omitempty"`
 	TokenReason string    `json:"token_reason,omitempty"`
-	ISLTokens   int       `json:"isl_tokens"`
-	Blocks      int       `json:"prompt_blocks"`
+	ISLTokens   int64     `json:"isl_tokens"`
+	Blocks      int64     `json:"prompt_blocks"`
 	BlockSize   int       `json:"block_size,omitempty"`
 
 	Prefill *choiceJSON `json:"prefill,omitempty"`
@@ -54,7 +55,7 @@ type choiceJSON struct {
 	Mode          string        `json:"mode"`
 	Reason        string        `json:"reason,omitempty"`
 	Why           string        `json:"why"`
-	OverlapBlocks int           `json:"overlap_blocks"`
+	OverlapBlocks int64         `json:"overlap_blocks"`
 	Cost          *float64      `json:"cost"`
 	Table         []rowJSON     `json:"table"`
 	LeftOut       int           `json:"left_out"`
@@ -65,10 +66,14 @@ type rowJSON struct {
 	DPRank              worker.DPRank `json:"dp_rank"`
 	Picked              bool          `json:"picked"`
 	Eligible            bool          `json:"eligible"`
-	OverlapBlocks       int           `json:"overlap_blocks"`
-	ActivePrefillTokens int           `json:"active_prefill_tokens"`
-	ActiveDecodeBlocks  int           `json:"active_decode_blocks"`
-	ActiveRequests      int           `json:"active_requests"`
+	OverlapBlocks       int64         `json:"overlap_blocks"`
+	Estimated           bool          `json:"overlap_estimated"`
+	CachedTokens        int64         `json:"cached_tokens"`
+	UncachedTokens      int64         `json:"uncached_tokens"`
+	ActivePrefillTokens int64         `json:"active_prefill_tokens"`
+	ActiveDecodeBlocks  int64         `json:"active_decode_blocks"`
+	ActiveRequests      int64         `json:"active_requests"`
+	CreditBlocks        *float64      `json:"credit_blocks"`
 	PrefillCost         *float64      `json:"prefill_cost"`
 	DecodeCost          *float64      `json:"decode_cost"`
 	Cost                *float64      `json:"cost"`
@@ -97,7 +102,7 @@ func NewDecisionJSON(r *journal.Record) *DecisionJSON {
 	}
 }
 
-func newChoiceJSON(c *journal.Choice, promptBlocks int) *choiceJSON {
+func newChoiceJSON(c *journal.Choice, promptBlocks int64) *choiceJSON {
 	if !c.Made() && len(c.Rows()) == 0 {
 		return nil
 	}
@@ -109,8 +114,10 @@ func newChoiceJSON(c *journal.Choice, promptBlocks int) *choiceJSON {
 	for _, r := range c.Rows() {
 		out.Table = append(out.Table, rowJSON{
 			WorkerID: r.Rank.ID, DPRank: r.Rank.DPRank, Picked: c.Made() && r.Rank == c.Rank, Eligible: !r.Out,
-			OverlapBlocks: r.OverlapBlocks, ActivePrefillTokens: r.ActivePrefillTokens,
-			ActiveDecodeBlocks: r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,
+			OverlapBlocks: r.OverlapBlocks, Estimated: r.Estimated,
+			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens, CreditBlocks: number(r.CreditBlocks),
+			ActivePrefillTokens: r.ActivePrefillTokens,
+			ActiveDecodeBlocks:  r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,
 			PrefillCost: number(r.PrefillCost), DecodeCost: number(r.DecodeCost), Cost: number(r.Cost), Note: r.Note,
 		})
 	}
@@ -214,7 +221,7 @@ func stateJSON(s *State) *stateDoc {
 		Config: s.Config,
 	}
 	for _, t := range troubles(s, nil) {
-		d.Trouble = append(d.Trouble, t.Text)
+		d.Trouble = append(d.Trouble, strings.TrimPrefix(t.Tag+": "+t.Text, ": "))
 	}
 	for _, k := range s.Keys {
 		d.Keys = append(d.Keys, keyJSON{

@@ -97,7 +97,8 @@ type choiceView struct {
 type choiceRow struct {
 	Rank                                       string
 	Picked, Out                                bool
-	Overlap, PrefillTokens, Blocks, Requests   string
+	Overlap, Uncached, PrefillTokens           string
+	Blocks, Requests                           string
 	PrefillCost, DecodeCost, Cost, NoteOrState string
 }
 
@@ -224,7 +225,7 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 	}
 	for i := range w.Ranks {
 		r := &w.Ranks[i]
-		v.Ranks = append(v.Ranks, newRankView(fmt.Sprintf("%d/%d", w.ID, r.DPRank), r))
+		v.Ranks = append(v.Ranks, newRankView(fmt.Sprintf("rank %d", r.DPRank), r))
 	}
 	return v
 }
@@ -236,7 +237,7 @@ func newRankView(name string, r *RankRow) rankView {
 		Stream: newStreamView(&r.Events),
 	}
 	if r.CapacityBlocks > 0 {
-		v.Capacity = "of " + grouped(r.CapacityBlocks)
+		v.Capacity = fmt.Sprintf("%s of %s, %d %%", v.IndexBlocks, grouped(r.CapacityBlocks), 100*r.IndexBlocks/r.CapacityBlocks)
 	}
 	return v
 }
@@ -265,7 +266,7 @@ func newStreamView(e *EventStream) streamView {
 func newDecisionView(r *journal.Record) decisionView {
 	v := decisionView{
 		ID: r.Seq, Clock: clock(r.Time), Full: full(r.Time), RequestID: r.RequestID, Attempt: r.Attempt,
-		Model: keyName(worker.Key{Model: r.Model, Namespace: r.Namespace}), ISL: grouped(int64(r.ISLTokens)),
+		Model: keyName(worker.Key{Model: r.Model, Namespace: r.Namespace}), ISL: grouped(r.ISLTokens),
 		Tokens: r.TokenText(), Path: r.Path, Body: bytesText(r.BodyBytes),
 		Prefill: "–", Decode: "–", Overlap: "–",
 		Outcome: r.Text(), Class: outcomeClass(r.Outcome), Leg: r.LegText(),
@@ -293,7 +294,7 @@ func newDecisionView(r *journal.Record) decisionView {
 	}
 	v.addChoice("prefill", &r.Prefill, r.PromptBlocks)
 	// C15: overlap plays no part in the decode pick of a disaggregated request.
-	blocks := 0
+	blocks := int64(0)
 	if !r.Prefill.Made() {
 		blocks = r.PromptBlocks
 	}
@@ -314,7 +315,7 @@ func outcomeClass(o journal.Outcome) string {
 	return "quiet"
 }
 
-func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks int) {
+func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks int64) {
 	if !c.Made() && len(c.Rows()) == 0 {
 		return
 	}
@@ -328,10 +329,14 @@ func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks in
 	for _, r := range c.Rows() {
 		row := choiceRow{
 			Rank: r.Rank.String(), Picked: c.Made() && r.Rank == c.Rank, Out: r.Out,
-			Overlap: grouped(int64(r.OverlapBlocks)), PrefillTokens: grouped(int64(r.ActivePrefillTokens)),
-			Blocks: grouped(int64(r.ActiveDecodeBlocks)), Requests: strconv.Itoa(r.ActiveRequests),
+			Overlap: grouped(r.OverlapBlocks), Uncached: grouped(r.UncachedTokens),
+			PrefillTokens: grouped(r.ActivePrefillTokens),
+			Blocks:        grouped(r.ActiveDecodeBlocks), Requests: grouped(r.ActiveRequests),
 			PrefillCost: costText(r.PrefillCost), DecodeCost: costText(r.DecodeCost), Cost: costText(r.Cost),
 			NoteOrState: r.Note,
+		}
+		if r.Estimated {
+			row.Overlap = "~" + row.Overlap
 		}
 		if r.Out {
 			row.Cost = "–"

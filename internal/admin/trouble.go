@@ -11,7 +11,8 @@ import (
 
 // trouble is one thing that is wrong now, in words.
 type trouble struct {
-	Bad  bool // requests suffer; else they may
+	Bad  bool   // requests suffer; else they may
+	Tag  string // one word to catch the eye; may be empty
 	Text string
 }
 
@@ -21,20 +22,22 @@ const maxNamed = 8
 // troubles lists what is wrong, worst first.
 func troubles(s *State, recs []journal.Record) []trouble {
 	var ts []trouble
-	add := func(bad bool, format string, a ...any) { ts = append(ts, trouble{bad, fmt.Sprintf(format, a...)}) }
+	add := func(bad bool, tag, format string, a ...any) {
+		ts = append(ts, trouble{bad, tag, fmt.Sprintf(format, a...)})
+	}
 	if !s.Ready {
-		add(true, "Not ready: %s.", cmp.Or(s.NotReadyReason, "no reason given"))
+		add(true, "NOT READY", "Baton refuses requests: %s.", cmp.Or(s.NotReadyReason, "no reason given"))
 	}
 	if len(s.Workers) == 0 {
-		add(true, "The view has no workers.")
+		add(true, "", "The view has no workers.")
 	}
 	for _, k := range s.Keys {
 		if !k.CanServe {
-			add(true, "Model %s cannot be served: %s.", keyName(k.Key), cmp.Or(k.Reason, "no reason given"))
+			add(true, "", "Model %s cannot be served: %s.", keyName(k.Key), cmp.Or(k.Reason, "no reason given"))
 		}
 	}
 	if s.View.Stale {
-		add(false, "The view is stale: last confirmed %s ago%s. Requests go on from the view at revision %d.",
+		add(false, "STALE", "The view was last confirmed %s ago%s. Requests go on with it, revision %d.",
 			duration(s.View.Age), because(s.View.StaleReason), s.View.Revision)
 	}
 	ts = append(ts, workerTroubles(s)...)
@@ -61,7 +64,7 @@ func workerTroubles(s *State) []trouble {
 			left++
 			return
 		}
-		ts = append(ts, trouble{bad, text})
+		ts = append(ts, trouble{Bad: bad, Text: text})
 	}
 	for i := range s.Workers {
 		w := &s.Workers[i]
@@ -76,13 +79,14 @@ func workerTroubles(s *State) []trouble {
 			add(false, fmt.Sprintf("Worker %d (%s, %s) is coming back%s%s.", w.ID, w.Role, w.Endpoint, since, because(w.Reason)))
 		case Healthy, Draining:
 		}
-		if r := w.degraded(); r != nil {
+		// The events of a worker that is aside are lost with it.
+		if r := w.degraded(); r != nil && w.Health != Aside {
 			add(false, fmt.Sprintf("KV events of %d/%d are %s%s: its overlap may be wrong.",
 				w.ID, r.DPRank, streamWord(&r.Events), because(r.Events.Reason)))
 		}
 	}
 	if left > 0 {
-		ts = append(ts, trouble{true, fmt.Sprintf("And %d more like these: see the table.", left)})
+		ts = append(ts, trouble{Bad: true, Text: fmt.Sprintf("And %d more like these: see the table.", left)})
 	}
 	return ts
 }
@@ -124,7 +128,7 @@ func recentTrouble(recs []journal.Record) (trouble, bool) {
 			kinds[i] = fmt.Sprintf("%s ×%d", k, n)
 		}
 	}
-	return trouble{false, fmt.Sprintf("%d of the latest %d decisions did not end well: %s.",
+	return trouble{Bad: false, Text: fmt.Sprintf("%d of the latest %d decisions did not end well: %s.",
 		bad, len(recs), strings.Join(kinds, ", "))}, true
 }
 

@@ -205,14 +205,14 @@ func TestWritersAndReadersMayRunTogether(t *testing.T) {
 // TestWhy runs the scenario files. Verbs:
 //
 //	pick worker=7/0 mode=kv overlap=12 blocks=40   (worker, overlap, blocks may be left out)
-//	7/0 cost=12 [out=reason]                       one candidate a line; many=N offers N at cost+1…
+//	7/0 cost=12 [requests=3] [estimated] [out=reason]   one candidate a line; many=N offers N at cost+1…
 //
 // It prints the kept rows and the sentence.
 func TestWhy(t *testing.T) {
 	datadriven.RunTest(t, "testdata/why", func(t *testing.T, d *datadriven.TestData) string {
 		var c Choice
 		var mode, id string
-		var blocks int
+		var blocks int64
 		d.MaybeScanArgs(t, "mode", &mode)
 		d.MaybeScanArgs(t, "overlap", &c.OverlapBlocks)
 		d.MaybeScanArgs(t, "blocks", &blocks)
@@ -254,11 +254,16 @@ func offer(t *testing.T, c *Choice, line string) {
 			require.NoError(t, err)
 		case "out":
 			r.Out, r.Note = true, strings.ReplaceAll(v, "_", " ")
+		case "requests":
+			_, err := fmt.Sscan(v, &r.ActiveRequests)
+			require.NoError(t, err)
+		case "estimated":
+			r.Estimated = true
 		case "many":
 			_, err := fmt.Sscan(v, &many)
 			require.NoError(t, err)
 		default:
-			t.Fatalf("row %q: %q is not cost, out or many", line, k)
+			t.Fatalf("row %q: %q is not cost, out, requests, estimated or many", line, k)
 		}
 	}
 	for range many {

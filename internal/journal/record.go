@@ -8,7 +8,7 @@ import (
 
 // MaxRows is how many candidates of a cost table a record keeps: the picked
 // one and the cheapest others. Two tables of 16 rows make a record of about
-// 4 KiB.
+// 5 KiB.
 const MaxRows = 16
 
 // Outcome says how far a request has come, or how it ended.
@@ -52,10 +52,14 @@ const (
 // Row is one candidate with the numbers it was judged by.
 type Row struct {
 	Rank                worker.Rank
-	OverlapBlocks       int
-	ActivePrefillTokens int
-	ActiveDecodeBlocks  int
-	ActiveRequests      int
+	OverlapBlocks       int64
+	Estimated           bool  // OverlapBlocks is an estimate
+	CachedTokens        int64 // of the prompt, as the cost counts them
+	UncachedTokens      int64 // of the prompt
+	ActivePrefillTokens int64
+	ActiveDecodeBlocks  int64
+	ActiveRequests      int64
+	CreditBlocks        float64 // what the cache takes off the cost, in blocks
 	PrefillCost         float64
 	DecodeCost          float64
 	Cost                float64 // lower wins; the mode says what it is made of
@@ -73,7 +77,7 @@ type Choice struct {
 	Endpoint      string
 	Mode          string // router mode, as kv or round-robin
 	Reason        string // reason code, as in the metrics
-	OverlapBlocks int
+	OverlapBlocks int64
 	Cost          float64
 
 	rows [MaxRows]Row
@@ -149,9 +153,9 @@ type Record struct {
 
 	TokenSource  TokenSource
 	TokenReason  string // why there was no better source, if there was not
-	ISLTokens    int
-	PromptBlocks int // whole KV blocks of the prompt: what OverlapBlocks is of
-	BlockSize    int // tokens per block; 0: not known
+	ISLTokens    int64
+	PromptBlocks int64 // whole KV blocks of the prompt: what OverlapBlocks is of
+	BlockSize    int   // tokens per block; 0: not known
 
 	Prefill Choice
 	Decode  Choice

@@ -7,7 +7,7 @@ import (
 
 // Why says in one sentence why the rank was picked, from the cost table.
 // promptBlocks is Record.PromptBlocks; 0 leaves the overlap out.
-func (c *Choice) Why(promptBlocks int) string {
+func (c *Choice) Why(promptBlocks int64) string {
 	rows := c.Rows()
 	if !c.Made() {
 		return whyNobody(rows, c.left)
@@ -33,10 +33,12 @@ func (c *Choice) Why(promptBlocks int) string {
 // against compares the picked row with the cheapest of the others.
 func (c *Choice) against(picked Row, rest []Row) string {
 	next := rest[0]
-	if !byCost(c.Mode) {
-		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.left)
-	}
 	switch {
+	case c.Mode == "least-loaded":
+		return fmt.Sprintf("fewest requests in flight, %d; next %s with %d",
+			picked.ActiveRequests, next.Rank, next.ActiveRequests)
+	case !byCost(c.Mode):
+		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.left)
 	case picked.Cost < next.Cost:
 		return fmt.Sprintf("lowest cost %s; next best %s at %s", cost(picked.Cost), next.Rank, cost(next.Cost))
 	case picked.Cost == next.Cost:
@@ -54,14 +56,18 @@ func (c *Choice) against(picked Row, rest []Row) string {
 }
 
 // holds adds what the picked worker already has of the prompt.
-func (c *Choice) holds(s string, promptBlocks int) string {
+func (c *Choice) holds(s string, promptBlocks int64) string {
 	if promptBlocks <= 0 {
 		return s
 	}
 	if c.OverlapBlocks <= 0 {
 		return fmt.Sprintf("%s; it holds none of the prompt's %d blocks", s, promptBlocks)
 	}
-	return fmt.Sprintf("%s; it holds %d of the prompt's %d blocks", s, c.OverlapBlocks, promptBlocks)
+	about := ""
+	if c.n > 0 && c.rows[0].Rank == c.Rank && c.rows[0].Estimated {
+		about = " by estimate"
+	}
+	return fmt.Sprintf("%s; it holds%s %d of the prompt's %d blocks", s, about, c.OverlapBlocks, promptBlocks)
 }
 
 func whyNobody(rows []Row, left int) string {
@@ -112,6 +118,9 @@ func modeWhy(mode, reason string) string {
 		return "the request named it"
 	case "least-loaded":
 		return "least loaded"
+	}
+	if reason == "sampled" {
+		return "drawn by lot, the cheaper the likelier (temperature above 0)"
 	}
 	if reason != "" {
 		return "picked: " + reason
