@@ -1,0 +1,177 @@
+package picker
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The one verb of testdata/cost:
+//
+//	pick role=prefill mode=kv isl=64 blocks=4 new=3 estimated
+//	     block-size=16 credit=1 decay=0 scale=1 request-weight=0 host-weight=.75
+//	     disk-weight=.25 estimate-weight=.5 temperature=0 reuse=true track=true
+//	     decode-override cursor=0
+//	7/0 overlap=4 host=0 disk=0 shared=0 prefill_tokens=0 decode_blocks=0
+//	     requests=0 taint=0 estimated load-unknown
+//
+// What is not given is the default. blocks is isl / block-size when not given.
+// Each candidate is one line. It prints the table and who is picked: where
+// chance has a part, everybody who was picked in 1,000 draws.
+func TestCostTables(t *testing.T) {
+	datadriven.Walk(t, "testdata/cost", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			require.Equal(t, "pick", d.Cmd, d.Pos)
+			req, p, cursor := parsePick(t, d)
+			var cands []Candidate
+			for line := range strings.Lines(d.Input) {
+				cands = append(cands, parseCandidate(t, strings.Fields(line)))
+			}
+			return describe(req, cands, p, cursor)
+		})
+	})
+}
+
+func describe(req *Request, cands []Candidate, p *Params, cursor uint64) string {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var last Decision
+	var picked []string
+	for range 1000 {
+		d, err := Pick(req, cands, p, cursor, rng)
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		last = d
+		if s := d.Rank.String(); !slices.Contains(picked, s) {
+			picked = append(picked, s)
+		}
+	}
+	slices.Sort(picked)
+	star, who := worker.Rank{}, "one of "+strings.Join(picked, " ")
+	if len(picked) == 1 {
+		star, who = last.Rank, picked[0]
+	}
+	out := Format(AppendTable(nil, req, cands, p), star)
+	out += fmt.Sprintf("picked: %s (%s)\n", who, last.Reason)
+	if last.Cursor != cursor {
+		out += fmt.Sprintf("cursor: %d\n", last.Cursor)
+	}
+	return out
+}
+
+func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64) {
+	req, p := &Request{Role: worker.Prefill, RequestBlocks: -1}, DefaultParams()
+	var cursor uint64
+	override := false
+	for _, a := range d.CmdArgs {
+		v := ""
+		if len(a.Vals) > 0 {
+			v = a.Vals[0]
+		}
+		var err error
+		num := func(dst *int) { *dst, err = strconv.Atoi(v) }
+		float := func(dst *float64) { *dst, err = strconv.ParseFloat(v, 64) }
+		flag := func(dst *bool) { *dst, err = strconv.ParseBool(v) }
+		switch a.Key {
+		case "role":
+			req.Role, err = worker.ParseRole(v)
+		case "mode":
+			p.Mode, err = ParseMode(v)
+		case "isl":
+			num(&req.ISLTokens)
+		case "blocks":
+			num(&req.RequestBlocks)
+		case "new":
+			num(&req.NewBlocks)
+		case "estimated":
+			req.Estimated = true
+		case "block-size":
+			num(&p.BlockSize)
+		case "credit":
+			float(&p.OverlapScoreCredit)
+		case "decay":
+			float(&p.OverlapScoreCreditDecay)
+		case "scale":
+			float(&p.PrefillLoadScale)
+		case "request-weight":
+			float(&p.DecodeActiveRequestWeight)
+		case "host-weight":
+			float(&p.HostHitWeight)
+		case "disk-weight":
+			float(&p.DiskHitWeight)
+		case "estimate-weight":
+			float(&p.EstimatedOverlapWeight)
+		case "temperature":
+			float(&p.Temperature)
+		case "reuse":
+			flag(&p.AssumeKVReuse)
+		case "track":
+			flag(&p.TrackPrefillTokens)
+		case "decode-override":
+			override = true
+		case "cursor":
+			cursor, err = strconv.ParseUint(v, 10, 64)
+		default:
+			err = errors.New("unknown argument")
+		}
+		require.NoErrorf(t, err, "%s: %s", d.Pos, a.Key)
+	}
+	if override {
+		p = DecodeOverride(p)
+	}
+	if req.RequestBlocks < 0 {
+		req.RequestBlocks = req.ISLTokens / p.BlockSize
+	}
+	require.NoError(t, p.Validate(), d.Pos)
+	return req, &p, cursor
+}
+
+func parseCandidate(t *testing.T, f []string) Candidate {
+	id, dp, ok := strings.Cut(f[0], "/")
+	require.True(t, ok, f[0])
+	i, err := worker.ParseID(id)
+	require.NoError(t, err)
+	r, err := strconv.ParseUint(dp, 10, 32)
+	require.NoError(t, err)
+	c := Candidate{Rank: worker.Rank{ID: i, DPRank: worker.DPRank(r)}}
+	for _, s := range f[1:] {
+		k, v, _ := strings.Cut(s, "=")
+		n, _ := strconv.ParseInt(v, 10, 64)
+		switch k {
+		case "overlap":
+			c.OverlapBlocks = uint32(n)
+		case "host":
+			c.HostBlocks = uint32(n)
+		case "disk":
+			c.DiskBlocks = uint32(n)
+		case "shared":
+			c.SharedBlocks = uint32(n)
+		case "prefill_tokens":
+			c.ActivePrefillTokens = n
+		case "decode_blocks":
+			c.ActiveDecodeBlocks = n
+		case "requests":
+			c.ActiveRequests = int32(n)
+		case "taint":
+			w, err := strconv.ParseFloat(v, 32)
+			require.NoError(t, err)
+			c.TaintWeight = float32(w)
+		case "estimated":
+			c.Estimated = true
+		case "load-unknown":
+			c.LoadUnknown = true
+		default:
+			require.Failf(t, "unknown field", "%q", s)
+		}
+	}
+	return c
+}

@@ -1,0 +1,56 @@
+// Package picker is the policy: given a request, the candidates with the
+// numbers they are judged by, and the parameters, it says which candidate gets
+// the request and what each of them would have cost.
+//
+// # Contract
+//
+// [Pick] is a function of its arguments. It reads no clock, takes no lock,
+// sends nothing, logs nothing and allocates nothing. The caller
+//
+//  1. leaves out of the candidates whoever may not be picked (unhealthy,
+//     draining, not carrying a required taint, over a limit): nobody left is
+//     [ErrNoCandidate];
+//  2. passes the round-robin cursor and, once the pick is committed, keeps the
+//     cursor that the [Decision] returns. A pick that is not committed moves
+//     nothing;
+//  3. passes a source of randomness that nobody else uses at the same time;
+//  4. books the load of a committed pick, so that the next one sees it. Pick
+//     and booking must be one step (internal/load does that under one lock).
+//
+// [AppendTable] gives the terms behind the costs of the same arguments.
+//
+// # Cost
+//
+// In blocks of KV cache; lower wins. Of one candidate, with b the block size:
+//
+//	overlap       leading blocks of the prompt on the device, times the
+//	              estimate weight where it is only an estimate; so for the
+//	              blocks beyond on host and on disk
+//	cached        round(b × (overlap + host weight × host + disk weight × disk))
+//	uncached      max(0, ISL - cached)
+//	decay         1 / (1 + D × ((active prefill - the least of all) / b) / max(1, request blocks))
+//	credit        overlap score credit × decay
+//	credit blocks credit × overlap + host weight × host + disk weight × disk
+//	prefill       scale × max(0, (active prefill + uncached + cached) / b - credit blocks)
+//	              0 when prefill tokens are not tracked; of ISL alone when the
+//	              load of the rank is not known
+//	decode        active blocks + the blocks that the request adds
+//	cost          (prefill + decode + request weight × active requests)
+//	              × exp(-tanh(taint weight))
+//
+// A decode pick that does not track prefill tokens and gives credit takes the
+// credit blocks off its decode term, not below zero. The formula is that of
+// NVIDIA Dynamo's KV router, so that figures can be compared.
+//
+// # Choice
+//
+// Equal lowest costs are drawn from uniformly. A temperature above zero draws
+// from all candidates by softmax over -cost / (max - min) / temperature.
+// Least-loaded and power-of-two compare requests in flight, then booked blocks.
+//
+// # What it does not do
+//
+// It holds no state between calls, knows no health, no topology and no pool,
+// and does not decide whether there should be a prefill leg at all. A cache
+// shared by all workers is not weighed yet.
+package picker

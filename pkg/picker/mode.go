@@ -1,0 +1,72 @@
+package picker
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Mode is a way to choose among candidates.
+type Mode uint8
+
+// The modes. The zero value is KV.
+const (
+	KV          Mode = iota // lowest cost: cached blocks against load
+	RoundRobin              // in turn
+	Random                  // uniformly
+	LeastLoaded             // fewest requests in flight
+	PowerOfTwo              // the less loaded of two drawn uniformly
+	numModes
+)
+
+var modeNames = [...]string{
+	KV: "kv", RoundRobin: "round-robin", Random: "random", LeastLoaded: "least-loaded", PowerOfTwo: "power-of-two",
+}
+
+// String returns the name of the mode as it is written in configuration, or
+// "invalid".
+func (m Mode) String() string {
+	if m >= numModes {
+		return "invalid"
+	}
+	return modeNames[m]
+}
+
+// ParseMode reads the name of a mode.
+func ParseMode(s string) (Mode, error) {
+	for m, name := range modeNames {
+		if s == name {
+			return Mode(m), nil
+		}
+	}
+	return 0, fmt.Errorf("picker: mode %q: expected one of %s", s, strings.Join(modeNames[:], ", "))
+}
+
+// Reason is why a candidate was picked: a closed set, fit for a metric label.
+type Reason uint8
+
+// The reasons. The zero value means that nothing was picked.
+const (
+	NoReason      Reason = iota
+	OnlyCandidate        // there was no other
+	LowestCost           // strictly cheaper than every other
+	Tie                  // drawn from equal lowest costs
+	Sampled              // drawn by softmax (temperature above 0)
+	NextInTurn           // round-robin
+	RandomDraw           // random
+	LeastLoad            // least-loaded, draws from equals included
+	TwoChoices           // power-of-two
+	numReasons
+)
+
+var reasonNames = [...]string{
+	NoReason: "none", OnlyCandidate: "only-candidate", LowestCost: "lowest-cost", Tie: "tie", Sampled: "sampled",
+	NextInTurn: "round-robin", RandomDraw: "random", LeastLoad: "least-loaded", TwoChoices: "two-choices",
+}
+
+// String returns the label of the reason.
+func (r Reason) String() string {
+	if r >= numReasons {
+		return "invalid"
+	}
+	return reasonNames[r]
+}

@@ -1,0 +1,117 @@
+package picker
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Params are the knobs of a pick. A zero is a value here, not a default: start
+// from [DefaultParams].
+type Params struct {
+	// Mode is how the candidate is chosen. Default kv.
+	Mode Mode
+
+	// BlockSize is the number of tokens in a KV block; below 1 counts as 1.
+	// It is the pool's, not a taste. Default 16.
+	BlockSize int
+
+	// OverlapScoreCredit is what one cached block takes off the prefill term,
+	// in blocks. Default 1. Higher keeps conversations where they were, at
+	// the price of less even load; 0 ignores the cache.
+	OverlapScoreCredit float64
+
+	// OverlapScoreCreditDecay lessens the credit of ranks that have more
+	// prefill queued than the least busy one. Default 0: no decay. Higher
+	// leaves a warm but busy rank sooner.
+	OverlapScoreCreditDecay float64
+
+	// PrefillLoadScale multiplies the prefill term. Default 1. Higher weighs
+	// prompt work more against running answers.
+	PrefillLoadScale float64
+
+	// DecodeActiveRequestWeight adds this many blocks for each request in
+	// flight. Default 0.
+	DecodeActiveRequestWeight float64
+
+	// HostHitWeight and DiskHitWeight are what a block in host memory or on
+	// disk is worth, as a share of one on the device. Defaults 0.75 and 0.25.
+	HostHitWeight float64
+	DiskHitWeight float64
+
+	// EstimatedOverlapWeight is what an overlap is worth that is known only
+	// by estimate (no token ids, or a rank whose event stream has a gap), as
+	// a share of a known one. Default 0.5; 0 ignores estimates.
+	EstimatedOverlapWeight float64
+
+	// Temperature above 0 draws by softmax over normalised costs. Default 0:
+	// the lowest cost. 0.1 rarely leaves the cheapest, 1 spreads widely.
+	Temperature float64
+
+	// AssumeKVReuse takes blocks that running requests already hold on a rank
+	// off what this request adds there (Candidate.SharedBlocks). Default true.
+	AssumeKVReuse bool
+
+	// TrackPrefillTokens counts queued prompt tokens and this prompt in the
+	// cost. Default true.
+	TrackPrefillTokens bool
+}
+
+// DefaultParams returns the documented defaults.
+func DefaultParams() Params {
+	return Params{
+		Mode:                   KV,
+		BlockSize:              16,
+		OverlapScoreCredit:     1,
+		PrefillLoadScale:       1,
+		HostHitWeight:          0.75,
+		DiskHitWeight:          0.25,
+		EstimatedOverlapWeight: 0.5,
+		AssumeKVReuse:          true,
+		TrackPrefillTokens:     true,
+	}
+}
+
+// DecodeOverride returns p as the decode pick of a disaggregated request uses
+// it: the prompt is prefilled elsewhere, so its overlap earns nothing, no KV is
+// assumed to be shared and prompt tokens are not counted. All else is kept, a
+// request's own temperature for example (C15).
+func DecodeOverride(p Params) Params {
+	p.OverlapScoreCredit = 0
+	p.AssumeKVReuse = false
+	p.TrackPrefillTokens = false
+	return p
+}
+
+// Validate returns every fault of p, joined, or nil.
+func (p *Params) Validate() error {
+	var errs []error
+	if p.Mode >= numModes {
+		errs = append(errs, fmt.Errorf("mode %d: expected a known mode", p.Mode))
+	}
+	if p.BlockSize < 1 {
+		errs = append(errs, fmt.Errorf("block_size %d: expected at least 1 token", p.BlockSize))
+	}
+	for _, f := range []struct {
+		name string
+		v    float64
+		most float64
+	}{
+		{"overlap_score_credit", p.OverlapScoreCredit, math.MaxFloat32},
+		{"overlap_score_credit_decay", p.OverlapScoreCreditDecay, math.MaxFloat32},
+		{"prefill_load_scale", p.PrefillLoadScale, math.MaxFloat32},
+		{"decode_active_request_weight", p.DecodeActiveRequestWeight, math.MaxFloat32},
+		{"temperature", p.Temperature, math.MaxFloat32},
+		{"host_hit_weight", p.HostHitWeight, 1},
+		{"disk_hit_weight", p.DiskHitWeight, 1},
+		{"estimated_overlap_weight", p.EstimatedOverlapWeight, 1},
+	} {
+		if !(f.v >= 0 && f.v <= f.most) { // NaN fails too
+			errs = append(errs, fmt.Errorf("%s %v: expected a number from 0 to %v", f.name, f.v, f.most))
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("picker: %w", errors.Join(errs...))
+}
