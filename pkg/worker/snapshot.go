@@ -129,7 +129,8 @@ func (s *Snapshot) WithStale(stale bool) *Snapshot {
 	return &c
 }
 
-// Revision returns the discovery revision the set was read at.
+// Revision counts the sets that were published; each source has a revision of
+// its own besides.
 func (s *Snapshot) Revision() uint64 {
 	if s == nil {
 		return 0

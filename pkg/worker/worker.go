@@ -139,6 +139,10 @@ type KVEvents struct {
 // IsZero reports whether the worker publishes no KV events.
 func (k KVEvents) IsZero() bool { return k.Host == "" || k.Port == 0 }
 
+// MaxDPSize bounds the ranks of one worker, so that one bad record cannot take
+// the memory of many.
+const MaxDPSize = 4096
+
 // Worker is one engine process. A Worker in a Snapshot is immutable and shared:
 // callers must not write to it or to its slices.
 type Worker struct {
@@ -161,9 +165,11 @@ type Worker struct {
 	Draining          bool // takes no new picks; running requests go on
 }
 
-// CanServe reports whether the worker may be picked for the role.
+// CanServe reports whether the worker may be picked for the role. An SGLang
+// prefill worker without bootstrap data may not: no decode worker could find
+// its KV (row C4).
 func (w *Worker) CanServe(r Role) bool {
-	if w.Draining {
+	if w.Draining || r == Prefill && w.Engine == SGLang && w.Bootstrap.IsZero() {
 		return false
 	}
 	return w.Role == r || (r == Aggregated && w.Role == Decode && w.AcceptsAggregated)
@@ -188,8 +194,8 @@ func (w *Worker) Validate() error {
 	if len(w.Models) == 0 || slices.Contains(w.Models, "") {
 		bad("models: expected at least one name, none of them empty")
 	}
-	if w.DPSize == 0 {
-		bad("dp_size: expected at least 1")
+	if w.DPSize == 0 || w.DPSize > MaxDPSize {
+		bad("dp_size %d: expected 1 to %d", w.DPSize, MaxDPSize)
 	}
 	if w.BlockSize == 0 {
 		bad("block_size: expected at least 1 token")
