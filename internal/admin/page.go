@@ -75,7 +75,8 @@ type decisionView struct {
 	Clock, Full            string
 	RequestID              string
 	Attempt                int
-	Model, ISL, Tokens     string
+	Model, ISL             string
+	Tokens, Source         string
 	Path, Body             string
 	Prefill, Decode        string
 	Overlap                string
@@ -267,7 +268,7 @@ func newDecisionView(r *journal.Record) decisionView {
 	v := decisionView{
 		ID: r.Seq, Clock: clock(r.Time), Full: full(r.Time), RequestID: r.RequestID, Attempt: r.Attempt,
 		Model: keyName(worker.Key{Model: r.Model, Namespace: r.Namespace}), ISL: grouped(r.ISLTokens),
-		Tokens: r.TokenText(), Path: r.Path, Body: bytesText(r.BodyBytes),
+		Tokens: r.TokenText(), Source: sourceWord(r.TokenSource), Path: r.Path, Body: bytesText(r.BodyBytes),
 		Prefill: "–", Decode: "–", Overlap: "–",
 		Outcome: r.Text(), Class: outcomeClass(r.Outcome), Leg: r.LegText(),
 		FirstByte: after(r.Timings.ResponseHeaders), Whole: after(r.Timings.End),
@@ -300,6 +301,19 @@ func newDecisionView(r *journal.Record) decisionView {
 	}
 	v.addChoice("decode", &r.Decode, blocks)
 	return v
+}
+
+// sourceWord is the token source in one word, for a narrow column.
+func sourceWord(s journal.TokenSource) string {
+	switch s {
+	case journal.RequestIDs:
+		return "ids"
+	case journal.EngineTokenize:
+		return "engine"
+	case journal.ByteEstimate:
+		return "estimate"
+	}
+	return ""
 }
 
 func outcomeClass(o journal.Outcome) string {
