@@ -1,0 +1,163 @@
+package kvevents
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Config configures a [Subscriber]. Only Index is required; the zero value of
+// all else is the documented default.
+type Config struct {
+	// Index is fed with the events. The subscriber attaches and detaches ranks
+	// in it; nobody else may write to it.
+	Index kvindex.Index
+
+	// Logger gets the changes of state. Nil: none.
+	Logger *slog.Logger
+	// Hooks are called as things happen.
+	Hooks Hooks
+	// Dial opens connections. Nil: TCP.
+	Dial dialFunc
+
+	// MinBackoff is the wait before the first new attempt to connect, doubled
+	// to MaxBackoff; each wait is cut by a random part of up to a half.
+	// Defaults 50 ms and 2 s.
+	MinBackoff, MaxBackoff time.Duration
+	// Timeout bounds dial and handshake together, and the silence of a replay.
+	// Default 5 s. Lower finds broken replays sooner and gives up slow ones.
+	Timeout time.Duration
+	// Heartbeat is the time between PINGs; after three without a sign of life
+	// the connection is given up. Default 5 s. Only for peers that know them
+	// (ZMTP 3.1: libzmq from 4.2).
+	Heartbeat time.Duration
+	// Audit is how long a publisher is quiet before it is asked whether
+	// anything was missed. Default 30 s. Lower finds a loss at the end of a
+	// burst sooner; each audit is one short connection.
+	Audit time.Duration
+	// ReplayAttempts is how often a replay is tried. Default 3.
+	ReplayAttempts int
+
+	// MaxMessageBytes bounds one message. Default 16 MiB. A larger one ends
+	// the connection.
+	MaxMessageBytes int
+	// MaxBufferedBytes bounds, for each rank, what is kept while a replay
+	// runs; beyond it the replay is given up. Default 64 MiB.
+	MaxBufferedBytes int
+}
+
+// Hooks observe a Subscriber, for counters. Each may be nil. They are called by
+// the goroutine of the rank, several ranks at once, and must not block.
+type Hooks struct {
+	// Applied: one message was decoded and applied, with so many events and
+	// stored or removed blocks.
+	Applied func(r worker.Rank, events, blocks int)
+	// Refused: n events were not used.
+	Refused func(r worker.Rank, why Reason, n uint64)
+	// Replayed: a replay ended well (ok) or was given up.
+	Replayed func(r worker.Rank, ok bool)
+	// Reset: the rank's blocks were dropped.
+	Reset func(r worker.Rank, why Cause)
+	// State: the rank's state changed.
+	State func(r worker.Rank, s State)
+}
+
+func (h *Hooks) applied(r worker.Rank, events, blocks int) {
+	if h.Applied != nil {
+		h.Applied(r, events, blocks)
+	}
+}
+
+func (h *Hooks) refused(r worker.Rank, why Reason, n uint64) {
+	if h.Refused != nil {
+		h.Refused(r, why, n)
+	}
+}
+
+func (h *Hooks) replayed(r worker.Rank, ok bool) {
+	if h.Replayed != nil {
+		h.Replayed(r, ok)
+	}
+}
+
+func (h *Hooks) reset(r worker.Rank, why Cause) {
+	if h.Reset != nil {
+		h.Reset(r, why)
+	}
+}
+
+func (h *Hooks) state(r worker.Rank, s State) {
+	if h.State != nil {
+		h.State(r, s)
+	}
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&c.MinBackoff, 50*time.Millisecond)
+	def(&c.MaxBackoff, 2*time.Second)
+	def(&c.Timeout, 5*time.Second)
+	def(&c.Heartbeat, 5*time.Second)
+	def(&c.Audit, 30*time.Second)
+	if c.ReplayAttempts == 0 {
+		c.ReplayAttempts = 3
+	}
+	if c.MaxMessageBytes == 0 {
+		c.MaxMessageBytes = 16 << 20
+	}
+	if c.MaxBufferedBytes == 0 {
+		c.MaxBufferedBytes = 64 << 20
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{}).DialContext
+	}
+	return c
+}
+
+// Validate returns every fault of the configuration, joined, or nil. Zero
+// values are valid: they mean the default.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf("kvevents: "+format, a...)) }
+	if c.Index == nil {
+		bad("index: expected one")
+	}
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"min backoff", c.MinBackoff}, {"max backoff", c.MaxBackoff}, {"timeout", c.Timeout},
+		{"heartbeat", c.Heartbeat}, {"audit", c.Audit},
+	} {
+		if d.v < 0 {
+			bad("%s %s: expected above 0", d.name, d.v)
+		}
+	}
+	if full := c.withDefaults(); full.MinBackoff > full.MaxBackoff {
+		bad("min backoff %s: expected at most the max backoff, %s", full.MinBackoff, full.MaxBackoff)
+	}
+	for _, n := range []struct {
+		name string
+		v    int
+	}{
+		{"replay attempts", c.ReplayAttempts}, {"max message bytes", c.MaxMessageBytes},
+		{"max buffered bytes", c.MaxBufferedBytes},
+	} {
+		if n.v < 0 {
+			bad("%s %d: expected above 0", n.name, n.v)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,352 @@
+package kvevents
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const (
+	inboxMessages = 256         // between socket and index, for each rank
+	settle        = time.Second // from connecting to the first audit
+)
+
+// stream follows the publisher of one rank. All but the status belongs to the
+// goroutine of run.
+type stream struct {
+	// set at construction, read-only
+	cfg  *Config
+	rank worker.Rank
+	src  source
+	log  *slog.Logger
+	seed maphash.Seed
+
+	// owned by the run goroutine
+	tracker *Tracker
+	decoder *Decoder
+	session *session // nil while disconnected
+	warned  bool     // of a block-size mismatch
+	// auditing: the replay in progress is but a question in a quiet time.
+	auditing bool
+
+	// mu guards status. A leaf.
+	mu     sync.Mutex
+	status RankStatus
+}
+
+// session is what lives as long as one connection.
+type session struct {
+	ctx     context.Context //nolint:containedctx // ends with the session; replays are started deep in the loop
+	wg      sync.WaitGroup
+	conn    *conn
+	inbox   chan message
+	readErr error // valid once inbox is closed
+
+	buffer      []message // live messages held back by the tracker
+	bufferBytes int
+
+	answers    chan answer // of the replay in progress; nil when none is
+	stopReplay context.CancelFunc
+	audit      *time.Timer
+}
+
+// answer is one message of a replay, or its end.
+type answer struct {
+	m    message
+	end  bool
+	fail error // with end: why it was not had
+}
+
+func newStream(cfg *Config, r worker.Rank, src source) *stream {
+	s := &stream{
+		cfg: cfg, rank: r, src: src,
+		log:     cfg.Logger.With(rankAttrs(r)...),
+		seed:    maphash.MakeSeed(),
+		tracker: NewTracker(src.replayAddr != ""),
+		decoder: NewDecoder(src.blockSize, r.DPRank),
+	}
+	s.status = RankStatus{Rank: r, Since: time.Now()}
+	return s
+}
+
+// run connects, follows and connects again until ctx ends.
+func (s *stream) run(ctx context.Context) {
+	backoff := s.cfg.MinBackoff
+	for {
+		s.setState(StateConnecting)
+		began := time.Now()
+		err := s.connect(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.fault(err)
+		if time.Since(began) > s.cfg.MaxBackoff {
+			backoff = s.cfg.MinBackoff // it held for a while: not a broken peer
+		}
+		if !sleep(ctx, backoff-rand.N(backoff/2+1)) {
+			return
+		}
+		backoff = min(2*backoff, s.cfg.MaxBackoff)
+	}
+}
+
+// connect follows the publisher over one connection, and returns why it ended.
+func (s *stream) connect(ctx context.Context) error {
+	c, err := dialZMQ(ctx, s.cfg.Dial, s.src.addr, typeSub, connConfig{
+		maxBytes: s.cfg.MaxMessageBytes, heartbeat: s.cfg.Heartbeat, timeout: s.cfg.Timeout,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(ctx, c.close)
+	ss := &session{
+		ctx: ctx, conn: c, inbox: make(chan message, inboxMessages),
+		stopReplay: func() {}, audit: time.NewTimer(settle),
+	}
+	s.session = ss
+	defer func() {
+		cancel()
+		stop()
+		c.close()
+		ss.audit.Stop()
+		ss.wg.Wait()
+		s.tracker.Disconnect()
+		s.session = nil
+	}()
+	// Subscribed first, then the replay: what is published in between arrives
+	// by both ways and is taken once.
+	if err := c.subscribe(s.src.topic); err != nil {
+		return fmt.Errorf("kvevents: subscribe at %s: %w", s.src.addr, err)
+	}
+	ss.wg.Go(func() { s.receive(ss) })
+	s.obey(s.tracker.Connect(), message{})
+	return s.loop(ss)
+}
+
+// receive reads messages into the inbox until the connection ends.
+func (s *stream) receive(ss *session) {
+	defer close(ss.inbox)
+	var frames [][]byte
+	for {
+		var err error
+		if frames, err = ss.conn.receive(frames); err != nil {
+			ss.readErr = fmt.Errorf("kvevents: events of %s: %w", s.src.addr, err)
+			return
+		}
+		m, ok := parsePublished(frames)
+		if !ok {
+			s.refuse(BadFrames, 1)
+			continue
+		}
+		select {
+		case ss.inbox <- m:
+		case <-ss.ctx.Done():
+			return
+		}
+	}
+}
+
+// loop judges whatever happens on the connection, one thing at a time.
+func (s *stream) loop(ss *session) error {
+	ping := time.NewTicker(s.cfg.Heartbeat)
+	defer ping.Stop()
+	s.settleState()
+	for {
+		select {
+		case <-ss.ctx.Done():
+			return ss.ctx.Err()
+		case m, ok := <-ss.inbox:
+			if !ok {
+				return ss.readErr
+			}
+			ss.audit.Reset(s.cfg.Audit)
+			s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
+		case a := <-ss.answers:
+			s.answered(a)
+		case <-ss.audit.C:
+			ss.audit.Reset(s.cfg.Audit)
+			v := s.tracker.Audit()
+			s.obey(v, message{})
+			s.auditing = v.Replay
+		case <-ping.C:
+			if err := ss.conn.ping(); err != nil {
+				return fmt.Errorf("kvevents: ping %s: %w", s.src.addr, err)
+			}
+		}
+		s.settleState()
+	}
+}
+
+func (s *stream) sum(m message) uint64 { return maphash.Bytes(s.seed, m.payload) }
+
+// obey performs a verdict on m.
+func (s *stream) obey(v Verdict, m message) {
+	if v.Reset {
+		s.reset(v.Cause)
+	}
+	if v.Apply {
+		s.apply(m)
+	}
+	if v.Replay {
+		s.startReplay(v.From)
+	}
+	if v.Buffer {
+		s.hold(m)
+	}
+}
+
+// hold keeps a live message for after the replay. Beyond the limit the replay
+// is given up: better to forget one rank than to grow without end.
+func (s *stream) hold(m message) {
+	ss := s.session
+	ss.buffer = append(ss.buffer, m)
+	ss.bufferBytes += len(m.payload)
+	if ss.bufferBytes > s.cfg.MaxBufferedBytes && s.tracker.Phase() == Replaying {
+		s.endReplay(fmt.Errorf("kvevents: more than %d bytes arrived during a replay", s.cfg.MaxBufferedBytes))
+	}
+}
+
+// startReplay asks for a replay in a goroutine of its own, in place of one that
+// may still run.
+func (s *stream) startReplay(from uint64) {
+	ss := s.session
+	ss.stopReplay()
+	ctx, cancel := context.WithCancel(ss.ctx)
+	answers := make(chan answer, 64)
+	ss.answers, ss.stopReplay = answers, cancel
+	s.auditing = false
+	ss.wg.Go(func() {
+		defer cancel()
+		err := s.replay(ctx, from, func(a answer) bool {
+			select {
+			case answers <- a:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		})
+		select {
+		case answers <- answer{end: true, fail: err}:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// replay tries to have the replay; what an attempt repeats the tracker ignores.
+func (s *stream) replay(ctx context.Context, from uint64, each func(answer) bool) error {
+	cfg := connConfig{maxBytes: s.cfg.MaxMessageBytes, timeout: s.cfg.Timeout}
+	wait := 2 * s.cfg.MinBackoff
+	for attempt := 1; ; attempt++ {
+		err := replay(ctx, s.cfg.Dial, s.src.replayAddr, from, cfg, func(m message) bool {
+			return each(answer{m: m})
+		})
+		if err == nil || attempt >= s.cfg.ReplayAttempts || !sleep(ctx, wait) {
+			return err
+		}
+		wait *= 2
+	}
+}
+
+// answered judges one answer of the replay in progress.
+func (s *stream) answered(a answer) {
+	if a.end {
+		s.endReplay(a.fail)
+		return
+	}
+	s.obey(s.tracker.Replayed(a.m.seq, s.sum(a.m)), a.m)
+}
+
+// endReplay ends the replay in progress, well or not, and drains the buffer.
+func (s *stream) endReplay(fail error) {
+	ss := s.session
+	ss.stopReplay()
+	ss.answers, ss.stopReplay = nil, func() {}
+	s.cfg.Hooks.replayed(s.rank, fail == nil)
+	if fail != nil {
+		s.fault(fail)
+		s.obey(s.tracker.ReplayFail(), message{})
+	} else {
+		s.mu.Lock()
+		s.status.Replays++
+		s.mu.Unlock()
+		v := s.tracker.ReplayEnd()
+		s.obey(v, message{})
+		if v.Replay {
+			return
+		}
+	}
+	held := ss.buffer
+	ss.buffer, ss.bufferBytes = nil, 0
+	for i, m := range held {
+		v := s.tracker.Drain(m.seq, s.sum(m))
+		if !v.Replay {
+			s.obey(v, m)
+			continue
+		}
+		for _, m := range held[i:] {
+			ss.buffer = append(ss.buffer, m)
+			ss.bufferBytes += len(m.payload)
+		}
+		v.Buffer = false
+		s.obey(v, message{})
+		return
+	}
+	s.tracker.Drained()
+}
+
+func (s *stream) refuse(why Reason, n uint64) {
+	s.mu.Lock()
+	s.status.Refused[why] += n
+	s.mu.Unlock()
+	s.cfg.Hooks.refused(s.rank, why, n)
+}
+
+func (s *stream) fault(err error) {
+	s.mu.Lock()
+	s.status.LastError, s.status.LastFault = err.Error(), time.Now()
+	s.mu.Unlock()
+	s.log.Debug("kv events", slog.Any("err", err))
+}
+
+// settleState writes what the tracker says into the status.
+func (s *stream) settleState() {
+	switch {
+	case s.tracker.Phase() == Replaying && s.auditing: // no change
+	case s.tracker.Phase() == Replaying:
+		s.setState(StateReplaying)
+	case s.tracker.Degraded():
+		s.setState(StateDegraded)
+	default:
+		s.setState(StateConnected)
+	}
+	s.mu.Lock()
+	s.status.LastSeq, s.status.Seen = s.tracker.Last()
+	s.mu.Unlock()
+}
+
+func (s *stream) setState(st State) {
+	s.mu.Lock()
+	changed := s.status.State != st
+	if changed {
+		s.status.State, s.status.Since = st, time.Now()
+	}
+	lastError := s.status.LastError
+	s.mu.Unlock()
+	if changed {
+		s.cfg.Hooks.state(s.rank, st)
+		s.log.Info("kv events", slog.String("state", st.String()), slog.String("last_error", lastError))
+	}
+}
+
+func (s *stream) snapshot() RankStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}

@@ -1,0 +1,262 @@
+package kvevents
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+)
+
+// The verbs of testdata/tracker. Sequences may be ranges, 3-5; a sequence's
+// fingerprint is its own, or of another publisher when written 3'.
+//
+//	tracker [live-only]
+//	connect, disconnect, audit, end, fail, drained, cleared
+//	live 3-5, replayed 3', drain 7
+func TestTrackerScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata/tracker", func(t *testing.T, path string) {
+		tr := NewTracker(true)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var out strings.Builder
+			line := d.Cmd
+			for _, a := range d.CmdArgs {
+				line += " " + a.Key
+			}
+			for line := range strings.Lines(line + "\n" + d.Input) {
+				if f := strings.Fields(line); len(f) > 0 {
+					trackerVerb(t, &tr, f, &out)
+				}
+			}
+			last, seen := tr.Last()
+			fmt.Fprintf(&out, "%s last=%d", tr.Phase(), last)
+			if !seen {
+				out.WriteString(" (none)")
+			}
+			if tr.Degraded() {
+				out.WriteString(" degraded")
+			}
+			return out.String() + "\n"
+		})
+	})
+}
+
+func trackerVerb(t *testing.T, tr **Tracker, f []string, out *strings.Builder) {
+	say := func(v Verdict) { fmt.Fprintf(out, "%s: %s\n", strings.Join(f, " "), verdict(v)) }
+	each := func(judge func(seq, sum uint64) Verdict) {
+		for _, a := range f[1:] {
+			a, other := strings.CutSuffix(a, "'")
+			from, to, ranged := strings.Cut(a, "-")
+			if !ranged {
+				to = from
+			}
+			lo, err := strconv.ParseUint(from, 10, 64)
+			require.NoError(t, err)
+			hi, err := strconv.ParseUint(to, 10, 64)
+			require.NoError(t, err)
+			for s := lo; s <= hi; s++ {
+				sum := s + 1000
+				if other {
+					sum = s + 2000
+				}
+				fmt.Fprintf(out, "%s %d: %s\n", f[0], s, verdict(judge(s, sum)))
+			}
+		}
+	}
+	switch f[0] {
+	case "tracker":
+		*tr = NewTracker(len(f) == 1)
+	case "connect":
+		say((*tr).Connect())
+	case "audit":
+		say((*tr).Audit())
+	case "end":
+		say((*tr).ReplayEnd())
+	case "fail":
+		say((*tr).ReplayFail())
+	case "disconnect":
+		(*tr).Disconnect()
+	case "drained":
+		(*tr).Drained()
+	case "cleared":
+		(*tr).Cleared()
+	case "live":
+		each((*tr).Live)
+	case "replayed":
+		each((*tr).Replayed)
+	case "drain":
+		each((*tr).Drain)
+	default:
+		t.Fatalf("unknown verb %q", f[0])
+	}
+}
+
+func verdict(v Verdict) string {
+	var out []string
+	if v.Reset {
+		out = append(out, "reset ("+v.Cause.String()+")")
+	}
+	if v.Apply {
+		out = append(out, "apply")
+	}
+	if v.Buffer {
+		out = append(out, "buffer")
+	}
+	if v.Replay {
+		out = append(out, fmt.Sprintf("replay from %d", v.From))
+	}
+	if out == nil {
+		return "ignore"
+	}
+	return strings.Join(out, ", ")
+}
+
+// publisher is a worker's side: messages with a payload each, the last of them
+// kept for replay.
+type publisher struct {
+	life   uint64
+	sent   []uint64 // fingerprints by sequence
+	buffer int
+}
+
+// TestTrackerNeverBelievesWhatIsNotSo lets a publisher send, lose, restart,
+// disconnect and forget at random, obeys the tracker, and looks at what was
+// applied: always a run of the present publisher's messages without a hole
+// once it is in step, from the first one on unless the tracker says degraded.
+func TestTrackerNeverBelievesWhatIsNotSo(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for round := range 300 {
+		p := &publisher{buffer: 1 + rng.IntN(30)}
+		replayable := round%4 != 0
+		d := &driver{t: t, rng: rng, p: p, tr: NewTracker(replayable), failing: rng.IntN(3) == 0}
+		for range 60 {
+			d.step(round)
+		}
+		// In the end all is well, and a last message brings all in step.
+		d.failing = false
+		d.connect()
+		d.publish(false)
+		d.publish(false)
+		require.NotEmpty(t, d.held)
+		if replayable {
+			require.Equal(t, p.sent[len(p.sent)-len(d.held):], d.held, "round %d", round)
+			require.True(t, len(d.held) == len(p.sent) || d.tr.Degraded(), "round %d", round)
+		} else if !d.tr.Degraded() {
+			// Without replay a restart can hide behind the next sequence.
+			require.LessOrEqual(t, len(d.held), len(p.sent))
+		}
+		require.Equal(t, Live, d.tr.Phase())
+	}
+}
+
+type driver struct {
+	t       *testing.T
+	rng     *rand.Rand
+	p       *publisher
+	tr      *Tracker
+	failing bool // replays may break
+	up      bool
+	held    []uint64 // applied since the last reset
+	buffer  []uint64 // sequences
+	sums    []uint64
+}
+
+func (d *driver) step(round int) {
+	switch k := d.rng.IntN(20); {
+	case k == 0:
+		d.p.life++
+		d.p.sent = nil
+		d.up = false
+		d.tr.Disconnect()
+	case k == 1:
+		d.up = false
+		d.tr.Disconnect()
+	case k < 5:
+		d.connect()
+	case k == 5 && d.up:
+		d.perform(d.tr.Audit(), 0, 0)
+	case k < 8:
+		d.publish(true)
+	default:
+		d.publish(false)
+	}
+}
+
+func (d *driver) connect() {
+	if !d.up {
+		d.up, d.buffer, d.sums = true, nil, nil
+		d.perform(d.tr.Connect(), 0, 0)
+	}
+}
+
+func (d *driver) publish(lost bool) {
+	seq := uint64(len(d.p.sent))
+	sum := d.p.life<<32 | seq | 1<<63
+	d.p.sent = append(d.p.sent, sum)
+	if d.up && !lost {
+		d.perform(d.tr.Live(seq, sum), seq, sum)
+	}
+}
+
+// perform obeys one verdict and, with a replay, all that follow from it.
+func (d *driver) perform(v Verdict, seq, sum uint64) {
+	again, from := d.obey(v, seq, sum)
+	for again {
+		again, from = d.replay(from)
+		for !again && len(d.buffer) > 0 {
+			v := d.tr.Drain(d.buffer[0], d.sums[0])
+			if v.Replay {
+				require.True(d.t, v.Buffer)
+				again, from = true, v.From
+				break
+			}
+			d.obey(v, d.buffer[0], d.sums[0])
+			d.buffer, d.sums = d.buffer[1:], d.sums[1:]
+		}
+		if !again {
+			d.tr.Drained()
+		}
+	}
+}
+
+func (d *driver) obey(v Verdict, seq, sum uint64) (bool, uint64) {
+	if v.Reset {
+		d.held = nil
+	}
+	if v.Apply {
+		d.held = append(d.held, sum)
+	}
+	if v.Buffer {
+		d.buffer, d.sums = append(d.buffer, seq), append(d.sums, sum)
+	}
+	return v.Replay, v.From
+}
+
+func (d *driver) replay(from uint64) (bool, uint64) {
+	breaks := d.failing && d.rng.IntN(3) == 0
+	oldest := max(0, len(d.p.sent)-d.p.buffer)
+	for i := max(oldest, int(from)); i < len(d.p.sent); i++ {
+		if breaks && d.rng.IntN(4) == 0 {
+			break
+		}
+		if again, from := d.obey(d.tr.Replayed(uint64(i), d.p.sent[i]), uint64(i), d.p.sent[i]); again {
+			return true, from
+		}
+		if d.rng.IntN(10) == 0 { // published while the replay runs
+			seq := uint64(len(d.p.sent))
+			sum := d.p.life<<32 | seq | 1<<63
+			d.p.sent = append(d.p.sent, sum)
+			d.obey(d.tr.Live(seq, sum), seq, sum)
+		}
+	}
+	if breaks {
+		return d.obey(d.tr.ReplayFail(), 0, 0)
+	}
+	return d.obey(d.tr.ReplayEnd(), 0, 0)
+}

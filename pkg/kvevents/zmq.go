@@ -1,0 +1,324 @@
+package kvevents
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Wire constants of ZMTP 3.1, https://rfc.zeromq.org/spec/37/.
+const (
+	flagMore    = 1 << 0
+	flagLong    = 1 << 1
+	flagCommand = 1 << 2
+
+	greetingSize = 64
+	maxFrames    = 8 // of a message; both streams have at most four
+)
+
+// socketType is the ZeroMQ pattern that a connection takes part in.
+type socketType string
+
+const (
+	typeSub    socketType = "SUB"
+	typeDealer socketType = "DEALER"
+)
+
+// peers is the socket types that each of ours may talk to.
+func (s socketType) accepts(peer string) bool {
+	if s == typeSub {
+		return peer == "PUB" || peer == "XPUB"
+	}
+	return peer == "ROUTER"
+}
+
+var errFrame = errors.New("kvevents: zmtp")
+
+// conn is one ZMTP connection with the NULL mechanism. Any goroutine may send;
+// one goroutine at a time may receive.
+type conn struct {
+	// set at construction, read-only
+	nc        net.Conn
+	minor     byte // of the peer's protocol version, major 3
+	maxBytes  int  // of one message
+	quiet     time.Duration
+	heartbeat time.Duration
+
+	r *bufio.Reader // owned by the receiving goroutine
+
+	// writeMu guards writing: messages of two goroutines must not mix. Nothing
+	// else is locked while it is held.
+	writeMu sync.Mutex
+	out     []byte
+}
+
+type connConfig struct {
+	maxBytes  int           // of one message, all frames
+	heartbeat time.Duration // between PINGs; the peer is lost after three without a byte
+	timeout   time.Duration // of dial and handshake together, and of each write
+}
+
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialZMQ connects to a bound socket and shakes hands. Cancelling ctx ends the
+// handshake too; after that the caller closes the connection.
+func dialZMQ(ctx context.Context, dial dialFunc, addr string, typ socketType, cfg connConfig) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.timeout)
+	defer cancel()
+	nc, err := dial(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("kvevents: connect to %s: %w", addr, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	c := &conn{nc: nc, maxBytes: cfg.maxBytes, r: bufio.NewReaderSize(nc, 64<<10)}
+	err = c.handshake(typ)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("kvevents: handshake with %s: %w", addr, err)
+	}
+	// "PING … TTL": a 3.0 peer need not know the command, and then only TCP
+	// keepalive tells a dead one from a quiet one.
+	if c.minor >= 1 {
+		c.heartbeat, c.quiet = cfg.heartbeat, 3*cfg.heartbeat
+	}
+	return c, nil
+}
+
+func (c *conn) close() { _ = c.nc.Close() }
+
+// handshake exchanges greetings and READY commands.
+func (c *conn) handshake(typ socketType) error {
+	var hello [greetingSize]byte
+	hello[0], hello[9], hello[10], hello[11] = 0xff, 0x7f, 3, 1
+	copy(hello[12:32], "NULL")
+	if _, err := c.nc.Write(hello[:]); err != nil {
+		return err
+	}
+	var peer [greetingSize]byte
+	if _, err := io.ReadFull(c.r, peer[:]); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	if peer[0] != 0xff || peer[9]&1 == 0 || peer[10] < 3 {
+		return fmt.Errorf("%w: greeting % x: expected version 3", errFrame, peer[:12])
+	}
+	if m := string(peer[12:17]); m != "NULL\x00" {
+		return fmt.Errorf("%w: mechanism %q: expected NULL", errFrame, m)
+	}
+	if c.minor = peer[11]; peer[10] > 3 {
+		c.minor = 1
+	}
+	ready := appendProperty([]byte("\x05READY"), "Socket-Type", string(typ))
+	if typ == typeDealer {
+		// NB: some routers send replies to every peer of one identity, the
+		// empty one included. Random, since a router may refuse one that it
+		// still thinks connected.
+		ready = appendProperty(ready, "Identity", rand.Text())
+	}
+	if err := c.write(flagCommand, ready); err != nil {
+		return err
+	}
+	flags, body, err := c.frame(c.maxBytes)
+	if err != nil {
+		return fmt.Errorf("ready: %w", err)
+	}
+	name, data, err := command(body)
+	if flags&flagCommand == 0 || err != nil || name != "READY" {
+		return fmt.Errorf("%w: %q: expected READY", errFrame, truncated(body))
+	}
+	got, err := property(data, "Socket-Type")
+	if err != nil {
+		return err
+	}
+	if !typ.accepts(got) {
+		return fmt.Errorf("%w: socket type %q does not serve %s", errFrame, got, typ)
+	}
+	return nil
+}
+
+func truncated(b []byte) []byte { return b[:min(len(b), 64)] }
+
+func appendProperty(b []byte, name, value string) []byte {
+	b = append(append(b, byte(len(name))), name...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(value)))
+	return append(b, value...)
+}
+
+// property returns a metadata property; names are case-insensitive.
+func property(data []byte, want string) (string, error) {
+	for len(data) > 0 {
+		n := int(data[0])
+		if len(data) < 1+n+4 {
+			break
+		}
+		name, rest := data[1:1+n], data[1+n:]
+		size := binary.BigEndian.Uint32(rest)
+		if uint64(len(rest)-4) < uint64(size) {
+			break
+		}
+		if equalFold(name, want) {
+			return string(rest[4 : 4+size]), nil
+		}
+		data = rest[4+size:]
+	}
+	return "", fmt.Errorf("%w: metadata without %s", errFrame, want)
+}
+
+func equalFold(b []byte, s string) bool {
+	if len(b) != len(s) {
+		return false
+	}
+	for i, c := range b {
+		if c|0x20 != s[i]|0x20 {
+			return false
+		}
+	}
+	return true
+}
+
+func command(body []byte) (name string, data []byte, err error) {
+	if len(body) == 0 || len(body) < 1+int(body[0]) {
+		return "", nil, fmt.Errorf("%w: command of %d bytes", errFrame, len(body))
+	}
+	n := 1 + int(body[0])
+	return string(body[1:n]), body[n:], nil
+}
+
+// subscribe asks for messages whose first frame begins with topic. The message
+// form (1, topic) is understood by publishers of every 3.x version.
+func (c *conn) subscribe(topic string) error {
+	return c.write(0, append([]byte{1}, topic...))
+}
+
+// send writes one message of several frames.
+func (c *conn) send(frames ...[]byte) error {
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
+	c.out = c.out[:0]
+	for i, f := range frames {
+		flags := byte(0)
+		if i < len(frames)-1 {
+			flags = flagMore
+		}
+		c.out = appendFrame(c.out, flags, f)
+	}
+	return c.flushLocked()
+}
+
+func (c *conn) write(flags byte, body []byte) error {
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
+	c.out = appendFrame(c.out[:0], flags, body)
+	return c.flushLocked()
+}
+
+func (c *conn) flushLocked() error {
+	if c.quiet > 0 {
+		// A peer that reads nothing for as long as this is lost.
+		_ = c.nc.SetWriteDeadline(time.Now().Add(c.quiet))
+	}
+	_, err := c.nc.Write(c.out)
+	return err
+}
+
+func appendFrame(b []byte, flags byte, body []byte) []byte {
+	if len(body) > 255 {
+		b = append(b, flags|flagLong)
+		b = binary.BigEndian.AppendUint64(b, uint64(len(body)))
+	} else {
+		b = append(b, flags, byte(len(body)))
+	}
+	return append(b, body...)
+}
+
+// frame reads one frame of at most limit bytes into memory of its own.
+func (c *conn) frame(limit int) (flags byte, body []byte, err error) {
+	if flags, err = c.r.ReadByte(); err != nil {
+		return 0, nil, err
+	}
+	if flags&^(flagMore|flagLong|flagCommand) != 0 {
+		return 0, nil, fmt.Errorf("%w: frame flags %#x", errFrame, flags)
+	}
+	var size [8]byte
+	head := size[7:]
+	if flags&flagLong != 0 {
+		head = size[:]
+	}
+	if _, err = io.ReadFull(c.r, head); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint64(size[:])
+	if n > uint64(max(limit, 0)) {
+		return 0, nil, fmt.Errorf("%w: frame of %d bytes: at most %d are taken", errFrame, n, c.maxBytes)
+	}
+	body = make([]byte, n)
+	_, err = io.ReadFull(c.r, body)
+	return flags, body, err
+}
+
+// receive reads the next message, answering PINGs on the way, into frames,
+// which may be reused. The frames' bytes are the caller's. An error is final.
+// keepalive must run beside it.
+func (c *conn) receive(frames [][]byte) ([][]byte, error) {
+	frames = frames[:0]
+	left := c.maxBytes
+	for {
+		if c.quiet > 0 {
+			_ = c.nc.SetReadDeadline(time.Now().Add(c.quiet))
+		}
+		flags, body, err := c.frame(left)
+		if err != nil {
+			return frames, err
+		}
+		if flags&flagCommand != 0 {
+			if err := c.command(body); err != nil {
+				return frames, err
+			}
+			continue
+		}
+		frames = append(frames, body)
+		left -= len(body)
+		if flags&flagMore == 0 {
+			return frames, nil
+		}
+		if len(frames) == maxFrames {
+			return frames, fmt.Errorf("%w: message of more than %d frames", errFrame, maxFrames)
+		}
+	}
+}
+
+// command handles a command between messages: "PONG … the context of the PING",
+// an ERROR ends the connection, others are ignored as the protocol asks.
+func (c *conn) command(body []byte) error {
+	name, data, err := command(body)
+	if err != nil {
+		return err
+	}
+	switch name {
+	case "PING": // 2 bytes TTL, then up to 16 bytes of context
+		if len(data) < 2 {
+			return fmt.Errorf("%w: PING of %d bytes", errFrame, len(data))
+		}
+		return c.write(flagCommand, append([]byte("\x04PONG"), data[2:min(len(data), 18)]...))
+	case "ERROR":
+		return fmt.Errorf("%w: peer says %q", errFrame, truncated(data))
+	}
+	return nil
+}
+
+// ping asks the peer for a sign of life; a 3.0 peer is not asked.
+func (c *conn) ping() error {
+	if c.heartbeat == 0 {
+		return nil
+	}
+	return c.write(flagCommand, []byte("\x04PING\x00\x00"))
+}
