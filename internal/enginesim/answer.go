@@ -1,0 +1,334 @@
+package enginesim
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// flushBytes is how much of a stream without latency is written at once.
+const flushBytes = 32 << 10
+
+// answer generates out tokens per item and sends them. What the client gets
+// last is sent after everything has been released.
+func (c *call) answer(out int, reason string) error {
+	a := &answer{c: c, out: out, reason: reason, created: time.Now().Unix()}
+	a.id, _ = json.Marshal(c.answerID())
+	a.model, _ = json.Marshal(c.q.model)
+	if c.q.model == "" {
+		a.model, _ = json.Marshal(c.s.cfg.Models[0])
+	}
+	if c.q.stream {
+		return a.stream()
+	}
+	return a.whole()
+}
+
+func (c *call) answerID() string {
+	if c.q.rid != "" {
+		return c.q.rid
+	}
+	id := strconv.FormatUint(rand.Uint64(), 16)
+	switch c.q.api {
+	case apiChat:
+		return "chatcmpl-" + id
+	case apiCompletion:
+		return "cmpl-" + id
+	default:
+		return id
+	}
+}
+
+// answer writes one call's answer. JSON is put together by hand: this is the
+// part that runs once a token.
+type answer struct {
+	c         *call
+	out       int
+	reason    string
+	created   int64
+	id, model []byte // JSON strings
+	buf       []byte
+	text      [][]byte // what each item has said so far
+	first     bool     // the first byte has been sent
+}
+
+// whole sends one JSON body.
+func (a *answer) whole() error {
+	c := a.c
+	perToken := c.scale(c.s.cfg.DecodePerToken)
+	if d := time.Duration(max(a.out-1, 0)) * perToken; !c.s.prefills() {
+		if c.fault.When == Mid && c.fault.Mode != FaultTruncate {
+			if err := pause(c.ctx, d/2); err != nil {
+				return err
+			}
+			if err := c.strike(Mid); err != nil {
+				return err
+			}
+			d -= d / 2
+		}
+		if err := pause(c.ctx, d); err != nil {
+			return err
+		}
+	}
+	a.text = make([][]byte, len(c.items))
+	for i, it := range c.items {
+		for t := range a.out {
+			a.text[i] = appendAnswerPiece(a.text[i], it.digest, t)
+		}
+	}
+	a.buf = a.appendWhole(a.buf)
+	if c.fault.Mode == FaultTruncate && c.fault.When == Mid {
+		if err := pause(c.ctx, time.Duration(c.fault.DelayMS)*time.Millisecond); err != nil {
+			return err
+		}
+		c.w.Header().Set("Content-Length", strconv.Itoa(len(a.buf)))
+		a.buf = a.buf[:len(a.buf)/2]
+		_ = a.send(true)
+		return errTruncate
+	}
+	c.s.log.firstByte(c.rec)
+	c.complete(a.out, a.reason)
+	if !c.headers {
+		c.w.Header().Set("Content-Length", strconv.Itoa(len(a.buf)))
+	}
+	return a.send(false)
+}
+
+// stream sends SSE chunks, all items in step.
+func (a *answer) stream() error {
+	c := a.c
+	perToken := c.scale(c.s.cfg.DecodePerToken)
+	if c.s.prefills() {
+		perToken = 0
+	}
+	a.text = make([][]byte, len(c.items))
+	if c.q.api == apiChat {
+		for i := range c.items {
+			a.appendChunk(i, `{"role":"assistant","content":""}`, nil, "")
+		}
+	}
+	start, struck := time.Now(), false
+	for sent := 0; sent < a.out; {
+		upto := min(sent+c.s.cfg.StreamInterval, a.out)
+		if c.fault.When == Mid && !struck && 2*upto > a.out && !c.s.prefills() {
+			struck = true
+			if err := a.strikeMid(); err != nil {
+				return err
+			}
+		}
+		if err := pause(c.ctx, time.Until(start.Add(time.Duration(upto-1)*perToken))); err != nil {
+			return err
+		}
+		for i := range c.items {
+			a.appendTokens(i, sent, upto)
+		}
+		sent = upto
+		if sent < a.out && (perToken > 0 || len(a.buf) > flushBytes) {
+			if err := a.send(true); err != nil {
+				return err
+			}
+		}
+	}
+	if c.fault.Mode == FaultTruncate && c.fault.When == Mid && !struck {
+		return a.strikeMid()
+	}
+	a.appendEnd()
+	if !a.first {
+		c.s.log.firstByte(c.rec)
+	}
+	c.complete(a.out, a.reason)
+	return a.send(true)
+}
+
+func (a *answer) strikeMid() error {
+	if len(a.buf) > 0 && a.c.fault.Mode != FaultNone {
+		if err := a.send(true); err != nil {
+			return err
+		}
+	}
+	return a.c.strike(Mid)
+}
+
+// send writes what has been put together.
+func (a *answer) send(flush bool) error {
+	c := a.c
+	if !c.headers {
+		if err := c.writeHead(); err != nil {
+			return err
+		}
+	}
+	if !a.first {
+		a.first = true
+		c.s.log.firstByte(c.rec)
+	}
+	_, err := c.w.Write(a.buf)
+	a.buf = a.buf[:0]
+	if err == nil && flush {
+		err = http.NewResponseController(c.w).Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("client is gone: %w", err)
+	}
+	return nil
+}
+
+// writeHead writes the status line and headers of an answer that is well.
+func (c *call) writeHead() error {
+	c.headers = true
+	ct := "application/json"
+	if c.q.stream {
+		ct = "text/event-stream; charset=utf-8"
+	}
+	c.w.Header().Set("Content-Type", ct)
+	c.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// sendHeaders sends them before there is an answer (fault early200).
+func (c *call) sendHeaders() error {
+	if err := c.writeHead(); err != nil {
+		return err
+	}
+	if err := http.NewResponseController(c.w).Flush(); err != nil {
+		return fmt.Errorf("client is gone: %w", err)
+	}
+	return nil
+}
+
+// appendTokens appends the chunk with tokens from..upto of item i.
+func (a *answer) appendTokens(i, from, upto int) {
+	before := len(a.text[i])
+	for t := from; t < upto; t++ {
+		a.text[i] = appendAnswerPiece(a.text[i], a.c.items[i].digest, t)
+	}
+	switch a.c.q.api {
+	case apiChat:
+		a.appendChunk(i, `{"content":"`, a.text[i][before:], "")
+	case apiCompletion:
+		a.appendChunk(i, "", a.text[i][before:], "")
+	case apiGenerate:
+		reason := ""
+		if upto == a.out {
+			reason = a.reason
+		}
+		a.buf = append(a.buf, "data: "...)
+		a.buf = a.appendNative(a.buf, i, upto, reason)
+		a.buf = append(a.buf, "\n\n"...)
+	}
+}
+
+// appendChunk appends one OpenAI chunk of item i. delta is a whole chat delta,
+// or the beginning of one that text completes; a reason ends the item.
+func (a *answer) appendChunk(i int, delta string, text []byte, reason string) {
+	b := a.appendHead(append(a.buf, "data: "...), true)
+	b = append(b, `"choices":[{"index":`...)
+	b = strconv.AppendInt(b, int64(i), 10)
+	if a.c.q.api == apiChat {
+		b = append(append(b, `,"delta":`...), delta...)
+		if text != nil {
+			b = append(append(b, text...), `"}`...)
+		}
+	} else {
+		b = append(append(append(b, `,"text":"`...), text...), '"')
+	}
+	b = append(b, `,"logprobs":null,"finish_reason":`...)
+	if reason == "" {
+		b = append(b, "null"...)
+	} else {
+		b = append(append(append(b, '"'), reason...), '"')
+	}
+	a.buf = append(b, `}],"usage":null}`+"\n\n"...)
+}
+
+// appendHead appends the fields that begin every OpenAI object.
+func (a *answer) appendHead(b []byte, chunk bool) []byte {
+	object := "text_completion"
+	if a.c.q.api == apiChat {
+		object = "chat.completion"
+		if chunk {
+			object = "chat.completion.chunk"
+		}
+	}
+	b = append(append(b, `{"id":`...), a.id...)
+	b = append(append(append(b, `,"object":"`...), object...), `","created":`...)
+	b = strconv.AppendInt(b, a.created, 10)
+	return append(append(append(b, `,"model":`...), a.model...), ',')
+}
+
+// appendEnd appends finish reasons, usage if asked for, and the end mark.
+func (a *answer) appendEnd() {
+	if a.c.q.api != apiGenerate {
+		for i := range a.c.items {
+			a.appendChunk(i, "{}", nil, a.reason)
+		}
+		if a.c.q.includeUsage {
+			b := a.appendHead(append(a.buf, "data: "...), true)
+			b = append(b, `"choices":[],"usage":`...)
+			a.buf = append(a.appendUsage(b), "}\n\n"...)
+		}
+	} else if a.out == 0 {
+		a.buf = append(a.appendNative(append(a.buf, "data: "...), 0, 0, a.reason), "\n\n"...)
+	}
+	a.buf = append(a.buf, "data: [DONE]\n\n"...)
+}
+
+func (a *answer) appendUsage(b []byte) []byte {
+	prompt, out := a.c.promptTokens(), a.out*len(a.c.items)
+	return fmt.Appendf(b, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`,
+		prompt, prompt+out, out, a.c.cachedTokens())
+}
+
+// appendNative appends the object that /generate answers per item.
+func (a *answer) appendNative(b []byte, i, tokens int, reason string) []byte {
+	it := a.c.items[i]
+	b = append(append(b, `{"text":"`...), a.text[i]...)
+	b = append(append(b, `","meta_info":{"id":`...), a.id...)
+	if reason == "" {
+		b = append(b, `,"finish_reason":null`...)
+	} else {
+		b = fmt.Appendf(b, `,"finish_reason":{"type":"%s","length":%d}`, reason, tokens)
+	}
+	b = fmt.Appendf(b, `,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d}`, len(it.prompt), tokens, it.cached)
+	if len(a.c.items) > 1 {
+		b = fmt.Appendf(b, `,"index":%d`, i)
+	}
+	return append(b, '}')
+}
+
+// appendWhole appends the body of an answer without streaming.
+func (a *answer) appendWhole(b []byte) []byte {
+	if a.c.q.api == apiGenerate {
+		list := a.c.q.batch || len(a.c.items) > 1
+		if list {
+			b = append(b, '[')
+		}
+		for i := range a.c.items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = a.appendNative(b, i, a.out, a.reason)
+		}
+		if list {
+			b = append(b, ']')
+		}
+		return b
+	}
+	b = append(a.appendHead(b, false), `"choices":[`...)
+	for i := range a.c.items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(append(b, `{"index":`...), int64(i), 10)
+		if a.c.q.api == apiChat {
+			b = append(append(append(b, `,"message":{"role":"assistant","content":"`...), a.text[i]...), `"}`...)
+		} else {
+			b = append(append(append(b, `,"text":"`...), a.text[i]...), '"')
+		}
+		b = append(append(append(b, `,"logprobs":null,"finish_reason":"`...), a.reason...), `"}`...)
+	}
+	b = append(b, `],"usage":`...)
+	return append(a.appendUsage(b), '}')
+}

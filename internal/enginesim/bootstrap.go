@@ -1,0 +1,136 @@
+package enginesim
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+)
+
+// linkProtocol is what a decode worker upgrades a connection of the bootstrap
+// server to: one JSON message a line, both ways, for all its rooms there. It
+// stands for the transfer engine (RDMA in life) and is private to simulators.
+const linkProtocol = "enginesim-link"
+
+// Types of linkMessage.
+const (
+	msgAsk    = "ask"    // decode: I wait for this room's KV
+	msgCancel = "cancel" // decode: I no longer do
+	msgKV     = "kv"     // prefill: here it is
+	msgFailed = "failed" // prefill: it will never come
+)
+
+// linkMessage is one line of a link.
+type linkMessage struct {
+	Type      string `json:"type"`
+	Room      int64  `json:"room"`
+	Call      uint64 `json:"call"` // names the decode request within its process
+	Digest    uint64 `json:"digest,omitempty"`
+	Rank      int    `json:"rank,omitempty"` // prefill rank the decode expects
+	Cached    int    `json:"cached,omitempty"`
+	Error     string `json:"error,omitempty"`
+	Violation bool   `json:"violation,omitempty"`
+}
+
+// topology is the answer of GET /route: what a decode worker needs to know of
+// the prefill worker (a part of SGLang's PrefillServerInfo).
+type topology struct {
+	ATTNTPSize          int    `json:"attn_tp_size"`
+	ATTNCPSize          int    `json:"attn_cp_size"`
+	DPSize              int    `json:"dp_size"`
+	PPSize              int    `json:"pp_size"`
+	PageSize            int    `json:"page_size"`
+	KVCacheDType        string `json:"kv_cache_dtype"`
+	FollowBootstrapRoom bool   `json:"follow_bootstrap_room"`
+	PrefillHTTPPort     int    `json:"prefill_http_port"`
+}
+
+// linkPeer is the prefill's end of one decode worker's link.
+type linkPeer struct{ out outbox }
+
+func (p *linkPeer) send(m linkMessage) { p.out.push(appendLine(m), 0) }
+
+func appendLine(m linkMessage) []byte {
+	b, _ := json.Marshal(m) // plain fields cannot fail
+	return append(b, '\n')
+}
+
+// bootstrapHandler is the HTTP side of a prefill worker's bootstrap server.
+func (s *Sim) bootstrapHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("GET /route", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, topology{
+			ATTNTPSize: 1, ATTNCPSize: 1, DPSize: s.cfg.DPSize, PPSize: 1, PageSize: s.cfg.PageSize,
+			KVCacheDType: "auto", FollowBootstrapRoom: true, PrefillHTTPPort: portOf(s.Addr()),
+		})
+	})
+	mux.HandleFunc("POST /query_dp_ranks", s.queryDPRanks)
+	mux.HandleFunc("GET /sim/link", s.serveLink)
+	return mux
+}
+
+// queryDPRanks answers which rank serves each of the rooms that are here.
+func (s *Sim) queryDPRanks(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Rooms []int64 `json:"bootstrap_rooms"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&q); err != nil {
+		writeError(w, badRequest("bootstrap_rooms: expected a list of integers"))
+		return
+	}
+	ranks := make(map[string]int)
+	s.rooms.mu.Lock()
+	for _, room := range q.Rooms {
+		if p := s.rooms.prefill[room]; p != nil {
+			ranks[strconv.FormatInt(room, 10)] = p.rank
+		}
+	}
+	s.rooms.mu.Unlock()
+	writeJSON(w, http.StatusOK, ranks)
+}
+
+func (s *Sim) serveLink(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Upgrade") != linkProtocol {
+		w.WriteHeader(http.StatusUpgradeRequired)
+		return
+	}
+	c, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	peer := &linkPeer{out: newOutbox()}
+	peer.out.push([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+linkProtocol+"\r\n\r\n"), 0)
+	ctx, cancel := context.WithCancel(s.runCtx)
+	var wg sync.WaitGroup
+	wg.Go(func() { peer.out.run(ctx, c) })
+	s.readLink(rw.Reader, peer)
+	s.rooms.dropAll(peer)
+	cancel()
+	wg.Wait()
+}
+
+func (s *Sim) readLink(r *bufio.Reader, peer *linkPeer) {
+	dec := json.NewDecoder(r)
+	for {
+		var m linkMessage
+		if dec.Decode(&m) != nil {
+			return
+		}
+		switch m.Type {
+		case msgAsk:
+			s.rooms.ask(&decodeHalf{reg: m, from: peer})
+		case msgCancel:
+			s.rooms.drop(peer, m.Room, m.Call)
+		}
+	}
+}
+
+func portOf(addr string) int {
+	_, p, _ := net.SplitHostPort(addr)
+	n, _ := strconv.Atoi(p)
+	return n
+}

@@ -1,0 +1,221 @@
+package enginesim
+
+import (
+	"container/heap"
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// blockSum is the chained hash of one page; its first 8 bytes are the hash the
+// engine publishes.
+type blockSum [sha256.Size]byte
+
+// hash returns the engine's name of the block: the first 16 hex digits of the
+// sum as a signed number.
+func (b *blockSum) hash() int64 { return int64(binary.BigEndian.Uint64(b[:8])) }
+
+// chainBlocks appends to sums the sums of the full pages of tokens that sums
+// does not hold yet: sha256 over the parent's sum and the little-endian ids.
+func chainBlocks(sums []blockSum, tokens []uint32, page int) []blockSum {
+	buf := make([]byte, 0, sha256.Size+4*page)
+	for i := len(sums); (i+1)*page <= len(tokens); i++ {
+		buf = buf[:0]
+		if i > 0 {
+			buf = append(buf, sums[i-1][:]...)
+		}
+		for _, t := range tokens[i*page : (i+1)*page] {
+			buf = binary.LittleEndian.AppendUint32(buf, t)
+		}
+		sums = append(sums, sha256.Sum256(buf))
+	}
+	return sums
+}
+
+// block is a node of the prefix tree.
+type block struct {
+	hash     int64
+	parent   *block // nil at the first page of a prompt
+	tokens   []uint32
+	children int
+	pins     int    // running requests whose prompt goes through this block
+	used     uint64 // cache.clock when last pinned or unpinned
+	heapAt   int    // place in cache.evictable, or -1
+}
+
+// cache is one rank's prefix cache: a tree of pages with eviction of the least
+// recently used leaf. Not safe for concurrent use; owned by its rank's mutex.
+//
+// Invariant: a pinned block has a pinned parent, so unpinned blocks can all be
+// evicted leaf by leaf.
+// Invariant: len(blocks) + private <= capacity.
+type cache struct {
+	page, capacity int
+	blocks         map[int64]*block
+	evictable      blockHeap // leaves without pins
+	clock          uint64
+	pinned         int // blocks with pins
+	private        int // blocks of running requests that are not in the tree
+	events         []event
+	record         bool // events are wanted
+}
+
+func newCache(page, capacity int, record bool) *cache {
+	return &cache{page: page, capacity: capacity, blocks: make(map[int64]*block), record: record}
+}
+
+// held returns the blocks that running requests keep from eviction.
+func (c *cache) held() int { return c.pinned + c.private }
+
+// match returns the longest run of cached blocks that sums begins with.
+func (c *cache) match(sums []blockSum, path []*block) []*block {
+	for i := range sums {
+		b := c.blocks[sums[i].hash()]
+		if b == nil {
+			break
+		}
+		path = append(path, b)
+	}
+	return path
+}
+
+// extra returns how many blocks held would grow by if a request with the
+// matched path and need blocks in all were admitted.
+func (c *cache) extra(path []*block, need int) int {
+	n := need - len(path)
+	for _, b := range path {
+		if b.pins == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *cache) pin(b *block) {
+	if b.pins == 0 {
+		c.pinned++
+		c.unlist(b)
+	}
+	b.pins++
+	b.used = c.clock
+}
+
+func (c *cache) unpin(b *block) {
+	b.pins--
+	b.used = c.clock
+	if b.pins == 0 {
+		c.pinned--
+		c.maybeList(b)
+	}
+}
+
+// maybeList makes b evictable if it is a leaf without pins.
+func (c *cache) maybeList(b *block) {
+	if b.pins == 0 && b.children == 0 && b.heapAt < 0 {
+		heap.Push(&c.evictable, b)
+	}
+}
+
+func (c *cache) unlist(b *block) {
+	if b.heapAt >= 0 {
+		heap.Remove(&c.evictable, b.heapAt)
+	}
+}
+
+// reserve pins path and takes private blocks, evicting what has to go. The
+// caller has checked that held() + extra() <= capacity.
+func (c *cache) reserve(path []*block, private int) {
+	c.clock++
+	for _, b := range path {
+		c.pin(b)
+	}
+	c.private += private
+	for len(c.blocks)+c.private > c.capacity {
+		c.evict()
+	}
+}
+
+func (c *cache) evict() {
+	b := heap.Pop(&c.evictable).(*block)
+	delete(c.blocks, b.hash)
+	if b.parent != nil {
+		b.parent.children--
+		c.maybeList(b.parent)
+	}
+	c.note(event{kind: blockRemoved, hash: b.hash})
+}
+
+// insert turns private blocks of a request into shared ones: the pages of
+// tokens from len(path) on. It returns the longer path, all of it pinned.
+func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32) []*block {
+	c.clock++
+	for i := len(path); i < len(sums); i++ {
+		h := sums[i].hash()
+		b := c.blocks[h]
+		if b == nil {
+			b = &block{hash: h, heapAt: -1, tokens: append([]uint32(nil), tokens[i*c.page:(i+1)*c.page]...)}
+			ev := event{kind: blockStored, hash: h, tokens: b.tokens}
+			if i > 0 {
+				b.parent = path[i-1]
+				b.parent.children++
+				c.unlist(b.parent)
+				ev.parent, ev.hasParent = b.parent.hash, true
+			}
+			c.blocks[h] = b
+			c.note(ev)
+		}
+		c.private--
+		c.pin(b)
+		path = append(path, b)
+	}
+	return path
+}
+
+// release unpins path, deepest block last used first, and returns private
+// blocks.
+func (c *cache) release(path []*block, private int) {
+	c.clock++
+	for i := len(path) - 1; i >= 0; i-- {
+		c.unpin(path[i])
+	}
+	c.private -= private
+}
+
+// clear empties the tree. It must not be called while blocks are held.
+func (c *cache) clear() {
+	clear(c.blocks)
+	c.evictable = nil
+	c.note(event{kind: allCleared})
+}
+
+func (c *cache) note(e event) {
+	if c.record {
+		c.events = append(c.events, e)
+	}
+}
+
+// blockHeap orders leaves by last use, oldest first.
+type blockHeap []*block
+
+func (h blockHeap) Len() int           { return len(h) }
+func (h blockHeap) Less(i, j int) bool { return h[i].used < h[j].used }
+func (h blockHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapAt, h[j].heapAt = i, j
+}
+
+// Push implements heap.Interface.
+func (h *blockHeap) Push(x any) {
+	b := x.(*block)
+	b.heapAt = len(*h)
+	*h = append(*h, b)
+}
+
+// Pop implements heap.Interface.
+func (h *blockHeap) Pop() any {
+	old := *h
+	b := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	b.heapAt = -1
+	return b
+}

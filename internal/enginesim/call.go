@@ -1,0 +1,299 @@
+package enginesim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// item is one prompt of one choice: what meets its other half, is computed and
+// is answered. Owned by the request's goroutines.
+type item struct {
+	index  int
+	prompt []uint32
+	digest uint64
+	sums   []blockSum
+	meet   *meeting // nil: nobody to meet
+	rank   *rank
+	hold   *hold
+	half   *prefillHalf
+	cached int // tokens
+}
+
+// call is one generation request from arrival to answer.
+type call struct {
+	s       *Sim
+	ctx     context.Context //nolint:containedctx // a call is one request
+	w       http.ResponseWriter
+	rec     *record
+	q       *genRequest
+	items   []*item
+	fault   Fault
+	started time.Time
+	headers bool // the status line has been sent
+}
+
+// serve runs the call. Errors are the client's answer unless they are the
+// context's, errTruncate, or a failed write.
+func (c *call) serve(kind api, body []byte, h http.Header) error {
+	q, err := parseRequest(kind, body)
+	if err != nil {
+		return err
+	}
+	c.q = q
+	if q.model != "" && !slices.Contains(c.s.cfg.Models, q.model) {
+		c.s.violate(Violation{Kind: "wrong_model", Seq: c.rec.req.Seq, Detail: fmt.Sprintf(
+			"model %q was asked of a worker for %q", q.model, c.s.cfg.Models)})
+	}
+	c.items, err = c.s.plan(q, h, c.rec.req.Seq)
+	if err != nil {
+		return err
+	}
+	c.s.log.planned(c.rec, c.items)
+	defer c.release()
+	c.fault = c.s.fault.claim()
+	if err := c.run(); err != nil {
+		if errors.Is(err, errFinishAbort) {
+			c.release()
+			return c.answer(0, "abort")
+		}
+		return err
+	}
+	return nil
+}
+
+func (c *call) run() error {
+	if c.fault.Mode == FaultSlow {
+		if err := pause(c.ctx, time.Duration(c.fault.DelayMS)*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	if err := c.strike(Before); err != nil {
+		return err
+	}
+	if c.fault.Mode == FaultEarly200 && c.s.decodes() {
+		if err := c.sendHeaders(); err != nil {
+			return err
+		}
+	}
+	if err := c.prepareAll(); err != nil {
+		return err
+	}
+	if err := c.strike(After); err != nil {
+		return err
+	}
+	out, reason := c.q.maxTokens, "length"
+	if out < 0 {
+		out, reason = defaultOutput, "stop"
+	}
+	if c.s.prefills() {
+		out, reason = 1, "length"
+	}
+	return c.answer(out, reason)
+}
+
+// prepareAll brings every item to the point where its first token exists.
+func (c *call) prepareAll() error {
+	prepare := c.s.prepareAggregated
+	switch {
+	case c.s.prefills():
+		prepare = c.s.runPrefill
+	case c.s.decodes() && c.items[0].meet != nil:
+		prepare = c.s.runDecode
+	}
+	for i, it := range c.items {
+		if i > 0 && &it.prompt[0] == &c.items[i-1].prompt[0] {
+			it.sums = c.items[i-1].sums
+			continue
+		}
+		it.sums = chainBlocks(nil, it.prompt, c.s.cfg.PageSize)
+	}
+	if len(c.items) == 1 {
+		return prepare(c.ctx, c, c.items[0])
+	}
+	g, ctx := errgroup.WithContext(c.ctx)
+	for _, it := range c.items {
+		g.Go(func() error { return prepare(ctx, c, it) })
+	}
+	return g.Wait()
+}
+
+// blocks returns how many KV blocks the item needs with out output tokens.
+func (c *call) blocks(it *item, out int) int {
+	page := c.s.cfg.PageSize
+	return (len(it.prompt) + out + page - 1) / page
+}
+
+func (c *call) admit(ctx context.Context, it *item, out int) error {
+	need := c.blocks(it, out)
+	if need > c.s.cfg.CapacityBlocks {
+		return badRequest("the request needs %d KV blocks, the worker has %d", need, c.s.cfg.CapacityBlocks)
+	}
+	var err error
+	it.hold, err = it.rank.admit(ctx, it.sums, need)
+	return err
+}
+
+func (c *call) output() int {
+	if c.q.maxTokens < 0 {
+		return defaultOutput
+	}
+	return c.q.maxTokens
+}
+
+// compute waits for as long as the uncached part of the prompt takes, with the
+// moment Mid in the middle of it, and puts the prompt into the cache.
+func (c *call) compute(ctx context.Context, it *item, mid bool) error {
+	page := c.s.cfg.PageSize
+	it.cached = min(it.hold.cached, (len(it.prompt)-1)/page) * page // the last token is always computed
+	d := c.s.cfg.PrefillBase + time.Duration(len(it.prompt)-it.cached)*c.s.cfg.PrefillPerToken
+	d = it.rank.computeFor(c.scale(d), c.s.cfg.SerialPrefill)
+	if mid && c.fault.When == Mid && c.fault.Mode != FaultTruncate {
+		if err := pause(ctx, d/2); err != nil {
+			return err
+		}
+		if err := c.strike(Mid); err != nil {
+			return err
+		}
+		d -= d / 2
+	}
+	if err := pause(ctx, d); err != nil {
+		return err
+	}
+	it.hold.store(it.sums, it.prompt)
+	return nil
+}
+
+func (s *Sim) prepareAggregated(ctx context.Context, c *call, it *item) error {
+	if err := c.admit(ctx, it, c.output()); err != nil {
+		return err
+	}
+	return c.compute(ctx, it, false)
+}
+
+// runPrefill enters the room, computes the prompt and returns when the KV has
+// been taken.
+func (s *Sim) runPrefill(ctx context.Context, c *call, it *item) error {
+	it.half = &prefillHalf{
+		room: it.meet.room, seq: c.rec.req.Seq, digest: it.digest, rank: it.rank.id,
+		arrived: make(chan struct{}, 1), done: make(chan error, 1),
+	}
+	if err := s.rooms.enter(it.half); err != nil {
+		it.half = nil
+		return err
+	}
+	timeout := time.NewTimer(s.cfg.BootstrapTimeout)
+	defer timeout.Stop()
+	if s.cfg.HandshakeFirst {
+		met := func() bool { return s.rooms.decodeHere(it.half) }
+		if over, err := s.awaitDecode(ctx, it.half, timeout.C, met); over || err != nil {
+			return err
+		}
+	}
+	if err := c.admit(ctx, it, 0); err != nil {
+		return err
+	}
+	if err := c.compute(ctx, it, true); err != nil {
+		return err
+	}
+	it.hold.leaveSlot()
+	s.rooms.setReady(it.half, it.cached)
+	_, err := s.awaitDecode(ctx, it.half, timeout.C, func() bool { return false })
+	return err
+}
+
+// awaitDecode waits until enough reports true or the half is over, which it
+// reports with its error. Past the timeout a half without a decode fails.
+func (s *Sim) awaitDecode(
+	ctx context.Context, p *prefillHalf, timeout <-chan time.Time, enough func() bool,
+) (over bool, err error) {
+	for expired := false; ; {
+		if enough() {
+			return false, nil
+		}
+		select {
+		case err := <-p.done:
+			return true, err
+		case <-ctx.Done():
+			return true, ctx.Err()
+		case <-timeout:
+			expired = true
+		case <-p.arrived:
+		}
+		if expired && s.rooms.leaveAlone(p) {
+			return true, &apiError{status: http.StatusInternalServerError, reason: "bootstrap_timeout", msg: fmt.Sprintf(
+				"Prefill bootstrap failed: no decode came to bootstrap room %d within %s", p.room, s.cfg.BootstrapTimeout)}
+		}
+	}
+}
+
+// runDecode allocates the KV, waits for it and has the first token then.
+func (s *Sim) runDecode(ctx context.Context, c *call, it *item) error {
+	if err := c.admit(ctx, it, c.output()); err != nil {
+		return err
+	}
+	s.decodeWaiting.Add(1)
+	defer s.decodeWaiting.Add(-1)
+	cached, err := s.awaitKV(ctx, it, c.rec.req.Seq)
+	if err != nil {
+		return err
+	}
+	it.cached = cached
+	it.hold.store(it.sums, it.prompt)
+	return nil
+}
+
+// release leaves the rooms and gives the blocks back. It may be called more
+// than once.
+func (c *call) release() {
+	for _, it := range c.items {
+		if it.half != nil {
+			c.s.rooms.leave(it.half)
+			it.half = nil
+		}
+		if it.hold != nil {
+			it.hold.release()
+		}
+	}
+}
+
+// complete stores what was generated, releases everything and closes the
+// record: it is done before the last byte is sent, so that who has the whole
+// answer finds nothing held.
+func (c *call) complete(out int, reason string) {
+	for _, it := range c.items {
+		if out > 1 && it.hold != nil && !c.s.prefills() {
+			tokens := slices.Concat(it.prompt, answerTokens(it.digest, 0, out-1))
+			it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, c.s.cfg.PageSize), tokens)
+		}
+		it.rank.account(len(it.prompt), it.cached, out)
+	}
+	c.release()
+	o := outcome{outcome: OutcomeOK, status: http.StatusOK, cached: c.cachedTokens(), output: out * len(c.items)}
+	if reason == "abort" {
+		o.outcome = OutcomeAborted
+	}
+	c.s.log.finish(c.rec, o)
+}
+
+// promptTokens counts each prompt once, however many choices it has.
+func (c *call) promptTokens() int {
+	n := 0
+	for i := 0; i < len(c.items); i += c.q.n {
+		n += len(c.items[i].prompt)
+	}
+	return n
+}
+
+func (c *call) cachedTokens() int {
+	n := 0
+	for i := 0; i < len(c.items); i += c.q.n {
+		n += c.items[i].cached
+	}
+	return n
+}

@@ -1,0 +1,167 @@
+package enginesim
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Off switches a port of [Config] off.
+const Off = -1
+
+// None makes a latency of [Config] really zero; a plain zero means the default.
+const None = time.Duration(-1)
+
+// Config describes one simulated worker. The zero value of a field means the
+// default named at it.
+type Config struct {
+	ID     worker.ID     // default: random, above 2^53 so that a float would show
+	Role   worker.Role   // required
+	Engine worker.Engine // default worker.SGLang, the only one so far
+	Models []string      // names it answers to; default "sim"
+
+	// Addresses. Port 0 picks a free one; the accessors of [Sim] tell which.
+	Listen          string // HTTP API; default "127.0.0.1:0"
+	BootstrapListen string // a prefill worker's rendezvous; default "127.0.0.1:0"
+	ControlListen   string // a second address for /sim/* alone, which no fault touches; default none
+	KVEventsPort    int    // PUB socket of rank 0, rank r is r higher; 0 picks, Off publishes nothing
+	ReplayPort      int    // ROUTER socket of rank 0, rank r is r higher; 0 picks, Off offers no replay
+	Topic           string // first frame of every event message; default ""
+	ReplayBuffer    int    // event batches kept for replay, per rank; default 10,000 as the engine
+
+	PageSize       int // tokens per KV block; default 16
+	CapacityBlocks int // KV blocks per rank; default 65,536
+	DPSize         int // data-parallel ranks; default 1
+	MaxModelLen    int // tokens of prompt and output together; default 1,048,576
+
+	// Latency. Zero means the default, None (or anything negative) none at all.
+	PrefillBase     time.Duration // per prompt; default none
+	PrefillPerToken time.Duration // per uncached prompt token; default 20 µs
+	DecodePerToken  time.Duration // per output token after the first; default 2 ms
+	SerialPrefill   bool          // prompts of a rank are computed one after the other, as on one device
+	MaxRunning      int           // admitted requests per rank, the rest waits first in, first out; default 2,048
+	StreamInterval  int           // tokens per SSE chunk (SGLang's stream_interval); default 1
+
+	// Rendezvous.
+	WaitingTimeout    time.Duration // decode waits this long for the KV; default 300 s
+	BootstrapTimeout  time.Duration // prefill waits this long for its decode; default 300 s
+	HeartbeatInterval time.Duration // decode asks the prefill's bootstrap server for life; default 5 s
+	HeartbeatFailures int           // failures in a row after which the prefill is dead; default 2
+	HandshakeFirst    bool          // prefill computes only when its decode has arrived; see doc.go
+	HeaderOverrides   bool          // takes x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)
+	AcceptsAggregated bool          // a decode worker that serves without a room; no SGLang does
+	NoDecodeEvents    bool          // a decode worker's blocks are not published
+
+	// What is kept for inspection.
+	LogRequests   int // requests; default 1,000
+	LogBodyBytes  int // bytes of one body; default 256 KiB, negative keeps none
+	LogTotalBytes int // bytes of all bodies; default 32 MiB, the oldest lose theirs first
+
+	// Die ends the process for the fault "die". Nil (embedded use) closes every
+	// socket at once instead, and Run returns ErrDied.
+	Die func()
+
+	Logger *slog.Logger // nil means slog.DiscardHandler
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+func latency(d *time.Duration, def time.Duration) {
+	switch {
+	case *d < 0:
+		*d = 0
+	case *d == 0:
+		*d = def
+	}
+}
+
+func (c Config) withDefaults() Config {
+	orDefault(&c.ID, worker.ID(rand.Uint64()|1<<54))
+	orDefault(&c.Engine, worker.SGLang)
+	if len(c.Models) == 0 {
+		c.Models = []string{"sim"}
+	}
+	c.Models = slices.Clone(c.Models)
+	orDefault(&c.Listen, "127.0.0.1:0")
+	if c.Role == worker.Prefill {
+		orDefault(&c.BootstrapListen, "127.0.0.1:0")
+	}
+	orDefault(&c.ReplayBuffer, 10_000)
+	orDefault(&c.PageSize, 16)
+	orDefault(&c.CapacityBlocks, 65_536)
+	orDefault(&c.DPSize, 1)
+	orDefault(&c.MaxModelLen, 1<<20)
+	latency(&c.PrefillBase, 0)
+	latency(&c.PrefillPerToken, 20*time.Microsecond)
+	latency(&c.DecodePerToken, 2*time.Millisecond)
+	orDefault(&c.MaxRunning, 2048)
+	orDefault(&c.StreamInterval, 1)
+	orDefault(&c.WaitingTimeout, 300*time.Second)
+	orDefault(&c.BootstrapTimeout, 300*time.Second)
+	orDefault(&c.HeartbeatInterval, 5*time.Second)
+	orDefault(&c.HeartbeatFailures, 2)
+	orDefault(&c.LogRequests, 1000)
+	orDefault(&c.LogBodyBytes, 256<<10)
+	orDefault(&c.LogTotalBytes, 32<<20)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate returns every fault of the configuration, joined, or nil.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if c.Role < worker.Prefill || c.Role > worker.Aggregated {
+		bad("role: expected prefill, decode or aggregated")
+	}
+	if c.Engine != "" && c.Engine != worker.SGLang {
+		bad("engine %q: expected sglang", string(c.Engine))
+	}
+	for _, a := range []struct{ name, addr string }{
+		{"listen", c.Listen}, {"bootstrap-listen", c.BootstrapListen}, {"control-listen", c.ControlListen},
+	} {
+		if _, _, err := net.SplitHostPort(a.addr); a.addr != "" && err != nil {
+			bad("%s %q: expected host:port", a.name, a.addr)
+		}
+	}
+	if c.BootstrapListen != "" && c.Role != worker.Prefill {
+		bad("bootstrap-listen: only a prefill worker has a bootstrap server")
+	}
+	for _, n := range []struct {
+		name string
+		v    int
+	}{
+		{"page-size", c.PageSize}, {"capacity-blocks", c.CapacityBlocks}, {"dp-size", c.DPSize},
+		{"max-running", c.MaxRunning}, {"stream-interval", c.StreamInterval}, {"max-model-len", c.MaxModelLen},
+		{"heartbeat-failures", c.HeartbeatFailures}, {"log-requests", c.LogRequests}, {"replay-buffer", c.ReplayBuffer},
+	} {
+		if n.v < 0 {
+			bad("%s %d: expected at least 1", n.name, n.v)
+		}
+	}
+	for _, p := range []struct {
+		name string
+		v    int
+	}{{"kv-events-port", c.KVEventsPort}, {"replay-port", c.ReplayPort}} {
+		if p.v < Off || p.v > 65535 {
+			bad("%s %d: expected -1 (off) to 65535", p.name, p.v)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("enginesim: %w", errors.Join(errs...))
+}

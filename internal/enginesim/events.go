@@ -1,0 +1,112 @@
+package enginesim
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// eventKind is what happened to blocks of a rank's cache.
+type eventKind uint8
+
+const (
+	blockStored eventKind = iota + 1
+	blockRemoved
+	allCleared
+)
+
+// event is one KV event. A stored event carries one page, as SGLang sends it.
+type event struct {
+	kind      eventKind
+	hash      int64
+	parent    int64
+	hasParent bool
+	tokens    []uint32 // owned by the cache; read-only
+}
+
+// appendEventBatch appends the msgpack payload of one batch: the array
+// [ts, [events], attn_dp_rank], each event a map as SGLang >= 0.5.20 encodes
+// it (events are no longer array_like there, the batch still is).
+func appendEventBatch(dst []byte, ts float64, events []event, rank uint32) []byte {
+	dst = append(dst, 0x93, 0xcb)
+	dst = binary.BigEndian.AppendUint64(dst, math.Float64bits(ts))
+	dst = appendArrayHeader(dst, len(events))
+	for i := range events {
+		dst = appendEvent(dst, &events[i])
+	}
+	return appendUint(dst, uint64(rank))
+}
+
+func appendEvent(dst []byte, e *event) []byte {
+	switch e.kind {
+	case blockStored:
+		dst = appendString(appendString(append(dst, 0x87), "type"), "BlockStored")
+		dst = appendInt(append(appendString(dst, "block_hashes"), 0x91), e.hash)
+		dst = appendString(dst, "parent_block_hash")
+		if e.hasParent {
+			dst = appendInt(dst, e.parent)
+		} else {
+			dst = append(dst, 0xc0)
+		}
+		dst = appendArrayHeader(appendString(dst, "token_ids"), len(e.tokens))
+		for _, t := range e.tokens {
+			dst = appendUint(dst, uint64(t))
+		}
+		dst = appendUint(appendString(dst, "block_size"), uint64(len(e.tokens)))
+		dst = append(appendString(dst, "lora_id"), 0xc0)
+		return appendString(appendString(dst, "medium"), "GPU")
+	case blockRemoved:
+		dst = appendString(appendString(append(dst, 0x83), "type"), "BlockRemoved")
+		dst = appendInt(append(appendString(dst, "block_hashes"), 0x91), e.hash)
+		return appendString(appendString(dst, "medium"), "GPU")
+	default:
+		return appendString(appendString(append(dst, 0x81), "type"), "AllBlocksCleared")
+	}
+}
+
+func appendArrayHeader(dst []byte, n int) []byte {
+	switch {
+	case n < 16:
+		return append(dst, 0x90|byte(n))
+	case n < 1<<16:
+		return binary.BigEndian.AppendUint16(append(dst, 0xdc), uint16(n))
+	default:
+		return binary.BigEndian.AppendUint32(append(dst, 0xdd), uint32(n))
+	}
+}
+
+// appendString writes strings under 32 bytes, which all names here are.
+func appendString(dst []byte, s string) []byte {
+	return append(append(dst, 0xa0|byte(len(s))), s...)
+}
+
+func appendUint(dst []byte, v uint64) []byte {
+	switch {
+	case v < 1<<7:
+		return append(dst, byte(v))
+	case v < 1<<8:
+		return append(dst, 0xcc, byte(v))
+	case v < 1<<16:
+		return binary.BigEndian.AppendUint16(append(dst, 0xcd), uint16(v))
+	case v < 1<<32:
+		return binary.BigEndian.AppendUint32(append(dst, 0xce), uint32(v))
+	default:
+		return binary.BigEndian.AppendUint64(append(dst, 0xcf), v)
+	}
+}
+
+func appendInt(dst []byte, v int64) []byte {
+	switch {
+	case v >= 0:
+		return appendUint(dst, uint64(v))
+	case v >= -32:
+		return append(dst, byte(v))
+	case v >= math.MinInt8:
+		return append(dst, 0xd0, byte(v))
+	case v >= math.MinInt16:
+		return binary.BigEndian.AppendUint16(append(dst, 0xd1), uint16(v))
+	case v >= math.MinInt32:
+		return binary.BigEndian.AppendUint32(append(dst, 0xd2), uint32(v))
+	default:
+		return binary.BigEndian.AppendUint64(append(dst, 0xd3), uint64(v))
+	}
+}

@@ -1,0 +1,214 @@
+package enginesim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Mode is what a faulty worker does.
+type Mode string
+
+// The modes of a [Fault].
+const (
+	FaultNone        Mode = "none"
+	FaultHang        Mode = "hang"         // accepts and never answers
+	FaultError       Mode = "error"        // answers with Status
+	FaultSlow        Mode = "slow"         // latencies times Factor
+	FaultDie         Mode = "die"          // the process ends, or all its sockets close
+	FaultEarly200    Mode = "early200"     // decode answers 200 and headers before it has the KV
+	FaultFinishAbort Mode = "finish_abort" // answers 200 with finish reason "abort"
+	FaultTruncate    Mode = "truncate"     // closes the connection in mid-body
+	FaultRefuse      Mode = "refuse"       // closes its port
+)
+
+// Moment is when a fault strikes within a request.
+type Moment string
+
+// The moments. Before is on arrival: no room is entered, no KV is held. Mid is
+// half-way: on a prefill worker in the room with half of the prompt computed,
+// else with half of the answer sent. After is when the KV has changed hands
+// and no byte of the answer has been sent.
+const (
+	Before Moment = "before"
+	Mid    Moment = "mid"
+	After  Moment = "after"
+)
+
+// Fault is what POST /sim/fault and [Sim.SetFault] take.
+type Fault struct {
+	Mode    Mode    `json:"mode"`
+	When    Moment  `json:"when,omitempty"`     // default: mid for die and truncate, else before
+	Status  int     `json:"status,omitempty"`   // of mode error; default 500
+	DelayMS int     `json:"delay_ms,omitempty"` // waits so long before it strikes; slow: before each request
+	Factor  float64 `json:"factor,omitempty"`   // of mode slow; default 10
+	Count   int     `json:"count,omitempty"`    // requests it strikes; 0: until changed
+	ForMS   int     `json:"for_ms,omitempty"`   // ends by itself after so long; 0: never
+	Health  bool    `json:"health,omitempty"`   // hang, error: /health does the same
+}
+
+func (f Fault) withDefaults() Fault {
+	orDefault(&f.Mode, FaultNone)
+	if f.Mode == FaultDie || f.Mode == FaultTruncate {
+		orDefault(&f.When, Mid)
+	}
+	orDefault(&f.When, Before)
+	orDefault(&f.Status, http.StatusInternalServerError)
+	orDefault(&f.Factor, 10)
+	return f
+}
+
+// Validate returns the fault's faults, joined, or nil.
+func (f Fault) Validate() error {
+	var errs []error
+	modes := []Mode{
+		"", FaultNone, FaultHang, FaultError, FaultSlow, FaultDie, FaultEarly200, FaultFinishAbort, FaultTruncate, FaultRefuse,
+	}
+	if !slices.Contains(modes, f.Mode) {
+		errs = append(errs, fmt.Errorf("mode %q: expected one of %q", f.Mode, modes[1:]))
+	}
+	if !slices.Contains([]Moment{"", Before, Mid, After}, f.When) {
+		errs = append(errs, fmt.Errorf("when %q: expected before, mid or after", f.When))
+	}
+	if f.Status != 0 && (f.Status < 400 || f.Status > 599) {
+		errs = append(errs, fmt.Errorf("status %d: expected 400 to 599", f.Status))
+	}
+	if f.DelayMS < 0 || f.Count < 0 || f.ForMS < 0 || f.Factor < 0 {
+		errs = append(errs, errors.New("delay_ms, count, for_ms, factor: expected at least 0"))
+	}
+	if f.Mode == FaultRefuse && f.Count != 0 {
+		errs = append(errs, errors.New("count: a closed port cannot count requests, use for_ms"))
+	}
+	return errors.Join(errs...)
+}
+
+// faultBox holds the present fault. Safe for concurrent use.
+type faultBox struct {
+	mu      sync.Mutex
+	fault   Fault
+	left    int // strikes left if fault.Count > 0
+	until   time.Time
+	changed chan struct{} // closed and renewed by set
+}
+
+func newFaultBox() *faultBox {
+	return &faultBox{fault: Fault{}.withDefaults(), changed: make(chan struct{})}
+}
+
+func (b *faultBox) set(f Fault) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fault, b.left, b.until = f.withDefaults(), f.Count, time.Time{}
+	if f.ForMS > 0 {
+		b.until = time.Now().Add(time.Duration(f.ForMS) * time.Millisecond)
+	}
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// peek returns the present fault, how long it lasts (0: for ever), and a
+// channel that closes when it is changed.
+func (b *faultBox) peek() (Fault, time.Duration, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.until.IsZero() {
+		return b.fault, 0, b.changed
+	}
+	left := time.Until(b.until)
+	if left <= 0 {
+		b.fault, b.until = Fault{}.withDefaults(), time.Time{}
+		left = 0
+	}
+	return b.fault, left, b.changed
+}
+
+// claim returns the fault that strikes this request.
+func (b *faultBox) claim() Fault {
+	f, _, _ := b.peek()
+	if f.Mode == FaultNone || f.Count == 0 {
+		return f
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left == 0 || b.fault != f {
+		return Fault{}.withDefaults()
+	}
+	if b.left--; b.left == 0 {
+		b.fault = Fault{}.withDefaults()
+	}
+	return f
+}
+
+// SetFault makes the worker faulty from the next request on; requests that a
+// fault has struck already stay struck.
+func (s *Sim) SetFault(f Fault) error {
+	if err := f.Validate(); err != nil {
+		return fmt.Errorf("enginesim: fault: %w", err)
+	}
+	s.fault.set(f)
+	if f.Mode == FaultRefuse {
+		s.closePort()
+	}
+	return nil
+}
+
+var (
+	errTruncate    = errors.New("connection closed by an injected fault")
+	errFinishAbort = errors.New("finish reason abort by an injected fault")
+)
+
+// strike does what the request's fault does at the moment, and returns the
+// error that the request ends with, or nil.
+func (c *call) strike(when Moment) error {
+	f := c.fault
+	if f.Mode == FaultNone || f.When != when {
+		return nil
+	}
+	if err := pause(c.ctx, time.Duration(f.DelayMS)*time.Millisecond); err != nil {
+		return err
+	}
+	switch f.Mode {
+	case FaultHang:
+		<-c.ctx.Done()
+		return c.ctx.Err()
+	case FaultError:
+		return &apiError{status: f.Status, reason: "fault", msg: "injected error"}
+	case FaultDie:
+		c.s.die()
+		<-c.ctx.Done()
+		return c.ctx.Err()
+	case FaultTruncate:
+		return errTruncate
+	case FaultFinishAbort:
+		return errFinishAbort
+	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse:
+	}
+	return nil
+}
+
+// scale applies the fault "slow" to a latency.
+func (c *call) scale(d time.Duration) time.Duration {
+	if c.fault.Mode == FaultSlow {
+		return time.Duration(float64(d) * c.fault.Factor)
+	}
+	return d
+}
+
+// pause waits for d or fails with the context's error.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,252 @@
+package enginesim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const maxBodyBytes = 64 << 20
+
+// apiHandler is everything on the worker's own port.
+func (s *Sim) apiHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", s.generate(apiChat))
+	mux.HandleFunc("POST /v1/completions", s.generate(apiCompletion))
+	mux.HandleFunc("POST /generate", s.generate(apiGenerate))
+	for _, p := range []string{"GET /health", "GET /health_generate", "GET /ready"} {
+		mux.HandleFunc(p, s.health)
+	}
+	mux.HandleFunc("GET /v1/models", s.models)
+	mux.HandleFunc("GET /metrics", s.metrics)
+	for _, p := range []string{"GET /server_info", "GET /get_server_info"} {
+		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.serverInfo()) })
+	}
+	for _, p := range []string{"POST /tokenize", "POST /v1/tokenize"} {
+		mux.HandleFunc(p, s.tokenize)
+	}
+	for _, p := range []string{"POST /flush_cache", "GET /flush_cache"} {
+		mux.HandleFunc(p, s.flushCache)
+	}
+	mux.Handle("/sim/", s.controlHandler())
+	return s.handlers.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f, _, _ := s.fault.peek(); f.Mode == FaultRefuse {
+			panic(http.ErrAbortHandler)
+		}
+		mux.ServeHTTP(w, r)
+	}))
+}
+
+// generate handles one generation request of a kind.
+func (s *Sim) generate(kind api) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		started := time.Now()
+		body, err := readBody(r)
+		rec := s.log.begin(r, body, started)
+		c := &call{s: s, ctx: r.Context(), w: w, rec: rec, started: started}
+		if err != nil {
+			err = badRequest("Invalid request: body: %v", err)
+		} else {
+			err = c.serve(kind, body, r.Header)
+		}
+		s.log.struck(rec, c.fault.Mode)
+		if err != nil {
+			c.fail(err)
+		}
+	}
+}
+
+func readBody(r *http.Request) ([]byte, error) {
+	if r.ContentLength > maxBodyBytes {
+		return nil, errors.New("too large")
+	}
+	if r.ContentLength > 0 {
+		body := make([]byte, r.ContentLength)
+		_, err := io.ReadFull(r.Body, body)
+		if err == nil {
+			// Only a body read to its end lets the server watch for a client
+			// that goes away.
+			_, err = r.Body.Read(make([]byte, 1))
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return body, err
+	}
+	return io.ReadAll(io.LimitReader(r.Body, maxBodyBytes))
+}
+
+// fail ends a call that has no answer: an error status, an error inside a
+// stream that has begun, or a connection closed in mid-body.
+func (c *call) fail(err error) {
+	ae := &apiError{status: http.StatusInternalServerError, reason: "internal", msg: err.Error()}
+	switch {
+	case errors.As(err, &ae):
+	case errors.Is(err, errTruncate):
+		ae.reason, ae.status = "fault", 0
+	case c.ctx.Err() != nil || errors.Is(err, context.Canceled) || strings.HasPrefix(err.Error(), "client is gone"):
+		c.s.log.finish(c.rec, outcome{outcome: OutcomeCancelled, err: "client closed the connection"})
+		panic(http.ErrAbortHandler)
+	}
+	c.s.log.finish(c.rec, outcome{outcome: OutcomeFailed, reason: ae.reason, err: ae.msg, status: ae.status})
+	switch {
+	case errors.Is(err, errTruncate):
+		panic(http.ErrAbortHandler)
+	case !c.headers:
+		writeError(c.w, ae)
+	case c.q.stream:
+		b, _ := json.Marshal(map[string]errorBody{"error": ae.body()})
+		_, _ = c.w.Write(append(append([]byte("data: "), b...), "\n\ndata: [DONE]\n\n"...))
+	default:
+		b, _ := json.Marshal(ae.body())
+		_, _ = c.w.Write(b)
+	}
+}
+
+// errorBody is SGLang's ErrorResponse.
+type errorBody struct {
+	Object  string  `json:"object"`
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    int     `json:"code"`
+}
+
+func (e *apiError) body() errorBody {
+	kind := "InternalServerError"
+	if e.status < 500 {
+		kind = "BadRequestError"
+	}
+	return errorBody{Object: "error", Message: e.msg, Type: kind, Code: e.status}
+}
+
+func writeError(w http.ResponseWriter, e *apiError) { writeJSON(w, e.status, e.body()) }
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func (s *Sim) health(w http.ResponseWriter, r *http.Request) {
+	if f, _, _ := s.fault.peek(); f.Health {
+		switch f.Mode {
+		case FaultHang:
+			<-r.Context().Done()
+			panic(http.ErrAbortHandler)
+		case FaultError:
+			w.WriteHeader(f.Status)
+			return
+		default:
+		}
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
+	type model struct {
+		ID          string `json:"id"`
+		Object      string `json:"object"`
+		Created     int64  `json:"created"`
+		OwnedBy     string `json:"owned_by"`
+		MaxModelLen int    `json:"max_model_len"`
+	}
+	list := struct {
+		Object string  `json:"object"`
+		Data   []model `json:"data"`
+	}{Object: "list"}
+	for _, m := range s.cfg.Models {
+		list.Data = append(list.Data, model{ID: m, Object: "model", OwnedBy: string(s.cfg.Engine), MaxModelLen: s.cfg.MaxModelLen})
+	}
+	writeJSON(w, http.StatusOK, list)
+}
+
+func (s *Sim) flushCache(w http.ResponseWriter, _ *http.Request) {
+	for _, r := range s.ranks {
+		if !r.clear() {
+			http.Error(w, "Flush cache failed: requests hold KV blocks of rank "+strconv.Itoa(r.id)+".", http.StatusBadRequest)
+			return
+		}
+	}
+	_, _ = io.WriteString(w, "Cache flushed.\n")
+}
+
+// tokenize answers POST /tokenize: prompt (a string or a list of them) or
+// messages with tools.
+func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
+	body, err := readBody(r)
+	if err != nil || !json.Valid(body) {
+		writeError(w, badRequest("Invalid request: body is not valid JSON"))
+		return
+	}
+	var prompt, messages, tools []byte
+	generation := true
+	err = eachField(body, func(key string, v []byte) error {
+		switch key {
+		case "prompt":
+			prompt = v
+		case "messages":
+			messages = v
+		case "tools":
+			tools = v
+		case "add_generation_prompt":
+			generation = string(v) != "false"
+		}
+		return nil
+	})
+	if err == nil && isNull(prompt) == isNull(messages) {
+		err = errors.New("expected exactly one of prompt and messages")
+	}
+	var lists [][]uint32
+	var list bool
+	if err == nil && !isNull(messages) {
+		lists = make([][]uint32, 1)
+		lists[0], err = chatPrompt(messages, tools, generation)
+	} else if err == nil {
+		lists, list, err = readPromptUnion(prompt)
+	}
+	if err != nil {
+		writeError(w, badRequest("Invalid request: %v", err))
+		return
+	}
+	s.writeTokens(w, lists, list)
+}
+
+func (s *Sim) writeTokens(w http.ResponseWriter, lists [][]uint32, list bool) {
+	b := []byte(`{"tokens":`)
+	if list {
+		b = append(b, '[')
+	}
+	counts := make([]int, 0, len(lists))
+	for i, ids := range lists {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = slices.Grow(append(b, '['), 7*len(ids))
+		for j, id := range ids {
+			if j > 0 {
+				b = append(b, ',')
+			}
+			b = strconv.AppendUint(b, uint64(id), 10)
+		}
+		b = append(b, ']')
+		counts = append(counts, len(ids))
+	}
+	b = append(b, map[bool]string{true: "],", false: ","}[list]...)
+	b = append(b, `"count":`...)
+	if list {
+		c, _ := json.Marshal(counts)
+		b = append(b, c...)
+	} else {
+		b = strconv.AppendInt(b, int64(counts[0]), 10)
+	}
+	b = strconv.AppendInt(append(b, `,"max_model_len":`...), int64(s.cfg.MaxModelLen), 10)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(b, '}'))
+}

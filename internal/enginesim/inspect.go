@@ -1,0 +1,252 @@
+package enginesim
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// maxViolations bounds what is kept of them.
+const maxViolations = 1000
+
+// Violation is a request that broke the engine's rules in a way that a router
+// must never cause. Tests assert that there are none.
+type Violation struct {
+	Time   time.Time `json:"time"`
+	Kind   string    `json:"kind"`          // see doc.go
+	Seq    uint64    `json:"seq,omitempty"` // of the request, where it is known
+	Room   int64     `json:"room,omitempty"`
+	Detail string    `json:"detail"`
+}
+
+func (s *Sim) violate(v Violation) {
+	v.Time = time.Now()
+	s.cfg.Logger.Warn("engine rule broken", "kind", v.Kind, "detail", v.Detail)
+	s.violationsMu.Lock()
+	defer s.violationsMu.Unlock()
+	if len(s.violations) < maxViolations {
+		s.violations = append(s.violations, v)
+	}
+}
+
+// State is what GET /sim/state answers.
+type State struct {
+	Identity Identity          `json:"identity"`
+	Fault    Fault             `json:"fault"`
+	Requests uint64            `json:"requests"` // arrived, the running ones included
+	Running  int               `json:"running"`  // arrived and not yet ended
+	Queued   int               `json:"queued"`   // of those: waiting for a slot or for blocks
+	OK       uint64            `json:"ok"`
+	Canceled uint64            `json:"cancelled"`
+	Failed   map[string]uint64 `json:"failed"` // by reason
+
+	KVHeldBlocks int `json:"kv_held_blocks"` // kept by running or not yet transferred requests
+
+	// The rendezvous.
+	PrefillAlone  int `json:"prefill_alone"`  // prefill halves whose decode has not come
+	PrefillMet    int `json:"prefill_met"`    // prefill halves whose decode waits
+	DecodeAskers  int `json:"decode_askers"`  // on prefill: decode halves whose prefill has not come
+	DecodeWaiting int `json:"decode_waiting"` // on decode: requests that wait for their KV
+
+	Ranks      []RankState `json:"ranks"`
+	Violations []Violation `json:"violations"`
+}
+
+// RankState is one data-parallel rank.
+type RankState struct {
+	Rank         int           `json:"rank"`
+	CachedBlocks int           `json:"cached_blocks"`
+	HeldBlocks   int           `json:"held_blocks"`
+	Running      int           `json:"running"`
+	Queued       int           `json:"queued"`
+	PromptTokens uint64        `json:"prompt_tokens"` // of answered requests
+	CachedTokens uint64        `json:"cached_tokens"`
+	OutputTokens uint64        `json:"output_tokens"`
+	EventSeq     uint64        `json:"event_seq"`        // of the next event batch
+	Blocks       []CachedBlock `json:"blocks,omitempty"` // asked for with ?blocks=1, sorted by hash
+}
+
+// CachedBlock is one block of a rank's prefix cache.
+type CachedBlock struct {
+	Hash   int64    `json:"hash"`
+	Parent *int64   `json:"parent"`
+	Tokens []uint32 `json:"tokens"`
+}
+
+// Identity is the line that cmd/enginesim prints when it is ready, and what a
+// discovery file says of a worker.
+type Identity struct {
+	ID                worker.ID       `json:"id"`
+	Role              string          `json:"role"`
+	Engine            worker.Engine   `json:"engine"`
+	Models            []string        `json:"models"`
+	Endpoint          string          `json:"endpoint"`
+	DPSize            int             `json:"dp_size"`
+	BlockSize         int             `json:"block_size"`
+	CapacityBlocks    int             `json:"capacity_blocks"`
+	Bootstrap         *BootstrapPoint `json:"bootstrap,omitempty"`
+	KVEvents          *EventsPoint    `json:"kv_events,omitempty"`
+	AcceptsAggregated bool            `json:"accepts_aggregated"`
+}
+
+// BootstrapPoint is where decode workers meet a prefill worker.
+type BootstrapPoint struct {
+	Host string `json:"host"`
+	Port int    `json:"port"`
+}
+
+// EventsPoint is where rank 0 publishes its KV events; rank r is r ports higher.
+type EventsPoint struct {
+	Host       string `json:"host"`
+	Port       int    `json:"port"`
+	ReplayPort int    `json:"replay_port,omitempty"`
+	Topic      string `json:"topic"`
+}
+
+// Identity returns who the worker is and where it can be reached.
+func (s *Sim) Identity() Identity {
+	id := Identity{
+		ID: s.cfg.ID, Role: s.cfg.Role.String(), Engine: s.cfg.Engine, Models: s.cfg.Models, Endpoint: s.addr,
+		DPSize: s.cfg.DPSize, BlockSize: s.cfg.PageSize, CapacityBlocks: s.cfg.CapacityBlocks,
+		AcceptsAggregated: s.cfg.Role == worker.Aggregated || s.decodes() && s.cfg.AcceptsAggregated,
+	}
+	if s.bootAddr != "" {
+		host, _, _ := net.SplitHostPort(s.bootAddr)
+		id.Bootstrap = &BootstrapPoint{Host: host, Port: portOf(s.bootAddr)}
+	}
+	if pub, replay := s.EventsAddr(0); pub != "" {
+		host, _, _ := net.SplitHostPort(pub)
+		id.KVEvents = &EventsPoint{Host: host, Port: portOf(pub), ReplayPort: portOf(replay), Topic: s.cfg.Topic}
+	}
+	return id
+}
+
+// State returns the worker's state; blocks says whether the cached blocks are
+// listed one by one.
+func (s *Sim) State(blocks bool) State {
+	st := State{Identity: s.Identity(), DecodeWaiting: int(s.decodeWaiting.Load())}
+	st.Fault, _, _ = s.fault.peek()
+	s.log.mu.Lock()
+	st.Requests, st.Running, st.OK, st.Canceled = s.log.seq-s.log.hidden, s.log.running, s.log.completed, s.log.cancelled
+	st.Failed = maps.Clone(s.log.failed)
+	s.log.mu.Unlock()
+	for _, r := range s.ranks {
+		rs := r.state(blocks)
+		st.Queued += rs.Queued
+		st.KVHeldBlocks += rs.HeldBlocks
+		st.Ranks = append(st.Ranks, rs)
+	}
+	if s.rooms != nil {
+		st.PrefillAlone, st.PrefillMet, st.DecodeAskers = s.rooms.counts()
+	}
+	s.violationsMu.Lock()
+	st.Violations = append([]Violation{}, s.violations...)
+	s.violationsMu.Unlock()
+	return st
+}
+
+func (r *rank) state(blocks bool) RankState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rs := RankState{
+		Rank: r.id, CachedBlocks: len(r.cache.blocks), HeldBlocks: r.cache.held(), Running: r.running, Queued: r.waiting.Len(),
+		PromptTokens: r.promptTokens, CachedTokens: r.cachedTokens, OutputTokens: r.outputTokens,
+	}
+	if r.pub != nil {
+		rs.EventSeq = r.pub.next()
+	}
+	if blocks {
+		for _, b := range r.cache.blocks {
+			cb := CachedBlock{Hash: b.hash, Tokens: b.tokens}
+			if b.parent != nil {
+				cb.Parent = &b.parent.hash
+			}
+			rs.Blocks = append(rs.Blocks, cb)
+		}
+		slices.SortFunc(rs.Blocks, func(a, b CachedBlock) int { return cmp.Compare(a.Hash, b.Hash) })
+	}
+	return rs
+}
+
+// Requests returns the kept requests that arrived after seq, oldest first.
+func (s *Sim) Requests(seq uint64) []Request { return s.log.since(seq) }
+
+// Reset forgets requests, violations and counts. Cache and running requests
+// stay.
+func (s *Sim) Reset() {
+	s.log.reset()
+	s.violationsMu.Lock()
+	s.violations = nil
+	s.violationsMu.Unlock()
+}
+
+// DropEvents keeps the next n event batches of a rank from the PUB socket, so
+// that subscribers see a gap; a replay has them.
+func (s *Sim) DropEvents(rank, n int) { s.ranks[rank].pub.dropNext(n) }
+
+// controlHandler is /sim/*.
+func (s *Sim) controlHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /sim/state", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, http.StatusOK, s.State(r.URL.Query().Get("blocks") == "1"))
+	})
+	mux.HandleFunc("GET /sim/requests", func(w http.ResponseWriter, r *http.Request) {
+		since, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("since"), "0"), 10, 64)
+		if err != nil {
+			writeError(w, badRequest("since: expected a sequence number"))
+			return
+		}
+		writeJSON(w, http.StatusOK, s.Requests(since))
+	})
+	mux.HandleFunc("POST /sim/reset", func(w http.ResponseWriter, _ *http.Request) {
+		s.Reset()
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux.HandleFunc("POST /sim/fault", func(w http.ResponseWriter, r *http.Request) {
+		var f Fault
+		err := readStrict(r, &f)
+		if err == nil {
+			err = s.SetFault(f)
+		}
+		if err != nil {
+			writeError(w, badRequest("%v", err))
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux.HandleFunc("POST /sim/events", func(w http.ResponseWriter, r *http.Request) {
+		var q struct{ Rank, Drop int }
+		err := readStrict(r, &q)
+		if err != nil || q.Rank < 0 || q.Rank >= len(s.ranks) || s.ranks[q.Rank].pub == nil {
+			writeError(w, badRequest("expected rank (of a rank with events) and drop"))
+			return
+		}
+		s.DropEvents(q.Rank, q.Drop)
+		w.WriteHeader(http.StatusNoContent)
+	})
+	return mux
+}
+
+// readStrict reads a small JSON body and refuses fields it does not know.
+func readStrict(r *http.Request, v any) error {
+	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<16))
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("body: %w", err)
+	}
+	return nil
+}

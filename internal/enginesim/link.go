@@ -1,0 +1,283 @@
+package enginesim
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// waiter is one decode request that waits for KV.
+type waiter struct {
+	ask  linkMessage
+	want int              // prefill rank named in the request, or -1: by room
+	done chan linkMessage // buffered: msgKV or msgFailed
+}
+
+// link is a decode worker's connection to one prefill's bootstrap server. It
+// lives while requests wait there or the connection stands.
+type link struct {
+	s    *Sim
+	addr string
+
+	mu      sync.Mutex
+	waiting map[uint64]*waiter // by Call
+	conn    net.Conn           // nil while there is none
+	dpSize  int                // of the prefill worker, known once conn was set
+	out     *outbox            // of conn
+	lost    chan struct{}      // closed when conn ended
+	over    bool               // run has ended; make a new link
+}
+
+// await waits for the KV of it and returns the prefill's cached tokens. It
+// fails with the context's error, or with an apiError when the prefill worker
+// died, refused, or did not come within WaitingTimeout.
+func (s *Sim) awaitKV(ctx context.Context, it *item, seq uint64) (int, error) {
+	w := &waiter{
+		ask:  linkMessage{Type: msgAsk, Room: it.meet.room, Call: s.nextCall.Add(1), Digest: it.digest},
+		want: it.meet.rank,
+		done: make(chan linkMessage, 1),
+	}
+	l := s.join(it.meet.addr, w)
+	timeout := time.NewTimer(s.cfg.WaitingTimeout)
+	defer timeout.Stop()
+	select {
+	case m := <-w.done:
+		switch {
+		case m.Type == msgKV:
+			return m.Cached, nil
+		case m.Violation:
+			return 0, s.mispaired("refused_by_prefill", seq, it.meet.room, m.Error)
+		default:
+			return 0, &apiError{status: http.StatusInternalServerError, reason: "prefill_lost", msg: m.Error}
+		}
+	case <-ctx.Done():
+		l.leave(w)
+		return 0, ctx.Err()
+	case <-timeout.C:
+		l.leave(w)
+		return 0, &apiError{status: http.StatusInternalServerError, reason: "waiting_timeout", msg: fmt.Sprintf(
+			"Decode handshake failed: no KV for bootstrap room %d from %s within %s", it.meet.room, it.meet.addr, s.cfg.WaitingTimeout)}
+	}
+}
+
+// join registers w with the link to addr, which it makes if there is none.
+func (s *Sim) join(addr string, w *waiter) *link {
+	s.linksMu.Lock()
+	defer s.linksMu.Unlock()
+	if l := s.links[addr]; l != nil && l.add(w) {
+		return l
+	}
+	l := &link{s: s, addr: addr, waiting: map[uint64]*waiter{w.ask.Call: w}}
+	s.links[addr] = l
+	s.wg.Go(func() { l.run(s.runCtx) })
+	return l
+}
+
+func (l *link) add(w *waiter) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return false
+	}
+	l.waiting[w.ask.Call] = w
+	if l.conn != nil {
+		l.askLocked(w)
+	}
+	return true
+}
+
+func (l *link) askLocked(w *waiter) {
+	m := w.ask
+	if m.Rank = w.want; m.Rank < 0 {
+		m.Rank = int(m.Room % int64(l.dpSize))
+	}
+	l.out.push(appendLine(m), 0)
+}
+
+func (l *link) leave(w *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.waiting, w.ask.Call)
+	if l.conn != nil {
+		l.out.push(appendLine(linkMessage{Type: msgCancel, Room: w.ask.Room, Call: w.ask.Call}), 0)
+	}
+}
+
+// run keeps the connection and the heartbeat. A lost connection alone fails
+// nothing: like the engine, it takes HeartbeatFailures beats without an answer.
+func (l *link) run(ctx context.Context) {
+	beat := time.NewTicker(l.s.cfg.HeartbeatInterval)
+	defer beat.Stop()
+	lost := l.connect(ctx)
+	for failures := 0; ; {
+		select {
+		case <-ctx.Done():
+			l.closeConn()
+			return
+		case <-lost:
+			l.closeConn()
+			lost = nil
+			beat.Reset(l.s.cfg.HeartbeatInterval)
+			continue
+		case <-beat.C:
+		}
+		alive := false
+		if lost == nil {
+			lost = l.connect(ctx)
+			alive = lost != nil
+		} else {
+			alive = l.beat(ctx)
+		}
+		if alive {
+			failures = 0
+			continue
+		}
+		if failures++; failures >= l.s.cfg.HeartbeatFailures {
+			failures = 0
+			l.fail()
+		}
+		if lost == nil && l.endIfIdle() {
+			return
+		}
+	}
+}
+
+// endIfIdle ends a link without connection that nobody waits on.
+func (l *link) endIfIdle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = len(l.waiting) == 0
+	return l.over
+}
+
+func (l *link) fail() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for call, w := range l.waiting {
+		delete(l.waiting, call)
+		w.done <- linkMessage{Type: msgFailed, Error: fmt.Sprintf(
+			"Decode handshake failed: prefill bootstrap server %s missed %d heartbeats, bootstrap room %d is lost",
+			l.addr, l.s.cfg.HeartbeatFailures, w.ask.Room)}
+	}
+}
+
+func (l *link) closeConn() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		_ = l.conn.Close()
+		l.conn = nil
+	}
+}
+
+// beat asks the bootstrap server for life.
+func (l *link) beat(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, l.s.cfg.HeartbeatInterval)
+	defer cancel()
+	resp, err := l.s.get(ctx, "http://"+l.addr+"/health")
+	if err != nil {
+		return false
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// connect fetches the topology, opens the connection and asks for every room
+// waited for. It returns a channel that closes with the connection, or nil.
+func (l *link) connect(ctx context.Context) <-chan struct{} {
+	tctx, cancel := context.WithTimeout(ctx, l.s.cfg.HeartbeatInterval)
+	defer cancel()
+	top, err := l.topology(tctx)
+	if err != nil {
+		return nil
+	}
+	conn, r, err := dialLink(tctx, l.addr)
+	if err != nil {
+		return nil
+	}
+	lost := make(chan struct{})
+	out := newOutbox()
+	l.mu.Lock()
+	l.conn, l.dpSize, l.out = conn, top.DPSize, &out
+	for _, w := range l.waiting {
+		l.askLocked(w)
+	}
+	l.mu.Unlock()
+	wctx, stop := context.WithCancel(ctx)
+	l.s.wg.Go(func() { out.run(wctx, conn) })
+	l.s.wg.Go(func() {
+		defer close(lost)
+		defer stop()
+		l.read(r)
+	})
+	return lost
+}
+
+func (l *link) read(r *bufio.Reader) {
+	dec := json.NewDecoder(r)
+	for {
+		var m linkMessage
+		if dec.Decode(&m) != nil {
+			return
+		}
+		l.mu.Lock()
+		w := l.waiting[m.Call]
+		delete(l.waiting, m.Call)
+		l.mu.Unlock()
+		if w != nil {
+			w.done <- m
+		}
+	}
+}
+
+func (l *link) topology(ctx context.Context) (topology, error) {
+	var top topology
+	resp, err := l.s.get(ctx, "http://"+l.addr+"/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1")
+	if err != nil {
+		return top, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	if err := json.NewDecoder(resp.Body).Decode(&top); err != nil {
+		return top, err
+	}
+	if resp.StatusCode != http.StatusOK || top.DPSize < 1 {
+		return top, errors.New("no topology")
+	}
+	return top, nil
+}
+
+func dialLink(ctx context.Context, addr string) (net.Conn, *bufio.Reader, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	deadline, _ := ctx.Deadline()
+	_ = c.SetDeadline(deadline)
+	r := bufio.NewReader(c)
+	if _, err = fmt.Fprintf(c, "GET /sim/link HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", addr, linkProtocol); err == nil {
+		var resp *http.Response
+		if resp, err = http.ReadResponse(r, nil); err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
+			err = fmt.Errorf("status %d", resp.StatusCode)
+		}
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, nil, err
+	}
+	return c, r, c.SetDeadline(time.Time{})
+}
+
+func (s *Sim) get(ctx context.Context, url string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.client.Do(req)
+}

@@ -1,0 +1,199 @@
+package enginesim
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// subscriberQueue is how many messages wait for one slow subscriber before
+// further ones are dropped for it, as a PUB socket does at its high-water mark.
+const subscriberQueue = 100_000
+
+// replayEnd is the sequence number of the message that ends a replay.
+const replayEnd = ^uint64(0)
+
+// publisher sends one rank's event batches: a PUB socket, and a ROUTER socket
+// that replays the last of them.
+type publisher struct {
+	// set at construction, read-only
+	rank   uint32
+	topic  []byte
+	keep   int
+	pub    net.Listener
+	replay net.Listener // nil: no replay
+
+	mu      sync.Mutex
+	seq     uint64   // of the next batch
+	batches [][]byte // payloads of the last len(batches) sequence numbers, as a ring
+	drop    int      // batches still to be kept from the PUB socket
+	subs    map[*subscriber]struct{}
+}
+
+// subscriber is one connection of the PUB socket.
+type subscriber struct {
+	out outbox
+
+	mu     sync.Mutex
+	topics [][]byte
+}
+
+// publish sends events as one batch. It never blocks.
+func (p *publisher) publish(events []event) {
+	if p == nil {
+		return
+	}
+	payload := appendEventBatch(nil, float64(time.Now().UnixMicro())/1e6, events, p.rank)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	seq := p.seq
+	p.seq++
+	if len(p.batches) < p.keep {
+		p.batches = append(p.batches, payload)
+	} else {
+		p.batches[seq%uint64(p.keep)] = payload
+	}
+	if p.drop > 0 {
+		p.drop--
+		return
+	}
+	if len(p.subs) == 0 {
+		return
+	}
+	wire := appendZMTP(nil, p.topic, binary.BigEndian.AppendUint64(nil, seq), payload)
+	for s := range p.subs {
+		s.send(p.topic, wire)
+	}
+}
+
+func (s *subscriber) send(topic, wire []byte) {
+	s.mu.Lock()
+	wanted := slices.ContainsFunc(s.topics, func(t []byte) bool { return bytes.HasPrefix(topic, t) })
+	s.mu.Unlock()
+	if wanted {
+		s.out.push(wire, subscriberQueue)
+	}
+}
+
+// next returns the sequence number of the next batch.
+func (p *publisher) next() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seq
+}
+
+func (p *publisher) dropNext(n int) {
+	p.mu.Lock()
+	p.drop = n
+	p.mu.Unlock()
+}
+
+// servePub runs one PUB connection until it ends.
+func (p *publisher) servePub(ctx context.Context, c net.Conn) {
+	r, err := acceptZMTP(c, "PUB")
+	if err != nil {
+		return
+	}
+	s := &subscriber{out: newOutbox()}
+	p.mu.Lock()
+	p.subs[s] = struct{}{}
+	p.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.out.run(ctx, c) })
+	s.read(r)
+	p.mu.Lock()
+	delete(p.subs, s)
+	p.mu.Unlock()
+	cancel()
+	wg.Wait()
+}
+
+// read follows the peer's subscriptions: commands of ZMTP 3.1, messages of 3.0.
+func (s *subscriber) read(r *bufio.Reader) {
+	for {
+		m, err := readZMTP(r)
+		if err != nil {
+			return
+		}
+		var topic []byte
+		var add bool
+		name, body := "", m.frames[0]
+		if m.command {
+			name, body = cutZMTPCommand(m.frames[0])
+		}
+		switch {
+		case name == "SUBSCRIBE", name == "CANCEL":
+			topic, add = body, name == "SUBSCRIBE"
+		case name == "PING" && len(body) >= 2:
+			s.out.push(pong(body[2:]), 0)
+			continue
+		case !m.command && len(body) > 0 && body[0] <= 1:
+			topic, add = body[1:], body[0] == 1
+		default:
+			continue
+		}
+		s.mu.Lock()
+		if add {
+			s.topics = append(s.topics, topic)
+		} else if i := slices.IndexFunc(s.topics, func(t []byte) bool { return bytes.Equal(t, topic) }); i >= 0 {
+			s.topics = slices.Delete(s.topics, i, i+1)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// serveReplay runs one ROUTER connection: each request ["", seq] is answered
+// with the kept batches from seq on, then the end mark, framed as SGLang >=
+// 0.5.22 frames them: ["", topic, seq, payload] and ["", "", -1, ""].
+func (p *publisher) serveReplay(_ context.Context, c net.Conn) {
+	r, err := acceptZMTP(c, "ROUTER")
+	if err != nil {
+		return
+	}
+	for {
+		m, err := readZMTP(r)
+		if err != nil {
+			return
+		}
+		if m.command {
+			if name, body := cutZMTPCommand(m.frames[0]); name == "PING" && len(body) >= 2 {
+				if _, err := c.Write(pong(body[2:])); err != nil {
+					return
+				}
+			}
+			continue
+		}
+		if len(m.frames) != 2 || len(m.frames[0]) != 0 || len(m.frames[1]) != 8 {
+			continue
+		}
+		if _, err := c.Write(p.replayFrom(binary.BigEndian.Uint64(m.frames[1]))); err != nil {
+			return
+		}
+	}
+}
+
+func (p *publisher) replayFrom(start uint64) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var wire []byte
+	for seq := max(start, p.seq-uint64(len(p.batches))); seq < p.seq; seq++ {
+		wire = appendZMTP(wire, nil, p.topic, binary.BigEndian.AppendUint64(nil, seq), p.batches[seq%uint64(p.keep)])
+	}
+	return appendZMTP(wire, nil, nil, binary.BigEndian.AppendUint64(nil, replayEnd), nil)
+}
+
+func (p *publisher) close() {
+	if p == nil {
+		return
+	}
+	_ = p.pub.Close()
+	if p.replay != nil {
+		_ = p.replay.Close()
+	}
+}

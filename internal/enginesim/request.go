@@ -1,0 +1,315 @@
+package enginesim
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// api is the shape of a request and of its answer.
+type api uint8
+
+const (
+	apiChat api = iota + 1
+	apiCompletion
+	apiGenerate
+)
+
+func (a api) promptField() string {
+	switch a {
+	case apiChat:
+		return "messages"
+	case apiCompletion:
+		return "prompt"
+	default:
+		return "text"
+	}
+}
+
+// defaultOutput is how many tokens an answer has when the request sets no
+// limit; it then ends with finish reason "stop".
+const defaultOutput = 16
+
+// genRequest is one generation request as it was read from the body.
+type genRequest struct {
+	api          api
+	model        string
+	rid          string
+	prompts      [][]uint32
+	batch        bool // prompts came as a list
+	n            int
+	maxTokens    int // -1: none given
+	stream       bool
+	includeUsage bool
+
+	// Routing fields as they stand in the body (engines.md §1.1); nil: absent.
+	bootstrapHost, bootstrapPort, bootstrapRoom []byte
+	routedRank, prefillRank                     []byte
+	repeated                                    []string // routing fields that came more than once
+}
+
+// apiError is a refusal with the status that the client gets.
+type apiError struct {
+	status int
+	reason string // label of the failure counter
+	msg    string
+}
+
+// Error implements error.
+func (e *apiError) Error() string { return e.msg }
+
+func badRequest(format string, a ...any) *apiError {
+	return &apiError{status: http.StatusBadRequest, reason: "bad_request", msg: fmt.Sprintf(format, a...)}
+}
+
+// parseRequest reads a body. Unknown fields are ignored, as engines do.
+func parseRequest(kind api, body []byte) (*genRequest, error) {
+	if !json.Valid(body) {
+		return nil, badRequest("Invalid request: body is not valid JSON")
+	}
+	q := &genRequest{api: kind, n: 1, maxTokens: -1}
+	p := requestParser{q: q}
+	if err := eachField(body, p.field); err != nil {
+		if ae, ok := err.(*apiError); ok { //nolint:errorlint // made by p.field, never wrapped
+			return nil, ae
+		}
+		return nil, badRequest("Invalid request: %v", err)
+	}
+	if err := p.finish(); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// requestParser collects the fields that need each other.
+type requestParser struct {
+	q               *genRequest
+	prompt          []byte // prompt, text or messages
+	inputIDs        []byte
+	tools           []byte
+	completionLimit []byte // max_completion_tokens beats max_tokens
+	limit           []byte
+	deprecatedRank  []byte
+}
+
+func (p *requestParser) field(key string, v []byte) error {
+	q := p.q
+	switch key {
+	case "model":
+		q.model, _ = unquote(v)
+	case "rid":
+		q.rid, _ = unquote(v)
+	case "stream":
+		q.stream = string(v) == "true"
+	case "stream_options":
+		return p.streamOptions(v)
+	case "n":
+		return p.choices(v)
+	case "max_tokens":
+		p.limit = v
+	case "max_completion_tokens":
+		p.completionLimit = v
+	case "input_ids":
+		p.inputIDs = v
+	case "tools":
+		p.tools = v
+	case "messages", "prompt", "text":
+		if key == q.api.promptField() {
+			p.prompt = v
+		}
+	case "sampling_params":
+		if q.api == apiGenerate && !isNull(v) {
+			return eachField(v, func(key string, v []byte) error {
+				switch key {
+				case "max_new_tokens":
+					p.limit = v
+				case "n":
+					return p.choices(v)
+				}
+				return nil
+			})
+		}
+	case "bootstrap_host":
+		p.routing(key, v, &q.bootstrapHost)
+	case "bootstrap_port":
+		p.routing(key, v, &q.bootstrapPort)
+	case "bootstrap_room":
+		p.routing(key, v, &q.bootstrapRoom)
+	case "routed_dp_rank":
+		p.routing(key, v, &q.routedRank)
+	case "disagg_prefill_dp_rank":
+		p.routing(key, v, &q.prefillRank)
+	case "data_parallel_rank":
+		p.routing(key, v, &p.deprecatedRank)
+	}
+	return nil
+}
+
+// routing keeps a routing field. The last one wins, as in Python's json; that
+// it came twice is remembered.
+func (p *requestParser) routing(key string, v []byte, to *[]byte) {
+	if *to != nil {
+		p.q.repeated = append(p.q.repeated, key)
+	}
+	*to = v
+}
+
+func (p *requestParser) streamOptions(v []byte) error {
+	if isNull(v) {
+		return nil
+	}
+	return eachField(v, func(key string, v []byte) error {
+		if key == "include_usage" {
+			p.q.includeUsage = string(v) == "true"
+		}
+		return nil
+	})
+}
+
+func (p *requestParser) choices(v []byte) error {
+	if isNull(v) {
+		return nil
+	}
+	n, err := strconv.Atoi(string(v))
+	if err != nil || n < 1 || n > 128 {
+		return badRequest("n %.20s: expected a number from 1 to 128", v)
+	}
+	p.q.n = n
+	return nil
+}
+
+func (p *requestParser) finish() error {
+	q := p.q
+	if q.routedRank == nil {
+		q.routedRank = p.deprecatedRank
+	}
+	limit := p.completionLimit
+	if isNull(limit) {
+		limit = p.limit
+	}
+	if !isNull(limit) {
+		n, err := strconv.Atoi(string(limit))
+		if err != nil || n < 0 {
+			return badRequest("max_tokens %.20s: expected a number of at least 0", limit)
+		}
+		q.maxTokens = n
+	}
+	if err := p.readPrompts(); err != nil {
+		return err
+	}
+	for _, t := range q.prompts {
+		if len(t) == 0 {
+			return badRequest("Invalid request: the prompt is empty")
+		}
+	}
+	if len(q.prompts) == 0 {
+		return badRequest("Invalid request: there is no prompt")
+	}
+	return nil
+}
+
+func (p *requestParser) readPrompts() error {
+	q := p.q
+	var err error
+	switch {
+	case !isNull(p.inputIDs):
+		q.prompts, q.batch, err = readPromptUnion(p.inputIDs)
+	case isNull(p.prompt):
+	case q.api == apiChat:
+		var tokens []uint32
+		tokens, err = chatPrompt(p.prompt, p.tools, true)
+		q.prompts = [][]uint32{tokens}
+	default:
+		q.prompts, q.batch, err = readPromptUnion(p.prompt)
+	}
+	if err != nil {
+		return badRequest("Invalid request: %v", err)
+	}
+	return nil
+}
+
+// readPromptUnion reads str | [str] | [int] | [[int]]; list says that the
+// value was a list of prompts.
+func readPromptUnion(v []byte) (prompts [][]uint32, list bool, err error) {
+	if s, ok := unquote(v); ok {
+		return [][]uint32{Tokenize(s)}, false, nil
+	}
+	if v[0] != '[' {
+		return nil, false, fmt.Errorf("prompt: expected a string, token ids, or a list of either")
+	}
+	if i := skipSpace(v, 1); v[i] != '"' && v[i] != '[' {
+		ids, err := tokenIDs(v)
+		return [][]uint32{ids}, false, err
+	}
+	err = eachElem(v, func(e []byte) error {
+		if s, ok := unquote(e); ok {
+			prompts = append(prompts, Tokenize(s))
+			return nil
+		}
+		ids, err := tokenIDs(e)
+		prompts = append(prompts, ids)
+		return err
+	})
+	return prompts, true, err
+}
+
+// chatPrompt applies the chat template to a messages array.
+func chatPrompt(messages, tools []byte, addGenerationPrompt bool) ([]uint32, error) {
+	var ms []Message
+	if !isNull(tools) && string(tools) != "[]" {
+		ms = append(ms, Message{Role: "tools", Content: string(tools)})
+	}
+	before := len(ms)
+	err := eachElem(messages, func(e []byte) error {
+		var m Message
+		var calls string
+		err := eachField(e, func(key string, v []byte) error {
+			var err error
+			switch key {
+			case "role":
+				m.Role, _ = unquote(v)
+			case "content":
+				m.Content, err = readContent(v)
+			case "tool_calls":
+				if !isNull(v) {
+					calls = string(v)
+				}
+			}
+			return err
+		})
+		m.Content += calls
+		ms = append(ms, m)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("messages: %w", err)
+	}
+	if len(ms) == before {
+		return nil, fmt.Errorf("messages: expected at least one")
+	}
+	return ChatTokens(ms, addGenerationPrompt), nil
+}
+
+// readContent reads a message's content: a string, null, or parts of which the
+// text ones count.
+func readContent(v []byte) (string, error) {
+	if s, ok := unquote(v); ok {
+		return s, nil
+	}
+	if isNull(v) {
+		return "", nil
+	}
+	var b strings.Builder
+	err := eachElem(v, func(part []byte) error {
+		return eachField(part, func(key string, v []byte) error {
+			if key == "text" {
+				s, _ := unquote(v)
+				b.WriteString(s)
+			}
+			return nil
+		})
+	})
+	return b.String(), err
+}

@@ -1,0 +1,206 @@
+package enginesim
+
+import (
+	"fmt"
+	"sync"
+)
+
+// rooms is the rendezvous of one prefill worker: which prefill requests are
+// here and which decode requests have asked for them. Safe for concurrent use;
+// mu is held for map operations alone, callbacks run without it.
+type rooms struct {
+	mu      sync.Mutex
+	prefill map[int64]*prefillHalf
+	decode  map[int64]*decodeHalf
+	violate func(Violation)
+}
+
+// prefillHalf is a prefill request from its admission until its KV is taken or
+// given up.
+type prefillHalf struct {
+	room   int64
+	seq    uint64
+	digest uint64
+	rank   int
+	ready  bool // KV is computed; guarded by rooms.mu
+	cached int  // tokens, set with ready
+
+	arrived chan struct{} // one token each time a decode half joins or leaves
+	done    chan error    // buffered: nil when the KV was taken, else why it never will be
+}
+
+// decodeHalf is a decode request that waits for the KV of a room.
+type decodeHalf struct {
+	reg  linkMessage
+	from *linkPeer
+}
+
+func newRooms(violate func(Violation)) *rooms {
+	return &rooms{prefill: make(map[int64]*prefillHalf), decode: make(map[int64]*decodeHalf), violate: violate}
+}
+
+// enter admits a prefill request to its room. A room in use is refused: rooms
+// must be unique among the requests in flight (engines.md §1.1).
+func (r *rooms) enter(p *prefillHalf) error {
+	r.mu.Lock()
+	if old := r.prefill[p.room]; old != nil {
+		r.mu.Unlock()
+		msg := fmt.Sprintf("Prefill transfer failed: bootstrap room %d is in use by another request", p.room)
+		r.violate(Violation{Kind: "room_reused", Seq: p.seq, Room: p.room, Detail: msg})
+		return &apiError{status: 500, reason: "pairing", msg: msg}
+	}
+	r.prefill[p.room] = p
+	d := r.decode[p.room]
+	after := r.matchLocked(p, d)
+	r.mu.Unlock()
+	after()
+	return nil
+}
+
+// ask registers a decode half.
+func (r *rooms) ask(d *decodeHalf) {
+	r.mu.Lock()
+	if r.decode[d.reg.Room] != nil {
+		r.mu.Unlock()
+		msg := fmt.Sprintf("Decode handshake failed: bootstrap room %d is in use by another request", d.reg.Room)
+		r.violate(Violation{Kind: "room_reused", Room: d.reg.Room, Detail: msg})
+		d.from.send(linkMessage{Type: msgFailed, Room: d.reg.Room, Call: d.reg.Call, Error: msg, Violation: true})
+		return
+	}
+	r.decode[d.reg.Room] = d
+	after := func() {}
+	if p := r.prefill[d.reg.Room]; p != nil {
+		after = r.matchLocked(p, d)
+	}
+	r.mu.Unlock()
+	after()
+}
+
+// matchLocked is called whenever p or its decode half d (nil: not there) has
+// changed. It returns what is to be done without the lock.
+func (r *rooms) matchLocked(p *prefillHalf, d *decodeHalf) func() {
+	select {
+	case p.arrived <- struct{}{}:
+	default:
+	}
+	if d == nil {
+		return func() {}
+	}
+	if kind, msg := mismatch(p, d); msg != "" {
+		delete(r.prefill, p.room)
+		delete(r.decode, p.room)
+		return func() {
+			r.violate(Violation{Kind: kind, Seq: p.seq, Room: p.room, Detail: msg})
+			p.done <- &apiError{status: 500, reason: "pairing", msg: "Prefill transfer failed: " + msg}
+			d.from.send(linkMessage{Type: msgFailed, Room: p.room, Call: d.reg.Call, Error: "Decode handshake failed: " + msg, Violation: true})
+		}
+	}
+	if !p.ready {
+		return func() {}
+	}
+	delete(r.prefill, p.room)
+	delete(r.decode, p.room)
+	return func() {
+		p.done <- nil
+		d.from.send(linkMessage{Type: msgKV, Room: p.room, Call: d.reg.Call, Cached: p.cached})
+	}
+}
+
+// mismatch says why the halves do not belong together, or "".
+func mismatch(p *prefillHalf, d *decodeHalf) (kind, msg string) {
+	if d.reg.Digest != p.digest {
+		return "prompt_mismatch", fmt.Sprintf("room %d: prefill has prompt %016x, decode has %016x", p.room, p.digest, d.reg.Digest)
+	}
+	if d.reg.Rank != p.rank {
+		return "rank_mismatch", fmt.Sprintf("room %d: prefill runs on rank %d, decode expects rank %d", p.room, p.rank, d.reg.Rank)
+	}
+	return "", ""
+}
+
+// setReady says that the KV of p is computed, cached tokens of it found.
+func (r *rooms) setReady(p *prefillHalf, cached int) {
+	r.mu.Lock()
+	if r.prefill[p.room] != p {
+		r.mu.Unlock()
+		return
+	}
+	p.ready, p.cached = true, cached
+	after := r.matchLocked(p, r.decode[p.room])
+	r.mu.Unlock()
+	after()
+}
+
+// decodeHere reports whether a decode half waits for p.
+func (r *rooms) decodeHere(p *prefillHalf) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.decode[p.room] != nil
+}
+
+// leave takes a prefill half out. Its decode half, if any, is told nothing and
+// waits on, as in the engine.
+func (r *rooms) leave(p *prefillHalf) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.prefill[p.room] == p {
+		delete(r.prefill, p.room)
+	}
+}
+
+// leaveAlone takes p out if no decode half waits for it and it is not over,
+// and reports whether it did.
+func (r *rooms) leaveAlone(p *prefillHalf) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.prefill[p.room] != p || r.decode[p.room] != nil {
+		return false
+	}
+	delete(r.prefill, p.room)
+	return true
+}
+
+// drop takes a decode half out; call names the request, so that a late cancel
+// does not hit a newer one.
+func (r *rooms) drop(from *linkPeer, room int64, call uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d := r.decode[room]; d != nil && d.from == from && d.reg.Call == call {
+		r.dropLocked(room)
+	}
+}
+
+func (r *rooms) dropLocked(room int64) {
+	delete(r.decode, room)
+	if p := r.prefill[room]; p != nil {
+		select {
+		case p.arrived <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// dropAll takes out every decode half of a peer whose connection ended.
+func (r *rooms) dropAll(from *linkPeer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for room, d := range r.decode {
+		if d.from == from {
+			r.dropLocked(room)
+		}
+	}
+}
+
+// counts returns the prefill halves without a decode half, those with one, and
+// the decode halves without a prefill.
+func (r *rooms) counts() (alone, met, askers int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for room := range r.prefill {
+		if r.decode[room] != nil {
+			met++
+		} else {
+			alone++
+		}
+	}
+	return alone, met, len(r.decode) - met
+}

@@ -1,0 +1,253 @@
+package enginesim
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// This file and rooms.go, bootstrap.go and link.go are the SGLang protocol:
+// what a request must carry, and how its halves meet. Another engine is a
+// sibling of plan, runPrefill and awaitKV.
+
+// meeting is where and as what one prompt of a request meets its other half.
+type meeting struct {
+	room int64
+	addr string // "host:port" of the prefill's bootstrap server
+	rank int    // prefill rank the decode expects, or -1: by room
+}
+
+// noRoom is SGLang's answer of a disaggregated worker to a request without a
+// room (engines.md §1.1).
+const noRoom = "Invalid request: Disaggregated request received without bootstrap room id"
+
+// route is what a request's routing fields say, headers applied.
+type route struct {
+	host, port, room []byte
+	rank             int // own rank, or -1
+	prefillRank      int // disagg_prefill_dp_rank, or -1
+}
+
+// readRoute merges body fields and headers: X-Data-Parallel-Rank beats the
+// body (engines.md §1.2), the x-override-* headers beat it where they are
+// switched on, on chat and generate alone.
+func (s *Sim) readRoute(q *genRequest, h http.Header) (route, error) {
+	rt := route{host: q.bootstrapHost, port: q.bootstrapPort, room: q.bootstrapRoom}
+	own, prefill := q.routedRank, q.prefillRank
+	if v := h.Get("X-Data-Parallel-Rank"); v != "" {
+		own = []byte(v)
+	}
+	if s.cfg.HeaderOverrides && q.api != apiCompletion {
+		for name, to := range map[string]*[]byte{
+			"X-Override-Bootstrap-Port":         &rt.port,
+			"X-Override-Bootstrap-Room":         &rt.room,
+			"X-Override-Routed-Dp-Rank":         &own,
+			"X-Override-Disagg-Prefill-Dp-Rank": &prefill,
+		} {
+			if v := h.Get(name); v != "" {
+				if _, err := strconv.ParseInt(v, 10, 64); err != nil {
+					return rt, badRequest("header %s %.40q: expected an integer", strings.ToLower(name), v)
+				}
+				*to = []byte(v)
+			}
+		}
+		if v := h.Get("X-Override-Bootstrap-Host"); v != "" {
+			rt.host = strconv.AppendQuote(nil, v)
+		}
+	}
+	var err error
+	if rt.rank, err = readRank("routed_dp_rank", own, s.cfg.DPSize); err != nil {
+		return rt, err
+	}
+	rt.prefillRank, err = readRank("disagg_prefill_dp_rank", prefill, math.MaxInt32)
+	return rt, err
+}
+
+func readRank(name string, v []byte, size int) (int, error) {
+	if isNull(v) {
+		return -1, nil
+	}
+	n, err := strconv.Atoi(string(v))
+	if err != nil || n < 0 || n >= size {
+		return 0, badRequest("%s %.40q: expected a data-parallel rank from 0 to %d", name, v, size-1)
+	}
+	return n, nil
+}
+
+// plan checks what the request must carry on this worker and returns one item
+// per prompt and choice. A scalar room serves num items as room, room+1, …;
+// a list serves one prompt per entry and is repeated for the choices.
+func (s *Sim) plan(q *genRequest, h http.Header, seq uint64) ([]*item, error) {
+	rt, err := s.readRoute(q, h)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range q.repeated {
+		s.violate(Violation{Kind: "repeated_field", Seq: seq, Detail: f + " is in the body more than once"})
+	}
+	items := make([]*item, 0, len(q.prompts)*q.n)
+	for _, p := range q.prompts {
+		if len(p)+max(q.maxTokens, 1) > s.cfg.MaxModelLen {
+			return nil, badRequest("prompt of %d tokens and %d of output: expected at most %d together", len(p), max(q.maxTokens, 1), s.cfg.MaxModelLen)
+		}
+		for range q.n {
+			items = append(items, &item{index: len(items), prompt: p, digest: digest(p)})
+		}
+	}
+	pd := s.disaggregated()
+	if pd && s.cfg.AcceptsAggregated && s.decodes() && isNull(rt.room) {
+		pd = false
+	}
+	if pd {
+		if err := s.planMeetings(q, rt, items, seq); err != nil {
+			return nil, err
+		}
+	}
+	for _, it := range items {
+		s.placeItem(it, rt)
+		if pd && s.prefills() {
+			if err := s.checkFollow(it, rt, seq); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return items, nil
+}
+
+// placeItem picks the rank: the one asked for, on prefill the room's
+// (follow_bootstrap_room, engines.md §1.3), else the next.
+func (s *Sim) placeItem(it *item, rt route) {
+	switch {
+	case rt.rank >= 0:
+		it.rank = s.ranks[rt.rank]
+	case it.meet != nil && s.prefills():
+		it.rank = s.ranks[it.meet.room%int64(len(s.ranks))]
+	default:
+		it.rank = s.ranks[int(s.nextRank.Add(1)-1)%len(s.ranks)]
+	}
+}
+
+// checkFollow refuses a prefill rank that the decode cannot know of: SGLang's
+// "follow_bootstrap_room conflict" (engines.md §1.3).
+func (s *Sim) checkFollow(it *item, rt route, seq uint64) error {
+	byRoom := int(it.meet.room % int64(len(s.ranks)))
+	if it.rank.id == byRoom || rt.prefillRank == it.rank.id {
+		return nil
+	}
+	return s.mispaired("rank_conflict", seq, it.meet.room, fmt.Sprintf(
+		"follow_bootstrap_room conflict: room %d is rank %d's, the request was routed to rank %d", it.meet.room, byRoom, it.rank.id))
+}
+
+func (s *Sim) planMeetings(q *genRequest, rt route, items []*item, seq uint64) error {
+	if isNull(rt.room) {
+		return badRequest(noRoom)
+	}
+	rooms, err := perItem("bootstrap_room", rt.room, len(q.prompts), q.n)
+	if err != nil {
+		return err
+	}
+	hosts, err := perItem("bootstrap_host", rt.host, len(q.prompts), q.n)
+	if err != nil {
+		return err
+	}
+	ports, err := perItem("bootstrap_port", rt.port, len(q.prompts), q.n)
+	if err != nil {
+		return err
+	}
+	for i, it := range items {
+		room, err := strconv.ParseInt(string(rooms[i]), 10, 64)
+		if err != nil || room < 0 {
+			return badRequest("bootstrap_room %.40s: expected an integer from 0 to 2^63-1", rooms[i])
+		}
+		if rt.room[0] != '[' {
+			if room > math.MaxInt64-int64(len(items)-1) {
+				return badRequest("bootstrap_room %d: %d parallel prompts go past 2^63-1", room, len(items))
+			}
+			room += int64(i)
+		}
+		addr, err := s.readAddr(hosts[i], ports[i], room, seq)
+		if err != nil {
+			return err
+		}
+		it.meet = &meeting{room: room, addr: addr, rank: rt.prefillRank}
+	}
+	return nil
+}
+
+// perItem spreads a field over prompts × n items.
+func perItem(name string, v []byte, prompts, n int) ([][]byte, error) {
+	out := make([][]byte, 0, prompts*n)
+	if len(v) == 0 || v[0] != '[' {
+		for range prompts * n {
+			out = append(out, v)
+		}
+		return out, nil
+	}
+	count := 0
+	_ = eachElem(v, func(e []byte) error { // valid by construction
+		count++
+		for range n {
+			out = append(out, e)
+		}
+		return nil
+	})
+	if count != prompts {
+		return nil, badRequest("%s: a list of %d for %d prompts", name, count, prompts)
+	}
+	return out, nil
+}
+
+// readAddr reads bootstrap host and port into the address that decode asks.
+// An absent port is the worker's own, as in SGLang's scheduler.
+func (s *Sim) readAddr(host, port []byte, room int64, seq uint64) (string, error) {
+	p := s.bootstrapPort()
+	if !isNull(port) {
+		n, err := strconv.Atoi(string(port))
+		if err != nil || n < 1 || n > 65535 {
+			return "", badRequest("bootstrap_port %.40s: expected a port from 1 to 65535", port)
+		}
+		p = n
+	}
+	h, ok := unquote(host)
+	if !ok || h == "" {
+		return "", s.mispaired("no_host", seq, room, "Decode handshake failed: the request names a bootstrap room but no bootstrap host")
+	}
+	if strings.Contains(h, ":") && (h[0] != '[' || h[len(h)-1] != ']') {
+		return "", s.mispaired("bad_host", seq, room, fmt.Sprintf(
+			"Decode handshake failed: bootstrap host %q is IPv6 without brackets: host:port cannot be told apart", h))
+	}
+	bare := strings.Trim(h, "[]")
+	if s.prefills() && (p != s.bootstrapPort() || !s.ownHost(bare)) {
+		return "", s.mispaired("wrong_worker", seq, room, fmt.Sprintf(
+			"Prefill transfer failed: the request names bootstrap server %s:%d, this worker's is %s", h, p, s.BootstrapAddr()))
+	}
+	return net.JoinHostPort(bare, strconv.Itoa(p)), nil
+}
+
+// ownHost reports whether a bootstrap host can mean this process.
+func (s *Sim) ownHost(host string) bool {
+	own, _, _ := net.SplitHostPort(s.BootstrapAddr())
+	if host == own {
+		return true
+	}
+	a, err := netip.ParseAddr(own)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return a.IsLoopback() || a.IsUnspecified()
+	}
+	b, err := netip.ParseAddr(host)
+	return err == nil && (a == b || a.IsUnspecified() && slices.Contains(s.localAddrs, b.Unmap()))
+}
+
+// mispaired records a violation and returns the error that the client gets.
+func (s *Sim) mispaired(kind string, seq uint64, room int64, msg string) *apiError {
+	s.violate(Violation{Kind: kind, Seq: seq, Room: room, Detail: msg})
+	return &apiError{status: http.StatusInternalServerError, reason: "pairing", msg: msg}
+}

@@ -1,0 +1,294 @@
+package enginesim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// ErrDied is what Run returns after the fault "die" of an embedded worker.
+var ErrDied = errors.New("enginesim: died of an injected fault")
+
+// Sim is one simulated worker. Its methods are safe for concurrent use; Run is
+// called once.
+type Sim struct {
+	// set at construction, read-only
+	cfg        Config
+	ranks      []*rank
+	rooms      *rooms // nil unless prefill
+	log        *requestLog
+	fault      *faultBox
+	client     *http.Client // to bootstrap servers
+	api        *http.Server
+	others     []*http.Server // bootstrap and control, in the order of listeners
+	listeners  []net.Listener // of others
+	localAddrs []netip.Addr
+	addr       string // of the API, fixed while the port is closed and reopened
+	bootAddr   string
+	ctrlAddr   string
+	runCtx     context.Context //nolint:containedctx // the life of the process that is simulated
+	cancel     context.CancelCauseFunc
+
+	wg            sync.WaitGroup // goroutines of Run
+	nextRank      atomic.Uint64
+	nextCall      atomic.Uint64
+	decodeWaiting atomic.Int64
+	handlers      gate
+
+	portMu sync.Mutex
+	port   net.Listener // of the API; nil while the fault "refuse" holds
+	conns  map[net.Conn]http.ConnState
+
+	linksMu sync.Mutex // taken before a link's own mutex
+	links   map[string]*link
+
+	violationsMu sync.Mutex
+	violations   []Violation
+}
+
+// New binds every address of cfg. A Sim that is never run leaks them.
+func New(cfg Config) (*Sim, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	s := &Sim{
+		cfg: cfg, log: newRequestLog(cfg), fault: newFaultBox(),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}},
+		conns:  make(map[net.Conn]http.ConnState), links: make(map[string]*link),
+	}
+	s.runCtx, s.cancel = context.WithCancelCause(context.Background())
+	if err := s.bind(); err != nil {
+		s.closeListeners()
+		s.cancel(err)
+		return nil, fmt.Errorf("enginesim: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Sim) bind() error {
+	var err error
+	if s.port, err = net.Listen("tcp", s.cfg.Listen); err != nil {
+		return err
+	}
+	s.addr = s.port.Addr().String()
+	s.api = &http.Server{
+		Handler: s.apiHandler(), ConnState: s.connState, ReadHeaderTimeout: time.Minute,
+		BaseContext: func(net.Listener) context.Context { return s.runCtx },
+	}
+	if s.bootAddr, err = s.bindOther(s.cfg.BootstrapListen, s.bootstrapHandler()); err != nil {
+		return err
+	}
+	if s.ctrlAddr, err = s.bindOther(s.cfg.ControlListen, s.controlHandler()); err != nil {
+		return err
+	}
+	if s.prefills() {
+		s.rooms = newRooms(s.violate)
+		s.localAddrs = interfaceAddrs()
+	}
+	pubs, err := s.bindPublishers()
+	if err != nil {
+		return err
+	}
+	for i := range s.cfg.DPSize {
+		r := &rank{id: i, maxRunning: s.cfg.MaxRunning}
+		if pubs != nil {
+			r.pub = pubs[i]
+		}
+		r.cache = newCache(s.cfg.PageSize, s.cfg.CapacityBlocks, pubs != nil)
+		s.ranks = append(s.ranks, r)
+	}
+	return nil
+}
+
+func (s *Sim) bindOther(addr string, h http.Handler) (string, error) {
+	if addr == "" {
+		return "", nil
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	s.listeners = append(s.listeners, ln)
+	s.others = append(s.others, &http.Server{
+		Handler: s.handlers.wrap(h), ReadHeaderTimeout: time.Minute,
+		BaseContext: func(net.Listener) context.Context { return s.runCtx },
+	})
+	return ln.Addr().String(), nil
+}
+
+func (s *Sim) closeListeners() {
+	if s.port != nil {
+		_ = s.port.Close()
+	}
+	for _, ln := range s.listeners {
+		_ = ln.Close()
+	}
+	for _, r := range s.ranks {
+		r.pub.close()
+	}
+}
+
+// Run serves until ctx ends and returns when every goroutine has ended: nil,
+// or ErrDied.
+func (s *Sim) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { s.cancel(nil) })
+	defer stop()
+	s.wg.Go(s.serveAPI)
+	for i, srv := range s.others {
+		s.wg.Go(func() { _ = srv.Serve(s.listeners[i]) })
+	}
+	for _, r := range s.ranks {
+		if r.pub != nil {
+			s.wg.Go(func() { acceptLoop(s.runCtx, r.pub.pub, r.pub.servePub) })
+			if r.pub.replay != nil {
+				s.wg.Go(func() { acceptLoop(s.runCtx, r.pub.replay, r.pub.serveReplay) })
+			}
+		}
+	}
+	<-s.runCtx.Done()
+	_ = s.api.Close()
+	for _, srv := range s.others {
+		_ = srv.Close()
+	}
+	s.closeListeners()
+	s.handlers.closeAndWait()
+	s.wg.Wait()
+	s.client.CloseIdleConnections()
+	if cause := context.Cause(s.runCtx); errors.Is(cause, ErrDied) {
+		return ErrDied
+	}
+	return nil
+}
+
+// serveAPI serves the HTTP API, again after each time the port was closed by
+// the fault "refuse".
+func (s *Sim) serveAPI() {
+	for s.runCtx.Err() == nil {
+		s.portMu.Lock()
+		ln := s.port
+		s.portMu.Unlock()
+		if ln != nil {
+			_ = s.api.Serve(ln)
+		}
+		s.awaitReopen()
+	}
+}
+
+// awaitReopen waits until the port may be open and opens it.
+func (s *Sim) awaitReopen() {
+	for s.runCtx.Err() == nil {
+		f, left, changed := s.fault.peek()
+		if f.Mode != FaultRefuse {
+			ln, err := net.Listen("tcp", s.addr)
+			if err == nil {
+				s.portMu.Lock()
+				s.port = ln
+				s.portMu.Unlock()
+				return
+			}
+			left = 10 * time.Millisecond // somebody else has it for the moment
+		}
+		var timer <-chan time.Time
+		if left > 0 {
+			timer = time.After(left)
+		}
+		select {
+		case <-s.runCtx.Done():
+		case <-changed:
+		case <-timer:
+		}
+	}
+}
+
+// closePort stops listening and closes the connections that are idle; busy
+// ones are closed when their next request comes.
+func (s *Sim) closePort() {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
+	if s.port != nil {
+		_ = s.port.Close()
+		s.port = nil
+	}
+	for c, state := range s.conns {
+		if state == http.StateIdle || state == http.StateNew {
+			_ = c.Close()
+		}
+	}
+}
+
+func (s *Sim) connState(c net.Conn, state http.ConnState) {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
+	switch state {
+	case http.StateClosed, http.StateHijacked:
+		delete(s.conns, c)
+	case http.StateNew, http.StateActive, http.StateIdle:
+		s.conns[c] = state
+	}
+}
+
+// die ends the process, or what stands for it: every socket closes at once,
+// without the goodbye that a stopping server says.
+func (s *Sim) die() {
+	if s.cfg.Die != nil {
+		s.cfg.Die()
+		return
+	}
+	s.portMu.Lock()
+	for c := range s.conns {
+		if t, ok := c.(*net.TCPConn); ok {
+			_ = t.SetLinger(0)
+		}
+		_ = c.Close()
+	}
+	s.portMu.Unlock()
+	s.cancel(ErrDied)
+}
+
+// Addr returns the "host:port" of the HTTP API.
+func (s *Sim) Addr() string { return s.addr }
+
+// BootstrapAddr returns the "host:port" of the bootstrap server, "" unless the
+// worker is a prefill worker.
+func (s *Sim) BootstrapAddr() string { return s.bootAddr }
+
+// ControlAddr returns the "host:port" of the control address, "" without one.
+func (s *Sim) ControlAddr() string { return s.ctrlAddr }
+
+// URL returns the base URL of the HTTP API.
+func (s *Sim) URL() string { return "http://" + s.addr }
+
+// EventsAddr returns where the rank publishes KV events and where it replays
+// them; "" for what it does not.
+func (s *Sim) EventsAddr(rank int) (pub, replay string) {
+	p := s.ranks[rank].pub
+	if p == nil {
+		return "", ""
+	}
+	pub = p.pub.Addr().String()
+	if p.replay != nil {
+		replay = p.replay.Addr().String()
+	}
+	return pub, replay
+}
+
+func (s *Sim) prefills() bool      { return s.cfg.Role == worker.Prefill }
+func (s *Sim) decodes() bool       { return s.cfg.Role == worker.Decode }
+func (s *Sim) disaggregated() bool { return s.prefills() || s.decodes() }
+
+// bootstrapPort is the worker's own: SGLang's default 8998 where it has none.
+func (s *Sim) bootstrapPort() int {
+	if s.bootAddr == "" {
+		return 8998
+	}
+	return portOf(s.bootAddr)
+}
