@@ -1,0 +1,231 @@
+package load
+
+import (
+	"cmp"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Errors that a caller branches on. A pick without a candidate returns
+// picker.ErrNoCandidate, a saturated pool a *SaturatedError.
+var (
+	// ErrUnknownRank: the rank has left or is not known yet.
+	ErrUnknownRank = errors.New("load: unknown rank")
+
+	// ErrHeld: the reservation to fill still holds a booking.
+	ErrHeld = errors.New("load: the reservation still holds a booking")
+)
+
+// Load is what one rank has been given and has not finished.
+type Load struct {
+	PrefillTokens   int64 // prompt tokens to be computed
+	PrefillBlocks   int64 // KV blocks of prompts being prefilled
+	PrefillRequests int32 // prefill legs
+	DecodeBlocks    int64 // KV blocks of running answers
+	DecodeRequests  int32 // running answers
+}
+
+func (l *Load) add(d *Load, sign int64) {
+	l.PrefillTokens += sign * d.PrefillTokens
+	l.PrefillBlocks += sign * d.PrefillBlocks
+	l.PrefillRequests += int32(sign) * d.PrefillRequests
+	l.DecodeBlocks += sign * d.DecodeBlocks
+	l.DecodeRequests += int32(sign) * d.DecodeRequests
+}
+
+// RankLoad is the load of a named rank.
+type RankLoad struct {
+	Rank worker.Rank
+	Load
+}
+
+// Totals are sums over the whole book.
+type Totals struct {
+	Load
+	Held           int    // bookings not released, those of ranks that have left included
+	LateReleases   uint64 // releases of bookings whose rank had left by then
+	DoubleReleases uint64 // releases of what was released already: faults of ours
+}
+
+// Book is the load of every rank. Safe for concurrent use.
+type Book struct {
+	// mu guards everything below. See the package comment for what is called
+	// while it is held.
+	mu sync.Mutex
+
+	rng     *rand.Rand
+	cursors map[cursorKey]uint64
+
+	// entries are dense so that a pick over a large pool walks memory in
+	// order. slots says where a rank's entry is; free are entries of no rank.
+	entries []entry
+	slots   map[worker.Rank]int32
+	free    []int32
+
+	// views gives for the rank lists of the present snapshot's pools, each
+	// known by its first element, the slots in the same order.
+	views map[*worker.Rank][]int32
+
+	scratch []picker.Candidate
+	picked  []int32 // slots of the candidates
+
+	held, late, double uint64
+}
+
+type cursorKey struct {
+	key  worker.Key
+	role worker.Role
+}
+
+type entry struct {
+	load       Load
+	rank       worker.Rank
+	generation uint64 // grows whenever the entry's rank leaves
+	endpoint   worker.Endpoint
+	present    bool
+}
+
+// New returns an empty book. Equal seeds draw equally; 0 takes a random seed.
+func New(seed uint64) *Book {
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	return &Book{
+		rng:     rand.New(rand.NewPCG(seed, seed)),
+		cursors: make(map[cursorKey]uint64),
+		slots:   make(map[worker.Rank]int32),
+	}
+}
+
+// Update makes the book know the ranks of s, draining ones included, and drops
+// the load of all others. Load of ranks that stay is kept.
+func (b *Book) Update(s *worker.Snapshot) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.entries {
+		e := &b.entries[i]
+		if !e.present {
+			continue
+		}
+		w := s.Worker(e.rank.ID)
+		if w == nil || uint32(e.rank.DPRank) >= w.DPSize || w.Endpoint != e.endpoint {
+			b.dropLocked(int32(i))
+		}
+	}
+	for _, w := range s.Workers() {
+		for dp := range w.DPSize {
+			b.attachLocked(worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}, w.Endpoint)
+		}
+	}
+	b.views = make(map[*worker.Rank][]int32)
+	for _, k := range s.Keys() {
+		p := s.Pool(k)
+		for _, ranks := range [][]worker.Rank{p.PrefillRanks, p.DecodeRanks, p.AggregatedRanks} {
+			b.viewLocked(ranks)
+		}
+	}
+	for k := range b.cursors {
+		if s.Pool(k.key) == nil {
+			delete(b.cursors, k)
+		}
+	}
+}
+
+func (b *Book) dropLocked(slot int32) {
+	e := &b.entries[slot]
+	delete(b.slots, e.rank)
+	*e = entry{generation: e.generation + 1}
+	b.free = append(b.free, slot)
+}
+
+func (b *Book) attachLocked(r worker.Rank, at worker.Endpoint) {
+	if _, known := b.slots[r]; known {
+		return
+	}
+	var slot int32
+	if n := len(b.free); n > 0 {
+		slot, b.free = b.free[n-1], b.free[:n-1]
+	} else {
+		slot = int32(len(b.entries))
+		b.entries = append(b.entries, entry{})
+	}
+	e := &b.entries[slot]
+	e.rank, e.endpoint, e.present = r, at, true
+	b.slots[r] = slot
+}
+
+func (b *Book) viewLocked(ranks []worker.Rank) {
+	if len(ranks) == 0 {
+		return
+	}
+	v := make([]int32, len(ranks))
+	for i, r := range ranks {
+		v[i] = b.slotLocked(r)
+	}
+	b.views[&ranks[0]] = v
+}
+
+// slotLocked returns -1 for an unknown rank.
+func (b *Book) slotLocked(r worker.Rank) int32 {
+	if slot, ok := b.slots[r]; ok {
+		return slot
+	}
+	return -1
+}
+
+// Load returns the load of one rank and whether the book knows the rank.
+func (b *Book) Load(r worker.Rank) (Load, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slot := b.slotLocked(r)
+	if slot < 0 {
+		return Load{}, false
+	}
+	return b.entries[slot].load, true
+}
+
+// Loads appends the load of every known rank to dst, ordered by rank.
+func (b *Book) Loads(dst []RankLoad) []RankLoad {
+	from := len(dst)
+	b.mu.Lock()
+	for i := range b.entries {
+		if e := &b.entries[i]; e.present {
+			dst = append(dst, RankLoad{Rank: e.rank, Load: e.load})
+		}
+	}
+	b.mu.Unlock()
+	slices.SortFunc(dst[from:], func(x, y RankLoad) int {
+		return cmp.Or(cmp.Compare(x.Rank.ID, y.Rank.ID), cmp.Compare(x.Rank.DPRank, y.Rank.DPRank))
+	})
+	return dst
+}
+
+// Totals sums the whole book.
+func (b *Book) Totals() Totals {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := Totals{Held: int(b.held), LateReleases: b.late, DoubleReleases: b.double}
+	for i := range b.entries {
+		t.add(&b.entries[i].load, 1)
+	}
+	return t
+}
+
+// QueuedISLTokens sums the prompt tokens that are booked on the ranks and not
+// done. Unknown ranks count nothing.
+func (b *Book) QueuedISLTokens(ranks []worker.Rank) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var sum int64
+	for _, r := range ranks {
+		if slot := b.slotLocked(r); slot >= 0 {
+			sum += b.entries[slot].load.PrefillTokens
+		}
+	}
+	return sum
+}

@@ -1,0 +1,190 @@
+package load
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The verbs of testdata, each ending with the book as it is then:
+//
+//	workers                    the snapshot; one line a worker: id role dp [port]
+//	pick name=a role=prefill [mode=kv] isl=64 [output=2] [overlap=0,4]
+//	     [exclude=7/0] [deny=7] [limit=100] [preview]
+//	     picks and books under the name; overlap runs along the pool's ranks
+//	reserve name=a role=prefill rank=7/0 isl=64 [at=4]   books where told
+//	done name=a tokens=16      prefill has got so far
+//	grow name=a blocks=2
+//	release name=a             release-if-held
+//	queued role=prefill
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := &scenario{t: t, b: New(1), res: map[string]*Reservation{}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			return s.do(d) + s.book()
+		})
+	})
+}
+
+type scenario struct {
+	t    *testing.T
+	b    *Book
+	snap *worker.Snapshot
+	res  map[string]*Reservation
+}
+
+func (s *scenario) book() string {
+	var out strings.Builder
+	for _, l := range s.b.Loads(nil) {
+		if l.Load != (Load{}) {
+			fmt.Fprintf(&out, "%s prefill %d tokens, %d blocks, %d requests; decode %d blocks, %d requests\n",
+				l.Rank, l.PrefillTokens, l.PrefillBlocks, l.PrefillRequests, l.DecodeBlocks, l.DecodeRequests)
+		}
+	}
+	t := s.b.Totals()
+	fmt.Fprintf(&out, "held %d", t.Held)
+	if t.LateReleases > 0 {
+		fmt.Fprintf(&out, ", late %d", t.LateReleases)
+	}
+	return out.String() + "\n"
+}
+
+func (s *scenario) do(d *datadriven.TestData) string {
+	arg := func(k string) string {
+		for _, a := range d.CmdArgs {
+			if a.Key == k {
+				return strings.Join(a.Vals, ",")
+			}
+		}
+		return ""
+	}
+	num := func(k string) int64 {
+		if arg(k) == "" {
+			return 0
+		}
+		n, err := strconv.ParseInt(arg(k), 10, 64)
+		require.NoError(s.t, err, d.Pos)
+		return n
+	}
+	res := s.res[arg("name")]
+	if res == nil {
+		res = new(Reservation)
+		s.res[arg("name")] = res
+	}
+	switch d.Cmd {
+	case "workers":
+		var ws []*worker.Worker
+		for line := range strings.Lines(d.Input) {
+			f := strings.Fields(line)
+			id, err := worker.ParseID(f[0])
+			require.NoError(s.t, err)
+			role, err := worker.ParseRole(f[1])
+			require.NoError(s.t, err)
+			dp, err := strconv.Atoi(f[2])
+			require.NoError(s.t, err)
+			port := 8000
+			if len(f) > 3 {
+				port, err = strconv.Atoi(f[3])
+				require.NoError(s.t, err)
+			}
+			ws = append(ws, testWorker(s.t, id, role, uint32(dp), port))
+		}
+		s.snap = snapshot(s.t, ws...)
+		s.b.Update(s.snap)
+		return ""
+	case "pick", "reserve":
+		return s.pick(d, arg, num, res)
+	case "done":
+		res.PrefillDone(num("tokens"))
+	case "grow":
+		res.Grow(num("blocks"))
+	case "release":
+		if !res.ReleaseIfHeld() {
+			return "not held\n"
+		}
+	case "queued":
+		role, err := worker.ParseRole(arg("role"))
+		require.NoError(s.t, err)
+		return fmt.Sprintf("queued %d\n", s.b.QueuedISLTokens(s.snap.Pool(key).Ranks(role)))
+	default:
+		s.t.Fatalf("%s: unknown verb %q", d.Pos, d.Cmd)
+	}
+	return ""
+}
+
+func (s *scenario) rank(text string) worker.Rank {
+	id, dp, _ := strings.Cut(text, "/")
+	i, err := worker.ParseID(id)
+	require.NoError(s.t, err)
+	r, err := strconv.Atoi(dp)
+	require.NoError(s.t, err)
+	return worker.Rank{ID: i, DPRank: worker.DPRank(r)}
+}
+
+func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num func(string) int64, res *Reservation) string {
+	role, err := worker.ParseRole(arg("role"))
+	require.NoError(s.t, err, d.Pos)
+	p := params()
+	if m := arg("mode"); m != "" {
+		p.Mode, err = picker.ParseMode(m)
+		require.NoError(s.t, err, d.Pos)
+	}
+	if role == worker.Decode {
+		*p = picker.DecodeOverride(*p)
+	}
+	isl := int(num("isl"))
+	req := &Request{
+		Key: key, Ranks: s.snap.Pool(key).Ranks(role), Params: p,
+		Pick:         picker.Request{Role: role, ISLTokens: isl, RequestBlocks: isl / 16},
+		OutputBlocks: num("output"), MaxQueuedISLTokens: num("limit"),
+	}
+	if o := arg("overlap"); o != "" {
+		for f := range strings.SplitSeq(o, ",") {
+			n, err := strconv.Atoi(f)
+			require.NoError(s.t, err)
+			req.Overlaps = append(req.Overlaps, uint32(n))
+		}
+	}
+	if x := arg("exclude"); x != "" {
+		for f := range strings.SplitSeq(x, ",") {
+			req.Exclude = append(req.Exclude, s.rank(f))
+		}
+	}
+	if x := arg("deny"); x != "" {
+		id, err := worker.ParseID(x)
+		require.NoError(s.t, err)
+		req.Filter = denyList{id}
+	}
+	if d.Cmd == "reserve" {
+		if err := s.b.Reserve(req, s.rank(arg("rank")), uint32(num("at")), res); err != nil {
+			return err.Error() + "\n"
+		}
+		return fmt.Sprintf("booked %s\n", res.Rank())
+	}
+	if d.HasArg("preview") {
+		dec, err := s.b.Preview(req)
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		return fmt.Sprintf("would pick %s (%s)\n", dec.Rank, dec.Reason)
+	}
+	dec, err := s.b.PickAndReserve(req, res)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	return fmt.Sprintf("picked %s of %d, cost %.4g (%s)\n", dec.Rank, dec.Candidates, dec.Cost, dec.Reason)
+}
+
+type denyList []worker.ID
+
+func (l denyList) Allows(r worker.Rank) bool      { return !slices.Contains(l, r.ID) }
+func (denyList) Begin(worker.Rank) (trial uint64) { return 0 }
+func (denyList) End(_ worker.Rank, _ uint64)      {}

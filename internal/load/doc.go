@@ -1,0 +1,39 @@
+// Package load is the book of in-flight work: how many prompt tokens, KV
+// blocks and requests each rank has been given and has not finished.
+//
+// # Contract
+//
+// [Book.Update] tells the book which ranks there are. Call it before the
+// snapshot is given to those who pick: a rank that the book does not know is
+// not picked.
+//
+// [Book.PickAndReserve] picks a rank and books the request on it as one step
+// under one lock, so that requests at the same moment see each other: 64
+// identical ones spread as they would one after the other. It returns the
+// booking in a [Reservation] that the caller owns.
+//
+// [Reservation.Release] takes the booking off, exactly once, when the leg that
+// it stands for has really ended. A second release changes nothing; it is
+// counted, and panics in builds with invariants.
+//
+// A rank that leaves loses its load at once, and one that comes back under the
+// same id, at another endpoint too, starts clean: bookings carry the rank's
+// generation, and the release of an older one is harmless (D5).
+//
+// # Invariants
+//
+//   - The load of a rank is the sum of the held bookings of its generation, and
+//     never negative.
+//   - The cursor of a pool moves once for each booking made in turn, never for
+//     a preview or a failed pick (C18).
+//
+// # Lock order
+//
+// Book.mu is held while a [Filter] is asked and told (Allows, Begin), which
+// therefore must not block or call the book. Nothing else is called under it.
+//
+// # What it does not do
+//
+// It weighs nothing (pkg/picker does), judges no health (internal/health does),
+// reads no clock and starts nothing.
+package load

@@ -1,0 +1,147 @@
+package load
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "seed of the model test; 0: random") //nolint:gochecknoglobals // test flag
+
+// slowBook is the slow twin: every held booking by itself, summed when asked.
+type slowBook struct {
+	snap *worker.Snapshot
+	open map[*Reservation]booking
+}
+
+type booking struct {
+	rank worker.Rank
+	load Load
+	gone bool
+}
+
+func (b *slowBook) load(r worker.Rank) (l Load) {
+	for _, k := range b.open {
+		if k.rank == r && !k.gone {
+			l.add(&k.load, 1)
+		}
+	}
+	return l
+}
+
+func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d (-seed to repeat)", seed)
+	rng := newRand(seed)
+	b, twin := New(seed), &slowBook{open: map[*Reservation]booking{}}
+	random := func() *worker.Snapshot {
+		var ws []*worker.Worker
+		for id := range worker.ID(5) {
+			if rng.IntN(3) > 0 {
+				ws = append(ws, testWorker(t, id+1, worker.Role(1+rng.IntN(3)), uint32(1+rng.IntN(3)), 8000+rng.IntN(2)))
+			}
+		}
+		return snapshot(t, ws...)
+	}
+	twin.update(b, random())
+	for range 20000 {
+		switch rng.IntN(12) {
+		case 0:
+			if rng.IntN(10) == 0 {
+				twin.update(b, random())
+			}
+		case 1, 2, 3, 4, 5:
+			twin.pick(t, b, rng)
+		case 6, 7:
+			for r := range twin.open {
+				n := int64(rng.IntN(40))
+				k := twin.open[r]
+				r.PrefillDone(n)
+				k.load.PrefillTokens = max(0, k.load.PrefillTokens-n)
+				twin.open[r] = k
+				break
+			}
+		default:
+			for r := range twin.open {
+				r.Release()
+				delete(twin.open, r)
+				break
+			}
+		}
+		twin.compare(t, b)
+	}
+	for r := range twin.open {
+		r.Release()
+	}
+	got := b.Totals()
+	got.LateReleases = 0
+	require.Equal(t, Totals{}, got)
+}
+
+func (b *slowBook) update(fast *Book, s *worker.Snapshot) {
+	for r, k := range b.open {
+		if k.gone {
+			continue
+		}
+		was, is := b.snap.Worker(k.rank.ID), s.Worker(k.rank.ID)
+		if is == nil || is.Endpoint != was.Endpoint || uint32(k.rank.DPRank) >= is.DPSize {
+			k.gone = true
+			b.open[r] = k
+		}
+	}
+	b.snap = s
+	fast.Update(s)
+}
+
+func (b *slowBook) pick(t *testing.T, fast *Book, rng *rand.Rand) {
+	p := params()
+	p.Mode = picker.Mode(rng.IntN(5))
+	role := worker.Role(1 + rng.IntN(3))
+	pool := b.snap.Pool(key)
+	if pool == nil {
+		return
+	}
+	req := &Request{Key: key, Ranks: pool.Ranks(role), Params: p, Pick: picker.Request{Role: role, ISLTokens: rng.IntN(200)}}
+	for range req.Ranks {
+		req.Overlaps = append(req.Overlaps, uint32(rng.IntN(6)))
+	}
+	r := new(Reservation)
+	d, err := fast.PickAndReserve(req, r)
+	if len(req.Ranks) == 0 {
+		require.ErrorIs(t, err, picker.ErrNoCandidate)
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, req.Ranks[d.Index], d.Rank)
+	isl := int64(req.Pick.ISLTokens)
+	uncached, blocks := max(0, isl-16*int64(req.Overlaps[d.Index])), (isl+15)/16
+	want := map[worker.Role]Load{
+		worker.Prefill:    {PrefillTokens: uncached, PrefillBlocks: blocks, PrefillRequests: 1},
+		worker.Decode:     {DecodeBlocks: blocks, DecodeRequests: 1},
+		worker.Aggregated: {PrefillTokens: uncached, DecodeBlocks: blocks, DecodeRequests: 1},
+	}[role]
+	b.open[r] = booking{rank: d.Rank, load: want}
+}
+
+func (b *slowBook) compare(t *testing.T, fast *Book) {
+	n := 0
+	for _, w := range b.snap.Workers() {
+		for dp := range w.DPSize {
+			r := worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}
+			got, ok := fast.Load(r)
+			require.True(t, ok, r)
+			require.Equal(t, b.load(r), got, r)
+			n++
+		}
+	}
+	require.Len(t, fast.Loads(nil), n)
+	require.Equal(t, len(b.open), fast.Totals().Held)
+}

@@ -1,0 +1,133 @@
+package load
+
+import (
+	"github.com/seed-60ae5743/baton/internal/invariants"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Reservation is one booking on one rank. The zero value holds none and is
+// ready for PickAndReserve; a released one may be filled again. It must not be
+// copied while it holds a booking. Its methods are safe for concurrent use
+// once PickAndReserve has returned.
+type Reservation struct {
+	// Set by the book when it is filled, read-only until then.
+	book       *Book
+	slot       int32
+	generation uint64
+	rank       worker.Rank
+	filter     Filter
+	trial      uint64
+
+	// Guarded by book.mu.
+	load Load
+	held bool
+}
+
+// Rank returns the rank that was booked last, zero if none was.
+func (r *Reservation) Rank() worker.Rank { return r.rank }
+
+// Held reports whether the booking stands. Of a nil Reservation it does not.
+func (r *Reservation) Held() bool {
+	if r == nil || r.book == nil {
+		return false
+	}
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	return r.held
+}
+
+// Load returns what is still booked.
+func (r *Reservation) Load() Load {
+	if r.book == nil {
+		return Load{}
+	}
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	return r.load
+}
+
+// Release takes the booking off. It is called exactly once for each booking; a
+// second call changes nothing, is counted, and panics in builds with
+// invariants.
+func (r *Reservation) Release() {
+	if r.ReleaseIfHeld() {
+		return
+	}
+	if r != nil && r.book != nil {
+		r.book.mu.Lock()
+		r.book.double++
+		r.book.mu.Unlock()
+	}
+	invariants.Check(false, "load: a booking was released twice, or there was none")
+}
+
+// ReleaseIfHeld takes the booking off if it stands and reports whether it did:
+// for the last resort on the way out of a stream. A nil Reservation holds none.
+func (r *Reservation) ReleaseIfHeld() bool {
+	if r == nil || r.book == nil {
+		return false
+	}
+	b := r.book
+	b.mu.Lock()
+	if !r.held {
+		b.mu.Unlock()
+		return false
+	}
+	r.held = false
+	b.held--
+	if e := b.entryLocked(r); e != nil {
+		e.load.add(&r.load, -1)
+		invariants.Check(e.load.PrefillTokens >= 0 && e.load.PrefillBlocks >= 0 && e.load.PrefillRequests >= 0 &&
+			e.load.DecodeBlocks >= 0 && e.load.DecodeRequests >= 0, "load: rank %s has load %+v", r.rank, e.load)
+	} else {
+		b.late++
+	}
+	r.load = Load{}
+	filter, trial := r.filter, r.trial
+	r.filter = nil
+	b.mu.Unlock()
+	if filter != nil {
+		filter.End(r.rank, trial)
+	}
+	return true
+}
+
+// entryLocked returns nil when the rank has left since the booking.
+func (b *Book) entryLocked(r *Reservation) *entry {
+	if e := &b.entries[r.slot]; e.present && e.generation == r.generation {
+		return e
+	}
+	return nil
+}
+
+// PrefillDone takes up to tokens prompt tokens off the booking, as prefill
+// proceeds; 1<<62 takes all. It does nothing after the release.
+func (r *Reservation) PrefillDone(tokens int64) {
+	r.change(func(l *Load) { l.PrefillTokens -= min(max(tokens, 0), l.PrefillTokens) })
+}
+
+// Grow adds KV blocks of a growing answer to the booking. It does nothing
+// after the release.
+func (r *Reservation) Grow(blocks int64) {
+	r.change(func(l *Load) { l.DecodeBlocks += max(blocks, 0) })
+}
+
+// change applies f to the booking and the difference to its rank.
+func (r *Reservation) change(f func(*Load)) {
+	if r == nil || r.book == nil {
+		return
+	}
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	if !r.held {
+		return
+	}
+	e := r.book.entryLocked(r)
+	if e != nil {
+		e.load.add(&r.load, -1)
+	}
+	f(&r.load)
+	if e != nil {
+		e.load.add(&r.load, 1)
+	}
+}
