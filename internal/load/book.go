@@ -38,6 +38,10 @@ func (l *Load) add(d *Load, sign int64) {
 	l.DecodeRequests += int32(sign) * d.DecodeRequests
 }
 
+func (l *Load) negative() bool {
+	return l.PrefillTokens < 0 || l.PrefillBlocks < 0 || l.PrefillRequests < 0 || l.DecodeBlocks < 0 || l.DecodeRequests < 0
+}
+
 // RankLoad is the load of a named rank.
 type RankLoad struct {
 	Rank worker.Rank
