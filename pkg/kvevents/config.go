@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,7 +24,7 @@ type Config struct {
 	// Hooks are called as things happen.
 	Hooks Hooks
 	// Dial opens connections. Nil: TCP.
-	Dial dialFunc
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// MinBackoff is the wait before the first new attempt to connect, doubled
 	// to MaxBackoff; each wait is cut by a random part of up to a half.
@@ -52,7 +53,7 @@ type Config struct {
 }
 
 // Hooks observe a Subscriber, for counters. Each may be nil. They are called by
-// the goroutine of the rank, several ranks at once, and must not block.
+// the goroutines of a rank, several at once, and must not block.
 type Hooks struct {
 	// Applied: one message was decoded and applied, with so many events and
 	// stored or removed blocks.

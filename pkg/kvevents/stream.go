@@ -148,6 +148,7 @@ func (s *stream) receive(ss *session) {
 		select {
 		case ss.inbox <- m:
 		case <-ss.ctx.Done():
+			ss.readErr = ss.ctx.Err()
 			return
 		}
 	}
@@ -190,6 +191,9 @@ func (s *stream) sum(m message) uint64 { return maphash.Bytes(s.seed, m.payload)
 func (s *stream) obey(v Verdict, m message) {
 	if v.Reset {
 		s.reset(v.Cause)
+		if v.Replay {
+			s.session.buffer, s.session.bufferBytes = nil, 0
+		}
 	}
 	if v.Apply {
 		s.apply(m)

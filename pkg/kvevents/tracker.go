@@ -4,7 +4,9 @@ package kvevents
 // then Apply; Buffer and Replay may be done in either order. All false: ignore
 // the message.
 type Verdict struct {
-	// Reset: drop all blocks of the rank, for Cause.
+	// Reset: drop all blocks of the rank, for Cause. Together with Replay: and
+	// whatever is buffered, since it may be of an earlier publisher; the replay
+	// brings all that was published so far.
 	Reset bool
 	Cause Cause
 	// Apply: apply the message's events.
@@ -71,6 +73,13 @@ type Tracker struct {
 	seen bool // a message was applied since the last reset
 	last uint64
 	sum  uint64 // fingerprint of last
+	// The live message heard last on this connection. A connection carries
+	// ascending sequences, so one that is not above it is of a new publisher,
+	// whereas one that is merely not above last was replayed first: a replay may
+	// overtake the live stream.
+	heard    bool
+	heardSeq uint64
+	heardSum uint64
 	// unproven: reconnected, and not known yet to be the same publisher.
 	unproven bool
 
@@ -106,7 +115,7 @@ func (t *Tracker) Connect() Verdict {
 }
 
 // Disconnect notes that the connection is gone, with all that was buffered.
-func (t *Tracker) Disconnect() { t.phase, t.unproven = Disconnected, t.seen }
+func (t *Tracker) Disconnect() { t.phase, t.unproven, t.heard = Disconnected, t.seen, false }
 
 // Audit asks whether anything was missed. It is for quiet times; it does
 // nothing unless the tracker is Live and replays are offered.
@@ -126,18 +135,24 @@ func (t *Tracker) ask() Verdict {
 
 // Live judges a message of the subscription.
 func (t *Tracker) Live(seq, sum uint64) Verdict {
-	if t.phase == Replaying {
-		return Verdict{Buffer: true}
+	if t.heard && seq == t.heardSeq && sum == t.heardSum {
+		return Verdict{} // the same message once more
 	}
+	back := t.heard && seq <= t.heardSeq
+	t.heard, t.heardSeq, t.heardSum = true, seq, sum
 	switch {
+	case back:
+		return t.restart(seq, sum)
+	case t.phase == Replaying:
+		return Verdict{Buffer: true}
 	case seq == t.next():
 		return t.apply(Verdict{}, seq, sum)
 	case seq > t.next():
 		return t.gap(seq, sum)
-	case seq == t.last && sum == t.sum:
-		return Verdict{} // the same message once more
+	case t.replayable, seq == t.last && sum == t.sum:
+		return Verdict{} // replayed already
 	default:
-		return t.restart(seq, sum)
+		return t.restart(seq, sum) // while the connection was down
 	}
 }
 
@@ -265,7 +280,7 @@ func (t *Tracker) forget() { t.seen, t.last, t.sum, t.degraded, t.unproven = fal
 func (t *Tracker) restart(seq, sum uint64) Verdict {
 	t.forget()
 	v := Verdict{Reset: true, Cause: Restarted}
-	if seq > 0 && t.replayable {
+	if t.replayable {
 		a := t.ask()
 		v.Buffer, v.Replay, v.From = true, true, a.From
 		return v

@@ -136,13 +136,16 @@ func TestTrackerNeverBelievesWhatIsNotSo(t *testing.T) {
 		replayable := round%4 != 0
 		d := &driver{t: t, rng: rng, p: p, tr: NewTracker(replayable), failing: rng.IntN(3) == 0}
 		for range 60 {
-			d.step(round)
+			d.step()
 		}
 		// In the end all is well, and a last message brings all in step.
 		d.failing = false
 		d.connect()
 		d.publish(false)
 		d.publish(false)
+		for len(d.wire) > 0 {
+			d.deliver()
+		}
 		require.NotEmpty(t, d.held)
 		if replayable {
 			require.Equal(t, p.sent[len(p.sent)-len(d.held):], d.held, "round %d", round)
@@ -151,6 +154,7 @@ func TestTrackerNeverBelievesWhatIsNotSo(t *testing.T) {
 			// Without replay a restart can hide behind the next sequence.
 			require.LessOrEqual(t, len(d.held), len(p.sent))
 		}
+		require.LessOrEqual(t, d.restarts, p.life, "round %d: a restart that never was", round)
 		require.Equal(t, Live, d.tr.Phase())
 	}
 }
@@ -165,18 +169,21 @@ type driver struct {
 	held    []uint64 // applied since the last reset
 	buffer  []uint64 // sequences
 	sums    []uint64
+	wire    []sent // live messages on their way
+	// restarts the tracker has claimed
+	restarts uint64
 }
 
-func (d *driver) step(round int) {
+type sent struct{ seq, sum uint64 }
+
+func (d *driver) step() {
 	switch k := d.rng.IntN(20); {
 	case k == 0:
 		d.p.life++
 		d.p.sent = nil
-		d.up = false
-		d.tr.Disconnect()
+		d.disconnect()
 	case k == 1:
-		d.up = false
-		d.tr.Disconnect()
+		d.disconnect()
 	case k < 5:
 		d.connect()
 	case k == 5 && d.up:
@@ -186,6 +193,20 @@ func (d *driver) step(round int) {
 	default:
 		d.publish(false)
 	}
+	for d.rng.IntN(3) > 0 && len(d.wire) > 0 {
+		d.deliver()
+	}
+}
+
+func (d *driver) disconnect() {
+	d.up, d.wire = false, nil
+	d.tr.Disconnect()
+}
+
+func (d *driver) deliver() {
+	m := d.wire[0]
+	d.wire = d.wire[1:]
+	d.perform(d.tr.Live(m.seq, m.sum), m.seq, m.sum)
 }
 
 func (d *driver) connect() {
@@ -200,7 +221,7 @@ func (d *driver) publish(lost bool) {
 	sum := d.p.life<<32 | seq | 1<<63
 	d.p.sent = append(d.p.sent, sum)
 	if d.up && !lost {
-		d.perform(d.tr.Live(seq, sum), seq, sum)
+		d.wire = append(d.wire, sent{seq, sum})
 	}
 }
 
@@ -228,6 +249,12 @@ func (d *driver) perform(v Verdict, seq, sum uint64) {
 func (d *driver) obey(v Verdict, seq, sum uint64) (bool, uint64) {
 	if v.Reset {
 		d.held = nil
+		if v.Cause == Restarted {
+			d.restarts++
+		}
+		if v.Replay {
+			d.buffer, d.sums = nil, nil
+		}
 	}
 	if v.Apply {
 		d.held = append(d.held, sum)
@@ -249,10 +276,14 @@ func (d *driver) replay(from uint64) (bool, uint64) {
 			return true, from
 		}
 		if d.rng.IntN(10) == 0 { // published while the replay runs
-			seq := uint64(len(d.p.sent))
-			sum := d.p.life<<32 | seq | 1<<63
-			d.p.sent = append(d.p.sent, sum)
-			d.obey(d.tr.Live(seq, sum), seq, sum)
+			d.publish(d.rng.IntN(5) == 0)
+		}
+		for d.rng.IntN(5) == 0 && len(d.wire) > 0 {
+			m := d.wire[0]
+			d.wire = d.wire[1:]
+			v := d.tr.Live(m.seq, m.sum)
+			require.False(d.t, v.Replay, "one connection, one publisher")
+			d.obey(v, m.seq, m.sum)
 		}
 	}
 	if breaks {
