@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+)
+
+// TestMain lets the test binary be the command, so that tests can kill it.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "run-enginesim" {
+		os.Args = append(os.Args[:1], os.Args[2:]...)
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// spawn starts a worker process and returns what it said of itself.
+func spawn(t *testing.T, args ...string) (enginesim.Identity, *exec.Cmd) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], append([]string{"run-enginesim"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	require.NoError(t, err)
+	var id enginesim.Identity
+	require.NoError(t, json.Unmarshal(line, &id), string(line))
+	return id, cmd
+}
+
+func TestProcessesMeetAndDie(t *testing.T) {
+	p, pcmd := spawn(t, "--role", "prefill", "--id", "18446744073709551615")
+	d, dcmd := spawn(t, "--role=decode", "--heartbeat-interval=50ms", "--decode-us-per-token=0")
+	require.Equal(t, "18446744073709551615", p.ID.String())
+	ask := func(id enginesim.Identity, room int) (int, string) {
+		body := fmt.Sprintf(`{"prompt":"a b","bootstrap_host":%q,"bootstrap_port":%d,"bootstrap_room":%d}`, p.Bootstrap.Host, p.Bootstrap.Port, room)
+		resp, err := http.Post("http://"+id.Endpoint+"/v1/completions", "application/json", strings.NewReader(body))
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer resp.Body.Close() //nolint:errcheck // read to its end
+		b, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(b)
+	}
+	pre := make(chan int, 1)
+	go func() { status, _ := ask(p, 1); pre <- status }()
+	status, body := ask(d, 1)
+	require.Equal(t, 200, status, body)
+	require.Contains(t, body, "d"+enginesim.Digest(enginesim.Tokenize("a b")))
+	require.Equal(t, 200, <-pre)
+
+	ctl := enginesim.Client{BaseURL: "http://" + p.Endpoint}
+	require.NoError(t, ctl.SetFault(context.Background(), enginesim.Fault{Mode: enginesim.FaultDie}))
+	go ask(p, 2)
+	status, body = ask(d, 2)
+	require.Equal(t, 500, status)
+	require.Contains(t, body, "missed 2 heartbeats")
+	var exit *exec.ExitError
+	require.ErrorAs(t, pcmd.Wait(), &exit)
+	require.Equal(t, 137, exit.ExitCode())
+
+	require.NoError(t, dcmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, dcmd.Wait())
+}
+
+func TestUsage(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		code int
+		text string
+	}{
+		{"help", []string{"--help"}, 0, "Usage: enginesim"},
+		{"no role", nil, 2, "expected prefill, decode or aggregated"},
+		{"a bad flag", []string{"--nope"}, 2, "nope"},
+		{"an argument", []string{"--role=decode", "x"}, 2, "expected flags only"},
+		{"a bad id", []string{"--role=decode", "--id=0"}, 2, "instance id"},
+		{"a bad value", []string{"--role=decode", "--page-size=-1"}, 2, "page-size"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			require.Equal(t, tc.code, run(t.Context(), tc.args, &stdout, &stderr))
+			require.Empty(t, stdout.String())
+			require.Contains(t, stderr.String(), tc.text)
+		})
+	}
+}

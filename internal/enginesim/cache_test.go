@@ -1,0 +1,157 @@
+package enginesim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func tokens(n int) []uint32 {
+	out := make([]uint32, n)
+	for i := range out {
+		out[i] = uint32(i)
+	}
+	return out
+}
+
+func TestBlockHashesAreSGLangs(t *testing.T) {
+	// hashlib.sha256 over the parent's digest and the ids, 4 bytes little-endian
+	// each; int(hexdigest[:16], 16) as a signed number.
+	sums := chainBlocks(nil, []uint32{1, 2, 3, 4, 5}, 2)
+	require.Len(t, sums, 2, "only full pages")
+	require.Equal(t, []int64{3817746824117602890, -4216701448867210342}, []int64{sums[0].hash(), sums[1].hash()})
+	require.Equal(t, sums, chainBlocks(sums[:1:1], []uint32{1, 2, 3, 4, 5}, 2), "a chain can be continued")
+}
+
+// checkCache verifies the invariants that cache.go names.
+func checkCache(t testing.TB, c *cache) {
+	t.Helper()
+	pinned, leaves := 0, 0
+	children := make(map[*block]int)
+	for h, b := range c.blocks {
+		require.Equal(t, h, b.hash)
+		if b.pins > 0 {
+			pinned++
+		}
+		if b.parent != nil {
+			children[b.parent]++
+			require.Same(t, b.parent, c.blocks[b.parent.hash])
+			require.False(t, b.pins > 0 && b.parent.pins == 0, "a pinned block has a pinned parent")
+		}
+		if b.heapAt >= 0 {
+			leaves++
+			require.Same(t, b, c.evictable[b.heapAt])
+		}
+		require.Equal(t, b.pins == 0 && b.children == 0, b.heapAt >= 0)
+	}
+	for _, b := range c.blocks {
+		require.Equal(t, children[b], b.children)
+	}
+	require.Len(t, c.evictable, leaves)
+	require.Equal(t, c.pinned, pinned)
+	require.LessOrEqual(t, len(c.blocks)+c.private, c.capacity)
+}
+
+func TestCacheKeepsItsInvariants(t *testing.T) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		r := &rank{maxRunning: 6, cache: newCache(2, 24, true)}
+		mirror := map[int64]bool{}
+		var holds []*hold
+		for step := range 400 {
+			if len(holds) > 0 && (rnd.IntN(2) == 0 || len(holds) == 6) {
+				i := rnd.IntN(len(holds))
+				holds[i].release()
+				holds = append(holds[:i], holds[i+1:]...)
+			} else {
+				ids := make([]uint32, 1+rnd.IntN(12))
+				for i := range ids {
+					ids[i] = uint32(rnd.IntN(2))
+				}
+				sums := chainBlocks(nil, ids, 2)
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel() // admitted at once or not at all
+				if h, err := r.admit(ctx, sums, (len(ids)+1)/2+rnd.IntN(3)); err == nil {
+					h.store(sums, ids)
+					holds = append(holds, h)
+				}
+			}
+			r.mu.Lock()
+			for _, e := range r.cache.events {
+				require.Equal(t, e.kind == blockRemoved, mirror[e.hash], "seed %d step %d", seed, step)
+				mirror[e.hash] = e.kind == blockStored
+			}
+			r.cache.events = nil
+			checkCache(t, r.cache)
+			r.mu.Unlock()
+		}
+		for _, h := range holds {
+			h.release()
+		}
+		require.Zero(t, r.cache.held(), "seed %d", seed)
+		require.Zero(t, r.running)
+	}
+}
+
+func TestTheLeastRecentlyUsedLeafGoesFirst(t *testing.T) {
+	r := &rank{maxRunning: 1, cache: newCache(1, 4, false)}
+	use := func(ids ...uint32) int {
+		sums := chainBlocks(nil, ids, 1)
+		h, err := r.admit(t.Context(), sums, len(ids))
+		require.NoError(t, err)
+		h.store(sums, ids)
+		h.release()
+		return h.cached
+	}
+	use(1, 2)
+	use(1, 3)
+	use(9)
+	require.Equal(t, 2, use(1, 2), "makes 2 younger than 3")
+	use(8) // 3 has to go
+	require.Equal(t, 2, use(1, 2))
+	require.Equal(t, 1, use(9))
+	require.Equal(t, 1, use(1, 3), "3 is gone, its parent is not")
+}
+
+func TestAdmissionIsFirstInFirstOut(t *testing.T) {
+	r := &rank{maxRunning: 10, cache: newCache(1, 10, false)}
+	first, err := r.admit(t.Context(), nil, 8)
+	require.NoError(t, err)
+	order := make(chan string, 2)
+	ask := func(name string, need, queued int) {
+		go func() {
+			h, err := r.admit(context.Background(), nil, need)
+			if err == nil {
+				order <- name
+				h.release()
+			}
+		}()
+		eventually(t, func() bool { return r.state(false).Queued == queued }, name+" waits")
+	}
+	ask("large", 9, 1)
+	ask("small", 1, 2) // would fit now, but is behind
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { _, err := r.admit(ctx, nil, 1); gone <- err }()
+	eventually(t, func() bool { return r.state(false).Queued == 3 }, "all wait")
+	cancel()
+	require.ErrorIs(t, <-gone, context.Canceled)
+	first.release()
+	got := []string{<-order, <-order}
+	require.ElementsMatch(t, []string{"large", "small"}, got)
+	require.Zero(t, r.state(false).HeldBlocks)
+}
+
+func BenchmarkChainBlocks(b *testing.B) {
+	for _, n := range []int{400, 45_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			ids := tokens(n)
+			for b.Loop() {
+				chainBlocks(nil, ids, 16)
+			}
+		})
+	}
+}

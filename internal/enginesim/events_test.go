@@ -1,0 +1,296 @@
+package enginesim
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestEventBytes(t *testing.T) {
+	const head = "93cb41d954fc40200000"
+	for _, tc := range []struct {
+		name  string
+		rank  uint32
+		event event
+		want  string
+	}{
+		{
+			"a page as SGLang publishes it, with signed hashes", 0,
+			event{kind: blockStored, hash: -5, parent: -7, hasParent: true, tokens: []uint32{1, 2}},
+			"9187a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391fb" +
+				"b1706172656e745f626c6f636b5f68617368f9a9746f6b656e5f696473920102aa626c6f636b5f73697a6502" +
+				"a76c6f72615f6964c0a66d656469756da347505500",
+		},
+		{
+			"a first page with large ids and hash", 0,
+			event{kind: blockStored, hash: 1 << 62, tokens: []uint32{1, 2, 300, 70000}},
+			"9187a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf4000000000000000" +
+				"b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473940102cd012cce00011170aa626c6f636b5f73697a6504" +
+				"a76c6f72615f6964c0a66d656469756da347505500",
+		},
+		{
+			"a removed page", 0,
+			event{kind: blockRemoved, hash: 0x1122334455667788},
+			"9183a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391cf1122334455667788a66d656469756da347505500",
+		},
+		{"a cleared cache", 3, event{kind: allCleared}, "9181a474797065b0416c6c426c6f636b73436c656172656403"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := appendEventBatch(nil, 1700000000.5, []event{tc.event}, tc.rank)
+			require.Equal(t, head+tc.want, hex.EncodeToString(got))
+		})
+	}
+}
+
+func TestIntegersTakeTheShortestForm(t *testing.T) {
+	for v, want := range map[int64]string{
+		0: "00", 127: "7f", 128: "cc80", 255: "ccff", 256: "cd0100", 65535: "cdffff", 65536: "ce00010000",
+		1<<32 - 1: "ceffffffff", 1 << 32: "cf0000000100000000", 1<<63 - 1: "cf7fffffffffffffff",
+		-1: "ff", -32: "e0", -33: "d0df", -128: "d080", -129: "d1ff7f", -32768: "d18000", -32769: "d2ffff7fff",
+		-1 << 31: "d280000000", -1<<31 - 1: "d3ffffffff7fffffff", -1 << 63: "d38000000000000000",
+	} {
+		require.Equal(t, want, hex.EncodeToString(appendInt(nil, v)), "%d", v)
+	}
+}
+
+// wireEvent is an event as a subscriber decodes it.
+type wireEvent struct {
+	Type   string   `msgpack:"type"`
+	Hashes []int64  `msgpack:"block_hashes"`
+	Parent *int64   `msgpack:"parent_block_hash"`
+	Tokens []uint32 `msgpack:"token_ids"`
+	Size   int      `msgpack:"block_size"`
+	Medium string   `msgpack:"medium"`
+}
+
+type wireBatch struct {
+	_msgpack struct{} `msgpack:",as_array"` //nolint:unused // read by the decoder
+	TS       float64
+	Events   []wireEvent
+	Rank     *int
+}
+
+// mirror is a cache rebuilt from events alone.
+type mirror struct {
+	next   uint64
+	blocks map[int64]CachedBlock
+}
+
+func (m *mirror) apply(t testing.TB, seq uint64, payload []byte) {
+	t.Helper()
+	require.Equal(t, m.next, seq, "no gap")
+	m.next++
+	var b wireBatch
+	require.NoError(t, msgpack.Unmarshal(payload, &b))
+	for _, e := range b.Events {
+		switch e.Type {
+		case "BlockStored":
+			require.Len(t, e.Hashes, 1)
+			require.Len(t, e.Tokens, e.Size)
+			if e.Parent != nil {
+				require.Contains(t, m.blocks, *e.Parent, "the parent is there first")
+			}
+			require.NotContains(t, m.blocks, e.Hashes[0])
+			m.blocks[e.Hashes[0]] = CachedBlock{Hash: e.Hashes[0], Parent: e.Parent, Tokens: e.Tokens}
+		case "BlockRemoved":
+			require.Contains(t, m.blocks, e.Hashes[0])
+			delete(m.blocks, e.Hashes[0])
+			for _, b := range m.blocks {
+				require.False(t, b.Parent != nil && *b.Parent == e.Hashes[0], "leaves go first")
+			}
+		case "AllBlocksCleared":
+			clear(m.blocks)
+		default:
+			require.Fail(t, "unknown event", e.Type)
+		}
+	}
+}
+
+func (m *mirror) requireEqual(t testing.TB, rs RankState) {
+	t.Helper()
+	require.Equal(t, rs.EventSeq, m.next)
+	require.Len(t, m.blocks, len(rs.Blocks))
+	for _, b := range rs.Blocks {
+		require.Equal(t, b, m.blocks[b.Hash])
+	}
+}
+
+// subscribe returns the messages of one rank; zmq4 is the client, so that the
+// server is not tested against itself.
+func subscribe(t testing.TB, s *Sim, rank int, topic string) <-chan [][]byte {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	sub := zmq4.NewSub(ctx, zmq4.WithLogger(log.New(io.Discard, "", 0)))
+	pub, _ := s.EventsAddr(rank)
+	require.NoError(t, sub.Dial("tcp://"+pub))
+	require.NoError(t, sub.SetOption(zmq4.OptionSubscribe, topic))
+	out := make(chan [][]byte, 1000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			m, err := sub.Recv()
+			if err != nil {
+				return
+			}
+			out <- m.Frames
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		_ = sub.Close()
+		<-done
+	})
+	p := s.ranks[rank].pub
+	eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for sub := range p.subs {
+			sub.mu.Lock()
+			n := len(sub.topics)
+			sub.mu.Unlock()
+			if n > 0 {
+				return true
+			}
+		}
+		return false
+	}, "the subscription is in")
+	return out
+}
+
+func receive(t testing.TB, c <-chan [][]byte) [][]byte {
+	t.Helper()
+	select {
+	case f := <-c:
+		return f
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "no message")
+		return nil
+	}
+}
+
+func TestReplayingTheEventsGivesTheCache(t *testing.T) {
+	s := start(t, Config{Role: worker.Aggregated, PageSize: 4, CapacityBlocks: 40, DPSize: 2, Topic: "kv@sim"})
+	rnd := rand.New(rand.NewPCG(1, 2))
+	subs := []<-chan [][]byte{subscribe(t, s, 0, ""), subscribe(t, s, 1, "kv@")}
+	mirrors := []*mirror{{blocks: map[int64]CachedBlock{}}, {blocks: map[int64]CachedBlock{}}}
+	var prompt string
+	for i := range 190 {
+		switch {
+		case i%50 == 49:
+			require.Equal(t, 200, post(t.Context(), s.URL()+"/flush_cache", "").status)
+			continue
+		case i%5 == 0:
+			prompt = fmt.Sprintf("topic %d", rnd.IntN(4))
+		default:
+			for range rnd.IntN(12) {
+				prompt += fmt.Sprintf(" w%d", rnd.IntN(3))
+			}
+		}
+		body := fmt.Sprintf(`{"prompt":%q,"max_tokens":%d}`, prompt, 1+rnd.IntN(9))
+		require.Equal(t, 200, post(t.Context(), s.URL()+completions, body).status)
+	}
+	st := s.State(true)
+	for rank, m := range mirrors {
+		for m.next < st.Ranks[rank].EventSeq {
+			f := receive(t, subs[rank])
+			require.Len(t, f, 3)
+			require.Equal(t, "kv@sim", string(f[0]))
+			m.apply(t, binary.BigEndian.Uint64(f[1]), f[2])
+		}
+		require.NotEmpty(t, st.Ranks[rank].Blocks)
+		m.requireEqual(t, st.Ranks[rank])
+	}
+}
+
+func TestDisaggregatedWorkersPublishWhatTheyCache(t *testing.T) {
+	p, d := pair(t, Config{PageSize: 2})
+	_, dec := both(t, p, d, 1, "a b c d", `,"max_tokens":5`)
+	require.Equal(t, 200, dec.status)
+	require.Equal(t, 2, p.State(false).Ranks[0].CachedBlocks, "prefill has the prompt")
+	require.Equal(t, 4, d.State(false).Ranks[0].CachedBlocks, "decode has prompt and answer, but for the last token")
+	require.Equal(t, uint64(1), p.State(false).Ranks[0].EventSeq)
+	require.Equal(t, uint64(2), d.State(false).Ranks[0].EventSeq)
+
+	quiet := start(t, Config{Role: worker.Decode, NoDecodeEvents: true})
+	require.Nil(t, quiet.Identity().KVEvents)
+}
+
+// replay asks for everything from seq on and returns the messages before the
+// end mark.
+func replay(t testing.TB, s *Sim, rank int, seq uint64) [][][]byte {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	d := zmq4.NewDealer(ctx, zmq4.WithLogger(log.New(io.Discard, "", 0)))
+	defer d.Close() //nolint:errcheck // a client's end
+	_, addr := s.EventsAddr(rank)
+	require.NoError(t, d.Dial("tcp://"+addr))
+	require.NoError(t, d.SendMulti(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, seq))))
+	var out [][][]byte
+	for {
+		m, err := d.Recv()
+		require.NoError(t, err)
+		require.Len(t, m.Frames, 4)
+		require.Empty(t, m.Frames[0])
+		if binary.BigEndian.Uint64(m.Frames[2]) == replayEnd {
+			require.Empty(t, m.Frames[1])
+			require.Empty(t, m.Frames[3])
+			return out
+		}
+		out = append(out, m.Frames)
+	}
+}
+
+func TestReplay(t *testing.T) {
+	s := start(t, Config{Role: worker.Aggregated, PageSize: 1, ReplayBuffer: 4, Topic: "t"})
+	sub := subscribe(t, s, 0, "")
+	ask := func(i int) {
+		require.Equal(t, 200, post(t.Context(), s.URL()+completions, fmt.Sprintf(`{"prompt":"p%d","max_tokens":1}`, i)).status)
+	}
+	require.Empty(t, replay(t, s, 0, 0))
+	s.DropEvents(0, 2)
+	for i := range 3 {
+		ask(i)
+	}
+	require.Equal(t, uint64(2), binary.BigEndian.Uint64(receive(t, sub)[1]), "the first two were dropped")
+	for _, tc := range []struct {
+		name string
+		from uint64
+		want []uint64
+	}{
+		{"all", 0, []uint64{0, 1, 2}},
+		{"a tail", 1, []uint64{1, 2}},
+		{"nothing new", 3, nil},
+		{"the future", 9, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got []uint64
+			for _, f := range replay(t, s, 0, tc.from) {
+				require.Equal(t, "t", string(f[1]))
+				got = append(got, binary.BigEndian.Uint64(f[2]))
+			}
+			require.Equal(t, tc.want, got)
+		})
+	}
+	for i := range 3 {
+		ask(10 + i)
+	}
+	got := replay(t, s, 0, 0)
+	require.Len(t, got, 4, "only what the buffer holds")
+	require.Equal(t, uint64(2), binary.BigEndian.Uint64(got[0][2]))
+	f := receive(t, sub)
+	require.Equal(t, f[2], got[1][3], "the payload is the one that was published")
+}
