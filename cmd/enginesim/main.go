@@ -34,6 +34,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
+	if errors.Is(err, errTold) {
+		return 2
+	}
 	var sim *enginesim.Sim
 	if err == nil {
 		cfg.Die = func() { os.Exit(137) }
@@ -56,6 +59,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// errTold marks errors that the flag package has printed already.
+var errTold = errors.New("told")
+
 const usage = `Usage: enginesim --role prefill|decode|aggregated [flags]
 
 A simulated SGLang worker: OpenAI HTTP API, KV events over ZMQ, prefix cache,
@@ -68,8 +74,8 @@ truncate|refuse","when":"before|mid|after","status":500,"delay_ms":0,
 Flags:
 `
 
-// parseFlags reads the configuration. It has told the user of a bad flag when
-// it returns flag.ErrHelp; other errors are the caller's to print.
+// parseFlags reads the configuration. Errors other than errTold are the
+// caller's to print.
 func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	var cfg enginesim.Config
 	fs := flag.NewFlagSet("enginesim", flag.ContinueOnError)
@@ -111,7 +117,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	fs.IntVar(&cfg.LogBodyBytes, "log-body-bytes", 256<<10, "bytes kept of one body; -1: none")
 	fs.IntVar(&cfg.LogTotalBytes, "log-total-bytes", 32<<20, "bytes kept of all bodies")
 	if err := fs.Parse(args); err != nil {
-		return cfg, err
+		return cfg, errors.Join(errTold, err)
 	}
 	if fs.NArg() > 0 {
 		return cfg, fmt.Errorf("argument %q: expected flags only", fs.Arg(0))

@@ -83,6 +83,17 @@ func TestProcessesMeetAndDie(t *testing.T) {
 	require.NoError(t, dcmd.Wait())
 }
 
+func TestAStoppedPrefillProcessIsDeadToItsDecodes(t *testing.T) {
+	p, pcmd := spawn(t, "--role=prefill")
+	d, _ := spawn(t, "--role=decode", "--heartbeat-interval=50ms")
+	require.NoError(t, pcmd.Process.Signal(syscall.SIGSTOP))
+	body := fmt.Sprintf(`{"prompt":"a b","bootstrap_host":%q,"bootstrap_port":%d,"bootstrap_room":1}`, p.Bootstrap.Host, p.Bootstrap.Port)
+	resp, err := http.Post("http://"+d.Endpoint+"/v1/completions", "application/json", strings.NewReader(body))
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, 500, resp.StatusCode)
+}
+
 func TestUsage(t *testing.T) {
 	for _, tc := range []struct {
 		name string

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -226,7 +227,7 @@ func TestFlushIsRefusedWhileBlocksAreHeld(t *testing.T) {
 func TestTwoThousandPairsInFlight(t *testing.T) {
 	p, d := pair(t, Config{DPSize: 2, MaxRunning: 300})
 	const pairs = 2000
-	client := &http.Client{Transport: &http.Transport{}}
+	client := &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait}}
 	defer client.CloseIdleConnections()
 	ask := func(s *Sim, i int) (string, error) {
 		prompt := fmt.Sprintf("question %d for the model", i)
@@ -262,6 +263,16 @@ func TestTwoThousandPairsInFlight(t *testing.T) {
 	}
 	requireClean(t, p, d)
 	require.Equal(t, uint64(pairs), d.State(false).OK)
+}
+
+// dialWithoutTimeWait leaves no ports behind that other tests might want.
+func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, addr)
+	if err == nil {
+		err = c.(*net.TCPConn).SetLinger(0)
+	}
+	return c, err
 }
 
 func TestConfigurationsThatAreRefused(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -143,6 +144,15 @@ func TestAdmissionIsFirstInFirstOut(t *testing.T) {
 	got := []string{<-order, <-order}
 	require.ElementsMatch(t, []string{"large", "small"}, got)
 	require.Zero(t, r.state(false).HeldBlocks)
+}
+
+func TestSerialPrefillsWaitForEachOther(t *testing.T) {
+	r := &rank{}
+	require.Equal(t, time.Hour, r.computeFor(time.Hour, false))
+	require.Equal(t, time.Hour, r.computeFor(time.Hour, true))
+	second := r.computeFor(time.Hour, true)
+	require.Greater(t, second, 90*time.Minute)
+	require.LessOrEqual(t, second, 2*time.Hour)
 }
 
 func BenchmarkChainBlocks(b *testing.B) {

@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -53,33 +54,32 @@ func (s *Sim) bindPublishers() ([]*publisher, error) {
 
 // listenRange listens on n ports in a row from base, or anywhere if base is 0.
 func listenRange(host string, base, n int) ([]net.Listener, error) {
+	if base != 0 || n == 1 {
+		return listenRow(host, base, n)
+	}
 	var err error
-	for range 50 {
+	for range 1000 {
+		// Below the range that the kernel gives to clients, whose ports are
+		// hard to come by in rows on a busy machine.
 		var out []net.Listener
-		at := base
-		for i := range n {
-			port := 0
-			if at != 0 {
-				port = at + i
-			}
-			var ln net.Listener
-			if ln, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port))); err != nil {
-				break
-			}
-			if at == 0 {
-				at = portOf(ln.Addr().String())
-			}
-			out = append(out, ln)
-		}
-		if err == nil {
+		if out, err = listenRow(host, 10_240+rand.IntN(32_768-10_240-n), n); err == nil {
 			return out, nil
-		}
-		closeAll(out)
-		if base != 0 {
-			break
 		}
 	}
 	return nil, err
+}
+
+func listenRow(host string, base, n int) ([]net.Listener, error) {
+	var out []net.Listener
+	for i := range n {
+		ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(base+i)))
+		if err != nil {
+			closeAll(out)
+			return nil, err
+		}
+		out = append(out, ln)
+	}
+	return out, nil
 }
 
 func closeAll(lns []net.Listener) {
