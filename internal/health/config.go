@@ -1,0 +1,103 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Config of a Tracker. The zero value is the documented default.
+type Config struct {
+	// MaxShare of the workers of one key and role that may be aside, rounded
+	// up. Default 0.5. Higher removes more failing workers and leaves more
+	// work to the others.
+	MaxShare float64
+
+	// ServerErrors in a row set a worker aside. Default 3. Higher tolerates
+	// more failed requests before it acts.
+	ServerErrors int
+
+	// ProbeInterval is the time before the first probe and between probes of
+	// one worker, ±20 % by chance. Default 1 s. Lower finds a recovered
+	// worker sooner, at the price of more probes.
+	ProbeInterval time.Duration
+
+	// ProbeTimeout bounds one probe. Default 1 s.
+	ProbeTimeout time.Duration
+
+	// MaxHold bounds the time before the first probe of a worker that fails
+	// again and again while recovering. Default 30 s.
+	MaxHold time.Duration
+
+	// ProbePath is what a probe gets. Default /health.
+	ProbePath string
+
+	// Client sends the probes. Default: one without kept connections, proxies
+	// and redirects.
+	Client *http.Client
+
+	// Seed of the jitter; 0: random.
+	Seed uint64
+
+	Hooks Hooks
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxShare == 0 {
+		c.MaxShare = 0.5
+	}
+	if c.ServerErrors == 0 {
+		c.ServerErrors = 3
+	}
+	if c.ProbeInterval == 0 {
+		c.ProbeInterval = time.Second
+	}
+	if c.ProbeTimeout == 0 {
+		c.ProbeTimeout = time.Second
+	}
+	if c.MaxHold == 0 {
+		c.MaxHold = 30 * time.Second
+	}
+	if c.ProbePath == "" {
+		c.ProbePath = "/health"
+	}
+	if c.Client == nil {
+		c.Client = &http.Client{
+			Transport:     &http.Transport{DisableKeepAlives: true},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return c
+}
+
+// Validate returns every fault of c, joined, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	if !(c.MaxShare > 0 && c.MaxShare <= 1) {
+		errs = append(errs, fmt.Errorf("max_share %v: expected a number above 0, at most 1", c.MaxShare))
+	}
+	if c.ServerErrors < 1 {
+		errs = append(errs, fmt.Errorf("server_errors %d: expected at least 1", c.ServerErrors))
+	}
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{{"probe_interval", c.ProbeInterval}, {"probe_timeout", c.ProbeTimeout}} {
+		if d.v < time.Millisecond {
+			errs = append(errs, fmt.Errorf("%s %v: expected at least 1ms", d.name, d.v))
+		}
+	}
+	if c.MaxHold < c.ProbeInterval {
+		errs = append(errs, fmt.Errorf("max_hold %v: expected at least probe_interval %v", c.MaxHold, c.ProbeInterval))
+	}
+	if !strings.HasPrefix(c.ProbePath, "/") {
+		errs = append(errs, fmt.Errorf("probe_path %q: expected a path that begins with /", c.ProbePath))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("health: %w", errors.Join(errs...))
+}

@@ -1,0 +1,213 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestFaultsOfAConfigAreAllNamed(t *testing.T) {
+	require.NoError(t, Config{}.Validate())
+	err := Config{
+		MaxShare: 1.5, ServerErrors: -1, ProbeInterval: -time.Second, ProbeTimeout: time.Nanosecond,
+		MaxHold: -time.Hour, ProbePath: "health",
+	}.Validate()
+	for _, name := range []string{"max_share", "server_errors", "probe_interval", "probe_timeout", "max_hold", "probe_path"} {
+		require.ErrorContains(t, err, name)
+	}
+	_, err = New(Config{MaxShare: -1})
+	require.ErrorContains(t, err, "max_share")
+}
+
+func TestNamesAreDistinct(t *testing.T) {
+	seen := map[string]bool{}
+	for s := range numStates {
+		require.False(t, seen[s.String()])
+		seen[s.String()] = true
+	}
+	for o := range numOutcomes {
+		require.False(t, seen[o.String()])
+		seen[o.String()] = true
+	}
+	require.Equal(t, "invalid", numStates.String())
+	require.Equal(t, "invalid", numOutcomes.String())
+}
+
+func TestTheFilterAllocatesNothing(t *testing.T) {
+	tr, err := New(Config{})
+	require.NoError(t, err)
+	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
+	tr.Report(7, ConnectFailed, zero)
+	tr.due(zero.Add(time.Hour))
+	tr.probed(7, 1, true, zero.Add(time.Hour))
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		for _, r := range []worker.Rank{{ID: 7}, {ID: 8}} {
+			tr.Allows(r)
+			tr.End(r, tr.Begin(r))
+		}
+	}))
+}
+
+// Many requests ask, begin and end while the state of their worker changes
+// under them; of those that began a trial at one time there is never a second.
+func TestOnlyOneRequestTriesARecoveringWorker(t *testing.T) {
+	tr, err := New(Config{})
+	require.NoError(t, err)
+	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
+	tr.Report(7, Overdue, zero)
+	tr.Report(7, OK, zero)
+	require.Equal(t, Recovering, tr.Status()[0].State)
+	var pick sync.Mutex // as the book's lock
+	trying := 0
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			r := worker.Rank{ID: 7}
+			for range 500 {
+				pick.Lock()
+				if !tr.Allows(r) {
+					pick.Unlock()
+					continue
+				}
+				trial := tr.Begin(r)
+				trying++
+				if trying != 1 || trial == 0 {
+					t.Errorf("%d at once, trial %d", trying, trial)
+				}
+				pick.Unlock()
+				pick.Lock()
+				trying--
+				tr.End(r, trial)
+				pick.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	require.True(t, tr.Allows(worker.Rank{ID: 7}))
+}
+
+// workersHTTP answers probes in place of the network.
+type workersHTTP struct {
+	mu     sync.Mutex
+	answer map[string]func(context.Context) (int, error)
+	seen   []string
+	start  time.Time
+}
+
+func (w *workersHTTP) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.mu.Lock()
+	w.seen = append(w.seen, time.Since(w.start).String()+" "+r.Method+" "+r.URL.String())
+	answer := w.answer[r.URL.Host]
+	w.mu.Unlock()
+	status, err := answer(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
+}
+
+func (w *workersHTTP) set(host string, f func(context.Context) (int, error)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answer[host] = f
+}
+
+func (w *workersHTTP) probes() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.seen)
+}
+
+func status(code int) func(context.Context) (int, error) {
+	return func(context.Context) (int, error) { return code, nil }
+}
+
+func refused(context.Context) (int, error) { return 0, errors.New("connection refused") }
+
+func hang(ctx context.Context) (int, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// pass lets time go by inside a synctest bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
+func TestTheProberBringsWorkersBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := &workersHTTP{answer: map[string]func(context.Context) (int, error){}, start: time.Now()}
+		tr, err := New(Config{Client: &http.Client{Transport: net}, Seed: 1})
+		require.NoError(t, err)
+		tr.rng = newRand(noJitter{})
+		tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n3 decode\n4 decode\n"), time.Now())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- tr.Run(ctx) }()
+
+		// An hour of health: not one probe.
+		pass(time.Hour)
+		require.Zero(t, net.probes())
+		net.start = time.Now()
+
+		net.set("10.0.0.7:8000", refused)
+		net.set("10.0.0.3:8000", hang)
+		tr.Report(7, ConnectFailed, time.Now())
+		tr.Report(3, Overdue, time.Now())
+		pass(2500 * time.Millisecond) // 7 at 1 s and 2 s; 3 at 1 s until 2 s
+		synctest.Wait()
+		require.ElementsMatch(t, []string{
+			"1s GET http://10.0.0.7:8000/health", "1s GET http://10.0.0.3:8000/health", "2s GET http://10.0.0.7:8000/health",
+		}, net.seen)
+		states := func() (out []State) {
+			for _, w := range tr.Status() {
+				out = append(out, w.State)
+			}
+			return out
+		}
+		require.Equal(t, []State{Aside, Healthy, Aside, Healthy}, states())
+
+		net.set("10.0.0.7:8000", status(200))
+		net.set("10.0.0.3:8000", status(503))
+		pass(time.Second) // both at 3 s
+		synctest.Wait()
+		require.Equal(t, []State{Aside, Healthy, Recovering, Healthy}, states())
+
+		net.set("10.0.0.3:8000", hang)
+		pass(time.Second) // 3 at 4 s
+		synctest.Wait()
+		require.Equal(t, []State{Probing, Healthy, Recovering, Healthy}, states())
+		tr.Report(7, OK, time.Now())
+		require.Equal(t, []State{Probing, Healthy, Healthy, Healthy}, states())
+
+		// Run ends only after the probe under way has.
+		cancel()
+		synctest.Wait()
+		require.NoError(t, <-done)
+	})
+}
+
+func TestProbesOfOneWorkerAreSpreadByChance(t *testing.T) {
+	tr, err := New(Config{})
+	require.NoError(t, err)
+	least, most := time.Hour, time.Duration(0)
+	for range 1000 {
+		d := tr.jitterLocked(time.Second)
+		least, most = min(least, d), max(most, d)
+	}
+	require.GreaterOrEqual(t, least, 800*time.Millisecond)
+	require.Less(t, least, 850*time.Millisecond)
+	require.LessOrEqual(t, most, 1200*time.Millisecond)
+	require.Greater(t, most, 1150*time.Millisecond)
+}

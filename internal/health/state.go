@@ -1,0 +1,101 @@
+package health
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// State is what may be done with a worker. See the package comment.
+type State uint8
+
+// The states. The zero value is Healthy.
+const (
+	Healthy State = iota
+	Aside
+	Probing
+	Recovering
+	numStates
+)
+
+var stateNames = [...]string{Healthy: "healthy", Aside: "aside", Probing: "probing", Recovering: "recovering"}
+
+// String returns the label of the state.
+func (s State) String() string {
+	if s >= numStates {
+		return "invalid"
+	}
+	return stateNames[s]
+}
+
+func (s State) aside() bool { return s == Aside || s == Probing }
+
+// Outcome is what a request met at a worker.
+type Outcome uint8
+
+// The outcomes.
+const (
+	OK             Outcome = iota // it answered
+	NotStarted                    // the request did not reach it; it is not to blame
+	ConnectFailed                 // the connection was refused or could not be made
+	ConnectionLost                // the connection broke before the answer was complete
+	ServerError                   // a 5xx status, or an answer that says error
+	Overdue                       // its booked prefill took longer than the rule allows
+	Timeout                       // past the time-out of the leg
+	numOutcomes
+)
+
+var outcomeNames = [...]string{
+	OK: "ok", NotStarted: "not-started", ConnectFailed: "connect-failed", ConnectionLost: "connection-lost",
+	ServerError: "server-error", Overdue: "overdue", Timeout: "timeout",
+}
+
+// String returns the label of the outcome.
+func (o Outcome) String() string {
+	if o >= numOutcomes {
+		return "invalid"
+	}
+	return outcomeNames[o]
+}
+
+// Reason is why a worker changed its state: a closed set, fit for a label.
+type Reason string
+
+// The reasons that are not the label of an Outcome.
+const (
+	ReasonServerErrors Reason = "server-errors" // several in a row
+	ReasonAnswered     Reason = "answered"      // a request was answered
+	ReasonProbe        Reason = "probe"         // a probe succeeded
+	ReasonShare        Reason = "share"         // let back, since too much of a pool was aside
+)
+
+// Transition is one change of state. Probing counts as Aside here: a probe that
+// begins or fails is no transition.
+type Transition struct {
+	ID       worker.ID
+	From, To State
+	Reason   Reason
+	At       time.Time
+}
+
+// Hooks are called when something happens, in order and under the Tracker's
+// lock: they must be quick and must not call the Tracker. Any may be nil.
+type Hooks struct {
+	// Transition is called once for each change of state.
+	Transition func(Transition)
+
+	// Spared is called when a worker should go aside and there is no room:
+	// once until it has answered a request or gone aside.
+	Spared func(id worker.ID, r Reason, at time.Time)
+}
+
+// WorkerHealth is one worker as the status page shows it.
+type WorkerHealth struct {
+	ID                worker.ID
+	State             State
+	Reason            Reason    // of the last transition; empty if there was none
+	Since             time.Time // of the last transition; zero if there was none
+	ConsecutiveErrors int       // server errors in a row
+	Relapses          int       // times it failed while recovering
+	SparedFor         Reason    // why it should be aside, while too many others are; else empty
+}
