@@ -68,6 +68,7 @@ type Book struct {
 	// entries are dense so that a pick over a large pool walks memory in
 	// order. slots says where a rank's entry is; free are entries of no rank.
 	entries []entry
+	loads   []Load // of the entries, apart from them: this is what every pick reads
 	slots   map[worker.Rank]int32
 	free    []int32
 
@@ -87,7 +88,6 @@ type cursorKey struct {
 }
 
 type entry struct {
-	load       Load
 	rank       worker.Rank
 	generation uint64 // grows whenever the entry's rank leaves
 	endpoint   worker.Endpoint
@@ -144,6 +144,7 @@ func (b *Book) dropLocked(slot int32) {
 	e := &b.entries[slot]
 	delete(b.slots, e.rank)
 	*e = entry{generation: e.generation + 1}
+	b.loads[slot] = Load{}
 	b.free = append(b.free, slot)
 }
 
@@ -156,7 +157,7 @@ func (b *Book) attachLocked(r worker.Rank, at worker.Endpoint) {
 		slot, b.free = b.free[n-1], b.free[:n-1]
 	} else {
 		slot = int32(len(b.entries))
-		b.entries = append(b.entries, entry{})
+		b.entries, b.loads = append(b.entries, entry{}), append(b.loads, Load{})
 	}
 	e := &b.entries[slot]
 	e.rank, e.endpoint, e.present = r, at, true
@@ -190,7 +191,7 @@ func (b *Book) Load(r worker.Rank) (Load, bool) {
 	if slot < 0 {
 		return Load{}, false
 	}
-	return b.entries[slot].load, true
+	return b.loads[slot], true
 }
 
 // Loads appends the load of every known rank to dst, ordered by rank.
@@ -199,7 +200,7 @@ func (b *Book) Loads(dst []RankLoad) []RankLoad {
 	b.mu.Lock()
 	for i := range b.entries {
 		if e := &b.entries[i]; e.present {
-			dst = append(dst, RankLoad{Rank: e.rank, Load: e.load})
+			dst = append(dst, RankLoad{Rank: e.rank, Load: b.loads[i]})
 		}
 	}
 	b.mu.Unlock()
@@ -214,8 +215,8 @@ func (b *Book) Totals() Totals {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := Totals{Held: int(b.held), LateReleases: b.late, DoubleReleases: b.double}
-	for i := range b.entries {
-		t.add(&b.entries[i].load, 1)
+	for i := range b.loads {
+		t.add(&b.loads[i], 1)
 	}
 	return t
 }
@@ -228,7 +229,7 @@ func (b *Book) QueuedISLTokens(ranks []worker.Rank) int64 {
 	var sum int64
 	for _, r := range ranks {
 		if slot := b.slotLocked(r); slot >= 0 {
-			sum += b.entries[slot].load.PrefillTokens
+			sum += b.loads[slot].PrefillTokens
 		}
 	}
 	return sum

@@ -3,6 +3,7 @@ package load
 import (
 	"flag"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +18,7 @@ var seedFlag = flag.Uint64("seed", 0, "seed of the model test; 0: random") //nol
 type slowBook struct {
 	snap *worker.Snapshot
 	open map[*Reservation]booking
+	held []*Reservation // keys of open, in an order that the seed repeats
 }
 
 type booking struct {
@@ -61,24 +63,24 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 		case 1, 2, 3, 4, 5:
 			twin.pick(t, b, rng)
 		case 6, 7:
-			for r := range twin.open {
-				n := int64(rng.IntN(40))
+			if len(twin.held) > 0 {
+				n, r := int64(rng.IntN(40)), twin.held[rng.IntN(len(twin.held))]
 				k := twin.open[r]
 				r.PrefillDone(n)
 				k.load.PrefillTokens = max(0, k.load.PrefillTokens-n)
 				twin.open[r] = k
-				break
 			}
 		default:
-			for r := range twin.open {
-				r.Release()
-				delete(twin.open, r)
-				break
+			if len(twin.held) > 0 {
+				i := rng.IntN(len(twin.held))
+				twin.held[i].Release()
+				delete(twin.open, twin.held[i])
+				twin.held = slices.Delete(twin.held, i, i+1)
 			}
 		}
 		twin.compare(t, b)
 	}
-	for r := range twin.open {
+	for _, r := range twin.held {
 		r.Release()
 	}
 	got := b.Totals()
@@ -128,7 +130,7 @@ func (b *slowBook) pick(t *testing.T, fast *Book, rng *rand.Rand) {
 		worker.Decode:     {DecodeBlocks: blocks, DecodeRequests: 1},
 		worker.Aggregated: {PrefillTokens: uncached, DecodeBlocks: blocks, DecodeRequests: 1},
 	}[role]
-	b.open[r] = booking{rank: d.Rank, load: want}
+	b.open[r], b.held = booking{rank: d.Rank, load: want}, append(b.held, r)
 }
 
 func (b *slowBook) compare(t *testing.T, fast *Book) {

@@ -75,10 +75,10 @@ func (r *Reservation) ReleaseIfHeld() bool {
 	}
 	r.held = false
 	b.held--
-	if e := b.entryLocked(r); e != nil {
-		e.load.add(&r.load, -1)
-		if e.load.negative() { // arguments are built only when they are needed
-			invariants.Check(false, "load: rank %s has load %+v", e.rank, e.load)
+	if l := b.loadLocked(r); l != nil {
+		l.add(&r.load, -1)
+		if l.negative() { // arguments are built only when they are needed
+			invariants.Check(false, "load: rank %s has load %+v", r.rank, *l)
 		}
 	} else {
 		b.late++
@@ -93,10 +93,10 @@ func (r *Reservation) ReleaseIfHeld() bool {
 	return true
 }
 
-// entryLocked returns nil when the rank has left since the booking.
-func (b *Book) entryLocked(r *Reservation) *entry {
+// loadLocked returns nil when the rank has left since the booking.
+func (b *Book) loadLocked(r *Reservation) *Load {
 	if e := &b.entries[r.slot]; e.present && e.generation == r.generation {
-		return e
+		return &b.loads[r.slot]
 	}
 	return nil
 }
@@ -123,12 +123,12 @@ func (r *Reservation) change(f func(*Load)) {
 	if !r.held {
 		return
 	}
-	e := r.book.entryLocked(r)
-	if e != nil {
-		e.load.add(&r.load, -1)
+	l := r.book.loadLocked(r)
+	if l != nil {
+		l.add(&r.load, -1)
 	}
 	f(&r.load)
-	if e != nil {
-		e.load.add(&r.load, 1)
+	if l != nil {
+		l.add(&r.load, 1)
 	}
 }

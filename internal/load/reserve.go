@@ -154,6 +154,7 @@ func (b *Book) candidatesLocked(req *Request) []picker.Candidate {
 			view = v
 		}
 	}
+	overlaps, estimated := req.Overlaps, req.Estimated
 	var asked worker.ID
 	allowed, out := true, 0
 	for i, r := range req.Ranks {
@@ -163,28 +164,21 @@ func (b *Book) candidatesLocked(req *Request) []picker.Candidate {
 		} else {
 			slot = b.slotLocked(r)
 		}
-		if slot < 0 {
-			continue
-		}
 		if req.Filter != nil && r.ID != asked {
 			asked, allowed = r.ID, req.Filter.Allows(r)
 		}
-		if !allowed || (len(req.Exclude) > 0 && slices.Contains(req.Exclude, r)) {
+		if slot < 0 || !allowed || (len(req.Exclude) > 0 && slices.Contains(req.Exclude, r)) {
 			continue
 		}
-		l := &b.entries[slot].load
-		c := &cands[out]
-		*c = picker.Candidate{
-			Rank:                r,
-			ActivePrefillTokens: l.PrefillTokens,
-			ActiveDecodeBlocks:  l.DecodeBlocks,
-			ActiveRequests:      l.PrefillRequests + l.DecodeRequests,
+		l, c := &b.loads[slot], &cands[out]
+		*c = picker.Candidate{Rank: r}
+		c.ActivePrefillTokens, c.ActiveDecodeBlocks = l.PrefillTokens, l.DecodeBlocks
+		c.ActiveRequests = l.PrefillRequests + l.DecodeRequests
+		if i < len(overlaps) {
+			c.OverlapBlocks = overlaps[i]
 		}
-		if i < len(req.Overlaps) {
-			c.OverlapBlocks = req.Overlaps[i]
-		}
-		if i < len(req.Estimated) {
-			c.Estimated = req.Estimated[i]
+		if i < len(estimated) {
+			c.Estimated = estimated[i]
 		}
 		picked[out] = slot
 		out++
@@ -207,7 +201,7 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	default:
 		d = Load{PrefillTokens: uncached, DecodeBlocks: blocks + max(req.OutputBlocks, 0), DecodeRequests: 1}
 	}
-	e.load.add(&d, 1)
+	b.loads[slot].add(&d, 1)
 	b.held++
 	*into = Reservation{book: b, slot: slot, generation: e.generation, rank: e.rank, load: d, held: true}
 	if req.Filter != nil {
