@@ -8,7 +8,7 @@ const (
 	HeaderLeg             = "x-baton-leg"                    // the sealed decision, main leg → prefill leg
 	HeaderRetry           = "x-baton-retry"                  // on our answer: Envoy is to make a fresh attempt
 	HeaderStart           = "x-baton-start"                  // when Envoy received the request, Unix milliseconds
-	HeaderAttempt         = "x-baton-attempt"                // the attempt nonce, for Envoy's access log
+	HeaderAttempt         = "x-attempt-id"                   // the attempt nonce, for Envoy's access log; workers see it too
 	HeaderLocalReply      = "x-baton-local-reply"            // response flags of an answer that Envoy itself made
 	HeaderPrefillCluster  = "x-prefill-cluster"              // mirrors the request when it names a cluster
 	HeaderDestination     = "x-gateway-destination-endpoint" // GAIE endpoint picker protocol, section 4.2

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -20,5 +21,40 @@ func TestAnIPv6BootstrapHostIsBracketedOnce(t *testing.T) {
 		"10.0.0.5": "10.0.0.5", "fd00::5": "[fd00::5]", "[fd00::5]": "[fd00::5]", "prefill-0.pool": "prefill-0.pool",
 	} {
 		require.Equal(t, want, handoff.SGLangHost(worker.Bootstrap{Host: in, Port: 1}))
+	}
+}
+
+// TestThePrefillLegAsksForOneTokenAndNoStream is row C13.
+func TestThePrefillLegAsksForOneTokenAndNoStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		path     openai.Path
+		in, want string
+	}{
+		"a streamed chat": {
+			openai.ChatCompletions,
+			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[],"max_tokens":64}`,
+			`{"model":"m","stream":false,"messages":[],"max_tokens":1}`,
+		},
+		"both limits given": {
+			openai.ChatCompletions,
+			`{"model":"m","messages":[],"max_tokens":64,"max_completion_tokens":32,"min_tokens":8}`,
+			`{"model":"m","messages":[],"max_tokens":1,"max_completion_tokens":1,"stream":false}`,
+		},
+		"a completion with no limit": {
+			openai.Completions,
+			`{"model":"m","prompt":"a max_tokens: 7 in the text"}`,
+			`{"model":"m","prompt":"a max_tokens: 7 in the text","max_tokens":1,"stream":false}`,
+		},
+		"generate keeps its limit elsewhere": {
+			openai.Generate,
+			`{"text":"a","sampling_params":{"temperature":0,"max_new_tokens":9},"stream":true}`,
+			`{"text":"a","sampling_params":{"temperature":0,"max_new_tokens":1},"stream":false}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r openai.Request
+			require.NoError(t, openai.Scan(c.path, []byte(c.in), &r))
+			require.Equal(t, c.want, string(openai.AppendEdited(nil, []byte(c.in), &r, handoff.SGLangPrefill(&r)...)))
+		})
 	}
 }

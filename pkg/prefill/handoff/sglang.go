@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -38,4 +39,31 @@ func AppendSGLang(dst []byte, host string, port uint16, room prefill.Room) []byt
 	dst = strconv.AppendUint(dst, uint64(port), 10)
 	dst = append(dst, `,"bootstrap_room":`...)
 	return strconv.AppendUint(dst, uint64(room), 10)
+}
+
+// SGLangPrefill returns the edits that make r's body prefill's: one token, no
+// stream (C13). The engine forces one token itself (prefill.py
+// _process_req), but answers as a stream where it is asked to. The returned
+// slice is shared and must not be written to.
+func SGLangPrefill(r *openai.Request) []openai.Edit {
+	switch {
+	case r.Path == openai.Generate:
+		return sglangPrefill[3:]
+	case r.Has(openai.MaxCompletionTokens):
+		return sglangPrefill[:len(sglangPrefill)-1]
+	default:
+		return sglangPrefill[1 : len(sglangPrefill)-1]
+	}
+}
+
+// sglangPrefill holds the edits of all paths in an order of which each path
+// takes a part: max_completion_tokens only where it is given, max_new_tokens
+// only for /generate.
+var sglangPrefill = []openai.Edit{
+	{Field: openai.MaxCompletionTokens, Value: []byte("1")},
+	{Field: openai.MaxTokens, Value: []byte("1")},
+	{Field: openai.MinTokens},
+	{Field: openai.StreamOptions},
+	{Field: openai.Stream, Value: []byte("false")},
+	{Field: openai.MaxNewTokens, Value: []byte("1")},
 }

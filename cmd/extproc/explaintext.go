@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+)
+
+// decisionJSON is what `extproc explain` reads of the admin's answer; see
+// internal/admin for the whole.
+type decisionJSON struct {
+	Model       string `json:"model"`
+	Path        string `json:"path"`
+	ISLTokens   int64  `json:"isl_tokens"`
+	Blocks      int64  `json:"prompt_blocks"`
+	TokenSource string `json:"token_source"`
+	TokenReason string `json:"token_reason"`
+	Outcome     string `json:"outcome"`
+	Detail      string `json:"detail"`
+
+	Prefill *choiceJSON `json:"prefill"`
+	Decode  *choiceJSON `json:"decode"`
+}
+
+type choiceJSON struct {
+	WorkerID string `json:"worker_id"`
+	DPRank   uint32 `json:"dp_rank"`
+	Endpoint string `json:"endpoint"`
+	Mode     string `json:"mode"`
+	Why      string `json:"why"`
+	LeftOut  int    `json:"left_out"`
+	Table    []struct {
+		WorkerID string   `json:"worker_id"`
+		DPRank   uint32   `json:"dp_rank"`
+		Picked   bool     `json:"picked"`
+		Eligible bool     `json:"eligible"`
+		Overlap  int64    `json:"overlap_blocks"`
+		Prefill  int64    `json:"active_prefill_tokens"`
+		Decode   int64    `json:"active_decode_blocks"`
+		Requests int64    `json:"active_requests"`
+		Cost     *float64 `json:"cost"`
+		Note     string   `json:"note"`
+	} `json:"table"`
+}
+
+// explainText writes a decision for a person.
+func explainText(answer []byte) (string, error) {
+	var d decisionJSON
+	if err := json.Unmarshal(answer, &d); err != nil {
+		return "", fmt.Errorf("explain: the plugin's answer: %w", err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "model %s, %d tokens in %d blocks (%s: %s)\n", d.Model, d.ISLTokens, d.Blocks, d.TokenSource, d.TokenReason)
+	if d.Outcome == "refused" {
+		fmt.Fprintf(&b, "refused: %s\n", d.Detail)
+	}
+	for _, leg := range []struct {
+		name string
+		c    *choiceJSON
+	}{{"prefill", d.Prefill}, {"decode", d.Decode}} {
+		if leg.c == nil {
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s: worker %s/%d at %s (%s)\n  %s\n", leg.name, leg.c.WorkerID, leg.c.DPRank, leg.c.Endpoint, leg.c.Mode, leg.c.Why)
+		leg.c.table(&b)
+	}
+	return b.String(), nil
+}
+
+func (c *choiceJSON) table(b *strings.Builder) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "  \trank\toverlap\tprefill tokens\tdecode blocks\trequests\tcost\t")
+	for _, r := range c.Table {
+		mark, cost := "", "-"
+		if r.Picked {
+			mark = "*"
+		}
+		if r.Cost != nil {
+			cost = fmt.Sprintf("%.4g", *r.Cost)
+		}
+		if !r.Eligible {
+			cost = "out: " + r.Note
+		}
+		fmt.Fprintf(w, "  %s\t%s/%d\t%d\t%d\t%d\t%d\t%s\t\n", mark, r.WorkerID, r.DPRank, r.Overlap, r.Prefill, r.Decode, r.Requests, cost)
+	}
+	_ = w.Flush()
+	if c.LeftOut > 0 {
+		fmt.Fprintf(b, "  and %d more\n", c.LeftOut)
+	}
+}

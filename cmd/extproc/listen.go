@@ -1,0 +1,100 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// listenAddress splits "unix:///path" and "host:port".
+func listenAddress(s string) (network, address string, err error) {
+	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+		if path == "" || strings.HasSuffix(path, "/") {
+			return "", "", fmt.Errorf("listen %q: expected unix:///path/of/a/socket", s)
+		}
+		return "unix", path, nil
+	}
+	if _, _, err := net.SplitHostPort(s); err != nil {
+		return "", "", fmt.Errorf("listen %q: expected unix:///path or host:port", s)
+	}
+	return "tcp", s, nil
+}
+
+// listen opens the plugin's socket. A unix socket that a dead process has left
+// behind is replaced; one that someone answers on is not.
+func listen(s string) (net.Listener, error) {
+	network, address, err := listenAddress(s)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if network == "unix" {
+		if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		if err := clearSocket(address); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	if u, ok := l.(*net.UnixListener); ok {
+		// A successor may have bound the path by the time we end.
+		u.SetUnlinkOnClose(false)
+	}
+	return l, nil
+}
+
+func clearSocket(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if info.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("listen: %s exists and is no socket", path)
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = c.Close()
+		return fmt.Errorf("listen: another process answers on %s", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	return nil
+}
+
+// transport returns the credentials of the gRPC listener; nil: plain text.
+func transport(c TLSConfig) (credentials.TransportCredentials, error) {
+	if c.Cert == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	conf := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
+	if c.ClientCA != "" {
+		pem, err := os.ReadFile(c.ClientCA)
+		if err != nil {
+			return nil, fmt.Errorf("tls: %w", err)
+		}
+		conf.ClientCAs = x509.NewCertPool()
+		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls: %s holds no certificate", c.ClientCA)
+		}
+		conf.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return credentials.NewTLS(conf), nil
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/goccy/go-yaml"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitFault = 1
+	exitUsage = 2
+)
+
+const usage = `Baton decides, for each request to a large language model, which prefill and which decode
+worker serve it, and lets Envoy carry the bytes.
+
+Usage:
+  extproc serve   [flags]             run the plugin that Envoy calls
+  extproc check   [flags]             validate the configuration and print the effective one
+  extproc explain [flags] [body.json] ask a running plugin what it would decide for a request, and why
+  extproc version                     print the version
+
+"extproc COMMAND --help" lists a command's flags. A configuration file is not needed to begin:
+  extproc serve --workers workers.yaml --listen unix:///tmp/baton.sock
+`
+
+// errUsage marks errors of the command line or the configuration.
+var errUsage = errors.New("usage")
+
+// run is main without the process around it.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		fmt.Fprint(stderr, usage)
+		return exitUsage
+	}
+	var err error
+	switch args[0] {
+	case "serve":
+		err = serveCommand(ctx, args[1:], stderr)
+	case "check":
+		err = checkCommand(args[1:], stdout, stderr)
+	case "explain":
+		err = explainCommand(ctx, args[1:], stdout, stderr)
+	case "version", "--version", "-version":
+		fmt.Fprintln(stdout, "extproc "+versionText())
+	case "help", "--help", "-help", "-h":
+		fmt.Fprint(stdout, usage)
+	default:
+		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, check, explain or version\n", args[0])
+		return exitUsage
+	}
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.Is(err, errUsage):
+		fmt.Fprintln(stderr, "extproc:", err)
+		return exitUsage
+	default:
+		fmt.Fprintln(stderr, "extproc:", err)
+		return exitFault
+	}
+}
+
+// usageError wraps err so that run exits with 2.
+type usageError struct{ err error }
+
+func (u usageError) Error() string   { return u.err.Error() }
+func (u usageError) Unwrap() []error { return []error{u.err, errUsage} }
+
+// configFlags adds the flags that serve and check share and returns a function
+// that gives the effective configuration once they are parsed. A flag beats
+// the file.
+func configFlags(fs *flag.FlagSet) func() (Config, error) {
+	d := defaultConfig()
+	file := fs.String("config", "", "configuration `file` (YAML); see docs/config.md")
+	listen := fs.String("listen", d.Listen, "where Envoy reaches the plugin: unix:///path or host:port")
+	workers := fs.String("workers", "", "`file` that lists the workers (discovery.file)")
+	admin := fs.String("admin", d.Admin.Listen, "`address` of the status page, metrics and health")
+	namespace := fs.String("namespace", "", "namespace whose models are served")
+	level := fs.String("log-level", d.Log.Level, "debug, info, warn or error")
+	format := fs.String("log-format", d.Log.Format, "text or json")
+	trace := fs.String("trace-endpoint", "", "OTLP gRPC collector as host:port; empty: no spans")
+	enforce := fs.Bool("enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
+	return func() (Config, error) {
+		c, err := readConfig(*file)
+		if err != nil {
+			return c, usageError{err}
+		}
+		fs.Visit(func(f *flag.Flag) {
+			switch f.Name {
+			case "listen":
+				c.Listen = *listen
+			case "workers":
+				c.Discovery.File = *workers
+			case "admin":
+				c.Admin.Listen = *admin
+			case "namespace":
+				c.Namespace = *namespace
+			case "log-level":
+				c.Log.Level = *level
+			case "log-format":
+				c.Log.Format = *format
+			case "trace-endpoint":
+				c.Trace.Endpoint = *trace
+			case "enforce-disagg":
+				c.EnforceDisagg = *enforce
+			}
+		})
+		if err := c.Validate(); err != nil {
+			return c, usageError{err}
+		}
+		return c, nil
+	}
+}
+
+func newFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprintf(stderr, "%s\n\nFlags of extproc %s:\n", summary, name)
+		fs.PrintDefaults()
+	}
+	return fs
+}
+
+func parseFlags(fs *flag.FlagSet, args []string, most int) error {
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return usageError{fmt.Errorf("%s: %w", fs.Name(), err)}
+	}
+	if fs.NArg() > most {
+		return usageError{fmt.Errorf("%s: unexpected argument %q", fs.Name(), fs.Arg(most))}
+	}
+	return nil
+}
+
+func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
+	fs := newFlagSet("serve", "Runs the plugin until SIGTERM, then drains.", stderr)
+	config := configFlags(fs)
+	if err := parseFlags(fs, args, 0); err != nil {
+		return err
+	}
+	c, err := config()
+	if err != nil {
+		return err
+	}
+	return serve(ctx, c, stderr)
+}
+
+func checkCommand(args []string, stdout, stderr io.Writer) error {
+	fs := newFlagSet("check", "Validates the configuration and prints the effective one.", stderr)
+	config := configFlags(fs)
+	if err := parseFlags(fs, args, 0); err != nil {
+		return err
+	}
+	c, err := config()
+	if err != nil {
+		return err
+	}
+	if err := checkParts(c); err != nil {
+		return usageError{err}
+	}
+	text, err := effective(c)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(stdout, text)
+	return err
+}
+
+// effective prints a configuration as a file that reads back as itself.
+func effective(c Config) (string, error) {
+	b, err := yaml.Marshal(c)
+	if err != nil {
+		return "", fmt.Errorf("config: %w", err)
+	}
+	return string(b), nil
+}
+
+// versionText is the module's version and the commit it was built from, as far
+// as the toolchain knows them.
+func versionText() string {
+	v, rev := buildVersion()
+	if rev != "" {
+		return v + " (" + rev + ")"
+	}
+	return v
+}
+
+func buildVersion() (version, revision string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown", ""
+	}
+	version = info.Main.Version
+	if version == "" || version == "(devel)" {
+		version = "devel"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			revision = s.Value
+		}
+	}
+	return version, revision
+}

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/kvevents"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// onChange tells every part that keeps something of a worker that the set has
+// changed, those first whose answer a pick needs.
+func (p *plugin) onChange(now *worker.Snapshot, c discovery.Change) {
+	p.book.Update(now)
+	p.health.Update(now, time.Now())
+	p.events.Update(now)
+	for _, id := range c.Left {
+		p.forget(id)
+	}
+	p.server.OnChange(c)
+	if !c.IsZero() {
+		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
+			"joined", len(c.Joined), "left", len(c.Left), "changed", len(c.Changed))
+	}
+}
+
+// forget drops what was routed to a worker that has left (D5).
+func (p *plugin) forget(id worker.ID) {
+	for dp := range worker.DPRank(worker.MaxDPSize) {
+		r := worker.Rank{ID: id, DPRank: dp}
+		if _, known := p.index.Slot(r); !known && p.routed.Blocks(r) == 0 {
+			break
+		}
+		p.routed.Detach(r)
+	}
+}
+
+func (p *plugin) onTransition(t discovery.Transition) {
+	level := slog.LevelInfo
+	if t.To == discovery.Stale {
+		level = slog.LevelWarn
+	}
+	p.log.Log(context.Background(), level, "discovery", "source", t.Source, "from", t.From.String(), "to", t.To.String(),
+		"revision", t.Revision, "workers", t.Workers, "cause", t.Cause)
+	p.history.add(admin.Transition{At: time.Now(), What: t.Source, From: t.From.String(), To: t.To.String(), Why: t.Cause})
+}
+
+func (p *plugin) onProblem(x discovery.Problem) {
+	p.log.Warn("discovery problem", "kind", string(x.Kind), "problem", x.Text)
+}
+
+func (p *plugin) onHealth(t health.Transition) {
+	p.tele.Instruments.Aside(t.To.String(), string(t.Reason))
+	p.log.Info("worker "+t.To.String(), telemetry.KeyWorkerID, t.ID.String(), "from", t.From.String(), telemetry.KeyReason, string(t.Reason))
+	p.history.add(admin.Transition{At: t.At, What: "worker " + t.ID.String(), From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
+}
+
+func (p *plugin) eventHooks() kvevents.Hooks {
+	t := func() *telemetry.Instruments { return p.tele.Instruments }
+	return kvevents.Hooks{
+		Applied: func(_ worker.Rank, events, _ int) { t().KVEvents("applied", events) },
+		Refused: func(_ worker.Rank, why kvevents.Reason, _ uint64) { t().KVRefused(why.String()) },
+		Replayed: func(_ worker.Rank, ok bool) {
+			outcome := "ok"
+			if !ok {
+				outcome = "failed"
+			}
+			t().KVReplay(outcome)
+		},
+		Reset: func(r worker.Rank, why kvevents.Cause) {
+			t().KVReset(why.String())
+			p.log.Warn("a rank's blocks were dropped from the index", "rank", r.String(), telemetry.KeyReason, why.String())
+		},
+	}
+}
+
+// history keeps the latest changes of state for the page. Safe for concurrent
+// use.
+type history struct {
+	mu   sync.Mutex
+	last []admin.Transition // newest first
+}
+
+const historySize = 50
+
+func newHistory() *history { return &history{} }
+
+func (h *history) add(t admin.Transition) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = append([]admin.Transition{t}, h.last[:min(len(h.last), historySize-1)]...)
+}
+
+func (h *history) list() []admin.Transition {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]admin.Transition(nil), h.last...)
+}
+
+func (p *plugin) adminConfig() admin.Config {
+	return admin.Config{
+		Address: p.cfg.Admin.Listen, AllowedHosts: p.cfg.Admin.Hosts, Pprof: p.cfg.Admin.Pprof,
+		State: p.state, Ready: p.isReady, Journal: p.journal, Metrics: p.tele.Handler(),
+		Explain: p.server.Explain, Logger: p.log,
+	}
+}
+
+func (p *plugin) isReady() (bool, string) {
+	if p.view.Ready() {
+		return true, ""
+	}
+	why := "no worker view yet"
+	for _, s := range p.view.Status().Sources {
+		if s.LastError != "" {
+			why += "; " + s.Name + ": " + s.LastError
+		}
+	}
+	return false, why
+}
+
+// state builds what the page shows. It is for people: it may take its time.
+func (p *plugin) state() admin.State {
+	version := versionText()
+	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
+	s.Ready, s.NotReadyReason = p.isReady()
+	s.Config, _ = effective(p.cfg)
+	snap := p.view.Load()
+	s.View = p.viewState(snap, s.Now)
+	healths := make(map[worker.ID]health.WorkerHealth)
+	for _, h := range p.health.Status() {
+		healths[h.ID] = h
+	}
+	for _, k := range snap.Keys() {
+		s.Keys = append(s.Keys, p.keyRow(snap, k))
+	}
+	streams := make(map[worker.Rank]kvevents.RankStatus)
+	for _, r := range p.events.Status() {
+		streams[r.Rank] = r
+	}
+	for _, w := range snap.Workers() {
+		s.Workers = append(s.Workers, p.workerRow(w, healths[w.ID], streams))
+	}
+	return s
+}
+
+func (p *plugin) viewState(snap *worker.Snapshot, now time.Time) admin.View {
+	v := admin.View{Revision: snap.Revision(), Stale: snap.Stale()}
+	var names []string
+	for _, src := range p.view.Status().Sources {
+		names = append(names, src.Name)
+		v.Age = max(v.Age, now.Sub(src.Since))
+		if v.Stale {
+			v.StaleReason = src.LastError
+		}
+	}
+	v.Source = strings.Join(names, ", ")
+	return v
+}
+
+func (p *plugin) keyRow(snap *worker.Snapshot, k worker.Key) admin.KeyRow {
+	pool := snap.Pool(k)
+	row := admin.KeyRow{
+		Key: k, Prefill: len(pool.Prefill), Decode: len(pool.Decode), Aggregated: len(pool.Aggregated), CanServe: true,
+	}
+	switch {
+	case k.Namespace != p.cfg.Namespace:
+		row.CanServe, row.Reason = false, "another namespace"
+	case row.Prefill > 0 && row.Decode == 0:
+		row.CanServe, row.Reason = false, "no decode worker"
+	case row.Prefill == 0 && p.cfg.EnforceDisagg:
+		row.CanServe, row.Reason = false, "no prefill worker, and disaggregation is enforced"
+	case row.Prefill == 0 && row.Aggregated == 0:
+		row.CanServe, row.Reason = false, "no prefill worker, and no worker that can do without"
+	}
+	return row
+}
+
+func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[worker.Rank]kvevents.RankStatus) admin.WorkerRow {
+	row := admin.WorkerRow{
+		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
+		Health: admin.Healthy, Since: h.Since,
+	}
+	switch {
+	case w.Draining:
+		row.Health = admin.Draining
+	case h.State == health.Aside || h.State == health.Probing:
+		row.Health, row.Reason = admin.Aside, string(h.Reason)
+	case h.State == health.Recovering:
+		row.Health, row.Reason = admin.Recovering, string(h.Reason)
+	case h.SparedFor != "":
+		row.Reason = "failing (" + string(h.SparedFor) + "), kept: too many are aside"
+	}
+	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
+		row.Reason = why
+	}
+	for dp := range worker.DPRank(w.DPSize) {
+		r := worker.Rank{ID: w.ID, DPRank: dp}
+		l, _ := p.book.Load(r)
+		row.Ranks = append(row.Ranks, admin.RankRow{
+			DPRank: dp, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
+			DecodeBlocks: l.DecodeBlocks, IndexBlocks: p.indexBlocks(r), CapacityBlocks: int64(w.CapacityBlocks),
+			Events: eventStream(streams[r]),
+		})
+	}
+	return row
+}
+
+// indexBlocks is what either index knows of a rank.
+func (p *plugin) indexBlocks(r worker.Rank) int64 {
+	st, _ := p.index.Stats(r)
+	return int64(st.Blocks + p.routed.Blocks(r))
+}
+
+func eventStream(r kvevents.RankStatus) admin.EventStream {
+	e := admin.EventStream{LastSequence: r.LastSeq, Any: r.Seen}
+	switch r.State {
+	case kvevents.StateNone:
+		return admin.EventStream{}
+	case kvevents.StateConnecting:
+		e.State, e.Reason = admin.Connecting, r.LastError
+		if r.Messages > 0 {
+			e.State = admin.Lost
+		}
+	case kvevents.StateDegraded:
+		e.State, e.Degraded, e.Reason = admin.Connected, true, r.LastError
+	default:
+		e.State = admin.Connected
+	}
+	for why, n := range r.Refused.Map() {
+		if n > 0 && e.Reason == "" {
+			e.Degraded, e.Reason = true, "events refused: "+why
+		}
+	}
+	return e
+}
+
+// observe fills the gauges at a scrape.
+func (p *plugin) observe(o *telemetry.Observation) {
+	snap := p.view.Load()
+	o.Ready, _ = p.isReady()
+	v := p.viewState(snap, time.Now())
+	o.Revision, o.Age, o.Stale = v.Revision, v.Age, v.Stale
+	states := make(map[worker.ID]health.State)
+	for _, h := range p.health.Status() {
+		states[h.ID] = h.State
+	}
+	counts := make(map[telemetry.WorkerCount]int64)
+	for _, w := range snap.Workers() {
+		counts[telemetry.WorkerCount{Role: w.Role, State: string(p.workerRow(w, health.WorkerHealth{State: states[w.ID]}, nil).Health)}]++
+		for dp := range worker.DPRank(w.DPSize) {
+			r := worker.Rank{ID: w.ID, DPRank: dp}
+			l, _ := p.book.Load(r)
+			o.Ranks = append(o.Ranks, telemetry.RankLoad{
+				Rank: r, Role: w.Role, PrefillTokens: l.PrefillTokens, PrefillRequests: int64(l.PrefillRequests),
+				DecodeBlocks: l.DecodeBlocks, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: p.indexBlocks(r),
+			})
+		}
+	}
+	for k, n := range counts {
+		k.Count = n
+		o.Workers = append(o.Workers, k)
+	}
+}

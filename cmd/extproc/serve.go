@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	grpchealth "google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/kvevents"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// plugin is everything that one process is made of.
+type plugin struct {
+	cfg     Config
+	log     *slog.Logger
+	started time.Time
+
+	tele    *telemetry.Telemetry
+	journal *journal.Journal
+	view    *discovery.View
+	index   kvindex.Index
+	routed  *kvindex.Routed
+	events  *kvevents.Subscriber
+	book    *load.Book
+	health  *health.Tracker
+	tokens  *tokens.Resolver
+	server  *extproc.Server
+	grpc    *grpc.Server
+	ready   *grpchealth.Server
+	history *history
+}
+
+// checkParts builds every part, so that `extproc check` finds what serve would.
+func checkParts(c Config) error {
+	p, err := newPlugin(c, io.Discard)
+	if err != nil {
+		return err
+	}
+	p.grpc.Stop()
+	p.tokens.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return p.tele.Shutdown(ctx)
+}
+
+func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
+	p := &plugin{cfg: c, started: time.Now(), history: newHistory()}
+	var err error
+	if p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format); err != nil {
+		return nil, usageError{err}
+	}
+	version, revision := buildVersion()
+	p.tele, err = telemetry.New(telemetry.Config{
+		Version: version, Revision: revision, Logger: p.log,
+		Trace: telemetry.TraceConfig{Endpoint: c.Trace.Endpoint, Insecure: c.Trace.Insecure, SampleRatio: c.Trace.Ratio},
+	})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if p.journal, err = journal.New(c.Journal); err != nil {
+		return nil, usageError{err}
+	}
+	if err := p.newWorld(); err != nil {
+		return nil, usageError{err}
+	}
+	if err := p.newServer(); err != nil {
+		return nil, usageError{err}
+	}
+	return p, nil
+}
+
+// newWorld makes what the plugin knows of its workers.
+func (p *plugin) newWorld() error {
+	source, err := file.New(file.Config{Path: p.cfg.Discovery.File, Poll: p.cfg.Discovery.Poll, Logger: p.log})
+	if err != nil {
+		return err
+	}
+	p.view, err = discovery.New(discovery.Config{
+		Sources: []discovery.Named{{Name: "file " + p.cfg.Discovery.File, Source: source}},
+		Hooks:   discovery.Hooks{Transition: p.onTransition, Problem: p.onProblem},
+	})
+	if err != nil {
+		return err
+	}
+	p.book = load.New(mathrand.Uint64())
+	h := p.cfg.Health
+	p.health, err = health.New(health.Config{
+		ServerErrors: h.ServerErrors, MaxShare: h.MaxShare, ProbeInterval: h.ProbeInterval,
+		ProbeTimeout: h.ProbeTimeout, ProbePath: h.ProbePath, Hooks: health.Hooks{Transition: p.onHealth},
+	})
+	if err != nil {
+		return err
+	}
+	t := p.cfg.Tokens
+	p.tokens, err = tokens.New(tokens.Config{
+		Mode: tokens.Mode(t.Mode), Wait: t.Wait, EstimateBytesPerToken: t.BytesPerToken, CacheBytes: t.CacheBytes,
+		OnTokenize: func(took time.Duration, outcome tokens.Reason) {
+			p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
+		},
+	})
+	return err
+}
+
+func (p *plugin) newServer() error {
+	c := p.cfg
+	slots := kvindex.NewSlots()
+	p.index = kvindex.NewMap(slots)
+	var err error
+	if p.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: c.Routing.RoutedTTL}, slots); err != nil {
+		return err
+	}
+	if p.events, err = kvevents.NewSubscriber(kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks()}); err != nil {
+		return err
+	}
+	names, err := prefill.NamesOf(c.Routing.Headers)
+	if err != nil {
+		return err
+	}
+	key, err := legKey(c.Leg.KeyFile)
+	if err != nil {
+		return err
+	}
+	creds, err := transport(c.TLS)
+	if err != nil {
+		return err
+	}
+	conf := extproc.Config{
+		View: p.view, Index: p.index, Routed: p.routed, Slots: slots, Tokens: p.tokens, Book: p.book,
+		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
+		Namespace: c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
+		PrefillCluster: c.Prefill.Cluster, TimeoutHeader: c.Request.TimeoutHeader,
+		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
+		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
+		NoHold: c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
+		DebugHeader: c.Routing.DebugHeader == nil || *c.Routing.DebugHeader,
+		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
+		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,
+		LegKey: key, Instance: instance(c.Leg.Instance), Advertise: c.Leg.Advertise,
+	}
+	// Validate has parsed these before.
+	conf.Prefill, _ = c.Routing.Prefill.params()
+	conf.Decode, _ = c.Routing.Decode.params()
+	conf.Aggregated, _ = c.Routing.Aggregated.params()
+	if p.server, err = extproc.New(conf); err != nil {
+		return err
+	}
+	p.newGRPC(creds)
+	return nil
+}
+
+func (p *plugin) newGRPC(creds credentials.TransportCredentials) {
+	options := extproc.GRPCOptions()
+	if creds != nil {
+		options = append(options, grpc.Creds(creds))
+	}
+	p.grpc = grpc.NewServer(options...)
+	p.server.Register(p.grpc)
+	p.ready = grpchealth.NewServer()
+	p.setServing(false)
+	healthv1.RegisterHealthServer(p.grpc, p.ready)
+}
+
+// setServing sets every health service that a prober may ask for.
+func (p *plugin) setServing(yes bool) {
+	s := healthv1.HealthCheckResponse_NOT_SERVING
+	if yes {
+		s = healthv1.HealthCheckResponse_SERVING
+	}
+	for _, name := range []string{"", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"} {
+		p.ready.SetServingStatus(name, s)
+	}
+	p.ready.SetServingStatus("liveness", healthv1.HealthCheckResponse_SERVING)
+}
+
+// legKey reads the key that seals leg tokens, or draws one.
+func legKey(file string) ([]byte, error) {
+	if file == "" {
+		key := make([]byte, 32)
+		_, _ = rand.Read(key) // crypto/rand never fails
+		return key, nil
+	}
+	key, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("leg.key_file: %w", err)
+	}
+	if len(key) < 16 {
+		return nil, fmt.Errorf("leg.key_file %s: holds %d bytes: expected at least 16", file, len(key))
+	}
+	return key, nil
+}
+
+// instance names this process: unique among replicas and among its own lives.
+func instance(name string) string {
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
+}
+
+func serve(ctx context.Context, c Config, stderr io.Writer) error {
+	p, err := newPlugin(c, stderr)
+	if err != nil {
+		return err
+	}
+	l, err := listen(c.Listen)
+	if err != nil {
+		return err
+	}
+	page, err := admin.New(p.adminConfig())
+	if err != nil {
+		_ = l.Close()
+		return err
+	}
+	p.log.Info("baton listens", "listen", c.Listen, "admin", "http://"+page.Addr().String(), "version", versionText())
+	return p.run(ctx, l, page)
+}
+
+// run serves until ctx ends, drains, and returns when every goroutine has
+// ended. The world goes on while requests drain.
+func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) error {
+	world, endWorld := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWorld()
+	g, world := errgroup.WithContext(world)
+	cancel := p.view.Subscribe(func(_, now *worker.Snapshot, c discovery.Change) { p.onChange(now, c) })
+	defer cancel()
+	stopObserving, err := p.tele.Instruments.Observe(p.observe)
+	if err != nil {
+		return err
+	}
+	g.Go(func() error { return p.view.Run(world) })
+	g.Go(func() error { return p.events.Run(world) })
+	g.Go(func() error { return p.health.Run(world) })
+	g.Go(func() error { return page.Run(world) })
+	g.Go(func() error {
+		if err := p.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		if p.view.WaitReady(world) == nil {
+			p.setServing(true)
+			p.log.Info("ready", "workers", len(p.view.Load().Workers()))
+		}
+		return nil
+	})
+	select {
+	case <-ctx.Done():
+		p.drain()
+	case <-world.Done(): // a part has failed
+		p.grpc.Stop()
+	}
+	p.server.Close()
+	p.tokens.Close()
+	endWorld()
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	flush, done := context.WithTimeout(context.Background(), 2*time.Second)
+	defer done()
+	return errors.Join(err, stopObserving(), p.tele.Shutdown(flush))
+}
+
+// drain refuses new streams, leaves those that nothing depends on any more and
+// waits for the others.
+func (p *plugin) drain() {
+	p.log.Info("draining", "streams", p.server.Streams(), "at_most", p.cfg.DrainTimeout)
+	p.setServing(false)
+	stopped := make(chan struct{})
+	go func() { // closes the listener, tells Envoy to go away, waits for streams
+		defer close(stopped)
+		p.grpc.GracefulStop()
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
+	defer cancel()
+	if err := p.server.Drain(ctx); err != nil {
+		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
+	}
+	p.ready.Shutdown()
+	p.grpc.Stop() // access log and health streams have no end of their own
+	<-stopped
+	p.log.Info("drained")
+}

@@ -1,0 +1,369 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+var (
+	binDir    string
+	envoyPath string
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		if envoyPath, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		if binDir, err = os.MkdirTemp("", "baton-bin-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(binDir)
+		if err := stack.Build(binDir, "invariants", false, "./cmd/extproc", "./cmd/enginesim"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// fleet is one deployment under test.
+type fleet struct {
+	t       *testing.T
+	dir     string
+	ctx     context.Context
+	envoy   *stack.Envoy
+	plugin  *stack.Plugin
+	config  string
+	mu      sync.Mutex
+	workers []*stack.Worker
+	prefill []*stack.Worker
+	decode  []*stack.Worker
+}
+
+// layout says what a fleet is made of.
+type layout struct {
+	prefill, decode int
+	aggregated      int
+	fullDuplex      bool
+	config          string   // of the plugin
+	simArgs         []string // of every worker
+	prefillArgs     []string
+	decodeArgs      []string
+	envoy           envoy.Params
+	noCheck         bool // the test ends the plugin itself: do not check for leaks
+}
+
+// both runs a test in both body modes.
+func both(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
+	t.Helper()
+	for _, duplex := range []bool{false, true} {
+		name := "buffered"
+		if duplex {
+			name = "full-duplex"
+		}
+		t.Run(name, func(t *testing.T) {
+			l := l
+			l.fullDuplex = duplex
+			f(t, newFleet(t, l))
+		})
+	}
+}
+
+func newFleet(t *testing.T, l layout) *fleet {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, config: l.config}
+	t.Cleanup(func() {
+		if t.Failed() {
+			f.dump()
+		}
+		cancel()
+		for _, w := range f.workers {
+			<-w.Done()
+		}
+		if f.plugin != nil {
+			<-f.plugin.Done()
+		}
+		if f.envoy != nil {
+			<-f.envoy.Done()
+		}
+	})
+	var wg sync.WaitGroup
+	start := func(role string, n int, base int, list *[]*stack.Worker, extra []string) {
+		*list = make([]*stack.Worker, n)
+		for i := range n {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				args := append([]string{"--role", role, "--id", strconv.Itoa(base + i), "--model", "m"}, l.simArgs...)
+				w, err := stack.StartWorker(ctx, binDir, append(args, extra...)...)
+				if err != nil {
+					t.Errorf("start worker: %v", err)
+					return
+				}
+				(*list)[i] = w
+			}()
+		}
+	}
+	var agg []*stack.Worker
+	start("prefill", l.prefill, 100, &f.prefill, l.prefillArgs)
+	start("decode", l.decode, 200, &f.decode, l.decodeArgs)
+	start("aggregated", l.aggregated, 300, &agg, nil)
+	wg.Wait()
+	require.False(t, t.Failed(), "a worker did not start")
+	f.workers = append(append(append(f.workers, f.prefill...), f.decode...), agg...)
+	f.publish(f.workers...)
+	f.startPlugin()
+	p := l.envoy
+	p.PluginSocket, p.FullDuplex = f.plugin.Socket, l.fullDuplex
+	var err error
+	f.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p})
+	require.NoError(t, err)
+	if !l.noCheck {
+		t.Cleanup(f.checkIdle)
+	}
+	return f
+}
+
+func (f *fleet) startPlugin() {
+	f.t.Helper()
+	var err error
+	f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
+		BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, "workers.yaml"), Config: f.config,
+		Args: []string{"--log-level", "debug"},
+	})
+	require.NoError(f.t, err)
+}
+
+// publish writes the discovery file.
+func (f *fleet) publish(ws ...*stack.Worker) {
+	f.t.Helper()
+	infos := make([]*worker.Worker, 0, len(ws))
+	for _, w := range ws {
+		infos = append(infos, w.Info)
+	}
+	require.NoError(f.t, file.Write(filepath.Join(f.dir, "workers.yaml"), infos))
+}
+
+func (f *fleet) dump() {
+	f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 60))
+	if f.envoy != nil {
+		f.t.Logf("envoy's log:\n%s", lastLines(f.envoy.Log(), 30))
+	}
+	for _, w := range f.workers {
+		f.t.Logf("%s:\n%s", w.Name, lastLines(w.Log(), 8))
+	}
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// reply is what a client got.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	err    error // of the transport or of reading the body
+	took   time.Duration
+	first  time.Duration // to the first byte of the body
+	chunks int
+}
+
+// text returns the words of an answer, streamed or not.
+func (r *reply) text() string {
+	var out strings.Builder
+	take := func(data string) {
+		var m struct {
+			Choices []struct {
+				Text    string
+				Delta   struct{ Content string }
+				Message struct{ Content string }
+			}
+		}
+		if json.Unmarshal([]byte(data), &m) == nil {
+			for _, c := range m.Choices {
+				out.WriteString(c.Text + c.Delta.Content + c.Message.Content)
+			}
+		}
+	}
+	if !strings.HasPrefix(r.body, "data:") {
+		take(r.body)
+		return out.String()
+	}
+	for line := range strings.SplitSeq(r.body, "\n") {
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			take(data)
+		}
+	}
+	return out.String()
+}
+
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true}}
+
+// send makes one request through Envoy. headers are name, value, name, value…
+func (f *fleet) send(ctx context.Context, path, body string, headers ...string) *reply {
+	start := time.Now()
+	r := &reply{}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.envoy.URL+path, strings.NewReader(body))
+	if err != nil {
+		r.err = err
+		return r
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		r.err, r.took = err, time.Since(start)
+		return r
+	}
+	defer resp.Body.Close()
+	r.status, r.header = resp.StatusCode, resp.Header
+	var buf bytes.Buffer
+	br := bufio.NewReader(resp.Body)
+	for {
+		line, err := br.ReadBytes('\n')
+		if len(line) > 0 && r.first == 0 {
+			r.first = time.Since(start)
+		}
+		if bytes.HasPrefix(line, []byte("data:")) {
+			r.chunks++
+		}
+		buf.Write(line)
+		if err != nil {
+			if err != io.EOF {
+				r.err = err
+			}
+			break
+		}
+	}
+	r.body, r.took = buf.String(), time.Since(start)
+	return r
+}
+
+func completion(prompt string, tokens int, stream bool) string {
+	b, _ := json.Marshal(map[string]any{"model": "m", "prompt": prompt, "max_tokens": tokens, "stream": stream})
+	return string(b)
+}
+
+// requireAnswer checks that r is the whole, right answer to prompt.
+func requireAnswer(t *testing.T, r *reply, prompt string, tokens int) {
+	t.Helper()
+	require.NoError(t, r.err)
+	require.Equal(t, http.StatusOK, r.status, r.body)
+	require.Equal(t, strings.TrimSpace(enginesim.Answer(enginesim.Tokenize(prompt), tokens)), strings.TrimSpace(r.text()), r.body)
+}
+
+// await asks until ok or five seconds have gone.
+func (f *fleet) await(what string, ok func() bool) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.ctx, 5*time.Second)
+	defer cancel()
+	require.NoError(f.t, stack.Await(ctx, what, ok))
+}
+
+// metric returns the sum of a metric's lines whose labels hold all of parts; 0
+// for a counter that has not counted yet.
+func (f *fleet) metric(name string, parts ...string) float64 {
+	v, _ := f.gauge(name, parts...)
+	return v
+}
+
+// gauge is metric for one that must be there.
+func (f *fleet) gauge(name string, parts ...string) (sum float64, found bool) {
+	f.t.Helper()
+	resp, err := http.Get(f.plugin.Admin + "/metrics")
+	require.NoError(f.t, err)
+	defer resp.Body.Close()
+	s := bufio.NewScanner(resp.Body)
+lines:
+	for s.Scan() {
+		line := s.Text()
+		if !strings.HasPrefix(line, name+"{") && !strings.HasPrefix(line, name+" ") {
+			continue
+		}
+		for _, p := range parts {
+			if !strings.Contains(line, p) {
+				continue lines
+			}
+		}
+		if v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64); err == nil {
+			sum, found = sum+v, true
+		}
+	}
+	return sum, found
+}
+
+func alive(w *stack.Worker) bool {
+	select {
+	case <-w.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// state returns a worker's state; ok is false when it does not answer.
+func (f *fleet) state(w *stack.Worker) (enginesim.State, bool) {
+	ctx, cancel := context.WithTimeout(f.ctx, 2*time.Second)
+	defer cancel()
+	s, err := w.Sim.State(ctx, false)
+	return s, err == nil
+}
+
+// checkIdle is the leak check at a test's end: no booking, no open attempt, no
+// KV held, no broken rule.
+func (f *fleet) checkIdle() {
+	if f.t.Failed() {
+		return
+	}
+	f.await("every booking to be released", func() bool {
+		_, known := f.gauge("baton_worker_prefill_requests")
+		require.True(f.t, known, "the plugin shows what is booked")
+		return f.metric("baton_worker_prefill_requests") == 0 && f.metric("baton_worker_decode_requests") == 0 &&
+			f.metric("baton_worker_prefill_tokens") == 0 && f.metric("baton_worker_decode_blocks") == 0 &&
+			f.metric("baton_streams_in_flight") == 0
+	})
+	for _, w := range f.workers {
+		if !alive(w) {
+			continue
+		}
+		f.await("no KV to be held by "+w.Name, func() bool {
+			s, ok := f.state(w)
+			return !ok || s.KVHeldBlocks == 0
+		})
+		if s, ok := f.state(w); ok {
+			require.Empty(f.t, s.Violations, w.Name)
+		}
+	}
+	require.Zero(f.t, f.metric("baton_panics_recovered_total"))
+}

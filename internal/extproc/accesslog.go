@@ -1,0 +1,41 @@
+package extproc
+
+import (
+	"errors"
+	"io"
+	"strconv"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// accessLog receives Envoy's gRPC access log of the main leg. It is how the end
+// of a request is learnt whose stream we have left.
+type accessLog struct {
+	accesslogv3.UnimplementedAccessLogServiceServer
+	srv *Server
+}
+
+// StreamAccessLogs takes entries until Envoy ends the stream.
+func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	for {
+		msg, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range msg.GetHttpLogs().GetLogEntry() {
+			nonce, err := strconv.ParseUint(e.GetRequest().GetRequestHeaders()[prefill.HeaderAttempt], 10, 64)
+			if err != nil {
+				continue
+			}
+			if s := a.srv.attempts.find(nonce); s != nil {
+				f := e.GetCommonProperties().GetResponseFlags()
+				s.post(event{kind: evLogged, clean: !f.GetDownstreamConnectionTermination() && !f.GetUpstreamConnectionTermination()})
+			}
+		}
+	}
+}

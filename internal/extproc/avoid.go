@@ -1,0 +1,80 @@
+package extproc
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// avoidList remembers, from one attempt of a request to the next, which workers
+// have failed it, so that a fresh pick is a different one even where the fault
+// is too small to set the worker aside. The key is made of the request id and
+// the moment Envoy received the request; a client that repeats both only makes
+// its own picks worse. Safe for concurrent use.
+type avoidList struct {
+	ttl time.Duration
+
+	mu      sync.Mutex
+	m       map[string]avoided // guarded by mu
+	sweepAt time.Time          // guarded by mu
+}
+
+type avoided struct {
+	ranks []worker.Rank
+	until time.Time
+}
+
+const (
+	avoidMost  = 65536 // requests remembered at once
+	avoidSweep = time.Minute
+)
+
+func newAvoidList(ttl time.Duration) *avoidList {
+	return &avoidList{ttl: min(ttl, 5*time.Minute), m: make(map[string]avoided)}
+}
+
+func avoidKey(h *headers) string { return h.start + "/" + h.requestID }
+
+// add notes that this attempt failed: decode's rank when decode has said so, else
+// prefill's.
+func (a *avoidList) add(m *mainLeg, now time.Time) {
+	if m.plan == nil {
+		return
+	}
+	rank := m.plan.decode
+	if m.plan.disaggregated && (m.leg == legFailed || m.status == "") {
+		rank = m.plan.prefill
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now.After(a.sweepAt) {
+		a.sweepAt = now.Add(avoidSweep)
+		for k, v := range a.m {
+			if now.After(v.until) {
+				delete(a.m, k)
+			}
+		}
+	}
+	k := avoidKey(&m.hdr)
+	e, ok := a.m[k]
+	if !ok && len(a.m) >= avoidMost {
+		return
+	}
+	if !slices.Contains(e.ranks, rank) {
+		e.ranks = append(e.ranks, rank)
+	}
+	e.until = now.Add(a.ttl)
+	a.m[k] = e
+}
+
+// of returns the ranks to avoid; nil on a first attempt.
+func (a *avoidList) of(m *mainLeg) []worker.Rank {
+	if m.attempt <= 1 {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.m[avoidKey(&m.hdr)].ranks)
+}

@@ -1,0 +1,169 @@
+package extproc
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+)
+
+// Config is what a Server is made of. Durations and sizes of zero mean the
+// documented default.
+type Config struct {
+	// The parts. All are required but Logger, Journal, Telemetry and Tracer;
+	// nil of these means silence.
+	View      *discovery.View
+	Index     kvindex.Index
+	Routed    *kvindex.Routed
+	Slots     *kvindex.Slots // the numbering that Index and Routed share
+	Tokens    *tokens.Resolver
+	Book      *load.Book
+	Health    *health.Tracker
+	Journal   *journal.Journal
+	Telemetry *telemetry.Instruments
+	Tracer    *telemetry.Tracer
+	Logger    *slog.Logger
+
+	// Namespace is the one whose models this plugin serves.
+	Namespace string
+	// EnforceDisagg refuses what cannot be served with prefill and decode
+	// apart (rows C1, B5).
+	EnforceDisagg bool
+
+	// How to pick, by role.
+	Prefill    picker.Params
+	Decode     picker.Params
+	Aggregated picker.Params
+
+	// Names are the headers that tell workers what was chosen.
+	Names prefill.Names
+	// PrefillCluster is the mirror's cluster in Envoy. Default prefill_leg.
+	PrefillCluster string
+	// TimeoutHeader is the client's own deadline, in milliseconds, lower case.
+	// Default x-request-timeout-ms.
+	TimeoutHeader string
+	// DefaultTimeout bounds a request without that header, MaxTimeout any.
+	// Defaults 10 minutes and 1 hour.
+	DefaultTimeout, MaxTimeout time.Duration
+	// MaxBodyBytes bounds a request's body. Default 64 MiB. Envoy's own limit
+	// comes first.
+	MaxBodyBytes int
+	// MaxAttempts is the first attempt and the fresh picks after it. It must
+	// not exceed Envoy's num_retries plus one. Default 3.
+	MaxAttempts int
+	// NoHold relays decode's response headers although prefill is not well
+	// yet. A prefill that fails then cuts the answer.
+	NoHold bool
+	// DebugHeader answers x-debug-decision with the cost table.
+	DebugHeader bool
+
+	// StartTimeout is how long a dispatched prefill leg may take to appear.
+	// Default 1 s.
+	StartTimeout time.Duration
+	// PrefillTimeout bounds a prefill leg. Default 5 minutes.
+	PrefillTimeout time.Duration
+	// A prefill is overdue OverdueBase after its dispatch, plus
+	// OverduePerToken for each prompt token booked on its rank, its own
+	// included. Defaults 2 s and 1 ms. Lower finds a hung worker sooner and
+	// may take a slow one for hung.
+	OverdueBase, OverduePerToken time.Duration
+	// OrphanGrace is how long a prefill leg may outlive its client. Default
+	// 30 s.
+	OrphanGrace time.Duration
+
+	// LegKey seals leg tokens; all replicas behind one Envoy need the same.
+	// At least 16 bytes.
+	LegKey []byte
+	// Instance names this process among its replicas; Advertise, where set,
+	// is the address at which they can reach it.
+	Instance, Advertise string
+	// PeerCredentials are used to call other replicas; nil: plain text.
+	PeerCredentials credentials.TransportCredentials
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&c.DefaultTimeout, 10*time.Minute)
+	def(&c.MaxTimeout, time.Hour)
+	def(&c.StartTimeout, time.Second)
+	def(&c.PrefillTimeout, 5*time.Minute)
+	def(&c.OverdueBase, 2*time.Second)
+	def(&c.OverduePerToken, time.Millisecond)
+	def(&c.OrphanGrace, 30*time.Second)
+	if c.PrefillCluster == "" {
+		c.PrefillCluster = "prefill_leg"
+	}
+	if c.TimeoutHeader == "" {
+		c.TimeoutHeader = "x-request-timeout-ms"
+	}
+	if c.MaxBodyBytes == 0 {
+		c.MaxBodyBytes = 64 << 20
+	}
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = 3
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate returns every fault of c, joined, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if c.View == nil || c.Index == nil || c.Routed == nil || c.Slots == nil || c.Tokens == nil || c.Book == nil || c.Health == nil {
+		bad("a required part is missing")
+	}
+	if c.Instance == "" {
+		bad("instance: expected a name")
+	}
+	if c.MaxAttempts < 1 {
+		bad("max attempts %d: expected at least 1", c.MaxAttempts)
+	}
+	if c.DefaultTimeout > c.MaxTimeout {
+		bad("default timeout %s: expected at most the maximum, %s", c.DefaultTimeout, c.MaxTimeout)
+	}
+	for name, d := range map[string]time.Duration{
+		"default timeout": c.DefaultTimeout, "start timeout": c.StartTimeout, "prefill timeout": c.PrefillTimeout,
+		"overdue base": c.OverdueBase, "orphan grace": c.OrphanGrace,
+	} {
+		if d < 0 {
+			bad("%s %s: expected above 0", name, d)
+		}
+	}
+	for _, p := range []*picker.Params{&c.Prefill, &c.Decode, &c.Aggregated} {
+		if err := p.Validate(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("extproc: %w", errors.Join(errs...))
+}
+
+func (c *Config) rules() *rules {
+	return &rules{
+		startTimeout: c.StartTimeout, prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
+		hold: !c.NoHold, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
+		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names,
+	}
+}

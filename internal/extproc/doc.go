@@ -1,0 +1,74 @@
+// Package extproc is Baton's gRPC side: Envoy's external-processing service,
+// with one small state machine for each stream.
+//
+// Envoy opens one stream for each leg of a request. Which leg it is, the
+// filter's own initial metadata says (x-baton-filter: main or prefill), never
+// a header: a client cannot choose it.
+//
+// # The main leg
+//
+// One stream is one attempt. Envoy repeats a failed attempt as a new stream,
+// when our answer carries x-baton-retry. The machine is mainLeg; step switches
+// on the phase, then on the event, and returns effects. It does no I/O, reads
+// no clock and takes no lock.
+//
+//	phase            on                       effects                                     next
+//	awaitHeaders     request headers          continue (buffered) or nothing (streamed)   awaitBody
+//	                 GET /v1/models           answer from the view                        rejected
+//	                 unknown path, no body …  refuse                                      rejected
+//	awaitBody        body, not the end        keep it                                     awaitBody
+//	                 the end                  scan, resolve tokens                        resolving
+//	resolving        tokens are known         pick and reserve: prefill, then decode      routed
+//	                 nothing can be picked    refuse                                      rejected
+//	routed           prefill leg well/ended   note it                                     routed
+//	                 prefill failed           end decode: retry, or refuse                rejected
+//	                 response headers 2xx/4xx relay, or hold while prefill is not well    streaming, holding
+//	                 response headers 5xx     retry, or relay                             rejected, streaming
+//	                 Envoy's own reply        retry, or refuse                            rejected
+//	holding          prefill well             relay the headers                           streaming
+//	                 prefill failed           end decode: retry, or refuse                rejected
+//	streaming        prefill failed           cut the answer                              rejected
+//	                 prefill over, full duplex leave the stream                           left
+//	rejected         anything                 ignored
+//	any              the stream's end         release decode                              lingering, done
+//	lingering        prefill leg's end        release prefill                             done
+//	                 orphan grace over        abort the prefill leg                       lingering
+//	left             Envoy's access log, or the deadline: release decode                  done
+//
+// Times: a leg that has not started within StartTimeout of the dispatch has
+// failed; so has one that is overdue (OverdueBase plus OverduePerToken for each
+// token booked on its rank, at most PrefillTimeout). After the client has gone
+// the prefill leg runs on; OrphanGrace later it is aborted.
+//
+// # The prefill leg
+//
+// The machine is prefillLeg. It needs nothing but the sealed token.
+//
+//	phase            on                       effects                                     next
+//	awaitHeaders     a sealed token           report started, continue                    awaitBody
+//	                 none, wrong, late        403 or 410, nothing reaches a worker        refused
+//	awaitBody        the end                  one token, no stream; set the destination   routed
+//	routed           response headers 2xx     read on                                     answering
+//	                 429, 5xx, Envoy's own    report failed                               answering
+//	                 other 4xx                read on, report failed with the answer      answering
+//	answering        the answer's end         report well, or failed by finish reason     over
+//	any              abort                    end the leg                                 over
+//	any              the stream's end         report failed if it was not over; ended
+//
+// # Invariants
+//
+//	X1 each reservation is released exactly once, whatever ends the attempt.
+//	X2 at most one ImmediateResponse a stream; nothing is sent after it.
+//	X3 a request leaves with a destination only if both legs are booked.
+//	X4 no effect is sent to a stream that has ended.
+//
+// # Concurrency
+//
+// Events of one stream (messages, the other leg's reports, timers) are queued
+// and taken one at a time by whoever finds the stream idle; see stream. Sends
+// happen there only, so they are never concurrent.
+//
+// What this package does not do: it does not choose (pkg/picker), keep load
+// (internal/load) or watch workers (pkg/discovery); it sends requests to
+// workers only to tokenise, and carries no bytes of any answer.
+package extproc

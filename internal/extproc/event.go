@@ -1,0 +1,205 @@
+package extproc
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+type eventKind uint8
+
+const (
+	evRequestHeaders eventKind = iota + 1
+	evRequestBody
+	evRequestTrailers
+	evResponseHeaders
+	evResponseBody
+	evResponseTrailers
+	evPicked  // the plan is made and booked
+	evRefused // nothing can be picked
+	evLeg     // the prefill leg reports
+	evTimer
+	evAbort  // the owner wants this prefill leg ended
+	evGone   // the prefill worker has left discovery
+	evDrain  // the process is about to end: leave what can be left
+	evLogged // Envoy has logged the request: its end is known
+	evClosed // the stream is over
+)
+
+// event is one thing that happened to a stream. Which fields count depends on
+// the kind.
+type event struct {
+	kind        eventKind
+	headers     headers // evRequestHeaders, evResponseHeaders
+	body        []byte  // evRequestBody, evResponseBody: ours to keep
+	endOfStream bool
+	fullDuplex  bool      // evRequestHeaders: the filter streams bodies
+	plan        *plan     // evPicked
+	failure     *failure  // evRefused
+	booked      booked    // evPicked, evRefused: for the stream, not the machine
+	leg         legReport // evLeg
+	clean       bool      // evClosed: Envoy ended the stream in order
+}
+
+// headers is what routing reads of a header map. Names and values are copied
+// strings; absent is empty.
+type headers struct {
+	method, path, contentLength        string
+	requestID, traceparent, tracestate string
+	start, attemptCount, timeout       string
+	leg, debug                         string
+	status, localReply                 string
+}
+
+type legState uint8
+
+// The states of a prefill leg as its owner sees it, in their order.
+const (
+	legNone       legState = iota // no prefill leg was asked for
+	legDispatched                 // asked for; not seen yet
+	legStarted
+	legWell   // the worker's whole answer is there, and it is good
+	legFailed // see legReport.reason
+	legEnded  // the leg's stream is over; nothing of it remains
+)
+
+var legStateNames = [...]string{"none", "dispatched", "started", "well", "failed", "ended"}
+
+func (s legState) String() string { return legStateNames[s] }
+
+// legReason says why a prefill leg failed. The names are metric labels.
+type legReason string
+
+const (
+	reasonNotStarted     legReason = "not_started"
+	reasonStatus         legReason = "status"
+	reasonRejected       legReason = "rejected" // a 4xx that would meet any worker
+	reasonConnectFailed  legReason = "connect_failed"
+	reasonConnectionLost legReason = "connection_lost"
+	reasonFinish         legReason = "finish_reason"
+	reasonBadAnswer      legReason = "bad_answer"
+	reasonGone           legReason = "gone"
+	reasonOverdue        legReason = "overdue"
+	reasonTimeout        legReason = "timeout"
+	reasonAborted        legReason = "aborted" // by its owner
+)
+
+// legReport is what a prefill leg tells its owner. answer is the worker's own
+// error body, only with reasonRejected.
+type legReport struct {
+	state  legState
+	reason legReason
+	status int
+	answer []byte
+}
+
+// plan is a decision that has been booked, as the machine needs it.
+type plan struct {
+	nonce         uint64
+	disaggregated bool
+	decode        worker.Rank
+	prefill       worker.Rank
+	decodeAddr    string
+	decodeDPSize  uint32
+	bootstrapHost string
+	bootstrapPort uint16
+	room          prefill.Room
+	inHeaders     bool // the engine takes bootstrap data as headers
+	token         string
+	traceparent   string        // of our own span; empty: leave the client's
+	overdueAfter  time.Duration // from the dispatch
+	explain       string        // the debug header's value, if asked for
+}
+
+type op uint8
+
+const (
+	opContinue  op = iota + 1 // answer the message with nothing changed
+	opRoute                   // answer the request's end: set, body
+	opRelay                   // answer the response headers: set
+	opImmediate               // ImmediateResponse: imm
+	opExtend                  // extend Envoy's message timeout: wait
+	opPick                    // resolve tokens, pick, reserve; answers evPicked or evRefused
+	opModels                  // answer GET /v1/models
+	opReport                  // tell the leg's owner: leg, report
+	opAbortLeg                // end the prefill leg
+	opBlame                   // tell health: rank, outcome
+	opReleaseDecode
+	opReleasePrefill
+	opMark   // the journal's timings and leg outcome: report
+	opFinish // the attempt's outcome for journal and metrics: outcome, fail
+	opLeave  // end the stream in order; the answer goes on
+	opForget // the attempt is over: drop it from the registry
+)
+
+var opNames = [...]string{
+	"", "continue", "route", "relay", "immediate", "extend", "pick", "models", "report",
+	"abort-leg", "blame", "release decode", "release prefill", "mark", "finish", "leave", "forget",
+}
+
+// message says which of Envoy's messages a reply answers.
+type message uint8
+
+const (
+	ofRequestHeaders message = iota + 1
+	ofRequestBody
+	ofRequestTrailers
+	ofResponseHeaders
+	ofResponseBody
+	ofResponseTrailers
+)
+
+type kv struct{ name, value string }
+
+// effect is one thing the runner is to do. Which fields count depends on op.
+type effect struct {
+	op          op
+	of          message
+	set         []kv
+	remove      []string
+	body        []byte // opRoute: the new body; nil: as it came
+	trailers    bool   // opRoute: request trailers end the body
+	imm         *immediate
+	wait        time.Duration
+	report      legReport
+	rank        worker.Rank
+	blame       blame
+	outcome     outcome
+	fail        *failure
+	endOfStream bool
+}
+
+// immediate is an answer of ours in place of a worker's.
+type immediate struct {
+	status int
+	set    []kv
+	body   []byte
+	detail string // for Envoy's access log
+}
+
+// blame is what an attempt learnt of a worker.
+type blame uint8
+
+const (
+	blameNone blame = iota
+	praise
+	blameConnect
+	blameLost
+	blameError
+	blameOverdue
+)
+
+var blameNames = [...]string{"none", "ok", "connect failed", "connection lost", "server error", "overdue"}
+
+// outcome is how an attempt ended. The names are metric labels.
+type outcome string
+
+const (
+	outcomeOK         outcome = "ok"
+	outcomeRetried    outcome = "retried"
+	outcomeRefused    outcome = "refused"
+	outcomeClientLeft outcome = "client_left"
+	outcomeCut        outcome = "cut"
+	outcomeAnswered   outcome = "answered" // by the plugin itself
+)

@@ -1,0 +1,93 @@
+package extproc
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// failure is one row of the failure table of ARCHITECTURE.md: what a client
+// sees, and the label under which it is counted. Failures are values in this
+// file only; the text a client reads never comes from an error.
+type failure struct {
+	code    string // metric label and error.code
+	status  int
+	kind    string // error.type, OpenAI's word
+	message string
+	param   string
+	// retryAfter, where positive, is sent as Retry-After. The client may try
+	// again unchanged.
+	retryAfter time.Duration
+	// fresh: another attempt may go better; used where attempts are left.
+	fresh bool
+	// answer, where set, is a worker's own error body, passed on as it is.
+	answer []byte
+}
+
+const (
+	kindInvalid     = "invalid_request_error"
+	kindNotFound    = "not_found_error"
+	kindUnavailable = "service_unavailable_error"
+	kindTimeout     = "timeout_error"
+	kindInternal    = "internal_server_error"
+	kindPermission  = "permission_error"
+)
+
+// The failure table.
+var (
+	failUnknownPath  = failure{code: "unknown_path", status: 404, kind: kindNotFound, message: "This path is not served here."}
+	failMethod       = failure{code: "method_not_allowed", status: 405, kind: kindInvalid, message: "Use POST on this path."}
+	failNoBody       = failure{code: "missing_body", status: 400, kind: kindInvalid, message: "The request has no body."}
+	failBodyTooLarge = failure{code: "body_too_large", status: 413, kind: kindInvalid, message: "The request body is too large."}
+	failUnknownModel = failure{code: "model_not_found", status: 404, kind: kindNotFound, message: "The model does not exist here.", param: "model"}
+	failDeadline     = failure{code: "deadline_exceeded", status: 504, kind: kindTimeout, message: "The request did not finish before its deadline."}
+	failBadTimeout   = failure{code: "invalid_timeout", status: 400, kind: kindInvalid, message: "The time-out header is not a positive number of milliseconds."}
+
+	failNotReady     = failure{code: "not_ready", status: 503, kind: kindUnavailable, message: "The router does not know its workers yet; try again.", retryAfter: time.Second}
+	failNoDecode     = failure{code: "no_decode_worker", status: 503, kind: kindUnavailable, message: "No decode worker can take the request; try again.", retryAfter: time.Second}
+	failNoPrefill    = failure{code: "no_prefill_worker", status: 503, kind: kindUnavailable, message: "No prefill worker can take the request; try again.", retryAfter: time.Second}
+	failNoAggregated = failure{code: "no_aggregated_worker", status: 503, kind: kindUnavailable, message: "No worker can serve the request without a prefill worker; try again.", retryAfter: time.Second}
+	failEnforced     = failure{code: "disaggregation_enforced", status: 503, kind: kindUnavailable, message: "No prefill worker is known and aggregated serving is not allowed; try again.", retryAfter: time.Second}
+
+	failPrefill        = failure{code: "prefill_failed", status: 503, kind: kindUnavailable, message: "The prefill worker failed; try again.", retryAfter: time.Second, fresh: true}
+	failPrefillRefused = failure{code: "prefill_rejected", status: 400, kind: kindInvalid, message: "The prefill worker refused the request."}
+	failDecodeLost     = failure{code: "decode_unreachable", status: 503, kind: kindUnavailable, message: "The decode worker could not be reached; try again.", retryAfter: time.Second, fresh: true}
+	failDecodeError    = failure{code: "decode_failed", status: 502, kind: kindUnavailable, message: "The decode worker failed; try again.", retryAfter: time.Second, fresh: true}
+
+	failLegRefused = failure{code: "leg_refused", status: 403, kind: kindPermission, message: "This leg was not sent by the router."}
+	failLegLate    = failure{code: "leg_late", status: 410, kind: kindUnavailable, message: "The attempt that this leg belongs to is over."}
+	failLegGone    = failure{code: "leg_worker_gone", status: 503, kind: kindUnavailable, message: "The prefill worker has left."}
+	failLegAborted = failure{code: "leg_aborted", status: 499, kind: kindUnavailable, message: "The leg was ended by its owner."}
+
+	failProtocol = failure{code: "protocol_violation", status: 500, kind: kindInternal, message: "The proxy sent a message out of order."}
+	failInternal = failure{code: "internal_error", status: 500, kind: kindInternal, message: "The router failed on this request."}
+)
+
+// failures lists every row, for the table's tests and documentation.
+func failures() []failure {
+	return []failure{
+		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failDeadline, failBadTimeout,
+		failNotReady, failNoDecode, failNoPrefill, failNoAggregated, failEnforced,
+		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
+		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
+	}
+}
+
+// immediateOf returns f as an answer. retry asks Envoy for a fresh attempt.
+func immediateOf(f *failure, retry bool) *immediate {
+	im := &immediate{status: f.status, detail: "baton_" + f.code}
+	im.set = append(im.set, kv{"content-type", "application/json"})
+	if f.retryAfter > 0 {
+		im.set = append(im.set, kv{"retry-after", strconv.Itoa(int(f.retryAfter.Seconds()))})
+	}
+	if retry {
+		im.set = append(im.set, kv{prefill.HeaderRetry, "1"})
+	}
+	im.body = f.answer
+	if im.body == nil {
+		im.body = openai.AppendError(nil, f.status, f.kind, f.code, f.message, f.param)
+	}
+	return im
+}

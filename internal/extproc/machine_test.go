@@ -1,0 +1,280 @@
+package extproc
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The scenario files drive a machine as its stream does. Verbs of testdata/main:
+//
+//	new [attempt=N] [full-duplex] [no-hold]
+//	request-headers [method=POST] [path=…] [eos] [length=N] [timeout=MS] [start=SECONDS-AGO]
+//	request-body [more]          the input is the body
+//	request-trailers
+//	picked [aggregated] [in-headers] [overdue=D] [dp=N] [explain]
+//	refused code=not_ready
+//	leg STATE [reason=R] [status=N] [answer=TEXT]
+//	response-headers status=N [local=FLAGS]
+//	response-trailers
+//	gone | drain | logged [lost]
+//	closed [broken]              broken: not in order, as when the client vanishes
+//	after D                      time passes; the timer fires if it is due
+//
+// Verbs of testdata/prefill: new, admit [refused] [late], request-body,
+// request-trailers, response-headers, response-body, response-trailers, abort,
+// closed.
+//
+// The output is the phase and the effects in order. `make golden` rewrites it.
+
+var testStart = time.UnixMilli(1_800_000_000_000)
+
+func testRules() *rules {
+	names, _ := prefill.NamesOf(prefill.DialectPlain)
+	return &rules{
+		startTimeout: time.Second, prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
+		hold: true, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20,
+		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names,
+	}
+}
+
+func str(d *datadriven.TestData, key, def string) string {
+	for _, a := range d.CmdArgs {
+		if a.Key == key && len(a.Vals) > 0 {
+			return a.Vals[0]
+		}
+	}
+	return def
+}
+
+func num(t *testing.T, d *datadriven.TestData, key string, def int) int {
+	s := str(d, key, strconv.Itoa(def))
+	n, err := strconv.Atoi(s)
+	require.NoError(t, err, d.Pos)
+	return n
+}
+
+func dur(t *testing.T, s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	require.NoError(t, err)
+	return d
+}
+
+func reportArgs(t *testing.T, d *datadriven.TestData) legReport {
+	r := legReport{reason: legReason(str(d, "reason", "")), status: num(t, d, "status", 0)}
+	if a := str(d, "answer", ""); a != "" {
+		r.answer = []byte(a)
+	}
+	for s, name := range legStateNames {
+		if d.HasArg(name) {
+			r.state = legState(s)
+		}
+	}
+	return r
+}
+
+func failureByCode(t *testing.T, code string) *failure {
+	for _, f := range failures() {
+		if f.code == code {
+			return &f
+		}
+	}
+	require.Fail(t, "unknown failure code", code)
+	return nil
+}
+
+type mainDriver struct {
+	m     *mainLeg
+	now   time.Time
+	fresh bool
+}
+
+func TestMainLegScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata/main", func(t *testing.T, path string) {
+		var dr mainDriver
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return dr.run(t, d) })
+	})
+}
+
+func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
+	ev := event{kind: evTimer}
+	switch d.Cmd {
+	case "new":
+		r := testRules()
+		r.hold = !d.HasArg("no-hold")
+		dr.m, dr.now = &mainLeg{rules: r}, testStart
+		dr.m.fullDuplex = d.HasArg("full-duplex")
+		dr.m.attempt = num(t, d, "attempt", 1)
+		return "phase: " + dr.m.phase.String() + "\n"
+	case "request-headers":
+		ev = event{kind: evRequestHeaders, endOfStream: d.HasArg("eos"), fullDuplex: dr.m.fullDuplex}
+		ev.headers = headers{
+			method: str(d, "method", "POST"), path: str(d, "path", "/v1/completions"),
+			contentLength: str(d, "length", ""), timeout: str(d, "timeout", ""),
+			attemptCount: strconv.Itoa(dr.m.attempt),
+		}
+		if ago := str(d, "start", ""); ago != "" {
+			ev.headers.start = strconv.FormatInt(dr.now.Add(-dur(t, ago)).UnixMilli(), 10)
+		}
+	case "request-body":
+		ev = event{kind: evRequestBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
+	case "request-trailers":
+		ev = event{kind: evRequestTrailers}
+	case "picked":
+		ev = event{kind: evPicked, plan: testPlan(t, d)}
+	case "refused":
+		ev = event{kind: evRefused, failure: failureByCode(t, str(d, "code", ""))}
+	case "leg":
+		ev = event{kind: evLeg, leg: reportArgs(t, d)}
+	case "response-headers":
+		ev = event{kind: evResponseHeaders, headers: headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+	case "response-trailers":
+		ev = event{kind: evResponseTrailers}
+	case "gone":
+		ev = event{kind: evGone}
+	case "drain":
+		ev = event{kind: evDrain}
+	case "logged":
+		ev = event{kind: evLogged, clean: !d.HasArg("lost")}
+	case "closed":
+		ev = event{kind: evClosed, clean: !d.HasArg("broken")}
+	case "after":
+		dr.now = dr.now.Add(dur(t, d.CmdArgs[0].Key))
+		if at := dr.m.wakeAt(); at.IsZero() || at.After(dr.now) {
+			return "phase: " + dr.m.phase.String() + "\nno timer is due\n"
+		}
+	default:
+		d.Fatalf(t, "unknown verb %q", d.Cmd)
+	}
+	effects := dr.m.step(dr.now, &ev)
+	return "phase: " + dr.m.phase.String() + "\n" + textOf(effects)
+}
+
+func testPlan(t *testing.T, d *datadriven.TestData) *plan {
+	p := &plan{
+		nonce: 77, decode: worker.Rank{ID: 3, DPRank: 1}, decodeAddr: "10.0.0.3:30000",
+		decodeDPSize: uint32(num(t, d, "dp", 1)), overdueAfter: dur(t, str(d, "overdue", "5s")),
+	}
+	if d.HasArg("explain") {
+		p.explain = "{}"
+	}
+	if !d.HasArg("aggregated") {
+		p.disaggregated, p.prefill = true, worker.Rank{ID: 7}
+		p.bootstrapHost, p.bootstrapPort, p.room, p.token = "10.0.0.7", 8998, 42, "sealed"
+		p.inHeaders = d.HasArg("in-headers")
+	}
+	return p
+}
+
+// textOf prints effects as scenario files read them.
+func textOf(effects []effect) string {
+	if len(effects) == 0 {
+		return "effects: none\n"
+	}
+	var b strings.Builder
+	for i := range effects {
+		e := &effects[i]
+		b.WriteString(opNames[e.op])
+		switch e.op {
+		case opContinue:
+			fmt.Fprintf(&b, " %s", [...]string{"", "request headers", "request body", "request trailers", "response headers", "response body", "response trailers"}[e.of])
+			if e.body != nil {
+				fmt.Fprintf(&b, " %q end=%t", e.body, e.endOfStream)
+			}
+		case opRoute, opRelay:
+			if e.trailers {
+				b.WriteString(" with trailers")
+			}
+			for _, s := range e.set {
+				fmt.Fprintf(&b, "\n  set %s: %s", s.name, s.value)
+			}
+			for _, s := range e.remove {
+				fmt.Fprintf(&b, "\n  remove %s", s)
+			}
+			if e.body != nil {
+				fmt.Fprintf(&b, "\n  body %s", e.body)
+			}
+		case opImmediate:
+			fmt.Fprintf(&b, " %d", e.imm.status)
+			for _, s := range e.imm.set {
+				fmt.Fprintf(&b, " %s=%s", s.name, s.value)
+			}
+			fmt.Fprintf(&b, "\n  %s", e.imm.body)
+		case opExtend:
+			fmt.Fprintf(&b, " %s", e.wait)
+		case opReport, opMark, opAbortLeg:
+			fmt.Fprintf(&b, " %s", e.report.state)
+			if e.report.reason != "" {
+				fmt.Fprintf(&b, " reason=%s", e.report.reason)
+			}
+			if e.report.status != 0 {
+				fmt.Fprintf(&b, " status=%d", e.report.status)
+			}
+		case opBlame:
+			fmt.Fprintf(&b, " %s: %s", e.rank, blameNames[e.blame])
+		case opFinish:
+			fmt.Fprintf(&b, " %s", e.outcome)
+			if e.fail != nil {
+				fmt.Fprintf(&b, " %s", e.fail.code)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+type prefillDriver struct {
+	l    *prefillLeg
+	now  time.Time
+	fdup bool
+}
+
+func TestPrefillLegScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata/prefill", func(t *testing.T, path string) {
+		var dr prefillDriver
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return dr.run(t, d) })
+	})
+}
+
+func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
+	var ev event
+	var tk *ticket
+	switch d.Cmd {
+	case "new":
+		dr.l, dr.now, dr.fdup = &prefillLeg{rules: testRules()}, testStart, d.HasArg("full-duplex")
+		return "phase: " + dr.l.phase.String() + "\n"
+	case "admit":
+		ev = event{kind: evRequestHeaders, fullDuplex: dr.fdup, endOfStream: d.HasArg("eos")}
+		ev.headers.path = str(d, "path", "/v1/completions")
+		tk = &ticket{endpoint: "10.0.0.7:30000", leg: prefill.Leg{Deadline: dr.now.Add(dur(t, str(d, "deadline", "1m")))}}
+		if code := str(d, "refused", ""); code != "" {
+			tk.fail = failureByCode(t, code)
+		}
+	case "request-body":
+		ev = event{kind: evRequestBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
+	case "request-trailers":
+		ev = event{kind: evRequestTrailers}
+	case "response-headers":
+		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+	case "response-body":
+		ev = event{kind: evResponseBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
+	case "response-trailers":
+		ev = event{kind: evResponseTrailers}
+	case "abort":
+		ev = event{kind: evAbort, leg: legReport{state: legFailed, reason: reasonOverdue}}
+	case "closed":
+		ev = event{kind: evClosed, clean: !d.HasArg("broken")}
+	default:
+		d.Fatalf(t, "unknown verb %q", d.Cmd)
+	}
+	effects := dr.l.step(dr.now, &ev, tk)
+	return "phase: " + dr.l.phase.String() + "\n" + textOf(effects)
+}

@@ -1,0 +1,350 @@
+package extproc
+
+import (
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// onResponseHeaders judges decode's answer while nothing of it has gone to the
+// client, so that a bad one can still become a fresh attempt.
+func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
+	m.status = ev.headers.status
+	if flags := ev.headers.localReply; flags != "" {
+		m.onLocalReply(flags)
+		return
+	}
+	if strings.HasPrefix(m.status, "5") {
+		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameError})
+		f := failDecodeError
+		if m.mayRetry(&f) {
+			m.reject(&f, true)
+			return
+		}
+		m.relay() // the last attempt: the worker's own words say more than ours
+		return
+	}
+	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: praise})
+	if m.rules.hold && strings.HasPrefix(m.status, "2") && m.waitsForPrefill() {
+		m.phase = mainHolding
+		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})
+		return
+	}
+	m.relay()
+}
+
+// maxExtension is the most that Envoy accepts (max_message_timeout).
+const maxExtension = time.Hour
+
+func (m *mainLeg) waitsForPrefill() bool { return m.leg == legDispatched || m.leg == legStarted }
+
+// onLocalReply takes an answer that Envoy made itself: no worker said it.
+// Flags are Envoy's response flags: UT is the deadline that we set, the others
+// mean that decode could not be reached or was lost before it answered.
+func (m *mainLeg) onLocalReply(flags string) {
+	if strings.Contains(flags, "UT") {
+		m.reject(&failDeadline, false)
+		return
+	}
+	b := blameConnect
+	if strings.Contains(flags, "UC") || strings.Contains(flags, "UR") {
+		b = blameLost
+	}
+	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
+	f := failDecodeLost
+	m.reject(&f, true)
+}
+
+func (m *mainLeg) relay() {
+	m.phase = mainStreaming
+	e := effect{op: opRelay, of: ofResponseHeaders}
+	if m.plan.explain != "" {
+		e.set = append(e.set, kv{prefill.HeaderDecision, m.plan.explain})
+	}
+	m.emit(e)
+	m.maybeLeave()
+}
+
+// maybeLeave ends our part in a full-duplex stream once nothing more can
+// depend on it: from then on neither our crash nor our restart can harm the
+// answer. A buffered stream stays: it survives us anyway, and its end is the
+// exact moment to release decode.
+func (m *mainLeg) maybeLeave() {
+	if m.phase != mainStreaming || !m.fullDuplex && !m.draining || m.waitsForPrefill() || m.leg == legFailed {
+		return
+	}
+	m.phase = mainLeft
+	m.emit(effect{op: opLeave})
+}
+
+// onLeg takes a report of the prefill leg.
+func (m *mainLeg) onLeg(now time.Time, r legReport) {
+	switch r.state {
+	case legStarted:
+		if m.leg == legDispatched {
+			m.leg = legStarted
+			m.startBy = time.Time{}
+			m.emit(effect{op: opMark, report: r})
+		}
+	case legWell:
+		if !m.waitsForPrefill() {
+			return
+		}
+		m.leg = legWell
+		m.overdueAt = time.Time{}
+		m.startBy = time.Time{}
+		m.emit(effect{op: opMark, report: r})
+		m.emit(effect{op: opBlame, rank: m.plan.prefill, blame: praise})
+		if m.phase == mainHolding {
+			m.relay()
+			return
+		}
+		m.maybeLeave()
+	case legFailed:
+		m.onLegFailed(now, r)
+	case legEnded:
+		m.onLegEnded(now, r)
+	}
+}
+
+func (m *mainLeg) onLegEnded(now time.Time, r legReport) {
+	if m.leg == legEnded || m.plan == nil {
+		return
+	}
+	if m.waitsForPrefill() { // it ended without a word
+		m.onLegFailed(now, legReport{state: legFailed, reason: reasonConnectionLost})
+	}
+	m.leg = legEnded
+	m.orphanAt = time.Time{}
+	m.emit(effect{op: opMark, report: r})
+	m.releasePrefill()
+	if m.phase == mainLingering {
+		m.done()
+	}
+}
+
+// onLegFailed is row C6: decode is ended at once. While no byte has gone to
+// the client the request gets a fresh pick, else one error.
+func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
+	if m.plan == nil || !m.waitsForPrefill() {
+		return
+	}
+	neverStarted := m.leg == legDispatched && r.reason == reasonNotStarted
+	m.leg = legFailed
+	m.startBy, m.overdueAt = time.Time{}, time.Time{}
+	m.emit(effect{op: opMark, report: r})
+	if b := blameOf(r); b != blameNone {
+		m.emit(effect{op: opBlame, rank: m.plan.prefill, blame: b})
+	}
+	switch r.reason {
+	case reasonNotStarted, reasonOverdue, reasonTimeout, reasonGone:
+		// The leg itself does not know that it has failed.
+		m.emit(effect{op: opAbortLeg, report: r})
+	}
+	if neverStarted {
+		// Nothing runs anywhere; a leg that arrives from now on is refused.
+		m.leg = legEnded
+		m.releasePrefill()
+	}
+	f := failPrefill
+	if r.reason == reasonRejected {
+		f = failPrefillRefused
+		f.status, f.answer = r.status, r.answer
+	}
+	switch m.phase {
+	case mainRouted, mainHolding:
+		m.reject(&f, f.fresh)
+	case mainStreaming:
+		m.finish(outcomeCut, &f)
+		m.phase = mainRejected
+		m.emit(effect{op: opImmediate, imm: immediateOf(&f, false)})
+		m.releaseDecode()
+	case mainLingering:
+		if m.leg == legEnded {
+			m.done()
+			return
+		}
+		m.orphanAt = now.Add(m.rules.orphanGrace)
+	}
+}
+
+func blameOf(r legReport) blame {
+	switch r.reason {
+	case reasonConnectFailed:
+		return blameConnect
+	case reasonConnectionLost:
+		return blameLost
+	case reasonStatus, reasonFinish, reasonBadAnswer:
+		return blameError
+	case reasonOverdue, reasonTimeout:
+		return blameOverdue
+	default:
+		return blameNone
+	}
+}
+
+// reject answers the client, or asks Envoy for a fresh attempt when retry is
+// wished and one is left.
+func (m *mainLeg) reject(f *failure, retry bool) {
+	retry = retry && m.mayRetry(f)
+	m.phase = mainRejected
+	m.body = nil
+	if retry {
+		m.finish(outcomeRetried, f)
+	} else {
+		m.finish(outcomeRefused, f)
+	}
+	if !m.closed {
+		m.emit(effect{op: opImmediate, imm: immediateOf(f, retry)})
+	}
+	m.releaseDecode()
+}
+
+func (m *mainLeg) mayRetry(f *failure) bool { return f.fresh && m.attempt < m.rules.maxAttempts }
+
+func (m *mainLeg) finish(o outcome, f *failure) {
+	if m.finished {
+		return
+	}
+	m.finished = true
+	m.emit(effect{op: opFinish, outcome: o, fail: f})
+}
+
+func (m *mainLeg) releaseDecode() {
+	if m.decodeHeld {
+		m.decodeHeld = false
+		m.emit(effect{op: opReleaseDecode})
+	}
+}
+
+func (m *mainLeg) releasePrefill() {
+	if m.prefilHeld {
+		m.prefilHeld = false
+		m.emit(effect{op: opReleasePrefill})
+	}
+}
+
+// onClosed ends the main leg's part. The prefill leg may run on (C9).
+func (m *mainLeg) onClosed(now time.Time, ev *event) {
+	if m.closed {
+		return
+	}
+	m.closed = true
+	m.body = nil
+	if m.phase == mainLeft {
+		return // the end of a stream that we left; the answer still runs
+	}
+	switch {
+	case m.phase == mainStreaming && ev.clean:
+		m.finish(outcomeOK, nil)
+	case m.phase == mainResolving:
+		m.finish(outcomeClientLeft, nil)
+		return // evPicked or evRefused is still to come
+	default:
+		m.finish(outcomeClientLeft, nil)
+	}
+	m.endMain(now)
+}
+
+// endMain releases decode and either waits for the prefill leg or is done.
+func (m *mainLeg) endMain(now time.Time) {
+	m.releaseDecode()
+	switch m.leg {
+	case legNone, legEnded:
+		m.done()
+	default:
+		m.phase = mainLingering
+		m.orphanAt = now.Add(m.rules.orphanGrace)
+	}
+}
+
+func (m *mainLeg) done() {
+	m.phase = mainDone
+	m.emit(effect{op: opForget})
+}
+
+// wakeAt returns when the machine wants an evTimer, or the zero time.
+func (m *mainLeg) wakeAt() time.Time {
+	var at time.Time
+	sooner := func(t time.Time) {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	switch m.phase {
+	case mainDone:
+		return at
+	case mainLingering, mainRejected:
+	case mainLeft:
+		sooner(m.deadline.Add(deadlineSlack))
+	default:
+		if !m.closed {
+			sooner(m.deadline.Add(deadlineSlack))
+		}
+	}
+	sooner(m.startBy)
+	sooner(m.overdueAt)
+	sooner(m.orphanAt)
+	return at
+}
+
+// deadlineSlack lets Envoy's own timer, set to the deadline, go first: ours is
+// for the phases in which Envoy has none.
+const deadlineSlack = 250 * time.Millisecond
+
+func (m *mainLeg) onTimer(now time.Time) {
+	due := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
+	switch {
+	case due(m.startBy):
+		m.onLegFailed(now, legReport{state: legFailed, reason: reasonNotStarted})
+	case due(m.overdueAt):
+		m.onLegFailed(now, legReport{state: legFailed, reason: reasonOverdue})
+	case due(m.orphanAt):
+		m.onOrphan(now)
+	}
+	if m.closed && m.phase != mainLeft || !due(m.deadline.Add(deadlineSlack)) {
+		return
+	}
+	switch m.phase {
+	case mainAwaitBody, mainResolving, mainRouted, mainHolding:
+		m.reject(&failDeadline, false)
+	case mainStreaming:
+		m.finish(outcomeCut, &failDeadline)
+		m.phase = mainRejected
+		m.emit(effect{op: opImmediate, imm: immediateOf(&failDeadline, false)})
+		m.releaseDecode()
+	case mainLeft:
+		m.finish(outcomeOK, nil)
+		m.endMain(now)
+	}
+}
+
+// onOrphan ends a prefill leg that outlives its attempt (C9). A leg at another
+// replica may never report its end: past the deadline it is taken as ended.
+func (m *mainLeg) onOrphan(now time.Time) {
+	if now.After(m.deadline.Add(2 * m.rules.orphanGrace)) {
+		m.onLegEnded(now, legReport{state: legEnded, reason: reasonTimeout})
+		return
+	}
+	m.orphanAt = now.Add(m.rules.orphanGrace)
+	r := legReport{state: legFailed, reason: reasonAborted}
+	if m.waitsForPrefill() { // our doing, not the worker's
+		m.leg = legFailed
+		m.emit(effect{op: opMark, report: r})
+	}
+	m.emit(effect{op: opAbortLeg, report: r})
+}
+
+// onLogged ends an attempt whose stream we left: Envoy's access log names it.
+func (m *mainLeg) onLogged(now time.Time, ev *event) {
+	if m.phase != mainLeft {
+		return
+	}
+	o := outcomeOK
+	if !ev.clean {
+		o = outcomeClientLeft
+	}
+	m.finish(o, nil)
+	m.endMain(now)
+}

@@ -1,0 +1,346 @@
+package extproc
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+)
+
+type mainPhase uint8
+
+const (
+	mainAwaitHeaders mainPhase = iota
+	mainAwaitBody
+	mainResolving
+	mainRouted
+	mainHolding
+	mainStreaming
+	mainRejected
+	mainLeft
+	mainLingering
+	mainDone
+)
+
+var mainPhaseNames = [...]string{
+	"awaitHeaders", "awaitBody", "resolving", "routed", "holding", "streaming", "rejected", "left", "lingering", "done",
+}
+
+func (p mainPhase) String() string { return mainPhaseNames[p] }
+
+// rules are the settings that both machines obey. Read-only.
+type rules struct {
+	startTimeout   time.Duration // a dispatched leg must have started by then
+	prefillTimeout time.Duration // and ended by then
+	orphanGrace    time.Duration // how long a prefill leg may outlive its client
+	hold           bool          // keep decode's headers back until prefill is well
+	prefillCluster string        // the mirror's cluster
+	maxAttempts    int
+	maxBodyBytes   int
+	defaultTimeout time.Duration
+	maxTimeout     time.Duration
+	names          prefill.Names
+}
+
+// mainLeg is the machine of one attempt's main leg; see the phase table in the
+// package documentation. It is not safe for concurrent use: the stream that
+// owns it takes one event at a time.
+type mainLeg struct {
+	rules *rules
+	phase mainPhase
+	leg   legState
+
+	// Set by the request's headers.
+	fullDuplex bool
+	path       openai.Path
+	hdr        headers
+	deadline   time.Time
+	attempt    int
+
+	// Set by the request's end.
+	body     []byte
+	scan     openai.Request
+	trailers bool
+
+	// Set by the pick.
+	plan      *plan
+	startBy   time.Time // zero once the leg has started
+	overdueAt time.Time
+	orphanAt  time.Time // set when the client has gone before the prefill leg
+
+	status     string // of decode's response headers
+	draining   bool   // the process is about to end
+	finished   bool   // opFinish was returned
+	closed     bool   // the stream is over: nothing can be sent
+	decodeHeld bool   // a decode reservation is ours to release
+	prefilHeld bool   // a prefill reservation is ours to release
+
+	out []effect // reused between steps
+}
+
+// step takes one event and returns what is to be done, in order. The slice is
+// valid until the next call.
+func (m *mainLeg) step(now time.Time, ev *event) []effect {
+	m.out = m.out[:0]
+	switch ev.kind {
+	case evClosed:
+		m.onClosed(now, ev)
+	case evLeg:
+		m.onLeg(now, ev.leg)
+	case evGone:
+		m.onLegFailed(now, legReport{state: legFailed, reason: reasonGone})
+	case evTimer:
+		m.onTimer(now)
+	case evDrain:
+		m.draining = true
+		m.maybeLeave()
+	case evLogged:
+		m.onLogged(now, ev)
+	case evPicked:
+		m.onPicked(now, ev.plan)
+	case evRefused:
+		m.onRefused(ev.failure)
+	default:
+		m.onMessage(now, ev)
+	}
+	return m.out
+}
+
+// onMessage takes one of Envoy's messages.
+func (m *mainLeg) onMessage(now time.Time, ev *event) {
+	switch m.phase {
+	case mainAwaitHeaders:
+		if ev.kind == evRequestHeaders {
+			m.onRequestHeaders(now, ev)
+			return
+		}
+	case mainAwaitBody:
+		switch ev.kind {
+		case evRequestBody:
+			m.onRequestBody(now, ev)
+			return
+		case evRequestTrailers:
+			m.trailers = true
+			m.onRequestEnd(now)
+			return
+		}
+	case mainRouted:
+		if ev.kind == evResponseHeaders {
+			m.onResponseHeaders(now, ev)
+			return
+		}
+	case mainStreaming:
+		switch ev.kind {
+		case evResponseTrailers:
+			m.emit(effect{op: opContinue, of: ofResponseTrailers})
+			return
+		case evResponseBody:
+			m.emit(effect{op: opContinue, of: ofResponseBody})
+			return
+		}
+	case mainRejected, mainLeft, mainLingering, mainDone:
+		return
+	}
+	// Envoy 1.35 and later may repeat the end of a large body (envoy #46237).
+	if ev.kind == evRequestBody && ev.endOfStream && m.phase > mainAwaitBody {
+		return
+	}
+	m.reject(&failProtocol, false)
+}
+
+func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
+	m.hdr, m.fullDuplex = ev.headers, ev.fullDuplex
+	m.attempt, _ = strconv.Atoi(m.hdr.attemptCount)
+	m.attempt = max(m.attempt, 1)
+	if f := m.setDeadline(now); f != nil {
+		m.reject(f, false)
+		return
+	}
+	path, known := openai.ParsePath(m.hdr.path)
+	switch {
+	case isModels(m.hdr.path) && m.hdr.method == "GET":
+		m.phase = mainRejected
+		m.emit(effect{op: opModels})
+		m.finish(outcomeAnswered, nil)
+	case !known:
+		m.reject(&failUnknownPath, false)
+	case m.hdr.method != "POST":
+		m.reject(&failMethod, false)
+	case ev.endOfStream:
+		m.reject(&failNoBody, false)
+	case m.tooLarge():
+		m.reject(&failBodyTooLarge, false)
+	default:
+		m.path = path
+		m.phase = mainAwaitBody
+		if !m.fullDuplex {
+			m.emit(effect{op: opContinue, of: ofRequestHeaders})
+		}
+	}
+}
+
+func (m *mainLeg) tooLarge() bool {
+	n, err := strconv.ParseUint(m.hdr.contentLength, 10, 63)
+	return err == nil && n > uint64(m.rules.maxBodyBytes)
+}
+
+// setDeadline counts the client's time-out from Envoy's receipt of the request,
+// so that a fresh attempt does not start the clock again.
+func (m *mainLeg) setDeadline(now time.Time) *failure {
+	start := now
+	if ms, err := strconv.ParseInt(m.hdr.start, 10, 64); err == nil {
+		// Clocks of one machine; a start in the future is none.
+		if t := time.UnixMilli(ms); t.Before(now) && now.Sub(t) < m.rules.maxTimeout {
+			start = t
+		}
+	}
+	timeout := m.rules.defaultTimeout
+	if m.hdr.timeout != "" {
+		ms, err := strconv.ParseInt(m.hdr.timeout, 10, 32)
+		if err != nil || ms <= 0 {
+			return &failBadTimeout
+		}
+		timeout = time.Duration(ms) * time.Millisecond
+	}
+	m.deadline = start.Add(min(timeout, m.rules.maxTimeout))
+	if !m.deadline.After(now) {
+		return &failDeadline
+	}
+	return nil
+}
+
+func (m *mainLeg) onRequestBody(now time.Time, ev *event) {
+	if len(m.body)+len(ev.body) > m.rules.maxBodyBytes {
+		m.reject(&failBodyTooLarge, false)
+		return
+	}
+	if m.body == nil {
+		m.body = ev.body
+		if !ev.endOfStream {
+			m.body = m.roomForBody(ev.body)
+		}
+	} else {
+		m.body = append(m.body, ev.body...)
+	}
+	if ev.endOfStream {
+		m.onRequestEnd(now)
+	}
+}
+
+// roomForBody copies the first piece into a slice that holds the whole body
+// and what will be injected, so that no later piece copies it again.
+func (m *mainLeg) roomForBody(first []byte) []byte {
+	n, err := strconv.ParseUint(m.hdr.contentLength, 10, 63)
+	if err != nil || n > uint64(m.rules.maxBodyBytes) {
+		n = uint64(2 * len(first))
+	}
+	return append(make([]byte, 0, int(n)+injectRoom), first...)
+}
+
+// injectRoom is more than the members we inject ever take.
+const injectRoom = 160
+
+func (m *mainLeg) onRequestEnd(time.Time) {
+	if err := openai.Scan(m.path, m.body, &m.scan); err != nil {
+		m.reject(badBody(err), false)
+		return
+	}
+	m.phase = mainResolving
+	m.emit(effect{op: opPick})
+}
+
+// badBody turns the scanner's verdict into a row of the failure table.
+func badBody(err error) *failure {
+	f := failure{code: "invalid_body", status: 400, kind: kindInvalid, message: "The body cannot be read."}
+	var e *openai.Error
+	if errors.As(err, &e) {
+		f.code, f.message, f.param = e.Kind.String(), e.Error(), e.Field
+	}
+	return &f
+}
+
+func (m *mainLeg) onRefused(f *failure) {
+	switch {
+	case m.closed:
+		m.done()
+	case m.phase == mainResolving:
+		m.reject(f, false)
+	}
+}
+
+func (m *mainLeg) onPicked(now time.Time, p *plan) {
+	m.plan = p
+	m.decodeHeld, m.prefilHeld = true, p.disaggregated
+	if m.phase != mainResolving || m.closed { // over while tokens were counted
+		m.releaseDecode()
+		m.releasePrefill()
+		m.done()
+		return
+	}
+	m.phase = mainRouted
+	if p.disaggregated {
+		m.leg = legDispatched
+		m.startBy = now.Add(m.rules.startTimeout)
+		m.overdueAt = now.Add(min(p.overdueAfter, m.rules.prefillTimeout))
+	}
+	e := effect{op: opRoute, trailers: m.trailers}
+	e.set = m.routeHeaders(now)
+	if p.disaggregated && !p.inHeaders {
+		var members [injectRoom]byte
+		e.body = openai.InjectInPlace(m.body, &m.scan,
+			handoff.AppendSGLang(members[:0], p.bootstrapHost, p.bootstrapPort, p.room))
+		e.set = append(e.set, kv{"content-length", strconv.Itoa(len(e.body))})
+	} else if m.fullDuplex {
+		e.body = m.body
+	}
+	e.of = ofRequestBody
+	m.emit(e)
+	m.body = nil // sent; a fresh attempt is a new stream with its own
+}
+
+// routeHeaders lists what the request carries from here on (C20).
+func (m *mainLeg) routeHeaders(now time.Time) []kv {
+	p, names := m.plan, &m.rules.names
+	set := make([]kv, 0, 20)
+	all := func(keys []string, v string) {
+		for _, k := range keys {
+			set = append(set, kv{k, v})
+		}
+	}
+	set = append(set,
+		kv{prefill.HeaderDestination, p.decodeAddr},
+		kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)})
+	all(names.WorkerID, p.decode.ID.String())
+	all(names.DPRank, strconv.FormatUint(uint64(p.decode.DPRank), 10))
+	if p.decodeDPSize > 1 {
+		all([]string{handoff.SGLangDPRankHeader}, strconv.FormatUint(uint64(p.decode.DPRank), 10))
+	}
+	if m.fullDuplex {
+		set = append(set, kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
+	}
+	if p.traceparent != "" {
+		set = append(set, kv{"traceparent", p.traceparent})
+	}
+	if !p.disaggregated {
+		return set
+	}
+	port, room := strconv.Itoa(int(p.bootstrapPort)), strconv.FormatUint(uint64(p.room), 10)
+	set = append(set, kv{prefill.HeaderPrefillCluster, m.rules.prefillCluster}, kv{prefill.HeaderLeg, p.token})
+	all(names.PrefillID, p.prefill.ID.String())
+	all(names.PrefillDPRank, strconv.FormatUint(uint64(p.prefill.DPRank), 10))
+	all(names.BootstrapHost, p.bootstrapHost)
+	all(names.BootstrapPort, port)
+	all(names.BootstrapRoom, room)
+	if p.inHeaders {
+		set = append(set, kv{handoff.SGLangOverrideHost, p.bootstrapHost},
+			kv{handoff.SGLangOverridePort, port}, kv{handoff.SGLangOverrideRoom, room})
+	}
+	return set
+}
+
+func (m *mainLeg) emit(e effect) { m.out = append(m.out, e) }
+
+func isModels(path string) bool { return path == "/v1/models" }

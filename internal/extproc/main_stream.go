@@ -1,0 +1,265 @@
+package extproc
+
+import (
+	"encoding/json"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// mainStream runs one main leg: its machine, its gRPC stream, what it has
+// booked and the prefill leg that belongs to it. It outlives its gRPC stream
+// while the prefill leg runs.
+type mainStream struct {
+	wire
+	m mainLeg
+
+	// Owned by whoever handles an event.
+	decodeBooking  *load.Reservation
+	prefillBooking *load.Reservation
+	note           journal.Handle
+	began          time.Time
+	heldAt         time.Time
+	span           trace.Span
+	decodeSpan     trace.Span
+	nonce          uint64
+
+	mu     sync.Mutex
+	leg    *prefillStream // guarded by mu: the leg that has come
+	closed bool           // guarded by mu: no leg is wanted any more
+	picked worker.ID      // guarded by mu: the prefill worker, 0 for none
+}
+
+// booked is what a decision hands to its stream besides the plan.
+type booked struct {
+	prefill, decode *load.Reservation
+	note            journal.Handle
+	span            trace.Span // of the decode leg
+}
+
+func (s *mainStream) post(ev event) { s.act.post(ev, s.handle) }
+
+func (s *mainStream) handle(ev *event) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.recovered("main", r)
+			s.abandon()
+		}
+	}()
+	if s.broken {
+		return
+	}
+	switch ev.kind {
+	case evClosed:
+		s.deaf = true
+	case evRequestHeaders:
+		s.fullDuplex = ev.fullDuplex
+		s.begin(ev)
+	case evPicked:
+		s.prefillBooking, s.decodeBooking = ev.booked.prefill, ev.booked.decode
+		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
+	case evRefused:
+		s.note = ev.booked.note
+	}
+	now := time.Now()
+	for i, effects := 0, s.m.step(now, ev); i < len(effects); i++ {
+		s.perform(now, &effects[i])
+	}
+	s.arm(s.m.wakeAt(), s.fire)
+}
+
+func (s *mainStream) fire() { s.post(event{kind: evTimer}) }
+
+func (s *mainStream) begin(ev *event) {
+	s.began = time.Now()
+	if s.srv.cfg.Tracer.Enabled() {
+		parent := telemetry.Extract(ev.headers.traceparent, ev.headers.tracestate)
+		s.span = s.srv.cfg.Tracer.Start(parent, telemetry.SpanRequest, s.began)
+	}
+}
+
+func (s *mainStream) perform(now time.Time, e *effect) {
+	switch e.op {
+	case opContinue:
+		s.sendContinue(e)
+	case opRoute:
+		s.sendRoute(e)
+	case opRelay:
+		s.relay(now, e)
+	case opImmediate:
+		s.sendImmediate(e.imm)
+	case opExtend:
+		s.heldAt = now
+		s.send(extendOf(e.wait))
+	case opPick:
+		s.srv.decide(s)
+	case opModels:
+		s.sendImmediate(s.srv.models())
+	case opAbortLeg:
+		s.abort(e.report)
+	case opBlame:
+		s.srv.blame(e.rank, e.blame)
+	case opReleaseDecode:
+		s.decodeBooking.Release()
+	case opReleasePrefill:
+		s.prefillBooking.Release()
+		s.detach()
+	case opMark:
+		s.mark(now, e.report)
+	case opFinish:
+		s.finish(now, e)
+	case opLeave:
+		s.deaf = true
+		s.finishStream()
+	case opForget:
+		s.srv.attempts.remove(s.nonce)
+		s.detach()
+	}
+}
+
+func (s *mainStream) relay(now time.Time, e *effect) {
+	if !s.heldAt.IsZero() {
+		s.srv.cfg.Telemetry.PrefillWaited(now.Sub(s.heldAt))
+	}
+	s.send(relayOf(e.set))
+	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
+}
+
+// attach makes l the prefill leg of this attempt. It reports false when the
+// attempt is over, or has a leg already: a leg token is good for one leg.
+func (s *mainStream) attach(l *prefillStream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.leg != nil {
+		return false
+	}
+	s.leg = l
+	return true
+}
+
+func (s *mainStream) detach() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+}
+
+// abort ends the prefill leg. One that is not here yet will find the attempt
+// closed.
+func (s *mainStream) abort(r legReport) {
+	s.mu.Lock()
+	l := s.leg
+	s.mu.Unlock()
+	if l != nil {
+		l.post(event{kind: evAbort, leg: r})
+	}
+}
+
+func (s *mainStream) prefillID() worker.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.picked
+}
+
+func (s *mainStream) mark(now time.Time, r legReport) {
+	j := s.srv.cfg.Journal
+	switch r.state {
+	case legStarted:
+		j.Mark(s.note, journal.PrefillStarted, now)
+	case legWell:
+		j.Mark(s.note, journal.PrefillWell, now)
+	case legFailed:
+		j.LegEnd(s.note, journal.LegFailed, string(r.reason), now)
+		s.srv.cfg.Telemetry.Leg("owner_failed", string(r.reason))
+	case legEnded:
+		j.Mark(s.note, journal.PrefillEnded, now)
+	}
+}
+
+var journalOutcome = map[outcome]journal.Outcome{
+	outcomeOK: journal.OK, outcomeRetried: journal.Retried, outcomeRefused: journal.Refused,
+	outcomeClientLeft: journal.ClientLeft, outcomeCut: journal.Failed, outcomeAnswered: journal.Explained,
+}
+
+// finish records how the attempt ended, once.
+func (s *mainStream) finish(now time.Time, e *effect) {
+	t := s.srv.cfg.Telemetry
+	code, status, detail := "ok", 0, ""
+	if e.fail != nil {
+		code, status, detail = e.fail.code, e.fail.status, e.fail.code
+	}
+	t.AttemptEnded(string(e.outcome))
+	switch e.outcome {
+	case outcomeRetried:
+		t.FreshPick(code)
+		s.srv.avoid.add(&s.m, now)
+	case outcomeRefused, outcomeCut:
+		t.Failure(code)
+		t.RequestEnded(string(e.outcome), code)
+	default:
+		t.RequestEnded(string(e.outcome), code)
+	}
+	if s.note.IsZero() {
+		s.note = s.srv.noteRefusal(s, e)
+	}
+	s.srv.cfg.Journal.End(s.note, journalOutcome[e.outcome], detail, status, now)
+	for _, sp := range []trace.Span{s.decodeSpan, s.span} {
+		if sp != nil {
+			telemetry.End(sp, now, detail)
+		}
+	}
+}
+
+// abandon gives back what a panicked machine held.
+func (s *mainStream) abandon() {
+	if s.decodeBooking != nil {
+		s.decodeBooking.ReleaseIfHeld()
+	}
+	if s.prefillBooking != nil {
+		s.prefillBooking.ReleaseIfHeld()
+	}
+	s.srv.attempts.remove(s.nonce)
+	s.detach()
+	s.abort(legReport{state: legFailed, reason: reasonAborted})
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// blame tells health what an attempt learnt of a worker.
+func (srv *Server) blame(r worker.Rank, b blame) {
+	o := map[blame]health.Outcome{
+		praise: health.OK, blameConnect: health.ConnectFailed, blameLost: health.ConnectionLost,
+		blameError: health.ServerError, blameOverdue: health.Overdue,
+	}[b]
+	srv.cfg.Health.Report(r.ID, o, time.Now())
+}
+
+// models answers GET /v1/models from the view.
+func (srv *Server) models() *immediate {
+	type model struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		OwnedBy string `json:"owned_by"`
+	}
+	list := struct {
+		Object string  `json:"object"`
+		Data   []model `json:"data"`
+	}{Object: "list", Data: []model{}}
+	for _, k := range srv.view.Load().Keys() {
+		if k.Namespace == srv.cfg.Namespace {
+			list.Data = append(list.Data, model{ID: k.Model, Object: "model", OwnedBy: "baton"})
+		}
+	}
+	body, err := json.Marshal(list)
+	if err != nil {
+		return immediateOf(&failInternal, false)
+	}
+	return &immediate{status: 200, set: []kv{{"content-type", "application/json"}}, body: body, detail: "baton_models"}
+}

@@ -1,0 +1,298 @@
+package extproc
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+)
+
+type prefillPhase uint8
+
+const (
+	prefillAwaitHeaders prefillPhase = iota
+	prefillAwaitBody
+	prefillRouted
+	prefillAnswering
+	prefillRefused
+	prefillOver
+)
+
+var prefillPhaseNames = [...]string{"awaitHeaders", "awaitBody", "routed", "answering", "refused", "over"}
+
+func (p prefillPhase) String() string { return prefillPhaseNames[p] }
+
+// ticket is what the runner knows of a leg when its headers arrive: the opened
+// token, where its worker is, and whether the attempt still wants it.
+type ticket struct {
+	leg      prefill.Leg
+	fail     *failure // the token is missing, wrong, late, or its worker is gone
+	endpoint string
+	unowned  bool // nobody can be told; the leg completes and is counted
+}
+
+// prefillLeg is the machine of one prefill leg; see the phase table in the
+// package documentation. It is not safe for concurrent use: the stream that
+// owns it takes one event at a time.
+type prefillLeg struct {
+	rules *rules
+	phase prefillPhase
+
+	fullDuplex bool
+	path       openai.Path
+	ticket     ticket
+	trailers   bool
+	body       []byte
+	answer     []byte
+	status     int
+
+	told   legState // the last state reported
+	closed bool
+
+	out []effect // reused between steps
+}
+
+// step takes one event and returns what is to be done, in order. The slice is
+// valid until the next call. t is read with evRequestHeaders only.
+func (l *prefillLeg) step(now time.Time, ev *event, t *ticket) []effect {
+	l.out = l.out[:0]
+	switch ev.kind {
+	case evClosed:
+		l.onClosed()
+	case evAbort:
+		l.onAbort(ev.leg)
+	case evTimer, evDrain:
+	default:
+		l.onMessage(now, ev, t)
+	}
+	return l.out
+}
+
+func (l *prefillLeg) onMessage(now time.Time, ev *event, t *ticket) {
+	switch l.phase {
+	case prefillAwaitHeaders:
+		if ev.kind == evRequestHeaders {
+			l.onRequestHeaders(now, ev, t)
+			return
+		}
+	case prefillAwaitBody:
+		switch ev.kind {
+		case evRequestBody:
+			l.onRequestBody(now, ev)
+			return
+		case evRequestTrailers:
+			l.trailers = true
+			l.onRequestEnd(now)
+			return
+		}
+	case prefillRouted:
+		if ev.kind == evResponseHeaders {
+			l.onResponseHeaders(ev)
+			return
+		}
+	case prefillAnswering:
+		switch ev.kind {
+		case evResponseBody:
+			l.onResponseBody(ev)
+			return
+		case evResponseTrailers:
+			l.emit(effect{op: opContinue, of: ofResponseTrailers})
+			l.onAnswerEnd()
+			return
+		}
+	case prefillRefused, prefillOver:
+		l.pass(ev)
+		return
+	}
+	if ev.kind == evRequestBody && ev.endOfStream && l.phase > prefillAwaitBody {
+		return // a repeated end of a large body (envoy #46237)
+	}
+	l.refuse(&failProtocol)
+}
+
+// pass lets what still comes of an answer go by: the worker's connection is
+// drained, not cut.
+func (l *prefillLeg) pass(ev *event) {
+	switch ev.kind {
+	case evResponseBody:
+		l.emit(effect{op: opContinue, of: ofResponseBody, body: ev.body, endOfStream: ev.endOfStream})
+	case evResponseTrailers:
+		l.emit(effect{op: opContinue, of: ofResponseTrailers})
+	}
+}
+
+func (l *prefillLeg) onRequestHeaders(now time.Time, ev *event, t *ticket) {
+	l.fullDuplex = ev.fullDuplex
+	l.ticket = *t
+	path, known := openai.ParsePath(ev.headers.path)
+	switch {
+	case t.fail != nil:
+		l.refuse(t.fail)
+		return
+	case !known || ev.endOfStream:
+		l.refuse(&failLegRefused)
+		return
+	case !t.leg.Deadline.After(now):
+		l.refuse(&failLegLate)
+		return
+	}
+	l.path = path
+	l.tell(legReport{state: legStarted})
+	l.phase = prefillAwaitBody
+	if !l.fullDuplex {
+		l.emit(effect{op: opContinue, of: ofRequestHeaders})
+	}
+}
+
+func (l *prefillLeg) onRequestBody(now time.Time, ev *event) {
+	if l.body == nil && ev.endOfStream {
+		l.body = ev.body
+	} else {
+		l.body = append(l.body, ev.body...)
+	}
+	if ev.endOfStream {
+		l.onRequestEnd(now)
+	}
+}
+
+// onRequestEnd asks for one token and no stream (C13). The bootstrap fields
+// are in the body or the headers already: the mirror copied them.
+func (l *prefillLeg) onRequestEnd(now time.Time) {
+	var r openai.Request
+	if err := openai.ScanInjected(l.path, l.body, &r); err != nil {
+		l.refuse(badBody(err))
+		l.tell(legReport{state: legFailed, reason: reasonBadAnswer})
+		return
+	}
+	body := openai.AppendEdited(make([]byte, 0, len(l.body)+64), l.body, &r, handoff.SGLangPrefill(&r)...)
+	l.body = nil
+	l.phase = prefillRouted
+	l.emit(effect{
+		op: opRoute, of: ofRequestBody, body: body, trailers: l.trailers,
+		set: []kv{
+			{prefill.HeaderPrefillEndpoint, l.ticket.endpoint},
+			{"content-length", strconv.Itoa(len(body))},
+			{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(l.timeout(now).Milliseconds(), 1), 10)},
+		},
+		// Decode's rank and address are not prefill's business. SGLang's
+		// prefill rank follows from the room.
+		remove: []string{prefill.HeaderDestination, prefill.HeaderPrefillCluster, prefill.HeaderLeg, handoff.SGLangDPRankHeader},
+	})
+}
+
+// timeout lets Envoy end a leg that nobody waits for any more.
+func (l *prefillLeg) timeout(now time.Time) time.Duration {
+	return min(l.ticket.leg.Deadline.Sub(now), l.rules.prefillTimeout) + l.rules.orphanGrace
+}
+
+func (l *prefillLeg) onResponseHeaders(ev *event) {
+	l.status, _ = strconv.Atoi(ev.headers.status)
+	l.phase = prefillAnswering
+	l.emit(effect{op: opContinue, of: ofResponseHeaders})
+	if flags := ev.headers.localReply; flags != "" {
+		l.tell(legReport{state: legFailed, reason: localReason(flags), status: l.status})
+	} else if l.status == 408 || l.status == 429 || l.status >= 500 {
+		l.tell(legReport{state: legFailed, reason: reasonStatus, status: l.status})
+	}
+	if ev.endOfStream {
+		l.onAnswerEnd()
+	}
+}
+
+// localReason reads Envoy's response flags.
+func localReason(flags string) legReason {
+	switch {
+	case strings.Contains(flags, "UT"):
+		return reasonTimeout
+	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"):
+		return reasonConnectionLost
+	default:
+		return reasonConnectFailed
+	}
+}
+
+// answerLimit is how much of a prefill answer is read. It holds one token;
+// more can only be log probabilities, whose finish reason is then not read.
+const answerLimit = 1 << 20
+
+func (l *prefillLeg) onResponseBody(ev *event) {
+	if len(l.answer)+len(ev.body) <= answerLimit {
+		l.answer = append(l.answer, ev.body...)
+	}
+	l.emit(effect{op: opContinue, of: ofResponseBody, body: ev.body, endOfStream: ev.endOfStream})
+	if ev.endOfStream {
+		l.onAnswerEnd()
+	}
+}
+
+// onAnswerEnd judges the whole answer. Only a complete 2xx answer with a
+// finish reason other than abort or error is well.
+func (l *prefillLeg) onAnswerEnd() {
+	l.phase = prefillOver
+	if l.told >= legWell {
+		return
+	}
+	r := legReport{state: legWell, status: l.status}
+	switch {
+	case l.status >= 400:
+		r.state, r.reason, r.answer = legFailed, reasonRejected, l.answer
+	case l.status < 200 || l.status >= 300:
+		r.state, r.reason = legFailed, reasonStatus
+	default:
+		a, err := openai.ScanAnswer(l.answer)
+		if err != nil {
+			r.state, r.reason = legFailed, reasonBadAnswer
+		} else if a.HasError || a.FinishReason.Failed() {
+			r.state, r.reason = legFailed, reasonFinish
+		}
+	}
+	l.answer = nil
+	l.tell(r)
+}
+
+// onAbort ends the leg: Envoy resets the worker's request, and the engine
+// frees what it holds.
+func (l *prefillLeg) onAbort(r legReport) {
+	if l.closed || l.phase >= prefillRefused {
+		return
+	}
+	l.told = max(l.told, legFailed)
+	l.phase = prefillOver
+	l.emit(effect{op: opImmediate, imm: immediateOf(&failLegAborted, false), report: r})
+}
+
+// refuse answers the mirror, which drops the answer. No worker is reached.
+func (l *prefillLeg) refuse(f *failure) {
+	l.phase = prefillRefused
+	l.emit(effect{op: opFinish, outcome: outcomeRefused, fail: f})
+	l.emit(effect{op: opImmediate, imm: immediateOf(f, false)})
+	if l.told == legStarted {
+		l.tell(legReport{state: legFailed, reason: reasonBadAnswer})
+	}
+}
+
+func (l *prefillLeg) onClosed() {
+	if l.closed {
+		return
+	}
+	l.closed = true
+	if l.told == legStarted {
+		l.tell(legReport{state: legFailed, reason: reasonConnectionLost, status: l.status})
+	}
+	if l.told >= legStarted {
+		l.tell(legReport{state: legEnded})
+	}
+}
+
+func (l *prefillLeg) tell(r legReport) {
+	if r.state <= l.told {
+		return
+	}
+	l.told = r.state
+	l.emit(effect{op: opReport, report: r})
+}
+
+func (l *prefillLeg) emit(e effect) { l.out = append(l.out, e) }

@@ -1,0 +1,118 @@
+package extproc
+
+import (
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// prefillStream runs one prefill leg: its machine, its gRPC stream and the way
+// to its owner.
+type prefillStream struct {
+	wire
+	m     prefillLeg
+	owner *mainStream // in this process; nil when elsewhere or unknown
+	leg   prefill.Leg
+	token string
+	span  trace.Span
+	fault string
+	told  <-chan struct{} // closes when the last report to a peer has gone
+}
+
+func (s *prefillStream) post(ev event) { s.act.post(ev, s.handle) }
+
+func (s *prefillStream) handle(ev *event) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.recovered("prefill", r)
+			s.tellOwner(legReport{state: legFailed, reason: reasonAborted})
+			s.tellOwner(legReport{state: legEnded})
+		}
+	}()
+	if s.broken {
+		return
+	}
+	if ev.kind == evClosed {
+		s.deaf = true
+	}
+	var t *ticket
+	if ev.kind == evRequestHeaders && s.m.phase == prefillAwaitHeaders {
+		s.fullDuplex = ev.fullDuplex
+		t = s.admit(ev)
+	}
+	for i := range s.m.step(time.Now(), ev, t) {
+		s.perform(&s.m.out[i])
+	}
+	if ev.kind == evClosed && s.span != nil {
+		telemetry.End(s.span, time.Now(), s.fault)
+	}
+}
+
+// admit opens the leg's token and finds its owner and its worker. A leg whose
+// token this instance did not book belongs to a replica, or to a process that
+// is gone: it runs on its own.
+func (s *prefillStream) admit(ev *event) *ticket {
+	srv := s.srv
+	leg, err := srv.sealer.Open(ev.headers.leg)
+	if err != nil {
+		srv.cfg.Telemetry.Leg("refused", "token")
+		return &ticket{fail: &failLegRefused}
+	}
+	s.leg, s.token = leg, ev.headers.leg
+	t := &ticket{leg: leg}
+	w := srv.view.Load().Worker(leg.Prefill.ID)
+	switch {
+	case w == nil:
+		t.fail = &failLegGone
+		srv.cfg.Telemetry.Leg("refused", "gone")
+	case leg.Owner == srv.owner:
+		s.owner = srv.attempts.find(leg.Nonce)
+		if s.owner == nil || !s.owner.attach(s) {
+			srv.cfg.Telemetry.Leg("late", "")
+			t.fail = &failLegLate
+			s.owner = nil
+		}
+	case !srv.peers.reachable(leg.Owner):
+		t.unowned = true
+		srv.cfg.Telemetry.Leg("unowned", "")
+	}
+	if w != nil {
+		t.endpoint = w.Endpoint.String()
+	}
+	if srv.cfg.Tracer.Enabled() {
+		parent := telemetry.Extract(ev.headers.traceparent, ev.headers.tracestate)
+		s.span = srv.cfg.Tracer.Start(parent, telemetry.SpanPrefillLeg, time.Now())
+	}
+	return t
+}
+
+func (s *prefillStream) perform(e *effect) {
+	switch e.op {
+	case opContinue:
+		s.sendContinue(e)
+	case opRoute:
+		s.sendRoute(e)
+	case opImmediate:
+		s.sendImmediate(e.imm)
+	case opReport:
+		if e.report.state == legFailed {
+			s.fault = string(e.report.reason)
+		}
+		s.srv.cfg.Telemetry.Leg(e.report.state.String(), string(e.report.reason))
+		s.tellOwner(e.report)
+	case opFinish:
+		s.srv.cfg.Telemetry.Failure(e.fail.code)
+	}
+}
+
+func (s *prefillStream) tellOwner(r legReport) {
+	switch {
+	case s.owner != nil:
+		s.owner.post(event{kind: evLeg, leg: r})
+	case s.token != "" && s.leg.Owner != s.srv.owner:
+		s.told = s.srv.peers.report(s.leg.Owner, s.token, r, s.told)
+	}
+}

@@ -1,0 +1,201 @@
+package extproc
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// The filter's own initial metadata says which leg a stream is.
+const (
+	filterKey     = "x-baton-filter"
+	filterMain    = "main"
+	filterPrefill = "prefill"
+)
+
+// Server is Envoy's external processor. Safe for concurrent use.
+type Server struct {
+	extprocv3.UnimplementedExternalProcessorServer
+
+	// Set at construction, read-only.
+	cfg    Config
+	log    *slog.Logger
+	rules  *rules
+	sealer *prefill.Sealer
+	owner  string
+	view   *discovery.View
+
+	attempts *registry
+	avoid    *avoidList
+	peers    *peers
+	scratch  sync.Pool // of *scratch
+	readers  sync.WaitGroup
+	engines  sync.WaitGroup // decisions that wait for a tokenizer
+	draining atomic.Bool
+
+	mu   sync.Mutex
+	live map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
+}
+
+// New returns a server.
+func New(cfg Config) (*Server, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	sealer, err := prefill.NewSealer(cfg.LegKey)
+	if err != nil {
+		return nil, err
+	}
+	srv := &Server{
+		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
+		owner: cfg.Instance, attempts: newRegistry(), avoid: newAvoidList(cfg.MaxTimeout),
+		live: make(map[*mainStream]struct{}),
+	}
+	if cfg.Advertise != "" {
+		srv.owner += "@" + cfg.Advertise
+	}
+	srv.scratch.New = func() any { return newScratch() }
+	srv.peers = newPeers(cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
+	return srv, nil
+}
+
+// GRPCOptions are the server options that Envoy's streams need: bodies come in
+// messages as large as Envoy's buffers, and windows must not make them wait.
+func GRPCOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(math.MaxInt32),
+		grpc.MaxConcurrentStreams(math.MaxUint32),
+		grpc.InitialWindowSize(16 << 20),
+		grpc.InitialConnWindowSize(64 << 20),
+	}
+}
+
+// Register adds the services to g: the external processor, the access log and
+// what replicas say to each other.
+func (srv *Server) Register(g *grpc.Server) {
+	extprocv3.RegisterExternalProcessorServer(g, srv)
+	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{srv: srv})
+	g.RegisterService(legsDesc(srv), srv)
+}
+
+// Process serves one stream: one leg of one attempt.
+func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
+	switch leg := filterOf(g.Context()); leg {
+	case filterMain:
+		srv.cfg.Telemetry.StreamOpened(leg)
+		defer srv.cfg.Telemetry.StreamClosed(leg)
+		s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules}}
+		srv.track(s, true)
+		defer srv.track(s, false)
+		srv.readers.Add(1)
+		go s.read(s.post)
+		<-s.over
+		return nil
+	case filterPrefill:
+		srv.cfg.Telemetry.StreamOpened(leg)
+		defer srv.cfg.Telemetry.StreamClosed(leg)
+		s := &prefillStream{wire: newWire(srv, g), m: prefillLeg{rules: srv.rules}}
+		srv.readers.Add(1)
+		s.read(s.post)
+		return nil
+	default:
+		return status.Errorf(codes.InvalidArgument,
+			"initial metadata %s is %q: expected %s or %s; set it on the ext_proc filter's grpc_service", filterKey, leg, filterMain, filterPrefill)
+	}
+}
+
+func newWire(srv *Server, g extprocv3.ExternalProcessor_ProcessServer) wire {
+	return wire{srv: srv, grpc: g, over: make(chan struct{})}
+}
+
+func filterOf(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if v := md.Get(filterKey); len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}
+
+func (srv *Server) track(s *mainStream, open bool) {
+	srv.mu.Lock()
+	if open {
+		srv.live[s] = struct{}{}
+	} else {
+		delete(srv.live, s)
+	}
+	srv.mu.Unlock()
+	if open && srv.draining.Load() {
+		s.post(event{kind: evDrain})
+	}
+}
+
+// OnChange is the view's subscriber: attempts whose prefill worker has left are
+// failed at once.
+func (srv *Server) OnChange(c discovery.Change) {
+	if len(c.Left) > 0 {
+		srv.attempts.gone(c.Left)
+	}
+}
+
+// Drain leaves every stream that nothing depends on any more, now and from now
+// on, and returns when no main stream is open and no attempt waits for its
+// prefill leg, or with ctx.
+func (srv *Server) Drain(ctx context.Context) error {
+	srv.draining.Store(true)
+	srv.mu.Lock()
+	streams := make([]*mainStream, 0, len(srv.live))
+	for s := range srv.live {
+		streams = append(streams, s)
+	}
+	srv.mu.Unlock()
+	for _, s := range streams {
+		s.post(event{kind: evDrain})
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for srv.Streams() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Streams returns the number of open main legs.
+func (srv *Server) Streams() int {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return len(srv.live)
+}
+
+// Attempts returns the number of attempts that are not over: a leg of theirs
+// runs, or one that was left.
+func (srv *Server) Attempts() int { return srv.attempts.len() }
+
+// Close waits until every stream's reader has ended; the gRPC server must have
+// been stopped before.
+func (srv *Server) Close() {
+	srv.readers.Wait()
+	srv.engines.Wait()
+	srv.peers.close()
+}
+
+// newNonce names an attempt. It need not be secret: the token is sealed.
+func newNonce() uint64 { return rand.Uint64() | 1 }
