@@ -18,7 +18,6 @@ const (
 // excused are files, or folders, that may be longer, each with its reason. Test
 // files need no excuse.
 var excused = map[string]string{
-	"internal/bench/nothing/main.go": "one switch over every message of the protocol, which shows all that the yardstick costs",
 }
 
 // mayReadEnvironment are the places where the environment is part of the

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/bench/wire"
+)
+
+// digits is the width of the numbers that make a request its own.
+const digits = 8
+
+// request is one client's request, as bytes. Its conversation is the client's
+// own, so all but the last block of a prompt repeats; the turn, at its end, is
+// never the same.
+type request struct {
+	raw  []byte
+	turn int // offset of the digits
+	next int
+}
+
+// newRequest returns a request whose body is size bytes (at least 300).
+func newRequest(client, size int) *request {
+	head := fmt.Sprintf(`{"model":%q,"messages":[{"role":"system","content":"Conversation %0*d.`, modelName, digits, client)
+	middle := `"},{"role":"user","content":"Turn `
+	tail := `"}],"temperature":0.7,"max_tokens":64,"stream":false}`
+	fill := max(0, size-len(head)-len(middle)-digits-len(tail))
+	body := append([]byte(head), words(fill)...)
+	body = append(body, middle...)
+	turn := len(body)
+	body = fmt.Appendf(body, "%0*d%s", digits, 0, tail)
+	top := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n", len(body))
+	return &request{raw: append(top, body...), turn: len(top) + turn}
+}
+
+// words returns n bytes of text as JSON has it, escapes included, always the
+// same.
+func words(n int) []byte {
+	r := rand.New(rand.NewPCG(1, 2))
+	out := make([]byte, 0, n)
+	for len(out) < n {
+		switch r.IntN(40) {
+		case 0:
+			out = append(out, `\n`...)
+		case 1:
+			out = append(out, `\"so\"`...)
+		}
+		out = append(out, ' ')
+		for range 2 + r.IntN(8) {
+			out = append(out, byte('a'+r.IntN(26)))
+		}
+	}
+	out = out[:n]
+	for i := max(0, n-8); i < n; i++ {
+		out[i] = '.' // no escape is cut in two
+	}
+	return out
+}
+
+// bytes returns the next request to send.
+func (r *request) bytes() []byte {
+	r.next++
+	at := r.raw[r.turn : r.turn+digits]
+	for i, n := digits-1, r.next; i >= 0; i, n = i-1, n/10 {
+		at[i] = byte('0' + n%10)
+	}
+	return r.raw
+}
+
+// client is one closed loop on one keep-alive connection. Owned by one
+// goroutine at a time.
+type client struct {
+	addr string
+	req  *request
+	head wire.Head
+	conn net.Conn // nil: none yet, or broken
+	br   *bufio.Reader
+}
+
+// once sends one request and reads its answer.
+func (c *client) once(ctx context.Context) error {
+	if c.conn == nil {
+		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", c.addr)
+		if err != nil {
+			return err
+		}
+		c.conn, c.br = conn, bufio.NewReaderSize(conn, 8<<10)
+	}
+	err := c.exchange()
+	if err != nil {
+		c.close()
+	}
+	return err
+}
+
+func (c *client) exchange() error {
+	if err := c.conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := c.conn.Write(c.req.bytes()); err != nil {
+		return err
+	}
+	if err := c.head.ReadHead(c.br); err != nil {
+		return err
+	}
+	if _, err := c.head.DiscardBody(c.br); err != nil {
+		return err
+	}
+	if c.head.Status != 200 {
+		return errStatus(c.head.Status)
+	}
+	return nil
+}
+
+func (c *client) close() {
+	if c.conn != nil {
+		_ = c.conn.Close()
+		c.conn = nil
+	}
+}
+
+type errStatus int
+
+func (e errStatus) Error() string { return "status " + strconv.Itoa(int(e)) + ", expected 200" }
+
+// crowd is the clients of one case.
+type crowd []*client
+
+func newCrowd(addr string, clients, size int) crowd {
+	out := make(crowd, clients)
+	for i := range out {
+		out[i] = &client{addr: addr, req: newRequest(i, size)}
+	}
+	return out
+}
+
+func (w crowd) close() {
+	for _, c := range w {
+		c.close()
+	}
+}
+
+// tally is what a crowd has seen in one slice.
+type tally struct {
+	latencies []time.Duration // of answered requests
+	failed    int
+	first     error // the first failure
+	took      time.Duration
+}
+
+// run lets every client loop for d, or until the context ends. A request that
+// has begun is finished.
+func (w crowd) run(ctx context.Context, d time.Duration) tally {
+	parts := make([]tally, len(w))
+	start := time.Now()
+	var wg sync.WaitGroup
+	for i, c := range w {
+		wg.Go(func() { parts[i] = c.loop(ctx, start.Add(d)) })
+	}
+	wg.Wait()
+	sum := tally{took: time.Since(start)}
+	for _, p := range parts {
+		sum.latencies = append(sum.latencies, p.latencies...)
+		sum.failed += p.failed
+		if sum.first == nil {
+			sum.first = p.first
+		}
+	}
+	return sum
+}
+
+func (c *client) loop(ctx context.Context, until time.Time) tally {
+	t := tally{latencies: make([]time.Duration, 0, 4096)}
+	for now := time.Now(); now.Before(until) && ctx.Err() == nil && t.failed < 100; {
+		err := c.once(ctx)
+		end := time.Now()
+		if err != nil {
+			if t.failed++; t.first == nil {
+				t.first = err
+			}
+		} else {
+			t.latencies = append(t.latencies, end.Sub(now))
+		}
+		now = end
+	}
+	return t
+}

@@ -1,0 +1,27 @@
+// Command path is `make bench`: what the plugin adds to a request's path, next
+// to what an external processor that decides nothing adds (internal/bench/
+// nothing), both over Envoy alone, in one run on the real Envoy.
+//
+// Cases, for each body size and number of clients:
+//
+//	alone     the shipped configuration without its ext_proc filters: the same
+//	          three hops, the same mirror, fixed destinations
+//	nothing   the shipped configuration and the server that decides nothing
+//	baton     the shipped configuration and the plugin: byte estimate, kv
+//	          routing for both roles, SGLang's fields injected on both legs
+//
+// nothing and baton run once with bodies buffered and once in full duplex. All
+// cases have the same two workers (internal/bench/constant), which meet as an
+// engine's halves do, so that both legs are in the client's time.
+//
+// Method. Everything is started once. The cases of a cell take turns, one slice
+// each, in an order that rotates from repeat to repeat; figures are compared
+// within a repeat, and the median over the repeats is reported with its range.
+// Clients are closed loops: each sends its next request when it has its answer.
+// "Added" is a percentile minus the same percentile of Envoy alone. CPU is the
+// server process's own clock, allocations are what its runtime counts.
+//
+// It listens and connects on loopback only, ends by itself, and takes every
+// process it started with it, on an interrupt too. Exit code 1 says that
+// something failed or that requests were lost; a missed aim is not an error.
+package main

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The names of what is compared.
+const (
+	aloneServer      = "alone"
+	nothingServer    = "nothing"
+	batonServer      = "baton"
+	roundRobinServer = "baton-round-robin"
+
+	buffered   = "buffered"
+	fullDuplex = "full-duplex"
+
+	modelName = "bench"
+
+	// defaultStep is short against a real decode step.
+	defaultStep = 0 * time.Millisecond
+)
+
+// plugins are the configurations of the plugin that are measured.
+func plugins() map[string]string {
+	return map[string]string{
+		batonServer:      "tokens: {mode: estimate}\nrouting: {prefill: {mode: kv}, decode: {mode: kv}}\n",
+		roundRobinServer: "tokens: {mode: off}\nrouting: {prefill: {mode: round-robin}, decode: {mode: round-robin}}\n",
+	}
+}
+
+// variant is one case: an Envoy, and the server behind it.
+type variant struct {
+	server *server // nil: Envoy alone
+	name   string  // of the server
+	mode   string  // "" for Envoy alone
+	addr   string  // where clients reach it
+	envoy  *stack.Envoy
+}
+
+func (v *variant) String() string { return strings.TrimPrefix(v.mode+" "+v.name, " ") }
+
+// lab is everything that runs while cases are compared.
+type lab struct {
+	dir, bin, envoyPath string
+	place               placement
+	step                time.Duration
+	pair                *child
+	decode, prefill     netip.AddrPort
+	servers             map[string]*server
+	variants            []*variant
+	closers             []func()
+}
+
+// placement says which processors the parts may use; empty: all.
+type placement struct{ envoy, servers, ends []int }
+
+// place returns the placement of that name on the given processors.
+func place(name string, on []int) (placement, error) {
+	switch n := len(on); {
+	case name == "shared" || name == "auto" && n < 4:
+		return placement{}, nil
+	case name == "auto" || name == "split" && n >= 4:
+		return placement{envoy: on[:1], servers: on[1 : n/2], ends: on[n/2:]}, nil
+	case name == "split" && n >= 2:
+		return placement{envoy: on[:1], servers: on[1:], ends: on[1:]}, nil
+	case name == "split":
+		return placement{}, fmt.Errorf("place %s: expected at least 2 processors, found %d", name, n)
+	default:
+		return placement{}, fmt.Errorf("place %q: expected auto, shared or split", name)
+	}
+}
+
+// open starts everything; what it has started ends with close, also after an
+// error.
+func (l *lab) open(ctx context.Context, servers, modes []string) error {
+	if err := l.startWorkers(ctx); err != nil {
+		return err
+	}
+	if err := l.startEnvoy(ctx, &variant{name: aloneServer}); err != nil {
+		return err
+	}
+	l.servers = make(map[string]*server)
+	for _, name := range servers {
+		s, err := l.startServer(ctx, name)
+		if err != nil {
+			return err
+		}
+		l.servers[name] = s
+		l.closers = append(l.closers, s.stop)
+		if err := s.calibrate(ctx); err != nil {
+			return err
+		}
+		for _, mode := range modes {
+			if err := l.startEnvoy(ctx, &variant{name: name, mode: mode, server: s}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l *lab) close() {
+	for i := len(l.closers) - 1; i >= 0; i-- {
+		l.closers[i]()
+	}
+	l.closers = nil
+}
+
+func (l *lab) startWorkers(ctx context.Context) error {
+	err := placed(l.place.ends, func() (err error) {
+		l.pair, err = startChild(ctx, filepath.Join(l.bin, "constant"), "-step", l.step.String())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	l.closers = append(l.closers, l.pair.stop)
+	line, err := l.pair.stdout.ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("the workers' first line: %w", err)
+	}
+	d, p, _ := strings.Cut(strings.TrimSpace(line), " ")
+	var errs [2]error
+	l.decode, errs[0] = netip.ParseAddrPort(d)
+	l.prefill, errs[1] = netip.ParseAddrPort(p)
+	return errors.Join(errs[:]...)
+}
+
+func (l *lab) startServer(ctx context.Context, name string) (s *server, err error) {
+	dir := filepath.Join(l.dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	err = placed(l.place.servers, func() error {
+		if name == nothingServer {
+			s, err = startNothing(ctx, l.bin, dir, l.decode.String(), l.prefill.String())
+			return err
+		}
+		s, err = l.startPlugin(ctx, name, dir)
+		return err
+	})
+	return s, err
+}
+
+// startPlugin runs the plugin as it is shipped, with its profiler on. (It
+// costs nothing until a profile is taken.)
+func (l *lab) startPlugin(ctx context.Context, name, dir string) (*server, error) {
+	workers := filepath.Join(dir, "workers.yaml")
+	if err := l.writeWorkers(workers); err != nil {
+		return nil, err
+	}
+	ports, err := stack.FreePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "bench.yaml")
+	socket := filepath.Join(dir, "extproc.sock")
+	text := fmt.Sprintf("listen: %q\nadmin: {listen: \"127.0.0.1:%d\", pprof: true}\ndiscovery: {file: %q}\n%s",
+		"unix://"+socket, ports[0], workers, plugins()[name])
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	p, err := stack.StartPlugin(ctx, stack.PluginOptions{
+		BinDir: l.bin, Dir: dir, Workers: workers, Args: []string{"--config", config}, NotWait: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &server{
+		name: name, pid: p.PID(), socket: socket, admin: fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
+		stop: func() { _ = p.Stop(3 * time.Second) },
+	}
+	s.totals = func(ctx context.Context) (totals, error) { return goMetrics(ctx, s.admin) }
+	wait, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	err = stack.Await(wait, "the plugin to be ready", func() bool {
+		_, err := fetch(wait, s.admin+"/readyz")
+		return err == nil || p.Err() != nil
+	})
+	if err == nil {
+		err = p.Err()
+	}
+	if err != nil {
+		s.stop()
+		return nil, fmt.Errorf("%w\n%s", err, p.Log())
+	}
+	return s, nil
+}
+
+// writeWorkers lists the two workers. The prefill worker has a rendezvous
+// address, so that the plugin has to inject fields on both legs; nobody
+// connects to it.
+func (l *lab) writeWorkers(path string) error {
+	var ws []*worker.Worker
+	for i, at := range []netip.AddrPort{l.decode, l.prefill} {
+		ep, err := worker.ParseEndpoint(at.String())
+		if err != nil {
+			return err
+		}
+		w := &worker.Worker{
+			ID: worker.ID(i + 1), Role: worker.Decode, Engine: worker.SGLang, Models: []string{modelName},
+			Endpoint: ep, DPSize: 1, BlockSize: 64, CapacityBlocks: 1 << 20,
+		}
+		if i == 1 {
+			w.Role, w.Bootstrap = worker.Prefill, worker.Bootstrap{Host: "127.0.0.1", Port: 8998}
+		}
+		ws = append(ws, w)
+	}
+	return file.Write(path, ws)
+}
+
+// startEnvoy runs one Envoy for v and adds v to the variants.
+func (l *lab) startEnvoy(ctx context.Context, v *variant) error {
+	dir := filepath.Join(l.dir, strings.ReplaceAll("envoy "+v.String(), " ", "-"))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	ports, err := stack.FreePorts(2)
+	if err != nil {
+		return err
+	}
+	p := envoy.Params{ClientPort: ports[0], AdminPort: ports[1], FullDuplex: v.mode == fullDuplex}
+	if v.server != nil {
+		p.PluginSocket = v.server.socket
+	}
+	config, err := envoy.Standalone(p)
+	if err == nil && v.server == nil {
+		config, err = alone(config, l.decode, l.prefill)
+	}
+	if err != nil {
+		return err
+	}
+	err = placed(l.place.envoy, func() (err error) {
+		v.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: l.envoyPath, Dir: dir, Config: config, Concurrency: 1, LogLevel: "error"})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", v, err)
+	}
+	l.closers = append(l.closers, func() { _ = v.envoy.Stop(3 * time.Second) })
+	v.addr = strings.TrimPrefix(v.envoy.URL, "http://")
+	l.variants = append(l.variants, v)
+	return nil
+}
