@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// decision is one attempt of a request as GET /debug/decisions tells it; only
+// what the story needs.
+type decision struct {
+	Time         time.Time `json:"time"`
+	RequestID    string    `json:"request_id"`
+	Attempt      int       `json:"attempt"`
+	TokenSource  string    `json:"token_source"`
+	PromptBlocks int       `json:"prompt_blocks"`
+	Prefill      choice    `json:"prefill"`
+	Decode       choice    `json:"decode"`
+	Outcome      string    `json:"outcome"`
+	Detail       string    `json:"detail"`
+	Leg          string    `json:"prefill_leg"`
+	LegDetail    string    `json:"prefill_leg_detail"`
+}
+
+// choice is the pick of one leg.
+type choice struct {
+	Worker        worker.ID `json:"worker_id,string"`
+	OverlapBlocks int       `json:"overlap_blocks"`
+	Table         []row     `json:"table"`
+}
+
+// row is one candidate of a choice.
+type row struct {
+	Worker         worker.ID `json:"worker_id,string"`
+	Picked         bool      `json:"picked"`
+	Eligible       bool      `json:"eligible"`
+	OverlapBlocks  int       `json:"overlap_blocks"`
+	ActiveRequests int       `json:"active_requests"`
+	Cost           float64   `json:"cost"`
+	Note           string    `json:"note"`
+}
+
+// workerState is one worker as GET /debug/state tells it.
+type workerState struct {
+	ID     worker.ID `json:"worker_id,string"`
+	State  string    `json:"state"`
+	Reason string    `json:"reason"`
+	Ranks  []struct {
+		Requests      int `json:"requests"`
+		PrefillTokens int `json:"prefill_tokens"`
+		DecodeBlocks  int `json:"decode_blocks"`
+		IndexBlocks   int `json:"index_blocks"`
+		Events        *struct {
+			State string `json:"state"`
+		} `json:"kv_events"`
+	} `json:"ranks"`
+}
+
+// admin reads the plugin's admin address.
+type admin struct{ url string }
+
+// attempts returns the attempts of a request, the first one first; none while
+// nothing has been decided for it.
+func (a admin) attempts(ctx context.Context, id string) ([]decision, error) {
+	var doc struct {
+		Decisions []decision `json:"decisions"`
+	}
+	if err := a.get(ctx, "/debug/decisions", &doc); err != nil {
+		return nil, err
+	}
+	var out []decision
+	for _, d := range doc.Decisions {
+		if d.RequestID == id {
+			out = append([]decision{d}, out...) // they come newest first
+		}
+	}
+	return out, nil
+}
+
+func (a admin) workers(ctx context.Context) (map[worker.ID]workerState, error) {
+	var doc struct {
+		Workers []workerState `json:"workers"`
+	}
+	if err := a.get(ctx, "/debug/state", &doc); err != nil {
+		return nil, err
+	}
+	out := make(map[worker.ID]workerState)
+	for _, w := range doc.Workers {
+		out[w.ID] = w
+	}
+	return out, nil
+}
+
+func (a admin) get(ctx context.Context, path string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+path, nil)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("demo: the plugin's admin address: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("demo: %s: status %d", path, resp.StatusCode)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		return fmt.Errorf("demo: %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestHeldCountsLeadingBlocksOnly(t *testing.T) {
+	parent := func(h int64) *int64 { return &h }
+	cached := []enginesim.CachedBlock{
+		{Hash: 11, Tokens: []uint32{1, 2}},
+		{Hash: 12, Parent: parent(11), Tokens: []uint32{3, 4}},
+		{Hash: 13, Parent: parent(12), Tokens: []uint32{5, 6}},
+		{Hash: 99, Parent: parent(98), Tokens: []uint32{7, 8}},
+	}
+	for name, c := range map[string]struct {
+		prompt []uint32
+		want   int
+	}{
+		"the whole prompt is cached":                    {[]uint32{1, 2, 3, 4, 5, 6}, 3},
+		"a half block at the end does not count":        {[]uint32{1, 2, 3, 4, 5}, 2},
+		"after the first miss nothing counts":           {[]uint32{1, 2, 9, 9, 5, 6}, 1},
+		"the same tokens elsewhere are another block":   {[]uint32{3, 4}, 0},
+		"a block whose parent is gone is not reachable": {[]uint32{1, 2, 3, 4, 5, 6, 7, 8}, 3},
+		"a prompt shorter than a block holds none":      {[]uint32{1}, 0},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, held(cached, c.prompt, 2)) })
+	}
+}
+
+func TestWhySaysWhatDecided(t *testing.T) {
+	picked := func(r row) row { r.Worker, r.Picked, r.Eligible = 101, true, true; return r }
+	other := func(r row) row { r.Worker, r.Eligible = 102, true; return r }
+	for name, c := range map[string]struct {
+		table []row
+		want  string
+	}{
+		"cached blocks":          {[]row{picked(row{OverlapBlocks: 9, Cost: 2}), other(row{Cost: 11})}, "holds 9 of 10 blocks: cost 2.0, 102 would cost 11.0"},
+		"load":                   {[]row{picked(row{Cost: 10}), other(row{Cost: 20, ActiveRequests: 1})}, "102 is busy: cost 10.0, there 20.0"},
+		"a tie":                  {[]row{picked(row{Cost: 10}), other(row{Cost: 10})}, "as cheap as 102, drawn by lot; it holds nothing of this"},
+		"a draw":                 {[]row{picked(row{Cost: 10}), other(row{Cost: 9})}, "drawn, at cost 10.0 against 9.0; it holds nothing of this"},
+		"cost alone":             {[]row{picked(row{Cost: 9}), other(row{Cost: 10})}, "cost 9.0, 102 would cost 10.0"},
+		"the only worker":        {[]row{picked(row{Cost: 9})}, "the only prefill worker; it holds nothing of this"},
+		"the others set aside":   {[]row{picked(row{OverlapBlocks: 3}), {Worker: 102, Note: "aside"}}, "the only one left, 1 set aside; it holds 3 of 10 blocks"},
+		"nothing that was told":  {nil, "not told"},
+		"nobody that was picked": {[]row{other(row{})}, "not told"},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, why(&choice{Table: c.table}, 10)) })
+	}
+}
+
+func TestAttemptTextNamesTheFailure(t *testing.T) {
+	d := decision{
+		Prefill: choice{Worker: 101}, Decode: choice{Worker: 201}, Outcome: outcomeRetried, Detail: "prefill_failed",
+		Leg: "failed", LegDetail: "connection_lost",
+	}
+	require.Equal(t, "prefill 101, decode 201: the prefill leg failed (connection_lost); given up for a fresh pick (prefill_failed)", attemptText(&d))
+	d.Outcome, d.Detail, d.Leg = outcomeOK, "", "ended"
+	require.Equal(t, "prefill 101, decode 201: ok", attemptText(&d))
+}
+
+// fitting is a later turn of which everything is as it should be.
+func fitting() *served {
+	messages := []message{{"system", travelPrompt}, {"user", travelTurns[0]}}
+	prompt := promptTokens(messages)
+	return &served{
+		conversation: &conversation{name: "Ann"}, turn: 2, messages: messages, prompt: prompt,
+		held: map[worker.ID]int{101: 3, 102: 0},
+		answer: &answer{
+			text: expected(messages, answerTokens), promptTokens: len(prompt), cachedTokens: 3 * blockSize,
+			explained: "isl=9; prefill=101/0 reason=lowest-cost", firstToken: 41 * time.Millisecond,
+		},
+		attempts: []decision{{
+			Attempt: 1, Outcome: outcomeOK, PromptBlocks: len(prompt) / blockSize, Decode: choice{Worker: 201},
+			Prefill: choice{Worker: 101, OverlapBlocks: 3, Table: []row{{Worker: 101, Picked: true, Eligible: true, OverlapBlocks: 3}, {Worker: 102, Eligible: true, Cost: 3}}},
+		}},
+	}
+}
+
+func TestAnUntrueStoryIsFound(t *testing.T) {
+	require.NoError(t, fitting().verify())
+	for name, spoil := range map[string]func(r *served){
+		"the answer belongs to another prompt":         func(r *served) { r.answer.text = expected(r.messages[:1], answerTokens) },
+		"the answer lacks its last word":               func(r *served) { r.answer.text = expected(r.messages, answerTokens-1) },
+		"the attempt did not end well":                 func(r *served) { r.attempts[0].Outcome = "failed" },
+		"the header names another worker":              func(r *served) { r.answer.explained = "prefill=102/0 reason=tie" },
+		"the worker counts another prompt":             func(r *served) { r.answer.promptTokens++ },
+		"the plugin counts another prompt":             func(r *served) { r.attempts[0].PromptBlocks++ },
+		"the plugin knows of more than there is":       func(r *served) { r.held[101] = 2 },
+		"the cache was not used":                       func(r *served) { r.answer.cachedTokens = 0 },
+		"another worker held more and was passed over": func(r *served) { r.held[102] = 4 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := fitting()
+			spoil(r)
+			require.Error(t, r.verify())
+		})
+	}
+}
+
+func TestTheRowsAfterTheKillMustAvoidTheDead(t *testing.T) {
+	var out bytes.Buffer
+	killed := time.Now()
+	s := &show{out: &screen{w: &out}, dead: 101, killed: killed}
+	require.ErrorContains(t, s.check(fitting()), "which is dead")
+
+	r := fitting()
+	r.held = map[worker.ID]int{102: 3}
+	r.attempts[0].Prefill.Worker, r.answer.explained = 102, "prefill=102/0 reason=only-candidate"
+	require.NoError(t, s.check(r))
+
+	first := decision{Attempt: 1, Time: killed.Add(time.Second), Outcome: outcomeRetried}
+	r.attempts = append([]decision{first}, r.attempts...)
+	require.ErrorContains(t, s.check(r), "needed 2 attempts")
+}
+
+func TestALaterTurnMustFindItsBlocks(t *testing.T) {
+	r := fitting()
+	r.held, r.attempts[0].Prefill.OverlapBlocks, r.answer.cachedTokens = nil, 0, 0
+	s := &show{out: &screen{w: new(bytes.Buffer)}}
+	require.ErrorContains(t, s.check(r), "nobody held anything")
+	r.turn = 1
+	require.NoError(t, s.check(r))
+}
+
+func TestTableRowsStandUnderTheirTitles(t *testing.T) {
+	var out bytes.Buffer
+	s := &screen{w: &out}
+	s.tableHead()
+	s.tableRow(fitting())
+	lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
+	require.Len(t, lines, 2)
+	require.Contains(t, lines[1], "41 ms")
+	for _, c := range []string{"overlap", "cached", "first token"} {
+		end := strings.Index(lines[0], c) + len(c)
+		require.NotEqual(t, byte(' '), lines[1][end-1], "right edge of %s: %q", c, lines[1])
+		require.Equal(t, byte(' '), lines[1][end], "right edge of %s: %q", c, lines[1])
+	}
+	require.Equal(t, strings.Index(lines[0], "why"), strings.Index(lines[1], "holds"))
+}
+
+func TestColoursAreLeftOutWhereNotWanted(t *testing.T) {
+	require.Equal(t, "x", (&screen{}).paint(red, "x"))
+	require.Equal(t, "\x1b[31mx\x1b[0m", (&screen{colour: true}).paint(red, "x"))
+}
+
+func TestAStreamedAnswerIsReadToItsEnd(t *testing.T) {
+	chunk := func(content string) string {
+		return `data: {"choices":[{"delta":{"content":"` + content + `"}}]}` + "\n\n"
+	}
+	usage := `data: {"choices":[],"usage":{"prompt_tokens":40,"prompt_tokens_details":{"cached_tokens":32}}}` + "\n\n"
+	for name, c := range map[string]struct{ stream, text, err string }{
+		"a whole answer":              {chunk("") + chunk("d1") + chunk(" w1") + usage + "data: [DONE]\n\n", "d1 w1", ""},
+		"one that was cut":            {chunk("d1") + chunk(" w1"), "", `cut after "d1 w1"`},
+		"an error in the answer":      {chunk("d1") + `data: {"error":{"message":"no"}}` + "\n\n", "", "an error in the answer"},
+		"an event that is not JSON":   {"data: {\n\n", "", "an event of the answer"},
+		"nothing that can be counted": {"", "", "cut"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var a answer
+			err := a.read(strings.NewReader(c.stream))
+			if c.err != "" {
+				require.ErrorContains(t, err, c.err)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.text, a.text)
+			require.Equal(t, 40, a.promptTokens)
+			require.Equal(t, 32, a.cachedTokens)
+		})
+	}
+}
+
+func TestLaterTurnsBeginWithTheEarlierOnes(t *testing.T) {
+	s := &show{}
+	c := &conversation{name: "Ann", messages: []message{{"system", travelPrompt}}}
+	first := s.next(c, travelTurns[0])
+	c.messages = append(c.messages, message{"assistant", "d1 w1"})
+	second := s.next(c, travelTurns[1])
+	require.Equal(t, first.prompt, second.prompt[:len(first.prompt)])
+	require.Len(t, first.messages, 2, "what was sent is not changed by what follows")
+	require.NotEqual(t, first.user, second.user)
+	require.Equal(t, "Ann 2", second.label())
+}
+
+func TestTheLetterIsLongEnoughToDieOver(t *testing.T) {
+	reading := time.Duration(len(promptTokens([]message{{"user", letter()}}))) * prefillPerToken * time.Microsecond
+	require.Greater(t, reading, 3*beforeKill)
+}
+
+func TestWrongArgumentsAreRefused(t *testing.T) {
+	for name, args := range map[string][]string{
+		"traffic without a stack": {"-traffic"},
+		"an unknown flag":         {"-down"},
+		"a stray word":            {"up"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			require.Equal(t, exitUsage, run(t.Context(), args, environment{}, &out, &errs))
+			require.Empty(t, out.String())
+			require.Contains(t, errs.String(), "-traffic")
+		})
+	}
+}

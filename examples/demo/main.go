@@ -1,0 +1,119 @@
+// Command demo runs Baton's main job on this machine and tells what happens:
+// a real Envoy, the plugin, and simulated SGLang workers with prefill and
+// decode apart.
+//
+//	go run ./examples/demo                the story; ends by itself
+//	go run ./examples/demo -up            the same stack, left running
+//	go run ./examples/demo -up -traffic   with a gentle trickle of requests
+//
+// Everything it says of a decision it has read from the running parts: the
+// decision from the plugin's admin address, the cached tokens from the answer,
+// the blocks that a worker holds from the worker. It checks what it tells, and
+// ends with exit code 1 when the story is not true.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// The exit codes.
+const (
+	exitTrue        = 0
+	exitUntrue      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	env := environment{
+		envoy:  os.Getenv("ENVOY"),
+		colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+	}
+	code := run(ctx, os.Args[1:], env, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// environment is what the demo reads from around it.
+type environment struct {
+	envoy  string // the Envoy to run; empty: look for one
+	colour bool
+}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// run is main without the process around it.
+func run(ctx context.Context, args []string, env environment, stdout, stderr io.Writer) int {
+	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	up := fs.Bool("up", false, "start the stack, print its addresses and leave it running until Ctrl-C")
+	traffic := fs.Bool("traffic", false, "with -up: send a request a second")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitTrue
+		}
+		return exitUsage
+	}
+	if fs.NArg() > 0 || *traffic && !*up {
+		fs.Usage()
+		return exitUsage
+	}
+	err := perform(ctx, env, &screen{w: stdout, colour: env.colour}, *up, *traffic)
+	switch {
+	case ctx.Err() != nil && *up:
+		fmt.Fprintln(stdout, "\nstopped")
+		return exitTrue
+	case ctx.Err() != nil:
+		fmt.Fprintln(stderr, "\ndemo: interrupted; everything is stopped")
+		return exitInterrupted
+	case err != nil:
+		fmt.Fprintln(stderr, "\ndemo: the story is not true:", err)
+		return exitUntrue
+	}
+	return exitTrue
+}
+
+// perform builds and starts everything, plays, and stops everything.
+func perform(ctx context.Context, env environment, out *screen, up, traffic bool) (err error) {
+	envoyPath, err := stack.FindEnvoy(env.envoy)
+	if err != nil {
+		return err
+	}
+	f, err := newFolder()
+	if err != nil {
+		return err
+	}
+	defer f.remove()
+	out.printf("Building the plugin and the simulated workers …\n")
+	if err := stack.Build(f.bin, "", false, "./cmd/extproc", "./cmd/enginesim"); err != nil {
+		return err
+	}
+	st, err := openStage(ctx, stageOptions{binDir: f.bin, dir: f.run, envoy: envoyPath, prefill: 2, decode: 2})
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	if up {
+		return stayUp(ctx, out, st, traffic)
+	}
+	if err := tell(ctx, out, st); err != nil {
+		if ctx.Err() == nil {
+			out.printf("\n%s\n", st.logs())
+		}
+		return err
+	}
+	return nil
+}

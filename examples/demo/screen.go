@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// screen is where the demo writes to. Safe for concurrent use.
+type screen struct {
+	colour bool
+
+	mu sync.Mutex
+	w  io.Writer // guarded by mu
+}
+
+func (s *screen) printf(format string, a ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _ = fmt.Fprintf(s.w, format, a...)
+}
+
+// The marks of a terminal that the demo uses.
+const (
+	bold  = "1"
+	dim   = "2"
+	red   = "31"
+	green = "32"
+)
+
+// paint marks text for a terminal; without colours it returns it unchanged.
+func (s *screen) paint(mark, text string) string {
+	if !s.colour {
+		return text
+	}
+	return "\x1b[" + mark + "m" + text + "\x1b[0m"
+}
+
+// chapter begins a part of the story.
+func (s *screen) chapter(title, text string) {
+	s.printf("\n%s\n%s\n\n", s.paint(bold, title), text)
+}
+
+// checked says that something has been found true.
+func (s *screen) checked(format string, a ...any) {
+	s.printf("  %s %s\n", s.paint(green, "ok"), fmt.Sprintf(format, a...))
+}
+
+// The columns of the table, the last one without a width.
+var columns = []struct {
+	title string
+	width int
+	right bool
+}{
+	{"request", 11, false},
+	{"prefill", 8, false},
+	{"decode", 7, false},
+	{"overlap", 8, true},
+	{"cached", 11, true},
+	{"first token", 12, true},
+	{"why this prefill worker", 0, false},
+}
+
+// line lays out one row of the table.
+func line(cells ...string) string {
+	var b strings.Builder
+	for i, c := range columns {
+		switch {
+		case c.width == 0:
+			b.WriteString("   " + cells[i])
+		case c.right:
+			fmt.Fprintf(&b, "%*s", c.width, cells[i])
+		default:
+			fmt.Fprintf(&b, "%-*s", c.width, cells[i])
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+func (s *screen) tableHead() {
+	titles := make([]string, len(columns))
+	for i, c := range columns {
+		titles[i] = c.title
+	}
+	s.printf("  %s\n", s.paint(dim, line(titles...)))
+}
+
+// tableRow prints one served request.
+func (s *screen) tableRow(r *served) {
+	d := r.last()
+	s.printf("  %s\n", line(r.label(), d.Prefill.Worker.String(), d.Decode.Worker.String(),
+		strconv.Itoa(d.Prefill.OverlapBlocks)+"/"+strconv.Itoa(d.PromptBlocks),
+		strconv.Itoa(r.answer.cachedTokens)+"/"+strconv.Itoa(r.answer.promptTokens),
+		millis(r.answer.firstToken), why(&d.Prefill, d.PromptBlocks)))
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + " ms" }

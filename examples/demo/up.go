@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// trafficEvery is the time between two requests of -traffic.
+const trafficEvery = time.Second
+
+// stayUp prints where everything is and waits until the context ends, or until
+// a process does that nobody has asked to.
+func stayUp(ctx context.Context, out *screen, st *stage, traffic bool) error {
+	out.printf("%s", addresses(out, st))
+	done := make(chan error, 1)
+	if traffic {
+		go func() { done <- trickle(ctx, out, st) }()
+	}
+	defer func() {
+		if traffic && ctx.Err() != nil {
+			<-done
+		}
+	}()
+	dead := map[*stack.Process]bool{}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			for _, p := range st.processes() {
+				select {
+				case <-p.Done():
+					if !dead[p] {
+						dead[p] = true
+						out.printf("%s\n", out.paint(red, fmt.Sprintf("%s (process %d) has ended; the rest goes on", p.Name, p.PID())))
+					}
+				default:
+				}
+			}
+		}
+	}
+}
+
+// addresses is what -up prints.
+func addresses(out *screen, st *stage) string {
+	var b strings.Builder
+	head := func(s string) { fmt.Fprintf(&b, "\n%s\n", out.paint(bold, s)) }
+	head("Running, on loopback only; Ctrl-C ends everything.")
+	fmt.Fprintf(&b, "  clients       %s   (Envoy, process %d)\n", st.envoy.URL, st.envoy.PID())
+	fmt.Fprintf(&b, "  status page   %s/   (plugin, process %d)\n", st.plugin.Admin, st.plugin.PID())
+	fmt.Fprintf(&b, "  metrics       %s/metrics\n", st.plugin.Admin)
+	fmt.Fprintf(&b, "  Envoy admin   %s\n", st.envoy.Admin)
+	for _, w := range st.workers() {
+		fmt.Fprintf(&b, "  %-13s http://%s   (worker %s, process %d)\n", w.Info.Role, w.Info.Endpoint, w.Info.ID, w.PID())
+	}
+	head("Ask it something. The header x-baton-decision says who was picked and what each would have cost:")
+	fmt.Fprintf(&b, "%s\n", curlExample(st.envoy.URL))
+	head("Ask again: the blocks of the prompt are now on one prefill worker, and the header says so.")
+	fmt.Fprintf(&b, "Kill a prefill worker (kill -9 %d) and ask once more: the status page shows who was set aside.\n\n", st.prefill[0].PID())
+	return b.String()
+}
+
+// curlExample is a command that works as it is printed.
+func curlExample(url string) string {
+	return "curl -isN " + url + "/v1/chat/completions \\\n" +
+		"  -H 'content-type: application/json' -H 'x-debug-decision: 1' \\\n" +
+		`  -d '{"model":"` + model + `","stream":true,"max_tokens":8,"messages":[{"role":"user","content":` +
+		`"Please tell me in a few plain words how the trains run on the hill line in winter, ` +
+		`and whether I may bring my bicycle, my two dogs and a very large green umbrella."}]}'`
+}
+
+// trickle sends one request after the other until the context ends: new
+// conversations, each of a few turns.
+func trickle(ctx context.Context, out *screen, st *stage) error {
+	tick := time.NewTicker(trafficEvery)
+	defer tick.Stop()
+	kinds := []struct {
+		prompt string
+		turns  []string
+	}{{travelPrompt, travelTurns}, {kitchenPrompt, kitchenTurns}}
+	for n := 0; ; n++ {
+		kind := kinds[n%len(kinds)]
+		messages := []message{{"system", kind.prompt}}
+		for i, text := range kind.turns {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			messages = append(messages, message{"user", text})
+			a, err := ask(ctx, st.envoy.URL, fmt.Sprintf("traffic-%d-%d-%08x", n, i+1, rand.Uint32()), messages, answerTokens)
+			if err != nil {
+				if ctx.Err() == nil {
+					out.printf("%s\n", out.paint(red, err.Error()))
+				}
+				break
+			}
+			messages = append(messages, message{"assistant", a.text})
+		}
+	}
+}

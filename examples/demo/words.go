@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// why says in plain words why a prefill worker was picked, from its cost table.
+func why(c *choice, blocks int) string {
+	var picked *row
+	var others []row
+	out := 0
+	for i := range c.Table {
+		switch r := &c.Table[i]; {
+		case r.Picked:
+			picked = r
+		case r.Eligible:
+			others = append(others, *r)
+		default:
+			out++
+		}
+	}
+	if picked == nil {
+		return "not told"
+	}
+	if len(others) == 0 {
+		text := "the only prefill worker"
+		if out > 0 {
+			text = "the only one left, " + strconv.Itoa(out) + " set aside"
+		}
+		return text + holding(picked, blocks)
+	}
+	next := others[0] // the cheapest, the plugin has sorted them
+	switch {
+	case picked.Cost > next.Cost:
+		return fmt.Sprintf("drawn, at cost %s against %s", cost(picked.Cost), cost(next.Cost)) + holding(picked, blocks)
+	case picked.Cost == next.Cost:
+		return "as cheap as " + next.Worker.String() + ", drawn by lot" + holding(picked, blocks)
+	case picked.OverlapBlocks > next.OverlapBlocks:
+		return fmt.Sprintf("holds %d of %d blocks: cost %s, %s would cost %s",
+			picked.OverlapBlocks, blocks, cost(picked.Cost), next.Worker, cost(next.Cost))
+	case picked.ActiveRequests < next.ActiveRequests:
+		return fmt.Sprintf("%s is busy: cost %s, there %s", next.Worker, cost(picked.Cost), cost(next.Cost))
+	default:
+		return fmt.Sprintf("cost %s, %s would cost %s", cost(picked.Cost), next.Worker, cost(next.Cost))
+	}
+}
+
+func holding(r *row, blocks int) string {
+	if r.OverlapBlocks == 0 {
+		return "; it holds nothing of this"
+	}
+	return fmt.Sprintf("; it holds %d of %d blocks", r.OverlapBlocks, blocks)
+}
+
+// cost is in KV blocks to compute; one digit is enough to compare.
+func cost(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
+
+// attemptText says in one line how an attempt went.
+func attemptText(d *decision) string {
+	pair := fmt.Sprintf("prefill %s, decode %s", d.Prefill.Worker, d.Decode.Worker)
+	if d.Outcome != outcomeRetried {
+		return pair + ": " + d.Outcome + detail(d.Detail)
+	}
+	leg := ""
+	if d.Leg == "failed" {
+		leg = "the prefill leg failed" + detail(d.LegDetail) + "; "
+	}
+	return pair + ": " + leg + "given up for a fresh pick" + detail(d.Detail)
+}
+
+func detail(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
+}
