@@ -51,9 +51,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	fs := flag.NewFlagSet("path", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.BoolVar(&o.quick, "quick", false, "slices of 200 ms: under two minutes, rough figures")
-	fs.DurationVar(&o.slice, "duration", time.Second, "length of one slice of one case")
-	fs.IntVar(&o.repeats, "repeats", 5, "interleaved repeats; at least 5 for figures to be told to others")
+	fs.BoolVar(&o.quick, "quick", false, "five repeats of 200 ms: about a minute, rough figures")
+	fs.DurationVar(&o.slice, "duration", 400*time.Millisecond, "length of one slice of one case")
+	fs.IntVar(&o.repeats, "repeats", 11, "interleaved repeats; at least 5 for figures to be told to others")
 	fs.StringVar(&o.only, "only", "", "regular `expression` over cells such as buffered/2KB/16: measure only these")
 	fs.StringVar(&o.servers, "servers", strings.Join([]string{nothingServer, batonServer, roundRobinServer}, ","), "what to measure besides Envoy alone")
 	fs.DurationVar(&o.step, "step", defaultStep, "how long the decode worker works after its prefill has come")
@@ -68,7 +68,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		return nil, fmt.Errorf("argument %q: expected flags only", fs.Arg(0))
 	}
 	if o.quick {
-		o.slice = min(o.slice, 200*time.Millisecond)
+		o.slice, o.repeats = min(o.slice, 200*time.Millisecond), min(o.repeats, 5)
 	}
 	if o.slice <= 0 || o.repeats <= 0 || o.step < 0 {
 		return nil, errors.New("duration and repeats: expected above 0; step: not below 0")
@@ -143,6 +143,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	samples, err := measure(ctx, p, l.variants, stderr)
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // the processes are ending too: what they said is a consequence
+	}
 	if err != nil {
 		return err
 	}
