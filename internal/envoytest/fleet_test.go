@@ -54,16 +54,17 @@ func TestMain(m *testing.M) {
 
 // fleet is one deployment under test.
 type fleet struct {
-	t       *testing.T
-	dir     string
-	ctx     context.Context
-	envoy   *stack.Envoy
-	plugin  *stack.Plugin
-	config  string
-	mu      sync.Mutex
-	workers []*stack.Worker
-	prefill []*stack.Worker
-	decode  []*stack.Worker
+	t      *testing.T
+	dir    string
+	ctx    context.Context
+	envoy  *stack.Envoy
+	plugin *stack.Plugin
+	config string
+
+	fullDuplex bool
+	workers    []*stack.Worker
+	prefill    []*stack.Worker
+	decode     []*stack.Worker
 }
 
 // layout says what a fleet is made of.
@@ -76,7 +77,8 @@ type layout struct {
 	prefillArgs     []string
 	decodeArgs      []string
 	envoy           envoy.Params
-	noCheck         bool // the test ends the plugin itself: do not check for leaks
+	patch           func(envoyYAML string) string // changes Envoy's rendered configuration
+	noCheck         bool                          // the test ends the plugin itself: do not check for leaks
 }
 
 // both runs a test in both body modes.
@@ -98,7 +100,7 @@ func both(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
 func newFleet(t *testing.T, l layout) *fleet {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, config: l.config}
+	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, config: l.config, fullDuplex: l.fullDuplex}
 	t.Cleanup(func() {
 		if t.Failed() {
 			f.dump()
@@ -142,8 +144,18 @@ func newFleet(t *testing.T, l layout) *fleet {
 	f.startPlugin()
 	p := l.envoy
 	p.PluginSocket, p.FullDuplex = f.plugin.Socket, l.fullDuplex
+	o := stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p}
 	var err error
-	f.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p})
+	if l.patch != nil {
+		ports, err := stack.FreePorts(2)
+		require.NoError(t, err)
+		p.ClientPort, p.AdminPort = ports[0], ports[1]
+		config, err := envoy.Standalone(p)
+		require.NoError(t, err)
+		o.Config = []byte(l.patch(string(config)))
+		require.NotEqual(t, string(config), string(o.Config), "the patch changes something")
+	}
+	f.envoy, err = stack.StartEnvoy(ctx, o)
 	require.NoError(t, err)
 	if !l.noCheck {
 		t.Cleanup(f.checkIdle)
@@ -172,8 +184,32 @@ func (f *fleet) publish(ws ...*stack.Worker) {
 }
 
 func (f *fleet) dump() {
+	if resp, err := http.Get(f.plugin.Admin + "/debug/decisions?n=20"); err == nil {
+		defer resp.Body.Close()
+		var d struct {
+			Decisions []struct {
+				Time            time.Time
+				Attempt, Status int
+				Outcome, Detail string
+				Leg             string `json:"prefill_leg"`
+				LegDetail       string `json:"prefill_leg_detail"`
+				RequestID       string `json:"request_id"`
+				Timings         map[string]float64
+			}
+		}
+		if json.NewDecoder(resp.Body).Decode(&d) == nil {
+			for _, x := range d.Decisions {
+				f.t.Logf("%s %.8s #%d %s %s %d leg=%s %s %v", x.Time.Format("05.000"), x.RequestID, x.Attempt, x.Outcome, x.Detail, x.Status, x.Leg, x.LegDetail, x.Timings)
+			}
+		}
+	}
 	f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 60))
 	if f.envoy != nil {
+		if resp, err := http.Get(f.envoy.Admin + "/stats?usedonly&filter=extproc|ext_proc"); err == nil {
+			b, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			f.t.Logf("envoy's stats:\n%s", b)
+		}
 		f.t.Logf("envoy's log:\n%s", lastLines(f.envoy.Log(), 30))
 	}
 	for _, w := range f.workers {

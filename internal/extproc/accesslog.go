@@ -5,16 +5,32 @@ import (
 	"io"
 	"strconv"
 
+	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
 // accessLog receives Envoy's gRPC access log of the main leg. It is how the end
-// of a request is learnt whose stream we have left.
+// of a request is learnt whose stream we have
+// left, and whether an answer was whole.
 type accessLog struct {
 	accesslogv3.UnimplementedAccessLogServiceServer
 	srv *Server
+}
+
+// logged reads Envoy's response flags of an answer that had begun.
+func logged(f *datav3.ResponseFlags) (outcome, blame) {
+	switch {
+	case f.GetDownstreamConnectionTermination():
+		return outcomeClientLeft, blameNone
+	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset(), f.GetUpstreamConnectionFailure():
+		return outcomeCut, blameLost
+	case f.GetUpstreamRequestTimeout(), f.GetStreamIdleTimeout(), f.GetDurationTimeout():
+		return outcomeCut, blameNone
+	default:
+		return outcomeOK, blameNone
+	}
 }
 
 // StreamAccessLogs takes entries until Envoy ends the stream.
@@ -33,8 +49,9 @@ func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamA
 				continue
 			}
 			if s := a.srv.attempts.find(nonce); s != nil {
-				f := e.GetCommonProperties().GetResponseFlags()
-				s.post(event{kind: evLogged, clean: !f.GetDownstreamConnectionTermination() && !f.GetUpstreamConnectionTermination()})
+				ev := event{kind: evLogged}
+				ev.outcome, ev.blame = logged(e.GetCommonProperties().GetResponseFlags())
+				s.post(ev)
 			}
 		}
 	}

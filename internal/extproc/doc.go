@@ -30,7 +30,9 @@
 //	streaming        prefill failed           cut the answer                              rejected
 //	                 prefill over, full duplex leave the stream                           left
 //	rejected         anything                 ignored
-//	any              the stream's end         release decode                              lingering, done
+//	                 the stream's end         release decode                              ended
+//	ended            Envoy's access log       note how the answer ended                   lingering, done
+//	any other        the stream's end         release decode                              lingering, done
 //	lingering        prefill leg's end        release prefill                             done
 //	                 orphan grace over        abort the prefill leg                       lingering
 //	left             Envoy's access log, or the deadline: release decode                  done

@@ -39,7 +39,8 @@ type event struct {
 	failure     *failure  // evRefused
 	booked      booked    // evPicked, evRefused: for the stream, not the machine
 	leg         legReport // evLeg
-	clean       bool      // evClosed: Envoy ended the stream in order
+	outcome     outcome   // evLogged
+	blame       blame     // evLogged: what it says of decode
 }
 
 // headers is what routing reads of a header map. Names and values are copied

@@ -25,8 +25,8 @@ import (
 //	leg STATE [reason=R] [status=N] [answer=TEXT]
 //	response-headers status=N [local=FLAGS]
 //	response-trailers
-//	gone | drain | logged [lost]
-//	closed [broken]              broken: not in order, as when the client vanishes
+//	gone | drain | logged [outcome=O] [lost]
+//	closed
 //	after D                      time passes; the timer fires if it is due
 //
 // Verbs of testdata/prefill: new, admit [refused] [late], request-body,
@@ -143,9 +143,12 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "drain":
 		ev = event{kind: evDrain}
 	case "logged":
-		ev = event{kind: evLogged, clean: !d.HasArg("lost")}
+		ev = event{kind: evLogged, outcome: outcome(str(d, "outcome", "ok"))}
+		if d.HasArg("lost") {
+			ev.blame = blameLost
+		}
 	case "closed":
-		ev = event{kind: evClosed, clean: !d.HasArg("broken")}
+		ev = event{kind: evClosed}
 	case "after":
 		dr.now = dr.now.Add(dur(t, d.CmdArgs[0].Key))
 		if at := dr.m.wakeAt(); at.IsZero() || at.After(dr.now) {
@@ -271,7 +274,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "abort":
 		ev = event{kind: evAbort, leg: legReport{state: legFailed, reason: reasonOverdue}}
 	case "closed":
-		ev = event{kind: evClosed, clean: !d.HasArg("broken")}
+		ev = event{kind: evClosed}
 	default:
 		d.Fatalf(t, "unknown verb %q", d.Cmd)
 	}

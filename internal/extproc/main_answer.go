@@ -175,7 +175,12 @@ func blameOf(r legReport) blame {
 		return blameConnect
 	case reasonConnectionLost:
 		return blameLost
-	case reasonStatus, reasonFinish, reasonBadAnswer:
+	case reasonStatus:
+		if r.status == 408 || r.status == 429 {
+			return blameNone // it says that it is busy: no fault
+		}
+		return blameError
+	case reasonFinish, reasonBadAnswer:
 		return blameError
 	case reasonOverdue, reasonTimeout:
 		return blameOverdue
@@ -226,26 +231,32 @@ func (m *mainLeg) releasePrefill() {
 }
 
 // onClosed ends the main leg's part. The prefill leg may run on (C9).
-func (m *mainLeg) onClosed(now time.Time, ev *event) {
+func (m *mainLeg) onClosed(now time.Time) {
 	if m.closed {
 		return
 	}
 	m.closed = true
 	m.body = nil
-	if m.phase == mainLeft {
-		return // the end of a stream that we left; the answer still runs
-	}
-	switch {
-	case m.phase == mainStreaming && ev.clean:
-		m.finish(outcomeOK, nil)
-	case m.phase == mainResolving:
+	switch m.phase {
+	case mainLeft: // the end of a stream that we left; the answer still runs
+	case mainStreaming:
+		m.releaseDecode()
+		m.phase = mainEnded
+		m.logBy = now.Add(logWait)
+		if m.logged.kind != 0 {
+			m.conclude(now, m.logged.outcome, m.logged.blame)
+		}
+	case mainResolving: // evPicked or evRefused is still to come
 		m.finish(outcomeClientLeft, nil)
-		return // evPicked or evRefused is still to come
 	default:
 		m.finish(outcomeClientLeft, nil)
+		m.endMain(now)
 	}
-	m.endMain(now)
 }
+
+// logWait is how long the access log may take to tell how an answer ended.
+// Without it the answer counts as whole.
+const logWait = 2 * time.Second
 
 // endMain releases decode and either waits for the prefill leg or is done.
 func (m *mainLeg) endMain(now time.Time) {
@@ -276,6 +287,8 @@ func (m *mainLeg) wakeAt() time.Time {
 	case mainDone:
 		return at
 	case mainLingering, mainRejected:
+	case mainEnded:
+		sooner(m.logBy)
 	case mainLeft:
 		sooner(m.deadline.Add(deadlineSlack))
 	default:
@@ -303,6 +316,10 @@ func (m *mainLeg) onTimer(now time.Time) {
 	case due(m.orphanAt):
 		m.onOrphan(now)
 	}
+	if m.phase == mainEnded && due(m.logBy) {
+		m.conclude(now, outcomeOK, blameNone)
+		return
+	}
 	if m.closed && m.phase != mainLeft || !due(m.deadline.Add(deadlineSlack)) {
 		return
 	}
@@ -315,8 +332,7 @@ func (m *mainLeg) onTimer(now time.Time) {
 		m.emit(effect{op: opImmediate, imm: immediateOf(&failDeadline, false)})
 		m.releaseDecode()
 	case mainLeft:
-		m.finish(outcomeOK, nil)
-		m.endMain(now)
+		m.conclude(now, outcomeOK, blameNone)
 	}
 }
 
@@ -328,6 +344,9 @@ func (m *mainLeg) onOrphan(now time.Time) {
 		return
 	}
 	m.orphanAt = now.Add(m.rules.orphanGrace)
+	if m.leg == legDispatched {
+		return // not here yet: startBy decides
+	}
 	r := legReport{state: legFailed, reason: reasonAborted}
 	if m.waitsForPrefill() { // our doing, not the worker's
 		m.leg = legFailed
@@ -336,14 +355,21 @@ func (m *mainLeg) onOrphan(now time.Time) {
 	m.emit(effect{op: opAbortLeg, report: r})
 }
 
-// onLogged ends an attempt whose stream we left: Envoy's access log names it.
+// onLogged takes Envoy's access log of this attempt: its true end.
 func (m *mainLeg) onLogged(now time.Time, ev *event) {
-	if m.phase != mainLeft {
-		return
+	switch m.phase {
+	case mainLeft, mainEnded:
+		m.conclude(now, ev.outcome, ev.blame)
+	case mainStreaming:
+		m.logged = *ev
 	}
-	o := outcomeOK
-	if !ev.clean {
-		o = outcomeClientLeft
+}
+
+// conclude ends an attempt whose answer had begun.
+func (m *mainLeg) conclude(now time.Time, o outcome, b blame) {
+	m.logBy = time.Time{}
+	if b != blameNone {
+		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
 	}
 	m.finish(o, nil)
 	m.endMain(now)

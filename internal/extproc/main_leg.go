@@ -19,6 +19,7 @@ const (
 	mainRouted
 	mainHolding
 	mainStreaming
+	mainEnded
 	mainRejected
 	mainLeft
 	mainLingering
@@ -26,7 +27,7 @@ const (
 )
 
 var mainPhaseNames = [...]string{
-	"awaitHeaders", "awaitBody", "resolving", "routed", "holding", "streaming", "rejected", "left", "lingering", "done",
+	"awaitHeaders", "awaitBody", "resolving", "routed", "holding", "streaming", "ended", "rejected", "left", "lingering", "done",
 }
 
 func (p mainPhase) String() string { return mainPhaseNames[p] }
@@ -70,6 +71,8 @@ type mainLeg struct {
 	startBy   time.Time // zero once the leg has started
 	overdueAt time.Time
 	orphanAt  time.Time // set when the client has gone before the prefill leg
+	logBy     time.Time // set while the access log is awaited
+	logged    event     // evLogged, when it came before the stream's end
 
 	status     string // of decode's response headers
 	draining   bool   // the process is about to end
@@ -87,7 +90,7 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 	m.out = m.out[:0]
 	switch ev.kind {
 	case evClosed:
-		m.onClosed(now, ev)
+		m.onClosed(now)
 	case evLeg:
 		m.onLeg(now, ev.leg)
 	case evGone:
@@ -141,7 +144,7 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			m.emit(effect{op: opContinue, of: ofResponseBody})
 			return
 		}
-	case mainRejected, mainLeft, mainLingering, mainDone:
+	case mainEnded, mainRejected, mainLeft, mainLingering, mainDone:
 		return
 	}
 	// Envoy 1.35 and later may repeat the end of a large body (envoy #46237).
@@ -312,14 +315,12 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 	}
 	set = append(set,
 		kv{prefill.HeaderDestination, p.decodeAddr},
-		kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)})
+		kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)},
+		kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
 	all(names.WorkerID, p.decode.ID.String())
 	all(names.DPRank, strconv.FormatUint(uint64(p.decode.DPRank), 10))
 	if p.decodeDPSize > 1 {
 		all([]string{handoff.SGLangDPRankHeader}, strconv.FormatUint(uint64(p.decode.DPRank), 10))
-	}
-	if m.fullDuplex {
-		set = append(set, kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
 	}
 	if p.traceparent != "" {
 		set = append(set, kv{"traceparent", p.traceparent})

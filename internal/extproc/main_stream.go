@@ -27,6 +27,7 @@ type mainStream struct {
 	note           journal.Handle
 	began          time.Time
 	heldAt         time.Time
+	endedAt        time.Time // when the gRPC stream ended: the answer's end, if it was not left
 	span           trace.Span
 	decodeSpan     trace.Span
 	nonce          uint64
@@ -59,6 +60,7 @@ func (s *mainStream) handle(ev *event) {
 	switch ev.kind {
 	case evClosed:
 		s.deaf = true
+		s.endedAt = time.Now()
 	case evRequestHeaders:
 		s.fullDuplex = ev.fullDuplex
 		s.begin(ev)
@@ -190,6 +192,9 @@ var journalOutcome = map[outcome]journal.Outcome{
 // finish records how the attempt ended, once.
 func (s *mainStream) finish(now time.Time, e *effect) {
 	t := s.srv.cfg.Telemetry
+	if s.m.phase == mainEnded && !s.endedAt.IsZero() {
+		now = s.endedAt // the access log comes later
+	}
 	code, status, detail := "ok", 0, ""
 	if e.fail != nil {
 		code, status, detail = e.fail.code, e.fail.status, e.fail.code

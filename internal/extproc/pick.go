@@ -94,6 +94,14 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	defer srv.scratch.Put(sc)
 	var v verdict
 	prefillBooking, decodeBooking := new(load.Reservation), new(load.Reservation)
+	defer func() {
+		if r := recover(); r != nil {
+			prefillBooking.ReleaseIfHeld()
+			decodeBooking.ReleaseIfHeld()
+			srv.panicked("decision", r)
+			s.refuse(&failInternal)
+		}
+	}()
 	srv.judge(&v, q, p, sc, prefillBooking, decodeBooking)
 	srv.observe(&v, q)
 	if v.fail != nil {

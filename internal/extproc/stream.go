@@ -1,8 +1,6 @@
 package extproc
 
 import (
-	"errors"
-	"io"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -52,7 +50,10 @@ func (w *wire) read(post func(event)) {
 	for {
 		req, err := w.grpc.Recv()
 		if err != nil {
-			post(event{kind: evClosed, clean: errors.Is(err, io.EOF)})
+			// Envoy ends a stream by half-closing or by cancelling it, at an
+			// answer's end as when the client vanishes (measured on 1.40): how it
+			// ended, only the access log tells.
+			post(event{kind: evClosed})
 			return
 		}
 		ev, ok := eventOf(req, w.srv.cfg.TimeoutHeader)
@@ -88,11 +89,16 @@ func (w *wire) arm(at time.Time, fire func()) {
 // recovered ends this stream, and only this one, after a panic in its machine.
 func (w *wire) recovered(where string, r any) {
 	w.broken = true
-	w.srv.cfg.Telemetry.Panic(where)
-	w.srv.log.Error("a stream panicked; it was ended", "leg", where, "panic", r, "stack", string(debug.Stack()))
+	w.srv.panicked(where, r)
 	w.send(immediateResponseOf(immediateOf(&failInternal, false)))
 	w.deaf = true
 	w.finishStream()
+}
+
+// panicked counts and logs a recovered panic.
+func (srv *Server) panicked(where string, r any) {
+	srv.cfg.Telemetry.Panic(where)
+	srv.log.Error("a stream panicked; it was ended", "leg", where, "panic", r, "stack", string(debug.Stack()))
 }
 
 // sendRoute answers the request's end in the stream's own mode.

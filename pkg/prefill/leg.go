@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,7 +88,8 @@ func (s *Sealer) Open(token string) (Leg, error) {
 	if token == "" {
 		return Leg{}, ErrLegMissing
 	}
-	if len(token) > legMaxText {
+	// The decoder skips line ends; a token has one spelling.
+	if len(token) > legMaxText || strings.ContainsAny(token, "\r\n") {
 		return Leg{}, ErrLegInvalid
 	}
 	var buf [legMaxText]byte

@@ -71,7 +71,7 @@ func TestALegTokenWithAnyByteChangedIsRefused(t *testing.T) {
 	token, err := s.Seal(newLeg())
 	require.NoError(t, err)
 	for i := range token {
-		for _, c := range []byte{'A', 'z', '=', 0} {
+		for _, c := range []byte{'A', 'z', '=', 0, '\n'} {
 			if token[i] == c {
 				continue
 			}
@@ -81,6 +81,8 @@ func TestALegTokenWithAnyByteChangedIsRefused(t *testing.T) {
 		_, err := s.Open(token[:i])
 		require.Error(t, err)
 	}
+	_, err = s.Open(token + "\n")
+	require.ErrorIs(t, err, prefill.ErrLegInvalid)
 	_, err = s.Open("")
 	require.ErrorIs(t, err, prefill.ErrLegMissing)
 	_, err = s.Open(token + "A")
@@ -135,6 +137,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add(token)
 	f.Add("")
 	f.Add("AQ")
+	f.Add(token + "\r\n")
 	f.Fuzz(func(t *testing.T, in string) {
 		l, err := s.Open(in)
 		if err != nil {

@@ -1,0 +1,138 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// streamers starts n streaming answers of a good second each and returns once
+// every one of them has begun, with the function that waits for their ends.
+func (f *fleet) streamers(n, tokens int) (wait func() []*reply) {
+	f.t.Helper()
+	replies := make([]*reply, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			replies[i] = f.send(context.Background(), "/v1/completions", completion(fmt.Sprintf("stream %d", i), tokens, true))
+		}()
+	}
+	f.await("every answer to have begun", func() bool {
+		var running, met int
+		for _, w := range f.decode {
+			s, ok := f.state(w)
+			if !ok {
+				return false
+			}
+			running, met = running+s.Running-s.DecodeWaiting-s.Queued, met+s.DecodeWaiting
+		}
+		return running == n && met == 0
+	})
+	return func() []*reply {
+		wg.Wait()
+		return replies
+	}
+}
+
+var slowDecode = []string{"--decode-us-per-token", "25000"}
+
+// TestThePluginDiesUnderStreamingAnswers: no answer that has begun is cut; in
+// between new requests are refused with 503, and never reach an address that
+// the client chose; a new plugin takes over.
+func TestThePluginDiesUnderStreamingAnswers(t *testing.T) {
+	const n, tokens = 200, 100
+	for _, how := range []string{"SIGKILL", "SIGTERM"} {
+		t.Run(how, func(t *testing.T) {
+			both(t, layout{prefill: 2, decode: 2, decodeArgs: slowDecode}, func(t *testing.T, f *fleet) {
+				wait := f.streamers(n, tokens)
+				// In full duplex an answer is safe once the plugin has left its
+				// stream: it does so as soon as nothing depends on it.
+				f.await("prefill to be over, and full-duplex streams to be left", func() bool {
+					return f.metric("baton_streams_in_flight", `leg="prefill"`) == 0 &&
+						(!f.fullDuplex || f.metric("baton_streams_in_flight", `leg="main"`) == 0)
+				})
+				old := f.plugin
+				if how == "SIGKILL" {
+					require.NoError(t, old.Kill())
+				} else {
+					require.NoError(t, old.Stop(10*time.Second))
+					require.NoError(t, old.Err(), "it ends with exit code 0")
+				}
+				r := f.send(t.Context(), "/v1/completions", completion("in between", 4, false),
+					"x-gateway-destination-endpoint", f.decode[0].Info.Endpoint.String())
+				require.Equal(t, http.StatusServiceUnavailable, r.status)
+				require.Contains(t, r.body, `"code":"router_unavailable"`)
+				f.startPlugin()
+				f.await("the new plugin to serve", func() bool {
+					return f.send(t.Context(), "/v1/completions", completion("again", 1, false)).status == http.StatusOK
+				})
+				for i, r := range wait() {
+					requireAnswer(t, r, fmt.Sprintf("stream %d", i), tokens)
+				}
+			})
+		})
+	}
+}
+
+// TestTwoThousandRequestsInFlight: no leg is lost without a word. Envoy's
+// default limits would drop mirrors from about 500 requests in flight.
+func TestTwoThousandRequestsInFlight(t *testing.T) {
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.GreaterOrEqual(t, limit.Max, uint64(12000), "this test needs some 12,000 open files (ulimit -Hn)")
+	const n = 2000
+	both(t, layout{
+		prefill: 2, decode: 2, config: "tokens: {mode: estimate}\nprefill: {start_timeout: 10s, overdue_base: 60s}\n",
+		decodeArgs: []string{"--decode-us-per-token", "100000", "--max-running", "4096"}, prefillArgs: []string{"--max-running", "4096"},
+	}, func(t *testing.T, f *fleet) {
+		var wg sync.WaitGroup
+		var good atomic.Int64
+		for i := range n {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				prompt := fmt.Sprintf("one of many %d", i)
+				if r := f.send(ctx, "/v1/completions", completion(prompt, 40, true)); r.status == http.StatusOK && r.err == nil {
+					good.Add(1)
+				} else {
+					t.Errorf("request %d: %d %v %s", i, r.status, r.err, r.body)
+				}
+			}()
+		}
+		peak := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		require.NoError(t, stack.Await(ctx, "all of them to be in flight", func() bool {
+			running := 0
+			for _, w := range f.decode {
+				s, _ := f.state(w)
+				running += s.Running
+			}
+			peak = max(peak, running)
+			return peak == n
+		}))
+		wg.Wait()
+		require.EqualValues(t, n, good.Load())
+		var legs uint64
+		for _, w := range f.prefill {
+			legs += f.received(w)
+		}
+		require.EqualValues(t, n, legs, "each request had its prefill leg, once")
+		require.Zero(t, f.metric("baton_fresh_picks_total"))
+	})
+}

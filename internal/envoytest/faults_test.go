@@ -1,0 +1,240 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// quickFaults finds a hung worker and an orphan sooner than the defaults do,
+// and takes prefill workers in turn, so that the faulty one is met.
+const quickFaults = `
+routing: {prefill: {mode: round-robin}, decode: {mode: round-robin}}
+prefill: {overdue_base: 700ms, overdue_per_token: 0s, orphan_grace: 1s}
+`
+
+func (f *fleet) fault(w *stack.Worker, x enginesim.Fault) {
+	f.t.Helper()
+	require.NoError(f.t, w.Sim.SetFault(f.ctx, x))
+}
+
+func (f *fleet) received(w *stack.Worker) uint64 {
+	s, ok := f.state(w)
+	require.True(f.t, ok, "%s answers", w.Name)
+	return s.Requests
+}
+
+// TestAFailedPrefillIsInvisibleToTheClient is row C6: whatever way a prefill
+// worker fails, the client gets its whole answer from a fresh pair, and no KV
+// is held anywhere at the end.
+func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
+	faults := map[string]enginesim.Fault{
+		"the process dies in mid-prefill":    {Mode: enginesim.FaultDie, When: enginesim.Mid},
+		"it hangs before it enters the room": {Mode: enginesim.FaultHang, Count: 1},
+		"it hangs in the room":               {Mode: enginesim.FaultHang, When: enginesim.Mid, Count: 1},
+		"it answers 500":                     {Mode: enginesim.FaultError, Count: 1},
+		"it answers 429":                     {Mode: enginesim.FaultError, Status: 429, Count: 1},
+		"it aborts with a 200":               {Mode: enginesim.FaultFinishAbort, When: enginesim.Mid, Count: 1},
+		"its answer breaks off":              {Mode: enginesim.FaultTruncate, When: enginesim.Mid, Count: 1},
+		"its port is closed":                 {Mode: enginesim.FaultRefuse, ForMS: 1500},
+	}
+	for _, early := range []bool{false, true} {
+		both(t, layout{prefill: 2, decode: 2, config: quickFaults, prefillArgs: []string{"--prefill-base-us", "20000"}}, func(t *testing.T, f *fleet) {
+			names := []string{
+				"it answers 500", "it answers 429", "it aborts with a 200", "it hangs in the room", "its answer breaks off",
+				"it hangs before it enters the room", "its port is closed", "the process dies in mid-prefill",
+			}
+			if early { // an engine that answers 200 before it has its KV
+				for _, w := range f.decode {
+					f.fault(w, enginesim.Fault{Mode: enginesim.FaultEarly200})
+				}
+				names = []string{"it hangs in the room", "it answers 500", "the process dies in mid-prefill"}
+			}
+			for _, name := range names {
+				f.awaitHealthy()
+				retried := f.metric("baton_fresh_picks_total")
+				f.fault(f.prefill[0], faults[name])
+				for i := range 3 { // in turn: the faulty worker is met
+					prompt := fmt.Sprintf("%s, request %d of three", name, i)
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					r := f.send(ctx, "/v1/completions", completion(prompt, 8, i%2 == 0))
+					cancel()
+					requireAnswer(t, r, prompt, 8)
+					t.Logf("%s: %s", name, r.took.Round(time.Millisecond))
+				}
+				require.Greater(t, f.metric("baton_fresh_picks_total"), retried, "%s: the fault was met", name)
+			}
+		})
+	}
+}
+
+// awaitHealthy sends requests until every prefill worker is healthy: one that
+// was set aside has to answer one after a probe.
+func (f *fleet) awaitHealthy() {
+	f.t.Helper()
+	f.await("the prefill workers to be healthy", func() bool {
+		if f.metric("baton_workers", `role="prefill"`, `state="healthy"`) == float64(len(f.prefill)) {
+			return true
+		}
+		requireAnswer(f.t, f.send(f.t.Context(), "/v1/completions", completion("in between", 1, false)), "in between", 1)
+		return false
+	})
+}
+
+// TestALegThatNeverStartsGetsAFreshPick: a mirror over its cluster's limit is
+// dropped without a word (row C6).
+func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
+	oneLeg := func(y string) string {
+		at := strings.Index(y, "  - name: prefill_leg\n    type: STATIC")
+		return y[:at] + strings.Replace(y[at:], "circuit_breakers: *limits", "circuit_breakers: {thresholds: [{max_requests: 1}]}", 1)
+	}
+	both(t, layout{prefill: 1, decode: 1, patch: oneLeg}, func(t *testing.T, f *fleet) {
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 300, Count: 1})
+		first := make(chan *reply, 1)
+		go func() {
+			first <- f.send(t.Context(), "/v1/completions", completion("the first keeps the only leg busy", 4, false))
+		}()
+		f.await("the first leg to be at its worker", func() bool { return f.received(f.prefill[0]) > 0 })
+		r := f.send(t.Context(), "/v1/completions", completion("the second has no leg at first", 4, false))
+		requireAnswer(t, r, "the second has no leg at first", 4)
+		requireAnswer(t, <-first, "the first keeps the only leg busy", 4)
+		require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"))
+	})
+}
+
+// TestOneOfTwoPrefillWorkersDead is row C26's drill, two requests a second.
+func TestOneOfTwoPrefillWorkersDead(t *testing.T) {
+	for _, how := range []string{"killed", "stopped"} {
+		t.Run(how, func(t *testing.T) {
+			both(t, layout{prefill: 2, decode: 2, config: "prefill: {overdue_base: 1s}\n"}, func(t *testing.T, f *fleet) {
+				bad := f.prefill[0]
+				r := f.send(t.Context(), "/v1/completions", completion("all is well", 4, false))
+				requireAnswer(t, r, "all is well", 4)
+				if how == "killed" {
+					require.NoError(t, bad.Kill())
+				} else {
+					require.NoError(t, bad.Signal(syscall.SIGSTOP))
+					defer func() { require.NoError(t, bad.Signal(syscall.SIGCONT)) }()
+				}
+				f.drill(bad, 10)
+			})
+		})
+	}
+}
+
+// drill sends n requests, two a second. None may fail. Once the worker is aside
+// none may be sent to it: it is not picked, so nothing is retried.
+func (f *fleet) drill(bad *stack.Worker, n int) {
+	f.t.Helper()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	var wg sync.WaitGroup
+	replies := make([]*reply, n)
+	asideAt, retriesThen := -1, 0.0
+	for i := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			replies[i] = f.send(f.t.Context(), "/v1/completions", completion(fmt.Sprintf("drill %d", i), 4, false))
+		}()
+		<-tick.C
+		if asideAt < 0 && f.metric("baton_workers", `role="prefill"`, `state="aside"`) == 1 {
+			asideAt, retriesThen = i, f.metric("baton_fresh_picks_total")
+		}
+	}
+	wg.Wait()
+	for i, r := range replies {
+		requireAnswer(f.t, r, fmt.Sprintf("drill %d", i), 4)
+		f.t.Logf("request %d: %s", i, r.took.Round(time.Millisecond))
+	}
+	require.GreaterOrEqual(f.t, asideAt, 0, "%s was set aside", bad.Name)
+	late := f.metric("baton_fresh_picks_total") - retriesThen
+	require.LessOrEqual(f.t, late, float64(asideAt+1), "only what was in flight is retried")
+	require.Less(f.t, asideAt, n-2, "it was set aside early")
+}
+
+// TestAnUnreachableDecodeGetsAFreshPick is row C10.
+func TestAnUnreachableDecodeGetsAFreshPick(t *testing.T) {
+	both(t, layout{prefill: 2, decode: 2, config: quickFaults}, func(t *testing.T, f *fleet) {
+		require.NoError(t, f.decode[0].Kill())
+		for i := range 4 {
+			prompt := fmt.Sprintf("decode is gone, request %d", i)
+			r := f.send(t.Context(), "/v1/completions", completion(prompt, 6, true))
+			requireAnswer(t, r, prompt, 6)
+			t.Log(r.took.Round(time.Millisecond))
+		}
+		require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"), "met once, then set aside")
+	})
+	both(t, layout{prefill: 2, decode: 2, config: quickFaults}, func(t *testing.T, f *fleet) {
+		f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 500, Count: 1})
+		f.fault(f.decode[1], enginesim.Fault{Mode: enginesim.FaultDie, When: enginesim.After})
+		for i := range 3 {
+			prompt := fmt.Sprintf("decode fails before a byte, request %d", i)
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 6, true)), prompt, 6)
+		}
+		require.EqualValues(t, 2, f.metric("baton_fresh_picks_total"))
+	})
+}
+
+// TestWhenEveryAttemptFailsTheClientGetsOneError: a real status, never a 200
+// with an error inside (rows C6, C27).
+func TestWhenEveryAttemptFailsTheClientGetsOneError(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1, config: quickFaults}, func(t *testing.T, f *fleet) {
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 503})
+		r := f.send(t.Context(), "/v1/completions", completion("nobody can", 4, true))
+		require.Equal(t, http.StatusServiceUnavailable, r.status)
+		require.Contains(t, r.body, `"code":"prefill_failed"`)
+		require.Empty(t, r.header.Get("x-baton-retry"), "ours alone")
+		require.EqualValues(t, 2, f.metric("baton_fresh_picks_total"))
+		require.EqualValues(t, 1, f.metric("baton_failures_total", `code="prefill_failed"`))
+		// The engine's own refusal of a request is passed on, without a retry.
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 400})
+		r = f.send(t.Context(), "/v1/completions", completion("a bad request", 4, true))
+		require.Equal(t, http.StatusBadRequest, r.status)
+		require.EqualValues(t, 2, f.metric("baton_fresh_picks_total"))
+	})
+}
+
+// TestAClientThatLeavesCancelsDecodeAndNotPrefill is the C3 part of row C9.
+func TestAClientThatLeavesCancelsDecodeAndNotPrefill(t *testing.T) {
+	both(t, layout{
+		prefill: 1, decode: 1, config: quickFaults + "\n",
+		decodeArgs: []string{"--decode-us-per-token", "20000"}, prefillArgs: []string{"--prefill-base-us", "300000"},
+	}, func(t *testing.T, f *fleet) {
+		// In the middle of the answer: prefill has long ended.
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan *reply, 1)
+		go func() { done <- f.send(ctx, "/v1/completions", completion("leaves in the middle", 400, true)) }()
+		f.await("decode to stream", func() bool {
+			s, _ := f.state(f.decode[0])
+			p, _ := f.state(f.prefill[0])
+			return s.Running == 1 && p.OK == 1
+		})
+		cancel()
+		require.Error(t, (<-done).err)
+		f.await("decode to be cancelled", func() bool { s, _ := f.state(f.decode[0]); return s.Canceled == 1 })
+		// While prefill runs: it is not cancelled, but nobody fetches its KV. The
+		// orphan is ended after its grace and nothing is held.
+		ctx, cancel = context.WithCancel(t.Context())
+		go func() { done <- f.send(ctx, "/v1/completions", completion("leaves during prefill", 400, true)) }()
+		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
+		cancel()
+		require.Error(t, (<-done).err)
+		f.await("decode to be cancelled", func() bool { s, _ := f.state(f.decode[0]); return s.Canceled == 2 })
+		s, _ := f.state(f.prefill[0])
+		require.Equal(t, 1, s.Running, "prefill runs on")
+		f.await("the orphan to be ended", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 0 && s.KVHeldBlocks == 0 })
+	})
+}

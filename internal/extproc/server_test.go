@@ -1,0 +1,406 @@
+package extproc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixed is a discovery source that lists once.
+type fixed []*worker.Worker
+
+func (f fixed) Run(ctx context.Context, sink discovery.Sink) error {
+	l := discovery.List{Revision: 1}
+	for _, w := range f {
+		l.Entries = append(l.Entries, discovery.Entry{Key: w.ID.String(), Worker: w, Revision: 1, Version: 1})
+	}
+	if err := sink.Send(discovery.Begin{}); err != nil {
+		return err
+	}
+	if err := sink.Send(l); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func testWorkers(t *testing.T) []*worker.Worker {
+	var ws []*worker.Worker
+	for i, role := range []worker.Role{worker.Prefill, worker.Prefill, worker.Decode, worker.Decode} {
+		e, err := worker.ParseEndpoint(fmt.Sprintf("127.0.0.1:%d", 40000+i))
+		require.NoError(t, err)
+		ws = append(ws, &worker.Worker{
+			ID: worker.ID(i + 1), Role: role, Engine: worker.SGLang, Endpoint: e, Models: []string{"m"}, DPSize: 1, BlockSize: 4,
+			Bootstrap: worker.Bootstrap{Host: "127.0.0.1", Port: 8998},
+		})
+	}
+	return ws
+}
+
+// replica is one plugin process, without the process.
+type replica struct {
+	t    *testing.T
+	srv  *Server
+	book *load.Book
+	addr string
+	conn *grpc.ClientConn
+}
+
+func newReplica(t *testing.T, name string, change func(*Config)) *replica {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "fixed", Source: fixed(testWorkers(t))}}})
+	require.NoError(t, err)
+	slots := kvindex.NewSlots()
+	routed, err := kvindex.NewRouted(kvindex.RoutedConfig{}, slots)
+	require.NoError(t, err)
+	resolver, err := tokens.New(tokens.Config{Mode: tokens.EstimateOnly})
+	require.NoError(t, err)
+	tracker, err := health.New(health.Config{})
+	require.NoError(t, err)
+	j, err := journal.New(16)
+	require.NoError(t, err)
+	tele, err := telemetry.New(telemetry.Config{})
+	require.NoError(t, err)
+	names, err := prefill.NamesOf(prefill.DialectPlain)
+	require.NoError(t, err)
+	r := &replica{t: t, book: load.New(1), addr: l.Addr().String()}
+	cfg := Config{
+		View: view, Index: kvindex.NewMap(slots), Routed: routed, Slots: slots, Tokens: resolver, Book: r.book,
+		Health: tracker, Journal: j, Telemetry: tele.Instruments, Tracer: tele.Tracer, Names: names,
+		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
+		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr, OrphanGrace: 50 * time.Millisecond,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	view.Subscribe(func(_, now *worker.Snapshot, c discovery.Change) {
+		r.book.Update(now)
+		tracker.Update(now, time.Now())
+	})
+	r.srv, err = New(cfg)
+	require.NoError(t, err)
+	g := grpc.NewServer(GRPCOptions()...)
+	r.srv.Register(g)
+	ended := make(chan struct{}, 2)
+	go func() { _ = g.Serve(l); ended <- struct{}{} }()
+	go func() { _ = view.Run(ctx); ended <- struct{}{} }()
+	require.NoError(t, view.WaitReady(ctx))
+	require.Eventually(t, func() bool { _, ok := r.book.Load(worker.Rank{ID: 4}); return ok }, 5*time.Second, time.Millisecond)
+	r.conn, err = grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, r.conn.Close())
+		g.Stop()
+		r.srv.Close()
+		resolver.Close()
+		cancel()
+		<-ended
+		<-ended
+		require.NoError(t, tele.Shutdown(context.Background()))
+	})
+	return r
+}
+
+// proxy plays Envoy on one stream.
+type proxy struct {
+	t      *testing.T
+	s      extprocv3.ExternalProcessor_ProcessClient
+	cancel context.CancelFunc
+}
+
+func (r *replica) open(filter string) *proxy {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), filterKey, filter), 10*time.Second)
+	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	require.NoError(r.t, err)
+	return &proxy{r.t, s, cancel}
+}
+
+func headerMap(pairs ...string) *corev3.HeaderMap {
+	m := &corev3.HeaderMap{}
+	for i := 0; i < len(pairs); i += 2 {
+		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: pairs[i], RawValue: []byte(pairs[i+1])})
+	}
+	return m
+}
+
+func (p *proxy) requestHeaders(pairs ...string) {
+	pairs = append([]string{":method", "POST", ":path", "/v1/completions"}, pairs...)
+	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
+		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: extprocfilterv3.ProcessingMode_BUFFERED},
+		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headerMap(pairs...)}},
+	}))
+}
+
+func (p *proxy) requestBody(body string) {
+	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
+		Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}},
+	}))
+}
+
+func (p *proxy) responseHeaders(status string) {
+	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
+		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", status)}},
+	}))
+}
+
+func (p *proxy) responseBody(body string) {
+	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
+		Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}},
+	}))
+}
+
+func (p *proxy) recv() *extprocv3.ProcessingResponse {
+	p.t.Helper()
+	m, err := p.s.Recv()
+	require.NoError(p.t, err)
+	return m
+}
+
+// route sends a whole request and returns the headers that were set on it.
+func (p *proxy) route(body string) map[string]string {
+	p.t.Helper()
+	p.requestHeaders()
+	require.NotNil(p.t, p.recv().GetRequestHeaders())
+	p.requestBody(body)
+	m := p.recv()
+	require.NotNil(p.t, m.GetRequestBody(), "%v", m)
+	return setHeaders(m.GetRequestBody().GetResponse().GetHeaderMutation())
+}
+
+func setHeaders(m *extprocv3.HeaderMutation) map[string]string {
+	out := make(map[string]string)
+	for _, h := range m.GetSetHeaders() {
+		out[h.GetHeader().GetKey()] = string(h.GetHeader().GetRawValue())
+	}
+	return out
+}
+
+func (r *replica) requireIdle() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		t := r.book.Totals()
+		return t.Held == 0 && t.DoubleReleases == 0 && r.srv.Attempts() == 0
+	}, 5*time.Second, 5*time.Millisecond, "nothing is booked and no attempt is open")
+}
+
+const someBody = `{"model":"m","prompt":"hello there, how are you","max_tokens":4}`
+
+// TestALegAtAnotherReplicaReportsToItsOwner is row C23: the decision travels
+// with the request, and any replica can serve the prefill leg.
+func TestALegAtAnotherReplicaReportsToItsOwner(t *testing.T) {
+	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
+	main := owner.open(filterMain)
+	defer main.cancel()
+	set := main.route(someBody)
+	leg := other.open(filterPrefill)
+	defer leg.cancel()
+	legSet := func() map[string]string {
+		leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+		require.NotNil(t, leg.recv().GetRequestHeaders())
+		leg.requestBody(someBody)
+		m := leg.recv().GetRequestBody().GetResponse()
+		require.JSONEq(t, `{"model":"m","prompt":"hello there, how are you","max_tokens":1,"stream":false}`, string(m.GetBodyMutation().GetBody()))
+		return setHeaders(m.GetHeaderMutation())
+	}()
+	require.True(t, strings.HasPrefix(legSet[prefill.HeaderPrefillEndpoint], "127.0.0.1:4000"))
+	require.Empty(t, set[prefill.HeaderPrefillEndpoint], "the main leg never names the prefill endpoint")
+	// Decode answers early: its headers are held until the other replica says
+	// that prefill is well.
+	main.responseHeaders("200")
+	require.NotNil(t, main.recv().GetOverrideMessageTimeout())
+	leg.responseHeaders("200")
+	require.NotNil(t, leg.recv().GetResponseHeaders())
+	leg.responseBody(`{"choices":[{"finish_reason":"length"}]}`)
+	require.NotNil(t, leg.recv().GetResponseBody())
+	require.NotNil(t, main.recv().GetResponseHeaders(), "relayed once prefill is well")
+	leg.cancel()
+	main.cancel()
+	owner.requireIdle()
+	require.Zero(t, other.book.Totals().Held, "the other has booked nothing")
+}
+
+func TestAFailureAtAnotherReplicaEndsDecode(t *testing.T) {
+	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
+	main := owner.open(filterMain)
+	defer main.cancel()
+	set := main.route(someBody)
+	leg := other.open(filterPrefill)
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	leg.recv()
+	leg.requestBody(someBody)
+	leg.recv()
+	leg.cancel() // Envoy resets the leg: the worker has died
+	im := main.recv().GetImmediateResponse()
+	require.EqualValues(t, 503, im.GetStatus().GetCode())
+	require.Equal(t, "1", setHeaders(im.GetHeaders())[prefill.HeaderRetry])
+	main.cancel()
+	owner.requireIdle()
+}
+
+// TestALegOfAnEndedProcessRunsOnItsOwn: nobody can be told, and the decode
+// worker of a plugin that died still gets its KV.
+func TestALegOfAnEndedProcessRunsOnItsOwn(t *testing.T) {
+	gone := newReplica(t, "gone", func(c *Config) { c.Advertise = "" })
+	main := gone.open(filterMain)
+	defer main.cancel()
+	set := main.route(someBody)
+	next := newReplica(t, "next", nil)
+	leg := next.open(filterPrefill)
+	defer leg.cancel()
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	require.NotNil(t, leg.recv().GetRequestHeaders(), "it is served")
+}
+
+func TestALegIsServedOnceAndOnlyWhileItsAttemptLives(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	main := r.open(filterMain)
+	set := main.route(someBody)
+	open := func() *extprocv3.ProcessingResponse {
+		leg := r.open(filterPrefill)
+		t.Cleanup(leg.cancel)
+		leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+		return leg.recv()
+	}
+	first := r.open(filterPrefill)
+	first.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	require.NotNil(t, first.recv().GetRequestHeaders())
+	require.EqualValues(t, 410, open().GetImmediateResponse().GetStatus().GetCode(), "the token is used up")
+	first.cancel()
+	require.NotNil(t, main.recv().GetImmediateResponse())
+	main.cancel()
+	r.requireIdle()
+	require.EqualValues(t, 410, open().GetImmediateResponse().GetStatus().GetCode(), "the attempt is over")
+	stranger := newReplica(t, "a", func(c *Config) { c.LegKey = []byte("another key altogether") })
+	leg := stranger.open(filterPrefill)
+	defer leg.cancel()
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	require.EqualValues(t, 403, leg.recv().GetImmediateResponse().GetStatus().GetCode(), "sealed with another key")
+}
+
+// panicky is an index that panics on demand.
+type panicky struct{ kvindex.Index }
+
+func (panicky) Overlap([]kvindex.LocalHash, *kvindex.Overlap) { panic("the index is broken") }
+
+// TestAPanicEndsItsOwnStreamOnly: the client gets a 500, the other stream its
+// answer, and nothing stays booked.
+func TestAPanicEndsItsOwnStreamOnly(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Index = panicky{c.Index} })
+	well := r.open(filterMain)
+	defer well.cancel()
+	well.route(someBody) // an estimate: this index is not asked
+	bad := r.open(filterMain)
+	defer bad.cancel()
+	bad.requestHeaders()
+	bad.recv()
+	bad.requestBody(`{"model":"m","prompt":[1,2,3,4,5,6,7,8],"max_tokens":4}`)
+	require.EqualValues(t, 500, bad.recv().GetImmediateResponse().GetStatus().GetCode())
+	well.responseHeaders("200")
+	require.NotNil(t, well.recv().GetOverrideMessageTimeout(), "the other stream goes on")
+	well.cancel()
+	bad.cancel()
+	r.requireIdle()
+}
+
+func TestAStreamWithoutAKnownFilterIsRefused(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	p := r.open("mian")
+	defer p.cancel()
+	_, err := p.s.Recv()
+	require.ErrorContains(t, err, "InvalidArgument")
+	require.ErrorContains(t, err, filterKey)
+}
+
+// TestManyStreamsAtOnceLeaveNothingBooked ends streams of both legs at every
+// moment; run it with -race.
+func TestManyStreamsAtOnceLeaveNothingBooked(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = 20 * time.Millisecond })
+	done := make(chan struct{})
+	const clients, each = 16, 24
+	for c := range clients {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for i := range each {
+				r.stumble((c + i) % 8)
+			}
+		}()
+	}
+	for range clients {
+		<-done
+	}
+	r.requireIdle()
+}
+
+// stumble plays one request that ends at the given step.
+func (r *replica) stumble(step int) {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), filterKey, filterMain), 10*time.Second)
+	defer cancel()
+	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	if err != nil {
+		return
+	}
+	p := &proxy{r.t, s, cancel}
+	if step == 0 {
+		return
+	}
+	p.requestHeaders()
+	if step == 1 {
+		return
+	}
+	if _, err := s.Recv(); err != nil {
+		return
+	}
+	p.requestBody(someBody)
+	if step == 2 {
+		return
+	}
+	m, err := s.Recv()
+	if err != nil || step == 3 {
+		return
+	}
+	set := setHeaders(m.GetRequestBody().GetResponse().GetHeaderMutation())
+	leg := r.open(filterPrefill)
+	defer leg.cancel()
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	if _, err := leg.s.Recv(); err != nil || step == 4 {
+		return
+	}
+	_ = leg.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(someBody), EndOfStream: true}}})
+	if _, err := leg.s.Recv(); err != nil || step == 5 {
+		return
+	}
+	_ = leg.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200")}}})
+	if step == 6 {
+		return
+	}
+	_ = leg.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte(`{"choices":[{"finish_reason":"length"}]}`), EndOfStream: true}}})
+	_, _ = leg.s.Recv()
+}
