@@ -1,0 +1,290 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// forms are every rendering whose parts must obey the rules below.
+func forms(t *testing.T) map[string][]byte {
+	t.Helper()
+	out, err := envoy.Committed()
+	require.NoError(t, err)
+	for name, p := range map[string]envoy.Params{
+		"over tcp":                {PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: 9000},
+		"full duplex with traces": {FullDuplex: true, TracingHost: "127.0.0.1", TracingPort: 4317},
+	} {
+		b, err := envoy.Standalone(p)
+		require.NoError(t, err)
+		out[name] = b
+	}
+	return out
+}
+
+func TestTheCommittedConfigurationsAreThoseOfTheTemplate(t *testing.T) {
+	root, err := stack.Root()
+	require.NoError(t, err)
+	want, err := envoy.Committed()
+	require.NoError(t, err)
+	files, err := filepath.Glob(filepath.Join(root, "envoy", "*.yaml"))
+	require.NoError(t, err)
+	require.Len(t, files, len(want), "a file without a rendering, or a rendering without a file")
+	for name, body := range want {
+		got, err := os.ReadFile(filepath.Join(root, "envoy", name))
+		require.NoError(t, err)
+		require.Equal(t, string(body), string(got), "%s is not up to date: run `make envoy-configs`", name)
+	}
+}
+
+func TestEnvoyItselfAcceptsEachConfiguration(t *testing.T) {
+	for name, body := range forms(t) {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, stack.ValidateEnvoy(t.Context(), envoyPath, body, t.TempDir()))
+		})
+	}
+	broken := bytes.Replace(forms(t)["standalone.yaml"], []byte("type: ORIGINAL_DST"), []byte("type: NOWHERE"), 1)
+	require.Error(t, stack.ValidateEnvoy(t.Context(), envoyPath, broken, t.TempDir()), "validation finds nothing")
+}
+
+// TestFullDuplexDiffersFromBufferedInStatedLinesOnly: the two must not drift.
+func TestFullDuplexDiffersFromBufferedInStatedLinesOnly(t *testing.T) {
+	buffered, err := envoy.Standalone(envoy.Params{Title: "one"})
+	require.NoError(t, err)
+	duplex, err := envoy.Standalone(envoy.Params{Title: "one", FullDuplex: true})
+	require.NoError(t, err)
+	gone, come := lineDiff(string(buffered), string(duplex))
+	require.Equal(t, []string{
+		"request_body_mode: BUFFERED", "request_trailer_mode: SKIP",
+		"request_body_mode: BUFFERED", "request_trailer_mode: SKIP", "response_body_mode: BUFFERED",
+	}, gone)
+	require.Equal(t, []string{
+		"request_body_mode: FULL_DUPLEX_STREAMED", "request_trailer_mode: SEND",
+		"request_body_mode: FULL_DUPLEX_STREAMED", "request_trailer_mode: SEND", "response_body_mode: FULL_DUPLEX_STREAMED",
+	}, come)
+}
+
+// lineDiff returns the lines that only one of two texts has, in order, without
+// blanks and comments, by their longest common subsequence.
+func lineDiff(a, b string) (gone, come []string) {
+	as, bs := configLines(a), configLines(b)
+	long := make([][]int, len(as)+1)
+	for i := range long {
+		long[i] = make([]int, len(bs)+1)
+	}
+	for i := len(as) - 1; i >= 0; i-- {
+		for j := len(bs) - 1; j >= 0; j-- {
+			if as[i] == bs[j] {
+				long[i][j] = long[i+1][j+1] + 1
+			} else {
+				long[i][j] = max(long[i+1][j], long[i][j+1])
+			}
+		}
+	}
+	i, j := 0, 0
+	for i < len(as) && j < len(bs) {
+		switch {
+		case as[i] == bs[j]:
+			i, j = i+1, j+1
+		case long[i+1][j] >= long[i][j+1]:
+			gone = append(gone, as[i])
+			i++
+		default:
+			come = append(come, bs[j])
+			j++
+		}
+	}
+	return append(gone, as[i:]...), append(come, bs[j:]...)
+}
+
+func configLines(s string) (out []string) {
+	for line := range strings.SplitSeq(s, "\n") {
+		if at := strings.Index(line, " #"); at >= 0 {
+			line = line[:at]
+		}
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// node is a parsed configuration: a map, a list or a value.
+type node struct{ v any }
+
+func parseConfig(t *testing.T, b []byte) node {
+	t.Helper()
+	var v map[string]any
+	require.NoError(t, yaml.Unmarshal(b, &v))
+	return node{v}
+}
+
+func (n node) get(keys ...string) node {
+	for _, k := range keys {
+		m, _ := n.v.(map[string]any)
+		n = node{m[k]}
+	}
+	return n
+}
+
+func (n node) list() (out []node) {
+	l, _ := n.v.([]any)
+	for _, v := range l {
+		out = append(out, node{v})
+	}
+	return out
+}
+
+func (n node) text() string { return fmt.Sprint(n.v) }
+
+// walk calls f for every map within n.
+func (n node) walk(f func(node)) {
+	switch v := n.v.(type) {
+	case map[string]any:
+		f(n)
+		for _, x := range v {
+			node{x}.walk(f)
+		}
+	case []any:
+		for _, x := range v {
+			node{x}.walk(f)
+		}
+	}
+}
+
+const connectionManager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+
+// TestEveryPartOfEveryConfigurationHasItsLimits: Envoy's defaults (1,024
+// requests a cluster, 1 MiB of body, a mirror dropped without a word) bite
+// where one was forgotten.
+func TestEveryPartOfEveryConfigurationHasItsLimits(t *testing.T) {
+	for name, body := range forms(t) {
+		t.Run(name, func(t *testing.T) {
+			c := parseConfig(t, body)
+			clusters := c.get("static_resources", "clusters").list()
+			require.GreaterOrEqual(t, len(clusters), 5)
+			for _, cl := range clusters {
+				requireClusterLimits(t, cl)
+			}
+			listeners := c.get("static_resources", "listeners").list()
+			require.Len(t, listeners, 3)
+			managers, hosts := 0, 0
+			for _, l := range listeners {
+				require.Equal(t, "67108864", l.get("per_connection_buffer_limit_bytes").text(), "listener %s", l.get("name").text())
+				l.walk(func(n node) {
+					if n.get("@type").text() == connectionManager {
+						managers++
+						require.NotNil(t, n.get("local_reply_config").v, "%s: its refusals are not in OpenAI's shape", l.get("name").text())
+						require.Equal(t, "0s", n.get("stream_idle_timeout").text(), l.get("name").text())
+					}
+					for _, h := range n.get("virtual_hosts").list() {
+						hosts++
+						require.Equal(t, "67108864", h.get("request_body_buffer_limit").text(), "routes of %s", l.get("name").text())
+					}
+				})
+			}
+			require.Equal(t, 3, managers)
+			require.Equal(t, 3, hosts)
+		})
+	}
+}
+
+func requireClusterLimits(t *testing.T, cl node) {
+	t.Helper()
+	name := cl.get("name").text()
+	thresholds := cl.get("circuit_breakers", "thresholds").list()
+	require.NotEmpty(t, thresholds, "cluster %s has no circuit breaker: 1,024 requests fill it", name)
+	for _, th := range thresholds {
+		for _, k := range []string{"max_connections", "max_pending_requests", "max_requests", "max_retries"} {
+			require.Equal(t, "100000", th.get(k).text(), "cluster %s: %s", name, k)
+		}
+	}
+	switch name {
+	case "extproc", "otel_collector": // gRPC: messages have HTTP/2 windows
+		require.NotEqual(t, "<nil>", cl.get("typed_extension_protocol_options").text(), name)
+	default:
+		require.Equal(t, "67108864", cl.get("per_connection_buffer_limit_bytes").text(), "cluster %s has no body limit", name)
+	}
+}
+
+// TestEveryExternalProcessorFailsOpenAndByDestinationClosed: answers survive
+// the plugin's death, and no cluster of workers has an address of its own.
+func TestEveryExternalProcessorFailsOpenAndByDestinationClosed(t *testing.T) {
+	for name, body := range forms(t) {
+		t.Run(name, func(t *testing.T) {
+			c := parseConfig(t, body)
+			var legs []string
+			c.walk(func(n node) {
+				if !strings.HasSuffix(n.get("@type").text(), ".ext_proc.v3.ExternalProcessor") {
+					return
+				}
+				require.Equal(t, "true", n.get("failure_mode_allow").text())
+				require.Equal(t, "5s", n.get("message_timeout").text(), "the default of 200 ms is too short")
+				for _, m := range n.get("grpc_service", "initial_metadata").list() {
+					require.Equal(t, "x-baton-filter", m.get("key").text())
+					legs = append(legs, m.get("value").text())
+				}
+			})
+			require.ElementsMatch(t, []string{"main", "prefill"}, legs)
+			want := map[string]string{"decode": "x-gateway-destination-endpoint", "prefill": "x-prefill-destination-endpoint"}
+			for _, cl := range c.get("static_resources", "clusters").list() {
+				header, isWorkers := want[cl.get("name").text()]
+				if !isWorkers {
+					continue
+				}
+				delete(want, cl.get("name").text())
+				require.Equal(t, "ORIGINAL_DST", cl.get("type").text())
+				require.Equal(t, header, cl.get("original_dst_lb_config", "http_header_name").text())
+				require.Nil(t, cl.get("load_assignment").v)
+			}
+			require.Empty(t, want)
+		})
+	}
+}
+
+// TestTheClientListenerStripsEveryHeaderThatARouteReads: what an upstream
+// cluster or a mirror takes from a header must not come from a client.
+func TestTheClientListenerStripsEveryHeaderThatARouteReads(t *testing.T) {
+	for name, body := range forms(t) {
+		t.Run(name, func(t *testing.T) {
+			c := parseConfig(t, body)
+			var read []string
+			c.walk(func(n node) {
+				for _, k := range []string{"http_header_name", "cluster_header"} {
+					if h, ok := n.get(k).v.(string); ok {
+						read = append(read, h)
+					}
+				}
+			})
+			require.ElementsMatch(t, []string{"x-gateway-destination-endpoint", "x-prefill-destination-endpoint", "x-prefill-cluster"}, read)
+			stripped := 0
+			for _, l := range c.get("static_resources", "listeners").list() {
+				if l.get("name").text() != "client" {
+					continue
+				}
+				l.walk(func(n node) {
+					for _, m := range n.get("mutations").list() {
+						prefix := m.get("remove_on_match", "key_matcher", "prefix").text()
+						for _, h := range read {
+							if strings.HasPrefix(h, prefix) {
+								stripped++
+							}
+						}
+					}
+				})
+			}
+			require.Equal(t, len(read), stripped)
+		})
+	}
+}

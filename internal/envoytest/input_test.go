@@ -1,0 +1,392 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// badInput is one row of the failure table that needs nothing but a request.
+type badInput struct {
+	name, method, path, body string
+	headers                  []string
+	status                   int
+	code, kind               string
+}
+
+func badInputs() []badInput {
+	post := http.MethodPost
+	good := completion("hello", 2, false)
+	return []badInput{
+		{"an unknown path", post, "/v1/embeddings", good, nil, 404, "unknown_path", "not_found_error"},
+		{"the root", post, "/", good, nil, 404, "unknown_path", "not_found_error"},
+		{"a path that begins like a known one", post, "/v1/completions/x", good, nil, 404, "unknown_path", "not_found_error"},
+		{"a worker's own control path", post, "/flush_cache", "", nil, 404, "unknown_path", "not_found_error"},
+		{"a worker's own state", http.MethodGet, "/sim/state", "", nil, 404, "unknown_path", "not_found_error"},
+		{"GET on a completion", http.MethodGet, "/v1/completions", "", nil, 405, "method_not_allowed", "invalid_request_error"},
+		{"PUT on a chat", http.MethodPut, "/v1/chat/completions", good, nil, 405, "method_not_allowed", "invalid_request_error"},
+		{"DELETE on generate", http.MethodDelete, "/generate", "", nil, 405, "method_not_allowed", "invalid_request_error"},
+		{"no body at all", post, "/v1/completions", "", nil, 400, "missing_body", "invalid_request_error"},
+		{"one byte", post, "/v1/completions", "x", nil, 400, "not_json", "invalid_request_error"},
+		{"a blank", post, "/v1/completions", " ", nil, 400, "not_json", "invalid_request_error"},
+		{"a JSON list", post, "/v1/completions", "[]", nil, 400, "not_json", "invalid_request_error"},
+		{"JSON cut short", post, "/v1/completions", good[:len(good)-3], nil, 400, "not_json", "invalid_request_error"},
+		{"JSON with more after it", post, "/v1/completions", good + "{}", nil, 400, "not_json", "invalid_request_error"},
+		{"bytes that are no text", post, "/v1/completions", "{\"model\":\"m\",\"prompt\":\"\xff\x00\"}", nil, 400, "not_json", "invalid_request_error"},
+		{"no model", post, "/v1/completions", `{"prompt":"x"}`, nil, 400, "missing_field", "invalid_request_error"},
+		{"no prompt", post, "/v1/completions", `{"model":"m"}`, nil, 400, "missing_field", "invalid_request_error"},
+		{"no messages", post, "/v1/chat/completions", `{"model":"m"}`, nil, 400, "missing_field", "invalid_request_error"},
+		{"a model that is no text", post, "/v1/completions", `{"model":7,"prompt":"x"}`, nil, 400, "wrong_type", "invalid_request_error"},
+		{"a stream that is no truth", post, "/v1/completions", `{"model":"m","prompt":"x","stream":"yes"}`, nil, 400, "wrong_type", "invalid_request_error"},
+		{"a negative limit", post, "/v1/completions", `{"model":"m","prompt":"x","max_tokens":-1}`, nil, 400, "wrong_type", "invalid_request_error"},
+		{"a prompt that is a number", post, "/v1/completions", `{"model":"m","prompt":7}`, nil, 400, "wrong_type", "invalid_request_error"},
+		{"a field twice", post, "/v1/completions", `{"model":"m","prompt":"x","prompt":"y"}`, nil, 400, "duplicate_field", "invalid_request_error"},
+		{"a field of the router's", post, "/v1/completions", `{"model":"m","prompt":"x","bootstrap_room":1}`, nil, 400, "forbidden_field", "invalid_request_error"},
+		{"an unknown model", post, "/v1/completions", `{"model":"nobody","prompt":"x"}`, nil, 404, "model_not_found", "not_found_error"},
+		{"a time-out that is no number", post, "/v1/completions", good, []string{"x-request-timeout-ms", "soon"}, 400, "invalid_timeout", "invalid_request_error"},
+		{"a time-out of nothing", post, "/v1/completions", good, []string{"x-request-timeout-ms", "0"}, 400, "invalid_timeout", "invalid_request_error"},
+		{"a negative time-out", post, "/v1/completions", good, []string{"x-request-timeout-ms", "-5"}, 400, "invalid_timeout", "invalid_request_error"},
+		{"a time-out past all numbers", post, "/v1/completions", good, []string{"x-request-timeout-ms", "99999999999999999999"}, 400, "invalid_timeout", "invalid_request_error"},
+	}
+}
+
+// TestABadRequestIsRefusedWithItsRowOfTheFailureTable is row C11.
+func TestABadRequestIsRefusedWithItsRowOfTheFailureTable(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
+		for _, c := range badInputs() {
+			t.Run(c.name, func(t *testing.T) {
+				label := fmt.Sprintf("code=%q", c.code)
+				before := f.metric("baton_failures_total", label)
+				h := http.Header{"Content-Type": {"application/json"}}
+				for i := 0; i+1 < len(c.headers); i += 2 {
+					h.Set(c.headers[i], c.headers[i+1])
+				}
+				r := f.do(c.method, c.path, strings.NewReader(c.body), h)
+				requireError(t, r, c.status, c.code)
+				require.Contains(t, r.body, fmt.Sprintf("%q:%q", "type", c.kind))
+				require.Empty(t, r.header.Get("Retry-After"))
+				require.InDelta(t, before+1, f.metric("baton_failures_total", label), 0)
+			})
+		}
+		require.Empty(t, f.gotAll(f.workers), "a refused request reached a worker")
+	})
+}
+
+// TestTheModelsOfTheViewAreListed: GET /v1/models needs no worker.
+func TestTheModelsOfTheViewAreListed(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
+		r := f.do(http.MethodGet, "/v1/models", nil, nil)
+		require.Equal(t, http.StatusOK, r.status, r.body)
+		require.Equal(t, "application/json", r.header.Get("Content-Type"))
+		require.JSONEq(t, `{"object":"list","data":[{"id":"m","object":"model","owned_by":"baton"}]}`, r.body)
+		requireError(t, f.do(http.MethodPost, "/v1/models", strings.NewReader("{}"), nil), http.StatusNotFound, "unknown_path")
+	})
+}
+
+// TestABodyOverTheLimitIsRefused: Envoy's own limit and the plugin's smaller
+// one, with the length announced and without.
+func TestABodyOverTheLimitIsRefused(t *testing.T) {
+	for name, l := range map[string]layout{
+		"the plugin's limit": {prefill: 1, decode: 1, config: "request: {max_body_bytes: 100000}\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, l, func(t *testing.T, f *fleet) {
+				body := completion(strings.Repeat("word ", 60_000), 2, false)
+				r := f.send(t.Context(), "/v1/completions", body)
+				requireError(t, r, http.StatusRequestEntityTooLarge, "body_too_large")
+				r = f.do(http.MethodPost, "/v1/completions", io.MultiReader(strings.NewReader(body)), nil)
+				requireError(t, r, http.StatusRequestEntityTooLarge, "body_too_large")
+				require.Empty(t, f.gotAll(f.workers))
+				r = f.send(t.Context(), "/v1/completions", completion("small", 2, false))
+				requireAnswer(t, r, "small", 2)
+			})
+		})
+	}
+}
+
+// paddedCompletion is a completion whose body has exactly n bytes. The padding
+// is a field that no one reads, so that the answer stays known.
+func paddedCompletion(n int) string {
+	body := completion("hello padded world", 3, false)
+	pad := n - len(body) - len(`,"user":""`)
+	if pad < 0 {
+		return body
+	}
+	return body[:len(body)-1] + `,"user":"` + strings.Repeat("x", pad) + `"}`
+}
+
+// TestBodiesOfEverySizeReachBothLegs: sizes around the pieces in which
+// streamed bodies travel, announced and chunked.
+func TestBodiesOfEverySizeReachBothLegs(t *testing.T) {
+	args := []string{"--log-body-bytes", "20000000", "--log-total-bytes", "100000000"}
+	both(t, layout{prefill: 1, decode: 1, simArgs: args}, func(t *testing.T, f *fleet) {
+		for _, n := range []int{0, 61_900, 61_999, 62_000, 62_001, 124_000, 1_000_000, 10_000_000} {
+			for _, chunked := range []bool{false, true} {
+				f.forget()
+				body := paddedCompletion(n)
+				var in io.Reader = strings.NewReader(body)
+				if chunked {
+					in = io.MultiReader(in) // hides the length
+				}
+				r := f.do(http.MethodPost, "/v1/completions", in, http.Header{"Content-Type": {"application/json"}})
+				requireAnswer(t, r, "hello padded world", 3)
+				prefill, decode := f.legs()
+				require.True(t, strings.HasPrefix(decode.Body, body[:len(body)-1]+`,"bootstrap_host"`), "%d bytes: decode's body is another", n)
+				want := strings.Replace(decode.Body, `"max_tokens":3`, `"max_tokens":1`, 1)
+				require.True(t, prefill.Body == want, "%d bytes: prefill's body is another", n)
+			}
+		}
+	})
+}
+
+// TestWhoCannotServeIsSaidWithItsOwnCode: rows C1 and C24 and a plugin that
+// does not know its workers yet.
+func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
+	unavailable := func(t *testing.T, f *fleet, code string) {
+		t.Helper()
+		before := f.metric("baton_failures_total", fmt.Sprintf("code=%q", code))
+		r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
+		requireError(t, r, http.StatusServiceUnavailable, code)
+		require.Equal(t, "1", r.header.Get("Retry-After"))
+		require.InDelta(t, before+1, f.metric("baton_failures_total", fmt.Sprintf("code=%q", code)), 0)
+		require.Empty(t, f.gotAll(f.workers))
+	}
+	t.Run("no decode", func(t *testing.T) {
+		both(t, layout{prefill: 1}, func(t *testing.T, f *fleet) { unavailable(t, f, "no_decode_worker") })
+	})
+	t.Run("decode alone", func(t *testing.T) {
+		both(t, layout{decode: 1}, func(t *testing.T, f *fleet) { unavailable(t, f, "no_aggregated_worker") })
+	})
+	t.Run("enforced decode", func(t *testing.T) {
+		both(t, layout{decode: 1, config: "enforce_disagg: true\n"}, func(t *testing.T, f *fleet) {
+			unavailable(t, f, "disaggregation_enforced")
+		})
+	})
+	t.Run("enforced aggregated", func(t *testing.T) {
+		both(t, layout{aggregated: 1, config: "enforce_disagg: true\n"}, func(t *testing.T, f *fleet) {
+			unavailable(t, f, "disaggregation_enforced")
+		})
+	})
+	t.Run("no worker at all", func(t *testing.T) {
+		both(t, layout{noCheck: true}, func(t *testing.T, f *fleet) {
+			r := f.send(t.Context(), "/v1/completions", completion("hello", 2, false))
+			requireError(t, r, http.StatusNotFound, "model_not_found")
+		})
+	})
+	t.Run("the view is not in yet", func(t *testing.T) {
+		f := newFleet(t, layout{noCheck: true})
+		require.NoError(t, f.plugin.Kill())
+		require.NoError(t, os.Remove(filepath.Join(f.dir, "workers.yaml")))
+		var err error
+		f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
+			BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, "workers.yaml"), NotWait: true,
+		})
+		require.NoError(t, err)
+		f.await("the plugin to answer", func() bool {
+			r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
+			return r.status == http.StatusServiceUnavailable && strings.Contains(r.body, `"not_ready"`) && r.header.Get("Retry-After") == "1"
+		})
+	})
+}
+
+// TestAnAggregatedWorkerServesWhereNoPrefillIsKnown is row C1.
+func TestAnAggregatedWorkerServesWhereNoPrefillIsKnown(t *testing.T) {
+	both(t, layout{aggregated: 1}, func(t *testing.T, f *fleet) {
+		for i := range 4 {
+			body := completion("hello alone", 5, i%2 == 0)
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", body), "hello alone", 5)
+			got := f.gotAll(f.workers)
+			require.Len(t, got, i+1)
+			require.Equal(t, body, got[i].Body, "nothing is injected without a prefill worker")
+			for name := range got[i].Headers {
+				require.False(t, strings.HasPrefix(name, "X-Bootstrap-"), name)
+				require.False(t, strings.HasPrefix(name, "X-Baton-"), name)
+			}
+		}
+	})
+}
+
+// TestADecodeWorkerThatTakesAggregatedRequestsServesAlone is row C1.
+func TestADecodeWorkerThatTakesAggregatedRequestsServesAlone(t *testing.T) {
+	both(t, layout{decode: 1, simArgs: []string{"--accepts-aggregated"}}, func(t *testing.T, f *fleet) {
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("alone", 3, true)), "alone", 3)
+	})
+}
+
+// TestNothingWaitsPastTheClientsDeadline is row C25.
+func TestNothingWaitsPastTheClientsDeadline(t *testing.T) {
+	for name, leg := range map[string]func(*fleet) []*stack.Worker{
+		"decode hangs":  func(f *fleet) []*stack.Worker { return f.decode },
+		"prefill hangs": func(f *fleet) []*stack.Worker { return f.prefill },
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, layout{prefill: 1, decode: 1, config: "prefill: {orphan_grace: 100ms, overdue_base: 1m}\n"}, func(t *testing.T, f *fleet) {
+				for _, w := range leg(f) {
+					require.NoError(t, w.Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultHang}))
+				}
+				start := time.Now()
+				r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true), "x-request-timeout-ms", "300")
+				requireError(t, r, http.StatusGatewayTimeout, "deadline_exceeded")
+				require.GreaterOrEqual(t, time.Since(start), 299*time.Millisecond, "given up before the deadline")
+				require.Empty(t, r.header.Get("Retry-After"))
+				require.Contains(t, r.body, `"timeout_error"`)
+				require.InDelta(t, 1, f.metric("baton_failures_total", `code="deadline_exceeded"`), 0)
+				for _, w := range leg(f) {
+					require.NoError(t, w.Sim.SetFault(t.Context(), enginesim.Fault{}))
+				}
+			})
+		})
+	}
+}
+
+// TestAFailedLegThatCannotBeRepeatedIsSaidWithItsOwnCode: every attempt fails.
+func TestAFailedLegThatCannotBeRepeatedIsSaidWithItsOwnCode(t *testing.T) {
+	l := layout{prefill: 1, decode: 2, config: "prefill: {orphan_grace: 100ms}\nhealth: {server_errors: 100}\n"}
+	for _, c := range []struct {
+		name   string
+		fault  enginesim.Fault
+		decode bool
+		status int
+		code   string
+		retry  string
+	}{
+		{"prefill errors", enginesim.Fault{Mode: enginesim.FaultError, Status: 500}, false, 503, "prefill_failed", "1"},
+		{"prefill aborts", enginesim.Fault{Mode: enginesim.FaultFinishAbort}, false, 503, "prefill_failed", "1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			both(t, l, func(t *testing.T, f *fleet) {
+				faulty := f.prefill
+				if c.decode {
+					faulty = f.decode
+				}
+				for _, w := range faulty {
+					require.NoError(t, w.Sim.SetFault(t.Context(), c.fault))
+				}
+				r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
+				requireError(t, r, c.status, c.code)
+				require.Equal(t, c.retry, r.header.Get("Retry-After"))
+				require.InDelta(t, 1, f.metric("baton_failures_total", fmt.Sprintf("code=%q", c.code)), 0)
+				require.InDelta(t, 2, f.metric("baton_fresh_picks_total"), 0)
+			})
+		})
+	}
+}
+
+// TestAWorkersRefusalOfTheRequestIsPassedOn: a 4xx would meet any worker, so it
+// is neither repeated nor hidden.
+func TestAWorkersRefusalOfTheRequestIsPassedOn(t *testing.T) {
+	for name, leg := range map[string]func(*fleet) *stack.Worker{
+		"prefill refuses": func(f *fleet) *stack.Worker { return f.prefill[0] },
+		"decode refuses":  func(f *fleet) *stack.Worker { return f.decode[0] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, layout{prefill: 1, decode: 1, config: "prefill: {orphan_grace: 50ms}\n"}, func(t *testing.T, f *fleet) {
+				require.NoError(t, leg(f).Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: 422}))
+				r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
+				require.NoError(t, r.err)
+				require.Equal(t, http.StatusUnprocessableEntity, r.status, r.body)
+				require.Contains(t, r.body, "injected error", "the worker's own words")
+				require.True(t, strings.HasPrefix(r.header.Get("Content-Type"), "application/json"))
+				require.Zero(t, f.metric("baton_fresh_picks_total"))
+				require.Zero(t, f.metric("baton_aside_transitions_total", `to="aside"`))
+			})
+		})
+	}
+}
+
+// TestDecodesOwnErrorIsGivenOnTheLastAttempt: until then it is a fresh pick.
+func TestDecodesOwnErrorIsGivenOnTheLastAttempt(t *testing.T) {
+	l := layout{prefill: 1, decode: 1, config: "prefill: {orphan_grace: 50ms}\nhealth: {server_errors: 100}\n"}
+	both(t, l, func(t *testing.T, f *fleet) {
+		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: 507, Count: 2}))
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("hello", 2, true)), "hello", 2)
+		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: 507}))
+		r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
+		require.Equal(t, 507, r.status, r.body)
+		require.Contains(t, r.body, "injected error")
+	})
+}
+
+// TestRequestsThatEnvoyItselfRefuses: malformed requests end at Envoy.
+func TestRequestsThatEnvoyItselfRefuses(t *testing.T) {
+	f := newFleet(t, layout{prefill: 1, decode: 1})
+	addr := strings.TrimPrefix(f.envoy.URL, "http://")
+	for name, c := range map[string]struct{ raw, status string }{
+		"a header name with an underscore": {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nx_baton_leg: 1\r\nContent-Length: 0\r\n\r\n", "400"},
+		"two lengths":                      {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "400"},
+		"a length and chunks":              {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"an escaped slash in the path":     {"POST /v1%2Fcompletions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "400"},
+		"no host":                          {"POST /v1/completions HTTP/1.1\r\nContent-Length: 0\r\n\r\n", "400"},
+		"a tunnel":                         {"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n", "404"},
+		"headers without end":              {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nx-long: " + strings.Repeat("a", 70_000) + "\r\n\r\n", "431"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", addr)
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
+			_, err = io.WriteString(conn, c.raw)
+			require.NoError(t, err)
+			line := make([]byte, 12)
+			_, err = io.ReadFull(conn, line)
+			require.NoError(t, err)
+			require.Equal(t, "HTTP/1.1 "+c.status, string(line))
+		})
+	}
+	require.Empty(t, f.gotAll(f.workers))
+}
+
+// TestARequestInTheFormOfAnotherHostStaysHere: neither the Host header nor a
+// request line with an address chooses where a request goes.
+func TestARequestInTheFormOfAnotherHostStaysHere(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
+		c := newCanary(t)
+		body := completion("elsewhere", 2, false)
+		for _, target := range []string{"/v1/completions", "http://" + c.addr + "/v1/completions"} {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(f.envoy.URL, "http://"))
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
+			_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+				target, c.addr, len(body), body)
+			require.NoError(t, err)
+			answer, err := io.ReadAll(conn)
+			require.NoError(t, err)
+			require.True(t, bytes.HasPrefix(answer, []byte("HTTP/1.1 200")), "%s", answer)
+		}
+		require.Zero(t, c.contacts.Load())
+	})
+}
+
+// TestTrailersOfTheRequestDoNotDisturb: HTTP/2 clients may send them.
+func TestTrailersOfTheRequestDoNotDisturb(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
+		c := newCanary(t)
+		p := new(http.Protocols)
+		p.SetUnencryptedHTTP2(true)
+		tr := &http.Transport{Protocols: p}
+		defer tr.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.envoy.URL+"/v1/completions",
+			io.MultiReader(strings.NewReader(completion("with trailers", 3, false))))
+		require.NoError(t, err)
+		req.Header.Set("Content-Type", "application/json")
+		req.Trailer = http.Header{"X-Gateway-Destination-Endpoint": {c.addr}, "X-Prefill-Cluster": {"decode"}, "X-Own": {"1"}}
+		r := roundTrip(&http.Client{Transport: tr}, req)
+		requireAnswer(t, r, "with trailers", 3)
+		require.Zero(t, c.contacts.Load())
+	})
+}
