@@ -46,7 +46,7 @@ func chatBody(user string, messages []message, tokens int) ([]byte, error) {
 		StreamOptions map[string]bool `json:"stream_options"`
 	}{model, user, messages, tokens, true, map[string]bool{"include_usage": true}})
 	if err != nil {
-		return nil, fmt.Errorf("demo: encode a request: %w", err)
+		return nil, fmt.Errorf("encode a request: %w", err)
 	}
 	return b, nil
 }
@@ -71,14 +71,14 @@ func ask(ctx context.Context, url, user string, messages []message, tokens int) 
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("demo: %w", err)
+		return nil, fmt.Errorf("%w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Debug-Decision", "1")
 	a := &answer{at: time.Now()}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("demo: request %s: %w", user, err)
+		return nil, fmt.Errorf("request %s: %w", user, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
@@ -94,9 +94,11 @@ func ask(ctx context.Context, url, user string, messages []message, tokens int) 
 }
 
 // read takes the events of a streamed answer. A stream without its end mark is
-// an error: the answer was cut.
+// an error: the answer was cut. It reads beyond the mark to the stream's end:
+// who closes before that has, as Envoy sees it, gone in the middle.
 func (a *answer) read(r io.Reader) error {
 	var text strings.Builder
+	whole := false
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -105,8 +107,8 @@ func (a *answer) read(r io.Reader) error {
 			continue
 		}
 		if data == "[DONE]" {
-			a.text = text.String()
-			return nil
+			whole = true
+			continue
 		}
 		var chunk struct {
 			Choices []struct{ Delta struct{ Content string } }
@@ -137,5 +139,9 @@ func (a *answer) read(r io.Reader) error {
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("the answer was cut: %w", err)
 	}
-	return fmt.Errorf("the answer was cut after %q", text.String())
+	if !whole {
+		return fmt.Errorf("the answer was cut after %q", text.String())
+	}
+	a.text = text.String()
+	return nil
 }

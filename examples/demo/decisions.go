@@ -98,18 +98,18 @@ func (a admin) workers(ctx context.Context) (map[worker.ID]workerState, error) {
 func (a admin) get(ctx context.Context, path string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+path, nil)
 	if err != nil {
-		return fmt.Errorf("demo: %w", err)
+		return fmt.Errorf("%w", err)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return fmt.Errorf("demo: the plugin's admin address: %w", err)
+		return fmt.Errorf("the plugin's admin address: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("demo: %s: status %d", path, resp.StatusCode)
+		return fmt.Errorf("%s: status %d", path, resp.StatusCode)
 	}
 	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-		return fmt.Errorf("demo: %s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }

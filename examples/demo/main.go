@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 		fmt.Fprintln(stderr, "\ndemo: interrupted; everything is stopped")
 		return exitInterrupted
 	case err != nil:
-		fmt.Fprintln(stderr, "\ndemo: the story is not true:", err)
+		fmt.Fprintln(stderr, "\ndemo:", err)
 		return exitUntrue
 	}
 	return exitTrue
@@ -113,7 +113,7 @@ func perform(ctx context.Context, env environment, out *screen, up, traffic bool
 		if ctx.Err() == nil {
 			out.printf("\n%s\n", st.logs())
 		}
-		return err
+		return fmt.Errorf("the story is not true: %w", err)
 	}
 	return nil
 }

@@ -44,13 +44,13 @@ func newFolder() (folder, error) {
 	base := filepath.Join(root, ".run")
 	f := folder{bin: filepath.Join(base, "bin")}
 	if err := os.MkdirAll(f.bin, 0o755); err != nil {
-		return folder{}, fmt.Errorf("demo: %w", err)
+		return folder{}, fmt.Errorf("%w", err)
 	}
 	if len(base)+len("/demo-4294967295/extproc.sock") > maxSocketPath {
 		base = "" // the system's folder for temporary files has a shorter path
 	}
 	if f.run, err = os.MkdirTemp(base, "demo-"); err != nil {
-		return folder{}, fmt.Errorf("demo: %w", err)
+		return folder{}, fmt.Errorf("%w", err)
 	}
 	return f, nil
 }
