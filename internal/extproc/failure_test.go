@@ -1,0 +1,72 @@
+package extproc
+
+import (
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+)
+
+// TestEveryFailureIsARowOfTheTable holds ARCHITECTURE.md's failure table and
+// failure.go together.
+func TestEveryFailureIsARowOfTheTable(t *testing.T) {
+	doc, err := os.ReadFile("../../ARCHITECTURE.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(doc), "## Failure table")
+	require.True(t, found)
+	listed := make(map[string]string)
+	for line := range strings.SplitSeq(table, "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) < 6 || !strings.Contains(cells[1], "`") {
+			continue
+		}
+		for code := range strings.FieldsSeq(strings.ReplaceAll(strings.ReplaceAll(cells[1], "`", " "), "↻", " ")) {
+			listed[code] = strings.TrimSpace(cells[2])
+			require.NotEmpty(t, strings.TrimSpace(cells[5]), "%s names a test", code)
+		}
+		retry := strings.Contains(cells[1], "↻")
+		for _, f := range failures() {
+			if strings.Contains(cells[1], "`"+f.code+"`") {
+				require.Equal(t, f.retryAfter > 0, retry, "%s: retry-after", f.code)
+			}
+		}
+	}
+	for _, f := range failures() {
+		status, ok := listed[f.code]
+		require.True(t, ok, "%s is missing in ARCHITECTURE.md", f.code)
+		if !strings.Contains(status, "engine") {
+			require.Contains(t, status, strconv.Itoa(f.status), f.code)
+		}
+		delete(listed, f.code)
+	}
+	for _, k := range []openai.Kind{openai.NotJSON, openai.MissingField, openai.WrongType, openai.DuplicateField, openai.ForbiddenField} {
+		require.Equal(t, "400", listed[k.String()], k.String())
+		delete(listed, k.String())
+	}
+	require.Empty(t, listed, "rows of ARCHITECTURE.md that no code has")
+}
+
+func TestEveryFailureHasAnOpenAIShapedBody(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, f := range failures() {
+		require.False(t, seen[f.code], "%s is there twice", f.code)
+		seen[f.code] = true
+		im := immediateOf(&f, false)
+		var body struct {
+			Error struct {
+				Message, Type, Code string
+				Param               *string
+			}
+		}
+		require.NoError(t, json.Unmarshal(im.body, &body), f.code)
+		require.Equal(t, f.code, body.Error.Code)
+		require.NotEmpty(t, body.Error.Message)
+		require.NotEmpty(t, body.Error.Type)
+		require.GreaterOrEqual(t, im.status, 400)
+	}
+}
