@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+)
+
+// documented is a row of docs/config.md.
+type documented struct{ unit, def, text string }
+
+func readConfigDoc(t *testing.T) map[string]documented {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "config.md"))
+	require.NoError(t, err)
+	rows := map[string]documented{}
+	for line := range strings.SplitSeq(string(page), "\n") {
+		cells := strings.Split(strings.Trim(line, "| "), "|")
+		if !strings.HasPrefix(line, "| `") || len(cells) < 4 {
+			continue
+		}
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		key := strings.Trim(cells[0], "`")
+		require.NotContains(t, rows, key, "documented twice")
+		rows[key] = documented{cells[1], strings.Trim(cells[2], "`"), strings.Join(cells[3:], "|")}
+	}
+	return rows
+}
+
+// keysOf returns the default of each key of v, by its name as the page writes
+// it: the three roles share one row.
+func keysOf(v reflect.Value, prefix string, into map[string]reflect.Value) {
+	for i := range v.NumField() {
+		name := prefix + v.Type().Field(i).Tag.Get("yaml")
+		f := v.Field(i)
+		switch {
+		case f.Type() == reflect.TypeFor[PickConfig]():
+			keysOf(f, "routing.<role>.", into)
+		case f.Kind() == reflect.Struct:
+			keysOf(f, name+".", into)
+		default:
+			into[name] = f
+		}
+	}
+}
+
+// elsewhere are defaults that other packages hold.
+func elsewhere() map[string]string {
+	p := picker.DefaultParams()
+	return map[string]string{
+		"discovery.poll":                              "2s", // file.Config
+		"routing.<role>.mode":                         p.Mode.String(),
+		"routing.<role>.overlap_score_credit":         fmt.Sprint(p.OverlapScoreCredit),
+		"routing.<role>.overlap_score_credit_decay":   fmt.Sprint(p.OverlapScoreCreditDecay),
+		"routing.<role>.prefill_load_scale":           fmt.Sprint(p.PrefillLoadScale),
+		"routing.<role>.decode_active_request_weight": fmt.Sprint(p.DecodeActiveRequestWeight),
+		"routing.<role>.estimated_overlap_weight":     fmt.Sprint(p.EstimatedOverlapWeight),
+		"routing.<role>.temperature":                  fmt.Sprint(p.Temperature),
+	}
+}
+
+func TestEveryKeyIsDocumentedWithItsUnitAndDefault(t *testing.T) {
+	rows := readConfigDoc(t)
+	keys := map[string]reflect.Value{}
+	keysOf(reflect.ValueOf(defaultConfig()), "", keys)
+	require.Contains(t, keys, "routing.<role>.temperature", "the walk sees nested keys")
+	for key, def := range keys {
+		t.Run(key, func(t *testing.T) {
+			row, ok := rows[key]
+			require.True(t, ok, "docs/config.md has no row for it")
+			require.NotEmpty(t, row.unit)
+			require.NotEmpty(t, row.text)
+			if want, ok := elsewhere()[key]; ok {
+				require.Equal(t, want, row.def)
+				return
+			}
+			if def.Type() == reflect.TypeFor[time.Duration]() {
+				got, err := time.ParseDuration(row.def)
+				require.NoError(t, err)
+				require.Equal(t, time.Duration(def.Int()), got)
+				return
+			}
+			if def.Kind() == reflect.Pointer {
+				def = def.Elem()
+			}
+			want := fmt.Sprint(def)
+			if want == "" {
+				want = `""`
+			}
+			require.Equal(t, want, row.def)
+		})
+	}
+	for key := range rows {
+		require.Contains(t, keys, key, "docs/config.md has a row for a key that does not exist")
+	}
+}
