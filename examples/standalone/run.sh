@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Runs the plugin and an Envoy beside it in the foreground, until Ctrl-C or until
+# one of them ends.
+#
+#   examples/standalone/run.sh [workers.yaml]
+#
+# CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
+# binary.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+workers=${1:-examples/standalone/workers.yaml}
+client_port=${CLIENT_PORT:-10000}
+envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
+baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
+
+make --no-print-directory --silent tools
+envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
+
+# A folder with a short path: a unix socket's may have 107 bytes.
+dir=$(mktemp -d)
+pids=()
+stop() {
+  trap - EXIT
+  ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
+  wait
+  rm -rf "$dir"
+}
+trap stop EXIT
+trap 'exit 0' INT TERM
+
+go build -o "$dir/" ./cmd/extproc
+flags=(--config examples/standalone/baton.yaml --workers "$workers"
+  --listen "unix://$dir/extproc.sock" --admin "$baton_admin")
+"$dir/extproc" check "${flags[@]}" >"$dir/effective.yaml"
+
+sed -e "s|/run/baton/extproc.sock|$dir/extproc.sock|" \
+  -e "s|port_value: 10000}|port_value: $client_port}|" \
+  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
+  envoy/standalone.yaml >"$dir/envoy.yaml"
+
+"$dir/extproc" serve "${flags[@]}" &
+pids+=($!)
+"$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level warning &
+pids+=($!)
+
+echo "clients: http://127.0.0.1:$client_port   status page: http://$baton_admin/   Ctrl-C ends both"
+wait -n "${pids[@]}"

@@ -1,0 +1,135 @@
+//go:build e2e
+
+// Package standalone runs the example as a newcomer would: its configuration is
+// checked by the plugin, and its script serves a request.
+package standalone
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func build(t *testing.T) (root, bin string) {
+	t.Helper()
+	root, err := stack.Root()
+	require.NoError(t, err)
+	bin = t.TempDir()
+	require.NoError(t, stack.Build(bin, "", false, "./cmd/extproc", "./cmd/enginesim"))
+	return root, bin
+}
+
+func TestTheExampleRunsAsItStands(t *testing.T) {
+	root, bin := build(t)
+
+	check := exec.CommandContext(t.Context(), filepath.Join(bin, "extproc"), "check", "--config", "examples/standalone/baton.yaml")
+	check.Dir = root
+	out, err := check.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "overdue_per_token: 2ms")
+
+	sample, err := os.ReadFile("workers.yaml")
+	require.NoError(t, err)
+	workers, err := file.Parse("workers.yaml", sample)
+	require.NoError(t, err)
+	require.Len(t, workers, 4)
+
+	list := filepath.Join(t.TempDir(), "workers.yaml")
+	require.NoError(t, file.Write(list, startWorkers(t, bin)))
+	client := runScript(t, root, list)
+
+	var got string
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	require.NoError(t, stack.Await(ctx, "the script to serve a request", func() bool {
+		resp, err := http.Post(client+"/v1/completions", "application/json",
+			strings.NewReader(`{"model":"qwen3-32b","prompt":"hello","max_tokens":3}`))
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		var b bytes.Buffer
+		_, err = b.ReadFrom(resp.Body)
+		got = b.String()
+		return err == nil && resp.StatusCode == http.StatusOK
+	}), "last answer: %s", got)
+	require.Contains(t, got, `"completion_tokens":3`)
+}
+
+func startWorkers(t *testing.T, bin string) []*worker.Worker {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var infos []*worker.Worker
+	var running []*stack.Worker
+	t.Cleanup(func() {
+		cancel()
+		for _, w := range running {
+			<-w.Done()
+		}
+	})
+	for i, role := range []string{"prefill", "decode"} {
+		w, err := stack.StartWorker(ctx, bin, "--role", role, "--id", fmt.Sprint(101+100*i), "--model", "qwen3-32b")
+		require.NoError(t, err)
+		running, infos = append(running, w), append(infos, w.Info)
+	}
+	return infos
+}
+
+// runScript runs run.sh on free ports and returns where clients reach it. It
+// ends with the test, by the signal that Ctrl-C sends.
+func runScript(t *testing.T, root, list string) string {
+	t.Helper()
+	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
+	require.NoError(t, err)
+	ports, err := stack.FreePorts(3)
+	require.NoError(t, err)
+	script := exec.Command(filepath.Join(root, "examples", "standalone", "run.sh"), list)
+	script.Env = append(os.Environ(), "ENVOY="+envoy,
+		fmt.Sprintf("CLIENT_PORT=%d", ports[0]), fmt.Sprintf("ENVOY_ADMIN_PORT=%d", ports[1]),
+		fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[2]))
+	log := &lockedBuffer{}
+	script.Stdout, script.Stderr = log, log
+	script.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(t, script.Start())
+	t.Cleanup(func() {
+		require.NoError(t, script.Process.Signal(syscall.SIGINT))
+		err := script.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+		require.NoError(t, err, "the script ends with 0 on Ctrl-C")
+	})
+	return fmt.Sprintf("http://127.0.0.1:%d", ports[0])
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
