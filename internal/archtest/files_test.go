@@ -17,12 +17,11 @@ const (
 
 // excused are files, or folders, that may be longer, each with its reason. Test
 // files need no excuse.
-var excused = map[string]string{
-}
+var excused = map[string]string{}
 
 // mayReadEnvironment are the places where the environment is part of the
 // interface.
-var mayReadEnvironment = []string{"cmd", "internal/envoytest", "internal/stack", "internal/bench"}
+var mayReadEnvironment = []string{"cmd", "examples", "internal/envoytest", "internal/stack", "internal/bench"}
 
 func sleeps(t *tree) []string {
 	var out []string

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(binDir)
-		if err := stack.Build(binDir, "invariants", false, "./cmd/extproc", "./cmd/enginesim"); err != nil {
+		if err := stack.Build(binDir, "invariants", raceEnabled, "./cmd/extproc", "./cmd/enginesim"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -402,4 +402,5 @@ func (f *fleet) checkIdle() {
 		}
 	}
 	require.Zero(f.t, f.metric("baton_panics_recovered_total"))
+	require.NotContains(f.t, f.plugin.Log(), "DATA RACE")
 }

@@ -1,0 +1,5 @@
+//go:build e2e && !race
+
+package envoytest
+
+const raceEnabled = false
