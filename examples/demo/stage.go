@@ -27,6 +27,11 @@ const (
 	firstDecode     = 201
 )
 
+// pluginConfig is the defaults but for two waits: on a machine that is busy with
+// other things, an engine's tokenizer and Envoy may take their time, and the
+// story would then rightly tell of byte estimates and lost legs.
+const pluginConfig = "tokens: {wait: 3s}\nprefill: {start_timeout: 5s}\n"
+
 // maxSocketPath is what the kernel takes for the path of a unix socket.
 const maxSocketPath = 107
 
@@ -110,7 +115,9 @@ func (st *stage) open(ctx context.Context, o stageOptions) error {
 		return err
 	}
 	var err error
-	st.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: o.binDir, Dir: o.dir, Workers: list})
+	st.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{
+		BinDir: o.binDir, Dir: o.dir, Workers: list, Config: pluginConfig,
+	})
 	if err != nil {
 		return err
 	}
