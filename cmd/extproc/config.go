@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -131,7 +134,7 @@ type RequestConfig struct {
 // TokensConfig says how prompts are counted; see tokens.Config.
 type TokensConfig struct {
 	Mode          string        `yaml:"mode"`            // auto, estimate, off; default auto
-	Wait          time.Duration `yaml:"wait"`            // default 50ms
+	Wait          time.Duration `yaml:"wait"`            // default 100ms
 	BytesPerToken int           `yaml:"bytes_per_token"` // default 4
 	CacheBytes    int           `yaml:"cache_bytes"`     // default 64 MiB
 }
@@ -165,6 +168,8 @@ func defaultConfig() Config {
 		Admin:  AdminConfig{Listen: "127.0.0.1:9902"},
 		Log:    LogConfig{Level: "info", Format: "text"},
 		Trace:  TraceConfig{Ratio: 1},
+
+		Discovery: DiscoveryConfig{Poll: 2 * time.Second},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
 			Headers: prefill.DialectPlain, DebugHeader: &yes, RoutedTTL: 2 * time.Minute,
@@ -177,7 +182,7 @@ func defaultConfig() Config {
 			TimeoutHeader: "x-request-timeout-ms", DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour,
 			MaxBodyBytes: 64 << 20, MaxAttempts: 3,
 		},
-		Tokens:       TokensConfig{Mode: "auto", Wait: 50 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
+		Tokens:       TokensConfig{Mode: "auto", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
 		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health"},
 		Journal:      256,
 		DrainTimeout: 30 * time.Second,
@@ -222,8 +227,28 @@ func (c *Config) Validate() error {
 	if c.Tokens.Wait > 4*time.Second {
 		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
 	}
-	if c.DrainTimeout < 0 {
-		bad("drain_timeout %s: expected 0 or more", c.DrainTimeout)
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"tokens.wait", c.Tokens.Wait},
+		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
+		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
+		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL},
+		{"request.default_timeout", c.Request.DefaultTimeout}, {"request.max_timeout", c.Request.MaxTimeout},
+	} {
+		if d.v < 0 {
+			bad("%s %s: expected 0 or more", d.name, d.v)
+		}
+	}
+	if c.Request.MaxBodyBytes < 1 {
+		bad("request.max_body_bytes %d: expected at least 1", c.Request.MaxBodyBytes)
+	}
+	if h := c.Request.TimeoutHeader; h == "" || strings.ToLower(h) != h || !httpguts.ValidHeaderFieldName(h) {
+		bad("request.timeout_header %q: expected a header name in lower case", h)
+	}
+	if _, port, err := net.SplitHostPort(c.Admin.Listen); err != nil || port == "" {
+		bad("admin.listen (--admin) %q: expected host:port", c.Admin.Listen)
 	}
 	if _, err := prefill.NamesOf(c.Routing.Headers); err != nil {
 		errs = append(errs, fmt.Errorf("routing.headers: %w", err))
@@ -236,8 +261,30 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// filled returns p with every weight that was not given at its default.
+func (p PickConfig) filled() PickConfig {
+	d := picker.DefaultParams()
+	for _, f := range []struct {
+		to   **float64
+		from float64
+	}{
+		{&p.OverlapScoreCredit, d.OverlapScoreCredit},
+		{&p.OverlapScoreCreditDecay, d.OverlapScoreCreditDecay},
+		{&p.PrefillLoadScale, d.PrefillLoadScale},
+		{&p.DecodeActiveRequestWeight, d.DecodeActiveRequestWeight},
+		{&p.EstimatedOverlapWeight, d.EstimatedOverlapWeight},
+		{&p.Temperature, d.Temperature},
+	} {
+		if *f.to == nil {
+			*f.to = &f.from
+		}
+	}
+	return p
+}
+
 func (p PickConfig) params() (picker.Params, error) {
 	out := picker.DefaultParams()
+	p = p.filled()
 	if p.Mode != "" {
 		mode, err := picker.ParseMode(p.Mode)
 		if err != nil {

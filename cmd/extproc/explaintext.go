@@ -51,7 +51,9 @@ func explainText(answer []byte) (string, error) {
 		return "", fmt.Errorf("explain: the plugin's answer: %w", err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "model %s, %d tokens in %d blocks (%s: %s)\n", d.Model, d.ISLTokens, d.Blocks, d.TokenSource, d.TokenReason)
+	if d.TokenSource != "" {
+		fmt.Fprintf(&b, "model %s, %d tokens in %d blocks (%s: %s)\n", d.Model, d.ISLTokens, d.Blocks, d.TokenSource, d.TokenReason)
+	}
 	if d.Outcome == "refused" {
 		fmt.Fprintf(&b, "refused: %s\n", d.Detail)
 	}

@@ -189,6 +189,9 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 
 // effective prints a configuration as a file that reads back as itself.
 func effective(c Config) (string, error) {
+	for _, p := range []*PickConfig{&c.Routing.Prefill, &c.Routing.Decode, &c.Routing.Aggregated} {
+		*p = p.filled()
+	}
 	b, err := yaml.Marshal(c)
 	if err != nil {
 		return "", fmt.Errorf("config: %w", err)

@@ -42,6 +42,8 @@ var (
 	failNoBody       = failure{code: "missing_body", status: 400, kind: kindInvalid, message: "The request has no body."}
 	failBodyTooLarge = failure{code: "body_too_large", status: 413, kind: kindInvalid, message: "The request body is too large."}
 	failUnknownModel = failure{code: "model_not_found", status: 404, kind: kindNotFound, message: "The model does not exist here.", param: "model"}
+	failTooSlow      = failure{code: "request_timeout", status: 408, kind: kindInvalid, message: "The request did not arrive in time."}
+	failProxy        = failure{code: "proxy_refused", status: 400, kind: kindInvalid, message: "The proxy refused the request."}
 	failDeadline     = failure{code: "deadline_exceeded", status: 504, kind: kindTimeout, message: "The request did not finish before its deadline."}
 	failBadTimeout   = failure{code: "invalid_timeout", status: 400, kind: kindInvalid, message: "The time-out header is not a positive number of milliseconds."}
 
@@ -68,7 +70,7 @@ var (
 // failures lists every row, for the table's tests and documentation.
 func failures() []failure {
 	return []failure{
-		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failDeadline, failBadTimeout,
+		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
 		failNotReady, failNoDecode, failNoPrefill, failNoAggregated, failEnforced,
 		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
 		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,

@@ -3,6 +3,7 @@ package extproc
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -129,6 +130,9 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			m.trailers = true
 			m.onRequestEnd(now)
 			return
+		case evResponseHeaders:
+			m.onProxyRefusal(ev)
+			return
 		}
 	case mainRouted:
 		if ev.kind == evResponseHeaders {
@@ -164,7 +168,7 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	}
 	path, known := openai.ParsePath(m.hdr.path)
 	switch {
-	case isModels(m.hdr.path) && m.hdr.method == "GET":
+	case isModels(m.hdr.path) && (m.hdr.method == "GET" || m.hdr.method == "HEAD"):
 		m.phase = mainRejected
 		m.emit(effect{op: opModels})
 		m.finish(outcomeAnswered, nil)
@@ -183,6 +187,21 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 			m.emit(effect{op: opContinue, of: ofRequestHeaders})
 		}
 	}
+}
+
+// onProxyRefusal takes Envoy's own answer to a request whose body it does not
+// want: over its limit, or too slow. It goes to the client as it is.
+func (m *mainLeg) onProxyRefusal(ev *event) {
+	f := failProxy
+	switch ev.headers.status {
+	case "413":
+		f = failBodyTooLarge
+	case "408":
+		f = failTooSlow
+	}
+	m.phase, m.body = mainRejected, nil
+	m.finish(outcomeRefused, &f)
+	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 }
 
 func (m *mainLeg) tooLarge() bool {
@@ -344,4 +363,7 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 
 func (m *mainLeg) emit(e effect) { m.out = append(m.out, e) }
 
-func isModels(path string) bool { return path == "/v1/models" }
+func isModels(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	return path == "/v1/models"
+}

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"encoding/json"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -214,11 +215,33 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 		s.note = s.srv.noteRefusal(s, e)
 	}
 	s.srv.cfg.Journal.End(s.note, journalOutcome[e.outcome], detail, status, now)
+	s.logFinish(e, detail)
 	for _, sp := range []trace.Span{s.decodeSpan, s.span} {
 		if sp != nil {
 			telemetry.End(sp, now, detail)
 		}
 	}
+}
+
+// logFinish writes the attempt's one line, at debug level.
+func (s *mainStream) logFinish(e *effect, detail string) {
+	log := s.srv.log
+	ctx := s.grpc.Context()
+	if !log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String(telemetry.KeyRequestID, s.m.hdr.requestID), slog.Int(telemetry.KeyAttempt, s.m.attempt),
+		slog.String("outcome", string(e.outcome)), slog.String(telemetry.KeyReason, detail),
+		slog.Duration("took", time.Since(s.began)),
+	}
+	if p := s.m.plan; p != nil {
+		attrs = append(attrs, slog.String("decode", p.decode.String()))
+		if p.disaggregated {
+			attrs = append(attrs, slog.String("prefill", p.prefill.String()), slog.String(telemetry.KeyLeg, s.m.leg.String()))
+		}
+	}
+	log.LogAttrs(ctx, slog.LevelDebug, "attempt ended", attrs...)
 }
 
 // abandon gives back what a panicked machine held.

@@ -20,6 +20,7 @@ import (
 // scratch is the memory of one decision, reused.
 type scratch struct {
 	tokens   tokens.Scratch
+	guess    tokens.Scratch
 	known    kvindex.Overlap
 	routed   kvindex.Overlap
 	overlaps []uint32
@@ -202,7 +203,7 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 			v.fail = &failNoAggregated
 			return
 		}
-		srv.remember(&v.decode, q, p, start)
+		srv.remember(&v.decode, q, p, sc, start)
 		return
 	}
 	if err := srv.choose(&v.prefill, worker.Prefill, srv.cfg.Prefill, v, q, sc, prefillBooking); err != nil {
@@ -217,7 +218,7 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 		return
 	}
 	if prefillBooking != nil {
-		srv.remember(&v.prefill, q, p, start)
+		srv.remember(&v.prefill, q, p, sc, start)
 	}
 }
 
@@ -295,12 +296,17 @@ func (srv *Server) overlaps(ranks []worker.Rank, p tokens.Prompt, q *question, s
 
 // remember notes what was routed where, for prompts and workers of which no
 // events tell.
-func (srv *Server) remember(c *choice, q *question, p tokens.Prompt, now time.Time) {
+func (srv *Server) remember(c *choice, q *question, p tokens.Prompt, sc *scratch, now time.Time) {
 	if len(p.Hashes) == 0 {
 		return
 	}
 	if w := q.snap.Worker(c.decision.Rank.ID); p.Estimated || w.KVEvents.IsZero() {
 		srv.cfg.Routed.Record(c.decision.Rank, p.Hashes, now)
+	}
+	if p.Source == tokens.FromEngine {
+		// So that a later turn whose tokens come too late still finds its worker.
+		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
+		srv.cfg.Routed.Record(c.decision.Rank, guess.Hashes, now)
 	}
 }
 

@@ -1,0 +1,103 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+)
+
+func TestAWorkerCannotSpeakAsTheRouter(t *testing.T) {
+	for name, headers := range map[string]http.Header{
+		"retry wish": {"X-Baton-Retry": {"1"}},
+		"own mark":   {"X-Baton-Local-Reply": {"UF"}},
+		"time-out":   {"X-Baton-Local-Reply": {"UT"}},
+		"decision":   {"X-Baton-Decision": {"x"}, "X-Baton-Leg": {"x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, layout{noCheck: true}, func(t *testing.T, f *fleet) {
+				var calls atomic.Int64
+				w := fake(t, 900, func(w http.ResponseWriter, r *http.Request) {
+					if !strings.HasPrefix(r.URL.Path, "/v1/completions") {
+						http.NotFound(w, r)
+						return
+					}
+					calls.Add(1)
+					for k, v := range headers {
+						w.Header()[k] = v
+					}
+					w.Header().Set("Content-Type", "application/json")
+					_, _ = io.WriteString(w, `{"choices":[{"text":"fake","finish_reason":"stop"}]}`)
+				})
+				f.publishAndWait(w)
+				r := f.send(t.Context(), "/v1/completions", completion("hello", 1, false))
+				require.NoError(t, r.err)
+				require.Equal(t, http.StatusOK, r.status, r.body)
+				require.EqualValues(t, 1, calls.Load(), "the worker made the router repeat the request")
+				require.Zero(t, f.metric("baton_aside_transitions_total", `to="aside"`))
+				for k := range headers {
+					require.Empty(t, r.header.Get(k))
+				}
+			})
+		})
+	}
+}
+
+func TestEnvoysOwn413ReachesTheClient(t *testing.T) {
+	// In full duplex Envoy has no limit of its own: the plugin's counts.
+	both(t, layout{prefill: 1, decode: 1, envoy: envoy.Params{MaxBodyBytes: 100_000}, config: "request: {max_body_bytes: 100000}\n"}, func(t *testing.T, f *fleet) {
+		body := completion(strings.Repeat("word ", 60_000), 2, false)
+		r := f.send(t.Context(), "/v1/completions", body)
+		requireError(t, r, 413, "body_too_large")
+	})
+}
+
+func TestADeadPluginIsA503WithABody(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, f *fleet) {
+		require.NoError(t, f.plugin.Kill())
+		r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
+		requireError(t, r, 503, "router_unavailable")
+	})
+}
+
+func TestAnUnreachableDecodeSaysSo(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 2, config: "prefill: {orphan_grace: 100ms}\n"}, func(t *testing.T, f *fleet) {
+		for _, w := range f.decode {
+			require.NoError(t, w.Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultRefuse}))
+		}
+		r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
+		require.Equal(t, "1", r.header.Get("Retry-After"))
+		requireError(t, r, 503, "decode_unreachable")
+		require.InDelta(t, 1, f.metric("baton_failures_total", `code="decode_unreachable"`), 0)
+	})
+}
+
+func TestWholeAnswersCountAsOK(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
+		for i := range 6 {
+			f.send(t.Context(), "/v1/completions", completion("hi", 3, i%2 == 0))
+		}
+		f.await("six", func() bool { return f.metric("baton_requests_total") == 6 })
+		require.InDelta(t, 6, f.metric("baton_requests_total", `outcome="ok"`), 0)
+	})
+}
+
+func TestAnAnswerThatBreaksOffIsCountedAsCut(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
+		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultTruncate}))
+		r := f.send(t.Context(), "/v1/completions", completion("hi", 30, true))
+		require.Error(t, r.err)
+		f.await("one", func() bool { return f.metric("baton_requests_total") == 1 })
+		require.Zero(t, f.metric("baton_requests_total", `outcome="ok"`))
+		require.EqualValues(t, 1, f.metric("baton_requests_total", `outcome="cut"`))
+		require.EqualValues(t, 1, f.metric("baton_aside_transitions_total", `to="aside"`), "the worker that broke off is set aside")
+	})
+}
