@@ -55,7 +55,7 @@ func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamA
 			if s := a.srv.attempts.find(nonce); s != nil {
 				ev := event{kind: evLogged}
 				ev.outcome, ev.blame = logged(e.GetCommonProperties().GetResponseFlags(), e.GetResponse().GetResponseCodeDetails())
-				s.post(ev)
+				s.post(&ev)
 			}
 		}
 	}

@@ -9,26 +9,31 @@ import "sync"
 // post never waits for the handler when another goroutine is in it. It must
 // not be called while holding a lock that a handler takes.
 type actor struct {
+	handle func(*event) // set at construction
+
 	mu    sync.Mutex
-	inbox []event // guarded by mu
-	busy  bool    // guarded by mu: someone is in handle
+	inbox []*event // guarded by mu; what came while busy
+	busy  bool     // guarded by mu: someone is in handle
 }
 
-func (a *actor) post(ev event, handle func(*event)) {
+func (a *actor) post(ev *event) {
 	a.mu.Lock()
-	a.inbox = append(a.inbox, ev)
 	if a.busy {
+		a.inbox = append(a.inbox, ev)
 		a.mu.Unlock()
 		return
 	}
 	a.busy = true
-	for len(a.inbox) > 0 {
-		next := a.inbox[0]
-		a.inbox[0] = event{}
-		a.inbox = a.inbox[1:]
+	for {
 		a.mu.Unlock()
-		handle(&next)
+		a.handle(ev)
 		a.mu.Lock()
+		if len(a.inbox) == 0 {
+			break
+		}
+		ev = a.inbox[0]
+		a.inbox[0] = nil
+		a.inbox = a.inbox[1:]
 	}
 	a.inbox = nil
 	a.busy = false

@@ -164,6 +164,6 @@ func (c *Config) rules() *rules {
 	return &rules{
 		startTimeout: c.StartTimeout, prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
 		hold: !c.NoHold, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
-		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names,
+		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(bufferPool),
 	}
 }

@@ -31,13 +31,13 @@ const (
 // the kind.
 type event struct {
 	kind        eventKind
-	headers     headers // evRequestHeaders, evResponseHeaders
-	body        []byte  // evRequestBody, evResponseBody: ours to keep
+	headers     *headers // evRequestHeaders, evResponseHeaders
+	body        []byte   // evRequestBody, evResponseBody: ours to keep
 	endOfStream bool
 	fullDuplex  bool      // evRequestHeaders: the filter streams bodies
 	plan        *plan     // evPicked
 	failure     *failure  // evRefused
-	booked      booked    // evPicked, evRefused: for the stream, not the machine
+	booked      *booked   // evPicked, evRefused: for the stream, not the machine
 	leg         legReport // evLeg
 	outcome     outcome   // evLogged
 	blame       blame     // evLogged: what it says of decode
@@ -161,6 +161,7 @@ type effect struct {
 	remove      []string
 	body        []byte // opRoute: the new body; nil: as it came
 	trailers    bool   // opRoute: request trailers end the body
+	lent        bool   // opRoute: body goes back to the buffer pool once sent
 	imm         *immediate
 	wait        time.Duration
 	report      legReport

@@ -42,7 +42,7 @@ func testRules() *rules {
 	return &rules{
 		startTimeout: time.Second, prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
 		hold: true, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20,
-		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names,
+		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(bufferPool),
 	}
 }
 
@@ -116,7 +116,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		return "phase: " + dr.m.phase.String() + "\n"
 	case "request-headers":
 		ev = event{kind: evRequestHeaders, endOfStream: d.HasArg("eos"), fullDuplex: dr.m.fullDuplex}
-		ev.headers = headers{
+		ev.headers = &headers{
 			method: str(d, "method", "POST"), path: str(d, "path", "/v1/completions"),
 			contentLength: str(d, "length", ""), timeout: str(d, "timeout", ""),
 			attemptCount: strconv.Itoa(dr.m.attempt),
@@ -135,7 +135,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "leg":
 		ev = event{kind: evLeg, leg: reportArgs(t, d)}
 	case "response-headers":
-		ev = event{kind: evResponseHeaders, headers: headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+		ev = event{kind: evResponseHeaders, headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
 	case "response-trailers":
 		ev = event{kind: evResponseTrailers}
 	case "gone":
@@ -255,8 +255,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 		dr.l, dr.now, dr.fdup = &prefillLeg{rules: testRules()}, testStart, d.HasArg("full-duplex")
 		return "phase: " + dr.l.phase.String() + "\n"
 	case "admit":
-		ev = event{kind: evRequestHeaders, fullDuplex: dr.fdup, endOfStream: d.HasArg("eos")}
-		ev.headers.path = str(d, "path", "/v1/completions")
+		ev = event{kind: evRequestHeaders, fullDuplex: dr.fdup, endOfStream: d.HasArg("eos"), headers: &headers{path: str(d, "path", "/v1/completions")}}
 		tk = &ticket{endpoint: "10.0.0.7:30000", leg: prefill.Leg{Deadline: dr.now.Add(dur(t, str(d, "deadline", "1m")))}}
 		if code := str(d, "refused", ""); code != "" {
 			tk.fail = failureByCode(t, code)
@@ -266,7 +265,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "request-trailers":
 		ev = event{kind: evRequestTrailers}
 	case "response-headers":
-		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
 	case "response-body":
 		ev = event{kind: evResponseBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
 	case "response-trailers":

@@ -45,6 +45,7 @@ type rules struct {
 	defaultTimeout time.Duration
 	maxTimeout     time.Duration
 	names          prefill.Names
+	buffers        *bufferPool
 }
 
 // mainLeg is the machine of one attempt's main leg; see the phase table in the
@@ -64,7 +65,8 @@ type mainLeg struct {
 
 	// Set by the request's end.
 	body     []byte
-	scan     openai.Request
+	scan     *openai.Request // lent by requests until the request is routed
+	lent     bool            // body is of the buffer pool
 	trailers bool
 
 	// Set by the pick.
@@ -159,7 +161,7 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 }
 
 func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
-	m.hdr, m.fullDuplex = ev.headers, ev.fullDuplex
+	m.hdr, m.fullDuplex = *ev.headers, ev.fullDuplex
 	m.attempt, _ = strconv.Atoi(m.hdr.attemptCount)
 	m.attempt = max(m.attempt, 1)
 	if f := m.setDeadline(now); f != nil {
@@ -259,14 +261,16 @@ func (m *mainLeg) roomForBody(first []byte) []byte {
 	if err != nil || n > uint64(m.rules.maxBodyBytes) {
 		n = uint64(2 * len(first))
 	}
-	return append(make([]byte, 0, int(n)+injectRoom), first...)
+	m.lent = true
+	return append(m.rules.buffers.get(int(n)+injectRoom), first...)
 }
 
 // injectRoom is more than the members we inject ever take.
 const injectRoom = 160
 
 func (m *mainLeg) onRequestEnd(time.Time) {
-	if err := openai.Scan(m.path, m.body, &m.scan); err != nil {
+	m.scan = requests.Get().(*openai.Request)
+	if err := openai.Scan(m.path, m.body, m.scan); err != nil {
 		m.reject(badBody(err), false)
 		return
 	}
@@ -312,12 +316,19 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 	e.set = m.routeHeaders(now)
 	if p.disaggregated && !p.inHeaders {
 		var members [injectRoom]byte
-		e.body = openai.InjectInPlace(m.body, &m.scan,
-			handoff.AppendSGLang(members[:0], p.bootstrapHost, p.bootstrapPort, p.room))
+		add := handoff.AppendSGLang(members[:0], p.bootstrapHost, p.bootstrapPort, p.room)
+		if m.lent {
+			e.body = openai.InjectInPlace(m.body, m.scan, add)
+		} else {
+			e.body = openai.AppendInjected(m.rules.buffers.get(len(m.body)+injectRoom), m.body, m.scan, add)
+		}
+		e.lent = true
 		e.set = append(e.set, kv{"content-length", strconv.Itoa(len(e.body))})
 	} else if m.fullDuplex {
-		e.body = m.body
+		e.body, e.lent = m.body, m.lent
 	}
+	requests.Put(m.scan)
+	m.scan = nil
 	e.of = ofRequestBody
 	m.emit(e)
 	m.body = nil // sent; a fresh attempt is a new stream with its own
@@ -361,7 +372,12 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 	return set
 }
 
-func (m *mainLeg) emit(e effect) { m.out = append(m.out, e) }
+func (m *mainLeg) emit(e effect) {
+	if m.out == nil {
+		m.out = make([]effect, 0, 4)
+	}
+	m.out = append(m.out, e)
+}
 
 func isModels(path string) bool {
 	path, _, _ = strings.Cut(path, "?")

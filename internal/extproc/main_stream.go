@@ -46,7 +46,7 @@ type booked struct {
 	span            trace.Span // of the decode leg
 }
 
-func (s *mainStream) post(ev event) { s.act.post(ev, s.handle) }
+func (s *mainStream) post(ev *event) { s.act.post(ev) }
 
 func (s *mainStream) handle(ev *event) {
 	defer func() {
@@ -69,7 +69,9 @@ func (s *mainStream) handle(ev *event) {
 		s.prefillBooking, s.decodeBooking = ev.booked.prefill, ev.booked.decode
 		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
 	case evRefused:
-		s.note = ev.booked.note
+		if ev.booked != nil {
+			s.note = ev.booked.note
+		}
 	}
 	now := time.Now()
 	for i, effects := 0, s.m.step(now, ev); i < len(effects); i++ {
@@ -78,7 +80,7 @@ func (s *mainStream) handle(ev *event) {
 	s.arm(s.m.wakeAt(), s.fire)
 }
 
-func (s *mainStream) fire() { s.post(event{kind: evTimer}) }
+func (s *mainStream) fire() { s.post(&event{kind: evTimer}) }
 
 func (s *mainStream) begin(ev *event) {
 	s.began = time.Now()
@@ -160,7 +162,7 @@ func (s *mainStream) abort(r legReport) {
 	l := s.leg
 	s.mu.Unlock()
 	if l != nil {
-		l.post(event{kind: evAbort, leg: r})
+		l.post(&event{kind: evAbort, leg: r})
 	}
 }
 

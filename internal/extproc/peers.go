@@ -167,6 +167,6 @@ func (srv *Server) onPeerReport(body []byte) error {
 	if s == nil {
 		return status.Error(codes.NotFound, "the attempt is over")
 	}
-	s.post(event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status}})
+	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status}})
 	return nil
 }

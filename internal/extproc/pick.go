@@ -67,7 +67,7 @@ type verdict struct {
 // decide answers a stream's opPick with evPicked or evRefused: at once where
 // the tokens are known or estimated, else when an engine has counted them.
 func (srv *Server) decide(s *mainStream) {
-	q, f := srv.question(&s.m.scan, s.m.body)
+	q, f := srv.question(s.m.scan, s.m.body)
 	if f != nil {
 		s.refuse(f)
 		return
@@ -106,11 +106,11 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	srv.judge(&v, q, p, sc, prefillBooking, decodeBooking)
 	srv.observe(&v, q)
 	if v.fail != nil {
-		s.post(event{kind: evRefused, failure: v.fail, booked: booked{note: srv.record(s, q, &v, sc)}})
+		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.record(s, q, &v, sc)}})
 		return
 	}
-	b := booked{prefill: prefillBooking, decode: decodeBooking}
-	pl, err := srv.plan(s, q, &v, sc, &b)
+	b := &booked{prefill: prefillBooking, decode: decodeBooking}
+	pl, err := srv.plan(s, q, &v, sc, b)
 	if err != nil {
 		prefillBooking.ReleaseIfHeld()
 		decodeBooking.ReleaseIfHeld()
@@ -123,13 +123,13 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	s.picked = pl.prefill.ID
 	s.mu.Unlock()
 	srv.attempts.add(pl.nonce, s)
-	s.post(event{kind: evPicked, plan: pl, booked: b})
+	s.post(&event{kind: evPicked, plan: pl, booked: b})
 	if pl.disaggregated && srv.view.Load().Worker(pl.prefill.ID) == nil {
-		s.post(event{kind: evGone}) // it left between the pick and now
+		s.post(&event{kind: evGone}) // it left between the pick and now
 	}
 }
 
-func (s *mainStream) refuse(f *failure) { s.post(event{kind: evRefused, failure: f}) }
+func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure: f}) }
 
 // question finds the pool of a request and what has to be picked in it: the
 // checks of rows C1 and C24 that need no pick.
@@ -197,7 +197,7 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 	start := time.Now()
 	defer func() { v.took = time.Since(start) }()
 	v.prompt, v.size = p, q.query.BlockSize
-	v.blocks = len(p.Hashes)
+	v.blocks = len(p.Hashes) * max(p.BlocksPerHash, 1)
 	if !q.disagg {
 		if err := srv.choose(&v.decode, worker.Aggregated, srv.cfg.Aggregated, v, q, sc, decodeBooking); err != nil {
 			v.fail = &failNoAggregated
@@ -284,7 +284,7 @@ func (srv *Server) overlaps(ranks []worker.Rank, p tokens.Prompt, q *question, s
 		var n uint32
 		if slot, ok := slots.Slot(r); ok {
 			if guess {
-				n = sc.routed.At(slot)
+				n = sc.routed.At(slot) * uint32(max(p.BlocksPerHash, 1))
 			} else {
 				n = sc.known.At(slot)
 			}

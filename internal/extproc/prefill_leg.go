@@ -46,6 +46,8 @@ type prefillLeg struct {
 	ticket     ticket
 	trailers   bool
 	body       []byte
+	lent       bool // body is of the buffer pool
+	length     int  // of the body, as announced; 0: not
 	answer     []byte
 	status     int
 
@@ -140,6 +142,9 @@ func (l *prefillLeg) onRequestHeaders(now time.Time, ev *event, t *ticket) {
 		return
 	}
 	l.path = path
+	if n, err := strconv.ParseUint(ev.headers.contentLength, 10, 63); err == nil && n <= uint64(l.rules.maxBodyBytes) {
+		l.length = int(n)
+	}
 	l.tell(legReport{state: legStarted})
 	l.phase = prefillAwaitBody
 	if !l.fullDuplex {
@@ -148,9 +153,13 @@ func (l *prefillLeg) onRequestHeaders(now time.Time, ev *event, t *ticket) {
 }
 
 func (l *prefillLeg) onRequestBody(now time.Time, ev *event) {
-	if l.body == nil && ev.endOfStream {
+	switch {
+	case l.body == nil && ev.endOfStream:
 		l.body = ev.body
-	} else {
+	case l.body == nil:
+		l.lent = true
+		l.body = append(l.rules.buffers.get(max(l.length, 4*len(ev.body))), ev.body...)
+	default:
 		l.body = append(l.body, ev.body...)
 	}
 	if ev.endOfStream {
@@ -158,20 +167,27 @@ func (l *prefillLeg) onRequestBody(now time.Time, ev *event) {
 	}
 }
 
+// editRoom is more than the edits ever add.
+const editRoom = 64
+
 // onRequestEnd asks for one token and no stream (C13). The bootstrap fields
 // are in the body or the headers already: the mirror copied them.
 func (l *prefillLeg) onRequestEnd(now time.Time) {
-	var r openai.Request
-	if err := openai.ScanInjected(l.path, l.body, &r); err != nil {
+	r := requests.Get().(*openai.Request)
+	defer requests.Put(r)
+	if err := openai.ScanInjected(l.path, l.body, r); err != nil {
 		l.refuse(badBody(err))
 		l.tell(legReport{state: legFailed, reason: reasonBadAnswer})
 		return
 	}
-	body := openai.AppendEdited(make([]byte, 0, len(l.body)+64), l.body, &r, handoff.SGLangPrefill(&r)...)
+	body := openai.AppendEdited(l.rules.buffers.get(len(l.body)+editRoom), l.body, r, handoff.SGLangPrefill(r)...)
+	if l.lent {
+		l.rules.buffers.put(l.body)
+	}
 	l.body = nil
 	l.phase = prefillRouted
 	l.emit(effect{
-		op: opRoute, of: ofRequestBody, body: body, trailers: l.trailers,
+		op: opRoute, of: ofRequestBody, body: body, lent: true, trailers: l.trailers,
 		set: []kv{
 			{prefill.HeaderPrefillEndpoint, l.ticket.endpoint},
 			{"content-length", strconv.Itoa(len(body))},
@@ -295,4 +311,9 @@ func (l *prefillLeg) tell(r legReport) {
 	l.emit(effect{op: opReport, report: r})
 }
 
-func (l *prefillLeg) emit(e effect) { l.out = append(l.out, e) }
+func (l *prefillLeg) emit(e effect) {
+	if l.out == nil {
+		l.out = make([]effect, 0, 4)
+	}
+	l.out = append(l.out, e)
+}

@@ -22,7 +22,7 @@ type prefillStream struct {
 	told  <-chan struct{} // closes when the last report to a peer has gone
 }
 
-func (s *prefillStream) post(ev event) { s.act.post(ev, s.handle) }
+func (s *prefillStream) post(ev *event) { s.act.post(ev) }
 
 func (s *prefillStream) handle(ev *event) {
 	defer func() {
@@ -111,7 +111,7 @@ func (s *prefillStream) perform(e *effect) {
 func (s *prefillStream) tellOwner(r legReport) {
 	switch {
 	case s.owner != nil:
-		s.owner.post(event{kind: evLeg, leg: r})
+		s.owner.post(&event{kind: evLeg, leg: r})
 	case s.token != "" && s.leg.Owner != s.srv.owner:
 		s.told = s.srv.peers.report(s.leg.Owner, s.token, r, s.told)
 	}

@@ -79,7 +79,7 @@ func (r *registry) gone(ids []worker.ID) {
 	}
 	for _, s := range r.all() {
 		if left[s.prefillID()] {
-			s.post(event{kind: evGone})
+			s.post(&event{kind: evGone})
 		}
 	}
 }

@@ -18,35 +18,33 @@ import (
 // endpoint picker protocol's implementations.
 const chunkBytes = 62_000
 
-// headerSlab holds the protos of one header mutation in one allocation.
-type headerSlab struct {
-	options [24]corev3.HeaderValueOption
-	values  [24]corev3.HeaderValue
-	list    [24]*corev3.HeaderValueOption
+// setHeader is the protos of one header, allocated together.
+type setHeader struct {
+	option corev3.HeaderValueOption
+	value  corev3.HeaderValue
 }
 
 func mutationOf(set []kv, remove []string) *extprocv3.HeaderMutation {
 	if len(set) == 0 && len(remove) == 0 {
 		return nil
 	}
-	m := &extprocv3.HeaderMutation{RemoveHeaders: remove}
-	s := new(headerSlab)
-	list := s.list[:0]
+	size := 0
 	for i := range set {
-		var o *corev3.HeaderValueOption
-		var v *corev3.HeaderValue
-		if i < len(s.options) {
-			o, v = &s.options[i], &s.values[i]
-		} else {
-			o, v = new(corev3.HeaderValueOption), new(corev3.HeaderValue)
-		}
-		v.Key, v.RawValue = set[i].name, []byte(set[i].value)
-		o.Header = v
-		o.AppendAction = corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
-		list = append(list, o)
+		size += len(set[i].value)
 	}
-	m.SetHeaders = list
-	return m
+	slab := make([]setHeader, len(set))
+	list := make([]*corev3.HeaderValueOption, len(set))
+	text := make([]byte, 0, size)
+	for i := range set {
+		h := &slab[i]
+		at := len(text)
+		text = append(text, set[i].value...)
+		h.value.Key, h.value.RawValue = set[i].name, text[at:len(text):len(text)]
+		h.option.Header = &h.value
+		h.option.AppendAction = corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
+		list[i] = &h.option
+	}
+	return &extprocv3.HeaderMutation{SetHeaders: list, RemoveHeaders: remove}
 }
 
 func continueOf(of message) *extprocv3.ProcessingResponse {
@@ -67,25 +65,25 @@ func continueOf(of message) *extprocv3.ProcessingResponse {
 }
 
 // bufferedRouteOf answers the buffered body with headers and body in one.
-func bufferedRouteOf(e *effect) *extprocv3.ProcessingResponse {
+func bufferedRouteOf(e *effect, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
 	c := &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove)}
 	if e.body != nil {
 		c.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: e.body}}
 	}
 	return &extprocv3.ProcessingResponse{
 		Response:        &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: c}},
-		DynamicMetadata: metadataOf(e.set),
+		DynamicMetadata: metadata,
 	}
 }
 
 // streamedHeadersOf answers the request headers of a full-duplex stream, once
 // its body is complete.
-func streamedHeadersOf(e *effect) *extprocv3.ProcessingResponse {
+func streamedHeadersOf(e *effect, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove)},
 		}},
-		DynamicMetadata: metadataOf(e.set),
+		DynamicMetadata: metadata,
 	}
 }
 
@@ -103,16 +101,23 @@ func chunkOf(response bool, piece []byte, last bool) *extprocv3.ProcessingRespon
 }
 
 // metadataOf repeats the destination as envoy.lb metadata: the endpoint picker
-// protocol asks for both, and for them to be equal.
-func metadataOf(set []kv) *structpb.Struct {
+// protocol asks for both, and for them to be equal. One is made for each
+// address and shared: nobody writes to it.
+func (srv *Server) metadataOf(set []kv) *structpb.Struct {
 	for i := range set {
-		if set[i].name == prefill.HeaderDestination {
-			return &structpb.Struct{Fields: map[string]*structpb.Value{
-				"envoy.lb": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-					prefill.HeaderDestination: structpb.NewStringValue(set[i].value),
-				}}),
-			}}
+		if set[i].name != prefill.HeaderDestination {
+			continue
 		}
+		if m, ok := srv.metadata.Load(set[i].value); ok {
+			return m.(*structpb.Struct)
+		}
+		m := &structpb.Struct{Fields: map[string]*structpb.Value{
+			"envoy.lb": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+				prefill.HeaderDestination: structpb.NewStringValue(set[i].value),
+			}}),
+		}}
+		srv.metadata.Store(set[i].value, m)
+		return m
 	}
 	return nil
 }
@@ -141,8 +146,8 @@ func extendOf(d time.Duration) *extprocv3.ProcessingResponse {
 }
 
 // headersOf copies what routing reads out of a header map.
-func headersOf(m *corev3.HeaderMap, timeoutHeader string) headers {
-	var h headers
+func headersOf(m *corev3.HeaderMap, timeoutHeader string) *headers {
+	h := new(headers)
 	for _, kv := range m.GetHeaders() {
 		var dst *string
 		switch kv.Key {
@@ -186,7 +191,8 @@ func headersOf(m *corev3.HeaderMap, timeoutHeader string) headers {
 
 // eventOf turns a message into an event. ok is false for a message that has no
 // kind that we know.
-func eventOf(req *extprocv3.ProcessingRequest, timeoutHeader string) (ev event, ok bool) {
+func eventOf(req *extprocv3.ProcessingRequest, timeoutHeader string) (ev *event, ok bool) {
+	ev = new(event)
 	switch r := req.Request.(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		ev.kind, ev.endOfStream = evRequestHeaders, r.RequestHeaders.GetEndOfStream()

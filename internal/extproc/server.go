@@ -46,6 +46,7 @@ type Server struct {
 	readers  sync.WaitGroup
 	engines  sync.WaitGroup // decisions that wait for a tokenizer
 	draining atomic.Bool
+	metadata sync.Map // address → *structpb.Struct; as many as there were workers
 
 	mu   sync.Mutex
 	live map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
@@ -100,18 +101,20 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 		srv.cfg.Telemetry.StreamOpened(leg)
 		defer srv.cfg.Telemetry.StreamClosed(leg)
 		s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules}}
+		s.act.handle = s.handle
 		srv.track(s, true)
 		defer srv.track(s, false)
 		srv.readers.Add(1)
-		go s.read(s.post)
+		go s.read()
 		<-s.over
 		return nil
 	case filterPrefill:
 		srv.cfg.Telemetry.StreamOpened(leg)
 		defer srv.cfg.Telemetry.StreamClosed(leg)
 		s := &prefillStream{wire: newWire(srv, g), m: prefillLeg{rules: srv.rules}}
+		s.act.handle = s.handle
 		srv.readers.Add(1)
-		s.read(s.post)
+		s.read()
 		return nil
 	default:
 		return status.Errorf(codes.InvalidArgument,
@@ -140,7 +143,7 @@ func (srv *Server) track(s *mainStream, open bool) {
 	}
 	srv.mu.Unlock()
 	if open && srv.draining.Load() {
-		s.post(event{kind: evDrain})
+		s.post(&event{kind: evDrain})
 	}
 }
 
@@ -164,7 +167,7 @@ func (srv *Server) Drain(ctx context.Context) error {
 	}
 	srv.mu.Unlock()
 	for _, s := range streams {
-		s.post(event{kind: evDrain})
+		s.post(&event{kind: evDrain})
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

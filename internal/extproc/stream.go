@@ -43,7 +43,7 @@ func (w *wire) send(r *extprocv3.ProcessingResponse) {
 
 // read is the only reader of the stream. It posts each message and, at last,
 // evClosed.
-func (w *wire) read(post func(event)) {
+func (w *wire) read() {
 	defer w.srv.readers.Done()
 	defer w.finishStream()
 	first := true
@@ -53,7 +53,7 @@ func (w *wire) read(post func(event)) {
 			// Envoy ends a stream by half-closing or by cancelling it, at an
 			// answer's end as when the client vanishes (measured on 1.40): how it
 			// ended, only the access log tells.
-			post(event{kind: evClosed})
+			w.act.post(&event{kind: evClosed})
 			return
 		}
 		ev, ok := eventOf(req, w.srv.cfg.TimeoutHeader)
@@ -64,7 +64,7 @@ func (w *wire) read(post func(event)) {
 			first = false
 			ev.fullDuplex = req.GetProtocolConfig().GetRequestBodyMode() == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 		}
-		post(ev)
+		w.act.post(ev)
 	}
 }
 
@@ -103,11 +103,14 @@ func (srv *Server) panicked(where string, r any) {
 
 // sendRoute answers the request's end in the stream's own mode.
 func (w *wire) sendRoute(e *effect) {
+	if e.lent {
+		defer w.srv.rules.buffers.put(e.body)
+	}
 	if !w.fullDuplex {
-		w.send(bufferedRouteOf(e))
+		w.send(bufferedRouteOf(e, w.srv.metadataOf(e.set)))
 		return
 	}
-	w.send(streamedHeadersOf(e))
+	w.send(streamedHeadersOf(e, w.srv.metadataOf(e.set)))
 	w.sendChunks(false, e.body, !e.trailers)
 	if e.trailers {
 		w.send(continueOf(ofRequestTrailers))

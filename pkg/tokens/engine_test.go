@@ -188,7 +188,7 @@ func TestASlowTokenizerIsGivenUp(t *testing.T) {
 	r := newResolver(t, Config{Wait: 10 * time.Millisecond, SetAside: time.Hour, OnTokenize: func(_ time.Duration, o Reason) { outcomes <- o }})
 	var s Scratch
 	for i := range strikesOut {
-		q := text(t, fmt.Sprint("a prompt of some length, number ", i))
+		q := text(t, fmt.Sprint("a prompt of some length, and so that it has a whole block it goes on for a while, number ", i))
 		p := r.Resolve(t.Context(), q, []worker.Endpoint{tk.ep}, &s)
 		require.Equal(t, ReasonSlow, p.Reason)
 		require.Equal(t, Estimate, p.Source)

@@ -88,19 +88,26 @@ func (e *estimator) add(p []byte) {
 	}
 }
 
+// estimateStride is how many KV blocks one hash of an estimate stands for: an
+// estimate is not exact to the block, and long prompts have a quarter as many
+// hashes to look up.
+const estimateStride = 4
+
 // Estimate resolves q without asking anybody, from the bytes of the prompt's
 // text; why becomes the Prompt's reason. It is a function of q and the
 // configuration. Safe for concurrent use with a Scratch each.
 func (r *Resolver) Estimate(q Query, s *Scratch, why Reason) Prompt {
 	perToken := r.cfg.EstimateBytesPerToken
 	e := &s.est
-	e.reset(max(q.BlockSize, 0)*perToken, r.cfg.MaxBlocks, q.seed(), q.Request.PromptKind == openai.PromptStrings)
+	e.reset(max(q.BlockSize, 0)*perToken*estimateStride, r.cfg.MaxBlocks, q.seed(), q.Request.PromptKind == openai.PromptStrings)
 	openai.VisitPrompt(q.Body, q.Request, e.visit)
 	return Prompt{
 		ISLTokens: q.Request.PromptTokens + e.tokens + (e.bytes+perToken-1)/perToken,
 		Hashes:    e.hashes,
 		Source:    Estimate,
 		Estimated: true,
-		Reason:    why,
+
+		BlocksPerHash: estimateStride,
+		Reason:        why,
 	}
 }

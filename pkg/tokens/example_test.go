@@ -19,7 +19,7 @@ func ExampleResolver_Resolve() {
 	var scratch tokens.Scratch
 	for _, body := range []string{
 		`{"model":"m","prompt":[1,2,3,4,5,6,7,8]}`,
-		`{"model":"m","prompt":"a text, and nobody who could tokenize it"}`,
+		`{"model":"m","prompt":"a text long enough to have a block or two, and nobody near or far who could tokenize it"}`,
 	} {
 		var req openai.Request
 		if err := openai.Scan(openai.Completions, []byte(body), &req); err != nil {
@@ -28,9 +28,9 @@ func ExampleResolver_Resolve() {
 		}
 		q := tokens.Query{Key: worker.Key{Model: "m"}, Request: &req, Body: []byte(body), BlockSize: 4}
 		p := r.Resolve(context.Background(), q, nil, &scratch)
-		fmt.Printf("%s (%s): %d tokens, %d blocks\n", p.Source, p.Reason, p.ISLTokens, len(p.Hashes))
+		fmt.Printf("%s (%s): %d tokens, %d blocks\n", p.Source, p.Reason, p.ISLTokens, len(p.Hashes)*max(p.BlocksPerHash, 1))
 	}
 	// Output:
 	// request ids (ids in the request): 8 tokens, 2 blocks
-	// byte estimate (no tokenizer): 10 tokens, 2 blocks
+	// byte estimate (no tokenizer): 22 tokens, 4 blocks
 }

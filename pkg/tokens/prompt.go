@@ -74,6 +74,10 @@ type Prompt struct {
 	// to find it.
 	Hashes []kvindex.LocalHash
 
+	// BlocksPerHash is how many KV blocks each of Hashes stands for; 0 counts
+	// as 1.
+	BlocksPerHash int
+
 	Source    Source
 	Estimated bool // Hashes are those of bytes, not of tokens
 	Cached    bool // FromEngine, without asking it now
