@@ -1,102 +1,108 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
-
-	"github.com/goccy/go-yaml"
+	"strings"
 )
 
 // alone returns a shipped configuration without the plugin: the same
 // listeners, hops, limits and mirror, no ext_proc filter, and fixed workers. It
 // is derived, not written, so that the baseline cannot drift from what is
-// shipped; what it does not find where it must be is an error.
+// shipped; what it does not find where it must be is an error. The plugin's
+// cluster stays, for what refers to it, and nothing uses it.
+//
+// NB: the text is edited, not a tree, because anchors within anchors, which
+// the shipped file has and Envoy reads, come out as null from the YAML library.
 func alone(shipped []byte, decode, prefill netip.AddrPort) ([]byte, error) {
-	var root any
-	if err := yaml.Unmarshal(shipped, &root); err != nil {
-		return nil, fmt.Errorf("alone: read the shipped configuration: %w", err)
-	}
-	filters, mirrors, clusters := 0, 0, 0
-	walk(root, func(m map[string]any) {
-		if list, ok := m["http_filters"].([]any); ok {
-			kept := list[:0]
-			for _, f := range list {
-				if named(f) == "envoy.filters.http.ext_proc" {
-					filters++
-					continue
-				}
-				kept = append(kept, f)
-			}
-			m["http_filters"] = kept
-		}
-		if m["cluster_header"] == "x-prefill-cluster" {
-			delete(m, "cluster_header")
-			m["cluster"] = "prefill_leg"
-			mirrors++
-		}
-		delete(m, "access_log") // it reports to the plugin
-		if list, ok := m["clusters"].([]any); ok {
-			m["clusters"], clusters = fixed(list, map[string]netip.AddrPort{"decode": decode, "prefill": prefill})
-		}
-	})
+	d := &document{lines: strings.Split(string(shipped), "\n")}
+	filters := d.cut("- name: envoy.filters.http.ext_proc")
+	d.cut("access_log:") // it reports to the plugin
+	mirrors := d.replace("- cluster_header: x-prefill-cluster", "- cluster: prefill_leg")
+	clusters := d.fix("decode", decode) + d.fix("prefill", prefill)
 	if filters != 2 || mirrors != 1 || clusters != 2 {
 		return nil, fmt.Errorf("alone: expected 2 ext_proc filters, 1 mirror and 2 worker clusters in the shipped configuration, found %d, %d and %d",
 			filters, mirrors, clusters)
 	}
-	out, err := json.Marshal(root) // which is YAML, too
-	if err != nil {
-		return nil, errors.Join(errors.New("alone: write the configuration"), err)
-	}
-	return out, nil
+	return []byte(strings.Join(d.lines, "\n")), nil
 }
 
-// fixed returns the clusters without the plugin's, those of workers with a
-// fixed address, and how many were fixed.
-func fixed(list []any, workers map[string]netip.AddrPort) ([]any, int) {
-	var kept []any
+// document is YAML in block style, by lines.
+type document struct{ lines []string }
+
+func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
+
+// block returns the end of the node that begins at line i: a list's item, or
+// a key with its value, which may be a list that stands no deeper than the key.
+func (d *document) block(i int) int {
+	depth := indent(d.lines[i])
+	item := strings.HasPrefix(d.lines[i][depth:], "- ")
+	for end := i + 1; end < len(d.lines); end++ {
+		line := d.lines[end]
+		deep := indent(line)
+		switch {
+		case deep == len(line): // empty
+		case deep > depth:
+		case deep == depth && !item && strings.HasPrefix(line[deep:], "- "):
+		default:
+			return end
+		}
+	}
+	return len(d.lines)
+}
+
+// cut removes every node whose first line begins so, and returns how many
+// there were.
+func (d *document) cut(first string) int {
 	n := 0
-	for _, c := range list {
-		name := named(c)
-		if name == "extproc" {
+	for i := 0; i < len(d.lines); {
+		if strings.HasPrefix(strings.TrimLeft(d.lines[i], " "), first) {
+			d.lines = append(d.lines[:i], d.lines[d.block(i):]...)
+			n++
 			continue
 		}
-		if at, ok := workers[name]; ok {
-			m := c.(map[string]any)
-			delete(m, "original_dst_lb_config")
-			delete(m, "lb_policy")
-			m["type"] = "STATIC"
-			m["load_assignment"] = map[string]any{
-				"cluster_name": name,
-				"endpoints": []any{map[string]any{"lb_endpoints": []any{map[string]any{"endpoint": map[string]any{
-					"address": map[string]any{"socket_address": map[string]any{"address": at.Addr().String(), "port_value": at.Port()}},
-				}}}}},
-			}
+		i++
+	}
+	return n
+}
+
+// replace puts another line for every one that reads so, at its place.
+func (d *document) replace(line, other string) int {
+	n := 0
+	for i, l := range d.lines {
+		if strings.TrimSpace(l) == line {
+			d.lines[i] = l[:indent(l)] + other
 			n++
 		}
-		kept = append(kept, c)
 	}
-	return kept, n
+	return n
 }
 
-func named(v any) string {
-	m, _ := v.(map[string]any)
-	s, _ := m["name"].(string)
-	return s
-}
-
-// walk visits every map of a tree, parents first.
-func walk(v any, visit func(map[string]any)) {
-	switch v := v.(type) {
-	case map[string]any:
-		visit(v)
-		for _, c := range v {
-			walk(c, visit)
+// fix gives the worker cluster of that name a fixed address.
+func (d *document) fix(name string, at netip.AddrPort) int {
+	n := 0
+	for i := 0; i < len(d.lines); i++ {
+		if strings.TrimSpace(d.lines[i]) != "- name: "+name {
+			continue
 		}
-	case []any:
-		for _, c := range v {
-			walk(c, visit)
+		pad := strings.Repeat(" ", indent(d.lines[i])+2)
+		node := []string{
+			d.lines[i],
+			pad + "type: STATIC",
+			pad + fmt.Sprintf("load_assignment: {cluster_name: %s, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: %s, port_value: %d}}}}]}]}",
+				name, at.Addr(), at.Port()),
 		}
+		end := d.block(i)
+		for _, line := range d.lines[i+1 : end] {
+			switch key, _, _ := strings.Cut(strings.TrimSpace(line), ":"); {
+			case key == "type" && strings.Contains(line, "ORIGINAL_DST"):
+				n++
+			case key == "lb_policy", key == "original_dst_lb_config":
+			default:
+				node = append(node, line)
+			}
+		}
+		d.lines = append(append(append([]string{}, d.lines[:i]...), node...), d.lines[end:]...)
 	}
+	return n
 }

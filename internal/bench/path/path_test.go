@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
@@ -276,17 +277,39 @@ func TestAloneIsTheShippedConfigurationWithoutThePlugin(t *testing.T) {
 		got, err := alone(shipped, d, p)
 		require.NoError(t, err)
 		text := string(got)
-		for _, gone := range []string{"ext_proc", "extproc", "cluster_header", "ORIGINAL_DST", "access_log"} {
+		for _, gone := range []string{"name: envoy.filters.http.ext_proc", "cluster_header", "ORIGINAL_DST", "original_dst", "access_log:", "lb_policy"} {
 			require.NotContains(t, text, gone)
 		}
-		for _, kept := range []string{`"port_value":7001`, `"port_value":7002`, `"cluster":"prefill_leg"`, "main_leg", "request_mirror_policies", "x-baton-retry"} {
+		for _, kept := range []string{
+			"address: 127.0.0.1, port_value: 7001", "address: 127.0.0.1, port_value: 7002", "- cluster: prefill_leg", "server_listener_name: main_leg",
+			"request_mirror_policies", "envoy.filters.http.router", "x-baton-retry", "circuit_breakers: &limits",
+		} {
 			require.Contains(t, text, kept)
 		}
+		var tree map[string]any
+		require.NoError(t, yaml.Unmarshal(got, &tree))
+		require.Equal(t, strings.Count(string(shipped), "envoy.filters.http.router\n"), strings.Count(text, "envoy.filters.http.router\n"))
 	}
 	_, err := alone([]byte("static_resources: {clusters: []}"), d, p)
 	require.ErrorContains(t, err, "expected 2 ext_proc filters")
-	_, err = alone([]byte(":\n\t-"), d, p)
-	require.Error(t, err)
+}
+
+func TestNodesAreCutWhole(t *testing.T) {
+	d := &document{lines: strings.Split(`a:
+  log:
+  - name: x
+    more: 1
+
+  - name: y
+  # of what follows
+  next:
+  - name: x
+  - name: z`, "\n")}
+	require.Equal(t, 1, d.cut("log:"))
+	require.Equal(t, 1, d.cut("- name: x"))
+	require.Equal(t, []string{"a:", "  # of what follows", "  next:", "  - name: z"}, d.lines)
+	require.Equal(t, 1, d.cut("a"))
+	require.Empty(t, d.lines)
 }
 
 func TestMetricsAreReadFromThePage(t *testing.T) {

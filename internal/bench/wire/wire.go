@@ -11,6 +11,7 @@ package wire
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -37,7 +38,7 @@ func (h *Head) ReadHead(br *bufio.Reader) error {
 	*h = Head{RequestID: h.RequestID[:0]}
 	first, err := br.ReadSlice('\n')
 	if err != nil {
-		if err == io.EOF && len(first) > 0 {
+		if errors.Is(err, io.EOF) && len(first) > 0 {
 			return io.ErrUnexpectedEOF
 		}
 		return err
@@ -147,7 +148,7 @@ func number(b []byte, most int) (int, error) {
 }
 
 func unexpected(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
