@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -15,10 +16,21 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
+	// A heap of a few megabytes is collected many times a second. Memory that
+	// is never touched costs address space only, and moves the first
+	// collection to where it is cheap; it matters not to a large heap.
+	floor := make([]byte, heapFloor)
+	code := mainCode()
+	runtime.KeepAlive(floor)
 	os.Exit(code)
+}
+
+const heapFloor = 64 << 20
+
+func mainCode() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 
 // Exit codes.

@@ -174,7 +174,7 @@ func (p *plugin) newServer() error {
 }
 
 func (p *plugin) newGRPC(creds credentials.TransportCredentials) {
-	options := extproc.GRPCOptions()
+	options := p.server.GRPCOptions()
 	if creds != nil {
 		options = append(options, grpc.Creds(creds))
 	}

@@ -143,7 +143,7 @@ func turnSources() []turnSource {
 		}},
 		{"chat", "/v1/chat/completions", "engine tokenize", "tokens: {wait: 2s}\n", chatBody},
 		{"estimate", "/v1/completions", "byte estimate", "tokens: {mode: estimate}\n", func(n int) string {
-			return completion(words(0, 64*(n+1)), 2, false)
+			return completion(words(0, 128*(n+1)), 2, false)
 		}},
 	}
 }

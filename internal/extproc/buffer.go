@@ -11,7 +11,9 @@ import (
 // A body of 220 KB that is allocated anew costs more in zeroing and collecting
 // than in all that is done with it. Safe for concurrent use.
 //
-// A buffer is given back once it has been sent: gRPC has copied it by then.
+// The codec reads bodies into its buffers; whoever holds one passes it on,
+// lends it to gRPC to be sent, or puts it back. One that is forgotten is left
+// to the collector.
 type bufferPool struct {
 	classes [26]sync.Pool // by power of two, from 4 KiB to 128 MiB; of *[]byte
 }

@@ -32,7 +32,7 @@ const (
 type event struct {
 	kind        eventKind
 	headers     *headers // evRequestHeaders, evResponseHeaders
-	body        []byte   // evRequestBody, evResponseBody: ours to keep
+	body        []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
 	endOfStream bool
 	fullDuplex  bool      // evRequestHeaders: the filter streams bodies
 	plan        *plan     // evPicked
@@ -161,7 +161,6 @@ type effect struct {
 	remove      []string
 	body        []byte // opRoute: the new body; nil: as it came
 	trailers    bool   // opRoute: request trailers end the body
-	lent        bool   // opRoute: body goes back to the buffer pool once sent
 	imm         *immediate
 	wait        time.Duration
 	report      legReport

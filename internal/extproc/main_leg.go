@@ -66,7 +66,6 @@ type mainLeg struct {
 	// Set by the request's end.
 	body     []byte
 	scan     *openai.Request // lent by requests until the request is routed
-	lent     bool            // body is of the buffer pool
 	trailers bool
 
 	// Set by the pick.
@@ -241,13 +240,15 @@ func (m *mainLeg) onRequestBody(now time.Time, ev *event) {
 		m.reject(&failBodyTooLarge, false)
 		return
 	}
-	if m.body == nil {
-		m.body = ev.body
-		if !ev.endOfStream {
-			m.body = m.roomForBody(ev.body)
-		}
-	} else {
+	switch {
+	case m.body != nil:
 		m.body = append(m.body, ev.body...)
+		m.rules.buffers.put(ev.body)
+	case ev.endOfStream:
+		m.body = ev.body
+	default:
+		m.body = m.roomForBody(ev.body)
+		m.rules.buffers.put(ev.body)
 	}
 	if ev.endOfStream {
 		m.onRequestEnd(now)
@@ -261,7 +262,6 @@ func (m *mainLeg) roomForBody(first []byte) []byte {
 	if err != nil || n > uint64(m.rules.maxBodyBytes) {
 		n = uint64(2 * len(first))
 	}
-	m.lent = true
 	return append(m.rules.buffers.get(int(n)+injectRoom), first...)
 }
 
@@ -316,16 +316,13 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 	e.set = m.routeHeaders(now)
 	if p.disaggregated && !p.inHeaders {
 		var members [injectRoom]byte
-		add := handoff.AppendSGLang(members[:0], p.bootstrapHost, p.bootstrapPort, p.room)
-		if m.lent {
-			e.body = openai.InjectInPlace(m.body, m.scan, add)
-		} else {
-			e.body = openai.AppendInjected(m.rules.buffers.get(len(m.body)+injectRoom), m.body, m.scan, add)
-		}
-		e.lent = true
+		e.body = openai.InjectInPlace(m.body, m.scan,
+			handoff.AppendSGLang(members[:0], p.bootstrapHost, p.bootstrapPort, p.room))
 		e.set = append(e.set, kv{"content-length", strconv.Itoa(len(e.body))})
 	} else if m.fullDuplex {
-		e.body, e.lent = m.body, m.lent
+		e.body = m.body
+	} else {
+		m.rules.buffers.put(m.body)
 	}
 	requests.Put(m.scan)
 	m.scan = nil

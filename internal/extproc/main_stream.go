@@ -102,7 +102,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		s.sendImmediate(e.imm)
 	case opExtend:
 		s.heldAt = now
-		s.send(extendOf(e.wait))
+		s.sendProto(extendOf(e.wait))
 	case opPick:
 		s.srv.decide(s)
 	case opModels:
@@ -133,7 +133,7 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 	if !s.heldAt.IsZero() {
 		s.srv.cfg.Telemetry.PrefillWaited(now.Sub(s.heldAt))
 	}
-	s.send(relayOf(e.set))
+	s.send(headersAnswer(fieldAnswerResponseHeaders, e.set, nil, nil))
 	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
 }
 

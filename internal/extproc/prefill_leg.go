@@ -46,8 +46,7 @@ type prefillLeg struct {
 	ticket     ticket
 	trailers   bool
 	body       []byte
-	lent       bool // body is of the buffer pool
-	length     int  // of the body, as announced; 0: not
+	length     int // of the body, as announced; 0: not
 	answer     []byte
 	status     int
 
@@ -157,10 +156,11 @@ func (l *prefillLeg) onRequestBody(now time.Time, ev *event) {
 	case l.body == nil && ev.endOfStream:
 		l.body = ev.body
 	case l.body == nil:
-		l.lent = true
 		l.body = append(l.rules.buffers.get(max(l.length, 4*len(ev.body))), ev.body...)
+		l.rules.buffers.put(ev.body)
 	default:
 		l.body = append(l.body, ev.body...)
+		l.rules.buffers.put(ev.body)
 	}
 	if ev.endOfStream {
 		l.onRequestEnd(now)
@@ -181,13 +181,11 @@ func (l *prefillLeg) onRequestEnd(now time.Time) {
 		return
 	}
 	body := openai.AppendEdited(l.rules.buffers.get(len(l.body)+editRoom), l.body, r, handoff.SGLangPrefill(r)...)
-	if l.lent {
-		l.rules.buffers.put(l.body)
-	}
+	l.rules.buffers.put(l.body)
 	l.body = nil
 	l.phase = prefillRouted
 	l.emit(effect{
-		op: opRoute, of: ofRequestBody, body: body, lent: true, trailers: l.trailers,
+		op: opRoute, of: ofRequestBody, body: body, trailers: l.trailers,
 		set: []kv{
 			{prefill.HeaderPrefillEndpoint, l.ticket.endpoint},
 			{"content-length", strconv.Itoa(len(body))},

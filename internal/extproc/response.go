@@ -6,13 +6,15 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// This file is the only one that builds protos.
+// This file is the only one that builds protos; encode.go writes the frequent
+// messages without them.
 
 // chunkBytes is the largest piece of a streamed body: the portable size of the
 // endpoint picker protocol's implementations.
@@ -64,70 +66,25 @@ func continueOf(of message) *extprocv3.ProcessingResponse {
 	}
 }
 
-// bufferedRouteOf answers the buffered body with headers and body in one.
-func bufferedRouteOf(e *effect, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
-	c := &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove)}
-	if e.body != nil {
-		c.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: e.body}}
-	}
-	return &extprocv3.ProcessingResponse{
-		Response:        &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: c}},
-		DynamicMetadata: metadata,
-	}
-}
-
-// streamedHeadersOf answers the request headers of a full-duplex stream, once
-// its body is complete.
-func streamedHeadersOf(e *effect, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove)},
-		}},
-		DynamicMetadata: metadata,
-	}
-}
-
-// chunkOf is one piece of a full-duplex body, of the request or the response.
-func chunkOf(response bool, piece []byte, last bool) *extprocv3.ProcessingResponse {
-	b := &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
-		BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
-			StreamedResponse: &extprocv3.StreamedBodyResponse{Body: piece, EndOfStream: last},
-		}},
-	}}
-	if response {
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: b}}
-	}
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: b}}
-}
-
 // metadataOf repeats the destination as envoy.lb metadata: the endpoint picker
-// protocol asks for both, and for them to be equal. One is made for each
-// address and shared: nobody writes to it.
-func (srv *Server) metadataOf(set []kv) *structpb.Struct {
+// protocol asks for both, and for them to be equal. It is written once for each
+// address and shared.
+func (srv *Server) metadataOf(set []kv) []byte {
 	for i := range set {
 		if set[i].name != prefill.HeaderDestination {
 			continue
 		}
 		if m, ok := srv.metadata.Load(set[i].value); ok {
-			return m.(*structpb.Struct)
+			return m.([]byte)
 		}
-		m := &structpb.Struct{Fields: map[string]*structpb.Value{
-			"envoy.lb": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-				prefill.HeaderDestination: structpb.NewStringValue(set[i].value),
-			}}),
-		}}
-		srv.metadata.Store(set[i].value, m)
-		return m
+		b, err := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].value)})
+		if err != nil {
+			return nil // an address that is no UTF-8: there is none
+		}
+		srv.metadata.Store(set[i].value, b)
+		return b
 	}
 	return nil
-}
-
-func relayOf(set []kv) *extprocv3.ProcessingResponse {
-	h := &extprocv3.HeadersResponse{}
-	if m := mutationOf(set, nil); m != nil {
-		h.Response = &extprocv3.CommonResponse{HeaderMutation: m}
-	}
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: h}}
 }
 
 func immediateResponseOf(im *immediate) *extprocv3.ProcessingResponse {
@@ -145,71 +102,10 @@ func extendOf(d time.Duration) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(max(d, time.Millisecond))}
 }
 
-// headersOf copies what routing reads out of a header map.
-func headersOf(m *corev3.HeaderMap, timeoutHeader string) *headers {
-	h := new(headers)
-	for _, kv := range m.GetHeaders() {
-		var dst *string
-		switch kv.Key {
-		case ":method":
-			dst = &h.method
-		case ":path":
-			dst = &h.path
-		case ":status":
-			dst = &h.status
-		case "content-length":
-			dst = &h.contentLength
-		case "x-request-id":
-			dst = &h.requestID
-		case "traceparent":
-			dst = &h.traceparent
-		case "tracestate":
-			dst = &h.tracestate
-		case "x-envoy-attempt-count":
-			dst = &h.attemptCount
-		case prefill.HeaderStart:
-			dst = &h.start
-		case prefill.HeaderLeg:
-			dst = &h.leg
-		case prefill.HeaderDebug:
-			dst = &h.debug
-		case prefill.HeaderLocalReply:
-			dst = &h.localReply
-		case timeoutHeader:
-			dst = &h.timeout
-		default:
-			continue
-		}
-		if kv.RawValue != nil {
-			*dst = string(kv.RawValue)
-		} else {
-			*dst = kv.Value
-		}
-	}
-	return h
-}
-
-// eventOf turns a message into an event. ok is false for a message that has no
-// kind that we know.
-func eventOf(req *extprocv3.ProcessingRequest, timeoutHeader string) (ev *event, ok bool) {
-	ev = new(event)
-	switch r := req.Request.(type) {
-	case *extprocv3.ProcessingRequest_RequestHeaders:
-		ev.kind, ev.endOfStream = evRequestHeaders, r.RequestHeaders.GetEndOfStream()
-		ev.headers = headersOf(r.RequestHeaders.GetHeaders(), timeoutHeader)
-	case *extprocv3.ProcessingRequest_RequestBody:
-		ev.kind, ev.body, ev.endOfStream = evRequestBody, r.RequestBody.GetBody(), r.RequestBody.GetEndOfStream()
-	case *extprocv3.ProcessingRequest_RequestTrailers:
-		ev.kind = evRequestTrailers
-	case *extprocv3.ProcessingRequest_ResponseHeaders:
-		ev.kind, ev.endOfStream = evResponseHeaders, r.ResponseHeaders.GetEndOfStream()
-		ev.headers = headersOf(r.ResponseHeaders.GetHeaders(), timeoutHeader)
-	case *extprocv3.ProcessingRequest_ResponseBody:
-		ev.kind, ev.body, ev.endOfStream = evResponseBody, r.ResponseBody.GetBody(), r.ResponseBody.GetEndOfStream()
-	case *extprocv3.ProcessingRequest_ResponseTrailers:
-		ev.kind = evResponseTrailers
-	default:
-		return ev, false
-	}
-	return ev, true
+func destinationMetadata(address string) *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		"envoy.lb": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			prefill.HeaderDestination: structpb.NewStringValue(address),
+		}}),
+	}}
 }

@@ -13,6 +13,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -46,7 +47,7 @@ type Server struct {
 	readers  sync.WaitGroup
 	engines  sync.WaitGroup // decisions that wait for a tokenizer
 	draining atomic.Bool
-	metadata sync.Map // address → *structpb.Struct; as many as there were workers
+	metadata sync.Map // address → []byte; as many as there were workers
 
 	mu   sync.Mutex
 	live map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
@@ -75,10 +76,12 @@ func New(cfg Config) (*Server, error) {
 	return srv, nil
 }
 
-// GRPCOptions are the server options that Envoy's streams need: bodies come in
+// GRPCOptions are the options of the gRPC server that Envoy's streams need: bodies come in
 // messages as large as Envoy's buffers, and windows must not make them wait.
-func GRPCOptions() []grpc.ServerOption {
+func (srv *Server) GRPCOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec(srv.rules.buffers, srv.cfg.TimeoutHeader)),
+		experimental.BufferPool(srv.rules.buffers), // gRPC's own clears what it lends
 		grpc.MaxRecvMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
 		grpc.InitialWindowSize(16 << 20),

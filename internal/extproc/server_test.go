@@ -107,7 +107,7 @@ func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 	})
 	r.srv, err = New(cfg)
 	require.NoError(t, err)
-	g := grpc.NewServer(GRPCOptions()...)
+	g := grpc.NewServer(r.srv.GRPCOptions()...)
 	r.srv.Register(g)
 	ended := make(chan struct{}, 2)
 	go func() { _ = g.Serve(l); ended <- struct{}{} }()

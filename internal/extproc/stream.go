@@ -5,8 +5,9 @@ import (
 	"sync"
 	"time"
 
-	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // wire is the part that both kinds of stream share: the gRPC stream, the
@@ -32,13 +33,25 @@ func (w *wire) finishStream() { w.overOnce.Do(func() { close(w.over) }) }
 
 // send sends one message. A failed send is the stream's end, of which the
 // reader hears too: there is nothing more to do here.
-func (w *wire) send(r *extprocv3.ProcessingResponse) {
+func (w *wire) send(o *outgoing) {
 	if w.deaf {
+		if o.body != nil {
+			o.body.Free()
+		}
 		return
 	}
-	if err := w.grpc.Send(r); err != nil {
+	if err := w.grpc.SendMsg(o); err != nil {
 		w.deaf = true
 	}
+}
+
+// sendProto sends one of the rare messages.
+func (w *wire) sendProto(r *extprocv3.ProcessingResponse) {
+	o, err := protoMessage(r)
+	if err != nil {
+		panic("extproc: our own message cannot be written: " + err.Error())
+	}
+	w.send(o)
 }
 
 // read is the only reader of the stream. It posts each message and, at last,
@@ -46,25 +59,18 @@ func (w *wire) send(r *extprocv3.ProcessingResponse) {
 func (w *wire) read() {
 	defer w.srv.readers.Done()
 	defer w.finishStream()
-	first := true
 	for {
-		req, err := w.grpc.Recv()
-		if err != nil {
+		var in incoming
+		if err := w.grpc.RecvMsg(&in); err != nil {
 			// Envoy ends a stream by half-closing or by cancelling it, at an
 			// answer's end as when the client vanishes (measured on 1.40): how it
 			// ended, only the access log tells.
 			w.act.post(&event{kind: evClosed})
 			return
 		}
-		ev, ok := eventOf(req, w.srv.cfg.TimeoutHeader)
-		if !ok {
-			continue // flow-control notes of newer proxies
+		if in.ev.kind != 0 { // else a flow-control note of newer proxies
+			w.act.post(in.ev)
 		}
-		if first {
-			first = false
-			ev.fullDuplex = req.GetProtocolConfig().GetRequestBodyMode() == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
-		}
-		w.act.post(ev)
 	}
 }
 
@@ -90,7 +96,7 @@ func (w *wire) arm(at time.Time, fire func()) {
 func (w *wire) recovered(where string, r any) {
 	w.broken = true
 	w.srv.panicked(where, r)
-	w.send(immediateResponseOf(immediateOf(&failInternal, false)))
+	w.sendProto(immediateResponseOf(immediateOf(&failInternal, false)))
 	w.deaf = true
 	w.finishStream()
 }
@@ -103,39 +109,50 @@ func (srv *Server) panicked(where string, r any) {
 
 // sendRoute answers the request's end in the stream's own mode.
 func (w *wire) sendRoute(e *effect) {
-	if e.lent {
-		defer w.srv.rules.buffers.put(e.body)
-	}
+	metadata := w.srv.metadataOf(e.set)
 	if !w.fullDuplex {
-		w.send(bufferedRouteOf(e, w.srv.metadataOf(e.set)))
+		var body mem.Buffer
+		if e.body != nil {
+			body = w.srv.rules.buffers.lend(e.body)
+		}
+		w.send(bodyAnswer(e.set, e.remove, body, metadata))
 		return
 	}
-	w.send(streamedHeadersOf(e, w.srv.metadataOf(e.set)))
-	w.sendChunks(false, e.body, !e.trailers)
+	w.send(headersAnswer(fieldAnswerRequestHeaders, e.set, e.remove, metadata))
+	w.sendChunks(fieldAnswerRequestBody, e.body, !e.trailers)
 	if e.trailers {
-		w.send(continueOf(ofRequestTrailers))
+		w.sendProto(continueOf(ofRequestTrailers))
 	}
 }
 
-func (w *wire) sendChunks(response bool, body []byte, last bool) {
-	for len(body) > chunkBytes {
-		w.send(chunkOf(response, body[:chunkBytes], false))
-		body = body[chunkBytes:]
+// sendChunks sends a full-duplex body in pieces of the portable size.
+func (w *wire) sendChunks(field protowire.Number, body []byte, last bool) {
+	rest := w.srv.rules.buffers.lend(body)
+	for rest.Len() > chunkBytes {
+		var piece mem.Buffer
+		piece, rest = mem.SplitUnsafe(rest, chunkBytes)
+		w.send(chunkAnswer(field, piece, false))
 	}
-	w.send(chunkOf(response, body, last))
+	w.send(chunkAnswer(field, rest, last))
 }
 
 // sendContinue lets a message pass. A full-duplex body must be sent back.
 func (w *wire) sendContinue(e *effect) {
-	if w.fullDuplex && e.of == ofResponseBody {
-		w.sendChunks(true, e.body, e.endOfStream)
-		return
+	switch {
+	case e.of == ofRequestHeaders:
+		w.send(headersAnswer(fieldAnswerRequestHeaders, nil, nil, nil))
+	case e.of == ofResponseHeaders:
+		w.send(headersAnswer(fieldAnswerResponseHeaders, e.set, nil, nil))
+	case e.of == ofResponseBody && w.fullDuplex:
+		w.sendChunks(fieldAnswerResponseBody, e.body, e.endOfStream)
+	default:
+		w.srv.rules.buffers.put(e.body)
+		w.sendProto(continueOf(e.of))
 	}
-	w.send(continueOf(e.of))
 }
 
 // sendImmediate ends the exchange with an answer of ours.
 func (w *wire) sendImmediate(im *immediate) {
-	w.send(immediateResponseOf(im))
+	w.sendProto(immediateResponseOf(im))
 	w.deaf = true
 }

@@ -1,0 +1,363 @@
+package extproc
+
+import (
+	"errors"
+	"io"
+	"strings"
+
+	"google.golang.org/grpc/encoding"
+	protocodec "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// codec is gRPC's codec for this server. It reads ProcessingRequests and writes
+// ProcessingResponses itself, straight from and into gRPC's buffers: a body is
+// copied once on its way in and not at all on its way out, and of hundreds of
+// bytes of headers only those that routing reads become strings. Everything
+// else (health, access log, peers) goes through the usual codec.
+//
+// Tests hold it equal to protobuf's own reading and writing.
+type codec struct {
+	encoding.CodecV2
+	buffers       *bufferPool
+	timeoutHeader string
+}
+
+func newCodec(buffers *bufferPool, timeoutHeader string) *codec {
+	return &codec{encoding.GetCodecV2(protocodec.Name), buffers, timeoutHeader}
+}
+
+// Marshal implements encoding.CodecV2.
+func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
+	if o, ok := v.(*outgoing); ok {
+		return o.buffers(), nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
+	in, ok := v.(*incoming)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	r := data.Reader()
+	defer r.Close()
+	d := decoder{r: r, c: c, ev: new(event)}
+	if err := d.request(); err != nil {
+		c.buffers.put(d.ev.body)
+		return err
+	}
+	in.ev = d.ev
+	return nil
+}
+
+// incoming is one ProcessingRequest as an event; its kind is 0 for a message
+// that is none of the six. The body is a buffer of the pool, with room for what
+// will be injected, and belongs to the receiver.
+type incoming struct{ ev *event }
+
+// Field numbers of envoy.service.ext_proc.v3 (external_processor.proto) and of
+// the messages in it.
+const (
+	fieldRequestHeaders   = 2
+	fieldResponseHeaders  = 3
+	fieldRequestBody      = 4
+	fieldResponseBody     = 5
+	fieldRequestTrailers  = 6
+	fieldResponseTrailers = 7
+	fieldProtocolConfig   = 11
+
+	fieldHeadersMap   = 1 // HttpHeaders
+	fieldHeadersEnd   = 3
+	fieldBody         = 1 // HttpBody
+	fieldBodyEnd      = 2
+	fieldMapHeaders   = 1 // HeaderMap
+	fieldValueKey     = 1 // HeaderValue
+	fieldValueText    = 2
+	fieldValueRaw     = 3
+	fieldConfigBodies = 1 // ProtocolConfiguration
+)
+
+var errMalformed = errors.New("extproc: malformed ProcessingRequest")
+
+type decoder struct {
+	r  *mem.Reader
+	c  *codec
+	ev *event
+}
+
+func (d *decoder) varint() (uint64, error) {
+	var v uint64
+	for shift := 0; shift < 64; shift += 7 {
+		b, err := d.r.ReadByte()
+		if err != nil {
+			return 0, errMalformed
+		}
+		v |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			return v, nil
+		}
+	}
+	return 0, errMalformed
+}
+
+// length reads a length that the rest of the message can hold.
+func (d *decoder) length() (int, error) {
+	n, err := d.varint()
+	if err != nil || n > uint64(d.r.Remaining()) {
+		return 0, errMalformed
+	}
+	return int(n), nil
+}
+
+// tag reads the next field's number and type.
+func (d *decoder) tag() (protowire.Number, protowire.Type, error) {
+	t, err := d.varint()
+	if err != nil {
+		return 0, 0, err
+	}
+	num, typ := protowire.DecodeTag(t)
+	if num < protowire.MinValidNumber {
+		return 0, 0, errMalformed
+	}
+	return num, typ, nil
+}
+
+// skip passes over a field that nobody reads.
+func (d *decoder) skip(typ protowire.Type) error {
+	n := 0
+	switch typ {
+	case protowire.VarintType:
+		_, err := d.varint()
+		return err
+	case protowire.BytesType:
+		var err error
+		if n, err = d.length(); err != nil {
+			return err
+		}
+	case protowire.Fixed64Type:
+		n = 8
+	case protowire.Fixed32Type:
+		n = 4
+	default: // groups are not in proto3
+		return errMalformed
+	}
+	if got, err := d.r.Discard(n); err != nil || got != n {
+		return errMalformed
+	}
+	return nil
+}
+
+var kindOfField = [...]eventKind{
+	fieldRequestHeaders: evRequestHeaders, fieldResponseHeaders: evResponseHeaders,
+	fieldRequestBody: evRequestBody, fieldResponseBody: evResponseBody,
+	fieldRequestTrailers: evRequestTrailers, fieldResponseTrailers: evResponseTrailers,
+}
+
+func (d *decoder) request() error {
+	for d.r.Remaining() > 0 {
+		num, typ, err := d.tag()
+		if err != nil {
+			return err
+		}
+		if typ != protowire.BytesType {
+			err = d.skip(typ)
+		} else {
+			err = d.field(num)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *decoder) field(num protowire.Number) error {
+	switch num {
+	case fieldRequestHeaders, fieldResponseHeaders, fieldRequestTrailers, fieldResponseTrailers, fieldProtocolConfig:
+		return d.small(num)
+	case fieldRequestBody, fieldResponseBody:
+		d.ev.kind = kindOfField[num]
+		n, err := d.length()
+		if err != nil {
+			return err
+		}
+		return d.httpBody(d.r.Remaining() - n)
+	default:
+		return d.skip(protowire.BytesType)
+	}
+}
+
+// small reads a message without a body: it is put together in one piece.
+func (d *decoder) small(num protowire.Number) error {
+	n, err := d.length()
+	if err != nil {
+		return err
+	}
+	b := d.c.buffers.get(n)[:n]
+	defer d.c.buffers.put(b)
+	if _, err := io.ReadFull(d.r, b); err != nil {
+		return errMalformed
+	}
+	switch num {
+	case fieldProtocolConfig:
+		return each(b, func(num protowire.Number, v uint64, _ []byte) error {
+			if num == fieldConfigBodies {
+				d.ev.fullDuplex = extprocfilterv3.ProcessingMode_BodySendMode(v) == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+			}
+			return nil
+		})
+	case fieldRequestHeaders, fieldResponseHeaders:
+		d.ev.kind = kindOfField[num]
+		d.ev.headers = new(headers)
+		return each(b, func(num protowire.Number, v uint64, sub []byte) error {
+			switch num {
+			case fieldHeadersMap:
+				return d.headerMap(sub)
+			case fieldHeadersEnd:
+				d.ev.endOfStream = v != 0
+			}
+			return nil
+		})
+	default:
+		d.ev.kind = kindOfField[num]
+		return nil
+	}
+}
+
+// each calls f for each field of a message, with its number or its bytes.
+func each(b []byte, f func(num protowire.Number, v uint64, sub []byte) error) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+		var v uint64
+		var sub []byte
+		switch typ {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(b)
+		case protowire.BytesType:
+			sub, n = protowire.ConsumeBytes(b)
+		case protowire.StartGroupType, protowire.EndGroupType:
+			n = -1
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, b)
+			num = 0
+		}
+		if n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+		if err := f(num, v, sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *decoder) headerMap(b []byte) error {
+	return each(b, func(num protowire.Number, _ uint64, sub []byte) error {
+		if num != fieldMapHeaders {
+			return nil
+		}
+		var key, text, raw []byte
+		if err := each(sub, func(num protowire.Number, _ uint64, v []byte) error {
+			switch num {
+			case fieldValueKey:
+				key = v
+			case fieldValueText:
+				text = v
+			case fieldValueRaw:
+				raw = v
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if dst := d.ev.headers.field(key, d.c.timeoutHeader); dst != nil {
+			if len(raw) == 0 {
+				raw = text
+			}
+			*dst = strings.Clone(string(raw))
+		}
+		return nil
+	})
+}
+
+// field returns where the header of that name goes, nil if nobody reads it.
+func (h *headers) field(key []byte, timeoutHeader string) *string {
+	switch string(key) {
+	case ":method":
+		return &h.method
+	case ":path":
+		return &h.path
+	case ":status":
+		return &h.status
+	case "content-length":
+		return &h.contentLength
+	case "x-request-id":
+		return &h.requestID
+	case "traceparent":
+		return &h.traceparent
+	case "tracestate":
+		return &h.tracestate
+	case "x-envoy-attempt-count":
+		return &h.attemptCount
+	case prefill.HeaderStart:
+		return &h.start
+	case prefill.HeaderLeg:
+		return &h.leg
+	case prefill.HeaderDebug:
+		return &h.debug
+	case prefill.HeaderLocalReply:
+		return &h.localReply
+	case timeoutHeader:
+		return &h.timeout
+	default:
+		return nil
+	}
+}
+
+// httpBody reads an HttpBody of which rest bytes of the message follow.
+func (d *decoder) httpBody(rest int) error {
+	for d.r.Remaining() > rest {
+		num, typ, err := d.tag()
+		if err != nil {
+			return err
+		}
+		switch {
+		case num == fieldBody && typ == protowire.BytesType:
+			n, err := d.length()
+			if err != nil {
+				return err
+			}
+			d.c.buffers.put(d.ev.body)
+			d.ev.body = d.c.buffers.get(n + injectRoom)[:n]
+			if _, err := io.ReadFull(d.r, d.ev.body); err != nil {
+				return errMalformed
+			}
+		case num == fieldBodyEnd && typ == protowire.VarintType:
+			v, err := d.varint()
+			if err != nil {
+				return err
+			}
+			d.ev.endOfStream = v != 0
+		default:
+			if err := d.skip(typ); err != nil {
+				return err
+			}
+		}
+	}
+	if d.r.Remaining() != rest {
+		return errMalformed
+	}
+	return nil
+}
