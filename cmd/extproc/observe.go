@@ -205,17 +205,21 @@ func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[
 		l, _ := p.book.Load(r)
 		row.Ranks = append(row.Ranks, admin.RankRow{
 			DPRank: dp, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
-			DecodeBlocks: l.DecodeBlocks, IndexBlocks: p.indexBlocks(r), CapacityBlocks: int64(w.CapacityBlocks),
+			DecodeBlocks: l.DecodeBlocks, IndexBlocks: p.indexBlocks(w, r), CapacityBlocks: int64(w.CapacityBlocks),
 			Events: eventStream(streams[r]),
 		})
 	}
 	return row
 }
 
-// indexBlocks is what either index knows of a rank.
-func (p *plugin) indexBlocks(r worker.Rank) int64 {
+// indexBlocks is what is known of a rank's cache: by its events, or by what was
+// routed to it where it publishes none.
+func (p *plugin) indexBlocks(w *worker.Worker, r worker.Rank) int64 {
+	if w.KVEvents.IsZero() {
+		return int64(p.routed.Blocks(r))
+	}
 	st, _ := p.index.Stats(r)
-	return int64(st.Blocks + p.routed.Blocks(r))
+	return int64(st.Blocks)
 }
 
 func eventStream(r kvevents.RankStatus) admin.EventStream {
@@ -259,7 +263,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 			l, _ := p.book.Load(r)
 			o.Ranks = append(o.Ranks, telemetry.RankLoad{
 				Rank: r, Role: w.Role, PrefillTokens: l.PrefillTokens, PrefillRequests: int64(l.PrefillRequests),
-				DecodeBlocks: l.DecodeBlocks, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: p.indexBlocks(r),
+				DecodeBlocks: l.DecodeBlocks, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: p.indexBlocks(w, r),
 			})
 		}
 	}
