@@ -238,3 +238,24 @@ func TestAClientThatLeavesCancelsDecodeAndNotPrefill(t *testing.T) {
 		f.await("the orphan to be ended", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 0 && s.KVHeldBlocks == 0 })
 	})
 }
+
+// TestAPrefillWorkerThatLeavesDiscoveryHasFailed: its requests do not wait for
+// it to be overdue (row C6), and its load goes with it (D5).
+func TestAPrefillWorkerThatLeavesDiscoveryHasFailed(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1, prefillArgs: []string{"--prefill-base-us", "1500000"}}, func(t *testing.T, f *fleet) {
+		f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultEarly200}) // so that the answer is held
+		done := make(chan *reply, 1)
+		go func() { done <- f.send(t.Context(), "/v1/completions", completion("its worker leaves", 4, true)) }()
+		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
+		f.publish(f.decode...)
+		r := <-done
+		require.Equal(t, http.StatusServiceUnavailable, r.status, r.body)
+		require.Contains(t, r.body, `"code":"no_aggregated_worker"`, "the fresh pick finds no prefill worker, and SGLang's decode cannot do without")
+		require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"))
+		f.await("its prefill to be ended", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 0 && s.KVHeldBlocks == 0 })
+		f.publish(f.workers...)
+		f.await("it to serve again", func() bool {
+			return f.send(t.Context(), "/v1/completions", completion("back", 1, false)).status == http.StatusOK
+		})
+	})
+}

@@ -3,6 +3,8 @@ package extproc
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,6 +51,31 @@ func TestEveryFailureIsARowOfTheTable(t *testing.T) {
 		delete(listed, k.String())
 	}
 	require.Empty(t, listed, "rows of ARCHITECTURE.md that no code has")
+}
+
+// TestTheTableNamesTestsThatExist reads the names in ARCHITECTURE.md.
+func TestTheTableNamesTestsThatExist(t *testing.T) {
+	doc, err := os.ReadFile("../../ARCHITECTURE.md")
+	require.NoError(t, err)
+	var sources strings.Builder
+	for _, pattern := range []string{"*_test.go", "../envoytest/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			require.NoError(t, err)
+			sources.Write(b)
+		}
+	}
+	names := regexp.MustCompile(`Test[A-Z]\w+`).FindAllString(string(doc), -1)
+	require.Greater(t, len(names), 10)
+	for _, name := range names {
+		require.Contains(t, sources.String(), "func "+name+"(", "ARCHITECTURE.md names it")
+	}
+	for _, file := range regexp.MustCompile("`(testdata/[a-z/]+)`").FindAllStringSubmatch(string(doc), -1) {
+		require.FileExists(t, file[1])
+	}
 }
 
 func TestEveryFailureHasAnOpenAIShapedBody(t *testing.T) {
