@@ -3,10 +3,7 @@
 package envoytest
 
 import (
-	"io"
-	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,42 +11,6 @@ import (
 	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 )
-
-func TestAWorkerCannotSpeakAsTheRouter(t *testing.T) {
-	for name, headers := range map[string]http.Header{
-		"retry wish": {"X-Baton-Retry": {"1"}},
-		"own mark":   {"X-Baton-Local-Reply": {"UF"}},
-		"time-out":   {"X-Baton-Local-Reply": {"UT"}},
-		"decision":   {"X-Baton-Decision": {"x"}, "X-Baton-Leg": {"x"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			both(t, layout{noCheck: true}, func(t *testing.T, f *fleet) {
-				var calls atomic.Int64
-				w := fake(t, 900, func(w http.ResponseWriter, r *http.Request) {
-					if !strings.HasPrefix(r.URL.Path, "/v1/completions") {
-						http.NotFound(w, r)
-						return
-					}
-					calls.Add(1)
-					for k, v := range headers {
-						w.Header()[k] = v
-					}
-					w.Header().Set("Content-Type", "application/json")
-					_, _ = io.WriteString(w, `{"choices":[{"text":"fake","finish_reason":"stop"}]}`)
-				})
-				f.publishAndWait(w)
-				r := f.send(t.Context(), "/v1/completions", completion("hello", 1, false))
-				require.NoError(t, r.err)
-				require.Equal(t, http.StatusOK, r.status, r.body)
-				require.EqualValues(t, 1, calls.Load(), "the worker made the router repeat the request")
-				require.Zero(t, f.metric("baton_aside_transitions_total", `to="aside"`))
-				for k := range headers {
-					require.Empty(t, r.header.Get(k))
-				}
-			})
-		})
-	}
-}
 
 func TestEnvoysOwn413ReachesTheClient(t *testing.T) {
 	// In full duplex Envoy has no limit of its own: the plugin's counts.

@@ -229,6 +229,10 @@ func TestEachRequestDrawsARoomOfItsOwn(t *testing.T) {
 func TestAWorkersOwnHeadersCannotSteerTheRouter(t *testing.T) {
 	for name, headers := range map[string]http.Header{
 		"Envoy's own headers": {"X-Envoy-Upstream-Service-Time": {"1"}, "X-Envoy-Attempt-Count": {"3"}},
+		"a wish for a retry":  {"X-Baton-Retry": {"1"}},
+		"a lost connection":   {"X-Baton-Local-Reply": {"UF"}},
+		"a time-out":          {"X-Baton-Local-Reply": {"UT"}},
+		"a decision":          {"X-Baton-Decision": {"x"}, "X-Baton-Leg": {"x"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			both(t, layout{}, func(t *testing.T, f *fleet) {
