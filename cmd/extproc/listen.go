@@ -37,7 +37,7 @@ func listen(s string) (net.Listener, error) {
 	}
 	if network == "unix" {
 		if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
-			return nil, fmt.Errorf("listen: %w", err)
+			return nil, fmt.Errorf("listen: %w; choose another place with --listen", err)
 		}
 		if err := clearSocket(address); err != nil {
 			return nil, err
@@ -70,7 +70,7 @@ func clearSocket(path string) error {
 		return fmt.Errorf("listen: another process answers on %s", path)
 	}
 	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return fmt.Errorf("listen: a dead process left a socket that cannot be removed: %w; choose another place with --listen", err)
 	}
 	return nil
 }

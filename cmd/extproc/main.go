@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 )
 
 func main() {
@@ -191,11 +193,29 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	if err := checkParts(c); err != nil {
 		return usageError{err}
 	}
+	if err := checkWorkers(c.Discovery.File, stderr); err != nil {
+		return usageError{err}
+	}
 	text, err := effective(c)
 	if err != nil {
 		return err
 	}
 	_, err = io.WriteString(stdout, text)
+	return err
+}
+
+// checkWorkers reads the workers file as serve would. One that is not there is
+// no fault: serve waits for it.
+func checkWorkers(name string, stderr io.Writer) error {
+	data, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintf(stderr, "extproc: note: %s is not there yet; serve would wait for it\n", name)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("discovery.file: %w", err)
+	}
+	_, err = file.Parse(name, data)
 	return err
 }
 

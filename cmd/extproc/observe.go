@@ -44,7 +44,7 @@ func (p *plugin) forget(id worker.ID) {
 
 func (p *plugin) onTransition(t discovery.Transition) {
 	level := slog.LevelInfo
-	if t.To == discovery.Stale {
+	if t.To == discovery.Stale || t.Cause != "" {
 		level = slog.LevelWarn
 	}
 	p.log.Log(context.Background(), level, "discovery", "source", t.Source, "from", t.From.String(), "to", t.To.String(),

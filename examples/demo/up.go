@@ -63,7 +63,7 @@ func addresses(out *screen, st *stage) string {
 	head("Ask it something. The header x-baton-decision says who was picked and what each would have cost:")
 	fmt.Fprintf(&b, "%s\n", curlExample(st.envoy.URL))
 	head("Ask again: the blocks of the prompt are now on one prefill worker, and the header says so.")
-	fmt.Fprintf(&b, "Kill a prefill worker (kill -9 %d) and ask once more: the status page shows who was set aside.\n\n", st.prefill[0].PID())
+	fmt.Fprintf(&b, "Kill the prefill worker that the header named (kill -9 and its process number, above) and ask\nonce more: the answer still comes, and the status page shows who was set aside.\n\n")
 	return b.String()
 }
 

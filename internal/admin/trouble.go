@@ -103,6 +103,9 @@ func recentTrouble(recs []journal.Record) (trouble, bool) {
 	counts := map[string]int{}
 	bad := 0
 	for i := range recs {
+		if s := recs[i].Status; recs[i].Outcome == journal.Refused && s >= 400 && s < 500 && s != 429 {
+			continue // the client's own fault: it must not hide ours
+		}
 		switch recs[i].Outcome {
 		case journal.Refused, journal.Failed, journal.Retried:
 			bad++

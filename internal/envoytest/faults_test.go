@@ -118,7 +118,7 @@ func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 func TestOneOfTwoPrefillWorkersDead(t *testing.T) {
 	for _, how := range []string{"killed", "stopped"} {
 		t.Run(how, func(t *testing.T) {
-			both(t, layout{prefill: 2, decode: 2, config: "prefill: {overdue_base: 1s}\n"}, func(t *testing.T, f *fleet) {
+			both(t, layout{prefill: 2, decode: 2, config: "routing: {prefill: {mode: round-robin}}\nprefill: {overdue_base: 1s}\n"}, func(t *testing.T, f *fleet) {
 				bad := f.prefill[0]
 				r := f.send(t.Context(), "/v1/completions", completion("all is well", 4, false))
 				requireAnswer(t, r, "all is well", 4)

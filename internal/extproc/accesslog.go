@@ -12,9 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// accessLog receives Envoy's gRPC access log of the main leg. It is how the end
-// of a request is learnt whose stream we have
-// left, and whether an answer was whole.
+// accessLog receives Envoy's gRPC access log of the main leg. It is how we
+// learn how an answer ended, and that one has ended whose stream we had left.
 type accessLog struct {
 	accesslogv3.UnimplementedAccessLogServiceServer
 	srv *Server

@@ -18,6 +18,7 @@
 //	                 unknown path, no body …  refuse                                      rejected
 //	awaitBody        body, not the end        keep it                                     awaitBody
 //	                 the end                  scan, resolve tokens                        resolving
+//	                 response headers         Envoy refuses the body itself: let it       rejected
 //	resolving        tokens are known         pick and reserve: prefill, then decode      routed
 //	                 nothing can be picked    refuse                                      rejected
 //	routed           prefill leg well/ended   note it                                     routed

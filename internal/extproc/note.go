@@ -136,11 +136,23 @@ func (srv *Server) noteRefusal(s *mainStream, e *effect) journal.Handle {
 	}
 	return srv.cfg.Journal.Add(func(r *journal.Record) {
 		r.Time, r.RequestID, r.Attempt = s.began, s.m.hdr.requestID, s.m.attempt
-		r.Path = s.m.path.String()
+		r.Path = short(s.m.hdr.path)
+		if n, err := strconv.ParseInt(s.m.hdr.contentLength, 10, 64); err == nil {
+			r.BodyBytes = n
+		}
+		if s.m.scan != nil {
+			r.Model = short(string(s.m.scan.Model))
+		}
 		if r.Time.IsZero() {
 			r.Time = time.Now()
 		}
 	})
+}
+
+// short is what is shown of a client's own words: names, never prompts.
+func short(s string) string {
+	path, _, _ := strings.Cut(s, "?")
+	return strings.ToValidUTF8(path[:min(len(path), 80)], "")
 }
 
 func (srv *Server) explained(v *verdict, q *question, path string, body []byte, sc *scratch) *journal.Record {
@@ -168,9 +180,9 @@ func decisionAttributes(v *verdict) []attribute.KeyValue {
 }
 
 // explainHeader is the cost table in one line, for a client that asked.
-func explainHeader(v *verdict, sc *scratch) string {
+func explainHeader(attempt int, v *verdict, sc *scratch) string {
 	var b strings.Builder
-	b.WriteString("isl=" + strconv.Itoa(v.prompt.ISLTokens) + " blocks=" + strconv.Itoa(v.blocks) + " tokens=" + strconv.Quote(v.prompt.Source.String()))
+	b.WriteString("attempt=" + strconv.Itoa(attempt) + " isl=" + strconv.Itoa(v.prompt.ISLTokens) + " blocks=" + strconv.Itoa(v.blocks) + " tokens=" + strconv.Quote(v.prompt.Source.String()))
 	for _, c := range []*choice{&v.prefill, &v.decode} {
 		if !c.made {
 			continue

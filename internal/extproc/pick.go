@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -321,7 +322,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, sc *scratch, b *
 		p.traceparent = srv.traceDecision(s, v, b)
 	}
 	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
-		p.explain = explainHeader(v, sc)
+		p.explain = explainHeader(s.m.attempt, v, sc)
 	}
 	if !q.disagg {
 		return p, nil
@@ -350,6 +351,20 @@ func (srv *Server) traceDecision(s *mainStream, v *verdict, b *booked) string {
 	return telemetry.Traceparent(s.span.SpanContext())
 }
 
+// known lists the models for somebody who asked for another one.
+func (srv *Server) known(f *failure) string {
+	if f != &failUnknownModel {
+		return ""
+	}
+	var names []string
+	for _, k := range srv.view.Load().Keys() {
+		if k.Namespace == srv.cfg.Namespace && len(names) < 20 {
+			names = append(names, k.Model)
+		}
+	}
+	return " Known: " + strings.Join(names, ", ") + "."
+}
+
 // Explain decides a request without routing it: nothing is booked and no
 // cursor moves. It returns a *journal.Record. The error is fit for the admin
 // page; it names a row of the failure table.
@@ -364,7 +379,7 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	}
 	q, f := srv.question(&r, body)
 	if f != nil {
-		return nil, errors.New(f.code + ": " + f.message)
+		return nil, errors.New(f.code + ": " + f.message + srv.known(f))
 	}
 	sc := newScratch()
 	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q.pool), &sc.tokens)
