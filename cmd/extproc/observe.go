@@ -17,28 +17,21 @@ import (
 
 // onChange tells every part that keeps something of a worker that the set has
 // changed, those first whose answer a pick needs.
-func (p *plugin) onChange(now *worker.Snapshot, c discovery.Change) {
+func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.book.Update(now)
 	p.health.Update(now, time.Now())
 	p.events.Update(now)
 	for _, id := range c.Left {
-		p.forget(id)
+		if w := old.Worker(id); w != nil { // what was routed to it is gone with it (D5)
+			for dp := range w.DPSize {
+				p.routed.Detach(worker.Rank{ID: id, DPRank: worker.DPRank(dp)})
+			}
+		}
 	}
 	p.server.OnChange(c)
 	if !c.IsZero() {
 		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
 			"joined", len(c.Joined), "left", len(c.Left), "changed", len(c.Changed))
-	}
-}
-
-// forget drops what was routed to a worker that has left (D5).
-func (p *plugin) forget(id worker.ID) {
-	for dp := range worker.DPRank(worker.MaxDPSize) {
-		r := worker.Rank{ID: id, DPRank: dp}
-		if _, known := p.index.Slot(r); !known && p.routed.Blocks(r) == 0 {
-			break
-		}
-		p.routed.Detach(r)
 	}
 }
 

@@ -31,7 +31,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // plugin is everything that one process is made of.
@@ -246,7 +245,7 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	world, endWorld := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWorld()
 	g, world := errgroup.WithContext(world)
-	cancel := p.view.Subscribe(func(_, now *worker.Snapshot, c discovery.Change) { p.onChange(now, c) })
+	cancel := p.view.Subscribe(p.onChange)
 	defer cancel()
 	stopObserving, err := p.tele.Instruments.Observe(p.observe)
 	if err != nil {

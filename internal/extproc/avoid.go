@@ -37,14 +37,13 @@ func newAvoidList(ttl time.Duration) *avoidList {
 
 func avoidKey(h *headers) string { return h.start + "/" + h.requestID }
 
-// add notes that this attempt failed: decode's rank when decode has said so, else
-// prefill's.
-func (a *avoidList) add(m *mainLeg, now time.Time) {
+// add notes that this attempt failed, and through which of its two ranks.
+func (a *avoidList) add(m *mainLeg, f *failure, now time.Time) {
 	if m.plan == nil {
 		return
 	}
 	rank := m.plan.decode
-	if m.plan.disaggregated && (m.leg == legFailed || m.status == "") {
+	if f.code == failPrefill.code {
 		rank = m.plan.prefill
 	}
 	a.mu.Lock()

@@ -3,7 +3,6 @@ package extproc
 import (
 	"errors"
 	"io"
-	"strings"
 
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
@@ -286,7 +285,7 @@ func (d *decoder) headerMap(b []byte) error {
 			if len(raw) == 0 {
 				raw = text
 			}
-			*dst = strings.Clone(string(raw))
+			*dst = string(raw)
 		}
 		return nil
 	})

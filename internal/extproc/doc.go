@@ -61,7 +61,8 @@
 // # Invariants
 //
 //	X1 each reservation is released exactly once, whatever ends the attempt.
-//	X2 at most one ImmediateResponse a stream; nothing is sent after it.
+//	X2 at most one ImmediateResponse a stream; nothing is sent after it (the
+//	   stream drops what a machine still emits).
 //	X3 a request leaves with a destination only if both legs are booked.
 //	X4 no effect is sent to a stream that has ended.
 //

@@ -83,7 +83,9 @@ const (
 	reasonGone           legReason = "gone"
 	reasonOverdue        legReason = "overdue"
 	reasonTimeout        legReason = "timeout"
-	reasonAborted        legReason = "aborted" // by its owner
+	reasonAborted        legReason = "aborted"  // by its owner
+	reasonNotSent        legReason = "not_sent" // it ended before a worker saw it
+	reasonOverflow       legReason = "overflow" // Envoy's circuit breaker
 )
 
 // legReport is what a prefill leg tells its owner. answer is the worker's own

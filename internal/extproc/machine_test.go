@@ -280,3 +280,18 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	effects := dr.l.step(dr.now, &ev, tk)
 	return "phase: " + dr.l.phase.String() + "\n" + textOf(effects)
 }
+
+// TestAPrefillAnswerTooLongToReadIsNoFault: log probabilities of a long prompt
+// make it one; its end alone says that prefill is well.
+func TestAPrefillAnswerTooLongToReadIsNoFault(t *testing.T) {
+	l := &prefillLeg{rules: testRules()}
+	tk := &ticket{endpoint: "10.0.0.7:30000", leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}}
+	l.step(testStart, &event{kind: evRequestHeaders, headers: &headers{path: "/generate"}}, tk)
+	l.step(testStart, &event{kind: evRequestBody, body: []byte(`{"text":"hello"}`), endOfStream: true}, nil)
+	l.step(testStart, &event{kind: evResponseHeaders, headers: &headers{status: "200"}}, nil)
+	for i := range 5 {
+		effects := l.step(testStart, &event{kind: evResponseBody, body: make([]byte, 300_000), endOfStream: i == 4}, nil)
+		require.Equal(t, opContinue, effects[0].op)
+	}
+	require.Equal(t, legWell, l.told)
+}

@@ -47,11 +47,13 @@ func (m *mainLeg) onLocalReply(flags string) {
 		m.reject(&failDeadline, false)
 		return
 	}
-	b := blameConnect
-	if strings.Contains(flags, "UC") || strings.Contains(flags, "UR") {
-		b = blameLost
+	switch {
+	case strings.Contains(flags, "UO"): // Envoy's circuit breaker: no fault of the worker
+	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"):
+		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameLost})
+	default:
+		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
 	}
-	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
 	f := failDecodeLost
 	m.reject(&f, true)
 }
@@ -130,7 +132,7 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	if m.plan == nil || !m.waitsForPrefill() {
 		return
 	}
-	neverStarted := m.leg == legDispatched && r.reason == reasonNotStarted
+	neverStarted := m.leg == legDispatched
 	m.leg = legFailed
 	m.startBy, m.overdueAt = time.Time{}, time.Time{}
 	m.emit(effect{op: opMark, report: r})
@@ -138,9 +140,11 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 		m.emit(effect{op: opBlame, rank: m.plan.prefill, blame: b})
 	}
 	switch r.reason {
-	case reasonNotStarted, reasonOverdue, reasonTimeout, reasonGone:
+	case reasonNotStarted, reasonOverdue, reasonGone:
 		// The leg itself does not know that it has failed.
 		m.emit(effect{op: opAbortLeg, report: r})
+	default: // the leg's own report: it was there, whatever we heard of it before
+		neverStarted = false
 	}
 	if neverStarted {
 		// Nothing runs anywhere; a leg that arrives from now on is refused.
@@ -292,7 +296,7 @@ func (m *mainLeg) wakeAt() time.Time {
 	case mainLeft:
 		sooner(m.deadline.Add(deadlineSlack))
 	default:
-		if !m.closed {
+		if !m.closed && !m.deadline.IsZero() {
 			sooner(m.deadline.Add(deadlineSlack))
 		}
 	}

@@ -125,11 +125,11 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 	case mainAwaitBody:
 		switch ev.kind {
 		case evRequestBody:
-			m.onRequestBody(now, ev)
+			m.onRequestBody(ev)
 			return
 		case evRequestTrailers:
 			m.trailers = true
-			m.onRequestEnd(now)
+			m.onRequestEnd()
 			return
 		case evResponseHeaders:
 			m.onProxyRefusal(ev)
@@ -146,7 +146,7 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			m.emit(effect{op: opContinue, of: ofResponseTrailers})
 			return
 		case evResponseBody:
-			m.emit(effect{op: opContinue, of: ofResponseBody})
+			m.emit(effect{op: opContinue, of: ofResponseBody, body: ev.body, endOfStream: ev.endOfStream})
 			return
 		}
 	case mainEnded, mainRejected, mainLeft, mainLingering, mainDone:
@@ -235,7 +235,7 @@ func (m *mainLeg) setDeadline(now time.Time) *failure {
 	return nil
 }
 
-func (m *mainLeg) onRequestBody(now time.Time, ev *event) {
+func (m *mainLeg) onRequestBody(ev *event) {
 	if len(m.body)+len(ev.body) > m.rules.maxBodyBytes {
 		m.reject(&failBodyTooLarge, false)
 		return
@@ -251,7 +251,7 @@ func (m *mainLeg) onRequestBody(now time.Time, ev *event) {
 		m.rules.buffers.put(ev.body)
 	}
 	if ev.endOfStream {
-		m.onRequestEnd(now)
+		m.onRequestEnd()
 	}
 }
 
@@ -259,16 +259,18 @@ func (m *mainLeg) onRequestBody(now time.Time, ev *event) {
 // and what will be injected, so that no later piece copies it again.
 func (m *mainLeg) roomForBody(first []byte) []byte {
 	n, err := strconv.ParseUint(m.hdr.contentLength, 10, 63)
-	if err != nil || n > uint64(m.rules.maxBodyBytes) {
+	if err != nil {
 		n = uint64(2 * len(first))
 	}
+	// What a client announces alone must not take much memory.
+	n = min(n, max(4<<20, uint64(2*len(first))))
 	return append(m.rules.buffers.get(int(n)+injectRoom), first...)
 }
 
 // injectRoom is more than the members we inject ever take.
 const injectRoom = 160
 
-func (m *mainLeg) onRequestEnd(time.Time) {
+func (m *mainLeg) onRequestEnd() {
 	m.scan = requests.Get().(*openai.Request)
 	if err := openai.Scan(m.path, m.body, m.scan); err != nil {
 		m.reject(badBody(err), false)

@@ -56,18 +56,31 @@ func (s *mainStream) handle(ev *event) {
 		}
 	}()
 	if s.broken {
+		if ev.kind == evPicked { // booked after the panic
+			ev.booked.prefill.ReleaseIfHeld()
+			ev.booked.decode.ReleaseIfHeld()
+			s.srv.attempts.remove(ev.plan.nonce)
+		}
 		return
 	}
 	switch ev.kind {
 	case evClosed:
 		s.deaf = true
-		s.endedAt = time.Now()
+		if s.m.phase == mainStreaming {
+			s.endedAt = time.Now()
+		}
 	case evRequestHeaders:
 		s.fullDuplex = ev.fullDuplex
 		s.begin(ev)
 	case evPicked:
 		s.prefillBooking, s.decodeBooking = ev.booked.prefill, ev.booked.decode
 		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
+		if s.m.finished { // the attempt ended while its tokens were counted
+			s.srv.cfg.Journal.End(s.note, journal.ClientLeft, "before the decision", 0, time.Now())
+			if s.decodeSpan != nil {
+				telemetry.End(s.decodeSpan, time.Now(), "too late")
+			}
+		}
 	case evRefused:
 		if ev.booked != nil {
 			s.note = ev.booked.note
@@ -159,6 +172,7 @@ func (s *mainStream) detach() {
 // closed.
 func (s *mainStream) abort(r legReport) {
 	s.mu.Lock()
+	s.closed = true
 	l := s.leg
 	s.mu.Unlock()
 	if l != nil {
@@ -195,7 +209,7 @@ var journalOutcome = map[outcome]journal.Outcome{
 // finish records how the attempt ended, once.
 func (s *mainStream) finish(now time.Time, e *effect) {
 	t := s.srv.cfg.Telemetry
-	if s.m.phase == mainEnded && !s.endedAt.IsZero() {
+	if !s.endedAt.IsZero() {
 		now = s.endedAt // the access log comes later
 	}
 	code, status, detail := "ok", 0, ""
@@ -206,7 +220,7 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 	switch e.outcome {
 	case outcomeRetried:
 		t.FreshPick(code)
-		s.srv.avoid.add(&s.m, now)
+		s.srv.avoid.add(&s.m, e.fail, now)
 	case outcomeRefused, outcomeCut:
 		t.Failure(code)
 		t.RequestEnded(string(e.outcome), code)

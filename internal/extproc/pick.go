@@ -82,6 +82,12 @@ func (srv *Server) decide(s *mainStream) {
 	srv.engines.Add(1)
 	go func() {
 		defer srv.engines.Done()
+		defer func() {
+			if r := recover(); r != nil {
+				srv.panicked("tokens", r)
+				s.refuse(&failInternal)
+			}
+		}()
 		p, err := srv.cfg.Tokens.Engine(s.grpc.Context(), q.query, srv.tokenizers(q.pool))
 		if err != nil {
 			p = srv.cfg.Tokens.Estimate(q.query, &sc.tokens, tokens.ReasonOf(err))

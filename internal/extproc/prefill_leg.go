@@ -31,7 +31,6 @@ type ticket struct {
 	leg      prefill.Leg
 	fail     *failure // the token is missing, wrong, late, or its worker is gone
 	endpoint string
-	unowned  bool // nobody can be told; the leg completes and is counted
 }
 
 // prefillLeg is the machine of one prefill leg; see the phase table in the
@@ -48,6 +47,7 @@ type prefillLeg struct {
 	body       []byte
 	length     int // of the body, as announced; 0: not
 	answer     []byte
+	long       bool // the answer is over answerLimit
 	status     int
 
 	told   legState // the last state reported
@@ -64,7 +64,7 @@ func (l *prefillLeg) step(now time.Time, ev *event, t *ticket) []effect {
 	case evClosed:
 		l.onClosed()
 	case evAbort:
-		l.onAbort(ev.leg)
+		l.onAbort()
 	case evTimer, evDrain:
 	default:
 		l.onMessage(now, ev, t)
@@ -177,7 +177,6 @@ func (l *prefillLeg) onRequestEnd(now time.Time) {
 	defer requests.Put(r)
 	if err := openai.ScanInjected(l.path, l.body, r); err != nil {
 		l.refuse(badBody(err))
-		l.tell(legReport{state: legFailed, reason: reasonBadAnswer})
 		return
 	}
 	body := openai.AppendEdited(l.rules.buffers.get(len(l.body)+editRoom), l.body, r, handoff.SGLangPrefill(r)...)
@@ -223,6 +222,8 @@ func localReason(flags string) legReason {
 		return reasonTimeout
 	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"):
 		return reasonConnectionLost
+	case strings.Contains(flags, "UO"):
+		return reasonOverflow
 	default:
 		return reasonConnectFailed
 	}
@@ -233,7 +234,9 @@ func localReason(flags string) legReason {
 const answerLimit = 1 << 20
 
 func (l *prefillLeg) onResponseBody(ev *event) {
-	if len(l.answer)+len(ev.body) <= answerLimit {
+	if l.long = l.long || len(l.answer)+len(ev.body) > answerLimit; l.long {
+		l.answer = nil
+	} else {
 		l.answer = append(l.answer, ev.body...)
 	}
 	l.emit(effect{op: opContinue, of: ofResponseBody, body: ev.body, endOfStream: ev.endOfStream})
@@ -255,6 +258,7 @@ func (l *prefillLeg) onAnswerEnd() {
 		r.state, r.reason, r.answer = legFailed, reasonRejected, l.answer
 	case l.status < 200 || l.status >= 300:
 		r.state, r.reason = legFailed, reasonStatus
+	case l.long: // complete; its finish reason was not read
 	default:
 		a, err := openai.ScanAnswer(l.answer)
 		if err != nil {
@@ -269,13 +273,13 @@ func (l *prefillLeg) onAnswerEnd() {
 
 // onAbort ends the leg: Envoy resets the worker's request, and the engine
 // frees what it holds.
-func (l *prefillLeg) onAbort(r legReport) {
+func (l *prefillLeg) onAbort() {
 	if l.closed || l.phase >= prefillRefused {
 		return
 	}
 	l.told = max(l.told, legFailed)
 	l.phase = prefillOver
-	l.emit(effect{op: opImmediate, imm: immediateOf(&failLegAborted, false), report: r})
+	l.emit(effect{op: opImmediate, imm: immediateOf(&failLegAborted, false)})
 }
 
 // refuse answers the mirror, which drops the answer. No worker is reached.
@@ -284,7 +288,7 @@ func (l *prefillLeg) refuse(f *failure) {
 	l.emit(effect{op: opFinish, outcome: outcomeRefused, fail: f})
 	l.emit(effect{op: opImmediate, imm: immediateOf(f, false)})
 	if l.told == legStarted {
-		l.tell(legReport{state: legFailed, reason: reasonBadAnswer})
+		l.tell(legReport{state: legFailed, reason: reasonNotSent})
 	}
 }
 
@@ -294,7 +298,11 @@ func (l *prefillLeg) onClosed() {
 	}
 	l.closed = true
 	if l.told == legStarted {
-		l.tell(legReport{state: legFailed, reason: reasonConnectionLost, status: l.status})
+		r := legReport{state: legFailed, reason: reasonConnectionLost, status: l.status}
+		if l.phase == prefillAwaitBody {
+			r.reason = reasonNotSent // no worker has seen it
+		}
+		l.tell(r)
 	}
 	if l.told >= legStarted {
 		l.tell(legReport{state: legEnded})

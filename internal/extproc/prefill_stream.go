@@ -76,7 +76,6 @@ func (s *prefillStream) admit(ev *event) *ticket {
 			s.owner = nil
 		}
 	case !srv.peers.reachable(leg.Owner):
-		t.unowned = true
 		srv.cfg.Telemetry.Leg("unowned", "")
 	}
 	if w != nil {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -84,6 +85,8 @@ func (srv *Server) GRPCOptions() []grpc.ServerOption {
 		experimental.BufferPool(srv.rules.buffers), // gRPC's own clears what it lends
 		grpc.MaxRecvMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
+		// A proxy that vanished must not hold what waits to be sent to it.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.InitialWindowSize(16 << 20),
 		grpc.InitialConnWindowSize(64 << 20),
 	}
@@ -159,8 +162,8 @@ func (srv *Server) OnChange(c discovery.Change) {
 }
 
 // Drain leaves every stream that nothing depends on any more, now and from now
-// on, and returns when no main stream is open and no attempt waits for its
-// prefill leg, or with ctx.
+// on, and returns when no main stream is open, or with ctx. Prefill legs whose
+// client has gone are not waited for: Envoy ends them at their time-out.
 func (srv *Server) Drain(ctx context.Context) error {
 	srv.draining.Store(true)
 	srv.mu.Lock()

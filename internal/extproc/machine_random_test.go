@@ -1,0 +1,377 @@
+package extproc
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The tests here send random events, in orders that no Envoy would send too,
+// and hold the machines to X1 to X4 of the package documentation. What the
+// stream promises the machine is kept: one answer for each opPick, no message
+// of Envoy after evClosed, a timer no sooner than wakeAt.
+
+const randomRuns = 50_000
+
+// mainRandom is a toy of mainStream: it counts what it is told to do.
+type mainRandom struct {
+	r   *rand.Rand
+	m   *mainLeg
+	now time.Time
+
+	picking       bool // opPick is not answered
+	booked        bool
+	disaggregated bool
+	closed        bool
+	deaf          bool // an ImmediateResponse went out, or the stream was left
+	ended         bool // the leg has told its end
+	routed        int
+	immediates    int
+	finished      int
+	decode        int // bookings held
+	prefill       int
+	story         []string
+}
+
+func (x *mainRandom) fail(format string, a ...any) error {
+	return fmt.Errorf("%s\n%s", fmt.Sprintf(format, a...), strings.Join(x.story, "\n"))
+}
+
+func (x *mainRandom) send(ev event, name string) error {
+	was := x.m.phase
+	effects := x.m.step(x.now, &ev)
+	var ops []string
+	for i := range effects {
+		ops = append(ops, opNames[effects[i].op])
+	}
+	x.story = append(x.story, fmt.Sprintf("+%-8s %-26s %s → %s [%s]: %s", x.now.Sub(testStart), name, was, x.m.phase, x.m.leg, strings.Join(ops, ", ")))
+	for i := range effects {
+		if err := x.check(&effects[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *mainRandom) check(e *effect) error {
+	switch e.op {
+	case opContinue, opRoute, opRelay, opImmediate, opExtend, opModels:
+		if x.closed || x.deaf {
+			return x.fail("X2, X4: %s after the end", opNames[e.op])
+		}
+	}
+	switch e.op {
+	case opRoute:
+		x.routed++
+		if !x.booked || x.routed > 1 || x.decode != 1 || x.disaggregated != (x.prefill == 1) {
+			return x.fail("X3: routed with %d decode and %d prefill bookings", x.decode, x.prefill)
+		}
+	case opImmediate, opModels:
+		x.immediates++
+		x.deaf = true
+	case opLeave:
+		x.deaf = true
+	case opPick:
+		x.picking = true
+	case opReleaseDecode:
+		x.decode--
+	case opReleasePrefill:
+		x.prefill--
+	case opFinish:
+		x.finished++
+	case opForget:
+		if x.decode != 0 || x.prefill != 0 {
+			return x.fail("X1: forgotten with %d decode and %d prefill bookings", x.decode, x.prefill)
+		}
+	}
+	if x.decode < 0 || x.prefill < 0 || x.finished > 1 || x.immediates > 1 {
+		return x.fail("X1, X2: decode %d, prefill %d, finished %d, immediates %d", x.decode, x.prefill, x.finished, x.immediates)
+	}
+	return nil
+}
+
+// answerPick is what decide does: exactly one answer, at any time.
+func (x *mainRandom) answerPick() error {
+	x.picking = false
+	if x.r.IntN(5) == 0 {
+		return x.send(event{kind: evRefused, failure: &failNoDecode}, "refused")
+	}
+	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second}
+	x.booked, x.decode = true, 1
+	if x.r.IntN(4) > 0 {
+		x.disaggregated, x.prefill = true, 1
+		p.disaggregated, p.prefill, p.inHeaders = true, worker.Rank{ID: 7}, x.r.IntN(3) == 0
+		p.bootstrapHost, p.token = "10.0.0.7", "sealed"
+	}
+	return x.send(event{kind: evPicked, plan: p}, "picked")
+}
+
+func pickOf[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+var randomReasons = []legReason{
+	reasonStatus, reasonRejected, reasonConnectFailed, reasonConnectionLost, reasonFinish, reasonBadAnswer, reasonGone,
+	reasonTimeout, reasonAborted, reasonNotStarted, reasonOverdue,
+}
+
+// message is one of Envoy's, the one that is due more often than others.
+func (x *mainRandom) message() error {
+	kind := pickOf(x.r, evRequestHeaders, evRequestBody, evRequestTrailers, evResponseHeaders, evResponseBody, evResponseTrailers)
+	if x.r.IntN(5) > 0 {
+		switch x.m.phase {
+		case mainAwaitHeaders:
+			kind = evRequestHeaders
+		case mainAwaitBody:
+			kind = evRequestBody
+		case mainRouted:
+			kind = evResponseHeaders
+		case mainStreaming:
+			kind = evResponseTrailers
+		default:
+			return nil
+		}
+	}
+	ev := event{kind: kind, endOfStream: x.r.IntN(3) > 0}
+	switch kind {
+	case evRequestHeaders:
+		ev.endOfStream = x.r.IntN(20) == 0
+		ev.fullDuplex = x.r.IntN(2) == 0
+		ev.headers = &headers{
+			method: pickOf(x.r, "POST", "POST", "POST", "POST", "GET"), path: pickOf(x.r, "/v1/completions", "/v1/completions", "/v1/completions", "/v1/models", "/x"),
+			attemptCount: pickOf(x.r, "1", "2", "3"), timeout: pickOf(x.r, "", "", "5000", "-1"),
+		}
+	case evRequestBody:
+		ev.body = append(x.m.rules.buffers.get(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
+	case evResponseBody:
+		ev.body = append(x.m.rules.buffers.get(10), "x"...)
+	case evResponseHeaders:
+		ev.headers = &headers{status: pickOf(x.r, "200", "200", "200", "404", "500", "503"), localReply: pickOf(x.r, "", "", "", "", "UF", "UC", "UT")}
+	}
+	return x.send(ev, fmt.Sprintf("message %d %+v", kind, ev.headers))
+}
+
+func (x *mainRandom) one() error {
+	switch n := x.r.IntN(12); {
+	case n < 5:
+		if !x.closed {
+			return x.message()
+		}
+	case n < 7:
+		if x.picking {
+			return x.answerPick()
+		}
+		if x.routed > 0 && x.disaggregated && !x.ended {
+			r := legReport{state: legStarted + legState(x.r.IntN(4)), reason: pickOf(x.r, randomReasons...), status: pickOf(x.r, 200, 400, 429, 500)}
+			x.ended = r.state == legEnded
+			return x.send(event{kind: evLeg, leg: r}, "leg "+r.state.String()+" "+string(r.reason))
+		}
+	case n == 7:
+		x.now = x.now.Add(pickOf(x.r, time.Millisecond, 300*time.Millisecond, 2*time.Second, 30*time.Second, 5*time.Minute))
+		return x.timer()
+	case n == 8:
+		return x.send(event{kind: evGone}, "gone")
+	case n == 9 && x.r.IntN(3) == 0:
+		return x.send(event{kind: evDrain}, "drain")
+	case n == 10 && x.booked:
+		return x.send(event{kind: evLogged, outcome: pickOf(x.r, outcomeOK, outcomeCut, outcomeClientLeft), blame: pickOf(x.r, blameNone, blameLost)}, "logged")
+	case n == 11 && x.r.IntN(3) == 0:
+		return x.close()
+	}
+	return nil
+}
+
+// timer fires if it is due, sometimes also when it is not: a timer that was
+// stopped may have been on its way.
+func (x *mainRandom) timer() error {
+	if at := x.m.wakeAt(); !at.IsZero() && !at.After(x.now) || x.r.IntN(4) == 0 {
+		return x.send(event{kind: evTimer}, "timer")
+	}
+	return nil
+}
+
+func (x *mainRandom) close() error {
+	if x.closed {
+		return nil
+	}
+	x.closed = true
+	return x.send(event{kind: evClosed}, "closed")
+}
+
+// settle lets what is under way come to its end: the pick is answered, the
+// stream ends, and time passes. The leg may never say that it is over.
+func (x *mainRandom) settle() error {
+	if x.picking {
+		if err := x.answerPick(); err != nil {
+			return err
+		}
+	}
+	if err := x.close(); err != nil {
+		return err
+	}
+	for range 1000 {
+		at := x.m.wakeAt()
+		if at.IsZero() {
+			break
+		}
+		if at.After(x.now) {
+			x.now = at
+		}
+		if err := x.send(event{kind: evTimer}, "timer"); err != nil {
+			return err
+		}
+	}
+	if x.m.phase != mainDone || x.decode != 0 || x.prefill != 0 {
+		return x.fail("X1: at the end phase %s, %d decode and %d prefill bookings", x.m.phase, x.decode, x.prefill)
+	}
+	if x.finished != 1 {
+		return x.fail("at the end %d outcomes", x.finished)
+	}
+	return nil
+}
+
+func runMainRandom(seed uint64) error {
+	r := rand.New(rand.NewPCG(seed, 0))
+	rules := testRules()
+	rules.hold = r.IntN(4) > 0
+	x := &mainRandom{r: r, m: &mainLeg{rules: rules}, now: testStart}
+	for range 4 + r.IntN(40) {
+		if err := x.one(); err != nil {
+			return err
+		}
+	}
+	return x.settle()
+}
+
+func TestMainLegsKeepTheirInvariantsInAnyOrderOfEvents(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for i := range uint64(randomRuns) {
+		require.NoError(t, runMainRandom(seed+i), "seed %d", seed+i)
+	}
+}
+
+// prefillRandom is a toy of prefillStream.
+type prefillRandom struct {
+	r      *rand.Rand
+	l      *prefillLeg
+	closed bool
+	deaf   bool
+	told   legState
+	owes   bool // the owner waits for well or failed: the leg started and was not aborted
+	story  []string
+}
+
+func (x *prefillRandom) send(ev event, t *ticket, name string) error {
+	was := x.l.phase
+	effects := x.l.step(testStart, &ev, t)
+	var ops []string
+	for i := range effects {
+		ops = append(ops, opNames[effects[i].op]+" "+effects[i].report.state.String())
+	}
+	x.story = append(x.story, fmt.Sprintf("%-26s %s → %s: %s", name, was, x.l.phase, strings.Join(ops, ", ")))
+	for i := range effects {
+		if what := x.check(&effects[i]); what != "" {
+			return fmt.Errorf("%s\n%s", what, strings.Join(x.story, "\n"))
+		}
+	}
+	return nil
+}
+
+func (x *prefillRandom) check(e *effect) string {
+	switch e.op {
+	case opContinue: // after an ImmediateResponse the stream drops it: see prefillLeg.pass
+		if x.closed {
+			return "X4: an answer after the end"
+		}
+	case opRoute, opImmediate:
+		if x.closed || x.deaf {
+			return "X2, X4: " + opNames[e.op] + " after the end"
+		}
+		if x.deaf = e.op == opImmediate; e.op == opRoute && x.told != legStarted {
+			return "X3: routed, but not started"
+		}
+	case opReport:
+		if e.report.state <= x.told || x.told == legWell && e.report.state == legFailed {
+			return "a report goes back from " + x.told.String()
+		}
+		if e.report.state == legEnded && x.owes {
+			return "the end is told without a verdict"
+		}
+		x.told = e.report.state
+		x.owes = x.told == legStarted
+	}
+	return ""
+}
+
+func (x *prefillRandom) message() error {
+	kind := pickOf(x.r, evRequestHeaders, evRequestBody, evRequestTrailers, evResponseHeaders, evResponseBody, evResponseTrailers)
+	if x.r.IntN(5) > 0 {
+		switch x.l.phase {
+		case prefillAwaitHeaders:
+			kind = evRequestHeaders
+		case prefillAwaitBody:
+			kind = evRequestBody
+		case prefillRouted:
+			kind = evResponseHeaders
+		case prefillAnswering:
+			kind = evResponseBody
+		}
+	}
+	if x.deaf && kind < evResponseHeaders && x.r.IntN(2) == 0 {
+		return nil
+	}
+	ev := event{kind: kind, endOfStream: x.r.IntN(2) == 0}
+	var t *ticket
+	switch kind {
+	case evRequestHeaders:
+		ev.endOfStream, ev.fullDuplex = x.r.IntN(20) == 0, x.r.IntN(2) == 0
+		ev.headers = &headers{path: pickOf(x.r, "/v1/completions", "/v1/completions", "/x")}
+		t = &ticket{endpoint: "10.0.0.7:80", leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}, fail: pickOf(x.r, nil, nil, nil, &failLegLate)}
+	case evRequestBody:
+		ev.body = append(x.l.rules.buffers.get(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
+	case evResponseHeaders:
+		ev.endOfStream = x.r.IntN(4) == 0
+		ev.headers = &headers{status: pickOf(x.r, "200", "200", "200", "302", "404", "429", "500"), localReply: pickOf(x.r, "", "", "", "UF", "UT")}
+	case evResponseBody:
+		ev.body = append(x.l.rules.buffers.get(100), pickOf(x.r, `{"choices":[{"finish_reason":"length"}]}`, `{"choices":[{"finish_reason":"abort"}]}`, `{`)...)
+	}
+	return x.send(ev, t, fmt.Sprintf("message %d %+v", kind, ev.headers))
+}
+
+func runPrefillRandom(seed uint64) error {
+	x := &prefillRandom{r: rand.New(rand.NewPCG(seed, 1)), l: &prefillLeg{rules: testRules()}}
+	for range 2 + x.r.IntN(12) {
+		var err error
+		if x.r.IntN(12) == 0 {
+			x.owes = false // its owner has judged it
+			err = x.send(event{kind: evAbort, leg: legReport{state: legFailed, reason: reasonOverdue}}, nil, "abort")
+		} else {
+			err = x.message()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	x.closed = true
+	if err := x.send(event{kind: evClosed}, nil, "closed"); err != nil {
+		return err
+	}
+	if x.told != legNone && x.told != legEnded {
+		return fmt.Errorf("the owner was last told %s\n%s", x.told, strings.Join(x.story, "\n"))
+	}
+	return nil
+}
+
+func TestPrefillLegsKeepTheirInvariantsInAnyOrderOfEvents(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for i := range uint64(randomRuns) {
+		require.NoError(t, runPrefillRandom(seed+i), "seed %d", seed+i)
+	}
+}
