@@ -215,6 +215,9 @@ func (c *Config) Validate() error {
 	if _, _, err := listenAddress(c.Listen); err != nil {
 		errs = append(errs, err)
 	}
+	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
+		bad("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise)
+	}
 	if c.Discovery.File == "" {
 		bad("discovery.file (--workers): expected the file that lists the workers")
 	}

@@ -65,6 +65,7 @@ type fleet struct {
 	workers    []*stack.Worker
 	prefill    []*stack.Worker
 	decode     []*stack.Worker
+	listen     string
 }
 
 // layout says what a fleet is made of.
@@ -77,6 +78,8 @@ type layout struct {
 	prefillArgs     []string
 	decodeArgs      []string
 	envoy           envoy.Params
+	listen          string // of the plugin; default: a unix socket
+	beforeEnvoy     func(*fleet)
 	patch           func(envoyYAML string) string // changes Envoy's rendered configuration
 	noCheck         bool                          // the test ends the plugin itself: do not check for leaks
 }
@@ -141,9 +144,16 @@ func newFleet(t *testing.T, l layout) *fleet {
 	require.False(t, t.Failed(), "a worker did not start")
 	f.workers = append(append(append(f.workers, f.prefill...), f.decode...), agg...)
 	f.publish(f.workers...)
+	f.listen = l.listen
 	f.startPlugin()
 	p := l.envoy
-	p.PluginSocket, p.FullDuplex = f.plugin.Socket, l.fullDuplex
+	p.FullDuplex = l.fullDuplex
+	if p.PluginSocket == "" {
+		p.PluginSocket = f.plugin.Socket
+	}
+	if l.beforeEnvoy != nil {
+		l.beforeEnvoy(f)
+	}
 	o := stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p}
 	var err error
 	if l.patch != nil {
@@ -168,7 +178,7 @@ func (f *fleet) startPlugin() {
 	var err error
 	f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
 		BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, "workers.yaml"), Config: f.config,
-		Args: []string{"--log-level", "debug"},
+		Args: []string{"--log-level", "debug"}, Listen: f.listen,
 	})
 	require.NoError(f.t, err)
 }

@@ -1,0 +1,66 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// apart sends the prefill legs to another replica of the plugin.
+func apart(socket string) func(string) string {
+	return func(y string) string {
+		at := strings.Index(y, "  - name: prefill_leg\n    internal_listener")
+		y = y[:at] + strings.Replace(y[at:], "envoy_grpc: {cluster_name: extproc}", "envoy_grpc: {cluster_name: extproc_b}", 1)
+		at, end := strings.Index(y, "  - name: extproc\n"), strings.Index(y, "  - name: main_leg\n    type: STATIC")
+		second := strings.ReplaceAll(y[at:end], "name: extproc\n", "name: extproc_b\n")
+		second = strings.ReplaceAll(second, "&limits", "&limits_b")
+		address := strings.Index(second, "{address: {socket_address")
+		second = second[:address] + fmt.Sprintf("{address: {pipe: {path: %q}}}}]}]\n", socket)
+		return y[:end] + second + y[end:]
+	}
+}
+
+// TestTheLegsOfARequestMayMeetTwoReplicas is row C23 through a real Envoy: the
+// prefill leg is served by a replica that knows nothing but the sealed header,
+// and the owner hears how it went.
+func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "leg.key")
+	require.NoError(t, os.WriteFile(key, []byte("a key that both replicas have"), 0o600))
+	ports, err := stack.FreePorts(1)
+	require.NoError(t, err)
+	owner := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	other := filepath.Join(dir, "b.sock")
+	common := quickFaults + fmt.Sprintf("leg: {key_file: %q", key)
+	l := layout{prefill: 2, decode: 2, listen: owner, config: common + fmt.Sprintf(", advertise: %q}\n", owner), patch: apart(other)}
+	l.envoy.PluginSocket, l.envoy.PluginHost, l.envoy.PluginPort = "-", "127.0.0.1", ports[0]
+	l.beforeEnvoy = func(f *fleet) {
+		b, err := stack.StartPlugin(f.ctx, stack.PluginOptions{
+			BinDir: binDir, Dir: dir, Workers: filepath.Join(f.dir, "workers.yaml"), Config: common + "}\n", Listen: "unix://" + other,
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Kill()) })
+	}
+	f := newFleet(t, l)
+	for i := range 6 {
+		prompt := fmt.Sprintf("two replicas serve request %d", i)
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
+	}
+	require.Zero(t, f.metric("baton_prefill_legs_total", `outcome="started"`), "no leg came to its owner's own streams")
+	// C6 holds across replicas: the owner hears of the failure and picks afresh.
+	f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Count: 1})
+	for i := range 3 {
+		prompt := fmt.Sprintf("one of the prefills fails, request %d", i)
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, true)), prompt, 4)
+	}
+	require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"))
+}
