@@ -304,5 +304,5 @@ func (p *plugin) drain() {
 	p.ready.Shutdown()
 	p.grpc.Stop() // access log and health streams have no end of their own
 	<-stopped
-	p.log.Info("drained")
+	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())
 }

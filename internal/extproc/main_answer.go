@@ -228,8 +228,8 @@ func (m *mainLeg) releaseDecode() {
 }
 
 func (m *mainLeg) releasePrefill() {
-	if m.prefilHeld {
-		m.prefilHeld = false
+	if m.prefillHeld {
+		m.prefillHeld = false
 		m.emit(effect{op: opReleasePrefill})
 	}
 }

@@ -76,12 +76,12 @@ type mainLeg struct {
 	logBy     time.Time // set while the access log is awaited
 	logged    event     // evLogged, when it came before the stream's end
 
-	status     string // of decode's response headers
-	draining   bool   // the process is about to end
-	finished   bool   // opFinish was returned
-	closed     bool   // the stream is over: nothing can be sent
-	decodeHeld bool   // a decode reservation is ours to release
-	prefilHeld bool   // a prefill reservation is ours to release
+	status      string // of decode's response headers
+	draining    bool   // the process is about to end
+	finished    bool   // opFinish was returned
+	closed      bool   // the stream is over: nothing can be sent
+	decodeHeld  bool   // a decode reservation is ours to release
+	prefillHeld bool   // a prefill reservation is ours to release
 
 	out []effect // reused between steps
 }
@@ -301,7 +301,7 @@ func (m *mainLeg) onRefused(f *failure) {
 
 func (m *mainLeg) onPicked(now time.Time, p *plan) {
 	m.plan = p
-	m.decodeHeld, m.prefilHeld = true, p.disaggregated
+	m.decodeHeld, m.prefillHeld = true, p.disaggregated
 	if m.phase != mainResolving || m.closed { // over while tokens were counted
 		m.releaseDecode()
 		m.releasePrefill()
