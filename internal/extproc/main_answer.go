@@ -315,6 +315,8 @@ func (m *mainLeg) onTimer(now time.Time) {
 	switch {
 	case due(m.startBy):
 		m.onLegFailed(now, legReport{state: legFailed, reason: reasonNotStarted})
+	case due(m.overdueAt) && m.leg == legDispatched:
+		m.overdueAt = m.startBy // no worker can be late with what it has not seen
 	case due(m.overdueAt):
 		m.onLegFailed(now, legReport{state: legFailed, reason: reasonOverdue})
 	case due(m.orphanAt):
