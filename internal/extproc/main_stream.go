@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"encoding/json"
 	"log/slog"
 	"sync"
 	"time"
@@ -77,9 +76,7 @@ func (s *mainStream) handle(ev *event) {
 		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
 		if s.m.finished { // the attempt ended while its tokens were counted
 			s.srv.cfg.Journal.End(s.note, journal.ClientLeft, "before the decision", 0, time.Now())
-			if s.decodeSpan != nil {
-				telemetry.End(s.decodeSpan, time.Now(), "too late")
-			}
+			telemetry.End(s.decodeSpan, time.Now(), "too late")
 		}
 	case evRefused:
 		if ev.booked != nil {
@@ -121,7 +118,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opModels:
 		s.sendImmediate(s.srv.models())
 	case opAbortLeg:
-		s.abort(e.report)
+		s.abort()
 	case opBlame:
 		s.srv.blame(e.rank, e.blame)
 	case opReleaseDecode:
@@ -170,13 +167,13 @@ func (s *mainStream) detach() {
 
 // abort ends the prefill leg. One that is not here yet will find the attempt
 // closed.
-func (s *mainStream) abort(r legReport) {
+func (s *mainStream) abort() {
 	s.mu.Lock()
 	s.closed = true
 	l := s.leg
 	s.mu.Unlock()
 	if l != nil {
-		l.post(&event{kind: evAbort, leg: r})
+		l.post(&event{kind: evAbort})
 	}
 }
 
@@ -232,11 +229,8 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 	}
 	s.srv.cfg.Journal.End(s.note, journalOutcome[e.outcome], detail, status, now)
 	s.logFinish(e, detail)
-	for _, sp := range []trace.Span{s.decodeSpan, s.span} {
-		if sp != nil {
-			telemetry.End(sp, now, detail)
-		}
-	}
+	telemetry.End(s.decodeSpan, now, detail)
+	telemetry.End(s.span, now, detail)
 }
 
 // logFinish writes the attempt's one line, at debug level.
@@ -262,48 +256,21 @@ func (s *mainStream) logFinish(e *effect, detail string) {
 
 // abandon gives back what a panicked machine held.
 func (s *mainStream) abandon() {
-	if s.decodeBooking != nil {
-		s.decodeBooking.ReleaseIfHeld()
-	}
-	if s.prefillBooking != nil {
-		s.prefillBooking.ReleaseIfHeld()
-	}
+	s.decodeBooking.ReleaseIfHeld()
+	s.prefillBooking.ReleaseIfHeld()
 	s.srv.attempts.remove(s.nonce)
-	s.detach()
-	s.abort(legReport{state: legFailed, reason: reasonAborted})
+	s.abort()
 	if s.timer != nil {
 		s.timer.Stop()
 	}
 }
 
-// blame tells health what an attempt learnt of a worker.
-func (srv *Server) blame(r worker.Rank, b blame) {
-	o := map[blame]health.Outcome{
-		praise: health.OK, blameConnect: health.ConnectFailed, blameLost: health.ConnectionLost,
-		blameError: health.ServerError, blameOverdue: health.Overdue,
-	}[b]
-	srv.cfg.Health.Report(r.ID, o, time.Now())
+var healthOutcome = [...]health.Outcome{
+	blameNone: health.NotStarted, praise: health.OK, blameConnect: health.ConnectFailed,
+	blameLost: health.ConnectionLost, blameError: health.ServerError, blameOverdue: health.Overdue,
 }
 
-// models answers GET /v1/models from the view.
-func (srv *Server) models() *immediate {
-	type model struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		OwnedBy string `json:"owned_by"`
-	}
-	list := struct {
-		Object string  `json:"object"`
-		Data   []model `json:"data"`
-	}{Object: "list", Data: []model{}}
-	for _, k := range srv.view.Load().Keys() {
-		if k.Namespace == srv.cfg.Namespace {
-			list.Data = append(list.Data, model{ID: k.Model, Object: "model", OwnedBy: "baton"})
-		}
-	}
-	body, err := json.Marshal(list)
-	if err != nil {
-		return immediateOf(&failInternal, false)
-	}
-	return &immediate{status: 200, set: []kv{{"content-type", "application/json"}}, body: body, detail: "baton_models"}
+// blame tells health what an attempt learnt of a worker.
+func (srv *Server) blame(r worker.Rank, b blame) {
+	srv.cfg.Health.Report(r.ID, healthOutcome[b], time.Now())
 }

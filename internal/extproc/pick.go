@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -116,6 +115,7 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.record(s, q, &v, sc)}})
 		return
 	}
+	srv.remember(&v, q, sc)
 	b := &booked{prefill: prefillBooking, decode: decodeBooking}
 	pl, err := srv.plan(s, q, &v, sc, b)
 	if err != nil {
@@ -171,20 +171,6 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 	return q, nil
 }
 
-func (srv *Server) onlyModel(snap *worker.Snapshot) worker.Key {
-	var only worker.Key
-	for _, k := range snap.Keys() {
-		if k.Namespace != srv.cfg.Namespace {
-			continue
-		}
-		if only.Model != "" {
-			return worker.Key{}
-		}
-		only = k
-	}
-	return only
-}
-
 // tokenizers lists the workers that may be asked to count tokens.
 func (srv *Server) tokenizers(p *worker.Pool) []worker.Endpoint {
 	var out []worker.Endpoint
@@ -210,7 +196,6 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 			v.fail = &failNoAggregated
 			return
 		}
-		srv.remember(&v.decode, q, p, sc, start)
 		return
 	}
 	if err := srv.choose(&v.prefill, worker.Prefill, srv.cfg.Prefill, v, q, sc, prefillBooking); err != nil {
@@ -222,10 +207,6 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 			prefillBooking.Release()
 		}
 		v.fail = &failNoDecode
-		return
-	}
-	if prefillBooking != nil {
-		srv.remember(&v.prefill, q, p, sc, start)
 	}
 }
 
@@ -303,17 +284,22 @@ func (srv *Server) overlaps(ranks []worker.Rank, p tokens.Prompt, q *question, s
 
 // remember notes what was routed where, for prompts and workers of which no
 // events tell.
-func (srv *Server) remember(c *choice, q *question, p tokens.Prompt, sc *scratch, now time.Time) {
+func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
+	p := &v.prompt
 	if len(p.Hashes) == 0 {
 		return
 	}
-	if w := q.snap.Worker(c.decision.Rank.ID); p.Estimated || w.KVEvents.IsZero() {
-		srv.cfg.Routed.Record(c.decision.Rank, p.Hashes, now)
+	rank, now := v.decode.decision.Rank, time.Now()
+	if q.disagg {
+		rank = v.prefill.decision.Rank
+	}
+	if w := q.snap.Worker(rank.ID); p.Estimated || w.KVEvents.IsZero() {
+		srv.cfg.Routed.Record(rank, p.Hashes, now)
 	}
 	if p.Source == tokens.FromEngine {
 		// So that a later turn whose tokens come too late still finds its worker.
 		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
-		srv.cfg.Routed.Record(c.decision.Rank, guess.Hashes, now)
+		srv.cfg.Routed.Record(rank, guess.Hashes, now)
 	}
 }
 
@@ -355,20 +341,6 @@ func (srv *Server) traceDecision(s *mainStream, v *verdict, b *booked) string {
 	telemetry.End(sp, now, "")
 	b.span = srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecodeLeg, now)
 	return telemetry.Traceparent(s.span.SpanContext())
-}
-
-// known lists the models for somebody who asked for another one.
-func (srv *Server) known(f *failure) string {
-	if f != &failUnknownModel {
-		return ""
-	}
-	var names []string
-	for _, k := range srv.view.Load().Keys() {
-		if k.Namespace == srv.cfg.Namespace && len(names) < 20 {
-			names = append(names, k.Model)
-		}
-	}
-	return " Known: " + strings.Join(names, ", ") + "."
 }
 
 // Explain decides a request without routing it: nothing is booked and no

@@ -46,7 +46,7 @@ func (s *prefillStream) handle(ev *event) {
 	for i := range s.m.step(time.Now(), ev, t) {
 		s.perform(&s.m.out[i])
 	}
-	if ev.kind == evClosed && s.span != nil {
+	if ev.kind == evClosed {
 		telemetry.End(s.span, time.Now(), s.fault)
 	}
 }

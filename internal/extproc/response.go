@@ -20,33 +20,18 @@ import (
 // endpoint picker protocol's implementations.
 const chunkBytes = 62_000
 
-// setHeader is the protos of one header, allocated together.
-type setHeader struct {
-	option corev3.HeaderValueOption
-	value  corev3.HeaderValue
-}
-
 func mutationOf(set []kv, remove []string) *extprocv3.HeaderMutation {
 	if len(set) == 0 && len(remove) == 0 {
 		return nil
 	}
-	size := 0
-	for i := range set {
-		size += len(set[i].value)
+	m := &extprocv3.HeaderMutation{RemoveHeaders: remove}
+	for _, h := range set {
+		m.SetHeaders = append(m.SetHeaders, &corev3.HeaderValueOption{
+			Header:       &corev3.HeaderValue{Key: h.name, RawValue: []byte(h.value)},
+			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		})
 	}
-	slab := make([]setHeader, len(set))
-	list := make([]*corev3.HeaderValueOption, len(set))
-	text := make([]byte, 0, size)
-	for i := range set {
-		h := &slab[i]
-		at := len(text)
-		text = append(text, set[i].value...)
-		h.value.Key, h.value.RawValue = set[i].name, text[at:len(text):len(text)]
-		h.option.Header = &h.value
-		h.option.AppendAction = corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
-		list[i] = &h.option
-	}
-	return &extprocv3.HeaderMutation{SetHeaders: list, RemoveHeaders: remove}
+	return m
 }
 
 func continueOf(of message) *extprocv3.ProcessingResponse {

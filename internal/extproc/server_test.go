@@ -330,6 +330,50 @@ func TestAPanicEndsItsOwnStreamOnly(t *testing.T) {
 	r.requireIdle()
 }
 
+// TestExplainingLeavesNoTrace: only what is routed is remembered.
+func TestExplainingLeavesNoTrace(t *testing.T) {
+	long := `{"model":"m","prompt":"` + strings.Repeat("a long prompt ", 40) + `","max_tokens":4}`
+	for _, aggregated := range []bool{false, true} {
+		var routed *kvindex.Routed
+		r := newReplica(t, "a", func(c *Config) { routed = c.Routed })
+		remembered := func() (n int) {
+			for id := worker.ID(1); id <= 4; id++ {
+				n += routed.Blocks(worker.Rank{ID: id})
+			}
+			return n
+		}
+		if aggregated {
+			r.srv.view = aggregatedView(t)
+			r.book.Update(r.srv.view.Load())
+		}
+		_, err := r.srv.Explain(t.Context(), "/v1/completions", []byte(long))
+		require.NoError(t, err)
+		require.Zero(t, remembered())
+		require.Zero(t, r.book.Totals().Held)
+		main := r.open(filterMain)
+		main.route(long)
+		require.Positive(t, remembered())
+		main.cancel()
+		r.requireIdle()
+	}
+}
+
+// aggregatedView is a view of decode workers that can do without a prefill.
+func aggregatedView(t *testing.T) *discovery.View {
+	workers := testWorkers(t)[2:]
+	for _, w := range workers {
+		w.AcceptsAggregated = true
+	}
+	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "fixed", Source: fixed(workers)}}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	require.NoError(t, view.WaitReady(ctx))
+	return view
+}
+
 func TestAStreamWithoutAKnownFilterIsRefused(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	p := r.open("mian")

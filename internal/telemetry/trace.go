@@ -153,8 +153,12 @@ func (t *Tracer) Start(parent trace.SpanContext, name string, at time.Time, attr
 }
 
 // End ends the span at the given time; zero means now. A fault other than ""
-// marks the span as failed and says why.
+// marks the span as failed and says why. A nil
+// span is none.
 func End(span trace.Span, at time.Time, fault string) {
+	if span == nil {
+		return
+	}
 	if !span.IsRecording() {
 		return
 	}
