@@ -46,10 +46,11 @@ const usage = `Baton decides, for each request to a large language model, which 
 worker serve it, and lets Envoy carry the bytes.
 
 Usage:
-  extproc serve   [flags]             run the plugin that Envoy calls
-  extproc check   [flags]             validate the configuration and print the effective one
-  extproc explain [flags] [body.json] ask a running plugin what it would decide for a request, and why
-  extproc version                     print the version
+  extproc serve    [flags]             run the plugin that Envoy calls
+  extproc register [flags]             keep a worker known to the plugins, from beside it
+  extproc check    [flags]             validate the configuration and print the effective one
+  extproc explain  [flags] [body.json] ask a running plugin what it would decide for a request, and why
+  extproc version                      print the version
 
 "extproc COMMAND --help" lists a command's flags. A configuration file is not needed to begin:
   extproc serve --workers workers.yaml --listen unix:///tmp/baton.sock
@@ -68,6 +69,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch args[0] {
 	case "serve":
 		err = serveCommand(ctx, args[1:], stderr)
+	case "register":
+		err = registerCommand(ctx, args[1:], stderr)
 	case "check":
 		err = checkCommand(args[1:], stdout, stderr)
 	case "explain":
@@ -77,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "help", "--help", "-help", "-h":
 		fmt.Fprint(stdout, usage)
 	default:
-		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, check, explain or version\n", args[0])
+		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, register, check, explain or version\n", args[0])
 		return exitUsage
 	}
 	switch {

@@ -115,6 +115,10 @@ var onlys = []only{
 		why: "the server is the top; only what starts it imports it",
 	},
 	{
+		what: etcdModule, in: []string{"pkg/discovery/etcd", "cmd", "internal/stack", "internal/envoytest"},
+		why: "a store's client stays with the source that reads it, and with those who start one",
+	},
+	{
 		what: "testing", in: []string{"internal/envoytest", "internal/archtest", "internal/invariants", "internal/stack"},
 		why: "what ships does not link the test framework",
 	},

@@ -10,6 +10,13 @@ import "github.com/seed-60ae5743/baton/pkg/worker"
 //
 // Draining is not judged here: that is [worker.Worker.CanServe].
 func Ineligible(w *worker.Worker) string {
+	switch {
+	case w.Fronted:
+		return "it speaks no HTTP: only its own front reaches it"
+	case w.Engine == worker.VLLM && w.Role == worker.Prefill,
+		w.Engine == worker.VLLM && w.Role == worker.Decode && !w.AcceptsAggregated:
+		return "the hand-off of vllm from prefill to decode is not spoken yet"
+	}
 	if w.Role == worker.Prefill && w.Engine == worker.SGLang && w.Bootstrap.IsZero() {
 		return "an sglang prefill worker without bootstrap host and port cannot hand over its KV"
 	}

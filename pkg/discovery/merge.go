@@ -70,11 +70,14 @@ func merge(parts []part) ([]*worker.Worker, []Problem) {
 				note(ProblemConflict, c, "id %d is already that of key %q of source %q", w.ID, o.Key, o.source)
 				continue
 			}
-			if o, taken := addrs[w.Endpoint.String()]; taken {
+			if o, taken := addrs[w.Endpoint.String()]; taken && !w.Fronted {
 				note(ProblemConflict, c, "endpoint %s is already that of worker %d, key %q of source %q", w.Endpoint, o.Worker.ID, o.Key, o.source)
 				continue
 			}
-			ids[w.ID], addrs[w.Endpoint.String()] = c, c
+			ids[w.ID] = c
+			if !w.Fronted {
+				addrs[w.Endpoint.String()] = c
+			}
 			workers = append(workers, w)
 			if why := Ineligible(w); why != "" {
 				note(ProblemIneligible, c, "%s", why)

@@ -77,12 +77,14 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 			errs = append(errs, fmt.Errorf("worker %d: id is used twice", w.ID))
 			continue
 		}
-		if o, dup := s.byAddr[w.Endpoint.String()]; dup {
-			errs = append(errs, fmt.Errorf("worker %d: endpoint %s is already worker %d's", w.ID, w.Endpoint, o.ID))
-			continue
-		}
 		s.byID[w.ID] = w
-		s.byAddr[w.Endpoint.String()] = w
+		if !w.Fronted { // those share their process's address
+			if o, dup := s.byAddr[w.Endpoint.String()]; dup {
+				errs = append(errs, fmt.Errorf("worker %d: endpoint %s is already worker %d's", w.ID, w.Endpoint, o.ID))
+				continue
+			}
+			s.byAddr[w.Endpoint.String()] = w
+		}
 		for _, m := range w.Models {
 			s.addToPool(Key{Model: m, Namespace: w.Namespace}, w)
 		}

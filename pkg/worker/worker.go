@@ -78,14 +78,15 @@ type Engine string
 // The engines Baton knows.
 const (
 	SGLang Engine = "sglang"
+	VLLM   Engine = "vllm"
 )
 
 // ParseEngine reads an engine name.
 func ParseEngine(s string) (Engine, error) {
-	if e := Engine(s); e == SGLang {
+	if e := Engine(s); e == SGLang || e == VLLM {
 		return e, nil
 	}
-	return "", fmt.Errorf("worker: engine %q: expected sglang", s)
+	return "", fmt.Errorf("worker: engine %q: expected sglang or vllm", s)
 }
 
 // Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
@@ -151,7 +152,11 @@ type Worker struct {
 	Engine    Engine
 	Endpoint  Endpoint
 	Models    []string // names it answers to; at least one
-	Namespace string   // separates deployments of one model; may be empty
+	Namespace string   // separates fleets of one model; may be empty
+	// Deployment names what it was started with, and comes and goes with: the
+	// decode workers of one deployment are one decode side of prefill
+	// activation. May be empty, which is a deployment like any other.
+	Deployment string
 
 	DPSize         uint32 // data-parallel ranks; at least 1
 	BlockSize      uint32 // tokens per KV block; at least 1
@@ -163,13 +168,23 @@ type Worker struct {
 	AcceptsAggregated bool // a decode worker that can serve without a prefill
 	HeaderOverrides   bool // the engine takes bootstrap data as x-override-* headers
 	Draining          bool // takes no new picks; running requests go on
+	// Fronted says that it speaks no HTTP: another program's front reaches it,
+	// by its id, at Endpoint, which it may share with others of its process.
+	// Envoy can send it nothing.
+	Fronted bool
 }
 
 // CanServe reports whether the worker may be picked for the role. An SGLang
 // prefill worker without bootstrap data may not: no decode worker could find
-// its KV (row C4).
+// its KV (row C4). A vLLM worker serves aggregated requests only.
 func (w *Worker) CanServe(r Role) bool {
-	if w.Draining || r == Prefill && w.Engine == SGLang && w.Bootstrap.IsZero() {
+	switch {
+	case w.Draining, w.Fronted:
+		return false
+	case w.Engine == VLLM && r != Aggregated:
+		// TODO(#6): prefill and decode of vLLM need the synchronous hand-off.
+		return false
+	case r == Prefill && w.Bootstrap.IsZero():
 		return false
 	}
 	return w.Role == r || (r == Aggregated && w.Role == Decode && w.AcceptsAggregated)
@@ -186,7 +201,7 @@ func (w *Worker) Validate() error {
 		bad("role: expected prefill, decode or aggregated")
 	}
 	if _, err := ParseEngine(string(w.Engine)); err != nil {
-		bad("engine %q: expected sglang", string(w.Engine))
+		bad("engine %q: expected sglang or vllm", string(w.Engine))
 	}
 	if w.Endpoint.IsZero() {
 		bad("endpoint: expected ip:port")

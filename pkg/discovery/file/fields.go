@@ -21,6 +21,8 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		w.Models = r.texts(v)
 	case "namespace":
 		w.Namespace = r.text(v)
+	case "deployment":
+		w.Deployment = r.text(v)
 	case "endpoint":
 		w.Endpoint = parsed(r, v, worker.ParseEndpoint)
 	case "dp_size":
@@ -39,6 +41,8 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		w.HeaderOverrides = r.flag(v)
 	case "draining":
 		w.Draining = r.flag(v)
+	case "fronted":
+		w.Fronted = r.flag(v)
 	default:
 		return false
 	}

@@ -181,7 +181,7 @@ func (r *reader) fields(n ast.Node, what, known string, set func(key string, v a
 
 const (
 	fileWhat       = "file"
-	workerKeys     = "id, role, engine, models, namespace, endpoint, dp_size, block_size, capacity_blocks, bootstrap, kv_events, accepts_aggregated, header_overrides, draining"
+	workerKeys     = "id, role, engine, models, namespace, deployment, endpoint, dp_size, block_size, capacity_blocks, bootstrap, kv_events, accepts_aggregated, header_overrides, draining, fronted"
 	bootstrapKeys  = "host, port"
 	kvEventsKeys   = "host, port, replay_port, topic"
 	defaultDPRanks = 1
@@ -217,10 +217,13 @@ func (r *reader) file(n ast.Node) []*worker.Worker {
 		if l, dup := ids[w.ID]; dup {
 			r.fault(item, "worker %d: id is already used on line %d", w.ID, l)
 		}
-		if l, dup := addrs[w.Endpoint.String()]; dup {
+		if l, dup := addrs[w.Endpoint.String()]; dup && !w.Fronted {
 			r.fault(item, "worker %d: endpoint %s is already used on line %d", w.ID, w.Endpoint, l)
 		}
-		ids[w.ID], addrs[w.Endpoint.String()] = line(item), line(item)
+		ids[w.ID] = line(item)
+		if !w.Fronted {
+			addrs[w.Endpoint.String()] = line(item)
+		}
 		ws = append(ws, w)
 	}
 	return ws

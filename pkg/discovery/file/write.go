@@ -19,7 +19,9 @@ type record struct {
 	Engine    string    `json:"engine"`
 	Models    []string  `json:"models"`
 	Namespace string    `json:"namespace,omitempty"`
-	Endpoint  string    `json:"endpoint"`
+
+	Deployment string `json:"deployment,omitempty"`
+	Endpoint   string `json:"endpoint"`
 
 	DPSize         uint32 `json:"dp_size"`
 	BlockSize      uint32 `json:"block_size"`
@@ -31,6 +33,7 @@ type record struct {
 	AcceptsAggregated bool `json:"accepts_aggregated,omitempty"`
 	HeaderOverrides   bool `json:"header_overrides,omitempty"`
 	Draining          bool `json:"draining,omitempty"`
+	Fronted           bool `json:"fronted,omitempty"`
 }
 
 type bootstrap struct {
@@ -50,8 +53,9 @@ type kvEvents struct {
 func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	rec := record{
 		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Namespace: w.Namespace,
-		Endpoint: w.Endpoint.String(), DPSize: w.DPSize, BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
+		Deployment: w.Deployment, Endpoint: w.Endpoint.String(), DPSize: w.DPSize, BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
 		AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
+		Fronted: w.Fronted,
 	}
 	if !w.Bootstrap.IsZero() {
 		rec.Bootstrap = &bootstrap{Host: w.Bootstrap.Host, Port: w.Bootstrap.Port}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
+)
+
+// EtcdConfig says how to reach etcd and where in it the workers are.
+type EtcdConfig struct {
+	Endpoints    []string `yaml:"endpoints"` // default: none, etcd is not used
+	Prefix       string   `yaml:"prefix"`    // of Baton's own layout; default baton/v1
+	Username     string   `yaml:"username"`
+	PasswordFile string   `yaml:"password_file"`
+	CA           string   `yaml:"ca"`          // PEM; verifies the servers
+	Cert         string   `yaml:"cert"`        // PEM; shown to the servers
+	Key          string   `yaml:"key"`         // PEM
+	ServerName   string   `yaml:"server_name"` // what the servers' certificates must be for; default: the endpoint's host
+}
+
+// client reads the password and returns what the client needs.
+func (c EtcdConfig) client() (etcd.ClientConfig, error) {
+	out := etcd.ClientConfig{
+		Endpoints: c.Endpoints, Username: c.Username, CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName,
+	}
+	if c.PasswordFile != "" {
+		b, err := os.ReadFile(c.PasswordFile)
+		if err != nil {
+			return out, fmt.Errorf("etcd password_file: %w", err)
+		}
+		out.Password = strings.TrimRight(string(b), "\r\n")
+	}
+	return out, out.Validate()
+}
+
+// etcdFlags adds the flags that serve, check and register share, and returns a
+// function that lays those that were given over c.
+func etcdFlags(fs *flag.FlagSet) func(c *EtcdConfig) {
+	endpoints := fs.String("etcd-endpoints", "", "etcd's `addresses`, separated by commas: host:port or https://host:port")
+	texts := map[string]*string{
+		"etcd-prefix":        fs.String("etcd-prefix", etcd.DefaultPrefix, "what the workers' `keys` begin with"),
+		"etcd-user":          fs.String("etcd-user", "", "user `name`, where etcd asks for one"),
+		"etcd-password-file": fs.String("etcd-password-file", "", "`file` that holds the user's password"),
+		"etcd-cacert":        fs.String("etcd-cacert", "", "`file` of the authority that etcd's certificates must be from (PEM)"),
+		"etcd-cert":          fs.String("etcd-cert", "", "`file` of the certificate to show to etcd (PEM)"),
+		"etcd-key":           fs.String("etcd-key", "", "`file` of that certificate's key (PEM)"),
+		"etcd-server-name":   fs.String("etcd-server-name", "", "`name` that etcd's certificates must be for"),
+	}
+	return func(c *EtcdConfig) {
+		to := map[string]*string{
+			"etcd-prefix": &c.Prefix, "etcd-user": &c.Username, "etcd-password-file": &c.PasswordFile,
+			"etcd-cacert": &c.CA, "etcd-cert": &c.Cert, "etcd-key": &c.Key, "etcd-server-name": &c.ServerName,
+		}
+		fs.Visit(func(f *flag.Flag) {
+			if f.Name == "etcd-endpoints" {
+				c.Endpoints = splitList(*endpoints)
+			} else if p, ok := to[f.Name]; ok {
+				*p = *texts[f.Name]
+			}
+		})
+		if c.Prefix == "" {
+			c.Prefix = etcd.DefaultPrefix
+		}
+	}
+}
+
+func splitList(s string) []string {
+	var out []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}

@@ -1,0 +1,2 @@
+// Package etcd keeps workers in etcd and reads them from it.
+package etcd
