@@ -18,9 +18,31 @@
 // prefill rank is room mod dp_size (load_balance_method follow_bootstrap_room),
 // so a room also pins the rank.
 //
+// # Activation
+//
+// [Activation] is the state machine of one key (model and namespace): which
+// prefill endpoints are ready, which decode sides use them. A decode side is
+// the decode workers of one deployment, which come and go together.
+//
+//	absent ──── decode ───► decode-waiting
+//	  │                        │
+//	  │ seen                   │ seen            prefill-pending: an endpoint is
+//	  ▼                        ▼                 known, its facts are not (B6)
+//	prefill-pending ◄──────────┘
+//	  │ ready
+//	  ▼                     last endpoint gone
+//	prefill-ready ─────────────────────────► deactivated (decode-waiting or
+//	  ▲                                      absent, where no side was active)
+//	  └────────────── ready ─────────────────┘
+//
+// An endpoint that is ready stays cached while it lives, whether a decode side
+// is there or not: a decode side that returns is active at once (B3). The rule
+// of B2, all sides active if and only if an endpoint is ready, is invariant A1.
+//
 // # What it does not do
 //
-// It picks nothing, sends nothing and keeps nothing: it is given the chosen
-// ranks and returns names and values. Bodies are the business of the handoff
+// It picks nothing and sends nothing: it is given the chosen ranks and returns
+// names and values. An Activation is told events; who watches workers, and who
+// publishes what came of it, is internal/activation. Bodies are the business of the handoff
 // subpackage.
 package prefill

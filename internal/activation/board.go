@@ -1,0 +1,166 @@
+// Package activation follows the view with one prefill.Activation a key and
+// publishes both together: requests read one [World], in which the workers and
+// the standing of each key belong to each other.
+//
+// Contract. [Board.Follow] is the view's subscriber: it is told each set, turns
+// it into events (pure, in pkg/prefill), applies them and stores the new world
+// with one atomic store. No request sees workers without their standing, nor a
+// state between the removal of one endpoint and the arrival of the next (row
+// B2). The board is told after everything else that keeps something of a
+// worker, so a worker that a request can see is one that can be booked.
+//
+// A key whose last worker has gone is remembered for a while: a request for it
+// is to be told to come back, not that the model does not exist.
+//
+// What it does not do: it judges no worker's health, picks nothing, and knows
+// nothing of the sources.
+package activation
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const (
+	// rememberFor is how long a key without workers is refused as unavailable
+	// instead of unknown: longer than a fleet takes to load its weights.
+	rememberFor = 30 * time.Minute
+	maxDeparted = 1000
+)
+
+// Standing is where one key stands. It is comparable.
+type Standing struct {
+	State     prefill.State
+	Ready     int  // cached prefill endpoints
+	Sides     int  // decode sides
+	Activated bool // a decode side is active: enforced disaggregation may serve (B9)
+}
+
+// CanServe is row B9.
+func (s Standing) CanServe(enforced bool) bool { return !enforced || s.Activated }
+
+// World is the workers and what follows from them. Immutable; safe for
+// concurrent use.
+type World struct {
+	*worker.Snapshot
+	keys     map[worker.Key]Standing
+	departed map[worker.Key]time.Time
+}
+
+// Standing returns where the key stands; Absent for one without workers.
+func (w *World) Standing(k worker.Key) Standing { return w.keys[k] }
+
+// Departed reports whether the key has no worker now and had one not long ago.
+func (w *World) Departed(k worker.Key, now time.Time) bool {
+	at, known := w.departed[k]
+	return known && now.Sub(at) < rememberFor
+}
+
+// Change is a transition of one key.
+type Change struct {
+	Key worker.Key
+	prefill.Transition
+}
+
+// Board keeps the activations. Load may be called at any time by anyone;
+// Follow by one goroutine at a time, which is the view's.
+type Board struct {
+	world atomic.Pointer[World] // never nil
+
+	mu       sync.Mutex // held by Follow; guards what is below
+	keys     map[worker.Key]*prefill.Activation
+	departed map[worker.Key]time.Time
+}
+
+// New returns a board of an empty world.
+func New() *Board {
+	b := &Board{keys: map[worker.Key]*prefill.Activation{}, departed: map[worker.Key]time.Time{}}
+	b.world.Store(&World{Snapshot: &worker.Snapshot{}})
+	return b
+}
+
+// Load returns the present world: one atomic load, never nil.
+func (b *Board) Load() *World { return b.world.Load() }
+
+// Follow takes the view's new set and what has changed since the last one, and
+// returns the transitions that came of it, in order, after requests see them.
+func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time) []Change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var changes []Change
+	present := byKey(snap)
+	for _, k := range b.known(present) {
+		a := b.keys[k]
+		if a == nil {
+			a = &prefill.Activation{}
+			b.keys[k] = a
+		}
+		for _, ev := range a.Follow(present[k], ready, c.Left) {
+			if t, changed := a.Apply(ev); changed {
+				changes = append(changes, Change{Key: k, Transition: t})
+			}
+		}
+		if len(present[k]) > 0 {
+			delete(b.departed, k)
+			continue
+		}
+		delete(b.keys, k)
+		b.departed[k] = now
+	}
+	b.forget(now)
+	w := &World{Snapshot: snap, keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed)}
+	for k, a := range b.keys {
+		w.keys[k] = Standing{State: a.State(), Ready: a.Ready(), Sides: a.Sides(), Activated: a.CanServe(true)}
+	}
+	b.world.Store(w)
+	return changes
+}
+
+// ready is row B6: only what could be picked for its role is an endpoint.
+func ready(w *worker.Worker) bool { return discovery.Ineligible(w) == "" }
+
+// byKey returns the workers of each key, whether they may be picked or not.
+func byKey(snap *worker.Snapshot) map[worker.Key][]*worker.Worker {
+	out := make(map[worker.Key][]*worker.Worker)
+	for _, w := range snap.Workers() {
+		for i, m := range w.Models {
+			if slices.Contains(w.Models[:i], m) {
+				continue
+			}
+			k := worker.Key{Model: m, Namespace: w.Namespace}
+			out[k] = append(out[k], w)
+		}
+	}
+	return out
+}
+
+// known returns the keys of present and those the board has, sorted.
+func (b *Board) known(present map[worker.Key][]*worker.Worker) []worker.Key {
+	keys := slices.Collect(maps.Keys(present))
+	for k := range b.keys {
+		if _, here := present[k]; !here {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(x, y worker.Key) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Model, y.Model))
+	})
+	return keys
+}
+
+// forget drops departed keys that are old, and all of them where somebody
+// makes up models.
+func (b *Board) forget(now time.Time) {
+	maps.DeleteFunc(b.departed, func(_ worker.Key, at time.Time) bool { return now.Sub(at) >= rememberFor })
+	if len(b.departed) > maxDeparted {
+		clear(b.departed)
+	}
+}

@@ -1,0 +1,384 @@
+package prefill
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// State is where the prefill activation of one key (model and namespace)
+// stands.
+type State uint8
+
+// The states. In PrefillReady, and only there, decode sides are active.
+const (
+	Absent         State = iota // no prefill endpoint, no decode side
+	DecodeWaiting               // decode sides, and no prefill endpoint so far
+	PrefillPending              // a prefill endpoint is known, its runtime facts are not (B6)
+	PrefillReady                // an endpoint is cached, for the decode sides of now and of later
+	Deactivated                 // decode sides whose last prefill endpoint has gone (B5)
+)
+
+var stateNames = [...]string{
+	Absent: "absent", DecodeWaiting: "decode-waiting", PrefillPending: "prefill-pending",
+	PrefillReady: "prefill-ready", Deactivated: "deactivated",
+}
+
+// String returns the name used in metrics, logs and pages.
+func (s State) String() string {
+	if int(s) >= len(stateNames) {
+		return "invalid"
+	}
+	return stateNames[s]
+}
+
+// EventKind says what happened to a worker of the key.
+type EventKind uint8
+
+// The events. Each may come again, and in any order: one that says nothing new
+// changes nothing.
+const (
+	DecodeJoined EventKind = iota
+	DecodeLeft
+	PrefillSeen // known, but its runtime facts are not
+	PrefillUp   // known with all its facts: ready
+	PrefillLeft
+)
+
+var eventNames = [...]string{
+	DecodeJoined: "decode_joined", DecodeLeft: "decode_left",
+	PrefillSeen: "prefill_seen", PrefillUp: "prefill_ready", PrefillLeft: "prefill_left",
+}
+
+// String returns the name used as a transition's cause.
+func (k EventKind) String() string {
+	if int(k) >= len(eventNames) {
+		return "invalid"
+	}
+	return eventNames[k]
+}
+
+// ActivationEvent is one event about one worker.
+type ActivationEvent struct {
+	Kind   EventKind
+	Worker worker.ID
+	Side   string // of DecodeJoined: the worker's deployment
+}
+
+// Transition is what an event has changed. Sides are sorted.
+type Transition struct {
+	From, To State
+	Event    ActivationEvent
+
+	Activated   []string // waiting or new before
+	Reactivated []string // deactivated before
+	Deactivated []string // active before
+}
+
+// sideState is where one decode side stands.
+type sideState uint8
+
+const (
+	sideWaiting sideState = iota
+	sideActive
+	sideDeactivated
+)
+
+type side struct {
+	state     sideState
+	instances int // above 0
+}
+
+// Activation is the prefill activation of one key: the cached prefill
+// endpoints and the decode sides that use them. A decode side is the decode
+// workers of one deployment. It is pure. Not safe for concurrent use; the zero
+// value is Absent.
+//
+// Invariants, which [Activation.Check] walks:
+//
+//   - A1: every decode side is active if an endpoint is ready, and none is if
+//     none is.
+//   - A2: a side has as many instances as there are decode workers that name
+//     it, and at least one.
+type Activation struct {
+	prefill map[worker.ID]bool   // known endpoints; true: ready
+	decode  map[worker.ID]string // known decode workers and their sides
+	sides   map[string]side
+}
+
+// Apply takes one event. It reports false when neither the key's state nor a
+// side's has changed.
+func (a *Activation) Apply(ev ActivationEvent) (Transition, bool) {
+	if a.sides == nil {
+		a.prefill, a.decode, a.sides = map[worker.ID]bool{}, map[worker.ID]string{}, map[string]side{}
+	}
+	t := Transition{From: a.State(), Event: ev}
+	switch ev.Kind {
+	case DecodeJoined:
+		a.joinDecode(&t)
+	case DecodeLeft:
+		a.leaveDecode(ev.Worker)
+	case PrefillUp:
+		a.prefill[ev.Worker] = true
+		a.activate(&t)
+	case PrefillSeen:
+		a.prefill[ev.Worker] = false
+		a.deactivate(&t)
+	case PrefillLeft:
+		delete(a.prefill, ev.Worker)
+		a.deactivate(&t)
+	default:
+		panic(fmt.Sprintf("prefill: event of kind %d: expected one of the five", ev.Kind))
+	}
+	t.To = a.State()
+	slices.Sort(t.Activated)
+	slices.Sort(t.Reactivated)
+	slices.Sort(t.Deactivated)
+	return t, t.From != t.To || len(t.Activated)+len(t.Reactivated)+len(t.Deactivated) > 0
+}
+
+func (a *Activation) joinDecode(t *Transition) {
+	id, name := t.Event.Worker, t.Event.Side
+	if was, known := a.decode[id]; known {
+		if was == name {
+			return
+		}
+		a.leaveDecode(id) // it says now that it came with another
+	}
+	a.decode[id] = name
+	s, known := a.sides[name]
+	s.instances++
+	if !known && a.Ready() > 0 {
+		s.state = sideActive
+		t.Activated = append(t.Activated, name)
+	}
+	a.sides[name] = s
+}
+
+func (a *Activation) leaveDecode(id worker.ID) {
+	name, known := a.decode[id]
+	if !known {
+		return
+	}
+	delete(a.decode, id)
+	s := a.sides[name]
+	if s.instances--; s.instances == 0 {
+		delete(a.sides, name)
+		return
+	}
+	a.sides[name] = s
+}
+
+// activate makes every side active. An endpoint is ready.
+func (a *Activation) activate(t *Transition) {
+	for name, s := range a.sides {
+		switch s.state {
+		case sideActive:
+			continue
+		case sideDeactivated:
+			t.Reactivated = append(t.Reactivated, name)
+		case sideWaiting:
+			t.Activated = append(t.Activated, name)
+		}
+		s.state = sideActive
+		a.sides[name] = s
+	}
+}
+
+// deactivate deactivates the active sides if no endpoint is ready any more.
+// There are none if there was none before: what removed nothing deactivates
+// nobody.
+func (a *Activation) deactivate(t *Transition) {
+	if a.Ready() > 0 {
+		return
+	}
+	for name, s := range a.sides {
+		if s.state == sideActive {
+			t.Deactivated = append(t.Deactivated, name)
+			s.state = sideDeactivated
+			a.sides[name] = s
+		}
+	}
+}
+
+// State returns where the key stands.
+func (a *Activation) State() State {
+	switch {
+	case a.Ready() > 0:
+		return PrefillReady
+	case len(a.prefill) > 0:
+		return PrefillPending
+	}
+	for _, s := range a.sides {
+		if s.state == sideDeactivated {
+			return Deactivated
+		}
+	}
+	if len(a.sides) > 0 {
+		return DecodeWaiting
+	}
+	return Absent
+}
+
+// Ready returns how many prefill endpoints are cached.
+func (a *Activation) Ready() int {
+	n := 0
+	for _, ready := range a.prefill {
+		if ready {
+			n++
+		}
+	}
+	return n
+}
+
+// Sides returns how many decode sides there are.
+func (a *Activation) Sides() int { return len(a.sides) }
+
+// CanServe is row B9: with disaggregation enforced, only while a decode side
+// is active; else always.
+func (a *Activation) CanServe(enforced bool) bool {
+	return !enforced || len(a.sides) > 0 && a.Ready() > 0
+}
+
+// Prefill returns whether the endpoint is known and whether it is ready.
+func (a *Activation) Prefill(id worker.ID) (known, ready bool) {
+	ready, known = a.prefill[id]
+	return known, ready
+}
+
+// Decode returns the side of a decode worker, if it is known.
+func (a *Activation) Decode(id worker.ID) (name string, known bool) {
+	name, known = a.decode[id]
+	return name, known
+}
+
+// Workers returns the known prefill endpoints and decode workers, sorted. The
+// slices are the caller's.
+func (a *Activation) Workers() (prefill, decode []worker.ID) {
+	return slices.Sorted(maps.Keys(a.prefill)), slices.Sorted(maps.Keys(a.decode))
+}
+
+// Check returns the first invariant that does not hold, or nil.
+func (a *Activation) Check() error {
+	counts := map[string]int{}
+	for _, name := range a.decode {
+		counts[name]++
+	}
+	if len(counts) != len(a.sides) {
+		return fmt.Errorf("prefill: A2: %d sides have decode workers, %d are kept", len(counts), len(a.sides))
+	}
+	for name, s := range a.sides {
+		if want := a.Ready() > 0; (s.state == sideActive) != want {
+			return fmt.Errorf("prefill: A1: side %q active: %t; an endpoint is ready: %t", name, !want, want)
+		}
+		if s.instances != counts[name] || s.instances < 1 {
+			return fmt.Errorf("prefill: A2: side %q counts %d instances, %d name it", name, s.instances, counts[name])
+		}
+	}
+	return nil
+}
+
+// String shows the whole state on one line: what scenario files compare, and
+// equal if and only if the states are.
+func (a *Activation) String() string {
+	var b strings.Builder
+	b.WriteString(a.State().String())
+	prefill, decode := a.Workers()
+	for _, id := range prefill {
+		mark := "pending"
+		if a.prefill[id] {
+			mark = "ready"
+		}
+		fmt.Fprintf(&b, " prefill/%d=%s", id, mark)
+	}
+	names := [...]string{sideWaiting: "waiting", sideActive: "active", sideDeactivated: "deactivated"}
+	for _, name := range slices.Sorted(maps.Keys(a.sides)) {
+		fmt.Fprintf(&b, " side/%s=%s(", name, names[a.sides[name].state])
+		first := true
+		for _, id := range decode {
+			if a.decode[id] != name {
+				continue
+			}
+			if !first {
+				b.WriteByte(' ')
+			}
+			first = false
+			fmt.Fprintf(&b, "%d", id)
+		}
+		b.WriteByte(')')
+	}
+	return b.String()
+}
+
+// String returns the transition on one line.
+func (t Transition) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s -> %s by %s %d", t.From, t.To, t.Event.Kind, t.Event.Worker)
+	for _, l := range []struct {
+		what  string
+		sides []string
+	}{{"activated", t.Activated}, {"reactivated", t.Reactivated}, {"deactivated", t.Deactivated}} {
+		if len(l.sides) > 0 {
+			fmt.Fprintf(&b, " %s=%s", l.what, strings.Join(l.sides, ","))
+		}
+	}
+	return b.String()
+}
+
+// Follow returns the events that take the activation from what it knows to the
+// workers given: those of its key, by role. left names workers that have been
+// away in between though they are here again. What comes is told before what
+// goes, so that an endpoint that was replaced between two sets deactivates
+// nobody.
+func (a *Activation) Follow(present []*worker.Worker, ready func(*worker.Worker) bool, left []worker.ID) []ActivationEvent {
+	var come, back []ActivationEvent
+	here := make(map[worker.ID]worker.Role, len(present))
+	for _, w := range present {
+		ev := ActivationEvent{Worker: w.ID}
+		switch w.Role {
+		case worker.Prefill:
+			known, was := a.Prefill(w.ID)
+			is := ready(w)
+			ev.Kind = PrefillSeen
+			if is {
+				ev.Kind = PrefillUp
+			}
+			here[w.ID] = w.Role
+			if slices.Contains(left, w.ID) && known {
+				back = append(back, ev)
+			} else if !known || was != is {
+				come = append(come, ev)
+			}
+		case worker.Decode:
+			was, known := a.Decode(w.ID)
+			ev.Kind, ev.Side = DecodeJoined, w.Deployment
+			here[w.ID] = w.Role
+			if slices.Contains(left, w.ID) && known {
+				back = append(back, ev)
+			} else if !known || was != w.Deployment {
+				come = append(come, ev)
+			}
+		case worker.Aggregated: // has no part in it
+		}
+	}
+	var gone []ActivationEvent
+	prefill, decode := a.Workers()
+	for _, id := range prefill {
+		if here[id] != worker.Prefill || slices.Contains(left, id) {
+			gone = append(gone, ActivationEvent{Kind: PrefillLeft, Worker: id})
+		}
+	}
+	for _, id := range decode {
+		if here[id] != worker.Decode || slices.Contains(left, id) {
+			gone = append(gone, ActivationEvent{Kind: DecodeLeft, Worker: id})
+		}
+	}
+	for _, evs := range [][]ActivationEvent{come, back} {
+		slices.SortStableFunc(evs, func(a, b ActivationEvent) int { return cmp.Compare(a.Worker, b.Worker) })
+	}
+	return slices.Concat(come, gone, back)
+}

@@ -1,0 +1,325 @@
+package prefill
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Verbs of testdata/activation, one a line, told in order:
+//
+//	decode SIDE ID     a decode worker of the side joins
+//	seen ID            a prefill endpoint is known without its facts
+//	ready ID           a prefill endpoint is ready
+//	gone decode|prefill ID
+//	set WORKER…        Follow to the set: p1 (ready), p1? (pending), dA1; "left: 1" names those that were away
+//
+// Each answers with its transition, if there is one, and the state after it.
+func TestActivationScenarios(t *testing.T) {
+	datadriven.RunTest(t, "testdata/activation", func(t *testing.T, d *datadriven.TestData) string {
+		require.Equal(t, "key", d.Cmd)
+		var a Activation
+		var b strings.Builder
+		for line := range strings.SplitSeq(d.Input, "\n") {
+			fmt.Fprintf(&b, "%s\n", line)
+			for _, ev := range scenarioEvents(t, &a, strings.Fields(line)) {
+				if tr, changed := a.Apply(ev); changed {
+					fmt.Fprintf(&b, "  %s\n", tr)
+				}
+				require.NoError(t, a.Check())
+			}
+			fmt.Fprintf(&b, "  = %s; can serve enforced: %t\n", a.String(), a.CanServe(true))
+		}
+		return b.String()
+	})
+}
+
+func scenarioEvents(t *testing.T, a *Activation, f []string) []ActivationEvent {
+	id := func(s string) worker.ID {
+		id, err := worker.ParseID(s)
+		require.NoError(t, err)
+		return id
+	}
+	switch f[0] {
+	case "decode":
+		return []ActivationEvent{{Kind: DecodeJoined, Side: f[1], Worker: id(f[2])}}
+	case "seen":
+		return []ActivationEvent{{Kind: PrefillSeen, Worker: id(f[1])}}
+	case "ready":
+		return []ActivationEvent{{Kind: PrefillUp, Worker: id(f[1])}}
+	case "gone":
+		kind := PrefillLeft
+		if f[1] == "decode" {
+			kind = DecodeLeft
+		}
+		return []ActivationEvent{{Kind: kind, Worker: id(f[2])}}
+	case "set":
+		var present []*worker.Worker
+		var left []worker.ID
+		pending := map[worker.ID]bool{}
+		for i, w := range f[1:] {
+			if w == "left:" {
+				for _, l := range f[i+2:] {
+					left = append(left, id(l))
+				}
+				break
+			}
+			switch w[0] {
+			case 'p':
+				p := &worker.Worker{Role: worker.Prefill, ID: id(strings.TrimSuffix(w[1:], "?"))}
+				pending[p.ID] = strings.HasSuffix(w, "?")
+				present = append(present, p)
+			case 'd':
+				present = append(present, &worker.Worker{Role: worker.Decode, Deployment: w[1:2], ID: id(w[2:])})
+			default:
+				present = append(present, &worker.Worker{Role: worker.Aggregated, ID: id(w[1:])})
+			}
+		}
+		return a.Follow(present, func(w *worker.Worker) bool { return !pending[w.ID] }, left)
+	}
+	t.Fatalf("verb %q", f[0])
+	return nil
+}
+
+// The rule as the table of the behaviour rows has it, told by what is there,
+// without a state machine: what the machine is compared with.
+type rule struct {
+	decode map[worker.ID]string
+	known  map[worker.ID]bool // true: ready
+	// served names the sides that have been active since they came.
+	served map[string]bool
+}
+
+func (r rule) with(ev ActivationEvent) rule {
+	n := rule{maps.Clone(r.decode), maps.Clone(r.known), maps.Clone(r.served)}
+	switch ev.Kind {
+	case DecodeJoined:
+		n.decode[ev.Worker] = ev.Side
+	case DecodeLeft:
+		delete(n.decode, ev.Worker)
+	case PrefillSeen:
+		n.known[ev.Worker] = false
+	case PrefillUp:
+		n.known[ev.Worker] = true
+	case PrefillLeft:
+		delete(n.known, ev.Worker)
+	}
+	here := map[string]bool{}
+	for _, s := range n.decode {
+		here[s] = true
+	}
+	maps.DeleteFunc(n.served, func(s string, _ bool) bool { return !here[s] })
+	if n.ready() {
+		n.served = here
+	}
+	return n
+}
+
+func (r rule) ready() bool { return slices.Contains(slices.Collect(maps.Values(r.known)), true) }
+
+func (r rule) state() State {
+	switch {
+	case r.ready():
+		return PrefillReady
+	case len(r.known) > 0:
+		return PrefillPending
+	case len(r.served) > 0:
+		return Deactivated
+	case len(r.decode) > 0:
+		return DecodeWaiting
+	}
+	return Absent
+}
+
+func (r rule) sideStates() map[string]string {
+	out := map[string]string{}
+	for _, s := range r.decode {
+		switch {
+		case r.ready():
+			out[s] = "active"
+		case r.served[s]:
+			out[s] = "deactivated"
+		default:
+			out[s] = "waiting"
+		}
+	}
+	return out
+}
+
+// copyOf returns an activation that shares nothing with a.
+func copyOf(a *Activation) *Activation {
+	return &Activation{prefill: maps.Clone(a.prefill), decode: maps.Clone(a.decode), sides: maps.Clone(a.sides)}
+}
+
+type node struct {
+	a     *Activation
+	rule  rule
+	depth int
+	way   string // the first sequence that led here
+}
+
+// alphabet is everything that may happen: two decode sides, each with an
+// instance and the one that it is rebuilt as, which may come before the old
+// one's lease has run out and after it; two prefill endpoints likewise, each
+// seen before it is ready.
+func alphabet() []ActivationEvent {
+	var evs []ActivationEvent
+	for _, d := range []struct {
+		id   worker.ID
+		side string
+	}{{1, "A"}, {11, "A"}, {2, "B"}, {12, "B"}} {
+		evs = append(evs, ActivationEvent{Kind: DecodeJoined, Worker: d.id, Side: d.side}, ActivationEvent{Kind: DecodeLeft, Worker: d.id})
+	}
+	for _, id := range []worker.ID{5, 15, 6, 16} {
+		for _, k := range []EventKind{PrefillSeen, PrefillUp, PrefillLeft} {
+			evs = append(evs, ActivationEvent{Kind: k, Worker: id})
+		}
+	}
+	return evs
+}
+
+// Every interleaving of the alphabet, as a graph: sequences that lead to the
+// same state go on the same way, so each state's events need following once.
+// It goes on past eight events until nothing new is found, so that longer
+// sequences are covered, too.
+func TestEverySequenceOfEventsKeepsAllSidesActiveIfAndOnlyIfAnEndpointIsReady(t *testing.T) {
+	start := node{a: &Activation{}, rule: rule{map[worker.ID]string{}, map[worker.ID]bool{}, map[string]bool{}}}
+	seen := map[string]bool{}
+	frontier := []node{start}
+	edges, deepest := 0, 0
+	for len(frontier) > 0 {
+		n := frontier[0]
+		frontier = frontier[1:]
+		for _, ev := range alphabet() {
+			edges++
+			next := node{
+				a: copyOf(n.a), rule: n.rule.with(ev), depth: n.depth + 1,
+				way: fmt.Sprintf("%s; %s %d", n.way, ev.Kind, ev.Worker),
+			}
+			tr, changed := next.a.Apply(ev)
+			judgeStep(t, n, next, tr, changed)
+			if key := next.a.String(); !seen[key] {
+				seen[key] = true
+				deepest = max(deepest, next.depth)
+				frontier = append(frontier, next)
+			}
+		}
+	}
+	// 16 sets of decode workers with each of the 65 sets of endpoints of which
+	// one is ready; with each of the other 16, every side of the set either
+	// waits or is deactivated.
+	require.Len(t, seen, 16*65+(1+3*2+3*2+9*2*2)*16, "distinct states")
+	require.GreaterOrEqual(t, deepest, 8)
+	t.Logf("%d distinct states, %d steps, deepest %d", len(seen), edges, deepest)
+}
+
+func judgeStep(t *testing.T, from, to node, tr Transition, changed bool) {
+	t.Helper()
+	require.NoError(t, to.a.Check(), to.way)
+	require.Equal(t, to.rule.state(), to.a.State(), to.way)
+	require.Equal(t, maps.Clone(to.rule.known), to.a.prefill, "the cache: %s", to.way)
+	before, after := from.rule.sideStates(), to.rule.sideStates()
+	names := [...]string{sideWaiting: "waiting", sideActive: "active", sideDeactivated: "deactivated"}
+	got := map[string]string{}
+	for name, s := range to.a.sides {
+		got[name] = names[s.state]
+	}
+	require.Equal(t, after, got, to.way)
+	var activated, reactivated, deactivated []string
+	for _, s := range slices.Sorted(maps.Keys(after)) {
+		switch was := before[s]; {
+		case after[s] == was:
+		case after[s] == "active" && was == "deactivated":
+			reactivated = append(reactivated, s)
+		case after[s] == "active":
+			activated = append(activated, s)
+		case after[s] == "deactivated":
+			deactivated = append(deactivated, s)
+		}
+	}
+	require.Equal(t, [][]string{activated, reactivated, deactivated}, [][]string{tr.Activated, tr.Reactivated, tr.Deactivated}, to.way)
+	require.Equal(t, [2]State{from.rule.state(), to.rule.state()}, [2]State{tr.From, tr.To}, to.way)
+	require.Equal(t, tr.From != tr.To || len(activated)+len(reactivated)+len(deactivated) > 0, changed, to.way)
+	require.Equal(t, to.rule.ready() && len(to.rule.decode) > 0, to.a.CanServe(true), to.way)
+	require.True(t, to.a.CanServe(false))
+}
+
+// Follow is told sets, not events; whatever the set was and whatever it is
+// now, the state must be that of the present one, and the rule must hold at
+// each step in between.
+func TestFollowLeadsFromAnySetToAnyOther(t *testing.T) {
+	sets := everySet()
+	ready := func(w *worker.Worker) bool { return w.BlockSize > 0 }
+	steps := 0
+	for _, from := range sets {
+		for _, to := range sets {
+			for _, left := range [][]worker.ID{nil, {5}, {1, 5}, {1, 2, 5, 6}} {
+				var a Activation
+				for _, ev := range a.Follow(from, ready, nil) {
+					a.Apply(ev)
+				}
+				for _, ev := range a.Follow(to, ready, left) {
+					a.Apply(ev)
+					require.NoError(t, a.Check())
+					steps++
+				}
+				require.Empty(t, a.Follow(to, ready, nil), "told twice, the set is news")
+				for _, w := range to {
+					if w.Role == worker.Prefill {
+						known, is := a.Prefill(w.ID)
+						require.True(t, known)
+						require.Equal(t, ready(w), is)
+					} else {
+						_, known := a.Decode(w.ID)
+						require.True(t, known)
+					}
+				}
+				prefill, decode := a.Workers()
+				require.Equal(t, len(to), len(prefill)+len(decode))
+			}
+		}
+	}
+	require.Greater(t, steps, 1000)
+}
+
+// everySet is all sets of two decode workers of two sides and two prefill
+// endpoints, each absent, pending or ready.
+func everySet() [][]*worker.Worker {
+	var sets [][]*worker.Worker
+	for n := range 2 * 2 * 3 * 3 {
+		var ws []*worker.Worker
+		for i, d := range []string{"A", "B"} {
+			if n>>i&1 == 1 {
+				ws = append(ws, &worker.Worker{ID: worker.ID(i + 1), Role: worker.Decode, Deployment: d})
+			}
+		}
+		for i, s := range []int{n / 4 % 3, n / 12} {
+			if s > 0 {
+				ws = append(ws, &worker.Worker{ID: worker.ID(i + 5), Role: worker.Prefill, BlockSize: uint32(s - 1)})
+			}
+		}
+		sets = append(sets, ws)
+	}
+	return sets
+}
+
+func TestAnEndpointThatIsReplacedBetweenTwoSetsDeactivatesNobody(t *testing.T) {
+	var a Activation
+	ready := func(*worker.Worker) bool { return true }
+	d := &worker.Worker{ID: 1, Role: worker.Decode, Deployment: "A"}
+	for _, ev := range a.Follow([]*worker.Worker{d, {ID: 5, Role: worker.Prefill}}, ready, nil) {
+		a.Apply(ev)
+	}
+	for _, ev := range a.Follow([]*worker.Worker{d, {ID: 15, Role: worker.Prefill}}, ready, nil) {
+		tr, _ := a.Apply(ev)
+		require.Empty(t, tr.Deactivated)
+	}
+	require.Equal(t, "prefill-ready prefill/15=ready side/A=active(1)", a.String())
+}
