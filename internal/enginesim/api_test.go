@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -163,6 +164,18 @@ func TestWhatAWorkerTellsOfItself(t *testing.T) {
 		`sglang:num_prefill_bootstrap_queue_reqs{model_name="sim"} 0`, `sglang:token_usage{`, `sglang:cache_hit_rate{`,
 	} {
 		require.Contains(t, metrics, want)
+	}
+}
+
+func TestAnotherStartIsAnotherProcess(t *testing.T) {
+	started := regexp.MustCompile(`(?m)^process_start_time_seconds \d+\.\d+$`)
+	seed := regexp.MustCompile(`"random_seed":\d+`)
+	a, b := start(t, Config{Role: worker.Decode, ID: 7}), start(t, Config{Role: worker.Decode, ID: 7})
+	for path, mark := range map[string]*regexp.Regexp{"/metrics": started, "/server_info": seed} {
+		first := mark.FindString(getBody(t, a.URL()+path))
+		require.NotEmpty(t, first, path)
+		require.Equal(t, first, mark.FindString(getBody(t, a.URL()+path)), "one process says one thing")
+		require.NotEqual(t, first, mark.FindString(getBody(t, b.URL()+path)), path)
 	}
 }
 

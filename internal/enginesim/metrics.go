@@ -2,8 +2,25 @@ package enginesim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
+	"time"
 )
+
+// birth is by which a process is told from the one before it at the same
+// address.
+type birth struct {
+	at   time.Time
+	seed int64
+}
+
+func newBirth() birth { return birth{at: time.Now(), seed: rand.Int64N(1 << 30)} }
+
+// seconds is the time of birth as Prometheus' process collectors give it.
+func (b birth) seconds() string {
+	return strconv.FormatFloat(float64(b.at.UnixMicro())/1e6, 'f', 6, 64)
+}
 
 // metrics answers GET /metrics with SGLang's names (engines.md §6) in the
 // Prometheus text format.
@@ -44,6 +61,7 @@ func (s *Sim) metrics(w http.ResponseWriter, _ *http.Request) {
 		worker("num_bootstrap_failed_reqs_total", "counter", float64(st.Failed["waiting_timeout"]+st.Failed["pairing"]))
 		worker("num_transfer_failed_reqs_total", "counter", float64(st.Failed["prefill_lost"]))
 	}
+	b = fmt.Appendf(b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %s\n", s.birth.seconds())
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = w.Write(b)
 }
@@ -61,6 +79,7 @@ type serverInfo struct {
 	LoadBalanceMethod string           `json:"load_balance_method"`
 	MaxRunning        int              `json:"max_running_requests"`
 	MaxTotalTokens    int              `json:"max_total_num_tokens"`
+	RandomSeed        int64            `json:"random_seed"`
 	KVEventsConfig    *string          `json:"kv_events_config"`
 	KVEvents          *kvEventsInfo    `json:"kv_events"`
 	InternalStates    []map[string]int `json:"internal_states"`
@@ -83,6 +102,7 @@ func (s *Sim) serverInfo() serverInfo {
 		BootstrapPort: s.bootstrapPort(), TransferBackend: "enginesim", DPSize: s.cfg.DPSize, TPSize: 1,
 		PageSize: s.cfg.PageSize, LoadBalanceMethod: "round_robin", MaxRunning: s.cfg.MaxRunning,
 		MaxTotalTokens: s.cfg.CapacityBlocks * s.cfg.PageSize,
+		RandomSeed:     s.birth.seed,
 		InternalStates: []map[string]int{}, Version: "0.5.23",
 	}
 	if s.disaggregated() {

@@ -22,6 +22,7 @@ var ErrDied = errors.New("enginesim: died of an injected fault")
 type Sim struct {
 	// set at construction, read-only
 	cfg        Config
+	birth      birth
 	ranks      []*rank
 	rooms      *rooms // nil unless prefill
 	log        *requestLog
@@ -61,7 +62,7 @@ func New(cfg Config) (*Sim, error) {
 	}
 	cfg = cfg.withDefaults()
 	s := &Sim{
-		cfg: cfg, log: newRequestLog(cfg), fault: newFaultBox(),
+		cfg: cfg, birth: newBirth(), log: newRequestLog(cfg), fault: newFaultBox(),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}},
 		conns:  make(map[net.Conn]http.ConnState), links: make(map[string]*link),
 	}
