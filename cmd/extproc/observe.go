@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -28,11 +30,41 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 			}
 		}
 	}
+	// Last, since requests see the new set from here on.
+	for _, t := range p.board.Follow(now, c, time.Now()) {
+		p.onActivation(t)
+	}
 	p.server.OnChange(c)
 	if !c.IsZero() {
 		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
 			"joined", len(c.Joined), "left", len(c.Left), "changed", len(c.Changed))
 	}
+}
+
+// onActivation tells of one transition, once (B7).
+func (p *plugin) onActivation(c activation.Change) {
+	cause := c.Event.Kind.String()
+	p.tele.Instruments.Activation(c.From.String(), c.To.String(), cause)
+	p.log.Info("prefill activation", "model", c.Key.Model, "namespace", c.Key.Namespace,
+		"from", c.From.String(), "to", c.To.String(), "cause", cause, telemetry.KeyWorkerID, c.Event.Worker.String(),
+		"activated", len(c.Activated), "reactivated", len(c.Reactivated), "deactivated", len(c.Deactivated))
+	p.history.add(admin.Transition{
+		At: time.Now(), What: "model " + c.Key.Model, From: c.From.String(), To: c.To.String(),
+		Why: cause + " " + c.Event.Worker.String() + sides("activated", c.Activated) +
+			sides("reactivated", c.Reactivated) + sides("deactivated", c.Deactivated),
+	})
+}
+
+// sides names the decode sides of a transition for the page.
+func sides(what string, names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	named := make([]string, len(names))
+	for i, n := range names {
+		named[i] = cmp.Or(n, "(unnamed)")
+	}
+	return "; " + what + " decode side " + strings.Join(named, ", ")
 }
 
 func (p *plugin) onTransition(t discovery.Transition) {
@@ -100,13 +132,13 @@ func (h *history) list() []admin.Transition {
 func (p *plugin) adminConfig() admin.Config {
 	return admin.Config{
 		Address: p.cfg.Admin.Listen, AllowedHosts: p.cfg.Admin.Hosts, Pprof: p.cfg.Admin.Pprof,
-		State: p.state, Ready: p.isReady, Journal: p.journal, Metrics: p.tele.Handler(),
+		State: p.state, Ready: p.isReady, ReadyKey: p.isKeyReady, Journal: p.journal, Metrics: p.tele.Handler(),
 		Explain: p.server.Explain, Logger: p.log,
 	}
 }
 
 func (p *plugin) isReady() (bool, string) {
-	if p.view.Ready() {
+	if p.board.Load().Ready() {
 		return true, ""
 	}
 	why := "no worker view yet"
@@ -124,8 +156,8 @@ func (p *plugin) state() admin.State {
 	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = effective(p.cfg)
-	snap := p.view.Load()
-	s.View = p.viewState(snap, s.Now)
+	snap := p.board.Load()
+	s.View = p.viewState(snap.Snapshot, s.Now)
 	healths := make(map[worker.ID]health.WorkerHealth)
 	for _, h := range p.health.Status() {
 		healths[h.ID] = h
@@ -148,8 +180,10 @@ func (p *plugin) viewState(snap *worker.Snapshot, now time.Time) admin.View {
 	var names []string
 	for _, src := range p.view.Status().Sources {
 		names = append(names, src.Name)
-		v.Age = max(v.Age, now.Sub(src.Since))
-		if v.Stale {
+		if src.State != discovery.Watching {
+			v.Age = max(v.Age, now.Sub(src.Since))
+		}
+		if src.State == discovery.Stale {
 			v.StaleReason = src.LastError
 		}
 	}
@@ -157,22 +191,24 @@ func (p *plugin) viewState(snap *worker.Snapshot, now time.Time) admin.View {
 	return v
 }
 
-func (p *plugin) keyRow(snap *worker.Snapshot, k worker.Key) admin.KeyRow {
-	pool := snap.Pool(k)
+func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
+	pool := world.Pool(k)
 	row := admin.KeyRow{
-		Key: k, Prefill: len(pool.Prefill), Decode: len(pool.Decode), Aggregated: len(pool.Aggregated), CanServe: true,
+		Key: k, Activation: world.Standing(k).State.String(),
+		Prefill: len(pool.Prefill), Decode: len(pool.Decode), Aggregated: len(pool.Aggregated),
 	}
-	switch {
-	case k.Namespace != p.cfg.Namespace:
-		row.CanServe, row.Reason = false, "another namespace"
-	case row.Prefill > 0 && row.Decode == 0:
-		row.CanServe, row.Reason = false, "no decode worker"
-	case row.Prefill == 0 && p.cfg.EnforceDisagg:
-		row.CanServe, row.Reason = false, "no prefill worker, and disaggregation is enforced"
-	case row.Prefill == 0 && row.Aggregated == 0:
-		row.CanServe, row.Reason = false, "no prefill worker, and no worker that can do without"
-	}
+	row.Reason = p.server.Unservable(world, k)
+	row.CanServe = row.Reason == ""
 	return row
+}
+
+// isKeyReady says whether requests for the key are served now.
+func (p *plugin) isKeyReady(k worker.Key) (bool, string) {
+	if ready, why := p.isReady(); !ready {
+		return false, why
+	}
+	why := p.server.Unservable(p.board.Load(), k)
+	return why == "", why
 }
 
 func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[worker.Rank]kvevents.RankStatus) admin.WorkerRow {
@@ -240,13 +276,21 @@ func eventStream(r kvevents.RankStatus) admin.EventStream {
 
 // observe fills the gauges at a scrape.
 func (p *plugin) observe(o *telemetry.Observation) {
-	snap := p.view.Load()
+	snap := p.board.Load()
 	o.Ready, _ = p.isReady()
-	v := p.viewState(snap, time.Now())
+	v := p.viewState(snap.Snapshot, time.Now())
 	o.Revision, o.Age, o.Stale = v.Revision, v.Age, v.Stale
 	states := make(map[worker.ID]health.State)
 	for _, h := range p.health.Status() {
 		states[h.ID] = h.State
+	}
+	keys := make(map[telemetry.StandingCount]int64)
+	for _, k := range snap.Keys() {
+		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Unservable(snap, k) == ""}]++
+	}
+	for k, n := range keys {
+		k.Count = n
+		o.Keys = append(o.Keys, k)
 	}
 	counts := make(map[telemetry.WorkerCount]int64)
 	for _, w := range snap.Workers() {

@@ -19,6 +19,7 @@ import (
 	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/health"
@@ -42,6 +43,7 @@ type plugin struct {
 	tele    *telemetry.Telemetry
 	journal *journal.Journal
 	view    *discovery.View
+	board   *activation.Board
 	index   kvindex.Index
 	routed  *kvindex.Routed
 	events  *kvevents.Subscriber
@@ -106,6 +108,7 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
+	p.board = activation.New()
 	p.book = load.New(mathrand.Uint64())
 	h := p.cfg.Health
 	p.health, err = health.New(health.Config{
@@ -149,7 +152,7 @@ func (p *plugin) newServer() error {
 		return err
 	}
 	conf := extproc.Config{
-		View: p.view, Index: p.index, Routed: p.routed, Slots: slots, Tokens: p.tokens, Book: p.book,
+		View: p.view, Board: p.board, Index: p.index, Routed: p.routed, Slots: slots, Tokens: p.tokens, Book: p.book,
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
 		Namespace: c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
 		PrefillCluster: c.Prefill.Cluster, TimeoutHeader: c.Request.TimeoutHeader,
@@ -262,9 +265,11 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 		return nil
 	})
 	g.Go(func() error {
-		if p.view.WaitReady(world) == nil {
+		select {
+		case <-p.board.Ready():
 			p.setServing(true)
-			p.log.Info("ready", "workers", len(p.view.Load().Workers()))
+			p.log.Info("ready", "workers", len(p.board.Load().Workers()))
+		case <-world.Done():
 		}
 		return nil
 	})

@@ -51,9 +51,13 @@ func (s Standing) CanServe(enforced bool) bool { return !enforced || s.Activated
 // concurrent use.
 type World struct {
 	*worker.Snapshot
+	followed bool // false before the first set
 	keys     map[worker.Key]Standing
 	departed map[worker.Key]time.Time
 }
+
+// Ready reports whether the workers are known at all. It never turns back.
+func (w *World) Ready() bool { return w.followed }
 
 // Standing returns where the key stands; Absent for one without workers.
 func (w *World) Standing(k worker.Key) Standing { return w.keys[k] }
@@ -62,6 +66,22 @@ func (w *World) Standing(k worker.Key) Standing { return w.keys[k] }
 func (w *World) Departed(k worker.Key, now time.Time) bool {
 	at, known := w.departed[k]
 	return known && now.Sub(at) < rememberFor
+}
+
+// OnlyDeparted returns the one model of the namespace that has no worker now and had
+// one not long ago; empty where there are none or several.
+func (w *World) OnlyDeparted(namespace string, now time.Time) worker.Key {
+	var only worker.Key
+	for k := range w.departed {
+		if k.Namespace != namespace || !w.Departed(k, now) {
+			continue
+		}
+		if only.Model != "" {
+			return worker.Key{}
+		}
+		only = k
+	}
+	return only
 }
 
 // Change is a transition of one key.
@@ -74,6 +94,7 @@ type Change struct {
 // Follow by one goroutine at a time, which is the view's.
 type Board struct {
 	world atomic.Pointer[World] // never nil
+	ready chan struct{}         // closed by the first Follow
 
 	mu       sync.Mutex // held by Follow; guards what is below
 	keys     map[worker.Key]*prefill.Activation
@@ -82,10 +103,13 @@ type Board struct {
 
 // New returns a board of an empty world.
 func New() *Board {
-	b := &Board{keys: map[worker.Key]*prefill.Activation{}, departed: map[worker.Key]time.Time{}}
+	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, departed: map[worker.Key]time.Time{}}
 	b.world.Store(&World{Snapshot: &worker.Snapshot{}})
 	return b
 }
+
+// Ready is closed once the board has been told of a set.
+func (b *Board) Ready() <-chan struct{} { return b.ready }
 
 // Load returns the present world: one atomic load, never nil.
 func (b *Board) Load() *World { return b.world.Load() }
@@ -116,11 +140,15 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 		b.departed[k] = now
 	}
 	b.forget(now)
-	w := &World{Snapshot: snap, keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed)}
+	w := &World{Snapshot: snap, followed: true, keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed)}
 	for k, a := range b.keys {
 		w.keys[k] = Standing{State: a.State(), Ready: a.Ready(), Sides: a.Sides(), Activated: a.CanServe(true)}
 	}
+	first := !b.Load().followed
 	b.world.Store(w)
+	if first {
+		close(b.ready)
+	}
 	return changes
 }
 

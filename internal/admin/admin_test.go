@@ -276,6 +276,16 @@ func TestReadiness(t *testing.T) {
 	require.Equal(t, 503, w.Code)
 	require.Equal(t, "not ready: no worker view yet\n", w.Body.String())
 	require.Equal(t, "alive\n", get(s, "/healthz").Body.String())
+
+	s = newServer(t, func(c *Config) {
+		c.ReadyKey = func(k worker.Key) (bool, string) {
+			return k == worker.Key{Model: "a/b c", Namespace: "lab"}, "no decode worker"
+		}
+	})
+	require.Equal(t, 200, get(s, "/readyz?model=a%2Fb+c&namespace=lab").Code)
+	w = get(s, "/readyz?model=a%2Fb+c")
+	require.Equal(t, 503, w.Code)
+	require.Equal(t, "not ready: no decode worker\n", w.Body.String())
 }
 
 func TestWhatIsNotConfiguredIsNotThere(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Defaults of [Config].
@@ -36,6 +37,9 @@ type Config struct {
 	// Ready is asked by /readyz instead of State, where State is dear to build.
 	// It returns the reason when not ready. Optional; safe for concurrent use.
 	Ready func() (ready bool, reason string)
+
+	// ReadyKey is asked by /readyz?model=…&namespace=…. Optional, as Ready.
+	ReadyKey func(k worker.Key) (ready bool, reason string)
 
 	// Journal holds the decisions; nil shows none.
 	Journal *journal.Journal

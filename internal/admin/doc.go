@@ -3,7 +3,8 @@
 //
 //	/                   status page
 //	/healthz            200 while the process answers
-//	/readyz             200 once ready, else 503 with the reason
+//	/readyz             200 once ready, else 503 with the reason; with ?model=
+//	                    and &namespace=, whether that model can be served
 //	/metrics            Prometheus
 //	/debug/state        JSON state
 //	/debug/decisions    JSON decisions, newest first; ?n= bounds them

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 const (
@@ -155,10 +156,13 @@ func (s *Server) state() State {
 	return st
 }
 
-func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	var ready bool
 	var reason string
-	if s.cfg.Ready != nil {
+	q := r.URL.Query()
+	if q.Has("model") && s.cfg.ReadyKey != nil {
+		ready, reason = s.cfg.ReadyKey(worker.Key{Model: q.Get("model"), Namespace: q.Get("namespace")})
+	} else if s.cfg.Ready != nil {
 		ready, reason = s.cfg.Ready()
 	} else {
 		st := s.cfg.State()

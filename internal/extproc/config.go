@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -25,6 +26,7 @@ type Config struct {
 	// The parts. All are required but Logger, Journal, Telemetry and Tracer;
 	// nil of these means silence.
 	View      *discovery.View
+	Board     *activation.Board // follows View; what requests are judged by
 	Index     kvindex.Index
 	Routed    *kvindex.Routed
 	Slots     *kvindex.Slots // the numbering that Index and Routed share
@@ -129,7 +131,7 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if c.View == nil || c.Index == nil || c.Routed == nil || c.Slots == nil || c.Tokens == nil || c.Book == nil || c.Health == nil {
+	if c.View == nil || c.Board == nil || c.Index == nil || c.Routed == nil || c.Slots == nil || c.Tokens == nil || c.Book == nil || c.Health == nil {
 		bad("a required part is missing")
 	}
 	if c.Instance == "" {

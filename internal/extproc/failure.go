@@ -48,6 +48,8 @@ var (
 	failBadTimeout   = failure{code: "invalid_timeout", status: 400, kind: kindInvalid, message: "The time-out header is not a positive number of milliseconds."}
 
 	failNotReady     = failure{code: "not_ready", status: 503, kind: kindUnavailable, message: "The router does not know its workers yet; try again.", retryAfter: time.Second}
+	failNoWorker     = failure{code: "no_worker", status: 503, kind: kindUnavailable, message: "The model has no worker at present; try again.", retryAfter: time.Second}
+	failPending      = failure{code: "prefill_not_ready", status: 503, kind: kindUnavailable, message: "The model's prefill workers are still starting; try again.", retryAfter: time.Second}
 	failNoDecode     = failure{code: "no_decode_worker", status: 503, kind: kindUnavailable, message: "No decode worker can take the request; try again.", retryAfter: time.Second}
 	failNoPrefill    = failure{code: "no_prefill_worker", status: 503, kind: kindUnavailable, message: "No prefill worker can take the request; try again.", retryAfter: time.Second}
 	failNoAggregated = failure{code: "no_aggregated_worker", status: 503, kind: kindUnavailable, message: "No worker can serve the request without a prefill worker; try again.", retryAfter: time.Second}
@@ -71,7 +73,7 @@ var (
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		failNotReady, failNoDecode, failNoPrefill, failNoAggregated, failEnforced,
+		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failEnforced,
 		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
 		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
 	}

@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"iter"
 	"strings"
+	"time"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // keys ranges over what this plugin serves.
-func (srv *Server) keys(snap *worker.Snapshot) iter.Seq[worker.Key] {
+func (srv *Server) keys(snap *activation.World) iter.Seq[worker.Key] {
 	return func(yield func(worker.Key) bool) {
 		for _, k := range snap.Keys() {
 			if k.Namespace == srv.cfg.Namespace && !yield(k) {
@@ -19,13 +21,44 @@ func (srv *Server) keys(snap *worker.Snapshot) iter.Seq[worker.Key] {
 	}
 }
 
-func (srv *Server) onlyModel(snap *worker.Snapshot) worker.Key {
-	var only worker.Key
+// Unservable says why requests for the key would be refused, or "" if they
+// would not: what a request is judged by, for probes and pages. Row B9 and
+// what follows from who is there.
+func (srv *Server) Unservable(world *activation.World, k worker.Key) string {
+	pool := world.Pool(k)
+	if pool == nil {
+		return "it has no worker"
+	}
+	if k.Namespace != srv.cfg.Namespace {
+		return "it is of another namespace than this plugin serves"
+	}
+	_, f := outlook(world.Standing(k).State, srv.cfg.EnforceDisagg, pool)
+	switch f {
+	case nil:
+		return ""
+	case &failPending:
+		return "its prefill workers are known, but not all that is needed of one"
+	case &failNoPrefill:
+		return "its prefill workers take no new requests"
+	case &failNoDecode:
+		return "no decode worker"
+	case &failEnforced:
+		return "no prefill worker, and disaggregation is enforced"
+	default:
+		return "no prefill worker, and no worker that can do without"
+	}
+}
+
+func (srv *Server) onlyModel(snap *activation.World) worker.Key {
+	only := worker.Key{}
 	for k := range srv.keys(snap) {
 		if only.Model != "" {
 			return worker.Key{}
 		}
 		only = k
+	}
+	if only.Model == "" { // all workers are away: whose come back is clear where there is one
+		only = snap.OnlyDeparted(srv.cfg.Namespace, time.Now())
 	}
 	return only
 }
@@ -36,7 +69,7 @@ func (srv *Server) known(f *failure) string {
 		return ""
 	}
 	var names []string
-	for k := range srv.keys(srv.view.Load()) {
+	for k := range srv.keys(srv.cfg.Board.Load()) {
 		if len(names) == 20 {
 			break
 		}
@@ -45,7 +78,9 @@ func (srv *Server) known(f *failure) string {
 	return " Known: " + strings.Join(names, ", ") + "."
 }
 
-// models answers GET /v1/models from the view.
+// models answers GET /v1/models with the models that can be served (B9). The
+// plugin answers since no worker knows of the others, and one without its other
+// half can serve nothing of what it would list.
 func (srv *Server) models() *immediate {
 	type model struct {
 		ID      string `json:"id"`
@@ -56,7 +91,11 @@ func (srv *Server) models() *immediate {
 		Object string  `json:"object"`
 		Data   []model `json:"data"`
 	}{Object: "list", Data: []model{}}
-	for k := range srv.keys(srv.view.Load()) {
+	world := srv.cfg.Board.Load()
+	for k := range srv.keys(world) {
+		if !world.Standing(k).CanServe(srv.cfg.EnforceDisagg) {
+			continue
+		}
 		list.Data = append(list.Data, model{ID: k.Model, Object: "model", OwnedBy: "baton"})
 	}
 	body, err := json.Marshal(list)

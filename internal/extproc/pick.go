@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -35,7 +36,7 @@ func newScratch() *scratch { return &scratch{rng: rand.New(rand.NewPCG(rand.Uint
 // question is one request to be decided: what is known of it before its tokens
 // are.
 type question struct {
-	snap   *worker.Snapshot
+	snap   *activation.World
 	pool   *worker.Pool
 	disagg bool
 	query  tokens.Query
@@ -138,13 +139,12 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 
 func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure: f}) }
 
-// question finds the pool of a request and what has to be picked in it: the
-// checks of rows C1 and C24 that need no pick.
+// question finds the pool of a request and what has to be picked in it.
 func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure) {
-	if !srv.view.Ready() {
+	q := &question{snap: srv.cfg.Board.Load()}
+	if !q.snap.Ready() {
 		return nil, &failNotReady
 	}
-	q := &question{snap: srv.view.Load()}
 	key := worker.Key{Model: string(r.Model), Namespace: srv.cfg.Namespace}
 	if key.Model == "" { // /generate names no model: right where there is one
 		if key = srv.onlyModel(q.snap); key.Model == "" {
@@ -152,16 +152,14 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 		}
 	}
 	if q.pool = q.snap.Pool(key); q.pool == nil {
+		if q.snap.Departed(key, time.Now()) {
+			return nil, &failNoWorker
+		}
 		return nil, &failUnknownModel
 	}
-	q.disagg = len(q.pool.PrefillRanks) > 0
-	switch {
-	case q.disagg && len(q.pool.DecodeRanks) == 0:
-		return nil, &failNoDecode
-	case !q.disagg && srv.cfg.EnforceDisagg:
-		return nil, &failEnforced
-	case !q.disagg && len(q.pool.AggregatedRanks) == 0:
-		return nil, &failNoAggregated
+	var f *failure
+	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil {
+		return nil, f
 	}
 	lead := q.pool.Aggregated
 	if q.disagg {
@@ -169,6 +167,26 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 	}
 	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize)}
 	return q, nil
+}
+
+// outlook says whether a request is to be served with prefill and decode
+// apart, or why it cannot be served at all: the checks of rows C1, C2, B5 and
+// C24 that need no pick.
+func outlook(s prefill.State, enforced bool, pool *worker.Pool) (disagg bool, f *failure) {
+	disagg = s == prefill.PrefillReady
+	switch {
+	case s == prefill.PrefillPending:
+		return false, &failPending
+	case disagg && len(pool.PrefillRanks) == 0:
+		return false, &failNoPrefill // all are draining: not a reason to do without
+	case disagg && len(pool.DecodeRanks) == 0:
+		return false, &failNoDecode
+	case !disagg && enforced:
+		return false, &failEnforced
+	case !disagg && len(pool.AggregatedRanks) == 0:
+		return false, &failNoAggregated
+	}
+	return disagg, nil
 }
 
 // tokenizers lists the workers that may be asked to count tokens.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -92,8 +93,9 @@ func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 	names, err := prefill.NamesOf(prefill.DialectPlain)
 	require.NoError(t, err)
 	r := &replica{t: t, book: load.New(1), addr: l.Addr().String()}
+	board := activation.New()
 	cfg := Config{
-		View: view, Index: kvindex.NewMap(slots), Routed: routed, Slots: slots, Tokens: resolver, Book: r.book,
+		View: view, Board: board, Index: kvindex.NewMap(slots), Routed: routed, Slots: slots, Tokens: resolver, Book: r.book,
 		Health: tracker, Journal: j, Telemetry: tele.Instruments, Tracer: tele.Tracer, Names: names,
 		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
 		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr, OrphanGrace: 50 * time.Millisecond,
@@ -104,6 +106,7 @@ func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 	view.Subscribe(func(_, now *worker.Snapshot, c discovery.Change) {
 		r.book.Update(now)
 		tracker.Update(now, time.Now())
+		board.Follow(now, c, time.Now())
 	})
 	r.srv, err = New(cfg)
 	require.NoError(t, err)
@@ -343,7 +346,7 @@ func TestExplainingLeavesNoTrace(t *testing.T) {
 			return n
 		}
 		if aggregated {
-			r.srv.view = aggregatedView(t)
+			r.srv.cfg.Board = aggregatedBoard(t)
 			r.book.Update(r.srv.view.Load())
 		}
 		_, err := r.srv.Explain(t.Context(), "/v1/completions", []byte(long))
@@ -358,20 +361,17 @@ func TestExplainingLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// aggregatedView is a view of decode workers that can do without a prefill.
-func aggregatedView(t *testing.T) *discovery.View {
+// aggregatedBoard is of decode workers that can do without a prefill.
+func aggregatedBoard(t *testing.T) *activation.Board {
 	workers := testWorkers(t)[2:]
 	for _, w := range workers {
 		w.AcceptsAggregated = true
 	}
-	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "fixed", Source: fixed(workers)}}})
+	snap, err := worker.NewSnapshot(1, workers)
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- view.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-ended })
-	require.NoError(t, view.WaitReady(ctx))
-	return view
+	board := activation.New()
+	board.Follow(snap, discovery.Change{}, time.Now())
+	return board
 }
 
 func TestAStreamWithoutAKnownFilterIsRefused(t *testing.T) {

@@ -31,6 +31,7 @@ const (
 	MetricViewAge      = "baton_view_age_seconds"
 	MetricViewStale    = "baton_view_stale"
 	MetricWorkers      = "baton_workers"
+	MetricKeys         = "baton_keys"
 
 	MetricPrefillTokens   = "baton_worker_prefill_tokens"
 	MetricPrefillRequests = "baton_worker_prefill_requests"
@@ -55,6 +56,8 @@ const (
 	LabelSource      = "source"
 	LabelKind        = "kind"
 	LabelState       = "state"
+	LabelActivation  = "activation"
+	LabelCanServe    = "can_serve"
 	LabelFrom        = "from"
 	LabelTo          = "to"
 	LabelCause       = "cause"
@@ -136,6 +139,7 @@ func Metrics() []Metric {
 		{MetricViewAge, Gauge, "s", nil, "Time since the view was last confirmed by its source.", nil},
 		{MetricViewStale, Gauge, "1", nil, "1 when the source of the view cannot vouch for it any more, else 0.", nil},
 		{MetricWorkers, Gauge, "{worker}", l(LabelRole, LabelState), "Workers in the view.", nil},
+		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that have workers, by prefill activation and whether requests for them can be served.", nil},
 
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
 		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},
@@ -169,7 +173,9 @@ func Labels() []Label {
 		{LabelSource, "as token_source"},
 		{LabelKind, "`stored`, `removed`, `cleared`"},
 		{LabelState, "`healthy`, `aside`, `recovering`, `draining`"},
-		{LabelFrom, "an activation state: `absent`, `decode-waiting`, `prefill-ready`, `deactivated`"},
+		{LabelActivation, "an activation state: `absent`, `decode-waiting`, `prefill-pending`, `prefill-ready`, `deactivated`"},
+		{LabelCanServe, "`true`, `false`"},
+		{LabelFrom, "as activation"},
 		{LabelTo, "aside: as state; activation: as from"},
 		{LabelCause, "a short code of what happened"},
 		{LabelWorker, "the instance id in decimal; on per-worker gauges only"},

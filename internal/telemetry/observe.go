@@ -30,6 +30,13 @@ type WorkerCount struct {
 	Count int64
 }
 
+// StandingCount is how many keys (model and namespace) stand alike.
+type StandingCount struct {
+	Activation string
+	CanServe   bool
+	Count      int64
+}
+
 // Observation is what gauges show at the moment of a scrape.
 type Observation struct {
 	Ready    bool
@@ -38,11 +45,13 @@ type Observation struct {
 	Stale    bool
 	Ranks    []RankLoad
 	Workers  []WorkerCount
+	Keys     []StandingCount
 }
 
 type observables struct {
 	meter                             metric.Meter
-	ready, revision, stale, workers   metric.Int64ObservableGauge
+	ready, revision, stale            metric.Int64ObservableGauge
+	workers, keys                     metric.Int64ObservableGauge
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
@@ -55,6 +64,7 @@ func (b *builder) observables() observables {
 		revision:        b.gauge(MetricViewRevision),
 		stale:           b.gauge(MetricViewStale),
 		workers:         b.gauge(MetricWorkers),
+		keys:            b.gauge(MetricKeys),
 		age:             b.floatGauge(MetricViewAge),
 		prefillTokens:   b.gauge(MetricPrefillTokens),
 		prefillRequests: b.gauge(MetricPrefillRequests),
@@ -79,11 +89,11 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 	reg, err := g.meter.RegisterCallback(func(_ context.Context, w metric.Observer) error {
 		mu.Lock()
 		defer mu.Unlock()
-		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0]}
+		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0], Keys: o.Keys[:0]}
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.age,
+	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.age,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodeRequests, g.idx)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -99,6 +109,10 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	for _, c := range o.Workers {
 		set := attributeSet([]string{LabelRole, LabelState}, labels{c.Role.String(), c.State})
 		w.ObserveInt64(g.workers, c.Count, metric.WithAttributeSet(set))
+	}
+	for _, c := range o.Keys {
+		set := attributeSet([]string{LabelActivation, LabelCanServe}, labels{c.Activation, strconv.FormatBool(c.CanServe)})
+		w.ObserveInt64(g.keys, c.Count, metric.WithAttributeSet(set))
 	}
 	for i := range o.Ranks {
 		r := &o.Ranks[i]

@@ -85,7 +85,10 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 			}
 			s.byAddr[w.Endpoint.String()] = w
 		}
-		for _, m := range w.Models {
+		for i, m := range w.Models {
+			if slices.Contains(w.Models[:i], m) {
+				continue
+			}
 			s.addToPool(Key{Model: m, Namespace: w.Namespace}, w)
 		}
 	}

@@ -1,0 +1,197 @@
+package activation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// make1 returns a worker; models default to "m".
+func make1(t testing.TB, id worker.ID, role worker.Role, change func(*worker.Worker)) *worker.Worker {
+	t.Helper()
+	e, err := worker.ParseEndpoint("10.0.0.1:" + strconv.Itoa(1000+int(id)))
+	require.NoError(t, err)
+	w := &worker.Worker{
+		ID: id, Role: role, Engine: worker.SGLang, Endpoint: e, Models: []string{"m"}, DPSize: 1, BlockSize: 16,
+	}
+	if role == worker.Prefill {
+		w.Bootstrap = worker.Bootstrap{Host: "10.0.0.1", Port: 8998}
+	}
+	if change != nil {
+		change(w)
+	}
+	return w
+}
+
+func set(t testing.TB, revision uint64, ws ...*worker.Worker) *worker.Snapshot {
+	t.Helper()
+	s, err := worker.NewSnapshot(revision, ws)
+	require.NoError(t, err)
+	return s
+}
+
+func TestAWorldIsNotReadyBeforeTheFirstSet(t *testing.T) {
+	b := New()
+	require.False(t, b.Load().Ready())
+	b.Follow(set(t, 1), discovery.Change{}, noon)
+	require.True(t, b.Load().Ready(), "no worker at all is a set, too")
+	<-b.Ready()
+	b.Follow(set(t, 2), discovery.Change{}, noon)
+}
+
+func TestAPrefillWorkerWithoutItsFactsIsPendingAndADrainingOneStillReady(t *testing.T) {
+	key := worker.Key{Model: "m"}
+	b := New()
+	b.Follow(set(t, 1, make1(t, 1, worker.Decode, nil),
+		make1(t, 5, worker.Prefill, func(w *worker.Worker) { w.Bootstrap = worker.Bootstrap{} })), discovery.Change{}, noon)
+	require.Equal(t, Standing{State: prefill.PrefillPending, Sides: 1}, b.Load().Standing(key))
+	b.Follow(set(t, 2, make1(t, 1, worker.Decode, nil),
+		make1(t, 5, worker.Prefill, func(w *worker.Worker) { w.Draining = true })), discovery.Change{}, noon)
+	require.Equal(t, Standing{State: prefill.PrefillReady, Ready: 1, Sides: 1, Activated: true}, b.Load().Standing(key))
+}
+
+func TestEachKeyOfAWorkerStandsForItself(t *testing.T) {
+	b := New()
+	b.Follow(set(t, 1,
+		make1(t, 1, worker.Decode, func(w *worker.Worker) { w.Models = []string{"m", "lora", "m"} }),
+		make1(t, 2, worker.Decode, func(w *worker.Worker) { w.Namespace, w.Deployment = "n", "blue" }),
+		make1(t, 5, worker.Prefill, nil)), discovery.Change{}, noon)
+	got := map[string]prefill.State{}
+	for _, k := range b.Load().Keys() {
+		got[k.Namespace+"/"+k.Model] = b.Load().Standing(k).State
+	}
+	require.Equal(t, map[string]prefill.State{
+		"/m": prefill.PrefillReady, "/lora": prefill.DecodeWaiting, "n/m": prefill.DecodeWaiting,
+	}, got)
+	require.Equal(t, Standing{}, b.Load().Standing(worker.Key{Model: "other"}))
+}
+
+func TestEveryTransitionIsToldOnceAndNoneForASetThatSaysNothingNew(t *testing.T) {
+	b := New()
+	first := set(t, 1, make1(t, 1, worker.Decode, nil))
+	require.Len(t, b.Follow(first, discovery.Change{Joined: []worker.ID{1}}, noon), 1)
+	require.Empty(t, b.Follow(first.WithStale(true), discovery.Change{}, noon))
+	require.True(t, b.Load().Stale(), "the mark is seen all the same")
+	changes := b.Follow(set(t, 2, make1(t, 1, worker.Decode, nil), make1(t, 5, worker.Prefill, nil)), discovery.Change{Joined: []worker.ID{5}}, noon)
+	require.Len(t, changes, 1)
+	require.Equal(t, worker.Key{Model: "m"}, changes[0].Key)
+	require.Equal(t, "decode-waiting -> prefill-ready by prefill_ready 5 activated=", changes[0].String())
+}
+
+func TestAModelWhoseWorkersHaveAllLeftIsRememberedForAWhile(t *testing.T) {
+	key := worker.Key{Model: "m"}
+	b := New()
+	b.Follow(set(t, 1, make1(t, 1, worker.Decode, nil)), discovery.Change{}, noon)
+	require.False(t, b.Load().Departed(key, noon))
+	b.Follow(set(t, 2), discovery.Change{Left: []worker.ID{1}}, noon)
+	require.True(t, b.Load().Departed(key, noon.Add(rememberFor-1)))
+	require.False(t, b.Load().Departed(key, noon.Add(rememberFor)))
+	require.Equal(t, key, b.Load().OnlyDeparted("", noon))
+	require.Zero(t, b.Load().OnlyDeparted("other", noon))
+	b.Follow(set(t, 3, make1(t, 11, worker.Decode, nil)), discovery.Change{Joined: []worker.ID{11}}, noon)
+	require.False(t, b.Load().Departed(key, noon))
+}
+
+func TestMadeUpModelsAreNotRememberedWithoutBound(t *testing.T) {
+	b := New()
+	for i := range 3 * maxDeparted {
+		w := make1(t, 1, worker.Decode, func(w *worker.Worker) { w.Models = []string{"m" + strconv.Itoa(i)} })
+		b.Follow(set(t, uint64(i), w), discovery.Change{}, noon)
+	}
+	require.LessOrEqual(t, len(b.Load().departed), maxDeparted)
+}
+
+// TestReadersNeverSeeAStandingThatIsNotTheirWorkers plays random sets while
+// readers judge each world that they load; run it with -race.
+func TestReadersNeverSeeAStandingThatIsNotTheirWorkers(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("SEED=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	b := New()
+	b.Follow(set(t, 1), discovery.Change{}, noon)
+	done := make(chan struct{})
+	faults := make(chan string, 4)
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if fault := misjudged(b.Load()); fault != "" {
+					faults <- fault
+					return
+				}
+			}
+		})
+	}
+	for revision := range uint64(3000) {
+		var ws []*worker.Worker
+		var left []worker.ID
+		for _, id := range []worker.ID{1, 2, 5, 6} {
+			role := worker.Decode
+			if id >= 5 {
+				role = worker.Prefill
+			}
+			switch rng.IntN(4) {
+			case 0:
+			case 1:
+				ws = append(ws, make1(t, id, role, func(w *worker.Worker) { w.Bootstrap = worker.Bootstrap{} }))
+			default:
+				ws = append(ws, make1(t, id, role, nil))
+			}
+			if rng.IntN(3) == 0 {
+				left = append(left, id)
+			}
+		}
+		b.Follow(set(t, revision+2, ws...), discovery.Change{Left: left}, noon)
+	}
+	close(done)
+	readers.Wait()
+	select {
+	case f := <-faults:
+		t.Fatal(f)
+	default:
+	}
+}
+
+// misjudged compares the standing with the workers of the same world.
+func misjudged(w *World) string {
+	is := func(role worker.Role, pending bool) bool {
+		return slices.ContainsFunc(w.Workers(), func(x *worker.Worker) bool {
+			return x.Role == role && (pending || role == worker.Decode || !x.Bootstrap.IsZero())
+		})
+	}
+	st := w.Standing(worker.Key{Model: "m"})
+	ready, known, decode := is(worker.Prefill, false), is(worker.Prefill, true), is(worker.Decode, false)
+	switch {
+	case ready != (st.State == prefill.PrefillReady), ready != (st.Ready > 0), st.Activated != (ready && decode),
+		!ready && known != (st.State == prefill.PrefillPending),
+		!known && decode != (st.State == prefill.DecodeWaiting || st.State == prefill.Deactivated):
+		return fmt.Sprintf("revision %d: ready %t known %t decode %t: standing %+v", w.Revision(), ready, known, decode, st)
+	}
+	return ""
+}
