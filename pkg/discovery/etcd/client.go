@@ -8,6 +8,9 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 // DefaultPrefix is what every key of Baton's own layout begins with.
@@ -63,11 +66,40 @@ func Dial(c ClientConfig) (*clientv3.Client, error) {
 			return nil, fmt.Errorf("etcd: tls: %w", err)
 		}
 	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: c.Endpoints, Username: c.Username, Password: c.Password, TLS: conf, DialTimeout: c.DialTimeout,
-	})
+	full := clientv3.Config{
+		Endpoints: c.Endpoints, TLS: conf, DialTimeout: c.DialTimeout,
+		// A connection that is dead without a word is closed after 13 s; etcd
+		// refuses clients that ask more often than each 5 s, gRPC asks at most
+		// each 10 s.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(redial(c.DialTimeout))},
+		// It would write a line to stderr for each try of an outage. What fails
+		// is returned, and told by who asked for it.
+		Logger: zap.NewNop(),
+	}
+	if c.Username != "" {
+		full.Token = unasked
+	}
+	client, err := clientv3.New(full)
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
+	if c.Username != "" {
+		client.Token, client.Username, client.Password = "", c.Username, c.Password
+	}
 	return client, nil
+}
+
+// unasked is a token that no server has given. clientv3 asks for one with the
+// first call that is refused for it; given the user's name at once it would ask
+// in New, which then fails while etcd is away.
+const unasked = "not asked for yet"
+
+// redial says how soon a lost connection is tried again. gRPC's own pauses grow
+// to two minutes, which would outlast every lease.
+func redial(timeout time.Duration) grpc.ConnectParams {
+	return grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+		MinConnectTimeout: timeout,
+	}
 }

@@ -1,2 +1,42 @@
 // Package etcd keeps workers in etcd and reads them from it.
+//
+// # The layout
+//
+// One key a worker:
+//
+//	<prefix>/workers/<instance id>     prefix: baton/v1 unless configured
+//
+// The id is decimal, from 1 to 2^64-1. The value is one JSON object on one line,
+// with the keys of a worker in a workers file (see pkg/discovery/file), for
+// example:
+//
+//	{"id":7,"role":"prefill","engine":"sglang","models":["qwen"],"endpoint":"10.0.0.7:30000",
+//	 "dp_size":1,"block_size":64,"bootstrap":{"host":"10.0.0.7","port":8998}}
+//
+// The id in the value is the id in the key. Whoever registers a worker attaches
+// the key to a lease and takes the lease's id as the worker's, since etcd gives
+// no id twice; a key without a lease is read like any other, and stays until
+// somebody deletes it. A worker that starts anew takes a new id.
+//
+// # Registrar
+//
+// [Registrar] keeps one worker registered. What it does next is decided by a
+// pure machine (keeper); deeds.go asks etcd for it, one thing at a time.
+// Invariants:
+//
+//   - At most one lease is held, and its id is the worker's. A lease that is not
+//     wanted any more is revoked, or has ended by itself.
+//   - From the first registration on there is no moment, seen from etcd, in which
+//     a worker that is wanted has no key: the key of a new lease is written, and
+//     those of older ones deleted, in one transaction. Losses by other hands are
+//     excepted; they are seen by a watch and mended at once.
+//   - Another's key is never overwritten.
+//   - However long etcd is away, the lease is tried first when it is back: etcd
+//     gives leases their whole time again when it elects a leader, so the worker
+//     mostly keeps its id, and nothing changes for anybody.
+//
+// A user with a password needs read and write permission on the prefix.
+//
+// What this package does not do: it keeps no set (pkg/discovery does), asks no
+// engine (who announces does), and starts no etcd.
 package etcd

@@ -1,0 +1,211 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// do asks etcd for one action and tells the keeper what came of it.
+func (r *Registrar) do(whole context.Context, a action) {
+	ctx, cancel := context.WithTimeout(whole, min(2*time.Second, max(r.cfg.TTL/3, 500*time.Millisecond)))
+	defer cancel()
+	var err error
+	switch a.deed {
+	case grant:
+		err = r.grant(ctx)
+	case write:
+		err = r.write(ctx, a)
+	case renew:
+		err = r.renew(ctx, a.lease)
+	case revoke:
+		err = r.revoke(ctx, a.lease)
+	default:
+	}
+	switch {
+	case err == nil, whole.Err() != nil:
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		r.lose(a.lease, "its lease has ended")
+	default:
+		r.fail(fmt.Errorf("etcd: %s: %w", a.deed, err))
+	}
+}
+
+func (r *Registrar) grant(ctx context.Context) error {
+	res, err := r.client.Grant(ctx, int64(r.cfg.TTL/time.Second))
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keeper.granted(time.Now(), res.ID)
+	return nil
+}
+
+// write puts the record under the lease. A key that is not there, or is ours,
+// is written; another's is not.
+func (r *Registrar) write(ctx context.Context, a action) error {
+	r.mu.Lock()
+	rec := r.record
+	r.mu.Unlock()
+	rec.ID = worker.ID(a.lease)
+	line, err := file.MarshalWorker(&rec)
+	if err != nil {
+		return err
+	}
+	key := workerKey(r.cfg.Prefix, a.lease)
+	ops := make([]clientv3.Op, 0, 1+len(a.drop))
+	for _, old := range a.drop {
+		ops = append(ops, clientv3.OpDelete(workerKey(r.cfg.Prefix, old)))
+	}
+	ops = append(ops, clientv3.OpPut(key, string(line), clientv3.WithLease(a.lease)))
+	res, err := r.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(ops...).
+		Else(clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.LeaseValue(key), "=", a.lease)}, ops, nil)).
+		Commit()
+	if err != nil {
+		return err
+	}
+	if !res.Succeeded && !res.Responses[0].GetResponseTxn().Succeeded {
+		r.lose(a.lease, "its key is held by another lease")
+		return nil
+	}
+	r.mu.Lock()
+	first := r.keeper.wrote(time.Now(), a.gen)
+	r.tellLocked()
+	r.mu.Unlock()
+	if first {
+		r.sentry.start(r.client, key, a.lease, res.Header.Revision+1)
+		r.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "worker registered", slog.String("worker_id", rec.ID.String()), slog.String("key", key))
+		r.cfg.Hooks.Registered(rec.ID)
+	}
+	return nil
+}
+
+// renew keeps the lease alive and looks whether the key is still there. It does
+// not use clientv3's own calls for the first: KeepAlive gives up after an
+// outage of one TTL, and KeepAliveOnce spins while there is no connection.
+func (r *Registrar) renew(ctx context.Context, lease clientv3.LeaseID) error {
+	if err := r.keepAlive(ctx, lease); err != nil {
+		return err
+	}
+	key := workerKey(r.cfg.Prefix, lease)
+	// NB: since 3.7 an answer WithKeysOnly says nothing of the lease.
+	res, err := r.client.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	if len(res.Kvs) == 0 {
+		r.lose(lease, "its key was deleted")
+		return nil
+	}
+	if res.Kvs[0].Lease != int64(lease) {
+		r.lose(lease, "its key was written by another without its lease")
+		return nil
+	}
+	r.mu.Lock()
+	r.keeper.renewed(time.Now())
+	r.mu.Unlock()
+	r.sentry.start(r.client, key, lease, res.Header.Revision+1)
+	return nil
+}
+
+func (r *Registrar) keepAlive(ctx context.Context, lease clientv3.LeaseID) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the stream
+	stream, err := pb.NewLeaseClient(r.client.ActiveConnection()).LeaseKeepAlive(ctx, grpc.WaitForReady(true))
+	if err == nil {
+		err = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(lease)})
+	}
+	var res *pb.LeaseKeepAliveResponse
+	if err == nil {
+		res, err = stream.Recv()
+	}
+	if err != nil {
+		return rpctypes.Error(err)
+	}
+	if res.TTL <= 0 {
+		return rpctypes.ErrLeaseNotFound
+	}
+	return nil
+}
+
+func (r *Registrar) revoke(ctx context.Context, lease clientv3.LeaseID) error {
+	_, err := r.client.Revoke(ctx, lease)
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keeper.revoked(lease)
+	r.tellLocked()
+	return nil
+}
+
+// lose tells the keeper and everybody that the registration under the lease is
+// gone.
+func (r *Registrar) lose(lease clientv3.LeaseID, cause string) {
+	r.mu.Lock()
+	known := r.keeper.held.written != 0
+	held := r.keeper.lost(time.Now(), lease)
+	r.tellLocked()
+	r.mu.Unlock()
+	if held && known {
+		r.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "worker's registration lost; it is registered anew",
+			slog.String("worker_id", worker.ID(lease).String()), slog.String("cause", cause))
+		r.cfg.Hooks.Lost(cause)
+	}
+}
+
+func (r *Registrar) fail(err error) {
+	r.mu.Lock()
+	first := r.keeper.failed(time.Now())
+	r.mu.Unlock()
+	if first {
+		r.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "registration cannot be looked after for now", slog.Any("err", err))
+		r.cfg.Hooks.Failed(err)
+	}
+}
+
+// hear takes what the sentry has seen.
+func (r *Registrar) hear(s sighting) {
+	if s.gone != "" {
+		r.lose(s.lease, s.gone)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keeper.doubt(time.Now())
+}
+
+// follow wakes Run when the connection has come back, so that nobody waits for
+// a pause or a keep-alive that is due later.
+func (r *Registrar) follow(ctx context.Context) {
+	conn := r.client.ActiveConnection()
+	for s := conn.GetState(); conn.WaitForStateChange(ctx, s); {
+		s = conn.GetState()
+		switch s {
+		case connectivity.Ready:
+			r.mu.Lock()
+			r.keeper.reconnected(time.Now())
+			r.mu.Unlock()
+			r.wake()
+		case connectivity.Idle:
+			conn.Connect()
+		case connectivity.Shutdown:
+			return
+		default:
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package etcd
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Verbs of testdata/keeper. Each line of the input is one event; then the
+// keeper is shown, and what it would do now. TTL 9 s; pauses 100 ms to 800 ms,
+// without jitter. Time stands still but for `pass`.
+//
+//	new                   forget everything
+//	do                    the lines:
+//	  announce life=N     something new is wanted
+//	  withdraw
+//	  pass D              time goes by
+//	  granted LEASE       what came of a grant
+//	  wrote               what came of a write
+//	  renewed             what came of a renewal
+//	  revoked LEASE       what came of a revocation
+//	  lost LEASE          the lease or its key is gone
+//	  failed              what was tried failed
+//	  reconnected         etcd is there again
+//	  doubt               the key's watch has ended
+func TestKeeperScenarios(t *testing.T) {
+	var k *keeper
+	var now, start time.Time
+	begin := func() {
+		start = time.Unix(1000, 0)
+		now = start
+		k = &keeper{ttl: 9 * time.Second, retryMin: 100 * time.Millisecond, retryMax: 800 * time.Millisecond, jitter: func(d time.Duration) time.Duration { return d }}
+	}
+	begin()
+	datadriven.RunTest(t, "testdata/keeper", func(t *testing.T, d *datadriven.TestData) string {
+		if d.Cmd == "new" {
+			begin()
+		}
+		var b strings.Builder
+		for line := range strings.Lines(d.Input) {
+			words := strings.Fields(line)
+			arg := strings.Join(words[1:], " ")
+			num, _ := strconv.ParseInt(strings.TrimPrefix(arg, "life="), 10, 64)
+			switch words[0] {
+			case "announce":
+				k.ask(true, uint64(num))
+			case "withdraw":
+				k.ask(false, 0)
+			case "pass":
+				by, err := time.ParseDuration(arg)
+				require.NoError(t, err)
+				now = now.Add(by)
+			case "granted":
+				require.Equal(t, grant, k.next(now).deed)
+				k.granted(now, clientv3.LeaseID(num))
+			case "wrote":
+				a := k.next(now)
+				require.Equal(t, write, a.deed)
+				if k.wrote(now, a.gen) {
+					fmt.Fprintf(&b, "known as %d\n", a.lease)
+				}
+			case "renewed":
+				require.Equal(t, renew, k.next(now).deed)
+				k.renewed(now)
+			case "revoked":
+				require.Equal(t, revoke, k.next(now).deed)
+				k.revoked(clientv3.LeaseID(num))
+			case "lost":
+				if !k.lost(now, clientv3.LeaseID(num)) {
+					b.WriteString("not held\n")
+				}
+			case "failed":
+				if k.failed(now) {
+					b.WriteString("first failure\n")
+				}
+			case "reconnected":
+				k.reconnected(now)
+			case "doubt":
+				k.doubt(now)
+			default:
+				d.Fatalf(t, "event %q is unknown", words[0])
+			}
+		}
+		a := k.next(now)
+		fmt.Fprintf(&b, "%s\n%s", k, a.deed)
+		switch a.deed {
+		case rest:
+			if !a.until.IsZero() {
+				fmt.Fprintf(&b, " for %s", a.until.Sub(now))
+			}
+		case write:
+			fmt.Fprintf(&b, " #%d under %d", a.gen, a.lease)
+			for _, l := range a.drop {
+				fmt.Fprintf(&b, ", drop %d", l)
+			}
+		case renew, revoke:
+			fmt.Fprintf(&b, " %d", a.lease)
+		default:
+		}
+		b.WriteByte('\n')
+		return b.String()
+	})
+}
+
+func TestATransactionDropsNoMoreKeysThanEtcdTakes(t *testing.T) {
+	now := time.Unix(1000, 0)
+	k := &keeper{ttl: time.Hour, retryMin: 1, retryMax: 1, jitter: func(d time.Duration) time.Duration { return d }}
+	k.ask(true, 1)
+	for l := clientv3.LeaseID(1); l < 200; l++ {
+		k.granted(now, l)
+	}
+	a := k.next(now)
+	require.Equal(t, write, a.deed)
+	require.Len(t, a.drop, maxDrop)
+	require.Equal(t, clientv3.LeaseID(198), a.drop[maxDrop-1], "the latest ones")
+}
