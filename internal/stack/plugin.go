@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -18,9 +19,14 @@ type Plugin struct {
 
 // PluginOptions say how to run the plugin.
 type PluginOptions struct {
-	BinDir  string
-	Dir     string // for its configuration, socket and logs
-	Workers string // the discovery file
+	BinDir string
+	Dir    string // for its configuration, socket and logs
+
+	// Where the plugin learns of workers: at least one of these two.
+	Workers string   // the discovery file
+	Etcd    []string // etcd's addresses
+	Prefix  string   // of the workers' keys in etcd; empty: the plugin's default
+
 	Config  string // more YAML, appended to the generated configuration
 	Listen  string // default: a unix socket in Dir
 	Args    []string
@@ -37,8 +43,7 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 	if o.Listen == "" {
 		o.Listen = "unix://" + p.Socket
 	}
-	config := fmt.Sprintf("listen: %q\nadmin: {listen: \"127.0.0.1:%d\"}\ndiscovery: {file: %q}\n%s",
-		o.Listen, ports[0], o.Workers, o.Config)
+	config := fmt.Sprintf("listen: %q\nadmin: {listen: \"127.0.0.1:%d\"}\n%s%s", o.Listen, ports[0], o.discovery(), o.Config)
 	name := filepath.Join(o.Dir, "extproc.yaml")
 	if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
 		return nil, fmt.Errorf("stack: write the plugin's configuration: %w", err)
@@ -62,4 +67,25 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 		return nil, fmt.Errorf("%w\n%s", err, proc.Log())
 	}
 	return p, nil
+}
+
+// discovery returns the section of the configuration that says where workers
+// are learnt of.
+func (o PluginOptions) discovery() string {
+	var parts []string
+	if o.Workers != "" {
+		parts = append(parts, fmt.Sprintf("file: %q", o.Workers))
+	}
+	if len(o.Etcd) > 0 {
+		quoted := make([]string, len(o.Etcd))
+		for i, e := range o.Etcd {
+			quoted[i] = strconv.Quote(e)
+		}
+		etcd := "endpoints: [" + strings.Join(quoted, ", ") + "]"
+		if o.Prefix != "" {
+			etcd += fmt.Sprintf(", prefix: %q", o.Prefix)
+		}
+		parts = append(parts, "etcd: {"+etcd+"}")
+	}
+	return "discovery: {" + strings.Join(parts, ", ") + "}\n"
 }

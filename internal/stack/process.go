@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -46,6 +47,41 @@ func start(ctx context.Context, name string, stdout io.Writer, path string, args
 		close(p.done)
 	}()
 	return p, nil
+}
+
+// startReady runs a command that prints one line on standard output when it
+// serves, and returns that line.
+func startReady(ctx context.Context, name, path string, args ...string) (*Process, []byte, error) {
+	r, w := io.Pipe()
+	proc, err := start(ctx, name, w, path, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	go func() {
+		<-proc.Done()
+		_ = w.CloseWithError(io.EOF)
+	}()
+	lines := make(chan []byte, 1)
+	go func() {
+		s := bufio.NewScanner(r)
+		s.Buffer(nil, 1<<20)
+		if s.Scan() {
+			lines <- bytes.Clone(s.Bytes())
+		}
+		_, _ = io.Copy(io.Discard, r)
+	}()
+	select {
+	case line := <-lines:
+		return proc, line, nil
+	case <-proc.Done():
+		return nil, nil, fmt.Errorf("stack: %s ended before it served: %w\n%s", name, proc.Err(), proc.Log())
+	case <-ctx.Done():
+		_ = proc.Kill()
+		return nil, nil, fmt.Errorf("stack: %s did not become ready: %w", name, ctx.Err())
+	case <-time.After(10 * time.Second):
+		_ = proc.Kill()
+		return nil, nil, fmt.Errorf("stack: %s did not become ready in 10 s\n%s", name, proc.Log())
+	}
 }
 
 // PID returns the process id.
