@@ -1,0 +1,87 @@
+package register
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+)
+
+// Config says which worker to register and how to watch it.
+type Config struct {
+	Engine engine.Config
+
+	// Advertise is the host, or host:port, that others reach the engine at;
+	// default: those of the engine's URL.
+	Advertise  string
+	PreferIPv6 bool // of a name that has addresses of both families
+
+	Override        Override
+	AnnotationsFile string // of Kubernetes' downward API; default none
+
+	// HealthInterval is the time between questions after health; default 1 s.
+	// Raising it finds a stuck engine later. A dead one is found by its
+	// connection.
+	HealthInterval time.Duration
+	// UnhealthyAfter is how many bad answers in a row take the worker away;
+	// default 3. A refused connection does at once.
+	UnhealthyAfter int
+	// Refresh is the time between two readings of what the engine tells, of
+	// its address and of the annotations; default 10 s.
+	Refresh time.Duration
+	// DrainSettle is the shortest drain, from when the registry holds that the
+	// worker drains; default 1 s. Raising it gives requests that were picked
+	// just before more time to arrive.
+	DrainSettle time.Duration
+	// DrainTimeout is the longest drain; default 2 min. An engine that tells no
+	// count of its requests is given all of it.
+	DrainTimeout time.Duration
+
+	Resolver Resolver     // default net.DefaultResolver
+	Logger   *slog.Logger // nil means slog.DiscardHandler
+}
+
+func (c Config) withDefaults() Config {
+	c.HealthInterval = first(c.HealthInterval, time.Second)
+	c.UnhealthyAfter = first(c.UnhealthyAfter, 3)
+	c.Refresh = first(c.Refresh, 10*time.Second)
+	c.DrainSettle = first(c.DrainSettle, time.Second)
+	c.DrainTimeout = first(c.DrainTimeout, 2*time.Minute)
+	if c.Resolver == nil {
+		c.Resolver = net.DefaultResolver
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate returns every fault of c, joined, or nil.
+func (c Config) Validate() error {
+	errs := []error{c.Engine.Validate(), c.Override.Validate()}
+	if c.Engine.Validate() == nil {
+		_, _, err := advertised(c.Advertise, c.Engine.URL)
+		errs = append(errs, err)
+	}
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"health interval", c.HealthInterval}, {"refresh", c.Refresh},
+		{"drain settle", c.DrainSettle}, {"drain time-out", c.DrainTimeout},
+	} {
+		if d.v < 0 {
+			errs = append(errs, fmt.Errorf("%s %v: expected more than 0", d.name, d.v))
+		}
+	}
+	if c.UnhealthyAfter < 0 {
+		errs = append(errs, fmt.Errorf("unhealthy after %d: expected at least 1", c.UnhealthyAfter))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("register: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// maxBody bounds one answer. vLLM's metrics are the largest, some 100 KiB.
+const maxBody = 8 << 20
+
+// Config says where an engine is and what to expect of it.
+type Config struct {
+	URL  string // http://host:port, or https
+	Kind Kind   // default Auto
+
+	// Timeout bounds each request but those after health; default 5 s.
+	Timeout time.Duration
+	// HealthPath is asked for health; default /health. SGLang computes a token
+	// for it unless told otherwise.
+	HealthPath string
+	// HealthTimeout bounds a question after health; default 5 s. Raising it
+	// forgives a busy engine and finds a stuck one later.
+	HealthTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Kind == "" {
+		c.Kind = Auto
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 5 * time.Second
+	}
+	if c.HealthPath == "" {
+		c.HealthPath = "/health"
+	}
+	if c.HealthTimeout == 0 {
+		c.HealthTimeout = 5 * time.Second
+	}
+	return c
+}
+
+// Validate returns every fault of c, joined, or nil.
+func (c Config) Validate() error {
+	var errs []error
+	if _, _, err := HostPort(c.URL); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := ParseKind(string(c.Kind)); err != nil {
+		errs = append(errs, err)
+	}
+	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
+		errs = append(errs, fmt.Errorf("health path %q: expected one that begins with /", c.HealthPath))
+	}
+	if c.Timeout < 0 || c.HealthTimeout < 0 {
+		errs = append(errs, errors.New("time-out: expected more than 0"))
+	}
+	return errors.Join(errs...)
+}
+
+// HostPort returns the host and port of an engine's URL. It refuses what is
+// more than those.
+func HostPort(engineURL string) (host, port string, err error) {
+	u, err := url.Parse(engineURL)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https",
+		u.Path != "" && u.Path != "/", u.RawQuery != "", u.Fragment != "", u.User != nil:
+		return "", "", fmt.Errorf("engine url %q: expected http://host:port", engineURL)
+	}
+	if port = u.Port(); port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return u.Hostname(), port, nil
+}
+
+// Client asks one engine. Safe for concurrent use.
+type Client struct {
+	// set at construction, read-only
+	cfg    Config
+	base   string
+	http   *http.Client // for facts and counts
+	health *http.Client // one kept connection; see Lost
+	watch  *watch
+
+	mu   sync.Mutex
+	kind Kind // that Auto found last; Auto while none
+}
+
+// New returns a client. It opens no connection.
+func New(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	c := &Client{cfg: cfg, base: strings.TrimSuffix(cfg.URL, "/"), kind: cfg.Kind, watch: newWatch()}
+	// No proxies: what an engine says of itself is asked of itself.
+	c.http = &http.Client{Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute}, CheckRedirect: stay}
+	c.health = &http.Client{
+		Transport:     &http.Transport{MaxConnsPerHost: 1, DialContext: c.watch.dial, IdleConnTimeout: time.Hour},
+		CheckRedirect: stay,
+	}
+	return c, nil
+}
+
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Close closes idle connections. The client may still be used.
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.watch.idle.Store(false)
+	c.health.CloseIdleConnections()
+}
+
+// statusError is an answer that is no success.
+type statusError struct {
+	path   string
+	status int
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("%s: status %d", e.path, e.status) }
+
+// isStatus reports whether the engine answered, with one of the statuses if
+// any are given.
+func isStatus(err error, statuses ...int) bool {
+	var se *statusError
+	return errors.As(err, &se) && (len(statuses) == 0 || slices.Contains(statuses, se.status))
+}
+
+func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, bare(err))
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", path, err)
+	case res.StatusCode != http.StatusOK:
+		return nil, &statusError{path, res.StatusCode}
+	case len(body) > maxBody:
+		return nil, fmt.Errorf("%s: expected at most %d bytes", path, maxBody)
+	}
+	return body, nil
+}
+
+// bare takes the URL out of an error of the HTTP client: who logs it says it.
+func bare(err error) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		return ue.Err
+	}
+	return err
+}
+
+// Facts asks what the engine is.
+func (c *Client) Facts(ctx context.Context) (Facts, error) {
+	f, err := c.facts(ctx, c.present())
+	if err != nil && c.cfg.Kind == Auto {
+		c.found(Auto) // another engine may be started at this address
+	}
+	if err == nil {
+		c.found(Kind(f.Engine))
+	}
+	return f, err
+}
+
+func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
+	switch k {
+	case SGLang:
+		return c.sglangFacts(ctx)
+	case VLLM:
+		return c.vllmFacts(ctx)
+	case Auto:
+	}
+	f, sErr := c.sglangFacts(ctx)
+	if sErr == nil {
+		return f, nil
+	}
+	if refused(sErr) || ctx.Err() != nil {
+		return Facts{}, sErr
+	}
+	f, vErr := c.vllmFacts(ctx)
+	if vErr == nil {
+		return f, nil
+	}
+	return Facts{}, fmt.Errorf("tried SGLang (%w) and vLLM (%w)", sErr, vErr)
+}
+
+func (c *Client) present() Kind {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kind
+}
+
+func (c *Client) found(k Kind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kind = k
+}
+
+// InFlight counts the requests that the engine holds. The error is
+// ErrNotCounted where it was reached and tells none.
+func (c *Client) InFlight(ctx context.Context) (int, error) {
+	switch c.present() {
+	case SGLang:
+		return c.sglangInFlight(ctx)
+	case VLLM:
+		return c.sumGauges(ctx, vllmGauges)
+	case Auto:
+	}
+	return c.sumGauges(ctx, append(slices.Clone(sglangGauges), vllmGauges...))
+}
+
+func (c *Client) sumGauges(ctx context.Context, names []string) (int, error) {
+	page, err := c.get(ctx, "/metrics")
+	if isStatus(err) {
+		return 0, fmt.Errorf("%w: %w", ErrNotCounted, err)
+	}
+	if err != nil {
+		return 0, err
+	}
+	sum, seen := 0.0, false
+	samples(page, func(name string) bool { return slices.Contains(names, name) }, func(s sample) {
+		seen = true
+		sum += s.value
+	})
+	if !seen {
+		return 0, fmt.Errorf("%w: /metrics has no %s", ErrNotCounted, names[0])
+	}
+	if math.IsNaN(sum) || sum < 0 || sum > 1<<31 {
+		return 0, fmt.Errorf("/metrics: requests add up to %v: expected a count", sum)
+	}
+	return int(math.Ceil(sum)), nil
+}
+
+// Health asks for health. The error says why it is not Healthy.
+func (c *Client) Health(ctx context.Context) (Health, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.HealthTimeout)
+	defer cancel()
+	h, err := c.askHealth(ctx)
+	if se := (*statusError)(nil); h == Unhealthy && !errors.As(err, &se) && ctx.Err() == nil {
+		// The connection broke under the question: whether somebody listens
+		// still is known at once.
+		return c.askHealth(ctx)
+	}
+	return h, err
+}
+
+func (c *Client) askHealth(ctx context.Context) (Health, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+c.cfg.HealthPath, nil)
+	if err != nil {
+		return Unhealthy, err
+	}
+	c.watch.idle.Store(false)
+	res, err := c.health.Do(req)
+	if err != nil {
+		if refused(err) {
+			return Refused, bare(err)
+		}
+		return Unhealthy, fmt.Errorf("%s: %w", c.cfg.HealthPath, bare(err))
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxBody)); err != nil {
+		return Unhealthy, fmt.Errorf("%s: %w", c.cfg.HealthPath, err)
+	}
+	// Whoever says that it closes after each answer says nothing by closing.
+	c.watch.idle.Store(!res.Close)
+	if res.StatusCode/100 != 2 {
+		return Unhealthy, &statusError{c.cfg.HealthPath, res.StatusCode}
+	}
+	return Healthy, nil
+}
+
+// Lost receives when the connection that health is asked over has been closed
+// by the other side between two questions. It holds one message at most.
+func (c *Client) Lost() <-chan struct{} { return c.watch.lost }
+
+// refused reports whether nobody listens at the address.
+func refused(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial" && errors.Is(err, syscall.ECONNREFUSED)
+}

@@ -1,0 +1,375 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pages is an engine by path; what is not listed is 404, what begins with a
+// number is that status.
+type pages map[string]string
+
+func (p pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, ok := p[r.URL.RequestURI()]
+	if !ok {
+		text, ok = p[r.URL.Path]
+	}
+	var status int
+	switch n, _ := fmt.Sscanf(text, "%d!", &status); {
+	case !ok:
+		http.NotFound(w, r)
+	case n == 1:
+		w.WriteHeader(status)
+	default:
+		_, _ = w.Write([]byte(text))
+	}
+}
+
+func client(t *testing.T, h http.Handler, c Config) *Client {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	c.URL = srv.URL
+	cl, err := New(c)
+	require.NoError(t, err)
+	t.Cleanup(cl.Close)
+	return cl
+}
+
+// As 0.5.23 answers, with what routing does not need left out.
+const sglang0523 = `{"model_path":"/models/m","served_model_name":"m","host":"0.0.0.0","port":30000,"disaggregation_mode":"prefill",
+"disaggregation_bootstrap_port":8998,"dp_size":2,"page_size":64,"max_total_num_tokens":64007,"random_seed":848011292,"version":"0.5.23",
+"load_balance_method":"follow_bootstrap_room","kv_events_config":"{}","internal_states":[{"max_total_num_tokens":64007}],
+"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"topic":"kv","block_size":64,"dp_size":2,
+"replay_endpoint_port_base":6557,"load_endpoint_port_base":5561,"load_topic":"load"}}`
+
+// As 0.5.5 answers: under the older name, without kv_events.
+const sglang055 = `{"model_path":"meta/m","served_model_name":null,"host":"10.1.2.3","disaggregation_mode":"decode",
+"disaggregation_bootstrap_port":8998,"dp_size":1,"page_size":1,"max_total_num_tokens":5000,"random_seed":1,"version":"0.5.5","kv_events_config":null}`
+
+const vllmMetrics = `# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1234",note="a \"b\", c={d}"} 1.0
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="1",num_gpu_blocks="1234"} 1.0
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_running{engine="1",model_name="m"} 0.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="x"} 9.0
+process_start_time_seconds 1.76000000012e+09
+`
+
+const models = `{"object":"list","data":[{"id":"m"},{"id":"lora"},{"id":"m"}]}`
+
+func TestWhatEachEngineTells(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		engine
+		want Facts
+	}{
+		{
+			name:   "SGLang 0.5.23 as a prefill worker",
+			engine: engine{"/server_info": sglang0523, "/v1/models": models, "/metrics": "process_start_time_seconds 12.5\n"},
+			want: Facts{
+				Engine: worker.SGLang, Version: "0.5.23", Role: worker.Prefill, Models: []string{"m", "lora"}, DPSize: 2, BlockSize: 64,
+				CapacityBlocks: 1000, BootstrapPort: 8998, Mark: Mark{Start: "12.5", Seed: "848011292"},
+				KV: KVEvents{KVEvents: worker.KVEvents{Port: 5557, ReplayPort: 6557, Topic: "kv"}, BlockSize: 64},
+			},
+		},
+		{
+			name:   "SGLang 0.5.5 under the older path, with metrics off",
+			engine: engine{"/get_server_info": sglang055, "/metrics": "404!"},
+			want: Facts{
+				Engine: worker.SGLang, Version: "0.5.5", Role: worker.Decode, Models: []string{"meta/m"}, DPSize: 1, BlockSize: 1,
+				CapacityBlocks: 5000, BootstrapPort: 8998, Host: "10.1.2.3", Mark: Mark{Seed: "1"},
+			},
+		},
+		{
+			name:   "SGLang that tells hardly anything",
+			engine: engine{"/server_info": `{"model_path":"m","disaggregation_mode":null,"dp_size":null,"page_size":null,"kv_events":null}`},
+			want:   Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}},
+		},
+		{
+			name:   "vLLM with two engines and an adapter",
+			engine: engine{"/version": `{"version":"0.33.0"}`, "/v1/models": models, "/metrics": vllmMetrics},
+			want: Facts{
+				Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 2, BlockSize: 16, CapacityBlocks: 1234,
+				Mark: Mark{Start: "1.76000000012e+09"},
+			},
+		},
+		{
+			name: "vLLM in its development mode has a /server_info of its own",
+			engine: engine{
+				"/server_info": `{"vllm_config":"…"}`, "/version": `{"version":"0.33.0"}`, "/v1/models": models,
+				"/metrics": `vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1`,
+			},
+			want: Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 1, BlockSize: 16},
+		},
+		{
+			name:   "vLLM without metrics",
+			engine: engine{"/version": `{"version":"0.33.0"}`, "/v1/models": models},
+			want:   Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, kind := range []Kind{Auto, Kind(c.want.Engine)} {
+				cl := client(t, pages(c.engine), Config{Kind: kind})
+				for range 2 { // found, and then known
+					got, err := cl.Facts(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, c.want, got)
+				}
+			}
+		})
+	}
+}
+
+type engine = map[string]string
+
+func TestWhatCannotBeReadIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		kind Kind
+		engine
+		want []string
+	}{
+		{"nobody we know", Auto, engine{}, []string{"tried SGLang (/get_server_info: status 404) and vLLM (/version: status 404)"}},
+		{"SGLang was asked for", SGLang, engine{"/version": `{"version":"1"}`}, []string{"/get_server_info: status 404"}},
+		{"it is still loading", SGLang, engine{"/server_info": "503!"}, []string{"/server_info: status 503"}},
+		{"no JSON", SGLang, engine{"/server_info": "<html>"}, []string{"/server_info: expected a JSON object"}},
+		{"a field of another type", SGLang, engine{"/server_info": `{"model_path":"m","dp_size":"2"}`}, []string{"dp_size is a string: expected a uint32"}},
+		{"a port that is none", SGLang, engine{"/server_info": `{"model_path":"m","disaggregation_bootstrap_port":70000}`}, []string{"disaggregation_bootstrap_port is a number 70000"}},
+		{"a field of an inner one", SGLang, engine{"/server_info": `{"model_path":"m","kv_events":{"endpoint_port_base":"x"}}`}, []string{"kv_events.endpoint_port_base is a string"}},
+		{"a mode that is none", SGLang, engine{"/server_info": `{"model_path":"m","disaggregation_mode":"both"}`}, []string{`disaggregation_mode "both": expected null, prefill or decode`}},
+		{"a mode that only we have", SGLang, engine{"/server_info": `{"model_path":"m","disaggregation_mode":"aggregated"}`}, []string{`disaggregation_mode "aggregated"`}},
+		{"no version", VLLM, engine{"/version": `{}`}, []string{`/version: expected a JSON object with "version"`}},
+		{"no models", VLLM, engine{"/version": `{"version":"1"}`}, []string{"/v1/models: status 404"}},
+		{"odd models", VLLM, engine{"/version": `{"version":"1"}`, "/v1/models": `[]`}, []string{"/v1/models: expected a JSON list"}},
+		{"too much", SGLang, engine{"/server_info": strings.Repeat(" ", maxBody+1)}, []string{"/server_info: expected at most"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := client(t, pages(c.engine), Config{Kind: c.kind}).Facts(t.Context())
+			for _, want := range c.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
+	}
+}
+
+func TestAnotherEngineMayBeStartedAtTheAddress(t *testing.T) {
+	p := pages{"/server_info": sglang055}
+	cl := client(t, p, Config{})
+	f, err := cl.Facts(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, worker.SGLang, f.Engine)
+	delete(p, "/server_info")
+	p["/version"], p["/v1/models"] = `{"version":"1"}`, models
+	_, err = cl.Facts(t.Context())
+	require.Error(t, err, "it was SGLang")
+	f, err = cl.Facts(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, worker.VLLM, f.Engine)
+}
+
+func TestHostsOfSockets(t *testing.T) {
+	for host, want := range map[string][2]string{
+		"*": {"", ""}, "0.0.0.0": {"", ""}, "::": {"", ""}, "[::]": {"", ""}, "": {"", ""},
+		"127.0.0.1": {"127.0.0.1", ""}, "localhost": {"localhost", ""}, "::1": {"::1", ""},
+		"10.0.0.7": {"10.0.0.7", "10.0.0.7"}, "[fd00::7]": {"fd00::7", "fd00::7"}, "node-3": {"node-3", "node-3"},
+	} {
+		require.Equal(t, want, [2]string{bound(host), telling(host)}, host)
+	}
+}
+
+func TestRequestsInFlight(t *testing.T) {
+	const sglangMetrics = `# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{dp_rank="0"} 1
+sglang:num_running_reqs{dp_rank="1"} 2
+sglang:num_queue_reqs{dp_rank="0"} 4
+sglang:num_prefill_bootstrap_queue_reqs 8
+sglang:num_prefill_inflight_queue_reqs 16.0
+sglang:num_decode_prealloc_queue_reqs 32
+sglang:num_decode_transfer_queue_reqs 64
+sglang:num_used_tokens 1000
+`
+	for _, c := range []struct {
+		name string
+		kind Kind
+		engine
+		want int
+		err  string
+	}{
+		{"SGLang's scheduler is asked first", SGLang, engine{
+			"/v1/loads?include=core,disagg": `{"loads":[{"num_running_reqs":1,"num_waiting_reqs":2,"disaggregation":{"mode":"decode","decode_prealloc_queue_reqs":4,"decode_transfer_queue_reqs":8,"decode_retracted_queue_reqs":16,"prefill_prealloc_queue_reqs":32,"prefill_inflight_queue_reqs":64}},{"num_running_reqs":128}]}`,
+			"/metrics":                      sglangMetrics,
+		}, 255, ""},
+		{"an older SGLang has metrics", SGLang, engine{"/metrics": sglangMetrics}, 127, ""},
+		{"loads of another shape are no loads", SGLang, engine{"/v1/loads": `{"loads":[{"load":3}]}`, "/metrics": sglangMetrics}, 127, ""},
+		{"SGLang with metrics off", SGLang, engine{}, 0, ErrNotCounted.Error()},
+		{"metrics without the gauges", SGLang, engine{"/metrics": "up 1\n"}, 0, ErrNotCounted.Error()},
+		{"vLLM", VLLM, engine{"/metrics": vllmMetrics}, 3, ""},
+		{"an engine that was not found yet", Auto, engine{"/metrics": sglangMetrics}, 127, ""},
+		{"no number", VLLM, engine{"/metrics": "vllm:num_requests_running NaN\n"}, 0, "expected a count"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n, err := client(t, pages(c.engine), Config{Kind: c.kind}).InFlight(t.Context())
+			if c.err != "" {
+				require.ErrorContains(t, err, c.err)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.want, n)
+		})
+	}
+}
+
+func TestHealth(t *testing.T) {
+	p := pages{"/health": "", "/ready": "503!"}
+	cl := client(t, p, Config{})
+	h, err := cl.Health(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Healthy, h)
+
+	cl = client(t, p, Config{HealthPath: "/ready"})
+	h, err = cl.Health(t.Context())
+	require.EqualError(t, err, "/ready: status 503")
+	require.Equal(t, Unhealthy, h)
+
+	hang := make(chan struct{})
+	cl = client(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+		}
+	}), Config{HealthTimeout: 10 * time.Millisecond})
+	h, err = cl.Health(t.Context())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, Unhealthy, h)
+	close(hang)
+
+	srv := httptest.NewServer(p)
+	srv.Close()
+	cl, err = New(Config{URL: srv.URL})
+	require.NoError(t, err)
+	h, err = cl.Health(t.Context())
+	require.ErrorContains(t, err, "connection refused")
+	require.Equal(t, Refused, h)
+	_, err = cl.Facts(t.Context())
+	require.ErrorContains(t, err, "connection refused")
+	require.NotContains(t, err.Error(), "tried", "nobody was there to try the other way with")
+}
+
+func TestALostConnectionTells(t *testing.T) {
+	closing := false
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if closing {
+			w.Header().Set("Connection", "close")
+		}
+	}))
+	defer srv.Close()
+	cl, err := New(Config{URL: srv.URL})
+	require.NoError(t, err)
+	defer cl.Close()
+	ask := func() {
+		h, err := cl.Health(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, Healthy, h)
+	}
+	ask()
+	ask()
+	require.Empty(t, cl.Lost())
+	srv.CloseClientConnections()
+	select {
+	case <-cl.Lost():
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "nobody was told")
+	}
+	// Whoever says that it closes after each answer says nothing by closing.
+	closing = true
+	for range 20 {
+		ask()
+	}
+	require.Empty(t, cl.Lost())
+}
+
+func TestMarks(t *testing.T) {
+	for _, c := range []struct {
+		a, b        Mark
+		same, known bool
+	}{
+		{Mark{Start: "1"}, Mark{Start: "1"}, true, true},
+		{Mark{Start: "1", Seed: "1"}, Mark{Start: "1", Seed: "2"}, true, true},
+		{Mark{Start: "1", Seed: "1"}, Mark{Start: "2", Seed: "1"}, false, true},
+		{Mark{Seed: "1"}, Mark{Seed: "2"}, false, true},
+		{Mark{Seed: "1"}, Mark{Seed: "1"}, false, false},
+		{Mark{Start: "1"}, Mark{Seed: "1"}, false, false},
+		{Mark{}, Mark{}, false, false},
+	} {
+		same, known := c.a.Same(c.b)
+		require.Equal(t, [2]bool{c.same, c.known}, [2]bool{same, known}, "%v %v", c.a, c.b)
+	}
+}
+
+func TestPrometheusText(t *testing.T) {
+	page := "# a 1\n\n a{x=\"1\",y=\"q\\\"}\\n\\\\\"} 1 1700000000\na 2\na{} +Inf\na{x=\"1} 3\na{x=1} 3\na\na b\nab 4\na{ x = \"z\" , } 5\r\na 1 2 3\n"
+	var got []string
+	samples([]byte(page), func(n string) bool { return n == "a" }, func(s sample) {
+		got = append(got, fmt.Sprintf("%q %q %v", s.label("x"), s.label("y"), s.value))
+	})
+	require.Equal(t, []string{
+		"\"1\" \"q\\\"}\\n\\\\\" 1", `"" "" 2`, `"" "" +Inf`, `"z" "" 5`,
+	}, got)
+}
+
+// FuzzSamples: any page is read without a fault, and what was read reads back.
+func FuzzSamples(f *testing.F) {
+	f.Add([]byte(vllmMetrics))
+	f.Add([]byte("a{x=\"\\\"\",} 1e3 5\n{ 1\na{b 2"))
+	f.Fuzz(func(t *testing.T, page []byte) {
+		all := func(string) bool { return true }
+		samples(page, all, func(s sample) {
+			var b strings.Builder
+			b.WriteString(s.name + "{")
+			for _, l := range s.labels {
+				value := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(l.value)
+				fmt.Fprintf(&b, `%s="%s",`, l.name, value)
+			}
+			b.WriteString("} " + s.text)
+			count := 0
+			samples([]byte(b.String()), all, func(again sample) {
+				count++
+				require.Equal(t, s.name, again.name)
+				require.Equal(t, s.labels, again.labels)
+				require.Equal(t, s.text, again.text)
+			})
+			require.Equal(t, 1, count, "%q", b.String())
+		})
+	})
+}
+
+// FuzzAnswers: no answer of an engine is more than an error.
+func FuzzAnswers(f *testing.F) {
+	for _, s := range []string{sglang0523, sglang055, models, `{"loads":[{"num_running_reqs":1}]}`, `{"model_path":"m","page_size":0,"max_total_num_tokens":1}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if facts, err := parseServerInfo(body); err == nil {
+			require.NotEqual(t, "invalid", facts.Role.String())
+		}
+		if ms, err := parseModels(body); err == nil {
+			require.NotContains(t, ms, "")
+		}
+		_, _ = parseLoads(body)
+	})
+}

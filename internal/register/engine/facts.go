@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Kind says which engine to expect.
+type Kind string
+
+// The kinds. Auto tries SGLang's way, then vLLM's.
+const (
+	Auto   Kind = "auto"
+	SGLang Kind = Kind(worker.SGLang)
+	VLLM   Kind = Kind(worker.VLLM)
+)
+
+// ParseKind reads a kind; "" is Auto.
+func ParseKind(s string) (Kind, error) {
+	switch k := Kind(s); k {
+	case "":
+		return Auto, nil
+	case Auto, SGLang, VLLM:
+		return k, nil
+	}
+	return "", fmt.Errorf("engine %q: expected auto, sglang or vllm", s)
+}
+
+// Facts is what an engine tells of itself. A zero field was not told.
+type Facts struct {
+	Engine  worker.Engine
+	Version string
+	Role    worker.Role
+	Models  []string
+
+	DPSize         uint32
+	BlockSize      uint32 // tokens
+	CapacityBlocks uint64 // per rank
+
+	Host          string // that the engine listens on, unless that says nothing of where it is
+	BootstrapPort uint16
+	KV            KVEvents
+	Mark          Mark
+}
+
+// KVEvents is where the engine says that it publishes its KV events.
+type KVEvents struct {
+	worker.KVEvents        // Host "" is the worker's own
+	BlockSize       uint32 // 0: not told
+}
+
+// Mark is by which one life of an engine's process is told from the next.
+type Mark struct {
+	Start string // process_start_time_seconds, as it was written; "": not told
+	Seed  string // SGLang's random_seed, drawn at each start unless set; "": not told
+}
+
+// Same compares two marks: known is false where they tell nothing.
+//
+// The start time decides alone. Of seeds only a difference is proof: an
+// operator may have set one for good.
+func (m Mark) Same(o Mark) (same, known bool) {
+	switch {
+	case m.Start != "" && o.Start != "":
+		return m.Start == o.Start, true
+	case m.Seed != "" && o.Seed != "" && m.Seed != o.Seed:
+		return false, true
+	}
+	return false, false
+}
+
+// Health is the outcome of one question after health.
+type Health uint8
+
+// The outcomes. Refused means that nobody listens: the process is gone.
+const (
+	Healthy Health = iota + 1
+	Unhealthy
+	Refused
+)
+
+var healthNames = [...]string{Healthy: "ok", Unhealthy: "failed", Refused: "refused"}
+
+// String returns "ok", "failed" or "refused"; "unknown" for the zero value.
+func (h Health) String() string {
+	if h < Healthy || h > Refused {
+		return "unknown"
+	}
+	return healthNames[h]
+}
+
+// ErrNotCounted is what InFlight returns when the engine was asked and tells no
+// count, for example because its metrics are off.
+var ErrNotCounted = errors.New("the engine tells no count of its requests")

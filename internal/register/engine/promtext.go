@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+)
+
+// sample is one line of Prometheus' text format. Its strings are the caller's.
+type sample struct {
+	name   string
+	labels []label
+	text   string // the value, as it was written
+	value  float64
+}
+
+type label struct{ name, value string }
+
+// label returns the value of a label, or "".
+func (s sample) label(name string) string {
+	for _, l := range s.labels {
+		if l.name == name {
+			return l.value
+		}
+	}
+	return ""
+}
+
+// samples calls fn for each sample of a page whose name wanted accepts. Lines
+// that are none are passed over: one odd metric must not hide the others.
+func samples(page []byte, wanted func(name string) bool, fn func(sample)) {
+	for line := range bytes.Lines(page) {
+		text := strings.TrimSpace(string(line))
+		if text == "" || text[0] == '#' {
+			continue
+		}
+		end := strings.IndexAny(text, "{ \t")
+		if end <= 0 || !wanted(text[:end]) {
+			continue
+		}
+		if s, ok := parseSample(text[:end], text[end:]); ok {
+			fn(s)
+		}
+	}
+}
+
+// parseSample reads what follows a name: labels, a value, perhaps a timestamp.
+func parseSample(name, rest string) (sample, bool) {
+	s := sample{name: name}
+	if rest[0] == '{' {
+		var ok bool
+		if s.labels, rest, ok = parseLabels(rest[1:]); !ok {
+			return s, false
+		}
+	}
+	fields := strings.Fields(rest)
+	if len(fields) == 0 || len(fields) > 2 {
+		return s, false
+	}
+	v, err := strconv.ParseFloat(fields[0], 64)
+	if err != nil {
+		return s, false
+	}
+	s.text, s.value = fields[0], v
+	return s, true
+}
+
+// parseLabels reads `name="value",…}` and returns what follows.
+func parseLabels(text string) (out []label, rest string, ok bool) {
+	for {
+		text = strings.TrimLeft(text, " \t,")
+		if after, done := strings.CutPrefix(text, "}"); done {
+			return out, after, true
+		}
+		name, after, found := strings.Cut(text, "=")
+		after = strings.TrimLeft(after, " \t")
+		if !found || after == "" || after[0] != '"' {
+			return nil, "", false
+		}
+		value, n, closed := unquote(after[1:])
+		if !closed {
+			return nil, "", false
+		}
+		out = append(out, label{strings.TrimSpace(name), value})
+		text = after[1+n:]
+	}
+}
+
+// unquote reads a label's value up to the closing quote; n counts what was
+// read, the quote included. The format knows \\, \" and \n.
+func unquote(text string) (value string, n int, closed bool) {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; c {
+		case '"':
+			return b.String(), i + 1, true
+		case '\\':
+			if i++; i == len(text) {
+				return "", 0, false
+			}
+			if text[i] == 'n' {
+				b.WriteByte('\n')
+			} else {
+				b.WriteByte(text[i])
+			}
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", 0, false
+}

@@ -1,0 +1,230 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// serverInfo is the part of SGLang's /server_info that tells of routing. A
+// pointer is nil where the field is absent or null.
+type serverInfo struct {
+	Mode          *string      `json:"disaggregation_mode"`
+	ModelPath     string       `json:"model_path"`
+	ServedModel   string       `json:"served_model_name"`
+	Host          string       `json:"host"`
+	BootstrapPort *uint16      `json:"disaggregation_bootstrap_port"`
+	DPSize        *uint32      `json:"dp_size"`
+	PageSize      *uint32      `json:"page_size"`
+	MaxTokens     *uint64      `json:"max_total_num_tokens"`
+	Seed          *json.Number `json:"random_seed"`
+	Version       string       `json:"version"`
+	KV            *sglangKV    `json:"kv_events"`
+}
+
+type sglangKV struct {
+	Publisher  string  `json:"publisher"`
+	Host       string  `json:"endpoint_host"`
+	Port       *uint16 `json:"endpoint_port_base"`
+	ReplayPort *uint16 `json:"replay_endpoint_port_base"`
+	Topic      string  `json:"topic"`
+	BlockSize  *uint32 `json:"block_size"`
+}
+
+// parseServerInfo reads an answer of /server_info. What is JSON but not of
+// SGLang is refused: vLLM has a page of this name, too.
+func parseServerInfo(body []byte) (Facts, error) {
+	var in serverInfo
+	if err := json.Unmarshal(body, &in); err != nil {
+		var te *json.UnmarshalTypeError
+		if errors.As(err, &te) && te.Field != "" {
+			return Facts{}, fmt.Errorf("%s is a %s: expected a %s", te.Field, te.Value, te.Type)
+		}
+		return Facts{}, fmt.Errorf("expected a JSON object: %w", err)
+	}
+	if in.Mode == nil && in.ModelPath == "" {
+		return Facts{}, errors.New("neither model_path nor disaggregation_mode: not of SGLang")
+	}
+	f := Facts{
+		Engine: worker.SGLang, Version: in.Version, Role: worker.Aggregated,
+		DPSize: or0(in.DPSize), BlockSize: or0(in.PageSize), BootstrapPort: or0(in.BootstrapPort), Host: telling(in.Host),
+	}
+	if in.Mode != nil && *in.Mode != "null" {
+		var err error
+		if f.Role, err = worker.ParseRole(*in.Mode); err != nil || f.Role == worker.Aggregated {
+			return Facts{}, fmt.Errorf("disaggregation_mode %q: expected null, prefill or decode", *in.Mode)
+		}
+	}
+	if in.ServedModel != "" {
+		f.Models = []string{in.ServedModel}
+	} else if in.ModelPath != "" {
+		f.Models = []string{in.ModelPath}
+	}
+	if f.BlockSize > 0 {
+		f.CapacityBlocks = or0(in.MaxTokens) / uint64(f.BlockSize)
+	}
+	if in.Seed != nil {
+		f.Mark.Seed = in.Seed.String()
+	}
+	f.KV = in.KV.facts()
+	return f, nil
+}
+
+func (k *sglangKV) facts() KVEvents {
+	if k == nil || or0(k.Port) == 0 || k.Publisher != "" && k.Publisher != "zmq" {
+		return KVEvents{}
+	}
+	return KVEvents{
+		KVEvents:  worker.KVEvents{Host: bound(k.Host), Port: *k.Port, ReplayPort: or0(k.ReplayPort), Topic: k.Topic},
+		BlockSize: or0(k.BlockSize),
+	}
+}
+
+func or0[T any](p *T) T {
+	var zero T
+	if p == nil {
+		return zero
+	}
+	return *p
+}
+
+// bound is the host of a socket that others connect to: "" where it is bound to
+// every address of the machine.
+func bound(host string) string {
+	host = strings.Trim(host, "[]")
+	if a, err := netip.ParseAddr(host); host == "*" || err == nil && a.IsUnspecified() {
+		return ""
+	}
+	return host
+}
+
+// telling is an address to listen on as far as it tells where the engine is:
+// the loopback address tells that to nobody else.
+func telling(host string) string {
+	host = bound(host)
+	if a, err := netip.ParseAddr(host); host == "localhost" || err == nil && a.IsLoopback() {
+		return ""
+	}
+	return host
+}
+
+// parseModels reads the ids of an answer of /v1/models.
+func parseModels(body []byte) ([]string, error) {
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("expected a JSON list of models: %w", err)
+	}
+	var out []string
+	for _, m := range list.Data {
+		if m.ID != "" && !slices.Contains(out, m.ID) {
+			out = append(out, m.ID)
+		}
+	}
+	return out, nil
+}
+
+func (c *Client) sglangFacts(ctx context.Context) (Facts, error) {
+	path := "/server_info"
+	body, err := c.get(ctx, path)
+	if isStatus(err, http.StatusNotFound, http.StatusMethodNotAllowed) {
+		path = "/get_server_info"
+		body, err = c.get(ctx, path)
+	}
+	if err != nil {
+		return Facts{}, err
+	}
+	f, err := parseServerInfo(body)
+	if err != nil {
+		return Facts{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if body, err := c.get(ctx, "/v1/models"); err == nil {
+		more, _ := parseModels(body)
+		for _, m := range more {
+			if !slices.Contains(f.Models, m) {
+				f.Models = append(f.Models, m)
+			}
+		}
+	}
+	if page, err := c.get(ctx, "/metrics"); err == nil {
+		f.Mark.Start = startTime(page)
+	}
+	return f, nil
+}
+
+// startTime returns process_start_time_seconds, or "".
+func startTime(page []byte) string {
+	out := ""
+	samples(page, func(name string) bool { return name == "process_start_time_seconds" }, func(s sample) { out = s.text })
+	return out
+}
+
+// sglangLoad is one rank's part of an answer of /v1/loads.
+type sglangLoad struct {
+	Running *int `json:"num_running_reqs"`
+	Waiting int  `json:"num_waiting_reqs"`
+	Disagg  *struct {
+		PrefillPrealloc int `json:"prefill_prealloc_queue_reqs"`
+		PrefillInflight int `json:"prefill_inflight_queue_reqs"`
+		DecodePrealloc  int `json:"decode_prealloc_queue_reqs"`
+		DecodeTransfer  int `json:"decode_transfer_queue_reqs"`
+		DecodeRetracted int `json:"decode_retracted_queue_reqs"`
+	} `json:"disaggregation"`
+}
+
+// parseLoads counts the requests of an answer of /v1/loads. A request that
+// several queues name is counted more than once: what matters is zero or not.
+func parseLoads(body []byte) (int, error) {
+	var in struct {
+		Loads []sglangLoad `json:"loads"`
+	}
+	if err := json.Unmarshal(body, &in); err != nil {
+		return 0, fmt.Errorf("expected a JSON list of loads: %w", err)
+	}
+	n, counted := 0, false
+	for _, l := range in.Loads {
+		if l.Running == nil {
+			continue
+		}
+		counted = true
+		n += *l.Running + l.Waiting
+		if d := l.Disagg; d != nil {
+			n += d.PrefillPrealloc + d.PrefillInflight + d.DecodePrealloc + d.DecodeTransfer + d.DecodeRetracted
+		}
+	}
+	if !counted {
+		return 0, errors.New("expected num_running_reqs of at least one rank")
+	}
+	return n, nil
+}
+
+// sglangGauges count a worker's requests: running, waiting, and on either side
+// of the hand-over.
+var sglangGauges = []string{
+	"sglang:num_running_reqs", "sglang:num_queue_reqs",
+	"sglang:num_prefill_bootstrap_queue_reqs", "sglang:num_prefill_inflight_queue_reqs",
+	"sglang:num_decode_prealloc_queue_reqs", "sglang:num_decode_transfer_queue_reqs",
+}
+
+// sglangInFlight prefers /v1/loads: it asks the scheduler, and is there when
+// metrics are off.
+func (c *Client) sglangInFlight(ctx context.Context) (int, error) {
+	if body, err := c.get(ctx, "/v1/loads?include=core,disagg"); err == nil {
+		if n, err := parseLoads(body); err == nil {
+			return n, nil
+		}
+	} else if !isStatus(err) {
+		return 0, err
+	}
+	return c.sumGauges(ctx, sglangGauges)
+}

@@ -1,0 +1,80 @@
+package register
+
+import (
+	"net/netip"
+
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// event is what happens to the machine.
+type event interface{ isEvent() }
+
+type (
+	// tick is time alone.
+	tick struct{}
+	// healthAsked is the answer to verb askHealth.
+	healthAsked struct {
+		health engine.Health
+		err    error
+	}
+	// refreshed is the answer to verb refresh; each part may have failed.
+	refreshed struct {
+		facts    engine.Facts
+		factsErr error
+		notes    map[string]string // annotations
+		notesErr error
+		addrs    []netip.Addr
+		addrErr  error
+	}
+	// counted is the answer to verb count.
+	counted struct {
+		n   int
+		err error
+	}
+	// held: the registry holds the announcement of that number.
+	held struct{ seq uint64 }
+	// lost: the engine closed the connection that health is asked over.
+	lost struct{}
+	// term asks to drain and leave, hurry to leave now.
+	term  struct{}
+	hurry struct{}
+)
+
+func (tick) isEvent()        {}
+func (healthAsked) isEvent() {}
+func (refreshed) isEvent()   {}
+func (counted) isEvent()     {}
+func (held) isEvent()        {}
+func (lost) isEvent()        {}
+func (term) isEvent()        {}
+func (hurry) isEvent()       {}
+
+// verb is what the machine wants done.
+type verb uint8
+
+// The verbs. The first three are questions: each is answered by one event, and
+// none is asked again before.
+const (
+	askHealth verb = iota + 1
+	refresh
+	count
+	announce
+	withdraw
+	leave // the last one
+	tellHealthy
+	tellUnhealthy
+	tellIncomplete
+	tellKept
+	tellWarning
+	tellUncounted
+)
+
+// action is a verb with what it needs.
+type action struct {
+	verb verb
+	rec  worker.Worker // of announce
+	life uint64        // of announce
+	seq  uint64        // of announce
+	why  string        // of withdraw, leave and what is told
+}

@@ -1,0 +1,397 @@
+package register
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const (
+	// pollInterval is the time between two counts of a draining engine's
+	// requests, and zerosToLeave how many in a row must be zero: a request may
+	// be between two of the engine's queues when one count is taken.
+	pollInterval = 200 * time.Millisecond
+	zerosToLeave = 3
+	// lostPause keeps an engine that closes every connection from being asked
+	// without end.
+	lostPause = 100 * time.Millisecond
+)
+
+// phase is where the worker is in its life with the registry.
+type phase uint8
+
+// The phases; doc.go has the table. The zero value is the first.
+const (
+	away phase = iota // the registry has no record
+	announced
+	draining
+	gone // the machine has ended
+)
+
+var phaseNames = [...]string{away: "away", announced: "announced", draining: "draining", gone: "gone"}
+
+func (p phase) String() string { return phaseNames[p] }
+
+// machine decides when a worker is announced, as what, and when it goes. It is
+// not safe for concurrent use; it knows no clock and does no I/O.
+type machine struct {
+	// set at construction, read-only
+	cfg  Config
+	port uint16
+
+	phase phase
+	out   []action
+
+	// the engine
+	up       bool
+	down     engine.Health // the worst seen since facts were last taken; 0: nothing bad
+	failures int           // in a row
+	lost     bool          // facts must be read again after the next good answer
+	again    bool          // health must be asked again after the question under way
+
+	// what was told; kept when it cannot be read for a while
+	facts   engine.Facts
+	fresh   bool // facts are of the engine that is up now
+	stale   bool // the refresh under way began before that
+	notes   map[string]string
+	noted   bool
+	addr    netip.Addr
+	another bool // the engine's process is not that of the present life
+	mark    engine.Mark
+
+	// the announcement
+	rec    worker.Worker
+	life   uint64
+	seq    uint64
+	heldAt time.Time // zero until the registry holds seq
+
+	// Invariant: a question that is under way has its flag set.
+	asking, refreshing, counting bool
+	healthAt, refreshAt, countAt time.Time
+	healthAsked                  time.Time // when it was last
+
+	// the drain
+	termAt    time.Time
+	zeros     int
+	inFlight  int
+	known     bool // inFlight is
+	uncounted bool // has been told
+
+	// told last, so that each is told once
+	incomplete, kept string
+	warnings         []string
+	why              string // of the phase
+}
+
+func newMachine(cfg Config, port uint16) *machine {
+	return &machine{cfg: cfg, port: port, noted: cfg.AnnotationsFile == "", why: "starting"}
+}
+
+// step takes an event and returns what is to be done, in order.
+func (m *machine) step(now time.Time, ev event) []action {
+	m.out = nil
+	if m.phase == gone {
+		return nil
+	}
+	switch e := ev.(type) {
+	case tick:
+	case healthAsked:
+		m.onHealth(now, e)
+	case refreshed:
+		m.onRefreshed(now, e)
+	case counted:
+		m.onCounted(now, e)
+	case held:
+		m.onHeld(now, e)
+	case lost:
+		m.onLost(now)
+	case term:
+		m.onTerm(now)
+	case hurry:
+		m.end("told to leave at once")
+	}
+	m.due(now)
+	return m.out
+}
+
+func (m *machine) do(v verb, why string) { m.out = append(m.out, action{verb: v, why: why}) }
+
+// due asks the questions whose time has come and ends a drain that has taken
+// too long.
+func (m *machine) due(now time.Time) {
+	if m.phase == draining && !now.Before(m.termAt.Add(m.cfg.DrainTimeout)) {
+		m.end("the drain time-out is over")
+	}
+	if m.phase == gone {
+		return
+	}
+	if !m.asking && !now.Before(m.healthAt) {
+		m.asking, m.healthAsked = true, now
+		m.do(askHealth, "")
+	}
+	if m.refreshes() && !m.refreshing && !now.Before(m.refreshAt) {
+		m.refreshing, m.stale = true, false
+		m.do(refresh, "")
+	}
+	if m.counts() && !m.counting && !now.Before(m.countAt) {
+		m.counting = true
+		m.do(count, "")
+	}
+}
+
+func (m *machine) refreshes() bool { return m.up && m.phase < draining }
+
+// counts reports whether counting tells something: before the registry holds
+// that the worker drains, a zero is followed by new picks.
+func (m *machine) counts() bool { return m.phase == draining && !m.heldAt.IsZero() }
+
+// next returns when the machine wants a tick, if nothing happens before.
+func (m *machine) next() (at time.Time, any bool) {
+	earlier := func(t time.Time, want bool) {
+		if want && (!any || t.Before(at)) {
+			at, any = t, true
+		}
+	}
+	earlier(m.healthAt, m.phase != gone && !m.asking)
+	earlier(m.refreshAt, m.refreshes() && !m.refreshing)
+	earlier(m.countAt, m.counts() && !m.counting)
+	earlier(m.termAt.Add(m.cfg.DrainTimeout), m.phase == draining)
+	return at, any
+}
+
+func (m *machine) onHealth(now time.Time, e healthAsked) {
+	m.asking = false
+	m.healthAt = m.healthAsked.Add(m.cfg.HealthInterval)
+	if m.again {
+		m.askSoon(now)
+	}
+	if e.health == engine.Healthy {
+		m.failures = 0
+		if !m.up {
+			m.up, m.fresh, m.why = true, false, "facts are being read"
+			m.do(tellHealthy, "")
+			m.refreshSoon(now)
+		} else if m.lost {
+			m.refreshSoon(now)
+		}
+		m.lost = false
+		return
+	}
+	m.failures++
+	if e.health == engine.Refused || m.failures >= m.cfg.UnhealthyAfter {
+		m.fell(e)
+	}
+}
+
+// refreshSoon reads everything again; an answer that is under way may be of
+// the process before and does not count.
+func (m *machine) refreshSoon(now time.Time) {
+	m.refreshAt, m.stale = now, m.refreshing
+}
+
+// fell takes the worker away: its engine is dead or does not answer.
+func (m *machine) fell(e healthAsked) {
+	m.down = max(m.down, e.health)
+	why := fmt.Sprintf("engine health: %s", e.health)
+	if e.err != nil {
+		why = fmt.Sprintf("engine health: %v", e.err)
+	}
+	if m.up || m.why == "starting" {
+		m.do(tellUnhealthy, why)
+	}
+	m.up, m.fresh, m.stale = false, false, m.refreshing
+	m.incomplete, m.kept = "", "" // to be told anew
+	switch m.phase {
+	case draining:
+		m.end(why)
+	case announced:
+		m.takeAway(why)
+	case away, gone:
+		m.why = why
+	}
+}
+
+func (m *machine) takeAway(why string) {
+	m.phase, m.why, m.heldAt = away, why, time.Time{}
+	m.do(withdraw, why)
+}
+
+// end leaves for good, with the record if there is one.
+func (m *machine) end(why string) {
+	if m.phase == announced || m.phase == draining {
+		m.takeAway(why)
+	}
+	m.phase, m.why = gone, why
+	m.do(leave, why)
+}
+
+func (m *machine) onRefreshed(now time.Time, e refreshed) {
+	m.refreshing = false
+	m.refreshAt = now.Add(m.cfg.Refresh)
+	if m.stale || !m.refreshes() {
+		m.refreshAt = now
+		return
+	}
+	var faults []string
+	fault := func(err error) { faults = append(faults, err.Error()) }
+	if e.factsErr != nil {
+		fault(fmt.Errorf("engine: %w", e.factsErr))
+	} else {
+		m.take(e.facts)
+	}
+	if e.notesErr != nil {
+		fault(e.notesErr)
+	} else {
+		m.notes, m.noted = e.notes, true
+	}
+	addr, err := m.addr, e.addrErr
+	if err == nil {
+		addr, err = choose(m.addr, e.addrs, m.cfg.PreferIPv6)
+	}
+	if err != nil {
+		fault(err)
+	} else {
+		m.addr = addr
+	}
+	why := strings.Join(faults, "; ")
+	if !m.fresh || !m.noted || !m.addr.IsValid() {
+		m.cannot(now, why)
+		return
+	}
+	if why != "" && why != m.kept {
+		m.do(tellKept, why)
+	}
+	m.kept = why
+	m.compose(now)
+}
+
+// take accepts facts and judges whether they are of another process.
+func (m *machine) take(f engine.Facts) {
+	same, known := m.mark.Same(f.Mark)
+	switch {
+	case m.life == 0:
+		m.mark = f.Mark
+	case known && !same, !known && m.seemsAnother(f.Mark):
+		m.another, m.mark = true, f.Mark
+	default:
+		m.mark = engine.Mark{Start: first(f.Mark.Start, m.mark.Start), Seed: first(f.Mark.Seed, m.mark.Seed)}
+	}
+	m.facts, m.fresh, m.down = f, true, 0
+}
+
+// seemsAnother decides where the marks do not. An equal seed makes the same
+// process likely, unless nobody listened in between: a seed may be set for good.
+func (m *machine) seemsAnother(f engine.Mark) bool {
+	if f.Seed != "" && f.Seed == m.mark.Seed {
+		return m.down == engine.Refused
+	}
+	return m.down != 0
+}
+
+// cannot says why there is no record, and asks again soon.
+func (m *machine) cannot(now time.Time, why string) {
+	m.refreshAt = now.Add(min(m.cfg.Refresh, m.cfg.HealthInterval))
+	if why != m.incomplete {
+		m.do(tellIncomplete, why)
+	}
+	m.incomplete = why
+	if m.phase == announced {
+		m.takeAway(why)
+	} else {
+		m.why = why
+	}
+}
+
+// compose announces the record if it is new.
+func (m *machine) compose(now time.Time) {
+	rec, warnings, err := compose(m.cfg.Override, m.facts, m.notes, netip.AddrPortFrom(m.addr, m.port))
+	if err != nil {
+		m.cannot(now, strings.ReplaceAll(err.Error(), "\n", "; "))
+		return
+	}
+	m.incomplete = ""
+	for _, w := range warnings {
+		if !slices.Contains(m.warnings, w) {
+			m.do(tellWarning, w)
+		}
+	}
+	m.warnings = warnings
+	if m.life == 0 || m.another || !sameLife(rec, m.rec) {
+		m.life++
+		m.another = false
+	} else if m.phase == announced && sameRecord(rec, m.rec) {
+		return
+	}
+	m.phase, m.why = announced, ""
+	m.put(rec)
+}
+
+func (m *machine) put(rec worker.Worker) {
+	m.seq++
+	m.rec, m.heldAt = rec, time.Time{}
+	m.out = append(m.out, action{verb: announce, rec: rec, life: m.life, seq: m.seq})
+}
+
+func (m *machine) onHeld(now time.Time, e held) {
+	if e.seq == m.seq && m.heldAt.IsZero() && (m.phase == announced || m.phase == draining) {
+		m.heldAt, m.countAt = now, now
+	}
+}
+
+// onLost asks after health at once. The process may have died and be back
+// already, so that a good answer alone is not enough.
+func (m *machine) onLost(now time.Time) {
+	if !m.up {
+		return
+	}
+	m.lost, m.again = true, m.asking
+	m.askSoon(now)
+}
+
+func (m *machine) askSoon(now time.Time) {
+	m.again = m.again && m.asking
+	m.healthAt = m.healthAsked.Add(lostPause)
+	if m.healthAt.Before(now) {
+		m.healthAt = now
+	}
+}
+
+func (m *machine) onTerm(now time.Time) {
+	switch m.phase {
+	case away:
+		m.end("told to leave")
+	case announced:
+		m.phase, m.termAt, m.why = draining, now, "told to leave"
+		rec := m.rec
+		rec.Draining = true
+		m.put(rec)
+	case draining, gone:
+	}
+}
+
+func (m *machine) onCounted(now time.Time, e counted) {
+	m.counting = false
+	m.countAt = now.Add(pollInterval)
+	if m.phase != draining {
+		return
+	}
+	m.inFlight, m.known = e.n, e.err == nil
+	if errors.Is(e.err, engine.ErrNotCounted) && !m.uncounted {
+		m.uncounted = true
+		m.do(tellUncounted, e.err.Error())
+	}
+	if e.err != nil || e.n > 0 {
+		m.zeros = 0
+		return
+	}
+	m.zeros++
+	if m.zeros >= zerosToLeave && !now.Before(m.heldAt.Add(m.cfg.DrainSettle)) {
+		m.end("drained")
+	}
+}

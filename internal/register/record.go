@@ -1,0 +1,208 @@
+package register
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Override is what an operator says of the worker; it beats what the engine
+// says. A zero field says nothing.
+type Override struct {
+	Role       worker.Role
+	Models     []string
+	Namespace  string
+	Deployment string
+
+	DPSize         uint32
+	BlockSize      uint32
+	CapacityBlocks uint64
+
+	BootstrapHost string
+	BootstrapPort uint16
+
+	NoKVEvents   bool // none are read, whatever the engine says
+	KVHost       string
+	KVPort       uint16
+	KVReplayPort uint16
+	KVTopic      *string
+
+	AcceptsAggregated *bool // of a decode worker; default: vLLM yes, SGLang no
+	HeaderOverrides   bool
+}
+
+// Annotations of a Kubernetes pod that are read from the annotations file.
+const (
+	annotationPort = "sglang.ai/bootstrap-port"
+	annotationHost = "baton.dev/bootstrap-host"
+)
+
+// Validate returns every fault of o, joined, or nil.
+func (o Override) Validate() error {
+	var errs []error
+	for _, h := range []struct{ name, v string }{{"bootstrap host", o.BootstrapHost}, {"kv-events host", o.KVHost}} {
+		if err := checkHost(h.v); h.v != "" && err != nil {
+			errs = append(errs, fmt.Errorf("%s %w", h.name, err))
+		}
+	}
+	if slices.Contains(o.Models, "") {
+		errs = append(errs, errors.New("model: expected names, none of them empty"))
+	}
+	if o.DPSize > worker.MaxDPSize {
+		errs = append(errs, fmt.Errorf("dp size %d: expected at most %d", o.DPSize, worker.MaxDPSize))
+	}
+	return errors.Join(errs...)
+}
+
+// checkHost refuses what is no bare host: with a port, a scheme or a path.
+func checkHost(h string) error {
+	bare := unbracketed(h)
+	if a, err := netip.ParseAddr(bare); err == nil {
+		if a.IsUnspecified() {
+			return fmt.Errorf("%q: expected an address that others can reach", h)
+		}
+		return nil
+	}
+	if bare == "" || strings.ContainsAny(bare, ":/@ []") {
+		return fmt.Errorf("%q: expected a name or an IP address, without a port", h)
+	}
+	return nil
+}
+
+func unbracketed(h string) string {
+	if strings.HasPrefix(h, "[") && strings.HasSuffix(h, "]") {
+		return h[1 : len(h)-1]
+	}
+	return h
+}
+
+// compose makes the record of a worker out of what the operator, its pod and
+// its engine say, in this order. The record has no ID yet. Warnings name what
+// works less well than it could; the error is why there is no record.
+func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrPort) (w worker.Worker, warnings []string, err error) {
+	w = worker.Worker{
+		Role: first(o.Role, f.Role, worker.Aggregated), Engine: f.Engine, Models: f.Models,
+		Namespace: o.Namespace, Deployment: o.Deployment,
+		DPSize: first(o.DPSize, f.DPSize, 1), BlockSize: first(o.BlockSize, f.BlockSize),
+		CapacityBlocks: o.CapacityBlocks, HeaderOverrides: o.HeaderOverrides,
+	}
+	if w.CapacityBlocks == 0 && w.BlockSize > 0 { // the engine counts in blocks of its own
+		w.CapacityBlocks = f.CapacityBlocks * uint64(first(f.BlockSize, w.BlockSize)) / uint64(w.BlockSize)
+	}
+	if len(o.Models) > 0 {
+		w.Models = o.Models
+	}
+	if w.Endpoint, err = worker.ParseEndpoint(at.String()); err != nil {
+		return w, nil, err
+	}
+	if w.Role == worker.Decode {
+		w.AcceptsAggregated = f.Engine == worker.VLLM
+		if o.AcceptsAggregated != nil {
+			w.AcceptsAggregated = *o.AcceptsAggregated
+		}
+	}
+	var errs []error
+	if len(w.Models) == 0 {
+		errs = append(errs, errors.New("the engine names no model: expected --model"))
+	}
+	if w.BlockSize == 0 {
+		errs = append(errs, errors.New("the engine tells no block size: expected --block-size"))
+	}
+	if w.Role == worker.Prefill {
+		if w.Bootstrap, err = bootstrap(o, f, notes, at.Addr()); err != nil {
+			errs = append(errs, err)
+		} else if w.Bootstrap.IsZero() && w.Engine == worker.SGLang {
+			errs = append(errs, errors.New("a prefill worker of SGLang without a bootstrap port: expected --bootstrap-port, the annotation "+annotationPort+" or disaggregation_bootstrap_port of the engine"))
+		}
+	}
+	if len(errs) == 0 {
+		checked := w
+		checked.ID = 1 // comes with the lease
+		if err := checked.Validate(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return w, nil, errors.Join(errs...)
+	}
+	w.KVEvents, warnings = kvEvents(o, f, at.Addr(), w.BlockSize)
+	if at.Addr().IsLoopback() {
+		warnings = append(warnings, fmt.Sprintf("%s is advertised, which only this machine can reach; --advertise names another", w.Endpoint))
+	}
+	return w, warnings, nil
+}
+
+// first returns the first value that is not zero.
+func first[T comparable](vs ...T) T {
+	var zero T
+	for _, v := range vs {
+		if v != zero {
+			return v
+		}
+	}
+	return zero
+}
+
+// bootstrap finds where decode workers meet this one: flag, annotation, engine,
+// and for the host at last the worker's own address. A host without a port is
+// none (row D6).
+func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Addr) (worker.Bootstrap, error) {
+	port := o.BootstrapPort
+	if text := notes[annotationPort]; port == 0 && text != "" {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || n == 0 {
+			return worker.Bootstrap{}, fmt.Errorf("annotation %s %q: expected a port from 1 to 65535", annotationPort, text)
+		}
+		port = uint16(n)
+	}
+	if port = first(port, f.BootstrapPort); port == 0 {
+		return worker.Bootstrap{}, nil
+	}
+	if text := notes[annotationHost]; o.BootstrapHost == "" && text != "" {
+		if err := checkHost(text); err != nil {
+			return worker.Bootstrap{}, fmt.Errorf("annotation %s %w", annotationHost, err)
+		}
+	}
+	host := first(o.BootstrapHost, notes[annotationHost], f.Host, own.String())
+	return worker.Bootstrap{Host: unbracketed(host), Port: port}, nil
+}
+
+// kvEvents finds where the worker publishes its KV events. Events in blocks of
+// another size would fill the index with hashes that no prompt has: they are
+// left out, and the operator is told.
+func kvEvents(o Override, f engine.Facts, own netip.Addr, blockSize uint32) (worker.KVEvents, []string) {
+	k := worker.KVEvents{
+		Host: unbracketed(first(o.KVHost, f.KV.Host, own.String())), Port: first(o.KVPort, f.KV.Port),
+		ReplayPort: first(o.KVReplayPort, f.KV.ReplayPort), Topic: f.KV.Topic,
+	}
+	if o.KVTopic != nil {
+		k.Topic = *o.KVTopic
+	}
+	if o.NoKVEvents || k.Port == 0 {
+		return worker.KVEvents{}, nil
+	}
+	if f.KV.BlockSize != 0 && f.KV.BlockSize != blockSize {
+		return worker.KVEvents{}, []string{fmt.Sprintf(
+			"the engine publishes KV events in blocks of %d tokens, the worker's block size is %d: its events are not used", f.KV.BlockSize, blockSize)}
+	}
+	return k, nil
+}
+
+// sameLife reports whether a record may follow another under one id. What the
+// index and the books keep by id depends on these.
+func sameLife(a, b worker.Worker) bool {
+	return a.Engine == b.Engine && a.Role == b.Role && a.Endpoint == b.Endpoint &&
+		a.DPSize == b.DPSize && a.BlockSize == b.BlockSize
+}
+
+func sameRecord(a, b worker.Worker) bool {
+	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
+		a.CapacityBlocks == b.CapacityBlocks && a.Bootstrap == b.Bootstrap && a.KVEvents == b.KVEvents &&
+		a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining
+}

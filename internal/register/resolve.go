@@ -1,0 +1,82 @@
+package register
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+)
+
+// Resolver looks names up; *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// advertised returns the host and port that clients of the worker are told. It
+// refuses an address that stands for every address of the machine.
+func advertised(advertise, engineURL string) (host string, port uint16, err error) {
+	host, portText, err := engine.HostPort(engineURL)
+	if err != nil {
+		return "", 0, err
+	}
+	if advertise != "" {
+		host = unbracketed(advertise)
+		if h, p, err := net.SplitHostPort(advertise); err == nil {
+			host, portText = h, p
+		} else if _, err := netip.ParseAddr(host); err != nil && strings.Contains(host, ":") {
+			return "", 0, fmt.Errorf("advertise %q: expected host or host:port with an IPv6 address in brackets", advertise)
+		}
+	}
+	n, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil || n == 0 {
+		return "", 0, fmt.Errorf("advertise %q: port %q: expected host:port with a port from 1 to 65535", advertise, portText)
+	}
+	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
+		return "", 0, fmt.Errorf("address %s stands for every address of this machine: expected --advertise with one that others can reach", host)
+	}
+	if err := checkHost(host); err != nil {
+		return "", 0, fmt.Errorf("advertise %w", err)
+	}
+	return host, uint16(n), nil
+}
+
+// lookup returns the addresses of a host; an IP address is its own.
+func lookup(ctx context.Context, r Resolver, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a}, nil
+	}
+	as, err := r.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", host, err)
+	}
+	return as, nil
+}
+
+// choose picks the address to advertise out of the answers. The present one
+// stays as long as it is among them: a name with several addresses is often
+// answered in another order each time, and each change is a new life. Else it
+// is the first of the preferred family, else the first.
+func choose(present netip.Addr, answers []netip.Addr, preferIPv6 bool) (netip.Addr, error) {
+	var pick netip.Addr
+	for _, a := range answers {
+		a = a.Unmap()
+		if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+			continue
+		}
+		if a == present {
+			return present, nil
+		}
+		if !pick.IsValid() || a.Is6() == preferIPv6 && pick.Is6() != preferIPv6 {
+			pick = a
+		}
+	}
+	if !pick.IsValid() {
+		return netip.Addr{}, errors.New("no address that others can reach: expected --advertise with one")
+	}
+	return pick, nil
+}

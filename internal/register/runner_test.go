@@ -1,0 +1,403 @@
+package register
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeRegistry holds at once what it is told, unless it is closed.
+type fakeRegistry struct {
+	mu     sync.Mutex
+	rec    *worker.Worker
+	life   uint64
+	id     worker.ID
+	story  []string // what was held, in order
+	closed bool     // Sync waits
+}
+
+func (f *fakeRegistry) Announce(rec worker.Worker, life uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rec == nil || life != f.life {
+		f.id++
+	}
+	f.rec, f.life = &rec, life
+	text := fmt.Sprintf("%v id %d", rec.Role, f.id)
+	if rec.Draining {
+		text += " draining"
+	}
+	f.story = append(f.story, text)
+}
+
+func (f *fakeRegistry) Withdraw() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rec = nil
+	f.story = append(f.story, "gone")
+}
+
+func (f *fakeRegistry) Sync(ctx context.Context) error {
+	f.mu.Lock()
+	closed := f.closed
+	f.mu.Unlock()
+	if closed {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+func (f *fakeRegistry) ID() worker.ID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rec == nil {
+		return 0
+	}
+	return f.id
+}
+
+func (f *fakeRegistry) record() (worker.Worker, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rec == nil {
+		return worker.Worker{}, false
+	}
+	return *f.rec, true
+}
+
+func (f *fakeRegistry) told() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.story, ", ")
+}
+
+// running is something with a Run that has been started.
+type running struct {
+	stop context.CancelFunc
+	done chan error
+}
+
+func start(t *testing.T, run func(context.Context) error) *running {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{cancel, make(chan error, 1)}
+	go func() {
+		r.done <- run(ctx)
+		close(r.done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-r.done
+	})
+	return r
+}
+
+// wait returns what Run returned.
+func (r *running) wait(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-r.done:
+		return err
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "it goes on")
+		return nil
+	}
+}
+
+func startSim(t *testing.T, c enginesim.Config) (*enginesim.Sim, *running) {
+	t.Helper()
+	var s *enginesim.Sim
+	require.Eventually(t, func() bool { // a port may be taken for a moment after its owner is gone
+		var err error
+		s, err = enginesim.New(c)
+		return err == nil
+	}, 10*time.Second, 5*time.Millisecond)
+	return s, start(t, s.Run)
+}
+
+// quick is a configuration for tests: a connection that breaks tells more than
+// frequent questions, so that intervals may stay long.
+func quick(url string) Config {
+	return Config{
+		Engine: engine.Config{URL: url}, HealthInterval: 20 * time.Millisecond, Refresh: 50 * time.Millisecond,
+		DrainSettle: 10 * time.Millisecond,
+	}
+}
+
+func startRunner(t *testing.T, c Config, reg Registry) (*Runner, *running) {
+	t.Helper()
+	r, err := New(c, reg)
+	require.NoError(t, err)
+	run := start(t, func(ctx context.Context) error { return r.Run(ctx) })
+	t.Cleanup(r.Hurry) // before the wait of start's own clean-up
+	return r, run
+}
+
+func eventually(t *testing.T, ok func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, ok, 10*time.Second, 2*time.Millisecond, what)
+}
+
+func TestAWorkerIsAnnouncedAsItsEngineSays(t *testing.T) {
+	sim, _ := startSim(t, enginesim.Config{Role: worker.Prefill, Models: []string{"m", "lora"}, DPSize: 2, PageSize: 32, CapacityBlocks: 500, Topic: "kv"})
+	reg := &fakeRegistry{}
+	r, _ := startRunner(t, quick(sim.URL()), reg)
+	eventually(t, r.Ready, "ready")
+	got, ok := reg.record()
+	require.True(t, ok)
+	id := sim.Identity()
+	require.Equal(t, id.Endpoint, got.Endpoint.String())
+	require.Equal(t, worker.Bootstrap{Host: id.Bootstrap.Host, Port: uint16(id.Bootstrap.Port)}, got.Bootstrap)
+	require.Equal(t, worker.KVEvents{
+		Host: "127.0.0.1", Port: uint16(id.KVEvents.Port), ReplayPort: uint16(id.KVEvents.ReplayPort), Topic: "kv",
+	}, got.KVEvents)
+	require.Equal(t, worker.Prefill, got.Role)
+	require.Equal(t, worker.SGLang, got.Engine)
+	require.Equal(t, []string{"m", "lora"}, got.Models)
+	require.Equal(t, [3]uint64{2, 32, 500}, [3]uint64{uint64(got.DPSize), uint64(got.BlockSize), got.CapacityBlocks})
+}
+
+// The intervals are long: what happens soon happens because the connection
+// tells.
+func TestAnEngineThatDiesIsGoneAtOnceAndBackUnderAnotherID(t *testing.T) {
+	conf := enginesim.Config{Role: worker.Decode, ID: 5}
+	sim, process := startSim(t, conf)
+	reg := &fakeRegistry{}
+	c := quick(sim.URL())
+	c.Refresh, c.HealthInterval = time.Hour, 500*time.Millisecond
+	c.UnhealthyAfter = 1000
+	r, _ := startRunner(t, c, reg)
+	eventually(t, r.Ready, "ready")
+
+	process.stop()
+	require.NoError(t, process.wait(t))
+	eventually(t, func() bool { return reg.told() == "decode id 1, gone" }, "gone")
+	require.False(t, r.Ready())
+
+	conf.Listen = sim.Addr()
+	startSim(t, conf)
+	eventually(t, func() bool { return reg.told() == "decode id 1, gone, decode id 2" }, "back")
+	eventually(t, r.Ready, "ready")
+	require.Equal(t, uint64(2), r.State().Life)
+}
+
+func TestAnEngineThatWasReplacedUnnoticedHasAnotherLife(t *testing.T) {
+	life := int64(1)
+	var mu sync.Mutex
+	srv := httptest.NewServer(sglangLike(func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return fmt.Sprintf(`{"model_path":"m","page_size":16,"random_seed":%d}`, life)
+	}))
+	defer srv.Close()
+	reg := &fakeRegistry{}
+	c := quick(srv.URL)
+	c.Refresh, c.HealthInterval = time.Hour, time.Hour
+	r, run := startRunner(t, c, reg)
+	eventually(t, r.Ready, "ready")
+	mu.Lock()
+	life = 2
+	mu.Unlock()
+	srv.CloseClientConnections() // all that anybody sees of it
+	eventually(t, func() bool { return reg.told() == "aggregated id 1, aggregated id 2" }, "another life")
+	r.Hurry()
+	require.NoError(t, run.wait(t))
+}
+
+// sglangLike answers as an engine without metrics.
+func sglangLike(info func() string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/server_info", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, info()) })
+	return mux
+}
+
+func TestAStuckEngineIsTakenAwayAfterAFewAnswersAndIsTheSameAfterwards(t *testing.T) {
+	sim, _ := startSim(t, enginesim.Config{Role: worker.Decode})
+	reg := &fakeRegistry{}
+	var log syncBuffer
+	c := quick(sim.URL())
+	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	r, _ := startRunner(t, c, reg)
+	eventually(t, r.Ready, "ready")
+	require.NoError(t, sim.SetFault(enginesim.Fault{Mode: enginesim.FaultError, Status: 503, Health: true}))
+	eventually(t, func() bool { return reg.told() == "decode id 1, gone" }, "gone")
+	require.NoError(t, sim.SetFault(enginesim.Fault{}))
+	eventually(t, r.Ready, "back")
+	require.Equal(t, uint64(1), r.State().Life)
+	for _, want := range []string{
+		"engine is healthy", "msg=announced worker_id=1 role=decode", "is advertised, which only this machine can reach",
+		`msg="engine is not healthy"`, "msg=withdrawn why=\"engine health: /health: status 503\"",
+	} {
+		require.Contains(t, log.String(), want)
+	}
+	require.Equal(t, 2, strings.Count(log.String(), "msg=announced"), "once for each change")
+}
+
+func TestADrainWaitsForTheRequestInFlight(t *testing.T) {
+	prefill, _ := startSim(t, enginesim.Config{Role: worker.Prefill})
+	decode, _ := startSim(t, enginesim.Config{Role: worker.Decode, DecodePerToken: 5 * time.Millisecond})
+	reg, regP := &fakeRegistry{}, &fakeRegistry{}
+	r, run := startRunner(t, quick(decode.URL()), reg)
+	rP, runP := startRunner(t, quick(prefill.URL()), regP)
+	eventually(t, func() bool { return r.Ready() && rP.Ready() }, "ready")
+
+	// A prefill half whose decode has not come: the prefill worker holds it.
+	host, port, err := engine.HostPort("http://" + prefill.BootstrapAddr())
+	require.NoError(t, err)
+	body := fmt.Sprintf(`{"model":"sim","prompt":"a b c","max_tokens":100,"bootstrap_host":%q,"bootstrap_port":%s,"bootstrap_room":7}`, host, port)
+	half := post(prefill.URL(), body)
+	eventually(t, func() bool { return prefill.State(false).PrefillAlone == 1 }, "prefill waits")
+	runP.stop()
+	eventually(t, func() bool { s := rP.State(); return s.InFlight != nil && *s.InFlight > 0 }, "it is counted")
+	require.Equal(t, "prefill id 1, prefill id 1 draining", regP.told())
+	require.False(t, rP.Ready())
+
+	// Its decode comes: both answer, and then both are left.
+	other := post(decode.URL(), body)
+	eventually(t, func() bool { return decode.State(false).Running == 1 }, "decode runs")
+	run.stop()
+	require.NoError(t, runP.wait(t))
+	require.NoError(t, run.wait(t))
+	for _, answer := range []<-chan string{half, other} {
+		select {
+		case text := <-answer:
+			require.Contains(t, text, "200 ")
+		default:
+			require.Fail(t, "a worker was gone before its request was answered")
+		}
+	}
+	require.Equal(t, "decode id 1, decode id 1 draining, gone", reg.told())
+	require.Equal(t, "prefill id 1, prefill id 1 draining, gone", regP.told())
+	require.Equal(t, "gone", r.State().Phase)
+}
+
+func post(url, body string) <-chan string {
+	out := make(chan string, 1)
+	go func() {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		res, err := client.Post(url+"/v1/completions", "application/json", strings.NewReader(body))
+		if err != nil {
+			out <- err.Error()
+			return
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		out <- fmt.Sprintf("%d %s%v", res.StatusCode, b, err)
+	}()
+	return out
+}
+
+func TestASecondSignalEndsADrainAtOnce(t *testing.T) {
+	srv := httptest.NewServer(sglangLike(func() string { return `{"model_path":"m","page_size":16}` }))
+	defer srv.Close()
+	reg := &fakeRegistry{}
+	r, run := startRunner(t, quick(srv.URL), reg)
+	eventually(t, r.Ready, "ready")
+	run.stop()
+	eventually(t, func() bool { return r.State().Phase == "draining" }, "draining")
+	r.Hurry()
+	r.Hurry()
+	require.NoError(t, run.wait(t))
+	require.Equal(t, "aggregated id 1, aggregated id 1 draining, gone", reg.told())
+}
+
+func TestAnEngineThatCountsNothingIsGivenTheWholeTime(t *testing.T) {
+	srv := httptest.NewServer(sglangLike(func() string { return `{"model_path":"m","page_size":16}` }))
+	defer srv.Close()
+	reg := &fakeRegistry{}
+	var log syncBuffer
+	c := quick(srv.URL)
+	c.DrainTimeout = 300 * time.Millisecond
+	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	r, run := startRunner(t, c, reg)
+	eventually(t, r.Ready, "ready")
+	run.stop()
+	require.NoError(t, run.wait(t))
+	require.Equal(t, 1, strings.Count(log.String(), "requests in flight are not known"))
+	require.Contains(t, log.String(), "the drain time-out is over")
+}
+
+func TestARegistryThatIsAwayIsToldOfAtTheEnd(t *testing.T) {
+	sim, _ := startSim(t, enginesim.Config{Role: worker.Aggregated})
+	reg := &fakeRegistry{closed: true}
+	r, run := startRunner(t, quick(sim.URL()), reg)
+	eventually(t, func() bool { return r.State().Phase == "announced" }, "announced")
+	require.False(t, r.Ready(), "nobody has said that it is held")
+	r.Hurry()
+	err := run.wait(t)
+	require.ErrorContains(t, err, "may outlive this process")
+	require.True(t, errors.Is(err, context.DeadlineExceeded))
+}
+
+func TestPagesForOperators(t *testing.T) {
+	sim, _ := startSim(t, enginesim.Config{Role: worker.Prefill})
+	reg := &fakeRegistry{}
+	r, err := New(quick(sim.URL()), reg)
+	require.NoError(t, err)
+	page := func(path string) (int, string) {
+		rec := httptest.NewRecorder()
+		r.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		return rec.Code, rec.Body.String()
+	}
+	code, body := page("/readyz")
+	require.Equal(t, 503, code)
+	require.Equal(t, "not ready: away starting\n", body)
+	code, _ = page("/healthz")
+	require.Equal(t, 200, code)
+
+	run := start(t, r.Run)
+	eventually(t, r.Ready, "ready")
+	code, _ = page("/readyz")
+	require.Equal(t, 200, code)
+	_, body = page("/state")
+	var s State
+	require.NoError(t, json.Unmarshal([]byte(body), &s))
+	require.Equal(t, "announced", s.Phase)
+	require.Equal(t, worker.ID(1), s.WorkerID)
+	require.Equal(t, sim.Addr(), s.Record.Endpoint)
+	require.Equal(t, "prefill", s.Record.Role)
+	require.Equal(t, "0.5.23", s.Version)
+	require.Len(t, s.Warnings, 1)
+	r.Hurry()
+	require.NoError(t, run.wait(t))
+	code, body = page("/readyz")
+	require.Equal(t, 503, code)
+	require.Contains(t, body, "gone")
+}
+
+// syncBuffer is a log that is written and read at once.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

@@ -1,0 +1,107 @@
+package register
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// State is what /state shows.
+type State struct {
+	Phase    string    `json:"phase"`            // away, announced, draining, gone
+	Why      string    `json:"why,omitempty"`    // it is in that phase
+	WorkerID worker.ID `json:"worker_id,string"` // 0: the registry holds nothing
+	Held     bool      `json:"held"`             // the registry holds the latest record
+	Life     uint64    `json:"life"`             // of the engine, counted from 1
+	Healthy  bool      `json:"healthy"`          // the engine
+	Record   *Record   `json:"record,omitempty"` // as it was last announced
+	Version  string    `json:"engine_version,omitempty"`
+	InFlight *int      `json:"in_flight,omitempty"` // requests, while draining
+	Kept     string    `json:"kept,omitempty"`      // what cannot be read at the moment
+	Warnings []string  `json:"warnings,omitempty"`
+}
+
+// Record is a worker's record for people.
+type Record struct {
+	Role              string           `json:"role"`
+	Engine            worker.Engine    `json:"engine"`
+	Endpoint          string           `json:"endpoint"`
+	Models            []string         `json:"models"`
+	Namespace         string           `json:"namespace,omitempty"`
+	Deployment        string           `json:"deployment,omitempty"`
+	DPSize            uint32           `json:"dp_size"`
+	BlockSize         uint32           `json:"block_size"`
+	CapacityBlocks    uint64           `json:"capacity_blocks"`
+	Bootstrap         worker.Bootstrap `json:"bootstrap"`
+	KVEvents          worker.KVEvents  `json:"kv_events"`
+	AcceptsAggregated bool             `json:"accepts_aggregated"`
+	HeaderOverrides   bool             `json:"header_overrides"`
+	Draining          bool             `json:"draining"`
+}
+
+// state copies the machine's.
+func (m *machine) state() State {
+	s := State{
+		Phase: m.phase.String(), Why: m.why, Life: m.life, Healthy: m.up, Held: !m.heldAt.IsZero(),
+		Version: m.facts.Version, Kept: m.kept, Warnings: m.warnings,
+	}
+	if m.phase == draining && m.known {
+		n := m.inFlight
+		s.InFlight = &n
+	}
+	if w := m.rec; m.phase == announced || m.phase == draining {
+		s.Record = &Record{
+			Role: w.Role.String(), Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models,
+			Namespace: w.Namespace, Deployment: w.Deployment, DPSize: w.DPSize, BlockSize: w.BlockSize,
+			CapacityBlocks: w.CapacityBlocks, Bootstrap: w.Bootstrap, KVEvents: w.KVEvents,
+			AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
+		}
+	}
+	return s
+}
+
+func (r *Runner) publish() {
+	s := r.m.state()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = s
+}
+
+// State returns the present state. Its slices are shared and must not be
+// written to.
+func (r *Runner) State() State {
+	r.mu.Lock()
+	s := r.state
+	r.mu.Unlock()
+	s.WorkerID = r.registry.ID()
+	s.Held = s.Held && s.WorkerID != 0
+	return s
+}
+
+// Ready reports whether the registry holds the worker as one to pick.
+func (r *Runner) Ready() bool {
+	s := r.State()
+	return s.Held && s.Phase == announced.String()
+}
+
+// Handler serves GET /healthz (this process lives), /readyz (the registry holds
+// the worker as one to pick) and /state.
+func (r *Runner) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if s := r.State(); !r.Ready() {
+			http.Error(w, "not ready: "+s.Phase+" "+s.Why, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ready\n"))
+	})
+	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		_ = e.Encode(r.State())
+	})
+	return mux
+}
