@@ -7,6 +7,21 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+// phase is where the worker is in its life with the registry.
+type phase uint8
+
+// The phases; doc.go has the table. The zero value is the first.
+const (
+	away phase = iota // the registry has no record
+	announced
+	draining
+	gone // the machine has ended
+)
+
+var phaseNames = [...]string{away: "away", announced: "announced", draining: "draining", gone: "gone"}
+
+func (p phase) String() string { return phaseNames[p] }
+
 // event is what happens to the machine.
 type event interface{ isEvent() }
 

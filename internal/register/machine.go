@@ -21,22 +21,10 @@ const (
 	// lostPause keeps an engine that closes every connection from being asked
 	// without end.
 	lostPause = 100 * time.Millisecond
+	// goneInterval is the longest time between questions while nobody listens,
+	// which costs nobody anything.
+	goneInterval = 250 * time.Millisecond
 )
-
-// phase is where the worker is in its life with the registry.
-type phase uint8
-
-// The phases; doc.go has the table. The zero value is the first.
-const (
-	away phase = iota // the registry has no record
-	announced
-	draining
-	gone // the machine has ended
-)
-
-var phaseNames = [...]string{away: "away", announced: "announced", draining: "draining", gone: "gone"}
-
-func (p phase) String() string { return phaseNames[p] }
 
 // machine decides when a worker is announced, as what, and when it goes. It is
 // not safe for concurrent use; it knows no clock and does no I/O.
@@ -184,6 +172,9 @@ func (m *machine) onHealth(now time.Time, e healthAsked) {
 		return
 	}
 	m.failures++
+	if e.health == engine.Refused {
+		m.healthAt = m.healthAsked.Add(min(m.cfg.HealthInterval, goneInterval))
+	}
 	if e.health == engine.Refused || m.failures >= m.cfg.UnhealthyAfter {
 		m.fell(e)
 	}

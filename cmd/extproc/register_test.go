@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// startEtcd runs a real etcd until the test ends and returns its address.
+func startEtcd(t *testing.T) string {
+	t.Helper()
+	c := embed.NewConfig()
+	c.Dir = t.TempDir()
+	c.TickMs, c.ElectionMs = 10, 100
+	c.UnsafeNoFsync = true
+	c.LogLevel, c.LogOutputs = "fatal", []string{"/dev/null"}
+	free := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	c.ListenClientUrls, c.AdvertiseClientUrls, c.ListenPeerUrls, c.AdvertisePeerUrls = free, free, free, free
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	e, err := embed.StartEtcd(c)
+	require.NoError(t, err)
+	t.Cleanup(e.Close)
+	<-e.Server.ReadyNotify()
+	return e.Clients[0].Addr().String()
+}
+
+// registered returns the workers that etcd holds.
+func registered(t *testing.T, client *clientv3.Client) []*worker.Worker {
+	res, err := client.Get(t.Context(), etcd.DefaultPrefix, clientv3.WithPrefix())
+	require.NoError(t, err)
+	var out []*worker.Worker
+	for _, kv := range res.Kvs {
+		w, err := file.ParseWorker(string(kv.Key), kv.Value)
+		require.NoError(t, err)
+		out = append(out, w)
+	}
+	return out
+}
+
+// one waits until etcd holds one worker of which ok holds.
+func one(t *testing.T, client *clientv3.Client, what string, ok func(*worker.Worker) bool) *worker.Worker {
+	t.Helper()
+	var w *worker.Worker
+	require.Eventually(t, func() bool {
+		ws := registered(t, client)
+		if len(ws) == 1 && ok(ws[0]) {
+			w = ws[0]
+		}
+		return w != nil
+	}, 10*time.Second, 2*time.Millisecond, what)
+	return w
+}
+
+func none(t *testing.T, client *clientv3.Client, what string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(registered(t, client)) == 0 }, 10*time.Second, 2*time.Millisecond, what)
+}
+
+func any1(*worker.Worker) bool { return true }
+
+// startEngine runs a simulated engine; stop ends it as a killed process ends.
+func startEngine(t *testing.T, listen string) (sim *enginesim.Sim, stop func()) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var err error
+		sim, err = enginesim.New(enginesim.Config{
+			Role: worker.Aggregated, Listen: listen, DecodePerToken: 20 * time.Millisecond, KVEventsPort: enginesim.Off,
+		})
+		return err == nil
+	}, 10*time.Second, 5*time.Millisecond)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = sim.Run(ctx)
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+	t.Cleanup(stop)
+	return sim, stop
+}
+
+// TestAWorkerComesAndGoesWithItsEngine: the whole command with a real etcd. The
+// lease is long and questions after health are rare: what is quick is quick for
+// other reasons.
+func TestAWorkerComesAndGoesWithItsEngine(t *testing.T) {
+	endpoint := startEtcd(t)
+	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{endpoint}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	sim, kill := startEngine(t, "127.0.0.1:0")
+
+	ctx, sigterm := context.WithCancel(t.Context())
+	defer sigterm()
+	var stderr bytes.Buffer // read when the command has ended
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{
+			"register", "--engine-url", sim.URL(), "--etcd-endpoints", endpoint, "--lease-ttl", "60s", "--health-interval", "500ms",
+			"--refresh", "1h", "--drain-settle", "10ms", "--namespace", "ns", "--admin", "127.0.0.1:0",
+		}, io.Discard, &stderr)
+	}()
+	first := one(t, client, "it appears", any1)
+	require.Equal(t, sim.Addr(), first.Endpoint.String())
+	require.Equal(t, "ns", first.Namespace)
+	require.Equal(t, worker.Aggregated, first.Role)
+
+	began := time.Now()
+	kill()
+	none(t, client, "it is gone with its engine")
+	gone := time.Since(began)
+
+	began = time.Now()
+	sim, _ = startEngine(t, sim.Addr())
+	second := one(t, client, "it is back", any1)
+	t.Logf("gone after %v, back after %v", gone, time.Since(began))
+	require.NotEqual(t, first.ID, second.ID)
+
+	answer := make(chan string, 1)
+	go func() {
+		c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		res, err := c.Post(sim.URL()+"/v1/completions", "application/json", strings.NewReader(`{"model":"sim","prompt":"a","max_tokens":30}`))
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer res.Body.Close()
+		_, err = io.Copy(io.Discard, res.Body)
+		answer <- fmt.Sprintf("%d %v", res.StatusCode, err)
+	}()
+	require.Eventually(t, func() bool { return sim.State(false).Running == 1 }, 10*time.Second, time.Millisecond)
+	sigterm()
+	drained := one(t, client, "it drains", func(w *worker.Worker) bool { return w.Draining })
+	require.Equal(t, second.ID, drained.ID, "the same worker")
+	none(t, client, "it is gone after the drain")
+	select {
+	case text := <-answer:
+		require.Equal(t, "200 <nil>", text)
+	default:
+		require.Fail(t, "it was gone before its request was answered")
+	}
+	require.Zero(t, <-code, "%s", &stderr)
+	for _, want := range []string{"msg=announced worker_id=" + first.ID.String(), "msg=withdrawn", "msg=draining", "msg=gone why=drained"} {
+		require.Contains(t, stderr.String(), want)
+	}
+}
+
+func TestTheSecondSignalHurries(t *testing.T) {
+	seen := make(chan os.Signal, 2)
+	signal.Notify(seen, syscall.SIGTERM)
+	defer signal.Stop(seen)
+	hurried := make(chan struct{})
+	stop := hurryAtSecondSignal(func() { close(hurried) })
+	defer stop()
+	for i := range 2 {
+		select {
+		case <-hurried:
+			require.Fail(t, "hurried by one signal")
+		default:
+		}
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+		select {
+		case <-seen:
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "no signal", "%d", i)
+		}
+	}
+	select {
+	case <-hurried:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "not hurried by two signals")
+	}
+}
+
+// TestEveryFlagOfRegisterIsDocumented: the tables of docs/register.md name each
+// flag with its default, and no other.
+func TestEveryFlagOfRegisterIsDocumented(t *testing.T) {
+	fs := newFlagSet("register", "", io.Discard)
+	registerFlags(fs)
+	want := map[string]string{}
+	fs.VisitAll(func(f *flag.Flag) { want["--"+f.Name] = f.DefValue })
+
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "register.md"))
+	require.NoError(t, err)
+	got := map[string]string{}
+	for line := range strings.SplitSeq(string(page), "\n") {
+		if !strings.HasPrefix(line, "| `--") {
+			continue
+		}
+		cells := strings.Split(line, "|")
+		require.Len(t, cells, 5, line)
+		name := strings.Trim(cells[1], " `")
+		require.NotContains(t, got, name, "documented twice")
+		got[name] = strings.Trim(cells[2], " `")
+		require.NotEmpty(t, strings.TrimSpace(cells[3]), line)
+	}
+	require.Equal(t, want, got)
+}
