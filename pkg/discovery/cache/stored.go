@@ -1,0 +1,78 @@
+package cache
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// read returns the workers of the file and when it was written.
+func read(path string) ([]discovery.Entry, time.Time, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("cache: %w", err)
+	}
+	if !info.Mode().IsRegular() { // a pipe would block
+		return nil, time.Time{}, fmt.Errorf("cache: %s: expected a file, found %s", path, info.Mode())
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("cache: %w", err)
+	}
+	ws, err := file.Parse(path, data)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("cache: %w", err)
+	}
+	if len(ws) == 0 {
+		return nil, time.Time{}, errors.New("cache: no workers in it")
+	}
+	entries := make([]discovery.Entry, len(ws))
+	for i, w := range ws {
+		entries[i] = discovery.Entry{Key: "cache/" + w.ID.String(), Worker: w}
+	}
+	return entries, info.ModTime(), nil
+}
+
+// known returns the workers of a set, sorted by key, as a file may hold them: no
+// id and no endpoint twice. Who keeps one that is claimed twice is as in a view
+// (see package discovery): an endpoint goes to the entry written last, since a
+// worker that came back at its old address is in the set twice while its old
+// lease runs; an id stays with its first key.
+func known(entries []discovery.Entry) []*worker.Worker {
+	ids := make(map[worker.ID]bool, len(entries))
+	var order, late []discovery.Entry
+	for _, e := range entries {
+		switch {
+		case e.Worker == nil:
+		case ids[e.Worker.ID]:
+			late = append(late, e)
+		default:
+			ids[e.Worker.ID] = true
+			order = append(order, e)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b discovery.Entry) int { return cmp.Compare(b.Revision, a.Revision) })
+	clear(ids)
+	addrs := make(map[string]bool, len(entries))
+	ws := make([]*worker.Worker, 0, len(entries))
+	for _, e := range append(order, late...) {
+		w := e.Worker
+		if ids[w.ID] || !w.Fronted && addrs[w.Endpoint.String()] {
+			continue
+		}
+		ids[w.ID] = true
+		if !w.Fronted {
+			addrs[w.Endpoint.String()] = true
+		}
+		ws = append(ws, w)
+	}
+	slices.SortFunc(ws, func(a, b *worker.Worker) int { return cmp.Compare(a.ID, b.ID) })
+	return ws
+}
