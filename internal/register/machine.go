@@ -196,7 +196,7 @@ func (m *machine) fell(e healthAsked) {
 	if m.up || m.why == "starting" {
 		m.do(tellUnhealthy, why)
 	}
-	m.up, m.fresh, m.stale = false, false, m.refreshing
+	m.up = false
 	m.incomplete, m.kept = "", "" // to be told anew
 	switch m.phase {
 	case draining:

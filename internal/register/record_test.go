@@ -167,6 +167,16 @@ func TestEveryFlagBeatsTheEngine(t *testing.T) {
 	require.True(t, got.KVEvents.IsZero())
 }
 
+func TestAPrefillWorkerOfVLLMNeedsNoBootstrap(t *testing.T) {
+	f := engine.Facts{Engine: worker.VLLM, Models: []string{"m"}, BlockSize: 16}
+	w, _, err := compose(Override{Role: worker.Prefill}, f, nil, netip.MustParseAddrPort("10.0.0.7:8000"))
+	require.NoError(t, err)
+	require.True(t, w.Bootstrap.IsZero())
+	w, _, err = compose(Override{Role: worker.Prefill, BootstrapPort: 8998}, f, nil, netip.MustParseAddrPort("10.0.0.7:8000"))
+	require.NoError(t, err)
+	require.Equal(t, worker.Bootstrap{Host: "10.0.0.7", Port: 8998}, w.Bootstrap, "one is kept if it is said")
+}
+
 func TestAnnotationsFileOfTheDownwardAPI(t *testing.T) {
 	got, err := parseAnnotations([]byte("sglang.ai/bootstrap-port=\"8998\"\n\nnote=\"two\\nlines \\\"x=y\\\"\"\nbaton.dev/bootstrap-host=\"10.0.0.7\"\r\n"))
 	require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -293,7 +292,4 @@ func (c *Client) askHealth(ctx context.Context) (Health, error) {
 func (c *Client) Lost() <-chan struct{} { return c.watch.lost }
 
 // refused reports whether nobody listens at the address.
-func refused(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial" && errors.Is(err, syscall.ECONNREFUSED)
-}
+func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

@@ -270,11 +270,31 @@ func TestHealth(t *testing.T) {
 	require.NotContains(t, err.Error(), "tried", "nobody was there to try the other way with")
 }
 
+func TestAConnectionThatBreaksUnderTheQuestionIsTriedOnceMore(t *testing.T) {
+	asked, breaks := 0, 1
+	cl := client(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if asked++; asked <= breaks {
+			panic(http.ErrAbortHandler)
+		}
+	}), Config{})
+	h, err := cl.Health(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Healthy, h)
+
+	asked, breaks = 0, 1000
+	cl.Close() // the next connection is new: the transport tries again by itself on an old one
+	h, err = cl.Health(t.Context())
+	require.Error(t, err)
+	require.Equal(t, Unhealthy, h)
+	require.Equal(t, 2, asked)
+}
+
 func TestALostConnectionTells(t *testing.T) {
 	closing := false
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if closing {
 			w.Header().Set("Connection", "close")
+			_, _ = w.Write([]byte("ok"))
 		}
 	}))
 	defer srv.Close()
@@ -297,7 +317,7 @@ func TestALostConnectionTells(t *testing.T) {
 	}
 	// Whoever says that it closes after each answer says nothing by closing.
 	closing = true
-	for range 20 {
+	for range 200 {
 		ask()
 	}
 	require.Empty(t, cl.Lost())
