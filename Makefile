@@ -12,9 +12,11 @@ PKG           := ./...
 REAL          := /internal/envoytest$$|/examples/
 T             := 30s
 BENCH_ARGS    :=
+# An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.
+ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test test-unit test-race test-long fuzz bench bench-index demo up check fmt vet tidy golden docs envoy-configs envoy-validate clean
+.PHONY: help build tools test test-unit test-race test-long reproduce fuzz bench bench-index demo up check fmt vet tidy golden docs envoy-configs envoy-validate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,7 +45,10 @@ test-race: tools ## the tests under the race detector (slow)
 	go test -race -tags $(TAGS) -timeout 30m -count 1 -p 1 $(PKG)
 
 test-long: tools ## the long tests: minutes
-	go test -tags $(TAGS),long -timeout 60m ./internal/envoytest/
+	go test -tags $(TAGS),long -timeout 60m -count 1 ./internal/envoytest/
+
+reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
+	go test -tags $(TAGS) -timeout 10m -count 1 -v -run 'TestPattern|TestBurstSweep' ./internal/envoytest/
 
 fuzz: ## fuzz every byte parser for T each (T=30s)
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
@@ -56,11 +61,11 @@ bench: tools ## what the plugin adds on the real Envoy, beside a do-nothing serv
 bench-index: ## the index and the pick, allocations included
 	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/picker ./internal/load
 
-demo: tools ## the main job: a conversation, a killed prefill worker, the table of decisions
-	go build -o .run/demo ./examples/demo && exec .run/demo
+demo: tools ## the main job: a conversation, killed workers, the table of decisions
+	go build -o .run/demo ./examples/demo && exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))
 
 up: tools ## the same stack, left running, with its addresses
-	go build -o .run/demo ./examples/demo && exec .run/demo -up
+	go build -o .run/demo ./examples/demo && exec .run/demo -up $(if $(ETCD),-etcd-endpoints $(ETCD))
 
 check: fmt vet tidy envoy-configs ## everything that must hold before a commit, then the tests
 	@test -z "$$(git status --porcelain)" || { git status --short; echo "check: the tree has changed: commit what the generators wrote"; exit 1; }

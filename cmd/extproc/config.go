@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -77,10 +78,18 @@ type TraceConfig struct {
 	Ratio    float64 `yaml:"ratio"`    // of requests without a parent; default 1
 }
 
-// DiscoveryConfig says where workers are found.
+// DiscoveryConfig says where workers are found: a file, etcd, or both. Where two
+// name the same worker, the file is right.
 type DiscoveryConfig struct {
-	File string        `yaml:"file"` // required
-	Poll time.Duration `yaml:"poll"` // default 2s
+	File string        `yaml:"file"`
+	Poll time.Duration `yaml:"poll"` // of the file; default 2s
+
+	Etcd EtcdConfig `yaml:"etcd"`
+	// Dynamo reads the workers that Dynamo keeps in the same etcd, too.
+	Dynamo bool `yaml:"dynamo"`
+	// Cache is a file that keeps what etcd last said, for a start while etcd is
+	// away. Default: none.
+	Cache string `yaml:"cache"`
 }
 
 // RoutingConfig says how each role is picked and what is told of it.
@@ -169,7 +178,7 @@ func defaultConfig() Config {
 		Log:    LogConfig{Level: "info", Format: "text"},
 		Trace:  TraceConfig{Ratio: 1},
 
-		Discovery: DiscoveryConfig{Poll: 2 * time.Second},
+		Discovery: DiscoveryConfig{Poll: 2 * time.Second, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
 			Headers: prefill.DialectPlain, DebugHeader: &yes, RoutedTTL: 2 * time.Minute,
@@ -218,8 +227,8 @@ func (c *Config) Validate() error {
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
 		bad("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise)
 	}
-	if c.Discovery.File == "" {
-		bad("discovery.file (--workers): expected the file that lists the workers")
+	if err := c.Discovery.validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		bad("tls: expected both cert and key, or neither")

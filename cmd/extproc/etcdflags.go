@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -19,6 +20,36 @@ type EtcdConfig struct {
 	Cert         string   `yaml:"cert"`        // PEM; shown to the servers
 	Key          string   `yaml:"key"`         // PEM
 	ServerName   string   `yaml:"server_name"` // what the servers' certificates must be for; default: the endpoint's host
+}
+
+func (d *DiscoveryConfig) validate() error {
+	var errs []error
+	bad := func(text string) { errs = append(errs, errors.New(text)) }
+	e := &d.Etcd
+	if d.File == "" && len(e.Endpoints) == 0 {
+		bad("discovery.file (--workers) or discovery.etcd.endpoints (--etcd-endpoints): expected where the workers are listed")
+	}
+	if len(e.Endpoints) == 0 {
+		for _, f := range []struct {
+			key string
+			set bool
+		}{
+			{"discovery.dynamo", d.Dynamo}, {"discovery.cache (--discovery-cache)", d.Cache != ""},
+			{"discovery.etcd.username (--etcd-user)", e.Username != ""}, {"discovery.etcd.ca (--etcd-cacert)", e.CA != ""},
+			{"discovery.etcd.cert (--etcd-cert)", e.Cert != ""},
+		} {
+			if f.set {
+				bad(f.key + ": expected discovery.etcd.endpoints (--etcd-endpoints), too")
+			}
+		}
+	}
+	if (e.Username == "") != (e.PasswordFile == "") {
+		bad("discovery.etcd: expected both username and password_file, or neither")
+	}
+	if (e.Cert == "") != (e.Key == "") {
+		bad("discovery.etcd: expected both cert and key, or neither")
+	}
+	return errors.Join(errs...)
 }
 
 // client reads the password and returns what the client needs.

@@ -54,6 +54,7 @@ Usage:
 
 "extproc COMMAND --help" lists a command's flags. A configuration file is not needed to begin:
   extproc serve --workers workers.yaml --listen unix:///tmp/baton.sock
+  extproc serve --etcd-endpoints 10.0.0.2:2379 --listen unix:///tmp/baton.sock
 `
 
 // errUsage marks errors of the command line or the configuration.
@@ -114,6 +115,8 @@ func configFlags(fs *flag.FlagSet) func() (Config, error) {
 	level := fs.String("log-level", d.Log.Level, "debug, info, warn or error")
 	format := fs.String("log-format", d.Log.Format, "text or json")
 	trace := fs.String("trace-endpoint", "", "OTLP gRPC collector as host:port; empty: no spans")
+	cache := fs.String("discovery-cache", "", "`file` that keeps what etcd last said, for a start while etcd is away (discovery.cache)")
+	etcd := etcdFlags(fs)
 	enforce := fs.Bool("enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
 	return func() (Config, error) {
 		c, err := readConfig(*file)
@@ -126,6 +129,8 @@ func configFlags(fs *flag.FlagSet) func() (Config, error) {
 				c.Listen = *listen
 			case "workers":
 				c.Discovery.File = *workers
+			case "discovery-cache":
+				c.Discovery.Cache = *cache
 			case "admin":
 				c.Admin.Listen = *admin
 			case "namespace":
@@ -140,6 +145,7 @@ func configFlags(fs *flag.FlagSet) func() (Config, error) {
 				c.EnforceDisagg = *enforce
 			}
 		})
+		etcd(&c.Discovery.Etcd)
 		if err := c.Validate(); err != nil {
 			return c, usageError{err}
 		}
@@ -210,6 +216,9 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 // checkWorkers reads the workers file as serve would. One that is not there is
 // no fault: serve waits for it.
 func checkWorkers(name string, stderr io.Writer) error {
+	if name == "" {
+		return nil
+	}
 	data, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintf(stderr, "extproc: note: %s is not there yet; serve would wait for it\n", name)

@@ -27,7 +27,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -54,6 +53,7 @@ type plugin struct {
 	grpc    *grpc.Server
 	ready   *grpchealth.Server
 	history *history
+	closers []io.Closer // of the discovery sources
 }
 
 // checkParts builds every part, so that `extproc check` finds what serve would.
@@ -64,6 +64,7 @@ func checkParts(c Config) error {
 	}
 	p.grpc.Stop()
 	p.tokens.Close()
+	_ = closeAll(p.closers)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	return p.tele.Shutdown(ctx)
@@ -97,13 +98,13 @@ func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
 
 // newWorld makes what the plugin knows of its workers.
 func (p *plugin) newWorld() error {
-	source, err := file.New(file.Config{Path: p.cfg.Discovery.File, Poll: p.cfg.Discovery.Poll, Logger: p.log})
+	sources, closers, err := p.cfg.Discovery.sources(p.log)
 	if err != nil {
 		return err
 	}
+	p.closers = closers
 	p.view, err = discovery.New(discovery.Config{
-		Sources: []discovery.Named{{Name: "file " + p.cfg.Discovery.File, Source: source}},
-		Hooks:   discovery.Hooks{Transition: p.onTransition, Problem: p.onProblem},
+		Sources: sources, Hooks: discovery.Hooks{Transition: p.onTransition, Problem: p.onProblem},
 	})
 	if err != nil {
 		return err
@@ -288,7 +289,7 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	}
 	flush, done := context.WithTimeout(context.Background(), 2*time.Second)
 	defer done()
-	return errors.Join(err, stopObserving(), p.tele.Shutdown(flush))
+	return errors.Join(err, closeAll(p.closers), stopObserving(), p.tele.Shutdown(flush))
 }
 
 // drain refuses new streams, leaves those that nothing depends on any more and

@@ -68,9 +68,21 @@ var bans = []ban{
 		why: "it turns a request into block hashes; who uses them is not its business",
 	},
 	{
-		pkg: "pkg/discovery", spare: []string{"pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kube"},
+		pkg: "pkg/discovery", spare: []string{"pkg/discovery/cache", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kube"},
 		not: []string{etcdModule, k8sModules, fsnotifyMod, "os", "net", "log/slog", selfPackages},
 		why: "the reducer and the view do no I/O; only the subpackages reach a store",
+	},
+	{
+		pkg: "pkg/discovery/cache", not: []string{etcdModule, k8sModules, grpcModule},
+		why: "it remembers any source and knows no store",
+	},
+	{
+		pkg: "internal/register", not: []string{etcdModule, "internal/extproc", "pkg/picker", grpcModule, otelModule},
+		why: "it is told to announce and withdraw; where the record is kept is wired by cmd",
+	},
+	{
+		pkg: "internal/activation", not: []string{"internal/extproc", grpcModule, otelModule, "net", "os"},
+		why: "it follows the view and judges; requests and sources are not its business",
 	},
 	{
 		pkg: "pkg/discovery/file", not: []string{etcdModule, k8sModules, grpcModule},

@@ -1,0 +1,8 @@
+//go:build e2e && !long
+
+package envoytest
+
+import "time"
+
+// outage is how long etcd is away: longer than any lease.
+const outage = 3 * time.Second

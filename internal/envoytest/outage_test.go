@@ -1,0 +1,333 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// steady sends requests one after the other from two clients until the function
+// it returns is called, which gives them all.
+func (f *etcdFleet) steady() (stop func() []sent) {
+	done := make(chan struct{})
+	var mu sync.Mutex
+	var all []sent
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+				s := f.ask()
+				mu.Lock()
+				all = append(all, s)
+				mu.Unlock()
+			}
+		})
+	}
+	return func() []sent {
+		close(done)
+		wg.Wait()
+		return all
+	}
+}
+
+func (f *etcdFleet) requireAllServed(all []sent, when string) {
+	f.t.Helper()
+	require.NotEmpty(f.t, all)
+	for _, s := range all {
+		f.requireDisaggregated(s, when)
+	}
+}
+
+func ids(s seen) []string {
+	out := make([]string, 0, len(s.Workers))
+	for _, w := range s.Workers {
+		out = append(out, w.ID)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (f *etcdFleet) awaitStale(p *stack.Plugin, want bool) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return look(f.t, p).View.Stale == want }, 15*time.Second, 20*time.Millisecond, "stale: %t", want)
+}
+
+// TestEtcdIsStoppedAndComesBack is row D7: nothing fails, the fleet stays known
+// and marked stale; a plugin that is started meanwhile serves what was known.
+func TestEtcdIsStoppedAndComesBack(t *testing.T) {
+	for _, wiped := range []bool{false, true} {
+		t.Run(fmt.Sprintf("its data lost %t", wiped), func(t *testing.T) {
+			f := newEtcdFleet(t, wiped, "", "--discovery-cache", filepath.Join(t.TempDir(), "last.yaml"))
+			f.pods("prefill", 2)
+			f.pods("decode", 2)
+			before := look(t, f.plugin)
+			stop := f.steady()
+			require.NoError(t, f.etcd.Kill())
+			<-f.etcd.Done()
+			f.awaitStale(f.plugin, true)
+			require.Equal(t, stateLines(before), stateLines(look(t, f.plugin)))
+			require.NotZero(t, f.metric("baton_view_stale"))
+
+			second := f.newPlugin(t.TempDir(), false)
+			require.True(t, look(t, second).View.Stale)
+			require.Equal(t, stateLines(before), stateLines(look(t, second)))
+			stopSecond(t, second)
+
+			<-time.After(outage)
+			if wiped {
+				require.NoError(t, os.RemoveAll(f.etcd.Dir))
+			}
+			require.NoError(t, f.etcd.Restart(f.ctx))
+			f.awaitStale(f.plugin, false)
+			all := stop()
+			f.requireAllServed(all, "while etcd was away")
+			after := look(t, f.plugin)
+			require.Len(t, after.Workers, 4)
+			require.Equal(t, "prefill-ready", after.activation())
+			if !wiped {
+				require.Equal(t, ids(before), ids(after), "the leases lived on: no worker has changed")
+			}
+			f.awaitKeys(4)
+			f.requireAllServed(f.burst(8), "after etcd came back")
+			f.requireNoneAggregated()
+			t.Logf("etcd away for %s: %d requests, none failed", outage, len(all))
+		})
+	}
+}
+
+func stopSecond(t *testing.T, p *stack.Plugin) {
+	t.Helper()
+	require.NoError(t, p.Signal(unix.SIGTERM))
+	<-p.Done()
+	require.NoError(t, p.Err())
+	require.NotContains(t, p.Log(), "DATA RACE")
+}
+
+// keys returns etcd's own word on who is registered.
+func (f *etcdFleet) keys() []string {
+	f.t.Helper()
+	resp, err := f.store.Get(f.ctx, "baton/v1/workers/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(f.t, err)
+	out := make([]string, 0, len(resp.Kvs))
+	for _, kv := range resp.Kvs {
+		out = append(out, strings.TrimPrefix(string(kv.Key), "baton/v1/workers/"))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// awaitKeys waits until etcd holds n workers and the plugin the same.
+func (f *etcdFleet) awaitKeys(n int) {
+	f.t.Helper()
+	f.await(fmt.Sprintf("etcd and the plugin to know the same %d workers", n), func() bool {
+		keys := f.keys()
+		return len(keys) == n && slices.Equal(keys, ids(look(f.t, f.plugin)))
+	})
+}
+
+// TestALeaseRevokedByHandIsMadeAnew: the worker leaves, and is back under
+// another id without anybody's help.
+func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
+	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+		f.pods("prefill", 1)
+		f.pods("decode", 2)
+		stop := f.steady()
+		for range 3 {
+			before := f.keys()
+			for _, id := range before {
+				resp, err := f.store.Get(f.ctx, "baton/v1/workers/"+id)
+				require.NoError(t, err)
+				require.Len(t, resp.Kvs, 1)
+				_, err = f.store.Revoke(f.ctx, clientv3.LeaseID(resp.Kvs[0].Lease))
+				require.NoError(t, err)
+				f.await("the worker to be back under another id", func() bool {
+					keys := f.keys()
+					return len(keys) == 3 && !slices.Contains(keys, id) && slices.Equal(keys, ids(look(t, f.plugin)))
+				})
+			}
+		}
+		for _, s := range stop() {
+			if s.status != 200 { // the only prefill worker was away for a moment
+				f.requireTyped(s, "a lease was revoked", "no_prefill_worker", "no_aggregated_worker", "prefill_failed", "no_decode_worker")
+				continue
+			}
+			f.requireDisaggregated(s, "a lease was revoked")
+		}
+		f.requireAllServed(f.burst(8), "after it")
+		f.requireNoneAggregated()
+	})
+}
+
+// TestAPluginThatIsRestartedKnowsEachStateAgain is row B8.
+func TestAPluginThatIsRestartedKnowsEachStateAgain(t *testing.T) {
+	f := newEtcdFleet(t, false, "")
+	restarted := func(state string) {
+		t.Helper()
+		before := look(t, f.plugin)
+		require.Equal(t, state, before.activation())
+		require.NoError(t, f.plugin.Kill())
+		<-f.plugin.Done()
+		f.fleet.plugin = f.newPlugin(f.dir, false)
+		require.Equal(t, stateLines(before), stateLines(look(t, f.plugin)))
+	}
+	restarted("absent")
+	decode := f.pods("decode", 1)
+	restarted("decode-waiting")
+	f.requireTyped(f.awaitEnvoy(), "without prefill", "no_aggregated_worker")
+	// One that says it is a prefill worker but not where its bootstrap is.
+	put, err := f.store.Put(f.ctx, "baton/v1/workers/77",
+		`{"id":77,"role":"prefill","engine":"sglang","models":["m"],"endpoint":"127.0.0.1:1","dp_size":1,"block_size":16}`)
+	require.NoError(t, err)
+	require.NotZero(t, put.Header.Revision)
+	f.await("the pending prefill worker to be seen", func() bool { return look(t, f.plugin).activation() == "prefill-pending" })
+	restarted("prefill-pending")
+	f.requireTyped(f.awaitEnvoy(), "with a prefill worker without its facts", "prefill_not_ready")
+	_, err = f.store.Delete(f.ctx, "baton/v1/workers/77")
+	require.NoError(t, err)
+	prefill := f.pods("prefill", 1)
+	restarted("prefill-ready")
+	f.requireDisaggregated(f.awaitEnvoy(), "after a restart")
+	kill(t, decode...)
+	f.awaitGone(decode...)
+	restarted("prefill-ready")
+	f.requireTyped(f.awaitEnvoy(), "without decode", "no_decode_worker")
+	decode = f.pods("decode", 1)
+	kill(t, prefill...)
+	f.awaitGone(prefill...)
+	require.Equal(t, "deactivated", look(t, f.plugin).activation())
+	require.NoError(t, f.plugin.Kill())
+	<-f.plugin.Done()
+	f.fleet.plugin = f.newPlugin(f.dir, false)
+	// The new process has never seen prefill: it waits, and says the same.
+	require.Equal(t, "decode-waiting", look(t, f.plugin).activation())
+	f.requireTyped(f.awaitEnvoy(), "prefill is away", "no_aggregated_worker")
+	f.pods("prefill", 1)
+	f.firstServed("no_aggregated_worker", "prefill_not_ready")
+}
+
+// awaitEnvoy sends a request once Envoy has found the new plugin.
+func (f *etcdFleet) awaitEnvoy() (s sent) {
+	f.t.Helper()
+	f.await("Envoy to find the plugin", func() bool {
+		s = f.ask()
+		return !strings.Contains(s.body, "router_unavailable")
+	})
+	return s
+}
+
+// TestTwoPluginsOverTheSameEtcdAgree after every kind of change.
+func TestTwoPluginsOverTheSameEtcdAgree(t *testing.T) {
+	f := newEtcdFleet(t, false, "")
+	second := f.newPlugin(t.TempDir(), false)
+	agree := func(workers int) {
+		t.Helper()
+		f.awaitKeys(workers)
+		f.await("both plugins to agree", func() bool {
+			return stateLines(look(t, f.plugin)) == stateLines(look(t, second))
+		})
+	}
+	agree(0)
+	decode := f.pods("decode", 2)
+	agree(2)
+	prefill := f.pods("prefill", 2)
+	agree(4)
+	kill(t, decode[0])
+	f.awaitGone(decode[0])
+	agree(3)
+	kill(t, prefill...)
+	f.awaitGone(prefill...)
+	agree(1)
+	f.pods("prefill", 1)
+	agree(2)
+	require.NoError(t, f.etcd.Kill())
+	<-f.etcd.Done()
+	f.awaitStale(f.plugin, true)
+	f.awaitStale(second, true)
+	require.Equal(t, stateLines(look(t, f.plugin)), stateLines(look(t, second)))
+	require.NoError(t, f.etcd.Restart(f.ctx))
+	f.awaitStale(f.plugin, false)
+	f.awaitStale(second, false)
+	agree(2)
+	stopSecond(t, second)
+}
+
+// TestAWorkerDrains: on SIGTERM to what registers it, a worker gets no new
+// picks, its running answers end whole, and then it is gone.
+func TestAWorkerDrains(t *testing.T) {
+	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+		f.pods("prefill", 1)
+		decode := []*member{f.engine("decode", slowDecode...), f.engine("decode", slowDecode...)}
+		for _, m := range decode {
+			f.announce(m)
+		}
+		f.awaitSeen(decode...)
+		f.decode = []*stack.Worker{decode[0].worker, decode[1].worker}
+		wait := f.streamers(16, 60)
+		leaver := decode[0]
+		running, ok := f.state(leaver.worker)
+		require.True(t, ok)
+		require.Positive(t, running.Running)
+		require.NoError(t, leaver.register.Signal(unix.SIGTERM))
+		f.await("the worker to be seen draining", func() bool {
+			for _, w := range look(t, f.plugin).Workers {
+				if w.Endpoint == leaver.worker.Info.Endpoint.String() {
+					return w.State == "draining"
+				}
+			}
+			return false
+		})
+		taken := f.received(leaver.worker)
+		f.requireAllServed(f.burst(8), "while one drains")
+		require.Equal(t, taken, f.received(leaver.worker), "no new pick")
+		require.True(t, alive(leaver.worker))
+		for i, r := range wait() {
+			requireAnswer(t, r, fmt.Sprintf("stream %d", i), 60)
+		}
+		<-leaver.register.Done()
+		require.NoError(t, leaver.register.Err(), leaver.register.Log())
+		f.awaitGone(leaver)
+		f.requireAllServed(f.burst(8), "after it")
+		f.requireNoneAggregated()
+	})
+}
+
+// TestAnEngineThatDiesIsGoneAtOnceAndBackUnderAnotherID: what registers it
+// lives on and needs no lease to run out.
+func TestAnEngineThatDiesIsGoneAtOnceAndBackUnderAnotherID(t *testing.T) {
+	f := newEtcdFleet(t, true, "")
+	f.pods("prefill", 1)
+	decode := f.pods("decode", 1)[0]
+	f.firstServed()
+	before := f.keys()
+	require.NoError(t, decode.worker.Kill())
+	<-decode.worker.Done()
+	f.await("the dead engine to be gone", func() bool { return len(f.keys()) == 1 })
+	f.awaitGone(decode)
+	again, err := stack.StartWorker(f.ctx, binDir, "--role", "decode", "--id", "4711", "--model", "m",
+		"--listen", decode.worker.Info.Endpoint.String())
+	require.NoError(t, err)
+	f.workers = append(f.workers, again)
+	f.members = append(f.members, &member{role: "decode", worker: again})
+	f.firstServed(away...)
+	after := f.keys()
+	require.Len(t, after, 2)
+	require.NotEqual(t, before, after)
+}
