@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -271,9 +272,10 @@ func TestHealth(t *testing.T) {
 }
 
 func TestAConnectionThatBreaksUnderTheQuestionIsTriedOnceMore(t *testing.T) {
-	asked, breaks := 0, 1
+	var asked, breaks atomic.Int64
+	breaks.Store(1)
 	cl := client(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		if asked++; asked <= breaks {
+		if asked.Add(1) <= breaks.Load() {
 			panic(http.ErrAbortHandler)
 		}
 	}), Config{})
@@ -281,18 +283,19 @@ func TestAConnectionThatBreaksUnderTheQuestionIsTriedOnceMore(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Healthy, h)
 
-	asked, breaks = 0, 1000
+	asked.Store(0)
+	breaks.Store(1000)
 	cl.Close() // the next connection is new: the transport tries again by itself on an old one
 	h, err = cl.Health(t.Context())
 	require.Error(t, err)
 	require.Equal(t, Unhealthy, h)
-	require.Equal(t, 2, asked)
+	require.Equal(t, int64(2), asked.Load())
 }
 
 func TestALostConnectionTells(t *testing.T) {
-	closing := false
+	var closing atomic.Bool
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if closing {
+		if closing.Load() {
 			w.Header().Set("Connection", "close")
 			_, _ = w.Write([]byte("ok"))
 		}
@@ -316,7 +319,7 @@ func TestALostConnectionTells(t *testing.T) {
 		require.Fail(t, "nobody was told")
 	}
 	// Whoever says that it closes after each answer says nothing by closing.
-	closing = true
+	closing.Store(true)
 	for range 200 {
 		ask()
 	}
