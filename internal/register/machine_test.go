@@ -206,7 +206,7 @@ func (a action) String() string {
 	return text
 }
 
-// TestNothingFollowsLeave: whatever comes in whatever order, every question is
+// Whatever comes in whatever order, every question is
 // answered at most once at a time, a record that was announced is withdrawn
 // before leaving, and leaving is the end.
 func TestWhateverComesTheMachineKeepsItsRules(t *testing.T) {
