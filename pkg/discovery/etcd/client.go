@@ -80,6 +80,10 @@ func Dial(c ClientConfig) (*clientv3.Client, error) {
 	if c.Username != "" {
 		full.Token = unasked
 	}
+	if c.ServerName != "" {
+		// gRPC verifies the endpoint's host, whatever the TLS configuration says.
+		full.DialOptions = append(full.DialOptions, grpc.WithAuthority(c.ServerName))
+	}
 	client, err := clientv3.New(full)
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)

@@ -13,6 +13,17 @@
 //	{"id":7,"role":"prefill","engine":"sglang","models":["qwen"],"endpoint":"10.0.0.7:30000",
 //	 "dp_size":1,"block_size":64,"bootstrap":{"host":"10.0.0.7","port":8998}}
 //
+// So a worker can be registered by hand:
+//
+//	lease=$(etcdctl lease grant 60 | awk '{print $2}')   # hexadecimal
+//	id=$((16#$lease))
+//	etcdctl put --lease=$lease baton/v1/workers/$id '{"id":'$id',"role":…}'
+//	etcdctl lease keep-alive $lease
+//
+// Keys of the value that are not known are passed over, as a newer writer's;
+// what cannot be read otherwise is a fault of that entry, shown, and the worker
+// that the key held before stays.
+//
 // The id in the value is the id in the key. Whoever registers a worker attaches
 // the key to a lease and takes the lease's id as the worker's, since etcd gives
 // no id twice; a key without a lease is read like any other, and stays until
@@ -34,6 +45,24 @@
 //   - However long etcd is away, the lease is tried first when it is back: etcd
 //     gives leases their whole time again when it elects a leader, so the worker
 //     mostly keeps its id, and nothing changes for anybody.
+//
+// # Source
+//
+// [Source] lists the range at one revision, page by page, and watches from the
+// next; each revision is one batch. The loop is shared by all layouts
+// (follower); a layout is a reader. Invariants:
+//
+//   - The set is taken for fresh only while etcd vouches for it: by an event, by
+//     progress, or by a read that shows that nothing was written since. Without
+//     that for Silence the watch is given up, as clientv3 connects a lost one
+//     again for ever and says nothing of it. (Progress alone will not do: etcd
+//     tells none to a watch that waits for a revision which has not come.)
+//   - A store that has lost its data is never taken for the one it was, though
+//     its cluster id is the same and its revision may be, too: what the set must
+//     hold at its revision is compared with what etcd says it held. Then the last
+//     good set is served on, marked stale, until each of its endpoints is there
+//     again or Grace has passed.
+//   - An empty listing of the same history is believed.
 //
 // A user with a password needs read and write permission on the prefix.
 //

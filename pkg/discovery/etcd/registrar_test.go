@@ -97,7 +97,7 @@ func only(t *testing.T, c *clientv3.Client) worker.Worker {
 
 func TestAWorkerIsRegisteredUnderItsLeaseAndChangesUnderTheSameId(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
 	rec := record(t, worker.Prefill, "10.0.0.1:30000")
@@ -130,7 +130,7 @@ func TestAWorkerIsRegisteredUnderItsLeaseAndChangesUnderTheSameId(t *testing.T) 
 
 func TestARestartedEngineGetsANewIdWithNoMomentWithoutAWorker(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
 	rec := record(t, worker.Decode, "10.0.0.2:30000")
@@ -154,7 +154,7 @@ func TestARestartedEngineGetsANewIdWithNoMomentWithoutAWorker(t *testing.T) {
 
 func TestAWithdrawnWorkerIsGoneAtOnceAndMayComeBack(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	c := s.dial()
 	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
 	rec := record(t, worker.Decode, "10.0.0.2:30000")
@@ -173,7 +173,7 @@ func TestAWithdrawnWorkerIsGoneAtOnceAndMayComeBack(t *testing.T) {
 
 func TestTheEndOfTheContextRevokesTheLease(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	c := s.dial()
 	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
 	r.announce(record(t, worker.Decode, "10.0.0.2:30000"), 1)
@@ -189,7 +189,7 @@ func TestTheEndOfTheContextRevokesTheLease(t *testing.T) {
 
 func TestWithEtcdAwayTheEndIsBounded(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	r := register(t, s.dial())
 	r.announce(record(t, worker.Decode, "10.0.0.2:30000"), 1)
 	s.stop()
@@ -215,7 +215,7 @@ func TestALostRegistrationIsMadeAnewAtOnce(t *testing.T) {
 	for name, by := range lose {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStore(t)
+			s := newServer(t)
 			c := s.dial()
 			// With an hour's TTL a keep-alive cannot be what finds it out.
 			r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
@@ -238,7 +238,7 @@ func TestALostRegistrationIsMadeAnewAtOnce(t *testing.T) {
 
 func TestAKeepAliveFindsALossThatNobodyTold(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
 	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
@@ -252,7 +252,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 	t.Parallel()
 	t.Run("shorter than the lease: nothing changes", func(t *testing.T) {
 		t.Parallel()
-		s := newStore(t)
+		s := newServer(t)
 		c := s.dial()
 		r := register(t, c, func(c *RegistrarConfig) { c.TTL = 30 * time.Second })
 		id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
@@ -273,7 +273,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 	})
 	t.Run("restarted with its data, a new leader gives the lease its time again", func(t *testing.T) {
 		t.Parallel()
-		s := newStore(t)
+		s := newServer(t)
 		c := s.dial()
 		r := register(t, c)
 		id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
@@ -286,7 +286,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 	})
 	t.Run("unreachable for longer than the lease, which ends meanwhile: a new id", func(t *testing.T) {
 		t.Parallel()
-		s := newStore(t)
+		s := newServer(t)
 		c := s.dial()
 		direct, err := Dial(ClientConfig{Endpoints: []string{s.etcd.Clients[0].Addr().String()}})
 		require.NoError(t, err)
@@ -302,7 +302,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 	})
 	t.Run("wiped: registered anew", func(t *testing.T) {
 		t.Parallel()
-		s := newStore(t)
+		s := newServer(t)
 		c := s.dial()
 		r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
 		r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
@@ -314,7 +314,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 	})
 	t.Run("deaf: what hangs is given up and tried again", func(t *testing.T) {
 		t.Parallel()
-		s := newStore(t)
+		s := newServer(t)
 		c := s.dial()
 		r := register(t, c)
 		r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
@@ -338,7 +338,7 @@ func rested(t *testing.T, d time.Duration) {
 
 func TestAnnouncedBeforeEtcdIsThereItIsRegisteredOnceItIs(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	s.stop()
 	c := s.dial()
 	r := register(t, c)
@@ -354,7 +354,7 @@ func TestAnnouncedBeforeEtcdIsThereItIsRegisteredOnceItIs(t *testing.T) {
 
 func TestARecordThatIsNoWorkerChangesNothingAndSyncSaysSo(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
 	id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
@@ -368,7 +368,7 @@ func TestARecordThatIsNoWorkerChangesNothingAndSyncSaysSo(t *testing.T) {
 
 func TestAnotherLeasesKeyIsNotOverwritten(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	c := s.dial()
 	r, err := NewRegistrar(c, RegistrarConfig{})
 	require.NoError(t, err)
@@ -388,7 +388,7 @@ func TestAnotherLeasesKeyIsNotOverwritten(t *testing.T) {
 
 func TestAWriteWhoseAnswerWasLostIsRepeated(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newServer(t)
 	c := s.dial()
 	r, err := NewRegistrar(c, RegistrarConfig{})
 	require.NoError(t, err)

@@ -23,9 +23,9 @@ func eventually(t *testing.T, ok func() bool, format string, a ...any) {
 	require.Eventually(t, ok, patience, 5*time.Millisecond, append([]any{format}, a...)...)
 }
 
-// store is a real etcd of one member behind a gate, which can be stopped,
+// server is a real etcd of one member behind a gate, which can be stopped,
 // started and wiped.
-type store struct {
+type server struct {
 	t      *testing.T
 	gate   *gate
 	dir    string
@@ -33,9 +33,9 @@ type store struct {
 	etcd   *embed.Etcd // nil while stopped
 }
 
-func newStore(t *testing.T, adjust ...func(*embed.Config)) *store {
+func newServer(t *testing.T, adjust ...func(*embed.Config)) *server {
 	t.Helper()
-	s := &store{t: t, dir: t.TempDir(), gate: newGate(t), adjust: func(*embed.Config) {}}
+	s := &server{t: t, dir: t.TempDir(), gate: newGate(t), adjust: func(*embed.Config) {}}
 	for _, f := range adjust {
 		s.adjust = f
 	}
@@ -58,7 +58,7 @@ func quickConfig(t *testing.T, name, dir string) *embed.Config {
 	return c
 }
 
-func (s *store) start() {
+func (s *server) start() {
 	s.t.Helper()
 	c := quickConfig(s.t, "one", s.dir)
 	s.adjust(c)
@@ -74,7 +74,7 @@ func startMember(t *testing.T, c *embed.Config) *embed.Etcd {
 	return e
 }
 
-func (s *store) stop() {
+func (s *server) stop() {
 	s.gate.shut()
 	if s.etcd != nil {
 		s.etcd.Close()
@@ -83,12 +83,12 @@ func (s *store) stop() {
 }
 
 // wipe stops etcd and takes its data away.
-func (s *store) wipe() {
+func (s *server) wipe() {
 	s.stop()
 	s.dir = s.t.TempDir()
 }
 
-func (s *store) dial(adjust ...func(*ClientConfig)) *clientv3.Client {
+func (s *server) dial(adjust ...func(*ClientConfig)) *clientv3.Client {
 	s.t.Helper()
 	c := ClientConfig{Endpoints: []string{s.gate.addr()}}
 	for _, f := range adjust {

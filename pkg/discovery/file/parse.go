@@ -44,7 +44,18 @@ func Parse(name string, data []byte) ([]*worker.Worker, error) {
 // ParseWorker reads one worker: the mapping that is an item of `workers`, for
 // example the line that a simulated worker prints when it is ready.
 func ParseWorker(name string, data []byte) (*worker.Worker, error) {
-	r := &reader{name: name}
+	return (&reader{name: name}).single(data)
+}
+
+// ParseRecord reads one worker as [ParseWorker] does, except that keys which
+// nobody here knows are passed over: a store is also written by newer versions
+// of Baton. Known keys are read as strictly as ever.
+func ParseRecord(name string, data []byte) (*worker.Worker, error) {
+	return (&reader{name: name, lenient: true}).single(data)
+}
+
+// single reads a document that is one worker.
+func (r *reader) single(data []byte) (*worker.Worker, error) {
 	body := r.document(data)
 	var w *worker.Worker
 	if body != nil {
@@ -58,9 +69,10 @@ func ParseWorker(name string, data []byte) (*worker.Worker, error) {
 
 // reader walks a parsed document and collects faults.
 type reader struct {
-	name   string
-	faults []error
-	more   int // faults beyond maxFaults
+	name    string
+	lenient bool // unknown keys are no faults
+	faults  []error
+	more    int // faults beyond maxFaults
 }
 
 func (r *reader) err() error {
@@ -172,7 +184,7 @@ func (r *reader) fields(n ast.Node, what, known string, set func(key string, v a
 		if _, null := kv.Value.(*ast.NullNode); null && what != fileWhat {
 			continue
 		}
-		if !set(k.Value, kv.Value) {
+		if !set(k.Value, kv.Value) && !r.lenient {
 			r.fault(k, "%s: unknown key %q: expected one of %s", what, k.Value, known)
 		}
 	}

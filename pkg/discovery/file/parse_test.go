@@ -67,3 +67,25 @@ func TestOneWorkerIsReadFromALineOfJSON(t *testing.T) {
 	_, err = ParseWorker("ready", nil)
 	require.ErrorContains(t, err, "ready:1: nothing in it")
 }
+
+func TestARecordOfANewerWriterIsReadWithoutWhatNobodyKnows(t *testing.T) {
+	line := `{"id":7,"role":"prefill","engine":"sglang","models":["m"],"endpoint":"127.0.0.1:9","block_size":16,` +
+		`"zone":{"name":["a",null]},"bootstrap":{"port":8998,"fabric":"rdma"}}`
+	w, err := ParseRecord("key", []byte(line))
+	require.NoError(t, err)
+	require.Equal(t, worker.Bootstrap{Host: "127.0.0.1", Port: 8998}, w.Bootstrap)
+	_, err = ParseWorker("key", []byte(line))
+	require.ErrorContains(t, err, `unknown key "zone"`)
+
+	for text, bad := range map[string]string{
+		`role "prefil"`:                          `{"id":7,"role":"prefil"}`,
+		"expected a decimal number from 0":       `{"id":7,"block_size":-1,"zone":1}`,
+		"models: expected at least one name":     `{"id":7,"role":"prefill","engine":"sglang","model":["m"],"endpoint":"127.0.0.1:9","block_size":16}`,
+		`mapping key "id" already defined`:       `{"id":7,"id":8}`,
+		"expected a mapping of id, role, engine": `[7]`,
+		"nothing in it":                          ``,
+	} {
+		_, err := ParseRecord("key", []byte(bad))
+		require.ErrorContains(t, err, text)
+	}
+}

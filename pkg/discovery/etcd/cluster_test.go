@@ -1,0 +1,228 @@
+package etcd
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// threeMembers returns a running cluster.
+func threeMembers(t *testing.T) []*embed.Etcd {
+	t.Helper()
+	var configs []*embed.Config
+	var cluster []string
+	for i := range 3 {
+		c := quickConfig(t, fmt.Sprintf("m%d", i), t.TempDir())
+		c.ElectionMs = 200
+		// A free port, held by nobody until the member takes it.
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		peer := []url.URL{{Scheme: "http", Host: ln.Addr().String()}}
+		require.NoError(t, ln.Close())
+		c.ListenPeerUrls, c.AdvertisePeerUrls = peer, peer
+		cluster = append(cluster, c.Name+"=http://"+peer[0].Host)
+		configs = append(configs, c)
+	}
+	members := make([]*embed.Etcd, len(configs))
+	for i, c := range configs {
+		c.InitialCluster = strings.Join(cluster, ",")
+		members[i] = startMember(t, c)
+	}
+	for _, m := range members {
+		<-m.Server.ReadyNotify()
+	}
+	return members
+}
+
+func TestAMovedLeaderLosesNoWorker(t *testing.T) {
+	t.Parallel()
+	members := threeMembers(t)
+	var gates []*gate
+	var ends []string
+	for _, m := range members {
+		g := newGate(t)
+		g.open(m.Clients[0].Addr().String())
+		gates = append(gates, g)
+		ends = append(ends, g.addr())
+	}
+	t.Cleanup(func() {
+		for i, m := range members {
+			gates[i].shut()
+			if m != nil {
+				m.Close()
+			}
+		}
+	})
+	dial := func() *clientv3.Client {
+		c, err := Dial(ClientConfig{Endpoints: ends})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	c := dial()
+	r := register(t, c, func(c *RegistrarConfig) { c.TTL = 2 * time.Second })
+	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	w := watchPlain(t, dial())
+	w.has("10.0.0.1:30000")
+	for range 3 {
+		leader, next := -1, -1
+		for i, m := range members {
+			if m.Server.Leader() == m.Server.MemberID() {
+				leader, next = i, (i+1)%len(members)
+			}
+		}
+		require.GreaterOrEqual(t, leader, 0)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		err := members[leader].Server.MoveLeader(ctx, uint64(members[leader].Server.MemberID()), uint64(members[next].Server.MemberID()))
+		cancel()
+		require.NoError(t, err)
+		eventually(t, func() bool { return members[next].Server.Leader() == members[next].Server.MemberID() }, "the leader has moved")
+	}
+	rested(t, 2500*time.Millisecond) // longer than the TTL
+	put(t, c, 1, "10.0.0.1:8000")
+	w.has("10.0.0.1:30000", "10.0.0.1:8000")
+	require.NotNil(t, w.Load().Worker(id), "the same id")
+	_, left := w.heard()
+	require.Empty(t, left)
+
+	// A member dies for good: two of three go on.
+	gates[0].shut()
+	members[0].Close()
+	members[0] = nil
+	put(t, c, 2, "10.0.0.1:8001")
+	w.has("10.0.0.1:30000", "10.0.0.1:8000", "10.0.0.1:8001")
+	_, left = w.heard()
+	require.Empty(t, left)
+}
+
+// pki writes an authority, a server's and a client's certificate, and returns
+// their files.
+func pki(t *testing.T) (ca string, server, client [2]string) {
+	t.Helper()
+	dir := t.TempDir()
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	root := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	write := func(name, kind string, der []byte) string {
+		p := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(p, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return p
+	}
+	der, err := x509.CreateCertificate(rand.Reader, root, root, caKey.Public(), caKey)
+	require.NoError(t, err)
+	ca = write("ca.pem", "CERTIFICATE", der)
+	leaf := func(name string, serial int64) [2]string {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		cert := &x509.Certificate{
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"etcd.test"},
+			NotBefore: root.NotBefore, NotAfter: root.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		}
+		der, err := x509.CreateCertificate(rand.Reader, cert, root, key.Public(), caKey)
+		require.NoError(t, err)
+		pk, err := x509.MarshalECPrivateKey(key)
+		require.NoError(t, err)
+		return [2]string{write(name+".pem", "CERTIFICATE", der), write(name+".key", "EC PRIVATE KEY", pk)}
+	}
+	return ca, leaf("server", 2), leaf("client", 3)
+}
+
+func TestTLSWithClientCertificates(t *testing.T) {
+	t.Parallel()
+	ca, server, client := pki(t)
+	s := newServer(t, func(c *embed.Config) {
+		free := []url.URL{{Scheme: "https", Host: "127.0.0.1:0"}}
+		c.ListenClientUrls, c.AdvertiseClientUrls = free, free
+		c.ClientTLSInfo = transport.TLSInfo{CertFile: server[0], KeyFile: server[1], TrustedCAFile: ca, ClientCertAuth: true}
+	})
+	tls := func(c *ClientConfig) {
+		c.Endpoints = []string{"https://" + s.gate.addr()}
+		c.CA, c.Cert, c.Key, c.ServerName = ca, client[0], client[1], "etcd.test"
+	}
+	r := register(t, s.dial(tls))
+	r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	w := watchPlain(t, s.dial(tls))
+	w.has("10.0.0.1:30000")
+
+	for name, wrong := range map[string]func(*ClientConfig){
+		"no certificate":      func(c *ClientConfig) { c.Cert, c.Key = "", "" },
+		"another server name": func(c *ClientConfig) { c.ServerName = "other.test" },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		_, err := s.dial(tls, wrong).Get(ctx, "x")
+		cancel()
+		require.Error(t, err, name)
+	}
+}
+
+// withUsers turns authentication on: root, and user who may use the prefix.
+func withUsers(t *testing.T, c *clientv3.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must := func(_ any, err error) {
+		t.Helper()
+		require.NoError(t, err)
+	}
+	must(c.UserAdd(ctx, "root", "secret"))
+	must(c.UserGrantRole(ctx, "root", "root"))
+	must(c.RoleAdd(ctx, "workers"))
+	must(c.RoleGrantPermission(ctx, "workers", folder(DefaultPrefix), clientv3.GetPrefixRangeEnd(folder(DefaultPrefix)), clientv3.PermissionType(clientv3.PermReadWrite)))
+	must(c.UserAdd(ctx, "user", "word"))
+	must(c.UserGrantRole(ctx, "user", "workers"))
+	must(c.AuthEnable(ctx))
+}
+
+func TestUsersWithPasswordsOutliveTheirTokens(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, func(c *embed.Config) { c.AuthTokenTTL, c.BcryptCost = 1, 4 })
+	withUsers(t, s.dial())
+	s.stop()
+	as := func(c *ClientConfig) { c.Username, c.Password = "user", "word" }
+	first, second := s.dial(as), s.dial(as) // made while etcd is away
+	s.start()
+	r := register(t, first, func(c *RegistrarConfig) { c.TTL = 2 * time.Second })
+	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	w := watchPlain(t, second)
+	w.has("10.0.0.1:30000")
+	rested(t, 3500*time.Millisecond) // three tokens, and longer than the TTL
+	require.NotNil(t, w.Load().Worker(id))
+	r2 := register(t, first)
+	r2.announce(record(t, worker.Decode, "10.0.0.1:8000"), 1)
+	w.has("10.0.0.1:30000", "10.0.0.1:8000")
+	w.state(discovery.Watching)
+	_, losses, _ := r.heard()
+	require.Empty(t, losses)
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := first.Put(ctx, "elsewhere", "x")
+	require.ErrorContains(t, err, "permission denied")
+	_, err = s.dial(func(c *ClientConfig) { c.Username, c.Password = "user", "wrong" }).Get(ctx, folder(DefaultPrefix))
+	require.ErrorContains(t, err, "authentication failed")
+}

@@ -1,0 +1,99 @@
+package etcd
+
+import (
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// history knows which past the revisions belong to. A store that has lost its
+// data comes back with the same cluster id when its members are configured as
+// before, so the id alone does not tell. It is pure. The zero value has seen
+// nothing.
+type history struct {
+	generation uint64 // counts the histories seen
+	cluster    uint64
+	revision   int64            // the set is known exactly at this one
+	keys       map[string]int64 // its keys, with the revision of their last write
+}
+
+// listing is the store as it was at one revision.
+type listing struct {
+	cluster  uint64
+	revision int64
+	kvs      []*mvccpb.KeyValue
+}
+
+// differs says why a listing, read after everything that h has seen, must be of
+// another history, or "".
+func (h *history) differs(l listing) string {
+	if h.generation == 0 {
+		return ""
+	}
+	if reason := h.departs(l.cluster, l.revision, h.revision); reason != "" {
+		return reason
+	}
+	for _, kv := range l.kvs {
+		// A key written before the revision that is known, and not known: the
+		// store was rebuilt and has already overtaken that revision.
+		if held, ok := h.keys[string(kv.Key)]; kv.ModRevision <= h.revision && (!ok || held != kv.ModRevision) {
+			return fmt.Sprintf("etcd has lost its data, at revision %d it did not hold %q", h.revision, kv.Key)
+		}
+	}
+	return ""
+}
+
+// departs says why a store that is at the revision, after least had been
+// reached, must have another history than h, or "".
+func (h *history) departs(cluster uint64, revision, least int64) string {
+	switch {
+	case cluster != h.cluster:
+		return fmt.Sprintf("etcd is another cluster, %x and not %x", cluster, h.cluster)
+	case revision < least:
+		return fmt.Sprintf("etcd has lost its data, it is at revision %d after %d", revision, least)
+	default:
+		return ""
+	}
+}
+
+// adopt takes a listing as what is known, of another history or the same.
+func (h *history) adopt(l listing, another bool) {
+	if another || h.generation == 0 {
+		h.generation++
+	}
+	h.cluster, h.revision = l.cluster, l.revision
+	h.keys = make(map[string]int64, len(l.kvs))
+	for _, kv := range l.kvs {
+		h.keys[string(kv.Key)] = kv.ModRevision
+	}
+}
+
+// advance takes what happened at a later revision.
+func (h *history) advance(revision int64, events []*clientv3.Event) {
+	h.revision = revision
+	for _, ev := range events {
+		if ev.Type == clientv3.EventTypeDelete {
+			delete(h.keys, string(ev.Kv.Key))
+		} else {
+			h.keys[string(ev.Kv.Key)] = ev.Kv.ModRevision
+		}
+	}
+}
+
+// mark returns what a store of this history holds.
+func (h *history) mark() mark {
+	m := mark{revision: h.revision, count: int64(len(h.keys))}
+	for key, written := range h.keys {
+		if written > m.written {
+			m.newest, m.written = nil, written
+		}
+		if written == m.written {
+			m.newest = append(m.newest, key)
+		}
+	}
+	return m
+}
+
+// epoch names the history for the reducer.
+func (h *history) epoch() string { return fmt.Sprintf("%x/%d", h.cluster, h.generation) }

@@ -1,0 +1,182 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// maxValue bounds the value of one key that is read as a worker.
+const maxValue = 64 << 10
+
+// Config is what a source of Baton's own layout is made of.
+type Config struct {
+	// Prefix of the keys. Default DefaultPrefix.
+	Prefix string
+
+	// Progress is how often etcd is asked whether anything was missed. Default
+	// 1 s. Raising it spares etcd one small read a time.
+	Progress time.Duration
+
+	// Silence is how long the set is taken for fresh without any word of etcd.
+	// Default 3 s. Raising it hides longer outages, and shows each one later.
+	Silence time.Duration
+
+	// ListTimeout bounds one listing. Default 3 s.
+	ListTimeout time.Duration
+
+	// Grace is how long, after etcd has lost its data, workers have time to
+	// register again before those that have not are dropped. Default 15 s.
+	// Raising it keeps workers known that have gone meanwhile.
+	Grace time.Duration
+
+	// PageSize is how many keys are listed at a time. Default 500.
+	PageSize int
+
+	// Logger is told when etcd has lost its data. Nil means silence.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	for _, d := range []struct {
+		p *time.Duration
+		v time.Duration
+	}{{&c.Progress, time.Second}, {&c.Silence, 3 * time.Second}, {&c.ListTimeout, 3 * time.Second}, {&c.Grace, 15 * time.Second}} {
+		if *d.p == 0 {
+			*d.p = d.v
+		}
+	}
+	if c.PageSize == 0 {
+		c.PageSize = 500
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate returns every fault of c, joined, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	errs := c.paceFaults()
+	if err := checkPrefix(c.Prefix); err != nil {
+		errs = append(errs, err)
+	}
+	return joined(errs)
+}
+
+func (c Config) paceFaults() []error {
+	var errs []error
+	if c.Progress < 0 || c.Silence < 2*c.Progress {
+		errs = append(errs, fmt.Errorf("progress %s, silence %s: expected durations above 0, silence at least twice progress", c.Progress, c.Silence))
+	}
+	if c.ListTimeout < 0 || c.Grace < 0 {
+		errs = append(errs, fmt.Errorf("list timeout %s, grace %s: expected durations above 0", c.ListTimeout, c.Grace))
+	}
+	if c.PageSize < 0 {
+		errs = append(errs, fmt.Errorf("page size %d: expected a number above 0", c.PageSize))
+	}
+	return errs
+}
+
+// Source reads workers in Baton's own layout. It implements
+// [discovery.Source]. Run must not be called again before it has returned.
+type Source struct{ *follower }
+
+var _ discovery.Source = (*Source)(nil)
+
+// New returns a source. The client stays the caller's and must live longer than
+// Run.
+func New(client *clientv3.Client, cfg Config) (*Source, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if client == nil {
+		return nil, errors.New("etcd: source: expected a client")
+	}
+	return newSource(clientStore{client}, cfg.withDefaults()), nil
+}
+
+func newSource(s store, c Config) *Source {
+	dir := folder(c.Prefix)
+	return &Source{newFollower(s, c, dir, clientv3.GetPrefixRangeEnd(dir), plain{dir})}
+}
+
+// newFollower takes everything but the prefix from c.
+func newFollower(s store, c Config, from, end string, r reader) *follower {
+	return &follower{
+		store: s, from: from, end: end, reader: r, logger: c.Logger,
+		pace: pace{progress: c.Progress, silence: c.Silence, listTimeout: c.ListTimeout, grace: c.Grace, pageSize: int64(c.PageSize)},
+	}
+}
+
+// plain reads Baton's own layout: a key is a worker.
+type plain struct{ dir string }
+
+func (p plain) list(kvs []*mvccpb.KeyValue) []discovery.Entry {
+	es := make([]discovery.Entry, 0, len(kvs))
+	for _, kv := range kvs {
+		es = append(es, p.entry(kv))
+	}
+	return es
+}
+
+func (p plain) change(events []*clientv3.Event) []discovery.Op {
+	ops := make([]discovery.Op, 0, len(events))
+	for _, ev := range events {
+		if ev.Type != clientv3.EventTypeDelete {
+			ops = append(ops, discovery.Put(p.entry(ev.Kv)))
+			continue
+		}
+		var version uint64
+		if ev.PrevKv != nil {
+			version = uint64(ev.PrevKv.Version)
+		}
+		ops = append(ops, discovery.Delete(string(ev.Kv.Key), version))
+	}
+	return ops
+}
+
+func (p plain) entry(kv *mvccpb.KeyValue) discovery.Entry {
+	e := discovery.Entry{Key: string(kv.Key), Revision: uint64(kv.ModRevision), Version: uint64(kv.Version)}
+	w, err := p.worker(kv)
+	if err != nil {
+		e.Fault = err.Error()
+		return e
+	}
+	e.Worker = w
+	return e
+}
+
+func (p plain) worker(kv *mvccpb.KeyValue) (*worker.Worker, error) {
+	id, err := worker.ParseID(strings.TrimPrefix(string(kv.Key), p.dir))
+	if err != nil {
+		return nil, fmt.Errorf("key %q: expected %s and an instance id", kv.Key, p.dir)
+	}
+	if p.dir+id.String() != string(kv.Key) {
+		return nil, fmt.Errorf("key %q: expected %s%s", kv.Key, p.dir, id)
+	}
+	if len(kv.Value) > maxValue {
+		return nil, fmt.Errorf("value of %d bytes; expected at most %d", len(kv.Value), maxValue)
+	}
+	w, err := file.ParseRecord("value", kv.Value)
+	if err != nil {
+		return nil, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	if w.ID != id {
+		return nil, fmt.Errorf("id %d in the value; expected that of the key, %d", w.ID, id)
+	}
+	return w, nil
+}

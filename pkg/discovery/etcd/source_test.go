@@ -1,0 +1,283 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// quick is a source's config for tests in real time.
+func quick() Config {
+	return Config{Progress: 50 * time.Millisecond, Silence: 400 * time.Millisecond, ListTimeout: 500 * time.Millisecond, Grace: 10 * time.Second, PageSize: 2}
+}
+
+// watched is a view over a source, and what was heard of it.
+type watched struct {
+	*discovery.View
+	t *testing.T
+
+	mu     sync.Mutex
+	causes []string
+	left   []string // endpoints that were in a set, and not in the next
+}
+
+func watch(t *testing.T, src discovery.Source) *watched {
+	t.Helper()
+	w := &watched{t: t}
+	var err error
+	w.View, err = discovery.New(discovery.Config{
+		Sources:    []discovery.Named{{Name: "etcd", Source: src}},
+		MinBackoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
+		Hooks: discovery.Hooks{Transition: func(tr discovery.Transition) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.causes = append(w.causes, tr.Cause)
+		}},
+	})
+	require.NoError(t, err)
+	w.Subscribe(func(old, now *worker.Snapshot, _ discovery.Change) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, o := range old.Workers() {
+			if now.WorkerAt(o.Endpoint.String()) == nil {
+				w.left = append(w.left, o.Endpoint.String())
+			}
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	return w
+}
+
+func watchPlain(t *testing.T, c *clientv3.Client, adjust ...func(*Config)) *watched {
+	t.Helper()
+	cfg := quick()
+	for _, f := range adjust {
+		f(&cfg)
+	}
+	src, err := New(c, cfg)
+	require.NoError(t, err)
+	return watch(t, src)
+}
+
+func (w *watched) has(addrs ...string) {
+	w.t.Helper()
+	eventually(w.t, func() bool {
+		var have []string
+		for _, x := range w.Load().Workers() {
+			have = append(have, x.Endpoint.String())
+		}
+		slices.Sort(have)
+		return slices.Equal(have, addrs)
+	}, "the view holds %v", addrs)
+}
+
+func (w *watched) state(s discovery.State) {
+	w.t.Helper()
+	eventually(w.t, func() bool { return w.Status().Sources[0].State == s }, "the source is %s", s)
+}
+
+func (w *watched) heard() (causes, left []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.causes), slices.Clone(w.left)
+}
+
+func put(t *testing.T, c *clientv3.Client, id worker.ID, addr string) {
+	t.Helper()
+	rec := record(t, worker.Decode, addr)
+	rec.ID = id
+	line, err := file.MarshalWorker(&rec)
+	require.NoError(t, err)
+	_, err = c.Put(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)), string(line))
+	require.NoError(t, err)
+}
+
+func TestTheViewFollowsEtcd(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.dial()
+	for i := range 5 {
+		put(t, c, worker.ID(i+1), fmt.Sprintf("10.0.0.1:800%d", i))
+	}
+	w := watchPlain(t, s.dial())
+	w.has("10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.1:8002", "10.0.0.1:8003", "10.0.0.1:8004")
+
+	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+	id := r.announce(record(t, worker.Prefill, "10.0.0.2:30000"), 1)
+	eventually(t, func() bool { return w.Load().Worker(id) != nil }, "a registration is seen")
+	id = r.announce(record(t, worker.Prefill, "10.0.0.2:30000"), 2)
+	eventually(t, func() bool { return w.Load().Worker(id) != nil }, "a new life is seen")
+	require.NoError(t, r.end())
+	_, err := c.Delete(t.Context(), folder(DefaultPrefix)+"1", clientv3.WithRange(folder(DefaultPrefix)+"5"))
+	require.NoError(t, err)
+	w.has("10.0.0.1:8004")
+
+	_, err = c.Put(t.Context(), folder(DefaultPrefix)+"5", "{")
+	require.NoError(t, err)
+	eventually(t, func() bool { return len(w.Status().Problems) == 1 }, "the fault is shown")
+	w.has("10.0.0.1:8004")
+	_, left := w.heard()
+	require.NotContains(t, left, "10.0.0.2:30001")
+	require.Zero(t, w.Status().Sources[0].Losses)
+}
+
+func TestAQuietEtcdIsNoLoss(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	put(t, s.dial(), 1, "10.0.0.1:8000")
+	w := watchPlain(t, s.dial())
+	w.has("10.0.0.1:8000")
+	rested(t, 1200*time.Millisecond) // three times the silence
+	require.Zero(t, w.Status().Sources[0].Losses)
+	put(t, s.dial(), 2, "10.0.0.1:8001")
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+}
+
+func TestAKeyWithdrawnByItsLeaseIsGone(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.dial()
+	w := watchPlain(t, s.dial())
+	lease, err := c.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	// What the package's documentation says, done by hand.
+	value := fmt.Sprintf(`{"id":%d,"role":"prefill","engine":"sglang","models":["qwen"],"endpoint":"10.0.0.7:30000",`+
+		`"dp_size":1,"block_size":64,"bootstrap":{"host":"10.0.0.7","port":8998},"colour":"of a newer writer"}`, lease.ID)
+	_, err = c.Put(t.Context(), fmt.Sprintf("baton/v1/workers/%d", lease.ID), value, clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	w.has("10.0.0.7:30000")
+	require.True(t, w.Load().Workers()[0].CanServe(worker.Prefill))
+	_, err = c.Revoke(t.Context(), lease.ID)
+	require.NoError(t, err)
+	w.has()
+}
+
+func TestWhatWasCompactedWhileTheSourceWasAwayIsListed(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	to := s.etcd.Clients[0].Addr().String()
+	direct, err := Dial(ClientConfig{Endpoints: []string{to}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = direct.Close() })
+	put(t, direct, 1, "10.0.0.1:8000")
+	put(t, direct, 2, "10.0.0.1:8001")
+	w := watchPlain(t, s.dial())
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	s.gate.shut()
+	w.state(discovery.Stale)
+	for range 5 {
+		put(t, direct, 3, "10.0.0.1:8002")
+	}
+	res, err := direct.Delete(t.Context(), workerKey(DefaultPrefix, 1))
+	require.NoError(t, err)
+	_, err = direct.Compact(t.Context(), res.Header.Revision)
+	require.NoError(t, err)
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	s.gate.open(to)
+	w.has("10.0.0.1:8001", "10.0.0.1:8002")
+	w.state(discovery.Watching)
+}
+
+func TestARestartedEtcdLosesNoWorker(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.dial()
+	r := register(t, c)
+	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	w := watchPlain(t, s.dial())
+	w.has("10.0.0.1:30000")
+	s.stop()
+	w.state(discovery.Stale)
+	require.True(t, w.Load().Stale())
+	s.start()
+	w.state(discovery.Watching)
+	w.has("10.0.0.1:30000")
+	require.Equal(t, id, w.Load().Workers()[0].ID)
+	put(t, c, 1, "10.0.0.1:8000")
+	w.has("10.0.0.1:30000", "10.0.0.1:8000")
+	_, left := w.heard()
+	require.Empty(t, left)
+}
+
+func TestSilenceMakesTheViewStale(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	put(t, s.dial(), 1, "10.0.0.1:8000")
+	w := watchPlain(t, s.dial())
+	w.has("10.0.0.1:8000")
+	put(t, s.dial(), 2, "10.0.0.1:8001") // seen through the watch, so there is one
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	s.gate.deafen()
+	w.state(discovery.Stale)
+	causes, _ := w.heard()
+	require.Contains(t, causes[len(causes)-1], "nothing heard for ")
+	s.gate.hear()
+	w.state(discovery.Watching)
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+}
+
+func TestAWipedEtcdLosesNoWorkerThatRegistersAgain(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	r1 := register(t, s.dial())
+	r2 := register(t, s.dial())
+	old := r1.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	r2.announce(record(t, worker.Decode, "10.0.0.1:8000"), 1)
+	w := watchPlain(t, s.dial())
+	w.has("10.0.0.1:30000", "10.0.0.1:8000")
+	s.wipe()
+	s.start()
+	eventually(t, func() bool {
+		ids := w.Load()
+		return ids.Worker(old) == nil && ids.WorkerAt("10.0.0.1:30000") != nil && !ids.Stale()
+	}, "known by new ids")
+	w.has("10.0.0.1:30000", "10.0.0.1:8000")
+	_, left := w.heard()
+	require.Empty(t, left)
+}
+
+func TestAWipedEtcdDropsWhoDoesNotComeBackAfterTheGrace(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	put(t, s.dial(), 1, "10.0.0.1:8000")
+	put(t, s.dial(), 2, "10.0.0.1:8001")
+	w := watchPlain(t, s.dial(), func(c *Config) { c.Grace = 700 * time.Millisecond })
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	s.wipe()
+	s.start()
+	put(t, s.dial(), 3, "10.0.0.1:8001")
+	w.has("10.0.0.1:8001")
+	causes, _ := w.heard()
+	require.True(t, slices.ContainsFunc(causes, func(c string) bool {
+		return strings.Contains(c, "etcd has lost its data") && strings.Contains(c, "waiting up to 700ms for 1 of 2 workers to register again")
+	}), "%q", causes)
+}
+
+func TestConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
+	_, err := New(&clientv3.Client{}, Config{Prefix: "a/", Silence: time.Second, ListTimeout: -1, PageSize: -1})
+	for _, text := range []string{`prefix "a/"`, "silence 1s", "list timeout -1ns", "page size -1"} {
+		require.ErrorContains(t, err, text)
+	}
+	_, err = New(nil, Config{})
+	require.ErrorContains(t, err, "expected a client")
+	_, err = Dial(ClientConfig{Username: "u", Cert: "c"})
+	for _, text := range []string{"endpoints: expected at least one", "both user and password", "both cert and key"} {
+		require.ErrorContains(t, err, text)
+	}
+	_, err = Dial(ClientConfig{Endpoints: []string{"127.0.0.1:1"}, CA: "testdata/absent"})
+	require.ErrorContains(t, err, "etcd: tls")
+}
