@@ -9,8 +9,9 @@
 // B2). The board is told after everything else that keeps something of a
 // worker, so a worker that a request can see is one that can be booked.
 //
-// A key whose last worker has gone is remembered for a while: a request for it
-// is to be told to come back, not that the model does not exist.
+// A key whose workers have all gone is remembered for a while: a request for it
+// is to be told to come back, not that the model does not exist. One that its
+// workers have unloaded is not.
 //
 // What it does not do: it judges no worker's health, picks nothing, and knows
 // nothing of the sources.
@@ -137,7 +138,9 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 			continue
 		}
 		delete(b.keys, k)
-		b.departed[k] = now
+		if !unloaded(b.Load().Snapshot, snap, k) {
+			b.departed[k] = now
+		}
 	}
 	b.forget(now)
 	w := &World{Snapshot: snap, followed: true, keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed)}
@@ -168,6 +171,14 @@ func byKey(snap *worker.Snapshot) map[worker.Key][]*worker.Worker {
 		}
 	}
 	return out
+}
+
+// unloaded reports whether a worker that served the key lives and serves it no
+// more: then the model is gone, not its workers.
+func unloaded(before, now *worker.Snapshot, k worker.Key) bool {
+	return slices.ContainsFunc(before.Workers(), func(w *worker.Worker) bool {
+		return w.Namespace == k.Namespace && slices.Contains(w.Models, k.Model) && now.Worker(w.ID) != nil
+	})
 }
 
 // known returns the keys of present and those the board has, sorted.

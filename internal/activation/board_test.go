@@ -108,10 +108,19 @@ func TestAModelWhoseWorkersHaveAllLeftIsRememberedForAWhile(t *testing.T) {
 	require.False(t, b.Load().Departed(key, noon))
 }
 
+func TestAModelThatItsWorkersHaveUnloadedIsForgotten(t *testing.T) {
+	b := New()
+	two := func(w *worker.Worker) { w.Models = []string{"m", "lora"} }
+	b.Follow(set(t, 1, make1(t, 1, worker.Decode, two), make1(t, 2, worker.Decode, two)), discovery.Change{}, noon)
+	b.Follow(set(t, 2, make1(t, 1, worker.Decode, nil)), discovery.Change{Left: []worker.ID{2}, Changed: []worker.ID{1}}, noon)
+	require.False(t, b.Load().Departed(worker.Key{Model: "lora"}, noon))
+	require.Empty(t, b.Load().OnlyDeparted("", noon))
+}
+
 func TestMadeUpModelsAreNotRememberedWithoutBound(t *testing.T) {
 	b := New()
 	for i := range 3 * maxDeparted {
-		w := make1(t, 1, worker.Decode, func(w *worker.Worker) { w.Models = []string{"m" + strconv.Itoa(i)} })
+		w := make1(t, worker.ID(1+i%2), worker.Decode, func(w *worker.Worker) { w.Models = []string{"m" + strconv.Itoa(i)} })
 		b.Follow(set(t, uint64(i), w), discovery.Change{}, noon)
 	}
 	require.LessOrEqual(t, len(b.Load().departed), maxDeparted)
