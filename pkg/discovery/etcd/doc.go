@@ -64,7 +64,22 @@
 //     again or Grace has passed.
 //   - An empty listing of the same history is believed.
 //
-// A user with a password needs read and write permission on the prefix.
+// # Dynamo's layout
+//
+// [DynamoSource] reads the workers of a Dynamo fleet (1.6; see the scenarios in
+// testdata/dynamo for the values):
+//
+//	v1/instances/<namespace>/<component>/<endpoint>/<id in hex>
+//	v1/mdc/<namespace>/<component>/<endpoint>/<id in hex>[/<adapter>]
+//
+// A worker is an instance with its card; the pure joiner keeps both and makes
+// one entry of them, under the instance's key. Since several keys make an entry,
+// entries have no version; the comparison above finds lost writes all the same.
+// They are Fronted: shown, and never picked.
+// Ranks are counted from 0: data_parallel_start_rank is not kept.
+//
+// A user with a password needs read and write permission on the prefix; for
+// Dynamo's layout, read permission from v1/instances/ to the end of v1/mdc/.
 //
 // What this package does not do: it keeps no set (pkg/discovery does), asks no
 // engine (who announces does), and starts no etcd.

@@ -1,0 +1,205 @@
+package etcd
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// joiner makes workers of Dynamo's instances and cards. It is pure.
+//
+// Its entries have the instance's key and no version: they change with any of
+// several keys, whose versions are not one count. A lost write is found by the
+// follower, which compares the whole range; what is lost with the versions is
+// only that the reducer would find it at the next write.
+type joiner struct {
+	instances, cards string // prefixes, with the last slash; set at construction
+
+	parts map[place]*parts
+}
+
+// place is what an instance and its cards have in common.
+type place struct {
+	namespace, component, endpoint string
+	id                             worker.ID
+}
+
+// parts are the keys of one place. Both may be empty.
+type parts struct {
+	instance *part
+	cards    map[string]*part // by suffix; "" is the model's own
+	known    bool             // the set holds an entry for it
+}
+
+// part is one key's value.
+type part struct {
+	key      string
+	value    []byte
+	revision uint64
+}
+
+func (j *joiner) list(kvs []*mvccpb.KeyValue) []discovery.Entry {
+	j.parts = make(map[place]*parts)
+	for _, kv := range kvs {
+		j.set(kv)
+	}
+	var es []discovery.Entry
+	for at, p := range j.parts {
+		var e discovery.Entry
+		if e, p.known = p.join(at); p.known {
+			es = append(es, e)
+		}
+	}
+	slices.SortFunc(es, func(a, b discovery.Entry) int { return strings.Compare(a.Key, b.Key) })
+	return es
+}
+
+func (j *joiner) change(events []*clientv3.Event) []discovery.Op {
+	var touched []place
+	for _, ev := range events {
+		var at place
+		var ok bool
+		if ev.Type == clientv3.EventTypeDelete {
+			at, ok = j.unset(string(ev.Kv.Key))
+		} else {
+			at, ok = j.set(ev.Kv)
+		}
+		if ok && !slices.Contains(touched, at) {
+			touched = append(touched, at)
+		}
+	}
+	var ops []discovery.Op
+	for _, at := range touched {
+		p := j.parts[at]
+		e, is := p.join(at)
+		switch {
+		case is:
+			ops = append(ops, discovery.Put(e))
+		case p.known:
+			ops = append(ops, discovery.Delete(j.key(at), 0))
+		}
+		p.known = is
+		if p.instance == nil && len(p.cards) == 0 {
+			delete(j.parts, at)
+		}
+	}
+	return ops
+}
+
+// set takes a key's value. It reports false for a key that is none of ours.
+func (j *joiner) set(kv *mvccpb.KeyValue) (place, bool) {
+	at, suffix, card, ok := j.place(string(kv.Key))
+	if !ok {
+		return at, false
+	}
+	p := j.parts[at]
+	if p == nil {
+		p = &parts{cards: make(map[string]*part)}
+		j.parts[at] = p
+	}
+	v := &part{key: string(kv.Key), value: kv.Value, revision: uint64(kv.ModRevision)}
+	if card {
+		p.cards[suffix] = v
+	} else {
+		p.instance = v
+	}
+	return at, true
+}
+
+// unset takes a key away. It reports false for one that was not there.
+func (j *joiner) unset(key string) (place, bool) {
+	at, suffix, card, ok := j.place(key)
+	p := j.parts[at]
+	if !ok || p == nil {
+		return at, false
+	}
+	if card {
+		delete(p.cards, suffix)
+	} else {
+		p.instance = nil
+	}
+	return at, true
+}
+
+// place reads a key: "<prefix><namespace>/<component>/<endpoint>/<id in hex>",
+// and for a card perhaps "/<suffix>".
+func (j *joiner) place(key string) (at place, suffix string, card, ok bool) {
+	rest, ok := strings.CutPrefix(key, j.instances)
+	if !ok {
+		if rest, card = strings.CutPrefix(key, j.cards); !card {
+			return at, "", false, false
+		}
+	}
+	names := strings.Split(rest, "/")
+	if len(names) != 4 && (!card || len(names) != 5) {
+		return at, "", false, false
+	}
+	id, err := strconv.ParseUint(names[3], 16, 64)
+	if err != nil || id == 0 || strconv.FormatUint(id, 16) != names[3] {
+		return at, "", false, false
+	}
+	if len(names) == 5 {
+		if suffix = names[4]; suffix == "" {
+			return at, "", false, false
+		}
+	}
+	return place{names[0], names[1], names[2], worker.ID(id)}, suffix, card, true
+}
+
+// key returns the instance's key. No two keys are read as one place.
+func (j *joiner) key(at place) string {
+	return j.instances + at.namespace + "/" + at.component + "/" + at.endpoint + "/" + strconv.FormatUint(uint64(at.id), 16)
+}
+
+// join returns the entry that the parts make; false while they make none.
+func (p *parts) join(at place) (discovery.Entry, bool) {
+	own := p.cards[""]
+	if p.instance == nil || own == nil {
+		return discovery.Entry{}, false
+	}
+	e := discovery.Entry{Key: p.instance.key, Revision: p.instance.revision}
+	for _, c := range p.cards {
+		e.Revision = max(e.Revision, c.revision)
+	}
+	w, err := p.worker(at, own)
+	if err != nil {
+		e.Fault = err.Error()
+		return e, true
+	}
+	e.Worker = w
+	return e, true
+}
+
+func (p *parts) worker(at place, own *part) (*worker.Worker, error) {
+	addr, err := readInstance(p.instance.value, at.id)
+	if err != nil {
+		return nil, err
+	}
+	w, err := readCard(own.value, at.id)
+	if err != nil {
+		return nil, err
+	}
+	w.Endpoint, w.Namespace = addr, at.namespace
+	w.Deployment = at.namespace + "/" + at.component + "/" + at.endpoint
+	for _, suffix := range slices.Sorted(maps.Keys(p.cards)) {
+		if suffix == "" {
+			continue
+		}
+		lora, err := readCard(p.cards[suffix].value, at.id)
+		if err != nil {
+			return nil, fmt.Errorf("adapter %q: %w", suffix, err)
+		}
+		if name := lora.Models[0]; !slices.Contains(w.Models, name) {
+			w.Models = append(w.Models, name)
+		}
+	}
+	return w, nil
+}
