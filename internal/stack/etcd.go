@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Etcd is one running etcd member. Kill and Stop end it, Restart brings it
@@ -153,4 +155,20 @@ func StartRegister(ctx context.Context, o RegisterOptions) (*Register, error) {
 		return nil, err
 	}
 	return &Register{proc}, nil
+}
+
+// Registered returns the id under which the worker was last registered and when
+// etcd held it, in the command's own words; false before that has happened.
+func (r *Register) Registered() (id worker.ID, since time.Time, ok bool) {
+	for line := range strings.Lines(r.Log()) {
+		var said struct {
+			Time time.Time `json:"time"`
+			Msg  string    `json:"msg"`
+			ID   worker.ID `json:"worker_id,string"`
+		}
+		if json.Unmarshal([]byte(line), &said) == nil && said.Msg == "worker registered" {
+			id, since, ok = said.ID, said.Time, true
+		}
+	}
+	return id, since, ok
 }

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -114,6 +117,30 @@ func TestARegistrarIsToldWhatItSpeaksForAndWhereTo(t *testing.T) {
 	<-r.Done()
 	require.Equal(t, "register --engine-url http://127.0.0.1:1 --etcd-endpoints http://127.0.0.1:2,127.0.0.1:3 --log-format json "+
 		"--etcd-prefix p --lease-ttl 2s --namespace n\n", r.Log())
+}
+
+func TestARegistrarSaysUnderWhichIDAndSinceWhen(t *testing.T) {
+	bin := t.TempDir()
+	log := `{"time":"2026-01-02T03:04:05.5Z","level":"INFO","msg":"worker registered","worker_id":"7"}
+{"time":"2026-01-02T03:04:06Z","level":"WARN","msg":"registration lost","worker_id":"7"}
+not JSON
+{"time":"2026-01-02T03:04:07.25Z","level":"INFO","msg":"worker registered","worker_id":"18446744073709551615"}
+{"time":"2026-01-02T03:04:08Z","level":"INFO","msg":"announced","worker_id":"9"}
+`
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "log"), []byte(log), 0o600))
+	register := func(script string) *Register {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, "extproc"), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+		r, err := StartRegister(bounded(t), RegisterOptions{BinDir: bin, EngineURL: "http://127.0.0.1:1"})
+		require.NoError(t, err)
+		<-r.Done()
+		return r
+	}
+	_, _, ok := register("exit 1").Registered()
+	require.False(t, ok)
+	id, since, ok := register("cat " + filepath.Join(bin, "log") + " >&2").Registered()
+	require.True(t, ok)
+	require.Equal(t, worker.ID(math.MaxUint64), id, "the latest")
+	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 7, 250e6, time.UTC), since)
 }
 
 func TestThePluginIsToldWhereWorkersAre(t *testing.T) {
