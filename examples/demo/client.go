@@ -62,8 +62,35 @@ type answer struct {
 	at           time.Time // when it was sent
 }
 
+// refusal is an answer that is an error of the plugin's, in OpenAI's shape.
+type refusal struct {
+	status     int
+	code       string
+	message    string
+	retryAfter string // seconds; empty: the client is not told to try again
+}
+
+func (r *refusal) Error() string {
+	return fmt.Sprintf("refused with status %d, %s: %s", r.status, r.code, r.message)
+}
+
+// refused reads an answer that is not a 200.
+func refused(resp *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if err != nil {
+		return fmt.Errorf("status %d: %w", resp.StatusCode, err)
+	}
+	var doc struct {
+		Error struct{ Code, Message string }
+	}
+	if json.Unmarshal(text, &doc) != nil || doc.Error.Code == "" {
+		return fmt.Errorf("status %d, without a code: %q", resp.StatusCode, text)
+	}
+	return &refusal{resp.StatusCode, doc.Error.Code, doc.Error.Message, resp.Header.Get("Retry-After")}
+}
+
 // ask sends one streamed chat request to Envoy and reads the answer to its end.
-// user is the body's field of that name.
+// user is the body's field of that name. The error may be a *refusal.
 func ask(ctx context.Context, url, user string, messages []message, tokens int) (*answer, error) {
 	body, err := chatBody(user, messages, tokens)
 	if err != nil {
@@ -82,8 +109,7 @@ func ask(ctx context.Context, url, user string, messages []message, tokens int) 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		return nil, fmt.Errorf("request %s: status %d: %s", user, resp.StatusCode, text)
+		return nil, fmt.Errorf("request %s: %w", user, refused(resp))
 	}
 	a.explained = resp.Header.Get("X-Baton-Decision")
 	if err := a.read(resp.Body); err != nil {

@@ -63,6 +63,23 @@ type workerState struct {
 // admin reads the plugin's admin address.
 type admin struct{ url string }
 
+// activation returns what the plugin holds of the story's model: whether its
+// workers are known to serve with prefill and decode apart.
+func (a admin) activation(ctx context.Context) (string, error) {
+	var doc struct {
+		Keys []struct{ Model, Activation string }
+	}
+	if err := a.get(ctx, "/debug/state", &doc); err != nil {
+		return "", err
+	}
+	for _, k := range doc.Keys {
+		if k.Model == model {
+			return k.Activation, nil
+		}
+	}
+	return "absent", nil
+}
+
 // attempts returns the attempts of a request, the first one first; none while
 // nothing has been decided for it.
 func (a admin) attempts(ctx context.Context, id string) ([]decision, error) {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -42,17 +45,17 @@ func TestWhySaysWhatDecided(t *testing.T) {
 		table []row
 		want  string
 	}{
-		"cached blocks":          {[]row{picked(row{OverlapBlocks: 9, Cost: 2}), other(row{Cost: 11})}, "holds 9 of 10 blocks: cost 2.0, 102 would cost 11.0"},
-		"load":                   {[]row{picked(row{Cost: 10}), other(row{Cost: 20, ActiveRequests: 1})}, "102 is busy: cost 10.0, there 20.0"},
-		"a tie":                  {[]row{picked(row{Cost: 10}), other(row{Cost: 10})}, "as cheap as 102, drawn by lot; it holds nothing of this"},
+		"cached blocks":          {[]row{picked(row{OverlapBlocks: 9, Cost: 2}), other(row{Cost: 11})}, "holds 9 of 10 blocks: cost 2.0, p2 would cost 11.0"},
+		"load":                   {[]row{picked(row{Cost: 10}), other(row{Cost: 20, ActiveRequests: 1})}, "p2 is busy: cost 10.0, there 20.0"},
+		"a tie":                  {[]row{picked(row{Cost: 10}), other(row{Cost: 10})}, "as cheap as p2, drawn by lot; it holds nothing of this"},
 		"a draw":                 {[]row{picked(row{Cost: 10}), other(row{Cost: 9})}, "drawn, at cost 10.0 against 9.0; it holds nothing of this"},
-		"cost alone":             {[]row{picked(row{Cost: 9}), other(row{Cost: 10})}, "cost 9.0, 102 would cost 10.0"},
+		"cost alone":             {[]row{picked(row{Cost: 9}), other(row{Cost: 10})}, "cost 9.0, p2 would cost 10.0"},
 		"the only worker":        {[]row{picked(row{Cost: 9})}, "the only prefill worker; it holds nothing of this"},
 		"the others set aside":   {[]row{picked(row{OverlapBlocks: 3}), {Worker: 102, Note: "aside"}}, "the only one left, 1 set aside; it holds 3 of 10 blocks"},
 		"nothing that was told":  {nil, "not told"},
 		"nobody that was picked": {[]row{other(row{})}, "not told"},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, why(&choice{Table: c.table}, 10)) })
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, why(&choice{Table: c.table}, 10, names{102: "p2"})) })
 	}
 }
 
@@ -61,9 +64,9 @@ func TestAttemptTextNamesTheFailure(t *testing.T) {
 		Prefill: choice{Worker: 101}, Decode: choice{Worker: 201}, Outcome: outcomeRetried, Detail: "prefill_failed",
 		Leg: "failed", LegDetail: "connection_lost",
 	}
-	require.Equal(t, "prefill 101, decode 201: the prefill leg failed (connection_lost); given up for a fresh pick (prefill_failed)", attemptText(&d))
+	require.Equal(t, "prefill p1, decode 201: the prefill leg failed (connection_lost); given up for a fresh pick (prefill_failed)", attemptText(&d, names{101: "p1"}))
 	d.Outcome, d.Detail, d.Leg = outcomeOK, "", "ended"
-	require.Equal(t, "prefill 101, decode 201: ok", attemptText(&d))
+	require.Equal(t, "prefill 101, decode 201: ok", attemptText(&d, nil))
 }
 
 // fitting is a later turn of which everything is as it should be.
@@ -108,7 +111,7 @@ func TestAnUntrueStoryIsFound(t *testing.T) {
 func TestTheRowsAfterTheKillMustAvoidTheDead(t *testing.T) {
 	var out bytes.Buffer
 	killed := time.Now()
-	s := &show{out: &screen{w: &out}, dead: 101, killed: killed}
+	s := &show{out: &screen{w: &out}, dead: &pod{name: "p1", id: 101}, killed: killed}
 	require.ErrorContains(t, s.check(fitting()), "which is dead")
 
 	r := fitting()
@@ -178,6 +181,106 @@ func TestAStreamedAnswerIsReadToItsEnd(t *testing.T) {
 	}
 }
 
+func TestARefusalIsReadOrTheAnswerIsCalledWrong(t *testing.T) {
+	for name, c := range map[string]struct {
+		body string
+		want any
+	}{
+		"one in OpenAI's shape": {`{"error":{"message":"No.","type":"x","code":"no_decode_worker"}}`, &refusal{503, "no_decode_worker", "No.", "1"}},
+		"one without a code":    {`{"error":{"message":"No."}}`, nil},
+		"none of the plugin's":  {"upstream connect error", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.WriteString(c.body)
+			err := refused(w.Result())
+			var got *refusal
+			if c.want == nil {
+				require.NotErrorAs(t, err, &got)
+				require.ErrorContains(t, err, "status 503, without a code")
+				return
+			}
+			require.ErrorAs(t, err, &got)
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// answering lets a show ask a server that gives one answer.
+func answering(t *testing.T, status int, header, body string) *show {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if header != "" {
+			w.Header().Set("Retry-After", header)
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(srv.Close)
+	return &show{st: &stage{envoy: &stack.Envoy{URL: srv.URL}}}
+}
+
+func TestOnlyTheRightRefusalIsTakenWhileNobodyCanAnswer(t *testing.T) {
+	code := func(c string) string { return `{"error":{"message":"No.","code":"` + c + `"}}` }
+	for name, c := range map[string]struct {
+		status       int
+		header, body string
+		err          string
+	}{
+		"dead workers are on the list":     {503, "1", code("decode_unreachable"), ""},
+		"no worker is on the list":         {503, "1", code("no_decode_worker"), ""},
+		"the wrong code":                   {503, "1", code("no_aggregated_worker"), "expected a 503"},
+		"the wrong status":                 {502, "1", code("no_decode_worker"), "expected a 503"},
+		"nobody says when to try again":    {503, "", code("no_decode_worker"), "expected a 503"},
+		"Envoy's own words":                {503, "1", "no healthy upstream", "without a code"},
+		"an answer without its end is not": {200, "", "", "cut"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, dan := answering(t, c.status, c.header, c.body), &conversation{name: "Dan"}
+			for range 2 {
+				ok, err := s.ask(t.Context(), s.nextKnock(dan))
+				require.False(t, ok)
+				var no *refusal
+				if c.err != "" {
+					require.ErrorContains(t, err, c.err)
+					require.NotErrorAs(t, err, &no)
+					continue
+				}
+				require.ErrorAs(t, err, &no)
+				require.Equal(t, 0, dan.turns, "who is refused asks the same again")
+			}
+			if c.err == "" {
+				require.Equal(t, 2, s.refused)
+			}
+			require.Empty(t, s.served)
+			require.Len(t, dan.messages, 1)
+		})
+	}
+}
+
+func TestThePluginMustKnowThoseThatLiveAndNobodyElse(t *testing.T) {
+	known := map[worker.ID]workerState{7: {}, 8: {}}
+	require.True(t, same(known, []*pod{{id: 8}, {id: 7}}))
+	require.False(t, same(known, []*pod{{id: 7}}), "a dead one is on the list")
+	require.False(t, same(known, []*pod{{id: 7}, {id: 9}}), "a living one is not")
+	require.False(t, same(known, []*pod{{id: 7}, {id: 8}, {id: 9}}))
+}
+
+func TestEndpointsOfAnEtcdAreSplit(t *testing.T) {
+	got, err := endpoints("etcd-0:2379,http://[::1]:2379")
+	require.NoError(t, err)
+	require.Equal(t, []string{"etcd-0:2379", "http://[::1]:2379"}, got)
+	got, err = endpoints("")
+	require.NoError(t, err)
+	require.Empty(t, got)
+	for _, text := range []string{"etcd", "etcd:2379,", "etcd:2379 etcd2:2379"} {
+		_, err := endpoints(text)
+		require.ErrorContains(t, err, "expected host:port", text)
+	}
+}
+
 func TestLaterTurnsBeginWithTheEarlierOnes(t *testing.T) {
 	s := &show{}
 	c := &conversation{name: "Ann", messages: []message{{"system", travelPrompt}}}
@@ -200,6 +303,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		"traffic without a stack": {"-traffic"},
 		"an unknown flag":         {"-down"},
 		"a stray word":            {"up"},
+		"etcd without a port":     {"-etcd-endpoints", "127.0.0.1:2379,etcd"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer

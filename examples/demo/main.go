@@ -6,6 +6,9 @@
 //	go run ./examples/demo -up            the same stack, left running
 //	go run ./examples/demo -up -traffic   with a gentle trickle of requests
 //
+// The workers are found in etcd, which the demo runs, too; with -etcd-endpoints
+// it uses a cluster of yours, under a prefix of this run alone.
+//
 // Everything it says of a decision it has read from the running parts: the
 // decision from the plugin's admin address, the cached tokens from the answer,
 // the blocks that a worker holds from the worker. It checks what it tells, and
@@ -18,8 +21,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/seed-60ae5743/baton/internal/stack"
@@ -61,17 +66,22 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 	fs.SetOutput(stderr)
 	up := fs.Bool("up", false, "start the stack, print its addresses and leave it running until Ctrl-C")
 	traffic := fs.Bool("traffic", false, "with -up: send a request a second")
+	keys := fs.String("etcd-endpoints", "", "`host:port` of an etcd to use, more than one separated by commas; default: one is started")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return exitTrue
 		}
 		return exitUsage
 	}
-	if fs.NArg() > 0 || *traffic && !*up {
+	etcd, err := endpoints(*keys)
+	if err != nil {
+		fmt.Fprintln(stderr, "demo:", err)
+	}
+	if err != nil || fs.NArg() > 0 || *traffic && !*up {
 		fs.Usage()
 		return exitUsage
 	}
-	err := perform(ctx, env, &screen{w: stdout, colour: env.colour}, *up, *traffic)
+	err = perform(ctx, env, &screen{w: stdout, colour: env.colour}, options{etcd: etcd, up: *up, traffic: *traffic})
 	switch {
 	case ctx.Err() != nil && *up:
 		fmt.Fprintln(stdout, "\nstopped")
@@ -86,8 +96,32 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 	return exitTrue
 }
 
+// options are what the command line says.
+type options struct {
+	etcd        []string // empty: one is started
+	up, traffic bool
+}
+
+// endpoints splits the addresses of a cluster.
+func endpoints(text string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	all := strings.Split(text, ",")
+	for _, e := range all {
+		_, address, ok := strings.Cut(e, "://")
+		if !ok {
+			address = e
+		}
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, fmt.Errorf("-etcd-endpoints %q: expected host:port[,host:port…]", text)
+		}
+	}
+	return all, nil
+}
+
 // perform builds and starts everything, plays, and stops everything.
-func perform(ctx context.Context, env environment, out *screen, up, traffic bool) (err error) {
+func perform(ctx context.Context, env environment, out *screen, o options) error {
 	envoyPath, err := stack.FindEnvoy(env.envoy)
 	if err != nil {
 		return err
@@ -97,17 +131,17 @@ func perform(ctx context.Context, env environment, out *screen, up, traffic bool
 		return err
 	}
 	defer f.remove()
-	out.printf("Building the plugin and the simulated workers …\n")
-	if err := stack.Build(f.bin, "", false, "./cmd/extproc", "./cmd/enginesim"); err != nil {
+	out.printf("Building the plugin, the simulated workers and etcd …\n")
+	if err := stack.Build(f.bin, "", false, "./cmd/extproc", "./cmd/enginesim", "./cmd/devetcd"); err != nil {
 		return err
 	}
-	st, err := openStage(ctx, stageOptions{binDir: f.bin, dir: f.run, envoy: envoyPath, prefill: 2, decode: 2})
+	st, err := openStage(ctx, stageOptions{binDir: f.bin, dir: f.run, envoy: envoyPath, etcd: o.etcd, prefill: 2, decode: 2})
 	if err != nil {
 		return err
 	}
 	defer st.close()
-	if up {
-		return stayUp(ctx, out, st, traffic)
+	if o.up {
+		return stayUp(ctx, out, st, o.traffic)
 	}
 	if err := tell(ctx, out, st); err != nil {
 		if ctx.Err() == nil {

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -31,6 +30,7 @@ type served struct {
 	held         map[worker.ID]int // leading blocks of the prompt, by the prefill workers' own lists
 	answer       *answer
 	attempts     []decision // the first one first
+	names        names
 }
 
 func (r *served) label() string { return r.conversation.name + " " + strconv.Itoa(r.turn) }
@@ -41,7 +41,7 @@ func (r *served) last() *decision { return &r.attempts[len(r.attempts)-1] }
 func (r *served) history() string {
 	out := make([]string, len(r.attempts))
 	for i := range r.attempts {
-		out[i] = attemptText(&r.attempts[i])
+		out[i] = attemptText(&r.attempts[i], r.names)
 	}
 	return strings.Join(out, "; then ")
 }
@@ -52,7 +52,8 @@ func (s *show) next(c *conversation, text string) *served {
 	c.messages = append(c.messages, message{"user", text})
 	r := &served{
 		conversation: c, turn: c.turns, messages: slices.Clone(c.messages), prompt: promptTokens(c.messages),
-		user: fmt.Sprintf("%s-%d-%08x", strings.ToLower(c.name), c.turns, rand.Uint32()),
+		user:  fmt.Sprintf("%s-%d-%08x", strings.ToLower(c.name), c.turns, rand.Uint32()),
+		names: s.names,
 	}
 	s.served = append(s.served, r)
 	return r
@@ -74,22 +75,22 @@ func (s *show) turn(ctx context.Context, c *conversation, text string) error {
 // until the plugin's index has heard of all that they hold.
 func (s *show) look(ctx context.Context, r *served) error {
 	r.held = make(map[worker.ID]int)
-	return s.await(ctx, "the index to know the workers' caches", func(ctx context.Context) (bool, error) {
+	return s.st.await(ctx, "the index to know the workers' caches", func(ctx context.Context) (bool, error) {
 		known, err := s.admin.workers(ctx)
 		if err != nil {
 			return false, err
 		}
-		for _, w := range s.living(s.st.prefill) {
-			st, err := w.Sim.State(ctx, true)
+		for _, p := range s.st.living(s.st.prefill) {
+			st, err := p.engine.Sim.State(ctx, true)
 			if err != nil {
 				return false, err
 			}
-			ranks := known[w.Info.ID].Ranks
+			ranks := known[p.id].Ranks
 			if len(ranks) != 1 || len(st.Ranks) != 1 || ranks[0].IndexBlocks != len(st.Ranks[0].Blocks) ||
 				ranks[0].Events == nil || ranks[0].Events.State != "connected" {
 				return false, nil
 			}
-			r.held[w.Info.ID] = held(st.Ranks[0].Blocks, r.prompt, blockSize)
+			r.held[p.id] = held(st.Ranks[0].Blocks, r.prompt, blockSize)
 		}
 		return true, nil
 	})
@@ -100,9 +101,14 @@ func (s *show) send(ctx context.Context, r *served) (err error) {
 	if r.answer, err = ask(ctx, s.st.envoy.URL, r.user, r.messages, answerTokens); err != nil {
 		return err
 	}
+	return s.learn(ctx, r)
+}
+
+// learn takes up the answer, and asks the plugin what it had decided.
+func (s *show) learn(ctx context.Context, r *served) (err error) {
 	r.conversation.messages = append(r.conversation.messages, message{"assistant", r.answer.text})
-	return s.await(ctx, "the decision of request "+r.user, func(ctx context.Context) (bool, error) {
-		if r.id, err = requestID(ctx, s.st.decode, r.user); err != nil || r.id == "" {
+	return s.st.await(ctx, "the decision of request "+r.user, func(ctx context.Context) (bool, error) {
+		if r.id, err = requestID(ctx, s.st.living(s.st.decode), r.user); err != nil || r.id == "" {
 			return false, err
 		}
 		r.attempts, err = s.admin.attempts(ctx, r.id)
@@ -113,9 +119,9 @@ func (s *show) send(ctx context.Context, r *served) (err error) {
 // requestID finds a request in the workers' logs and returns the id that Envoy
 // has given it; empty where no worker has seen it. Envoy draws a new id for
 // each client's request, so the client cannot know it.
-func requestID(ctx context.Context, ws []*stack.Worker, user string) (string, error) {
-	for _, w := range ws {
-		log, err := w.Sim.Requests(ctx, 0)
+func requestID(ctx context.Context, pods []*pod, user string) (string, error) {
+	for _, p := range pods {
+		log, err := p.engine.Sim.Requests(ctx, 0)
 		if err != nil {
 			return "", err
 		}
@@ -131,8 +137,8 @@ func requestID(ctx context.Context, ws []*stack.Worker, user string) (string, er
 // underWay waits until a request has reached its prefill worker, and returns
 // the decision.
 func (s *show) underWay(ctx context.Context, user string) (d decision, err error) {
-	err = s.await(ctx, "request "+user+" to reach its prefill worker", func(ctx context.Context) (bool, error) {
-		id, err := requestID(ctx, s.living(s.st.prefill), user)
+	err = s.st.await(ctx, "request "+user+" to reach its prefill worker", func(ctx context.Context) (bool, error) {
+		id, err := requestID(ctx, s.st.living(s.st.prefill), user)
 		if err != nil || id == "" {
 			return false, err
 		}
@@ -153,12 +159,12 @@ func (s *show) check(r *served) error {
 		return fmt.Errorf("%s (request %s): %w", r.label(), r.id, err)
 	}
 	d := r.last()
-	if s.dead == 0 && r.turn > 1 && d.Prefill.OverlapBlocks == 0 {
+	if s.dead == nil && r.turn > 1 && d.Prefill.OverlapBlocks == 0 {
 		return fmt.Errorf("%s is a later turn, and nobody held anything of it", r.label())
 	}
-	if s.dead != 0 {
-		if d.Prefill.Worker == s.dead {
-			return fmt.Errorf("%s went to prefill worker %s, which is dead", r.label(), s.dead)
+	if s.dead != nil {
+		if d.Prefill.Worker == s.dead.id {
+			return fmt.Errorf("%s went to prefill worker %s, which is dead", r.label(), s.dead.name)
 		}
 		if len(r.attempts) > 1 && r.attempts[0].Time.After(s.killed) {
 			return fmt.Errorf("%s needed %d attempts though the dead worker was known: %s", r.label(), len(r.attempts), r.history())
@@ -187,14 +193,15 @@ func (r *served) verify() error {
 		return fmt.Errorf("the plugin counts %d blocks of prompt, there are %d (%s)", d.PromptBlocks, want, d.TokenSource)
 	}
 	if has := r.held[d.Prefill.Worker]; d.Prefill.OverlapBlocks != has {
-		return fmt.Errorf("the plugin knows of %d blocks at worker %s, which held %d", d.Prefill.OverlapBlocks, d.Prefill.Worker, has)
+		return fmt.Errorf("the plugin knows of %d blocks at worker %s, which held %d", d.Prefill.OverlapBlocks, r.names.of(d.Prefill.Worker), has)
 	}
 	if d.Prefill.OverlapBlocks*blockSize != r.answer.cachedTokens {
 		return fmt.Errorf("%d blocks were held, and %d tokens were cached", d.Prefill.OverlapBlocks, r.answer.cachedTokens)
 	}
 	for id, n := range r.held {
 		if n > r.held[d.Prefill.Worker] && d.Attempt == 1 {
-			return fmt.Errorf("worker %s was picked with %d blocks, though %s held %d", d.Prefill.Worker, r.held[d.Prefill.Worker], id, n)
+			return fmt.Errorf("worker %s was picked with %d blocks, though %s held %d",
+				r.names.of(d.Prefill.Worker), r.held[d.Prefill.Worker], r.names.of(id), n)
 		}
 	}
 	return nil

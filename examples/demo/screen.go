@@ -91,10 +91,10 @@ func (s *screen) tableHead() {
 // tableRow prints one served request.
 func (s *screen) tableRow(r *served) {
 	d := r.last()
-	s.printf("  %s\n", line(r.label(), d.Prefill.Worker.String(), d.Decode.Worker.String(),
+	s.printf("  %s\n", line(r.label(), r.names.of(d.Prefill.Worker), r.names.of(d.Decode.Worker),
 		strconv.Itoa(d.Prefill.OverlapBlocks)+"/"+strconv.Itoa(d.PromptBlocks),
 		strconv.Itoa(r.answer.cachedTokens)+"/"+strconv.Itoa(r.answer.promptTokens),
-		millis(r.answer.firstToken), why(&d.Prefill, d.PromptBlocks)))
+		millis(r.answer.firstToken), why(&d.Prefill, d.PromptBlocks, r.names)))
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + " ms" }

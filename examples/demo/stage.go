@@ -2,17 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/stack"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -23,8 +25,10 @@ const (
 	blockSize       = 16 // tokens per KV block
 	prefillPerToken = 1000
 	decodePerToken  = 10000 // µs, as the one above
-	firstPrefill    = 101   // worker ids: 101, 102 …
-	firstDecode     = 201
+
+	// leaseTTL is how long etcd keeps a worker whose pod has died. The default is
+	// twice as long; a story should not wait for it.
+	leaseTTL = 5 * time.Second
 )
 
 // pluginConfig is the defaults but for two waits: on a machine that is busy with
@@ -64,106 +68,117 @@ func (f folder) remove() { _ = os.RemoveAll(f.run) }
 
 // stage is everything that runs.
 type stage struct {
-	cancel  context.CancelFunc
-	prefill []*stack.Worker
-	decode  []*stack.Worker
+	opts   stageOptions
+	ctx    context.Context // of the processes: ends with close
+	cancel context.CancelFunc
+
+	etcd    *stack.Etcd // nil where another's is used
+	keys    []string    // etcd's addresses
+	prefix  string      // of the workers' keys; empty: the plugin's default
+	prefill []*pod
+	decode  []*pod
 	plugin  *stack.Plugin
 	envoy   *stack.Envoy
+
+	mu     sync.Mutex
+	procs  []*stack.Process        // guarded by mu: all that were started
+	killed map[*stack.Process]bool // guarded by mu: those that were meant to end
+	named  map[worker.Role]int     // guarded by mu: how many of a role have a name
 }
 
 type stageOptions struct {
 	binDir, dir, envoy string
+	etcd               []string // of a cluster of the caller's; none: one is started
 	prefill, decode    int
 }
 
-// openStage starts workers, plugin and Envoy, in this order. The caller must
-// close the stage.
+// openStage starts etcd, then the pods and the plugin, then Envoy, and returns
+// when the plugin knows every worker. The caller must close the stage.
 func openStage(ctx context.Context, o stageOptions) (*stage, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	st := &stage{cancel: cancel}
-	if err := st.open(ctx, o); err != nil {
+	st := &stage{opts: o, ctx: ctx, cancel: cancel, keys: o.etcd, killed: map[*stack.Process]bool{}, named: map[worker.Role]int{}}
+	if err := st.open(); err != nil {
+		err = fmt.Errorf("%w\n%s", err, st.logs())
 		st.close()
 		return nil, err
 	}
 	return st, nil
 }
 
-func (st *stage) open(ctx context.Context, o stageOptions) error {
-	st.prefill, st.decode = make([]*stack.Worker, o.prefill), make([]*stack.Worker, o.decode)
+func (st *stage) open() (err error) {
+	if len(st.keys) == 0 {
+		st.etcd, err = stack.StartEtcd(st.ctx, stack.EtcdOptions{BinDir: st.opts.binDir, Dir: filepath.Join(st.opts.dir, "etcd")})
+		if err != nil {
+			return err
+		}
+		st.started(st.etcd.Process)
+		st.keys = st.etcd.Endpoints
+	} else {
+		st.prefix = "baton-" + filepath.Base(st.opts.dir) // others may keep their workers there
+	}
 	// Not errgroup.WithContext: the processes end with their context, and must
 	// outlive the group.
 	var g errgroup.Group
-	start := func(into []*stack.Worker, role worker.Role, id int) {
-		for i := range into {
-			g.Go(func() (err error) {
-				into[i], err = stack.StartWorker(ctx, o.binDir,
-					"--role", role.String(), "--id", strconv.Itoa(id+i), "--model", model,
-					"--page-size", strconv.Itoa(blockSize),
-					"--prefill-us-per-token", strconv.Itoa(prefillPerToken),
-					"--decode-us-per-token", strconv.Itoa(decodePerToken))
-				return err
-			})
+	g.Go(func() (err error) { st.prefill, err = st.startPods(worker.Prefill, st.opts.prefill); return err })
+	g.Go(func() (err error) { st.decode, err = st.startPods(worker.Decode, st.opts.decode); return err })
+	g.Go(func() (err error) {
+		st.plugin, err = stack.StartPlugin(st.ctx, stack.PluginOptions{
+			BinDir: st.opts.binDir, Dir: st.opts.dir, Etcd: st.keys, Prefix: st.prefix, Config: pluginConfig,
+		})
+		if err == nil {
+			st.started(st.plugin.Process)
 		}
-	}
-	start(st.prefill, worker.Prefill, firstPrefill)
-	start(st.decode, worker.Decode, firstDecode)
+		return err
+	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	list := filepath.Join(o.dir, "workers.yaml")
-	if err := file.Write(list, st.infos()); err != nil {
-		return err
-	}
-	var err error
-	st.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{
-		BinDir: o.binDir, Dir: o.dir, Workers: list, Config: pluginConfig,
+	st.envoy, err = stack.StartEnvoy(st.ctx, stack.EnvoyOptions{
+		Path: st.opts.envoy, Dir: st.opts.dir, Params: envoy.Params{PluginSocket: st.plugin.Socket},
 	})
 	if err != nil {
 		return err
 	}
-	st.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{
-		Path: o.envoy, Dir: o.dir, Params: envoy.Params{PluginSocket: st.plugin.Socket},
+	st.started(st.envoy.Process)
+	return st.settle()
+}
+
+// settle waits until etcd holds every worker, and the plugin knows those and
+// nobody else.
+func (st *stage) settle() error {
+	for _, p := range st.pods() {
+		if err := st.awaitRegistered(st.ctx, p); err != nil {
+			return err
+		}
+	}
+	return st.await(st.ctx, "the plugin to know the workers", func(ctx context.Context) (bool, error) {
+		known, err := admin{st.plugin.Admin}.workers(ctx)
+		return err == nil && same(known, st.pods()), err
 	})
-	return err
 }
 
-// workers returns all of them, prefill first.
-func (st *stage) workers() []*stack.Worker {
-	return append(append([]*stack.Worker(nil), st.prefill...), st.decode...)
-}
-
-func (st *stage) infos() []*worker.Worker {
-	var out []*worker.Worker
-	for _, w := range st.workers() {
-		out = append(out, w.Info)
-	}
-	return out
-}
-
-// byID returns the worker with the id, or nil.
-func (st *stage) byID(id worker.ID) *stack.Worker {
-	for _, w := range st.workers() {
-		if w.Info.ID == id {
-			return w
+// same reports whether the plugin knows exactly these pods.
+func same(known map[worker.ID]workerState, pods []*pod) bool {
+	for _, p := range pods {
+		if _, ok := known[p.id]; !ok {
+			return false
 		}
 	}
-	return nil
+	return len(known) == len(pods)
 }
 
+func (st *stage) started(p *stack.Process) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.procs = append(st.procs, p)
+}
+
+// processes returns all that were started, the dead included. The slice is the
+// caller's.
 func (st *stage) processes() []*stack.Process {
-	var out []*stack.Process
-	if st.envoy != nil {
-		out = append(out, st.envoy.Process)
-	}
-	if st.plugin != nil {
-		out = append(out, st.plugin.Process)
-	}
-	for _, w := range st.workers() {
-		if w != nil {
-			out = append(out, w.Process)
-		}
-	}
-	return out
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return slices.Clone(st.procs)
 }
 
 // close ends every process and returns when all are gone.
@@ -174,9 +189,33 @@ func (st *stage) close() {
 	}
 }
 
-// died returns an error that names a process that has ended, or nil.
+// await asks ok until it says yes; an error of ok, or of any process that ends
+// by itself, ends the wait.
+func (st *stage) await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	var failed error
+	err := stack.Await(ctx, what, func() bool {
+		yes, err := ok(ctx)
+		if err == nil {
+			err = st.died()
+		}
+		if ctx.Err() == nil {
+			failed = err
+		}
+		return yes || failed != nil
+	})
+	return errors.Join(failed, err)
+}
+
+// died returns an error that names a process that has ended by itself, or nil.
 func (st *stage) died() error {
-	for _, p := range st.processes() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, p := range st.procs {
+		if st.killed[p] {
+			continue
+		}
 		select {
 		case <-p.Done():
 			return fmt.Errorf("%s has ended by itself: %w", p.Name, p.Err())

@@ -2,16 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/seed-60ae5743/baton/internal/stack"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 const (
@@ -34,12 +29,13 @@ const soon = 10 * time.Second
 // tell plays the whole story. Its error says what of it was not true.
 func tell(ctx context.Context, out *screen, st *stage) error {
 	begun := time.Now()
-	s := &show{out: out, st: st, admin: admin{st.plugin.Admin}}
+	s := &show{out: out, st: st, admin: admin{st.plugin.Admin}, names: names{}}
+	s.names.learn(st.pods())
 	s.banner()
 	travel := &conversation{name: "Ann", messages: []message{{"system", travelPrompt}}}
 	kitchen := &conversation{name: "Ben", messages: []message{{"system", kitchenPrompt}}}
 	for _, chapter := range []func(context.Context, *conversation, *conversation) error{
-		s.talk, s.kill, s.goOn,
+		s.talk, s.kill, s.goOn, s.comeBack,
 	} {
 		if err := chapter(ctx, travel, kitchen); err != nil {
 			return err
@@ -58,9 +54,12 @@ type show struct {
 	out    *screen
 	st     *stage
 	admin  admin
-	dead   worker.ID // the prefill worker that was killed; 0: none yet
+	names  names
+	dead   *pod // the prefill worker that was killed; nil: none yet
 	killed time.Time
 	served []*served
+
+	refused int // requests that were refused, rightly
 }
 
 func (s *show) banner() {
@@ -70,20 +69,23 @@ func (s *show) banner() {
 	for _, l := range [][3]string{
 		{"Envoy", s.st.envoy.URL, "clients send their requests here"},
 		{"plugin", "a unix socket", "Envoy asks it once a request: which prefill worker, which decode worker"},
-		{"prefill", ids(s.st.prefill), "simulated SGLang workers: read the prompt, hand its KV cache to decode"},
-		{"decode", ids(s.st.decode), "simulated SGLang workers: write the answer"},
+		{"prefill", workersText(s.st.prefill), "simulated SGLang workers: read the prompt, hand its KV cache to decode"},
+		{"decode", workersText(s.st.decode), "simulated SGLang workers: write the answer"},
+		{"etcd", s.st.keys[0], fmt.Sprintf("holds a key for each worker, under a lease of %.0f s that is renewed from its pod", leaseTTL.Seconds())},
 		{"status page", s.st.plugin.Admin + "/", "who holds what; the latest decisions, each with its cost table"},
 	} {
 		p("  %-11s  %-24s  %s\n", l[0], l[1], l[2])
 	}
+	p("Beside each worker, as in a pod, runs `extproc register`, which keeps its key there. The worker's id is the lease's:\n")
+	p("to the plugin, %s is %s.\n", s.st.prefill[0].name, s.st.prefill[0].id)
 	p("A simulated worker takes %d ms for each prompt token that it has not cached, in blocks of %d tokens.\n", prefillPerToken/1000, blockSize)
 	p("Its answer begins with a fingerprint of the prompt that it was given: that is how each answer is checked.\n")
 }
 
-func ids(ws []*stack.Worker) string {
+func workersText(pods []*pod) string {
 	var out []string
-	for _, w := range ws {
-		out = append(out, w.Info.ID.String())
+	for _, p := range pods {
+		out = append(out, p.name)
 	}
 	return "workers " + strings.Join(out, " and ")
 }
@@ -102,7 +104,7 @@ func (s *show) talk(ctx context.Context, travel, kitchen *conversation) error {
 		if err := s.turn(ctx, travel, travelTurns[i]); err != nil {
 			return err
 		}
-		if i < len(kitchenTurns) {
+		if i < 4 { // the rest of them are for later
 			if err := s.turn(ctx, kitchen, kitchenTurns[i]); err != nil {
 				return err
 			}
@@ -146,43 +148,38 @@ func (s *show) openBoth(ctx context.Context, travel, kitchen *conversation) erro
 // kill is the second chapter: a prefill worker dies while it reads a prompt.
 func (s *show) kill(ctx context.Context, travel, _ *conversation) error {
 	s.out.chapter("2. A prefill worker dies in mid-request",
-		"Ann pastes a long letter. While a prefill worker reads it, that process gets kill -9.")
+		"Ann pastes a long letter. While a prefill worker reads it, its pod dies: the worker and what registers it\n"+
+			"get kill -9, so that nobody is told.")
 	r := s.next(travel, letter())
 	if err := s.look(ctx, r); err != nil {
 		return err
 	}
+	var victim *pod
+	var aside string
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.send(gctx, r) })
-	g.Go(func() error {
-		d, err := s.underWay(gctx, r.user)
-		if err != nil {
+	g.Go(func() (err error) {
+		if victim, err = s.killPrefillOf(gctx, r); err != nil {
 			return err
 		}
-		victim := s.st.byID(d.Prefill.Worker)
-		if victim == nil {
-			return fmt.Errorf("the plugin names a prefill worker %s that nobody started", d.Prefill.Worker)
-		}
-		if err := pause(gctx, beforeKill); err != nil {
-			return err
-		}
-		s.killed, s.dead = time.Now(), d.Prefill.Worker
-		s.out.printf("  %s\n", s.out.paint(red, fmt.Sprintf("%.1f s after the request: kill -9 of prefill worker %s (process %d)",
-			s.killed.Sub(d.Time).Seconds(), s.dead, victim.PID())))
-		return victim.Kill()
+		// At once: a dead worker's lease may run out before the letter is read.
+		aside, err = s.setAside(gctx, victim)
+		return err
 	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	s.dead = victim
 	for i := range r.attempts {
 		d := &r.attempts[i]
 		when := "before the kill"
 		if after := d.Time.Sub(s.killed); after > 0 {
 			when = millis(after) + " after the kill"
 		}
-		s.out.printf("  attempt %d, decided %s: %s\n", d.Attempt, when, attemptText(d))
+		s.out.printf("  attempt %d, decided %s: %s\n", d.Attempt, when, attemptText(d, s.names))
 	}
-	if len(r.attempts) < 2 || r.attempts[0].Outcome != outcomeRetried || r.attempts[0].Prefill.Worker != s.dead {
-		return fmt.Errorf("expected a first attempt at %s, given up, and a second one; got %s", s.dead, r.history())
+	if len(r.attempts) < 2 || r.attempts[0].Outcome != outcomeRetried || r.attempts[0].Prefill.Worker != victim.id {
+		return fmt.Errorf("expected a first attempt at %s, given up, and a second one; got %s", victim.name, r.history())
 	}
 	s.out.printf("\n")
 	s.out.tableHead()
@@ -191,107 +188,75 @@ func (s *show) kill(ctx context.Context, travel, _ *conversation) error {
 	}
 	s.out.printf("\n")
 	s.out.checked("the client got its whole answer, the right one, in one stream: %.1f s after it asked, most of it the letter's prefill, read anew", r.answer.took.Seconds())
-	return s.setAside(ctx)
+	s.out.checked("the plugin has set prefill worker %s aside: %s", victim.name, aside)
+	return nil
 }
 
-// setAside waits until the plugin's state names the dead worker as set aside.
-func (s *show) setAside(ctx context.Context) error {
-	var w workerState
-	err := s.await(ctx, "the dead worker to be set aside", func(ctx context.Context) (bool, error) {
+// killPrefillOf kills the prefill worker of a request that is under way.
+func (s *show) killPrefillOf(ctx context.Context, r *served) (*pod, error) {
+	d, err := s.underWay(ctx, r.user)
+	if err != nil {
+		return nil, err
+	}
+	victim := s.st.byID(d.Prefill.Worker)
+	if victim == nil {
+		return nil, fmt.Errorf("the plugin names a prefill worker %s that nobody started", d.Prefill.Worker)
+	}
+	if err := pause(ctx, beforeKill); err != nil {
+		return nil, err
+	}
+	s.killed = time.Now()
+	s.out.printf("  %s\n", s.out.paint(red, fmt.Sprintf("%.1f s after the request: %s, the pod of prefill worker %s",
+		s.killed.Sub(d.Time).Seconds(), killText(victim), victim.name)))
+	return victim, s.st.kill(victim)
+}
+
+// setAside waits until the plugin's state names the dead worker as set aside,
+// and returns the reason.
+func (s *show) setAside(ctx context.Context, victim *pod) (reason string, err error) {
+	err = s.st.await(ctx, "the dead worker to be set aside", func(ctx context.Context) (bool, error) {
 		all, err := s.admin.workers(ctx)
 		if err != nil {
 			return false, err
 		}
-		w = all[s.dead]
+		w := all[victim.id]
+		reason = w.Reason
 		return w.State != "" && w.State != stateHealthy, nil
 	})
-	if err != nil {
-		return err
-	}
-	s.out.checked("the plugin has set prefill worker %s aside: %s", s.dead, w.Reason)
-	return nil
+	return reason, err
 }
 
 // goOn is the third chapter: the next requests avoid the dead worker.
 func (s *show) goOn(ctx context.Context, travel, kitchen *conversation) error {
-	s.out.chapter("3. Life goes on", "Nobody has told the plugin that the worker is gone: it is still on the list of workers.")
+	s.out.chapter("3. Life goes on", fmt.Sprintf(
+		"Nobody has told the plugin that the worker is gone: it stays on the list of workers until its lease in etcd\n"+
+			"has run out, %.0f s after it was last renewed.", leaseTTL.Seconds()))
 	s.out.tableHead()
 	garden := &conversation{name: "Cleo", messages: []message{{"system", gardenPrompt}}}
 	for _, t := range []struct {
 		c    *conversation
 		text string
-	}{{travel, travelTurns[5]}, {kitchen, "And what do we do with the rest of the soup?"}, {garden, gardenTurn}} {
+	}{{travel, travelTurns[5]}, {kitchen, kitchenTurns[4]}, {garden, gardenTurn}} {
 		if err := s.turn(ctx, t.c, t.text); err != nil {
 			return err
 		}
 	}
 	s.out.printf("\n")
-	s.out.checked("none of them tried worker %s, each was served at its first attempt", s.dead)
-	return nil
-}
-
-// end checks that nothing is left over.
-func (s *show) end(ctx context.Context) error {
-	s.out.chapter("4. What is left over", "Every request has ended, so nothing may be booked, held or broken.")
-	err := s.await(ctx, "every booking to be released", func(ctx context.Context) (bool, error) {
-		all, err := s.admin.workers(ctx)
-		for _, w := range all {
-			for _, r := range w.Ranks {
-				if r.Requests != 0 || r.PrefillTokens != 0 || r.DecodeBlocks != 0 {
-					return false, err
-				}
-			}
-		}
-		return len(all) > 0, err
-	})
-	if err != nil {
+	s.out.checked("none of them tried worker %s, each was served at its first attempt", s.dead.name)
+	if err := s.offTheList(ctx); err != nil {
 		return err
 	}
-	for _, w := range s.living(s.st.workers()) {
-		err := s.await(ctx, "worker "+w.Info.ID.String()+" to hold no KV", func(ctx context.Context) (bool, error) {
-			st, err := w.Sim.State(ctx, false)
-			if err == nil && len(st.Violations) > 0 {
-				return false, fmt.Errorf("worker %s was sent something wrong: %+v", w.Info.ID, st.Violations)
-			}
-			return st.KVHeldBlocks == 0, err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	s.out.checked("no booking is left in the plugin, no KV is held by any living worker")
-	s.out.checked("no worker was sent a request that breaks SGLang's rules: each half met the right other half")
-	retried := 0
-	for _, r := range s.served {
-		retried += len(r.attempts) - 1
-	}
-	s.out.printf("\n%s %d requests, %d answered in full, %d fresh pick after a worker's death.\n",
-		s.out.paint(bold, "Summary:"), len(s.served), len(s.served), retried)
+	s.out.checked("by now, %.1f s after the kill, its lease has run out: it is off the list", time.Since(s.killed).Seconds())
 	return nil
 }
 
-// living leaves out the worker that was killed.
-func (s *show) living(ws []*stack.Worker) []*stack.Worker {
-	return slices.DeleteFunc(slices.Clone(ws), func(w *stack.Worker) bool { return w.Info.ID == s.dead })
-}
-
-// await asks ok until it says yes; an error of ok, or of any process that ends
-// by itself before the kill, ends the wait.
-func (s *show) await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, soon)
-	defer cancel()
-	var failed error
-	err := stack.Await(ctx, what, func() bool {
-		yes, err := ok(ctx)
-		if err == nil && s.dead == 0 {
-			err = s.st.died()
-		}
-		if ctx.Err() == nil {
-			failed = err
-		}
-		return yes || failed != nil
+// offTheList waits until the plugin knows exactly the workers that live.
+func (s *show) offTheList(ctx context.Context) error {
+	living := s.st.living(s.st.pods())
+	return s.st.await(ctx, "the dead to be off the plugin's list", func(ctx context.Context) (bool, error) {
+		known, err := s.admin.workers(ctx)
+		return err == nil && same(known, living), err
 	})
-	return errors.Join(failed, err)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

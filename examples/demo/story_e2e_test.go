@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,17 +16,23 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-func openTestStage(t *testing.T) *stage {
+func buildParts(t *testing.T) (bin string) {
+	t.Helper()
+	bin = t.TempDir()
+	require.NoError(t, stack.Build(bin, "invariants", false, "./cmd/extproc", "./cmd/enginesim", "./cmd/devetcd"))
+	return bin
+}
+
+// openTestStage opens a stage over the etcd, or over one of its own.
+func openTestStage(t *testing.T, bin string, etcd []string) *stage {
 	t.Helper()
 	path, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
-	bin := t.TempDir()
-	require.NoError(t, stack.Build(bin, "invariants", false, "./cmd/extproc", "./cmd/enginesim"))
 	// Not t.TempDir: a unix socket's path may not be long.
 	dir, err := os.MkdirTemp("", "baton-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	st, err := openStage(t.Context(), stageOptions{binDir: bin, dir: dir, envoy: path, prefill: 2, decode: 2})
+	st, err := openStage(t.Context(), stageOptions{binDir: bin, dir: dir, envoy: path, etcd: etcd, prefill: 2, decode: 2})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -39,14 +46,17 @@ func openTestStage(t *testing.T) *stage {
 // TestTheStoryIsTrue tells the demo's story once; it checks itself. After that it
 // runs the command that -up prints, as it is printed.
 func TestTheStoryIsTrue(t *testing.T) {
-	st := openTestStage(t)
+	st := openTestStage(t, buildParts(t), nil)
 
 	var out bytes.Buffer
 	err := tell(t.Context(), &screen{w: &out}, st)
 	t.Log(out.String())
 	require.NoError(t, err)
 	require.Contains(t, out.String(), "given up for a fresh pick")
+	require.Contains(t, out.String(), ": 503 no_decode_worker, retry-after 1: ")
+	require.Contains(t, out.String(), "Dan had his first token, from prefill ")
 	require.Contains(t, out.String(), "Summary:")
+	require.NotContains(t, out.String(), "advertised", "what register warns of does not belong here")
 	require.NotContains(t, out.String(), "\x1b")
 
 	text := addresses(&screen{}, st)
@@ -63,4 +73,20 @@ func TestTheStoryIsTrue(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusOK, resp.StatusCode)
+}
+
+// TestTwoRunsOverOneEtcdDoNotMeet opens the stack twice over an etcd that
+// neither of them has started.
+func TestTwoRunsOverOneEtcdDoNotMeet(t *testing.T) {
+	bin := buildParts(t)
+	etcd, err := stack.StartEtcd(t.Context(), stack.EtcdOptions{BinDir: bin, Dir: filepath.Join(t.TempDir(), "etcd")})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = etcd.Kill() })
+	for range 2 { // the second, while the first runs, waits for exactly its own workers
+		st := openTestStage(t, bin, etcd.Endpoints)
+		require.Nil(t, st.etcd)
+		_, err := ask(t.Context(), st.envoy.URL, "one", []message{{"user", knock}}, answerTokens)
+		require.NoError(t, err)
+		require.Contains(t, addresses(&screen{}, st), "(yours, below "+st.prefix+")")
+	}
 }

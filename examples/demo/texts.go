@@ -32,6 +32,7 @@ var travelTurns = []string{
 	"It may snow at the weekend. Until when do trains run up the hill then?",
 	"One more thing: I left a green umbrella on the valley line on Monday.",
 	"Thank you. And if the last train back is cancelled, what happens to us?",
+	"That is all we need. Which platform does our train leave from?",
 }
 
 var kitchenTurns = []string{
@@ -39,11 +40,16 @@ var kitchenTurns = []string{
 	"No allergies here. How much of everything do we need for six plates?",
 	"We have burnt the onions a little. Is the soup lost, or can it be saved?",
 	"What bread goes with it, if we begin tonight?",
+	"And what do we do with the rest of the soup?",
+	"Wonderful. How long does it keep in the cold?",
 }
 
 const gardenPrompt = `You help in a public garden. Say when to sow, when to prune and when to water, and nothing else.`
 
 const gardenTurn = "When do I prune the old apple trees by the wall?"
+
+// knock is asked again and again until somebody answers.
+const knock = "Hello, is anybody there?"
 
 // The letter is a long text that somebody pastes into a conversation: all of it
 // is new, so its prefill takes a while.

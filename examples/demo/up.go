@@ -57,13 +57,21 @@ func addresses(out *screen, st *stage) string {
 	fmt.Fprintf(&b, "  status page   %s/   (plugin, process %d)\n", st.plugin.Admin, st.plugin.PID())
 	fmt.Fprintf(&b, "  metrics       %s/metrics\n", st.plugin.Admin)
 	fmt.Fprintf(&b, "  Envoy admin   %s\n", st.envoy.Admin)
-	for _, w := range st.workers() {
-		fmt.Fprintf(&b, "  %-13s http://%s   (worker %s, process %d)\n", w.Info.Role, w.Info.Endpoint, w.Info.ID, w.PID())
+	etcd := "yours, below " + st.prefix
+	if st.etcd != nil {
+		etcd = fmt.Sprintf("process %d", st.etcd.PID())
+	}
+	fmt.Fprintf(&b, "  etcd          %s   (%s)\n", strings.Join(st.keys, ","), etcd)
+	for _, p := range st.pods() {
+		fmt.Fprintf(&b, "  %-13s %s   (%s, process %d; its register is process %d)\n",
+			p.engine.Info.Role, p.id, p.engine.Sim.BaseURL, p.engine.PID(), p.register.PID())
 	}
 	head("Ask it something. The header x-baton-decision says who was picked and what each would have cost:")
 	fmt.Fprintf(&b, "%s\n", curlExample(st.envoy.URL))
 	head("Ask again: the blocks of the prompt are now on one prefill worker, and the header says so.")
-	fmt.Fprintf(&b, "Kill the prefill worker that the header named (kill -9 and its process number, above) and ask\nonce more: the answer still comes, and the status page shows who was set aside.\n\n")
+	fmt.Fprintf(&b, "Kill the prefill worker that the header named, as its pod's death would: kill -9 and the numbers of both\n"+
+		"its processes, above. Ask once more within %.0f s: the answer still comes, and the status page shows who was set\n"+
+		"aside. Then its lease runs out, and it is off the page.\n\n", leaseTTL.Seconds()*2/3)
 	return b.String()
 }
 

@@ -6,7 +6,7 @@ import (
 )
 
 // why says in plain words why a prefill worker was picked, from its cost table.
-func why(c *choice, blocks int) string {
+func why(c *choice, blocks int, n names) string {
 	var picked *row
 	var others []row
 	out := 0
@@ -35,14 +35,14 @@ func why(c *choice, blocks int) string {
 	case picked.Cost > next.Cost:
 		return fmt.Sprintf("drawn, at cost %s against %s", cost(picked.Cost), cost(next.Cost)) + holding(picked, blocks)
 	case picked.Cost == next.Cost:
-		return "as cheap as " + next.Worker.String() + ", drawn by lot" + holding(picked, blocks)
+		return "as cheap as " + n.of(next.Worker) + ", drawn by lot" + holding(picked, blocks)
 	case picked.OverlapBlocks > next.OverlapBlocks:
 		return fmt.Sprintf("holds %d of %d blocks: cost %s, %s would cost %s",
-			picked.OverlapBlocks, blocks, cost(picked.Cost), next.Worker, cost(next.Cost))
+			picked.OverlapBlocks, blocks, cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
 	case picked.ActiveRequests < next.ActiveRequests:
-		return fmt.Sprintf("%s is busy: cost %s, there %s", next.Worker, cost(picked.Cost), cost(next.Cost))
+		return fmt.Sprintf("%s is busy: cost %s, there %s", n.of(next.Worker), cost(picked.Cost), cost(next.Cost))
 	default:
-		return fmt.Sprintf("cost %s, %s would cost %s", cost(picked.Cost), next.Worker, cost(next.Cost))
+		return fmt.Sprintf("cost %s, %s would cost %s", cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
 	}
 }
 
@@ -57,8 +57,8 @@ func holding(r *row, blocks int) string {
 func cost(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
 
 // attemptText says in one line how an attempt went.
-func attemptText(d *decision) string {
-	pair := fmt.Sprintf("prefill %s, decode %s", d.Prefill.Worker, d.Decode.Worker)
+func attemptText(d *decision, n names) string {
+	pair := fmt.Sprintf("prefill %s, decode %s", n.of(d.Prefill.Worker), n.of(d.Decode.Worker))
 	if d.Outcome != outcomeRetried {
 		return pair + ": " + d.Outcome + detail(d.Detail)
 	}
