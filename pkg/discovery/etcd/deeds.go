@@ -82,7 +82,7 @@ func (r *Registrar) write(ctx context.Context, a action) error {
 		return nil
 	}
 	r.mu.Lock()
-	first := r.keeper.wrote(time.Now(), a.gen)
+	first := r.keeper.wrote(time.Now(), a)
 	r.tellLocked()
 	r.mu.Unlock()
 	if first {

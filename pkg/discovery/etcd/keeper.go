@@ -51,6 +51,7 @@ type holding struct {
 type retired struct {
 	lease clientv3.LeaseID
 	end   time.Time // when it has ended by itself, at the latest
+	noKey bool      // its key has been deleted
 }
 
 // deed is what a registrar can be told to do.
@@ -68,9 +69,9 @@ var deedNames = [...]string{rest: "rest", grant: "grant", write: "write", renew:
 
 func (d deed) String() string { return deedNames[d] }
 
-// maxDrop bounds a transaction, of which etcd takes 128 operations. The keys of
-// older leases go when those are revoked.
-const maxDrop = 64
+// maxDrop bounds a transaction. etcd takes 128 operations, and the write names
+// its own twice. The keys of older leases go when those are revoked.
+const maxDrop = 32
 
 // action is one deed. A deed that etcd is asked for ends with exactly one of
 // the keeper's granted, wrote, renewed, revoked, lost and failed.
@@ -103,7 +104,9 @@ func (k *keeper) pending(now time.Time) action {
 	case k.want.present && h.written != k.want.gen:
 		a := action{deed: write, lease: h.lease, gen: k.want.gen}
 		for _, r := range k.retired[max(0, len(k.retired)-maxDrop):] {
-			a.drop = append(a.drop, r.lease)
+			if !r.noKey {
+				a.drop = append(a.drop, r.lease)
+			}
 		}
 		return a
 	case len(k.retired) > 0:
@@ -151,11 +154,14 @@ func (k *keeper) granted(now time.Time, lease clientv3.LeaseID) {
 	k.worked()
 }
 
-// wrote says that the key holds what was asked for as gen. It reports whether
-// the worker is now known by a new id.
-func (k *keeper) wrote(now time.Time, gen uint64) bool {
+// wrote says that the write was done. It reports whether the worker is now known
+// by a new id.
+func (k *keeper) wrote(now time.Time, a action) bool {
 	first := k.held.written == 0
-	k.held.written = gen
+	k.held.written = a.gen
+	for i := range k.retired {
+		k.retired[i].noKey = k.retired[i].noKey || slices.Contains(a.drop, k.retired[i].lease)
+	}
 	if first {
 		k.held.since = now
 		k.held.due = now.Add(k.ttl / 3)

@@ -62,7 +62,7 @@ func TestKeeperScenarios(t *testing.T) {
 			case "wrote":
 				a := k.next(now)
 				require.Equal(t, write, a.deed)
-				if k.wrote(now, a.gen) {
+				if k.wrote(now, a) {
 					fmt.Fprintf(&b, "known as %d\n", a.lease)
 				}
 			case "renewed":

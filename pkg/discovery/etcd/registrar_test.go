@@ -152,6 +152,42 @@ func TestARestartedEngineGetsANewIdWithNoMomentWithoutAWorker(t *testing.T) {
 	}, "the old lease is revoked")
 }
 
+func TestAnEngineThatRestartsAgainAndAgainLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.dial()
+	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+	rec := record(t, worker.Decode, "10.0.0.2:30000")
+	for life := range uint64(150) { // more than one transaction could drop
+		r.announce(rec, life)
+	}
+	require.Equal(t, r.ID(), only(t, c).ID)
+	eventually(t, func() bool {
+		ls, err := c.Leases(t.Context())
+		return err == nil && len(ls.Leases) == 1
+	}, "the old leases are revoked")
+	_, losses, faults := r.heard()
+	require.Empty(t, losses)
+	require.Empty(t, faults)
+}
+
+func TestATransactionOfTheMostOperationsIsTaken(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.dial()
+	r, err := NewRegistrar(c, RegistrarConfig{})
+	require.NoError(t, err)
+	r.Announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+	for range 2 * maxDrop {
+		require.NoError(t, r.grant(t.Context()))
+	}
+	a := r.keeper.next(time.Now())
+	require.Len(t, a.drop, maxDrop)
+	require.NoError(t, r.write(t.Context(), a))
+	r.sentry.stop()
+	require.Equal(t, worker.ID(a.lease), only(t, c).ID)
+}
+
 func TestAWithdrawnWorkerIsGoneAtOnceAndMayComeBack(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -84,7 +84,13 @@ func (s *script) Watch(ctx context.Context, _ string, opts ...clientv3.OpOption)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	op := clientv3.OpGet("x", opts...)
-	s.log = append(s.log, fmt.Sprintf("watch from %d", op.Rev()))
+	asks := ""
+	for name, is := range map[string]bool{"previous values": op.IsPrevKV(), "progress": op.IsProgressNotify(), "fragments": op.IsFragment()} {
+		if !is {
+			asks += ", without " + name
+		}
+	}
+	s.log = append(s.log, fmt.Sprintf("watch from %d%s", op.Rev(), asks))
 	in, out := make(chan clientv3.WatchResponse), make(chan clientv3.WatchResponse)
 	s.responses = in
 	go func() {
