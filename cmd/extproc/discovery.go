@@ -58,7 +58,13 @@ func (d *DiscoveryConfig) sources(log *slog.Logger) (out []discovery.Named, clos
 		return nil, closers, err
 	}
 	if d.Dynamo {
-		return nil, closers, errors.New("discovery.dynamo: not yet")
+		theirs, err := etcd.NewDynamo(client, etcd.DynamoConfig{Logger: log})
+		if err != nil {
+			return nil, closers, err
+		}
+		if err := add("dynamo", ".dynamo", theirs); err != nil {
+			return nil, closers, err
+		}
 	}
 	return out, closers, nil
 }
