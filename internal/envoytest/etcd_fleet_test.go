@@ -210,6 +210,7 @@ type seen struct {
 		Role     string `json:"role"`
 		Endpoint string `json:"endpoint"`
 		State    string `json:"state"`
+		Reason   string `json:"reason"`
 		Ranks    []struct {
 			Requests      int   `json:"requests"`
 			PrefillTokens int64 `json:"prefill_tokens"`

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -267,6 +268,42 @@ func TestTwoPluginsOverTheSameEtcdAgree(t *testing.T) {
 	f.awaitStale(second, false)
 	agree(2)
 	stopSecond(t, second)
+}
+
+// TestAFleetOfDynamosIsSeenAndSentNothing: its workers are read beside ours, and
+// say why they are not used.
+func TestAFleetOfDynamosIsSeenAndSentNothing(t *testing.T) {
+	f := newEtcdFleet(t, false, "")
+	p, err := stack.StartPlugin(f.ctx, stack.PluginOptions{
+		BinDir: binDir, Dir: t.TempDir(), Etcd: f.etcd.Endpoints, Dynamo: true, Args: f.args,
+	})
+	require.NoError(t, err)
+	put := func(key, value string) {
+		_, err := f.store.Put(f.ctx, key, value)
+		require.NoError(t, err)
+	}
+	for _, w := range []struct{ component, id, role, extra string }{
+		{"prefill", "12345678901234567", "prefill", `,"disaggregated_endpoint":{"bootstrap_host":"127.0.0.1","bootstrap_port":8998}`},
+		{"backend", "12345678901234568", "decode", ""},
+	} {
+		id, err := strconv.ParseUint(w.id, 10, 64)
+		require.NoError(t, err)
+		put(fmt.Sprintf("v1/instances/dynamo/%s/generate/%x", w.component, id),
+			fmt.Sprintf(`{"type":"Endpoint","namespace":"dynamo","component":%q,"endpoint":"generate","instance_id":%s,"transport":{"tcp":"127.0.0.1:1/%x/dynamo/%s/generate"}}`, w.component, w.id, id, w.component))
+		put(fmt.Sprintf("v1/mdc/dynamo/%s/generate/%x", w.component, id),
+			fmt.Sprintf(`{"type":"Model","namespace":"dynamo","component":%q,"endpoint":"generate","instance_id":%s,"card_json":{"display_name":"m","kv_cache_block_size":16,"model_type":"","worker_type":%q,"runtime_config":{"data_parallel_size":1%s}}}`, w.component, w.id, w.role, w.extra))
+	}
+	f.await("Dynamo's workers to be seen", func() bool { return len(look(t, p).Workers) == 2 })
+	s := look(t, p)
+	require.Equal(t, []string{"12345678901234567", "12345678901234568"}, ids(s))
+	for _, w := range s.Workers {
+		require.Contains(t, w.Reason, "speaks no HTTP")
+	}
+	require.Empty(t, look(t, f.plugin).Workers, "without the option they are nobody's")
+	stopSecond(t, p)
+	f.pods("prefill", 1)
+	f.pods("decode", 1)
+	f.requireAllServed(f.burst(2), "ours, beside them")
 }
 
 // TestAWorkerDrains: on SIGTERM to what registers it, a worker gets no new

@@ -26,6 +26,7 @@ type PluginOptions struct {
 	Workers string   // the discovery file
 	Etcd    []string // etcd's addresses
 	Prefix  string   // of the workers' keys in etcd; empty: the plugin's default
+	Dynamo  bool     // read Dynamo's workers from the same etcd
 
 	Config  string // more YAML, appended to the generated configuration
 	Listen  string // default: a unix socket in Dir
@@ -85,7 +86,7 @@ func (o PluginOptions) discovery() string {
 		if o.Prefix != "" {
 			etcd += fmt.Sprintf(", prefix: %q", o.Prefix)
 		}
-		parts = append(parts, "etcd: {"+etcd+"}")
+		parts = append(parts, "etcd: {"+etcd+"}", "dynamo: "+strconv.FormatBool(o.Dynamo))
 	}
 	return "discovery: {" + strings.Join(parts, ", ") + "}\n"
 }
