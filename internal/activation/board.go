@@ -52,7 +52,8 @@ func (s Standing) CanServe(enforced bool) bool { return !enforced || s.Activated
 // concurrent use.
 type World struct {
 	*worker.Snapshot
-	followed bool // false before the first set
+	followed bool          // false before the first set
+	replaced chan struct{} // closed when there is a newer world
 	keys     map[worker.Key]Standing
 	departed map[worker.Key]time.Time
 }
@@ -69,20 +70,19 @@ func (w *World) Departed(k worker.Key, now time.Time) bool {
 	return known && now.Sub(at) < rememberFor
 }
 
-// OnlyDeparted returns the one model of the namespace that has no worker now and had
-// one not long ago; empty where there are none or several.
-func (w *World) OnlyDeparted(namespace string, now time.Time) worker.Key {
-	var only worker.Key
+// Replaced is closed when the board has a newer world.
+func (w *World) Replaced() <-chan struct{} { return w.replaced }
+
+// DepartedKeys returns the keys that Departed is true of, sorted.
+func (w *World) DepartedKeys(now time.Time) []worker.Key {
+	var keys []worker.Key
 	for k := range w.departed {
-		if k.Namespace != namespace || !w.Departed(k, now) {
-			continue
+		if w.Departed(k, now) {
+			keys = append(keys, k)
 		}
-		if only.Model != "" {
-			return worker.Key{}
-		}
-		only = k
 	}
-	return only
+	sortKeys(keys)
+	return keys
 }
 
 // Change is a transition of one key.
@@ -105,7 +105,7 @@ type Board struct {
 // New returns a board of an empty world.
 func New() *Board {
 	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, departed: map[worker.Key]time.Time{}}
-	b.world.Store(&World{Snapshot: &worker.Snapshot{}})
+	b.world.Store(&World{Snapshot: &worker.Snapshot{}, replaced: make(chan struct{})})
 	return b
 }
 
@@ -128,7 +128,7 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 			a = &prefill.Activation{}
 			b.keys[k] = a
 		}
-		for _, ev := range a.Follow(present[k], ready, c.Left) {
+		for _, ev := range a.Follow(present[k], grade, c.Left) {
 			if t, changed := a.Apply(ev); changed {
 				changes = append(changes, Change{Key: k, Transition: t})
 			}
@@ -143,20 +143,32 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 		}
 	}
 	b.forget(now)
-	w := &World{Snapshot: snap, followed: true, keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed)}
+	w := &World{Snapshot: snap, followed: true, replaced: make(chan struct{}), keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed)}
 	for k, a := range b.keys {
 		w.keys[k] = Standing{State: a.State(), Ready: a.Ready(), Sides: a.Sides(), Activated: a.CanServe(true)}
 	}
-	first := !b.Load().followed
+	before := b.Load()
 	b.world.Store(w)
-	if first {
+	close(before.replaced)
+	if !before.followed {
 		close(b.ready)
 	}
 	return changes
 }
 
-// ready is row B6: only what could be picked for its role is an endpoint.
-func ready(w *worker.Worker) bool { return discovery.Ineligible(w) == "" }
+// grade is row B6: only what could be picked for its role is an endpoint. What
+// never can be is none, not one that is still to come: to wait for it would be
+// to wait for ever.
+func grade(w *worker.Worker) prefill.Grade {
+	switch {
+	case discovery.Unfit(w) != "", w.Role == worker.Decode && w.Engine != worker.SGLang:
+		return prefill.Unfit
+	case discovery.Ineligible(w) != "":
+		return prefill.Pending
+	default:
+		return prefill.Ready
+	}
+}
 
 // byKey returns the workers of each key, whether they may be picked or not.
 func byKey(snap *worker.Snapshot) map[worker.Key][]*worker.Worker {
@@ -189,10 +201,14 @@ func (b *Board) known(present map[worker.Key][]*worker.Worker) []worker.Key {
 			keys = append(keys, k)
 		}
 	}
+	sortKeys(keys)
+	return keys
+}
+
+func sortKeys(keys []worker.Key) {
 	slices.SortFunc(keys, func(x, y worker.Key) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Model, y.Model))
 	})
-	return keys
 }
 
 // forget drops departed keys that are old, and all of them where somebody

@@ -102,8 +102,9 @@ func TestAModelWhoseWorkersHaveAllLeftIsRememberedForAWhile(t *testing.T) {
 	b.Follow(set(t, 2), discovery.Change{Left: []worker.ID{1}}, noon)
 	require.True(t, b.Load().Departed(key, noon.Add(rememberFor-1)))
 	require.False(t, b.Load().Departed(key, noon.Add(rememberFor)))
-	require.Equal(t, key, b.Load().OnlyDeparted("", noon))
-	require.Zero(t, b.Load().OnlyDeparted("other", noon))
+	require.Equal(t, []worker.Key{key}, b.Load().DepartedKeys(noon))
+	require.Empty(t, b.Load().DepartedKeys(noon.Add(rememberFor)))
+	require.Empty(t, b.keys, "nothing is kept of it but that it was there")
 	b.Follow(set(t, 3, make1(t, 11, worker.Decode, nil)), discovery.Change{Joined: []worker.ID{11}}, noon)
 	require.False(t, b.Load().Departed(key, noon))
 }
@@ -114,7 +115,39 @@ func TestAModelThatItsWorkersHaveUnloadedIsForgotten(t *testing.T) {
 	b.Follow(set(t, 1, make1(t, 1, worker.Decode, two), make1(t, 2, worker.Decode, two)), discovery.Change{}, noon)
 	b.Follow(set(t, 2, make1(t, 1, worker.Decode, nil)), discovery.Change{Left: []worker.ID{2}, Changed: []worker.ID{1}}, noon)
 	require.False(t, b.Load().Departed(worker.Key{Model: "lora"}, noon))
-	require.Empty(t, b.Load().OnlyDeparted("", noon))
+	require.Empty(t, b.Load().DepartedKeys(noon))
+	// One of the same name in another namespace is another model.
+	b.Follow(set(t, 3, make1(t, 1, worker.Decode, nil), make1(t, 3, worker.Decode, func(w *worker.Worker) { w.Namespace = "n" })), discovery.Change{}, noon)
+	b.Follow(set(t, 4, make1(t, 1, worker.Decode, nil)), discovery.Change{Left: []worker.ID{3}}, noon)
+	require.Equal(t, []worker.Key{{Model: "m", Namespace: "n"}}, b.Load().DepartedKeys(noon))
+}
+
+func TestAWorkerThatCanNeverHandOverIsNotWaitedFor(t *testing.T) {
+	vllm := func(w *worker.Worker) { w.Engine, w.AcceptsAggregated = worker.VLLM, true }
+	b := New()
+	b.Follow(set(t, 1, make1(t, 1, worker.Decode, vllm), make1(t, 5, worker.Prefill, vllm),
+		make1(t, 6, worker.Prefill, func(w *worker.Worker) { w.Fronted = true })), discovery.Change{}, noon)
+	require.Equal(t, Standing{}, b.Load().Standing(worker.Key{Model: "m"}))
+	b.Follow(set(t, 2, make1(t, 1, worker.Decode, vllm), make1(t, 7, worker.Prefill, nil)), discovery.Change{}, noon)
+	require.Equal(t, Standing{State: prefill.PrefillReady, Ready: 1}, b.Load().Standing(worker.Key{Model: "m"}))
+}
+
+func TestWhoWaitsForANewerWorldFindsIt(t *testing.T) {
+	for revision := range uint64(200) {
+		b := New()
+		woken := make(chan bool)
+		go func() {
+			<-b.Ready()
+			woken <- b.Load().Ready()
+		}()
+		old := b.Load()
+		go func() {
+			<-old.Replaced()
+			woken <- b.Load() != old
+		}()
+		b.Follow(set(t, revision), discovery.Change{}, noon)
+		require.True(t, <-woken && <-woken)
+	}
 }
 
 func TestMadeUpModelsAreNotRememberedWithoutBound(t *testing.T) {
@@ -150,6 +183,7 @@ func TestReadersNeverSeeAStandingThatIsNotTheirWorkers(t *testing.T) {
 					return
 				default:
 				}
+				_ = b.Load().Departed(worker.Key{Model: "m"}, noon)
 				if fault := misjudged(b.Load()); fault != "" {
 					faults <- fault
 					return

@@ -160,9 +160,9 @@ func TestFromTheStoreToTheBoardEveryChangeEndsInTheRightStanding(t *testing.T) {
 			select {
 			case <-s.said:
 			case <-time.After(time.Minute): // the source has said all it had to, and every pause is over
-				require.Zero(t, s.steps)
 				cancel()
 				<-done
+				require.Zero(t, s.steps)
 				require.Empty(t, faults)
 				// What the source has last, the board has: every pod once, by its newest key.
 				newest := map[string]worker.ID{}

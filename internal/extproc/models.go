@@ -51,14 +51,19 @@ func (srv *Server) Unservable(world *activation.World, k worker.Key) string {
 
 func (srv *Server) onlyModel(snap *activation.World) worker.Key {
 	only := worker.Key{}
+	for _, k := range snap.DepartedKeys(time.Now()) { // away, but not unknown
+		if k.Namespace == srv.cfg.Namespace {
+			if only.Model != "" {
+				return worker.Key{}
+			}
+			only = k
+		}
+	}
 	for k := range srv.keys(snap) {
 		if only.Model != "" {
 			return worker.Key{}
 		}
 		only = k
-	}
-	if only.Model == "" { // all workers are away: whose come back is clear where there is one
-		only = snap.OnlyDeparted(srv.cfg.Namespace, time.Now())
 	}
 	return only
 }
@@ -80,7 +85,9 @@ func (srv *Server) known(f *failure) string {
 
 // models answers GET /v1/models with the models that can be served (B9). The
 // plugin answers since no worker knows of the others, and one without its other
-// half can serve nothing of what it would list.
+// half can serve nothing of what it would list. A model whose workers are away
+// for a moment stays on the list while it is not enforced: clients take one
+// that is missing for one that does not exist.
 func (srv *Server) models() *immediate {
 	type model struct {
 		ID      string `json:"id"`
@@ -92,6 +99,9 @@ func (srv *Server) models() *immediate {
 		Data   []model `json:"data"`
 	}{Object: "list", Data: []model{}}
 	world := srv.cfg.Board.Load()
+	if !world.Ready() {
+		return immediateOf(&failNotReady, false)
+	}
 	for k := range srv.keys(world) {
 		if !world.Standing(k).CanServe(srv.cfg.EnforceDisagg) {
 			continue

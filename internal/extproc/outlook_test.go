@@ -8,9 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -88,6 +90,12 @@ func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
 	require.Equal(t, "no_worker", ask(gone, openai.Completions, body))
 	require.Equal(t, "no_worker", ask(gone, openai.Generate, `{"text":"hi"}`), "which model is clear: there was one")
 	require.Equal(t, "model_not_found", ask(gone, openai.Completions, `{"model":"other","prompt":"hi"}`))
+	another := testWorkers(t)
+	for _, w := range another {
+		w.Models = []string{"other"}
+		w.ID += 10
+	}
+	require.Equal(t, "missing_field", ask(boardOf(t, workers, another), openai.Generate, `{"text":"hi"}`), "one is there, one only away: which is not clear")
 }
 
 // Row B9: a model that enforced disaggregation cannot serve is not offered.
@@ -105,4 +113,88 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	require.Equal(t, 0, offered(true, all[2:]), "decode alone")
 	require.Equal(t, 0, offered(true, testWorkers(t)[:2]), "prefill alone: no side is active")
 	require.Equal(t, 1, offered(false, testWorkers(t)[2:]))
+	foreign := testWorkers(t)
+	for _, w := range foreign {
+		w.Namespace = "foreign"
+	}
+	require.Equal(t, 0, offered(false, foreign))
+	require.Equal(t, 503, (&Server{cfg: Config{Board: activation.New()}}).models().status, "before the first set")
+}
+
+func TestWhyAModelCannotBeServedIsSaid(t *testing.T) {
+	why := func(enforced bool, namespace string, workers ...*worker.Worker) string {
+		b := boardOf(t, workers)
+		srv := &Server{cfg: Config{Board: b, EnforceDisagg: enforced, Namespace: namespace}}
+		return srv.Unservable(b.Load(), worker.Key{Model: "m"})
+	}
+	all := testWorkers(t)
+	require.Empty(t, why(true, "", all...))
+	require.Contains(t, why(false, "blue", testWorkers(t)...), "another namespace")
+	require.Contains(t, why(false, ""), "no worker")
+	require.Contains(t, why(false, "", testWorkers(t)[:2]...), "no decode worker")
+	require.Contains(t, why(false, "", testWorkers(t)[2:]...), "no worker that can do without")
+	require.Contains(t, why(true, "", testWorkers(t)[2:]...), "enforced")
+	draining := testWorkers(t)
+	draining[0].Draining, draining[1].Draining = true, true
+	require.Contains(t, why(false, "", draining...), "take no new requests")
+	pending := testWorkers(t)[1:]
+	pending[0].Bootstrap = worker.Bootstrap{}
+	require.Contains(t, why(false, "", pending...), "not all that is needed")
+}
+
+// TestARequestFollowsItsModelIntoANewerWorld: all workers are replaced while it
+// is being decided; rows D7 and B3.
+func TestARequestFollowsItsModelIntoANewerWorld(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	var scan openai.Request
+	body := []byte(`{"model":"m","prompt":"hi"}`)
+	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
+	q, f := r.srv.question(&scan, body)
+	require.Nil(t, f)
+	require.Nil(t, r.srv.newer(q), "there is none")
+	fresh := testWorkers(t)
+	for _, w := range fresh {
+		w.ID += 10
+	}
+	snap, err := worker.NewSnapshot(q.snap.Revision()+1, fresh)
+	require.NoError(t, err)
+	r.book.Update(snap)
+	var v verdict
+	reservations := [2]load.Reservation{}
+	r.srv.judge(&v, q, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
+	require.NotNil(t, v.fail, "the old workers cannot be booked any more")
+	r.srv.cfg.Board.Follow(snap, discovery.Change{}, time.Now())
+	n := r.srv.newer(q)
+	require.NotNil(t, n)
+	v = verdict{}
+	r.srv.judge(&v, n, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
+	require.Nil(t, v.fail)
+	require.Greater(t, v.decode.decision.Rank.ID, worker.ID(10))
+	reservations[0].Release()
+	reservations[1].Release()
+}
+
+// TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce, again and again: what
+// a store that has lost its data does when everybody registers anew.
+func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
+	stop := make(chan struct{})
+	r := newReplicaOf(t, "a", swapping{t, stop}, nil)
+	body := []byte(`{"model":"m","prompt":"hi"}`)
+	var scan openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
+	sc := newScratch()
+	worlds := map[uint64]bool{}
+	for range 20_000 {
+		q, f := r.srv.question(&scan, body)
+		require.Nil(t, f)
+		var v verdict
+		var prefill, decode load.Reservation
+		q = r.srv.judgeInTime(&v, q, tokens.Prompt{}, sc, &prefill, &decode)
+		require.Nil(t, v.fail)
+		worlds[q.snap.Revision()] = true
+		prefill.ReleaseIfHeld()
+		decode.ReleaseIfHeld()
+	}
+	close(stop)
+	require.Greater(t, len(worlds), 10, "the workers were not replaced")
 }

@@ -110,7 +110,7 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 			s.refuse(&failInternal)
 		}
 	}()
-	srv.judge(&v, q, p, sc, prefillBooking, decodeBooking)
+	q = srv.judgeInTime(&v, q, p, sc, prefillBooking, decodeBooking)
 	srv.observe(&v, q)
 	if v.fail != nil {
 		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.record(s, q, &v, sc)}})
@@ -135,6 +135,54 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	if pl.disaggregated && srv.view.Load().Worker(pl.prefill.ID) == nil {
 		s.post(&event{kind: evGone}) // it left between the pick and now
 	}
+}
+
+// judgeInTime is judge, and again in a newer world while nobody can be picked
+// in the one that was judged. It returns the last question.
+func (srv *Server) judgeInTime(v *verdict, q *question, p tokens.Prompt, sc *scratch, prefillBooking, decodeBooking *load.Reservation) *question {
+	for range maxWorlds {
+		*v = verdict{}
+		srv.judge(v, q, p, sc, prefillBooking, decodeBooking)
+		if v.fail == nil {
+			break
+		}
+		n := srv.newer(q)
+		if n == nil {
+			break
+		}
+		q = n
+	}
+	return q
+}
+
+// maxWorlds bounds how often one request is judged.
+const maxWorlds = 10
+
+// worldLag bounds the wait for the board to follow the view, which it does in
+// well under a millisecond.
+const worldLag = 100 * time.Millisecond
+
+// newer returns the question in a later world than q's, or nil where there is
+// none or it cannot be asked there. All workers of a request may have been
+// replaced while its tokens were counted, or be replaced right now: then the
+// load book does not know the old ones any more, and a request must not be
+// refused though the new ones could serve it.
+func (srv *Server) newer(q *question) *question {
+	if q.snap.Revision() < srv.view.Load().Revision() {
+		select {
+		case <-q.snap.Replaced():
+		case <-time.After(worldLag):
+		}
+	}
+	if srv.cfg.Board.Load() == q.snap {
+		return nil
+	}
+	n, f := srv.question(q.query.Request, q.query.Body)
+	if f != nil || n.query.BlockSize != q.query.BlockSize {
+		return nil
+	}
+	n.avoid = q.avoid
+	return n
 }
 
 func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure: f}) }

@@ -63,6 +63,34 @@ func testWorkers(t *testing.T) []*worker.Worker {
 	return ws
 }
 
+// swapping is a discovery source that replaces all workers at once, again and
+// again, at their addresses.
+type swapping struct {
+	t    *testing.T
+	stop chan struct{}
+}
+
+func (s swapping) Run(ctx context.Context, sink discovery.Sink) error {
+	for revision := uint64(1); ; revision++ {
+		l := discovery.List{Revision: revision}
+		for _, w := range testWorkers(s.t) {
+			w.ID += worker.ID(revision * 10)
+			l.Entries = append(l.Entries, discovery.Entry{Key: w.ID.String(), Worker: w, Revision: revision, Version: 1})
+		}
+		if err := sink.Send(l); err != nil {
+			return err
+		}
+		select {
+		case <-s.stop:
+			<-ctx.Done()
+			return ctx.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Microsecond):
+		}
+	}
+}
+
 // replica is one plugin process, without the process.
 type replica struct {
 	t    *testing.T
@@ -74,10 +102,15 @@ type replica struct {
 
 func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 	t.Helper()
+	return newReplicaOf(t, name, fixed(testWorkers(t)), change)
+}
+
+func newReplicaOf(t *testing.T, name string, source discovery.Source, change func(*Config)) *replica {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "fixed", Source: fixed(testWorkers(t))}}})
+	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: source}}})
 	require.NoError(t, err)
 	slots := kvindex.NewSlots()
 	routed, err := kvindex.NewRouted(kvindex.RoutedConfig{}, slots)
@@ -116,7 +149,7 @@ func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 	go func() { _ = g.Serve(l); ended <- struct{}{} }()
 	go func() { _ = view.Run(ctx); ended <- struct{}{} }()
 	require.NoError(t, view.WaitReady(ctx))
-	require.Eventually(t, func() bool { _, ok := r.book.Load(worker.Rank{ID: 4}); return ok }, 5*time.Second, time.Millisecond)
+	<-board.Ready()
 	r.conn, err = grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -10,18 +10,28 @@ import "github.com/seed-60ae5743/baton/pkg/worker"
 //
 // Draining is not judged here: that is [worker.Worker.CanServe].
 func Ineligible(w *worker.Worker) string {
-	switch {
-	case w.Fronted:
-		return "it speaks no HTTP: only its own front reaches it"
-	case w.Engine == worker.VLLM && w.Role == worker.Prefill,
-		w.Engine == worker.VLLM && w.Role == worker.Decode && !w.AcceptsAggregated:
-		return "the hand-off of vllm from prefill to decode is not spoken yet"
+	if why := Unfit(w); why != "" {
+		return why
 	}
 	if w.Role == worker.Prefill && w.Engine == worker.SGLang && w.Bootstrap.IsZero() {
 		return "an sglang prefill worker without bootstrap host and port cannot hand over its KV"
 	}
 	if w.DPSize == 0 || w.BlockSize == 0 {
 		return "dp_size and block_size are not known yet"
+	}
+	return ""
+}
+
+// Unfit says why w can never be picked for its role as it is, or "": no fact
+// that is still to come will change that. An ineligible worker that is not unfit
+// is one whose facts are not all known.
+func Unfit(w *worker.Worker) string {
+	switch {
+	case w.Fronted:
+		return "it speaks no HTTP: only its own front reaches it"
+	case w.Engine == worker.VLLM && w.Role == worker.Prefill,
+		w.Engine == worker.VLLM && w.Role == worker.Decode && !w.AcceptsAggregated:
+		return "the hand-off of vllm from prefill to decode is not spoken yet"
 	}
 	return ""
 }

@@ -329,20 +329,32 @@ func (t Transition) String() string {
 	return b.String()
 }
 
+// Grade is what a worker is to the activation of its key.
+type Grade uint8
+
+// The grades.
+const (
+	Unfit   Grade = iota // can never hand over, or take over: it has no part in this
+	Pending              // not all of its runtime facts are known yet (B6)
+	Ready
+)
+
 // Follow returns the events that take the activation from what it knows to the
-// workers given: those of its key, by role. left names workers that have been
+// workers given: those of its key, by role and grade. A decode worker takes
+// part when it is Ready. left names workers that have been
 // away in between though they are here again. What comes is told before what
 // goes, so that an endpoint that was replaced between two sets deactivates
 // nobody.
-func (a *Activation) Follow(present []*worker.Worker, ready func(*worker.Worker) bool, left []worker.ID) []ActivationEvent {
+func (a *Activation) Follow(present []*worker.Worker, grade func(*worker.Worker) Grade, left []worker.ID) []ActivationEvent {
 	var come, back []ActivationEvent
 	here := make(map[worker.ID]worker.Role, len(present))
 	for _, w := range present {
 		ev := ActivationEvent{Worker: w.ID}
-		switch w.Role {
-		case worker.Prefill:
+		g := grade(w)
+		switch {
+		case w.Role == worker.Prefill && g != Unfit:
 			known, was := a.Prefill(w.ID)
-			is := ready(w)
+			is := g == Ready
 			ev.Kind = PrefillSeen
 			if is {
 				ev.Kind = PrefillUp
@@ -353,7 +365,7 @@ func (a *Activation) Follow(present []*worker.Worker, ready func(*worker.Worker)
 			} else if !known || was != is {
 				come = append(come, ev)
 			}
-		case worker.Decode:
+		case w.Role == worker.Decode && g == Ready:
 			was, known := a.Decode(w.ID)
 			ev.Kind, ev.Side = DecodeJoined, w.Deployment
 			here[w.ID] = w.Role
@@ -362,7 +374,6 @@ func (a *Activation) Follow(present []*worker.Worker, ready func(*worker.Worker)
 			} else if !known || was != w.Deployment {
 				come = append(come, ev)
 			}
-		case worker.Aggregated: // has no part in it
 		}
 	}
 	var gone []ActivationEvent

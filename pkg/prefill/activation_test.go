@@ -19,7 +19,7 @@ import (
 //	seen ID            a prefill endpoint is known without its facts
 //	ready ID           a prefill endpoint is ready
 //	gone decode|prefill ID
-//	set WORKER…        Follow to the set: p1 (ready), p1? (pending), dA1; "left: 1" names those that were away
+//	set WORKER…        Follow to the set: p1 (ready), p1? (pending), p1! (unfit), dA1; "left: 1" names those that were away
 //
 // Each answers with its transition, if there is one, and the state after it.
 func TestActivationScenarios(t *testing.T) {
@@ -63,7 +63,7 @@ func scenarioEvents(t *testing.T, a *Activation, f []string) []ActivationEvent {
 	case "set":
 		var present []*worker.Worker
 		var left []worker.ID
-		pending := map[worker.ID]bool{}
+		grades := map[worker.ID]Grade{}
 		for i, w := range f[1:] {
 			if w == "left:" {
 				for _, l := range f[i+2:] {
@@ -73,16 +73,23 @@ func scenarioEvents(t *testing.T, a *Activation, f []string) []ActivationEvent {
 			}
 			switch w[0] {
 			case 'p':
-				p := &worker.Worker{Role: worker.Prefill, ID: id(strings.TrimSuffix(w[1:], "?"))}
-				pending[p.ID] = strings.HasSuffix(w, "?")
-				present = append(present, p)
+				present = append(present, &worker.Worker{Role: worker.Prefill, ID: id(strings.Trim(w[1:], "?!"))})
 			case 'd':
-				present = append(present, &worker.Worker{Role: worker.Decode, Deployment: w[1:2], ID: id(w[2:])})
+				present = append(present, &worker.Worker{Role: worker.Decode, Deployment: w[1:2], ID: id(strings.Trim(w[2:], "?!"))})
 			default:
 				present = append(present, &worker.Worker{Role: worker.Aggregated, ID: id(w[1:])})
 			}
+			last := present[len(present)-1].ID
+			switch w[len(w)-1] {
+			case '?':
+				grades[last] = Pending
+			case '!':
+				grades[last] = Unfit
+			default:
+				grades[last] = Ready
+			}
 		}
-		return a.Follow(present, func(w *worker.Worker) bool { return !pending[w.ID] }, left)
+		return a.Follow(present, func(w *worker.Worker) Grade { return grades[w.ID] }, left)
 	}
 	t.Fatalf("verb %q", f[0])
 	return nil
@@ -256,26 +263,31 @@ func judgeStep(t *testing.T, from, to node, tr Transition, changed bool) {
 // each step in between.
 func TestFollowLeadsFromAnySetToAnyOther(t *testing.T) {
 	sets := everySet()
-	ready := func(w *worker.Worker) bool { return w.BlockSize > 0 }
+	grade := func(w *worker.Worker) Grade {
+		if w.Role == worker.Prefill && w.BlockSize == 0 {
+			return Pending
+		}
+		return Ready
+	}
 	steps := 0
 	for _, from := range sets {
 		for _, to := range sets {
 			for _, left := range [][]worker.ID{nil, {5}, {1, 5}, {1, 2, 5, 6}} {
 				var a Activation
-				for _, ev := range a.Follow(from, ready, nil) {
+				for _, ev := range a.Follow(from, grade, nil) {
 					a.Apply(ev)
 				}
-				for _, ev := range a.Follow(to, ready, left) {
+				for _, ev := range a.Follow(to, grade, left) {
 					a.Apply(ev)
 					require.NoError(t, a.Check())
 					steps++
 				}
-				require.Empty(t, a.Follow(to, ready, nil), "told twice, the set is news")
+				require.Empty(t, a.Follow(to, grade, nil), "told twice, the set is news")
 				for _, w := range to {
 					if w.Role == worker.Prefill {
 						known, is := a.Prefill(w.ID)
 						require.True(t, known)
-						require.Equal(t, ready(w), is)
+						require.Equal(t, grade(w) == Ready, is)
 					} else {
 						_, known := a.Decode(w.ID)
 						require.True(t, known)
@@ -312,7 +324,7 @@ func everySet() [][]*worker.Worker {
 
 func TestAnEndpointThatIsReplacedBetweenTwoSetsDeactivatesNobody(t *testing.T) {
 	var a Activation
-	ready := func(*worker.Worker) bool { return true }
+	ready := func(*worker.Worker) Grade { return Ready }
 	d := &worker.Worker{ID: 1, Role: worker.Decode, Deployment: "A"}
 	for _, ev := range a.Follow([]*worker.Worker{d, {ID: 5, Role: worker.Prefill}}, ready, nil) {
 		a.Apply(ev)
