@@ -92,7 +92,8 @@ type Client struct {
 	watch  *watch
 
 	mu   sync.Mutex
-	kind Kind // that Auto found last; Auto while none
+	kind Kind // to ask for facts: that Auto found last; Auto while none
+	last Kind // to count by: as kind, and kept while facts cannot be read
 }
 
 // New returns a client. It opens no connection.
@@ -101,7 +102,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	c := &Client{cfg: cfg, base: strings.TrimSuffix(cfg.URL, "/"), kind: cfg.Kind, watch: newWatch()}
+	c := &Client{cfg: cfg, base: strings.TrimSuffix(cfg.URL, "/"), kind: cfg.Kind, last: cfg.Kind, watch: newWatch()}
 	// No proxies: what an engine says of itself is asked of itself.
 	c.http = &http.Client{Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute}, CheckRedirect: stay}
 	c.health = &http.Client{
@@ -159,6 +160,16 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
+// getIfThere returns neither a page nor an error where the engine has no such
+// page.
+func (c *Client) getIfThere(ctx context.Context, path string) ([]byte, error) {
+	body, err := c.get(ctx, path)
+	if isStatus(err, http.StatusNotFound, http.StatusMethodNotAllowed) {
+		return nil, nil
+	}
+	return body, err
+}
+
 // bare takes the URL out of an error of the HTTP client: who logs it says it.
 func bare(err error) error {
 	var ue *url.Error
@@ -168,7 +179,8 @@ func bare(err error) error {
 	return err
 }
 
-// Facts asks what the engine is.
+// Facts asks what the engine is. Without an error [Facts.Unread] may still name
+// pages.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	f, err := c.facts(ctx, c.present())
 	if err != nil && c.cfg.Kind == Auto {
@@ -208,16 +220,25 @@ func (c *Client) present() Kind {
 	return c.kind
 }
 
+func (c *Client) counted() Kind {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
 func (c *Client) found(k Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.kind = k
+	if k != Auto {
+		c.last = k
+	}
 }
 
 // InFlight counts the requests that the engine holds. The error is
 // ErrNotCounted where it was reached and tells none.
 func (c *Client) InFlight(ctx context.Context) (int, error) {
-	switch c.present() {
+	switch c.counted() {
 	case SGLang:
 		return c.sglangInFlight(ctx)
 	case VLLM:

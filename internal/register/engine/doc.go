@@ -22,7 +22,9 @@
 // /get_server_info stands in for /server_info, which older engines lack. Fields
 // may be absent or null, in which case they are zero in [Facts]; a field of the
 // wrong type is an error that names it. Only /server_info (SGLang), or
-// /v1/models (vLLM), must be there; what else cannot be read is left unknown.
+// /version and /v1/models (vLLM), must be there. Another page that is missing
+// leaves unknown what it would tell; one that is there and fails is named in
+// [Facts].Unread, and [Facts.Keeping] takes what it told before.
 //
 // # Contract
 //

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -43,6 +44,38 @@ type Facts struct {
 	BootstrapPort uint16
 	KV            KVEvents
 	Mark          Mark
+
+	Unread Unread
+}
+
+// Unread names the pages that the engine has and that could not be read this
+// time: what they tell is not known, which is not the same as not told. That a
+// page is missing (404, 405) is an answer.
+type Unread struct {
+	Models  error // /v1/models of SGLang
+	Metrics error // /metrics
+}
+
+// Err returns what could not be read, or nil.
+func (u Unread) Err() error { return errors.Join(u.Models, u.Metrics) }
+
+// Keeping returns f with what could not be read taken from before, which must
+// be facts of the same process.
+func (f Facts) Keeping(before Facts) Facts {
+	if f.Engine != before.Engine {
+		return f
+	}
+	// Adapters are named after the model itself, which is told elsewhere.
+	if f.Unread.Models != nil && (len(f.Models) == 0 || slices.Contains(before.Models, f.Models[0])) {
+		f.Models = before.Models
+	}
+	if f.Unread.Metrics != nil {
+		f.Mark.Start = before.Mark.Start
+		if f.Engine == worker.VLLM {
+			f.DPSize, f.BlockSize, f.CapacityBlocks = before.DPSize, before.BlockSize, before.CapacityBlocks
+		}
+	}
+	return f
 }
 
 // KVEvents is where the engine says that it publishes its KV events.

@@ -148,17 +148,21 @@ func (c *Client) sglangFacts(ctx context.Context) (Facts, error) {
 	if err != nil {
 		return Facts{}, fmt.Errorf("%s: %w", path, err)
 	}
-	if body, err := c.get(ctx, "/v1/models"); err == nil {
-		more, _ := parseModels(body)
+	body, err = c.getIfThere(ctx, "/v1/models")
+	if err == nil && body != nil {
+		var more []string
+		if more, err = parseModels(body); err != nil {
+			err = fmt.Errorf("/v1/models: %w", err)
+		}
 		for _, m := range more {
 			if !slices.Contains(f.Models, m) {
 				f.Models = append(f.Models, m)
 			}
 		}
 	}
-	if page, err := c.get(ctx, "/metrics"); err == nil {
-		f.Mark.Start = startTime(page)
-	}
+	f.Unread.Models = err
+	page, err := c.getIfThere(ctx, "/metrics")
+	f.Mark.Start, f.Unread.Metrics = startTime(page), err
 	return f, nil
 }
 
@@ -217,14 +221,15 @@ var sglangGauges = []string{
 }
 
 // sglangInFlight prefers /v1/loads: it asks the scheduler, and is there when
-// metrics are off.
+// metrics are off. Gauges stand in where the page is not there, and not where
+// it fails: they are written now and then, and may say zero still.
 func (c *Client) sglangInFlight(ctx context.Context) (int, error) {
-	if body, err := c.get(ctx, "/v1/loads?include=core,disagg"); err == nil {
-		if n, err := parseLoads(body); err == nil {
-			return n, nil
-		}
-	} else if !isStatus(err) {
+	body, err := c.getIfThere(ctx, "/v1/loads?include=core,disagg")
+	if err != nil {
 		return 0, err
+	}
+	if n, err := parseLoads(body); err == nil {
+		return n, nil
 	}
 	return c.sumGauges(ctx, sglangGauges)
 }

@@ -28,10 +28,9 @@ func (c *Client) vllmFacts(ctx context.Context) (Facts, error) {
 	if f.Models, err = parseModels(body); err != nil {
 		return Facts{}, fmt.Errorf("/v1/models: %w", err)
 	}
-	if page, err := c.get(ctx, "/metrics"); err == nil {
-		f.readCacheConfig(page)
-		f.Mark.Start = startTime(page)
-	}
+	page, err := c.getIfThere(ctx, "/metrics")
+	f.readCacheConfig(page)
+	f.Mark.Start, f.Unread.Metrics = startTime(page), err
 	return f, nil
 }
 
