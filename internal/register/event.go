@@ -51,8 +51,9 @@ type (
 	held struct{ seq uint64 }
 	// lost: the engine closed the connection that health is asked over.
 	lost struct{}
-	// term asks to drain and leave, hurry to leave now.
-	term  struct{}
+	// term asks to drain and leave, hurry to leave now. known: the registry
+	// holds some record of the worker.
+	term  struct{ known bool }
 	hurry struct{}
 )
 
@@ -92,4 +93,21 @@ type action struct {
 	life uint64        // of announce
 	seq  uint64        // of announce
 	why  string        // of withdraw, leave and what is told
+
+	cause cause // of withdraw
 }
+
+// cause is why a record was withdrawn, as metrics tell it.
+type cause string
+
+// The causes.
+const (
+	causeDead    cause = "engine_gone"
+	causeIll     cause = "engine_ill"
+	causeFacts   cause = "facts_missing"
+	causeDrained cause = "drained"
+	causeTimeout cause = "drain_timeout"
+	causeTold    cause = "told"
+)
+
+var causes = [...]cause{causeDead, causeIll, causeFacts, causeDrained, causeTimeout, causeTold}

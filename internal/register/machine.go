@@ -1,7 +1,6 @@
 package register
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,11 +12,6 @@ import (
 )
 
 const (
-	// pollInterval is the time between two counts of a draining engine's
-	// requests, and zerosToLeave how many in a row must be zero: a request may
-	// be between two of the engine's queues when one count is taken.
-	pollInterval = 200 * time.Millisecond
-	zerosToLeave = 3
 	// lostPause keeps an engine that closes every connection from being asked
 	// without end.
 	lostPause = 100 * time.Millisecond
@@ -58,6 +52,8 @@ type machine struct {
 	life   uint64
 	seq    uint64
 	heldAt time.Time // zero until the registry holds seq
+
+	everHeld bool // the registry has held some announcement
 
 	// Invariant: a question that is under way has its flag set.
 	asking, refreshing, counting bool
@@ -100,9 +96,9 @@ func (m *machine) step(now time.Time, ev event) []action {
 	case lost:
 		m.onLost(now)
 	case term:
-		m.onTerm(now)
+		m.onTerm(now, e)
 	case hurry:
-		m.end("told to leave at once")
+		m.end(causeTold, "told to leave at once")
 	}
 	m.due(now)
 	return m.out
@@ -114,7 +110,7 @@ func (m *machine) do(v verb, why string) { m.out = append(m.out, action{verb: v,
 // too long.
 func (m *machine) due(now time.Time) {
 	if m.phase == draining && !now.Before(m.termAt.Add(m.cfg.DrainTimeout)) {
-		m.end("the drain time-out is over")
+		m.end(causeTimeout, "the drain time-out is over")
 	}
 	if m.phase == gone {
 		return
@@ -162,7 +158,10 @@ func (m *machine) onHealth(now time.Time, e healthAsked) {
 	if e.health == engine.Healthy {
 		m.failures = 0
 		if !m.up {
-			m.up, m.fresh, m.why = true, false, "facts are being read"
+			m.up, m.fresh = true, false
+			if m.phase == away {
+				m.why = "facts are being read"
+			}
 			m.do(tellHealthy, "")
 			m.refreshSoon(now)
 		} else if m.lost {
@@ -186,7 +185,9 @@ func (m *machine) refreshSoon(now time.Time) {
 	m.refreshAt, m.stale = now, m.refreshing
 }
 
-// fell takes the worker away: its engine is dead or does not answer.
+// fell takes the worker away: its engine is dead or does not answer. While it
+// drains only its death counts: one that is ill still has its requests, and
+// nobody picks it any more.
 func (m *machine) fell(e healthAsked) {
 	m.down = max(m.down, e.health)
 	why := fmt.Sprintf("engine health: %s", e.health)
@@ -200,23 +201,29 @@ func (m *machine) fell(e healthAsked) {
 	m.incomplete, m.kept = "", "" // to be told anew
 	switch m.phase {
 	case draining:
-		m.end(why)
+		if e.health == engine.Refused {
+			m.end(causeDead, why)
+		}
 	case announced:
-		m.takeAway(why)
+		cause := causeIll
+		if e.health == engine.Refused {
+			cause = causeDead
+		}
+		m.takeAway(cause, why)
 	case away, gone:
 		m.why = why
 	}
 }
 
-func (m *machine) takeAway(why string) {
+func (m *machine) takeAway(c cause, why string) {
 	m.phase, m.why, m.heldAt = away, why, time.Time{}
-	m.do(withdraw, why)
+	m.out = append(m.out, action{verb: withdraw, why: why, cause: c})
 }
 
 // end leaves for good, with the record if there is one.
-func (m *machine) end(why string) {
+func (m *machine) end(c cause, why string) {
 	if m.phase == announced || m.phase == draining {
-		m.takeAway(why)
+		m.takeAway(c, why)
 	}
 	m.phase, m.why = gone, why
 	m.do(leave, why)
@@ -230,11 +237,13 @@ func (m *machine) onRefreshed(now time.Time, e refreshed) {
 		return
 	}
 	var faults []string
-	fault := func(err error) { faults = append(faults, err.Error()) }
-	if e.factsErr != nil {
-		fault(fmt.Errorf("engine: %w", e.factsErr))
-	} else {
-		m.take(e.facts)
+	fault := func(err error) { faults = append(faults, strings.ReplaceAll(err.Error(), "\n", "; ")) }
+	factsErr := e.factsErr
+	if factsErr == nil {
+		factsErr = m.take(e.facts)
+	}
+	if factsErr != nil {
+		fault(fmt.Errorf("engine: %w", factsErr))
 	}
 	if e.notesErr != nil {
 		fault(e.notesErr)
@@ -262,18 +271,28 @@ func (m *machine) onRefreshed(now time.Time, e refreshed) {
 	m.compose(now)
 }
 
-// take accepts facts and judges whether they are of another process.
-func (m *machine) take(f engine.Facts) {
+// take accepts facts and judges whether they are of another process; if not,
+// what could not be read is as it was. The error names what could not be read,
+// whether or not the rest is accepted.
+func (m *machine) take(f engine.Facts) error {
+	had := m.facts.Engine != ""
 	same, known := m.mark.Same(f.Mark)
+	another := had && (known && !same || !known && m.seemsAnother(f.Mark))
 	switch {
-	case m.life == 0:
-		m.mark = f.Mark
-	case known && !same, !known && m.seemsAnother(f.Mark):
+	case had && !another && f.Engine == m.facts.Engine:
+		f = f.Keeping(m.facts)
+	case f.Engine == worker.VLLM && f.Unread.Metrics != nil:
+		// Ranks, block size and the process would be guesses, and a wrong guess
+		// ends a life when they are known.
+		return f.Unread.Err()
+	}
+	if another {
 		m.another, m.mark = true, f.Mark
-	default:
+	} else {
 		m.mark = engine.Mark{Start: first(f.Mark.Start, m.mark.Start), Seed: first(f.Mark.Seed, m.mark.Seed)}
 	}
 	m.facts, m.fresh, m.down = f, true, 0
+	return f.Unread.Err()
 }
 
 // seemsAnother decides where the marks do not. An equal seed makes the same
@@ -293,7 +312,7 @@ func (m *machine) cannot(now time.Time, why string) {
 	}
 	m.incomplete = why
 	if m.phase == announced {
-		m.takeAway(why)
+		m.takeAway(causeFacts, why)
 	} else {
 		m.why = why
 	}
@@ -331,14 +350,14 @@ func (m *machine) put(rec worker.Worker) {
 
 func (m *machine) onHeld(now time.Time, e held) {
 	if e.seq == m.seq && m.heldAt.IsZero() && (m.phase == announced || m.phase == draining) {
-		m.heldAt, m.countAt = now, now
+		m.heldAt, m.countAt, m.everHeld = now, now, true
 	}
 }
 
 // onLost asks after health at once. The process may have died and be back
 // already, so that a good answer alone is not enough.
 func (m *machine) onLost(now time.Time) {
-	if !m.up {
+	if !m.up && m.phase != draining {
 		return
 	}
 	m.lost, m.again = true, m.asking
@@ -350,39 +369,5 @@ func (m *machine) askSoon(now time.Time) {
 	m.healthAt = m.healthAsked.Add(lostPause)
 	if m.healthAt.Before(now) {
 		m.healthAt = now
-	}
-}
-
-func (m *machine) onTerm(now time.Time) {
-	switch m.phase {
-	case away:
-		m.end("told to leave")
-	case announced:
-		m.phase, m.termAt, m.why = draining, now, "told to leave"
-		rec := m.rec
-		rec.Draining = true
-		m.put(rec)
-	case draining, gone:
-	}
-}
-
-func (m *machine) onCounted(now time.Time, e counted) {
-	m.counting = false
-	m.countAt = now.Add(pollInterval)
-	if m.phase != draining {
-		return
-	}
-	m.inFlight, m.known = e.n, e.err == nil
-	if errors.Is(e.err, engine.ErrNotCounted) && !m.uncounted {
-		m.uncounted = true
-		m.do(tellUncounted, e.err.Error())
-	}
-	if e.err != nil || e.n > 0 {
-		m.zeros = 0
-		return
-	}
-	m.zeros++
-	if m.zeros >= zerosToLeave && !now.Before(m.heldAt.Add(m.cfg.DrainSettle)) {
-		m.end("drained")
 	}
 }

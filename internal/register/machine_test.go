@@ -21,11 +21,11 @@ import (
 //
 //	start [role=R] [bootstrap-port=N] [accepts-aggregated] [annotations]
 //	      [block-size=N] [settle=S] [drain=S]
-//	tick | lost | term | hurry
+//	tick | lost | term [known] | hurry   known: the registry knows the worker
 //	health ok|failed|refused
 //	facts [engine=E] [role=R] [models=(a,b)] [block=N] [ranks=N] [start=S]
 //	      [seed=S] [port=N] [kv-block=N] [addr=A] [note-port=P] [err=E]
-//	      [addr-err=E] [note-err=E]
+//	      [addr-err=E] [note-err=E] [unread=(metrics,models)]
 //	      the answer to "read"; what is not given is a decode worker's
 //	held seq=N
 //	count n=N | err=E | unknown
@@ -114,7 +114,7 @@ func (s *scenario) event(t *testing.T, d *datadriven.TestData) event {
 	case "lost":
 		return lost{}
 	case "term":
-		return term{}
+		return term{known: d.HasArg("known")}
 	case "hurry":
 		return hurry{}
 	case "held":
@@ -143,8 +143,11 @@ func (s *scenario) event(t *testing.T, d *datadriven.TestData) event {
 			require.NoError(t, err)
 		}
 		for _, a := range d.CmdArgs {
-			if a.Key == "models" {
+			switch a.Key {
+			case "models":
 				f.Models = a.Vals
+			case "unread":
+				unread(&f, a.Vals)
 			}
 		}
 		if n := number("kv-block", 0); n > 0 {
@@ -159,6 +162,22 @@ func (s *scenario) event(t *testing.T, d *datadriven.TestData) event {
 	}
 	d.Fatalf(t, "unknown command %s %v", d.Cmd, d.CmdArgs)
 	return nil
+}
+
+// unread takes out of facts what pages tell that could not be read.
+func unread(f *engine.Facts, pages []string) {
+	for _, page := range pages {
+		err := fmt.Errorf("/%s: status 503", page)
+		switch page {
+		case "metrics":
+			f.Mark.Start, f.Unread.Metrics = "", err
+			if f.Engine == worker.VLLM {
+				f.DPSize, f.BlockSize, f.CapacityBlocks = 0, 0, 0
+			}
+		case "models":
+			f.Models, f.Unread.Models = f.Models[:1], err
+		}
+	}
 }
 
 func (s *scenario) step(ev event) string {

@@ -31,6 +31,12 @@ func randomEvent(rng *rand.Rand, asked map[verb]bool) event {
 		if rng.IntN(5) == 0 {
 			e.factsErr = errors.New("no facts")
 		}
+		if rng.IntN(5) == 0 {
+			e.facts.Engine, e.facts.Role = worker.VLLM, 0
+		}
+		if rng.IntN(5) == 0 {
+			unread(&e.facts, []string{"metrics", "models"})
+		}
 		return e
 	case n < 160 && asked[count]:
 		delete(asked, count)
@@ -40,7 +46,7 @@ func randomEvent(rng *rand.Rand, asked map[verb]bool) event {
 	case n < 185:
 		return held{uint64(rng.IntN(6))}
 	case n == 185:
-		return term{}
+		return term{known: rng.IntN(2) == 0}
 	case n == 186 && rng.IntN(4) == 0:
 		return hurry{}
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -208,6 +209,51 @@ func FuzzAnnotations(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, got, same)
 	})
+}
+
+// Every field of a record is announced when it changes, and some end the life.
+func TestWhatChangesARecordAndWhatEndsALife(t *testing.T) {
+	ends := map[string]bool{"Engine": true, "Role": true, "Endpoint": true, "DPSize": true, "BlockSize": true}
+	// The first comes with the lease; the others are no registered worker's.
+	spared := map[string]bool{"ID": true, "Fronted": true}
+	typ := reflect.TypeFor[worker.Worker]()
+	for i := range typ.NumField() {
+		name := typ.Field(i).Name
+		if spared[name] {
+			continue
+		}
+		var a, b worker.Worker
+		change(t, reflect.ValueOf(&b).Elem().Field(i))
+		require.False(t, sameRecord(a, b), name)
+		require.Equal(t, !ends[name], sameLife(a, b), name)
+	}
+}
+
+// change makes a value another one.
+func change(t *testing.T, v reflect.Value) {
+	switch v.Interface().(type) {
+	case worker.Endpoint:
+		e, err := worker.ParseEndpoint("10.0.0.1:1")
+		require.NoError(t, err)
+		v.Set(reflect.ValueOf(e))
+	case []string:
+		v.Set(reflect.ValueOf([]string{"m"}))
+	case worker.Bootstrap:
+		v.Set(reflect.ValueOf(worker.Bootstrap{Port: 1}))
+	case worker.KVEvents:
+		v.Set(reflect.ValueOf(worker.KVEvents{Topic: "t"}))
+	default:
+		switch {
+		case v.CanUint():
+			v.SetUint(1)
+		case v.Kind() == reflect.Bool:
+			v.SetBool(true)
+		case v.Kind() == reflect.String:
+			v.SetString("x")
+		default:
+			require.Fail(t, "a field of a new type", v.Type())
+		}
+	}
 }
 
 func TestConfigNamesItsFaults(t *testing.T) {

@@ -51,8 +51,11 @@ type Runner struct {
 	jobs   sync.WaitGroup
 	unsync context.CancelFunc // ends the present wait for the registry
 
-	mu    sync.Mutex
-	state State // a copy of what m was after its last step
+	metrics *metrics
+
+	mu      sync.Mutex
+	state   State  // a copy of what m was after its last step
+	trouble string // the registry's last; "" once it holds what it was told
 }
 
 // New returns a runner for the engine of cfg. It asks nobody anything.
@@ -77,7 +80,32 @@ func New(cfg Config, registry Registry) (*Runner, error) {
 		hurried: make(chan struct{}), events: make(chan event), m: newMachine(cfg, port), unsync: func() {},
 	}
 	r.state = r.m.state()
+	r.metrics = newMetrics(r.State)
 	return r, nil
+}
+
+// Registered, Lost and Failed are hooks for the registry. They may be called at
+// any time, by any goroutine.
+
+// Registered takes note that the worker has become known by an id.
+func (r *Runner) Registered(worker.ID) { r.metrics.registrations.Inc() }
+
+// Lost takes note that a registration was gone although it was wanted.
+func (r *Runner) Lost(cause string) {
+	r.metrics.losses.Inc()
+	r.troubled(cause)
+}
+
+// Failed takes note of the first failure in a row.
+func (r *Runner) Failed(err error) {
+	r.metrics.registryFailure.Inc()
+	r.troubled(err.Error())
+}
+
+func (r *Runner) troubled(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.trouble = strings.ReplaceAll(why, "\n", "; ")
 }
 
 // Hurry ends a drain, or Run altogether, at once. It may be called more than
@@ -106,11 +134,13 @@ func (r *Runner) Run(ctx context.Context) error {
 		case <-r.client.Lost():
 			ev = lost{}
 		case <-told:
-			ev, told = term{}, nil // it stays closed
+			ev, told = term{known: r.registry.ID() != 0}, nil // it stays closed
 		case <-hurried:
 			ev, hurried = hurry{}, nil
 		}
+		r.metrics.saw(ev)
 		for _, a := range r.m.step(time.Now(), ev) {
+			r.metrics.did(a)
 			r.do(work, a)
 		}
 		r.publish()
@@ -165,7 +195,7 @@ func (r *Runner) do(ctx context.Context, a action) {
 	case tellKept:
 		r.log.LogAttrs(ctx, slog.LevelWarn, "what was read before is kept", why)
 	case tellWarning:
-		r.log.LogAttrs(ctx, slog.LevelWarn, "worker is announced, but", why)
+		r.log.LogAttrs(ctx, slog.LevelWarn, "the record may not be what is wanted", why)
 	case tellUncounted:
 		r.log.LogAttrs(ctx, slog.LevelWarn, "requests in flight are not known: the whole drain time-out is waited", why,
 			slog.Duration("drain_timeout", r.cfg.DrainTimeout))
@@ -199,8 +229,10 @@ func (r *Runner) announce(ctx context.Context, a action) {
 			return
 		case err != nil:
 			r.log.LogAttrs(ctx, slog.LevelError, "the registry does not take the record", slog.Any("err", err))
+			r.troubled(err.Error())
 			return
 		}
+		r.troubled("")
 		if !a.rec.Draining {
 			r.log.LogAttrs(ctx, slog.LevelInfo, "announced", slog.String("worker_id", r.registry.ID().String()),
 				slog.String("role", a.rec.Role.String()), slog.String("endpoint", a.rec.Endpoint.String()),

@@ -10,8 +10,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +35,9 @@ type fakeRegistry struct {
 	id     worker.ID
 	story  []string // what was held, in order
 	closed bool     // Sync waits
+	refuse error    // what Sync answers
+
+	waiting atomic.Int64 // in Sync
 }
 
 func (f *fakeRegistry) Announce(rec worker.Worker, life uint64) {
@@ -57,11 +62,16 @@ func (f *fakeRegistry) Withdraw() {
 }
 
 func (f *fakeRegistry) Sync(ctx context.Context) error {
+	f.waiting.Add(1)
+	defer f.waiting.Add(-1)
 	f.mu.Lock()
-	closed := f.closed
+	closed, refuse := f.closed, f.refuse
 	f.mu.Unlock()
 	if closed {
 		<-ctx.Done()
+	}
+	if refuse != nil {
+		return refuse
 	}
 	return ctx.Err()
 }
@@ -69,7 +79,7 @@ func (f *fakeRegistry) Sync(ctx context.Context) error {
 func (f *fakeRegistry) ID() worker.ID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.rec == nil {
+	if f.rec == nil || f.closed {
 		return 0
 	}
 	return f.id
@@ -337,15 +347,261 @@ func TestAnEngineThatCountsNothingIsGivenTheWholeTime(t *testing.T) {
 }
 
 func TestARegistryThatIsAwayIsToldOfAtTheEnd(t *testing.T) {
+	t.Parallel()
 	sim, _ := startSim(t, enginesim.Config{Role: worker.Aggregated})
 	reg := &fakeRegistry{closed: true}
 	r, run := startRunner(t, quick(sim.URL()), reg)
-	eventually(t, func() bool { return r.State().Phase == "announced" }, "announced")
+	eventually(t, func() bool { return r.State().Phase == "announcing" }, "announcing")
 	require.False(t, r.Ready(), "nobody has said that it is held")
-	r.Hurry()
+	_, body := page(r, "/readyz")
+	require.Equal(t, "not ready: announcing: the registry does not hold the record yet\n", body)
+	r.Failed(errors.New("etcd: grant: no connection"))
+	_, body = page(r, "/readyz")
+	require.Equal(t, "not ready: announcing: the registry does not hold the record yet: etcd: grant: no connection\n", body)
+	_, body = page(r, "/state")
+	require.Contains(t, body, `"registry": "etcd: grant: no connection"`)
+	require.Contains(t, body, `"phase": "announcing"`)
+	run.stop() // no requests can have come: nothing to drain
 	err := run.wait(t)
 	require.ErrorContains(t, err, "may outlive this process")
 	require.True(t, errors.Is(err, context.DeadlineExceeded))
+	require.Equal(t, "aggregated id 1, gone", reg.told())
+}
+
+// slowNames is a resolver that takes its time to give up.
+type slowNames struct{ begun, ended chan struct{} }
+
+func (s slowNames) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error) {
+	close(s.begun)
+	<-ctx.Done()
+	<-time.After(50 * time.Millisecond)
+	close(s.ended)
+	return nil, ctx.Err()
+}
+
+func TestRunEndsAfterAllThatItBegan(t *testing.T) {
+	srv := httptest.NewServer(sglangLike(func() string { return `{"model_path":"m","page_size":16}` }))
+	defer srv.Close()
+	c := quick(srv.URL)
+	names := slowNames{make(chan struct{}), make(chan struct{})}
+	c.Resolver, c.Advertise = names, "a-name"
+	r, run := startRunner(t, c, &fakeRegistry{})
+	<-names.begun
+	r.Hurry()
+	require.NoError(t, run.wait(t))
+	select {
+	case <-names.ended:
+	default:
+		require.Fail(t, "Run has ended, and a question of it goes on")
+	}
+}
+
+// A registry that goes away after it held the worker keeps nobody from picking
+// it: it drains.
+func TestAWorkerThatWasHeldOnceDrainsWithoutARegistry(t *testing.T) {
+	t.Parallel()
+	var info atomic.Pointer[string]
+	set := func(text string) { info.Store(&text) }
+	set(`{"model_path":"m","page_size":16,"random_seed":1}`)
+	srv := httptest.NewServer(sglangLike(func() string { return *info.Load() }))
+	defer srv.Close()
+	reg := &fakeRegistry{}
+	r, err := New(quick(srv.URL), reg)
+	require.NoError(t, err)
+	r.Failed(errors.New("no connection"))
+	run := start(t, r.Run)
+	t.Cleanup(r.Hurry)
+	eventually(t, r.Ready, "ready")
+	reg.mu.Lock()
+	reg.closed = true
+	reg.mu.Unlock()
+	set(`{"model_path":"n","page_size":16,"random_seed":1}`)
+	eventually(t, func() bool { return reg.told() == "aggregated id 1, aggregated id 1" }, "announced anew")
+	eventually(t, func() bool { return r.State().Phase == "announcing" }, "announcing")
+	require.Empty(t, r.State().Registry, "that was before it held the worker")
+	run.stop()
+	eventually(t, func() bool { return r.State().Phase == "draining" }, "draining")
+	r.Hurry()
+	require.Error(t, run.wait(t))
+}
+
+// What was announced and not held is waited for by nobody once there is something
+// newer: neither another record nor its withdrawal.
+func TestOnlyTheLatestAnnouncementIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	var model atomic.Int64
+	var ill atomic.Bool
+	mux := http.NewServeMux()
+	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
+		if ill.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("/server_info", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"model_path":"m%d","page_size":16,"random_seed":1}`, model.Load())
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	reg := &fakeRegistry{closed: true}
+	r, run := startRunner(t, quick(srv.URL), reg)
+	for n := range 4 {
+		model.Store(int64(n))
+		eventually(t, func() bool { w, ok := reg.record(); return ok && w.Models[0] == fmt.Sprintf("m%d", n) }, "announced anew")
+	}
+	eventually(t, func() bool { return reg.waiting.Load() == 1 }, "one is waited for")
+	ill.Store(true)
+	eventually(t, func() bool { _, ok := reg.record(); return !ok }, "gone")
+	eventually(t, func() bool { return reg.waiting.Load() == 0 }, "none is waited for")
+	r.Hurry()
+	require.Error(t, run.wait(t))
+}
+
+func TestARecordThatTheRegistryRefusesIsNotHeld(t *testing.T) {
+	t.Parallel()
+	var read atomic.Int64
+	srv := httptest.NewServer(sglangLike(func() string {
+		read.Add(1)
+		return `{"model_path":"m","page_size":16,"random_seed":1}`
+	}))
+	defer srv.Close()
+	reg := &fakeRegistry{refuse: errors.New("models: too many")}
+	var log syncBuffer
+	c := quick(srv.URL)
+	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	r, run := startRunner(t, c, reg)
+	eventually(t, func() bool { return strings.Contains(log.String(), "the registry does not take the record") }, "it is said")
+	eventually(t, func() bool { return r.State().Registry == "models: too many" }, "and shown")
+	before := read.Load()
+	eventually(t, func() bool { return read.Load() > before+2 }, "whatever comes of it has come")
+	require.Equal(t, "announcing", r.State().Phase)
+	require.False(t, r.Ready())
+	code, body := page(r, "/readyz")
+	require.Equal(t, 503, code)
+	require.Contains(t, body, "models: too many")
+	r.Hurry()
+	require.ErrorContains(t, run.wait(t), "models: too many")
+	require.NotContains(t, log.String(), "msg=announced")
+}
+
+// One answer that fails on the way takes nobody away; see package engine for
+// what is read from which page.
+func TestAPageThatFailsOnceChangesNothing(t *testing.T) {
+	var fails atomic.Bool
+	var asked atomic.Int64
+	mux := http.NewServeMux()
+	answer := func(path, text string) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			if path == "/metrics" && fails.Load() {
+				asked.Add(1)
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = io.WriteString(w, text)
+		})
+	}
+	answer("/health", "")
+	answer("/version", `{"version":"0.33.0"}`)
+	answer("/v1/models", `{"data":[{"id":"m"}]}`)
+	answer("/metrics", "vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"9\"} 1\n"+
+		"vllm:cache_config_info{block_size=\"16\",engine=\"1\",num_gpu_blocks=\"9\"} 1\nprocess_start_time_seconds 1\n")
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	reg := &fakeRegistry{}
+	r, run := startRunner(t, quick(srv.URL), reg)
+	eventually(t, r.Ready, "ready")
+	fails.Store(true)
+	eventually(t, func() bool { return asked.Load() >= 2 }, "read again")
+	require.Equal(t, "engine: /metrics: status 503", r.State().Kept)
+	fails.Store(false)
+	eventually(t, func() bool { return r.State().Kept == "" }, "and again")
+	require.Equal(t, "aggregated id 1", reg.told())
+	require.Equal(t, uint32(2), r.State().Record.DPSize)
+	r.Hurry()
+	require.NoError(t, run.wait(t))
+}
+
+// metric returns the value of a line of /metrics.
+func metric(t *testing.T, r *Runner, name string) string {
+	_, body := page(r, "/metrics")
+	for line := range strings.Lines(body) {
+		if v, ok := strings.CutPrefix(line, metricPrefix+name+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	require.Fail(t, "no such metric", "%s in\n%s", name, body)
+	return ""
+}
+
+func TestMetrics(t *testing.T) {
+	conf := enginesim.Config{Role: worker.Aggregated}
+	sim, process := startSim(t, conf)
+	reg := &fakeRegistry{}
+	r, run := startRunner(t, quick(sim.URL()), reg)
+	want := func(name, value string) {
+		t.Helper()
+		eventually(t, func() bool { return metric(t, r, name) == value }, name+" "+value)
+	}
+	want("held", "1")
+	want("announced", "1")
+	want("engine_healthy", "1")
+	want("lives_total", "1")
+	want(`health_failures_total{outcome="failed"}`, "0")
+	require.NoError(t, sim.SetFault(enginesim.Fault{Mode: enginesim.FaultError, Status: 503, Health: true}))
+	want(`withdrawals_total{reason="engine_ill"}`, "1")
+	require.NotEqual(t, "0", metric(t, r, `health_failures_total{outcome="failed"}`))
+	want("held", "0")
+	want("announced", "0")
+	want("engine_healthy", "0")
+	require.NoError(t, sim.SetFault(enginesim.Fault{}))
+	want("held", "1")
+	process.stop()
+	require.NoError(t, process.wait(t))
+	want(`withdrawals_total{reason="engine_gone"}`, "1")
+	require.NotEqual(t, "0", metric(t, r, `health_failures_total{outcome="refused"}`))
+	conf.Listen = sim.Addr()
+	startSim(t, conf)
+	want("lives_total", "2")
+	want("held", "1")
+
+	r.Registered(7)
+	r.Lost("its key was deleted")
+	r.Lost("its key was deleted")
+	r.Failed(errors.New("no connection"))
+	want("registrations_total", "1")
+	want("losses_total", "2")
+	want("registry_failures_total", "1")
+	require.Empty(t, r.State().Registry, "it is held: no trouble")
+
+	require.Equal(t, "0", metric(t, r, "draining"))
+	require.Equal(t, "0", metric(t, r, "drains_total"))
+	run.stop()
+	require.NoError(t, run.wait(t))
+	require.Equal(t, "1", metric(t, r, "drains_total"))
+	require.Equal(t, "1", metric(t, r, `withdrawals_total{reason="drained"}`))
+	for _, reason := range []string{"facts_missing", "drain_timeout", "told"} {
+		require.Equal(t, "0", metric(t, r, fmt.Sprintf("withdrawals_total{reason=%q}", reason)))
+	}
+}
+
+// page asks for one of the operators' pages.
+func page(r *Runner, path string) (int, string) {
+	rec := httptest.NewRecorder()
+	r.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+	return rec.Code, rec.Body.String()
+}
+
+func TestStateIsWrittenInOneStyle(t *testing.T) {
+	w := worker.Worker{
+		Role: worker.Prefill, Bootstrap: worker.Bootstrap{Host: "b", Port: 1},
+		KVEvents: worker.KVEvents{Host: "k", Port: 2, ReplayPort: 3, Topic: "t"},
+	}
+	text, err := json.Marshal(recordOf(w))
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"bootstrap":{"host":"b","port":1},"kv_events":{"host":"k","port":2,"replay_port":3,"topic":"t"}`)
+	text, err = json.Marshal(recordOf(worker.Worker{}))
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "bootstrap")
+	require.NotContains(t, string(text), "kv_events")
 }
 
 func TestPagesForOperators(t *testing.T) {
@@ -353,22 +609,17 @@ func TestPagesForOperators(t *testing.T) {
 	reg := &fakeRegistry{}
 	r, err := New(quick(sim.URL()), reg)
 	require.NoError(t, err)
-	page := func(path string) (int, string) {
-		rec := httptest.NewRecorder()
-		r.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
-		return rec.Code, rec.Body.String()
-	}
-	code, body := page("/readyz")
+	code, body := page(r, "/readyz")
 	require.Equal(t, 503, code)
-	require.Equal(t, "not ready: away starting\n", body)
-	code, _ = page("/healthz")
+	require.Equal(t, "not ready: away: starting\n", body)
+	code, _ = page(r, "/healthz")
 	require.Equal(t, 200, code)
 
 	run := start(t, r.Run)
 	eventually(t, r.Ready, "ready")
-	code, _ = page("/readyz")
+	code, _ = page(r, "/readyz")
 	require.Equal(t, 200, code)
-	_, body = page("/state")
+	_, body = page(r, "/state")
 	var s State
 	require.NoError(t, json.Unmarshal([]byte(body), &s))
 	require.Equal(t, "announced", s.Phase)
@@ -379,7 +630,7 @@ func TestPagesForOperators(t *testing.T) {
 	require.Len(t, s.Warnings, 1)
 	r.Hurry()
 	require.NoError(t, run.wait(t))
-	code, body = page("/readyz")
+	code, body = page(r, "/readyz")
 	require.Equal(t, 503, code)
 	require.Contains(t, body, "gone")
 }

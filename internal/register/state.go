@@ -9,7 +9,7 @@ import (
 
 // State is what /state shows.
 type State struct {
-	Phase    string    `json:"phase"`            // away, announced, draining, gone
+	Phase    string    `json:"phase"`            // away, announcing, announced, draining, gone
 	Why      string    `json:"why,omitempty"`    // it is in that phase
 	WorkerID worker.ID `json:"worker_id,string"` // 0: the registry holds nothing
 	Held     bool      `json:"held"`             // the registry holds the latest record
@@ -19,25 +19,40 @@ type State struct {
 	Version  string    `json:"engine_version,omitempty"`
 	InFlight *int      `json:"in_flight,omitempty"` // requests, while draining
 	Kept     string    `json:"kept,omitempty"`      // what cannot be read at the moment
+	Registry string    `json:"registry,omitempty"`  // why the record is not held, as far as the registry has said
 	Warnings []string  `json:"warnings,omitempty"`
 }
 
 // Record is a worker's record for people.
 type Record struct {
-	Role              string           `json:"role"`
-	Engine            worker.Engine    `json:"engine"`
-	Endpoint          string           `json:"endpoint"`
-	Models            []string         `json:"models"`
-	Namespace         string           `json:"namespace,omitempty"`
-	Deployment        string           `json:"deployment,omitempty"`
-	DPSize            uint32           `json:"dp_size"`
-	BlockSize         uint32           `json:"block_size"`
-	CapacityBlocks    uint64           `json:"capacity_blocks"`
-	Bootstrap         worker.Bootstrap `json:"bootstrap"`
-	KVEvents          worker.KVEvents  `json:"kv_events"`
-	AcceptsAggregated bool             `json:"accepts_aggregated"`
-	HeaderOverrides   bool             `json:"header_overrides"`
-	Draining          bool             `json:"draining"`
+	Role              string        `json:"role"`
+	Engine            worker.Engine `json:"engine"`
+	Endpoint          string        `json:"endpoint"`
+	Models            []string      `json:"models"`
+	Namespace         string        `json:"namespace,omitempty"`
+	Deployment        string        `json:"deployment,omitempty"`
+	DPSize            uint32        `json:"dp_size"`
+	BlockSize         uint32        `json:"block_size"`
+	CapacityBlocks    uint64        `json:"capacity_blocks"`
+	Bootstrap         *Bootstrap    `json:"bootstrap,omitempty"`
+	KVEvents          *KVEvents     `json:"kv_events,omitempty"`
+	AcceptsAggregated bool          `json:"accepts_aggregated"`
+	HeaderOverrides   bool          `json:"header_overrides"`
+	Draining          bool          `json:"draining"`
+}
+
+// Bootstrap is where decode workers meet a prefill worker.
+type Bootstrap struct {
+	Host string `json:"host"`
+	Port uint16 `json:"port"`
+}
+
+// KVEvents is where a worker publishes its KV events.
+type KVEvents struct {
+	Host       string `json:"host"`
+	Port       uint16 `json:"port"`
+	ReplayPort uint16 `json:"replay_port,omitempty"`
+	Topic      string `json:"topic,omitempty"`
 }
 
 // state copies the machine's.
@@ -50,15 +65,26 @@ func (m *machine) state() State {
 		n := m.inFlight
 		s.InFlight = &n
 	}
-	if w := m.rec; m.phase == announced || m.phase == draining {
-		s.Record = &Record{
-			Role: w.Role.String(), Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models,
-			Namespace: w.Namespace, Deployment: w.Deployment, DPSize: w.DPSize, BlockSize: w.BlockSize,
-			CapacityBlocks: w.CapacityBlocks, Bootstrap: w.Bootstrap, KVEvents: w.KVEvents,
-			AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
-		}
+	if m.phase == announced || m.phase == draining {
+		s.Record = recordOf(m.rec)
 	}
 	return s
+}
+
+func recordOf(w worker.Worker) *Record {
+	r := &Record{
+		Role: w.Role.String(), Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models,
+		Namespace: w.Namespace, Deployment: w.Deployment, DPSize: w.DPSize, BlockSize: w.BlockSize,
+		CapacityBlocks: w.CapacityBlocks, AcceptsAggregated: w.AcceptsAggregated,
+		HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
+	}
+	if b := w.Bootstrap; !b.IsZero() {
+		r.Bootstrap = &Bootstrap{Host: b.Host, Port: b.Port}
+	}
+	if k := w.KVEvents; !k.IsZero() {
+		r.KVEvents = &KVEvents{Host: k.Host, Port: k.Port, ReplayPort: k.ReplayPort, Topic: k.Topic}
+	}
+	return r
 }
 
 func (r *Runner) publish() {
@@ -72,10 +98,17 @@ func (r *Runner) publish() {
 // written to.
 func (r *Runner) State() State {
 	r.mu.Lock()
-	s := r.state
+	s, trouble := r.state, r.trouble
 	r.mu.Unlock()
 	s.WorkerID = r.registry.ID()
 	s.Held = s.Held && s.WorkerID != 0
+	if s.Record == nil || s.Held {
+		return s
+	}
+	s.Registry = trouble
+	if s.Phase == announced.String() {
+		s.Phase, s.Why = "announcing", "the registry does not hold the record yet"
+	}
 	return s
 }
 
@@ -86,13 +119,17 @@ func (r *Runner) Ready() bool {
 }
 
 // Handler serves GET /healthz (this process lives), /readyz (the registry holds
-// the worker as one to pick) and /state.
+// the worker as one to pick), /state and /metrics.
 func (r *Runner) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if s := r.State(); !r.Ready() {
-			http.Error(w, "not ready: "+s.Phase+" "+s.Why, http.StatusServiceUnavailable)
+			text := "not ready: " + s.Phase + ": " + s.Why
+			if s.Registry != "" {
+				text += ": " + s.Registry
+			}
+			http.Error(w, text, http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ready\n"))
@@ -103,5 +140,6 @@ func (r *Runner) Handler() http.Handler {
 		e.SetIndent("", "  ")
 		_ = e.Encode(r.State())
 	})
+	mux.Handle("GET /metrics", r.metrics.page)
 	return mux
 }

@@ -1,0 +1,91 @@
+package register
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+)
+
+// metrics is what /metrics shows; docs/register.md lists it. Gauges are read
+// from the state when they are asked for.
+type metrics struct {
+	page http.Handler
+
+	withdrawals     *prometheus.CounterVec // by cause
+	healthFailures  *prometheus.CounterVec // by outcome
+	drains          prometheus.Counter
+	registrations   prometheus.Counter
+	losses          prometheus.Counter
+	registryFailure prometheus.Counter
+}
+
+const metricPrefix = "baton_register_"
+
+func newMetrics(state func() State) *metrics {
+	reg := prometheus.NewRegistry()
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: metricPrefix + name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	counters := func(name, help, label string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + name, Help: help}, []string{label})
+		reg.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string, value func(State) float64) {
+		reg.MustRegister(prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: metricPrefix + name, Help: help}, func() float64 { return value(state()) }))
+	}
+	gauge("announced", "Whether there is a record for the registry to hold.", func(s State) float64 { return one(s.Record != nil) })
+	gauge("held", "Whether the registry holds the latest record.", func(s State) float64 { return one(s.Held) })
+	gauge("draining", "Whether the worker drains.", func(s State) float64 { return one(s.Phase == draining.String()) })
+	gauge("engine_healthy", "Whether the engine's health is good.", func(s State) float64 { return one(s.Healthy) })
+	reg.MustRegister(prometheus.NewCounterFunc(
+		prometheus.CounterOpts{Name: metricPrefix + "lives_total", Help: "Lives of the engine that were announced."},
+		func() float64 { return float64(state().Life) }))
+	m := &metrics{
+		page:            promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
+		withdrawals:     counters("withdrawals_total", "Records that were taken back.", "reason"),
+		healthFailures:  counters("health_failures_total", "Questions after health that were not answered well.", "outcome"),
+		drains:          counter("drains_total", "Drains that were begun."),
+		registrations:   counter("registrations_total", "Times the worker became known under an instance id."),
+		losses:          counter("losses_total", "Registrations that were found gone although they were wanted."),
+		registryFailure: counter("registry_failures_total", "Failures of the registry, the first of each row."),
+	}
+	// An alert on a rate needs the zero before the first.
+	for _, c := range causes {
+		m.withdrawals.WithLabelValues(string(c))
+	}
+	for _, h := range []engine.Health{engine.Unhealthy, engine.Refused} {
+		m.healthFailures.WithLabelValues(h.String())
+	}
+	return m
+}
+
+func one(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// saw counts an event before the machine takes it.
+func (m *metrics) saw(ev event) {
+	if h, ok := ev.(healthAsked); ok && h.health != engine.Healthy {
+		m.healthFailures.WithLabelValues(h.health.String()).Inc()
+	}
+}
+
+// did counts an action.
+func (m *metrics) did(a action) {
+	switch {
+	case a.verb == withdraw:
+		m.withdrawals.WithLabelValues(string(a.cause)).Inc()
+	case a.verb == announce && a.rec.Draining:
+		m.drains.Inc()
+	}
+}
