@@ -142,7 +142,7 @@ func registerFlags(fs *flag.FlagSet) func() (registerConfig, error) {
 	overrides := overrideFlags(fs)
 	store := etcdFlags(fs)
 	ttl := fs.Duration("lease-ttl", 10*time.Second, "how long etcd keeps the worker after this process died; whole seconds")
-	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz and /state; default: none")
+	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz, /state and /metrics; default: none")
 	level := fs.String("log-level", "info", "debug, info, warn or error")
 	format := fs.String("log-format", "text", "text or json")
 	return func() (registerConfig, error) {
@@ -206,11 +206,19 @@ func registerWorker(ctx context.Context, c registerConfig, log *slog.Logger) err
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	registrar, err := etcd.NewRegistrar(client, etcd.RegistrarConfig{Prefix: c.etcd.Prefix, TTL: c.leaseTTL, Logger: log})
+	var runner *register.Runner // made before the registrar runs and calls its hooks
+	registrar, err := etcd.NewRegistrar(client, etcd.RegistrarConfig{
+		Prefix: c.etcd.Prefix, TTL: c.leaseTTL, Logger: log,
+		Hooks: etcd.RegistrarHooks{
+			Registered: func(id worker.ID) { runner.Registered(id) },
+			Lost:       func(cause string) { runner.Lost(cause) },
+			Failed:     func(err error) { runner.Failed(err) },
+		},
+	})
 	if err != nil {
 		return usageError{err}
 	}
-	runner, err := register.New(c.worker, registrar)
+	runner, err = register.New(c.worker, registrar)
 	if err != nil {
 		return usageError{err}
 	}

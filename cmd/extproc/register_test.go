@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -166,6 +167,74 @@ func TestAWorkerComesAndGoesWithItsEngine(t *testing.T) {
 	for _, want := range []string{"msg=announced worker_id=" + first.ID.String(), "msg=withdrawn", "msg=draining", "msg=gone why=drained"} {
 		require.Contains(t, stderr.String(), want)
 	}
+}
+
+// wordAfter returns the rest of the line that follows the text, once there is one.
+func wordAfter(t *testing.T, said *lockedBuffer, text string) (word string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		_, rest, _ := strings.Cut(said.String(), text)
+		var ended bool
+		word, _, ended = strings.Cut(rest, "\n")
+		return ended
+	}, 10*time.Second, 2*time.Millisecond, text)
+	return word
+}
+
+// TestEtcdIsAwayFromTheStart: it is said why nothing is announced, and whoever was
+// never known leaves at once. Then etcd is there, and goes without a word.
+func TestEtcdIsAwayFromTheStart(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	nobody := free.Addr().String()
+	require.NoError(t, free.Close())
+	sim, _ := startEngine(t, "127.0.0.1:0")
+	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	start := func(endpoint string) (get func(path string) string, sigterm func(), code chan int) {
+		ctx, cancel := context.WithCancel(t.Context())
+		stderr := &lockedBuffer{}
+		code = make(chan int, 1)
+		go func() {
+			code <- run(ctx, []string{
+				"register", "--engine-url", sim.URL(), "--etcd-endpoints", endpoint, "--drain-timeout", "1h", "--drain-settle", "1ms",
+				"--admin", "127.0.0.1:0",
+			}, io.Discard, stderr)
+		}()
+		base := wordAfter(t, stderr, `msg="admin address" url=`)
+		return func(path string) string {
+			res, err := web.Get(base + path)
+			if err != nil {
+				return err.Error()
+			}
+			defer res.Body.Close()
+			b, _ := io.ReadAll(res.Body)
+			return string(b)
+		}, cancel, code
+	}
+	ends := func(code chan int) {
+		select {
+		case c := <-code:
+			require.Zero(t, c)
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "it goes on")
+		}
+	}
+
+	get, sigterm, code := start(nobody)
+	require.Eventually(t, func() bool {
+		return strings.HasPrefix(get("/readyz"), "not ready: announcing: the registry does not hold the record yet: etcd: grant: ")
+	}, 10*time.Second, 5*time.Millisecond, "it is said why")
+	require.Contains(t, get("/metrics"), "baton_register_registry_failures_total 1\n")
+	sigterm()
+	ends(code)
+
+	get, sigterm, code = start(startEtcd(t))
+	require.Eventually(t, func() bool { return get("/readyz") == "ready\n" }, 10*time.Second, 5*time.Millisecond)
+	for _, want := range []string{"held 1", "registrations_total 1", "losses_total 0", "registry_failures_total 0"} {
+		require.Contains(t, get("/metrics"), "baton_register_"+want+"\n")
+	}
+	sigterm()
+	ends(code)
 }
 
 func TestTheSecondSignalHurries(t *testing.T) {
