@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,8 +39,56 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.server.OnChange(c)
 	if !c.IsZero() {
 		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
-			"joined", len(c.Joined), "left", len(c.Left), "changed", len(c.Changed))
+			"joined", few(c.Joined), "left", few(c.Left), "changed", few(c.Changed))
 	}
+	p.judgeKeys()
+}
+
+// few lists ids for the log, the first of many.
+func few(ids []worker.ID) string {
+	const most = 8
+	var b strings.Builder
+	for i, id := range ids {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(ids)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(id.String())
+	}
+	return b.String()
+}
+
+// judgeKeys tells which models have become, or ceased to be, servable.
+func (p *plugin) judgeKeys() {
+	world := p.board.Load()
+	now := make(map[worker.Key]string)
+	for _, k := range append(slices.Clone(world.Keys()), world.DepartedKeys(time.Now())...) {
+		if k.Namespace == p.cfg.Namespace {
+			now[k] = p.server.Unservable(world, k)
+		}
+	}
+	for k, why := range now {
+		switch was := p.refused[k]; {
+		case why == was:
+			continue
+		case why == "":
+			p.log.Info("model is served again", "model", k.Model, "after", was)
+		default:
+			p.log.Warn("model cannot be served", "model", k.Model, telemetry.KeyReason, why)
+		}
+		from, to := "served", "served"
+		if p.refused[k] != "" {
+			from = "refused"
+		}
+		if why != "" {
+			to = "refused"
+		}
+		p.history.add(admin.Transition{At: time.Now(), What: "requests for " + k.Model, From: from, To: to, Why: why})
+	}
+	p.refused = now
 }
 
 // onActivation tells of one transition, once (B7).
@@ -162,8 +212,11 @@ func (p *plugin) state() admin.State {
 	for _, h := range p.health.Status() {
 		healths[h.ID] = h
 	}
-	for _, k := range snap.Keys() {
+	for _, k := range append(slices.Clone(snap.Keys()), snap.DepartedKeys(s.Now)...) {
 		s.Keys = append(s.Keys, p.keyRow(snap, k))
+	}
+	for _, x := range p.view.Status().Problems {
+		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+x.Key)+": "+x.Text)
 	}
 	streams := make(map[worker.Rank]kvevents.RankStatus)
 	for _, r := range p.events.Status() {
@@ -184,7 +237,7 @@ func (p *plugin) viewState(snap *worker.Snapshot, now time.Time) admin.View {
 			v.Age = max(v.Age, now.Sub(src.Since))
 		}
 		if src.State == discovery.Stale {
-			v.StaleReason = src.LastError
+			v.StaleReason = src.Name + ": " + src.LastError
 		}
 	}
 	v.Source = strings.Join(names, ", ")
@@ -192,7 +245,7 @@ func (p *plugin) viewState(snap *worker.Snapshot, now time.Time) admin.View {
 }
 
 func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
-	pool := world.Pool(k)
+	pool := cmp.Or(world.Pool(k), &worker.Pool{})
 	row := admin.KeyRow{
 		Key: k, Activation: world.Standing(k).State.String(),
 		Prefill: len(pool.Prefill), Decode: len(pool.Decode), Aggregated: len(pool.Aggregated),
@@ -285,7 +338,11 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		states[h.ID] = h.State
 	}
 	keys := make(map[telemetry.StandingCount]int64)
-	for _, k := range snap.Keys() {
+	o.Problems = int64(len(p.view.Status().Problems))
+	for _, k := range append(slices.Clone(snap.Keys()), snap.DepartedKeys(time.Now())...) {
+		if k.Namespace != p.cfg.Namespace {
+			continue
+		}
 		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Unservable(snap, k) == ""}]++
 	}
 	for k, n := range keys {

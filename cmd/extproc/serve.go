@@ -31,6 +31,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // plugin is everything that one process is made of.
@@ -53,7 +54,8 @@ type plugin struct {
 	grpc    *grpc.Server
 	ready   *grpchealth.Server
 	history *history
-	closers []io.Closer // of the discovery sources
+	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
+	closers []io.Closer           // of the discovery sources
 }
 
 // checkParts builds every part, so that `extproc check` finds what serve would.
@@ -71,7 +73,7 @@ func checkParts(c Config) error {
 }
 
 func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
-	p := &plugin{cfg: c, started: time.Now(), history: newHistory()}
+	p := &plugin{cfg: c, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}}
 	var err error
 	if p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format); err != nil {
 		return nil, usageError{err}

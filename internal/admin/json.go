@@ -140,6 +140,7 @@ type stateDoc struct {
 	NotReadyReason string           `json:"not_ready_reason,omitempty"`
 	Trouble        []string         `json:"trouble"`
 	View           viewJSON         `json:"view"`
+	Problems       []string         `json:"problems"`
 	Keys           []keyJSON        `json:"keys"`
 	Workers        []workerJSON     `json:"workers"`
 	Transitions    []transitionJSON `json:"transitions"`
@@ -216,8 +217,8 @@ func stateJSON(s *State) *stateDoc {
 	d := &stateDoc{
 		Version: s.Version, StartedAt: s.StartedAt.UTC(), UptimeSeconds: s.Now.Sub(s.StartedAt).Seconds(),
 		Ready: s.Ready, NotReadyReason: s.NotReadyReason, Trouble: []string{},
-		View: viewJSON{s.View.Revision, s.View.Source, s.View.Age.Seconds(), s.View.Stale, s.View.StaleReason},
-		Keys: []keyJSON{}, Workers: []workerJSON{}, Transitions: []transitionJSON{}, Failures: []failureJSON{},
+		View:     viewJSON{s.View.Revision, s.View.Source, s.View.Age.Seconds(), s.View.Stale, s.View.StaleReason},
+		Problems: append([]string{}, s.Problems...), Keys: []keyJSON{}, Workers: []workerJSON{}, Transitions: []transitionJSON{}, Failures: []failureJSON{},
 		Config: s.Config,
 	}
 	for _, t := range troubles(s, nil) {

@@ -17,6 +17,7 @@ type State struct {
 	NotReadyReason string
 
 	View        View
+	Problems    []string // what discovery says that cannot be used as it is
 	Keys        []KeyRow
 	Workers     []WorkerRow
 	Transitions []Transition // newest first

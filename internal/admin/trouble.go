@@ -40,6 +40,13 @@ func troubles(s *State, recs []journal.Record) []trouble {
 		add(false, "STALE", "The view was last confirmed %s ago%s. Requests go on with it, revision %d.",
 			duration(s.View.Age), because(s.View.StaleReason), s.View.Revision)
 	}
+	for i, p := range s.Problems {
+		if i == maxNamed {
+			add(false, "", "And %d more entries of discovery like these: see the JSON state.", len(s.Problems)-i)
+			break
+		}
+		add(false, "", "Discovery: %s.", p)
+	}
 	ts = append(ts, workerTroubles(s)...)
 	if t, ok := recentTrouble(recs); ok {
 		ts = append(ts, t)

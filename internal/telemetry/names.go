@@ -32,6 +32,7 @@ const (
 	MetricViewStale    = "baton_view_stale"
 	MetricWorkers      = "baton_workers"
 	MetricKeys         = "baton_keys"
+	MetricProblems     = "baton_discovery_problems"
 
 	MetricPrefillTokens   = "baton_worker_prefill_tokens"
 	MetricPrefillRequests = "baton_worker_prefill_requests"
@@ -139,7 +140,8 @@ func Metrics() []Metric {
 		{MetricViewAge, Gauge, "s", nil, "Time since the view was last confirmed by its source.", nil},
 		{MetricViewStale, Gauge, "1", nil, "1 when the source of the view cannot vouch for it any more, else 0.", nil},
 		{MetricWorkers, Gauge, "{worker}", l(LabelRole, LabelState), "Workers in the view.", nil},
-		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that have workers, by prefill activation and whether requests for them can be served.", nil},
+		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that are served here, those whose workers have all left in the last 30 minutes included, by prefill activation and whether requests for them can be served.", nil},
+		{MetricProblems, Gauge, "{entry}", nil, "Entries of discovery that cannot be used as they are: unreadable, in conflict, or of a worker that cannot be picked.", nil},
 
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
 		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},

@@ -46,12 +46,13 @@ type Observation struct {
 	Ranks    []RankLoad
 	Workers  []WorkerCount
 	Keys     []StandingCount
+	Problems int64
 }
 
 type observables struct {
 	meter                             metric.Meter
 	ready, revision, stale            metric.Int64ObservableGauge
-	workers, keys                     metric.Int64ObservableGauge
+	workers, keys, problems           metric.Int64ObservableGauge
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
@@ -65,6 +66,7 @@ func (b *builder) observables() observables {
 		stale:           b.gauge(MetricViewStale),
 		workers:         b.gauge(MetricWorkers),
 		keys:            b.gauge(MetricKeys),
+		problems:        b.gauge(MetricProblems),
 		age:             b.floatGauge(MetricViewAge),
 		prefillTokens:   b.gauge(MetricPrefillTokens),
 		prefillRequests: b.gauge(MetricPrefillRequests),
@@ -93,7 +95,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.age,
+	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.age,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodeRequests, g.idx)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -105,6 +107,7 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	w.ObserveInt64(g.ready, zeroOrOne(o.Ready))
 	w.ObserveInt64(g.revision, int64(min(o.Revision, 1<<63-1)))
 	w.ObserveInt64(g.stale, zeroOrOne(o.Stale))
+	w.ObserveInt64(g.problems, o.Problems)
 	w.ObserveFloat64(g.age, o.Age.Seconds())
 	for _, c := range o.Workers {
 		set := attributeSet([]string{LabelRole, LabelState}, labels{c.Role.String(), c.State})

@@ -63,7 +63,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.StreamOpened(LegPrefill)
 	i.StreamClosed(LegPrefill)
 	_, err := i.Observe(func(o *Observation) {
-		o.Ready, o.Revision, o.Age = true, 12, 1500*time.Millisecond
+		o.Ready, o.Revision, o.Age, o.Problems = true, 12, 1500*time.Millisecond, 4
 		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
 		o.Keys = append(o.Keys, StandingCount{"prefill-ready", true, 3})
 		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 1, 99})

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func testWorker(t *testing.T, id worker.ID, role worker.Role, port string) *worker.Worker {
+	t.Helper()
+	e, err := worker.ParseEndpoint("127.0.0.1:" + port)
+	require.NoError(t, err)
+	return &worker.Worker{
+		ID: id, Role: role, Engine: worker.SGLang, Endpoint: e, Models: []string{"m"}, DPSize: 1, BlockSize: 16,
+		Bootstrap: worker.Bootstrap{Host: "127.0.0.1", Port: 8998},
+	}
+}
+
+// told is a plugin that is told of sets by the test, and what it logs.
+type told struct {
+	*plugin
+	t   *testing.T
+	log lockedBuffer
+	old *worker.Snapshot
+}
+
+func newTold(t *testing.T) *told {
+	t.Helper()
+	c := defaultConfig()
+	c.Discovery.File = filepath.Join(t.TempDir(), "none.yaml")
+	x := &told{t: t, old: &worker.Snapshot{}}
+	var err error
+	x.plugin, err = newPlugin(c, &x.log)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		x.grpc.Stop()
+		x.tokens.Close()
+		require.NoError(t, x.tele.Shutdown(context.Background()))
+	})
+	return x
+}
+
+func (x *told) set(c discovery.Change, ws ...*worker.Worker) {
+	x.t.Helper()
+	now, err := worker.NewSnapshot(x.old.Revision()+1, ws)
+	require.NoError(x.t, err)
+	x.onChange(x.old, now, c)
+	x.old = now
+}
+
+// TestNothingIsKeptOfAWorkerThatHasLeft is row D5, part by part.
+func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
+	x := newTold(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- x.events.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	publishes := testWorker(t, 5, worker.Prefill, "1001")
+	publishes.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 1}
+	silent := testWorker(t, 6, worker.Prefill, "1002")
+	stays := testWorker(t, 1, worker.Decode, "1003")
+	x.set(discovery.Change{Joined: []worker.ID{1, 5, 6}}, publishes, silent, stays)
+	rank := func(id worker.ID) worker.Rank { return worker.Rank{ID: id} }
+	attached := func(id worker.ID) bool { _, ok := x.index.Stats(rank(id)); return ok }
+	require.Eventually(t, func() bool { return attached(5) }, 5*time.Second, time.Millisecond)
+	require.NoError(t, x.index.Store(rank(5), kvindex.Stored{Blocks: []kvindex.Block{{Engine: 1, Local: 1}}}))
+	x.routed.Record(rank(6), []kvindex.LocalHash{1, 2}, time.Now())
+	require.Positive(t, x.routed.Blocks(rank(6)))
+	for _, id := range []worker.ID{1, 5, 6} {
+		_, booked := x.book.Load(rank(id))
+		require.True(t, booked)
+	}
+
+	x.set(discovery.Change{Left: []worker.ID{5, 6}}, stays)
+	require.Eventually(t, func() bool { return !attached(5) }, 5*time.Second, time.Millisecond)
+	require.Zero(t, x.routed.Blocks(rank(6)))
+	for _, id := range []worker.ID{5, 6} {
+		_, booked := x.book.Load(rank(id))
+		require.False(t, booked)
+		require.Nil(t, x.board.Load().Worker(id))
+	}
+	_, booked := x.book.Load(rank(1))
+	require.True(t, booked)
+}
+
+// TestAModelThatCannotBeServedIsSeen: in the log once, on the page and in the
+// state for as long as it lasts, and again when it is over.
+func TestAModelThatCannotBeServedIsSeen(t *testing.T) {
+	x := newTold(t)
+	prefill, decode := testWorker(t, 5, worker.Prefill, "1001"), testWorker(t, 1, worker.Decode, "1003")
+	foreign := testWorker(t, 9, worker.Decode, "1009")
+	foreign.Namespace = "foreign"
+	x.set(discovery.Change{Joined: []worker.ID{1, 5, 9}}, prefill, decode, foreign)
+	require.NotContains(t, x.log.String(), "cannot be served")
+	x.set(discovery.Change{Left: []worker.ID{1}}, prefill, foreign)
+	x.set(discovery.Change{}, prefill, foreign)
+	require.Equal(t, 1, strings.Count(x.log.String(), `msg="model cannot be served" model=m reason="no decode worker"`), x.log.String())
+	require.Contains(t, x.log.String(), "left=1")
+	x.set(discovery.Change{Left: []worker.ID{5}}, foreign)
+	s := x.state()
+	require.Len(t, s.Keys, 2, "the one whose workers have all left is still shown")
+	require.Equal(t, "m", s.Keys[1].Key.Model)
+	require.Equal(t, "absent", s.Keys[1].Activation)
+	require.Equal(t, "it has no worker", s.Keys[1].Reason)
+	require.Contains(t, x.metrics(), `baton_keys{activation="absent",can_serve="false"} 1`)
+	require.NotContains(t, x.metrics(), `activation="decode-waiting"`, "another namespace's models are not our trouble")
+	require.Contains(t, x.metrics(), `baton_activation_transitions_total{cause="decode_joined"`)
+	ready, why := x.isKeyReady(worker.Key{Model: "m"})
+	require.False(t, ready)
+	require.Equal(t, "it has no worker", why)
+	x.set(discovery.Change{Joined: []worker.ID{1, 5}}, testWorker(t, 5, worker.Prefill, "1001"), testWorker(t, 1, worker.Decode, "1003"))
+	require.Contains(t, x.log.String(), `msg="model is served again" model=m`)
+	ready, _ = x.isKeyReady(worker.Key{Model: "m"})
+	require.True(t, ready)
+}
+
+func TestManyIDsAreCutShortInTheLog(t *testing.T) {
+	require.Empty(t, few(nil))
+	require.Equal(t, "1 2", few([]worker.ID{1, 2}))
+	require.Equal(t, "1 2 3 4 5 6 7 8 and 2 more", few([]worker.ID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}))
+}
+
+// metrics scrapes the plugin.
+func (x *told) metrics() string {
+	x.t.Helper()
+	stop, err := x.tele.Instruments.Observe(x.observe)
+	require.NoError(x.t, err)
+	defer func() { require.NoError(x.t, stop()) }()
+	w := httptest.NewRecorder()
+	x.tele.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	require.Equal(x.t, http.StatusOK, w.Code)
+	return w.Body.String()
+}
