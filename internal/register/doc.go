@@ -13,12 +13,16 @@
 //		                                 engine dead,
 //		                                 time is over, told again
 //
+// (Told to leave, an announced worker that the registry never held is gone at
+// once.)
+//
 //	  - away: the registry has no record. Health is asked; facts are read as soon
 //	    as it is good, and again until they are complete.
 //	  - announced: the registry is given the record, and again whenever it
-//	    changes. That the registry holds it is told by [Registry.Sync].
+//	    changes. That the registry holds it is told by [Registry.Sync]; until
+//	    then operators are shown "announcing", with the registry's last trouble.
 //	  - draining: the record says so, so that nobody picks the worker any more;
-//	    the requests that it has are waited for.
+//	    the requests that it has are waited for, also while its engine is ill.
 //	  - gone: [Runner.Run] ends.
 //
 // # Rules
@@ -31,11 +35,17 @@
 //     that dies is gone in milliseconds.
 //   - Facts, address and annotations are read again every so often and whenever
 //     health comes back. What cannot be read for a while, while health is good,
-//     is kept.
+//     is kept: all facts, or those of one page (see [engine.Unread]), as long as
+//     nothing says that the process is another one. vLLM's metrics must have
+//     been read once since it was down, since they alone tell its process.
 //   - A life ends, and the worker gets a new instance id, when its engine's
 //     process is another one, or when role, engine, endpoint, ranks or block
 //     size change. By what processes are told apart: see [engine.Mark]. Where
 //     the engine tells nothing, one that was seen down has a new life.
+//   - While a worker drains, only a refused connection counts as its end: an
+//     engine that is slow to answer has its requests still.
+//   - A worker that the registry never held has been picked by nobody: told to
+//     leave, it leaves.
 //   - A drain ends when the engine has told three times in a row, 200 ms apart,
 //     that it has no requests. Zeros count from when the registry holds that
 //     the worker drains, since before that it is still picked; the settle time

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -580,6 +582,33 @@ func TestMetrics(t *testing.T) {
 	require.Equal(t, "1", metric(t, r, `withdrawals_total{reason="drained"}`))
 	for _, reason := range []string{"facts_missing", "drain_timeout", "told"} {
 		require.Equal(t, "0", metric(t, r, fmt.Sprintf("withdrawals_total{reason=%q}", reason)))
+	}
+}
+
+// TestEveryMetricIsDocumented: docs/register.md lists each, and no other.
+func TestEveryMetricIsDocumented(t *testing.T) {
+	r, err := New(quick("http://127.0.0.1:1"), &fakeRegistry{})
+	require.NoError(t, err)
+	_, body := page(r, "/metrics")
+	var want, got []string
+	for line := range strings.Lines(body) {
+		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, _, _ := strings.Cut(rest, " ")
+			want = append(want, name)
+		}
+	}
+	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "register.md"))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(doc)) {
+		if rest, ok := strings.CutPrefix(line, "| `"+metricPrefix); ok {
+			name, _, _ := strings.Cut(rest, "`")
+			name, _, _ = strings.Cut(name, "{")
+			got = append(got, metricPrefix+name)
+		}
+	}
+	require.ElementsMatch(t, want, got)
+	for _, c := range causes {
+		require.Contains(t, string(doc), "`"+string(c)+"`")
 	}
 }
 
