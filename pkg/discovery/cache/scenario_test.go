@@ -28,7 +28,7 @@ import (
 // Verbs of testdata/source. Time is the bubble's. Each prints what has reached
 // the sink meanwhile, with its refusals, and what was logged.
 //
-//	new file=<none|good|damaged|empty|folder> [patience=<d>]   good: workers 1 and 2
+//	new file=<none|good|damaged|empty|folder> [patience=<d>] [age=<d>]   good: workers 1 and 2
 //	run                    runs the source; again after it has ended
 //	list revision=<n> [epoch=<e>] [workers=(id,…)]   the inner source sends a listing
 //	batch revision=<n> [put=(id,…)] [del=(id,…)]     … a batch
@@ -132,9 +132,10 @@ func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
 
 func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 	s.path = filepath.Join(t.TempDir(), "made", "workers.yaml")
-	var have, patience string
+	var have, patience, age string
 	d.ScanArgs(t, "file", &have)
 	d.MaybeScanArgs(t, "patience", &patience)
+	d.MaybeScanArgs(t, "age", &age)
 	if have != "none" {
 		require.NoError(t, os.MkdirAll(filepath.Dir(s.path), 0o755))
 	}
@@ -142,7 +143,12 @@ func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 	case "none":
 	case "good":
 		require.NoError(t, file.Write(s.path, []*worker.Worker{made(1), made(2)}))
-		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // later than the bubble's time
+		if age != "" {
+			old, err := time.ParseDuration(age)
+			require.NoError(t, err)
+			at = time.Now().Add(-old)
+		}
 		require.NoError(t, os.Chtimes(s.path, at, at))
 	case "damaged":
 		require.NoError(t, os.WriteFile(s.path, []byte("workers:\n  - {id: 1, ro"), 0o644))

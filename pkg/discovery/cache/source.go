@@ -32,6 +32,14 @@ type Config struct {
 	// by as much when the store is away.
 	Patience time.Duration
 
+	// MaxAge is how long after the source last vouched for it a set is still
+	// served at a start, to within a tenth; a file's time in the future counts
+	// as now. Default 24 h. Raising it survives longer times without plugin and
+	// store; lowering it makes it less likely that a worker's address is
+	// another's by then. What a plugin that runs has got is served without a
+	// bound.
+	MaxAge time.Duration
+
 	// Logger is told when the file is served, cannot be used or cannot be
 	// written. Nil means silence.
 	Logger *slog.Logger
@@ -40,6 +48,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Patience == 0 {
 		c.Patience = 2 * time.Second
+	}
+	if c.MaxAge == 0 {
+		c.MaxAge = 24 * time.Hour
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -60,6 +71,9 @@ func (c Config) Validate() error {
 	if c.Patience < 0 {
 		errs = append(errs, fmt.Errorf("patience %s: expected a duration above 0", c.Patience))
 	}
+	if c.MaxAge < 0 {
+		errs = append(errs, fmt.Errorf("max age %s: expected a duration above 0", c.MaxAge))
+	}
 	if len(errs) == 0 {
 		return nil
 	}
@@ -70,7 +84,9 @@ func (c Config) Validate() error {
 // file. It implements [discovery.Source]. Run must not be called again before it
 // has returned.
 type Source struct {
-	cfg Config // set at construction, read-only
+	// set at construction, read-only
+	cfg Config
+	w   *writer
 
 	// Owned by the goroutine of Run; they outlive it.
 	mirror  discovery.Reducer // of what the sink has accepted from Inner
@@ -85,14 +101,21 @@ func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Source{cfg: cfg.withDefaults()}, nil
+	cfg = cfg.withDefaults()
+	return &Source{cfg: cfg, w: newWriter(cfg.Path, cfg.Logger)}, nil
 }
 
 // Run runs the inner source until it returns and passes its error on, with what
-// is being served in its place, if anything is.
+// is being served in its place, if anything is. All its goroutines have ended
+// then, but for a write that the disk holds up.
 func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
-	w := newWriter(s.cfg.Path, s.cfg.Logger)
-	defer w.close()
+	defer func() {
+		if ctx.Err() == nil {
+			s.w.flush(breakWait)
+		} else {
+			s.w.flush(endWait)
+		}
+	}()
 	_ = s.mirror.Apply(discovery.Begin{}) // never refused
 	// The sink wants one caller at a time, and the file is served while the inner
 	// source runs: so that one sends through this goroutine, too.
@@ -101,10 +124,16 @@ func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
 	go func() { ended <- s.cfg.Inner.Run(ctx, relay) }()
 	patience := time.NewTimer(s.cfg.Patience)
 	defer patience.Stop()
+	vouch := time.NewTicker(max(1, s.cfg.MaxAge/vouches))
+	defer vouch.Stop()
 	for {
 		select {
 		case ev := <-relay.events:
-			relay.answers <- s.pass(ev, sink, w)
+			relay.answers <- s.pass(ev, sink)
+		case <-vouch.C:
+			if s.mirror.State() == discovery.Watching {
+				s.w.put(known(s.mirror.Entries()))
+			}
 		case <-patience.C:
 			s.recall(ctx, sink, "for "+s.cfg.Patience.String())
 		case err := <-ended:
@@ -136,7 +165,7 @@ func (r relay) Send(ev discovery.Event) error {
 }
 
 // pass gives an event to the sink and remembers what the sink has accepted.
-func (s *Source) pass(ev discovery.Event, sink discovery.Sink, w *writer) error {
+func (s *Source) pass(ev discovery.Event, sink discovery.Sink) error {
 	own := copied(ev)
 	if err := sink.Send(ev); err != nil {
 		_ = s.mirror.Apply(discovery.Broken{Reason: err.Error()})
@@ -151,10 +180,10 @@ func (s *Source) pass(ev discovery.Event, sink discovery.Sink, w *writer) error 
 	switch own := own.(type) {
 	case discovery.List:
 		s.asked, s.serving = true, ""
-		w.put(known(s.mirror.Entries()))
+		s.w.put(known(s.mirror.Entries()))
 	case discovery.Batch:
 		if len(own.Ops) > 0 {
-			w.put(known(s.mirror.Entries()))
+			s.w.put(known(s.mirror.Entries()))
 		}
 	}
 	return nil
@@ -188,6 +217,11 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 			level = slog.LevelInfo // as on every first start
 		}
 		s.cfg.Logger.LogAttrs(ctx, level, "no workers are known from before", slog.String("path", s.cfg.Path), slog.Any("err", err))
+		return
+	}
+	if age := time.Since(at); age > s.cfg.MaxAge {
+		s.cfg.Logger.Warn("what was known before is too old to be served", slog.String("path", s.cfg.Path),
+			slog.Duration("age", age.Round(time.Second)), slog.Duration("max_age", s.cfg.MaxAge))
 		return
 	}
 	serving := fmt.Sprintf("serving the %d workers that were known at %s", len(entries), at.UTC().Format(time.RFC3339))

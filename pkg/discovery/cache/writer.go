@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
@@ -22,74 +23,127 @@ const (
 	rest = 10
 	// retry is the pause after a write that failed.
 	retry = 10 * time.Second
+	// breakWait and endWait bound how long Run waits for the disk: when it is
+	// run again soon, and at the end, when what is not written is lost.
+	breakWait = 100 * time.Millisecond
+	endWait   = 5 * time.Second
+	// vouches is how many times in MaxAge a set that does not change is written
+	// again: the file's time says when it was last vouched for.
+	vouches = 10
 )
 
-// writer writes the latest set. put and close are for one goroutine.
+// writer writes the latest set, in a goroutine that lives while there is
+// something to write. One writer serves every Run of a source: a disk that hangs
+// is waited for by that one goroutine, and the sets that come meanwhile take each
+// other's place. put and flush are for one goroutine at a time.
 type writer struct {
-	path string
-	log  *slog.Logger
-	sets chan []*worker.Worker // one slot: the latest that was not taken yet
-	done chan struct{}
+	// set at construction, read-only
+	path    string
+	log     *slog.Logger
+	replace func(ws []*worker.Worker) error // what the file holds
 
-	// Owned by the goroutine of run.
-	told string // what was logged of the last write; "": nothing was wrong
+	mu      sync.Mutex
+	next    []*worker.Worker // the latest that was not taken yet; nil: none
+	busy    bool             // the goroutine lives
+	idle    chan struct{}    // closed when it has ended
+	hurry   chan struct{}    // closed: pauses are not kept, and a failure is final
+	hurried bool             // hurry is closed
+
+	// Owned by the goroutine, and handed on by mu.
+	notBefore time.Time
+	told      string // what was logged of the last write; "": nothing was wrong
 }
 
 func newWriter(path string, log *slog.Logger) *writer {
-	w := &writer{path: path, log: log, sets: make(chan []*worker.Worker, 1), done: make(chan struct{})}
-	go w.run()
+	w := &writer{path: path, log: log, hurry: make(chan struct{})}
+	w.replace = w.toDisk
 	return w
 }
 
 // put hands the writer a set, which it owns from then on, in place of one that
 // it has not taken.
 func (w *writer) put(ws []*worker.Worker) {
-	select {
-	case <-w.sets:
-	default:
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next = ws
+	if w.hurried { // by the end of the Run before
+		w.hurry, w.hurried = make(chan struct{}), false
 	}
-	w.sets <- ws
+	if !w.busy {
+		w.busy, w.idle = true, make(chan struct{})
+		go w.run(w.idle)
+	}
 }
 
-// close writes what is still to be written and returns.
-func (w *writer) close() {
-	close(w.sets)
-	<-w.done
+// flush lets what is still to be written be written at once, and waits for it
+// as long as is said; it goes on by itself after that.
+func (w *writer) flush(wait time.Duration) {
+	w.mu.Lock()
+	busy, idle := w.busy, w.idle
+	if busy && !w.hurried {
+		close(w.hurry)
+		w.hurried = true
+	}
+	w.mu.Unlock()
+	if !busy {
+		return
+	}
+	limit := time.NewTimer(wait)
+	defer limit.Stop()
+	select {
+	case <-idle:
+	case <-limit.C:
+		w.log.Warn("the disk is slow: it is not waited for", slog.String("path", w.path), slog.Duration("waited", wait))
+	}
 }
 
-func (w *writer) run() {
-	defer close(w.done)
-	var (
-		unwritten []*worker.Worker // nil: none; an empty set is not nil
-		notBefore time.Time
-		wake      <-chan time.Time // nil: nothing to wait for
-	)
+func (w *writer) run(idle chan<- struct{}) {
+	defer close(idle)
 	for {
-		select {
-		case ws, ok := <-w.sets:
-			if !ok {
-				if unwritten != nil {
-					w.write(unwritten)
-				}
-				return
-			}
-			unwritten = ws
-		case <-wake:
+		w.pause()
+		ws, any := w.take()
+		if !any {
+			return
 		}
-		if wait := time.Until(notBefore); wait > 0 {
-			wake = time.After(wait)
-			continue
-		}
-		wake = nil
 		began := time.Now()
 		pause := retry
-		if w.write(unwritten) {
-			unwritten = nil
+		if w.write(ws) {
 			pause = max(interval, rest*time.Since(began))
 		} else {
-			wake = time.After(pause)
+			w.giveBack(ws)
 		}
-		notBefore = time.Now().Add(pause)
+		w.notBefore = time.Now().Add(pause)
+	}
+}
+
+// pause waits until the next write may begin.
+func (w *writer) pause() {
+	w.mu.Lock()
+	hurry := w.hurry
+	w.mu.Unlock()
+	if wait := time.Until(w.notBefore); wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-hurry:
+		}
+	}
+}
+
+// take returns the set to write, or ends the goroutine's duty.
+func (w *writer) take() (ws []*worker.Worker, any bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ws, w.next = w.next, nil
+	w.busy = ws != nil // an empty set is not nil
+	return ws, w.busy
+}
+
+// giveBack keeps a set that could not be written for another try.
+func (w *writer) giveBack(ws []*worker.Worker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil && !w.hurried {
+		w.next = ws
 	}
 }
 
@@ -110,7 +164,7 @@ func (w *writer) write(ws []*worker.Worker) bool {
 	return false
 }
 
-func (w *writer) replace(ws []*worker.Worker) error {
+func (w *writer) toDisk(ws []*worker.Worker) error {
 	if err := os.MkdirAll(filepath.Dir(w.path), 0o755); err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
