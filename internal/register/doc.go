@@ -5,25 +5,25 @@
 //
 // # Phases
 //
-//		away ──── healthy, and facts complete ────► announced
-//		  ▲                                          │    │
-//		  └── engine dead or ill, facts incomplete ──┘    │ told to leave (SIGTERM)
-//		  │                                               ▼
-//		  └── told to leave ──► gone ◄── drained, ── draining
-//		                                 engine dead,
-//		                                 time is over, told again
+//	away ──── healthy, and facts complete ────► announced
+//	  ▲                                          │    │
+//	  └── engine dead or ill, facts incomplete ──┘    │ told to leave (SIGTERM)
+//	  │                                               ▼
+//	  └── told to leave ──► gone ◄── drained, ── draining
+//	                                 engine dead,
+//	                                 time is over, told again
 //
 // (Told to leave, an announced worker that the registry never held is gone at
 // once.)
 //
-//	  - away: the registry has no record. Health is asked; facts are read as soon
-//	    as it is good, and again until they are complete.
-//	  - announced: the registry is given the record, and again whenever it
-//	    changes. That the registry holds it is told by [Registry.Sync]; until
-//	    then operators are shown "announcing", with the registry's last trouble.
-//	  - draining: the record says so, so that nobody picks the worker any more;
-//	    the requests that it has are waited for, also while its engine is ill.
-//	  - gone: [Runner.Run] ends.
+//   - away: the registry has no record. Health is asked; facts are read as soon
+//     as it is good, and again until they are complete.
+//   - announced: the registry is given the record, and again whenever it
+//     changes. That the registry holds it is told by [Registry.Sync]; until
+//     then operators are shown "announcing", with the registry's last trouble.
+//   - draining: the record says so, so that nobody picks the worker any more;
+//     the requests that it has are waited for, also while its engine is ill.
+//   - gone: [Runner.Run] ends.
 //
 // # Rules
 //
