@@ -52,17 +52,16 @@ func (d *DiscoveryConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// client reads the password and returns what the client needs.
+// client returns what the client needs.
 func (c EtcdConfig) client() (etcd.ClientConfig, error) {
 	out := etcd.ClientConfig{
-		Endpoints: c.Endpoints, Username: c.Username, CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName,
+		Endpoints: c.Endpoints, Username: c.Username, PasswordFile: c.PasswordFile,
+		CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName,
 	}
-	if c.PasswordFile != "" {
-		b, err := os.ReadFile(c.PasswordFile)
-		if err != nil {
+	if c.PasswordFile != "" { // said at the start, and not when etcd first asks for it
+		if _, err := os.ReadFile(c.PasswordFile); err != nil {
 			return out, fmt.Errorf("etcd password_file: %w", err)
 		}
-		out.Password = strings.TrimRight(string(b), "\r\n")
 	}
 	return out, out.Validate()
 }

@@ -1,11 +1,15 @@
 package etcd
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -20,7 +24,10 @@ const DefaultPrefix = "baton/v1"
 type ClientConfig struct {
 	Endpoints []string // host:port or http(s)://host:port; at least one
 
-	Username, Password string // both or neither
+	// Username, and either Password or PasswordFile, or none of them. The file is
+	// read again each time that etcd is asked for a token, so that the password
+	// may be changed while the client is in use; a line end after it is ignored.
+	Username, Password, PasswordFile string
 
 	// Files in PEM. CA alone verifies the servers; Cert and Key, given
 	// together, are also shown to them. They are read again at each handshake,
@@ -37,8 +44,11 @@ func (c ClientConfig) Validate() error {
 	if len(c.Endpoints) == 0 {
 		errs = append(errs, errors.New("endpoints: expected at least one"))
 	}
-	if (c.Username == "") != (c.Password == "") {
+	if (c.Username == "") != (c.Password == "" && c.PasswordFile == "") {
 		errs = append(errs, errors.New("expected both user and password, or neither"))
+	}
+	if c.Password != "" && c.PasswordFile != "" {
+		errs = append(errs, errors.New("expected a password or a password file, not both"))
 	}
 	if (c.Cert == "") != (c.Key == "") {
 		errs = append(errs, errors.New("expected both cert and key, or neither"))
@@ -51,8 +61,13 @@ func (c ClientConfig) Validate() error {
 
 // Dial returns a client. It does not wait for a connection: a cluster that is
 // away is found again when it returns. The caller closes it.
-func Dial(c ClientConfig) (*clientv3.Client, error) {
+func Dial(c ClientConfig) (*clientv3.Client, error) { return dial(c) }
+
+func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if _, err := c.password(); err != nil {
 		return nil, err
 	}
 	if c.DialTimeout == 0 {
@@ -72,7 +87,7 @@ func Dial(c ClientConfig) (*clientv3.Client, error) {
 		// refuses clients that ask more often than each 5 s, gRPC asks at most
 		// each 10 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(redial(c.DialTimeout))},
+		DialOptions: append(more, grpc.WithConnectParams(redial(c.DialTimeout)), grpc.WithChainUnaryInterceptor(c.sign)),
 		// It would write a line to stderr for each try of an outage. What fails
 		// is returned, and told by who asked for it.
 		Logger: zap.NewNop(),
@@ -89,9 +104,38 @@ func Dial(c ClientConfig) (*clientv3.Client, error) {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	if c.Username != "" {
-		client.Token, client.Username, client.Password = "", c.Username, c.Password
+		// The password is put in by sign; clientv3 asks for a token only with one.
+		client.Token, client.Username, client.Password = "", c.Username, "read when it is needed"
 	}
 	return client, nil
+}
+
+// password returns the password as it is now.
+func (c ClientConfig) password() (string, error) {
+	if c.PasswordFile == "" {
+		return c.Password, nil
+	}
+	b, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("etcd: password file: %w", err)
+	}
+	word := strings.TrimRight(string(b), "\r\n")
+	if word == "" {
+		return "", fmt.Errorf("etcd: password file %s: expected a password, it is empty", c.PasswordFile)
+	}
+	return word, nil
+}
+
+// sign puts the password into what asks for a token.
+func (c ClientConfig) sign(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if asked, ok := req.(*pb.AuthenticateRequest); ok {
+		word, err := c.password()
+		if err != nil {
+			return err
+		}
+		req = &pb.AuthenticateRequest{Name: asked.Name, Password: word}
+	}
+	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
 // unasked is a token that no server has given. clientv3 asks for one with the

@@ -7,10 +7,8 @@ import (
 	"log/slog"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
@@ -93,11 +91,9 @@ func (r *Registrar) write(ctx context.Context, a action) error {
 	return nil
 }
 
-// renew keeps the lease alive and looks whether the key is still there. It does
-// not use clientv3's own calls for the first: KeepAlive gives up after an
-// outage of one TTL, and KeepAliveOnce spins while there is no connection.
+// renew keeps the lease alive and looks whether the key is still there.
 func (r *Registrar) renew(ctx context.Context, lease clientv3.LeaseID) error {
-	if err := r.keepAlive(ctx, lease); err != nil {
+	if err := r.pulse.beat(ctx, r.client, lease); err != nil {
 		return err
 	}
 	key := workerKey(r.cfg.Prefix, lease)
@@ -118,26 +114,6 @@ func (r *Registrar) renew(ctx context.Context, lease clientv3.LeaseID) error {
 	r.keeper.renewed(time.Now())
 	r.mu.Unlock()
 	r.sentry.start(r.client, key, lease, res.Header.Revision+1)
-	return nil
-}
-
-func (r *Registrar) keepAlive(ctx context.Context, lease clientv3.LeaseID) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the stream
-	stream, err := pb.NewLeaseClient(r.client.ActiveConnection()).LeaseKeepAlive(ctx, grpc.WaitForReady(true))
-	if err == nil {
-		err = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(lease)})
-	}
-	var res *pb.LeaseKeepAliveResponse
-	if err == nil {
-		res, err = stream.Recv()
-	}
-	if err != nil {
-		return rpctypes.Error(err)
-	}
-	if res.TTL <= 0 {
-		return rpctypes.ErrLeaseNotFound
-	}
 	return nil
 }
 

@@ -79,7 +79,9 @@
 // Ranks are counted from 0: data_parallel_start_rank is not kept.
 //
 // A user with a password needs read and write permission on the prefix; for
-// Dynamo's layout, read permission from v1/instances/ to the end of v1/mdc/.
+// Dynamo's layout, read permission from v1/instances/ to the end of v1/mdc/. A
+// password that is changed in etcd must be in the password file within the TTL:
+// etcd then takes no renewal with a token from before.
 //
 // What this package does not do: it keeps no set (pkg/discovery does), asks no
 // engine (who announces does), and starts no etcd.

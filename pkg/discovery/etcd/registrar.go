@@ -110,7 +110,9 @@ type Registrar struct {
 	client *clientv3.Client
 	kick   chan struct{} // one slot; wakes Run
 
-	sentry sentry // owned by Run
+	// Owned by Run.
+	sentry sentry
+	pulse  pulse
 
 	// mu guards all below. It is held for no call of another package's.
 	mu      sync.Mutex
@@ -257,6 +259,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 	}
 	r.sentry.stop()
 	helpers.Wait()
+	r.pulse.stop()
 	err := r.leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
