@@ -90,6 +90,8 @@ type DiscoveryConfig struct {
 	// Cache is a file that keeps what etcd last said, for a start while etcd is
 	// away. Default: none.
 	Cache string `yaml:"cache"`
+	// CacheMaxAge is how old the cache may be at a start. Default 24h.
+	CacheMaxAge time.Duration `yaml:"cache_max_age"`
 }
 
 // RoutingConfig says how each role is picked and what is told of it.
@@ -178,7 +180,7 @@ func defaultConfig() Config {
 		Log:    LogConfig{Level: "info", Format: "text"},
 		Trace:  TraceConfig{Ratio: 1},
 
-		Discovery: DiscoveryConfig{Poll: 2 * time.Second, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
+		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
 			Headers: prefill.DialectPlain, DebugHeader: &yes, RoutedTTL: 2 * time.Minute,
@@ -243,7 +245,7 @@ func (c *Config) Validate() error {
 		name string
 		v    time.Duration
 	}{
-		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"tokens.wait", c.Tokens.Wait},
+		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge}, {"tokens.wait", c.Tokens.Wait},
 		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
 		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
 		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL},

@@ -45,7 +45,7 @@ func (d *DiscoveryConfig) sources(log *slog.Logger) (out []discovery.Named, clos
 	}
 	add := func(name, suffix string, s discovery.Source) error {
 		if d.Cache != "" {
-			kept, err := cache.New(cache.Config{Inner: s, Path: d.Cache + suffix, Logger: log})
+			kept, err := cache.New(cache.Config{Inner: s, Path: d.Cache + suffix, MaxAge: d.CacheMaxAge, Logger: log})
 			if err != nil {
 				return err
 			}

@@ -44,6 +44,15 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.judgeKeys()
 }
 
+// cut bounds what others have written, for the log and the page.
+func cut(s string) string {
+	const most = 300
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
 // few lists ids for the log, the first of many.
 func few(ids []worker.ID) string {
 	const most = 8
@@ -128,7 +137,7 @@ func (p *plugin) onTransition(t discovery.Transition) {
 }
 
 func (p *plugin) onProblem(x discovery.Problem) {
-	p.log.Warn("discovery problem", "kind", string(x.Kind), "problem", x.Text)
+	p.log.Warn("discovery problem", "kind", string(x.Kind), "source", x.Source, "key", cut(x.Key), "problem", cut(x.Text))
 }
 
 func (p *plugin) onHealth(t health.Transition) {
@@ -216,7 +225,7 @@ func (p *plugin) state() admin.State {
 		s.Keys = append(s.Keys, p.keyRow(snap, k))
 	}
 	for _, x := range p.view.Status().Problems {
-		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+x.Key)+": "+x.Text)
+		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
 	}
 	streams := make(map[worker.Rank]kvevents.RankStatus)
 	for _, r := range p.events.Status() {

@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -30,13 +31,21 @@ const leaseTTL = time.Second
 // `extproc register`, as in a pod.
 type etcdFleet struct {
 	*fleet
-	etcd   *stack.Etcd
-	store  *clientv3.Client
-	config string
-	args   []string // of the plugin
+	etcd      *stack.Etcd // the only member, or the first
+	cluster   []*stack.Etcd
+	endpoints []string
+	store     *clientv3.Client
+	config    string
+	args      []string // of the plugin
+
+	// tempted: decode workers could serve alone, and say so. With an aggregated
+	// worker beside them, a fall to aggregated serving would go well: it must
+	// not happen all the same.
+	tempted bool
 
 	mu      sync.Mutex
 	members []*member // guarded by mu: all that ever were
+	asked   []sent    // guarded by mu: every request
 	next    int
 }
 
@@ -45,6 +54,7 @@ type member struct {
 	role     string
 	worker   *stack.Worker
 	register *stack.Register
+	got      []enginesim.Request // what it had been sent when it was killed
 }
 
 // bothEtcd runs a test in both body modes.
@@ -61,6 +71,12 @@ func bothEtcd(t *testing.T, config string, test func(t *testing.T, f *etcdFleet)
 
 func newEtcdFleet(t *testing.T, fullDuplex bool, config string, args ...string) *etcdFleet {
 	t.Helper()
+	return newEtcdFleetOf(t, 1, fullDuplex, config, args...)
+}
+
+// newEtcdFleetOf is newEtcdFleet with an etcd of so many members.
+func newEtcdFleetOf(t *testing.T, members int, fullDuplex bool, config string, args ...string) *etcdFleet {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &etcdFleet{
 		fleet:  &fleet{t: t, dir: t.TempDir(), ctx: ctx, fullDuplex: fullDuplex},
@@ -76,9 +92,13 @@ func newEtcdFleet(t *testing.T, fullDuplex bool, config string, args ...string) 
 		f.end()
 	})
 	var err error
-	f.etcd, err = stack.StartEtcd(ctx, stack.EtcdOptions{BinDir: binDir, Dir: filepath.Join(f.dir, "etcd")})
+	f.cluster, err = stack.StartEtcdCluster(ctx, stack.EtcdOptions{BinDir: binDir, Dir: filepath.Join(f.dir, "etcd")}, members)
 	require.NoError(t, err)
-	f.store, err = clientv3.New(clientv3.Config{Endpoints: f.etcd.Endpoints, DialTimeout: 2 * time.Second})
+	f.etcd = f.cluster[0]
+	for _, m := range f.cluster {
+		f.endpoints = append(f.endpoints, m.Endpoints...)
+	}
+	f.store, err = clientv3.New(clientv3.Config{Endpoints: f.endpoints, DialTimeout: 2 * time.Second})
 	require.NoError(t, err)
 	f.fleet.plugin = f.newPlugin(f.dir, false)
 	f.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{
@@ -93,7 +113,7 @@ func newEtcdFleet(t *testing.T, fullDuplex bool, config string, args ...string) 
 func (f *etcdFleet) newPlugin(dir string, notWait bool) *stack.Plugin {
 	f.t.Helper()
 	p, err := stack.StartPlugin(f.ctx, stack.PluginOptions{
-		BinDir: binDir, Dir: dir, Etcd: f.etcd.Endpoints, Config: f.config, Args: f.args, NotWait: notWait,
+		BinDir: binDir, Dir: dir, Etcd: f.endpoints, Config: f.config, Args: f.args, NotWait: notWait,
 	})
 	require.NoError(f.t, err)
 	return p
@@ -110,21 +130,14 @@ func (f *etcdFleet) end() {
 	if f.store != nil {
 		_ = f.store.Close()
 	}
-	for _, p := range []interface{ Done() <-chan struct{} }{f.plugin, f.envoy, f.etcd} {
-		switch p := p.(type) {
-		case *stack.Plugin:
-			if p != nil {
-				<-p.Done()
-			}
-		case *stack.Envoy:
-			if p != nil {
-				<-p.Done()
-			}
-		case *stack.Etcd:
-			if p != nil {
-				<-p.Done()
-			}
-		}
+	if f.plugin != nil {
+		<-f.plugin.Done()
+	}
+	if f.envoy != nil {
+		<-f.envoy.Done()
+	}
+	for _, m := range f.cluster {
+		<-m.Done()
 	}
 }
 
@@ -143,6 +156,10 @@ func (f *etcdFleet) engine(role string, args ...string) *member {
 	f.next++
 	id := 1000 + f.next
 	f.mu.Unlock()
+	args = append(args, "--log-requests", "20000")
+	if f.tempted && role == "decode" {
+		args = append(args, "--accepts-aggregated")
+	}
 	w, err := stack.StartWorker(f.ctx, binDir, append([]string{"--role", role, "--id", strconv.Itoa(id), "--model", "m"}, args...)...)
 	require.NoError(f.t, err)
 	m := &member{role: role, worker: w}
@@ -156,8 +173,11 @@ func (f *etcdFleet) engine(role string, args ...string) *member {
 // announce starts `extproc register` beside an engine.
 func (f *etcdFleet) announce(m *member, args ...string) {
 	f.t.Helper()
+	if f.tempted && m.role == "decode" {
+		args = append(args, "--accepts-aggregated")
+	}
 	r, err := stack.StartRegister(f.ctx, stack.RegisterOptions{
-		BinDir: binDir, EngineURL: "http://" + m.worker.Info.Endpoint.String(), Etcd: f.etcd.Endpoints, TTL: leaseTTL,
+		BinDir: binDir, EngineURL: "http://" + m.worker.Info.Endpoint.String(), Etcd: f.endpoints, TTL: leaseTTL,
 		Args: append([]string{"--health-interval", "100ms", "--drain-settle", "100ms"}, args...),
 	})
 	require.NoError(f.t, err)
@@ -181,13 +201,14 @@ func (f *etcdFleet) pods(role string, n int, args ...string) []*member {
 }
 
 // kill is the death of a pod: nothing is said to anybody.
-func kill(t *testing.T, ms ...*member) {
-	t.Helper()
+func (f *etcdFleet) kill(ms ...*member) {
+	f.t.Helper()
 	for _, m := range ms {
+		m.got = f.got(m.worker)
 		if m.register != nil {
-			require.NoError(t, m.register.Kill())
+			require.NoError(f.t, m.register.Kill())
 		}
-		require.NoError(t, m.worker.Kill())
+		require.NoError(f.t, m.worker.Kill())
 	}
 	for _, m := range ms {
 		<-m.worker.Done()
@@ -344,6 +365,9 @@ func (f *etcdFleet) ask() sent {
 	prompts.Unlock()
 	s := sent{prompt: prompt, at: time.Now()}
 	s.reply = f.send(f.ctx, "/v1/completions", completion(prompt, 2, false))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, s)
 	return s
 }
 
@@ -358,8 +382,9 @@ func (f *etcdFleet) burst(n int) []sent {
 	return out
 }
 
-// requireDisaggregated checks a whole answer.
-func (f *etcdFleet) requireDisaggregated(s sent, when string) {
+// requireServed checks a whole answer. How it was served is for
+// requireNoneAggregated.
+func (f *etcdFleet) requireServed(s sent, when string) {
 	f.t.Helper()
 	require.NoError(f.t, s.err, when)
 	require.Equal(f.t, http.StatusOK, s.status, "%s: %s", when, s.body)
@@ -379,21 +404,52 @@ func (f *etcdFleet) requireTyped(s sent, when string, codes ...string) {
 	require.Contains(f.t, codes, e.Error.Code, when)
 }
 
-// requireNoneAggregated asks the engines: every decode worker that lives was
-// given a room with each request, and nobody served a whole request alone.
+// requireNoneAggregated asks the engines, those that were killed included: each
+// request that was served had a prefill and a decode leg with the same room, and
+// no engine ever got one without a room.
 func (f *etcdFleet) requireNoneAggregated() {
 	f.t.Helper()
+	type legs struct{ prefill, decode map[int64]bool }
+	by := map[string]*legs{} // by prompt
 	for _, m := range f.members {
-		if !alive(m.worker) {
-			continue
+		got := m.got
+		if alive(m.worker) {
+			got = f.got(m.worker)
+			st, ok := f.state(m.worker)
+			require.True(f.t, ok, m.worker.Name)
+			require.Empty(f.t, st.Violations, m.worker.Name)
 		}
-		st, ok := f.state(m.worker)
-		require.True(f.t, ok, m.worker.Name)
-		require.Empty(f.t, st.Violations, m.worker.Name)
-		for _, r := range f.got(m.worker) {
+		for _, r := range got {
 			require.NotEqual(f.t, int64(-1), r.Room, "%s got a request without a room: %s", m.worker.Name, r.Body)
+			var body struct{ Prompt string }
+			require.NoError(f.t, json.Unmarshal([]byte(r.Body), &body))
+			l := by[body.Prompt]
+			if l == nil {
+				l = &legs{map[int64]bool{}, map[int64]bool{}}
+				by[body.Prompt] = l
+			}
+			rooms := l.decode
+			if m.role == "prefill" {
+				rooms = l.prefill
+			}
+			rooms[r.Room] = true
 		}
 	}
+	served := 0
+	for _, s := range f.asked {
+		if s.status != http.StatusOK {
+			continue
+		}
+		served++
+		l := by[s.prompt]
+		require.NotNil(f.t, l, "nobody was sent %q, and yet it was answered", s.prompt)
+		paired := false
+		for room := range l.decode {
+			paired = paired || l.prefill[room]
+		}
+		require.True(f.t, paired, "%q was answered without a pair of legs: %+v", s.prompt, l)
+	}
+	require.NotZero(f.t, served)
 }
 
 // checkEtcdIdle is checkIdle for workers that may be dead.

@@ -3,6 +3,7 @@
 package envoytest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -53,7 +54,7 @@ func (f *etcdFleet) requireAllServed(all []sent, when string) {
 	f.t.Helper()
 	require.NotEmpty(f.t, all)
 	for _, s := range all {
-		f.requireDisaggregated(s, when)
+		f.requireServed(s, when)
 	}
 }
 
@@ -170,7 +171,7 @@ func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
 				f.requireTyped(s, "a lease was revoked", "no_prefill_worker", "no_aggregated_worker", "prefill_failed", "no_decode_worker")
 				continue
 			}
-			f.requireDisaggregated(s, "a lease was revoked")
+			f.requireServed(s, "a lease was revoked")
 		}
 		f.requireAllServed(f.burst(8), "after it")
 		f.requireNoneAggregated()
@@ -205,13 +206,13 @@ func TestAPluginThatIsRestartedKnowsEachStateAgain(t *testing.T) {
 	require.NoError(t, err)
 	prefill := f.pods("prefill", 1)
 	restarted("prefill-ready")
-	f.requireDisaggregated(f.awaitEnvoy(), "after a restart")
-	kill(t, decode...)
+	f.requireServed(f.awaitEnvoy(), "after a restart")
+	f.kill(decode...)
 	f.awaitGone(decode...)
 	restarted("prefill-ready")
 	f.requireTyped(f.awaitEnvoy(), "without decode", "no_decode_worker")
 	decode = f.pods("decode", 1)
-	kill(t, prefill...)
+	f.kill(prefill...)
 	f.awaitGone(prefill...)
 	require.Equal(t, "deactivated", look(t, f.plugin).activation())
 	require.NoError(t, f.plugin.Kill())
@@ -250,10 +251,10 @@ func TestTwoPluginsOverTheSameEtcdAgree(t *testing.T) {
 	agree(2)
 	prefill := f.pods("prefill", 2)
 	agree(4)
-	kill(t, decode[0])
+	f.kill(decode[0])
 	f.awaitGone(decode[0])
 	agree(3)
-	kill(t, prefill...)
+	f.kill(prefill...)
 	f.awaitGone(prefill...)
 	agree(1)
 	f.pods("prefill", 1)
@@ -333,12 +334,19 @@ func TestAWorkerDrains(t *testing.T) {
 		})
 		taken := f.received(leaver.worker)
 		f.requireAllServed(f.burst(8), "while one drains")
+		leaver.got = f.got(leaver.worker)
 		require.Equal(t, taken, f.received(leaver.worker), "no new pick")
 		require.True(t, alive(leaver.worker))
+		stopped := make(chan error, 1)
+		go func() { // as a pod does whose preStop hook has ended
+			<-leaver.register.Done()
+			stopped <- leaver.worker.Kill()
+		}()
 		for i, r := range wait() {
 			requireAnswer(t, r, fmt.Sprintf("stream %d", i), 60)
 		}
-		<-leaver.register.Done()
+		require.NoError(t, <-stopped)
+		<-leaver.worker.Done()
 		require.NoError(t, leaver.register.Err(), leaver.register.Log())
 		f.awaitGone(leaver)
 		f.requireAllServed(f.burst(8), "after it")
@@ -367,4 +375,52 @@ func TestAnEngineThatDiesIsGoneAtOnceAndBackUnderAnotherID(t *testing.T) {
 	after := f.keys()
 	require.Len(t, after, 2)
 	require.NotEqual(t, before, after)
+}
+
+// TestTheLeaderOfEtcdMovesAndDies under load, in a cluster of three: nobody
+// notices.
+func TestTheLeaderOfEtcdMovesAndDies(t *testing.T) {
+	f := newEtcdFleetOf(t, 3, true, "")
+	f.pods("prefill", 1)
+	f.pods("decode", 2)
+	before := f.keys()
+	stop := f.steady()
+	leader := func() (of *stack.Etcd, id uint64) {
+		for _, m := range f.cluster {
+			ctx, cancel := context.WithTimeout(f.ctx, 300*time.Millisecond)
+			st, err := f.store.Status(ctx, m.Endpoints[0])
+			cancel()
+			if err == nil && st.Leader == st.Header.MemberId {
+				return m, st.Leader
+			}
+		}
+		return nil, 0
+	}
+	first, id := leader()
+	require.NotNil(t, first)
+	members, err := f.store.MemberList(f.ctx)
+	require.NoError(t, err)
+	var to uint64
+	for _, m := range members.Members {
+		if m.ID != id {
+			to = m.ID
+		}
+	}
+	at, err := clientv3.New(clientv3.Config{Endpoints: first.Endpoints})
+	require.NoError(t, err)
+	defer at.Close()
+	moving, moved := context.WithTimeout(f.ctx, 5*time.Second)
+	defer moved()
+	_, err = at.MoveLeader(moving, to)
+	require.NoError(t, err)
+	f.await("another leader", func() bool { _, now := leader(); return now == to })
+	require.Equal(t, before, f.keys())
+	second, _ := leader()
+	require.NoError(t, second.Kill())
+	<-second.Done()
+	f.await("a leader of two", func() bool { m, _ := leader(); return m != nil && m != second })
+	f.awaitStale(f.plugin, false)
+	f.requireAllServed(stop(), "while the leader moved and died")
+	f.awaitKeys(3)
+	f.requireNoneAggregated()
 }

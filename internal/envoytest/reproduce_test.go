@@ -35,7 +35,7 @@ func (f *etcdFleet) firstServed(codes ...string) sent {
 	for {
 		s := f.ask()
 		if s.err == nil && s.status == 200 {
-			f.requireDisaggregated(s, "the first answer")
+			f.requireServed(s, "the first answer")
 			return s
 		}
 		f.requireTyped(s, "before the first answer", codes...)
@@ -81,12 +81,14 @@ func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
 			rounds /= 2
 		}
 		times := f.watchRegistrations()
+		f.tempted = true
 		decode := f.pods("decode", 2)
 		f.pods("prefill", 1)
-		f.firstServed("no_aggregated_worker", "prefill_not_ready")
+		f.pods("aggregated", 1)
+		f.requireServed(f.ask(), "before it all")
 		var waits []time.Duration
 		for round := range rounds {
-			kill(t, decode...)
+			f.kill(decode...)
 			if round%2 == 0 {
 				f.awaitGone(decode...) // else they are rebuilt while the old leases run
 			}
@@ -97,7 +99,7 @@ func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
 			s := f.firstServed(away...)
 			waits = append(waits, f.firstAfter(times, []sent{s}, decode...))
 			for _, s := range f.burst(8) {
-				f.requireDisaggregated(s, fmt.Sprintf("round %d", round))
+				f.requireServed(s, fmt.Sprintf("round %d", round))
 			}
 			require.Equal(t, "prefill-ready", look(t, f.plugin).activation())
 		}
@@ -109,7 +111,8 @@ func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
 
 // TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten is row B4.
 func TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten(t *testing.T) {
-	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+	bothEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
+		f.tempted = true
 		times := f.watchRegistrations()
 		rounds := pattern2Rounds
 		if f.fullDuplex {
@@ -119,24 +122,25 @@ func TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten(t *testing.T
 		for round := range rounds {
 			first := f.pods("decode", 1)
 			require.Equal(t, "decode-waiting", look(t, f.plugin).activation())
-			f.requireTyped(f.ask(), "before prefill", "no_aggregated_worker")
-			kill(t, first...)
+			f.requireTyped(f.ask(), "before prefill", "disaggregation_enforced")
+			f.kill(first...)
 			if round%2 == 0 {
 				f.awaitGone(first...)
 			}
 			second := f.pods("decode", 1)
 			prefill := f.engine("prefill")
 			f.announce(prefill)
-			s := f.firstServed("no_aggregated_worker", "prefill_not_ready", "decode_unreachable")
+			s := f.firstServed("disaggregation_enforced", "decode_unreachable")
 			waits = append(waits, f.firstAfter(times, []sent{s}, prefill))
 			for _, s := range f.burst(4) {
-				f.requireDisaggregated(s, fmt.Sprintf("round %d", round))
+				f.requireServed(s, fmt.Sprintf("round %d", round))
 			}
 			if round < rounds-1 {
-				kill(t, prefill, second[0])
+				f.kill(prefill, second[0])
 				f.awaitGone(prefill, second[0], first[0])
 			}
 		}
+		f.requireNoneAggregated()
 		t.Logf("pattern 2: %d of %d; from prefill's registration to the first disaggregated answer: %s", rounds, rounds, summary(waits))
 	})
 }
@@ -168,7 +172,9 @@ type sweep struct {
 func TestBurstSweep(t *testing.T) {
 	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		times := f.watchRegistrations()
+		f.tempted = true
 		f.pods("prefill", 1)
+		f.pods("aggregated", 1)
 		decode := f.pods("decode", 2)
 		var sum sweep
 		for _, tr := range triggers() {
@@ -189,7 +195,7 @@ func (f *etcdFleet) sweepOnce(tr trigger, canary bool, decode []*member, times *
 	f.t.Helper()
 	name := fmt.Sprintf("%s, canary %t", tr.name, canary)
 	dead, living := decode[:tr.killed], slices.Clone(decode[tr.killed:])
-	kill(f.t, dead...)
+	f.kill(dead...)
 	var all []sent
 	if canary {
 		all = append(all, f.ask())
@@ -211,7 +217,7 @@ func (f *etcdFleet) sweepOnce(tr trigger, canary bool, decode []*member, times *
 	for _, s := range all {
 		if s.status == http.StatusOK {
 			sum.served++
-			f.requireDisaggregated(s, name)
+			f.requireServed(s, name)
 			continue
 		}
 		sum.refused++
@@ -225,7 +231,7 @@ func (f *etcdFleet) sweepOnce(tr trigger, canary bool, decode []*member, times *
 			continue
 		}
 		sum.served++
-		f.requireDisaggregated(s, name+", after the lease")
+		f.requireServed(s, name+", after the lease")
 	}
 	for len(living) < 2 {
 		living = append(living, f.pods("decode", 1)...)
@@ -236,9 +242,8 @@ func (f *etcdFleet) sweepOnce(tr trigger, canary bool, decode []*member, times *
 // TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns is row B5.
 func TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns(t *testing.T) {
 	bothEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
-		decode := f.engine("decode", "--accepts-aggregated")
-		f.announce(decode, "--accepts-aggregated")
-		f.awaitSeen(decode)
+		f.tempted = true
+		f.pods("decode", 1)
 		require.Equal(t, http.StatusServiceUnavailable, f.probe("/readyz?model=m"))
 		require.Equal(t, "decode-waiting", look(t, f.plugin).activation())
 		f.requireTyped(f.ask(), "before prefill", "disaggregation_enforced")
@@ -248,7 +253,7 @@ func TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns(t *testing.T) {
 			f.firstServed("disaggregation_enforced")
 			require.Contains(t, f.models(), `"m"`)
 			require.Equal(t, http.StatusOK, f.probe("/readyz?model=m"))
-			kill(t, prefill...)
+			f.kill(prefill...)
 			f.awaitGone(prefill...)
 			require.Equal(t, "deactivated", look(t, f.plugin).activation())
 			f.requireTyped(f.ask(), "after the loss of prefill", "disaggregation_enforced")
@@ -267,57 +272,72 @@ func TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway(t *t
 		decode := f.engine("decode", "--accepts-aggregated")
 		f.announce(decode, "--accepts-aggregated")
 		f.awaitSeen(decode)
-		f.requireDisaggregated(f.ask(), "alone, before prefill")
+		f.requireServed(f.ask(), "alone, before prefill")
 		prefill := f.pods("prefill", 1)
-		f.requireDisaggregated(f.ask(), "with prefill")
+		f.requireServed(f.ask(), "with prefill")
 		require.NotEqual(t, int64(-1), f.got(decode.worker)[1].Room)
-		kill(t, prefill...)
+		f.kill(prefill...)
 		f.awaitGone(prefill...)
 		require.Equal(t, "deactivated", look(t, f.plugin).activation())
-		f.requireDisaggregated(f.ask(), "alone again")
+		f.requireServed(f.ask(), "alone again")
 		got := f.got(decode.worker)
 		require.Equal(t, int64(-1), got[len(got)-1].Room)
 	})
 }
 
-// TestAWorkerThatReturnsStartsClean is row D5: blocks and load go with it.
+// TestAWorkerThatReturnsStartsClean is row D5: blocks and load go with it, and
+// are not found again by what comes back at its address. That nothing of it is
+// kept in any part is TestNothingIsKeptOfAWorkerThatHasLeft of cmd/extproc.
 func TestAWorkerThatReturnsStartsClean(t *testing.T) {
-	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
-		f.pods("decode", 1)
-		prefill := f.pods("prefill", 1)
-		blocks := func(m *member) (int64, bool) {
-			for _, w := range look(t, f.plugin).Workers {
-				if w.Endpoint == m.worker.Info.Endpoint.String() {
-					return w.Ranks[0].IndexBlocks, true
-				}
+	for _, events := range []bool{true, false} {
+		t.Run(fmt.Sprintf("events %t", events), func(t *testing.T) {
+			f := newEtcdFleet(t, events, "")
+			var args []string
+			if !events {
+				args = []string{"--kv-events-port", "-1"}
 			}
-			return 0, false
-		}
-		prompt := strings.Repeat("the same long beginning of a prompt ", 40)
-		r := f.send(f.ctx, "/v1/completions", completion(prompt, 2, false))
-		requireAnswer(t, r, prompt, 2)
-		f.await("the index to know what prefill holds", func() bool { n, _ := blocks(prefill[0]); return n > 0 })
+			f.pods("decode", 1)
+			prefill := f.engine("prefill", args...)
+			f.announce(prefill)
+			f.awaitSeen(prefill)
+			blocks := func() (int64, bool) {
+				for _, w := range look(t, f.plugin).Workers {
+					if w.Role == "prefill" {
+						return w.Ranks[0].IndexBlocks, true
+					}
+				}
+				return 0, false
+			}
+			prompt := strings.Repeat("the same long beginning of a prompt ", 40)
+			overlap := func() int {
+				r := f.send(f.ctx, "/v1/completions", completion(prompt, 2, false))
+				requireAnswer(t, r, prompt, 2)
+				return f.decisions()[0].Prefill.Overlap
+			}
+			require.Zero(t, overlap())
+			f.await("the index to know what prefill holds", func() bool { n, _ := blocks(); return n > 0 })
+			require.Positive(t, overlap())
 
-		// Dead with a request on it: its load must go, too.
-		require.NoError(t, prefill[0].worker.Sim.SetFault(f.ctx, enginesim.Fault{Mode: enginesim.FaultHang}))
-		slow := make(chan sent, 1)
-		go func() { slow <- f.ask() }()
-		f.await("the prefill to be booked", func() bool { return f.metric("baton_worker_prefill_requests") > 0 })
-		kill(t, prefill...)
-		f.awaitGone(prefill...)
-		f.requireTyped(<-slow, "its prefill died", "prefill_failed", "no_aggregated_worker", "no_prefill_worker")
-		_, known := blocks(prefill[0])
-		require.False(t, known)
+			// Dead with a request on it.
+			require.NoError(t, prefill.worker.Sim.SetFault(f.ctx, enginesim.Fault{Mode: enginesim.FaultHang}))
+			slow := make(chan sent, 1)
+			go func() { slow <- f.ask() }()
+			f.await("the prefill to be booked", func() bool { return f.metric("baton_worker_prefill_requests") > 0 })
+			f.kill(prefill)
+			f.awaitGone(prefill)
+			f.requireTyped(<-slow, "its prefill died", "prefill_failed", "no_aggregated_worker", "no_prefill_worker")
 
-		again := f.pods("prefill", 1)
-		n, known := blocks(again[0])
-		require.True(t, known)
-		require.Zero(t, n, "it starts clean")
-		require.Zero(t, f.metric("baton_worker_prefill_requests"))
-		r = f.send(f.ctx, "/v1/completions", completion(prompt, 2, false))
-		requireAnswer(t, r, prompt, 2)
-		got := f.got(again[0].worker)
-		require.Len(t, got, 1)
-		require.Zero(t, got[0].CachedTokens)
-	})
+			again := f.engine("prefill", append(args, "--listen", prefill.worker.Info.Endpoint.String())...)
+			f.announce(again)
+			f.awaitSeen(again)
+			n, known := blocks()
+			require.True(t, known)
+			require.Zero(t, n, "it starts clean")
+			require.Zero(t, f.metric("baton_worker_prefill_requests"))
+			require.Zero(t, overlap())
+			got := f.got(again.worker)
+			require.Len(t, got, 1)
+			require.Zero(t, got[0].CachedTokens)
+		})
+	}
 }

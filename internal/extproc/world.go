@@ -1,0 +1,78 @@
+package extproc
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// outlook says whether a request is to be served with prefill and decode
+// apart, or why it cannot be served at all: the checks of rows C1, C2, B5 and
+// C24 that need no pick.
+func outlook(s prefill.State, enforced bool, pool *worker.Pool) (disagg bool, f *failure) {
+	disagg = s == prefill.PrefillReady
+	switch {
+	case s == prefill.PrefillPending:
+		return false, &failPending
+	case disagg && len(pool.PrefillRanks) == 0:
+		return false, &failNoPrefill // all are draining: not a reason to do without
+	case disagg && len(pool.DecodeRanks) == 0:
+		return false, &failNoDecode
+	case !disagg && enforced:
+		return false, &failEnforced
+	case !disagg && len(pool.AggregatedRanks) == 0:
+		return false, &failNoAggregated
+	}
+	return disagg, nil
+}
+
+// judgeInTime is judge, and again in a newer world while nobody can be picked
+// in the one that was judged. It returns the last question.
+func (srv *Server) judgeInTime(v *verdict, q *question, p tokens.Prompt, sc *scratch, prefillBooking, decodeBooking *load.Reservation) *question {
+	for range maxWorlds {
+		*v = verdict{}
+		srv.judge(v, q, p, sc, prefillBooking, decodeBooking)
+		if v.fail == nil {
+			break
+		}
+		n := srv.newer(q)
+		if n == nil {
+			break
+		}
+		q = n
+	}
+	return q
+}
+
+// maxWorlds bounds how often one request is judged.
+const maxWorlds = 10
+
+// worldLag bounds the wait for the board to follow the view, which it does in
+// well under a millisecond.
+const worldLag = 100 * time.Millisecond
+
+// newer returns the question in a later world than q's, or nil where there is
+// none or it cannot be asked there. All workers of a request may have been
+// replaced while its tokens were counted, or be replaced right now: then the
+// load book does not know the old ones any more, and a request must not be
+// refused though the new ones could serve it.
+func (srv *Server) newer(q *question) *question {
+	if q.snap.Revision() < srv.view.Load().Revision() {
+		select {
+		case <-q.snap.Replaced():
+		case <-time.After(worldLag):
+		}
+	}
+	if srv.cfg.Board.Load() == q.snap {
+		return nil
+	}
+	n, f := srv.question(q.query.Request, q.query.Body)
+	if f != nil || n.query.BlockSize != q.query.BlockSize {
+		return nil
+	}
+	n.avoid = q.avoid
+	return n
+}
