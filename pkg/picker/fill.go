@@ -8,7 +8,7 @@ type costs [chunk]float64
 // fill works out the costs of the candidates of one word, those who cannot be
 // picked included, and returns how many there are. For candidates without
 // particulars it takes a short form, which gives the same bits as of and is
-// three to five times as fast.
+// several times as fast.
 func (k *coster) fill(w int, dst *costs) int {
 	c := k.c
 	from := w * chunk

@@ -80,7 +80,11 @@ func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand)
 // lowest returns the candidate of the lowest cost, one of the equals at random.
 func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) {
 	best, lowest = -1, math.Inf(1)
-	near, bar := k.c.Near, math.Inf(1) // above bar a cost is of no interest
+	near, worst := k.c.Near, math.Inf(1) // worst: a cost that near does not want any more
+	if near == nil {
+		worst = math.Inf(-1)
+	}
+	bar := math.Inf(1) // a cost above it is of no interest
 	var draw reservoir
 	var buf costs
 	for w, in := range k.c.in {
@@ -98,15 +102,24 @@ func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) 
 					best = i
 				}
 			} else if cost < lowest || best < 0 {
-				best, lowest, bar = i, cost, cost
+				best, lowest = i, cost
 				draw = reservoir{seen: 1}
+				bar = barOf(lowest, worst)
 			}
-			if near != nil {
-				bar = max(near.offer(i, cost), lowest)
+			if cost < worst {
+				worst = near.offer(i, cost)
+				bar = barOf(lowest, worst)
 			}
 		}
 	}
 	return best, lowest, draw.seen
+}
+
+// barOf returns the greatest cost that is of interest: one below worst, or the
+// lowest. Busy fleets have thousands of ranks of the same cost; those at worst
+// must be passed over as quickly as those above it.
+func barOf(lowest, worst float64) float64 {
+	return max(lowest, math.Nextafter(worst, math.Inf(-1)))
 }
 
 // reservoir draws one of a run of equals of unknown length, each with the same

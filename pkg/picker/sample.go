@@ -61,7 +61,7 @@ func (k *coster) bounds() (lowest, highest float64) {
 			if cost > highest {
 				highest = cost
 			}
-			if near != nil && cost <= bar {
+			if near != nil && cost < bar {
 				bar = near.offer(w*chunk+j, cost)
 			}
 		}
