@@ -11,6 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -121,4 +122,56 @@ func TestTheDebugHeaderSaysHowManyItLeavesOut(t *testing.T) {
 	text := explainHeader(1, v)
 	require.Contains(t, text, " 16/0:15(overlap=0) +7984")
 	require.NotContains(t, text, "17/0")
+}
+
+// What a worker told counts as known, what was routed to one that tells nothing
+// as a guess, side by side in one pick.
+func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
+	var req openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
+	q, f := r.srv.question(&req, []byte(body))
+	require.Nil(t, f)
+	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
+	require.True(t, ok)
+	require.False(t, p.Estimated)
+	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
+	r.srv.cfg.Index.Attach(tells)
+	var e kvindex.Stored
+	for i, h := range p.Hashes {
+		e.Blocks = append(e.Blocks, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: h})
+	}
+	e.Blocks = e.Blocks[:1]
+	require.NoError(t, r.srv.cfg.Index.Store(tells, e))
+	r.srv.cfg.Routed.Record(quiet, p.Hashes, time.Now())
+	seen := map[worker.Rank]journal.Row{}
+	rec := r.explain(body)
+	for _, row := range rec.Prefill.Rows() {
+		seen[row.Rank] = row
+	}
+	require.EqualValues(t, 1, seen[tells].OverlapBlocks)
+	require.False(t, seen[tells].Estimated)
+	require.EqualValues(t, 2, seen[quiet].OverlapBlocks)
+	require.True(t, seen[quiet].Estimated)
+	require.EqualValues(t, 4, seen[quiet].CachedTokens, "two blocks at half their worth")
+}
+
+// The prompt of an aggregated request is done when its answer begins; what the
+// answer takes stays booked.
+func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	r.srv.cfg.Board = aggregatedBoard(t)
+	p := r.open(filterMain)
+	p.route(someBody)
+	before := r.book.Totals()
+	require.Positive(t, before.PrefillTokens)
+	p.responseHeaders("200")
+	require.NotNil(t, p.recv().GetResponseHeaders())
+	after := r.book.Totals()
+	require.Zero(t, after.PrefillTokens)
+	require.Equal(t, before.DecodeBlocks, after.DecodeBlocks)
+	require.Equal(t, 1, after.Held)
+	p.cancel()
+	r.requireIdle()
 }

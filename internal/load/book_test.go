@@ -332,3 +332,53 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 	}
 	require.Equal(t, Totals{}, b.Totals())
 }
+
+// Nothing that a snapshot or a booking leaves behind may grow: places of tables
+// that are gone, and the count of ranks whose tokens decay, which would keep
+// every pick refreshing columns.
+func TestTablesLeaveNothingBehind(t *testing.T) {
+	s := fleet(t, 4, 2)
+	b := New(1)
+	p := params()
+	p.PrefillTokensPerSecond = 100
+	for range 5 {
+		b.Update(s)
+		var r Reservation
+		req := prefillRequest(s, 64, p)
+		req.Now = later
+		_, err := b.PickAndReserve(req, &r)
+		require.NoError(t, err)
+		table := b.tables[&req.Ranks[0]]
+		require.Equal(t, 1, table.decaying)
+		r.Release(later)
+		require.Zero(t, table.decaying)
+		for i := range b.entries {
+			require.Len(t, b.entries[i].places, 1)
+		}
+	}
+}
+
+// Models served by the same workers share their columns; other lists have their
+// own, and a booking shows in all that hold the rank.
+func TestModelsOfTheSameWorkersShareATable(t *testing.T) {
+	ws := make([]*worker.Worker, 3)
+	for i := range ws {
+		ws[i] = testWorker(t, worker.ID(i+1), worker.Aggregated, 1, 8000)
+		ws[i].Models = []string{"m", "adapter"}
+	}
+	ws[2].Models = append(ws[2].Models, "other")
+	s := snapshot(t, ws...)
+	b := New(1)
+	b.Update(s)
+	ranks := func(model string) []worker.Rank { return s.Pool(worker.Key{Model: model}).AggregatedRanks }
+	require.Same(t, b.tables[&ranks("m")[0]], b.tables[&ranks("adapter")[0]])
+	require.NotSame(t, b.tables[&ranks("m")[0]], b.tables[&ranks("other")[0]])
+	req := &Request{Ranks: ranks("other"), Params: params(), Pick: picker.Request{Role: worker.Aggregated, ISLTokens: 160}}
+	var r Reservation
+	_, err := b.PickAndReserve(req, &r)
+	require.NoError(t, err)
+	for _, model := range []string{"m", "adapter", "other"} {
+		require.EqualValues(t, 160, b.QueuedISLTokens(ranks(model), later), model)
+	}
+	r.Release(later)
+}

@@ -109,7 +109,9 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 			}
 			if r := ranks[rng.IntN(len(ranks))]; rng.IntN(2) == 0 { // another numbering
 				cfg.Index.Detach(r)
-				cfg.Index.Attach(ranks[rng.IntN(len(ranks))])
+				r = ranks[rng.IntN(len(ranks))]
+				cfg.Index.Attach(r)
+				require.NoError(t, cfg.Index.Store(r, stored(chain, 1)))
 			}
 		}
 	}
@@ -128,6 +130,16 @@ func TestRanksInARowAreNotCopied(t *testing.T) {
 	require.Len(t, a.Blocks, 80)
 	require.Same(t, &a.told.Blocks[0], &a.Blocks[0])
 	require.Nil(t, a.copied)
+}
+
+// The answer may have been made before the pool's last ranks had slots.
+func TestAnAnswerThatIsTooShortIsNotTakenAsItIs(t *testing.T) {
+	room := []uint32{1, 2, 3, 4, 5, 6}
+	require.Nil(t, whole([]run{{0, 1, 4}}, 4, room[:4]))
+	require.Equal(t, []uint32{2, 3, 4}, whole([]run{{0, 1, 3}}, 3, room[:4]))
+	dst := make([]uint32, 5)
+	gather(dst, []run{{0, 1, 4}, {4, 9, 1}}, room[:4], 2)
+	require.Equal(t, []uint32{4, 6, 8, 0, 0}, dst)
 }
 
 func TestNothingIsAskedWithoutHashes(t *testing.T) {
