@@ -117,7 +117,7 @@ func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 	go func() { _ = g.Serve(l); ended <- struct{}{} }()
 	go func() { _ = view.Run(ctx); ended <- struct{}{} }()
 	require.NoError(t, view.WaitReady(ctx))
-	require.Eventually(t, func() bool { _, ok := r.book.Load(worker.Rank{ID: 4}); return ok }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return board.Load().Ready() }, 5*time.Second, time.Millisecond) // told last
 	r.conn, err = grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() {

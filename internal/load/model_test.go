@@ -102,7 +102,7 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 		return snapshot(t, ws...)
 	}
 	twin.update(b, random())
-	for range 20000 {
+	for step := range 20000 {
 		if rng.IntN(3) == 0 {
 			twin.now = twin.now.Add(time.Duration(1+rng.IntN(4)) * 5 * time.Millisecond)
 		}
@@ -133,7 +133,9 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 			}
 		}
 		twin.settle()
-		twin.compare(t, b)
+		if step%4 == 0 {
+			twin.compare(t, b)
+		}
 	}
 	for _, r := range twin.held {
 		r.Release(later)

@@ -123,8 +123,9 @@ func TestTiesAreDrawnUniformlyWhereverTheyLie(t *testing.T) {
 			for range 10000 {
 				d, err := Pick(&Request{}, columns, &Params{Mode: mode, BlockSize: 16}, 0, rng)
 				require.NoError(t, err)
-				require.Contains(t, at, d.Index)
-				counts[at[d.Index]]++
+				n, is := at[d.Index]
+				require.True(t, is)
+				counts[n]++
 			}
 			require.Less(t, chiSquared(counts), 30.0, "%v %v %v", mode, tied, counts)
 		}
@@ -242,7 +243,7 @@ func slowCost(req *Request, cands []Candidate, c Candidate, p *Params) float64 {
 }
 
 func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range uint64(600) {
 		rng := newRand(seed)
 		cands := randomCandidates(1+rng.IntN(150), rng)
 		tiers, estimated, degraded, taints := rng.IntN(3) == 0, rng.IntN(4), rng.IntN(4), rng.IntN(3) == 0
@@ -273,7 +274,9 @@ func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
 		columns.Near = new(Shortlist)
 		for i, r := range AppendTable(nil, req, columns, &p) {
 			want := slowCost(req, cands, cands[i], &p)
-			require.InDelta(t, want, r.Cost, 1e-9*(1+want), "seed %d, candidate %d", seed, i)
+			if math.Abs(want-r.Cost) > 1e-9*(1+want) { // require is slow for so many
+				require.InDelta(t, want, r.Cost, 1e-9*(1+want), "seed %d, candidate %d", seed, i)
+			}
 			least = min(least, want)
 		}
 		d, err := Pick(req, columns, &p, 0, rng)
@@ -300,7 +303,7 @@ func requireCheapest(t *testing.T, c *Candidates, req *Request, p *Params, d *De
 // The short forms of fill.go are compared with of, bit by bit: two candidates
 // of equal cost in different chunks must be a tie.
 func TestTheShortFormsGiveTheSameBits(t *testing.T) {
-	for seed := range uint64(3000) {
+	for seed := range uint64(1000) {
 		rng := newRand(seed)
 		cands := randomCandidates(1+rng.IntN(140), rng)
 		some := rng.IntN(3)
@@ -327,7 +330,9 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 			for j := range k.fill(w, &buf) {
 				var tm terms
 				k.of(w*chunk+j, &tm)
-				require.Equal(t, tm.cost, buf[j], "seed %d, candidate %d", seed, w*chunk+j)
+				if tm.cost != buf[j] {
+					require.Equal(t, tm.cost, buf[j], "seed %d, candidate %d", seed, w*chunk+j)
+				}
 			}
 		}
 	}
@@ -336,7 +341,7 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 // Who is out is never picked and never in the shortlist, in any mode, wherever
 // the gaps lie; the others are picked as they would be without the gaps.
 func TestWhoIsOutIsNeverPicked(t *testing.T) {
-	for seed := range uint64(400) {
+	for seed := range uint64(150) {
 		rng := newRand(seed)
 		cands := randomCandidates(1+rng.IntN(300), rng)
 		c, out := NewCandidates(cands...), NewBits(len(cands))
@@ -408,16 +413,16 @@ func TestPickAllocatesNothing(t *testing.T) {
 // Both ways of sample give the weights of the softmax: many candidates of which
 // one is far cheaper, so that throws mostly miss, and many of like cost.
 func TestSampleDrawsByWeightWhicheverWayItTakes(t *testing.T) {
-	const n, draws = 1000, 20000
+	const n, draws = 500, 10000
 	for _, temperature := range []float64{0.05, 0.12, 0.5} {
 		c := NewCandidates(make([]Candidate, n)...)
 		for i := range n {
 			c.Decode[i] = 100
 		}
-		c.Decode[700], c.Decode[50] = 0, 10
+		c.Decode[300], c.Decode[50] = 0, 10
 		p := Params{Mode: KV, BlockSize: 16, Temperature: temperature}
 		weight := func(cost float64) float64 { return math.Exp(-cost / 100 / temperature) }
-		sum := 998*weight(100) + weight(0) + weight(10)
+		sum := (n-2)*weight(100) + weight(0) + weight(10)
 		got := map[int]float64{}
 		rng := newRand(3)
 		for range draws {
@@ -425,8 +430,8 @@ func TestSampleDrawsByWeightWhicheverWayItTakes(t *testing.T) {
 			require.NoError(t, err)
 			got[d.Index]++
 		}
-		require.InDelta(t, weight(0)/sum, got[700]/draws, 0.015)
-		require.InDelta(t, weight(10)/sum, got[50]/draws, 0.015)
+		require.InDelta(t, weight(0)/sum, got[300]/draws, 0.02)
+		require.InDelta(t, weight(10)/sum, got[50]/draws, 0.02)
 	}
 }
 
