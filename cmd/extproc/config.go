@@ -13,7 +13,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
-	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -106,6 +105,9 @@ type RoutingConfig struct {
 	// it shows loads and worker ids to whoever asks; turn it off at an edge
 	// that strangers reach.
 	DebugHeader *bool `yaml:"debug_header"`
+	// RequestOverrides lets a request weigh its own picks by
+	// nvext.router_config_override. Default true.
+	RequestOverrides *bool `yaml:"request_overrides"`
 	// RoutedTTL is how long a routed prompt is believed to be cached where no
 	// events tell. Default 2m.
 	RoutedTTL time.Duration `yaml:"routed_ttl"`
@@ -113,13 +115,22 @@ type RoutingConfig struct {
 
 // PickConfig is one role's policy; see picker.Params.
 type PickConfig struct {
-	Mode                      string   `yaml:"mode"` // kv, round-robin, random, least-loaded, power-of-two
-	OverlapScoreCredit        *float64 `yaml:"overlap_score_credit"`
-	OverlapScoreCreditDecay   *float64 `yaml:"overlap_score_credit_decay"`
-	PrefillLoadScale          *float64 `yaml:"prefill_load_scale"`
-	DecodeActiveRequestWeight *float64 `yaml:"decode_active_request_weight"`
-	EstimatedOverlapWeight    *float64 `yaml:"estimated_overlap_weight"`
-	Temperature               *float64 `yaml:"temperature"`
+	Mode                         string   `yaml:"mode"` // kv, round-robin, random, least-loaded, power-of-two
+	OverlapScoreCredit           *float64 `yaml:"overlap_score_credit"`
+	OverlapScoreCreditDecay      *float64 `yaml:"overlap_score_credit_decay"`
+	PrefillLoadScale             *float64 `yaml:"prefill_load_scale"`
+	DecodeActiveRequestWeight    *float64 `yaml:"decode_active_request_weight"`
+	HostCacheHitWeight           *float64 `yaml:"host_cache_hit_weight"`
+	DiskCacheHitWeight           *float64 `yaml:"disk_cache_hit_weight"`
+	EstimatedOverlapWeight       *float64 `yaml:"estimated_overlap_weight"`
+	DegradedOverlapWeight        *float64 `yaml:"degraded_overlap_weight"`
+	Temperature                  *float64 `yaml:"temperature"`
+	AssumeKVReuse                *bool    `yaml:"assume_kv_reuse"`
+	TrackPrefillTokens           *bool    `yaml:"track_prefill_tokens"`
+	PrefillTokensPerSecond       *float64 `yaml:"prefill_tokens_per_second"`
+	ActivePrefillTokensThreshold *int64   `yaml:"active_prefill_tokens_threshold"`
+	ActiveDecodeBlocksThreshold  *float64 `yaml:"active_decode_blocks_threshold"`
+	ServeOverloaded              *bool    `yaml:"serve_overloaded"`
 }
 
 // PrefillConfig is when a prefill leg counts as failed, and what then.
@@ -183,7 +194,7 @@ func defaultConfig() Config {
 		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
-			Headers: prefill.DialectPlain, DebugHeader: &yes, RoutedTTL: 2 * time.Minute,
+			Headers: prefill.DialectPlain, DebugHeader: &yes, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
 		},
 		Prefill: PrefillConfig{
 			StartTimeout: time.Second, Timeout: 5 * time.Minute, OverdueBase: 2 * time.Second,
@@ -273,53 +284,4 @@ func (c *Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// filled returns p with every weight that was not given at its default.
-func (p PickConfig) filled() PickConfig {
-	d := picker.DefaultParams()
-	for _, f := range []struct {
-		to   **float64
-		from float64
-	}{
-		{&p.OverlapScoreCredit, d.OverlapScoreCredit},
-		{&p.OverlapScoreCreditDecay, d.OverlapScoreCreditDecay},
-		{&p.PrefillLoadScale, d.PrefillLoadScale},
-		{&p.DecodeActiveRequestWeight, d.DecodeActiveRequestWeight},
-		{&p.EstimatedOverlapWeight, d.EstimatedOverlapWeight},
-		{&p.Temperature, d.Temperature},
-	} {
-		if *f.to == nil {
-			*f.to = &f.from
-		}
-	}
-	return p
-}
-
-func (p PickConfig) params() (picker.Params, error) {
-	out := picker.DefaultParams()
-	p = p.filled()
-	if p.Mode != "" {
-		mode, err := picker.ParseMode(p.Mode)
-		if err != nil {
-			return out, err
-		}
-		out.Mode = mode
-	}
-	for _, f := range []struct {
-		from *float64
-		to   *float64
-	}{
-		{p.OverlapScoreCredit, &out.OverlapScoreCredit},
-		{p.OverlapScoreCreditDecay, &out.OverlapScoreCreditDecay},
-		{p.PrefillLoadScale, &out.PrefillLoadScale},
-		{p.DecodeActiveRequestWeight, &out.DecodeActiveRequestWeight},
-		{p.EstimatedOverlapWeight, &out.EstimatedOverlapWeight},
-		{p.Temperature, &out.Temperature},
-	} {
-		if f.from != nil {
-			*f.to = *f.from
-		}
-	}
-	return out, out.Validate()
 }

@@ -58,14 +58,23 @@ func keysOf(v reflect.Value, prefix string, into map[string]reflect.Value) {
 func elsewhere() map[string]string {
 	p := picker.DefaultParams()
 	return map[string]string{
-		"discovery.poll":                              "2s", // file.Config
-		"routing.<role>.mode":                         p.Mode.String(),
-		"routing.<role>.overlap_score_credit":         fmt.Sprint(p.OverlapScoreCredit),
-		"routing.<role>.overlap_score_credit_decay":   fmt.Sprint(p.OverlapScoreCreditDecay),
-		"routing.<role>.prefill_load_scale":           fmt.Sprint(p.PrefillLoadScale),
-		"routing.<role>.decode_active_request_weight": fmt.Sprint(p.DecodeActiveRequestWeight),
-		"routing.<role>.estimated_overlap_weight":     fmt.Sprint(p.EstimatedOverlapWeight),
-		"routing.<role>.temperature":                  fmt.Sprint(p.Temperature),
+		"discovery.poll":                                 "2s", // file.Config
+		"routing.<role>.mode":                            p.Mode.String(),
+		"routing.<role>.overlap_score_credit":            fmt.Sprint(p.OverlapScoreCredit),
+		"routing.<role>.overlap_score_credit_decay":      fmt.Sprint(p.OverlapScoreCreditDecay),
+		"routing.<role>.prefill_load_scale":              fmt.Sprint(p.PrefillLoadScale),
+		"routing.<role>.decode_active_request_weight":    fmt.Sprint(p.DecodeActiveRequestWeight),
+		"routing.<role>.host_cache_hit_weight":           fmt.Sprint(p.HostHitWeight),
+		"routing.<role>.disk_cache_hit_weight":           fmt.Sprint(p.DiskHitWeight),
+		"routing.<role>.estimated_overlap_weight":        fmt.Sprint(p.EstimatedOverlapWeight),
+		"routing.<role>.degraded_overlap_weight":         fmt.Sprint(p.DegradedOverlapWeight),
+		"routing.<role>.temperature":                     fmt.Sprint(p.Temperature),
+		"routing.<role>.assume_kv_reuse":                 fmt.Sprint(p.AssumeKVReuse),
+		"routing.<role>.track_prefill_tokens":            fmt.Sprint(p.TrackPrefillTokens),
+		"routing.<role>.prefill_tokens_per_second":       fmt.Sprint(p.PrefillTokensPerSecond),
+		"routing.<role>.active_prefill_tokens_threshold": fmt.Sprint(p.PrefillTokensThreshold),
+		"routing.<role>.active_decode_blocks_threshold":  fmt.Sprint(p.DecodeBlocksThreshold),
+		"routing.<role>.serve_overloaded":                fmt.Sprint(p.ServeOverloaded),
 	}
 }
 

@@ -151,6 +151,7 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 	return kvevents.Hooks{
 		Applied: func(_ worker.Rank, events, _ int) { t().KVEvents("applied", events) },
 		Refused: func(_ worker.Rank, why kvevents.Reason, _ uint64) { t().KVRefused(why.String()) },
+		State:   func(r worker.Rank, s kvevents.State) { p.book.SetDegraded(r, doubtful(s)) },
 		Replayed: func(_ worker.Rank, ok bool) {
 			outcome := "ok"
 			if !ok {
@@ -162,6 +163,17 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 			t().KVReset(why.String())
 			p.log.Warn("a rank's blocks were dropped from the index", "rank", r.String(), telemetry.KeyReason, why.String())
 		},
+	}
+}
+
+// doubtful reports whether what is known of a rank's cache may be wrong: its
+// stream is cut or being caught up with, or some of it is lost.
+func doubtful(s kvevents.State) bool {
+	switch s {
+	case kvevents.StateConnecting, kvevents.StateReplaying, kvevents.StateDegraded:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -163,6 +163,7 @@ func (p *plugin) newServer() error {
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
 		NoHold:       c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
 		DebugHeader:  c.Routing.DebugHeader == nil || *c.Routing.DebugHeader,
+		Overrides:    c.Routing.RequestOverrides == nil || *c.Routing.RequestOverrides,
 		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
 		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,
 		LegKey: key, Instance: instance(c.Leg.Instance), Advertise: c.Leg.Advertise,

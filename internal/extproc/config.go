@@ -71,6 +71,10 @@ type Config struct {
 	// DebugHeader answers x-debug-decision with the cost table.
 	DebugHeader bool
 
+	// Overrides lets a request weigh its own picks by
+	// nvext.router_config_override; see picker.Override.
+	Overrides bool
+
 	// StartTimeout is how long a dispatched prefill leg may take to appear.
 	// Default 1 s.
 	StartTimeout time.Duration

@@ -1,10 +1,13 @@
 package extproc
 
 import (
+	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -68,6 +71,16 @@ var (
 	failProtocol = failure{code: "protocol_violation", status: 500, kind: kindInternal, message: "The proxy sent a message out of order."}
 	failInternal = failure{code: "internal_error", status: 500, kind: kindInternal, message: "The router failed on this request."}
 )
+
+// because returns the row with the reason why nobody could be picked, where it
+// is more than that there was nobody (C24).
+func (f failure) because(err error) *failure {
+	var over *picker.OverloadedError
+	if errors.As(err, &over) {
+		f.message = strings.TrimSuffix(f.message, "; try again.") + ": all of them are overloaded; try again."
+	}
+	return &f
+}
 
 // failures lists every row, for the table's tests and documentation.
 func failures() []failure {

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -56,8 +57,8 @@ func (s *mainStream) handle(ev *event) {
 	}()
 	if s.broken {
 		if ev.kind == evPicked { // booked after the panic
-			ev.booked.prefill.ReleaseIfHeld()
-			ev.booked.decode.ReleaseIfHeld()
+			ev.booked.prefill.ReleaseIfHeld(time.Now())
+			ev.booked.decode.ReleaseIfHeld(time.Now())
 			s.srv.attempts.remove(ev.plan.nonce)
 		}
 		return
@@ -122,9 +123,9 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opBlame:
 		s.srv.blame(e.rank, e.blame)
 	case opReleaseDecode:
-		s.decodeBooking.Release()
+		s.decodeBooking.Release(now)
 	case opReleasePrefill:
-		s.prefillBooking.Release()
+		s.prefillBooking.Release(now)
 		s.detach()
 	case opMark:
 		s.mark(now, e.report)
@@ -142,6 +143,9 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 func (s *mainStream) relay(now time.Time, e *effect) {
 	if !s.heldAt.IsZero() {
 		s.srv.cfg.Telemetry.PrefillWaited(now.Sub(s.heldAt))
+	}
+	if !s.m.plan.disaggregated {
+		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun: its prompt is done
 	}
 	s.send(headersAnswer(fieldAnswerResponseHeaders, e.set, nil, nil))
 	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
@@ -256,8 +260,8 @@ func (s *mainStream) logFinish(e *effect, detail string) {
 
 // abandon gives back what a panicked machine held.
 func (s *mainStream) abandon() {
-	s.decodeBooking.ReleaseIfHeld()
-	s.prefillBooking.ReleaseIfHeld()
+	s.decodeBooking.ReleaseIfHeld(time.Now())
+	s.prefillBooking.ReleaseIfHeld(time.Now())
 	s.srv.attempts.remove(s.nonce)
 	s.abort()
 	if s.timer != nil {

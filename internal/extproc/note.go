@@ -7,7 +7,9 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -43,13 +45,13 @@ func sourceLabel(s tokens.Source) string {
 }
 
 // record adds a decision to the journal.
-func (srv *Server) record(s *mainStream, q *question, v *verdict, sc *scratch) journal.Handle {
+func (srv *Server) record(s *mainStream, q *question, v *verdict) journal.Handle {
 	if srv.cfg.Journal == nil {
 		return journal.Handle{}
 	}
 	m := &s.m
 	return srv.cfg.Journal.Add(func(r *journal.Record) {
-		srv.fill(r, q, v, sc)
+		srv.fill(r, q, v)
 		r.Time = s.began
 		r.RequestID, r.Attempt = m.hdr.requestID, m.attempt
 		r.Path = m.path.String()
@@ -61,72 +63,84 @@ func (srv *Server) record(s *mainStream, q *question, v *verdict, sc *scratch) j
 	})
 }
 
-func (srv *Server) fill(r *journal.Record, q *question, v *verdict, sc *scratch) {
+func (srv *Server) fill(r *journal.Record, q *question, v *verdict) {
 	r.Model, r.Namespace = q.pool.Key.Model, q.pool.Key.Namespace
 	r.TokenSource = journal.TokenSource(v.prompt.Source.String())
 	r.TokenReason = string(v.prompt.Reason)
 	r.ISLTokens, r.PromptBlocks, r.BlockSize = int64(v.prompt.ISLTokens), int64(v.blocks), v.size
 	r.DecisionIn = v.took
-	srv.fillChoice(&r.Prefill, &v.prefill, q, sc)
-	srv.fillChoice(&r.Decode, &v.decode, q, sc)
+	srv.fillChoice(&r.Prefill, &v.prefill, q)
+	srv.fillChoice(&r.Decode, &v.decode, q)
 }
 
-func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question, sc *scratch) {
-	if !c.made {
+func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
+	if c.explain == nil {
 		return
 	}
-	out.Rank = c.decision.Rank
-	if w := q.snap.Worker(out.Rank.ID); w != nil {
-		out.Endpoint = w.Endpoint.String()
+	out.Mode = c.params.Mode.String()
+	if c.made {
+		out.Rank = c.decision.Rank
+		if w := q.snap.Worker(out.Rank.ID); w != nil {
+			out.Endpoint = w.Endpoint.String()
+		}
+		out.Reason = c.decision.Reason.String()
+		out.OverlapBlocks, out.Cost = int64(c.decision.OverlapBlocks), c.decision.Cost
 	}
-	out.Mode, out.Reason = c.params.Mode.String(), c.decision.Reason.String()
-	out.OverlapBlocks, out.Cost = int64(c.overlap), c.decision.Cost
-	sc.rows = picker.AppendTable(sc.rows[:0], &c.req, c.cands, &c.params)
-	for i := range sc.rows {
-		row := rowOf(&sc.rows[i])
+	for i := range c.explain.Rows {
+		row := rowOf(&c.explain.Rows[i])
 		out.Offer(&row)
 	}
-	srv.fillOut(out, c, q)
+	srv.fillOut(out, c.explain)
+	out.Skip(c.explain.Left)
 }
 
-// fillOut adds the ranks that were not asked, with the reason.
-func (srv *Server) fillOut(out *journal.Choice, c *choice, q *question) {
-	ranks := q.pool.Ranks(c.role)
-	if len(ranks) == len(c.cands) {
-		return
-	}
-	health := srv.cfg.Health.Status()
-	for _, r := range ranks {
-		if isCandidate(c.cands, r) {
-			continue
-		}
-		note := "has failed this request before"
-		for i := range health {
-			if h := &health[i]; h.ID == r.ID && h.State.String() != "healthy" {
-				note = h.State.String() + ": " + string(h.Reason)
+// fillOut adds ranks that could not be picked, with the reason.
+func (srv *Server) fillOut(out *journal.Choice, x *load.Explanation) {
+	var states []health.WorkerHealth
+	for i := range x.Out {
+		o := &x.Out[i]
+		row := journal.Row{Rank: o.Rank, Out: true}
+		switch o.Cause {
+		case load.OutExcluded:
+			row.Note = "has failed this request before"
+		case load.OutUnknown:
+			row.Note = "has left"
+		case load.OutOverloaded:
+			row.Note = o.Overload.String()
+		case load.OutAside:
+			if states == nil {
+				states = srv.cfg.Health.Status()
 			}
+			row.Note = asideNote(states, o.Rank.ID)
 		}
-		out.Offer(&journal.Row{Rank: r, Out: true, Note: note})
+		out.Offer(&row)
 	}
 }
 
-func isCandidate(cands []picker.Candidate, r worker.Rank) bool {
-	for i := range cands {
-		if cands[i].Rank == r {
-			return true
+func asideNote(states []health.WorkerHealth, id worker.ID) string {
+	for i := range states {
+		if h := &states[i]; h.ID == id && h.State != health.Healthy {
+			return h.State.String() + ": " + string(h.Reason)
 		}
 	}
-	return false
+	return "was aside" // it came back since the pick
 }
 
 func rowOf(r *picker.Row) journal.Row {
-	return journal.Row{
+	row := journal.Row{
 		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), Estimated: r.Estimated,
 		CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
 		ActiveRequests: int64(r.ActiveRequests), CreditBlocks: r.CreditBlocks,
 		PrefillCost: r.PrefillCost, DecodeCost: r.DecodeCost, Cost: r.Cost,
 	}
+	if r.Degraded && !r.Estimated {
+		row.Note = "degraded: not all of its events came"
+	}
+	if r.Overload != picker.NotOverloaded {
+		row.Note = r.Overload.String()
+	}
+	return row
 }
 
 // noteRefusal records a request that was refused before anything was decided.
@@ -155,9 +169,9 @@ func short(s string) string {
 	return strings.ToValidUTF8(path[:min(len(path), 80)], "")
 }
 
-func (srv *Server) explained(v *verdict, q *question, path string, body []byte, sc *scratch) *journal.Record {
+func (srv *Server) explained(v *verdict, q *question, path string, body []byte) *journal.Record {
 	r := new(journal.Record)
-	srv.fill(r, q, v, sc)
+	srv.fill(r, q, v)
 	r.Time, r.Path, r.BodyBytes = time.Now(), path, int64(len(body))
 	r.Outcome = journal.Explained
 	if v.fail != nil {
@@ -174,13 +188,13 @@ func decisionAttributes(v *verdict) []attribute.KeyValue {
 	}
 	if v.prefill.made {
 		out = append(out, attribute.String(telemetry.AttrPrefill, v.prefill.decision.Rank.String()),
-			attribute.Int64(telemetry.AttrOverlapBlocks, int64(v.prefill.overlap)))
+			attribute.Int64(telemetry.AttrOverlapBlocks, int64(v.prefill.decision.OverlapBlocks)))
 	}
 	return out
 }
 
 // explainHeader is the cost table in one line, for a client that asked.
-func explainHeader(attempt int, v *verdict, sc *scratch) string {
+func explainHeader(attempt int, v *verdict) string {
 	var b strings.Builder
 	b.WriteString("attempt=" + strconv.Itoa(attempt) + " isl=" + strconv.Itoa(v.prompt.ISLTokens) + " blocks=" + strconv.Itoa(v.blocks) + " tokens=" + strconv.Quote(v.prompt.Source.String()))
 	for _, c := range []*choice{&v.prefill, &v.decode} {
@@ -188,14 +202,13 @@ func explainHeader(attempt int, v *verdict, sc *scratch) string {
 			continue
 		}
 		b.WriteString("; " + c.role.String() + "=" + c.decision.Rank.String() + " reason=" + c.decision.Reason.String())
-		sc.rows = picker.AppendTable(sc.rows[:0], &c.req, c.cands, &c.params)
-		for i := range sc.rows {
-			if i == journal.MaxRows {
-				b.WriteString(" +" + strconv.Itoa(len(sc.rows)-i))
-				break
-			}
-			r := &sc.rows[i]
+		rows := c.explain.Rows
+		for i := range rows[:min(len(rows), journal.MaxRows)] {
+			r := &rows[i]
 			b.WriteString(" " + r.Rank.String() + ":" + strconv.FormatFloat(r.Cost, 'g', 5, 64) + "(overlap=" + strconv.FormatUint(uint64(r.OverlapBlocks), 10) + ")")
+		}
+		if more := c.decision.Candidates - min(len(rows), journal.MaxRows); more > 0 {
+			b.WriteString(" +" + strconv.Itoa(more))
 		}
 	}
 	return b.String()

@@ -170,8 +170,8 @@ func TestARequestFollowsItsModelIntoANewerWorld(t *testing.T) {
 	r.srv.judge(&v, n, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
 	require.Nil(t, v.fail)
 	require.Greater(t, v.decode.decision.Rank.ID, worker.ID(10))
-	reservations[0].Release()
-	reservations[1].Release()
+	reservations[0].Release(time.Now())
+	reservations[1].Release(time.Now())
 }
 
 // TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce, again and again: what
@@ -192,8 +192,8 @@ func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 		q = r.srv.judgeInTime(&v, q, tokens.Prompt{}, sc, &prefill, &decode)
 		require.Nil(t, v.fail)
 		worlds[q.snap.Revision()] = true
-		prefill.ReleaseIfHeld()
-		decode.ReleaseIfHeld()
+		prefill.ReleaseIfHeld(time.Now())
+		decode.ReleaseIfHeld(time.Now())
 	}
 	close(stop)
 	require.Greater(t, len(worlds), 10, "the workers were not replaced")

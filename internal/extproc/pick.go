@@ -9,8 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -20,15 +20,11 @@ import (
 
 // scratch is the memory of one decision, reused.
 type scratch struct {
-	tokens   tokens.Scratch
-	guess    tokens.Scratch
-	known    kvindex.Overlap
-	routed   kvindex.Overlap
-	overlaps []uint32
-	guesses  []bool
-	cands    [2][]picker.Candidate
-	rows     []picker.Row
-	rng      *rand.Rand
+	tokens  tokens.Scratch
+	guess   tokens.Scratch
+	overlap overlap.Answer
+	explain [2]load.Explanation
+	rng     *rand.Rand
 }
 
 func newScratch() *scratch { return &scratch{rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))} }
@@ -36,21 +32,20 @@ func newScratch() *scratch { return &scratch{rng: rand.New(rand.NewPCG(rand.Uint
 // question is one request to be decided: what is known of it before its tokens
 // are.
 type question struct {
-	snap   *activation.World
-	pool   *worker.Pool
-	disagg bool
-	query  tokens.Query
-	avoid  []worker.Rank
+	snap     *activation.World
+	pool     *worker.Pool
+	disagg   bool
+	query    tokens.Query
+	avoid    []worker.Rank
+	override picker.Override
 }
 
 // choice is one pick with what it was made of.
 type choice struct {
 	role     worker.Role
-	req      picker.Request
 	params   picker.Params
 	decision picker.Decision
-	cands    []picker.Candidate
-	overlap  uint32
+	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
 }
 
@@ -104,8 +99,8 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	prefillBooking, decodeBooking := new(load.Reservation), new(load.Reservation)
 	defer func() {
 		if r := recover(); r != nil {
-			prefillBooking.ReleaseIfHeld()
-			decodeBooking.ReleaseIfHeld()
+			prefillBooking.ReleaseIfHeld(time.Now())
+			decodeBooking.ReleaseIfHeld(time.Now())
 			srv.panicked("decision", r)
 			s.refuse(&failInternal)
 		}
@@ -113,20 +108,20 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	q = srv.judgeInTime(&v, q, p, sc, prefillBooking, decodeBooking)
 	srv.observe(&v, q)
 	if v.fail != nil {
-		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.record(s, q, &v, sc)}})
+		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.record(s, q, &v)}})
 		return
 	}
 	srv.remember(&v, q, sc)
 	b := &booked{prefill: prefillBooking, decode: decodeBooking}
-	pl, err := srv.plan(s, q, &v, sc, b)
+	pl, err := srv.plan(s, q, &v, sc.rng, b)
 	if err != nil {
-		prefillBooking.ReleaseIfHeld()
-		decodeBooking.ReleaseIfHeld()
+		prefillBooking.ReleaseIfHeld(time.Now())
+		decodeBooking.ReleaseIfHeld(time.Now())
 		srv.log.Error("a leg token could not be sealed", "err", err)
 		s.refuse(&failInternal)
 		return
 	}
-	b.note = srv.record(s, q, &v, sc)
+	b.note = srv.record(s, q, &v)
 	s.mu.Lock()
 	s.picked = pl.prefill.ID
 	s.mu.Unlock()
@@ -166,7 +161,32 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 		lead = q.pool.Prefill
 	}
 	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize)}
+	if f = srv.readOverride(q, r, body); f != nil {
+		return nil, f
+	}
 	return q, nil
+}
+
+// overrideField is where a request says how its own picks are to be weighed.
+// The name is that of Dynamo's router API; nvext is what engines leave alone.
+const overrideField = "router_config_override"
+
+func (srv *Server) readOverride(q *question, r *openai.Request, body []byte) *failure {
+	if !srv.cfg.Overrides || !r.Given(body, openai.NVExt) {
+		return nil
+	}
+	ext := r.Value(openai.NVExt).Of(body)
+	s, found := openai.FindValue(ext, overrideField)
+	if !found {
+		return nil
+	}
+	var err error
+	if q.override, err = picker.ParseOverride(s.Of(ext)); err != nil {
+		return badBody(&openai.Error{
+			Kind: openai.WrongType, Field: "nvext." + overrideField, Detail: "an object of numbers from 0 up and booleans",
+		})
+	}
+	return nil
 }
 
 // tokenizers lists the workers that may be asked to count tokens.
@@ -190,41 +210,44 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 	v.prompt, v.size = p, q.query.BlockSize
 	v.blocks = len(p.Hashes) * max(p.BlocksPerHash, 1)
 	if !q.disagg {
-		if err := srv.choose(&v.decode, worker.Aggregated, srv.cfg.Aggregated, v, q, sc, decodeBooking); err != nil {
-			v.fail = &failNoAggregated
-			return
+		if err := srv.choose(&v.decode, worker.Aggregated, q.override.Apply(srv.cfg.Aggregated), v, q, sc, decodeBooking); err != nil {
+			v.fail = failNoAggregated.because(err)
 		}
 		return
 	}
-	if err := srv.choose(&v.prefill, worker.Prefill, srv.cfg.Prefill, v, q, sc, prefillBooking); err != nil {
-		v.fail = &failNoPrefill
+	if err := srv.choose(&v.prefill, worker.Prefill, q.override.Apply(srv.cfg.Prefill), v, q, sc, prefillBooking); err != nil {
+		v.fail = failNoPrefill.because(err)
 		return
 	}
-	if err := srv.choose(&v.decode, worker.Decode, picker.DecodeOverride(srv.cfg.Decode), v, q, sc, decodeBooking); err != nil {
+	params := picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
+	if err := srv.choose(&v.decode, worker.Decode, params, v, q, sc, decodeBooking); err != nil {
 		if prefillBooking != nil {
-			prefillBooking.Release()
+			prefillBooking.Release(time.Now())
 		}
-		v.fail = &failNoDecode
+		v.fail = failNoDecode.because(err)
 	}
 }
 
 // choose picks one leg's rank and books it.
 func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *verdict, q *question, sc *scratch, into *load.Reservation) error {
-	ranks := q.pool.Ranks(role)
+	now := time.Now()
 	params.BlockSize = v.size
-	c.role, c.params = role, params
-	c.req = picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated}
-	buffer := &sc.cands[0]
-	if role != worker.Prefill {
-		buffer = &sc.cands[1]
-		c.req.NewBlocks = (v.prompt.ISLTokens + v.size - 1) / v.size
-	}
+	c.role, c.params, c.explain = role, params, &sc.explain[0]
 	r := load.Request{
-		Key: q.pool.Key, Ranks: ranks, Pick: c.req, Params: &c.params,
-		Filter: srv.cfg.Health, Exclude: q.avoid, Candidates: buffer,
+		Key: q.pool.Key, Ranks: q.pool.Ranks(role), Params: &c.params, Now: now,
+		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
+		Filter: srv.cfg.Health, Exclude: q.avoid,
 	}
+	if role != worker.Prefill {
+		c.explain = &sc.explain[1]
+		r.Pick.NewBlocks = (v.prompt.ISLTokens + v.size - 1) / v.size
+	}
+	r.Explain = c.explain
 	if role != worker.Decode { // a disaggregated decode pick ignores overlap (C15)
-		r.Overlaps, r.Estimated = srv.overlaps(ranks, v.prompt, q, sc)
+		p := &v.prompt
+		srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
+			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, now, &sc.overlap)
+		r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
 	}
 	pick := func() (err error) {
 		if into == nil {
@@ -239,45 +262,8 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		r.Exclude = nil // better one that has failed before than none
 		err = pick()
 	}
-	if err != nil {
-		return err
-	}
-	c.made = true
-	c.cands = *buffer
-	c.overlap = c.cands[c.decision.Index].OverlapBlocks
-	return nil
-}
-
-// overlaps asks the index how much of the prompt each rank holds: the one fed
-// by the workers' events for exact tokens, else what was routed before, which
-// is also all there is of workers that publish no events.
-func (srv *Server) overlaps(ranks []worker.Rank, p tokens.Prompt, q *question, sc *scratch) ([]uint32, []bool) {
-	if len(p.Hashes) == 0 {
-		return nil, nil
-	}
-	if !p.Estimated {
-		srv.cfg.Index.Overlap(p.Hashes, &sc.known)
-	}
-	srv.cfg.Routed.Overlap(p.Hashes, &sc.routed, time.Now())
-	sc.overlaps, sc.guesses = sc.overlaps[:0], sc.guesses[:0]
-	slots := srv.cfg.Slots
-	var w *worker.Worker
-	for _, r := range ranks {
-		if w == nil || w.ID != r.ID {
-			w = q.snap.Worker(r.ID)
-		}
-		guess := p.Estimated || w.KVEvents.IsZero()
-		var n uint32
-		if slot, ok := slots.Slot(r); ok {
-			if guess {
-				n = sc.routed.At(slot) * uint32(max(p.BlocksPerHash, 1))
-			} else {
-				n = sc.known.At(slot)
-			}
-		}
-		sc.overlaps, sc.guesses = append(sc.overlaps, n), append(sc.guesses, guess)
-	}
-	return sc.overlaps, sc.guesses
+	c.made = err == nil
+	return err
 }
 
 // remember notes what was routed where, for prompts and workers of which no
@@ -302,7 +288,7 @@ func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 }
 
 // plan turns a verdict into what the machine needs.
-func (srv *Server) plan(s *mainStream, q *question, v *verdict, sc *scratch, b *booked) (*plan, error) {
+func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, b *booked) (*plan, error) {
 	decode := q.snap.Worker(v.decode.decision.Rank.ID)
 	p := &plan{
 		nonce: newNonce(), disaggregated: q.disagg,
@@ -312,7 +298,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, sc *scratch, b *
 		p.traceparent = srv.traceDecision(s, v, b)
 	}
 	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
-		p.explain = explainHeader(s.m.attempt, v, sc)
+		p.explain = explainHeader(s.m.attempt, v)
 	}
 	if !q.disagg {
 		return p, nil
@@ -321,7 +307,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, sc *scratch, b *
 	p.prefill = v.prefill.decision.Rank
 	p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
 	p.inHeaders = decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
-	p.room = prefill.DrawRoom(sc.rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
+	p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
 	queued, _ := srv.cfg.Book.Load(p.prefill)
 	p.overdueAfter = srv.cfg.OverdueBase + time.Duration(queued.PrefillTokens)*srv.cfg.OverduePerToken
 	var err error
@@ -361,5 +347,5 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q.pool), &sc.tokens)
 	var v verdict
 	srv.judge(&v, q, prompt, sc, nil, nil)
-	return srv.explained(&v, q, path, body, sc), nil
+	return srv.explained(&v, q, path, body), nil
 }

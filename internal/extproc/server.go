@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -41,6 +42,7 @@ type Server struct {
 	owner  string
 	view   *discovery.View
 
+	overlaps *overlap.Lookup
 	attempts *registry
 	avoid    *avoidList
 	peers    *peers
@@ -68,6 +70,9 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
 		owner: cfg.Instance, attempts: newRegistry(), avoid: newAvoidList(cfg.MaxTimeout),
 		live: make(map[*mainStream]struct{}),
+	}
+	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Routed: cfg.Routed, Slots: cfg.Slots}); err != nil {
+		return nil, err
 	}
 	if cfg.Advertise != "" {
 		srv.owner += "@" + cfg.Advertise

@@ -60,6 +60,7 @@ func testWorkers(t *testing.T) []*worker.Worker {
 			Bootstrap: worker.Bootstrap{Host: "127.0.0.1", Port: 8998},
 		})
 	}
+	ws[0].KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 5557} // so that the index is asked
 	return ws
 }
 

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -152,9 +153,16 @@ func (s *scenario) do(d *datadriven.TestData) {
 		s.tr.probed(id, s.probing[id], args["ok"] == "true", s.now)
 	case "allows":
 		var ids []string
+		_, aside, asked := s.tr.Limits()
 		for _, w := range s.snap.Workers() {
-			if s.tr.Allows(worker.Rank{ID: w.ID}) {
+			allowed := s.tr.Allows(worker.Rank{ID: w.ID})
+			if allowed {
 				ids = append(ids, w.ID.String())
+			}
+			if slices.Contains(aside, w.ID) {
+				require.False(s.t, allowed, "worker %s is aside", w.ID)
+			} else if !slices.Contains(asked, w.ID) {
+				require.True(s.t, allowed, "worker %s is under no limit", w.ID)
 			}
 		}
 		fmt.Fprintf(&s.out, "allowed: %s\n", strings.Join(ids, " "))

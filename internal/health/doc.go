@@ -45,11 +45,11 @@
 //
 // # Contract
 //
-// [Tracker.Report] takes what a request has met. [Tracker.Allows],
-// [Tracker.Begin] and [Tracker.End] are the filter of internal/load: without
-// locks, from an atomic view. [Tracker.Run] probes; without a worker aside it
-// sleeps. [Tracker.Update] forgets workers that have left; one that returns, or
-// moves to another address, starts healthy.
+// [Tracker.Report] takes what a request has met. [Tracker.Limits],
+// [Tracker.Allows], [Tracker.Begin] and [Tracker.End] are the filter of
+// internal/load: without locks, from an atomic view. [Tracker.Run] probes;
+// without a worker aside it sleeps. [Tracker.Update] forgets workers that have
+// left; one that returns, or moves to another address, starts healthy.
 //
 // # What it does not do
 //

@@ -11,8 +11,13 @@ import (
 // view is the workers that are not healthy, ordered by id. Immutable, but for
 // the trials it points to.
 type view struct {
-	ids  []worker.ID
-	rows []row
+	version uint64
+	ids     []worker.ID
+	rows    []row
+
+	// Of ids, those that may not be picked and those that only one request at
+	// a time may try. All may try the others.
+	aside, asked []worker.ID
 }
 
 type row struct {
@@ -41,7 +46,7 @@ func (t *Tracker) publishLocked() {
 		}
 	}
 	slices.SortFunc(off, func(a, b *entry) int { return cmp.Compare(a.id, b.id) })
-	v := new(view)
+	v := &view{version: t.view.Load().version + 1}
 	for _, e := range off {
 		r := row{recovering: e.state == Recovering, trial: e.trial}
 		for _, p := range e.pools {
@@ -51,8 +56,22 @@ func (t *Tracker) publishLocked() {
 		}
 		v.ids = append(v.ids, e.id)
 		v.rows = append(v.rows, r)
+		switch {
+		case !r.recovering:
+			v.aside = append(v.aside, e.id)
+		case !r.open:
+			v.asked = append(v.asked, e.id)
+		}
 	}
 	t.view.Store(v)
+}
+
+// Limits returns the workers that may not be picked, and those for which Allows
+// must be asked at each pick, both ordered by id. The slices are shared and must
+// not be written to; they are others whenever version is. It takes no lock.
+func (t *Tracker) Limits() (version uint64, aside, asked []worker.ID) {
+	v := t.view.Load()
+	return v.version, v.aside, v.asked
 }
 
 // Allows reports whether the rank's worker may be picked now. It takes no lock.

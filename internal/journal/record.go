@@ -124,6 +124,9 @@ func (c *Choice) Offer(r *Row) {
 	c.n++
 }
 
+// Skip counts n candidates that there were and that are not offered.
+func (c *Choice) Skip(n int) { c.left += n }
+
 // before orders rows: eligible ones first, then by cost. Equal rows keep the
 // order they were offered in.
 func before(a, b *Row) bool {

@@ -3,8 +3,6 @@ package load
 import (
 	"fmt"
 	"testing"
-
-	"github.com/seed-60ae5743/baton/pkg/picker"
 )
 
 func BenchmarkPickAndReserve(b *testing.B) {
@@ -14,8 +12,7 @@ func BenchmarkPickAndReserve(b *testing.B) {
 			book := New(1)
 			book.Update(s)
 			req := prefillRequest(s, 1000, params())
-			var buf []picker.Candidate
-			req.Candidates, req.Filter = &buf, denyList(nil)
+			req.Explain, req.Filter = new(Explanation), new(denyList)
 			rng := newRand(1)
 			for range req.Ranks {
 				req.Overlaps = append(req.Overlaps, uint32(rng.IntN(20)))
@@ -24,7 +21,7 @@ func BenchmarkPickAndReserve(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				_, _ = book.PickAndReserve(req, &r)
-				r.ReleaseIfHeld()
+				r.ReleaseIfHeld(later)
 			}
 		})
 	}

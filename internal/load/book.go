@@ -6,13 +6,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Errors that a caller branches on. A pick without a candidate returns
-// picker.ErrNoCandidate, a saturated pool a *SaturatedError.
+// Errors that a caller branches on. A pick that finds nobody returns those of
+// picker.Pick, a saturated pool a *picker.SaturatedError.
 var (
 	// ErrUnknownRank: the rank has left or is not known yet.
 	ErrUnknownRank = errors.New("load: unknown rank")
@@ -65,19 +66,18 @@ type Book struct {
 	rng     *rand.Rand
 	cursors map[cursorKey]uint64
 
-	// entries are dense so that a pick over a large pool walks memory in
-	// order. slots says where a rank's entry is; free are entries of no rank.
+	// slots says where a rank's entry is; free are entries of no rank.
 	entries []entry
-	loads   []Load // of the entries, apart from them: this is what every pick reads
 	slots   map[worker.Rank]int32
 	free    []int32
 
-	// views gives for the rank lists of the present snapshot's pools, each
-	// known by its first element, the slots in the same order.
-	views map[*worker.Rank][]int32
+	// tables has the columns of the present snapshot's rank lists, each known
+	// by its first element. Lists of the same ranks share one.
+	tables map[*worker.Rank]*table
 
-	scratch []picker.Candidate
-	picked  []int32 // slots of the candidates
+	// epoch is the first time that was told; now the latest, since epoch.
+	epoch time.Time
+	now   time.Duration
 
 	held, late, double uint64
 }
@@ -87,11 +87,24 @@ type cursorKey struct {
 	role worker.Role
 }
 
+// entry is one rank. Invariant: load is the sum of the held bookings of its
+// generation, and the queue has those of them with prompt tokens, oldest first.
 type entry struct {
 	rank       worker.Rank
 	generation uint64 // grows whenever the entry's rank leaves
 	endpoint   worker.Endpoint
+	capacity   float64 // KV blocks; 0: not known
 	present    bool
+	degraded   bool
+	load       Load
+	queue      queue
+	places     []place
+}
+
+// place is where a rank stands in a table.
+type place struct {
+	t  *table
+	at int32
 }
 
 // New returns an empty book. Equal seeds draw equally; 0 takes a random seed.
@@ -113,6 +126,7 @@ func (b *Book) Update(s *worker.Snapshot) {
 	defer b.mu.Unlock()
 	for i := range b.entries {
 		e := &b.entries[i]
+		e.places = nil
 		if !e.present {
 			continue
 		}
@@ -123,16 +137,10 @@ func (b *Book) Update(s *worker.Snapshot) {
 	}
 	for _, w := range s.Workers() {
 		for dp := range w.DPSize {
-			b.attachLocked(worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}, w.Endpoint)
+			b.attachLocked(worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}, w)
 		}
 	}
-	b.views = make(map[*worker.Rank][]int32)
-	for _, k := range s.Keys() {
-		p := s.Pool(k)
-		for _, ranks := range [][]worker.Rank{p.PrefillRanks, p.DecodeRanks, p.AggregatedRanks} {
-			b.viewLocked(ranks)
-		}
-	}
+	b.layLocked(s)
 	for k := range b.cursors {
 		if s.Pool(k.key) == nil {
 			delete(b.cursors, k)
@@ -144,35 +152,22 @@ func (b *Book) dropLocked(slot int32) {
 	e := &b.entries[slot]
 	delete(b.slots, e.rank)
 	*e = entry{generation: e.generation + 1}
-	b.loads[slot] = Load{}
 	b.free = append(b.free, slot)
 }
 
-func (b *Book) attachLocked(r worker.Rank, at worker.Endpoint) {
-	if _, known := b.slots[r]; known {
-		return
-	}
-	var slot int32
-	if n := len(b.free); n > 0 {
-		slot, b.free = b.free[n-1], b.free[:n-1]
-	} else {
-		slot = int32(len(b.entries))
-		b.entries, b.loads = append(b.entries, entry{}), append(b.loads, Load{})
+func (b *Book) attachLocked(r worker.Rank, w *worker.Worker) {
+	slot, known := b.slots[r]
+	if !known {
+		if n := len(b.free); n > 0 {
+			slot, b.free = b.free[n-1], b.free[:n-1]
+		} else {
+			slot = int32(len(b.entries))
+			b.entries = append(b.entries, entry{})
+		}
+		b.slots[r] = slot
 	}
 	e := &b.entries[slot]
-	e.rank, e.endpoint, e.present = r, at, true
-	b.slots[r] = slot
-}
-
-func (b *Book) viewLocked(ranks []worker.Rank) {
-	if len(ranks) == 0 {
-		return
-	}
-	v := make([]int32, len(ranks))
-	for i, r := range ranks {
-		v[i] = b.slotLocked(r)
-	}
-	b.views[&ranks[0]] = v
+	e.rank, e.endpoint, e.capacity, e.present = r, w.Endpoint, float64(w.CapacityBlocks), true
 }
 
 // slotLocked returns -1 for an unknown rank.
@@ -183,6 +178,21 @@ func (b *Book) slotLocked(r worker.Rank) int32 {
 	return -1
 }
 
+// SetDegraded notes whether all that the rank told of its cache has come. The
+// overlap of a degraded rank counts for less (picker.Params). Unknown ranks are
+// ignored; one that is new is not degraded.
+func (b *Book) SetDegraded(r worker.Rank, degraded bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slot := b.slotLocked(r); slot >= 0 {
+		e := &b.entries[slot]
+		e.degraded = degraded
+		for _, p := range e.places {
+			p.t.setDegraded(int(p.at), degraded)
+		}
+	}
+}
+
 // Load returns the load of one rank and whether the book knows the rank.
 func (b *Book) Load(r worker.Rank) (Load, bool) {
 	b.mu.Lock()
@@ -191,7 +201,7 @@ func (b *Book) Load(r worker.Rank) (Load, bool) {
 	if slot < 0 {
 		return Load{}, false
 	}
-	return b.loads[slot], true
+	return b.entries[slot].load, true
 }
 
 // Loads appends the load of every known rank to dst, ordered by rank.
@@ -200,7 +210,7 @@ func (b *Book) Loads(dst []RankLoad) []RankLoad {
 	b.mu.Lock()
 	for i := range b.entries {
 		if e := &b.entries[i]; e.present {
-			dst = append(dst, RankLoad{Rank: e.rank, Load: b.loads[i]})
+			dst = append(dst, RankLoad{Rank: e.rank, Load: e.load})
 		}
 	}
 	b.mu.Unlock()
@@ -215,22 +225,28 @@ func (b *Book) Totals() Totals {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := Totals{Held: int(b.held), LateReleases: b.late, DoubleReleases: b.double}
-	for i := range b.loads {
-		t.add(&b.loads[i], 1)
+	for i := range b.entries {
+		t.add(&b.entries[i].load, 1)
 	}
 	return t
 }
 
-// QueuedISLTokens sums the prompt tokens that are booked on the ranks and not
-// done. Unknown ranks count nothing.
-func (b *Book) QueuedISLTokens(ranks []worker.Rank) int64 {
+// QueuedISLTokens returns how many prompt tokens are booked on the ranks and
+// not done at the given time, as a pick would see them. Unknown ranks count
+// nothing.
+func (b *Book) QueuedISLTokens(ranks []worker.Rank, now time.Time) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var sum int64
-	for _, r := range ranks {
-		if slot := b.slotLocked(r); slot >= 0 {
-			sum += b.loads[slot].PrefillTokens
-		}
+	if len(ranks) == 0 {
+		return 0
 	}
-	return sum
+	b.tellLocked(now)
+	t := b.tableLocked(ranks)
+	t.refresh(b.now)
+	t.cols.Out = t.unknown
+	var full *picker.SaturatedError
+	if errors.As(picker.CheckQueue(&t.cols, 1), &full) {
+		return full.QueuedISLTokens
+	}
+	return 0
 }

@@ -2,9 +2,9 @@ package load
 
 import (
 	"slices"
-	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -16,33 +16,89 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// pickAll makes the picks of n identical requests at once, or one by one, and
+// returns the load that each rank ends with. Everything is released after.
+func pickAll(t *testing.T, b *Book, n int, atOnce bool, request func() *Request) map[worker.Rank]Load {
+	res := make([]Reservation, n)
+	var start, done sync.WaitGroup
+	start.Add(1)
+	for i := range n {
+		one := func() {
+			if _, err := b.PickAndReserve(request(), &res[i]); err != nil {
+				t.Error(err)
+			}
+		}
+		if !atOnce {
+			one()
+			continue
+		}
+		done.Go(func() {
+			start.Wait()
+			one()
+		})
+	}
+	start.Done()
+	done.Wait()
+	got := map[worker.Rank]Load{}
+	for _, l := range b.Loads(nil) {
+		got[l.Rank] = l.Load
+	}
+	for i := range n {
+		done.Go(func() { res[i].Release(later) })
+	}
+	done.Wait()
+	return got
+}
+
 func TestIdenticalRequestsAtOnceSpreadAsOneByOne(t *testing.T) {
 	s := fleet(t, 4, 2)
 	b := New(1)
 	b.Update(s)
 	const n = 64
-	res := make([]Reservation, n)
-	var start, done sync.WaitGroup
-	start.Add(1)
-	for i := range n {
-		done.Go(func() {
-			start.Wait()
-			_, err := b.PickAndReserve(prefillRequest(s, 320, params()), &res[i])
-			if err != nil {
-				t.Error(err)
-			}
-		})
+	for _, l := range pickAll(t, b, n, true, func() *Request { return prefillRequest(s, 320, params()) }) {
+		require.Equal(t, Load{PrefillTokens: n / 8 * 320, PrefillBlocks: n / 8 * 20, PrefillRequests: n / 8}, l)
 	}
-	start.Done()
-	done.Wait()
-	for _, l := range b.Loads(nil) {
-		require.Equal(t, Load{PrefillTokens: n / 8 * 320, PrefillBlocks: n / 8 * 20, PrefillRequests: n / 8}, l.Load, l.Rank)
-	}
-	for i := range n {
-		done.Go(res[i].Release)
-	}
-	done.Wait()
 	require.Equal(t, Totals{}, b.Totals())
+}
+
+// The same where ranks differ: in what they hold of the prompt and in what they
+// have to do already, so that one by one there is a single right outcome. Load
+// and overlap are such that no two costs are ever equal.
+func TestIdenticalRequestsAtOnceSpreadAsOneByOneOverUnequalRanks(t *testing.T) {
+	for _, role := range []worker.Role{worker.Prefill, worker.Decode} {
+		for _, mode := range []picker.Mode{picker.KV, picker.LeastLoaded} {
+			ws := make([]*worker.Worker, 4)
+			for i := range ws {
+				ws[i] = testWorker(t, worker.ID(i+1), role, 2, 8000)
+			}
+			s := snapshot(t, ws...)
+			b := New(1)
+			b.Update(s)
+			ranks := s.Pool(key).Ranks(role)
+			p := params()
+			p.Mode = mode
+			request := func() *Request {
+				return &Request{
+					Key: key, Ranks: ranks, Params: p, Overlaps: []uint32{0, 3, 17, 5, 0, 9, 1, 12},
+					Pick: picker.Request{Role: role, ISLTokens: 320, RequestBlocks: 20, NewBlocks: 20},
+				}
+			}
+			before := make([]Reservation, len(ranks))
+			for i, r := range ranks { // different in the last digits, and by whole requests
+				req := request()
+				req.Pick.ISLTokens = 16*(1+i*101) + i
+				require.NoError(t, b.Reserve(req, r, 0, &before[i]))
+			}
+			want := pickAll(t, b, 64, false, request)
+			for range 10 {
+				require.Equal(t, want, pickAll(t, b, 64, true, request), "%s %s", role, mode)
+			}
+			for i := range before {
+				before[i].Release(later)
+			}
+			require.Equal(t, Totals{}, b.Totals())
+		}
+	}
 }
 
 func TestOneOfManyReleasesOfABookingCounts(t *testing.T) {
@@ -58,7 +114,7 @@ func TestOneOfManyReleasesOfABookingCounts(t *testing.T) {
 	freed := 0
 	for range 16 {
 		wg.Go(func() {
-			if r.ReleaseIfHeld() {
+			if r.ReleaseIfHeld(later) {
 				mu.Lock()
 				freed++
 				mu.Unlock()
@@ -78,51 +134,83 @@ func TestASecondReleaseIsCountedAndPanicsWithInvariants(t *testing.T) {
 	var r Reservation
 	_, err := b.PickAndReserve(prefillRequest(s, 32, params()), &r)
 	require.NoError(t, err)
-	r.Release()
+	r.Release(later)
 	if invariants.Enabled {
-		require.Panics(t, r.Release)
+		require.Panics(t, func() { r.Release(later) })
 	} else {
-		r.Release()
+		r.Release(later)
 	}
 	require.Equal(t, Totals{DoubleReleases: 1}, b.Totals())
 }
 
 func TestWhatHoldsNothingReleasesNothing(t *testing.T) {
 	var none *Reservation
-	require.False(t, none.ReleaseIfHeld())
+	require.False(t, none.ReleaseIfHeld(later))
 	require.False(t, none.Held())
 	var zero Reservation
-	require.False(t, zero.ReleaseIfHeld())
+	require.False(t, zero.ReleaseIfHeld(later))
 	require.Equal(t, Load{}, zero.Load())
-	zero.PrefillDone(1)
-	zero.Grow(1)
+	zero.PrefillDone(1, later)
+	zero.Grow(1, later)
 	require.Zero(t, zero.Rank())
 }
 
-func TestTheCallersBufferShowsWhatThePickSaw(t *testing.T) {
+func TestTheExplanationShowsWhatThePickSaw(t *testing.T) {
 	s := fleet(t, 3, 1)
 	b := New(1)
 	b.Update(s)
 	var first, second Reservation
-	var buf []picker.Candidate
+	x := new(Explanation)
 	req := prefillRequest(s, 160, params())
-	req.Overlaps, req.Estimated, req.Candidates = []uint32{0, 4, 8}, []bool{false, true, false}, &buf
+	req.Overlaps, req.Estimated, req.Explain = []uint32{0, 4, 8}, picker.Bits{2}, x
 	d, err := b.PickAndReserve(req, &first)
 	require.NoError(t, err)
 	require.Equal(t, worker.Rank{ID: 3}, d.Rank)
+	require.Equal(t, uint32(8), d.OverlapBlocks)
+	require.Equal(t, int64(32), d.UncachedTokens)
+	var seen []picker.Candidate
+	for _, r := range x.Rows {
+		seen = append(seen, r.Candidate)
+	}
 	require.Equal(t, []picker.Candidate{
-		{Rank: worker.Rank{ID: 1}},
-		{Rank: worker.Rank{ID: 2}, OverlapBlocks: 4, Estimated: true},
 		{Rank: worker.Rank{ID: 3}, OverlapBlocks: 8},
-	}, buf)
-	require.Equal(t, d.Cost, picker.AppendTable(nil, &req.Pick, buf, req.Params)[d.Index].Cost)
+		{Rank: worker.Rank{ID: 2}, OverlapBlocks: 4, Estimated: true},
+		{Rank: worker.Rank{ID: 1}},
+	}, seen)
+	require.Equal(t, d.Cost, x.Rows[0].Cost)
+	require.Empty(t, x.Out)
 
 	req.Exclude = []worker.Rank{{ID: 1}}
 	d, err = b.PickAndReserve(req, &second)
 	require.NoError(t, err)
-	require.Len(t, buf, 2)
-	require.Equal(t, d.Rank, buf[d.Index].Rank)
-	require.Equal(t, int64(32), buf[1].ActivePrefillTokens)
+	require.Len(t, x.Rows, 2)
+	require.Equal(t, d.Rank, x.Rows[0].Rank)
+	require.Equal(t, int64(32), x.Rows[0].ActivePrefillTokens, "the load before this booking")
+	require.Equal(t, []OutRow{{Rank: worker.Rank{ID: 1}, Cause: OutExcluded}}, x.Out)
+}
+
+func TestOfManyRanksTheExplanationKeepsThePickedAndTheCheapest(t *testing.T) {
+	s := fleet(t, 40, 8)
+	b := New(1)
+	b.Update(s)
+	req := prefillRequest(s, 160, params())
+	req.Params.Temperature = 50 // the picked one is hardly ever among the cheapest
+	req.Overlaps, req.Explain, req.Filter = make([]uint32, 320), new(Explanation), &denyList{3}
+	for i := range 100 {
+		req.Overlaps[319-i] = uint32(i % 10)
+	}
+	for range 20 {
+		var r Reservation
+		d, err := b.PickAndReserve(req, &r)
+		require.NoError(t, err)
+		x := req.Explain
+		require.Equal(t, d.Rank, x.Rows[0].Rank)
+		require.GreaterOrEqual(t, len(x.Rows), picker.ShortlistLen)
+		require.Equal(t, uint32(9), x.Rows[1].OverlapBlocks)
+		require.Len(t, x.Out, 8)
+		require.Equal(t, 320, len(x.Rows)+len(x.Out)+x.Left)
+		r.Release(later)
+	}
 }
 
 func TestRanksOfAnyOriginArePicked(t *testing.T) {
@@ -137,14 +225,16 @@ func TestRanksOfAnyOriginArePicked(t *testing.T) {
 	} {
 		req := prefillRequest(old, 16, params())
 		req.Ranks = ranks
-		var buf []picker.Candidate
-		req.Candidates = &buf
+		req.Explain = new(Explanation)
 		_, err := b.Preview(req)
 		require.NoError(t, err)
-		require.Len(t, buf, len(ranks)-2)
-		for _, c := range buf {
+		require.Len(t, req.Explain.Rows, len(ranks)-2)
+		for _, c := range req.Explain.Rows {
 			require.NotEqual(t, worker.ID(3), c.Rank.ID)
 		}
+		require.Equal(t, []OutRow{
+			{Rank: worker.Rank{ID: 3}, Cause: OutUnknown}, {Rank: worker.Rank{ID: 3, DPRank: 1}, Cause: OutUnknown},
+		}, req.Explain.Out)
 	}
 	b.Update(nil)
 	_, err := b.Preview(prefillRequest(old, 16, params()))
@@ -152,17 +242,23 @@ func TestRanksOfAnyOriginArePicked(t *testing.T) {
 	require.Empty(t, b.Loads(nil))
 }
 
-// recorder allows everybody but one worker, and remembers what it was told.
+// recorder bars one worker, asks about another, and remembers what it was told.
 type recorder struct {
-	deny  worker.ID
-	asked []worker.Rank
-	trial uint64
-	open  map[uint64]worker.Rank
+	version     uint64
+	aside, asks worker.ID
+	deny        bool // the one that is asked about
+	asked       []worker.Rank
+	trial       uint64
+	open        map[uint64]worker.Rank
+}
+
+func (f *recorder) Limits() (version uint64, aside, asked []worker.ID) {
+	return f.version, []worker.ID{f.aside}, []worker.ID{f.asks}
 }
 
 func (f *recorder) Allows(r worker.Rank) bool {
 	f.asked = append(f.asked, r)
-	return r.ID != f.deny
+	return !f.deny
 }
 
 func (f *recorder) Begin(r worker.Rank) uint64 {
@@ -178,28 +274,36 @@ func (f *recorder) End(r worker.Rank, trial uint64) {
 	delete(f.open, trial)
 }
 
-func TestTheFilterIsAskedOnceAWorkerAndToldOfEachBookingAndItsEnd(t *testing.T) {
-	s := fleet(t, 3, 2)
+func TestTheFilterIsHeardAtEachPickAndToldOfEachBookingAndItsEnd(t *testing.T) {
+	s := fleet(t, 4, 2)
 	b := New(1)
 	b.Update(s)
-	f := &recorder{deny: 2, open: map[uint64]worker.Rank{}}
+	f := &recorder{aside: 2, asks: 4, open: map[uint64]worker.Rank{}}
 	var res [8]Reservation
 	for i := range res {
-		f.asked = nil
+		f.asked, f.deny = nil, i%2 == 0
 		req := prefillRequest(s, 16, params())
 		req.Filter = f
 		d, err := b.PickAndReserve(req, &res[i])
 		require.NoError(t, err)
-		require.Equal(t, 4, d.Candidates)
+		require.Equal(t, 4+2*(i%2), d.Candidates)
 		require.NotEqual(t, worker.ID(2), d.Rank.ID)
-		require.Equal(t, []worker.Rank{{ID: 1}, {ID: 2}, {ID: 3}}, f.asked)
+		require.Equal(t, []worker.Rank{{ID: 4}}, f.asked)
 		_, err = b.Preview(req)
 		require.NoError(t, err)
 		require.Len(t, f.open, i+1)
 	}
+	f.version, f.aside = 1, 3 // other limits
+	req := prefillRequest(s, 16, params())
+	req.Filter, req.Explain = f, new(Explanation)
+	_, err := b.Preview(req)
+	require.NoError(t, err)
+	for _, r := range req.Explain.Rows {
+		require.NotEqual(t, worker.ID(3), r.Rank.ID)
+	}
 	b.Update(nil)
 	for i := range res {
-		res[i].Release()
+		res[i].Release(later)
 	}
 	require.Empty(t, f.open)
 	require.Equal(t, Totals{LateReleases: 8}, b.Totals())
@@ -210,17 +314,18 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 	b := New(1)
 	b.Update(s)
 	overlaps := make([]uint32, 64)
-	var buf []picker.Candidate
+	x := new(Explanation)
 	for _, m := range []picker.Mode{picker.KV, picker.RoundRobin, picker.LeastLoaded} {
 		p := params()
-		p.Mode = m
+		p.Mode, p.PrefillTokensPerSecond, p.PrefillTokensThreshold = m, 1000, 10000
 		req := prefillRequest(s, 320, p)
-		req.Overlaps, req.Candidates, req.Filter = overlaps, &buf, denyList(nil)
+		req.Overlaps, req.Explain, req.Filter, req.Exclude = overlaps, x, &denyList{3}, []worker.Rank{{ID: 5}}
 		var r Reservation
 		once := func() {
+			req.Now = req.Now.Add(time.Second)
 			_, _ = b.PickAndReserve(req, &r)
-			r.PrefillDone(3)
-			r.Release()
+			r.PrefillDone(3, later)
+			r.Release(later)
 		}
 		once()
 		require.Zero(t, testing.AllocsPerRun(100, once), m)
@@ -228,7 +333,52 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 	require.Equal(t, Totals{}, b.Totals())
 }
 
-func TestErrorsSayWhatWasExpected(t *testing.T) {
-	err := &SaturatedError{QueuedISLTokens: 10, MaxQueuedISLTokens: 9}
-	require.True(t, strings.HasPrefix(err.Error(), "load: 10 prompt tokens are queued: expected fewer than 9"))
+// Nothing that a snapshot or a booking leaves behind may grow: places of tables
+// that are gone, and the count of ranks whose tokens decay, which would keep
+// every pick refreshing columns.
+func TestTablesLeaveNothingBehind(t *testing.T) {
+	s := fleet(t, 4, 2)
+	b := New(1)
+	p := params()
+	p.PrefillTokensPerSecond = 100
+	for range 5 {
+		b.Update(s)
+		var r Reservation
+		req := prefillRequest(s, 64, p)
+		req.Now = later
+		_, err := b.PickAndReserve(req, &r)
+		require.NoError(t, err)
+		table := b.tables[&req.Ranks[0]]
+		require.Equal(t, 1, table.decaying)
+		r.Release(later)
+		require.Zero(t, table.decaying)
+		for i := range b.entries {
+			require.Len(t, b.entries[i].places, 1)
+		}
+	}
+}
+
+// Models served by the same workers share their columns; other lists have their
+// own, and a booking shows in all that hold the rank.
+func TestModelsOfTheSameWorkersShareATable(t *testing.T) {
+	ws := make([]*worker.Worker, 3)
+	for i := range ws {
+		ws[i] = testWorker(t, worker.ID(i+1), worker.Aggregated, 1, 8000)
+		ws[i].Models = []string{"m", "adapter"}
+	}
+	ws[2].Models = append(ws[2].Models, "other")
+	s := snapshot(t, ws...)
+	b := New(1)
+	b.Update(s)
+	ranks := func(model string) []worker.Rank { return s.Pool(worker.Key{Model: model}).AggregatedRanks }
+	require.Same(t, b.tables[&ranks("m")[0]], b.tables[&ranks("adapter")[0]])
+	require.NotSame(t, b.tables[&ranks("m")[0]], b.tables[&ranks("other")[0]])
+	req := &Request{Ranks: ranks("other"), Params: params(), Pick: picker.Request{Role: worker.Aggregated, ISLTokens: 160}}
+	var r Reservation
+	_, err := b.PickAndReserve(req, &r)
+	require.NoError(t, err)
+	for _, model := range []string{"m", "adapter", "other"} {
+		require.EqualValues(t, 160, b.QueuedISLTokens(ranks(model), later), model)
+	}
+	r.Release(later)
 }

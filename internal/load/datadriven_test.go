@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
@@ -18,16 +19,20 @@ import (
 //
 //	workers                    the snapshot; one line a worker: id role dp [port]
 //	pick name=a role=prefill [mode=kv] isl=64 [output=2] [overlap=0,4]
-//	     [exclude=7/0] [deny=7] [limit=100] [preview]
-//	     picks and books under the name; overlap runs along the pool's ranks
+//	     [exclude=7/0] [deny=7] [limit=100] [rate=0] [threshold=0] [preview]
+//	     [table]
+//	     picks and books under the name; overlap runs along the pool's ranks;
+//	     rate is prompt tokens a second; table prints what the pick saw
 //	reserve name=a role=prefill rank=7/0 isl=64 [at=4]   books where told
 //	done name=a tokens=16      prefill has got so far
+//	wait for=1s                time passes
+//	degraded rank=7/0 [no]
 //	grow name=a blocks=2
 //	release name=a             release-if-held
 //	queued role=prefill
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := &scenario{t: t, b: New(1), res: map[string]*Reservation{}}
+		s := &scenario{t: t, b: New(1), res: map[string]*Reservation{}, now: time.Unix(1000, 0)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			return s.do(d) + s.book()
 		})
@@ -38,6 +43,7 @@ type scenario struct {
 	t    *testing.T
 	b    *Book
 	snap *worker.Snapshot
+	now  time.Time
 	res  map[string]*Reservation
 }
 
@@ -103,17 +109,23 @@ func (s *scenario) do(d *datadriven.TestData) string {
 	case "pick", "reserve":
 		return s.pick(d, arg, num, res)
 	case "done":
-		res.PrefillDone(num("tokens"))
+		res.PrefillDone(num("tokens"), s.now)
 	case "grow":
-		res.Grow(num("blocks"))
+		res.Grow(num("blocks"), s.now)
+	case "wait":
+		d, err := time.ParseDuration(arg("for"))
+		require.NoError(s.t, err, d)
+		s.now = s.now.Add(d)
+	case "degraded":
+		s.b.SetDegraded(s.rank(arg("rank")), !d.HasArg("no"))
 	case "release":
-		if !res.ReleaseIfHeld() {
+		if !res.ReleaseIfHeld(s.now) {
 			return "not held\n"
 		}
 	case "queued":
 		role, err := worker.ParseRole(arg("role"))
 		require.NoError(s.t, err)
-		return fmt.Sprintf("queued %d\n", s.b.QueuedISLTokens(s.snap.Pool(key).Ranks(role)))
+		return fmt.Sprintf("queued %d\n", s.b.QueuedISLTokens(s.snap.Pool(key).Ranks(role), s.now))
 	default:
 		s.t.Fatalf("%s: unknown verb %q", d.Pos, d.Cmd)
 	}
@@ -144,7 +156,12 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 	req := &Request{
 		Key: key, Ranks: s.snap.Pool(key).Ranks(role), Params: p,
 		Pick:         picker.Request{Role: role, ISLTokens: isl, RequestBlocks: isl / 16},
-		OutputBlocks: num("output"), MaxQueuedISLTokens: num("limit"),
+		OutputBlocks: num("output"), MaxQueuedISLTokens: num("limit"), Now: s.now,
+	}
+	p.PrefillTokensPerSecond = float64(num("rate"))
+	p.PrefillTokensThreshold = num("threshold")
+	if d.HasArg("table") {
+		req.Explain = new(Explanation)
 	}
 	if o := arg("overlap"); o != "" {
 		for f := range strings.SplitSeq(o, ",") {
@@ -161,7 +178,7 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 	if x := arg("deny"); x != "" {
 		id, err := worker.ParseID(x)
 		require.NoError(s.t, err)
-		req.Filter = denyList{id}
+		req.Filter = &denyList{id}
 	}
 	if d.Cmd == "reserve" {
 		if err := s.b.Reserve(req, s.rank(arg("rank")), uint32(num("at")), res); err != nil {
@@ -172,19 +189,44 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 	if d.HasArg("preview") {
 		dec, err := s.b.Preview(req)
 		if err != nil {
-			return err.Error() + "\n"
+			return err.Error() + "\n" + explained(req, dec)
 		}
-		return fmt.Sprintf("would pick %s (%s)\n", dec.Rank, dec.Reason)
+		return fmt.Sprintf("would pick %s (%s)\n", dec.Rank, dec.Reason) + explained(req, dec)
 	}
 	dec, err := s.b.PickAndReserve(req, res)
 	if err != nil {
-		return err.Error() + "\n"
+		return err.Error() + "\n" + explained(req, dec)
 	}
-	return fmt.Sprintf("picked %s of %d, cost %.4g (%s)\n", dec.Rank, dec.Candidates, dec.Cost, dec.Reason)
+	return fmt.Sprintf("picked %s of %d, cost %.4g (%s)\n", dec.Rank, dec.Candidates, dec.Cost, dec.Reason) + explained(req, dec)
 }
 
+// explained is the explanation of a pick that asked for one.
+func explained(req *Request, dec picker.Decision) string {
+	x := req.Explain
+	if x == nil {
+		return ""
+	}
+	var out strings.Builder
+	if len(x.Rows) > 0 {
+		out.WriteString(picker.Format(x.Rows, dec.Rank))
+	}
+	for _, o := range x.Out {
+		why := [...]string{OutAside: "aside", OutExcluded: "excluded", OutUnknown: "unknown", OutOverloaded: "overloaded"}[o.Cause]
+		if o.Cause == OutOverloaded {
+			why = o.Overload.String()
+		}
+		fmt.Fprintf(&out, "out %s: %s\n", o.Rank, why)
+	}
+	if x.Left > 0 {
+		fmt.Fprintf(&out, "and %d more\n", x.Left)
+	}
+	return out.String()
+}
+
+// denyList are workers that are aside.
 type denyList []worker.ID
 
-func (l denyList) Allows(r worker.Rank) bool      { return !slices.Contains(l, r.ID) }
-func (denyList) Begin(worker.Rank) (trial uint64) { return 0 }
-func (denyList) End(_ worker.Rank, _ uint64)      {}
+func (l *denyList) Limits() (version uint64, aside, asked []worker.ID) { return 1, *l, nil }
+func (l *denyList) Allows(r worker.Rank) bool                          { return !slices.Contains(*l, r.ID) }
+func (*denyList) Begin(worker.Rank) (trial uint64)                     { return 0 }
+func (*denyList) End(_ worker.Rank, _ uint64)                          {}

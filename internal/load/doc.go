@@ -12,6 +12,16 @@
 // identical ones spread as they would one after the other. It returns the
 // booking in a [Reservation] that the caller owns.
 //
+// So that a pick over thousands of ranks is quick, the book keeps, for each list
+// of ranks of the snapshot, the columns that the picker reads (table.go): a
+// booking writes one element of each. What a pick saw is put into an
+// [Explanation] only where one is asked for.
+//
+// Prompt tokens of the oldest request of a rank grow fewer as time passes, at
+// the rate that it was booked with, since they are being prefilled (queue.go).
+// Only what a pick sees decays: [Book.Load] has what is booked, and a leg that
+// ends takes its whole booking off, whatever had decayed.
+//
 // [Reservation.Release] takes the booking off, exactly once, when the leg that
 // it stands for has really ended. A second release changes nothing; it is
 // counted, and panics in builds with invariants.
@@ -23,17 +33,18 @@
 // # Invariants
 //
 //   - The load of a rank is the sum of the held bookings of its generation, and
-//     never negative.
+//     never negative. A column has what the entry has, decayed up to at most a
+//     millisecond ago.
 //   - The cursor of a pool moves once for each booking made in turn, never for
 //     a preview or a failed pick (C18).
 //
 // # Lock order
 //
-// Book.mu is held while a [Filter] is asked and told (Allows, Begin), which
+// Book.mu is held while a [Filter] is asked and told (Limits, Allows, Begin), which
 // therefore must not block or call the book. Nothing else is called under it.
 //
 // # What it does not do
 //
 // It weighs nothing (pkg/picker does), judges no health (internal/health does),
-// reads no clock and starts nothing.
+// reads no clock (time is an argument) and starts nothing.
 package load

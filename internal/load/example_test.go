@@ -2,6 +2,7 @@ package load_test
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -25,10 +26,10 @@ func ExampleBook_PickAndReserve() {
 	var booking load.Reservation // part of the stream's struct
 	d, err := book.PickAndReserve(&load.Request{
 		Key: key, Ranks: s.Pool(key).PrefillRanks, Overlaps: []uint32{4}, Params: &p,
-		Pick: picker.Request{Role: worker.Prefill, ISLTokens: 80, RequestBlocks: 5},
+		Pick: picker.Request{Role: worker.Prefill, ISLTokens: 80, RequestBlocks: 5}, Now: time.Now(),
 	}, &booking)
 	fmt.Println(d.Rank, booking.Load().PrefillTokens, err)
-	booking.Release()
+	booking.Release(time.Now())
 	fmt.Println(book.Totals().Held)
 	// Output:
 	// 7/0 16 <nil>

@@ -42,7 +42,7 @@ func TestARecoveringWorkerGetsOneOfManyRequestsAtOnce(t *testing.T) {
 	}
 	releaseAll := func() {
 		for i := range res {
-			res[i].Release()
+			res[i].Release(later)
 		}
 	}
 	tr.Report(2, health.Overdue, now)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,6 +37,9 @@ func fleet(t testing.TB, n int, dp uint32) *worker.Snapshot {
 }
 
 var key = worker.Key{Model: "m"}
+
+// later is when bookings end in tests for which time does not matter.
+var later = time.Unix(100, 0)
 
 func prefillRequest(s *worker.Snapshot, isl int, p *picker.Params) *Request {
 	return &Request{

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,12 +20,59 @@ type slowBook struct {
 	snap *worker.Snapshot
 	open map[*Reservation]booking
 	held []*Reservation // keys of open, in an order that the seed repeats
+
+	now    time.Time
+	booked int
+	since  map[*Reservation]time.Time // of each rank's oldest with prompt tokens
 }
 
 type booking struct {
-	rank worker.Rank
-	load Load
-	gone bool
+	rank  worker.Rank
+	load  Load
+	rate  float64
+	order int // of booking
+	gone  bool
+}
+
+// visible is what a pick should see of a rank's prompt tokens: those of its
+// oldest request have grown fewer since it became that.
+func (b *slowBook) visible(r worker.Rank) int64 {
+	var head *Reservation
+	total := int64(0)
+	for res, k := range b.open {
+		if k.rank != r || k.gone || k.load.PrefillTokens == 0 {
+			continue
+		}
+		total += k.load.PrefillTokens
+		if head == nil || k.order < b.open[head].order {
+			head = res
+		}
+	}
+	if head == nil {
+		return 0
+	}
+	k := b.open[head]
+	done := k.rate * b.now.Sub(b.since[head]).Seconds()
+	return int64(max(float64(total-k.load.PrefillTokens), float64(total)-done) + 0.5)
+}
+
+// settle notes since when each rank's oldest request is that.
+func (b *slowBook) settle() {
+	head := map[worker.Rank]*Reservation{}
+	for res, k := range b.open {
+		if h := head[k.rank]; !k.gone && k.load.PrefillTokens > 0 && (h == nil || k.order < b.open[h].order) {
+			head[k.rank] = res
+		}
+	}
+	since := map[*Reservation]time.Time{}
+	for _, res := range head {
+		if at, was := b.since[res]; was {
+			since[res] = at
+		} else {
+			since[res] = b.now
+		}
+	}
+	b.since = since
 }
 
 func (b *slowBook) load(r worker.Rank) (l Load) {
@@ -43,7 +91,7 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 	}
 	t.Logf("seed %d (-seed to repeat)", seed)
 	rng := newRand(seed)
-	b, twin := New(seed), &slowBook{open: map[*Reservation]booking{}}
+	b, twin := New(seed), &slowBook{open: map[*Reservation]booking{}, now: time.Unix(1000, 0)}
 	random := func() *worker.Snapshot {
 		var ws []*worker.Worker
 		for id := range worker.ID(5) {
@@ -54,7 +102,10 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 		return snapshot(t, ws...)
 	}
 	twin.update(b, random())
-	for range 20000 {
+	for step := range 20000 {
+		if rng.IntN(3) == 0 {
+			twin.now = twin.now.Add(time.Duration(1+rng.IntN(4)) * 5 * time.Millisecond)
+		}
 		switch rng.IntN(12) {
 		case 0:
 			if rng.IntN(10) == 0 {
@@ -66,22 +117,28 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 			if len(twin.held) > 0 {
 				n, r := int64(rng.IntN(40)), twin.held[rng.IntN(len(twin.held))]
 				k := twin.open[r]
-				r.PrefillDone(n)
+				r.PrefillDone(n, twin.now)
+				if min(n, k.load.PrefillTokens) > 0 {
+					delete(twin.since, r) // what is left goes on from here
+				}
 				k.load.PrefillTokens = max(0, k.load.PrefillTokens-n)
 				twin.open[r] = k
 			}
 		default:
 			if len(twin.held) > 0 {
 				i := rng.IntN(len(twin.held))
-				twin.held[i].Release()
+				twin.held[i].Release(twin.now)
 				delete(twin.open, twin.held[i])
 				twin.held = slices.Delete(twin.held, i, i+1)
 			}
 		}
-		twin.compare(t, b)
+		twin.settle()
+		if step%4 == 0 {
+			twin.compare(t, b)
+		}
 	}
 	for _, r := range twin.held {
-		r.Release()
+		r.Release(later)
 	}
 	got := b.Totals()
 	got.LateReleases = 0
@@ -106,12 +163,13 @@ func (b *slowBook) update(fast *Book, s *worker.Snapshot) {
 func (b *slowBook) pick(t *testing.T, fast *Book, rng *rand.Rand) {
 	p := params()
 	p.Mode = picker.Mode(rng.IntN(5))
+	p.PrefillTokensPerSecond = float64(rng.IntN(3) * 1000)
 	role := worker.Role(1 + rng.IntN(3))
 	pool := b.snap.Pool(key)
 	if pool == nil {
 		return
 	}
-	req := &Request{Key: key, Ranks: pool.Ranks(role), Params: p, Pick: picker.Request{Role: role, ISLTokens: rng.IntN(200)}}
+	req := &Request{Key: key, Ranks: pool.Ranks(role), Params: p, Now: b.now, Pick: picker.Request{Role: role, ISLTokens: rng.IntN(200)}}
 	for range req.Ranks {
 		req.Overlaps = append(req.Overlaps, uint32(rng.IntN(6)))
 	}
@@ -130,7 +188,8 @@ func (b *slowBook) pick(t *testing.T, fast *Book, rng *rand.Rand) {
 		worker.Decode:     {DecodeBlocks: blocks, DecodeRequests: 1},
 		worker.Aggregated: {PrefillTokens: uncached, DecodeBlocks: blocks, DecodeRequests: 1},
 	}[role]
-	b.open[r], b.held = booking{rank: d.Rank, load: want}, append(b.held, r)
+	b.booked++
+	b.open[r], b.held = booking{rank: d.Rank, load: want, rate: p.PrefillTokensPerSecond, order: b.booked}, append(b.held, r)
 }
 
 func (b *slowBook) compare(t *testing.T, fast *Book) {
@@ -146,4 +205,28 @@ func (b *slowBook) compare(t *testing.T, fast *Book) {
 	}
 	require.Len(t, fast.Loads(nil), n)
 	require.Equal(t, len(b.open), fast.Totals().Held)
+	b.compareColumns(t, fast)
+}
+
+// compareColumns holds what the next pick would see against the bookings.
+func (b *slowBook) compareColumns(t *testing.T, fast *Book) {
+	pool := b.snap.Pool(key)
+	if pool == nil {
+		return
+	}
+	for role := worker.Prefill; role <= worker.Aggregated; role++ {
+		x := new(Explanation)
+		req := &Request{Key: key, Ranks: pool.Ranks(role), Params: params(), Now: b.now, Explain: x}
+		if _, err := fast.Preview(req); err != nil {
+			require.Empty(t, req.Ranks)
+			continue
+		}
+		require.Len(t, x.Rows, len(req.Ranks))
+		for _, row := range x.Rows {
+			l := b.load(row.Rank)
+			require.Equal(t, b.visible(row.Rank), row.ActivePrefillTokens, "%s at %s", row.Rank, b.now)
+			require.Equal(t, l.DecodeBlocks, row.ActiveDecodeBlocks)
+			require.Equal(t, l.PrefillRequests+l.DecodeRequests, row.ActiveRequests)
+		}
+	}
 }

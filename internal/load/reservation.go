@@ -1,6 +1,8 @@
 package load
 
 import (
+	"time"
+
 	"github.com/seed-60ae5743/baton/internal/invariants"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -15,12 +17,14 @@ type Reservation struct {
 	slot       int32
 	generation uint64
 	rank       worker.Rank
+	rate       float64 // prompt tokens a second; 0: they do not decay
 	filter     Filter
 	trial      uint64
 
 	// Guarded by book.mu.
-	load Load
-	held bool
+	load          Load
+	held          bool
+	before, after *Reservation // in the rank's queue, while it has prompt tokens
 }
 
 // Rank returns the rank that was booked last, zero if none was.
@@ -46,11 +50,11 @@ func (r *Reservation) Load() Load {
 	return r.load
 }
 
-// Release takes the booking off. It is called exactly once for each booking; a
-// second call changes nothing, is counted, and panics in builds with
-// invariants.
-func (r *Reservation) Release() {
-	if r.ReleaseIfHeld() {
+// Release takes the booking off; now is when its leg ended. It is called exactly
+// once for each booking; a second call changes nothing, is counted, and panics
+// in builds with invariants.
+func (r *Reservation) Release(now time.Time) {
+	if r.ReleaseIfHeld(now) {
 		return
 	}
 	if r != nil && r.book != nil {
@@ -63,7 +67,7 @@ func (r *Reservation) Release() {
 
 // ReleaseIfHeld takes the booking off if it stands and reports whether it did:
 // for the last resort on the way out of a stream. A nil Reservation holds none.
-func (r *Reservation) ReleaseIfHeld() bool {
+func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 	if r == nil || r.book == nil {
 		return false
 	}
@@ -73,17 +77,22 @@ func (r *Reservation) ReleaseIfHeld() bool {
 		b.mu.Unlock()
 		return false
 	}
+	b.tellLocked(now)
 	r.held = false
 	b.held--
-	if l := b.loadLocked(r); l != nil {
-		l.add(&r.load, -1)
-		if l.negative() { // arguments are built only when they are needed
-			invariants.Check(false, "load: rank %s has load %+v", r.rank, *l)
+	if e := b.entryLocked(r); e != nil {
+		if r.load.PrefillTokens > 0 {
+			e.queue.remove(r, b.now)
+		}
+		e.load.add(&r.load, -1)
+		b.writeLocked(e)
+		if e.load.negative() { // arguments are built only when they are needed
+			invariants.Check(false, "load: rank %s has load %+v", r.rank, e.load)
 		}
 	} else {
 		b.late++
 	}
-	r.load = Load{}
+	r.load, r.before, r.after = Load{}, nil, nil
 	filter, trial := r.filter, r.trial
 	r.filter = nil
 	b.mu.Unlock()
@@ -93,42 +102,53 @@ func (r *Reservation) ReleaseIfHeld() bool {
 	return true
 }
 
-// loadLocked returns nil when the rank has left since the booking.
-func (b *Book) loadLocked(r *Reservation) *Load {
+// entryLocked returns nil when the rank has left since the booking.
+func (b *Book) entryLocked(r *Reservation) *entry {
 	if e := &b.entries[r.slot]; e.present && e.generation == r.generation {
-		return &b.loads[r.slot]
+		return e
 	}
 	return nil
 }
 
-// PrefillDone takes up to tokens prompt tokens off the booking, as prefill
-// proceeds; 1<<62 takes all. It does nothing after the release.
-func (r *Reservation) PrefillDone(tokens int64) {
-	r.change(func(l *Load) { l.PrefillTokens -= min(max(tokens, 0), l.PrefillTokens) })
+// PrefillDone takes up to tokens prompt tokens off the booking, as prefill is
+// seen to proceed; 1<<62 takes all. What is left decays from now on. It does
+// nothing after the release.
+func (r *Reservation) PrefillDone(tokens int64, now time.Time) {
+	r.change(now, func(l *Load) { l.PrefillTokens -= min(max(tokens, 0), l.PrefillTokens) })
 }
 
 // Grow adds KV blocks of a growing answer to the booking. It does nothing
 // after the release.
-func (r *Reservation) Grow(blocks int64) {
-	r.change(func(l *Load) { l.DecodeBlocks += max(blocks, 0) })
+func (r *Reservation) Grow(blocks int64, now time.Time) {
+	r.change(now, func(l *Load) { l.DecodeBlocks += max(blocks, 0) })
 }
 
 // change applies f to the booking and the difference to its rank.
-func (r *Reservation) change(f func(*Load)) {
+func (r *Reservation) change(now time.Time, f func(*Load)) {
 	if r == nil || r.book == nil {
 		return
 	}
-	r.book.mu.Lock()
-	defer r.book.mu.Unlock()
+	b := r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if !r.held {
 		return
 	}
-	l := r.book.loadLocked(r)
-	if l != nil {
-		l.add(&r.load, -1)
+	b.tellLocked(now)
+	e, had := b.entryLocked(r), r.load.PrefillTokens
+	if e == nil {
+		f(&r.load)
+		return
 	}
+	e.load.add(&r.load, -1)
 	f(&r.load)
-	if l != nil {
-		l.add(&r.load, 1)
+	e.load.add(&r.load, 1)
+	switch {
+	case had == r.load.PrefillTokens:
+	case r.load.PrefillTokens == 0:
+		e.queue.remove(r, b.now)
+	case e.queue.head == r:
+		e.queue.since = b.now
 	}
+	b.writeLocked(e)
 }

@@ -1,18 +1,23 @@
 package load
 
 import (
-	"fmt"
-	"slices"
+	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Filter says who may be picked now and learns who was. It is called under the
-// book's lock, End excepted, and must neither block nor call the book.
+// book's lock, End excepted, and must neither block nor call the book. Filters
+// are compared with each other, so the type must be comparable.
 type Filter interface {
-	// Allows is asked once a worker and pick, for one of its ranks; the answer
-	// stands for all of them.
+	// Limits returns the workers that are not simply allowed, each list ordered
+	// by id: those that are aside, and those for which Allows has to be asked
+	// at each pick. The lists are not changed any more; version is another one
+	// whenever they are others.
+	Limits() (version uint64, aside, asked []worker.ID)
+
+	// Allows is asked for one rank of a worker; the answer stands for all.
 	Allows(worker.Rank) bool
 
 	// Begin learns that the rank has been booked. What it returns is given to
@@ -28,13 +33,18 @@ type Request struct {
 	Key worker.Key
 
 	// Ranks to pick from, best the very slice of a Pool: others cost a map
-	// lookup a rank. Overlaps and Estimated, if not nil, run parallel to it.
+	// lookup a rank. The following, if not nil, run parallel to it.
 	Ranks     []worker.Rank
-	Overlaps  []uint32 // leading blocks of the prompt on the rank
-	Estimated []bool   // the overlap of this rank is an estimate (degraded)
+	Overlaps  []uint32    // leading blocks of the prompt on the rank's device
+	Host      []uint32    // blocks in host memory beyond those
+	Disk      []uint32    // blocks on disk beyond those
+	Estimated picker.Bits // the overlap of this rank is an estimate
 
 	Pick   picker.Request
 	Params *picker.Params
+
+	// Now is when the pick is made, for prompt tokens to decay.
+	Now time.Time
 
 	Filter  Filter        // nil: everyone is allowed
 	Exclude []worker.Rank // ranks that have failed this request already
@@ -47,30 +57,18 @@ type Request struct {
 	// is taken. 0: no limit.
 	MaxQueuedISLTokens int64
 
-	// Candidates, if not nil, is the buffer in which the candidates are laid
-	// out, from its start; it is grown as needed. After the call it holds
-	// what the pick saw (the load before this booking), for
-	// picker.AppendTable. Decision.Index is an index of it, not of Ranks.
-	Candidates *[]picker.Candidate
-}
-
-// SaturatedError says that a pool has too much prefill queued.
-type SaturatedError struct {
-	QueuedISLTokens    int64
-	MaxQueuedISLTokens int64
-}
-
-// Error names both numbers.
-func (e *SaturatedError) Error() string {
-	return fmt.Sprintf("load: %d prompt tokens are queued: expected fewer than %d", e.QueuedISLTokens, e.MaxQueuedISLTokens)
+	// Explain, if not nil, gets what the pick saw: the load before this
+	// booking.
+	Explain *Explanation
 }
 
 // PickAndReserve picks among the ranks of req that are known, allowed and not
 // excluded, and books the request on the picked one, in one step. The booking
 // is written to into, which must not hold one; on error it is left as it was.
-// Nothing is allocated once buffers have grown to the size of the pool.
+// Nothing is allocated but what Explain needs to grow once.
 //
-// Errors: picker.ErrNoCandidate, *SaturatedError, ErrHeld.
+// Errors: picker.ErrNoCandidate, *picker.OverloadedError,
+// *picker.SaturatedError, ErrHeld.
 func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,8 +82,7 @@ func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision,
 	if req.Params.Mode == picker.RoundRobin {
 		b.cursors[cursorKey{req.Key, req.Pick.Role}] = d.Cursor
 	}
-	c := &(*b.bufferLocked(req))[d.Index]
-	b.bookLocked(into, b.picked[d.Index], req, picker.UncachedTokens(&req.Pick, c, req.Params))
+	b.bookLocked(into, b.slotLocked(d.Rank), req, d.UncachedTokens)
 	return d, nil
 }
 
@@ -98,7 +95,7 @@ func (b *Book) Preview(req *Request) (picker.Decision, error) {
 }
 
 // Reserve books the request on a rank that was chosen elsewhere. Neither
-// filter, exclusions, limit nor cursor have a part in it; overlap is that of
+// filter, exclusions, limits nor cursor have a part in it; overlap is that of
 // the rank. Errors: ErrUnknownRank, ErrHeld.
 func (b *Book) Reserve(req *Request, r worker.Rank, overlap uint32, into *Reservation) error {
 	b.mu.Lock()
@@ -110,81 +107,60 @@ func (b *Book) Reserve(req *Request, r worker.Rank, overlap uint32, into *Reserv
 	if slot < 0 {
 		return ErrUnknownRank
 	}
-	c := picker.Candidate{Rank: r, OverlapBlocks: overlap}
-	b.bookLocked(into, slot, req, picker.UncachedTokens(&req.Pick, &c, req.Params))
+	b.tellLocked(req.Now)
+	b.bookLocked(into, slot, req, picker.UncachedTokens(&req.Pick, overlap, req.Params))
 	return nil
 }
 
-func (b *Book) bufferLocked(req *Request) *[]picker.Candidate {
-	if req.Candidates != nil {
-		return req.Candidates
+// tellLocked moves the book's clock, never back.
+func (b *Book) tellLocked(now time.Time) {
+	if now.IsZero() {
+		return
 	}
-	return &b.scratch
+	if b.epoch.IsZero() {
+		b.epoch = now
+	}
+	b.now = max(b.now, now.Sub(b.epoch))
 }
 
 func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
-	cands := b.candidatesLocked(req)
-	if req.MaxQueuedISLTokens > 0 && len(cands) > 0 {
-		var queued int64
-		for i := range cands {
-			queued += cands[i].ActivePrefillTokens
+	b.tellLocked(req.Now)
+	n := len(req.Ranks)
+	if n == 0 {
+		if req.Explain != nil {
+			req.Explain.reset()
 		}
-		if queued >= req.MaxQueuedISLTokens {
-			return picker.Decision{Index: -1}, &SaturatedError{queued, req.MaxQueuedISLTokens}
-		}
+		return picker.Decision{Index: -1}, picker.ErrNoCandidate
 	}
-	cursor := b.cursors[cursorKey{req.Key, req.Pick.Role}]
-	return picker.Pick(&req.Pick, cands, req.Params, cursor, b.rng)
+	t := b.tableLocked(req.Ranks)
+	t.refresh(b.now)
+	t.bar(b, req)
+	c := &t.cols
+	c.Overlap, c.Host, c.Disk = column(req.Overlaps, n), column(req.Host, n), column(req.Disk, n)
+	if c.Overlap == nil {
+		c.Overlap = t.zeros
+	}
+	c.Estimated = req.Estimated
+	if req.Explain != nil {
+		c.Near = &req.Explain.near
+	}
+	d, err := picker.Decision{Index: -1}, picker.CheckQueue(c, req.MaxQueuedISLTokens)
+	if err == nil {
+		d, err = picker.Pick(&req.Pick, c, req.Params, b.cursors[cursorKey{req.Key, req.Pick.Role}], b.rng)
+	}
+	if req.Explain != nil {
+		req.Explain.fill(b, t, req, &d)
+	}
+	c.Overlap, c.Host, c.Disk, c.Estimated, c.Near = nil, nil, nil, nil, nil
+	return d, err
 }
 
-// candidatesLocked lays out the candidates of req and, in b.picked, their slots.
-func (b *Book) candidatesLocked(req *Request) []picker.Candidate {
-	buf := b.bufferLocked(req)
-	n := len(req.Ranks)
-	if cap(*buf) < n {
-		*buf = make([]picker.Candidate, n)
+// column takes what was given for each of n ranks. Less than that is nothing.
+func column(given []uint32, n int) []uint32 {
+	if len(given) < n {
+		return nil
 	}
-	if cap(b.picked) < n {
-		b.picked = make([]int32, n)
-	}
-	cands, picked := (*buf)[:n], b.picked[:n]
-	var view []int32
-	if n > 0 {
-		if v := b.views[&req.Ranks[0]]; len(v) >= n {
-			view = v
-		}
-	}
-	overlaps, estimated := req.Overlaps, req.Estimated
-	var asked worker.ID
-	allowed, out := true, 0
-	for i, r := range req.Ranks {
-		slot := int32(-1)
-		if view != nil {
-			slot = view[i]
-		} else {
-			slot = b.slotLocked(r)
-		}
-		if req.Filter != nil && r.ID != asked {
-			asked, allowed = r.ID, req.Filter.Allows(r)
-		}
-		if slot < 0 || !allowed || (len(req.Exclude) > 0 && slices.Contains(req.Exclude, r)) {
-			continue
-		}
-		l, c := &b.loads[slot], &cands[out]
-		*c = picker.Candidate{Rank: r}
-		c.ActivePrefillTokens, c.ActiveDecodeBlocks = l.PrefillTokens, l.DecodeBlocks
-		c.ActiveRequests = l.PrefillRequests + l.DecodeRequests
-		if i < len(overlaps) {
-			c.OverlapBlocks = overlaps[i]
-		}
-		if i < len(estimated) {
-			c.Estimated = estimated[i]
-		}
-		picked[out] = slot
-		out++
-	}
-	*buf, b.picked = cands[:out], picked[:out]
-	return cands[:out]
+	return given[:n]
 }
 
 // bookLocked writes the booking of one request on one rank.
@@ -201,10 +177,24 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	default:
 		d = Load{PrefillTokens: uncached, DecodeBlocks: blocks + max(req.OutputBlocks, 0), DecodeRequests: 1}
 	}
-	b.loads[slot].add(&d, 1)
+	*into = Reservation{
+		book: b, slot: slot, generation: e.generation, rank: e.rank, rate: req.Params.PrefillTokensPerSecond,
+		load: d, held: true,
+	}
+	e.load.add(&d, 1)
+	if d.PrefillTokens > 0 {
+		e.queue.push(into, b.now)
+	}
+	b.writeLocked(e)
 	b.held++
-	*into = Reservation{book: b, slot: slot, generation: e.generation, rank: e.rank, load: d, held: true}
 	if req.Filter != nil {
 		into.filter, into.trial = req.Filter, req.Filter.Begin(e.rank)
+	}
+}
+
+// writeLocked brings every table in step with the entry.
+func (b *Book) writeLocked(e *entry) {
+	for _, p := range e.places {
+		p.t.write(int(p.at), e, b.now)
 	}
 }

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"math"
+	"math/bits"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -26,91 +27,90 @@ type Request struct {
 	Estimated bool
 }
 
-// Candidate is one rank with the numbers it is judged by. Counts must not be
-// negative.
-type Candidate struct {
-	Rank worker.Rank
-
-	OverlapBlocks uint32 // leading blocks of the prompt on the device
-	HostBlocks    uint32 // blocks in host memory beyond those
-	DiskBlocks    uint32 // blocks on disk beyond those
-	SharedBlocks  uint32 // of Request.NewBlocks, those that running requests hold here already
-
-	ActivePrefillTokens int64 // prompt tokens booked and not yet done
-	ActiveDecodeBlocks  int64 // KV blocks booked for running answers
-	ActiveRequests      int32
-
-	// TaintWeight is the sum of the weights of the request's preferred taints
-	// that the worker has; 0 where there is none or the request is pinned.
-	TaintWeight float32
-
-	Estimated   bool // OverlapBlocks is an estimate
-	LoadUnknown bool // the Active… numbers mean nothing
-}
-
 // coster is what of a cost does not depend on the candidate, worked out once a
 // pick.
 type coster struct {
-	isl          int64
+	c *Candidates
+
+	isl          float64
 	blockSize    float64
-	blockTokens  int64
-	perBlock     float64 // 1 / blockSize
+	perToken     float64 // what a token of prompt costs: scale / blockSize
 	credit       float64
+	scaledCredit float64 // scale × credit
 	scale        float64
 	reqWeight    float64
 	hostWeight   float64
 	diskWeight   float64
 	estWeight    float64
-	newBlocks    int64
+	degWeight    float64
+	newBlocks    float64
 	decayPerTok  float64 // decay D, block size and request blocks in one factor
-	leastPrefill int64   // the least ActivePrefillTokens of all candidates
+	leastPrefill float64 // the least of all who can be picked
 	track        bool
 	reuse        bool
 	allEstimated bool
 	creditDecode bool // the decode pick's special case
 }
 
-func newCoster(req *Request, cands []Candidate, p *Params) coster {
-	b := max(p.BlockSize, 1)
+// newCoster reads the columns of c, and who can be picked where the cost of one
+// depends on the others.
+func newCoster(req *Request, c *Candidates, p *Params) coster {
+	b := float64(max(p.BlockSize, 1))
 	k := coster{
-		isl:         int64(max(req.ISLTokens, 0)),
-		blockSize:   float64(b),
-		blockTokens: int64(b),
-		perBlock:    1 / float64(b),
-		credit:      p.OverlapScoreCredit,
-		scale:       p.PrefillLoadScale,
-		reqWeight:   p.DecodeActiveRequestWeight,
-		hostWeight:  p.HostHitWeight,
-		diskWeight:  p.DiskHitWeight,
-		estWeight:   p.EstimatedOverlapWeight,
-		newBlocks:   int64(max(req.NewBlocks, 0)),
-		track:       p.TrackPrefillTokens,
-		reuse:       p.AssumeKVReuse,
+		c:          c,
+		isl:        float64(max(req.ISLTokens, 0)),
+		blockSize:  b,
+		perToken:   p.PrefillLoadScale / b,
+		credit:     p.OverlapScoreCredit,
+		scale:      p.PrefillLoadScale,
+		reqWeight:  p.DecodeActiveRequestWeight,
+		hostWeight: p.HostHitWeight,
+		diskWeight: p.DiskHitWeight,
+		estWeight:  p.EstimatedOverlapWeight,
+		degWeight:  p.DegradedOverlapWeight,
+		newBlocks:  float64(max(req.NewBlocks, 0)),
+		track:      p.TrackPrefillTokens,
+		reuse:      p.AssumeKVReuse,
 
 		allEstimated: req.Estimated,
 		creditDecode: req.Role == worker.Decode && !p.TrackPrefillTokens && p.OverlapScoreCredit > 0,
 	}
+	k.scaledCredit = k.scale * k.credit
 	if p.OverlapScoreCreditDecay > 0 {
-		k.decayPerTok = p.OverlapScoreCreditDecay / float64(b) / float64(max(req.RequestBlocks, 1))
-		k.leastPrefill = leastPrefill(cands)
+		k.decayPerTok = p.OverlapScoreCreditDecay / b / float64(max(req.RequestBlocks, 1))
+		k.leastPrefill = c.leastPrefill()
 	}
 	return k
 }
 
-// leastPrefill is 0 when no candidate's load is known.
-func leastPrefill(cands []Candidate) int64 {
-	least := int64(-1)
-	for i := range cands {
-		if t := cands[i].ActivePrefillTokens; !cands[i].LoadUnknown && (least < 0 || t < least) {
-			least = t
+// leastPrefill is 0 when the load of nobody is known.
+func (c *Candidates) leastPrefill() float64 {
+	least := math.Inf(1)
+	for w, in := range c.in {
+		in &^= c.LoadUnknown.word(w)
+		if in == math.MaxUint64 {
+			for _, t := range c.Prefill[w*chunk : w*chunk+chunk] {
+				if t < least {
+					least = t
+				}
+			}
+			continue
+		}
+		for ; in != 0; in &= in - 1 {
+			if t := c.Prefill[w*chunk+bits.TrailingZeros64(in)]; t < least {
+				least = t
+			}
 		}
 	}
-	return max(least, 0)
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	return least
 }
 
 // terms are the parts of one candidate's cost.
 type terms struct {
-	cached       int64 // tokens
+	cached       float64 // tokens
 	credit       float64
 	creditBlocks float64
 	prefill      float64 // blocks
@@ -118,83 +118,85 @@ type terms struct {
 	cost         float64
 }
 
-// of works out the terms of one candidate.
-func (k *coster) of(c *Candidate, t *terms) {
-	overlap, lower := float64(c.OverlapBlocks), 0.0
-	t.cached = int64(c.OverlapBlocks) * k.blockTokens
-	if c.HostBlocks|c.DiskBlocks != 0 || c.Estimated || k.allEstimated {
-		lower = k.hostWeight*float64(c.HostBlocks) + k.diskWeight*float64(c.DiskBlocks)
-		if c.Estimated || k.allEstimated {
-			overlap *= k.estWeight
-			lower *= k.estWeight
-		}
-		t.cached = int64(math.Round(k.blockSize * (overlap + lower)))
+// weight is what the overlap of a candidate is worth.
+func (k *coster) weight(i int) float64 {
+	switch {
+	case k.allEstimated || k.c.Estimated.Has(i):
+		return k.estWeight
+	case k.c.Degraded.Has(i):
+		return k.degWeight
+	default:
+		return 1
 	}
-	var active, decodeBlocks int64
-	var requests float64
-	if !c.LoadUnknown {
-		active, decodeBlocks, requests = c.ActivePrefillTokens, c.ActiveDecodeBlocks, float64(c.ActiveRequests)
+}
+
+// of works out the terms of one candidate: the formula of the package comment.
+//
+// The conversions of products keep processors that fuse a product and a sum
+// from rounding this form and those of fill.go differently; equal costs would
+// then not be ties.
+func (k *coster) of(i int, t *terms) {
+	c, weight := k.c, k.weight(i)
+	overlap := float64(weight * float64(at(c.Overlap, i)))
+	lower := 0.0
+	if c.Host != nil || c.Disk != nil {
+		lower = weight * (float64(k.hostWeight*float64(at(c.Host, i))) + float64(k.diskWeight*float64(at(c.Disk, i))))
+	}
+	t.cached = whole(float64(k.blockSize * (overlap + lower)))
+	active, decodeBlocks, requests := c.Prefill[i], c.Decode[i], c.Requests[i]
+	unknown := c.LoadUnknown.Has(i)
+	if unknown {
+		active, decodeBlocks, requests = 0, 0, 0
 	}
 	t.credit = k.credit
-	if k.decayPerTok > 0 {
-		t.credit /= 1 + k.decayPerTok*float64(max(active-k.leastPrefill, 0))
+	scaledCredit := k.scaledCredit
+	if over := active - k.leastPrefill; k.decayPerTok > 0 && over > 0 {
+		t.credit /= 1 + float64(k.decayPerTok*over)
+		scaledCredit /= 1 + float64(k.decayPerTok*over)
 	}
 	t.creditBlocks = float64(t.credit*overlap) + lower
 
 	t.prefill = 0
 	if k.track {
 		raw := k.isl
-		if !c.LoadUnknown {
+		if !unknown {
 			raw = active + max(k.isl, t.cached) // uncached and cached together
 		}
-		if left := float64(float64(raw)*k.perBlock) - t.creditBlocks; left > 0 {
-			t.prefill = k.scale * left
-		}
+		// scale × max(0, raw in blocks - credit blocks)
+		t.prefill = max(0, float64(raw*k.perToken)-float64(scaledCredit*overlap)-float64(k.scale*lower))
 	}
 	added := k.newBlocks
 	if k.reuse {
-		added = max(0, added-int64(c.SharedBlocks))
+		added = max(0, added-float64(at(c.Shared, i)))
 	}
-	t.decode = float64(decodeBlocks + added)
+	t.decode = decodeBlocks + added
 	if k.creditDecode {
 		t.decode = max(0, t.decode-t.creditBlocks)
 	}
 	t.decode += float64(k.reqWeight * requests)
 	t.cost = t.prefill + t.decode
-	if c.TaintWeight != 0 {
-		t.cost *= math.Exp(-math.Tanh(float64(c.TaintWeight)))
+	if taint := at(c.Taint, i); taint != 0 {
+		t.cost *= math.Exp(-math.Tanh(float64(taint)))
 	}
 }
 
-// plain reports whether of would take no other way than cost does for c.
-func (c *Candidate) plain() bool {
-	return c.HostBlocks|c.DiskBlocks|c.SharedBlocks == 0 && c.TaintWeight == 0 && !c.Estimated && !c.LoadUnknown
-}
+// whole rounds a number of tokens, halves up.
+func whole(tokens float64) float64 { return float64(int64(tokens + 0.5)) }
 
-// straight reports whether the request lets plain candidates be judged by cost.
-func (k *coster) straight() bool {
-	return k.track && k.decayPerTok == 0 && !k.allEstimated
-}
-
-// cost is what of works out for a plain candidate of a straight request, to
-// the last bit: the same operations without the choices. (The conversions of
-// products keep processors that fuse a product and a sum from rounding the two
-// forms differently; equal costs would then not be ties.) It is short enough
-// for the compiler to put it into the loop, which halves the time of a pick.
-func (k *coster) cost(c *Candidate) float64 {
-	raw := c.ActivePrefillTokens + max(k.isl, int64(c.OverlapBlocks)*k.blockTokens)
-	left := float64(float64(raw)*k.perBlock) - float64(k.credit*float64(c.OverlapBlocks))
-	if left < 0 {
-		left = 0
-	}
-	return float64(k.scale*left) + (float64(c.ActiveDecodeBlocks+k.newBlocks) + float64(k.reqWeight*float64(c.ActiveRequests)))
-}
-
-// UncachedTokens is how many tokens of the prompt the candidate would have to
-// prefill: what a booking adds to its ActivePrefillTokens.
-func UncachedTokens(req *Request, c *Candidate, p *Params) int64 {
-	k := newCoster(req, nil, p)
+// uncached is how many tokens of the prompt the candidate would have to
+// prefill: what a booking adds to its prefill tokens.
+func (k *coster) uncached(i int) int64 {
 	var t terms
-	k.of(c, &t)
-	return max(0, k.isl-t.cached)
+	k.of(i, &t)
+	return int64(max(0, k.isl-t.cached))
+}
+
+// UncachedTokens is how many tokens of the prompt one candidate would have to
+// prefill, as the cost counts them. Pick returns that of the picked one.
+func UncachedTokens(req *Request, overlap uint32, p *Params) int64 {
+	b, weight := float64(max(p.BlockSize, 1)), 1.0
+	if req.Estimated {
+		weight = p.EstimatedOverlapWeight
+	}
+	return int64(max(0, float64(max(req.ISLTokens, 0))-whole(b*float64(weight*float64(overlap)))))
 }

@@ -20,9 +20,10 @@ import (
 //	pick role=prefill mode=kv isl=64 blocks=4 new=3 estimated
 //	     block-size=16 credit=1 decay=0 scale=1 request-weight=0 host-weight=.75
 //	     disk-weight=.25 estimate-weight=.5 temperature=0 reuse=true track=true
-//	     decode-override cursor=0
+//	     degraded-weight=.5 override=("name":value,…) decode-override cursor=0
+//	     prefill-threshold=0 decode-threshold=0 serve-overloaded
 //	7/0 overlap=4 host=0 disk=0 shared=0 prefill_tokens=0 decode_blocks=0
-//	     requests=0 taint=0 estimated load-unknown
+//	     requests=0 capacity=0 taint=0 estimated degraded load-unknown out
 //
 // What is not given is the default. blocks is isl / block-size when not given.
 // Each candidate is one line. It prints the table and who is picked: where
@@ -33,15 +34,24 @@ func TestCostTables(t *testing.T) {
 			require.Equal(t, "pick", d.Cmd, d.Pos)
 			req, p, cursor := parsePick(t, d)
 			var cands []Candidate
+			var out []int
 			for line := range strings.Lines(d.Input) {
-				cands = append(cands, parseCandidate(t, strings.Fields(line)))
+				fields := strings.Fields(line)
+				if i := slices.Index(fields, "out"); i > 0 {
+					fields, out = slices.Delete(fields, i, i+1), append(out, len(cands))
+				}
+				cands = append(cands, parseCandidate(t, fields))
 			}
-			return describe(req, cands, p, cursor)
+			columns := NewCandidates(cands...)
+			for _, i := range out {
+				mark(&columns.Out, len(cands), i, true)
+			}
+			return describe(req, columns, p, cursor)
 		})
 	})
 }
 
-func describe(req *Request, cands []Candidate, p *Params, cursor uint64) string {
+func describe(req *Request, cands *Candidates, p *Params, cursor uint64) string {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var last Decision
 	var picked []string
@@ -108,6 +118,18 @@ func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64)
 			float(&p.HostHitWeight)
 		case "disk-weight":
 			float(&p.DiskHitWeight)
+		case "degraded-weight":
+			float(&p.DegradedOverlapWeight)
+		case "prefill-threshold":
+			p.PrefillTokensThreshold, err = strconv.ParseInt(v, 10, 64)
+		case "decode-threshold":
+			float(&p.DecodeBlocksThreshold)
+		case "serve-overloaded":
+			p.ServeOverloaded = true
+		case "override":
+			var o Override
+			o, err = ParseOverride([]byte("{" + strings.Join(a.Vals, ",") + "}"))
+			p = o.Apply(p)
 		case "estimate-weight":
 			float(&p.EstimatedOverlapWeight)
 		case "temperature":
@@ -165,6 +187,10 @@ func parseCandidate(t *testing.T, f []string) Candidate {
 			w, err := strconv.ParseFloat(v, 32)
 			require.NoError(t, err)
 			c.TaintWeight = float32(w)
+		case "capacity":
+			c.CapacityBlocks = n
+		case "degraded":
+			c.Degraded = true
 		case "estimated":
 			c.Estimated = true
 		case "load-unknown":

@@ -7,9 +7,9 @@
 // [Pick] is a function of its arguments. It reads no clock, takes no lock,
 // sends nothing, logs nothing and allocates nothing. The caller
 //
-//  1. leaves out of the candidates whoever may not be picked (unhealthy,
-//     draining, not carrying a required taint, over a limit): nobody left is
-//     [ErrNoCandidate];
+//  1. lays the candidates out as columns ([Candidates]) and marks in Out whoever
+//     may not be picked (unhealthy, draining, not carrying a required taint):
+//     nobody left is [ErrNoCandidate];
 //  2. passes the round-robin cursor and, once the pick is committed, keeps the
 //     cursor that the [Decision] returns. A pick that is not committed moves
 //     nothing;
@@ -17,14 +17,18 @@
 //  4. books the load of a committed pick, so that the next one sees it. Pick
 //     and booking must be one step (internal/load does that under one lock).
 //
-// [AppendTable] gives the terms behind the costs of the same arguments.
+// [AppendTable] gives the terms behind the costs of the same arguments, and
+// [AppendNear] only those of the picked candidate and the cheapest others, which
+// a [Shortlist] keeps on the way. [CheckQueue] is the limit on queued prompt
+// tokens (C5).
 //
 // # Cost
 //
 // In blocks of KV cache; lower wins. Of one candidate, with b the block size:
 //
 //	overlap       leading blocks of the prompt on the device, times the
-//	              estimate weight where it is only an estimate; so for the
+//	              estimate weight where it is only an estimate, times the
+//	              degraded weight where the rank has not told all; so for the
 //	              blocks beyond on host and on disk
 //	cached        round(b × (overlap + host weight × host + disk weight × disk))
 //	uncached      max(0, ISL - cached)
@@ -40,13 +44,25 @@
 //
 // A decode pick that does not track prefill tokens and gives credit takes the
 // credit blocks off its decode term, not below zero. The formula is that of
-// NVIDIA Dynamo's KV router, so that figures can be compared.
+// NVIDIA Dynamo's KV router, so that figures can be compared; so are the members
+// of an [Override], by which one request weighs its own picks.
+//
+// It is written twice: in full, for one candidate (cost.go), and short, for 64
+// that have nothing particular (fill.go). Both give the same bits, so that
+// equal costs are ties whichever way they were worked out.
+//
+// # Overload
+//
+// A candidate with more prompt tokens or a greater share of its KV blocks booked
+// than a threshold allows is not picked. When every one is over a threshold the
+// pick fails with an [*OverloadedError] that has the numbers, or, if
+// Params.ServeOverloaded says so, all of them are candidates again.
 //
 // # Choice
 //
 // Equal lowest costs are drawn from uniformly. A temperature above zero draws
 // from all candidates by softmax over -cost / (max - min) / temperature.
-// Least-loaded and power-of-two compare requests in flight, then booked blocks.
+// Least-loaded and power-of-two compare requests in flight, then booked tokens.
 //
 // # What it does not do
 //

@@ -10,10 +10,10 @@ import (
 
 func ExamplePick() {
 	req := &picker.Request{Role: worker.Prefill, ISLTokens: 80, RequestBlocks: 5}
-	cands := []picker.Candidate{
-		{Rank: worker.Rank{ID: 7}, OverlapBlocks: 4, ActivePrefillTokens: 16},
-		{Rank: worker.Rank{ID: 8}},
-	}
+	cands := picker.NewCandidates(
+		picker.Candidate{Rank: worker.Rank{ID: 7}, OverlapBlocks: 4, ActivePrefillTokens: 16},
+		picker.Candidate{Rank: worker.Rank{ID: 8}},
+	)
 	p := picker.DefaultParams()
 	d, err := picker.Pick(req, cands, &p, 0, rand.New(rand.NewPCG(1, 2)))
 	fmt.Println(d.Rank, d.Reason, d.Cost, err)

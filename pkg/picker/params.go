@@ -40,9 +40,14 @@ type Params struct {
 	DiskHitWeight float64
 
 	// EstimatedOverlapWeight is what an overlap is worth that is known only
-	// by estimate (no token ids, or a rank whose event stream has a gap), as
-	// a share of a known one. Default 0.5; 0 ignores estimates.
+	// by estimate (no token ids, or a rank that publishes no events), as a
+	// share of a known one. Default 0.5; 0 ignores estimates.
 	EstimatedOverlapWeight float64
+
+	// DegradedOverlapWeight is the same for a rank whose event stream is cut
+	// or has a gap. Default 0.5; 1 believes it as any other, 0 ignores what
+	// it holds until its stream is whole again.
+	DegradedOverlapWeight float64
 
 	// Temperature above 0 draws by softmax over normalised costs. Default 0:
 	// the lowest cost. 0.1 rarely leaves the cheapest, 1 spreads widely.
@@ -55,6 +60,27 @@ type Params struct {
 	// TrackPrefillTokens counts queued prompt tokens and this prompt in the
 	// cost. Default true.
 	TrackPrefillTokens bool
+
+	// PrefillTokensThreshold is how many prompt tokens may be booked on a rank
+	// that is to be picked. Default 0: any number. Lower keeps queues short and
+	// leaves warm ranks sooner.
+	PrefillTokensThreshold int64
+
+	// DecodeBlocksThreshold is the share of a rank's KV blocks that may be
+	// booked for answers. Default 0: any. It counts for ranks whose capacity
+	// is known. Bookings count shared blocks twice, so above 1 makes sense.
+	DecodeBlocksThreshold float64
+
+	// PrefillTokensPerSecond is how fast a rank is expected to prefill: booked
+	// prompt tokens grow fewer at that rate, from the oldest request of the
+	// rank on, before a pick counts them. Default 0: they stay until the leg
+	// ends. It is for the one who books; Pick is given numbers that have
+	// decayed.
+	PrefillTokensPerSecond float64
+
+	// ServeOverloaded picks among all candidates when each is over a
+	// threshold. Default false: the request is refused (row C24).
+	ServeOverloaded bool
 }
 
 // DefaultParams returns the documented defaults.
@@ -67,6 +93,7 @@ func DefaultParams() Params {
 		HostHitWeight:          0.75,
 		DiskHitWeight:          0.25,
 		EstimatedOverlapWeight: 0.5,
+		DegradedOverlapWeight:  0.5,
 		AssumeKVReuse:          true,
 		TrackPrefillTokens:     true,
 	}
@@ -102,13 +129,19 @@ func (p *Params) Validate() error {
 		{"prefill_load_scale", p.PrefillLoadScale, math.MaxFloat32},
 		{"decode_active_request_weight", p.DecodeActiveRequestWeight, math.MaxFloat32},
 		{"temperature", p.Temperature, math.MaxFloat32},
-		{"host_hit_weight", p.HostHitWeight, 1},
-		{"disk_hit_weight", p.DiskHitWeight, 1},
+		{"host_cache_hit_weight", p.HostHitWeight, 1},
+		{"disk_cache_hit_weight", p.DiskHitWeight, 1},
 		{"estimated_overlap_weight", p.EstimatedOverlapWeight, 1},
+		{"degraded_overlap_weight", p.DegradedOverlapWeight, 1},
+		{"prefill_tokens_per_second", p.PrefillTokensPerSecond, math.MaxFloat32},
+		{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, math.MaxFloat32},
 	} {
 		if !(f.v >= 0 && f.v <= f.most) { // NaN fails too
 			errs = append(errs, fmt.Errorf("%s %v: expected a number from 0 to %v", f.name, f.v, f.most))
 		}
+	}
+	if p.PrefillTokensThreshold < 0 {
+		errs = append(errs, fmt.Errorf("active_prefill_tokens_threshold %d: expected 0 or more", p.PrefillTokensThreshold))
 	}
 	if len(errs) == 0 {
 		return nil

@@ -3,6 +3,7 @@ package picker
 import (
 	"errors"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -13,43 +14,52 @@ var ErrNoCandidate = errors.New("picker: no candidate")
 
 // Decision is the outcome of a pick.
 type Decision struct {
-	Index      int // of the picked candidate
+	Index      int // of the picked candidate, in the order of Ranks
 	Rank       worker.Rank
 	Cost       float64 // kv: in blocks; least-loaded and power-of-two: requests in flight; else 0
 	Reason     Reason
-	Candidates int    // how many there were
+	Candidates int    // how many could be picked
+	Overloaded int    // how many could not, or need not, for being overloaded
 	Cursor     uint64 // the round-robin cursor to keep if the pick is committed
+
+	OverlapBlocks  uint32 // of the picked candidate, on the device
+	UncachedTokens int64  // of the prompt, there: what a booking adds
 }
 
-// Pick chooses one candidate. It allocates nothing and keeps none of its
-// arguments. rng is needed in every mode but round-robin; Pick is safe for
-// concurrent use as far as rng is not shared. The error is ErrNoCandidate.
-func Pick(req *Request, cands []Candidate, p *Params, cursor uint64, rng *rand.Rand) (Decision, error) {
-	n := len(cands)
-	if n == 0 {
-		return Decision{Index: -1, Cursor: cursor}, ErrNoCandidate
+// Pick chooses one candidate. It allocates nothing once c has been used, and
+// keeps none of its arguments. rng is needed in every mode but round-robin;
+// Pick is safe for concurrent use as far as neither rng nor c is shared. The
+// error is ErrNoCandidate or an *OverloadedError.
+func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand) (Decision, error) {
+	d := Decision{Index: -1, Cursor: cursor}
+	if c.Near != nil {
+		c.Near.reset()
 	}
-	d := Decision{Candidates: n, Cursor: cursor}
+	n, err := c.prepare(p, &d)
+	if err != nil {
+		return d, err
+	}
+	d.Candidates = n
+	k := newCoster(req, c, p)
 	switch p.Mode {
 	case RoundRobin:
-		d.Index, d.Reason = int(cursor%uint64(n)), NextInTurn
+		d.Index, d.Reason = c.in.nth(int(cursor%uint64(n))), NextInTurn
 		d.Cursor = cursor + 1
 	case Random:
-		d.Index, d.Reason = rng.IntN(n), RandomDraw
+		d.Index, d.Reason = c.in.nth(rng.IntN(n)), RandomDraw
 	case LeastLoaded:
-		d.Index, d.Reason = leastLoaded(cands, max(p.BlockSize, 1), rng), LeastLoad
-		d.Cost = loadCost(&cands[d.Index])
+		d.Index, d.Reason = c.leastLoaded(k.blockSize, rng), LeastLoad
+		d.Cost = c.loadCost(d.Index)
 	case PowerOfTwo:
-		d.Index, d.Reason = twoChoices(cands, max(p.BlockSize, 1), rng), TwoChoices
-		d.Cost = loadCost(&cands[d.Index])
+		d.Index, d.Reason = c.twoChoices(n, k.blockSize, rng), TwoChoices
+		d.Cost = c.loadCost(d.Index)
 	default:
-		k := newCoster(req, cands, p)
 		if p.Temperature > 0 && n > 1 {
-			d.Index, d.Cost = k.sample(cands, p.Temperature, rng)
+			d.Index, d.Cost = k.sample(n, p.Temperature, rng)
 			d.Reason = Sampled
 		} else {
 			var ties uint64
-			d.Index, d.Cost, ties = k.lowest(cands, rng)
+			d.Index, d.Cost, ties = k.lowest(rng)
 			d.Reason = LowestCost
 			if ties > 1 {
 				d.Reason = Tie
@@ -59,36 +69,57 @@ func Pick(req *Request, cands []Candidate, p *Params, cursor uint64, rng *rand.R
 	if n == 1 {
 		d.Reason = OnlyCandidate
 	}
-	d.Rank = cands[d.Index].Rank
+	if c.Near != nil && p.Mode != KV {
+		c.near(p.Mode)
+	}
+	d.Rank, d.OverlapBlocks = c.Ranks[d.Index], at(c.Overlap, d.Index)
+	d.UncachedTokens = k.uncached(d.Index)
 	return d, nil
 }
 
 // lowest returns the candidate of the lowest cost, one of the equals at random.
-func (k *coster) lowest(cands []Candidate, rng *rand.Rand) (best int, lowest float64, ties uint64) {
-	lowest = math.Inf(1)
+func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) {
+	best, lowest = -1, math.Inf(1)
+	near, worst := k.c.Near, math.Inf(1) // worst: a cost that near does not want any more
+	if near == nil {
+		worst = math.Inf(-1)
+	}
+	bar := math.Inf(1) // a cost above it is of no interest
 	var draw reservoir
-	straight := k.straight()
-	var t terms
-	for i := range cands {
-		c := &cands[i]
-		var cost float64
-		if straight && c.plain() {
-			cost = k.cost(c)
-		} else {
-			k.of(c, &t)
-			cost = t.cost
-		}
-		if cost > lowest {
+	var buf costs
+	for w, in := range k.c.in {
+		if in == 0 {
 			continue
 		}
-		if cost < lowest {
-			best, lowest = i, cost
-			draw = reservoir{seen: 1}
-		} else if draw.take(rng) {
-			best = i
+		n := k.fill(w, &buf)
+		for j, cost := range buf[:n] {
+			if cost > bar || in>>j&1 == 0 {
+				continue
+			}
+			i := w*chunk + j
+			if cost == lowest {
+				if draw.take(rng) {
+					best = i
+				}
+			} else if cost < lowest || best < 0 {
+				best, lowest = i, cost
+				draw = reservoir{seen: 1}
+				bar = barOf(lowest, worst)
+			}
+			if cost < worst {
+				worst = near.offer(i, cost)
+				bar = barOf(lowest, worst)
+			}
 		}
 	}
 	return best, lowest, draw.seen
+}
+
+// barOf returns the greatest cost that is of interest: one below worst, or the
+// lowest. Busy fleets have thousands of ranks of the same cost; those at worst
+// must be passed over as quickly as those above it.
+func barOf(lowest, worst float64) float64 {
+	return max(lowest, math.Nextafter(worst, math.Inf(-1)))
 }
 
 // reservoir draws one of a run of equals of unknown length, each with the same
@@ -126,65 +157,48 @@ func after(i uint64, rng *rand.Rand) uint64 {
 	return uint64(f) + 1
 }
 
-// sample draws by softmax over -(cost / (max - min)) / temperature. The lowest
-// cost is taken off first, which changes no chance and keeps the powers from
-// underflowing all at once.
-func (k *coster) sample(cands []Candidate, temperature float64, rng *rand.Rand) (int, float64) {
-	lowest, highest := math.Inf(1), math.Inf(-1)
-	var t terms
-	for i := range cands {
-		k.of(&cands[i], &t)
-		lowest, highest = min(lowest, t.cost), max(highest, t.cost)
-	}
-	steep := 0.0 // all equal: uniform
-	if highest > lowest {
-		steep = 1 / (highest - lowest) / temperature
-	}
-	var total, cost float64
-	picked := 0
-	for i := range cands {
-		k.of(&cands[i], &t)
-		w := math.Exp((lowest - t.cost) * steep)
-		total += w
-		if rng.Float64()*total < w {
-			picked, cost = i, t.cost
-		}
-	}
-	return picked, cost
-}
-
 // loadCost is the cost of the modes that look at load alone.
-func loadCost(c *Candidate) float64 {
-	if c.LoadUnknown {
+func (c *Candidates) loadCost(i int) float64 {
+	if c.LoadUnknown.Has(i) {
 		return 0
 	}
-	return float64(c.ActiveRequests)
+	return c.Requests[i]
 }
 
 // moreLoaded compares by requests in flight, then by booked tokens: negative
 // when a is the less loaded.
-func moreLoaded(a, b *Candidate, blockSize int) int64 {
-	if d := loadCost(a) - loadCost(b); d != 0 {
-		return int64(d)
+func (c *Candidates) moreLoaded(a, b int, blockSize float64) float64 {
+	if d := c.loadCost(a) - c.loadCost(b); d != 0 {
+		return d
 	}
-	return bookedTokens(a, blockSize) - bookedTokens(b, blockSize)
+	return c.bookedTokens(a, blockSize) - c.bookedTokens(b, blockSize)
 }
 
-func bookedTokens(c *Candidate, blockSize int) int64 {
-	if c.LoadUnknown {
+func (c *Candidates) bookedTokens(i int, blockSize float64) float64 {
+	if c.LoadUnknown.Has(i) {
 		return 0
 	}
-	return c.ActivePrefillTokens + c.ActiveDecodeBlocks*int64(blockSize)
+	return c.Prefill[i] + float64(c.Decode[i]*blockSize)
 }
 
-func leastLoaded(cands []Candidate, blockSize int, rng *rand.Rand) int {
-	best, draw := 0, reservoir{seen: 1}
-	for i := 1; i < len(cands); i++ {
-		switch d := moreLoaded(&cands[i], &cands[best], blockSize); {
-		case d < 0:
-			best, draw = i, reservoir{seen: 1}
-		case d == 0 && draw.take(rng):
-			best = i
+func (c *Candidates) leastLoaded(blockSize float64, rng *rand.Rand) int {
+	best := -1
+	var draw reservoir
+	var requests, booked float64 // of best
+	for w, in := range c.in {
+		for ; in != 0; in &= in - 1 {
+			i := w*chunk + bits.TrailingZeros64(in)
+			r := c.loadCost(i)
+			if best >= 0 && r > requests {
+				continue
+			}
+			t := c.bookedTokens(i, blockSize)
+			switch {
+			case best < 0 || r < requests || t < booked:
+				best, requests, booked, draw = i, r, t, reservoir{seen: 1}
+			case t == booked && draw.take(rng):
+				best = i
+			}
 		}
 	}
 	return best
@@ -192,16 +206,16 @@ func leastLoaded(cands []Candidate, blockSize int, rng *rand.Rand) int {
 
 // twoChoices draws two different candidates and returns the less loaded one,
 // the first drawn of equals.
-func twoChoices(cands []Candidate, blockSize int, rng *rand.Rand) int {
-	n := len(cands)
+func (c *Candidates) twoChoices(n int, blockSize float64, rng *rand.Rand) int {
 	if n == 1 {
-		return 0
+		return c.in.nth(0)
 	}
 	a, b := rng.IntN(n), rng.IntN(n-1)
 	if b >= a {
 		b++
 	}
-	if moreLoaded(&cands[b], &cands[a], blockSize) < 0 {
+	a, b = c.in.nth(a), c.in.nth(b)
+	if c.moreLoaded(b, a, blockSize) < 0 {
 		return b
 	}
 	return a

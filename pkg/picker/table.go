@@ -11,46 +11,68 @@ import (
 type Row struct {
 	Candidate
 
-	CachedTokens   int64   // of the prompt, as the cost counts them
-	UncachedTokens int64   // of the prompt
-	Credit         float64 // what one overlapping block is worth here, in blocks
-	CreditBlocks   float64 // what the cache takes off
-	PrefillCost    float64 // in blocks
-	DecodeCost     float64 // in blocks, the weight of requests included
-	Cost           float64 // what the mode compares; see Decision.Cost
+	CachedTokens   int64    // of the prompt, as the cost counts them
+	UncachedTokens int64    // of the prompt
+	Credit         float64  // what one overlapping block is worth here, in blocks
+	CreditBlocks   float64  // what the cache takes off
+	PrefillCost    float64  // in blocks
+	DecodeCost     float64  // in blocks, the weight of requests included
+	Cost           float64  // what the mode compares; see Decision.Cost
+	Overload       Overload // the threshold that it is over, if any
+	Out            bool     // it could not be picked, for overload or what the caller knows
 }
 
 // AppendTable appends to dst the row of every candidate, in order: the costs
 // that Pick sees when given the same arguments.
-func AppendTable(dst []Row, req *Request, cands []Candidate, p *Params) []Row {
-	k := newCoster(req, cands, p)
-	var t terms
-	for i := range cands {
-		c := &cands[i]
-		k.of(c, &t)
-		r := Row{
-			Candidate:      *c,
-			CachedTokens:   t.cached,
-			UncachedTokens: max(0, k.isl-t.cached),
-			Credit:         t.credit,
-			CreditBlocks:   t.creditBlocks,
-			PrefillCost:    t.prefill,
-			DecodeCost:     t.decode,
-		}
-		r.Estimated = r.Estimated || req.Estimated
-		switch p.Mode {
-		case KV:
-			r.Cost = t.cost
-		case LeastLoaded, PowerOfTwo:
-			r.Cost = loadCost(c)
-		}
-		dst = append(dst, r)
+func AppendTable(dst []Row, req *Request, c *Candidates, p *Params) []Row {
+	_, _ = c.prepare(p, new(Decision))
+	k := newCoster(req, c, p)
+	for i := range c.Ranks {
+		dst = append(dst, k.row(i, p))
 	}
 	return dst
 }
 
-// Format writes rows as a table for people, the picked rank marked with a star.
-// A zero picked marks none.
+// AppendNear appends the rows of the picked candidate and, cheapest first, of
+// the others that c.Near holds. It is to be called after the Pick of the same
+// arguments, before the numbers of c change.
+func AppendNear(dst []Row, req *Request, c *Candidates, p *Params, d *Decision) []Row {
+	k := newCoster(req, c, p)
+	dst = append(dst, k.row(d.Index, p))
+	for n := range c.Near.Len() {
+		if i := c.Near.Position(n); i != d.Index {
+			dst = append(dst, k.row(i, p))
+		}
+	}
+	return dst
+}
+
+func (k *coster) row(i int, p *Params) Row {
+	var t terms
+	k.of(i, &t)
+	r := Row{
+		Candidate:      k.c.At(i),
+		CachedTokens:   int64(t.cached),
+		UncachedTokens: int64(max(0, k.isl-t.cached)),
+		Credit:         t.credit,
+		CreditBlocks:   t.creditBlocks,
+		PrefillCost:    t.prefill,
+		DecodeCost:     t.decode,
+		Overload:       k.c.OverloadOf(i, p),
+		Out:            !k.c.in.Has(i),
+	}
+	r.Estimated = r.Estimated || k.allEstimated
+	switch p.Mode {
+	case KV:
+		r.Cost = t.cost
+	case LeastLoaded, PowerOfTwo:
+		r.Cost = k.c.loadCost(i)
+	}
+	return r
+}
+
+// Format writes rows as a table for people, the picked rank marked with a star,
+// one that could not be picked with an x. A zero picked marks none.
 func Format(rows []Row, picked worker.Rank) string {
 	const columns = 12
 	cells := make([][columns]string, 0, len(rows)+1)
@@ -60,8 +82,11 @@ func Format(rows []Row, picked worker.Rank) string {
 	for i := range rows {
 		r := &rows[i]
 		star := ""
-		if picked.ID != 0 && r.Rank == picked {
+		switch {
+		case picked.ID != 0 && r.Rank == picked:
 			star = "*"
+		case r.Out:
+			star = "x"
 		}
 		queued, blocks, requests := "?", "?", "?"
 		if !r.LoadUnknown {
@@ -97,14 +122,17 @@ func Format(rows []Row, picked worker.Rank) string {
 }
 
 // overlap writes device blocks, then host and disk ones where there are any; a
-// tilde marks an estimate.
+// tilde marks an estimate, an exclamation mark a rank that did not tell all.
 func (r *Row) overlap() string {
 	s := fmt.Sprint(r.OverlapBlocks)
 	if r.HostBlocks|r.DiskBlocks != 0 {
 		s += fmt.Sprintf("+%dh+%dd", r.HostBlocks, r.DiskBlocks)
 	}
-	if r.Estimated {
+	switch {
+	case r.Estimated:
 		s = "~" + s
+	case r.Degraded:
+		s = "!" + s
 	}
 	return s
 }

@@ -1,0 +1,177 @@
+package extproc
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func (r *replica) explain(body string) *journal.Record {
+	r.t.Helper()
+	got, err := r.srv.Explain(r.t.Context(), "/v1/completions", []byte(body))
+	require.NoError(r.t, err)
+	return got.(*journal.Record)
+}
+
+const withOverride = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{"router_config_override":%}}`
+
+// A request's own temperature holds for both picks; what is about the prompt
+// does not hold for decode (C15).
+func TestARequestMayWeighItsOwnPicks(t *testing.T) {
+	for _, allowed := range []bool{true, false} {
+		r := newReplica(t, "a", func(c *Config) { c.Overrides = allowed })
+		q := func(override string) *question {
+			body := strings.Replace(withOverride, "%", override, 1)
+			var req openai.Request
+			require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
+			q, f := r.srv.question(&req, []byte(body))
+			require.Nil(t, f)
+			return q
+		}
+		o := q(`{"router_temperature":0.7,"overlap_score_credit":3}`).override
+		if !allowed {
+			require.Zero(t, o)
+			continue
+		}
+		require.InDelta(t, 0.7, *o.Temperature, 0)
+		require.Zero(t, q(`null`).override)
+		require.Equal(t, "sampled", r.explain(strings.Replace(withOverride, "%", `{"router_temperature":0.7,"track_prefill_tokens":true}`, 1)).Decode.Reason)
+		require.Equal(t, "tie", r.explain(strings.Replace(withOverride, "%", `{}`, 1)).Decode.Reason)
+
+		rec := r.explain(strings.Replace(withOverride, "%", `{"overlap_score_credit":3,"track_prefill_tokens":true,"prefill_load_scale":5}`, 1))
+		require.InDelta(t, 5*2, rec.Prefill.Rows()[0].PrefillCost, 0, "two blocks, scaled")
+		require.Zero(t, rec.Decode.Rows()[0].PrefillCost)
+		require.Zero(t, rec.Decode.Rows()[0].CreditBlocks)
+	}
+}
+
+func TestAnOverrideOfTheWrongTypeIsRefused(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Overrides = true })
+	for _, bad := range []string{`1`, `{"router_temperature":"hot"}`, `{"overlap_score_credit":-1}`} {
+		p := r.open(filterMain)
+		p.requestHeaders()
+		p.recv()
+		p.requestBody(strings.Replace(withOverride, "%", bad, 1))
+		im := p.recv().GetImmediateResponse()
+		require.EqualValues(t, 400, im.GetStatus().GetCode(), bad)
+		var body struct{ Error struct{ Code, Param string } }
+		require.NoError(t, json.Unmarshal(im.GetBody(), &body))
+		require.Equal(t, "wrong_type", body.Error.Code)
+		require.Equal(t, "nvext.router_config_override", body.Error.Param)
+		p.cancel()
+	}
+	r.requireIdle()
+}
+
+// Row C24: every prefill worker is over its threshold.
+func TestWhenAllAreOverloadedTheClientIsToldSo(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Prefill.PrefillTokensThreshold = 5 })
+	params := r.srv.cfg.Prefill
+	var held [2]load.Reservation
+	for i := range held {
+		req := &load.Request{Params: &params}
+		req.Pick.Role, req.Pick.ISLTokens = worker.Prefill, 6
+		require.NoError(t, r.book.Reserve(req, worker.Rank{ID: worker.ID(i + 1)}, 0, &held[i]))
+	}
+	body := strings.Replace(withOverride, "%", `{}`, 1)
+	rec := r.explain(body)
+	require.Equal(t, "no_prefill_worker", rec.Detail)
+	require.Equal(t, "nobody was picked: overloaded: prompt tokens (2)", rec.Prefill.Why(rec.PromptBlocks))
+	require.False(t, rec.Decode.Made())
+
+	p := r.open(filterMain)
+	p.requestHeaders()
+	p.recv()
+	p.requestBody(body)
+	im := p.recv().GetImmediateResponse()
+	require.EqualValues(t, 503, im.GetStatus().GetCode())
+	require.Contains(t, string(im.GetBody()), "No prefill worker can take the request: all of them are overloaded; try again.")
+	require.Contains(t, string(im.GetBody()), `"no_prefill_worker"`)
+	p.cancel()
+
+	held[1].Release(time.Now())
+	rec = r.explain(body)
+	require.Equal(t, worker.Rank{ID: 2}, rec.Prefill.Rank)
+	rows := rec.Prefill.Rows()
+	require.True(t, rows[1].Out)
+	require.Equal(t, "overloaded: prompt tokens", rows[1].Note)
+	held[0].Release(time.Now())
+	r.requireIdle()
+}
+
+// The table of a large pool keeps the picked one and the cheapest, and says how
+// many there were.
+func TestTheDebugHeaderSaysHowManyItLeavesOut(t *testing.T) {
+	v := &verdict{}
+	v.prefill.made, v.prefill.explain = true, new(load.Explanation)
+	v.prefill.decision.Candidates = 8000
+	for i := range 17 {
+		row := picker.Row{Candidate: picker.Candidate{Rank: worker.Rank{ID: worker.ID(i + 1)}}, Cost: float64(i)}
+		v.prefill.explain.Rows = append(v.prefill.explain.Rows, row)
+	}
+	text := explainHeader(1, v)
+	require.Contains(t, text, " 16/0:15(overlap=0) +7984")
+	require.NotContains(t, text, "17/0")
+}
+
+// What a worker told counts as known, what was routed to one that tells nothing
+// as a guess, side by side in one pick.
+func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
+	var req openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
+	q, f := r.srv.question(&req, []byte(body))
+	require.Nil(t, f)
+	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
+	require.True(t, ok)
+	require.False(t, p.Estimated)
+	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
+	r.srv.cfg.Index.Attach(tells)
+	var e kvindex.Stored
+	for i, h := range p.Hashes {
+		e.Blocks = append(e.Blocks, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: h})
+	}
+	e.Blocks = e.Blocks[:1]
+	require.NoError(t, r.srv.cfg.Index.Store(tells, e))
+	r.srv.cfg.Routed.Record(quiet, p.Hashes, time.Now())
+	seen := map[worker.Rank]journal.Row{}
+	rec := r.explain(body)
+	for _, row := range rec.Prefill.Rows() {
+		seen[row.Rank] = row
+	}
+	require.EqualValues(t, 1, seen[tells].OverlapBlocks)
+	require.False(t, seen[tells].Estimated)
+	require.EqualValues(t, 2, seen[quiet].OverlapBlocks)
+	require.True(t, seen[quiet].Estimated)
+	require.EqualValues(t, 4, seen[quiet].CachedTokens, "two blocks at half their worth")
+}
+
+// The prompt of an aggregated request is done when its answer begins; what the
+// answer takes stays booked.
+func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	r.srv.cfg.Board = aggregatedBoard(t)
+	p := r.open(filterMain)
+	p.route(someBody)
+	before := r.book.Totals()
+	require.Positive(t, before.PrefillTokens)
+	p.responseHeaders("200")
+	require.NotNil(t, p.recv().GetResponseHeaders())
+	after := r.book.Totals()
+	require.Zero(t, after.PrefillTokens)
+	require.Equal(t, before.DecodeBlocks, after.DecodeBlocks)
+	require.Equal(t, 1, after.Held)
+	p.cancel()
+	r.requireIdle()
+}

@@ -1,0 +1,80 @@
+package load
+
+import (
+	"math/bits"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Cause is why a rank could not be picked.
+type Cause uint8
+
+// The causes.
+const (
+	OutAside      Cause = iota + 1 // the filter does not allow its worker
+	OutExcluded                    // it has failed this request before
+	OutUnknown                     // it has left, or is not known yet
+	OutOverloaded                  // it is over a threshold; see OutRow.Overload
+)
+
+// OutRow is a rank that could not be picked.
+type OutRow struct {
+	Rank     worker.Rank
+	Cause    Cause
+	Overload picker.Overload
+}
+
+// Explanation is what a pick saw, for people: the picked rank and the cheapest
+// others, and some of those who could not be picked. Of thousands of candidates
+// only these are kept, so that explaining costs little beside picking. The zero
+// value is ready; reuse it to allocate nothing.
+type Explanation struct {
+	Rows []picker.Row // the picked one first, the others by cost; none if nobody was picked
+	Out  []OutRow     // at most picker.ShortlistLen
+	Left int          // ranks that are in neither
+
+	near picker.Shortlist
+}
+
+func (x *Explanation) reset() { x.Rows, x.Out, x.Left = x.Rows[:0], x.Out[:0], 0 }
+
+// fill is called under the book's lock, right after the pick.
+func (x *Explanation) fill(b *Book, t *table, req *Request, d *picker.Decision) {
+	x.reset()
+	c := &t.cols
+	if d.Index >= 0 {
+		x.Rows = picker.AppendNear(x.Rows, &req.Pick, c, req.Params, d)
+	}
+	in := c.Eligible()
+	for w := range in {
+		rest := ^in[w]
+		if n := len(c.Ranks) - w*64; n < 64 {
+			rest &= 1<<n - 1
+		}
+		for ; rest != 0 && len(x.Out) < picker.ShortlistLen; rest &= rest - 1 {
+			x.Out = append(x.Out, b.outRow(t, req, w*64+bits.TrailingZeros64(rest)))
+		}
+	}
+	x.Left = len(c.Ranks) - len(x.Rows) - len(x.Out)
+}
+
+func (b *Book) outRow(t *table, req *Request, i int) OutRow {
+	r := OutRow{Rank: t.cols.Ranks[i], Overload: t.cols.OverloadOf(i, req.Params)}
+	switch {
+	case t.unknown.Has(i):
+		r.Cause, r.Overload = OutUnknown, picker.NotOverloaded
+	case t.barred.Has(i):
+		r.Cause = OutAside
+	case !t.cols.Out.Has(i):
+		r.Cause = OutOverloaded
+	default:
+		r.Cause = OutAside
+		for _, x := range req.Exclude {
+			if x == r.Rank {
+				r.Cause = OutExcluded
+			}
+		}
+	}
+	return r
+}

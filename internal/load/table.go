@@ -1,0 +1,218 @@
+package load
+
+import (
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// table is the columns of one list of ranks, kept in step with the book so that
+// a pick finds them ready. Guarded by Book.mu.
+type table struct {
+	cols    picker.Candidates
+	unknown picker.Bits // ranks that the book does not know
+	zeros   []uint32    // stands for overlaps that nobody gave
+
+	// Prompt tokens at a time t, in seconds, are the greater of floor and
+	// top - rate × t; see queue. The column Prefill has them as of fresh.
+	top, floor, rate []float64
+	decaying         int // elements of rate that are not 0
+	fresh            time.Duration
+
+	// What the filter said last.
+	filter  Filter
+	version uint64
+	barred  picker.Bits // unknown and those who are aside
+	asked   []span      // those whom the filter wants to be asked about
+	out     picker.Bits // working memory of one pick
+}
+
+// span is the ranks of one worker, which lie together.
+type span struct {
+	rank     worker.Rank // the first
+	from, to int32
+}
+
+// layLocked makes the tables of a snapshot. Models served by the same workers
+// share one, so that a booking is written once.
+func (b *Book) layLocked(s *worker.Snapshot) {
+	b.tables = make(map[*worker.Rank]*table)
+	seed := maphash.MakeSeed()
+	same := make(map[uint64][]*table)
+	for _, k := range s.Keys() {
+		p := s.Pool(k)
+		for _, ranks := range [][]worker.Rank{p.PrefillRanks, p.DecodeRanks, p.AggregatedRanks} {
+			if len(ranks) == 0 {
+				continue
+			}
+			var h maphash.Hash
+			h.SetSeed(seed)
+			for _, r := range ranks {
+				maphash.WriteComparable(&h, r)
+			}
+			sum := h.Sum64()
+			i := slices.IndexFunc(same[sum], func(t *table) bool { return slices.Equal(t.cols.Ranks, ranks) })
+			if i < 0 {
+				i = len(same[sum])
+				same[sum] = append(same[sum], b.newTableLocked(ranks, true))
+			}
+			b.tables[&ranks[0]] = same[sum][i]
+		}
+	}
+}
+
+// tableLocked returns the table of a list. One that is not of the present
+// snapshot, because the view has changed since the request read it, costs a map
+// lookup for each rank.
+func (b *Book) tableLocked(ranks []worker.Rank) *table {
+	if t := b.tables[&ranks[0]]; t != nil && len(t.cols.Ranks) == len(ranks) {
+		return t
+	}
+	return b.newTableLocked(ranks, false)
+}
+
+func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
+	n := len(ranks)
+	t := &table{
+		cols: picker.Candidates{
+			Ranks:   ranks,
+			Prefill: make([]float64, n), Decode: make([]float64, n), Requests: make([]float64, n), Capacity: make([]float64, n),
+			Degraded: picker.NewBits(n),
+		},
+		unknown: picker.NewBits(n), zeros: make([]uint32, n),
+		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
+		fresh: b.now, out: picker.NewBits(n),
+	}
+	t.barred = t.unknown
+	for i, r := range ranks {
+		slot := b.slotLocked(r)
+		if slot < 0 {
+			t.unknown.Set(i)
+			continue
+		}
+		e := &b.entries[slot]
+		t.cols.Capacity[i] = e.capacity
+		t.setDegraded(i, e.degraded)
+		t.write(i, e, b.now)
+		if keep {
+			e.places = append(e.places, place{t, int32(i)})
+		}
+	}
+	return t
+}
+
+func (t *table) setDegraded(i int, degraded bool) {
+	if degraded {
+		t.cols.Degraded.Set(i)
+	} else {
+		t.cols.Degraded.Unset(i)
+	}
+}
+
+// write brings the columns of one rank in step with its entry.
+func (t *table) write(i int, e *entry, now time.Duration) {
+	l := &e.load
+	t.cols.Decode[i] = float64(l.DecodeBlocks)
+	t.cols.Requests[i] = float64(l.PrefillRequests + l.DecodeRequests)
+	if t.rate[i] != 0 {
+		t.decaying--
+	}
+	t.top[i], t.floor[i], t.rate[i] = e.queue.decay(l.PrefillTokens)
+	if t.rate[i] != 0 {
+		t.decaying++
+	}
+	t.cols.Prefill[i] = left(t.top[i], t.floor[i], t.rate[i], now.Seconds())
+}
+
+// left is what is left of a rank's prompt tokens, rounded to a whole number.
+func left(top, floor, rate, now float64) float64 {
+	v := top - rate*now
+	if v < floor {
+		return floor
+	}
+	return float64(int64(v + 0.5))
+}
+
+// refreshStep is how old decayed columns may be: at 20,000 tokens a second the
+// figure is 20 tokens behind, about one block.
+const refreshStep = time.Millisecond
+
+// refresh lets prompt tokens decay up to now.
+func (t *table) refresh(now time.Duration) {
+	if t.decaying == 0 || now-t.fresh < refreshStep {
+		return
+	}
+	t.fresh = now
+	at := now.Seconds()
+	n := len(t.cols.Prefill)
+	top, floor, rate := t.top[:n], t.floor[:n], t.rate[:n]
+	for i := range t.cols.Prefill {
+		t.cols.Prefill[i] = left(top[i], floor[i], rate[i], at)
+	}
+}
+
+// bar sets who may not be picked for a request.
+func (t *table) bar(b *Book, req *Request) {
+	if req.Filter == nil {
+		t.filter, t.barred, t.asked = nil, t.unknown, t.asked[:0]
+	} else if version, aside, asked := req.Filter.Limits(); t.filter != req.Filter || t.version != version {
+		t.filter, t.version = req.Filter, version
+		t.learn(aside, asked)
+	}
+	if len(t.asked) == 0 && len(req.Exclude) == 0 {
+		t.cols.Out = t.barred
+		return
+	}
+	copy(t.out, t.barred)
+	for _, s := range t.asked {
+		if !req.Filter.Allows(s.rank) {
+			for i := s.from; i < s.to; i++ {
+				t.out.Set(int(i))
+			}
+		}
+	}
+	for _, r := range req.Exclude {
+		if i := t.find(b, r); i >= 0 {
+			t.out.Set(i)
+		}
+	}
+	t.cols.Out = t.out
+}
+
+// find returns where a rank stands, -1 where it does not.
+func (t *table) find(b *Book, r worker.Rank) int {
+	slot := b.slotLocked(r)
+	if slot < 0 {
+		return -1
+	}
+	for _, p := range b.entries[slot].places {
+		if p.t == t {
+			return int(p.at)
+		}
+	}
+	return slices.Index(t.cols.Ranks, r) // a list that is not kept
+}
+
+// learn notes what the filter says of the ranks' workers.
+func (t *table) learn(aside, asked []worker.ID) {
+	t.barred, t.asked = slices.Clone(t.unknown), t.asked[:0]
+	if len(aside)+len(asked) == 0 {
+		return
+	}
+	ranks := t.cols.Ranks
+	for from, to := 0, 0; from < len(ranks); from = to {
+		id := ranks[from].ID
+		for to = from + 1; to < len(ranks) && ranks[to].ID == id; to++ {
+		}
+		if _, is := slices.BinarySearch(aside, id); is {
+			for i := from; i < to; i++ {
+				t.barred.Set(i)
+			}
+		} else if _, is := slices.BinarySearch(asked, id); is {
+			t.asked = append(t.asked, span{ranks[from], int32(from), int32(to)})
+		}
+	}
+}

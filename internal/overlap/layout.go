@@ -1,0 +1,92 @@
+package overlap
+
+import (
+	"sync"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// layouts are those of one set of workers under one numbering of slots.
+type layouts struct {
+	snap       *worker.Snapshot
+	generation uint64
+	byFirst    sync.Map // *worker.Rank → *layout
+}
+
+// layout says where the overlaps of a list of ranks are found.
+type layout struct {
+	n       int
+	all     []run // of every rank that has a slot
+	told    []run // of those whose workers publish events
+	guessed []run // of those whose workers do not
+	guess   picker.Bits
+	guesses int // members of guess
+}
+
+// run is ranks next to each other whose slots are, too.
+type run struct{ at, slot, n int }
+
+// appendRun adds one rank to the last run, or begins a new one.
+func appendRun(runs []run, at, slot int) []run {
+	if k := len(runs) - 1; k >= 0 && runs[k].at+runs[k].n == at && runs[k].slot+runs[k].n == slot {
+		runs[k].n++
+		return runs
+	}
+	return append(runs, run{at, slot, 1})
+}
+
+func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots) *layout {
+	l := &layout{n: len(ranks), guess: picker.NewBits(len(ranks))}
+	var w *worker.Worker
+	for i, r := range ranks {
+		if w == nil || w.ID != r.ID {
+			w = snap.Worker(r.ID)
+		}
+		guess := w == nil || w.KVEvents.IsZero()
+		if guess {
+			l.guess.Set(i)
+			l.guesses++
+		}
+		slot, ok := slots.Slot(r)
+		if !ok {
+			continue
+		}
+		l.all = appendRun(l.all, i, int(slot))
+		if guess {
+			l.guessed = appendRun(l.guessed, i, int(slot))
+		} else {
+			l.told = appendRun(l.told, i, int(slot))
+		}
+	}
+	return l
+}
+
+// whole returns the answer itself where the runs are one that covers all.
+func whole(runs []run, n int, blocks []uint32) []uint32 {
+	if len(runs) != 1 || runs[0].n != n || runs[0].slot+n > len(blocks) {
+		return nil
+	}
+	from := runs[0].slot
+	return blocks[from : from+n : from+n]
+}
+
+// gather copies the runs of an answer to their places, each count times factor.
+// Slots beyond the answer hold nothing.
+func gather(dst []uint32, runs []run, blocks []uint32, factor uint32) {
+	for _, r := range runs {
+		if r.slot >= len(blocks) {
+			continue
+		}
+		from := blocks[r.slot:min(r.slot+r.n, len(blocks))]
+		to := dst[r.at : r.at+r.n]
+		if factor == 1 {
+			copy(to, from)
+			continue
+		}
+		for i, b := range from {
+			to[i] = b * factor
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package overlap
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func fleet(t testing.TB, events func(id int) bool, n, dp int) *worker.Snapshot {
+	ws := make([]*worker.Worker, n)
+	for i := range ws {
+		at, err := worker.ParseEndpoint("10.0.0.1:" + worker.ID(1000+i).String())
+		require.NoError(t, err)
+		ws[i] = &worker.Worker{
+			ID: worker.ID(i + 1), Role: worker.Aggregated, Engine: worker.SGLang, Endpoint: at, Models: []string{"m"},
+			DPSize: uint32(dp), BlockSize: 16,
+		}
+		if events(i) {
+			ws[i].KVEvents = worker.KVEvents{Host: "10.0.0.1", Port: 5557}
+		}
+	}
+	s, err := worker.NewSnapshot(1, ws)
+	require.NoError(t, err)
+	return s
+}
+
+func parts(t testing.TB) (Config, *Lookup) {
+	slots := kvindex.NewSlots()
+	routed, err := kvindex.NewRouted(kvindex.RoutedConfig{}, slots)
+	require.NoError(t, err)
+	cfg := Config{Index: kvindex.NewMap(slots), Routed: routed, Slots: slots}
+	l, err := New(cfg)
+	require.NoError(t, err)
+	return cfg, l
+}
+
+func ranksOf(s *worker.Snapshot) []worker.Rank {
+	return s.Pool(worker.Key{Model: "m"}).AggregatedRanks
+}
+
+func stored(chain []kvindex.LocalHash, engine uint64) kvindex.Stored {
+	var e kvindex.Stored
+	for i, h := range chain {
+		e.Blocks = append(e.Blocks, kvindex.Block{Engine: kvindex.EngineHash(engine + uint64(i)), Local: h})
+	}
+	return e
+}
+
+// slowly is what Of should answer, rank by rank.
+func slowly(cfg Config, s *worker.Snapshot, ranks []worker.Rank, p Prompt, now time.Time) (blocks []uint32, guessed []bool) {
+	var told, routed kvindex.Overlap
+	cfg.Index.Overlap(p.Hashes, &told)
+	cfg.Routed.Overlap(p.Hashes, &routed, now)
+	for _, r := range ranks {
+		guess := p.Estimated || s.Worker(r.ID).KVEvents.IsZero()
+		var n uint32
+		if slot, ok := cfg.Slots.Slot(r); ok && guess {
+			n = routed.At(slot) * uint32(max(p.BlocksPerHash, 1))
+		} else if ok {
+			n = told.At(slot)
+		}
+		blocks, guessed = append(blocks, n), append(guessed, guess && !p.Estimated)
+	}
+	return blocks, guessed
+}
+
+func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		cfg, l := parts(t)
+		kind := rng.IntN(3)
+		s := fleet(t, func(int) bool { return kind == 0 || kind == 1 && rng.IntN(2) == 0 }, 1+rng.IntN(20), 1+rng.IntN(4))
+		ranks := ranksOf(s)
+		chain := make([]kvindex.LocalHash, 1+rng.IntN(9))
+		for i := range chain {
+			chain[i] = kvindex.LocalHash(rng.Uint64())
+		}
+		order := rng.Perm(len(ranks))
+		if rng.IntN(2) == 0 { // the usual case: in the pool's order
+			for i := range order {
+				order[i] = i
+			}
+		}
+		for _, i := range order {
+			if rng.IntN(12) == 0 {
+				continue // nobody has told of it
+			}
+			cfg.Index.Attach(ranks[i])
+			require.NoError(t, cfg.Index.Store(ranks[i], stored(chain[:rng.IntN(len(chain)+1)], 1)))
+			if rng.IntN(3) == 0 {
+				cfg.Routed.Record(ranks[i], chain[:1+rng.IntN(len(chain))], now)
+			}
+		}
+		var a Answer
+		for range 6 {
+			p := Prompt{Hashes: chain, Estimated: rng.IntN(3) == 0, BlocksPerHash: rng.IntN(4)}
+			l.Of(s, ranks, p, now, &a)
+			blocks, guessed := slowly(cfg, s, ranks, p, now)
+			require.Equal(t, blocks, a.Blocks, "seed %d", seed)
+			for i := range guessed {
+				require.Equal(t, guessed[i], a.Guessed.Has(i), "seed %d", seed)
+			}
+			if r := ranks[rng.IntN(len(ranks))]; rng.IntN(2) == 0 { // another numbering
+				cfg.Index.Detach(r)
+				r = ranks[rng.IntN(len(ranks))]
+				cfg.Index.Attach(r)
+				require.NoError(t, cfg.Index.Store(r, stored(chain, 1)))
+			}
+		}
+	}
+}
+
+func TestRanksInARowAreNotCopied(t *testing.T) {
+	cfg, l := parts(t)
+	s := fleet(t, func(int) bool { return true }, 10, 8)
+	for _, w := range s.Workers() {
+		for dp := range w.DPSize {
+			cfg.Index.Attach(worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)})
+		}
+	}
+	var a Answer
+	l.Of(s, ranksOf(s), Prompt{Hashes: []kvindex.LocalHash{1}}, time.Time{}, &a)
+	require.Len(t, a.Blocks, 80)
+	require.Same(t, &a.told.Blocks[0], &a.Blocks[0])
+	require.Nil(t, a.copied)
+}
+
+// The answer may have been made before the pool's last ranks had slots.
+func TestAnAnswerThatIsTooShortIsNotTakenAsItIs(t *testing.T) {
+	room := []uint32{1, 2, 3, 4, 5, 6}
+	require.Nil(t, whole([]run{{0, 1, 4}}, 4, room[:4]))
+	require.Equal(t, []uint32{2, 3, 4}, whole([]run{{0, 1, 3}}, 3, room[:4]))
+	dst := make([]uint32, 5)
+	gather(dst, []run{{0, 1, 4}, {4, 9, 1}}, room[:4], 2)
+	require.Equal(t, []uint32{4, 6, 8, 0, 0}, dst)
+}
+
+func TestNothingIsAskedWithoutHashes(t *testing.T) {
+	_, l := parts(t)
+	s := fleet(t, func(int) bool { return true }, 2, 1)
+	a := Answer{Blocks: []uint32{1}}
+	l.Of(s, ranksOf(s), Prompt{}, time.Time{}, &a)
+	require.Nil(t, a.Blocks)
+	l.Of(s, nil, Prompt{Hashes: []kvindex.LocalHash{1}}, time.Time{}, &a)
+	require.Nil(t, a.Blocks)
+}
+
+func TestALookupAllocatesNothing(t *testing.T) {
+	for _, mixed := range []bool{false, true} {
+		cfg, l := parts(t)
+		s := fleet(t, func(i int) bool { return !mixed || i%2 == 0 }, 16, 4)
+		chain := []kvindex.LocalHash{1, 2, 3}
+		for i, r := range ranksOf(s) {
+			cfg.Index.Attach(r)
+			require.NoError(t, cfg.Index.Store(r, stored(chain[:i%4], 1)))
+			cfg.Routed.Record(r, chain, time.Unix(1, 0))
+		}
+		var a Answer
+		once := func() {
+			l.Of(s, ranksOf(s), Prompt{Hashes: chain}, time.Unix(1, 0), &a)
+			l.Of(s, ranksOf(s), Prompt{Hashes: chain, Estimated: true, BlocksPerHash: 4}, time.Unix(1, 0), &a)
+		}
+		once()
+		require.Zero(t, testing.AllocsPerRun(100, once))
+	}
+}
+
+// Readers beside a writer that moves ranks to other slots: an answer must never
+// be torn so that it does not fit the pool.
+func TestAnswersFitThePoolWhileTheNumberingChanges(t *testing.T) {
+	cfg, l := parts(t)
+	s := fleet(t, func(i int) bool { return i%3 > 0 }, 12, 2)
+	ranks := ranksOf(s)
+	chain := []kvindex.LocalHash{1, 2}
+	stop := make(chan struct{})
+	var writer, readers sync.WaitGroup
+	writer.Go(func() {
+		rng := rand.New(rand.NewPCG(1, 1))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			r := ranks[rng.IntN(len(ranks))]
+			cfg.Index.Attach(r)
+			_ = cfg.Index.Store(r, stored(chain, 1))
+			cfg.Index.Detach(ranks[rng.IntN(len(ranks))])
+		}
+	})
+	for range 2 {
+		readers.Go(func() {
+			var a Answer
+			for range 3000 {
+				l.Of(s, ranks, Prompt{Hashes: chain}, time.Unix(1, 0), &a)
+				if len(a.Blocks) != len(ranks) {
+					t.Error("an answer of another length")
+				}
+			}
+		})
+	}
+	readers.Wait()
+	close(stop)
+	writer.Wait()
+}
+
+func TestEveryPartIsRequired(t *testing.T) {
+	_, err := New(Config{})
+	for _, name := range []string{"index", "routed", "slots"} {
+		require.ErrorContains(t, err, name)
+	}
+}

@@ -1,0 +1,151 @@
+package picker
+
+import "math/bits"
+
+// costs are those of one chunk of candidates.
+type costs [chunk]float64
+
+// fill works out the costs of the candidates of one word, those who cannot be
+// picked included, and returns how many there are. For candidates without
+// particulars it takes a short form, which gives the same bits as of and is
+// several times as fast.
+func (k *coster) fill(w int, dst *costs) int {
+	c := k.c
+	from := w * chunk
+	n := min(chunk, len(c.Ranks)-from)
+	if c.plain(w) {
+		prefill, decode, requests := c.Prefill[from:from+n], c.Decode[from:from+n], c.Requests[from:from+n]
+		switch {
+		case !k.track && !k.creditDecode:
+			k.untracked(dst, decode, requests)
+			return n
+		case k.track && c.Overlap != nil:
+			overlap := c.Overlap[from : from+n]
+			weight, same := k.chunkWeight(w)
+			if same && weight == 1 && k.decayPerTok == 0 {
+				k.tracked(dst, overlap, prefill, decode, requests)
+				return n
+			}
+			if same {
+				k.weighted(dst, weight, overlap, prefill, decode, requests)
+				return n
+			}
+		}
+	}
+	var t terms
+	for i := range n {
+		k.of(from+i, &t)
+		dst[i] = t.cost
+	}
+	return n
+}
+
+// plain reports whether the candidates of a word have nothing but overlap and
+// load.
+func (c *Candidates) plain(w int) bool {
+	return c.Host == nil && c.Disk == nil && c.Shared == nil && c.Taint == nil && c.LoadUnknown.word(w) == 0
+}
+
+// chunkWeight returns what the overlaps of a word's candidates are worth, if it
+// is the same for all of them who can be picked.
+func (k *coster) chunkWeight(w int) (weight float64, same bool) {
+	in := k.c.in.word(w)
+	estimated := k.c.Estimated.word(w) & in
+	degraded := k.c.Degraded.word(w) & in &^ estimated
+	switch {
+	case k.allEstimated || estimated == in && in != 0:
+		return k.estWeight, true
+	case estimated|degraded == 0:
+		return 1, true
+	case degraded == in:
+		return k.degWeight, true
+	default:
+		return 0, false
+	}
+}
+
+// tracked: overlap is known and its credit does not decay. Of most chunks
+// nobody holds anything of the prompt, and requests mostly have no weight: both
+// are told apart once a chunk.
+func (k *coster) tracked(dst *costs, overlap []uint32, prefill, decode, requests []float64) {
+	n := len(overlap)
+	if n > chunk || len(prefill) < n || len(decode) < n || len(requests) < n {
+		return // so that the loops need no checks
+	}
+	var most uint32 // at least the greatest overlap
+	for _, o := range overlap {
+		most |= o
+	}
+	isl, perToken, credit, added := k.isl, k.perToken, k.scaledCredit, k.newBlocks
+	switch {
+	case k.reqWeight != 0 || float64(k.blockSize*float64(most)) > isl:
+		k.weighted(dst, 1, overlap, prefill, decode, requests)
+	case most == 0:
+		for i := range n {
+			dst[i] = float64((prefill[i]+isl)*perToken) + (decode[i] + added)
+		}
+	default:
+		for i := range n {
+			left := float64((prefill[i]+isl)*perToken) - float64(credit*float64(overlap[i]))
+			if left < 0 {
+				left = 0
+			}
+			dst[i] = left + (decode[i] + added)
+		}
+	}
+}
+
+// weighted: overlap may count for less, its credit may decay, requests may have
+// weight.
+func (k *coster) weighted(dst *costs, weight float64, overlap []uint32, prefill, decode, requests []float64) {
+	n := len(overlap)
+	if n > chunk || len(prefill) < n || len(decode) < n || len(requests) < n {
+		return
+	}
+	isl, size, perToken, credit := k.isl, k.blockSize, k.perToken, k.scaledCredit
+	reqWeight, added := k.reqWeight, k.newBlocks
+	decay, least := k.decayPerTok, k.leastPrefill
+	for i := range n {
+		o := float64(weight * float64(overlap[i]))
+		prompt := isl
+		if cached := whole(float64(size * o)); cached > prompt {
+			prompt = cached
+		}
+		worth := credit
+		if over := prefill[i] - least; decay > 0 && over > 0 {
+			worth = credit / (1 + float64(decay*over))
+		}
+		left := float64((prefill[i]+prompt)*perToken) - float64(worth*o)
+		if left < 0 {
+			left = 0
+		}
+		dst[i] = left + (decode[i] + added + float64(reqWeight*requests[i]))
+	}
+}
+
+// untracked: nothing but running answers counts.
+func (k *coster) untracked(dst *costs, decode, requests []float64) {
+	n := len(decode)
+	if n > chunk || len(requests) < n {
+		return
+	}
+	reqWeight, added := k.reqWeight, k.newBlocks
+	for i := range n {
+		dst[i] = decode[i] + added + float64(reqWeight*requests[i])
+	}
+}
+
+// each calls f with the cost of every candidate that can be picked.
+func (k *coster) each(f func(i int, cost float64)) {
+	var buf costs
+	for w, in := range k.c.in {
+		if in == 0 {
+			continue
+		}
+		k.fill(w, &buf)
+		for ; in != 0; in &= in - 1 {
+			j := bits.TrailingZeros64(in)
+			f(w*chunk+j, buf[j])
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package picker
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// OverloadedError says that every candidate was over a threshold and that the
+// parameters refuse such a request. A candidate over both counts twice.
+type OverloadedError struct {
+	Candidates       int // all of them overloaded
+	ByPrefillTokens  int // over Params.PrefillTokensThreshold
+	ByDecodeBlocks   int // over Params.DecodeBlocksThreshold
+	LeastPrefill     int64
+	PrefillThreshold int64
+	DecodeThreshold  float64
+}
+
+// Error names the numbers.
+func (e *OverloadedError) Error() string {
+	s := fmt.Sprintf("picker: all %d candidates are overloaded", e.Candidates)
+	if e.PrefillThreshold > 0 {
+		s += fmt.Sprintf(": %d have over %d prompt tokens booked, the least has %d", e.ByPrefillTokens, e.PrefillThreshold, e.LeastPrefill)
+	}
+	if e.DecodeThreshold > 0 {
+		s += fmt.Sprintf(": %d have over %v of their KV blocks booked", e.ByDecodeBlocks, e.DecodeThreshold)
+	}
+	return s
+}
+
+// Overload is one reason for which a rank counts as overloaded.
+type Overload uint8
+
+// The reasons. The zero value is none.
+const (
+	NotOverloaded   Overload = iota
+	ByPrefillTokens          // more prompt tokens are booked than the threshold
+	ByDecodeBlocks           // more of its KV blocks are booked than the threshold
+)
+
+// String returns the reason as people read it, "" for none.
+func (o Overload) String() string {
+	switch o {
+	case ByPrefillTokens:
+		return "overloaded: prompt tokens"
+	case ByDecodeBlocks:
+		return "overloaded: KV blocks"
+	default:
+		return ""
+	}
+}
+
+// OverloadOf says whether the candidate is over a threshold. One whose load is
+// not known is over none; one whose capacity is not known is over none in
+// blocks.
+func (c *Candidates) OverloadOf(i int, p *Params) Overload {
+	switch {
+	case c.LoadUnknown.Has(i):
+		return NotOverloaded
+	case c.overPrefill(i, p):
+		return ByPrefillTokens
+	case c.overDecode(i, p):
+		return ByDecodeBlocks
+	default:
+		return NotOverloaded
+	}
+}
+
+func (c *Candidates) overPrefill(i int, p *Params) bool {
+	return p.PrefillTokensThreshold > 0 && c.Prefill[i] > float64(p.PrefillTokensThreshold)
+}
+
+func (c *Candidates) overDecode(i int, p *Params) bool {
+	blocks := at(c.Capacity, i)
+	return p.DecodeBlocksThreshold > 0 && blocks > 0 && c.Decode[i] > float64(p.DecodeBlocksThreshold*blocks)
+}
+
+// prepare works out who can be picked and counts them. Overloaded ones cannot,
+// unless all are and the parameters would rather serve than refuse.
+func (c *Candidates) prepare(p *Params, d *Decision) (int, error) {
+	n := c.admit()
+	if n == 0 {
+		return 0, ErrNoCandidate
+	}
+	if p.PrefillTokensThreshold <= 0 && p.DecodeBlocksThreshold <= 0 {
+		return n, nil
+	}
+	for w := range c.in {
+		over := c.in[w] & c.overloadedWord(w, p)
+		c.in[w] &^= over
+		d.Overloaded += bits.OnesCount64(over)
+	}
+	switch {
+	case d.Overloaded < n:
+		return n - d.Overloaded, nil
+	case p.ServeOverloaded:
+		return c.admit(), nil
+	default:
+		return 0, c.overloaded(p)
+	}
+}
+
+// overloadedWord is OverloadOf for the candidates of one word.
+func (c *Candidates) overloadedWord(w int, p *Params) uint64 {
+	var over uint64
+	from := w * chunk
+	to := min(from+chunk, len(c.Ranks))
+	if limit := float64(p.PrefillTokensThreshold); limit > 0 {
+		for j, t := range c.Prefill[from:to] {
+			if t > limit {
+				over |= 1 << j
+			}
+		}
+	}
+	if p.DecodeBlocksThreshold > 0 && c.Capacity != nil {
+		for i := from; i < to; i++ {
+			if c.overDecode(i, p) {
+				over |= 1 << (i - from)
+			}
+		}
+	}
+	return over &^ c.LoadUnknown.word(w)
+}
+
+// overloaded counts for the error. All candidates are overloaded.
+func (c *Candidates) overloaded(p *Params) error {
+	e := &OverloadedError{
+		Candidates: c.admit(), LeastPrefill: int64(c.leastPrefill()),
+		PrefillThreshold: p.PrefillTokensThreshold, DecodeThreshold: p.DecodeBlocksThreshold,
+	}
+	for i := range c.Ranks {
+		if !c.in.Has(i) {
+			continue
+		}
+		if c.overPrefill(i, p) {
+			e.ByPrefillTokens++
+		}
+		if c.overDecode(i, p) {
+			e.ByDecodeBlocks++
+		}
+	}
+	clear(c.in)
+	return e
+}
+
+// SaturatedError says that a pool has too much prefill queued (C5).
+type SaturatedError struct {
+	QueuedISLTokens    int64
+	MaxQueuedISLTokens int64
+}
+
+// Error names both numbers.
+func (e *SaturatedError) Error() string {
+	return fmt.Sprintf("picker: %d prompt tokens are queued: expected fewer than %d", e.QueuedISLTokens, e.MaxQueuedISLTokens)
+}
+
+// CheckQueue returns a *SaturatedError when those of c who are not out have
+// limit prompt tokens or more queued: the request that crosses the limit is
+// taken, the next one is not. No limit (0) and no candidates are no error.
+func CheckQueue(c *Candidates, limit int64) error {
+	if limit <= 0 || c.admit() == 0 {
+		return nil
+	}
+	var queued float64
+	for w, in := range c.in {
+		for in &^= c.LoadUnknown.word(w); in != 0; in &= in - 1 {
+			queued += c.Prefill[w*chunk+bits.TrailingZeros64(in)]
+		}
+	}
+	if int64(queued) < limit {
+		return nil
+	}
+	return &SaturatedError{QueuedISLTokens: int64(queued), MaxQueuedISLTokens: limit}
+}

@@ -1,0 +1,70 @@
+package picker
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+// maxThrows bounds the cheap way of sample: enough for it to fail rarely where
+// it is the better one.
+const maxThrows = 96
+
+// sample draws by softmax over -(cost / (max - min)) / temperature: candidate i
+// has weight exp((min - cost) × steep), which is at most 1. So a candidate
+// drawn uniformly and kept with its weight as the chance is one drawn by the
+// weights, and thousands of powers need not be computed. Where few candidates
+// have nearly all the weight most throws miss; then all are weighed, which
+// changes no chance since every throw is independent of those before.
+func (k *coster) sample(n int, temperature float64, rng *rand.Rand) (int, float64) {
+	lowest, highest := k.bounds()
+	steep := 0.0 // all equal: uniform
+	if highest > lowest {
+		steep = 1 / (highest - lowest) / temperature
+	}
+	var t terms
+	for range maxThrows {
+		i := k.c.in.nth(rng.IntN(n))
+		k.of(i, &t)
+		if rng.Float64() < math.Exp((lowest-t.cost)*steep) {
+			return i, t.cost
+		}
+	}
+	var total, cost float64
+	picked := -1
+	k.each(func(i int, c float64) {
+		w := math.Exp((lowest - c) * steep)
+		total += w
+		if picked < 0 || rng.Float64()*total < w {
+			picked, cost = i, c
+		}
+	})
+	return picked, cost
+}
+
+// bounds returns the lowest and the highest cost, and tells Near of all.
+func (k *coster) bounds() (lowest, highest float64) {
+	lowest, highest = math.Inf(1), math.Inf(-1)
+	near, bar := k.c.Near, math.Inf(1)
+	var buf costs
+	for w, in := range k.c.in {
+		if in == 0 {
+			continue
+		}
+		n := k.fill(w, &buf)
+		for j, cost := range buf[:n] {
+			if in>>j&1 == 0 {
+				continue
+			}
+			if cost < lowest {
+				lowest = cost
+			}
+			if cost > highest {
+				highest = cost
+			}
+			if near != nil && cost < bar {
+				bar = near.offer(w*chunk+j, cost)
+			}
+		}
+	}
+	return lowest, highest
+}
