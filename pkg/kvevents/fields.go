@@ -1,7 +1,6 @@
 package kvevents
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math"
 
@@ -21,6 +20,7 @@ type fields struct {
 	adapter    []byte
 	cacheSalt  []byte
 	extraKeys  []byte // array, an element a block; nil: none
+	mmInfos    []byte // the same; nil: none
 
 	medium    []byte
 	group     uint64
@@ -55,6 +55,8 @@ func readFields(b []byte) (f fields, reason Reason, ok bool) {
 	switch {
 	case r.err != nil:
 		return f, Malformed, false
+	case f.kind == ignored:
+		return f, Ignored, false
 	case f.kind == 0:
 		return f, UnknownEvent, false
 	case f.kind != Cleared && f.hashes == nil:
@@ -73,6 +75,8 @@ func eventKind(tag []byte) Kind {
 		return Removed
 	case "AllBlocksCleared":
 		return Cleared
+	case "Ignored":
+		return ignored
 	}
 	return 0
 }
@@ -121,6 +125,8 @@ func (f *fields) readMap(r *reader) {
 			f.readSalt(&salted) // metadata may be about something else
 		case "extra_keys":
 			f.extraKeys = r.value()
+		case "block_mm_infos":
+			f.mmInfos = r.value()
 		case "medium":
 			f.medium = r.text()
 		case "group_idx":
@@ -148,6 +154,8 @@ func (f *fields) readArray(r *reader, n int) {
 			f.readStoredAt(r, i)
 		} else if f.kind == Removed {
 			f.readRemovedAt(r, i)
+		} else if f.kind == Cleared && i == 1 {
+			f.ownership = r.text()
 		} else {
 			r.skip()
 		}
@@ -263,59 +271,47 @@ func appendHashes(dst []kvindex.EngineHash, array []byte) ([]kvindex.EngineHash,
 	return dst, r.err == nil
 }
 
-func appendTokens(dst []uint32, array []byte) ([]uint32, Reason, bool) {
+// appendTokens appends the token ids of a store. They may come as pairs, each
+// beginning with what the one before ended with: those of [a b] [b c] are
+// a, b, c.
+func appendTokens(dst []uint32, array []byte) (tokens []uint32, pairs, ok bool) {
 	r := reader{b: array}
-	for n := r.array(); n > 0 && r.err == nil; n-- {
-		c := r.peek()
-		if c < 0x80 {
-			dst = append(dst, uint32(c))
-			r.i++
-			continue
-		}
-		if isArray(c) {
-			return dst, Bigram, false
-		}
-		v, neg := r.int()
-		if neg || v > math.MaxUint32 {
-			r.fail()
-		}
-		dst = append(dst, uint32(v))
+	n := r.array()
+	if n > 0 && isArray(r.peek()) {
+		dst = appendPairs(dst, &r, n)
+		return dst, true, r.err == nil
 	}
-	return dst, Malformed, r.err == nil
+	for ; n > 0 && r.err == nil; n-- {
+		dst = append(dst, r.token())
+	}
+	return dst, false, r.err == nil
 }
 
-// saltKey is how Dynamo's vLLM passes a cache namespace in a block's keys.
-var saltKey = []byte("dynamo-cache-salt:")
+func appendPairs(dst []uint32, r *reader, n int) []uint32 {
+	for i := 0; i < n && r.err == nil; i++ {
+		if r.array() != 2 {
+			r.fail()
+		}
+		first, second := r.token(), r.token()
+		switch {
+		case i == 0:
+			dst = append(dst, first)
+		case dst[len(dst)-1] != first:
+			r.fail()
+		}
+		dst = append(dst, second)
+	}
+	return dst
+}
 
-// plainBlocks returns how many leading blocks depend on nothing but tokens,
-// adapter and salt, by their extra keys: an array with nil or an array of keys
-// for each block. A salt among the keys of the first block is put into salt.
-func plainBlocks(array []byte, blocks int, salt *kvindex.Salt) (int, bool) {
-	r := reader{b: array}
-	plain, stopped := 0, false
-	for i, n := 0, r.array(); i < n && r.err == nil; i++ {
-		if r.nil() {
-			if !stopped {
-				plain++
-			}
-			continue
-		}
-		for k := r.array(); k > 0 && r.err == nil; k-- {
-			key := r.textOrSkip()
-			switch {
-			case key != nil && string(key) == salt.LoRA:
-			case i == 0 && bytes.HasPrefix(key, saltKey):
-				salt.CacheSalt = string(key[len(saltKey):])
-			default:
-				stopped = true
-			}
-		}
-		if !stopped {
-			plain++
-		}
+func (r *reader) token() uint32 {
+	if c := r.peek(); c < 0x80 {
+		r.i++
+		return uint32(c)
 	}
-	if !stopped {
-		plain = blocks // keys may be given for fewer blocks than there are
+	v, neg := r.int()
+	if neg || v > math.MaxUint32 {
+		r.fail()
 	}
-	return min(plain, blocks), r.err == nil
+	return uint32(v)
 }

@@ -46,7 +46,8 @@ var errFrame = errors.New("kvevents: zmtp")
 type conn struct {
 	// set at construction, read-only
 	nc        net.Conn
-	minor     byte // of the peer's protocol version, major 3
+	peer      string // its address, for people
+	minor     byte   // of the peer's protocol version, major 3
 	maxBytes  int  // of one message
 	quiet     time.Duration
 	heartbeat time.Duration
@@ -76,15 +77,26 @@ func dialZMQ(ctx context.Context, dial dialFunc, addr string, typ socketType, cf
 	if err != nil {
 		return nil, fmt.Errorf("kvevents: connect to %s: %w", addr, err)
 	}
+	c, err := shake(ctx, nc, typ, cfg)
+	if err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("kvevents: handshake with %s: %w", addr, err)
+	}
+	c.peer = addr
+	return c, nil
+}
+
+// shake makes a connection of one that was dialed or accepted, which is the
+// same to both sides of the NULL mechanism.
+func shake(ctx context.Context, nc net.Conn, typ socketType, cfg connConfig) (*conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
 	c := &conn{nc: nc, maxBytes: cfg.maxBytes, r: bufio.NewReaderSize(nc, 64<<10)}
-	err = c.handshake(typ)
+	err := c.handshake(typ)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		_ = nc.Close()
-		return nil, fmt.Errorf("kvevents: handshake with %s: %w", addr, err)
+		return nil, err
 	}
 	// "PING … TTL": a 3.0 peer need not know the command, and then only TCP
 	// keepalive tells a dead one from a quiet one.
