@@ -48,7 +48,7 @@ type conn struct {
 	nc        net.Conn
 	peer      string // its address, for people
 	minor     byte   // of the peer's protocol version, major 3
-	maxBytes  int  // of one message
+	maxBytes  int    // of one message
 	quiet     time.Duration
 	heartbeat time.Duration
 
