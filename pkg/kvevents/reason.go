@@ -111,7 +111,7 @@ type Refusals [NumReasons]uint64
 
 // Worst returns the most frequent reason that is not normal, and how often it
 // was given; 0 when there is none. Block size comes first: it explains others.
-func (f *Refusals) Worst() (Reason, uint64) {
+func (f Refusals) Worst() (Reason, uint64) {
 	var worst Reason
 	var most uint64
 	for r, n := range f {
@@ -126,7 +126,7 @@ func (f *Refusals) Worst() (Reason, uint64) {
 }
 
 // Map returns the counts above zero by name, nil when there are none.
-func (f *Refusals) Map() map[string]uint64 {
+func (f Refusals) Map() map[string]uint64 {
 	var m map[string]uint64
 	for r, n := range f {
 		if n > 0 {
