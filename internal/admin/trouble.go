@@ -40,6 +40,11 @@ func troubles(s *State, recs []journal.Record) []trouble {
 		add(false, "STALE", "The view was last confirmed %s ago%s. Requests go on with it, revision %d.",
 			duration(s.View.Age), because(s.View.StaleReason), s.View.Revision)
 	}
+	for _, c := range s.Channels {
+		if !c.Up {
+			add(false, "", "No KV events come by %s%s: the overlap of its workers may be wrong.", c.Name, because(c.Reason))
+		}
+	}
 	ts = append(ts, workerTroubles(s)...)
 	if t, ok := recentTrouble(recs); ok {
 		ts = append(ts, t)

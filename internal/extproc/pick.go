@@ -286,7 +286,7 @@ func (srv *Server) overlaps(ranks []worker.Rank, p tokens.Prompt, q *question, s
 		if w == nil || w.ID != r.ID {
 			w = q.snap.Worker(r.ID)
 		}
-		guess := p.Estimated || w.KVEvents.IsZero()
+		guess := p.Estimated || !srv.told(w, r)
 		var n uint32
 		if slot, ok := slots.Slot(r); ok {
 			if guess {
@@ -300,6 +300,11 @@ func (srv *Server) overlaps(ranks []worker.Rank, p tokens.Prompt, q *question, s
 	return sc.overlaps, sc.guesses
 }
 
+// told reports whether events tell what the rank holds.
+func (srv *Server) told(w *worker.Worker, r worker.Rank) bool {
+	return !w.KVEvents.IsZero() || srv.cfg.Tells != nil && srv.cfg.Tells(r)
+}
+
 // remember notes what was routed where, for prompts and workers of which no
 // events tell.
 func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
@@ -311,7 +316,7 @@ func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	if q.disagg {
 		rank = v.prefill.decision.Rank
 	}
-	if w := q.snap.Worker(rank.ID); p.Estimated || w.KVEvents.IsZero() {
+	if p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank) {
 		srv.cfg.Routed.Record(rank, p.Hashes, now)
 	}
 	if p.Source == tokens.FromEngine {

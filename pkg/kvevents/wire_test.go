@@ -304,7 +304,9 @@ func (c *engineCache) stored(b []byte, hash int64, n *engineBlock) []byte {
 	return append(b, "\xa3GPU"...)
 }
 
-func appendInt64(b []byte, v int64) []byte { return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(v)) }
+func appendInt64(b []byte, v int64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(v))
+}
 
 // message packs so many steps as one batch.
 func (c *engineCache) message(steps int) []byte {

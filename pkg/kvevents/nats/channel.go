@@ -23,8 +23,10 @@ var errDisconnected = errors.New("connection lost")
 // Config configures a [Channel]. Only URL is required.
 type Config struct {
 	// URL is nats://host:port or tls://host:port; several are separated by
-	// commas. User and password may stand in it and are not shown.
+	// commas. It names no user: it is shown on pages and in logs.
 	URL string
+	// Username and Password, where the server asks for them.
+	Username, Password string
 	// Subject is what is subscribed to. Default [DefaultSubject].
 	Subject string
 	// Timeout bounds connecting. Default 5 s.
@@ -57,9 +59,9 @@ func (c Config) Validate() error {
 	var errs []error
 	for s := range strings.SplitSeq(c.URL, ",") {
 		u, err := url.Parse(strings.TrimSpace(s))
-		if err != nil || u.Host == "" || u.Scheme != "nats" && u.Scheme != "tls" {
+		if err != nil || u.Host == "" || u.User != nil || u.Scheme != "nats" && u.Scheme != "tls" {
 			// NB: not the URL itself, which may hold a password.
-			errs = append(errs, errors.New("nats: url: expected nats://host:port or tls://host:port"))
+			errs = append(errs, errors.New("nats: url: expected nats://host:port or tls://host:port, and no user"))
 		}
 	}
 	if strings.ContainsAny(c.Subject, " \t\r\n") || c.Subject != "" && strings.Contains("."+c.Subject+".", "..") {
@@ -83,12 +85,7 @@ func New(cfg Config) (*Channel, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	var hosts []string
-	for s := range strings.SplitSeq(cfg.URL, ",") {
-		u, _ := url.Parse(strings.TrimSpace(s)) // judged by Validate
-		hosts = append(hosts, u.Scheme+"://"+u.Host)
-	}
-	return &Channel{cfg: cfg, name: strings.Join(hosts, ",") + " " + cfg.Subject}, nil
+	return &Channel{cfg: cfg, name: cfg.URL + " " + cfg.Subject}, nil
 }
 
 // Name implements kvevents.Channel.
@@ -113,7 +110,7 @@ func (c *Channel) Run(ctx context.Context, sink kvevents.Sink) {
 // follow connects and delivers until ctx ends or the connection is given up.
 func (c *Channel) follow(ctx context.Context, sink kvevents.Sink) error {
 	closed := make(chan struct{})
-	nc, err := natsgo.Connect(c.cfg.URL, natsgo.Name("baton"), natsgo.Timeout(c.cfg.Timeout),
+	nc, err := natsgo.Connect(c.cfg.URL, natsgo.Name("baton"), natsgo.UserInfo(c.cfg.Username, c.cfg.Password), natsgo.Timeout(c.cfg.Timeout),
 		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(c.cfg.ReconnectWait),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
 			if ctx.Err() == nil {

@@ -150,7 +150,7 @@ func connect(t *testing.T, s *server.Server) *natsgo.Conn {
 
 func TestEventsComeByNATS(t *testing.T) {
 	s := broker(t, 0)
-	r := newRig(t, nats.Config{URL: "nats://user:secret@" + s.Addr().String()})
+	r := newRig(t, nats.Config{URL: "nats://" + s.Addr().String(), Username: "u", Password: "secret"})
 	r.eventually(r.up)
 	require.NotContains(t, r.sub.Channels()[0].Name, "secret")
 	p := &publisher{t: t, nc: connect(t, s), id: 7}
