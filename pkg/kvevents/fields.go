@@ -3,6 +3,7 @@ package kvevents
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
@@ -281,8 +282,18 @@ func appendTokens(dst []uint32, array []byte) (tokens []uint32, pairs, ok bool) 
 		dst = appendPairs(dst, &r, n)
 		return dst, true, r.err == nil
 	}
+	dst = slices.Grow(dst, n)
 	for ; n > 0 && r.err == nil; n-- {
-		dst = append(dst, r.token())
+		// The forms that nearly all token ids have.
+		if b := r.b[r.i:]; len(b) > 4 && b[0] == 0xcd {
+			dst = append(dst, uint32(b[1])<<8|uint32(b[2]))
+			r.i += 3
+		} else if len(b) > 4 && b[0] == 0xce {
+			dst = append(dst, binary.BigEndian.Uint32(b[1:]))
+			r.i += 5
+		} else {
+			dst = append(dst, r.token())
+		}
 	}
 	return dst, false, r.err == nil
 }
