@@ -112,23 +112,27 @@ func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 		return &d.batch, nil
 	}
 	for range n {
-		d.event(events.value())
+		if size := d.event(events.b[events.i:]); size > 0 {
+			events.i += size
+		} else {
+			events.skip()
+		}
 	}
 	return &d.batch, nil
 }
 
-// event decodes one event from its own bytes, so that a fault in it ends with
-// it.
-func (d *Decoder) event(b []byte) {
+// event decodes the event at the front of b and returns its size, or 0 where it
+// must be skipped as a whole: a fault in it ends with it.
+func (d *Decoder) event(b []byte) (size int) {
 	f, reason, ok := readFields(b)
 	if !ok {
 		d.batch.Refused[reason]++
-		return
+		return f.size
 	}
 	tier, reason, ok := d.admit(&f)
 	if !ok {
 		d.batch.Refused[reason]++
-		return
+		return f.size
 	}
 	switch f.kind {
 	case Stored:
@@ -142,6 +146,7 @@ func (d *Decoder) event(b []byte) {
 	if !ok {
 		d.batch.Refused[reason]++
 	}
+	return f.size
 }
 
 // admit judges everything but the blocks: where they are and whose they are.

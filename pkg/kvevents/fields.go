@@ -12,6 +12,7 @@ import (
 // hold several values are kept encoded.
 type fields struct {
 	kind      Kind
+	size      int    // bytes of the event; 0 where it was not read to its end
 	hashes    []byte // array of hashes
 	parent    []byte // one hash; nil: none
 	tokens    []byte // array of token ids
@@ -30,7 +31,7 @@ type fields struct {
 	ownership []byte
 }
 
-// readFields reads an event in either encoding. The bytes must hold one value.
+// readFields reads an event in either encoding from the front of b.
 // vLLM from 0.24 and SGLang from 0.5.20 write maps, older ones arrays.
 func readFields(b []byte) (f fields, reason Reason, ok bool) {
 	if len(b) == 0 {
@@ -56,6 +57,10 @@ func readFields(b []byte) (f fields, reason Reason, ok bool) {
 	switch {
 	case r.err != nil:
 		return f, Malformed, false
+	case f.kind != 0 && f.kind != ignored:
+		f.size = r.i
+	}
+	switch {
 	case f.kind == ignored:
 		return f, Ignored, false
 	case f.kind == 0:

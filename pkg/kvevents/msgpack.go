@@ -229,6 +229,16 @@ func (r *reader) skipInts(n int) int {
 			r.i = len(b)
 			return k // the next one fails
 		}
+		if i+5 <= len(b) { // the forms that nearly all token ids have
+			if b[i] == 0xcd {
+				i += 3
+				continue
+			}
+			if b[i] == 0xce {
+				i += 5
+				continue
+			}
+		}
 		size := intSize(b[i])
 		if size == 0 || i+size > len(b) {
 			r.i = i
