@@ -107,11 +107,11 @@ func (b *binder) greet(ctx context.Context, nc net.Conn) {
 		}
 	}
 	if !stop() || err != nil {
-		_ = nc.Close()
 		b.failed(err)
 		if errors.Is(err, errStranger) {
 			b.refuse(UnknownWorker)
 		}
+		_ = nc.Close()
 		return
 	}
 	b.mu.Lock()

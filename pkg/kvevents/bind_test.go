@@ -102,8 +102,7 @@ func TestAPublisherThatDialsIsKnownByItsAddressOrNotAtAll(t *testing.T) {
 	require.NotEmpty(t, s.LastError)
 
 	r.follow(worker.KVEvents{}, worker.KVEvents{})
-	r.attached(worker.Rank{ID: 2})
-	r.eventually("two of one address", func() bool { return len(*r.sub.dialers.Load()) == 2 })
+	r.attached(one, worker.Rank{ID: 2})
 	d = dialIn(t, addr)
 	d.publish(t, "", 0, 0, block(1))
 	_, _, err = d.read()

@@ -56,10 +56,19 @@ func (r *rig) planeHolds(rank worker.Rank, want ...uint64) bool {
 	return true
 }
 
+// attached waits until events of the ranks, and of no others, are taken.
 func (r *rig) attached(ranks ...worker.Rank) {
 	r.t.Helper()
 	r.eventually("attached", func() bool {
-		return !slices.ContainsFunc(ranks, func(k worker.Rank) bool { _, ok := r.index.Slot(k); return !ok })
+		told := r.sub.told.Load()
+		return told != nil && len(*told) == len(ranks) && !slices.ContainsFunc(ranks, func(k worker.Rank) bool {
+			f := (*told)[k]
+			if f == nil || r.sub.plane == nil {
+				return f == nil
+			}
+			pr, _ := r.sub.plane.rank(k)
+			return pr == nil || f != &pr.feed
+		})
 	})
 }
 
@@ -68,7 +77,6 @@ func TestThePlaneFeedsTheRanksThatItsEventsName(t *testing.T) {
 	two := worker.Rank{ID: 2}
 	r.follow(worker.KVEvents{}, worker.KVEvents{})
 	r.attached(one, two)
-	r.eventually("known to those who look", func() bool { return r.sub.told.Load() != nil && len(*r.sub.told.Load()) == 2 })
 	require.False(t, r.sub.Tells(one))
 	require.Equal(t, StateNone, r.status(one).State)
 	sinks[0].Envelope(envelope(t, 7, 0, "kv-events",
@@ -135,7 +143,7 @@ func TestThePlaneCountsWhatBelongsToNobody(t *testing.T) {
 	sink := <-h.sink
 	r.follow(worker.KVEvents{}, w.source())
 	two := worker.Rank{ID: 2}
-	r.attached(one, two)
+	r.attached(one)
 	sink.Envelope([]byte("nonsense"))
 	sink.Envelope(envelope(t, 7, 0, "kv_metrics"))
 	sink.Envelope(envelope(t, 7, 0, "kv-events", 17, routed(0, "cleared", event{"worker_id": 3}), routed(0, planeStored(nil, 1), event{"dp_rank": 1}),
@@ -169,7 +177,7 @@ func TestARankThatJoinsLateIsDegraded(t *testing.T) {
 	r.eventually("left", func() bool { _, ok := r.index.Slot(two); return !ok })
 	send(2, routed(2, planeStored(nil, 2), event{"worker_id": 2}))
 	r.follow(worker.KVEvents{}, worker.KVEvents{})
-	r.attached(two)
+	r.attached(one, two)
 	send(3, routed(3, planeStored(nil, 3), event{"worker_id": 2}))
 	require.Equal(t, StateDegraded, r.status(two).State)
 	require.True(t, r.planeHolds(two, 3))

@@ -181,8 +181,8 @@ func (s *Subscriber) publishNames(snap *worker.Snapshot) {
 			told[r] = f.feed
 		}
 	}
-	s.told.Store(&told)
 	s.dialers.Store(dialersOf(snap.Workers()))
+	s.told.Store(&told)
 }
 
 // Tells reports whether events of the rank have come although its worker names

@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"context"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
@@ -66,6 +67,7 @@ func (p *wirePublisher) accept(l net.Listener, serve func(*peer)) {
 		if err != nil {
 			return
 		}
+		_ = nc.(*net.TCPConn).SetWriteBuffer(64 << 10) // a queue that tests can fill
 		p.mu.Lock()
 		p.conns[nc] = true
 		p.mu.Unlock()
@@ -414,13 +416,44 @@ func TestAStreamThatIsCutAndReplayedEndsEqualToTheWorkersCache(t *testing.T) {
 
 // newWireRig is a rig whose only worker has blocks of four tokens.
 func newWireRig(t *testing.T, at worker.KVEvents, hooks Hooks) *rig {
-	r := newRig(t, func(c *Config) { c.Hooks = hooks })
+	r := newRig(t, func(c *Config) {
+		c.Hooks = hooks
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err == nil {
+				err = nc.(*net.TCPConn).SetReadBuffer(64 << 10)
+			}
+			return nc, err
+		}
+	})
 	w := testWorker(t, 1, at)
 	w.BlockSize = 4
 	snap, err := worker.NewSnapshot(1, []*worker.Worker{w})
 	require.NoError(t, err)
 	r.sub.Update(snap)
 	return r
+}
+
+// TestASubscriberThatStandsStillMissesMessagesAndCatchesUp: what waits for it is
+// bounded on both sides, and what was dropped is replayed.
+func TestASubscriberThatStandsStillMissesMessagesAndCatchesUp(t *testing.T) {
+	p := newWirePublisher(t, false, 10_000, 100)
+	hold := make(chan struct{})
+	r := newWireRig(t, p.source(), Hooks{Applied: func(worker.Rank, int, int) { <-hold }})
+	r.eventually("connected", func() bool { return r.status(one).State == StateConnected })
+	cache := newEngineCache(rand.New(rand.NewPCG(1, 2)), 1000, false)
+	sent := uint64(0)
+	for dropped := 0; dropped < 50; _, dropped, _ = p.counts() { // until it drops
+		p.publish(cache.message(200))
+		sent++
+		require.Less(t, sent, uint64(9_000), "somebody keeps more than is allowed")
+	}
+	p.publish(cache.message(1))
+	close(hold)
+	r.eventually("in step", func() bool { return r.status(one).LastSeq == sent && r.status(one).State == StateConnected })
+	cache.requireEqual(t, r.index, one)
+	require.Zero(t, r.status(one).Resets)
+	require.Greater(t, r.status(one).Replays, uint64(1), "one at the beginning, and one for what was dropped")
 }
 
 // TestAGapBeyondTheReplayBufferForgetsTheRankAndSaysSo: the connection is cut

@@ -208,10 +208,11 @@ type sink struct {
 	mu     sync.Mutex
 	faults []error
 	got    int
+	up     chan struct{}
 	hold   chan struct{}
 }
 
-func (s *sink) Up()                            {}
+func (s *sink) Up()                            { close(s.up) }
 func (s *sink) Down(error)                     {}
 func (s *sink) Refuse(kvevents.Reason, uint64) {}
 func (s *sink) Envelope([]byte) {
@@ -238,14 +239,14 @@ func TestASlowSubscriberKeepsNoMoreThanItsLimitAndSaysSo(t *testing.T) {
 	c, err := nats.New(nats.Config{URL: srv.ClientURL(), Subject: "s", MaxBufferedBytes: 64 << 10})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &sink{hold: make(chan struct{})}
+	s := &sink{up: make(chan struct{}), hold: make(chan struct{})}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		c.Run(ctx, s)
 	}()
 	nc := connect(t, srv)
-	require.Eventually(t, func() bool { return srv.NumSubscriptions() > 0 }, 5*time.Second, time.Millisecond)
+	<-s.up
 	for range 1000 {
 		require.NoError(t, nc.Publish("s", make([]byte, 1<<10)))
 	}
