@@ -107,6 +107,7 @@ func TestFramesMustBeThoseOfTheEnvelope(t *testing.T) {
 		"a short sequence":    {good[0], good[1], {3}, e},
 		"no envelope":         {good[0], good[1], good[2], nil},
 		"a later version":     {good[0], good[1], good[2], append([]byte{2}, e[1:]...)},
+		"a header that lies":  {good[0], good[1], good[2], append([]byte{1, 0, 0, 0, 9}, e[5:]...)},
 		"another length":      {good[0], good[1], good[2], append(bytes.Clone(e), 0)},
 		"a map without topic": {good[0], good[1], good[2], mustPack(t, map[string]any{"publisher_id": 7, "sequence": 3, "payload": []byte{0x90}})},
 	} {

@@ -183,6 +183,29 @@ func TestARankThatJoinsLateIsDegraded(t *testing.T) {
 	require.True(t, r.planeHolds(two, 3))
 }
 
+func TestARankIsNotKnownWholeAfterItsPublisherLostAMessage(t *testing.T) {
+	r, sinks := planeRig(t, newHand())
+	r.follow(worker.KVEvents{}, worker.KVEvents{})
+	two := worker.Rank{ID: 2}
+	r.attached(one, two)
+	sinks[0].Envelope(envelope(t, 7, 0, "kv-events", routed(0, planeStored(nil, 1), nil)))
+	sinks[0].Envelope(envelope(t, 7, 2, "kv-events", routed(1, planeStored(nil, 2), event{"worker_id": 2})))
+	require.Equal(t, StateDegraded, r.status(two).State, "message 1 may have been about it")
+	require.Equal(t, StateConnected, r.status(one).State)
+}
+
+// TestNothingIsAppliedToARankThatHasLeft: the event had found its rank just
+// before that left.
+func TestNothingIsAppliedToARankThatHasLeft(t *testing.T) {
+	cfg := Config{Index: kvindex.NewMap(kvindex.NewSlots()), Channels: []Channel{newHand()}}.withDefaults()
+	p := newPlane(&cfg)
+	p.add(one, newPlaneRank(&cfg, one))
+	pr, _ := p.rank(one)
+	p.remove(one)
+	require.False(t, pr.take(p.intakes[0], Envelope{}, true, []RouterEvent{{Event: Event{Kind: Cleared}, Rank: one}}))
+	require.Zero(t, pr.snapshot().Events)
+}
+
 func TestRanksOfAChannelThatIsDownSaySo(t *testing.T) {
 	a, b := newHand(), newHand()
 	r, sinks := planeRig(t, a, b)
