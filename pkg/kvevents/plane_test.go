@@ -112,8 +112,11 @@ func TestThePlaneResetsARankThatMissedEvents(t *testing.T) {
 	require.Empty(t, r.status(one).Missing.Map(), "what was missed before is gone")
 	require.Equal(t, map[string]uint64{"unknown_parent": 1}, r.status(one).Refused.Map(), "and stays counted")
 	// A new life of the publisher, and a late word of the old one.
+	send(7, 4, routed(6, planeStored(77, 4), nil))
+	require.NotEmpty(t, r.status(one).Missing.Map())
 	send(8, 0, routed(0, planeStored(nil, 6), nil))
-	send(7, 4, routed(6, planeStored(nil, 9), nil))
+	require.Empty(t, r.status(one).Missing.Map(), "the rank begins anew")
+	send(7, 5, routed(7, planeStored(nil, 9), nil))
 	require.True(t, r.planeHolds(one, 6))
 	require.Equal(t, uint64(2), r.status(one).Resets)
 	require.Equal(t, uint64(1), r.status(one).Refused[StalePublisher])
