@@ -45,7 +45,7 @@ test-race: tools ## the tests under the race detector (slow)
 	go test -race -tags $(TAGS) -timeout 30m -count 1 -p 1 $(PKG)
 
 test-long: tools ## the long tests: minutes
-	go test -tags $(TAGS),long -timeout 60m -count 1 ./internal/envoytest/
+	go test -tags $(TAGS),long -timeout 60m -count 1 ./internal/envoytest/ ./pkg/kvevents/
 
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
 	go test -tags $(TAGS) -timeout 10m -count 1 -v -run 'TestPattern|TestBurstSweep' ./internal/envoytest/
@@ -58,8 +58,8 @@ fuzz: ## fuzz every byte parser for T each (T=30s)
 bench: tools ## what the plugin adds on the real Envoy, beside a do-nothing server
 	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path $(BENCH_ARGS)
 
-bench-index: ## the index and the pick, allocations included
-	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/picker ./internal/load
+bench-index: ## the index, its events and the pick, allocations included
+	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
 	go build -o .run/demo ./examples/demo && exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))

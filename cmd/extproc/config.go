@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
+	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -31,6 +32,7 @@ type Config struct {
 	Trace TraceConfig `yaml:"trace"`
 
 	Discovery DiscoveryConfig `yaml:"discovery"`
+	Events    EventsConfig    `yaml:"events"`
 
 	// Namespace is the one whose models are served. Default: none.
 	Namespace string `yaml:"namespace"`
@@ -192,6 +194,7 @@ func defaultConfig() Config {
 		Trace:  TraceConfig{Ratio: 1},
 
 		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
+		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
 			Headers: prefill.DialectPlain, DebugHeader: &yes, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
@@ -241,6 +244,9 @@ func (c *Config) Validate() error {
 		bad("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise)
 	}
 	if err := c.Discovery.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.Events.validate(); err != nil {
 		errs = append(errs, err)
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {

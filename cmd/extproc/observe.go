@@ -146,26 +146,6 @@ func (p *plugin) onHealth(t health.Transition) {
 	p.history.add(admin.Transition{At: t.At, What: "worker " + t.ID.String(), From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
 }
 
-func (p *plugin) eventHooks() kvevents.Hooks {
-	t := func() *telemetry.Instruments { return p.tele.Instruments }
-	return kvevents.Hooks{
-		Applied: func(_ worker.Rank, events, _ int) { t().KVEvents("applied", events) },
-		Refused: func(_ worker.Rank, why kvevents.Reason, _ uint64) { t().KVRefused(why.String()) },
-		State:   func(r worker.Rank, s kvevents.State) { p.book.SetDegraded(r, doubtful(s)) },
-		Replayed: func(_ worker.Rank, ok bool) {
-			outcome := "ok"
-			if !ok {
-				outcome = "failed"
-			}
-			t().KVReplay(outcome)
-		},
-		Reset: func(r worker.Rank, why kvevents.Cause) {
-			t().KVReset(why.String())
-			p.log.Warn("a rank's blocks were dropped from the index", "rank", r.String(), telemetry.KeyReason, why.String())
-		},
-	}
-}
-
 // doubtful reports whether what is known of a rank's cache may be wrong: its
 // stream is cut or being caught up with, or some of it is lost.
 func doubtful(s kvevents.State) bool {
@@ -246,6 +226,7 @@ func (p *plugin) state() admin.State {
 	for _, w := range snap.Workers() {
 		s.Workers = append(s.Workers, p.workerRow(w, healths[w.ID], streams))
 	}
+	s.Channels = p.channelRows()
 	return s
 }
 
@@ -318,34 +299,11 @@ func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[
 // indexBlocks is what is known of a rank's cache: by its events, or by what was
 // routed to it where it publishes none.
 func (p *plugin) indexBlocks(w *worker.Worker, r worker.Rank) int64 {
-	if w.KVEvents.IsZero() {
+	if w.KVEvents.IsZero() && !p.events.Tells(r) {
 		return int64(p.routed.Blocks(r))
 	}
 	st, _ := p.index.Stats(r)
 	return int64(st.Blocks)
-}
-
-func eventStream(r kvevents.RankStatus) admin.EventStream {
-	e := admin.EventStream{LastSequence: r.LastSeq, Any: r.Seen}
-	switch r.State {
-	case kvevents.StateNone:
-		return admin.EventStream{}
-	case kvevents.StateConnecting:
-		e.State, e.Reason = admin.Connecting, r.LastError
-		if r.Messages > 0 {
-			e.State = admin.Lost
-		}
-	case kvevents.StateDegraded:
-		e.State, e.Degraded, e.Reason = admin.Connected, true, r.LastError
-	default:
-		e.State = admin.Connected
-	}
-	for why, n := range r.Refused.Map() {
-		if n > 0 && e.Reason == "" {
-			e.Degraded, e.Reason = true, "events refused: "+why
-		}
-	}
-	return e
 }
 
 // observe fills the gauges at a scrape.

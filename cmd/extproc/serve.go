@@ -139,7 +139,7 @@ func (p *plugin) newServer() error {
 	if p.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: c.Routing.RoutedTTL}, slots); err != nil {
 		return err
 	}
-	if p.events, err = kvevents.NewSubscriber(kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks()}); err != nil {
+	if err = p.newEvents(); err != nil {
 		return err
 	}
 	names, err := prefill.NamesOf(c.Routing.Headers)
@@ -155,7 +155,7 @@ func (p *plugin) newServer() error {
 		return err
 	}
 	conf := extproc.Config{
-		View: p.view, Board: p.board, Index: p.index, Routed: p.routed, Slots: slots, Tokens: p.tokens, Book: p.book,
+		View: p.view, Board: p.board, Index: p.index, Routed: p.routed, Slots: slots, Tells: p.events.Tells, Tokens: p.tokens, Book: p.book,
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
 		Namespace: c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
 		PrefillCluster: c.Prefill.Cluster, TimeoutHeader: c.Request.TimeoutHeader,

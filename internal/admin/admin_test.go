@@ -56,11 +56,15 @@ func nightState() State {
 				ID: 1<<64 - 1, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.3:8000", Models: []string{"llama-3.1-70b", "<b>x</b>"}, Namespace: "lab", Health: Healthy,
 				Ranks: []RankRow{
 					{DPRank: 0, Requests: 21, DecodeBlocks: 4312, IndexBlocks: 50000, Events: EventStream{State: Connected, LastSequence: 12, Any: true}},
-					{DPRank: 1, Requests: 18, DecodeBlocks: 3999, IndexBlocks: 48211, Events: EventStream{State: Connected, LastSequence: 9, Any: true, Degraded: true, Reason: "gap 4..6, no replay"}},
+					{DPRank: 1, Requests: 18, DecodeBlocks: 3999, IndexBlocks: 48211, Events: EventStream{State: Connected, LastSequence: 9, Any: true, Degraded: true, Reason: "gap 4..6, no replay", Via: "tcp://10.0.0.1:20080", Refused: map[string]uint64{"unknown_parent": 12, "partial_block": 300}}},
 				},
 			},
 			{ID: 31, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.4:8000", Models: []string{"llama-3.1-70b"}, Health: Recovering, Reason: "a probe succeeded", Since: ago(6 * time.Second), Ranks: []RankRow{{Requests: 1, DecodeBlocks: 12}}},
 			{ID: 32, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.5:8000", Models: []string{"llama-3.1-70b"}, Health: Draining, Ranks: []RankRow{{Requests: 2, DecodeBlocks: 200}}},
+		},
+		Channels: []ChannelRow{
+			{Name: "tcp://10.0.0.1:20080", Up: true, Since: ago(time.Hour), Messages: 90211},
+			{Name: "nats://10.0.0.2:4222 <all>", Since: ago(time.Minute), Messages: 3, Refused: map[string]uint64{"unknown_worker": 4}, Reason: "connection refused"},
 		},
 		Transitions: []Transition{{At: ago(4*time.Minute + 11*time.Second), What: "worker 8", From: "healthy", To: "aside", Why: "connection refused"}},
 		Failures:    []FailureRow{{Code: "no_worker", Status: 503, Count: 3, Last: ago(2 * time.Minute)}, {Code: "not_json", Status: 400}},
@@ -229,7 +233,7 @@ func TestAQuietNightSaysSo(t *testing.T) {
 		c.Journal = nil
 		c.State = func() State {
 			st := nightState()
-			st.View.Stale, st.Keys, st.Workers = false, nil, st.Workers[:1]
+			st.View.Stale, st.Keys, st.Workers, st.Channels = false, nil, st.Workers[:1], st.Channels[:1]
 			return st
 		}
 	})

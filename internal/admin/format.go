@@ -1,9 +1,13 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -81,3 +85,14 @@ func keyName(k worker.Key) string {
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 func full(t time.Time) string  { return t.UTC().Format(time.RFC3339Nano) }
+
+// refusedText lists what was refused, the most frequent reason first.
+func refusedText(counts map[string]uint64) string {
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	for i, n := range names {
+		names[i] = n + " " + strconv.FormatUint(counts[n], 10)
+	}
+	return strings.Join(names, ", ")
+}

@@ -143,6 +143,7 @@ type stateDoc struct {
 	Problems       []string         `json:"problems"`
 	Keys           []keyJSON        `json:"keys"`
 	Workers        []workerJSON     `json:"workers"`
+	Channels       []channelJSON    `json:"kv_event_channels,omitempty"`
 	Transitions    []transitionJSON `json:"transitions"`
 	Failures       []failureJSON    `json:"failures"`
 	Config         string           `json:"config,omitempty"`
@@ -196,6 +197,18 @@ type streamJSON struct {
 	LastAt       *time.Time `json:"last_at,omitempty"`
 	Degraded     bool       `json:"degraded"`
 	Reason       string     `json:"reason,omitempty"`
+	Via          string     `json:"via,omitempty"`
+
+	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+type channelJSON struct {
+	Name     string            `json:"name"`
+	Up       bool              `json:"up"`
+	Since    *time.Time        `json:"since,omitempty"`
+	Messages uint64            `json:"messages"`
+	Refused  map[string]uint64 `json:"refused,omitempty"`
+	Reason   string            `json:"reason,omitempty"`
 }
 
 type transitionJSON struct {
@@ -232,6 +245,9 @@ func stateJSON(s *State) *stateDoc {
 	for i := range s.Workers {
 		d.Workers = append(d.Workers, newWorkerJSON(&s.Workers[i]))
 	}
+	for _, c := range s.Channels {
+		d.Channels = append(d.Channels, channelJSON{c.Name, c.Up, moment(c.Since), c.Messages, c.Refused, c.Reason})
+	}
 	for _, t := range s.Transitions {
 		d.Transitions = append(d.Transitions, transitionJSON{t.At.UTC(), t.What, t.From, t.To, t.Why})
 	}
@@ -253,7 +269,7 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, CapacityBlocks: r.CapacityBlocks,
 		}
 		if e := r.Events; e.State != NoStream {
-			rj.Events = &streamJSON{State: string(e.State), Degraded: e.Degraded, Reason: e.Reason}
+			rj.Events = &streamJSON{State: string(e.State), Degraded: e.Degraded, Reason: e.Reason, Via: e.Via, Refused: e.Refused}
 			if e.Any {
 				seq := e.LastSequence
 				rj.Events.LastSequence, rj.Events.LastAt = &seq, moment(e.LastAt)

@@ -33,6 +33,7 @@ type pageView struct {
 	Troubles                      []trouble
 	Keys                          []keyView
 	Workers                       []workerView
+	Channels                      []channelView
 	WorkersAll, WorkersLeft       int
 	Counts                        []countView
 	Decisions                     []decisionView
@@ -105,6 +106,8 @@ type choiceRow struct {
 
 type transitionView struct{ Clock, Full, What, From, To, Why string }
 
+type channelView struct{ Name, State, Class, Messages, Refused, Reason string }
+
 type failureView struct{ Code, Status, Count, Last string }
 
 func parsePage() (*template.Template, error) {
@@ -155,6 +158,13 @@ func newPageView(s *State, recs []journal.Record, size int) *pageView {
 	}
 	for i := range recs {
 		p.Decisions = append(p.Decisions, newDecisionView(&recs[i]))
+	}
+	for _, c := range s.Channels {
+		v := channelView{Name: c.Name, State: "up", Class: "good", Messages: strconv.FormatUint(c.Messages, 10), Refused: refusedText(c.Refused), Reason: c.Reason}
+		if !c.Up {
+			v.State, v.Class = "down", "bad"
+		}
+		p.Channels = append(p.Channels, v)
 	}
 	for _, t := range s.Transitions {
 		p.Transitions = append(p.Transitions, transitionView{clock(t.At), full(t.At), t.What, t.From, t.To, t.Why})
@@ -260,6 +270,12 @@ func newStreamView(e *EventStream) streamView {
 	}
 	if e.Any {
 		v.Text += ", at " + strconv.FormatUint(e.LastSequence, 10)
+	}
+	if e.Via != "" {
+		v.Text += ", via " + e.Via
+	}
+	if r := refusedText(e.Refused); r != "" {
+		v.Detail = strings.TrimPrefix(v.Detail+"; refused: "+r, "; ")
 	}
 	return v
 }

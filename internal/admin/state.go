@@ -20,6 +20,7 @@ type State struct {
 	Problems    []string // what discovery says that cannot be used as it is
 	Keys        []KeyRow
 	Workers     []WorkerRow
+	Channels    []ChannelRow // of KV events
 	Transitions []Transition // newest first
 	Failures    []FailureRow
 	Config      string // effective configuration as text, without secrets
@@ -100,6 +101,20 @@ type EventStream struct {
 	LastAt       time.Time // when the last batch came
 	Degraded     bool      // the index may differ from the worker's cache
 	Reason       string    // why it is degraded or lost
+	Via          string    // the channel that it comes by; "": the engine's own
+	// Refused is how many events were not used, by reason, normal ones included.
+	Refused map[string]uint64
+}
+
+// ChannelRow is one channel that carries the KV events of many workers, or an
+// address that their publishers dial.
+type ChannelRow struct {
+	Name     string
+	Up       bool
+	Since    time.Time // of Up
+	Messages uint64
+	Refused  map[string]uint64 // of what belongs to no rank
+	Reason   string            // the latest error
 }
 
 // Transition is one change of a state that a person would want to know of.

@@ -47,6 +47,11 @@ func troubles(s *State, recs []journal.Record) []trouble {
 		}
 		add(false, "", "Discovery: %s.", p)
 	}
+	for _, c := range s.Channels {
+		if !c.Up {
+			add(false, "", "No KV events come by %s%s: the overlap of its workers may be wrong.", c.Name, because(c.Reason))
+		}
+	}
 	ts = append(ts, workerTroubles(s)...)
 	if t, ok := recentTrouble(recs); ok {
 		ts = append(ts, t)

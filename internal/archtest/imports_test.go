@@ -131,6 +131,10 @@ var onlys = []only{
 		why: "a store's client stays with the source that reads it, and with those who start one",
 	},
 	{
+		what: natsModule, in: []string{"pkg/kvevents/nats"},
+		why: "one way into the event plane among others; who reads envelopes need not know which",
+	},
+	{
 		what: "testing", in: []string{"internal/envoytest", "internal/archtest", "internal/invariants", "internal/stack"},
 		why: "what ships does not link the test framework",
 	},

@@ -18,6 +18,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Config is what a Server is made of. Durations and sizes of zero mean the
@@ -25,11 +26,14 @@ import (
 type Config struct {
 	// The parts. All are required but Logger, Journal, Telemetry and Tracer;
 	// nil of these means silence.
-	View      *discovery.View
-	Board     *activation.Board // follows View; what requests are judged by
-	Index     kvindex.Index
-	Routed    *kvindex.Routed
-	Slots     *kvindex.Slots // the numbering that Index and Routed share
+	View   *discovery.View
+	Board  *activation.Board // follows View; what requests are judged by
+	Index  kvindex.Index
+	Routed *kvindex.Routed
+	Slots  *kvindex.Slots // the numbering that Index and Routed share
+	// Tells reports whether events of a rank arrive although its worker names no
+	// address for them. Nil: of none. Called for each candidate of a pick.
+	Tells     func(worker.Rank) bool
 	Tokens    *tokens.Resolver
 	Book      *load.Book
 	Health    *health.Tracker

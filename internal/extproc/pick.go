@@ -266,6 +266,11 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	return err
 }
 
+// told reports whether events tell what the rank holds.
+func (srv *Server) told(w *worker.Worker, r worker.Rank) bool {
+	return !w.KVEvents.IsZero() || srv.cfg.Tells != nil && srv.cfg.Tells(r)
+}
+
 // remember notes what was routed where, for prompts and workers of which no
 // events tell.
 func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
@@ -277,7 +282,7 @@ func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	if q.disagg {
 		rank = v.prefill.decision.Rank
 	}
-	if w := q.snap.Worker(rank.ID); p.Estimated || w.KVEvents.IsZero() {
+	if p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank) {
 		srv.cfg.Routed.Record(rank, p.Hashes, now)
 	}
 	if p.Source == tokens.FromEngine {

@@ -71,7 +71,7 @@ func New(cfg Config) (*Server, error) {
 		owner: cfg.Instance, attempts: newRegistry(), avoid: newAvoidList(cfg.MaxTimeout),
 		live: make(map[*mainStream]struct{}),
 	}
-	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Routed: cfg.Routed, Slots: cfg.Slots}); err != nil {
+	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Routed: cfg.Routed, Slots: cfg.Slots, Tells: cfg.Tells}); err != nil {
 		return nil, err
 	}
 	if cfg.Advertise != "" {
@@ -165,6 +165,9 @@ func (srv *Server) OnChange(c discovery.Change) {
 		srv.attempts.gone(c.Left)
 	}
 }
+
+// Heard says that events of a rank have begun or ceased to arrive.
+func (srv *Server) Heard() { srv.overlaps.Forget() }
 
 // Drain leaves every stream that nothing depends on any more, now and from now
 // on, and returns when no main stream is open, or with ctx. Prefill legs whose

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"strings"
@@ -392,6 +393,46 @@ func TestExplainingLeavesNoTrace(t *testing.T) {
 		require.Positive(t, remembered())
 		main.cancel()
 		r.requireIdle()
+	}
+}
+
+// TestAWorkerWhoseEventsArriveIsJudgedByThem, though it names no address for
+// them: what is routed to it need not be remembered.
+func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
+	long := `{"model":"m","prompt":[1` + strings.Repeat(",7", 300) + `],"max_tokens":4}`
+	for name, tells := range map[string]func(worker.Rank) bool{
+		"nobody tells": nil,
+		"not yet":      func(worker.Rank) bool { return false },
+		"events come":  func(worker.Rank) bool { return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var routed *kvindex.Routed
+			var index kvindex.Index
+			silent := testWorkers(t)
+			for _, w := range silent {
+				w.KVEvents = worker.KVEvents{}
+			}
+			r := newReplicaOf(t, "a", fixed(silent), func(c *Config) { routed, index, c.Tells = c.Routed, c.Index, tells })
+			blocks := kvindex.AppendLocalHashes(nil, []uint32{1, 7, 7, 7, 7, 7, 7, 7}, 4, kvindex.Salt{}.Seed())
+			for id := worker.ID(1); id <= 2; id++ {
+				index.Attach(worker.Rank{ID: id})
+				require.NoError(t, index.Store(worker.Rank{ID: id}, kvindex.Stored{Blocks: []kvindex.Block{{Engine: 1, Local: blocks[0]}, {Engine: 2, Local: blocks[1]}}}))
+			}
+			explained, err := r.srv.Explain(t.Context(), "/v1/completions", []byte(long))
+			require.NoError(t, err)
+			text, err := json.Marshal(explained)
+			require.NoError(t, err)
+			require.Equal(t, name == "events come", strings.Contains(string(text), `"OverlapBlocks":2`), "%s", text)
+			main := r.open(filterMain)
+			main.route(long)
+			n := 0
+			for id := worker.ID(1); id <= 4; id++ {
+				n += routed.Blocks(worker.Rank{ID: id})
+			}
+			require.Equal(t, name != "events come", n > 0)
+			main.cancel()
+			r.requireIdle()
+		})
 	}
 }
 

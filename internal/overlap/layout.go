@@ -37,14 +37,14 @@ func appendRun(runs []run, at, slot int) []run {
 	return append(runs, run{at, slot, 1})
 }
 
-func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots) *layout {
+func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots, tells func(worker.Rank) bool) *layout {
 	l := &layout{n: len(ranks), guess: picker.NewBits(len(ranks))}
 	var w *worker.Worker
 	for i, r := range ranks {
 		if w == nil || w.ID != r.ID {
 			w = snap.Worker(r.ID)
 		}
-		guess := w == nil || w.KVEvents.IsZero()
+		guess := w == nil || w.KVEvents.IsZero() && (tells == nil || !tells(r))
 		if guess {
 			l.guess.Set(i)
 			l.guesses++

@@ -10,11 +10,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Config is what a Lookup reads. All are required.
+// Config is what a Lookup reads. All but Tells are required.
 type Config struct {
 	Index  kvindex.Index   // what the workers tell
 	Routed *kvindex.Routed // what was routed before
 	Slots  *kvindex.Slots  // the numbering that both share
+	// Tells reports whether events of a rank arrive although its worker names
+	// no stream. Optional; when its answer changes, Forget is called.
+	Tells func(worker.Rank) bool
 }
 
 // Validate returns every fault of the configuration, joined, or nil.
@@ -47,6 +50,9 @@ func New(cfg Config) (*Lookup, error) {
 	l.known.Store(new(layouts))
 	return l, nil
 }
+
+// Forget makes the next question see who tells what it holds anew.
+func (l *Lookup) Forget() { l.known.Store(new(layouts)) }
 
 // Prompt is the blocks of a prompt.
 type Prompt struct {
@@ -139,7 +145,7 @@ func (l *Lookup) layout(snap *worker.Snapshot, ranks []worker.Rank, generation u
 	if v, ok := set.byFirst.Load(&ranks[0]); ok && v.(*layout).n == len(ranks) {
 		return v.(*layout)
 	}
-	made := newLayout(snap, ranks, l.cfg.Slots)
+	made := newLayout(snap, ranks, l.cfg.Slots, l.cfg.Tells)
 	set.byFirst.Store(&ranks[0], made)
 	return made
 }

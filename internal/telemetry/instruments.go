@@ -151,10 +151,10 @@ func (i *Instruments) KVEvents(kind string, n int) {
 	}
 }
 
-// KVRefused counts an event or a batch that could not be used.
-func (i *Instruments) KVRefused(reason string) {
-	if i != nil {
-		i.kvRefused.add(1, labels{reason})
+// KVRefused counts n events or batches that could not be used.
+func (i *Instruments) KVRefused(reason string, n uint64) {
+	if i != nil && n > 0 {
+		i.kvRefused.add(int64(n), labels{reason})
 	}
 }
 

@@ -53,7 +53,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.PrefillWaited(20 * time.Millisecond)
 	i.Tokenized(SourceEngineTokenize, "ok", 3*time.Millisecond)
 	i.KVEvents(KVStored, 3)
-	i.KVRefused("block_size")
+	i.KVRefused("block_size", 3)
 	i.KVGap()
 	i.KVReplay("ok")
 	i.KVReset("gap")

@@ -15,6 +15,7 @@ const (
 	Stored Kind = iota + 1
 	Removed
 	Cleared
+	ignored // by its publisher's own word
 )
 
 // Event is one decoded event. Its slices belong to the Decoder and are valid
@@ -34,8 +35,8 @@ type Batch struct {
 }
 
 // Decoder decodes the payloads of one publisher, in order. It learns which KV
-// cache groups are the main attention's, and reuses its buffers. Not safe for
-// concurrent use.
+// cache groups are the main attention's and which blocks are salted, and reuses
+// its buffers. Not safe for concurrent use.
 type Decoder struct {
 	blockSize int
 	rank      worker.DPRank
@@ -46,8 +47,12 @@ type Decoder struct {
 	hashes   []kvindex.EngineHash
 	tokens   []uint32
 	locals   []kvindex.LocalHash
+	keys     blockKeys
+	window   []uint32        // scratch: what one block is hashed over
 	groups   map[uint64]bool // learnt: true for main attention
 	sawWhole bool            // the publisher has sent a whole block
+	pairs    bool            // the publisher has sent blocks of token pairs
+	spaces   spaces          // the cache salt of each block that has one
 }
 
 // NewDecoder returns a decoder for the data-parallel rank of a worker whose
@@ -61,8 +66,16 @@ func NewDecoder(blockSize uint32, rank worker.DPRank) *Decoder {
 // Reset forgets what was learnt of the publisher: it has restarted.
 func (d *Decoder) Reset() {
 	d.groups = map[uint64]bool{}
-	d.sawWhole = false
+	d.sawWhole, d.pairs = false, false
+	d.Forget()
 }
+
+// Forget forgets what was learnt of blocks: all of them were dropped.
+func (d *Decoder) Forget() { d.spaces = nil }
+
+// Pairs reports whether the publisher's blocks are of token pairs (EAGLE). Only
+// a prompt that is hashed in the same way matches them.
+func (d *Decoder) Pairs() bool { return d.pairs }
 
 // Decode reads one payload: an array of timestamp, events and optionally the
 // data-parallel rank. Events that cannot be used are counted in the batch's
@@ -99,23 +112,27 @@ func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 		return &d.batch, nil
 	}
 	for range n {
-		d.event(events.value())
+		if size := d.event(events.b[events.i:]); size > 0 {
+			events.i += size
+		} else {
+			events.skip()
+		}
 	}
 	return &d.batch, nil
 }
 
-// event decodes one event from its own bytes, so that a fault in it ends with
-// it.
-func (d *Decoder) event(b []byte) {
+// event decodes the event at the front of b and returns its size, or 0 where it
+// must be skipped as a whole: a fault in it ends with it.
+func (d *Decoder) event(b []byte) (size int) {
 	f, reason, ok := readFields(b)
 	if !ok {
 		d.batch.Refused[reason]++
-		return
+		return f.size
 	}
 	tier, reason, ok := d.admit(&f)
 	if !ok {
 		d.batch.Refused[reason]++
-		return
+		return f.size
 	}
 	switch f.kind {
 	case Stored:
@@ -123,23 +140,25 @@ func (d *Decoder) event(b []byte) {
 	case Removed:
 		reason, ok = d.remove(&f, tier)
 	case Cleared:
+		d.Forget()
 		d.batch.Events = append(d.batch.Events, Event{Kind: Cleared})
 	}
 	if !ok {
 		d.batch.Refused[reason]++
 	}
+	return f.size
 }
 
 // admit judges everything but the blocks: where they are and whose they are.
 func (d *Decoder) admit(f *fields) (kvindex.Tier, Reason, bool) {
+	if s := string(f.ownership); s != "" && s != "worker" && s != "WORKER" {
+		return 0, ForeignOwner, false
+	}
 	if f.kind == Cleared {
 		return 0, 0, true
 	}
 	if s := string(f.locality); s != "" && s != "LOCAL" {
 		return 0, RemoteLocality, false
-	}
-	if s := string(f.ownership); s != "" && s != "worker" && s != "WORKER" {
-		return 0, ForeignOwner, false
 	}
 	if !d.mainGroup(f) {
 		return 0, ForeignGroup, false
@@ -208,33 +227,64 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	if f.hasAdapter && len(f.adapter) == 0 {
 		return UnnamedAdapter, false
 	}
-	var reason Reason
-	if d.tokens, reason, ok = appendTokens(d.tokens[:0], f.tokens); !ok {
-		return reason, false
-	}
-	if len(d.tokens) != len(d.hashes)*d.blockSize {
-		return TokenCount, false
-	}
 	salt := kvindex.Salt{LoRA: string(f.adapter), CacheSalt: string(f.cacheSalt)}
 	usable := len(d.hashes)
-	if f.extraKeys != nil {
-		if usable, ok = plainBlocks(f.extraKeys, usable, &salt); !ok {
-			return Malformed, false
-		}
-		if usable < len(d.hashes) {
-			d.batch.Refused[ExtraKeys]++
-			if usable == 0 {
-				return 0, true
-			}
+	if usable, ok = d.keys.read(f, usable, &salt); !ok {
+		return Malformed, false
+	}
+	if usable < len(d.hashes) {
+		d.batch.Refused[ExtraKeys]++
+		if usable == 0 {
+			return 0, true
 		}
 	}
-	d.locals = kvindex.AppendLocalHashes(d.locals[:0], d.tokens[:usable*d.blockSize], d.blockSize, salt.Seed())
+	if reason, ok := d.hash(f, usable, &e, salt); !ok {
+		return reason, false
+	}
 	from := len(d.blocks)
 	for i, l := range d.locals {
 		d.blocks = append(d.blocks, kvindex.Block{Engine: d.hashes[i], Local: l})
 	}
 	e.Blocks = d.blocks[from:len(d.blocks):len(d.blocks)]
 	d.batch.Events = append(d.batch.Events, Event{Kind: Stored, Stored: e})
+	return 0, true
+}
+
+// hash computes the local hashes of the first usable blocks of a store.
+func (d *Decoder) hash(f *fields, usable int, e *kvindex.Stored, salt kvindex.Salt) (Reason, bool) {
+	var pairs, ok bool
+	if d.tokens, pairs, ok = appendTokens(d.tokens[:0], f.tokens); !ok {
+		return Malformed, false
+	}
+	// Blocks of n pairs are of n+1 tokens each, the last being the next one's
+	// first.
+	width, all := d.blockSize, len(d.hashes)*d.blockSize
+	if pairs {
+		width, all = width+1, all+1
+	}
+	if len(d.tokens) != all {
+		return TokenCount, false
+	}
+	if salt.CacheSalt, ok = d.spaces.inherit(e, salt.CacheSalt); !ok {
+		return AmbiguousSalt, false
+	}
+	d.spaces.note(d.hashes[:usable], salt.CacheSalt, e.Tier)
+	d.pairs = d.pairs || pairs
+	seed := salt.Seed()
+	if !pairs && !d.keys.any() {
+		d.locals = kvindex.AppendLocalHashes(d.locals[:0], d.tokens[:usable*d.blockSize], d.blockSize, seed)
+		return 0, true
+	}
+	d.locals = d.locals[:0]
+	for i := range usable {
+		// What else a block depends on is hashed behind its tokens, as two of
+		// them for each hash of 64 bits: in memory they look the same.
+		d.window = append(d.window[:0], d.tokens[i*d.blockSize:i*d.blockSize+width]...)
+		for _, m := range d.keys.of(i) {
+			d.window = append(d.window, uint32(m), uint32(m>>32))
+		}
+		d.locals = kvindex.AppendLocalHashes(d.locals, d.window, len(d.window), seed)
+	}
 	return 0, true
 }
 
@@ -245,6 +295,7 @@ func (d *Decoder) remove(f *fields, tier kvindex.Tier) (Reason, bool) {
 		d.removed = d.removed[:from]
 		return Malformed, false
 	}
+	d.spaces.take(d.removed[from:], tier)
 	d.batch.Events = append(d.batch.Events, Event{Kind: Removed, Removed: kvindex.Removed{
 		Blocks: d.removed[from:len(d.removed):len(d.removed)], Tier: tier,
 	}})

@@ -1,11 +1,15 @@
 package kvevents
 
 import (
+	"encoding/binary"
 	"encoding/hex"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
+	"github.com/zeebo/xxh3"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
@@ -171,7 +175,18 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"too many tokens":                             {store(event{"token_ids": []int{1, 2, 3}}), "token_count"},
 		"a negative token":                            {store(event{"token_ids": []int{1, -2}}), "malformed"},
 		"a token beyond 32 bits":                      {store(event{"token_ids": []int64{1, 1 << 32}}), "malformed"},
-		"pairs of tokens":                             {store(event{"token_ids": [][]int{{10, 11}, {11, 12}}}), "bigram"},
+		"pairs of tokens":                             {store(event{"token_ids": [][]int{{10, 11}, {11, 12}}}), "device"},
+		"pairs that do not follow each other":         {store(event{"token_ids": [][]int{{10, 11}, {12, 13}}}), "malformed"},
+		"a pair of three":                             {store(event{"token_ids": [][]int{{10, 11, 12}, {11, 12, 13}}}), "malformed"},
+		"too few pairs":                               {store(event{"token_ids": [][]int{{10, 11}}}), "token_count"},
+		"an event to be ignored":                      {event{"type": "Ignored"}, "ignored"},
+		"an array to be ignored":                      {[]any{"Ignored"}, "ignored"},
+		"a clear of another owner":                    {event{"type": "AllBlocksCleared", "ownership": "kvcr"}, "foreign_owner"},
+		"an array that clears another owner's":        {[]any{"AllBlocksCleared", "kvcr"}, "foreign_owner"},
+		"a key with its offset":                       {store(event{"lora_name": "a", "extra_keys": [][]any{{[]any{"a", 3}}}}), "device"},
+		"a key that is a number":                      {store(event{"extra_keys": [][]any{{7}}}), "extra_keys"},
+		"a digest for a key":                          {store(event{"extra_keys": [][]string{{strings.Repeat("ab", 32)}}}), "extra_keys"},
+		"multimodal infos that are no array":          {store(event{"block_mm_infos": 3}), "malformed"},
 		"a remote block":                              {store(event{"locality": "REMOTE"}), "remote_locality"},
 		"a remote block on another tier":              {removal(event{"locality": "REMOTE", "medium": "CPU"}), "remote_locality"},
 		"a local block":                               {store(event{"locality": "LOCAL"}), "device"},
@@ -235,6 +250,97 @@ func TestSaltAndAdapterSeedTheHashes(t *testing.T) {
 			}, e.Stored)
 		})
 	}
+}
+
+// hashBytes is the formula of a local hash over bytes, written down once more.
+func hashBytes(seed uint64, tokens []uint32, objects ...uint64) kvindex.LocalHash {
+	var b []byte
+	for _, t := range tokens {
+		b = binary.LittleEndian.AppendUint32(b, t)
+	}
+	for _, o := range objects {
+		b = binary.LittleEndian.AppendUint64(b, o)
+	}
+	return kvindex.LocalHash(xxh3.HashSeed(b, seed))
+}
+
+func TestPairsAreHashedOverAWindowOfOneTokenMore(t *testing.T) {
+	d := NewDecoder(2, 0)
+	require.False(t, d.Pairs())
+	e := decodeOne(t, d, payload(t, 0, store(event{
+		"block_hashes": []int{1, 2}, "parent_block_hash": nil, "cache_salt": "t",
+		"token_ids": [][]int{{10, 11}, {11, 12}, {12, 13}, {13, 14}},
+	})))
+	seed := kvindex.Salt{CacheSalt: "t"}.Seed()
+	require.Equal(t, []kvindex.Block{
+		{Engine: 1, Local: hashBytes(seed, []uint32{10, 11, 12})},
+		{Engine: 2, Local: hashBytes(seed, []uint32{12, 13, 14})},
+	}, e.Stored.Blocks)
+	require.True(t, d.Pairs())
+	d.Reset()
+	require.False(t, d.Pairs())
+}
+
+// object writes the hash of a multimodal object as Dynamo's workers pass it.
+func object(h uint64) string { return fmt.Sprintf("%016x", h) + strings.Repeat("0", 48) }
+
+func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
+	const seed = 1337
+	want := []kvindex.LocalHash{
+		hashBytes(seed, []uint32{1}), hashBytes(seed, []uint32{2}, 5, 1<<63+9), hashBytes(seed, []uint32{3}),
+	}
+	base := event{"block_hashes": []int{1, 2, 3}, "token_ids": []int{1, 2, 3}, "block_size": 1}
+	info := map[string]any{"mm_objects": []any{
+		map[string]any{"mm_hash": uint64(1<<63 + 9), "offsets": [][]int{{0, 1}}}, map[string]any{"mm_hash": 5},
+	}}
+	for name, more := range map[string]event{
+		"as extra keys":              {"extra_keys": []any{nil, []string{object(1<<63 + 9), object(5)}, nil}},
+		"as extra keys with offsets": {"extra_keys": []any{nil, []any{[]any{object(1<<63 + 9), -3}, []any{object(5), 1.5}}}},
+		"as infos":                   {"block_mm_infos": []any{nil, info, nil}},
+		"as both":                    {"block_mm_infos": []any{nil, info}, "extra_keys": []any{nil, []string{object(5), object(1<<63 + 9)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := store(base)
+			for k, v := range more {
+				e[k] = v
+			}
+			got := decodeOne(t, NewDecoder(1, 0), payload(t, 0, e)).Stored.Blocks
+			require.Len(t, got, 3)
+			for i, b := range got {
+				require.Equal(t, want[i], b.Local, "block %d", i)
+			}
+		})
+	}
+}
+
+func TestASaltIsInheritedFromTheParent(t *testing.T) {
+	d := NewDecoder(2, 0)
+	local := func(salt string) kvindex.LocalHash { return locals(2, kvindex.Salt{CacheSalt: salt}, 1, 2)[0] }
+	put := func(hash int, parent any, salt any) kvindex.LocalHash {
+		e := decodeOne(t, d, payload(t, 0, store(event{
+			"block_hashes": []int{hash}, "parent_block_hash": parent, "cache_salt": salt, "medium": "CPU",
+		})))
+		return e.Stored.Blocks[0].Local
+	}
+	require.Equal(t, local("a"), put(1, nil, "a"))
+	require.Equal(t, local("a"), put(2, 1, nil))
+	require.Equal(t, local("a"), put(3, 2, nil))
+	require.Equal(t, local(""), put(4, nil, nil))
+	require.Equal(t, local(""), put(5, 4, nil))
+	require.Equal(t, local("b"), put(6, 3, "b"), "its own word counts")
+
+	// A block that is gone from one tier and not from the other is still known.
+	require.Equal(t, "device", outcome(t, d, removal(event{"block_hashes": []int{3}})))
+	require.Equal(t, local("a"), put(7, 3, nil))
+	require.Equal(t, "host", outcome(t, d, removal(event{"block_hashes": []int{3}, "medium": "CPU"})))
+	require.Equal(t, local(""), put(8, 3, nil), "nothing is known of the parent")
+
+	// One name of two salts.
+	put(2, 1, "c")
+	require.Equal(t, "ambiguous_salt", outcome(t, d, store(event{"parent_block_hash": 2})))
+	decodeOne(t, d, payload(t, 0, event{"type": "AllBlocksCleared"}))
+	require.Empty(t, d.spaces)
+	require.Equal(t, local(""), put(9, 2, nil))
 }
 
 func TestBlocksBeforeOneWithExtraKeysAreKept(t *testing.T) {
@@ -330,6 +436,20 @@ func TestEveryReasonHasAName(t *testing.T) {
 		seen[r.String()] = true
 	}
 	require.Equal(t, "invalid", NumReasons.String())
+}
+
+func TestTheWorstReasonIsTheMostFrequentThatIsNotNormal(t *testing.T) {
+	r := Refusals{PartialBlock: 100, ForeignGroup: 70, UnknownParent: 3, TokenCount: 5}
+	why, n := r.Worst()
+	require.Equal(t, TokenCount, why)
+	require.Equal(t, uint64(5), n)
+	r[BlockSizeMismatch] = 1
+	why, n = r.Worst()
+	require.Equal(t, BlockSizeMismatch, why)
+	require.Equal(t, uint64(1), n)
+	r = Refusals{PartialBlock: 100}
+	_, n = r.Worst()
+	require.Zero(t, n)
 }
 
 func BenchmarkDecodeOneBlockOf64(b *testing.B) {

@@ -26,6 +26,19 @@ type Config struct {
 	// Dial opens connections. Nil: TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
+	// Bind are addresses, host:port, where the subscriber listens for
+	// publishers that dial instead of being dialed. Only for workers that name
+	// no address of their own; see bind.go for how they are recognized. Whoever
+	// reaches the address may say what a worker holds: keep it in a private
+	// network.
+	Bind []string
+	// PlaneZMQ are addresses, host:port, of publishers or brokers of a Dynamo
+	// event plane.
+	PlaneZMQ []string
+	// Channels are further ways into a Dynamo event plane. With either, the
+	// events of workers that name no address of their own are taken from it.
+	Channels []Channel
+
 	// MinBackoff is the wait before the first new attempt to connect, doubled
 	// to MaxBackoff; each wait is cut by a random part of up to a half.
 	// Defaults 50 ms and 2 s.
@@ -58,8 +71,11 @@ type Hooks struct {
 	// Applied: one message was decoded and applied, with so many events and
 	// stored or removed blocks.
 	Applied func(r worker.Rank, events, blocks int)
-	// Refused: n events were not used.
+	// Refused: n events were not used. The zero rank stands for none that is
+	// known.
 	Refused func(r worker.Rank, why Reason, n uint64)
+	// Gap: messages of a rank were found missing.
+	Gap func(r worker.Rank)
 	// Replayed: a replay ended well (ok) or was given up.
 	Replayed func(r worker.Rank, ok bool)
 	// Reset: the rank's blocks were dropped.
@@ -80,6 +96,12 @@ func (h *Hooks) refused(r worker.Rank, why Reason, n uint64) {
 	}
 }
 
+func (h *Hooks) gap(r worker.Rank) {
+	if h.Gap != nil {
+		h.Gap(r)
+	}
+}
+
 func (h *Hooks) replayed(r worker.Rank, ok bool) {
 	if h.Replayed != nil {
 		h.Replayed(r, ok)
@@ -97,6 +119,14 @@ func (h *Hooks) state(r worker.Rank, s State) {
 		h.State(r, s)
 	}
 }
+
+// conn is what a connection is opened with.
+func (c *Config) conn() connConfig {
+	return connConfig{maxBytes: c.MaxMessageBytes, heartbeat: c.Heartbeat, timeout: c.Timeout}
+}
+
+// plane reports whether there is a way into an event plane.
+func (c *Config) plane() bool { return len(c.PlaneZMQ)+len(c.Channels) > 0 }
 
 func (c Config) withDefaults() Config {
 	def := func(d *time.Duration, v time.Duration) {
@@ -148,6 +178,16 @@ func (c Config) Validate() error {
 	}
 	if full := c.withDefaults(); full.MinBackoff > full.MaxBackoff {
 		bad("min backoff %s: expected at most the max backoff, %s", full.MinBackoff, full.MaxBackoff)
+	}
+	for _, addrs := range [][]string{c.Bind, c.PlaneZMQ} {
+		for _, a := range addrs {
+			if _, port, err := net.SplitHostPort(a); err != nil || port == "" {
+				bad("address %q: expected host:port", a)
+			}
+		}
+	}
+	if len(c.Bind) > 0 && c.plane() {
+		bad("bind %q and an event plane: expected one of them: both would tell of the same workers", c.Bind)
 	}
 	for _, n := range []struct {
 		name string

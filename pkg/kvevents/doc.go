@@ -1,18 +1,48 @@
 // Package kvevents turns what engines publish about their KV caches into
-// kvindex events: the wire codec, the ZeroMQ transport, the sequence rules, and
+// kvindex events: the wire codecs, the ZeroMQ transport, the sequence rules, and
 // the [Subscriber] that keeps an index in step with the workers.
 //
-// # Wire
+// Events of a rank come by one of three ways: from the address that its worker
+// names in discovery, from a publisher that dials (Config.Bind), or by the
+// channels of a Dynamo event plane (Config.PlaneZMQ, Config.Channels).
+//
+// # Engines' own streams
 //
 // vLLM and SGLang publish on a PUB socket, one per data-parallel rank, frames
 // [topic, sequence u64 big-endian, msgpack batch]. [Decoder] takes both
 // encodings of events (arrays of old, maps of today) and all forms of hashes.
 // Engine hashes are never recomputed: events carry token ids and ours are
-// hashed from those. What an event cannot be used for has a [Reason], is
-// counted, and is never dropped in silence.
+// hashed from those, with what else a block depends on:
+//
+//   - the adapter's name; an id without a name is refused;
+//   - the cache salt: SGLang's field, or a key of the first block as Dynamo's
+//     vLLM writes it. Engines name it with the first block of a prompt only, so
+//     blocks have it by their parent; where one engine hash was stored under two
+//     salts, what follows it is refused;
+//   - multimodal objects, by their 64-bit hashes as Dynamo's workers pass them.
+//     A block with keys of any other kind is refused with those behind it;
+//   - pairs of tokens (EAGLE): a block is hashed over its tokens and the next.
+//     Such blocks match only prompts that are hashed so; see [Decoder.Pairs].
+//
+// What is not of the main attention's group, not local, or another owner's is
+// left out. What an event cannot be used for has a [Reason], is counted, and is
+// never dropped in silence. A reason that is not [Reason.Normal] means that the
+// index lacks something: RankStatus.Missing counts those until the worker clears
+// its cache or the rank is reset.
 //
 // Replay: a DEALER asks the rank's ROUTER for everything from a sequence on;
-// the end is marked by sequence 2^64-1. See zmq.go for both framings.
+// the end is marked by sequence 2^64-1. See replay.go for both framings.
+//
+// # Dynamo's event plane
+//
+// A message is an [Envelope] with an array of router events, each of which names
+// its worker, rank and id and brings our kind of local hash, no tokens. A worker
+// is known by its instance id, which is its worker.ID. [Cursor] judges the ids:
+// each rank counts from 0; there is no replay here, so a gap resets the rank and
+// marks it degraded until its worker clears its cache or restarts. A publisher
+// that was not heard before is the next life of the rank's. Whether the first
+// event seen is the first there was follows from the publisher's own sequence.
+// A loss at the very end of a burst is found with the next event only.
 //
 // # Sequence
 //
@@ -33,18 +63,16 @@
 //
 // # Transport
 //
-// The ZMTP client is our own (3.1, NULL, SUB and DEALER only). A library that
-// reconnects by itself hides exactly what must be known here: that messages may
-// be missing from here on. Ours reconnects explicitly, and each connection
+// The ZMTP client is our own (3.1, NULL, SUB and DEALER only); why is in
+// docs/decisions/0007-zmq.md. It reconnects explicitly, and each connection
 // starts with a replay. Reading is bounded by the maximum frame size and the
 // queue between socket and index; a subscriber that falls behind fills the
 // publisher's queue, which drops, which is a gap, which is replayed.
 //
 // # What it does not do
 //
-// It does not choose workers, answer queries or resolve names. It keeps no cache
-// salt per block: a block whose salt or adapter its own event does not name is
-// hashed without one and then matches no salted request (too little overlap,
-// never too much). EAGLE's bigram blocks and multimodal keys are refused with
-// a reason.
+// It does not choose workers, answer queries or resolve names, and does not ask
+// Dynamo's workers for what was missed (their request plane). A salted block
+// whose parent was stored before this process listened is hashed without its
+// salt and matches no salted request: too little overlap, never too much.
 package kvevents

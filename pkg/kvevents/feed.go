@@ -2,68 +2,128 @@ package kvevents
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// reset drops the rank's blocks.
-func (s *stream) reset(why Cause) {
-	_ = s.cfg.Index.Clear(s.rank) // attached for as long as the stream runs
-	if why == Restarted {
-		s.decoder.Reset()
-	}
-	s.mu.Lock()
-	s.status.Resets++
-	s.mu.Unlock()
-	s.cfg.Hooks.reset(s.rank, why)
-	s.log.Info("kv blocks of the rank dropped", slog.String("cause", why.String()))
+// feed is a rank's way into the index, and what is known of it. The status may
+// be read by anybody; all else is for the one that applies the rank's events.
+type feed struct {
+	// set at construction, read-only
+	cfg  *Config
+	rank worker.Rank
+	log  *slog.Logger
+
+	heard atomic.Bool // a message was applied
+
+	// mu guards status. A leaf.
+	mu     sync.Mutex
+	status RankStatus
 }
 
-// apply decodes a message and gives its events to the index.
-func (s *stream) apply(m message) {
-	b, err := s.decoder.Decode(m.payload)
-	if err != nil {
-		s.fault(fmt.Errorf("kvevents: message %d of %s: %w", m.seq, s.src.addr, err))
+// begin makes the zero feed one of the rank.
+func (f *feed) begin(cfg *Config, r worker.Rank) {
+	f.cfg, f.rank, f.log = cfg, r, cfg.Logger.With(rankAttrs(r)...)
+	f.status = RankStatus{Rank: r, Since: time.Now()}
+}
+
+// drop drops the rank's blocks.
+func (f *feed) drop(why Cause) {
+	_ = f.cfg.Index.Clear(f.rank) // attached for as long as it is fed
+	f.mu.Lock()
+	f.status.Resets++
+	f.status.Missing = Refusals{}
+	f.mu.Unlock()
+	f.cfg.Hooks.reset(f.rank, why)
+	f.log.Info("kv blocks of the rank dropped", slog.String("cause", why.String()))
+}
+
+// perform gives one event to the index, and returns how many blocks it has.
+func (f *feed) perform(e *Event, refused *Refusals) (blocks int) {
+	var err error
+	switch e.Kind {
+	case Stored:
+		err = f.cfg.Index.Store(f.rank, e.Stored)
+		blocks = len(e.Stored.Blocks)
+	case Removed:
+		err = f.cfg.Index.Remove(f.rank, e.Removed)
+		blocks = len(e.Removed.Blocks)
+	case Cleared:
+		err = f.cfg.Index.Clear(f.rank)
+		f.mu.Lock() // what was missed before is gone too
+		f.status.Missing = Refusals{}
+		f.mu.Unlock()
 	}
-	blocks := 0
-	for i := range b.Events {
-		e := &b.Events[i]
-		var err error
-		switch e.Kind {
-		case Stored:
-			err = s.cfg.Index.Store(s.rank, e.Stored)
-			blocks += len(e.Stored.Blocks)
-		case Removed:
-			err = s.cfg.Index.Remove(s.rank, e.Removed)
-			blocks += len(e.Removed.Blocks)
-		case Cleared:
-			err = s.cfg.Index.Clear(s.rank)
-			s.tracker.Cleared()
-		}
-		switch {
-		case errors.Is(err, kvindex.ErrUnknownParent):
-			b.Refused[UnknownParent]++
-		case errors.Is(err, kvindex.ErrConflict):
-			b.Refused[HashConflict]++
-		case err != nil:
-			s.fault(err)
-		}
+	switch {
+	case errors.Is(err, kvindex.ErrUnknownParent):
+		refused[UnknownParent]++
+	case errors.Is(err, kvindex.ErrConflict):
+		refused[HashConflict]++
+	case err != nil:
+		f.fault(err)
 	}
-	for why, n := range b.Refused {
-		if n > 0 {
-			s.refuse(Reason(why), n)
-		}
+	return blocks
+}
+
+// applied notes that a message was applied.
+func (f *feed) applied(events, blocks int) {
+	f.mu.Lock()
+	f.status.Messages++
+	f.status.Events += uint64(events)
+	f.status.LastAt = time.Now()
+	f.mu.Unlock()
+	f.heard.Store(true)
+	f.cfg.Hooks.applied(f.rank, events, blocks)
+}
+
+// refuse counts what was not used, once for each of n events.
+func (f *feed) refuse(why Reason, n uint64) {
+	if n == 0 {
+		return
 	}
-	if n := b.Refused[BlockSizeMismatch]; n > 0 && !s.warned {
-		s.warned = true
-		s.log.Warn("kv events are of another block size than the worker is registered with",
-			slog.Uint64("block_size", uint64(s.src.blockSize)))
+	f.mu.Lock()
+	f.status.Refused[why] += n
+	if !why.Normal() {
+		f.status.Missing[why] += n
 	}
-	s.mu.Lock()
-	s.status.Messages++
-	s.status.Events += uint64(len(b.Events))
-	s.mu.Unlock()
-	s.cfg.Hooks.applied(s.rank, len(b.Events), blocks)
+	f.mu.Unlock()
+	f.cfg.Hooks.refused(f.rank, why, n)
+}
+
+func (f *feed) refuseAll(r *Refusals) {
+	for why, n := range r {
+		f.refuse(Reason(why), n)
+	}
+}
+
+func (f *feed) fault(err error) {
+	f.mu.Lock()
+	f.status.LastError, f.status.LastFault = err.Error(), time.Now()
+	f.mu.Unlock()
+	f.log.Debug("kv events", slog.Any("err", err))
+}
+
+func (f *feed) setState(st State) {
+	f.mu.Lock()
+	changed := f.status.State != st
+	if changed {
+		f.status.State, f.status.Since = st, time.Now()
+	}
+	lastError := f.status.LastError
+	f.mu.Unlock()
+	if changed {
+		f.cfg.Hooks.state(f.rank, st)
+		f.log.Info("kv events", slog.String("state", st.String()), slog.String("last_error", lastError))
+	}
+}
+
+func (f *feed) snapshot() RankStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
 }

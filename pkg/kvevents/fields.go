@@ -1,9 +1,9 @@
 package kvevents
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
@@ -12,6 +12,7 @@ import (
 // hold several values are kept encoded.
 type fields struct {
 	kind      Kind
+	size      int    // bytes of the event; 0 where it was not read to its end
 	hashes    []byte // array of hashes
 	parent    []byte // one hash; nil: none
 	tokens    []byte // array of token ids
@@ -21,6 +22,7 @@ type fields struct {
 	adapter    []byte
 	cacheSalt  []byte
 	extraKeys  []byte // array, an element a block; nil: none
+	mmInfos    []byte // the same; nil: none
 
 	medium    []byte
 	group     uint64
@@ -29,7 +31,7 @@ type fields struct {
 	ownership []byte
 }
 
-// readFields reads an event in either encoding. The bytes must hold one value.
+// readFields reads an event in either encoding from the front of b.
 // vLLM from 0.24 and SGLang from 0.5.20 write maps, older ones arrays.
 func readFields(b []byte) (f fields, reason Reason, ok bool) {
 	if len(b) == 0 {
@@ -55,6 +57,12 @@ func readFields(b []byte) (f fields, reason Reason, ok bool) {
 	switch {
 	case r.err != nil:
 		return f, Malformed, false
+	case f.kind != 0 && f.kind != ignored:
+		f.size = r.i
+	}
+	switch {
+	case f.kind == ignored:
+		return f, Ignored, false
 	case f.kind == 0:
 		return f, UnknownEvent, false
 	case f.kind != Cleared && f.hashes == nil:
@@ -73,6 +81,8 @@ func eventKind(tag []byte) Kind {
 		return Removed
 	case "AllBlocksCleared":
 		return Cleared
+	case "Ignored":
+		return ignored
 	}
 	return 0
 }
@@ -121,6 +131,8 @@ func (f *fields) readMap(r *reader) {
 			f.readSalt(&salted) // metadata may be about something else
 		case "extra_keys":
 			f.extraKeys = r.value()
+		case "block_mm_infos":
+			f.mmInfos = r.value()
 		case "medium":
 			f.medium = r.text()
 		case "group_idx":
@@ -148,6 +160,8 @@ func (f *fields) readArray(r *reader, n int) {
 			f.readStoredAt(r, i)
 		} else if f.kind == Removed {
 			f.readRemovedAt(r, i)
+		} else if f.kind == Cleared && i == 1 {
+			f.ownership = r.text()
 		} else {
 			r.skip()
 		}
@@ -263,59 +277,57 @@ func appendHashes(dst []kvindex.EngineHash, array []byte) ([]kvindex.EngineHash,
 	return dst, r.err == nil
 }
 
-func appendTokens(dst []uint32, array []byte) ([]uint32, Reason, bool) {
+// appendTokens appends the token ids of a store. They may come as pairs, each
+// beginning with what the one before ended with: those of [a b] [b c] are
+// a, b, c.
+func appendTokens(dst []uint32, array []byte) (tokens []uint32, pairs, ok bool) {
 	r := reader{b: array}
-	for n := r.array(); n > 0 && r.err == nil; n-- {
-		c := r.peek()
-		if c < 0x80 {
-			dst = append(dst, uint32(c))
-			r.i++
-			continue
-		}
-		if isArray(c) {
-			return dst, Bigram, false
-		}
-		v, neg := r.int()
-		if neg || v > math.MaxUint32 {
-			r.fail()
-		}
-		dst = append(dst, uint32(v))
+	n := r.array()
+	if n > 0 && isArray(r.peek()) {
+		dst = appendPairs(dst, &r, n)
+		return dst, true, r.err == nil
 	}
-	return dst, Malformed, r.err == nil
+	dst = slices.Grow(dst, n)
+	for ; n > 0 && r.err == nil; n-- {
+		// The forms that nearly all token ids have.
+		if b := r.b[r.i:]; len(b) > 4 && b[0] == 0xcd {
+			dst = append(dst, uint32(b[1])<<8|uint32(b[2]))
+			r.i += 3
+		} else if len(b) > 4 && b[0] == 0xce {
+			dst = append(dst, binary.BigEndian.Uint32(b[1:]))
+			r.i += 5
+		} else {
+			dst = append(dst, r.token())
+		}
+	}
+	return dst, false, r.err == nil
 }
 
-// saltKey is how Dynamo's vLLM passes a cache namespace in a block's keys.
-var saltKey = []byte("dynamo-cache-salt:")
+func appendPairs(dst []uint32, r *reader, n int) []uint32 {
+	for i := 0; i < n && r.err == nil; i++ {
+		if r.array() != 2 {
+			r.fail()
+		}
+		first, second := r.token(), r.token()
+		switch {
+		case i == 0:
+			dst = append(dst, first)
+		case dst[len(dst)-1] != first:
+			r.fail()
+		}
+		dst = append(dst, second)
+	}
+	return dst
+}
 
-// plainBlocks returns how many leading blocks depend on nothing but tokens,
-// adapter and salt, by their extra keys: an array with nil or an array of keys
-// for each block. A salt among the keys of the first block is put into salt.
-func plainBlocks(array []byte, blocks int, salt *kvindex.Salt) (int, bool) {
-	r := reader{b: array}
-	plain, stopped := 0, false
-	for i, n := 0, r.array(); i < n && r.err == nil; i++ {
-		if r.nil() {
-			if !stopped {
-				plain++
-			}
-			continue
-		}
-		for k := r.array(); k > 0 && r.err == nil; k-- {
-			key := r.textOrSkip()
-			switch {
-			case key != nil && string(key) == salt.LoRA:
-			case i == 0 && bytes.HasPrefix(key, saltKey):
-				salt.CacheSalt = string(key[len(saltKey):])
-			default:
-				stopped = true
-			}
-		}
-		if !stopped {
-			plain++
-		}
+func (r *reader) token() uint32 {
+	if c := r.peek(); c < 0x80 {
+		r.i++
+		return uint32(c)
 	}
-	if !stopped {
-		plain = blocks // keys may be given for fewer blocks than there are
+	v, neg := r.int()
+	if neg || v > math.MaxUint32 {
+		r.fail()
 	}
-	return min(plain, blocks), r.err == nil
+	return uint32(v)
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 func corpus(f *testing.F) {
@@ -20,6 +22,8 @@ func corpus(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0x91}, 100))
 	f.Add([]byte{0x92, 0xd6, 1, 2, 3, 4, 5, 0xc7, 1, 2, 3})
 	f.Add(payload(f, 0, store(event{"extra_keys": []any{nil, []string{"x"}}}), store(event{"token_ids": [][]int{{1, 2}}})))
+	f.Add(payload(f, 0, store(event{"token_ids": [][]int{{1, 2}, {2, 3}}, "extra_keys": []any{[]any{object(5), []any{"x", 1}}}, "cache_salt": "s"}),
+		store(event{"parent_block_hash": int64(-5), "block_mm_infos": []any{map[string]any{"mm_objects": []any{map[string]any{"mm_hash": 5}}}}})))
 }
 
 // FuzzDecode: no input panics, each event is used or counted, and what is used
@@ -27,6 +31,7 @@ func corpus(f *testing.F) {
 func FuzzDecode(f *testing.F) {
 	corpus(f)
 	f.Fuzz(func(t *testing.T, p []byte) {
+		require.LessOrEqual(t, batchRank(p), worker.DPRank(worker.MaxDPSize))
 		d := NewDecoder(2, 0)
 		for range 2 {
 			b, err := d.Decode(p)

@@ -194,7 +194,8 @@ func (r *reader) skip() {
 	for pending := 1; pending > 0 && r.err == nil; pending-- {
 		switch c := r.peek(); {
 		case isArray(c):
-			pending += r.array()
+			n := r.array()
+			pending += n - r.skipInts(n)
 		case isMap(c):
 			pending += 2 * r.pairs()
 		case isString(c):
@@ -217,6 +218,49 @@ func (r *reader) skip() {
 			r.fail()
 		}
 	}
+}
+
+// skipInts takes up to n integers, as long as there are some, and returns how
+// many. Nearly all of a payload is token ids, and they are passed several times.
+func (r *reader) skipInts(n int) int {
+	i, b := r.i, r.b
+	for k := range n {
+		if i >= len(b) {
+			r.i = len(b)
+			return k // the next one fails
+		}
+		if i+5 <= len(b) { // the forms that nearly all token ids have
+			if b[i] == 0xcd {
+				i += 3
+				continue
+			}
+			if b[i] == 0xce {
+				i += 5
+				continue
+			}
+		}
+		size := intSize(b[i])
+		if size == 0 || i+size > len(b) {
+			r.i = i
+			return k
+		}
+		i += size
+	}
+	r.i = i
+	return n
+}
+
+// intSize is how many bytes an integer has that begins with c, 0 if none does.
+func intSize(c byte) int {
+	switch {
+	case c < 0x80 || c >= 0xe0:
+		return 1
+	case c >= 0xcc && c <= 0xcf:
+		return 1 + 1<<(c-0xcc)
+	case c >= 0xd0 && c <= 0xd3:
+		return 1 + 1<<(c-0xd0)
+	}
+	return 0
 }
 
 // value takes one value and returns its bytes.

@@ -31,8 +31,10 @@ const (
 	// input, prompt embeddings). It and those after it in the event are left
 	// out.
 	ExtraKeys
-	// Bigram: EAGLE's blocks of token pairs.
-	Bigram
+	// AmbiguousSalt: a block whose parent was stored under several cache salts.
+	AmbiguousSalt
+	// Ignored: an event that its publisher marks as one to be ignored.
+	Ignored
 	// ForeignRank: the batch names another data-parallel rank than the socket
 	// it came from.
 	ForeignRank
@@ -40,8 +42,21 @@ const (
 	UnknownParent
 	// HashConflict: the engine's hash names another block already.
 	HashConflict
-	// BadFrames: a message that is not topic, sequence, payload.
+	// BadFrames: a message whose frames are not those of the protocol.
 	BadFrames
+	// ForeignTopic: a message that is not about KV events.
+	ForeignTopic
+	// UnknownWorker: of a worker or rank that discovery does not know, or not
+	// any more.
+	UnknownWorker
+	// SecondSource: of a rank whose events come from the engine itself.
+	SecondSource
+	// StalePublisher: of a publisher whose rank has a newer one.
+	StalePublisher
+	// Repeated: delivered before.
+	Repeated
+	// UnknownDomain: of a residency domain that this version does not know.
+	UnknownDomain
 	// NumReasons is the number of reasons.
 	NumReasons
 )
@@ -58,11 +73,18 @@ var reasonNames = [NumReasons]string{
 	ForeignOwner:      "foreign_owner",
 	UnnamedAdapter:    "unnamed_adapter",
 	ExtraKeys:         "extra_keys",
-	Bigram:            "bigram",
+	AmbiguousSalt:     "ambiguous_salt",
+	Ignored:           "ignored",
 	ForeignRank:       "foreign_rank",
 	UnknownParent:     "unknown_parent",
 	HashConflict:      "hash_conflict",
 	BadFrames:         "bad_frames",
+	ForeignTopic:      "foreign_topic",
+	UnknownWorker:     "unknown_worker",
+	SecondSource:      "second_source",
+	StalePublisher:    "stale_publisher",
+	Repeated:          "repeated",
+	UnknownDomain:     "unknown_domain",
 }
 
 // String returns the snake_case name of the reason.
@@ -73,11 +95,38 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
+// Normal reports whether a worker that is well gives this reason: what was
+// refused is none of the blocks that the index is about. All others mean that
+// the index lacks something.
+func (r Reason) Normal() bool {
+	switch r {
+	case PartialBlock, ForeignGroup, RemoteLocality, ForeignOwner, Ignored, Repeated, ForeignTopic, SecondSource:
+		return true
+	}
+	return false
+}
+
 // Refusals counts refused events by reason.
 type Refusals [NumReasons]uint64
 
+// Worst returns the most frequent reason that is not normal, and how often it
+// was given; 0 when there is none. Block size comes first: it explains others.
+func (f Refusals) Worst() (Reason, uint64) {
+	var worst Reason
+	var most uint64
+	for r, n := range f {
+		if r := Reason(r); n > most && !r.Normal() {
+			worst, most = r, n
+		}
+	}
+	if n := f[BlockSizeMismatch]; n > 0 {
+		return BlockSizeMismatch, n
+	}
+	return worst, most
+}
+
 // Map returns the counts above zero by name, nil when there are none.
-func (f *Refusals) Map() map[string]uint64 {
+func (f Refusals) Map() map[string]uint64 {
 	var m map[string]uint64
 	for r, n := range f {
 		if n > 0 {

@@ -35,17 +35,37 @@ func (s State) String() string {
 
 // RankStatus is what is known of the events of one rank.
 type RankStatus struct {
-	Rank      worker.Rank
-	State     State
-	Since     time.Time // of the state
-	Seen      bool      // a message was applied since the last reset
-	LastSeq   uint64    // of the last one applied
-	Messages  uint64    // applied
-	Events    uint64    // applied
-	Blocks    int       // in the index now, on any tier
-	Replays   uint64    // that ended well
-	Resets    uint64    // times the rank's blocks were dropped
-	Refused   Refusals
+	Rank     worker.Rank
+	State    State
+	Since    time.Time // of the state
+	Via      string    // the channel that its events come by; "": the engine's own
+	Seen     bool      // a message was applied since the last reset
+	LastSeq  uint64    // of the last one applied; of an event, where a channel carries them
+	LastAt   time.Time // of the last one applied
+	Messages uint64    // applied
+	Events   uint64    // applied
+	Blocks   int       // in the index now, on any tier
+	Replays  uint64    // that ended well
+	Resets   uint64    // times the rank's blocks were dropped
+	Refused  Refusals
+	// Missing is what was refused, but for what is Normal, since the worker's
+	// blocks were last known to be none. Above zero, the index lacks something.
+	Missing Refusals
+	// Pairs: the blocks are of token pairs (EAGLE), which match only prompts
+	// hashed in that way.
+	Pairs     bool
 	LastError string // of the last failed connection, replay or payload; "" when there was none
+	LastFault time.Time
+}
+
+// ChannelStatus is what is known of a channel of an event plane, or of an
+// address that publishers dial.
+type ChannelStatus struct {
+	Name      string
+	Up        bool
+	Since     time.Time // of Up
+	Messages  uint64    // envelopes, or connections of publishers
+	Refused   Refusals  // of what belongs to no rank
+	LastError string
 	LastFault time.Time
 }

@@ -20,12 +20,13 @@ const (
 // stream follows the publisher of one rank. All but the status belongs to the
 // goroutine of run.
 type stream struct {
+	feed
+
 	// set at construction, read-only
-	cfg  *Config
-	rank worker.Rank
-	src  source
-	log  *slog.Logger
-	seed maphash.Seed
+	src     source
+	seed    maphash.Seed
+	adopted chan adopted  // connections of a publisher that dials; nil: it is dialed
+	ended   chan struct{} // closed when run has ended, for whoever brings one
 
 	// owned by the run goroutine
 	tracker *Tracker
@@ -34,10 +35,7 @@ type stream struct {
 	warned  bool     // of a block-size mismatch
 	// auditing: the replay in progress is but a question in a quiet time.
 	auditing bool
-
-	// mu guards status. A leaf.
-	mu     sync.Mutex
-	status RankStatus
+	next     *adopted // the connection to follow next; nil: none yet
 }
 
 // session is what lives as long as one connection.
@@ -65,18 +63,25 @@ type answer struct {
 
 func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	s := &stream{
-		cfg: cfg, rank: r, src: src,
-		log:     cfg.Logger.With(rankAttrs(r)...),
+		src:     src,
 		seed:    maphash.MakeSeed(),
 		tracker: NewTracker(src.replayAddr != ""),
 		decoder: NewDecoder(src.blockSize, r.DPRank),
 	}
-	s.status = RankStatus{Rank: r, Since: time.Now()}
+	s.begin(cfg, r)
+	if src.addr == "" {
+		s.adopted, s.ended = make(chan adopted), make(chan struct{})
+	}
 	return s
 }
 
-// run connects, follows and connects again until ctx ends.
+// run follows the publisher until ctx ends: it connects again and again, or
+// waits for it to dial.
 func (s *stream) run(ctx context.Context) {
+	if s.adopted != nil {
+		s.await(ctx)
+		return
+	}
 	backoff := s.cfg.MinBackoff
 	for {
 		s.setState(StateConnecting)
@@ -98,12 +103,22 @@ func (s *stream) run(ctx context.Context) {
 
 // connect follows the publisher over one connection, and returns why it ended.
 func (s *stream) connect(ctx context.Context) error {
-	c, err := dialZMQ(ctx, s.cfg.Dial, s.src.addr, typeSub, connConfig{
-		maxBytes: s.cfg.MaxMessageBytes, heartbeat: s.cfg.Heartbeat, timeout: s.cfg.Timeout,
-	})
+	c, err := dialZMQ(ctx, s.cfg.Dial, s.src.addr, typeSub, s.cfg.conn())
 	if err != nil {
 		return err
 	}
+	// Subscribed first, then the replay: what is published in between arrives
+	// by both ways and is taken once.
+	if err := c.subscribe(s.src.topic); err != nil {
+		c.close()
+		return fmt.Errorf("kvevents: subscribe at %s: %w", s.src.addr, err)
+	}
+	return s.follow(ctx, c, nil)
+}
+
+// follow follows a connection that has subscribed, from the messages on that
+// were read of it before.
+func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, c.close)
 	ss := &session{
@@ -120,13 +135,11 @@ func (s *stream) connect(ctx context.Context) error {
 		s.tracker.Disconnect()
 		s.session = nil
 	}()
-	// Subscribed first, then the replay: what is published in between arrives
-	// by both ways and is taken once.
-	if err := c.subscribe(s.src.topic); err != nil {
-		return fmt.Errorf("kvevents: subscribe at %s: %w", s.src.addr, err)
-	}
 	ss.wg.Go(func() { s.receive(ss) })
 	s.obey(s.tracker.Connect(), message{})
+	for _, m := range before {
+		s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
+	}
 	return s.loop(ss)
 }
 
@@ -137,7 +150,7 @@ func (s *stream) receive(ss *session) {
 	for {
 		var err error
 		if frames, err = ss.conn.receive(frames); err != nil {
-			ss.readErr = fmt.Errorf("kvevents: events of %s: %w", s.src.addr, err)
+			ss.readErr = fmt.Errorf("kvevents: events of %s: %w", ss.conn.peer, err)
 			return
 		}
 		m, ok := parsePublished(frames)
@@ -163,6 +176,9 @@ func (s *stream) loop(ss *session) error {
 		select {
 		case <-ss.ctx.Done():
 			return ss.ctx.Err()
+		case a := <-s.adopted: // it has dialed again: the newer one counts
+			s.next = &a
+			return errReplaced
 		case m, ok := <-ss.inbox:
 			if !ok {
 				return ss.readErr
@@ -178,7 +194,7 @@ func (s *stream) loop(ss *session) error {
 			s.auditing = v.Replay
 		case <-ping.C:
 			if err := ss.conn.ping(); err != nil {
-				return fmt.Errorf("kvevents: ping %s: %w", s.src.addr, err)
+				return fmt.Errorf("kvevents: ping %s: %w", ss.conn.peer, err)
 			}
 		}
 		s.settleState()
@@ -189,8 +205,14 @@ func (s *stream) sum(m message) uint64 { return maphash.Bytes(s.seed, m.payload)
 
 // obey performs a verdict on m.
 func (s *stream) obey(v Verdict, m message) {
+	if v.Gap {
+		s.cfg.Hooks.gap(s.rank)
+	}
 	if v.Reset {
-		s.reset(v.Cause)
+		s.drop(v.Cause)
+		if s.decoder.Forget(); v.Cause == Restarted {
+			s.decoder.Reset()
+		}
 		if v.Replay {
 			s.session.buffer, s.session.bufferBytes = nil, 0
 		}
@@ -305,18 +327,26 @@ func (s *stream) endReplay(fail error) {
 	s.tracker.Drained()
 }
 
-func (s *stream) refuse(why Reason, n uint64) {
-	s.mu.Lock()
-	s.status.Refused[why] += n
-	s.mu.Unlock()
-	s.cfg.Hooks.refused(s.rank, why, n)
-}
-
-func (s *stream) fault(err error) {
-	s.mu.Lock()
-	s.status.LastError, s.status.LastFault = err.Error(), time.Now()
-	s.mu.Unlock()
-	s.log.Debug("kv events", slog.Any("err", err))
+// apply decodes a message and gives its events to the index.
+func (s *stream) apply(m message) {
+	b, err := s.decoder.Decode(m.payload)
+	if err != nil {
+		s.fault(fmt.Errorf("kvevents: message %d of %s: %w", m.seq, s.session.conn.peer, err))
+	}
+	blocks := 0
+	for i := range b.Events {
+		blocks += s.perform(&b.Events[i], &b.Refused)
+		if b.Events[i].Kind == Cleared {
+			s.tracker.Cleared()
+		}
+	}
+	s.refuseAll(&b.Refused)
+	if n := b.Refused[BlockSizeMismatch]; n > 0 && !s.warned {
+		s.warned = true
+		s.log.Warn("kv events are of another block size than the worker is registered with: none can be used",
+			slog.Uint64("block_size", uint64(s.src.blockSize)))
+	}
+	s.applied(len(b.Events), blocks)
 }
 
 // settleState writes what the tracker says into the status.
@@ -332,25 +362,6 @@ func (s *stream) settleState() {
 	}
 	s.mu.Lock()
 	s.status.LastSeq, s.status.Seen = s.tracker.Last()
+	s.status.Pairs = s.decoder.Pairs()
 	s.mu.Unlock()
-}
-
-func (s *stream) setState(st State) {
-	s.mu.Lock()
-	changed := s.status.State != st
-	if changed {
-		s.status.State, s.status.Since = st, time.Now()
-	}
-	lastError := s.status.LastError
-	s.mu.Unlock()
-	if changed {
-		s.cfg.Hooks.state(s.rank, st)
-		s.log.Info("kv events", slog.String("state", st.String()), slog.String("last_error", lastError))
-	}
-}
-
-func (s *stream) snapshot() RankStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status
 }

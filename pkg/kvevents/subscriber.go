@@ -17,10 +17,17 @@ import (
 // their ranks, follows the events of those that publish them, and detaches the
 // ranks of workers that left. Its methods are safe for concurrent use.
 type Subscriber struct {
-	cfg Config // read-only
+	// set at construction, read-only
+	cfg     Config
+	plane   *plane // nil: there is none
+	binders []*binder
 
 	next atomic.Pointer[worker.Snapshot]
 	wake chan struct{} // of size 1: next has changed
+
+	// Written by the run goroutine, whole; what they point to is immutable.
+	dialers atomic.Pointer[dialers]
+	told    atomic.Pointer[map[worker.Rank]*feed] // ranks that name no address of their own
 
 	// mu guards ranks. The run goroutine alone writes the map; it holds mu only
 	// for that. Taken before a stream's own lock.
@@ -35,10 +42,13 @@ type source struct {
 	blockSize        uint32
 }
 
-// follower is a rank with its stream, if it has one.
+// follower is a rank with the one way in which its events come, if there is
+// one.
 type follower struct {
 	source source
-	stream *stream
+	feed   *feed
+	stream *stream    // nil: its events come by the plane
+	plane  *planeRank // nil: they do not
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the stream's goroutine has ended
 }
@@ -48,11 +58,19 @@ func NewSubscriber(cfg Config) (*Subscriber, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Subscriber{
+	s := &Subscriber{
 		cfg:   cfg.withDefaults(),
 		wake:  make(chan struct{}, 1),
 		ranks: make(map[worker.Rank]*follower),
-	}, nil
+	}
+	if s.cfg.plane() {
+		s.plane = newPlane(&s.cfg)
+	}
+	s.dialers.Store(&dialers{})
+	for _, a := range s.cfg.Bind {
+		s.binders = append(s.binders, newBinder(s, a))
+	}
+	return s, nil
 }
 
 // Update gives the workers to follow. It never blocks; of several updates only
@@ -70,6 +88,14 @@ func (s *Subscriber) Update(snap *worker.Snapshot) {
 func (s *Subscriber) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	for _, b := range s.binders {
+		wg.Go(func() { b.run(ctx) })
+	}
+	if s.plane != nil {
+		for _, in := range s.plane.intakes {
+			wg.Go(func() { in.run(ctx) })
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -99,7 +125,10 @@ func (s *Subscriber) reconcile(ctx context.Context, snap *worker.Snapshot, wg *s
 	}
 	for _, r := range stopped {
 		<-s.ranks[r].done
-		// D5: its blocks go at once, and only after its stream can add none.
+		if s.plane != nil {
+			s.plane.remove(r)
+		}
+		// D5: its blocks go at once, and only after nobody can add any.
 		s.cfg.Index.Detach(r)
 		s.mu.Lock()
 		delete(s.ranks, r)
@@ -111,15 +140,26 @@ func (s *Subscriber) reconcile(ctx context.Context, snap *worker.Snapshot, wg *s
 			s.follow(ctx, r, src, wg)
 		}
 	}
+	s.publishNames(snap)
 }
 
 func (s *Subscriber) follow(ctx context.Context, r worker.Rank, src source, wg *sync.WaitGroup) {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &follower{source: src, cancel: cancel, done: make(chan struct{}), stream: newStream(&s.cfg, r, src)}
+	f := &follower{source: src, cancel: cancel, done: make(chan struct{})}
+	if s.plane != nil && src.addr == "" {
+		f.plane = newPlaneRank(&s.cfg, r)
+		f.feed = &f.plane.feed
+	} else {
+		f.stream = newStream(&s.cfg, r, src)
+		f.feed = &f.stream.feed
+	}
 	s.mu.Lock()
 	s.ranks[r] = f
 	s.mu.Unlock()
-	if src.addr == "" {
+	if s.plane != nil {
+		s.plane.add(r, f.plane)
+	}
+	if src.addr == "" && len(s.binders) == 0 {
 		close(f.done)
 		return
 	}
@@ -129,11 +169,64 @@ func (s *Subscriber) follow(ctx context.Context, r worker.Rank, src source, wg *
 	})
 }
 
+// publishNames makes the ranks without an address of their own known to those
+// who look for them.
+func (s *Subscriber) publishNames(snap *worker.Snapshot) {
+	if s.plane == nil && len(s.binders) == 0 {
+		return
+	}
+	told := make(map[worker.Rank]*feed)
+	for r, f := range s.ranks {
+		if f.source.addr == "" {
+			told[r] = f.feed
+		}
+	}
+	s.dialers.Store(dialersOf(snap.Workers()))
+	s.told.Store(&told)
+}
+
+// Tells reports whether events of the rank have come although its worker names
+// no address for them: by an event plane, or from a publisher that dials. It
+// takes no lock.
+func (s *Subscriber) Tells(r worker.Rank) bool {
+	told := s.told.Load()
+	if told == nil {
+		return false
+	}
+	f := (*told)[r]
+	return f != nil && f.heard.Load()
+}
+
+// awaiting returns the stream of a rank whose publisher dials.
+func (s *Subscriber) awaiting(r worker.Rank) *stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.ranks[r]; f != nil && f.stream != nil && f.stream.adopted != nil {
+		return f.stream
+	}
+	return nil
+}
+
+// Channels returns the state of every channel of an event plane and of every
+// address that publishers dial. The slice is the caller's.
+func (s *Subscriber) Channels() []ChannelStatus {
+	var out []ChannelStatus
+	for _, b := range s.binders {
+		out = append(out, b.snapshot())
+	}
+	if s.plane != nil {
+		for _, in := range s.plane.intakes {
+			out = append(out, in.snapshot())
+		}
+	}
+	return out
+}
+
 // sourceOf returns where rank dp of the worker publishes: port base plus rank.
 // A port beyond 65535 is no source.
 func sourceOf(w *worker.Worker, dp uint32) source {
 	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize}
-	if w.KVEvents.IsZero() {
+	if w.KVEvents.Host == "" {
 		return src
 	}
 	at := func(base uint16) string {
@@ -153,7 +246,7 @@ func (s *Subscriber) Status() []RankStatus {
 	s.mu.Lock()
 	out := make([]RankStatus, 0, len(s.ranks))
 	for _, f := range s.ranks {
-		out = append(out, f.stream.snapshot())
+		out = append(out, f.feed.snapshot())
 	}
 	s.mu.Unlock()
 	for i := range out {

@@ -16,6 +16,8 @@ type Verdict struct {
 	// Replay: ask for a replay from From, giving up one in progress.
 	Replay bool
 	From   uint64
+	// Gap: messages were found missing. Nothing but worth counting.
+	Gap bool
 }
 
 // Cause says why a rank was reset.
@@ -256,12 +258,16 @@ func (t *Tracker) apply(v Verdict, seq, sum uint64) Verdict {
 
 // gap: messages between the last one and seq are missing.
 func (t *Tracker) gap(seq, sum uint64) Verdict {
+	var v Verdict
+	seen := t.seen // else it is but the beginning that is missing
 	if t.replayable {
-		v := t.ask()
+		v = t.ask()
 		v.Buffer = true
-		return v
+	} else {
+		v = t.lose(seq, sum)
 	}
-	return t.lose(seq, sum)
+	v.Gap = seen
+	return v
 }
 
 // lose goes on at seq without what came before it.

@@ -109,6 +109,9 @@ func verdict(v Verdict) string {
 	if v.Replay {
 		out = append(out, fmt.Sprintf("replay from %d", v.From))
 	}
+	if v.Gap {
+		out = append(out, "gap")
+	}
 	if out == nil {
 		return "ignore"
 	}

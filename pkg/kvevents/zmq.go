@@ -20,7 +20,10 @@ const (
 	flagCommand = 1 << 2
 
 	greetingSize = 64
-	maxFrames    = 8 // of a message; both streams have at most four
+	maxFrames    = 8 // of a message; all streams have at most four
+	// Bytes read at once, for each connection: there may be thousands, and
+	// payloads that are larger are read past it.
+	readBuffer = 16 << 10
 )
 
 // socketType is the ZeroMQ pattern that a connection takes part in.
@@ -46,12 +49,15 @@ var errFrame = errors.New("kvevents: zmtp")
 type conn struct {
 	// set at construction, read-only
 	nc        net.Conn
-	minor     byte // of the peer's protocol version, major 3
-	maxBytes  int  // of one message
+	peer      string // its address, for people
+	minor     byte   // of the peer's protocol version, major 3
+	maxBytes  int    // of one message
 	quiet     time.Duration
 	heartbeat time.Duration
 
-	r *bufio.Reader // owned by the receiving goroutine
+	// owned by the receiving goroutine
+	r    *bufio.Reader
+	head [8]byte // of a frame: its size
 
 	// writeMu guards writing: messages of two goroutines must not mix. Nothing
 	// else is locked while it is held.
@@ -76,15 +82,26 @@ func dialZMQ(ctx context.Context, dial dialFunc, addr string, typ socketType, cf
 	if err != nil {
 		return nil, fmt.Errorf("kvevents: connect to %s: %w", addr, err)
 	}
+	c, err := shake(ctx, nc, typ, cfg)
+	if err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("kvevents: handshake with %s: %w", addr, err)
+	}
+	c.peer = addr
+	return c, nil
+}
+
+// shake makes a connection of one that was dialed or accepted, which is the
+// same to both sides of the NULL mechanism.
+func shake(ctx context.Context, nc net.Conn, typ socketType, cfg connConfig) (*conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
-	c := &conn{nc: nc, maxBytes: cfg.maxBytes, r: bufio.NewReaderSize(nc, 64<<10)}
-	err = c.handshake(typ)
+	c := &conn{nc: nc, maxBytes: cfg.maxBytes, r: bufio.NewReaderSize(nc, readBuffer)}
+	err := c.handshake(typ)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		_ = nc.Close()
-		return nil, fmt.Errorf("kvevents: handshake with %s: %w", addr, err)
+		return nil, err
 	}
 	// "PING … TTL": a 3.0 peer need not know the command, and then only TCP
 	// keepalive tells a dead one from a quiet one.
@@ -248,15 +265,14 @@ func (c *conn) frame(limit int) (flags byte, body []byte, err error) {
 	if flags&^(flagMore|flagLong|flagCommand) != 0 {
 		return 0, nil, fmt.Errorf("%w: frame flags %#x", errFrame, flags)
 	}
-	var size [8]byte
-	head := size[7:]
-	if flags&flagLong != 0 {
-		head = size[:]
+	head := c.head[7:]
+	if clear(c.head[:]); flags&flagLong != 0 {
+		head = c.head[:]
 	}
 	if _, err = io.ReadFull(c.r, head); err != nil {
 		return 0, nil, err
 	}
-	n := binary.BigEndian.Uint64(size[:])
+	n := binary.BigEndian.Uint64(c.head[:])
 	if n > uint64(max(limit, 0)) {
 		return 0, nil, fmt.Errorf("%w: frame of %d bytes: at most %d are taken", errFrame, n, c.maxBytes)
 	}

@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -315,6 +316,26 @@ func TestAgainstAnotherLibrary(t *testing.T) {
 	}))
 	require.NoError(t, <-served)
 	require.Equal(t, []uint64{3, 4}, got)
+}
+
+// FuzzHandshake: whatever a peer greets with, it is a peer of the right kind or
+// an error.
+func FuzzHandshake(f *testing.F) {
+	greeting := append([]byte{0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 1}, make([]byte, 52)...)
+	copy(greeting[12:], "NULL")
+	ready := func(more []byte) []byte {
+		return append(bytes.Clone(greeting), appendFrame(nil, flagCommand, append([]byte("\x05READY"), more...))...)
+	}
+	f.Add(ready(appendProperty(appendProperty(nil, "Identity", ""), "Socket-Type", "PUB")))
+	f.Add(ready([]byte("\x0bSocket-Type\xff\xff\xff\xffPUB")))
+	f.Add(greeting)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := newTestConn(b)
+		if c.handshake(typeSub) == nil {
+			require.GreaterOrEqual(t, len(b), greetingSize)
+			require.Contains(t, string(b[greetingSize:]), "PUB")
+		}
+	})
 }
 
 // FuzzReceive: whatever a peer sends after the handshake, reading it neither

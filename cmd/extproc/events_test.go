@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/pkg/kvevents"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func (r *running) get(path string) string {
+	r.t.Helper()
+	resp, err := http.Get("http://" + r.page.Addr().String() + path)
+	require.NoError(r.t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(r.t, err)
+	return string(b)
+}
+
+// TestWhatComesByDynamosEventPlaneIsShown: blocks of a worker that names no
+// address for its events, and what is refused of others.
+func TestWhatComesByDynamosEventPlaneIsShown(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	pub := zmq4.NewPub(ctx)
+	require.NoError(t, pub.Listen("tcp://127.0.0.1:0"))
+	channel := "tcp://" + pub.Addr().String()
+	r := startPlugin(t, "events: {dynamo: {zmq: [\""+channel+"\"]}}\n")
+	t.Cleanup(func() {
+		_ = pub.Close()
+		cancel()
+	})
+	r.writeWorkers("workers:\n- {id: 7, role: decode, engine: vllm, models: [m], endpoint: \"127.0.0.1:1\", block_size: 16}\n")
+	type m = map[string]any
+	stored := func(id worker.ID, event uint64) m {
+		return m{"worker_id": id, "event": m{"event_id": event, "data": m{"stored": m{"blocks": []m{{"block_hash": event, "tokens_hash": event}}}}}}
+	}
+	seq := uint64(0)
+	require.Eventually(t, func() bool {
+		payload, err := msgpack.Marshal([]m{stored(7, seq), stored(8, seq)})
+		require.NoError(t, err)
+		e, err := msgpack.Marshal(m{"publisher_id": 1, "sequence": seq, "topic": "kv-events", "payload": payload})
+		require.NoError(t, err)
+		frame := append(binary.BigEndian.AppendUint32([]byte{1}, uint32(len(e))), e...)
+		be := func(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
+		_ = pub.SendMulti(zmq4.NewMsgFrom([]byte("kv-events"), be(1), be(seq), frame))
+		seq++
+		state := r.get("/debug/state")
+		return strings.Contains(state, `"via": "`+channel+`"`) && strings.Contains(state, `"name": "`+channel+`"`)
+	}, 10*time.Second, 5*time.Millisecond)
+	require.Contains(t, r.get("/debug/state"), `"unknown_worker"`)
+	require.Contains(t, r.get("/"), channel)
+	require.True(t, r.plugin.events.Tells(worker.Rank{ID: 7}))
+	require.Positive(t, r.plugin.indexBlocks(r.plugin.board.Load().Worker(7), worker.Rank{ID: 7}))
+	require.Contains(t, r.get("/metrics"), `baton_kv_refused_total{reason="unknown_worker"} `)
+}
+
+func TestWhatThePageSaysOfEvents(t *testing.T) {
+	refused := kvevents.Refusals{kvevents.PartialBlock: 3, kvevents.TokenCount: 1, kvevents.BlockSizeMismatch: 2}
+	for name, c := range map[string]struct {
+		status kvevents.RankStatus
+		want   admin.EventStream
+	}{
+		"none":        {kvevents.RankStatus{}, admin.EventStream{}},
+		"in step":     {kvevents.RankStatus{State: kvevents.StateConnected, LastSeq: 4, Seen: true, Via: "x"}, admin.EventStream{State: admin.Connected, LastSequence: 4, Any: true, Via: "x"}},
+		"replaying":   {kvevents.RankStatus{State: kvevents.StateReplaying}, admin.EventStream{State: admin.Connected}},
+		"never there": {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "refused"}, admin.EventStream{State: admin.Connecting, Reason: "refused"}},
+		"gone":        {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "EOF", Messages: 1}, admin.EventStream{State: admin.Lost, Reason: "EOF"}},
+		"degraded":    {kvevents.RankStatus{State: kvevents.StateDegraded}, admin.EventStream{State: admin.Connected, Degraded: true, Reason: "some events were lost"}},
+		"partial blocks are normal": {
+			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.PartialBlock: 3}},
+			admin.EventStream{State: admin.Connected, Refused: map[string]uint64{"partial_block": 3}},
+		},
+		"blocks of another size": {
+			kvevents.RankStatus{State: kvevents.StateConnected, Refused: refused, Missing: refused},
+			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: block_size_mismatch", Refused: map[string]uint64{"partial_block": 3, "token_count": 1, "block_size_mismatch": 2}},
+		},
+		"refused before the worker cleared": {
+			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.TokenCount: 1}},
+			admin.EventStream{State: admin.Connected, Refused: map[string]uint64{"token_count": 1}},
+		},
+		"token pairs": {
+			kvevents.RankStatus{State: kvevents.StateConnected, Pairs: true},
+			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "blocks of token pairs (EAGLE): no prompt is hashed so"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, eventStream(c.status)) })
+	}
+}

@@ -1,0 +1,164 @@
+package kvevents
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// dialer is a publisher that dials the subscriber, written byte by byte.
+type dialer struct{ *peer }
+
+func dialIn(t *testing.T, addr string) *dialer {
+	nc, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	d := &dialer{newPeer(nc)}
+	t.Cleanup(func() { _ = nc.Close() })
+	require.NoError(t, d.greet(1, "PUB"))
+	_, body, err := d.read()
+	require.NoError(t, err)
+	require.Equal(t, "\x01", string(body), "a subscription to all topics")
+	return d
+}
+
+func (d *dialer) publish(t *testing.T, topic string, seq uint64, rank int, events ...any) {
+	require.NoError(t, d.send([]byte(topic), be64(seq), payload(t, rank, events...)))
+}
+
+func bindRig(t *testing.T) (*rig, string) {
+	r := newRig(t, func(c *Config) { c.Bind = []string{"127.0.0.1:0"} })
+	var addr string
+	r.eventually("listens", func() bool {
+		c := r.sub.Channels()[0]
+		addr = strings.TrimPrefix(c.Name, "bind ")
+		return c.Up
+	})
+	return r, addr
+}
+
+func block(n int) event {
+	return store(event{"block_hashes": []int{n}, "parent_block_hash": nil, "token_ids": []int{n, n}})
+}
+
+func TestAPublisherThatDialsIsKnownByItsTopic(t *testing.T) {
+	r, addr := bindRig(t)
+	r.follow(worker.KVEvents{}, worker.KVEvents{})
+	two := worker.Rank{ID: 2}
+	r.attached(one, two)
+	a, b := dialIn(t, addr), dialIn(t, addr)
+	a.publish(t, "kv@127.0.0.1:1001@m", 0, 0, block(1)) // the endpoints of bindRig's workers
+	b.publish(t, "kv@127.0.0.1:1002@m", 0, 0, block(2))
+	r.eventually("both", func() bool { return r.holds(one, map[int]bool{1: true}) && r.holds(two, map[int]bool{2: true}) })
+	require.Equal(t, StateConnected, r.status(one).State)
+	require.True(t, r.sub.Tells(one))
+	require.Equal(t, uint64(2), r.sub.Channels()[0].Messages)
+	a.publish(t, "kv@127.0.0.1:1001@m", 1, 0, block(3))
+	a.publish(t, "kv@127.0.0.1:1001@m", 3, 0, block(5))
+	r.eventually("a loss", func() bool {
+		return r.holds(one, map[int]bool{5: true}) && r.status(one).State == StateDegraded
+	})
+	// It restarts and dials again before the old connection is known to be dead.
+	again := dialIn(t, addr)
+	again.publish(t, "kv@127.0.0.1:1001@m", 0, 0, block(6))
+	again.publish(t, "kv@127.0.0.1:1001@m", 1, 0, block(7))
+	r.eventually("the next life", func() bool {
+		return r.holds(one, map[int]bool{6: true, 7: true}) && r.status(one).State == StateConnected
+	})
+	_ = again.nc.Close()
+	r.eventually("gone", func() bool { return r.status(one).State == StateConnecting })
+	require.True(t, r.holds(one, map[int]bool{6: true, 7: true}), "what was known is kept")
+	r.follow(worker.KVEvents{})
+	r.eventually("left", func() bool { _, ok := r.index.Slot(two); return !ok })
+	_, _, err := b.read()
+	require.Error(t, err, "its connection is closed")
+}
+
+func TestAPublisherThatDialsIsKnownByItsAddressOrNotAtAll(t *testing.T) {
+	r, addr := bindRig(t)
+	r.follow(worker.KVEvents{})
+	r.attached(one)
+	d := dialIn(t, addr)
+	d.publish(t, "", 0, 0, block(1))
+	r.eventually("the only worker there", func() bool { return r.holds(one, map[int]bool{1: true}) })
+	for topic, why := range map[string]string{"kv@10.0.0.9@m": "no such worker", "kv@127.0.0.1:1001@m": "no such rank"} {
+		d := dialIn(t, addr)
+		d.publish(t, topic, 0, 5, block(1))
+		_, _, err := d.read()
+		require.Error(t, err, why)
+	}
+	bad := dialIn(t, addr)
+	require.NoError(t, bad.send([]byte("one frame")))
+	_, _, err := bad.read()
+	require.Error(t, err)
+	s := r.sub.Channels()[0]
+	require.Equal(t, map[string]uint64{"unknown_worker": 2, "bad_frames": 1}, s.Refused.Map())
+	require.NotEmpty(t, s.LastError)
+
+	r.follow(worker.KVEvents{}, worker.KVEvents{})
+	r.attached(one, worker.Rank{ID: 2})
+	d = dialIn(t, addr)
+	d.publish(t, "", 0, 0, block(1))
+	_, _, err = d.read()
+	require.Error(t, err, "it may be either")
+}
+
+func TestAnotherLibrarysPublisherDials(t *testing.T) {
+	r, addr := bindRig(t)
+	r.follow(worker.KVEvents{})
+	r.attached(one)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	pub := zmq4.NewPub(ctx)
+	defer pub.Close()
+	require.NoError(t, pub.Dial("tcp://"+addr))
+	seq := uint64(0)
+	r.eventually("arrived", func() bool {
+		_ = pub.SendMulti(zmq4.NewMsgFrom([]byte("kv@127.0.0.1@m"), be64(seq), payload(t, nil, block(4))))
+		seq++
+		return r.holds(one, map[int]bool{4: true})
+	})
+}
+
+func TestAConnectionThatSaysNothingIsLetGoAtTheEnd(t *testing.T) {
+	r, addr := bindRig(t)
+	r.follow(worker.KVEvents{})
+	silent, err := net.Dial("tcp", addr) // not even a greeting
+	require.NoError(t, err)
+	defer silent.Close()
+	quiet := dialIn(t, addr) // and one without a message
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.stop()
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the subscriber does not end")
+	}
+	_, _, err = quiet.read()
+	require.Error(t, err)
+}
+
+func TestTheRankOfABatch(t *testing.T) {
+	require.Equal(t, worker.DPRank(3), batchRank(payload(t, 3, block(1))))
+	require.Zero(t, batchRank(payload(t, nil, block(1))))
+	require.Zero(t, batchRank(payload(t, -1, block(1))))
+	require.Zero(t, batchRank([]byte{0x92, 1, 0x90}))
+	require.Zero(t, batchRank([]byte("x")))
+	require.Zero(t, batchRank(nil))
+}
+
+func TestAnAddressIsOfOneKindOnly(t *testing.T) {
+	_, err := NewSubscriber(Config{Index: newRig(t, nil).index, Bind: []string{"127.0.0.1:0"}, PlaneZMQ: []string{"127.0.0.1:1"}})
+	require.ErrorContains(t, err, "expected one of them")
+	_, err = NewSubscriber(Config{Index: newRig(t, nil).index, Bind: []string{"tcp://127.0.0.1:0"}})
+	require.ErrorContains(t, err, "expected host:port")
+}

@@ -1,0 +1,66 @@
+package kvevents
+
+// maxRetired bounds the earlier publishers that a [Cursor] remembers.
+const maxRetired = 4
+
+// Cursor judges the events of one rank on Dynamo's event plane by their ids. It
+// is pure, as [Tracker] is. Nothing can be replayed here, so that a gap is a
+// loss at once. Not safe for concurrent use.
+type Cursor struct {
+	seen      bool
+	publisher uint64
+	last      uint64
+	degraded  bool
+	retired   []uint64 // earlier publishers, the latest last
+}
+
+// Degraded reports whether blocks may be held that the index was never told of.
+func (c *Cursor) Degraded() bool { return c.degraded }
+
+// Last returns the id applied last, if any.
+func (c *Cursor) Last() (uint64, bool) { return c.last, c.seen }
+
+// Cleared notes that the worker dropped all blocks: whatever was missed is gone.
+func (c *Cursor) Cleared() { c.degraded = false }
+
+// Foreign reports whether an event that is not about the rank's own blocks is
+// of another publisher than the rank's: then it has ids of its own and must not
+// be judged.
+func (c *Cursor) Foreign(publisher uint64) bool { return !c.seen || publisher != c.publisher }
+
+// Judge judges an event of a publisher. whole says that nothing of this
+// publisher was missed before. Where the verdict is not to apply, the reason is
+// why. A publisher that has never been heard is taken for the next life of the
+// one before, whose late events count no more.
+func (c *Cursor) Judge(publisher uint64, whole bool, id uint64) (Verdict, Reason) {
+	switch {
+	case !c.seen:
+		return c.begin(Verdict{}, publisher, whole, id), 0
+	case publisher != c.publisher:
+		for _, p := range c.retired {
+			if p == publisher {
+				return Verdict{}, StalePublisher
+			}
+		}
+		if len(c.retired) == maxRetired {
+			c.retired = append(c.retired[:0], c.retired[1:]...)
+		}
+		c.retired = append(c.retired, c.publisher)
+		return c.begin(Verdict{Reset: true, Cause: Restarted}, publisher, whole, id), 0
+	case id <= c.last:
+		return Verdict{}, Repeated
+	case id == c.last+1:
+		c.last = id
+		return Verdict{Apply: true}, 0
+	}
+	c.last, c.degraded = id, true
+	return Verdict{Reset: true, Cause: Lost, Apply: true, Gap: true}, 0
+}
+
+// begin takes the first event of a publisher. Publishers count from 0, but the
+// first event sent need not be number 0.
+func (c *Cursor) begin(v Verdict, publisher uint64, whole bool, id uint64) Verdict {
+	c.seen, c.publisher, c.last, c.degraded = true, publisher, id, !whole && id > 0
+	v.Apply = true
+	return v
+}

@@ -1,0 +1,89 @@
+package kvevents
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// zmqChannel subscribes to one publisher, or one broker, of Dynamo's event plane.
+type zmqChannel struct {
+	cfg  *Config
+	addr string
+}
+
+// Name implements Channel.
+func (z *zmqChannel) Name() string { return "tcp://" + z.addr }
+
+// Run implements Channel.
+func (z *zmqChannel) Run(ctx context.Context, sink Sink) {
+	backoff := z.cfg.MinBackoff
+	for {
+		began := time.Now()
+		err := z.connect(ctx, sink)
+		if ctx.Err() != nil {
+			return
+		}
+		sink.Down(err)
+		if time.Since(began) > z.cfg.MaxBackoff {
+			backoff = z.cfg.MinBackoff
+		}
+		if !sleep(ctx, backoff-rand.N(backoff/2+1)) {
+			return
+		}
+		backoff = min(2*backoff, z.cfg.MaxBackoff)
+	}
+}
+
+// connect delivers what comes over one connection, and returns why it ended.
+// Nothing is queued here: a sink that is slow makes the publisher wait, which
+// then drops, which the ids of the events show.
+func (z *zmqChannel) connect(ctx context.Context, sink Sink) error {
+	c, err := dialZMQ(ctx, z.cfg.Dial, z.addr, typeSub, z.cfg.conn())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	defer c.close()
+	defer context.AfterFunc(ctx, c.close)()
+	if err := c.subscribe(planeTopic); err != nil {
+		return fmt.Errorf("kvevents: subscribe at %s: %w", z.addr, err)
+	}
+	wg.Go(func() { c.keepalive(ctx, z.cfg.Heartbeat) })
+	sink.Up()
+	var frames [][]byte
+	for {
+		if frames, err = c.receive(frames); err != nil {
+			return fmt.Errorf("kvevents: events of %s: %w", z.addr, err)
+		}
+		envelope, err := parsePlane(frames)
+		if err != nil {
+			sink.Refuse(BadFrames, 1)
+			continue
+		}
+		sink.Envelope(envelope)
+	}
+}
+
+// keepalive asks the peer for signs of life until ctx ends; one that cannot be
+// asked any more is closed.
+func (c *conn) keepalive(ctx context.Context, every time.Duration) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if c.ping() != nil {
+				c.close()
+				return
+			}
+		}
+	}
+}
