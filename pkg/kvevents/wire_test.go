@@ -22,6 +22,7 @@ import (
 type wirePublisher struct {
 	t           *testing.T
 	pub, router net.Listener
+	small       bool // the connections' own buffers
 	old         bool // framing of replays: before vLLM 0.26 and SGLang 0.5.22
 	keep        int  // messages for replays
 	highWater   int  // messages for each subscriber
@@ -36,10 +37,13 @@ type wirePublisher struct {
 	replays int
 }
 
+// smallBuffer is one that a test can fill.
+const smallBuffer = 64 << 10
+
 type wireSub struct{ out chan [][]byte }
 
 func newWirePublisher(t *testing.T, old bool, keep, highWater int) *wirePublisher {
-	p := &wirePublisher{t: t, old: old, keep: keep, highWater: highWater, subs: map[*wireSub]bool{}, conns: map[net.Conn]bool{}}
+	p := &wirePublisher{t: t, old: old, keep: keep, highWater: highWater, small: highWater <= 100, subs: map[*wireSub]bool{}, conns: map[net.Conn]bool{}}
 	var err error
 	p.pub, err = net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -67,7 +71,9 @@ func (p *wirePublisher) accept(l net.Listener, serve func(*peer)) {
 		if err != nil {
 			return
 		}
-		_ = nc.(*net.TCPConn).SetWriteBuffer(64 << 10) // a queue that tests can fill
+		if p.small {
+			_ = nc.(*net.TCPConn).SetWriteBuffer(smallBuffer)
+		}
 		p.mu.Lock()
 		p.conns[nc] = true
 		p.mu.Unlock()
@@ -416,16 +422,11 @@ func TestAStreamThatIsCutAndReplayedEndsEqualToTheWorkersCache(t *testing.T) {
 
 // newWireRig is a rig whose only worker has blocks of four tokens.
 func newWireRig(t *testing.T, at worker.KVEvents, hooks Hooks) *rig {
-	r := newRig(t, func(c *Config) {
-		c.Hooks = hooks
-		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			if err == nil {
-				err = nc.(*net.TCPConn).SetReadBuffer(64 << 10)
-			}
-			return nc, err
-		}
-	})
+	return newWireRigWith(t, at, func(c *Config) { c.Hooks = hooks })
+}
+
+func newWireRigWith(t *testing.T, at worker.KVEvents, change func(*Config)) *rig {
+	r := newRig(t, change)
 	w := testWorker(t, 1, at)
 	w.BlockSize = 4
 	snap, err := worker.NewSnapshot(1, []*worker.Worker{w})
@@ -439,7 +440,16 @@ func newWireRig(t *testing.T, at worker.KVEvents, hooks Hooks) *rig {
 func TestASubscriberThatStandsStillMissesMessagesAndCatchesUp(t *testing.T) {
 	p := newWirePublisher(t, false, 10_000, 100)
 	hold := make(chan struct{})
-	r := newWireRig(t, p.source(), Hooks{Applied: func(worker.Rank, int, int) { <-hold }})
+	r := newWireRigWith(t, p.source(), func(c *Config) {
+		c.Hooks.Applied = func(worker.Rank, int, int) { <-hold }
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err == nil {
+				err = nc.(*net.TCPConn).SetReadBuffer(smallBuffer)
+			}
+			return nc, err
+		}
+	})
 	r.eventually("connected", func() bool { return r.status(one).State == StateConnected })
 	cache := newEngineCache(rand.New(rand.NewPCG(1, 2)), 1000, false)
 	sent := uint64(0)
