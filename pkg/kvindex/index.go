@@ -80,7 +80,8 @@ func (o *Overlap) At(s Slot) uint32 {
 // reset sizes the answer for n slots and zeroes it.
 func (o *Overlap) reset(n int) {
 	if cap(o.Blocks) < n {
-		o.Blocks = make([]uint32, n)
+		// Whole groups, which Tree writes at once.
+		o.Blocks = make([]uint32, (n+groupSlots-1)/groupSlots*groupSlots)
 	}
 	o.Blocks = o.Blocks[:n]
 	clear(o.Blocks)
@@ -104,4 +105,5 @@ type Stats struct {
 	Removed        uint64 // blocks taken off a tier
 	UnknownRemoves uint64 // removals of what was not there
 	Clears         uint64 // Clear calls
+	Shed           uint64 // blocks dropped because the index had no more memory
 }

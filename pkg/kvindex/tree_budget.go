@@ -1,0 +1,3 @@
+package kvindex
+
+func (t *Tree) makeRoom(n int) {}
