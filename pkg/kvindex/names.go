@@ -1,6 +1,9 @@
 package kvindex
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // A rank's engine hashes are kept in segments of 64 buckets, one cache line
 // each. A directory indexed by the top bits of the mixed hash says which
@@ -12,7 +15,7 @@ const (
 	bucketKeys = 5
 	// probeLimit is how many buckets a new name may be away from its own before
 	// the segment is split.
-	probeLimit = 4
+	probeLimit = 12
 )
 
 type bucket struct {
@@ -63,86 +66,115 @@ func (s *nameStore) segment(id uint32) *[segBuckets]bucket {
 
 func (n *names) at(m uint64) uint32 { return n.dir[m>>(64-n.depth)] }
 
-// find returns where the value of a name is, nil if it is not there. The place
-// is valid until the next insert or erase.
-func (s *nameStore) find(n *names, h EngineHash) *named {
+// spot is where a name is; no bucket: nowhere. Valid until the table changes.
+type spot struct {
+	b *bucket
+	j int
+}
+
+func (p spot) val() *named { return &p.b.val[p.j] }
+
+// has reports whether the name is there still.
+func (p spot) has(h EngineHash) bool { return p.b != nil && p.b.key[p.j] == h && p.b.val[p.j] != 0 }
+
+// find returns where a name is.
+func (s *nameStore) find(n *names, h EngineHash) spot {
 	if len(n.dir) == 0 {
-		return nil
+		return spot{}
 	}
-	m := s.mix(h)
-	seg := s.segment(n.at(m))
-	for i := m; i < m+segBuckets; i++ {
-		b := &seg[i%segBuckets]
-		for j := range b.key {
-			if b.key[j] == h && b.val[j] != 0 {
-				return &b.val[j]
-			}
-		}
-		if b.over&overMask == 0 {
-			return nil
-		}
-	}
-	return nil
-}
-
-// touch reads the line that a search for h begins with and returns something of
-// it, so that many searches' misses overlap.
-func (s *nameStore) touch(n *names, h EngineHash) uint32 {
-	if len(n.dir) == 0 {
-		return 0
-	}
-	m := s.mix(h)
-	return s.segment(n.at(m))[m%segBuckets].over
-}
-
-// insert adds a name that is not there.
-func (s *nameStore) insert(n *names, h EngineHash, v named) {
-	if len(n.dir) == 0 {
-		n.dir = append(n.dir, s.segs.get())
-		n.depth = 0
-	}
-	m := s.mix(h)
-	for !s.place(s.segment(n.at(m)), m, h, v, probeLimit) {
-		s.split(n, m)
-	}
-	n.n++
-}
-
-// place puts a name at most limit buckets from its own, or reports that there
-// is no room.
-func (s *nameStore) place(seg *[segBuckets]bucket, m uint64, h EngineHash, v named, limit uint64) bool {
-	for d := range limit {
-		b := &seg[(m+d)%segBuckets]
-		for j := range b.val {
-			if b.val[j] != 0 {
-				continue
-			}
-			b.key[j], b.val[j] = h, v
-			for ; d > 0; d-- {
-				seg[(m+d-1)%segBuckets].over++
-			}
-			return true
-		}
-	}
-	return false
-}
-
-// erase removes a name that is there.
-func (s *nameStore) erase(n *names, h EngineHash) {
 	m := s.mix(h)
 	seg := s.segment(n.at(m))
 	for d := range uint64(segBuckets) {
 		b := &seg[(m+d)%segBuckets]
 		for j := range b.key {
-			if b.key[j] != h || b.val[j] == 0 {
+			if b.key[j] == h && b.val[j] != 0 {
+				return spot{b, j}
+			}
+		}
+		if b.over&overMask == 0 {
+			break
+		}
+	}
+	return spot{}
+}
+
+// touch reads the line that a search for h begins with and returns something of
+// it, so that many searches' misses overlap.
+func (s *nameStore) touch(n *names, h EngineHash) uint32 {
+	m := s.mix(h)
+	return s.segment(n.at(m))[m%segBuckets].over
+}
+
+// put returns where the value of a name is, or a place for it, which the caller
+// must fill; and whether it was there. The place is valid until the next put.
+func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
+	if len(n.dir) == 0 {
+		n.dir = append(n.dir, s.segs.get())
+		n.depth = 0
+	}
+	m := s.mix(h)
+	for {
+		seg := s.segment(n.at(m))
+		for d := range uint64(probeLimit) {
+			b := &seg[(m+d)%segBuckets]
+			free := -1
+			for j := range b.val {
+				if b.val[j] == 0 {
+					free = j
+				} else if b.key[j] == h {
+					return &b.val[j], true
+				}
+			}
+			if free < 0 {
 				continue
 			}
-			b.val[j] = 0
-			n.n--
+			// I12: nothing is beyond a bucket with a free place.
+			b.key[free] = h
+			n.n++
 			for ; d > 0; d-- {
-				seg[(m+d-1)%segBuckets].over--
+				seg[(m+d-1)%segBuckets].over++
 			}
-			return
+			return &b.val[free], false
+		}
+		if p := s.find(n, h); p.b != nil {
+			return p.val(), true
+		}
+		s.split(n, m)
+	}
+}
+
+// erase removes a name from where it is. Then one that had to go beyond the
+// bucket comes back to it, and so on, so that searches stay short.
+func (s *nameStore) erase(n *names, h EngineHash, at spot) {
+	m := s.mix(h)
+	seg := s.segment(n.at(m))
+	*at.val() = 0
+	n.n--
+	hole := m
+	for ; &seg[hole%segBuckets] != at.b; hole++ {
+		seg[hole%segBuckets].over--
+	}
+	for seg[hole%segBuckets].over&overMask != 0 {
+		from, away := s.passing(seg, hole)
+		at.b.key[at.j], *at.val() = from.b.key[from.j], *from.val()
+		*from.val() = 0
+		for ; away > 0; away-- {
+			seg[hole%segBuckets].over--
+			hole++
+		}
+		at = from
+	}
+}
+
+// passing returns the first name that had to pass the bucket, and how far
+// beyond it is.
+func (s *nameStore) passing(seg *[segBuckets]bucket, hole uint64) (spot, uint64) {
+	for d := uint64(1); ; d++ {
+		b := &seg[(hole+d)%segBuckets]
+		for j := range b.val {
+			if b.val[j] != 0 && (hole+d-s.mix(b.key[j]))%segBuckets >= d {
+				return spot{b, j}, d
+			}
 		}
 	}
 }
@@ -185,8 +217,22 @@ func (s *nameStore) split(n *names, m uint64) {
 			if m>>(64-depth)&1 != 0 {
 				to = upper
 			}
-			s.place(to, m, h, v, segBuckets)
+			refill(to, m, h, v)
 		}
+	}
+}
+
+// refill puts a name at the first free place of a segment that has one.
+func refill(seg *[segBuckets]bucket, m uint64, h EngineHash, v named) {
+	for d := range uint64(segBuckets) {
+		b := &seg[(m+d)%segBuckets]
+		for j := range b.val {
+			if b.val[j] == 0 {
+				b.key[j], b.val[j] = h, v
+				return
+			}
+		}
+		b.over++
 	}
 }
 
@@ -210,15 +256,27 @@ func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
 	}
 }
 
-// drop empties a table and gives its segments back.
-func (s *nameStore) drop(n *names) {
+// take empties a table, gives its segments back, and appends the blocks that it
+// named to dst.
+func (s *nameStore) take(n *names, dst []blockID) []blockID {
+	dst = slices.Grow(dst, n.n)
 	var last uint32
 	for _, id := range n.dir {
-		if id != last {
-			last = id
-			clear(s.segment(id)[:])
-			s.segs.put(id)
+		if id == last {
+			continue
 		}
+		last = id
+		seg := s.segment(id)
+		for i := range seg {
+			for _, v := range seg[i].val {
+				if v != 0 {
+					dst = append(dst, v.block())
+				}
+			}
+		}
+		clear(seg[:])
+		s.segs.put(id)
 	}
 	*n = names{}
+	return dst
 }

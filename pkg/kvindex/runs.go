@@ -81,6 +81,33 @@ func (r *runs) take(b blockID, size uint32) {
 	r.used += int(size)
 }
 
+// enlarge adds up to more blocks to a run where those behind it are free, and
+// returns how many.
+func (r *runs) enlarge(b blockID, size, more uint32) uint32 {
+	end := b + blockID(size)
+	switch {
+	case more == 0:
+		return 0
+	case end == r.next:
+		more = min(more, uint32(len(r.local))-uint32(end))
+		r.next += blockID(more)
+	case uint32(r.meta[end]) == freeMark:
+		free := uint32(r.meta[end] >> 32)
+		r.unlink(end, free)
+		if free > more {
+			r.link(end+blockID(more), free-more)
+		} else {
+			more = free
+		}
+	default:
+		return 0
+	}
+	if more > 0 {
+		r.take(end, more)
+	}
+	return more
+}
+
 // release gives a run back.
 func (r *runs) release(b blockID, size uint32) {
 	r.used -= int(size)

@@ -76,6 +76,7 @@ type Tree struct {
 	plan      []blockID
 	seen      []EngineHash
 	work      [2][]blockID
+	touched   uint32 // sum of what was read ahead, so that it is read
 
 	torn atomic.Uint64 // queries that found writers in their way at every try
 }

@@ -58,7 +58,7 @@ func (c *treeCheck) checkNames(rk *treeRank) (err error) {
 			err = fmt.Errorf("kvindex: I2: name %x: block %d, tiers %b", h, b, v.tiers())
 			return
 		}
-		if t.names.find(&rk.names, h) != v {
+		if p := t.names.find(&rk.names, h); p.b == nil || p.val() != v {
 			err = fmt.Errorf("kvindex: I12: name %x is not found where it is", h)
 		}
 		c.refs[b]++

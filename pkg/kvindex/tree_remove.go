@@ -10,30 +10,77 @@ func (t *Tree) Remove(r worker.Rank, e Removed) error {
 	if rk == nil {
 		return ErrUnknownRank
 	}
-	const ahead = 16
 	for hashes := e.Blocks; len(hashes) > 0; {
 		some := hashes[:min(ahead, len(hashes))]
 		hashes = hashes[len(some):]
-		// Their cache misses side by side.
-		var seen uint32
-		for _, h := range some {
-			seen += t.names.touch(&rk.names, h)
-		}
-		t.clock += seen & 0 // keeps the reads
-		for _, h := range some {
-			t.take(rk, h, e.Tier)
-		}
+		t.takeSome(rk, some, e.Tier)
 	}
 	return nil
 }
 
-// take removes a name of the rank from a tier.
-func (t *Tree) take(rk *treeRank, h EngineHash, tier Tier) {
-	v := t.names.find(&rk.names, h)
-	if v == nil || v.tiers()&(1<<tier) == 0 {
-		rk.stats.UnknownRemoves++
-		return
+// ahead is how many searches' cache misses are had side by side.
+const ahead = 16
+
+// takeSome removes names of the rank from a tier: first it finds them all, then
+// their blocks, so that the misses of each step overlap.
+func (t *Tree) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
+	var at [ahead]spot
+	if len(rk.names.dir) > 0 {
+		for _, h := range hashes {
+			t.touched += t.names.touch(&rk.names, h)
+		}
+		for i, h := range hashes {
+			if at[i] = t.names.find(&rk.names, h); at[i].b != nil {
+				t.touched += uint32(t.blocks.meta[at[i].val().block()])
+			}
+		}
 	}
+	for i, h := range hashes {
+		p := at[i]
+		if p.b != nil && !p.has(h) { // erasing another has moved it, or it is here twice
+			p = t.names.find(&rk.names, h)
+		}
+		if p.b == nil || p.val().tiers()&(1<<tier) == 0 {
+			rk.stats.UnknownRemoves++
+		} else if !t.takeLast(rk, h, p, tier) {
+			t.take(rk, h, p, tier)
+		}
+	}
+}
+
+// takeLast does what most removals ask for, the last block of a run that this
+// rank alone holds, and reports false, with nothing done, if it is another.
+func (t *Tree) takeLast(rk *treeRank, h EngineHash, at spot, tier Tier) bool {
+	v := at.val()
+	b := v.block()
+	n := &t.nodes[t.blocks.node(b)]
+	s := n.load()
+	pos := uint32(b - n.start())
+	if v.tiers() != 1<<Device || tier != Device || len(rk.extra) > 0 || pos == 0 ||
+		s.length() != pos+1 || s.cut() != pos+1 || s.slot() != rk.slot || n.kids.Load() != 0 ||
+		t.blocks.refs(b) != 1 || t.blocks.refs(b-1) == 0 {
+		return false
+	}
+	n.state.Store(uint64((s + 2*versionOne).withLength(pos).withHolder(rk.slot, pos)))
+	t.blocks.unref(b, 1)
+	t.names.erase(&rk.names, h, at)
+	rk.forget(h)
+	rk.stats.Removed++
+	rk.stats.TierBlocks[Device]--
+	rk.stats.Blocks--
+	return true
+}
+
+// forget drops a name from the cache of the last one.
+func (rk *treeRank) forget(h EngineHash) {
+	if rk.lastName == h {
+		rk.lastBlock = 0
+	}
+}
+
+// take removes a name, from where it is and from a tier that it has.
+func (t *Tree) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
+	v := at.val()
 	b := v.block()
 	rk.stats.Removed++
 	rk.stats.TierBlocks[tier]--
@@ -44,11 +91,9 @@ func (t *Tree) take(rk *treeRank, h EngineHash, tier Tier) {
 	if v.tiers() != 0 {
 		return
 	}
-	t.names.erase(&rk.names, h)
+	t.names.erase(&rk.names, h, at)
 	rk.stats.Blocks--
-	if rk.lastName == h {
-		rk.lastBlock = 0
-	}
+	rk.forget(h)
 	t.blocks.unref(b, 1)
 	id := t.blocks.node(b)
 	n := &t.nodes[id]
@@ -78,14 +123,11 @@ func (t *Tree) letGo(rk *treeRank, b blockID) {
 // clearRank drops everything the rank has. Its blocks are put in order first:
 // then they are visited a node at a time, in the order they lie in memory.
 func (t *Tree) clearRank(rk *treeRank) {
-	all := t.work[0][:0]
-	t.names.each(&rk.names, func(_ EngineHash, v *named) { all = append(all, v.block()) })
-	t.names.drop(&rk.names)
+	t.work[0] = t.names.take(&rk.names, t.work[0][:0])
 	clear(rk.extra)
 	rk.lastBlock = 0
 	rk.stats.Blocks = 0
 	rk.stats.TierBlocks = [numTiers]int{}
-	t.work[0] = all
 	t.release(rk.slot, t.sortBlocks())
 }
 
@@ -110,21 +152,21 @@ func (t *Tree) release(slot Slot, blocks []blockID) {
 	}
 }
 
-// sortBlocks puts t.work[0] in order, by counting digits of eleven bits, and
+// sortBlocks puts t.work[0] in order, by counting digits of twelve bits, and
 // returns it.
 func (t *Tree) sortBlocks() []blockID {
-	const digit = 11
+	const digit = 12
 	from, to := t.work[0], t.work[1]
 	if cap(to) < len(from) {
 		to = make([]blockID, len(from), cap(from))
 	}
 	to = to[:len(from)]
 	for shift := 0; t.blocks.next>>shift != 0; shift += digit {
-		var at [1 << digit]int
+		var at [1 << digit]uint32
 		for _, b := range from {
 			at[b>>shift%(1<<digit)]++
 		}
-		sum := 0
+		sum := uint32(0)
 		for i, n := range at {
 			at[i], sum = sum, sum+n
 		}

@@ -26,6 +26,9 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 			return ErrUnknownParent
 		}
 	}
+	if len(e.Blocks) == 1 && parent != 0 && t.appendOne(rk, parent, e) {
+		return nil
+	}
 	known, ok := t.planStore(rk, parent, e)
 	if !ok {
 		rk.stats.Conflicts++
@@ -41,13 +44,41 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 	return nil
 }
 
+// appendOne does what most events ask for, one decoded block after the last of
+// a run that this rank alone goes on with, and reports false, with nothing
+// done, if the event asks for anything else.
+func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
+	id := t.blocks.node(parent)
+	n := &t.nodes[id]
+	s := n.load()
+	length, b := s.length(), parent+1
+	if e.Tier != Device || s.cut() != length || s.slot() != rk.slot || n.kids.Load() != 0 ||
+		length >= n.room || b != n.start()+blockID(length) || e.Parent == e.Blocks[0].Engine {
+		return false
+	}
+	v, found := t.names.put(&rk.names, e.Blocks[0].Engine)
+	if found {
+		return false
+	}
+	*v = nameOf(b, 1<<Device)
+	t.blocks.local[b].Store(uint64(e.Blocks[0].Local))
+	t.blocks.meta[b] = 1<<32 | uint64(id)
+	n.stamp = t.clock
+	n.state.Store(uint64(s.withLength(length+1).withHolder(rk.slot, length+1)))
+	rk.lastName, rk.lastBlock = e.Blocks[0].Engine, b
+	rk.stats.Blocks++
+	rk.stats.TierBlocks[Device]++
+	rk.stats.Stored++
+	return true
+}
+
 // resolve returns the block that the rank names so, 0 if none.
 func (rk *treeRank) resolve(t *Tree, h EngineHash) blockID {
 	if rk.lastBlock != 0 && rk.lastName == h {
 		return rk.lastBlock
 	}
-	if v := t.names.find(&rk.names, h); v != nil {
-		return v.block()
+	if p := t.names.find(&rk.names, h); p.b != nil {
+		return p.val().block()
 	}
 	return 0
 }
@@ -58,7 +89,10 @@ func (rk *treeRank) resolve(t *Tree, h EngineHash) blockID {
 func (t *Tree) planStore(rk *treeRank, parent blockID, e Stored) (known int, ok bool) {
 	t.plan = t.plan[:0]
 	at, on := parent, true
-	for _, b := range e.Blocks {
+	for i, b := range e.Blocks {
+		if i%ahead == 0 {
+			t.touchStored(rk, e.Blocks[i:min(i+ahead, len(e.Blocks))])
+		}
 		if on {
 			if at = t.follow(at, b.Local); at != 0 {
 				t.plan = append(t.plan, at)
@@ -66,11 +100,21 @@ func (t *Tree) planStore(rk *treeRank, parent blockID, e Stored) (known int, ok 
 				on = false
 			}
 		}
-		if v := t.names.find(&rk.names, b.Engine); v != nil && (!on || v.block() != at) {
+		if p := t.names.find(&rk.names, b.Engine); p.b != nil && (!on || p.val().block() != at) {
 			return 0, false
 		}
 	}
 	return len(t.plan), t.distinct(e)
+}
+
+// touchStored has the cache misses of a few searches side by side.
+func (t *Tree) touchStored(rk *treeRank, blocks []Block) {
+	if len(rk.names.dir) == 0 || len(blocks) < 2 {
+		return
+	}
+	for i := range blocks {
+		t.touched += t.names.touch(&rk.names, blocks[i].Engine)
+	}
 }
 
 // follow returns the block after b, or the first one if b is 0, that has the
@@ -140,14 +184,15 @@ func (t *Tree) distinct(e Stored) bool {
 func (t *Tree) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
 	rk.lastName, rk.lastBlock = h, b
 	t.nodes[t.blocks.node(b)].stamp = t.clock
-	if v := t.names.find(&rk.names, h); v != nil {
+	v, found := t.names.put(&rk.names, h)
+	if found {
 		if v.tiers()&(1<<tier) != 0 {
 			rk.stats.Duplicates++
 			return
 		}
 		*v |= 1 << tier
 	} else {
-		t.names.insert(&rk.names, h, nameOf(b, 1<<tier))
+		*v = nameOf(b, 1<<tier)
 		t.blocks.ref(b)
 		rk.stats.Blocks++
 	}
@@ -202,8 +247,14 @@ func (t *Tree) lengthen(rk *treeRank, id nodeID, blocks []Block, tier Tier) []Bl
 	n := &t.nodes[id]
 	s := n.load()
 	length := s.length()
+	if tier == Device && t.cutOf(n, rk.slot) != length {
+		return blocks
+	}
+	if over := int(length) + len(blocks) - int(n.room); over > 0 {
+		n.room += t.blocks.enlarge(n.start(), n.room, min(n.room/2+slack(over), maxEdge-n.room))
+	}
 	k := min(len(blocks), int(n.room-length))
-	if k == 0 || tier == Device && t.cutOf(n, rk.slot) != length {
+	if k == 0 {
 		return blocks
 	}
 	t.fill(rk, id, n.start()+blockID(length), blocks[:k], tier)
@@ -224,7 +275,12 @@ func (t *Tree) lengthen(rk *treeRank, id nodeID, blocks []Block, tier Tier) []Bl
 // grow adds a node under p with as many of the blocks as its run has place for,
 // and returns it and the others.
 func (t *Tree) grow(rk *treeRank, p nodeID, blocks []Block, tier Tier) (nodeID, []Block) {
-	start, room := t.blocks.alloc(slack(len(blocks)))
+	want := slack(len(blocks))
+	if x := &t.nodes[p]; x.kidCount() == 0 {
+		// The sequence goes on: as it has grown, so it will.
+		want = max(want, min(x.room+x.room/2, maxEdge))
+	}
+	start, room := t.blocks.alloc(want)
 	if start == 0 {
 		panic("kvindex: no block is free within the budget")
 	}
@@ -249,7 +305,8 @@ func (t *Tree) fill(rk *treeRank, id nodeID, at blockID, blocks []Block, tier Ti
 		x := at + blockID(i)
 		t.blocks.local[x].Store(uint64(b.Local))
 		t.blocks.meta[x] = 1<<32 | uint64(id)
-		t.names.insert(&rk.names, b.Engine, nameOf(x, 1<<tier))
+		v, _ := t.names.put(&rk.names, b.Engine)
+		*v = nameOf(x, 1<<tier)
 	}
 	k := len(blocks)
 	rk.lastName, rk.lastBlock = blocks[k-1].Engine, at+blockID(k-1)
