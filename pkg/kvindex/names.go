@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// A rank's engine hashes are kept in segments of 64 buckets, one cache line
+// A rank's engine hashes are kept in segments of 96 buckets, one cache line
 // each. A directory indexed by the top bits of the mixed hash says which
 // segment: a full segment is split in two, so that a table grows in small steps
 // and leaves no garbage.
 const (
-	segBuckets = 64
+	segBuckets = 96
 	segBytes   = segBuckets * 64
 	bucketKeys = 5
 	// probeLimit is how many buckets a new name may be away from its own before
@@ -22,13 +22,15 @@ type bucket struct {
 	key [bucketKeys]EngineHash
 	val [bucketKeys]named // 0: free
 	// over counts the names that passed this full bucket on their way to a
-	// later one, in the low half: a search ends where it is 0. In the first
-	// bucket of a segment the high byte is the segment's depth.
+	// later one, in the low half: a search ends where it is 0. Above that is a
+	// bit for each of its names that passed another bucket. In the first bucket
+	// of a segment the high byte is the segment's depth.
 	over uint32
 }
 
 const (
 	overMask   = 0xffff
+	awayShift  = 16
 	depthShift = 24
 )
 
@@ -61,7 +63,19 @@ func (s *nameStore) mix(h EngineHash) uint64 {
 }
 
 func (s *nameStore) segment(id uint32) *[segBuckets]bucket {
-	return (*[segBuckets]bucket)(s.buckets[(id-1)*segBuckets:])
+	return (*[segBuckets]bucket)(s.buckets[int(id-1)*segBuckets:])
+}
+
+// home is the bucket of a mixed hash, by its low half; the top bits index the
+// directory.
+func home(m uint64) uint64 { return m & (1<<32 - 1) * segBuckets >> 32 }
+
+// after returns the bucket so many after i, at most a segment's number.
+func after(i, n uint64) uint64 {
+	if i += n; i >= segBuckets {
+		i -= segBuckets
+	}
+	return i
 }
 
 func (n *names) at(m uint64) uint32 { return n.dir[m>>(64-n.depth)] }
@@ -84,8 +98,8 @@ func (s *nameStore) find(n *names, h EngineHash) spot {
 	}
 	m := s.mix(h)
 	seg := s.segment(n.at(m))
-	for d := range uint64(segBuckets) {
-		b := &seg[(m+d)%segBuckets]
+	for d, i := 0, home(m); d < segBuckets; d, i = d+1, after(i, 1) {
+		b := &seg[i]
 		for j := range b.key {
 			if b.key[j] == h && b.val[j] != 0 {
 				return spot{b, j}
@@ -98,11 +112,14 @@ func (s *nameStore) find(n *names, h EngineHash) spot {
 	return spot{}
 }
 
+// ahead is how many searches' cache misses are had side by side.
+const ahead = 16
+
 // touch reads the line that a search for h begins with and returns something of
-// it, so that many searches' misses overlap.
+// it, so that it is read.
 func (s *nameStore) touch(n *names, h EngineHash) uint32 {
 	m := s.mix(h)
-	return s.segment(n.at(m))[m%segBuckets].over
+	return s.segment(n.at(m))[home(m)].over
 }
 
 // put returns where the value of a name is, or a place for it, which the caller
@@ -115,8 +132,9 @@ func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
 	m := s.mix(h)
 	for {
 		seg := s.segment(n.at(m))
+		at := home(m)
 		for d := range uint64(probeLimit) {
-			b := &seg[(m+d)%segBuckets]
+			b := &seg[after(at, d)]
 			free := -1
 			for j := range b.val {
 				if b.val[j] == 0 {
@@ -131,8 +149,11 @@ func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
 			// I12: nothing is beyond a bucket with a free place.
 			b.key[free] = h
 			n.n++
+			if d > 0 {
+				b.over |= 1 << (awayShift + free)
+			}
 			for ; d > 0; d-- {
-				seg[(m+d-1)%segBuckets].over++
+				seg[after(at, d-1)].over++
 			}
 			return &b.val[free], false
 		}
@@ -149,18 +170,24 @@ func (s *nameStore) erase(n *names, h EngineHash, at spot) {
 	m := s.mix(h)
 	seg := s.segment(n.at(m))
 	*at.val() = 0
+	at.b.over &^= 1 << (awayShift + at.j)
 	n.n--
-	hole := m
-	for ; &seg[hole%segBuckets] != at.b; hole++ {
-		seg[hole%segBuckets].over--
+	hole := home(m)
+	for ; &seg[hole] != at.b; hole = after(hole, 1) {
+		seg[hole].over--
 	}
-	for seg[hole%segBuckets].over&overMask != 0 {
-		from, away := s.passing(seg, hole)
-		at.b.key[at.j], *at.val() = from.b.key[from.j], *from.val()
+	for at.b.over&overMask != 0 {
+		from, d := s.passing(seg, hole)
+		h := from.b.key[from.j]
+		at.b.key[at.j], *at.val() = h, *from.val()
 		*from.val() = 0
-		for ; away > 0; away-- {
-			seg[hole%segBuckets].over--
-			hole++
+		from.b.over &^= 1 << (awayShift + from.j)
+		if home(s.mix(h)) != hole {
+			at.b.over |= 1 << (awayShift + at.j)
+		}
+		for ; d > 0; d-- {
+			seg[hole].over--
+			hole = after(hole, 1)
 		}
 		at = from
 	}
@@ -170,9 +197,11 @@ func (s *nameStore) erase(n *names, h EngineHash, at spot) {
 // beyond it is.
 func (s *nameStore) passing(seg *[segBuckets]bucket, hole uint64) (spot, uint64) {
 	for d := uint64(1); ; d++ {
-		b := &seg[(hole+d)%segBuckets]
-		for j := range b.val {
-			if b.val[j] != 0 && (hole+d-s.mix(b.key[j]))%segBuckets >= d {
+		at := after(hole, d)
+		b := &seg[at]
+		for away := b.over >> awayShift % (1 << bucketKeys); away != 0; away &= away - 1 {
+			j := bits.TrailingZeros32(away)
+			if after(at, segBuckets-home(s.mix(b.key[j]))) >= d {
 				return spot{b, j}, d
 			}
 		}
@@ -225,10 +254,13 @@ func (s *nameStore) split(n *names, m uint64) {
 // refill puts a name at the first free place of a segment that has one.
 func refill(seg *[segBuckets]bucket, m uint64, h EngineHash, v named) {
 	for d := range uint64(segBuckets) {
-		b := &seg[(m+d)%segBuckets]
+		b := &seg[after(home(m), d)]
 		for j := range b.val {
 			if b.val[j] == 0 {
 				b.key[j], b.val[j] = h, v
+				if d > 0 {
+					b.over |= 1 << (awayShift + j)
+				}
 				return
 			}
 		}

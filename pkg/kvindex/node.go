@@ -90,10 +90,10 @@ func (t *Tree) newNode() nodeID {
 		n.state.Store(uint64(s + versionOne)) // never used so far
 	}
 	for i := range n.more {
-		n.more[i].Store(0)
+		if n.more[i].Load() != 0 {
+			n.more[i].Store(0)
+		}
 	}
-	n.crowd.Store(0)
-	n.kids.Store(0)
 	n.stamp = t.clock
 	return id
 }
@@ -106,6 +106,7 @@ func (t *Tree) freeNode(id nodeID) {
 	start := n.start()
 	t.removeKid(nodeID(parent), id, t.blocks.local[start].Load())
 	t.dropCrowd(n)
+	n.kids.Store(0)
 	n.place.Store(place(0, noParent))
 	t.blocks.release(start, n.room)
 	t.nodeIDs.put(uint32(id))

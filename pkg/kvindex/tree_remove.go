@@ -18,21 +18,18 @@ func (t *Tree) Remove(r worker.Rank, e Removed) error {
 	return nil
 }
 
-// ahead is how many searches' cache misses are had side by side.
-const ahead = 16
-
 // takeSome removes names of the rank from a tier: first it finds them all, then
 // their blocks, so that the misses of each step overlap.
 func (t *Tree) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 	var at [ahead]spot
-	if len(rk.names.dir) > 0 {
+	if rk.names.n > 0 {
 		for _, h := range hashes {
 			t.touched += t.names.touch(&rk.names, h)
 		}
-		for i, h := range hashes {
-			if at[i] = t.names.find(&rk.names, h); at[i].b != nil {
-				t.touched += uint32(t.blocks.meta[at[i].val().block()])
-			}
+	}
+	for i, h := range hashes {
+		if at[i] = t.names.find(&rk.names, h); at[i].b != nil {
+			t.touched += uint32(t.blocks.meta[at[i].val().block()])
 		}
 	}
 	for i, h := range hashes {
@@ -61,7 +58,7 @@ func (t *Tree) takeLast(rk *treeRank, h EngineHash, at spot, tier Tier) bool {
 		t.blocks.refs(b) != 1 || t.blocks.refs(b-1) == 0 {
 		return false
 	}
-	n.state.Store(uint64((s + 2*versionOne).withLength(pos).withHolder(rk.slot, pos)))
+	set(&n.state, uint64((s + 2*versionOne).withLength(pos).withHolder(rk.slot, pos)))
 	t.blocks.unref(b, 1)
 	t.names.erase(&rk.names, h, at)
 	rk.forget(h)

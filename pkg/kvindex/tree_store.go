@@ -61,10 +61,10 @@ func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 		return false
 	}
 	*v = nameOf(b, 1<<Device)
-	t.blocks.local[b].Store(uint64(e.Blocks[0].Local))
+	set(&t.blocks.local[b], uint64(e.Blocks[0].Local))
 	t.blocks.meta[b] = 1<<32 | uint64(id)
 	n.stamp = t.clock
-	n.state.Store(uint64(s.withLength(length+1).withHolder(rk.slot, length+1)))
+	set(&n.state, uint64(s.withLength(length+1).withHolder(rk.slot, length+1)))
 	rk.lastName, rk.lastBlock = e.Blocks[0].Engine, b
 	rk.stats.Blocks++
 	rk.stats.TierBlocks[Device]++
@@ -90,8 +90,10 @@ func (t *Tree) planStore(rk *treeRank, parent blockID, e Stored) (known int, ok 
 	t.plan = t.plan[:0]
 	at, on := parent, true
 	for i, b := range e.Blocks {
-		if i%ahead == 0 {
-			t.touchStored(rk, e.Blocks[i:min(i+ahead, len(e.Blocks))])
+		if i%ahead == 0 && len(e.Blocks) > 1 && rk.names.n > 0 {
+			for _, x := range e.Blocks[i:min(i+ahead, len(e.Blocks))] {
+				t.touched += t.names.touch(&rk.names, x.Engine)
+			}
 		}
 		if on {
 			if at = t.follow(at, b.Local); at != 0 {
@@ -105,16 +107,6 @@ func (t *Tree) planStore(rk *treeRank, parent blockID, e Stored) (known int, ok 
 		}
 	}
 	return len(t.plan), t.distinct(e)
-}
-
-// touchStored has the cache misses of a few searches side by side.
-func (t *Tree) touchStored(rk *treeRank, blocks []Block) {
-	if len(rk.names.dir) == 0 || len(blocks) < 2 {
-		return
-	}
-	for i := range blocks {
-		t.touched += t.names.touch(&rk.names, blocks[i].Engine)
-	}
 }
 
 // follow returns the block after b, or the first one if b is 0, that has the
@@ -264,7 +256,7 @@ func (t *Tree) lengthen(rk *treeRank, id nodeID, blocks []Block, tier Tier) []Bl
 	case tier != Device:
 		n.state.Store(uint64(longer))
 	case s.cut() == length && s.slot() == rk.slot:
-		n.state.Store(uint64(longer.withHolder(rk.slot, length+uint32(k))))
+		set(&n.state, uint64(longer.withHolder(rk.slot, length+uint32(k))))
 	default:
 		n.state.Store(uint64(longer))
 		t.setCut(n, rk.slot, length+uint32(k))
@@ -303,7 +295,7 @@ func (t *Tree) grow(rk *treeRank, p nodeID, blocks []Block, tier Tier) (nodeID, 
 func (t *Tree) fill(rk *treeRank, id nodeID, at blockID, blocks []Block, tier Tier) {
 	for i, b := range blocks {
 		x := at + blockID(i)
-		t.blocks.local[x].Store(uint64(b.Local))
+		set(&t.blocks.local[x], uint64(b.Local))
 		t.blocks.meta[x] = 1<<32 | uint64(id)
 		v, _ := t.names.put(&rk.names, b.Engine)
 		*v = nameOf(x, 1<<tier)
