@@ -126,7 +126,7 @@ func (s *nameStore) touch(n *names, h EngineHash) uint32 {
 // must fill; and whether it was there. The place is valid until the next put.
 func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
 	if len(n.dir) == 0 {
-		n.dir = append(n.dir, s.segs.get())
+		n.dir = append(n.dir, s.newSegment())
 		n.depth = 0
 	}
 	m := s.mix(h)
@@ -224,7 +224,7 @@ func (s *nameStore) split(n *names, m uint64) {
 	}
 	old := *seg
 	clear(seg[:])
-	upperID := s.segs.get()
+	upperID := s.newSegment()
 	upper := s.segment(upperID)
 	depth++
 	seg[0].over = uint32(depth) << depthShift
@@ -288,10 +288,18 @@ func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
 	}
 }
 
+// newSegment returns an empty segment.
+func (s *nameStore) newSegment() uint32 {
+	id := s.segs.get()
+	clear(s.segment(id)[:]) // one that was used before is as it was left
+	return id
+}
+
 // take empties a table, gives its segments back, and appends the blocks that it
 // named to dst.
 func (s *nameStore) take(n *names, dst []blockID) []blockID {
-	dst = slices.Grow(dst, n.n)
+	dst = slices.Grow(dst, n.n+1)
+	all, k := dst[:cap(dst)], len(dst)
 	var last uint32
 	for _, id := range n.dir {
 		if id == last {
@@ -301,14 +309,13 @@ func (s *nameStore) take(n *names, dst []blockID) []blockID {
 		seg := s.segment(id)
 		for i := range seg {
 			for _, v := range seg[i].val {
-				if v != 0 {
-					dst = append(dst, v.block())
-				}
+				// No branch: whether a place is free is a coin's toss.
+				all[k] = v.block()
+				k += int((v | -v) >> 31)
 			}
 		}
-		clear(seg[:])
 		s.segs.put(id)
 	}
 	*n = names{}
-	return dst
+	return all[:k]
 }

@@ -53,8 +53,9 @@ func (r *runs) alloc(want uint32) (blockID, uint32) {
 	list := r.listFrom(want)
 	switch {
 	case list > 0:
-	case int(r.next)+int(want) <= len(r.local):
+	case int(r.next) < len(r.local):
 		b := r.next
+		want = min(want, uint32(len(r.local))-uint32(b))
 		r.next += blockID(want)
 		r.take(b, want)
 		return b, want

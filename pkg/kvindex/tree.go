@@ -16,8 +16,8 @@ import (
 type TreeConfig struct {
 	// MaxBytes bounds the memory in use. Default 2 GiB, enough for some 40
 	// million blocks held; an entry costs 35 to 60 bytes. When it is reached,
-	// the rank that holds most loses what it stored longest ago, leaves first
-	// (Stats.Shed). Address space of four times as much is reserved at once,
+	// the rank that holds most loses what was stored longest ago, ends of
+	// sequences first (Stats.Shed). Address space of nine times as much is reserved at once,
 	// memory is taken as it is needed. At most 8 GiB.
 	MaxBytes int
 	// NoHugePages leaves the size of pages to the system. Huge pages are asked
@@ -114,16 +114,16 @@ func NewTree(cfg TreeConfig, slots *Slots) (*Tree, error) {
 	return t, nil
 }
 
-// reserve takes the address space. Each arena alone could use up the budget, so
-// that the budget is what ends first.
+// reserve takes the address space. Each arena alone could use up the budget and
+// more, so that the budget is what ends first.
 func (t *Tree) reserve() error {
 	huge, bytes := !t.cfg.NoHugePages, t.cfg.MaxBytes
 	blocks := min(bytes/blockBytes, maxBlocks)
 	local, err1 := newArena[atomic.Uint64](blocks, huge)
 	meta, err2 := newArena[uint64](blocks, huge)
-	nodes, err3 := newArena[node](bytes/nodeBytes, huge)
-	units, err4 := newArena[unit](bytes/unitBytes, huge)
-	segs, err5 := newArena[bucket](bytes/segBytes*segBuckets, huge)
+	nodes, err3 := newArena[node](blocks+1, huge)            // each has a block
+	units, err4 := newArena[unit](2*bytes/unitBytes+1, huge) // lists of other lengths cannot use each other's
+	segs, err5 := newArena[bucket]((bytes/segBytes+1)*segBuckets, huge)
 	release := func() {
 		for _, f := range []func(){local.release, meta.release, nodes.release, units.release, segs.release} {
 			if f != nil {

@@ -13,6 +13,7 @@ func (t *Tree) Remove(r worker.Rank, e Removed) error {
 	for hashes := e.Blocks; len(hashes) > 0; {
 		some := hashes[:min(ahead, len(hashes))]
 		hashes = hashes[len(some):]
+		t.makeRoom(len(some)) // a removal in the middle takes a node
 		t.takeSome(rk, some, e.Tier)
 	}
 	return nil
@@ -58,7 +59,7 @@ func (t *Tree) takeLast(rk *treeRank, h EngineHash, at spot, tier Tier) bool {
 		t.blocks.refs(b) != 1 || t.blocks.refs(b-1) == 0 {
 		return false
 	}
-	set(&n.state, uint64((s + 2*versionOne).withLength(pos).withHolder(rk.slot, pos)))
+	set(&n.state, uint64((s+2*versionOne).withLength(pos).withHolder(rk.slot, pos)))
 	t.blocks.unref(b, 1)
 	t.names.erase(&rk.names, h, at)
 	rk.forget(h)

@@ -18,7 +18,9 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 		return nil
 	}
 	t.clock++
-	t.makeRoom(len(e.Blocks))
+	if !t.makeRoom(len(e.Blocks)) {
+		return ErrNoRoom
+	}
 	var parent blockID
 	if e.HasParent {
 		if parent = rk.resolve(t, e.Parent); parent == 0 {

@@ -14,6 +14,9 @@ import (
 
 var treeOpsFlag = flag.Int("model.treeops", 150_000, "operations of the tree's model test; 1000000 in a long run")
 
+// slow is the race detector's build: the same tests with fewer rounds.
+const slow = maxBudget < 1<<30
+
 func newTree(t testing.TB, slots *Slots) *Tree {
 	tr, err := NewTree(TreeConfig{MaxBytes: 32 << 20, NoHugePages: true}, slots)
 	require.NoError(t, err)
@@ -176,7 +179,11 @@ func TestTreeEqualsMapUnderRandomOperations(t *testing.T) {
 				s.tree.Attach(r)
 				s.oracle.Attach(r)
 			}
-			for op := range *treeOpsFlag / 2 {
+			ops := *treeOpsFlag / 2
+			if slow {
+				ops /= 10
+			}
+			for op := range ops {
 				s.step()
 				if op%1024 == 0 {
 					require.NoError(t, s.tree.Check(), "operation %d", op)

@@ -1,79 +1,64 @@
-// Command kvindex measures the index on the traces of ../shared/peers/kvindex.
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
-	"runtime/pprof"
 	"strings"
+	"syscall"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
 func main() {
-	if err := one(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "kvindex:", err)
 		os.Exit(1)
 	}
 }
 
-func indexes() map[string]func() (kvindex.Index, error) {
-	return map[string]func() (kvindex.Index, error){
-		"map":  func() (kvindex.Index, error) { return kvindex.NewMap(kvindex.NewSlots()), nil },
-		"tree": func() (kvindex.Index, error) { return kvindex.NewTree(kvindex.TreeConfig{}, kvindex.NewSlots()) },
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "peers" {
+		return peers(ctx, args[1:], stdout, stderr)
 	}
+	return one(args, stdout)
 }
 
-// one runs `INDEX MODE TRACE` and prints a line of JSON.
-func one(args []string) error {
-	if len(args) != 3 || indexes()[args[0]] == nil {
-		return fmt.Errorf("expected map or tree, then replay, writes, reads, both or churn, then a trace: got %q", args)
+func newIndex(name string) (kvindex.Index, error) {
+	switch name {
+	case "map":
+		return kvindex.NewMap(kvindex.NewSlots()), nil
+	case "tree":
+		return kvindex.NewTree(kvindex.TreeConfig{}, kvindex.NewSlots())
+	}
+	return nil, fmt.Errorf("index %q: expected map or tree", name)
+}
+
+// one runs one mode of one index on one trace.
+func one(args []string, stdout io.Writer) error {
+	if len(args) != 3 {
+		return fmt.Errorf("%d arguments: expected INDEX MODE TRACE, or peers", len(args))
 	}
 	t, err := openTrace(args[2])
 	if err != nil {
 		return err
 	}
-	r, err := newRunner(t, indexes()[args[0]])
+	r, err := newRunner(t, func() (kvindex.Index, error) { return newIndex(args[0]) })
 	if err != nil {
 		return err
 	}
-	if f := os.Getenv("PROF"); f != "" {
-		g, _ := os.Create(f)
-		pprof.StartCPUProfile(g)
-		defer pprof.StopCPUProfile()
-	}
-	switch args[1] {
-	case "replay":
-		r.replay()
-	case "writes":
-		n, took := r.bulk(0, len(t.ops))
-		r.rate("write_blocks_per_s", n, took)
-	case "reads":
-		r.reads()
-	case "debug":
-		r.bulk(0, len(t.ops))
-		tr := r.index.(*kvindex.Tree)
-		fmt.Println(tr.DebugStats(), tr.DebugNames())
-		var o op
-		hist := map[int]int{}
-		k := 0
-		for i := range t.ops {
-			if t.read(i, &o); o.kind == opQuery && i > len(t.ops)*4/5 {
-				n, l := tr.DebugWalk(o.chain)
-				hist[n]++
-				if k++; k%500 == 0 {
-					fmt.Println(len(o.chain), n, l)
-				}
-			}
-		}
-		fmt.Println(hist)
-	case "both":
-		r.both()
-	default:
-		return fmt.Errorf("mode %q: expected replay, writes, reads or both", args[1])
+	if err := r.mode(args[1]); err != nil {
+		return err
 	}
 	r.out["peer"], r.out["mode"], r.out["trace"] = "baton-"+args[0], args[1], strings.TrimSuffix(filepath.Base(args[2]), ".kvt")
-	return json.NewEncoder(os.Stdout).Encode(r.out)
+	return json.NewEncoder(stdout).Encode(r.out)
 }

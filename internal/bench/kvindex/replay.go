@@ -20,9 +20,6 @@ import (
 // a small write.
 const batch = 4096
 
-// turnovers is how often the churn mode replaces the contents.
-const turnovers = 9
-
 // runner applies a trace to one index.
 type runner struct {
 	t     *trace
@@ -36,14 +33,14 @@ type runner struct {
 // now reads the monotonic clock alone, as the rivals' runner does.
 func (r *runner) now() time.Duration { return time.Since(r.begun) }
 
-func newRunner(t *trace, make func() (kvindex.Index, error)) (*runner, error) {
-	r := &runner{t: t, begun: time.Now(), out: map[string]any{}, ops: make0[op](batch)}
+func newRunner(t *trace, open func() (kvindex.Index, error)) (*runner, error) {
+	r := &runner{t: t, begun: time.Now(), out: map[string]any{}, ops: make([]op, 0, batch)}
 	for e := range t.engines {
 		r.ranks = append(r.ranks, worker.Rank{ID: worker.ID(e + 1)})
 	}
 	r.out["base_kib"] = anonKiB()
 	var err error
-	if r.index, err = make(); err != nil {
+	if r.index, err = open(); err != nil {
 		return nil, err
 	}
 	for _, rank := range r.ranks {
@@ -52,7 +49,21 @@ func newRunner(t *trace, make func() (kvindex.Index, error)) (*runner, error) {
 	return r, nil
 }
 
-func make0[T any](n int) []T { return make([]T, 0, n) }
+func (r *runner) mode(name string) error {
+	switch name {
+	case "replay":
+		r.replay()
+	case "writes":
+		r.rateOf("write_blocks_per_s", func() (int, time.Duration) { return r.bulk(0, len(r.t.ops)) })
+	case "reads":
+		r.reads()
+	case "both":
+		r.both()
+	default:
+		return fmt.Errorf("mode %q: expected replay, writes, reads or both", name)
+	}
+	return nil
+}
 
 // write applies an operation that changes something. The traces are whole: a
 // refused one is a fault of ours.
@@ -111,7 +122,7 @@ func clamp(d time.Duration) uint32 { return uint32(min(d, math.MaxUint32)) }
 
 // replay does everything in order and sums up the answers.
 func (r *runner) replay() {
-	lat := make0[uint32](r.t.queries)
+	lat := make([]uint32, 0, r.t.queries)
 	r.rateOf("fill_blocks_per_s", func() (int, time.Duration) { return r.bulk(0, r.t.steady) })
 	var blocks [opMark + 1]int
 	var spent [opMark + 1]time.Duration
@@ -183,7 +194,7 @@ func (r *runner) reads() {
 		}
 	}
 	asked = asked[len(asked)-r.t.queries/5:]
-	lat := make0[uint32](5 * len(asked))
+	lat := make([]uint32, 0, 5*len(asked))
 	var dst kvindex.Overlap
 	var o op
 	for range 5 {
@@ -204,7 +215,7 @@ func (r *runner) both() {
 	done := make(chan []uint32)
 	go func() {
 		runtime.LockOSThread()
-		lat := make0[uint32](1 << 22)
+		lat := make([]uint32, 0, 1<<22)
 		var dst kvindex.Overlap
 		var o op
 		for !stop.Load() {
