@@ -30,7 +30,7 @@ func (t *Tree) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 	}
 	for i, h := range hashes {
 		if at[i] = t.names.find(&rk.names, h); at[i].b != nil {
-			t.touched += uint32(t.blocks.meta[at[i].val().block()])
+			t.touched += t.nodes[t.blocks.node(at[i].val().block())].room
 		}
 	}
 	for i, h := range hashes {

@@ -112,6 +112,9 @@ func (r *runner) rate(key string, blocks int, took time.Duration) {
 }
 
 func (r *runner) latencies(l []uint32) {
+	if len(l) == 0 {
+		return
+	}
 	slices.Sort(l)
 	for key, p := range map[string]float64{"q_p50": .5, "q_p99": .99, "q_p999": .999} {
 		r.out[key] = l[int(float64(len(l)-1)*p)]
@@ -175,13 +178,18 @@ func (r *runner) checksum(q int, dst *kvindex.Overlap) (sum uint64) {
 	for e, rank := range r.ranks {
 		slot, _ := r.index.Slot(rank)
 		if n := dst.At(slot); n > 0 {
-			x := (uint64(e)<<32 | uint64(n)) + uint64(q)*0x9e3779b97f4a7c15
-			x = (x ^ x>>33) * 0xff51afd7ed558ccd
-			x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
-			sum += x ^ x>>33
+			sum += share(q, e, n)
 		}
 	}
 	return sum
+}
+
+// share is murmur3's finalizer over a query, an engine and its overlap.
+func share(q, engine int, overlap uint32) uint64 {
+	x := (uint64(engine)<<32 | uint64(overlap)) + uint64(q)*0x9e3779b97f4a7c15
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
 }
 
 // reads applies all writes and asks the last fifth of the queries five times.
