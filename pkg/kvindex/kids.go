@@ -47,6 +47,7 @@ func (t *Tree) kid(p nodeID, first uint64) (id nodeID, ok bool) {
 		if only == 0 {
 			return 0, true
 		}
+		t.step()
 		n := &t.nodes[only]
 		place := n.place.Load()
 		if uint32(place) != uint32(p) {
@@ -57,6 +58,7 @@ func (t *Tree) kid(p nodeID, first uint64) (id nodeID, ok bool) {
 		}
 		return nodeID(only), true
 	}
+	t.step()
 	h := t.kidHash(p, first)
 	tab := t.kidShards[h>>58].tab.Load()
 	if tab == nil {
@@ -73,8 +75,10 @@ func (t *Tree) kid(p nodeID, first uint64) (id nodeID, ok bool) {
 		if kidTag(w) != tag || uint32(w) == 0 {
 			continue
 		}
+		t.step()
 		n := &t.nodes[uint32(w)]
 		place := n.place.Load()
+		t.step()
 		if uint32(place) == uint32(p) && t.blocks.local[place>>32].Load() == first {
 			return nodeID(w), true
 		}

@@ -78,7 +78,8 @@ type Tree struct {
 	work      [2][]blockID
 	touched   uint32 // sum of what was read ahead, so that it is read
 
-	torn atomic.Uint64 // queries that found writers in their way at every try
+	torn    atomic.Uint64 // queries that found writers in their way at every try
+	between func()        // see step; set before use
 }
 
 // treeRank is what one rank holds.

@@ -1,5 +1,7 @@
 package kvindex
 
+import "github.com/seed-60ae5743/baton/internal/invariants"
+
 // tries is how often a query begins anew because a writer changed what it was
 // reading, before it takes the writers' lock.
 const tries = 64
@@ -42,8 +44,10 @@ func (t *Tree) walk(chain []LocalHash, dst []uint32) bool {
 		if id == 0 {
 			return s.same(t.nodes[at].load())
 		}
+		t.step()
 		n := &t.nodes[id]
 		ns := n.load()
+		t.step()
 		place := n.place.Load()
 		if ns.changing() || uint32(place) != uint32(at) || !s.same(t.nodes[at].load()) {
 			return false
@@ -57,17 +61,28 @@ func (t *Tree) walk(chain []LocalHash, dst []uint32) bool {
 		if rest := chain[depth:]; len(run) > len(rest) {
 			run = run[:len(rest)]
 		}
+		t.step()
 		m := 0
 		for m < len(run) && LocalHash(run[m].Load()) == chain[depth+m] {
 			m++
 		}
+		t.step()
 		alive := t.advance(n, ns, uint32(depth), uint32(m), dst)
+		t.step()
 		if depth += m; m < length || !alive {
 			return ns.same(n.load())
 		}
 		at, s = id, ns
 	}
 	return s.same(t.nodes[at].load())
+}
+
+// step is where a test lets a writer in between two reads of a query. It is
+// nothing in other builds.
+func (t *Tree) step() {
+	if invariants.Enabled && t.between != nil {
+		t.between()
+	}
 }
 
 // advance moves the slots that have come to depth on by what they hold of the

@@ -55,11 +55,11 @@ func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 	s := n.load()
 	length, b := s.length(), parent+1
 	if e.Tier != Device || s.cut() != length || s.slot() != rk.slot || n.kids.Load() != 0 ||
-		length >= n.room || b != n.start()+blockID(length) || e.Parent == e.Blocks[0].Engine {
+		length >= n.room || b != n.start()+blockID(length) {
 		return false
 	}
 	v, found := t.names.put(&rk.names, e.Blocks[0].Engine)
-	if found {
+	if found { // its parent's name perhaps
 		return false
 	}
 	*v = nameOf(b, 1<<Device)
