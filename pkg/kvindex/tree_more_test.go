@@ -89,27 +89,28 @@ func TestALongSequenceIsHeldAsFarAsItIsAsked(t *testing.T) {
 	require.Less(t, tr.nodeIDs.used(), 20, "a growing sequence takes few nodes")
 }
 
+// TestManyNamesGoInAnyOrder: in a full segment a name that goes has others come
+// back, those of the same event too.
 func TestManyNamesGoInAnyOrder(t *testing.T) {
 	tr := newTree(t, NewSlots())
-	r := worker.Rank{ID: 1}
-	tr.Attach(r)
-	var names []EngineHash
-	for i := range 20_000 {
-		b := Block{Engine: EngineHash(i + 1), Local: LocalHash(i + 1)}
-		require.NoError(t, tr.Store(r, Stored{Blocks: []Block{b}}))
-		names = append(names, b.Engine)
-	}
-	rand.New(rand.NewPCG(1, 1)).Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	for i, left := 0, len(names); left > 0; i++ {
-		n := min(500, left)
-		left -= n
-		require.NoError(t, tr.Remove(r, Removed{Blocks: names[left : left+n]}))
-		if i%8 == 0 {
-			require.NoError(t, tr.Check())
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range 60 {
+		r := worker.Rank{ID: worker.ID(i + 1)}
+		tr.Attach(r)
+		n := 300 + 5*i
+		var names []EngineHash
+		for j := range n {
+			b := Block{Engine: EngineHash(j + 1), Local: LocalHash(j + 1)}
+			require.NoError(t, tr.Store(r, Stored{Blocks: []Block{b}}))
+			names = append(names, b.Engine)
 		}
+		rng.Shuffle(n, func(i, j int) { names[i], names[j] = names[j], names[i] })
+		require.NoError(t, tr.Remove(r, Removed{Blocks: names[:n/2]}))
+		require.NoError(t, tr.Check())
+		require.NoError(t, tr.Remove(r, Removed{Blocks: names[n/2:]}))
+		st, _ := tr.Stats(r)
+		require.Equal(t, Stats{Stored: uint64(n), Removed: uint64(n)}, st)
 	}
-	st, _ := tr.Stats(r)
-	require.Equal(t, Stats{Stored: 20_000, Removed: 20_000}, st)
 	require.NoError(t, tr.Check())
 }
 
