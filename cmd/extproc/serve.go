@@ -134,8 +134,10 @@ func (p *plugin) newWorld() error {
 func (p *plugin) newServer() error {
 	c := p.cfg
 	slots := kvindex.NewSlots()
-	p.index = kvindex.NewMap(slots)
 	var err error
+	if p.index, err = kvindex.NewTree(kvindex.TreeConfig{}, slots); err != nil {
+		return err
+	}
 	if p.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: c.Routing.RoutedTTL}, slots); err != nil {
 		return err
 	}

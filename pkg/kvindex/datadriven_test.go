@@ -31,10 +31,22 @@ import (
 //	record 7/0 at=1s a b c          (routed)
 //	overlap at=1s a b               (routed)
 //
-// Check runs after every verb.
+// Check runs after every verb. Both implementations answer every file.
 func TestScenarios(t *testing.T) {
+	for name, index := range map[string]func(*Slots) Index{
+		"map":  func(s *Slots) Index { return NewMap(s) },
+		"tree": func(s *Slots) Index { return newTree(t, s) },
+	} {
+		t.Run(name, func(t *testing.T) { walkScenarios(t, index) })
+	}
+}
+
+func walkScenarios(t *testing.T, index func(*Slots) Index) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := newScenario(t, path)
+		if strings.Contains(path, "/fuzz/") {
+			t.Skip("the fuzzer's corpus")
+		}
+		s := newScenario(t, path, index)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var out strings.Builder
 			for line := range strings.Lines(d.Cmd + " " + args(d) + "\n" + d.Input) {
@@ -64,16 +76,16 @@ func args(d *datadriven.TestData) string {
 
 type scenario struct {
 	slots  *Slots
-	m      *Map
+	m      Index
 	r      *Routed
 	routed bool
 	ranks  []worker.Rank // ever seen, sorted
 	dst    Overlap
 }
 
-func newScenario(t *testing.T, path string) *scenario {
+func newScenario(t *testing.T, path string, index func(*Slots) Index) *scenario {
 	s := &scenario{slots: NewSlots(), routed: strings.Contains(path, "routed")}
-	s.m = NewMap(s.slots)
+	s.m = index(s.slots)
 	r, err := NewRouted(RoutedConfig{TTL: 10 * time.Second, MaxBlocks: 6}, s.slots)
 	if err != nil {
 		t.Fatal(err)

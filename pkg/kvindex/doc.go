@@ -12,11 +12,11 @@
 //
 // # Contract
 //
-// [Index] is what the rest of Baton sees; [Map] is the plain, obviously correct
-// implementation and the yardstick for faster ones. Events of one rank must be
-// given in the order the engine made them, by one goroutine at a time; events
-// of different ranks may be given concurrently, and Overlap may be called by
-// any number of goroutines at any time.
+// [Index] is what the rest of Baton sees; [Tree] is the fast implementation,
+// [Map] the plain, obviously correct one and the yardstick. Events of one rank
+// must be given in the order the engine made them, by one goroutine at a time;
+// events of different ranks may be given concurrently, and Overlap may be
+// called by any number of goroutines at any time.
 //
 // [Routed] is the approximate index for workers that publish no events: it
 // remembers what the plugin itself has sent where.
@@ -24,6 +24,45 @@
 // Every attached rank has a [Slot], a small dense number; answers are slices
 // indexed by it, so that a query writes no map and allocates nothing. Map and
 // Routed share one [Slots] table, hence one numbering.
+//
+// # The tree
+//
+// A [Tree] has a node for each run of blocks without a branch: a cache line
+// that says where the run's hashes lie in one large array, and who holds how
+// many of its first blocks. A rank that holds other than the first ones of a
+// run has the run split, so that one number a rank and node is enough. A query
+// walks from the root: it finds a child by hash, reads the run in sequence, and
+// moves the ranks that have come so far on by what they hold; where many hold a
+// node their numbers lie in the order of the slots and are copied. Nothing is
+// hashed by a query, and it costs a few cache misses a node.
+//
+// The engine hashes of a rank are in a table of its own, from name to block. A
+// block keeps its number whatever becomes of the nodes, so that a split changes
+// no name. Most events append a block to a run that its rank alone holds, or
+// take its last one: each is one search and one store to the node.
+//
+// All of it lies in arenas that are reserved once, never move, and hold no
+// pointers. Writers take turns (Tree.mu). Queries take no lock: they check a
+// node's version and length after reading it and begin anew if it was changed
+// under them. So a torn read can neither crash (every number read was valid for
+// some node, and is compared with the arena's end), nor go on for ever (each
+// node matches a block or ends the walk), nor give an impossible answer (what a
+// change in the making can show is not answered with). Of each rank the answer
+// is such that each block counted was held at some instant of the call, and the
+// next one was not: two ranks' counts may be of different instants.
+//
+// Where a removal in the middle of runs shatters them, they stay shattered
+// until they are gone: runs are not joined again. Tables of names do not shrink
+// until the rank is cleared, or loses blocks to the budget.
+//
+// # Memory
+//
+// A block costs 16 bytes, more where it shares its run with room to grow, and
+// each name 13 to 32, by how full the rank's table is. What is in use stays
+// below [TreeConfig.MaxBytes]: when an event would pass it, the rank that holds
+// most loses an eighth of what it holds, what was stored longest ago first, but
+// never a block before those that follow it. It is counted in [Stats].Shed, and
+// later events of the engine about such blocks count as unknown.
 //
 // # Invariants
 //
@@ -41,6 +80,22 @@
 //   - I6: a rank's block counts by tier equal what a walk counts.
 //   - I7 (Routed): the recency list is ordered by time, has every entry once,
 //     and is no longer than the budget.
+//
+// Of a Tree I3 to I5 read: the further names of a Device block beyond the first
+// are counted; a node's number for a slot is n exactly when its rank names the
+// node's first n blocks, and no others of it, on Device; no number belongs to a
+// slot without an attached rank, none to two entries, none exceeds the run.
+// And:
+//
+//   - I8: a node's blocks say so; its run is 1 to room long; it is found under
+//     its parent by its first hash; it counts its children; without children
+//     its last block has a name.
+//   - I9: each block counts the names that all ranks have for it.
+//   - I10: every run of the arena is one node's or free; free runs do not touch
+//     and are on the list of their length.
+//   - I11: the table of children has each child of a node of several, once.
+//   - I12: every name is found from its own bucket; no name is beyond a bucket
+//     with a free place; every segment is in one table or free.
 //
 // # What it does not do
 //

@@ -15,6 +15,8 @@ var (
 	// ErrConflict: an engine hash already names another block of the rank, or
 	// names two blocks in one event.
 	ErrConflict = errors.New("kvindex: engine hash names another block")
+	// ErrNoRoom: the event alone is more than the index may hold.
+	ErrNoRoom = errors.New("kvindex: event is larger than the memory budget")
 )
 
 // Index maps chains of block hashes to the ranks that hold them.
@@ -35,8 +37,8 @@ type Index interface {
 	Slot(worker.Rank) (Slot, bool)
 
 	// Store adds blocks. Adding a block again changes nothing. Errors:
-	// ErrUnknownRank, ErrUnknownParent, ErrConflict; on each of them no block
-	// of the event is added.
+	// ErrUnknownRank, ErrUnknownParent, ErrConflict, ErrNoRoom; on each of them
+	// no block of the event is added.
 	Store(worker.Rank, Stored) error
 
 	// Remove takes blocks off a tier. Hashes that the rank does not hold are
@@ -80,7 +82,8 @@ func (o *Overlap) At(s Slot) uint32 {
 // reset sizes the answer for n slots and zeroes it.
 func (o *Overlap) reset(n int) {
 	if cap(o.Blocks) < n {
-		o.Blocks = make([]uint32, n)
+		// Whole groups, which Tree writes at once.
+		o.Blocks = make([]uint32, (n+groupSlots-1)/groupSlots*groupSlots)
 	}
 	o.Blocks = o.Blocks[:n]
 	clear(o.Blocks)
@@ -104,4 +107,5 @@ type Stats struct {
 	Removed        uint64 // blocks taken off a tier
 	UnknownRemoves uint64 // removals of what was not there
 	Clears         uint64 // Clear calls
+	Shed           uint64 // blocks dropped because the index had no more memory
 }

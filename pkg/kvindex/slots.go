@@ -18,6 +18,7 @@ type Slot uint32
 // zero value is not ready, use NewSlots.
 type Slots struct {
 	generation atomic.Uint64
+	length     atomic.Int64 // of refs
 
 	// mu guards all below. It is a leaf: nothing is called with it held, and
 	// indexes take it while holding their own lock.
@@ -44,11 +45,7 @@ func (t *Slots) Slot(r worker.Rank) (Slot, bool) {
 }
 
 // Len returns the number of slots ever in use: one more than the highest.
-func (t *Slots) Len() int {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return len(t.refs)
-}
+func (t *Slots) Len() int { return int(t.length.Load()) }
 
 // Generation changes whenever a rank gains or loses its slot. Slots read after
 // a generation are valid for as long as it stays.
@@ -65,6 +62,7 @@ func (t *Slots) acquire(r worker.Rank) Slot {
 		} else {
 			s = Slot(len(t.refs))
 			t.refs = append(t.refs, slotRefs{rank: r})
+			t.length.Store(int64(len(t.refs)))
 		}
 		t.byRank[r] = s
 		t.generation.Add(1)

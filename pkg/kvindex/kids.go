@@ -1,0 +1,197 @@
+package kvindex
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// Nodes with two or more children have them in one hash table, by parent and
+// the first block's hash. Queries search it beside the writer: a child stays in
+// its place from insertion to removal, a removed one leaves a mark, and a
+// larger table replaces a full one at once; the collector keeps the old one for
+// as long as somebody reads it.
+
+const (
+	many      = ^uint32(0) // in node.kids: look in the table
+	kidShards = 64         // a table is rebuilt one shard at a time
+	kidGone   = 1 << 32    // the mark of a removed child: node 0 with a tag
+	minKids   = 16         // places of a shard at first
+)
+
+// kidShard is one part of the table.
+type kidShard struct {
+	// tab has a power of two words, tag in the high half and node in the low;
+	// 0 is a free place.
+	tab  atomic.Pointer[[]atomic.Uint64]
+	live int // writers only
+	gone int // writers only
+}
+
+func (t *Tree) kidHash(p nodeID, first uint64) uint64 {
+	hi, lo := bits.Mul64(first^t.seed, (uint64(p)+1)*0x9e3779b97f4a7c15|1)
+	return hi ^ lo
+}
+
+// kidWord is the entry of a node; the shard and the place come from other bits
+// of the hash than the tag.
+func kidWord(h uint64, id nodeID) uint64 { return h<<6>>32<<32 | uint64(id) }
+
+func kidTag(w uint64) uint32 { return uint32(w >> 32) }
+
+// kid returns the child of p that begins with first, 0 if there is none, and
+// whether the answer may be trusted: a search beside a change of that very
+// child may have to be made again.
+func (t *Tree) kid(p nodeID, first uint64) (id nodeID, ok bool) {
+	kids := t.nodes[p].kids.Load()
+	if only := uint32(kids); only != many {
+		if only == 0 {
+			return 0, true
+		}
+		t.step()
+		n := &t.nodes[only]
+		place := n.place.Load()
+		if uint32(place) != uint32(p) {
+			return 0, false
+		}
+		if t.blocks.local[place>>32].Load() != first {
+			return 0, true
+		}
+		return nodeID(only), true
+	}
+	t.step()
+	h := t.kidHash(p, first)
+	tab := t.kidShards[h>>58].tab.Load()
+	if tab == nil {
+		return 0, true
+	}
+	words, tag := *tab, kidTag(kidWord(h, 0))
+	mask := uint64(len(words) - 1)
+	for i := range uint64(len(words)) {
+		at := &words[(h+i)&mask]
+		w := at.Load()
+		if w == 0 {
+			return 0, true
+		}
+		if kidTag(w) != tag || uint32(w) == 0 {
+			continue
+		}
+		t.step()
+		n := &t.nodes[uint32(w)]
+		place := n.place.Load()
+		t.step()
+		if uint32(place) == uint32(p) && t.blocks.local[place>>32].Load() == first {
+			return nodeID(w), true
+		}
+		// Another child with the same tag, or this one in the middle of a
+		// change.
+		if n.load().changing() || at.Load() != w {
+			return 0, false
+		}
+	}
+	return 0, true
+}
+
+// addKid makes id a child of p.
+func (t *Tree) addKid(p, id nodeID, first uint64) {
+	n := &t.nodes[p]
+	kids := n.kids.Load()
+	count, only := kids>>32+1, uint32(kids)
+	if count == 1 && p != 0 {
+		n.kids.Store(1<<32 | uint64(id))
+		return
+	}
+	if only != many && only != 0 {
+		t.insertKid(p, nodeID(only), t.blocks.local[t.nodes[only].start()].Load())
+	}
+	t.insertKid(p, id, first)
+	n.kids.Store(count<<32 | uint64(many))
+}
+
+// removeKid makes id no longer a child of p.
+func (t *Tree) removeKid(p, id nodeID, first uint64) {
+	n := &t.nodes[p]
+	kids := n.kids.Load()
+	count, only := kids>>32-1, uint32(kids)
+	if only == many {
+		sh, at := t.kidPlace(p, id, first)
+		at.Store(max(at.Load()>>32<<32, kidGone))
+		sh.live--
+		sh.gone++
+	}
+	if count == 0 && p != 0 {
+		n.kids.Store(0)
+	} else {
+		n.kids.Store(count<<32 | uint64(many))
+	}
+}
+
+// replaceKid puts id where old was.
+func (t *Tree) replaceKid(p, old, id nodeID, first uint64) {
+	n := &t.nodes[p]
+	if uint32(n.kids.Load()) != many {
+		n.kids.Store(1<<32 | uint64(id))
+		return
+	}
+	_, at := t.kidPlace(p, old, first)
+	at.Store(kidWord(t.kidHash(p, first), id))
+}
+
+// kidPlace returns where a child that is there is.
+func (t *Tree) kidPlace(p, id nodeID, first uint64) (*kidShard, *atomic.Uint64) {
+	h := t.kidHash(p, first)
+	sh := &t.kidShards[h>>58]
+	words, want := *sh.tab.Load(), kidWord(h, id)
+	mask := uint64(len(words) - 1)
+	for i := h; ; i++ {
+		if at := &words[i&mask]; at.Load() == want {
+			return sh, at
+		}
+	}
+}
+
+func (t *Tree) insertKid(p, id nodeID, first uint64) {
+	h := t.kidHash(p, first)
+	sh := &t.kidShards[h>>58]
+	tab := sh.tab.Load()
+	if tab == nil || 4*(sh.live+sh.gone+1) > 3*len(*tab) {
+		tab = t.rebuildKids(sh)
+	}
+	if putKid(*tab, h, kidWord(h, id)) {
+		sh.gone--
+	}
+	sh.live++
+}
+
+// putKid reports whether it took the place of a removed child.
+func putKid(words []atomic.Uint64, h, word uint64) bool {
+	mask := uint64(len(words) - 1)
+	for i := h; ; i++ {
+		at := &words[i&mask]
+		if w := at.Load(); uint32(w) == 0 {
+			at.Store(word)
+			return w != 0
+		}
+	}
+}
+
+// rebuildKids replaces a shard's table by one without marks and at most half
+// full.
+func (t *Tree) rebuildKids(sh *kidShard) *[]atomic.Uint64 {
+	size := minKids
+	for size < 2*(sh.live+1) {
+		size *= 2
+	}
+	words := make([]atomic.Uint64, size)
+	if old := sh.tab.Load(); old != nil {
+		for i := range *old {
+			if w := (*old)[i].Load(); uint32(w) != 0 {
+				place := t.nodes[uint32(w)].place.Load()
+				h := t.kidHash(nodeID(uint32(place)), t.blocks.local[place>>32].Load())
+				putKid(words, h, w)
+			}
+		}
+	}
+	sh.gone = 0
+	sh.tab.Store(&words)
+	return &words
+}

@@ -1,0 +1,321 @@
+package kvindex
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// A rank's engine hashes are kept in segments of 96 buckets, one cache line
+// each. A directory indexed by the top bits of the mixed hash says which
+// segment: a full segment is split in two, so that a table grows in small steps
+// and leaves no garbage.
+const (
+	segBuckets = 96
+	segBytes   = segBuckets * 64
+	bucketKeys = 5
+	// probeLimit is how many buckets a new name may be away from its own before
+	// the segment is split.
+	probeLimit = 12
+)
+
+type bucket struct {
+	key [bucketKeys]EngineHash
+	val [bucketKeys]named // 0: free
+	// over counts the names that passed this full bucket on their way to a
+	// later one, in the low half: a search ends where it is 0. Above that is a
+	// bit for each of its names that passed another bucket. In the first bucket
+	// of a segment the high byte is the segment's depth.
+	over uint32
+}
+
+const (
+	overMask   = 0xffff
+	awayShift  = 16
+	depthShift = 24
+)
+
+// named is what an engine hash of a rank names: a block in the high 28 bits and
+// a bit per tier. Invariant: I2, the tiers are never 0.
+type named uint32
+
+func (v named) block() blockID { return blockID(v >> numTiers) }
+func (v named) tiers() uint8   { return uint8(v & (1<<numTiers - 1)) }
+
+func nameOf(b blockID, tiers uint8) named { return named(b)<<numTiers | named(tiers) }
+
+// names is one rank's table. All ranks' segments come from one store.
+type names struct {
+	dir   []uint32 // by the top bits of the mixed hash; empty: nothing stored yet
+	depth uint8    // bits that index dir
+	n     int
+}
+
+// nameStore is the memory of all tables.
+type nameStore struct {
+	buckets []bucket
+	segs    pool
+	seed    uint64 // against engine hashes chosen to collide
+}
+
+func (s *nameStore) mix(h EngineHash) uint64 {
+	hi, lo := bits.Mul64(uint64(h)^s.seed, 0x9e3779b97f4a7c15)
+	return hi ^ lo
+}
+
+func (s *nameStore) segment(id uint32) *[segBuckets]bucket {
+	return (*[segBuckets]bucket)(s.buckets[int(id-1)*segBuckets:])
+}
+
+// home is the bucket of a mixed hash, by its low half; the top bits index the
+// directory.
+func home(m uint64) uint64 { return m & (1<<32 - 1) * segBuckets >> 32 }
+
+// after returns the bucket so many after i, at most a segment's number.
+func after(i, n uint64) uint64 {
+	if i += n; i >= segBuckets {
+		i -= segBuckets
+	}
+	return i
+}
+
+func (n *names) at(m uint64) uint32 { return n.dir[m>>(64-n.depth)] }
+
+// spot is where a name is; no bucket: nowhere. Valid until the table changes.
+type spot struct {
+	b *bucket
+	j int
+}
+
+func (p spot) val() *named { return &p.b.val[p.j] }
+
+// has reports whether the name is there still.
+func (p spot) has(h EngineHash) bool { return p.b != nil && p.b.key[p.j] == h && p.b.val[p.j] != 0 }
+
+// find returns where a name is.
+func (s *nameStore) find(n *names, h EngineHash) spot {
+	if len(n.dir) == 0 {
+		return spot{}
+	}
+	m := s.mix(h)
+	seg := s.segment(n.at(m))
+	for d, i := 0, home(m); d < segBuckets; d, i = d+1, after(i, 1) {
+		b := &seg[i]
+		for j := range b.key {
+			if b.key[j] == h && b.val[j] != 0 {
+				return spot{b, j}
+			}
+		}
+		if b.over&overMask == 0 {
+			break
+		}
+	}
+	return spot{}
+}
+
+// ahead is how many searches' cache misses are had side by side.
+const ahead = 16
+
+// touch reads the line that a search for h begins with and returns something of
+// it, so that it is read.
+func (s *nameStore) touch(n *names, h EngineHash) uint32 {
+	m := s.mix(h)
+	return s.segment(n.at(m))[home(m)].over
+}
+
+// put returns where the value of a name is, or a place for it, which the caller
+// must fill; and whether it was there. The place is valid until the next put.
+func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
+	if len(n.dir) == 0 {
+		n.dir = append(n.dir, s.newSegment())
+		n.depth = 0
+	}
+	m := s.mix(h)
+	for {
+		seg := s.segment(n.at(m))
+		at := home(m)
+		for d := range uint64(probeLimit) {
+			b := &seg[after(at, d)]
+			free := -1
+			for j := range b.val {
+				if b.val[j] == 0 {
+					free = j
+				} else if b.key[j] == h {
+					return &b.val[j], true
+				}
+			}
+			if free < 0 {
+				continue
+			}
+			// I12: nothing is beyond a bucket with a free place.
+			b.key[free] = h
+			n.n++
+			if d > 0 {
+				b.over |= 1 << (awayShift + free)
+			}
+			for ; d > 0; d-- {
+				seg[after(at, d-1)].over++
+			}
+			return &b.val[free], false
+		}
+		if p := s.find(n, h); p.b != nil {
+			return p.val(), true
+		}
+		s.split(n, m)
+	}
+}
+
+// erase removes a name from where it is. Then one that had to go beyond the
+// bucket comes back to it, and so on, so that searches stay short.
+func (s *nameStore) erase(n *names, h EngineHash, at spot) {
+	m := s.mix(h)
+	seg := s.segment(n.at(m))
+	*at.val() = 0
+	at.b.over &^= 1 << (awayShift + at.j)
+	n.n--
+	hole := home(m)
+	for ; &seg[hole] != at.b; hole = after(hole, 1) {
+		seg[hole].over--
+	}
+	for at.b.over&overMask != 0 {
+		from, d := s.passing(seg, hole)
+		h := from.b.key[from.j]
+		at.b.key[at.j], *at.val() = h, *from.val()
+		*from.val() = 0
+		from.b.over &^= 1 << (awayShift + from.j)
+		if home(s.mix(h)) != hole {
+			at.b.over |= 1 << (awayShift + at.j)
+		}
+		for ; d > 0; d-- {
+			seg[hole].over--
+			hole = after(hole, 1)
+		}
+		at = from
+	}
+}
+
+// passing returns the first name that had to pass the bucket, and how far
+// beyond it is.
+func (s *nameStore) passing(seg *[segBuckets]bucket, hole uint64) (spot, uint64) {
+	for d := uint64(1); ; d++ {
+		at := after(hole, d)
+		b := &seg[at]
+		for away := b.over >> awayShift % (1 << bucketKeys); away != 0; away &= away - 1 {
+			j := bits.TrailingZeros32(away)
+			if after(at, segBuckets-home(s.mix(b.key[j]))) >= d {
+				return spot{b, j}, d
+			}
+		}
+	}
+}
+
+// split halves the segment of m, and doubles the directory where the segment is
+// indexed by all of its bits.
+func (s *nameStore) split(n *names, m uint64) {
+	id := n.at(m)
+	seg := s.segment(id)
+	depth := uint8(seg[0].over >> depthShift)
+	if depth == n.depth {
+		wide := make([]uint32, 2*len(n.dir))
+		for i, d := range n.dir {
+			wide[2*i], wide[2*i+1] = d, d
+		}
+		n.dir = wide
+		n.depth++
+	}
+	old := *seg
+	clear(seg[:])
+	upperID := s.newSegment()
+	upper := s.segment(upperID)
+	depth++
+	seg[0].over = uint32(depth) << depthShift
+	upper[0].over = uint32(depth) << depthShift
+	// The directory's run of this segment: its upper half is the new one's.
+	run := uint64(1) << (n.depth - depth)
+	first := m >> (64 - n.depth) &^ (2*run - 1)
+	for i := first + run; i < first+2*run; i++ {
+		n.dir[i] = upperID
+	}
+	for i := range old {
+		for j, v := range old[i].val {
+			if v == 0 {
+				continue
+			}
+			h := old[i].key[j]
+			m := s.mix(h)
+			to := seg
+			if m>>(64-depth)&1 != 0 {
+				to = upper
+			}
+			refill(to, m, h, v)
+		}
+	}
+}
+
+// refill puts a name at the first free place of a segment that has one.
+func refill(seg *[segBuckets]bucket, m uint64, h EngineHash, v named) {
+	for d := range uint64(segBuckets) {
+		b := &seg[after(home(m), d)]
+		for j := range b.val {
+			if b.val[j] == 0 {
+				b.key[j], b.val[j] = h, v
+				if d > 0 {
+					b.over |= 1 << (awayShift + j)
+				}
+				return
+			}
+		}
+		b.over++
+	}
+}
+
+// each calls f with every name. f may change the value in place.
+func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
+	var last uint32
+	for _, id := range n.dir {
+		if id == last { // runs of one segment are together
+			continue
+		}
+		last = id
+		seg := s.segment(id)
+		for i := range seg {
+			b := &seg[i]
+			for j := range b.val {
+				if b.val[j] != 0 {
+					f(b.key[j], &b.val[j])
+				}
+			}
+		}
+	}
+}
+
+// newSegment returns an empty segment.
+func (s *nameStore) newSegment() uint32 {
+	id := s.segs.get()
+	clear(s.segment(id)[:]) // one that was used before is as it was left
+	return id
+}
+
+// take empties a table, gives its segments back, and appends the blocks that it
+// named to dst.
+func (s *nameStore) take(n *names, dst []blockID) []blockID {
+	dst = slices.Grow(dst, n.n+1)
+	all, k := dst[:cap(dst)], len(dst)
+	var last uint32
+	for _, id := range n.dir {
+		if id == last {
+			continue
+		}
+		last = id
+		seg := s.segment(id)
+		for i := range seg {
+			for _, v := range seg[i].val {
+				// No branch: whether a place is free is a coin's toss.
+				all[k] = v.block()
+				k += int((v | -v) >> 31)
+			}
+		}
+		s.segs.put(id)
+	}
+	*n = names{}
+	return all[:k]
+}

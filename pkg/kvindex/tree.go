@@ -1,0 +1,214 @@
+package kvindex
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// TreeConfig configures a [Tree]. The zero value is the documented default.
+type TreeConfig struct {
+	// MaxBytes bounds the memory in use. Default 2 GiB, enough for some 40
+	// million blocks held; an entry costs 35 to 60 bytes. When it is reached,
+	// the rank that holds most loses what was stored longest ago, ends of
+	// sequences first (Stats.Shed). Address space of nine times as much is reserved at once,
+	// memory is taken as it is needed. At most 8 GiB.
+	MaxBytes int
+	// NoHugePages leaves the size of pages to the system. Huge pages are asked
+	// for otherwise: they make queries of a large index a quarter faster, and
+	// cost up to 10 MiB in a small one.
+	NoHugePages bool
+}
+
+const (
+	minBudget  = 1 << 20
+	blockBytes = 16
+	nodeBytes  = int(unsafe.Sizeof(node{}))
+	unitBytes  = int(unsafe.Sizeof(unit{}))
+)
+
+func (c TreeConfig) withDefaults() TreeConfig {
+	if c.MaxBytes == 0 {
+		c.MaxBytes = min(2<<30, maxBudget)
+	}
+	return c
+}
+
+// Validate returns every fault of the configuration, joined, or nil.
+func (c TreeConfig) Validate() error {
+	var errs []error
+	if c.MaxBytes != 0 && (c.MaxBytes < minBudget || c.MaxBytes > maxBudget) {
+		errs = append(errs, fmt.Errorf("kvindex: max bytes %d: expected %d to %d", c.MaxBytes, minBudget, maxBudget))
+	}
+	return errors.Join(errs...)
+}
+
+// Tree is the fast implementation of [Index]: a radix tree over block hashes in
+// memory that the collector does not look at. See the package comment.
+type Tree struct {
+	cfg   TreeConfig // read-only
+	slots *Slots
+	seed  uint64 // of the children's table; read-only
+
+	// Queries read what is atomic in these without a lock; see node.
+	blocks    runs
+	nodes     []node
+	units     []unit
+	kidShards [kidShards]kidShard
+
+	// mu is held by whoever changes anything. Taken before Slots.mu, never
+	// after it. Queries do not take it.
+	mu        sync.Mutex
+	ranks     map[worker.Rank]*treeRank
+	last      *treeRank // the rank of the event before, which is likely the next one's
+	names     nameStore
+	nodeIDs   pool
+	unitIDs   [][]uint32 // free units by how many in a row
+	unitNext  uint32
+	unitsUsed int
+	clock     uint32 // counts stores
+	plan      []blockID
+	seen      []EngineHash
+	work      [2][]blockID
+	touched   uint32 // sum of what was read ahead, so that it is read
+
+	torn    atomic.Uint64 // queries that found writers in their way at every try
+	between func()        // see step; set before use
+}
+
+// treeRank is what one rank holds.
+type treeRank struct {
+	rank  worker.Rank
+	slot  Slot
+	names names
+	extra map[blockID]uint32 // Device blocks with several names: how many beyond one. Invariant: I3
+	stats Stats              // Invariant: I6
+
+	// The last block stored, likely the next one's parent.
+	lastName  EngineHash
+	lastBlock blockID // 0: unknown
+}
+
+var _ Index = (*Tree)(nil)
+
+// NewTree returns an empty index that numbers its ranks with slots. It needs no
+// closing: its memory goes when nothing refers to it.
+func NewTree(cfg TreeConfig, slots *Slots) (*Tree, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	t := &Tree{cfg: cfg, slots: slots, seed: rand.Uint64(), ranks: make(map[worker.Rank]*treeRank), unitNext: 1}
+	t.names.seed = rand.Uint64()
+	if err := t.reserve(); err != nil {
+		return nil, err
+	}
+	root := &t.nodes[0]
+	root.place.Store(place(0, noParent))
+	root.kids.Store(uint64(many))
+	return t, nil
+}
+
+// reserve takes the address space. Each arena alone could use up the budget and
+// more, so that the budget is what ends first.
+func (t *Tree) reserve() error {
+	huge, bytes := !t.cfg.NoHugePages, t.cfg.MaxBytes
+	blocks := min(bytes/blockBytes, maxBlocks)
+	local, err1 := newArena[atomic.Uint64](blocks, huge)
+	meta, err2 := newArena[uint64](blocks, huge)
+	nodes, err3 := newArena[node](blocks+1, huge)            // each has a block
+	units, err4 := newArena[unit](2*bytes/unitBytes+1, huge) // lists of other lengths cannot use each other's
+	segs, err5 := newArena[bucket]((bytes/segBytes+1)*segBuckets, huge)
+	release := func() {
+		for _, f := range []func(){local.release, meta.release, nodes.release, units.release, segs.release} {
+			if f != nil {
+				f()
+			}
+		}
+	}
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		release()
+		return err
+	}
+	t.blocks = newRuns(local.all, meta.all)
+	t.nodes, t.units, t.names.buckets = nodes.all, units.all, segs.all
+	runtime.AddCleanup(t, func(f func()) { f() }, release)
+	return nil
+}
+
+// Attach implements [Index].
+func (t *Tree) Attach(r worker.Rank) Slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if rk := t.rank(r); rk != nil {
+		return rk.slot
+	}
+	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
+	t.ranks[r] = rk
+	return rk.slot
+}
+
+// Detach implements [Index].
+func (t *Tree) Detach(r worker.Rank) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rk := t.rank(r)
+	if rk == nil {
+		return
+	}
+	t.clearRank(rk)
+	delete(t.ranks, r)
+	t.last = nil
+	t.slots.release(rk.slot)
+}
+
+// rank returns an attached rank, nil if it is not; mu is held.
+func (t *Tree) rank(r worker.Rank) *treeRank {
+	if t.last != nil && t.last.rank == r {
+		return t.last
+	}
+	rk := t.ranks[r]
+	if rk != nil {
+		t.last = rk
+	}
+	return rk
+}
+
+// Slot implements [Index].
+func (t *Tree) Slot(r worker.Rank) (Slot, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if rk := t.rank(r); rk != nil {
+		return rk.slot, true
+	}
+	return 0, false
+}
+
+// Clear implements [Index].
+func (t *Tree) Clear(r worker.Rank) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rk := t.rank(r)
+	if rk == nil {
+		return ErrUnknownRank
+	}
+	t.clearRank(rk)
+	rk.stats.Clears++
+	return nil
+}
+
+// Stats implements [Index].
+func (t *Tree) Stats(r worker.Rank) (Stats, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if rk := t.rank(r); rk != nil {
+		return rk.stats, true
+	}
+	return Stats{}, false
+}

@@ -1,0 +1,133 @@
+package kvindex
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// storeChats gives the rank sequences of five blocks, numbered from first.
+func storeChats(t *testing.T, tr *Tree, r worker.Rank, first, n int) {
+	for i := first; i < first+n; i++ {
+		var e Stored
+		for b := range 5 {
+			e.Blocks = append(e.Blocks, Block{Engine: EngineHash(10*i + b + 1), Local: LocalHash(10*i + b + 1)})
+		}
+		require.NoError(t, tr.Store(r, e), "chat %d", i)
+	}
+}
+
+func TestARankThatHoldsMostLosesItsOldestWhenTheBudgetIsReached(t *testing.T) {
+	tr, err := NewTree(TreeConfig{MaxBytes: 2 << 20, NoHugePages: true}, NewSlots())
+	require.NoError(t, err)
+	big, small := worker.Rank{ID: 1}, worker.Rank{ID: 2}
+	tr.Attach(big)
+	tr.Attach(small)
+	storeChats(t, tr, small, 0, 50)
+	storeChats(t, tr, big, 1000, 20_000)
+	require.NoError(t, tr.Check())
+	require.LessOrEqual(t, tr.bytesInUse(), 2<<20)
+
+	st, _ := tr.Stats(big)
+	require.NotZero(t, st.Shed)
+	require.Equal(t, uint64(st.Blocks)+st.Shed, st.Stored, "what was stored and not removed was shed or is there")
+	require.Equal(t, st.Blocks, st.TierBlocks[Device])
+	require.Greater(t, st.Blocks, 10_000, "no more is shed than has to be")
+	other, _ := tr.Stats(small)
+	require.Zero(t, other.Shed)
+	require.Equal(t, 250, other.Blocks)
+
+	var dst Overlap
+	chat := func(i int) []LocalHash {
+		return []LocalHash{LocalHash(10*i + 1), LocalHash(10*i + 2), LocalHash(10*i + 3), LocalHash(10*i + 4), LocalHash(10*i + 5)}
+	}
+	tr.Overlap(chat(1000), &dst)
+	require.Zero(t, dst.At(0), "the oldest is gone")
+	tr.Overlap(chat(20_999), &dst)
+	require.Equal(t, uint32(5), dst.At(0), "the newest is there")
+	tr.Overlap(chat(0), &dst)
+	require.Equal(t, uint32(5), dst.At(1), "a rank that holds little keeps its old ones")
+	require.ErrorIs(t, tr.Store(big, Stored{HasParent: true, Parent: EngineHash(10*1000 + 5)}), ErrUnknownParent)
+}
+
+func TestASharedBeginningOutlivesWhatFollowsIt(t *testing.T) {
+	tr, err := NewTree(TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, NewSlots())
+	require.NoError(t, err)
+	r := worker.Rank{ID: 1}
+	tr.Attach(r)
+	require.NoError(t, tr.Store(r, Stored{Blocks: []Block{{1, 1}}}))
+	for i := range 30_000 {
+		h := 100 + uint64(i)
+		require.NoError(t, tr.Store(r, Stored{Parent: 1, HasParent: true, Blocks: []Block{{EngineHash(h), LocalHash(h)}}}))
+	}
+	st, _ := tr.Stats(r)
+	require.NotZero(t, st.Shed)
+	var dst Overlap
+	tr.Overlap([]LocalHash{1, 100 + 29_999}, &dst)
+	require.Equal(t, uint32(2), dst.At(0))
+	require.NoError(t, tr.Check())
+}
+
+func TestAnEventLargerThanTheBudgetIsRefused(t *testing.T) {
+	tr, err := NewTree(TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, NewSlots())
+	require.NoError(t, err)
+	r := worker.Rank{ID: 1}
+	tr.Attach(r)
+	require.ErrorIs(t, tr.Store(r, Stored{Blocks: make([]Block, 100_000)}), ErrNoRoom)
+	require.NoError(t, tr.Check())
+	storeChats(t, tr, r, 1, 10)
+}
+
+// TestTreeStaysWholeUnderABudget runs random operations with far too little
+// room and lets Check judge.
+func TestTreeStaysWholeUnderABudget(t *testing.T) {
+	tr, err := NewTree(TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, NewSlots())
+	require.NoError(t, err)
+	seed := *seedFlag
+	t.Logf("-model.seed=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 2))
+	held := make([][]EngineHash, 20)
+	for i := range held {
+		tr.Attach(worker.Rank{ID: worker.ID(i + 1)})
+	}
+	shed := uint64(0)
+	for op := range 20_000 {
+		i := rng.IntN(len(held))
+		r := worker.Rank{ID: worker.ID(i + 1)}
+		e := Stored{Tier: Tier(rng.IntN(20) / 18)}
+		if n := len(held[i]); n > 0 && rng.IntN(3) > 0 {
+			e.Parent, e.HasParent = held[i][n-1-rng.IntN(min(n, 30))], true
+		}
+		for range 1 + rng.IntN(8) {
+			h := uint64(e.Parent)*31 + uint64(rng.IntN(3)) + 1
+			e.Blocks = append(e.Blocks, Block{Engine: EngineHash(h ^ uint64(i)<<32 ^ uint64(len(e.Blocks))<<40), Local: LocalHash(h)})
+		}
+		if err := tr.Store(r, e); err == nil {
+			for _, b := range e.Blocks {
+				held[i] = append(held[i], b.Engine)
+			}
+		}
+		if n := len(held[i]); n > 0 && rng.IntN(3) == 0 {
+			require.NoError(t, tr.Remove(r, Removed{Blocks: []EngineHash{held[i][rng.IntN(n)], held[i][n-1]}}))
+		}
+		if op%500 == 0 {
+			require.NoError(t, tr.Check(), "operation %d", op)
+		}
+	}
+	for i := range held {
+		st, _ := tr.Stats(worker.Rank{ID: worker.ID(i + 1)})
+		shed += st.Shed
+	}
+	require.NotZero(t, shed)
+	require.NoError(t, tr.Check())
+}
+
+func TestTreeConfigNamesItsFaults(t *testing.T) {
+	_, err := NewTree(TreeConfig{MaxBytes: 5}, NewSlots())
+	require.ErrorContains(t, err, "max bytes 5: expected")
+	_, err = NewTree(TreeConfig{MaxBytes: maxBudget + 1}, NewSlots())
+	require.Error(t, err)
+}

@@ -1,0 +1,310 @@
+package kvindex
+
+import "github.com/seed-60ae5743/baton/pkg/worker"
+
+// slack is how much longer than what it begins with a new run is, since most
+// sequences grow block by block.
+func slack(n int) uint32 { return uint32(min(n+n/2+8, maxEdge)) }
+
+// Store implements [Index].
+func (t *Tree) Store(r worker.Rank, e Stored) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rk := t.rank(r)
+	if rk == nil {
+		return ErrUnknownRank
+	}
+	if len(e.Blocks) == 0 && !e.HasParent {
+		return nil
+	}
+	t.clock++
+	if !t.makeRoom(len(e.Blocks)) {
+		return ErrNoRoom
+	}
+	var parent blockID
+	if e.HasParent {
+		if parent = rk.resolve(t, e.Parent); parent == 0 {
+			rk.stats.UnknownParents++
+			return ErrUnknownParent
+		}
+	}
+	if len(e.Blocks) == 1 && parent != 0 && t.appendOne(rk, parent, e) {
+		return nil
+	}
+	known, ok := t.planStore(rk, parent, e)
+	if !ok {
+		rk.stats.Conflicts++
+		return ErrConflict
+	}
+	for i, b := range e.Blocks[:known] {
+		t.keep(rk, b.Engine, t.plan[i], e.Tier)
+		parent = t.plan[i]
+	}
+	if known < len(e.Blocks) {
+		t.extend(rk, parent, e.Blocks[known:], e.Tier)
+	}
+	return nil
+}
+
+// appendOne does what most events ask for, one decoded block after the last of
+// a run that this rank alone goes on with, and reports false, with nothing
+// done, if the event asks for anything else.
+func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
+	id := t.blocks.node(parent)
+	n := &t.nodes[id]
+	s := n.load()
+	length, b := s.length(), parent+1
+	if e.Tier != Device || s.cut() != length || s.slot() != rk.slot || n.kids.Load() != 0 ||
+		length >= n.room || b != n.start()+blockID(length) {
+		return false
+	}
+	v, found := t.names.put(&rk.names, e.Blocks[0].Engine)
+	if found { // its parent's name perhaps
+		return false
+	}
+	*v = nameOf(b, 1<<Device)
+	set(&t.blocks.local[b], uint64(e.Blocks[0].Local))
+	t.blocks.meta[b] = 1<<32 | uint64(id)
+	n.stamp = t.clock
+	set(&n.state, uint64(s.withLength(length+1).withHolder(rk.slot, length+1)))
+	rk.lastName, rk.lastBlock = e.Blocks[0].Engine, b
+	rk.stats.Blocks++
+	rk.stats.TierBlocks[Device]++
+	rk.stats.Stored++
+	return true
+}
+
+// resolve returns the block that the rank names so, 0 if none.
+func (rk *treeRank) resolve(t *Tree, h EngineHash) blockID {
+	if rk.lastBlock != 0 && rk.lastName == h {
+		return rk.lastBlock
+	}
+	if p := t.names.find(&rk.names, h); p.b != nil {
+		return p.val().block()
+	}
+	return 0
+}
+
+// planStore finds the leading blocks of the event that are in the tree, whoever
+// holds them, into t.plan; and reports false if an engine hash names another
+// block already, or two in this event.
+func (t *Tree) planStore(rk *treeRank, parent blockID, e Stored) (known int, ok bool) {
+	t.plan = t.plan[:0]
+	at, on := parent, true
+	for i, b := range e.Blocks {
+		if i%ahead == 0 && len(e.Blocks) > 1 && rk.names.n > 0 {
+			for _, x := range e.Blocks[i:min(i+ahead, len(e.Blocks))] {
+				t.touched += t.names.touch(&rk.names, x.Engine)
+			}
+		}
+		if on {
+			if at = t.follow(at, b.Local); at != 0 {
+				t.plan = append(t.plan, at)
+			} else {
+				on = false
+			}
+		}
+		if p := t.names.find(&rk.names, b.Engine); p.b != nil && (!on || p.val().block() != at) {
+			return 0, false
+		}
+	}
+	return len(t.plan), t.distinct(e)
+}
+
+// follow returns the block after b, or the first one if b is 0, that has the
+// hash; 0 if there is none.
+func (t *Tree) follow(b blockID, l LocalHash) blockID {
+	var id nodeID
+	if b != 0 {
+		id = t.blocks.node(b)
+		n := &t.nodes[id]
+		if next := b + 1; next < n.start()+blockID(n.load().length()) {
+			if LocalHash(t.blocks.local[next].Load()) == l {
+				return next
+			}
+			return 0
+		}
+	}
+	kid, _ := t.kid(id, uint64(l))
+	if kid == 0 {
+		return 0
+	}
+	return t.nodes[kid].start()
+}
+
+// distinct reports whether the names of an event, its parent's included, are.
+func (t *Tree) distinct(e Stored) bool {
+	if len(e.Blocks) == 1 {
+		return !e.HasParent || e.Parent != e.Blocks[0].Engine
+	}
+	size := 16
+	for size < 2*(len(e.Blocks)+1) {
+		size *= 2
+	}
+	if cap(t.seen) < size {
+		t.seen = make([]EngineHash, size)
+	}
+	t.seen = t.seen[:size]
+	clear(t.seen)
+	zero := false // a free place is 0, so 0 itself is kept here
+	add := func(h EngineHash) bool {
+		if h == 0 {
+			was := zero
+			zero = true
+			return !was
+		}
+		for i := t.names.mix(h); ; i++ {
+			switch at := &t.seen[i%uint64(size)]; *at {
+			case 0:
+				*at = h
+				return true
+			case h:
+				return false
+			}
+		}
+	}
+	if e.HasParent {
+		add(e.Parent)
+	}
+	for _, b := range e.Blocks {
+		if !add(b.Engine) {
+			return false
+		}
+	}
+	return true
+}
+
+// keep notes that the rank has a block of the tree under a name.
+func (t *Tree) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
+	rk.lastName, rk.lastBlock = h, b
+	t.nodes[t.blocks.node(b)].stamp = t.clock
+	v, found := t.names.put(&rk.names, h)
+	if found {
+		if v.tiers()&(1<<tier) != 0 {
+			rk.stats.Duplicates++
+			return
+		}
+		*v |= 1 << tier
+	} else {
+		*v = nameOf(b, 1<<tier)
+		t.blocks.ref(b)
+		rk.stats.Blocks++
+	}
+	rk.stats.TierBlocks[tier]++
+	rk.stats.Stored++
+	if tier == Device {
+		t.hold(rk, b)
+	}
+}
+
+// hold notes one more name of a block on Device.
+func (t *Tree) hold(rk *treeRank, b blockID) {
+	id := t.blocks.node(b)
+	n := &t.nodes[id]
+	pos, cut := uint32(b-n.start()), t.cutOf(n, rk.slot)
+	switch {
+	case pos < cut:
+		if rk.extra == nil {
+			rk.extra = make(map[blockID]uint32)
+		}
+		rk.extra[b]++
+		return
+	case pos > cut: // the block before it is not held: begin a node with it
+		t.split(id, pos)
+		pos = 0
+	}
+	t.setCut(n, rk.slot, pos+1)
+}
+
+// extend adds blocks, of which the first is not in the tree, after a block of
+// it; 0 is the root.
+func (t *Tree) extend(rk *treeRank, after blockID, blocks []Block, tier Tier) {
+	var id nodeID
+	if after != 0 {
+		id = t.blocks.node(after)
+		n := &t.nodes[id]
+		if pos := uint32(after-n.start()) + 1; pos < n.load().length() {
+			id = t.split(id, pos)
+		} else if n.kidCount() == 0 {
+			blocks = t.lengthen(rk, id, blocks, tier)
+		}
+	}
+	for len(blocks) > 0 {
+		id, blocks = t.grow(rk, id, blocks, tier)
+	}
+}
+
+// lengthen appends as many blocks as there is place for to a node without
+// children, and returns the others. On Device the rank must hold all of the
+// node, so that it holds a beginning of the longer one.
+func (t *Tree) lengthen(rk *treeRank, id nodeID, blocks []Block, tier Tier) []Block {
+	n := &t.nodes[id]
+	s := n.load()
+	length := s.length()
+	if tier == Device && t.cutOf(n, rk.slot) != length {
+		return blocks
+	}
+	if over := int(length) + len(blocks) - int(n.room); over > 0 {
+		n.room += t.blocks.enlarge(n.start(), n.room, min(n.room/2+slack(over), maxEdge-n.room))
+	}
+	k := min(len(blocks), int(n.room-length))
+	if k == 0 {
+		return blocks
+	}
+	t.fill(rk, id, n.start()+blockID(length), blocks[:k], tier)
+	n.stamp = t.clock
+	longer := s.withLength(length + uint32(k))
+	switch {
+	case tier != Device:
+		n.state.Store(uint64(longer))
+	case s.cut() == length && s.slot() == rk.slot:
+		set(&n.state, uint64(longer.withHolder(rk.slot, length+uint32(k))))
+	default:
+		n.state.Store(uint64(longer))
+		t.setCut(n, rk.slot, length+uint32(k))
+	}
+	return blocks[k:]
+}
+
+// grow adds a node under p with as many of the blocks as its run has place for,
+// and returns it and the others.
+func (t *Tree) grow(rk *treeRank, p nodeID, blocks []Block, tier Tier) (nodeID, []Block) {
+	want := slack(len(blocks))
+	if x := &t.nodes[p]; x.kidCount() == 0 {
+		// The sequence goes on: as it has grown, so it will.
+		want = max(want, min(x.room+x.room/2, maxEdge))
+	}
+	start, room := t.blocks.alloc(want)
+	if start == 0 {
+		panic("kvindex: no block is free within the budget")
+	}
+	id := t.newNode()
+	n := &t.nodes[id]
+	k := min(len(blocks), int(room))
+	n.room = room
+	t.fill(rk, id, start, blocks[:k], tier)
+	n.place.Store(place(start, uint32(p)))
+	s := n.load().withLength(uint32(k)).withHolder(0, 0)
+	if tier == Device {
+		s = s.withHolder(rk.slot, uint32(k))
+	}
+	n.end(s)
+	t.addKid(p, id, uint64(blocks[0].Local))
+	return id, blocks[k:]
+}
+
+// fill writes new blocks, which queries cannot see yet, and names them.
+func (t *Tree) fill(rk *treeRank, id nodeID, at blockID, blocks []Block, tier Tier) {
+	for i, b := range blocks {
+		x := at + blockID(i)
+		set(&t.blocks.local[x], uint64(b.Local))
+		t.blocks.meta[x] = 1<<32 | uint64(id)
+		v, _ := t.names.put(&rk.names, b.Engine)
+		*v = nameOf(x, 1<<tier)
+	}
+	k := len(blocks)
+	rk.lastName, rk.lastBlock = blocks[k-1].Engine, at+blockID(k-1)
+	rk.stats.Blocks += k
+	rk.stats.TierBlocks[tier] += k
+	rk.stats.Stored += uint64(k)
+}
