@@ -40,9 +40,6 @@ type lab struct {
 	next int
 }
 
-// newIndex is the index that is measured.
-func newIndex(slots *kvindex.Slots) kvindex.Index { return kvindex.NewMap(slots) }
-
 // newLab makes a fleet of n prefill workers, and as many for decode.
 func newLab(n, dp int, seed uint64) (*lab, error) {
 	l := &lab{book: load.New(seed), rng: rand.New(rand.NewPCG(seed, seed)), params: picker.DefaultParams()}
@@ -83,7 +80,9 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.index = newIndex(slots)
+	if l.index, err = kvindex.NewTree(kvindex.TreeConfig{}, slots); err != nil {
+		return nil, err
+	}
 	if l.lookup, err = overlap.New(overlap.Config{Index: l.index, Routed: routed, Slots: slots}); err != nil {
 		return nil, err
 	}
