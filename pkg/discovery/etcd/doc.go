@@ -62,7 +62,13 @@
 //     hold at its revision is compared with what etcd says it held. Then the last
 //     good set is served on, marked stale, until each of its endpoints is there
 //     again or Grace has passed.
-//   - An empty listing of the same history is believed.
+//     Where etcd cannot show that revision any more (compacted), a listing in
+//     which workers are missing is treated in the same way.
+//   - The workers that are missing after an outage have Return to come back: an
+//     etcd that stood still for longer than the leases ends them all when it goes
+//     on, and registrars need a moment. Until then the last good set is served
+//     on, marked stale.
+//   - After that a listing of the same history is believed, also an empty one.
 //
 // # Dynamo's layout
 //

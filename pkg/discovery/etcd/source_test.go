@@ -174,7 +174,7 @@ func TestWhatWasCompactedWhileTheSourceWasAwayIsListed(t *testing.T) {
 	t.Cleanup(func() { _ = direct.Close() })
 	put(t, direct, 1, "10.0.0.1:8000")
 	put(t, direct, 2, "10.0.0.1:8001")
-	w := watchPlain(t, s.dial())
+	w := watchPlain(t, s.dial(), func(c *Config) { c.Grace = 500 * time.Millisecond }) // what is missing may be lost data
 	w.has("10.0.0.1:8000", "10.0.0.1:8001")
 	s.gate.shut()
 	w.state(discovery.Stale)
@@ -266,6 +266,77 @@ func TestAWipedEtcdDropsWhoDoesNotComeBackAfterTheGrace(t *testing.T) {
 	require.True(t, slices.ContainsFunc(causes, func(c string) bool {
 		return strings.Contains(c, "etcd has lost its data") && strings.Contains(c, "waiting up to 700ms for 1 of 2 workers to register again")
 	}), "%q", causes)
+}
+
+func TestAWipedEtcdThatHasOvertakenTheRevisionIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	put(t, s.dial(), 1, "10.0.0.1:8000")
+	put(t, s.dial(), 2, "10.0.0.1:8001")
+	w := watchPlain(t, s.dial())
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	gate := s.gate
+	gate.shut()
+	w.state(discovery.Stale)
+	s.wipe()
+	s.gate = newGate(t) // the source sees nothing of what follows
+	s.start()
+	other := s.dial()
+	for range 50 {
+		_, err := other.Put(t.Context(), "another's", "x")
+		require.NoError(t, err)
+	}
+	gate.open(s.etcd.Clients[0].Addr().String())
+	eventually(t, func() bool {
+		causes, _ := w.heard()
+		return slices.ContainsFunc(causes, func(c string) bool {
+			return strings.Contains(c, "etcd has lost its data") && strings.Contains(c, "for 2 of 2 workers to register again")
+		})
+	}, "the loss is seen")
+	put(t, other, 3, "10.0.0.1:8000")
+	put(t, other, 4, "10.0.0.1:8001")
+	w.state(discovery.Watching)
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	require.NotNil(t, w.Load().Worker(3))
+	_, left := w.heard()
+	require.Empty(t, left)
+}
+
+func TestWorkersWhoseLeasesEndedInAnOutageHaveAWhileToComeBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	to := s.etcd.Clients[0].Addr().String()
+	direct, err := Dial(ClientConfig{Endpoints: []string{to}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = direct.Close() })
+	lease, err := direct.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	for i := range 2 {
+		rec := record(t, worker.Decode, fmt.Sprintf("10.0.0.1:800%d", i))
+		rec.ID = worker.ID(i + 1)
+		line, err := file.MarshalWorker(&rec)
+		require.NoError(t, err)
+		_, err = direct.Put(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(i+1)), string(line), clientv3.WithLease(lease.ID))
+		require.NoError(t, err)
+	}
+	w := watchPlain(t, s.dial(), func(c *Config) { c.Return = 10 * time.Second })
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	s.gate.shut()
+	w.state(discovery.Stale)
+	_, err = direct.Revoke(t.Context(), lease.ID)
+	require.NoError(t, err)
+	s.gate.open(to)
+	eventually(t, func() bool {
+		causes, _ := w.heard()
+		return slices.Contains(causes, "2 of 2 workers are missing after an outage: waiting up to 10s for them")
+	}, "they are awaited")
+	put(t, direct, 3, "10.0.0.1:8000")
+	put(t, direct, 4, "10.0.0.1:8001")
+	w.state(discovery.Watching)
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	require.NotNil(t, w.Load().Worker(3))
+	_, left := w.heard()
+	require.Empty(t, left)
 }
 
 func TestConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
