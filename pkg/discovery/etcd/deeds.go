@@ -47,7 +47,7 @@ func (r *Registrar) grant(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keeper.granted(time.Now(), res.ID)
+	r.keeper.granted(res.ID)
 	return nil
 }
 

@@ -36,12 +36,13 @@
 // Invariants:
 //
 //   - At most one lease is held, and its id is the worker's. A lease that is not
-//     wanted any more is revoked, or has ended by itself.
+//     wanted any more is revoked, however late: only etcd knows that it has ended.
 //   - From the first registration on there is no moment, seen from etcd, in which
 //     a worker that is wanted has no key: the key of a new lease is written, and
 //     those of older ones deleted, in one transaction. Losses by other hands are
 //     excepted; they are seen by a watch and mended at once.
-//   - Another's key is never overwritten.
+//   - Another's key is never overwritten. What is found under an id that was this
+//     worker's is not another's: whoever wrote it, it goes with the id.
 //   - However long etcd is away, the lease is tried first when it is back: etcd
 //     gives leases their whole time again when it elects a leader, so the worker
 //     mostly keeps its id, and nothing changes for anybody.

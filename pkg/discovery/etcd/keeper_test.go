@@ -58,7 +58,7 @@ func TestKeeperScenarios(t *testing.T) {
 				now = now.Add(by)
 			case "granted":
 				require.Equal(t, grant, k.next(now).deed)
-				k.granted(now, clientv3.LeaseID(num))
+				k.granted(clientv3.LeaseID(num))
 			case "wrote":
 				a := k.next(now)
 				require.Equal(t, write, a.deed)
@@ -113,10 +113,15 @@ func TestATransactionDropsNoMoreKeysThanEtcdTakes(t *testing.T) {
 	k := &keeper{ttl: time.Hour, retryMin: 1, retryMax: 1, jitter: func(d time.Duration) time.Duration { return d }}
 	k.ask(true, 1)
 	for l := clientv3.LeaseID(1); l < 200; l++ {
-		k.granted(now, l)
+		k.granted(l)
 	}
 	a := k.next(now)
 	require.Equal(t, write, a.deed)
 	require.Len(t, a.drop, maxDrop)
 	require.Equal(t, clientv3.LeaseID(198), a.drop[maxDrop-1], "the latest ones")
+	for l := clientv3.LeaseID(200); l < 3*maxRetired; l++ {
+		k.granted(l)
+	}
+	require.Len(t, k.retired, maxRetired)
+	require.Equal(t, clientv3.LeaseID(3*maxRetired-2), k.retired[maxRetired-1].lease, "the latest ones")
 }

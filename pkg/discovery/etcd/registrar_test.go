@@ -363,6 +363,25 @@ func TestOutagesOfEtcd(t *testing.T) {
 	})
 }
 
+func TestALeaseWithdrawnInALongOutageIsRevokedAfterIt(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.dial()
+	r := register(t, c)
+	r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+	s.stop()
+	r.Withdraw()
+	rested(t, 3500*time.Millisecond) // twice the TTL and more
+	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, r.Sync(short), context.DeadlineExceeded, "it has not ended")
+	s.start()
+	r.sync()
+	ls, err := c.Leases(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, ls.Leases, "although it had its whole time again")
+}
+
 // rested lets real time pass where the passing of it is what is tested.
 func rested(t *testing.T, d time.Duration) {
 	t.Helper()
