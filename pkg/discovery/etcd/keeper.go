@@ -232,12 +232,10 @@ func (k *keeper) reconnected(now time.Time) {
 	}
 }
 
-// failed says that etcd could not be asked, or did not say what came of it. It
-// reports whether this is the first failure in a row.
-func (k *keeper) failed(now time.Time) bool {
+// failed says that etcd could not be asked, or did not say what came of it.
+func (k *keeper) failed(now time.Time) {
 	k.fails++
 	k.notBefore = now.Add(k.pause(k.fails))
-	return k.fails == 1
 }
 
 func (k *keeper) worked() { k.fails = 0 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -76,9 +77,7 @@ func TestKeeperScenarios(t *testing.T) {
 					b.WriteString("not held\n")
 				}
 			case "failed":
-				if k.failed(now) {
-					b.WriteString("first failure\n")
-				}
+				k.failed(now)
 			case "reconnected":
 				k.reconnected(now)
 			case "doubt":
@@ -124,4 +123,18 @@ func TestATransactionDropsNoMoreKeysThanEtcdTakes(t *testing.T) {
 	}
 	require.Len(t, k.retired, maxRetired)
 	require.Equal(t, clientv3.LeaseID(3*maxRetired-2), k.retired[maxRetired-1].lease, "the latest ones")
+}
+
+func TestTroubleIsToldAtFirstWhenItChangesAndEachMinute(t *testing.T) {
+	var tr trouble
+	start := time.Unix(1000, 0)
+	told := func(after time.Duration, text string) bool { return tr.failed(start.Add(after), errors.New(text)) }
+	require.True(t, told(0, "a"))
+	require.False(t, told(time.Second, "a"))
+	require.False(t, told(2*time.Second, "b"), "too soon for another")
+	require.True(t, told(5*time.Second, "b"))
+	require.False(t, told(64*time.Second, "b"))
+	require.True(t, told(65*time.Second, "b"))
+	require.Equal(t, start, tr.since)
+	require.EqualError(t, tr.err, "b")
 }

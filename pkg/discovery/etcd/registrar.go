@@ -53,8 +53,9 @@ type RegistrarHooks struct {
 	// Lost fires when a registration was found to be gone although it was
 	// wanted: the lease ended, or the key was deleted. A new one follows.
 	Lost func(cause string)
-	// Failed fires for the first failure in a row. What was registered stays so
-	// while its lease lives.
+	// Failed fires for the first failure in a row, for one that reads otherwise,
+	// and each minute while it goes on. What was registered stays so while its
+	// lease lives.
 	Failed func(err error)
 }
 
@@ -120,6 +121,7 @@ type Registrar struct {
 	record  worker.Worker // what was last announced; its ID is not used
 	line    []byte        // record as it is compared; nil before the first
 	refused error         // why the last announcement was not taken
+	trouble trouble
 	news    chan struct{} // closed and replaced when what Sync waits for may have come
 	running bool
 	leaving bool // Run's context has ended: nothing is asked for any more
@@ -217,6 +219,14 @@ func (r *Registrar) ID() worker.ID {
 		return 0
 	}
 	return worker.ID(r.keeper.held.lease)
+}
+
+// LastError returns why etcd could not be asked the last time, and since when it
+// has failed each time; nil when it did not fail.
+func (r *Registrar) LastError() (err error, since time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.trouble.err, r.trouble.since
 }
 
 // tellLocked lets those who wait in Sync look again.

@@ -395,6 +395,7 @@ func TestAnnouncedBeforeEtcdIsThereItIsRegisteredOnceItIs(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.stop()
+	begun := time.Now()
 	c := s.dial()
 	r := register(t, c)
 	r.Announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
@@ -402,8 +403,13 @@ func TestAnnouncedBeforeEtcdIsThereItIsRegisteredOnceItIs(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, r.Sync(short), context.DeadlineExceeded)
+	err, since := r.LastError()
+	require.ErrorContains(t, err, "etcd: grant: ")
+	require.WithinRange(t, since, begun, time.Now())
 	s.start()
 	r.sync()
+	err, _ = r.LastError()
+	require.NoError(t, err)
 	require.Equal(t, r.ID(), only(t, c).ID)
 }
 
