@@ -41,7 +41,7 @@ func (r *Registrar) do(whole context.Context, a action) {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		r.lose(a.lease, "its lease has ended")
 	default:
-		r.fail(fmt.Errorf("etcd: %s: %w", a.deed, err))
+		r.fail(fmt.Errorf("etcd: %s: %w", a.deed, explained(whole, r.client, err)))
 	}
 }
 

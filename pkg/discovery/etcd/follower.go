@@ -19,6 +19,8 @@ type store interface {
 	// NewWatcher returns a watcher with a stream of its own: progress is asked
 	// for by stream, and is told only when all its watches are up to date.
 	NewWatcher() watcher
+	// Explain adds why there is no connection to an error that does not tell.
+	Explain(ctx context.Context, err error) error
 }
 
 type watcher interface {
@@ -31,6 +33,10 @@ type watcher interface {
 type clientStore struct{ *clientv3.Client }
 
 func (c clientStore) NewWatcher() watcher { return clientv3.NewWatcher(c.Client) }
+
+func (c clientStore) Explain(ctx context.Context, err error) error {
+	return explained(ctx, c.Client, err)
+}
 
 // reader turns keys and values into entries. One that makes an entry of several
 // keys keeps what it needs from call to call.
@@ -95,8 +101,8 @@ func (f *follower) follow(ctx context.Context, sink discovery.Sink) error {
 }
 
 // list reads the whole range at one revision, page by page.
-func (f *follower) list(ctx context.Context) (listing, error) {
-	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), f.pace.listTimeout)
+func (f *follower) list(whole context.Context) (listing, error) {
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(whole), f.pace.listTimeout)
 	defer cancel()
 	var l listing
 	from := f.from
@@ -108,7 +114,7 @@ func (f *follower) list(ctx context.Context) (listing, error) {
 		res, err := f.store.Get(ctx, from, opts...)
 		if err != nil {
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return l, fmt.Errorf("etcd: no listing of %s within %s: %w", f.from, f.pace.listTimeout, err)
+				return l, fmt.Errorf("etcd: no listing of %s within %s: %w", f.from, f.pace.listTimeout, f.store.Explain(whole, err))
 			}
 			return l, fmt.Errorf("etcd: list %s: %w", f.from, err)
 		}

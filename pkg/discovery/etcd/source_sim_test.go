@@ -108,6 +108,8 @@ func (s *script) Get(ctx context.Context, key string, opts ...clientv3.OpOption)
 	return res, nil
 }
 
+func (s *script) Explain(_ context.Context, err error) error { return err }
+
 func (s *script) NewWatcher() watcher { return s }
 
 func (s *script) Watch(ctx context.Context, _ string, opts ...clientv3.OpOption) clientv3.WatchChan {

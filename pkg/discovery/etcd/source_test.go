@@ -353,3 +353,35 @@ func TestConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
 	_, err = Dial(ClientConfig{Endpoints: []string{"127.0.0.1:1"}, CA: "testdata/absent"})
 	require.ErrorContains(t, err, "etcd: tls")
 }
+
+func TestEndpointsAreOfOneKindThatFitsWhatIsGiven(t *testing.T) {
+	for name, tc := range map[string]struct {
+		c     ClientConfig
+		urls  []string
+		fault string
+	}{
+		"plain":                   {c: ClientConfig{Endpoints: []string{"a:1", "http://[::1]:2"}}, urls: []string{"http://a:1", "http://[::1]:2"}},
+		"a CA means https":        {c: ClientConfig{Endpoints: []string{"a:1", "https://b:2"}, CA: "ca"}, urls: []string{"https://a:1", "https://b:2"}},
+		"a server name, too":      {c: ClientConfig{Endpoints: []string{"a:1"}, ServerName: "s"}, urls: []string{"https://a:1"}},
+		"https with system roots": {c: ClientConfig{Endpoints: []string{"https://a:1"}}, urls: []string{"https://a:1"}},
+		"http with a CA":          {c: ClientConfig{Endpoints: []string{"http://a:1"}, CA: "ca"}, fault: "endpoints with http://: expected https://"},
+		"mixed":                   {c: ClientConfig{Endpoints: []string{"http://a:1", "https://b:1"}}, fault: "endpoints http://a:1,https://b:1: expected all with http or all with https"},
+		"no scheme is http":       {c: ClientConfig{Endpoints: []string{"a:1", "https://b:1"}}, fault: "expected all with http or all with https"},
+		"another scheme":          {c: ClientConfig{Endpoints: []string{"ftp://a:1"}}, fault: `endpoint "ftp://a:1": expected host:port`},
+		"no port":                 {c: ClientConfig{Endpoints: []string{"a"}}, fault: `endpoint "a": expected host:port`},
+		"port 0":                  {c: ClientConfig{Endpoints: []string{"a:0"}}, fault: `endpoint "a:0": expected host:port`},
+		"a path":                  {c: ClientConfig{Endpoints: []string{"http://a:1/x"}}, fault: `endpoint "http://a:1/x": expected host:port`},
+		"no host":                 {c: ClientConfig{Endpoints: []string{":1"}}, fault: `endpoint ":1": expected host:port`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.fault != "" {
+				require.ErrorContains(t, tc.c.Validate(), tc.fault)
+				return
+			}
+			urls, err := tc.c.urls()
+			require.NoError(t, err)
+			require.Equal(t, tc.urls, urls)
+			require.NoError(t, tc.c.Validate())
+		})
+	}
+}
