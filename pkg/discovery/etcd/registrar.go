@@ -20,6 +20,10 @@ import (
 // leaveTime bounds how long Run goes on after its context has ended.
 const leaveTime = 2 * time.Second
 
+// maxTTL bounds how long a worker may be known after its registrar died. etcd
+// itself takes 285 years.
+const maxTTL = time.Hour
+
 // ErrStopped is returned by Sync when Run has ended.
 var ErrStopped = errors.New("etcd: the registrar has stopped")
 
@@ -29,7 +33,7 @@ type RegistrarConfig struct {
 	Prefix string
 
 	// TTL is how long the worker stays registered after its registrar died, in
-	// whole seconds; default 10 s. The lease is renewed each third of it. Raising
+	// whole seconds, an hour at most; default 10 s. The lease is renewed each third of it. Raising
 	// it spares etcd, and leaves a dead worker known for longer. etcd has a least
 	// TTL of its own (1.5 election timeouts).
 	TTL time.Duration
@@ -94,8 +98,8 @@ func (c RegistrarConfig) Validate() error {
 	if err := checkPrefix(c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
-	if c.TTL < time.Second || c.TTL%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("ttl %s: expected whole seconds, at least 1", c.TTL))
+	if c.TTL < time.Second || c.TTL > maxTTL || c.TTL%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("ttl %s: expected whole seconds, from 1 s to %s", c.TTL, maxTTL))
 	}
 	if c.RetryMin < 0 || c.RetryMax < c.RetryMin {
 		errs = append(errs, fmt.Errorf("retry: %s to %s: expected a positive range", c.RetryMin, c.RetryMax))

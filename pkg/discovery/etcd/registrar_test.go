@@ -471,6 +471,8 @@ func TestRegistrarConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
 		require.ErrorContains(t, err, text)
 	}
 	require.Len(t, strings.Split(errors.Unwrap(err).Error(), "\n"), 3, strconv.Quote(err.Error()))
+	require.ErrorContains(t, RegistrarConfig{TTL: time.Hour + time.Second}.Validate(), "ttl 1h0m1s: expected whole seconds, from 1 s to 1h0m0s")
+	require.NoError(t, RegistrarConfig{TTL: time.Hour}.Validate())
 	_, err = NewRegistrar(nil, RegistrarConfig{})
 	require.ErrorContains(t, err, "expected a client")
 }
