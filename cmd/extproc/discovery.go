@@ -43,9 +43,9 @@ func (d *DiscoveryConfig) sources(log *slog.Logger) (out []discovery.Named, clos
 	if err != nil {
 		return nil, closers, err
 	}
-	add := func(name, suffix string, s discovery.Source) error {
+	add := func(name, suffix, identity string, s discovery.Source) error {
 		if d.Cache != "" {
-			kept, err := cache.New(cache.Config{Inner: s, Path: d.Cache + suffix, MaxAge: d.CacheMaxAge, Logger: log})
+			kept, err := cache.New(cache.Config{Inner: s, Path: d.Cache + suffix, Identity: identity, MaxAge: d.CacheMaxAge, Logger: log})
 			if err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ func (d *DiscoveryConfig) sources(log *slog.Logger) (out []discovery.Named, clos
 		out = append(out, discovery.Named{Name: name, Source: s})
 		return nil
 	}
-	if err := add("etcd "+strings.Join(d.Etcd.Endpoints, ","), "", ours); err != nil {
+	if err := add("etcd "+strings.Join(d.Etcd.Endpoints, ","), "", "etcd "+d.Etcd.Prefix, ours); err != nil {
 		return nil, closers, err
 	}
 	if d.Dynamo {
@@ -62,7 +62,7 @@ func (d *DiscoveryConfig) sources(log *slog.Logger) (out []discovery.Named, clos
 		if err != nil {
 			return nil, closers, err
 		}
-		if err := add("dynamo", ".dynamo", theirs); err != nil {
+		if err := add("dynamo", ".dynamo", "dynamo", theirs); err != nil {
 			return nil, closers, err
 		}
 	}

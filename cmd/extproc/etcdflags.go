@@ -36,7 +36,9 @@ func (d *DiscoveryConfig) validate() error {
 		}{
 			{"discovery.dynamo", d.Dynamo}, {"discovery.cache (--discovery-cache)", d.Cache != ""},
 			{"discovery.etcd.username (--etcd-user)", e.Username != ""}, {"discovery.etcd.ca (--etcd-cacert)", e.CA != ""},
-			{"discovery.etcd.cert (--etcd-cert)", e.Cert != ""},
+			{"discovery.etcd.cert (--etcd-cert)", e.Cert != ""}, {"discovery.etcd.key (--etcd-key)", e.Key != ""},
+			{"discovery.etcd.server_name (--etcd-server-name)", e.ServerName != ""},
+			{"discovery.etcd.password_file (--etcd-password-file)", e.PasswordFile != ""},
 		} {
 			if f.set {
 				bad(f.key + ": expected discovery.etcd.endpoints (--etcd-endpoints), too")

@@ -158,8 +158,8 @@ func registerFlags(fs *flag.FlagSet) func() (registerConfig, error) {
 			}
 		}
 		errs = append(errs, etcd.RegistrarConfig{Prefix: c.etcd.Prefix}.Validate())
-		if *ttl < time.Second || *ttl%time.Second != 0 {
-			errs = append(errs, fmt.Errorf("--lease-ttl %v: expected whole seconds, at least 1", *ttl))
+		if *ttl < time.Second || *ttl > time.Hour || *ttl%time.Second != 0 {
+			errs = append(errs, fmt.Errorf("--lease-ttl %v: expected whole seconds, from 1s to 1h", *ttl))
 		}
 		err := errors.Join(errs...)
 		if err == nil {

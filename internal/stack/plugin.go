@@ -86,7 +86,10 @@ func (o PluginOptions) discovery() string {
 		if o.Prefix != "" {
 			etcd += fmt.Sprintf(", prefix: %q", o.Prefix)
 		}
-		parts = append(parts, "etcd: {"+etcd+"}", "dynamo: "+strconv.FormatBool(o.Dynamo))
+		parts = append(parts, "etcd: {"+etcd+"}")
+	}
+	if o.Dynamo {
+		parts = append(parts, "dynamo: true")
 	}
 	return "discovery: {" + strings.Join(parts, ", ") + "}\n"
 }

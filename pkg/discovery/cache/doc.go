@@ -13,7 +13,7 @@
 // Broken that says how old it is. The view then serves it, marked stale, until
 // the wrapped source lists: that listing is of another epoch and replaces it. A
 // file that is older than MaxAge is not served: by then its addresses may be
-// others'.
+// others'. Nor is one of another [Config.Identity].
 //
 // Invariants:
 //

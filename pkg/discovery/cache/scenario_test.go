@@ -28,7 +28,7 @@ import (
 // Verbs of testdata/source. Time is the bubble's. Each prints what has reached
 // the sink meanwhile, with its refusals, and what was logged.
 //
-//	new file=<none|good|damaged|empty|folder> [patience=<d>] [age=<d>]   good: workers 1 and 2
+//	new file=<none|good|damaged|empty|folder> [patience=<d>] [age=<d>] [identity=<text>] [owner=<text>]   good: workers 1 and 2
 //	run                    runs the source; again after it has ended
 //	list revision=<n> [epoch=<e>] [workers=(id,…)]   the inner source sends a listing
 //	batch revision=<n> [put=(id,…)] [del=(id,…)]     … a batch
@@ -132,7 +132,9 @@ func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
 
 func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 	s.path = filepath.Join(t.TempDir(), "made", "workers.yaml")
-	var have, patience, age string
+	var have, patience, age, identity, owner string
+	d.MaybeScanArgs(t, "identity", &identity)
+	d.MaybeScanArgs(t, "owner", &owner)
 	d.ScanArgs(t, "file", &have)
 	d.MaybeScanArgs(t, "patience", &patience)
 	d.MaybeScanArgs(t, "age", &age)
@@ -142,7 +144,9 @@ func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 	switch have {
 	case "none":
 	case "good":
-		require.NoError(t, file.Write(s.path, []*worker.Worker{made(1), made(2)}))
+		data, err := written(owner, []*worker.Worker{made(1), made(2)})
+		require.NoError(t, err)
+		require.NoError(t, replace(s.path, data))
 		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // later than the bubble's time
 		if age != "" {
 			old, err := time.ParseDuration(age)
@@ -159,7 +163,7 @@ func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 	default:
 		d.Fatalf(t, "unknown file %q", have)
 	}
-	cfg := Config{Path: s.path, Logger: logger(&s.log)}
+	cfg := Config{Path: s.path, Identity: identity, Logger: logger(&s.log)}
 	if patience != "" {
 		var err error
 		cfg.Patience, err = time.ParseDuration(patience)
@@ -222,7 +226,11 @@ func (s *scenario) file() string {
 	for i, w := range ws {
 		list[i] = w.ID.String()
 	}
-	return fmt.Sprintf("%s workers %s\n", info.Mode(), strings.Join(list, " "))
+	of := ""
+	if first, _, _ := strings.Cut(string(data), "\n"); strings.HasPrefix(first, mark) {
+		of = " of " + strings.TrimPrefix(first, mark)
+	}
+	return fmt.Sprintf("%s workers %s%s\n", info.Mode(), strings.Join(list, " "), of)
 }
 
 // script is an inner source that does what it is told until it is told to end.

@@ -26,6 +26,11 @@ type Config struct {
 	// Required.
 	Path string
 
+	// Identity names what Inner reads, on one line, for example by its prefix. It
+	// is kept in the file; a file of another identity, or of none, is not served,
+	// as its workers are others'. Default none: the file is not asked whose it is.
+	Identity string
+
 	// Patience is how long the first Run waits for Inner's listing before it
 	// serves the file. Default 2 s. Raising it makes it less likely that a slow
 	// store is preceded by what was known before, and delays the first request
@@ -68,6 +73,9 @@ func (c Config) Validate() error {
 	if c.Path == "" {
 		errs = append(errs, errors.New("path: expected the file to remember it in"))
 	}
+	if strings.ContainsAny(c.Identity, "\r\n") {
+		errs = append(errs, fmt.Errorf("identity %q: expected one line", c.Identity))
+	}
 	if c.Patience < 0 {
 		errs = append(errs, fmt.Errorf("patience %s: expected a duration above 0", c.Patience))
 	}
@@ -102,7 +110,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	return &Source{cfg: cfg, w: newWriter(cfg.Path, cfg.Logger)}, nil
+	return &Source{cfg: cfg, w: newWriter(cfg.Path, cfg.Identity, cfg.Logger)}, nil
 }
 
 // Run runs the inner source until it returns and passes its error on, with what
@@ -210,7 +218,7 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 		return
 	}
 	s.asked = true
-	entries, at, err := read(s.cfg.Path)
+	entries, at, err := read(s.cfg.Path, s.cfg.Identity)
 	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, fs.ErrNotExist) {

@@ -22,8 +22,9 @@ import (
 )
 
 func TestFaultsOfTheConfigurationAreNamed(t *testing.T) {
-	_, err := New(Config{Patience: -1, MaxAge: -1})
+	_, err := New(Config{Patience: -1, MaxAge: -1, Identity: "a\nb"})
 	require.ErrorContains(t, err, "max age -1ns: expected a duration above 0")
+	require.ErrorContains(t, err, `identity "a\nb": expected one line`)
 	require.ErrorContains(t, err, "inner: expected the source to remember")
 	require.ErrorContains(t, err, "path: expected the file to remember it in")
 	require.ErrorContains(t, err, "patience -1ns: expected a duration above 0")
@@ -256,7 +257,7 @@ func BenchmarkWrite(b *testing.B) {
 		require.NoError(b, err)
 		ws[i].Endpoint = e
 	}
-	w := newWriter(filepath.Join(b.TempDir(), "last.yaml"), slog.New(slog.DiscardHandler))
+	w := newWriter(filepath.Join(b.TempDir(), "last.yaml"), "", slog.New(slog.DiscardHandler))
 	for b.Loop() {
 		require.True(b, w.write(ws))
 	}

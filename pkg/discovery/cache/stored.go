@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -13,8 +15,58 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+// mark begins the line that says whose the file is.
+const mark = "# workers of "
+
+// written returns what the file of the workers holds.
+func written(identity string, ws []*worker.Worker) ([]byte, error) {
+	data, err := file.Marshal(ws)
+	if err != nil || identity == "" {
+		return data, err
+	}
+	return append([]byte(mark+identity+"\n"), data...), nil
+}
+
+// checkOwner refuses a file of another identity.
+func checkOwner(path, identity string, data []byte) error {
+	if identity == "" {
+		return nil
+	}
+	first, _, _ := strings.Cut(string(data), "\n")
+	owner, ok := strings.CutPrefix(first, mark)
+	switch {
+	case !ok:
+		return fmt.Errorf("cache: %s does not say whose workers it holds; expected those of %s", path, identity)
+	case owner != identity:
+		return fmt.Errorf("cache: %s holds the workers of %s; expected those of %s", path, owner, identity)
+	}
+	return nil
+}
+
+// replace writes a file so that a reader sees the old one or the new one. It is
+// readable by everyone, as it holds no secrets.
+func replace(path string, data []byte) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("cache: write %s: %w", path, err)
+	}
+	return nil
+}
+
 // read returns the workers of the file and when it was written.
-func read(path string) ([]discovery.Entry, time.Time, error) {
+func read(path, identity string) ([]discovery.Entry, time.Time, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("cache: %w", err)
@@ -25,6 +77,9 @@ func read(path string) ([]discovery.Entry, time.Time, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("cache: %w", err)
+	}
+	if err := checkOwner(path, identity, data); err != nil {
+		return nil, time.Time{}, err
 	}
 	ws, err := file.Parse(path, data)
 	if err != nil {

@@ -39,6 +39,7 @@ const (
 type writer struct {
 	// set at construction, read-only
 	path    string
+	owner   string // the identity; "": none
 	log     *slog.Logger
 	replace func(ws []*worker.Worker) error // what the file holds
 
@@ -54,8 +55,8 @@ type writer struct {
 	told      string // what was logged of the last write; "": nothing was wrong
 }
 
-func newWriter(path string, log *slog.Logger) *writer {
-	w := &writer{path: path, log: log, hurry: make(chan struct{})}
+func newWriter(path, owner string, log *slog.Logger) *writer {
+	w := &writer{path: path, owner: owner, log: log, hurry: make(chan struct{})}
 	w.replace = w.toDisk
 	return w
 }
@@ -168,7 +169,11 @@ func (w *writer) toDisk(ws []*worker.Worker) error {
 	if err := os.MkdirAll(filepath.Dir(w.path), 0o755); err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
-	return file.Write(w.path, ws)
+	data, err := written(w.owner, ws)
+	if err != nil {
+		return err
+	}
+	return replace(w.path, data)
 }
 
 // holdable parts the workers that a file can hold from the faults of the others.

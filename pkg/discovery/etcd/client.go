@@ -5,7 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,16 +25,19 @@ const DefaultPrefix = "baton/v1"
 
 // ClientConfig says how to reach an etcd cluster.
 type ClientConfig struct {
-	Endpoints []string // host:port or http(s)://host:port; at least one
+	// Endpoints are at least one of host:port, http://host:port and
+	// https://host:port, all of one kind. Without a scheme they are https if CA,
+	// Cert or ServerName is given, else http.
+	Endpoints []string
 
 	// Username, and either Password or PasswordFile, or none of them. The file is
 	// read again each time that etcd is asked for a token, so that the password
 	// may be changed while the client is in use; a line end after it is ignored.
 	Username, Password, PasswordFile string
 
-	// Files in PEM. CA alone verifies the servers; Cert and Key, given
-	// together, are also shown to them. They are read again at each handshake,
-	// so that they may be rotated.
+	// Files in PEM. CA alone verifies the servers; without it the system's roots
+	// do. Cert and Key, given together, are also shown to them. These two are read
+	// again at each handshake, so that they may be rotated; CA is read once.
 	CA, Cert, Key string
 	ServerName    string // what the servers' certificates must be for; default: the endpoint's host
 
@@ -43,6 +49,9 @@ func (c ClientConfig) Validate() error {
 	var errs []error
 	if len(c.Endpoints) == 0 {
 		errs = append(errs, errors.New("endpoints: expected at least one"))
+	}
+	if _, err := c.urls(); err != nil {
+		errs = append(errs, err)
 	}
 	if (c.Username == "") != (c.Password == "" && c.PasswordFile == "") {
 		errs = append(errs, errors.New("expected both user and password, or neither"))
@@ -59,6 +68,43 @@ func (c ClientConfig) Validate() error {
 	return fmt.Errorf("etcd: %w", errors.Join(errs...))
 }
 
+// secured reports whether something is given that only TLS uses.
+func (c ClientConfig) secured() bool { return c.CA != "" || c.Cert != "" || c.ServerName != "" }
+
+// urls returns the endpoints with their scheme. clientv3 takes the first one's
+// for all, drops certificates for http without a word, and takes whatever else
+// stands there for a name.
+func (c ClientConfig) urls() ([]string, error) {
+	implied := "http"
+	if c.secured() {
+		implied = "https"
+	}
+	var urls, schemes []string
+	var errs []error
+	for _, e := range c.Endpoints {
+		scheme, addr, found := strings.Cut(e, "://")
+		if !found {
+			scheme, addr = implied, e
+		}
+		host, port, err := net.SplitHostPort(addr)
+		if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || n == 0 || host == "" || strings.ContainsAny(host, "/@ ") || scheme != "http" && scheme != "https" {
+			errs = append(errs, fmt.Errorf("endpoint %q: expected host:port, http://host:port or https://host:port", e))
+			continue
+		}
+		urls = append(urls, scheme+"://"+addr)
+		if !slices.Contains(schemes, scheme) {
+			schemes = append(schemes, scheme)
+		}
+	}
+	switch {
+	case len(schemes) > 1:
+		errs = append(errs, fmt.Errorf("endpoints %s: expected all with http or all with https", strings.Join(c.Endpoints, ",")))
+	case slices.Contains(schemes, "http") && c.secured():
+		errs = append(errs, errors.New("endpoints with http://: expected https://, as a CA, a certificate or a server name is given"))
+	}
+	return urls, errors.Join(errs...)
+}
+
 // Dial returns a client. It does not wait for a connection: a cluster that is
 // away is found again when it returns. The caller closes it.
 func Dial(c ClientConfig) (*clientv3.Client, error) { return dial(c) }
@@ -70,19 +116,22 @@ func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 	if _, err := c.password(); err != nil {
 		return nil, err
 	}
+	urls, err := c.urls()
+	if err != nil {
+		return nil, err
+	}
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 2 * time.Second
 	}
 	var conf *tls.Config
 	if c.CA != "" || c.Cert != "" {
 		info := transport.TLSInfo{TrustedCAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ServerName: c.ServerName}
-		var err error
 		if conf, err = info.ClientConfig(); err != nil {
 			return nil, fmt.Errorf("etcd: tls: %w", err)
 		}
 	}
 	full := clientv3.Config{
-		Endpoints: c.Endpoints, TLS: conf, DialTimeout: c.DialTimeout,
+		Endpoints: urls, TLS: conf, DialTimeout: c.DialTimeout,
 		// A connection that is dead without a word is closed after 13 s; etcd
 		// refuses clients that ask more often than each 5 s, gRPC asks at most
 		// each 10 s.

@@ -169,14 +169,35 @@ func TestTLSWithClientCertificates(t *testing.T) {
 	w := watchPlain(t, s.dial(tls))
 	w.has("10.0.0.1:30000")
 
-	for name, wrong := range map[string]func(*ClientConfig){
-		"no certificate":      func(c *ClientConfig) { c.Cert, c.Key = "", "" },
-		"another server name": func(c *ClientConfig) { c.ServerName = "other.test" },
+	bare := s.dial(tls, func(c *ClientConfig) { c.Endpoints = []string{s.gate.addr()} })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := bare.Get(ctx, "x")
+	require.NoError(t, err, "without a scheme, but with a CA")
+
+	elsewhere, _, _ := pki(t)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	for why, wrong := range map[string]func(*ClientConfig){
+		"tls: ":              func(c *ClientConfig) { c.Cert, c.Key = "", "" },
+		"not other.test":     func(c *ClientConfig) { c.ServerName = "other.test" },
+		"unknown authority":  func(c *ClientConfig) { c.CA = elsewhere },
+		"connection refused": func(c *ClientConfig) { c.Endpoints = []string{"https://" + closed.Addr().String()} },
+		"error reading":      func(c *ClientConfig) { *c = ClientConfig{Endpoints: []string{"http://" + s.gate.addr()}} },
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		_, err := s.dial(tls, wrong).Get(ctx, "x")
-		cancel()
-		require.Error(t, err, name)
+		client := s.dial(tls, wrong)
+		w := watchPlain(t, client)
+		r := register(t, client)
+		r.Announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+		eventually(t, func() bool {
+			causes, _ := w.heard()
+			return strings.Contains(strings.Join(causes, "\n"), why) && len(w.Load().Workers()) == 0
+		}, "the source says %q", why)
+		eventually(t, func() bool {
+			_, _, faults := r.heard()
+			return len(faults) > 0 && strings.Contains(fmt.Sprint(faults), why)
+		}, "the registrar says %q", why)
 	}
 }
 

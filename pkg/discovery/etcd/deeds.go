@@ -31,12 +31,17 @@ func (r *Registrar) do(whole context.Context, a action) {
 		err = r.revoke(ctx, a.lease)
 	default:
 	}
+	r.mu.Lock()
+	if err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		r.trouble = trouble{}
+	}
+	r.mu.Unlock()
 	switch {
 	case err == nil, whole.Err() != nil:
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		r.lose(a.lease, "its lease has ended")
 	default:
-		r.fail(fmt.Errorf("etcd: %s: %w", a.deed, err))
+		r.fail(fmt.Errorf("etcd: %s: %w", a.deed, explained(whole, r.client, err)))
 	}
 }
 
@@ -47,7 +52,7 @@ func (r *Registrar) grant(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keeper.granted(time.Now(), res.ID)
+	r.keeper.granted(res.ID)
 	return nil
 }
 
@@ -146,10 +151,14 @@ func (r *Registrar) lose(lease clientv3.LeaseID, cause string) {
 
 func (r *Registrar) fail(err error) {
 	r.mu.Lock()
-	first := r.keeper.failed(time.Now())
+	now := time.Now()
+	r.keeper.failed(now)
+	news := r.trouble.failed(now, err)
+	since := r.trouble.since
 	r.mu.Unlock()
-	if first {
-		r.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "registration cannot be looked after for now", slog.Any("err", err))
+	if news {
+		r.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "registration cannot be looked after for now",
+			slog.Any("err", err), slog.Time("since", since))
 		r.cfg.Hooks.Failed(err)
 	}
 }

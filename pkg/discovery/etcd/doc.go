@@ -36,12 +36,13 @@
 // Invariants:
 //
 //   - At most one lease is held, and its id is the worker's. A lease that is not
-//     wanted any more is revoked, or has ended by itself.
+//     wanted any more is revoked, however late: only etcd knows that it has ended.
 //   - From the first registration on there is no moment, seen from etcd, in which
 //     a worker that is wanted has no key: the key of a new lease is written, and
 //     those of older ones deleted, in one transaction. Losses by other hands are
 //     excepted; they are seen by a watch and mended at once.
-//   - Another's key is never overwritten.
+//   - Another's key is never overwritten. What is found under an id that was this
+//     worker's is not another's: whoever wrote it, it goes with the id.
 //   - However long etcd is away, the lease is tried first when it is back: etcd
 //     gives leases their whole time again when it elects a leader, so the worker
 //     mostly keeps its id, and nothing changes for anybody.
@@ -62,7 +63,13 @@
 //     hold at its revision is compared with what etcd says it held. Then the last
 //     good set is served on, marked stale, until each of its endpoints is there
 //     again or Grace has passed.
-//   - An empty listing of the same history is believed.
+//     Where etcd cannot show that revision any more (compacted), a listing in
+//     which workers are missing is treated in the same way.
+//   - The workers that are missing after an outage have Return to come back: an
+//     etcd that stood still for longer than the leases ends them all when it goes
+//     on, and registrars need a moment. Until then the last good set is served
+//     on, marked stale.
+//   - After that a listing of the same history is believed, also an empty one.
 //
 // # Dynamo's layout
 //

@@ -21,8 +21,8 @@ type DynamoConfig struct {
 	Instances, Cards string
 
 	// As in Config, with the same defaults.
-	Progress, Silence, ListTimeout, Grace time.Duration
-	PageSize                              int
+	Progress, Silence, ListTimeout, Grace, Return time.Duration
+	PageSize                                      int
 
 	// Logger is told when etcd has lost its data. Nil means silence.
 	Logger *slog.Logger
@@ -41,7 +41,7 @@ func (c DynamoConfig) withDefaults() DynamoConfig {
 // plain returns what c shares with the other layout.
 func (c DynamoConfig) plain() Config {
 	return Config{
-		Progress: c.Progress, Silence: c.Silence, ListTimeout: c.ListTimeout, Grace: c.Grace, PageSize: c.PageSize, Logger: c.Logger,
+		Progress: c.Progress, Silence: c.Silence, ListTimeout: c.ListTimeout, Grace: c.Grace, Return: c.Return, PageSize: c.PageSize, Logger: c.Logger,
 	}.withDefaults()
 }
 

@@ -13,15 +13,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
-// relist is the pause between listings while workers are awaited.
-const relist = 250 * time.Millisecond
-
 // store is what a follower asks of etcd.
 type store interface {
 	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
 	// NewWatcher returns a watcher with a stream of its own: progress is asked
 	// for by stream, and is told only when all its watches are up to date.
 	NewWatcher() watcher
+	// Explain adds why there is no connection to an error that does not tell.
+	Explain(ctx context.Context, err error) error
 }
 
 type watcher interface {
@@ -35,6 +34,10 @@ type clientStore struct{ *clientv3.Client }
 
 func (c clientStore) NewWatcher() watcher { return clientv3.NewWatcher(c.Client) }
 
+func (c clientStore) Explain(ctx context.Context, err error) error {
+	return explained(ctx, c.Client, err)
+}
+
 // reader turns keys and values into entries. One that makes an entry of several
 // keys keeps what it needs from call to call.
 type reader interface {
@@ -46,8 +49,8 @@ type reader interface {
 
 // pace is how a follower spends its time.
 type pace struct {
-	progress, silence, listTimeout, grace time.Duration
-	pageSize                              int64
+	progress, silence, listTimeout, grace, comeback time.Duration
+	pageSize                                        int64
 }
 
 // follower lists a range of keys and follows it. It is what the sources of this
@@ -65,14 +68,7 @@ type follower struct {
 	past      history
 	endpoints map[string]string // of the workers in the set, by entry
 	awaiting  wait
-}
-
-// wait is the time after data was lost, in which workers register again.
-type wait struct {
-	reason string // why the history is another; "": nothing is awaited
-	since  time.Time
-	last   int64 // revision of the last listing
-	told   string
+	back      time.Time // when etcd was listed again after an outage; zero: there was none, or it lasts
 }
 
 // Run sends a listing and what happens after it, until ctx ends (it then returns
@@ -87,113 +83,26 @@ func (f *follower) Run(ctx context.Context, sink discovery.Sink) error {
 
 func (f *follower) follow(ctx context.Context, sink discovery.Sink) error {
 	f.awaiting.told = "" // this sink has been told nothing
-	l, entries, err := f.settle(ctx, sink)
-	if err != nil {
-		return err
-	}
-	err = sink.Send(discovery.List{Epoch: f.past.epoch(), Revision: uint64(l.revision), Entries: entries})
-	if err != nil {
-		return err
-	}
-	f.logger.LogAttrs(ctx, slog.LevelDebug, "etcd listed", slog.Int64("revision", l.revision), slog.Int("entries", len(entries)))
-	return f.watch(ctx, sink)
-}
-
-// settle lists until there is a listing to be believed: one of the history that
-// is known, or one of another in which the workers are back or have had their
-// time.
-func (f *follower) settle(ctx context.Context, sink discovery.Sink) (listing, []discovery.Entry, error) {
+	f.back = time.Time{}
 	for {
-		l, err := f.list(ctx)
+		l, entries, err := f.settle(ctx, sink)
 		if err != nil {
-			f.awaiting.since = time.Time{} // nobody can register while etcd is away
-			return l, nil, err
+			return err
 		}
-		entries := f.reader.list(l.kvs)
-		another := f.awaiting.reason // once it is another it stays so, even when it overtakes
-		if another == "" {
-			another = f.past.differs(l)
+		err = sink.Send(discovery.List{Epoch: f.past.epoch(), Revision: uint64(l.revision), Entries: entries})
+		if err != nil {
+			return err
 		}
-		missing := 0
-		if another != "" {
-			if missing = f.await(another, l, entries); missing > 0 {
-				if err := f.tell(sink, missing); err != nil {
-					return l, nil, err
-				}
-				select {
-				case <-ctx.Done():
-					return l, nil, ctx.Err()
-				case <-time.After(relist):
-				}
-				continue
-			}
-			f.logger.LogAttrs(ctx, slog.LevelWarn, "etcd's history begins anew", slog.String("reason", f.awaiting.reason))
+		f.logger.LogAttrs(ctx, slog.LevelDebug, "etcd listed", slog.Int64("revision", l.revision), slog.Int("entries", len(entries)))
+		if err = f.watch(ctx, sink); !errors.Is(err, errMissing) {
+			return err
 		}
-		f.awaiting = wait{}
-		f.past.adopt(l, another != "")
-		f.endpoints = make(map[string]string, len(entries))
-		for _, e := range entries {
-			f.noteEndpoint(e)
-		}
-		return l, entries, nil
-	}
-}
-
-// await returns how many endpoints of the last good set are missing from a
-// listing of another history; zero when nobody is awaited any longer.
-func (f *follower) await(reason string, l listing, entries []discovery.Entry) int {
-	w := &f.awaiting
-	if w.reason == "" || w.since.IsZero() || l.revision < w.last {
-		w.reason, w.since = reason, time.Now()
-	}
-	w.last = l.revision
-	if time.Since(w.since) >= f.pace.grace {
-		return 0
-	}
-	back := make(map[string]bool, len(entries))
-	for _, e := range entries {
-		if e.Worker != nil {
-			back[e.Worker.Endpoint.String()] = true
-		}
-	}
-	missing := make(map[string]bool)
-	for _, addr := range f.endpoints {
-		if !back[addr] {
-			missing[addr] = true
-		}
-	}
-	return len(missing)
-}
-
-// tell says what is awaited, when that is news.
-func (f *follower) tell(sink discovery.Sink, missing int) error {
-	text := fmt.Sprintf("%s: waiting up to %s for %d of %d workers to register again", f.awaiting.reason, f.pace.grace, missing, f.distinct())
-	if text == f.awaiting.told {
-		return nil
-	}
-	f.awaiting.told = text
-	return sink.Send(discovery.Broken{Reason: text})
-}
-
-func (f *follower) distinct() int {
-	addrs := make(map[string]bool, len(f.endpoints))
-	for _, addr := range f.endpoints {
-		addrs[addr] = true
-	}
-	return len(addrs)
-}
-
-// noteEndpoint keeps where the entry's worker is. A fault changes nothing, as
-// the reducer goes on with the worker from before.
-func (f *follower) noteEndpoint(e discovery.Entry) {
-	if e.Worker != nil {
-		f.endpoints[e.Key] = e.Worker.Endpoint.String()
 	}
 }
 
 // list reads the whole range at one revision, page by page.
-func (f *follower) list(ctx context.Context) (listing, error) {
-	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), f.pace.listTimeout)
+func (f *follower) list(whole context.Context) (listing, error) {
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(whole), f.pace.listTimeout)
 	defer cancel()
 	var l listing
 	from := f.from
@@ -205,7 +114,7 @@ func (f *follower) list(ctx context.Context) (listing, error) {
 		res, err := f.store.Get(ctx, from, opts...)
 		if err != nil {
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return l, fmt.Errorf("etcd: no listing of %s within %s: %w", f.from, f.pace.listTimeout, err)
+				return l, fmt.Errorf("etcd: no listing of %s within %s: %w", f.from, f.pace.listTimeout, f.store.Explain(whole, err))
 			}
 			return l, fmt.Errorf("etcd: list %s: %w", f.from, err)
 		}

@@ -57,6 +57,16 @@ func (h *history) departs(cluster uint64, revision, least int64) string {
 	}
 }
 
+// judge says why a store that shows the sign must have another history than h,
+// or "".
+func (h *history) judge(s sign) string {
+	reason := h.departs(s.cluster, s.revision, s.asked.revision)
+	if reason == "" && !s.asked.fits(s) {
+		reason = fmt.Sprintf("etcd has lost its data, its %d keys at revision %d are not the %d that it held", s.count, s.asked.revision, s.asked.count)
+	}
+	return reason
+}
+
 // adopt takes a listing as what is known, of another history or the same.
 func (h *history) adopt(l listing, another bool) {
 	if another || h.generation == 0 {

@@ -13,7 +13,7 @@ import (
 // happened are told to it. Not safe for concurrent use.
 //
 // Invariants: at most one lease is held; a lease that was held and is not any
-// more is retired until it is revoked or must have ended by itself; the keys of
+// more is retired until etcd says that it is gone; the keys of
 // retired leases are deleted in the transaction that writes the held one's.
 type keeper struct {
 	// Set at construction, read-only.
@@ -50,8 +50,7 @@ type holding struct {
 // retired is a lease that is to be revoked.
 type retired struct {
 	lease clientv3.LeaseID
-	end   time.Time // when it has ended by itself, at the latest
-	noKey bool      // its key has been deleted
+	noKey bool // its key has been deleted
 }
 
 // deed is what a registrar can be told to do.
@@ -73,6 +72,9 @@ func (d deed) String() string { return deedNames[d] }
 // its own twice. The keys of older leases go when those are revoked.
 const maxDrop = 32
 
+// maxRetired bounds how many leases are remembered to be revoked.
+const maxRetired = 1000
+
 // action is one deed. A deed that etcd is asked for ends with exactly one of
 // the keeper's granted, wrote, renewed, revoked, lost and failed.
 type action struct {
@@ -85,8 +87,7 @@ type action struct {
 
 // next says what to do now.
 func (k *keeper) next(now time.Time) action {
-	k.retireUnwanted(now)
-	k.retired = slices.DeleteFunc(k.retired, func(r retired) bool { return !now.Before(r.end) })
+	k.retireUnwanted()
 	a := k.pending(now)
 	if a.deed != rest && now.Before(k.notBefore) {
 		return action{until: k.notBefore}
@@ -117,18 +118,23 @@ func (k *keeper) pending(now time.Time) action {
 }
 
 // retireUnwanted gives up the lease when nothing is to be registered.
-func (k *keeper) retireUnwanted(now time.Time) {
+func (k *keeper) retireUnwanted() {
 	if !k.want.present {
-		k.retire(now)
+		k.retire()
 		k.held = holding{}
 	}
 }
 
-func (k *keeper) retire(now time.Time) {
-	if k.held.lease != 0 {
-		// Nobody keeps it alive from here on. A new leader gives every lease its
-		// whole time again, hence twice.
-		k.retired = append(k.retired, retired{lease: k.held.lease, end: now.Add(2*k.ttl + time.Second)})
+// retire notes that the lease is to be revoked. However long that takes: a lease
+// does not run while etcd is away, and has its whole time again after it, so that
+// only etcd can say that it has ended.
+func (k *keeper) retire() {
+	if k.held.lease == 0 {
+		return
+	}
+	k.retired = append(k.retired, retired{lease: k.held.lease})
+	if len(k.retired) > maxRetired {
+		k.retired = k.retired[1:] // etcd grants leases and revokes none: they run out by themselves
 	}
 }
 
@@ -148,8 +154,8 @@ func (k *keeper) settled() bool {
 
 // granted says that there is a new lease. One that is held is retired, and its
 // key stays until the new one's is written.
-func (k *keeper) granted(now time.Time, lease clientv3.LeaseID) {
-	k.retire(now)
+func (k *keeper) granted(lease clientv3.LeaseID) {
+	k.retire()
 	k.held = holding{lease: lease, life: k.want.life}
 	k.worked()
 }
@@ -191,7 +197,7 @@ func (k *keeper) lost(now time.Time, lease clientv3.LeaseID) bool {
 	if lease != k.held.lease || lease == 0 {
 		return false
 	}
-	k.retire(now)
+	k.retire()
 	if k.held.written != 0 && now.Sub(k.held.since) >= k.ttl {
 		k.losses = 0
 	}
@@ -226,12 +232,10 @@ func (k *keeper) reconnected(now time.Time) {
 	}
 }
 
-// failed says that etcd could not be asked, or did not say what came of it. It
-// reports whether this is the first failure in a row.
-func (k *keeper) failed(now time.Time) bool {
+// failed says that etcd could not be asked, or did not say what came of it.
+func (k *keeper) failed(now time.Time) {
 	k.fails++
 	k.notBefore = now.Add(k.pause(k.fails))
-	return k.fails == 1
 }
 
 func (k *keeper) worked() { k.fails = 0 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ func TestKeeperScenarios(t *testing.T) {
 				now = now.Add(by)
 			case "granted":
 				require.Equal(t, grant, k.next(now).deed)
-				k.granted(now, clientv3.LeaseID(num))
+				k.granted(clientv3.LeaseID(num))
 			case "wrote":
 				a := k.next(now)
 				require.Equal(t, write, a.deed)
@@ -76,9 +77,7 @@ func TestKeeperScenarios(t *testing.T) {
 					b.WriteString("not held\n")
 				}
 			case "failed":
-				if k.failed(now) {
-					b.WriteString("first failure\n")
-				}
+				k.failed(now)
 			case "reconnected":
 				k.reconnected(now)
 			case "doubt":
@@ -113,10 +112,29 @@ func TestATransactionDropsNoMoreKeysThanEtcdTakes(t *testing.T) {
 	k := &keeper{ttl: time.Hour, retryMin: 1, retryMax: 1, jitter: func(d time.Duration) time.Duration { return d }}
 	k.ask(true, 1)
 	for l := clientv3.LeaseID(1); l < 200; l++ {
-		k.granted(now, l)
+		k.granted(l)
 	}
 	a := k.next(now)
 	require.Equal(t, write, a.deed)
 	require.Len(t, a.drop, maxDrop)
 	require.Equal(t, clientv3.LeaseID(198), a.drop[maxDrop-1], "the latest ones")
+	for l := clientv3.LeaseID(200); l < 3*maxRetired; l++ {
+		k.granted(l)
+	}
+	require.Len(t, k.retired, maxRetired)
+	require.Equal(t, clientv3.LeaseID(3*maxRetired-2), k.retired[maxRetired-1].lease, "the latest ones")
+}
+
+func TestTroubleIsToldAtFirstWhenItChangesAndEachMinute(t *testing.T) {
+	var tr trouble
+	start := time.Unix(1000, 0)
+	told := func(after time.Duration, text string) bool { return tr.failed(start.Add(after), errors.New(text)) }
+	require.True(t, told(0, "a"))
+	require.False(t, told(time.Second, "a"))
+	require.False(t, told(2*time.Second, "b"), "too soon for another")
+	require.True(t, told(5*time.Second, "b"))
+	require.False(t, told(64*time.Second, "b"))
+	require.True(t, told(65*time.Second, "b"))
+	require.Equal(t, start, tr.since)
+	require.EqualError(t, tr.err, "b")
 }

@@ -20,6 +20,10 @@ import (
 // leaveTime bounds how long Run goes on after its context has ended.
 const leaveTime = 2 * time.Second
 
+// maxTTL bounds how long a worker may be known after its registrar died. etcd
+// itself takes 285 years.
+const maxTTL = time.Hour
+
 // ErrStopped is returned by Sync when Run has ended.
 var ErrStopped = errors.New("etcd: the registrar has stopped")
 
@@ -29,7 +33,7 @@ type RegistrarConfig struct {
 	Prefix string
 
 	// TTL is how long the worker stays registered after its registrar died, in
-	// whole seconds; default 10 s. The lease is renewed each third of it. Raising
+	// whole seconds, an hour at most; default 10 s. The lease is renewed each third of it. Raising
 	// it spares etcd, and leaves a dead worker known for longer. etcd has a least
 	// TTL of its own (1.5 election timeouts).
 	TTL time.Duration
@@ -53,8 +57,9 @@ type RegistrarHooks struct {
 	// Lost fires when a registration was found to be gone although it was
 	// wanted: the lease ended, or the key was deleted. A new one follows.
 	Lost func(cause string)
-	// Failed fires for the first failure in a row. What was registered stays so
-	// while its lease lives.
+	// Failed fires for the first failure in a row, for one that reads otherwise,
+	// and each minute while it goes on. What was registered stays so while its
+	// lease lives.
 	Failed func(err error)
 }
 
@@ -93,8 +98,8 @@ func (c RegistrarConfig) Validate() error {
 	if err := checkPrefix(c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
-	if c.TTL < time.Second || c.TTL%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("ttl %s: expected whole seconds, at least 1", c.TTL))
+	if c.TTL < time.Second || c.TTL > maxTTL || c.TTL%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("ttl %s: expected whole seconds, from 1 s to %s", c.TTL, maxTTL))
 	}
 	if c.RetryMin < 0 || c.RetryMax < c.RetryMin {
 		errs = append(errs, fmt.Errorf("retry: %s to %s: expected a positive range", c.RetryMin, c.RetryMax))
@@ -120,6 +125,7 @@ type Registrar struct {
 	record  worker.Worker // what was last announced; its ID is not used
 	line    []byte        // record as it is compared; nil before the first
 	refused error         // why the last announcement was not taken
+	trouble trouble
 	news    chan struct{} // closed and replaced when what Sync waits for may have come
 	running bool
 	leaving bool // Run's context has ended: nothing is asked for any more
@@ -217,6 +223,14 @@ func (r *Registrar) ID() worker.ID {
 		return 0
 	}
 	return worker.ID(r.keeper.held.lease)
+}
+
+// LastError returns why etcd could not be asked the last time, and since when it
+// has failed each time; nil when it did not fail.
+func (r *Registrar) LastError() (err error, since time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.trouble.err, r.trouble.since
 }
 
 // tellLocked lets those who wait in Sync look again.

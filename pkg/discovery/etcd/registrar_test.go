@@ -363,6 +363,25 @@ func TestOutagesOfEtcd(t *testing.T) {
 	})
 }
 
+func TestALeaseWithdrawnInALongOutageIsRevokedAfterIt(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.dial()
+	r := register(t, c)
+	r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+	s.stop()
+	r.Withdraw()
+	rested(t, 3500*time.Millisecond) // twice the TTL and more
+	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, r.Sync(short), context.DeadlineExceeded, "it has not ended")
+	s.start()
+	r.sync()
+	ls, err := c.Leases(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, ls.Leases, "although it had its whole time again")
+}
+
 // rested lets real time pass where the passing of it is what is tested.
 func rested(t *testing.T, d time.Duration) {
 	t.Helper()
@@ -376,6 +395,7 @@ func TestAnnouncedBeforeEtcdIsThereItIsRegisteredOnceItIs(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.stop()
+	begun := time.Now()
 	c := s.dial()
 	r := register(t, c)
 	r.Announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
@@ -383,8 +403,13 @@ func TestAnnouncedBeforeEtcdIsThereItIsRegisteredOnceItIs(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, r.Sync(short), context.DeadlineExceeded)
+	err, since := r.LastError()
+	require.ErrorContains(t, err, "etcd: grant: ")
+	require.WithinRange(t, since, begun, time.Now())
 	s.start()
 	r.sync()
+	err, _ = r.LastError()
+	require.NoError(t, err)
 	require.Equal(t, r.ID(), only(t, c).ID)
 }
 
@@ -446,6 +471,8 @@ func TestRegistrarConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
 		require.ErrorContains(t, err, text)
 	}
 	require.Len(t, strings.Split(errors.Unwrap(err).Error(), "\n"), 3, strconv.Quote(err.Error()))
+	require.ErrorContains(t, RegistrarConfig{TTL: time.Hour + time.Second}.Validate(), "ttl 1h0m1s: expected whole seconds, from 1 s to 1h0m0s")
+	require.NoError(t, RegistrarConfig{TTL: time.Hour}.Validate())
 	_, err = NewRegistrar(nil, RegistrarConfig{})
 	require.ErrorContains(t, err, "expected a client")
 }

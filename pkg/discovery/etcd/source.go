@@ -39,6 +39,12 @@ type Config struct {
 	// Raising it keeps workers known that have gone meanwhile.
 	Grace time.Duration
 
+	// Return is how long, after etcd was away or stood still, workers whose
+	// leases ended meanwhile have time to register again before they are
+	// dropped. Default 3 s. Raising it keeps workers known that have gone
+	// meanwhile; below 2 s, workers that are well go for a moment.
+	Return time.Duration
+
 	// PageSize is how many keys are listed at a time. Default 500.
 	PageSize int
 
@@ -53,7 +59,7 @@ func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		p *time.Duration
 		v time.Duration
-	}{{&c.Progress, time.Second}, {&c.Silence, 3 * time.Second}, {&c.ListTimeout, 3 * time.Second}, {&c.Grace, 15 * time.Second}} {
+	}{{&c.Progress, time.Second}, {&c.Silence, 3 * time.Second}, {&c.ListTimeout, 3 * time.Second}, {&c.Grace, 15 * time.Second}, {&c.Return, 3 * time.Second}} {
 		if *d.p == 0 {
 			*d.p = d.v
 		}
@@ -82,8 +88,8 @@ func (c Config) paceFaults() []error {
 	if c.Progress < 0 || c.Silence < 2*c.Progress {
 		errs = append(errs, fmt.Errorf("progress %s, silence %s: expected durations above 0, silence at least twice progress", c.Progress, c.Silence))
 	}
-	if c.ListTimeout < 0 || c.Grace < 0 {
-		errs = append(errs, fmt.Errorf("list timeout %s, grace %s: expected durations above 0", c.ListTimeout, c.Grace))
+	if c.ListTimeout < 0 || c.Grace < 0 || c.Return < 0 {
+		errs = append(errs, fmt.Errorf("list timeout %s, grace %s, return %s: expected durations above 0", c.ListTimeout, c.Grace, c.Return))
 	}
 	if c.PageSize < 0 {
 		errs = append(errs, fmt.Errorf("page size %d: expected a number above 0", c.PageSize))
@@ -118,7 +124,7 @@ func newSource(s store, c Config) *Source {
 func newFollower(s store, c Config, from, end string, r reader) *follower {
 	return &follower{
 		store: s, from: from, end: end, reader: r, logger: c.Logger,
-		pace: pace{progress: c.Progress, silence: c.Silence, listTimeout: c.ListTimeout, grace: c.Grace, pageSize: int64(c.PageSize)},
+		pace: pace{progress: c.Progress, silence: c.Silence, listTimeout: c.ListTimeout, grace: c.Grace, comeback: c.Return, pageSize: int64(c.PageSize)},
 	}
 }
 

@@ -31,13 +31,43 @@ type script struct {
 	cluster   uint64
 	revision  int64
 	kvs       []*mvccpb.KeyValue // sorted by key
+	past      []snapshot         // of this history, the oldest first
 	away      bool               // nobody answers
-	compacted bool               // pages after the first are
+	compacted bool               // whatever is before the newest revision
 	responses chan clientv3.WatchResponse
 	answering bool // progress that is asked for is told
 	asked     []string
 	reducer   discovery.Reducer
 	log       []string
+}
+
+// snapshot is what the store held from a revision on.
+type snapshot struct {
+	revision int64
+	kvs      []*mvccpb.KeyValue
+}
+
+// keep notes what is held now, of the same history or of another.
+func (s *script) keep(another bool) {
+	if another {
+		s.past = nil
+	}
+	s.past = append(s.past, snapshot{s.revision, slices.Clone(s.kvs)})
+}
+
+// held returns what was held at a revision. Before the first snapshot that is
+// what it held of keys written until then: there is a past that nobody told.
+func (s *script) held(at int64) []*mvccpb.KeyValue {
+	kvs := s.kvs
+	if at != 0 && len(s.past) > 0 {
+		kvs = s.past[0].kvs
+		for _, p := range s.past {
+			if p.revision <= at {
+				kvs = p.kvs
+			}
+		}
+	}
+	return kvs
 }
 
 func (s *script) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
@@ -54,10 +84,10 @@ func (s *script) Get(ctx context.Context, key string, opts ...clientv3.OpOption)
 	switch {
 	case op.Rev() > s.revision:
 		return nil, rpctypes.ErrFutureRev
-	case op.Rev() != 0 && s.compacted:
+	case op.Rev() != 0 && s.compacted && (op.Rev() < s.revision || len(s.past) < 2):
 		return nil, rpctypes.ErrCompacted
 	}
-	for _, kv := range s.kvs {
+	for _, kv := range s.held(op.Rev()) {
 		k := string(kv.Key)
 		if k == key || k > key && k < string(op.RangeBytes()) {
 			if op.Rev() == 0 || kv.ModRevision <= op.Rev() {
@@ -77,6 +107,8 @@ func (s *script) Get(ctx context.Context, key string, opts ...clientv3.OpOption)
 	}
 	return res, nil
 }
+
+func (s *script) Explain(_ context.Context, err error) error { return err }
 
 func (s *script) NewWatcher() watcher { return s }
 
@@ -155,6 +187,7 @@ func (s *script) hold(ev *clientv3.Event) {
 	if ev.Type != clientv3.EventTypeDelete {
 		s.kvs = append(s.kvs, ev.Kv)
 	}
+	s.keep(false)
 }
 
 // flush returns what was logged and the reducer.
@@ -210,7 +243,7 @@ func scriptKV(t *testing.T, words []string) *mvccpb.KeyValue {
 // that it feeds. The follower has its default pace, and pages of two.
 //
 //	new                          a new source and an empty reducer
-//	store [cluster=N] rev=N      what etcd holds; a line is "KEY mod=N version=N" and "id=N [port=N]", "value=TEXT" or "size=N"
+//	store [cluster=N] rev=N [wiped]  what etcd holds, of another history when wiped or when the revision falls; a line is "KEY mod=N version=N" and "id=N [port=N]", "value=TEXT" or "size=N"
 //	run                          run the source, again when it has returned
 //	respond                      one watch response; a line is "put KEY …" as above, or "delete KEY mod=N [version=N]"
 //	note rev=N                   a progress note
@@ -218,7 +251,8 @@ func scriptKV(t *testing.T, words []string) *mvccpb.KeyValue {
 //	close                        the watch's channel is closed
 //	away, back                   etcd does not answer, etcd answers
 //	answering                    progress that is asked for is told from now on
-//	pages                        what was asked for since, and whether later pages are compacted from now on
+//	pages                        what was asked for since
+//	compacted                    nothing but the newest revision is shown from now on
 //	pass D                       time goes by
 func TestSourceScenarios(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -243,6 +277,7 @@ func TestSourceScenarios(t *testing.T) {
 				return ""
 			case "store":
 				s.mu.Lock()
+				before := s.revision
 				s.cluster, s.revision = 10, 0
 				d.MaybeScanArgs(t, "cluster", &s.cluster)
 				d.ScanArgs(t, "rev", &s.revision)
@@ -251,6 +286,7 @@ func TestSourceScenarios(t *testing.T) {
 					s.kvs = append(s.kvs, scriptKV(t, strings.Fields(line)))
 				}
 				slices.SortFunc(s.kvs, func(a, b *mvccpb.KeyValue) int { return strings.Compare(string(a.Key), string(b.Key)) })
+				s.keep(d.HasArg("wiped") || s.revision < before)
 				s.mu.Unlock()
 				return ""
 			case "run":
@@ -309,8 +345,13 @@ func TestSourceScenarios(t *testing.T) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				text = strings.Join(append(s.asked, ""), "\n")
-				s.asked, s.compacted = nil, true
+				s.asked = nil
 				return text
+			case "compacted":
+				s.mu.Lock()
+				s.compacted = true
+				s.mu.Unlock()
+				return ""
 			case "pass":
 				by, err := time.ParseDuration(d.CmdArgs[0].Key)
 				require.NoError(t, err)

@@ -174,7 +174,7 @@ func TestWhatWasCompactedWhileTheSourceWasAwayIsListed(t *testing.T) {
 	t.Cleanup(func() { _ = direct.Close() })
 	put(t, direct, 1, "10.0.0.1:8000")
 	put(t, direct, 2, "10.0.0.1:8001")
-	w := watchPlain(t, s.dial())
+	w := watchPlain(t, s.dial(), func(c *Config) { c.Grace = 500 * time.Millisecond }) // what is missing may be lost data
 	w.has("10.0.0.1:8000", "10.0.0.1:8001")
 	s.gate.shut()
 	w.state(discovery.Stale)
@@ -268,6 +268,77 @@ func TestAWipedEtcdDropsWhoDoesNotComeBackAfterTheGrace(t *testing.T) {
 	}), "%q", causes)
 }
 
+func TestAWipedEtcdThatHasOvertakenTheRevisionIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	put(t, s.dial(), 1, "10.0.0.1:8000")
+	put(t, s.dial(), 2, "10.0.0.1:8001")
+	w := watchPlain(t, s.dial())
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	gate := s.gate
+	gate.shut()
+	w.state(discovery.Stale)
+	s.wipe()
+	s.gate = newGate(t) // the source sees nothing of what follows
+	s.start()
+	other := s.dial()
+	for range 50 {
+		_, err := other.Put(t.Context(), "another's", "x")
+		require.NoError(t, err)
+	}
+	gate.open(s.etcd.Clients[0].Addr().String())
+	eventually(t, func() bool {
+		causes, _ := w.heard()
+		return slices.ContainsFunc(causes, func(c string) bool {
+			return strings.Contains(c, "etcd has lost its data") && strings.Contains(c, "for 2 of 2 workers to register again")
+		})
+	}, "the loss is seen")
+	put(t, other, 3, "10.0.0.1:8000")
+	put(t, other, 4, "10.0.0.1:8001")
+	w.state(discovery.Watching)
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	require.NotNil(t, w.Load().Worker(3))
+	_, left := w.heard()
+	require.Empty(t, left)
+}
+
+func TestWorkersWhoseLeasesEndedInAnOutageHaveAWhileToComeBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	to := s.etcd.Clients[0].Addr().String()
+	direct, err := Dial(ClientConfig{Endpoints: []string{to}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = direct.Close() })
+	lease, err := direct.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	for i := range 2 {
+		rec := record(t, worker.Decode, fmt.Sprintf("10.0.0.1:800%d", i))
+		rec.ID = worker.ID(i + 1)
+		line, err := file.MarshalWorker(&rec)
+		require.NoError(t, err)
+		_, err = direct.Put(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(i+1)), string(line), clientv3.WithLease(lease.ID))
+		require.NoError(t, err)
+	}
+	w := watchPlain(t, s.dial(), func(c *Config) { c.Return = 10 * time.Second })
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	s.gate.shut()
+	w.state(discovery.Stale)
+	_, err = direct.Revoke(t.Context(), lease.ID)
+	require.NoError(t, err)
+	s.gate.open(to)
+	eventually(t, func() bool {
+		causes, _ := w.heard()
+		return slices.Contains(causes, "2 of 2 workers are missing after an outage: waiting up to 10s for them")
+	}, "they are awaited")
+	put(t, direct, 3, "10.0.0.1:8000")
+	put(t, direct, 4, "10.0.0.1:8001")
+	w.state(discovery.Watching)
+	w.has("10.0.0.1:8000", "10.0.0.1:8001")
+	require.NotNil(t, w.Load().Worker(3))
+	_, left := w.heard()
+	require.Empty(t, left)
+}
+
 func TestConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
 	_, err := New(&clientv3.Client{}, Config{Prefix: "a/", Silence: time.Second, ListTimeout: -1, PageSize: -1})
 	for _, text := range []string{`prefix "a/"`, "silence 1s", "list timeout -1ns", "page size -1"} {
@@ -281,4 +352,36 @@ func TestConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
 	}
 	_, err = Dial(ClientConfig{Endpoints: []string{"127.0.0.1:1"}, CA: "testdata/absent"})
 	require.ErrorContains(t, err, "etcd: tls")
+}
+
+func TestEndpointsAreOfOneKindThatFitsWhatIsGiven(t *testing.T) {
+	for name, tc := range map[string]struct {
+		c     ClientConfig
+		urls  []string
+		fault string
+	}{
+		"plain":                   {c: ClientConfig{Endpoints: []string{"a:1", "http://[::1]:2"}}, urls: []string{"http://a:1", "http://[::1]:2"}},
+		"a CA means https":        {c: ClientConfig{Endpoints: []string{"a:1", "https://b:2"}, CA: "ca"}, urls: []string{"https://a:1", "https://b:2"}},
+		"a server name, too":      {c: ClientConfig{Endpoints: []string{"a:1"}, ServerName: "s"}, urls: []string{"https://a:1"}},
+		"https with system roots": {c: ClientConfig{Endpoints: []string{"https://a:1"}}, urls: []string{"https://a:1"}},
+		"http with a CA":          {c: ClientConfig{Endpoints: []string{"http://a:1"}, CA: "ca"}, fault: "endpoints with http://: expected https://"},
+		"mixed":                   {c: ClientConfig{Endpoints: []string{"http://a:1", "https://b:1"}}, fault: "endpoints http://a:1,https://b:1: expected all with http or all with https"},
+		"no scheme is http":       {c: ClientConfig{Endpoints: []string{"a:1", "https://b:1"}}, fault: "expected all with http or all with https"},
+		"another scheme":          {c: ClientConfig{Endpoints: []string{"ftp://a:1"}}, fault: `endpoint "ftp://a:1": expected host:port`},
+		"no port":                 {c: ClientConfig{Endpoints: []string{"a"}}, fault: `endpoint "a": expected host:port`},
+		"port 0":                  {c: ClientConfig{Endpoints: []string{"a:0"}}, fault: `endpoint "a:0": expected host:port`},
+		"a path":                  {c: ClientConfig{Endpoints: []string{"http://a:1/x"}}, fault: `endpoint "http://a:1/x": expected host:port`},
+		"no host":                 {c: ClientConfig{Endpoints: []string{":1"}}, fault: `endpoint ":1": expected host:port`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.fault != "" {
+				require.ErrorContains(t, tc.c.Validate(), tc.fault)
+				return
+			}
+			urls, err := tc.c.urls()
+			require.NoError(t, err)
+			require.Equal(t, tc.urls, urls)
+			require.NoError(t, tc.c.Validate())
+		})
+	}
 }

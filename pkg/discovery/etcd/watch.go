@@ -118,11 +118,7 @@ func (f *follower) weigh(s sign) (bool, error) {
 	if s.err != nil {
 		return false, nil
 	}
-	reason := f.past.departs(s.cluster, s.revision, s.asked.revision)
-	if reason == "" && !s.asked.fits(s) {
-		reason = fmt.Sprintf("etcd has lost its data, its %d keys at revision %d are not the %d that it held", s.count, s.asked.revision, s.asked.count)
-	}
-	if reason != "" {
+	if reason := f.past.judge(s); reason != "" {
 		f.awaiting.reason = reason
 		return false, errors.New(reason)
 	}
@@ -166,17 +162,16 @@ func (f *follower) take(sink discovery.Sink, res clientv3.WatchResponse) (bool, 
 			n++
 		}
 		ops := f.reader.change(events[:n])
+		// etcd ends leases that ran out while it stood still when it goes on,
+		// before or after it lets itself be listed.
+		if f.justBack() && f.missing(f.after(ops)) > 0 {
+			return false, errMissing
+		}
 		if err := sink.Send(discovery.Batch{Revision: uint64(revision), Ops: ops}); err != nil {
 			return false, err
 		}
 		f.past.advance(revision, events[:n])
-		for _, op := range ops {
-			if op.Gone {
-				delete(f.endpoints, op.Key)
-			} else {
-				f.noteEndpoint(op.Entry)
-			}
-		}
+		note(f.endpoints, ops)
 		events = events[n:]
 	}
 	return len(res.Events) > 0, nil
@@ -192,14 +187,19 @@ func (f *follower) probe(ctx context.Context, w watcher, m mark) sign {
 	cancel()
 	short, cancel = context.WithTimeout(ctx, f.pace.silence)
 	defer cancel()
-	res, err := f.store.Get(short, f.from, clientv3.WithRange(f.end), clientv3.WithRev(m.revision), clientv3.WithLimit(1),
+	return f.look(short, m)
+}
+
+// look reads what the store held at the revision of the mark.
+func (f *follower) look(ctx context.Context, m mark) sign {
+	res, err := f.store.Get(ctx, f.from, clientv3.WithRange(f.end), clientv3.WithRev(m.revision), clientv3.WithLimit(1),
 		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithKeysOnly())
 	s := sign{asked: m, err: err}
 	switch {
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		// It is not there yet, or any more. The header says where it is, and an
 		// error has none.
-		if res, err = f.store.Get(short, f.from, clientv3.WithLimit(1), clientv3.WithKeysOnly()); err != nil {
+		if res, err = f.store.Get(ctx, f.from, clientv3.WithLimit(1), clientv3.WithKeysOnly()); err != nil {
 			return s
 		}
 		s.err = nil
