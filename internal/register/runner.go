@@ -96,7 +96,7 @@ func (r *Runner) Lost(cause string) {
 	r.troubled(cause)
 }
 
-// Failed takes note of the first failure in a row.
+// Failed takes note of what keeps the registry from holding the record.
 func (r *Runner) Failed(err error) {
 	r.metrics.registryFailure.Inc()
 	r.troubled(err.Error())

@@ -116,6 +116,54 @@ func TestAMovedLeaderLosesNoWorker(t *testing.T) {
 	require.Empty(t, left)
 }
 
+func TestAMemberThatStandsStillIsPassedOver(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	put(t, s.dial(), 1, "10.0.0.1:8000")
+	// Three ways to one etcd, one of which leads nowhere any more.
+	var ends []string
+	var gates []*gate
+	for range 3 {
+		g := newGate(t)
+		g.open(s.etcd.Clients[0].Addr().String())
+		gates, ends = append(gates, g), append(ends, g.addr())
+	}
+	client, err := Dial(ClientConfig{Endpoints: ends})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	src, err := New(client, Config{Silence: 6 * time.Second, ListTimeout: 1500 * time.Millisecond})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	eventually(t, func() bool {
+		for _, g := range gates {
+			g.mu.Lock()
+			n := len(g.conns)
+			g.mu.Unlock()
+			if _, err := client.Get(ctx, "x"); n == 0 || err != nil {
+				return false
+			}
+		}
+		return true
+	}, "all ways are used")
+	gates[1].deafen()
+	for range 3 * len(gates) {
+		l, err := src.list(ctx)
+		require.NoError(t, err)
+		require.Len(t, l.kvs, 1)
+	}
+	src.pace.silence = 1500 * time.Millisecond
+	for range 2 * len(gates) {
+		once, end := context.WithCancel(ctx)
+		w, responses, err := src.open(once, 1)
+		require.NoError(t, err)
+		require.NotEmpty(t, (<-responses).Events)
+		end()
+		_ = w.Close()
+	}
+	gates[1].hear()
+}
+
 // pki writes an authority, a server's and a client's certificate, and returns
 // their files.
 func pki(t *testing.T) (ca string, server, client [2]string) {

@@ -58,6 +58,8 @@
 //     that for Silence the watch is given up, as clientv3 connects a lost one
 //     again for ever and says nothing of it. (Progress alone will not do: etcd
 //     tells none to a watch that waits for a revision which has not come.)
+//   - A member that stands still is passed over: reads and watches that it does
+//     not answer in a third of their time are asked of the next.
 //   - A store that has lost its data is never taken for the one it was, though
 //     its cluster id is the same and its revision may be, too: what the set must
 //     hold at its revision is compared with what etcd says it held. Then the last

@@ -86,5 +86,5 @@ func NewDynamo(client *clientv3.Client, cfg DynamoConfig) (*DynamoSource, error)
 	// One range, and so one listing and one watch, covers both kinds: the set is
 	// then known at one revision. What else lies between is passed over.
 	j := &joiner{instances: instances, cards: cards}
-	return &DynamoSource{newFollower(clientStore{client}, c.plain(), min(instances, cards), clientv3.GetPrefixRangeEnd(max(instances, cards)), j)}, nil
+	return &DynamoSource{newFollower(storeOf(client, c.plain()), len(client.Endpoints()), c.plain(), min(instances, cards), clientv3.GetPrefixRangeEnd(max(instances, cards)), j)}, nil
 }

@@ -30,7 +30,25 @@ type watcher interface {
 }
 
 // clientStore is a client as a store.
-type clientStore struct{ *clientv3.Client }
+type clientStore struct {
+	*clientv3.Client
+	try time.Duration // of one read before it is asked of another member; 0: there is no other
+}
+
+// Get asks again, which is to say another member, when one does not answer: a
+// connection to a machine that stands still looks well for 13 s.
+func (c clientStore) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	for c.try > 0 {
+		short, cancel := context.WithTimeout(ctx, c.try)
+		res, err := c.Client.Get(short, key, opts...)
+		late := short.Err() != nil
+		cancel()
+		if err == nil || !late || ctx.Err() != nil {
+			return res, err
+		}
+	}
+	return c.Client.Get(ctx, key, opts...)
+}
 
 func (c clientStore) NewWatcher() watcher { return clientv3.NewWatcher(c.Client) }
 
@@ -51,6 +69,7 @@ type reader interface {
 type pace struct {
 	progress, silence, listTimeout, grace, comeback time.Duration
 	pageSize                                        int64
+	tries                                           int // members that are asked in that time, one after another
 }
 
 // follower lists a range of keys and follows it. It is what the sources of this

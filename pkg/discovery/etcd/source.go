@@ -112,19 +112,35 @@ func New(client *clientv3.Client, cfg Config) (*Source, error) {
 	if client == nil {
 		return nil, errors.New("etcd: source: expected a client")
 	}
-	return newSource(clientStore{client}, cfg.withDefaults()), nil
+	cfg = cfg.withDefaults()
+	return newSource(storeOf(client, cfg), len(client.Endpoints()), cfg), nil
 }
 
-func newSource(s store, c Config) *Source {
+// maxTries bounds how many members are asked in the time for one answer.
+const maxTries = 3
+
+// storeOf returns the client as a store.
+func storeOf(client *clientv3.Client, c Config) clientStore {
+	s := clientStore{Client: client}
+	if n := min(len(client.Endpoints()), maxTries); n > 1 {
+		s.try = c.ListTimeout / time.Duration(n)
+	}
+	return s
+}
+
+func newSource(s store, members int, c Config) *Source {
 	dir := folder(c.Prefix)
-	return &Source{newFollower(s, c, dir, clientv3.GetPrefixRangeEnd(dir), plain{dir})}
+	return &Source{newFollower(s, members, c, dir, clientv3.GetPrefixRangeEnd(dir), plain{dir})}
 }
 
 // newFollower takes everything but the prefix from c.
-func newFollower(s store, c Config, from, end string, r reader) *follower {
+func newFollower(s store, members int, c Config, from, end string, r reader) *follower {
 	return &follower{
 		store: s, from: from, end: end, reader: r, logger: c.Logger,
-		pace: pace{progress: c.Progress, silence: c.Silence, listTimeout: c.ListTimeout, grace: c.Grace, comeback: c.Return, pageSize: int64(c.PageSize)},
+		pace: pace{
+			progress: c.Progress, silence: c.Silence, listTimeout: c.ListTimeout, grace: c.Grace, comeback: c.Return,
+			pageSize: int64(c.PageSize), tries: min(members, maxTries),
+		},
 	}
 }
 

@@ -273,7 +273,7 @@ func TestSourceScenarios(t *testing.T) {
 			case "new":
 				stop()
 				s = &script{}
-				src = newSource(s, Config{PageSize: 2}.withDefaults())
+				src = newSource(s, 1, Config{PageSize: 2}.withDefaults())
 				return ""
 			case "store":
 				s.mu.Lock()

@@ -43,7 +43,11 @@ func (m mark) fits(s sign) bool {
 // clientv3 connects a lost watch again for ever and says nothing of it.
 func (f *follower) watch(ctx context.Context, sink discovery.Sink) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	watcher := f.store.NewWatcher()
+	defer cancel()
+	watcher, responses, err := f.open(ctx, f.past.revision+1)
+	if err != nil {
+		return err
+	}
 	marks, signs := make(chan mark), make(chan sign, 1)
 	done := make(chan struct{})
 	go func() {
@@ -58,15 +62,26 @@ func (f *follower) watch(ctx context.Context, sink discovery.Sink) error {
 		_ = watcher.Close()
 		<-done
 	}()
-	first := f.past.revision + 1
-	// Watch returns only when the watch is made.
-	late := time.AfterFunc(f.pace.silence, cancel)
-	responses := watcher.Watch(ctx, f.from, clientv3.WithRange(f.end), clientv3.WithRev(first),
-		clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithFragment())
-	if !late.Stop() {
-		return fmt.Errorf("etcd: no watch from revision %d within %s", first, f.pace.silence)
-	}
 	return f.heed(ctx, sink, responses, marks, signs)
+}
+
+// open makes the watch, of another member when one does not answer. It lasts as
+// long as ctx.
+func (f *follower) open(ctx context.Context, first int64) (watcher, clientv3.WatchChan, error) {
+	for range f.pace.tries {
+		w := f.store.NewWatcher()
+		try, giveUp := context.WithCancel(ctx)
+		// Watch returns only when the watch is made.
+		late := time.AfterFunc(f.pace.silence/time.Duration(f.pace.tries), giveUp)
+		responses := w.Watch(try, f.from, clientv3.WithRange(f.end), clientv3.WithRev(first),
+			clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithFragment())
+		if late.Stop() {
+			context.AfterFunc(ctx, giveUp)
+			return w, responses, nil
+		}
+		_ = w.Close()
+	}
+	return nil, nil, fmt.Errorf("etcd: no watch from revision %d within %s", first, f.pace.silence)
 }
 
 // heed takes responses and signs as they come.
