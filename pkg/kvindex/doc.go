@@ -51,6 +51,10 @@
 // is such that each block counted was held at some instant of the call, and the
 // next one was not: two ranks' counts may be of different instants.
 //
+// Limits: 2^20 slots, 2^28 blocks, runs of 1,023 blocks (longer sequences have
+// several nodes). A version has 24 bits: a query would have to sleep through
+// exactly a multiple of 8 million changes of one node to be misled by it.
+//
 // Where a removal in the middle of runs shatters them, they stay shattered
 // until they are gone: runs are not joined again. Tables of names do not shrink
 // until the rank is cleared, or loses blocks to the budget.

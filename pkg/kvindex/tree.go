@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/seed-60ae5743/baton/internal/invariants"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -150,6 +151,7 @@ func (t *Tree) Attach(r worker.Rank) Slot {
 		return rk.slot
 	}
 	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
+	invariants.Check(rk.slot < maxSlots, "slot %d: expected below %d", rk.slot, maxSlots)
 	t.ranks[r] = rk
 	return rk.slot
 }
