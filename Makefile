@@ -16,7 +16,7 @@ BENCH_ARGS    :=
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test test-unit test-race test-long reproduce fuzz bench bench-index demo up check fmt vet tidy golden docs envoy-configs envoy-validate clean
+.PHONY: help build tools test test-unit test-race test-long reproduce fuzz bench bench-index bench-pick bench-peers demo up check fmt vet tidy golden docs envoy-configs envoy-validate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -60,6 +60,12 @@ bench: tools ## what the plugin adds on the real Envoy, beside a do-nothing serv
 
 bench-index: ## the index, its events and the pick, allocations included
 	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load
+
+bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
+	go build -o .run/bench-pick ./internal/bench/pick && exec .run/bench-pick $(BENCH_ARGS)
+
+bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
+	go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
 	go build -o .run/demo ./examples/demo && exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))
