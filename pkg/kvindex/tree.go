@@ -19,7 +19,8 @@ type TreeConfig struct {
 	// million blocks held; an entry costs 35 to 60 bytes. When it is reached,
 	// the rank that holds most loses what was stored longest ago, ends of
 	// sequences first (Stats.Shed). Address space of nine times as much is reserved at once,
-	// memory is taken as it is needed. At most 8 GiB.
+	// memory is taken as it is needed. At most 8 GiB; elsewhere than on Linux
+	// (64 bits) 64 MiB, which is the default there.
 	MaxBytes int
 	// NoHugePages leaves the size of pages to the system. Huge pages are asked
 	// for otherwise: they make queries of a large index a quarter faster, and
@@ -36,7 +37,7 @@ const (
 
 func (c TreeConfig) withDefaults() TreeConfig {
 	if c.MaxBytes == 0 {
-		c.MaxBytes = min(2<<30, maxBudget)
+		c.MaxBytes = defaultBudget
 	}
 	return c
 }
