@@ -1,4 +1,4 @@
-//go:build !linux || race
+//go:build !linux || !(amd64 || arm64) || race
 
 package kvindex
 
@@ -6,7 +6,10 @@ import "unsafe"
 
 // maxBudget bounds Config.MaxBytes: on the collector's heap what is reserved
 // counts as used, and the race detector shadows all of it.
-const maxBudget = 64 << 20
+const (
+	maxBudget     = 64 << 20
+	defaultBudget = maxBudget
+)
 
 // reserve takes zeroed memory from the heap, where the race detector sees every
 // access. Words, so that 64-bit values are aligned.

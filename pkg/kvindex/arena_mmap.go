@@ -1,4 +1,4 @@
-//go:build linux && !race
+//go:build linux && (amd64 || arm64) && !race
 
 package kvindex
 
@@ -8,7 +8,10 @@ import (
 )
 
 // maxBudget bounds Config.MaxBytes: block numbers have 28 bits.
-const maxBudget = 8 << 30
+const (
+	maxBudget     = 8 << 30
+	defaultBudget = 2 << 30
+)
 
 // hugePage is the size from which huge pages are worth asking for.
 const hugePage = 2 << 20

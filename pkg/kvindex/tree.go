@@ -16,14 +16,15 @@ import (
 // TreeConfig configures a [Tree]. The zero value is the documented default.
 type TreeConfig struct {
 	// MaxBytes bounds the memory in use. Default 2 GiB, enough for some 40
-	// million blocks held; an entry costs 35 to 60 bytes. When it is reached,
+	// million blocks held; an entry costs 40 to 60 bytes. When it is reached,
 	// the rank that holds most loses what was stored longest ago, ends of
-	// sequences first (Stats.Shed). Address space of nine times as much is reserved at once,
-	// memory is taken as it is needed. At most 8 GiB.
+	// sequences first (Stats.Shed). Address space of eight times as much is
+	// reserved at once, memory is taken as it is needed. From 1 MiB to 8 GiB;
+	// elsewhere than on 64-bit Linux to 64 MiB, which is the default there.
 	MaxBytes int
 	// NoHugePages leaves the size of pages to the system. Huge pages are asked
-	// for otherwise: they make queries of a large index a quarter faster, and
-	// cost up to 10 MiB in a small one.
+	// for otherwise: random reads of a large index are faster with them, and a
+	// small one takes up to 10 MiB.
 	NoHugePages bool
 }
 
@@ -36,7 +37,7 @@ const (
 
 func (c TreeConfig) withDefaults() TreeConfig {
 	if c.MaxBytes == 0 {
-		c.MaxBytes = min(2<<30, maxBudget)
+		c.MaxBytes = defaultBudget
 	}
 	return c
 }

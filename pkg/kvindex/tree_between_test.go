@@ -226,7 +226,7 @@ func answers(w world, change func(Index)) []uint32 {
 // letIn makes the change after so many steps of a query, and reports whether
 // the query had as many.
 func letIn(t *testing.T, w world, c change, after int, was, is []uint32) bool {
-	tr, err := NewTree(TreeConfig{MaxBytes: 4 << 20, NoHugePages: true}, NewSlots())
+	tr, err := NewTree(TreeConfig{MaxBytes: 2 << 20, NoHugePages: true}, NewSlots())
 	require.NoError(t, err)
 	w.build(tr)
 	n, done := 0, false

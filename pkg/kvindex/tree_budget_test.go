@@ -93,8 +93,11 @@ func TestTreeStaysWholeUnderABudget(t *testing.T) {
 	for i := range held {
 		tr.Attach(worker.Rank{ID: worker.ID(i + 1)})
 	}
-	shed := uint64(0)
-	for op := range 20_000 {
+	shed, ops := uint64(0), 20_000
+	if slow {
+		ops = 8_000
+	}
+	for op := range ops {
 		i := rng.IntN(len(held))
 		r := worker.Rank{ID: worker.ID(i + 1)}
 		e := Stored{Tier: Tier(rng.IntN(20) / 18)}

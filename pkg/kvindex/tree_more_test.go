@@ -335,6 +335,7 @@ func FuzzTreeEqualsMap(f *testing.F) {
 			data = data[1:]
 			return c % n
 		})
+		small.seed, small.names.seed = 1, 1 // else coverage differs from run to run
 		s.tree = small
 		for _, r := range s.ranks {
 			s.tree.Attach(r)

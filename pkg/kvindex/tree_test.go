@@ -15,7 +15,7 @@ import (
 var treeOpsFlag = flag.Int("model.treeops", 150_000, "operations of the tree's model test; 1000000 in a long run")
 
 // slow is the race detector's build: the same tests with fewer rounds.
-const slow = maxBudget < 1<<30
+const slow = maxBudget < 1<<28
 
 func newTree(t testing.TB, slots *Slots) *Tree {
 	tr, err := NewTree(TreeConfig{MaxBytes: 32 << 20, NoHugePages: true}, slots)
