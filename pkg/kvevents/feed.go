@@ -64,6 +64,8 @@ func (f *feed) perform(e *Event, refused *Refusals) (blocks int) {
 		refused[UnknownParent]++
 	case errors.Is(err, kvindex.ErrConflict):
 		refused[HashConflict]++
+	case errors.Is(err, kvindex.ErrNoRoom):
+		refused[NoRoom]++
 	case err != nil:
 		f.fault(err)
 	}

@@ -42,6 +42,8 @@ const (
 	UnknownParent
 	// HashConflict: the engine's hash names another block already.
 	HashConflict
+	// NoRoom: the event alone is more than the index may hold.
+	NoRoom
 	// BadFrames: a message whose frames are not those of the protocol.
 	BadFrames
 	// ForeignTopic: a message that is not about KV events.
@@ -78,6 +80,7 @@ var reasonNames = [NumReasons]string{
 	ForeignRank:       "foreign_rank",
 	UnknownParent:     "unknown_parent",
 	HashConflict:      "hash_conflict",
+	NoRoom:            "no_room",
 	BadFrames:         "bad_frames",
 	ForeignTopic:      "foreign_topic",
 	UnknownWorker:     "unknown_worker",
