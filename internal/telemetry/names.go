@@ -39,6 +39,7 @@ const (
 	MetricDecodeBlocks    = "baton_worker_decode_blocks"
 	MetricDecodeRequests  = "baton_worker_decode_requests"
 	MetricIndexBlocks     = "baton_worker_index_blocks"
+	MetricIndexShed       = "baton_worker_index_shed_blocks_total"
 
 	MetricTraceFailures = "baton_trace_export_failures_total"
 	MetricBuildInfo     = "baton_build_info"
@@ -148,6 +149,7 @@ func Metrics() []Metric {
 		{MetricDecodeBlocks, Gauge, "{block}", perWorker(), "KV blocks booked for running answers.", nil},
 		{MetricDecodeRequests, Gauge, "{request}", perWorker(), "Answers booked.", nil},
 		{MetricIndexBlocks, Gauge, "{block}", perWorker(), "Blocks that the index knows on the rank.", nil},
+		{MetricIndexShed, Counter, "{block}", perWorker(), "Blocks of the rank that the index dropped because it had reached index.max_bytes, since the worker was last found.", nil},
 
 		{MetricTraceFailures, Counter, "{span}", nil, "Spans that could not be sent.", nil},
 		{MetricBuildInfo, Gauge, "1", l(LabelVersion, LabelRevision, LabelGoVersion), "Always 1; the labels say what runs.", nil},
@@ -180,8 +182,8 @@ func Labels() []Label {
 		{LabelFrom, "as activation"},
 		{LabelTo, "aside: as state; activation: as from"},
 		{LabelCause, "a short code of what happened"},
-		{LabelWorker, "the instance id in decimal; on per-worker gauges only"},
-		{LabelDPRank, "the data-parallel rank; on per-worker gauges only"},
+		{LabelWorker, "the instance id in decimal; on per-worker metrics only"},
+		{LabelDPRank, "the data-parallel rank; on per-worker metrics only"},
 		{LabelVersion, "Baton's version"},
 		{LabelRevision, "the commit it was built from"},
 		{LabelGoVersion, "the Go version it was built with"},

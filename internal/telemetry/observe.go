@@ -21,6 +21,7 @@ type RankLoad struct {
 	DecodeBlocks    int64
 	DecodeRequests  int64
 	IndexBlocks     int64
+	IndexShed       int64 // since the rank was attached to the index
 }
 
 // WorkerCount is how many workers of a role are in a state.
@@ -56,6 +57,7 @@ type observables struct {
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
+	shed                              metric.Int64ObservableCounter
 }
 
 func (b *builder) observables() observables {
@@ -73,6 +75,7 @@ func (b *builder) observables() observables {
 		decodeBlocks:    b.gauge(MetricDecodeBlocks),
 		decodeRequests:  b.gauge(MetricDecodeRequests),
 		idx:             b.gauge(MetricIndexBlocks),
+		shed:            b.observedCounter(MetricIndexShed),
 	}
 }
 
@@ -96,7 +99,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		g.show(w, &o)
 		return nil
 	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.age,
-		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodeRequests, g.idx)
+		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
 	}
@@ -127,6 +130,7 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 		w.ObserveInt64(g.decodeBlocks, r.DecodeBlocks, set)
 		w.ObserveInt64(g.decodeRequests, r.DecodeRequests, set)
 		w.ObserveInt64(g.idx, r.IndexBlocks, set)
+		w.ObserveInt64(g.shed, r.IndexShed, set)
 	}
 }
 

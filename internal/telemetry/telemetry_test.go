@@ -66,7 +66,7 @@ func useAll(t *testing.T, i *Instruments) {
 		o.Ready, o.Revision, o.Age, o.Problems = true, 12, 1500*time.Millisecond, 4
 		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
 		o.Keys = append(o.Keys, StandingCount{"prefill-ready", true, 3})
-		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 1, 99})
+		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 1, 99, 5})
 	})
 	require.NoError(t, err)
 }
@@ -131,6 +131,7 @@ func TestValuesReachThePage(t *testing.T) {
 		`baton_streams_in_flight{leg="prefill"} 0`,
 		`baton_worker_prefill_tokens{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 4096`,
 		`baton_worker_index_blocks{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 99`,
+		`baton_worker_index_shed_blocks_total{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 5`,
 		`baton_workers{role="prefill",state="healthy"} 2`,
 		`baton_view_age_seconds 1.5`,
 		`baton_view_revision 12`,
@@ -147,8 +148,10 @@ func TestAGaugeOfAGoneWorkerIsNotShown(t *testing.T) {
 	stop, err := tel.Instruments.Observe(func(o *Observation) { o.Ranks = append(o.Ranks, ranks...) })
 	require.NoError(t, err)
 	require.Len(t, gather(t, tel)[MetricIndexBlocks].GetMetric(), 2)
+	require.Len(t, gather(t, tel)[MetricIndexShed].GetMetric(), 2)
 	ranks = ranks[:1]
 	require.Len(t, gather(t, tel)[MetricIndexBlocks].GetMetric(), 1)
+	require.Len(t, gather(t, tel)[MetricIndexShed].GetMetric(), 1)
 	require.NoError(t, stop())
 	require.NotContains(t, gather(t, tel), MetricIndexBlocks)
 }
