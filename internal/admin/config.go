@@ -52,7 +52,12 @@ type Config struct {
 	// form of /debug/decisions. nil answers 404. Safe for concurrent use.
 	Explain func(ctx context.Context, path string, body []byte) (any, error)
 
-	// MaxExplainBytes bounds the body given to Explain; 0 means 8 MiB.
+	// Index says who holds how much of a prompt. nil answers 404. An error is
+	// about the query. Safe for concurrent use.
+	Index func(q IndexQuery) (IndexAnswer, error)
+
+	// MaxExplainBytes bounds the bodies that are posted, to Explain and to
+	// Index; 0 means 8 MiB.
 	MaxExplainBytes int64
 
 	// Pprof serves /debug/pprof/. A profile costs CPU while it is taken.

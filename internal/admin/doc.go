@@ -9,6 +9,7 @@
 //	/debug/state        JSON state
 //	/debug/decisions    JSON decisions, newest first; ?n= bounds them
 //	/debug/explain      POST a request body; ?path= names its path
+//	/debug/index        POST tokens or hashes; who holds how many blocks of them
 //	/debug/pprof/       only if enabled
 //
 // # Contract
@@ -27,9 +28,24 @@
 // DNS rebinding needs a name. And a request that changes or computes anything
 // is refused when a browser marks it as coming from another site.
 //
+// # Asking the index
+//
+// The body of /debug/index is one JSON object with either of
+//
+//	{"tokens": [ids], "block_size": 16, "lora": "…", "cache_salt": "…"}
+//	{"hashes": ["decimal", "0x…"]}
+//
+// Hashes are those of each block's tokens alone (kvindex.LocalHash), as strings,
+// since they exceed what a JSON number holds; they are not an engine's own names
+// of blocks. "model" leaves only the workers that serve it, and tokens are then
+// cut by their block size where none is given. The answer has the number of
+// whole blocks in the prompt, and for each rank how many leading ones it holds:
+// in tree_blocks by its KV events, on the device; in routed_blocks by what was
+// routed to it. Ranks that hold most come first.
+//
 // # What it does not do
 //
-// It changes no state of Baton: even explain only asks. It shows no prompt: the
+// It changes no state of Baton: even explain and index only ask. It shows no prompt: the
 // types it is given have no place for one. Config text is shown as it is given;
 // keeping secrets out of it is the caller's part.
 package admin

@@ -108,6 +108,9 @@ func (s *Server) handler() http.Handler {
 	if s.cfg.Explain != nil {
 		mux.HandleFunc("POST /debug/explain", s.serveExplain)
 	}
+	if s.cfg.Index != nil {
+		mux.HandleFunc("POST /debug/index", s.serveIndex)
+	}
 	if s.cfg.Pprof {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
@@ -203,19 +206,28 @@ func (s *Server) serveDecisions(w http.ResponseWriter, r *http.Request) {
 	s.json(w, http.StatusOK, map[string]any{"decisions": out})
 }
 
+// readBody reads what was posted, or answers why not.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxExplainBytes))
+	if err == nil {
+		return body, true
+	}
+	var big *http.MaxBytesError
+	if errors.As(err, &big) {
+		s.fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("body: expected at most %d bytes", big.Limit))
+		return nil, false
+	}
+	s.fail(w, http.StatusBadRequest, errors.New("body: it did not arrive whole"))
+	return nil, false
+}
+
 func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Query().Get("path")
 	if path == "" {
 		path = "/v1/chat/completions"
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxExplainBytes))
-	if err != nil {
-		var big *http.MaxBytesError
-		if errors.As(err, &big) {
-			s.fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("body: expected at most %d bytes", big.Limit))
-			return
-		}
-		s.fail(w, http.StatusBadRequest, errors.New("body: it did not arrive whole"))
+	body, ok := s.readBody(w, r)
+	if !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), explainTimeout)
