@@ -33,6 +33,7 @@ type Config struct {
 
 	Discovery DiscoveryConfig `yaml:"discovery"`
 	Events    EventsConfig    `yaml:"events"`
+	Index     IndexConfig     `yaml:"index"`
 
 	// Namespace is the one whose models are served. Default: none.
 	Namespace string `yaml:"namespace"`
@@ -194,6 +195,7 @@ func defaultConfig() Config {
 		Trace:  TraceConfig{Ratio: 1},
 
 		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
+		Index:     IndexConfig{HugePages: &yes},
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
@@ -248,6 +250,9 @@ func (c *Config) Validate() error {
 	}
 	if err := c.Events.validate(); err != nil {
 		errs = append(errs, err)
+	}
+	if err := c.Index.tree().Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("index.max_bytes: %w", err))
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		bad("tls: expected both cert and key, or neither")

@@ -85,6 +85,10 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: refused, Missing: refused},
 			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: block_size_mismatch", Refused: map[string]uint64{"partial_block": 3, "token_count": 1, "block_size_mismatch": 2}},
 		},
+		"an event larger than the index": {
+			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.NoRoom: 1}, Missing: kvevents.Refusals{kvevents.NoRoom: 1}},
+			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: no_room", Refused: map[string]uint64{"no_room": 1}},
+		},
 		"refused before the worker cleared": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.TokenCount: 1}},
 			admin.EventStream{State: admin.Connected, Refused: map[string]uint64{"token_count": 1}},

@@ -184,7 +184,7 @@ func (p *plugin) adminConfig() admin.Config {
 	return admin.Config{
 		Address: p.cfg.Admin.Listen, AllowedHosts: p.cfg.Admin.Hosts, Pprof: p.cfg.Admin.Pprof,
 		State: p.state, Ready: p.isReady, ReadyKey: p.isKeyReady, Journal: p.journal, Metrics: p.tele.Handler(),
-		Explain: p.server.Explain, Logger: p.log,
+		Explain: p.server.Explain, Index: p.askIndex, Logger: p.log,
 	}
 }
 
@@ -306,6 +306,12 @@ func (p *plugin) indexBlocks(w *worker.Worker, r worker.Rank) int64 {
 	return int64(st.Blocks)
 }
 
+// indexShed is how many of the rank's blocks the index had no memory for.
+func (p *plugin) indexShed(r worker.Rank) int64 {
+	st, _ := p.index.Stats(r)
+	return int64(st.Shed)
+}
+
 // observe fills the gauges at a scrape.
 func (p *plugin) observe(o *telemetry.Observation) {
 	snap := p.board.Load()
@@ -337,6 +343,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 			o.Ranks = append(o.Ranks, telemetry.RankLoad{
 				Rank: r, Role: w.Role, PrefillTokens: l.PrefillTokens, PrefillRequests: int64(l.PrefillRequests),
 				DecodeBlocks: l.DecodeBlocks, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: p.indexBlocks(w, r),
+				IndexShed: p.indexShed(r),
 			})
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,12 +35,14 @@ type told struct {
 	old *worker.Snapshot
 }
 
-func newTold(t *testing.T) *told {
+func newTold(t *testing.T, config ...string) *told {
 	t.Helper()
-	c := defaultConfig()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Join(config, "")), 0o600))
+	c, err := readConfig(file)
+	require.NoError(t, err)
 	c.Discovery.File = filepath.Join(t.TempDir(), "none.yaml")
 	x := &told{t: t, old: &worker.Snapshot{}}
-	var err error
 	x.plugin, err = newPlugin(c, &x.log)
 	require.NoError(t, err)
 	t.Cleanup(func() {

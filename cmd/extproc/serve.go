@@ -44,6 +44,7 @@ type plugin struct {
 	journal *journal.Journal
 	view    *discovery.View
 	board   *activation.Board
+	slots   *kvindex.Slots // of index and routed
 	index   kvindex.Index
 	routed  *kvindex.Routed
 	events  *kvevents.Subscriber
@@ -133,12 +134,12 @@ func (p *plugin) newWorld() error {
 
 func (p *plugin) newServer() error {
 	c := p.cfg
-	slots := kvindex.NewSlots()
+	p.slots = kvindex.NewSlots()
 	var err error
-	if p.index, err = kvindex.NewTree(kvindex.TreeConfig{}, slots); err != nil {
+	if p.index, err = kvindex.NewTree(c.Index.tree(), p.slots); err != nil {
 		return err
 	}
-	if p.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: c.Routing.RoutedTTL}, slots); err != nil {
+	if p.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: c.Routing.RoutedTTL}, p.slots); err != nil {
 		return err
 	}
 	if err = p.newEvents(); err != nil {
@@ -157,7 +158,7 @@ func (p *plugin) newServer() error {
 		return err
 	}
 	conf := extproc.Config{
-		View: p.view, Board: p.board, Index: p.index, Routed: p.routed, Slots: slots, Tells: p.events.Tells, Tokens: p.tokens, Book: p.book,
+		View: p.view, Board: p.board, Index: p.index, Routed: p.routed, Slots: p.slots, Tells: p.events.Tells, Tokens: p.tokens, Book: p.book,
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
 		Namespace: c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
 		PrefillCluster: c.Prefill.Cluster, TimeoutHeader: c.Request.TimeoutHeader,

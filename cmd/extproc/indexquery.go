@@ -1,0 +1,101 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// IndexConfig is the index of what the workers hold.
+type IndexConfig struct {
+	// MaxBytes bounds its memory. Default 0: kvindex's own default.
+	MaxBytes int `yaml:"max_bytes"`
+	// HugePages asks the system for huge pages. Default true.
+	HugePages *bool `yaml:"huge_pages"`
+}
+
+func (c *IndexConfig) tree() kvindex.TreeConfig {
+	return kvindex.TreeConfig{MaxBytes: c.MaxBytes, NoHugePages: c.HugePages != nil && !*c.HugePages}
+}
+
+// askIndex answers a person's question who holds how much of a prompt.
+func (p *plugin) askIndex(q admin.IndexQuery) (admin.IndexAnswer, error) {
+	var workers []*worker.Worker
+	for _, w := range p.board.Load().Workers() {
+		if q.Model == "" || slices.Contains(w.Models, q.Model) {
+			workers = append(workers, w)
+		}
+	}
+	if q.Model != "" && len(workers) == 0 {
+		return admin.IndexAnswer{}, fmt.Errorf("model %q: expected one that a worker serves", q.Model)
+	}
+	chain, blockSize, err := chainOf(&q, workers)
+	if err != nil {
+		return admin.IndexAnswer{}, err
+	}
+	a := admin.IndexAnswer{PromptBlocks: len(chain), BlockSize: blockSize}
+	if a.Ranks, err = p.overlaps(chain, workers); err != nil {
+		return a, err
+	}
+	slices.SortFunc(a.Ranks, func(x, y admin.IndexOverlap) int {
+		return cmp.Or(cmp.Compare(y.TreeBlocks, x.TreeBlocks), cmp.Compare(y.RoutedBlocks, x.RoutedBlocks),
+			cmp.Compare(x.WorkerID, y.WorkerID), cmp.Compare(x.DPRank, y.DPRank))
+	})
+	return a, nil
+}
+
+// chainOf returns the hashes of the prompt's blocks, and the block size where
+// there was something to cut.
+func chainOf(q *admin.IndexQuery, workers []*worker.Worker) ([]kvindex.LocalHash, int, error) {
+	if len(q.Hashes) > 0 {
+		chain := make([]kvindex.LocalHash, len(q.Hashes))
+		for i, h := range q.Hashes {
+			chain[i] = kvindex.LocalHash(h)
+		}
+		return chain, 0, nil
+	}
+	size := q.BlockSize
+	for _, w := range workers {
+		switch {
+		case q.BlockSize > 0 || size == int(w.BlockSize):
+		case size == 0:
+			size = int(w.BlockSize)
+		default:
+			return nil, 0, fmt.Errorf("block_size is missing: the workers of model %q have %d and %d: expected one of them", q.Model, size, w.BlockSize)
+		}
+	}
+	seed := kvindex.Salt{LoRA: q.LoRA, CacheSalt: q.CacheSalt}.Seed()
+	return kvindex.AppendLocalHashes(nil, q.Tokens, size, seed), size, nil
+}
+
+// overlaps asks both indexes. A slot is a rank's only as long as no rank comes
+// or goes, so it asks again when one has.
+func (p *plugin) overlaps(chain []kvindex.LocalHash, workers []*worker.Worker) ([]admin.IndexOverlap, error) {
+	const tries = 10
+	for range tries {
+		var tree, routed kvindex.Overlap
+		generation := p.slots.Generation()
+		p.index.Overlap(chain, &tree)
+		p.routed.Overlap(chain, &routed, time.Now())
+		var rows []admin.IndexOverlap
+		for _, w := range workers {
+			for dp := range worker.DPRank(w.DPSize) {
+				row := admin.IndexOverlap{WorkerID: w.ID, DPRank: dp, Role: w.Role.String(), BlockSize: int(w.BlockSize)}
+				if s, ok := p.slots.Slot(worker.Rank{ID: w.ID, DPRank: dp}); ok {
+					row.TreeBlocks, row.RoutedBlocks = tree.At(s), routed.At(s)
+				}
+				rows = append(rows, row)
+			}
+		}
+		if p.slots.Generation() == generation {
+			return rows, nil
+		}
+	}
+	return nil, errors.New("workers join and leave just now: ask again")
+}
