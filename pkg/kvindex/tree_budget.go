@@ -19,10 +19,21 @@ func (t *Tree) mostBytes(n int) int {
 	return 2*(n+maxEdge)*blockBytes + (n/minRest+4)*nodeBytes + (n/segBuckets+3)*segBytes + crowd*unitBytes
 }
 
+// short reports whether n blocks cannot be stored without shedding.
+func (t *Tree) short(n int) bool {
+	return t.bytesInUse()+t.mostBytes(n) > t.cfg.MaxBytes || t.blocks.used+2*(n+maxEdge) > len(t.blocks.local)
+}
+
+// hopeless reports whether n blocks are more than the whole budget: nothing is
+// to be shed for them.
+func (t *Tree) hopeless(n int) bool {
+	return t.mostBytes(n) > t.cfg.MaxBytes || 2*(n+maxEdge) > len(t.blocks.local)
+}
+
 // makeRoom sheds until n blocks can be stored within the budget, and reports
 // false if they cannot in an empty index.
 func (t *Tree) makeRoom(n int) bool {
-	for t.bytesInUse()+t.mostBytes(n) > t.cfg.MaxBytes || t.blocks.used+2*(n+maxEdge) > len(t.blocks.local) {
+	for t.short(n) {
 		var most *treeRank
 		for _, rk := range t.ranks {
 			if most == nil || rk.names.n > most.names.n || rk.names.n == most.names.n && rk.slot < most.slot {

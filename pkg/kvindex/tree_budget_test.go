@@ -76,7 +76,12 @@ func TestAnEventLargerThanTheBudgetIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	r := worker.Rank{ID: 1}
 	tr.Attach(r)
+	require.NoError(t, tr.Store(r, Stored{Blocks: []Block{{1, 1}}}))
 	require.ErrorIs(t, tr.Store(r, Stored{Blocks: make([]Block, 100_000)}), ErrNoRoom)
+	require.ErrorIs(t, tr.Store(r, Stored{Blocks: make([]Block, 100_000), Parent: 7, HasParent: true}), ErrUnknownParent)
+	st, _ := tr.Stats(r)
+	require.Equal(t, 1, st.Blocks, "a refused event leaves the index as it was")
+	require.Zero(t, st.Shed)
 	require.NoError(t, tr.Check())
 	storeChats(t, tr, r, 1, 10)
 }

@@ -18,8 +18,14 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 		return nil
 	}
 	t.clock++
-	if !t.makeRoom(len(e.Blocks)) {
-		return ErrNoRoom
+	if n := len(e.Blocks); t.short(n) {
+		if e.HasParent && rk.resolve(t, e.Parent) == 0 { // nothing is shed for an event that is refused
+			rk.stats.UnknownParents++
+			return ErrUnknownParent
+		}
+		if t.hopeless(n) || !t.makeRoom(n) {
+			return ErrNoRoom
+		}
 	}
 	var parent blockID
 	if e.HasParent {
