@@ -232,3 +232,23 @@ func TestOnTheRealTraceKVFindsMoreAndAnswersSooner(t *testing.T) {
 	require.Greater(t, got["estimate"].Hit, got["least-loaded"].Hit)
 	require.LessOrEqual(t, got["kv"].Hit, bound(trace))
 }
+
+func TestSeedsAreSummedUpAsMediansWithTheRangeOfTheP95(t *testing.T) {
+	r := summarise("kv", []figures{{Hit: 0.3, P95: 5, P50: 1}, {Hit: 0.1, P95: 9, P50: 3}, {Hit: 0.2, P95: 7, P50: 2}})
+	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, P95: 7, P50: 2}, LowP95: 5, HighP95: 9}, r)
+}
+
+func TestEachModeHasTheParametersThatItsNameSays(t *testing.T) {
+	by := map[string]mode{}
+	for _, m := range modes(8000) {
+		require.NoError(t, m.params.Validate(), m.name)
+		require.Equal(t, traceBlock, m.params.BlockSize, m.name)
+		by[m.name] = m
+	}
+	require.InDelta(t, 0.5, by["estimate"].params.EstimatedOverlapWeight, 0)
+	require.InDelta(t, 1, by["estimate-full"].params.EstimatedOverlapWeight, 0)
+	require.Zero(t, by["kv"].params.PrefillTokensPerSecond)
+	require.InDelta(t, 8000, by["kv-decay"].params.PrefillTokensPerSecond, 0)
+	require.False(t, by["kv"].estimated || by["kv-decay"].estimated)
+	require.True(t, by["estimate"].estimated && by["estimate-full"].estimated)
+}
