@@ -1,0 +1,254 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+)
+
+// tiny is two conversations whose second turns come in the other order, and
+// the second turn of the first one again.
+const tiny = `{"timestamp": 1000, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}
+{"timestamp": 1100, "input_length": 1030, "output_length": 1, "hash_ids": [3, 4, 9]}
+{"timestamp": 6000, "input_length": 1536, "output_length": 1, "hash_ids": [3, 4, 6]}
+{"timestamp": 6100, "input_length": 1536, "output_length": 1, "hash_ids": [1, 2, 5]}
+{"timestamp": 12000, "input_length": 1536, "output_length": 1, "hash_ids": [1, 2, 5]}
+`
+
+// oneBlockASecond is a fleet whose times can be worked out by hand.
+func oneBlockASecond(ranks, capacity int) fleet {
+	return fleet{Ranks: ranks, Capacity: capacity, Speed: traceBlock, EventDelay: time.Millisecond}
+}
+
+func read(t *testing.T, text string) []prompt {
+	t.Helper()
+	trace, err := readTrace(strings.NewReader(text), 0, 1)
+	require.NoError(t, err)
+	return trace
+}
+
+// sample runs a mode by name and returns the run, its times in order of completion.
+func sample(t *testing.T, trace []prompt, f fleet, name string, seed uint64) *sim {
+	t.Helper()
+	m, err := chosen(name, f.Speed)
+	require.NoError(t, err)
+	s, err := newSim(f, m[0], seed)
+	require.NoError(t, err)
+	require.NoError(t, s.run(trace))
+	return s
+}
+
+// blocks is how long a fleet of one block a second takes for some blocks and tokens.
+func blocks(n, tokens int) time.Duration {
+	return time.Duration(float64(n*traceBlock+tokens) / traceBlock * float64(time.Second))
+}
+
+// kv: each conversation returns to its rank. Second turns compute one block;
+// the repeated one a single token.
+func TestATinyTraceHasTheFiguresWorkedOutByHandInKVMode(t *testing.T) {
+	for _, name := range []string{"kv", "kv-decay", "estimate", "estimate-full"} {
+		for seed := range uint64(5) {
+			s := sample(t, read(t, tiny), oneBlockASecond(2, 4), name, seed+1)
+			require.Equal(t, []time.Duration{blocks(2, 0), blocks(2, 6), blocks(1, 0), blocks(1, 0), blocks(0, 1)}, s.ttft, name)
+			require.EqualValues(t, 1024+1030+3*1536, s.tokens, name)
+			require.EqualValues(t, 1024+1024+1535, s.hits, name)
+			if name == "kv" {
+				require.EqualValues(t, (2+2+3)*traceBlock, s.believed)
+			}
+		}
+	}
+}
+
+// Round-robin: second turns meet the other conversation's cache and push the
+// end of it out, of which the last request finds one block.
+func TestATinyTraceHasTheFiguresWorkedOutByHandInTurn(t *testing.T) {
+	s := sample(t, read(t, tiny), oneBlockASecond(2, 4), "round-robin", 1)
+	require.Equal(t, []time.Duration{blocks(2, 0), blocks(2, 6), blocks(3, 0), blocks(3, 0), blocks(2, 0)}, s.ttft)
+	require.EqualValues(t, 512, s.hits)
+	require.Zero(t, s.believed)
+
+	f := s.figures()
+	require.Equal(t, blocks(2, 6), f.P50)
+	require.Equal(t, blocks(3, 0), f.P95)
+	require.InDelta(t, 512.0/(1024+1030+3*1536), f.Hit, 1e-12)
+	require.InDelta(t, (2+3+2)*512*2.0/((2+3+2)*512+(1030+3*512)), f.Busiest, 1e-12)
+}
+
+func TestTheTimeToFirstTokenCountsTheQueue(t *testing.T) {
+	f := oneBlockASecond(1, 4)
+	f.Overhead = 100 * time.Millisecond
+	s := sample(t, read(t, `{"timestamp": 0, "input_length": 512, "hash_ids": [1]}
+{"timestamp": 500, "input_length": 512, "hash_ids": [2]}
+{"timestamp": 600, "input_length": 1024, "hash_ids": [1, 3]}`), f, "least-loaded", 1)
+	require.Equal(t, []time.Duration{1100 * time.Millisecond, 1700 * time.Millisecond, 2700 * time.Millisecond}, s.ttft)
+	require.EqualValues(t, 512, s.hits, "what was cached while the request waited")
+}
+
+func TestTheEstimateSeesNoEviction(t *testing.T) {
+	trace := read(t, `{"timestamp": 0, "input_length": 1024, "hash_ids": [1, 2]}
+{"timestamp": 5000, "input_length": 1024, "hash_ids": [3, 4]}
+{"timestamp": 10000, "input_length": 1536, "hash_ids": [1, 2, 5]}`)
+	exact, estimate := sample(t, trace, oneBlockASecond(1, 2), "kv", 1), sample(t, trace, oneBlockASecond(1, 2), "estimate", 1)
+	require.Zero(t, exact.hits)
+	require.Zero(t, estimate.hits)
+	require.Zero(t, exact.believed)
+	require.EqualValues(t, 1024, estimate.believed)
+}
+
+func TestABlockIsKnownOnlyAfterItsEvent(t *testing.T) {
+	trace := read(t, `{"timestamp": 0, "input_length": 1024, "hash_ids": [1, 2]}
+{"timestamp": 2500, "input_length": 1536, "hash_ids": [1, 2, 5]}
+{"timestamp": 9000, "input_length": 1536, "hash_ids": [1, 2, 5]}`)
+	f := oneBlockASecond(1, 8)
+	f.EventDelay = time.Second
+	s := sample(t, trace, f, "kv", 1)
+	require.EqualValues(t, 3*traceBlock, s.believed, "of the third request only")
+	require.EqualValues(t, 1024+1535, s.hits)
+}
+
+func TestTheCacheDropsTheEndOfWhatWasUsedLeastRecently(t *testing.T) {
+	chain := func(h ...kvindex.LocalHash) []kvindex.LocalHash { return h }
+	c := newCache(4)
+	from, evicted := c.put(chain(1, 2, 3))
+	require.Equal(t, 0, from)
+	require.Empty(t, evicted)
+	from, evicted = c.put(chain(1, 8, 9))
+	require.Equal(t, 1, from)
+	require.Equal(t, []kvindex.EngineHash{engineHash(3)}, evicted)
+	require.Equal(t, 2, c.held(chain(1, 2, 3)))
+	from, evicted = c.put(chain(20, 21, 22, 23, 24))
+	require.Equal(t, 0, from)
+	require.Equal(t, []kvindex.EngineHash{engineHash(2), engineHash(9), engineHash(8), engineHash(1), engineHash(24)}, evicted)
+	require.Equal(t, 4, c.held(chain(20, 21, 22, 23, 24)))
+}
+
+func TestARunEndsInAnErrorWhenTheIndexIsNotTheCaches(t *testing.T) {
+	trace := read(t, tiny)
+	s := sample(t, trace, oneBlockASecond(2, 3), "kv", 1)
+	require.NoError(t, s.verify(trace))
+	s.ranks[s.pool[0]].cache.put([]kvindex.LocalHash{77}) // in the place of another
+	require.ErrorContains(t, s.verify(trace), "the index has 3 blocks of request")
+	s.ranks[s.pool[0]].cache.capacity++
+	s.ranks[s.pool[0]].cache.put([]kvindex.LocalHash{78})
+	require.ErrorContains(t, s.verify(trace), "blocks in the index")
+}
+
+func TestATraceIsReadWithWholeBlocksAndItsBound(t *testing.T) {
+	trace, err := readTrace(strings.NewReader(tiny), 4, 2)
+	require.NoError(t, err)
+	require.Len(t, trace, 4)
+	require.Zero(t, trace[0].at)
+	require.Equal(t, 50*time.Millisecond, trace[1].at)
+	require.Len(t, trace[1].chain, 2, "the last block is not whole")
+	require.InDelta(t, 2048.0/(1024+1030+2*1536), bound(trace), 1e-12)
+}
+
+func TestATraceThatCannotBeUsedIsRefusedWithItsLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "no requests",
+		`{"timestamp": 0, "input_length": 512, "hash_ids": [1]}` + "\n{": "line 2",
+		`{"timestamp": 0, "input_length": 1024, "hash_ids": [1]}`:        "line 1: input_length 1024 with 1 hash_ids",
+		`{"timestamp": 0, "input_length": 0, "hash_ids": []}`:            "line 1: input_length 0",
+		`{"timestamp": 9, "input_length": 1, "hash_ids": []}
+{"timestamp": 8, "input_length": 1, "hash_ids": []}`: "expected them in order",
+	} {
+		_, err := readTrace(strings.NewReader(text), 0, 1)
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
+func TestTheCommandWritesTheSameTableAndPlotEachTime(t *testing.T) {
+	dir := t.TempDir()
+	trace := filepath.Join(dir, "tiny.jsonl")
+	require.NoError(t, os.WriteFile(trace, []byte(tiny), 0o600))
+	args := []string{"-trace", trace, "-ranks", "2", "-capacity", "4,8", "-rate", "1", "-speed", "512"}
+	var table, plotted [2]string
+	for i := range table {
+		out := filepath.Join(dir, "out", string(rune('a'+i)))
+		require.NoError(t, run(append(args, "-out", out), io.Discard, io.Discard))
+		md, err := os.ReadFile(filepath.Join(out, "routing.md"))
+		require.NoError(t, err)
+		svg, err := os.ReadFile(filepath.Join(out, "routing.svg"))
+		require.NoError(t, err)
+		table[i], plotted[i] = string(md), string(svg)
+	}
+	require.Equal(t, table[0], table[1])
+	require.Equal(t, plotted[0], plotted[1])
+	require.Contains(t, table[0], "| kv | 53.8 % |")
+	require.Contains(t, table[0], "Seeds 1 to 3")
+	require.Equal(t, 2, strings.Count(table[0], "| round-robin |"))
+	require.Contains(t, plotted[0], "53.8 %")
+	for d := xml.NewDecoder(strings.NewReader(plotted[0])); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+	}
+}
+
+func TestFlagsThatMeanNothingAreRefused(t *testing.T) {
+	for _, args := range [][]string{
+		{"-ranks", "0"}, {"-speed", "NaN"}, {"-modes", "best"}, {"-capacity", "x"}, {"-rate", "0"}, {"-seed", "0"}, {"-estimate-ttl", "0"}, {"more"},
+	} {
+		_, err := parse(args, io.Discard)
+		require.ErrorContains(t, err, "xpected", args)
+	}
+	_, err := parse([]string{"-modes", "kv,random"}, io.Discard)
+	require.NoError(t, err)
+}
+
+// The order that the whole exercise is about, on a part of the real trace. The
+// times are simulated, so this is no assertion on the machine's.
+func TestOnTheRealTraceKVFindsMoreAndAnswersSooner(t *testing.T) {
+	root, err := stack.Root()
+	require.NoError(t, err)
+	o := options{trace: filepath.Join(root, "..", "shared", "data", "mooncake_conversation_trace.jsonl"), requests: 3000}
+	if _, err := os.Stat(o.trace); errors.Is(err, os.ErrNotExist) && os.Getenv("CI") == "" {
+		t.Skip("the trace is not beside the repository")
+	}
+	trace, err := o.read(1)
+	require.NoError(t, err)
+	f := fleet{Ranks: 8, Capacity: 2000, Speed: 8000, Overhead: 20 * time.Millisecond, EventDelay: 10 * time.Millisecond}
+	got := map[string]figures{}
+	for _, name := range []string{"kv", "estimate", "least-loaded", "round-robin"} {
+		got[name] = sample(t, trace, f, name, 1).figures()
+	}
+	for _, name := range []string{"estimate", "least-loaded", "round-robin"} {
+		require.Greater(t, got["kv"].Hit, got[name].Hit, name)
+		require.Less(t, got["kv"].P50, got[name].P50, name)
+		require.Less(t, got["kv"].P95, got[name].P95, name)
+	}
+	require.Greater(t, got["estimate"].Hit, got["least-loaded"].Hit)
+	require.LessOrEqual(t, got["kv"].Hit, bound(trace))
+}
+
+func TestSeedsAreSummedUpAsMediansWithTheRangeOfTheP95(t *testing.T) {
+	r := summarise("kv", []figures{{Hit: 0.3, P95: 5, P50: 1}, {Hit: 0.1, P95: 9, P50: 3}, {Hit: 0.2, P95: 7, P50: 2}})
+	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, P95: 7, P50: 2}, LowP95: 5, HighP95: 9}, r)
+}
+
+func TestEachModeHasTheParametersThatItsNameSays(t *testing.T) {
+	by := map[string]mode{}
+	for _, m := range modes(8000) {
+		require.NoError(t, m.params.Validate(), m.name)
+		require.Equal(t, traceBlock, m.params.BlockSize, m.name)
+		by[m.name] = m
+	}
+	require.InDelta(t, 0.5, by["estimate"].params.EstimatedOverlapWeight, 0)
+	require.InDelta(t, 1, by["estimate-full"].params.EstimatedOverlapWeight, 0)
+	require.Zero(t, by["kv"].params.PrefillTokensPerSecond)
+	require.InDelta(t, 8000, by["kv-decay"].params.PrefillTokensPerSecond, 0)
+	require.False(t, by["kv"].estimated || by["kv-decay"].estimated)
+	require.True(t, by["estimate"].estimated && by["estimate-full"].estimated)
+}
