@@ -16,7 +16,7 @@ BENCH_ARGS    :=
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test test-unit test-race test-long reproduce fuzz bench bench-index bench-pick bench-peers demo up check fmt vet tidy golden docs envoy-configs envoy-validate clean
+.PHONY: help build tools test test-unit test-race test-long reproduce fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt vet tidy golden docs envoy-configs envoy-validate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -66,6 +66,9 @@ bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
 
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
 	go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS)
+
+bench-routing: ## hit rate and time to first token on a real conversation trace, by mode
+	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
 	go build -o .run/demo ./examples/demo && exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))
