@@ -101,7 +101,9 @@ func newSim(f fleet, m mode, seed uint64) (*sim, error) {
 	s.pool = s.snap.Pool(worker.Key{Model: "m"}).PrefillRanks
 	s.book.Update(s.snap)
 	slots := kvindex.NewSlots()
-	if s.index, err = kvindex.NewTree(kvindex.TreeConfig{NoHugePages: true}, slots); err != nil {
+	// Room for all caches several times over: the index must shed nothing.
+	room := min(max(f.Ranks*f.Capacity*256, 16<<20), 8<<30)
+	if s.index, err = kvindex.NewTree(kvindex.TreeConfig{MaxBytes: room, NoHugePages: true}, slots); err != nil {
 		return nil, err
 	}
 	if s.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: f.RoutedTTL}, slots); err != nil {
