@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -136,7 +137,7 @@ func (p *plugin) newServer() error {
 	c := p.cfg
 	p.slots = kvindex.NewSlots()
 	var err error
-	if p.index, err = kvindex.NewTree(c.Index.tree(), p.slots); err != nil {
+	if p.index, err = newIndex(c.Index.tree(), p.slots, p.log); err != nil {
 		return err
 	}
 	if p.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: c.Routing.RoutedTTL}, p.slots); err != nil {
@@ -180,6 +181,29 @@ func (p *plugin) newServer() error {
 	}
 	p.newGRPC(creds)
 	return nil
+}
+
+// leastIndex is the budget below which a plugin does not start for want of
+// address space.
+const leastIndex = 64 << 20
+
+// newIndex makes the index, with half the budget, and half of that, where the
+// system does not give the address space: eight times the budget is reserved.
+func newIndex(conf kvindex.TreeConfig, slots *kvindex.Slots, log *slog.Logger) (kvindex.Index, error) {
+	for {
+		tree, err := kvindex.NewTree(conf, slots)
+		switch {
+		case err == nil:
+			return tree, nil
+		case !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes != 0 && conf.MaxBytes/2 < leastIndex:
+			return nil, err
+		case conf.MaxBytes == 0:
+			conf.MaxBytes = 1 << 30
+		default:
+			conf.MaxBytes /= 2
+		}
+		log.Warn("the index gets less memory than asked for", "max_bytes", conf.MaxBytes, "err", err)
+	}
 }
 
 func (p *plugin) newGRPC(creds credentials.TransportCredentials) {

@@ -63,7 +63,7 @@ const (
 // is as new as the newest of those below it, so that what follows a block goes
 // before it or with it.
 func (t *Tree) shed(rk *treeRank) {
-	var all []entry
+	all := make([]entry, 0, rk.names.n)
 	t.names.each(&rk.names, func(h EngineHash, v *named) {
 		all = append(all, entry{h, *v})
 		t.freshen(t.blocks.node(v.block()))

@@ -115,7 +115,9 @@ func (t *Tree) advanceCrowd(list, depth, m uint32, dst []uint32) (alive bool) {
 	if int(list) >= len(t.units) {
 		return false
 	}
-	words := min(uint32(t.units[list][0].Load()), uint32(len(t.units))-list) * unitWords
+	// The list may be no list any more: the answer bounds what is read of it.
+	most := uint32(len(dst)/groupSlots/unitWords + 1)
+	words := min(uint32(t.units[list][0].Load()), uint32(len(t.units))-list, most) * unitWords
 	for g := uint32(1); g < words; g++ {
 		id := uint32(t.units[list+g/unitWords][g%unitWords].Load())
 		from := int(g-1) * groupSlots

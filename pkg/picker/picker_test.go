@@ -173,6 +173,18 @@ func TestSoftmaxFollowsItsFormula(t *testing.T) {
 	}
 }
 
+func TestATinyTemperatureStillGoesByCost(t *testing.T) {
+	cands := NewCandidates(Candidate{ActiveDecodeBlocks: 30}, Candidate{ActiveDecodeBlocks: 10}, Candidate{ActiveDecodeBlocks: 20})
+	for _, temperature := range []float64{1e-9, 1e-300, 1e-320} {
+		rng := newRand(3)
+		for range 100 {
+			d, err := Pick(&Request{}, cands, &Params{Mode: KV, BlockSize: 16, Temperature: temperature}, 0, rng)
+			require.NoError(t, err)
+			require.Equal(t, 1, d.Index, "temperature %g", temperature)
+		}
+	}
+}
+
 func TestPowerOfTwoComparesTwoDifferentOnes(t *testing.T) {
 	cands := NewCandidates(Candidate{ActiveRequests: 1}, Candidate{ActiveRequests: 2}, Candidate{ActiveRequests: 3})
 	counts, rng := make([]int, 3), newRand(5)

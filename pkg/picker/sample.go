@@ -19,7 +19,8 @@ func (k *coster) sample(n int, temperature float64, rng *rand.Rand) (int, float6
 	lowest, highest := k.bounds()
 	steep := 0.0 // all equal: uniform
 	if highest > lowest {
-		steep = 1 / (highest - lowest) / temperature
+		// Bounded, since nought times infinity is no weight at all.
+		steep = min(1/(highest-lowest)/temperature, 1e300)
 	}
 	var t terms
 	for range maxThrows {
