@@ -146,7 +146,7 @@ func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 	case "good":
 		data, err := written(owner, []*worker.Worker{made(1), made(2)})
 		require.NoError(t, err)
-		require.NoError(t, replace(s.path, data))
+		require.NoError(t, file.Replace(s.path, data))
 		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // later than the bubble's time
 		if age != "" {
 			old, err := time.ParseDuration(age)

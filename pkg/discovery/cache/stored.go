@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -39,28 +38,6 @@ func checkOwner(path, identity string, data []byte) error {
 		return fmt.Errorf("cache: %s does not say whose workers it holds; expected those of %s", path, identity)
 	case owner != identity:
 		return fmt.Errorf("cache: %s holds the workers of %s; expected those of %s", path, owner, identity)
-	}
-	return nil
-}
-
-// replace writes a file so that a reader sees the old one or the new one. It is
-// readable by everyone, as it holds no secrets.
-func replace(path string, data []byte) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("cache: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp.Name())
-		}
-	}()
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("cache: write %s: %w", path, err)
 	}
 	return nil
 }

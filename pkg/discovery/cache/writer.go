@@ -173,7 +173,10 @@ func (w *writer) toDisk(ws []*worker.Worker) error {
 	if err != nil {
 		return err
 	}
-	return replace(w.path, data)
+	if err := file.Replace(w.path, data); err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	return nil
 }
 
 // holdable parts the workers that a file can hold from the faults of the others.

@@ -102,14 +102,23 @@ func Marshal(ws []*worker.Worker) ([]byte, error) {
 // Write replaces the file at path with the workers, atomically: a reader sees
 // the old file or the new one. The new one is readable by everyone, as it holds
 // no secrets. Several writers may race; one of them wins whole.
-func Write(path string, ws []*worker.Worker) (err error) {
+func Write(path string, ws []*worker.Worker) error {
 	data, err := Marshal(ws)
 	if err != nil {
 		return err
 	}
+	if err := Replace(path, data); err != nil {
+		return fmt.Errorf("file: %w", err)
+	}
+	return nil
+}
+
+// Replace is Write of a file's text as it is. Its error names the path, and no
+// package: the caller's comes in front.
+func Replace(path string, data []byte) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return fmt.Errorf("file: %w", err)
+		return err
 	}
 	defer func() {
 		if err != nil {
@@ -127,7 +136,7 @@ func Write(path string, ws []*worker.Worker) (err error) {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("file: write %s: %w", path, err)
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
 }
