@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/bench/host"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -212,17 +213,8 @@ func (o *options) prepare(l *lab, p *plan) (err error) {
 }
 
 func thisMachine() machine {
-	m := machine{CPU: "unknown CPU", Cores: len(cpus()), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Envoy: stack.EnvoyVersion}
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return m
+	return machine{
+		CPU: cmp.Or(host.CPU(), "unknown CPU"), Cores: len(cpus()), OS: runtime.GOOS + "/" + runtime.GOARCH,
+		Go: runtime.Version(), Envoy: stack.EnvoyVersion,
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if name, value, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
-			m.CPU = strings.TrimSpace(value)
-			break
-		}
-	}
-	return m
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"flag"
 	"fmt"
 	"io"
@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/bench/host"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -61,7 +62,7 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "%s, %d of its cores used, %s, %s; best of %d repeats of %s\n\n",
-		cpu(), runtime.GOMAXPROCS(0), runtime.Version(), loadAverage(), o.repeats, o.each)
+		cmp.Or(host.CPU(), runtime.GOARCH), runtime.GOMAXPROCS(0), runtime.Version(), loadAverage(), o.repeats, o.each)
 	fmt.Fprintln(out, "| workers × ranks | what | p50 µs | p99 µs | allocations |")
 	fmt.Fprintln(out, "| --- | --- | --- | --- | --- |")
 	for _, n := range o.workers {
@@ -151,21 +152,6 @@ func measure(c action, each time.Duration) (figure, error) {
 	slices.Sort(took)
 	n := len(took)
 	return figure{p50: took[n/2], p99: took[n*99/100], allocations: (after.Mallocs - before.Mallocs) / uint64(n)}, nil
-}
-
-// cpu names the processor, as far as the system tells.
-func cpu() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if name, is := strings.CutPrefix(s.Text(), "model name"); is {
-			return strings.TrimLeft(name, "\t :")
-		}
-	}
-	return runtime.GOARCH
 }
 
 func loadAverage() string {

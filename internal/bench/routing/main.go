@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/bench/host"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -172,15 +173,5 @@ func (o *options) measure(stderr io.Writer) (*report, error) {
 
 // machine names where the run took place. The figures do not depend on it.
 func machine() string {
-	name := "unknown CPU"
-	if f, err := os.Open("/proc/cpuinfo"); err == nil {
-		defer f.Close()
-		for s := bufio.NewScanner(f); s.Scan(); {
-			if v, is := strings.CutPrefix(s.Text(), "model name"); is {
-				name = strings.TrimLeft(v, "\t :")
-				break
-			}
-		}
-	}
-	return fmt.Sprintf("%s, %d processors, %s/%s, %s", name, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+	return fmt.Sprintf("%s, %d processors, %s/%s, %s", cmp.Or(host.CPU(), "unknown CPU"), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 }
