@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -74,7 +73,7 @@ func few(ids []worker.ID) string {
 func (p *plugin) judgeKeys() {
 	world := p.board.Load()
 	now := make(map[worker.Key]string)
-	for _, k := range append(slices.Clone(world.Keys()), world.DepartedKeys(time.Now())...) {
+	for _, k := range world.AllKeys(time.Now()) {
 		if k.Namespace == p.cfg.Namespace {
 			now[k] = p.server.Unservable(world, k)
 		}
@@ -208,15 +207,16 @@ func (p *plugin) state() admin.State {
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = effective(p.cfg)
 	snap := p.board.Load()
-	s.View = p.viewState(snap.Snapshot, s.Now)
+	found := p.view.Status()
+	s.View = viewState(&found, snap.Snapshot, s.Now)
 	healths := make(map[worker.ID]health.WorkerHealth)
 	for _, h := range p.health.Status() {
 		healths[h.ID] = h
 	}
-	for _, k := range append(slices.Clone(snap.Keys()), snap.DepartedKeys(s.Now)...) {
+	for _, k := range snap.AllKeys(s.Now) {
 		s.Keys = append(s.Keys, p.keyRow(snap, k))
 	}
-	for _, x := range p.view.Status().Problems {
+	for _, x := range found.Problems {
 		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
 	}
 	streams := make(map[worker.Rank]kvevents.RankStatus)
@@ -230,10 +230,10 @@ func (p *plugin) state() admin.State {
 	return s
 }
 
-func (p *plugin) viewState(snap *worker.Snapshot, now time.Time) admin.View {
+func viewState(found *discovery.Status, snap *worker.Snapshot, now time.Time) admin.View {
 	v := admin.View{Revision: snap.Revision(), Stale: snap.Stale()}
 	var names []string
-	for _, src := range p.view.Status().Sources {
+	for _, src := range found.Sources {
 		names = append(names, src.Name)
 		if src.State != discovery.Watching {
 			v.Age = max(v.Age, now.Sub(src.Since))
@@ -316,15 +316,16 @@ func (p *plugin) indexShed(r worker.Rank) int64 {
 func (p *plugin) observe(o *telemetry.Observation) {
 	snap := p.board.Load()
 	o.Ready, _ = p.isReady()
-	v := p.viewState(snap.Snapshot, time.Now())
+	found := p.view.Status()
+	v := viewState(&found, snap.Snapshot, time.Now())
 	o.Revision, o.Age, o.Stale = v.Revision, v.Age, v.Stale
 	states := make(map[worker.ID]health.State)
 	for _, h := range p.health.Status() {
 		states[h.ID] = h.State
 	}
 	keys := make(map[telemetry.StandingCount]int64)
-	o.Problems = int64(len(p.view.Status().Problems))
-	for _, k := range append(slices.Clone(snap.Keys()), snap.DepartedKeys(time.Now())...) {
+	o.Problems = int64(len(found.Problems))
+	for _, k := range snap.AllKeys(time.Now()) {
 		if k.Namespace != p.cfg.Namespace {
 			continue
 		}

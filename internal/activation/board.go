@@ -85,6 +85,11 @@ func (w *World) DepartedKeys(now time.Time) []worker.Key {
 	return keys
 }
 
+// AllKeys returns the keys that have workers and, after them, the departed ones.
+func (w *World) AllKeys(now time.Time) []worker.Key {
+	return slices.Concat(w.Keys(), w.DepartedKeys(now))
+}
+
 // Change is a transition of one key.
 type Change struct {
 	Key worker.Key
