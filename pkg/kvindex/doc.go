@@ -68,6 +68,19 @@
 // never a block before those that follow it. It is counted in [Stats].Shed, and
 // later events of the engine about such blocks count as unknown.
 //
+// # Dumps
+//
+// [Tree.Copy] copies what one rank holds, in slices of some 4,000 names, so that
+// writers of other ranks never wait long; the rank's own must not write
+// meanwhile, and so whoever feeds it takes the copy, together with how far the
+// feed has come. A [DumpWriter] puts copies of ranks into a dump: engine names,
+// tiers and chains, a prefix once whoever holds it, with a note of the caller's
+// for each rank. So a dump is consistent for each rank, at an instant of its own.
+// [ReadDump] checks a dump from end to end before anything is made of it;
+// [RankCopy.Load] stores a rank's blocks as events would, within the budget. What
+// was routed is not dumped, nor the order in which blocks were stored: the first
+// that a full index sheds after a load are any.
+//
 // # Invariants
 //
 // Numbered, walked by Check and named in its errors:
