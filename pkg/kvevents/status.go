@@ -51,6 +51,9 @@ type RankStatus struct {
 	// Missing is what was refused, but for what is Normal, since the worker's
 	// blocks were last known to be none. Above zero, the index lacks something.
 	Missing Refusals
+	// Kept is how many blocks an earlier process held that wait for the proof that
+	// the stream is the same; none of them is in the index.
+	Kept int
 	// Pairs: the blocks are of token pairs (EAGLE), which match only prompts
 	// hashed in that way.
 	Pairs     bool
