@@ -195,7 +195,7 @@ func defaultConfig() Config {
 		Trace:  TraceConfig{Ratio: 1},
 
 		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
-		Index:     IndexConfig{HugePages: &yes},
+		Index:     IndexConfig{HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
@@ -268,6 +268,7 @@ func (c *Config) Validate() error {
 		v    time.Duration
 	}{
 		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge}, {"tokens.wait", c.Tokens.Wait},
+		{"index.dump_interval", c.Index.DumpInterval}, {"index.dump_max_age", c.Index.DumpMaxAge},
 		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
 		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
 		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL},

@@ -18,6 +18,15 @@ type IndexConfig struct {
 	MaxBytes int `yaml:"max_bytes"`
 	// HugePages asks the system for huge pages. Default true.
 	HugePages *bool `yaml:"huge_pages"`
+	// Dump is a file that keeps what the index holds over a restart. Default:
+	// none.
+	Dump string `yaml:"dump"`
+	// DumpInterval is how often it is written. Default 1m; 0: at the end only.
+	// Shorter leaves less to be replayed after a crash.
+	DumpInterval time.Duration `yaml:"dump_interval"`
+	// DumpMaxAge is how old what it has of a rank may be. Default 15m. Longer
+	// helps after longer absences, as far as workers' replays reach.
+	DumpMaxAge time.Duration `yaml:"dump_max_age"`
 }
 
 func (c *IndexConfig) tree() kvindex.TreeConfig {

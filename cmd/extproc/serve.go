@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -56,6 +57,7 @@ type plugin struct {
 	grpc    *grpc.Server
 	ready   *grpchealth.Server
 	history *history
+	dumping sync.Mutex            // one dump of the index at a time
 	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers []io.Closer           // of the discovery sources
 }
@@ -285,8 +287,10 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	if err != nil {
 		return err
 	}
+	p.resumeIndex()
 	g.Go(func() error { return p.view.Run(world) })
 	g.Go(func() error { return p.events.Run(world) })
+	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.health.Run(world) })
 	g.Go(func() error { return page.Run(world) })
 	g.Go(func() error {
@@ -317,6 +321,7 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
+	p.saveIndex() // after the last event
 	flush, done := context.WithTimeout(context.Background(), 2*time.Second)
 	defer done()
 	return errors.Join(err, closeAll(p.closers), stopObserving(), p.tele.Shutdown(flush))

@@ -33,6 +33,16 @@ type mark struct {
 	Learnt    learnt            `json:"learnt"`
 }
 
+// ReadPosition reads where a rank's stream stood from the note that a dump has of
+// the rank.
+func ReadPosition(note []byte) (Position, error) {
+	var m mark
+	if err := json.Unmarshal(note, &m); err != nil {
+		return Position{}, fmt.Errorf("kvevents: position: %w", err)
+	}
+	return m.position(), nil
+}
+
 func (m *mark) position() Position { return Position{Last: m.Last, Sum: m.Sum, Degraded: m.Degraded} }
 
 // kept is what an earlier process held of a rank, until its stream has proved to
