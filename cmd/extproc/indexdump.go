@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -24,6 +26,7 @@ func (p *plugin) resumeIndex() {
 	if path == "" {
 		return
 	}
+	removeTorn(path)
 	d, err := readDump(path)
 	if errors.Is(err, os.ErrNotExist) {
 		p.log.Info("no dump of the index yet", "path", path)
@@ -39,6 +42,16 @@ func (p *plugin) resumeIndex() {
 	}
 	p.log.Info("a dump of the index waits for its ranks' streams", "path", path, "ranks", ranks, "of", len(d.Ranks()),
 		"blocks", d.Blocks())
+}
+
+// removeTorn removes what processes that were killed while they dumped have left.
+func removeTorn(path string) {
+	entries, _ := os.ReadDir(filepath.Dir(path)) // a folder that is not there is told when it is written to
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "."+filepath.Base(path)+".") {
+			_ = os.Remove(filepath.Join(filepath.Dir(path), e.Name()))
+		}
+	}
 }
 
 func readDump(path string) (*kvindex.Dump, error) {

@@ -215,11 +215,14 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	e := startSim(t, enginesim.Config{ID: 7, Role: worker.Aggregated, Models: []string{"m"}, PageSize: 4, DecodePerToken: enginesim.None})
 	path := filepath.Join(t.TempDir(), "index.dump")
 	require.NoError(t, os.WriteFile(path, []byte("BATONKVInonsense"), 0o600))
+	torn := filepath.Join(filepath.Dir(path), ".index.dump.123")
+	require.NoError(t, os.WriteFile(torn, nil, 0o600))
 	r := startPlugin(t, "listen: 127.0.0.1:0\nindex: {dump: "+path+", dump_interval: 1ms, max_bytes: 8388608, huge_pages: false}\n")
 	r.writeWorkers(e.yaml())
 	e.serve(20)
 	r.inStep(e)
 	require.Contains(t, r.log.String(), "the index begins empty: its dump cannot be used")
+	require.NoFileExists(t, torn, "what a process that was killed has left")
 	blocks := e.State(false).Ranks[0].CachedBlocks
 	require.Eventually(t, func() bool {
 		d, err := readDump(path)
@@ -237,7 +240,7 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	require.Equal(t, exitFault, run(t.Context(), []string{"index", filepath.Join(t.TempDir(), "none")}, &out, &errs))
 	require.Equal(t, exitUsage, run(t.Context(), []string{"index"}, &out, &errs))
 
-	require.NoError(t, os.RemoveAll(filepath.Dir(path)))
+	require.NoError(t, os.Rename(filepath.Dir(path), filepath.Dir(path)+".gone"))
 	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "the index was not dumped") }, 10*time.Second, time.Millisecond)
 	require.Regexp(t, `baton_index_dumps_total\{outcome="failed"\} [1-9]`, r.get("/metrics"))
 }
