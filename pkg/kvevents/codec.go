@@ -271,8 +271,12 @@ func (d *Decoder) hash(f *fields, usable int, e *kvindex.Stored, salt kvindex.Sa
 	d.spaces.note(d.hashes[:usable], salt.CacheSalt, e.Tier)
 	d.pairs = d.pairs || pairs
 	seed := salt.Seed()
-	if !pairs && !d.keys.any() {
-		d.locals = kvindex.AppendLocalHashes(d.locals[:0], d.tokens[:usable*d.blockSize], d.blockSize, seed)
+	if !d.keys.any() {
+		hash := kvindex.AppendLocalHashes
+		if pairs {
+			hash = kvindex.AppendPairHashes
+		}
+		d.locals = hash(d.locals[:0], d.tokens[:usable*d.blockSize+width-d.blockSize], d.blockSize, seed)
 		return 0, true
 	}
 	d.locals = d.locals[:0]
