@@ -69,15 +69,15 @@ func TestLiteralSamplesDecode(t *testing.T) {
 		"a vLLM store with byte hashes": {vllmBytesMap, 0, Event{Kind: Stored, Stored: kvindex.Stored{Blocks: []kvindex.Block{{Engine: 0x02258717921a4881, Local: two[0]}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := NewDecoder(2, 0)
+			d := NewDecoder(2, 0, false)
 			if c.rank != 0 {
-				d = NewDecoder(2, 3)
+				d = NewDecoder(2, 3, false)
 			}
 			require.Equal(t, c.want, decodeOne(t, d, unhex(t, c.payload)))
 		})
 	}
 	t.Run("Dynamo's vector of a store, a removal and a clear", func(t *testing.T) {
-		b, err := NewDecoder(16, 0).Decode(unhex(t, dynamoVector))
+		b, err := NewDecoder(16, 0, false).Decode(unhex(t, dynamoVector))
 		require.NoError(t, err)
 		require.Empty(t, b.Refused.Map())
 		require.Equal(t, []Event{
@@ -101,7 +101,7 @@ func TestLiteralSamplesDecode(t *testing.T) {
 		hashes, ok := appendHashes(nil, f.hashes)
 		require.True(t, ok)
 		require.Equal(t, []kvindex.EngineHash{0xfffffffffffffffb, 0x4000000000000000}, hashes)
-		batch, err := NewDecoder(2, 0).Decode(b)
+		batch, err := NewDecoder(2, 0, false).Decode(b)
 		require.NoError(t, err)
 		require.Equal(t, map[string]uint64{"token_count": 1}, batch.Refused.Map())
 	})
@@ -175,10 +175,9 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"too many tokens":                             {store(event{"token_ids": []int{1, 2, 3}}), "token_count"},
 		"a negative token":                            {store(event{"token_ids": []int{1, -2}}), "malformed"},
 		"a token beyond 32 bits":                      {store(event{"token_ids": []int64{1, 1 << 32}}), "malformed"},
-		"pairs of tokens":                             {store(event{"token_ids": [][]int{{10, 11}, {11, 12}}}), "device"},
+		"pairs of tokens, unannounced":                {store(event{"token_ids": [][]int{{10, 11}, {11, 12}}}), "eagle_mismatch"},
 		"pairs that do not follow each other":         {store(event{"token_ids": [][]int{{10, 11}, {12, 13}}}), "malformed"},
 		"a pair of three":                             {store(event{"token_ids": [][]int{{10, 11, 12}, {11, 12, 13}}}), "malformed"},
-		"too few pairs":                               {store(event{"token_ids": [][]int{{10, 11}}}), "token_count"},
 		"an event to be ignored":                      {event{"type": "Ignored"}, "ignored"},
 		"an array to be ignored":                      {[]any{"Ignored"}, "ignored"},
 		"a clear of another owner":                    {event{"type": "AllBlocksCleared", "ownership": "kvcr"}, "foreign_owner"},
@@ -225,7 +224,7 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"a parent that is text":                       {store(event{"parent_block_hash": "p"}), "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, outcome(t, NewDecoder(2, 0), c.event))
+			require.Equal(t, c.want, outcome(t, NewDecoder(2, 0, false), c.event))
 		})
 	}
 }
@@ -243,7 +242,7 @@ func TestSaltAndAdapterSeedTheHashes(t *testing.T) {
 		"a salt among the extra keys": {event{"extra_keys": [][]string{{"dynamo-cache-salt:t"}}}, kvindex.Salt{CacheSalt: "t"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := decodeOne(t, NewDecoder(2, 0), payload(t, 0, store(c.more)))
+			e := decodeOne(t, NewDecoder(2, 0, false), payload(t, 0, store(c.more)))
 			require.Equal(t, kvindex.Stored{
 				Parent: kvindex.EngineHash(0xfffffffffffffff9), HasParent: true,
 				Blocks: []kvindex.Block{{Engine: 0xfffffffffffffffb, Local: locals(2, c.salt, 1, 2)[0]}},
@@ -265,8 +264,7 @@ func hashBytes(seed uint64, tokens []uint32, objects ...uint64) kvindex.LocalHas
 }
 
 func TestPairsAreHashedOverAWindowOfOneTokenMore(t *testing.T) {
-	d := NewDecoder(2, 0)
-	require.False(t, d.Pairs())
+	d := NewDecoder(2, 0, true)
 	e := decodeOne(t, d, payload(t, 0, store(event{
 		"block_hashes": []int{1, 2}, "parent_block_hash": nil, "cache_salt": "t",
 		"token_ids": [][]int{{10, 11}, {11, 12}, {12, 13}, {13, 14}},
@@ -276,9 +274,22 @@ func TestPairsAreHashedOverAWindowOfOneTokenMore(t *testing.T) {
 		{Engine: 1, Local: hashBytes(seed, []uint32{10, 11, 12})},
 		{Engine: 2, Local: hashBytes(seed, []uint32{12, 13, 14})},
 	}, e.Stored.Blocks)
-	require.True(t, d.Pairs())
-	d.Reset()
-	require.False(t, d.Pairs())
+}
+
+func TestBlocksThatAreNotAsTheWorkerIsRegisteredAreRefused(t *testing.T) {
+	plain, eagle := NewDecoder(2, 0, false), NewDecoder(2, 0, true)
+	pairs := store(event{"token_ids": [][]int{{10, 11}, {11, 12}}})
+	require.Equal(t, "eagle_mismatch", outcome(t, plain, pairs))
+	require.Equal(t, "device", outcome(t, eagle, pairs))
+	require.Equal(t, "token_count", outcome(t, eagle, store(event{"token_ids": [][]int{{10, 11}}})))
+	require.Equal(t, "eagle_mismatch", outcome(t, eagle, store(nil)))
+	require.Equal(t, "device", outcome(t, plain, store(nil)))
+	// Neither teaches anything of the blocks that it names.
+	salted := store(event{"cache_salt": "t"})
+	require.Equal(t, "eagle_mismatch", outcome(t, eagle, salted))
+	require.Empty(t, eagle.spaces)
+	require.Equal(t, "device", outcome(t, plain, salted))
+	require.NotEmpty(t, plain.spaces)
 }
 
 // object writes the hash of a multimodal object as Dynamo's workers pass it.
@@ -304,7 +315,7 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 			for k, v := range more {
 				e[k] = v
 			}
-			got := decodeOne(t, NewDecoder(1, 0), payload(t, 0, e)).Stored.Blocks
+			got := decodeOne(t, NewDecoder(1, 0, false), payload(t, 0, e)).Stored.Blocks
 			require.Len(t, got, 3)
 			for i, b := range got {
 				require.Equal(t, want[i], b.Local, "block %d", i)
@@ -314,7 +325,7 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 }
 
 func TestASaltIsInheritedFromTheParent(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	local := func(salt string) kvindex.LocalHash { return locals(2, kvindex.Salt{CacheSalt: salt}, 1, 2)[0] }
 	put := func(hash int, parent any, salt any) kvindex.LocalHash {
 		e := decodeOne(t, d, payload(t, 0, store(event{
@@ -344,7 +355,7 @@ func TestASaltIsInheritedFromTheParent(t *testing.T) {
 }
 
 func TestBlocksBeforeOneWithExtraKeysAreKept(t *testing.T) {
-	d := NewDecoder(1, 0)
+	d := NewDecoder(1, 0, false)
 	b, err := d.Decode(payload(t, 0, store(event{
 		"block_hashes": []int{1, 2, 3}, "token_ids": []int{1, 2, 3}, "block_size": 1,
 		"extra_keys": []any{nil, []string{"image"}, nil},
@@ -355,7 +366,7 @@ func TestBlocksBeforeOneWithExtraKeysAreKept(t *testing.T) {
 }
 
 func TestABadEventDoesNotSpoilItsNeighbours(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	b, err := d.Decode(payload(t, nil, store(nil), 17, removal(nil), event{"type": "AllBlocksCleared"}))
 	require.NoError(t, err)
 	require.Equal(t, map[string]uint64{"malformed": 1}, b.Refused.Map())
@@ -363,7 +374,7 @@ func TestABadEventDoesNotSpoilItsNeighbours(t *testing.T) {
 }
 
 func TestGroupsAreLearntFromStoresOnly(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"})))
 	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 1})))
 	require.Equal(t, "device", outcome(t, d, store(event{"group_idx": 1, "kv_cache_spec_kind": "mla_attention"})))
@@ -375,18 +386,18 @@ func TestGroupsAreLearntFromStoresOnly(t *testing.T) {
 }
 
 func TestAShortBlockIsPartialOnceAWholeOneWasSeen(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	require.Equal(t, "device", outcome(t, d, store(nil)))
 	require.Equal(t, "partial_block", outcome(t, d, store(event{"block_size": 1, "token_ids": []int{1}})))
 	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_size": 4, "token_ids": []int{1, 2, 3, 4}})))
 }
 
 func TestABatchOfAnotherRankIsRefused(t *testing.T) {
-	b, err := NewDecoder(2, 1).Decode(payload(t, 0, store(nil), removal(nil)))
+	b, err := NewDecoder(2, 1, false).Decode(payload(t, 0, store(nil), removal(nil)))
 	require.NoError(t, err)
 	require.Empty(t, b.Events)
 	require.Equal(t, map[string]uint64{"foreign_rank": 2}, b.Refused.Map())
-	b, err = NewDecoder(2, 1).Decode(payload(t, nil, store(nil)))
+	b, err = NewDecoder(2, 1, false).Decode(payload(t, nil, store(nil)))
 	require.NoError(t, err)
 	require.Len(t, b.Events, 1)
 }
@@ -394,19 +405,19 @@ func TestABatchOfAnotherRankIsRefused(t *testing.T) {
 func TestBatchesOfOtherLengths(t *testing.T) {
 	two, err := msgpack.Marshal([]any{1.5, []any{store(nil)}})
 	require.NoError(t, err)
-	b, err := NewDecoder(2, 0).Decode(two)
+	b, err := NewDecoder(2, 0, false).Decode(two)
 	require.NoError(t, err)
 	require.Len(t, b.Events, 1)
 	four, err := msgpack.Marshal([]any{1, []any{store(nil)}, nil, "later"})
 	require.NoError(t, err)
-	b, err = NewDecoder(2, 0).Decode(four)
+	b, err = NewDecoder(2, 0, false).Decode(four)
 	require.NoError(t, err)
 	require.Len(t, b.Events, 1)
 }
 
 func TestAnUnreadablePayloadIsOneMalformed(t *testing.T) {
 	good := unhex(t, vllmStoredMap)
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	for n := range good {
 		b, err := d.Decode(good[:n])
 		require.ErrorIs(t, err, errMsgpack, "cut to %d bytes", n)
@@ -419,7 +430,7 @@ func TestAnUnreadablePayloadIsOneMalformed(t *testing.T) {
 }
 
 func TestDecodingAllocatesNothingOnceWarm(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	for _, s := range []string{vllmStoredMap, vllmStoredArray, vllmRemovedMap} {
 		p := unhex(t, s)
 		_, err := d.Decode(p)
@@ -458,7 +469,7 @@ func BenchmarkDecodeOneBlockOf64(b *testing.B) {
 		tokens[i] = uint32(i * 997)
 	}
 	p := payload(b, 0, store(event{"token_ids": tokens, "block_size": 64}))
-	d := NewDecoder(64, 0)
+	d := NewDecoder(64, 0, false)
 	b.SetBytes(int64(len(p)))
 	b.ReportAllocs()
 	for b.Loop() {

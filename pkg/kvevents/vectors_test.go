@@ -22,13 +22,12 @@ func TestStoredBlocksHashToVectorsOfAnotherImplementation(t *testing.T) {
 		}
 		for form, e := range storesOf(&v) {
 			t.Run(v.Name+", "+form, func(t *testing.T) {
-				d := NewDecoder(uint32(v.BlockSize), 0)
+				d := NewDecoder(uint32(v.BlockSize), 0, v.Eagle)
 				got := decodeOne(t, d, payload(t, 0, e)).Stored.Blocks
 				require.Len(t, got, len(v.Local))
 				for i, b := range got {
 					require.Equal(t, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: kvindex.LocalHash(v.Local[i])}, b, "block %d", i)
 				}
-				require.Equal(t, v.Eagle, d.Pairs())
 			})
 		}
 		eagle += count(v.Eagle)

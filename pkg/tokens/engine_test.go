@@ -167,7 +167,7 @@ func TestEqualPromptsShareOneQuestion(t *testing.T) {
 	require.Eventually(t, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		f := r.flights[q.key(q.seed())]
+		f := r.flights[q.key(q.hashing())]
 		return f != nil && f.waiters == n
 	}, 10*time.Second, time.Millisecond)
 	close(release)
@@ -282,7 +282,7 @@ func TestACallerThatLeavesDoesNotTakeTheOthersAlong(t *testing.T) {
 		require.Eventually(t, func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			f := r.flights[q.key(q.seed())]
+			f := r.flights[q.key(q.hashing())]
 			return f != nil && f.waiters == n
 		}, 10*time.Second, time.Millisecond)
 	}
