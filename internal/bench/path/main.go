@@ -214,7 +214,7 @@ func (o *options) prepare(l *lab, p *plan) (err error) {
 
 func thisMachine() machine {
 	return machine{
-		CPU: cmp.Or(host.CPU(), "unknown CPU"), Cores: len(cpus()), OS: runtime.GOOS + "/" + runtime.GOARCH,
+		CPU: cmp.Or(host.CPU(), "unknown CPU"), Cores: cmp.Or(len(cpus()), runtime.NumCPU()), OS: runtime.GOOS + "/" + runtime.GOARCH,
 		Go: runtime.Version(), Envoy: stack.EnvoyVersion,
 	}
 }
