@@ -324,7 +324,6 @@ func (s *stream) endReplay(fail error) {
 		s.obey(v, message{})
 		return
 	}
-	s.tracker.Drained()
 }
 
 // apply decodes a message and gives its events to the index.
