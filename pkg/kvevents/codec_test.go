@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -115,17 +116,13 @@ func store(more event) event {
 		"type": "BlockStored", "block_hashes": []int64{-5}, "parent_block_hash": int64(-7),
 		"token_ids": []uint32{1, 2}, "block_size": 2, "lora_id": nil, "medium": "GPU",
 	}
-	for k, v := range more {
-		e[k] = v
-	}
+	maps.Copy(e, more)
 	return e
 }
 
 func removal(more event) event {
 	e := event{"type": "BlockRemoved", "block_hashes": []int64{-5}, "medium": "GPU"}
-	for k, v := range more {
-		e[k] = v
-	}
+	maps.Copy(e, more)
 	return e
 }
 
@@ -190,6 +187,8 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"a remote block on another tier":              {removal(event{"locality": "REMOTE", "medium": "CPU"}), "remote_locality"},
 		"a local block":                               {store(event{"locality": "LOCAL"}), "device"},
 		"blocks of another owner":                     {store(event{"ownership": "kvcr"}), "foreign_owner"},
+		"blocks of the worker's own":                  {store(event{"ownership": "worker"}), "device"},
+		"blocks of the worker's own, in capitals":     {store(event{"ownership": "WORKER"}), "device"},
 		"a group that was never named":                {store(event{"group_idx": 1}), "foreign_group"},
 		"a removal from a group that was never named": {removal(event{"group_idx": 1}), "foreign_group"},
 		"a group of sliding windows":                  {store(event{"kv_cache_spec_kind": "sliding_window"}), "foreign_group"},
@@ -312,9 +311,7 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := store(base)
-			for k, v := range more {
-				e[k] = v
-			}
+			maps.Copy(e, more)
 			got := decodeOne(t, NewDecoder(1, 0, false), payload(t, 0, e)).Stored.Blocks
 			require.Len(t, got, 3)
 			for i, b := range got {
@@ -392,6 +389,31 @@ func TestAShortBlockIsPartialOnceAWholeOneWasSeen(t *testing.T) {
 	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_size": 4, "token_ids": []int{1, 2, 3, 4}})))
 }
 
+func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	short := store(event{"block_size": 1, "token_ids": []int{1}})
+	require.Equal(t, "device", outcome(t, d, store(event{"cache_salt": "t"})))
+	require.Equal(t, "partial_block", outcome(t, d, short))
+	require.NotEmpty(t, d.spaces)
+	d.Reset()
+	require.Equal(t, "block_size_mismatch", outcome(t, d, short), "no whole block was seen of this one")
+	require.Empty(t, d.spaces)
+}
+
+func TestADecoderDoesNotGrowWithWhatItDecodes(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	p := payload(t, 0, store(nil), removal(nil))
+	_, err := d.Decode(p)
+	require.NoError(t, err)
+	blocks, removed, events := cap(d.blocks), cap(d.removed), cap(d.batch.Events)
+	for range 1000 {
+		b, err := d.Decode(p)
+		require.NoError(t, err)
+		require.Len(t, b.Events, 2)
+	}
+	require.Equal(t, [3]int{blocks, removed, events}, [3]int{cap(d.blocks), cap(d.removed), cap(d.batch.Events)})
+}
+
 func TestABatchOfAnotherRankIsRefused(t *testing.T) {
 	b, err := NewDecoder(2, 1, false).Decode(payload(t, 0, store(nil), removal(nil)))
 	require.NoError(t, err)
@@ -422,6 +444,15 @@ func TestAnUnreadablePayloadIsOneMalformed(t *testing.T) {
 		b, err := d.Decode(good[:n])
 		require.ErrorIs(t, err, errMsgpack, "cut to %d bytes", n)
 		require.Equal(t, map[string]uint64{"malformed": 1}, b.Refused.Map())
+	}
+	for name, batch := range map[string]any{
+		"no array": 7, "a timestamp alone": []any{1.5}, "events that are none": []any{1.5, 7, 0}, "a timestamp that is text": []any{"now", []any{}, 0},
+	} {
+		bad, err := msgpack.Marshal(batch)
+		require.NoError(t, err)
+		b, err := d.Decode(bad)
+		require.ErrorIs(t, err, errMsgpack, name)
+		require.Equal(t, map[string]uint64{"malformed": 1}, b.Refused.Map(), name)
 	}
 	_, err := d.Decode(append(append([]byte{}, good...), 0))
 	require.ErrorIs(t, err, errMsgpack, "bytes after the batch")

@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -68,9 +69,7 @@ func storesOf(v *hashvectors.Vector) map[string]event {
 			"type": "BlockStored", "block_hashes": hashes, "token_ids": tokensOf(v), "block_size": v.BlockSize,
 			"lora_name": v.LoRA, "medium": "GPU",
 		}
-		for k, v := range more {
-			e[k] = v
-		}
+		maps.Copy(e, more)
 		return e
 	}
 	salted := append([]any{}, keys...)
