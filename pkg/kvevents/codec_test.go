@@ -283,6 +283,7 @@ func TestBlocksThatAreNotAsTheWorkerIsRegisteredAreRefused(t *testing.T) {
 	require.Equal(t, "token_count", outcome(t, eagle, store(event{"token_ids": [][]int{{10, 11}}})))
 	require.Equal(t, "eagle_mismatch", outcome(t, eagle, store(nil)))
 	require.Equal(t, "device", outcome(t, plain, store(nil)))
+	require.Equal(t, "device", outcome(t, eagle, store(event{"block_hashes": []int{}, "token_ids": []int{}})), "no block is of no kind")
 	// Neither teaches anything of the blocks that it names.
 	salted := store(event{"cache_salt": "t"})
 	require.Equal(t, "eagle_mismatch", outcome(t, eagle, salted))
@@ -300,7 +301,7 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 		hashBytes(seed, []uint32{1}), hashBytes(seed, []uint32{2}, 5, 1<<63+9), hashBytes(seed, []uint32{3}),
 	}
 	base := event{"block_hashes": []int{1, 2, 3}, "token_ids": []int{1, 2, 3}, "block_size": 1}
-	info := map[string]any{"mm_objects": []any{
+	info := map[string]any{"later": []int{1}, "mm_objects": []any{
 		map[string]any{"mm_hash": uint64(1<<63 + 9), "offsets": [][]int{{0, 1}}}, map[string]any{"mm_hash": 5},
 	}}
 	for name, more := range map[string]event{
@@ -308,6 +309,7 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 		"as extra keys with offsets": {"extra_keys": []any{nil, []any{[]any{object(1<<63 + 9), -3}, []any{object(5), 1.5}}}},
 		"as infos":                   {"block_mm_infos": []any{nil, info, nil}},
 		"as both":                    {"block_mm_infos": []any{nil, info}, "extra_keys": []any{nil, []string{object(5), object(1<<63 + 9)}}},
+		"as both, the infos first":   {"block_mm_infos": []any{nil, info}, "extra_keys": []any{[]string{object(7)}, []string{object(8)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := store(base)
@@ -351,6 +353,50 @@ func TestASaltIsInheritedFromTheParent(t *testing.T) {
 	require.Equal(t, local(""), put(9, 2, nil))
 }
 
+func TestKeysAreThoseOfTheirOwnEvent(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	local := func(more event) kvindex.LocalHash {
+		return decodeOne(t, d, payload(t, 0, store(more))).Stored.Blocks[0].Local
+	}
+	require.Equal(t, hashBytes(1337, []uint32{1, 2}, 5), local(event{"extra_keys": [][]string{{object(5)}}}))
+	require.Equal(t, hashBytes(1337, []uint32{1, 2}, 6), local(event{"extra_keys": [][]string{{object(6)}}}))
+	require.Equal(t, hashBytes(1337, []uint32{1, 2}), local(nil))
+}
+
+func TestASaltIsReadFromTheFirstBlocksKeysOnly(t *testing.T) {
+	b, err := NewDecoder(1, 0, false).Decode(payload(t, 0, store(event{
+		"block_hashes": []int{1, 2}, "block_size": 1, "extra_keys": []any{nil, []string{"dynamo-cache-salt:t"}},
+	})))
+	require.NoError(t, err)
+	require.Equal(t, map[string]uint64{"extra_keys": 1}, b.Refused.Map())
+	require.Equal(t, []kvindex.Block{{Engine: 1, Local: locals(1, kvindex.Salt{}, 1)[0]}}, b.Events[0].Stored.Blocks)
+}
+
+func TestABlockUnderSeveralSaltsStaysAmbiguous(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	put := func(hash int, parent, salt any) string {
+		return outcome(t, d, store(event{"block_hashes": []int{hash}, "parent_block_hash": parent, "cache_salt": salt}))
+	}
+	require.Equal(t, "device", put(1, nil, "a"))
+	require.Equal(t, "device", put(1, nil, "a"))
+	require.Equal(t, "device", put(2, 1, nil), "the same once more is not ambiguous")
+	require.Equal(t, "device", put(1, nil, nil))
+	require.Equal(t, "ambiguous_salt", put(3, 1, nil), "no salt is another one")
+	require.Equal(t, "device", put(1, nil, "a"))
+	require.Equal(t, "ambiguous_salt", put(3, 1, nil))
+}
+
+func TestASaltIsForgottenWithTheLastTier(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	for _, medium := range []string{"GPU", "CPU"} {
+		outcome(t, d, store(event{"block_hashes": []int{1}, "parent_block_hash": nil, "cache_salt": "a", "medium": medium}))
+	}
+	outcome(t, d, removal(event{"block_hashes": []int{1}}))
+	require.Len(t, d.spaces, 1)
+	outcome(t, d, removal(event{"block_hashes": []int{1}, "medium": "CPU"}))
+	require.Empty(t, d.spaces)
+}
+
 func TestBlocksBeforeOneWithExtraKeysAreKept(t *testing.T) {
 	d := NewDecoder(1, 0, false)
 	b, err := d.Decode(payload(t, 0, store(event{
@@ -382,11 +428,23 @@ func TestGroupsAreLearntFromStoresOnly(t *testing.T) {
 	require.Equal(t, "device", outcome(t, d, removal(nil)))
 }
 
+func TestNoMoreThan256GroupsAreLearnt(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	for g := range 300 {
+		require.Equal(t, "device", outcome(t, d, store(event{"group_idx": g, "kv_cache_spec_kind": "full_attention"})))
+	}
+	require.Equal(t, "device", outcome(t, d, removal(event{"group_idx": 255})))
+	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 256})))
+	require.Equal(t, "foreign_group", outcome(t, d, store(event{"group_idx": 255, "kv_cache_spec_kind": "mamba"})))
+	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 255})), "one that is known is learnt anew")
+}
+
 func TestAShortBlockIsPartialOnceAWholeOneWasSeen(t *testing.T) {
 	d := NewDecoder(2, 0, false)
 	require.Equal(t, "device", outcome(t, d, store(nil)))
 	require.Equal(t, "partial_block", outcome(t, d, store(event{"block_size": 1, "token_ids": []int{1}})))
 	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_size": 4, "token_ids": []int{1, 2, 3, 4}})))
+	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_hashes": []int{1, 2}, "block_size": 1, "token_ids": []int{1, 2}})), "a partial block is the last one")
 }
 
 func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {
