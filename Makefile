@@ -6,6 +6,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 
 ENVOY_VERSION := 1.40.0
 ENVOY_BIN     := .tools/envoy-$(ENVOY_VERSION)
+LINT_VERSION  := v2.15.0
+LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
 TAGS          := invariants,e2e
 PKG           := ./...
 # These start processes, which go's test cache cannot see, and use both cores: always run, one after the other.
@@ -16,7 +18,7 @@ BENCH_ARGS    :=
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test test-unit test-race test-long reproduce fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt vet tidy golden docs envoy-configs envoy-validate clean
+.PHONY: help build tools test test-unit test-race test-long reproduce fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -83,6 +85,13 @@ check: fmt vet tidy envoy-configs ## everything that must hold before a commit, 
 
 fmt: ## gofmt
 	gofmt -l -w $$(git ls-files '*.go')
+
+lint: $(LINT_BIN) ## what only a linter sees (.golangci.yml)
+	$(LINT_BIN) run ./...
+
+$(LINT_BIN):
+	GOBIN=$(CURDIR)/.tools GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	mv .tools/golangci-lint $@
 
 vet: ## go vet, all build tags
 	go vet -tags $(TAGS) $(PKG)
