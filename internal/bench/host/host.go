@@ -1,4 +1,4 @@
-// Package host names the machine that a benchmark ran on.
+// Package host names the machine that a benchmark runs on, and reads its clocks.
 package host
 
 import (

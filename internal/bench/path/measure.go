@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/bench/host"
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
 )
 
@@ -134,10 +135,10 @@ type meter struct {
 // the totals costs is in no slice.
 func (m *meter) read(ctx context.Context, v *variant, first bool) (err error) {
 	clocks := func() (err error) {
-		if m.envoy, err = cpuTime(v.envoy.PID()); err != nil || v.server == nil {
+		if m.envoy, err = host.CPUTime(v.envoy.PID()); err != nil || v.server == nil {
 			return err
 		}
-		m.cpu, err = cpuTime(v.server.pid)
+		m.cpu, err = host.CPUTime(v.server.pid)
 		return err
 	}
 	if !first {
