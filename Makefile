@@ -9,7 +9,7 @@ ENVOY_BIN     := .tools/envoy-$(ENVOY_VERSION)
 TAGS          := invariants,e2e
 PKG           := ./...
 # These start processes, which go's test cache cannot see, and use both cores: always run, one after the other.
-REAL          := /internal/envoytest$$|/examples/
+REAL          := /internal/envoytest$$|/internal/bench/routing$$|/examples/
 T             := 30s
 BENCH_ARGS    :=
 # An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.

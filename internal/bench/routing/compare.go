@@ -106,7 +106,7 @@ func (c *comparison) agreement() string {
 		same, pairs := c.ordered(of)
 		return fmt.Sprintf("%d of %d by %s", same, pairs, name)
 	}
-	return fmt.Sprintf("On the same slice, live and simulated hit rates are at most %.1f points apart (%s). The live TTFT p50 is %.2f s to %.2f s above the simulated one; the path alone stands for %.2f s. Pairs of modes in the same order: %s, %s, %s.",
+	return fmt.Sprintf("On the same slice, live and simulated hit rates are at most %.1f points apart (%s). The live TTFT p50 is %.2f s to %.2f s above the simulated one; the path alone stands for up to %.2f s. Pairs of modes in the same order: %s, %s, %s.",
 		100*apart, at, low, high, c.path(),
 		of("hit rate", func(r *row) float64 { return r.Hit }),
 		of("p50", func(r *row) float64 { return r.P50.Seconds() }),

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -39,8 +40,9 @@ func promptOf(t *testing.T, body []byte) []uint32 {
 func TestPromptsShareTheTokensOfTheBlocksThatTheTraceShares(t *testing.T) {
 	trace := read(t, `{"timestamp": 0, "input_length": 1600, "hash_ids": [1, 2, 3, 40]}
 {"timestamp": 0, "input_length": 1599, "hash_ids": [1, 2, 5, 40]}
-{"timestamp": 0, "input_length": 20, "hash_ids": [9]}`)
-	var got [3][]uint32
+{"timestamp": 0, "input_length": 20, "hash_ids": [9]}
+{"timestamp": 0, "input_length": 1600, "hash_ids": [1, 2, 3, 41]}`)
+	var got [4][]uint32
 	for i := range trace {
 		got[i] = promptOf(t, fast.body(&trace[i]))
 		require.Len(t, got[i], fast.words(&trace[i]))
@@ -50,6 +52,8 @@ func TestPromptsShareTheTokensOfTheBlocksThatTheTraceShares(t *testing.T) {
 	require.NotEqual(t, got[0][32], got[1][32], "blocks differ from their first token on")
 	require.Equal(t, got[0][48], got[1][48], "what is left is the same in both")
 	require.Len(t, got[1], 3*16+1)
+	require.Equal(t, got[0][:48], got[3][:48])
+	require.NotEqual(t, got[0][48], got[3][48], "what is left is the trace's too")
 	require.Len(t, got[2], 1, "no prompt is empty")
 
 	shrunk := fast.shrink(trace)
@@ -72,7 +76,7 @@ func TestBlocksHaveWordsOfTheirOwn(t *testing.T) {
 
 func TestRequestsOfOneTimestampAreSpreadUntilTheNext(t *testing.T) {
 	var trace []prompt
-	for _, at := range []time.Duration{0, 0, 0, 3000, 6000, 6000} {
+	for _, at := range []time.Duration{0, 0, 0, 3000, 5000, 5000} {
 		trace = append(trace, prompt{at: at})
 	}
 	spread(trace)
@@ -80,7 +84,7 @@ func TestRequestsOfOneTimestampAreSpreadUntilTheNext(t *testing.T) {
 	for _, p := range trace {
 		got = append(got, p.at)
 	}
-	require.Equal(t, []time.Duration{0, 1000, 2000, 3000, 6000, 7500}, got)
+	require.Equal(t, []time.Duration{0, 1000, 2000, 3000, 5000, 6000}, got)
 }
 
 // engine runs a worker in this process until the test ends.
@@ -125,6 +129,40 @@ func TestTheHitRateIsWhatTheWorkersCounted(t *testing.T) {
 	require.LessOrEqual(t, f.P50, f.P99)
 	require.Positive(t, p.idle)
 	require.GreaterOrEqual(t, p.took, trace[4].at/1000, "no request is sent before its time")
+}
+
+func TestShotsAreTheTracesRequestsSoManyTimesSooner(t *testing.T) {
+	trace := read(t, tiny)
+	shots := fast.shots(trace)
+	require.Len(t, shots, 5)
+	require.Equal(t, 11*time.Millisecond, shots[4].at)
+	require.Equal(t, fast.body(&trace[2]), shots[2].body)
+}
+
+func TestFiguresAreInTheTracesTimeAndByWhatWasComputed(t *testing.T) {
+	p := played{
+		heard:  []heard{{err: io.EOF}, {ttft: time.Millisecond}, {ttft: 3 * time.Millisecond}, {err: io.EOF}},
+		engine: []tokenCount{{prompt: 10, cached: 5}, {prompt: 10}},
+	}
+	f := p.figures(fast)
+	require.Equal(t, 2*time.Second, f.Mean)
+	require.Equal(t, time.Second, f.P50)
+	require.InDelta(t, 0.25, f.Hit, 1e-12)
+	require.InDelta(t, 10/7.5, f.Busiest, 1e-12)
+}
+
+func TestWorkersAreReadWhenTheyHaveNothingLeftToDo(t *testing.T) {
+	s, c := engine(t, enginesim.Config{CapacityBlocks: 8, PrefillBase: 300 * time.Millisecond})
+	l := newClient(s.URL())
+	t.Cleanup(l.close)
+	sent := make(chan heard)
+	p := read(t, tiny)[0]
+	go func() { sent <- l.send(t.Context(), fast.body(&p), time.Now()) }()
+	require.NoError(t, stack.Await(t.Context(), "the request to run", func() bool { return s.State(false).Running == 1 }))
+	got, err := idle(t.Context(), []*enginesim.Client{c})
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 1}, []int{got.running, got.ok})
+	require.NoError(t, (<-sent).err)
 }
 
 func TestFailedRequestsAreCountedAndHaveNoTime(t *testing.T) {
@@ -272,7 +310,7 @@ func beside() *comparison {
 		options: liveOptions{fleet: fleet{Ranks: 8, Capacity: 1000, Speed: 8000, Overhead: 20 * time.Millisecond}, scale: scale{10, 16}, decode: 2, modes: liveModes(2500)[:1]},
 		Trace:   "x.jsonl", Requests: 1500, Bound: 0.4, Demand: 0.65, Span: 51 * time.Second,
 		Live:  []liveRow{live("kv", f(0.30, 1.1)), live("least-loaded", f(0.10, 1.4)), live("random", f(0.12, 3))},
-		Slice: map[string]row{"kv": {figures: f(0.31, 1)}, "least-loaded": {figures: f(0.11, 1.3)}, "random": {figures: f(0.10, 2.8)}},
+		Slice: map[string]row{"kv": {figures: f(0.335, 1)}, "least-loaded": {figures: f(0.11, 1.3)}, "random": {figures: f(0.10, 2.8)}},
 		Whole: map[string]row{"kv": {figures: f(0.28, 1.05)}},
 	}
 	c.Live[2].CPU = math.NaN()
@@ -284,10 +322,10 @@ func TestTheComparisonSaysHowFarLiveAndSimulatedAgree(t *testing.T) {
 	text := c.markdown()
 	for _, want := range []string{
 		"| kv | live | 30.0 % | – | 1.10 s | 1.10 s | 2.20 s | 3.30 s | 1.00 | 0 |",
-		"|  | simulated, same slice | 31.0 % |", "|  | simulated, whole trace | 28.0 % |",
+		"|  | simulated, same slice | 33.5 % |", "|  | simulated, whole trace | 28.0 % |",
 		"1500 requests, time ÷ 10, prompts ÷ 32: 8 prefill and 2 decode workers, 1000 blocks a cache",
 		"a worker prefills 2500 tokens/s and takes 2ms a prompt",
-		"at most 2.0 points apart (random). The live TTFT p50 is 0.10 s to 0.20 s above the simulated one; the path alone stands for 0.04 s.",
+		"at most 3.5 points apart (kv). The live TTFT p50 is 0.10 s to 0.20 s above the simulated one; the path alone stands for up to 0.04 s.",
 		"Pairs of modes in the same order: 2 of 3 by hit rate, 3 of 3 by p50, 3 of 3 by p90.",
 		"| kv | 6.0 ms | 1.0 ms | 25 % |", "| random | 6.0 ms | 1.0 ms | – |",
 	} {
@@ -306,6 +344,13 @@ func TestTheComparisonSaysHowFarLiveAndSimulatedAgree(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+}
+
+func TestModesThatTieLiveStandInNoOrder(t *testing.T) {
+	c := beside()
+	c.Live[0].P50, c.Slice["random"] = c.Live[1].P50, c.Slice["least-loaded"]
+	same, pairs := c.ordered(func(r *row) float64 { return r.P50.Seconds() })
+	require.Equal(t, []int{1, 2}, []int{same, pairs}, "kv ties with least-loaded; the simulation has no order of that and random")
 }
 
 func TestLatenessEstimatesAndFaultsAreWarnings(t *testing.T) {

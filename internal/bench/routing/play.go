@@ -87,10 +87,7 @@ func play(ctx context.Context, url string, engines []*enginesim.Client, trace []
 	if err != nil {
 		return nil, err
 	}
-	shots := make([]shot, len(trace))
-	for i := range trace {
-		shots[i] = shot{at: time.Duration(float64(trace[i].at) / sc.Speedup), body: sc.body(&trace[i])}
-	}
+	shots := sc.shots(trace)
 	start := time.Now()
 	p.heard = c.drive(ctx, shots)
 	p.took = time.Since(start)

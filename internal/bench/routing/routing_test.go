@@ -151,6 +151,21 @@ func TestATraceIsReadWithWholeBlocksAndItsBound(t *testing.T) {
 	require.Equal(t, 50*time.Millisecond, trace[1].at)
 	require.Len(t, trace[1].chain, 2, "the last block is not whole")
 	require.InDelta(t, 2048.0/(1024+1030+2*1536), bound(trace), 1e-12)
+	require.InDelta(t, 3072.0/(1024+1030+3*1536), bound(read(t, tiny)), 1e-12, "the last block is always computed")
+}
+
+func TestRequestsAreSpreadUnlessTheFlagSaysNo(t *testing.T) {
+	trace := filepath.Join(t.TempDir(), "trace.jsonl")
+	require.NoError(t, os.WriteFile(trace, []byte(`{"timestamp": 0, "input_length": 5, "hash_ids": []}
+{"timestamp": 0, "input_length": 5, "hash_ids": []}
+{"timestamp": 3000, "input_length": 5, "hash_ids": []}`), 0o600))
+	for flag, want := range map[string]time.Duration{"-spread=true": 1500 * time.Millisecond, "-spread=false": 0} {
+		o, err := parse([]string{"-trace", trace, flag}, io.Discard)
+		require.NoError(t, err)
+		got, err := o.read(0, 1)
+		require.NoError(t, err)
+		require.Equal(t, want, got[1].at, flag)
+	}
 }
 
 func TestATraceThatCannotBeUsedIsRefusedWithItsLine(t *testing.T) {
@@ -200,6 +215,7 @@ func TestTheCommandWritesTheSameTableAndPlotEachTime(t *testing.T) {
 func TestFlagsThatMeanNothingAreRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{"-ranks", "0"}, {"-speed", "NaN"}, {"-modes", "best"}, {"-capacity", "x"}, {"-rate", "0"}, {"-seed", "0"}, {"-estimate-ttl", "0"}, {"more"},
+		{"-live-modes", "best"}, {"-speedup", "0"}, {"-page", "24"}, {"-page", "1024"}, {"-decode", "0"}, {"-live-requests", "0"}, {"-live-repeats", "0"},
 	} {
 		_, err := parse(args, io.Discard)
 		require.ErrorContains(t, err, "xpected", args)

@@ -3,6 +3,7 @@ package main
 import (
 	"math/rand/v2"
 	"strconv"
+	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
@@ -45,6 +46,15 @@ func (sc scale) body(p *prompt) []byte {
 	}
 	b = appendWords(b, p.tail, n-len(p.chain)*sc.Page)
 	return append(b, `","max_tokens":1,"stream":true,"stream_options":{"include_usage":true}}`...)
+}
+
+// shots returns the requests of a trace with their times.
+func (sc scale) shots(trace []prompt) []shot {
+	out := make([]shot, len(trace))
+	for i := range trace {
+		out[i] = shot{at: time.Duration(float64(trace[i].at) / sc.Speedup), body: sc.body(&trace[i])}
+	}
+	return out
 }
 
 // appendWords appends the first n words of a block: the block's name in letters,
