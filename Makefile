@@ -67,7 +67,7 @@ bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
 	go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS)
 
-bench-routing: ## hit rate and time to first token on a real conversation trace, by mode
+bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions

@@ -1,4 +1,3 @@
-// Package host names the machine that a benchmark runs on, and reads its clocks.
 package host
 
 import (

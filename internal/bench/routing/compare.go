@@ -7,13 +7,6 @@ import (
 	"time"
 )
 
-// The three rows that each mode has.
-const (
-	byLive  = "live"
-	bySlice = "simulated, same slice"
-	byWhole = "simulated, whole trace"
-)
-
 // comparison is the live part beside the simulation.
 type comparison struct {
 	options  liveOptions
@@ -24,14 +17,15 @@ type comparison struct {
 	Span     time.Duration // of the slice, as it passed
 	Live     []liveRow
 	Slice    map[string]row // simulated, by mode
-	Whole    map[string]row // the same on the whole trace; may lack modes
+	All      int            // requests of the simulation's first part
+	Whole    map[string]row // simulated there, by mode; may lack modes
 }
 
 // lines returns the rows of a mode, with what each is.
 func (c *comparison) lines(l *liveRow) (how []string, rows []row) {
-	how, rows = []string{byLive, bySlice}, []row{l.row, c.Slice[l.Like]}
+	how, rows = []string{"live", "simulated, same slice"}, []row{l.row, c.Slice[l.Like]}
 	if w, ok := c.Whole[l.Like]; ok {
-		how, rows = append(how, byWhole), append(rows, w)
+		how, rows = append(how, fmt.Sprintf("simulated, all %d", c.All)), append(rows, w)
 	}
 	return how, rows
 }
@@ -63,7 +57,7 @@ func (c *comparison) markdown() string {
 			if k == 0 {
 				name, errs = l.Mode, fmt.Sprint(l.Errors)
 			}
-			fmt.Fprintf(&b, "| %s | %s | %.1f %% | %s | %s | %s | %s | %s | %.2f | %s |\n", name, how[k], 100*r.Hit, share(r.Believed),
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %.2f | %s |\n", name, how[k], r.hitRange(), share(r.Believed),
 				seconds(r.Mean), seconds(r.P50), seconds(r.P90), seconds(r.P99), r.Busiest, errs)
 		}
 	}
@@ -82,6 +76,14 @@ func (c *comparison) markdown() string {
 	return b.String()
 }
 
+// hitRange is the hit rate, with its range where runs differ.
+func (r *row) hitRange() string {
+	if r.LowHit == r.HighHit {
+		return fmt.Sprintf("%.1f %%", 100*r.Hit)
+	}
+	return fmt.Sprintf("%.1f %% (%.1f–%.1f)", 100*r.Hit, 100*r.LowHit, 100*r.HighHit)
+}
+
 func share(v float64) string {
 	if v == 0 {
 		return "–"
@@ -94,10 +96,14 @@ func share(v float64) string {
 func (c *comparison) agreement() string {
 	apart, at := 0.0, ""
 	low, high := math.Inf(1), math.Inf(-1)
+	within := 0
 	for i := range c.Live {
 		l, s := &c.Live[i], c.Slice[c.Live[i].Like]
 		if d := math.Abs(l.Hit - s.Hit); d >= apart {
 			apart, at = d, l.Mode
+		}
+		if l.Hit >= s.LowHit && l.Hit <= s.HighHit {
+			within++
 		}
 		d := (l.P50 - s.P50).Seconds()
 		low, high = min(low, d), max(high, d)
@@ -106,8 +112,8 @@ func (c *comparison) agreement() string {
 		same, pairs := c.ordered(of)
 		return fmt.Sprintf("%d of %d by %s", same, pairs, name)
 	}
-	return fmt.Sprintf("On the same slice, live and simulated hit rates are at most %.1f points apart (%s). The live TTFT p50 is %.2f s to %.2f s above the simulated one; the path alone stands for up to %.2f s. Pairs of modes in the same order: %s, %s, %s.",
-		100*apart, at, low, high, c.path(),
+	return fmt.Sprintf("On the same slice, live and simulated hit rates are at most %.1f points apart (%s); %d of %d live ones lie within the range that %d seeds have. The live TTFT p50 less the simulated one is %.2f s to %.2f s; the path alone stands for up to %.2f s. Pairs of modes in the same order: %s, %s, %s.",
+		100*apart, at, within, len(c.Live), sliceSeeds, low, high, c.path(),
 		of("hit rate", func(r *row) float64 { return r.Hit }),
 		of("p50", func(r *row) float64 { return r.P50.Seconds() }),
 		of("p90", func(r *row) float64 { return r.P90.Seconds() }))

@@ -46,9 +46,10 @@
 // requests sent late and prompts that had to be estimated are warnings.
 //
 // The simulation runs on the very same slice too, with the same rounded lengths
-// and the seeds of the first part. Where hit rates differ, the order of arrival at
-// the pick, the delay of events and (by the estimate) where blocks begin differed;
-// where times do, the path and the processors' load come in.
+// and 20 seeds: their range is what runs differ by through ties alone, of which a
+// live run has one draw. Beyond it, hit rates differ by the order of arrival at
+// the pick, the delay of events and (by the estimate) where blocks begin; times,
+// by the path and the processors' load.
 //
 // # Left out
 //

@@ -211,6 +211,10 @@ func (o *options) read(limit int, rate float64) ([]prompt, error) {
 	return trace, nil
 }
 
+// sliceSeeds are taken for the simulation of the slice: they show how far runs
+// differ by chance alone, of which a live run is one.
+const sliceSeeds = 20
+
 // compare plays the slice live, and simulates it.
 func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Writer) (*comparison, error) {
 	trace, err := o.read(o.played.requests, o.rates[0])
@@ -220,13 +224,13 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 	trace = o.played.scale.shrink(trace)
 	c := &comparison{
 		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: bound(trace), Demand: demand(trace, o.played.fleet),
-		Span: time.Duration(float64(trace[len(trace)-1].at) / o.played.scale.Speedup), Slice: map[string]row{}, Whole: map[string]row{},
+		Span: time.Duration(float64(trace[len(trace)-1].at) / o.played.scale.Speedup), Slice: map[string]row{}, All: r.Requests, Whole: map[string]row{},
 	}
 	for _, row := range r.Cells[0].Rows {
 		c.Whole[row.Mode] = row
 	}
 	for _, m := range modes(o.Speed) {
-		if c.Slice[m.name], err = o.simulate(trace, o.played.fleet, m); err != nil {
+		if c.Slice[m.name], err = o.simulate(trace, o.played.fleet, m, sliceSeeds); err != nil {
 			return nil, err
 		}
 	}
@@ -234,10 +238,10 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 	return c, err
 }
 
-// simulate runs a mode with every seed.
-func (o *options) simulate(trace []prompt, f fleet, m mode) (row, error) {
+// simulate runs a mode with so many seeds.
+func (o *options) simulate(trace []prompt, f fleet, m mode, seeds int) (row, error) {
 	var runs []figures
-	for i := range o.repeats {
+	for i := range seeds {
 		got, err := simulate(trace, f, m, o.seed+uint64(i))
 		if err != nil {
 			return row{}, err
@@ -262,7 +266,7 @@ func (o *options) measure(stderr io.Writer) (*report, error) {
 			c := cell{Capacity: capacity, Rate: rate, Demand: demand(trace, f)}
 			for _, m := range o.modes {
 				fmt.Fprintf(stderr, "%s, %s\n", c.String(), m.name)
-				got, err := o.simulate(trace, f, m)
+				got, err := o.simulate(trace, f, m, o.repeats)
 				if err != nil {
 					return nil, err
 				}

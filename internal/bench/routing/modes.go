@@ -117,10 +117,11 @@ func busiest(computed []int64) float64 {
 	return float64(most) * float64(len(computed)) / float64(max(all, 1))
 }
 
-// row is one mode over all seeds: medians, and the range of the p95.
+// row is one mode over all seeds: medians, and two ranges.
 type row struct {
 	Mode string
 	figures
+	LowHit, HighHit float64
 	LowP95, HighP95 time.Duration
 }
 
@@ -134,8 +135,10 @@ func summarise(name string, runs []figures) row {
 		P95:     medianOf(runs, func(f figures) time.Duration { return f.P95 }),
 		P99:     medianOf(runs, func(f figures) time.Duration { return f.P99 }),
 	}}
+	r.LowHit, r.HighHit = runs[0].Hit, runs[0].Hit
 	r.LowP95, r.HighP95 = runs[0].P95, runs[0].P95
 	for _, f := range runs {
+		r.LowHit, r.HighHit = min(r.LowHit, f.Hit), max(r.HighHit, f.Hit)
 		r.LowP95, r.HighP95 = min(r.LowP95, f.P95), max(r.HighP95, f.P95)
 	}
 	return r

@@ -129,7 +129,7 @@ func plot(r *report) string {
 
 // plotLive draws the live part, with the simulation in paler bars below each.
 func plotLive(c *comparison) string {
-	g := group{heading: "full: live · paler: simulated, same slice · palest: simulated, whole trace · line: bound of the slice", bound: c.Bound}
+	g := group{heading: "full: live · paler: simulated, same slice · palest: simulated, all requests · line: bound of the slice", bound: c.Bound}
 	for i := range c.Live {
 		_, rows := c.lines(&c.Live[i])
 		for k, r := range rows {

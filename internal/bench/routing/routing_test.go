@@ -251,7 +251,7 @@ func TestOnTheRealTraceKVFindsMoreAndAnswersSooner(t *testing.T) {
 
 func TestSeedsAreSummedUpAsMediansWithTheRangeOfTheP95(t *testing.T) {
 	r := summarise("kv", []figures{{Hit: 0.3, P95: 5, P50: 1}, {Hit: 0.1, P95: 9, P50: 3}, {Hit: 0.2, P95: 7, P50: 2}})
-	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, P95: 7, P50: 2}, LowP95: 5, HighP95: 9}, r)
+	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, P95: 7, P50: 2}, LowHit: 0.1, HighHit: 0.3, LowP95: 5, HighP95: 9}, r)
 }
 
 func TestEachModeHasTheParametersThatItsNameSays(t *testing.T) {
