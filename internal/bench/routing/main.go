@@ -56,7 +56,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	fs.StringVar(&o.trace, "trace", "", "the trace, a JSON object a line; default ../shared/data/mooncake_conversation_trace.jsonl beside the repository")
 	names := fs.String("modes", "", "modes with commas between them; default all")
-	capacities := fs.String("capacity", "1000,4000", "sizes of each rank's cache in blocks of 512 tokens")
+	capacities := fs.String("capacity", "4000,1000", "sizes of each rank's cache in blocks of 512 tokens")
 	rates := fs.String("rate", "1,1.3", "how many times as fast as in the trace requests arrive")
 	fs.IntVar(&o.Ranks, "ranks", 8, "prefill ranks")
 	fs.Float64Var(&o.Speed, "speed", 8000, "tokens a second that a rank prefills")
