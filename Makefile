@@ -11,7 +11,7 @@ LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
 TAGS          := invariants,e2e
 PKG           := ./...
 # These start processes, which go's test cache cannot see, and use both cores: always run, one after the other.
-REAL          := /internal/envoytest$$|/examples/
+REAL          := /internal/envoytest$$|/internal/bench/routing$$|/examples/
 T             := 30s
 BENCH_ARGS    :=
 # An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.
@@ -70,7 +70,7 @@ bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
 	go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS)
 
-bench-routing: ## hit rate and time to first token on a real conversation trace, by mode
+bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
