@@ -13,7 +13,6 @@ import (
 type learnt struct {
 	Groups map[uint64]bool `json:"groups,omitempty"`
 	Whole  bool            `json:"whole,omitempty"`
-	Pairs  bool            `json:"pairs,omitempty"`
 	Salts  []saltedBlocks  `json:"salts,omitempty"`
 }
 
@@ -26,7 +25,7 @@ type saltedBlocks struct {
 }
 
 func (d *Decoder) learnt() learnt {
-	l := learnt{Groups: maps.Clone(d.groups), Whole: d.sawWhole, Pairs: d.pairs}
+	l := learnt{Groups: maps.Clone(d.groups), Whole: d.sawWhole}
 	at := make(map[space]int)
 	for h, sp := range d.spaces {
 		i, known := at[sp]
@@ -43,7 +42,7 @@ func (d *Decoder) learnt() learnt {
 func (d *Decoder) resume(l learnt) {
 	d.Reset()
 	maps.Copy(d.groups, l.Groups)
-	d.sawWhole, d.pairs = l.Whole, l.Pairs
+	d.sawWhole = l.Whole
 	for _, s := range l.Salts {
 		for b := s.Blocks; len(b) >= 8; b = b[8:] {
 			if d.spaces == nil {

@@ -331,7 +331,7 @@ func TestThePlaneTakesWhatWasHeldWhenTheNextEventProvesIt(t *testing.T) {
 // TestADecoderGoesOnWhereAnotherLeft: which group is the main attention's, and
 // which blocks are salted, is not said again.
 func TestADecoderGoesOnWhereAnotherLeft(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	_, err := d.Decode(payload(t, 0,
 		store(event{"block_hashes": []int{1}, "token_ids": []int{1, 2}, "group_idx": 1, "kv_cache_spec_kind": "full_attention", "cache_salt": "s"}),
 		store(event{"block_hashes": []int{2}, "token_ids": []int{1, 2}, "group_idx": 2, "kv_cache_spec_kind": "sliding_window"})))
@@ -340,7 +340,7 @@ func TestADecoderGoesOnWhereAnotherLeft(t *testing.T) {
 	require.NoError(t, err)
 	var l learnt
 	require.NoError(t, json.Unmarshal(b, &l))
-	next := NewDecoder(2, 0)
+	next := NewDecoder(2, 0, false)
 	next.resume(l)
 	require.Equal(t, map[uint64]bool{1: true, 2: false}, next.groups)
 	require.Equal(t, d.spaces, next.spaces)

@@ -53,10 +53,7 @@ type RankStatus struct {
 	Missing Refusals
 	// Kept is how many blocks an earlier process held that wait for the proof that
 	// the stream is the same; none of them is in the index.
-	Kept int
-	// Pairs: the blocks are of token pairs (EAGLE), which match only prompts
-	// hashed in that way.
-	Pairs     bool
+	Kept      int
 	LastError string // of the last failed connection, replay or payload; "" when there was none
 	LastFault time.Time
 }

@@ -70,7 +70,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	s := &stream{
 		src:     src,
 		tracker: NewTracker(src.replayAddr != ""),
-		decoder: NewDecoder(src.blockSize, r.DPRank),
+		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
 	}
 	s.begin(cfg, r)
 	if src.addr == "" {
@@ -347,7 +347,6 @@ func (s *stream) endReplay(fail error) {
 		s.obey(v, message{})
 		return
 	}
-	s.tracker.Drained()
 }
 
 // apply decodes a message and gives its events to the index.
@@ -364,10 +363,10 @@ func (s *stream) apply(m message) {
 		}
 	}
 	s.refuseAll(&b.Refused)
-	if n := b.Refused[BlockSizeMismatch]; n > 0 && !s.warned {
+	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true
-		s.log.Warn("kv events are of another block size than the worker is registered with: none can be used",
-			slog.Uint64("block_size", uint64(s.src.blockSize)))
+		s.log.Warn("kv events are of other blocks than the worker is registered with: none can be used",
+			slog.Uint64("block_size", uint64(s.src.blockSize)), slog.Bool("eagle", s.src.eagle))
 	}
 	s.applied(len(b.Events), blocks)
 }
@@ -385,6 +384,5 @@ func (s *stream) settleState() {
 	}
 	s.mu.Lock()
 	s.status.LastSeq, s.status.Seen = s.tracker.Last()
-	s.status.Pairs = s.decoder.Pairs()
 	s.mu.Unlock()
 }

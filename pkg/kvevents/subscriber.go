@@ -42,11 +42,12 @@ type source struct {
 	addr, replayAddr string // "" when there is none
 	topic            string
 	blockSize        uint32
+	eagle            bool
 }
 
 // String tells sources apart, whatever the process.
 func (s source) String() string {
-	return fmt.Sprintf("%q %q %q %d", s.addr, s.replayAddr, s.topic, s.blockSize)
+	return fmt.Sprintf("%q %q %q %d %t", s.addr, s.replayAddr, s.topic, s.blockSize, s.eagle)
 }
 
 // follower is a rank with the one way in which its events come, if there is
@@ -249,7 +250,7 @@ func (s *Subscriber) Channels() []ChannelStatus {
 // sourceOf returns where rank dp of the worker publishes: port base plus rank.
 // A port beyond 65535 is no source.
 func sourceOf(w *worker.Worker, dp uint32) source {
-	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize}
+	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle}
 	if w.KVEvents.Host == "" {
 		return src
 	}
