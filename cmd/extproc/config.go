@@ -143,8 +143,13 @@ type PrefillConfig struct {
 	OverdueBase     time.Duration `yaml:"overdue_base"`      // default 2s
 	OverduePerToken time.Duration `yaml:"overdue_per_token"` // default 1ms, for each token booked on the rank
 	OrphanGrace     time.Duration `yaml:"orphan_grace"`      // default 30s
-	HoldResponse    *bool         `yaml:"hold_response"`     // default true
-	Cluster         string        `yaml:"cluster"`           // the mirror's cluster in Envoy; default prefill_leg
+	// MaxQueuedISLTokens refuses new requests for a model with 429 while its
+	// prefill workers have so many prompt tokens queued. Default 0: no limit.
+	// Choose what the whole pool prefills in the longest wait that is worth
+	// more than a refusal; higher lets more requests wait, and wait longer.
+	MaxQueuedISLTokens int64  `yaml:"max_queued_isl_tokens"`
+	HoldResponse       *bool  `yaml:"hold_response"` // default true
+	Cluster            string `yaml:"cluster"`       // the mirror's cluster in Envoy; default prefill_leg
 }
 
 // RequestConfig bounds a request.
@@ -276,6 +281,9 @@ func (c *Config) Validate() error {
 		if d.v < 0 {
 			bad("%s %s: expected 0 or more", d.name, d.v)
 		}
+	}
+	if c.Prefill.MaxQueuedISLTokens < 0 {
+		bad("prefill.max_queued_isl_tokens %d: expected 0 or more", c.Prefill.MaxQueuedISLTokens)
 	}
 	if c.Request.MaxBodyBytes < 1 {
 		bad("request.max_body_bytes %d: expected at least 1", c.Request.MaxBodyBytes)

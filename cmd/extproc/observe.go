@@ -254,6 +254,9 @@ func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
 	}
 	row.Reason = p.server.Unservable(world, k)
 	row.CanServe = row.Reason == ""
+	if k.Namespace == p.cfg.Namespace {
+		row.QueuedTokens, row.MaxQueuedTokens = p.server.Backlog(world, k)
+	}
 	return row
 }
 
@@ -329,6 +332,10 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		if k.Namespace != p.cfg.Namespace {
 			continue
 		}
+		var q telemetry.Queue
+		q.Model = k.Model
+		q.Tokens, o.QueueLimit = p.server.Backlog(snap, k)
+		o.Queues = append(o.Queues, q)
 		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Unservable(snap, k) == ""}]++
 	}
 	for k, n := range keys {

@@ -39,7 +39,7 @@ func nightState() State {
 		Version: "v0.1.0", StartedAt: ago(26*time.Hour + 3*time.Minute), Now: now(), Ready: true,
 		View: View{Revision: 418, Source: "file /etc/baton/workers.yaml", Age: 190 * time.Second, Stale: true, StaleReason: "the file cannot be read"},
 		Keys: []KeyRow{
-			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, Prefill: 1, Decode: 2},
+			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, Prefill: 1, Decode: 2, QueuedTokens: 12480, MaxQueuedTokens: 12000},
 			{Key: worker.Key{Model: `<script>alert("m")</script>`, Namespace: "lab"}, Activation: "decode-waiting", Reason: "no prefill worker"},
 		},
 		Workers: []WorkerRow{
@@ -122,6 +122,11 @@ func nightJournal(t *testing.T) *journal.Journal {
 		r.Model, r.TokenSource, r.ISLTokens, r.PromptBlocks = `<script>alert("m")</script>`, "", 0, 0
 	})
 	j.End(h, journal.Refused, "no_worker", 503, ago(2*time.Minute-300*time.Microsecond))
+	h = j.Add(func(r *journal.Record) {
+		base(r, "77aa-full", 90*time.Second)
+		r.Prefill.Mode, r.Prefill.Refused = "kv", "its workers have 12480 prompt tokens queued, the limit is 12000"
+	})
+	j.End(h, journal.Refused, "prefill_saturated", 429, ago(90*time.Second-200*time.Microsecond))
 	j.Add(func(r *journal.Record) {
 		base(r, "c1d2-estimate", time.Second)
 		r.TokenSource, r.TokenReason = journal.ByteEstimate, "tokenize timed out"
@@ -215,7 +220,7 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 		"Worker 8 (prefill, 10.0.0.8:8000) is set aside for 4 min 11 s (connection refused).",
 		"<strong>STALE</strong> The view was last confirmed 3 min 10 s ago (the file cannot be read). Requests go on with it, revision 418.",
 		"KV events of 18446744073709551615/1 are degraded (gap 4..6, no replay): its overlap may be wrong.",
-		"2 of the latest 4 decisions did not end well: refused: no_worker, retried: prefill connection lost.",
+		"3 of the latest 5 decisions did not end well: refused: no_worker, refused: prefill_saturated, retried: prefill connection lost.",
 		`<tr class="w-aside">`, `<tr class="w-recovering">`, `<tr class="w-healthy">`,
 		"byte estimate (tokenize timed out)",
 		"refused: no_worker",

@@ -103,7 +103,7 @@ func NewDecisionJSON(r *journal.Record) *DecisionJSON {
 }
 
 func newChoiceJSON(c *journal.Choice, promptBlocks int64) *choiceJSON {
-	if !c.Made() && len(c.Rows()) == 0 {
+	if !c.Made() && len(c.Rows()) == 0 && c.Refused == "" {
 		return nil
 	}
 	out := &choiceJSON{
@@ -166,6 +166,9 @@ type keyJSON struct {
 	Prefill    int    `json:"prefill_workers"`
 	Decode     int    `json:"decode_workers"`
 	Aggregated int    `json:"aggregated_workers"`
+
+	QueuedTokens    int64 `json:"queued_isl_tokens"`
+	MaxQueuedTokens int64 `json:"max_queued_isl_tokens,omitempty"`
 }
 
 type workerJSON struct {
@@ -240,6 +243,7 @@ func stateJSON(s *State) *stateDoc {
 	for _, k := range s.Keys {
 		d.Keys = append(d.Keys, keyJSON{
 			k.Key.Model, k.Key.Namespace, k.Activation, k.CanServe, k.Reason, k.Prefill, k.Decode, k.Aggregated,
+			k.QueuedTokens, k.MaxQueuedTokens,
 		})
 	}
 	for i := range s.Workers {

@@ -44,7 +44,13 @@ type KeyRow struct {
 	Prefill    int    // workers that can be picked for the role
 	Decode     int
 	Aggregated int
+
+	QueuedTokens    int64 // prompt tokens booked on the prefill workers and not done
+	MaxQueuedTokens int64 // from so many on, new requests are refused; 0: no limit
 }
+
+// full reports whether new requests are refused for what is queued.
+func (k *KeyRow) full() bool { return k.MaxQueuedTokens > 0 && k.QueuedTokens >= k.MaxQueuedTokens }
 
 // Health is the state of a worker as the picker sees it.
 type Health string

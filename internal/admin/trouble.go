@@ -36,6 +36,12 @@ func troubles(s *State, recs []journal.Record) []trouble {
 			add(true, "", "Model %s cannot be served: %s.", keyName(k.Key), cmp.Or(k.Reason, "no reason given"))
 		}
 	}
+	for i := range s.Keys {
+		if k := &s.Keys[i]; k.full() {
+			add(true, "FULL", "New requests for model %s get 429: its prefill workers have %s prompt tokens queued, the limit is %s.",
+				keyName(k.Key), grouped(k.QueuedTokens), grouped(k.MaxQueuedTokens))
+		}
+	}
 	if s.View.Stale {
 		add(false, "STALE", "The view was last confirmed %s ago%s. Requests go on with it, revision %d.",
 			duration(s.View.Age), because(s.View.StaleReason), s.View.Revision)

@@ -89,6 +89,11 @@ type Config struct {
 	// included. Defaults 2 s and 1 ms. Lower finds a hung worker sooner and
 	// may take a slow one for hung.
 	OverdueBase, OverduePerToken time.Duration
+	// MaxQueuedISLTokens refuses new requests with 429 while the prefill ranks
+	// of their model that may be picked have this many prompt tokens booked and
+	// not done (C5). The request that crosses the limit is taken. Default 0: no
+	// limit. Higher lets more requests wait, and wait longer.
+	MaxQueuedISLTokens int64
 	// OrphanGrace is how long a prefill leg may outlive its client. Default
 	// 30 s.
 	OrphanGrace time.Duration
@@ -147,6 +152,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxAttempts < 1 {
 		bad("max attempts %d: expected at least 1", c.MaxAttempts)
+	}
+	if c.MaxQueuedISLTokens < 0 {
+		bad("max queued isl tokens %d: expected 0 or more", c.MaxQueuedISLTokens)
 	}
 	if c.DefaultTimeout > c.MaxTimeout {
 		bad("default timeout %s: expected at most the maximum, %s", c.DefaultTimeout, c.MaxTimeout)

@@ -73,6 +73,6 @@ func (srv *Server) newer(q *question) *question {
 	if f != nil || n.query.BlockSize != q.query.BlockSize {
 		return nil
 	}
-	n.avoid = q.avoid
+	n.avoid, n.admitted = q.avoid, q.admitted
 	return n
 }

@@ -231,10 +231,10 @@ func (b *Book) Totals() Totals {
 	return t
 }
 
-// QueuedISLTokens returns how many prompt tokens are booked on the ranks and
-// not done at the given time, as a pick would see them. Unknown ranks count
-// nothing.
-func (b *Book) QueuedISLTokens(ranks []worker.Rank, now time.Time) int64 {
+// QueuedISLTokens returns how many prompt tokens are booked, and not done at the
+// given time, on those of the ranks that are known and that f allows, nil being
+// everyone: what Request.MaxQueuedISLTokens is compared with.
+func (b *Book) QueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(ranks) == 0 {
@@ -243,10 +243,6 @@ func (b *Book) QueuedISLTokens(ranks []worker.Rank, now time.Time) int64 {
 	b.tellLocked(now)
 	t := b.tableLocked(ranks)
 	t.refresh(b.now)
-	t.cols.Out = t.unknown
-	var full *picker.SaturatedError
-	if errors.As(picker.CheckQueue(&t.cols, 1), &full) {
-		return full.QueuedISLTokens
-	}
-	return 0
+	t.bar(b, &Request{Filter: f})
+	return picker.QueuedTokens(&t.cols)
 }

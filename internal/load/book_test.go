@@ -378,7 +378,7 @@ func TestModelsOfTheSameWorkersShareATable(t *testing.T) {
 	_, err := b.PickAndReserve(req, &r)
 	require.NoError(t, err)
 	for _, model := range []string{"m", "adapter", "other"} {
-		require.EqualValues(t, 160, b.QueuedISLTokens(ranks(model), later), model)
+		require.EqualValues(t, 160, b.QueuedISLTokens(ranks(model), nil, later), model)
 	}
 	r.Release(later)
 }
