@@ -201,3 +201,32 @@ func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 	close(stop)
 	require.Greater(t, len(worlds), 10, "the workers were not replaced")
 }
+
+// TestARequestIsJudgedInTheWorldOfNow: workers came while its tokens were
+// counted; those it knew are still there.
+func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	body := []byte(eightTokens)
+	var scan openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
+	q, f := r.srv.question(&scan, body)
+	require.Nil(t, f)
+	ws := testWorkers(t)
+	for _, w := range testWorkers(t) {
+		w.ID += 10
+		w.Endpoint, _ = worker.ParseEndpoint("127.0.0.2:" + w.ID.String())
+		ws = append(ws, w)
+	}
+	snap, err := worker.NewSnapshot(q.snap.Revision()+1, ws)
+	require.NoError(t, err)
+	r.book.Update(snap)
+	r.srv.cfg.Board.Follow(snap, discovery.Change{}, time.Now())
+	var v verdict
+	var prefill, decode load.Reservation
+	now := r.srv.judgeInTime(&v, q, tokens.Prompt{}, newScratch(), &prefill, &decode)
+	require.Nil(t, v.fail)
+	require.Equal(t, snap.Revision(), now.snap.Revision())
+	require.Equal(t, 4, v.prefill.decision.Candidates)
+	prefill.Release(time.Now())
+	decode.Release(time.Now())
+}

@@ -358,6 +358,69 @@ func TestTablesLeaveNothingBehind(t *testing.T) {
 	}
 }
 
+// A request that has read the snapshot before the present one finds its columns
+// ready: workers that have left since cannot be picked, those that stay show
+// what is booked now.
+func TestAPickInTheWorldBeforeNeedsNoNewTable(t *testing.T) {
+	old, now := fleet(t, 4, 2), fleet(t, 3, 2)
+	b := New(1)
+	b.Update(old)
+	table := b.tables[&old.Pool(key).PrefillRanks[0]]
+	b.Update(now)
+	var booked, r Reservation
+	_, err := b.PickAndReserve(prefillRequest(now, 64, params()), &booked)
+	require.NoError(t, err)
+	req := prefillRequest(old, 64, params())
+	req.Filter = new(denyList)
+	once := func() {
+		_, _ = b.PickAndReserve(req, &r)
+		r.Release(later)
+	}
+	once()
+	require.Zero(t, testing.AllocsPerRun(100, once))
+	require.Same(t, table, b.tableLocked(req.Ranks))
+	req.Explain = new(Explanation)
+	_, err = b.Preview(req)
+	require.NoError(t, err)
+	require.Len(t, req.Explain.Rows, 6)
+	require.Equal(t, []OutRow{
+		{Rank: worker.Rank{ID: 4}, Cause: OutUnknown}, {Rank: worker.Rank{ID: 4, DPRank: 1}, Cause: OutUnknown},
+	}, req.Explain.Out)
+	require.EqualValues(t, 64, b.QueuedISLTokens(req.Ranks, nil, later))
+	booked.Release(later)
+
+	b.Update(now)
+	require.NotSame(t, table, b.tableLocked(req.Ranks), "it is kept for one round")
+	for i := range b.entries {
+		require.LessOrEqual(t, len(b.entries[i].places), 1)
+	}
+}
+
+func TestAListThatDoesNotChangeKeepsItsTable(t *testing.T) {
+	world := func(capacity, decodePort int, more ...*worker.Worker) *worker.Snapshot {
+		p, d := testWorker(t, 1, worker.Prefill, 2, 8000), testWorker(t, 2, worker.Decode, 1, decodePort)
+		p.CapacityBlocks = uint64(capacity)
+		return snapshot(t, append(more, p, d)...)
+	}
+	b := New(1)
+	tables := func(s *worker.Snapshot) (prefill, decode *table) {
+		b.Update(s)
+		p := s.Pool(key)
+		return b.tableLocked(p.PrefillRanks), b.tableLocked(p.DecodeRanks)
+	}
+	p1, d1 := tables(world(100, 8000))
+	p2, d2 := tables(world(50, 8000, testWorker(t, 3, worker.Decode, 1, 8000)))
+	require.Same(t, p1, p2)
+	require.NotSame(t, d1, d2)
+	require.Equal(t, []float64{50, 50}, p2.cols.Capacity, "what is new of a worker is heard")
+	_, d3 := tables(world(50, 8000))
+	require.NotSame(t, d1, d3, "two rounds ago")
+	_, d4 := tables(world(50, 8001))
+	require.NotSame(t, d3, d4, "the same ranks at another address are others")
+	require.Zero(t, d4.unknown.Count())
+	require.Equal(t, 1, d3.unknown.Count())
+}
+
 // Models served by the same workers share their columns; other lists have their
 // own, and a booking shows in all that hold the rank.
 func TestModelsOfTheSameWorkersShareATable(t *testing.T) {
