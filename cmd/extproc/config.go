@@ -240,6 +240,13 @@ func readConfig(file string) (Config, error) {
 	return c, nil
 }
 
+// Bounds far beyond what makes sense, so that sums and multiples of what is
+// configured never overflow.
+const (
+	mostDuration      = 365 * 24 * time.Hour
+	mostBytesPerToken = 1 << 20
+)
+
 // Validate returns every fault of what only this package knows, joined, or nil.
 func (c *Config) Validate() error {
 	var errs []error
@@ -277,10 +284,14 @@ func (c *Config) Validate() error {
 		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
 		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL},
 		{"request.default_timeout", c.Request.DefaultTimeout}, {"request.max_timeout", c.Request.MaxTimeout},
+		{"health.probe_interval", c.Health.ProbeInterval}, {"health.probe_timeout", c.Health.ProbeTimeout},
 	} {
-		if d.v < 0 {
-			bad("%s %s: expected 0 or more", d.name, d.v)
+		if d.v < 0 || d.v > mostDuration {
+			bad("%s %s: expected 0 to %s", d.name, d.v, mostDuration)
 		}
+	}
+	if c.Tokens.BytesPerToken > mostBytesPerToken {
+		bad("tokens.bytes_per_token %d: expected at most %d", c.Tokens.BytesPerToken, mostBytesPerToken)
 	}
 	if c.Prefill.MaxQueuedISLTokens < 0 {
 		bad("prefill.max_queued_isl_tokens %d: expected 0 or more", c.Prefill.MaxQueuedISLTokens)

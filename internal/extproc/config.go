@@ -161,10 +161,10 @@ func (c Config) Validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"default timeout": c.DefaultTimeout, "start timeout": c.StartTimeout, "prefill timeout": c.PrefillTimeout,
-		"overdue base": c.OverdueBase, "orphan grace": c.OrphanGrace,
+		"overdue base": c.OverdueBase, "overdue per token": c.OverduePerToken, "orphan grace": c.OrphanGrace,
 	} {
 		if d < 0 {
-			bad("%s %s: expected above 0", name, d)
+			bad("%s %s: expected 0 or more", name, d)
 		}
 	}
 	for _, p := range []*picker.Params{&c.Prefill, &c.Decode, &c.Aggregated} {
@@ -176,6 +176,16 @@ func (c Config) Validate() error {
 		return nil
 	}
 	return fmt.Errorf("extproc: %w", errors.Join(errs...))
+}
+
+// overdueAfter is how long a prefill may take on a rank with so many tokens
+// booked. Absurd settings must not overflow: that would be overdue at once.
+func (c *Config) overdueAfter(tokens int64) time.Duration {
+	most := c.PrefillTimeout
+	if c.OverdueBase >= most || tokens > int64(most/max(c.OverduePerToken, 1)) {
+		return most
+	}
+	return min(c.OverdueBase+time.Duration(tokens)*c.OverduePerToken, most)
 }
 
 func (c *Config) rules() *rules {

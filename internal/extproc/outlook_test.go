@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 	"time"
 
@@ -229,4 +230,21 @@ func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
 	require.Equal(t, 4, v.prefill.decision.Candidates)
 	prefill.Release(time.Now())
 	decode.Release(time.Now())
+}
+
+// A prefill that may take for ever by its settings is bounded by its time-out,
+// never overdue at once.
+func TestWhenAPrefillIsOverdueNeverOverflows(t *testing.T) {
+	c := Config{PrefillTimeout: 5 * time.Minute, OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond}
+	require.Equal(t, 2*time.Second, c.overdueAfter(0))
+	require.Equal(t, 12*time.Second, c.overdueAfter(10_000))
+	require.Equal(t, 5*time.Minute, c.overdueAfter(299_000))
+	require.Equal(t, 5*time.Minute, c.overdueAfter(math.MaxInt64))
+	c.OverduePerToken = 8760 * time.Hour
+	require.Equal(t, 5*time.Minute, c.overdueAfter(1))
+	require.Equal(t, 2*time.Second, c.overdueAfter(0))
+	c.OverdueBase = math.MaxInt64
+	require.Equal(t, 5*time.Minute, c.overdueAfter(0))
+	c.OverduePerToken, c.OverdueBase = 0, time.Second
+	require.Equal(t, time.Second, c.overdueAfter(1000))
 }

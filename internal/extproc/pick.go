@@ -322,7 +322,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	p.inHeaders = decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
 	p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
 	queued, _ := srv.cfg.Book.Load(p.prefill)
-	p.overdueAfter = srv.cfg.OverdueBase + time.Duration(queued.PrefillTokens)*srv.cfg.OverduePerToken
+	p.overdueAfter = srv.cfg.overdueAfter(queued.PrefillTokens)
 	var err error
 	p.token, err = srv.sealer.Seal(prefill.Leg{
 		Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Room: p.room, Deadline: s.m.deadline,

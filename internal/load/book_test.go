@@ -333,6 +333,28 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 	require.Equal(t, Totals{}, b.Totals())
 }
 
+// The highest rate that Params allow, in a process that has run for a year.
+func TestDecayStaysExactAtAnyRateForAYear(t *testing.T) {
+	s := fleet(t, 1, 1)
+	b := New(1)
+	b.Update(s)
+	p := params()
+	p.PrefillTokensPerSecond = 1e8
+	require.NoError(t, p.Validate())
+	start := time.Unix(1000, 0)
+	require.Zero(t, b.QueuedISLTokens(s.Pool(key).PrefillRanks, nil, start))
+	req := prefillRequest(s, 1_000_000, p)
+	req.Now = start.Add(365 * 24 * time.Hour)
+	var r Reservation
+	_, err := b.PickAndReserve(req, &r)
+	require.NoError(t, err)
+	for _, ms := range []int64{0, 4, 9, 11} {
+		now := req.Now.Add(time.Duration(ms) * time.Millisecond)
+		require.InDelta(t, max(0, 1_000_000-ms*100_000), b.QueuedISLTokens(req.Ranks, nil, now), 1)
+	}
+	r.Release(req.Now)
+}
+
 // Nothing that a snapshot or a booking leaves behind may grow: places of tables
 // that are gone, and the count of ranks whose tokens decay, which would keep
 // every pick refreshing columns.

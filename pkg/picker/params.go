@@ -75,13 +75,16 @@ type Params struct {
 	// prompt tokens grow fewer at that rate, from the oldest request of the
 	// rank on, before a pick counts them. Default 0: they stay until the leg
 	// ends. It is for the one who books; Pick is given numbers that have
-	// decayed.
+	// decayed. At most 100,000,000, far beyond any worker, so that a year's
+	// tokens are still whole numbers to a float64.
 	PrefillTokensPerSecond float64
 
 	// ServeOverloaded picks among all candidates when each is over a
 	// threshold. Default false: the request is refused (row C24).
 	ServeOverloaded bool
 }
+
+const maxPrefillRate = 1e8
 
 // DefaultParams returns the documented defaults.
 func DefaultParams() Params {
@@ -133,7 +136,7 @@ func (p *Params) Validate() error {
 		{"disk_cache_hit_weight", p.DiskHitWeight, 1},
 		{"estimated_overlap_weight", p.EstimatedOverlapWeight, 1},
 		{"degraded_overlap_weight", p.DegradedOverlapWeight, 1},
-		{"prefill_tokens_per_second", p.PrefillTokensPerSecond, math.MaxFloat32},
+		{"prefill_tokens_per_second", p.PrefillTokensPerSecond, maxPrefillRate},
 		{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, math.MaxFloat32},
 	} {
 		if !(f.v >= 0 && f.v <= f.most) { // NaN fails too
