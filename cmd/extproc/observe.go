@@ -293,7 +293,8 @@ func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[
 		row.Ranks = append(row.Ranks, admin.RankRow{
 			DPRank: dp, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
 			DecodeBlocks: l.DecodeBlocks, IndexBlocks: p.indexBlocks(w, r), CapacityBlocks: int64(w.CapacityBlocks),
-			Events: eventStream(streams[r]),
+			ShedBlocks: p.indexShed(r),
+			Events:     eventStream(streams[r]),
 		})
 	}
 	return row

@@ -190,6 +190,7 @@ type rankJSON struct {
 	PrefillTokens  int64         `json:"prefill_tokens"`
 	DecodeBlocks   int64         `json:"decode_blocks"`
 	IndexBlocks    int64         `json:"index_blocks"`
+	ShedBlocks     int64         `json:"index_shed_blocks,omitempty"`
 	CapacityBlocks int64         `json:"capacity_blocks,omitempty"`
 	Events         *streamJSON   `json:"kv_events,omitempty"`
 }
@@ -270,7 +271,7 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 	for _, r := range w.Ranks {
 		rj := rankJSON{
 			DPRank: r.DPRank, Requests: r.Requests, PrefillTokens: r.PrefillTokens,
-			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, CapacityBlocks: r.CapacityBlocks,
+			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, ShedBlocks: r.ShedBlocks, CapacityBlocks: r.CapacityBlocks,
 		}
 		if e := r.Events; e.State != NoStream {
 			rj.Events = &streamJSON{State: string(e.State), Degraded: e.Degraded, Reason: e.Reason, Via: e.Via, Refused: e.Refused}

@@ -64,8 +64,8 @@ type workerView struct {
 }
 
 type rankView struct {
-	Name, Requests, PrefillTokens, DecodeBlocks, IndexBlocks, Capacity string
-	Stream                                                             streamView
+	Name, Requests, PrefillTokens, DecodeBlocks, IndexBlocks, Capacity, Shed string
+	Stream                                                                   streamView
 }
 
 type streamView struct {
@@ -255,6 +255,9 @@ func newRankView(name string, r *RankRow) rankView {
 		Name: name, Requests: strconv.Itoa(r.Requests), PrefillTokens: grouped(r.PrefillTokens),
 		DecodeBlocks: grouped(r.DecodeBlocks), IndexBlocks: grouped(r.IndexBlocks),
 		Stream: newStreamView(&r.Events),
+	}
+	if r.ShedBlocks > 0 {
+		v.Shed = grouped(r.ShedBlocks) + " dropped"
 	}
 	if r.CapacityBlocks > 0 {
 		v.Capacity = fmt.Sprintf("%s of %s, %d %%", v.IndexBlocks, grouped(r.CapacityBlocks), 100*r.IndexBlocks/r.CapacityBlocks)

@@ -58,6 +58,10 @@ func troubles(s *State, recs []journal.Record) []trouble {
 			add(false, "", "No KV events come by %s%s: the overlap of its workers may be wrong.", c.Name, because(c.Reason))
 		}
 	}
+	if blocks, ranks := s.shed(); ranks > 0 {
+		add(false, "", "For want of memory (index.max_bytes) the index has dropped %s blocks; the overlap of the ranks concerned, %d, counts too little.",
+			grouped(blocks), ranks)
+	}
 	ts = append(ts, workerTroubles(s)...)
 	if t, ok := recentTrouble(recs); ok {
 		ts = append(ts, t)

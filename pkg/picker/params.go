@@ -46,7 +46,10 @@ type Params struct {
 
 	// DegradedOverlapWeight is the same for a rank whose event stream is cut
 	// or has a gap. Default 0.5; 1 believes it as any other, 0 ignores what
-	// it holds until its stream is whole again.
+	// it holds until its stream is whole again. A rank of which the index has
+	// dropped blocks for want of memory is not degraded: what is still known
+	// of it is so, only too little, and to halve that would be to count the
+	// lack twice.
 	DegradedOverlapWeight float64
 
 	// Temperature above 0 draws by softmax over normalised costs. Default 0:
