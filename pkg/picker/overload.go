@@ -2,6 +2,7 @@ package picker
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 )
 
@@ -175,9 +176,24 @@ func QueuedTokens(c *Candidates) int64 {
 	c.admit()
 	var queued float64
 	for w, in := range c.in {
-		for in &^= c.LoadUnknown.word(w); in != 0; in &= in - 1 {
+		in &^= c.LoadUnknown.word(w)
+		if in == math.MaxUint64 {
+			queued += sum((*[chunk]float64)(c.Prefill[w*chunk:]))
+			continue
+		}
+		for ; in != 0; in &= in - 1 {
 			queued += c.Prefill[w*chunk+bits.TrailingZeros64(in)]
 		}
 	}
 	return int64(queued)
+}
+
+// sum adds in four lanes, for a processor to overlap them. The numbers are
+// whole: their order changes nothing.
+func sum(tokens *[chunk]float64) float64 {
+	var a, b, c, d float64
+	for i := 0; i < chunk; i += 4 {
+		a, b, c, d = a+tokens[i], b+tokens[i+1], c+tokens[i+2], d+tokens[i+3]
+	}
+	return a + b + c + d
 }

@@ -482,3 +482,35 @@ func TestTheQueueLimitCountsThoseWhoCouldTakeTheRequest(t *testing.T) {
 	c.Out[0] = 7
 	require.NoError(t, CheckQueue(c, 1))
 }
+
+// Whole words take a short way through the columns: it must give what a walk
+// over each candidate does.
+func TestTheLeastAndTheSumOfTheQueuesAreThoseOfEachCandidate(t *testing.T) {
+	rng := newRand(17)
+	for range 300 {
+		n := 1 + rng.IntN(300)
+		rows := make([]Candidate, n)
+		for i := range rows {
+			rows[i].ActivePrefillTokens = int64(10 + rng.IntN(1000))
+		}
+		c := NewCandidates(rows...)
+		c.Out, c.LoadUnknown = NewBits(n), NewBits(n)
+		for range rng.IntN(4) { // few, so that words stay whole; they hold the extremes
+			i, j := rng.IntN(n), rng.IntN(n)
+			c.Out.Set(i)
+			c.LoadUnknown.Set(j)
+			c.Prefill[i], c.Prefill[j] = float64(i%5), float64(j%5)
+		}
+		least, sum, known := math.Inf(1), 0.0, false
+		for i := range rows {
+			if !c.Out.Has(i) && !c.LoadUnknown.Has(i) {
+				least, sum, known = min(least, c.Prefill[i]), sum+c.Prefill[i], true
+			}
+		}
+		if !known {
+			least = 0
+		}
+		require.Equal(t, int64(sum), QueuedTokens(c))
+		require.Equal(t, least, c.leastPrefill())
+	}
+}
