@@ -431,6 +431,7 @@ func TestAListThatDoesNotChangeKeepsItsTable(t *testing.T) {
 		return b.tableLocked(p.PrefillRanks), b.tableLocked(p.DecodeRanks)
 	}
 	p1, d1 := tables(world(100, 8000))
+	require.Equal(t, []float64{100, 100}, p1.cols.Capacity)
 	p2, d2 := tables(world(50, 8000, testWorker(t, 3, worker.Decode, 1, 8000)))
 	require.Same(t, p1, p2)
 	require.NotSame(t, d1, d2)

@@ -100,7 +100,6 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
 		fresh: b.now, out: picker.NewBits(n),
 	}
-	t.barred = t.unknown
 	for i, r := range ranks {
 		slot := b.slotLocked(r)
 		if slot < 0 {
