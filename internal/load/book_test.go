@@ -388,12 +388,14 @@ func TestAPickInTheWorldBeforeNeedsNoNewTable(t *testing.T) {
 	b := New(1)
 	b.Update(old)
 	table := b.tables[&old.Pool(key).PrefillRanks[0]]
-	b.Update(now)
-	var booked, r Reservation
-	_, err := b.PickAndReserve(prefillRequest(now, 64, params()), &booked)
-	require.NoError(t, err)
 	req := prefillRequest(old, 64, params())
 	req.Filter = new(denyList)
+	_, err := b.Preview(req) // so that the table has heard the filter
+	require.NoError(t, err)
+	b.Update(now)
+	var booked, r Reservation
+	_, err = b.PickAndReserve(prefillRequest(now, 64, params()), &booked)
+	require.NoError(t, err)
 	once := func() {
 		_, _ = b.PickAndReserve(req, &r)
 		r.Release(later)

@@ -119,7 +119,6 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 
 // forget makes a rank that has left unknown.
 func (t *table) forget(i int) {
-	t.write(i, new(entry), 0)
 	t.unknown.Set(i)
 	t.filter = nil // barred has to be made anew
 }

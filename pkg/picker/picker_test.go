@@ -202,9 +202,9 @@ func TestTheTableHasTheCostThatThePickSaw(t *testing.T) {
 	for range 200 {
 		cands := NewCandidates(randomCandidates(1+rng.IntN(200), rng)...)
 		p := DefaultParams()
-		p.Mode = Mode(rng.IntN(int(numModes)))
+		p.Mode, p.BlockSize = Mode(rng.IntN(int(numModes))), 1+rng.IntN(20)
 		p.OverlapScoreCreditDecay = float64(rng.IntN(3))
-		req := &Request{Role: worker.Role(1 + rng.IntN(3)), ISLTokens: rng.IntN(500), NewBlocks: rng.IntN(9), Estimated: rng.IntN(2) == 0}
+		req := &Request{Role: worker.Role(1 + rng.IntN(3)), ISLTokens: max(0, rng.IntN(500)-99), NewBlocks: rng.IntN(9), Estimated: rng.IntN(2) == 0}
 		d, err := Pick(req, cands, &p, rng.Uint64(), rng)
 		require.NoError(t, err)
 		rows := AppendTable(nil, req, cands, &p)
