@@ -8,6 +8,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -81,7 +82,7 @@ func TestARequestThatWasAdmittedIsNotRefusedOnItsFreshPick(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens = 10 })
 	first := r.open(filterMain)
 	set := setHeaders(first.ask(eightTokens).GetRequestBody().GetResponse().GetHeaderMutation())
-	held := r.queue(6, 4)
+	held := r.queue(12, 12) // each, since the one that has failed is not asked again
 	leg := r.open(filterPrefill)
 	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
 	leg.recv()
@@ -99,6 +100,21 @@ func TestARequestThatWasAdmittedIsNotRefusedOnItsFreshPick(t *testing.T) {
 		h.Release(time.Now())
 	}
 	r.forgetLegs()
+	r.requireIdle()
+}
+
+// What waits at a worker that is set aside is not what a request would wait for.
+func TestAWorkerThatIsAsideHasNoQueue(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens = 10 })
+	held := r.queue(4, 6)
+	require.Equal(t, "prefill_saturated", r.explain(eightTokens).Detail)
+	r.srv.cfg.Health.Report(2, health.Overdue, time.Now())
+	require.Equal(t, worker.Rank{ID: 1}, r.explain(eightTokens).Prefill.Rank)
+	queued, _ := r.srv.Backlog(r.srv.cfg.Board.Load(), worker.Key{Model: "m"})
+	require.EqualValues(t, 4, queued)
+	for _, h := range held {
+		h.Release(time.Now())
+	}
 	r.requireIdle()
 }
 

@@ -245,6 +245,8 @@ func TestWhenAPrefillIsOverdueNeverOverflows(t *testing.T) {
 	require.Equal(t, 2*time.Second, c.overdueAfter(0))
 	c.OverdueBase = math.MaxInt64
 	require.Equal(t, 5*time.Minute, c.overdueAfter(0))
+	c.OverduePerToken = time.Millisecond
+	require.Equal(t, 5*time.Minute, c.overdueAfter(1))
 	c.OverduePerToken, c.OverdueBase = 0, time.Second
 	require.Equal(t, time.Second, c.overdueAfter(1000))
 }
