@@ -278,7 +278,7 @@ func TestTheFilterIsHeardAtEachPickAndToldOfEachBookingAndItsEnd(t *testing.T) {
 	s := fleet(t, 4, 2)
 	b := New(1)
 	b.Update(s)
-	f := &recorder{aside: 2, asks: 4, open: map[uint64]worker.Rank{}}
+	f := &recorder{aside: 2, asks: 3, open: map[uint64]worker.Rank{}}
 	var res [8]Reservation
 	for i := range res {
 		f.asked, f.deny = nil, i%2 == 0
@@ -288,7 +288,7 @@ func TestTheFilterIsHeardAtEachPickAndToldOfEachBookingAndItsEnd(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 4+2*(i%2), d.Candidates)
 		require.NotEqual(t, worker.ID(2), d.Rank.ID)
-		require.Equal(t, []worker.Rank{{ID: 4}}, f.asked)
+		require.Equal(t, []worker.Rank{{ID: 3}}, f.asked)
 		_, err = b.Preview(req)
 		require.NoError(t, err)
 		require.Len(t, f.open, i+1)
@@ -417,6 +417,31 @@ func TestAPickInTheWorldBeforeNeedsNoNewTable(t *testing.T) {
 	require.NotSame(t, table, b.tableLocked(req.Ranks), "it is kept for one round")
 	for i := range b.entries {
 		require.LessOrEqual(t, len(b.entries[i].places), 1)
+	}
+}
+
+// A rank stands elsewhere in each world: who is excluded or aside is found where
+// the request's own list has it.
+func TestWhoIsOutIsOutInEitherWorld(t *testing.T) {
+	b := New(1)
+	var ws []*worker.Worker
+	for id := range worker.ID(4) {
+		ws = append(ws, testWorker(t, id+1, worker.Prefill, 2, 8000))
+	}
+	old, now := snapshot(t, ws...), snapshot(t, ws[1:]...)
+	b.Update(old)
+	b.Update(now)
+	for _, world := range []*worker.Snapshot{old, now} {
+		req := prefillRequest(world, 64, params())
+		req.Filter, req.Explain = &denyList{2}, new(Explanation)
+		req.Exclude = []worker.Rank{{ID: 4}}
+		_, err := b.Preview(req)
+		require.NoError(t, err)
+		var left []worker.Rank
+		for _, row := range req.Explain.Rows {
+			left = append(left, row.Rank)
+		}
+		require.ElementsMatch(t, []worker.Rank{{ID: 3}, {ID: 3, DPRank: 1}, {ID: 4, DPRank: 1}}, left)
 	}
 }
 

@@ -322,11 +322,17 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 		for i := range cands {
 			cands[i].Estimated = some == 1
 			cands[i].Degraded = some == 2 && i >= 64
+			if seed%3 == 0 && i < 64 { // a chunk that holds nothing of the prompt
+				cands[i].OverlapBlocks = 0
+			}
 		}
 		p := DefaultParams()
-		p.BlockSize, p.OverlapScoreCredit, p.PrefillLoadScale = 1+rng.IntN(64), rng.Float64(), rng.Float64()
+		p.BlockSize, p.OverlapScoreCredit, p.PrefillLoadScale = 1+rng.IntN(64), 3*rng.Float64(), rng.Float64()
 		p.DecodeActiveRequestWeight, p.EstimatedOverlapWeight, p.DegradedOverlapWeight = rng.Float64(), rng.Float64(), rng.Float64()
 		p.TrackPrefillTokens = rng.IntN(3) > 0
+		if rng.IntN(2) == 0 {
+			p.DecodeActiveRequestWeight = 0
+		}
 		if rng.IntN(2) == 0 {
 			p.OverlapScoreCreditDecay = rng.Float64()
 		}
