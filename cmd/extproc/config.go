@@ -275,21 +275,7 @@ func (c *Config) Validate() error {
 	if c.Tokens.Wait > 4*time.Second {
 		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
 	}
-	for _, d := range []struct {
-		name string
-		v    time.Duration
-	}{
-		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge}, {"tokens.wait", c.Tokens.Wait},
-		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
-		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
-		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL},
-		{"request.default_timeout", c.Request.DefaultTimeout}, {"request.max_timeout", c.Request.MaxTimeout},
-		{"health.probe_interval", c.Health.ProbeInterval}, {"health.probe_timeout", c.Health.ProbeTimeout},
-	} {
-		if d.v < 0 || d.v > mostDuration {
-			bad("%s %s: expected 0 to %s", d.name, d.v, mostDuration)
-		}
-	}
+	errs = append(errs, c.validateDurations()...)
 	if c.Tokens.BytesPerToken > mostBytesPerToken {
 		bad("tokens.bytes_per_token %d: expected at most %d", c.Tokens.BytesPerToken, mostBytesPerToken)
 	}
@@ -314,4 +300,23 @@ func (c *Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Config) validateDurations() (errs []error) {
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge}, {"tokens.wait", c.Tokens.Wait},
+		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
+		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
+		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL},
+		{"request.default_timeout", c.Request.DefaultTimeout}, {"request.max_timeout", c.Request.MaxTimeout},
+		{"health.probe_interval", c.Health.ProbeInterval}, {"health.probe_timeout", c.Health.ProbeTimeout},
+	} {
+		if d.v < 0 || d.v > mostDuration {
+			errs = append(errs, fmt.Errorf("%s %s: expected 0 to %s", d.name, d.v, mostDuration))
+		}
+	}
+	return errs
 }

@@ -158,7 +158,7 @@ func TestAPickSeesThatPrefillProceeds(t *testing.T) {
 		}
 		require.EqualValues(t, 8, queued())
 		require.Equal(t, "prefill_saturated", ask().Detail)
-		time.Sleep(1500 * time.Millisecond)
+		<-time.After(1500 * time.Millisecond) // of the bubble
 		require.EqualValues(t, 5, queued())
 		rec := ask()
 		require.Empty(t, rec.Detail)
