@@ -71,6 +71,7 @@ func (e *simEngine) start() {
 }
 
 func (e *simEngine) restart() {
+	http.DefaultClient.CloseIdleConnections() // else a request is sent to the one that is gone
 	e.stop()
 	e.start()
 }
