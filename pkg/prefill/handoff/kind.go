@@ -37,6 +37,8 @@ func KindOf(e worker.Engine) Kind {
 		return Rendezvous
 	case worker.VLLM:
 		return NIXLPull
+	case worker.TensorRTLLM:
+		return ContextFirst
 	default:
 		return 0
 	}
