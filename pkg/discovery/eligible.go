@@ -26,12 +26,13 @@ func Ineligible(w *worker.Worker) string {
 // that is still to come will change that. An ineligible worker that is not unfit
 // is one whose facts are not all known.
 func Unfit(w *worker.Worker) string {
+	synchronous := w.Engine == worker.VLLM || w.Engine == worker.TensorRTLLM
 	switch {
 	case w.Fronted:
 		return "it speaks no HTTP: only its own front reaches it"
-	case w.Engine == worker.VLLM && w.Role == worker.Prefill,
-		w.Engine == worker.VLLM && w.Role == worker.Decode && !w.AcceptsAggregated:
-		return "the hand-off of vllm from prefill to decode is not spoken yet"
+	case synchronous && w.Role == worker.Prefill,
+		synchronous && w.Role == worker.Decode && !w.AcceptsAggregated:
+		return "the hand-off of " + string(w.Engine) + " from prefill to decode is not spoken yet"
 	}
 	return ""
 }
