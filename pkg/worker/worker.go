@@ -79,7 +79,7 @@ type Engine string
 const (
 	SGLang      Engine = "sglang"
 	VLLM        Engine = "vllm"
-	TensorRTLLM Engine = "tensorrt_llm"
+	TensorRTLLM Engine = "trtllm"
 )
 
 // ParseEngine reads an engine name.
@@ -87,7 +87,7 @@ func ParseEngine(s string) (Engine, error) {
 	if e := Engine(s); e == SGLang || e == VLLM || e == TensorRTLLM {
 		return e, nil
 	}
-	return "", fmt.Errorf("worker: engine %q: expected sglang, vllm or tensorrt_llm", s)
+	return "", fmt.Errorf("worker: engine %q: expected sglang, vllm or trtllm", s)
 }
 
 // Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
@@ -199,7 +199,7 @@ func (w *Worker) Validate() error {
 		bad("role: expected prefill, decode or aggregated")
 	}
 	if _, err := ParseEngine(string(w.Engine)); err != nil {
-		bad("engine %q: expected sglang, vllm or tensorrt_llm", string(w.Engine))
+		bad("engine %q: expected sglang, vllm or trtllm", string(w.Engine))
 	}
 	if w.Endpoint.IsZero() {
 		bad("endpoint: expected ip:port")
