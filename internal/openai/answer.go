@@ -124,7 +124,7 @@ func (a *Answer) note(raw []byte) { a.FinishReason = max(a.FinishReason, finishR
 
 func finishReason(raw []byte) FinishReason {
 	switch string(raw) {
-	case "null", `""`:
+	case "null", `""`, `"not_finished"`: // the last: TensorRT-LLM's context_only
 		return FinishNone
 	case `"length"`:
 		return FinishLength
