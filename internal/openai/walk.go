@@ -30,6 +30,13 @@ func EachMember(b []byte, s Span, fn func(key, val Span) bool) {
 	eachMember(b, s.Start, 0, func(m member) bool { return fn(m.key, m.val) })
 }
 
+// EachMemberWithin is EachMember for an object that must nest no more than depth
+// arrays and objects, itself included; depth is at most [MaxDepth]. It returns
+// false, perhaps after some calls, where the object nests deeper.
+func EachMemberWithin(b []byte, s Span, depth int, fn func(key, val Span) bool) bool {
+	return eachMember(b, s.Start, MaxDepth-depth, func(m member) bool { return fn(m.key, m.val) }) >= 0
+}
+
 // EachElement is EachMember for the elements of the array at s.
 func EachElement(b []byte, s Span, fn func(val Span)) {
 	if s.End == 0 || b[s.Start] != '[' {
@@ -48,10 +55,4 @@ func SameKey(b []byte, s, t Span) bool {
 		return bytes.Equal(x, y)
 	}
 	return bytes.Equal(appendUnescaped(nil, x), appendUnescaped(nil, y))
-}
-
-// NestsWithin reports whether the value at s, itself included, nests no more
-// than depth arrays and objects. depth is at most [MaxDepth].
-func NestsWithin(b []byte, s Span, depth int) bool {
-	return skipValue(b, s.Start, MaxDepth-depth) == s.End
 }

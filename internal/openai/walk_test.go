@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -52,14 +51,16 @@ func TestKeysAreComparedAfterUnescaping(t *testing.T) {
 	}
 }
 
-func TestNestsWithinCountsTheValueItself(t *testing.T) {
-	for depth, s := range []string{`"[[["`, `[1,2]`, `[{"a":1}]`, `[{"a":[]}]`} {
+func TestADepthCountsTheObjectItself(t *testing.T) {
+	for depth, s := range []string{``, `{"a":1,"b":"[[["}`, `{"a":[1]}`, `{"b":{},"a":{"b":[]}}`} {
 		b := []byte(s)
-		require.True(t, json.Valid(b))
-		require.True(t, NestsWithin(b, Span{0, len(b)}, depth), s)
-		require.True(t, NestsWithin(b, Span{0, len(b)}, MaxDepth), s)
-		if depth > 0 {
-			require.False(t, NestsWithin(b, Span{0, len(b)}, depth-1), s)
+		for d := 1; d <= MaxDepth && depth > 0; d++ {
+			n := 0
+			ok := EachMemberWithin(b, Span{0, len(b)}, d, func(_, _ Span) bool { n++; return true })
+			require.Equal(t, d >= depth, ok, "%s within %d", s, d)
+			require.True(t, !ok || n > 0)
 		}
 	}
+	b := []byte(`{"a":1,"b":[[]]}`)
+	require.True(t, EachMemberWithin(b, Span{0, len(b)}, 1, func(_, _ Span) bool { return false }), "a walk that was ended saw no fault")
 }

@@ -6,11 +6,8 @@ import "github.com/seed-60ae5743/baton/internal/openai"
 // AppendPrefill was told. An error is a [Malformed]: nothing of such an answer
 // may be used. It keeps nothing of answer and allocates nothing.
 func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
-	root, ok := openai.WholeObject(answer)
-	if !ok {
-		return Result{}, NotJSON
-	}
-	a, err := openai.ScanAnswer(answer)
+	var top members
+	a, err := openai.ScanAnswerMembers(answer, func(key, val openai.Span) { top.note(answer, key, val) })
 	if err != nil {
 		return Result{}, NotJSON
 	}
@@ -19,7 +16,7 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	case a.HasError:
 		res.Verdict = Failed
 		return res, nil
-	case a.Choices == 0:
+	case a.Choices == 0 || !top.choices.found():
 		return Result{}, NoChoices
 	case alone:
 		res.Verdict = Finished
@@ -32,9 +29,9 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	}
 	switch k {
 	case NIXLPull:
-		err = readVLLM(answer, root, &res)
+		err = readVLLM(answer, &top, &res)
 	case ContextFirst:
-		err = readTRT(answer, root, &res)
+		err = readTRT(answer, &top, &res)
 	}
 	if err != nil {
 		return Result{}, err
@@ -63,20 +60,41 @@ func judge(f openai.FinishReason, held bool) Verdict {
 	}
 }
 
+// members are those of an answer that a hand-off is made of.
+type members struct {
+	choices, promptIDs, usage slot
+	vllm                      slot
+}
+
+func (m *members) note(answer []byte, key, val openai.Span) {
+	switch {
+	case openai.IsKey(answer, key, "choices"):
+		m.choices.put(val)
+	case openai.IsKey(answer, key, trtPromptIDs):
+		m.promptIDs.put(val)
+	case openai.IsKey(answer, key, "usage"):
+		m.usage.put(val)
+	case openai.IsKey(answer, key, vllmMember):
+		m.vllm.put(val)
+	}
+}
+
 // slot is a member that may be there once.
 type slot struct {
 	val   openai.Span
 	twice bool
 }
 
+func (s *slot) found() bool { return s.val.End > 0 }
+
 func (s *slot) put(val openai.Span) {
-	s.twice = s.twice || s.val.End > 0
+	s.twice = s.twice || s.found()
 	s.val = val
 }
 
 // ifBegins returns the value if it begins with c, and else the zero Span.
 func (s *slot) ifBegins(answer []byte, c byte) openai.Span {
-	if s.val.End == 0 || answer[s.val.Start] != c {
+	if !s.found() || answer[s.val.Start] != c {
 		return openai.Span{}
 	}
 	return s.val
@@ -92,13 +110,11 @@ func checkHandOff(answer []byte, s openai.Span) (openai.Span, error) {
 		return openai.Span{}, NotAnObject
 	case s.End-s.Start > MaxHandOffBytes:
 		return openai.Span{}, TooLarge
-	case !openai.NestsWithin(answer, s, MaxHandOffDepth):
-		return openai.Span{}, TooDeep
 	}
 	var keys [MaxHandOffMembers]openai.Span
 	var fault Malformed
 	n := 0
-	openai.EachMember(answer, s, func(key, _ openai.Span) bool {
+	shallow := openai.EachMemberWithin(answer, s, MaxHandOffDepth, func(key, _ openai.Span) bool {
 		for _, k := range keys[:n] {
 			if openai.SameKey(answer, k, key) {
 				fault = RepeatedMember
@@ -116,6 +132,8 @@ func checkHandOff(answer []byte, s openai.Span) (openai.Span, error) {
 	switch {
 	case fault != 0:
 		return openai.Span{}, fault
+	case !shallow:
+		return openai.Span{}, TooDeep
 	case n == 0:
 		return openai.Span{}, nil
 	default:

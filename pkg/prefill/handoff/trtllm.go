@@ -29,20 +29,10 @@ func appendTRTHold(dst []byte, id uint64) []byte {
 	return append(dst, '}')
 }
 
-// readTRT finds the hand-off in the only choice, the prompt's ids and the usage.
-func readTRT(answer []byte, root openai.Span, res *Result) error {
-	var choice, params, ids, usage slot
-	openai.EachMember(answer, root, func(key, val openai.Span) bool {
-		switch {
-		case openai.IsKey(answer, key, "choices"):
-			openai.EachElement(answer, val, choice.put)
-		case openai.IsKey(answer, key, trtPromptIDs):
-			ids.put(val)
-		case openai.IsKey(answer, key, "usage"):
-			usage.put(val)
-		}
-		return true
-	})
+// readTRT reads the hand-off in the only choice, the prompt's ids and the usage.
+func readTRT(answer []byte, top *members, res *Result) error {
+	var choice, params slot
+	openai.EachElement(answer, top.choices.val, choice.put)
 	openai.EachMember(answer, choice.val, func(key, val openai.Span) bool {
 		if openai.IsKey(answer, key, trtMember) {
 			params.put(val)
@@ -52,7 +42,7 @@ func readTRT(answer []byte, root openai.Span, res *Result) error {
 	switch {
 	case params.twice:
 		return TwoHandOffs
-	case ids.twice || usage.twice:
+	case top.choices.twice || top.promptIDs.twice || top.usage.twice:
 		return RepeatedMember
 	}
 	h, err := checkHandOff(answer, params.val)
@@ -60,7 +50,7 @@ func readTRT(answer []byte, root openai.Span, res *Result) error {
 		return err
 	}
 	res.HandOff = h
-	res.PromptIDs, res.Usage = ids.ifBegins(answer, '['), usage.ifBegins(answer, '{')
+	res.PromptIDs, res.Usage = top.promptIDs.ifBegins(answer, '['), top.usage.ifBegins(answer, '{')
 	return nil
 }
 

@@ -1,7 +1,5 @@
 package handoff
 
-import "github.com/seed-60ae5743/baton/internal/openai"
-
 // The member of prefill's and decode's body, and of prefill's answer, that
 // carries vLLM's hand-off (tests/v1/kv_connector/nixl_integration
 // /toy_proxy_server.py; pull_scheduler.py request_finished).
@@ -12,21 +10,14 @@ const vllmMember = "kv_transfer_params"
 const vllmHold = `,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,` +
 	`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-// readVLLM finds the hand-off at the top of the answer. Null, which the engine
+// readVLLM reads the hand-off at the top of the answer. Null, which the engine
 // writes when nothing is held, and an empty object are none.
-func readVLLM(answer []byte, root openai.Span, res *Result) error {
-	var m slot
-	openai.EachMember(answer, root, func(key, val openai.Span) bool {
-		if openai.IsKey(answer, key, vllmMember) {
-			m.put(val)
-		}
-		return true
-	})
-	if m.twice {
+func readVLLM(answer []byte, top *members, res *Result) error {
+	if top.vllm.twice {
 		return TwoHandOffs
 	}
 	var err error
-	res.HandOff, err = checkHandOff(answer, m.val)
+	res.HandOff, err = checkHandOff(answer, top.vllm.val)
 	return err
 }
 
