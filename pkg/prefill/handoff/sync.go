@@ -1,18 +1,25 @@
 package handoff
 
 import (
+	"math/rand/v2"
 	"slices"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
 // The range of TensorRT-LLM's disagg_request_id. The engine takes a smaller one
-// for a local id; the floor was 2^42 and is 2^40 by now. A caller draws an id
-// that no other request of any router has, for each attempt anew.
+// for a local id; the floor was 2^42 and is 2^40 by now.
 const (
 	MinRequestID = 1 << 42
 	MaxRequestID = 1<<63 - 1
 )
+
+// DrawRequestID draws the id of one attempt. The engine needs an id that no
+// other request of any router has at the time: among a million at once two
+// random ones are the same with a chance below one in ten million.
+func DrawRequestID(r *rand.Rand) uint64 {
+	return MinRequestID + r.Uint64N(MaxRequestID-MinRequestID+1)
+}
 
 // Alone reports whether prefill's answer is the response whatever it is: at most
 // one token is asked for, by any number of generations.

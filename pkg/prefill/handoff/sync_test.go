@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -128,6 +130,24 @@ func TestAnEngineHasOneKind(t *testing.T) {
 	require.False(t, handoff.Kind(0).PrefillFirst())
 	require.True(t, handoff.NIXLPull.PrefillFirst())
 	require.True(t, handoff.ContextFirst.PrefillFirst())
+}
+
+// edge is a source that gives the same number for ever.
+type edge uint64
+
+func (e edge) Uint64() uint64 { return uint64(e) }
+
+// The engine takes ids below the range for local ones, and those above are no
+// int64.
+func TestDrawnRequestIDsAreInTheEnginesRange(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	seen := map[uint64]bool{}
+	for range 10_000 {
+		id := handoff.DrawRequestID(rng)
+		require.True(t, id >= handoff.MinRequestID && id <= handoff.MaxRequestID && !seen[id], "%d", id)
+		seen[id] = true
+	}
+	require.Equal(t, uint64(handoff.MaxRequestID), handoff.DrawRequestID(rand.New(edge(math.MaxUint64))))
 }
 
 // TestLabelsAreDistinct: they become label values and log texts.
