@@ -20,12 +20,15 @@
 //     response, and nothing is handed over. It is asked with alone set.
 //     Else [Obstacle]: requests that have no hand-off, such as several
 //     generations at once; the caller decides what becomes of them.
-//  2. [AppendPrefill], send it to prefill, read the whole answer.
+//  2. [AppendPrefill], for ContextFirst with an id of [DrawRequestID]; send it to
+//     prefill, read the whole answer.
 //  3. For a status of 200, [ReadAnswer]. An error means that the answer is not
 //     to be used for anything. Its [Verdict] says how to go on:
 //     HandOff: [AppendDecode], send it to decode, whose answer is the response.
 //     Finished: [AppendFinal] makes the response (C8).
-//     Missing, Failed: another prefill worker, or an error (C7).
+//     Missing, Failed: another prefill worker, or an error (C7). Where nothing is
+//     held, decode's body is the client's own: a vLLM decode worker that may
+//     prefill serves it alone.
 //  4. Whenever [Result.Held] is true and no decode takes the KV, because the
 //     client has left or the answer was final, [AppendCollect] makes a request
 //     that takes it and whose answer is dropped (C9).

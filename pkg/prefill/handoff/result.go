@@ -58,12 +58,12 @@ type Malformed uint8
 
 // The faults.
 const (
-	NotJSON        Malformed = iota + 1 // not one JSON object, such as a cut body
+	NotJSON        Malformed = iota + 1 // not JSON, such as a cut body
 	NoChoices                           // not an error body, and nothing generated
 	ManyChoices                         // more than one, where there is one hand-off for one
 	NotAnObject                         // the hand-off is neither an object nor null
 	TwoHandOffs                         // the hand-off's key is there twice
-	RepeatedMember                      // a key of the hand-off is there twice
+	RepeatedMember                      // a key of the hand-off, or of what goes with it, is there twice
 	TooLarge                            // beyond MaxHandOffBytes or MaxHandOffMembers
 	TooDeep                             // beyond MaxHandOffDepth
 )
