@@ -124,7 +124,6 @@ func (m *mainLeg) onLegEnded(now time.Time, r legReport) {
 	m.emit(effect{op: opMark, report: r})
 	m.releasePrefill()
 	if m.phase == mainLingering && !m.handover.taking {
-		m.releaseDecode()
 		m.done()
 	}
 }
@@ -202,7 +201,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 	retry = retry && m.mayRetry(f)
 	m.phase = mainRejected
 	m.collect()
-	if !m.legRuns() || !m.plan.kind.PrefillFirst() {
+	if !m.handover.asked {
 		m.body = nil
 	}
 	if retry {
@@ -285,7 +284,11 @@ func (m *mainLeg) endMain(now time.Time) {
 }
 
 func (m *mainLeg) done() {
-	m.phase, m.body = mainDone, nil
+	m.releaseDecode()
+	m.phase = mainDone
+	if !m.handover.asked {
+		m.body = nil
+	}
 	m.emit(effect{op: opForget})
 }
 

@@ -363,7 +363,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 			Key: q.pool.Key, Params: &params, Filter: srv.cfg.Health,
 			Pick: picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
 		}
-		p.handoffID = handoff.MinRequestID + rng.Uint64N(handoff.MaxRequestID-handoff.MinRequestID)
+		p.handoffID = handoff.DrawRequestID(rng)
 	} else {
 		p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
 		p.inHeaders = decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions

@@ -23,6 +23,7 @@ type legAnswer struct {
 
 // handover is the synchronous hand-off of one attempt.
 type handover struct {
+	asked  bool // prefill has not answered; the request is kept
 	alone  bool // prefill's answer is the response, whatever it says (C8)
 	answer []byte
 	result handoff.Result
@@ -34,7 +35,7 @@ type handover struct {
 func (m *mainLeg) askPrefill(now time.Time) {
 	m.phase = mainPrefilling
 	h := &m.handover
-	h.alone = handoff.Alone(m.scan)
+	h.asked, h.alone = true, handoff.Alone(m.scan)
 	body := handoff.AppendPrefill(m.rules.buffers.get(len(m.body)+syncRoom), m.body, m.scan, m.plan.kind, m.plan.handoffID, h.alone)
 	if !m.fullDuplex {
 		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})
@@ -91,6 +92,10 @@ func (m *mainLeg) onPrefilled(now time.Time, a *legAnswer) {
 		m.afterPrefill(now, a, result)
 	} else {
 		m.collect() // nobody waits for it any more
+	}
+	h.asked = false
+	if m.phase != mainRouted {
+		m.forgetRequest()
 	}
 	m.onLegEnded(now, legReport{state: legEnded})
 }
