@@ -31,6 +31,9 @@ func readHandoff(c *call, name string, raw []byte) (handoffFields, error) {
 	return f, nil
 }
 
+// name tells the request from all others of all workers.
+func (c *call) name() string { return c.s.processID + "/" + strconv.FormatUint(c.rec.req.Seq, 10) }
+
 // value returns a field that must be there and begin with one of kinds.
 func (f handoffFields) value(key, kinds string) ([]byte, error) {
 	v := f.fields[key]

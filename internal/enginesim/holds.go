@@ -15,9 +15,15 @@ const (
 	goneExpired
 )
 
+// fate is what became of one id, and by which request of a decode worker.
+type fate struct {
+	why gone
+	by  string
+}
+
 // goneKept is how many ids are remembered after their KV has gone, so that a
 // decode that comes too late can be told from one that never should have come.
-const goneKept = 100_000
+const goneKept = 20_000
 
 // held is the KV of one answered prefill, kept until a decode takes it.
 type held struct {
@@ -59,14 +65,14 @@ type holds struct {
 
 	mu     sync.Mutex
 	live   map[string]*held
-	past   map[string]gone
+	past   map[string]fate
 	order  []string // ids of past, oldest first
 	state  HandoffState
 	closed bool
 }
 
 func newHolds(lease time.Duration) *holds {
-	return &holds{lease: lease, live: make(map[string]*held), past: make(map[string]gone)}
+	return &holds{lease: lease, live: make(map[string]*held), past: make(map[string]fate)}
 }
 
 // put begins the lease. After close it frees at once.
@@ -79,7 +85,7 @@ func (l *holds) put(h *held) {
 		return
 	}
 	l.live[h.id] = h
-	h.timer = time.AfterFunc(l.lease, func() { l.end(h.id, goneExpired) })
+	h.timer = time.AfterFunc(l.lease, func() { l.end(h.id, goneExpired, "") })
 	l.mu.Unlock()
 }
 
@@ -91,36 +97,40 @@ type refusal struct {
 }
 
 // take gives the KV to a decode, frees it here and returns nil; or says why
-// not, and holds on to what it has. rank -1 takes from any rank. match compares
-// the decode with what is held.
-func (l *holds) take(id string, rank int, match func(*held) *refusal) *refusal {
+// not, and holds on to what it has. rank -1 takes from any rank, by names the
+// decode request, match compares it with what is held.
+func (l *holds) take(id string, rank int, by string, match func(*held) *refusal) *refusal {
 	l.mu.Lock()
 	h := l.live[id]
 	if h == nil || rank >= 0 && h.rank != rank {
 		defer l.mu.Unlock()
-		return l.missingLocked(id)
+		return l.missingLocked(id, by)
 	}
 	l.mu.Unlock()
 	// What is held never changes, so it may be compared without the lock.
 	if no := match(h); no != nil {
 		return no
 	}
-	if !l.end(id, goneTaken) {
+	if !l.end(id, goneTaken, by) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.missingLocked(id)
+		return l.missingLocked(id, by)
 	}
 	return nil
 }
 
-func (l *holds) missingLocked(id string) *refusal {
-	switch l.past[id] {
+// missingLocked says why id is not there. A request that overtook itself, as
+// when its client leaves while it asks, has broken no rule.
+func (l *holds) missingLocked(id, by string) *refusal {
+	past := l.past[id]
+	broken := past.by != by
+	switch past.why {
 	case goneExpired:
 		return &refusal{Kind: "expired", Msg: fmt.Sprintf("the lease on the KV of %q has run out", id)}
 	case goneTaken:
-		return &refusal{Kind: "taken_twice", Msg: fmt.Sprintf("the KV of %q has been taken already", id), Violation: true}
+		return &refusal{Kind: "taken_twice", Msg: fmt.Sprintf("the KV of %q has been taken already", id), Violation: broken}
 	case goneReleased:
-		return &refusal{Kind: "released", Msg: fmt.Sprintf("the KV of %q was freed on word of a decode worker", id), Violation: true}
+		return &refusal{Kind: "released", Msg: fmt.Sprintf("the KV of %q was freed on word of a decode worker", id), Violation: broken}
 	default:
 		return &refusal{Kind: "unknown_handoff", Msg: fmt.Sprintf("no KV is held under %q", id), Violation: true}
 	}
@@ -128,7 +138,7 @@ func (l *holds) missingLocked(id string) *refusal {
 
 // end takes id out of the ledger and frees its blocks. It reports false when
 // somebody else was first.
-func (l *holds) end(id string, why gone) bool {
+func (l *holds) end(id string, why gone, by string) bool {
 	l.mu.Lock()
 	h := l.live[id]
 	if h == nil {
@@ -145,7 +155,7 @@ func (l *holds) end(id string, why gone) bool {
 	case goneExpired:
 		l.state.Expired++
 	}
-	l.past[id] = why
+	l.past[id] = fate{why, by}
 	if l.order = append(l.order, id); len(l.order) > goneKept {
 		delete(l.past, l.order[0])
 		l.order = l.order[1:]
@@ -153,13 +163,6 @@ func (l *holds) end(id string, why gone) bool {
 	l.mu.Unlock()
 	h.free()
 	return true
-}
-
-// known reports whether id is or was in use.
-func (l *holds) known(id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.live[id] != nil || l.past[id] != 0
 }
 
 func (l *holds) counts() HandoffState {

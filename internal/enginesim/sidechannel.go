@@ -21,6 +21,7 @@ import (
 type pullAsk struct {
 	Engine string `json:"engine"` // process that the hand-off names
 	ID     string `json:"id"`
+	By     string `json:"by"`            // the decode request, told from all others
 	Digest uint64 `json:"digest,string"` // of decode's prompt
 	Fields string `json:"fields"`        // the hand-off as it came, JSON text
 	Drop   bool   `json:"drop"`          // free the KV without reading it
@@ -32,6 +33,7 @@ type transfer struct {
 	addr   string // of the side channel
 	engine string
 	id     string
+	by     string // the request that brought it, told from all others
 	fields string // JSON text
 }
 
@@ -93,10 +95,10 @@ func (s *Sim) pulled(port int, ask pullAsk) *refusal {
 		return &refusal{Kind: "other_engine", Msg: fmt.Sprintf("the hand-off is engine %s's, this is %s", ask.Engine, own)}
 	}
 	if ask.Drop {
-		s.holds.end(ask.ID, goneReleased)
+		s.holds.end(ask.ID, goneReleased, ask.By)
 		return nil
 	}
-	no := s.holds.take(ask.ID, port, func(h *held) *refusal {
+	no := s.holds.take(ask.ID, port, ask.By, func(h *held) *refusal {
 		if name := changedField(h.fields, ask.Fields); name != "" {
 			return &refusal{Kind: "handoff_changed", Violation: true, Msg: fmt.Sprintf(
 				"%s of the hand-off %q is not what prefill answered (%.80s)", name, h.id, h.fields[name])}
@@ -118,6 +120,9 @@ func (s *Sim) pulled(port int, ask pullAsk) *refusal {
 // is nobody's business.
 func changedField(want map[string]string, got string) string {
 	have := make(map[string]string)
+	if !json.Valid([]byte(got)) {
+		return "all"
+	}
 	if err := eachField([]byte(got), func(key string, v []byte) error {
 		have[key] = string(v)
 		return nil
@@ -141,7 +146,7 @@ func (e *pullError) Error() string { return e.Msg }
 // pull takes the KV that t names for a prompt, or with drop has it freed. The
 // error is the context's or a *pullError.
 func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) error {
-	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, Digest: digest, Fields: t.fields, Drop: drop})
+	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, By: t.by, Digest: digest, Fields: t.fields, Drop: drop})
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}

@@ -185,7 +185,7 @@ func (e trtllm) readGeneration(c *call, f handoffFields) error {
 	if err != nil {
 		return c.broken("bad_handoff", http.StatusInternalServerError, "encoded_opaque_state: %v", err)
 	}
-	c.transfer = &transfer{addr: state.Addr, engine: state.Engine, id: strconv.FormatInt(id, 10), fields: string(f.raw)}
+	c.transfer = &transfer{addr: state.Addr, engine: state.Engine, id: strconv.FormatInt(id, 10), by: c.name(), fields: string(f.raw)}
 	if c.q.api != apiChat {
 		if !c.q.tokenPrompt {
 			return c.broken("no_prompt_ids", http.StatusBadRequest, "prompt: expected the context phase's prompt_token_ids")

@@ -158,7 +158,7 @@ func (v vllm) readParams(c *call) (nixlParams, error) {
 // readTransfer reads where the KV is. What is missing would make the engine
 // wait for KV for ever, or end it by an assertion; here the request fails.
 func (v vllm) readTransfer(f handoffFields) (*transfer, error) {
-	t := &transfer{fields: string(f.raw)}
+	t := &transfer{by: f.c.name(), fields: string(f.raw)}
 	var host string
 	for name, to := range map[string]*string{"remote_engine_id": &t.engine, "remote_request_id": &t.id, "remote_host": &host} {
 		var err error
