@@ -41,10 +41,10 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 }
 
 // judge says how to go on after one token. Where the reason does not plainly
-// say that the text is over, held KV decides: decode generates the whole of it
-// anew, so that going on is never wrong, and one token given as the response
-// might be. A tool call, for one, is no single token: the engines' parsers
-// name it for a call that has just begun.
+// say that the text is over, held KV decides: decode's answer is the whole text
+// either way, so that going on is never wrong, and one token given as the
+// response might be. A tool call, for one, is no single token: the engines'
+// parsers may name it for a call that has just begun.
 func judge(f openai.FinishReason, held bool) Verdict {
 	switch {
 	case f.Failed():
@@ -92,19 +92,17 @@ func (s *slot) put(val openai.Span) {
 	s.val = val
 }
 
-// ifBegins returns the value if it begins with c, and else the zero Span.
-func (s *slot) ifBegins(answer []byte, c byte) openai.Span {
-	if !s.found() || answer[s.val.Start] != c {
-		return openai.Span{}
-	}
-	return s.val
-}
+// given reports whether the member is there with a value other than null.
+func (s *slot) given(answer []byte) bool { return s.found() && answer[s.val.Start] != 'n' }
 
-// checkHandOff holds the value at s against the bounds of what is spliced, and
-// returns it, or the zero Span for null and the empty object.
-func checkHandOff(answer []byte, s openai.Span) (openai.Span, error) {
+// checkHandOff holds the member against the bounds of what is spliced, and
+// returns its value, or the zero Span for null and the empty object.
+func checkHandOff(answer []byte, m slot) (openai.Span, error) {
+	s := m.val
 	switch {
-	case s.End == 0 || answer[s.Start] == 'n':
+	case m.twice:
+		return openai.Span{}, TwoHandOffs
+	case !m.given(answer):
 		return openai.Span{}, nil
 	case answer[s.Start] != '{':
 		return openai.Span{}, NotAnObject

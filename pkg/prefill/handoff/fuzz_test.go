@@ -16,7 +16,8 @@ var fuzzAnswers = []string{
 	`{"choices":[{"finish_reason":"length"}],"kv_transfer_params":null}`,
 	`{"choices":[{"finish_reason":"length"}],"kv_transfer_p\u0061rams":{"a":18446744073709551616,"b":{"c":[1e400]}}}`,
 	"{\"choices\":\n[{\"text\":\"\",\"message\":{\"tool_calls\":[{}]},\"finish_reason\":\"stop\"}],\"usage\":{}}",
-	`{"error":null,"choices":[{"finish_reason":"not_finished","disaggregated_params":{"ctx_request_id":1,"disagg_request_id":"x","ctx_usage":1}}],"usage":{},"prompt_token_ids":[]}`,
+	`{"error":null,"choices":[{"finish_reason":"not_finished","disaggregated_params":{"ctx_request_id":1,"disagg_request_id":"x","ctx_usage":1}}],"usage":{},"prompt_token_ids":[[1,2]]}`,
+	`{"choices":[{"disaggregated_params":{"ctx_request_id":1,"disagg_request_id":2}}],"prompt_token_ids":[]}`,
 	`{"choices":[{"disaggregated_params":{"request_type":{},"request_typ\u0065":1,"ctx_request_id":1,"disagg_request_id":2}}]}`,
 	`{"choices":[1],"meta_info":{}}`, `[]`, `{`,
 }
@@ -70,8 +71,9 @@ func FuzzReadAnswer(f *testing.F) {
 func FuzzAppendDecode(f *testing.F) {
 	for _, b := range fuzzBodies {
 		for _, a := range fuzzAnswers {
-			f.Add([]byte(b), []byte(a), false, false)
-			f.Add([]byte(b), []byte(a), true, true)
+			for i := range 4 {
+				f.Add([]byte(b), []byte(a), i&1 > 0, i&2 > 0)
+			}
 		}
 	}
 	f.Fuzz(func(t *testing.T, body, answer []byte, trt, chat bool) {

@@ -66,6 +66,7 @@ const (
 	RepeatedMember                      // a key of the hand-off, or of what goes with it, is there twice
 	TooLarge                            // beyond MaxHandOffBytes or MaxHandOffMembers
 	TooDeep                             // beyond MaxHandOffDepth
+	NotTokenIDs                         // the prompt's ids are no list of such, or an empty one
 )
 
 // String returns the fault as it stands in labels.
@@ -87,6 +88,8 @@ func (m Malformed) String() string {
 		return "too_large"
 	case TooDeep:
 		return "too_deep"
+	case NotTokenIDs:
+		return "not_token_ids"
 	default:
 		return "invalid"
 	}

@@ -163,11 +163,11 @@ func TestLabelsAreDistinct(t *testing.T) {
 	distinct(handoff.Rendezvous.String(), handoff.NIXLPull.String(), handoff.ContextFirst.String())
 	distinct(handoff.HandOff.String(), handoff.Finished.String(), handoff.Missing.String(), handoff.Failed.String())
 	var faults []string
-	for m := handoff.NotJSON; m <= handoff.TooDeep; m++ {
+	for m := handoff.NotJSON; m <= handoff.NotTokenIDs; m++ {
 		faults = append(faults, m.String())
 	}
 	distinct(faults...)
-	require.Equal(t, "invalid", (handoff.TooDeep + 1).String())
+	require.Equal(t, "invalid", (handoff.NotTokenIDs + 1).String())
 	require.Equal(t, "invalid", handoff.Kind(0).String())
 	require.Equal(t, "invalid", handoff.Verdict(0).String())
 }

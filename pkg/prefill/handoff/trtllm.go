@@ -30,6 +30,8 @@ func appendTRTHold(dst []byte, id uint64) []byte {
 }
 
 // readTRT reads the hand-off in the only choice, the prompt's ids and the usage.
+// Where there are no ids decode tokenizes the prompt itself; ids that are none
+// would be some other prompt.
 func readTRT(answer []byte, top *members, res *Result) error {
 	var choice, params slot
 	openai.EachElement(answer, top.choices.val, choice.put)
@@ -39,18 +41,23 @@ func readTRT(answer []byte, top *members, res *Result) error {
 		}
 		return true
 	})
-	switch {
-	case params.twice:
-		return TwoHandOffs
-	case top.choices.twice || top.promptIDs.twice || top.usage.twice:
+	if top.choices.twice || top.promptIDs.twice || top.usage.twice {
 		return RepeatedMember
 	}
-	h, err := checkHandOff(answer, params.val)
+	h, err := checkHandOff(answer, params)
 	if err != nil || !trtHolds(answer, h) {
 		return err
 	}
+	if ids := top.promptIDs.val; top.promptIDs.given(answer) {
+		if _, ok := openai.CountTokenIDs(answer, ids); !ok {
+			return NotTokenIDs
+		}
+		res.PromptIDs = ids
+	}
+	if top.usage.given(answer) && answer[top.usage.val.Start] == '{' {
+		res.Usage = top.usage.val
+	}
 	res.HandOff = h
-	res.PromptIDs, res.Usage = top.promptIDs.ifBegins(answer, '['), top.usage.ifBegins(answer, '{')
 	return nil
 }
 

@@ -13,11 +13,8 @@ const vllmHold = `,"kv_transfer_params":{"do_remote_decode":true,"do_remote_pref
 // readVLLM reads the hand-off at the top of the answer. Null, which the engine
 // writes when nothing is held, and an empty object are none.
 func readVLLM(answer []byte, top *members, res *Result) error {
-	if top.vllm.twice {
-		return TwoHandOffs
-	}
 	var err error
-	res.HandOff, err = checkHandOff(answer, top.vllm.val)
+	res.HandOff, err = checkHandOff(answer, top.vllm)
 	return err
 }
 
