@@ -36,6 +36,8 @@ func TestMembersAndElementsComeAsTheyStand(t *testing.T) {
 	EachMember(b, Span{7, 11}, note)
 	EachElement(b, Span{}, func(Span) { got = append(got, "none") })
 	EachElement(b, root, func(Span) { got = append(got, "none") })
+	b = []byte(`["",":1,"]`) // read as an object, the first text would have a member
+	EachMember(b, Span{1, 3}, note)
 	require.Empty(t, got, "what is no object or array has nothing in it")
 }
 

@@ -228,6 +228,30 @@ func TestAStreamingClientGathersTheSameMessage(t *testing.T) {
 	}
 }
 
+// TestALineBreakOfTheEnginesEndsNoEvent: values are copied as they stand, and
+// between their parts an engine may break lines.
+func TestALineBreakOfTheEnginesEndsNoEvent(t *testing.T) {
+	body := []byte(`{"model":"m","prompt":"a","stream":true,"stream_options":{"include_usage":true}}`)
+	var r openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, body, &r))
+	for _, br := range []string{"\n", "\r", "\r\n", "\n\n"} {
+		answer := []byte(`{"id":"c","choices":[{"text":"a\n","logprobs":{` + br + `"tokens":[]}}],"usage":{` + br + `"prompt_tokens":1}}`)
+		out, _, err := handoff.AppendFinal(nil, answer, &r, body, handoff.NIXLPull)
+		require.NoError(t, err)
+		got := events(t, out)
+		require.Len(t, got, 3)
+		require.Equal(t, "a\n", decodeText(t, choicesOf(t, got[0])[0]["text"]))
+		require.JSONEq(t, `{"prompt_tokens":1}`, string(got[2]["usage"]))
+	}
+}
+
+func decodeText(t *testing.T, raw json.RawMessage) string {
+	t.Helper()
+	var s string
+	require.NoError(t, json.Unmarshal(raw, &s))
+	return s
+}
+
 // TestNothingIsAllocatedOnTheWayToDecode is the path of every request that is
 // served by a prefill-first engine.
 func TestNothingIsAllocatedOnTheWayToDecode(t *testing.T) {
