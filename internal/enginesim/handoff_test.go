@@ -112,12 +112,12 @@ func TestALeaseEndsAtItsTimeAndFreesOnce(t *testing.T) {
 		put("early")
 		put("late")
 		put("refused")
-		time.Sleep(30*time.Second - 1) //nolint:forbidigo // simulated time
+		<-time.After(30*time.Second - 1)
 		require.Nil(t, l.take("early", -1, "", match))
 		require.Equal(t, "other", l.take("refused", 0, "", func(*held) *refusal { return &refusal{Kind: "other"} }).Kind)
 		require.Equal(t, "unknown_handoff", l.take("late", 1, "", match).Kind, "it is of rank 0")
 		require.Equal(t, HandoffState{Held: 2, HeldBlocks: 4, Given: 3, Taken: 1}, l.counts())
-		time.Sleep(1) //nolint:forbidigo // simulated time
+		<-time.After(1)
 		synctest.Wait()
 		require.Equal(t, map[string]int{"early": 1, "late": 1, "refused": 1}, freed)
 		require.Equal(t, HandoffState{Given: 3, Taken: 1, Expired: 2}, l.counts())
