@@ -107,9 +107,14 @@ func TestHeldBlocksAreNotEvicted(t *testing.T) {
 func TestALeaseEndsAtItsTimeAndFreesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newHolds(30 * time.Second)
+		var mu sync.Mutex // two leases end at once
 		freed := map[string]int{}
 		put := func(id string) {
-			l.put(&held{id: id, digest: 7, blocks: 2, free: func() { freed[id]++ }})
+			l.put(&held{id: id, digest: 7, blocks: 2, free: func() {
+				mu.Lock()
+				defer mu.Unlock()
+				freed[id]++
+			}})
 		}
 		match := func(*held) *refusal { return nil }
 		put("early")
