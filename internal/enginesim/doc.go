@@ -123,6 +123,12 @@
 // forbids fields it does not know; here those of the others' routing),
 // no_prompt_ids (400), prefill_stream (400).
 //
+// taken_twice and released are so strict because of what becomes of a second
+// decode in vLLM: it reads blocks that have been given to others, and keeps
+// them in its prefix cache under this prompt. Once a decode request has reached
+// its worker, that worker frees the KV, whatever comes; only a hand-off that no
+// decode worker has seen may be collected.
+//
 // No violation, since no router can know: the KV's lease has run out, the
 // prefill process is another one, or cannot be reached within PullTimeout.
 //

@@ -46,7 +46,9 @@ type Moment string
 // The moments. Before is on arrival: no room is entered, no KV is held. Mid is
 // half-way: on a prefill worker in the room with half of the prompt computed,
 // else with half of the answer sent. After is when the KV has changed hands
-// and no byte of the answer has been sent.
+// and no byte of the answer has been sent; a prefill of vllm or trtllm has
+// computed its KV then and not begun to hold it. Its answer that is cut at Mid
+// leaves KV behind, for the lease to end.
 const (
 	Before Moment = "before"
 	Mid    Moment = "mid"

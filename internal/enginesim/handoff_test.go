@@ -3,9 +3,12 @@ package enginesim
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -104,9 +107,14 @@ func TestHeldBlocksAreNotEvicted(t *testing.T) {
 func TestALeaseEndsAtItsTimeAndFreesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newHolds(30 * time.Second)
+		var mu sync.Mutex // two leases end at once
 		freed := map[string]int{}
 		put := func(id string) {
-			l.put(&held{id: id, digest: 7, blocks: 2, free: func() { freed[id]++ }})
+			l.put(&held{id: id, digest: 7, blocks: 2, free: func() {
+				mu.Lock()
+				defer mu.Unlock()
+				freed[id]++
+			}})
 		}
 		match := func(*held) *refusal { return nil }
 		put("early")
@@ -214,16 +222,74 @@ func TestAPullThatHangs(t *testing.T) {
 		require.Equal(t, map[string]uint64{"kv_load": 1}, d.State(false).Failed)
 		requireClean(t, d)
 	})
-	t.Run("ends when the client leaves", func(t *testing.T) {
-		d := start(t, Config{Engine: worker.VLLM, Role: worker.Decode, PullTimeout: 500 * time.Millisecond})
+	t.Run("ends when the client leaves, and has the KV freed", func(t *testing.T) {
+		asks := make(chan pullAsk, 4)
+		stuck := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			var ask pullAsk
+			_ = json.NewDecoder(r.Body).Decode(&ask)
+			asks <- ask
+			if !ask.Drop {
+				<-r.Context().Done()
+			}
+		}))
+		t.Cleanup(stuck.Close)
+		d := start(t, Config{Engine: worker.VLLM, Role: worker.Decode})
 		ctx, cancel := context.WithCancel(t.Context())
-		out := later(ctx, d.URL()+completions, body)
-		eventually(t, func() bool { return d.State(false).DecodeWaiting == 1 }, "it waits")
+		out := later(ctx, d.URL()+completions, strings.Replace(body, ln.Addr().String()[len("127.0.0.1:"):], stuck.URL[len("http://127.0.0.1:"):], 1))
+		first := <-asks
+		require.False(t, first.Drop)
+		require.Equal(t, 1, d.State(false).DecodeWaiting)
 		cancel()
 		require.Error(t, (<-out).err)
+		var second pullAsk
+		eventually(t, func() bool {
+			select {
+			case second = <-asks:
+				return true
+			default:
+				return false
+			}
+		}, "the prefill worker is told")
+		require.True(t, second.Drop)
+		require.Equal(t, []string{first.ID, first.Engine, first.By}, []string{second.ID, second.Engine, second.By})
 		requireClean(t, d)
 		require.Equal(t, uint64(1), d.State(false).Canceled)
 	})
+}
+
+func TestARecomputedPromptIsInTheCache(t *testing.T) {
+	d := start(t, Config{Engine: worker.VLLM, Role: worker.Decode, KVLoadFailure: LoadRecompute, PageSize: 1})
+	r := post(t.Context(), d.URL()+completions, `{"prompt":"a b c","max_tokens":1,"kv_transfer_params":{"do_remote_prefill":true,`+
+		`"remote_engine_id":"e","remote_request_id":"r","remote_host":"127.0.0.1","remote_port":1,"remote_block_ids":[[1]]}}`)
+	require.Equal(t, 200, r.status, r.body)
+	require.Equal(t, 3, d.State(false).Ranks[0].CachedBlocks)
+	require.Equal(t, uint64(1), d.State(false).Handoff.Recomputed)
+	requireClean(t, d)
+}
+
+func TestHeldKVTakesNoSlot(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e worker.Engine) {
+		p, d := pair(t, Config{Engine: e, MaxRunning: 1})
+		first, second := prefillOnly(t, p, "a", ""), prefillOnly(t, p, "b", "")
+		require.Equal(t, 0, p.State(false).Ranks[0].Running)
+		for _, body := range []string{second, first} {
+			require.Equal(t, 200, post(t.Context(), d.URL()+completions, body).status)
+		}
+		requireClean(t, p, d)
+	})
+}
+
+func TestResetForgetsCountsAndKeepsWhatIsHeld(t *testing.T) {
+	p, d := pair(t, Config{Engine: worker.VLLM})
+	require.Equal(t, 200, post(t.Context(), d.URL()+completions, prefillOnly(t, p, "a", "")).status)
+	require.Equal(t, 200, post(t.Context(), d.URL()+completions, `{"prompt":"a"}`).status)
+	body := prefillOnly(t, p, "a", "")
+	p.Reset()
+	d.Reset()
+	require.Equal(t, HandoffState{Held: 1, HeldBlocks: 1, Given: 1}, p.State(false).Handoff)
+	require.Equal(t, HandoffState{}, d.State(false).Handoff)
+	require.Equal(t, 200, post(t.Context(), d.URL()+completions, body).status)
+	requireClean(t, p, d)
 }
 
 func TestFaultsOfADecodeWithAHandOff(t *testing.T) {
