@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -150,6 +151,11 @@ type PrefillConfig struct {
 	MaxQueuedISLTokens int64  `yaml:"max_queued_isl_tokens"`
 	HoldResponse       *bool  `yaml:"hold_response"` // default true
 	Cluster            string `yaml:"cluster"`       // the mirror's cluster in Envoy; default prefill_leg
+
+	// Listener is Envoy's for the legs that the plugin begins itself, which
+	// vLLM and TensorRT-LLM need: unix:///path or http://host:port. Default
+	// prefill.sock beside the plugin's own socket, if it listens on one.
+	Listener string `yaml:"listener"`
 }
 
 // RequestConfig bounds a request.
@@ -253,6 +259,11 @@ func (c *Config) Validate() error {
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if _, _, err := listenAddress(c.Listen); err != nil {
 		errs = append(errs, err)
+	}
+	if l := c.Prefill.Listener; l != "" {
+		if _, _, err := extproc.ParseListener(l); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
 		bad("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise)

@@ -10,7 +10,9 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -164,7 +166,7 @@ func (p *plugin) newServer() error {
 		View: p.view, Board: p.board, Index: p.index, Routed: p.routed, Slots: p.slots, Tells: p.events.Tells, Tokens: p.tokens, Book: p.book,
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
 		Namespace: c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
-		PrefillCluster: c.Prefill.Cluster, TimeoutHeader: c.Request.TimeoutHeader,
+		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
 		NoHold:       c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
@@ -183,6 +185,18 @@ func (p *plugin) newServer() error {
 	}
 	p.newGRPC(creds)
 	return nil
+}
+
+// prefillListener is where Envoy takes our own legs: unless it is said, beside
+// the plugin's own socket, since then Envoy is on this machine.
+func prefillListener(c Config) string {
+	if c.Prefill.Listener != "" {
+		return c.Prefill.Listener
+	}
+	if path, ok := strings.CutPrefix(c.Listen, "unix://"); ok {
+		return "unix://" + filepath.Join(filepath.Dir(path), "prefill.sock")
+	}
+	return ""
 }
 
 // leastIndex is the budget below which a plugin does not start for want of
@@ -302,6 +316,9 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	g.Go(func() error {
 		select {
 		case <-p.board.Ready():
+			if err := p.server.CheckListener(); err != nil {
+				return err
+			}
 			p.setServing(true)
 			p.log.Info("ready", "workers", len(p.board.Load().Workers()))
 		case <-world.Done():
