@@ -81,9 +81,9 @@ func (o *Overlap) At(s Slot) uint32 {
 
 // reset sizes the answer for n slots and zeroes it.
 func (o *Overlap) reset(n int) {
-	if cap(o.Blocks) < n {
-		// Whole groups, which Tree writes at once.
-		o.Blocks = make([]uint32, (n+groupSlots-1)/groupSlots*groupSlots)
+	// Whole groups, which Tree writes at once.
+	if whole := (n + groupSlots - 1) / groupSlots * groupSlots; cap(o.Blocks) < whole {
+		o.Blocks = make([]uint32, whole)
 	}
 	o.Blocks = o.Blocks[:n]
 	clear(o.Blocks)

@@ -48,6 +48,7 @@ type names struct {
 	dir   []uint32 // by the top bits of the mixed hash; empty: nothing stored yet
 	depth uint8    // bits that index dir
 	n     int
+	segs  int
 }
 
 // nameStore is the memory of all tables.
@@ -127,7 +128,7 @@ func (s *nameStore) touch(n *names, h EngineHash) uint32 {
 func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
 	if len(n.dir) == 0 {
 		n.dir = append(n.dir, s.newSegment())
-		n.depth = 0
+		n.depth, n.segs = 0, 1
 	}
 	m := s.mix(h)
 	for {
@@ -225,6 +226,7 @@ func (s *nameStore) split(n *names, m uint64) {
 	old := *seg
 	clear(seg[:])
 	upperID := s.newSegment()
+	n.segs++
 	upper := s.segment(upperID)
 	depth++
 	seg[0].over = uint32(depth) << depthShift
@@ -288,6 +290,18 @@ func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
 	}
 }
 
+// sample calls f with the names of about so many buckets.
+func (s *nameStore) sample(n *names, buckets int, f func(named)) {
+	for i := range min(buckets, n.segs*segBuckets) {
+		m := uint64(i+1) * 0x9e3779b97f4a7c15
+		for _, v := range s.segment(n.at(m))[home(m<<17)].val {
+			if v != 0 {
+				f(v)
+			}
+		}
+	}
+}
+
 // newSegment returns an empty segment.
 func (s *nameStore) newSegment() uint32 {
 	id := s.segs.get()
@@ -295,17 +309,19 @@ func (s *nameStore) newSegment() uint32 {
 	return id
 }
 
-// take empties a table, gives its segments back, and appends the blocks that it
-// named to dst.
-func (s *nameStore) take(n *names, dst []blockID) []blockID {
-	dst = slices.Grow(dst, n.n+1)
+// take gives segments back, from that of the mixed hash from on, until most
+// names are gone with them, and appends the blocks that they named to dst. It
+// returns the hash to go on from; 0 if the table is empty. In between nothing
+// else may be done with the table.
+func (s *nameStore) take(n *names, from uint64, most int, dst []blockID) (uint64, []blockID) {
+	if len(n.dir) == 0 {
+		return 0, dst
+	}
+	dst = slices.Grow(dst, min(n.n, most+segBuckets*bucketKeys)+1)
 	all, k := dst[:cap(dst)], len(dst)
-	var last uint32
-	for _, id := range n.dir {
-		if id == last {
-			continue
-		}
-		last = id
+	for end := k + most; k < end; {
+		id, next := s.segmentAt(n, from)
+		was := k
 		seg := s.segment(id)
 		for i := range seg {
 			for _, v := range seg[i].val {
@@ -314,8 +330,75 @@ func (s *nameStore) take(n *names, dst []blockID) []blockID {
 				k += int((v | -v) >> 31)
 			}
 		}
+		n.n -= k - was
 		s.segs.put(id)
+		if from = next; from == 0 {
+			*n = names{}
+			break
+		}
 	}
-	*n = names{}
-	return all[:k]
+	return from, all[:k]
+}
+
+// segmentAt returns the segment of a mixed hash, and the least hash beyond it;
+// 0 if it is the last one.
+func (s *nameStore) segmentAt(n *names, m uint64) (id uint32, next uint64) {
+	id = n.at(m)
+	return id, s.end(id, m)
+}
+
+// end is the least mixed hash beyond the segment, in which m is; 0: none.
+func (s *nameStore) end(id uint32, m uint64) uint64 {
+	free := 64 - s.segment(id)[0].over>>depthShift
+	return (m>>free + 1) << free
+}
+
+// mergeBelow is how many names two segments may have to become one: less than
+// what has one split, so that it is not split again at once.
+const mergeBelow = segBuckets * bucketKeys * 3 / 4
+
+// merge makes the segment of m one with the other half that it was split from,
+// as long as both have few names, and returns how many it has saved.
+func (s *nameStore) merge(n *names, m uint64) (saved int) {
+	for {
+		id := n.at(m)
+		seg := s.segment(id)
+		depth := uint8(seg[0].over >> depthShift)
+		if depth == 0 {
+			return saved
+		}
+		run := uint64(1) << (n.depth - depth)
+		first := m >> (64 - n.depth) &^ (2*run - 1)
+		lower, upper := n.dir[first], n.dir[first+run]
+		other := lower + upper - id
+		if uint8(s.segment(other)[0].over>>depthShift) != depth || s.count(lower)+s.count(upper) > mergeBelow {
+			return saved
+		}
+		to, from := s.segment(lower), s.segment(upper)
+		to[0].over -= 1 << depthShift
+		for i := range from {
+			for j, v := range from[i].val {
+				if v != 0 {
+					refill(to, s.mix(from[i].key[j]), from[i].key[j], v)
+				}
+			}
+		}
+		for i := first + run; i < first+2*run; i++ {
+			n.dir[i] = lower
+		}
+		s.segs.put(upper)
+		n.segs--
+		saved++
+	}
+}
+
+// count returns how many names a segment has.
+func (s *nameStore) count(id uint32) (k int) {
+	seg := s.segment(id)
+	for i := range seg {
+		for _, v := range seg[i].val {
+			k += int((v | -v) >> 31)
+		}
+	}
+	return k
 }

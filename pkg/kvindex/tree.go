@@ -77,11 +77,17 @@ type Tree struct {
 	clock     uint32 // counts stores
 	plan      []blockID
 	seen      []EngineHash
-	work      [2][]blockID
+	work      sorter
 	touched   uint32 // sum of what was read ahead, so that it is read
+	sweep     sweep
+	shedding  bool       // between the marks of pressed
+	reliefs   uint64     // counts events that shed; from 1
+	calm      *sync.Cond // of mu: a rank is no longer busy
+	busy      int        // ranks that are
 
 	torn    atomic.Uint64 // queries that found writers in their way at every try
 	between func()        // see step; set before use
+	gaveUp  func()        // see giveUp; set before use
 }
 
 // treeRank is what one rank holds.
@@ -91,6 +97,12 @@ type treeRank struct {
 	names names
 	extra map[blockID]uint32 // Device blocks with several names: how many beyond one. Invariant: I3
 	stats Stats              // Invariant: I6
+	// busy: somebody changes the rank in slices and has given up mu between two
+	// of them. Others who want to change it, or Check, wait for calm.
+	busy bool
+
+	barren  uint64 // the relief whose sweeps found nothing to shed here, and
+	barrens int    // how many
 
 	// The last block stored, likely the next one's parent.
 	lastName  EngineHash
@@ -108,6 +120,7 @@ func NewTree(cfg TreeConfig, slots *Slots) (*Tree, error) {
 	cfg = cfg.withDefaults()
 	t := &Tree{cfg: cfg, slots: slots, seed: rand.Uint64(), ranks: make(map[worker.Rank]*treeRank), unitNext: 1}
 	t.names.seed = rand.Uint64()
+	t.calm = sync.NewCond(&t.mu)
 	if err := t.reserve(); err != nil {
 		return nil, err
 	}
@@ -148,7 +161,7 @@ func (t *Tree) reserve() error {
 func (t *Tree) Attach(r worker.Rank) Slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rk := t.rank(r); rk != nil {
+	if rk := t.idle(r); rk != nil {
 		return rk.slot
 	}
 	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
@@ -161,7 +174,7 @@ func (t *Tree) Attach(r worker.Rank) Slot {
 func (t *Tree) Detach(r worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.rank(r)
+	rk := t.idle(r)
 	if rk == nil {
 		return
 	}
@@ -183,6 +196,48 @@ func (t *Tree) rank(r worker.Rank) *treeRank {
 	return rk
 }
 
+// idle returns an attached rank that nobody is in the middle of changing, nil
+// if it is not attached; mu is held, and given up while it has to wait.
+func (t *Tree) idle(r worker.Rank) *treeRank {
+	for {
+		rk := t.rank(r)
+		if rk == nil || !rk.busy {
+			return rk
+		}
+		t.calm.Wait()
+	}
+}
+
+// allIdle waits until that is so of every rank.
+func (t *Tree) allIdle() {
+	for t.busy > 0 {
+		t.calm.Wait()
+	}
+}
+
+// begin makes the rank busy, finish undoes it.
+func (t *Tree) begin(rk *treeRank) {
+	rk.busy = true
+	t.busy++
+}
+
+func (t *Tree) finish(rk *treeRank) {
+	rk.busy = false
+	t.busy--
+	t.calm.Broadcast()
+}
+
+// giveUp lets others have the lock. What is not of a busy rank may be another
+// after it.
+func (t *Tree) giveUp() {
+	t.mu.Unlock()
+	if invariants.Enabled && t.gaveUp != nil {
+		t.gaveUp()
+	}
+	runtime.Gosched()
+	t.mu.Lock()
+}
+
 // Slot implements [Index].
 func (t *Tree) Slot(r worker.Rank) (Slot, bool) {
 	t.mu.Lock()
@@ -197,7 +252,7 @@ func (t *Tree) Slot(r worker.Rank) (Slot, bool) {
 func (t *Tree) Clear(r worker.Rank) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.rank(r)
+	rk := t.idle(r)
 	if rk == nil {
 		return ErrUnknownRank
 	}

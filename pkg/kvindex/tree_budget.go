@@ -1,10 +1,5 @@
 package kvindex
 
-import (
-	"cmp"
-	"slices"
-)
-
 // bytesInUse is what the budget counts. Memory that was freed is kept for what
 // comes next and not counted.
 func (t *Tree) bytesInUse() int {
@@ -12,17 +7,48 @@ func (t *Tree) bytesInUse() int {
 		t.names.segs.used()*segBytes + t.unitsUsed*unitBytes
 }
 
-// mostBytes is more than storing n blocks can take: a run with its slack, a
-// node or three, as many new segments as names can fill, a crowd.
-func (t *Tree) mostBytes(n int) int {
-	crowd := 2 * (t.slots.Len()/groupSlots/unitWords + 2)
-	return 2*(n+maxEdge)*blockBytes + (n/minRest+4)*nodeBytes + (n/segBuckets+3)*segBytes + crowd*unitBytes
+// mostUnits is more than storing n blocks can take: each may have its rank join
+// a crowd, or found one, and two splits copy one.
+func (t *Tree) mostUnits(n int) int {
+	slots := t.slots.Len()
+	if slots <= nodeSlots {
+		return 0
+	}
+	groups := slots/groupSlots + 1
+	list := groups/unitWords + 2
+	return (n+1)*(list+1) + 2*(list+groups)
 }
 
-// short reports whether n blocks cannot be stored without shedding.
-func (t *Tree) short(n int) bool {
-	return t.bytesInUse()+t.mostBytes(n) > t.cfg.MaxBytes || t.blocks.used+2*(n+maxEdge) > len(t.blocks.local)
+// mostBytes is more than storing n blocks can take: a run with its slack, a
+// node or three, as many new segments as names can fill, crowds.
+func (t *Tree) mostBytes(n int) int {
+	return 2*(n+maxEdge)*blockBytes + (n/minRest+4)*nodeBytes + (n/segBuckets+3)*segBytes + t.mostUnits(n)*unitBytes
 }
+
+// fits reports whether n blocks can be stored and a part of the budget stays
+// free.
+func (t *Tree) fits(n, part int) bool {
+	return t.bytesInUse()+t.mostBytes(n)+t.cfg.MaxBytes/part <= t.cfg.MaxBytes && t.enough(n, part)
+}
+
+// enough is fits by how many blocks there are, units in a row, and segments.
+func (t *Tree) enough(n, part int) bool {
+	blocks := len(t.blocks.local)
+	return t.blocks.used+2*(n+maxEdge)+blocks/part <= blocks &&
+		int(t.unitNext)+t.mostUnits(n) <= len(t.units) &&
+		t.names.segs.used()+n/segBuckets+3 <= len(t.names.buckets)/segBuckets
+}
+
+// The marks at which shedding begins, before it must, and ends: so much of the
+// budget is free.
+const (
+	allOfIt   = 1 << 62
+	highWater = 32
+	lowWater  = 16
+)
+
+// short reports whether n blocks cannot be stored without shedding.
+func (t *Tree) short(n int) bool { return !t.fits(n, allOfIt) }
 
 // hopeless reports whether n blocks are more than the whole budget: nothing is
 // to be shed for them.
@@ -30,91 +56,70 @@ func (t *Tree) hopeless(n int) bool {
 	return t.mostBytes(n) > t.cfg.MaxBytes || 2*(n+maxEdge) > len(t.blocks.local)
 }
 
-// makeRoom sheds until n blocks can be stored within the budget, and reports
-// false if they cannot in an empty index.
-func (t *Tree) makeRoom(n int) bool {
-	for t.short(n) {
-		var most *treeRank
-		for _, rk := range t.ranks {
-			if most == nil || rk.names.n > most.names.n || rk.names.n == most.names.n && rk.slot < most.slot {
-				most = rk
-			}
-		}
-		if most == nil || most.names.n == 0 {
-			return false
-		}
-		t.shed(most)
+// pressed reports whether an event of n blocks is to do a share of shedding.
+func (t *Tree) pressed(n int) bool {
+	if t.shedding {
+		t.shedding = !t.fits(n, lowWater)
+	} else {
+		t.shedding = !t.fits(n, highWater)
 	}
-	return true
-}
-
-// entry is a name with its value.
-type entry struct {
-	name EngineHash
-	val  named
+	return t.shedding || t.sweep.rank != nil
 }
 
 const (
-	shedSample = 512
-	shedShare  = 8 // one part of so many goes at a time
+	// shareOf is how many blocks of an event are charged one more step of
+	// shedding. A step looks at some 300 names: a sweep of the rank that holds
+	// all there is is over long before what is left at the high mark is.
+	shareOf = 4
+	// stepsAHold is how many are done before others are let in.
+	stepsAHold = 16
 )
 
-// shed drops the part of the rank's blocks that was stored longest ago. A node
-// is as new as the newest of those below it, so that what follows a block goes
-// before it or with it.
-func (t *Tree) shed(rk *treeRank) {
-	all := make([]entry, 0, rk.names.n)
-	t.names.each(&rk.names, func(h EngineHash, v *named) {
-		all = append(all, entry{h, *v})
-		t.freshen(t.blocks.node(v.block()))
-	})
-	limit := t.ageToShed(all)
-	t.names.take(&rk.names, t.work[0][:0])
-	gone := t.work[0][:0]
-	for _, e := range all {
-		b := e.val.block()
-		if t.age(b) < limit {
-			v, _ := t.names.put(&rk.names, e.name)
-			*v = e.val
+// relieve makes room for the event: it does a share of shedding, in steps, and
+// goes on for as long as there is no room at all. It gives the lock up between
+// steps and returns the rank and the parent anew; nothing is shed of what the
+// event goes on after.
+func (t *Tree) relieve(rk *treeRank, parent blockID, e Stored) (*treeRank, blockID, error) {
+	n, r := len(e.Blocks), rk.rank
+	if t.hopeless(n) {
+		return rk, 0, ErrNoRoom
+	}
+	t.reliefs++
+	for i := 1; ; i++ {
+		t.protect(parent)
+		if !t.due(n, i) || !t.shedStep() {
+			break
+		}
+		if i%stepsAHold != 0 {
 			continue
 		}
-		gone = append(gone, b)
-		delete(rk.extra, b)
-		for tier := range numTiers {
-			rk.stats.TierBlocks[tier] -= int(e.val.tiers() >> tier & 1)
+		t.giveUp()
+		if rk = t.idle(r); rk == nil {
+			return nil, 0, ErrUnknownRank
+		}
+		t.clock++
+		var err error
+		if parent, err = t.parentOf(rk, e); err != nil {
+			return rk, 0, err
 		}
 	}
-	rk.lastBlock = 0
-	rk.stats.Blocks -= len(gone)
-	rk.stats.Shed += uint64(len(gone))
-	t.work[0] = gone
-	t.release(rk.slot, t.sortBlocks())
+	if t.short(n) {
+		return rk, 0, ErrNoRoom
+	}
+	return rk, parent, nil
 }
 
-// age is how many stores ago something was last stored in the block's node. The
-// counter wraps.
-func (t *Tree) age(b blockID) uint32 { return t.clock - t.nodes[t.blocks.node(b)].stamp }
+// due reports whether an event of n blocks owes step i, from 1, of shedding.
+func (t *Tree) due(n, i int) bool {
+	return t.short(n) || i <= 1+n/shareOf && t.pressed(n)
+}
 
-// freshen makes the nodes above no older than this one.
-func (t *Tree) freshen(id nodeID) {
-	for stamp := t.nodes[id].stamp; id != 0; {
-		id = nodeID(t.nodes[id].parent())
-		n := &t.nodes[id]
-		if id == 0 || t.clock-n.stamp <= t.clock-stamp {
-			return
+// shedShare does so for an event that stores nothing.
+func (t *Tree) shedShare(n int) {
+	t.reliefs++
+	for i := 1; t.due(n, i) && t.shedStep(); i++ {
+		if i%stepsAHold == 0 {
+			t.giveUp()
 		}
-		n.stamp = stamp
 	}
-}
-
-// ageToShed returns the age from which blocks are in the oldest part, judged by
-// a sample. At least one block is of that age.
-func (t *Tree) ageToShed(all []entry) uint32 {
-	step := len(all)/shedSample + 1
-	ages := make([]uint32, 0, shedSample)
-	for i := 0; i < len(all); i += step {
-		ages = append(ages, t.age(all[i].val.block()))
-	}
-	slices.SortFunc(ages, func(a, b uint32) int { return cmp.Compare(b, a) })
-	return ages[len(ages)/shedShare]
 }

@@ -6,6 +6,7 @@ import "fmt"
 func (t *Tree) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.allIdle()
 	if err := t.slots.check(); err != nil {
 		return err
 	}
@@ -139,6 +140,9 @@ func (c *treeCheck) checkShape(id nodeID, n *node) error {
 	start, length := n.start(), n.load().length()
 	if length == 0 || length > n.room || n.room > maxEdge || int(start)+int(n.room) > int(t.blocks.next) {
 		return fmt.Errorf("kvindex: I8: node %d: blocks %d+%d, room %d of %d", id, start, length, n.room, t.blocks.next)
+	}
+	if up := &t.nodes[n.parent()]; n.depth != up.depth+up.load().length() {
+		return fmt.Errorf("kvindex: I8: node %d says %d blocks are before it, its parent %d", id, n.depth, up.depth+up.load().length())
 	}
 	for b := start; b < start+blockID(length); b++ {
 		if t.blocks.node(b) != id {
@@ -276,9 +280,13 @@ func (c *treeCheck) checkKids() error {
 
 func (c *treeCheck) checkMemory() error {
 	segs := make(map[uint32]bool)
-	for _, rk := range c.t.ranks {
+	for r, rk := range c.t.ranks {
+		before := len(segs)
 		for _, id := range rk.names.dir {
 			segs[id] = true
+		}
+		if len(segs)-before != rk.names.segs {
+			return fmt.Errorf("kvindex: I12: rank %s has %d segments, counts %d", r, len(segs)-before, rk.names.segs)
 		}
 	}
 	if len(segs) != c.t.names.segs.used() {
