@@ -13,6 +13,8 @@ const (
 	segBuckets = 96
 	segBytes   = segBuckets * 64
 	bucketKeys = 5
+	// pageBuckets: a page of them.
+	pageBuckets = pageBytes / 64
 	// probeLimit is how many buckets a new name may be away from its own before
 	// the segment is split.
 	probeLimit = 12
@@ -55,6 +57,8 @@ type names struct {
 type nameStore struct {
 	buckets []bucket
 	segs    pool
+	cold    marks  // segments of segs.cold, from 0
+	pages   int    // that were given back
 	seed    uint64 // against engine hashes chosen to collide
 }
 
@@ -305,8 +309,50 @@ func (s *nameStore) sample(n *names, buckets int, f func(named)) {
 // newSegment returns an empty segment.
 func (s *nameStore) newSegment() uint32 {
 	id := s.segs.get()
+	if s.cold.n > 0 && s.cold.has(id-1) {
+		s.cold.drop(id - 1)
+		s.pages -= s.pagesOf(id - 1)
+	}
 	clear(s.segment(id)[:]) // one that was used before is as it was left
 	return id
+}
+
+// bytes is how much memory there is, used or not.
+func (s *nameStore) bytes() int { return int(s.segs.next)*segBytes - s.pages*pageBytes }
+
+// pagesOf is how many pages a segment has: two segments have three, and that
+// which they share goes with the second.
+func (s *nameStore) pagesOf(seg uint32) int {
+	if s.cold.has(seg ^ 1) {
+		return 2
+	}
+	return 1
+}
+
+// giveBack lets the system have the memory of up to most free segments, and
+// returns how many.
+func (s *nameStore) giveBack(most int) (given int) {
+	for ; given < most && len(s.segs.free) > 0; given++ {
+		last := len(s.segs.free) - 1
+		id := s.segs.free[last]
+		from, to := (id-1)*segBuckets, id*segBuckets
+		switch i := id - 1; {
+		case s.cold.has(i ^ 1):
+			from, to = i&^1*segBuckets, (i|1)*segBuckets+segBuckets
+		case i%2 == 0:
+			to = from + pageBuckets
+		default:
+			from = to - pageBuckets
+		}
+		if !giveBack(s.buckets[from:to]) {
+			return given
+		}
+		s.segs.free = s.segs.free[:last]
+		s.segs.cold = append(s.segs.cold, id)
+		s.pages += s.pagesOf(id - 1)
+		s.cold.add(id - 1)
+	}
+	return given
 }
 
 // take gives segments back, from that of the mixed hash from on, until most

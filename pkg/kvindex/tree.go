@@ -15,12 +15,14 @@ import (
 
 // TreeConfig configures a [Tree]. The zero value is the documented default.
 type TreeConfig struct {
-	// MaxBytes bounds the memory in use. Default 2 GiB, enough for some 40
-	// million blocks held; an entry costs 40 to 60 bytes. When it is reached,
-	// the rank that holds most loses what was stored longest ago, ends of
-	// sequences first (Stats.Shed). Address space of eight times as much is
-	// reserved at once, memory is taken as it is needed. From 1 MiB to 8 GiB;
-	// elsewhere than on 64-bit Linux to 64 MiB, which is the default there.
+	// MaxBytes bounds the memory of the index. Default 512 MiB, enough for some
+	// 10 million blocks held, at 40 to 60 bytes each. A process beside Envoy is
+	// given a GiB or two: too small an index forgets the oldest and says so
+	// (Stats.Shed), one that is larger than its container is killed and forgets
+	// all. Higher: larger pools are known as a whole. Address space of eight
+	// times as much is reserved at once, memory is taken as it is needed, at
+	// least 6 KiB a rank. From 1 MiB to 8 GiB; elsewhere than on 64-bit Linux to
+	// 64 MiB, which is the default there.
 	MaxBytes int
 	// NoHugePages leaves the size of pages to the system. Huge pages are asked
 	// for otherwise: random reads of a large index are faster with them, and a
@@ -37,7 +39,7 @@ const (
 
 func (c TreeConfig) withDefaults() TreeConfig {
 	if c.MaxBytes == 0 {
-		c.MaxBytes = defaultBudget
+		c.MaxBytes = DefaultMaxBytes
 	}
 	return c
 }
@@ -74,16 +76,20 @@ type Tree struct {
 	unitIDs   [][]uint32 // free units by how many in a row
 	unitNext  uint32
 	unitsUsed int
+	kidBytes  int
 	clock     uint32 // counts stores
 	plan      []blockID
 	seen      []EngineHash
 	work      sorter
 	touched   uint32 // sum of what was read ahead, so that it is read
 	sweep     sweep
-	shedding  bool       // between the marks of pressed
-	reliefs   uint64     // counts events that shed; from 1
-	calm      *sync.Cond // of mu: a rank is no longer busy
-	busy      int        // ranks that are
+	victims   []*treeRank // who is shed from next
+	shedding  bool        // between the marks of pressed
+	credit    int         // events that may be stored before pressed looks again
+	reliefs   uint64      // counts events that shed; from 1
+	stuck     int         // bytes taken that giving back does not bring below
+	calm      *sync.Cond  // of mu: a rank is no longer busy
+	busy      int         // ranks that are
 
 	torn    atomic.Uint64 // queries that found writers in their way at every try
 	between func()        // see step; set before use
@@ -157,7 +163,8 @@ func (t *Tree) reserve() error {
 	return nil
 }
 
-// Attach implements [Index].
+// Attach implements [Index]. Events of a rank beyond the limit of slots are
+// refused with ErrNoRoom.
 func (t *Tree) Attach(r worker.Rank) Slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,8 +172,8 @@ func (t *Tree) Attach(r worker.Rank) Slot {
 		return rk.slot
 	}
 	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
-	invariants.Check(rk.slot < maxSlots, "slot %d: expected below %d", rk.slot, maxSlots)
 	t.ranks[r] = rk
+	t.credit = 0 // it may take more to store in a crowd
 	return rk.slot
 }
 

@@ -1,10 +1,32 @@
 package kvindex
 
-// bytesInUse is what the budget counts. Memory that was freed is kept for what
-// comes next and not counted.
+// bytesInUse is what the budget counts, with what was taken beyond it. Memory
+// that was freed is kept for what comes next.
 func (t *Tree) bytesInUse() int {
 	return t.blocks.used*blockBytes + t.nodeIDs.used()*nodeBytes +
-		t.names.segs.used()*segBytes + t.unitsUsed*unitBytes
+		t.names.segs.used()*segBytes + t.unitsUsed*unitBytes + t.kidBytes
+}
+
+// bytesTaken is what the system has given us, which it counts: with what is
+// free and was not given back.
+func (t *Tree) bytesTaken() int {
+	return t.blocks.bytes() + int(t.nodeIDs.next)*nodeBytes + t.names.bytes() + int(t.unitNext)*unitBytes + t.kidBytes
+}
+
+// giveBackStep is how many pages or segments are given back at a time.
+const giveBackStep = 64
+
+// tooWarm reports whether memory is to be given back: so much is taken that the
+// budget would be passed, since it is of another kind than what is needed now.
+func (t *Tree) tooWarm() bool { return t.bytesTaken() > max(t.cfg.MaxBytes, t.stuck) }
+
+// giveBack lets the system have some of what is free.
+func (t *Tree) giveBack() {
+	if t.names.giveBack(giveBackStep)+t.blocks.giveBack(giveBackStep) == 0 {
+		// What is left are free nodes, and runs shorter than a page: it is tried
+		// again when there is more, and after the next sweep.
+		t.stuck = t.bytesTaken() + t.cfg.MaxBytes/scratchPart
+	}
 }
 
 // mostUnits is more than storing n blocks can take: each may have its rank join
@@ -25,30 +47,30 @@ func (t *Tree) mostBytes(n int) int {
 	return 2*(n+maxEdge)*blockBytes + (n/minRest+4)*nodeBytes + (n/segBuckets+3)*segBytes + t.mostUnits(n)*unitBytes
 }
 
-// fits reports whether n blocks can be stored and a part of the budget stays
-// free.
-func (t *Tree) fits(n, part int) bool {
-	return t.bytesInUse()+t.mostBytes(n)+t.cfg.MaxBytes/part <= t.cfg.MaxBytes && t.enough(n, part)
+// spare is how much of the budget is free. What was taken beyond it counts four
+// times, so that shedding makes up for nearly all of it.
+func (t *Tree) spare() int {
+	over := max(0, t.bytesTaken()-t.cfg.MaxBytes)
+	return t.cfg.MaxBytes - t.bytesInUse() - 4*over
 }
 
-// enough is fits by how many blocks there are, units in a row, and segments.
-func (t *Tree) enough(n, part int) bool {
-	blocks := len(t.blocks.local)
-	return t.blocks.used+2*(n+maxEdge)+blocks/part <= blocks &&
-		int(t.unitNext)+t.mostUnits(n) <= len(t.units) &&
-		t.names.segs.used()+n/segBuckets+3 <= len(t.names.buckets)/segBuckets
-}
-
-// The marks at which shedding begins, before it must, and ends: so much of the
-// budget is free.
+// The marks at which shedding begins, before it must, and ends: such a part of
+// the budget is free, as a shift.
 const (
-	allOfIt   = 1 << 62
-	highWater = 32
-	lowWater  = 16
+	highWater = 5
+	lowWater  = 4
 )
 
+// timesFits returns how often n blocks can be stored with so many bytes.
+func (t *Tree) timesFits(n, bytes int) int {
+	blocks := len(t.blocks.local) - t.blocks.used
+	segs := len(t.names.buckets)/segBuckets - t.names.segs.used()
+	units := len(t.units) - int(t.unitNext)
+	return max(0, min(bytes/t.mostBytes(n), blocks/(2*(n+maxEdge)), segs/(n/segBuckets+3), units/max(1, t.mostUnits(n))))
+}
+
 // short reports whether n blocks cannot be stored without shedding.
-func (t *Tree) short(n int) bool { return !t.fits(n, allOfIt) }
+func (t *Tree) short(n int) bool { return t.timesFits(n, t.spare()) == 0 }
 
 // hopeless reports whether n blocks are more than the whole budget: nothing is
 // to be shed for them.
@@ -56,14 +78,28 @@ func (t *Tree) hopeless(n int) bool {
 	return t.mostBytes(n) > t.cfg.MaxBytes || 2*(n+maxEdge) > len(t.blocks.local)
 }
 
+// usual is how many blocks most events have at most.
+const usual = 64
+
 // pressed reports whether an event of n blocks is to do a share of shedding.
+// Where there is room enough, it is judged for many events at once.
 func (t *Tree) pressed(n int) bool {
-	if t.shedding {
-		t.shedding = !t.fits(n, lowWater)
-	} else {
-		t.shedding = !t.fits(n, highWater)
+	if n <= usual && t.credit > 0 {
+		t.credit--
+		return false
 	}
-	return t.shedding || t.sweep.rank != nil
+	mark := highWater
+	if t.shedding {
+		mark = lowWater
+	}
+	spare := t.spare() - t.cfg.MaxBytes>>mark
+	t.shedding = t.timesFits(n, spare) == 0
+	if t.shedding || t.sweep.rank != nil || t.tooWarm() {
+		t.credit = 0
+		return true
+	}
+	t.credit = t.timesFits(usual, min(spare, max(t.cfg.MaxBytes, t.stuck)-t.bytesTaken()))
+	return false
 }
 
 const (

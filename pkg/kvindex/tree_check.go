@@ -216,7 +216,7 @@ func (c *treeCheck) checkRuns() error {
 	for _, id := range c.live {
 		owner[c.t.nodes[id].start()] = id
 	}
-	used, free, wasFree := 0, 0, false
+	used, free, cold, wasFree := 0, 0, 0, false
 	for b := blockID(1); b < r.next; {
 		if id, ok := owner[b]; ok {
 			used += int(c.t.nodes[id].room)
@@ -228,9 +228,17 @@ func (c *treeCheck) checkRuns() error {
 		if uint32(r.meta[b]) != freeMark || size == 0 || r.meta[b+size-1] != r.meta[b] || wasFree {
 			return fmt.Errorf("kvindex: I10: blocks from %d are neither a node's nor a free run that stands alone", b)
 		}
+		for p := b/pageBlocks + 1; (p+1)*pageBlocks < b+size; p++ {
+			if r.cold.has(uint32(p)) {
+				cold++
+			}
+		}
 		wasFree = true
 		free++
 		b += size
+	}
+	if cold != r.cold.n {
+		return fmt.Errorf("kvindex: I10: %d pages inside free runs were given back, counted %d", cold, r.cold.n)
 	}
 	listed := 0
 	for l, b := range r.heads {
@@ -291,6 +299,19 @@ func (c *treeCheck) checkMemory() error {
 	}
 	if len(segs) != c.t.names.segs.used() {
 		return fmt.Errorf("kvindex: I12: %d segments are in tables, %d out", len(segs), c.t.names.segs.used())
+	}
+	halves := 0 // of pages: a lone segment has two, each of a pair three
+	for _, id := range c.t.names.segs.cold {
+		if !c.t.names.cold.has(id - 1) {
+			return fmt.Errorf("kvindex: I12: segment %d has no memory and no mark of it", id)
+		}
+		halves += 1 + c.t.names.pagesOf(id-1)
+	}
+	if len(c.t.names.segs.cold) != c.t.names.cold.n {
+		return fmt.Errorf("kvindex: I12: %d segments have no memory, %d are marked", len(c.t.names.segs.cold), c.t.names.cold.n)
+	}
+	if halves != 2*c.t.names.pages {
+		return fmt.Errorf("kvindex: I12: %d half pages of segments were given back, counted %d pages", halves, c.t.names.pages)
 	}
 	if c.units != c.t.unitsUsed {
 		return fmt.Errorf("kvindex: I5: %d units are in crowds, %d out", c.units, c.t.unitsUsed)

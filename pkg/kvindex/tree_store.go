@@ -17,6 +17,9 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 	if len(e.Blocks) == 0 && !e.HasParent {
 		return nil
 	}
+	if rk.slot >= maxSlots {
+		return ErrNoRoom
+	}
 	t.clock++
 	parent, err := t.parentOf(rk, e)
 	if err != nil {

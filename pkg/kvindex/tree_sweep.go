@@ -50,10 +50,14 @@ func (s *sweep) stop() {
 // shedStep does a step of the sweep, or begins one, and reports false if no rank
 // has anything to lose.
 func (t *Tree) shedStep() bool {
-	if t.sweep.rank == nil {
+	switch {
+	case t.tooWarm():
+		t.giveBack()
+	case t.sweep.rank != nil:
+		t.sweep.phase(t)
+	default:
 		return t.beginSweep()
 	}
-	t.sweep.phase(t)
 	return true
 }
 
@@ -61,28 +65,58 @@ func (t *Tree) shedStep() bool {
 // by joining its segments than by dropping names.
 func (n *names) sparse() bool { return n.segs > 1 && n.n < n.segs*sparseBelow }
 
-// beginSweep chooses a rank: one with a sparse table, which loses nothing by it,
-// else the one that holds most.
-func (t *Tree) beginSweep() bool {
-	var most *treeRank
+// mostVictims is how many ranks are chosen at once: looking at all takes time
+// where there are thousands.
+const mostVictims = 256
+
+// sheddable reports whether there is something to win from a rank.
+func (t *Tree) sheddable(rk *treeRank) bool {
+	return !rk.busy && rk.names.segs > 0 && (rk.barren != t.reliefs || rk.barrens < 2)
+}
+
+// victim returns a rank to shed from, nil if there is none: those with a sparse
+// table, who lose nothing by it, else those that hold nearly most.
+func (t *Tree) victim() *treeRank {
+	for len(t.victims) > 0 {
+		last := len(t.victims) - 1
+		rk := t.victims[last]
+		t.victims = t.victims[:last]
+		if t.ranks[rk.rank] == rk && t.sheddable(rk) {
+			return rk
+		}
+	}
+	most := 0
 	for _, rk := range t.ranks {
-		if rk.busy || rk.names.segs == 0 || rk.barren == t.reliefs && rk.barrens > 1 {
+		if !t.sheddable(rk) {
 			continue
 		}
-		if rk.names.sparse() {
-			most = rk
-			break
-		}
-		if most == nil || rk.names.n > most.names.n || rk.names.n == most.names.n && rk.slot < most.slot {
-			most = rk
+		if most = max(most, rk.names.n); rk.names.sparse() && len(t.victims) < mostVictims {
+			t.victims = append(t.victims, rk)
 		}
 	}
-	if most == nil {
+	if len(t.victims) == 0 {
+		for _, rk := range t.ranks {
+			if t.sheddable(rk) && rk.names.n >= most-most/shedShare && len(t.victims) < mostVictims {
+				t.victims = append(t.victims, rk)
+			}
+		}
+	}
+	if len(t.victims) == 0 {
+		return nil
+	}
+	return t.victim()
+}
+
+// beginSweep chooses a rank and what of it goes.
+func (t *Tree) beginSweep() bool {
+	rk := t.victim()
+	if rk == nil {
 		return false
 	}
-	t.sweep.rank, t.sweep.began = most, t.clock-1 // what this event has made young is
-	t.sweep.share = max(1, min(most.names.n/shedShare, t.maxDoomed()*3/4))
-	if most.names.sparse() {
+	t.credit = 0
+	t.sweep.rank, t.sweep.began = rk, t.clock-1 // what this event has made young is
+	t.sweep.share = max(1, min(rk.names.n/shedShare, t.maxDoomed()*3/4))
+	if rk.names.sparse() {
 		t.sweep.phase = (*Tree).mergeSome
 		return true
 	}
@@ -239,6 +273,7 @@ func (t *Tree) endSweep() {
 		rk.barrens++
 	}
 	t.sweep.stop()
+	t.stuck = 0
 }
 
 // freshen makes the nodes above no older than this one.
