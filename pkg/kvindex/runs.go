@@ -138,10 +138,7 @@ func listOf(size uint32) uint32 { return min(size, maxEdge+1) }
 func (r *runs) link(b blockID, size uint32) {
 	mark := uint64(size)<<32 | uint64(freeMark)
 	r.meta[b], r.meta[b+blockID(size)-1] = mark, mark
-	if r.cold.n > 0 {
-		r.cold.drop(uint32(b / pageBlocks))
-		r.cold.drop(uint32((b + blockID(size) - 1) / pageBlocks))
-	}
+	r.cold.drop(uint32(b / pageBlocks)) // its last block was in use, or said so before
 	l := listOf(size)
 	next := r.heads[l]
 	r.local[b].Store(uint64(next))
