@@ -38,6 +38,9 @@ type question struct {
 	query    tokens.Query
 	avoid    []worker.Rank
 	override picker.Override
+	// admitted: an earlier attempt of the request was let in. Back-pressure is
+	// for new requests: a failure of ours must not end in "come back later".
+	admitted bool
 }
 
 // choice is one pick with what it was made of.
@@ -47,6 +50,7 @@ type choice struct {
 	decision picker.Decision
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
+	full     *picker.SaturatedError // why nobody was picked, where it was this
 }
 
 // verdict is a whole decision.
@@ -68,7 +72,7 @@ func (srv *Server) decide(s *mainStream) {
 		s.refuse(f)
 		return
 	}
-	q.avoid = srv.avoid.of(&s.m)
+	q.avoid, q.admitted = srv.avoid.of(&s.m), s.m.attempt > 1
 	sc := srv.scratch.Get().(*scratch)
 	if p, ok := srv.cfg.Tokens.Fast(q.query, &sc.tokens); ok {
 		srv.settle(s, q, p, sc)
@@ -160,7 +164,7 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 	if q.disagg {
 		lead = q.pool.Prefill
 	}
-	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize)}
+	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle}
 	if f = srv.readOverride(q, r, body); f != nil {
 		return nil, f
 	}
@@ -238,6 +242,9 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
 		Filter: srv.cfg.Health, Exclude: q.avoid,
 	}
+	if role == worker.Prefill && !q.admitted {
+		r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
+	}
 	if role != worker.Prefill {
 		c.explain = &sc.explain[1]
 		r.Pick.NewBlocks = (v.prompt.ISLTokens + v.size - 1) / v.size
@@ -263,6 +270,7 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		err = pick()
 	}
 	c.made = err == nil
+	errors.As(err, &c.full)
 	return err
 }
 
@@ -314,7 +322,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	p.inHeaders = decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
 	p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
 	queued, _ := srv.cfg.Book.Load(p.prefill)
-	p.overdueAfter = srv.cfg.OverdueBase + time.Duration(queued.PrefillTokens)*srv.cfg.OverduePerToken
+	p.overdueAfter = srv.cfg.overdueAfter(queued.PrefillTokens)
 	var err error
 	p.token, err = srv.sealer.Seal(prefill.Leg{
 		Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Room: p.room, Deadline: s.m.deadline,
