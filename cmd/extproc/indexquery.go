@@ -14,7 +14,8 @@ import (
 
 // IndexConfig is the index of what the workers hold.
 type IndexConfig struct {
-	// MaxBytes bounds its memory. Default 0: kvindex's own default.
+	// MaxBytes bounds its memory. Default 0: kvindex.DefaultMaxBytes. Higher:
+	// more of what large pools hold is known.
 	MaxBytes int `yaml:"max_bytes"`
 	// HugePages asks the system for huge pages. Default true.
 	HugePages *bool `yaml:"huge_pages"`

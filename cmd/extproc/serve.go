@@ -141,7 +141,7 @@ func (p *plugin) newServer() error {
 	c := p.cfg
 	p.slots = kvindex.NewSlots()
 	var err error
-	if p.index, err = newIndex(c.Index.tree(), p.slots, p.log); err != nil {
+	if p.index, err = newIndex(kvindex.NewTree, c.Index.tree(), p.slots, p.log); err != nil {
 		return err
 	}
 	if p.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: c.Routing.RoutedTTL}, p.slots); err != nil {
@@ -203,20 +203,22 @@ func prefillListener(c Config) string {
 // address space.
 const leastIndex = 64 << 20
 
+// openTree is kvindex.NewTree; another in tests.
+type openTree func(kvindex.TreeConfig, *kvindex.Slots) (*kvindex.Tree, error)
+
 // newIndex makes the index, with half the budget, and half of that, where the
 // system does not give the address space: eight times the budget is reserved.
-func newIndex(conf kvindex.TreeConfig, slots *kvindex.Slots, log *slog.Logger) (kvindex.Index, error) {
+func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log *slog.Logger) (kvindex.Index, error) {
+	if conf.MaxBytes == 0 {
+		conf.MaxBytes = kvindex.DefaultMaxBytes
+	}
 	for {
-		tree, err := kvindex.NewTree(conf, slots)
-		switch {
-		case err == nil:
+		tree, err := open(conf, slots)
+		if err == nil {
 			return tree, nil
-		case !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes != 0 && conf.MaxBytes/2 < leastIndex:
+		}
+		if conf.MaxBytes /= 2; !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes < leastIndex {
 			return nil, err
-		case conf.MaxBytes == 0:
-			conf.MaxBytes = 1 << 30
-		default:
-			conf.MaxBytes /= 2
 		}
 		log.Warn("the index gets less memory than asked for", "max_bytes", conf.MaxBytes, "err", err)
 	}

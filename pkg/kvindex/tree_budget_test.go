@@ -139,3 +139,62 @@ func TestTreeConfigNamesItsFaults(t *testing.T) {
 	_, err = NewTree(TreeConfig{MaxBytes: maxBudget + 1}, NewSlots())
 	require.Error(t, err)
 }
+
+// TestMemoryServesWhatItIsNeededFor has the kind of what is held change, back
+// and forth: many short sequences of each rank's own, then the same long ones of
+// all ranks. What the system gives stays near the budget.
+func TestMemoryServesWhatItIsNeededFor(t *testing.T) {
+	if slow {
+		t.Skip("the collector's heap gives nothing back")
+	}
+	tr := smallTree(t, 4)
+	for i := range 16 {
+		tr.Attach(rankOf(i))
+	}
+	most := 0
+	store := func(i int, blocks []Block) {
+		require.NoError(t, tr.Store(rankOf(i), Stored{Blocks: blocks}))
+		most = max(most, tr.bytesTaken())
+	}
+	for round := range 2 {
+		for n := range 15_000 {
+			store(n%16, seqRun(1_000_000*round+10*n+1, 3))
+		}
+		require.NoError(t, tr.Check(), "round %d, short ones", round)
+		for n := range 300 {
+			for i := range 16 {
+				store(i, seqRun(500_000_000+1000*n, 60))
+			}
+		}
+		require.NoError(t, tr.Check(), "round %d, long ones", round)
+		require.NotZero(t, tr.blocks.cold.n)
+		require.Less(t, tr.bytesTaken(), 4<<20*17/16)
+	}
+	require.Less(t, most, 4<<20*9/8)
+	for i := range 16 {
+		require.NoError(t, tr.Clear(rankOf(i)))
+	}
+	tr.stuck = 0
+	for tr.names.giveBack(giveBackStep)+tr.blocks.giveBack(giveBackStep) > 0 {
+	}
+	require.Less(t, tr.names.bytes()+tr.blocks.bytes(), 100<<10, "all of what is free can be given back")
+	require.NoError(t, tr.Check())
+	storeChats(t, tr, rankOf(0), 1, 5000) // and taken again
+	require.NoError(t, tr.Check())
+}
+
+func TestARankBeyondTheLimitOfSlotsIsRefusedAloud(t *testing.T) {
+	tr := smallTree(t, 32)
+	tr.Attach(rankOf(0))
+	tr.slots.refs = make([]slotRefs, maxSlots)
+	tr.slots.length.Store(maxSlots)
+	require.Equal(t, Slot(maxSlots), tr.Attach(rankOf(1)))
+	require.ErrorIs(t, tr.Store(rankOf(1), Stored{Blocks: seqRun(1, 1)}), ErrNoRoom)
+	require.NoError(t, tr.Store(rankOf(0), Stored{Blocks: seqRun(1, 1)}))
+	require.NoError(t, tr.Remove(rankOf(1), Removed{Blocks: down(1, 1)}))
+	var dst Overlap
+	tr.Overlap(locals(seqRun(1, 1)), &dst)
+	require.Equal(t, uint32(1), dst.At(0))
+	require.Zero(t, dst.At(maxSlots))
+	tr.Detach(rankOf(1))
+}
