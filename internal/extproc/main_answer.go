@@ -11,7 +11,11 @@ import (
 // client, so that a bad one can still become a fresh attempt.
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 	m.status = ev.headers.status
-	if flags := ev.headers.localReply; flags != "" {
+	flags := ev.headers.localReply
+	if flags == "" || reached(flags) {
+		m.taken()
+	}
+	if flags != "" {
 		m.onLocalReply(flags)
 		return
 	}
@@ -22,11 +26,9 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 			m.reject(&f, true)
 			return
 		}
-		m.collect()
 		m.relay() // the last attempt: the worker's own words say more than ours
 		return
 	}
-	m.taken()
 	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: praise})
 	if m.rules.hold && strings.HasPrefix(m.status, "2") && m.waitsForPrefill() {
 		m.phase = mainHolding
@@ -58,6 +60,17 @@ func (m *mainLeg) onLocalReply(flags string) {
 	}
 	f := failDecodeLost
 	m.reject(&f, true)
+}
+
+// reached reports whether decode may have seen a request that Envoy answered
+// itself: not where no connection came about, or none was to be had.
+func reached(flags string) bool {
+	for _, f := range [...]string{"UT", "UC", "UR"} {
+		if strings.Contains(flags, f) {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *mainLeg) relay() {
@@ -256,6 +269,13 @@ func (m *mainLeg) onClosed(now time.Time) {
 		}
 	case mainResolving: // evPicked or evRefused is still to come
 		m.finish(outcomeClientLeft, nil)
+	case mainRouted:
+		m.finish(outcomeClientLeft, nil)
+		if m.handover.held { // Envoy's log says whether decode has seen it
+			m.phase, m.logBy = mainLingering, now.Add(logWait)
+			return
+		}
+		m.endMain(now)
 	default:
 		m.finish(outcomeClientLeft, nil)
 		m.endMain(now)
@@ -303,8 +323,8 @@ func (m *mainLeg) wakeAt() time.Time {
 	switch m.phase {
 	case mainDone:
 		return at
-	case mainLingering, mainRejected:
-	case mainEnded:
+	case mainRejected:
+	case mainEnded, mainLingering:
 		sooner(m.logBy)
 	case mainLeft:
 		sooner(m.deadline.Add(deadlineSlack))
@@ -337,6 +357,10 @@ func (m *mainLeg) onTimer(now time.Time) {
 	}
 	if m.phase == mainEnded && due(m.logBy) {
 		m.conclude(now, outcomeOK, blameNone)
+		return
+	}
+	if m.phase == mainLingering && due(m.logBy) {
+		m.learnt(now, true)
 		return
 	}
 	if m.closed && m.phase != mainLeft || !due(m.deadline.Add(deadlineSlack)) {
@@ -381,7 +405,21 @@ func (m *mainLeg) onLogged(now time.Time, ev *event) {
 		m.conclude(now, ev.outcome, ev.blame)
 	case mainStreaming:
 		m.logged = *ev
+	case mainLingering:
+		if m.handover.held {
+			m.learnt(now, ev.reached)
+		}
 	}
+}
+
+// learnt says whether decode has seen the hand-off of a client that left before
+// an answer: if so, the KV is its engine's business.
+func (m *mainLeg) learnt(now time.Time, reached bool) {
+	m.logBy = time.Time{}
+	if reached {
+		m.taken()
+	}
+	m.endMain(now)
 }
 
 // conclude ends an attempt whose answer had begun.
