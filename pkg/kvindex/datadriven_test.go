@@ -23,7 +23,7 @@ import (
 //	store 7/0 [parent=b] [tier=host] a b=x c
 //	remove 7/0 [tier=host] a b
 //	clear 7/0
-//	overlap a b c                   rank:blocks of each rank that has any
+//	overlap a b c                   rank:blocks of each rank that has any on Device, +h on Host, +d on Disk
 //	overlap-run n                   the blocks 1 … n as the chain
 //	store-run 7/0 n                 the same blocks stored as one event
 //	stats 7/0
@@ -221,9 +221,21 @@ func (s *scenario) do(t *testing.T, verb string, f []string, out *strings.Builde
 func (s *scenario) writeOverlap(out *strings.Builder) {
 	var got []string
 	for _, r := range s.ranks {
-		if n, ok := s.slots.Slot(r); ok && s.dst.At(n) > 0 {
-			got = append(got, fmt.Sprintf("%s:%d", r, s.dst.At(n)))
+		n, ok := s.slots.Slot(r)
+		held := s.slots.Held(n, &s.dst)
+		if !ok || held == (Held{}) {
+			continue
 		}
+		text := fmt.Sprintf("%s:%d", r, held.Device)
+		for _, more := range []struct {
+			n    uint32
+			unit string
+		}{{held.Host, "h"}, {held.Disk, "d"}} {
+			if more.n > 0 {
+				text += fmt.Sprintf("+%d%s", more.n, more.unit)
+			}
+		}
+		got = append(got, text)
 	}
 	if got == nil {
 		got = []string{"none"}

@@ -21,9 +21,19 @@
 // [Routed] is the approximate index for workers that publish no events: it
 // remembers what the plugin itself has sent where.
 //
+// What is nearest counts most, so a query answers for each rank in several
+// views ([View]): the leading blocks on Device; those on Device or Host; those on
+// Device, Host or Disk. A union is nearly always a beginning of the prompt where
+// a tier alone is not: an engine that moves blocks from one tier to the next
+// moves ends first. Of blocks that left for External only [Stats] know.
+//
 // Every attached rank has a [Slot], a small dense number; answers are slices
-// indexed by it, so that a query writes no map and allocates nothing. Map and
-// Routed share one [Slots] table, hence one numbering.
+// indexed by it, so that a query writes no map and allocates nothing. A view
+// beyond the first has a slot of its own, from the first block on that tier
+// until the rank is detached, and one walk answers for all. The views' slots
+// come in groups of 64 that mirror a group of ranks: the numbering changes
+// rarely, and ranks in a row have views in a row. Map and Routed share one
+// [Slots] table, hence one numbering.
 //
 // # The tree
 //
@@ -73,21 +83,22 @@
 // Numbered, walked by Check and named in its errors:
 //
 //   - I1: slots and ranks are a bijection; a slot below the table's length that
-//     has no rank is on the free list, once.
+//     has no rank is on the free list, once, or in one group of views.
 //   - I2: every block is held on at least one tier.
-//   - I3: a rank's count of Device blocks at a sequence hash equals the number
-//     of its blocks that have that hash and are on Device; no count is zero.
-//   - I4: a slot's bit is set at a sequence hash exactly when its rank's count
-//     there is above zero.
+//   - I3: a view's count of blocks at a sequence hash equals the number of its
+//     rank's blocks that have that hash and are on the view's tiers; no count
+//     is zero.
+//   - I4: a slot's bit is set at a sequence hash exactly when its view's count
+//     there is above zero; a rank with blocks on a tier has the tier's view.
 //   - I5: no sequence hash without a holder is kept, and no bit belongs to a
 //     slot without an attached rank.
 //   - I6: a rank's block counts by tier equal what a walk counts.
 //   - I7 (Routed): the recency list is ordered by time, has every entry once,
 //     and is no longer than the budget.
 //
-// Of a Tree I3 to I5 read: the further names of a Device block beyond the first
+// Of a Tree I3 to I5 read: the further names of a view's block beyond the first
 // are counted; a node's number for a slot is n exactly when its rank names the
-// node's first n blocks, and no others of it, on Device; no number belongs to a
+// node's first n blocks, and no others of it, on the view's tiers; no number belongs to a
 // slot without an attached rank, none to two entries, none exceeds the run.
 // And:
 //

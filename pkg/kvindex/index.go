@@ -49,8 +49,8 @@ type Index interface {
 	// Clear drops all blocks of this rank on every tier. Error: ErrUnknownRank.
 	Clear(worker.Rank) error
 
-	// Overlap writes to dst how many leading blocks of chain each rank holds
-	// on Device. It allocates nothing once dst is large enough.
+	// Overlap writes to dst how many leading blocks of chain each rank holds,
+	// in each of its views. It allocates nothing once dst is large enough.
 	Overlap(chain []LocalHash, dst *Overlap)
 
 	// Stats returns what is counted of one rank.
@@ -65,7 +65,8 @@ type Index interface {
 // zero value is ready. Not safe for concurrent use.
 type Overlap struct {
 	// Blocks[slot] is the number of leading blocks that the rank with the slot
-	// holds; 0 for slots without a rank. Overwritten by the next query.
+	// holds on Device, or that count in the view with the slot; 0 for slots of
+	// neither. Overwritten by the next query. Slots.Held reads it for a rank.
 	Blocks []uint32
 
 	alive []uint64 // scratch: slots that held every block so far

@@ -15,7 +15,7 @@ type Map struct {
 	// mu guards all below. Taken before Slots.mu, never after it.
 	mu      sync.RWMutex
 	ranks   map[worker.Rank]*rankBlocks
-	holders holders // Device blocks only. Invariant: I4, I5
+	holders holders // of every view's slot. Invariant: I4, I5
 
 	// Scratch of Store, guarded by mu.
 	seqs []SequenceHash
@@ -26,8 +26,14 @@ type Map struct {
 type rankBlocks struct {
 	slot   Slot
 	blocks map[EngineHash]heldBlock
-	device map[SequenceHash]uint32 // Invariant: I3
-	stats  Stats                   // Invariant: I6
+	views  [numViews]mapView
+	stats  Stats // Invariant: I6
+}
+
+// mapView is how many blocks of the rank count at each sequence hash.
+type mapView struct {
+	slot   Slot
+	counts map[SequenceHash]uint32 // nil: not needed so far. Invariant: I3
 }
 
 type heldBlock struct {
@@ -57,8 +63,8 @@ func (m *Map) Attach(r worker.Rank) Slot {
 	rb := &rankBlocks{
 		slot:   m.slots.acquire(r),
 		blocks: make(map[EngineHash]heldBlock),
-		device: make(map[SequenceHash]uint32),
 	}
+	rb.views[OnDevice] = mapView{rb.slot, make(map[SequenceHash]uint32)}
 	m.ranks[r] = rb
 	return rb.slot
 }
@@ -138,6 +144,7 @@ func (m *Map) planLocked(rb *rankBlocks, parent SequenceHash, e Stored) bool {
 }
 
 func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
+	m.seeLocked(rb, t)
 	held := rb.blocks[h]
 	if held.tiers&(1<<t) != 0 {
 		rb.stats.Duplicates++
@@ -146,14 +153,47 @@ func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
 	if held.tiers == 0 {
 		rb.stats.Blocks++
 	}
-	rb.blocks[h] = heldBlock{seq: q, tiers: held.tiers | 1<<t}
+	now := heldBlock{seq: q, tiers: held.tiers | 1<<t}
+	rb.blocks[h] = now
 	rb.stats.TierBlocks[t]++
 	rb.stats.Stored++
-	if t != Device {
+	m.recountLocked(rb, q, held.tiers, now.tiers)
+}
+
+// seeLocked gives the rank the view that a tier's blocks are the first to need.
+func (m *Map) seeLocked(rb *rankBlocks, t Tier) {
+	v, ok := viewOf(t)
+	if !ok || rb.views[v].counts != nil {
 		return
 	}
-	if rb.device[q]++; rb.device[q] == 1 {
-		m.holders.add(q, rb.slot)
+	rb.views[v] = mapView{m.slots.needView(rb.slot, v), make(map[SequenceHash]uint32)}
+	for _, b := range rb.blocks {
+		if b.tiers&tiersOf[v] != 0 {
+			m.countLocked(&rb.views[v], b.seq)
+		}
+	}
+}
+
+// recountLocked notes that a block was on some tiers and is now on others.
+func (m *Map) recountLocked(rb *rankBlocks, q SequenceHash, was, is uint8) {
+	for v := range numViews {
+		w := &rb.views[v]
+		switch counted, counts := was&tiersOf[v] != 0, is&tiersOf[v] != 0; {
+		case w.counts == nil || counted == counts:
+		case counts:
+			m.countLocked(w, q)
+		default:
+			if w.counts[q]--; w.counts[q] == 0 {
+				delete(w.counts, q)
+				m.holders.drop(q, w.slot)
+			}
+		}
+	}
+}
+
+func (m *Map) countLocked(w *mapView, q SequenceHash) {
+	if w.counts[q]++; w.counts[q] == 1 {
+		m.holders.add(q, w.slot)
 	}
 }
 
@@ -179,19 +219,14 @@ func (m *Map) takeLocked(rb *rankBlocks, h EngineHash, t Tier) {
 	}
 	rb.stats.Removed++
 	rb.stats.TierBlocks[t]--
+	was := held.tiers
 	if held.tiers &^= 1 << t; held.tiers == 0 {
 		delete(rb.blocks, h)
 		rb.stats.Blocks--
 	} else {
 		rb.blocks[h] = held
 	}
-	if t != Device {
-		return
-	}
-	if rb.device[held.seq]--; rb.device[held.seq] == 0 {
-		delete(rb.device, held.seq)
-		m.holders.drop(held.seq, rb.slot)
-	}
+	m.recountLocked(rb, held.seq, was, held.tiers)
 }
 
 // Clear implements [Index].
@@ -208,10 +243,12 @@ func (m *Map) Clear(r worker.Rank) error {
 }
 
 func (m *Map) clearLocked(rb *rankBlocks) {
-	for q := range rb.device {
-		m.holders.drop(q, rb.slot)
+	for v := range numViews {
+		for q := range rb.views[v].counts {
+			m.holders.drop(q, rb.views[v].slot)
+		}
+		clear(rb.views[v].counts)
 	}
-	clear(rb.device)
 	clear(rb.blocks)
 	rb.stats.Blocks = 0
 	rb.stats.TierBlocks = [numTiers]int{}

@@ -76,6 +76,7 @@ type Tree struct {
 	unitsUsed int
 	clock     uint32 // counts stores
 	plan      []blockID
+	gain      [numViews]Slot
 	seen      []EngineHash
 	work      [2][]blockID
 	touched   uint32 // sum of what was read ahead, so that it is read
@@ -88,13 +89,20 @@ type Tree struct {
 type treeRank struct {
 	rank  worker.Rank
 	slot  Slot
+	views []treeView // those it needs so far, OnDevice first
 	names names
-	extra map[blockID]uint32 // Device blocks with several names: how many beyond one. Invariant: I3
-	stats Stats              // Invariant: I6
+	stats Stats // Invariant: I6
 
 	// The last block stored, likely the next one's parent.
 	lastName  EngineHash
 	lastBlock blockID // 0: unknown
+}
+
+// treeView is one of a rank's views of the blocks that it has names for.
+type treeView struct {
+	view  View
+	slot  Slot
+	extra map[blockID]uint32 // blocks with several names that count: how many beyond one. Invariant: I3
 }
 
 var _ Index = (*Tree)(nil)
@@ -152,6 +160,7 @@ func (t *Tree) Attach(r worker.Rank) Slot {
 		return rk.slot
 	}
 	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
+	rk.views = []treeView{{slot: rk.slot}}
 	invariants.Check(rk.slot < maxSlots, "slot %d: expected below %d", rk.slot, maxSlots)
 	t.ranks[r] = rk
 	return rk.slot

@@ -15,7 +15,7 @@ func (t *Tree) bytesInUse() int {
 // mostBytes is more than storing n blocks can take: a run with its slack, a
 // node or three, as many new segments as names can fill, a crowd.
 func (t *Tree) mostBytes(n int) int {
-	crowd := 2 * (t.slots.Len()/groupSlots/unitWords + 2)
+	crowd := int(numViews) * 2 * (t.slots.Len()/groupSlots/unitWords + 2)
 	return 2*(n+maxEdge)*blockBytes + (n/minRest+4)*nodeBytes + (n/segBuckets+3)*segBytes + crowd*unitBytes
 }
 
@@ -79,7 +79,9 @@ func (t *Tree) shed(rk *treeRank) {
 			continue
 		}
 		gone = append(gone, b)
-		delete(rk.extra, b)
+		for i := range rk.views {
+			delete(rk.views[i].extra, b)
+		}
 		for tier := range numTiers {
 			rk.stats.TierBlocks[tier] -= int(e.val.tiers() >> tier & 1)
 		}
@@ -88,7 +90,7 @@ func (t *Tree) shed(rk *treeRank) {
 	rk.stats.Blocks -= len(gone)
 	rk.stats.Shed += uint64(len(gone))
 	t.work[0] = gone
-	t.release(rk.slot, t.sortBlocks())
+	t.release(rk, t.sortBlocks())
 }
 
 // age is how many stores ago something was last stored in the block's node. The

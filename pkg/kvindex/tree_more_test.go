@@ -126,7 +126,10 @@ func TestCheckNamesWhatIsBrokenInTheTree(t *testing.T) {
 		"a name on no tier": {func(tr *Tree) {
 			*tr.names.find(&tr.ranks[rank].names, 1).val() &^= 1<<numTiers - 1
 		}, "I2"},
-		"a further name too many":    {func(tr *Tree) { tr.ranks[rank].extra = map[blockID]uint32{1: 1} }, "I3"},
+		"a further name too many":    {func(tr *Tree) { tr.ranks[rank].views[0].extra = map[blockID]uint32{1: 1} }, "I3"},
+		"a view of another group":    {func(tr *Tree) { tr.ranks[rank].views[1].slot = 128 }, "I1"},
+		"a view lost":                {func(tr *Tree) { tr.ranks[rank].views = tr.ranks[rank].views[:1] }, "I4"},
+		"a holder lost in a view":    {func(tr *Tree) { tr.setCut(lead(tr), 64, 0) }, "I4"},
 		"a holder lost":              {func(tr *Tree) { tr.setCut(lead(tr), 0, 0) }, "I4"},
 		"a holder of too much":       {func(tr *Tree) { tr.setCut(lead(tr), 0, 3) }, "I4"},
 		"a holder without a rank":    {func(tr *Tree) { tr.setCut(lead(tr), 99, 1) }, "I5"},

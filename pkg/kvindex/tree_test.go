@@ -51,7 +51,7 @@ func (w *twin) remove(r worker.Rank, e Removed) {
 func (w *twin) compare(chain []LocalHash) {
 	w.tree.Overlap(chain, &w.a)
 	w.oracle.Overlap(chain, &w.b)
-	require.Equal(w.t, w.b.Blocks, w.a.Blocks, "overlap %v", chain)
+	require.Equal(w.t, w.b.Blocks, w.a.Blocks, "overlap %v", chain) // of every view, since both number alike
 }
 
 func (w *twin) compareStats() {
