@@ -44,7 +44,8 @@ func (p *plugin) askIndex(q admin.IndexQuery) (admin.IndexAnswer, error) {
 		return a, err
 	}
 	slices.SortFunc(a.Ranks, func(x, y admin.IndexOverlap) int {
-		return cmp.Or(cmp.Compare(y.TreeBlocks, x.TreeBlocks), cmp.Compare(y.RoutedBlocks, x.RoutedBlocks),
+		return cmp.Or(cmp.Compare(y.TreeBlocks, x.TreeBlocks), cmp.Compare(y.HostBlocks, x.HostBlocks), cmp.Compare(y.DiskBlocks, x.DiskBlocks),
+			cmp.Compare(y.RoutedBlocks, x.RoutedBlocks),
 			cmp.Compare(x.WorkerID, y.WorkerID), cmp.Compare(x.DPRank, y.DPRank))
 	})
 	return a, nil
@@ -88,7 +89,8 @@ func (p *plugin) overlaps(chain []kvindex.LocalHash, workers []*worker.Worker) (
 			for dp := range worker.DPRank(w.DPSize) {
 				row := admin.IndexOverlap{WorkerID: w.ID, DPRank: dp, Role: w.Role.String(), BlockSize: int(w.BlockSize)}
 				if s, ok := p.slots.Slot(worker.Rank{ID: w.ID, DPRank: dp}); ok {
-					row.TreeBlocks, row.RoutedBlocks = tree.At(s), routed.At(s)
+					held := p.slots.Held(s, &tree)
+					row.TreeBlocks, row.HostBlocks, row.DiskBlocks, row.RoutedBlocks = held.Device, held.Host, held.Disk, routed.At(s)
 				}
 				rows = append(rows, row)
 			}

@@ -88,7 +88,7 @@ func TestTheIndexIsAskedOnTheAdminPort(t *testing.T) {
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	require.JSONEq(t, `{"prompt_blocks":3,"ranks":[{"worker_id":"7","dp_rank":0,"role":"decode","block_size":16,"tree_blocks":0,"routed_blocks":2}]}`, string(b))
+	require.JSONEq(t, `{"prompt_blocks":3,"ranks":[{"worker_id":"7","dp_rank":0,"role":"decode","block_size":16,"tree_blocks":0,"host_blocks":0,"disk_blocks":0,"routed_blocks":2}]}`, string(b))
 }
 
 // TestTheBudgetOfTheIndexIsTheConfigurations: what is shed for want of memory

@@ -359,14 +359,11 @@ func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks in
 	for _, r := range c.Rows() {
 		row := choiceRow{
 			Rank: r.Rank.String(), Picked: c.Made() && r.Rank == c.Rank, Out: r.Out,
-			Overlap: grouped(r.OverlapBlocks), Uncached: grouped(r.UncachedTokens),
+			Overlap: overlapText(&r), Uncached: grouped(r.UncachedTokens),
 			PrefillTokens: grouped(r.ActivePrefillTokens),
 			Blocks:        grouped(r.ActiveDecodeBlocks), Requests: grouped(r.ActiveRequests),
 			PrefillCost: costText(r.PrefillCost), DecodeCost: costText(r.DecodeCost), Cost: costText(r.Cost),
 			NoteOrState: r.Note,
-		}
-		if r.Estimated {
-			row.Overlap = "~" + row.Overlap
 		}
 		if r.Out {
 			row.Cost = "–"
@@ -375,4 +372,20 @@ func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks in
 		cv.Rows = append(cv.Rows, row)
 	}
 	v.Choices = append(v.Choices, cv)
+}
+
+// overlapText writes the blocks on the device, then those beyond in host memory
+// and on disk, where there are any. A tilde marks an estimate.
+func overlapText(r *journal.Row) string {
+	s := grouped(r.OverlapBlocks)
+	if r.Estimated {
+		s = "~" + s
+	}
+	if r.HostBlocks > 0 {
+		s += " + " + grouped(int64(r.HostBlocks)) + " host"
+	}
+	if r.DiskBlocks > 0 {
+		s += " + " + grouped(int64(r.DiskBlocks)) + " disk"
+	}
+	return s
 }

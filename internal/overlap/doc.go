@@ -12,12 +12,14 @@
 // else a copy of its pieces. Nothing is allocated once an [Answer] has grown to
 // the size of the pool and the pool's layout is known.
 //
+// What a rank holds below its device is told in columns of their own, each
+// beyond the nearer ones, and only by events.
+//
 // A layout says which slots the ranks of a pool have. It is worked out once for
 // a set of workers and a numbering of slots, and again when either has changed.
 // The numbering may change while an answer is being read: then it is read again.
 //
 // # What it does not do
 //
-// It weighs nothing and knows no load. Only the device tier is asked for: the
-// index answers no other yet.
+// It weighs nothing and knows no load.
 package overlap

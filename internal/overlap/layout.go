@@ -20,6 +20,8 @@ type layout struct {
 	n       int
 	all     []run // of every rank that has a slot
 	told    []run // of those whose workers publish events
+	host    []run // of those of them that have been in host memory: the view's slots
+	disk    []run // the same of disk
 	guessed []run // of those whose workers do not
 	guess   picker.Bits
 	guesses int // members of guess
@@ -58,6 +60,12 @@ func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots,
 			l.guessed = appendRun(l.guessed, i, int(slot))
 		} else {
 			l.told = appendRun(l.told, i, int(slot))
+			if v, ok := slots.View(slot, kvindex.ToHost); ok {
+				l.host = appendRun(l.host, i, int(v))
+			}
+			if v, ok := slots.View(slot, kvindex.ToDisk); ok {
+				l.disk = appendRun(l.disk, i, int(v))
+			}
 		}
 	}
 	return l
@@ -89,4 +97,24 @@ func gather(dst []uint32, runs []run, blocks []uint32, factor uint32) {
 			to[i] = b * factor
 		}
 	}
+}
+
+// beyond writes to dst by how much the runs of a wider view exceed what has been
+// counted so far, at least nothing, and counts it. It reports whether any does.
+func beyond(dst, counted []uint32, runs []run, blocks []uint32) bool {
+	clear(dst)
+	var any uint32
+	for _, r := range runs {
+		if r.slot >= len(blocks) {
+			continue
+		}
+		from := blocks[r.slot:min(r.slot+r.n, len(blocks))]
+		to, nearer := dst[r.at:r.at+len(from)], counted[r.at:r.at+len(from)]
+		for i, b := range from {
+			more := b - min(b, nearer[i])
+			to[i] = more
+			any |= more
+		}
+	}
+	return any != 0
 }

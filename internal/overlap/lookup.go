@@ -67,13 +67,17 @@ type Answer struct {
 	// Blocks runs parallel to the ranks; nil: nobody holds anything. It may be
 	// the memory of the index's answer, and is good until the next question.
 	Blocks []uint32
+	// Host and Disk are what they hold in host memory beyond Blocks, and on disk
+	// beyond both; nil: nobody does, as of an estimated prompt.
+	Host, Disk []uint32
 	// Guessed marks the ranks whose count is what was routed to them, not what
 	// they told; nil: none. It is shared and must not be written to. Of an
 	// estimated prompt every count is a guess, and nobody is marked.
 	Guessed picker.Bits
 
-	told, routed kvindex.Overlap
-	copied       []uint32
+	told, routed     kvindex.Overlap
+	copied           []uint32
+	host, disk, both []uint32
 }
 
 // maxReads bounds how often an answer is read again because the numbering has
@@ -83,13 +87,15 @@ const maxReads = 3
 // Of fills dst with what each of ranks, a list of the snapshot's pools, holds of
 // the prompt. It keeps nothing of its arguments but the snapshot.
 func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, now time.Time, dst *Answer) {
-	dst.Blocks, dst.Guessed = nil, nil
+	dst.Blocks, dst.Host, dst.Disk, dst.Guessed = nil, nil, nil, nil
 	if len(p.Hashes) == 0 || len(ranks) == 0 {
 		return
 	}
 	for range maxReads {
 		generation := l.cfg.Slots.Generation()
-		l.read(l.layout(snap, ranks, generation), p, now, dst)
+		at := l.layout(snap, ranks, generation)
+		l.read(at, p, now, dst)
+		dst.readTiers(at, p.Estimated)
 		if l.cfg.Slots.Generation() == generation {
 			return
 		}
@@ -121,10 +127,7 @@ func (l *Lookup) read(at *layout, p Prompt, now time.Time, dst *Answer) {
 	if dst.Blocks != nil {
 		return
 	}
-	if cap(dst.copied) < at.n {
-		dst.copied = make([]uint32, at.n)
-	}
-	dst.copied = dst.copied[:at.n]
+	dst.copied = sized(dst.copied, at.n)
 	clear(dst.copied)
 	if guesses == at.n {
 		gather(dst.copied, at.all, dst.routed.Blocks, factor)
@@ -133,6 +136,43 @@ func (l *Lookup) read(at *layout, p Prompt, now time.Time, dst *Answer) {
 		gather(dst.copied, at.guessed, dst.routed.Blocks, factor)
 	}
 	dst.Blocks = dst.copied
+}
+
+// readTiers fills in what is held below the device.
+func (a *Answer) readTiers(at *layout, estimated bool) {
+	a.Host, a.Disk = nil, nil
+	if estimated || len(at.host)+len(at.disk) == 0 {
+		return
+	}
+	counted := a.Blocks
+	if len(at.host) > 0 {
+		a.host = sized(a.host, at.n)
+		if beyond(a.host, counted, at.host, a.told.Blocks) {
+			a.Host = a.host
+		}
+	}
+	if len(at.disk) == 0 {
+		return
+	}
+	if a.Host != nil {
+		a.both = sized(a.both, at.n)
+		for i, n := range a.Host {
+			a.both[i] = counted[i] + n
+		}
+		counted = a.both
+	}
+	a.disk = sized(a.disk, at.n)
+	if beyond(a.disk, counted, at.disk, a.told.Blocks) {
+		a.Disk = a.disk
+	}
+}
+
+// sized returns memory for n numbers, whatever they are.
+func sized(s []uint32, n int) []uint32 {
+	if cap(s) < n {
+		return make([]uint32, n)
+	}
+	return s[:n]
 }
 
 // layout returns that of a list of ranks.

@@ -53,21 +53,34 @@ func stored(chain []kvindex.LocalHash, engine uint64) kvindex.Stored {
 }
 
 // slowly is what Of should answer, rank by rank.
-func slowly(cfg Config, s *worker.Snapshot, ranks []worker.Rank, p Prompt, now time.Time) (blocks []uint32, guessed []bool) {
+func slowly(cfg Config, s *worker.Snapshot, ranks []worker.Rank, p Prompt, now time.Time) (blocks, host, disk []uint32, guessed []bool) {
 	var told, routed kvindex.Overlap
 	cfg.Index.Overlap(p.Hashes, &told)
 	cfg.Routed.Overlap(p.Hashes, &routed, now)
 	for _, r := range ranks {
 		guess := p.Estimated || s.Worker(r.ID).KVEvents.IsZero()
 		var n uint32
+		var lower kvindex.Held
 		if slot, ok := cfg.Slots.Slot(r); ok && guess {
 			n = routed.At(slot) * uint32(max(p.BlocksPerHash, 1))
 		} else if ok {
-			n = told.At(slot)
+			lower = cfg.Slots.Held(slot, &told)
+			n = lower.Device
 		}
 		blocks, guessed = append(blocks, n), append(guessed, guess && !p.Estimated)
+		host, disk = append(host, lower.Host), append(disk, lower.Disk)
 	}
-	return blocks, guessed
+	return blocks, host, disk, guessed
+}
+
+// column is nil where there is nothing in it.
+func column(all []uint32) []uint32 {
+	for _, n := range all {
+		if n > 0 {
+			return all
+		}
+	}
+	return nil
 }
 
 func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
@@ -94,6 +107,13 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 			}
 			cfg.Index.Attach(ranks[i])
 			require.NoError(t, cfg.Index.Store(ranks[i], stored(chain[:rng.IntN(len(chain)+1)], 1)))
+			for _, tier := range []kvindex.Tier{kvindex.Host, kvindex.Disk} {
+				if rng.IntN(4) == 0 {
+					e := stored(chain[:rng.IntN(len(chain)+1)], 1)
+					e.Tier = tier
+					require.NoError(t, cfg.Index.Store(ranks[i], e))
+				}
+			}
 			if rng.IntN(3) == 0 {
 				cfg.Routed.Record(ranks[i], chain[:1+rng.IntN(len(chain))], now)
 			}
@@ -102,8 +122,10 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 		for range 6 {
 			p := Prompt{Hashes: chain, Estimated: rng.IntN(3) == 0, BlocksPerHash: rng.IntN(4)}
 			l.Of(s, ranks, p, now, &a)
-			blocks, guessed := slowly(cfg, s, ranks, p, now)
+			blocks, host, disk, guessed := slowly(cfg, s, ranks, p, now)
 			require.Equal(t, blocks, a.Blocks, "seed %d", seed)
+			require.Equal(t, column(host), a.Host, "seed %d: host", seed)
+			require.Equal(t, column(disk), a.Disk, "seed %d: disk", seed)
 			for i := range guessed {
 				require.Equal(t, guessed[i], a.Guessed.Has(i), "seed %d", seed)
 			}
@@ -160,6 +182,9 @@ func TestALookupAllocatesNothing(t *testing.T) {
 		for i, r := range ranksOf(s) {
 			cfg.Index.Attach(r)
 			require.NoError(t, cfg.Index.Store(r, stored(chain[:i%4], 1)))
+			lower := stored(chain, 1)
+			lower.Tier = kvindex.Host + kvindex.Tier(i%2)
+			require.NoError(t, cfg.Index.Store(r, lower))
 			cfg.Routed.Record(r, chain, time.Unix(1, 0))
 		}
 		var a Answer

@@ -172,6 +172,7 @@ func (l *lab) decide(chain []kvindex.LocalHash, into *load.Reservation) error {
 func (l *lab) pickPrefill(into *load.Reservation) error {
 	r := l.request(worker.Prefill, l.prefill, &l.params, time.Now())
 	r.Overlaps, r.Estimated = l.answer.Blocks, l.answer.Guessed
+	r.Host, r.Disk = l.answer.Host, l.answer.Disk
 	_, err := l.book.PickAndReserve(&r, into)
 	return err
 }
