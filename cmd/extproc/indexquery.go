@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -18,10 +17,24 @@ type IndexConfig struct {
 	MaxBytes int `yaml:"max_bytes"`
 	// HugePages asks the system for huge pages. Default true.
 	HugePages *bool `yaml:"huge_pages"`
+	// MaxRoutedBlocks bounds what is remembered of routed prompts, of all ranks
+	// together. Default 0: kvindex's own default.
+	MaxRoutedBlocks int `yaml:"max_routed_blocks"`
 }
 
-func (c *IndexConfig) tree() kvindex.TreeConfig {
-	return kvindex.TreeConfig{MaxBytes: c.MaxBytes, NoHugePages: c.HugePages != nil && !*c.HugePages}
+// predictedWeight is 0 where nothing is predicted.
+func (c *RoutingConfig) predictedWeight() float64 {
+	if c.PredictedTTL == 0 {
+		return 0
+	}
+	return c.PredictedWeight
+}
+
+func (c *Config) tree() kvindex.TreeConfig {
+	return kvindex.TreeConfig{
+		MaxBytes: c.Index.MaxBytes, NoHugePages: c.Index.HugePages != nil && !*c.Index.HugePages,
+		Route: kvindex.RouteConfig{TTL: c.Routing.RoutedTTL, PredictedTTL: c.Routing.PredictedTTL, MaxBlocks: c.Index.MaxRoutedBlocks},
+	}
 }
 
 // askIndex answers a person's question who holds how much of a prompt.
@@ -75,22 +88,21 @@ func chainOf(q *admin.IndexQuery, workers []*worker.Worker) ([]kvindex.LocalHash
 	return kvindex.AppendLocalHashes(nil, q.Tokens, size, seed), size, nil
 }
 
-// overlaps asks both indexes. A slot is a rank's only as long as no rank comes
+// overlaps asks the index. A slot is a rank's only as long as no rank comes
 // or goes, so it asks again when one has.
 func (p *plugin) overlaps(chain []kvindex.LocalHash, workers []*worker.Worker) ([]admin.IndexOverlap, error) {
 	const tries = 10
 	for range tries {
-		var tree, routed kvindex.Overlap
+		var all kvindex.Overlap
 		generation := p.slots.Generation()
-		p.index.Overlap(chain, &tree)
-		p.routed.Overlap(chain, &routed, time.Now())
+		p.index.Overlap(chain, &all)
 		var rows []admin.IndexOverlap
 		for _, w := range workers {
 			for dp := range worker.DPRank(w.DPSize) {
 				row := admin.IndexOverlap{WorkerID: w.ID, DPRank: dp, Role: w.Role.String(), BlockSize: int(w.BlockSize)}
 				if s, ok := p.slots.Slot(worker.Rank{ID: w.ID, DPRank: dp}); ok {
-					held := p.slots.Held(s, &tree)
-					row.TreeBlocks, row.HostBlocks, row.DiskBlocks, row.RoutedBlocks = held.Device, held.Host, held.Disk, routed.At(s)
+					held := p.slots.Held(s, &all)
+					row.TreeBlocks, row.HostBlocks, row.DiskBlocks, row.RoutedBlocks = held.Device, held.Host, held.Disk, held.Routed
 				}
 				rows = append(rows, row)
 			}

@@ -144,7 +144,7 @@ func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
 	}
 	e.Blocks = e.Blocks[:1]
 	require.NoError(t, r.srv.cfg.Index.Store(tells, e))
-	r.srv.cfg.Routed.Record(quiet, p.Hashes, time.Now())
+	r.srv.cfg.Index.Route(quiet, p.Hashes, kvindex.Estimated, time.Now())
 	seen := map[worker.Rank]journal.Row{}
 	rec := r.explain(body)
 	for _, row := range rec.Prefill.Rows() {

@@ -17,14 +17,15 @@ type layouts struct {
 
 // layout says where the overlaps of a list of ranks are found.
 type layout struct {
-	n       int
-	all     []run // of every rank that has a slot
-	told    []run // of those whose workers publish events
-	host    []run // of those of them that have been in host memory: the view's slots
-	disk    []run // the same of disk
-	guessed []run // of those whose workers do not
-	guess   picker.Bits
-	guesses int // members of guess
+	n         int
+	told      []run // of ranks whose workers publish events
+	host      []run // of those of them that have been in host memory: the view's slots
+	disk      []run // the same of disk
+	predicted []run // the same of what was routed to them
+	guessed   []run // of what was routed to the others
+	routed    []run // of what was routed to all
+	guess     picker.Bits
+	guesses   int // members of guess
 }
 
 // run is ranks next to each other whose slots are, too.
@@ -55,17 +56,23 @@ func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots,
 		if !ok {
 			continue
 		}
-		l.all = appendRun(l.all, i, int(slot))
+		if v, ok := slots.View(slot, kvindex.Routed); ok {
+			l.routed = appendRun(l.routed, i, int(v))
+			if guess {
+				l.guessed = appendRun(l.guessed, i, int(v))
+			} else {
+				l.predicted = appendRun(l.predicted, i, int(v))
+			}
+		}
 		if guess {
-			l.guessed = appendRun(l.guessed, i, int(slot))
-		} else {
-			l.told = appendRun(l.told, i, int(slot))
-			if v, ok := slots.View(slot, kvindex.ToHost); ok {
-				l.host = appendRun(l.host, i, int(v))
-			}
-			if v, ok := slots.View(slot, kvindex.ToDisk); ok {
-				l.disk = appendRun(l.disk, i, int(v))
-			}
+			continue
+		}
+		l.told = appendRun(l.told, i, int(slot))
+		if v, ok := slots.View(slot, kvindex.ToHost); ok {
+			l.host = appendRun(l.host, i, int(v))
+		}
+		if v, ok := slots.View(slot, kvindex.ToDisk); ok {
+			l.disk = appendRun(l.disk, i, int(v))
 		}
 	}
 	return l

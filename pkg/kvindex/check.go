@@ -16,9 +16,14 @@ func (m *Map) Check() error {
 		return err
 	}
 	bySlot := make(map[Slot]map[SequenceHash]uint32)
+	blocks, strangers := 0, 0
 	for r, rb := range m.ranks {
 		if s, ok := m.slots.Slot(r); !ok || s != rb.slot {
 			return fmt.Errorf("kvindex: I1: rank %s has slot %d here and slot %d (%t) in the table", r, rb.slot, s, ok)
+		}
+		blocks += rb.stats.Routed
+		if !rb.attached {
+			strangers++
 		}
 		for v := range numViews {
 			w := rb.views[v]
@@ -33,6 +38,9 @@ func (m *Map) Check() error {
 		if err := rb.check(r, m.holders); err != nil {
 			return err
 		}
+	}
+	if strangers != m.strangers || blocks > m.route.MaxBlocks {
+		return fmt.Errorf("kvindex: I7: %d ranks are not attached, counted %d; %d routed blocks, budget %d", strangers, m.strangers, blocks, m.route.MaxBlocks)
 	}
 	for q, set := range m.holders {
 		if set.count() == 0 {
@@ -70,27 +78,44 @@ func (rb *rankBlocks) check(r worker.Rank, h holders) error {
 		return fmt.Errorf("kvindex: I6: rank %s: counted %v of %d blocks, kept %v of %d",
 			r, tiers, len(rb.blocks), rb.stats.TierBlocks, rb.stats.Blocks)
 	}
-	for v := range numViews {
+	for v := range toldViews {
 		if err := rb.checkView(r, v, h); err != nil {
 			return err
 		}
 	}
-	return nil
+	counts := make(map[SequenceHash]uint32)
+	for leaf, s := range rb.sent {
+		if leaf != s.path[len(s.path)-1] {
+			return fmt.Errorf("kvindex: I7: rank %s: a sending that ends at %x is kept at %x", r, s.path[len(s.path)-1], leaf)
+		}
+		for _, q := range s.path {
+			counts[q]++
+		}
+	}
+	if len(counts) != rb.stats.Routed {
+		return fmt.Errorf("kvindex: I7: rank %s: counted %d routed blocks, kept %d", r, len(counts), rb.stats.Routed)
+	}
+	return rb.compareView(r, Routed, counts, h)
 }
 
 func (rb *rankBlocks) checkView(r worker.Rank, v View, h holders) error {
-	w, counts := rb.views[v], make(map[SequenceHash]uint32)
+	counts := make(map[SequenceHash]uint32)
 	for _, b := range rb.blocks {
 		if b.tiers&tiersOf[v] != 0 {
 			counts[b.seq]++
 		}
 	}
-	if w.counts == nil {
+	if rb.views[v].counts == nil {
 		if tier := Tier(v); rb.stats.TierBlocks[tier] > 0 {
 			return fmt.Errorf("kvindex: I4: rank %s has blocks on tier %s, which no view counts", r, tier)
 		}
 		return nil
 	}
+	return rb.compareView(r, v, counts, h)
+}
+
+func (rb *rankBlocks) compareView(r worker.Rank, v View, counts map[SequenceHash]uint32, h holders) error {
+	w := rb.views[v]
 	if !maps.Equal(counts, w.counts) {
 		return fmt.Errorf("kvindex: I3: rank %s view %d: counted %v, kept %v", r, v, counts, w.counts)
 	}

@@ -18,12 +18,15 @@
 // events of different ranks may be given concurrently, and Overlap may be
 // called by any number of goroutines at any time.
 //
-// [Routed] is the approximate index for workers that publish no events: it
-// remembers what the plugin itself has sent where.
+// What the plugin itself has sent where is in the same index ([Index].Route): of
+// workers that publish no events it is all that is known, and of the others it
+// is what their events have not told yet. It sees no restart, no traffic of
+// others, and no eviction but those that events tell of, so it is a guess, and
+// believed for a while only.
 //
 // What is nearest counts most, so a query answers for each rank in several
 // views ([View]): the leading blocks on Device; those on Device or Host; those on
-// Device, Host or Disk. A union is nearly always a beginning of the prompt where
+// Device, Host or Disk; and those of prompts that were routed there. A union is nearly always a beginning of the prompt where
 // a tier alone is not: an engine that moves blocks from one tier to the next
 // moves ends first. Of blocks that left for External only [Stats] know.
 //
@@ -32,8 +35,9 @@
 // beyond the first has a slot of its own, from the first block on that tier
 // until the rank is detached, and one walk answers for all. The views' slots
 // come in groups of 64 that mirror a group of ranks: the numbering changes
-// rarely, and ranks in a row have views in a row. Map and Routed share one
-// [Slots] table, hence one numbering.
+// rarely, and ranks in a row have views in a row. A rank that only Route has
+// named has a slot, too, until it is detached; those of which nothing is left go
+// now and then, when others come.
 //
 // # The tree
 //
@@ -50,6 +54,14 @@
 // block keeps its number whatever becomes of the nodes, so that a split changes
 // no name. Most events append a block to a run that its rank alone holds, or
 // take its last one: each is one search and one store to the node.
+//
+// Prompts that were routed to a rank lie in the same nodes, without names: what
+// the view Routed holds is always whole beginnings, so beside the nodes' numbers
+// only the ends of prompts are kept, and where they part. A prompt routed again
+// moves its end to the front of a list; what is over, and beyond the budget what
+// was routed longest ago, goes from its end up to where another prompt needs it.
+// An event that takes a block off Device ends the prompts below it; one that
+// stores blocks needs to change nothing, since Device then counts as many.
 //
 // All of it lies in arenas that are reserved once, never move, and hold no
 // pointers. Writers take turns (Tree.mu). Queries take no lock: they check a
@@ -73,7 +85,7 @@
 //
 // A block costs 16 bytes, more where it shares its run with room to grow, and
 // each name 13 to 32, by how full the rank's table is. What is in use stays
-// below [TreeConfig.MaxBytes]: when an event would pass it, the rank that holds
+// below [TreeConfig.MaxBytes]: when an event or a prompt would pass it, the rank that holds
 // most loses an eighth of what it holds, what was stored longest ago first, but
 // never a block before those that follow it. It is counted in [Stats].Shed, and
 // later events of the engine about such blocks count as unknown.
@@ -93,8 +105,10 @@
 //   - I5: no sequence hash without a holder is kept, and no bit belongs to a
 //     slot without an attached rank.
 //   - I6: a rank's block counts by tier equal what a walk counts.
-//   - I7 (Routed): the recency list is ordered by time, has every entry once,
-//     and is no longer than the budget.
+//   - I7: the view Routed holds what the rank's sendings, from the first block to
+//     their ends, are, each end once; ends and branches are marked, and nothing
+//     else; a list of sendings is ordered by time and has each once; the blocks
+//     are within the budget.
 //
 // Of a Tree I3 to I5 read: the further names of a view's block beyond the first
 // are counted; a node's number for a slot is n exactly when its rank names the
@@ -105,7 +119,8 @@
 //   - I8: a node's blocks say so; its run is 1 to room long; it is found under
 //     its parent by its first hash; it counts its children; without children
 //     its last block has a name.
-//   - I9: each block counts the names that all ranks have for it.
+//   - I9: each block counts the names that all ranks have for it, and the ranks
+//     it was routed to.
 //   - I10: every run of the arena is one node's or free; free runs do not touch
 //     and are on the list of their length.
 //   - I11: the table of children has each child of a node of several, once.

@@ -26,6 +26,8 @@ type TreeConfig struct {
 	// for otherwise: random reads of a large index are faster with them, and a
 	// small one takes up to 10 MiB.
 	NoHugePages bool
+	// Route says how long what was routed is believed to be held.
+	Route RouteConfig
 }
 
 const (
@@ -39,6 +41,7 @@ func (c TreeConfig) withDefaults() TreeConfig {
 	if c.MaxBytes == 0 {
 		c.MaxBytes = defaultBudget
 	}
+	c.Route = c.Route.withDefaults()
 	return c
 }
 
@@ -48,7 +51,7 @@ func (c TreeConfig) Validate() error {
 	if c.MaxBytes != 0 && (c.MaxBytes < minBudget || c.MaxBytes > maxBudget) {
 		errs = append(errs, fmt.Errorf("kvindex: max bytes %d: expected %d to %d", c.MaxBytes, minBudget, maxBudget))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Route.Validate())...)
 }
 
 // Tree is the fast implementation of [Index]: a radix tree over block hashes in
@@ -75,6 +78,11 @@ type Tree struct {
 	unitNext  uint32
 	unitsUsed int
 	clock     uint32 // counts stores
+	time      timeline
+	sent      sendings
+	strangers int // ranks that are not attached
+	tooMany   int // of them
+	fresh     []Block
 	plan      []blockID
 	gain      [numViews]Slot
 	seen      []EngineHash
@@ -92,6 +100,9 @@ type treeRank struct {
 	views []treeView // those it needs so far, OnDevice first
 	names names
 	stats Stats // Invariant: I6
+
+	attached bool // else only routing names it
+	sent     routed
 
 	// The last block stored, likely the next one's parent.
 	lastName  EngineHash
@@ -114,7 +125,7 @@ func NewTree(cfg TreeConfig, slots *Slots) (*Tree, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	t := &Tree{cfg: cfg, slots: slots, seed: rand.Uint64(), ranks: make(map[worker.Rank]*treeRank), unitNext: 1}
+	t := &Tree{cfg: cfg, slots: slots, seed: rand.Uint64(), ranks: make(map[worker.Rank]*treeRank), unitNext: 1, sent: newSendings(), tooMany: minStrangers}
 	t.names.seed = rand.Uint64()
 	if err := t.reserve(); err != nil {
 		return nil, err
@@ -156,28 +167,43 @@ func (t *Tree) reserve() error {
 func (t *Tree) Attach(r worker.Rank) Slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rk := t.rank(r); rk != nil {
-		return rk.slot
+	rk := t.ranks[r]
+	if rk == nil {
+		rk = t.newRank(r)
+	} else if !rk.attached {
+		t.strangers--
 	}
+	rk.attached = true
+	return rk.slot
+}
+
+// newRank makes a rank known.
+func (t *Tree) newRank(r worker.Rank) *treeRank {
 	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
 	rk.views = []treeView{{slot: rk.slot}}
 	invariants.Check(rk.slot < maxSlots, "slot %d: expected below %d", rk.slot, maxSlots)
 	t.ranks[r] = rk
-	return rk.slot
+	return rk
 }
 
 // Detach implements [Index].
 func (t *Tree) Detach(r worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.rank(r)
-	if rk == nil {
-		return
+	if rk := t.ranks[r]; rk != nil {
+		t.lose(rk)
 	}
+}
+
+// lose forgets a rank with all it has.
+func (t *Tree) lose(rk *treeRank) {
 	t.clearRank(rk)
-	delete(t.ranks, r)
+	delete(t.ranks, rk.rank)
 	t.last = nil
 	t.slots.release(rk.slot)
+	if !rk.attached {
+		t.strangers--
+	}
 }
 
 // rank returns an attached rank, nil if it is not; mu is held.
@@ -186,9 +212,10 @@ func (t *Tree) rank(r worker.Rank) *treeRank {
 		return t.last
 	}
 	rk := t.ranks[r]
-	if rk != nil {
-		t.last = rk
+	if rk == nil || !rk.attached {
+		return nil
 	}
+	t.last = rk
 	return rk
 }
 
@@ -219,7 +246,7 @@ func (t *Tree) Clear(r worker.Rank) error {
 func (t *Tree) Stats(r worker.Rank) (Stats, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rk := t.rank(r); rk != nil {
+	if rk := t.ranks[r]; rk != nil {
 		return rk.stats, true
 	}
 	return Stats{}, false

@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -50,11 +51,11 @@ func (c *treeCheck) checkRanks() error {
 			}
 			c.bySlot[w.slot] = rk
 		}
-		if err := c.checkNames(rk); err != nil {
+		if err := errors.Join(c.checkNames(rk), c.checkRouted(rk)); err != nil {
 			return fmt.Errorf("%w (rank %s)", err, r)
 		}
 	}
-	return nil
+	return c.checkSendings()
 }
 
 func (c *treeCheck) checkNames(rk *treeRank) (err error) {

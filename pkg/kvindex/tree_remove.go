@@ -86,6 +86,9 @@ func (t *Tree) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
 	for i := range rk.views {
 		if w := &rk.views[i]; w.view.counts(tier) && v.tiers()&tiersOf[w.view] == 0 {
 			t.letGo(w, b)
+			if w.view == OnDevice && t.cutOf(&t.nodes[t.blocks.node(b)], w.slot) <= t.pos(b) {
+				t.disprove(rk, b)
+			}
 		}
 	}
 	if v.tiers() != 0 {
@@ -127,6 +130,7 @@ func (t *Tree) clearRank(rk *treeRank) {
 	for i := range rk.views {
 		clear(rk.views[i].extra)
 	}
+	t.forgetRouted(rk)
 	rk.lastBlock = 0
 	rk.stats.Blocks = 0
 	rk.stats.TierBlocks = [numTiers]int{}

@@ -56,15 +56,18 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 }
 
 // appendOne does what most events ask for, one decoded block after the last of
-// a run that this rank alone goes on with, and reports false, with nothing
+// a run that this rank goes on with, and reports false, with nothing
 // done, if the event asks for anything else.
 func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 	id := t.blocks.node(parent)
 	n := &t.nodes[id]
 	s := n.load()
 	length, b := s.length(), parent+1
-	if e.Tier != Device || len(rk.views) > 1 || s.cut() != length || s.slot() != rk.slot || n.kids.Load() != 0 ||
-		length >= n.room || b != n.start()+blockID(length) {
+	if e.Tier != Device || len(rk.views) > 1 || n.kids.Load() != 0 || length >= n.room || b != n.start()+blockID(length) {
+		return false
+	}
+	first := s.slot() == rk.slot && s.cut() == length // else another holds it, too, as who was sent the prompt does
+	if !first && t.cutOf(n, rk.slot) != length {
 		return false
 	}
 	v, found := t.names.put(&rk.names, e.Blocks[0].Engine)
@@ -75,7 +78,12 @@ func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 	set(&t.blocks.local[b], uint64(e.Blocks[0].Local))
 	t.blocks.meta[b] = 1<<32 | uint64(id)
 	n.stamp = t.clock
-	set(&n.state, uint64(s.withLength(length+1).withHolder(rk.slot, length+1)))
+	if first {
+		set(&n.state, uint64(s.withLength(length+1).withHolder(rk.slot, length+1)))
+	} else {
+		n.state.Store(uint64(s.withLength(length + 1)))
+		t.setCut(n, rk.slot, length+1)
+	}
 	rk.lastName, rk.lastBlock = e.Blocks[0].Engine, b
 	rk.stats.Blocks++
 	rk.stats.TierBlocks[Device]++
@@ -230,14 +238,15 @@ func (t *Tree) hold(w *treeView, b blockID) {
 
 // adding is what blocks that are new to the tree are added as.
 type adding struct {
-	rk   *treeRank
+	gain []Slot    // of the views that they count in
+	rk   *treeRank // nil: they get no names
 	tier Tier
-	gain []Slot // of the views that they count in
+	last blockID // the last one added so far
 }
 
 // extend adds blocks, of which the first is not in the tree, after a block of
-// it; 0 is the root.
-func (t *Tree) extend(a *adding, after blockID, blocks []Block) {
+// it; 0 is the root. It returns the last.
+func (t *Tree) extend(a *adding, after blockID, blocks []Block) blockID {
 	var id nodeID
 	if after != 0 {
 		id = t.blocks.node(after)
@@ -251,6 +260,7 @@ func (t *Tree) extend(a *adding, after blockID, blocks []Block) {
 	for len(blocks) > 0 {
 		id, blocks = t.grow(a, id, blocks)
 	}
+	return a.last
 }
 
 // lengthen appends as many blocks as there is place for to a node without
@@ -313,9 +323,18 @@ func (t *Tree) grow(a *adding, p nodeID, blocks []Block) (nodeID, []Block) {
 	return id, blocks[k:]
 }
 
-// fill writes new blocks, which queries cannot see yet, and names them.
+// fill writes new blocks, which queries cannot see yet, and names them if they
+// have names.
 func (t *Tree) fill(a *adding, id nodeID, at blockID, blocks []Block) {
 	rk, tier := a.rk, a.tier
+	a.last = at + blockID(len(blocks)) - 1
+	if rk == nil {
+		for i, b := range blocks {
+			set(&t.blocks.local[at+blockID(i)], uint64(b.Local))
+			t.blocks.meta[at+blockID(i)] = 1<<32 | uint64(id)
+		}
+		return
+	}
 	for i, b := range blocks {
 		x := at + blockID(i)
 		set(&t.blocks.local[x], uint64(b.Local))

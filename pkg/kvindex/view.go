@@ -9,11 +9,14 @@ const (
 	OnDevice View = iota // blocks on Device: the rank's own slot
 	ToHost               // blocks on Device or Host
 	ToDisk               // blocks on Device, Host or Disk
+	Routed               // blocks of prompts that were routed to it lately
 	numViews
+
+	toldViews = Routed // those before it are told by events
 )
 
-// tiersOf is a bit for each tier whose blocks count in a view.
-var tiersOf = [numViews]uint8{OnDevice: 1 << Device, ToHost: 1<<Device | 1<<Host, ToDisk: 1<<Device | 1<<Host | 1<<Disk}
+// tiersOf is a bit for each tier whose blocks count in a view that events tell.
+var tiersOf = [toldViews]uint8{OnDevice: 1 << Device, ToHost: 1<<Device | 1<<Host, ToDisk: 1<<Device | 1<<Host | 1<<Disk}
 
 // viewOf returns the narrowest view that counts blocks of a tier, and whether
 // there is one: what is on External alone is not counted.
@@ -27,6 +30,7 @@ type Held struct {
 	Device uint32
 	Host   uint32 // in host memory, beyond those on Device
 	Disk   uint32 // on disk, beyond both
+	Routed uint32 // of what was routed to it lately, whatever the others say
 }
 
 // Held reads an answer for the rank that has the slot.
@@ -38,5 +42,5 @@ func (t *Slots) Held(s Slot, o *Overlap) Held {
 		}
 	}
 	host := max(at[ToHost], at[OnDevice])
-	return Held{Device: at[OnDevice], Host: host - at[OnDevice], Disk: max(at[ToDisk], host) - host}
+	return Held{Device: at[OnDevice], Host: host - at[OnDevice], Disk: max(at[ToDisk], host) - host, Routed: at[Routed]}
 }

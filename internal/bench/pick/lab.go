@@ -76,14 +76,10 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 		l.health.Report(ws[i+1].ID, health.ConnectFailed, now)
 	}
 	slots := kvindex.NewSlots()
-	routed, err := kvindex.NewRouted(kvindex.RoutedConfig{}, slots)
-	if err != nil {
-		return nil, err
-	}
 	if l.index, err = kvindex.NewTree(kvindex.TreeConfig{}, slots); err != nil {
 		return nil, err
 	}
-	if l.lookup, err = overlap.New(overlap.Config{Index: l.index, Routed: routed, Slots: slots}); err != nil {
+	if l.lookup, err = overlap.New(overlap.Config{Index: l.index, Slots: slots, PredictedWeight: 1}); err != nil {
 		return nil, err
 	}
 	if err := l.warm(); err != nil {
@@ -164,7 +160,7 @@ func (l *lab) request(role worker.Role, ranks []worker.Rank, p *picker.Params, n
 
 // decide is what the plugin does between a prompt's hashes and a prefill rank.
 func (l *lab) decide(chain []kvindex.LocalHash, into *load.Reservation) error {
-	l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, time.Now(), &l.answer)
+	l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, &l.answer)
 	return l.pickPrefill(into)
 }
 
@@ -187,7 +183,7 @@ func (l *lab) decideDecode(p *picker.Params, into *load.Reservation) error {
 // columns lays the fleet out for a pick alone: loads as booked, overlaps as the
 // index answers one chain.
 func (l *lab) columns() *picker.Candidates {
-	l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: l.chain()}, time.Now(), &l.answer)
+	l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: l.chain()}, &l.answer)
 	rows := make([]picker.Candidate, len(l.prefill))
 	for i, r := range l.prefill {
 		booked, _ := l.book.Load(r)

@@ -116,7 +116,7 @@ func (l *lab) cases() []action {
 			return err
 		}},
 		{"index look-up", next, func() error {
-			l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, time.Time{}, &l.answer)
+			l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, &l.answer)
 			return nil
 		}},
 		{"prefill: pick and booking", next, func() error { return l.pickPrefill(into) }},

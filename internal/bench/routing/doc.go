@@ -4,8 +4,8 @@
 //
 // Method. The requests of the trace arrive when it says, at prefill ranks that
 // are simulated event by event, in simulated time. Each is picked for by the
-// parts that the plugin is made of: internal/overlap asks pkg/kvindex (the Tree
-// for exact modes, Routed for the estimate), internal/load books what pkg/picker
+// parts that the plugin is made of: internal/overlap asks pkg/kvindex (what
+// ranks told for exact modes, what was routed for the estimate), internal/load books what pkg/picker
 // decides. A rank serves one prompt at a time in order of arrival, computes the
 // tokens that its cache lacks at one constant speed, and keeps whole blocks in a
 // least-recently-used cache of a stated size. What it stores and evicts reaches
