@@ -107,21 +107,35 @@ func gather(dst []uint32, runs []run, blocks []uint32, factor uint32) {
 }
 
 // beyond writes to dst by how much the runs of a wider view exceed what has been
-// counted so far, at least nothing, and counts it. It reports whether any does.
+// counted so far, at least nothing. It reports whether any does. In most chunks
+// none does, since the view has as much, or nothing: those are told apart at
+// once.
 func beyond(dst, counted []uint32, runs []run, blocks []uint32) bool {
 	clear(dst)
+	gather(dst, runs, blocks, 1)
 	var any uint32
-	for _, r := range runs {
-		if r.slot >= len(blocks) {
-			continue
+	for len(dst) > 0 {
+		n := min(chunk, len(dst))
+		if n < chunk || !same(dst, zeros[:]) {
+			if n == chunk && same(dst, counted) {
+				clear(dst[:n])
+			} else {
+				nearer := counted[:n]
+				for i, b := range dst[:n] {
+					more := b - min(b, nearer[i])
+					dst[i] = more
+					any |= more
+				}
+			}
 		}
-		from := blocks[r.slot:min(r.slot+r.n, len(blocks))]
-		to, nearer := dst[r.at:r.at+len(from)], counted[r.at:r.at+len(from)]
-		for i, b := range from {
-			more := b - min(b, nearer[i])
-			to[i] = more
-			any |= more
-		}
+		dst, counted = dst[n:], counted[n:]
 	}
 	return any != 0
 }
+
+const chunk = 64
+
+var zeros [chunk]uint32
+
+// same compares the first chunk of both.
+func same(a, b []uint32) bool { return [chunk]uint32(a) == [chunk]uint32(b) }

@@ -76,7 +76,7 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 		l.health.Report(ws[i+1].ID, health.ConnectFailed, now)
 	}
 	slots := kvindex.NewSlots()
-	if l.index, err = kvindex.NewTree(kvindex.TreeConfig{}, slots); err != nil {
+	if l.index, err = kvindex.NewTree(kvindex.TreeConfig{Route: kvindex.RouteConfig{PredictedTTL: time.Hour}}, slots); err != nil {
 		return nil, err
 	}
 	if l.lookup, err = overlap.New(overlap.Config{Index: l.index, Slots: slots, PredictedWeight: 1}); err != nil {
@@ -112,6 +112,24 @@ func (l *lab) warm() error {
 		e := kvindex.Stored{Blocks: make([]kvindex.Block, len(held))}
 		for k, h := range held {
 			e.Blocks[k] = kvindex.Block{Engine: kvindex.EngineHash(k + 1), Local: h}
+		}
+		if err := l.index.Store(r, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// widen gives every rank something in every view of the index: the system prompt
+// is routed to all, and each has a conversation of another in host memory or on
+// disk.
+func (l *lab) widen() error {
+	for i, r := range l.prefill {
+		chain := l.chains[(i/8+1)%len(l.chains)]
+		l.index.Route(r, chain[:systemBlocks+i%2*turnBlocks/2], kvindex.Predicted, time.Now())
+		e := kvindex.Stored{Parent: systemBlocks, HasParent: true, Tier: kvindex.Host + kvindex.Tier(i%2)}
+		for k, h := range chain[systemBlocks:] {
+			e.Blocks = append(e.Blocks, kvindex.Block{Engine: kvindex.EngineHash(1<<32 + k), Local: h})
 		}
 		if err := l.index.Store(r, e); err != nil {
 			return err
