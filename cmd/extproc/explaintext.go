@@ -36,6 +36,7 @@ type choiceJSON struct {
 		Picked   bool     `json:"picked"`
 		Eligible bool     `json:"eligible"`
 		Overlap  int64    `json:"overlap_blocks"`
+		Guess    int64    `json:"predicted_blocks"`
 		Host     int64    `json:"host_blocks"`
 		Disk     int64    `json:"disk_blocks"`
 		Prefill  int64    `json:"active_prefill_tokens"`
@@ -87,6 +88,9 @@ func (c *choiceJSON) table(b *strings.Builder) {
 			cost = "out: " + r.Note
 		}
 		overlap := fmt.Sprint(r.Overlap)
+		if r.Guess > 0 {
+			overlap += fmt.Sprintf("(%dp)", r.Guess)
+		}
 		if r.Host > 0 {
 			overlap += fmt.Sprintf("+%dh", r.Host)
 		}

@@ -381,6 +381,9 @@ func overlapText(r *journal.Row) string {
 	if r.Estimated {
 		s = "~" + s
 	}
+	if r.PredictedBlocks > 0 {
+		s += " (" + grouped(int64(r.PredictedBlocks)) + " predicted)"
+	}
 	if r.HostBlocks > 0 {
 		s += " + " + grouped(int64(r.HostBlocks)) + " host"
 	}

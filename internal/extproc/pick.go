@@ -249,7 +249,7 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
 			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
 		r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
-		r.Host, r.Disk = sc.overlap.Host, sc.overlap.Disk
+		r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
 	}
 	pick := func() (err error) {
 		if into == nil {

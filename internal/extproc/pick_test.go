@@ -192,6 +192,40 @@ func TestBlocksInHostMemoryWinOverNone(t *testing.T) {
 	require.Zero(t, rec.Prefill.Rows()[0].DiskBlocks, "what is on the device is not counted twice")
 }
 
+// Until its events come, a prompt that was routed to a worker counts as held
+// there, so that the next one with its beginning follows it.
+func TestAPromptThatWasRoutedIsPredictedUntilEventsTellOfIt(t *testing.T) {
+	body := `{"model":"m","prompt":[1` + strings.Repeat(",7", 300) + `],"max_tokens":4}`
+	for name, weight := range map[string]float64{"predicted": 1, "by half": 0.5, "told only": 0} {
+		t.Run(name, func(t *testing.T) {
+			r := newReplica(t, "a", func(c *Config) {
+				c.Tells, c.PredictedWeight = func(worker.Rank) bool { return true }, weight
+			})
+			p := r.open(filterMain)
+			p.route(body)
+			var to worker.Rank
+			for id := worker.ID(1); id <= 2; id++ {
+				if st, ok := r.srv.cfg.Index.Stats(worker.Rank{ID: id}); ok && st.Routed > 0 {
+					to = worker.Rank{ID: id}
+				}
+			}
+			rec := r.explain(body)
+			for _, row := range rec.Prefill.Rows() {
+				require.Equal(t, int64(row.PredictedBlocks), row.OverlapBlocks)
+				require.False(t, row.Estimated)
+				if row.Rank == to {
+					require.Equal(t, uint32(weight*float64(rec.PromptBlocks)), row.PredictedBlocks, "whole blocks")
+				} else {
+					require.Zero(t, row.PredictedBlocks)
+				}
+			}
+			require.Equal(t, weight > 0, to != worker.Rank{}, "nothing is noted that would not count")
+			p.cancel()
+			r.requireIdle()
+		})
+	}
+}
+
 // The prompt of an aggregated request is done when its answer begins; what the
 // answer takes stays booked.
 func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {

@@ -53,6 +53,7 @@ const (
 type Row struct {
 	Rank                worker.Rank
 	OverlapBlocks       int64
+	PredictedBlocks     uint32 // of OverlapBlocks: expected, not told
 	HostBlocks          uint32 // in host memory, beyond those
 	DiskBlocks          uint32 // on disk, beyond both
 	Estimated           bool   // OverlapBlocks is an estimate

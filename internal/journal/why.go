@@ -75,8 +75,11 @@ func (c *Choice) holds(s string, promptBlocks int64) string {
 		return fmt.Sprintf("%s; it holds none of the prompt's %d blocks%s", s, promptBlocks, strings.Replace(lower, "and", "but", 1))
 	}
 	about := ""
-	if picked.Estimated {
+	switch {
+	case picked.Estimated:
 		about = " by estimate"
+	case picked.PredictedBlocks > 0:
+		lower = fmt.Sprintf(", %d of them not told yet", picked.PredictedBlocks) + lower
 	}
 	return fmt.Sprintf("%s; it holds%s %d of the prompt's %d blocks%s", s, about, c.OverlapBlocks, promptBlocks, lower)
 }

@@ -12,7 +12,8 @@ func (t *Tree) Expire(now time.Time) (next time.Time) {
 	}
 }
 
-// expireSlice is how many sendings end before other writers get their turn.
+// expireSlice is how many sendings end, or this many times 64 blocks go, before
+// other writers get their turn.
 const expireSlice = 64
 
 func (t *Tree) expireSome(now time.Time) (next time.Time, done bool) {
@@ -23,16 +24,17 @@ func (t *Tree) expireSome(now time.Time) (next time.Time, done bool) {
 	return t.nextExpiry(), done
 }
 
-// expire ends up to n sendings whose time is over and reports whether those are
+// expire ends up to n sendings whose time is over, fewer where they are long, and reports whether those are
 // all.
 func (t *Tree) expire(n int) bool {
 	for head := range firstSending {
 		for e := t.sent.all[head].prev; e >= firstSending && t.sent.all[e].until <= t.time.now; e = t.sent.all[head].prev {
-			if n == 0 {
+			if n <= 0 {
 				return false
 			}
-			n--
+			had := t.sent.blocks
 			t.endSending(e)
+			n -= 1 + (had-t.sent.blocks)/64
 		}
 	}
 	return true

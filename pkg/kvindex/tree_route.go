@@ -96,7 +96,7 @@ func (s *sendings) oldest() (e int32) {
 }
 
 // routeSlice is how many blocks are noted before other writers get their turn.
-const routeSlice = 8192
+const routeSlice = 4096
 
 // Route implements [Index].
 func (t *Tree) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time) {

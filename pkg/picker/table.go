@@ -122,11 +122,14 @@ func Format(rows []Row, picked worker.Rank) string {
 	return out.String()
 }
 
-// Overlap writes device blocks, then those beyond in host memory (h) and on disk
+// Overlap writes device blocks, how many of them are predicted (p), then those beyond in host memory (h) and on disk
 // (d), where there are any; a tilde marks an estimate, an exclamation mark a rank
 // that did not tell all.
 func (c *Candidate) Overlap() string {
 	s := strconv.FormatUint(uint64(c.OverlapBlocks), 10)
+	if c.PredictedBlocks > 0 {
+		s += "(" + strconv.FormatUint(uint64(c.PredictedBlocks), 10) + "p)"
+	}
 	if c.HostBlocks > 0 {
 		s += "+" + strconv.FormatUint(uint64(c.HostBlocks), 10) + "h"
 	}
