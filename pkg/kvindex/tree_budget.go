@@ -40,7 +40,11 @@ func (t *Tree) makeRoom(n int) bool {
 				most = rk
 			}
 		}
-		if most == nil || most.names.n == 0 {
+		if most == nil || most.names.n == 0 { // no rank told of what is there
+			if e := t.sent.oldest(); e != 0 {
+				t.endSending(e)
+				continue
+			}
 			return false
 		}
 		t.shed(most)

@@ -209,6 +209,7 @@ func TestQueriesBesideWritersGiveNoImpossibleAnswer(t *testing.T) {
 	var stop atomic.Bool
 	for w := range 3 {
 		ranks := make([]worker.Rank, 0, 12)
+		tr.cfg.Route.PredictedTTL = 2 * time.Second
 		for i := range 12 {
 			ranks = append(ranks, worker.Rank{ID: worker.ID(10 + w), DPRank: worker.DPRank(i)})
 		}
@@ -268,6 +269,7 @@ func churn(tr *Tree, ranks []worker.Rank, common, left, right []Block, rounds in
 				tail = right
 			}
 			at := 10 + (n*7+i)%30
+			tr.Route(r, locals(common, tail[:(n+i)%20]), Guess(i%2), time.Unix(int64(1000+n), 0))
 			_ = tr.Store(r, Stored{Blocks: common[:at]})
 			_ = tr.Store(r, Stored{Parent: common[at-1].Engine, HasParent: true, Blocks: common[at:]})
 			for j, b := range tail {
