@@ -66,14 +66,14 @@ func startOnce(o options) (*member, error) {
 	}
 	var streams context.Context
 	streams, m.cancel = context.WithCancel(context.Background())
-	if m.etcd, err = embed.StartEtcd(m.config(o, streams)); err != nil {
+	if m.etcd, err = embed.StartEtcd(m.config(streams, o)); err != nil {
 		m.cancel()
 		return nil, fmt.Errorf("start etcd in %s: %w", o.dir, err)
 	}
 	return m, nil
 }
 
-func (m *member) config(o options, streams context.Context) *embed.Config {
+func (m *member) config(streams context.Context, o options) *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = o.name, o.dir
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{urlOf(m.client)}, []url.URL{urlOf(reachable(m.client))}
@@ -110,7 +110,7 @@ func endsWith(ctx context.Context) grpc.StreamServerInterceptor {
 // stream is a gRPC stream with another context.
 type stream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // a stream has one
 }
 
 func (s stream) Context() context.Context { return s.ctx }

@@ -150,11 +150,8 @@ func eventStream(r kvevents.RankStatus) admin.EventStream {
 		e.State = admin.Connected
 	}
 	// What was refused of late says more than that something is amiss.
-	switch why, n := r.Missing.Worst(); {
-	case n > 0 && e.State == admin.Connected:
+	if why, n := r.Missing.Worst(); n > 0 && e.State == admin.Connected {
 		e.Degraded, e.Reason = true, "events refused: "+why.String()
-	case r.Pairs && e.Reason == "":
-		e.Degraded, e.Reason = true, "blocks of token pairs (EAGLE): no prompt is hashed so"
 	}
 	return e
 }

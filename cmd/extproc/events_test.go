@@ -93,9 +93,9 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.TokenCount: 1}},
 			admin.EventStream{State: admin.Connected, Refused: map[string]uint64{"token_count": 1}},
 		},
-		"token pairs": {
-			kvevents.RankStatus{State: kvevents.StateConnected, Pairs: true},
-			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "blocks of token pairs (EAGLE): no prompt is hashed so"},
+		"token pairs of a worker without EAGLE": {
+			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.EagleMismatch: 1}, Missing: kvevents.Refusals{kvevents.EagleMismatch: 1}},
+			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: eagle_mismatch", Refused: map[string]uint64{"eagle_mismatch": 1}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, eventStream(c.status)) })

@@ -48,12 +48,12 @@ func (p *plugin) askIndex(q admin.IndexQuery) (admin.IndexAnswer, error) {
 	if q.Model != "" && len(workers) == 0 {
 		return admin.IndexAnswer{}, fmt.Errorf("model %q: expected one that a worker serves", q.Model)
 	}
-	chain, blockSize, err := chainOf(&q, workers)
+	c, blockSize, err := chainsOf(&q, workers)
 	if err != nil {
 		return admin.IndexAnswer{}, err
 	}
-	a := admin.IndexAnswer{PromptBlocks: len(chain), BlockSize: blockSize}
-	if a.Ranks, err = p.overlaps(chain, workers); err != nil {
+	a := admin.IndexAnswer{PromptBlocks: len(c.plain), BlockSize: blockSize}
+	if a.Ranks, err = p.overlaps(c, workers); err != nil {
 		return a, err
 	}
 	slices.SortFunc(a.Ranks, func(x, y admin.IndexOverlap) int {
@@ -64,15 +64,26 @@ func (p *plugin) askIndex(q admin.IndexQuery) (admin.IndexAnswer, error) {
 	return a, nil
 }
 
-// chainOf returns the hashes of the prompt's blocks, and the block size where
+// chains are the hashes of one prompt's blocks, for workers with and without
+// EAGLE; where hashes were asked about, they are the same.
+type chains struct{ plain, pairs []kvindex.LocalHash }
+
+func (c *chains) of(eagle bool) []kvindex.LocalHash {
+	if eagle {
+		return c.pairs
+	}
+	return c.plain
+}
+
+// chainsOf returns the hashes of the prompt's blocks, and the block size where
 // there was something to cut.
-func chainOf(q *admin.IndexQuery, workers []*worker.Worker) ([]kvindex.LocalHash, int, error) {
+func chainsOf(q *admin.IndexQuery, workers []*worker.Worker) (chains, int, error) {
 	if len(q.Hashes) > 0 {
 		chain := make([]kvindex.LocalHash, len(q.Hashes))
 		for i, h := range q.Hashes {
 			chain[i] = kvindex.LocalHash(h)
 		}
-		return chain, 0, nil
+		return chains{plain: chain, pairs: chain}, 0, nil
 	}
 	size := q.BlockSize
 	for _, w := range workers {
@@ -81,35 +92,48 @@ func chainOf(q *admin.IndexQuery, workers []*worker.Worker) ([]kvindex.LocalHash
 		case size == 0:
 			size = int(w.BlockSize)
 		default:
-			return nil, 0, fmt.Errorf("block_size is missing: the workers of model %q have %d and %d: expected one of them", q.Model, size, w.BlockSize)
+			return chains{}, 0, fmt.Errorf("block_size is missing: the workers of model %q have %d and %d: expected one of them", q.Model, size, w.BlockSize)
 		}
 	}
 	seed := kvindex.Salt{LoRA: q.LoRA, CacheSalt: q.CacheSalt}.Seed()
-	return kvindex.AppendLocalHashes(nil, q.Tokens, size, seed), size, nil
+	return chains{
+		plain: kvindex.AppendLocalHashes(nil, q.Tokens, size, seed),
+		pairs: kvindex.AppendPairHashes(nil, q.Tokens, size, seed),
+	}, size, nil
 }
 
 // overlaps asks the index. A slot is a rank's only as long as no rank comes
 // or goes, so it asks again when one has.
-func (p *plugin) overlaps(chain []kvindex.LocalHash, workers []*worker.Worker) ([]admin.IndexOverlap, error) {
+func (p *plugin) overlaps(c chains, workers []*worker.Worker) ([]admin.IndexOverlap, error) {
 	const tries = 10
 	for range tries {
-		var all kvindex.Overlap
 		generation := p.slots.Generation()
-		p.index.Overlap(chain, &all)
-		var rows []admin.IndexOverlap
-		for _, w := range workers {
-			for dp := range worker.DPRank(w.DPSize) {
-				row := admin.IndexOverlap{WorkerID: w.ID, DPRank: dp, Role: w.Role.String(), BlockSize: int(w.BlockSize)}
-				if s, ok := p.slots.Slot(worker.Rank{ID: w.ID, DPRank: dp}); ok {
-					held := p.slots.Held(s, &all)
-					row.TreeBlocks, row.HostBlocks, row.DiskBlocks, row.RoutedBlocks = held.Device, held.Host, held.Disk, held.Routed
-				}
-				rows = append(rows, row)
-			}
-		}
+		rows := p.overlapsOf(&c, workers, false)
+		rows = append(rows, p.overlapsOf(&c, workers, true)...)
 		if p.slots.Generation() == generation {
 			return rows, nil
 		}
 	}
 	return nil, errors.New("workers join and leave just now: ask again")
+}
+
+// overlapsOf asks the index about the workers with EAGLE, or those without.
+func (p *plugin) overlapsOf(c *chains, workers []*worker.Worker, eagle bool) []admin.IndexOverlap {
+	var all kvindex.Overlap
+	p.index.Overlap(c.of(eagle), &all)
+	var rows []admin.IndexOverlap
+	for _, w := range workers {
+		if w.Eagle != eagle {
+			continue
+		}
+		for dp := range worker.DPRank(w.DPSize) {
+			row := admin.IndexOverlap{WorkerID: w.ID, DPRank: dp, Role: w.Role.String(), BlockSize: int(w.BlockSize)}
+			if s, ok := p.slots.Slot(worker.Rank{ID: w.ID, DPRank: dp}); ok {
+				held := p.slots.Held(s, &all)
+				row.TreeBlocks, row.HostBlocks, row.DiskBlocks, row.RoutedBlocks = held.Device, held.Host, held.Disk, held.Routed
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
 }

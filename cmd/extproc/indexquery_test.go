@@ -77,6 +77,21 @@ func TestTheIndexSaysWhoHoldsHowMuch(t *testing.T) {
 	require.ErrorContains(t, err, `have 16 and 4: expected one of them`)
 }
 
+func TestTheIndexIsAskedForEachWorkerAsItsBlocksAre(t *testing.T) {
+	x := newTold(t)
+	prefill, decode := testWorker(t, 5, worker.Prefill, "1001"), testWorker(t, 1, worker.Decode, "1003")
+	prefill.Eagle = true
+	x.set(discovery.Change{Joined: []worker.ID{1, 5}}, prefill, decode)
+	tokens, seed := make([]uint32, 40), kvindex.Salt{}.Seed()
+	x.holds(worker.Rank{ID: 5}, kvindex.AppendPairHashes(nil, tokens, 16, seed))
+	x.holds(worker.Rank{ID: 1}, kvindex.AppendLocalHashes(nil, tokens[:16], 16, seed))
+	a, err := x.askIndex(admin.IndexQuery{Tokens: tokens})
+	require.NoError(t, err)
+	require.Equal(t, admin.IndexAnswer{PromptBlocks: 2, BlockSize: 16, Ranks: []admin.IndexOverlap{
+		{WorkerID: 5, Role: "prefill", BlockSize: 16, TreeBlocks: 2}, {WorkerID: 1, Role: "decode", BlockSize: 16, TreeBlocks: 1},
+	}}, a)
+}
+
 func TestTheIndexIsAskedOnTheAdminPort(t *testing.T) {
 	r := startPlugin(t, "listen: 127.0.0.1:0\n")
 	r.writeWorkers("workers:\n- {id: 7, role: decode, engine: vllm, models: [m], endpoint: \"127.0.0.1:1\", block_size: 16}\n")

@@ -83,6 +83,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	dpSize := fs.Uint("dp-size", 0, "data-parallel `ranks`; 0: what the engine says")
 	blockSize := fs.Uint("block-size", 0, "`tokens` in a KV block; 0: what the engine says")
 	capacity := fs.Uint64("capacity-blocks", 0, "KV `blocks` of a rank; 0: what the engine says")
+	eagle := fs.Bool("eagle", false, "whether its KV blocks are of pairs of tokens (speculation by EAGLE); default: what the engine says")
 	bootHost := fs.String("bootstrap-host", "", "`host` at which decode workers meet this prefill worker; default: annotation, engine, the advertised address")
 	bootPort := fs.Uint("bootstrap-port", 0, "`port` of it; 0: annotation, else what the engine says")
 	kvHost := fs.String("kv-events-host", "", "`host` that publishes the KV events; default: what the engine says, else the advertised address")
@@ -125,6 +126,8 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 		}
 		fs.Visit(func(f *flag.Flag) {
 			switch f.Name {
+			case "eagle":
+				o.Eagle = eagle
 			case "accepts-aggregated":
 				o.AcceptsAggregated = aggregated
 			case "kv-events-topic":

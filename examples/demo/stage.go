@@ -69,7 +69,7 @@ func (f folder) remove() { _ = os.RemoveAll(f.run) }
 // stage is everything that runs.
 type stage struct {
 	opts   stageOptions
-	ctx    context.Context // of the processes: ends with close
+	ctx    context.Context //nolint:containedctx // of the processes: ends with close
 	cancel context.CancelFunc
 
 	etcd    *stack.Etcd // nil where another's is used

@@ -29,7 +29,7 @@ func openTestStage(t *testing.T, bin string, etcd []string) *stage {
 	path, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
 	// Not t.TempDir: a unix socket's path may not be long.
-	dir, err := os.MkdirTemp("", "baton-")
+	dir, err := os.MkdirTemp("", "baton-") //nolint:usetesting // its paths are too long
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	st, err := openStage(t.Context(), stageOptions{binDir: bin, dir: dir, envoy: path, etcd: etcd, prefill: 2, decode: 2})

@@ -130,7 +130,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			if v == nil {
 				return
 			}
-			if v == http.ErrAbortHandler {
+			if v == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 				panic(v)
 			}
 			s.cfg.Logger.Error("admin handler panicked", slog.String("path", r.URL.Path), slog.Any("panic", v))

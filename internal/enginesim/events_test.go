@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"log"
+	"log" //nolint:depguard // zmq4 takes no other
 	"math/rand/v2"
 	"testing"
 	"time"

@@ -30,7 +30,6 @@ type link struct {
 	conn    net.Conn           // nil while there is none
 	dpSize  int                // of the prefill worker, known once conn was set
 	out     *outbox            // of conn
-	lost    chan struct{}      // closed when conn ended
 	over    bool               // run has ended; make a new link
 }
 

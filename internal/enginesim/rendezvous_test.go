@@ -186,7 +186,7 @@ func TestParallelPromptsTakeARoomEach(t *testing.T) {
 		fmt.Sprintf(`{"prompt":["a b","c"],"n":2,"max_tokens":2,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":10}`, portOf(p.BootstrapAddr())))
 	eventually(t, func() bool { return p.State(false).DecodeAskers == 4 }, "decode waits in four rooms")
 	pre := post(t.Context(), p.URL()+completions,
-		fmt.Sprintf(`{"prompt":["a b","c"],"n":2,"bootstrap_host":"127.0.0.1","bootstrap_room":10}`))
+		`{"prompt":["a b","c"],"n":2,"bootstrap_host":"127.0.0.1","bootstrap_room":10}`)
 	require.Equal(t, 200, pre.status, pre.body)
 	o := parseOAI(t, <-dec)
 	require.Len(t, o.Choices, 4)

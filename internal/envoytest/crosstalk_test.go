@@ -26,14 +26,12 @@ func TestRequestsAtOnceNeverSeeEachOther(t *testing.T) {
 		const clients, each = 16, 12
 		var wg sync.WaitGroup
 		for c := range clients {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
+			wg.Go(func() {
 				r := rand.New(rand.NewPCG(seed, uint64(c)))
 				for i := range each {
 					f.oneOfMany(t, r, fmt.Sprintf("client %d request %d ", c, i))
 				}
-			}()
+			})
 		}
 		wg.Wait()
 	})

@@ -24,11 +24,9 @@ func (f *fleet) streamers(n, tokens int) (wait func() []*reply) {
 	replies := make([]*reply, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			replies[i] = f.send(context.Background(), "/v1/completions", completion(fmt.Sprintf("stream %d", i), tokens, true))
-		}()
+		})
 	}
 	f.await("every answer to have begun", func() bool {
 		var running, met int
@@ -104,9 +102,7 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 		var wg sync.WaitGroup
 		var good atomic.Int64
 		for i := range n {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
+			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				prompt := fmt.Sprintf("one of many %d", i)
@@ -115,7 +111,7 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 				} else {
 					t.Errorf("request %d: %d %v %s", i, r.status, r.err, r.body)
 				}
-			}()
+			})
 		}
 		peak := 0
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

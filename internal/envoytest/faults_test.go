@@ -144,11 +144,9 @@ func (f *fleet) drill(bad *stack.Worker, n int) {
 	replies := make([]*reply, n)
 	asideAt, retriesThen := -1, 0.0
 	for i := range n {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			replies[i] = f.send(f.t.Context(), "/v1/completions", completion(fmt.Sprintf("drill %d", i), 4, false))
-		}()
+		})
 		<-tick.C
 		if asideAt < 0 && f.metric("baton_workers", `role="prefill"`, `state="aside"`) == 1 {
 			asideAt, retriesThen = i, f.metric("baton_fresh_picks_total")

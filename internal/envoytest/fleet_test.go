@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 type fleet struct {
 	t      *testing.T
 	dir    string
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // the test's
 	envoy  *stack.Envoy
 	plugin *stack.Plugin
 	config string
@@ -123,9 +123,7 @@ func newFleet(t *testing.T, l layout) *fleet {
 	start := func(role string, n int, base int, list *[]*stack.Worker, extra []string) {
 		*list = make([]*stack.Worker, n)
 		for i := range n {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
+			wg.Go(func() {
 				args := append([]string{"--role", role, "--id", strconv.Itoa(base + i), "--model", "m"}, l.simArgs...)
 				w, err := stack.StartWorker(ctx, binDir, append(args, extra...)...)
 				if err != nil {
@@ -133,7 +131,7 @@ func newFleet(t *testing.T, l layout) *fleet {
 					return
 				}
 				(*list)[i] = w
-			}()
+			})
 		}
 	}
 	var agg []*stack.Worker

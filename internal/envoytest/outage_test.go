@@ -211,7 +211,7 @@ func TestAPluginThatIsRestartedKnowsEachStateAgain(t *testing.T) {
 	f.awaitGone(decode...)
 	restarted("prefill-ready")
 	f.requireTyped(f.awaitEnvoy(), "without decode", "no_decode_worker")
-	decode = f.pods("decode", 1)
+	f.pods("decode", 1)
 	f.kill(prefill...)
 	f.awaitGone(prefill...)
 	require.Equal(t, "deactivated", look(t, f.plugin).activation())

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -243,9 +244,7 @@ func TestAWorkersOwnHeadersCannotSteerTheRouter(t *testing.T) {
 						return
 					}
 					calls.Add(1)
-					for k, v := range headers {
-						w.Header()[k] = v
-					}
+					maps.Copy(w.Header(), headers)
 					w.Header().Set("Content-Type", "application/json")
 					_, _ = io.WriteString(w, `{"choices":[{"text":"fake","finish_reason":"stop"}]}`)
 				})
@@ -277,9 +276,7 @@ func (f *fleet) talk(filter ...string) *talk {
 	f.t.Cleanup(func() { _ = conn.Close() })
 	ctx, cancel := context.WithTimeout(f.ctx, 5*time.Second)
 	f.t.Cleanup(cancel)
-	for _, v := range filter {
-		ctx = metadata.AppendToOutgoingContext(ctx, "x-baton-filter", v)
-	}
+	ctx = metadata.NewOutgoingContext(ctx, metadata.MD{"x-baton-filter": filter})
 	s, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
 	require.NoError(f.t, err)
 	return &talk{t: f.t, stream: s}
@@ -349,9 +346,7 @@ func TestALegThatTheRouterDidNotSealReachesNoWorker(t *testing.T) {
 	leg := func(token string) *talk {
 		k := f.talk("prefill")
 		h := map[string]string{"x-prefill-destination-endpoint": "127.0.0.1:1", "x-gateway-destination-endpoint": "127.0.0.1:1"}
-		for n, v := range ask {
-			h[n] = v
-		}
+		maps.Copy(h, ask)
 		if token != "" {
 			h["x-baton-leg"] = token
 		}

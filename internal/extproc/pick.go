@@ -161,7 +161,7 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 	if q.disagg {
 		lead = q.pool.Prefill
 	}
-	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize)}
+	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle}
 	if f = srv.readOverride(q, r, body); f != nil {
 		return nil, f
 	}

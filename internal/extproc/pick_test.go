@@ -244,3 +244,31 @@ func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {
 	p.cancel()
 	r.requireIdle()
 }
+
+// Blocks of token pairs match prompts only where the pool is known to have
+// such.
+func TestAPromptIsHashedAsThePoolsWorkersHashTheirs(t *testing.T) {
+	for _, eagle := range []bool{false, true} {
+		ws := testWorkers(t)
+		for _, w := range ws {
+			w.Eagle = eagle
+		}
+		r := newReplicaOf(t, "a", fixed(ws), nil)
+		rank, tokens := worker.Rank{ID: 1}, []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
+		r.srv.cfg.Index.Attach(rank)
+		var e kvindex.Stored
+		for i, h := range kvindex.AppendPairHashes(nil, tokens, 4, kvindex.Salt{}.Seed()) {
+			e.Blocks = append(e.Blocks, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: h})
+		}
+		require.NoError(t, r.srv.cfg.Index.Store(rank, e))
+		want := uint32(0)
+		if eagle {
+			want = 2
+		}
+		for _, row := range r.explain(`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`).Prefill.Rows() {
+			if row.Rank == rank {
+				require.EqualValues(t, want, row.OverlapBlocks)
+			}
+		}
+	}
+}

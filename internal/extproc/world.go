@@ -70,7 +70,7 @@ func (srv *Server) newer(q *question) *question {
 		return nil
 	}
 	n, f := srv.question(q.query.Request, q.query.Body)
-	if f != nil || n.query.BlockSize != q.query.BlockSize {
+	if f != nil || n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle {
 		return nil
 	}
 	n.avoid = q.avoid

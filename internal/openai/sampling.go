@@ -112,7 +112,7 @@ func (r *Request) readSampling(body []byte, v int, single bool) error {
 		if single {
 			r.samplingCount++
 		}
-		f := NoField
+		var f Field
 		switch {
 		case isKey(body, m.key, "n"):
 			f = N

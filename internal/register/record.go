@@ -23,6 +23,7 @@ type Override struct {
 	DPSize         uint32
 	BlockSize      uint32
 	CapacityBlocks uint64
+	Eagle          *bool // whether its KV blocks are of token pairs
 
 	BootstrapHost string
 	BootstrapPort uint16
@@ -90,7 +91,10 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		Role: first(o.Role, f.Role, worker.Aggregated), Engine: f.Engine, Models: f.Models,
 		Namespace: o.Namespace, Deployment: o.Deployment,
 		DPSize: first(o.DPSize, f.DPSize, 1), BlockSize: first(o.BlockSize, f.BlockSize),
-		CapacityBlocks: o.CapacityBlocks, HeaderOverrides: o.HeaderOverrides,
+		CapacityBlocks: o.CapacityBlocks, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
+	}
+	if o.Eagle != nil {
+		w.Eagle = *o.Eagle
 	}
 	if w.CapacityBlocks == 0 && w.BlockSize > 0 { // the engine counts in blocks of its own
 		w.CapacityBlocks = f.CapacityBlocks * uint64(first(f.BlockSize, w.BlockSize)) / uint64(w.BlockSize)
@@ -198,7 +202,7 @@ func kvEvents(o Override, f engine.Facts, own netip.Addr, blockSize uint32) (wor
 // index and the books keep by id depends on these.
 func sameLife(a, b worker.Worker) bool {
 	return a.Engine == b.Engine && a.Role == b.Role && a.Endpoint == b.Endpoint &&
-		a.DPSize == b.DPSize && a.BlockSize == b.BlockSize
+		a.DPSize == b.DPSize && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
 }
 
 func sameRecord(a, b worker.Worker) bool {

@@ -162,6 +162,13 @@ func TestEveryFlagBeatsTheEngine(t *testing.T) {
 	require.Len(t, warnings, 1)
 	require.Contains(t, warnings[0], "blocks of 16 tokens")
 
+	f.Eagle = true
+	for o, want := range map[*bool]bool{nil: true, new(true): true, new(false): false} {
+		got, _, err = compose(Override{Eagle: o}, f, nil, at)
+		require.NoError(t, err)
+		require.Equal(t, want, got.Eagle)
+	}
+
 	got, warnings, err = compose(Override{NoKVEvents: true, BlockSize: 32}, f, nil, at)
 	require.NoError(t, err)
 	require.Empty(t, warnings, "whoever wants no events need not be warned of them")
@@ -213,7 +220,7 @@ func FuzzAnnotations(f *testing.F) {
 
 // Every field of a record is announced when it changes, and some end the life.
 func TestWhatChangesARecordAndWhatEndsALife(t *testing.T) {
-	ends := map[string]bool{"Engine": true, "Role": true, "Endpoint": true, "DPSize": true, "BlockSize": true}
+	ends := map[string]bool{"Engine": true, "Role": true, "Endpoint": true, "DPSize": true, "BlockSize": true, "Eagle": true}
 	// The first comes with the lease; the others are no registered worker's.
 	spared := map[string]bool{"ID": true, "Fronted": true}
 	typ := reflect.TypeFor[worker.Worker]()

@@ -366,7 +366,7 @@ func TestARegistryThatIsAwayIsToldOfAtTheEnd(t *testing.T) {
 	run.stop() // no requests can have come: nothing to drain
 	err := run.wait(t)
 	require.ErrorContains(t, err, "may outlive this process")
-	require.True(t, errors.Is(err, context.DeadlineExceeded))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, "aggregated id 1, gone", reg.told())
 }
 

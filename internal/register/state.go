@@ -34,6 +34,7 @@ type Record struct {
 	DPSize            uint32        `json:"dp_size"`
 	BlockSize         uint32        `json:"block_size"`
 	CapacityBlocks    uint64        `json:"capacity_blocks"`
+	Eagle             bool          `json:"eagle"`
 	Bootstrap         *Bootstrap    `json:"bootstrap,omitempty"`
 	KVEvents          *KVEvents     `json:"kv_events,omitempty"`
 	AcceptsAggregated bool          `json:"accepts_aggregated"`
@@ -75,7 +76,7 @@ func recordOf(w worker.Worker) *Record {
 	r := &Record{
 		Role: w.Role.String(), Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models,
 		Namespace: w.Namespace, Deployment: w.Deployment, DPSize: w.DPSize, BlockSize: w.BlockSize,
-		CapacityBlocks: w.CapacityBlocks, AcceptsAggregated: w.AcceptsAggregated,
+		CapacityBlocks: w.CapacityBlocks, Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated,
 		HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
 	}
 	if b := w.Bootstrap; !b.IsZero() {

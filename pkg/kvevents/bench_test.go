@@ -16,8 +16,7 @@ import (
 // stores of one block each, in chains of 32, and once it holds 20,000 blocks
 // the removal of the oldest with each.
 type blockEvents struct {
-	n     uint64
-	array bool
+	n uint64
 }
 
 func (g *blockEvents) append(b []byte) []byte {

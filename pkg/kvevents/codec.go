@@ -39,6 +39,7 @@ type Batch struct {
 // its buffers. Not safe for concurrent use.
 type Decoder struct {
 	blockSize int
+	eagle     bool
 	rank      worker.DPRank
 
 	batch    Batch
@@ -51,14 +52,13 @@ type Decoder struct {
 	window   []uint32        // scratch: what one block is hashed over
 	groups   map[uint64]bool // learnt: true for main attention
 	sawWhole bool            // the publisher has sent a whole block
-	pairs    bool            // the publisher has sent blocks of token pairs
 	spaces   spaces          // the cache salt of each block that has one
 }
 
 // NewDecoder returns a decoder for the data-parallel rank of a worker whose
-// blocks have blockSize tokens.
-func NewDecoder(blockSize uint32, rank worker.DPRank) *Decoder {
-	d := &Decoder{blockSize: int(blockSize), rank: rank}
+// blocks have blockSize tokens, or with eagle as many pairs of them.
+func NewDecoder(blockSize uint32, rank worker.DPRank, eagle bool) *Decoder {
+	d := &Decoder{blockSize: int(blockSize), rank: rank, eagle: eagle}
 	d.Reset()
 	return d
 }
@@ -66,16 +66,12 @@ func NewDecoder(blockSize uint32, rank worker.DPRank) *Decoder {
 // Reset forgets what was learnt of the publisher: it has restarted.
 func (d *Decoder) Reset() {
 	d.groups = map[uint64]bool{}
-	d.sawWhole, d.pairs = false, false
+	d.sawWhole = false
 	d.Forget()
 }
 
 // Forget forgets what was learnt of blocks: all of them were dropped.
 func (d *Decoder) Forget() { d.spaces = nil }
-
-// Pairs reports whether the publisher's blocks are of token pairs (EAGLE). Only
-// a prompt that is hashed in the same way matches them.
-func (d *Decoder) Pairs() bool { return d.pairs }
 
 // Decode reads one payload: an array of timestamp, events and optionally the
 // data-parallel rank. Events that cannot be used are counted in the batch's
@@ -256,6 +252,9 @@ func (d *Decoder) hash(f *fields, usable int, e *kvindex.Stored, salt kvindex.Sa
 	if d.tokens, pairs, ok = appendTokens(d.tokens[:0], f.tokens); !ok {
 		return Malformed, false
 	}
+	if len(d.tokens) > 0 && pairs != d.eagle {
+		return EagleMismatch, false
+	}
 	// Blocks of n pairs are of n+1 tokens each, the last being the next one's
 	// first.
 	width, all := d.blockSize, len(d.hashes)*d.blockSize
@@ -269,10 +268,13 @@ func (d *Decoder) hash(f *fields, usable int, e *kvindex.Stored, salt kvindex.Sa
 		return AmbiguousSalt, false
 	}
 	d.spaces.note(d.hashes[:usable], salt.CacheSalt, e.Tier)
-	d.pairs = d.pairs || pairs
 	seed := salt.Seed()
-	if !pairs && !d.keys.any() {
-		d.locals = kvindex.AppendLocalHashes(d.locals[:0], d.tokens[:usable*d.blockSize], d.blockSize, seed)
+	if !d.keys.any() {
+		hash := kvindex.AppendLocalHashes
+		if pairs {
+			hash = kvindex.AppendPairHashes
+		}
+		d.locals = hash(d.locals[:0], d.tokens[:usable*d.blockSize+width-d.blockSize], d.blockSize, seed)
 		return 0, true
 	}
 	d.locals = d.locals[:0]

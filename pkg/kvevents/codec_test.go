@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -69,15 +70,15 @@ func TestLiteralSamplesDecode(t *testing.T) {
 		"a vLLM store with byte hashes": {vllmBytesMap, 0, Event{Kind: Stored, Stored: kvindex.Stored{Blocks: []kvindex.Block{{Engine: 0x02258717921a4881, Local: two[0]}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := NewDecoder(2, 0)
+			d := NewDecoder(2, 0, false)
 			if c.rank != 0 {
-				d = NewDecoder(2, 3)
+				d = NewDecoder(2, 3, false)
 			}
 			require.Equal(t, c.want, decodeOne(t, d, unhex(t, c.payload)))
 		})
 	}
 	t.Run("Dynamo's vector of a store, a removal and a clear", func(t *testing.T) {
-		b, err := NewDecoder(16, 0).Decode(unhex(t, dynamoVector))
+		b, err := NewDecoder(16, 0, false).Decode(unhex(t, dynamoVector))
 		require.NoError(t, err)
 		require.Empty(t, b.Refused.Map())
 		require.Equal(t, []Event{
@@ -101,7 +102,7 @@ func TestLiteralSamplesDecode(t *testing.T) {
 		hashes, ok := appendHashes(nil, f.hashes)
 		require.True(t, ok)
 		require.Equal(t, []kvindex.EngineHash{0xfffffffffffffffb, 0x4000000000000000}, hashes)
-		batch, err := NewDecoder(2, 0).Decode(b)
+		batch, err := NewDecoder(2, 0, false).Decode(b)
 		require.NoError(t, err)
 		require.Equal(t, map[string]uint64{"token_count": 1}, batch.Refused.Map())
 	})
@@ -115,17 +116,13 @@ func store(more event) event {
 		"type": "BlockStored", "block_hashes": []int64{-5}, "parent_block_hash": int64(-7),
 		"token_ids": []uint32{1, 2}, "block_size": 2, "lora_id": nil, "medium": "GPU",
 	}
-	for k, v := range more {
-		e[k] = v
-	}
+	maps.Copy(e, more)
 	return e
 }
 
 func removal(more event) event {
 	e := event{"type": "BlockRemoved", "block_hashes": []int64{-5}, "medium": "GPU"}
-	for k, v := range more {
-		e[k] = v
-	}
+	maps.Copy(e, more)
 	return e
 }
 
@@ -175,10 +172,9 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"too many tokens":                             {store(event{"token_ids": []int{1, 2, 3}}), "token_count"},
 		"a negative token":                            {store(event{"token_ids": []int{1, -2}}), "malformed"},
 		"a token beyond 32 bits":                      {store(event{"token_ids": []int64{1, 1 << 32}}), "malformed"},
-		"pairs of tokens":                             {store(event{"token_ids": [][]int{{10, 11}, {11, 12}}}), "device"},
+		"pairs of tokens, unannounced":                {store(event{"token_ids": [][]int{{10, 11}, {11, 12}}}), "eagle_mismatch"},
 		"pairs that do not follow each other":         {store(event{"token_ids": [][]int{{10, 11}, {12, 13}}}), "malformed"},
 		"a pair of three":                             {store(event{"token_ids": [][]int{{10, 11, 12}, {11, 12, 13}}}), "malformed"},
-		"too few pairs":                               {store(event{"token_ids": [][]int{{10, 11}}}), "token_count"},
 		"an event to be ignored":                      {event{"type": "Ignored"}, "ignored"},
 		"an array to be ignored":                      {[]any{"Ignored"}, "ignored"},
 		"a clear of another owner":                    {event{"type": "AllBlocksCleared", "ownership": "kvcr"}, "foreign_owner"},
@@ -191,6 +187,8 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"a remote block on another tier":              {removal(event{"locality": "REMOTE", "medium": "CPU"}), "remote_locality"},
 		"a local block":                               {store(event{"locality": "LOCAL"}), "device"},
 		"blocks of another owner":                     {store(event{"ownership": "kvcr"}), "foreign_owner"},
+		"blocks of the worker's own":                  {store(event{"ownership": "worker"}), "device"},
+		"blocks of the worker's own, in capitals":     {store(event{"ownership": "WORKER"}), "device"},
 		"a group that was never named":                {store(event{"group_idx": 1}), "foreign_group"},
 		"a removal from a group that was never named": {removal(event{"group_idx": 1}), "foreign_group"},
 		"a group of sliding windows":                  {store(event{"kv_cache_spec_kind": "sliding_window"}), "foreign_group"},
@@ -225,7 +223,7 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"a parent that is text":                       {store(event{"parent_block_hash": "p"}), "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, outcome(t, NewDecoder(2, 0), c.event))
+			require.Equal(t, c.want, outcome(t, NewDecoder(2, 0, false), c.event))
 		})
 	}
 }
@@ -243,7 +241,7 @@ func TestSaltAndAdapterSeedTheHashes(t *testing.T) {
 		"a salt among the extra keys": {event{"extra_keys": [][]string{{"dynamo-cache-salt:t"}}}, kvindex.Salt{CacheSalt: "t"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := decodeOne(t, NewDecoder(2, 0), payload(t, 0, store(c.more)))
+			e := decodeOne(t, NewDecoder(2, 0, false), payload(t, 0, store(c.more)))
 			require.Equal(t, kvindex.Stored{
 				Parent: kvindex.EngineHash(0xfffffffffffffff9), HasParent: true,
 				Blocks: []kvindex.Block{{Engine: 0xfffffffffffffffb, Local: locals(2, c.salt, 1, 2)[0]}},
@@ -265,8 +263,7 @@ func hashBytes(seed uint64, tokens []uint32, objects ...uint64) kvindex.LocalHas
 }
 
 func TestPairsAreHashedOverAWindowOfOneTokenMore(t *testing.T) {
-	d := NewDecoder(2, 0)
-	require.False(t, d.Pairs())
+	d := NewDecoder(2, 0, true)
 	e := decodeOne(t, d, payload(t, 0, store(event{
 		"block_hashes": []int{1, 2}, "parent_block_hash": nil, "cache_salt": "t",
 		"token_ids": [][]int{{10, 11}, {11, 12}, {12, 13}, {13, 14}},
@@ -276,9 +273,23 @@ func TestPairsAreHashedOverAWindowOfOneTokenMore(t *testing.T) {
 		{Engine: 1, Local: hashBytes(seed, []uint32{10, 11, 12})},
 		{Engine: 2, Local: hashBytes(seed, []uint32{12, 13, 14})},
 	}, e.Stored.Blocks)
-	require.True(t, d.Pairs())
-	d.Reset()
-	require.False(t, d.Pairs())
+}
+
+func TestBlocksThatAreNotAsTheWorkerIsRegisteredAreRefused(t *testing.T) {
+	plain, eagle := NewDecoder(2, 0, false), NewDecoder(2, 0, true)
+	pairs := store(event{"token_ids": [][]int{{10, 11}, {11, 12}}})
+	require.Equal(t, "eagle_mismatch", outcome(t, plain, pairs))
+	require.Equal(t, "device", outcome(t, eagle, pairs))
+	require.Equal(t, "token_count", outcome(t, eagle, store(event{"token_ids": [][]int{{10, 11}}})))
+	require.Equal(t, "eagle_mismatch", outcome(t, eagle, store(nil)))
+	require.Equal(t, "device", outcome(t, plain, store(nil)))
+	require.Equal(t, "device", outcome(t, eagle, store(event{"block_hashes": []int{}, "token_ids": []int{}})), "no block is of no kind")
+	// Neither teaches anything of the blocks that it names.
+	salted := store(event{"cache_salt": "t"})
+	require.Equal(t, "eagle_mismatch", outcome(t, eagle, salted))
+	require.Empty(t, eagle.spaces)
+	require.Equal(t, "device", outcome(t, plain, salted))
+	require.NotEmpty(t, plain.spaces)
 }
 
 // object writes the hash of a multimodal object as Dynamo's workers pass it.
@@ -290,7 +301,7 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 		hashBytes(seed, []uint32{1}), hashBytes(seed, []uint32{2}, 5, 1<<63+9), hashBytes(seed, []uint32{3}),
 	}
 	base := event{"block_hashes": []int{1, 2, 3}, "token_ids": []int{1, 2, 3}, "block_size": 1}
-	info := map[string]any{"mm_objects": []any{
+	info := map[string]any{"later": []int{1}, "mm_objects": []any{
 		map[string]any{"mm_hash": uint64(1<<63 + 9), "offsets": [][]int{{0, 1}}}, map[string]any{"mm_hash": 5},
 	}}
 	for name, more := range map[string]event{
@@ -298,13 +309,12 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 		"as extra keys with offsets": {"extra_keys": []any{nil, []any{[]any{object(1<<63 + 9), -3}, []any{object(5), 1.5}}}},
 		"as infos":                   {"block_mm_infos": []any{nil, info, nil}},
 		"as both":                    {"block_mm_infos": []any{nil, info}, "extra_keys": []any{nil, []string{object(5), object(1<<63 + 9)}}},
+		"as both, the infos first":   {"block_mm_infos": []any{nil, info}, "extra_keys": []any{[]string{object(7)}, []string{object(8)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := store(base)
-			for k, v := range more {
-				e[k] = v
-			}
-			got := decodeOne(t, NewDecoder(1, 0), payload(t, 0, e)).Stored.Blocks
+			maps.Copy(e, more)
+			got := decodeOne(t, NewDecoder(1, 0, false), payload(t, 0, e)).Stored.Blocks
 			require.Len(t, got, 3)
 			for i, b := range got {
 				require.Equal(t, want[i], b.Local, "block %d", i)
@@ -314,7 +324,7 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 }
 
 func TestASaltIsInheritedFromTheParent(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	local := func(salt string) kvindex.LocalHash { return locals(2, kvindex.Salt{CacheSalt: salt}, 1, 2)[0] }
 	put := func(hash int, parent any, salt any) kvindex.LocalHash {
 		e := decodeOne(t, d, payload(t, 0, store(event{
@@ -343,8 +353,52 @@ func TestASaltIsInheritedFromTheParent(t *testing.T) {
 	require.Equal(t, local(""), put(9, 2, nil))
 }
 
+func TestKeysAreThoseOfTheirOwnEvent(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	local := func(more event) kvindex.LocalHash {
+		return decodeOne(t, d, payload(t, 0, store(more))).Stored.Blocks[0].Local
+	}
+	require.Equal(t, hashBytes(1337, []uint32{1, 2}, 5), local(event{"extra_keys": [][]string{{object(5)}}}))
+	require.Equal(t, hashBytes(1337, []uint32{1, 2}, 6), local(event{"extra_keys": [][]string{{object(6)}}}))
+	require.Equal(t, hashBytes(1337, []uint32{1, 2}), local(nil))
+}
+
+func TestASaltIsReadFromTheFirstBlocksKeysOnly(t *testing.T) {
+	b, err := NewDecoder(1, 0, false).Decode(payload(t, 0, store(event{
+		"block_hashes": []int{1, 2}, "block_size": 1, "extra_keys": []any{nil, []string{"dynamo-cache-salt:t"}},
+	})))
+	require.NoError(t, err)
+	require.Equal(t, map[string]uint64{"extra_keys": 1}, b.Refused.Map())
+	require.Equal(t, []kvindex.Block{{Engine: 1, Local: locals(1, kvindex.Salt{}, 1)[0]}}, b.Events[0].Stored.Blocks)
+}
+
+func TestABlockUnderSeveralSaltsStaysAmbiguous(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	put := func(hash int, parent, salt any) string {
+		return outcome(t, d, store(event{"block_hashes": []int{hash}, "parent_block_hash": parent, "cache_salt": salt}))
+	}
+	require.Equal(t, "device", put(1, nil, "a"))
+	require.Equal(t, "device", put(1, nil, "a"))
+	require.Equal(t, "device", put(2, 1, nil), "the same once more is not ambiguous")
+	require.Equal(t, "device", put(1, nil, nil))
+	require.Equal(t, "ambiguous_salt", put(3, 1, nil), "no salt is another one")
+	require.Equal(t, "device", put(1, nil, "a"))
+	require.Equal(t, "ambiguous_salt", put(3, 1, nil))
+}
+
+func TestASaltIsForgottenWithTheLastTier(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	for _, medium := range []string{"GPU", "CPU"} {
+		outcome(t, d, store(event{"block_hashes": []int{1}, "parent_block_hash": nil, "cache_salt": "a", "medium": medium}))
+	}
+	outcome(t, d, removal(event{"block_hashes": []int{1}}))
+	require.Len(t, d.spaces, 1)
+	outcome(t, d, removal(event{"block_hashes": []int{1}, "medium": "CPU"}))
+	require.Empty(t, d.spaces)
+}
+
 func TestBlocksBeforeOneWithExtraKeysAreKept(t *testing.T) {
-	d := NewDecoder(1, 0)
+	d := NewDecoder(1, 0, false)
 	b, err := d.Decode(payload(t, 0, store(event{
 		"block_hashes": []int{1, 2, 3}, "token_ids": []int{1, 2, 3}, "block_size": 1,
 		"extra_keys": []any{nil, []string{"image"}, nil},
@@ -355,7 +409,7 @@ func TestBlocksBeforeOneWithExtraKeysAreKept(t *testing.T) {
 }
 
 func TestABadEventDoesNotSpoilItsNeighbours(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	b, err := d.Decode(payload(t, nil, store(nil), 17, removal(nil), event{"type": "AllBlocksCleared"}))
 	require.NoError(t, err)
 	require.Equal(t, map[string]uint64{"malformed": 1}, b.Refused.Map())
@@ -363,7 +417,7 @@ func TestABadEventDoesNotSpoilItsNeighbours(t *testing.T) {
 }
 
 func TestGroupsAreLearntFromStoresOnly(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"})))
 	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 1})))
 	require.Equal(t, "device", outcome(t, d, store(event{"group_idx": 1, "kv_cache_spec_kind": "mla_attention"})))
@@ -374,19 +428,56 @@ func TestGroupsAreLearntFromStoresOnly(t *testing.T) {
 	require.Equal(t, "device", outcome(t, d, removal(nil)))
 }
 
+func TestNoMoreThan256GroupsAreLearnt(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	for g := range 300 {
+		require.Equal(t, "device", outcome(t, d, store(event{"group_idx": g, "kv_cache_spec_kind": "full_attention"})))
+	}
+	require.Equal(t, "device", outcome(t, d, removal(event{"group_idx": 255})))
+	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 256})))
+	require.Equal(t, "foreign_group", outcome(t, d, store(event{"group_idx": 255, "kv_cache_spec_kind": "mamba"})))
+	require.Equal(t, "foreign_group", outcome(t, d, removal(event{"group_idx": 255})), "one that is known is learnt anew")
+}
+
 func TestAShortBlockIsPartialOnceAWholeOneWasSeen(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	require.Equal(t, "device", outcome(t, d, store(nil)))
 	require.Equal(t, "partial_block", outcome(t, d, store(event{"block_size": 1, "token_ids": []int{1}})))
 	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_size": 4, "token_ids": []int{1, 2, 3, 4}})))
+	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_hashes": []int{1, 2}, "block_size": 1, "token_ids": []int{1, 2}})), "a partial block is the last one")
+}
+
+func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	short := store(event{"block_size": 1, "token_ids": []int{1}})
+	require.Equal(t, "device", outcome(t, d, store(event{"cache_salt": "t"})))
+	require.Equal(t, "partial_block", outcome(t, d, short))
+	require.NotEmpty(t, d.spaces)
+	d.Reset()
+	require.Equal(t, "block_size_mismatch", outcome(t, d, short), "no whole block was seen of this one")
+	require.Empty(t, d.spaces)
+}
+
+func TestADecoderDoesNotGrowWithWhatItDecodes(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	p := payload(t, 0, store(nil), removal(nil))
+	_, err := d.Decode(p)
+	require.NoError(t, err)
+	blocks, removed, events := cap(d.blocks), cap(d.removed), cap(d.batch.Events)
+	for range 1000 {
+		b, err := d.Decode(p)
+		require.NoError(t, err)
+		require.Len(t, b.Events, 2)
+	}
+	require.Equal(t, [3]int{blocks, removed, events}, [3]int{cap(d.blocks), cap(d.removed), cap(d.batch.Events)})
 }
 
 func TestABatchOfAnotherRankIsRefused(t *testing.T) {
-	b, err := NewDecoder(2, 1).Decode(payload(t, 0, store(nil), removal(nil)))
+	b, err := NewDecoder(2, 1, false).Decode(payload(t, 0, store(nil), removal(nil)))
 	require.NoError(t, err)
 	require.Empty(t, b.Events)
 	require.Equal(t, map[string]uint64{"foreign_rank": 2}, b.Refused.Map())
-	b, err = NewDecoder(2, 1).Decode(payload(t, nil, store(nil)))
+	b, err = NewDecoder(2, 1, false).Decode(payload(t, nil, store(nil)))
 	require.NoError(t, err)
 	require.Len(t, b.Events, 1)
 }
@@ -394,23 +485,32 @@ func TestABatchOfAnotherRankIsRefused(t *testing.T) {
 func TestBatchesOfOtherLengths(t *testing.T) {
 	two, err := msgpack.Marshal([]any{1.5, []any{store(nil)}})
 	require.NoError(t, err)
-	b, err := NewDecoder(2, 0).Decode(two)
+	b, err := NewDecoder(2, 0, false).Decode(two)
 	require.NoError(t, err)
 	require.Len(t, b.Events, 1)
 	four, err := msgpack.Marshal([]any{1, []any{store(nil)}, nil, "later"})
 	require.NoError(t, err)
-	b, err = NewDecoder(2, 0).Decode(four)
+	b, err = NewDecoder(2, 0, false).Decode(four)
 	require.NoError(t, err)
 	require.Len(t, b.Events, 1)
 }
 
 func TestAnUnreadablePayloadIsOneMalformed(t *testing.T) {
 	good := unhex(t, vllmStoredMap)
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	for n := range good {
 		b, err := d.Decode(good[:n])
 		require.ErrorIs(t, err, errMsgpack, "cut to %d bytes", n)
 		require.Equal(t, map[string]uint64{"malformed": 1}, b.Refused.Map())
+	}
+	for name, batch := range map[string]any{
+		"no array": 7, "a timestamp alone": []any{1.5}, "events that are none": []any{1.5, 7, 0}, "a timestamp that is text": []any{"now", []any{}, 0},
+	} {
+		bad, err := msgpack.Marshal(batch)
+		require.NoError(t, err)
+		b, err := d.Decode(bad)
+		require.ErrorIs(t, err, errMsgpack, name)
+		require.Equal(t, map[string]uint64{"malformed": 1}, b.Refused.Map(), name)
 	}
 	_, err := d.Decode(append(append([]byte{}, good...), 0))
 	require.ErrorIs(t, err, errMsgpack, "bytes after the batch")
@@ -419,7 +519,7 @@ func TestAnUnreadablePayloadIsOneMalformed(t *testing.T) {
 }
 
 func TestDecodingAllocatesNothingOnceWarm(t *testing.T) {
-	d := NewDecoder(2, 0)
+	d := NewDecoder(2, 0, false)
 	for _, s := range []string{vllmStoredMap, vllmStoredArray, vllmRemovedMap} {
 		p := unhex(t, s)
 		_, err := d.Decode(p)
@@ -458,7 +558,7 @@ func BenchmarkDecodeOneBlockOf64(b *testing.B) {
 		tokens[i] = uint32(i * 997)
 	}
 	p := payload(b, 0, store(event{"token_ids": tokens, "block_size": 64}))
-	d := NewDecoder(64, 0)
+	d := NewDecoder(64, 0, false)
 	b.SetBytes(int64(len(p)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,5 +1,7 @@
 package kvevents
 
+import "slices"
+
 // maxRetired bounds the earlier publishers that a [Cursor] remembers.
 const maxRetired = 4
 
@@ -37,10 +39,8 @@ func (c *Cursor) Judge(publisher uint64, whole bool, id uint64) (Verdict, Reason
 	case !c.seen:
 		return c.begin(Verdict{}, publisher, whole, id), 0
 	case publisher != c.publisher:
-		for _, p := range c.retired {
-			if p == publisher {
-				return Verdict{}, StalePublisher
-			}
+		if slices.Contains(c.retired, publisher) {
+			return Verdict{}, StalePublisher
 		}
 		if len(c.retired) == maxRetired {
 			c.retired = append(c.retired[:0], c.retired[1:]...)

@@ -70,3 +70,8 @@ func cursorEvents(t *testing.T, c *Cursor, a string, out *strings.Builder) {
 		fmt.Fprintf(out, "%d@%s: %s\n", id, publisher, text)
 	}
 }
+
+func TestBeforeAnythingWasSeenEveryPublisherIsForeign(t *testing.T) {
+	var c Cursor
+	require.True(t, c.Foreign(0), "an id like any other")
+}

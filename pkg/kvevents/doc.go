@@ -21,8 +21,9 @@
 //     salts, what follows it is refused;
 //   - multimodal objects, by their 64-bit hashes as Dynamo's workers pass them.
 //     A block with keys of any other kind is refused with those behind it;
-//   - pairs of tokens (EAGLE): a block is hashed over its tokens and the next.
-//     Such blocks match only prompts that are hashed so; see [Decoder.Pairs].
+//   - pairs of tokens (EAGLE): a block is hashed over its tokens and the next,
+//     as prompts for a worker that is registered with EAGLE are. Blocks that are
+//     not as the worker is registered are refused: no prompt could match them.
 //
 // What is not of the main attention's group, not local, or another owner's is
 // left out. What an event cannot be used for has a [Reason], is counted, and is

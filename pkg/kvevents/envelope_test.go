@@ -82,7 +82,7 @@ func TestTheCapturedMessageIsRead(t *testing.T) {
 		"type": "BlockStored", "block_hashes": capturedHashes, "parent_block_hash": nil,
 		"token_ids": capturedTokens, "block_size": 16, "group_idx": 0,
 	})
-	require.Equal(t, decodeOne(t, NewDecoder(16, 0), raw).Stored, events[0].Stored)
+	require.Equal(t, decodeOne(t, NewDecoder(16, 0, false), raw).Stored, events[0].Stored)
 
 	for n := range whole {
 		_, err := ParseEnvelope(whole[:n])

@@ -7,9 +7,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // peer is the other side of a connection, written byte by byte so that it can
@@ -69,15 +66,6 @@ func (p *peer) read() (flags byte, body []byte, err error) {
 func newPeer(nc net.Conn) *peer { return &peer{nc: nc, r: bufio.NewReader(nc)} }
 
 func be64(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
-
-// frameOf reads one frame and requires it to be what is wanted.
-func (p *peer) expect(t *testing.T, flags byte, body string) {
-	t.Helper()
-	f, b, err := p.read()
-	require.NoError(t, err)
-	require.Equal(t, flags, f)
-	require.Equal(t, body, string(b))
-}
 
 // canned is a connection whose peer has said all it will, and hears nothing.
 type canned struct{ net.Conn }

@@ -32,7 +32,7 @@ func FuzzDecode(f *testing.F) {
 	corpus(f)
 	f.Fuzz(func(t *testing.T, p []byte) {
 		require.LessOrEqual(t, batchRank(p), worker.DPRank(worker.MaxDPSize))
-		d := NewDecoder(2, 0)
+		d := NewDecoder(2, 0, false)
 		for range 2 {
 			b, err := d.Decode(p)
 			refused := uint64(0)

@@ -12,6 +12,10 @@ const (
 	// BlockSizeMismatch: the engine's blocks are of another size than this
 	// worker was registered with. Nothing can match: an operator must act.
 	BlockSizeMismatch
+	// EagleMismatch: blocks of token pairs of a worker that is registered
+	// without EAGLE, or blocks of tokens of one with it. Nothing can match: an
+	// operator must act.
+	EagleMismatch
 	// PartialBlock: a block shorter than a whole one, from a publisher that
 	// sends whole ones as well. Normal for vLLM; such blocks are not shared.
 	PartialBlock
@@ -67,6 +71,7 @@ var reasonNames = [NumReasons]string{
 	Malformed:         "malformed",
 	UnknownEvent:      "unknown_event",
 	BlockSizeMismatch: "block_size_mismatch",
+	EagleMismatch:     "eagle_mismatch",
 	PartialBlock:      "partial_block",
 	TokenCount:        "token_count",
 	UnknownMedium:     "unknown_medium",

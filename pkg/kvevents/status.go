@@ -50,10 +50,7 @@ type RankStatus struct {
 	Refused  Refusals
 	// Missing is what was refused, but for what is Normal, since the worker's
 	// blocks were last known to be none. Above zero, the index lacks something.
-	Missing Refusals
-	// Pairs: the blocks are of token pairs (EAGLE), which match only prompts
-	// hashed in that way.
-	Pairs     bool
+	Missing   Refusals
 	LastError string // of the last failed connection, replay or payload; "" when there was none
 	LastFault time.Time
 }

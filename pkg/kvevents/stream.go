@@ -66,7 +66,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 		src:     src,
 		seed:    maphash.MakeSeed(),
 		tracker: NewTracker(src.replayAddr != ""),
-		decoder: NewDecoder(src.blockSize, r.DPRank),
+		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
 	}
 	s.begin(cfg, r)
 	if src.addr == "" {
@@ -324,7 +324,6 @@ func (s *stream) endReplay(fail error) {
 		s.obey(v, message{})
 		return
 	}
-	s.tracker.Drained()
 }
 
 // apply decodes a message and gives its events to the index.
@@ -341,10 +340,10 @@ func (s *stream) apply(m message) {
 		}
 	}
 	s.refuseAll(&b.Refused)
-	if n := b.Refused[BlockSizeMismatch]; n > 0 && !s.warned {
+	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true
-		s.log.Warn("kv events are of another block size than the worker is registered with: none can be used",
-			slog.Uint64("block_size", uint64(s.src.blockSize)))
+		s.log.Warn("kv events are of other blocks than the worker is registered with: none can be used",
+			slog.Uint64("block_size", uint64(s.src.blockSize)), slog.Bool("eagle", s.src.eagle))
 	}
 	s.applied(len(b.Events), blocks)
 }
@@ -362,6 +361,5 @@ func (s *stream) settleState() {
 	}
 	s.mu.Lock()
 	s.status.LastSeq, s.status.Seen = s.tracker.Last()
-	s.status.Pairs = s.decoder.Pairs()
 	s.mu.Unlock()
 }

@@ -40,6 +40,7 @@ type source struct {
 	addr, replayAddr string // "" when there is none
 	topic            string
 	blockSize        uint32
+	eagle            bool
 }
 
 // follower is a rank with the one way in which its events come, if there is
@@ -225,7 +226,7 @@ func (s *Subscriber) Channels() []ChannelStatus {
 // sourceOf returns where rank dp of the worker publishes: port base plus rank.
 // A port beyond 65535 is no source.
 func sourceOf(w *worker.Worker, dp uint32) source {
-	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize}
+	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle}
 	if w.KVEvents.Host == "" {
 		return src
 	}

@@ -329,17 +329,18 @@ func TestSubscriberCountsWhatItRefuses(t *testing.T) {
 	})
 	w.store(1, false)
 	w.publish(store(event{"block_size": 64}), false)
+	w.publish(store(event{"token_ids": [][]int{{1, 2}, {2, 3}}}), false)
 	w.publish(store(event{"parent_block_hash": 77}), false)
 	w.publish(store(event{"parent_block_hash": nil, "block_hashes": []int{1}}), false)
 	w.publish(17, false)
 	r.follow(w.source())
-	want := map[string]uint64{"block_size_mismatch": 1, "unknown_parent": 1, "hash_conflict": 1, "malformed": 1}
-	r.eventually("counted", func() bool { s := r.status(one); return s.Messages >= 5 })
+	want := map[string]uint64{"block_size_mismatch": 1, "eagle_mismatch": 1, "unknown_parent": 1, "hash_conflict": 1, "malformed": 1}
+	r.eventually("counted", func() bool { s := r.status(one); return s.Messages >= 6 })
 	s := r.status(one)
 	require.Equal(t, want, s.Refused.Map())
 	mu.Lock()
 	defer mu.Unlock()
-	require.Len(t, hooked, 4)
+	require.Len(t, hooked, 5)
 }
 
 // TestSubscriberSurvivesCutConnections cuts the connections again and again
@@ -417,6 +418,8 @@ func TestSourcesArePortBasePlusRank(t *testing.T) {
 	w := testWorker(t, 1, worker.KVEvents{Host: "::1", Port: 65534, ReplayPort: 7000, Topic: "x"})
 	require.Equal(t, source{addr: "[::1]:65535", replayAddr: "[::1]:7001", topic: "x", blockSize: 2}, sourceOf(w, 1))
 	require.Empty(t, sourceOf(w, 2).addr)
+	w.Eagle = true
+	require.True(t, sourceOf(w, 0).eagle)
 	w.KVEvents.ReplayPort = 0
 	require.Empty(t, sourceOf(w, 0).replayAddr)
 	w.KVEvents = worker.KVEvents{}

@@ -88,7 +88,7 @@ type Tracker struct {
 	// of the replay in progress
 	proven   bool // it showed last, or what follows it
 	progress bool // it applied something
-	failed   bool // it could not be had; until the buffer is drained
+	failed   bool // it could not be had; until the next is asked for
 }
 
 // NewTracker returns a tracker for a publisher that is not connected yet.
@@ -159,8 +159,7 @@ func (t *Tracker) Live(seq, sum uint64) Verdict {
 }
 
 // Drain judges a message that was buffered while a replay ran. A verdict with
-// Replay means that this message and those behind it stay buffered. After the
-// last of them Drained must be called.
+// Replay means that this message and those behind it stay buffered.
 func (t *Tracker) Drain(seq, sum uint64) Verdict {
 	if seq > t.next() && t.replayable && !t.failed && t.progress {
 		v := t.ask()
@@ -177,14 +176,11 @@ func (t *Tracker) Drain(seq, sum uint64) Verdict {
 	}
 }
 
-// Drained notes that nothing is buffered any more.
-func (t *Tracker) Drained() { t.failed = false }
-
 // Replayed judges a message of the replay in progress. A verdict with Replay
 // means that the rest of this replay is to be ignored.
 func (t *Tracker) Replayed(seq, sum uint64) Verdict {
 	switch {
-	case t.phase != Replaying, t.seen && seq < t.last:
+	case t.phase != Replaying:
 		return Verdict{}
 	case t.seen && seq == t.last:
 		if sum == t.sum {

@@ -13,10 +13,11 @@ import (
 )
 
 // The verbs of testdata/tracker. Sequences may be ranges, 3-5; a sequence's
-// fingerprint is its own, or of another publisher when written 3'.
+// fingerprint is its own, of another publisher when written 3', or that of 2
+// when written 3=2.
 //
 //	tracker [live-only]
-//	connect, disconnect, audit, end, fail, drained, cleared
+//	connect, disconnect, audit, end, fail, cleared
 //	live 3-5, replayed 3', drain 7
 func TestTrackerScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/tracker", func(t *testing.T, path string) {
@@ -25,7 +26,7 @@ func TestTrackerScenarios(t *testing.T) {
 			var out strings.Builder
 			line := d.Cmd
 			for _, a := range d.CmdArgs {
-				line += " " + a.Key
+				line += " " + a.String()
 			}
 			for line := range strings.Lines(line + "\n" + d.Input) {
 				if f := strings.Fields(line); len(f) > 0 {
@@ -50,6 +51,7 @@ func trackerVerb(t *testing.T, tr **Tracker, f []string, out *strings.Builder) {
 	each := func(judge func(seq, sum uint64) Verdict) {
 		for _, a := range f[1:] {
 			a, other := strings.CutSuffix(a, "'")
+			a, payload, borrowed := strings.Cut(a, "=")
 			from, to, ranged := strings.Cut(a, "-")
 			if !ranged {
 				to = from
@@ -62,6 +64,11 @@ func trackerVerb(t *testing.T, tr **Tracker, f []string, out *strings.Builder) {
 				sum := s + 1000
 				if other {
 					sum = s + 2000
+				}
+				if borrowed {
+					like, err := strconv.ParseUint(payload, 10, 64)
+					require.NoError(t, err)
+					sum = like + 1000
 				}
 				fmt.Fprintf(out, "%s %d: %s\n", f[0], s, verdict(judge(s, sum)))
 			}
@@ -80,8 +87,6 @@ func trackerVerb(t *testing.T, tr **Tracker, f []string, out *strings.Builder) {
 		say((*tr).ReplayFail())
 	case "disconnect":
 		(*tr).Disconnect()
-	case "drained":
-		(*tr).Drained()
 	case "cleared":
 		(*tr).Cleared()
 	case "live":
@@ -242,9 +247,6 @@ func (d *driver) perform(v Verdict, seq, sum uint64) {
 			}
 			d.obey(v, d.buffer[0], d.sums[0])
 			d.buffer, d.sums = d.buffer[1:], d.sums[1:]
-		}
-		if !again {
-			d.tr.Drained()
 		}
 	}
 }

@@ -47,15 +47,27 @@ func (s Salt) Seed() uint64 {
 // dst and returns it. Tokens after the last whole block are left out, since no
 // engine shares a partial block. A blockSize below 1 gives no hashes.
 func AppendLocalHashes(dst []LocalHash, tokens []uint32, blockSize int, seed uint64) []LocalHash {
-	if blockSize < 1 {
+	return appendWindows(dst, tokens, blockSize, blockSize, seed)
+}
+
+// AppendPairHashes is AppendLocalHashes for workers whose blocks are of pairs
+// of tokens (EAGLE): each block is hashed over its own tokens and the one
+// behind them, without which it is not whole.
+func AppendPairHashes(dst []LocalHash, tokens []uint32, blockSize int, seed uint64) []LocalHash {
+	return appendWindows(dst, tokens, blockSize, blockSize+1, seed)
+}
+
+// appendWindows hashes every whole window of tokens, one each stride.
+func appendWindows(dst []LocalHash, tokens []uint32, stride, window int, seed uint64) []LocalHash {
+	if stride < 1 {
 		return dst
 	}
 	var wide []byte // only on big-endian machines
-	for ; len(tokens) >= blockSize; tokens = tokens[blockSize:] {
-		block := tokens[:blockSize]
+	for ; len(tokens) >= window; tokens = tokens[stride:] {
+		block := tokens[:window]
 		if littleEndian() {
 			// A token in memory is already the le32 that is hashed.
-			b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(block))), 4*blockSize)
+			b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(block))), 4*window)
 			dst = append(dst, LocalHash(xxh3.HashSeed(b, seed)))
 			continue
 		}

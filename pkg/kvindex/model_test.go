@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"errors"
 	"flag"
 	"math/rand/v2"
 	"slices"
@@ -172,7 +171,7 @@ func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 				e.Blocks = append(e.Blocks, Block{Engine: engine(path), Local: path[len(path)-1]})
 			}
 			want, got := l.store(r, e), m.Store(r, e)
-			require.True(t, errors.Is(got, want), "operation %d: store %s %+v: want %v, got %v", op, r, e, want, got)
+			require.ErrorIs(t, got, want, "operation %d: store %s %+v: want %v, got %v", op, r, e, want, got)
 		case k < 80:
 			e := Removed{Tier: tier, Blocks: []EngineHash{engine(chain(1 + rng.IntN(6)))}}
 			for range rng.IntN(3) {

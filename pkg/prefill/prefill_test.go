@@ -17,7 +17,7 @@ import (
 func TestDrawnRoomsPinTheRankAndLeaveSpaceForParallelPrompts(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
-		size := uint32(r.Uint32N(64)) + 1
+		size := r.Uint32N(64) + 1
 		rank := worker.DPRank(r.Uint32N(size))
 		prompts := r.IntN(1000)
 		room := prefill.DrawRoom(r, rank, size, prompts)

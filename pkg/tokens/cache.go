@@ -25,7 +25,7 @@ func templateFields() [6]openai.Field {
 
 // key hashes what q's prompt depends on, each part on its own, and then the
 // hashes. It allocates nothing.
-func (q *Query) key(seed uint64) cacheKey {
+func (q *Query) key(h hashing) cacheKey {
 	var buf [10 * 17]byte
 	b := buf[:0]
 	part := func(tag byte, h xxh3.Uint128) {
@@ -34,7 +34,11 @@ func (q *Query) key(seed uint64) cacheKey {
 		b = binary.LittleEndian.AppendUint64(b, h.Lo)
 	}
 	r := q.Request
-	part(0, xxh3.Uint128{Hi: uint64(q.BlockSize)<<8 | uint64(r.PromptKind), Lo: seed})
+	form := byte(0)
+	if h.eagle {
+		form = 1
+	}
+	part(form, xxh3.Uint128{Hi: uint64(h.blockSize)<<8 | uint64(r.PromptKind), Lo: h.seed})
 	part(0, xxh3.HashString128(q.Key.Model))
 	part(0, xxh3.HashString128(q.Key.Namespace))
 	part(byte(r.PromptField), xxh3.Hash128(r.Value(r.PromptField).Of(q.Body)))

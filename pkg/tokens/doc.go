@@ -18,6 +18,9 @@
 //
 //   - Hashes with Estimated false match KV events; hashes with Estimated true
 //     match only other estimates. One Prompt never mixes the two.
+//   - Hashes are made as the pool's workers make theirs: of tokens, or with
+//     EAGLE of pairs of them ([Query].Eagle). What the hashes of media would be
+//     no source tells: such a prompt is estimated.
 //   - No request waits for a tokenizer longer than Wait, and a tokenizer that
 //     is dead or hangs is not asked again for a while, so that it does not cost
 //     every request that wait.

@@ -35,14 +35,14 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 	if ctx.Err() != nil {
 		return Prompt{}, &Error{Reason: ReasonCancelled}
 	}
-	seed := q.seed()
-	key := q.key(seed)
+	h := q.hashing()
+	key := q.key(h)
 	f, start, err := r.join(key, from)
 	if err != nil {
 		return Prompt{}, err
 	}
 	if start != nil {
-		start(tokenizeBody(q), q.BlockSize, seed)
+		start(tokenizeBody(q), h)
 	}
 	defer r.leave(key, f)
 	select {
@@ -85,7 +85,7 @@ func (r *Resolver) tokenizable(q Query, from []worker.Endpoint) error {
 
 // startFunc sets a flight going with the question and what its answer is hashed
 // with.
-type startFunc func(body []byte, blockSize int, seed uint64)
+type startFunc func(body []byte, h hashing)
 
 // join returns the flight for the key, with the caller counted. Who gets a
 // startFunc as well is the first, and must call it.
@@ -114,10 +114,10 @@ func (r *Resolver) join(key cacheKey, from []worker.Endpoint) (*flight, startFun
 	ctx, f.cancel = context.WithTimeout(context.Background(), r.cfg.Wait)
 	r.flights[key] = f
 	r.running.Add(1)
-	return f, func(body []byte, blockSize int, seed uint64) {
+	return f, func(body []byte, h hashing) {
 		go func() {
 			defer r.running.Done()
-			r.fly(ctx, f, key, ep, body, blockSize, seed)
+			r.fly(ctx, f, key, ep, body, h)
 		}()
 	}, nil
 }
@@ -135,7 +135,7 @@ func (r *Resolver) leave(key cacheKey, f *flight) {
 }
 
 // fly runs one flight to its end.
-func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.Endpoint, body []byte, blockSize int, seed uint64) {
+func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.Endpoint, body []byte, h hashing) {
 	defer f.cancel()
 	start := time.Now()
 	e, err := r.ask(ctx, ep, body)
@@ -146,7 +146,7 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.E
 	switch outcome {
 	case ReasonTokenized:
 		r.asides.good(ep)
-		e.key, e.hashes = key, r.hash(nil, e.tokens, blockSize, seed)
+		e.key, e.hashes = key, r.hash(nil, e.tokens, h)
 		r.cache.put(e)
 	case ReasonCancelled, ReasonBusy:
 		r.asides.undecided(ep)

@@ -167,7 +167,7 @@ func TestEqualPromptsShareOneQuestion(t *testing.T) {
 	require.Eventually(t, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		f := r.flights[q.key(q.seed())]
+		f := r.flights[q.key(q.hashing())]
 		return f != nil && f.waiters == n
 	}, 10*time.Second, time.Millisecond)
 	close(release)
@@ -282,7 +282,7 @@ func TestACallerThatLeavesDoesNotTakeTheOthersAlong(t *testing.T) {
 		require.Eventually(t, func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			f := r.flights[q.key(q.seed())]
+			f := r.flights[q.key(q.hashing())]
 			return f != nil && f.waiters == n
 		}, 10*time.Second, time.Millisecond)
 	}
@@ -348,9 +348,9 @@ func TestQuestionsAtOnceAreBounded(t *testing.T) {
 	release, busy := make(chan struct{}), make(chan struct{})
 	tk.handle = func(http.ResponseWriter, *http.Request) bool { busy <- struct{}{}; <-release; return false }
 	r := newResolver(t, Config{Wait: time.Minute, MaxInFlight: 1})
-	first := make(chan error, 1)
+	first, one := make(chan error, 1), text(t, "one")
 	go func() {
-		_, err := r.Engine(t.Context(), text(t, "one"), []worker.Endpoint{tk.ep})
+		_, err := r.Engine(t.Context(), one, []worker.Endpoint{tk.ep})
 		first <- err
 	}()
 	<-busy

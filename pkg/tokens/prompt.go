@@ -90,6 +90,18 @@ type Query struct {
 	Request   *openai.Request
 	Body      []byte // the bytes that Request was scanned from
 	BlockSize int    // tokens per KV block of the pool; below 1: no hashes
+	Eagle     bool   // the pool's KV blocks are of token pairs
+}
+
+// hashing is what the hashes of a prompt depend on besides its tokens.
+type hashing struct {
+	blockSize int
+	eagle     bool
+	seed      uint64
+}
+
+func (q *Query) hashing() hashing {
+	return hashing{blockSize: q.BlockSize, eagle: q.Eagle, seed: q.seed()}
 }
 
 // seed returns the seed of the request's block hashes.

@@ -74,7 +74,7 @@ func (r *Resolver) Fast(q Query, s *Scratch) (Prompt, bool) {
 	case r.promptBytes(q) > r.cfg.MaxTokenizeBytes:
 		return r.Estimate(q, s, ReasonTooLarge), true
 	}
-	if e := r.cache.get(q.key(q.seed())); e != nil {
+	if e := r.cache.get(q.key(q.hashing())); e != nil {
 		return e.prompt(true), true
 	}
 	return Prompt{}, false
@@ -116,15 +116,19 @@ func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
 	if err != nil {
 		return Prompt{ISLTokens: q.Request.PromptTokens, Reason: ReasonBadIDs}
 	}
-	s.est.hashes = r.hash(s.est.hashes[:0], s.tokens, q.BlockSize, q.seed())
+	s.est.hashes = r.hash(s.est.hashes[:0], s.tokens, q.hashing())
 	return Prompt{Tokens: s.tokens, Hashes: s.est.hashes, ISLTokens: q.Request.PromptTokens,
 		Source: FromRequest, Reason: ReasonIDs}
 }
 
 // hash appends the hashes of the blocks of tokens, up to MaxBlocks of them.
-func (r *Resolver) hash(dst []kvindex.LocalHash, tokens []uint32, blockSize int, seed uint64) []kvindex.LocalHash {
-	if blockSize > 0 && len(tokens)/blockSize > r.cfg.MaxBlocks {
-		tokens = tokens[:r.cfg.MaxBlocks*blockSize]
+func (r *Resolver) hash(dst []kvindex.LocalHash, tokens []uint32, h hashing) []kvindex.LocalHash {
+	hash, behind := kvindex.AppendLocalHashes, 0
+	if h.eagle {
+		hash, behind = kvindex.AppendPairHashes, 1
 	}
-	return kvindex.AppendLocalHashes(dst, tokens, blockSize, seed)
+	if h.blockSize > 0 && (len(tokens)-behind)/h.blockSize > r.cfg.MaxBlocks {
+		tokens = tokens[:r.cfg.MaxBlocks*h.blockSize+behind]
+	}
+	return hash(dst, tokens, h.blockSize, h.seed)
 }

@@ -249,19 +249,21 @@ func TestKeysDifferWithWhatThePromptDependsOn(t *testing.T) {
 	}
 	block := chat("")
 	block.BlockSize = 8
+	eagle := chat("")
+	eagle.Eagle = true
 	model, namespace := chat(""), chat("")
 	model.Key.Model, namespace.Key.Namespace = "m2", "n"
 	seen := map[cacheKey]int{}
 	for i, q := range []Query{chat(""), chat(`,"tools":[{}]`), chat(`,"tool_choice":[{}]`), chat(`,"chat_template_kwargs":{"a":1}`),
-		chat(`,"cache_salt":"s"`), chat(`,"lora_path":"s"`), block, model, namespace,
+		chat(`,"cache_salt":"s"`), chat(`,"lora_path":"s"`), block, eagle, model, namespace,
 		query(t, openai.Completions, `{"model":"m","prompt":"x"}`), query(t, openai.Generate, `{"text":"x"}`)} {
-		k := q.key(q.seed())
+		k := q.key(q.hashing())
 		prev, dup := seen[k]
 		require.False(t, dup, "%d and %d", prev, i)
 		seen[k] = i
 	}
 	a, b := chat(""), chat(`,"temperature":0.5,"stream":true`)
-	require.Equal(t, a.key(a.seed()), b.key(b.seed()))
+	require.Equal(t, a.key(a.hashing()), b.key(b.hashing()))
 }
 
 func TestTheSteadyStateAllocatesNothing(t *testing.T) {
@@ -270,7 +272,7 @@ func TestTheSteadyStateAllocatesNothing(t *testing.T) {
 	auto := newResolver(t, Config{})
 	q := query(t, openai.ChatCompletions, chatBody(long, long, long))
 	ids := query(t, openai.Completions, `{"model":"m","prompt":[`+strings.Repeat("1,2,3,4,", 1000)+`5]}`)
-	e := &entry{key: q.key(q.seed()), tokens: []uint32{1}}
+	e := &entry{key: q.key(q.hashing()), tokens: []uint32{1}}
 	auto.cache.put(e)
 	var s Scratch
 	require.Zero(t, testing.AllocsPerRun(20, func() { r.Estimate(q, &s, ReasonMode) }), "estimate")

@@ -161,6 +161,10 @@ type Worker struct {
 	DPSize         uint32 // data-parallel ranks; at least 1
 	BlockSize      uint32 // tokens per KV block; at least 1
 	CapacityBlocks uint64 // KV blocks per rank; 0: unknown
+	// Eagle says that the KV blocks are of pairs of tokens, as SGLang has them
+	// when it speculates with EAGLE: a block depends on the token behind it,
+	// too, and prompts are hashed accordingly.
+	Eagle bool
 
 	Bootstrap Bootstrap
 	KVEvents  KVEvents

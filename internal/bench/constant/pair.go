@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/seed-60ae5743/baton/internal/bench/wire"
 )
 
@@ -66,11 +64,10 @@ func newPair(step time.Duration) *pair {
 // timers are late by up to a millisecond on an idle process.
 func (p *pair) tick() {
 	runtime.LockOSThread()
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+	exactTimers()
 	for d := range p.steps {
 		if left := time.Until(d.at); left > 0 {
-			ts := unix.NsecToTimespec(int64(left))
-			_ = unix.Nanosleep(&ts, nil)
+			sleep(left)
 		}
 		d.done <- struct{}{}
 	}

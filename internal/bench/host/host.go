@@ -1,4 +1,3 @@
-// Package host names the machine that a benchmark ran on.
 package host
 
 import (

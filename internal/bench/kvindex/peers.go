@@ -11,9 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/bench/stats"
 )
 
 const (
@@ -191,12 +192,6 @@ func rows() []row {
 	}
 }
 
-func median(v []float64) float64 {
-	v = slices.Clone(v)
-	slices.Sort(v)
-	return v[len(v)/2]
-}
-
 // print writes the table of a trace: medians, and how many times better ours is.
 func (c *contest) print(trace string) {
 	fmt.Fprintf(c.out, "\n%s (medians of %d interleaved runs)\n\n", trace, c.o.repeats)
@@ -206,14 +201,14 @@ func (c *contest) print(trace string) {
 		if len(got[ours]) == 0 {
 			continue
 		}
-		mine := median(got[ours])
+		mine := stats.Median(got[ours])
 		cells, ratios := []string{r.text, fmt.Sprintf("%.3g", mine/r.unit)}, []string{}
 		for _, p := range []string{radix, crtc} {
 			if len(got[p]) == 0 {
 				cells, ratios = append(cells, "–"), append(ratios, "–")
 				continue
 			}
-			theirs := median(got[p])
+			theirs := stats.Median(got[p])
 			ratio := mine / theirs
 			if r.less {
 				ratio = theirs / mine
@@ -239,7 +234,7 @@ func (c *contest) printOthers(trace string) {
 	mine := c.f[trace]["replay q_p50"][ours]
 	for _, p := range goRivals {
 		if got := c.f[trace]["replay q_p50"][p.peer]; len(got) > 0 && len(mine) > 0 {
-			fmt.Fprintf(c.out, "%s: replay p50 %.3g µs, %.0f × ours; checksum %s\n", p.peer, got[0]/1e3, got[0]/median(mine), c.sums[trace][p.peer])
+			fmt.Fprintf(c.out, "%s: replay p50 %.3g µs, %.0f × ours; checksum %s\n", p.peer, got[0]/1e3, got[0]/stats.Median(mine), c.sums[trace][p.peer])
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -156,7 +157,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	r := &report{Machine: thisMachine(), Rows: rows(p, samples), Samples: samples, Method: method{
-		Repeats: p.Repeats, SliceMS: micros(p.Slice) / 1000, StepUS: micros(o.step), Placement: o.place,
+		Repeats: p.Repeats, SliceMS: stats.Micros(p.Slice) / 1000, StepUS: stats.Micros(o.step), Placement: o.place,
 	}}
 	if err := r.write(o.out); err != nil {
 		return err
@@ -214,7 +215,7 @@ func (o *options) prepare(l *lab, p *plan) (err error) {
 
 func thisMachine() machine {
 	return machine{
-		CPU: cmp.Or(host.CPU(), "unknown CPU"), Cores: len(cpus()), OS: runtime.GOOS + "/" + runtime.GOARCH,
+		CPU: cmp.Or(host.CPU(), "unknown CPU"), Cores: cmp.Or(len(cpus()), runtime.NumCPU()), OS: runtime.GOOS + "/" + runtime.GOARCH,
 		Go: runtime.Version(), Envoy: stack.EnvoyVersion,
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/bench/stats"
 )
 
 // cell is one place of the matrix.
@@ -132,10 +135,10 @@ type meter struct {
 // the totals costs is in no slice.
 func (m *meter) read(ctx context.Context, v *variant, first bool) (err error) {
 	clocks := func() (err error) {
-		if m.envoy, err = cpuTime(v.envoy.PID()); err != nil || v.server == nil {
+		if m.envoy, err = host.CPUTime(v.envoy.PID()); err != nil || v.server == nil {
 			return err
 		}
-		m.cpu, err = cpuTime(v.server.pid)
+		m.cpu, err = host.CPUTime(v.server.pid)
 		return err
 	}
 	if !first {
@@ -174,26 +177,14 @@ func one(ctx context.Context, v *variant, w crowd, d time.Duration) (sample, err
 	}
 	s := sample{
 		Case: v.name, Mode: v.mode, Requests: n, Failed: t.failed, PerSecond: float64(n) / t.took.Seconds(),
-		EnvoyCPU: micros(after.envoy-before.envoy) / float64(n),
+		EnvoyCPU: stats.Micros(after.envoy-before.envoy) / float64(n),
 	}
 	slices.Sort(t.latencies)
-	s.P50, s.P99 = micros(quantile(t.latencies, 0.50)), micros(quantile(t.latencies, 0.99))
+	s.P50, s.P99 = stats.Micros(stats.Quantile(t.latencies, 0.50)), stats.Micros(stats.Quantile(t.latencies, 0.99))
 	if v.server != nil {
 		a := after.allocated.minus(before.allocated).minus(v.server.asking)
-		s.CPU = micros(after.cpu-before.cpu) / float64(n)
+		s.CPU = stats.Micros(after.cpu-before.cpu) / float64(n)
 		s.Bytes, s.Mallocs = float64(a.bytes)/float64(n), float64(a.mallocs)/float64(n)
 	}
 	return s, nil
-}
-
-func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
-
-// quantile returns the smallest value that at least the share q of a sorted,
-// non-empty list does not exceed.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	i := int(q * float64(len(sorted)))
-	if float64(i) == q*float64(len(sorted)) {
-		i--
-	}
-	return sorted[min(max(i, 0), len(sorted)-1)]
 }

@@ -151,15 +151,7 @@ func TestThePlotIsWellFormedWhateverTheFigures(t *testing.T) {
 	}
 }
 
-func TestQuantiles(t *testing.T) {
-	list := make([]time.Duration, 100)
-	for i := range list {
-		list[i] = time.Duration(i + 1)
-	}
-	require.EqualValues(t, 50, quantile(list, 0.50))
-	require.EqualValues(t, 99, quantile(list, 0.99))
-	require.EqualValues(t, 2, quantile(list[:3], 0.50))
-	require.EqualValues(t, 1, quantile(list[:1], 0.99))
+func TestASpreadHasTheMeanOfTwoMiddleValues(t *testing.T) {
 	require.Equal(t, spread{4, 2.5, 1, 4}, spreadOf([]float64{4, 1, 3, 2}))
 }
 
@@ -320,19 +312,5 @@ func TestMetricsAreReadFromThePage(t *testing.T) {
 	_, err = metric(page, "c")
 	require.Error(t, err)
 	_, err = metric("b x\n", "b")
-	require.Error(t, err)
-}
-
-func TestTheCPUClockOfAProcessGoesOn(t *testing.T) {
-	before, err := cpuTime(os.Getpid())
-	require.NoError(t, err)
-	for {
-		now, err := cpuTime(os.Getpid())
-		require.NoError(t, err)
-		if now > before {
-			break
-		}
-	}
-	_, err = cpuTime(1 << 25)
 	require.Error(t, err)
 }

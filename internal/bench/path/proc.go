@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -58,17 +57,6 @@ func (c *child) stop() {
 	t := time.AfterFunc(2*time.Second, func() { _ = c.cmd.Process.Kill() })
 	defer t.Stop()
 	_ = c.cmd.Wait()
-}
-
-// cpuTime returns the CPU time that a process has used, all threads, user and
-// system, ended threads included: the kernel's CPUCLOCK_SCHED of the process,
-// in nanoseconds (clock_getcpuclockid(3)).
-func cpuTime(pid int) (time.Duration, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(int32(^pid<<3|2), &ts); err != nil {
-		return 0, fmt.Errorf("cpu time of process %d: %w", pid, err)
-	}
-	return time.Duration(ts.Nano()), nil
 }
 
 // totals are what a Go process has allocated since it began.
@@ -188,41 +176,4 @@ func fetch(ctx context.Context, url string) (string, error) {
 		return "", fmt.Errorf("get %s: %w", url, err)
 	}
 	return string(b), nil
-}
-
-// cpus returns the processors that this process may run on.
-func cpus() []int {
-	var set unix.CPUSet
-	if unix.SchedGetaffinity(0, &set) != nil {
-		return nil
-	}
-	var out []int
-	for i := range 8 * len(set) * 8 {
-		if set.IsSet(i) {
-			out = append(out, i)
-		}
-	}
-	return out
-}
-
-// placed calls start on a thread that may run only on the given processors, so
-// that a process started there inherits them. None given: no limit.
-func placed(on []int, start func() error) error {
-	if len(on) == 0 {
-		return start()
-	}
-	var old, set unix.CPUSet
-	for _, c := range on {
-		set.Set(c)
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.SchedGetaffinity(0, &old); err != nil {
-		return fmt.Errorf("read the processors of a thread: %w", err)
-	}
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("place on processors %v: %w", on, err)
-	}
-	defer func() { _ = unix.SchedSetaffinity(0, &old) }()
-	return start()
 }

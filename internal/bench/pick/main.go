@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -82,7 +83,7 @@ func run(args []string, out io.Writer) error {
 					best = f
 				}
 			}
-			fmt.Fprintf(out, "| %d × %d | %s | %.2f | %.2f | %d |\n", n, o.dp, c.name, micros(best.p50), micros(best.p99), best.allocations)
+			fmt.Fprintf(out, "| %d × %d | %s | %.2f | %.2f | %d |\n", n, o.dp, c.name, stats.Micros(best.p50), stats.Micros(best.p99), best.allocations)
 			return nil
 		}
 		for _, c := range l.cases() {
@@ -101,8 +102,6 @@ func run(args []string, out io.Writer) error {
 	}
 	return nil
 }
-
-func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
 // action is one thing to be timed. prepare is not.
 type action struct {
@@ -184,7 +183,7 @@ func measure(c action, each time.Duration) (figure, error) {
 	runtime.ReadMemStats(&after)
 	slices.Sort(took)
 	n := len(took)
-	return figure{p50: took[n/2], p99: took[n*99/100], allocations: (after.Mallocs - before.Mallocs) / uint64(n)}, nil
+	return figure{p50: stats.Quantile(took, 0.50), p99: stats.Quantile(took, 0.99), allocations: (after.Mallocs - before.Mallocs) / uint64(n)}, nil
 }
 
 func loadAverage() string {

@@ -1,38 +1,72 @@
 // Command routing is `make bench-routing`: what the ways to pick a prefill rank
 // are worth on a conversation trace, in share of prompt tokens found in a cache
-// and in time to first token.
+// and in time to first token. It has two parts, and says how far they agree.
 //
-// Method. The requests of the trace arrive when it says, at prefill ranks that
-// are simulated event by event, in simulated time. Each is picked for by the
-// parts that the plugin is made of: internal/overlap asks pkg/kvindex (what
-// ranks told for exact modes, what was routed for the estimate), internal/load books what pkg/picker
-// decides. A rank serves one prompt at a time in order of arrival, computes the
-// tokens that its cache lacks at one constant speed, and keeps whole blocks in a
-// least-recently-used cache of a stated size. What it stores and evicts reaches
-// the index as KV events after a stated delay; at the end of a run the index
-// must equal the caches. The time to first token is queueing plus prefill.
+// # Simulated
+//
+// The requests of the whole trace arrive at prefill ranks that are simulated
+// event by event, in simulated time. Each is picked for by the parts that the
+// plugin is made of: internal/overlap asks pkg/kvindex (what ranks told
+// for exact modes, what was routed for the estimate), internal/load books what pkg/picker decides. A rank
+// serves one prompt at a time in order of arrival, computes the tokens that its
+// cache lacks at one constant speed, and keeps whole blocks in a
+// least-recently-used cache of a stated size. As in engines, the last token is
+// always computed, and with it its whole block. What a rank stores and evicts
+// reaches the index as KV events after a stated delay; at the end of a run the
+// index must equal the caches. The time to first token is queueing plus prefill.
 //
 // Equal flags give equal figures, but for the machine. Each mode runs with
 // several seeds, which draw between equal costs; medians are printed, with the
-// range of the p95.
+// range of the p95. A block of the trace, 512 tokens, is a KV block here: the
+// cost function only compares lengths, and a prefill pick knows no other unit.
+// It opens no socket and starts no process.
 //
-// A block of the trace, 512 tokens, is a KV block here: the cost function only
-// compares lengths, and a prefill pick knows no other unit.
+// # Live
 //
-// Left out, so that nobody takes the figures for those of a real fleet:
+// A slice of the trace, from its beginning, goes through the real Envoy and the
+// real plugin to internal/enginesim's workers, each a process with its own cache,
+// its KV events over ZMQ and the rendezvous between prefill and decode. Each mode
+// begins with fresh processes, and has the same requests at the same times. The
+// generator waits for no answer before it sends the next request, and a time to
+// first token counts from when the request was due.
 //
-//   - decode: its legs, its pool, the transfer of KV, and answers entering the
-//     cache of a rank that served both;
+// What is scaled, so that two processors carry it: arrivals and prefill are
+// faster by -speedup, and a block of 512 tokens has -page. Speeds and overheads
+// follow from the flags of the simulation, so that both parts are one model, and
+// times are multiplied back into the trace's. That multiplies what the path takes
+// as well, a few milliseconds a request: the time of a lone request is printed
+// beside the figures. Prompts are words that begin alike where the trace says so
+// (text.go), the same bytes in every mode: exact modes ask an engine for the
+// tokens, the byte estimate sees bytes only, whose runs are not the engine's
+// blocks.
+//
+// The hit rate is what the prefill workers counted, and must be what the answers
+// told their clients. A request that failed, a fresh pick, a leg too many or a
+// broken rule makes the run an error, after the figures have been printed;
+// requests sent late and prompts that had to be estimated are warnings.
+//
+// The simulation runs on the very same slice too, with the same rounded lengths
+// and 20 seeds: their range is what runs differ by through ties alone, of which a
+// live run has one draw. Beyond it, hit rates differ by the order of arrival at
+// the pick, the delay of events and (by the estimate) where blocks begin; times,
+// by the path and the processors' load.
+//
+// # Left out
+//
+// So that nobody takes the figures for those of a real fleet:
+//
+//   - decode takes no time: answers of one token, no decode load, no transfer of
+//     KV, no answers entering the cache of a rank that served both;
 //   - batches and chunked prefill, attention growing with the prompt, and a
 //     prefix that one waiting request could share with the one before it other
 //     than through the cache;
 //   - host and disk tiers, data-parallel ranks that share an engine, and workers
 //     that come, go, fail, refuse or cut their events;
-//   - all that the plugin itself adds (make bench measures it), and clients that
-//     wait for an answer before they ask again: arrivals are the trace's;
-//   - errors of the byte estimate in lengths and in where blocks begin: what is
-//     shown of it is that it sees routing instead of caches, and is weighed less.
-//     A worker that publishes no events is weighed alike.
-//
-// It opens no socket and starts no process.
+//   - clients that wait for an answer before they ask again: arrivals are the
+//     trace's. Its timestamps have steps of 3 s; requests of one step arrive evenly
+//     over it, unless -spread=false;
+//   - simulated, all that the plugin itself adds (make bench measures it), and
+//     errors of the byte estimate in lengths and in where blocks begin: what is
+//     shown of it there is that it sees routing instead of caches, and is weighed
+//     less. A worker that publishes no events is weighed alike.
 package main

@@ -2,15 +2,18 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/bench/host"
@@ -18,7 +21,9 @@ import (
 )
 
 func main() {
-	err := run(os.Args[1:], os.Stdout, os.Stderr)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "routing:", err)
 		os.Exit(1)
@@ -34,7 +39,11 @@ type options struct {
 	requests   int
 	repeats    int
 	seed       uint64
+	spread     bool
+	quick      bool
 	out        string
+	live       bool
+	played     liveOptions
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
@@ -42,12 +51,12 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs := flag.NewFlagSet("routing", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
-		fmt.Fprint(stderr, "routing replays a conversation trace over simulated prefill ranks, in simulated time,\nand compares ways to pick. What it leaves out is in its doc.go.\n\n")
+		fmt.Fprint(stderr, "routing replays a conversation trace over simulated prefill ranks, in simulated time,\nthen a slice of it live, over real processes, and compares ways to pick. What it\nleaves out is in its doc.go.\n\n")
 		fs.PrintDefaults()
 	}
 	fs.StringVar(&o.trace, "trace", "", "the trace, a JSON object a line; default ../shared/data/mooncake_conversation_trace.jsonl beside the repository")
 	names := fs.String("modes", "", "modes with commas between them; default all")
-	capacities := fs.String("capacity", "1000,4000", "sizes of each rank's cache in blocks of 512 tokens")
+	capacities := fs.String("capacity", "4000,1000", "sizes of each rank's cache in blocks of 512 tokens")
 	rates := fs.String("rate", "1,1.3", "how many times as fast as in the trace requests arrive")
 	fs.IntVar(&o.Ranks, "ranks", 8, "prefill ranks")
 	fs.Float64Var(&o.Speed, "speed", 8000, "tokens a second that a rank prefills")
@@ -58,6 +67,15 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.requests, "requests", 0, "take only this many requests; 0: all")
 	fs.IntVar(&o.repeats, "repeats", 3, "seeds for each mode, of which medians are printed")
 	fs.Uint64Var(&o.seed, "seed", 1, "the first seed")
+	fs.BoolVar(&o.spread, "spread", true, "let requests of one timestamp arrive evenly until the next one: the trace tells times in steps of 3 s")
+	fs.BoolVar(&o.live, "live", true, "play a slice live too, with the first -capacity and the first -rate; false needs no Envoy")
+	fs.IntVar(&o.played.requests, "live-requests", 1500, "how long the slice is, from the trace's beginning")
+	fs.IntVar(&o.played.repeats, "live-repeats", 1, "runs of each live mode, in turns, of which medians are printed")
+	liveNames := fs.String("live-modes", "", "live modes with commas between them; default all")
+	fs.Float64Var(&o.played.scale.Speedup, "speedup", 10, "how many times as fast as in the trace live time goes: more is sooner done, and the path weighs more")
+	fs.IntVar(&o.played.scale.Page, "page", 16, "tokens of a live block, which stands for 512: more makes prompts longer, and their bytes dearer")
+	fs.IntVar(&o.played.decode, "decode", 2, "live decode workers")
+	fs.BoolVar(&o.quick, "quick", false, "try it out: 60 requests, one seed, the first cell, two live modes at twice the speed-up")
 	fs.StringVar(&o.out, "out", "", "folder for results; default .run/bench below the repository's root")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
@@ -65,7 +83,42 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("argument %q: expected flags only", fs.Arg(0))
 	}
-	return o, o.check(*names, *capacities, *rates)
+	if err := o.check(*names, *capacities, *rates); err != nil {
+		return nil, err
+	}
+	if o.quick {
+		set := map[string]bool{}
+		fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+		o.hurry(set, liveNames)
+	}
+	o.played.fleet = o.fleet
+	o.played.fleet.Capacity = o.capacities[0]
+	if err := o.played.check(); err != nil {
+		return nil, err
+	}
+	var err error
+	o.played.modes, err = chosenLive(*liveNames, o.played.tokensPerSecond())
+	return o, err
+}
+
+// hurry makes a run short, but for what was set.
+func (o *options) hurry(set map[string]bool, liveNames *string) {
+	o.capacities, o.rates = o.capacities[:1], o.rates[:1]
+	if !set["requests"] {
+		o.requests = 60
+	}
+	if !set["repeats"] {
+		o.repeats = 1
+	}
+	if !set["live-requests"] {
+		o.played.requests = 60
+	}
+	if !set["speedup"] {
+		o.played.scale.Speedup *= 2
+	}
+	if !set["live-modes"] {
+		*liveNames = "kv,round-robin"
+	}
 }
 
 func (o *options) check(names, capacities, rates string) (err error) {
@@ -92,7 +145,7 @@ func (o *options) check(names, capacities, rates string) (err error) {
 	return nil
 }
 
-func run(args []string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stderr)
 	if err != nil {
 		return err
@@ -110,42 +163,100 @@ func run(args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	start := time.Now()
+	var p parts
+	if o.live { // what is missing is to be said before minutes have passed
+		if p, err = build(o.out); err != nil {
+			return err
+		}
+	}
 	r, err := o.measure(stderr)
 	if err != nil {
 		return err
 	}
-	text := r.markdown()
+	text, files := r.markdown(), map[string]string{"routing.svg": plot(r)}
+	lost := func() error { return nil }
+	if o.live {
+		c, err := o.compare(ctx, p, r, stderr)
+		if err != nil {
+			return err
+		}
+		text, files["routing-live.svg"], lost = text+c.markdown(), plotLive(c), c.lost
+	}
+	files["routing.md"] = text
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	for name, content := range map[string]string{"routing.md": text, "routing.svg": plot(r)} {
+	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(o.out, name), []byte(content), 0o644); err != nil {
 			return err
 		}
 	}
 	fmt.Fprint(stdout, text)
-	fmt.Fprintf(stdout, "\nTook %s. Results: %s\n", time.Since(start).Round(100*time.Millisecond), filepath.Join(o.out, "routing.{md,svg}"))
-	return nil
+	fmt.Fprintf(stdout, "\nTook %s. Results: %s\n", time.Since(start).Round(100*time.Millisecond), filepath.Join(o.out, "routing*.{md,svg}"))
+	return lost()
 }
 
-func (o *options) read(rate float64) ([]prompt, error) {
+func (o *options) read(limit int, rate float64) ([]prompt, error) {
 	f, err := os.Open(o.trace)
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
 	defer f.Close()
-	trace, err := readTrace(f, o.requests, rate)
+	trace, err := readTrace(f, limit, rate)
 	if err != nil {
 		return nil, fmt.Errorf("trace %s: %w", filepath.Base(o.trace), err)
 	}
+	if o.spread {
+		spread(trace)
+	}
 	return trace, nil
+}
+
+// sliceSeeds are taken for the simulation of the slice: they show how far runs
+// differ by chance alone, of which a live run is one.
+const sliceSeeds = 20
+
+// compare plays the slice live, and simulates it.
+func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Writer) (*comparison, error) {
+	trace, err := o.read(o.played.requests, o.rates[0])
+	if err != nil {
+		return nil, err
+	}
+	trace = o.played.scale.shrink(trace)
+	c := &comparison{
+		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: bound(trace), Demand: demand(trace, o.played.fleet),
+		Span: time.Duration(float64(trace[len(trace)-1].at) / o.played.scale.Speedup), Slice: map[string]row{}, All: r.Requests, Whole: map[string]row{},
+	}
+	for _, row := range r.Cells[0].Rows {
+		c.Whole[row.Mode] = row
+	}
+	for _, m := range modes(o.Speed) {
+		if c.Slice[m.name], err = o.simulate(trace, o.played.fleet, m, sliceSeeds); err != nil {
+			return nil, err
+		}
+	}
+	c.Live, err = measureLive(ctx, p, &o.played, trace, stderr)
+	return c, err
+}
+
+// simulate runs a mode with so many seeds.
+func (o *options) simulate(trace []prompt, f fleet, m mode, seeds int) (row, error) {
+	var runs []figures
+	for i := range seeds {
+		got, err := simulate(trace, f, m, o.seed+uint64(i))
+		if err != nil {
+			return row{}, err
+		}
+		runs = append(runs, got)
+	}
+	return summarise(m.name, runs), nil
 }
 
 // measure runs every mode in every cell.
 func (o *options) measure(stderr io.Writer) (*report, error) {
 	r := &report{Machine: machine(), Trace: filepath.Base(o.trace), Fleet: o.fleet, Seed: o.seed, Repeats: o.repeats, Modes: o.modes}
 	for _, rate := range o.rates {
-		trace, err := o.read(rate)
+		trace, err := o.read(o.requests, rate)
 		if err != nil {
 			return nil, err
 		}
@@ -156,15 +267,11 @@ func (o *options) measure(stderr io.Writer) (*report, error) {
 			c := cell{Capacity: capacity, Rate: rate, Demand: demand(trace, f)}
 			for _, m := range o.modes {
 				fmt.Fprintf(stderr, "%s, %s\n", c.String(), m.name)
-				var runs []figures
-				for i := range o.repeats {
-					got, err := simulate(trace, f, m, o.seed+uint64(i))
-					if err != nil {
-						return nil, err
-					}
-					runs = append(runs, got)
+				got, err := o.simulate(trace, f, m, o.repeats)
+				if err != nil {
+					return nil, err
 				}
-				c.Rows = append(c.Rows, summarise(m.name, runs))
+				c.Rows = append(c.Rows, got)
 			}
 			r.Cells = append(r.Cells, c)
 		}

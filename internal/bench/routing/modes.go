@@ -3,11 +3,11 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 )
 
@@ -68,9 +68,9 @@ func chosen(names string, speed float64) ([]mode, error) {
 
 // figures are what one run has found.
 type figures struct {
-	Hit, Believed       float64 // shares of the prompt tokens
-	Mean, P50, P95, P99 time.Duration
-	Busiest             float64 // tokens computed by the busiest rank over the mean
+	Hit, Believed            float64 // shares of the prompt tokens
+	Mean, P50, P90, P95, P99 time.Duration
+	Busiest                  float64 // tokens computed by the busiest rank over the mean
 }
 
 // simulate runs one mode with one seed.
@@ -86,58 +86,71 @@ func simulate(trace []prompt, f fleet, m mode, seed uint64) (figures, error) {
 }
 
 func (s *sim) figures() figures {
-	slices.Sort(s.ttft)
+	computed := make([]int64, 0, len(s.ranks))
+	for _, r := range s.ranks {
+		computed = append(computed, r.computed)
+	}
+	f := timings(s.ttft)
+	f.Hit, f.Believed = float64(s.hits)/float64(s.tokens), float64(s.believed)/float64(s.tokens)
+	f.Busiest = busiest(computed)
+	return f
+}
+
+// timings sums up times to the first token, of which there is at least one, and
+// sorts them.
+func timings(ttft []time.Duration) figures {
+	slices.Sort(ttft)
 	var sum time.Duration
-	for _, d := range s.ttft {
+	for _, d := range ttft {
 		sum += d
 	}
-	var most, all int64
-	for _, r := range s.ranks {
-		most, all = max(most, r.computed), all+r.computed
-	}
 	return figures{
-		Hit: float64(s.hits) / float64(s.tokens), Believed: float64(s.believed) / float64(s.tokens),
-		Mean: sum / time.Duration(len(s.ttft)), P50: quantile(s.ttft, 0.50), P95: quantile(s.ttft, 0.95), P99: quantile(s.ttft, 0.99),
-		Busiest: float64(most) * float64(len(s.ranks)) / float64(all),
+		Mean: sum / time.Duration(len(ttft)), P50: stats.Quantile(ttft, 0.50), P90: stats.Quantile(ttft, 0.90),
+		P95: stats.Quantile(ttft, 0.95), P99: stats.Quantile(ttft, 0.99),
 	}
 }
 
-// quantile returns the least of sorted values that a share q of them does not
-// exceed.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	i := int(math.Ceil(q * float64(len(sorted))))
-	return sorted[min(max(i, 1), len(sorted))-1]
+// busiest returns what the busiest rank computed over the mean.
+func busiest(computed []int64) float64 {
+	var most, all int64
+	for _, n := range computed {
+		most, all = max(most, n), all+n
+	}
+	return float64(most) * float64(len(computed)) / float64(max(all, 1))
 }
 
-// row is one mode over all seeds: medians, and the range of the p95.
+// row is one mode over all seeds: medians, and two ranges.
 type row struct {
 	Mode string
 	figures
+	LowHit, HighHit float64
 	LowP95, HighP95 time.Duration
 }
 
 func summarise(name string, runs []figures) row {
 	r := row{Mode: name, figures: figures{
-		Hit: median(runs, func(f figures) float64 { return f.Hit }), Believed: median(runs, func(f figures) float64 { return f.Believed }),
-		Busiest: median(runs, func(f figures) float64 { return f.Busiest }),
-		Mean:    median(runs, func(f figures) time.Duration { return f.Mean }),
-		P50:     median(runs, func(f figures) time.Duration { return f.P50 }),
-		P95:     median(runs, func(f figures) time.Duration { return f.P95 }),
-		P99:     median(runs, func(f figures) time.Duration { return f.P99 }),
+		Hit: medianOf(runs, func(f figures) float64 { return f.Hit }), Believed: medianOf(runs, func(f figures) float64 { return f.Believed }),
+		Busiest: medianOf(runs, func(f figures) float64 { return f.Busiest }),
+		Mean:    medianOf(runs, func(f figures) time.Duration { return f.Mean }),
+		P50:     medianOf(runs, func(f figures) time.Duration { return f.P50 }),
+		P90:     medianOf(runs, func(f figures) time.Duration { return f.P90 }),
+		P95:     medianOf(runs, func(f figures) time.Duration { return f.P95 }),
+		P99:     medianOf(runs, func(f figures) time.Duration { return f.P99 }),
 	}}
+	r.LowHit, r.HighHit = runs[0].Hit, runs[0].Hit
 	r.LowP95, r.HighP95 = runs[0].P95, runs[0].P95
 	for _, f := range runs {
+		r.LowHit, r.HighHit = min(r.LowHit, f.Hit), max(r.HighHit, f.Hit)
 		r.LowP95, r.HighP95 = min(r.LowP95, f.P95), max(r.HighP95, f.P95)
 	}
 	return r
 }
 
-// median is the middle value, the lower one of two.
-func median[T cmp.Ordered](runs []figures, of func(figures) T) T {
-	var v []T
-	for _, f := range runs {
-		v = append(v, of(f))
+// medianOf is the median of one figure.
+func medianOf[T cmp.Ordered](runs []figures, of func(figures) T) T {
+	v := make([]T, len(runs))
+	for i, f := range runs {
+		v[i] = of(f)
 	}
-	slices.Sort(v)
-	return v[(len(v)-1)/2]
+	return stats.Median(v)
 }

@@ -73,11 +73,7 @@ func (c *cell) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s (%.0f %% of the fleet's time if nothing were cached)\n\n", c.String(), 100*c.Demand)
 	b.WriteString("| mode | hit | believed | TTFT mean | p50 | p95 | p95 range | p99 | busiest |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	for _, r := range c.Rows {
-		believed := "–"
-		if r.Believed > 0 {
-			believed = fmt.Sprintf("%.1f %%", 100*r.Believed)
-		}
-		fmt.Fprintf(b, "| %s | %.1f %% | %s | %s | %s | %s | %s–%s | %s | %.2f |\n", r.Mode, 100*r.Hit, believed,
+		fmt.Fprintf(b, "| %s | %.1f %% | %s | %s | %s | %s | %s–%s | %s | %.2f |\n", r.Mode, 100*r.Hit, share(r.Believed),
 			seconds(r.Mean), seconds(r.P50), seconds(r.P95), seconds(r.LowP95), seconds(r.HighP95), seconds(r.P99), r.Busiest)
 	}
 }

@@ -53,15 +53,15 @@ func blocks(n, tokens int) time.Duration {
 	return time.Duration(float64(n*traceBlock+tokens) / traceBlock * float64(time.Second))
 }
 
-// kv: each conversation returns to its rank. Second turns compute one block;
-// the repeated one a single token.
+// kv: each conversation returns to its rank, and its second turn computes one
+// block. So does the repeated one: the block of the last token is always computed.
 func TestATinyTraceHasTheFiguresWorkedOutByHandInKVMode(t *testing.T) {
 	for _, name := range []string{"kv", "kv-decay", "estimate", "estimate-full"} {
 		for seed := range uint64(5) {
 			s := sample(t, read(t, tiny), oneBlockASecond(2, 4), name, seed+1)
-			require.Equal(t, []time.Duration{blocks(2, 0), blocks(2, 6), blocks(1, 0), blocks(1, 0), blocks(0, 1)}, s.ttft, name)
+			require.Equal(t, []time.Duration{blocks(2, 0), blocks(2, 6), blocks(1, 0), blocks(1, 0), blocks(1, 0)}, s.ttft, name)
 			require.EqualValues(t, 1024+1030+3*1536, s.tokens, name)
-			require.EqualValues(t, 1024+1024+1535, s.hits, name)
+			require.EqualValues(t, 3*1024, s.hits, name)
 			if name == "kv" {
 				require.EqualValues(t, (2+2+3)*traceBlock, s.believed)
 			}
@@ -113,10 +113,10 @@ func TestABlockIsKnownOnlyAfterItsEvent(t *testing.T) {
 	f.EventDelay = time.Second
 	s := sample(t, trace, f, "kv-told", 1)
 	require.EqualValues(t, 3*traceBlock, s.believed, "of the third request only")
-	require.EqualValues(t, 1024+1535, s.hits)
+	require.EqualValues(t, 1024+1024, s.hits)
 	s = sample(t, trace, f, "kv", 1)
 	require.EqualValues(t, (2+3)*traceBlock, s.believed, "of the second by what was routed")
-	require.EqualValues(t, 1024+1535, s.hits)
+	require.EqualValues(t, 1024+1024, s.hits)
 }
 
 func TestTheCacheDropsTheEndOfWhatWasUsedLeastRecently(t *testing.T) {
@@ -154,6 +154,21 @@ func TestATraceIsReadWithWholeBlocksAndItsBound(t *testing.T) {
 	require.Equal(t, 50*time.Millisecond, trace[1].at)
 	require.Len(t, trace[1].chain, 2, "the last block is not whole")
 	require.InDelta(t, 2048.0/(1024+1030+2*1536), bound(trace), 1e-12)
+	require.InDelta(t, 3072.0/(1024+1030+3*1536), bound(read(t, tiny)), 1e-12, "the last block is always computed")
+}
+
+func TestRequestsAreSpreadUnlessTheFlagSaysNo(t *testing.T) {
+	trace := filepath.Join(t.TempDir(), "trace.jsonl")
+	require.NoError(t, os.WriteFile(trace, []byte(`{"timestamp": 0, "input_length": 5, "hash_ids": []}
+{"timestamp": 0, "input_length": 5, "hash_ids": []}
+{"timestamp": 3000, "input_length": 5, "hash_ids": []}`), 0o600))
+	for flag, want := range map[string]time.Duration{"-spread=true": 1500 * time.Millisecond, "-spread=false": 0} {
+		o, err := parse([]string{"-trace", trace, flag}, io.Discard)
+		require.NoError(t, err)
+		got, err := o.read(0, 1)
+		require.NoError(t, err)
+		require.Equal(t, want, got[1].at, flag)
+	}
 }
 
 func TestATraceThatCannotBeUsedIsRefusedWithItsLine(t *testing.T) {
@@ -174,11 +189,11 @@ func TestTheCommandWritesTheSameTableAndPlotEachTime(t *testing.T) {
 	dir := t.TempDir()
 	trace := filepath.Join(dir, "tiny.jsonl")
 	require.NoError(t, os.WriteFile(trace, []byte(tiny), 0o600))
-	args := []string{"-trace", trace, "-ranks", "2", "-capacity", "4,8", "-rate", "1", "-speed", "512"}
+	args := []string{"-trace", trace, "-ranks", "2", "-capacity", "4,8", "-rate", "1", "-speed", "512", "-live=false"}
 	var table, plotted [2]string
 	for i := range table {
 		out := filepath.Join(dir, "out", string(rune('a'+i)))
-		require.NoError(t, run(append(args, "-out", out), io.Discard, io.Discard))
+		require.NoError(t, run(t.Context(), append(args, "-out", out), io.Discard, io.Discard))
 		md, err := os.ReadFile(filepath.Join(out, "routing.md"))
 		require.NoError(t, err)
 		svg, err := os.ReadFile(filepath.Join(out, "routing.svg"))
@@ -187,10 +202,10 @@ func TestTheCommandWritesTheSameTableAndPlotEachTime(t *testing.T) {
 	}
 	require.Equal(t, table[0], table[1])
 	require.Equal(t, plotted[0], plotted[1])
-	require.Contains(t, table[0], "| kv | 53.8 % |")
+	require.Contains(t, table[0], "| kv | 46.1 % |")
 	require.Contains(t, table[0], "Seeds 1 to 3")
 	require.Equal(t, 2, strings.Count(table[0], "| round-robin |"))
-	require.Contains(t, plotted[0], "53.8 %")
+	require.Contains(t, plotted[0], "46.1 %")
 	for d := xml.NewDecoder(strings.NewReader(plotted[0])); ; {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
 			break
@@ -203,6 +218,7 @@ func TestTheCommandWritesTheSameTableAndPlotEachTime(t *testing.T) {
 func TestFlagsThatMeanNothingAreRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{"-ranks", "0"}, {"-speed", "NaN"}, {"-modes", "best"}, {"-capacity", "x"}, {"-rate", "0"}, {"-seed", "0"}, {"-estimate-ttl", "0"}, {"more"},
+		{"-live-modes", "best"}, {"-speedup", "0"}, {"-page", "24"}, {"-page", "1024"}, {"-decode", "0"}, {"-live-requests", "0"}, {"-live-repeats", "0"},
 	} {
 		_, err := parse(args, io.Discard)
 		require.ErrorContains(t, err, "xpected", args)
@@ -216,11 +232,11 @@ func TestFlagsThatMeanNothingAreRefused(t *testing.T) {
 func TestOnTheRealTraceKVFindsMoreAndAnswersSooner(t *testing.T) {
 	root, err := stack.Root()
 	require.NoError(t, err)
-	o := options{trace: filepath.Join(root, "..", "shared", "data", "mooncake_conversation_trace.jsonl"), requests: 3000}
+	o := options{trace: filepath.Join(root, "..", "shared", "data", "mooncake_conversation_trace.jsonl")}
 	if _, err := os.Stat(o.trace); errors.Is(err, os.ErrNotExist) && os.Getenv("CI") == "" {
 		t.Skip("the trace is not beside the repository")
 	}
-	trace, err := o.read(1)
+	trace, err := o.read(3000, 1)
 	require.NoError(t, err)
 	f := fleet{Ranks: 8, Capacity: 2000, Speed: 8000, Overhead: 20 * time.Millisecond, EventDelay: 10 * time.Millisecond}
 	got := map[string]figures{}
@@ -238,7 +254,7 @@ func TestOnTheRealTraceKVFindsMoreAndAnswersSooner(t *testing.T) {
 
 func TestSeedsAreSummedUpAsMediansWithTheRangeOfTheP95(t *testing.T) {
 	r := summarise("kv", []figures{{Hit: 0.3, P95: 5, P50: 1}, {Hit: 0.1, P95: 9, P50: 3}, {Hit: 0.2, P95: 7, P50: 2}})
-	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, P95: 7, P50: 2}, LowP95: 5, HighP95: 9}, r)
+	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, P95: 7, P50: 2}, LowHit: 0.1, HighHit: 0.3, LowP95: 5, HighP95: 9}, r)
 }
 
 func TestEachModeHasTheParametersThatItsNameSays(t *testing.T) {

@@ -188,9 +188,7 @@ func (s *sim) arrive(p *prompt) error {
 // begin serves the first request of a rank's queue.
 func (s *sim) begin(r *rank) {
 	j := r.queue[0]
-	hit := r.cache.held(j.chain) * traceBlock
-	// The logits of the last token are needed, whatever is cached.
-	compute := max(j.tokens-hit, 1)
+	compute := j.tokens - min(r.cache.held(j.chain), j.reusable())*traceBlock
 	s.tokens += int64(j.tokens)
 	s.hits += int64(j.tokens - compute)
 	r.computed += int64(compute)

@@ -21,7 +21,12 @@ type prompt struct {
 	at     time.Duration // after the first one
 	tokens int
 	chain  []kvindex.LocalHash // of its whole blocks
+	tail   kvindex.LocalHash   // of what comes after them; 0: nothing
 }
+
+// reusable returns how many leading blocks can be taken from a cache: engines
+// compute the last token whatever is cached, and with it its whole block.
+func (p *prompt) reusable() int { return min(len(p.chain), (p.tokens-1)/traceBlock) }
 
 // readTrace reads a trace, at most limit requests of it; 0 means all. rate
 // makes them arrive that many times as fast.
@@ -56,6 +61,9 @@ func readTrace(r io.Reader, limit int, rate float64) ([]prompt, error) {
 		for _, h := range l.Hashes[:whole] {
 			p.chain = append(p.chain, kvindex.LocalHash(h+1))
 		}
+		if whole < len(l.Hashes) {
+			p.tail = kvindex.LocalHash(l.Hashes[whole] + 1)
+		}
 		out = append(out, p)
 	}
 	if err := lines.Err(); err != nil {
@@ -70,6 +78,25 @@ func readTrace(r io.Reader, limit int, rate float64) ([]prompt, error) {
 	return out, nil
 }
 
+// spread lets requests of one timestamp arrive one after the other, evenly until
+// the next timestamp: the published trace tells times in steps of 3 s.
+func spread(trace []prompt) {
+	step := time.Duration(0)
+	for i := 0; i < len(trace); {
+		n := i + 1
+		for n < len(trace) && trace[n].at == trace[i].at {
+			n++
+		}
+		if n < len(trace) {
+			step = trace[n].at - trace[i].at
+		}
+		for k := i + 1; k < n; k++ {
+			trace[k].at += step * time.Duration(k-i) / time.Duration(n-i)
+		}
+		i = n
+	}
+}
+
 // bound returns the hit rate of one cache that forgets nothing, which no
 // routing can pass.
 func bound(trace []prompt) float64 {
@@ -77,7 +104,7 @@ func bound(trace []prompt) float64 {
 	hits, tokens := 0, 0
 	for i := range trace {
 		tokens += trace[i].tokens
-		for _, h := range trace[i].chain {
+		for _, h := range trace[i].chain[:trace[i].reusable()] {
 			if !seen[h] {
 				break
 			}

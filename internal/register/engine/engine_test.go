@@ -73,6 +73,17 @@ process_start_time_seconds 1.76000000012e+09
 
 const models = `{"object":"list","data":[{"id":"m"},{"id":"lora"},{"id":"m"}]}`
 
+func TestAlgorithmsOfSGLangWhoseBlocksAreOfTokenPairs(t *testing.T) {
+	for algorithm, want := range map[string]bool{
+		`"EAGLE"`: true, `"EAGLE3"`: true, `"FROZEN_KV_MTP"`: true, `"NEXTN"`: true, `"eagle"`: true,
+		`"NGRAM"`: false, `"STANDALONE"`: false, `"DFLASH"`: false, `""`: false, `null`: false,
+	} {
+		f, err := parseServerInfo([]byte(`{"model_path":"m","speculative_algorithm":` + algorithm + `}`))
+		require.NoError(t, err)
+		require.Equal(t, want, f.Eagle, algorithm)
+	}
+}
+
 func TestWhatEachEngineTells(t *testing.T) {
 	for _, c := range []struct {
 		name string

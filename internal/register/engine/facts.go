@@ -39,6 +39,7 @@ type Facts struct {
 	DPSize         uint32
 	BlockSize      uint32 // tokens
 	CapacityBlocks uint64 // per rank
+	Eagle          bool   // KV blocks are of token pairs
 
 	Host          string // that the engine listens on, unless that says nothing of where it is
 	BootstrapPort uint16

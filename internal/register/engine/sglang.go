@@ -25,6 +25,7 @@ type serverInfo struct {
 	PageSize      *uint32      `json:"page_size"`
 	MaxTokens     *uint64      `json:"max_total_num_tokens"`
 	Seed          *json.Number `json:"random_seed"`
+	Speculative   string       `json:"speculative_algorithm"`
 	Version       string       `json:"version"`
 	KV            *sglangKV    `json:"kv_events"`
 }
@@ -73,8 +74,21 @@ func parseServerInfo(body []byte) (Facts, error) {
 	if in.Seed != nil {
 		f.Mark.Seed = in.Seed.String()
 	}
+	f.Eagle = eagle(in.Speculative)
 	f.KV = in.KV.facts()
 	return f, nil
+}
+
+// eagle reports whether a speculative algorithm makes the radix cache go by
+// pairs of tokens, by SGLang's own predicate SpeculativeAlgorithm.is_eagle();
+// NEXTN is what older versions call EAGLE on some models.
+// https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/speculative/spec_info.py
+func eagle(algorithm string) bool {
+	switch strings.ToUpper(algorithm) {
+	case "EAGLE", "EAGLE3", "FROZEN_KV_MTP", "NEXTN":
+		return true
+	}
+	return false
 }
 
 func (k *sglangKV) facts() KVEvents {

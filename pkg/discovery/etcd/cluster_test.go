@@ -81,7 +81,7 @@ func TestAMovedLeaderLosesNoWorker(t *testing.T) {
 		return c
 	}
 	c := dial()
-	r := register(t, c, func(c *RegistrarConfig) { c.TTL = 2 * time.Second })
+	r := register(t, c, func(c *RegistrarConfig) { c.TTL = 4 * time.Second })
 	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, dial())
 	w.has("10.0.0.1:30000")
@@ -99,7 +99,7 @@ func TestAMovedLeaderLosesNoWorker(t *testing.T) {
 		require.NoError(t, err)
 		eventually(t, func() bool { return members[next].Server.Leader() == members[next].Server.MemberID() }, "the leader has moved")
 	}
-	rested(t, 2500*time.Millisecond) // longer than the TTL
+	rested(t, 4500*time.Millisecond) // longer than the TTL
 	put(t, c, 1, "10.0.0.1:8000")
 	w.has("10.0.0.1:30000", "10.0.0.1:8000")
 	require.NotNil(t, w.Load().Worker(id), "the same id")
@@ -131,7 +131,7 @@ func TestAMemberThatStandsStillIsPassedOver(t *testing.T) {
 	client, err := Dial(ClientConfig{Endpoints: ends})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	src, err := New(client, Config{Silence: 6 * time.Second, ListTimeout: 1500 * time.Millisecond})
+	src, err := New(client, Config{Silence: 6 * time.Second, ListTimeout: 4500 * time.Millisecond})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -152,7 +152,7 @@ func TestAMemberThatStandsStillIsPassedOver(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, l.kvs, 1)
 	}
-	src.pace.silence = 1500 * time.Millisecond
+	src.pace.silence = 4500 * time.Millisecond
 	for range 2 * len(gates) {
 		once, end := context.WithCancel(ctx)
 		w, responses, err := src.open(once, 1)
@@ -275,11 +275,11 @@ func TestUsersWithPasswordsOutliveTheirTokens(t *testing.T) {
 	as := func(c *ClientConfig) { c.Username, c.Password = "user", "word" }
 	first, second := s.dial(as), s.dial(as) // made while etcd is away
 	s.start()
-	r := register(t, first, func(c *RegistrarConfig) { c.TTL = 2 * time.Second })
+	r := register(t, first, func(c *RegistrarConfig) { c.TTL = 4 * time.Second })
 	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, second)
 	w.has("10.0.0.1:30000")
-	rested(t, 3500*time.Millisecond) // three tokens, and longer than the TTL
+	rested(t, 4500*time.Millisecond) // four tokens, and longer than the TTL
 	require.NotNil(t, w.Load().Worker(id))
 	r2 := register(t, first)
 	r2.announce(record(t, worker.Decode, "10.0.0.1:8000"), 1)

@@ -35,6 +35,7 @@ type cardRecord struct {
 		Runtime    struct {
 			Blocks        uint64 `json:"total_kv_blocks"`
 			DPSize        uint32 `json:"data_parallel_size"`
+			Eagle         bool   `json:"enable_eagle"`
 			Disaggregated *struct {
 				Host string `json:"bootstrap_host"`
 				Port uint16 `json:"bootstrap_port"`
@@ -89,7 +90,7 @@ func readCard(value []byte, id worker.ID) (*worker.Worker, error) {
 	run := r.Card.Runtime
 	w := &worker.Worker{
 		ID: id, Role: role, Engine: worker.VLLM, Models: []string{r.Card.Name},
-		DPSize: max(run.DPSize, 1), BlockSize: r.Card.BlockSize, CapacityBlocks: run.Blocks,
+		DPSize: max(run.DPSize, 1), BlockSize: r.Card.BlockSize, CapacityBlocks: run.Blocks, Eagle: run.Eagle,
 		// A decode worker that names what it needs, and not prefill, can do without.
 		AcceptsAggregated: role == worker.Decode && r.Card.Needs != nil && !r.needsPrefill(),
 		Fronted:           true,

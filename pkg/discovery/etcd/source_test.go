@@ -19,7 +19,7 @@ import (
 
 // quick is a source's config for tests in real time.
 func quick() Config {
-	return Config{Progress: 50 * time.Millisecond, Silence: 400 * time.Millisecond, ListTimeout: 500 * time.Millisecond, Grace: 10 * time.Second, PageSize: 2}
+	return Config{Progress: 50 * time.Millisecond, Silence: time.Second, ListTimeout: 2 * time.Second, Grace: 10 * time.Second, PageSize: 2}
 }
 
 // watched is a view over a source, and what was heard of it.
@@ -138,9 +138,9 @@ func TestAQuietEtcdIsNoLoss(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	put(t, s.dial(), 1, "10.0.0.1:8000")
-	w := watchPlain(t, s.dial(), func(c *Config) { c.Silence = 1500 * time.Millisecond }) // thirty probes, for slow machines
+	w := watchPlain(t, s.dial(), func(c *Config) { c.Silence = 3 * time.Second }) // sixty probes, for slow machines
 	w.has("10.0.0.1:8000")
-	rested(t, 3500*time.Millisecond)
+	rested(t, 6500*time.Millisecond)
 	require.Zero(t, w.Status().Sources[0].Losses)
 	put(t, s.dial(), 2, "10.0.0.1:8001")
 	w.has("10.0.0.1:8000", "10.0.0.1:8001")

@@ -14,8 +14,9 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// patience is how long a test waits for something that must come.
-const patience = 15 * time.Second
+// patience is how long a test waits for something that must come, however busy
+// the machine is.
+const patience = 90 * time.Second
 
 // eventually fails the test when ok does not become true.
 func eventually(t *testing.T, ok func() bool, format string, a ...any) {

@@ -11,6 +11,7 @@
 //	    dp_size: 1                  # default 1
 //	    block_size: 64              # tokens per KV block
 //	    capacity_blocks: 4096       # per rank; default 0, unknown
+//	    eagle: false                # KV blocks of token pairs (SGLang with EAGLE)
 //	    bootstrap: {port: 8998}     # host: default the endpoint's IP
 //	    kv_events: {port: 5557, replay_port: 5558, topic: kv}  # host: as above
 //	    accepts_aggregated: false

@@ -31,6 +31,8 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		w.BlockSize = uint32(r.number(v, 32))
 	case "capacity_blocks":
 		w.CapacityBlocks = r.number(v, 64)
+	case "eagle":
+		w.Eagle = r.flag(v)
 	case "bootstrap":
 		r.fields(v, key, bootstrapKeys, func(k string, v ast.Node) bool { return r.bootstrapField(&w.Bootstrap, k, v) })
 	case "kv_events":

@@ -34,7 +34,7 @@ func FuzzParse(f *testing.F) {
 		}
 		back, err := Parse("fuzz", out)
 		require.NoError(t, err)
-		require.Equal(t, len(ws), len(back))
+		require.Len(t, back, len(ws))
 		for i := range ws {
 			require.Equal(t, ws[i], back[i])
 		}

@@ -26,8 +26,8 @@ func TestParseScenarios(t *testing.T) {
 		for _, w := range ws {
 			fmt.Fprintf(&b, "%d %s %s %s models=%q ns=%q dp=%d block=%d capacity=%d\n",
 				w.ID, w.Role, w.Engine, w.Endpoint, w.Models, w.Namespace, w.DPSize, w.BlockSize, w.CapacityBlocks)
-			fmt.Fprintf(&b, "  bootstrap=%+v kv_events=%+v aggregated=%t overrides=%t draining=%t\n",
-				w.Bootstrap, w.KVEvents, w.AcceptsAggregated, w.HeaderOverrides, w.Draining)
+			fmt.Fprintf(&b, "  bootstrap=%+v kv_events=%+v aggregated=%t overrides=%t draining=%t eagle=%t\n",
+				w.Bootstrap, w.KVEvents, w.AcceptsAggregated, w.HeaderOverrides, w.Draining, w.Eagle)
 		}
 		if len(ws) == 0 {
 			b.WriteString("no workers\n")

@@ -26,6 +26,7 @@ type record struct {
 	DPSize         uint32 `json:"dp_size"`
 	BlockSize      uint32 `json:"block_size"`
 	CapacityBlocks uint64 `json:"capacity_blocks,omitempty"`
+	Eagle          bool   `json:"eagle,omitempty"`
 
 	Bootstrap *bootstrap `json:"bootstrap,omitempty"`
 	KVEvents  *kvEvents  `json:"kv_events,omitempty"`
@@ -54,7 +55,7 @@ func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	rec := record{
 		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Namespace: w.Namespace,
 		Deployment: w.Deployment, Endpoint: w.Endpoint.String(), DPSize: w.DPSize, BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
-		AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
+		Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
 		Fronted: w.Fronted,
 	}
 	if !w.Bootstrap.IsZero() {

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// parts are the programs that a lab runs.
+type parts struct{ bin, envoy string }
+
+// build compiles the commands below out and finds Envoy.
+func build(out string) (p parts, err error) {
+	if p.envoy, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
+		return p, fmt.Errorf("%w; -live=false simulates only", err)
+	}
+	if _, err := exec.LookPath(p.envoy); err != nil {
+		return p, fmt.Errorf("envoy: %w: set ENVOY, or run `make tools`; -live=false simulates only", err)
+	}
+	p.bin = filepath.Join(out, "bin")
+	if err := os.MkdirAll(p.bin, 0o755); err != nil {
+		return p, err
+	}
+	return p, stack.Build(p.bin, "", false, "./cmd/extproc", "./cmd/enginesim")
+}
+
+// lab is the processes of one live run. They end with close.
+type lab struct {
+	dir     string
+	cancel  context.CancelFunc
+	prefill []*stack.Worker
+	decode  []*stack.Worker
+	plugin  *stack.Plugin
+	envoy   *stack.Envoy
+}
+
+// openLab starts everything and returns when the plugin knows all workers and
+// follows their events.
+func openLab(ctx context.Context, p parts, o *liveOptions, m *liveMode) (*lab, error) {
+	// The path of a unix socket may have about 100 bytes: a short folder.
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	l := &lab{dir: dir, cancel: cancel}
+	if err := l.open(ctx, p, o, m); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) error {
+	l.prefill, l.decode = make([]*stack.Worker, o.fleet.Ranks), make([]*stack.Worker, o.decode)
+	var g errgroup.Group
+	g.SetLimit(2)
+	start := func(to **stack.Worker, args []string) {
+		g.Go(func() (err error) { *to, err = stack.StartWorker(ctx, p.bin, args...); return err })
+	}
+	for i := range l.prefill {
+		start(&l.prefill[i], o.prefillArgs(m, i+1))
+	}
+	for i := range l.decode {
+		start(&l.decode[i], o.decodeArgs(len(l.prefill)+i+1))
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	var infos []*worker.Worker
+	for _, w := range append(l.prefill[:len(l.prefill):len(l.prefill)], l.decode...) {
+		infos = append(infos, w.Info)
+	}
+	workers := filepath.Join(l.dir, "workers.yaml")
+	err := file.Write(workers, infos)
+	if err != nil {
+		return err
+	}
+	l.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: p.bin, Dir: l.dir, Workers: workers, Config: o.pluginConfig(m)})
+	if err != nil {
+		return err
+	}
+	l.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{
+		Path: p.envoy, Dir: l.dir, Params: envoy.Params{PluginSocket: l.plugin.Socket}, LogLevel: "error",
+	})
+	if err != nil {
+		return err
+	}
+	return l.settle(ctx, m)
+}
+
+// settle waits until the plugin knows every worker and, where the mode has
+// events, is connected to every prefill worker's.
+func (l *lab) settle(ctx context.Context, m *liveMode) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	return stack.Await(ctx, "the plugin to follow the workers", func() bool {
+		var state struct {
+			Workers []struct {
+				Ranks []struct {
+					Events struct{ State string } `json:"kv_events"`
+				} `json:"ranks"`
+			} `json:"workers"`
+		}
+		if l.ask(ctx, "/debug/state", &state) != nil {
+			return false
+		}
+		connected := 0
+		for _, w := range state.Workers {
+			for _, r := range w.Ranks {
+				if r.Events.State == "connected" {
+					connected++
+				}
+			}
+		}
+		return len(state.Workers) == len(l.prefill)+len(l.decode) && (!m.events || connected == len(l.prefill))
+	})
+}
+
+// ask reads one JSON page of the plugin's.
+func (l *lab) ask(ctx context.Context, path string, to any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.plugin.Admin+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d", resp.StatusCode)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, to)
+	}
+	if err != nil {
+		return fmt.Errorf("the plugin's %s: %w", path, err)
+	}
+	return nil
+}
+
+// close ends every process and waits until it is gone.
+func (l *lab) close() {
+	for _, p := range l.processes() {
+		_ = p.Kill()
+	}
+	l.cancel()
+	_ = os.RemoveAll(l.dir)
+}
+
+func (l *lab) processes() []*stack.Process {
+	var out []*stack.Process
+	if l.envoy != nil {
+		out = append(out, l.envoy.Process)
+	}
+	if l.plugin != nil {
+		out = append(out, l.plugin.Process)
+	}
+	for _, w := range append(l.prefill[:len(l.prefill):len(l.prefill)], l.decode...) {
+		if w != nil {
+			out = append(out, w.Process)
+		}
+	}
+	return out
+}
+
+// cpu returns the CPU time that all parts have used, this process included.
+func (l *lab) cpu() (time.Duration, error) {
+	sum, err := host.CPUTime(os.Getpid())
+	for _, p := range l.processes() {
+		d, e := host.CPUTime(p.PID())
+		sum, err = sum+d, errors.Join(err, e)
+	}
+	return sum, err
+}
+
+// logs are the last lines of every process that has said something.
+func (l *lab) logs() string {
+	s := ""
+	for _, p := range l.processes() {
+		if text := p.Log(); text != "" {
+			s += p.Name + ":\n" + text[max(0, len(text)-2000):] + "\n"
+		}
+	}
+	return s
+}
+
+// engines are the prefill workers as [play] reads them.
+func (l *lab) engines() []*enginesim.Client {
+	var out []*enginesim.Client
+	for _, w := range l.prefill {
+		out = append(out, w.Sim)
+	}
+	return out
+}
+
+// prefillArgs are the flags of a prefill worker: one prompt at a time, as the
+// simulation has it.
+func (o *liveOptions) prefillArgs(m *liveMode, id int) []string {
+	args := []string{
+		"--role", "prefill", "--id", strconv.Itoa(id), "--model", modelName, "--max-running", "1",
+		"--page-size", strconv.Itoa(o.scale.Page), "--capacity-blocks", strconv.Itoa(o.fleet.Capacity),
+		"--prefill-base-us", number(o.fleet.Overhead.Seconds() * 1e6 / o.scale.Speedup),
+		"--prefill-us-per-token", number(1e6 / o.tokensPerSecond()),
+		"--log-requests", "16", "--log-body-bytes", "-1",
+	}
+	if !m.events {
+		args = append(args, "--kv-events-port", "-1", "--replay-port", "-1")
+	}
+	return args
+}
+
+// decodeArgs are the flags of a decode worker, which takes no time and has room
+// for everything.
+func (o *liveOptions) decodeArgs(id int) []string {
+	return []string{
+		"--role", "decode", "--id", strconv.Itoa(id), "--model", modelName, "--page-size", strconv.Itoa(o.scale.Page),
+		"--decode-us-per-token", "0", "--kv-events-port", "-1", "--replay-port", "-1",
+		"--log-requests", "16", "--log-body-bytes", "-1",
+	}
+}
+
+// pluginConfig is the plugin's configuration for a mode. Time-outs that a busy
+// machine could run into are long: a request is to wait, not to be retried.
+func (o *liveOptions) pluginConfig(m *liveMode) string {
+	return fmt.Sprintf(`journal: %d
+tokens: {mode: %s, wait: 4s}
+prefill: {start_timeout: 10s, overdue_base: 60s}
+routing:
+  routed_ttl: %s
+  prefill: {%s}
+  decode: {mode: round-robin}
+`, o.requests+warmUps, m.tokens, time.Duration(float64(o.fleet.RoutedTTL)/o.scale.Speedup), m.prefill)
+}
+
+func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

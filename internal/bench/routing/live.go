@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/bench/stats"
+	"github.com/seed-60ae5743/baton/internal/journal"
+)
+
+// liveOptions say what is played live, and how.
+type liveOptions struct {
+	fleet    fleet // as in the simulation, capacity included
+	scale    scale
+	decode   int // decode workers
+	requests int
+	repeats  int
+	modes    []liveMode
+}
+
+func (o *liveOptions) check() error {
+	if !(o.scale.Speedup > 0) || o.scale.Speedup > 1e4 || o.scale.Page < 4 || o.scale.Page > traceBlock || traceBlock%o.scale.Page != 0 {
+		return fmt.Errorf("-speedup %g and -page %d: expected above 0, and a divisor of %d from 4", o.scale.Speedup, o.scale.Page, traceBlock)
+	}
+	if o.decode < 1 || o.requests < 1 || o.repeats < 1 {
+		return errors.New("-decode, -live-requests and -live-repeats: expected above 0")
+	}
+	return nil
+}
+
+// tokensPerSecond is how fast a live worker prefills.
+func (o *liveOptions) tokensPerSecond() float64 {
+	return o.fleet.Speed * float64(o.scale.Page) / traceBlock * o.scale.Speedup
+}
+
+// liveMode is one way to pick, as the plugin is configured for it.
+type liveMode struct {
+	name    string
+	what    string
+	like    string // the simulated mode that it is compared with
+	prefill string // routing.prefill of the configuration
+	tokens  string // tokens.mode
+	events  bool   // prefill workers publish KV events
+}
+
+// exact reports whether prompts are to be known by their tokens.
+func (m *liveMode) exact() bool { return m.tokens == "auto" }
+
+func liveModes(tokensPerSecond float64) []liveMode {
+	decay := "mode: kv, prefill_tokens_per_second: " + number(tokensPerSecond)
+	return []liveMode{
+		{"kv", "KV events, tokens asked of an engine", "kv", "mode: kv", "auto", true},
+		{"kv-decay", "the same, queued tokens decaying at the workers' speed", "kv-decay", decay, "auto", true},
+		{"estimate", "kv by the byte estimate", "estimate", "mode: kv", "estimate", true},
+		{"no-events", "kv with exact tokens over workers that publish no events", "estimate", "mode: kv", "auto", false},
+		{"least-loaded", "fewest requests in flight", "least-loaded", "mode: least-loaded", "off", false},
+		{"power-of-two", "the less loaded of two drawn", "power-of-two", "mode: power-of-two", "off", false},
+		{"round-robin", "in turn", "round-robin", "mode: round-robin", "off", false},
+		{"random", "drawn", "random", "mode: random", "off", false},
+	}
+}
+
+// chosenLive returns the modes of a comma-separated list; "" means all.
+func chosenLive(names string, tokensPerSecond float64) ([]liveMode, error) {
+	all := liveModes(tokensPerSecond)
+	if names == "" {
+		return all, nil
+	}
+	var out []liveMode
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(all, func(m liveMode) bool { return m.name == name })
+		if i < 0 {
+			var known []string
+			for _, m := range all {
+				known = append(known, m.name)
+			}
+			return nil, fmt.Errorf("live mode %q: expected %s", name, strings.Join(known, ", "))
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
+}
+
+// liveRun is one mode once.
+type liveRun struct {
+	figures            // in the trace's time
+	idle, late float64 // ms that passed: the path alone, and p99 of what requests were sent late
+	cpu        float64 // share of all processors that the parts used together; NaN: not known
+	estimated  int     // picks by an estimate where exact tokens were expected
+	errors     int
+	faults     []string
+}
+
+// runLive plays a trace in one mode over fresh processes.
+func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []prompt, stderr io.Writer) (liveRun, error) {
+	l, err := openLab(ctx, p, o, m)
+	if err != nil {
+		return liveRun{}, err
+	}
+	defer l.close()
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(float64(trace[len(trace)-1].at)/o.scale.Speedup)+2*time.Minute,
+		errors.New("not done two minutes after the last request"))
+	defer cancel()
+	before, _ := l.cpu() // what is wrong with it shows below
+	start := time.Now()
+	got, err := play(ctx, l.envoy.URL, l.engines(), trace, o.scale)
+	if err != nil {
+		return liveRun{}, fmt.Errorf("%w\n%s", err, l.logs())
+	}
+	after, err := l.cpu()
+	r := liveRun{
+		figures: got.figures(o.scale), idle: stats.Micros(got.idle) / 1e3, late: stats.Micros(got.late()) / 1e3,
+		cpu:    (after - before).Seconds() / time.Since(start).Seconds() / float64(runtime.NumCPU()),
+		errors: got.failed(), faults: got.faults,
+	}
+	if err != nil {
+		r.cpu = math.NaN()
+	}
+	var list struct{ Decisions []decision }
+	if err := l.ask(ctx, fmt.Sprintf("/debug/decisions?n=%d", len(trace)), &list); err != nil {
+		return liveRun{}, err
+	}
+	r.judge(list.Decisions, m)
+	if len(r.faults) > 0 {
+		fmt.Fprintf(stderr, "%s", l.logs())
+	}
+	return r, nil
+}
+
+// decision is what the run needs of one of the plugin's decisions.
+type decision struct {
+	Attempt     int    `json:"attempt"`
+	TokenSource string `json:"token_source"`
+	ISLTokens   int64  `json:"isl_tokens"`
+	BlockSize   int64  `json:"block_size"`
+	Prefill     *struct {
+		OverlapBlocks int64 `json:"overlap_blocks"`
+	} `json:"prefill"`
+}
+
+// judge adds what the plugin says of its decisions.
+func (r *liveRun) judge(list []decision, m *liveMode) {
+	var believed, tokens int64
+	again, alone := 0, 0
+	for _, d := range list {
+		if d.Attempt > 1 {
+			again++
+		}
+		if m.exact() && d.TokenSource != string(journal.EngineTokenize) {
+			r.estimated++
+		}
+		if d.Prefill == nil {
+			alone++
+			continue
+		}
+		believed, tokens = believed+d.Prefill.OverlapBlocks*d.BlockSize, tokens+d.ISLTokens
+	}
+	if again > 0 {
+		r.faults = append(r.faults, fmt.Sprintf("%d attempts were fresh picks: expected none", again))
+	}
+	if alone > 0 {
+		r.faults = append(r.faults, fmt.Sprintf("%d attempts had no prefill worker: expected none", alone))
+	}
+	r.Believed = float64(believed) / float64(max(tokens, 1))
+}
+
+// measureLive plays every mode as often as is asked for, in turns.
+func measureLive(ctx context.Context, p parts, o *liveOptions, trace []prompt, stderr io.Writer) ([]liveRow, error) {
+	runs := make([][]liveRun, len(o.modes))
+	for n := range o.repeats {
+		for i := range o.modes {
+			m := &o.modes[i]
+			fmt.Fprintf(stderr, "live, %s: %d requests in %s\n", m.name, len(trace),
+				time.Duration(float64(trace[len(trace)-1].at)/o.scale.Speedup).Round(time.Second))
+			r, err := runLive(ctx, p, o, m, trace, stderr)
+			if err != nil {
+				return nil, fmt.Errorf("live, mode %s, repeat %d: %w", m.name, n+1, err)
+			}
+			runs[i] = append(runs[i], r)
+		}
+	}
+	rows := make([]liveRow, len(runs))
+	for i, list := range runs {
+		rows[i] = summariseLive(&o.modes[i], list)
+	}
+	return rows, nil
+}
+
+// liveRow is one live mode over its repeats: medians, and the worst of what
+// should not be.
+type liveRow struct {
+	row
+	Like      string
+	Idle      float64 // ms
+	Late      float64 // ms
+	CPU       float64
+	Estimated int
+	Errors    int
+	Faults    []string
+}
+
+func summariseLive(m *liveMode, runs []liveRun) liveRow {
+	out := liveRow{Like: m.like}
+	var f []figures
+	var idle, cpu []float64
+	for _, r := range runs {
+		f, idle, cpu = append(f, r.figures), append(idle, r.idle), append(cpu, r.cpu)
+		out.Late = max(out.Late, r.late)
+		out.Estimated, out.Errors = out.Estimated+r.estimated, out.Errors+r.errors
+		out.Faults = append(out.Faults, r.faults...)
+	}
+	out.row, out.Idle, out.CPU = summarise(m.name, f), stats.Median(idle), stats.Median(cpu)
+	return out
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+)
+
+// modelName is what the live workers answer to.
+const modelName = "sim"
+
+// scale is how the live part differs from the trace.
+type scale struct {
+	Speedup float64 // of arrivals and of prefill alike
+	Page    int     // tokens of a worker's block, which stands for traceBlock; divides it
+}
+
+// shrink returns the trace with the lengths that its prompts have as they are
+// sent, in tokens of the trace: what is simulated beside the live part.
+func (sc scale) shrink(trace []prompt) []prompt {
+	out := make([]prompt, len(trace))
+	for i, p := range trace {
+		p.tokens = sc.words(&p) * (traceBlock / sc.Page)
+		out[i] = p
+	}
+	return out
+}
+
+// words returns how many tokens a prompt is sent with: a page for each whole
+// block, and the same share of what is left.
+func (sc scale) words(p *prompt) int {
+	return max(len(p.chain)*sc.Page+p.tokens%traceBlock*sc.Page/traceBlock, 1)
+}
+
+// body returns the request for a prompt. Its text is made of words that follow
+// from the trace's hashes: prompts begin alike where the trace says so, and
+// nowhere else. The simulated engines take each word for one token.
+func (sc scale) body(p *prompt) []byte {
+	n := sc.words(p)
+	b := make([]byte, 0, 128+5*n)
+	b = append(b, `{"model":"`+modelName+`","prompt":"`...)
+	for _, h := range p.chain {
+		b = appendWords(b, h, sc.Page)
+	}
+	b = appendWords(b, p.tail, n-len(p.chain)*sc.Page)
+	return append(b, `","max_tokens":1,"stream":true,"stream_options":{"include_usage":true}}`...)
+}
+
+// shots returns the requests of a trace with their times.
+func (sc scale) shots(trace []prompt) []shot {
+	out := make([]shot, len(trace))
+	for i := range trace {
+		out[i] = shot{at: time.Duration(float64(trace[i].at) / sc.Speedup), body: sc.body(&trace[i])}
+	}
+	return out
+}
+
+// appendWords appends the first n words of a block: the block's name in letters,
+// so that no two blocks begin alike, then as many bytes a word as tokens of
+// English have, 2 to 5 letters and the blank before them.
+func appendWords(b []byte, h kvindex.LocalHash, n int) []byte {
+	rng := rand.New(rand.NewPCG(uint64(h), 1))
+	for i := range n {
+		b = append(b, ' ')
+		if i == 0 {
+			b = strconv.AppendUint(b, uint64(h), 36)
+			continue
+		}
+		for range 2 + rng.IntN(4) {
+			b = append(b, byte('a'+rng.IntN(26)))
+		}
+	}
+	return b
+}

@@ -1,0 +1,132 @@
+package hashvectors
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Vector is what the blocks of one prompt are called.
+type Vector struct {
+	Name      string
+	Tokens    []uint32
+	BlockSize int // tokens
+	LoRA      string
+	CacheSalt string
+	Eagle     bool
+	Objects   [][]uint64 // hashes of multimodal objects by block; may end early
+
+	Seed     uint64
+	Local    []uint64 // by block
+	Sequence []uint64 // by block
+}
+
+// Read reads the vectors of a file.
+func Read(path string) ([]Vector, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var out []Vector
+	seen := map[string]bool{}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		n++
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, value, ok := strings.Cut(line, ":")
+		if key == "name" {
+			out, seen = append(out, Vector{}), map[string]bool{}
+		}
+		if !ok || len(out) == 0 || seen[key] {
+			return nil, fmt.Errorf("%s:%d: %q: expected a key once in its vector, the name first", path, n, line)
+		}
+		seen[key] = true
+		if err := out[len(out)-1].set(key, strings.TrimSpace(value)); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
+		}
+	}
+	for _, v := range out {
+		if len(v.Sequence) != len(v.Local) || len(v.Objects) > len(v.Local) {
+			return nil, fmt.Errorf("%s: %q: expected a sequence hash for each local one, and no more objects", path, v.Name)
+		}
+	}
+	return out, nil
+}
+
+func (v *Vector) set(key, value string) (err error) {
+	switch key {
+	case "name":
+		v.Name = value
+	case "tokens":
+		v.Tokens, err = tokens(value)
+	case "block":
+		v.BlockSize, err = strconv.Atoi(value)
+	case "lora":
+		v.LoRA = value
+	case "salt":
+		v.CacheSalt = value
+	case "eagle":
+		v.Eagle, err = strconv.ParseBool(value)
+	case "objects":
+		for block := range strings.SplitSeq(value, "|") {
+			var of []uint64
+			if block = strings.TrimSpace(block); block != "-" {
+				if of, err = numbers(block); err != nil {
+					return err
+				}
+			}
+			v.Objects = append(v.Objects, of)
+		}
+	case "seed":
+		v.Seed, err = strconv.ParseUint(value, 10, 64)
+	case "local":
+		v.Local, err = numbers(value)
+	case "sequence":
+		v.Sequence, err = numbers(value)
+	default:
+		err = fmt.Errorf("key %q: expected one of the format", key)
+	}
+	return err
+}
+
+func numbers(text string) ([]uint64, error) {
+	var out []uint64
+	for f := range strings.FieldsSeq(text) {
+		n, err := strconv.ParseUint(f, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// tokens reads ids and ranges a..b, both ends included.
+func tokens(text string) ([]uint32, error) {
+	var out []uint32
+	for f := range strings.FieldsSeq(text) {
+		from, to, isRange := strings.Cut(f, "..")
+		if !isRange {
+			to = from
+		}
+		a, err := strconv.ParseUint(from, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		b, err := strconv.ParseUint(to, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		if b < a {
+			return nil, fmt.Errorf("tokens %s: expected a range that rises", f)
+		}
+		for ; a <= b; a++ {
+			out = append(out, uint32(a))
+		}
+	}
+	return out, nil
+}
