@@ -58,7 +58,8 @@ fuzz: ## fuzz every byte parser for T each (T=30s)
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$target/*_test.go | sed 's/func //'); do \
 	    echo "$$target $$f"; go test -tags invariants $$target -run '^$$' -fuzz "^$$f$$" -fuzztime $(T) -fuzzminimizetime 1x; done; done
 
-bench: tools ## what the plugin adds on the real Envoy, beside a do-nothing server
+bench: tools ## a decision at 10, 100 and 1,000 workers; what the plugin adds on the real Envoy
+	go build -o .run/bench-pick ./internal/bench/pick && .run/bench-pick
 	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path $(BENCH_ARGS)
 
 bench-index: ## the index, its events and the pick, allocations included

@@ -148,8 +148,13 @@ type PrefillConfig struct {
 	OverdueBase     time.Duration `yaml:"overdue_base"`      // default 2s
 	OverduePerToken time.Duration `yaml:"overdue_per_token"` // default 1ms, for each token booked on the rank
 	OrphanGrace     time.Duration `yaml:"orphan_grace"`      // default 30s
-	HoldResponse    *bool         `yaml:"hold_response"`     // default true
-	Cluster         string        `yaml:"cluster"`           // the mirror's cluster in Envoy; default prefill_leg
+	// MaxQueuedISLTokens refuses new requests for a model with 429 while its
+	// prefill workers have so many prompt tokens queued. Default 0: no limit.
+	// Choose what the whole pool prefills in the longest wait that is worth
+	// more than a refusal; higher lets more requests wait, and wait longer.
+	MaxQueuedISLTokens int64  `yaml:"max_queued_isl_tokens"`
+	HoldResponse       *bool  `yaml:"hold_response"` // default true
+	Cluster            string `yaml:"cluster"`       // the mirror's cluster in Envoy; default prefill_leg
 }
 
 // RequestConfig bounds a request.
@@ -241,6 +246,13 @@ func readConfig(file string) (Config, error) {
 	return c, nil
 }
 
+// Bounds far beyond what makes sense, so that sums and multiples of what is
+// configured never overflow.
+const (
+	mostDuration      = 365 * 24 * time.Hour
+	mostBytesPerToken = 1 << 20
+)
+
 // Validate returns every fault of what only this package knows, joined, or nil.
 func (c *Config) Validate() error {
 	var errs []error
@@ -266,19 +278,12 @@ func (c *Config) Validate() error {
 	if c.Tokens.Wait > 4*time.Second {
 		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
 	}
-	for _, d := range []struct {
-		name string
-		v    time.Duration
-	}{
-		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge}, {"tokens.wait", c.Tokens.Wait},
-		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
-		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
-		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL}, {"routing.predicted_ttl", c.Routing.PredictedTTL},
-		{"request.default_timeout", c.Request.DefaultTimeout}, {"request.max_timeout", c.Request.MaxTimeout},
-	} {
-		if d.v < 0 {
-			bad("%s %s: expected 0 or more", d.name, d.v)
-		}
+	errs = append(errs, c.validateDurations()...)
+	if c.Tokens.BytesPerToken > mostBytesPerToken {
+		bad("tokens.bytes_per_token %d: expected at most %d", c.Tokens.BytesPerToken, mostBytesPerToken)
+	}
+	if c.Prefill.MaxQueuedISLTokens < 0 {
+		bad("prefill.max_queued_isl_tokens %d: expected 0 or more", c.Prefill.MaxQueuedISLTokens)
 	}
 	if w := c.Routing.PredictedWeight; !(w >= 0 && w <= 1) {
 		bad("routing.predicted_weight %g: expected 0 to 1", w)
@@ -301,4 +306,23 @@ func (c *Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Config) validateDurations() (errs []error) {
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge}, {"tokens.wait", c.Tokens.Wait},
+		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
+		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
+		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL}, {"routing.predicted_ttl", c.Routing.PredictedTTL},
+		{"request.default_timeout", c.Request.DefaultTimeout}, {"request.max_timeout", c.Request.MaxTimeout},
+		{"health.probe_interval", c.Health.ProbeInterval}, {"health.probe_timeout", c.Health.ProbeTimeout},
+	} {
+		if d.v < 0 || d.v > mostDuration {
+			errs = append(errs, fmt.Errorf("%s %s: expected 0 to %s", d.name, d.v, mostDuration))
+		}
+	}
+	return errs
 }

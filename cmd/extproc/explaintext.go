@@ -67,8 +67,14 @@ func explainText(answer []byte) (string, error) {
 		if leg.c == nil {
 			continue
 		}
-		fmt.Fprintf(&b, "\n%s: worker %s/%d at %s (%s)\n  %s\n", leg.name, leg.c.WorkerID, leg.c.DPRank, leg.c.Endpoint, leg.c.Mode, leg.c.Why)
-		leg.c.table(&b)
+		who := "nobody"
+		if leg.c.WorkerID != "" {
+			who = fmt.Sprintf("worker %s/%d at %s", leg.c.WorkerID, leg.c.DPRank, leg.c.Endpoint)
+		}
+		fmt.Fprintf(&b, "\n%s: %s (%s)\n  %s\n", leg.name, who, leg.c.Mode, leg.c.Why)
+		if len(leg.c.Table) > 0 {
+			leg.c.table(&b)
+		}
 	}
 	return b.String(), nil
 }

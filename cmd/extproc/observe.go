@@ -254,6 +254,9 @@ func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
 	}
 	row.Reason = p.server.Unservable(world, k)
 	row.CanServe = row.Reason == ""
+	if k.Namespace == p.cfg.Namespace {
+		row.QueuedTokens, row.MaxQueuedTokens = p.server.Backlog(world, k)
+	}
 	return row
 }
 
@@ -290,7 +293,8 @@ func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[
 		row.Ranks = append(row.Ranks, admin.RankRow{
 			DPRank: dp, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
 			DecodeBlocks: l.DecodeBlocks, IndexBlocks: p.indexBlocks(w, r), CapacityBlocks: int64(w.CapacityBlocks),
-			Events: eventStream(streams[r]),
+			ShedBlocks: p.indexShed(r),
+			Events:     eventStream(streams[r]),
 		})
 	}
 	return row
@@ -329,6 +333,10 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		if k.Namespace != p.cfg.Namespace {
 			continue
 		}
+		var q telemetry.Queue
+		q.Model = k.Model
+		q.Tokens, o.QueueLimit = p.server.Backlog(snap, k)
+		o.Queues = append(o.Queues, q)
 		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Unservable(snap, k) == ""}]++
 	}
 	for k, n := range keys {

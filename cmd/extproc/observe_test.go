@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -129,6 +131,46 @@ func TestAModelThatCannotBeServedIsSeen(t *testing.T) {
 	require.Contains(t, x.log.String(), `msg="model is served again" model=m`)
 	ready, _ = x.isKeyReady(worker.Key{Model: "m"})
 	require.True(t, ready)
+}
+
+// What the index had no memory for and what waits at a pool's prefill workers
+// are shown: the first is no doubt of what is still known.
+func TestWhatTheIndexDropsAndWhatIsQueuedIsShown(t *testing.T) {
+	x := newTold(t, "index: {max_bytes: 1048576}\nprefill: {max_queued_isl_tokens: 90}\n")
+	foreign := testWorker(t, 9, worker.Prefill, "1009")
+	foreign.Namespace = "foreign"
+	x.set(discovery.Change{Joined: []worker.ID{5, 9}}, testWorker(t, 5, worker.Prefill, "1001"), foreign)
+	rank := worker.Rank{ID: 5}
+	x.index.Attach(rank)
+	for i, e := range make([]kvindex.Stored, 2000) { // 20,000 blocks at 40 bytes and more
+		for j := range 10 {
+			n := i*10 + j + 1
+			e.Blocks = append(e.Blocks, kvindex.Block{Engine: kvindex.EngineHash(n), Local: kvindex.LocalHash(n)})
+		}
+		require.NoError(t, x.index.Store(rank, e))
+	}
+	params, _ := x.cfg.Routing.Prefill.params()
+	var r load.Reservation
+	req := &load.Request{Params: &params}
+	req.Pick.Role, req.Pick.ISLTokens = worker.Prefill, 64
+	require.NoError(t, x.book.Reserve(req, rank, 0, &r))
+
+	row := x.state().Workers[0].Ranks[0]
+	st, _ := x.index.Stats(rank)
+	require.Positive(t, row.ShedBlocks)
+	require.EqualValues(t, st.Shed, row.ShedBlocks)
+	require.False(t, row.Events.Degraded)
+	metrics := x.metrics()
+	require.Contains(t, metrics, fmt.Sprintf(`baton_worker_index_shed_blocks_total{dp_rank="0",role="prefill",worker_id="5"} %d`, st.Shed))
+
+	key := x.state().Keys[1]
+	require.Equal(t, "foreign", key.Key.Namespace)
+	require.Zero(t, key.MaxQueuedTokens, "none of our trouble")
+	key = x.state().Keys[0]
+	require.Equal(t, []int64{64, 90}, []int64{key.QueuedTokens, key.MaxQueuedTokens})
+	require.Contains(t, metrics, `baton_prefill_queued_tokens{model="m"} 64`)
+	require.Contains(t, metrics, `baton_prefill_queue_limit_tokens 90`)
+	r.Release(time.Now())
 }
 
 func TestManyIDsAreCutShortInTheLog(t *testing.T) {

@@ -170,7 +170,7 @@ func (p *plugin) newServer() error {
 		Overrides:    c.Routing.RequestOverrides == nil || *c.Routing.RequestOverrides,
 		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
 		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,
-		LegKey: key, Instance: instance(c.Leg.Instance), Advertise: c.Leg.Advertise,
+		LegKey: key, Instance: instance(c.Leg.Instance), Advertise: c.Leg.Advertise, MaxQueuedISLTokens: c.Prefill.MaxQueuedISLTokens,
 	}
 	// Validate has parsed these before.
 	conf.Prefill, _ = c.Routing.Prefill.params()

@@ -39,7 +39,7 @@ func nightState() State {
 		Version: "v0.1.0", StartedAt: ago(26*time.Hour + 3*time.Minute), Now: now(), Ready: true,
 		View: View{Revision: 418, Source: "file /etc/baton/workers.yaml", Age: 190 * time.Second, Stale: true, StaleReason: "the file cannot be read"},
 		Keys: []KeyRow{
-			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, Prefill: 1, Decode: 2},
+			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, Prefill: 1, Decode: 2, QueuedTokens: 12480, MaxQueuedTokens: 12000},
 			{Key: worker.Key{Model: `<script>alert("m")</script>`, Namespace: "lab"}, Activation: "decode-waiting", Reason: "no prefill worker"},
 		},
 		Workers: []WorkerRow{
@@ -55,7 +55,7 @@ func nightState() State {
 			{
 				ID: 1<<64 - 1, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.3:8000", Models: []string{"llama-3.1-70b", "<b>x</b>"}, Namespace: "lab", Health: Healthy,
 				Ranks: []RankRow{
-					{DPRank: 0, Requests: 21, DecodeBlocks: 4312, IndexBlocks: 50000, Events: EventStream{State: Connected, LastSequence: 12, Any: true}},
+					{DPRank: 0, Requests: 21, DecodeBlocks: 4312, IndexBlocks: 50000, ShedBlocks: 1234, Events: EventStream{State: Connected, LastSequence: 12, Any: true}},
 					{DPRank: 1, Requests: 18, DecodeBlocks: 3999, IndexBlocks: 48211, Events: EventStream{State: Connected, LastSequence: 9, Any: true, Degraded: true, Reason: "gap 4..6, no replay", Via: "tcp://10.0.0.1:20080", Refused: map[string]uint64{"unknown_parent": 12, "partial_block": 300}}},
 				},
 			},
@@ -122,6 +122,11 @@ func nightJournal(t *testing.T) *journal.Journal {
 		r.Model, r.TokenSource, r.ISLTokens, r.PromptBlocks = `<script>alert("m")</script>`, "", 0, 0
 	})
 	j.End(h, journal.Refused, "no_worker", 503, ago(2*time.Minute-300*time.Microsecond))
+	h = j.Add(func(r *journal.Record) {
+		base(r, "77aa-full", 90*time.Second)
+		r.Prefill.Mode, r.Prefill.Refused = "kv", "its workers have 12480 prompt tokens queued, the limit is 12000"
+	})
+	j.End(h, journal.Refused, "prefill_saturated", 429, ago(90*time.Second-200*time.Microsecond))
 	j.Add(func(r *journal.Record) {
 		base(r, "c1d2-estimate", time.Second)
 		r.TokenSource, r.TokenReason = journal.ByteEstimate, "tokenize timed out"
@@ -214,9 +219,10 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 		"Model &lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt; in lab cannot be served: no prefill worker.",
 		"Worker 8 (prefill, 10.0.0.8:8000) is set aside for 4 min 11 s (connection refused).",
 		"<strong>STALE</strong> The view was last confirmed 3 min 10 s ago (the file cannot be read). Requests go on with it, revision 418.",
+		"For want of memory (index.max_bytes) the index has dropped 1,234 blocks; the overlap of the ranks concerned, 1, counts too little.",
 		"KV events of 18446744073709551615/1 are degraded (gap 4..6, no replay): its overlap may be wrong.",
-		"2 of the latest 4 decisions did not end well: refused: no_worker, retried: prefill connection lost.",
-		`<tr class="w-aside">`, `<tr class="w-recovering">`, `<tr class="w-healthy">`,
+		"3 of the latest 5 decisions did not end well: refused: no_worker, refused: prefill_saturated, retried: prefill connection lost.",
+		`<tr class="w-aside">`, `<tr class="w-recovering">`, `50,000 <span class="warn">1,234 dropped</span>`, `<tr class="w-healthy">`,
 		"byte estimate (tokenize timed out)",
 		"refused: no_worker",
 		"lowest cost 12.0; next best 8/0 at 15.2; it holds 12 of the prompt&#39;s 40 blocks",

@@ -106,7 +106,7 @@ func NewDecisionJSON(r *journal.Record) *DecisionJSON {
 }
 
 func newChoiceJSON(c *journal.Choice, promptBlocks int64) *choiceJSON {
-	if !c.Made() && len(c.Rows()) == 0 {
+	if !c.Made() && len(c.Rows()) == 0 && c.Refused == "" {
 		return nil
 	}
 	out := &choiceJSON{
@@ -169,6 +169,9 @@ type keyJSON struct {
 	Prefill    int    `json:"prefill_workers"`
 	Decode     int    `json:"decode_workers"`
 	Aggregated int    `json:"aggregated_workers"`
+
+	QueuedTokens    int64 `json:"queued_isl_tokens"`
+	MaxQueuedTokens int64 `json:"max_queued_isl_tokens,omitempty"`
 }
 
 type workerJSON struct {
@@ -190,6 +193,7 @@ type rankJSON struct {
 	PrefillTokens  int64         `json:"prefill_tokens"`
 	DecodeBlocks   int64         `json:"decode_blocks"`
 	IndexBlocks    int64         `json:"index_blocks"`
+	ShedBlocks     int64         `json:"index_shed_blocks,omitempty"`
 	CapacityBlocks int64         `json:"capacity_blocks,omitempty"`
 	Events         *streamJSON   `json:"kv_events,omitempty"`
 }
@@ -243,6 +247,7 @@ func stateJSON(s *State) *stateDoc {
 	for _, k := range s.Keys {
 		d.Keys = append(d.Keys, keyJSON{
 			k.Key.Model, k.Key.Namespace, k.Activation, k.CanServe, k.Reason, k.Prefill, k.Decode, k.Aggregated,
+			k.QueuedTokens, k.MaxQueuedTokens,
 		})
 	}
 	for i := range s.Workers {
@@ -269,7 +274,7 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 	for _, r := range w.Ranks {
 		rj := rankJSON{
 			DPRank: r.DPRank, Requests: r.Requests, PrefillTokens: r.PrefillTokens,
-			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, CapacityBlocks: r.CapacityBlocks,
+			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, ShedBlocks: r.ShedBlocks, CapacityBlocks: r.CapacityBlocks,
 		}
 		if e := r.Events; e.State != NoStream {
 			rj.Events = &streamJSON{State: string(e.State), Degraded: e.Degraded, Reason: e.Reason, Via: e.Via, Refused: e.Refused}

@@ -45,7 +45,8 @@ type pageView struct {
 
 type keyView struct {
 	KeyRow
-	Name string
+	Name, Queued string
+	Full         bool
 }
 
 type countView struct {
@@ -63,8 +64,8 @@ type workerView struct {
 }
 
 type rankView struct {
-	Name, Requests, PrefillTokens, DecodeBlocks, IndexBlocks, Capacity string
-	Stream                                                             streamView
+	Name, Requests, PrefillTokens, DecodeBlocks, IndexBlocks, Capacity, Shed string
+	Stream                                                                   streamView
 }
 
 type streamView struct {
@@ -142,7 +143,7 @@ func newPageView(s *State, recs []journal.Record, size int) *pageView {
 		WorkersAll: len(s.Workers), JournalSize: size, Config: s.Config,
 	}
 	for _, k := range s.Keys {
-		p.Keys = append(p.Keys, keyView{k, keyName(k.Key)})
+		p.Keys = append(p.Keys, newKeyView(&k))
 	}
 	ws := slices.Clone(s.Workers)
 	slices.SortStableFunc(ws, func(a, b WorkerRow) int {
@@ -177,6 +178,14 @@ func newPageView(s *State, recs []journal.Record, size int) *pageView {
 		p.Failures = append(p.Failures, v)
 	}
 	return p
+}
+
+func newKeyView(k *KeyRow) keyView {
+	v := keyView{KeyRow: *k, Name: keyName(k.Key), Queued: grouped(k.QueuedTokens), Full: k.full()}
+	if k.MaxQueuedTokens > 0 {
+		v.Queued += " of " + grouped(k.MaxQueuedTokens)
+	}
+	return v
 }
 
 // severity orders workers: those in trouble first.
@@ -246,6 +255,9 @@ func newRankView(name string, r *RankRow) rankView {
 		Name: name, Requests: strconv.Itoa(r.Requests), PrefillTokens: grouped(r.PrefillTokens),
 		DecodeBlocks: grouped(r.DecodeBlocks), IndexBlocks: grouped(r.IndexBlocks),
 		Stream: newStreamView(&r.Events),
+	}
+	if r.ShedBlocks > 0 {
+		v.Shed = grouped(r.ShedBlocks) + " dropped"
 	}
 	if r.CapacityBlocks > 0 {
 		v.Capacity = fmt.Sprintf("%s of %s, %d %%", v.IndexBlocks, grouped(r.CapacityBlocks), 100*r.IndexBlocks/r.CapacityBlocks)
@@ -346,7 +358,7 @@ func outcomeClass(o journal.Outcome) string {
 }
 
 func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks int64) {
-	if !c.Made() && len(c.Rows()) == 0 {
+	if !c.Made() && len(c.Rows()) == 0 && c.Refused == "" {
 		return
 	}
 	cv := choiceView{
@@ -372,23 +384,4 @@ func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks in
 		cv.Rows = append(cv.Rows, row)
 	}
 	v.Choices = append(v.Choices, cv)
-}
-
-// overlapText writes the blocks on the device, then those beyond in host memory
-// and on disk, where there are any. A tilde marks an estimate.
-func overlapText(r *journal.Row) string {
-	s := grouped(r.OverlapBlocks)
-	if r.Estimated {
-		s = "~" + s
-	}
-	if r.PredictedBlocks > 0 {
-		s += " (" + grouped(int64(r.PredictedBlocks)) + " predicted)"
-	}
-	if r.HostBlocks > 0 {
-		s += " + " + grouped(int64(r.HostBlocks)) + " host"
-	}
-	if r.DiskBlocks > 0 {
-		s += " + " + grouped(int64(r.DiskBlocks)) + " disk"
-	}
-	return s
 }

@@ -44,7 +44,13 @@ type KeyRow struct {
 	Prefill    int    // workers that can be picked for the role
 	Decode     int
 	Aggregated int
+
+	QueuedTokens    int64 // prompt tokens booked on the prefill workers and not done
+	MaxQueuedTokens int64 // from so many on, new requests are refused; 0: no limit
 }
+
+// full reports whether new requests are refused for what is queued.
+func (k *KeyRow) full() bool { return k.MaxQueuedTokens > 0 && k.QueuedTokens >= k.MaxQueuedTokens }
 
 // Health is the state of a worker as the picker sees it.
 type Health string
@@ -78,6 +84,7 @@ type RankRow struct {
 	PrefillTokens  int64 // prompt tokens booked and not yet prefilled
 	DecodeBlocks   int64 // KV blocks booked for running answers
 	IndexBlocks    int64 // blocks that the index knows on it
+	ShedBlocks     int64 // blocks that the index has dropped for want of memory
 	CapacityBlocks int64 // 0: unknown
 	Events         EventStream
 }
@@ -140,9 +147,23 @@ func (w *WorkerRow) totals() RankRow {
 		t.PrefillTokens += r.PrefillTokens
 		t.DecodeBlocks += r.DecodeBlocks
 		t.IndexBlocks += r.IndexBlocks
+		t.ShedBlocks += r.ShedBlocks
 		t.CapacityBlocks += r.CapacityBlocks
 	}
 	return t
+}
+
+// shed counts the blocks that the index has dropped for want of memory, and the
+// ranks that have lost some so.
+func (s *State) shed() (blocks int64, ranks int) {
+	for i := range s.Workers {
+		for _, r := range s.Workers[i].Ranks {
+			if r.ShedBlocks > 0 {
+				blocks, ranks = blocks+r.ShedBlocks, ranks+1
+			}
+		}
+	}
+	return blocks, ranks
 }
 
 // degraded returns the first rank whose stream is lost or degraded, or nil.

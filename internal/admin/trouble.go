@@ -36,6 +36,12 @@ func troubles(s *State, recs []journal.Record) []trouble {
 			add(true, "", "Model %s cannot be served: %s.", keyName(k.Key), cmp.Or(k.Reason, "no reason given"))
 		}
 	}
+	for i := range s.Keys {
+		if k := &s.Keys[i]; k.full() {
+			add(true, "FULL", "New requests for model %s get 429: its prefill workers have %s prompt tokens queued, the limit is %s.",
+				keyName(k.Key), grouped(k.QueuedTokens), grouped(k.MaxQueuedTokens))
+		}
+	}
 	if s.View.Stale {
 		add(false, "STALE", "The view was last confirmed %s ago%s. Requests go on with it, revision %d.",
 			duration(s.View.Age), because(s.View.StaleReason), s.View.Revision)
@@ -51,6 +57,10 @@ func troubles(s *State, recs []journal.Record) []trouble {
 		if !c.Up {
 			add(false, "", "No KV events come by %s%s: the overlap of its workers may be wrong.", c.Name, because(c.Reason))
 		}
+	}
+	if blocks, ranks := s.shed(); ranks > 0 {
+		add(false, "", "For want of memory (index.max_bytes) the index has dropped %s blocks; the overlap of the ranks concerned, %d, counts too little.",
+			grouped(blocks), ranks)
 	}
 	ts = append(ts, workerTroubles(s)...)
 	if t, ok := recentTrouble(recs); ok {

@@ -94,6 +94,11 @@ type Config struct {
 	// included. Defaults 2 s and 1 ms. Lower finds a hung worker sooner and
 	// may take a slow one for hung.
 	OverdueBase, OverduePerToken time.Duration
+	// MaxQueuedISLTokens refuses new requests with 429 while the prefill ranks
+	// of their model that may be picked have this many prompt tokens booked and
+	// not done (C5). The request that crosses the limit is taken. Default 0: no
+	// limit. Higher lets more requests wait, and wait longer.
+	MaxQueuedISLTokens int64
 	// OrphanGrace is how long a prefill leg may outlive its client. Default
 	// 30 s.
 	OrphanGrace time.Duration
@@ -153,15 +158,18 @@ func (c Config) Validate() error {
 	if c.MaxAttempts < 1 {
 		bad("max attempts %d: expected at least 1", c.MaxAttempts)
 	}
+	if c.MaxQueuedISLTokens < 0 {
+		bad("max queued isl tokens %d: expected 0 or more", c.MaxQueuedISLTokens)
+	}
 	if c.DefaultTimeout > c.MaxTimeout {
 		bad("default timeout %s: expected at most the maximum, %s", c.DefaultTimeout, c.MaxTimeout)
 	}
 	for name, d := range map[string]time.Duration{
 		"default timeout": c.DefaultTimeout, "start timeout": c.StartTimeout, "prefill timeout": c.PrefillTimeout,
-		"overdue base": c.OverdueBase, "orphan grace": c.OrphanGrace,
+		"overdue base": c.OverdueBase, "overdue per token": c.OverduePerToken, "orphan grace": c.OrphanGrace,
 	} {
 		if d < 0 {
-			bad("%s %s: expected above 0", name, d)
+			bad("%s %s: expected 0 or more", name, d)
 		}
 	}
 	for _, p := range []*picker.Params{&c.Prefill, &c.Decode, &c.Aggregated} {
@@ -173,6 +181,16 @@ func (c Config) Validate() error {
 		return nil
 	}
 	return fmt.Errorf("extproc: %w", errors.Join(errs...))
+}
+
+// overdueAfter is how long a prefill may take on a rank with so many tokens
+// booked. Absurd settings must not overflow: that would be overdue at once.
+func (c *Config) overdueAfter(tokens int64) time.Duration {
+	most := c.PrefillTimeout
+	if c.OverdueBase >= most || tokens > int64(most/max(c.OverduePerToken, 1)) {
+		return most
+	}
+	return min(c.OverdueBase+time.Duration(tokens)*c.OverduePerToken, most)
 }
 
 func (c *Config) rules() *rules {

@@ -27,6 +27,8 @@ type failure struct {
 	fresh bool
 	// answer, where set, is a worker's own error body, passed on as it is.
 	answer []byte
+	// queue, where set, is told in the body, for clients that pace themselves.
+	queue *picker.SaturatedError
 }
 
 const (
@@ -36,6 +38,7 @@ const (
 	kindTimeout     = "timeout_error"
 	kindInternal    = "internal_server_error"
 	kindPermission  = "permission_error"
+	kindRateLimit   = "rate_limit_error"
 )
 
 // The failure table.
@@ -56,6 +59,7 @@ var (
 	failNoDecode     = failure{code: "no_decode_worker", status: 503, kind: kindUnavailable, message: "No decode worker can take the request; try again.", retryAfter: time.Second}
 	failNoPrefill    = failure{code: "no_prefill_worker", status: 503, kind: kindUnavailable, message: "No prefill worker can take the request; try again.", retryAfter: time.Second}
 	failNoAggregated = failure{code: "no_aggregated_worker", status: 503, kind: kindUnavailable, message: "No worker can serve the request without a prefill worker; try again.", retryAfter: time.Second}
+	failSaturated    = failure{code: "prefill_saturated", status: 429, kind: kindRateLimit, message: "The prefill workers have as much work queued as they may; try again.", retryAfter: time.Second}
 	failEnforced     = failure{code: "disaggregation_enforced", status: 503, kind: kindUnavailable, message: "No prefill worker is known and aggregated serving is not allowed; try again.", retryAfter: time.Second}
 
 	failPrefill        = failure{code: "prefill_failed", status: 503, kind: kindUnavailable, message: "The prefill worker failed; try again.", retryAfter: time.Second, fresh: true}
@@ -73,8 +77,13 @@ var (
 )
 
 // because returns the row with the reason why nobody could be picked, where it
-// is more than that there was nobody (C24).
+// is more than that there was nobody (C24), or the row of a full queue (C5).
 func (f failure) because(err error) *failure {
+	var full *picker.SaturatedError
+	if errors.As(err, &full) {
+		f = failSaturated
+		f.queue = full
+	}
 	var over *picker.OverloadedError
 	if errors.As(err, &over) {
 		f.message = strings.TrimSuffix(f.message, "; try again.") + ": all of them are overloaded; try again."
@@ -86,7 +95,7 @@ func (f failure) because(err error) *failure {
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failEnforced,
+		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failSaturated, failEnforced,
 		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
 		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
 	}
@@ -104,7 +113,19 @@ func immediateOf(f *failure, retry bool) *immediate {
 	}
 	im.body = f.answer
 	if im.body == nil {
-		im.body = openai.AppendError(nil, f.status, f.kind, f.code, f.message, f.param)
+		im.body = openai.AppendError(nil, f.status, f.kind, f.code, f.message, f.param, f.members()...)
 	}
 	return im
+}
+
+// members are what the error object holds besides what every one does (C5).
+func (f *failure) members() []string {
+	if f.queue == nil {
+		return nil
+	}
+	return []string{
+		`"reason":"prefill_queue_full"`,
+		`"queued_isl_tokens":` + strconv.FormatInt(f.queue.QueuedISLTokens, 10),
+		`"max_queued_isl_tokens":` + strconv.FormatInt(f.queue.MaxQueuedISLTokens, 10),
+	}
 }

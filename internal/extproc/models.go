@@ -49,6 +49,15 @@ func (srv *Server) Unservable(world *activation.World, k worker.Key) string {
 	}
 }
 
+// Backlog returns how many prompt tokens are queued at the prefill workers of
+// the key, as Config.MaxQueuedISLTokens counts them, and that limit; 0 is none.
+func (srv *Server) Backlog(world *activation.World, k worker.Key) (queued, limit int64) {
+	if p := world.Pool(k); p != nil {
+		queued = srv.cfg.Book.QueuedISLTokens(p.PrefillRanks, srv.cfg.Health, time.Now())
+	}
+	return queued, srv.cfg.MaxQueuedISLTokens
+}
+
 func (srv *Server) onlyModel(snap *activation.World) worker.Key {
 	only := worker.Key{}
 	for _, k := range snap.DepartedKeys(time.Now()) { // away, but not unknown

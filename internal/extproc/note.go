@@ -86,12 +86,20 @@ func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
 		out.Reason = c.decision.Reason.String()
 		out.OverlapBlocks, out.Cost = int64(c.decision.OverlapBlocks), c.decision.Cost
 	}
+	if c.full != nil {
+		out.Refused = queueNote(c.full)
+	}
 	for i := range c.explain.Rows {
 		row := rowOf(&c.explain.Rows[i])
 		out.Offer(&row)
 	}
 	srv.fillOut(out, c.explain)
 	out.Skip(c.explain.Left)
+}
+
+func queueNote(e *picker.SaturatedError) string {
+	return "its workers have " + strconv.FormatInt(e.QueuedISLTokens, 10) + " prompt tokens queued, the limit is " +
+		strconv.FormatInt(e.MaxQueuedISLTokens, 10)
 }
 
 // fillOut adds ranks that could not be picked, with the reason.

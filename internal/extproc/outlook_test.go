@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 	"time"
 
@@ -164,8 +165,11 @@ func TestARequestFollowsItsModelIntoANewerWorld(t *testing.T) {
 	r.srv.judge(&v, q, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
 	require.NotNil(t, v.fail, "the old workers cannot be booked any more")
 	r.srv.cfg.Board.Follow(snap, discovery.Change{}, time.Now())
+	q.admitted, q.avoid = true, []worker.Rank{{ID: 3}}
 	n := r.srv.newer(q)
 	require.NotNil(t, n)
+	require.True(t, n.admitted)
+	require.Equal(t, q.avoid, n.avoid)
 	v = verdict{}
 	r.srv.judge(&v, n, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
 	require.Nil(t, v.fail)
@@ -197,4 +201,52 @@ func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 	}
 	close(stop)
 	require.Greater(t, len(worlds), 10, "the workers were not replaced")
+}
+
+// TestARequestIsJudgedInTheWorldOfNow: workers came while its tokens were
+// counted; those it knew are still there.
+func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	body := []byte(eightTokens)
+	var scan openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
+	q, f := r.srv.question(&scan, body)
+	require.Nil(t, f)
+	ws := testWorkers(t)
+	for _, w := range testWorkers(t) {
+		w.ID += 10
+		w.Endpoint, _ = worker.ParseEndpoint("127.0.0.2:" + w.ID.String())
+		ws = append(ws, w)
+	}
+	snap, err := worker.NewSnapshot(q.snap.Revision()+1, ws)
+	require.NoError(t, err)
+	r.book.Update(snap)
+	r.srv.cfg.Board.Follow(snap, discovery.Change{}, time.Now())
+	var v verdict
+	var prefill, decode load.Reservation
+	now := r.srv.judgeInTime(&v, q, tokens.Prompt{}, newScratch(), &prefill, &decode)
+	require.Nil(t, v.fail)
+	require.Equal(t, snap.Revision(), now.snap.Revision())
+	require.Equal(t, 4, v.prefill.decision.Candidates)
+	prefill.Release(time.Now())
+	decode.Release(time.Now())
+}
+
+// A prefill that may take for ever by its settings is bounded by its time-out,
+// never overdue at once.
+func TestWhenAPrefillIsOverdueNeverOverflows(t *testing.T) {
+	c := Config{PrefillTimeout: 5 * time.Minute, OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond}
+	require.Equal(t, 2*time.Second, c.overdueAfter(0))
+	require.Equal(t, 12*time.Second, c.overdueAfter(10_000))
+	require.Equal(t, 5*time.Minute, c.overdueAfter(299_000))
+	require.Equal(t, 5*time.Minute, c.overdueAfter(math.MaxInt64))
+	c.OverduePerToken = 8760 * time.Hour
+	require.Equal(t, 5*time.Minute, c.overdueAfter(1))
+	require.Equal(t, 2*time.Second, c.overdueAfter(0))
+	c.OverdueBase = math.MaxInt64
+	require.Equal(t, 5*time.Minute, c.overdueAfter(0))
+	c.OverduePerToken = time.Millisecond
+	require.Equal(t, 5*time.Minute, c.overdueAfter(1))
+	c.OverduePerToken, c.OverdueBase = 0, time.Second
+	require.Equal(t, time.Second, c.overdueAfter(1000))
 }

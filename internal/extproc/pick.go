@@ -39,6 +39,9 @@ type question struct {
 	query    tokens.Query
 	avoid    []worker.Rank
 	override picker.Override
+	// admitted: an earlier attempt of the request was let in. Back-pressure is
+	// for new requests: a failure of ours must not end in "come back later".
+	admitted bool
 }
 
 // choice is one pick with what it was made of.
@@ -48,6 +51,7 @@ type choice struct {
 	decision picker.Decision
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
+	full     *picker.SaturatedError // why nobody was picked, where it was this
 }
 
 // verdict is a whole decision.
@@ -69,7 +73,7 @@ func (srv *Server) decide(s *mainStream) {
 		s.refuse(f)
 		return
 	}
-	q.avoid = srv.avoid.of(&s.m)
+	q.avoid, q.admitted = srv.avoid.of(&s.m), s.m.attempt > 1
 	sc := srv.scratch.Get().(*scratch)
 	if p, ok := srv.cfg.Tokens.Fast(q.query, &sc.tokens); ok {
 		srv.settle(s, q, p, sc)
@@ -239,6 +243,9 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
 		Filter: srv.cfg.Health, Exclude: q.avoid,
 	}
+	if role == worker.Prefill && !q.admitted {
+		r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
+	}
 	if role != worker.Prefill {
 		c.explain = &sc.explain[1]
 		r.Pick.NewBlocks = (v.prompt.ISLTokens + v.size - 1) / v.size
@@ -265,6 +272,7 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		err = pick()
 	}
 	c.made = err == nil
+	errors.As(err, &c.full)
 	return err
 }
 
@@ -319,7 +327,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	p.inHeaders = decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
 	p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
 	queued, _ := srv.cfg.Book.Load(p.prefill)
-	p.overdueAfter = srv.cfg.OverdueBase + time.Duration(queued.PrefillTokens)*srv.cfg.OverduePerToken
+	p.overdueAfter = srv.cfg.overdueAfter(queued.PrefillTokens)
 	var err error
 	p.token, err = srv.sealer.Seal(prefill.Leg{
 		Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Room: p.room, Deadline: s.m.deadline,

@@ -29,9 +29,14 @@ func outlook(s prefill.State, enforced bool, pool *worker.Pool) (disagg bool, f 
 	return disagg, nil
 }
 
-// judgeInTime is judge, and again in a newer world while nobody can be picked
+// judgeInTime is judge in the world of now, and again in a newer world while nobody can be picked
 // in the one that was judged. It returns the last question.
 func (srv *Server) judgeInTime(v *verdict, q *question, p tokens.Prompt, sc *scratch, prefillBooking, decodeBooking *load.Reservation) *question {
+	if srv.cfg.Board.Load() != q.snap { // it has changed while tokens were counted
+		if n := srv.newer(q); n != nil {
+			q = n
+		}
+	}
 	for range maxWorlds {
 		*v = verdict{}
 		srv.judge(v, q, p, sc, prefillBooking, decodeBooking)
@@ -73,6 +78,6 @@ func (srv *Server) newer(q *question) *question {
 	if f != nil || n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle {
 		return nil
 	}
-	n.avoid = q.avoid
+	n.avoid, n.admitted = q.avoid, q.admitted
 	return n
 }

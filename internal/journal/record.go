@@ -83,6 +83,9 @@ type Choice struct {
 	OverlapBlocks int64
 	Cost          float64
 
+	// Refused says why nobody was picked where it was not for the candidates.
+	Refused string
+
 	rows [MaxRows]Row
 	n    int
 	left int

@@ -10,6 +10,9 @@ import (
 func (c *Choice) Why(promptBlocks int64) string {
 	rows := c.Rows()
 	if !c.Made() {
+		if c.Refused != "" {
+			return "nobody was picked: " + c.Refused
+		}
 		return whyNobody(rows, c.left)
 	}
 	if len(rows) == 0 || rows[0].Rank != c.Rank {

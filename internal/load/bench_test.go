@@ -3,6 +3,8 @@ package load
 import (
 	"fmt"
 	"testing"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 func BenchmarkPickAndReserve(b *testing.B) {
@@ -24,5 +26,32 @@ func BenchmarkPickAndReserve(b *testing.B) {
 				r.ReleaseIfHeld(later)
 			}
 		})
+	}
+}
+
+// BenchmarkPickInAnOlderWorld is a pick among ranks of the snapshot before the
+// present one, as requests make it that are being decided while workers change.
+func BenchmarkPickInAnOlderWorld(b *testing.B) {
+	old, now := fleet(b, 1250, 8), fleet(b, 1249, 8)
+	book := New(1)
+	book.Update(old)
+	book.Update(now)
+	req := prefillRequest(old, 1000, params())
+	req.Filter = new(denyList)
+	var r Reservation
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = book.PickAndReserve(req, &r)
+		r.ReleaseIfHeld(later)
+	}
+}
+
+// BenchmarkUpdate is what picks wait for when one of 1,250 workers comes or goes.
+func BenchmarkUpdate(b *testing.B) {
+	worlds := []*worker.Snapshot{fleet(b, 1250, 8), fleet(b, 1249, 8)}
+	book := New(1)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		book.Update(worlds[i%2])
 	}
 }

@@ -3,6 +3,7 @@ package load
 import (
 	"cmp"
 	"errors"
+	"hash/maphash"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -72,8 +73,12 @@ type Book struct {
 	free    []int32
 
 	// tables has the columns of the present snapshot's rank lists, each known
-	// by its first element. Lists of the same ranks share one.
-	tables map[*worker.Rank]*table
+	// by its first element. Lists of the same ranks share one. before has those
+	// of the snapshot before it, for requests that have read that one and pick
+	// now: their ranks that have left since are unknown.
+	tables, before map[*worker.Rank]*table
+	round          uint64 // counts snapshots
+	seed           maphash.Seed
 
 	// epoch is the first time that was told; now the latest, since epoch.
 	epoch time.Time
@@ -116,6 +121,7 @@ func New(seed uint64) *Book {
 		rng:     rand.New(rand.NewPCG(seed, seed)),
 		cursors: make(map[cursorKey]uint64),
 		slots:   make(map[worker.Rank]int32),
+		seed:    maphash.MakeSeed(),
 	}
 }
 
@@ -124,9 +130,10 @@ func New(seed uint64) *Book {
 func (b *Book) Update(s *worker.Snapshot) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.round++
 	for i := range b.entries {
 		e := &b.entries[i]
-		e.places = nil
+		e.places = slices.DeleteFunc(e.places, func(p place) bool { return p.t.round+1 < b.round })
 		if !e.present {
 			continue
 		}
@@ -151,7 +158,10 @@ func (b *Book) Update(s *worker.Snapshot) {
 func (b *Book) dropLocked(slot int32) {
 	e := &b.entries[slot]
 	delete(b.slots, e.rank)
-	*e = entry{generation: e.generation + 1}
+	for _, p := range e.places {
+		p.t.forget(int(p.at))
+	}
+	*e = entry{generation: e.generation + 1, places: e.places[:0]}
 	b.free = append(b.free, slot)
 }
 
@@ -168,6 +178,9 @@ func (b *Book) attachLocked(r worker.Rank, w *worker.Worker) {
 	}
 	e := &b.entries[slot]
 	e.rank, e.endpoint, e.capacity, e.present = r, w.Endpoint, float64(w.CapacityBlocks), true
+	for _, p := range e.places {
+		p.t.cols.Capacity[p.at] = e.capacity
+	}
 }
 
 // slotLocked returns -1 for an unknown rank.
@@ -231,10 +244,10 @@ func (b *Book) Totals() Totals {
 	return t
 }
 
-// QueuedISLTokens returns how many prompt tokens are booked on the ranks and
-// not done at the given time, as a pick would see them. Unknown ranks count
-// nothing.
-func (b *Book) QueuedISLTokens(ranks []worker.Rank, now time.Time) int64 {
+// QueuedISLTokens returns how many prompt tokens are booked, and not done at the
+// given time, on those of the ranks that are known and that f allows, nil being
+// everyone: what Request.MaxQueuedISLTokens is compared with.
+func (b *Book) QueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(ranks) == 0 {
@@ -243,10 +256,6 @@ func (b *Book) QueuedISLTokens(ranks []worker.Rank, now time.Time) int64 {
 	b.tellLocked(now)
 	t := b.tableLocked(ranks)
 	t.refresh(b.now)
-	t.cols.Out = t.unknown
-	var full *picker.SaturatedError
-	if errors.As(picker.CheckQueue(&t.cols, 1), &full) {
-		return full.QueuedISLTokens
-	}
-	return 0
+	t.bar(b, &Request{Filter: f})
+	return picker.QueuedTokens(&t.cols)
 }

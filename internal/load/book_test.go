@@ -278,7 +278,7 @@ func TestTheFilterIsHeardAtEachPickAndToldOfEachBookingAndItsEnd(t *testing.T) {
 	s := fleet(t, 4, 2)
 	b := New(1)
 	b.Update(s)
-	f := &recorder{aside: 2, asks: 4, open: map[uint64]worker.Rank{}}
+	f := &recorder{aside: 2, asks: 3, open: map[uint64]worker.Rank{}}
 	var res [8]Reservation
 	for i := range res {
 		f.asked, f.deny = nil, i%2 == 0
@@ -288,7 +288,7 @@ func TestTheFilterIsHeardAtEachPickAndToldOfEachBookingAndItsEnd(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 4+2*(i%2), d.Candidates)
 		require.NotEqual(t, worker.ID(2), d.Rank.ID)
-		require.Equal(t, []worker.Rank{{ID: 4}}, f.asked)
+		require.Equal(t, []worker.Rank{{ID: 3}}, f.asked)
 		_, err = b.Preview(req)
 		require.NoError(t, err)
 		require.Len(t, f.open, i+1)
@@ -333,6 +333,28 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 	require.Equal(t, Totals{}, b.Totals())
 }
 
+// The highest rate that Params allow, in a process that has run for a year.
+func TestDecayStaysExactAtAnyRateForAYear(t *testing.T) {
+	s := fleet(t, 1, 1)
+	b := New(1)
+	b.Update(s)
+	p := params()
+	p.PrefillTokensPerSecond = 1e8
+	require.NoError(t, p.Validate())
+	start := time.Unix(1000, 0)
+	require.Zero(t, b.QueuedISLTokens(s.Pool(key).PrefillRanks, nil, start))
+	req := prefillRequest(s, 1_000_000, p)
+	req.Now = start.Add(365 * 24 * time.Hour)
+	var r Reservation
+	_, err := b.PickAndReserve(req, &r)
+	require.NoError(t, err)
+	for _, ms := range []int64{0, 4, 9, 11} {
+		now := req.Now.Add(time.Duration(ms) * time.Millisecond)
+		require.InDelta(t, max(0, 1_000_000-ms*100_000), b.QueuedISLTokens(req.Ranks, nil, now), 1)
+	}
+	r.Release(req.Now)
+}
+
 // Nothing that a snapshot or a booking leaves behind may grow: places of tables
 // that are gone, and the count of ranks whose tokens decay, which would keep
 // every pick refreshing columns.
@@ -358,6 +380,97 @@ func TestTablesLeaveNothingBehind(t *testing.T) {
 	}
 }
 
+// A request that has read the snapshot before the present one finds its columns
+// ready: workers that have left since cannot be picked, those that stay show
+// what is booked now.
+func TestAPickInTheWorldBeforeNeedsNoNewTable(t *testing.T) {
+	old, now := fleet(t, 4, 2), fleet(t, 3, 2)
+	b := New(1)
+	b.Update(old)
+	table := b.tables[&old.Pool(key).PrefillRanks[0]]
+	req := prefillRequest(old, 64, params())
+	req.Filter = new(denyList)
+	_, err := b.Preview(req) // so that the table has heard the filter
+	require.NoError(t, err)
+	b.Update(now)
+	var booked, r Reservation
+	_, err = b.PickAndReserve(prefillRequest(now, 64, params()), &booked)
+	require.NoError(t, err)
+	once := func() {
+		_, _ = b.PickAndReserve(req, &r)
+		r.Release(later)
+	}
+	once()
+	require.Zero(t, testing.AllocsPerRun(100, once))
+	require.Same(t, table, b.tableLocked(req.Ranks))
+	req.Explain = new(Explanation)
+	_, err = b.Preview(req)
+	require.NoError(t, err)
+	require.Len(t, req.Explain.Rows, 6)
+	require.Equal(t, []OutRow{
+		{Rank: worker.Rank{ID: 4}, Cause: OutUnknown}, {Rank: worker.Rank{ID: 4, DPRank: 1}, Cause: OutUnknown},
+	}, req.Explain.Out)
+	require.EqualValues(t, 64, b.QueuedISLTokens(req.Ranks, nil, later))
+	booked.Release(later)
+
+	b.Update(now)
+	require.NotSame(t, table, b.tableLocked(req.Ranks), "it is kept for one round")
+	for i := range b.entries {
+		require.LessOrEqual(t, len(b.entries[i].places), 1)
+	}
+}
+
+// A rank stands elsewhere in each world: who is excluded or aside is found where
+// the request's own list has it.
+func TestWhoIsOutIsOutInEitherWorld(t *testing.T) {
+	b := New(1)
+	var ws []*worker.Worker
+	for id := range worker.ID(4) {
+		ws = append(ws, testWorker(t, id+1, worker.Prefill, 2, 8000))
+	}
+	old, now := snapshot(t, ws...), snapshot(t, ws[1:]...)
+	b.Update(old)
+	b.Update(now)
+	for _, world := range []*worker.Snapshot{old, now} {
+		req := prefillRequest(world, 64, params())
+		req.Filter, req.Explain = &denyList{2}, new(Explanation)
+		req.Exclude = []worker.Rank{{ID: 4}}
+		_, err := b.Preview(req)
+		require.NoError(t, err)
+		var left []worker.Rank
+		for _, row := range req.Explain.Rows {
+			left = append(left, row.Rank)
+		}
+		require.ElementsMatch(t, []worker.Rank{{ID: 3}, {ID: 3, DPRank: 1}, {ID: 4, DPRank: 1}}, left)
+	}
+}
+
+func TestAListThatDoesNotChangeKeepsItsTable(t *testing.T) {
+	world := func(capacity, decodePort int, more ...*worker.Worker) *worker.Snapshot {
+		p, d := testWorker(t, 1, worker.Prefill, 2, 8000), testWorker(t, 2, worker.Decode, 1, decodePort)
+		p.CapacityBlocks = uint64(capacity)
+		return snapshot(t, append(more, p, d)...)
+	}
+	b := New(1)
+	tables := func(s *worker.Snapshot) (prefill, decode *table) {
+		b.Update(s)
+		p := s.Pool(key)
+		return b.tableLocked(p.PrefillRanks), b.tableLocked(p.DecodeRanks)
+	}
+	p1, d1 := tables(world(100, 8000))
+	require.Equal(t, []float64{100, 100}, p1.cols.Capacity)
+	p2, d2 := tables(world(50, 8000, testWorker(t, 3, worker.Decode, 1, 8000)))
+	require.Same(t, p1, p2)
+	require.NotSame(t, d1, d2)
+	require.Equal(t, []float64{50, 50}, p2.cols.Capacity, "what is new of a worker is heard")
+	_, d3 := tables(world(50, 8000))
+	require.NotSame(t, d1, d3, "two rounds ago")
+	_, d4 := tables(world(50, 8001))
+	require.NotSame(t, d3, d4, "the same ranks at another address are others")
+	require.Zero(t, d4.unknown.Count())
+	require.Equal(t, 1, d3.unknown.Count())
+}
+
 // Models served by the same workers share their columns; other lists have their
 // own, and a booking shows in all that hold the rank.
 func TestModelsOfTheSameWorkersShareATable(t *testing.T) {
@@ -378,7 +491,7 @@ func TestModelsOfTheSameWorkersShareATable(t *testing.T) {
 	_, err := b.PickAndReserve(req, &r)
 	require.NoError(t, err)
 	for _, model := range []string{"m", "adapter", "other"} {
-		require.EqualValues(t, 160, b.QueuedISLTokens(ranks(model), later), model)
+		require.EqualValues(t, 160, b.QueuedISLTokens(ranks(model), nil, later), model)
 	}
 	r.Release(later)
 }

@@ -125,7 +125,7 @@ func (s *scenario) do(d *datadriven.TestData) string {
 	case "queued":
 		role, err := worker.ParseRole(arg("role"))
 		require.NoError(s.t, err)
-		return fmt.Sprintf("queued %d\n", s.b.QueuedISLTokens(s.snap.Pool(key).Ranks(role), s.now))
+		return fmt.Sprintf("queued %d\n", s.b.QueuedISLTokens(s.snap.Pool(key).Ranks(role), s.denied(arg("deny")), s.now))
 	default:
 		s.t.Fatalf("%s: unknown verb %q", d.Pos, d.Cmd)
 	}
@@ -175,11 +175,7 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 			req.Exclude = append(req.Exclude, s.rank(f))
 		}
 	}
-	if x := arg("deny"); x != "" {
-		id, err := worker.ParseID(x)
-		require.NoError(s.t, err)
-		req.Filter = &denyList{id}
-	}
+	req.Filter = s.denied(arg("deny"))
 	if d.Cmd == "reserve" {
 		if err := s.b.Reserve(req, s.rank(arg("rank")), uint32(num("at")), res); err != nil {
 			return err.Error() + "\n"
@@ -198,6 +194,16 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 		return err.Error() + "\n" + explained(req, dec)
 	}
 	return fmt.Sprintf("picked %s of %d, cost %.4g (%s)\n", dec.Rank, dec.Candidates, dec.Cost, dec.Reason) + explained(req, dec)
+}
+
+// denied is a filter that sets one worker aside; nil for none.
+func (s *scenario) denied(text string) Filter {
+	if text == "" {
+		return nil
+	}
+	id, err := worker.ParseID(text)
+	require.NoError(s.t, err)
+	return &denyList{id}
 }
 
 // explained is the explanation of a pick that asked for one.

@@ -14,7 +14,8 @@
 //
 // So that a pick over thousands of ranks is quick, the book keeps, for each list
 // of ranks of the snapshot, the columns that the picker reads (table.go): a
-// booking writes one element of each. What a pick saw is put into an
+// booking writes one element of each. Those of the snapshot before are kept for a
+// round, for requests that have read it already. What a pick saw is put into an
 // [Explanation] only where one is asked for.
 //
 // Prompt tokens of the oldest request of a rank grow fewer as time passes, at

@@ -13,8 +13,10 @@ import (
 // a pick finds them ready. Guarded by Book.mu.
 type table struct {
 	cols    picker.Candidates
-	unknown picker.Bits // ranks that the book does not know
+	unknown picker.Bits // ranks that the book does not know, or not any more
 	zeros   []uint32    // stands for overlaps that nobody gave
+	round   uint64      // of the latest snapshot that has the list
+	sum     uint64      // hash of the ranks
 
 	// Prompt tokens at a time t, in seconds, are the greater of floor and
 	// top - rate × t; see queue. The column Prefill has them as of fresh.
@@ -37,39 +39,51 @@ type span struct {
 }
 
 // layLocked makes the tables of a snapshot. Models served by the same workers
-// share one, so that a booking is written once.
+// share one, so that a booking is written once, and a list that was in the
+// snapshot before keeps the table that it had there.
 func (b *Book) layLocked(s *worker.Snapshot) {
-	b.tables = make(map[*worker.Rank]*table)
-	seed := maphash.MakeSeed()
+	b.before, b.tables = b.tables, make(map[*worker.Rank]*table)
 	same := make(map[uint64][]*table)
+	for _, t := range b.before {
+		if t.unknown.Count() == 0 {
+			same[t.sum] = append(same[t.sum], t)
+		}
+	}
 	for _, k := range s.Keys() {
 		p := s.Pool(k)
 		for _, ranks := range [][]worker.Rank{p.PrefillRanks, p.DecodeRanks, p.AggregatedRanks} {
 			if len(ranks) == 0 {
 				continue
 			}
-			var h maphash.Hash
-			h.SetSeed(seed)
-			for _, r := range ranks {
-				maphash.WriteComparable(&h, r)
-			}
-			sum := h.Sum64()
+			sum := b.sum(ranks)
 			i := slices.IndexFunc(same[sum], func(t *table) bool { return slices.Equal(t.cols.Ranks, ranks) })
 			if i < 0 {
 				i = len(same[sum])
 				same[sum] = append(same[sum], b.newTableLocked(ranks, true))
 			}
-			b.tables[&ranks[0]] = same[sum][i]
+			t := same[sum][i]
+			t.sum, t.round = sum, b.round
+			b.tables[&ranks[0]] = t
 		}
 	}
 }
 
-// tableLocked returns the table of a list. One that is not of the present
-// snapshot, because the view has changed since the request read it, costs a map
-// lookup for each rank.
+func (b *Book) sum(ranks []worker.Rank) uint64 {
+	var h maphash.Hash
+	h.SetSeed(b.seed)
+	for _, r := range ranks {
+		maphash.WriteComparable(&h, r)
+	}
+	return h.Sum64()
+}
+
+// tableLocked returns the table of a list. One that is neither of the present
+// snapshot nor of the one before it costs a map lookup for each rank.
 func (b *Book) tableLocked(ranks []worker.Rank) *table {
-	if t := b.tables[&ranks[0]]; t != nil && len(t.cols.Ranks) == len(ranks) {
-		return t
+	for _, tables := range [...]map[*worker.Rank]*table{b.tables, b.before} {
+		if t := tables[&ranks[0]]; t != nil && len(t.cols.Ranks) == len(ranks) {
+			return t
+		}
 	}
 	return b.newTableLocked(ranks, false)
 }
@@ -86,7 +100,6 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
 		fresh: b.now, out: picker.NewBits(n),
 	}
-	t.barred = t.unknown
 	for i, r := range ranks {
 		slot := b.slotLocked(r)
 		if slot < 0 {
@@ -102,6 +115,12 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		}
 	}
 	return t
+}
+
+// forget makes a rank that has left unknown.
+func (t *table) forget(i int) {
+	t.unknown.Set(i)
+	t.filter = nil // barred has to be made anew
 }
 
 func (t *table) setDegraded(i int, degraded bool) {

@@ -45,6 +45,8 @@ func TestErrorBodies(t *testing.T) {
 		string(AppendError(nil, 400, "", "missing_field", `no "x"`, "model")))
 	require.Equal(t, `{"error":{"message":"m","type":"overloaded","param":null,"code":null}}`,
 		string(AppendError(nil, 503, "overloaded", "", "m", "")))
+	require.Equal(t, `{"error":{"message":"m","type":"t","param":null,"code":"c","reason":"full","queued":7}}`,
+		string(AppendError(nil, 429, "t", "c", "m", "", `"reason":"full"`, `"queued":7`)))
 	event := string(AppendSSEError(nil, 502, "", "c", "a\nb\u2028\x01\xff", ""))
 	require.Equal(t, "data: {\"error\":{\"message\":\"a\\nb\\u2028\\u0001\ufffd\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n", event)
 	for status, want := range map[int]string{400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",

@@ -8,7 +8,9 @@ import "unicode/utf8"
 //
 // An empty typ is chosen from the HTTP status; an empty param or code is null.
 // The texts may hold anything: they are escaped, and broken UTF-8 is replaced.
-func AppendError(dst []byte, status int, typ, code, message, param string) []byte {
+// Members are further ones of the error object, each written as it is: a quoted
+// name, a colon and a JSON value.
+func AppendError(dst []byte, status int, typ, code, message, param string, members ...string) []byte {
 	if typ == "" {
 		typ = errorType(status)
 	}
@@ -20,6 +22,9 @@ func AppendError(dst []byte, status int, typ, code, message, param string) []byt
 	dst = appendStringOrNull(dst, param)
 	dst = append(dst, `,"code":`...)
 	dst = appendStringOrNull(dst, code)
+	for _, m := range members {
+		dst = append(append(dst, ','), m...)
+	}
 	return append(dst, `}}`...)
 }
 

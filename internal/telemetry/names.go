@@ -34,6 +34,9 @@ const (
 	MetricKeys         = "baton_keys"
 	MetricProblems     = "baton_discovery_problems"
 
+	MetricQueuedTokens = "baton_prefill_queued_tokens"
+	MetricQueueLimit   = "baton_prefill_queue_limit_tokens"
+
 	MetricPrefillTokens   = "baton_worker_prefill_tokens"
 	MetricPrefillRequests = "baton_worker_prefill_requests"
 	MetricDecodeBlocks    = "baton_worker_decode_blocks"
@@ -48,6 +51,7 @@ const (
 // Label names.
 const (
 	LabelOutcome     = "outcome"
+	LabelModel       = "model"
 	LabelCode        = "code"
 	LabelReason      = "reason"
 	LabelRole        = "role"
@@ -144,6 +148,9 @@ func Metrics() []Metric {
 		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that are served here, those whose workers have all left in the last 30 minutes included, by prefill activation and whether requests for them can be served.", nil},
 		{MetricProblems, Gauge, "{entry}", nil, "Entries of discovery that cannot be used as they are: unreadable, in conflict, or of a worker that cannot be picked.", nil},
 
+		{MetricQueuedTokens, Gauge, "{token}", l(LabelModel), "Prompt tokens booked on the prefill workers of a model that may be picked, and not done as far as is known: what prefill.max_queued_isl_tokens bounds.", nil},
+		{MetricQueueLimit, Gauge, "{token}", nil, "prefill.max_queued_isl_tokens: from so many queued tokens on, new requests for the model get 429. 0: no limit.", nil},
+
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
 		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},
 		{MetricDecodeBlocks, Gauge, "{block}", perWorker(), "KV blocks booked for running answers.", nil},
@@ -168,6 +175,7 @@ func Labels() []Label {
 	return []Label{
 		{LabelOutcome, "requests: `ok`, `refused`, `failed`, `client_left`. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays: `ok`, `failed`"},
 		{LabelCode, "a label of the failure table in ARCHITECTURE.md, or `none`"},
+		{LabelModel, "a model that discovery lists; on the queue metric only"},
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
 		{LabelRole, "`prefill`, `decode`, `aggregated`"},
 		{LabelMode, "a router mode: `kv`, `round-robin`, `random`, `least-loaded`, `power-of-two`"},

@@ -38,6 +38,12 @@ type StandingCount struct {
 	Count      int64
 }
 
+// Queue is what is queued at the prefill workers of one model.
+type Queue struct {
+	Model  string
+	Tokens int64
+}
+
 // Observation is what gauges show at the moment of a scrape.
 type Observation struct {
 	Ready    bool
@@ -47,13 +53,17 @@ type Observation struct {
 	Ranks    []RankLoad
 	Workers  []WorkerCount
 	Keys     []StandingCount
+	Queues   []Queue
 	Problems int64
+
+	QueueLimit int64 // of each of Queues, in tokens; 0: none
 }
 
 type observables struct {
 	meter                             metric.Meter
 	ready, revision, stale            metric.Int64ObservableGauge
 	workers, keys, problems           metric.Int64ObservableGauge
+	queued, queueLimit                metric.Int64ObservableGauge
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
@@ -70,6 +80,8 @@ func (b *builder) observables() observables {
 		keys:            b.gauge(MetricKeys),
 		problems:        b.gauge(MetricProblems),
 		age:             b.floatGauge(MetricViewAge),
+		queued:          b.gauge(MetricQueuedTokens),
+		queueLimit:      b.gauge(MetricQueueLimit),
 		prefillTokens:   b.gauge(MetricPrefillTokens),
 		prefillRequests: b.gauge(MetricPrefillRequests),
 		decodeBlocks:    b.gauge(MetricDecodeBlocks),
@@ -94,11 +106,11 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 	reg, err := g.meter.RegisterCallback(func(_ context.Context, w metric.Observer) error {
 		mu.Lock()
 		defer mu.Unlock()
-		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0], Keys: o.Keys[:0]}
+		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0], Keys: o.Keys[:0], Queues: o.Queues[:0]}
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.age,
+	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.age, g.queued, g.queueLimit,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -119,6 +131,10 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	for _, c := range o.Keys {
 		set := attributeSet([]string{LabelActivation, LabelCanServe}, labels{c.Activation, strconv.FormatBool(c.CanServe)})
 		w.ObserveInt64(g.keys, c.Count, metric.WithAttributeSet(set))
+	}
+	w.ObserveInt64(g.queueLimit, o.QueueLimit)
+	for _, q := range o.Queues {
+		w.ObserveInt64(g.queued, q.Tokens, metric.WithAttributeSet(attributeSet([]string{LabelModel}, labels{q.Model})))
 	}
 	for i := range o.Ranks {
 		r := &o.Ranks[i]

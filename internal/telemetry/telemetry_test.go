@@ -66,6 +66,7 @@ func useAll(t *testing.T, i *Instruments) {
 		o.Ready, o.Revision, o.Age, o.Problems = true, 12, 1500*time.Millisecond, 4
 		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
 		o.Keys = append(o.Keys, StandingCount{"prefill-ready", true, 3})
+		o.Queues, o.QueueLimit = append(o.Queues, Queue{"m", 4096}), 9000
 		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 1, 99, 5})
 	})
 	require.NoError(t, err)
@@ -131,6 +132,7 @@ func TestValuesReachThePage(t *testing.T) {
 		`baton_streams_in_flight{leg="prefill"} 0`,
 		`baton_worker_prefill_tokens{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 4096`,
 		`baton_worker_index_blocks{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 99`,
+		`baton_prefill_queued_tokens{model="m"} 4096`, `baton_prefill_queue_limit_tokens 9000`,
 		`baton_worker_index_shed_blocks_total{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 5`,
 		`baton_workers{role="prefill",state="healthy"} 2`,
 		`baton_view_age_seconds 1.5`,

@@ -321,6 +321,26 @@ func TestAQueryThatMeetsNothingButChangesTakesItsTurn(t *testing.T) {
 	require.Equal(t, uint32(5), <-got)
 }
 
+// TestACrowdCarriesTheQueryOn where those noted in the node itself hold only its
+// beginning.
+func TestACrowdCarriesTheQueryOn(t *testing.T) {
+	tr := newTree(t, NewSlots())
+	for i := range 16 {
+		tr.Attach(rankOf(i))
+	}
+	for i := range 8 {
+		store(tr, i, 0, seqRun(1, 5)...)
+	}
+	for i := 8; i < 16; i++ {
+		store(tr, i, 0, seqRun(1, 10)...)
+		store(tr, i, 10, other(100+i%2))
+	}
+	require.NotZero(t, tr.nodes[tr.blocks.node(1)].crowd.Load())
+	var dst Overlap
+	tr.Overlap(append(locals(seqRun(1, 10)), 100), &dst)
+	require.Equal(t, []uint32{5, 5, 5, 5, 5, 5, 5, 5, 11, 10, 11, 10, 11, 10, 11, 10}, dst.Blocks)
+}
+
 // FuzzTreeEqualsMap takes bytes for the choices of the model test.
 func FuzzTreeEqualsMap(f *testing.F) {
 	f.Add([]byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))

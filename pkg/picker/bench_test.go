@@ -42,3 +42,10 @@ func BenchmarkPick(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkCheckQueue(b *testing.B) {
+	c := NewCandidates(make([]Candidate, 8000)...)
+	for b.Loop() {
+		_ = CheckQueue(c, 1)
+	}
+}

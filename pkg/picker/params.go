@@ -46,7 +46,10 @@ type Params struct {
 
 	// DegradedOverlapWeight is the same for a rank whose event stream is cut
 	// or has a gap. Default 0.5; 1 believes it as any other, 0 ignores what
-	// it holds until its stream is whole again.
+	// it holds until its stream is whole again. A rank of which the index has
+	// dropped blocks for want of memory is not degraded: what is still known
+	// of it is so, only too little, and to halve that would be to count the
+	// lack twice.
 	DegradedOverlapWeight float64
 
 	// Temperature above 0 draws by softmax over normalised costs. Default 0:
@@ -75,13 +78,16 @@ type Params struct {
 	// prompt tokens grow fewer at that rate, from the oldest request of the
 	// rank on, before a pick counts them. Default 0: they stay until the leg
 	// ends. It is for the one who books; Pick is given numbers that have
-	// decayed.
+	// decayed. At most 100,000,000, far beyond any worker, so that a year's
+	// tokens are still whole numbers to a float64.
 	PrefillTokensPerSecond float64
 
 	// ServeOverloaded picks among all candidates when each is over a
 	// threshold. Default false: the request is refused (row C24).
 	ServeOverloaded bool
 }
+
+const maxPrefillRate = 1e8
 
 // DefaultParams returns the documented defaults.
 func DefaultParams() Params {
@@ -133,7 +139,7 @@ func (p *Params) Validate() error {
 		{"disk_cache_hit_weight", p.DiskHitWeight, 1},
 		{"estimated_overlap_weight", p.EstimatedOverlapWeight, 1},
 		{"degraded_overlap_weight", p.DegradedOverlapWeight, 1},
-		{"prefill_tokens_per_second", p.PrefillTokensPerSecond, math.MaxFloat32},
+		{"prefill_tokens_per_second", p.PrefillTokensPerSecond, maxPrefillRate},
 		{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, math.MaxFloat32},
 	} {
 		if !(f.v >= 0 && f.v <= f.most) { // NaN fails too

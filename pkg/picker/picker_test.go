@@ -202,9 +202,9 @@ func TestTheTableHasTheCostThatThePickSaw(t *testing.T) {
 	for range 200 {
 		cands := NewCandidates(randomCandidates(1+rng.IntN(200), rng)...)
 		p := DefaultParams()
-		p.Mode = Mode(rng.IntN(int(numModes)))
+		p.Mode, p.BlockSize = Mode(rng.IntN(int(numModes))), 1+rng.IntN(20)
 		p.OverlapScoreCreditDecay = float64(rng.IntN(3))
-		req := &Request{Role: worker.Role(1 + rng.IntN(3)), ISLTokens: rng.IntN(500), NewBlocks: rng.IntN(9), Estimated: rng.IntN(2) == 0}
+		req := &Request{Role: worker.Role(1 + rng.IntN(3)), ISLTokens: max(0, rng.IntN(500)-99), NewBlocks: rng.IntN(9), Estimated: rng.IntN(2) == 0}
 		d, err := Pick(req, cands, &p, rng.Uint64(), rng)
 		require.NoError(t, err)
 		rows := AppendTable(nil, req, cands, &p)
@@ -322,11 +322,17 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 		for i := range cands {
 			cands[i].Estimated = some == 1
 			cands[i].Degraded = some == 2 && i >= 64
+			if seed%3 == 0 && i < 64 { // a chunk that holds nothing of the prompt
+				cands[i].OverlapBlocks = 0
+			}
 		}
 		p := DefaultParams()
-		p.BlockSize, p.OverlapScoreCredit, p.PrefillLoadScale = 1+rng.IntN(64), rng.Float64(), rng.Float64()
+		p.BlockSize, p.OverlapScoreCredit, p.PrefillLoadScale = 1+rng.IntN(64), 3*rng.Float64(), rng.Float64()
 		p.DecodeActiveRequestWeight, p.EstimatedOverlapWeight, p.DegradedOverlapWeight = rng.Float64(), rng.Float64(), rng.Float64()
 		p.TrackPrefillTokens = rng.IntN(3) > 0
+		if rng.IntN(2) == 0 {
+			p.DecodeActiveRequestWeight = 0
+		}
 		if rng.IntN(2) == 0 {
 			p.OverlapScoreCreditDecay = rng.Float64()
 		}
@@ -481,4 +487,36 @@ func TestTheQueueLimitCountsThoseWhoCouldTakeTheRequest(t *testing.T) {
 	require.ErrorAs(t, CheckQueue(c, 50), &full)
 	c.Out[0] = 7
 	require.NoError(t, CheckQueue(c, 1))
+}
+
+// Whole words take a short way through the columns: it must give what a walk
+// over each candidate does.
+func TestTheLeastAndTheSumOfTheQueuesAreThoseOfEachCandidate(t *testing.T) {
+	rng := newRand(17)
+	for range 300 {
+		n := 1 + rng.IntN(300)
+		rows := make([]Candidate, n)
+		for i := range rows {
+			rows[i].ActivePrefillTokens = int64(10 + rng.IntN(1000))
+		}
+		c := NewCandidates(rows...)
+		c.Out, c.LoadUnknown = NewBits(n), NewBits(n)
+		for range rng.IntN(4) { // few, so that words stay whole; they hold the extremes
+			i, j := rng.IntN(n), rng.IntN(n)
+			c.Out.Set(i)
+			c.LoadUnknown.Set(j)
+			c.Prefill[i], c.Prefill[j] = float64(i%5), float64(j%5)
+		}
+		least, sum, known := math.Inf(1), 0.0, false
+		for i := range rows {
+			if !c.Out.Has(i) && !c.LoadUnknown.Has(i) {
+				least, sum, known = min(least, c.Prefill[i]), sum+c.Prefill[i], true
+			}
+		}
+		if !known {
+			least = 0
+		}
+		require.Equal(t, int64(sum), QueuedTokens(c))
+		require.Equal(t, least, c.leastPrefill())
+	}
 }

@@ -1,0 +1,174 @@
+package extproc
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// unequal is a fleet of four prefill and four decode workers of two ranks each
+// that tell what they hold, which is nothing, and have different work to do, so
+// that no two costs are ever equal.
+func unequal(t *testing.T) (r *replica, done func()) {
+	var ws []*worker.Worker
+	for _, role := range []worker.Role{worker.Prefill, worker.Decode} {
+		for range 4 {
+			w := *testWorkers(t)[0]
+			w.ID, w.Role, w.DPSize = worker.ID(len(ws)+1), role, 2
+			w.Endpoint, _ = worker.ParseEndpoint("127.0.0.1:" + string(rune('1'+len(ws))))
+			ws = append(ws, &w)
+		}
+	}
+	r = newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout = time.Minute }) // nothing goes by itself
+	held := make([]load.Reservation, 16)
+	for i := range held {
+		w := ws[i/2]
+		req := &load.Request{Params: &r.srv.cfg.Prefill}
+		req.Pick.Role, req.Pick.ISLTokens = w.Role, 16*(1+i*7)+i
+		require.NoError(t, r.book.Reserve(req, worker.Rank{ID: w.ID, DPRank: worker.DPRank(i % 2)}, 0, &held[i]))
+	}
+	return r, func() {
+		for i := range held {
+			held[i].Release(time.Now())
+		}
+		r.forgetLegs()
+		r.requireIdle()
+	}
+}
+
+// forgetLegs ends what waits for legs that this test does not play.
+func (r *replica) forgetLegs() {
+	r.srv.OnChange(discovery.Change{Left: []worker.ID{1, 2, 3, 4}})
+}
+
+// The whole way, from Envoy's messages to the book: reading what is booked,
+// choosing and booking is one step for both legs, whoever comes at the same
+// time.
+func TestIdenticalRequestsAtOnceAreRoutedAsOneByOne(t *testing.T) {
+	const n = 64
+	spread := func(atOnce bool) []load.RankLoad {
+		r, done := unequal(t)
+		streams := make([]*proxy, n)
+		for i := range streams {
+			streams[i] = r.open(filterMain)
+			streams[i].requestHeaders()
+			require.NotNil(t, streams[i].recv().GetRequestHeaders())
+		}
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		for _, p := range streams {
+			route := func() {
+				p.requestBody(`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`)
+				if m, err := p.s.Recv(); err != nil || m.GetRequestBody() == nil {
+					t.Errorf("not routed: %v %v", m, err)
+				}
+			}
+			if !atOnce {
+				route()
+				continue
+			}
+			wg.Go(func() { <-start; route() })
+		}
+		close(start)
+		wg.Wait()
+		loads := r.book.Loads(nil)
+		for _, p := range streams {
+			p.cancel()
+		}
+		done()
+		return loads
+	}
+	want := spread(false)
+	var prefills, decodes int32
+	for _, l := range want {
+		prefills, decodes = prefills+l.PrefillRequests, decodes+l.DecodeRequests
+	}
+	require.EqualValues(t, n+8, prefills)
+	require.EqualValues(t, n+8, decodes)
+	for range 3 {
+		require.Equal(t, want, spread(true))
+	}
+}
+
+// C16: prefill's booking goes when its leg ends, decode's when the answer does.
+func TestEachBookingGoesWithItsOwnLeg(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	main := r.open(filterMain)
+	set := main.route(eightTokens)
+	require.Equal(t, load.Load{PrefillTokens: 8, PrefillBlocks: 2, PrefillRequests: 1, DecodeBlocks: 2, DecodeRequests: 1}, r.book.Totals().Load)
+	leg := r.open(filterPrefill)
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	leg.recv()
+	leg.requestBody(eightTokens)
+	leg.recv()
+	leg.responseHeaders("200")
+	leg.recv()
+	leg.responseBody(`{"choices":[{"finish_reason":"length"}]}`)
+	leg.recv()
+	require.EqualValues(t, 8, r.book.Totals().PrefillTokens, "well, but not ended")
+	leg.cancel()
+	decodeOnly := load.Load{DecodeBlocks: 2, DecodeRequests: 1}
+	require.Eventually(t, func() bool { return r.book.Totals().Load == decodeOnly }, 5*time.Second, time.Millisecond)
+	main.responseHeaders("200")
+	require.NotNil(t, main.recv().GetResponseHeaders())
+	require.Equal(t, decodeOnly, r.book.Totals().Load)
+	main.cancel()
+	r.requireIdle()
+}
+
+// Prompt tokens grow fewer as a worker is thought to prefill, for the pick and
+// for the limit alike; what is booked stays until the leg ends.
+func TestAPickSeesThatPrefillProceeds(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) {
+		c.MaxQueuedISLTokens = 6
+		c.Prefill.PrefillTokensPerSecond = 2
+	})
+	synctest.Test(t, func(t *testing.T) {
+		body := []byte(eightTokens)
+		var scan openai.Request
+		require.NoError(t, openai.Scan(openai.Completions, body, &scan))
+		q, f := r.srv.question(&scan, body)
+		require.Nil(t, f)
+		sc := newScratch()
+		prompt, ok := r.srv.cfg.Tokens.Fast(q.query, &sc.tokens)
+		require.True(t, ok)
+		var booked [2]load.Reservation
+		var v verdict
+		r.srv.judge(&v, q, prompt, sc, &booked[0], &booked[1])
+		require.Nil(t, v.fail)
+		first := v.prefill.decision.Rank
+		queued := func() int64 {
+			n, _ := r.srv.Backlog(q.snap, q.query.Key)
+			return n
+		}
+		ask := func() *journal.Record {
+			var v verdict
+			r.srv.judge(&v, q, prompt, sc, nil, nil)
+			return r.srv.explained(&v, q, "", body)
+		}
+		require.EqualValues(t, 8, queued())
+		require.Equal(t, "prefill_saturated", ask().Detail)
+		<-time.After(1500 * time.Millisecond) // of the bubble
+		require.EqualValues(t, 5, queued())
+		rec := ask()
+		require.Empty(t, rec.Detail)
+		require.NotEqual(t, first, rec.Prefill.Rank)
+		rows := rec.Prefill.Rows()
+		require.Equal(t, first, rows[1].Rank)
+		require.EqualValues(t, 5, rows[1].ActivePrefillTokens)
+		require.EqualValues(t, 8, r.book.Totals().PrefillTokens)
+		booked[0].Release(time.Now())
+		booked[1].Release(time.Now())
+	})
+	r.requireIdle()
+}
