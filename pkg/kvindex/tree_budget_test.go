@@ -119,6 +119,12 @@ func TestTreeStaysWholeUnderABudget(t *testing.T) {
 				held[i] = append(held[i], b.Engine)
 			}
 		}
+		if rng.IntN(4) == 0 { // the same blocks under other names
+			for k := range e.Blocks {
+				e.Blocks[k].Engine ^= 1 << 55
+			}
+			_ = tr.Store(r, e)
+		}
 		if n := len(held[i]); n > 0 && rng.IntN(3) == 0 {
 			require.NoError(t, tr.Remove(r, Removed{Blocks: []EngineHash{held[i][rng.IntN(n)], held[i][n-1]}}))
 		}

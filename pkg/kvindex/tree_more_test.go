@@ -193,6 +193,7 @@ func TestQueriesBesideWritersGiveNoImpossibleAnswer(t *testing.T) {
 		rounds = 600
 	}
 	tr, _ := filledTree(t, 0, 1)
+	tr.cfg.Route.PredictedTTL = 2 * time.Second
 	common, left, right := seqRun(1, 40), seqRun(1001, 30), seqRun(2001, 30)
 	// As many at rest as make a crowd.
 	const still = 10
@@ -209,7 +210,6 @@ func TestQueriesBesideWritersGiveNoImpossibleAnswer(t *testing.T) {
 	var stop atomic.Bool
 	for w := range 3 {
 		ranks := make([]worker.Rank, 0, 12)
-		tr.cfg.Route.PredictedTTL = 2 * time.Second
 		for i := range 12 {
 			ranks = append(ranks, worker.Rank{ID: worker.ID(10 + w), DPRank: worker.DPRank(i)})
 		}
@@ -339,6 +339,55 @@ func TestACrowdCarriesTheQueryOn(t *testing.T) {
 	var dst Overlap
 	tr.Overlap(append(locals(seqRun(1, 10)), 100), &dst)
 	require.Equal(t, []uint32{5, 5, 5, 5, 5, 5, 5, 5, 11, 10, 11, 10, 11, 10, 11, 10}, dst.Blocks)
+}
+
+// TestRanksThatOnlyRoutingNamesComeAndGo: each has a slot for as long as it has
+// something, or until others come; those that are attached stay.
+func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
+	for name, index := range map[string]func(*Slots) Index{
+		"map":  func(s *Slots) Index { return NewMap(s) },
+		"tree": func(s *Slots) Index { return newTree(t, s) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			slots := NewSlots()
+			x := index(slots)
+			for i := range 10 {
+				x.Attach(rankOf(i))
+			}
+			now := time.Unix(1000, 0)
+			for i := 10; i < 3000; i++ {
+				x.Route(rankOf(i), []LocalHash{1, 2}, Estimated, now)
+				now = now.Add(10 * time.Second) // 12 of them have something
+				_, kept := slots.Slot(rankOf(max(i-11, 0)))
+				require.True(t, kept)
+				if i%100 == 0 {
+					require.NoError(t, x.Check())
+				}
+			}
+			require.LessOrEqual(t, slots.Len(), 4*groupSlots)
+			for i := range 10 {
+				_, ok := x.Slot(rankOf(i))
+				require.True(t, ok)
+			}
+			var dst Overlap
+			x.Overlap([]LocalHash{1, 2}, &dst)
+			for i := 2988; i < 3000; i++ {
+				s, ok := slots.Slot(rankOf(i))
+				require.True(t, ok)
+				require.Equal(t, Held{Routed: 2}, slots.Held(s, &dst))
+			}
+			_, ok := slots.Slot(rankOf(11))
+			require.False(t, ok)
+
+			// One that is attached then is as any other.
+			s := x.Attach(rankOf(2999))
+			x.Expire(now.Add(time.Hour))
+			require.NoError(t, x.Store(rankOf(2999), Stored{Blocks: seqRun(1, 1)}))
+			x.Overlap([]LocalHash{1, 2}, &dst)
+			require.Equal(t, Held{Device: 1}, slots.Held(s, &dst))
+			require.NoError(t, x.Check())
+		})
+	}
 }
 
 // FuzzTreeEqualsMap takes bytes for the choices of the model test.
