@@ -11,6 +11,7 @@ import (
 	"bytes"
 	_ "embed" // the template
 	"fmt"
+	"path/filepath"
 	"text/template"
 )
 
@@ -29,6 +30,14 @@ type Params struct {
 	PluginSocket string
 	PluginHost   string
 	PluginPort   int
+
+	// Where Envoy takes the legs that the plugin begins itself: a unix socket,
+	// or host and port when PrefillPort is set. Default: prefill.sock beside the
+	// plugin's socket; none where the plugin listens on a port. Envoy makes the
+	// socket, for its own user and group alone (mode 0660).
+	PrefillSocket string
+	PrefillHost   string
+	PrefillPort   int
 
 	// FullDuplex streams bodies through the plugin (FULL_DUPLEX_STREAMED) as
 	// Gateway API implementations do. The buffered form is cheaper, and its
@@ -66,6 +75,10 @@ func (p Params) withDefaults() Params {
 	def(&p.PluginSocket, "/run/baton/extproc.sock")
 	if p.PluginSocket == "-" {
 		p.PluginSocket = ""
+	}
+	def(&p.PrefillHost, "127.0.0.1")
+	if p.PluginSocket != "" && p.PrefillPort == 0 {
+		def(&p.PrefillSocket, filepath.Join(filepath.Dir(p.PluginSocket), "prefill.sock"))
 	}
 	num(&p.MaxBodyBytes, 64<<20)
 	num(&p.MaxRequests, 100000)

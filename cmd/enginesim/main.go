@@ -64,12 +64,13 @@ var errTold = errors.New("told")
 
 const usage = `Usage: enginesim --role prefill|decode|aggregated [flags]
 
-A simulated SGLang worker: OpenAI HTTP API, KV events over ZMQ, prefix cache,
-and the rendezvous between prefill and decode, enforced. Prints one JSON line
-when ready. Read it with GET /sim/state and /sim/requests?since=N; break it
-with POST /sim/fault {"mode":"none|hang|error|slow|die|early200|finish_abort|
-truncate|refuse","when":"before|mid|after","status":500,"delay_ms":0,
-"factor":10,"count":0,"for_ms":0,"health":false}.
+A simulated SGLang, vLLM or TensorRT-LLM worker: OpenAI HTTP API, KV events over
+ZMQ, prefix cache, and how prefill and decode come together, enforced. Prints one
+JSON line when ready. Read it with GET /sim/state and /sim/requests?since=N; break
+it with POST /sim/fault {"mode":"none|hang|error|slow|die|early200|finish_abort|
+truncate|refuse|finish|no_handoff|bad_handoff","when":"before|mid|after",
+"status":500,"reason":"stop|content_filter|length","form":"text|list|twice|broken",
+"delay_ms":0,"factor":10,"count":0,"for_ms":0,"health":false}.
 
 Flags:
 `
@@ -85,7 +86,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 		fs.PrintDefaults()
 	}
 	role := fs.String("role", "", "prefill, decode or aggregated (required)")
-	engine := fs.String("engine", "sglang", "engine whose protocol is spoken")
+	engine := fs.String("engine", "sglang", "sglang, vllm or trtllm")
 	models := fs.String("model", "sim", "names it answers to, separated by commas")
 	id := fs.String("id", "", "instance id, decimal (default random)")
 	fs.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "HTTP API; port 0 picks a free one, as everywhere")
@@ -113,6 +114,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	fs.BoolVar(&cfg.HandshakeFirst, "handshake-first", false, "prefill computes only when its decode has come")
 	fs.BoolVar(&cfg.HeaderOverrides, "header-overrides", false, "take x-override-* headers")
 	fs.BoolVar(&cfg.AcceptsAggregated, "accepts-aggregated", false, "decode serves requests without a room (no SGLang does)")
+	failure := handoffFlags(fs, &cfg)
 	fs.IntVar(&cfg.LogRequests, "log-requests", 1000, "requests kept for /sim/requests")
 	fs.IntVar(&cfg.LogBodyBytes, "log-body-bytes", 256<<10, "bytes kept of one body; -1: none")
 	fs.IntVar(&cfg.LogTotalBytes, "log-total-bytes", 32<<20, "bytes kept of all bodies")
@@ -122,6 +124,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	if fs.NArg() > 0 {
 		return cfg, fmt.Errorf("argument %q: expected flags only", fs.Arg(0))
 	}
+	cfg.KVLoadFailure = enginesim.LoadFailure(*failure)
 	cfg.Engine, cfg.Models = worker.Engine(*engine), strings.Split(*models, ",")
 	cfg.PrefillBase, cfg.PrefillPerToken, cfg.DecodePerToken = micros(*base), micros(*perPrompt), micros(*perOutput)
 	var err error
@@ -132,6 +135,16 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 		cfg.ID, err = worker.ParseID(*id)
 	}
 	return cfg, err
+}
+
+// handoffFlags defines the flags of vLLM and TensorRT-LLM.
+func handoffFlags(fs *flag.FlagSet, cfg *enginesim.Config) (failure *string) {
+	fs.StringVar(&cfg.SideChannelListen, "side-channel-listen", "", "vllm, trtllm: where a prefill worker's KV is taken from (default 127.0.0.1:0)")
+	fs.DurationVar(&cfg.KVLease, "kv-lease", 0, "vllm, trtllm: KV that nobody takes is freed after so long (default 30s, 60s)")
+	fs.DurationVar(&cfg.PullTimeout, "pull-timeout", 5*time.Second, "vllm, trtllm: decode gives a prefill worker so long to hand over")
+	failure = fs.String("kv-load-failure", "fail", "vllm: fail, or recompute where the KV cannot be had")
+	fs.BoolVar(&cfg.NullOnStop, "null-on-stop", false, "vllm: only a prefill ended by length hands over, as before 0.19")
+	return failure
 }
 
 // micros turns a flag into a latency of Config, where zero means the default.

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // TestMain lets the test binary be the command, so that tests can kill it.
@@ -106,6 +108,8 @@ func TestUsage(t *testing.T) {
 		{"a bad flag", []string{"--nope"}, 2, "nope"},
 		{"an argument", []string{"--role=decode", "x"}, 2, "expected flags only"},
 		{"a bad id", []string{"--role=decode", "--id=0"}, 2, "instance id"},
+		{"an engine that is none", []string{"--role=decode", "--engine=triton"}, 2, "expected sglang, vllm or trtllm"},
+		{"another engine's flag", []string{"--role=decode", "--kv-load-failure=recompute"}, 2, "only vllm can recompute"},
 		{"a bad value", []string{"--role=decode", "--page-size=-1"}, 2, "page-size"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -115,4 +119,59 @@ func TestUsage(t *testing.T) {
 			require.Contains(t, stderr.String(), tc.text)
 		})
 	}
+}
+
+func TestVLLMProcessesHandOverAndARestartForgets(t *testing.T) {
+	p, pcmd := spawn(t, "--role=prefill", "--engine=vllm", "--kv-lease=1m")
+	d, _ := spawn(t, "--role=decode", "--engine=vllm", "--pull-timeout=2s", "--decode-us-per-token=0")
+	ask := func(id enginesim.Identity, body string) (int, string) {
+		resp, err := http.Post("http://"+id.Endpoint+"/v1/completions", "application/json", strings.NewReader(body))
+		require.NoError(t, err)
+		defer resp.Body.Close() //nolint:errcheck // read to its end
+		b, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(b)
+	}
+	prefill := func() string {
+		status, body := ask(p, `{"prompt":"a b","max_tokens":1,"kv_transfer_params":{"do_remote_decode":true}}`)
+		require.Equal(t, 200, status, body)
+		var answer struct {
+			Handoff json.RawMessage `json:"kv_transfer_params"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(body), &answer))
+		return fmt.Sprintf(`{"prompt":"a b","max_tokens":1,"kv_transfer_params":%s}`, answer.Handoff)
+	}
+	status, body := ask(d, prefill())
+	require.Equal(t, 200, status, body)
+	last := prefill()
+	require.NoError(t, pcmd.Process.Kill())
+	_ = pcmd.Wait()
+	status, body = ask(d, last)
+	require.Equal(t, 500, status)
+	require.Contains(t, body, "refused")
+	p, _ = spawn(t, "--role=prefill", "--engine=vllm", "--listen="+p.Endpoint)
+	st, err := enginesim.Client{BaseURL: "http://" + p.Endpoint}.State(context.Background(), false)
+	require.NoError(t, err)
+	require.Equal(t, enginesim.HandoffState{}, st.Handoff)
+	st, err = enginesim.Client{BaseURL: "http://" + d.Endpoint}.State(context.Background(), false)
+	require.NoError(t, err)
+	require.Equal(t, enginesim.HandoffState{Pulled: 1, PullsFailed: 1}, st.Handoff)
+	require.Empty(t, st.Violations)
+}
+
+// TestTheFactsOfAVLLMWorker reads the simulator as a registrar does.
+func TestTheFactsOfAVLLMWorker(t *testing.T) {
+	p, _ := spawn(t, "--role=prefill", "--engine=vllm", "--page-size=32", "--capacity-blocks=77", "--dp-size=2")
+	c, err := engine.New(engine.Config{URL: "http://" + p.Endpoint})
+	require.NoError(t, err)
+	defer c.Close()
+	f, err := c.Facts(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, worker.VLLM, f.Engine)
+	require.Equal(t, []string{"sim"}, f.Models)
+	require.Equal(t, []uint64{32, 77, 2}, []uint64{uint64(f.BlockSize), f.CapacityBlocks, uint64(f.DPSize)})
+	require.NotEmpty(t, f.Mark.Start)
+	n, err := c.InFlight(context.Background())
+	require.NoError(t, err)
+	require.Zero(t, n)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -155,6 +156,11 @@ type PrefillConfig struct {
 	MaxQueuedISLTokens int64  `yaml:"max_queued_isl_tokens"`
 	HoldResponse       *bool  `yaml:"hold_response"` // default true
 	Cluster            string `yaml:"cluster"`       // the mirror's cluster in Envoy; default prefill_leg
+
+	// Listener is Envoy's for the legs that the plugin begins itself, which
+	// vLLM and TensorRT-LLM need: unix:///path or http://host:port. Default
+	// prefill.sock beside the plugin's own socket, if it listens on one.
+	Listener string `yaml:"listener"`
 }
 
 // RequestConfig bounds a request.
@@ -205,7 +211,7 @@ func defaultConfig() Config {
 		Trace:  TraceConfig{Ratio: 1},
 
 		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
-		Index:     IndexConfig{HugePages: &yes},
+		Index:     IndexConfig{HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
@@ -259,6 +265,11 @@ func (c *Config) Validate() error {
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if _, _, err := listenAddress(c.Listen); err != nil {
 		errs = append(errs, err)
+	}
+	if l := c.Prefill.Listener; l != "" {
+		if _, _, err := extproc.ParseListener(l); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
 		bad("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise)
@@ -314,6 +325,7 @@ func (c *Config) validateDurations() (errs []error) {
 		v    time.Duration
 	}{
 		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge}, {"tokens.wait", c.Tokens.Wait},
+		{"index.dump_interval", c.Index.DumpInterval}, {"index.dump_max_age", c.Index.DumpMaxAge},
 		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
 		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
 		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL}, {"routing.predicted_ttl", c.Routing.PredictedTTL},

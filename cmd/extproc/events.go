@@ -86,7 +86,7 @@ func (n *NATSConfig) channel(password string) nats.Config {
 // newEvents makes what follows the workers' KV events.
 func (p *plugin) newEvents() error {
 	c := p.cfg.Events
-	conf, err := c.addresses(&kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks()})
+	conf, err := c.addresses(&kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks(), Keep: p.cfg.Index.DumpMaxAge})
 	if err != nil {
 		return err
 	}
@@ -126,6 +126,7 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 			}
 			t().KVReplay(outcome)
 		},
+		Restored: func(worker.Rank, int) { t().KVRestored() },
 		Reset: func(r worker.Rank, why kvevents.Cause) {
 			t().KVReset(why.String())
 			p.log.Warn("a rank's blocks were dropped from the index", "rank", r.String(), telemetry.KeyReason, why.String())
@@ -148,6 +149,9 @@ func eventStream(r kvevents.RankStatus) admin.EventStream {
 		e.State, e.Degraded, e.Reason = admin.Connected, true, "some events were lost"
 	default:
 		e.State = admin.Connected
+	}
+	if r.Kept > 0 {
+		e.Degraded, e.Reason = true, fmt.Sprintf("%d blocks of before the restart wait for proof that they are still there", r.Kept)
 	}
 	// What was refused of late says more than that something is amiss.
 	if why, n := r.Missing.Worst(); n > 0 && e.State == admin.Connected {

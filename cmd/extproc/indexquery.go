@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -13,10 +14,20 @@ import (
 
 // IndexConfig is the index of what the workers hold.
 type IndexConfig struct {
-	// MaxBytes bounds its memory. Default 0: kvindex's own default.
+	// MaxBytes bounds its memory. Default 0: kvindex.DefaultMaxBytes. Higher:
+	// more of what large pools hold is known.
 	MaxBytes int `yaml:"max_bytes"`
 	// HugePages asks the system for huge pages. Default true.
 	HugePages *bool `yaml:"huge_pages"`
+	// Dump is a file that keeps what the index holds over a restart. Default:
+	// none.
+	Dump string `yaml:"dump"`
+	// DumpInterval is how often it is written. Default 1m; 0: at the end only.
+	// Shorter leaves less to be replayed after a crash.
+	DumpInterval time.Duration `yaml:"dump_interval"`
+	// DumpMaxAge is how old what it has of a rank may be. Default 15m. Longer
+	// helps after longer absences, as far as workers' replays reach.
+	DumpMaxAge time.Duration `yaml:"dump_max_age"`
 	// MaxRoutedBlocks bounds what is remembered of routed prompts, of all ranks
 	// together. Default 0: kvindex's own default.
 	MaxRoutedBlocks int `yaml:"max_routed_blocks"`

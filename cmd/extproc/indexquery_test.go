@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -133,4 +136,51 @@ func TestHugePagesAreAskedForUnlessToldOtherwise(t *testing.T) {
 	require.False(t, c.tree().NoHugePages)
 	c.Index.HugePages, c.Index.MaxBytes = &no, 5
 	require.Equal(t, kvindex.TreeConfig{MaxBytes: 5, NoHugePages: true, Route: route}, c.tree())
+}
+
+// TestTheIndexTakesHalfWhereAddressSpaceIsShort, and half of that, down to the
+// least; other faults are told as they are.
+func TestTheIndexTakesHalfWhereAddressSpaceIsShort(t *testing.T) {
+	const mib = 1 << 20
+	full := kvindex.DefaultMaxBytes / mib
+	for name, c := range map[string]struct {
+		asked, room int
+		fault       error
+		tried       []int
+		ok          bool
+	}{
+		"enough":        {asked: 100, room: 100, tried: []int{100}, ok: true},
+		"half":          {asked: 1000, room: 600, fault: syscall.ENOMEM, tried: []int{1000, 500}, ok: true},
+		"of a default":  {asked: 0, room: full, tried: []int{full}, ok: true},
+		"not the least": {asked: 300, room: 64, fault: syscall.ENOMEM, tried: []int{300, 150, 75}},
+		"the least":     {asked: 256, room: 64, fault: syscall.ENOMEM, tried: []int{256, 128, 64}, ok: true},
+		"another fault": {asked: 300, room: 64, fault: syscall.EPERM, tried: []int{300}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var tried []int
+			var text strings.Builder
+			open := func(conf kvindex.TreeConfig, slots *kvindex.Slots) (*kvindex.Tree, error) {
+				tried = append(tried, conf.MaxBytes/mib)
+				if conf.MaxBytes > c.room*mib {
+					return nil, fmt.Errorf("no memory: %w", c.fault)
+				}
+				require.True(t, conf.NoHugePages)
+				conf.MaxBytes = mib
+				return kvindex.NewTree(conf, slots)
+			}
+			log := slog.New(slog.NewTextHandler(&text, nil))
+			index, err := newIndex(open, kvindex.TreeConfig{MaxBytes: c.asked * mib, NoHugePages: true}, kvindex.NewSlots(), log)
+			require.Equal(t, c.tried, tried)
+			if !c.ok {
+				require.ErrorIs(t, err, c.fault)
+				return
+			}
+			require.NoError(t, err)
+			require.NotNil(t, index)
+			require.Equal(t, len(tried)-1, strings.Count(text.String(), "less memory than asked for"))
+			if len(tried) > 1 {
+				require.Contains(t, text.String(), fmt.Sprintf("max_bytes=%d ", c.tried[len(tried)-1]*mib))
+			}
+		})
+	}
 }

@@ -50,6 +50,7 @@ Usage:
   extproc register [flags]             keep a worker known to the plugins, from beside it
   extproc check    [flags]             validate the configuration and print the effective one
   extproc explain  [flags] [body.json] ask a running plugin what it would decide for a request, and why
+  extproc index    FILE                tell what a dump of the index has
   extproc version                      print the version
 
 "extproc COMMAND --help" lists a command's flags. A configuration file is not needed to begin:
@@ -76,12 +77,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = checkCommand(args[1:], stdout, stderr)
 	case "explain":
 		err = explainCommand(ctx, args[1:], stdout, stderr)
+	case "index":
+		err = indexCommand(args[1:], stdout, stderr)
 	case "version", "--version", "-version":
 		fmt.Fprintln(stdout, "extproc "+versionText())
 	case "help", "--help", "-help", "-h":
 		fmt.Fprint(stdout, usage)
 	default:
-		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, register, check, explain or version\n", args[0])
+		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, register, check, explain, index or version\n", args[0])
 		return exitUsage
 	}
 	switch {

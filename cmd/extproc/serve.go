@@ -10,7 +10,10 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -57,6 +60,7 @@ type plugin struct {
 	grpc    *grpc.Server
 	ready   *grpchealth.Server
 	history *history
+	dumping sync.Mutex            // one dump of the index at a time
 	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers []io.Closer           // of the discovery sources
 }
@@ -138,7 +142,7 @@ func (p *plugin) newServer() error {
 	c := p.cfg
 	p.slots = kvindex.NewSlots()
 	var err error
-	if p.index, err = newIndex(c.tree(), p.slots, p.log); err != nil {
+	if p.index, err = newIndex(kvindex.NewTree, c.tree(), p.slots, p.log); err != nil {
 		return err
 	}
 	p.routes = overlap.NewRoutes(p.index)
@@ -162,7 +166,7 @@ func (p *plugin) newServer() error {
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
 		PredictedWeight: c.Routing.predictedWeight(),
 		Namespace:       c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
-		PrefillCluster: c.Prefill.Cluster, TimeoutHeader: c.Request.TimeoutHeader,
+		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
 		NoHold:       c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
@@ -183,24 +187,38 @@ func (p *plugin) newServer() error {
 	return nil
 }
 
+// prefillListener is where Envoy takes our own legs: unless it is said, beside
+// the plugin's own socket, since then Envoy is on this machine.
+func prefillListener(c Config) string {
+	if c.Prefill.Listener != "" {
+		return c.Prefill.Listener
+	}
+	if path, ok := strings.CutPrefix(c.Listen, "unix://"); ok {
+		return "unix://" + filepath.Join(filepath.Dir(path), "prefill.sock")
+	}
+	return ""
+}
+
 // leastIndex is the budget below which a plugin does not start for want of
 // address space.
 const leastIndex = 64 << 20
 
+// openTree is kvindex.NewTree; another in tests.
+type openTree func(kvindex.TreeConfig, *kvindex.Slots) (*kvindex.Tree, error)
+
 // newIndex makes the index, with half the budget, and half of that, where the
 // system does not give the address space: eight times the budget is reserved.
-func newIndex(conf kvindex.TreeConfig, slots *kvindex.Slots, log *slog.Logger) (kvindex.Index, error) {
+func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log *slog.Logger) (kvindex.Index, error) {
+	if conf.MaxBytes == 0 {
+		conf.MaxBytes = kvindex.DefaultMaxBytes
+	}
 	for {
-		tree, err := kvindex.NewTree(conf, slots)
-		switch {
-		case err == nil:
+		tree, err := open(conf, slots)
+		if err == nil {
 			return tree, nil
-		case !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes != 0 && conf.MaxBytes/2 < leastIndex:
+		}
+		if conf.MaxBytes /= 2; !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes < leastIndex {
 			return nil, err
-		case conf.MaxBytes == 0:
-			conf.MaxBytes = 1 << 30
-		default:
-			conf.MaxBytes /= 2
 		}
 		log.Warn("the index gets less memory than asked for", "max_bytes", conf.MaxBytes, "err", err)
 	}
@@ -285,8 +303,10 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	if err != nil {
 		return err
 	}
+	p.resumeIndex()
 	g.Go(func() error { return p.view.Run(world) })
 	g.Go(func() error { return p.events.Run(world) })
+	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.routes.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })
 	g.Go(func() error { return page.Run(world) })
@@ -299,6 +319,9 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	g.Go(func() error {
 		select {
 		case <-p.board.Ready():
+			if err := p.server.CheckListener(); err != nil {
+				return err
+			}
 			p.setServing(true)
 			p.log.Info("ready", "workers", len(p.board.Load().Workers()))
 		case <-world.Done():
@@ -318,6 +341,7 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
+	p.saveIndex() // after the last event
 	flush, done := context.WithTimeout(context.Background(), 2*time.Second)
 	defer done()
 	return errors.Join(err, closeAll(p.closers), stopObserving(), p.tele.Shutdown(flush))

@@ -166,7 +166,7 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 // to wait for ever.
 func grade(w *worker.Worker) prefill.Grade {
 	switch {
-	case discovery.Unfit(w) != "", w.Role == worker.Decode && w.Engine != worker.SGLang:
+	case discovery.Unfit(w) != "":
 		return prefill.Unfit
 	case discovery.Ineligible(w) != "":
 		return prefill.Pending

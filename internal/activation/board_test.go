@@ -123,13 +123,19 @@ func TestAModelThatItsWorkersHaveUnloadedIsForgotten(t *testing.T) {
 }
 
 func TestAWorkerThatCanNeverHandOverIsNotWaitedFor(t *testing.T) {
-	vllm := func(w *worker.Worker) { w.Engine, w.AcceptsAggregated = worker.VLLM, true }
+	fronted := func(w *worker.Worker) { w.Fronted = true }
 	b := New()
-	b.Follow(set(t, 1, make1(t, 1, worker.Decode, vllm), make1(t, 5, worker.Prefill, vllm),
-		make1(t, 6, worker.Prefill, func(w *worker.Worker) { w.Fronted = true })), discovery.Change{}, noon)
+	b.Follow(set(t, 1, make1(t, 1, worker.Decode, fronted), make1(t, 6, worker.Prefill, fronted)), discovery.Change{}, noon)
 	require.Equal(t, Standing{}, b.Load().Standing(worker.Key{Model: "m"}))
-	b.Follow(set(t, 2, make1(t, 1, worker.Decode, vllm), make1(t, 7, worker.Prefill, nil)), discovery.Change{}, noon)
+	b.Follow(set(t, 2, make1(t, 1, worker.Decode, fronted), make1(t, 7, worker.Prefill, nil)), discovery.Change{}, noon)
 	require.Equal(t, Standing{State: prefill.PrefillReady, Ready: 1}, b.Load().Standing(worker.Key{Model: "m"}))
+}
+
+func TestAPrefillWorkerThatNeedsNoRendezvousIsReadyAtOnce(t *testing.T) {
+	vllm := func(w *worker.Worker) { w.Engine, w.Bootstrap = worker.VLLM, worker.Bootstrap{} }
+	b := New()
+	b.Follow(set(t, 1, make1(t, 1, worker.Decode, vllm), make1(t, 5, worker.Prefill, vllm)), discovery.Change{}, noon)
+	require.Equal(t, Standing{State: prefill.PrefillReady, Ready: 1, Sides: 1, Activated: true}, b.Load().Standing(worker.Key{Model: "m"}))
 }
 
 func TestWhoWaitsForANewerWorldFindsIt(t *testing.T) {

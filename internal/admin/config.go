@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -55,6 +56,10 @@ type Config struct {
 	// Index says who holds how much of a prompt. nil answers 404. An error is
 	// about the query. Safe for concurrent use.
 	Index func(q IndexQuery) (IndexAnswer, error)
+
+	// IndexDump writes a dump of the index. nil answers 404. Safe for concurrent
+	// use.
+	IndexDump func(w io.Writer) error
 
 	// MaxExplainBytes bounds the bodies that are posted, to Explain and to
 	// Index; 0 means 8 MiB.

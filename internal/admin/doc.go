@@ -10,6 +10,7 @@
 //	/debug/decisions    JSON decisions, newest first; ?n= bounds them
 //	/debug/explain      POST a request body; ?path= names its path
 //	/debug/index        POST tokens or hashes; who holds how many blocks of them
+//	/debug/index/dump   the index as a file: extproc index shows what it has
 //	/debug/pprof/       only if enabled
 //
 // # Contract

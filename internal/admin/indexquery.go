@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -137,4 +138,15 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 		a.Ranks = []IndexOverlap{}
 	}
 	s.json(w, http.StatusOK, a)
+}
+
+// serveIndexDump streams a dump. One that fails in the middle is cut off, which
+// whoever reads it finds out by its checksum.
+func (s *Server) serveIndexDump(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="index.dump"`)
+	if err := s.cfg.IndexDump(w); err != nil {
+		s.cfg.Logger.Warn("the index could not be dumped to whoever asked", slog.Any("err", err))
+		panic(http.ErrAbortHandler)
+	}
 }

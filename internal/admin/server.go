@@ -111,6 +111,9 @@ func (s *Server) handler() http.Handler {
 	if s.cfg.Index != nil {
 		mux.HandleFunc("POST /debug/index", s.serveIndex)
 	}
+	if s.cfg.IndexDump != nil {
+		mux.HandleFunc("GET /debug/index/dump", s.serveIndexDump)
+	}
 	if s.cfg.Pprof {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

@@ -21,6 +21,7 @@ func (c *call) answer(out int, reason string) error {
 	if c.q.model == "" {
 		a.model, _ = json.Marshal(c.s.cfg.Models[0])
 	}
+	c.s.engine.handOver(c, reason)
 	if c.q.stream {
 		return a.stream()
 	}
@@ -59,7 +60,7 @@ type answer struct {
 func (a *answer) whole() error {
 	c := a.c
 	perToken := c.scale(c.s.cfg.DecodePerToken)
-	if d := time.Duration(max(a.out-1, 0)) * perToken; !c.s.prefills() {
+	if d := time.Duration(max(a.out-1, 0)) * perToken; c.leg != legPrefill {
 		if c.fault.When == Mid && c.fault.Mode != FaultTruncate {
 			if err := pause(c.ctx, d/2); err != nil {
 				return err
@@ -101,7 +102,7 @@ func (a *answer) whole() error {
 func (a *answer) stream() error {
 	c := a.c
 	perToken := c.scale(c.s.cfg.DecodePerToken)
-	if c.s.prefills() {
+	if c.leg == legPrefill {
 		perToken = 0
 	}
 	a.text = make([][]byte, len(c.items))
@@ -113,7 +114,7 @@ func (a *answer) stream() error {
 	start, struck := time.Now(), false
 	for sent := 0; sent < a.out; {
 		upto := min(sent+c.s.cfg.StreamInterval, a.out)
-		if c.fault.When == Mid && !struck && 2*upto > a.out && !c.s.prefills() {
+		if c.fault.When == Mid && !struck && 2*upto > a.out && c.leg != legPrefill {
 			struck = true
 			if err := a.strikeMid(); err != nil {
 				return err
@@ -327,8 +328,9 @@ func (a *answer) appendWhole(b []byte) []byte {
 		} else {
 			b = append(append(append(b, `,"text":"`...), a.text[i]...), '"')
 		}
-		b = append(append(append(b, `,"logprobs":null,"finish_reason":"`...), a.reason...), `"}`...)
+		b = append(append(append(b, `,"logprobs":null,"finish_reason":"`...), a.reason...), '"')
+		b = append(append(b, a.c.choiceTail...), '}')
 	}
 	b = append(b, `],"usage":`...)
-	return append(a.appendUsage(b), '}')
+	return append(append(a.appendUsage(b), a.c.bodyTail...), '}')
 }

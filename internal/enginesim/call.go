@@ -36,6 +36,13 @@ type call struct {
 	fault   Fault
 	started time.Time
 	headers bool // the status line has been sent
+	leg     leg
+
+	// What the engine adds to a whole answer: after each choice's finish
+	// reason, and after the usage. Set by its handOver.
+	choiceTail, bodyTail []byte
+	transfer             *transfer // the hand-off that a decode brought, nil: none
+	disaggID             int64     // TensorRT-LLM's, of a context phase
 }
 
 // serve runs the call. Errors are the client's answer unless they are the
@@ -50,11 +57,11 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 		c.s.violate(Violation{Kind: "wrong_model", Seq: c.rec.req.Seq, Detail: fmt.Sprintf(
 			"model %q was asked of a worker for %q", q.model, c.s.cfg.Models)})
 	}
-	c.items, err = c.s.plan(q, h, c.rec.req.Seq)
+	c.items, err = c.s.engine.plan(c, h)
 	if err != nil {
 		return err
 	}
-	c.s.log.planned(c.rec, c.items)
+	c.s.log.planned(c.rec, c)
 	defer c.release()
 	c.fault = c.s.fault.claim()
 	if err := c.run(); err != nil {
@@ -87,25 +94,24 @@ func (c *call) run() error {
 	if err := c.strike(After); err != nil {
 		return err
 	}
-	out, reason := c.q.maxTokens, "length"
-	if out < 0 {
-		out, reason = defaultOutput, "stop"
-	}
-	if c.s.prefills() {
-		out, reason = 1, "length"
+	out, reason := c.s.engine.output(c)
+	if c.fault.Mode == FaultFinish {
+		reason = c.fault.Reason
 	}
 	return c.answer(out, reason)
 }
 
+// limit is what the request asks for: its tokens, and how they end.
+func (c *call) limit() (int, string) {
+	if c.q.maxTokens < 0 {
+		return defaultOutput, "stop"
+	}
+	return c.q.maxTokens, "length"
+}
+
 // prepareAll brings every item to the point where its first token exists.
 func (c *call) prepareAll() error {
-	prepare := c.s.prepareAggregated
-	switch {
-	case c.s.prefills():
-		prepare = c.s.runPrefill
-	case c.s.decodes() && c.items[0].meet != nil:
-		prepare = c.s.runDecode
-	}
+	prepare := c.s.engine.prepare
 	for i, it := range c.items {
 		if i > 0 && &it.prompt[0] == &c.items[i-1].prompt[0] {
 			it.sums = c.items[i-1].sums
@@ -140,10 +146,8 @@ func (c *call) admit(ctx context.Context, it *item, out int) error {
 }
 
 func (c *call) output() int {
-	if c.q.maxTokens < 0 {
-		return defaultOutput
-	}
-	return c.q.maxTokens
+	out, _ := c.limit()
+	return out
 }
 
 // compute waits for as long as the uncached part of the prompt takes, with the
@@ -267,7 +271,7 @@ func (c *call) release() {
 // answer finds nothing held.
 func (c *call) complete(out int, reason string) {
 	for _, it := range c.items {
-		if out > 1 && it.hold != nil && !c.s.prefills() {
+		if out > 1 && it.hold != nil && c.leg != legPrefill {
 			tokens := slices.Concat(it.prompt, answerTokens(it.digest, 0, out-1))
 			it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, c.s.cfg.PageSize), tokens)
 		}

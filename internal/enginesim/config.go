@@ -23,7 +23,7 @@ const None = time.Duration(-1)
 type Config struct {
 	ID     worker.ID     // default: random, above 2^53 so that a float would show
 	Role   worker.Role   // required
-	Engine worker.Engine // default worker.SGLang, the only one so far
+	Engine worker.Engine // worker.SGLang (default), worker.VLLM or worker.TensorRTLLM
 	Models []string      // names it answers to; default "sim"
 
 	// Addresses. Port 0 picks a free one; the accessors of [Sim] tell which.
@@ -58,6 +58,13 @@ type Config struct {
 	AcceptsAggregated bool          // a decode worker that serves without a room; no SGLang does
 	NoDecodeEvents    bool          // a decode worker's blocks are not published
 
+	// The hand-off of vLLM and TensorRT-LLM; see doc.go.
+	SideChannelListen string        // where a prefill worker's KV is taken from; rank r is r ports higher (vLLM); default "127.0.0.1:0"
+	KVLease           time.Duration // KV that nobody takes is freed after so long; default 30 s (vLLM), 60 s (TensorRT-LLM)
+	PullTimeout       time.Duration // decode gives a side channel so long to answer; default 5 s
+	KVLoadFailure     LoadFailure   // what decode does when it cannot get the KV; default LoadFail; vLLM alone has a choice
+	NullOnStop        bool          // vLLM: only a prefill ended by "length" hands over, as versions before 0.19 did
+
 	// What is kept for inspection.
 	LogRequests   int // requests; default 1,000
 	LogBodyBytes  int // bytes of one body; default 256 KiB, negative keeps none
@@ -69,6 +76,15 @@ type Config struct {
 
 	Logger *slog.Logger // nil means slog.DiscardHandler
 }
+
+// LoadFailure is vLLM's kv_load_failure_policy.
+type LoadFailure string
+
+// The policies of vLLM (engines.md §0.6, §2.1).
+const (
+	LoadFail      LoadFailure = "fail"      // the request fails with 500
+	LoadRecompute LoadFailure = "recompute" // decode computes the prompt itself
+)
 
 func orDefault[T comparable](v *T, d T) {
 	var zero T
@@ -95,8 +111,19 @@ func (c Config) withDefaults() Config {
 	c.Models = slices.Clone(c.Models)
 	orDefault(&c.Listen, "127.0.0.1:0")
 	if c.Role == worker.Prefill {
-		orDefault(&c.BootstrapListen, "127.0.0.1:0")
+		if c.Engine == worker.SGLang {
+			orDefault(&c.BootstrapListen, "127.0.0.1:0")
+		} else {
+			orDefault(&c.SideChannelListen, "127.0.0.1:0")
+		}
 	}
+	if c.Engine == worker.TensorRTLLM {
+		c.KVEventsPort = Off
+		orDefault(&c.KVLease, 60*time.Second)
+	}
+	orDefault(&c.KVLease, 30*time.Second)
+	orDefault(&c.PullTimeout, 5*time.Second)
+	orDefault(&c.KVLoadFailure, LoadFail)
 	orDefault(&c.ReplayBuffer, 10_000)
 	orDefault(&c.PageSize, 16)
 	orDefault(&c.CapacityBlocks, 65_536)
@@ -127,11 +154,12 @@ func (c Config) Validate() error {
 	if c.Role < worker.Prefill || c.Role > worker.Aggregated {
 		bad("role: expected prefill, decode or aggregated")
 	}
-	if c.Engine != "" && c.Engine != worker.SGLang {
-		bad("engine %q: expected sglang", string(c.Engine))
+	if _, err := worker.ParseEngine(string(c.Engine)); c.Engine != "" && err != nil {
+		bad("engine %q: expected sglang, vllm or trtllm", string(c.Engine))
 	}
 	for _, a := range []struct{ name, addr string }{
 		{"listen", c.Listen}, {"bootstrap-listen", c.BootstrapListen}, {"control-listen", c.ControlListen},
+		{"side-channel-listen", c.SideChannelListen},
 	} {
 		if _, _, err := net.SplitHostPort(a.addr); a.addr != "" && err != nil {
 			bad("%s %q: expected host:port", a.name, a.addr)
@@ -140,6 +168,7 @@ func (c Config) Validate() error {
 	if c.BootstrapListen != "" && c.Role != worker.Prefill {
 		bad("bootstrap-listen: only a prefill worker has a bootstrap server")
 	}
+	c.validateHandoff(bad)
 	for _, n := range []struct {
 		name string
 		v    int
@@ -164,4 +193,33 @@ func (c Config) Validate() error {
 		return nil
 	}
 	return fmt.Errorf("enginesim: %w", errors.Join(errs...))
+}
+
+// validateHandoff reports what belongs to another engine's way of meeting.
+func (c Config) validateHandoff(bad func(format string, a ...any)) {
+	sglang := c.Engine == "" || c.Engine == worker.SGLang
+	if c.SideChannelListen != "" && (sglang || c.Role != worker.Prefill) {
+		bad("side-channel-listen: only a prefill worker of vllm or trtllm has a side channel")
+	}
+	if !sglang && (c.BootstrapListen != "" || c.HandshakeFirst || c.HeaderOverrides) {
+		bad("bootstrap-listen, handshake-first, header-overrides: only sglang has them")
+	}
+	if c.Engine == worker.TensorRTLLM && c.KVEventsPort > 0 {
+		bad("kv-events-port: no events of trtllm are simulated")
+	}
+	switch c.KVLoadFailure {
+	case "", LoadFail:
+	case LoadRecompute:
+		if c.Engine != worker.VLLM {
+			bad("kv-load-failure: only vllm can recompute")
+		}
+	default:
+		bad("kv-load-failure %q: expected fail or recompute", string(c.KVLoadFailure))
+	}
+	if c.NullOnStop && c.Engine != worker.VLLM {
+		bad("null-on-stop: only vllm hands over when a prefill has stopped by itself")
+	}
+	if c.KVLease < 0 || c.PullTimeout < 0 {
+		bad("kv-lease, pull-timeout: expected more than 0")
+	}
 }

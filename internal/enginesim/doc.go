@@ -20,7 +20,8 @@
 //   - Each data-parallel rank has a prefix cache of pages with a capacity and
 //     least-recently-used eviction of leaves. Its changes are published as
 //     SGLang >= 0.5.20 encodes them, under signed 64-bit engine hashes that are
-//     chained SHA-256, and replayed as SGLang >= 0.5.22 frames it.
+//     chained SHA-256, or as vLLM >= 0.24 does, unsigned; they are replayed as
+//     SGLang >= 0.5.22 and vLLM >= 0.26 frame it. TensorRT-LLM publishes none.
 //   - Time passes per uncached prompt token and per output token. At most
 //     MaxRunning requests run per rank, the rest queues first in, first out;
 //     so does a request for whose blocks there is no room.
@@ -78,11 +79,75 @@
 // holds nothing until its decode has come); decode reports the cached tokens
 // of its prefill; decode's cache keeps received prompts.
 //
+// # The hand-off of vLLM and TensorRT-LLM
+//
+// Their halves do not meet: prefill runs first and answers a hand-off, which
+// the router puts into decode's body unread and unchanged (row C4). From the
+// prefill's answer on its KV is held under a lease, outside of any request,
+// until the decode worker takes it over a side channel. The ledger of that is
+// [HandoffState]; at the end of a test Held is zero on every worker.
+//
+//	                  vLLM, NixlConnector, pull (§2.1)     TensorRT-LLM, context first (§3)
+//	prefill asked by  kv_transfer_params                   disaggregated_params context_only and a
+//	                  do_remote_decode                     disagg_request_id in [2^42, 2^63), never
+//	                                                       used before
+//	its answer        kv_transfer_params at the top        choices[0].disaggregated_params, and
+//	                                                       prompt_token_ids at the top
+//	KV is held when   length or stop (NullOnStop: only     length or not_finished
+//	prefill ended by  length)
+//	else the answer   null                                 stop: the same fields, nothing held
+//	has
+//	decode asked by   the same, as it came                 the same, request_type generation_only;
+//	                                                       prompt or prompt_token_ids as answered
+//	lease             30 s                                 60 s
+//	KV not to be had  500, or KVLoadFailure recompute      500
+//	without them      decode computes the prompt itself: correct, slow, counted as Local
+//
+// vLLM's engine id is new with each process, its side channel has a port a
+// rank. TensorRT-LLM's opaque state says the same in base64. X-Request-Id names
+// vLLM's answer; X-Data-Parallel-Rank picks its rank and is ignored when it is
+// no number. What the serving layer refuses with 400 after it has read the
+// hand-off, and what is still queued when its client leaves, has its KV freed
+// at the prefill worker (Released). Only /v1/chat/completions, /v1/completions,
+// /health, /ready, /v1/models, /version, /metrics and, of vLLM, /tokenize and
+// /load, of TensorRT-LLM /server_info are served.
+//
+// Violations, with what the client gets: bad_handoff (a wrong type or a field
+// repeated in it: 400; a field missing: 500), handoff_changed, prompt_mismatch,
+// taken_twice, released, unknown_handoff (500, at both workers: here
+// refused_by_prefill), wrong_role (500), parallel_handoff (several prompts or
+// choices on one hand-off: 500 at vLLM's decode, 400 at TensorRT-LLM; vLLM's
+// prefill serves and leaks it), repeated_field. vLLM alone, and served:
+// prefill_long (max_tokens is not 1), prefill_stream (a stream brings no
+// hand-off). TensorRT-LLM alone: id_reused (500), foreign_field (400: it
+// forbids fields it does not know; here those of the others' routing),
+// no_prompt_ids (400), prefill_stream (400).
+//
+// taken_twice and released are so strict because of what becomes of a second
+// decode in vLLM: it reads blocks that have been given to others, and keeps
+// them in its prefix cache under this prompt. Once a decode request has reached
+// its worker, that worker frees the KV, whatever comes; only a hand-off that no
+// decode worker has seen may be collected.
+//
+// No violation, since no router can know: the KV's lease has run out, the
+// prefill process is another one, or cannot be reached within PullTimeout.
+//
+// Inferred or ours: what fails here at once, with 500, is in the engines a
+// request that waits for KV for ever or an assertion that ends the process
+// (fields missing), a garbled answer (another prompt), or a wait until a
+// time-out (unknown ids); TensorRT-LLM would tokenise the prompt anew where it
+// gets no ids; it has 60 s as kv_transfer_timeout_ms; a decode's usage says
+// that all but the last token was cached; which worker may do which half is
+// told by its role, where vLLM's may do both; one field of vLLM's hand-off,
+// sim_later_field, stands for those of later versions. Heartbeats, by which a
+// vLLM decode that queues extends the lease, are not simulated: who queues for
+// longer than the lease loses its KV.
+//
 // # Another engine
 //
-// sglang.go (plan), call.go (runPrefill, runDecode), rooms.go, bootstrap.go and
-// link.go are the protocol; the rest knows no engine. vLLM and TensorRT-LLM are
-// further values of Config.Engine with those functions.
+// protocol.go says what an engine brings: sglang.go with rooms.go, bootstrap.go
+// and link.go; vllm.go; trtllm.go; the last two share holds.go, handoff.go and
+// sidechannel.go. The rest knows no engine.
 //
 // What this package does not do: it computes nothing and moves no KV; there is
 // no sampling, no logprobs, no tools, no tensor parallelism; it is no model of

@@ -24,6 +24,20 @@ const (
 	FaultFinishAbort Mode = "finish_abort" // answers 200 with finish reason "abort"
 	FaultTruncate    Mode = "truncate"     // closes the connection in mid-body
 	FaultRefuse      Mode = "refuse"       // closes its port
+	FaultFinish      Mode = "finish"       // the answer ends with the finish reason Reason
+	FaultNoHandoff   Mode = "no_handoff"   // prefill answers null where the hand-off belongs, and holds nothing
+	FaultBadHandoff  Mode = "bad_handoff"  // prefill's hand-off has the form Form; its KV is held
+)
+
+// Form is how a hand-off is spoiled.
+type Form string
+
+// The forms of [FaultBadHandoff].
+const (
+	FormText   Form = "text"   // a string with the object in it; the default
+	FormList   Form = "list"   // a list with the object in it
+	FormTwice  Form = "twice"  // the field comes twice
+	FormBroken Form = "broken" // the object breaks off: the answer is no JSON
 )
 
 // Moment is when a fault strikes within a request.
@@ -32,7 +46,9 @@ type Moment string
 // The moments. Before is on arrival: no room is entered, no KV is held. Mid is
 // half-way: on a prefill worker in the room with half of the prompt computed,
 // else with half of the answer sent. After is when the KV has changed hands
-// and no byte of the answer has been sent.
+// and no byte of the answer has been sent; a prefill of vllm or trtllm has
+// computed its KV then and not begun to hold it. Its answer that is cut at Mid
+// leaves KV behind, for the lease to end.
 const (
 	Before Moment = "before"
 	Mid    Moment = "mid"
@@ -44,6 +60,8 @@ type Fault struct {
 	Mode    Mode    `json:"mode"`
 	When    Moment  `json:"when,omitempty"`     // default: mid for die and truncate, else before
 	Status  int     `json:"status,omitempty"`   // of mode error; default 500
+	Reason  string  `json:"reason,omitempty"`   // of mode finish: stop, content_filter or length; default stop
+	Form    Form    `json:"form,omitempty"`     // of mode bad_handoff
 	DelayMS int     `json:"delay_ms,omitempty"` // waits so long before it strikes; slow: before each request
 	Factor  float64 `json:"factor,omitempty"`   // of mode slow; default 10
 	Count   int     `json:"count,omitempty"`    // requests it strikes; 0: until changed
@@ -59,6 +77,12 @@ func (f Fault) withDefaults() Fault {
 	orDefault(&f.When, Before)
 	orDefault(&f.Status, http.StatusInternalServerError)
 	orDefault(&f.Factor, 10)
+	if f.Mode == FaultFinish {
+		orDefault(&f.Reason, "stop")
+	}
+	if f.Mode == FaultBadHandoff {
+		orDefault(&f.Form, FormText)
+	}
 	return f
 }
 
@@ -67,6 +91,7 @@ func (f Fault) Validate() error {
 	var errs []error
 	modes := []Mode{
 		"", FaultNone, FaultHang, FaultError, FaultSlow, FaultDie, FaultEarly200, FaultFinishAbort, FaultTruncate, FaultRefuse,
+		FaultFinish, FaultNoHandoff, FaultBadHandoff,
 	}
 	if !slices.Contains(modes, f.Mode) {
 		errs = append(errs, fmt.Errorf("mode %q: expected one of %q", f.Mode, modes[1:]))
@@ -76,6 +101,12 @@ func (f Fault) Validate() error {
 	}
 	if f.Status != 0 && (f.Status < 400 || f.Status > 599) {
 		errs = append(errs, fmt.Errorf("status %d: expected 400 to 599", f.Status))
+	}
+	if !slices.Contains([]string{"", "stop", "content_filter", "length"}, f.Reason) {
+		errs = append(errs, fmt.Errorf("reason %q: expected stop, content_filter or length (abort is mode finish_abort)", f.Reason))
+	}
+	if !slices.Contains([]Form{"", FormText, FormList, FormTwice, FormBroken}, f.Form) {
+		errs = append(errs, fmt.Errorf("form %q: expected text, list, twice or broken", f.Form))
 	}
 	if f.DelayMS < 0 || f.Count < 0 || f.ForMS < 0 || f.Factor < 0 {
 		errs = append(errs, errors.New("delay_ms, count, for_ms, factor: expected at least 0"))
@@ -185,7 +216,7 @@ func (c *call) strike(when Moment) error {
 		return errTruncate
 	case FaultFinishAbort:
 		return errFinishAbort
-	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse:
+	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse, FaultFinish, FaultNoHandoff, FaultBadHandoff:
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func requireClean(t testing.TB, sims ...*Sim) {
 	for _, s := range sims {
 		eventually(t, func() bool {
 			st := s.State(false)
-			return st.KVHeldBlocks == 0 && st.Running == 0 && st.PrefillAlone+st.PrefillMet+st.DecodeAskers+st.DecodeWaiting == 0
+			return st.KVHeldBlocks == 0 && st.Running == 0 && st.Handoff.Held == 0 && st.PrefillAlone+st.PrefillMet+st.DecodeAskers+st.DecodeWaiting == 0
 		}, "nothing is held")
 		require.Empty(t, s.State(false).Violations)
 	}

@@ -19,18 +19,11 @@ func (s *Sim) apiHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.generate(apiChat))
 	mux.HandleFunc("POST /v1/completions", s.generate(apiCompletion))
-	mux.HandleFunc("POST /generate", s.generate(apiGenerate))
-	for _, p := range []string{"GET /health", "GET /health_generate", "GET /ready"} {
+	for _, p := range []string{"GET /health", "GET /ready"} {
 		mux.HandleFunc(p, s.health)
 	}
 	mux.HandleFunc("GET /v1/models", s.models)
-	mux.HandleFunc("GET /metrics", s.metrics)
-	for _, p := range []string{"GET /server_info", "GET /get_server_info"} {
-		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.serverInfo()) })
-	}
-	for _, p := range []string{"POST /tokenize", "POST /v1/tokenize"} {
-		mux.HandleFunc(p, s.tokenize)
-	}
+	s.engine.pages(mux)
 	for _, p := range []string{"POST /flush_cache", "GET /flush_cache"} {
 		mux.HandleFunc(p, s.flushCache)
 	}
@@ -99,12 +92,12 @@ func (c *call) fail(err error) {
 	case errors.Is(err, errTruncate):
 		panic(http.ErrAbortHandler)
 	case !c.headers:
-		writeError(c.w, ae)
+		c.s.refuse(c.w, ae)
 	case c.q.stream:
-		b, _ := json.Marshal(map[string]errorBody{"error": ae.body()})
+		b, _ := json.Marshal(c.s.engine.errorBody(ae, true))
 		_, _ = c.w.Write(append(append([]byte("data: "), b...), "\n\ndata: [DONE]\n\n"...))
 	default:
-		b, _ := json.Marshal(ae.body())
+		b, _ := json.Marshal(c.s.engine.errorBody(ae, false))
 		_, _ = c.w.Write(b)
 	}
 }
@@ -127,6 +120,11 @@ func (e *apiError) body() errorBody {
 }
 
 func writeError(w http.ResponseWriter, e *apiError) { writeJSON(w, e.status, e.body()) }
+
+// refuse answers an error as the engine words it.
+func (s *Sim) refuse(w http.ResponseWriter, e *apiError) {
+	writeJSON(w, e.status, s.engine.errorBody(e, false))
+}
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
@@ -182,7 +180,7 @@ func (s *Sim) flushCache(w http.ResponseWriter, _ *http.Request) {
 func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	body, err := readBody(r)
 	if err != nil || !json.Valid(body) {
-		writeError(w, badRequest("Invalid request: body is not valid JSON"))
+		s.refuse(w, badRequest("Invalid request: body is not valid JSON"))
 		return
 	}
 	var prompt, messages, tools []byte
@@ -212,7 +210,7 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 		lists, list, err = readPromptUnion(prompt)
 	}
 	if err != nil {
-		writeError(w, badRequest("Invalid request: %v", err))
+		s.refuse(w, badRequest("Invalid request: %v", err))
 		return
 	}
 	s.writeTokens(w, lists, list)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -22,11 +23,12 @@ const maxViolations = 1000
 // Violation is a request that broke the engine's rules in a way that a router
 // must never cause. Tests assert that there are none.
 type Violation struct {
-	Time   time.Time `json:"time"`
-	Kind   string    `json:"kind"`          // see doc.go
-	Seq    uint64    `json:"seq,omitempty"` // of the request, where it is known
-	Room   int64     `json:"room,omitempty"`
-	Detail string    `json:"detail"`
+	Time    time.Time `json:"time"`
+	Kind    string    `json:"kind"`          // see doc.go
+	Seq     uint64    `json:"seq,omitempty"` // of the request, where it is known
+	Room    int64     `json:"room,omitempty"`
+	Handoff string    `json:"handoff,omitempty"` // id by which the KV is, or was, held
+	Detail  string    `json:"detail"`
 }
 
 func (s *Sim) violate(v Violation) {
@@ -57,6 +59,8 @@ type State struct {
 	PrefillMet    int `json:"prefill_met"`    // prefill halves whose decode waits
 	DecodeAskers  int `json:"decode_askers"`  // on prefill: decode halves whose prefill has not come
 	DecodeWaiting int `json:"decode_waiting"` // on decode: requests that wait for their KV
+
+	Handoff HandoffState `json:"handoff"` // vllm, trtllm
 
 	Ranks      []RankState `json:"ranks"`
 	Violations []Violation `json:"violations"`
@@ -149,6 +153,11 @@ func (s *Sim) State(blocks bool) State {
 	if s.rooms != nil {
 		st.PrefillAlone, st.PrefillMet, st.DecodeAskers = s.rooms.counts()
 	}
+	if s.holds != nil {
+		st.Handoff = s.holds.counts()
+	}
+	st.Handoff.Pulled, st.Handoff.PullsFailed = s.pulls.ok.Load(), s.pulls.failed.Load()
+	st.Handoff.Recomputed, st.Handoff.Local = s.pulls.recomputed.Load(), s.pulls.local.Load()
 	s.violationsMu.Lock()
 	st.Violations = append([]Violation{}, s.violations...)
 	s.violationsMu.Unlock()
@@ -181,10 +190,16 @@ func (r *rank) state(blocks bool) RankState {
 // Requests returns the kept requests that arrived after seq, oldest first.
 func (s *Sim) Requests(seq uint64) []Request { return s.log.since(seq) }
 
-// Reset forgets requests, violations and counts. Cache and running requests
-// stay.
+// Reset forgets requests, violations and counts. Cache, running requests and
+// KV that is held for others stay.
 func (s *Sim) Reset() {
 	s.log.reset()
+	if s.holds != nil {
+		s.holds.reset()
+	}
+	for _, n := range []*atomic.Uint64{&s.pulls.ok, &s.pulls.failed, &s.pulls.recomputed, &s.pulls.local} {
+		n.Store(0)
+	}
 	s.violationsMu.Lock()
 	s.violations = nil
 	s.violationsMu.Unlock()

@@ -43,7 +43,7 @@ func (s *Sim) bindPublishers() ([]*publisher, error) {
 	for i := range out {
 		out[i] = &publisher{
 			rank: uint32(i), topic: []byte(s.cfg.Topic), keep: s.cfg.ReplayBuffer, pub: pubs[i],
-			subs: make(map[*subscriber]struct{}),
+			subs: make(map[*subscriber]struct{}), encode: s.engine.appendEvents,
 		}
 		if replays != nil {
 			out[i].replay = replays[i]

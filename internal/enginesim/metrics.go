@@ -17,9 +17,28 @@ type birth struct {
 
 func newBirth() birth { return birth{at: time.Now(), seed: rand.Int64N(1 << 30)} }
 
+// newProcessID returns a random id in the form of a UUID.
+func newProcessID() string {
+	a, b := rand.Uint64(), rand.Uint64()
+	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff)
+}
+
 // seconds is the time of birth as Prometheus' process collectors give it.
 func (b birth) seconds() string {
 	return strconv.FormatFloat(float64(b.at.UnixMicro())/1e6, 'f', 6, 64)
+}
+
+func (e sglang) pages(mux *http.ServeMux) {
+	s := e.s
+	mux.HandleFunc("POST /generate", s.generate(apiGenerate))
+	mux.HandleFunc("GET /health_generate", s.health)
+	mux.HandleFunc("GET /metrics", s.metrics)
+	for _, p := range []string{"GET /server_info", "GET /get_server_info"} {
+		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.serverInfo()) })
+	}
+	for _, p := range []string{"POST /tokenize", "POST /v1/tokenize"} {
+		mux.HandleFunc(p, s.tokenize)
+	}
 }
 
 // metrics answers GET /metrics with SGLang's names (engines.md §6) in the

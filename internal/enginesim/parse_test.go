@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 func FuzzFieldsAreThoseOfEncodingJSON(f *testing.F) {
@@ -121,5 +123,46 @@ func FuzzReadZMTP(f *testing.F) {
 		again, err := readZMTP(bufio.NewReader(bytes.NewReader(appendZMTP(nil, m.frames...))))
 		require.NoError(t, err)
 		require.Equal(t, m, again)
+	})
+}
+
+func FuzzHandOffsNeverPanic(f *testing.F) {
+	f.Add([]byte(`{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1,"remote_block_ids":[[1]]}}`))
+	f.Add([]byte(`{"prompt":[1],"disaggregated_params":{"request_type":"generation_only","disagg_request_id":4398046511104,"ctx_request_id":1,"first_gen_tokens":[1],"encoded_opaque_state":"e30="}}`))
+	f.Add([]byte(`{"prompt":"a","kv_transfer_params":[],"disaggregated_params":3}`))
+	f.Add([]byte(`{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":{},"remote_port":-}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		q, err := parseRequest(apiCompletion, b)
+		if err != nil {
+			return
+		}
+		for _, e := range engines {
+			s := &Sim{cfg: Config{Engine: e, Role: worker.Decode}.withDefaults()}
+			s.engine = s.newProtocol()
+			c := &call{s: s, q: q, rec: &record{}}
+			var p nixlParams
+			if v, ok := s.engine.(vllm); ok {
+				p, err = v.readParams(c)
+			} else {
+				err = s.engine.(trtllm).readParams(c)
+				p.transfer = c.transfer
+			}
+			if err != nil {
+				require.NotEmpty(t, s.violations, "who brings a bad hand-off has broken a rule")
+			} else if p.transfer != nil {
+				require.Empty(t, changedField(map[string]string{}, p.transfer.fields))
+			}
+		}
+	})
+}
+
+func FuzzChangedFieldNeverPanics(f *testing.F) {
+	f.Add(`{"a":1}`)
+	f.Add(`{"a":`)
+	f.Add(`[`)
+	f.Fuzz(func(t *testing.T, got string) {
+		same := changedField(map[string]string{"a": "1"}, got) == ""
+		var have map[string]json.RawMessage
+		require.False(t, same && json.Unmarshal([]byte(got), &have) != nil, "what is no object has not come back")
 	})
 }

@@ -27,6 +27,7 @@ type publisher struct {
 	keep   int
 	pub    net.Listener
 	replay net.Listener // nil: no replay
+	encode func(dst []byte, ts float64, events []event, rank uint32) []byte
 
 	mu      sync.Mutex
 	seq     uint64   // of the next batch
@@ -48,7 +49,7 @@ func (p *publisher) publish(events []event) {
 	if p == nil {
 		return
 	}
-	payload := appendEventBatch(nil, float64(time.Now().UnixMicro())/1e6, events, p.rank)
+	payload := p.encode(nil, float64(time.Now().UnixMicro())/1e6, events, p.rank)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	seq := p.seq

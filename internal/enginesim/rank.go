@@ -18,11 +18,12 @@ type rank struct {
 	// mu guards everything below. The publisher's lock is taken under it, so
 	// that batches leave in the order in which the cache changed; nothing
 	// else is.
-	mu      sync.Mutex
-	cache   *cache
-	running int
-	waiting list.List // of *admission, first in first out
-	busy    time.Time // when the device has computed all prompts admitted so far
+	mu          sync.Mutex
+	cache       *cache
+	running     int
+	waiting     list.List // of *admission, first in first out
+	nextBlockID int       // see blockIDs
+	busy        time.Time // when the device has computed all prompts admitted so far
 
 	promptTokens, cachedTokens, outputTokens uint64
 }

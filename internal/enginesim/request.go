@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -48,6 +49,14 @@ type genRequest struct {
 	bootstrapHost, bootstrapPort, bootstrapRoom []byte
 	routedRank, prefillRank                     []byte
 	repeated                                    []string // routing fields that came more than once
+
+	// What other engines read, as it stands in the body; nil: absent.
+	transfer, disagg, promptIDs []byte // kv_transfer_params, disaggregated_params, prompt_token_ids
+	minTokens                   []byte
+	tokenPrompt                 bool     // the prompt came as token ids
+	streamOptions               bool     // given, and not null
+	twice                       []string // those of them that came more than once
+	foreign                     []string // fields of another engine's routing
 }
 
 // apiError is a refusal with the status that the client gets.
@@ -96,6 +105,7 @@ type requestParser struct {
 
 func (p *requestParser) field(key string, v []byte) error {
 	q := p.q
+	p.noteForeign(key)
 	switch key {
 	case "model":
 		q.model, _ = unquote(v)
@@ -143,8 +153,36 @@ func (p *requestParser) field(key string, v []byte) error {
 		p.routing(key, v, &q.prefillRank)
 	case "data_parallel_rank":
 		p.routing(key, v, &p.deprecatedRank)
+	case "kv_transfer_params":
+		p.handoff(key, v, &q.transfer)
+	case "disaggregated_params":
+		p.handoff(key, v, &q.disagg)
+	case "prompt_token_ids":
+		p.handoff(key, v, &q.promptIDs)
+	case "min_tokens":
+		q.minTokens = v
 	}
 	return nil
+}
+
+// foreignFields are routing fields of SGLang and vLLM.
+var foreignFields = []string{
+	"bootstrap_host", "bootstrap_port", "bootstrap_room", "routed_dp_rank", "disagg_prefill_dp_rank",
+	"data_parallel_rank", "kv_transfer_params", "input_ids",
+}
+
+func (p *requestParser) noteForeign(key string) {
+	if slices.Contains(foreignFields, key) {
+		p.q.foreign = append(p.q.foreign, key)
+	}
+}
+
+// handoff keeps a field of a hand-off; the last one wins.
+func (p *requestParser) handoff(key string, v []byte, to *[]byte) {
+	if *to != nil {
+		p.q.twice = append(p.q.twice, key)
+	}
+	*to = v
 }
 
 // routing keeps a routing field. The last one wins, as in Python's json; that
@@ -160,6 +198,7 @@ func (p *requestParser) streamOptions(v []byte) error {
 	if isNull(v) {
 		return nil
 	}
+	p.q.streamOptions = true
 	return eachField(v, func(key string, v []byte) error {
 		if key == "include_usage" {
 			p.q.includeUsage = string(v) == "true"
@@ -223,6 +262,7 @@ func (p *requestParser) readPrompts() error {
 		q.prompts = [][]uint32{tokens}
 	default:
 		q.prompts, q.batch, err = readPromptUnion(p.prompt)
+		q.tokenPrompt = p.prompt[0] == '[' && !q.batch
 	}
 	if err != nil {
 		return badRequest("Invalid request: %v", err)

@@ -28,6 +28,8 @@ type Request struct {
 	Room          int64       `json:"room"`           // of the first prompt; -1: none
 	Rooms         []int64     `json:"rooms,omitempty"`
 	Bootstrap     string      `json:"bootstrap,omitempty"` // "host:port" the request names
+	Leg           string      `json:"leg,omitempty"`       // "prefill", "decode", or "" for a request served whole
+	Handoff       string      `json:"handoff,omitempty"`   // vllm, trtllm: the id by which its KV is, or was, held
 	DPRank        int         `json:"dp_rank"`
 	PromptTokens  int         `json:"prompt_tokens"`
 	CachedTokens  int         `json:"cached_tokens"`
@@ -111,9 +113,14 @@ func (l *requestLog) begin(r *http.Request, body []byte, started time.Time) *rec
 }
 
 // planned notes what the request turned out to be.
-func (l *requestLog) planned(rec *record, items []*item) {
+func (l *requestLog) planned(rec *record, c *call) {
+	items := c.items
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	rec.req.Leg = c.leg.String()
+	if c.transfer != nil {
+		rec.req.Handoff = c.transfer.id
+	}
 	for i, it := range items {
 		if i == 0 || &it.prompt[0] != &items[i-1].prompt[0] {
 			rec.req.PromptTokens += len(it.prompt)
@@ -134,6 +141,13 @@ func (l *requestLog) struck(rec *record, f Mode) {
 	if f != FaultNone {
 		rec.req.Fault = f
 	}
+}
+
+// handedOver notes under which id a prefill's KV is held.
+func (l *requestLog) handedOver(rec *record, id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rec.req.Handoff = id
 }
 
 func (l *requestLog) firstByte(rec *record) {

@@ -1,6 +1,7 @@
 package enginesim
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"net"
@@ -79,10 +80,14 @@ func readRank(name string, v []byte, size int) (int, error) {
 	return n, nil
 }
 
+// sglang is the protocol with a rendezvous.
+type sglang struct{ s *Sim }
+
 // plan checks what the request must carry on this worker and returns one item
 // per prompt and choice. A scalar room serves num items as room, room+1, …;
 // a list serves one prompt per entry and is repeated for the choices.
-func (s *Sim) plan(q *genRequest, h http.Header, seq uint64) ([]*item, error) {
+func (e sglang) plan(c *call, h http.Header) ([]*item, error) {
+	s, q, seq := e.s, c.q, c.rec.req.Seq
 	rt, err := s.readRoute(q, h)
 	if err != nil {
 		return nil, err
@@ -90,14 +95,9 @@ func (s *Sim) plan(q *genRequest, h http.Header, seq uint64) ([]*item, error) {
 	for _, f := range q.repeated {
 		s.violate(Violation{Kind: "repeated_field", Seq: seq, Detail: f + " is in the body more than once"})
 	}
-	items := make([]*item, 0, len(q.prompts)*q.n)
-	for _, p := range q.prompts {
-		if len(p)+max(q.maxTokens, 1) > s.cfg.MaxModelLen {
-			return nil, badRequest("prompt of %d tokens and %d of output: expected at most %d together", len(p), max(q.maxTokens, 1), s.cfg.MaxModelLen)
-		}
-		for range q.n {
-			items = append(items, &item{index: len(items), prompt: p, digest: digest(p)})
-		}
+	items, err := s.newItems(q)
+	if err != nil {
+		return nil, err
 	}
 	pd := s.disaggregated()
 	if pd && s.cfg.AcceptsAggregated && s.decodes() && isNull(rt.room) {
@@ -107,13 +107,60 @@ func (s *Sim) plan(q *genRequest, h http.Header, seq uint64) ([]*item, error) {
 		if err := s.planMeetings(q, rt, items, seq); err != nil {
 			return nil, err
 		}
+		c.leg = map[bool]leg{true: legPrefill, false: legDecode}[s.prefills()]
 	}
 	for _, it := range items {
 		s.placeItem(it, rt)
-		if pd && s.prefills() {
+		if c.leg == legPrefill {
 			if err := s.checkFollow(it, rt, seq); err != nil {
 				return nil, err
 			}
+		}
+	}
+	return items, nil
+}
+
+func (e sglang) prepare(ctx context.Context, c *call, it *item) error {
+	switch c.leg {
+	case legPrefill:
+		return e.s.runPrefill(ctx, c, it)
+	case legDecode:
+		return e.s.runDecode(ctx, c, it)
+	default:
+		return e.s.prepareAggregated(ctx, c, it)
+	}
+}
+
+// output is one token of a prefill worker, whatever was asked for.
+func (e sglang) output(c *call) (int, string) {
+	if c.leg == legPrefill {
+		return 1, "length"
+	}
+	return c.limit()
+}
+
+func (sglang) handOver(*call, string) {}
+
+func (sglang) errorBody(e *apiError, stream bool) any {
+	if stream {
+		return map[string]errorBody{"error": e.body()}
+	}
+	return e.body()
+}
+
+func (sglang) appendEvents(dst []byte, ts float64, events []event, rank uint32) []byte {
+	return appendEventBatch(dst, ts, events, rank)
+}
+
+// newItems returns one item per prompt and choice.
+func (s *Sim) newItems(q *genRequest) ([]*item, error) {
+	items := make([]*item, 0, len(q.prompts)*q.n)
+	for _, p := range q.prompts {
+		if len(p)+max(q.maxTokens, 1) > s.cfg.MaxModelLen {
+			return nil, badRequest("prompt of %d tokens and %d of output: expected at most %d together", len(p), max(q.maxTokens, 1), s.cfg.MaxModelLen)
+		}
+		for range q.n {
+			items = append(items, &item{index: len(items), prompt: p, digest: digest(p)})
 		}
 	}
 	return items, nil

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,16 +25,20 @@ type Sim struct {
 	cfg        Config
 	birth      birth
 	ranks      []*rank
-	rooms      *rooms // nil unless prefill
+	engine     protocol
+	processID  string // told from the process before it at the same address
+	rooms      *rooms // nil unless an sglang prefill worker
+	holds      *holds // nil unless a prefill worker of another engine
 	log        *requestLog
 	fault      *faultBox
-	client     *http.Client // to bootstrap servers
+	client     *http.Client // to bootstrap servers and side channels
 	api        *http.Server
 	others     []*http.Server // bootstrap and control, in the order of listeners
 	listeners  []net.Listener // of others
 	localAddrs []netip.Addr
 	addr       string // of the API, fixed while the port is closed and reopened
 	bootAddr   string
+	sideAddrs  []string // of the side channel; one, or one a rank
 	ctrlAddr   string
 	runCtx     context.Context //nolint:containedctx // the life of the process that is simulated
 	cancel     context.CancelCauseFunc
@@ -42,6 +47,7 @@ type Sim struct {
 	nextRank      atomic.Uint64
 	nextCall      atomic.Uint64
 	decodeWaiting atomic.Int64
+	pulls         pulls
 	handlers      gate
 
 	portMu sync.Mutex
@@ -63,9 +69,10 @@ func New(cfg Config) (*Sim, error) {
 	cfg = cfg.withDefaults()
 	s := &Sim{
 		cfg: cfg, birth: newBirth(), log: newRequestLog(cfg), fault: newFaultBox(),
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}},
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 		conns:  make(map[net.Conn]http.ConnState), links: make(map[string]*link),
 	}
+	s.engine, s.processID = s.newProtocol(), newProcessID()
 	s.runCtx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.bind(); err != nil {
 		s.closeListeners()
@@ -91,7 +98,10 @@ func (s *Sim) bind() error {
 	if s.ctrlAddr, err = s.bindOther(s.cfg.ControlListen, s.controlHandler()); err != nil {
 		return err
 	}
-	if s.prefills() {
+	if err := s.bindSide(); err != nil {
+		return err
+	}
+	if s.prefills() && s.cfg.Engine == worker.SGLang {
 		s.rooms = newRooms(s.violate)
 		s.localAddrs = interfaceAddrs()
 	}
@@ -118,12 +128,17 @@ func (s *Sim) bindOther(addr string, h http.Handler) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	s.serveOther(ln, h)
+	return ln.Addr().String(), nil
+}
+
+// serveOther has Run serve h at ln.
+func (s *Sim) serveOther(ln net.Listener, h http.Handler) {
 	s.listeners = append(s.listeners, ln)
 	s.others = append(s.others, &http.Server{
 		Handler: s.handlers.wrap(h), ReadHeaderTimeout: time.Minute,
 		BaseContext: func(net.Listener) context.Context { return s.runCtx },
 	})
-	return ln.Addr().String(), nil
 }
 
 func (s *Sim) closeListeners() {
@@ -162,6 +177,9 @@ func (s *Sim) Run(ctx context.Context) error {
 	}
 	s.closeListeners()
 	s.handlers.closeAndWait()
+	if s.holds != nil {
+		s.holds.close()
+	}
 	s.wg.Wait()
 	s.client.CloseIdleConnections()
 	if cause := context.Cause(s.runCtx); errors.Is(cause, ErrDied) {
@@ -281,6 +299,12 @@ func (s *Sim) EventsAddr(rank int) (pub, replay string) {
 	}
 	return pub, replay
 }
+
+// SideAddrs returns the "host:port" of the side channel, one a rank for vLLM;
+// none unless the worker is a prefill worker of vLLM or TensorRT-LLM.
+func (s *Sim) SideAddrs() []string { return slices.Clone(s.sideAddrs) }
+
+func (s *Sim) sidePerRank() bool { return s.cfg.Engine == worker.VLLM }
 
 func (s *Sim) prefills() bool      { return s.cfg.Role == worker.Prefill }
 func (s *Sim) decodes() bool       { return s.cfg.Role == worker.Decode }

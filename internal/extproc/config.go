@@ -62,6 +62,11 @@ type Config struct {
 	Names prefill.Names
 	// PrefillCluster is the mirror's cluster in Envoy. Default prefill_leg.
 	PrefillCluster string
+	// PrefillListener is where the plugin's Envoy takes the legs that the plugin
+	// begins itself, for engines whose decode needs prefill's answer (row C4):
+	// unix:///path or http://host:port, this host's. Empty: such workers are
+	// not served.
+	PrefillListener string
 	// TimeoutHeader is the client's own deadline, in milliseconds, lower case.
 	// Default x-request-timeout-ms.
 	TimeoutHeader string

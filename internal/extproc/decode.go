@@ -308,6 +308,8 @@ func (h *headers) field(key []byte, timeoutHeader string) *string {
 		return &h.traceparent
 	case "tracestate":
 		return &h.tracestate
+	case "authorization":
+		return &h.authorization
 	case "x-envoy-attempt-count":
 		return &h.attemptCount
 	case prefill.HeaderStart:

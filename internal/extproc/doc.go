@@ -19,8 +19,11 @@
 //	awaitBody        body, not the end        keep it                                     awaitBody
 //	                 the end                  scan, resolve tokens                        resolving
 //	                 response headers         Envoy refuses the body itself: let it       rejected
-//	resolving        tokens are known         pick and reserve: prefill, then decode      routed
+//	resolving        tokens are known         pick and reserve: prefill, then decode      routed, prefilling
 //	                 nothing can be picked    refuse                                      rejected
+//	prefilling       prefill's answer         hand it over: route                         routed
+//	                 it is the last word      answer with it (C8)                         rejected
+//	                 it failed                retry, or refuse                            rejected
 //	routed           prefill leg well/ended   note it                                     routed
 //	                 prefill failed           end decode: retry, or refuse                rejected
 //	                 response headers 2xx/4xx relay, or hold while prefill is not well    streaming, holding
@@ -34,9 +37,16 @@
 //	                 the stream's end         release decode                              ended
 //	ended            Envoy's access log       note how the answer ended                   lingering, done
 //	any other        the stream's end         release decode                              lingering, done
-//	lingering        prefill leg's end        release prefill                             done
+//	lingering        prefill's answer         collect what it holds (C9)                  lingering
+//	                 collected                release decode                              done
+//	                 prefill leg's end        release prefill                             done
 //	                 orphan grace over        abort the prefill leg                       lingering
 //	left             Envoy's access log, or the deadline: release decode                  done
+//
+// Prefilling is the way of engines whose decode needs prefill's answer (C4): the
+// plugin sends that leg itself, through a listener of its Envoy, and reads the
+// answer. KV that prefill then holds is taken by decode, or, when no decode will
+// come, by a collecting one: a decode for one token whose answer is dropped.
 //
 // Times: a leg that has not started within StartTimeout of the dispatch has
 // failed; so has one that is overdue (OverdueBase plus OverduePerToken for each
@@ -58,6 +68,12 @@
 //	any              abort                    end the leg                                 over
 //	any              the stream's end         report failed if it was not over; ended
 //
+// # The synchronous leg
+//
+// A stream of the filter sync admits a prefill or a collecting leg that some
+// replica sent: it opens the seal, tells the owner that prefill has started, and
+// sets the destination. It sees headers only.
+//
 // # Invariants
 //
 //	X1 each reservation is released exactly once, whatever ends the attempt.
@@ -65,6 +81,8 @@
 //	   stream drops what a machine still emits).
 //	X3 a request leaves with a destination only if both legs are booked.
 //	X4 no effect is sent to a stream that has ended.
+//	X5 what prefill's answer says is held goes to a decode that answers, or is
+//	   collected once.
 //
 // # Concurrency
 //

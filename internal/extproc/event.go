@@ -3,7 +3,9 @@ package extproc
 import (
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -20,11 +22,13 @@ const (
 	evRefused // nothing can be picked
 	evLeg     // the prefill leg reports
 	evTimer
-	evAbort  // the owner wants this prefill leg ended
-	evGone   // the prefill worker has left discovery
-	evDrain  // the process is about to end: leave what can be left
-	evLogged // Envoy has logged the request: its end is known
-	evClosed // the stream is over
+	evAbort     // the owner wants this prefill leg ended
+	evGone      // the prefill worker has left discovery
+	evDrain     // the process is about to end: leave what can be left
+	evPrefilled // a prefill that the plugin asked for itself has ended: answer
+	evCollected // so has a collecting decode
+	evLogged    // Envoy has logged the request: its end is known
+	evClosed    // the stream is over
 )
 
 // event is one thing that happened to a stream. Which fields count depends on
@@ -34,13 +38,14 @@ type event struct {
 	headers     *headers // evRequestHeaders, evResponseHeaders
 	body        []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
 	endOfStream bool
-	fullDuplex  bool      // evRequestHeaders: the filter streams bodies
-	plan        *plan     // evPicked
-	failure     *failure  // evRefused
-	booked      *booked   // evPicked, evRefused: for the stream, not the machine
-	leg         legReport // evLeg
-	outcome     outcome   // evLogged
-	blame       blame     // evLogged: what it says of decode
+	fullDuplex  bool       // evRequestHeaders: the filter streams bodies
+	plan        *plan      // evPicked
+	failure     *failure   // evRefused
+	booked      *booked    // evPicked, evRefused: for the stream, not the machine
+	leg         legReport  // evLeg
+	answer      *legAnswer // evPrefilled
+	outcome     outcome    // evLogged
+	blame       blame      // evLogged: what it says of decode
 }
 
 // headers is what routing reads of a header map. Names and values are copied
@@ -49,6 +54,7 @@ type headers struct {
 	method, path, contentLength        string
 	requestID, traceparent, tracestate string
 	start, attemptCount, timeout       string
+	authorization                      string
 	leg, debug                         string
 	status, localReply                 string
 }
@@ -86,6 +92,7 @@ const (
 	reasonAborted        legReason = "aborted"  // by its owner
 	reasonNotSent        legReason = "not_sent" // it ended before a worker saw it
 	reasonOverflow       legReason = "overflow" // Envoy's circuit breaker
+	reasonNoHandoff      legReason = "no_handoff"
 )
 
 // legReport is what a prefill leg tells its owner. answer is the worker's own
@@ -101,6 +108,7 @@ type legReport struct {
 type plan struct {
 	nonce         uint64
 	disaggregated bool
+	kind          handoff.Kind // with disaggregated
 	decode        worker.Rank
 	prefill       worker.Rank
 	decodeAddr    string
@@ -109,10 +117,17 @@ type plan struct {
 	bootstrapPort uint16
 	room          prefill.Room
 	inHeaders     bool // the engine takes bootstrap data as headers
-	token         string
-	traceparent   string        // of our own span; empty: leave the client's
-	overdueAfter  time.Duration // from the dispatch
-	explain       string        // the debug header's value, if asked for
+
+	// Of a synchronous hand-off.
+	prefillDPSize uint32
+	handoffID     uint64       // TensorRT-LLM's disagg_request_id
+	decodeAlone   bool         // decode can do without a hand-off (C8)
+	decodeRequest load.Request // to pick decode again, should it go while prefill runs
+
+	token        string
+	traceparent  string        // of our own span; empty: leave the client's
+	overdueAfter time.Duration // from the dispatch
+	explain      string        // the debug header's value, if asked for
 }
 
 type op uint8
@@ -123,6 +138,8 @@ const (
 	opRelay                   // answer the response headers: set
 	opImmediate               // ImmediateResponse: imm
 	opExtend                  // extend Envoy's message timeout: wait
+	opPrefill                 // ask for prefill: set, body, wait; answers evPrefilled
+	opCollect                 // let a decode take what prefill holds: body; answers evCollected
 	opPick                    // resolve tokens, pick, reserve; answers evPicked or evRefused
 	opModels                  // answer GET /v1/models
 	opReport                  // tell the leg's owner: leg, report
@@ -137,7 +154,7 @@ const (
 )
 
 var opNames = [...]string{
-	"", "continue", "route", "relay", "immediate", "extend", "pick", "models", "report",
+	"", "continue", "route", "relay", "immediate", "extend", "prefill", "collect", "pick", "models", "report",
 	"abort-leg", "blame", "release decode", "release prefill", "mark", "finish", "leave", "forget",
 }
 

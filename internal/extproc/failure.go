@@ -59,6 +59,8 @@ var (
 	failNoDecode     = failure{code: "no_decode_worker", status: 503, kind: kindUnavailable, message: "No decode worker can take the request; try again.", retryAfter: time.Second}
 	failNoPrefill    = failure{code: "no_prefill_worker", status: 503, kind: kindUnavailable, message: "No prefill worker can take the request; try again.", retryAfter: time.Second}
 	failNoAggregated = failure{code: "no_aggregated_worker", status: 503, kind: kindUnavailable, message: "No worker can serve the request without a prefill worker; try again.", retryAfter: time.Second}
+	failNoListener   = failure{code: "no_prefill_listener", status: 503, kind: kindUnavailable, message: "The model's engine needs a prefill listener and the router has none."}
+	failNoHandoff    = failure{code: "not_disaggregable", status: 400, kind: kindInvalid, message: "The model's engine cannot serve such a request with prefill and decode apart"}
 	failSaturated    = failure{code: "prefill_saturated", status: 429, kind: kindRateLimit, message: "The prefill workers have as much work queued as they may; try again.", retryAfter: time.Second}
 	failEnforced     = failure{code: "disaggregation_enforced", status: 503, kind: kindUnavailable, message: "No prefill worker is known and aggregated serving is not allowed; try again.", retryAfter: time.Second}
 
@@ -95,7 +97,7 @@ func (f failure) because(err error) *failure {
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failSaturated, failEnforced,
+		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failEnforced,
 		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
 		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
 	}

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -37,6 +39,11 @@ type mainRandom struct {
 	finished      int
 	decode        int // bookings held
 	prefill       int
+	prefilling    bool // opPrefill is not answered
+	held          bool // prefill's answer says that it holds KV
+	taken         bool // decode has answered with it
+	collecting    bool // opCollect is not answered
+	collects      int
 	story         []string
 }
 
@@ -70,7 +77,7 @@ func (x *mainRandom) check(e *effect) error {
 	switch e.op {
 	case opRoute:
 		x.routed++
-		if !x.booked || x.routed > 1 || x.decode != 1 || x.disaggregated != (x.prefill == 1) {
+		if !x.booked || x.routed > 1 || x.decode != 1 || x.disaggregated != (x.prefill == 1) || x.prefilling {
 			return x.fail("X3: routed with %d decode and %d prefill bookings", x.decode, x.prefill)
 		}
 	case opImmediate, opModels:
@@ -80,12 +87,27 @@ func (x *mainRandom) check(e *effect) error {
 		x.deaf = true
 	case opPick:
 		x.picking = true
+	case opPrefill:
+		x.prefilling = true
+		if x.decode != 1 || x.prefill != 1 {
+			return x.fail("X3: prefill is asked for with %d decode and %d prefill bookings", x.decode, x.prefill)
+		}
+	case opCollect:
+		x.collecting = true
+		if x.collects++; x.collects > 1 || !x.held || x.taken {
+			return x.fail("X5: collected %d times, held %t, taken %t", x.collects, x.held, x.taken)
+		}
 	case opReleaseDecode:
 		x.decode--
+		if x.collecting {
+			return x.fail("X1: decode is released while it collects")
+		}
 	case opReleasePrefill:
 		x.prefill--
 	case opFinish:
 		x.finished++
+	case opRelay:
+		x.taken = true
 	case opForget:
 		if x.decode != 0 || x.prefill != 0 {
 			return x.fail("X1: forgotten with %d decode and %d prefill bookings", x.decode, x.prefill)
@@ -109,8 +131,32 @@ func (x *mainRandom) answerPick() error {
 		x.disaggregated, x.prefill = true, 1
 		p.disaggregated, p.prefill, p.inHeaders = true, worker.Rank{ID: 7}, x.r.IntN(3) == 0
 		p.bootstrapHost, p.token = "10.0.0.7", "sealed"
+		p.kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull)
+		p.decodeAlone = x.r.IntN(2) == 0
 	}
 	return x.send(event{kind: evPicked, plan: p}, "picked")
+}
+
+// answerPrefill is what the plugin's own leg does: one answer, at any time.
+func (x *mainRandom) answerPrefill() error {
+	x.prefilling = false
+	a := &legAnswer{status: 200, body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)}
+	x.held = true
+	if x.r.IntN(3) == 0 {
+		x.held = false
+		a = pickOf(x.r,
+			&legAnswer{status: 200, body: []byte(`{"choices":[{"text":"a","finish_reason":"stop"}],"kv_transfer_params":null}`)},
+			&legAnswer{status: 200, body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}]}`)},
+			&legAnswer{status: 200, body: []byte(`{"choi`)},
+			&legAnswer{status: 200, err: io.ErrUnexpectedEOF}, &legAnswer{canceled: true, err: errLegAborted},
+			&legAnswer{status: 503}, &legAnswer{status: 400, body: []byte("no")}, &legAnswer{status: 503, localReply: "UF"}, &legAnswer{err: io.EOF})
+	}
+	return x.send(event{kind: evPrefilled, answer: a}, fmt.Sprintf("prefilled %d held=%t", a.status, x.held))
+}
+
+func (x *mainRandom) answerCollect() error {
+	x.collecting = false
+	return x.send(event{kind: evCollected}, "collected")
 }
 
 func pickOf[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
@@ -166,6 +212,12 @@ func (x *mainRandom) one() error {
 		if x.picking {
 			return x.answerPick()
 		}
+		if x.prefilling {
+			return x.answerPrefill()
+		}
+		if x.collecting {
+			return x.answerCollect()
+		}
 		if x.routed > 0 && x.disaggregated && !x.ended {
 			r := legReport{state: legStarted + legState(x.r.IntN(4)), reason: pickOf(x.r, randomReasons...), status: pickOf(x.r, 200, 400, 429, 500)}
 			x.ended = r.state == legEnded
@@ -214,6 +266,16 @@ func (x *mainRandom) settle() error {
 	if err := x.close(); err != nil {
 		return err
 	}
+	if x.prefilling {
+		if err := x.answerPrefill(); err != nil {
+			return err
+		}
+	}
+	if x.collecting {
+		if err := x.answerCollect(); err != nil {
+			return err
+		}
+	}
 	for range 1000 {
 		at := x.m.wakeAt()
 		if at.IsZero() {
@@ -231,6 +293,9 @@ func (x *mainRandom) settle() error {
 	}
 	if x.finished != 1 {
 		return x.fail("at the end %d outcomes", x.finished)
+	}
+	if x.held && !x.taken && x.collects == 0 {
+		return x.fail("X5: nobody takes what prefill holds")
 	}
 	return nil
 }

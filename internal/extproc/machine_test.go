@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -28,6 +30,9 @@ import (
 //	gone | drain | logged [outcome=O] [lost]
 //	closed
 //	after D                      time passes; the timer fires if it is due
+//
+//	prefilled [status=N] [cut] [canceled] [local=FLAGS]   what came of a leg of our own; the body is its answer
+//	collected                    a collecting leg has ended
 //
 // Verbs of testdata/prefill: new, admit [refused] [late], request-body,
 // request-trailers, response-headers, response-body, response-trailers, abort,
@@ -134,6 +139,10 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev = event{kind: evRefused, failure: failureByCode(t, str(d, "code", ""))}
 	case "leg":
 		ev = event{kind: evLeg, leg: reportArgs(t, d)}
+	case "prefilled":
+		ev = event{kind: evPrefilled, answer: answerArgs(t, d)}
+	case "collected":
+		ev = event{kind: evCollected}
 	case "response-headers":
 		ev = event{kind: evResponseHeaders, headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
 	case "response-trailers":
@@ -173,8 +182,28 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 		p.disaggregated, p.prefill = true, worker.Rank{ID: 7}
 		p.bootstrapHost, p.bootstrapPort, p.room, p.token = "10.0.0.7", 8998, 42, "sealed"
 		p.inHeaders = d.HasArg("in-headers")
+		p.decodeAlone, p.handoffID = d.HasArg("decode-alone"), 1<<42+5
+		switch str(d, "kind", "") {
+		case "vllm":
+			p.kind = handoff.NIXLPull
+		case "trtllm":
+			p.kind = handoff.ContextFirst
+		default:
+			p.kind = handoff.Rendezvous
+		}
 	}
 	return p
+}
+
+func answerArgs(t *testing.T, d *datadriven.TestData) *legAnswer {
+	a := &legAnswer{
+		status: num(t, d, "status", 200), localReply: str(d, "local", ""), canceled: d.HasArg("canceled"),
+		body: []byte(strings.TrimSuffix(d.Input, "\n")),
+	}
+	if d.HasArg("cut") {
+		a.err = io.ErrUnexpectedEOF
+	}
+	return a
 }
 
 // textOf prints effects as scenario files read them.
@@ -192,7 +221,7 @@ func textOf(effects []effect) string {
 			if e.body != nil {
 				fmt.Fprintf(&b, " %q end=%t", e.body, e.endOfStream)
 			}
-		case opRoute, opRelay:
+		case opRoute, opRelay, opPrefill, opCollect:
 			if e.trailers {
 				b.WriteString(" with trailers")
 			}
@@ -213,6 +242,10 @@ func textOf(effects []effect) string {
 			fmt.Fprintf(&b, "\n  %s", e.imm.body)
 		case opExtend:
 			fmt.Fprintf(&b, " %s", e.wait)
+		}
+		switch e.op {
+		case opPrefill:
+			fmt.Fprintf(&b, "\n  within %s", e.wait)
 		case opReport, opMark, opAbortLeg:
 			fmt.Fprintf(&b, " %s", e.report.state)
 			if e.report.reason != "" {

@@ -22,9 +22,11 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 			m.reject(&f, true)
 			return
 		}
+		m.collect()
 		m.relay() // the last attempt: the worker's own words say more than ours
 		return
 	}
+	m.taken()
 	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: praise})
 	if m.rules.hold && strings.HasPrefix(m.status, "2") && m.waitsForPrefill() {
 		m.phase = mainHolding
@@ -121,7 +123,7 @@ func (m *mainLeg) onLegEnded(now time.Time, r legReport) {
 	m.orphanAt = time.Time{}
 	m.emit(effect{op: opMark, report: r})
 	m.releasePrefill()
-	if m.phase == mainLingering {
+	if m.phase == mainLingering && !m.handover.taking {
 		m.done()
 	}
 }
@@ -157,7 +159,7 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 		f.status, f.answer = r.status, r.answer
 	}
 	switch m.phase {
-	case mainRouted, mainHolding:
+	case mainPrefilling, mainRouted, mainHolding:
 		m.reject(&f, f.fresh)
 	case mainStreaming:
 		m.finish(outcomeCut, &f)
@@ -198,7 +200,10 @@ func blameOf(r legReport) blame {
 func (m *mainLeg) reject(f *failure, retry bool) {
 	retry = retry && m.mayRetry(f)
 	m.phase = mainRejected
-	m.body = nil
+	m.collect()
+	if !m.handover.asked {
+		m.body = nil
+	}
 	if retry {
 		m.finish(outcomeRetried, f)
 	} else {
@@ -221,7 +226,7 @@ func (m *mainLeg) finish(o outcome, f *failure) {
 }
 
 func (m *mainLeg) releaseDecode() {
-	if m.decodeHeld {
+	if m.decodeHeld && !m.handover.taking {
 		m.decodeHeld = false
 		m.emit(effect{op: opReleaseDecode})
 	}
@@ -240,7 +245,6 @@ func (m *mainLeg) onClosed(now time.Time) {
 		return
 	}
 	m.closed = true
-	m.body = nil
 	switch m.phase {
 	case mainLeft: // the end of a stream that we left; the answer still runs
 	case mainStreaming:
@@ -262,20 +266,29 @@ func (m *mainLeg) onClosed(now time.Time) {
 // Without it the answer counts as whole.
 const logWait = 2 * time.Second
 
-// endMain releases decode and either waits for the prefill leg or is done.
+// endMain releases decode and either waits for the prefill leg or is done. A
+// prefill whose KV a decode must take keeps decode booked.
 func (m *mainLeg) endMain(now time.Time) {
-	m.releaseDecode()
-	switch m.leg {
-	case legNone, legEnded:
+	m.collect()
+	if !m.legRuns() || !m.plan.kind.PrefillFirst() {
+		m.releaseDecode()
+	}
+	if !m.legRuns() && !m.handover.taking {
 		m.done()
-	default:
-		m.phase = mainLingering
+		return
+	}
+	m.phase = mainLingering
+	if m.legRuns() {
 		m.orphanAt = now.Add(m.rules.orphanGrace)
 	}
 }
 
 func (m *mainLeg) done() {
+	m.releaseDecode()
 	m.phase = mainDone
+	if !m.handover.asked {
+		m.body = nil
+	}
 	m.emit(effect{op: opForget})
 }
 
@@ -330,7 +343,7 @@ func (m *mainLeg) onTimer(now time.Time) {
 		return
 	}
 	switch m.phase {
-	case mainAwaitBody, mainResolving, mainRouted, mainHolding:
+	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
 		m.reject(&failDeadline, false)
 	case mainStreaming:
 		m.finish(outcomeCut, &failDeadline)

@@ -17,6 +17,7 @@ const (
 	mainAwaitHeaders mainPhase = iota
 	mainAwaitBody
 	mainResolving
+	mainPrefilling
 	mainRouted
 	mainHolding
 	mainStreaming
@@ -28,7 +29,7 @@ const (
 )
 
 var mainPhaseNames = [...]string{
-	"awaitHeaders", "awaitBody", "resolving", "routed", "holding", "streaming", "ended", "rejected", "left", "lingering", "done",
+	"awaitHeaders", "awaitBody", "resolving", "prefilling", "routed", "holding", "streaming", "ended", "rejected", "left", "lingering", "done",
 }
 
 func (p mainPhase) String() string { return mainPhaseNames[p] }
@@ -65,12 +66,13 @@ type mainLeg struct {
 
 	// Set by the request's end.
 	body     []byte
-	scan     *openai.Request // lent by requests until the request is routed
+	scan     *openai.Request // lent by requests until the request is routed, or decode answers
 	trailers bool
 
 	// Set by the pick.
 	plan      *plan
 	startBy   time.Time // zero once the leg has started
+	handover  handover
 	overdueAt time.Time
 	orphanAt  time.Time // set when the client has gone before the prefill leg
 	logBy     time.Time // set while the access log is awaited
@@ -94,7 +96,9 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 	case evClosed:
 		m.onClosed(now)
 	case evLeg:
-		m.onLeg(now, ev.leg)
+		if ev.leg.state == legStarted || m.plan == nil || !m.plan.kind.PrefillFirst() {
+			m.onLeg(now, ev.leg) // how a leg of ours ends, its answer says
+		}
 	case evGone:
 		m.onLegFailed(now, legReport{state: legFailed, reason: reasonGone})
 	case evTimer:
@@ -108,6 +112,10 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 		m.onPicked(now, ev.plan)
 	case evRefused:
 		m.onRefused(ev.failure)
+	case evPrefilled:
+		m.onPrefilled(now, ev.answer)
+	case evCollected:
+		m.onCollected()
 	default:
 		m.onMessage(now, ev)
 	}
@@ -308,67 +316,26 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 		m.done()
 		return
 	}
-	m.phase = mainRouted
 	if p.disaggregated {
 		m.leg = legDispatched
 		m.startBy = now.Add(m.rules.startTimeout)
 		m.overdueAt = now.Add(min(p.overdueAfter, m.rules.prefillTimeout))
 	}
-	e := effect{op: opRoute, trailers: m.trailers}
-	e.set = m.routeHeaders(now)
+	if p.kind.PrefillFirst() {
+		m.askPrefill(now)
+		return
+	}
+	body := m.body
+	m.body = nil // sent; a fresh attempt is a new stream with its own
 	if p.disaggregated && !p.inHeaders {
 		var members [injectRoom]byte
-		e.body = openai.InjectInPlace(m.body, m.scan,
+		body = openai.InjectInPlace(body, m.scan,
 			handoff.AppendSGLang(members[:0], p.bootstrapHost, p.bootstrapPort, p.room))
-		e.set = append(e.set, kv{"content-length", strconv.Itoa(len(e.body))})
-	} else if m.fullDuplex {
-		e.body = m.body
+		m.route(now, body, true)
 	} else {
-		m.rules.buffers.put(m.body)
+		m.route(now, body, false)
 	}
-	requests.Put(m.scan)
-	m.scan = nil
-	e.of = ofRequestBody
-	m.emit(e)
-	m.body = nil // sent; a fresh attempt is a new stream with its own
-}
-
-// routeHeaders lists what the request carries from here on (C20).
-func (m *mainLeg) routeHeaders(now time.Time) []kv {
-	p, names := m.plan, &m.rules.names
-	set := make([]kv, 0, 20)
-	all := func(keys []string, v string) {
-		for _, k := range keys {
-			set = append(set, kv{k, v})
-		}
-	}
-	set = append(set,
-		kv{prefill.HeaderDestination, p.decodeAddr},
-		kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)},
-		kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
-	all(names.WorkerID, p.decode.ID.String())
-	all(names.DPRank, strconv.FormatUint(uint64(p.decode.DPRank), 10))
-	if p.decodeDPSize > 1 {
-		all([]string{handoff.SGLangDPRankHeader}, strconv.FormatUint(uint64(p.decode.DPRank), 10))
-	}
-	if p.traceparent != "" {
-		set = append(set, kv{"traceparent", p.traceparent})
-	}
-	if !p.disaggregated {
-		return set
-	}
-	port, room := strconv.Itoa(int(p.bootstrapPort)), strconv.FormatUint(uint64(p.room), 10)
-	set = append(set, kv{prefill.HeaderPrefillCluster, m.rules.prefillCluster}, kv{prefill.HeaderLeg, p.token})
-	all(names.PrefillID, p.prefill.ID.String())
-	all(names.PrefillDPRank, strconv.FormatUint(uint64(p.prefill.DPRank), 10))
-	all(names.BootstrapHost, p.bootstrapHost)
-	all(names.BootstrapPort, port)
-	all(names.BootstrapRoom, room)
-	if p.inHeaders {
-		set = append(set, kv{handoff.SGLangOverrideHost, p.bootstrapHost},
-			kv{handoff.SGLangOverridePort, port}, kv{handoff.SGLangOverrideRoom, room})
-	}
-	return set
+	m.forgetRequest()
 }
 
 func (m *mainLeg) emit(e effect) {

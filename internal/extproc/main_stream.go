@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"sync"
@@ -37,6 +38,9 @@ type mainStream struct {
 	leg    *prefillStream // guarded by mu: the leg that has come
 	closed bool           // guarded by mu: no leg is wanted any more
 	picked worker.ID      // guarded by mu: the prefill worker, 0 for none
+	begun  bool           // guarded by mu: a leg of our own has reached Envoy
+
+	stopSync context.CancelCauseFunc // guarded by mu: ends a leg of our own
 }
 
 // booked is what a decision hands to its stream besides the plan.
@@ -79,6 +83,8 @@ func (s *mainStream) handle(ev *event) {
 			s.srv.cfg.Journal.End(s.note, journal.ClientLeft, "before the decision", 0, time.Now())
 			telemetry.End(s.decodeSpan, time.Now(), "too late")
 		}
+	case evPrefilled:
+		s.keepDecode()
 	case evRefused:
 		if ev.booked != nil {
 			s.note = ev.booked.note
@@ -112,8 +118,14 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opImmediate:
 		s.sendImmediate(e.imm)
 	case opExtend:
-		s.heldAt = now
+		if s.m.phase == mainHolding {
+			s.heldAt = now
+		}
 		s.sendProto(extendOf(e.wait))
+	case opPrefill:
+		s.askPrefill(e)
+	case opCollect:
+		s.collect(e)
 	case opPick:
 		s.srv.decide(s)
 	case opModels:
@@ -174,10 +186,13 @@ func (s *mainStream) detach() {
 func (s *mainStream) abort() {
 	s.mu.Lock()
 	s.closed = true
-	l := s.leg
+	l, stop := s.leg, s.stopSync
 	s.mu.Unlock()
 	if l != nil {
 		l.post(&event{kind: evAbort})
+	}
+	if stop != nil {
+		stop(errLegAborted)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -32,7 +33,10 @@ func (srv *Server) Unservable(world *activation.World, k worker.Key) string {
 	if k.Namespace != srv.cfg.Namespace {
 		return "it is of another namespace than this plugin serves"
 	}
-	_, f := outlook(world.Standing(k).State, srv.cfg.EnforceDisagg, pool)
+	disagg, f := outlook(world.Standing(k).State, srv.cfg.EnforceDisagg, pool)
+	if disagg && f == nil && srv.legClient == nil && handoff.KindOf(pool.Prefill[0].Engine).PrefillFirst() {
+		return "its engine needs a prefill listener (prefill.listener), and there is none"
+	}
 	switch f {
 	case nil:
 		return ""

@@ -13,7 +13,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
-	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -64,6 +63,9 @@ type verdict struct {
 	took    time.Duration
 	fail    *failure
 }
+
+// newBlocks is how many KV blocks the prompt takes where nothing of it is.
+func (v *verdict) newBlocks() int { return (v.prompt.ISLTokens + v.size - 1) / v.size }
 
 // decide answers a stream's opPick with evPicked or evRefused: at once where
 // the tokens are known or estimated, else when an engine has counted them.
@@ -161,6 +163,9 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil {
 		return nil, f
 	}
+	if f = srv.splittable(q, r, body); f != nil {
+		return nil, f
+	}
 	lead := q.pool.Aggregated
 	if q.disagg {
 		lead = q.pool.Prefill
@@ -239,7 +244,7 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	params.BlockSize = v.size
 	c.role, c.params, c.explain = role, params, &sc.explain[0]
 	r := load.Request{
-		Key: q.pool.Key, Ranks: q.pool.Ranks(role), Params: &c.params, Now: now,
+		Key: q.pool.Key, Ranks: srv.ranks(q, v, role), Params: &c.params, Now: now,
 		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
 		Filter: srv.cfg.Health, Exclude: q.avoid,
 	}
@@ -248,7 +253,7 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	}
 	if role != worker.Prefill {
 		c.explain = &sc.explain[1]
-		r.Pick.NewBlocks = (v.prompt.ISLTokens + v.size - 1) / v.size
+		r.Pick.NewBlocks = v.newBlocks()
 	}
 	r.Explain = c.explain
 	if role != worker.Decode { // a disaggregated decode pick ignores overlap (C15)
@@ -274,6 +279,41 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	c.made = err == nil
 	errors.As(err, &c.full)
 	return err
+}
+
+// ranks lists who may be picked. Decode must speak the hand-off of the prefill
+// worker that was picked.
+func (srv *Server) ranks(q *question, v *verdict, role worker.Role) []worker.Rank {
+	if role != worker.Decode || !v.prefill.made {
+		return q.pool.Ranks(role)
+	}
+	return q.pool.DecodeRanksOf(q.snap.Worker(v.prefill.decision.Rank.ID).Engine)
+}
+
+// splittable says why a request that is to be served with prefill and decode
+// apart cannot be, where their hand-off goes through prefill's answer. One that
+// the engine cannot split goes to a worker that can serve it alone, if one can.
+func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *failure {
+	if !q.disagg {
+		return nil
+	}
+	kind := handoff.KindOf(q.pool.Prefill[0].Engine)
+	if !kind.PrefillFirst() {
+		return nil
+	}
+	if srv.legClient == nil {
+		return &failNoListener
+	}
+	why := handoff.Obstacle(kind, body, r)
+	if why == "" || handoff.Alone(r) {
+		return nil
+	}
+	if q.disagg = false; len(q.pool.AggregatedRanks) == 0 || srv.cfg.EnforceDisagg {
+		f := failNoHandoff
+		f.message += ": " + why + "."
+		return &f
+	}
+	return nil
 }
 
 // told reports whether events tell what the rank holds.
@@ -303,36 +343,6 @@ func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
 		srv.cfg.Routes.Note(rank, guess.Hashes, kvindex.Estimated, now)
 	}
-}
-
-// plan turns a verdict into what the machine needs.
-func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, b *booked) (*plan, error) {
-	decode := q.snap.Worker(v.decode.decision.Rank.ID)
-	p := &plan{
-		nonce: newNonce(), disaggregated: q.disagg,
-		decode: v.decode.decision.Rank, decodeAddr: decode.Endpoint.String(), decodeDPSize: decode.DPSize,
-	}
-	if s.span != nil && srv.cfg.Tracer.Enabled() {
-		p.traceparent = srv.traceDecision(s, v, b)
-	}
-	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
-		p.explain = explainHeader(s.m.attempt, v)
-	}
-	if !q.disagg {
-		return p, nil
-	}
-	w := q.snap.Worker(v.prefill.decision.Rank.ID)
-	p.prefill = v.prefill.decision.Rank
-	p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
-	p.inHeaders = decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
-	p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
-	queued, _ := srv.cfg.Book.Load(p.prefill)
-	p.overdueAfter = srv.cfg.overdueAfter(queued.PrefillTokens)
-	var err error
-	p.token, err = srv.sealer.Seal(prefill.Leg{
-		Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Room: p.room, Deadline: s.m.deadline,
-	})
-	return p, err
 }
 
 // traceDecision writes the decision's span and returns the header that makes

@@ -57,7 +57,7 @@ func (s *prefillStream) handle(ev *event) {
 func (s *prefillStream) admit(ev *event) *ticket {
 	srv := s.srv
 	leg, err := srv.sealer.Open(ev.headers.leg)
-	if err != nil {
+	if err != nil || leg.Kind != prefill.MirrorLeg {
 		srv.cfg.Telemetry.Leg("refused", "token")
 		return &ticket{fail: &failLegRefused}
 	}

@@ -28,6 +28,7 @@ const (
 	filterKey     = "x-baton-filter"
 	filterMain    = "main"
 	filterPrefill = "prefill"
+	filterSync    = "sync"
 )
 
 // Server is Envoy's external processor. Safe for concurrent use.
@@ -49,6 +50,12 @@ type Server struct {
 	scratch  sync.Pool // of *scratch
 	readers  sync.WaitGroup
 	engines  sync.WaitGroup // decisions that wait for a tokenizer
+
+	legClient *legClient // nil: no listener for legs of our own is configured
+	legs      context.Context
+	stopLegs  context.CancelFunc
+	senders   sync.WaitGroup // legs of our own on their way
+
 	draining atomic.Bool
 	metadata sync.Map // address → []byte; as many as there were workers
 
@@ -73,6 +80,12 @@ func New(cfg Config) (*Server, error) {
 	}
 	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Slots: cfg.Slots, Tells: cfg.Tells, PredictedWeight: cfg.PredictedWeight}); err != nil {
 		return nil, err
+	}
+	srv.legs, srv.stopLegs = context.WithCancel(context.Background())
+	if cfg.PrefillListener != "" {
+		if srv.legClient, err = newLegClient(cfg.PrefillListener); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.Advertise != "" {
 		srv.owner += "@" + cfg.Advertise
@@ -127,9 +140,18 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 		srv.readers.Add(1)
 		s.read()
 		return nil
+	case filterSync:
+		srv.cfg.Telemetry.StreamOpened(leg)
+		defer srv.cfg.Telemetry.StreamClosed(leg)
+		s := &syncStream{wire: newWire(srv, g)}
+		s.act.handle = s.handle
+		srv.readers.Add(1)
+		s.read()
+		return nil
 	default:
 		return status.Errorf(codes.InvalidArgument,
-			"initial metadata %s is %q: expected %s or %s; set it on the ext_proc filter's grpc_service", filterKey, leg, filterMain, filterPrefill)
+			"initial metadata %s is %q: expected %s, %s or %s; set it on the ext_proc filter's grpc_service",
+			filterKey, leg, filterMain, filterPrefill, filterSync)
 	}
 }
 
@@ -211,6 +233,11 @@ func (srv *Server) Attempts() int { return srv.attempts.len() }
 func (srv *Server) Close() {
 	srv.readers.Wait()
 	srv.engines.Wait()
+	srv.stopLegs()
+	srv.senders.Wait()
+	if srv.legClient != nil {
+		srv.legClient.close()
+	}
 	srv.peers.close()
 }
 

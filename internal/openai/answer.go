@@ -48,6 +48,13 @@ type Answer struct {
 // anything that is not one JSON object or array, such as a cut body. It keeps
 // nothing of body and allocates nothing.
 func ScanAnswer(body []byte) (Answer, error) {
+	return ScanAnswerMembers(body, func(Span, Span) {})
+}
+
+// ScanAnswerMembers is ScanAnswer that also calls fn, in the same pass, with
+// each key, quotes included, and value of the object that is the whole of body.
+// A fault may follow what fn has seen.
+func ScanAnswerMembers(body []byte, fn func(key, val Span)) (Answer, error) {
 	var a Answer
 	i := skipSpace(body, 0)
 	if i >= len(body) {
@@ -56,11 +63,11 @@ func ScanAnswer(body []byte) (Answer, error) {
 	var end int
 	switch body[i] {
 	case '{':
-		end = a.scanObject(body, i, 0)
+		end = a.scanObject(body, i, 0, fn)
 	case '[':
 		end = eachElement(body, i, 0, func(s Span) {
 			if body[s.Start] == '{' {
-				a.scanObject(body, s.Start, 1)
+				a.scanObject(body, s.Start, 1, func(Span, Span) {})
 			}
 		})
 	default:
@@ -75,8 +82,9 @@ func ScanAnswer(body []byte) (Answer, error) {
 	return a, nil
 }
 
-func (a *Answer) scanObject(b []byte, i, depth int) int {
+func (a *Answer) scanObject(b []byte, i, depth int, fn func(key, val Span)) int {
 	return eachMember(b, i, depth, func(m member) bool {
+		fn(m.key, m.val)
 		v := m.val.Start
 		switch {
 		case isKey(b, m.key, "error"):
@@ -124,7 +132,7 @@ func (a *Answer) note(raw []byte) { a.FinishReason = max(a.FinishReason, finishR
 
 func finishReason(raw []byte) FinishReason {
 	switch string(raw) {
-	case "null", `""`:
+	case "null", `""`, `"not_finished"`: // the last: TensorRT-LLM's context_only
 		return FinishNone
 	case `"length"`:
 		return FinishLength

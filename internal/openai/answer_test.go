@@ -13,6 +13,7 @@ func TestScanAnswer(t *testing.T) {
 		want       Answer
 	}{
 		{"a chat answer", `{"id":"x","choices":[{"index":0,"message":{"content":"hi","finish_reason":"error"},"finish_reason":"length"}],"usage":{}}`, Answer{FinishLength, 1, false}},
+		{"a context that was handed over", `{"choices":[{"finish_reason":"not_finished"}]}`, Answer{FinishNone, 1, false}},
 		{"the most telling of several choices", `{"choices":[{"finish_reason":"stop"},{"finish_reason":"abort"},{"finish_reason":null}]}`, Answer{FinishAbort, 3, false}},
 		{"a reason with an escaped key", `{"choices":[{"finish\u005freason":"stop"}]}`, Answer{FinishStop, 1, false}},
 		{"a reason of its own", `{"choices":[{"finish_reason":"repetition"}]}`, Answer{FinishOther, 1, false}},

@@ -23,6 +23,9 @@ const (
 	MaxTokens
 	MaxCompletionTokens
 	MinTokens
+	MinCompletionTokens
+	PromptTokenIDs    // TensorRT-LLM's chat: the ids in place of the messages
+	PromptTokenIDsB64 // the same, packed
 	N
 	BestOf
 	CacheSalt
@@ -57,7 +60,9 @@ var fieldNames = [numFields]string{
 	AddGenerationPrompt: "add_generation_prompt", Stream: "stream",
 	StreamOptions: "stream_options", MaxTokens: "max_tokens",
 	MaxCompletionTokens: "max_completion_tokens", MinTokens: "min_tokens", N: "n",
-	BestOf: "best_of", CacheSalt: "cache_salt", ExtraKey: "extra_key",
+	MinCompletionTokens: "min_completion_tokens", PromptTokenIDs: "prompt_token_ids",
+	PromptTokenIDsB64: "prompt_token_ids_b64",
+	BestOf:            "best_of", CacheSalt: "cache_salt", ExtraKey: "extra_key",
 	LoRAPath: "lora_path", SamplingParams: "sampling_params", NVExt: "nvext",
 	RequestID: "rid", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
 	BootstrapRoom: "bootstrap_room", BootstrapPairKey: "bootstrap_pair_key",
@@ -118,6 +123,12 @@ func lookup(key []byte) Field {
 		return MaxCompletionTokens
 	case "min_tokens":
 		return MinTokens
+	case "min_completion_tokens":
+		return MinCompletionTokens
+	case "prompt_token_ids":
+		return PromptTokenIDs
+	case "prompt_token_ids_b64":
+		return PromptTokenIDsB64
 	case "n":
 		return N
 	case "best_of":

@@ -192,6 +192,17 @@ func skipScalar(b []byte, i int) int {
 	}
 }
 
+// skipNumbers takes the offset of an array's first element and, if all of them
+// are token ids or the like, returns the offset after the array, and else 0.
+// Prompts and block ids are long lists of them.
+func skipNumbers(b []byte, i int) int {
+	if i >= len(b) || !isDigit(b[i]) {
+		return 0
+	}
+	end, _ := skipIDs(b, i-1)
+	return max(end, 0)
+}
+
 // skipKey takes the offset of a member's key and returns that of its value.
 func skipKey(b []byte, i int) int {
 	if i >= len(b) || b[i] != '"' {
@@ -234,6 +245,9 @@ func skipValue(b []byte, i, depth int) int {
 					return i
 				}
 				continue
+			} else if end := skipNumbers(b, i); end > 0 {
+				depth--
+				i = end
 			} else {
 				kinds[depth>>6] &^= 1 << (depth & 63)
 				continue

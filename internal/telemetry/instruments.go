@@ -57,6 +57,7 @@ type Instruments struct {
 	requests, attempts, decisions, freshPicks, failures, panics *counter
 	legs, tokenize                                              *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets            *counter
+	kvRestores, indexDumps                                      *counter
 	aside, activation, traceFailures                            *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
@@ -179,6 +180,20 @@ func (i *Instruments) KVReset(reason string) {
 	}
 }
 
+// KVRestored counts a rank whose blocks of before a restart were taken.
+func (i *Instruments) KVRestored() {
+	if i != nil {
+		i.kvRestores.add(1, labels{})
+	}
+}
+
+// IndexDump counts a dump of the index.
+func (i *Instruments) IndexDump(outcome string) {
+	if i != nil {
+		i.indexDumps.add(1, labels{outcome})
+	}
+}
+
 // Aside counts a change of a worker's health to the state given.
 func (i *Instruments) Aside(to, reason string) {
 	if i != nil {
@@ -229,6 +244,8 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 		kvGaps:     b.counter(MetricKVGaps),
 		kvReplays:  b.counter(MetricKVReplays),
 		kvResets:   b.counter(MetricKVResets),
+		kvRestores: b.counter(MetricKVRestores),
+		indexDumps: b.counter(MetricIndexDumps),
 		aside:      b.counter(MetricAside),
 		activation: b.counter(MetricActivation),
 

@@ -23,6 +23,9 @@ const (
 	MetricKVReplays = "baton_kv_replays_total"
 	MetricKVResets  = "baton_kv_resets_total"
 
+	MetricKVRestores = "baton_kv_restores_total"
+	MetricIndexDumps = "baton_index_dumps_total"
+
 	MetricAside      = "baton_aside_transitions_total"
 	MetricActivation = "baton_activation_transitions_total"
 
@@ -136,6 +139,8 @@ func Metrics() []Metric {
 		{MetricKVGaps, Counter, "{gap}", nil, "Gaps seen in the sequence numbers of KV event streams.", nil},
 		{MetricKVReplays, Counter, "{replay}", l(LabelOutcome), "Replays asked for after a gap.", nil},
 		{MetricKVResets, Counter, "{reset}", l(LabelReason), "Ranks whose blocks were dropped from the index.", nil},
+		{MetricKVRestores, Counter, "{restore}", nil, "Ranks whose blocks of before a restart were proved to be there still and taken into the index.", nil},
+		{MetricIndexDumps, Counter, "{dump}", l(LabelOutcome), "Times the index was written to index.dump.", nil},
 
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
 		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},

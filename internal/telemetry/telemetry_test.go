@@ -57,6 +57,8 @@ func useAll(t *testing.T, i *Instruments) {
 	i.KVGap()
 	i.KVReplay("ok")
 	i.KVReset("gap")
+	i.KVRestored()
+	i.IndexDump("ok")
 	i.Aside("aside", "connection_refused")
 	i.Activation("absent", "decode-waiting", "decode_added")
 	i.StreamOpened(LegMain)

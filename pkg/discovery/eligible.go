@@ -26,12 +26,8 @@ func Ineligible(w *worker.Worker) string {
 // that is still to come will change that. An ineligible worker that is not unfit
 // is one whose facts are not all known.
 func Unfit(w *worker.Worker) string {
-	switch {
-	case w.Fronted:
+	if w.Fronted {
 		return "it speaks no HTTP: only its own front reaches it"
-	case w.Engine == worker.VLLM && w.Role == worker.Prefill,
-		w.Engine == worker.VLLM && w.Role == worker.Decode && !w.AcceptsAggregated:
-		return "the hand-off of vllm from prefill to decode is not spoken yet"
 	}
 	return ""
 }

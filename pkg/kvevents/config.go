@@ -56,6 +56,10 @@ type Config struct {
 	Audit time.Duration
 	// ReplayAttempts is how often a replay is tried. Default 3.
 	ReplayAttempts int
+	// Keep is how long after it was copied what an earlier process held of a rank
+	// may still be taken; see Resume. Default 15 min. Longer helps workers that
+	// are quiet or away for long, and holds the dump in memory until then.
+	Keep time.Duration
 
 	// MaxMessageBytes bounds one message. Default 16 MiB. A larger one ends
 	// the connection.
@@ -78,6 +82,9 @@ type Hooks struct {
 	Gap func(r worker.Rank)
 	// Replayed: a replay ended well (ok) or was given up.
 	Replayed func(r worker.Rank, ok bool)
+	// Restored: so many blocks of the rank, which an earlier process held, were
+	// taken into the index.
+	Restored func(r worker.Rank, blocks int)
 	// Reset: the rank's blocks were dropped.
 	Reset func(r worker.Rank, why Cause)
 	// State: the rank's state changed.
@@ -105,6 +112,12 @@ func (h *Hooks) gap(r worker.Rank) {
 func (h *Hooks) replayed(r worker.Rank, ok bool) {
 	if h.Replayed != nil {
 		h.Replayed(r, ok)
+	}
+}
+
+func (h *Hooks) restored(r worker.Rank, blocks int) {
+	if h.Restored != nil {
+		h.Restored(r, blocks)
 	}
 }
 
@@ -139,6 +152,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Timeout, 5*time.Second)
 	def(&c.Heartbeat, 5*time.Second)
 	def(&c.Audit, 30*time.Second)
+	def(&c.Keep, 15*time.Minute)
 	if c.ReplayAttempts == 0 {
 		c.ReplayAttempts = 3
 	}
@@ -170,7 +184,7 @@ func (c Config) Validate() error {
 		v    time.Duration
 	}{
 		{"min backoff", c.MinBackoff}, {"max backoff", c.MaxBackoff}, {"timeout", c.Timeout},
-		{"heartbeat", c.Heartbeat}, {"audit", c.Audit},
+		{"heartbeat", c.Heartbeat}, {"audit", c.Audit}, {"keep", c.Keep},
 	} {
 		if d.v < 0 {
 			bad("%s %s: expected above 0", d.name, d.v)

@@ -13,11 +13,33 @@ type Cursor struct {
 	publisher uint64
 	last      uint64
 	degraded  bool
+	kept      bool     // an earlier process's position and blocks: see Tracker
 	retired   []uint64 // earlier publishers, the latest last
 }
 
+// Resume puts a cursor that has seen nothing where one of an earlier process
+// stood. If the first event that is new is the next one of the same publisher,
+// the verdict says Restore, else Reset.
+func (c *Cursor) Resume(publisher uint64, p Position) {
+	c.seen, c.publisher, c.last, c.degraded, c.kept = true, publisher, p.Last, p.Degraded, true
+}
+
+// Abandon takes Resume back, and reports whether it did.
+func (c *Cursor) Abandon() bool {
+	was := c.kept
+	if was {
+		*c = Cursor{}
+	}
+	return was
+}
+
+// Position returns where the cursor stands, if it has seen anything.
+func (c *Cursor) Position() (publisher uint64, p Position, seen bool) {
+	return c.publisher, Position{Last: c.last, Degraded: c.degraded}, c.seen
+}
+
 // Degraded reports whether blocks may be held that the index was never told of.
-func (c *Cursor) Degraded() bool { return c.degraded }
+func (c *Cursor) Degraded() bool { return c.degraded || c.kept }
 
 // Last returns the id applied last, if any.
 func (c *Cursor) Last() (uint64, bool) { return c.last, c.seen }
@@ -50,17 +72,18 @@ func (c *Cursor) Judge(publisher uint64, whole bool, id uint64) (Verdict, Reason
 	case id <= c.last:
 		return Verdict{}, Repeated
 	case id == c.last+1:
-		c.last = id
-		return Verdict{Apply: true}, 0
+		v := Verdict{Apply: true, Restore: c.kept}
+		c.last, c.kept = id, false
+		return v, 0
 	}
-	c.last, c.degraded = id, true
+	c.last, c.degraded, c.kept = id, true, false
 	return Verdict{Reset: true, Cause: Lost, Apply: true, Gap: true}, 0
 }
 
 // begin takes the first event of a publisher. Publishers count from 0, but the
 // first event sent need not be number 0.
 func (c *Cursor) begin(v Verdict, publisher uint64, whole bool, id uint64) Verdict {
-	c.seen, c.publisher, c.last, c.degraded = true, publisher, id, !whole && id > 0
+	c.seen, c.publisher, c.last, c.degraded, c.kept = true, publisher, id, !whole && id > 0, false
 	v.Apply = true
 	return v
 }

@@ -17,6 +17,8 @@ import (
 //	event 0-3@A 9@B!
 //	cleared
 //	foreign A
+//	restart
+//	abandon
 func TestCursorScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/cursor", func(t *testing.T, path string) {
 		var c Cursor
@@ -27,6 +29,13 @@ func TestCursorScenarios(t *testing.T) {
 				c = Cursor{}
 			case "cleared":
 				c.Cleared()
+			case "restart": // the process: what follows is of the next one
+				publisher, p, seen := c.Position()
+				if c = (Cursor{}); seen {
+					c.Resume(publisher, p)
+				}
+			case "abandon":
+				fmt.Fprintf(&out, "%v\n", c.Abandon())
 			case "foreign":
 				fmt.Fprintf(&out, "%v\n", c.Foreign(uint64(d.CmdArgs[0].Key[0])))
 			case "event":

@@ -62,6 +62,23 @@
 // shortly after connecting and then at each quiet interval, so that a loss at
 // the very end of a burst is found as well.
 //
+// # Restarts of this process
+//
+// [Subscriber.Dump] writes what the index holds of each rank and where the rank's
+// stream stands, the two of one instant: the rank's events wait while it is
+// copied. [Subscriber.Resume] gives a dump to the next process, which takes a
+// rank's blocks only where its worker is known under the same id and publishes at
+// the same place, and only when the stream has proved to be the one that the dump
+// stopped at. The proof is that of a reconnect: the replay shows the last message
+// applied, with the same payload. What came after it is replayed then. Where
+// nothing can be replayed, the first message heard must be the very next one; on
+// an event plane the first event that is new, of the same publisher. Until then
+// nothing of the dump is in the index, RankStatus.Kept says how much waits, and
+// the rank is in a state other than [StateConnected]. A proof that fails is a
+// reset, with its cause. A replay that does not reach back leaves the rank
+// degraded, as ever. What Config.Keep after it was copied has not been judged is
+// forgotten.
+//
 // # Transport
 //
 // The ZMTP client is our own (3.1, NULL, SUB and DEALER only); why is in

@@ -21,6 +21,8 @@ type feed struct {
 
 	heard atomic.Bool // a message was applied
 
+	kept *kept // of an earlier process, until it is judged; nil: nothing is
+
 	// mu guards status. A leaf.
 	mu     sync.Mutex
 	status RankStatus
@@ -32,8 +34,9 @@ func (f *feed) begin(cfg *Config, r worker.Rank) {
 	f.status = RankStatus{Rank: r, Since: time.Now()}
 }
 
-// drop drops the rank's blocks.
+// drop drops the rank's blocks, and those that an earlier process held.
 func (f *feed) drop(why Cause) {
+	f.keep(nil)
 	_ = f.cfg.Index.Clear(f.rank) // attached for as long as it is fed
 	f.mu.Lock()
 	f.status.Resets++

@@ -197,6 +197,9 @@ func (pr *planeRank) take(in *intake, e Envelope, whole bool, events []RouterEve
 		if v.Reset {
 			pr.drop(v.Cause)
 		}
+		if v.Restore {
+			pr.restore()
+		}
 		switch {
 		case !v.Apply:
 			refused[why]++

@@ -50,7 +50,10 @@ type RankStatus struct {
 	Refused  Refusals
 	// Missing is what was refused, but for what is Normal, since the worker's
 	// blocks were last known to be none. Above zero, the index lacks something.
-	Missing   Refusals
+	Missing Refusals
+	// Kept is how many blocks an earlier process held that wait for the proof that
+	// the stream is the same; none of them is in the index.
+	Kept      int
 	LastError string // of the last failed connection, replay or payload; "" when there was none
 	LastFault time.Time
 }

@@ -3,11 +3,12 @@ package kvevents
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -24,13 +25,17 @@ type stream struct {
 
 	// set at construction, read-only
 	src     source
-	seed    maphash.Seed
 	adopted chan adopted  // connections of a publisher that dials; nil: it is dialed
 	ended   chan struct{} // closed when run has ended, for whoever brings one
 
-	// owned by the run goroutine
+	// turn is held while anything is judged or applied, so that others find
+	// tracker, decoder and index of one mind. It guards them and feed.kept.
+	// Before feed.mu and the index's own.
+	turn    sync.Mutex
 	tracker *Tracker
 	decoder *Decoder
+
+	// owned by the run goroutine
 	session *session // nil while disconnected
 	warned  bool     // of a block-size mismatch
 	// auditing: the replay in progress is but a question in a quiet time.
@@ -64,7 +69,6 @@ type answer struct {
 func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	s := &stream{
 		src:     src,
-		seed:    maphash.MakeSeed(),
 		tracker: NewTracker(src.replayAddr != ""),
 		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
 	}
@@ -132,15 +136,30 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 		c.close()
 		ss.audit.Stop()
 		ss.wg.Wait()
+		s.turn.Lock()
 		s.tracker.Disconnect()
+		s.turn.Unlock()
 		s.session = nil
 	}()
 	ss.wg.Go(func() { s.receive(ss) })
-	s.obey(s.tracker.Connect(), message{})
-	for _, m := range before {
-		s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
-	}
+	s.inTurn(func() {
+		if s.kept.expired() {
+			s.abandon()
+		}
+		s.obey(s.tracker.Connect(), message{})
+		for _, m := range before {
+			s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
+		}
+	})
 	return s.loop(ss)
+}
+
+// inTurn does something as the one that may, and tells of the outcome.
+func (s *stream) inTurn(do func()) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	do()
+	s.settleState()
 }
 
 // receive reads messages into the inbox until the connection ends.
@@ -171,7 +190,6 @@ func (s *stream) receive(ss *session) {
 func (s *stream) loop(ss *session) error {
 	ping := time.NewTicker(s.cfg.Heartbeat)
 	defer ping.Stop()
-	s.settleState()
 	for {
 		select {
 		case <-ss.ctx.Done():
@@ -184,24 +202,26 @@ func (s *stream) loop(ss *session) error {
 				return ss.readErr
 			}
 			ss.audit.Reset(s.cfg.Audit)
-			s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
+			s.inTurn(func() { s.obey(s.tracker.Live(m.seq, s.sum(m)), m) })
 		case a := <-ss.answers:
-			s.answered(a)
+			s.inTurn(func() { s.answered(a) })
 		case <-ss.audit.C:
 			ss.audit.Reset(s.cfg.Audit)
-			v := s.tracker.Audit()
-			s.obey(v, message{})
-			s.auditing = v.Replay
+			s.inTurn(func() {
+				v := s.tracker.Audit()
+				s.obey(v, message{})
+				s.auditing = v.Replay
+			})
 		case <-ping.C:
 			if err := ss.conn.ping(); err != nil {
 				return fmt.Errorf("kvevents: ping %s: %w", ss.conn.peer, err)
 			}
 		}
-		s.settleState()
 	}
 }
 
-func (s *stream) sum(m message) uint64 { return maphash.Bytes(s.seed, m.payload) }
+// sum is the same in every process, since positions outlive one.
+func (s *stream) sum(m message) uint64 { return xxh3.Hash(m.payload) }
 
 // obey performs a verdict on m.
 func (s *stream) obey(v Verdict, m message) {
@@ -216,6 +236,9 @@ func (s *stream) obey(v Verdict, m message) {
 		if v.Replay {
 			s.session.buffer, s.session.bufferBytes = nil, 0
 		}
+	}
+	if v.Restore {
+		s.decoder.resume(s.restore())
 	}
 	if v.Apply {
 		s.apply(m)

@@ -3,6 +3,7 @@ package kvevents
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -33,6 +34,7 @@ type Subscriber struct {
 	// for that. Taken before a stream's own lock.
 	mu    sync.Mutex
 	ranks map[worker.Rank]*follower
+	saved map[worker.Rank]*kept // of ranks that have not appeared; guarded by mu
 }
 
 // source is what a rank's stream depends on; a change starts it anew.
@@ -41,6 +43,11 @@ type source struct {
 	topic            string
 	blockSize        uint32
 	eagle            bool
+}
+
+// String tells sources apart, whatever the process.
+func (s source) String() string {
+	return fmt.Sprintf("%q %q %q %d %t", s.addr, s.replayAddr, s.topic, s.blockSize, s.eagle)
 }
 
 // follower is a rank with the one way in which its events come, if there is
@@ -52,6 +59,15 @@ type follower struct {
 	plane  *planeRank // nil: they do not
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the stream's goroutine has ended
+	gone   bool          // by turn: the index has it no more
+}
+
+// turn returns what whoever applies the rank's events holds.
+func (f *follower) turn() *sync.Mutex {
+	if f.plane != nil {
+		return &f.plane.turn
+	}
+	return &f.stream.turn
 }
 
 // NewSubscriber returns a subscriber that follows nobody yet.
@@ -97,6 +113,9 @@ func (s *Subscriber) Run(ctx context.Context) error {
 			wg.Go(func() { in.run(ctx) })
 		}
 	}
+	if waiting := s.waiting(); len(waiting) > 0 {
+		wg.Go(func() { s.forget(ctx, waiting) })
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -129,6 +148,7 @@ func (s *Subscriber) reconcile(ctx context.Context, snap *worker.Snapshot, wg *s
 		if s.plane != nil {
 			s.plane.remove(r)
 		}
+		s.ranks[r].leave()
 		// D5: its blocks go at once, and only after nobody can add any.
 		s.cfg.Index.Detach(r)
 		s.mu.Lock()
@@ -156,6 +176,10 @@ func (s *Subscriber) follow(ctx context.Context, r worker.Rank, src source, wg *
 	}
 	s.mu.Lock()
 	s.ranks[r] = f
+	if k := s.saved[r]; k != nil {
+		delete(s.saved, r)
+		f.resume(k)
+	}
 	s.mu.Unlock()
 	if s.plane != nil {
 		s.plane.add(r, f.plane)

@@ -11,6 +11,9 @@ type Verdict struct {
 	Cause Cause
 	// Apply: apply the message's events.
 	Apply bool
+	// Restore: take the blocks that an earlier process held, before Apply: they
+	// are of this very stream, up to here. Never together with Reset.
+	Restore bool
 	// Buffer: keep the message until the replay has ended.
 	Buffer bool
 	// Replay: ask for a replay from From, giving up one in progress.
@@ -18,6 +21,13 @@ type Verdict struct {
 	From   uint64
 	// Gap: messages were found missing. Nothing but worth counting.
 	Gap bool
+}
+
+// Position is how far a stream was applied: what a later process resumes from.
+type Position struct {
+	Last     uint64 // sequence of the last message applied
+	Sum      uint64 // its fingerprint
+	Degraded bool
 }
 
 // Cause says why a rank was reset.
@@ -84,6 +94,9 @@ type Tracker struct {
 	heardSum uint64
 	// unproven: reconnected, and not known yet to be the same publisher.
 	unproven bool
+	// kept: the position is an earlier process's, and so are the blocks, which
+	// wait for the proof.
+	kept bool
 
 	// of the replay in progress
 	proven   bool // it showed last, or what follows it
@@ -98,8 +111,30 @@ func NewTracker(replayable bool) *Tracker { return &Tracker{replayable: replayab
 // Phase returns where the tracker stands.
 func (t *Tracker) Phase() Phase { return t.phase }
 
+// Resume puts a tracker that has seen nothing where one of an earlier process
+// stood. It asks for the same proof as after a reconnect, and the verdict that
+// has it says Restore; every other one that goes on says Reset. Without replays
+// the proof is that the first message heard is the next one, or the last once
+// more.
+func (t *Tracker) Resume(p Position) {
+	t.seen, t.last, t.sum, t.degraded, t.unproven, t.kept = true, p.Last, p.Sum, p.Degraded, true, true
+}
+
+// Abandon takes Resume back, where nothing was heard since, and reports whether
+// it did.
+func (t *Tracker) Abandon() bool {
+	if !t.kept || t.phase == Replaying {
+		return false
+	}
+	t.forget()
+	return true
+}
+
+// Position returns where the tracker stands, if it has seen anything.
+func (t *Tracker) Position() (Position, bool) { return Position{t.last, t.sum, t.degraded}, t.seen }
+
 // Degraded reports whether blocks may be held that the index was never told of.
-func (t *Tracker) Degraded() bool { return t.degraded }
+func (t *Tracker) Degraded() bool { return t.degraded || t.kept }
 
 // Last returns the sequence applied last, if any.
 func (t *Tracker) Last() (uint64, bool) { return t.last, t.seen }
@@ -148,11 +183,13 @@ func (t *Tracker) Live(seq, sum uint64) Verdict {
 	case t.phase == Replaying:
 		return Verdict{Buffer: true}
 	case seq == t.next():
-		return t.apply(Verdict{}, seq, sum)
+		return t.apply(Verdict{Restore: t.proof()}, seq, sum)
 	case seq > t.next():
 		return t.gap(seq, sum)
-	case t.replayable, seq == t.last && sum == t.sum:
+	case t.replayable:
 		return Verdict{} // replayed already
+	case seq == t.last && sum == t.sum:
+		return Verdict{Restore: t.proof()}
 	default:
 		return t.restart(seq, sum) // while the connection was down
 	}
@@ -184,8 +221,8 @@ func (t *Tracker) Replayed(seq, sum uint64) Verdict {
 		return Verdict{}
 	case t.seen && seq == t.last:
 		if sum == t.sum {
-			t.proven, t.unproven = true, false
-			return Verdict{}
+			t.proven = true
+			return Verdict{Restore: t.proof()}
 		}
 		return t.restartReplay()
 	case seq < t.next():
@@ -243,7 +280,15 @@ func (t *Tracker) next() uint64 {
 	return t.last + 1
 }
 
+// proof notes that it is the same publisher, and reports whether blocks wait for
+// that.
+func (t *Tracker) proof() (kept bool) {
+	kept, t.kept, t.unproven = t.kept, false, false
+	return kept
+}
+
 func (t *Tracker) apply(v Verdict, seq, sum uint64) Verdict {
+	t.kept = false
 	if !t.seen && seq == 0 {
 		t.degraded = false // from the very beginning
 	}
@@ -276,7 +321,9 @@ func (t *Tracker) lose(seq, sum uint64) Verdict {
 	return t.apply(v, seq, sum)
 }
 
-func (t *Tracker) forget() { t.seen, t.last, t.sum, t.degraded, t.unproven = false, 0, 0, false, false }
+func (t *Tracker) forget() {
+	t.seen, t.last, t.sum, t.degraded, t.unproven, t.kept = false, 0, 0, false, false, false
+}
 
 // restart: the sequence of a live message went back.
 func (t *Tracker) restart(seq, sum uint64) Verdict {

@@ -17,7 +17,7 @@ import (
 // when written 3=2.
 //
 //	tracker [live-only]
-//	connect, disconnect, audit, end, fail, cleared
+//	connect, disconnect, audit, end, fail, cleared, restart, abandon
 //	live 3-5, replayed 3', drain 7
 func TestTrackerScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/tracker", func(t *testing.T, path string) {
@@ -89,6 +89,14 @@ func trackerVerb(t *testing.T, tr **Tracker, f []string, out *strings.Builder) {
 		(*tr).Disconnect()
 	case "cleared":
 		(*tr).Cleared()
+	case "restart": // the process: what follows is of the next one
+		p, seen := (*tr).Position()
+		*tr = NewTracker((*tr).replayable)
+		if seen {
+			(*tr).Resume(p)
+		}
+	case "abandon":
+		fmt.Fprintf(out, "abandon: %v\n", (*tr).Abandon())
 	case "live":
 		each((*tr).Live)
 	case "replayed":
@@ -104,6 +112,9 @@ func verdict(v Verdict) string {
 	var out []string
 	if v.Reset {
 		out = append(out, "reset ("+v.Cause.String()+")")
+	}
+	if v.Restore {
+		out = append(out, "restore")
 	}
 	if v.Apply {
 		out = append(out, "apply")
@@ -175,6 +186,7 @@ type driver struct {
 	failing bool // replays may break
 	up      bool
 	held    []uint64 // applied since the last reset
+	kept    []uint64 // an earlier process's, until it is judged
 	buffer  []uint64 // sequences
 	sums    []uint64
 	wire    []sent // live messages on their way
@@ -192,6 +204,8 @@ func (d *driver) step() {
 		d.disconnect()
 	case k == 1:
 		d.disconnect()
+	case k == 2 && d.rng.IntN(2) == 0:
+		d.restartProcess()
 	case k < 5:
 		d.connect()
 	case k == 5 && d.up:
@@ -203,6 +217,19 @@ func (d *driver) step() {
 	}
 	for d.rng.IntN(3) > 0 && len(d.wire) > 0 {
 		d.deliver()
+	}
+}
+
+// restartProcess begins anew with what is known of the stream and its blocks.
+func (d *driver) restartProcess() {
+	d.disconnect()
+	p, seen := d.tr.Position()
+	if d.tr = NewTracker(d.tr.replayable); seen {
+		d.tr.Resume(p)
+		d.kept = append(d.kept, d.held...)
+	}
+	if d.held = nil; d.rng.IntN(8) == 0 && d.tr.Abandon() {
+		d.kept = nil
 	}
 }
 
@@ -252,8 +279,13 @@ func (d *driver) perform(v Verdict, seq, sum uint64) {
 }
 
 func (d *driver) obey(v Verdict, seq, sum uint64) (bool, uint64) {
+	if v.Restore {
+		require.False(d.t, v.Reset)
+		require.Empty(d.t, d.held, "blocks were applied to what is not there yet")
+		d.held, d.kept = d.kept, nil
+	}
 	if v.Reset {
-		d.held = nil
+		d.held, d.kept = nil, nil
 		if v.Cause == Restarted {
 			d.restarts++
 		}
@@ -262,6 +294,7 @@ func (d *driver) obey(v Verdict, seq, sum uint64) (bool, uint64) {
 		}
 	}
 	if v.Apply {
+		require.Empty(d.t, d.kept, "applied while older blocks wait")
 		d.held = append(d.held, sum)
 	}
 	if v.Buffer {

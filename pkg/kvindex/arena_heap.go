@@ -4,11 +4,12 @@ package kvindex
 
 import "unsafe"
 
-// maxBudget bounds Config.MaxBytes: on the collector's heap what is reserved
-// counts as used, and the race detector shadows all of it.
 const (
-	maxBudget     = 64 << 20
-	defaultBudget = maxBudget
+	// maxBudget bounds TreeConfig.MaxBytes: on the collector's heap what is
+	// reserved counts as used, and the race detector shadows all of it.
+	maxBudget = 64 << 20
+	// DefaultMaxBytes is what TreeConfig.MaxBytes is when 0.
+	DefaultMaxBytes = maxBudget
 )
 
 // reserve takes zeroed memory from the heap, where the race detector sees every
@@ -17,3 +18,6 @@ func reserve(bytes int, _ bool) ([]byte, func(), error) {
 	words := make([]uint64, (bytes+7)/8)
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes), func() {}, nil
 }
+
+// discard gives nothing back: the collector has it.
+func discard([]byte) bool { return false }

@@ -7,10 +7,11 @@ import (
 	"syscall"
 )
 
-// maxBudget bounds Config.MaxBytes: block numbers have 28 bits.
 const (
-	maxBudget     = 8 << 30
-	defaultBudget = 2 << 30
+	// maxBudget bounds TreeConfig.MaxBytes: block numbers have 28 bits.
+	maxBudget = 8 << 30
+	// DefaultMaxBytes is what TreeConfig.MaxBytes is when 0.
+	DefaultMaxBytes = 512 << 20
 )
 
 // hugePage is the size from which huge pages are worth asking for.
@@ -30,4 +31,9 @@ func reserve(bytes int, huge bool) ([]byte, func(), error) {
 		_ = syscall.Madvise(b, syscall.MADV_HUGEPAGE)
 	}
 	return b, func() { _ = syscall.Munmap(b) }, nil
+}
+
+// discard lets the system have memory back; it reads as zero from then on.
+func discard(b []byte) bool {
+	return syscall.Getpagesize() == pageBytes && syscall.Madvise(b, syscall.MADV_DONTNEED) == nil
 }

@@ -79,16 +79,50 @@
 //
 // Where a removal in the middle of runs shatters them, they stay shattered
 // until they are gone: runs are not joined again. Tables of names do not shrink
-// until the rank is cleared, or loses blocks to the budget.
+// until the rank is cleared, or memory is short.
+//
+// Whoever has much to do gives the lock up after each slice: clearing a rank,
+// shedding, a removal of many blocks. Others wait for a slice at most, of some
+// ten thousand blocks, or for one event of an engine, whose length nobody but
+// the engine bounds; so does a query that was torn 64 times and asks for
+// the lock. A rank that is cleared or detached is busy until all of it is gone:
+// its own events, and Check, wait for the end.
 //
 // # Memory
 //
 // A block costs 16 bytes, more where it shares its run with room to grow, and
-// each name 13 to 32, by how full the rank's table is. What is in use stays
-// below [TreeConfig.MaxBytes]: when an event or a prompt would pass it, the rank that holds
-// most loses an eighth of what it holds, what was stored longest ago first, but
-// never a block before those that follow it. It is counted in [Stats].Shed, and
-// later events of the engine about such blocks count as unknown.
+// each name 13 to 32, by how full the rank's table is; a rank that holds
+// anything costs 6 KiB at least. What is in use stays below
+// [TreeConfig.MaxBytes]. Where less than a 32nd of it is free, a rank that holds
+// most, or nearly, loses an eighth of that, and so on until a 16th is free:
+// what was stored longest ago first, but never a block before those that follow
+// it, nor one that the event at hand goes on from. That is done in small steps,
+// of which each event does a few; an event waits for more only where there is
+// no room left at all. What is old is judged by a sample, and by node: blocks of
+// one node are as old as the newest of them. It is counted in [Stats].Shed, and
+// later events of the engine about such blocks count as unknown. A rank whose
+// engine has removed most of what it held has its table made smaller first.
+//
+// Freed memory is kept for its own kind. Where another kind is needed and the
+// budget would be passed, what makes whole pages of it is given back to the
+// system. Free nodes and short runs do not; they count as used then, so that
+// what is taken stays within an eighth of the budget, nearly always a 16th. Not
+// counted: what shedding notes of what is to go, a 64th of the budget at most;
+// the clearing of a rank, 8 bytes for each of its blocks up to 8 MiB; and
+// directories of tables, 4 bytes for each of their segments.
+//
+// # Dumps
+//
+// [Tree.Copy] copies what one rank holds, in slices of some 4,000 names, so that
+// writers of other ranks never wait long; the rank's own must not write
+// meanwhile, and so whoever feeds it takes the copy, together with how far the
+// feed has come. A [DumpWriter] puts copies of ranks into a dump: engine names,
+// tiers and chains, a prefix once whoever holds it, with a note of the caller's
+// for each rank. So a dump is consistent for each rank, at an instant of its own.
+// [ReadDump] checks a dump from end to end before anything is made of it;
+// [RankCopy.Load] stores a rank's blocks as events would, within the budget. What
+// was routed is not dumped, nor the order in which blocks were stored: the first
+// that a full index sheds after a load are any.
 //
 // # Invariants
 //
@@ -117,12 +151,12 @@
 // And:
 //
 //   - I8: a node's blocks say so; its run is 1 to room long; it is found under
-//     its parent by its first hash; it counts its children; without children
-//     its last block has a name.
+//     its parent by its first hash, and knows how many blocks are before it; it
+//     counts its children; without children its last block has a name.
 //   - I9: each block counts the names that all ranks have for it, and the ranks
 //     it was routed to.
 //   - I10: every run of the arena is one node's or free; free runs do not touch
-//     and are on the list of their length.
+//     and are on the list of their length; pages given back are inside of them.
 //   - I11: the table of children has each child of a node of several, once.
 //   - I12: every name is found from its own bucket; no name is beyond a bucket
 //     with a free place; every segment is in one table or free.

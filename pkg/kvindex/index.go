@@ -16,8 +16,10 @@ var (
 	// ErrConflict: an engine hash already names another block of the rank, or
 	// names two blocks in one event.
 	ErrConflict = errors.New("kvindex: engine hash names another block")
-	// ErrNoRoom: the event alone is more than the index may hold.
-	ErrNoRoom = errors.New("kvindex: event is larger than the memory budget")
+	// ErrNoRoom: with the event and what it goes on from, the index would be
+	// more than it may be, even if all else were dropped; or the rank is one too
+	// many.
+	ErrNoRoom = errors.New("kvindex: no room for the event within the memory budget")
 )
 
 // Index maps chains of block hashes to the ranks that hold them.
@@ -97,9 +99,9 @@ func (o *Overlap) At(s Slot) uint32 {
 
 // reset sizes the answer for n slots and zeroes it.
 func (o *Overlap) reset(n int) {
-	if cap(o.Blocks) < n {
-		// Whole groups, which Tree writes at once.
-		o.Blocks = make([]uint32, (n+groupSlots-1)/groupSlots*groupSlots)
+	// Whole groups, which Tree writes at once.
+	if whole := (n + groupSlots - 1) / groupSlots * groupSlots; cap(o.Blocks) < whole {
+		o.Blocks = make([]uint32, whole)
 	}
 	o.Blocks = o.Blocks[:n]
 	clear(o.Blocks)

@@ -183,6 +183,7 @@ func (t *Tree) rebuildKids(sh *kidShard) *[]atomic.Uint64 {
 	}
 	words := make([]atomic.Uint64, size)
 	if old := sh.tab.Load(); old != nil {
+		t.kidBytes -= 8 * len(*old)
 		for i := range *old {
 			if w := (*old)[i].Load(); uint32(w) != 0 {
 				place := t.nodes[uint32(w)].place.Load()
@@ -191,6 +192,7 @@ func (t *Tree) rebuildKids(sh *kidShard) *[]atomic.Uint64 {
 			}
 		}
 	}
+	t.kidBytes += 8 * len(words)
 	sh.gone = 0
 	sh.tab.Store(&words)
 	return &words

@@ -1,9 +1,6 @@
 package kvindex
 
-import (
-	"math/bits"
-	"slices"
-)
+import "math/bits"
 
 // A rank's engine hashes are kept in segments of 96 buckets, one cache line
 // each. A directory indexed by the top bits of the mixed hash says which
@@ -13,6 +10,8 @@ const (
 	segBuckets = 96
 	segBytes   = segBuckets * 64
 	bucketKeys = 5
+	// pageBuckets: a page of them.
+	pageBuckets = pageBytes / 64
 	// probeLimit is how many buckets a new name may be away from its own before
 	// the segment is split.
 	probeLimit = 12
@@ -48,12 +47,15 @@ type names struct {
 	dir   []uint32 // by the top bits of the mixed hash; empty: nothing stored yet
 	depth uint8    // bits that index dir
 	n     int
+	segs  int
 }
 
 // nameStore is the memory of all tables.
 type nameStore struct {
 	buckets []bucket
 	segs    pool
+	cold    marks  // segments of segs.cold, from 0
+	pages   int    // that were given back
 	seed    uint64 // against engine hashes chosen to collide
 }
 
@@ -127,7 +129,7 @@ func (s *nameStore) touch(n *names, h EngineHash) uint32 {
 func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
 	if len(n.dir) == 0 {
 		n.dir = append(n.dir, s.newSegment())
-		n.depth = 0
+		n.depth, n.segs = 0, 1
 	}
 	m := s.mix(h)
 	for {
@@ -225,6 +227,7 @@ func (s *nameStore) split(n *names, m uint64) {
 	old := *seg
 	clear(seg[:])
 	upperID := s.newSegment()
+	n.segs++
 	upper := s.segment(upperID)
 	depth++
 	seg[0].over = uint32(depth) << depthShift
@@ -288,34 +291,14 @@ func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
 	}
 }
 
-// newSegment returns an empty segment.
-func (s *nameStore) newSegment() uint32 {
-	id := s.segs.get()
-	clear(s.segment(id)[:]) // one that was used before is as it was left
-	return id
-}
-
-// take empties a table, gives its segments back, and appends the blocks that it
-// named to dst.
-func (s *nameStore) take(n *names, dst []blockID) []blockID {
-	dst = slices.Grow(dst, n.n+1)
-	all, k := dst[:cap(dst)], len(dst)
-	var last uint32
-	for _, id := range n.dir {
-		if id == last {
-			continue
-		}
-		last = id
-		seg := s.segment(id)
-		for i := range seg {
-			for _, v := range seg[i].val {
-				// No branch: whether a place is free is a coin's toss.
-				all[k] = v.block()
-				k += int((v | -v) >> 31)
+// sample calls f with the names of about so many buckets.
+func (s *nameStore) sample(n *names, buckets int, f func(named)) {
+	for i := range min(buckets, n.segs*segBuckets) {
+		m := uint64(i+1) * 0x9e3779b97f4a7c15
+		for _, v := range s.segment(n.at(m))[home(m<<17)].val {
+			if v != 0 {
+				f(v)
 			}
 		}
-		s.segs.put(id)
 	}
-	*n = names{}
-	return all[:k]
 }

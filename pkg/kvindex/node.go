@@ -6,7 +6,10 @@ import "sync/atomic"
 // blocks.
 type nodeID uint32
 
-const noParent = ^uint32(0)
+const (
+	noParent  = ^uint32(0)
+	nodeSlots = 7 // holders that have their place in the node
+)
 
 // node is a run of blocks without a branch and who holds how much of it, in
 // one cache line. Only writers, who have Tree.mu, change it; queries read the
@@ -16,10 +19,10 @@ type node struct {
 	place atomic.Uint64 // first block, and in the low half the parent or noParent
 	kids  atomic.Uint64 // number of children, and in the low half the only one or many
 	crowd atomic.Uint32 // holders that found no place here; 0: none
-	more  [6]atomic.Uint32
+	more  [nodeSlots - 1]atomic.Uint32
 	room  uint32 // blocks the run has place for; writers only
 	stamp uint32 // when something was last stored here; writers only
-	_     uint32
+	depth uint32 // blocks before the run in its sequence; writers only
 }
 
 // state is a node's word that changes most: length, the first holder and the
@@ -121,7 +124,7 @@ func (t *Tree) split(id nodeID, k uint32) nodeID {
 	s := n.load()
 	h.place.Store(place(start, parent))
 	h.kids.Store(1<<32 | uint64(id))
-	h.room, h.stamp = k, n.stamp
+	h.room, h.stamp, h.depth = k, n.stamp, n.depth
 	hs := h.load().withLength(k).withHolder(s.slot(), min(s.cut(), k))
 	for i := range n.more {
 		e := holder(n.more[i].Load())
@@ -135,6 +138,7 @@ func (t *Tree) split(id nodeID, k uint32) nodeID {
 	}
 	n.place.Store(place(start+blockID(k), uint32(head)))
 	n.room -= k
+	n.depth += k
 	for i := range n.more {
 		e := holder(n.more[i].Load())
 		n.more[i].Store(uint32(holderOf(e.slot(), e.cut()-min(e.cut(), k))))

@@ -28,6 +28,7 @@ type runs struct {
 	meta []uint64
 	next blockID // never handed out so far
 	used int
+	cold marks // pages of both memories, all of free blocks, that were given back
 
 	heads [maxEdge + 2]blockID // first free run by length; the last list has all longer ones
 	some  [(maxEdge + 2 + 63) / 64]uint64
@@ -87,6 +88,11 @@ func (r *runs) alloc(want uint32) (blockID, uint32) {
 func (r *runs) take(b blockID, size uint32) {
 	r.meta[b], r.meta[b+blockID(size)-1] = 0, 0
 	r.used += int(size)
+	if r.cold.n > 0 {
+		for p := b / pageBlocks; p <= (b+blockID(size)-1)/pageBlocks; p++ {
+			r.cold.drop(uint32(p))
+		}
+	}
 }
 
 // enlarge adds up to more blocks to a run where those behind it are free, and
@@ -139,6 +145,7 @@ func listOf(size uint32) uint32 { return min(size, maxEdge+1) }
 func (r *runs) link(b blockID, size uint32) {
 	mark := uint64(size)<<32 | uint64(freeMark)
 	r.meta[b], r.meta[b+blockID(size)-1] = mark, mark
+	r.cold.drop(uint32(b / pageBlocks)) // its last block was in use, or said so before
 	l := listOf(size)
 	next := r.heads[l]
 	r.local[b].Store(uint64(next))
@@ -184,4 +191,30 @@ func (r *runs) listBelow(size uint32) uint32 {
 		}
 	}
 	return 0
+}
+
+// pageBlocks is how many blocks' hashes, or metas, are a page.
+const pageBlocks = pageBytes / 8
+
+// bytes is how much memory there is, used or not.
+func (r *runs) bytes() int { return int(r.next)*blockBytes - r.cold.n*2*pageBytes }
+
+// giveBack lets the system have up to most pages inside of long free runs, and
+// returns how many. A run's ends say that it is free, and stay.
+func (r *runs) giveBack(most int) (given int) {
+	for b := r.heads[maxEdge+1]; b != 0; b = blockID(uint32(r.local[b].Load())) {
+		last := b + blockID(r.meta[b]>>32) - 1
+		for p := b/pageBlocks + 1; (p+1)*pageBlocks <= last; p++ {
+			if r.cold.has(uint32(p)) {
+				continue
+			}
+			from, to := p*pageBlocks, (p+1)*pageBlocks
+			if given == most || !giveBack(r.local[from:to]) || !giveBack(r.meta[from:to]) {
+				return given
+			}
+			r.cold.add(uint32(p))
+			given++
+		}
+	}
+	return given
 }

@@ -15,12 +15,14 @@ import (
 
 // TreeConfig configures a [Tree]. The zero value is the documented default.
 type TreeConfig struct {
-	// MaxBytes bounds the memory in use. Default 2 GiB, enough for some 40
-	// million blocks held; an entry costs 40 to 60 bytes. When it is reached,
-	// the rank that holds most loses what was stored longest ago, ends of
-	// sequences first (Stats.Shed). Address space of eight times as much is
-	// reserved at once, memory is taken as it is needed. From 1 MiB to 8 GiB;
-	// elsewhere than on 64-bit Linux to 64 MiB, which is the default there.
+	// MaxBytes bounds the memory of the index. Default 512 MiB, enough for some
+	// 10 million blocks held, at 40 to 60 bytes each. A process beside Envoy is
+	// given a GiB or two: too small an index forgets the oldest and says so
+	// (Stats.Shed), one that is larger than its container is killed and forgets
+	// all. Higher: larger pools are known as a whole. Address space of eight
+	// times as much is reserved at once, memory is taken as it is needed, at
+	// least 6 KiB a rank. From 1 MiB to 8 GiB; elsewhere than on 64-bit Linux to
+	// 64 MiB, which is the default there.
 	MaxBytes int
 	// NoHugePages leaves the size of pages to the system. Huge pages are asked
 	// for otherwise: random reads of a large index are faster with them, and a
@@ -39,7 +41,7 @@ const (
 
 func (c TreeConfig) withDefaults() TreeConfig {
 	if c.MaxBytes == 0 {
-		c.MaxBytes = defaultBudget
+		c.MaxBytes = DefaultMaxBytes
 	}
 	c.Route = c.Route.withDefaults()
 	return c
@@ -77,6 +79,7 @@ type Tree struct {
 	unitIDs   [][]uint32 // free units by how many in a row
 	unitNext  uint32
 	unitsUsed int
+	kidBytes  int
 	clock     uint32 // counts stores
 	time      timeline
 	sent      sendings
@@ -86,11 +89,20 @@ type Tree struct {
 	plan      []blockID
 	gain      [numViews]Slot
 	seen      []EngineHash
-	work      [2][]blockID
+	work      sorter
 	touched   uint32 // sum of what was read ahead, so that it is read
+	sweep     sweep
+	victims   []*treeRank // who is shed from next
+	shedding  bool        // between the marks of pressed
+	credit    int         // events that may be stored before pressed looks again
+	reliefs   uint64      // counts events that shed; from 1
+	stuck     int         // bytes taken that giving back does not bring below
+	calm      *sync.Cond  // of mu: a rank is no longer busy
+	busy      int         // ranks that are
 
 	torn    atomic.Uint64 // queries that found writers in their way at every try
 	between func()        // see step; set before use
+	gaveUp  func()        // see giveUp; set before use
 }
 
 // treeRank is what one rank holds.
@@ -100,6 +112,12 @@ type treeRank struct {
 	views []treeView // those it needs so far, OnDevice first
 	names names
 	stats Stats // Invariant: I6
+	// busy: somebody changes the rank in slices and has given up mu between two
+	// of them. Others who want to change it, or Check, wait for calm.
+	busy bool
+
+	barren  uint64 // the relief whose sweeps found nothing to shed here, and
+	barrens int    // how many
 
 	attached bool // else only routing names it
 	sent     routed
@@ -127,6 +145,7 @@ func NewTree(cfg TreeConfig, slots *Slots) (*Tree, error) {
 	cfg = cfg.withDefaults()
 	t := &Tree{cfg: cfg, slots: slots, seed: rand.Uint64(), ranks: make(map[worker.Rank]*treeRank), unitNext: 1, sent: newSendings(), tooMany: minStrangers}
 	t.names.seed = rand.Uint64()
+	t.calm = sync.NewCond(&t.mu)
 	if err := t.reserve(); err != nil {
 		return nil, err
 	}
@@ -163,11 +182,12 @@ func (t *Tree) reserve() error {
 	return nil
 }
 
-// Attach implements [Index].
+// Attach implements [Index]. Events of a rank beyond the limit of slots are
+// refused with ErrNoRoom.
 func (t *Tree) Attach(r worker.Rank) Slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.ranks[r]
+	rk := t.known(r)
 	if rk == nil {
 		rk = t.newRank(r)
 	} else if !rk.attached {
@@ -181,8 +201,8 @@ func (t *Tree) Attach(r worker.Rank) Slot {
 func (t *Tree) newRank(r worker.Rank) *treeRank {
 	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
 	rk.views = []treeView{{slot: rk.slot}}
-	invariants.Check(rk.slot < maxSlots, "slot %d: expected below %d", rk.slot, maxSlots)
 	t.ranks[r] = rk
+	t.credit = 0 // it may take more to store in a crowd
 	return rk
 }
 
@@ -190,7 +210,7 @@ func (t *Tree) newRank(r worker.Rank) *treeRank {
 func (t *Tree) Detach(r worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rk := t.ranks[r]; rk != nil {
+	if rk := t.known(r); rk != nil {
 		t.lose(rk)
 	}
 }
@@ -219,6 +239,59 @@ func (t *Tree) rank(r worker.Rank) *treeRank {
 	return rk
 }
 
+// known returns a rank that is attached or that routing names, as idle does.
+func (t *Tree) known(r worker.Rank) *treeRank {
+	for {
+		rk := t.ranks[r]
+		if rk == nil || !rk.busy {
+			return rk
+		}
+		t.calm.Wait()
+	}
+}
+
+// idle returns an attached rank that nobody is in the middle of changing, nil
+// if it is not attached; mu is held, and given up while it has to wait.
+func (t *Tree) idle(r worker.Rank) *treeRank {
+	for {
+		rk := t.rank(r)
+		if rk == nil || !rk.busy {
+			return rk
+		}
+		t.calm.Wait()
+	}
+}
+
+// allIdle waits until that is so of every rank.
+func (t *Tree) allIdle() {
+	for t.busy > 0 {
+		t.calm.Wait()
+	}
+}
+
+// begin makes the rank busy, finish undoes it.
+func (t *Tree) begin(rk *treeRank) {
+	rk.busy = true
+	t.busy++
+}
+
+func (t *Tree) finish(rk *treeRank) {
+	rk.busy = false
+	t.busy--
+	t.calm.Broadcast()
+}
+
+// giveUp lets others have the lock. What is not of a busy rank may be another
+// after it.
+func (t *Tree) giveUp() {
+	t.mu.Unlock()
+	if invariants.Enabled && t.gaveUp != nil {
+		t.gaveUp()
+	}
+	runtime.Gosched()
+	t.mu.Lock()
+}
+
 // Slot implements [Index].
 func (t *Tree) Slot(r worker.Rank) (Slot, bool) {
 	t.mu.Lock()
@@ -233,7 +306,7 @@ func (t *Tree) Slot(r worker.Rank) (Slot, bool) {
 func (t *Tree) Clear(r worker.Rank) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.rank(r)
+	rk := t.idle(r)
 	if rk == nil {
 		return ErrUnknownRank
 	}

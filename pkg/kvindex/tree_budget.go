@@ -1,28 +1,76 @@
 package kvindex
 
-import (
-	"cmp"
-	"slices"
-)
-
-// bytesInUse is what the budget counts. Memory that was freed is kept for what
-// comes next and not counted.
+// bytesInUse is what the budget counts, with what was taken beyond it. Memory
+// that was freed is kept for what comes next.
 func (t *Tree) bytesInUse() int {
 	return t.blocks.used*blockBytes + t.nodeIDs.used()*nodeBytes +
-		t.names.segs.used()*segBytes + t.unitsUsed*unitBytes
+		t.names.segs.used()*segBytes + t.unitsUsed*unitBytes + t.kidBytes
+}
+
+// bytesTaken is what the system has given us, which it counts: with what is
+// free and was not given back.
+func (t *Tree) bytesTaken() int {
+	return t.blocks.bytes() + int(t.nodeIDs.next)*nodeBytes + t.names.bytes() + int(t.unitNext)*unitBytes + t.kidBytes
+}
+
+// giveBackStep is how many pages or segments are given back at a time.
+const giveBackStep = 64
+
+// tooWarm reports whether memory is to be given back: so much is taken that the
+// budget would be passed, since it is of another kind than what is needed now.
+func (t *Tree) tooWarm() bool { return t.bytesTaken() > max(t.cfg.MaxBytes, t.stuck) }
+
+// giveBack lets the system have some of what is free.
+func (t *Tree) giveBack() {
+	if t.names.giveBack(giveBackStep)+t.blocks.giveBack(giveBackStep) == 0 {
+		// What is left are free nodes, and runs shorter than a page: it is tried
+		// again when there is more, and after the next sweep.
+		t.stuck = t.bytesTaken() + t.cfg.MaxBytes/scratchPart
+	}
+}
+
+// mostUnits is more than storing n blocks can take: each may have its rank join
+// a crowd, or found one, and two splits copy one.
+func (t *Tree) mostUnits(n int) int {
+	slots := t.slots.Len()
+	if slots <= nodeSlots {
+		return 0
+	}
+	groups := slots/groupSlots + 1
+	list := groups/unitWords + 2
+	return (n+1)*(list+1) + 2*(list+groups)
 }
 
 // mostBytes is more than storing n blocks can take: a run with its slack, a
-// node or three, as many new segments as names can fill, a crowd.
+// node or three, as many new segments as names can fill, crowds.
 func (t *Tree) mostBytes(n int) int {
-	crowd := int(numViews) * 2 * (t.slots.Len()/groupSlots/unitWords + 2)
-	return 2*(n+maxEdge)*blockBytes + (n/minRest+4)*nodeBytes + (n/segBuckets+3)*segBytes + crowd*unitBytes
+	return 2*(n+maxEdge)*blockBytes + (n/minRest+4)*nodeBytes + (n/segBuckets+3)*segBytes + t.mostUnits(n)*unitBytes
+}
+
+// spare is how much of the budget is free. What was taken beyond it counts four
+// times, so that shedding makes up for nearly all of it.
+func (t *Tree) spare() int {
+	over := max(0, t.bytesTaken()-t.cfg.MaxBytes)
+	return t.cfg.MaxBytes - t.bytesInUse() - 4*over
+}
+
+// The marks at which shedding begins, before it must, and ends: such a part of
+// the budget is free, as a shift.
+const (
+	highWater = 5
+	lowWater  = 4
+)
+
+// timesFits returns how often n blocks can be stored with so many bytes.
+func (t *Tree) timesFits(n, bytes int) int {
+	blocks := len(t.blocks.local) - t.blocks.used
+	segs := len(t.names.buckets)/segBuckets - t.names.segs.used()
+	units := len(t.units) - int(t.unitNext)
+	return max(0, min(bytes/t.mostBytes(n), blocks/(2*(n+maxEdge)), segs/(n/segBuckets+3), units/max(1, int(numViews)*t.mostUnits(n))))
 }
 
 // short reports whether n blocks cannot be stored without shedding.
-func (t *Tree) short(n int) bool {
-	return t.bytesInUse()+t.mostBytes(n) > t.cfg.MaxBytes || t.blocks.used+2*(n+maxEdge) > len(t.blocks.local)
-}
+func (t *Tree) short(n int) bool { return t.timesFits(n, t.spare()) == 0 }
 
 // hopeless reports whether n blocks are more than the whole budget: nothing is
 // to be shed for them.
@@ -30,97 +78,84 @@ func (t *Tree) hopeless(n int) bool {
 	return t.mostBytes(n) > t.cfg.MaxBytes || 2*(n+maxEdge) > len(t.blocks.local)
 }
 
-// makeRoom sheds until n blocks can be stored within the budget, and reports
-// false if they cannot in an empty index.
-func (t *Tree) makeRoom(n int) bool {
-	for t.short(n) {
-		var most *treeRank
-		for _, rk := range t.ranks {
-			if most == nil || rk.names.n > most.names.n || rk.names.n == most.names.n && rk.slot < most.slot {
-				most = rk
-			}
-		}
-		if most == nil || most.names.n == 0 { // no rank told of what is there
-			if e := t.sent.oldest(); e != 0 {
-				t.endSending(e)
-				continue
-			}
-			return false
-		}
-		t.shed(most)
-	}
-	return true
-}
+// usual is how many blocks most events have at most.
+const usual = 64
 
-// entry is a name with its value.
-type entry struct {
-	name EngineHash
-	val  named
+// pressed reports whether an event of n blocks is to do a share of shedding.
+// Where there is room enough, it is judged for many events at once.
+func (t *Tree) pressed(n int) bool {
+	if n <= usual && t.credit > 0 {
+		t.credit--
+		return false
+	}
+	mark := highWater
+	if t.shedding {
+		mark = lowWater
+	}
+	spare := t.spare() - t.cfg.MaxBytes>>mark
+	t.shedding = t.timesFits(n, spare) == 0
+	if t.shedding || t.sweep.rank != nil || t.tooWarm() {
+		t.credit = 0
+		return true
+	}
+	t.credit = t.timesFits(usual, min(spare, max(t.cfg.MaxBytes, t.stuck)-t.bytesTaken()))
+	return false
 }
 
 const (
-	shedSample = 512
-	shedShare  = 8 // one part of so many goes at a time
+	// shareOf is how many blocks of an event are charged one more step of
+	// shedding. A step looks at some 300 names: a sweep of the rank that holds
+	// all there is is over long before what is left at the high mark is.
+	shareOf = 4
+	// stepsAHold is how many are done before others are let in.
+	stepsAHold = 16
 )
 
-// shed drops the part of the rank's blocks that was stored longest ago. A node
-// is as new as the newest of those below it, so that what follows a block goes
-// before it or with it.
-func (t *Tree) shed(rk *treeRank) {
-	all := make([]entry, 0, rk.names.n)
-	t.names.each(&rk.names, func(h EngineHash, v *named) {
-		all = append(all, entry{h, *v})
-		t.freshen(t.blocks.node(v.block()))
-	})
-	limit := t.ageToShed(all)
-	t.names.take(&rk.names, t.work[0][:0])
-	gone := t.work[0][:0]
-	for _, e := range all {
-		b := e.val.block()
-		if t.age(b) < limit {
-			v, _ := t.names.put(&rk.names, e.name)
-			*v = e.val
+// relieve makes room for the event: it does a share of shedding, in steps, and
+// goes on for as long as there is no room at all. It gives the lock up between
+// steps and returns the rank and the parent anew; nothing is shed of what the
+// event goes on after.
+func (t *Tree) relieve(rk *treeRank, parent blockID, e Stored) (*treeRank, blockID, error) {
+	n, r := len(e.Blocks), rk.rank
+	if t.hopeless(n) {
+		return rk, 0, ErrNoRoom
+	}
+	t.reliefs++
+	for i := 1; ; i++ {
+		t.protect(parent)
+		if !t.due(n, i) || !t.shedStep() {
+			break
+		}
+		if i%stepsAHold != 0 {
 			continue
 		}
-		gone = append(gone, b)
-		for i := range rk.views {
-			delete(rk.views[i].extra, b)
+		t.giveUp()
+		if rk = t.idle(r); rk == nil {
+			return nil, 0, ErrUnknownRank
 		}
-		for tier := range numTiers {
-			rk.stats.TierBlocks[tier] -= int(e.val.tiers() >> tier & 1)
+		t.clock++
+		var err error
+		if parent, err = t.parentOf(rk, e); err != nil {
+			return rk, 0, err
 		}
 	}
-	rk.lastBlock = 0
-	rk.stats.Blocks -= len(gone)
-	rk.stats.Shed += uint64(len(gone))
-	t.work[0] = gone
-	t.release(rk, t.sortBlocks())
+	if !t.recallFor(n) {
+		return rk, 0, ErrNoRoom
+	}
+	return rk, parent, nil
 }
 
-// age is how many stores ago something was last stored in the block's node. The
-// counter wraps.
-func (t *Tree) age(b blockID) uint32 { return t.clock - t.nodes[t.blocks.node(b)].stamp }
-
-// freshen makes the nodes above no older than this one.
-func (t *Tree) freshen(id nodeID) {
-	for stamp := t.nodes[id].stamp; id != 0; {
-		id = nodeID(t.nodes[id].parent())
-		n := &t.nodes[id]
-		if id == 0 || t.clock-n.stamp <= t.clock-stamp {
-			return
-		}
-		n.stamp = stamp
-	}
+// due reports whether an event of n blocks owes step i, from 1, of shedding.
+func (t *Tree) due(n, i int) bool {
+	return t.short(n) || i <= 1+n/shareOf && t.pressed(n)
 }
 
-// ageToShed returns the age from which blocks are in the oldest part, judged by
-// a sample. At least one block is of that age.
-func (t *Tree) ageToShed(all []entry) uint32 {
-	step := len(all)/shedSample + 1
-	ages := make([]uint32, 0, shedSample)
-	for i := 0; i < len(all); i += step {
-		ages = append(ages, t.age(all[i].val.block()))
+// shedShare does so for an event that stores nothing.
+func (t *Tree) shedShare(n int) {
+	t.reliefs++
+	for i := 1; t.due(n, i) && t.shedStep(); i++ {
+		if i%stepsAHold == 0 {
+			t.giveUp()
+		}
 	}
-	slices.SortFunc(ages, func(a, b uint32) int { return cmp.Compare(b, a) })
-	return ages[len(ages)/shedShare]
 }

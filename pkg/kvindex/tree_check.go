@@ -11,6 +11,7 @@ import (
 func (t *Tree) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.allIdle()
 	if err := t.slots.check(); err != nil {
 		return err
 	}
@@ -159,6 +160,9 @@ func (c *treeCheck) checkShape(id nodeID, n *node) error {
 	if length == 0 || length > n.room || n.room > maxEdge || int(start)+int(n.room) > int(t.blocks.next) {
 		return fmt.Errorf("kvindex: I8: node %d: blocks %d+%d, room %d of %d", id, start, length, n.room, t.blocks.next)
 	}
+	if up := &t.nodes[n.parent()]; n.depth != up.depth+up.load().length() {
+		return fmt.Errorf("kvindex: I8: node %d says %d blocks are before it, its parent %d", id, n.depth, up.depth+up.load().length())
+	}
 	for b := start; b < start+blockID(length); b++ {
 		if t.blocks.node(b) != id {
 			return fmt.Errorf("kvindex: I8: block %d is of node %d, says %d", b, id, t.blocks.node(b))
@@ -231,7 +235,7 @@ func (c *treeCheck) checkRuns() error {
 	for _, id := range c.live {
 		owner[c.t.nodes[id].start()] = id
 	}
-	used, free, wasFree := 0, 0, false
+	used, free, cold, wasFree := 0, 0, 0, false
 	for b := blockID(1); b < r.next; {
 		if id, ok := owner[b]; ok {
 			used += int(c.t.nodes[id].room)
@@ -243,9 +247,17 @@ func (c *treeCheck) checkRuns() error {
 		if uint32(r.meta[b]) != freeMark || size == 0 || r.meta[b+size-1] != r.meta[b] || wasFree {
 			return fmt.Errorf("kvindex: I10: blocks from %d are neither a node's nor a free run that stands alone", b)
 		}
+		for p := b/pageBlocks + 1; (p+1)*pageBlocks < b+size; p++ {
+			if r.cold.has(uint32(p)) {
+				cold++
+			}
+		}
 		wasFree = true
 		free++
 		b += size
+	}
+	if cold != r.cold.n {
+		return fmt.Errorf("kvindex: I10: %d pages inside free runs were given back, counted %d", cold, r.cold.n)
 	}
 	listed := 0
 	for l, b := range r.heads {
@@ -295,13 +307,30 @@ func (c *treeCheck) checkKids() error {
 
 func (c *treeCheck) checkMemory() error {
 	segs := make(map[uint32]bool)
-	for _, rk := range c.t.ranks {
+	for r, rk := range c.t.ranks {
+		before := len(segs)
 		for _, id := range rk.names.dir {
 			segs[id] = true
+		}
+		if len(segs)-before != rk.names.segs {
+			return fmt.Errorf("kvindex: I12: rank %s has %d segments, counts %d", r, len(segs)-before, rk.names.segs)
 		}
 	}
 	if len(segs) != c.t.names.segs.used() {
 		return fmt.Errorf("kvindex: I12: %d segments are in tables, %d out", len(segs), c.t.names.segs.used())
+	}
+	halves := 0 // of pages: a lone segment has two, each of a pair three
+	for _, id := range c.t.names.segs.cold {
+		if !c.t.names.cold.has(id - 1) {
+			return fmt.Errorf("kvindex: I12: segment %d has no memory and no mark of it", id)
+		}
+		halves += 1 + c.t.names.pagesOf(id-1)
+	}
+	if len(c.t.names.segs.cold) != c.t.names.cold.n {
+		return fmt.Errorf("kvindex: I12: %d segments have no memory, %d are marked", len(c.t.names.segs.cold), c.t.names.cold.n)
+	}
+	if halves != 2*c.t.names.pages {
+		return fmt.Errorf("kvindex: I12: %d half pages of segments were given back, counted %d pages", halves, c.t.names.pages)
 	}
 	if c.units != c.t.unitsUsed {
 		return fmt.Errorf("kvindex: I5: %d units are in crowds, %d out", c.units, c.t.unitsUsed)

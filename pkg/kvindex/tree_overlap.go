@@ -1,17 +1,28 @@
 package kvindex
 
-import "github.com/seed-60ae5743/baton/internal/invariants"
+import (
+	"runtime"
 
-// tries is how often a query begins anew because a writer changed what it was
-// reading, before it takes the writers' lock.
-const tries = 64
+	"github.com/seed-60ae5743/baton/internal/invariants"
+)
+
+const (
+	// tries is how often a query begins anew because a writer changed what it
+	// was reading, before it takes the writers' lock.
+	tries = 64
+	// eager is how often it does so at once.
+	eager = 4
+)
 
 // Overlap implements [Index]. It takes no lock: a query that met a change in
 // the making begins anew. Of each rank the answer is such that each of the
 // blocks was held, and the one after them was not, at some instant of the call.
 func (t *Tree) Overlap(chain []LocalHash, dst *Overlap) {
 	n := t.slots.Len()
-	for range tries {
+	for i := range tries {
+		if i >= eager {
+			runtime.Gosched() // who tore it may be waiting for this processor
+		}
 		dst.reset(n)
 		if t.walk(chain, dst.Blocks[:cap(dst.Blocks)]) {
 			return

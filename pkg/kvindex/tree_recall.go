@@ -208,11 +208,30 @@ func (t *Tree) follows(x, b blockID) bool {
 	return false
 }
 
-// forgetRouted drops all of a rank's view.
-func (t *Tree) forgetRouted(rk *treeRank) {
+// forgetSome drops some of a rank's view and reports whether anything is left.
+func (t *Tree) forgetSome(rk *treeRank) bool {
+	had, n := t.sent.blocks, 0
 	for _, m := range rk.sent.marks {
-		if m.end != 0 {
-			t.endSending(m.end)
+		if m.end == 0 {
+			continue
 		}
+		if n++; n > expireSlice || had-t.sent.blocks > 64*expireSlice {
+			return true
+		}
+		t.endSending(m.end)
 	}
+	return false
+}
+
+// recallFor drops what was routed longest ago for as long as n blocks cannot be
+// stored, where there is nothing to shed any more; it reports whether they can.
+func (t *Tree) recallFor(n int) bool {
+	for t.short(n) {
+		e := t.sent.oldest()
+		if e == 0 {
+			return false
+		}
+		t.endSending(e)
+	}
+	return true
 }

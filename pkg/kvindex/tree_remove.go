@@ -2,19 +2,28 @@ package kvindex
 
 import "github.com/seed-60ae5743/baton/pkg/worker"
 
+// removeSlice is how many blocks one event takes before others are let in.
+const removeSlice = 1024
+
 // Remove implements [Index].
 func (t *Tree) Remove(r worker.Rank, e Removed) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.rank(r)
-	if rk == nil {
+	if t.idle(r) == nil {
 		return ErrUnknownRank
 	}
-	for hashes := e.Blocks; len(hashes) > 0; {
-		some := hashes[:min(ahead, len(hashes))]
-		hashes = hashes[len(some):]
-		t.makeRoom(len(some)) // a removal in the middle takes a node
-		t.takeSome(rk, some, e.Tier)
+	for done := 0; done < len(e.Blocks); done += ahead {
+		if done%removeSlice == removeSlice-ahead {
+			t.giveUp()
+		}
+		if t.pressed(ahead) { // a removal in the middle takes a node
+			t.shedShare(ahead)
+		}
+		rk := t.idle(r)
+		if rk == nil {
+			return ErrUnknownRank
+		}
+		t.takeSome(rk, e.Blocks[done:min(done+ahead, len(e.Blocks))], e.Tier)
 	}
 	return nil
 }
@@ -123,24 +132,74 @@ func (t *Tree) letGo(w *treeView, b blockID) {
 	t.setCut(n, w.slot, pos)
 }
 
-// clearRank drops everything the rank has. Its blocks are put in order first:
-// then they are visited a node at a time, in the order they lie in memory.
+const (
+	// clearSlice is how many names or blocks are done before others are let in.
+	clearSlice = 1 << 15
+	// clearPart is how many names of a rank are put in order as one.
+	clearPart = 32 * clearSlice
+)
+
+// clearRank drops everything the rank has, slice by slice. The blocks are put in
+// order first: then they are visited a node at a time, in the order they lie in
+// memory. What a query sees in between is as if blocks were removed one by one.
 func (t *Tree) clearRank(rk *treeRank) {
-	t.work[0] = t.names.take(&rk.names, t.work[0][:0])
-	for i := range rk.views {
-		clear(rk.views[i].extra)
+	if t.sweep.rank == rk {
+		t.sweep.stop()
 	}
-	t.forgetRouted(rk)
+	for i := range rk.views {
+		rk.views[i].extra = nil
+	}
 	rk.lastBlock = 0
 	rk.stats.Blocks = 0
 	rk.stats.TierBlocks = [numTiers]int{}
-	t.release(rk, t.sortBlocks())
+	t.begin(rk)
+	for t.forgetSome(rk) {
+		t.giveUp()
+	}
+	work := t.work // others may need theirs in between
+	t.work = sorter{}
+	for from, more := uint64(0), true; more; {
+		work[0] = work[0][:0]
+		for more && len(work[0]) < clearPart {
+			from, work[0] = t.names.take(&rk.names, from, clearSlice, work[0])
+			if more = from != 0; more {
+				t.giveUp()
+			}
+		}
+		all := work[0]
+		if end := t.blocks.next; len(all) <= clearSlice {
+			all = work.sort(end)
+		} else {
+			t.mu.Unlock() // the rank is busy: its blocks stay
+			all = work.sort(end)
+			t.mu.Lock()
+		}
+		for len(all) > clearSlice {
+			t.release(rk, all[:clearSlice])
+			all = all[clearSlice:]
+			t.giveUp()
+		}
+		t.release(rk, all)
+	}
+	t.work = work
+	t.finish(rk)
 }
 
-// release drops a rank from the nodes of the blocks, which are in order, and
-// one name from each of them.
+// release drops a rank from the nodes of the blocks, which are in order, and one
+// name from each of the blocks.
 func (t *Tree) release(rk *treeRank, blocks []blockID) {
+	seen := 0
 	for i := 0; i < len(blocks); {
+		if seen <= i { // side by side, where they are far apart
+			some := blocks[i:min(i+ahead, len(blocks))]
+			seen = i + len(some)
+			for _, b := range some {
+				t.touched += uint32(t.blocks.meta[b])
+			}
+			for _, b := range some {
+				t.touched += t.nodes[t.blocks.node(b)].room
+			}
+		}
 		id := t.blocks.node(blocks[i])
 		n := &t.nodes[id]
 		end := n.start() + blockID(n.load().length())
@@ -149,27 +208,28 @@ func (t *Tree) release(rk *treeRank, blocks []blockID) {
 				t.setCut(n, w.slot, 0)
 			}
 		}
-		var b blockID
 		for ; i < len(blocks) && blocks[i] < end; i++ {
-			b = blocks[i]
-			t.blocks.unref(b, 1)
+			t.blocks.unref(blocks[i], 1)
 		}
-		if b+1 == end {
+		if t.blocks.refs(end-1) == 0 {
 			t.trim(id)
 		}
 	}
 }
 
-// sortBlocks puts t.work[0] in order, by counting digits of twelve bits, and
-// returns it.
-func (t *Tree) sortBlocks() []blockID {
+// sorter puts blocks in order, with a second memory.
+type sorter [2][]blockID
+
+// sort puts the blocks, all below end, in order by counting digits of twelve
+// bits, and returns them.
+func (s *sorter) sort(end blockID) []blockID {
 	const digit = 12
-	from, to := t.work[0], t.work[1]
+	from, to := s[0], s[1]
 	if cap(to) < len(from) {
 		to = make([]blockID, len(from), cap(from))
 	}
 	to = to[:len(from)]
-	for shift := 0; t.blocks.next>>shift != 0; shift += digit {
+	for shift := 0; end>>shift != 0; shift += digit {
 		var at [1 << digit]uint32
 		for _, b := range from {
 			at[b>>shift%(1<<digit)]++
@@ -185,6 +245,6 @@ func (t *Tree) sortBlocks() []blockID {
 		}
 		from, to = to, from
 	}
-	t.work[0], t.work[1] = from, to
+	s[0], s[1] = from, to
 	return from
 }

@@ -119,16 +119,28 @@ func (t *Tree) routeSome(r worker.Rank, chain []LocalHash, g Guess, now time.Tim
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.time.tell(now)
-	if len(chain) == 0 || t.hopeless(len(chain)) || !t.makeRoom(len(chain)) {
+	for len(chain) > 0 && t.hopeless(len(chain)) { // its beginning is better than nothing
+		chain = chain[:len(chain)/2]
+	}
+	if len(chain) == 0 {
 		return t.nextExpiry()
 	}
-	rk := t.ranks[r]
+	if t.pressed(len(chain)) {
+		t.shedShare(len(chain))
+	}
+	rk := t.known(r)
 	if rk == nil {
 		rk = t.adopt(r)
 	}
+	if !t.recallFor(len(chain)) {
+		return t.nextExpiry()
+	}
 	if rk.sent.marks == nil {
-		rk.sent.marks = make(map[blockID]mark)
-		rk.sent.slot = t.slots.needView(rk.slot, Routed)
+		slot := t.slots.needView(rk.slot, Routed)
+		if slot >= maxSlots {
+			return t.nextExpiry()
+		}
+		rk.sent.marks, rk.sent.slot = make(map[blockID]mark), slot
 	}
 	t.clock++
 	last, grown := t.lead(rk, chain)
@@ -144,7 +156,7 @@ func (t *Tree) routeSome(r worker.Rank, chain []LocalHash, g Guess, now time.Tim
 func (t *Tree) adopt(r worker.Rank) *treeRank {
 	if t.strangers >= t.tooMany {
 		for _, rk := range inOrder(t.ranks, func(rk *treeRank) Slot { return rk.slot }) {
-			if !rk.attached && rk.sent.blocks == 0 {
+			if !rk.attached && !rk.busy && rk.sent.blocks == 0 {
 				t.lose(rk)
 			}
 		}

@@ -10,28 +10,24 @@ func slack(n int) uint32 { return uint32(min(n+n/2+8, maxEdge)) }
 func (t *Tree) Store(r worker.Rank, e Stored) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.rank(r)
+	rk := t.idle(r)
 	if rk == nil {
 		return ErrUnknownRank
 	}
 	if len(e.Blocks) == 0 && !e.HasParent {
 		return nil
 	}
-	t.clock++
-	if n := len(e.Blocks); t.short(n) {
-		if e.HasParent && rk.resolve(t, e.Parent) == 0 { // nothing is shed for an event that is refused
-			rk.stats.UnknownParents++
-			return ErrUnknownParent
-		}
-		if t.hopeless(n) || !t.makeRoom(n) {
-			return ErrNoRoom
-		}
+	if rk.slot >= maxSlots {
+		return ErrNoRoom
 	}
-	var parent blockID
-	if e.HasParent {
-		if parent = rk.resolve(t, e.Parent); parent == 0 {
-			rk.stats.UnknownParents++
-			return ErrUnknownParent
+	t.clock++
+	parent, err := t.parentOf(rk, e)
+	if err != nil {
+		return err
+	}
+	if t.pressed(len(e.Blocks)) {
+		if rk, parent, err = t.relieve(rk, parent, e); err != nil {
+			return err
 		}
 	}
 	if len(e.Blocks) == 1 && parent != 0 && t.appendOne(rk, parent, e) {
@@ -53,6 +49,18 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 		t.extend(&adding{rk: rk, tier: e.Tier, gain: t.gains(rk, e.Tier)}, parent, e.Blocks[known:])
 	}
 	return nil
+}
+
+// parentOf returns the block that the event goes on after, 0 if it has none.
+func (t *Tree) parentOf(rk *treeRank, e Stored) (blockID, error) {
+	if !e.HasParent {
+		return 0, nil
+	}
+	if b := rk.resolve(t, e.Parent); b != 0 {
+		return b, nil
+	}
+	rk.stats.UnknownParents++
+	return 0, ErrUnknownParent
 }
 
 // appendOne does what most events ask for, one decoded block after the last of
@@ -311,7 +319,7 @@ func (t *Tree) grow(a *adding, p nodeID, blocks []Block) (nodeID, []Block) {
 	id := t.newNode()
 	n := &t.nodes[id]
 	k := min(len(blocks), int(room))
-	n.room = room
+	n.room, n.depth = room, t.nodes[p].depth+t.nodes[p].load().length()
 	t.fill(a, id, start, blocks[:k])
 	n.place.Store(place(start, uint32(p)))
 	n.state.Store(uint64(n.load().withLength(uint32(k)).withHolder(0, 0)))

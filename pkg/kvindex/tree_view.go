@@ -21,6 +21,9 @@ func (t *Tree) see(rk *treeRank, tier Tier) {
 		}
 	}
 	add := treeView{view: view, slot: t.slots.needView(rk.slot, view), extra: maps.Clone(from.extra)}
+	if add.slot >= maxSlots {
+		return
+	}
 	t.names.each(&rk.names, func(_ EngineHash, v *named) {
 		n := &t.nodes[t.blocks.node(v.block())]
 		if cut := t.cutOf(n, from.slot); cut > 0 && t.cutOf(n, add.slot) == 0 {

@@ -19,12 +19,24 @@ import (
 // Leg is what the prefill leg must know of the decision, and whom to tell how
 // it went.
 type Leg struct {
-	Owner    string // who booked it: an opaque name of at most 255 bytes
-	Nonce    uint64 // the attempt, unique at its owner
-	Prefill  worker.Rank
+	Kind     LegKind
+	Owner    string      // who booked it: an opaque name of at most 255 bytes
+	Nonce    uint64      // the attempt, unique at its owner
+	Prefill  worker.Rank // where it goes; of a collecting leg, the decode rank
 	Room     Room
 	Deadline time.Time // millisecond resolution
 }
+
+// LegKind says what a leg is, and with that at which listener it is good.
+type LegKind uint8
+
+// The kinds.
+const (
+	MirrorLeg  LegKind = iota // Envoy's copy of the main leg (C3)
+	SyncLeg                   // a prefill that the plugin asks for itself (C4)
+	CollectLeg                // a decode that takes KV which nobody else will (C9)
+	numLegKinds
+)
 
 // The errors of Open. Both mean that the leg reaches no worker.
 var (
@@ -33,8 +45,8 @@ var (
 )
 
 const (
-	legVersion = 1
-	legFixed   = 1 + 8 + 8 + 4 + 8 + 8 + 1 // up to and with the owner's length
+	legVersion = 2
+	legFixed   = 1 + 1 + 8 + 8 + 4 + 8 + 8 + 1 // up to and with the owner's length
 	legMAC     = 16
 	legMaxText = 512
 )
@@ -69,7 +81,7 @@ func (s *Sealer) Seal(l Leg) (string, error) {
 		return "", fmt.Errorf("prefill: leg owner has %d bytes: expected at most 255", len(l.Owner))
 	}
 	var buf [legFixed + math.MaxUint8 + legMAC]byte
-	b := append(buf[:0], legVersion)
+	b := append(buf[:0], legVersion, byte(l.Kind))
 	b = binary.BigEndian.AppendUint64(b, l.Nonce)
 	b = binary.BigEndian.AppendUint64(b, uint64(l.Prefill.ID))
 	b = binary.BigEndian.AppendUint32(b, uint32(l.Prefill.DPRank))
@@ -99,17 +111,18 @@ func (s *Sealer) Open(token string) (Leg, error) {
 	}
 	msg := b[:len(b)-legMAC]
 	var want [legMAC]byte
-	if !hmac.Equal(b[len(msg):], s.mac(want[:0], msg)) || int(msg[legFixed-1]) != len(msg)-legFixed {
+	if !hmac.Equal(b[len(msg):], s.mac(want[:0], msg)) || int(msg[legFixed-1]) != len(msg)-legFixed || msg[1] >= byte(numLegKinds) {
 		return Leg{}, ErrLegInvalid
 	}
 	return Leg{
-		Nonce: binary.BigEndian.Uint64(msg[1:]),
+		Kind:  LegKind(msg[1]),
+		Nonce: binary.BigEndian.Uint64(msg[2:]),
 		Prefill: worker.Rank{
-			ID:     worker.ID(binary.BigEndian.Uint64(msg[9:])),
-			DPRank: worker.DPRank(binary.BigEndian.Uint32(msg[17:])),
+			ID:     worker.ID(binary.BigEndian.Uint64(msg[10:])),
+			DPRank: worker.DPRank(binary.BigEndian.Uint32(msg[18:])),
 		},
-		Room:     Room(binary.BigEndian.Uint64(msg[21:])),
-		Deadline: time.UnixMilli(int64(binary.BigEndian.Uint64(msg[29:]))),
+		Room:     Room(binary.BigEndian.Uint64(msg[22:])),
+		Deadline: time.UnixMilli(int64(binary.BigEndian.Uint64(msg[30:]))),
 		Owner:    string(msg[legFixed:]),
 	}, nil
 }

@@ -27,6 +27,35 @@ type Pool struct {
 	PrefillRanks    []Rank
 	DecodeRanks     []Rank
 	AggregatedRanks []Rank
+
+	decodeOf map[Engine][]Rank // where decode workers are of several engines
+}
+
+// DecodeRanksOf returns the decode ranks of one engine's workers: those of
+// another could not take the KV. The slice is shared.
+func (p *Pool) DecodeRanksOf(e Engine) []Rank {
+	switch {
+	case p.decodeOf != nil:
+		return p.decodeOf[e]
+	case len(p.Decode) > 0 && p.Decode[0].Engine == e:
+		return p.DecodeRanks
+	default:
+		return nil
+	}
+}
+
+// sortByEngine fills decodeOf where there is more than one.
+func (p *Pool) sortByEngine() {
+	mixed := slices.ContainsFunc(p.Decode, func(w *Worker) bool { return w.Engine != p.Decode[0].Engine })
+	if !mixed {
+		return
+	}
+	p.decodeOf = make(map[Engine][]Rank)
+	for _, w := range p.Decode {
+		for dp := range w.DPSize {
+			p.decodeOf[w.Engine] = append(p.decodeOf[w.Engine], Rank{ID: w.ID, DPRank: DPRank(dp)})
+		}
+	}
 }
 
 // Ranks returns the ranks that may be picked for the role. The slice is shared
@@ -95,8 +124,9 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	for k := range s.pools {
+	for k, p := range s.pools {
 		s.models = append(s.models, k)
+		p.sortByEngine()
 	}
 	slices.SortFunc(s.models, func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Model, b.Model))

@@ -77,16 +77,17 @@ type Engine string
 
 // The engines Baton knows.
 const (
-	SGLang Engine = "sglang"
-	VLLM   Engine = "vllm"
+	SGLang      Engine = "sglang"
+	VLLM        Engine = "vllm"
+	TensorRTLLM Engine = "trtllm"
 )
 
 // ParseEngine reads an engine name.
 func ParseEngine(s string) (Engine, error) {
-	if e := Engine(s); e == SGLang || e == VLLM {
+	if e := Engine(s); e == SGLang || e == VLLM || e == TensorRTLLM {
 		return e, nil
 	}
-	return "", fmt.Errorf("worker: engine %q: expected sglang or vllm", s)
+	return "", fmt.Errorf("worker: engine %q: expected sglang, vllm or trtllm", s)
 }
 
 // Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
@@ -180,15 +181,12 @@ type Worker struct {
 
 // CanServe reports whether the worker may be picked for the role. An SGLang
 // prefill worker without bootstrap data may not: no decode worker could find
-// its KV (row C4). A vLLM worker serves aggregated requests only.
+// its KV (row C4).
 func (w *Worker) CanServe(r Role) bool {
 	switch {
 	case w.Draining, w.Fronted:
 		return false
-	case w.Engine == VLLM && r != Aggregated:
-		// TODO(#6): prefill and decode of vLLM need the synchronous hand-off.
-		return false
-	case r == Prefill && w.Bootstrap.IsZero():
+	case r == Prefill && w.Engine == SGLang && w.Bootstrap.IsZero():
 		return false
 	}
 	return w.Role == r || (r == Aggregated && w.Role == Decode && w.AcceptsAggregated)
@@ -205,7 +203,7 @@ func (w *Worker) Validate() error {
 		bad("role: expected prefill, decode or aggregated")
 	}
 	if _, err := ParseEngine(string(w.Engine)); err != nil {
-		bad("engine %q: expected sglang or vllm", string(w.Engine))
+		bad("engine %q: expected sglang, vllm or trtllm", string(w.Engine))
 	}
 	if w.Endpoint.IsZero() {
 		bad("endpoint: expected ip:port")

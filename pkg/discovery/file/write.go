@@ -3,6 +3,7 @@ package file
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -116,7 +117,16 @@ func Write(path string, ws []*worker.Worker) error {
 
 // Replace is Write of a file's text as it is. Its error names the path, and no
 // package: the caller's comes in front.
-func Replace(path string, data []byte) (err error) {
+func Replace(path string, data []byte) error {
+	return ReplaceWith(path, 0o644, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// ReplaceWith is Replace of what write writes, for a file that is too large to be
+// held in memory.
+func ReplaceWith(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
@@ -126,8 +136,8 @@ func Replace(path string, data []byte) (err error) {
 			_ = os.Remove(tmp.Name())
 		}
 	}()
-	_, err = tmp.Write(data)
-	if cerr := tmp.Chmod(0o644); err == nil {
+	err = write(tmp)
+	if cerr := tmp.Chmod(mode); err == nil {
 		err = cerr
 	}
 	if cerr := tmp.Close(); err == nil {

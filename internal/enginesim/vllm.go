@@ -1,0 +1,264 @@
+package enginesim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// vllm is the protocol of vLLM with NixlConnector in pull mode (engines.md
+// §2.1): prefill first, its hand-off in its answer, then decode.
+type vllm struct{ s *Sim }
+
+func newVLLM(s *Sim) protocol { return vllm{s} }
+
+// nixlParams is kv_transfer_params as far as the engine reads it.
+type nixlParams struct {
+	remoteDecode, remotePrefill bool
+	transfer                    *transfer // with remotePrefill
+}
+
+func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
+	for _, f := range c.q.twice {
+		v.s.violate(Violation{Kind: "repeated_field", Seq: c.rec.req.Seq, Detail: f + " is in the body more than once"})
+	}
+	c.q.rid = externalID(c.q.api, h)
+	p, err := v.readParams(c)
+	if err != nil {
+		return nil, err
+	}
+	c.transfer = p.transfer
+	items, err := v.planItems(c, p, h)
+	if err != nil {
+		// "notify_kv_transfer_request_rejected": what the serving layer refuses
+		// has its KV freed at the prefill worker (§2.1).
+		v.s.dropTransfer(c.transfer)
+		return nil, err
+	}
+	switch {
+	case p.remoteDecode:
+		c.leg = legPrefill
+	case p.remotePrefill:
+		c.leg = legDecode
+	case v.s.decodes():
+		v.s.pulls.local.Add(1)
+	}
+	return items, nil
+}
+
+// externalID is the id of the answer: X-Request-Id names it (§2.1).
+func externalID(kind api, h http.Header) string {
+	id := h.Get("X-Request-Id")
+	if id == "" {
+		id = fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+	}
+	if kind == apiChat {
+		return "chatcmpl-" + id
+	}
+	return "cmpl-" + id
+}
+
+func (v vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
+	q := c.q
+	if err := checkLimits(q); err != nil {
+		return nil, err
+	}
+	rank := -1
+	if n, err := strconv.Atoi(h.Get("X-Data-Parallel-Rank")); err == nil { // else silently ignored (§2.1)
+		if n < 0 || n >= len(v.s.ranks) {
+			return nil, badRequest("data_parallel_rank %d is out of range [0, %d).", n, len(v.s.ranks))
+		}
+		rank = n
+	}
+	items, err := v.s.newItems(q)
+	if err != nil {
+		return nil, err
+	}
+	for _, it := range items {
+		v.s.placeItem(it, route{rank: rank})
+	}
+	note := func(kind, detail string) {
+		v.s.violate(Violation{Kind: kind, Seq: c.rec.req.Seq, Detail: detail})
+	}
+	switch {
+	case p.transfer != nil && len(items) > 1:
+		return nil, c.broken("parallel_handoff", http.StatusInternalServerError, "one hand-off for %d parallel prompts", len(items))
+	case p.remoteDecode:
+		if len(items) > 1 {
+			note("parallel_handoff", fmt.Sprintf("%d parallel prompts are held, and one is told of", len(items)))
+		}
+		if q.maxTokens != 1 {
+			note("prefill_long", "prefill is to make one token, max_tokens says otherwise")
+		}
+		if q.stream {
+			note("prefill_stream", "a stream does not bring the hand-off")
+		}
+	}
+	return items, nil
+}
+
+// checkLimits refuses what vLLM's request validation refuses and a body made
+// into a prefill's may well be.
+func checkLimits(q *genRequest) error {
+	if q.maxTokens == 0 {
+		return badRequest("max_tokens must be at least 1, got 0.")
+	}
+	if q.streamOptions && !q.stream {
+		return badRequest("Stream options can only be defined when `stream=True`.")
+	}
+	if !isNull(q.minTokens) {
+		n, err := strconv.Atoi(string(q.minTokens))
+		if err != nil || n < 0 {
+			return badRequest("min_tokens %.20s: expected a number of at least 0", q.minTokens)
+		}
+		if q.maxTokens > 0 && n > q.maxTokens {
+			return badRequest("min_tokens must be less than or equal to max_tokens=%d, got %d.", q.maxTokens, n)
+		}
+	}
+	return nil
+}
+
+// readParams reads kv_transfer_params and says whether this worker can do what
+// they ask for.
+func (v vllm) readParams(c *call) (nixlParams, error) {
+	var p nixlParams
+	raw := c.q.transfer
+	if isNull(raw) {
+		return p, nil
+	}
+	f, err := readHandoff(c, "kv_transfer_params", raw)
+	if err != nil {
+		return p, err
+	}
+	if p.remoteDecode, err = f.flag("do_remote_decode"); err != nil {
+		return p, err
+	}
+	if p.remotePrefill, err = f.flag("do_remote_prefill"); err != nil {
+		return p, err
+	}
+	switch {
+	case p.remoteDecode && p.remotePrefill:
+		return p, c.broken("bad_handoff", http.StatusInternalServerError, "kv_transfer_params: do_remote_decode and do_remote_prefill at once")
+	case p.remoteDecode && v.s.cfg.Role != worker.Prefill, p.remotePrefill && v.s.cfg.Role != worker.Decode:
+		return p, c.broken("wrong_role", http.StatusInternalServerError, "kv_transfer_params ask a %s worker for the other half", v.s.cfg.Role)
+	case p.remotePrefill:
+		p.transfer, err = v.readTransfer(f)
+	}
+	return p, err
+}
+
+// readTransfer reads where the KV is. What is missing would make the engine
+// wait for KV for ever, or end it by an assertion; here the request fails.
+func (v vllm) readTransfer(f handoffFields) (*transfer, error) {
+	t := &transfer{by: f.c.name(), fields: string(f.raw)}
+	var host string
+	for name, to := range map[string]*string{"remote_engine_id": &t.engine, "remote_request_id": &t.id, "remote_host": &host} {
+		var err error
+		if *to, err = f.text(name); err != nil {
+			return nil, err
+		}
+	}
+	port, err := f.number("remote_port", 1, 65535)
+	if err != nil {
+		return nil, err
+	}
+	t.addr = net.JoinHostPort(host, strconv.FormatInt(port, 10))
+	blocks, err := f.value("remote_block_ids", "[")
+	if err != nil {
+		return nil, err
+	}
+	n := 0
+	err = eachElem(blocks, func(group []byte) error {
+		ids, err := tokenIDs(group)
+		n += len(ids)
+		return err
+	})
+	if err != nil {
+		return nil, f.c.broken("bad_handoff", http.StatusBadRequest, "remote_block_ids: expected a list of lists of block ids: %v", err)
+	}
+	if n == 0 {
+		return nil, f.c.broken("bad_handoff", http.StatusInternalServerError, "remote_block_ids: no block in it")
+	}
+	return t, nil
+}
+
+func (v vllm) prepare(ctx context.Context, c *call, it *item) error {
+	switch c.leg {
+	case legPrefill:
+		if err := c.admit(ctx, it, c.output()-1); err != nil { // the last token's KV is not computed
+			return err
+		}
+		return c.compute(ctx, it, true)
+	case legDecode:
+		return v.s.receive(ctx, c, it, func(err error) error {
+			if v.s.cfg.KVLoadFailure == LoadRecompute {
+				v.s.pulls.recomputed.Add(1)
+				return c.compute(ctx, it, false)
+			}
+			return &apiError{status: http.StatusInternalServerError, reason: "kv_load", msg: "KV load failure: " + err.Error()}
+		})
+	default:
+		return v.s.prepareAggregated(ctx, c, it)
+	}
+}
+
+func (v vllm) output(c *call) (int, string) { return c.limit() }
+
+// handOver holds the KV of a prefill that ended by length, or by itself
+// (§2.1: null for other reasons), and tells of it.
+func (v vllm) handOver(c *call, reason string) {
+	text := "null"
+	ended := reason == "length" || reason == "stop" && !v.s.cfg.NullOnStop
+	if c.leg == legPrefill && ended && c.fault.Mode != FaultNoHandoff {
+		for _, it := range c.items {
+			id := fmt.Sprintf("%s-%08x", c.q.rid, rand.Uint32())
+			if c.q.api == apiCompletion {
+				id = fmt.Sprintf("%s-%d-%08x", c.q.rid, it.index, rand.Uint32())
+			}
+			text = v.handoff(it, id)
+			v.s.keep(c, it, id, text)
+		}
+	}
+	c.choiceTail = []byte(`,"stop_reason":null,"token_ids":null`)
+	c.bodyTail = append([]byte(`,"prompt_logprobs":null,"prompt_token_ids":null,`), c.fault.spoil("kv_transfer_params", text)...)
+}
+
+// handoff is what 0.33 answers, and one field that stands for those of later
+// versions: whoever copies the hand-off by names, or reads numbers into floats
+// or writes them anew, changes it.
+func (v vllm) handoff(it *item, id string) string {
+	host, port, _ := net.SplitHostPort(v.s.sideAddrs[it.rank.id])
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	page := v.s.cfg.PageSize
+	ids := it.rank.blockIDs((len(it.prompt)+page-1)/page, v.s.cfg.CapacityBlocks)
+	engine, _ := json.Marshal(v.s.engineID(it.rank.id))
+	request, _ := json.Marshal(id)
+	return fmt.Sprintf(`{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[%s]],"remote_engine_id":%s,`+
+		`"remote_request_id":%s,"remote_host":"%s","remote_port":%s,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":%d,`+
+		`"remote_blocks_expiry_time":null,"remote_registration_generation":0,"transfer_mode":"pull",`+
+		`"sim_later_field":{"z": %d, "a": 1.50}}`,
+		strings.Join(ids, ","), engine, request, host, port, len(it.prompt), uint64(math.MaxInt64)-uint64(rand.Uint32()))
+}
+
+// blockIDs returns n ids of blocks from 1 to capacity that follow those given
+// out before. Nobody reads them but to compare.
+func (r *rank) blockIDs(n, capacity int) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]string, n)
+	for i := range out {
+		out[i] = strconv.Itoa(r.nextBlockID%capacity + 1)
+		r.nextBlockID++
+	}
+	return out
+}

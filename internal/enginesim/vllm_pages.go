@@ -1,0 +1,153 @@
+package enginesim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net/http"
+)
+
+func (v vllm) pages(mux *http.ServeMux) {
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]string{"version": "0.33.0"})
+	})
+	mux.HandleFunc("GET /load", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]int{"server_load": v.s.State(false).Running})
+	})
+	mux.HandleFunc("POST /tokenize", v.s.tokenize)
+	mux.HandleFunc("GET /metrics", v.metrics)
+}
+
+// vllmError is vLLM's ErrorResponse, the same in a stream.
+type vllmError struct {
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    int     `json:"code"`
+	} `json:"error"`
+}
+
+func (vllm) errorBody(e *apiError, _ bool) any {
+	var b vllmError
+	inner := e.body()
+	b.Error.Message, b.Error.Type, b.Error.Code = inner.Message, inner.Type, inner.Code
+	return b
+}
+
+// metrics answers GET /metrics with vLLM's names (engines.md §6); a rank is an
+// engine there.
+func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
+	s := v.s
+	st := s.State(false)
+	var b []byte
+	family := func(name, kind string, value func(RankState) float64) {
+		b = fmt.Appendf(b, "# TYPE vllm:%s %s\n", name, kind)
+		for _, r := range st.Ranks {
+			b = fmt.Appendf(b, "vllm:%s{engine=\"%d\",model_name=%q} %v\n", name, r.Rank, s.cfg.Models[0], value(r))
+		}
+	}
+	family("num_requests_running", "gauge", func(r RankState) float64 { return float64(r.Running) })
+	family("num_requests_waiting", "gauge", func(r RankState) float64 { return float64(r.Queued) })
+	family("kv_cache_usage_perc", "gauge", func(r RankState) float64 {
+		return float64(r.HeldBlocks) / float64(s.cfg.CapacityBlocks)
+	})
+	family("prompt_tokens_total", "counter", func(r RankState) float64 { return float64(r.PromptTokens) })
+	family("generation_tokens_total", "counter", func(r RankState) float64 { return float64(r.OutputTokens) })
+	family("prefix_cache_queries_total", "counter", func(r RankState) float64 { return float64(r.PromptTokens) })
+	family("prefix_cache_hits_total", "counter", func(r RankState) float64 { return float64(r.CachedTokens) })
+	b = append(b, "# TYPE vllm:cache_config_info gauge\n"...)
+	for _, r := range st.Ranks {
+		b = fmt.Appendf(b, "vllm:cache_config_info{block_size=\"%d\",engine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n",
+			s.cfg.PageSize, r.Rank, s.cfg.CapacityBlocks)
+	}
+	// The connector's counters are not told apart by rank here.
+	for _, m := range []struct {
+		name string
+		v    uint64
+	}{{"nixl_num_kv_expired_reqs", st.Handoff.Expired}, {"nixl_num_failed_transfers", st.Handoff.PullsFailed}} {
+		b = fmt.Appendf(b, "# TYPE vllm:%s_total counter\nvllm:%s_total{engine=\"0\",model_name=%q} %d\n", m.name, m.name, s.cfg.Models[0], m.v)
+	}
+	b = fmt.Appendf(b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %s\n", s.birth.seconds())
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = w.Write(b)
+}
+
+// appendEvents appends [ts, [events], data_parallel_rank], each event a map as
+// vLLM >= 0.24 encodes it, hashes unsigned. Blocks that were stored one behind
+// the other are one event, as in the engine (engines.md §5.2).
+func (vllm) appendEvents(dst []byte, ts float64, events []event, rank uint32) []byte {
+	runs := chains(events)
+	dst = append(dst, 0x93, 0xcb)
+	dst = binary.BigEndian.AppendUint64(dst, math.Float64bits(ts))
+	dst = appendArrayHeader(dst, len(runs))
+	for _, run := range runs {
+		dst = appendVLLMEvent(dst, run)
+	}
+	return appendUint(dst, uint64(rank))
+}
+
+// chains cuts events into runs: each a chain of stored blocks, or one event.
+func chains(events []event) [][]event {
+	var runs [][]event
+	for i := 0; i < len(events); {
+		end := i + 1
+		for end < len(events) && events[i].kind == blockStored && events[end].kind == blockStored &&
+			events[end].hasParent && events[end].parent == events[end-1].hash {
+			end++
+		}
+		runs = append(runs, events[i:end])
+		i = end
+	}
+	return runs
+}
+
+// appendMapHeader writes the 16-bit form, which msgspec uses here for any size.
+func appendMapHeader(dst []byte, n uint16) []byte {
+	return binary.BigEndian.AppendUint16(append(dst, 0xde), n)
+}
+
+func appendVLLMEvent(dst []byte, run []event) []byte {
+	first := &run[0]
+	switch first.kind {
+	case blockStored:
+		dst = appendString(appendString(appendMapHeader(dst, 9), "type"), "BlockStored")
+		dst = appendHashes(appendString(dst, "block_hashes"), run)
+		dst = appendString(dst, "parent_block_hash")
+		if first.hasParent {
+			dst = appendUint(dst, uint64(first.parent)) //nolint:gosec // a bit pattern
+		} else {
+			dst = append(dst, 0xc0)
+		}
+		n := 0
+		for i := range run {
+			n += len(run[i].tokens)
+		}
+		dst = appendArrayHeader(appendString(dst, "token_ids"), n)
+		for i := range run {
+			for _, t := range run[i].tokens {
+				dst = appendUint(dst, uint64(t))
+			}
+		}
+		dst = appendUint(appendString(dst, "block_size"), uint64(len(first.tokens)))
+		dst = append(appendString(dst, "lora_id"), 0xc0)
+		dst = appendString(appendString(dst, "medium"), "GPU")
+		dst = append(appendString(dst, "lora_name"), 0xc0)
+		return append(appendString(dst, "group_idx"), 0)
+	case blockRemoved:
+		dst = appendString(appendString(append(dst, 0x84), "type"), "BlockRemoved")
+		dst = appendHashes(appendString(dst, "block_hashes"), run)
+		dst = appendString(appendString(dst, "medium"), "GPU")
+		return append(appendString(dst, "group_idx"), 0)
+	default:
+		return appendString(appendString(append(dst, 0x81), "type"), "AllBlocksCleared")
+	}
+}
+
+func appendHashes(dst []byte, run []event) []byte {
+	dst = appendArrayHeader(dst, len(run))
+	for i := range run {
+		dst = appendUint(dst, uint64(run[i].hash)) //nolint:gosec // a bit pattern
+	}
+	return dst
+}

@@ -1,0 +1,126 @@
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// legClient sends the legs that the plugin begins itself, through the listener
+// of its Envoy that takes nothing without a sealed x-baton-leg: retries, TLS
+// and statistics are Envoy's. Safe for concurrent use.
+type legClient struct {
+	http *http.Client
+	base string
+}
+
+const (
+	legDialTimeout = time.Second
+	legIdleConns   = 1024
+	// legAnswerLimit bounds a prefill's answer. It holds one token and the
+	// hand-off; TensorRT-LLM's has the prompt's token ids besides.
+	legAnswerLimit = 32 << 20
+)
+
+// ParseListener reads the address of Envoy's listener for such legs:
+// unix:///path or http://host:port.
+func ParseListener(s string) (network, address string, err error) {
+	u, err := url.Parse(s)
+	if err == nil {
+		switch {
+		case u.Scheme == "unix" && u.Host == "" && u.Path != "":
+			return "unix", u.Path, nil
+		case u.Scheme == "http" && u.Host != "" && strings.Trim(u.Path, "/") == "":
+			if _, _, err := net.SplitHostPort(u.Host); err == nil {
+				return "tcp", u.Host, nil
+			}
+		}
+	}
+	return "", "", fmt.Errorf("prefill listener %q: expected unix:///path or http://host:port", s)
+}
+
+// CheckListener reports whether a worker is known that cannot be served for
+// want of a listener for legs of our own; nil: none.
+func (srv *Server) CheckListener() error {
+	if srv.legClient != nil {
+		return nil
+	}
+	for _, w := range srv.view.Load().Workers() {
+		if w.Role == worker.Prefill && handoff.KindOf(w.Engine).PrefillFirst() {
+			return fmt.Errorf("prefill worker %s is %s, whose decode needs prefill's answer: expected prefill.listener, the address of "+
+				"Envoy's listener sync_leg (unix:///path or http://host:port)", w.ID, w.Engine)
+		}
+	}
+	return nil
+}
+
+func newLegClient(listener string) (*legClient, error) {
+	network, address, err := ParseListener(listener)
+	if err != nil {
+		return nil, err
+	}
+	dialer := &net.Dialer{Timeout: legDialTimeout}
+	return &legClient{
+		base: "http://baton",
+		http: &http.Client{
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport: &http.Transport{
+				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return dialer.DialContext(ctx, network, address)
+				},
+				MaxIdleConns: legIdleConns, MaxIdleConnsPerHost: legIdleConns,
+				IdleConnTimeout:    time.Minute,
+				DisableCompression: true,
+			},
+		},
+	}, nil
+}
+
+// send sends one leg and reads its answer whole. The body must not be written to
+// any more: the transport may read it after send has returned.
+func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte) *legAnswer {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return &legAnswer{err: err}
+	}
+	for _, h := range set {
+		req.Header.Set(h.name, h.value)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return &legAnswer{err: err, canceled: errors.Is(context.Cause(ctx), errLegAborted)}
+	}
+	defer resp.Body.Close()
+	a := &legAnswer{status: resp.StatusCode, localReply: resp.Header.Get(prefill.HeaderLocalReply)}
+	a.body, a.err = readAnswer(resp)
+	a.canceled = a.err != nil && errors.Is(context.Cause(ctx), errLegAborted)
+	return a
+}
+
+// errLegAborted is the cause of a leg that its owner ended.
+var errLegAborted = errors.New("the leg was ended by its owner")
+
+func readAnswer(resp *http.Response) ([]byte, error) {
+	var b bytes.Buffer
+	if n := resp.ContentLength; n > 0 && n <= legAnswerLimit {
+		b.Grow(int(n) + bytes.MinRead)
+	}
+	n, err := b.ReadFrom(io.LimitReader(resp.Body, legAnswerLimit+1))
+	if err == nil && n > legAnswerLimit {
+		err = fmt.Errorf("the answer is over %d bytes", legAnswerLimit)
+	}
+	return b.Bytes(), err
+}
+
+func (c *legClient) close() { c.http.CloseIdleConnections() }

@@ -1,0 +1,69 @@
+package extproc
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+)
+
+// route sends the request on to decode with a body, which is the stream's from
+// here on; changed says that it is not as it came.
+func (m *mainLeg) route(now time.Time, body []byte, changed bool) {
+	m.phase = mainRouted
+	e := effect{op: opRoute, of: ofRequestBody, trailers: m.trailers, set: m.routeHeaders(now)}
+	switch {
+	case changed:
+		e.body = body
+		e.set = append(e.set, kv{"content-length", strconv.Itoa(len(body))})
+	case m.fullDuplex:
+		e.body = body
+	default:
+		m.rules.buffers.put(body)
+	}
+	m.emit(e)
+}
+
+// routeHeaders lists what the request carries from here on (C20).
+func (m *mainLeg) routeHeaders(now time.Time) []kv {
+	p, names := m.plan, &m.rules.names
+	set := make([]kv, 0, 20)
+	all := func(keys []string, v string) {
+		for _, k := range keys {
+			set = append(set, kv{k, v})
+		}
+	}
+	set = append(set,
+		kv{prefill.HeaderDestination, p.decodeAddr},
+		kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)},
+		kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
+	all(names.WorkerID, p.decode.ID.String())
+	all(names.DPRank, strconv.FormatUint(uint64(p.decode.DPRank), 10))
+	if p.decodeDPSize > 1 {
+		all([]string{handoff.SGLangDPRankHeader}, strconv.FormatUint(uint64(p.decode.DPRank), 10))
+	}
+	if p.traceparent != "" {
+		set = append(set, kv{"traceparent", p.traceparent})
+	}
+	if !p.disaggregated {
+		return set
+	}
+	if !p.kind.PrefillFirst() {
+		set = append(set, kv{prefill.HeaderPrefillCluster, m.rules.prefillCluster}, kv{prefill.HeaderLeg, p.token})
+	}
+	all(names.PrefillID, p.prefill.ID.String())
+	all(names.PrefillDPRank, strconv.FormatUint(uint64(p.prefill.DPRank), 10))
+	if p.kind.PrefillFirst() {
+		return set
+	}
+	port, room := strconv.Itoa(int(p.bootstrapPort)), strconv.FormatUint(uint64(p.room), 10)
+	all(names.BootstrapHost, p.bootstrapHost)
+	all(names.BootstrapPort, port)
+	all(names.BootstrapRoom, room)
+	if p.inHeaders {
+		set = append(set, kv{handoff.SGLangOverrideHost, p.bootstrapHost},
+			kv{handoff.SGLangOverridePort, port}, kv{handoff.SGLangOverrideRoom, room})
+	}
+	return set
+}

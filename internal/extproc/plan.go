@@ -1,0 +1,55 @@
+package extproc
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// plan turns a verdict into what the machine needs.
+func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, b *booked) (*plan, error) {
+	decode := q.snap.Worker(v.decode.decision.Rank.ID)
+	p := &plan{
+		nonce: newNonce(), disaggregated: q.disagg,
+		decode: v.decode.decision.Rank, decodeAddr: decode.Endpoint.String(), decodeDPSize: decode.DPSize,
+	}
+	if s.span != nil && srv.cfg.Tracer.Enabled() {
+		p.traceparent = srv.traceDecision(s, v, b)
+	}
+	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
+		p.explain = explainHeader(s.m.attempt, v)
+	}
+	if !q.disagg {
+		return p, nil
+	}
+	w := q.snap.Worker(v.prefill.decision.Rank.ID)
+	p.prefill, p.kind = v.prefill.decision.Rank, handoff.KindOf(w.Engine)
+	queued, _ := srv.cfg.Book.Load(p.prefill)
+	p.overdueAfter = srv.cfg.overdueAfter(queued.PrefillTokens)
+	leg := prefill.Leg{Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Deadline: s.m.deadline}
+	if p.kind.PrefillFirst() {
+		leg.Kind = prefill.SyncLeg
+		leg.Deadline = time.Now().Add(min(time.Until(s.m.deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
+		p.prefillDPSize, p.decodeAlone = w.DPSize, decode.CanServe(worker.Aggregated)
+		params := v.decode.params
+		p.decodeRequest = load.Request{
+			Key: q.pool.Key, Params: &params, Filter: srv.cfg.Health,
+			Pick: picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
+		}
+		p.handoffID = handoff.DrawRequestID(rng)
+	} else {
+		p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
+		p.inHeaders = decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
+		p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
+		leg.Room = p.room
+	}
+	var err error
+	p.token, err = srv.sealer.Seal(leg)
+	return p, err
+}

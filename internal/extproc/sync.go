@@ -1,0 +1,214 @@
+package extproc
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file is the main leg's part where prefill must have ended before decode
+// may begin (row C4).
+
+// legAnswer is what came of a leg that the plugin sent itself.
+type legAnswer struct {
+	status     int    // 0: no answer
+	localReply string // Envoy's response flags, where Envoy itself answered
+	body       []byte
+	err        error // no whole answer
+	canceled   bool  // by us
+}
+
+// handover is the synchronous hand-off of one attempt.
+type handover struct {
+	asked  bool // prefill has not answered; the request is kept
+	alone  bool // prefill's answer is the response, whatever it says (C8)
+	answer []byte
+	result handoff.Result
+	held   bool // prefill holds KV that nobody has taken
+	taking bool // a collecting leg is on its way
+}
+
+// askPrefill begins the attempt with prefill alone.
+func (m *mainLeg) askPrefill(now time.Time) {
+	m.phase = mainPrefilling
+	h := &m.handover
+	h.asked, h.alone = true, handoff.Alone(m.scan)
+	body := handoff.AppendPrefill(m.rules.buffers.get(len(m.body)+syncRoom), m.body, m.scan, m.plan.kind, m.plan.handoffID, h.alone)
+	if !m.fullDuplex {
+		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})
+	}
+	m.emit(effect{
+		op: opPrefill, body: body, set: m.syncHeaders(m.plan.prefill.DPRank, m.plan.prefillDPSize, m.plan.token),
+		wait: min(m.deadline.Sub(now), m.rules.prefillTimeout) + m.rules.orphanGrace,
+	})
+}
+
+// syncRoom is more than prefill's body grows by.
+const syncRoom = 320
+
+// syncHeaders lists what a leg of ours carries: the mirror would copy the
+// client's headers, here only those go along that engines know.
+func (m *mainLeg) syncHeaders(dp worker.DPRank, dpSize uint32, token string) []kv {
+	set := make([]kv, 0, 12)
+	set = append(set, kv{prefill.HeaderLeg, token}, kv{"content-type", "application/json"})
+	for _, h := range []kv{
+		{"x-request-id", m.hdr.requestID}, {"authorization", m.hdr.authorization},
+		{"traceparent", m.hdr.traceparent}, {"tracestate", m.hdr.tracestate},
+	} {
+		if h.value != "" {
+			set = append(set, h)
+		}
+	}
+	if m.plan.traceparent != "" {
+		set = append(set, kv{"traceparent", m.plan.traceparent})
+	}
+	for _, name := range m.rules.names.PrefillID {
+		set = append(set, kv{name, m.plan.prefill.ID.String()})
+	}
+	if dpSize > 1 {
+		set = append(set, kv{handoff.SGLangDPRankHeader, strconv.FormatUint(uint64(dp), 10)})
+	}
+	return set
+}
+
+// onPrefilled takes prefill's answer, or what became of it.
+func (m *mainLeg) onPrefilled(now time.Time, a *legAnswer) {
+	h := &m.handover
+	report, result := m.judgePrefill(a)
+	if result.Held() {
+		h.answer, h.result, h.held = a.body, result, true
+	}
+	if m.leg != legFailed && m.leg != legEnded {
+		if report.state == legFailed {
+			m.onLegFailed(now, report) // retries or answers where nothing has been said yet
+		} else {
+			m.onLeg(now, report)
+		}
+	}
+	if m.phase == mainPrefilling {
+		m.afterPrefill(now, a, result)
+	} else {
+		m.collect() // nobody waits for it any more
+	}
+	h.asked = false
+	if m.phase != mainRouted {
+		m.forgetRequest()
+	}
+	m.onLegEnded(now, legReport{state: legEnded})
+}
+
+// judgePrefill turns an answer into the leg's end and what the hand-off says.
+func (m *mainLeg) judgePrefill(a *legAnswer) (legReport, handoff.Result) {
+	fail := func(r legReason) (legReport, handoff.Result) {
+		return legReport{state: legFailed, reason: r, status: a.status}, handoff.Result{}
+	}
+	switch {
+	case a.canceled:
+		return fail(reasonAborted)
+	case a.localReply != "":
+		return fail(localReason(a.localReply))
+	case a.status == 0:
+		return fail(reasonNotSent)
+	case a.err != nil:
+		return fail(reasonConnectionLost)
+	case a.status == 408, a.status == 429, a.status >= 500, a.status < 200, a.status >= 300 && a.status < 400:
+		return fail(reasonStatus)
+	case a.status >= 400:
+		r, _ := fail(reasonRejected)
+		r.answer = a.body
+		return r, handoff.Result{}
+	}
+	result, err := handoff.ReadAnswer(m.plan.kind, a.body, m.handover.alone)
+	switch {
+	case err != nil:
+		return fail(reasonBadAnswer)
+	case result.Verdict == handoff.Failed:
+		return fail(reasonFinish)
+	case result.Verdict == handoff.Missing && !m.handover.alone && !m.plan.decodeAlone:
+		return fail(reasonNoHandoff)
+	}
+	return legReport{state: legWell, status: a.status}, result
+}
+
+// afterPrefill goes on with decode, or answers.
+func (m *mainLeg) afterPrefill(now time.Time, a *legAnswer, result handoff.Result) {
+	switch {
+	case m.handover.alone, result.Verdict == handoff.Finished:
+		m.answerWithPrefill(a.body)
+	case result.Verdict == handoff.Missing:
+		// Decode does the whole prompt itself: right, slow and counted (C8).
+		m.emit(effect{op: opMark, report: legReport{state: legFailed, reason: reasonNoHandoff}})
+		body := m.body
+		m.body = nil
+		m.route(now, body, false)
+		m.forgetRequest()
+	default:
+		body := handoff.AppendDecode(m.rules.buffers.get(len(m.body)+len(a.body)+injectRoom),
+			m.body, m.scan, m.plan.kind, a.body, result)
+		m.route(now, body, true)
+	}
+}
+
+// answerWithPrefill is row C8: what prefill answered is all there is to say.
+func (m *mainLeg) answerWithPrefill(answer []byte) {
+	body, contentType, err := handoff.AppendFinal(nil, answer, m.scan, m.body, m.plan.kind)
+	if err != nil {
+		m.reject(&failPrefill, true)
+		return
+	}
+	m.phase = mainRejected
+	m.finish(outcomeOK, nil)
+	im := &immediate{status: 200, detail: "baton_prefill_answer", body: body}
+	im.set = append(im.set, kv{"content-type", contentType})
+	if m.plan.explain != "" {
+		im.set = append(im.set, kv{prefill.HeaderDecision, m.plan.explain})
+	}
+	m.emit(effect{op: opImmediate, imm: im})
+	m.collect() // where it holds something all the same
+	m.releaseDecode()
+}
+
+// collect sends a decode for one token whose answer nobody gets, so that KV
+// which no other decode will take is taken and freed (C9).
+func (m *mainLeg) collect() {
+	h := &m.handover
+	if !h.held || m.scan == nil {
+		return
+	}
+	h.held, h.taking = false, true
+	body := handoff.AppendCollect(nil, m.body, m.scan, m.plan.kind, h.answer, h.result)
+	m.emit(effect{op: opCollect, body: body})
+}
+
+// taken forgets the hand-off: decode has begun to answer, so the KV is its
+// engine's business.
+func (m *mainLeg) taken() {
+	m.handover.held, m.handover.answer = false, nil
+	m.forgetRequest()
+}
+
+// forgetRequest gives back the request's body and what was read of it.
+func (m *mainLeg) forgetRequest() {
+	if m.scan != nil {
+		requests.Put(m.scan)
+		m.scan = nil
+	}
+	if m.body != nil {
+		m.rules.buffers.put(m.body)
+		m.body = nil
+	}
+}
+
+// onCollected ends a collecting leg; decode was booked until now.
+func (m *mainLeg) onCollected() {
+	m.handover.taking = false
+	m.releaseDecode()
+	if m.phase == mainLingering && !m.legRuns() {
+		m.done()
+	}
+}
+
+func (m *mainLeg) legRuns() bool { return m.leg != legNone && m.leg != legEnded }

@@ -1,0 +1,72 @@
+package extproc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// prefillFirst is testWorkers as an engine whose decode needs prefill's answer.
+func prefillFirst(t *testing.T, change func(*worker.Worker)) fixed {
+	ws := testWorkers(t)
+	for _, w := range ws {
+		w.Engine, w.Bootstrap = worker.VLLM, worker.Bootstrap{}
+		if change != nil {
+			change(w)
+		}
+	}
+	return fixed(ws)
+}
+
+func TestAPluginWithoutAPrefillListenerSaysSo(t *testing.T) {
+	r := newReplicaOf(t, "a", prefillFirst(t, nil), nil)
+	require.ErrorContains(t, r.srv.CheckListener(), "prefill.listener")
+	p := r.open(filterMain)
+	im := p.ask(eightTokens).GetImmediateResponse()
+	p.cancel()
+	require.EqualValues(t, 503, im.GetStatus().GetCode())
+	require.Contains(t, string(im.GetBody()), "no_prefill_listener")
+	require.Contains(t, r.srv.Unservable(r.srv.cfg.Board.Load(), worker.Key{Model: "m"}), "prefill.listener")
+	r.requireIdle()
+
+	with := newReplicaOf(t, "b", prefillFirst(t, nil), func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" })
+	require.NoError(t, with.srv.CheckListener())
+	without := newReplica(t, "c", nil)
+	require.NoError(t, without.srv.CheckListener(), "engines that meet need none")
+}
+
+func TestSeveralGenerationsAtOnceAreNotSplit(t *testing.T) {
+	const two = `{"model":"m","prompt":[1,2,3,4],"n":2}`
+	listener := func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" }
+	r := newReplicaOf(t, "a", prefillFirst(t, nil), listener)
+	p := r.open(filterMain)
+	im := p.ask(two).GetImmediateResponse()
+	p.cancel()
+	require.EqualValues(t, 400, im.GetStatus().GetCode())
+	require.Contains(t, string(im.GetBody()), "not_disaggregable")
+	r.requireIdle()
+
+	alone := newReplicaOf(t, "b", prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode }), listener)
+	q := alone.open(filterMain)
+	require.NotNil(t, q.ask(two).GetRequestBody(), "a worker that can serve it alone gets it")
+	q.cancel()
+	alone.requireIdle()
+}
+
+func TestListenersAreUnixSocketsOrHTTPAddresses(t *testing.T) {
+	for in, want := range map[string][2]string{
+		"unix:///run/baton/prefill.sock": {"unix", "/run/baton/prefill.sock"},
+		"http://127.0.0.1:10001":         {"tcp", "127.0.0.1:10001"},
+		"http://[::1]:10001/":            {"tcp", "[::1]:10001"},
+	} {
+		network, address, err := ParseListener(in)
+		require.NoError(t, err, in)
+		require.Equal(t, want, [2]string{network, address})
+	}
+	for _, in := range []string{"", "127.0.0.1:80", "https://a:1", "http://a", "http://a:1/path", "unix://relative", "http://"} {
+		_, _, err := ParseListener(in)
+		require.ErrorContains(t, err, "expected unix:///path or http://host:port", in)
+	}
+}

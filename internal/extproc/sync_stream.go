@@ -1,0 +1,202 @@
+package extproc
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// syncStream admits one leg that a plugin sent itself: it checks the seal and
+// says where the leg goes. All else is between Envoy and the sender.
+type syncStream struct {
+	wire
+	seen bool
+}
+
+func (s *syncStream) handle(ev *event) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.recovered("sync", r)
+		}
+	}()
+	switch {
+	case s.broken:
+	case ev.kind == evClosed:
+		s.deaf = true
+	case ev.kind == evRequestHeaders && !s.seen:
+		s.seen = true
+		s.admit(ev)
+	default: // Envoy was told to send nothing else
+		s.sendImmediate(immediateOf(&failProtocol, false))
+	}
+}
+
+func (s *syncStream) admit(ev *event) {
+	srv := s.srv
+	leg, err := srv.sealer.Open(ev.headers.leg)
+	if err != nil || leg.Kind == prefill.MirrorLeg {
+		s.refuse(&failLegRefused, "token")
+		return
+	}
+	w := srv.view.Load().Worker(leg.Prefill.ID)
+	switch {
+	case w == nil:
+		s.refuse(&failLegGone, "gone")
+		return
+	case !leg.Deadline.After(time.Now()):
+		s.refuse(&failLegLate, "late")
+		return
+	}
+	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) {
+		s.refuse(&failLegLate, "late")
+		return
+	}
+	s.send(headersAnswer(fieldAnswerRequestHeaders, []kv{
+		{prefill.HeaderPrefillEndpoint, w.Endpoint.String()},
+		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
+	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, nil))
+}
+
+// begun tells the owner that its leg has reached Envoy, and reports false when
+// the attempt does not want it, or has one already.
+func (s *syncStream) begun(leg prefill.Leg, token string) bool {
+	r := legReport{state: legStarted}
+	s.srv.cfg.Telemetry.Leg(r.state.String(), "")
+	if leg.Owner != s.srv.owner {
+		s.srv.peers.report(leg.Owner, token, r, nil)
+		return true
+	}
+	owner := s.srv.attempts.find(leg.Nonce)
+	if owner == nil || !owner.admitSync() {
+		return false
+	}
+	owner.post(&event{kind: evLeg, leg: r})
+	return true
+}
+
+func (s *syncStream) refuse(f *failure, label string) {
+	s.srv.cfg.Telemetry.Leg("refused", label)
+	s.srv.cfg.Telemetry.Failure(f.code)
+	s.sendImmediate(immediateOf(f, false))
+}
+
+// admitSync makes the leg that has come the one of this attempt: a token is good
+// for one.
+func (s *mainStream) admitSync() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.begun {
+		return false
+	}
+	s.begun = true
+	return true
+}
+
+// askPrefill sends prefill's request and posts what came of it.
+func (s *mainStream) askPrefill(e *effect) {
+	ctx, stop := context.WithCancelCause(s.srv.legs)
+	ctx, cancel := context.WithTimeout(ctx, e.wait)
+	s.mu.Lock()
+	s.stopSync = stop
+	s.mu.Unlock()
+	path, set, body := s.m.path.String(), e.set, e.body
+	s.srv.senders.Go(func() {
+		defer cancel()
+		a := s.srv.legClient.send(ctx, path, set, body)
+		s.post(&event{kind: evPrefilled, answer: a})
+	})
+}
+
+// collect lets a decode worker take what prefill holds (C9): the booked one, or
+// another where that one cannot be reached.
+func (s *mainStream) collect(e *effect) {
+	p, body := *s.m.plan, e.body
+	leg := func(w *worker.Worker, dp worker.DPRank) bool {
+		ctx, cancel := context.WithTimeout(s.srv.legs, collectTimeout)
+		defer cancel()
+		deadline, _ := ctx.Deadline()
+		token, err := s.srv.sealer.Seal(prefill.Leg{
+			Kind: prefill.CollectLeg, Owner: s.srv.owner, Nonce: p.nonce, Deadline: deadline,
+			Prefill: worker.Rank{ID: w.ID, DPRank: dp},
+		})
+		if err != nil {
+			return false
+		}
+		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.DPSize, token), body)
+		return a.err == nil && a.localReply == "" // whatever it says, it has seen the hand-off
+	}
+	s.srv.senders.Go(func() {
+		defer s.post(&event{kind: evCollected})
+		outcome := "collect_failed"
+		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
+		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
+			if w != nil && s.srv.cfg.Health.Allows(worker.Rank{ID: w.ID, DPRank: dp}) && leg(w, dp) {
+				outcome = "collected"
+				break
+			}
+			if w, dp = s.srv.anotherDecode(&p, tried), 0; w == nil {
+				break
+			}
+			tried = append(tried, w.ID)
+		}
+		s.srv.cfg.Telemetry.Leg(outcome, "")
+	})
+}
+
+const (
+	collectTries   = 3
+	collectTimeout = 25 * time.Second // vLLM keeps what it holds for 30 s
+)
+
+// keepDecode picks decode again if the booked one has gone, or was set aside,
+// while prefill ran: the hand-off is good for any.
+func (s *mainStream) keepDecode() {
+	p, srv := s.m.plan, s.srv
+	snap := srv.cfg.Board.Load()
+	if s.m.phase != mainPrefilling || snap.Worker(p.decode.ID) != nil && srv.cfg.Health.Allows(p.decode) {
+		return
+	}
+	pool := snap.Pool(p.decodeRequest.Key)
+	prefillWorker := snap.Worker(p.prefill.ID)
+	if pool == nil || prefillWorker == nil {
+		return
+	}
+	r := p.decodeRequest
+	r.Ranks, r.Exclude, r.Now = pool.DecodeRanksOf(prefillWorker.Engine), []worker.Rank{p.decode}, time.Now()
+	booking := new(load.Reservation)
+	d, err := srv.cfg.Book.PickAndReserve(&r, booking)
+	if err != nil {
+		return // the attempt will find out, and say so
+	}
+	w := snap.Worker(d.Rank.ID)
+	if w == nil {
+		booking.Release(time.Now())
+		return
+	}
+	s.decodeBooking.Release(time.Now())
+	s.decodeBooking = booking
+	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.Endpoint.String(), w.DPSize
+	p.decodeAlone = w.CanServe(worker.Aggregated)
+	srv.cfg.Telemetry.FreshPick("decode_left")
+}
+
+// anotherDecode returns a decode worker of the attempt's pool that may be used
+// and was not tried.
+func (srv *Server) anotherDecode(p *plan, tried []worker.ID) *worker.Worker {
+	pool := srv.view.Load().Pool(p.decodeRequest.Key)
+	if pool == nil {
+		return nil
+	}
+	for _, w := range pool.Decode {
+		if !slices.Contains(tried, w.ID) && handoff.KindOf(w.Engine) == p.kind && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
+			return w
+		}
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package kvevents
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Copier is an index whose ranks can be copied: kvindex.Tree.
+type Copier interface {
+	Copy(worker.Rank, *kvindex.RankCopy) error
+}
+
+// mark is the note that a dump has of a rank: where its stream stood when it was
+// copied, and what its decoder had learnt. JSON.
+type mark struct {
+	Source    string            `json:"source"` // that of another one means nothing
+	Plane     bool              `json:"plane,omitempty"`
+	Publisher uint64            `json:"publisher,omitempty"` // on an event plane
+	Last      uint64            `json:"last"`
+	Sum       uint64            `json:"sum,omitempty"`
+	Degraded  bool              `json:"degraded,omitempty"`
+	Missing   map[string]uint64 `json:"missing,omitempty"` // RankStatus.Missing
+	Learnt    learnt            `json:"learnt"`
+}
+
+// ReadPosition reads where a rank's stream stood from the note that a dump has of
+// the rank.
+func ReadPosition(note []byte) (Position, error) {
+	var m mark
+	if err := json.Unmarshal(note, &m); err != nil {
+		return Position{}, fmt.Errorf("kvevents: position: %w", err)
+	}
+	return m.position(), nil
+}
+
+func (m *mark) position() Position { return Position{Last: m.Last, Sum: m.Sum, Degraded: m.Degraded} }
+
+// kept is what an earlier process held of a rank, until its stream has proved to
+// be the same, or another.
+type kept struct {
+	dump     *kvindex.Dump
+	rank     kvindex.DumpedRank
+	mark     mark
+	deadline time.Time
+}
+
+// expired is false of nothing.
+func (k *kept) expired() bool { return k != nil && !time.Now().Before(k.deadline) }
+
+// Resume gives the subscriber what an earlier process has dumped. It is for
+// before Run, once. Nothing of it is in the index before the rank's own stream
+// has proved that it is the one the dump stopped at, by the rules of [Tracker]
+// and [Cursor]; then its blocks are taken, and what came after them is replayed.
+// Where the proof fails they are dropped, as after a reconnect. What no stream
+// has judged Config.Keep after it was copied is forgotten; what is older by now
+// is left out. It returns how many ranks wait, and why others were left out.
+func (s *Subscriber) Resume(d *kvindex.Dump) (ranks int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	s.saved = make(map[worker.Rank]*kept)
+	for _, x := range d.Ranks() {
+		k := &kept{dump: d, rank: x, deadline: x.At.Add(s.cfg.Keep)}
+		if err := json.Unmarshal(x.Note, &k.mark); err != nil {
+			errs = append(errs, fmt.Errorf("kvevents: position of rank %s in the dump: %w", x.Rank, err))
+		} else if !k.expired() {
+			s.saved[x.Rank] = k
+		}
+	}
+	return len(s.saved), errors.Join(errs...)
+}
+
+// waiting returns what Resume has left, soonest deadline first.
+func (s *Subscriber) waiting() []*kept {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.saved), func(a, b *kept) int { return a.deadline.Compare(b.deadline) })
+}
+
+// forget gives up one after the other at its deadline.
+func (s *Subscriber) forget(ctx context.Context, waiting []*kept) {
+	for _, k := range waiting {
+		if !sleep(ctx, time.Until(k.deadline)) {
+			return
+		}
+		r := k.rank.Rank
+		s.mu.Lock()
+		f, unseen := s.ranks[r], s.saved[r] != nil
+		delete(s.saved, r)
+		s.mu.Unlock()
+		if f != nil {
+			f.inTurn(f.abandon)
+		}
+		if unseen {
+			s.cfg.Logger.Info("blocks of before the restart forgotten: the rank has not appeared", rankAttrs(r)...)
+		}
+	}
+}
+
+// Dump writes what the index holds of each rank whose events are followed, with
+// where its stream stands: the two are of one instant for each rank, whose events
+// wait meanwhile. What Resume was given and no stream has judged is written
+// again. The index must be a [Copier].
+func (s *Subscriber) Dump(w *kvindex.DumpWriter) error {
+	index, ok := s.cfg.Index.(Copier)
+	if !ok {
+		return fmt.Errorf("kvevents: dump: an index of type %T: expected one whose ranks can be copied", s.cfg.Index)
+	}
+	s.mu.Lock()
+	ranks := slices.SortedFunc(maps.Keys(s.ranks), byRank)
+	followers := make([]*follower, len(ranks))
+	for i, r := range ranks {
+		followers[i] = s.ranks[r]
+	}
+	saved := slices.SortedFunc(maps.Values(s.saved), func(a, b *kept) int { return byRank(a.rank.Rank, b.rank.Rank) })
+	s.mu.Unlock()
+	var c kvindex.RankCopy
+	for _, f := range followers {
+		at, note, err := f.copy(index, &c)
+		if err == nil && note != nil {
+			err = w.Add(&c, at, note)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, k := range saved {
+		k.dump.Copy(k.rank.Rank, &c)
+		if err := w.Add(&c, k.rank.At, k.rank.Note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func byRank(a, b worker.Rank) int {
+	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.DPRank, b.DPRank))
+}
+
+// copy copies the rank. Without a note there is nothing that could be resumed.
+func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note []byte, err error) {
+	f.inTurn(func() {
+		m := mark{Source: f.source.String(), Plane: f.plane != nil}
+		if k := f.feed.kept; k != nil {
+			k.dump.Copy(k.rank.Rank, c)
+			at, note = k.rank.At, k.rank.Note
+			return
+		}
+		var p Position
+		var seen bool
+		switch {
+		case f.gone:
+		case f.plane != nil:
+			m.Publisher, p, seen = f.plane.cursor.Position()
+		default:
+			p, seen = f.stream.tracker.Position()
+			m.Learnt = f.stream.decoder.learnt()
+		}
+		if !seen {
+			return
+		}
+		m.Last, m.Sum, m.Degraded, m.Missing = p.Last, p.Sum, p.Degraded, f.feed.snapshot().Missing.Map()
+		if err = index.Copy(f.feed.rank, c); err == nil {
+			at = time.Now()
+			note, err = json.Marshal(m)
+		}
+	})
+	return at, note, err
+}
+
+// inTurn does something while no event of the rank is judged or applied.
+func (f *follower) inTurn(do func()) {
+	turn := f.turn()
+	turn.Lock()
+	defer turn.Unlock()
+	do()
+}
+
+// leave says that the index has the rank no more, or another life of it.
+func (f *follower) leave() { f.inTurn(func() { f.gone = true }) }
+
+// resume lets the rank's stream begin where an earlier process's stood. Nobody
+// follows the rank yet.
+func (f *follower) resume(k *kept) {
+	m := &k.mark
+	if m.Source != f.source.String() || m.Plane != (f.plane != nil) || k.expired() {
+		f.feed.log.Info("blocks of before the restart left out: the worker's events come from elsewhere, or they are too old")
+		return
+	}
+	f.feed.keep(k)
+	if f.plane != nil {
+		f.plane.cursor.Resume(m.Publisher, m.position())
+	} else {
+		f.stream.tracker.Resume(m.position())
+	}
+}
+
+// abandon gives up what an earlier process held, unless it is being judged. The
+// caller has the turn.
+func (f *follower) abandon() {
+	switch {
+	case f.feed.kept == nil:
+	case f.plane != nil:
+		f.plane.cursor.Abandon()
+		f.feed.keep(nil)
+	default:
+		f.stream.abandon()
+	}
+}
+
+func (s *stream) abandon() {
+	if s.tracker.Abandon() {
+		s.keep(nil)
+		s.log.Info("blocks of before the restart forgotten: nothing has proved in time that they are still there")
+	}
+}
+
+// keep sets what waits for its proof. The caller has the turn.
+func (f *feed) keep(k *kept) {
+	f.kept = k
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.status.Kept = 0; k != nil {
+		f.status.Kept = k.rank.Blocks
+	}
+}
+
+// restore takes what an earlier process held into the index, and returns what
+// its decoder had learnt. The caller has the turn.
+func (f *feed) restore() learnt {
+	k := f.kept
+	f.keep(nil)
+	var c kvindex.RankCopy
+	k.dump.Copy(k.rank.Rank, &c)
+	left, err := c.Load(f.cfg.Index)
+	if err != nil {
+		f.fault(err)
+	}
+	f.mu.Lock()
+	for why := range NumReasons {
+		f.status.Missing[why] = k.mark.Missing[why.String()]
+	}
+	f.mu.Unlock()
+	f.cfg.Hooks.restored(f.rank, c.Blocks()-left)
+	f.log.Info("kv blocks of before the restart taken", slog.Int("blocks", c.Blocks()-left),
+		slog.Int("left_out", left), slog.Duration("age", time.Since(k.rank.At)))
+	return k.mark.Learnt
+}

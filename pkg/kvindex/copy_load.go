@@ -1,0 +1,132 @@
+package kvindex
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+)
+
+// loadSlice is how many blocks one event has when a copy is loaded.
+const loadSlice = 512
+
+// Load stores what the copy has, as events of its rank, which must be attached
+// and hold nothing. So the index's budget holds, writers of other ranks take
+// turns with it, and those of this rank must wait. It returns how many blocks
+// the index did not take, for want of memory. Error: [ErrUnknownRank].
+//
+// Blocks that the rank does not hold but that lie on the way to one that it does
+// are stored on External for a while, where no query sees them, and removed
+// again.
+func (c *RankCopy) Load(into Index) (left int, err error) {
+	l := loader{c: c, into: into, holes: map[uint32]EngineHash{}}
+	for from := 0; from < len(c.held) && err == nil; {
+		to := l.group(from)
+		err = l.store(c.held[from:to])
+		from = to
+	}
+	return l.left, errors.Join(err, l.fillIn())
+}
+
+type loader struct {
+	c      *RankCopy
+	into   Index
+	holes  map[uint32]EngineHash // names made up for blocks that are not held
+	left   int
+	blocks []Block
+}
+
+// group returns the end of the blocks from i on that make one event: each the
+// parent of the next, on the same tiers.
+func (l *loader) group(i int) int {
+	h := l.c.held
+	to := i + 1
+	for to < len(h) && to-i < loadSlice && h[to].tiers == h[i].tiers &&
+		h[to].block == h[to-1].block+1 && !l.c.begins(h[to].block) {
+		to++
+	}
+	return to
+}
+
+// store stores blocks on each of their tiers.
+func (l *loader) store(held []heldName) error {
+	e := Stored{Blocks: l.blocks[:0]}
+	for _, h := range held {
+		e.Blocks = append(e.Blocks, Block{Engine: h.name, Local: l.c.locals[h.block-1]})
+	}
+	l.blocks = e.Blocks
+	var err error
+	if p := l.c.before(held[0].block); p != 0 {
+		e.HasParent = true
+		if e.Parent, err = l.name(p); err != nil {
+			return l.judge(err, len(held))
+		}
+	}
+	for e.Tier = range numTiers {
+		if held[0].tiers>>e.Tier&1 != 0 {
+			if err := l.into.Store(l.c.rank, e); err != nil {
+				return l.judge(err, len(held))
+			}
+		}
+	}
+	return nil
+}
+
+// judge counts blocks that were not taken, and returns what ends the load.
+func (l *loader) judge(err error, blocks int) error {
+	l.left += blocks
+	if errors.Is(err, ErrUnknownRank) {
+		return err
+	}
+	return nil
+}
+
+// name returns a name under which the block is in the index. For blocks that
+// are not held it makes one up and stores them: the chance that an engine has
+// given the same name is next to none, and one of the two is left out then.
+func (l *loader) name(block uint32) (EngineHash, error) {
+	var missing []uint32
+	e := Stored{Tier: External}
+	for b := block; b != 0; b = l.c.before(b) {
+		if e.Parent, e.HasParent = l.known(b); e.HasParent {
+			break
+		}
+		missing = append(missing, b)
+	}
+	slices.Reverse(missing)
+	for some := range slices.Chunk(missing, loadSlice) {
+		e.Blocks = nil
+		for _, b := range some {
+			e.Blocks = append(e.Blocks, Block{Engine: EngineHash(rand.Uint64()), Local: l.c.locals[b-1]})
+		}
+		if err := l.into.Store(l.c.rank, e); err != nil {
+			return 0, err
+		}
+		for i, b := range some {
+			l.holes[b] = e.Blocks[i].Engine
+		}
+		e.Parent, e.HasParent = e.Blocks[len(some)-1].Engine, true
+	}
+	return e.Parent, nil
+}
+
+func (l *loader) known(block uint32) (EngineHash, bool) {
+	h := l.c.held
+	i, found := slices.BinarySearchFunc(h, block, func(h heldName, b uint32) int { return cmp.Compare(h.block, b) })
+	if found {
+		return h[i].name, true
+	}
+	name, found := l.holes[block]
+	return name, found
+}
+
+// fillIn removes the blocks that are not held.
+func (l *loader) fillIn() error {
+	for some := range slices.Chunk(slices.Collect(maps.Values(l.holes)), loadSlice) {
+		if err := l.into.Remove(l.c.rank, Removed{Blocks: some, Tier: External}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

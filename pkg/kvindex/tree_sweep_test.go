@@ -1,0 +1,294 @@
+package kvindex
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/invariants"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// smallTree has room for some 25,000 blocks a MiB.
+func smallTree(t testing.TB, mib int) *Tree {
+	tr, err := NewTree(TreeConfig{MaxBytes: mib << 20, NoHugePages: true}, NewSlots())
+	require.NoError(t, err)
+	return tr
+}
+
+func shedOf(tr *Tree, r worker.Rank) uint64 {
+	st, _ := tr.Stats(r)
+	return st.Shed
+}
+
+// endSweeps runs what shedding is under way to its end.
+func endSweeps(tr *Tree) {
+	for tr.sweep.rank != nil {
+		tr.shedStep()
+	}
+}
+
+func TestAnEventThatShedsTakesLittleOfALargeRank(t *testing.T) {
+	tr := smallTree(t, 16)
+	r := rankOf(0)
+	tr.Attach(r)
+	most, was := uint64(0), uint64(0)
+	for i := range 120_000 {
+		storeChats(t, tr, r, i, 1)
+		is := shedOf(tr, r)
+		most, was = max(most, is-was), is
+	}
+	require.Greater(t, was, uint64(50_000))
+	require.LessOrEqual(t, most, uint64(stepsAHold*dropStep))
+	st, _ := tr.Stats(r)
+	require.Greater(t, st.Blocks, 160_000, "no more is shed than has to be")
+	require.NoError(t, tr.Check())
+}
+
+func TestALongChainIsCutAtItsEnd(t *testing.T) {
+	tr := smallTree(t, 1)
+	r := rankOf(0)
+	tr.Attach(r)
+	chain := seqRun(1, 7000)
+	require.NoError(t, tr.Store(r, Stored{Blocks: chain})) // of one age
+	for i := 0; shedOf(tr, r) == 0; i++ {
+		storeChats(t, tr, r, 10_000+i, 1)
+	}
+	endSweeps(tr)
+	shed := int(shedOf(tr, r))
+	require.Less(t, shed, 3500)
+	var dst Overlap
+	tr.Overlap(locals(chain), &dst)
+	require.Equal(t, len(chain)-shed, int(dst.At(0)), "what went is the chain's end")
+	require.NoError(t, tr.Check())
+}
+
+// TestTheParentOfAnEventIsNotShedForIt: where one sequence is all there is, it
+// is the event that is refused.
+func TestTheParentOfAnEventIsNotShedForIt(t *testing.T) {
+	tr := smallTree(t, 1)
+	r := rankOf(0)
+	tr.Attach(r)
+	n, err := 0, error(nil)
+	for ; err == nil; n++ {
+		err = tr.Store(r, Stored{Parent: EngineHash(n), HasParent: n > 0, Blocks: seqRun(n+1, 1)})
+	}
+	require.ErrorIs(t, err, ErrNoRoom)
+	require.Greater(t, n, 10_000)
+	var dst Overlap
+	tr.Overlap(locals(seqRun(1, n)), &dst)
+	require.Equal(t, n-1, int(dst.At(0)))
+	require.Zero(t, shedOf(tr, r))
+	require.NoError(t, tr.Check())
+
+	// The same, with others to shed.
+	tr.Attach(rankOf(1))
+	_ = tr.Clear(r)
+	storeChats(t, tr, rankOf(1), 10_000, 1000)
+	n = 0
+	for err = nil; err == nil; n++ {
+		err = tr.Store(r, Stored{Parent: EngineHash(n), HasParent: n > 0, Blocks: seqRun(n+1, 1)})
+	}
+	require.ErrorIs(t, err, ErrNoRoom)
+	require.Zero(t, shedOf(tr, r))
+	require.GreaterOrEqual(t, shedOf(tr, rankOf(1)), uint64(4800), "what others have goes first")
+	require.NoError(t, tr.Check())
+}
+
+// TestWhatIsLeftCanBeReached grows trees of sequences at random ends, over
+// several ranks that share them, far beyond the budget: at the end of each
+// sweep no rank may hold a block without those before it.
+func TestWhatIsLeftCanBeReached(t *testing.T) {
+	tr := smallTree(t, 1)
+	rng := rand.New(rand.NewPCG(*seedFlag, 7))
+	const ranks = 4
+	type end struct {
+		name  EngineHash
+		chain []LocalHash
+	}
+	ends := make([][]end, ranks)
+	next, sweeping, checks := 0, false, 0
+	for i := range ranks {
+		tr.Attach(rankOf(i))
+	}
+	ops := 40_000
+	if slow {
+		ops = 15_000
+	}
+	for range ops {
+		i := rng.IntN(ranks)
+		var from end
+		if n := len(ends[i]); n > 0 && rng.IntN(20) > 0 {
+			from = ends[i][n-1-rng.IntN(min(n, 400))]
+		}
+		e := Stored{Parent: from.name, HasParent: from.name != 0}
+		to := end{chain: append([]LocalHash(nil), from.chain...)}
+		for range 1 + rng.IntN(6) {
+			next++
+			e.Blocks = append(e.Blocks, Block{EngineHash(next), LocalHash(rng.IntN(3))})
+			to.name, to.chain = EngineHash(next), append(to.chain, e.Blocks[len(e.Blocks)-1].Local)
+		}
+		if tr.Store(rankOf(i), e) == nil && len(to.chain) < 400 {
+			ends[i] = append(ends[i], to)
+		}
+		if was := sweeping; was && tr.sweep.rank == nil {
+			checks++
+			for j := range ranks {
+				requireWhole(t, tr, rankOf(j))
+			}
+		}
+		sweeping = tr.sweep.rank != nil
+	}
+	require.Greater(t, checks, 5)
+	require.NoError(t, tr.Check())
+}
+
+// requireWhole: the rank holds all of the nodes above one that it holds some of.
+func requireWhole(t *testing.T, tr *Tree, r worker.Rank) {
+	rk := tr.ranks[r]
+	tr.names.each(&rk.names, func(h EngineHash, v *named) {
+		n := &tr.nodes[tr.blocks.node(v.block())]
+		if uint32(v.block()-n.start()) >= tr.cutOf(n, rk.slot) {
+			require.Fail(t, "a block that is not held", "%x", h)
+		}
+		if n.parent() != 0 {
+			up := &tr.nodes[n.parent()]
+			if up.load().length() != tr.cutOf(up, rk.slot) {
+				require.Fail(t, "what a block follows is not held", "%x", h)
+			}
+		}
+	})
+}
+
+// TestATableThatHasBecomeEmptyMakesRoom: a rank whose blocks its engine took
+// away one by one has its table still.
+func TestATableThatHasBecomeEmptyMakesRoom(t *testing.T) {
+	tr := smallTree(t, 1)
+	a, b := rankOf(0), rankOf(1)
+	tr.Attach(a)
+	tr.Attach(b)
+	for n := 1; n <= 3000; n++ {
+		storeChats(t, tr, a, n, 1)
+	}
+	for n := 1; n <= 3000; n++ {
+		require.NoError(t, tr.Remove(a, Removed{Blocks: down(10*n+5, 10*n+1)}))
+	}
+	require.Greater(t, tr.names.segs.used(), 30)
+	storeChats(t, tr, b, 10_000, 2100)
+	require.Less(t, tr.ranks[a].names.segs, 3)
+	require.Zero(t, shedOf(tr, b))
+	require.NoError(t, tr.Check())
+}
+
+func TestSegmentsAreJoinedAndNothingIsLost(t *testing.T) {
+	tr := smallTree(t, 2)
+	r := rankOf(0)
+	tr.Attach(r)
+	rk := tr.ranks[r]
+	storeChats(t, tr, r, 0, 3000)
+	segs := rk.names.segs
+	for n := range 3000 {
+		if n%4 > 0 {
+			require.NoError(t, tr.Remove(r, Removed{Blocks: down(10*n+5, 10*n+1)}))
+		}
+	}
+	for m := uint64(0); ; {
+		tr.names.merge(&rk.names, m)
+		if _, m = tr.names.segmentAt(&rk.names, m); m == 0 {
+			break
+		}
+	}
+	require.NoError(t, tr.Check())
+	require.Less(t, rk.names.segs, segs*2/3)
+	for n := 0; n < 3000; n += 4 {
+		require.NoError(t, tr.Remove(r, Removed{Blocks: down(10*n+5, 10*n+1)}))
+	}
+	require.Zero(t, rk.names.n)
+	storeChats(t, tr, r, 5000, 3000)
+	require.NoError(t, tr.Check())
+}
+
+// TestALargeRankIsClearedInSlices lets others in between two slices: a query, a
+// writer of another rank, and one of the same rank, who has to wait.
+func TestALargeRankIsClearedInSlices(t *testing.T) {
+	if !invariants.Enabled {
+		t.Skip("needs the build tag invariants")
+	}
+	tr := smallTree(t, 32)
+	r, other := rankOf(0), rankOf(1)
+	tr.Attach(r)
+	tr.Attach(other)
+	chain := seqRun(1, 3*clearSlice)
+	for i := 0; i < len(chain); i += 512 {
+		require.NoError(t, tr.Store(r, Stored{Parent: EngineHash(i), HasParent: i > 0, Blocks: chain[i : i+512]}))
+	}
+	asked := locals(chain)
+	times, last := 0, uint32(len(chain))
+	after := make(chan error, 1)
+	tr.gaveUp = func() {
+		if times++; times == 1 {
+			go func() { after <- tr.Store(r, Stored{Blocks: seqRun(1, 5)}) }()
+		}
+		require.True(t, tr.mu.TryLock(), "the lock is free")
+		tr.mu.Unlock()
+		var dst Overlap
+		tr.Overlap(asked, &dst)
+		require.LessOrEqual(t, dst.At(0), last)
+		last = dst.At(0)
+		storeChats(t, tr, other, 100_000*times, 10)
+	}
+	require.NoError(t, tr.Clear(r))
+	require.NoError(t, <-after)
+	require.Greater(t, times, 3)
+	tr.gaveUp = nil
+	var dst Overlap
+	tr.Overlap(asked, &dst)
+	require.Equal(t, uint32(5), dst.At(0), "the event that waited is there")
+	st, _ := tr.Stats(other)
+	require.Equal(t, 50*times, st.Blocks)
+	require.NoError(t, tr.Check())
+}
+
+// TestWhoWaitsForARankThatLeavesFindsItGone, and may attach it anew.
+func TestWhoWaitsForARankThatLeavesFindsItGone(t *testing.T) {
+	if !invariants.Enabled {
+		t.Skip("needs the build tag invariants")
+	}
+	tr := smallTree(t, 32)
+	r := rankOf(0)
+	tr.Attach(r)
+	for i := 0; i < 3*clearSlice; i += 512 {
+		require.NoError(t, tr.Store(r, Stored{Blocks: seqRun(i+1, 512)}))
+	}
+	store, attach, remove := make(chan error, 1), make(chan Slot, 1), make(chan error, 1)
+	tr.gaveUp = func() {
+		tr.gaveUp = nil
+		go func() { store <- tr.Store(r, Stored{Blocks: seqRun(1, 5)}) }()
+		go func() { remove <- tr.Remove(r, Removed{Blocks: down(5, 1)}) }()
+		go func() { attach <- tr.Attach(r) }()
+	}
+	tr.Detach(r)
+	<-attach
+	if err := <-store; err != nil { // it came before the rank was back
+		require.ErrorIs(t, err, ErrUnknownRank)
+	}
+	if err := <-remove; err != nil {
+		require.ErrorIs(t, err, ErrUnknownRank)
+	}
+	_, ok := tr.Slot(r)
+	require.True(t, ok)
+	require.NoError(t, tr.Check())
+}
+
+func TestAnAnswerOfTheCallersOwnMakingIsFilled(t *testing.T) {
+	tr, chain := filledTree(t, 200, 20)
+	for _, n := range []int{0, 1, 199, 200, 201, 255, 256} {
+		dst := Overlap{Blocks: make([]uint32, 0, n)}
+		tr.Overlap(chain, &dst)
+		require.Len(t, dst.Blocks, 200)
+		for i, got := range dst.Blocks {
+			require.Equal(t, uint32(1+i%20), got)
+		}
+	}
+}

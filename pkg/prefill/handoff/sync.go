@@ -1,0 +1,149 @@
+package handoff
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+)
+
+// The range of TensorRT-LLM's disagg_request_id. The engine takes a smaller one
+// for a local id; the floor was 2^42 and is 2^40 by now.
+const (
+	MinRequestID = 1 << 42
+	MaxRequestID = 1<<63 - 1
+)
+
+// DrawRequestID draws the id of one attempt. The engine needs an id that no
+// other request of any router has at the time: among a million at once two
+// random ones are the same with a chance below one in ten million.
+func DrawRequestID(r *rand.Rand) uint64 {
+	return MinRequestID + r.Uint64N(MaxRequestID-MinRequestID+1)
+}
+
+// Alone reports whether prefill's answer is the response whatever it is: at most
+// one token is asked for, by any number of generations.
+func Alone(r *openai.Request) bool { return r.MaxTokens == 0 || r.MaxTokens == 1 }
+
+// Obstacle returns why the request cannot be handed from prefill to decode, as
+// it stands in labels, or "" where nothing is in the way. body is what r was
+// read from.
+//
+//	kind      the kind does not go through prefill's answer
+//	path      the engines have no such path
+//	parallel  several prompts, n or best_of: one hand-off serves one generation,
+//	          and vLLM answers that of the first alone, so that the KV of the
+//	          others would stay held
+func Obstacle(k Kind, body []byte, r *openai.Request) string {
+	switch {
+	case !k.PrefillFirst():
+		return "kind"
+	case r.Path != openai.ChatCompletions && r.Path != openai.Completions:
+		return "path"
+	case r.Parallel() != 1 || r.Given(body, openai.BestOf) && string(r.Value(openai.BestOf).Of(body)) != "1":
+		return "parallel"
+	default:
+		return ""
+	}
+}
+
+// handOffRoom is what the bodies need beside the client's own and the hand-off.
+const handOffRoom = 320
+
+// AppendPrefill appends prefill's body: one token, no stream, and what makes the
+// engine hold its KV for a decode. id is ContextFirst's disagg_request_id, from
+// MinRequestID to MaxRequestID; the others ignore it. alone: the client's own
+// limit, no stream and no hand-off. dst must not share memory with body; given
+// room in it, nothing is allocated.
+func AppendPrefill(dst, body []byte, r *openai.Request, k Kind, id uint64, alone bool) []byte {
+	dst = slices.Grow(dst, len(body)+handOffRoom)
+	if alone {
+		return openai.AppendEdited(dst, body, r, noStream(r)...)
+	}
+	var buf [maxEdits]openai.Edit
+	dst = openai.AppendEdited(dst, body, r, oneToken(clean(buf[:0]), r)...)
+	dst = dst[:len(dst)-(len(body)-r.End())]
+	switch k {
+	case NIXLPull:
+		dst = append(dst, vllmHold...)
+	case ContextFirst:
+		dst = appendTRTHold(dst, id)
+	}
+	return append(dst, body[r.End():]...)
+}
+
+// AppendDecode appends decode's body: the client's own, with the hand-off of
+// res in it. res is what ReadAnswer made of answer; where nothing is held, the
+// body is the client's. dst must share memory with neither; given room in it,
+// nothing is allocated.
+func AppendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, res Result) []byte {
+	var buf [maxEdits]openai.Edit
+	return appendDecode(dst, body, r, k, answer, res, buf[:0])
+}
+
+// AppendCollect is AppendDecode for a request whose only purpose is that decode
+// takes the held KV: one token, no stream.
+func AppendCollect(dst, body []byte, r *openai.Request, k Kind, answer []byte, res Result) []byte {
+	var buf [maxEdits]openai.Edit
+	return appendDecode(dst, body, r, k, answer, res, oneToken(buf[:0], r))
+}
+
+func appendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, res Result, edits []openai.Edit) []byte {
+	size := func(s openai.Span) int { return s.End - s.Start }
+	dst = slices.Grow(dst, len(body)+size(res.HandOff)+size(res.PromptIDs)+size(res.Usage)+handOffRoom)
+	edits = clean(edits)
+	if k == ContextFirst {
+		edits = trtEdits(edits, answer, r, res)
+	}
+	dst = openai.AppendEdited(dst, body, r, edits...)
+	// A scanned body has a model and a prompt at least, so a comma is right.
+	dst = dst[:len(dst)-(len(body)-r.End())]
+	switch k {
+	case NIXLPull:
+		dst = appendVLLM(dst, answer, res)
+	case ContextFirst:
+		dst = appendTRT(dst, answer, res)
+	}
+	return append(dst, body[r.End():]...)
+}
+
+// maxEdits is how many edits a body gets at most.
+const maxEdits = 12
+
+var (
+	one = []byte("1")
+	no  = []byte("false")
+)
+
+// clean appends the removal of hand-offs that a body scanned with
+// [openai.ScanInjected] may carry, so that no key stands in a body twice.
+func clean(edits []openai.Edit) []openai.Edit {
+	return append(edits, openai.Edit{Field: openai.KVTransferParams}, openai.Edit{Field: openai.DisaggregatedParams})
+}
+
+// oneToken appends the edits that ask for one token and no stream. The floors
+// go because they would be above the limit, and the stream's options because
+// they are refused without a stream.
+func oneToken(edits []openai.Edit, r *openai.Request) []openai.Edit {
+	edits = append(edits,
+		openai.Edit{Field: openai.MaxTokens, Value: one},
+		openai.Edit{Field: openai.MinTokens},
+		openai.Edit{Field: openai.MinCompletionTokens},
+		openai.Edit{Field: openai.StreamOptions},
+		openai.Edit{Field: openai.Stream, Value: no})
+	if r.Has(openai.MaxCompletionTokens) {
+		edits = append(edits, openai.Edit{Field: openai.MaxCompletionTokens, Value: one})
+	}
+	return edits
+}
+
+// noStream returns the edits that leave all but the stream as the client asked.
+func noStream(r *openai.Request) []openai.Edit {
+	edits := streamOff[:]
+	if !r.Has(openai.Stream) {
+		edits = edits[:1]
+	}
+	return edits
+}
+
+var streamOff = [...]openai.Edit{{Field: openai.StreamOptions}, {Field: openai.Stream, Value: no}}
