@@ -54,6 +54,7 @@ func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamA
 			if s := a.srv.attempts.find(nonce); s != nil {
 				ev := event{kind: evLogged}
 				ev.outcome, ev.blame = logged(e.GetCommonProperties().GetResponseFlags(), e.GetResponse().GetResponseCodeDetails())
+				ev.reached = e.GetRequest().GetUpstreamHeaderBytesSent() > 0
 				s.post(&ev)
 			}
 		}

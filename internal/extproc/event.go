@@ -46,6 +46,7 @@ type event struct {
 	answer      *legAnswer // evPrefilled
 	outcome     outcome    // evLogged
 	blame       blame      // evLogged: what it says of decode
+	reached     bool       // evLogged: decode has seen the request
 }
 
 // headers is what routing reads of a header map. Names and values are copied

@@ -52,8 +52,11 @@ func (x *mainRandom) fail(format string, a ...any) error {
 }
 
 func (x *mainRandom) send(ev event, name string) error {
-	was := x.m.phase
+	was, held := x.m.phase, x.m.handover.held
 	effects := x.m.step(x.now, &ev)
+	if held && !x.m.handover.held && x.collects == 0 && !x.seenBy(&ev, was, effects) {
+		return x.fail("X5: %s in %s: what prefill holds is forgotten", name, was)
+	}
 	var ops []string
 	for i := range effects {
 		ops = append(ops, opNames[effects[i].op])
@@ -65,6 +68,28 @@ func (x *mainRandom) send(ev event, name string) error {
 		}
 	}
 	return nil
+}
+
+// seenBy reports whether the hand-off needs no collecting: decode has seen it, or
+// nobody can know any more.
+func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
+	for i := range effects {
+		if effects[i].op == opCollect {
+			return true
+		}
+	}
+	switch ev.kind {
+	case evResponseHeaders:
+		x.taken = ev.headers.localReply == "" || reached(ev.headers.localReply)
+		return x.taken
+	case evLogged:
+		x.taken = ev.reached
+		return x.taken
+	case evTimer:
+		x.taken = was == mainLingering && x.routed == 1 // the log has not come
+		return x.taken
+	}
+	return false
 }
 
 func (x *mainRandom) check(e *effect) error {
@@ -106,8 +131,6 @@ func (x *mainRandom) check(e *effect) error {
 		x.prefill--
 	case opFinish:
 		x.finished++
-	case opRelay:
-		x.taken = true
 	case opForget:
 		if x.decode != 0 || x.prefill != 0 {
 			return x.fail("X1: forgotten with %d decode and %d prefill bookings", x.decode, x.prefill)
@@ -231,7 +254,7 @@ func (x *mainRandom) one() error {
 	case n == 9 && x.r.IntN(3) == 0:
 		return x.send(event{kind: evDrain}, "drain")
 	case n == 10 && x.booked:
-		return x.send(event{kind: evLogged, outcome: pickOf(x.r, outcomeOK, outcomeCut, outcomeClientLeft), blame: pickOf(x.r, blameNone, blameLost)}, "logged")
+		return x.send(event{kind: evLogged, outcome: pickOf(x.r, outcomeOK, outcomeCut, outcomeClientLeft), blame: pickOf(x.r, blameNone, blameLost), reached: x.r.IntN(2) == 0}, "logged")
 	case n == 11 && x.r.IntN(3) == 0:
 		return x.close()
 	}
@@ -294,7 +317,7 @@ func (x *mainRandom) settle() error {
 	if x.finished != 1 {
 		return x.fail("at the end %d outcomes", x.finished)
 	}
-	if x.held && !x.taken && x.collects == 0 {
+	if x.held && !x.taken && x.collects == 0 || x.m.handover.held {
 		return x.fail("X5: nobody takes what prefill holds")
 	}
 	return nil

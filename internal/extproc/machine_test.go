@@ -27,7 +27,7 @@ import (
 //	leg STATE [reason=R] [status=N] [answer=TEXT]
 //	response-headers status=N [local=FLAGS]
 //	response-trailers
-//	gone | drain | logged [outcome=O] [lost]
+//	gone | drain | logged [outcome=O] [lost] [unreached]
 //	closed
 //	after D                      time passes; the timer fires if it is due
 //
@@ -152,7 +152,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "drain":
 		ev = event{kind: evDrain}
 	case "logged":
-		ev = event{kind: evLogged, outcome: outcome(str(d, "outcome", "ok"))}
+		ev = event{kind: evLogged, outcome: outcome(str(d, "outcome", "ok")), reached: !d.HasArg("unreached")}
 		if d.HasArg("lost") {
 			ev.blame = blameLost
 		}

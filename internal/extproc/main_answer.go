@@ -11,7 +11,11 @@ import (
 // client, so that a bad one can still become a fresh attempt.
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 	m.status = ev.headers.status
-	if flags := ev.headers.localReply; flags != "" {
+	flags := ev.headers.localReply
+	if flags == "" || reached(flags) {
+		m.taken()
+	}
+	if flags != "" {
 		m.onLocalReply(flags)
 		return
 	}
@@ -22,11 +26,9 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 			m.reject(&f, true)
 			return
 		}
-		m.collect()
 		m.relay() // the last attempt: the worker's own words say more than ours
 		return
 	}
-	m.taken()
 	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: praise})
 	if m.rules.hold && strings.HasPrefix(m.status, "2") && m.waitsForPrefill() {
 		m.phase = mainHolding
@@ -58,6 +60,17 @@ func (m *mainLeg) onLocalReply(flags string) {
 	}
 	f := failDecodeLost
 	m.reject(&f, true)
+}
+
+// reached reports whether decode may have seen a request that Envoy answered
+// itself: not where no connection came about, or none was to be had.
+func reached(flags string) bool {
+	for _, f := range [...]string{"UT", "UC", "UR"} {
+		if strings.Contains(flags, f) {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *mainLeg) relay() {
@@ -237,159 +250,4 @@ func (m *mainLeg) releasePrefill() {
 		m.prefillHeld = false
 		m.emit(effect{op: opReleasePrefill})
 	}
-}
-
-// onClosed ends the main leg's part. The prefill leg may run on (C9).
-func (m *mainLeg) onClosed(now time.Time) {
-	if m.closed {
-		return
-	}
-	m.closed = true
-	switch m.phase {
-	case mainLeft: // the end of a stream that we left; the answer still runs
-	case mainStreaming:
-		m.releaseDecode()
-		m.phase = mainEnded
-		m.logBy = now.Add(logWait)
-		if m.logged.kind != 0 {
-			m.conclude(now, m.logged.outcome, m.logged.blame)
-		}
-	case mainResolving: // evPicked or evRefused is still to come
-		m.finish(outcomeClientLeft, nil)
-	default:
-		m.finish(outcomeClientLeft, nil)
-		m.endMain(now)
-	}
-}
-
-// logWait is how long the access log may take to tell how an answer ended.
-// Without it the answer counts as whole.
-const logWait = 2 * time.Second
-
-// endMain releases decode and either waits for the prefill leg or is done. A
-// prefill whose KV a decode must take keeps decode booked.
-func (m *mainLeg) endMain(now time.Time) {
-	m.collect()
-	if !m.legRuns() || !m.plan.kind.PrefillFirst() {
-		m.releaseDecode()
-	}
-	if !m.legRuns() && !m.handover.taking {
-		m.done()
-		return
-	}
-	m.phase = mainLingering
-	if m.legRuns() {
-		m.orphanAt = now.Add(m.rules.orphanGrace)
-	}
-}
-
-func (m *mainLeg) done() {
-	m.releaseDecode()
-	m.phase = mainDone
-	if !m.handover.asked {
-		m.body = nil
-	}
-	m.emit(effect{op: opForget})
-}
-
-// wakeAt returns when the machine wants an evTimer, or the zero time.
-func (m *mainLeg) wakeAt() time.Time {
-	var at time.Time
-	sooner := func(t time.Time) {
-		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
-	switch m.phase {
-	case mainDone:
-		return at
-	case mainLingering, mainRejected:
-	case mainEnded:
-		sooner(m.logBy)
-	case mainLeft:
-		sooner(m.deadline.Add(deadlineSlack))
-	default:
-		if !m.closed && !m.deadline.IsZero() {
-			sooner(m.deadline.Add(deadlineSlack))
-		}
-	}
-	sooner(m.startBy)
-	sooner(m.overdueAt)
-	sooner(m.orphanAt)
-	return at
-}
-
-// deadlineSlack lets Envoy's own timer, set to the deadline, go first: ours is
-// for the phases in which Envoy has none.
-const deadlineSlack = 250 * time.Millisecond
-
-func (m *mainLeg) onTimer(now time.Time) {
-	due := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
-	switch {
-	case due(m.startBy):
-		m.onLegFailed(now, legReport{state: legFailed, reason: reasonNotStarted})
-	case due(m.overdueAt) && m.leg == legDispatched:
-		m.overdueAt = m.startBy // no worker can be late with what it has not seen
-	case due(m.overdueAt):
-		m.onLegFailed(now, legReport{state: legFailed, reason: reasonOverdue})
-	case due(m.orphanAt):
-		m.onOrphan(now)
-	}
-	if m.phase == mainEnded && due(m.logBy) {
-		m.conclude(now, outcomeOK, blameNone)
-		return
-	}
-	if m.closed && m.phase != mainLeft || !due(m.deadline.Add(deadlineSlack)) {
-		return
-	}
-	switch m.phase {
-	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
-		m.reject(&failDeadline, false)
-	case mainStreaming:
-		m.finish(outcomeCut, &failDeadline)
-		m.phase = mainRejected
-		m.emit(effect{op: opImmediate, imm: immediateOf(&failDeadline, false)})
-		m.releaseDecode()
-	case mainLeft:
-		m.conclude(now, outcomeOK, blameNone)
-	}
-}
-
-// onOrphan ends a prefill leg that outlives its attempt (C9). A leg at another
-// replica may never report its end: past the deadline it is taken as ended.
-func (m *mainLeg) onOrphan(now time.Time) {
-	if now.After(m.deadline.Add(2 * m.rules.orphanGrace)) {
-		m.onLegEnded(now, legReport{state: legEnded, reason: reasonTimeout})
-		return
-	}
-	m.orphanAt = now.Add(m.rules.orphanGrace)
-	if m.leg == legDispatched {
-		return // not here yet: startBy decides
-	}
-	r := legReport{state: legFailed, reason: reasonAborted}
-	if m.waitsForPrefill() { // our doing, not the worker's
-		m.leg = legFailed
-		m.emit(effect{op: opMark, report: r})
-	}
-	m.emit(effect{op: opAbortLeg, report: r})
-}
-
-// onLogged takes Envoy's access log of this attempt: its true end.
-func (m *mainLeg) onLogged(now time.Time, ev *event) {
-	switch m.phase {
-	case mainLeft, mainEnded:
-		m.conclude(now, ev.outcome, ev.blame)
-	case mainStreaming:
-		m.logged = *ev
-	}
-}
-
-// conclude ends an attempt whose answer had begun.
-func (m *mainLeg) conclude(now time.Time, o outcome, b blame) {
-	m.logBy = time.Time{}
-	if b != blameNone {
-		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
-	}
-	m.finish(o, nil)
-	m.endMain(now)
 }

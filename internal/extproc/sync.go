@@ -167,12 +167,16 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 		im.set = append(im.set, kv{prefill.HeaderDecision, m.plan.explain})
 	}
 	m.emit(effect{op: opImmediate, imm: im})
-	m.collect() // where it holds something all the same
+	if m.plan.kind == handoff.NIXLPull {
+		m.collect() // vLLM holds what it has computed all the same; TensorRT-LLM does not
+	} else {
+		m.handover.held = false
+	}
 	m.releaseDecode()
 }
 
 // collect sends a decode for one token whose answer nobody gets, so that KV
-// which no other decode will take is taken and freed (C9).
+// which no decode has been told of is taken and freed (C9).
 func (m *mainLeg) collect() {
 	h := &m.handover
 	if !h.held || m.scan == nil {
@@ -183,8 +187,9 @@ func (m *mainLeg) collect() {
 	m.emit(effect{op: opCollect, body: body})
 }
 
-// taken forgets the hand-off: decode has begun to answer, so the KV is its
-// engine's business.
+// taken forgets the hand-off: decode has seen it, so the KV is its engine's
+// business. It frees what it does not fetch; a second decode that came for the
+// same KV would read blocks that are another request's by then.
 func (m *mainLeg) taken() {
 	m.handover.held, m.handover.answer = false, nil
 	m.forgetRequest()

@@ -129,7 +129,7 @@ func (s *mainStream) collect(e *effect) {
 			return false
 		}
 		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.DPSize, token), body)
-		return a.err == nil && a.localReply == "" // whatever it says, it has seen the hand-off
+		return a.localReply == "" || reached(a.localReply) // whatever it says, it may have seen the hand-off
 	}
 	s.srv.senders.Go(func() {
 		defer s.post(&event{kind: evCollected})
