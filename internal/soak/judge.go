@@ -66,7 +66,19 @@ func (h history) lane(a *ask, g *got, kinds ...kind) bool {
 func (h history) workers(a *ask, g *got) bool {
 	return h.during(g, workerReach, func(f *fault) bool { return f.On.Model == a.Model }) ||
 		h.during(g, etcdReach, func(f *fault) bool { return f.etcd() }) ||
+		h.stalled(g) > 0 ||
 		h.lane(a, g, termPlugin, killPlugin)
+}
+
+// stalled is for how long the machine did not run us while the client waited,
+// or soon before.
+func (h history) stalled(g *got) (sum time.Duration) {
+	for i := range h {
+		if s := &h[i]; s.Fault.stall() && s.From <= g.To && s.To+workerReach >= g.From {
+			sum += s.To - s.From
+		}
+	}
+	return sum
 }
 
 // cutters are the faults of a decode worker that break an answer that has begun.
@@ -94,6 +106,7 @@ var statuses = map[string]int{
 // judge says under which name an answer is counted, and what is wrong with it,
 // or "".
 func judge(a *ask, g *got, h history, fullDuplex bool, slack time.Duration) (class, wrong string) {
+	slack += 2 * h.stalled(g)
 	if took := g.To - g.From; took > a.deadline()+slack && !g.Left {
 		return "late", fmt.Sprintf("it took %s, which is more than %s after its deadline of %s", took, slack, a.deadline())
 	}

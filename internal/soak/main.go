@@ -197,6 +197,10 @@ func perform(ctx context.Context, o *options, env string, out io.Writer) (pass b
 // soak is the run itself: a calm beginning, the faults, a calm end.
 func (w *world) soak(ctx, life context.Context, o *options) error {
 	t := &traffic{w: w, seed: o.seed, rate: o.rate, slack: o.slack}
+	watching, seen := context.WithCancel(ctx)
+	defer seen()
+	var beside, faults sync.WaitGroup
+	beside.Go(func() { w.events.stalls(watching) })
 	w.serveAgain(ctx, t, "at the start")
 	w.settle(ctx)
 	if w.events.failed() || ctx.Err() != nil { // the stage itself is wrong
@@ -214,9 +218,6 @@ func (w *world) soak(ctx, life context.Context, o *options) error {
 	}
 	within, done := context.WithTimeout(ctx, o.length)
 	defer done()
-	watching, seen := context.WithCancel(ctx)
-	defer seen()
-	var beside, faults sync.WaitGroup
 	beside.Go(func() { w.watch(watching) })
 	beside.Go(func() { w.progress(watching, t) })
 	stage := make(chan error, len(plan))

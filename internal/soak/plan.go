@@ -38,6 +38,10 @@ const (
 
 	stopEtcd kind = "etcd-stop" // SIGSTOP, then SIGCONT
 	killEtcd kind = "etcd-kill" // -9, then started again with its data
+
+	// machineStall is not planned: this process itself was not run for a while,
+	// so that nobody's clocks can be trusted.
+	machineStall kind = "stall"
 )
 
 // target is what a fault strikes: a worker of a model, a lane, or etcd.
@@ -70,7 +74,7 @@ type fault struct {
 
 func (f fault) String() string {
 	s := string(f.Kind)
-	if !f.etcd() {
+	if !f.etcd() && !f.stall() {
 		s += " " + f.On.String()
 	}
 	s += " for " + f.For.Round(time.Millisecond).String()
@@ -83,8 +87,9 @@ func (f fault) String() string {
 	return s
 }
 
-func (f fault) etcd() bool { return f.Kind == stopEtcd || f.Kind == killEtcd }
-func (f fault) lane() bool { return f.On.Model == "" && !f.etcd() }
+func (f fault) stall() bool { return f.Kind == machineStall }
+func (f fault) etcd() bool  { return f.Kind == stopEtcd || f.Kind == killEtcd }
+func (f fault) lane() bool  { return f.On.Model == "" && !f.etcd() && !f.stall() }
 
 // weighted is a kind and how often it is drawn.
 type weighted struct {

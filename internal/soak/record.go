@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -50,6 +51,24 @@ func (r *record) begin(f fault) (end func()) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.faults[i].To = r.since()
+	}
+}
+
+// stalls notes when the machine does not run this process, until ctx ends.
+func (r *record) stalls(ctx context.Context) {
+	const tick, late = 50 * time.Millisecond, 250 * time.Millisecond
+	last := r.since()
+	for ctx.Err() == nil {
+		pause(ctx, tick)
+		now := r.since()
+		if now-last > late {
+			f := fault{At: last, For: now - last, Kind: machineStall}
+			r.mu.Lock()
+			r.faults = append(r.faults, span{Fault: f, From: last, To: now})
+			r.sayLocked("the machine did not run us for %s", f.For.Round(time.Millisecond))
+			r.mu.Unlock()
+		}
+		last = now
 	}
 }
 

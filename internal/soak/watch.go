@@ -46,10 +46,42 @@ func (w *world) inspect(ctx context.Context, m *member) {
 		return
 	}
 	for _, v := range st.Violations {
-		w.events.violate(fmt.Sprintf("%s: rule broken: %s: %s", m.on, v.Kind, v.Detail), w.around(m, engine))
+		w.events.violate(fmt.Sprintf("%s: rule broken: %s: %s", m.on, v.Kind, v.Detail), w.traceOf(ctx, m, v)+w.around(m, engine))
 	}
 	_ = control.Reset(ctx)
 	m.read = 0
+}
+
+// traceOf tells what workers and plugins know of the requests that broke a rule.
+func (w *world) traceOf(ctx context.Context, m *member, v enginesim.Violation) string {
+	ids := map[string]bool{}
+	for _, other := range w.members {
+		if other.on.Model != m.on.Model {
+			continue
+		}
+		_, control := other.now()
+		rs, _ := control.Requests(ctx, 0)
+		for _, r := range rs {
+			if v.Handoff != "" && r.Handoff == v.Handoff || v.Room > 0 && r.Room == v.Room {
+				ids[r.Headers.Get("X-Request-Id")] = true
+			}
+		}
+	}
+	var b strings.Builder
+	for id := range ids {
+		fmt.Fprintf(&b, "request %s:\n", id)
+		for _, other := range w.members {
+			if other.on.Model == m.on.Model {
+				b.WriteString(w.seenBy(ctx, other, id))
+			}
+		}
+		for _, l := range w.lanes {
+			plugin, _ := l.now()
+			page, err := plugin.Page(ctx, "/debug/decisions?n=256")
+			fmt.Fprintf(&b, "lane %d: %s\n", l.index, decisionsOf(page, err, id))
+		}
+	}
+	return b.String()
 }
 
 // parameters is the field without which an engine's decode half must not be

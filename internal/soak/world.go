@@ -35,7 +35,7 @@ const lanes = 2
 var pluginConfig = fmt.Sprintf(`enforce_disagg: true
 drain_timeout: 3s
 request: {default_timeout: %s}
-prefill: {orphan_grace: 1s, overdue_base: 1s}
+prefill: {orphan_grace: 1s}
 `, defaultTimeout)
 
 // world is everything that runs. Its methods may be called concurrently but for
@@ -66,6 +66,7 @@ type member struct {
 	register *stack.Register   // guarded by mu; nil without etcd
 	unlisted bool              // guarded by mu: it has left the file
 	address  string            // guarded by mu
+	meet     string            // guarded by mu: SGLang's bootstrap server, which moves with the address
 	read     uint64            // guarded by mu: requests of its log that were looked at
 }
 
@@ -150,9 +151,9 @@ func (w *world) startWorker(ctx context.Context, m *member, move bool) error {
 	if err != nil {
 		return err
 	}
-	address := m.address
+	address, meet := m.address, m.meet
 	if move {
-		address = fmt.Sprintf("127.0.0.1:%d", ports[0])
+		address, meet = fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[2])
 	}
 	control := fmt.Sprintf("127.0.0.1:%d", ports[1])
 	args := []string{
@@ -162,14 +163,14 @@ func (w *world) startWorker(ctx context.Context, m *member, move bool) error {
 		"--kv-lease", "10s", "--pull-timeout", "1s", "--prefill-base-us", "4000", "--decode-us-per-token", "3000",
 	}
 	if m.model.Engine == worker.SGLang && m.on.Role == worker.Prefill {
-		args = append(args, "--bootstrap-listen", fmt.Sprintf("127.0.0.1:%d", ports[2]))
+		args = append(args, "--bootstrap-listen", meet)
 	}
 	started, err := stack.StartWorker(ctx, w.binDir, args...)
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
-	m.worker, m.address, m.read, m.unlisted = started, address, 0, false
+	m.worker, m.address, m.meet, m.read, m.unlisted = started, address, meet, 0, false
 	m.control = &enginesim.Client{BaseURL: "http://" + control, HTTP: &http.Client{Timeout: time.Second}}
 	registered := m.register != nil && m.register.Alive()
 	m.mu.Unlock()
