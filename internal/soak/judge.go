@@ -136,6 +136,8 @@ func judgeAnswer(a *ask, g *got, h history, fullDuplex bool) (class, wrong strin
 	case g.Err == "" && whole:
 		return "wrong", fmt.Sprintf("the answer ends well and is not the one that it should be: %d choices of %v bytes, expected %d of %v",
 			len(texts), lengths(texts), len(a.Want), lengths(a.Want))
+	case g.Err == "" && (end == endCut || !a.Stream):
+		return "wrong", "an answer that HTTP has whole breaks off, or is an error inside a 200"
 	case !prefixes(texts, a.Want):
 		return "wrong", "the answer is cut, and what there is of it is not how it begins"
 	case end == endError && h.during(g, 0, func(f *fault) bool { return f.On.Model == a.Model && f.Kind == serverError }):

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -204,18 +203,4 @@ func workerFault(rng *rand.Rand, f fault, models []model) fault {
 	default: // the others have no more to say
 	}
 	return f
-}
-
-// byKind counts the faults, the most frequent first.
-func byKind(fs []fault) []string {
-	count := map[kind]int{}
-	for _, f := range fs {
-		count[f.Kind]++
-	}
-	out := make([]string, 0, len(count))
-	for k, n := range count {
-		out = append(out, fmt.Sprintf("%s %d", k, n))
-	}
-	slices.Sort(out)
-	return out
 }
