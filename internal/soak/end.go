@@ -36,7 +36,7 @@ func (w *world) serveAgain(ctx context.Context, t *traffic, when string) {
 			key := fmt.Sprintf("%s: lane %d %s", when, l.index, m.Name)
 			until := time.Now().Add(recoverWithin)
 			for class := ""; class != "whole"; {
-				if class = t.one(good(l, m)); ctx.Err() != nil {
+				if class = t.one(ctx, good(l, m)); ctx.Err() != nil {
 					return
 				}
 				if class != "whole" && time.Now().After(until) {
@@ -51,7 +51,7 @@ func (w *world) serveAgain(ctx context.Context, t *traffic, when string) {
 	for w.aside(ctx) != "" && time.Now().Before(until) && ctx.Err() == nil {
 		for _, l := range w.lanes {
 			for _, m := range w.models {
-				t.one(good(l, m))
+				t.one(ctx, good(l, m))
 			}
 		}
 	}
@@ -63,7 +63,7 @@ func (w *world) serveAgain(ctx context.Context, t *traffic, when string) {
 			for _, m := range w.models {
 				a := good(l, m)
 				from := w.events.since()
-				class := t.one(a)
+				class := t.one(ctx, a)
 				unruly := w.events.history().stalled(&got{From: from, To: w.events.since()}) > 0
 				if class != "whole" && !unruly && ctx.Err() == nil {
 					w.events.violate(fmt.Sprintf("%s: %s: nothing is wrong any more, and it got: %s", when, a, class), w.allOf(ctx, l))
@@ -109,11 +109,7 @@ func (w *world) settle(ctx context.Context) {
 		if booked != "" {
 			w.events.violate(fmt.Sprintf("lane %d is at rest and has booked: %s", l.index, booked), w.allOf(context.Background(), l))
 		}
-		if m, err := plugin.Metrics(ctx); err == nil {
-			if n, _ := m.Sum("baton_panics_recovered_total"); n > 0 {
-				w.events.violate(fmt.Sprintf("lane %d: %g panics", l.index, n), lastLines(plugin.Log(), 60))
-			}
-		}
+		w.inspectPlugin(l, plugin)
 		for _, listener := range []string{"client", "main_leg", "prefill_leg", "sync_leg"} {
 			name := "http." + listener + ".downstream_rq_active"
 			var n int64
@@ -130,6 +126,16 @@ func (w *world) settle(ctx context.Context) {
 		engine, _ := m.now()
 		if err := stack.Settled(ctx, engine); err != nil {
 			w.events.violate(m.on.String()+" is at rest: "+err.Error(), w.around(m, engine))
+		}
+	}
+}
+
+// inspectPlugin reads what a plugin has said.
+func (w *world) inspectPlugin(l *lane, p *stack.Plugin) {
+	log := p.Log()
+	for _, sign := range []string{"panic", "DATA RACE", "invariant"} {
+		if at := strings.Index(log, sign); at >= 0 {
+			w.events.violate(fmt.Sprintf("lane %d: the plugin's log has %q", l.index, sign), fmt.Sprintf("%.6000s", log[at:]))
 		}
 	}
 }

@@ -235,7 +235,7 @@ func (w *world) soak(ctx, life context.Context, o *options) error {
 			})
 		}
 	})
-	t.run(within)
+	t.run(ctx, within)
 	faults.Wait()
 	w.events.say("the faults are over: %s", w.sizes(ctx))
 	w.serveAgain(ctx, t, "at the end")

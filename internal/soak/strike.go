@@ -84,14 +84,14 @@ func (w *world) strikeLane(ctx, life context.Context, f fault) error {
 		err = proxy.Kill()
 	}
 	pause(ctx, f.For)
-	if f.Kind == termPlugin || f.Kind == killPlugin {
-		if plugin.Err() == nil || f.Kind == killPlugin {
-			return errors.Join(err, w.startPlugin(life, l))
-		}
-		w.events.violate("plugin", fmt.Sprintf("lane %d: the plugin ended badly after SIGTERM: %v\n%s", l.index, plugin.Err(), lastLines(plugin.Log(), 30)))
-		return errors.Join(err, w.startPlugin(life, l))
+	if f.Kind == termEnvoy || f.Kind == killEnvoy {
+		return errors.Join(err, w.startEnvoy(life, l))
 	}
-	return errors.Join(err, w.startEnvoy(life, l))
+	w.inspectPlugin(l, plugin)
+	if f.Kind == termPlugin && plugin.Err() != nil {
+		w.events.violate(fmt.Sprintf("lane %d: the plugin ended badly after SIGTERM: %v", l.index, plugin.Err()), lastLines(plugin.Log(), 40))
+	}
+	return errors.Join(err, w.startPlugin(life, l))
 }
 
 func (w *world) strikeWorker(ctx, life context.Context, m *member, f fault) error {

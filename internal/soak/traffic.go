@@ -30,13 +30,14 @@ type traffic struct {
 // less.
 const most = 400
 
-// run sends until ctx ends, and returns when each request has been judged.
-func (t *traffic) run(ctx context.Context) {
+// run sends until within ends, and returns when each request has been judged.
+// The end of ctx ends requests, too.
+func (t *traffic) run(ctx, within context.Context) {
 	rng := rand.New(rand.NewPCG(t.seed, 2))
 	for n := 1; ; n++ {
 		a := drawAsk(rng, n, t.w.models, len(t.w.lanes))
-		pause(ctx, time.Duration(rng.ExpFloat64()/t.rate*float64(time.Second)))
-		if ctx.Err() != nil {
+		pause(within, time.Duration(rng.ExpFloat64()/t.rate*float64(time.Second)))
+		if within.Err() != nil {
 			break
 		}
 		if t.inFlight.Load() >= most {
@@ -45,16 +46,18 @@ func (t *traffic) run(ctx context.Context) {
 		t.inFlight.Add(1)
 		t.wg.Go(func() {
 			defer t.inFlight.Add(-1)
-			t.one(a)
+			t.one(ctx, a)
 		})
 	}
 	t.wg.Wait()
 }
 
-// one sends a request, judges what comes, and returns its class. It is not the
-// run's end that ends it, but its own deadline.
-func (t *traffic) one(a *ask) string {
-	g := t.w.send(a, t.slack)
+// one sends a request, judges what comes, and returns its class.
+func (t *traffic) one(ctx context.Context, a *ask) string {
+	g := t.w.send(ctx, a, t.slack)
+	if ctx.Err() != nil {
+		return "interrupted"
+	}
 	class, wrong := judge(a, g, t.w.events.history(), t.w.lanes[a.Lane].fullDuplex, t.slack)
 	t.w.events.mu.Lock()
 	t.w.events.asked++
@@ -71,10 +74,10 @@ var errLeave = errors.New("the client leaves")
 
 // send makes one request. Beyond the deadline and twice the slack it is given
 // up; that is then too late by far.
-func (w *world) send(a *ask, slack time.Duration) *got {
+func (w *world) send(ctx context.Context, a *ask, slack time.Duration) *got {
 	g := &got{From: w.events.since()}
 	defer func() { g.To = w.events.since() }()
-	ctx, cancel := context.WithTimeout(context.Background(), a.deadline()+2*slack)
+	ctx, cancel := context.WithTimeout(ctx, a.deadline()+2*slack)
 	defer cancel()
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)

@@ -46,6 +46,7 @@ func (w *world) inspect(ctx context.Context, m *member) {
 		return
 	}
 	for _, v := range st.Violations {
+		m.told++
 		w.events.violate(fmt.Sprintf("%s: rule broken: %s: %s", m.on, v.Kind, v.Detail), w.traceOf(ctx, m, v)+w.around(m, engine))
 	}
 	_ = control.Reset(ctx)
@@ -113,10 +114,15 @@ func (w *world) checkDecode(m *member, r enginesim.Request) {
 		fmt.Sprintf("its body: %.2000s\n%s", r.Body, w.around(m, engine)))
 }
 
-// inspectDead reads what a worker that has ended said last.
+// inspectDead reads what a worker that has ended said last. The caller holds
+// m.change.
 func (w *world) inspectDead(m *member, engine *stack.Worker) {
+	told := m.told
 	for line := range strings.Lines(engine.Log()) {
-		if strings.Contains(line, "engine rule broken") {
+		if !strings.Contains(line, "engine rule broken") {
+			continue
+		}
+		if told--; told < 0 {
 			w.events.violate(m.on.String()+": rule broken by a worker that is dead now: "+strings.TrimSpace(line), w.around(m, engine))
 			return
 		}

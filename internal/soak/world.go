@@ -58,7 +58,9 @@ type world struct {
 type member struct {
 	on     target
 	model  model
-	change sync.Mutex // held by who stops, starts or breaks it
+	change sync.Mutex // held by who stops, starts, breaks or inspects it
+	read   uint64     // guarded by change: requests of its log that were looked at
+	told   int        // guarded by change: broken rules that were told
 
 	mu       sync.Mutex
 	worker   *stack.Worker     // guarded by mu
@@ -67,7 +69,6 @@ type member struct {
 	unlisted bool              // guarded by mu: it has left the file
 	address  string            // guarded by mu
 	meet     string            // guarded by mu: SGLang's bootstrap server, which moves with the address
-	read     uint64            // guarded by mu: requests of its log that were looked at
 }
 
 func (m *member) now() (*stack.Worker, *enginesim.Client) {
@@ -169,8 +170,9 @@ func (w *world) startWorker(ctx context.Context, m *member, move bool) error {
 	if err != nil {
 		return err
 	}
+	m.read, m.told = 0, 0
 	m.mu.Lock()
-	m.worker, m.address, m.meet, m.read, m.unlisted = started, address, meet, 0, false
+	m.worker, m.address, m.meet, m.unlisted = started, address, meet, false
 	m.control = &enginesim.Client{BaseURL: "http://" + control, HTTP: &http.Client{Timeout: time.Second}}
 	registered := m.register != nil && m.register.Alive()
 	m.mu.Unlock()
