@@ -237,10 +237,12 @@ func (w *world) soak(ctx, life context.Context, o *options) error {
 	})
 	t.run(ctx, within)
 	faults.Wait()
-	w.events.say("the faults are over: %s", w.sizes(ctx))
-	w.serveAgain(ctx, t, "at the end")
-	w.settle(ctx)
-	w.compareGoroutines(ctx, before)
+	if ctx.Err() == nil {
+		w.events.say("the faults are over: %s", w.sizes(ctx))
+		w.serveAgain(ctx, t, "at the end")
+		w.settle(ctx)
+		w.compareGoroutines(ctx, before)
+	}
 	seen()
 	beside.Wait()
 	close(stage)
