@@ -69,7 +69,7 @@ func TestRequestsCarryTheirRightAnswer(t *testing.T) {
 		require.Contains(t, a.Body, `"model":"`+a.Model+`"`)
 		for _, want := range a.Want {
 			require.True(t, strings.HasPrefix(want, "d"), want)
-			require.Equal(t, a.Want[0], want)
+			require.Equal(t, want, a.Want[0])
 		}
 		if a.Path == "/v1/completions" {
 			_, rest, _ := strings.Cut(a.Body, `"prompt":"`)

@@ -48,10 +48,9 @@ type world struct {
 	etcd                   *stack.Etcd // nil without etcd
 	etcdChange             sync.Mutex  // held by who stops or starts it
 
-	nextID  atomic.Uint64
-	fileMu  sync.Mutex
-	started time.Time
-	events  *record
+	nextID atomic.Uint64
+	fileMu sync.Mutex
+	events *record
 }
 
 // member is a place where a worker runs; who runs there changes.
