@@ -80,20 +80,32 @@ func (s *Subscriber) Resume(d *kvindex.Dump) (ranks int, err error) {
 	return len(s.saved), errors.Join(errs...)
 }
 
+// wait is until when a rank of the dump is waited for. It does not hold the dump,
+// which is large and goes with the last rank that needs it.
+type wait struct {
+	rank     worker.Rank
+	deadline time.Time
+}
+
 // waiting returns what Resume has left, soonest deadline first.
-func (s *Subscriber) waiting() []*kept {
+func (s *Subscriber) waiting() []wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.saved), func(a, b *kept) int { return a.deadline.Compare(b.deadline) })
+	all := make([]wait, 0, len(s.saved))
+	for r, k := range s.saved {
+		all = append(all, wait{r, k.deadline})
+	}
+	slices.SortFunc(all, func(a, b wait) int { return a.deadline.Compare(b.deadline) })
+	return all
 }
 
 // forget gives up one after the other at its deadline.
-func (s *Subscriber) forget(ctx context.Context, waiting []*kept) {
-	for _, k := range waiting {
-		if !sleep(ctx, time.Until(k.deadline)) {
+func (s *Subscriber) forget(ctx context.Context, waiting []wait) {
+	for _, x := range waiting {
+		if !sleep(ctx, time.Until(x.deadline)) {
 			return
 		}
-		r := k.rank.Rank
+		r := x.rank
 		s.mu.Lock()
 		f, unseen := s.ranks[r], s.saved[r] != nil
 		delete(s.saved, r)
@@ -170,7 +182,10 @@ func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note [
 			return
 		}
 		m.Last, m.Sum, m.Degraded, m.Missing = p.Last, p.Sum, p.Degraded, f.feed.snapshot().Missing.Map()
-		if err = index.Copy(f.feed.rank, c); err == nil {
+		switch err = index.Copy(f.feed.rank, c); {
+		case errors.Is(err, kvindex.ErrUnknownRank): // it is about to leave
+			err = nil
+		case err == nil:
 			at = time.Now()
 			note, err = json.Marshal(m)
 		}
@@ -248,9 +263,12 @@ func (f *feed) restore() learnt {
 	}
 	f.mu.Lock()
 	for why := range NumReasons {
-		f.status.Missing[why] = k.mark.Missing[why.String()]
+		f.status.Missing[why] += k.mark.Missing[why.String()]
 	}
 	f.mu.Unlock()
+	if left > 0 {
+		f.refuse(NoRoom, 1)
+	}
 	f.cfg.Hooks.restored(f.rank, c.Blocks()-left)
 	f.log.Info("kv blocks of before the restart taken", slog.Int("blocks", c.Blocks()-left),
 		slog.Int("left_out", left), slog.Duration("age", time.Since(k.rank.At)))

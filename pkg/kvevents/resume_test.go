@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,6 +24,7 @@ type life struct {
 	tree             *kvindex.Tree
 	sub              *Subscriber
 	restored, resets atomic.Int64
+	given            weak.Pointer[kvindex.Dump] // what it resumed from
 	stop             context.CancelFunc
 	ended            chan error
 }
@@ -49,6 +51,7 @@ func begin(t *testing.T, dump []byte, change func(*Config), workers ...*worker.W
 	if dump != nil {
 		d, err := kvindex.ReadDump(bytes.NewReader(dump))
 		require.NoError(t, err)
+		l.given = weak.Make(d)
 		_, err = l.sub.Resume(d)
 		require.NoError(t, err)
 	}
