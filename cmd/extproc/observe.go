@@ -327,6 +327,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	for _, h := range p.health.Status() {
 		states[h.ID] = h.State
 	}
+	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	keys := make(map[telemetry.StandingCount]int64)
 	o.Problems = int64(len(found.Problems))
 	for _, k := range snap.AllKeys(time.Now()) {
@@ -335,7 +336,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		}
 		var q telemetry.Queue
 		q.Model = k.Model
-		q.Tokens, o.QueueLimit = p.server.Backlog(snap, k)
+		q.Tokens, _ = p.server.Backlog(snap, k)
 		o.Queues = append(o.Queues, q)
 		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Unservable(snap, k) == ""}]++
 	}

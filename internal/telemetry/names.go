@@ -63,7 +63,6 @@ const (
 	LabelLeg         = "leg"
 	LabelWhere       = "where"
 	LabelSource      = "source"
-	LabelKind        = "kind"
 	LabelState       = "state"
 	LabelActivation  = "activation"
 	LabelCanServe    = "can_serve"
@@ -134,10 +133,10 @@ func Metrics() []Metric {
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
 		{MetricTokenizeSeconds, Histogram, "s", nil, "Time that an engine took to tokenize.", slowBuckets()},
 
-		{MetricKVEvents, Counter, "{event}", l(LabelKind), "KV events applied to the index.", nil},
+		{MetricKVEvents, Counter, "{event}", nil, "KV events applied to the index.", nil},
 		{MetricKVRefused, Counter, "{event}", l(LabelReason), "KV events or batches that could not be used.", nil},
 		{MetricKVGaps, Counter, "{gap}", nil, "Gaps seen in the sequence numbers of KV event streams.", nil},
-		{MetricKVReplays, Counter, "{replay}", l(LabelOutcome), "Replays asked for after a gap.", nil},
+		{MetricKVReplays, Counter, "{replay}", l(LabelOutcome), "Replays that have ended: asked for when a stream connects, after a gap, and in quiet times.", nil},
 		{MetricKVResets, Counter, "{reset}", l(LabelReason), "Ranks whose blocks were dropped from the index.", nil},
 		{MetricKVRestores, Counter, "{restore}", nil, "Ranks whose blocks of before a restart were proved to be there still and taken into the index.", nil},
 		{MetricIndexDumps, Counter, "{dump}", l(LabelOutcome), "Times the index was written to index.dump.", nil},
@@ -178,7 +177,7 @@ type Label struct {
 // Labels returns every label.
 func Labels() []Label {
 	return []Label{
-		{LabelOutcome, "requests: `ok`, `refused`, `failed`, `client_left`. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays: `ok`, `failed`"},
+		{LabelOutcome, "requests: `ok`, `refused`, `failed`, `client_left`. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`"},
 		{LabelCode, "a label of the failure table in ARCHITECTURE.md, or `none`"},
 		{LabelModel, "a model that discovery lists; on the queue metric only"},
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
@@ -188,7 +187,6 @@ func Labels() []Label {
 		{LabelLeg, "`main`, `prefill`"},
 		{LabelWhere, "the part that panicked: `main_leg`, `prefill_leg`, or the name of a task"},
 		{LabelSource, "as token_source"},
-		{LabelKind, "`stored`, `removed`, `cleared`"},
 		{LabelState, "`healthy`, `aside`, `recovering`, `draining`"},
 		{LabelActivation, "an activation state: `absent`, `decode-waiting`, `prefill-pending`, `prefill-ready`, `deactivated`"},
 		{LabelCanServe, "`true`, `false`"},

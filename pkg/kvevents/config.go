@@ -58,7 +58,8 @@ type Config struct {
 	ReplayAttempts int
 	// Keep is how long after it was copied what an earlier process held of a rank
 	// may still be taken; see Resume. Default 15 min. Longer helps workers that
-	// are quiet or away for long, and holds the dump in memory until then.
+	// are quiet or away for long, and holds the dump in memory until then where
+	// one of them is waited for.
 	Keep time.Duration
 
 	// MaxMessageBytes bounds one message. Default 16 MiB. A larger one ends
