@@ -16,7 +16,8 @@ import (
 // all else is the documented default.
 type Config struct {
 	// Index is fed with the events. The subscriber attaches and detaches ranks
-	// in it; nobody else may write to it.
+	// in it; nobody else may write to it, but for routes, and to detach a rank
+	// whose worker has left before Update is told that it is back.
 	Index kvindex.Index
 
 	// Logger gets the changes of state. Nil: none.

@@ -26,6 +26,7 @@ type mark struct {
 	Source    string            `json:"source"` // that of another one means nothing
 	Plane     bool              `json:"plane,omitempty"`
 	Publisher uint64            `json:"publisher,omitempty"` // on an event plane
+	Retired   []uint64          `json:"retired,omitempty"`   // the earlier ones there
 	Last      uint64            `json:"last"`
 	Sum       uint64            `json:"sum,omitempty"`
 	Degraded  bool              `json:"degraded,omitempty"`
@@ -174,6 +175,7 @@ func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note [
 		case f.gone:
 		case f.plane != nil:
 			m.Publisher, p, seen = f.plane.cursor.Position()
+			m.Retired = f.plane.cursor.Retired()
 		default:
 			p, seen = f.stream.tracker.Position()
 			m.Learnt = f.stream.decoder.learnt()
@@ -214,7 +216,7 @@ func (f *follower) resume(k *kept) {
 	}
 	f.feed.keep(k)
 	if f.plane != nil {
-		f.plane.cursor.Resume(m.Publisher, m.position())
+		f.plane.cursor.Resume(m.Publisher, m.position(), m.Retired)
 	} else {
 		f.stream.tracker.Resume(m.position())
 	}

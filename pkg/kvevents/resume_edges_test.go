@@ -62,6 +62,12 @@ func TestAWorkerThatWasAwayForAMomentIsFollowedAnew(t *testing.T) {
 			see()
 			st, _ = index.Stats(one)
 			require.Equal(t, 1, st.Blocks, "once")
+			moved := testWorker(t, 1, worker.KVEvents{})
+			moved.Endpoint = testWorker(t, 3, worker.KVEvents{}).Endpoint
+			tell(moved, stays)
+			see()
+			st, _ = index.Stats(one)
+			require.Zero(t, st.Blocks, "another endpoint is another life, too")
 		})
 	}
 }
@@ -218,4 +224,26 @@ func TestWhatAPlaneToldIsNotGivenToAPublisherThatDials(t *testing.T) {
 	second := begin(t, first.end(), func(c *Config) { c.Bind = []string{"127.0.0.1:0"} }, w)
 	require.Eventually(t, func() bool { return len(second.sub.Status()) == 1 }, 10*time.Second, time.Millisecond)
 	require.Zero(t, second.status(one).Kept)
+}
+
+// TestWhoeverIsToldOfARanksFirstEventFindsThatItTells: the event may come
+// before the rank is published.
+func TestWhoeverIsToldOfARanksFirstEventFindsThatItTells(t *testing.T) {
+	var sub *Subscriber
+	var told []bool
+	sub, _, _ = reconciled(t, Config{
+		Index: kvindex.NewMap(kvindex.NewSlots()), Channels: []Channel{newHand()},
+		Hooks: Hooks{State: func(r worker.Rank, _ State) { told = append(told, sub.Tells(r)) }},
+	})
+	w := testWorker(t, 1, worker.KVEvents{})
+	snap, err := worker.NewSnapshot(1, []*worker.Worker{w})
+	require.NoError(t, err)
+	sub.cfg.Index.Attach(one)
+	sub.follow(t.Context(), one, sourceOf(w, 0), new(sync.WaitGroup))
+	sub.plane.intakes[0].Envelope(envelope(t, 7, 0, "kv-events", routed(0, planeStored(nil, 1), nil)))
+	require.Equal(t, []bool{false}, told)
+	sub.publishNames(snap)
+	require.Equal(t, []bool{false, true}, told)
+	sub.publishNames(snap)
+	require.Len(t, told, 2, "once")
 }

@@ -47,11 +47,12 @@ type source struct {
 	topic            string
 	blockSize        uint32
 	eagle            bool
+	endpoint         worker.Endpoint // another one is another life of the worker
 }
 
 // String tells sources apart, whatever the process.
 func (s source) String() string {
-	return fmt.Sprintf("%q %q %q %d %t", s.addr, s.replayAddr, s.topic, s.blockSize, s.eagle)
+	return fmt.Sprintf("%q %q %q %d %t %s", s.addr, s.replayAddr, s.topic, s.blockSize, s.eagle, s.endpoint)
 }
 
 // follower is a rank with the one way in which its events come, if there is
@@ -227,7 +228,12 @@ func (s *Subscriber) publishNames(snap *worker.Snapshot) {
 		}
 	}
 	s.dialers.Store(dialersOf(snap.Workers()))
-	s.told.Store(&told)
+	before := s.told.Swap(&told)
+	for r, f := range told { // whoever was told of its first event has asked Tells too soon
+		if f.heard.Load() && (before == nil || (*before)[r] != f) {
+			s.cfg.Hooks.state(r, f.snapshot().State)
+		}
+	}
 }
 
 // Tells reports whether events of the rank have come although its worker names
@@ -270,7 +276,7 @@ func (s *Subscriber) Channels() []ChannelStatus {
 // sourceOf returns where rank dp of the worker publishes: port base plus rank.
 // A port beyond 65535 is no source.
 func sourceOf(w *worker.Worker, dp uint32) source {
-	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle}
+	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, endpoint: w.Endpoint}
 	if w.KVEvents.Host == "" {
 		return src
 	}
