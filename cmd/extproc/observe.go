@@ -219,6 +219,7 @@ func (p *plugin) state() admin.State {
 	for _, x := range found.Problems {
 		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
 	}
+	s.Problems = append(s.Problems, p.mixed(snap)...)
 	streams := make(map[worker.Rank]kvevents.RankStatus)
 	for _, r := range p.events.Status() {
 		streams[r.Rank] = r
@@ -329,7 +330,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	}
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	keys := make(map[telemetry.StandingCount]int64)
-	o.Problems = int64(len(found.Problems))
+	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)))
 	for _, k := range snap.AllKeys(time.Now()) {
 		if k.Namespace != p.cfg.Namespace {
 			continue

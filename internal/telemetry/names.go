@@ -150,7 +150,7 @@ func Metrics() []Metric {
 		{MetricViewStale, Gauge, "1", nil, "1 when the source of the view cannot vouch for it any more, else 0.", nil},
 		{MetricWorkers, Gauge, "{worker}", l(LabelRole, LabelState), "Workers in the view.", nil},
 		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that are served here, those whose workers have all left in the last 30 minutes included, by prefill activation and whether requests for them can be served.", nil},
-		{MetricProblems, Gauge, "{entry}", nil, "Entries of discovery that cannot be used as they are: unreadable, in conflict, or of a worker that cannot be picked.", nil},
+		{MetricProblems, Gauge, "{entry}", nil, "What of discovery cannot be used as it is: entries that are unreadable, in conflict, or of a worker that cannot be picked, and pools whose workers have blocks of different kinds.", nil},
 
 		{MetricQueuedTokens, Gauge, "{token}", l(LabelModel), "Prompt tokens booked on the prefill workers of a model that may be picked, and not done as far as is known: what prefill.max_queued_isl_tokens bounds.", nil},
 		{MetricQueueLimit, Gauge, "{token}", nil, "prefill.max_queued_isl_tokens: from so many queued tokens on, new requests for the model get 429. 0: no limit.", nil},
