@@ -155,11 +155,16 @@ func (l *link) endIfIdle() bool {
 	return l.over
 }
 
+// fail gives up every wait. A prefill worker that was only stopped reads, when it
+// goes on, that nobody waits any more.
 func (l *link) fail() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for call, w := range l.waiting {
 		delete(l.waiting, call)
+		if l.conn != nil {
+			l.out.push(appendLine(linkMessage{Type: msgCancel, Room: w.ask.Room, Call: call}), 0)
+		}
 		w.done <- linkMessage{Type: msgFailed, Error: fmt.Sprintf(
 			"Decode handshake failed: prefill bootstrap server %s missed %d heartbeats, bootstrap room %d is lost",
 			l.addr, l.s.cfg.HeartbeatFailures, w.ask.Room)}

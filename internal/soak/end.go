@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/stack"
@@ -91,42 +92,54 @@ func (w *world) aside(ctx context.Context) string {
 	return ""
 }
 
-// settle waits until nothing is booked, held or open anywhere.
+// settle waits until nothing is booked, held or open anywhere. Everything is
+// waited for at once, so that one thing that stays does not hide another.
 func (w *world) settle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	soon, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
+	var wg sync.WaitGroup
 	for _, l := range w.lanes {
 		plugin, proxy := l.now()
-		booked := "unknown"
-		_ = stack.Await(ctx, "bookings", func() bool {
-			m, err := plugin.Metrics(ctx)
-			if err != nil {
-				return false
-			}
-			booked = m.Booked()
-			return booked == ""
-		})
-		if booked != "" {
-			w.events.violate(fmt.Sprintf("lane %d is at rest and has booked: %s", l.index, booked), w.allOf(context.Background(), l))
-		}
-		w.inspectPlugin(l, plugin)
+		wg.Go(func() { w.settlePlugin(soon, l, plugin) })
 		for _, listener := range []string{"client", "main_leg", "prefill_leg", "sync_leg"} {
-			name := "http." + listener + ".downstream_rq_active"
-			var n int64
-			if stack.Await(ctx, name, func() bool {
-				var err error
-				n, err = proxy.Stat(ctx, name)
-				return err == nil && n == 0
-			}) != nil {
-				w.events.violate(fmt.Sprintf("lane %d is at rest and Envoy has %s: %d", l.index, name, n), lastLines(proxy.Log(), 30))
-			}
+			wg.Go(func() { w.settleEnvoy(soon, l, proxy, "http."+listener+".downstream_rq_active") })
 		}
 	}
 	for _, m := range w.members {
 		engine, _ := m.now()
-		if err := stack.Settled(ctx, engine); err != nil {
-			w.events.violate(m.on.String()+" is at rest: "+err.Error(), w.around(m, engine))
+		wg.Go(func() {
+			if err := stack.Settled(soon, engine); err != nil && ctx.Err() == nil {
+				w.events.violate(m.on.String()+" is at rest: "+err.Error(), w.around(m, engine))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (w *world) settlePlugin(ctx context.Context, l *lane, plugin *stack.Plugin) {
+	booked := "unknown"
+	if stack.Await(ctx, "bookings", func() bool {
+		m, err := plugin.Metrics(ctx)
+		if err == nil {
+			booked = m.Booked()
 		}
+		return booked == ""
+	}) != nil {
+		w.events.violate(fmt.Sprintf("lane %d is at rest and has booked: %s", l.index, booked), w.allOf(context.Background(), l))
+	}
+	w.inspectPlugin(l, plugin)
+}
+
+func (w *world) settleEnvoy(ctx context.Context, l *lane, proxy *stack.Envoy, gauge string) {
+	n := int64(-1)
+	if stack.Await(ctx, gauge, func() bool {
+		now, err := proxy.Stat(ctx, gauge)
+		if err == nil {
+			n = now
+		}
+		return n == 0
+	}) != nil {
+		w.events.violate(fmt.Sprintf("lane %d is at rest and Envoy has %s: %d", l.index, gauge, n), lastLines(proxy.Log(), 30))
 	}
 }
 

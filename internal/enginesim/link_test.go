@@ -1,0 +1,27 @@
+package enginesim
+
+import (
+	"encoding/json"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A prefill process that is stopped and goes on keeps its connections: it must
+// not go on waiting for decode halves that have given up.
+func TestADecodeThatGivesUpOnAStoppedPrefillTakesItsAskBack(t *testing.T) {
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	w := &waiter{ask: linkMessage{Type: msgAsk, Room: 7, Call: 3}, done: make(chan linkMessage, 1)}
+	out := newOutbox()
+	l := &link{s: &Sim{}, conn: here, out: &out, waiting: map[uint64]*waiter{3: w}}
+	l.fail()
+	require.Equal(t, msgFailed, (<-w.done).Type)
+	require.Empty(t, l.waiting)
+	require.Len(t, out.queue, 1)
+	var m linkMessage
+	require.NoError(t, json.Unmarshal(out.queue[0], &m))
+	require.Equal(t, linkMessage{Type: msgCancel, Room: 7, Call: 3}, m)
+}
