@@ -91,7 +91,7 @@ func TestANamedPairIsBookedAndTheTurnStays(t *testing.T) {
 	rec := r.srv.cfg.Journal.Recent(nil, 5)[4]
 	require.Equal(t, "direct", rec.Prefill.Mode)
 	require.Equal(t, "named", rec.Decode.Reason)
-	require.Equal(t, "the request named it; it holds none of the prompt's 2 blocks", rec.Prefill.Why(rec.PromptBlocks))
+	require.Equal(t, "the request named it; it holds by estimate 2 of the prompt's 2 blocks", rec.Prefill.Why(rec.PromptBlocks))
 	r.forgetLegs()
 	r.requireIdle()
 }
