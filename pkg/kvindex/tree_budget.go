@@ -29,8 +29,8 @@ func (t *Tree) giveBack() {
 	}
 }
 
-// mostUnits is more than storing n blocks can take: each may have its rank join
-// a crowd, or found one, and two splits copy one.
+// mostUnits is more than storing n blocks can take in one view: each may have its
+// rank join a crowd, or found one, and two splits copy one.
 func (t *Tree) mostUnits(n int) int {
 	slots := t.slots.Len()
 	if slots <= nodeSlots {
@@ -63,9 +63,14 @@ const (
 
 // timesFits returns how often n blocks can be stored with so many bytes.
 func (t *Tree) timesFits(n, bytes int) int {
-	blocks := len(t.blocks.local) - t.blocks.used
-	segs := len(t.names.buckets)/segBuckets - t.names.segs.used()
-	units := len(t.units) - int(t.unitNext)
+	return t.timesIn(n, bytes, t.blocks.used, t.names.segs.used(), int(t.unitNext))
+}
+
+// timesIn does so with so much of each arena in use.
+func (t *Tree) timesIn(n, bytes, blocks, segs, units int) int {
+	blocks = len(t.blocks.local) - blocks
+	segs = len(t.names.buckets)/segBuckets - segs
+	units = len(t.units) - units
 	return max(0, min(bytes/t.mostBytes(n), blocks/(2*(n+maxEdge)), segs/(n/segBuckets+3), units/max(1, int(numViews)*t.mostUnits(n))))
 }
 
@@ -74,9 +79,7 @@ func (t *Tree) short(n int) bool { return t.timesFits(n, t.spare()) == 0 }
 
 // hopeless reports whether n blocks are more than the whole budget: nothing is
 // to be shed for them.
-func (t *Tree) hopeless(n int) bool {
-	return t.mostBytes(n) > t.cfg.MaxBytes || 2*(n+maxEdge) > len(t.blocks.local)
-}
+func (t *Tree) hopeless(n int) bool { return t.timesIn(n, t.cfg.MaxBytes, 0, 0, 0) == 0 }
 
 // usual is how many blocks most events have at most.
 const usual = 64
