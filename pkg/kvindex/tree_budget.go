@@ -1,5 +1,7 @@
 package kvindex
 
+import "github.com/seed-60ae5743/baton/pkg/worker"
+
 // bytesInUse is what the budget counts, with what was taken beyond it. Memory
 // that was freed is kept for what comes next.
 func (t *Tree) bytesInUse() int {
@@ -132,13 +134,8 @@ func (t *Tree) relieve(rk *treeRank, parent blockID, e Stored) (*treeRank, block
 		if i%stepsAHold != 0 {
 			continue
 		}
-		t.giveUp()
-		if rk = t.idle(r); rk == nil {
-			return nil, 0, ErrUnknownRank
-		}
-		t.clock++
 		var err error
-		if parent, err = t.parentOf(rk, e); err != nil {
+		if rk, parent, err = t.again(r, e); err != nil {
 			return rk, 0, err
 		}
 	}
@@ -146,6 +143,19 @@ func (t *Tree) relieve(rk *treeRank, parent blockID, e Stored) (*treeRank, block
 		return rk, 0, ErrNoRoom
 	}
 	return rk, parent, nil
+}
+
+// again gives the lock up in the middle of an event, and returns the rank and the
+// parent as they are after it.
+func (t *Tree) again(r worker.Rank, e Stored) (*treeRank, blockID, error) {
+	t.giveUp()
+	rk := t.idle(r)
+	if rk == nil {
+		return nil, 0, ErrUnknownRank
+	}
+	t.clock++
+	parent, err := t.parentOf(rk, e)
+	return rk, parent, err
 }
 
 // due reports whether an event of n blocks owes step i, from 1, of shedding.
