@@ -20,17 +20,10 @@ import (
 
 // onChange tells every part that keeps something of a worker that the set has
 // changed, those first whose answer a pick needs.
-func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
+func (p *plugin) onChange(_, now *worker.Snapshot, c discovery.Change) {
 	p.book.Update(now)
 	p.health.Update(now, time.Now())
-	p.events.Update(now)
-	for _, id := range c.Left {
-		if w := old.Worker(id); w != nil { // what was routed to it is gone with it (D5)
-			for dp := range w.DPSize {
-				p.index.Detach(worker.Rank{ID: id, DPRank: worker.DPRank(dp)})
-			}
-		}
-	}
+	p.events.Update(now) // which attaches ranks to the index and detaches them, and nobody else does (D5)
 	// Last, since requests see the new set from here on.
 	for _, t := range p.board.Follow(now, c, time.Now()) {
 		p.onActivation(t)
