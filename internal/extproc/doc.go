@@ -16,6 +16,7 @@
 //	awaitHeaders     request headers          continue (buffered) or nothing (streamed)   awaitBody
 //	                 GET /v1/models           answer from the view                        rejected
 //	                 unknown path, no body …  refuse                                      rejected
+//	                 response headers         a filter before ours answers: let it        rejected
 //	awaitBody        body, not the end        keep it                                     awaitBody
 //	                 the end                  scan, resolve tokens                        resolving
 //	                 response headers         Envoy refuses the body itself: let it       rejected

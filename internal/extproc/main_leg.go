@@ -129,8 +129,12 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 func (m *mainLeg) onMessage(now time.Time, ev *event) {
 	switch m.phase {
 	case mainAwaitHeaders:
-		if ev.kind == evRequestHeaders {
+		switch ev.kind {
+		case evRequestHeaders:
 			m.onRequestHeaders(now, ev)
+			return
+		case evResponseHeaders: // a filter before ours has answered: another picker, or Envoy in its place
+			m.onProxyRefusal(ev)
 			return
 		}
 	case mainAwaitBody:

@@ -1,0 +1,117 @@
+//go:build e2e
+
+// Package direct runs the example as a newcomer would, and its picker before the
+// plugin in both body modes.
+package direct
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+)
+
+func TestTheExampleRunsAsItStands(t *testing.T) {
+	root, err := stack.Root()
+	require.NoError(t, err)
+	envoyPath, err := stack.FindEnvoy(os.Getenv("ENVOY"))
+	require.NoError(t, err)
+	ports, err := stack.FreePorts(4)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	script := exec.CommandContext(ctx, filepath.Join(root, "examples", "direct", "run.sh"))
+	script.Env = append(os.Environ(), "ENVOY="+envoyPath,
+		fmt.Sprintf("CLIENT_PORT=%d", ports[0]), fmt.Sprintf("ENVOY_ADMIN_PORT=%d", ports[1]),
+		fmt.Sprintf("PICKER_PORT=%d", ports[2]), fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[3]))
+	script.Cancel = func() error { return script.Process.Signal(syscall.SIGTERM) } // it ends what it has started
+	out, err := script.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	pairs := map[string]bool{}
+	for line := range strings.SplitSeq(string(out), "\n") {
+		if _, said, ok := strings.Cut(line, ": 200 "); ok && strings.HasPrefix(line, "request ") {
+			require.Equal(t, 2, strings.Count(said, "reason=named"), "%s", out)
+			pairs[said] = true
+		}
+	}
+	require.Len(t, pairs, 4, "each pair in turn: %s", out)
+	require.Contains(t, string(out), "a client that names others: 200")
+}
+
+// TestThePickerIsAskedAgainOnEachAttempt is row C6 where the picker sits in the
+// same attempt: of two prefill workers one is dead, and no client sees it.
+func TestThePickerIsAskedAgainOnEachAttempt(t *testing.T) {
+	envoyPath, err := stack.FindEnvoy(os.Getenv("ENVOY"))
+	require.NoError(t, err)
+	bin := t.TempDir()
+	require.NoError(t, stack.Build(bin, "invariants", false, "./cmd/extproc", "./cmd/enginesim", "./examples/direct/picker"))
+	for _, duplex := range []bool{false, true} {
+		t.Run(fmt.Sprintf("full duplex %t", duplex), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+			dir := t.TempDir()
+			list := filepath.Join(dir, "workers.yaml")
+			var ended []<-chan struct{}
+			t.Cleanup(func() {
+				cancel()
+				for _, done := range ended {
+					<-done
+				}
+			})
+			var workers []*stack.Worker
+			for _, w := range [][2]string{{"prefill", "101"}, {"prefill", "102"}, {"decode", "201"}, {"decode", "202"}} {
+				started, err := stack.StartWorker(ctx, bin, "--role", w[0], "--id", w[1], "--model", "m")
+				require.NoError(t, err)
+				workers, ended = append(workers, started), append(ended, started.Done())
+			}
+			require.NoError(t, file.Write(list, (&stack.Fleet{Prefills: workers[:2], Decodes: workers[2:]}).Infos()))
+			plugin, err := stack.StartPlugin(ctx, stack.PluginOptions{BinDir: bin, Dir: dir, Workers: list})
+			require.NoError(t, err)
+			ended = append(ended, plugin.Done())
+			ports, err := stack.FreePorts(1)
+			require.NoError(t, err)
+			pick := exec.CommandContext(ctx, filepath.Join(bin, "picker"), "--listen", fmt.Sprintf("127.0.0.1:%d", ports[0]), "--workers", list)
+			pick.Stderr = os.Stderr
+			require.NoError(t, pick.Start())
+			t.Cleanup(func() { cancel(); _ = pick.Wait() })
+			e, err := stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Params: envoy.Params{
+				PluginSocket: plugin.Socket, PickerPort: ports[0], FullDuplex: duplex,
+			}})
+			require.NoError(t, err)
+			ended = append(ended, e.Done())
+
+			ask := func(nvext string) (int, string) {
+				resp, err := http.Post(e.URL+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hello","max_tokens":2`+nvext+`}`))
+				require.NoError(t, err)
+				defer resp.Body.Close()
+				b, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				return resp.StatusCode, string(b)
+			}
+			require.NoError(t, stack.Await(ctx, "the picker", func() bool { status, _ := ask(""); return status == http.StatusOK }))
+			require.NoError(t, workers[0].Kill())
+			for range 12 { // in turn each pair is named: the dead one, too
+				status, body := ask("")
+				require.Equal(t, http.StatusOK, status, body)
+			}
+			status, body := ask(`,"nvext":{"prefill_worker_id":101}`)
+			require.Equal(t, http.StatusBadRequest, status, "bodies come from clients")
+			require.Contains(t, body, "forbidden_field")
+			require.NoError(t, pick.Process.Kill())
+			require.NoError(t, stack.Await(ctx, "the picker to be missed", func() bool { status, body = ask(""); return status == http.StatusServiceUnavailable }))
+			require.Contains(t, body, "router_unavailable")
+		})
+	}
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Another endpoint picker before the plugin in one Envoy: starts four simulated
+# workers, the picker, the plugin and Envoy, sends a few requests, says who was
+# named and who served, and ends. Everything is on loopback.
+#
+#   examples/direct/run.sh [workers.yaml]     # your own workers in place of simulated ones
+#
+# CLIENT_PORT, ENVOY_ADMIN_PORT, PICKER_PORT and BATON_ADMIN change the ports;
+# ENVOY names the binary; MODEL and REQUESTS what is asked for.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+client_port=${CLIENT_PORT:-10000}
+envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
+picker_port=${PICKER_PORT:-9003}
+baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
+model=${MODEL:-qwen3-32b}
+
+make --no-print-directory --silent tools
+envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
+
+# A folder with a short path: a unix socket's may have 107 bytes.
+dir=$(mktemp -d)
+pids=()
+stop() {
+  trap - EXIT
+  ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
+  wait
+  rm -rf "$dir"
+}
+trap stop EXIT
+trap 'exit 1' INT TERM
+
+go build -o "$dir/" ./cmd/extproc ./cmd/enginesim ./examples/direct/picker
+
+workers=${1:-}
+if [ -z "$workers" ]; then
+  workers=$dir/workers.yaml
+  for id in 101 102 201 202; do
+    role=prefill
+    [ "$id" -lt 200 ] || role=decode
+    "$dir/enginesim" --role "$role" --id "$id" --model "$model" >"$dir/$id.json" &
+    pids+=($!)
+  done
+  for id in 101 102 201 202; do
+    for _ in {1..100}; do
+      [ ! -s "$dir/$id.json" ] || break
+      sleep 0.1
+    done
+  done
+  { echo "workers:"; for id in 101 102 201 202; do echo "- $(head -n 1 "$dir/$id.json")"; done; } >"$workers"
+fi
+
+sed -e "s|/run/baton/|$dir/|" \
+  -e "s|port_value: 10000}|port_value: $client_port}|" \
+  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
+  -e "s|port_value: 9003}|port_value: $picker_port}|" \
+  envoy/standalone-picker.yaml >"$dir/envoy.yaml"
+
+"$dir/picker" --listen "127.0.0.1:$picker_port" --workers "$workers" &
+pids+=($!)
+"$dir/extproc" serve --workers "$workers" --listen "unix://$dir/extproc.sock" --admin "$baton_admin" --log-level warn &
+pids+=($!)
+"$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level error &
+pids+=($!)
+
+ask() { # prints the decision's header; the answer's body goes to $dir/answer
+  curl -sS --max-time 10 -o "$dir/answer" -D "$dir/headers" -w '%{http_code}' "http://127.0.0.1:$client_port/v1/completions" \
+    -H 'content-type: application/json' -H 'x-debug-decision: 1' "$@" \
+    -d "{\"model\":\"$model\",\"prompt\":\"hello\",\"max_tokens\":3}" 2>/dev/null || true
+}
+for _ in {1..100}; do
+  [ "$(ask)" != 200 ] || break
+  sleep 0.2
+done
+
+for ((i = 1; i <= ${REQUESTS:-4}; i++)); do
+  status=$(ask)
+  echo "request $i: $status $(grep -i '^x-baton-decision:' "$dir/headers" | grep -o '\(prefill\|decode\)=[0-9/]* reason=[a-z-]*' | tr '\n' ' ')"
+  [ "$status" = 200 ]
+done
+# A client that names a worker itself is not believed: the edge strips its headers.
+status=$(ask -H 'x-worker-instance-id: 1' -H 'x-gateway-destination-endpoint: 192.0.2.1:80')
+echo "a client that names others: $status"
+[ "$status" = 200 ]

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# A scheduler that asks the router who would serve a request, and then sends it
+# with the ids that it was told: starts four simulated workers, the plugin, Envoy
+# and the scheduler, and ends with it. Everything is on loopback.
+#
+#   examples/query-only/run.sh [workers.yaml]     # your own workers in place of simulated ones
+#
+# CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
+# binary; MODEL and REQUESTS what is asked for.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+client_port=${CLIENT_PORT:-10000}
+envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
+baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
+model=${MODEL:-qwen3-32b}
+
+make --no-print-directory --silent tools
+envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
+
+# A folder with a short path: a unix socket's may have 107 bytes.
+dir=$(mktemp -d)
+pids=()
+stop() {
+  trap - EXIT
+  ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
+  wait
+  rm -rf "$dir"
+}
+trap stop EXIT
+trap 'exit 1' INT TERM
+
+go build -o "$dir/" ./cmd/extproc ./cmd/enginesim ./examples/query-only/scheduler
+
+workers=${1:-}
+if [ -z "$workers" ]; then
+  workers=$dir/workers.yaml
+  for id in 101 102 201 202; do
+    role=prefill
+    [ "$id" -lt 200 ] || role=decode
+    "$dir/enginesim" --role "$role" --id "$id" --model "$model" >"$dir/$id.json" &
+    pids+=($!)
+  done
+  for id in 101 102 201 202; do
+    for _ in {1..100}; do
+      [ ! -s "$dir/$id.json" ] || break
+      sleep 0.1
+    done
+  done
+  { echo "workers:"; for id in 101 102 201 202; do echo "- $(head -n 1 "$dir/$id.json")"; done; } >"$workers"
+fi
+
+sed -e "s|/run/baton/|$dir/|" \
+  -e "s|port_value: 10000}|port_value: $client_port}|" \
+  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
+  envoy/standalone-prerouted.yaml >"$dir/envoy.yaml"
+
+"$dir/extproc" serve --workers "$workers" --listen "unix://$dir/extproc.sock" --admin "$baton_admin" --log-level warn &
+pids+=($!)
+"$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level error &
+pids+=($!)
+
+for _ in {1..100}; do
+  ! curl -sf --max-time 2 -o "$dir/models" "http://127.0.0.1:$client_port/v1/models" || break
+  sleep 0.2
+done
+
+"$dir/scheduler" --router "http://127.0.0.1:$client_port" --model "$model" -n "${REQUESTS:-4}"
