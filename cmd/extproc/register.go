@@ -91,6 +91,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	kvReplay := fs.Uint("kv-replay-port", 0, "`port` of rank 0's replay; 0: what the engine says")
 	kvTopic := fs.String("kv-events-topic", "", "`topic` of the KV events; default: what the engine says")
 	aggregated := fs.Bool("accepts-aggregated", false, "whether this decode worker can serve without a prefill; default: vLLM yes, SGLang no")
+	topology := topologyFlags(fs)
 	headers := fs.Bool("header-overrides", false, "the engine takes bootstrap data as x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)")
 	return func(o *register.Override) error {
 		var errs []error
@@ -113,6 +114,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay),
 			HeaderOverrides: *headers,
 		}
+		errs = append(errs, topology(o))
 		if *kvPort < -1 {
 			errs = append(errs, fmt.Errorf("--kv-events-port %d: expected -1 to 65535", *kvPort))
 		} else if !o.NoKVEvents {
