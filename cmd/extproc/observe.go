@@ -27,7 +27,7 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	for _, id := range c.Left {
 		if w := old.Worker(id); w != nil { // what was routed to it is gone with it (D5)
 			for dp := range w.DPSize {
-				p.routed.Detach(worker.Rank{ID: id, DPRank: worker.DPRank(dp)})
+				p.index.Detach(worker.Rank{ID: id, DPRank: worker.DPRank(dp)})
 			}
 		}
 	}
@@ -303,10 +303,10 @@ func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[
 // indexBlocks is what is known of a rank's cache: by its events, or by what was
 // routed to it where it publishes none.
 func (p *plugin) indexBlocks(w *worker.Worker, r worker.Rank) int64 {
-	if w.KVEvents.IsZero() && !p.events.Tells(r) {
-		return int64(p.routed.Blocks(r))
-	}
 	st, _ := p.index.Stats(r)
+	if w.KVEvents.IsZero() && !p.events.Tells(r) {
+		return int64(st.Routed)
+	}
 	return int64(st.Blocks)
 }
 

@@ -136,7 +136,7 @@ func asideNote(states []health.WorkerHealth, id worker.ID) string {
 
 func rowOf(r *picker.Row) journal.Row {
 	row := journal.Row{
-		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), Estimated: r.Estimated,
+		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, Estimated: r.Estimated,
 		CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
 		ActiveRequests: int64(r.ActiveRequests), CreditBlocks: r.CreditBlocks,
@@ -213,7 +213,7 @@ func explainHeader(attempt int, v *verdict) string {
 		rows := c.explain.Rows
 		for i := range rows[:min(len(rows), journal.MaxRows)] {
 			r := &rows[i]
-			b.WriteString(" " + r.Rank.String() + ":" + strconv.FormatFloat(r.Cost, 'g', 5, 64) + "(overlap=" + strconv.FormatUint(uint64(r.OverlapBlocks), 10) + ")")
+			b.WriteString(" " + r.Rank.String() + ":" + strconv.FormatFloat(r.Cost, 'g', 5, 64) + "(overlap=" + r.Overlap() + ")")
 		}
 		if more := c.decision.Candidates - min(len(rows), journal.MaxRows); more > 0 {
 			b.WriteString(" +" + strconv.Itoa(more))

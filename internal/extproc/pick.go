@@ -11,6 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -258,8 +259,9 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	if role != worker.Decode { // a disaggregated decode pick ignores overlap (C15)
 		p := &v.prompt
 		srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
-			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, now, &sc.overlap)
+			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
 		r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
+		r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
 	}
 	pick := func() (err error) {
 		if into == nil {
@@ -319,8 +321,8 @@ func (srv *Server) told(w *worker.Worker, r worker.Rank) bool {
 	return !w.KVEvents.IsZero() || srv.cfg.Tells != nil && srv.cfg.Tells(r)
 }
 
-// remember notes what was routed where, for prompts and workers of which no
-// events tell.
+// remember notes what was routed where: for prompts and workers of which no
+// events tell, and for others until the events come.
 func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	p := &v.prompt
 	if len(p.Hashes) == 0 {
@@ -330,13 +332,16 @@ func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	if q.disagg {
 		rank = v.prefill.decision.Rank
 	}
-	if p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank) {
-		srv.cfg.Routed.Record(rank, p.Hashes, now)
+	switch {
+	case p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank):
+		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
+	case srv.cfg.PredictedWeight > 0:
+		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Predicted, now)
 	}
 	if p.Source == tokens.FromEngine {
 		// So that a later turn whose tokens come too late still finds its worker.
 		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
-		srv.cfg.Routed.Record(rank, guess.Hashes, now)
+		srv.cfg.Routes.Note(rank, guess.Hashes, kvindex.Estimated, now)
 	}
 }
 

@@ -78,7 +78,7 @@ func New(cfg Config) (*Server, error) {
 		owner: cfg.Instance, attempts: newRegistry(), avoid: newAvoidList(cfg.MaxTimeout),
 		live: make(map[*mainStream]struct{}),
 	}
-	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Routed: cfg.Routed, Slots: cfg.Slots, Tells: cfg.Tells}); err != nil {
+	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Slots: cfg.Slots, Tells: cfg.Tells, PredictedWeight: cfg.PredictedWeight}); err != nil {
 		return nil, err
 	}
 	srv.legs, srv.stopLegs = context.WithCancel(context.Background())

@@ -60,7 +60,19 @@ func (k *coster) short(w, n int, dst *costs) bool {
 // plain reports whether the candidates of a word have nothing but overlap, load
 // and taints.
 func (c *Candidates) plain(w int) bool {
-	return c.Host == nil && c.Disk == nil && c.Shared == nil && c.LoadUnknown.word(w) == 0
+	return c.Shared == nil && c.LoadUnknown.word(w) == 0 && none(c.Host, w) && none(c.Disk, w)
+}
+
+// none reports whether a column has nothing for the candidates of a word.
+func none(column []uint32, w int) bool {
+	if column == nil {
+		return true
+	}
+	var any uint32
+	for _, n := range column[w*chunk : min(w*chunk+chunk, len(column))] {
+		any |= n
+	}
+	return any == 0
 }
 
 // chunkWeight returns what the overlaps of a word's candidates are worth, if it

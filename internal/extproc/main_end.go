@@ -1,0 +1,183 @@
+package extproc
+
+import "time"
+
+// onClosed ends the main leg's part. The prefill leg may run on (C9).
+func (m *mainLeg) onClosed(now time.Time) {
+	if m.closed {
+		return
+	}
+	m.closed = true
+	switch m.phase {
+	case mainLeft: // the end of a stream that we left; the answer still runs
+	case mainStreaming:
+		m.releaseDecode()
+		m.phase = mainEnded
+		m.logBy = now.Add(logWait)
+		if m.logged.kind != 0 {
+			m.conclude(now, m.logged.outcome, m.logged.blame)
+		}
+	case mainResolving: // evPicked or evRefused is still to come
+		m.finish(outcomeClientLeft, nil)
+	case mainRouted:
+		m.finish(outcomeClientLeft, nil)
+		if m.handover.held { // Envoy's log says whether decode has seen it
+			m.phase, m.logBy = mainLingering, now.Add(logWait)
+			return
+		}
+		m.endMain(now)
+	default:
+		m.finish(outcomeClientLeft, nil)
+		m.endMain(now)
+	}
+}
+
+// logWait is how long the access log may take to tell how an answer ended.
+// Without it the answer counts as whole.
+const logWait = 2 * time.Second
+
+// endMain releases decode and either waits for the prefill leg or is done. A
+// prefill whose KV a decode must take keeps decode booked.
+func (m *mainLeg) endMain(now time.Time) {
+	m.collect()
+	if !m.legRuns() || !m.plan.kind.PrefillFirst() {
+		m.releaseDecode()
+	}
+	if !m.legRuns() && !m.handover.taking {
+		m.done()
+		return
+	}
+	m.phase = mainLingering
+	if m.legRuns() {
+		m.orphanAt = now.Add(m.rules.orphanGrace)
+	}
+}
+
+func (m *mainLeg) done() {
+	m.releaseDecode()
+	m.phase = mainDone
+	if !m.handover.asked {
+		m.body = nil
+	}
+	m.emit(effect{op: opForget})
+}
+
+// wakeAt returns when the machine wants an evTimer, or the zero time.
+func (m *mainLeg) wakeAt() time.Time {
+	var at time.Time
+	sooner := func(t time.Time) {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	switch m.phase {
+	case mainDone:
+		return at
+	case mainRejected:
+	case mainEnded, mainLingering:
+		sooner(m.logBy)
+	case mainLeft:
+		sooner(m.deadline.Add(deadlineSlack))
+	default:
+		if !m.closed && !m.deadline.IsZero() {
+			sooner(m.deadline.Add(deadlineSlack))
+		}
+	}
+	sooner(m.startBy)
+	sooner(m.overdueAt)
+	sooner(m.orphanAt)
+	return at
+}
+
+// deadlineSlack lets Envoy's own timer, set to the deadline, go first: ours is
+// for the phases in which Envoy has none.
+const deadlineSlack = 250 * time.Millisecond
+
+func (m *mainLeg) onTimer(now time.Time) {
+	due := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
+	switch {
+	case due(m.startBy):
+		m.onLegFailed(now, legReport{state: legFailed, reason: reasonNotStarted})
+	case due(m.overdueAt) && m.leg == legDispatched:
+		m.overdueAt = m.startBy // no worker can be late with what it has not seen
+	case due(m.overdueAt):
+		m.onLegFailed(now, legReport{state: legFailed, reason: reasonOverdue})
+	case due(m.orphanAt):
+		m.onOrphan(now)
+	}
+	if m.phase == mainEnded && due(m.logBy) {
+		m.conclude(now, outcomeOK, blameNone)
+		return
+	}
+	if m.phase == mainLingering && due(m.logBy) {
+		m.learnt(now, true)
+		return
+	}
+	if m.closed && m.phase != mainLeft || !due(m.deadline.Add(deadlineSlack)) {
+		return
+	}
+	switch m.phase {
+	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
+		m.reject(&failDeadline, false)
+	case mainStreaming:
+		m.finish(outcomeCut, &failDeadline)
+		m.phase = mainRejected
+		m.emit(effect{op: opImmediate, imm: immediateOf(&failDeadline, false)})
+		m.releaseDecode()
+	case mainLeft:
+		m.conclude(now, outcomeOK, blameNone)
+	}
+}
+
+// onOrphan ends a prefill leg that outlives its attempt (C9). A leg at another
+// replica may never report its end: past the deadline it is taken as ended.
+func (m *mainLeg) onOrphan(now time.Time) {
+	if now.After(m.deadline.Add(2 * m.rules.orphanGrace)) {
+		m.onLegEnded(now, legReport{state: legEnded, reason: reasonTimeout})
+		return
+	}
+	m.orphanAt = now.Add(m.rules.orphanGrace)
+	if m.leg == legDispatched {
+		return // not here yet: startBy decides
+	}
+	r := legReport{state: legFailed, reason: reasonAborted}
+	if m.waitsForPrefill() { // our doing, not the worker's
+		m.leg = legFailed
+		m.emit(effect{op: opMark, report: r})
+	}
+	m.emit(effect{op: opAbortLeg, report: r})
+}
+
+// onLogged takes Envoy's access log of this attempt: its true end.
+func (m *mainLeg) onLogged(now time.Time, ev *event) {
+	switch m.phase {
+	case mainLeft, mainEnded:
+		m.conclude(now, ev.outcome, ev.blame)
+	case mainStreaming:
+		m.logged = *ev
+	case mainLingering:
+		if m.handover.held {
+			m.learnt(now, ev.reached)
+		}
+	}
+}
+
+// learnt says whether decode has seen the hand-off of a client that left before
+// an answer: if so, the KV is its engine's business.
+func (m *mainLeg) learnt(now time.Time, reached bool) {
+	m.logBy = time.Time{}
+	if reached {
+		m.taken()
+	}
+	m.endMain(now)
+}
+
+// conclude ends an attempt whose answer had begun.
+func (m *mainLeg) conclude(now time.Time, o outcome, b blame) {
+	m.logBy = time.Time{}
+	if b != blameNone {
+		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
+	}
+	m.finish(o, nil)
+	m.endMain(now)
+}
