@@ -23,6 +23,9 @@ import (
 func (srv *Server) observe(v *verdict, q *question) {
 	t := srv.cfg.Telemetry
 	t.DecisionTook(v.took)
+	if v.split.reason != "" && v.fail == nil {
+		t.ServedAlone(string(v.split.reason))
+	}
 	source := sourceLabel(v.prompt.Source)
 	for _, c := range []*choice{&v.prefill, &v.decode} {
 		if c.made {
@@ -69,6 +72,7 @@ func (srv *Server) fill(r *journal.Record, q *question, v *verdict) {
 	r.TokenReason = string(v.prompt.Reason)
 	r.ISLTokens, r.PromptBlocks, r.BlockSize = int64(v.prompt.ISLTokens), int64(v.blocks), v.size
 	r.DecisionIn = v.took
+	r.Split = v.split.String()
 	srv.fillChoice(&r.Prefill, &v.prefill, q)
 	srv.fillChoice(&r.Decode, &v.decode, q)
 }
@@ -113,6 +117,8 @@ func (srv *Server) fillOut(out *journal.Choice, x *load.Explanation) {
 			row.Note = "has failed this request before"
 		case load.OutUnknown:
 			row.Note = "has left"
+		case load.OutTaint:
+			row.Note = "lacks the taint " + o.Taint
 		case load.OutOverloaded:
 			row.Note = o.Overload.String()
 		case load.OutAside:
@@ -218,6 +224,9 @@ func explainHeader(attempt int, v *verdict) string {
 		if more := c.decision.Candidates - min(len(rows), journal.MaxRows); more > 0 {
 			b.WriteString(" +" + strconv.Itoa(more))
 		}
+	}
+	if s := v.split.String(); s != "" {
+		b.WriteString("; split=" + strconv.Quote(s))
 	}
 	return b.String()
 }

@@ -24,6 +24,7 @@ type scratch struct {
 	guess   tokens.Scratch
 	overlap overlap.Answer
 	explain [2]load.Explanation
+	bound   picker.Constraints
 	rng     *rand.Rand
 }
 
@@ -38,6 +39,9 @@ type question struct {
 	query    tokens.Query
 	avoid    []worker.Rank
 	override picker.Override
+
+	constraints picker.Constraints // of the request itself
+	fellBack    string             // the failure that one worker is to serve in place of
 	// admitted: an earlier attempt of the request was let in. Back-pressure is
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
@@ -50,6 +54,7 @@ type choice struct {
 	decision picker.Decision
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
+	limit    int64                  // of uncached tokens; 0: none
 	full     *picker.SaturatedError // why nobody was picked, where it was this
 }
 
@@ -60,6 +65,7 @@ type verdict struct {
 	size    int
 	prefill choice
 	decode  choice
+	split   split
 	took    time.Duration
 	fail    *failure
 }
@@ -106,8 +112,8 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	prefillBooking, decodeBooking := new(load.Reservation), new(load.Reservation)
 	defer func() {
 		if r := recover(); r != nil {
-			prefillBooking.ReleaseIfHeld(time.Now())
-			decodeBooking.ReleaseIfHeld(time.Now())
+			prefillBooking.Cancel(time.Now())
+			decodeBooking.Cancel(time.Now())
 			srv.panicked("decision", r)
 			s.refuse(&failInternal)
 		}
@@ -122,8 +128,8 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	b := &booked{prefill: prefillBooking, decode: decodeBooking}
 	pl, err := srv.plan(s, q, &v, sc.rng, b)
 	if err != nil {
-		prefillBooking.ReleaseIfHeld(time.Now())
-		decodeBooking.ReleaseIfHeld(time.Now())
+		decodeBooking.Cancel(time.Now())
+		prefillBooking.Cancel(time.Now())
 		srv.log.Error("a leg token could not be sealed", "err", err)
 		s.refuse(&failInternal)
 		return
@@ -161,7 +167,10 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 	}
 	var f *failure
 	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil {
-		return nil, f
+		if !srv.mayFallBack(f, q.pool) {
+			return nil, f
+		}
+		q.fellBack = f.code
 	}
 	if f = srv.splittable(q, r, body); f != nil {
 		return nil, f
@@ -172,6 +181,9 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 	}
 	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle}
 	if f = srv.readOverride(q, r, body); f != nil {
+		return nil, f
+	}
+	if f = srv.readConstraints(q, r, body); f != nil {
 		return nil, f
 	}
 	return q, nil
@@ -223,6 +235,12 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 		if err := srv.choose(&v.decode, worker.Aggregated, q.override.Apply(srv.cfg.Aggregated), v, q, sc, decodeBooking); err != nil {
 			v.fail = failNoAggregated.because(err)
 		}
+		if q.fellBack != "" {
+			v.split = split{reason: splitFallback, cause: q.fellBack}
+		}
+		return
+	}
+	if srv.alone(v, q, sc, decodeBooking) {
 		return
 	}
 	if err := srv.choose(&v.prefill, worker.Prefill, q.override.Apply(srv.cfg.Prefill), v, q, sc, prefillBooking); err != nil {
@@ -231,9 +249,7 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 	}
 	params := picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
 	if err := srv.choose(&v.decode, worker.Decode, params, v, q, sc, decodeBooking); err != nil {
-		if prefillBooking != nil {
-			prefillBooking.Release(time.Now())
-		}
+		prefillBooking.Cancel(time.Now())
 		v.fail = failNoDecode.because(err)
 	}
 }
@@ -246,7 +262,8 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	r := load.Request{
 		Key: q.pool.Key, Ranks: srv.ranks(q, v, role), Params: &c.params, Now: now,
 		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
-		Filter: srv.cfg.Health, Exclude: q.avoid,
+		Filter: srv.cfg.Health, Exclude: q.avoid, MaxUncachedTokens: c.limit,
+		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
 	}
 	if role == worker.Prefill && !q.admitted {
 		r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
@@ -375,5 +392,6 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q.pool), &sc.tokens)
 	var v verdict
 	srv.judge(&v, q, prompt, sc, nil, nil)
+	srv.fallBack(&v, q, sc, nil)
 	return srv.explained(&v, q, path, body), nil
 }
