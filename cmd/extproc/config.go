@@ -301,6 +301,9 @@ func (c *Config) Validate() error {
 	}
 	errs = append(errs, c.validateDurations()...)
 	errs = append(errs, c.validateSplit()...)
+	if c.Index.DumpMaxAge == 0 {
+		bad("index.dump_max_age 0s: expected above 0; without index.dump nothing is kept")
+	}
 	if c.Tokens.BytesPerToken > mostBytesPerToken {
 		bad("tokens.bytes_per_token %d: expected at most %d", c.Tokens.BytesPerToken, mostBytesPerToken)
 	}

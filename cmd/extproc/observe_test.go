@@ -173,6 +173,10 @@ func TestWhatTheIndexDropsAndWhatIsQueuedIsShown(t *testing.T) {
 	r.Release(time.Now())
 }
 
+func TestTheQueueLimitIsShownBeforeThereIsAModel(t *testing.T) {
+	require.Contains(t, newTold(t, "prefill: {max_queued_isl_tokens: 90}").metrics(), "baton_prefill_queue_limit_tokens 90")
+}
+
 func TestManyIDsAreCutShortInTheLog(t *testing.T) {
 	require.Empty(t, few(nil))
 	require.Equal(t, "1 2", few([]worker.ID{1, 2}))
