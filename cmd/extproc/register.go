@@ -91,7 +91,6 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	kvReplay := fs.Uint("kv-replay-port", 0, "`port` of rank 0's replay; 0: what the engine says")
 	kvTopic := fs.String("kv-events-topic", "", "`topic` of the KV events; default: what the engine says")
 	aggregated := fs.Bool("accepts-aggregated", false, "whether this decode worker can serve without a prefill; default: vLLM yes, SGLang no")
-	topology := topologyFlags(fs)
 	headers := fs.Bool("header-overrides", false, "the engine takes bootstrap data as x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)")
 	return func(o *register.Override) error {
 		var errs []error
@@ -114,7 +113,6 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay),
 			HeaderOverrides: *headers,
 		}
-		errs = append(errs, topology(o))
 		if *kvPort < -1 {
 			errs = append(errs, fmt.Errorf("--kv-events-port %d: expected -1 to 65535", *kvPort))
 		} else if !o.NoKVEvents {
@@ -145,6 +143,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 func registerFlags(fs *flag.FlagSet) func() (registerConfig, error) {
 	watched := engineFlags(fs)
 	overrides := overrideFlags(fs)
+	topology := topologyFlags(fs)
 	store := etcdFlags(fs)
 	ttl := fs.Duration("lease-ttl", 10*time.Second, "how long etcd keeps the worker after this process died; whole seconds")
 	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz, /state and /metrics; default: none")
@@ -152,7 +151,7 @@ func registerFlags(fs *flag.FlagSet) func() (registerConfig, error) {
 	format := fs.String("log-format", "text", "text or json")
 	return func() (registerConfig, error) {
 		c := registerConfig{leaseTTL: *ttl, admin: *admin, logLevel: *level, logFormat: *format}
-		errs := []error{watched(&c.worker), overrides(&c.worker.Override)}
+		errs := []error{watched(&c.worker), overrides(&c.worker.Override), topology(&c.worker.Override)}
 		store(&c.etcd)
 		if len(c.etcd.Endpoints) == 0 {
 			errs = append(errs, errors.New("--etcd-endpoints: expected at least one address"))

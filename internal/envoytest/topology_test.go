@@ -97,6 +97,7 @@ func TestAPreferredDomainIsKeptToWhileItIsFree(t *testing.T) {
 	}, func(t *testing.T, f *fleet) {
 		for i := range 8 {
 			prompt := fmt.Sprintf("%d rather in one zone", i)
+			f.await("the answer before to be off the books", func() bool { return f.metric("baton_worker_decode_blocks") == 0 })
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 3, i%2 == 0)), prompt, 3)
 		}
 		crossed, all := f.crossings()
