@@ -112,11 +112,15 @@ func (s *split) String() string {
 	}
 }
 
+// named reports whether the request names a worker itself: then nobody else
+// decides how many serve it.
+func (q *question) named() bool { return q.places.Prefill != nil || q.places.Decode != nil }
+
 // alone serves the request by one worker if that is what conditional
 // disaggregation says. Otherwise nothing is booked.
 func (srv *Server) alone(v *verdict, q *question, sc *scratch, booking *load.Reservation) bool {
 	c := &srv.cfg.Conditional
-	if !c.on() || srv.cfg.EnforceDisagg || len(q.pool.AggregatedRanks) == 0 {
+	if !c.on() || srv.cfg.EnforceDisagg || len(q.pool.AggregatedRanks) == 0 || q.named() {
 		return false
 	}
 	v.split.asked = true
@@ -155,7 +159,7 @@ func (srv *Server) mayFallBack(f *failure, pool *worker.Pool) bool {
 // fallBack turns a verdict that nobody can serve the request with prefill and
 // decode apart into one for a single worker, where that is wanted and possible.
 func (srv *Server) fallBack(v *verdict, q *question, sc *scratch, booking *load.Reservation) {
-	if v.fail == nil || !q.disagg || !srv.mayFallBack(v.fail, q.pool) {
+	if v.fail == nil || !q.disagg || q.named() || !srv.mayFallBack(v.fail, q.pool) {
 		return
 	}
 	one := verdict{prompt: v.prompt, size: v.size, blocks: v.blocks, took: v.took}

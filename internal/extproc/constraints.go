@@ -8,6 +8,28 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+// overrideField is where a request says how its own picks are to be weighed.
+// The name is that of Dynamo's router API; nvext is what engines leave alone.
+const overrideField = "router_config_override"
+
+func (srv *Server) readOverride(q *question, r *openai.Request, body []byte) *failure {
+	if !srv.cfg.Overrides || !r.Given(body, openai.NVExt) {
+		return nil
+	}
+	ext := r.Value(openai.NVExt).Of(body)
+	s, found := openai.FindValue(ext, overrideField)
+	if !found {
+		return nil
+	}
+	var err error
+	if q.override, err = picker.ParseOverride(s.Of(ext)); err != nil {
+		return badBody(&openai.Error{
+			Kind: openai.WrongType, Field: "nvext." + overrideField, Detail: "an object of numbers from 0 up and booleans",
+		})
+	}
+	return nil
+}
+
 // constraintsField is where a request says which taints its workers must, or had
 // better, carry. The name is that of Dynamo's requests.
 const constraintsField = "routing_constraints"

@@ -229,7 +229,20 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 	m.releaseDecode()
 }
 
-func (m *mainLeg) mayRetry(f *failure) bool { return f.fresh && m.attempt < m.rules.maxAttempts }
+// mayRetry reports whether a fresh attempt is allowed and makes sense: one that
+// would meet the same worker, since the request names it, does not (C6).
+func (m *mainLeg) mayRetry(f *failure) bool {
+	if !f.fresh || m.attempt >= m.rules.maxAttempts {
+		return false
+	}
+	if m.plan == nil || m.way.repick {
+		return true
+	}
+	if f.code == failPrefill.code {
+		return !m.plan.prefillNamed
+	}
+	return !m.plan.decodeNamed
+}
 
 func (m *mainLeg) finish(o outcome, f *failure) {
 	if m.finished {

@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -10,6 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -29,7 +33,7 @@ func (srv *Server) observe(v *verdict, q *question) {
 	source := sourceLabel(v.prompt.Source)
 	for _, c := range []*choice{&v.prefill, &v.decode} {
 		if c.made {
-			t.Decided(c.role.String(), c.params.Mode.String(), c.decision.Reason.String(), source)
+			t.Decided(c.role.String(), c.mode(), c.decision.Reason.String(), source)
 		}
 	}
 }
@@ -60,7 +64,10 @@ func (srv *Server) record(s *mainStream, q *question, v *verdict) journal.Handle
 		r.Path = m.path.String()
 		r.BodyBytes = int64(len(q.query.Body))
 		r.Outcome = journal.Routed
-		if q.disagg && v.fail == nil {
+		if q.wish.query {
+			r.Outcome = journal.Explained
+		}
+		if q.disagg && v.fail == nil && !q.wish.query {
 			r.Leg = journal.LegDispatched
 		}
 	})
@@ -81,7 +88,7 @@ func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
 	if c.explain == nil {
 		return
 	}
-	out.Mode = c.params.Mode.String()
+	out.Mode = c.mode()
 	if c.made {
 		out.Rank = c.decision.Rank
 		if w := q.snap.Worker(out.Rank.ID); w != nil {
@@ -229,4 +236,42 @@ func explainHeader(attempt int, v *verdict) string {
 		b.WriteString("; split=" + strconv.Quote(s))
 	}
 	return b.String()
+}
+
+// traceDecision writes the decision's span and returns the header that makes
+// both legs children of this attempt.
+func (srv *Server) traceDecision(s *mainStream, v *verdict, b *booked) string {
+	now := time.Now()
+	sp := srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecision, now.Add(-v.took), decisionAttributes(v)...)
+	telemetry.End(sp, now, "")
+	b.span = srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecodeLeg, now)
+	return telemetry.Traceparent(s.span.SpanContext())
+}
+
+// Explain decides a request without routing it: nothing is booked and no
+// cursor moves. It returns a *journal.Record. The error is fit for the admin
+// page; it names a row of the failure table.
+func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, error) {
+	p, ok := openai.ParsePath(path)
+	if !ok {
+		return nil, errors.New(failUnknownPath.message)
+	}
+	var r openai.Request
+	if err := openai.Scan(p, body, &r); err != nil {
+		return nil, err
+	}
+	w, f := wishOf(way{trust: pin.Prerouted}, nil, &r, body)
+	if f != nil {
+		return nil, errors.New(f.code + ": " + f.message)
+	}
+	q, f := srv.questionOf(&r, body, w)
+	if f != nil {
+		return nil, errors.New(f.code + ": " + f.message + srv.known(f))
+	}
+	sc := newScratch()
+	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q.pool), &sc.tokens)
+	var v verdict
+	srv.judge(&v, q, prompt, sc, nil, nil)
+	srv.fallBack(&v, q, sc, nil)
+	return srv.explained(&v, q, path, body), nil
 }

@@ -31,6 +31,14 @@ const (
 	filterSync    = "sync"
 )
 
+// What the main leg's filter may say besides, of the requests that come through
+// it: whose word counts is a property of the way they came, never of a header.
+const (
+	routingKey       = "x-baton-routing"        // prerouted or direct; absent: what requests name is not believed
+	routingRepickKey = "x-baton-repick"         // true: who names workers is asked again on each attempt
+	routingFieldsKey = "x-baton-routing-fields" // refuse: headers alone are believed, not the body
+)
+
 // Server is Envoy's external processor. Safe for concurrent use.
 type Server struct {
 	extprocv3.UnimplementedExternalProcessorServer
@@ -46,6 +54,7 @@ type Server struct {
 	overlaps *overlap.Lookup
 	attempts *registry
 	avoid    *avoidList
+	leavers  leavers
 	peers    *peers
 	scratch  sync.Pool // of *scratch
 	readers  sync.WaitGroup
@@ -124,7 +133,11 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 	case filterMain:
 		srv.cfg.Telemetry.StreamOpened(leg)
 		defer srv.cfg.Telemetry.StreamClosed(leg)
-		s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules}}
+		way, err := wayOf(g.Context())
+		if err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
 		s.act.handle = s.handle
 		srv.track(s, true)
 		defer srv.track(s, false)
@@ -184,6 +197,7 @@ func (srv *Server) track(s *mainStream, open bool) {
 // failed at once.
 func (srv *Server) OnChange(c discovery.Change) {
 	if len(c.Left) > 0 {
+		srv.leavers.add(c.Left, time.Now())
 		srv.attempts.gone(c.Left)
 	}
 }

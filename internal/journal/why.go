@@ -18,6 +18,9 @@ func (c *Choice) Why(promptBlocks int64) string {
 	if len(rows) == 0 || rows[0].Rank != c.Rank {
 		return c.holds(modeWhy(c.Mode, c.Reason), promptBlocks)
 	}
+	if c.Mode == "direct" || c.Mode == "pre-routed" {
+		return c.holds(modeWhy(c.Mode, c.Reason), promptBlocks)
+	}
 	var rest []Row
 	for _, r := range rows[1:] {
 		if !r.Out {
