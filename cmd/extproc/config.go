@@ -40,6 +40,10 @@ type Config struct {
 	Namespace string `yaml:"namespace"`
 	// EnforceDisagg refuses a request that could only be served by one worker.
 	EnforceDisagg bool `yaml:"enforce_disagg"`
+	// Fallback is what becomes of a request whose model has prefill workers, and
+	// that nobody can serve with prefill and decode apart: none, it fails;
+	// aggregated, one worker serves it if one can. Default none.
+	Fallback string `yaml:"fallback"`
 
 	Routing RoutingConfig `yaml:"routing"`
 	Prefill PrefillConfig `yaml:"prefill"`
@@ -110,8 +114,12 @@ type RoutingConfig struct {
 	// that strangers reach.
 	DebugHeader *bool `yaml:"debug_header"`
 	// RequestOverrides lets a request weigh its own picks by
-	// nvext.router_config_override. Default true.
+	// nvext.router_config_override, and bind them by nvext.routing_constraints.
+	// Default true.
 	RequestOverrides *bool `yaml:"request_overrides"`
+	// Conditional says which requests one worker serves though there are others
+	// for prefill.
+	Conditional ConditionalConfig `yaml:"conditional"`
 	// RoutedTTL is how long a routed prompt is believed to be cached where no
 	// events tell. Default 2m.
 	RoutedTTL time.Duration `yaml:"routed_ttl"`
@@ -205,10 +213,11 @@ type LegConfig struct {
 func defaultConfig() Config {
 	yes := true
 	return Config{
-		Listen: "unix:///run/baton/extproc.sock",
-		Admin:  AdminConfig{Listen: "127.0.0.1:9902"},
-		Log:    LogConfig{Level: "info", Format: "text"},
-		Trace:  TraceConfig{Ratio: 1},
+		Listen:   "unix:///run/baton/extproc.sock",
+		Admin:    AdminConfig{Listen: "127.0.0.1:9902"},
+		Fallback: fallbackNone,
+		Log:      LogConfig{Level: "info", Format: "text"},
+		Trace:    TraceConfig{Ratio: 1},
 
 		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
 		Index:     IndexConfig{HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
@@ -216,6 +225,7 @@ func defaultConfig() Config {
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
 			Headers: prefill.DialectPlain, DebugHeader: &yes, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
+			Conditional:  defaultConditional(),
 			PredictedTTL: 10 * time.Second, PredictedWeight: 1,
 		},
 		Prefill: PrefillConfig{
@@ -290,6 +300,7 @@ func (c *Config) Validate() error {
 		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
 	}
 	errs = append(errs, c.validateDurations()...)
+	errs = append(errs, c.validateSplit()...)
 	if c.Index.DumpMaxAge == 0 {
 		bad("index.dump_max_age 0s: expected above 0; without index.dump nothing is kept")
 	}

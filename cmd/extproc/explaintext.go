@@ -19,6 +19,7 @@ type decisionJSON struct {
 	Outcome     string `json:"outcome"`
 	Detail      string `json:"detail"`
 
+	Split   string      `json:"split"`
 	Prefill *choiceJSON `json:"prefill"`
 	Decode  *choiceJSON `json:"decode"`
 }
@@ -56,6 +57,9 @@ func explainText(answer []byte) (string, error) {
 	var b strings.Builder
 	if d.TokenSource != "" {
 		fmt.Fprintf(&b, "model %s, %d tokens in %d blocks (%s: %s)\n", d.Model, d.ISLTokens, d.Blocks, d.TokenSource, d.TokenReason)
+	}
+	if d.Split != "" {
+		fmt.Fprintf(&b, "%s\n", d.Split)
 	}
 	if d.Outcome == "refused" {
 		fmt.Fprintf(&b, "refused: %s\n", d.Detail)

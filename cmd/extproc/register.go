@@ -143,6 +143,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 func registerFlags(fs *flag.FlagSet) func() (registerConfig, error) {
 	watched := engineFlags(fs)
 	overrides := overrideFlags(fs)
+	topology := topologyFlags(fs)
 	store := etcdFlags(fs)
 	ttl := fs.Duration("lease-ttl", 10*time.Second, "how long etcd keeps the worker after this process died; whole seconds")
 	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz, /state and /metrics; default: none")
@@ -150,7 +151,7 @@ func registerFlags(fs *flag.FlagSet) func() (registerConfig, error) {
 	format := fs.String("log-format", "text", "text or json")
 	return func() (registerConfig, error) {
 		c := registerConfig{leaseTTL: *ttl, admin: *admin, logLevel: *level, logFormat: *format}
-		errs := []error{watched(&c.worker), overrides(&c.worker.Override)}
+		errs := []error{watched(&c.worker), overrides(&c.worker.Override), topology(&c.worker.Override)}
 		store(&c.etcd)
 		if len(c.etcd.Endpoints) == 0 {
 			errs = append(errs, errors.New("--etcd-endpoints: expected at least one address"))

@@ -27,6 +27,7 @@ type DecisionJSON struct {
 	Blocks      int64     `json:"prompt_blocks"`
 	BlockSize   int       `json:"block_size,omitempty"`
 
+	Split   string      `json:"split,omitempty"` // why one worker, or two, where that was to be chosen
 	Prefill *choiceJSON `json:"prefill,omitempty"`
 	Decode  *choiceJSON `json:"decode,omitempty"`
 
@@ -90,6 +91,7 @@ func NewDecisionJSON(r *journal.Record) *DecisionJSON {
 		Model: r.Model, Namespace: r.Namespace, Path: r.Path, BodyBytes: r.BodyBytes,
 		TokenSource: string(r.TokenSource), TokenReason: r.TokenReason,
 		ISLTokens: r.ISLTokens, Blocks: r.PromptBlocks, BlockSize: r.BlockSize,
+		Split:   r.Split,
 		Prefill: newChoiceJSON(&r.Prefill, r.PromptBlocks),
 		Decode:  newChoiceJSON(&r.Decode, 0),
 		Outcome: string(r.Outcome), Detail: r.Detail, Status: r.Status,

@@ -83,7 +83,7 @@ type decisionView struct {
 	Prefill, Decode        string
 	Overlap                string
 	Outcome, Class, Status string
-	Leg                    string
+	Leg, Split             string
 	FirstByte, Whole       string
 	Times                  []timeView
 	Choices                []choiceView
@@ -298,7 +298,7 @@ func newDecisionView(r *journal.Record) decisionView {
 		Model: keyName(worker.Key{Model: r.Model, Namespace: r.Namespace}), ISL: grouped(r.ISLTokens),
 		Tokens: r.TokenText(), Source: sourceWord(r.TokenSource), Path: r.Path, Body: bytesText(r.BodyBytes),
 		Prefill: "–", Decode: "–", Overlap: "–",
-		Outcome: r.Text(), Class: outcomeClass(r.Outcome), Leg: r.LegText(),
+		Outcome: r.Text(), Class: outcomeClass(r.Outcome), Leg: r.LegText(), Split: r.Split,
 		FirstByte: after(r.Timings.ResponseHeaders), Whole: after(r.Timings.End),
 		Times: []timeView{
 			{"decided in", after(r.DecisionIn)},

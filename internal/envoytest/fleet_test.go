@@ -80,6 +80,7 @@ type layout struct {
 	envoy           envoy.Params
 	listen          string // of the plugin; default: a unix socket
 	beforeEnvoy     func(*fleet)
+	describe        func(*fleet)                  // changes what is said of the workers, before it is published
 	patch           func(envoyYAML string) string // changes Envoy's rendered configuration
 	noCheck         bool                          // the test ends the plugin itself: do not check for leaks
 }
@@ -141,6 +142,9 @@ func newFleet(t *testing.T, l layout) *fleet {
 	wg.Wait()
 	require.False(t, t.Failed(), "a worker did not start")
 	f.workers = append(append(append(f.workers, f.prefill...), f.decode...), agg...)
+	if l.describe != nil {
+		l.describe(f)
+	}
 	f.publish(f.workers...)
 	f.listen = l.listen
 	f.startPlugin()

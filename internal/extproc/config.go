@@ -58,6 +58,14 @@ type Config struct {
 	Decode     picker.Params
 	Aggregated picker.Params
 
+	// Conditional says which requests one worker serves though there are others
+	// for prefill.
+	Conditional Conditional
+	// FallbackAggregated serves by one worker what nobody can serve with prefill
+	// and decode apart although prefill workers are known (C24). Without it such
+	// requests fail.
+	FallbackAggregated bool
+
 	// Names are the headers that tell workers what was chosen.
 	Names prefill.Names
 	// PrefillCluster is the mirror's cluster in Envoy. Default prefill_leg.
@@ -86,7 +94,8 @@ type Config struct {
 	DebugHeader bool
 
 	// Overrides lets a request weigh its own picks by
-	// nvext.router_config_override; see picker.Override.
+	// nvext.router_config_override, and bind them by nvext.routing_constraints;
+	// see picker.Override and picker.Constraints.
 	Overrides bool
 
 	// StartTimeout is how long a dispatched prefill leg may take to appear.
@@ -181,6 +190,10 @@ func (c Config) Validate() error {
 		if err := p.Validate(); err != nil {
 			errs = append(errs, err)
 		}
+	}
+	errs = append(errs, c.Conditional.Faults()...)
+	if c.FallbackAggregated && c.EnforceDisagg {
+		bad("fallback aggregated: expected it without enforced disaggregation")
 	}
 	if len(errs) == 0 {
 		return nil

@@ -75,6 +75,18 @@
 // is answered where the request itself would be, and while prefill is becoming
 // ready, then with decode alone.
 //
+// # What binds a pick, and when one worker serves
+//
+// Taints that a request requires or prefers bind all of its picks, and the transfer
+// domain of its prefill worker the pick of decode, a later one of a synchronous
+// hand-off and a collecting one included (constraints.go). They bind named workers
+// too. Nobody left: 503, and what prefill had booked is cancelled, its turn included.
+//
+// One worker serves a request whose prefill workers are known only by conditional
+// disaggregation, decided before prefill is picked, or as a fallback where that is
+// configured, after the pair could not be had in the newest world (conditional.go);
+// never one that names a worker, and never to get around back-pressure.
+//
 // # The synchronous way
 //
 // Prefilling is the way of engines whose decode needs prefill's answer (C4): the

@@ -30,6 +30,8 @@ type failure struct {
 	answer []byte
 	// queue, where set, is told in the body, for clients that pace themselves.
 	queue *picker.SaturatedError
+	// taint, where set, is the required one that nobody carries; told, too.
+	taint string
 }
 
 const (
@@ -63,6 +65,7 @@ var (
 	failNoListener   = failure{code: "no_prefill_listener", status: 503, kind: kindUnavailable, message: "The model's engine needs a prefill listener and the router has none."}
 	failNoHandoff    = failure{code: "not_disaggregable", status: 400, kind: kindInvalid, message: "The model's engine cannot serve such a request with prefill and decode apart"}
 	failSaturated    = failure{code: "prefill_saturated", status: 429, kind: kindRateLimit, message: "The prefill workers have as much work queued as they may; try again.", retryAfter: time.Second}
+	failNoTaint      = failure{code: "no_worker_with_taint", status: 503, kind: kindUnavailable, message: "No worker that can take the request carries a taint that it needs; try again.", retryAfter: time.Second}
 	failEnforced     = failure{code: "disaggregation_enforced", status: 503, kind: kindUnavailable, message: "No prefill worker is known and aggregated serving is not allowed; try again.", retryAfter: time.Second}
 
 	// What a request names, where it may.
@@ -100,6 +103,13 @@ func (f failure) because(err error) *failure {
 	if errors.As(err, &full) {
 		f = failSaturated
 		f.queue = full
+	}
+	var taint *picker.TaintError
+	if errors.As(err, &taint) {
+		role := f.code
+		f = failNoTaint
+		f.taint = taint.Taint
+		f.message = "No " + strings.TrimSuffix(strings.TrimPrefix(role, "no_"), "_worker") + " worker that can take the request carries the taint " + taint.Taint + "; try again."
 	}
 	var over *picker.OverloadedError
 	if errors.As(err, &over) {
@@ -146,7 +156,7 @@ func pinned(err *pin.Error) *failure {
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failEnforced,
+		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
 		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
@@ -171,8 +181,11 @@ func immediateOf(f *failure, retry bool) *immediate {
 	return im
 }
 
-// members are what the error object holds besides what every one does (C5).
+// members are what the error object holds besides what every one does (C5, C17).
 func (f *failure) members() []string {
+	if f.taint != "" {
+		return []string{`"required_taint":` + string(openai.AppendString(nil, f.taint))}
+	}
 	if f.queue == nil {
 		return nil
 	}

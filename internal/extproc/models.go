@@ -37,6 +37,9 @@ func (srv *Server) Unservable(world *activation.World, k worker.Key) string {
 	if disagg && f == nil && srv.legClient == nil && handoff.KindOf(pool.Prefill[0].Engine).PrefillFirst() {
 		return "its engine needs a prefill listener (prefill.listener), and there is none"
 	}
+	if f != nil && srv.mayFallBack(f, pool) {
+		return ""
+	}
 	switch f {
 	case nil:
 		return ""

@@ -133,7 +133,8 @@ func (q *question) placeOf(r worker.Role) *pin.Place {
 // nobody returns the row for a pick that found nobody: of a worker that was
 // named, that it has left since.
 func (q *question) nobody(r worker.Role, f *failure, err error) *failure {
-	if at := q.placeOf(r); at != nil && errors.Is(err, picker.ErrNoCandidate) {
+	var taint *picker.TaintError
+	if at := q.placeOf(r); at != nil && errors.Is(err, picker.ErrNoCandidate) && !errors.As(err, &taint) {
 		gone := failPinGone
 		gone.message += ": " + r.String() + " worker " + at.Worker.ID.String() + "."
 		return &gone

@@ -27,6 +27,9 @@ import (
 func (srv *Server) observe(v *verdict, q *question) {
 	t := srv.cfg.Telemetry
 	t.DecisionTook(v.took)
+	if v.split.reason != "" && v.fail == nil {
+		t.ServedAlone(string(v.split.reason))
+	}
 	source := sourceLabel(v.prompt.Source)
 	for _, c := range []*choice{&v.prefill, &v.decode} {
 		if c.made {
@@ -76,6 +79,7 @@ func (srv *Server) fill(r *journal.Record, q *question, v *verdict) {
 	r.TokenReason = string(v.prompt.Reason)
 	r.ISLTokens, r.PromptBlocks, r.BlockSize = int64(v.prompt.ISLTokens), int64(v.blocks), v.size
 	r.DecisionIn = v.took
+	r.Split = v.split.String()
 	srv.fillChoice(&r.Prefill, &v.prefill, q)
 	srv.fillChoice(&r.Decode, &v.decode, q)
 }
@@ -120,6 +124,8 @@ func (srv *Server) fillOut(out *journal.Choice, x *load.Explanation) {
 			row.Note = "has failed this request before"
 		case load.OutUnknown:
 			row.Note = "has left"
+		case load.OutTaint:
+			row.Note = "lacks the taint " + o.Taint
 		case load.OutOverloaded:
 			row.Note = o.Overload.String()
 		case load.OutAside:
@@ -226,6 +232,9 @@ func explainHeader(attempt int, v *verdict) string {
 			b.WriteString(" +" + strconv.Itoa(more))
 		}
 	}
+	if s := v.split.String(); s != "" {
+		b.WriteString("; split=" + strconv.Quote(s))
+	}
 	return b.String()
 }
 
@@ -263,5 +272,6 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q.pool), &sc.tokens)
 	var v verdict
 	srv.judge(&v, q, prompt, sc, nil, nil)
+	srv.fallBack(&v, q, sc, nil)
 	return srv.explained(&v, q, path, body), nil
 }

@@ -23,6 +23,7 @@ type scratch struct {
 	guess   tokens.Scratch
 	overlap overlap.Answer
 	explain [2]load.Explanation
+	bound   picker.Constraints
 	rng     *rand.Rand
 }
 
@@ -37,6 +38,9 @@ type question struct {
 	query    tokens.Query
 	avoid    []worker.Rank
 	override picker.Override
+
+	constraints picker.Constraints // of the request itself
+	fellBack    string             // the failure that one worker is to serve in place of
 	// admitted: an earlier attempt of the request was let in. Back-pressure is
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
@@ -53,6 +57,7 @@ type choice struct {
 	decision picker.Decision
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
+	limit    int64                  // of uncached tokens; 0: none
 	full     *picker.SaturatedError // why nobody was picked, where it was this
 	named    pin.Trust              // not Normal: the request names the worker
 }
@@ -72,6 +77,7 @@ type verdict struct {
 	size    int
 	prefill choice
 	decode  choice
+	split   split
 	took    time.Duration
 	fail    *failure
 }
@@ -123,8 +129,8 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	prefillBooking, decodeBooking := new(load.Reservation), new(load.Reservation)
 	defer func() {
 		if r := recover(); r != nil {
-			prefillBooking.ReleaseIfHeld(time.Now())
-			decodeBooking.ReleaseIfHeld(time.Now())
+			prefillBooking.Cancel(time.Now())
+			decodeBooking.Cancel(time.Now())
 			srv.panicked("decision", r)
 			s.refuse(&failInternal)
 		}
@@ -144,8 +150,8 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	b := &booked{prefill: prefillBooking, decode: decodeBooking}
 	pl, err := srv.plan(s, q, &v, sc.rng, b)
 	if err != nil {
-		prefillBooking.ReleaseIfHeld(time.Now())
-		decodeBooking.ReleaseIfHeld(time.Now())
+		decodeBooking.Cancel(time.Now())
+		prefillBooking.Cancel(time.Now())
 		srv.log.Error("a leg token could not be sealed", "err", err)
 		s.refuse(&failInternal)
 		return
@@ -188,42 +194,30 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question
 	}
 	var f *failure
 	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil && !q.stillAsks(f) {
-		return nil, f
+		if !srv.mayFallBack(f, q.pool) {
+			return nil, f
+		}
+		q.fellBack = f.code
 	}
+	instead := f
 	if f = srv.splittable(q, r, body); f != nil {
 		return nil, f
 	}
 	if f = srv.place(q); f != nil {
 		return nil, f
 	}
+	if q.fellBack != "" && q.named() {
+		return nil, instead
+	}
 	lead := q.lead()
 	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle}
 	if f = srv.readOverride(q, r, body); f != nil {
 		return nil, f
 	}
+	if f = srv.readConstraints(q, r, body); f != nil {
+		return nil, f
+	}
 	return q, nil
-}
-
-// overrideField is where a request says how its own picks are to be weighed.
-// The name is that of Dynamo's router API; nvext is what engines leave alone.
-const overrideField = "router_config_override"
-
-func (srv *Server) readOverride(q *question, r *openai.Request, body []byte) *failure {
-	if !srv.cfg.Overrides || !r.Given(body, openai.NVExt) {
-		return nil
-	}
-	ext := r.Value(openai.NVExt).Of(body)
-	s, found := openai.FindValue(ext, overrideField)
-	if !found {
-		return nil
-	}
-	var err error
-	if q.override, err = picker.ParseOverride(s.Of(ext)); err != nil {
-		return badBody(&openai.Error{
-			Kind: openai.WrongType, Field: "nvext." + overrideField, Detail: "an object of numbers from 0 up and booleans",
-		})
-	}
-	return nil
 }
 
 // tokenizers lists the workers that may be asked to count tokens.
@@ -257,6 +251,12 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 		if err := srv.choose(&v.decode, worker.Aggregated, q.override.Apply(srv.cfg.Aggregated), v, q, sc, decodeBooking); err != nil {
 			v.fail = q.nobody(worker.Aggregated, &failNoAggregated, err)
 		}
+		if q.fellBack != "" {
+			v.split = split{reason: splitFallback, cause: q.fellBack}
+		}
+		return
+	}
+	if srv.alone(v, q, sc, decodeBooking) {
 		return
 	}
 	if err := srv.choose(&v.prefill, worker.Prefill, q.override.Apply(srv.cfg.Prefill), v, q, sc, prefillBooking); err != nil {
@@ -265,9 +265,7 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 	}
 	params := picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
 	if err := srv.choose(&v.decode, worker.Decode, params, v, q, sc, decodeBooking); err != nil {
-		if prefillBooking != nil {
-			prefillBooking.Release(time.Now())
-		}
+		prefillBooking.Cancel(time.Now())
 		v.fail = q.nobody(worker.Decode, &failNoDecode, err)
 	}
 }
@@ -280,7 +278,8 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	r := load.Request{
 		Key: q.pool.Key, Ranks: srv.ranks(q, v, role), Params: &c.params, Now: now,
 		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
-		Filter: srv.cfg.Health, Exclude: q.avoid,
+		Filter: srv.cfg.Health, Exclude: q.avoid, MaxUncachedTokens: c.limit,
+		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
 	}
 	if role == worker.Prefill && !q.admitted {
 		r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens

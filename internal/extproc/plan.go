@@ -41,7 +41,8 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		params := v.decode.params
 		p.decodeRequest = load.Request{
 			Key: q.pool.Key, Params: &params, Filter: srv.cfg.Health,
-			Pick: picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
+			Constraints: q.bound(new(picker.Constraints), worker.Decode, p.prefill.ID),
+			Pick:        picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
 		}
 		p.handoffID = handoff.DrawRequestID(rng)
 	} else {

@@ -194,7 +194,7 @@ func (srv *Server) anotherDecode(p *plan, tried []worker.ID) *worker.Worker {
 		return nil
 	}
 	for _, w := range pool.Decode {
-		if !slices.Contains(tried, w.ID) && handoff.KindOf(w.Engine) == p.kind && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
+		if !slices.Contains(tried, w.ID) && handoff.KindOf(w.Engine) == p.kind && p.decodeRequest.Constraints.Lacks(w) == "" && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
 			return w
 		}
 	}

@@ -49,6 +49,7 @@ func (srv *Server) judgeInTime(v *verdict, q *question, p tokens.Prompt, sc *scr
 		}
 		q = n
 	}
+	srv.fallBack(v, q, sc, decodeBooking)
 	return q
 }
 

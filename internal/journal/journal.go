@@ -234,7 +234,7 @@ func (r *Record) clip() {
 	}
 	for _, s := range []*string{
 		&r.RequestID, &r.Model, &r.Namespace, &r.Path,
-		&r.TokenReason, &r.Detail, &r.LegDetail,
+		&r.TokenReason, &r.Split, &r.Detail, &r.LegDetail,
 	} {
 		if len(*s) > maxText {
 			*s = strings.ToValidUTF8((*s)[:maxText], "") + "…"

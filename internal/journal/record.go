@@ -166,6 +166,9 @@ type Record struct {
 	PromptBlocks int64 // whole KV blocks of the prompt: what OverlapBlocks is of
 	BlockSize    int   // tokens per block; 0: not known
 
+	// Split says why one worker serves the request or two do, where that was to
+	// be chosen; empty: it was not.
+	Split   string
 	Prefill Choice
 	Decode  Choice
 

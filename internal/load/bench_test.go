@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -19,6 +20,32 @@ func BenchmarkPickAndReserve(b *testing.B) {
 			for range req.Ranks {
 				req.Overlaps = append(req.Overlaps, uint32(rng.IntN(20)))
 			}
+			var r Reservation
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = book.PickAndReserve(req, &r)
+				r.ReleaseIfHeld(later)
+			}
+		})
+	}
+}
+
+// BenchmarkConstrainedPick is a decode pick bound to one zone of three, as required
+// and as preferred, beside one that is not bound.
+func BenchmarkConstrainedPick(b *testing.B) {
+	s := fleet(b, 1000, 8)
+	for i, w := range s.Workers() {
+		w.TopologyDomains = map[string]string{"zone": string("abc"[i%3])}
+	}
+	zone := worker.TaintOf("zone", "b")
+	for name, c := range map[string]*picker.Constraints{
+		"none": nil, "required": {Required: []string{zone}}, "preferred": {Preferred: []picker.Preference{{Taint: zone, Weight: 0.5}}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			book := New(1)
+			book.Update(s)
+			req := prefillRequest(s, 1000, params())
+			req.Explain, req.Filter, req.Constraints = new(Explanation), new(denyList), c
 			var r Reservation
 			b.ReportAllocs()
 			for b.Loop() {

@@ -19,6 +19,10 @@ var (
 	// ErrUnknownRank: the rank has left or is not known yet.
 	ErrUnknownRank = errors.New("load: unknown rank")
 
+	// ErrUncached: the picked rank would have to prefill
+	// Request.MaxUncachedTokens or more.
+	ErrUncached = errors.New("load: too much of the prompt is not cached there")
+
 	// ErrHeld: the reservation to fill still holds a booking.
 	ErrHeld = errors.New("load: the reservation still holds a booking")
 )
@@ -98,7 +102,8 @@ type entry struct {
 	rank       worker.Rank
 	generation uint64 // grows whenever the entry's rank leaves
 	endpoint   worker.Endpoint
-	capacity   float64 // KV blocks; 0: not known
+	worker     *worker.Worker // nil while not present
+	capacity   float64        // KV blocks; 0: not known
 	present    bool
 	degraded   bool
 	load       Load
@@ -148,6 +153,11 @@ func (b *Book) Update(s *worker.Snapshot) {
 		}
 	}
 	b.layLocked(s)
+	for _, tables := range [...]map[*worker.Rank]*table{b.tables, b.before} {
+		for _, t := range tables {
+			clear(t.carriers) // workers may carry others now
+		}
+	}
 	for k := range b.cursors {
 		if s.Pool(k.key) == nil {
 			delete(b.cursors, k)
@@ -177,6 +187,7 @@ func (b *Book) attachLocked(r worker.Rank, w *worker.Worker) {
 		b.slots[r] = slot
 	}
 	e := &b.entries[slot]
+	e.worker = w
 	e.rank, e.endpoint, e.capacity, e.present = r, w.Endpoint, float64(w.CapacityBlocks), true
 	for _, p := range e.places {
 		p.t.cols.Capacity[p.at] = e.capacity
@@ -242,6 +253,22 @@ func (b *Book) Totals() Totals {
 		t.add(&b.entries[i].load, 1)
 	}
 	return t
+}
+
+// LeastQueuedISLTokens returns the prompt tokens booked, and not done at the given
+// time, on that of the ranks which has fewest, of those that are known and that f
+// allows; false where there is none.
+func (b *Book) LeastQueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time) (int64, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(ranks) == 0 {
+		return 0, false
+	}
+	b.tellLocked(now)
+	t := b.tableLocked(ranks)
+	t.refresh(b.now)
+	t.bar(b, &Request{Filter: f})
+	return picker.LeastQueuedTokens(&t.cols)
 }
 
 // QueuedISLTokens returns how many prompt tokens are booked, and not done at the

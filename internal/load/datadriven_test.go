@@ -18,17 +18,21 @@ import (
 // The verbs of testdata, each ending with the book as it is then:
 //
 //	workers                    the snapshot; one line a worker: id role dp [port]
+//	                           [domain=value …], its topology
 //	pick name=a role=prefill [mode=kv] isl=64 [output=2] [overlap=0,4]
 //	     [exclude=7/0] [deny=7] [limit=100] [rate=0] [threshold=0] [preview]
-//	     [table]
+//	     [table] [require=(zone/a,…)] [prefer=(zone/a:0.5,…)] [uncached=16]
 //	     picks and books under the name; overlap runs along the pool's ranks;
-//	     rate is prompt tokens a second; table prints what the pick saw
+//	     rate is prompt tokens a second; table prints what the pick saw;
+//	     require and prefer are taints of the topology
 //	reserve name=a role=prefill rank=7/0 isl=64 [at=4]   books where told
 //	done name=a tokens=16      prefill has got so far
 //	wait for=1s                time passes
 //	degraded rank=7/0 [no]
 //	grow name=a blocks=2
 //	release name=a             release-if-held
+//	cancel name=a              nothing came of it
+//	least role=prefill         queued at the least busy rank
 //	queued role=prefill
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -97,11 +101,18 @@ func (s *scenario) do(d *datadriven.TestData) string {
 			dp, err := strconv.Atoi(f[2])
 			require.NoError(s.t, err)
 			port := 8000
+			domains := map[string]string{}
+			for len(f) > 3 && strings.Contains(f[len(f)-1], "=") {
+				domain, value, _ := strings.Cut(f[len(f)-1], "=")
+				domains[domain], f = value, f[:len(f)-1]
+			}
 			if len(f) > 3 {
 				port, err = strconv.Atoi(f[3])
 				require.NoError(s.t, err)
 			}
-			ws = append(ws, testWorker(s.t, id, role, uint32(dp), port))
+			w := testWorker(s.t, id, role, uint32(dp), port)
+			w.TopologyDomains = domains
+			ws = append(ws, w)
 		}
 		s.snap = snapshot(s.t, ws...)
 		s.b.Update(s.snap)
@@ -122,6 +133,15 @@ func (s *scenario) do(d *datadriven.TestData) string {
 		if !res.ReleaseIfHeld(s.now) {
 			return "not held\n"
 		}
+	case "cancel":
+		if !res.Cancel(s.now) {
+			return "not held\n"
+		}
+	case "least":
+		role, err := worker.ParseRole(arg("role"))
+		require.NoError(s.t, err)
+		n, known := s.b.LeastQueuedISLTokens(s.snap.Pool(key).Ranks(role), s.denied(arg("deny")), s.now)
+		return fmt.Sprintf("least %d %t\n", n, known)
 	case "queued":
 		role, err := worker.ParseRole(arg("role"))
 		require.NoError(s.t, err)
@@ -158,6 +178,7 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 		Pick:         picker.Request{Role: role, ISLTokens: isl, RequestBlocks: isl / 16},
 		OutputBlocks: num("output"), MaxQueuedISLTokens: num("limit"), Now: s.now,
 	}
+	req.Constraints, req.MaxUncachedTokens = s.constraints(arg("require"), arg("prefer")), num("uncached")
 	p.PrefillTokensPerSecond = float64(num("rate"))
 	p.PrefillTokensThreshold = num("threshold")
 	if d.HasArg("table") {
@@ -196,6 +217,28 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 	return fmt.Sprintf("picked %s of %d, cost %.4g (%s)\n", dec.Rank, dec.Candidates, dec.Cost, dec.Reason) + explained(req, dec)
 }
 
+func (s *scenario) constraints(required, preferred string) *picker.Constraints {
+	var c picker.Constraints
+	taint := func(pair string) string {
+		domain, value, _ := strings.Cut(pair, "/")
+		return worker.TaintOf(domain, value)
+	}
+	for pair := range strings.SplitSeq(required, ",") {
+		if pair != "" {
+			c.Require(taint(pair))
+		}
+	}
+	for pair := range strings.SplitSeq(preferred, ",") {
+		if pair != "" {
+			pair, weight, _ := strings.Cut(pair, ":")
+			w, err := strconv.ParseFloat(weight, 64)
+			require.NoError(s.t, err)
+			c.Prefer(taint(pair), w)
+		}
+	}
+	return &c
+}
+
 // denied is a filter that sets one worker aside; nil for none.
 func (s *scenario) denied(text string) Filter {
 	if text == "" {
@@ -217,7 +260,7 @@ func explained(req *Request, dec picker.Decision) string {
 		out.WriteString(picker.Format(x.Rows, dec.Rank))
 	}
 	for _, o := range x.Out {
-		why := [...]string{OutAside: "aside", OutExcluded: "excluded", OutUnknown: "unknown", OutOverloaded: "overloaded"}[o.Cause]
+		why := [...]string{OutAside: "aside", OutExcluded: "excluded", OutUnknown: "unknown", OutOverloaded: "overloaded", OutTaint: "lacks " + o.Taint}[o.Cause]
 		if o.Cause == OutOverloaded {
 			why = o.Overload.String()
 		}

@@ -18,6 +18,10 @@
 // round, for requests that have read it already. What a pick saw is put into an
 // [Explanation] only where one is asked for.
 //
+// Taints that requests ask for are looked up once for each list and snapshot, and
+// kept as a set of positions (taint.go): a constrained pick costs little more than
+// another, and allocates nothing but for a taint that is asked for anew.
+//
 // Prompt tokens of the oldest request of a rank grow fewer as time passes, at
 // the rate that it was booked with, since they are being prefilled (queue.go).
 // Only what a pick sees decays: [Book.Load] has what is booked, and a leg that
@@ -37,7 +41,8 @@
 //     never negative. A column has what the entry has, decayed up to at most a
 //     millisecond ago.
 //   - The cursor of a pool moves once for each booking made in turn, never for
-//     a preview or a failed pick (C18).
+//     a preview or a failed pick, and goes back with one that is cancelled before
+//     another pick (C18).
 //
 // # Lock order
 //

@@ -16,6 +16,7 @@ const (
 	OutExcluded                    // it has failed this request before
 	OutUnknown                     // it has left, or is not known yet
 	OutOverloaded                  // it is over a threshold; see OutRow.Overload
+	OutTaint                       // it lacks a required taint; see OutRow.Taint
 )
 
 // OutRow is a rank that could not be picked.
@@ -23,6 +24,7 @@ type OutRow struct {
 	Rank     worker.Rank
 	Cause    Cause
 	Overload picker.Overload
+	Taint    string
 }
 
 // Explanation is what a pick saw, for people: the picked rank and the cheapest
@@ -66,6 +68,8 @@ func (b *Book) outRow(t *table, req *Request, i int) OutRow {
 		r.Cause, r.Overload = OutUnknown, picker.NotOverloaded
 	case t.barred.Has(i):
 		r.Cause = OutAside
+	case b.lacksLocked(&r, req.Constraints):
+		r.Cause = OutTaint
 	case !t.cols.Out.Has(i):
 		r.Cause = OutOverloaded
 	default:
@@ -77,4 +81,12 @@ func (b *Book) outRow(t *table, req *Request, i int) OutRow {
 		}
 	}
 	return r
+}
+
+// lacksLocked notes which required taint the rank lacks, if it does.
+func (b *Book) lacksLocked(r *OutRow, c *picker.Constraints) bool {
+	if slot := b.slotLocked(r.Rank); slot >= 0 {
+		r.Taint = c.Lacks(b.entries[slot].worker)
+	}
+	return r.Taint != ""
 }

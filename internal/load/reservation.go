@@ -21,6 +21,10 @@ type Reservation struct {
 	filter     Filter
 	trial      uint64
 
+	// Of a pick made in turn: whose cursor it moved, from where to where.
+	turn                 cursorKey
+	cursorBefore, cursor uint64
+
 	// Guarded by book.mu.
 	load          Load
 	held          bool
@@ -98,6 +102,22 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 	b.mu.Unlock()
 	if filter != nil {
 		filter.End(r.rank, trial)
+	}
+	return true
+}
+
+// Cancel is ReleaseIfHeld for a booking that nothing came of: a pick that was made
+// in turn gives its turn back, unless others have been made since (C18). Of a nil
+// Reservation there is nothing to cancel.
+func (r *Reservation) Cancel(now time.Time) bool {
+	if r == nil || !r.ReleaseIfHeld(now) {
+		return false
+	}
+	b := r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.cursor != r.cursorBefore && b.cursors[r.turn] == r.cursor {
+		b.cursors[r.turn] = r.cursorBefore
 	}
 	return true
 }

@@ -50,6 +50,14 @@ type Request struct {
 	Filter  Filter        // nil: everyone is allowed
 	Exclude []worker.Rank // ranks that have failed this request already
 
+	// Constraints, if not nil, say by taints who may be picked and who is
+	// rather picked.
+	Constraints *picker.Constraints
+
+	// MaxUncachedTokens declines the pick, with ErrUncached, when the picked
+	// rank would have to prefill that many tokens of the prompt. 0: no limit.
+	MaxUncachedTokens int64
+
 	// OutputBlocks are booked on top of the prompt's for the answer to come.
 	OutputBlocks int64
 
@@ -68,8 +76,8 @@ type Request struct {
 // is written to into, which must not hold one; on error it is left as it was.
 // Nothing is allocated but what Explain needs to grow once.
 //
-// Errors: picker.ErrNoCandidate, *picker.OverloadedError,
-// *picker.SaturatedError, ErrHeld.
+// Errors: picker.ErrNoCandidate, which a *picker.TaintError is too,
+// *picker.OverloadedError, *picker.SaturatedError, ErrUncached, ErrHeld.
 func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,10 +88,12 @@ func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision,
 	if err != nil {
 		return d, err
 	}
-	if req.Params.Mode == picker.RoundRobin {
-		b.cursors[cursorKey{req.Key, req.Pick.Role}] = d.Cursor
-	}
 	b.bookLocked(into, b.slotLocked(d.Rank), req, d.UncachedTokens)
+	if req.Params.Mode == picker.RoundRobin {
+		into.turn = cursorKey{req.Key, req.Pick.Role}
+		into.cursorBefore, into.cursor = b.cursors[into.turn], d.Cursor
+		b.cursors[into.turn] = d.Cursor
+	}
 	return d, nil
 }
 
@@ -145,14 +155,21 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 	if req.Explain != nil {
 		c.Near = &req.Explain.near
 	}
-	d, err := picker.Decision{Index: -1}, picker.CheckQueue(c, req.MaxQueuedISLTokens)
+	d, err := picker.Decision{Index: -1}, t.constrain(b, req.Constraints)
+	if err == nil {
+		err = picker.CheckQueue(c, req.MaxQueuedISLTokens)
+	}
 	if err == nil {
 		d, err = picker.Pick(&req.Pick, c, req.Params, b.cursors[cursorKey{req.Key, req.Pick.Role}], b.rng)
 	}
 	if req.Explain != nil {
 		req.Explain.fill(b, t, req, &d)
 	}
-	c.Overlap, c.Predicted, c.Host, c.Disk, c.Estimated, c.Near = nil, nil, nil, nil, nil, nil
+	c.Overlap, c.Predicted, c.Host, c.Disk = nil, nil, nil, nil
+	c.Estimated, c.Near, c.Taint = nil, nil, nil
+	if err == nil && req.MaxUncachedTokens > 0 && d.UncachedTokens >= req.MaxUncachedTokens {
+		err = ErrUncached
+	}
 	return d, err
 }
 

@@ -30,6 +30,9 @@ type table struct {
 	barred  picker.Bits // unknown and those who are aside
 	asked   []span      // those whom the filter wants to be asked about
 	out     picker.Bits // working memory of one pick
+
+	carriers map[string]picker.Bits // who has a taint that was asked for
+	weights  []float32              // working memory of one pick: the column Taint
 }
 
 // span is the ranks of one worker, which lie together.

@@ -36,6 +36,10 @@ type Override struct {
 
 	AcceptsAggregated *bool // of a decode worker; default: vLLM yes, SGLang no
 	HeaderOverrides   bool
+
+	Taints          []string
+	TopologyDomains map[string]string
+	KVTransfer      worker.KVTransfer
 }
 
 // Annotations of a Kubernetes pod that are read from the annotations file.
@@ -57,6 +61,11 @@ func (o Override) Validate() error {
 	}
 	if o.DPSize > worker.MaxDPSize {
 		errs = append(errs, fmt.Errorf("dp size %d: expected at most %d", o.DPSize, worker.MaxDPSize))
+	}
+	labels := worker.Worker{Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer}
+	errs = append(errs, labels.ValidateTopology())
+	if why := labels.TopologyFault(); why != "" {
+		errs = append(errs, errors.New(why))
 	}
 	return errors.Join(errs...)
 }
@@ -92,6 +101,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		Namespace: o.Namespace, Deployment: o.Deployment,
 		DPSize: first(o.DPSize, f.DPSize, 1), BlockSize: first(o.BlockSize, f.BlockSize),
 		CapacityBlocks: o.CapacityBlocks, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
+		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer,
 	}
 	if o.Eagle != nil {
 		w.Eagle = *o.Eagle
@@ -208,5 +218,6 @@ func sameLife(a, b worker.Worker) bool {
 func sameRecord(a, b worker.Worker) bool {
 	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
 		a.CapacityBlocks == b.CapacityBlocks && a.Bootstrap == b.Bootstrap && a.KVEvents == b.KVEvents &&
-		a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining
+		a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
+		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer
 }

@@ -247,6 +247,10 @@ func change(t *testing.T, v reflect.Value) {
 		v.Set(reflect.ValueOf([]string{"m"}))
 	case worker.Bootstrap:
 		v.Set(reflect.ValueOf(worker.Bootstrap{Port: 1}))
+	case map[string]string:
+		v.Set(reflect.ValueOf(map[string]string{"zone": "a"}))
+	case worker.KVTransfer:
+		v.Set(reflect.ValueOf(worker.KVTransfer{Domain: "zone"}))
 	case worker.KVEvents:
 		v.Set(reflect.ValueOf(worker.KVEvents{Topic: "t"}))
 	default:

@@ -47,11 +47,11 @@ const (
 // None.
 type Instruments struct {
 	// Set at construction, read-only.
-	requests, attempts, decisions, freshPicks, failures, panics *counter
-	legs, tokenize                                              *counter
-	kvEvents, kvRefused, kvGaps, kvReplays, kvResets            *counter
-	kvRestores, indexDumps                                      *counter
-	aside, activation, traceFailures                            *counter
+	requests, attempts, decisions, servedAlone, freshPicks, failures, panics *counter
+	legs, tokenize                                                           *counter
+	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                         *counter
+	kvRestores, indexDumps                                                   *counter
+	aside, activation, traceFailures                                         *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -73,6 +73,14 @@ func (i *Instruments) RequestEnded(outcome, code string) {
 func (i *Instruments) AttemptEnded(outcome string) {
 	if i != nil {
 		i.attempts.add(1, labels{outcome})
+	}
+}
+
+// ServedAlone counts a request that one worker serves though there are others for
+// its prefill.
+func (i *Instruments) ServedAlone(reason string) {
+	if i != nil {
+		i.servedAlone.add(1, labels{reason})
 	}
 }
 
@@ -224,23 +232,24 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 		b.defs[d.Name] = d
 	}
 	i := &Instruments{
-		requests:   b.counter(MetricRequests),
-		attempts:   b.counter(MetricAttempts),
-		decisions:  b.counter(MetricDecisions),
-		freshPicks: b.counter(MetricFreshPicks),
-		failures:   b.counter(MetricFailures),
-		panics:     b.counter(MetricPanics),
-		legs:       b.counter(MetricLegs),
-		tokenize:   b.counter(MetricTokenize),
-		kvEvents:   b.counter(MetricKVEvents),
-		kvRefused:  b.counter(MetricKVRefused),
-		kvGaps:     b.counter(MetricKVGaps),
-		kvReplays:  b.counter(MetricKVReplays),
-		kvResets:   b.counter(MetricKVResets),
-		kvRestores: b.counter(MetricKVRestores),
-		indexDumps: b.counter(MetricIndexDumps),
-		aside:      b.counter(MetricAside),
-		activation: b.counter(MetricActivation),
+		requests:    b.counter(MetricRequests),
+		attempts:    b.counter(MetricAttempts),
+		decisions:   b.counter(MetricDecisions),
+		servedAlone: b.counter(MetricServedAlone),
+		freshPicks:  b.counter(MetricFreshPicks),
+		failures:    b.counter(MetricFailures),
+		panics:      b.counter(MetricPanics),
+		legs:        b.counter(MetricLegs),
+		tokenize:    b.counter(MetricTokenize),
+		kvEvents:    b.counter(MetricKVEvents),
+		kvRefused:   b.counter(MetricKVRefused),
+		kvGaps:      b.counter(MetricKVGaps),
+		kvReplays:   b.counter(MetricKVReplays),
+		kvResets:    b.counter(MetricKVResets),
+		kvRestores:  b.counter(MetricKVRestores),
+		indexDumps:  b.counter(MetricIndexDumps),
+		aside:       b.counter(MetricAside),
+		activation:  b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),
 

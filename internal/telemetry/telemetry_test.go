@@ -45,6 +45,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.RequestEnded(OutcomeRefused, "no_worker")
 	i.AttemptEnded(OutcomeRetried)
 	i.Decided("prefill", "kv", "lowest_cost", SourceRequestIDs)
+	i.ServedAlone("fallback")
 	i.DecisionTook(80 * time.Microsecond)
 	i.FreshPick("prefill_lost")
 	i.Failure("no_worker")

@@ -8,6 +8,9 @@ import "github.com/seed-60ae5743/baton/pkg/worker"
 // hand its KV over; and row B6: a prefill endpoint counts as ready only when
 // its runtime facts are known.
 //
+// And row C17: a transfer domain without a value may still get one, so until
+// then nothing is picked (it is ineligible, and not unfit).
+//
 // Draining is not judged here: that is [worker.Worker.CanServe].
 func Ineligible(w *worker.Worker) string {
 	if why := Unfit(w); why != "" {
@@ -15,6 +18,9 @@ func Ineligible(w *worker.Worker) string {
 	}
 	if w.Role == worker.Prefill && w.Engine == worker.SGLang && w.Bootstrap.IsZero() {
 		return "an sglang prefill worker without bootstrap host and port cannot hand over its KV"
+	}
+	if why := w.TopologyFault(); why != "" {
+		return why
 	}
 	if w.DPSize == 0 || w.BlockSize == 0 {
 		return "dp_size and block_size are not known yet"

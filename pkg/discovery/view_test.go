@@ -292,6 +292,19 @@ func TestConflictsAndIneligibleWorkersAreReportedOnceAndShownWhileTheyLast(t *te
 	})
 }
 
+func TestATransferDomainWithoutAValueIsAProblemAndNotAnAbsence(t *testing.T) {
+	w := listOf(1, 7).Entries[0].Worker
+	w.TopologyDomains = map[string]string{"zone": "a", "rack": ""}
+	require.Empty(t, Ineligible(w))
+	for domain, why := range map[string]string{"zone": "", "rack": `"rack" has no value`, "row": `"row" has no value`} {
+		w.KVTransfer = worker.KVTransfer{Domain: domain, Enforcement: worker.Required}
+		require.NoError(t, w.Validate())
+		require.Equal(t, why == "", Ineligible(w) == "", domain)
+		require.Contains(t, Ineligible(w), why)
+		require.Empty(t, Unfit(w), "it may get a value yet: its model must not count as one without prefill")
+	}
+}
+
 func TestConfigFaultsAreAllNamed(t *testing.T) {
 	_, err := New(Config{})
 	require.ErrorContains(t, err, "sources: expected at least one")

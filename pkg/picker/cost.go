@@ -50,6 +50,11 @@ type coster struct {
 	reuse        bool
 	allEstimated bool
 	creditDecode bool // the decode pick's special case
+
+	// The factor of the taint weight that was met last: most candidates that
+	// have one have the same.
+	taint  float32
+	factor float64
 }
 
 // newCoster reads the columns of c, and who can be picked where the cost of one
@@ -73,6 +78,8 @@ func newCoster(req *Request, c *Candidates, p *Params) coster {
 		reuse:      p.AssumeKVReuse,
 
 		allEstimated: req.Estimated,
+		factor:       1, // of weight 0
+
 		creditDecode: req.Role == worker.Decode && !p.TrackPrefillTokens && p.OverlapScoreCredit > 0,
 	}
 	k.scaledCredit = k.scale * k.credit
@@ -176,8 +183,16 @@ func (k *coster) of(i int, t *terms) {
 	t.decode += float64(k.reqWeight * requests)
 	t.cost = t.prefill + t.decode
 	if taint := at(c.Taint, i); taint != 0 {
-		t.cost *= math.Exp(-math.Tanh(float64(taint)))
+		t.cost *= k.taintFactor(taint)
 	}
+}
+
+// taintFactor is what a taint weight multiplies a cost by.
+func (k *coster) taintFactor(weight float32) float64 {
+	if weight != k.taint {
+		k.taint, k.factor = weight, math.Exp(-math.Tanh(float64(weight)))
+	}
+	return k.factor
 }
 
 // whole rounds a number of tokens, halves up.

@@ -66,7 +66,8 @@
 //
 // # What it does not do
 //
-// It holds no state between calls, knows no health, no topology and no pool,
-// and does not decide whether there should be a prefill leg at all. A cache
+// It holds no state between calls, knows no health and no pool, and looks no
+// taint up: [Constraints] say what a request asks for, its caller who has it. It
+// does not decide whether there should be a prefill leg at all. A cache
 // shared by all workers is not weighed yet.
 package picker

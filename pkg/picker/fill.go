@@ -13,24 +13,15 @@ func (k *coster) fill(w int, dst *costs) int {
 	c := k.c
 	from := w * chunk
 	n := min(chunk, len(c.Ranks)-from)
-	if c.plain(w) {
-		prefill, decode, requests := c.Prefill[from:from+n], c.Decode[from:from+n], c.Requests[from:from+n]
-		switch {
-		case !k.track && !k.creditDecode:
-			k.untracked(dst, decode, requests)
-			return n
-		case k.track && c.Overlap != nil:
-			overlap := c.Overlap[from : from+n]
-			weight, same := k.chunkWeight(w)
-			if same && weight == 1 && k.decayPerTok == 0 {
-				k.tracked(dst, overlap, prefill, decode, requests)
-				return n
-			}
-			if same {
-				k.weighted(dst, weight, overlap, prefill, decode, requests)
-				return n
+	if k.short(w, n, dst) {
+		if c.Taint != nil {
+			for i, taint := range c.Taint[from : from+n] {
+				if taint != 0 {
+					dst[i] *= k.taintFactor(taint)
+				}
 			}
 		}
+		return n
 	}
 	var t terms
 	for i := range n {
@@ -40,10 +31,36 @@ func (k *coster) fill(w int, dst *costs) int {
 	return n
 }
 
-// plain reports whether the candidates of a word have nothing but overlap and
-// load.
+// short is fill's short form, taints aside. It reports false where there is none.
+func (k *coster) short(w, n int, dst *costs) bool {
+	c := k.c
+	from := w * chunk
+	if c.plain(w) {
+		prefill, decode, requests := c.Prefill[from:from+n], c.Decode[from:from+n], c.Requests[from:from+n]
+		switch {
+		case !k.track && !k.creditDecode:
+			k.untracked(dst, decode, requests)
+			return true
+		case k.track && c.Overlap != nil:
+			overlap := c.Overlap[from : from+n]
+			weight, same := k.chunkWeight(w)
+			if same && weight == 1 && k.decayPerTok == 0 {
+				k.tracked(dst, overlap, prefill, decode, requests)
+				return true
+			}
+			if same {
+				k.weighted(dst, weight, overlap, prefill, decode, requests)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// plain reports whether the candidates of a word have nothing but overlap, load
+// and taints.
 func (c *Candidates) plain(w int) bool {
-	return c.Shared == nil && c.Taint == nil && c.LoadUnknown.word(w) == 0 && none(c.Host, w) && none(c.Disk, w)
+	return c.Shared == nil && c.LoadUnknown.word(w) == 0 && none(c.Host, w) && none(c.Disk, w)
 }
 
 // none reports whether a column has nothing for the candidates of a word.

@@ -188,6 +188,17 @@ func QueuedTokens(c *Candidates) int64 {
 	return int64(queued)
 }
 
+// LeastQueuedTokens returns the fewest prompt tokens that one of c who is not out
+// has booked, and false where there is nobody or no load is known.
+func LeastQueuedTokens(c *Candidates) (int64, bool) {
+	c.admit()
+	known := false
+	for w, in := range c.in {
+		known = known || in&^c.LoadUnknown.word(w) != 0
+	}
+	return int64(c.leastPrefill()), known
+}
+
 // sum adds in four lanes, for a processor to overlap them. The numbers are
 // whole: their order changes nothing.
 func sum(tokens *[chunk]float64) float64 {

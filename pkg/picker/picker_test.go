@@ -322,6 +322,9 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 		for i := range cands {
 			cands[i].Estimated = some == 1
 			cands[i].Degraded = some == 2 && i >= 64
+			if seed%4 == 0 && i%3 == 0 {
+				cands[i].TaintWeight = [...]float32{0.5, -2}[i%2]
+			}
 			if seed%3 == 0 && i < 64 { // a chunk that holds nothing of the prompt
 				cands[i].OverlapBlocks = 0
 			}

@@ -17,6 +17,11 @@
 // readers load it once per request and see one consistent world until they
 // load again.
 //
+// A worker may carry taints, its own and one for each of its topology domains
+// ("dynamo.topology/zone=us-east-1a"), and may say that the KV which it computes
+// is not to leave one of those domains: [KVTransfer]. A declared transfer domain
+// without a value is a fault that makes it serve nothing ([Worker.TopologyFault]).
+//
 // What this package does not do: it talks to nobody, watches nothing and holds
 // no state that changes. Load, health and cache contents of a worker live
 // elsewhere, keyed by Rank or ID.

@@ -99,6 +99,8 @@ type Snapshot struct {
 	byAddr   map[string]*Worker
 	pools    map[Key]*Pool
 	models   []Key // sorted
+
+	transfer map[ID]string // taints of transfer domains, so that no pick writes one
 }
 
 // NewSnapshot builds a snapshot. It takes ownership of workers. It refuses
@@ -123,6 +125,12 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 			continue
 		}
 		s.byID[w.ID] = w
+		if d := w.KVTransfer.Domain; d != "" {
+			if s.transfer == nil {
+				s.transfer = make(map[ID]string)
+			}
+			s.transfer[w.ID] = TaintOf(d, w.TopologyDomains[d])
+		}
 		if !w.Fronted { // those share their process's address
 			if o, dup := s.byAddr[w.Endpoint.String()]; dup {
 				errs = append(errs, fmt.Errorf("worker %d: endpoint %s is already worker %d's", w.ID, w.Endpoint, o.ID))
@@ -207,6 +215,15 @@ func (s *Snapshot) Worker(id ID) *Worker {
 		return nil
 	}
 	return s.byID[id]
+}
+
+// TransferTaint returns the taint of the worker's transfer domain, "" where it
+// has none or is not in the set.
+func (s *Snapshot) TransferTaint(id ID) string {
+	if s == nil {
+		return ""
+	}
+	return s.transfer[id]
 }
 
 // WorkerAt returns the worker whose endpoint is addr ("ip:port"), or nil.

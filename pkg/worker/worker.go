@@ -170,6 +170,12 @@ type Worker struct {
 	Bootstrap Bootstrap
 	KVEvents  KVEvents
 
+	// Taints are what requests may ask a worker to carry. Each domain of
+	// TopologyDomains is one more; see HasTaint.
+	Taints          []string
+	TopologyDomains map[string]string // domain to value, as zone to us-east-1a
+	KVTransfer      KVTransfer
+
 	AcceptsAggregated bool // a decode worker that can serve without a prefill
 	HeaderOverrides   bool // the engine takes bootstrap data as x-override-* headers
 	Draining          bool // takes no new picks; running requests go on
@@ -181,10 +187,10 @@ type Worker struct {
 
 // CanServe reports whether the worker may be picked for the role. An SGLang
 // prefill worker without bootstrap data may not: no decode worker could find
-// its KV (row C4).
+// its KV (row C4). Nor may one whose transfer domain has no value (row C17).
 func (w *Worker) CanServe(r Role) bool {
 	switch {
-	case w.Draining, w.Fronted:
+	case w.Draining, w.Fronted, w.TopologyFault() != "":
 		return false
 	case r == Prefill && w.Engine == SGLang && w.Bootstrap.IsZero():
 		return false
@@ -216,6 +222,9 @@ func (w *Worker) Validate() error {
 	}
 	if w.BlockSize == 0 {
 		bad("block_size: expected at least 1 token")
+	}
+	if err := w.ValidateTopology(); err != nil {
+		errs = append(errs, err)
 	}
 	if len(errs) == 0 {
 		return nil

@@ -33,9 +33,16 @@ type cardRecord struct {
 		WorkerType string     `json:"worker_type"` // "" in older releases
 		Needs      [][]string `json:"needs"`       // any of these sets of roles
 		Runtime    struct {
-			Blocks        uint64 `json:"total_kv_blocks"`
-			DPSize        uint32 `json:"data_parallel_size"`
-			Eagle         bool   `json:"enable_eagle"`
+			Blocks uint64 `json:"total_kv_blocks"`
+			DPSize uint32 `json:"data_parallel_size"`
+			Eagle  bool   `json:"enable_eagle"`
+
+			Taints      []string          `json:"taints"`
+			Topology    map[string]string `json:"topology_domains"`
+			Domain      string            `json:"kv_transfer_domain"`
+			Enforcement string            `json:"kv_transfer_enforcement"`
+			Weight      float64           `json:"kv_transfer_preferred_weight"`
+
 			Disaggregated *struct {
 				Host string `json:"bootstrap_host"`
 				Port uint16 `json:"bootstrap_port"`
@@ -94,6 +101,13 @@ func readCard(value []byte, id worker.ID) (*worker.Worker, error) {
 		// A decode worker that names what it needs, and not prefill, can do without.
 		AcceptsAggregated: role == worker.Decode && r.Card.Needs != nil && !r.needsPrefill(),
 		Fronted:           true,
+		KVTransfer:        r.transfer(),
+	}
+	if len(run.Taints) > 0 { // an empty list is none
+		w.Taints = run.Taints
+	}
+	if len(run.Topology) > 0 {
+		w.TopologyDomains = run.Topology
 	}
 	if d := run.Disaggregated; d != nil {
 		w.Engine = worker.SGLang // no other engine meets at an address of its own
@@ -102,6 +116,20 @@ func readCard(value []byte, id worker.ID) (*worker.Worker, error) {
 		}
 	}
 	return w, nil
+}
+
+// transfer reads how KV is to be kept in a topology domain. Without a word on how
+// strictly, it is required: to refuse is the safer mistake.
+func (r *cardRecord) transfer() worker.KVTransfer {
+	run := &r.Card.Runtime
+	switch {
+	case run.Domain == "":
+		return worker.KVTransfer{}
+	case run.Enforcement == "" || run.Enforcement == string(worker.Required):
+		return worker.KVTransfer{Domain: run.Domain, Enforcement: worker.Required}
+	default:
+		return worker.KVTransfer{Domain: run.Domain, Enforcement: worker.Enforcement(run.Enforcement), Weight: run.Weight}
+	}
 }
 
 func (r *cardRecord) role() (worker.Role, error) {

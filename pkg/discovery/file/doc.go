@@ -14,6 +14,9 @@
 //	    eagle: false                # KV blocks of token pairs (SGLang with EAGLE)
 //	    bootstrap: {port: 8998}     # host: default the endpoint's IP
 //	    kv_events: {port: 5557, replay_port: 5558, topic: kv}  # host: as above
+//	    taints: [gpu=h200]          # what requests may ask a worker to carry
+//	    topology_domains: {zone: us-east-1a}  # each is a taint, too: dynamo.topology/zone=us-east-1a
+//	    kv_transfer: {domain: zone, enforcement: required}  # or preferred, with weight: 0.5
 //	    accepts_aggregated: false
 //	    header_overrides: false
 //	    draining: false
@@ -22,7 +25,8 @@
 // and repeated keys, YAML anchors, aliases, tags and merge keys, a second
 // document, repeated ids or endpoints and values of the wrong form are refused
 // with the line they stand on. `bootstrap` or `kv_events` without a port counts
-// as absent (row D6).
+// as absent (row D6). The `domain` of `kv_transfer` needs a value in
+// `topology_domains`: a worker without it is shown as a problem and not picked.
 //
 // A file that is missing, empty or wrong never empties the set: the last good
 // one stays, marked stale, with the error as the cause. To say that there are

@@ -37,6 +37,15 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		r.fields(v, key, bootstrapKeys, func(k string, v ast.Node) bool { return r.bootstrapField(&w.Bootstrap, k, v) })
 	case "kv_events":
 		r.fields(v, key, kvEventsKeys, func(k string, v ast.Node) bool { return r.kvEventsField(&w.KVEvents, k, v) })
+	case "taints":
+		if w.Taints = r.texts(v); len(w.Taints) == 0 {
+			w.Taints = nil // as if nothing were said
+		}
+	case "topology_domains":
+		w.TopologyDomains = r.pairs(v)
+	case "kv_transfer":
+		w.KVTransfer.Enforcement = worker.Required
+		r.fields(v, key, kvTransferKeys, func(k string, v ast.Node) bool { return r.kvTransferField(&w.KVTransfer, k, v) })
 	case "accepts_aggregated":
 		w.AcceptsAggregated = r.flag(v)
 	case "header_overrides":

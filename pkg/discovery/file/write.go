@@ -32,6 +32,10 @@ type record struct {
 	Bootstrap *bootstrap `json:"bootstrap,omitempty"`
 	KVEvents  *kvEvents  `json:"kv_events,omitempty"`
 
+	Taints          []string          `json:"taints,omitempty"`
+	TopologyDomains map[string]string `json:"topology_domains,omitempty"`
+	KVTransfer      *kvTransfer       `json:"kv_transfer,omitempty"`
+
 	AcceptsAggregated bool `json:"accepts_aggregated,omitempty"`
 	HeaderOverrides   bool `json:"header_overrides,omitempty"`
 	Draining          bool `json:"draining,omitempty"`
@@ -41,6 +45,12 @@ type record struct {
 type bootstrap struct {
 	Host string `json:"host"`
 	Port uint16 `json:"port"`
+}
+
+type kvTransfer struct {
+	Domain      string             `json:"domain"`
+	Enforcement worker.Enforcement `json:"enforcement"`
+	Weight      float64            `json:"weight,omitempty"`
 }
 
 type kvEvents struct {
@@ -57,7 +67,10 @@ func MarshalWorker(w *worker.Worker) ([]byte, error) {
 		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Namespace: w.Namespace,
 		Deployment: w.Deployment, Endpoint: w.Endpoint.String(), DPSize: w.DPSize, BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
 		Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
-		Fronted: w.Fronted,
+		Fronted: w.Fronted, Taints: w.Taints, TopologyDomains: w.TopologyDomains,
+	}
+	if k := w.KVTransfer; k != (worker.KVTransfer{}) {
+		rec.KVTransfer = &kvTransfer{Domain: k.Domain, Enforcement: k.Enforcement, Weight: k.Weight}
 	}
 	if !w.Bootstrap.IsZero() {
 		rec.Bootstrap = &bootstrap{Host: w.Bootstrap.Host, Port: w.Bootstrap.Port}

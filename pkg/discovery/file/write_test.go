@@ -27,11 +27,13 @@ func fleet(t *testing.T) []*worker.Worker {
 			DPSize: 4, BlockSize: 64, CapacityBlocks: 1 << 63,
 			Bootstrap: worker.Bootstrap{Host: "boot.example", Port: 8998},
 			KVEvents:  worker.KVEvents{Host: "fd00::8", Port: 5557, ReplayPort: 5657, Topic: "~"},
-			Eagle:     true, AcceptsAggregated: true, HeaderOverrides: true, Draining: true, Fronted: true,
+			Taints:    []string{"gpu=h200", "0x10"}, TopologyDomains: map[string]string{"zone": "a", "rack": "", "0": "b=c"},
+			KVTransfer: worker.KVTransfer{Domain: "zone", Enforcement: worker.Preferred, Weight: 0.1},
+			Eagle:      true, AcceptsAggregated: true, HeaderOverrides: true, Draining: true, Fronted: true,
 		},
 		{
 			ID: 9007199254740993, Role: worker.Decode, Engine: worker.SGLang, Endpoint: mustEndpoint(t, "10.0.0.8:30000"),
-			Models: []string{"qwen"}, DPSize: 1, BlockSize: 1,
+			Models: []string{"qwen"}, DPSize: 1, BlockSize: 1, KVTransfer: worker.KVTransfer{Domain: "zone", Enforcement: worker.Required},
 		},
 	}
 }

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/seed-60ae5743/baton/internal/extproc"
+)
+
+const (
+	fallbackNone       = "none"
+	fallbackAggregated = "aggregated"
+)
+
+// The policies of conditional disaggregation.
+const (
+	policyISL       = "isl"
+	policyLoad      = "load"
+	policyISLOrLoad = "isl_or_load"
+)
+
+// ConditionalConfig is when one worker serves a request, prompt and answer,
+// though its model has prefill workers; see extproc.Conditional.
+type ConditionalConfig struct {
+	Enabled bool `yaml:"enabled"` // default false
+	// Policy: isl, what has little left to prefill; load, while prefill is busy;
+	// isl_or_load. Default isl.
+	Policy            string  `yaml:"policy"`
+	ISLTokens         int64   `yaml:"isl_tokens"`          // default 2048
+	ISLRatio          float64 `yaml:"isl_ratio"`           // default 0.7
+	PrefillBusyTokens int64   `yaml:"prefill_busy_tokens"` // default 16384
+	DecodeBusyBlocks  float64 `yaml:"decode_busy_blocks"`  // default 0.8
+}
+
+func defaultConditional() ConditionalConfig {
+	return ConditionalConfig{Policy: policyISL, ISLTokens: 2048, ISLRatio: 0.7, PrefillBusyTokens: 16384, DecodeBusyBlocks: 0.8}
+}
+
+// conditional returns what the server is told.
+func (c *ConditionalConfig) conditional() extproc.Conditional {
+	return extproc.Conditional{
+		ByISL:     c.Enabled && c.Policy != policyLoad,
+		ByLoad:    c.Enabled && c.Policy != policyISL,
+		ISLTokens: c.ISLTokens, ISLRatio: c.ISLRatio, PrefillBusyTokens: c.PrefillBusyTokens, DecodeBusyBlocks: c.DecodeBusyBlocks,
+	}
+}
+
+// validateSplit returns the faults of when one worker serves alone.
+func (c *Config) validateSplit() (errs []error) {
+	switch k := &c.Routing.Conditional; k.Policy {
+	case policyISL, policyLoad, policyISLOrLoad:
+		both := *k
+		both.Enabled, both.Policy = true, policyISLOrLoad // what is off must be right, too
+		for _, err := range both.conditional().Faults() {
+			errs = append(errs, fmt.Errorf("routing.%w", err))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("routing.conditional.policy %q: expected isl, load or isl_or_load", k.Policy))
+	}
+	switch {
+	case c.Fallback != fallbackNone && c.Fallback != fallbackAggregated:
+		errs = append(errs, fmt.Errorf("fallback %q: expected none or aggregated", c.Fallback))
+	case c.Fallback == fallbackAggregated && c.EnforceDisagg:
+		errs = append(errs, fmt.Errorf("fallback %q: expected none with enforce_disagg", c.Fallback))
+	case c.Routing.Conditional.Enabled && c.EnforceDisagg:
+		errs = append(errs, fmt.Errorf("routing.conditional.enabled: expected it off with enforce_disagg"))
+	}
+	return errs
+}

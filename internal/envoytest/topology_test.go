@@ -1,0 +1,192 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// zones puts the workers of each role into the zones in turn, and binds the KV of
+// the prefill workers to them.
+func zones(f *fleet, e worker.Enforcement, weight float64, prefill, decode string) {
+	for _, side := range []struct {
+		ws    []*stack.Worker
+		zones string
+	}{{f.prefill, prefill}, {f.decode, decode}} {
+		for i, w := range side.ws {
+			w.Info.TopologyDomains = map[string]string{"zone": string(side.zones[i%len(side.zones)])}
+			if w.Info.Role == worker.Prefill {
+				w.Info.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: e, Weight: weight}
+			}
+		}
+	}
+}
+
+// crossings counts the requests that decode served in another zone than prefill.
+func (f *fleet) crossings() (crossed, all int) {
+	f.t.Helper()
+	zone := map[string]string{}
+	for _, w := range f.workers {
+		zone[w.Info.ID.String()] = w.Info.TopologyDomains["zone"]
+	}
+	for _, w := range f.decode {
+		for _, r := range f.got(w) {
+			if all++; zone[r.Headers.Get("X-Prefill-Instance-Id")] != w.Info.TopologyDomains["zone"] {
+				crossed++
+			}
+		}
+	}
+	return crossed, all
+}
+
+// TestNoKVLeavesADomainThatIsRequired is row C17, for engines that meet and for
+// those that prefill first.
+func TestNoKVLeavesADomainThatIsRequired(t *testing.T) {
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		t.Run(string(engine), func(t *testing.T) {
+			both(t, layout{
+				prefill: 2, decode: 4, simArgs: []string{"--engine", string(engine)},
+				describe: func(f *fleet) { zones(f, worker.Required, 0, "ab", "ab") },
+			}, func(t *testing.T, f *fleet) {
+				const n = 12
+				for i := range n {
+					prompt := fmt.Sprintf("%d in one zone", i)
+					requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 3, i%2 == 0)), prompt, 3)
+				}
+				crossed, all := f.crossings()
+				require.Equal(t, n, all)
+				require.Zero(t, crossed)
+				for _, w := range f.prefill {
+					require.NotEmpty(t, f.got(w), "both zones are used")
+				}
+			})
+		})
+	}
+}
+
+// TestADomainWithoutADecodeWorkerFailsClosed is rows C17 and C24.
+func TestADomainWithoutADecodeWorkerFailsClosed(t *testing.T) {
+	both(t, layout{
+		prefill: 1, decode: 2, simArgs: []string{"--accepts-aggregated"},
+		describe: func(f *fleet) { zones(f, worker.Required, 0, "a", "b") },
+	}, func(t *testing.T, f *fleet) {
+		r := f.send(t.Context(), "/v1/completions", completion("nobody there", 3, false))
+		requireError(t, r, 503, "no_worker_with_taint")
+		require.Contains(t, r.body, `"required_taint":"dynamo.topology/zone=a"`)
+		require.Equal(t, "1", r.header.Get("Retry-After"))
+		require.Empty(t, f.gotAll(f.workers), "no worker has seen it, though one could have served it alone")
+
+		f.decode[1].Info.TopologyDomains["zone"] = "a"
+		f.publishAndWait(f.workers...)
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("somebody there", 3, false)), "somebody there", 3)
+		require.Empty(t, f.got(f.decode[0]))
+	})
+}
+
+// TestAPreferredDomainIsKeptToWhileItIsFree is row C17.
+func TestAPreferredDomainIsKeptToWhileItIsFree(t *testing.T) {
+	both(t, layout{
+		prefill: 2, decode: 2, describe: func(f *fleet) { zones(f, worker.Preferred, 1, "ab", "ab") },
+	}, func(t *testing.T, f *fleet) {
+		for i := range 8 {
+			prompt := fmt.Sprintf("%d rather in one zone", i)
+			f.await("the answer before to be off the books", func() bool { return f.metric("baton_worker_decode_blocks") == 0 })
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 3, i%2 == 0)), prompt, 3)
+		}
+		crossed, all := f.crossings()
+		require.Equal(t, 8, all)
+		require.Zero(t, crossed, "one request at a time: nobody is busy")
+
+		f.publishAndWait(append([]*stack.Worker{f.decode[0]}, f.prefill...)...)
+		for i := range 8 {
+			prompt := fmt.Sprintf("%d wherever", i)
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 3, true)), prompt, 3)
+		}
+	})
+}
+
+// TestAClientMayAskForATaint is rows C15 and C17.
+func TestAClientMayAskForATaint(t *testing.T) {
+	both(t, layout{
+		prefill: 2, decode: 2, describe: func(f *fleet) {
+			for _, w := range []*stack.Worker{f.prefill[1], f.decode[0]} {
+				w.Info.Taints = []string{"gpu=h200"}
+			}
+		},
+	}, func(t *testing.T, f *fleet) {
+		bind := func(taint string) *reply {
+			body := strings.Replace(completion("on that one", 3, false), "{", `{"nvext":{"routing_constraints":{"required_taints":["`+taint+`"]}},`, 1)
+			return f.send(t.Context(), "/v1/completions", body)
+		}
+		for range 4 {
+			requireAnswer(t, bind("gpu=h200"), "on that one", 3)
+		}
+		require.Len(t, f.got(f.prefill[1]), 4)
+		require.Len(t, f.got(f.decode[0]), 4)
+		requireError(t, bind("gpu=none"), 503, "no_worker_with_taint")
+	})
+}
+
+// TestAPromptThatDecodeStillHoldsIsServedThere is row C21, by what is left to
+// prefill.
+func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
+	both(t, layout{
+		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"},
+		config: "routing: {conditional: {enabled: true}}\n",
+	}, func(t *testing.T, f *fleet) {
+		f.publishAndWait(f.decode...)
+		history := strings.Repeat("what was said before ", 60)
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(history, 3, false)), history, 3)
+		f.publishAndWait(f.workers...)
+
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(history+"and a little", 3, true)), history+"and a little", 3)
+		require.Empty(t, f.gotAll(f.prefill))
+		require.EqualValues(t, 1, f.metric("baton_served_alone_total", `reason="short_prompt"`))
+
+		other := strings.Repeat("nothing of this is known ", 60)
+		r := f.send(t.Context(), "/v1/completions", completion(other, 3, false), "x-debug-decision", "1")
+		requireAnswer(t, r, other, 3)
+		require.Len(t, f.gotAll(f.prefill), 1)
+		require.Contains(t, r.header.Get("X-Baton-Decision"), `split="prefill apart`)
+	})
+}
+
+// TestWhilePrefillIsBehindDecodeServesAlone is row C21, by load.
+func TestWhilePrefillIsBehindDecodeServesAlone(t *testing.T) {
+	both(t, layout{
+		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"}, prefillArgs: []string{"--prefill-us-per-token", "20000", "--serial-prefill"},
+		config: "routing: {conditional: {enabled: true, policy: load, prefill_busy_tokens: 50}}\ntokens: {mode: estimate}\nprefill: {overdue_base: 60s}\n",
+	}, func(t *testing.T, f *fleet) {
+		long := strings.Repeat("0123 ", 80) // 100 tokens, by estimate
+		first := make(chan *reply, 1)
+		go func() { first <- f.send(t.Context(), "/v1/completions", completion(long, 3, false)) }()
+		f.await("prefill to be behind", func() bool { return f.metric("baton_worker_prefill_tokens", `role="prefill"`) > 50 })
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("short", 3, true)), "short", 3)
+		require.EqualValues(t, 1, f.metric("baton_served_alone_total", `reason="prefill_busy"`))
+		requireAnswer(t, <-first, long, 3)
+		require.Len(t, f.gotAll(f.prefill), 1)
+
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("apart again", 3, true)), "apart again", 3)
+		require.Len(t, f.gotAll(f.prefill), 2)
+	})
+}
+
+// TestAFallbackIsTheOnlyWayToOneWorker is row C24; that without it nobody serves is
+// TestADomainWithoutADecodeWorkerFailsClosed.
+func TestAFallbackIsTheOnlyWayToOneWorker(t *testing.T) {
+	both(t, layout{
+		prefill: 1, decode: 2, simArgs: []string{"--accepts-aggregated"}, config: "fallback: aggregated\n",
+		describe: func(f *fleet) { zones(f, worker.Required, 0, "a", "b") },
+	}, func(t *testing.T, f *fleet) {
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("all there is", 3, true)), "all there is", 3)
+		require.Empty(t, f.gotAll(f.prefill))
+		require.EqualValues(t, 1, f.metric("baton_served_alone_total", `reason="fallback"`))
+	})
+}

@@ -1,0 +1,323 @@
+package extproc
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const extTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{%}}`
+
+func withExt(ext string) string { return strings.Replace(extTokens, "%", ext, 1) }
+
+// zoned puts worker 1 and 3 into zone a, 2 and 4 into zone b, and binds the KV of
+// the prefill workers to them.
+func zoned(t *testing.T, e worker.Enforcement, weight float64) []*worker.Worker {
+	ws := testWorkers(t)
+	for i, w := range ws {
+		w.TopologyDomains = map[string]string{"zone": string("ab"[i%2])}
+		if w.Role == worker.Prefill {
+			w.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: e, Weight: weight}
+		}
+	}
+	return ws
+}
+
+// ask sends a request and returns the status and the body of an answer of ours, or
+// 0 where it went to workers.
+func (r *replica) ask(body string) (int, string) {
+	r.t.Helper()
+	p := r.open(filterMain)
+	defer p.cancel()
+	p.requestHeaders()
+	p.recv()
+	p.requestBody(body)
+	im := p.recv().GetImmediateResponse()
+	return int(im.GetStatus().GetCode()), string(im.GetBody())
+}
+
+func TestDecodeStaysInTheDomainThatItsPrefillWorkerRequires(t *testing.T) {
+	r := newReplicaOf(t, "a", fixed(zoned(t, worker.Required, 0)), nil)
+	seen := map[worker.ID]int{}
+	for range 20 {
+		rec := r.explain(withExt(""))
+		require.Equal(t, rec.Prefill.Rank.ID+2, rec.Decode.Rank.ID, "1 with 3, 2 with 4")
+		require.Contains(t, rec.Decode.Rows()[1].Note, "lacks the taint dynamo.topology/zone=")
+		seen[rec.Prefill.Rank.ID]++
+	}
+	require.Len(t, seen, 2)
+}
+
+// Row C24: it fails closed, by name, and what prefill had booked is given back.
+func TestADomainWithoutDecodeFailsClosed(t *testing.T) {
+	ws := zoned(t, worker.Required, 0)
+	for _, w := range ws[2:] {
+		w.TopologyDomains = map[string]string{"zone": "c"}
+	}
+	for _, fallback := range []bool{false, true} {
+		r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
+			c.Prefill.Mode = picker.RoundRobin
+			c.FallbackAggregated = fallback // nobody can do without a prefill: no help
+		})
+		for range 2 {
+			status, body := r.ask(withExt(""))
+			require.Equal(t, 503, status)
+			require.Contains(t, body, `"code":"no_worker_with_taint"`)
+			require.Contains(t, body, `"required_taint":"dynamo.topology/zone=a"`, "the cursor has not moved for it")
+			require.Contains(t, body, "No decode worker that can take the request")
+		}
+		require.Zero(t, r.book.Totals().Held)
+		require.Equal(t, "no_worker_with_taint", r.explain(withExt("")).Detail)
+		r.requireIdle()
+	}
+}
+
+func TestAPreferredDomainIsLeftWhereItIsTooBusy(t *testing.T) {
+	r := newReplicaOf(t, "a", fixed(zoned(t, worker.Preferred, 1)), func(c *Config) { c.Prefill.Mode = picker.RoundRobin })
+	require.Equal(t, worker.ID(3), r.explain(withExt("")).Decode.Rank.ID, "prefill is 1, in zone a")
+	params := r.srv.cfg.Decode
+	params.BlockSize = 4
+	req := &load.Request{Params: &params}
+	req.Pick.Role, req.Pick.ISLTokens = worker.Decode, 400
+	var busy load.Reservation
+	require.NoError(t, r.book.Reserve(req, worker.Rank{ID: 3}, 0, &busy))
+	require.Equal(t, worker.ID(4), r.explain(withExt("")).Decode.Rank.ID)
+	busy.Release(time.Now())
+}
+
+func TestARequestMayBindItsOwnPicks(t *testing.T) {
+	r := newReplicaOf(t, "a", fixed(zoned(t, worker.Preferred, 0.5)), func(c *Config) { c.Overrides = true })
+	for range 10 {
+		rec := r.explain(withExt(`"routing_constraints":{"required_taints":["dynamo.topology/zone=b"]}`))
+		require.Equal(t, worker.ID(2), rec.Prefill.Rank.ID)
+		require.Equal(t, worker.ID(4), rec.Decode.Rank.ID)
+		rec = r.explain(withExt(`"routing_constraints":{"preferred_taints":{"dynamo.topology/zone=a":2}}`))
+		require.Equal(t, worker.ID(1), rec.Prefill.Rank.ID)
+		require.Equal(t, worker.ID(3), rec.Decode.Rank.ID, "what both ask for adds up")
+		rec = r.explain(withExt(`"routing_constraints":{"preferred_taints":{"dynamo.topology/zone=a":1,"dynamo.topology/zone=b":-1}},"router_config_override":{"prefill_load_scale":2}`))
+		require.Equal(t, worker.ID(1), rec.Prefill.Rank.ID)
+	}
+	status, body := r.ask(withExt(`"routing_constraints":{"required_taints":["gpu=none"]}`))
+	require.Equal(t, 503, status)
+	require.Contains(t, body, `"required_taint":"gpu=none"`)
+	require.Contains(t, body, "No prefill worker that can take")
+	for _, bad := range []string{`1`, `{"required_taints":"a"}`, `{"preferred_taints":{"a":1000}}`} {
+		status, body = r.ask(withExt(`"routing_constraints":` + bad))
+		require.Equal(t, 400, status)
+		require.Contains(t, body, `"wrong_type"`)
+		require.Contains(t, body, `"nvext.routing_constraints"`)
+	}
+	r.requireIdle()
+}
+
+func TestWhereRequestsMayNotBindTheirPicksOneThatDoesIsRefused(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Overrides = false })
+	status, body := r.ask(withExt(`"routing_constraints":{"required_taints":["a"]}`))
+	require.Equal(t, 400, status)
+	require.Contains(t, body, `"forbidden_field"`)
+	status, _ = r.ask(withExt(`"routing_constraints":{"required_taints":[]}`))
+	require.Zero(t, status, "it asks for nothing")
+	r.requireIdle()
+}
+
+// ableAlone lets worker 3, a decode worker, do without a prefill.
+func ableAlone(t *testing.T) []*worker.Worker {
+	ws := testWorkers(t)
+	ws[2].AcceptsAggregated = true
+	ws[2].KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 5558} // so that the index is asked
+	return ws
+}
+
+// holds makes a rank hold the first blocks of the prompt.
+func (r *replica) holds(rank worker.Rank, body string, blocks int) {
+	var req openai.Request
+	require.NoError(r.t, openai.Scan(openai.Completions, []byte(body), &req))
+	q, f := r.srv.question(&req, []byte(body))
+	require.Nil(r.t, f)
+	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
+	require.True(r.t, ok)
+	r.srv.cfg.Index.Attach(rank)
+	var e kvindex.Stored
+	for i, h := range p.Hashes[:blocks] {
+		e.Blocks = append(e.Blocks, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: h})
+	}
+	require.NoError(r.t, r.srv.cfg.Index.Store(rank, e))
+}
+
+const sixteenTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`
+
+// Row C21, by what is left to prefill.
+func TestWhatHasLittleLeftToPrefillIsServedByOneWorker(t *testing.T) {
+	for _, row := range []struct {
+		name             string
+		tokens           int64
+		ratio            float64
+		held             int // blocks of four tokens, of four
+		enforced, banned bool
+		alone            bool
+	}{
+		{name: "little is left", tokens: 9, ratio: 0.7, held: 2, alone: true},
+		{name: "as many tokens as the threshold are not few", tokens: 8, ratio: 0.7, held: 2},
+		{name: "too great a share is left", tokens: 100, ratio: 0.7, held: 1},
+		{name: "a share of just the ratio is too great", tokens: 100, ratio: 0.5, held: 2},
+		{name: "nothing is held", tokens: 100, ratio: 1, held: 0},
+		{name: "disaggregation is enforced", tokens: 100, ratio: 1, held: 3, enforced: true},
+		{name: "nobody can do without a prefill", tokens: 100, ratio: 1, held: 3, banned: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			ws := ableAlone(t)
+			ws[2].AcceptsAggregated = !row.banned
+			r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
+				c.EnforceDisagg = row.enforced
+				c.Conditional = Conditional{ByISL: true, ISLTokens: row.tokens, ISLRatio: row.ratio}
+			})
+			r.holds(worker.Rank{ID: 3}, sixteenTokens, row.held)
+			rec := r.explain(sixteenTokens)
+			require.Equal(t, !row.alone, rec.Prefill.Made())
+			p := r.open(filterMain)
+			defer p.cancel()
+			p.requestHeaders()
+			p.recv()
+			p.requestBody(sixteenTokens)
+			require.Nil(t, p.recv().GetImmediateResponse())
+			totals := r.book.Totals()
+			if row.alone {
+				require.Equal(t, worker.ID(3), rec.Decode.Rank.ID)
+				require.Equal(t, "one worker: 8 tokens of the prompt are not cached there, fewer than 9", rec.Split)
+				require.Equal(t, 1, totals.Held)
+				require.EqualValues(t, 8, totals.PrefillTokens, "what is left to prefill")
+				return
+			}
+			require.NotContains(t, rec.Split, "one worker")
+			require.Equal(t, !row.enforced && !row.banned, rec.Split != "", rec.Split)
+			require.Equal(t, 2, totals.Held, "prefill's and decode's, none of the worker that was looked at")
+		})
+	}
+}
+
+// Row C21, by load: prefill is busy if its least busy rank is.
+func TestWhilePrefillIsBusyARequestIsServedByOneWorker(t *testing.T) {
+	r := newReplicaOf(t, "a", fixed(ableAlone(t)), func(c *Config) {
+		c.Conditional = Conditional{ByLoad: true, PrefillBusyTokens: 10}
+	})
+	params := r.srv.cfg.Prefill
+	params.BlockSize = 4
+	book := func(id worker.ID, role worker.Role, tokens int) *load.Reservation {
+		req, res := &load.Request{Params: &params}, new(load.Reservation)
+		req.Pick.Role, req.Pick.ISLTokens = role, tokens
+		require.NoError(t, r.book.Reserve(req, worker.Rank{ID: id}, 0, res))
+		return res
+	}
+	apart := func(want bool, why string) {
+		t.Helper()
+		rec := r.explain(sixteenTokens)
+		require.Equal(t, want, rec.Prefill.Made(), why)
+		require.Equal(t, want, strings.HasPrefix(rec.Split, "prefill apart"), rec.Split)
+	}
+	apart(true, "nobody is busy")
+	first := book(1, worker.Prefill, 1000)
+	apart(true, "one is free")
+	second := book(2, worker.Prefill, 10)
+	apart(true, "as much as the threshold is not more")
+	third := book(2, worker.Prefill, 1)
+	apart(false, "both are busy")
+	require.Equal(t, "one worker: every prefill rank has at least 11 prompt tokens queued", r.explain(sixteenTokens).Split)
+	fourth := book(3, worker.Aggregated, 11)
+	apart(true, "so is the only one that could do without")
+	for _, b := range []*load.Reservation{first, second, third, fourth} {
+		b.Release(time.Now())
+	}
+	r.requireIdle()
+}
+
+// Row C24: one worker alone only where that is configured.
+func TestOnlyAFallbackServesByOneWorkerWhatCannotBeSplit(t *testing.T) {
+	for name, change := range map[string]func(ws []*worker.Worker, c *Config){
+		"no_prefill_worker": func(ws []*worker.Worker, _ *Config) { ws[0].Draining, ws[1].Draining = true, true },
+		"no_decode_worker":  func(ws []*worker.Worker, _ *Config) { ws[2].Role, ws[3].Draining = worker.Aggregated, true },
+		"no_worker_with_taint": func(ws []*worker.Worker, _ *Config) {
+			for _, w := range ws[:2] {
+				w.TopologyDomains = map[string]string{"zone": "x"}
+				w.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: worker.Required}
+			}
+		},
+	} {
+		for _, fallback := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				ws := ableAlone(t)
+				r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
+					change(ws, c)
+					c.FallbackAggregated = fallback
+				})
+				status, body := r.ask(withExt(""))
+				if !fallback {
+					require.Equal(t, 503, status)
+					require.Contains(t, body, `"code":"`+name+`"`)
+					r.requireIdle()
+					return
+				}
+				require.Zero(t, status, body)
+				rec := r.explain(withExt(""))
+				require.Equal(t, "one worker: fallback for "+name, rec.Split)
+				require.False(t, rec.Prefill.Made())
+				require.Equal(t, worker.ID(3), rec.Decode.Rank.ID)
+				r.requireIdle()
+			})
+		}
+	}
+}
+
+// Back-pressure is no reason to do without prefill (C5).
+func TestAFallbackIsNoWayAroundBackPressure(t *testing.T) {
+	r := newReplicaOf(t, "a", fixed(ableAlone(t)), func(c *Config) { c.FallbackAggregated, c.MaxQueuedISLTokens = true, 1 })
+	params := r.srv.cfg.Prefill
+	req := &load.Request{Params: &params}
+	req.Pick.Role, req.Pick.ISLTokens = worker.Prefill, 6
+	var held load.Reservation
+	require.NoError(t, r.book.Reserve(req, worker.Rank{ID: 1}, 0, &held))
+	status, _ := r.ask(withExt(""))
+	require.Equal(t, 429, status)
+	held.Release(time.Now())
+	r.requireIdle()
+}
+
+// Row C18: a pick moves its pool's cursor once, when a request leaves with it.
+func TestTheCursorMovesOnceForEachRequestThatLeaves(t *testing.T) {
+	ws := testWorkers(t)
+	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
+		c.Prefill.Mode, c.Decode.Mode, c.Overrides = picker.RoundRobin, picker.RoundRobin, true
+	})
+	next := func() worker.ID { return r.explain(withExt("")).Prefill.Rank.ID }
+	first := next()
+	require.Equal(t, first, next(), "looking ahead moves nothing")
+	status, _ := r.ask(withExt(`"routing_constraints":{"required_taints":["none"]}`))
+	require.Equal(t, 503, status)
+	require.Equal(t, first, next(), "a pick that fails moves nothing")
+	for range 3 {
+		before := next()
+		status, body := r.ask(withExt(""))
+		require.Zero(t, status, body)
+		require.NotEqual(t, before, next(), "one that leaves moves it by one")
+	}
+	r.requireIdle()
+}
+
+func TestConditionalSettingsOutOfRangeAreNamed(t *testing.T) {
+	for want, c := range map[string]Conditional{
+		"isl_tokens": {ByISL: true, ISLRatio: 1}, "isl_ratio": {ByISL: true, ISLTokens: 1, ISLRatio: 1.5},
+		"prefill_busy_tokens": {ByLoad: true}, "decode_busy_blocks": {DecodeBusyBlocks: -1},
+	} {
+		errs := c.Faults()
+		require.Len(t, errs, 1)
+		require.ErrorContains(t, errs[0], "conditional."+want)
+	}
+	require.Empty(t, Conditional{}.Faults())
+}

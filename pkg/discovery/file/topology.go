@@ -1,0 +1,64 @@
+package file
+
+import (
+	"strconv"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const kvTransferKeys = "domain, enforcement, weight"
+
+func (r *reader) kvTransferField(k *worker.KVTransfer, key string, v ast.Node) bool {
+	switch key {
+	case "domain":
+		k.Domain = r.text(v)
+	case "enforcement":
+		k.Enforcement = parsed(r, v, worker.ParseEnforcement)
+	case "weight":
+		k.Weight = r.share(v)
+	default:
+		return false
+	}
+	return true
+}
+
+// pairs reads a mapping of texts to texts. Of a domain without a value the
+// value is empty: that the operator meant one is kept.
+func (r *reader) pairs(v ast.Node) map[string]string {
+	m, ok := v.(*ast.MappingNode)
+	if !ok {
+		r.fault(v, "%s: expected a mapping of names to values", describe(v))
+		return nil
+	}
+	out := make(map[string]string, len(m.Values))
+	for _, kv := range m.Values {
+		k, ok := kv.Key.(*ast.StringNode)
+		if !ok {
+			r.fault(kv.Key, "key %q: expected text, in quotes if it looks like something else", kv.Key.String())
+			continue
+		}
+		if _, null := kv.Value.(*ast.NullNode); null {
+			out[k.Value] = ""
+			continue
+		}
+		out[k.Value] = r.text(kv.Value)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// share reads a plain decimal number from 0 to 1.
+func (r *reader) share(v ast.Node) float64 {
+	switch v.(type) {
+	case *ast.IntegerNode, *ast.FloatNode:
+		if f, err := strconv.ParseFloat(v.GetToken().Value, 64); err == nil && f >= 0 && f <= 1 {
+			return f
+		}
+	}
+	r.fault(v, "%s: expected a number from 0 to 1", describe(v))
+	return 0
+}

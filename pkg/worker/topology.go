@@ -1,0 +1,130 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// TopologyTaint is what the taints of topology domains begin with; domain,
+// equals sign and value follow. The form is NVIDIA Dynamo's.
+const TopologyTaint = "dynamo.topology/"
+
+// Bounds of what one worker may carry.
+const (
+	MaxTaints     = 64  // and as many topology domains
+	MaxTaintBytes = 256 // of a taint; domain and value together as well
+)
+
+// Enforcement says what becomes of a decode pick outside of the transfer domain
+// of the prefill worker.
+type Enforcement string
+
+// The enforcements.
+const (
+	Required  Enforcement = "required"  // never: the request fails rather
+	Preferred Enforcement = "preferred" // dearer, by KVTransfer.Weight
+)
+
+// ParseEnforcement reads the name of an enforcement.
+func ParseEnforcement(s string) (Enforcement, error) {
+	if e := Enforcement(s); e == Required || e == Preferred {
+		return e, nil
+	}
+	return "", fmt.Errorf("worker: enforcement %q: expected required or preferred", s)
+}
+
+// KVTransfer binds the decode pick of a disaggregated request to the topology
+// domain of its prefill worker, for KV that should not leave it (row C17). The
+// zero value binds nothing.
+type KVTransfer struct {
+	Domain      string      // a key of TopologyDomains
+	Enforcement Enforcement // set if and only if Domain is
+	// Weight, above 0 and at most 1, is that of the preferred taint: the cost
+	// of workers in the domain is multiplied by exp(-tanh(Weight)). Higher
+	// leaves the domain later. Only with Preferred.
+	Weight float64
+}
+
+// TaintOf returns the taint of a topology domain's value.
+func TaintOf(domain, value string) string { return TopologyTaint + domain + "=" + value }
+
+// HasTaint reports whether the worker carries the taint, as one of its own or by
+// its topology. It does not allocate.
+func (w *Worker) HasTaint(taint string) bool {
+	if slices.Contains(w.Taints, taint) {
+		return true
+	}
+	if pair, is := strings.CutPrefix(taint, TopologyTaint); is {
+		if domain, value, ok := strings.Cut(pair, "="); ok && value != "" {
+			return w.TopologyDomains[domain] == value
+		}
+	}
+	return false
+}
+
+// SameTaints reports whether both carry the same taints by the same means.
+func (w *Worker) SameTaints(o *Worker) bool {
+	if !slices.Equal(w.Taints, o.Taints) || len(w.TopologyDomains) != len(o.TopologyDomains) {
+		return false
+	}
+	for d, v := range w.TopologyDomains {
+		if o.TopologyDomains[d] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// TopologyFault says why the worker may not be picked for what it declares of
+// its topology, or "". A domain that the KV must not leave, and whose value
+// nobody knows, cannot be kept to.
+func (w *Worker) TopologyFault() string {
+	if d := w.KVTransfer.Domain; d != "" && w.TopologyDomains[d] == "" {
+		return fmt.Sprintf("its kv transfer domain %q has no value in its topology domains", d)
+	}
+	return ""
+}
+
+// ValidateTopology returns every fault of taints, domains and transfer, joined,
+// or nil. A transfer domain without a value is none of them: it may still
+// come, and the worker is to be seen until then.
+func (w *Worker) ValidateTopology() error {
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if len(w.Taints) > MaxTaints {
+		bad("taints: %d of them; expected at most %d", len(w.Taints), MaxTaints)
+	}
+	if len(w.TopologyDomains) > MaxTaints {
+		bad("topology_domains: %d of them; expected at most %d", len(w.TopologyDomains), MaxTaints)
+	}
+	for _, t := range w.Taints {
+		if !printable(t) || len(t) > MaxTaintBytes {
+			bad("taint %q: expected 1 to %d bytes of printable text", t, MaxTaintBytes)
+		}
+	}
+	for d, v := range w.TopologyDomains {
+		if !printable(d) || strings.Contains(d, "=") || v != "" && !printable(v) || len(TaintOf(d, v)) > MaxTaintBytes {
+			bad("topology domain %q, value %q: expected printable text, no equals sign in the domain, at most %d bytes", d, v, MaxTaintBytes-len(TopologyTaint)-1)
+		}
+	}
+	switch k := w.KVTransfer; {
+	case k.Domain == "" && k != KVTransfer{}:
+		bad("kv_transfer: expected a domain with enforcement %q and weight %v", string(k.Enforcement), k.Weight)
+	case k.Domain == "":
+	case k.Enforcement == Required && k.Weight != 0:
+		bad("kv_transfer: weight %v: expected one with enforcement preferred only", k.Weight)
+	case k.Enforcement == Preferred && !(k.Weight > 0 && k.Weight <= 1): // NaN too
+		bad("kv_transfer: weight %v: expected a number above 0, at most 1", k.Weight)
+	case k.Enforcement != Required && k.Enforcement != Preferred:
+		bad("kv_transfer: enforcement %q: expected required or preferred", string(k.Enforcement))
+	}
+	return errors.Join(errs...)
+}
+
+func printable(s string) bool {
+	return s != "" && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
