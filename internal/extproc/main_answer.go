@@ -12,7 +12,7 @@ import (
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 	m.status = ev.headers.status
 	flags := ev.headers.localReply
-	if flags == "" || reached(flags) {
+	if m.handover.sent = false; flags == "" || reached(flags) {
 		m.taken()
 	}
 	if flags != "" {
@@ -214,7 +214,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 	retry = retry && m.mayRetry(f)
 	m.phase = mainRejected
 	m.collect()
-	if !m.handover.asked {
+	if !m.handover.asked && !m.unsure() {
 		m.body = nil
 	}
 	if retry {
@@ -250,66 +250,6 @@ func (m *mainLeg) releasePrefill() {
 		m.prefillHeld = false
 		m.emit(effect{op: opReleasePrefill})
 	}
-}
-
-// onClosed ends the main leg's part. The prefill leg may run on (C9).
-func (m *mainLeg) onClosed(now time.Time) {
-	if m.closed {
-		return
-	}
-	m.closed = true
-	switch m.phase {
-	case mainLeft: // the end of a stream that we left; the answer still runs
-	case mainStreaming:
-		m.releaseDecode()
-		m.phase = mainEnded
-		m.logBy = now.Add(logWait)
-		if m.logged.kind != 0 {
-			m.conclude(now, m.logged.outcome, m.logged.blame)
-		}
-	case mainResolving: // evPicked or evRefused is still to come
-		m.finish(outcomeClientLeft, nil)
-	case mainRouted:
-		m.finish(outcomeClientLeft, nil)
-		if m.handover.held { // Envoy's log says whether decode has seen it
-			m.phase, m.logBy = mainLingering, now.Add(logWait)
-			return
-		}
-		m.endMain(now)
-	default:
-		m.finish(outcomeClientLeft, nil)
-		m.endMain(now)
-	}
-}
-
-// logWait is how long the access log may take to tell how an answer ended.
-// Without it the answer counts as whole.
-const logWait = 2 * time.Second
-
-// endMain releases decode and either waits for the prefill leg or is done. A
-// prefill whose KV a decode must take keeps decode booked.
-func (m *mainLeg) endMain(now time.Time) {
-	m.collect()
-	if !m.legRuns() || !m.plan.kind.PrefillFirst() {
-		m.releaseDecode()
-	}
-	if !m.legRuns() && !m.handover.taking {
-		m.done()
-		return
-	}
-	m.phase = mainLingering
-	if m.legRuns() {
-		m.orphanAt = now.Add(m.rules.orphanGrace)
-	}
-}
-
-func (m *mainLeg) done() {
-	m.releaseDecode()
-	m.phase = mainDone
-	if !m.handover.asked {
-		m.body = nil
-	}
-	m.emit(effect{op: opForget})
 }
 
 // wakeAt returns when the machine wants an evTimer, or the zero time.
@@ -396,38 +336,4 @@ func (m *mainLeg) onOrphan(now time.Time) {
 		m.emit(effect{op: opMark, report: r})
 	}
 	m.emit(effect{op: opAbortLeg, report: r})
-}
-
-// onLogged takes Envoy's access log of this attempt: its true end.
-func (m *mainLeg) onLogged(now time.Time, ev *event) {
-	switch m.phase {
-	case mainLeft, mainEnded:
-		m.conclude(now, ev.outcome, ev.blame)
-	case mainStreaming:
-		m.logged = *ev
-	case mainLingering:
-		if m.handover.held {
-			m.learnt(now, ev.reached)
-		}
-	}
-}
-
-// learnt says whether decode has seen the hand-off of a client that left before
-// an answer: if so, the KV is its engine's business.
-func (m *mainLeg) learnt(now time.Time, reached bool) {
-	m.logBy = time.Time{}
-	if reached {
-		m.taken()
-	}
-	m.endMain(now)
-}
-
-// conclude ends an attempt whose answer had begun.
-func (m *mainLeg) conclude(now time.Time, o outcome, b blame) {
-	m.logBy = time.Time{}
-	if b != blameNone {
-		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
-	}
-	m.finish(o, nil)
-	m.endMain(now)
 }
