@@ -45,6 +45,7 @@ type Server struct {
 
 	overlaps *overlap.Lookup
 	attempts *registry
+	unrouted unrouted
 	avoid    *avoidList
 	peers    *peers
 	scratch  sync.Pool // of *scratch
@@ -75,7 +76,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
-		owner: cfg.Instance, attempts: newRegistry(), avoid: newAvoidList(cfg.MaxTimeout),
+		owner: cfg.Instance, attempts: newRegistry(), unrouted: unrouted{m: make(map[attemptName]*mainStream)}, avoid: newAvoidList(cfg.MaxTimeout),
 		live: make(map[*mainStream]struct{}),
 	}
 	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Routed: cfg.Routed, Slots: cfg.Slots, Tells: cfg.Tells}); err != nil {

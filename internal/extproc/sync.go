@@ -214,6 +214,8 @@ func (m *mainLeg) taken() {
 // the hand-off.
 func (m *mainLeg) unsure() bool { return m.handover.held && m.handover.sent }
 
+func (m *mainLeg) name() attemptName { return attemptName{m.hdr.requestID, m.attempt} }
+
 // forgetRequest gives back the request's body and what was read of it.
 func (m *mainLeg) forgetRequest() {
 	if m.scan != nil {
