@@ -183,8 +183,11 @@ func TestClientsThatLeaveAtAnyMoment(t *testing.T) {
 		f.awaitCollected()
 		require.Zero(t, f.ledger().Expired)
 		require.Zero(t, f.metric("baton_prefill_legs_total", `outcome="collect_failed"`))
-		// Each connection to Envoy that is kept has two; eight clients need no more than 16 of them.
-		f.await("goroutines to end", func() bool { return f.metric("go_goroutines") <= goroutines+2*16 })
+		// A kept connection to Envoy's listener has two; those to workers that count tokens are few.
+		f.await("goroutines to end", func() bool {
+			kept, err := f.envoy.Stat(t.Context(), "http.sync_leg.downstream_cx_active")
+			return err == nil && f.metric("go_goroutines") <= goroutines+2*float64(kept)+40
+		})
 	})
 }
 
