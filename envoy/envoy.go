@@ -44,6 +44,19 @@ type Params struct {
 	// running answers survive the plugin's death at any moment.
 	FullDuplex bool
 
+	// Routing says whether requests may name their workers: "", no; "prerouted",
+	// those that they do not name are picked; "direct", nothing is picked. Without
+	// a picker the client listener then lets routing headers pass and must be
+	// reached by those alone who may choose workers.
+	Routing string
+
+	// PickerHost and PickerPort name another endpoint picker, an ext_proc server
+	// asked before the plugin on each attempt. It makes Routing "direct" where that
+	// is empty. Clients' routing headers stay stripped, and of what requests say
+	// headers alone are believed.
+	PickerHost string
+	PickerPort int
+
 	// TracingHost and TracingPort name an OTLP gRPC collector. Empty: Envoy
 	// makes no spans of its own.
 	TracingHost string
@@ -84,6 +97,10 @@ func (p Params) withDefaults() Params {
 	num(&p.MaxRequests, 100000)
 	num(&p.Retries, 2)
 	def(&p.DefaultTimeout, "600s")
+	if p.PickerPort > 0 {
+		def(&p.PickerHost, "127.0.0.1")
+		def(&p.Routing, "direct")
+	}
 	if p.Title == "" {
 		p.Title = "Baton in your own Envoy, bodies buffered. One plugin per Envoy, over a unix socket."
 		if p.FullDuplex {
@@ -98,6 +115,9 @@ func (p Params) withDefaults() Params {
 
 // Standalone returns the configuration of one Envoy with both legs in it.
 func Standalone(p Params) ([]byte, error) {
+	if p.Routing != "" && p.Routing != "prerouted" && p.Routing != "direct" {
+		return nil, fmt.Errorf("envoy: routing %q: expected prerouted, direct or nothing", p.Routing)
+	}
 	t, err := template.New("standalone").Option("missingkey=error").Parse(standalone)
 	if err != nil {
 		return nil, fmt.Errorf("envoy: template: %w", err)
@@ -115,6 +135,14 @@ func Committed() (map[string][]byte, error) {
 	for name, p := range map[string]Params{
 		"standalone.yaml":             {},
 		"standalone-full-duplex.yaml": {FullDuplex: true},
+		"standalone-prerouted.yaml": {
+			Routing: "prerouted",
+			Title:   "Baton in your own Envoy for schedulers that name workers themselves: the client listener is not for others.",
+		},
+		"standalone-picker.yaml": {
+			PickerPort: 9003,
+			Title:      "Baton in your own Envoy behind another endpoint picker, which chooses both workers.",
+		},
 		"standalone-tracing.yaml": {
 			TracingHost: "127.0.0.1", TracingPort: 4317,
 			Title: "Baton in your own Envoy, bodies buffered, with Envoy's own spans sent to an OTLP collector.",

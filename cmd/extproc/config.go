@@ -115,6 +115,11 @@ type RoutingConfig struct {
 	// RoutedTTL is how long a routed prompt is believed to be cached where no
 	// events tell. Default 2m.
 	RoutedTTL time.Duration `yaml:"routed_ttl"`
+	// PredictedTTL is how long a routed prompt is believed to be cached where
+	// events will tell, until they do. Default 10s; 0: not at all.
+	PredictedTTL time.Duration `yaml:"predicted_ttl"`
+	// PredictedWeight is what such a block is worth. Default 1.
+	PredictedWeight float64 `yaml:"predicted_weight"`
 }
 
 // PickConfig is one role's policy; see picker.Params.
@@ -211,6 +216,7 @@ func defaultConfig() Config {
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
 			Headers: prefill.DialectPlain, DebugHeader: &yes, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
+			PredictedTTL: 10 * time.Second, PredictedWeight: 1,
 		},
 		Prefill: PrefillConfig{
 			StartTimeout: time.Second, Timeout: 5 * time.Minute, OverdueBase: 2 * time.Second,
@@ -268,14 +274,11 @@ func (c *Config) Validate() error {
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
 		bad("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise)
 	}
-	if err := c.Discovery.validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := c.Events.validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := c.Index.tree().Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("index.max_bytes: %w", err))
+	errs = append(errs, c.Discovery.validate(), c.Events.validate())
+	tree := c.tree()
+	tree.Route.TTL, tree.Route.PredictedTTL = 0, 0 // judged below, by their names here
+	if err := tree.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("index: %w", err))
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		bad("tls: expected both cert and key, or neither")
@@ -287,11 +290,17 @@ func (c *Config) Validate() error {
 		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
 	}
 	errs = append(errs, c.validateDurations()...)
+	if c.Index.DumpMaxAge == 0 {
+		bad("index.dump_max_age 0s: expected above 0; without index.dump nothing is kept")
+	}
 	if c.Tokens.BytesPerToken > mostBytesPerToken {
 		bad("tokens.bytes_per_token %d: expected at most %d", c.Tokens.BytesPerToken, mostBytesPerToken)
 	}
 	if c.Prefill.MaxQueuedISLTokens < 0 {
 		bad("prefill.max_queued_isl_tokens %d: expected 0 or more", c.Prefill.MaxQueuedISLTokens)
+	}
+	if w := c.Routing.PredictedWeight; !(w >= 0 && w <= 1) {
+		bad("routing.predicted_weight %g: expected 0 to 1", w)
 	}
 	if c.Request.MaxBodyBytes < 1 {
 		bad("request.max_body_bytes %d: expected at least 1", c.Request.MaxBodyBytes)
@@ -322,7 +331,7 @@ func (c *Config) validateDurations() (errs []error) {
 		{"index.dump_interval", c.Index.DumpInterval}, {"index.dump_max_age", c.Index.DumpMaxAge},
 		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
 		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
-		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL},
+		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL}, {"routing.predicted_ttl", c.Routing.PredictedTTL},
 		{"request.default_timeout", c.Request.DefaultTimeout}, {"request.max_timeout", c.Request.MaxTimeout},
 		{"health.probe_interval", c.Health.ProbeInterval}, {"health.probe_timeout", c.Health.ProbeTimeout},
 	} {

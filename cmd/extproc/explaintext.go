@@ -36,6 +36,9 @@ type choiceJSON struct {
 		Picked   bool     `json:"picked"`
 		Eligible bool     `json:"eligible"`
 		Overlap  int64    `json:"overlap_blocks"`
+		Guess    int64    `json:"predicted_blocks"`
+		Host     int64    `json:"host_blocks"`
+		Disk     int64    `json:"disk_blocks"`
 		Prefill  int64    `json:"active_prefill_tokens"`
 		Decode   int64    `json:"active_decode_blocks"`
 		Requests int64    `json:"active_requests"`
@@ -90,7 +93,17 @@ func (c *choiceJSON) table(b *strings.Builder) {
 		if !r.Eligible {
 			cost = "out: " + r.Note
 		}
-		fmt.Fprintf(w, "  %s\t%s/%d\t%d\t%d\t%d\t%d\t%s\t\n", mark, r.WorkerID, r.DPRank, r.Overlap, r.Prefill, r.Decode, r.Requests, cost)
+		overlap := fmt.Sprint(r.Overlap)
+		if r.Guess > 0 {
+			overlap += fmt.Sprintf("(%dp)", r.Guess)
+		}
+		if r.Host > 0 {
+			overlap += fmt.Sprintf("+%dh", r.Host)
+		}
+		if r.Disk > 0 {
+			overlap += fmt.Sprintf("+%dd", r.Disk)
+		}
+		fmt.Fprintf(w, "  %s\t%s/%d\t%s\t%d\t%d\t%d\t%s\t\n", mark, r.WorkerID, r.DPRank, overlap, r.Prefill, r.Decode, r.Requests, cost)
 	}
 	_ = w.Flush()
 	if c.LeftOut > 0 {

@@ -25,13 +25,27 @@ type IndexConfig struct {
 	// DumpInterval is how often it is written. Default 1m; 0: at the end only.
 	// Shorter leaves less to be replayed after a crash.
 	DumpInterval time.Duration `yaml:"dump_interval"`
-	// DumpMaxAge is how old what it has of a rank may be. Default 15m. Longer
+	// DumpMaxAge is how old what it has of a rank may be, above 0. Default 15m. Longer
 	// helps after longer absences, as far as workers' replays reach.
 	DumpMaxAge time.Duration `yaml:"dump_max_age"`
+	// MaxRoutedBlocks bounds what is remembered of routed prompts, of all ranks
+	// together. Default 0: kvindex's own default.
+	MaxRoutedBlocks int `yaml:"max_routed_blocks"`
 }
 
-func (c *IndexConfig) tree() kvindex.TreeConfig {
-	return kvindex.TreeConfig{MaxBytes: c.MaxBytes, NoHugePages: c.HugePages != nil && !*c.HugePages}
+// predictedWeight is 0 where nothing is predicted.
+func (c *RoutingConfig) predictedWeight() float64 {
+	if c.PredictedTTL == 0 {
+		return 0
+	}
+	return c.PredictedWeight
+}
+
+func (c *Config) tree() kvindex.TreeConfig {
+	return kvindex.TreeConfig{
+		MaxBytes: c.Index.MaxBytes, NoHugePages: c.Index.HugePages != nil && !*c.Index.HugePages,
+		Route: kvindex.RouteConfig{TTL: c.Routing.RoutedTTL, PredictedTTL: c.Routing.PredictedTTL, MaxBlocks: c.Index.MaxRoutedBlocks},
+	}
 }
 
 // askIndex answers a person's question who holds how much of a prompt.
@@ -54,7 +68,8 @@ func (p *plugin) askIndex(q admin.IndexQuery) (admin.IndexAnswer, error) {
 		return a, err
 	}
 	slices.SortFunc(a.Ranks, func(x, y admin.IndexOverlap) int {
-		return cmp.Or(cmp.Compare(y.TreeBlocks, x.TreeBlocks), cmp.Compare(y.RoutedBlocks, x.RoutedBlocks),
+		return cmp.Or(cmp.Compare(y.TreeBlocks, x.TreeBlocks), cmp.Compare(y.HostBlocks, x.HostBlocks), cmp.Compare(y.DiskBlocks, x.DiskBlocks),
+			cmp.Compare(y.RoutedBlocks, x.RoutedBlocks),
 			cmp.Compare(x.WorkerID, y.WorkerID), cmp.Compare(x.DPRank, y.DPRank))
 	})
 	return a, nil
@@ -98,7 +113,7 @@ func chainsOf(q *admin.IndexQuery, workers []*worker.Worker) (chains, int, error
 	}, size, nil
 }
 
-// overlaps asks both indexes. A slot is a rank's only as long as no rank comes
+// overlaps asks the index. A slot is a rank's only as long as no rank comes
 // or goes, so it asks again when one has.
 func (p *plugin) overlaps(c chains, workers []*worker.Worker) ([]admin.IndexOverlap, error) {
 	const tries = 10
@@ -113,11 +128,10 @@ func (p *plugin) overlaps(c chains, workers []*worker.Worker) ([]admin.IndexOver
 	return nil, errors.New("workers join and leave just now: ask again")
 }
 
-// overlapsOf asks both indexes about the workers with EAGLE, or those without.
+// overlapsOf asks the index about the workers with EAGLE, or those without.
 func (p *plugin) overlapsOf(c *chains, workers []*worker.Worker, eagle bool) []admin.IndexOverlap {
-	var tree, routed kvindex.Overlap
-	p.index.Overlap(c.of(eagle), &tree)
-	p.routed.Overlap(c.of(eagle), &routed, time.Now())
+	var all kvindex.Overlap
+	p.index.Overlap(c.of(eagle), &all)
 	var rows []admin.IndexOverlap
 	for _, w := range workers {
 		if w.Eagle != eagle {
@@ -126,7 +140,8 @@ func (p *plugin) overlapsOf(c *chains, workers []*worker.Worker, eagle bool) []a
 		for dp := range worker.DPRank(w.DPSize) {
 			row := admin.IndexOverlap{WorkerID: w.ID, DPRank: dp, Role: w.Role.String(), BlockSize: int(w.BlockSize)}
 			if s, ok := p.slots.Slot(worker.Rank{ID: w.ID, DPRank: dp}); ok {
-				row.TreeBlocks, row.RoutedBlocks = tree.At(s), routed.At(s)
+				held := p.slots.Held(s, &all)
+				row.TreeBlocks, row.HostBlocks, row.DiskBlocks, row.RoutedBlocks = held.Device, held.Host, held.Disk, held.Routed
 			}
 			rows = append(rows, row)
 		}

@@ -44,7 +44,7 @@ func TestTheIndexSaysWhoHoldsHowMuch(t *testing.T) {
 	require.Len(t, chain, 2)
 	x.holds(worker.Rank{ID: 5}, chain[:1])
 	x.holds(worker.Rank{ID: 1, DPRank: 1}, chain)
-	x.routed.Record(worker.Rank{ID: 1}, chain[:1], time.Now())
+	x.routes.Note(worker.Rank{ID: 1}, chain[:1], kvindex.Estimated, time.Now())
 
 	row := func(id worker.ID, dp worker.DPRank, role string, size int, tree, routed uint32) admin.IndexOverlap {
 		return admin.IndexOverlap{WorkerID: id, DPRank: dp, Role: role, BlockSize: size, TreeBlocks: tree, RoutedBlocks: routed}
@@ -100,13 +100,13 @@ func TestTheIndexIsAskedOnTheAdminPort(t *testing.T) {
 	r.writeWorkers("workers:\n- {id: 7, role: decode, engine: vllm, models: [m], endpoint: \"127.0.0.1:1\", block_size: 16}\n")
 	rank := worker.Rank{ID: 7}
 	require.Eventually(t, func() bool { return r.plugin.board.Load().Worker(7) != nil }, 5*time.Second, time.Millisecond)
-	r.plugin.routed.Record(rank, []kvindex.LocalHash{255, 16}, time.Now())
+	r.plugin.routes.Note(rank, []kvindex.LocalHash{255, 16}, kvindex.Estimated, time.Now())
 	resp, err := http.Post("http://"+r.page.Addr().String()+"/debug/index", "application/json", strings.NewReader(`{"hashes":["0xff","16","17"]}`))
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	require.JSONEq(t, `{"prompt_blocks":3,"ranks":[{"worker_id":"7","dp_rank":0,"role":"decode","block_size":16,"tree_blocks":0,"routed_blocks":2}]}`, string(b))
+	require.JSONEq(t, `{"prompt_blocks":3,"ranks":[{"worker_id":"7","dp_rank":0,"role":"decode","block_size":16,"tree_blocks":0,"host_blocks":0,"disk_blocks":0,"routed_blocks":2}]}`, string(b))
 }
 
 // TestTheBudgetOfTheIndexIsTheConfigurations: what is shed for want of memory
@@ -130,9 +130,12 @@ func TestTheBudgetOfTheIndexIsTheConfigurations(t *testing.T) {
 func TestHugePagesAreAskedForUnlessToldOtherwise(t *testing.T) {
 	yes, no := true, false
 	c := defaultConfig()
-	require.Equal(t, kvindex.TreeConfig{}, c.Index.tree())
-	require.False(t, (&IndexConfig{HugePages: &yes}).tree().NoHugePages)
-	require.Equal(t, kvindex.TreeConfig{MaxBytes: 5, NoHugePages: true}, (&IndexConfig{MaxBytes: 5, HugePages: &no}).tree())
+	route := kvindex.RouteConfig{TTL: 2 * time.Minute, PredictedTTL: 10 * time.Second}
+	require.Equal(t, kvindex.TreeConfig{Route: route}, c.tree())
+	c.Index.HugePages = &yes
+	require.False(t, c.tree().NoHugePages)
+	c.Index.HugePages, c.Index.MaxBytes = &no, 5
+	require.Equal(t, kvindex.TreeConfig{MaxBytes: 5, NoHugePages: true, Route: route}, c.tree())
 }
 
 // TestTheIndexTakesHalfWhereAddressSpaceIsShort, and half of that, down to the

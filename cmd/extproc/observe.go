@@ -27,7 +27,7 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	for _, id := range c.Left {
 		if w := old.Worker(id); w != nil { // what was routed to it is gone with it (D5)
 			for dp := range w.DPSize {
-				p.routed.Detach(worker.Rank{ID: id, DPRank: worker.DPRank(dp)})
+				p.index.Detach(worker.Rank{ID: id, DPRank: worker.DPRank(dp)})
 			}
 		}
 	}
@@ -219,6 +219,7 @@ func (p *plugin) state() admin.State {
 	for _, x := range found.Problems {
 		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
 	}
+	s.Problems = append(s.Problems, p.mixed(snap)...)
 	streams := make(map[worker.Rank]kvevents.RankStatus)
 	for _, r := range p.events.Status() {
 		streams[r.Rank] = r
@@ -303,10 +304,10 @@ func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[
 // indexBlocks is what is known of a rank's cache: by its events, or by what was
 // routed to it where it publishes none.
 func (p *plugin) indexBlocks(w *worker.Worker, r worker.Rank) int64 {
-	if w.KVEvents.IsZero() && !p.events.Tells(r) {
-		return int64(p.routed.Blocks(r))
-	}
 	st, _ := p.index.Stats(r)
+	if w.KVEvents.IsZero() && !p.events.Tells(r) {
+		return int64(st.Routed)
+	}
 	return int64(st.Blocks)
 }
 
@@ -327,15 +328,16 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	for _, h := range p.health.Status() {
 		states[h.ID] = h.State
 	}
+	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	keys := make(map[telemetry.StandingCount]int64)
-	o.Problems = int64(len(found.Problems))
+	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)))
 	for _, k := range snap.AllKeys(time.Now()) {
 		if k.Namespace != p.cfg.Namespace {
 			continue
 		}
 		var q telemetry.Queue
 		q.Model = k.Model
-		q.Tokens, o.QueueLimit = p.server.Backlog(snap, k)
+		q.Tokens, _ = p.server.Backlog(snap, k)
 		o.Queues = append(o.Queues, q)
 		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Unservable(snap, k) == ""}]++
 	}

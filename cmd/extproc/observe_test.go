@@ -79,8 +79,12 @@ func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 	attached := func(id worker.ID) bool { _, ok := x.index.Stats(rank(id)); return ok }
 	require.Eventually(t, func() bool { return attached(5) }, 5*time.Second, time.Millisecond)
 	require.NoError(t, x.index.Store(rank(5), kvindex.Stored{Blocks: []kvindex.Block{{Engine: 1, Local: 1}}}))
-	x.routed.Record(rank(6), []kvindex.LocalHash{1, 2}, time.Now())
-	require.Positive(t, x.routed.Blocks(rank(6)))
+	x.routes.Note(rank(6), []kvindex.LocalHash{1, 2}, kvindex.Estimated, time.Now())
+	routed := func() int {
+		st, _ := x.index.Stats(rank(6))
+		return st.Routed
+	}
+	require.Equal(t, 2, routed())
 	for _, id := range []worker.ID{1, 5, 6} {
 		_, booked := x.book.Load(rank(id))
 		require.True(t, booked)
@@ -88,7 +92,7 @@ func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 
 	x.set(discovery.Change{Left: []worker.ID{5, 6}}, stays)
 	require.Eventually(t, func() bool { return !attached(5) }, 5*time.Second, time.Millisecond)
-	require.Zero(t, x.routed.Blocks(rank(6)))
+	require.Zero(t, routed())
 	for _, id := range []worker.ID{5, 6} {
 		_, booked := x.book.Load(rank(id))
 		require.False(t, booked)
@@ -167,6 +171,10 @@ func TestWhatTheIndexDropsAndWhatIsQueuedIsShown(t *testing.T) {
 	require.Contains(t, metrics, `baton_prefill_queued_tokens{model="m"} 64`)
 	require.Contains(t, metrics, `baton_prefill_queue_limit_tokens 90`)
 	r.Release(time.Now())
+}
+
+func TestTheQueueLimitIsShownBeforeThereIsAModel(t *testing.T) {
+	require.Contains(t, newTold(t, "prefill: {max_queued_isl_tokens: 90}").metrics(), "baton_prefill_queue_limit_tokens 90")
 }
 
 func TestManyIDsAreCutShortInTheLog(t *testing.T) {

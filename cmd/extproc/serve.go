@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -29,6 +28,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
@@ -48,9 +48,9 @@ type plugin struct {
 	journal *journal.Journal
 	view    *discovery.View
 	board   *activation.Board
-	slots   *kvindex.Slots // of index and routed
+	slots   *kvindex.Slots // of index
 	index   kvindex.Index
-	routed  *kvindex.Routed
+	routes  *overlap.Routes
 	events  *kvevents.Subscriber
 	book    *load.Book
 	health  *health.Tracker
@@ -59,7 +59,7 @@ type plugin struct {
 	grpc    *grpc.Server
 	ready   *grpchealth.Server
 	history *history
-	dumping sync.Mutex            // one dump of the index at a time
+	dumping chan struct{}         // of size 1: one dump of the index at a time
 	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers []io.Closer           // of the discovery sources
 }
@@ -79,7 +79,7 @@ func checkParts(c Config) error {
 }
 
 func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
-	p := &plugin{cfg: c, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}}
+	p := &plugin{cfg: c, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
 	var err error
 	if p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format); err != nil {
 		return nil, usageError{err}
@@ -141,12 +141,10 @@ func (p *plugin) newServer() error {
 	c := p.cfg
 	p.slots = kvindex.NewSlots()
 	var err error
-	if p.index, err = newIndex(kvindex.NewTree, c.Index.tree(), p.slots, p.log); err != nil {
+	if p.index, err = newIndex(kvindex.NewTree, c.tree(), p.slots, p.log); err != nil {
 		return err
 	}
-	if p.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: c.Routing.RoutedTTL}, p.slots); err != nil {
-		return err
-	}
+	p.routes = overlap.NewRoutes(p.index)
 	if err = p.newEvents(); err != nil {
 		return err
 	}
@@ -163,9 +161,10 @@ func (p *plugin) newServer() error {
 		return err
 	}
 	conf := extproc.Config{
-		View: p.view, Board: p.board, Index: p.index, Routed: p.routed, Slots: p.slots, Tells: p.events.Tells, Tokens: p.tokens, Book: p.book,
+		View: p.view, Board: p.board, Index: p.index, Routes: p.routes, Slots: p.slots, Tells: p.events.Tells, Tokens: p.tokens, Book: p.book,
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
-		Namespace: c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
+		PredictedWeight: c.Routing.predictedWeight(),
+		Namespace:       c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
@@ -307,6 +306,7 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	g.Go(func() error { return p.view.Run(world) })
 	g.Go(func() error { return p.events.Run(world) })
 	g.Go(func() error { return p.keepIndex(world) })
+	g.Go(func() error { return p.routes.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })
 	g.Go(func() error { return page.Run(world) })
 	g.Go(func() error {

@@ -94,7 +94,7 @@ func nightJournal(t *testing.T) *journal.Journal {
 		r.Prefill.Rank, r.Prefill.Mode, r.Prefill.Reason, r.Prefill.Endpoint = to, "kv", "lowest-cost", endpoint
 		r.Prefill.OverlapBlocks, r.Prefill.Cost = 12, min(cost7, cost8)
 		r.Prefill.Offer(&journal.Row{Rank: p8, UncachedTokens: 2561, ActivePrefillTokens: 640, ActiveRequests: 1, PrefillCost: cost8, Cost: cost8})
-		r.Prefill.Offer(&journal.Row{Rank: p7, OverlapBlocks: 12, CachedTokens: 768, UncachedTokens: 1793, CreditBlocks: 12, ActivePrefillTokens: 12480, ActiveRequests: 3, PrefillCost: cost7, Cost: cost7})
+		r.Prefill.Offer(&journal.Row{Rank: p7, OverlapBlocks: 12, PredictedBlocks: 5, HostBlocks: 3, DiskBlocks: 8, CachedTokens: 768, UncachedTokens: 1793, CreditBlocks: 12, ActivePrefillTokens: 12480, ActiveRequests: 3, PrefillCost: cost7, Cost: cost7})
 	}
 	h := j.Add(func(r *journal.Record) {
 		base(r, "5f0c-lost", 5*time.Minute)

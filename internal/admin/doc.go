@@ -41,8 +41,9 @@
 // of blocks. "model" leaves only the workers that serve it, and tokens are then
 // cut by their block size where none is given. The answer has the number of
 // whole blocks in the prompt, and for each rank how many leading ones it holds:
-// in tree_blocks by its KV events, on the device; in routed_blocks by what was
-// routed to it. Ranks that hold most come first.
+// by its KV events in tree_blocks on the device, in host_blocks beyond those in
+// host memory, in disk_blocks beyond both on disk; in routed_blocks by what was
+// routed to it lately. Ranks that hold most come first.
 //
 // # What it does not do
 //

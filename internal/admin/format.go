@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -95,4 +96,23 @@ func refusedText(counts map[string]uint64) string {
 		names[i] = n + " " + strconv.FormatUint(counts[n], 10)
 	}
 	return strings.Join(names, ", ")
+}
+
+// overlapText writes the blocks on the device, then those beyond in host memory
+// and on disk, where there are any. A tilde marks an estimate.
+func overlapText(r *journal.Row) string {
+	s := grouped(r.OverlapBlocks)
+	if r.Estimated {
+		s = "~" + s
+	}
+	if r.PredictedBlocks > 0 {
+		s += " (" + grouped(int64(r.PredictedBlocks)) + " predicted)"
+	}
+	if r.HostBlocks > 0 {
+		s += " + " + grouped(int64(r.HostBlocks)) + " host"
+	}
+	if r.DiskBlocks > 0 {
+		s += " + " + grouped(int64(r.DiskBlocks)) + " disk"
+	}
+	return s
 }

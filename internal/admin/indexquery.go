@@ -40,7 +40,9 @@ type IndexOverlap struct {
 	DPRank       worker.DPRank `json:"dp_rank"`
 	Role         string        `json:"role"`
 	BlockSize    int           `json:"block_size"`    // the worker's own; blocks of another size never match
-	TreeBlocks   uint32        `json:"tree_blocks"`   // by its KV events
+	TreeBlocks   uint32        `json:"tree_blocks"`   // on the device, by its KV events
+	HostBlocks   uint32        `json:"host_blocks"`   // in host memory, beyond those
+	DiskBlocks   uint32        `json:"disk_blocks"`   // on disk, beyond both
 	RoutedBlocks uint32        `json:"routed_blocks"` // by what was routed to it
 }
 

@@ -59,7 +59,7 @@ func TestTheIndexIsAskedByPost(t *testing.T) {
 			}
 			a := IndexAnswer{PromptBlocks: len(q.Hashes)}
 			if q.Model == "m" {
-				a.Ranks = []IndexOverlap{{WorkerID: 1<<64 - 1, DPRank: 2, Role: "decode", BlockSize: 16, TreeBlocks: 3, RoutedBlocks: 1}}
+				a.Ranks = []IndexOverlap{{WorkerID: 1<<64 - 1, DPRank: 2, Role: "decode", BlockSize: 16, TreeBlocks: 3, HostBlocks: 2, DiskBlocks: 4, RoutedBlocks: 1}}
 			}
 			return a, nil
 		}
@@ -69,7 +69,7 @@ func TestTheIndexIsAskedByPost(t *testing.T) {
 	}
 	w := post(`{"hashes":["1","2"],"model":"m"}`)
 	require.Equal(t, 200, w.Code)
-	require.JSONEq(t, `{"prompt_blocks":2,"ranks":[{"worker_id":"18446744073709551615","dp_rank":2,"role":"decode","block_size":16,"tree_blocks":3,"routed_blocks":1}]}`, w.Body.String())
+	require.JSONEq(t, `{"prompt_blocks":2,"ranks":[{"worker_id":"18446744073709551615","dp_rank":2,"role":"decode","block_size":16,"tree_blocks":3,"host_blocks":2,"disk_blocks":4,"routed_blocks":1}]}`, w.Body.String())
 	require.JSONEq(t, `{"prompt_blocks":1,"ranks":[]}`, post(`{"hashes":["1"]}`).Body.String())
 	w = post(`{"hashes":["1"],"model":"x"}`)
 	require.Equal(t, 400, w.Code)

@@ -371,14 +371,11 @@ func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks in
 	for _, r := range c.Rows() {
 		row := choiceRow{
 			Rank: r.Rank.String(), Picked: c.Made() && r.Rank == c.Rank, Out: r.Out,
-			Overlap: grouped(r.OverlapBlocks), Uncached: grouped(r.UncachedTokens),
+			Overlap: overlapText(&r), Uncached: grouped(r.UncachedTokens),
 			PrefillTokens: grouped(r.ActivePrefillTokens),
 			Blocks:        grouped(r.ActiveDecodeBlocks), Requests: grouped(r.ActiveRequests),
 			PrefillCost: costText(r.PrefillCost), DecodeCost: costText(r.DecodeCost), Cost: costText(r.Cost),
 			NoteOrState: r.Note,
-		}
-		if r.Estimated {
-			row.Overlap = "~" + row.Overlap
 		}
 		if r.Out {
 			row.Cost = "–"

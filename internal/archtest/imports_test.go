@@ -93,6 +93,10 @@ var bans = []ban{
 		why: "it reads bytes and splices bytes",
 	},
 	{
+		pkg: "internal/pin", not: []string{"internal/extproc", "pkg/picker", "pkg/discovery", "internal/load", grpcModule, otelModule, "net/http", "os", "time"},
+		why: "what a request names is judged by the request and a snapshot alone",
+	},
+	{
 		pkg: "internal/load", not: []string{"internal/extproc", "pkg/discovery", grpcModule, otelModule},
 		why: "bookings are numbers by rank; who streams and who watches is told to them",
 	},

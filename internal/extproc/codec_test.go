@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -98,6 +99,13 @@ func headersOf(m *corev3.HeaderMap, timeoutHeader string) *headers {
 		case timeoutHeader:
 			dst = &h.timeout
 		default:
+			if pin.Known([]byte(kv.Key)) {
+				v := kv.Value
+				if kv.RawValue != nil {
+					v = string(kv.RawValue)
+				}
+				h.named = append(h.named, pin.Header{Name: kv.Key, Value: v})
+			}
 			continue
 		}
 		if kv.RawValue != nil {
@@ -148,7 +156,7 @@ func pieces(r *rand.Rand, b []byte) mem.BufferSlice {
 func randomHeaders(r *rand.Rand) *corev3.HeaderMap {
 	names := []string{
 		":method", ":path", ":status", "content-length", "x-request-id", "traceparent", "tracestate", "x-envoy-attempt-count",
-		prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderDebug, prefill.HeaderLocalReply, "x-timeout", "cookie", "x-other", "",
+		prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderDebug, prefill.HeaderLocalReply, "x-timeout", "x-worker-instance-id", "x-prefiller-host-port", "cookie", "x-other", "",
 	}
 	m := &corev3.HeaderMap{}
 	for range r.IntN(20) {

@@ -12,6 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -29,8 +30,12 @@ type Config struct {
 	View   *discovery.View
 	Board  *activation.Board // follows View; what requests are judged by
 	Index  kvindex.Index
-	Routed *kvindex.Routed
-	Slots  *kvindex.Slots // the numbering that Index and Routed share
+	Slots  *kvindex.Slots  // the numbering of Index
+	Routes *overlap.Routes // of Index; run by the caller
+	// PredictedWeight is what blocks are worth that were routed lately to a rank
+	// whose events have not told of them yet; see overlap.Config. 0: nothing, and
+	// nothing is noted.
+	PredictedWeight float64
 	// Tells reports whether events of a rank arrive although its worker names no
 	// address for them. Nil: of none. Called for each candidate of a pick.
 	Tells     func(worker.Rank) bool
@@ -149,7 +154,7 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if c.View == nil || c.Board == nil || c.Index == nil || c.Routed == nil || c.Slots == nil || c.Tokens == nil || c.Book == nil || c.Health == nil {
+	if c.View == nil || c.Board == nil || c.Index == nil || c.Routes == nil || c.Slots == nil || c.Tokens == nil || c.Book == nil || c.Health == nil {
 		bad("a required part is missing")
 	}
 	if c.Instance == "" {

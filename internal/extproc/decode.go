@@ -11,6 +11,7 @@ import (
 
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -281,12 +282,18 @@ func (d *decoder) headerMap(b []byte) error {
 		}); err != nil {
 			return err
 		}
-		if dst := d.ev.headers.field(key, d.c.timeoutHeader); dst != nil {
-			if len(raw) == 0 {
-				raw = text
-			}
-			*dst = string(raw)
+		dst := d.ev.headers.field(key, d.c.timeoutHeader)
+		if dst == nil && !pin.Known(key) {
+			return nil
 		}
+		if len(raw) == 0 {
+			raw = text
+		}
+		if dst == nil {
+			d.ev.headers.named = append(d.ev.headers.named, pin.Header{Name: string(key), Value: string(raw)})
+			return nil
+		}
+		*dst = string(raw)
 		return nil
 	})
 }

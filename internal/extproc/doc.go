@@ -21,6 +21,7 @@
 //	                 response headers         Envoy refuses the body itself: let it       rejected
 //	resolving        tokens are known         pick and reserve: prefill, then decode      routed, prefilling
 //	                 nothing can be picked    refuse                                      rejected
+//	                 it was a question        answer with who would serve it              rejected
 //	prefilling       prefill's answer         hand it over: route                         routed
 //	                 it is the last word      answer with it (C8)                         rejected
 //	                 it failed                retry, or refuse                            rejected
@@ -42,6 +43,38 @@
 //	                 prefill leg's end        release prefill                             done
 //	                 orphan grace over        abort the prefill leg                       lingering
 //	left             Envoy's access log, or the deadline: release decode                  done
+//
+// Before a pick the checks are, in this order: is it only a question, is the
+// model known, can it be served now (outlook, splittable), are the workers that
+// it names able to (place).
+//
+// # Requests that name their workers
+//
+// The main leg's filter says in its metadata whose word counts (way):
+//
+//	x-baton-routing          absent: nobody's. Headers are overwritten or removed, members
+//	                         of nvext refused
+//	                         prerouted: what is named is taken, the rest is picked
+//	                         direct: both legs are named by another picker, nothing is picked
+//	x-baton-repick: true     that picker is asked again on each attempt: a fresh one makes
+//	                         sense though its worker was named (C6). Without it a failure of
+//	                         a named worker is one typed error
+//	x-baton-routing-fields   refuse: headers alone are believed, not nvext. For filters that
+//	                         clients reach, whose headers the edge strips
+//
+// A named worker is booked as a picked one is (narrow), and its load counts for
+// those who are picked. It is not refused for being set aside, overloaded, or
+// over a queue's limit: who named it may know better, and keeping those limits
+// is then their part. It is refused, typed, where it cannot serve: unknown, gone,
+// draining, of another model, role or engine. No cursor moves, and no synchronous
+// hand-off goes to another decode worker than the named one.
+//
+// A question (an entry of nvext.annotations begins query_instance_id:) is decided
+// as any request and answered with the ids; nothing is booked or remembered. It
+// is answered where the request itself would be, and while prefill is becoming
+// ready, then with decode alone.
+//
+// # The synchronous way
 //
 // Prefilling is the way of engines whose decode needs prefill's answer (C4): the
 // plugin sends that leg itself, through a listener of its Envoy, and reads the

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -27,6 +28,7 @@ const (
 	evDrain     // the process is about to end: leave what can be left
 	evPrefilled // a prefill that the plugin asked for itself has ended: answer
 	evCollected // so has a collecting decode
+	evAnswered  // the request was a question: imm answers it
 	evLogged    // Envoy has logged the request: its end is known
 	evClosed    // the stream is over
 )
@@ -44,6 +46,7 @@ type event struct {
 	booked      *booked    // evPicked, evRefused: for the stream, not the machine
 	leg         legReport  // evLeg
 	answer      *legAnswer // evPrefilled
+	imm         *immediate // evAnswered
 	outcome     outcome    // evLogged
 	blame       blame      // evLogged: what it says of decode
 	reached     bool       // evLogged: decode has seen the request
@@ -58,6 +61,7 @@ type headers struct {
 	authorization                      string
 	leg, debug                         string
 	status, localReply                 string
+	named                              []pin.Header // those that may name workers, as they came
 }
 
 type legState uint8
@@ -129,6 +133,9 @@ type plan struct {
 	traceparent  string        // of our own span; empty: leave the client's
 	overdueAfter time.Duration // from the dispatch
 	explain      string        // the debug header's value, if asked for
+
+	// The request has named the worker: a fresh attempt would meet it again.
+	prefillNamed, decodeNamed bool
 }
 
 type op uint8

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -64,6 +65,20 @@ var (
 	failSaturated    = failure{code: "prefill_saturated", status: 429, kind: kindRateLimit, message: "The prefill workers have as much work queued as they may; try again.", retryAfter: time.Second}
 	failEnforced     = failure{code: "disaggregation_enforced", status: 503, kind: kindUnavailable, message: "No prefill worker is known and aggregated serving is not allowed; try again.", retryAfter: time.Second}
 
+	// What a request names, where it may.
+	failPinMalformed = failure{code: "invalid_routing", status: 400, kind: kindInvalid, message: "What names a worker is not as expected"}
+	failPinConflict  = failure{code: "routing_conflict", status: 400, kind: kindInvalid, message: "Two things that name a worker contradict each other"}
+	failPinMissing   = failure{code: "worker_not_named", status: 400, kind: kindInvalid, message: "The request has to name its workers here"}
+	failPinUnknown   = failure{code: "worker_unknown", status: 404, kind: kindNotFound, message: "There is no such worker"}
+	failPinGone      = failure{code: "worker_gone", status: 503, kind: kindUnavailable, message: "The named worker has left; name another", retryAfter: time.Second}
+	failPinModel     = failure{code: "worker_wrong_model", status: 400, kind: kindInvalid, message: "The named worker does not serve the model"}
+	failPinRole      = failure{code: "worker_wrong_role", status: 400, kind: kindInvalid, message: "The named worker does not do what it is named for"}
+	failPinDraining  = failure{code: "worker_draining", status: 503, kind: kindUnavailable, message: "The named worker takes no new requests; name another", retryAfter: time.Second}
+	failPinUnusable  = failure{code: "worker_not_usable", status: 503, kind: kindUnavailable, message: "Not all that is needed of the named worker is known; name another", retryAfter: time.Second}
+	failPinNeeds     = failure{code: "worker_needs_prefill", status: 503, kind: kindUnavailable, message: "The named worker cannot serve without a prefill worker; try again", retryAfter: time.Second}
+	failPinRank      = failure{code: "rank_out_of_range", status: 400, kind: kindInvalid, message: "The named worker has no such rank"}
+	failPinUnfit     = failure{code: "workers_do_not_fit", status: 400, kind: kindInvalid, message: "The named workers cannot hand KV over to each other"}
+
 	failPrefill        = failure{code: "prefill_failed", status: 503, kind: kindUnavailable, message: "The prefill worker failed; try again.", retryAfter: time.Second, fresh: true}
 	failPrefillRefused = failure{code: "prefill_rejected", status: 400, kind: kindInvalid, message: "The prefill worker refused the request."}
 	failDecodeLost     = failure{code: "decode_unreachable", status: 503, kind: kindUnavailable, message: "The decode worker could not be reached; try again.", retryAfter: time.Second, fresh: true}
@@ -93,11 +108,47 @@ func (f failure) because(err error) *failure {
 	return &f
 }
 
+// pinned returns the row of a fault in what the request names.
+func pinned(err *pin.Error) *failure {
+	var f failure
+	switch err.Kind {
+	case pin.Conflict:
+		f = failPinConflict
+	case pin.NotNamed:
+		f = failPinMissing
+	case pin.Unknown:
+		f = failPinUnknown
+	case pin.Gone:
+		f = failPinGone
+	case pin.WrongModel:
+		f = failPinModel
+	case pin.WrongRole:
+		f = failPinRole
+	case pin.Draining:
+		f = failPinDraining
+	case pin.NotUsable:
+		f = failPinUnusable
+	case pin.NeedsOther:
+		f = failPinNeeds
+	case pin.RankTooHigh:
+		f = failPinRank
+	case pin.Unfit:
+		f = failPinUnfit
+	default:
+		f = failPinMalformed
+	}
+	f.param = err.Param
+	f.message += ": " + err.Param + ": " + err.Subject + "."
+	return &f
+}
+
 // failures lists every row, for the table's tests and documentation.
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
 		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failEnforced,
+		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
+		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
 		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
 		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
 	}

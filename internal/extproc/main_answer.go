@@ -45,7 +45,8 @@ func (m *mainLeg) waitsForPrefill() bool { return m.leg == legDispatched || m.le
 
 // onLocalReply takes an answer that Envoy made itself: no worker said it.
 // Flags are Envoy's response flags: UT is the deadline that we set, the others
-// mean that decode could not be reached or was lost before it answered.
+// mean that decode could not be reached or was lost before it answered; UPE, that
+// what it answered is no HTTP.
 func (m *mainLeg) onLocalReply(flags string) {
 	if strings.Contains(flags, "UT") {
 		m.reject(&failDeadline, false)
@@ -53,7 +54,7 @@ func (m *mainLeg) onLocalReply(flags string) {
 	}
 	switch {
 	case strings.Contains(flags, "UO"): // Envoy's circuit breaker: no fault of the worker
-	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"):
+	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"), strings.Contains(flags, "UPE"):
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameLost})
 	default:
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
@@ -65,7 +66,7 @@ func (m *mainLeg) onLocalReply(flags string) {
 // reached reports whether decode may have seen a request that Envoy answered
 // itself: not where no connection came about, or none was to be had.
 func reached(flags string) bool {
-	for _, f := range [...]string{"UT", "UC", "UR"} {
+	for _, f := range [...]string{"UT", "UC", "UR", "UPE"} {
 		if strings.Contains(flags, f) {
 			return true
 		}
@@ -228,7 +229,20 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 	m.releaseDecode()
 }
 
-func (m *mainLeg) mayRetry(f *failure) bool { return f.fresh && m.attempt < m.rules.maxAttempts }
+// mayRetry reports whether a fresh attempt is allowed and makes sense: one that
+// would meet the same worker, since the request names it, does not (C6).
+func (m *mainLeg) mayRetry(f *failure) bool {
+	if !f.fresh || m.attempt >= m.rules.maxAttempts {
+		return false
+	}
+	if m.plan == nil || m.way.repick {
+		return true
+	}
+	if f.code == failPrefill.code {
+		return !m.plan.prefillNamed
+	}
+	return !m.plan.decodeNamed
+}
 
 func (m *mainLeg) finish(o outcome, f *failure) {
 	if m.finished {
@@ -250,90 +264,4 @@ func (m *mainLeg) releasePrefill() {
 		m.prefillHeld = false
 		m.emit(effect{op: opReleasePrefill})
 	}
-}
-
-// wakeAt returns when the machine wants an evTimer, or the zero time.
-func (m *mainLeg) wakeAt() time.Time {
-	var at time.Time
-	sooner := func(t time.Time) {
-		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
-	switch m.phase {
-	case mainDone:
-		return at
-	case mainRejected:
-	case mainEnded, mainLingering:
-		sooner(m.logBy)
-	case mainLeft:
-		sooner(m.deadline.Add(deadlineSlack))
-	default:
-		if !m.closed && !m.deadline.IsZero() {
-			sooner(m.deadline.Add(deadlineSlack))
-		}
-	}
-	sooner(m.startBy)
-	sooner(m.overdueAt)
-	sooner(m.orphanAt)
-	return at
-}
-
-// deadlineSlack lets Envoy's own timer, set to the deadline, go first: ours is
-// for the phases in which Envoy has none.
-const deadlineSlack = 250 * time.Millisecond
-
-func (m *mainLeg) onTimer(now time.Time) {
-	due := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
-	switch {
-	case due(m.startBy):
-		m.onLegFailed(now, legReport{state: legFailed, reason: reasonNotStarted})
-	case due(m.overdueAt) && m.leg == legDispatched:
-		m.overdueAt = m.startBy // no worker can be late with what it has not seen
-	case due(m.overdueAt):
-		m.onLegFailed(now, legReport{state: legFailed, reason: reasonOverdue})
-	case due(m.orphanAt):
-		m.onOrphan(now)
-	}
-	if m.phase == mainEnded && due(m.logBy) {
-		m.conclude(now, outcomeOK, blameNone)
-		return
-	}
-	if m.phase == mainLingering && due(m.logBy) {
-		m.learnt(now, true)
-		return
-	}
-	if m.closed && m.phase != mainLeft || !due(m.deadline.Add(deadlineSlack)) {
-		return
-	}
-	switch m.phase {
-	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
-		m.reject(&failDeadline, false)
-	case mainStreaming:
-		m.finish(outcomeCut, &failDeadline)
-		m.phase = mainRejected
-		m.emit(effect{op: opImmediate, imm: immediateOf(&failDeadline, false)})
-		m.releaseDecode()
-	case mainLeft:
-		m.conclude(now, outcomeOK, blameNone)
-	}
-}
-
-// onOrphan ends a prefill leg that outlives its attempt (C9). A leg at another
-// replica may never report its end: past the deadline it is taken as ended.
-func (m *mainLeg) onOrphan(now time.Time) {
-	if now.After(m.deadline.Add(2 * m.rules.orphanGrace)) {
-		m.onLegEnded(now, legReport{state: legEnded, reason: reasonTimeout})
-		return
-	}
-	m.orphanAt = now.Add(m.rules.orphanGrace)
-	if m.leg == legDispatched {
-		return // not here yet: startBy decides
-	}
-	r := legReport{state: legFailed, reason: reasonAborted}
-	if m.waitsForPrefill() { // our doing, not the worker's
-		m.leg = legFailed
-		m.emit(effect{op: opMark, report: r})
-	}
-	m.emit(effect{op: opAbortLeg, report: r})
 }

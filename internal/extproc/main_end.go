@@ -2,8 +2,6 @@ package extproc
 
 import "time"
 
-// This file is how an attempt ends: its stream, its access log, its prefill leg.
-
 // onClosed ends the main leg's part. The prefill leg may run on (C9).
 func (m *mainLeg) onClosed(now time.Time) {
 	if m.closed {
@@ -62,6 +60,92 @@ func (m *mainLeg) done() {
 		m.body = nil
 	}
 	m.emit(effect{op: opForget})
+}
+
+// wakeAt returns when the machine wants an evTimer, or the zero time.
+func (m *mainLeg) wakeAt() time.Time {
+	var at time.Time
+	sooner := func(t time.Time) {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	switch m.phase {
+	case mainDone:
+		return at
+	case mainRejected:
+	case mainEnded, mainLingering:
+		sooner(m.logBy)
+	case mainLeft:
+		sooner(m.deadline.Add(deadlineSlack))
+	default:
+		if !m.closed && !m.deadline.IsZero() {
+			sooner(m.deadline.Add(deadlineSlack))
+		}
+	}
+	sooner(m.startBy)
+	sooner(m.overdueAt)
+	sooner(m.orphanAt)
+	return at
+}
+
+// deadlineSlack lets Envoy's own timer, set to the deadline, go first: ours is
+// for the phases in which Envoy has none.
+const deadlineSlack = 250 * time.Millisecond
+
+func (m *mainLeg) onTimer(now time.Time) {
+	due := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
+	switch {
+	case due(m.startBy):
+		m.onLegFailed(now, legReport{state: legFailed, reason: reasonNotStarted})
+	case due(m.overdueAt) && m.leg == legDispatched:
+		m.overdueAt = m.startBy // no worker can be late with what it has not seen
+	case due(m.overdueAt):
+		m.onLegFailed(now, legReport{state: legFailed, reason: reasonOverdue})
+	case due(m.orphanAt):
+		m.onOrphan(now)
+	}
+	if m.phase == mainEnded && due(m.logBy) {
+		m.conclude(now, outcomeOK, blameNone)
+		return
+	}
+	if m.phase == mainLingering && due(m.logBy) {
+		m.learnt(now, true)
+		return
+	}
+	if m.closed && m.phase != mainLeft || !due(m.deadline.Add(deadlineSlack)) {
+		return
+	}
+	switch m.phase {
+	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
+		m.reject(&failDeadline, false)
+	case mainStreaming:
+		m.finish(outcomeCut, &failDeadline)
+		m.phase = mainRejected
+		m.emit(effect{op: opImmediate, imm: immediateOf(&failDeadline, false)})
+		m.releaseDecode()
+	case mainLeft:
+		m.conclude(now, outcomeOK, blameNone)
+	}
+}
+
+// onOrphan ends a prefill leg that outlives its attempt (C9). A leg at another
+// replica may never report its end: past the deadline it is taken as ended.
+func (m *mainLeg) onOrphan(now time.Time) {
+	if now.After(m.deadline.Add(2 * m.rules.orphanGrace)) {
+		m.onLegEnded(now, legReport{state: legEnded, reason: reasonTimeout})
+		return
+	}
+	m.orphanAt = now.Add(m.rules.orphanGrace)
+	if m.leg == legDispatched {
+		return // not here yet: startBy decides
+	}
+	r := legReport{state: legFailed, reason: reasonAborted}
+	if m.waitsForPrefill() { // our doing, not the worker's
+		m.leg = legFailed
+		m.emit(effect{op: opMark, report: r})
+	}
+	m.emit(effect{op: opAbortLeg, report: r})
 }
 
 // onLogged takes Envoy's access log of this attempt: its true end.

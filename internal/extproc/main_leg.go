@@ -54,6 +54,7 @@ type rules struct {
 // owns it takes one event at a time.
 type mainLeg struct {
 	rules *rules
+	way   way
 	phase mainPhase
 	leg   legState
 
@@ -112,6 +113,8 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 		m.onPicked(now, ev.plan)
 	case evRefused:
 		m.onRefused(ev.failure)
+	case evAnswered:
+		m.onAnswered(ev.imm)
 	case evPrefilled:
 		m.onPrefilled(now, ev.answer)
 	case evCollected:
@@ -304,6 +307,18 @@ func (m *mainLeg) onRefused(f *failure) {
 		m.done()
 	case m.phase == mainResolving:
 		m.reject(f, false)
+	}
+}
+
+// onAnswered answers a question: nothing was booked and nothing runs.
+func (m *mainLeg) onAnswered(im *immediate) {
+	switch {
+	case m.closed:
+		m.done()
+	case m.phase == mainResolving:
+		m.phase, m.body = mainRejected, nil
+		m.finish(outcomeAnswered, nil)
+		m.emit(effect{op: opImmediate, imm: im})
 	}
 }
 

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 func (m *mainLeg) route(now time.Time, body []byte, changed bool) {
 	m.phase = mainRouted
 	e := effect{op: opRoute, of: ofRequestBody, trailers: m.trailers, set: m.routeHeaders(now)}
+	e.remove = m.leftover(e.set)
 	switch {
 	case changed:
 		e.body = body
@@ -23,6 +25,19 @@ func (m *mainLeg) route(now time.Time, body []byte, changed bool) {
 		m.rules.buffers.put(body)
 	}
 	m.emit(e)
+}
+
+// leftover lists the headers of others that name workers and that set does not
+// replace: behind us only what was decided is told.
+func (m *mainLeg) leftover(set []kv) []string {
+	var out []string
+	for _, h := range m.hdr.named {
+		is := func(s kv) bool { return s.name == h.Name }
+		if !slices.ContainsFunc(set, is) && !slices.Contains(out, h.Name) {
+			out = append(out, h.Name)
+		}
+	}
+	return out
 }
 
 // routeHeaders lists what the request carries from here on (C20).

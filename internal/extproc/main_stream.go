@@ -85,7 +85,7 @@ func (s *mainStream) handle(ev *event) {
 		}
 	case evPrefilled:
 		s.keepDecode()
-	case evRefused:
+	case evRefused, evAnswered:
 		if ev.booked != nil {
 			s.note = ev.booked.note
 		}

@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -10,6 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -26,7 +30,7 @@ func (srv *Server) observe(v *verdict, q *question) {
 	source := sourceLabel(v.prompt.Source)
 	for _, c := range []*choice{&v.prefill, &v.decode} {
 		if c.made {
-			t.Decided(c.role.String(), c.params.Mode.String(), c.decision.Reason.String(), source)
+			t.Decided(c.role.String(), c.mode(), c.decision.Reason.String(), source)
 		}
 	}
 }
@@ -57,7 +61,10 @@ func (srv *Server) record(s *mainStream, q *question, v *verdict) journal.Handle
 		r.Path = m.path.String()
 		r.BodyBytes = int64(len(q.query.Body))
 		r.Outcome = journal.Routed
-		if q.disagg && v.fail == nil {
+		if q.wish.query {
+			r.Outcome = journal.Explained
+		}
+		if q.disagg && v.fail == nil && !q.wish.query {
 			r.Leg = journal.LegDispatched
 		}
 	})
@@ -77,7 +84,7 @@ func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
 	if c.explain == nil {
 		return
 	}
-	out.Mode = c.params.Mode.String()
+	out.Mode = c.mode()
 	if c.made {
 		out.Rank = c.decision.Rank
 		if w := q.snap.Worker(out.Rank.ID); w != nil {
@@ -136,7 +143,7 @@ func asideNote(states []health.WorkerHealth, id worker.ID) string {
 
 func rowOf(r *picker.Row) journal.Row {
 	row := journal.Row{
-		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), Estimated: r.Estimated,
+		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, Estimated: r.Estimated,
 		CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
 		ActiveRequests: int64(r.ActiveRequests), CreditBlocks: r.CreditBlocks,
@@ -213,11 +220,48 @@ func explainHeader(attempt int, v *verdict) string {
 		rows := c.explain.Rows
 		for i := range rows[:min(len(rows), journal.MaxRows)] {
 			r := &rows[i]
-			b.WriteString(" " + r.Rank.String() + ":" + strconv.FormatFloat(r.Cost, 'g', 5, 64) + "(overlap=" + strconv.FormatUint(uint64(r.OverlapBlocks), 10) + ")")
+			b.WriteString(" " + r.Rank.String() + ":" + strconv.FormatFloat(r.Cost, 'g', 5, 64) + "(overlap=" + r.Overlap() + ")")
 		}
 		if more := c.decision.Candidates - min(len(rows), journal.MaxRows); more > 0 {
 			b.WriteString(" +" + strconv.Itoa(more))
 		}
 	}
 	return b.String()
+}
+
+// traceDecision writes the decision's span and returns the header that makes
+// both legs children of this attempt.
+func (srv *Server) traceDecision(s *mainStream, v *verdict, b *booked) string {
+	now := time.Now()
+	sp := srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecision, now.Add(-v.took), decisionAttributes(v)...)
+	telemetry.End(sp, now, "")
+	b.span = srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecodeLeg, now)
+	return telemetry.Traceparent(s.span.SpanContext())
+}
+
+// Explain decides a request without routing it: nothing is booked and no
+// cursor moves. It returns a *journal.Record. The error is fit for the admin
+// page; it names a row of the failure table.
+func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, error) {
+	p, ok := openai.ParsePath(path)
+	if !ok {
+		return nil, errors.New(failUnknownPath.message)
+	}
+	var r openai.Request
+	if err := openai.Scan(p, body, &r); err != nil {
+		return nil, err
+	}
+	w, f := wishOf(way{trust: pin.Prerouted}, nil, &r, body)
+	if f != nil {
+		return nil, errors.New(f.code + ": " + f.message)
+	}
+	q, f := srv.questionOf(&r, body, w)
+	if f != nil {
+		return nil, errors.New(f.code + ": " + f.message + srv.known(f))
+	}
+	sc := newScratch()
+	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q.pool), &sc.tokens)
+	var v verdict
+	srv.judge(&v, q, prompt, sc, nil, nil)
+	return srv.explained(&v, q, path, body), nil
 }

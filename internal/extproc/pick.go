@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"time"
@@ -10,7 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/overlap"
-	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -40,6 +40,10 @@ type question struct {
 	// admitted: an earlier attempt of the request was let in. Back-pressure is
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
+
+	wish       wish       // what the request says of workers
+	places     pin.Places // the workers that it names
+	decodeOnly bool       // a question while prefill is becoming ready
 }
 
 // choice is one pick with what it was made of.
@@ -50,6 +54,15 @@ type choice struct {
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
 	full     *picker.SaturatedError // why nobody was picked, where it was this
+	named    pin.Trust              // not Normal: the request names the worker
+}
+
+// mode is the router mode as people read it.
+func (c *choice) mode() string {
+	if c.named != pin.Normal {
+		return c.named.String()
+	}
+	return c.params.Mode.String()
 }
 
 // verdict is a whole decision.
@@ -69,7 +82,12 @@ func (v *verdict) newBlocks() int { return (v.prompt.ISLTokens + v.size - 1) / v
 // decide answers a stream's opPick with evPicked or evRefused: at once where
 // the tokens are known or estimated, else when an engine has counted them.
 func (srv *Server) decide(s *mainStream) {
-	q, f := srv.question(s.m.scan, s.m.body)
+	w, f := wishOf(s.m.way, s.m.hdr.named, s.m.scan, s.m.body)
+	if f != nil {
+		s.refuse(f)
+		return
+	}
+	q, f := srv.questionOf(s.m.scan, s.m.body, w)
 	if f != nil {
 		s.refuse(f)
 		return
@@ -111,6 +129,11 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 			s.refuse(&failInternal)
 		}
 	}()
+	if q.wish.query {
+		q = srv.judgeInTime(&v, q, p, sc, nil, nil)
+		srv.answer(s, q, &v)
+		return
+	}
 	q = srv.judgeInTime(&v, q, p, sc, prefillBooking, decodeBooking)
 	srv.observe(&v, q)
 	if v.fail != nil {
@@ -140,9 +163,14 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 
 func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure: f}) }
 
-// question finds the pool of a request and what has to be picked in it.
+// question is questionOf for a request that says nothing of workers.
 func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure) {
-	q := &question{snap: srv.cfg.Board.Load()}
+	return srv.questionOf(r, body, wish{})
+}
+
+// questionOf finds the pool of a request and what has to be picked in it.
+func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question, *failure) {
+	q := &question{snap: srv.cfg.Board.Load(), wish: w}
 	if !q.snap.Ready() {
 		return nil, &failNotReady
 	}
@@ -159,16 +187,16 @@ func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure
 		return nil, &failUnknownModel
 	}
 	var f *failure
-	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil {
+	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil && !q.stillAsks(f) {
 		return nil, f
 	}
 	if f = srv.splittable(q, r, body); f != nil {
 		return nil, f
 	}
-	lead := q.pool.Aggregated
-	if q.disagg {
-		lead = q.pool.Prefill
+	if f = srv.place(q); f != nil {
+		return nil, f
 	}
+	lead := q.lead()
 	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle}
 	if f = srv.readOverride(q, r, body); f != nil {
 		return nil, f
@@ -218,14 +246,21 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 	defer func() { v.took = time.Since(start) }()
 	v.prompt, v.size = p, q.query.BlockSize
 	v.blocks = len(p.Hashes) * max(p.BlocksPerHash, 1)
-	if !q.disagg {
+	switch {
+	case q.decodeOnly:
+		params := picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
+		if err := srv.choose(&v.decode, worker.Decode, params, v, q, sc, decodeBooking); err != nil {
+			v.fail = q.nobody(worker.Decode, &failNoDecode, err)
+		}
+		return
+	case !q.disagg:
 		if err := srv.choose(&v.decode, worker.Aggregated, q.override.Apply(srv.cfg.Aggregated), v, q, sc, decodeBooking); err != nil {
-			v.fail = failNoAggregated.because(err)
+			v.fail = q.nobody(worker.Aggregated, &failNoAggregated, err)
 		}
 		return
 	}
 	if err := srv.choose(&v.prefill, worker.Prefill, q.override.Apply(srv.cfg.Prefill), v, q, sc, prefillBooking); err != nil {
-		v.fail = failNoPrefill.because(err)
+		v.fail = q.nobody(worker.Prefill, &failNoPrefill, err)
 		return
 	}
 	params := picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
@@ -233,7 +268,7 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 		if prefillBooking != nil {
 			prefillBooking.Release(time.Now())
 		}
-		v.fail = failNoDecode.because(err)
+		v.fail = q.nobody(worker.Decode, &failNoDecode, err)
 	}
 }
 
@@ -258,8 +293,13 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	if role != worker.Decode { // a disaggregated decode pick ignores overlap (C15)
 		p := &v.prompt
 		srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
-			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, now, &sc.overlap)
+			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
 		r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
+		r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
+	}
+	if at := q.placeOf(role); at != nil {
+		c.named = q.wish.trust
+		narrow(&r, at, &c.params)
 	}
 	pick := func() (err error) {
 		if into == nil {
@@ -275,6 +315,9 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		err = pick()
 	}
 	c.made = err == nil
+	if c.made && c.named != pin.Normal {
+		c.decision.Reason = picker.Named
+	}
 	errors.As(err, &c.full)
 	return err
 }
@@ -282,6 +325,9 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 // ranks lists who may be picked. Decode must speak the hand-off of the prefill
 // worker that was picked.
 func (srv *Server) ranks(q *question, v *verdict, role worker.Role) []worker.Rank {
+	if d := q.places.Decode; role == worker.Prefill && d != nil {
+		return q.pool.PrefillRanksOf(d.Worker.Engine)
+	}
 	if role != worker.Decode || !v.prefill.made {
 		return q.pool.Ranks(role)
 	}
@@ -319,8 +365,8 @@ func (srv *Server) told(w *worker.Worker, r worker.Rank) bool {
 	return !w.KVEvents.IsZero() || srv.cfg.Tells != nil && srv.cfg.Tells(r)
 }
 
-// remember notes what was routed where, for prompts and workers of which no
-// events tell.
+// remember notes what was routed where: for prompts and workers of which no
+// events tell, and for others until the events come.
 func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	p := &v.prompt
 	if len(p.Hashes) == 0 {
@@ -330,45 +376,15 @@ func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	if q.disagg {
 		rank = v.prefill.decision.Rank
 	}
-	if p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank) {
-		srv.cfg.Routed.Record(rank, p.Hashes, now)
+	switch {
+	case p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank):
+		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
+	case srv.cfg.PredictedWeight > 0:
+		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Predicted, now)
 	}
 	if p.Source == tokens.FromEngine {
 		// So that a later turn whose tokens come too late still finds its worker.
 		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
-		srv.cfg.Routed.Record(rank, guess.Hashes, now)
+		srv.cfg.Routes.Note(rank, guess.Hashes, kvindex.Estimated, now)
 	}
-}
-
-// traceDecision writes the decision's span and returns the header that makes
-// both legs children of this attempt.
-func (srv *Server) traceDecision(s *mainStream, v *verdict, b *booked) string {
-	now := time.Now()
-	sp := srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecision, now.Add(-v.took), decisionAttributes(v)...)
-	telemetry.End(sp, now, "")
-	b.span = srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecodeLeg, now)
-	return telemetry.Traceparent(s.span.SpanContext())
-}
-
-// Explain decides a request without routing it: nothing is booked and no
-// cursor moves. It returns a *journal.Record. The error is fit for the admin
-// page; it names a row of the failure table.
-func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, error) {
-	p, ok := openai.ParsePath(path)
-	if !ok {
-		return nil, errors.New(failUnknownPath.message)
-	}
-	var r openai.Request
-	if err := openai.Scan(p, body, &r); err != nil {
-		return nil, err
-	}
-	q, f := srv.question(&r, body)
-	if f != nil {
-		return nil, errors.New(f.code + ": " + f.message + srv.known(f))
-	}
-	sc := newScratch()
-	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q.pool), &sc.tokens)
-	var v verdict
-	srv.judge(&v, q, prompt, sc, nil, nil)
-	return srv.explained(&v, q, path, body), nil
 }

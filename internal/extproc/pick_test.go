@@ -144,7 +144,7 @@ func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
 	}
 	e.Blocks = e.Blocks[:1]
 	require.NoError(t, r.srv.cfg.Index.Store(tells, e))
-	r.srv.cfg.Routed.Record(quiet, p.Hashes, time.Now())
+	r.srv.cfg.Index.Route(quiet, p.Hashes, kvindex.Estimated, time.Now())
 	seen := map[worker.Rank]journal.Row{}
 	rec := r.explain(body)
 	for _, row := range rec.Prefill.Rows() {
@@ -155,6 +155,75 @@ func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
 	require.EqualValues(t, 2, seen[quiet].OverlapBlocks)
 	require.True(t, seen[quiet].Estimated)
 	require.EqualValues(t, 4, seen[quiet].CachedTokens, "two blocks at half their worth")
+}
+
+// What a worker keeps in host memory is worth having, though less than what is on
+// its device, and it is said where the decision is explained.
+func TestBlocksInHostMemoryWinOverNone(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Tells = func(worker.Rank) bool { return true } })
+	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
+	var req openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
+	q, f := r.srv.question(&req, []byte(body))
+	require.Nil(t, f)
+	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
+	require.True(t, ok)
+	var blocks []kvindex.Block
+	for i, h := range p.Hashes {
+		blocks = append(blocks, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: h})
+	}
+	store := func(id worker.ID, tier kvindex.Tier) {
+		r.srv.cfg.Index.Attach(worker.Rank{ID: id})
+		require.NoError(t, r.srv.cfg.Index.Store(worker.Rank{ID: id}, kvindex.Stored{Blocks: blocks, Tier: tier}))
+	}
+	store(2, kvindex.Host)
+	rec := r.explain(body)
+	require.Equal(t, worker.Rank{ID: 2}, rec.Prefill.Rank)
+	row := rec.Prefill.Rows()[0]
+	require.Zero(t, row.OverlapBlocks)
+	require.EqualValues(t, 2, row.HostBlocks)
+	require.EqualValues(t, 6, row.CachedTokens, "two blocks at three quarters of their worth")
+
+	store(1, kvindex.Disk)
+	require.Equal(t, worker.Rank{ID: 2}, r.explain(body).Prefill.Rank, "host memory before disk")
+	store(1, kvindex.Device)
+	rec = r.explain(body)
+	require.Equal(t, worker.Rank{ID: 1}, rec.Prefill.Rank, "the device before host memory")
+	require.Zero(t, rec.Prefill.Rows()[0].DiskBlocks, "what is on the device is not counted twice")
+}
+
+// Until its events come, a prompt that was routed to a worker counts as held
+// there, so that the next one with its beginning follows it.
+func TestAPromptThatWasRoutedIsPredictedUntilEventsTellOfIt(t *testing.T) {
+	body := `{"model":"m","prompt":[1` + strings.Repeat(",7", 300) + `],"max_tokens":4}`
+	for name, weight := range map[string]float64{"predicted": 1, "by half": 0.5, "told only": 0} {
+		t.Run(name, func(t *testing.T) {
+			r := newReplica(t, "a", func(c *Config) {
+				c.Tells, c.PredictedWeight = func(worker.Rank) bool { return true }, weight
+			})
+			p := r.open(filterMain)
+			p.route(body)
+			var to worker.Rank
+			for id := worker.ID(1); id <= 2; id++ {
+				if st, ok := r.srv.cfg.Index.Stats(worker.Rank{ID: id}); ok && st.Routed > 0 {
+					to = worker.Rank{ID: id}
+				}
+			}
+			rec := r.explain(body)
+			for _, row := range rec.Prefill.Rows() {
+				require.Equal(t, int64(row.PredictedBlocks), row.OverlapBlocks)
+				require.False(t, row.Estimated)
+				if row.Rank == to {
+					require.Equal(t, uint32(weight*float64(rec.PromptBlocks)), row.PredictedBlocks, "whole blocks")
+				} else {
+					require.Zero(t, row.PredictedBlocks)
+				}
+			}
+			require.Equal(t, weight > 0, to != worker.Rank{}, "nothing is noted that would not count")
+			p.cancel()
+			r.requireIdle()
+		})
+	}
 }
 
 // The prompt of an aggregated request is done when its answer begins; what the

@@ -17,6 +17,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	decode := q.snap.Worker(v.decode.decision.Rank.ID)
 	p := &plan{
 		nonce: newNonce(), disaggregated: q.disagg,
+		prefillNamed: q.places.Prefill != nil, decodeNamed: q.places.Decode != nil,
 		decode: v.decode.decision.Rank, decodeAddr: decode.Endpoint.String(), decodeDPSize: decode.DPSize,
 	}
 	if s.span != nil && srv.cfg.Tracer.Enabled() {

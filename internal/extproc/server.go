@@ -31,6 +31,14 @@ const (
 	filterSync    = "sync"
 )
 
+// What the main leg's filter may say besides, of the requests that come through
+// it: whose word counts is a property of the way they came, never of a header.
+const (
+	routingKey       = "x-baton-routing"        // prerouted or direct; absent: what requests name is not believed
+	routingRepickKey = "x-baton-repick"         // true: who names workers is asked again on each attempt
+	routingFieldsKey = "x-baton-routing-fields" // refuse: headers alone are believed, not the body
+)
+
 // Server is Envoy's external processor. Safe for concurrent use.
 type Server struct {
 	extprocv3.UnimplementedExternalProcessorServer
@@ -47,6 +55,7 @@ type Server struct {
 	attempts *registry
 	unrouted unrouted
 	avoid    *avoidList
+	leavers  leavers
 	peers    *peers
 	scratch  sync.Pool // of *scratch
 	readers  sync.WaitGroup
@@ -79,7 +88,7 @@ func New(cfg Config) (*Server, error) {
 		owner: cfg.Instance, attempts: newRegistry(), unrouted: unrouted{m: make(map[attemptName]*mainStream)}, avoid: newAvoidList(cfg.MaxTimeout),
 		live: make(map[*mainStream]struct{}),
 	}
-	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Routed: cfg.Routed, Slots: cfg.Slots, Tells: cfg.Tells}); err != nil {
+	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Slots: cfg.Slots, Tells: cfg.Tells, PredictedWeight: cfg.PredictedWeight}); err != nil {
 		return nil, err
 	}
 	srv.legs, srv.stopLegs = context.WithCancel(context.Background())
@@ -125,7 +134,11 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 	case filterMain:
 		srv.cfg.Telemetry.StreamOpened(leg)
 		defer srv.cfg.Telemetry.StreamClosed(leg)
-		s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules}}
+		way, err := wayOf(g.Context())
+		if err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
 		s.act.handle = s.handle
 		srv.track(s, true)
 		defer srv.track(s, false)
@@ -185,6 +198,7 @@ func (srv *Server) track(s *mainStream, open bool) {
 // failed at once.
 func (srv *Server) OnChange(c discovery.Change) {
 	if len(c.Left) > 0 {
+		srv.leavers.add(c.Left, time.Now())
 		srv.attempts.gone(c.Left)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -115,8 +116,7 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: source}}})
 	require.NoError(t, err)
 	slots := kvindex.NewSlots()
-	routed, err := kvindex.NewRouted(kvindex.RoutedConfig{}, slots)
-	require.NoError(t, err)
+	index := kvindex.NewMap(slots)
 	resolver, err := tokens.New(tokens.Config{Mode: tokens.EstimateOnly})
 	require.NoError(t, err)
 	tracker, err := health.New(health.Config{})
@@ -130,7 +130,7 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 	r := &replica{t: t, book: load.New(1), addr: l.Addr().String()}
 	board := activation.New()
 	cfg := Config{
-		View: view, Board: board, Index: kvindex.NewMap(slots), Routed: routed, Slots: slots, Tokens: resolver, Book: r.book,
+		View: view, Board: board, Index: index, Routes: overlap.NewRoutes(index), Slots: slots, Tokens: resolver, Book: r.book,
 		Health: tracker, Journal: j, Telemetry: tele.Instruments, Tracer: tele.Tracer, Names: names,
 		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
 		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr, OrphanGrace: 50 * time.Millisecond,
@@ -372,11 +372,12 @@ func TestAPanicEndsItsOwnStreamOnly(t *testing.T) {
 func TestExplainingLeavesNoTrace(t *testing.T) {
 	long := `{"model":"m","prompt":"` + strings.Repeat("a long prompt ", 40) + `","max_tokens":4}`
 	for _, aggregated := range []bool{false, true} {
-		var routed *kvindex.Routed
-		r := newReplica(t, "a", func(c *Config) { routed = c.Routed })
+		var index kvindex.Index
+		r := newReplica(t, "a", func(c *Config) { index = c.Index })
 		remembered := func() (n int) {
 			for id := worker.ID(1); id <= 4; id++ {
-				n += routed.Blocks(worker.Rank{ID: id})
+				st, _ := index.Stats(worker.Rank{ID: id})
+				n += st.Routed
 			}
 			return n
 		}
@@ -406,13 +407,12 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 		"events come":  func(worker.Rank) bool { return true },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var routed *kvindex.Routed
 			var index kvindex.Index
 			silent := testWorkers(t)
 			for _, w := range silent {
 				w.KVEvents = worker.KVEvents{}
 			}
-			r := newReplicaOf(t, "a", fixed(silent), func(c *Config) { routed, index, c.Tells = c.Routed, c.Index, tells })
+			r := newReplicaOf(t, "a", fixed(silent), func(c *Config) { index, c.Tells = c.Index, tells })
 			blocks := kvindex.AppendLocalHashes(nil, []uint32{1, 7, 7, 7, 7, 7, 7, 7}, 4, kvindex.Salt{}.Seed())
 			for id := worker.ID(1); id <= 2; id++ {
 				index.Attach(worker.Rank{ID: id})
@@ -427,7 +427,8 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 			main.route(long)
 			n := 0
 			for id := worker.ID(1); id <= 4; id++ {
-				n += routed.Blocks(worker.Rank{ID: id})
+				st, _ := index.Stats(worker.Rank{ID: id})
+				n += st.Routed
 			}
 			require.Equal(t, name != "events come", n > 0)
 			main.cancel()

@@ -162,7 +162,7 @@ const (
 func (s *mainStream) keepDecode() {
 	p, srv := s.m.plan, s.srv
 	snap := srv.cfg.Board.Load()
-	if s.m.phase != mainPrefilling || snap.Worker(p.decode.ID) != nil && !srv.cfg.Health.Aside(p.decode.ID) {
+	if s.m.phase != mainPrefilling || p.decodeNamed || snap.Worker(p.decode.ID) != nil && !srv.cfg.Health.Aside(p.decode.ID) {
 		return
 	}
 	pool := snap.Pool(p.decodeRequest.Key)

@@ -74,7 +74,7 @@ func (srv *Server) newer(q *question) *question {
 	if srv.cfg.Board.Load() == q.snap {
 		return nil
 	}
-	n, f := srv.question(q.query.Request, q.query.Body)
+	n, f := srv.questionOf(q.query.Request, q.query.Body, q.wish)
 	if f != nil || n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle {
 		return nil
 	}

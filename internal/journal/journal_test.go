@@ -205,7 +205,7 @@ func TestWritersAndReadersMayRunTogether(t *testing.T) {
 // TestWhy runs the scenario files. Verbs:
 //
 //	pick worker=7/0 mode=kv overlap=12 blocks=40   (worker, overlap, blocks may be left out)
-//	7/0 cost=12 [requests=3] [estimated] [out=reason]   one candidate a line; many=N offers N at cost+1…
+//	7/0 cost=12 [requests=3] [estimated] [predicted=1] [host=2] [disk=4] [out=reason]   one candidate a line; many=N offers N at cost+1…
 //
 // It prints the kept rows and the sentence.
 func TestWhy(t *testing.T) {
@@ -259,11 +259,20 @@ func offer(t *testing.T, c *Choice, line string) {
 			require.NoError(t, err)
 		case "estimated":
 			r.Estimated = true
+		case "predicted":
+			_, err := fmt.Sscan(v, &r.PredictedBlocks)
+			require.NoError(t, err)
+		case "host":
+			_, err := fmt.Sscan(v, &r.HostBlocks)
+			require.NoError(t, err)
+		case "disk":
+			_, err := fmt.Sscan(v, &r.DiskBlocks)
+			require.NoError(t, err)
 		case "many":
 			_, err := fmt.Sscan(v, &many)
 			require.NoError(t, err)
 		default:
-			t.Fatalf("row %q: %q is not cost, out, requests, estimated or many", line, k)
+			t.Fatalf("row %q: %q is not cost, out, requests, estimated, predicted, host, disk or many", line, k)
 		}
 	}
 	for range many {

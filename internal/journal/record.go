@@ -53,9 +53,12 @@ const (
 type Row struct {
 	Rank                worker.Rank
 	OverlapBlocks       int64
-	Estimated           bool  // OverlapBlocks is an estimate
-	CachedTokens        int64 // of the prompt, as the cost counts them
-	UncachedTokens      int64 // of the prompt
+	PredictedBlocks     uint32 // of OverlapBlocks: expected, not told
+	HostBlocks          uint32 // in host memory, beyond those
+	DiskBlocks          uint32 // on disk, beyond both
+	Estimated           bool   // OverlapBlocks is an estimate
+	CachedTokens        int64  // of the prompt, as the cost counts them
+	UncachedTokens      int64  // of the prompt
 	ActivePrefillTokens int64
 	ActiveDecodeBlocks  int64
 	ActiveRequests      int64

@@ -18,6 +18,9 @@ func (c *Choice) Why(promptBlocks int64) string {
 	if len(rows) == 0 || rows[0].Rank != c.Rank {
 		return c.holds(modeWhy(c.Mode, c.Reason), promptBlocks)
 	}
+	if c.Mode == "direct" || c.Mode == "pre-routed" {
+		return c.holds(modeWhy(c.Mode, c.Reason), promptBlocks)
+	}
 	var rest []Row
 	for _, r := range rows[1:] {
 		if !r.Out {
@@ -63,14 +66,28 @@ func (c *Choice) holds(s string, promptBlocks int64) string {
 	if promptBlocks <= 0 {
 		return s
 	}
+	var picked Row
+	if c.n > 0 && c.rows[0].Rank == c.Rank {
+		picked = c.rows[0]
+	}
+	lower := ""
+	if picked.HostBlocks > 0 {
+		lower += fmt.Sprintf(", and %d in host memory", picked.HostBlocks)
+	}
+	if picked.DiskBlocks > 0 {
+		lower += fmt.Sprintf(", and %d on disk", picked.DiskBlocks)
+	}
 	if c.OverlapBlocks <= 0 {
-		return fmt.Sprintf("%s; it holds none of the prompt's %d blocks", s, promptBlocks)
+		return fmt.Sprintf("%s; it holds none of the prompt's %d blocks%s", s, promptBlocks, strings.Replace(lower, "and", "but", 1))
 	}
 	about := ""
-	if c.n > 0 && c.rows[0].Rank == c.Rank && c.rows[0].Estimated {
+	switch {
+	case picked.Estimated:
 		about = " by estimate"
+	case picked.PredictedBlocks > 0:
+		lower = fmt.Sprintf(", %d of them not told yet", picked.PredictedBlocks) + lower
 	}
-	return fmt.Sprintf("%s; it holds%s %d of the prompt's %d blocks", s, about, c.OverlapBlocks, promptBlocks)
+	return fmt.Sprintf("%s; it holds%s %d of the prompt's %d blocks%s", s, about, c.OverlapBlocks, promptBlocks, lower)
 }
 
 func whyNobody(rows []Row, left int) string {

@@ -36,6 +36,7 @@ type Request struct {
 	// lookup a rank. The following, if not nil, run parallel to it.
 	Ranks     []worker.Rank
 	Overlaps  []uint32    // leading blocks of the prompt on the rank's device
+	Predicted []uint32    // how many of those are predicted: shown, not weighed
 	Host      []uint32    // blocks in host memory beyond those
 	Disk      []uint32    // blocks on disk beyond those
 	Estimated picker.Bits // the overlap of this rank is an estimate
@@ -140,7 +141,7 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 	if c.Overlap == nil {
 		c.Overlap = t.zeros
 	}
-	c.Estimated = req.Estimated
+	c.Predicted, c.Estimated = column(req.Predicted, n), req.Estimated
 	if req.Explain != nil {
 		c.Near = &req.Explain.near
 	}
@@ -151,7 +152,7 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 	if req.Explain != nil {
 		req.Explain.fill(b, t, req, &d)
 	}
-	c.Overlap, c.Host, c.Disk, c.Estimated, c.Near = nil, nil, nil, nil, nil
+	c.Overlap, c.Predicted, c.Host, c.Disk, c.Estimated, c.Near = nil, nil, nil, nil, nil, nil
 	return d, err
 }
 

@@ -56,3 +56,13 @@ func SameKey(b []byte, s, t Span) bool {
 	}
 	return bytes.Equal(appendUnescaped(nil, x), appendUnescaped(nil, y))
 }
+
+// HasPrefix reports whether the quoted text, an element or a value of checked
+// JSON, begins with prefix, in any spelling.
+func HasPrefix(quoted []byte, prefix string) bool {
+	raw := quoted[1 : len(quoted)-1]
+	if hasEscape(raw[:min(len(raw), 6*len(prefix))]) {
+		raw = appendUnescaped(nil, raw)
+	}
+	return bytes.HasPrefix(raw, []byte(prefix))
+}

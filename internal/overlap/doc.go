@@ -5,12 +5,21 @@
 //
 // # Contract
 //
-// [Lookup.Of] asks the index that the workers' events feed, and, for workers
-// that publish none and for prompts that are known by estimate only, the index
-// of what was routed before; each only where its answer is needed. The column
+// [Lookup.Of] asks the index once and reads its views: what a rank told; of
+// workers that publish no events, and for prompts that are known by estimate
+// only, what was routed there before. What was routed lately to a rank that
+// tells, and exceeds what it told, is added as predicted: the event about it is
+// on its way, and until then the next prompt with the same beginning should not
+// go elsewhere. Its weight is 1 unless configured otherwise, as the worker will
+// have computed it before it comes to that next prompt. The column
 // is the index's own answer where the pool's ranks have their slots in a row,
 // else a copy of its pieces. Nothing is allocated once an [Answer] has grown to
 // the size of the pool and the pool's layout is known.
+//
+// What a rank holds below its device is told in columns of their own, each
+// beyond the nearer ones, and only by events.
+//
+// [Routes] notes what was routed, and wakes the index when its time is over.
 //
 // A layout says which slots the ranks of a pool have. It is worked out once for
 // a set of workers and a numbering of slots, and again when either has changed.
@@ -18,6 +27,5 @@
 //
 // # What it does not do
 //
-// It weighs nothing and knows no load. Only the device tier is asked for: the
-// index answers no other yet.
+// It weighs nothing and knows no load.
 package overlap

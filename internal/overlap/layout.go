@@ -17,12 +17,15 @@ type layouts struct {
 
 // layout says where the overlaps of a list of ranks are found.
 type layout struct {
-	n       int
-	all     []run // of every rank that has a slot
-	told    []run // of those whose workers publish events
-	guessed []run // of those whose workers do not
-	guess   picker.Bits
-	guesses int // members of guess
+	n         int
+	told      []run // of ranks whose workers publish events
+	host      []run // of those of them that have been in host memory: the view's slots
+	disk      []run // the same of disk
+	predicted []run // the same of what was routed to them
+	guessed   []run // of what was routed to the others
+	routed    []run // of what was routed to all
+	guess     picker.Bits
+	guesses   int // members of guess
 }
 
 // run is ranks next to each other whose slots are, too.
@@ -53,11 +56,23 @@ func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots,
 		if !ok {
 			continue
 		}
-		l.all = appendRun(l.all, i, int(slot))
+		if v, ok := slots.View(slot, kvindex.Routed); ok {
+			l.routed = appendRun(l.routed, i, int(v))
+			if guess {
+				l.guessed = appendRun(l.guessed, i, int(v))
+			} else {
+				l.predicted = appendRun(l.predicted, i, int(v))
+			}
+		}
 		if guess {
-			l.guessed = appendRun(l.guessed, i, int(slot))
-		} else {
-			l.told = appendRun(l.told, i, int(slot))
+			continue
+		}
+		l.told = appendRun(l.told, i, int(slot))
+		if v, ok := slots.View(slot, kvindex.ToHost); ok {
+			l.host = appendRun(l.host, i, int(v))
+		}
+		if v, ok := slots.View(slot, kvindex.ToDisk); ok {
+			l.disk = appendRun(l.disk, i, int(v))
 		}
 	}
 	return l
@@ -90,3 +105,37 @@ func gather(dst []uint32, runs []run, blocks []uint32, factor uint32) {
 		}
 	}
 }
+
+// beyond writes to dst by how much the runs of a wider view exceed what has been
+// counted so far, at least nothing. It reports whether any does. In most chunks
+// none does, since the view has as much, or nothing: those are told apart at
+// once.
+func beyond(dst, counted []uint32, runs []run, blocks []uint32) bool {
+	clear(dst)
+	gather(dst, runs, blocks, 1)
+	var any uint32
+	for len(dst) > 0 {
+		n := min(chunk, len(dst))
+		if n < chunk || !same(dst, zeros[:]) {
+			if n == chunk && same(dst, counted) {
+				clear(dst[:n])
+			} else {
+				nearer := counted[:n]
+				for i, b := range dst[:n] {
+					more := b - min(b, nearer[i])
+					dst[i] = more
+					any |= more
+				}
+			}
+		}
+		dst, counted = dst[n:], counted[n:]
+	}
+	return any != 0
+}
+
+const chunk = 64
+
+var zeros [chunk]uint32
+
+// same compares the first chunk of both.
+func same(a, b []uint32) bool { return [chunk]uint32(a) == [chunk]uint32(b) }

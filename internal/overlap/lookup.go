@@ -2,19 +2,22 @@ package overlap
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Config is what a Lookup reads. All but Tells are required.
+// Config is what a Lookup reads. Index and Slots are required.
 type Config struct {
-	Index  kvindex.Index   // what the workers tell
-	Routed *kvindex.Routed // what was routed before
-	Slots  *kvindex.Slots  // the numbering that both share
+	Index kvindex.Index
+	Slots *kvindex.Slots // its numbering
+	// PredictedWeight is what a block is worth that a rank is only predicted to
+	// hold, beyond those it told: 0 to 1. What it makes is rounded down to whole
+	// blocks.
+	PredictedWeight float64
 	// Tells reports whether events of a rank arrive although its worker names
 	// no stream. Optional; when its answer changes, Forget is called.
 	Tells func(worker.Rank) bool
@@ -26,11 +29,11 @@ func (c Config) Validate() error {
 	if c.Index == nil {
 		errs = append(errs, errors.New("overlap: index: expected one"))
 	}
-	if c.Routed == nil {
-		errs = append(errs, errors.New("overlap: routed: expected one"))
-	}
 	if c.Slots == nil {
-		errs = append(errs, errors.New("overlap: slots: expected those of the indexes"))
+		errs = append(errs, errors.New("overlap: slots: expected those of the index"))
+	}
+	if !(c.PredictedWeight >= 0 && c.PredictedWeight <= 1) {
+		errs = append(errs, fmt.Errorf("overlap: predicted weight %g: expected 0 to 1", c.PredictedWeight))
 	}
 	return errors.Join(errs...)
 }
@@ -67,13 +70,20 @@ type Answer struct {
 	// Blocks runs parallel to the ranks; nil: nobody holds anything. It may be
 	// the memory of the index's answer, and is good until the next question.
 	Blocks []uint32
+	// Predicted is how many of Blocks were not told, but routed there lately; nil:
+	// none. Of ranks in Guessed, and of estimated prompts, none is.
+	Predicted []uint32
+	// Host and Disk are what they hold in host memory beyond Blocks, and on disk
+	// beyond both; nil: nobody does, as of an estimated prompt.
+	Host, Disk []uint32
 	// Guessed marks the ranks whose count is what was routed to them, not what
 	// they told; nil: none. It is shared and must not be written to. Of an
 	// estimated prompt every count is a guess, and nobody is marked.
 	Guessed picker.Bits
 
-	told, routed kvindex.Overlap
-	copied       []uint32
+	held                        kvindex.Overlap
+	copied                      []uint32
+	predicted, host, disk, both []uint32
 }
 
 // maxReads bounds how often an answer is read again because the numbering has
@@ -82,57 +92,110 @@ const maxReads = 3
 
 // Of fills dst with what each of ranks, a list of the snapshot's pools, holds of
 // the prompt. It keeps nothing of its arguments but the snapshot.
-func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, now time.Time, dst *Answer) {
-	dst.Blocks, dst.Guessed = nil, nil
+func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *Answer) {
+	dst.Blocks, dst.Predicted, dst.Host, dst.Disk, dst.Guessed = nil, nil, nil, nil, nil
 	if len(p.Hashes) == 0 || len(ranks) == 0 {
 		return
 	}
 	for range maxReads {
 		generation := l.cfg.Slots.Generation()
-		l.read(l.layout(snap, ranks, generation), p, now, dst)
+		at := l.layout(snap, ranks, generation)
+		l.cfg.Index.Overlap(p.Hashes, &dst.held)
+		dst.read(at, &p)
+		dst.Predicted, dst.Host, dst.Disk = nil, nil, nil
+		if !p.Estimated {
+			dst.readPredicted(at, l.cfg.PredictedWeight)
+			dst.readTiers(at)
+		}
 		if l.cfg.Slots.Generation() == generation {
 			return
 		}
 	}
 }
 
-func (l *Lookup) read(at *layout, p Prompt, now time.Time, dst *Answer) {
-	dst.Guessed = nil
+// read fills in Blocks with what is told, and what is guessed of ranks that do
+// not tell.
+func (a *Answer) read(at *layout, p *Prompt) {
+	a.Guessed = nil
 	guesses := at.guesses
 	if p.Estimated {
 		guesses = at.n
 	}
 	factor := uint32(max(p.BlocksPerHash, 1))
-	if guesses < at.n {
-		l.cfg.Index.Overlap(p.Hashes, &dst.told)
-	}
-	if guesses > 0 {
-		l.cfg.Routed.Overlap(p.Hashes, &dst.routed, now)
-	}
+	all := a.held.Blocks
 	switch {
 	case guesses == 0:
-		dst.Blocks = whole(at.told, at.n, dst.told.Blocks)
+		a.Blocks = whole(at.told, at.n, all)
 	case guesses == at.n && factor == 1:
-		dst.Blocks = whole(at.all, at.n, dst.routed.Blocks)
+		a.Blocks = whole(at.routed, at.n, all)
 	}
 	if guesses > 0 && !p.Estimated {
-		dst.Guessed = at.guess
+		a.Guessed = at.guess
 	}
-	if dst.Blocks != nil {
+	if a.Blocks != nil {
 		return
 	}
-	if cap(dst.copied) < at.n {
-		dst.copied = make([]uint32, at.n)
-	}
-	dst.copied = dst.copied[:at.n]
-	clear(dst.copied)
+	a.copied = sized(a.copied, at.n)
+	clear(a.copied)
 	if guesses == at.n {
-		gather(dst.copied, at.all, dst.routed.Blocks, factor)
+		gather(a.copied, at.routed, all, factor)
 	} else {
-		gather(dst.copied, at.told, dst.told.Blocks, 1)
-		gather(dst.copied, at.guessed, dst.routed.Blocks, factor)
+		gather(a.copied, at.told, all, 1)
+		gather(a.copied, at.guessed, all, factor)
 	}
-	dst.Blocks = dst.copied
+	a.Blocks = a.copied
+}
+
+// readPredicted adds to what ranks told what was routed to them lately.
+func (a *Answer) readPredicted(at *layout, weight float64) {
+	if len(at.predicted) == 0 || weight == 0 {
+		return
+	}
+	a.predicted = sized(a.predicted, at.n)
+	if !beyond(a.predicted, a.Blocks, at.predicted, a.held.Blocks) {
+		return
+	}
+	for i, n := range a.predicted {
+		if n > 0 {
+			n = uint32(weight * float64(n))
+			a.predicted[i] = n
+			a.Blocks[i] += n
+		}
+	}
+	a.Predicted = a.predicted
+}
+
+// readTiers fills in what is held below the device.
+func (a *Answer) readTiers(at *layout) {
+	counted := a.Blocks
+	if len(at.host) > 0 {
+		a.host = sized(a.host, at.n)
+		if beyond(a.host, counted, at.host, a.held.Blocks) {
+			a.Host = a.host
+		}
+	}
+	if len(at.disk) == 0 {
+		return
+	}
+	if a.Host != nil {
+		a.both = sized(a.both, at.n)
+		for i, n := range a.Host {
+			a.both[i] = counted[i] + n
+		}
+		counted = a.both
+	}
+	a.disk = sized(a.disk, at.n)
+	if beyond(a.disk, counted, at.disk, a.held.Blocks) {
+		a.Disk = a.disk
+	}
+}
+
+// sized returns memory for n numbers, whatever they are.
+func sized(s []uint32, n int) []uint32 {
+	if cap(s) < n {
+		return make([]uint32, n)
+	}
+	return s[:n]
 }
 
 // layout returns that of a list of ranks.

@@ -32,9 +32,7 @@ func fleet(t testing.TB, events func(id int) bool, n, dp int) *worker.Snapshot {
 
 func parts(t testing.TB) (Config, *Lookup) {
 	slots := kvindex.NewSlots()
-	routed, err := kvindex.NewRouted(kvindex.RoutedConfig{}, slots)
-	require.NoError(t, err)
-	cfg := Config{Index: kvindex.NewMap(slots), Routed: routed, Slots: slots}
+	cfg := Config{Index: kvindex.NewMap(slots), Slots: slots, PredictedWeight: 1}
 	l, err := New(cfg)
 	require.NoError(t, err)
 	return cfg, l
@@ -53,21 +51,44 @@ func stored(chain []kvindex.LocalHash, engine uint64) kvindex.Stored {
 }
 
 // slowly is what Of should answer, rank by rank.
-func slowly(cfg Config, s *worker.Snapshot, ranks []worker.Rank, p Prompt, now time.Time) (blocks []uint32, guessed []bool) {
-	var told, routed kvindex.Overlap
-	cfg.Index.Overlap(p.Hashes, &told)
-	cfg.Routed.Overlap(p.Hashes, &routed, now)
+func slowly(cfg Config, s *worker.Snapshot, ranks []worker.Rank, p Prompt) *answers {
+	var all kvindex.Overlap
+	cfg.Index.Overlap(p.Hashes, &all)
+	out := new(answers)
 	for _, r := range ranks {
 		guess := p.Estimated || s.Worker(r.ID).KVEvents.IsZero()
-		var n uint32
-		if slot, ok := cfg.Slots.Slot(r); ok && guess {
-			n = routed.At(slot) * uint32(max(p.BlocksPerHash, 1))
-		} else if ok {
-			n = told.At(slot)
+		var n, predicted, host, disk uint32
+		if slot, ok := cfg.Slots.Slot(r); ok {
+			held := cfg.Slots.Held(slot, &all)
+			if guess {
+				n = held.Routed * uint32(max(p.BlocksPerHash, 1))
+			} else {
+				told := held.Device
+				predicted = uint32(cfg.PredictedWeight * float64(held.Routed-min(held.Routed, told)))
+				n = told + predicted
+				host = told + held.Host - min(told+held.Host, n)
+				disk = told + held.Host + held.Disk - min(told+held.Host+held.Disk, n+host)
+			}
 		}
-		blocks, guessed = append(blocks, n), append(guessed, guess && !p.Estimated)
+		out.blocks, out.guessed = append(out.blocks, n), append(out.guessed, guess && !p.Estimated)
+		out.predicted, out.host, out.disk = append(out.predicted, predicted), append(out.host, host), append(out.disk, disk)
 	}
-	return blocks, guessed
+	return out
+}
+
+type answers struct {
+	blocks, predicted, host, disk []uint32
+	guessed                       []bool
+}
+
+// column is nil where there is nothing in it.
+func column(all []uint32) []uint32 {
+	for _, n := range all {
+		if n > 0 {
+			return all
+		}
+	}
+	return nil
 }
 
 func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
@@ -75,6 +96,8 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		cfg, l := parts(t)
+		l.cfg.PredictedWeight = []float64{1, 0.5, 0}[rng.IntN(3)]
+		cfg.PredictedWeight = l.cfg.PredictedWeight
 		kind := rng.IntN(3)
 		s := fleet(t, func(int) bool { return kind == 0 || kind == 1 && rng.IntN(2) == 0 }, 1+rng.IntN(20), 1+rng.IntN(4))
 		ranks := ranksOf(s)
@@ -94,18 +117,28 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 			}
 			cfg.Index.Attach(ranks[i])
 			require.NoError(t, cfg.Index.Store(ranks[i], stored(chain[:rng.IntN(len(chain)+1)], 1)))
+			for _, tier := range []kvindex.Tier{kvindex.Host, kvindex.Disk} {
+				if rng.IntN(4) == 0 {
+					e := stored(chain[:rng.IntN(len(chain)+1)], 1)
+					e.Tier = tier
+					require.NoError(t, cfg.Index.Store(ranks[i], e))
+				}
+			}
 			if rng.IntN(3) == 0 {
-				cfg.Routed.Record(ranks[i], chain[:1+rng.IntN(len(chain))], now)
+				cfg.Index.Route(ranks[i], chain[:1+rng.IntN(len(chain))], kvindex.Guess(rng.IntN(2)), now)
 			}
 		}
 		var a Answer
 		for range 6 {
 			p := Prompt{Hashes: chain, Estimated: rng.IntN(3) == 0, BlocksPerHash: rng.IntN(4)}
-			l.Of(s, ranks, p, now, &a)
-			blocks, guessed := slowly(cfg, s, ranks, p, now)
-			require.Equal(t, blocks, a.Blocks, "seed %d", seed)
-			for i := range guessed {
-				require.Equal(t, guessed[i], a.Guessed.Has(i), "seed %d", seed)
+			l.Of(s, ranks, p, &a)
+			want := slowly(cfg, s, ranks, p)
+			require.Equal(t, want.blocks, a.Blocks, "seed %d", seed)
+			require.Equal(t, column(want.predicted), column(a.Predicted), "seed %d: predicted", seed)
+			require.Equal(t, column(want.host), a.Host, "seed %d: host", seed)
+			require.Equal(t, column(want.disk), a.Disk, "seed %d: disk", seed)
+			for i := range want.guessed {
+				require.Equal(t, want.guessed[i], a.Guessed.Has(i), "seed %d", seed)
 			}
 			if r := ranks[rng.IntN(len(ranks))]; rng.IntN(2) == 0 { // another numbering
 				cfg.Index.Detach(r)
@@ -126,9 +159,9 @@ func TestRanksInARowAreNotCopied(t *testing.T) {
 		}
 	}
 	var a Answer
-	l.Of(s, ranksOf(s), Prompt{Hashes: []kvindex.LocalHash{1}}, time.Time{}, &a)
+	l.Of(s, ranksOf(s), Prompt{Hashes: []kvindex.LocalHash{1}}, &a)
 	require.Len(t, a.Blocks, 80)
-	require.Same(t, &a.told.Blocks[0], &a.Blocks[0])
+	require.Same(t, &a.held.Blocks[0], &a.Blocks[0])
 	require.Nil(t, a.copied)
 }
 
@@ -146,9 +179,9 @@ func TestNothingIsAskedWithoutHashes(t *testing.T) {
 	_, l := parts(t)
 	s := fleet(t, func(int) bool { return true }, 2, 1)
 	a := Answer{Blocks: []uint32{1}}
-	l.Of(s, ranksOf(s), Prompt{}, time.Time{}, &a)
+	l.Of(s, ranksOf(s), Prompt{}, &a)
 	require.Nil(t, a.Blocks)
-	l.Of(s, nil, Prompt{Hashes: []kvindex.LocalHash{1}}, time.Time{}, &a)
+	l.Of(s, nil, Prompt{Hashes: []kvindex.LocalHash{1}}, &a)
 	require.Nil(t, a.Blocks)
 }
 
@@ -160,12 +193,15 @@ func TestALookupAllocatesNothing(t *testing.T) {
 		for i, r := range ranksOf(s) {
 			cfg.Index.Attach(r)
 			require.NoError(t, cfg.Index.Store(r, stored(chain[:i%4], 1)))
-			cfg.Routed.Record(r, chain, time.Unix(1, 0))
+			lower := stored(chain, 1)
+			lower.Tier = kvindex.Host + kvindex.Tier(i%2)
+			require.NoError(t, cfg.Index.Store(r, lower))
+			cfg.Index.Route(r, chain, kvindex.Predicted, time.Unix(1, 0))
 		}
 		var a Answer
 		once := func() {
-			l.Of(s, ranksOf(s), Prompt{Hashes: chain}, time.Unix(1, 0), &a)
-			l.Of(s, ranksOf(s), Prompt{Hashes: chain, Estimated: true, BlocksPerHash: 4}, time.Unix(1, 0), &a)
+			l.Of(s, ranksOf(s), Prompt{Hashes: chain}, &a)
+			l.Of(s, ranksOf(s), Prompt{Hashes: chain, Estimated: true, BlocksPerHash: 4}, &a)
 		}
 		once()
 		require.Zero(t, testing.AllocsPerRun(100, once))
@@ -199,7 +235,7 @@ func TestAnswersFitThePoolWhileTheNumberingChanges(t *testing.T) {
 		readers.Go(func() {
 			var a Answer
 			for range 3000 {
-				l.Of(s, ranks, Prompt{Hashes: chain}, time.Unix(1, 0), &a)
+				l.Of(s, ranks, Prompt{Hashes: chain}, &a)
 				if len(a.Blocks) != len(ranks) {
 					t.Error("an answer of another length")
 				}
@@ -212,8 +248,8 @@ func TestAnswersFitThePoolWhileTheNumberingChanges(t *testing.T) {
 }
 
 func TestEveryPartIsRequired(t *testing.T) {
-	_, err := New(Config{})
-	for _, name := range []string{"index", "routed", "slots"} {
+	_, err := New(Config{PredictedWeight: 2})
+	for _, name := range []string{"index", "slots", "predicted weight 2"} {
 		require.ErrorContains(t, err, name)
 	}
 }

@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"testing"
+	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -35,4 +36,36 @@ func BenchmarkLocalHashes(b *testing.B) {
 	for b.Loop() {
 		AppendLocalHashes(dst, tokens, 16, baseSeed)
 	}
+}
+
+// BenchmarkTreeRoute notes a prompt of 8,000 blocks, 128,000 tokens: one that is
+// new, one that was routed before, and the query for it beside.
+func BenchmarkTreeRoute(b *testing.B) {
+	const blocks = 8000
+	at := time.Unix(1000, 0)
+	chain := locals(seqRun(1, blocks))
+	b.Run("new", func(b *testing.B) {
+		t := newTree(b, NewSlots())
+		r := worker.Rank{ID: 1}
+		b.ReportAllocs()
+		for b.Loop() {
+			at = at.Add(time.Hour) // the one before is over
+			t.Route(r, chain, Estimated, at)
+		}
+	})
+	b.Run("again", func(b *testing.B) {
+		t := newTree(b, NewSlots())
+		b.ReportAllocs()
+		for b.Loop() {
+			t.Route(worker.Rank{ID: 1}, chain, Estimated, at)
+		}
+	})
+	b.Run("overlap", func(b *testing.B) {
+		t := newTree(b, NewSlots())
+		t.Route(worker.Rank{ID: 1}, chain, Estimated, at)
+		var dst Overlap
+		for b.Loop() {
+			t.Overlap(chain, &dst)
+		}
+	})
 }

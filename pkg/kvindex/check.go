@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -14,15 +15,32 @@ func (m *Map) Check() error {
 	if err := m.slots.check(); err != nil {
 		return err
 	}
-	bySlot := make(map[Slot]*rankBlocks, len(m.ranks))
+	bySlot := make(map[Slot]map[SequenceHash]uint32)
+	blocks, strangers := 0, 0
 	for r, rb := range m.ranks {
 		if s, ok := m.slots.Slot(r); !ok || s != rb.slot {
 			return fmt.Errorf("kvindex: I1: rank %s has slot %d here and slot %d (%t) in the table", r, rb.slot, s, ok)
 		}
-		bySlot[rb.slot] = rb
+		blocks += rb.stats.Routed
+		if !rb.attached {
+			strangers++
+		}
+		for v := range numViews {
+			w := rb.views[v]
+			if w.counts == nil {
+				continue
+			}
+			if s, ok := m.slots.View(rb.slot, v); !ok || s != w.slot {
+				return fmt.Errorf("kvindex: I1: rank %s counts view %d at slot %d, which is at %d (%t)", r, v, w.slot, s, ok)
+			}
+			bySlot[w.slot] = w.counts
+		}
 		if err := rb.check(r, m.holders); err != nil {
 			return err
 		}
+	}
+	if strangers != m.strangers || blocks > m.route.MaxBlocks {
+		return fmt.Errorf("kvindex: I7: %d ranks are not attached, counted %d; %d routed blocks, budget %d", strangers, m.strangers, blocks, m.route.MaxBlocks)
 	}
 	for q, set := range m.holders {
 		if set.count() == 0 {
@@ -31,11 +49,11 @@ func (m *Map) Check() error {
 		for i, w := range set {
 			for ; w != 0; w &= w - 1 {
 				s := Slot(i*64 + bits.TrailingZeros64(w))
-				rb := bySlot[s]
-				if rb == nil {
+				counts := bySlot[s]
+				if counts == nil {
 					return fmt.Errorf("kvindex: I5: sequence %x is held by slot %d, which has no rank", q, s)
 				}
-				if rb.device[q] == 0 {
+				if counts[q] == 0 {
 					return fmt.Errorf("kvindex: I4: sequence %x has the bit of slot %d, whose rank does not hold it", q, s)
 				}
 			}
@@ -46,7 +64,6 @@ func (m *Map) Check() error {
 
 func (rb *rankBlocks) check(r worker.Rank, h holders) error {
 	var tiers [numTiers]int
-	device := make(map[SequenceHash]uint32, len(rb.device))
 	for e, b := range rb.blocks {
 		if b.tiers == 0 || b.tiers >= 1<<numTiers {
 			return fmt.Errorf("kvindex: I2: rank %s block %x: tiers %b", r, e, b.tiers)
@@ -56,24 +73,56 @@ func (rb *rankBlocks) check(r worker.Rank, h holders) error {
 				tiers[t]++
 			}
 		}
-		if b.tiers&(1<<Device) != 0 {
-			device[b.seq]++
-		}
-	}
-	for q, n := range device {
-		if rb.device[q] != n {
-			return fmt.Errorf("kvindex: I3: rank %s sequence %x: counted %d, kept %d", r, q, n, rb.device[q])
-		}
-		if !h[q].has(rb.slot) {
-			return fmt.Errorf("kvindex: I4: rank %s sequence %x: bit of slot %d is not set", r, q, rb.slot)
-		}
-	}
-	if len(device) != len(rb.device) {
-		return fmt.Errorf("kvindex: I3: rank %s keeps counts of %d sequences, has %d", r, len(rb.device), len(device))
 	}
 	if tiers != rb.stats.TierBlocks || len(rb.blocks) != rb.stats.Blocks {
 		return fmt.Errorf("kvindex: I6: rank %s: counted %v of %d blocks, kept %v of %d",
 			r, tiers, len(rb.blocks), rb.stats.TierBlocks, rb.stats.Blocks)
+	}
+	for v := range toldViews {
+		if err := rb.checkView(r, v, h); err != nil {
+			return err
+		}
+	}
+	counts := make(map[SequenceHash]uint32)
+	for leaf, s := range rb.sent {
+		if leaf != s.path[len(s.path)-1] {
+			return fmt.Errorf("kvindex: I7: rank %s: a sending that ends at %x is kept at %x", r, s.path[len(s.path)-1], leaf)
+		}
+		for _, q := range s.path {
+			counts[q]++
+		}
+	}
+	if len(counts) != rb.stats.Routed {
+		return fmt.Errorf("kvindex: I7: rank %s: counted %d routed blocks, kept %d", r, len(counts), rb.stats.Routed)
+	}
+	return rb.compareView(r, Routed, counts, h)
+}
+
+func (rb *rankBlocks) checkView(r worker.Rank, v View, h holders) error {
+	counts := make(map[SequenceHash]uint32)
+	for _, b := range rb.blocks {
+		if b.tiers&tiersOf[v] != 0 {
+			counts[b.seq]++
+		}
+	}
+	if rb.views[v].counts == nil {
+		if tier := Tier(v); rb.stats.TierBlocks[tier] > 0 {
+			return fmt.Errorf("kvindex: I4: rank %s has blocks on tier %s, which no view counts", r, tier)
+		}
+		return nil
+	}
+	return rb.compareView(r, v, counts, h)
+}
+
+func (rb *rankBlocks) compareView(r worker.Rank, v View, counts map[SequenceHash]uint32, h holders) error {
+	w := rb.views[v]
+	if !maps.Equal(counts, w.counts) {
+		return fmt.Errorf("kvindex: I3: rank %s view %d: counted %v, kept %v", r, v, counts, w.counts)
+	}
+	for q := range counts {
+		if !h[q].has(w.slot) {
+			return fmt.Errorf("kvindex: I4: rank %s view %d sequence %x: bit of slot %d is not set", r, v, q, w.slot)
+		}
 	}
 	return nil
 }

@@ -18,12 +18,26 @@
 // events of different ranks may be given concurrently, and Overlap may be
 // called by any number of goroutines at any time.
 //
-// [Routed] is the approximate index for workers that publish no events: it
-// remembers what the plugin itself has sent where.
+// What the plugin itself has sent where is in the same index ([Index].Route): of
+// workers that publish no events it is all that is known, and of the others it
+// is what their events have not told yet. It sees no restart, no traffic of
+// others, and no eviction but those that events tell of, so it is a guess, and
+// believed for a while only.
+//
+// What is nearest counts most, so a query answers for each rank in several
+// views ([View]): the leading blocks on Device; those on Device or Host; those on
+// Device, Host or Disk; and those of prompts that were routed there. A union is nearly always a beginning of the prompt where
+// a tier alone is not: an engine that moves blocks from one tier to the next
+// moves ends first. Of blocks that left for External only [Stats] know.
 //
 // Every attached rank has a [Slot], a small dense number; answers are slices
-// indexed by it, so that a query writes no map and allocates nothing. Map and
-// Routed share one [Slots] table, hence one numbering.
+// indexed by it, so that a query writes no map and allocates nothing. A view
+// beyond the first has a slot of its own, from the first block on that tier
+// until the rank is detached, and one walk answers for all. The views' slots
+// come in groups of 64 that mirror a group of ranks: the numbering changes
+// rarely, and ranks in a row have views in a row. A rank that only Route has
+// named has a slot, too, until it is detached; those of which nothing is left go
+// now and then, when others come.
 //
 // # The tree
 //
@@ -40,6 +54,14 @@
 // block keeps its number whatever becomes of the nodes, so that a split changes
 // no name. Most events append a block to a run that its rank alone holds, or
 // take its last one: each is one search and one store to the node.
+//
+// Prompts that were routed to a rank lie in the same nodes, without names: what
+// the view Routed holds is always whole beginnings, so beside the nodes' numbers
+// only the ends of prompts are kept, and where they part. A prompt routed again
+// moves its end to the front of a list; what is over, and beyond the budget what
+// was routed longest ago, goes from its end up to where another prompt needs it.
+// An event that takes a block off Device ends the prompts below it; one that
+// stores blocks needs to change nothing, since Device then counts as many.
 //
 // All of it lies in arenas that are reserved once, never move, and hold no
 // pointers. Writers take turns (Tree.mu). Queries take no lock: they check a
@@ -107,28 +129,32 @@
 // Numbered, walked by Check and named in its errors:
 //
 //   - I1: slots and ranks are a bijection; a slot below the table's length that
-//     has no rank is on the free list, once.
+//     has no rank is on the free list, once, or in one group of views.
 //   - I2: every block is held on at least one tier.
-//   - I3: a rank's count of Device blocks at a sequence hash equals the number
-//     of its blocks that have that hash and are on Device; no count is zero.
-//   - I4: a slot's bit is set at a sequence hash exactly when its rank's count
-//     there is above zero.
+//   - I3: a view's count of blocks at a sequence hash equals the number of its
+//     rank's blocks that have that hash and are on the view's tiers; no count
+//     is zero.
+//   - I4: a slot's bit is set at a sequence hash exactly when its view's count
+//     there is above zero; a rank with blocks on a tier has the tier's view.
 //   - I5: no sequence hash without a holder is kept, and no bit belongs to a
 //     slot without an attached rank.
 //   - I6: a rank's block counts by tier equal what a walk counts.
-//   - I7 (Routed): the recency list is ordered by time, has every entry once,
-//     and is no longer than the budget.
+//   - I7: the view Routed holds what the rank's sendings, from the first block to
+//     their ends, are, each end once; ends and branches are marked, and nothing
+//     else; a list of sendings is ordered by time and has each once; the blocks
+//     are within the budget.
 //
-// Of a Tree I3 to I5 read: the further names of a Device block beyond the first
+// Of a Tree I3 to I5 read: the further names of a view's block beyond the first
 // are counted; a node's number for a slot is n exactly when its rank names the
-// node's first n blocks, and no others of it, on Device; no number belongs to a
+// node's first n blocks, and no others of it, on the view's tiers; no number belongs to a
 // slot without an attached rank, none to two entries, none exceeds the run.
 // And:
 //
 //   - I8: a node's blocks say so; its run is 1 to room long; it is found under
 //     its parent by its first hash, and knows how many blocks are before it; it
 //     counts its children; without children its last block has a name.
-//   - I9: each block counts the names that all ranks have for it.
+//   - I9: each block counts the names that all ranks have for it, and the ranks
+//     it was routed to.
 //   - I10: every run of the arena is one node's or free; free runs do not touch
 //     and are on the list of their length; pages given back are inside of them.
 //   - I11: the table of children has each child of a node of several, once.

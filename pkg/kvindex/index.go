@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"errors"
+	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -30,8 +31,8 @@ type Index interface {
 	// does nothing to a rank that is attached already.
 	Attach(worker.Rank) Slot
 
-	// Detach drops all blocks of the rank and frees its slot. It does nothing
-	// to an unknown rank.
+	// Detach drops all blocks of the rank, those routed to it included, and
+	// frees its slot. It does nothing to an unknown rank.
 	Detach(worker.Rank)
 
 	// Slot returns the slot of an attached rank. The numbering is valid until
@@ -48,14 +49,28 @@ type Index interface {
 	// queries until the removed one returns. Error: ErrUnknownRank.
 	Remove(worker.Rank, Removed) error
 
-	// Clear drops all blocks of this rank on every tier. Error: ErrUnknownRank.
+	// Clear drops all blocks of this rank on every tier, and what was routed
+	// to it. Error: ErrUnknownRank.
 	Clear(worker.Rank) error
 
-	// Overlap writes to dst how many leading blocks of chain each rank holds
-	// on Device. It allocates nothing once dst is large enough.
+	// Route notes that a prompt with the chain was sent to the rank, which need
+	// not be attached: it is believed to hold it, in the view Routed, until its
+	// time is over or an event says otherwise: one that takes a block off
+	// Device, and Clear. The whole chain counts as routed now. It drops what is
+	// believed no more at now, and returns what Expire would.
+	Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time)
+
+	// Expire drops what is believed no more at now. It returns when there is
+	// more to drop; the zero time: never, as long as nothing is routed. Queries
+	// know no time: they answer with what was not dropped.
+	Expire(now time.Time) (next time.Time)
+
+	// Overlap writes to dst how many leading blocks of chain each rank holds,
+	// in each of its views. It allocates nothing once dst is large enough.
 	Overlap(chain []LocalHash, dst *Overlap)
 
-	// Stats returns what is counted of one rank.
+	// Stats returns what is counted of one rank that is attached or has
+	// something routed to it.
 	Stats(worker.Rank) (Stats, bool)
 
 	// Check walks the whole index and returns the first broken invariant (I1…
@@ -67,7 +82,8 @@ type Index interface {
 // zero value is ready. Not safe for concurrent use.
 type Overlap struct {
 	// Blocks[slot] is the number of leading blocks that the rank with the slot
-	// holds; 0 for slots without a rank. Overwritten by the next query.
+	// holds on Device, or that count in the view with the slot; 0 for slots of
+	// neither. Overwritten by the next query. Slots.Held reads it for a rank.
 	Blocks []uint32
 
 	alive []uint64 // scratch: slots that held every block so far
@@ -101,6 +117,7 @@ func (o *Overlap) reset(n int) {
 type Stats struct {
 	Blocks     int           // engine blocks held on any tier
 	TierBlocks [numTiers]int // engine blocks by tier; one block may be on several
+	Routed     int           // blocks of prompts routed to it and believed in
 
 	Stored         uint64 // blocks added to a tier
 	Duplicates     uint64 // stores of a block that was on the tier already

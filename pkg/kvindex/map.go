@@ -11,23 +11,39 @@ import (
 // ranks. Readers share the lock; a writer holds it for one event.
 type Map struct {
 	slots *Slots
+	route RouteConfig // read-only
 
 	// mu guards all below. Taken before Slots.mu, never after it.
 	mu      sync.RWMutex
 	ranks   map[worker.Rank]*rankBlocks
-	holders holders // Device blocks only. Invariant: I4, I5
+	holders holders // of every view's slot. Invariant: I4, I5
 
 	// Scratch of Store, guarded by mu.
 	seqs []SequenceHash
 	seen map[EngineHash]struct{}
+
+	time      timeline
+	seq       uint64 // counts Route
+	strangers int    // ranks that are not attached
+	tooMany   int    // of them
 }
 
 // rankBlocks is what one rank holds.
 type rankBlocks struct {
+	rank   worker.Rank
 	slot   Slot
 	blocks map[EngineHash]heldBlock
-	device map[SequenceHash]uint32 // Invariant: I3
-	stats  Stats                   // Invariant: I6
+	views  [numViews]mapView
+	stats  Stats // Invariant: I6
+
+	attached bool // else only routing names it
+	sent     map[SequenceHash]*mapSending
+}
+
+// mapView is how many blocks of the rank count at each sequence hash.
+type mapView struct {
+	slot   Slot
+	counts map[SequenceHash]uint32 // nil: not needed so far. Invariant: I3
 }
 
 type heldBlock struct {
@@ -38,8 +54,11 @@ type heldBlock struct {
 var _ Index = (*Map)(nil)
 
 // NewMap returns an empty index that numbers its ranks with slots.
-func NewMap(slots *Slots) *Map {
+func NewMap(slots *Slots) *Map { return newMap(slots, RouteConfig{}) }
+
+func newMap(slots *Slots, c RouteConfig) *Map {
 	return &Map{
+		route: c.withDefaults(), tooMany: minStrangers,
 		slots:   slots,
 		ranks:   make(map[worker.Rank]*rankBlocks),
 		holders: make(holders),
@@ -51,36 +70,59 @@ func NewMap(slots *Slots) *Map {
 func (m *Map) Attach(r worker.Rank) Slot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if rb := m.ranks[r]; rb != nil {
-		return rb.slot
+	rb := m.ranks[r]
+	if rb == nil {
+		rb = m.newRankLocked(r)
+	} else if !rb.attached {
+		m.strangers--
 	}
+	rb.attached = true
+	return rb.slot
+}
+
+func (m *Map) newRankLocked(r worker.Rank) *rankBlocks {
 	rb := &rankBlocks{
+		rank:   r,
 		slot:   m.slots.acquire(r),
 		blocks: make(map[EngineHash]heldBlock),
-		device: make(map[SequenceHash]uint32),
+		sent:   make(map[SequenceHash]*mapSending),
 	}
+	rb.views[OnDevice] = mapView{rb.slot, make(map[SequenceHash]uint32)}
 	m.ranks[r] = rb
-	return rb.slot
+	return rb
+}
+
+// rankLocked returns an attached rank, nil if it is not.
+func (m *Map) rankLocked(r worker.Rank) *rankBlocks {
+	if rb := m.ranks[r]; rb != nil && rb.attached {
+		return rb
+	}
+	return nil
 }
 
 // Detach implements [Index].
 func (m *Map) Detach(r worker.Rank) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rb := m.ranks[r]
-	if rb == nil {
-		return
+	if rb := m.ranks[r]; rb != nil {
+		m.loseLocked(rb)
 	}
+}
+
+func (m *Map) loseLocked(rb *rankBlocks) {
 	m.clearLocked(rb)
-	delete(m.ranks, r)
+	delete(m.ranks, rb.rank)
 	m.slots.release(rb.slot)
+	if !rb.attached {
+		m.strangers--
+	}
 }
 
 // Slot implements [Index].
 func (m *Map) Slot(r worker.Rank) (Slot, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	rb := m.ranks[r]
+	rb := m.rankLocked(r)
 	if rb == nil {
 		return 0, false
 	}
@@ -91,7 +133,7 @@ func (m *Map) Slot(r worker.Rank) (Slot, bool) {
 func (m *Map) Store(r worker.Rank, e Stored) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rb := m.ranks[r]
+	rb := m.rankLocked(r)
 	if rb == nil {
 		return ErrUnknownRank
 	}
@@ -138,6 +180,7 @@ func (m *Map) planLocked(rb *rankBlocks, parent SequenceHash, e Stored) bool {
 }
 
 func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
+	m.seeLocked(rb, t)
 	held := rb.blocks[h]
 	if held.tiers&(1<<t) != 0 {
 		rb.stats.Duplicates++
@@ -146,14 +189,50 @@ func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
 	if held.tiers == 0 {
 		rb.stats.Blocks++
 	}
-	rb.blocks[h] = heldBlock{seq: q, tiers: held.tiers | 1<<t}
+	now := heldBlock{seq: q, tiers: held.tiers | 1<<t}
+	rb.blocks[h] = now
 	rb.stats.TierBlocks[t]++
 	rb.stats.Stored++
-	if t != Device {
+	m.recountLocked(rb, q, held.tiers, now.tiers)
+}
+
+// seeLocked gives the rank the view that a tier's blocks are the first to need.
+func (m *Map) seeLocked(rb *rankBlocks, t Tier) {
+	v, ok := viewOf(t)
+	if !ok || rb.views[v].counts != nil {
 		return
 	}
-	if rb.device[q]++; rb.device[q] == 1 {
-		m.holders.add(q, rb.slot)
+	rb.views[v] = mapView{m.slots.needView(rb.slot, v), make(map[SequenceHash]uint32)}
+	for _, b := range rb.blocks {
+		if b.tiers&tiersOf[v] != 0 {
+			m.countLocked(&rb.views[v], b.seq)
+		}
+	}
+}
+
+// recountLocked notes that a block was on some tiers and is now on others.
+func (m *Map) recountLocked(rb *rankBlocks, q SequenceHash, was, is uint8) {
+	for v := range toldViews {
+		w := &rb.views[v]
+		switch counted, counts := was&tiersOf[v] != 0, is&tiersOf[v] != 0; {
+		case w.counts == nil || counted == counts:
+		case counts:
+			m.countLocked(w, q)
+		default:
+			if w.counts[q]--; w.counts[q] == 0 {
+				delete(w.counts, q)
+				m.holders.drop(q, w.slot)
+				if v == OnDevice {
+					m.disproveLocked(rb, q)
+				}
+			}
+		}
+	}
+}
+
+func (m *Map) countLocked(w *mapView, q SequenceHash) {
+	if w.counts[q]++; w.counts[q] == 1 {
+		m.holders.add(q, w.slot)
 	}
 }
 
@@ -161,7 +240,7 @@ func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
 func (m *Map) Remove(r worker.Rank, e Removed) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rb := m.ranks[r]
+	rb := m.rankLocked(r)
 	if rb == nil {
 		return ErrUnknownRank
 	}
@@ -179,26 +258,21 @@ func (m *Map) takeLocked(rb *rankBlocks, h EngineHash, t Tier) {
 	}
 	rb.stats.Removed++
 	rb.stats.TierBlocks[t]--
+	was := held.tiers
 	if held.tiers &^= 1 << t; held.tiers == 0 {
 		delete(rb.blocks, h)
 		rb.stats.Blocks--
 	} else {
 		rb.blocks[h] = held
 	}
-	if t != Device {
-		return
-	}
-	if rb.device[held.seq]--; rb.device[held.seq] == 0 {
-		delete(rb.device, held.seq)
-		m.holders.drop(held.seq, rb.slot)
-	}
+	m.recountLocked(rb, held.seq, was, held.tiers)
 }
 
 // Clear implements [Index].
 func (m *Map) Clear(r worker.Rank) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rb := m.ranks[r]
+	rb := m.rankLocked(r)
 	if rb == nil {
 		return ErrUnknownRank
 	}
@@ -208,11 +282,16 @@ func (m *Map) Clear(r worker.Rank) error {
 }
 
 func (m *Map) clearLocked(rb *rankBlocks) {
-	for q := range rb.device {
-		m.holders.drop(q, rb.slot)
+	for v := range toldViews {
+		for q := range rb.views[v].counts {
+			m.holders.drop(q, rb.views[v].slot)
+		}
+		clear(rb.views[v].counts)
 	}
-	clear(rb.device)
 	clear(rb.blocks)
+	for leaf := range rb.sent {
+		m.endLocked(rb, leaf)
+	}
 	rb.stats.Blocks = 0
 	rb.stats.TierBlocks = [numTiers]int{}
 }

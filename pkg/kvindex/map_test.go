@@ -28,17 +28,13 @@ func filled(ranks, blocks int) (*Map, []LocalHash) {
 
 func TestOverlapAllocatesNothingInALargeEnoughAnswer(t *testing.T) {
 	m, chain := filled(200, 100)
-	r, err := NewRouted(RoutedConfig{}, m.slots)
-	require.NoError(t, err)
-	now := time.Unix(1000, 0)
-	r.Record(worker.Rank{ID: 5}, chain, now)
+	m.Route(worker.Rank{ID: 5}, chain, Estimated, time.Unix(1000, 0))
 	var dst Overlap
 	m.Overlap(chain, &dst)
 	require.Equal(t, uint32(100), dst.At(99))
 	require.Equal(t, uint32(1), dst.At(100))
-	require.Zero(t, dst.At(200), "a slot beyond the answer")
+	require.Zero(t, dst.At(10_000), "a slot beyond the answer")
 	require.Zero(t, testing.AllocsPerRun(100, func() { m.Overlap(chain, &dst) }))
-	require.Zero(t, testing.AllocsPerRun(100, func() { r.Overlap(chain, &dst, now) }))
 }
 
 func TestStoringASecondTimeAllocatesNothing(t *testing.T) {
@@ -56,8 +52,8 @@ func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 		"a rank with a foreign slot":   {func(m *Map) { m.ranks[rank].slot = 7 }, "I1"},
 		"a slot lost from the list":    {func(m *Map) { m.slots.refs = append(m.slots.refs, slotRefs{}) }, "I1"},
 		"a block on no tier":           {func(m *Map) { m.ranks[rank].blocks[9] = heldBlock{} }, "I2"},
-		"a count that is off":          {func(m *Map) { m.ranks[rank].device[1]++ }, "I3"},
-		"a count of nothing":           {func(m *Map) { m.ranks[rank].device[77] = 1 }, "I3"},
+		"a count that is off":          {func(m *Map) { m.ranks[rank].views[OnDevice].counts[1]++ }, "I3"},
+		"a count of nothing":           {func(m *Map) { m.ranks[rank].views[OnDevice].counts[77] = 1 }, "I3"},
 		"a bit that is missing":        {func(m *Map) { m.holders.drop(1, 0) }, "I4"},
 		"a bit too many":               {func(m *Map) { m.holders.add(77, 0) }, "I4"},
 		"a bit of no rank":             {func(m *Map) { m.holders.add(1, 3) }, "I5"},
@@ -89,17 +85,10 @@ func TestGenerationChangesWithTheNumberingOnly(t *testing.T) {
 	require.NotEqual(t, g, s.Generation())
 }
 
-func TestRoutedConfigNamesItsFaults(t *testing.T) {
-	_, err := NewRouted(RoutedConfig{TTL: -1, MaxBlocks: -1}, NewSlots())
-	require.ErrorContains(t, err, "TTL")
-	require.ErrorContains(t, err, "max blocks")
-}
-
 // TestReadersBesideWriters is for the race detector; Check judges the end.
 func TestReadersBesideWriters(t *testing.T) {
 	m, chain := filled(8, 50)
-	r, err := NewRouted(RoutedConfig{MaxBlocks: 100}, m.slots)
-	require.NoError(t, err)
+	m.route.MaxBlocks = 100
 	var wg sync.WaitGroup
 	for i := range 4 {
 		rank := worker.Rank{ID: worker.ID(i + 1)}
@@ -107,10 +96,9 @@ func TestReadersBesideWriters(t *testing.T) {
 			for n := range 300 {
 				_ = m.Store(rank, Stored{Parent: 1, HasParent: true, Blocks: []Block{{EngineHash(1000 + n), LocalHash(n)}}})
 				_ = m.Remove(rank, Removed{Blocks: []EngineHash{EngineHash(1000 + n/2)}})
-				r.Record(rank, chain[:n%50], time.Unix(int64(n), 0))
+				m.Route(rank, chain[:n%50], Guess(n%2), time.Unix(int64(n), 0))
 				if n%100 == 99 {
 					m.Detach(rank)
-					r.Detach(rank)
 					m.Attach(rank)
 					_ = m.Store(rank, Stored{Blocks: []Block{{1, 1}}})
 				}
@@ -120,7 +108,7 @@ func TestReadersBesideWriters(t *testing.T) {
 			var dst Overlap
 			for n := range 300 {
 				m.Overlap(chain, &dst)
-				r.Overlap(chain, &dst, time.Unix(int64(n), 0))
+				m.Expire(time.Unix(int64(n), 0))
 				m.Slot(rank)
 				m.Stats(rank)
 			}
@@ -128,5 +116,4 @@ func TestReadersBesideWriters(t *testing.T) {
 	}
 	wg.Wait()
 	require.NoError(t, m.Check())
-	require.NoError(t, r.Check())
 }

@@ -194,6 +194,9 @@ func (t *Tree) setCut(n *node, slot Slot, cut uint32) {
 	}
 }
 
+// pos returns where in its node a block is.
+func (t *Tree) pos(b blockID) uint32 { return uint32(b - t.nodes[t.blocks.node(b)].start()) }
+
 // trim gives back the blocks at the node's end that no rank names, and the node
 // with the last of them; then its parent is looked at.
 func (t *Tree) trim(id nodeID) {

@@ -22,8 +22,8 @@ const (
 type runs struct {
 	// local is each block's hash. Queries read it beside the writer.
 	local []atomic.Uint64
-	// meta is, of a block in use, its node and in the high half how many names
-	// all ranks have for it; of the first and last block of a free run,
+	// meta is, of a block in use, its node, a flag, and in the high half how many
+	// names and views all ranks have for it; of the first and last block of a free run,
 	// freeMark and the run's length. Writers only.
 	meta []uint64
 	next blockID // never handed out so far
@@ -39,14 +39,21 @@ func newRuns(local []atomic.Uint64, meta []uint64) runs {
 	return runs{local: local, meta: meta, next: 1}
 }
 
-func (r *runs) node(b blockID) nodeID  { return nodeID(r.meta[b]) }
+func (r *runs) node(b blockID) nodeID  { return nodeID(r.meta[b] & (1<<flagBit - 1)) }
 func (r *runs) refs(b blockID) uint32  { return uint32(r.meta[b] >> 32) }
 func (r *runs) ref(b blockID)          { r.meta[b] += 1 << 32 }
 func (r *runs) unref(b blockID, n int) { r.meta[b] -= uint64(n) << 32 }
 
 func (r *runs) setNode(b blockID, n nodeID) {
-	r.meta[b] = r.meta[b]>>32<<32 | uint64(n)
+	r.meta[b] = r.meta[b]>>flagBit<<flagBit | uint64(n)
 }
+
+// flagBit marks a block where some rank's view of what was routed has, or once
+// had, an end or a branch.
+const flagBit = 31
+
+func (r *runs) flag(b blockID)         { r.meta[b] |= 1 << flagBit }
+func (r *runs) flagged(b blockID) bool { return r.meta[b]>>flagBit&1 != 0 }
 
 // alloc returns a run of about want blocks: a little more if the rest were too
 // short, fewer if there is no longer one; 0 if there is none at all.

@@ -26,12 +26,18 @@ type Slots struct {
 	byRank map[worker.Rank]Slot
 	refs   []slotRefs // by Slot
 	free   []Slot     // first in, first out
+	// views has, of each group of slots, the first slot of the group that
+	// counts its ranks' view; 0: none yet. That of OnDevice is not used.
+	views [numViews][]Slot
 }
 
 type slotRefs struct {
 	rank worker.Rank
-	refs int // 0: free
+	refs int // 0: free; below: a view's
 }
+
+// viewSlot is the count of references that a view's slot has for good.
+const viewSlot = -1
 
 // NewSlots returns an empty table.
 func NewSlots() *Slots { return &Slots{byRank: make(map[worker.Rank]Slot)} }
@@ -44,10 +50,55 @@ func (t *Slots) Slot(r worker.Rank) (Slot, bool) {
 	return s, ok
 }
 
+// View returns the slot of a view of the rank that has the slot s. It has the
+// same distance from s as those of all ranks of a group of 64, so that ranks in
+// a row have views in a row. A group of views is made when the first rank needs
+// it and stays; a rank that has nothing in its view is answered for with 0.
+func (t *Slots) View(s Slot, v View) (Slot, bool) {
+	if v == OnDevice {
+		return s, true
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.viewLocked(s, v)
+}
+
+func (t *Slots) viewLocked(s Slot, v View) (Slot, bool) {
+	if g := int(s / groupSlots); g < len(t.views[v]) && t.views[v][g] != 0 {
+		return t.views[v][g] + s%groupSlots, true
+	}
+	return 0, false
+}
+
+// needView is View and makes the group.
+func (t *Slots) needView(s Slot, v View) Slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x, ok := t.viewLocked(s, v); ok {
+		return x
+	}
+	for len(t.refs)%groupSlots != 0 { // groups are aligned, as a crowd's are
+		t.free = append(t.free, Slot(len(t.refs)))
+		t.refs = append(t.refs, slotRefs{})
+	}
+	g, first := int(s/groupSlots), Slot(len(t.refs))
+	for range groupSlots {
+		t.refs = append(t.refs, slotRefs{refs: viewSlot})
+	}
+	for len(t.views[v]) <= g {
+		t.views[v] = append(t.views[v], 0)
+	}
+	t.views[v][g] = first
+	t.length.Store(int64(len(t.refs)))
+	t.generation.Add(1)
+	return first + s%groupSlots
+}
+
 // Len returns the number of slots ever in use: one more than the highest.
 func (t *Slots) Len() int { return int(t.length.Load()) }
 
-// Generation changes whenever a rank gains or loses its slot. Slots read after
+// Generation changes whenever a rank gains or loses its slot, or a group of
+// ranks gains a view. Slots read after
 // a generation are valid for as long as it stays.
 func (t *Slots) Generation() uint64 { return t.generation.Load() }
 
@@ -93,7 +144,25 @@ func (t *Slots) check() error {
 		}
 		free[s] = true
 	}
+	views := make(map[Slot]bool)
+	for _, groups := range t.views {
+		for _, first := range groups {
+			for i := range Slot(groupSlots) {
+				if first != 0 && (views[first+i] || first%groupSlots != 0) {
+					return fmt.Errorf("kvindex: I1: slot %d is in two groups of views, or at %d in one", first+i, first%groupSlots)
+				}
+				views[first+i] = first != 0
+			}
+		}
+	}
+	ofViews := 0
 	for i, e := range t.refs {
+		if e.refs < 0 {
+			ofViews++
+		}
+		if e.refs < 0 != views[Slot(i)] {
+			return fmt.Errorf("kvindex: I1: slot %d has %d references, in a group of views: %t", i, e.refs, views[Slot(i)])
+		}
 		s, ok := t.byRank[e.rank]
 		if e.refs > 0 && (!ok || s != Slot(i)) {
 			return fmt.Errorf("kvindex: I1: slot %d is rank %s's, which has slot %d (%t)", i, e.rank, s, ok)
@@ -102,8 +171,8 @@ func (t *Slots) check() error {
 			return fmt.Errorf("kvindex: I1: slot %d is unused and not on the free list", i)
 		}
 	}
-	if len(t.byRank)+len(t.free) != len(t.refs) {
-		return fmt.Errorf("kvindex: I1: %d ranks and %d free slots of %d", len(t.byRank), len(t.free), len(t.refs))
+	if len(t.byRank)+len(t.free)+ofViews != len(t.refs) {
+		return fmt.Errorf("kvindex: I1: %d ranks, %d free slots and %d of views of %d", len(t.byRank), len(t.free), ofViews, len(t.refs))
 	}
 	return nil
 }

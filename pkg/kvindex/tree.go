@@ -28,6 +28,8 @@ type TreeConfig struct {
 	// for otherwise: random reads of a large index are faster with them, and a
 	// small one takes up to 10 MiB.
 	NoHugePages bool
+	// Route says how long what was routed is believed to be held.
+	Route RouteConfig
 }
 
 const (
@@ -41,6 +43,7 @@ func (c TreeConfig) withDefaults() TreeConfig {
 	if c.MaxBytes == 0 {
 		c.MaxBytes = DefaultMaxBytes
 	}
+	c.Route = c.Route.withDefaults()
 	return c
 }
 
@@ -50,7 +53,7 @@ func (c TreeConfig) Validate() error {
 	if c.MaxBytes != 0 && (c.MaxBytes < minBudget || c.MaxBytes > maxBudget) {
 		errs = append(errs, fmt.Errorf("kvindex: max bytes %d: expected %d to %d", c.MaxBytes, minBudget, maxBudget))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Route.Validate())...)
 }
 
 // Tree is the fast implementation of [Index]: a radix tree over block hashes in
@@ -78,7 +81,13 @@ type Tree struct {
 	unitsUsed int
 	kidBytes  int
 	clock     uint32 // counts stores
+	time      timeline
+	sent      sendings
+	strangers int // ranks that are not attached
+	tooMany   int // of them
+	fresh     []Block
 	plan      []blockID
+	gain      [numViews]Slot
 	seen      []EngineHash
 	work      sorter
 	touched   uint32 // sum of what was read ahead, so that it is read
@@ -100,9 +109,9 @@ type Tree struct {
 type treeRank struct {
 	rank  worker.Rank
 	slot  Slot
+	views []treeView // those it needs so far, OnDevice first
 	names names
-	extra map[blockID]uint32 // Device blocks with several names: how many beyond one. Invariant: I3
-	stats Stats              // Invariant: I6
+	stats Stats // Invariant: I6
 	// busy: somebody changes the rank in slices and has given up mu between two
 	// of them. Others who want to change it, or Check, wait for calm.
 	busy bool
@@ -110,9 +119,19 @@ type treeRank struct {
 	barren  uint64 // the relief whose sweeps found nothing to shed here, and
 	barrens int    // how many
 
+	attached bool // else only routing names it
+	sent     routed
+
 	// The last block stored, likely the next one's parent.
 	lastName  EngineHash
 	lastBlock blockID // 0: unknown
+}
+
+// treeView is one of a rank's views of the blocks that it has names for.
+type treeView struct {
+	view  View
+	slot  Slot
+	extra map[blockID]uint32 // blocks with several names that count: how many beyond one. Invariant: I3
 }
 
 var _ Index = (*Tree)(nil)
@@ -124,7 +143,7 @@ func NewTree(cfg TreeConfig, slots *Slots) (*Tree, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	t := &Tree{cfg: cfg, slots: slots, seed: rand.Uint64(), ranks: make(map[worker.Rank]*treeRank), unitNext: 1}
+	t := &Tree{cfg: cfg, slots: slots, seed: rand.Uint64(), ranks: make(map[worker.Rank]*treeRank), unitNext: 1, sent: newSendings(), tooMany: minStrangers}
 	t.names.seed = rand.Uint64()
 	t.calm = sync.NewCond(&t.mu)
 	if err := t.reserve(); err != nil {
@@ -168,27 +187,43 @@ func (t *Tree) reserve() error {
 func (t *Tree) Attach(r worker.Rank) Slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rk := t.idle(r); rk != nil {
-		return rk.slot
+	rk := t.known(r)
+	if rk == nil {
+		rk = t.newRank(r)
+	} else if !rk.attached {
+		t.strangers--
 	}
+	rk.attached = true
+	return rk.slot
+}
+
+// newRank makes a rank known.
+func (t *Tree) newRank(r worker.Rank) *treeRank {
 	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
+	rk.views = []treeView{{slot: rk.slot}}
 	t.ranks[r] = rk
 	t.credit = 0 // it may take more to store in a crowd
-	return rk.slot
+	return rk
 }
 
 // Detach implements [Index].
 func (t *Tree) Detach(r worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.idle(r)
-	if rk == nil {
-		return
+	if rk := t.known(r); rk != nil {
+		t.lose(rk)
 	}
+}
+
+// lose forgets a rank with all it has.
+func (t *Tree) lose(rk *treeRank) {
 	t.clearRank(rk)
-	delete(t.ranks, r)
+	delete(t.ranks, rk.rank)
 	t.last = nil
 	t.slots.release(rk.slot)
+	if !rk.attached {
+		t.strangers--
+	}
 }
 
 // rank returns an attached rank, nil if it is not; mu is held.
@@ -197,10 +232,22 @@ func (t *Tree) rank(r worker.Rank) *treeRank {
 		return t.last
 	}
 	rk := t.ranks[r]
-	if rk != nil {
-		t.last = rk
+	if rk == nil || !rk.attached {
+		return nil
 	}
+	t.last = rk
 	return rk
+}
+
+// known returns a rank that is attached or that routing names, as idle does.
+func (t *Tree) known(r worker.Rank) *treeRank {
+	for {
+		rk := t.ranks[r]
+		if rk == nil || !rk.busy {
+			return rk
+		}
+		t.calm.Wait()
+	}
 }
 
 // idle returns an attached rank that nobody is in the middle of changing, nil
@@ -272,7 +319,7 @@ func (t *Tree) Clear(r worker.Rank) error {
 func (t *Tree) Stats(r worker.Rank) (Stats, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rk := t.rank(r); rk != nil {
+	if rk := t.ranks[r]; rk != nil {
 		return rk.stats, true
 	}
 	return Stats{}, false

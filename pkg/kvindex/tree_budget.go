@@ -66,7 +66,7 @@ func (t *Tree) timesFits(n, bytes int) int {
 	blocks := len(t.blocks.local) - t.blocks.used
 	segs := len(t.names.buckets)/segBuckets - t.names.segs.used()
 	units := len(t.units) - int(t.unitNext)
-	return max(0, min(bytes/t.mostBytes(n), blocks/(2*(n+maxEdge)), segs/(n/segBuckets+3), units/max(1, t.mostUnits(n))))
+	return max(0, min(bytes/t.mostBytes(n), blocks/(2*(n+maxEdge)), segs/(n/segBuckets+3), units/max(1, int(numViews)*t.mostUnits(n))))
 }
 
 // short reports whether n blocks cannot be stored without shedding.
@@ -139,7 +139,7 @@ func (t *Tree) relieve(rk *treeRank, parent blockID, e Stored) (*treeRank, block
 			return rk, 0, err
 		}
 	}
-	if t.short(n) {
+	if !t.recallFor(n) {
 		return rk, 0, ErrNoRoom
 	}
 	return rk, parent, nil

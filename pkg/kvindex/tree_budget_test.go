@@ -3,6 +3,7 @@ package kvindex
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -118,8 +119,18 @@ func TestTreeStaysWholeUnderABudget(t *testing.T) {
 				held[i] = append(held[i], b.Engine)
 			}
 		}
+		if rng.IntN(4) == 0 { // the same blocks under other names
+			for k := range e.Blocks {
+				e.Blocks[k].Engine ^= 1 << 55
+			}
+			_ = tr.Store(r, e)
+		}
 		if n := len(held[i]); n > 0 && rng.IntN(3) == 0 {
 			require.NoError(t, tr.Remove(r, Removed{Blocks: []EngineHash{held[i][rng.IntN(n)], held[i][n-1]}}))
+		}
+		if rng.IntN(4) == 0 {
+			chain := locals(seqRun(rng.IntN(50), rng.IntN(900)))
+			tr.Route(worker.Rank{ID: worker.ID(1 + rng.IntN(30))}, chain, Guess(op%2), time.Unix(int64(1000+op/100), 0))
 		}
 		if op%500 == 0 {
 			require.NoError(t, tr.Check(), "operation %d", op)
@@ -138,6 +149,46 @@ func TestTreeConfigNamesItsFaults(t *testing.T) {
 	require.ErrorContains(t, err, "max bytes 5: expected")
 	_, err = NewTree(TreeConfig{MaxBytes: maxBudget + 1}, NewSlots())
 	require.Error(t, err)
+	_, err = NewTree(TreeConfig{Route: RouteConfig{TTL: -1, PredictedTTL: -1, MaxBlocks: -1}}, NewSlots())
+	for _, name := range []string{"routed TTL", "predicted TTL", "routed max blocks"} {
+		require.ErrorContains(t, err, name)
+	}
+}
+
+// TestWhatIsRoutedKeepsToAShareOfTheBudget, and gives it up where events need it.
+func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
+	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: minBudget, NoHugePages: true})
+	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
+	now := time.Unix(1000, 0)
+	for i := range 12 {
+		tr.Route(quiet, locals(seqRun(1+i*1000, 1000)), Estimated, now)
+	}
+	require.NoError(t, tr.Check())
+	st, _ := tr.Stats(quiet)
+	require.Equal(t, minBudget/8/blockBytes, st.Routed)
+
+	tr.Attach(tells)
+	storeChats(t, tr, tells, 1, 400)
+	require.NoError(t, tr.Check())
+	told, _ := tr.Stats(tells)
+	tr.Route(quiet, locals(seqRun(50_000, 1000)), Estimated, now)
+	require.NoError(t, tr.Check())
+	left, _ := tr.Stats(tells)
+	require.Greater(t, left.Blocks, told.Blocks/2)
+	var dst Overlap
+	tr.Overlap(locals(seqRun(50_000, 1000)), &dst)
+	slot, _ := tr.slots.Slot(quiet)
+	require.Equal(t, uint32(1000), tr.slots.Held(slot, &dst).Routed)
+
+	// Short prompts take more than their blocks.
+	for i := range 9000 {
+		tr.Route(quiet, []LocalHash{LocalHash(100_000 + i)}, Estimated, now)
+	}
+	require.NoError(t, tr.Check())
+	tr.Detach(tells)
+	tr.Attach(tells)
+	require.NoError(t, tr.Store(tells, Stored{Blocks: seqRun(1, 600)}))
+	require.NoError(t, tr.Check())
 }
 
 // TestMemoryServesWhatItIsNeededFor has the kind of what is held change, back

@@ -1,6 +1,11 @@
 package kvindex
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
 
 // Check implements [Index].
 func (t *Tree) Check() error {
@@ -10,7 +15,7 @@ func (t *Tree) Check() error {
 	if err := t.slots.check(); err != nil {
 		return err
 	}
-	c := treeCheck{t: t, bySlot: make(map[Slot]*treeRank), refs: make(map[blockID]uint32), device: make(map[heldBy]bool)}
+	c := treeCheck{t: t, bySlot: make(map[Slot]*treeRank), refs: make(map[blockID]uint32), counted: make(map[heldBy]bool)}
 	for _, f := range []func() error{c.checkRanks, c.checkNodes, c.checkRuns, c.checkKids, c.checkMemory} {
 		if err := f(); err != nil {
 			return err
@@ -29,10 +34,11 @@ type treeCheck struct {
 	t      *Tree
 	bySlot map[Slot]*treeRank
 	refs   map[blockID]uint32
-	device map[heldBy]bool
-	live   []nodeID // parents before children
-	kids   int      // children that are in the table
-	units  int
+	// counted has the blocks that the names say each view counts.
+	counted map[heldBy]bool
+	live    []nodeID // parents before children
+	kids    int      // children that are in the table
+	units   int
 }
 
 func (c *treeCheck) checkRanks() error {
@@ -40,18 +46,26 @@ func (c *treeCheck) checkRanks() error {
 		if s, ok := c.t.slots.Slot(r); !ok || s != rk.slot || rk.rank != r {
 			return fmt.Errorf("kvindex: I1: rank %s has slot %d here and slot %d (%t) in the table", r, rk.slot, s, ok)
 		}
-		c.bySlot[rk.slot] = rk
-		if err := c.checkNames(rk); err != nil {
+		for _, w := range rk.views {
+			if s, ok := c.t.slots.View(rk.slot, w.view); !ok || s != w.slot {
+				return fmt.Errorf("kvindex: I1: rank %s counts view %d at slot %d, which is at %d (%t)", r, w.view, w.slot, s, ok)
+			}
+			c.bySlot[w.slot] = rk
+		}
+		if err := errors.Join(c.checkNames(rk), c.checkRouted(rk)); err != nil {
 			return fmt.Errorf("%w (rank %s)", err, r)
 		}
 	}
-	return nil
+	return c.checkSendings()
 }
 
 func (c *treeCheck) checkNames(rk *treeRank) (err error) {
 	t, n := c.t, 0
 	var tiers [numTiers]int
-	extra := make(map[blockID]uint32)
+	extra := make([]map[blockID]uint32, len(rk.views))
+	for i := range extra {
+		extra[i] = make(map[blockID]uint32)
+	}
 	t.names.each(&rk.names, func(h EngineHash, v *named) {
 		n++
 		b := v.block()
@@ -68,23 +82,28 @@ func (c *treeCheck) checkNames(rk *treeRank) (err error) {
 				tiers[i]++
 			}
 		}
-		if v.tiers()&(1<<Device) != 0 {
-			if c.device[heldBy{rk.slot, b}] {
-				extra[b]++
+		for i, w := range rk.views {
+			if v.tiers()&tiersOf[w.view] == 0 {
+				continue
 			}
-			c.device[heldBy{rk.slot, b}] = true
+			if c.counted[heldBy{w.slot, b}] {
+				extra[i][b]++
+			}
+			c.counted[heldBy{w.slot, b}] = true
 		}
 	})
 	if err != nil {
 		return err
 	}
-	for b, x := range extra {
-		if rk.extra[b] != x {
-			return fmt.Errorf("kvindex: I3: block %d: counted %d further names, kept %d", b, x, rk.extra[b])
+	for i, w := range rk.views {
+		if !maps.Equal(extra[i], w.extra) {
+			return fmt.Errorf("kvindex: I3: view %d: counted further names %v, kept %v", w.view, extra[i], w.extra)
 		}
 	}
-	if len(extra) != len(rk.extra) {
-		return fmt.Errorf("kvindex: I3: further names kept for %d blocks, found for %d", len(rk.extra), len(extra))
+	for tier, kept := range tiers {
+		if v, ok := viewOf(Tier(tier)); ok && kept > 0 && !slices.ContainsFunc(rk.views, func(w treeView) bool { return w.view == v }) {
+			return fmt.Errorf("kvindex: I4: %d blocks are on tier %s, which no view counts", kept, Tier(tier))
+		}
 	}
 	if n != rk.names.n || n != rk.stats.Blocks || tiers != rk.stats.TierBlocks {
 		return fmt.Errorf("kvindex: I6: counted %v of %d blocks, kept %v of %d and %d", tiers, n, rk.stats.TierBlocks, rk.stats.Blocks, rk.names.n)
@@ -114,8 +133,8 @@ func (c *treeCheck) checkNodes() error {
 	if len(c.live) != t.nodeIDs.used() {
 		return fmt.Errorf("kvindex: I8: %d nodes are whole, %d in use", len(c.live), t.nodeIDs.used())
 	}
-	if held != len(c.device) {
-		return fmt.Errorf("kvindex: I4: nodes hold %d blocks of ranks, ranks name %d", held, len(c.device))
+	if held != len(c.counted) {
+		return fmt.Errorf("kvindex: I4: nodes hold %d blocks of ranks, ranks name %d", held, len(c.counted))
 	}
 	for _, id := range append(c.live, 0) {
 		n := &t.nodes[id]
@@ -198,7 +217,7 @@ func (c *treeCheck) checkHolders(id nodeID, n *node) (int, error) {
 		seen[e.slot()] = true
 		sum += int(e.cut())
 		for b := n.start(); b < n.start()+blockID(e.cut()); b++ {
-			if !c.device[heldBy{e.slot(), b}] {
+			if !c.counted[heldBy{e.slot(), b}] {
 				return 0, fmt.Errorf("kvindex: I4: node %d: slot %d holds block %d, which its rank does not name", id, e.slot(), b)
 			}
 		}

@@ -126,7 +126,10 @@ func TestCheckNamesWhatIsBrokenInTheTree(t *testing.T) {
 		"a name on no tier": {func(tr *Tree) {
 			*tr.names.find(&tr.ranks[rank].names, 1).val() &^= 1<<numTiers - 1
 		}, "I2"},
-		"a further name too many":    {func(tr *Tree) { tr.ranks[rank].extra = map[blockID]uint32{1: 1} }, "I3"},
+		"a further name too many":    {func(tr *Tree) { tr.ranks[rank].views[0].extra = map[blockID]uint32{1: 1} }, "I3"},
+		"a view of another group":    {func(tr *Tree) { tr.ranks[rank].views[1].slot = 128 }, "I1"},
+		"a view lost":                {func(tr *Tree) { tr.ranks[rank].views = tr.ranks[rank].views[:1] }, "I4"},
+		"a holder lost in a view":    {func(tr *Tree) { tr.setCut(lead(tr), 64, 0) }, "I4"},
 		"a holder lost":              {func(tr *Tree) { tr.setCut(lead(tr), 0, 0) }, "I4"},
 		"a holder of too much":       {func(tr *Tree) { tr.setCut(lead(tr), 0, 3) }, "I4"},
 		"a holder without a rank":    {func(tr *Tree) { tr.setCut(lead(tr), 99, 1) }, "I5"},
@@ -190,6 +193,7 @@ func TestQueriesBesideWritersGiveNoImpossibleAnswer(t *testing.T) {
 		rounds = 600
 	}
 	tr, _ := filledTree(t, 0, 1)
+	tr.cfg.Route.PredictedTTL = 2 * time.Second
 	common, left, right := seqRun(1, 40), seqRun(1001, 30), seqRun(2001, 30)
 	// As many at rest as make a crowd.
 	const still = 10
@@ -265,6 +269,7 @@ func churn(tr *Tree, ranks []worker.Rank, common, left, right []Block, rounds in
 				tail = right
 			}
 			at := 10 + (n*7+i)%30
+			tr.Route(r, locals(common, tail[:(n+i)%20]), Guess(i%2), time.Unix(int64(1000+n), 0))
 			_ = tr.Store(r, Stored{Blocks: common[:at]})
 			_ = tr.Store(r, Stored{Parent: common[at-1].Engine, HasParent: true, Blocks: common[at:]})
 			for j, b := range tail {
@@ -314,6 +319,75 @@ func TestAQueryThatMeetsNothingButChangesTakesItsTurn(t *testing.T) {
 	n.end(s)
 	tr.mu.Unlock()
 	require.Equal(t, uint32(5), <-got)
+}
+
+// TestACrowdCarriesTheQueryOn where those noted in the node itself hold only its
+// beginning.
+func TestACrowdCarriesTheQueryOn(t *testing.T) {
+	tr := newTree(t, NewSlots())
+	for i := range 16 {
+		tr.Attach(rankOf(i))
+	}
+	for i := range 8 {
+		store(tr, i, 0, seqRun(1, 5)...)
+	}
+	for i := 8; i < 16; i++ {
+		store(tr, i, 0, seqRun(1, 10)...)
+		store(tr, i, 10, other(100+i%2))
+	}
+	require.NotZero(t, tr.nodes[tr.blocks.node(1)].crowd.Load())
+	var dst Overlap
+	tr.Overlap(append(locals(seqRun(1, 10)), 100), &dst)
+	require.Equal(t, []uint32{5, 5, 5, 5, 5, 5, 5, 5, 11, 10, 11, 10, 11, 10, 11, 10}, dst.Blocks)
+}
+
+// TestRanksThatOnlyRoutingNamesComeAndGo: each has a slot for as long as it has
+// something, or until others come; those that are attached stay.
+func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
+	for name, index := range map[string]func(*Slots) Index{
+		"map":  func(s *Slots) Index { return NewMap(s) },
+		"tree": func(s *Slots) Index { return newTree(t, s) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			slots := NewSlots()
+			x := index(slots)
+			for i := range 10 {
+				x.Attach(rankOf(i))
+			}
+			now := time.Unix(1000, 0)
+			for i := 10; i < 3000; i++ {
+				x.Route(rankOf(i), []LocalHash{1, 2}, Estimated, now)
+				now = now.Add(10 * time.Second) // 12 of them have something
+				_, kept := slots.Slot(rankOf(max(i-11, 0)))
+				require.True(t, kept)
+				if i%100 == 0 {
+					require.NoError(t, x.Check())
+				}
+			}
+			require.LessOrEqual(t, slots.Len(), 4*groupSlots)
+			for i := range 10 {
+				_, ok := x.Slot(rankOf(i))
+				require.True(t, ok)
+			}
+			var dst Overlap
+			x.Overlap([]LocalHash{1, 2}, &dst)
+			for i := 2988; i < 3000; i++ {
+				s, ok := slots.Slot(rankOf(i))
+				require.True(t, ok)
+				require.Equal(t, Held{Routed: 2}, slots.Held(s, &dst))
+			}
+			_, ok := slots.Slot(rankOf(11))
+			require.False(t, ok)
+
+			// One that is attached then is as any other.
+			s := x.Attach(rankOf(2999))
+			x.Expire(now.Add(time.Hour))
+			require.NoError(t, x.Store(rankOf(2999), Stored{Blocks: seqRun(1, 1)}))
+			x.Overlap([]LocalHash{1, 2}, &dst)
+			require.Equal(t, Held{Device: 1}, slots.Held(s, &dst))
+			require.NoError(t, x.Check())
+		})
+	}
 }
 
 // FuzzTreeEqualsMap takes bytes for the choices of the model test.

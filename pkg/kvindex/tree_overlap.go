@@ -150,9 +150,16 @@ func (t *Tree) advanceCrowd(list, depth, m uint32, dst []uint32) (alive bool) {
 // copyTo writes the cuts of a group, at most m, where nothing was written
 // before; and returns the largest.
 func (u *unit) copyTo(to *[groupSlots]uint32, m uint64) (top uint64) {
+	all := m * 0x1_0001_0001_0001 // four ranks that hold all of it, as most do of what many hold
 	for i := range unitWords {
 		w := u[i].Load()
 		if w == 0 {
+			continue
+		}
+		if w == all {
+			n := uint32(m)
+			to[4*i], to[4*i+1], to[4*i+2], to[4*i+3] = n, n, n, n
+			top = m
 			continue
 		}
 		a, b, c, d := min(w&laneMask, m), min(w>>16&laneMask, m), min(w>>32&laneMask, m), min(w>>48, m)

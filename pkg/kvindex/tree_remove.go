@@ -63,7 +63,7 @@ func (t *Tree) takeLast(rk *treeRank, h EngineHash, at spot, tier Tier) bool {
 	n := &t.nodes[t.blocks.node(b)]
 	s := n.load()
 	pos := uint32(b - n.start())
-	if v.tiers() != 1<<Device || tier != Device || len(rk.extra) > 0 || pos == 0 ||
+	if v.tiers() != 1<<Device || tier != Device || len(rk.views) > 1 || len(rk.views[0].extra) > 0 || pos == 0 ||
 		s.length() != pos+1 || s.cut() != pos+1 || s.slot() != rk.slot || n.kids.Load() != 0 ||
 		t.blocks.refs(b) != 1 || t.blocks.refs(b-1) == 0 {
 		return false
@@ -92,8 +92,13 @@ func (t *Tree) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
 	rk.stats.Removed++
 	rk.stats.TierBlocks[tier]--
 	*v &^= 1 << tier
-	if tier == Device {
-		t.letGo(rk, b)
+	for i := range rk.views {
+		if w := &rk.views[i]; w.view.counts(tier) && v.tiers()&tiersOf[w.view] == 0 {
+			t.letGo(w, b)
+			if w.view == OnDevice && t.cutOf(&t.nodes[t.blocks.node(b)], w.slot) <= t.pos(b) {
+				t.disprove(rk, b)
+			}
+		}
 	}
 	if v.tiers() != 0 {
 		return
@@ -110,21 +115,21 @@ func (t *Tree) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
 }
 
 // letGo undoes one hold.
-func (t *Tree) letGo(rk *treeRank, b blockID) {
-	if x := rk.extra[b]; x > 1 {
-		rk.extra[b] = x - 1
+func (t *Tree) letGo(w *treeView, b blockID) {
+	if x := w.extra[b]; x > 1 {
+		w.extra[b] = x - 1
 		return
 	} else if x == 1 {
-		delete(rk.extra, b)
+		delete(w.extra, b)
 		return
 	}
 	id := t.blocks.node(b)
 	n := &t.nodes[id]
-	pos, cut := uint32(b-n.start()), t.cutOf(n, rk.slot)
+	pos, cut := uint32(b-n.start()), t.cutOf(n, w.slot)
 	if pos+1 < cut { // held on both sides of it: what follows becomes a node
 		n = &t.nodes[t.split(id, pos+1)]
 	}
-	t.setCut(n, rk.slot, pos)
+	t.setCut(n, w.slot, pos)
 }
 
 const (
@@ -141,10 +146,16 @@ func (t *Tree) clearRank(rk *treeRank) {
 	if t.sweep.rank == rk {
 		t.sweep.stop()
 	}
-	rk.extra, rk.lastBlock = nil, 0
+	for i := range rk.views {
+		rk.views[i].extra = nil
+	}
+	rk.lastBlock = 0
 	rk.stats.Blocks = 0
 	rk.stats.TierBlocks = [numTiers]int{}
 	t.begin(rk)
+	for t.forgetSome(rk) {
+		t.giveUp()
+	}
 	work := t.work // others may need theirs in between
 	t.work = sorter{}
 	for from, more := uint64(0), true; more; {
@@ -164,19 +175,19 @@ func (t *Tree) clearRank(rk *treeRank) {
 			t.mu.Lock()
 		}
 		for len(all) > clearSlice {
-			t.release(rk.slot, all[:clearSlice])
+			t.release(rk, all[:clearSlice])
 			all = all[clearSlice:]
 			t.giveUp()
 		}
-		t.release(rk.slot, all)
+		t.release(rk, all)
 	}
 	t.work = work
 	t.finish(rk)
 }
 
-// release drops a slot from the nodes of the blocks, which are in order, and one
+// release drops a rank from the nodes of the blocks, which are in order, and one
 // name from each of the blocks.
-func (t *Tree) release(slot Slot, blocks []blockID) {
+func (t *Tree) release(rk *treeRank, blocks []blockID) {
 	seen := 0
 	for i := 0; i < len(blocks); {
 		if seen <= i { // side by side, where they are far apart
@@ -192,8 +203,10 @@ func (t *Tree) release(slot Slot, blocks []blockID) {
 		id := t.blocks.node(blocks[i])
 		n := &t.nodes[id]
 		end := n.start() + blockID(n.load().length())
-		if t.cutOf(n, slot) > 0 {
-			t.setCut(n, slot, 0)
+		for _, w := range rk.views {
+			if t.cutOf(n, w.slot) > 0 {
+				t.setCut(n, w.slot, 0)
+			}
 		}
 		for ; i < len(blocks) && blocks[i] < end; i++ {
 			t.blocks.unref(blocks[i], 1)

@@ -38,12 +38,15 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 		rk.stats.Conflicts++
 		return ErrConflict
 	}
+	if len(e.Blocks) > 0 {
+		t.see(rk, e.Tier)
+	}
 	for i, b := range e.Blocks[:known] {
 		t.keep(rk, b.Engine, t.plan[i], e.Tier)
 		parent = t.plan[i]
 	}
 	if known < len(e.Blocks) {
-		t.extend(rk, parent, e.Blocks[known:], e.Tier)
+		t.extend(&adding{rk: rk, tier: e.Tier, gain: t.gains(rk, e.Tier)}, parent, e.Blocks[known:])
 	}
 	return nil
 }
@@ -61,15 +64,18 @@ func (t *Tree) parentOf(rk *treeRank, e Stored) (blockID, error) {
 }
 
 // appendOne does what most events ask for, one decoded block after the last of
-// a run that this rank alone goes on with, and reports false, with nothing
+// a run that this rank goes on with, and reports false, with nothing
 // done, if the event asks for anything else.
 func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 	id := t.blocks.node(parent)
 	n := &t.nodes[id]
 	s := n.load()
 	length, b := s.length(), parent+1
-	if e.Tier != Device || s.cut() != length || s.slot() != rk.slot || n.kids.Load() != 0 ||
-		length >= n.room || b != n.start()+blockID(length) {
+	if e.Tier != Device || len(rk.views) > 1 || n.kids.Load() != 0 || length >= n.room || b != n.start()+blockID(length) {
+		return false
+	}
+	first := s.slot() == rk.slot && s.cut() == length // else another holds it, too, as who was sent the prompt does
+	if !first && t.cutOf(n, rk.slot) != length {
 		return false
 	}
 	v, found := t.names.put(&rk.names, e.Blocks[0].Engine)
@@ -80,7 +86,12 @@ func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 	set(&t.blocks.local[b], uint64(e.Blocks[0].Local))
 	t.blocks.meta[b] = 1<<32 | uint64(id)
 	n.stamp = t.clock
-	set(&n.state, uint64(s.withLength(length+1).withHolder(rk.slot, length+1)))
+	if first {
+		set(&n.state, uint64(s.withLength(length+1).withHolder(rk.slot, length+1)))
+	} else {
+		n.state.Store(uint64(s.withLength(length + 1)))
+		t.setCut(n, rk.slot, length+1)
+	}
 	rk.lastName, rk.lastBlock = e.Blocks[0].Engine, b
 	rk.stats.Blocks++
 	rk.stats.TierBlocks[Device]++
@@ -193,8 +204,9 @@ func (t *Tree) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
 	rk.lastName, rk.lastBlock = h, b
 	t.nodes[t.blocks.node(b)].stamp = t.clock
 	v, found := t.names.put(&rk.names, h)
+	had := uint8(0)
 	if found {
-		if v.tiers()&(1<<tier) != 0 {
+		if had = v.tiers(); had&(1<<tier) != 0 {
 			rk.stats.Duplicates++
 			return
 		}
@@ -206,33 +218,43 @@ func (t *Tree) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
 	}
 	rk.stats.TierBlocks[tier]++
 	rk.stats.Stored++
-	if tier == Device {
-		t.hold(rk, b)
+	for i := range rk.views {
+		if w := &rk.views[i]; w.view.counts(tier) && had&tiersOf[w.view] == 0 {
+			t.hold(w, b)
+		}
 	}
 }
 
-// hold notes one more name of a block on Device.
-func (t *Tree) hold(rk *treeRank, b blockID) {
+// hold notes one more name of a block that counts in a view.
+func (t *Tree) hold(w *treeView, b blockID) {
 	id := t.blocks.node(b)
 	n := &t.nodes[id]
-	pos, cut := uint32(b-n.start()), t.cutOf(n, rk.slot)
+	pos, cut := uint32(b-n.start()), t.cutOf(n, w.slot)
 	switch {
 	case pos < cut:
-		if rk.extra == nil {
-			rk.extra = make(map[blockID]uint32)
+		if w.extra == nil {
+			w.extra = make(map[blockID]uint32)
 		}
-		rk.extra[b]++
+		w.extra[b]++
 		return
 	case pos > cut: // the block before it is not held: begin a node with it
 		t.split(id, pos)
 		pos = 0
 	}
-	t.setCut(n, rk.slot, pos+1)
+	t.setCut(n, w.slot, pos+1)
+}
+
+// adding is what blocks that are new to the tree are added as.
+type adding struct {
+	gain []Slot    // of the views that they count in
+	rk   *treeRank // nil: they get no names
+	tier Tier
+	last blockID // the last one added so far
 }
 
 // extend adds blocks, of which the first is not in the tree, after a block of
-// it; 0 is the root.
-func (t *Tree) extend(rk *treeRank, after blockID, blocks []Block, tier Tier) {
+// it; 0 is the root. It returns the last.
+func (t *Tree) extend(a *adding, after blockID, blocks []Block) blockID {
 	var id nodeID
 	if after != 0 {
 		id = t.blocks.node(after)
@@ -240,23 +262,26 @@ func (t *Tree) extend(rk *treeRank, after blockID, blocks []Block, tier Tier) {
 		if pos := uint32(after-n.start()) + 1; pos < n.load().length() {
 			id = t.split(id, pos)
 		} else if n.kidCount() == 0 {
-			blocks = t.lengthen(rk, id, blocks, tier)
+			blocks = t.lengthen(a, id, blocks)
 		}
 	}
 	for len(blocks) > 0 {
-		id, blocks = t.grow(rk, id, blocks, tier)
+		id, blocks = t.grow(a, id, blocks)
 	}
+	return a.last
 }
 
 // lengthen appends as many blocks as there is place for to a node without
-// children, and returns the others. On Device the rank must hold all of the
+// children, and returns the others. Whoever gains them must hold all of the
 // node, so that it holds a beginning of the longer one.
-func (t *Tree) lengthen(rk *treeRank, id nodeID, blocks []Block, tier Tier) []Block {
+func (t *Tree) lengthen(a *adding, id nodeID, blocks []Block) []Block {
 	n := &t.nodes[id]
 	s := n.load()
 	length := s.length()
-	if tier == Device && t.cutOf(n, rk.slot) != length {
-		return blocks
+	for _, slot := range a.gain {
+		if t.cutOf(n, slot) != length {
+			return blocks
+		}
 	}
 	if over := int(length) + len(blocks) - int(n.room); over > 0 {
 		n.room += t.blocks.enlarge(n.start(), n.room, min(n.room/2+slack(over), maxEdge-n.room))
@@ -265,24 +290,23 @@ func (t *Tree) lengthen(rk *treeRank, id nodeID, blocks []Block, tier Tier) []Bl
 	if k == 0 {
 		return blocks
 	}
-	t.fill(rk, id, n.start()+blockID(length), blocks[:k], tier)
+	t.fill(a, id, n.start()+blockID(length), blocks[:k])
 	n.stamp = t.clock
 	longer := s.withLength(length + uint32(k))
-	switch {
-	case tier != Device:
-		n.state.Store(uint64(longer))
-	case s.cut() == length && s.slot() == rk.slot:
-		set(&n.state, uint64(longer.withHolder(rk.slot, length+uint32(k))))
-	default:
-		n.state.Store(uint64(longer))
-		t.setCut(n, rk.slot, length+uint32(k))
+	if len(a.gain) == 1 && s.slot() == a.gain[0] && s.cut() == length {
+		set(&n.state, uint64(longer.withHolder(s.slot(), length+uint32(k))))
+		return blocks[k:]
+	}
+	n.state.Store(uint64(longer))
+	for _, slot := range a.gain {
+		t.setCut(n, slot, length+uint32(k))
 	}
 	return blocks[k:]
 }
 
 // grow adds a node under p with as many of the blocks as its run has place for,
 // and returns it and the others.
-func (t *Tree) grow(rk *treeRank, p nodeID, blocks []Block, tier Tier) (nodeID, []Block) {
+func (t *Tree) grow(a *adding, p nodeID, blocks []Block) (nodeID, []Block) {
 	want := slack(len(blocks))
 	if x := &t.nodes[p]; x.kidCount() == 0 {
 		// The sequence goes on: as it has grown, so it will.
@@ -296,19 +320,29 @@ func (t *Tree) grow(rk *treeRank, p nodeID, blocks []Block, tier Tier) (nodeID, 
 	n := &t.nodes[id]
 	k := min(len(blocks), int(room))
 	n.room, n.depth = room, t.nodes[p].depth+t.nodes[p].load().length()
-	t.fill(rk, id, start, blocks[:k], tier)
+	t.fill(a, id, start, blocks[:k])
 	n.place.Store(place(start, uint32(p)))
-	s := n.load().withLength(uint32(k)).withHolder(0, 0)
-	if tier == Device {
-		s = s.withHolder(rk.slot, uint32(k))
+	n.state.Store(uint64(n.load().withLength(uint32(k)).withHolder(0, 0)))
+	for _, slot := range a.gain {
+		t.setCut(n, slot, uint32(k))
 	}
-	n.end(s)
+	n.end(n.load())
 	t.addKid(p, id, uint64(blocks[0].Local))
 	return id, blocks[k:]
 }
 
-// fill writes new blocks, which queries cannot see yet, and names them.
-func (t *Tree) fill(rk *treeRank, id nodeID, at blockID, blocks []Block, tier Tier) {
+// fill writes new blocks, which queries cannot see yet, and names them if they
+// have names.
+func (t *Tree) fill(a *adding, id nodeID, at blockID, blocks []Block) {
+	rk, tier := a.rk, a.tier
+	a.last = at + blockID(len(blocks)) - 1
+	if rk == nil {
+		for i, b := range blocks {
+			set(&t.blocks.local[at+blockID(i)], uint64(b.Local))
+			t.blocks.meta[at+blockID(i)] = 1<<32 | uint64(id)
+		}
+		return
+	}
 	for i, b := range blocks {
 		x := at + blockID(i)
 		set(&t.blocks.local[x], uint64(b.Local))

@@ -18,10 +18,17 @@ var treeOpsFlag = flag.Int("model.treeops", 150_000, "operations of the tree's m
 const slow = maxBudget < 1<<28
 
 func newTree(t testing.TB, slots *Slots) *Tree {
-	tr, err := NewTree(TreeConfig{MaxBytes: 32 << 20, NoHugePages: true}, slots)
+	return newTreeOf(t, slots, TreeConfig{MaxBytes: 32 << 20, NoHugePages: true})
+}
+
+func newTreeOf(t testing.TB, slots *Slots, c TreeConfig) *Tree {
+	tr, err := NewTree(c, slots)
 	require.NoError(t, err)
 	return tr
 }
+
+// twinRoute makes what is routed go early, and for want of place.
+var twinRoute = RouteConfig{TTL: 50 * time.Second, PredictedTTL: 20 * time.Second, MaxBlocks: 120}
 
 // twin is a tree and the map that says what it should answer.
 type twin struct {
@@ -29,11 +36,13 @@ type twin struct {
 	tree   *Tree
 	oracle *Map
 	ranks  []worker.Rank
+	now    time.Time
 	a, b   Overlap
 }
 
 func newTwin(t testing.TB, ranks int) *twin {
-	w := &twin{t: t, tree: newTree(t, NewSlots()), oracle: NewMap(NewSlots())}
+	w := &twin{t: t, now: time.Unix(1000, 0), oracle: newMap(NewSlots(), twinRoute)}
+	w.tree = newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: 32 << 20, NoHugePages: true, Route: twinRoute})
 	for id := range ranks {
 		w.ranks = append(w.ranks, worker.Rank{ID: worker.ID(id/2 + 1), DPRank: worker.DPRank(id % 2)})
 	}
@@ -51,7 +60,7 @@ func (w *twin) remove(r worker.Rank, e Removed) {
 func (w *twin) compare(chain []LocalHash) {
 	w.tree.Overlap(chain, &w.a)
 	w.oracle.Overlap(chain, &w.b)
-	require.Equal(w.t, w.b.Blocks, w.a.Blocks, "overlap %v", chain)
+	require.Equal(w.t, w.b.Blocks, w.a.Blocks, "overlap %v", chain) // of every view, since both number alike
 }
 
 func (w *twin) compareStats() {
@@ -97,7 +106,10 @@ func (s *script) step() {
 	if s.choose(4) == 0 {
 		tier = Tier(s.choose(int(numTiers)))
 	}
-	switch k := s.choose(200); {
+	s.now = s.now.Add(time.Duration(s.choose(3)-1) * 300 * time.Millisecond)
+	switch k := s.choose(240); {
+	case k >= 200:
+		s.routeSome(r)
 	case k < 10:
 		require.Equal(s.t, s.oracle.Attach(r), s.tree.Attach(r))
 	case k < 11:
@@ -139,6 +151,25 @@ func (s *script) storeSome(r worker.Rank, tier Tier) {
 	}
 	if s.choose(4) == 0 {
 		s.compare(append(path, s.chain(1)...))
+	}
+}
+
+// routeSome sends a prompt that may be held already, in part or whole, there or
+// elsewhere.
+func (s *script) routeSome(r worker.Rank) {
+	s.now = s.now.Add(time.Duration(s.choose(8)) * time.Second)
+	if s.choose(8) == 0 {
+		require.Equal(s.t, s.oracle.Expire(s.now), s.tree.Expire(s.now))
+		return
+	}
+	chain := s.chain(s.choose(10))
+	if old := s.held[s.ranks[s.choose(len(s.ranks))]]; len(old) > 0 && s.choose(3) > 0 {
+		chain = append(slices.Clone(s.paths[old[len(old)-1-s.choose(min(len(old), 20))]]), chain...)
+	}
+	g := Guess(s.choose(2))
+	require.Equal(s.t, s.oracle.Route(r, chain, g, s.now), s.tree.Route(r, chain, g, s.now))
+	if s.choose(4) == 0 {
+		s.compare(append(chain, s.chain(1)...))
 	}
 }
 

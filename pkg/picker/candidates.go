@@ -62,9 +62,14 @@ type Candidate struct {
 	Rank worker.Rank
 
 	OverlapBlocks uint32 // leading blocks of the prompt on the device
-	HostBlocks    uint32 // blocks in host memory beyond those
-	DiskBlocks    uint32 // blocks on disk beyond those
-	SharedBlocks  uint32 // of Request.NewBlocks, those that running requests hold here already
+
+	// PredictedBlocks is how many of them are not told but expected to be. It
+	// weighs nothing here; it is for people.
+	PredictedBlocks uint32
+
+	HostBlocks   uint32 // blocks in host memory beyond those
+	DiskBlocks   uint32 // blocks on disk beyond those
+	SharedBlocks uint32 // of Request.NewBlocks, those that running requests hold here already
 
 	ActivePrefillTokens int64 // prompt tokens booked and not yet done
 	ActiveDecodeBlocks  int64 // KV blocks booked for running answers
@@ -92,7 +97,8 @@ type Candidates struct {
 	Ranks []worker.Rank
 	Out   Bits // who may not be picked
 
-	Overlap, Host, Disk, Shared []uint32  // see Candidate
+	Overlap, Host, Disk, Shared []uint32 // see Candidate
+	Predicted                   []uint32
 	Prefill, Decode, Requests   []float64 // never nil, but for no ranks
 	Capacity                    []float64
 	Taint                       []float32
@@ -118,6 +124,7 @@ func NewCandidates(rows ...Candidate) *Candidates {
 		c.Ranks[i], c.Overlap[i] = r.Rank, r.OverlapBlocks
 		c.Prefill[i], c.Decode[i] = float64(r.ActivePrefillTokens), float64(r.ActiveDecodeBlocks)
 		c.Requests[i] = float64(r.ActiveRequests)
+		put(&c.Predicted, n, i, r.PredictedBlocks)
 		put(&c.Host, n, i, r.HostBlocks)
 		put(&c.Disk, n, i, r.DiskBlocks)
 		put(&c.Shared, n, i, r.SharedBlocks)
@@ -164,7 +171,7 @@ func at[T any](column []T, i int) (v T) {
 func (c *Candidates) At(i int) Candidate {
 	return Candidate{
 		Rank:          c.Ranks[i],
-		OverlapBlocks: at(c.Overlap, i), HostBlocks: at(c.Host, i), DiskBlocks: at(c.Disk, i), SharedBlocks: at(c.Shared, i),
+		OverlapBlocks: at(c.Overlap, i), PredictedBlocks: at(c.Predicted, i), HostBlocks: at(c.Host, i), DiskBlocks: at(c.Disk, i), SharedBlocks: at(c.Shared, i),
 		ActivePrefillTokens: int64(c.Prefill[i]), ActiveDecodeBlocks: int64(c.Decode[i]), ActiveRequests: int32(c.Requests[i]),
 		CapacityBlocks: int64(at(c.Capacity, i)), TaintWeight: at(c.Taint, i),
 		Estimated: c.Estimated.Has(i), Degraded: c.Degraded.Has(i), LoadUnknown: c.LoadUnknown.Has(i),

@@ -43,7 +43,19 @@ func (k *coster) fill(w int, dst *costs) int {
 // plain reports whether the candidates of a word have nothing but overlap and
 // load.
 func (c *Candidates) plain(w int) bool {
-	return c.Host == nil && c.Disk == nil && c.Shared == nil && c.Taint == nil && c.LoadUnknown.word(w) == 0
+	return c.Shared == nil && c.Taint == nil && c.LoadUnknown.word(w) == 0 && none(c.Host, w) && none(c.Disk, w)
+}
+
+// none reports whether a column has nothing for the candidates of a word.
+func none(column []uint32, w int) bool {
+	if column == nil {
+		return true
+	}
+	var any uint32
+	for _, n := range column[w*chunk : min(w*chunk+chunk, len(column))] {
+		any |= n
+	}
+	return any == 0
 }
 
 // chunkWeight returns what the overlaps of a word's candidates are worth, if it

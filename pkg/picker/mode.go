@@ -55,12 +55,14 @@ const (
 	RandomDraw           // random
 	LeastLoad            // least-loaded, draws from equals included
 	TwoChoices           // power-of-two
+	Named                // the request itself names the worker; Pick never says so
 	numReasons
 )
 
 var reasonNames = [...]string{
 	NoReason: "none", OnlyCandidate: "only-candidate", LowestCost: "lowest-cost", Tie: "tie", Sampled: "sampled",
 	NextInTurn: "round-robin", RandomDraw: "random", LeastLoad: "least-loaded", TwoChoices: "two-choices",
+	Named: "named",
 }
 
 // String returns the label of the reason.

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -94,7 +95,7 @@ func Format(rows []Row, picked worker.Rank) string {
 			requests = fmt.Sprint(r.ActiveRequests)
 		}
 		cells = append(cells, [columns]string{
-			star, r.Rank.String(), r.overlap(), fmt.Sprint(r.CachedTokens), fmt.Sprint(r.UncachedTokens),
+			star, r.Rank.String(), r.Overlap(), fmt.Sprint(r.CachedTokens), fmt.Sprint(r.UncachedTokens),
 			queued, blocks, requests, num(r.CreditBlocks), num(r.PrefillCost), num(r.DecodeCost), num(r.Cost),
 		})
 	}
@@ -121,17 +122,24 @@ func Format(rows []Row, picked worker.Rank) string {
 	return out.String()
 }
 
-// overlap writes device blocks, then host and disk ones where there are any; a
-// tilde marks an estimate, an exclamation mark a rank that did not tell all.
-func (r *Row) overlap() string {
-	s := fmt.Sprint(r.OverlapBlocks)
-	if r.HostBlocks|r.DiskBlocks != 0 {
-		s += fmt.Sprintf("+%dh+%dd", r.HostBlocks, r.DiskBlocks)
+// Overlap writes device blocks, how many of them are predicted (p), then those beyond in host memory (h) and on disk
+// (d), where there are any; a tilde marks an estimate, an exclamation mark a rank
+// that did not tell all.
+func (c *Candidate) Overlap() string {
+	s := strconv.FormatUint(uint64(c.OverlapBlocks), 10)
+	if c.PredictedBlocks > 0 {
+		s += "(" + strconv.FormatUint(uint64(c.PredictedBlocks), 10) + "p)"
+	}
+	if c.HostBlocks > 0 {
+		s += "+" + strconv.FormatUint(uint64(c.HostBlocks), 10) + "h"
+	}
+	if c.DiskBlocks > 0 {
+		s += "+" + strconv.FormatUint(uint64(c.DiskBlocks), 10) + "d"
 	}
 	switch {
-	case r.Estimated:
+	case c.Estimated:
 		s = "~" + s
-	case r.Degraded:
+	case c.Degraded:
 		s = "!" + s
 	}
 	return s

@@ -28,7 +28,8 @@ type Pool struct {
 	DecodeRanks     []Rank
 	AggregatedRanks []Rank
 
-	decodeOf map[Engine][]Rank // where decode workers are of several engines
+	decodeOf  map[Engine][]Rank // where decode workers are of several engines
+	prefillOf map[Engine][]Rank // the same of prefill workers
 }
 
 // DecodeRanksOf returns the decode ranks of one engine's workers: those of
@@ -44,18 +45,33 @@ func (p *Pool) DecodeRanksOf(e Engine) []Rank {
 	}
 }
 
-// sortByEngine fills decodeOf where there is more than one.
-func (p *Pool) sortByEngine() {
-	mixed := slices.ContainsFunc(p.Decode, func(w *Worker) bool { return w.Engine != p.Decode[0].Engine })
-	if !mixed {
-		return
+// PrefillRanksOf is DecodeRanksOf for prefill.
+func (p *Pool) PrefillRanksOf(e Engine) []Rank {
+	switch {
+	case p.prefillOf != nil:
+		return p.prefillOf[e]
+	case len(p.Prefill) > 0 && p.Prefill[0].Engine == e:
+		return p.PrefillRanks
+	default:
+		return nil
 	}
-	p.decodeOf = make(map[Engine][]Rank)
-	for _, w := range p.Decode {
+}
+
+// sortByEngine fills what there is of several engines.
+func (p *Pool) sortByEngine() { p.decodeOf, p.prefillOf = byEngine(p.Decode), byEngine(p.Prefill) }
+
+// byEngine returns the ranks of each engine's workers; nil where there is one.
+func byEngine(ws []*Worker) map[Engine][]Rank {
+	if !slices.ContainsFunc(ws, func(w *Worker) bool { return w.Engine != ws[0].Engine }) {
+		return nil
+	}
+	out := make(map[Engine][]Rank)
+	for _, w := range ws {
 		for dp := range w.DPSize {
-			p.decodeOf[w.Engine] = append(p.decodeOf[w.Engine], Rank{ID: w.ID, DPRank: DPRank(dp)})
+			out[w.Engine] = append(out[w.Engine], Rank{ID: w.ID, DPRank: DPRank(dp)})
 		}
 	}
+	return out
 }
 
 // Ranks returns the ranks that may be picked for the role. The slice is shared

@@ -283,7 +283,7 @@ func TestAloneIsTheShippedConfigurationWithoutThePlugin(t *testing.T) {
 		require.Equal(t, strings.Count(string(shipped), "envoy.filters.http.router\n"), strings.Count(text, "envoy.filters.http.router\n"))
 	}
 	_, err := alone([]byte("static_resources: {clusters: []}"), d, p)
-	require.ErrorContains(t, err, "expected 2 ext_proc filters")
+	require.ErrorContains(t, err, "expected 3 ext_proc filters")
 }
 
 func TestNodesAreCutWhole(t *testing.T) {

@@ -76,14 +76,10 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 		l.health.Report(ws[i+1].ID, health.ConnectFailed, now)
 	}
 	slots := kvindex.NewSlots()
-	routed, err := kvindex.NewRouted(kvindex.RoutedConfig{}, slots)
-	if err != nil {
+	if l.index, err = kvindex.NewTree(kvindex.TreeConfig{Route: kvindex.RouteConfig{PredictedTTL: time.Hour}}, slots); err != nil {
 		return nil, err
 	}
-	if l.index, err = kvindex.NewTree(kvindex.TreeConfig{}, slots); err != nil {
-		return nil, err
-	}
-	if l.lookup, err = overlap.New(overlap.Config{Index: l.index, Routed: routed, Slots: slots}); err != nil {
+	if l.lookup, err = overlap.New(overlap.Config{Index: l.index, Slots: slots, PredictedWeight: 1}); err != nil {
 		return nil, err
 	}
 	if err := l.warm(); err != nil {
@@ -116,6 +112,24 @@ func (l *lab) warm() error {
 		e := kvindex.Stored{Blocks: make([]kvindex.Block, len(held))}
 		for k, h := range held {
 			e.Blocks[k] = kvindex.Block{Engine: kvindex.EngineHash(k + 1), Local: h}
+		}
+		if err := l.index.Store(r, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// widen gives every rank something in every view of the index: the system prompt
+// is routed to all, and each has a conversation of another in host memory or on
+// disk.
+func (l *lab) widen() error {
+	for i, r := range l.prefill {
+		chain := l.chains[(i/8+1)%len(l.chains)]
+		l.index.Route(r, chain[:systemBlocks+i%2*turnBlocks/2], kvindex.Predicted, time.Now())
+		e := kvindex.Stored{Parent: systemBlocks, HasParent: true, Tier: kvindex.Host + kvindex.Tier(i%2)}
+		for k, h := range chain[systemBlocks:] {
+			e.Blocks = append(e.Blocks, kvindex.Block{Engine: kvindex.EngineHash(1<<32 + k), Local: h})
 		}
 		if err := l.index.Store(r, e); err != nil {
 			return err
@@ -164,7 +178,7 @@ func (l *lab) request(role worker.Role, ranks []worker.Rank, p *picker.Params, n
 
 // decide is what the plugin does between a prompt's hashes and a prefill rank.
 func (l *lab) decide(chain []kvindex.LocalHash, into *load.Reservation) error {
-	l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, time.Now(), &l.answer)
+	l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, &l.answer)
 	return l.pickPrefill(into)
 }
 
@@ -172,6 +186,7 @@ func (l *lab) decide(chain []kvindex.LocalHash, into *load.Reservation) error {
 func (l *lab) pickPrefill(into *load.Reservation) error {
 	r := l.request(worker.Prefill, l.prefill, &l.params, time.Now())
 	r.Overlaps, r.Estimated = l.answer.Blocks, l.answer.Guessed
+	r.Host, r.Disk = l.answer.Host, l.answer.Disk
 	_, err := l.book.PickAndReserve(&r, into)
 	return err
 }
@@ -186,7 +201,7 @@ func (l *lab) decideDecode(p *picker.Params, into *load.Reservation) error {
 // columns lays the fleet out for a pick alone: loads as booked, overlaps as the
 // index answers one chain.
 func (l *lab) columns() *picker.Candidates {
-	l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: l.chain()}, time.Now(), &l.answer)
+	l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: l.chain()}, &l.answer)
 	rows := make([]picker.Candidate, len(l.prefill))
 	for i, r := range l.prefill {
 		booked, _ := l.book.Load(r)

@@ -16,6 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -71,7 +72,7 @@ func run(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		for _, c := range l.cases() {
+		row := func(c action) error {
 			best := figure{p50: time.Hour}
 			for range o.repeats {
 				f, err := measure(c, o.each)
@@ -83,6 +84,20 @@ func run(args []string, out io.Writer) error {
 				}
 			}
 			fmt.Fprintf(out, "| %d × %d | %s | %.2f | %.2f | %d |\n", n, o.dp, c.name, stats.Micros(best.p50), stats.Micros(best.p99), best.allocations)
+			return nil
+		}
+		for _, c := range l.cases() {
+			if err := row(c); err != nil {
+				return err
+			}
+		}
+		if err := l.widen(); err != nil {
+			return err
+		}
+		for _, c := range l.wideCases() {
+			if err := row(c); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -115,12 +130,30 @@ func (l *lab) cases() []action {
 			return err
 		}},
 		{"index look-up", next, func() error {
-			l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, time.Time{}, &l.answer)
+			l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, &l.answer)
 			return nil
 		}},
 		{"prefill: pick and booking", next, func() error { return l.pickPrefill(into) }},
 		{"decode: pick and booking", next, func() error { return l.decideDecode(&decode, into) }},
 		{"prefill: hashes to decision", next, func() error { return l.decide(chain, into) }},
+	}
+}
+
+// wideCases are those that another tier, or what was routed, has a part in.
+func (l *lab) wideCases() []action {
+	chain := l.chain()
+	var into *load.Reservation
+	next := func() { chain, into = l.chain(), l.slot() }
+	return []action{
+		{"index look-up, all views", next, func() error {
+			l.lookup.Of(l.snap, l.prefill, overlap.Prompt{Hashes: chain}, &l.answer)
+			return nil
+		}},
+		{"prefill: hashes to decision, all views", next, func() error { return l.decide(chain, into) }},
+		{"note of a routed prompt", next, func() error {
+			l.index.Route(l.prefill[l.next%len(l.prefill)], chain, kvindex.Predicted, time.Now())
+			return nil
+		}},
 	}
 }
 

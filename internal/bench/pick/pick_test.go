@@ -26,6 +26,12 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 		}
 		once()
 		require.Zero(t, testing.AllocsPerRun(200, once))
+		require.NoError(t, l.widen())
+		once()
+		require.NotNil(t, l.answer.Host)
+		require.NotNil(t, l.answer.Disk)
+		require.NotNil(t, l.answer.Predicted)
+		require.Zero(t, testing.AllocsPerRun(200, once))
 	}
 }
 
@@ -53,7 +59,7 @@ func TestTheReportHasEveryFigureOfEverySize(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, run([]string{"-workers", "1,4", "-dp", "2", "-repeats", "1", "-for", "1ms"}, &out))
 	for _, size := range []string{"| 1 × 2 |", "| 4 × 2 |"} {
-		require.Equal(t, 6, strings.Count(out.String(), size), out.String())
+		require.Equal(t, 9, strings.Count(out.String(), size), out.String())
 	}
 	for _, what := range []string{"pick alone |", "index look-up |", "prefill: hashes to decision |"} {
 		require.Equal(t, 2, strings.Count(out.String(), what))

@@ -6,8 +6,8 @@
 //
 // The requests of the whole trace arrive at prefill ranks that are simulated
 // event by event, in simulated time. Each is picked for by the parts that the
-// plugin is made of: internal/overlap asks pkg/kvindex (the Tree for exact modes,
-// Routed for the estimate), internal/load books what pkg/picker decides. A rank
+// plugin is made of: internal/overlap asks pkg/kvindex (what ranks told
+// for exact modes, what was routed for the estimate), internal/load books what pkg/picker decides. A rank
 // serves one prompt at a time in order of arrival, computes the tokens that its
 // cache lacks at one constant speed, and keeps whole blocks in a
 // least-recently-used cache of a stated size. As in engines, the last token is

@@ -63,6 +63,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.DurationVar(&o.Overhead, "overhead", 20*time.Millisecond, "of each prefill, whatever its length")
 	fs.DurationVar(&o.EventDelay, "event-delay", 10*time.Millisecond, "from a rank's cache to the index")
 	fs.DurationVar(&o.RoutedTTL, "estimate-ttl", 120*time.Second, "how long the estimate believes in what was routed")
+	fs.DurationVar(&o.PredictedTTL, "predicted-ttl", 10*time.Second, "how long kv believes in what was routed before events tell of it")
 	fs.IntVar(&o.requests, "requests", 0, "take only this many requests; 0: all")
 	fs.IntVar(&o.repeats, "repeats", 3, "seeds for each mode, of which medians are printed")
 	fs.Uint64Var(&o.seed, "seed", 1, "the first seed")
@@ -121,7 +122,7 @@ func (o *options) hurry(set map[string]bool, liveNames *string) {
 }
 
 func (o *options) check(names, capacities, rates string) (err error) {
-	if o.Ranks < 1 || o.Ranks > 1<<16 || !(o.Speed > 0) || o.Overhead < 0 || o.EventDelay < 0 || o.RoutedTTL <= 0 || o.requests < 0 || o.repeats < 1 || o.seed == 0 {
+	if o.Ranks < 1 || o.Ranks > 1<<16 || !(o.Speed > 0) || o.Overhead < 0 || o.EventDelay < 0 || o.RoutedTTL <= 0 || o.PredictedTTL <= 0 || o.requests < 0 || o.repeats < 1 || o.seed == 0 {
 		return errors.New("-ranks (to 65536), -speed, -estimate-ttl, -repeats and -seed: expected above 0; -overhead, -event-delay and -requests: not below 0")
 	}
 	if o.modes, err = chosen(names, o.Speed); err != nil {

@@ -17,6 +17,7 @@ type mode struct {
 	what      string
 	params    picker.Params
 	estimated bool // the overlap is what was routed, not what ranks told
+	predicted bool // it is both, whichever is more
 }
 
 // modes are all of them, in the order of the table.
@@ -30,16 +31,17 @@ func modes(speed float64) []mode {
 		return p
 	}
 	return []mode{
-		{"kv", "exact overlap from KV events, default parameters", with(picker.KV, nil), false},
-		{"kv-decay", "the same, queued tokens decaying at the ranks' speed",
-			with(picker.KV, func(p *picker.Params) { p.PrefillTokensPerSecond = speed }), false},
-		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, nil), true},
+		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, nil), false, true},
+		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), false, false},
+		{"kv-decay", "kv, queued tokens decaying at the ranks' speed",
+			with(picker.KV, func(p *picker.Params) { p.PrefillTokensPerSecond = speed }), false, true},
+		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, nil), true, false},
 		{"estimate-full", "the same at full weight",
-			with(picker.KV, func(p *picker.Params) { p.EstimatedOverlapWeight = 1 }), true},
-		{"least-loaded", "fewest requests in flight, then booked tokens", with(picker.LeastLoaded, nil), false},
-		{"power-of-two", "the less loaded of two drawn", with(picker.PowerOfTwo, nil), false},
-		{"round-robin", "in turn", with(picker.RoundRobin, nil), false},
-		{"random", "drawn", with(picker.Random, nil), false},
+			with(picker.KV, func(p *picker.Params) { p.EstimatedOverlapWeight = 1 }), true, false},
+		{"least-loaded", "fewest requests in flight, then booked tokens", with(picker.LeastLoaded, nil), false, false},
+		{"power-of-two", "the less loaded of two drawn", with(picker.PowerOfTwo, nil), false, false},
+		{"round-robin", "in turn", with(picker.RoundRobin, nil), false, false},
+		{"random", "drawn", with(picker.Random, nil), false, false},
 	}
 }
 

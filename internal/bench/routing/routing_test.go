@@ -111,8 +111,11 @@ func TestABlockIsKnownOnlyAfterItsEvent(t *testing.T) {
 {"timestamp": 9000, "input_length": 1536, "hash_ids": [1, 2, 5]}`)
 	f := oneBlockASecond(1, 8)
 	f.EventDelay = time.Second
-	s := sample(t, trace, f, "kv", 1)
+	s := sample(t, trace, f, "kv-told", 1)
 	require.EqualValues(t, 3*traceBlock, s.believed, "of the third request only")
+	require.EqualValues(t, 1024+1024, s.hits)
+	s = sample(t, trace, f, "kv", 1)
+	require.EqualValues(t, (2+3)*traceBlock, s.believed, "of the second by what was routed")
 	require.EqualValues(t, 1024+1024, s.hits)
 }
 

@@ -20,6 +20,9 @@ type fleet struct {
 	Overhead   time.Duration // of each prompt, whatever its length
 	EventDelay time.Duration // from a rank's cache to the index
 	RoutedTTL  time.Duration // how long the estimate believes in what was routed; 0: its default
+	// PredictedTTL is how long what was routed is believed in before events tell
+	// of it; 0: its default.
+	PredictedTTL time.Duration
 }
 
 // event is something that happens at a simulated time. Those of one instant
@@ -70,10 +73,10 @@ type sim struct {
 	snap   *worker.Snapshot
 	pool   []worker.Rank
 	index  *kvindex.Tree
-	routed *kvindex.Routed
 	lookup *overlap.Lookup
 	book   *load.Book
 	answer overlap.Answer
+	guess  []kvindex.LocalHash
 
 	ttft           []time.Duration // by request, in order of completion
 	tokens         int64
@@ -103,17 +106,16 @@ func newSim(f fleet, m mode, seed uint64) (*sim, error) {
 	slots := kvindex.NewSlots()
 	// Room for all caches several times over: the index must shed nothing.
 	room := min(max(f.Ranks*f.Capacity*256, 16<<20), 8<<30)
-	if s.index, err = kvindex.NewTree(kvindex.TreeConfig{MaxBytes: room, NoHugePages: true}, slots); err != nil {
-		return nil, err
-	}
-	if s.routed, err = kvindex.NewRouted(kvindex.RoutedConfig{TTL: f.RoutedTTL}, slots); err != nil {
+	if s.index, err = kvindex.NewTree(kvindex.TreeConfig{
+		MaxBytes: room, NoHugePages: true, Route: kvindex.RouteConfig{TTL: f.RoutedTTL, PredictedTTL: f.PredictedTTL},
+	}, slots); err != nil {
 		return nil, err
 	}
 	for _, r := range s.pool {
 		s.index.Attach(r)
 		s.ranks[r] = &rank{id: r, cache: newCache(f.Capacity)}
 	}
-	s.lookup, err = overlap.New(overlap.Config{Index: s.index, Routed: s.routed, Slots: slots})
+	s.lookup, err = overlap.New(overlap.Config{Index: s.index, Slots: slots, PredictedWeight: 1})
 	return s, err
 }
 
@@ -152,16 +154,28 @@ func (s *sim) arrive(p *prompt) error {
 		Key: worker.Key{Model: "m"}, Ranks: s.pool, Params: &s.mode.params, Now: s.clock(),
 		Pick: picker.Request{Role: worker.Prefill, ISLTokens: p.tokens, RequestBlocks: len(p.chain), Estimated: s.mode.estimated},
 	}
+	chain := p.chain
+	if s.mode.estimated { // not those of tokens, so no event speaks of them
+		chain = s.guess[:0]
+		for _, h := range p.chain {
+			chain = append(chain, ^h)
+		}
+		s.guess = chain
+	}
 	if s.mode.params.Mode == picker.KV {
-		s.lookup.Of(s.snap, s.pool, overlap.Prompt{Hashes: p.chain, Estimated: s.mode.estimated}, req.Now, &s.answer)
+		s.index.Expire(req.Now)
+		s.lookup.Of(s.snap, s.pool, overlap.Prompt{Hashes: chain, Estimated: s.mode.estimated}, &s.answer)
 		req.Overlaps, req.Estimated = s.answer.Blocks, s.answer.Guessed
 	}
 	d, err := s.book.PickAndReserve(&req, &j.booking)
 	if err != nil {
 		return err
 	}
-	if s.mode.estimated {
-		s.routed.Record(d.Rank, p.chain, req.Now)
+	switch {
+	case s.mode.estimated:
+		s.index.Route(d.Rank, chain, kvindex.Estimated, req.Now)
+	case s.mode.predicted:
+		s.index.Route(d.Rank, chain, kvindex.Predicted, req.Now)
 	}
 	s.believed += int64(d.OverlapBlocks) * traceBlock
 	r := s.ranks[d.Rank]

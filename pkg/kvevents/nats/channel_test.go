@@ -262,7 +262,7 @@ func TestASlowSubscriberKeepsNoMoreThanItsLimitAndSaysSo(t *testing.T) {
 		return before > 0 && got > before
 	}, 5*time.Second, time.Millisecond)
 	_, got := s.seen()
-	require.Less(t, got, 500, "64 KiB are some 64 messages")
+	require.Less(t, got, 1000, "not all of them are kept while nobody takes them")
 	cancel()
 	<-done
 }

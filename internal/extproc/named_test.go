@@ -1,0 +1,364 @@
+package extproc
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// through opens a main leg whose filter says what pairs say.
+func (r *replica) through(pairs ...string) *proxy {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), append([]string{filterKey, filterMain}, pairs...)...), 10*time.Second)
+	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	require.NoError(r.t, err)
+	return &proxy{r.t, s, cancel}
+}
+
+func direct(pairs ...string) []string { return append([]string{routingKey, "direct"}, pairs...) }
+
+// routed returns what is set on a request, and what is removed.
+func routed(t *testing.T, m *extprocv3.ProcessingResponse) (set map[string]string, removed []string) {
+	t.Helper()
+	require.NotNil(t, m.GetRequestBody(), "%v", m)
+	h := m.GetRequestBody().GetResponse().GetHeaderMutation()
+	return setHeaders(h), h.GetRemoveHeaders()
+}
+
+func codeOf(t *testing.T, m *extprocv3.ProcessingResponse) (status int, code, param string) {
+	t.Helper()
+	im := m.GetImmediateResponse()
+	require.NotNil(t, im, "%v", m)
+	var body struct{ Error struct{ Code, Param string } }
+	require.NoError(t, json.Unmarshal(im.GetBody(), &body))
+	return int(im.GetStatus().GetCode()), body.Error.Code, body.Error.Param
+}
+
+func TestAFilterThatSaysWhatNobodyKnowsIsRefused(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	for _, bad := range [][]string{
+		{routingKey, "normal"}, {routingKey, "Direct"}, {routingKey, "direct", routingKey, "direct"},
+		{routingRepickKey, "yes"}, {routingFieldsKey, "no"},
+	} {
+		p := r.through(bad...)
+		_, err := p.s.Recv()
+		require.ErrorContains(t, err, "InvalidArgument", bad)
+		require.ErrorContains(t, err, bad[0]+" is")
+		require.ErrorContains(t, err, "expected one of")
+		p.cancel()
+	}
+}
+
+// C18 and C19: what is named is taken and booked, and moves no cursor.
+func TestANamedPairIsBookedAndTheTurnStays(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) {
+		c.Prefill.Mode, c.Decode.Mode = picker.RoundRobin, picker.RoundRobin
+		c.StartTimeout = time.Minute
+	})
+	for range 3 {
+		p := r.through(direct()...)
+		set, removed := routed(t, p.ask(eightTokens, "x-dynamo-worker-instance-id", "4", "x-prefiller-host-port", "127.0.0.1:40001"))
+		require.Equal(t, "2", set["x-prefill-instance-id"])
+		require.Equal(t, "4", set["x-worker-instance-id"])
+		require.Equal(t, "127.0.0.1:40003", set[prefill.HeaderDestination])
+		require.ElementsMatch(t, []string{"x-dynamo-worker-instance-id", "x-prefiller-host-port"}, removed)
+		booked, _ := r.book.Load(worker.Rank{ID: 2})
+		require.EqualValues(t, 1, booked.PrefillRequests)
+		require.Positive(t, booked.PrefillTokens)
+		require.Equal(t, 2, r.book.Totals().Held)
+		p.cancel()
+		r.forgetLegs()
+		r.requireIdle()
+	}
+	var picked []string
+	for range 4 {
+		p := r.open(filterMain)
+		set := p.route(eightTokens)
+		picked = append(picked, set["x-prefill-instance-id"]+set["x-worker-instance-id"])
+		p.cancel()
+	}
+	require.Equal(t, []string{"13", "24", "13", "24"}, picked)
+	rec := r.srv.cfg.Journal.Recent(nil, 5)[4]
+	require.Equal(t, "direct", rec.Prefill.Mode)
+	require.Equal(t, "named", rec.Decode.Reason)
+	require.Equal(t, "the request named it; it holds by estimate 2 of the prompt's 2 blocks", rec.Prefill.Why(rec.PromptBlocks))
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+// Either id alone; the plugin picks the rest.
+func TestWhatIsNotNamedIsPicked(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
+	for range 4 {
+		p := r.through(routingKey, "prerouted")
+		set, _ := routed(t, p.ask(`{"model":"m","prompt":[1,2],"nvext":{"prefill_worker_id":2}}`))
+		require.Equal(t, "2", set["x-prefill-instance-id"])
+		p.cancel()
+		p = r.through(routingKey, "prerouted")
+		set, _ = routed(t, p.ask(`{"model":"m","prompt":[1,2]}`, "x-worker-instance-id", "3"))
+		require.Equal(t, "3", set["x-worker-instance-id"])
+		p.cancel()
+	}
+	p := r.through(routingKey, "prerouted")
+	routed(t, p.ask(eightTokens))
+	p.cancel()
+	rec := r.srv.cfg.Journal.Recent(nil, 2)
+	require.Equal(t, "kv", rec[0].Decode.Mode)
+	require.Equal(t, "pre-routed", rec[1].Decode.Mode)
+	require.Equal(t, "kv", rec[1].Prefill.Mode)
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+// What a client says through an ordinary filter, or in a body where headers
+// alone are believed, chooses nothing.
+func TestWhoIsNotBelievedChoosesNothing(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
+	for _, field := range []string{"prefill_worker_id", "decode_worker_id", "backend_instance_id", "dp_rank", "prefill_dp_rank", `d\u0070_rank`} {
+		for _, filter := range [][]string{nil, {routingRepickKey, "true"}, {routingKey, "prerouted", routingFieldsKey, "refuse"}, direct(routingFieldsKey, "refuse")} {
+			p := r.through(filter...)
+			status, code, param := codeOf(t, p.ask(`{"model":"m","prompt":[1,2],"nvext":{"x":1,"`+field+`":1}}`, "x-worker-instance-id", "3", "x-prefill-instance-id", "1"))
+			require.Equal(t, 400, status)
+			require.Equal(t, "forbidden_field", code)
+			require.Contains(t, param, "nvext.")
+			p.cancel()
+		}
+	}
+	p := r.open(filterMain)
+	set, removed := routed(t, p.ask(eightTokens, "x-worker-instance-id", "99", "x-dynamo-prefill-instance-id", "nonsense", prefill.HeaderDestination, "192.0.2.1:80"))
+	require.NotEqual(t, "99", set["x-worker-instance-id"])
+	require.Contains(t, set[prefill.HeaderDestination], "127.0.0.1:")
+	require.Equal(t, []string{"x-dynamo-prefill-instance-id"}, removed)
+	p.cancel()
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+// C6 in direct mode: the same worker would be met again.
+func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
+	fail := func(prefillFails bool, filter []string, headers ...string) (status string, retry bool) {
+		p := r.through(filter...)
+		defer p.cancel()
+		set, _ := routed(t, p.ask(eightTokens, headers...))
+		if prefillFails {
+			leg := r.open(filterPrefill)
+			leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+			leg.recv()
+			leg.cancel()
+		} else {
+			require.NoError(t, p.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+				ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "503", prefill.HeaderLocalReply, "UF")},
+			}}))
+		}
+		m := p.recv()
+		_, code, _ := codeOf(t, m)
+		return code, setHeaders(m.GetImmediateResponse().GetHeaders())[prefill.HeaderRetry] != ""
+	}
+	pair := []string{"x-worker-instance-id", "3", "x-prefill-instance-id", "1"}
+	for _, tt := range []struct {
+		prefillFails bool
+		filter       []string
+		headers      []string
+		retry        bool
+	}{
+		{true, direct(), pair, false},
+		{false, direct(), pair, false},
+		{true, direct(routingRepickKey, "true"), pair, true},
+		{false, direct(routingRepickKey, "true"), pair, true},
+		{true, direct(routingRepickKey, "false"), pair, false},
+		{true, []string{routingKey, "prerouted"}, pair[:2], true},
+		{false, []string{routingKey, "prerouted"}, pair[:2], false},
+		{true, []string{routingKey, "prerouted"}, pair[2:], false},
+		{false, []string{routingKey, "prerouted"}, pair[2:], true},
+		{true, []string{routingKey, "prerouted"}, nil, true},
+	} {
+		code, retry := fail(tt.prefillFails, tt.filter, tt.headers...)
+		require.Equal(t, map[bool]string{true: "prefill_failed", false: "decode_unreachable"}[tt.prefillFails], code)
+		require.Equal(t, tt.retry, retry, "%v %v", tt.filter, tt.headers)
+		r.srv.cfg.Health.Report(1, health.OK, time.Now())
+	}
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+// Who names a worker may know better than the plugin: neither that it is set
+// aside nor a limit counts, and a drained one is refused.
+func TestANamedWorkerIsTakenThoughItIsAsideOrBusy(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) {
+		c.StartTimeout, c.MaxQueuedISLTokens, c.Prefill.PrefillTokensThreshold = time.Minute, 1, 1
+	})
+	held := r.queue(6, 6)
+	r.srv.cfg.Health.Report(1, health.Overdue, time.Now())
+	r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+	require.False(t, r.srv.cfg.Health.Allows(worker.Rank{ID: 1}))
+	p := r.through(direct()...)
+	set, _ := routed(t, p.ask(eightTokens, "x-worker-instance-id", "3", "x-prefill-instance-id", "1"))
+	require.Equal(t, "1", set["x-prefill-instance-id"])
+	require.Equal(t, "3", set["x-worker-instance-id"])
+	p.cancel()
+	for _, h := range held {
+		h.Release(time.Now())
+	}
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+func TestARankOfANamedWorkerIsTakenOrPicked(t *testing.T) {
+	ws := testWorkers(t)
+	for _, w := range ws {
+		w.DPSize = 4
+	}
+	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout, c.Prefill.Mode = time.Minute, picker.RoundRobin })
+	var streams []*proxy
+	ask := func(headers ...string) (set map[string]string) {
+		p := r.through(routingKey, "prerouted")
+		streams = append(streams, p)
+		set, _ = routed(t, p.ask(eightTokens, headers...))
+		return set
+	}
+	set := ask("x-prefill-instance-id", "2", "x-prefill-dp-rank", "3", "x-worker-instance-id", "4", "x-data-parallel-rank", "1")
+	require.Equal(t, []string{"2", "3", "4", "1"}, []string{set["x-prefill-instance-id"], set["x-prefill-dp-rank"], set["x-worker-instance-id"], set["x-dp-rank"]})
+	require.Equal(t, "1", set["x-data-parallel-rank"])
+	seen := map[string]bool{"3": true}
+	for range 3 { // the rest of its ranks, each less busy than those before
+		set = ask("x-prefill-instance-id", "2", "x-prefill-dp-rank", "4294967295")
+		require.Equal(t, "2", set["x-prefill-instance-id"])
+		require.False(t, seen[set["x-prefill-dp-rank"]])
+		seen[set["x-prefill-dp-rank"]] = true
+	}
+	set = ask()
+	require.Equal(t, "1/0", set["x-prefill-instance-id"]+"/"+set["x-prefill-dp-rank"], "the turn has not moved")
+	for _, p := range streams {
+		p.cancel()
+	}
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+// C2 and the order of checks: a question is answered where the request would be,
+// and while prefill becomes ready.
+func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
+	const ids = `"nvext":{"worker_id":{`
+	question := func(more string) string {
+		return `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"stream":true,"nvext":{"annotations":["query_instance_id:"]` + more + `}}`
+	}
+	pending := testWorkers(t)
+	for _, w := range pending[:2] {
+		w.Bootstrap = worker.Bootstrap{}
+	}
+	alone := testWorkers(t)[2:]
+	for _, w := range alone {
+		w.AcceptsAggregated = true
+	}
+	for _, tt := range []struct {
+		name    string
+		workers []*worker.Worker
+		filter  []string
+		body    string
+		want    string // of the answer; or the code of the error
+		status  int
+	}{
+		{"a pair", testWorkers(t), nil, question(""), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
+		{"one worker", alone, nil, question(""), ids + `"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
+		{"prefill becomes ready", pending, nil, question(""), ids + `"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
+		{"a named one", testWorkers(t), []string{routingKey, "prerouted"}, question(`,"decode_worker_id":4`), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
+		{"a named one while prefill becomes ready", pending, []string{routingKey, "prerouted"}, question(`,"decode_worker_id":4`), ids + `"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
+		{"one that may not be named", testWorkers(t), nil, question(`,"decode_worker_id":4`), "forbidden_field", 400},
+		{"an unknown one", testWorkers(t), []string{routingKey, "prerouted"}, question(`,"decode_worker_id":9`), "worker_unknown", 404},
+		{"nobody to serve it", testWorkers(t)[2:], nil, question(""), "no_aggregated_worker", 503},
+		{"another model", testWorkers(t), nil, `{"model":"x","prompt":"p","nvext":{"annotations":["query_instance_id:"]}}`, "model_not_found", 404},
+	} {
+		r := newReplicaOf(t, "a", fixed(tt.workers), func(c *Config) {
+			c.Prefill.Mode, c.Decode.Mode, c.Aggregated.Mode, c.DebugHeader = picker.RoundRobin, picker.RoundRobin, picker.RoundRobin, true
+		})
+		for range 2 { // no turn moves
+			p := r.through(tt.filter...)
+			im := p.ask(tt.body, prefill.HeaderDebug, "1").GetImmediateResponse()
+			require.EqualValues(t, tt.status, im.GetStatus().GetCode(), "%s: %s", tt.name, im.GetBody())
+			require.Contains(t, string(im.GetBody()), tt.want, tt.name)
+			require.True(t, json.Valid(im.GetBody()))
+			if tt.status == 200 {
+				require.Contains(t, string(im.GetBody()), `"object":"text_completion"`)
+				require.Contains(t, string(im.GetBody()), `"choices":[]`)
+				set := setHeaders(im.GetHeaders())
+				require.Equal(t, "application/json", set["content-type"])
+				require.Contains(t, set[prefill.HeaderDecision], " reason=")
+				require.Equal(t, journal.Explained, r.srv.cfg.Journal.Recent(nil, 1)[0].Outcome, tt.name)
+			}
+			require.Zero(t, r.book.Totals().Held, tt.name)
+			for _, w := range tt.workers {
+				st, _ := r.srv.cfg.Index.Stats(worker.Rank{ID: w.ID})
+				require.Zero(t, st.Routed, "nothing is remembered")
+			}
+			p.cancel()
+		}
+		r.requireIdle()
+	}
+}
+
+func TestTheAnswerToAQuestionIsOfItsOwnKind(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `{"model":"m","messages":[],"nvext":{"annotations":["query_instance_id:"]}}`,
+		"/generate":            `{"text":"hi","nvext":{"annotations":["query_instance_id:"]}}`,
+	} {
+		p := r.open(filterMain)
+		im := p.ask(body, ":path", path).GetImmediateResponse()
+		p.cancel()
+		var got struct {
+			Object string
+			Text   *string
+			NVExt  struct {
+				WorkerID map[string]json.Number `json:"worker_id"`
+			}
+		}
+		require.NoError(t, json.Unmarshal(im.GetBody(), &got), string(im.GetBody()))
+		require.Len(t, got.NVExt.WorkerID, 4)
+		require.Equal(t, path == "/generate", got.Text != nil)
+		require.Equal(t, path != "/generate", got.Object == "chat.completion")
+	}
+	r.requireIdle()
+}
+
+// A decode worker that the request names stays, whatever happens while prefill
+// runs; a pool of two engines picks the other half among its own.
+func TestAPickedWorkerFitsTheNamedOne(t *testing.T) {
+	ws := testWorkers(t)
+	ws[1].Engine, ws[3].Engine = worker.TensorRTLLM, worker.TensorRTLLM
+	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout = time.Minute })
+	for range 5 {
+		p := r.through(routingKey, "prerouted")
+		set, _ := routed(t, p.ask(eightTokens, "x-worker-instance-id", "3"))
+		require.Equal(t, "1", set["x-prefill-instance-id"])
+		p.cancel()
+	}
+	p := r.through(routingKey, "prerouted")
+	_, code, param := codeOf(t, p.ask(eightTokens, "x-worker-instance-id", "4", "x-prefill-instance-id", "1"))
+	require.Equal(t, "workers_do_not_fit", code)
+	require.Equal(t, "x-worker-instance-id", param)
+	p.cancel()
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+func TestWhoHasLeftIsRememberedForAWhile(t *testing.T) {
+	var l leavers
+	now := time.Now()
+	require.False(t, l.has(7))
+	l.add([]worker.ID{7}, now)
+	require.True(t, l.has(7))
+	l.add([]worker.ID{8}, now.Add(leaversKept+time.Second))
+	require.False(t, l.has(7))
+	require.True(t, l.has(8))
+}

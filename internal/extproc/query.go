@@ -1,0 +1,60 @@
+package extproc
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// answer tells a stream whose request was a question who would serve it.
+func (srv *Server) answer(s *mainStream, q *question, v *verdict) {
+	b := &booked{note: srv.record(s, q, v)}
+	if v.fail != nil {
+		s.post(&event{kind: evRefused, failure: v.fail, booked: b})
+		return
+	}
+	im := &immediate{status: 200, detail: "baton_query", body: appendQueryAnswer(nil, s.m.path, q, v, time.Now())}
+	im.set = append(im.set, kv{"content-type", "application/json"})
+	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
+		im.set = append(im.set, kv{prefill.HeaderDecision, explainHeader(s.m.attempt, v)})
+	}
+	s.post(&event{kind: evAnswered, imm: im, booked: b})
+}
+
+// appendQueryAnswer appends the answer to a question: an answer of the request's
+// own kind, so that clients' libraries read it, with no choices. nvext.worker_id
+// has the names of NVIDIA Dynamo's response extensions. Ids are JSON numbers up
+// to 2^64-1; members of a leg that there would not be are absent.
+func appendQueryAnswer(dst []byte, p openai.Path, q *question, v *verdict, now time.Time) []byte {
+	object := "chat.completion"
+	if p == openai.Completions {
+		object = "text_completion"
+	}
+	dst = append(dst, '{')
+	if p == openai.Generate {
+		dst = append(dst, `"text":"",`...)
+	} else {
+		dst = append(dst, `"id":"query","object":"`+object+`","created":`...)
+		dst = strconv.AppendInt(dst, now.Unix(), 10)
+		dst = append(dst, `,"model":`...)
+		dst = openai.AppendString(dst, q.pool.Key.Model)
+		dst = append(dst, `,"choices":[],`...)
+	}
+	dst = append(dst, `"nvext":{"worker_id":{`...)
+	if v.prefill.made {
+		dst = appendPlace(dst, "prefill", v.prefill.decision.Rank)
+		dst = append(dst, ',')
+	}
+	dst = appendPlace(dst, "decode", v.decode.decision.Rank)
+	return append(dst, `}}}`...)
+}
+
+func appendPlace(dst []byte, leg string, r worker.Rank) []byte {
+	dst = append(dst, `"`+leg+`_worker_id":`...)
+	dst = strconv.AppendUint(dst, uint64(r.ID), 10)
+	dst = append(dst, `,"`+leg+`_dp_rank":`...)
+	return strconv.AppendUint(dst, uint64(r.DPRank), 10)
+}

@@ -1,0 +1,82 @@
+package overlap
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// pass lets time go by.
+func pass(d time.Duration) { <-time.After(d) }
+
+// swept counts how often the index was told to forget.
+type swept struct {
+	kvindex.Index
+	times int
+}
+
+func (s *swept) Expire(now time.Time) time.Time {
+	s.times++
+	return s.Index.Expire(now)
+}
+
+func TestWhatWasRoutedIsForgottenInTimeAndNothingWakesInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := kvindex.NewSlots()
+		tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, slots)
+		require.NoError(t, err)
+		index := &swept{Index: tree}
+		routes := NewRoutes(index)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- routes.Run(ctx) }()
+		a, b := worker.Rank{ID: 1}, worker.Rank{ID: 2}
+		held := func(r worker.Rank) uint32 {
+			var o kvindex.Overlap
+			index.Overlap([]kvindex.LocalHash{1, 2}, &o)
+			s, ok := slots.Slot(r)
+			require.True(t, ok)
+			return slots.Held(s, &o).Routed
+		}
+		pass(time.Hour)
+		synctest.Wait()
+		require.Equal(t, 1, index.times, "nothing to forget, nothing to do")
+
+		routes.Note(a, []kvindex.LocalHash{1, 2}, kvindex.Estimated, time.Now())
+		pass(60 * time.Second)
+		routes.Note(b, []kvindex.LocalHash{1}, kvindex.Predicted, time.Now()) // over before the first
+		pass(10*time.Second + sweepEvery)
+		synctest.Wait()
+		require.Equal(t, uint32(2), held(a))
+		require.Zero(t, held(b), "a prediction is over after 10 s")
+		pass(50 * time.Second)
+		synctest.Wait()
+		require.Zero(t, held(a), "an estimate is over after 120 s")
+		require.Less(t, index.times, 12)
+
+		was := index.times
+		pass(time.Hour)
+		synctest.Wait()
+		require.Equal(t, was, index.times)
+		for i := range 500 { // 10 s of a busy plugin
+			routes.Note(a, []kvindex.LocalHash{kvindex.LocalHash(i)}, kvindex.Predicted, time.Now())
+			pass(20 * time.Millisecond)
+		}
+		pass(11 * time.Second)
+		synctest.Wait()
+		require.Zero(t, held(a))
+		st, ok := index.Stats(a)
+		require.True(t, ok)
+		require.Zero(t, st.Routed)
+		// Route itself drops what is over, and asks for a sweep at most each 100 ms.
+		require.Less(t, index.times-was, 230)
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}

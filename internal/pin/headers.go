@@ -1,0 +1,161 @@
+package pin
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Header is one header as it came, its name in lower case.
+type Header struct{ Name, Value string }
+
+// thing is what a header or a member tells.
+type thing uint8
+
+const (
+	nothing thing = iota
+	decodeID
+	prefillID
+	decodeRank
+	prefillRank
+	decodeAddress
+	prefillAddress
+	numThings
+)
+
+// The names that errors suggest where one is missing.
+const (
+	DecodeHeader      = "x-worker-instance-id"
+	PrefillHeader     = "x-prefill-instance-id"
+	DecodeRankHeader  = "x-dp-rank"
+	PrefillRankHeader = "x-prefill-dp-rank"
+)
+
+// PickedHeader has the address of another picker where Envoy's configuration
+// has moved it away from x-gateway-destination-endpoint, so that a request
+// which the plugin has not seen has nowhere to go.
+const PickedHeader = "x-baton-picked-endpoint"
+
+// thingOf knows the headers of both dialects: NVIDIA Dynamo's older names and
+// its x-dynamo-… ones, the destination of the Gateway API endpoint picker
+// protocol and the prefiller of llm-d's pickers.
+func thingOf(name []byte) thing {
+	switch string(name) {
+	case "x-worker-instance-id", "x-dynamo-worker-instance-id":
+		return decodeID
+	case "x-prefill-instance-id", "x-dynamo-prefill-instance-id":
+		return prefillID
+	case "x-dp-rank", "x-data-parallel-rank", "x-dynamo-dp-rank":
+		return decodeRank
+	case "x-prefill-dp-rank", "x-dynamo-prefill-dp-rank":
+		return prefillRank
+	case "x-gateway-destination-endpoint", PickedHeader:
+		return decodeAddress
+	case "x-prefiller-host-port":
+		return prefillAddress
+	default:
+		return nothing
+	}
+}
+
+// Known reports whether a header of that name, in lower case, says something of
+// workers.
+func Known(name []byte) bool { return thingOf(name) != nothing }
+
+// Read puts together what headers and body say. Headers whose value is empty or
+// "-", which is how Envoy writes one that was not there, say nothing. The error
+// is Malformed or Conflict.
+func Read(headers []Header, f Fields) (Pins, *Error) {
+	var s said
+	for _, h := range headers {
+		t, v := thingOf([]byte(h.Name)), strings.TrimSpace(h.Value)
+		if t == nothing || v == "" || v == "-" || t == prefillRank && v == unsetRank {
+			continue
+		}
+		if t == decodeAddress || t == prefillAddress {
+			first, _, _ := strings.Cut(v, ",")
+			e, err := worker.ParseEndpoint(strings.TrimSpace(first))
+			if err != nil {
+				return Pins{}, &Error{Kind: Malformed, Param: h.Name, Subject: "expected ip:port"}
+			}
+			if err := s.tell(t, h.Name, value{address: e}); err != nil {
+				return Pins{}, err
+			}
+			continue
+		}
+		n, fault := parse(t, v)
+		if fault != "" {
+			return Pins{}, &Error{Kind: Malformed, Param: h.Name, Subject: fault}
+		}
+		if err := s.tell(t, h.Name, value{number: n}); err != nil {
+			return Pins{}, err
+		}
+	}
+	s.fill(&f.said)
+	p := Pins{Prefill: s.target(prefillID, prefillAddress, prefillRank), Decode: s.target(decodeID, decodeAddress, decodeRank)}
+	return p, nil
+}
+
+// parse reads a number; what was expected is returned where it is none.
+func parse(t thing, v string) (n uint64, fault string) {
+	if t == decodeID || t == prefillID {
+		id, err := worker.ParseID(v)
+		if err != nil {
+			return 0, "expected a decimal number from 1 to 2^64-1"
+		}
+		return uint64(id), ""
+	}
+	n, err := strconv.ParseUint(v, 10, 32)
+	if err != nil {
+		return 0, "expected a decimal number from 0 to 2^32-1"
+	}
+	return n, ""
+}
+
+// value is one thing that was said: a number or an address.
+type value struct {
+	number  uint64
+	address worker.Endpoint
+}
+
+// said holds what one source says, each thing with who said it.
+type said struct {
+	value [numThings]value
+	by    [numThings]string
+}
+
+// unsetRank, as prefill's rank, says that there is none.
+const unsetRank = "4294967295"
+
+func (s *said) tell(t thing, by string, v value) *Error {
+	if s.by[t] != "" && s.value[t] != v {
+		return &Error{Kind: Conflict, Param: by, Subject: "it is not what " + s.by[t] + " says"}
+	}
+	if s.by[t] == "" {
+		s.value[t], s.by[t] = v, by
+	}
+	return nil
+}
+
+// fill takes from body what s does not say.
+func (s *said) fill(body *said) {
+	legs := [...]struct{ id, address, rank thing }{{decodeID, decodeAddress, decodeRank}, {prefillID, prefillAddress, prefillRank}}
+	for _, leg := range legs {
+		another := s.by[leg.address] != "" || s.by[leg.id] != "" && s.value[leg.id] != body.value[leg.id]
+		if s.by[leg.rank] == "" && !(another && body.by[leg.id] != "") {
+			s.value[leg.rank], s.by[leg.rank] = body.value[leg.rank], body.by[leg.rank]
+		}
+		if s.by[leg.id] == "" && s.by[leg.address] == "" {
+			s.value[leg.id], s.by[leg.id] = body.value[leg.id], body.by[leg.id]
+		}
+	}
+}
+
+func (s *said) target(id, address, rank thing) Target {
+	return Target{
+		ID: worker.ID(s.value[id].number), Address: s.value[address].address,
+		DPRank: worker.DPRank(s.value[rank].number), HasRank: s.by[rank] != "",
+		IDBy: s.by[id], AddressBy: s.by[address], RankBy: s.by[rank],
+	}
+}

@@ -1,0 +1,100 @@
+package pin
+
+import (
+	"fmt"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Trust is how far a filter believes what requests say of workers.
+type Trust uint8
+
+// The degrees. The zero value believes nothing.
+const (
+	Normal    Trust = iota // the plugin picks, whatever the request says
+	Prerouted              // what is named is taken, the plugin picks the rest
+	Direct                 // another picker has chosen: nothing is picked
+	numTrusts
+)
+
+var trustNames = [...]string{Normal: "normal", Prerouted: "pre-routed", Direct: "direct"}
+
+// String returns the name shown on pages and in metrics.
+func (t Trust) String() string {
+	if t >= numTrusts {
+		return "invalid"
+	}
+	return trustNames[t]
+}
+
+// ParseTrust reads the value of a filter's metadata; empty is Normal.
+func ParseTrust(s string) (Trust, error) {
+	switch s {
+	case "":
+		return Normal, nil
+	case "prerouted":
+		return Prerouted, nil
+	case "direct":
+		return Direct, nil
+	default:
+		return Normal, fmt.Errorf("pin: routing %q: expected prerouted, direct or nothing", s)
+	}
+}
+
+// Target is what a request says of one leg. The zero value says nothing.
+type Target struct {
+	ID      worker.ID       // 0: not said
+	Address worker.Endpoint // zero: not said
+	DPRank  worker.DPRank   // with HasRank
+	HasRank bool
+
+	// Which header or member said it; empty where it was not said.
+	IDBy, AddressBy, RankBy string
+}
+
+// Named reports whether a worker is named.
+func (t *Target) Named() bool { return t.ID != 0 || !t.Address.IsZero() }
+
+// by returns who named the worker.
+func (t *Target) by() string {
+	if t.ID != 0 {
+		return t.IDBy
+	}
+	return t.AddressBy
+}
+
+// Pins is what a request says of both legs.
+type Pins struct{ Prefill, Decode Target }
+
+// Kind says what is wrong with what a request names. The set is closed.
+type Kind uint8
+
+// The kinds.
+const (
+	Malformed   Kind = iota + 1 // not a number, not an address, not an object
+	Conflict                    // two spellings of one thing differ
+	NotNamed                    // a worker has to be named and is not
+	Unknown                     // there is no such worker
+	Gone                        // there was one, and it has left
+	WrongModel                  // it serves neither this model nor in this namespace
+	WrongRole                   // it does not do what it is named for
+	Draining                    // it takes no new requests
+	NotUsable                   // not all that is needed of it is known, or it speaks no HTTP
+	NeedsOther                  // it needs a prefill worker, and none is known
+	RankTooHigh                 // it has no such rank
+	Unfit                       // the two cannot hand KV over to each other
+)
+
+// Error is a fault in what a request names. It holds nothing of a prompt.
+type Error struct {
+	Kind Kind
+	// Param is the header or member at fault, or the one that is missing.
+	Param string
+	// Subject says who or what it is about, in words fit for a client.
+	Subject string
+}
+
+// Error returns the fault for logs; what a client reads is chosen elsewhere.
+func (e *Error) Error() string {
+	return fmt.Sprintf("pin: %s: %s", e.Param, e.Subject)
+}

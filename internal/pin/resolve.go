@@ -1,0 +1,137 @@
+package pin
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Scope is what pins are judged by. All but Left are required.
+type Scope struct {
+	Snap  *worker.Snapshot
+	Key   worker.Key // what the request asks for
+	Trust Trust
+
+	// Disaggregated says that the request is to be served by a pair; Alone, that
+	// it is to be served by one worker, which then needs no prefill. Neither is
+	// a question asked while prefill is still becoming ready: only decode is
+	// looked for.
+	Disaggregated, Alone bool
+
+	// Left reports whether an id that is not in the snapshot was in an earlier
+	// one. Nil: of none.
+	Left func(worker.ID) bool
+}
+
+// Place is a worker that a request has named, found and judged able.
+type Place struct {
+	Worker *worker.Worker
+	DPRank worker.DPRank
+	// AnyRank says that the request leaves the rank open, and that there are
+	// several.
+	AnyRank bool
+}
+
+// Places are those of both legs; nil where none was named.
+type Places struct{ Prefill, Decode *Place }
+
+// Resolve finds the workers that are named. That a worker is set aside is no
+// fault: the one who named it may know better, and an attempt says the rest.
+// Prefill is looked up where it is named even if it will not be needed.
+func (p *Pins) Resolve(s Scope) (Places, *Error) {
+	var out Places
+	var err *Error
+	if out.Prefill, err = s.place(&p.Prefill, worker.Prefill); err != nil {
+		return Places{}, err
+	}
+	if out.Decode, err = s.place(&p.Decode, worker.Decode); err != nil {
+		return Places{}, err
+	}
+	if !s.Disaggregated {
+		out.Prefill = nil
+	}
+	if a, b := out.Prefill, out.Decode; a != nil && b != nil && a.Worker.Engine != b.Worker.Engine {
+		return Places{}, &Error{
+			Kind: Unfit, Param: p.Decode.by(),
+			Subject: "prefill worker " + a.Worker.ID.String() + " and decode worker " + b.Worker.ID.String() + " are of different engines",
+		}
+	}
+	return out, nil
+}
+
+func (s *Scope) place(t *Target, r worker.Role) (*Place, *Error) {
+	idHeader, rankHeader := DecodeHeader, DecodeRankHeader
+	if r == worker.Prefill {
+		idHeader, rankHeader = PrefillHeader, PrefillRankHeader
+	}
+	needed := s.Trust == Direct && (r == worker.Decode || s.Disaggregated)
+	switch {
+	case t.Named():
+	case needed:
+		return nil, &Error{Kind: NotNamed, Param: idHeader, Subject: "no " + r.String() + " worker"}
+	case t.HasRank:
+		return nil, &Error{Kind: NotNamed, Param: idHeader, Subject: "a rank, but no " + r.String() + " worker"}
+	default:
+		return nil, nil
+	}
+	w, err := s.find(t, r)
+	if err != nil {
+		return nil, err
+	}
+	fault := func(k Kind) (*Place, *Error) {
+		return nil, &Error{Kind: k, Param: t.by(), Subject: r.String() + " worker " + w.ID.String()}
+	}
+	switch {
+	case w.Namespace != s.Key.Namespace || !slices.Contains(w.Models, s.Key.Model):
+		return fault(WrongModel)
+	case !s.does(w, r):
+		return fault(WrongRole)
+	case w.Draining:
+		return fault(Draining)
+	case r == worker.Decode && s.Alone && !w.CanServe(worker.Aggregated) && w.CanServe(worker.Decode):
+		return fault(NeedsOther)
+	case !w.CanServe(w.Role):
+		return fault(NotUsable)
+	case t.HasRank && uint32(t.DPRank) >= w.DPSize:
+		return nil, &Error{
+			Kind: RankTooHigh, Param: t.RankBy,
+			Subject: r.String() + " worker " + w.ID.String() + " has ranks 0 to " + strconv.FormatUint(uint64(w.DPSize-1), 10),
+		}
+	case !t.HasRank && w.DPSize > 1 && s.Trust == Direct && needed:
+		return nil, &Error{Kind: NotNamed, Param: rankHeader, Subject: "no rank of " + r.String() + " worker " + w.ID.String()}
+	}
+	return &Place{Worker: w, DPRank: t.DPRank, AnyRank: !t.HasRank && w.DPSize > 1}, nil
+}
+
+// does reports whether the worker's role is the one it is named for.
+func (s *Scope) does(w *worker.Worker, r worker.Role) bool {
+	return w.Role == r || r == worker.Decode && s.Alone && w.Role == worker.Aggregated
+}
+
+// find looks a worker up, by each of what is said of it.
+func (s *Scope) find(t *Target, r worker.Role) (*worker.Worker, *Error) {
+	var byID, byAddress *worker.Worker
+	if t.ID != 0 {
+		if byID = s.Snap.Worker(t.ID); byID == nil {
+			k := Unknown
+			if s.Left != nil && s.Left(t.ID) {
+				k = Gone
+			}
+			return nil, &Error{Kind: k, Param: t.IDBy, Subject: r.String() + " worker " + t.ID.String()}
+		}
+	}
+	if !t.Address.IsZero() {
+		if byAddress = s.Snap.WorkerAt(t.Address.String()); byAddress == nil {
+			return nil, &Error{Kind: Unknown, Param: t.AddressBy, Subject: r.String() + " worker at " + t.Address.String()}
+		}
+	}
+	switch {
+	case byID == nil:
+		return byAddress, nil
+	case byAddress == nil || byAddress == byID:
+		return byID, nil
+	default:
+		return nil, &Error{Kind: Conflict, Param: t.AddressBy, Subject: "it is not the worker that " + t.IDBy + " names"}
+	}
+}

@@ -1,0 +1,169 @@
+package kvindex
+
+import (
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// mapSending is a prompt that was routed.
+type mapSending struct {
+	path  []SequenceHash // of its blocks
+	until time.Duration
+	seq   uint64 // of Route: higher is later
+}
+
+// Route implements [Index].
+func (m *Map) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expireLocked(now)
+	chain = chain[:min(len(chain), m.route.MaxBlocks)]
+	if len(chain) == 0 {
+		return m.nextLocked()
+	}
+	rb := m.ranks[r]
+	if rb == nil {
+		rb = m.adoptLocked(r)
+	}
+	if w := &rb.views[Routed]; w.counts == nil {
+		*w = mapView{m.slots.needView(rb.slot, Routed), make(map[SequenceHash]uint32)}
+	}
+	m.seq++
+	s := &mapSending{until: m.time.now + m.route.ttl(g), seq: m.seq}
+	for i, l := range chain {
+		var before SequenceHash
+		if i > 0 {
+			before = s.path[i-1]
+		}
+		s.path = append(s.path, nextSequence(before, i > 0, l))
+	}
+	m.sendLocked(rb, s)
+	m.fitLocked()
+	return m.nextLocked()
+}
+
+func (m *Map) adoptLocked(r worker.Rank) *rankBlocks {
+	if m.strangers >= m.tooMany {
+		for _, rb := range inOrder(m.ranks, func(rb *rankBlocks) Slot { return rb.slot }) {
+			if !rb.attached && len(rb.sent) == 0 {
+				m.loseLocked(rb)
+			}
+		}
+		m.tooMany = max(minStrangers, 2*m.strangers)
+	}
+	m.strangers++
+	return m.newRankLocked(r)
+}
+
+// sendLocked adds a sending, unless one that was routed later ends at the same
+// block.
+func (m *Map) sendLocked(rb *rankBlocks, s *mapSending) {
+	if len(s.path) == 0 {
+		return
+	}
+	leaf := s.path[len(s.path)-1]
+	if old := rb.sent[leaf]; old != nil {
+		if old.seq > s.seq {
+			return
+		}
+		m.endLocked(rb, leaf)
+	}
+	rb.sent[leaf] = s
+	for _, q := range s.path {
+		m.countLocked(&rb.views[Routed], q)
+	}
+	rb.stats.Routed = len(rb.views[Routed].counts)
+}
+
+func (m *Map) endLocked(rb *rankBlocks, leaf SequenceHash) *mapSending {
+	s, w := rb.sent[leaf], &rb.views[Routed]
+	delete(rb.sent, leaf)
+	for _, q := range s.path {
+		if w.counts[q]--; w.counts[q] == 0 {
+			delete(w.counts, q)
+			m.holders.drop(q, w.slot)
+		}
+	}
+	rb.stats.Routed = len(w.counts)
+	return s
+}
+
+// fitLocked takes blocks off the end of what was routed longest ago for as long
+// as there are too many.
+func (m *Map) fitLocked() {
+	for {
+		var oldest *mapSending
+		var of *rankBlocks
+		blocks := 0
+		for _, rb := range m.ranks {
+			blocks += rb.stats.Routed
+			for _, s := range rb.sent {
+				if oldest == nil || s.seq < oldest.seq {
+					oldest, of = s, rb
+				}
+			}
+		}
+		if blocks <= m.route.MaxBlocks {
+			return
+		}
+		m.cutLocked(of, oldest, len(oldest.path)-1)
+	}
+}
+
+// cutLocked makes a sending end after its first n blocks.
+func (m *Map) cutLocked(rb *rankBlocks, s *mapSending, n int) {
+	m.endLocked(rb, s.path[len(s.path)-1])
+	m.sendLocked(rb, &mapSending{path: s.path[:n], until: s.until, seq: s.seq})
+}
+
+// disproveLocked drops a block that an event says is gone, and what follows it.
+// The sending that was routed last ends before it.
+func (m *Map) disproveLocked(rb *rankBlocks, gone SequenceHash) {
+	var latest *mapSending
+	at := 0
+	for leaf, s := range rb.sent {
+		i := slices.Index(s.path, gone)
+		if i < 0 {
+			continue
+		}
+		m.endLocked(rb, leaf)
+		if latest == nil || s.seq > latest.seq {
+			latest, at = s, i
+		}
+	}
+	if latest != nil {
+		m.sendLocked(rb, &mapSending{path: latest.path[:at], until: latest.until, seq: latest.seq})
+	}
+}
+
+// Expire implements [Index].
+func (m *Map) Expire(now time.Time) (next time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expireLocked(now)
+	return m.nextLocked()
+}
+
+func (m *Map) expireLocked(now time.Time) {
+	m.time.tell(now)
+	for _, rb := range m.ranks {
+		for leaf, s := range rb.sent {
+			if s.until <= m.time.now {
+				m.endLocked(rb, leaf)
+			}
+		}
+	}
+}
+
+func (m *Map) nextLocked() (next time.Time) {
+	for _, rb := range m.ranks {
+		for _, s := range rb.sent {
+			if at := m.time.at(s.until); next.IsZero() || at.Before(next) {
+				next = at
+			}
+		}
+	}
+	return next
+}

@@ -1,0 +1,87 @@
+package kvindex
+
+import (
+	"fmt"
+	"maps"
+)
+
+// checkRouted walks from every sending of a rank to the root.
+func (c *treeCheck) checkRouted(rk *treeRank) error {
+	t, slot := c.t, rk.sent.slot
+	if rk.sent.marks == nil {
+		return nil
+	}
+	if s, ok := t.slots.View(rk.slot, Routed); !ok || s != slot {
+		return fmt.Errorf("kvindex: I1: counts what was routed at slot %d, which is at %d (%t)", slot, s, ok)
+	}
+	c.bySlot[slot] = rk
+	all := make(map[blockID]mark) // of every block that is held
+	for b, m := range rk.sent.marks {
+		if m.end == 0 {
+			continue
+		}
+		if s := &t.sent.all[m.end]; s.rank != rk || s.block != b || !t.blocks.flagged(b) {
+			return fmt.Errorf("kvindex: I7: sending %d ends at block %d, is marked at block %d", m.end, s.block, b)
+		}
+		held := all[b]
+		_, follows := all[b]
+		held.end = m.end
+		all[b] = held
+		for x := b; x != 0 && !follows; {
+			c.refs[x]++
+			c.counted[heldBy{slot, x}] = true
+			if x = t.before(x); x != 0 {
+				held, follows = all[x]
+				held.kids++
+				all[x] = held
+			}
+		}
+	}
+	if len(all) != rk.sent.blocks || rk.stats.Routed != rk.sent.blocks {
+		return fmt.Errorf("kvindex: I7: counted %d routed blocks, kept %d and %d", len(all), rk.sent.blocks, rk.stats.Routed)
+	}
+	maps.DeleteFunc(all, func(_ blockID, m mark) bool { return m.end == 0 && m.kids == 1 })
+	if !maps.Equal(all, rk.sent.marks) {
+		return fmt.Errorf("kvindex: I7: ends and branches are %v, kept %v", all, rk.sent.marks)
+	}
+	return nil
+}
+
+// checkSendings walks the lists.
+func (c *treeCheck) checkSendings() error {
+	s, listed, marked, blocks, strangers := &c.t.sent, 0, 0, 0, 0
+	for head := range firstSending {
+		last := head
+		for e := s.all[head].next; e != head; last, e = e, s.all[e].next {
+			x, before := &s.all[e], &s.all[last]
+			if x.prev != last || x.guess != Guess(head) || x.rank == nil || x.rank.sent.marks[x.block].end != e {
+				return fmt.Errorf("kvindex: I7: sending %d is linked wrongly", e)
+			}
+			if last != head && (before.seq < x.seq || before.until < x.until) {
+				return fmt.Errorf("kvindex: I7: sending %d is later than the one before it", e)
+			}
+			listed++
+		}
+	}
+	for _, rk := range c.t.ranks {
+		blocks += rk.sent.blocks
+		for _, m := range rk.sent.marks {
+			if m.end != 0 {
+				marked++
+			}
+		}
+		if !rk.attached {
+			strangers++
+		}
+	}
+	if listed != marked || listed+len(s.free)+int(firstSending) != len(s.all) {
+		return fmt.Errorf("kvindex: I7: %d sendings listed, %d marked, %d free of %d", listed, marked, len(s.free), len(s.all))
+	}
+	if blocks != s.blocks || blocks > c.t.maxRouted() {
+		return fmt.Errorf("kvindex: I7: ranks have %d routed blocks, %d are counted, budget %d", blocks, s.blocks, c.t.maxRouted())
+	}
+	if strangers != c.t.strangers {
+		return fmt.Errorf("kvindex: I1: %d ranks are not attached, %d are counted", strangers, c.t.strangers)
+	}
+	return nil
+}
