@@ -6,3 +6,6 @@ import "time"
 
 // outage is how long etcd is away: longer than any lease.
 const outage = 3 * time.Second
+
+// leavers is how many clients of each fleet may leave at any moment.
+const leavers = 240

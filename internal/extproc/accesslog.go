@@ -47,11 +47,7 @@ func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamA
 			return err
 		}
 		for _, e := range msg.GetHttpLogs().GetLogEntry() {
-			nonce, err := strconv.ParseUint(e.GetRequest().GetRequestHeaders()[prefill.HeaderAttempt], 10, 64)
-			if err != nil {
-				continue
-			}
-			if s := a.srv.attempts.find(nonce); s != nil {
+			if s := a.find(e.GetRequest()); s != nil {
 				ev := event{kind: evLogged}
 				ev.outcome, ev.blame = logged(e.GetCommonProperties().GetResponseFlags(), e.GetResponse().GetResponseCodeDetails())
 				ev.reached = e.GetRequest().GetUpstreamHeaderBytesSent() > 0
@@ -60,3 +56,15 @@ func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamA
 		}
 	}
 }
+
+// find returns the attempt that an entry is of, or nil. An attempt that Envoy did
+// not route has no number in it: its client left before our word came.
+func (a *accessLog) find(r *datav3.HTTPRequestProperties) *mainStream {
+	h := r.GetRequestHeaders()
+	if nonce, err := strconv.ParseUint(h[prefill.HeaderAttempt], 10, 64); err == nil {
+		return a.srv.attempts.find(nonce)
+	}
+	return a.srv.unrouted.find(r.GetRequestId(), h[headerAttemptCount])
+}
+
+const headerAttemptCount = "x-envoy-attempt-count"

@@ -128,8 +128,8 @@
 //	X3 a request leaves with a destination only if both legs are booked.
 //	X4 no effect is sent to a stream that has ended.
 //	X5 what prefill's answer says is held goes to a decode that sees it, or is
-//	   collected once. Where a client leaves between, Envoy's access log decides;
-//	   without it the engine's lease does.
+//	   collected once. Where a client leaves between, or its deadline passes,
+//	   Envoy's access log decides; without it the engine's lease does.
 //
 // # Concurrency
 //

@@ -85,6 +85,9 @@ func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
 	case evLogged:
 		x.taken = ev.reached
 		return x.taken
+	case evClosed: // the log came first
+		x.taken = x.m.logged.reached
+		return x.taken
 	case evTimer:
 		x.taken = was == mainLingering && x.routed == 1 // the log has not come
 		return x.taken

@@ -12,7 +12,7 @@ import (
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 	m.status = ev.headers.status
 	flags := ev.headers.localReply
-	if flags == "" || reached(flags) {
+	if m.handover.sent = false; flags == "" || reached(flags) {
 		m.taken()
 	}
 	if flags != "" {
@@ -215,7 +215,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 	retry = retry && m.mayRetry(f)
 	m.phase = mainRejected
 	m.collect()
-	if !m.handover.asked {
+	if !m.handover.asked && !m.unsure() {
 		m.body = nil
 	}
 	if retry {

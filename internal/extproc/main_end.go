@@ -19,16 +19,16 @@ func (m *mainLeg) onClosed(now time.Time) {
 		}
 	case mainResolving: // evPicked or evRefused is still to come
 		m.finish(outcomeClientLeft, nil)
-	case mainRouted:
-		m.finish(outcomeClientLeft, nil)
-		if m.handover.held { // Envoy's log says whether decode has seen it
-			m.phase, m.logBy = mainLingering, now.Add(logWait)
-			return
-		}
-		m.endMain(now)
 	default:
 		m.finish(outcomeClientLeft, nil)
-		m.endMain(now)
+		switch {
+		case !m.unsure():
+			m.endMain(now)
+		case m.logged.kind != 0:
+			m.learnt(now, m.logged.reached)
+		default:
+			m.phase, m.logBy = mainLingering, now.Add(logWait)
+		}
 	}
 }
 
@@ -153,10 +153,10 @@ func (m *mainLeg) onLogged(now time.Time, ev *event) {
 	switch m.phase {
 	case mainLeft, mainEnded:
 		m.conclude(now, ev.outcome, ev.blame)
-	case mainStreaming:
+	case mainRouted, mainRejected, mainStreaming:
 		m.logged = *ev
 	case mainLingering:
-		if m.handover.held {
+		if m.unsure() {
 			m.learnt(now, ev.reached)
 		}
 	}
@@ -165,7 +165,7 @@ func (m *mainLeg) onLogged(now time.Time, ev *event) {
 // learnt says whether decode has seen the hand-off of a client that left before
 // an answer: if so, the KV is its engine's business.
 func (m *mainLeg) learnt(now time.Time, reached bool) {
-	m.logBy = time.Time{}
+	m.logBy, m.handover.sent = time.Time{}, false
 	if reached {
 		m.taken()
 	}

@@ -112,6 +112,9 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opContinue:
 		s.sendContinue(e)
 	case opRoute:
+		if s.m.unsure() {
+			s.srv.unrouted.add(s)
+		}
 		s.sendRoute(e)
 	case opRelay:
 		s.relay(now, e)
@@ -148,6 +151,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		s.finishStream()
 	case opForget:
 		s.srv.attempts.remove(s.nonce)
+		s.srv.unrouted.remove(s)
 		s.detach()
 	}
 }
@@ -278,6 +282,7 @@ func (s *mainStream) abandon() {
 	s.decodeBooking.ReleaseIfHeld(time.Now())
 	s.prefillBooking.ReleaseIfHeld(time.Now())
 	s.srv.attempts.remove(s.nonce)
+	s.srv.unrouted.remove(s)
 	s.abort()
 	if s.timer != nil {
 		s.timer.Stop()

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"strconv"
 	"sync"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -82,4 +83,51 @@ func (r *registry) gone(ids []worker.ID) {
 			s.post(&event{kind: evGone})
 		}
 	}
+}
+
+// attemptName is an attempt as Envoy's access log names one that it did not
+// route: x-attempt-id comes with the destination.
+type attemptName struct {
+	requestID string
+	attempt   int
+}
+
+// unrouted finds an attempt by its name, from the moment its hand-off leaves for
+// decode until it is over. Of two with one name neither is found: request ids
+// may be a client's. Safe for concurrent use.
+type unrouted struct {
+	mu sync.Mutex
+	m  map[attemptName]*mainStream // nil: two have the name
+}
+
+func (u *unrouted) add(s *mainStream) {
+	n := s.m.name()
+	if n.requestID == "" {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if other, taken := u.m[n]; taken && other != s {
+		s = nil
+	}
+	u.m[n] = s
+}
+
+func (u *unrouted) remove(s *mainStream) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := s.m.name()
+	if at, ok := u.m[n]; ok && (at == s || at == nil) {
+		delete(u.m, n)
+	}
+}
+
+func (u *unrouted) find(requestID, attempt string) *mainStream {
+	i, err := strconv.Atoi(attempt)
+	if err != nil {
+		return nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.m[attemptName{requestID, i}]
 }

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -28,6 +29,7 @@ type handover struct {
 	answer []byte
 	result handoff.Result
 	held   bool // prefill holds KV that nobody has taken
+	sent   bool // decode was sent it, and nobody has said whether it came
 	taking bool // a collecting leg is on its way
 }
 
@@ -109,7 +111,7 @@ func (m *mainLeg) judgePrefill(a *legAnswer) (legReport, handoff.Result) {
 	case a.canceled:
 		return fail(reasonAborted)
 	case a.localReply != "":
-		return fail(localReason(a.localReply))
+		return fail(syncReason(a.localReply))
 	case a.status == 0:
 		return fail(reasonNotSent)
 	case a.err != nil:
@@ -133,6 +135,18 @@ func (m *mainLeg) judgePrefill(a *legAnswer) (legReport, handoff.Result) {
 	return legReport{state: legWell, status: a.status}, result
 }
 
+// syncReason reads the flags of an answer that no worker gave. Of those without
+// a word about an upstream the leg was refused, or Envoy could not ask us: no
+// worker has seen it.
+func syncReason(flags string) legReason {
+	for _, f := range [...]string{"UT", "UC", "UR", "UO", "UF"} {
+		if strings.Contains(flags, f) {
+			return localReason(flags)
+		}
+	}
+	return reasonNotSent
+}
+
 // afterPrefill goes on with decode, or answers.
 func (m *mainLeg) afterPrefill(now time.Time, a *legAnswer, result handoff.Result) {
 	switch {
@@ -148,6 +162,7 @@ func (m *mainLeg) afterPrefill(now time.Time, a *legAnswer, result handoff.Resul
 	default:
 		body := handoff.AppendDecode(m.rules.buffers.get(len(m.body)+len(a.body)+injectRoom),
 			m.body, m.scan, m.plan.kind, a.body, result)
+		m.handover.sent = true
 		m.route(now, body, true)
 	}
 }
@@ -179,7 +194,7 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 // which no decode has been told of is taken and freed (C9).
 func (m *mainLeg) collect() {
 	h := &m.handover
-	if !h.held || m.scan == nil {
+	if !h.held || h.sent || m.scan == nil {
 		return
 	}
 	h.held, h.taking = false, true
@@ -194,6 +209,12 @@ func (m *mainLeg) taken() {
 	m.handover.held, m.handover.answer = false, nil
 	m.forgetRequest()
 }
+
+// unsure reports whether only Envoy's access log can tell if decode has seen
+// the hand-off.
+func (m *mainLeg) unsure() bool { return m.handover.held && m.handover.sent }
+
+func (m *mainLeg) name() attemptName { return attemptName{m.hdr.requestID, m.attempt} }
 
 // forgetRequest gives back the request's body and what was read of it.
 func (m *mainLeg) forgetRequest() {

@@ -83,7 +83,9 @@ func (s *syncStream) begun(leg prefill.Leg, token string) bool {
 func (s *syncStream) refuse(f *failure, label string) {
 	s.srv.cfg.Telemetry.Leg("refused", label)
 	s.srv.cfg.Telemetry.Failure(f.code)
-	s.sendImmediate(immediateOf(f, false))
+	im := immediateOf(f, false)
+	im.set = append(im.set, kv{prefill.HeaderLocalReply, "-"}) // else the sender would take it for the worker's
+	s.sendImmediate(im)
 }
 
 // admitSync makes the leg that has come the one of this attempt: a token is good
@@ -107,6 +109,7 @@ func (s *mainStream) askPrefill(e *effect) {
 	s.mu.Unlock()
 	path, set, body := s.m.path.String(), e.set, e.body
 	s.srv.senders.Go(func() {
+		defer stop(nil)
 		defer cancel()
 		a := s.srv.legClient.send(ctx, path, set, body)
 		s.post(&event{kind: evPrefilled, answer: a})
@@ -136,7 +139,7 @@ func (s *mainStream) collect(e *effect) {
 		outcome := "collect_failed"
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
-			if w != nil && s.srv.cfg.Health.Allows(worker.Rank{ID: w.ID, DPRank: dp}) && leg(w, dp) {
+			if w != nil && !s.srv.cfg.Health.Aside(w.ID) && leg(w, dp) {
 				outcome = "collected"
 				break
 			}
@@ -159,7 +162,7 @@ const (
 func (s *mainStream) keepDecode() {
 	p, srv := s.m.plan, s.srv
 	snap := srv.cfg.Board.Load()
-	if s.m.phase != mainPrefilling || p.decodeNamed || snap.Worker(p.decode.ID) != nil && srv.cfg.Health.Allows(p.decode) {
+	if s.m.phase != mainPrefilling || p.decodeNamed || snap.Worker(p.decode.ID) != nil && !srv.cfg.Health.Aside(p.decode.ID) {
 		return
 	}
 	pool := snap.Pool(p.decodeRequest.Key)

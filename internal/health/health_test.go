@@ -211,3 +211,18 @@ func TestProbesOfOneWorkerAreSpreadByChance(t *testing.T) {
 	require.LessOrEqual(t, most, 1200*time.Millisecond)
 	require.Greater(t, most, 1150*time.Millisecond)
 }
+
+// TestAWorkerThatIsTriedIsNotAside: who has booked it must not take its own
+// trial for a reason to go elsewhere.
+func TestAWorkerThatIsTriedIsNotAside(t *testing.T) {
+	tr, err := New(Config{})
+	require.NoError(t, err)
+	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
+	require.False(t, tr.Aside(7))
+	tr.Report(7, Overdue, zero)
+	require.True(t, tr.Aside(7))
+	tr.Report(7, OK, zero)
+	require.NotZero(t, tr.Begin(worker.Rank{ID: 7}))
+	require.False(t, tr.Allows(worker.Rank{ID: 7}), "one at a time")
+	require.False(t, tr.Aside(7))
+}

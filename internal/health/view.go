@@ -80,6 +80,14 @@ func (t *Tracker) Allows(r worker.Rank) bool {
 	return row == nil || row.recovering && (row.open || row.trial.Load() == 0)
 }
 
+// Aside reports whether nobody may be sent to the worker. Of one that is being
+// tried Allows says no too, to all but the request that tries it: who has
+// booked a rank asks Aside. It takes no lock.
+func (t *Tracker) Aside(id worker.ID) bool {
+	row := t.view.Load().find(id)
+	return row != nil && !row.recovering
+}
+
 // Begin learns that a request was given to the rank. If the request is the one
 // that tries a recovering worker it returns a number for End, else 0. It takes
 // no lock. Between Allows and Begin of one pick no other pick may come: the
