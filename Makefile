@@ -14,11 +14,13 @@ PKG           := ./...
 REAL          := /internal/envoytest$$|/internal/bench/routing$$|/examples/
 T             := 30s
 BENCH_ARGS    :=
+# Of the soak: -seed N, -for 10m, -rate 30; -h lists them.
+SOAK_ARGS     :=
 # An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test test-unit test-race test-long reproduce fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean
+.PHONY: help build tools test test-unit test-race test-long reproduce soak fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -47,10 +49,13 @@ test-race: tools ## the tests under the race detector (slow)
 	go test -race -tags $(TAGS) -timeout 30m -count 1 -p 1 $(PKG)
 
 test-long: tools ## the long tests: minutes
-	go test -tags $(TAGS),long -timeout 60m -count 1 ./internal/envoytest/ ./pkg/kvevents/
+	go test -tags $(TAGS),long -timeout 60m -count 1 ./internal/envoytest/ ./internal/soak/ ./pkg/kvevents/
 
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
 	go test -tags $(TAGS) -timeout 10m -count 1 -v -run 'TestPattern|TestBurstSweep' ./internal/envoytest/
+
+soak: tools ## three minutes in which everything goes wrong, judged (SOAK_ARGS="-seed 7 -for 10m")
+	go build -o .run/soak ./internal/soak && exec .run/soak $(SOAK_ARGS)
 
 # An input that is new is kept as it is: to make a long one shorter takes longer than T.
 fuzz: ## fuzz every byte parser for T each (T=30s)

@@ -290,6 +290,9 @@ func (c *Config) Validate() error {
 		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
 	}
 	errs = append(errs, c.validateDurations()...)
+	if c.Index.DumpMaxAge == 0 {
+		bad("index.dump_max_age 0s: expected above 0; without index.dump nothing is kept")
+	}
 	if c.Tokens.BytesPerToken > mostBytesPerToken {
 		bad("tokens.bytes_per_token %d: expected at most %d", c.Tokens.BytesPerToken, mostBytesPerToken)
 	}

@@ -112,7 +112,7 @@ func (p *plugin) newEvents() error {
 func (p *plugin) eventHooks() kvevents.Hooks {
 	t := func() *telemetry.Instruments { return p.tele.Instruments }
 	return kvevents.Hooks{
-		Applied: func(_ worker.Rank, events, _ int) { t().KVEvents("applied", events) },
+		Applied: func(_ worker.Rank, events, _ int) { t().KVEvents(events) },
 		Refused: func(_ worker.Rank, why kvevents.Reason, n uint64) { t().KVRefused(why.String(), n) },
 		Gap:     func(worker.Rank) { t().KVGap() },
 		State: func(r worker.Rank, s kvevents.State) {
@@ -139,7 +139,10 @@ func eventStream(r kvevents.RankStatus) admin.EventStream {
 	e := admin.EventStream{LastSequence: r.LastSeq, Any: r.Seen, LastAt: r.LastAt, Via: r.Via, Refused: r.Refused.Map()}
 	switch r.State {
 	case kvevents.StateNone:
-		return admin.EventStream{}
+		if r.Kept == 0 {
+			return admin.EventStream{}
+		}
+		e.State = admin.Connecting
 	case kvevents.StateConnecting:
 		e.State, e.Reason = admin.Connecting, r.LastError
 		if r.Messages > 0 {

@@ -71,7 +71,11 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 		status kvevents.RankStatus
 		want   admin.EventStream
 	}{
-		"none":        {kvevents.RankStatus{}, admin.EventStream{}},
+		"none": {kvevents.RankStatus{}, admin.EventStream{}},
+		"a dump waits for a plane": {
+			kvevents.RankStatus{Kept: 5},
+			admin.EventStream{State: admin.Connecting, Degraded: true, Reason: "5 blocks of before the restart wait for proof that they are still there"},
+		},
 		"in step":     {kvevents.RankStatus{State: kvevents.StateConnected, LastSeq: 4, Seen: true, Via: "x"}, admin.EventStream{State: admin.Connected, LastSequence: 4, Any: true, Via: "x"}},
 		"replaying":   {kvevents.RankStatus{State: kvevents.StateReplaying}, admin.EventStream{State: admin.Connected}},
 		"never there": {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "refused"}, admin.EventStream{State: admin.Connecting, Reason: "refused"}},

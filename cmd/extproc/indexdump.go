@@ -48,7 +48,8 @@ func (p *plugin) resumeIndex() {
 func removeTorn(path string) {
 	entries, _ := os.ReadDir(filepath.Dir(path)) // a folder that is not there is told when it is written to
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "."+filepath.Base(path)+".") {
+		drawn, torn := strings.CutPrefix(e.Name(), "."+filepath.Base(path)+".")
+		if torn && strings.Trim(drawn, "0123456789") == "" { // else it is of a dump whose name begins alike
 			_ = os.Remove(filepath.Join(filepath.Dir(path), e.Name()))
 		}
 	}
@@ -80,33 +81,42 @@ func (p *plugin) keepIndex(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-pause.C:
-			began := time.Now()
-			p.saveIndex()
-			pause.Reset(max(c.DumpInterval, dumpRest*time.Since(began)))
+			pause.Reset(max(c.DumpInterval, dumpRest*p.saveIndex()))
 		}
 	}
 }
 
 // saveIndex replaces the dump: whoever reads it sees the old one or the new one.
-func (p *plugin) saveIndex() {
+// It returns how long that took, which the wait for another dump is no part of:
+// that one may go to somebody who reads it slowly.
+func (p *plugin) saveIndex() (took time.Duration) {
 	path := p.cfg.Index.Dump
 	if path == "" {
-		return
+		return 0
 	}
+	p.dumping <- struct{}{}
+	defer func() { <-p.dumping }()
 	began := time.Now()
-	if err := file.ReplaceWith(path, 0o600, p.dumpIndex); err != nil {
+	err := file.ReplaceWith(path, 0o600, p.writeIndex)
+	took = time.Since(began)
+	if err != nil {
 		p.tele.Instruments.IndexDump("failed")
 		p.log.Warn("the index was not dumped", "path", path, "err", err)
-		return
+		return took
 	}
 	p.tele.Instruments.IndexDump("ok")
-	p.log.Debug("the index was dumped", "path", path, "took", time.Since(began))
+	p.log.Debug("the index was dumped", "path", path, "took", took)
+	return took
 }
 
 // dumpIndex writes a dump, after the one that may be in progress.
 func (p *plugin) dumpIndex(w io.Writer) error {
-	p.dumping.Lock()
-	defer p.dumping.Unlock()
+	p.dumping <- struct{}{}
+	defer func() { <-p.dumping }()
+	return p.writeIndex(w)
+}
+
+func (p *plugin) writeIndex(w io.Writer) error {
 	d := kvindex.NewDumpWriter(w)
 	if err := p.events.Dump(d); err != nil {
 		return err
@@ -115,7 +125,8 @@ func (p *plugin) dumpIndex(w io.Writer) error {
 }
 
 func indexCommand(args []string, stdout, stderr io.Writer) error {
-	fs := newFlagSet("index", "Tells what a dump of the index has: the file of index.dump, or what /debug/index/dump gave.", stderr)
+	fs := newFlagSet("index", "Tells what a dump of the index has: of each rank its blocks, their age, and how far its events were followed.\n"+
+		"Expects the file of index.dump, or what GET /debug/index/dump gave: extproc index FILE", stderr)
 	if err := parseFlags(fs, args, 1); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -14,11 +15,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -216,14 +219,16 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	e := startSim(t, enginesim.Config{ID: 7, Role: worker.Aggregated, Models: []string{"m"}, PageSize: 4, DecodePerToken: enginesim.None})
 	path := filepath.Join(t.TempDir(), "index.dump")
 	require.NoError(t, os.WriteFile(path, []byte("BATONKVInonsense"), 0o600))
-	torn := filepath.Join(filepath.Dir(path), ".index.dump.123")
+	torn, others := filepath.Join(filepath.Dir(path), ".index.dump.123"), filepath.Join(filepath.Dir(path), ".index.dump.b.123")
 	require.NoError(t, os.WriteFile(torn, nil, 0o600))
+	require.NoError(t, os.WriteFile(others, nil, 0o600))
 	r := startPlugin(t, "listen: 127.0.0.1:0\nindex: {dump: "+path+", dump_interval: 1ms, max_bytes: 8388608, huge_pages: false}\n")
 	r.writeWorkers(e.yaml())
 	e.serve(20)
 	r.inStep(e)
 	require.Contains(t, r.log.String(), "the index begins empty: its dump cannot be used")
 	require.NoFileExists(t, torn, "what a process that was killed has left")
+	require.FileExists(t, others, "another plugin writes index.dump.b here")
 	blocks := e.State(false).Ranks[0].CachedBlocks
 	require.Eventually(t, func() bool {
 		d, err := readDump(path)
@@ -254,4 +259,43 @@ func TestADumpWithoutRanksIsShownAsSuch(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, showDump(&out, d, time.Now()))
 	require.Equal(t, "0 ranks, 0 different blocks in 0 runs\n", out.String())
+}
+
+// TestASlowReaderOfADumpDoesNotStretchThePauseBetweenDumps: the pause after a
+// dump is a multiple of its own length, which the wait for a reader is no part of.
+func TestASlowReaderOfADumpDoesNotStretchThePauseBetweenDumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events, err := kvevents.NewSubscriber(kvevents.Config{Index: newTestTree(t)})
+		require.NoError(t, err)
+		path := filepath.Join(t.TempDir(), "index.dump")
+		p := &plugin{
+			cfg: Config{Index: IndexConfig{Dump: path, DumpInterval: time.Minute}}, events: events, dumping: make(chan struct{}, 1),
+			log: slog.New(slog.DiscardHandler), tele: &telemetry.Telemetry{},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		go func() { ended <- p.keepIndex(ctx) }()
+		<-time.After(30 * time.Second)
+		slow, out := io.Pipe()
+		defer slow.Close() //nolint:errcheck // it never fails
+		go func() { ended <- p.dumpIndex(out) }()
+		<-time.After(90 * time.Second)
+		require.NoFileExists(t, path, "one at a time")
+		go func() { _, _ = io.Copy(io.Discard, slow) }()
+		synctest.Wait()
+		require.NoError(t, <-ended)
+		require.FileExists(t, path)
+		require.NoError(t, os.Remove(path))
+		<-time.After(time.Minute)
+		synctest.Wait()
+		require.FileExists(t, path)
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+func newTestTree(t *testing.T) *kvindex.Tree {
+	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, kvindex.NewSlots())
+	require.NoError(t, err)
+	return tree
 }

@@ -25,7 +25,7 @@ type IndexConfig struct {
 	// DumpInterval is how often it is written. Default 1m; 0: at the end only.
 	// Shorter leaves less to be replayed after a crash.
 	DumpInterval time.Duration `yaml:"dump_interval"`
-	// DumpMaxAge is how old what it has of a rank may be. Default 15m. Longer
+	// DumpMaxAge is how old what it has of a rank may be, above 0. Default 15m. Longer
 	// helps after longer absences, as far as workers' replays reach.
 	DumpMaxAge time.Duration `yaml:"dump_max_age"`
 	// MaxRoutedBlocks bounds what is remembered of routed prompts, of all ranks

@@ -20,17 +20,10 @@ import (
 
 // onChange tells every part that keeps something of a worker that the set has
 // changed, those first whose answer a pick needs.
-func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
+func (p *plugin) onChange(_, now *worker.Snapshot, c discovery.Change) {
 	p.book.Update(now)
 	p.health.Update(now, time.Now())
-	p.events.Update(now)
-	for _, id := range c.Left {
-		if w := old.Worker(id); w != nil { // what was routed to it is gone with it (D5)
-			for dp := range w.DPSize {
-				p.index.Detach(worker.Rank{ID: id, DPRank: worker.DPRank(dp)})
-			}
-		}
-	}
+	p.events.Update(now) // which attaches ranks to the index and detaches them, and nobody else does (D5)
 	// Last, since requests see the new set from here on.
 	for _, t := range p.board.Follow(now, c, time.Now()) {
 		p.onActivation(t)
@@ -219,6 +212,7 @@ func (p *plugin) state() admin.State {
 	for _, x := range found.Problems {
 		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
 	}
+	s.Problems = append(s.Problems, p.mixed(snap)...)
 	streams := make(map[worker.Rank]kvevents.RankStatus)
 	for _, r := range p.events.Status() {
 		streams[r.Rank] = r
@@ -327,15 +321,16 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	for _, h := range p.health.Status() {
 		states[h.ID] = h.State
 	}
+	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	keys := make(map[telemetry.StandingCount]int64)
-	o.Problems = int64(len(found.Problems))
+	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)))
 	for _, k := range snap.AllKeys(time.Now()) {
 		if k.Namespace != p.cfg.Namespace {
 			continue
 		}
 		var q telemetry.Queue
 		q.Model = k.Model
-		q.Tokens, o.QueueLimit = p.server.Backlog(snap, k)
+		q.Tokens, _ = p.server.Backlog(snap, k)
 		o.Queues = append(o.Queues, q)
 		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Unservable(snap, k) == ""}]++
 	}

@@ -92,7 +92,7 @@ func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 
 	x.set(discovery.Change{Left: []worker.ID{5, 6}}, stays)
 	require.Eventually(t, func() bool { return !attached(5) }, 5*time.Second, time.Millisecond)
-	require.Zero(t, routed())
+	require.Eventually(t, func() bool { return routed() == 0 }, 5*time.Second, time.Millisecond)
 	for _, id := range []worker.ID{5, 6} {
 		_, booked := x.book.Load(rank(id))
 		require.False(t, booked)
@@ -100,6 +100,26 @@ func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 	}
 	_, booked := x.book.Load(rank(1))
 	require.True(t, booked)
+}
+
+// TestAWorkerThatIsBackAtOnceIsInTheIndex, although who follows its events may
+// have seen nothing of its absence.
+func TestAWorkerThatIsBackAtOnceIsInTheIndex(t *testing.T) {
+	x := newTold(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- x.events.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	w := testWorker(t, 5, worker.Prefill, "1001")
+	w.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 1}
+	stored := func() bool {
+		return x.index.Store(worker.Rank{ID: 5}, kvindex.Stored{Blocks: []kvindex.Block{{Engine: 1, Local: 1}}}) == nil
+	}
+	for range 20 {
+		x.set(discovery.Change{Joined: []worker.ID{5}}, w)
+		require.Eventually(t, stored, 5*time.Second, time.Millisecond)
+		x.set(discovery.Change{Left: []worker.ID{5}})
+	}
 }
 
 // TestAModelThatCannotBeServedIsSeen: in the log once, on the page and in the
@@ -171,6 +191,10 @@ func TestWhatTheIndexDropsAndWhatIsQueuedIsShown(t *testing.T) {
 	require.Contains(t, metrics, `baton_prefill_queued_tokens{model="m"} 64`)
 	require.Contains(t, metrics, `baton_prefill_queue_limit_tokens 90`)
 	r.Release(time.Now())
+}
+
+func TestTheQueueLimitIsShownBeforeThereIsAModel(t *testing.T) {
+	require.Contains(t, newTold(t, "prefill: {max_queued_isl_tokens: 90}").metrics(), "baton_prefill_queue_limit_tokens 90")
 }
 
 func TestManyIDsAreCutShortInTheLog(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -60,7 +59,7 @@ type plugin struct {
 	grpc    *grpc.Server
 	ready   *grpchealth.Server
 	history *history
-	dumping sync.Mutex            // one dump of the index at a time
+	dumping chan struct{}         // of size 1: one dump of the index at a time
 	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers []io.Closer           // of the discovery sources
 }
@@ -80,7 +79,7 @@ func checkParts(c Config) error {
 }
 
 func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
-	p := &plugin{cfg: c, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}}
+	p := &plugin{cfg: c, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
 	var err error
 	if p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format); err != nil {
 		return nil, usageError{err}

@@ -174,7 +174,9 @@ func TestEachWrongChoiceIsSaidWithItsOwnCode(t *testing.T) {
 		} {
 			r := f.send(t.Context(), "/v1/completions", completion("hello", 2, false), tt.headers...)
 			requireError(t, r, tt.status, tt.code)
-			var e struct{ Error struct{ Param, Message string } }
+			var e struct {
+				Error struct{ Param, Message string }
+			}
 			require.NoError(t, json.Unmarshal([]byte(r.body), &e))
 			if tt.param != "" {
 				require.Equal(t, tt.param, e.Error.Param, tt.code)

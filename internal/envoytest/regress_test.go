@@ -62,3 +62,37 @@ func TestAnAnswerThatBreaksOffIsCountedAsCut(t *testing.T) {
 		require.EqualValues(t, 1, f.metric("baton_aside_transitions_total", `to="aside"`), "the worker that broke off is set aside")
 	})
 }
+
+// TestAPlainAnswerThatBreaksOffIsCutOrMadeAnew: the break may come after the
+// plugin has let the headers pass and before Envoy has sent a byte on. Then it is
+// a fresh attempt, never an error of Envoy's.
+func TestAPlainAnswerThatBreaksOffIsCutOrMadeAnew(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 2, config: "routing: {decode: {mode: round-robin}}\nhealth: {probe_interval: 20ms}\n"}, func(t *testing.T, f *fleet) {
+		struck := func() uint64 { return countOf(f, enginesim.FaultTruncate) }
+		sent, whole := 0, 0
+		for i := range 24 {
+			before := struck()
+			require.NoError(t, f.decode[i%2].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultTruncate, Count: 1}))
+			for struck() == before {
+				sent++
+				r := f.send(t.Context(), "/v1/completions", completion("breaks off", 30, false))
+				require.Equal(t, 200, r.status, "%s", r.body)
+				if r.err == nil {
+					requireAnswer(t, r, "breaks off", 30)
+					whole++
+				}
+			}
+		}
+		t.Logf("%d requests, %d answers whole, %d attempts", sent, whole, len(f.gotAll(f.decode)))
+	})
+}
+
+// countOf counts the requests that a fault has struck at the decode workers.
+func countOf(f *fleet, mode enginesim.Mode) (n uint64) {
+	for _, r := range f.gotAll(f.decode) {
+		if r.Fault == mode {
+			n++
+		}
+	}
+	return n
+}

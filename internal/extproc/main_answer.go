@@ -45,7 +45,8 @@ func (m *mainLeg) waitsForPrefill() bool { return m.leg == legDispatched || m.le
 
 // onLocalReply takes an answer that Envoy made itself: no worker said it.
 // Flags are Envoy's response flags: UT is the deadline that we set, the others
-// mean that decode could not be reached or was lost before it answered.
+// mean that decode could not be reached or was lost before it answered; UPE, that
+// what it answered is no HTTP.
 func (m *mainLeg) onLocalReply(flags string) {
 	if strings.Contains(flags, "UT") {
 		m.reject(&failDeadline, false)
@@ -53,7 +54,7 @@ func (m *mainLeg) onLocalReply(flags string) {
 	}
 	switch {
 	case strings.Contains(flags, "UO"): // Envoy's circuit breaker: no fault of the worker
-	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"):
+	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"), strings.Contains(flags, "UPE"):
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameLost})
 	default:
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
@@ -65,7 +66,7 @@ func (m *mainLeg) onLocalReply(flags string) {
 // reached reports whether decode may have seen a request that Envoy answered
 // itself: not where no connection came about, or none was to be had.
 func reached(flags string) bool {
-	for _, f := range [...]string{"UT", "UC", "UR"} {
+	for _, f := range [...]string{"UT", "UC", "UR", "UPE"} {
 		if strings.Contains(flags, f) {
 			return true
 		}

@@ -59,13 +59,17 @@ func (r *Routes) Run(ctx context.Context) error {
 		}
 		// Whoever comes between these two kicks, rather than be missed.
 		r.next.Store(asleep)
-		next := r.index.Expire(time.Now())
+		now := time.Now()
+		next := r.index.Expire(now)
 		if next.IsZero() {
 			timer.Stop()
 			continue
 		}
-		wait := max(time.Until(next), sweepEvery)
-		r.next.Store(time.Now().Add(wait).UnixNano())
-		timer.Reset(wait)
+		// By the time that the index says and Note compares with, to the
+		// nanosecond: what is next already wakes nobody again.
+		wait := next.Sub(now)
+		next = next.Add(max(0, sweepEvery-wait))
+		r.next.Store(next.UnixNano())
+		timer.Reset(max(wait, sweepEvery))
 	}
 }

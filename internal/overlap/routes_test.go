@@ -80,3 +80,30 @@ func TestWhatWasRoutedIsForgottenInTimeAndNothingWakesInBetween(t *testing.T) {
 		require.ErrorIs(t, <-ended, context.Canceled)
 	})
 }
+
+// hourly has something to forget in an hour, whatever is routed.
+type hourly struct {
+	kvindex.Index
+	next time.Time
+}
+
+func (h *hourly) Expire(time.Time) time.Time { return h.next }
+func (h *hourly) Route(worker.Rank, []kvindex.LocalHash, kvindex.Guess, time.Time) time.Time {
+	return h.next
+}
+
+func TestWhatIsNextAlreadyWakesNobodyAgain(t *testing.T) {
+	index := &hourly{next: time.Now().Add(time.Hour)}
+	routes := NewRoutes(index)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- routes.Run(ctx) }()
+	require.Eventually(t, func() bool { return routes.next.Load() != asleep }, 5*time.Second, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	routes.Note(worker.Rank{ID: 1}, nil, kvindex.Predicted, time.Now())
+	require.Empty(t, routes.kick)
+	index.next = index.next.Add(-time.Minute)
+	routes.Note(worker.Rank{ID: 1}, nil, kvindex.Predicted, time.Now())
+	require.NotEmpty(t, routes.kick, "what is over before that does")
+}

@@ -31,6 +31,7 @@ type PluginOptions struct {
 	Config  string // more YAML, appended to the generated configuration
 	Listen  string // default: a unix socket in Dir
 	Args    []string
+	Pprof   bool // serve Go's profiles on the admin address
 	NotWait bool // do not wait for readiness
 }
 
@@ -44,7 +45,7 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 	if o.Listen == "" {
 		o.Listen = "unix://" + p.Socket
 	}
-	config := fmt.Sprintf("listen: %q\nadmin: {listen: \"127.0.0.1:%d\"}\n%s%s", o.Listen, ports[0], o.discovery(), o.Config)
+	config := fmt.Sprintf("listen: %q\nadmin: {listen: \"127.0.0.1:%d\", pprof: %t}\n%s%s", o.Listen, ports[0], o.Pprof, o.discovery(), o.Config)
 	name := filepath.Join(o.Dir, "extproc.yaml")
 	if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
 		return nil, fmt.Errorf("stack: write the plugin's configuration: %w", err)

@@ -90,6 +90,30 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// Alive reports whether the process has not ended. One that is stopped lives.
+func (p *Process) Alive() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// RSS returns the bytes of memory that the process has resident: 0 once it has
+// ended, and where there is no /proc.
+func (p *Process) RSS() int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.PID()))
+	if err != nil {
+		return 0
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		return 0
+	}
+	return resident * int64(os.Getpagesize())
+}
+
 // Err returns how the process ended; nil while it runs and after exit code 0.
 func (p *Process) Err() error {
 	p.mu.Lock()

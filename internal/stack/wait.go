@@ -33,7 +33,7 @@ func Await(ctx context.Context, what string, ok func() bool) error { return poll
 
 // FreePorts returns n loopback TCP ports that were free a moment ago. They are of
 // the range that the kernel also gives to outgoing connections; for what is to
-// come back to its port after a while, use keptPorts.
+// come back to its port after a while, use [KeptPorts].
 func FreePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -47,12 +47,12 @@ func FreePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// keptPorts returns n different loopback ports that were free a moment ago and
+// KeptPorts returns n different loopback ports that were free a moment ago and
 // that the kernel gives to nobody by itself (Linux: 32768 and up), so that a
 // process that was killed finds its port free when it is started again. On a
 // kernel's own port a client that dials the dead process can even be connected
 // to itself.
-func keptPorts(n int) ([]int, error) {
+func KeptPorts(n int) ([]int, error) {
 	const first, last, tries = 20000, 32000, 200
 	var ports []int
 	for range tries {

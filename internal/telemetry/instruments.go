@@ -42,13 +42,6 @@ const (
 	SourceByteEstimate   = "byte_estimate"
 )
 
-// Kinds of KV events.
-const (
-	KVStored  = "stored"
-	KVRemoved = "removed"
-	KVCleared = "cleared"
-)
-
 // Instruments counts and measures. Its methods are safe for concurrent use, do
 // not block, and do nothing on a nil receiver. "" as a label value counts as
 // None.
@@ -145,10 +138,10 @@ func (i *Instruments) Tokenized(source, outcome string, took time.Duration) {
 	}
 }
 
-// KVEvents counts n events of one kind that the index has applied.
-func (i *Instruments) KVEvents(kind string, n int) {
+// KVEvents counts n events that the index has applied.
+func (i *Instruments) KVEvents(n int) {
 	if i != nil && n > 0 {
-		i.kvEvents.add(int64(n), labels{kind})
+		i.kvEvents.add(int64(n), labels{})
 	}
 }
 

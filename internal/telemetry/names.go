@@ -63,7 +63,6 @@ const (
 	LabelLeg         = "leg"
 	LabelWhere       = "where"
 	LabelSource      = "source"
-	LabelKind        = "kind"
 	LabelState       = "state"
 	LabelActivation  = "activation"
 	LabelCanServe    = "can_serve"
@@ -134,10 +133,10 @@ func Metrics() []Metric {
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
 		{MetricTokenizeSeconds, Histogram, "s", nil, "Time that an engine took to tokenize.", slowBuckets()},
 
-		{MetricKVEvents, Counter, "{event}", l(LabelKind), "KV events applied to the index.", nil},
+		{MetricKVEvents, Counter, "{event}", nil, "KV events applied to the index.", nil},
 		{MetricKVRefused, Counter, "{event}", l(LabelReason), "KV events or batches that could not be used.", nil},
 		{MetricKVGaps, Counter, "{gap}", nil, "Gaps seen in the sequence numbers of KV event streams.", nil},
-		{MetricKVReplays, Counter, "{replay}", l(LabelOutcome), "Replays asked for after a gap.", nil},
+		{MetricKVReplays, Counter, "{replay}", l(LabelOutcome), "Replays that have ended: asked for when a stream connects, after a gap, and in quiet times.", nil},
 		{MetricKVResets, Counter, "{reset}", l(LabelReason), "Ranks whose blocks were dropped from the index.", nil},
 		{MetricKVRestores, Counter, "{restore}", nil, "Ranks whose blocks of before a restart were proved to be there still and taken into the index.", nil},
 		{MetricIndexDumps, Counter, "{dump}", l(LabelOutcome), "Times the index was written to index.dump.", nil},
@@ -151,7 +150,7 @@ func Metrics() []Metric {
 		{MetricViewStale, Gauge, "1", nil, "1 when the source of the view cannot vouch for it any more, else 0.", nil},
 		{MetricWorkers, Gauge, "{worker}", l(LabelRole, LabelState), "Workers in the view.", nil},
 		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that are served here, those whose workers have all left in the last 30 minutes included, by prefill activation and whether requests for them can be served.", nil},
-		{MetricProblems, Gauge, "{entry}", nil, "Entries of discovery that cannot be used as they are: unreadable, in conflict, or of a worker that cannot be picked.", nil},
+		{MetricProblems, Gauge, "{entry}", nil, "What of discovery cannot be used as it is: entries that are unreadable, in conflict, or of a worker that cannot be picked, and pools whose workers have blocks of different kinds.", nil},
 
 		{MetricQueuedTokens, Gauge, "{token}", l(LabelModel), "Prompt tokens booked on the prefill workers of a model that may be picked, and not done as far as is known: what prefill.max_queued_isl_tokens bounds.", nil},
 		{MetricQueueLimit, Gauge, "{token}", nil, "prefill.max_queued_isl_tokens: from so many queued tokens on, new requests for the model get 429. 0: no limit.", nil},
@@ -178,7 +177,7 @@ type Label struct {
 // Labels returns every label.
 func Labels() []Label {
 	return []Label{
-		{LabelOutcome, "requests: `ok`, `refused`, `failed`, `client_left`. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays: `ok`, `failed`"},
+		{LabelOutcome, "requests: `ok`, `refused`, `failed`, `client_left`. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`"},
 		{LabelCode, "a label of the failure table in ARCHITECTURE.md, or `none`"},
 		{LabelModel, "a model that discovery lists; on the queue metric only"},
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
@@ -188,7 +187,6 @@ func Labels() []Label {
 		{LabelLeg, "`main`, `prefill`"},
 		{LabelWhere, "the part that panicked: `main_leg`, `prefill_leg`, or the name of a task"},
 		{LabelSource, "as token_source"},
-		{LabelKind, "`stored`, `removed`, `cleared`"},
 		{LabelState, "`healthy`, `aside`, `recovering`, `draining`"},
 		{LabelActivation, "an activation state: `absent`, `decode-waiting`, `prefill-pending`, `prefill-ready`, `deactivated`"},
 		{LabelCanServe, "`true`, `false`"},

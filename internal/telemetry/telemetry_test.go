@@ -52,7 +52,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Leg(LegFailed, "status_500")
 	i.PrefillWaited(20 * time.Millisecond)
 	i.Tokenized(SourceEngineTokenize, "ok", 3*time.Millisecond)
-	i.KVEvents(KVStored, 3)
+	i.KVEvents(3)
 	i.KVRefused("block_size", 3)
 	i.KVGap()
 	i.KVReplay("ok")
@@ -129,7 +129,7 @@ func TestValuesReachThePage(t *testing.T) {
 		`baton_decisions_total{mode="kv",reason="lowest_cost",role="prefill",token_source="request_ids"} 1`,
 		`baton_decision_seconds_bucket{le="5e-05"} 0`,
 		`baton_decision_seconds_bucket{le="0.0001"} 1`,
-		`baton_kv_events_total{kind="stored"} 3`,
+		`baton_kv_events_total 3`,
 		`baton_streams_in_flight{leg="main"} 1`,
 		`baton_streams_in_flight{leg="prefill"} 0`,
 		`baton_worker_prefill_tokens{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 4096`,
@@ -207,7 +207,7 @@ func TestCountingDoesNotAllocate(t *testing.T) {
 		"took":      func() { i.DecisionTook(time.Millisecond) },
 		"request":   func() { i.RequestEnded(OutcomeOK, "") },
 		"stream":    func() { i.StreamOpened(LegMain); i.StreamClosed(LegMain) },
-		"kv events": func() { i.KVEvents(KVStored, 5) },
+		"kv events": func() { i.KVEvents(5) },
 	} {
 		require.Zero(t, testing.AllocsPerRun(100, f), name)
 	}

@@ -16,7 +16,8 @@ import (
 // all else is the documented default.
 type Config struct {
 	// Index is fed with the events. The subscriber attaches and detaches ranks
-	// in it; nobody else may write to it.
+	// in it; nobody else may write to it, but for routes, and to detach a rank
+	// whose worker has left before Update is told that it is back.
 	Index kvindex.Index
 
 	// Logger gets the changes of state. Nil: none.
@@ -58,7 +59,8 @@ type Config struct {
 	ReplayAttempts int
 	// Keep is how long after it was copied what an earlier process held of a rank
 	// may still be taken; see Resume. Default 15 min. Longer helps workers that
-	// are quiet or away for long, and holds the dump in memory until then.
+	// are quiet or away for long, and holds the dump in memory until then where
+	// one of them is waited for.
 	Keep time.Duration
 
 	// MaxMessageBytes bounds one message. Default 16 MiB. A larger one ends

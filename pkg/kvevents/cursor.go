@@ -18,11 +18,16 @@ type Cursor struct {
 }
 
 // Resume puts a cursor that has seen nothing where one of an earlier process
-// stood. If the first event that is new is the next one of the same publisher,
-// the verdict says Restore, else Reset.
-func (c *Cursor) Resume(publisher uint64, p Position) {
+// stood, with the publishers that it had Retired. If the first event that is new
+// is the next one of the same publisher, the verdict says Restore, else Reset.
+func (c *Cursor) Resume(publisher uint64, p Position, retired []uint64) {
 	c.seen, c.publisher, c.last, c.degraded, c.kept = true, publisher, p.Last, p.Degraded, true
+	c.retired = slices.Clone(retired[max(0, len(retired)-maxRetired):])
 }
+
+// Retired returns the rank's earlier publishers that are remembered, the latest
+// last. The slice must not be changed.
+func (c *Cursor) Retired() []uint64 { return c.retired }
 
 // Abandon takes Resume back, and reports whether it did.
 func (c *Cursor) Abandon() bool {

@@ -31,8 +31,9 @@ func TestCursorScenarios(t *testing.T) {
 				c.Cleared()
 			case "restart": // the process: what follows is of the next one
 				publisher, p, seen := c.Position()
+				retired := c.Retired()
 				if c = (Cursor{}); seen {
-					c.Resume(publisher, p)
+					c.Resume(publisher, p, retired)
 				}
 			case "abandon":
 				fmt.Fprintf(&out, "%v\n", c.Abandon())

@@ -67,8 +67,8 @@
 // [Subscriber.Dump] writes what the index holds of each rank and where the rank's
 // stream stands, the two of one instant: the rank's events wait while it is
 // copied. [Subscriber.Resume] gives a dump to the next process, which takes a
-// rank's blocks only where its worker is known under the same id and publishes at
-// the same place, and only when the stream has proved to be the one that the dump
+// rank's blocks only where its worker is known under the same id, at the same
+// endpoint, and publishes at the same place, and only when the stream has proved to be the one that the dump
 // stopped at. The proof is that of a reconnect: the replay shows the last message
 // applied, with the same payload. What came after it is replayed then. Where
 // nothing can be replayed, the first message heard must be the very next one; on

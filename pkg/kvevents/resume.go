@@ -26,6 +26,7 @@ type mark struct {
 	Source    string            `json:"source"` // that of another one means nothing
 	Plane     bool              `json:"plane,omitempty"`
 	Publisher uint64            `json:"publisher,omitempty"` // on an event plane
+	Retired   []uint64          `json:"retired,omitempty"`   // the earlier ones there
 	Last      uint64            `json:"last"`
 	Sum       uint64            `json:"sum,omitempty"`
 	Degraded  bool              `json:"degraded,omitempty"`
@@ -80,20 +81,32 @@ func (s *Subscriber) Resume(d *kvindex.Dump) (ranks int, err error) {
 	return len(s.saved), errors.Join(errs...)
 }
 
+// wait is until when a rank of the dump is waited for. It does not hold the dump,
+// which is large and goes with the last rank that needs it.
+type wait struct {
+	rank     worker.Rank
+	deadline time.Time
+}
+
 // waiting returns what Resume has left, soonest deadline first.
-func (s *Subscriber) waiting() []*kept {
+func (s *Subscriber) waiting() []wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.saved), func(a, b *kept) int { return a.deadline.Compare(b.deadline) })
+	all := make([]wait, 0, len(s.saved))
+	for r, k := range s.saved {
+		all = append(all, wait{r, k.deadline})
+	}
+	slices.SortFunc(all, func(a, b wait) int { return a.deadline.Compare(b.deadline) })
+	return all
 }
 
 // forget gives up one after the other at its deadline.
-func (s *Subscriber) forget(ctx context.Context, waiting []*kept) {
-	for _, k := range waiting {
-		if !sleep(ctx, time.Until(k.deadline)) {
+func (s *Subscriber) forget(ctx context.Context, waiting []wait) {
+	for _, x := range waiting {
+		if !sleep(ctx, time.Until(x.deadline)) {
 			return
 		}
-		r := k.rank.Rank
+		r := x.rank
 		s.mu.Lock()
 		f, unseen := s.ranks[r], s.saved[r] != nil
 		delete(s.saved, r)
@@ -162,6 +175,7 @@ func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note [
 		case f.gone:
 		case f.plane != nil:
 			m.Publisher, p, seen = f.plane.cursor.Position()
+			m.Retired = f.plane.cursor.Retired()
 		default:
 			p, seen = f.stream.tracker.Position()
 			m.Learnt = f.stream.decoder.learnt()
@@ -170,7 +184,10 @@ func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note [
 			return
 		}
 		m.Last, m.Sum, m.Degraded, m.Missing = p.Last, p.Sum, p.Degraded, f.feed.snapshot().Missing.Map()
-		if err = index.Copy(f.feed.rank, c); err == nil {
+		switch err = index.Copy(f.feed.rank, c); {
+		case errors.Is(err, kvindex.ErrUnknownRank): // it is about to leave
+			err = nil
+		case err == nil:
 			at = time.Now()
 			note, err = json.Marshal(m)
 		}
@@ -199,7 +216,7 @@ func (f *follower) resume(k *kept) {
 	}
 	f.feed.keep(k)
 	if f.plane != nil {
-		f.plane.cursor.Resume(m.Publisher, m.position())
+		f.plane.cursor.Resume(m.Publisher, m.position(), m.Retired)
 	} else {
 		f.stream.tracker.Resume(m.position())
 	}
@@ -248,9 +265,12 @@ func (f *feed) restore() learnt {
 	}
 	f.mu.Lock()
 	for why := range NumReasons {
-		f.status.Missing[why] = k.mark.Missing[why.String()]
+		f.status.Missing[why] += k.mark.Missing[why.String()]
 	}
 	f.mu.Unlock()
+	if left > 0 {
+		f.refuse(NoRoom, 1)
+	}
 	f.cfg.Hooks.restored(f.rank, c.Blocks()-left)
 	f.log.Info("kv blocks of before the restart taken", slog.Int("blocks", c.Blocks()-left),
 		slog.Int("left_out", left), slog.Duration("age", time.Since(k.rank.At)))

@@ -138,6 +138,9 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 		ss.wg.Wait()
 		s.turn.Lock()
 		s.tracker.Disconnect()
+		if s.kept.expired() { // while it was being judged
+			s.abandon()
+		}
 		s.turn.Unlock()
 		s.session = nil
 	}()

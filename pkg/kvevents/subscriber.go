@@ -23,8 +23,12 @@ type Subscriber struct {
 	plane   *plane // nil: there is none
 	binders []*binder
 
-	next atomic.Pointer[worker.Snapshot]
 	wake chan struct{} // of size 1: next has changed
+
+	// telling guards what Update was given and Run has not taken. A leaf.
+	telling sync.Mutex
+	next    *worker.Snapshot
+	left    map[worker.ID]bool // since Run has taken, whether they are back or not
 
 	// Written by the run goroutine, whole; what they point to is immutable.
 	dialers atomic.Pointer[dialers]
@@ -43,11 +47,12 @@ type source struct {
 	topic            string
 	blockSize        uint32
 	eagle            bool
+	endpoint         worker.Endpoint // another one is another life of the worker
 }
 
 // String tells sources apart, whatever the process.
 func (s source) String() string {
-	return fmt.Sprintf("%q %q %q %d %t", s.addr, s.replayAddr, s.topic, s.blockSize, s.eagle)
+	return fmt.Sprintf("%q %q %q %d %t %s", s.addr, s.replayAddr, s.topic, s.blockSize, s.eagle, s.endpoint)
 }
 
 // follower is a rank with the one way in which its events come, if there is
@@ -78,6 +83,7 @@ func NewSubscriber(cfg Config) (*Subscriber, error) {
 	s := &Subscriber{
 		cfg:   cfg.withDefaults(),
 		wake:  make(chan struct{}, 1),
+		left:  make(map[worker.ID]bool),
 		ranks: make(map[worker.Rank]*follower),
 	}
 	if s.cfg.plane() {
@@ -90,10 +96,20 @@ func NewSubscriber(cfg Config) (*Subscriber, error) {
 	return s, nil
 }
 
-// Update gives the workers to follow. It never blocks; of several updates only
-// the last counts.
+// Update gives the workers to follow. It never waits for them; of several
+// updates only the last counts, but a worker that was missing in one of them is
+// followed anew.
 func (s *Subscriber) Update(snap *worker.Snapshot) {
-	s.next.Store(snap)
+	s.telling.Lock()
+	if s.next != nil {
+		for _, w := range s.next.Workers() {
+			if snap.Worker(w.ID) == nil {
+				s.left[w.ID] = true
+			}
+		}
+	}
+	s.next = snap
+	s.telling.Unlock()
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -121,13 +137,17 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
-			s.reconcile(ctx, s.next.Load(), &wg)
+			s.reconcile(ctx, &wg)
 		}
 	}
 }
 
-// reconcile makes the followed ranks those of snap.
-func (s *Subscriber) reconcile(ctx context.Context, snap *worker.Snapshot, wg *sync.WaitGroup) {
+// reconcile makes the followed ranks those of the latest snapshot.
+func (s *Subscriber) reconcile(ctx context.Context, wg *sync.WaitGroup) {
+	s.telling.Lock()
+	snap, left := s.next, s.left
+	s.left = make(map[worker.ID]bool)
+	s.telling.Unlock()
 	want := make(map[worker.Rank]source)
 	for _, w := range snap.Workers() {
 		for dp := range w.DPSize {
@@ -135,10 +155,10 @@ func (s *Subscriber) reconcile(ctx context.Context, snap *worker.Snapshot, wg *s
 			want[r] = sourceOf(w, dp)
 		}
 	}
-	// Those that left or changed are all told to stop before any is waited for.
+	// Those that left, if only for a moment, or changed are all told to stop before any is waited for.
 	var stopped []worker.Rank
 	for r, f := range s.ranks {
-		if src, ok := want[r]; !ok || src != f.source {
+		if src, ok := want[r]; !ok || src != f.source || left[r.ID] {
 			f.cancel()
 			stopped = append(stopped, r)
 		}
@@ -149,6 +169,7 @@ func (s *Subscriber) reconcile(ctx context.Context, snap *worker.Snapshot, wg *s
 			s.plane.remove(r)
 		}
 		s.ranks[r].leave()
+		s.ranks[r].feed.setState(StateNone) // what comes next may have no events
 		// D5: its blocks go at once, and only after nobody can add any.
 		s.cfg.Index.Detach(r)
 		s.mu.Lock()
@@ -207,7 +228,12 @@ func (s *Subscriber) publishNames(snap *worker.Snapshot) {
 		}
 	}
 	s.dialers.Store(dialersOf(snap.Workers()))
-	s.told.Store(&told)
+	before := s.told.Swap(&told)
+	for r, f := range told { // whoever was told of its first event has asked Tells too soon
+		if f.heard.Load() && (before == nil || (*before)[r] != f) {
+			s.cfg.Hooks.state(r, f.snapshot().State)
+		}
+	}
 }
 
 // Tells reports whether events of the rank have come although its worker names
@@ -250,7 +276,7 @@ func (s *Subscriber) Channels() []ChannelStatus {
 // sourceOf returns where rank dp of the worker publishes: port base plus rank.
 // A port beyond 65535 is no source.
 func sourceOf(w *worker.Worker, dp uint32) source {
-	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle}
+	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, endpoint: w.Endpoint}
 	if w.KVEvents.Host == "" {
 		return src
 	}

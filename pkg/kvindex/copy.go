@@ -20,7 +20,8 @@ type RankCopy struct {
 
 	// Until settle: numbers are the source's own.
 	raw  []rawRun
-	seen slotSet // blocks that are in raw
+	seen slotSet   // blocks that are in raw
+	of   *treeRank // the life of the rank that is copied
 }
 
 // copiedRun is a run of blocks without a branch: those from first up to the next
@@ -57,8 +58,9 @@ func (c *RankCopy) Rank() worker.Rank { return c.rank }
 func (c *RankCopy) Blocks() int { return len(c.held) }
 
 func (c *RankCopy) begin(r worker.Rank) {
-	c.rank = r
-	c.runs, c.locals, c.held, c.raw = c.runs[:0], c.locals[:0], c.held[:0], c.raw[:0]
+	c.rank, c.of = r, nil
+	c.unsee() // of one that was given up
+	c.runs, c.locals, c.held = c.runs[:0], c.locals[:0], c.held[:0]
 }
 
 // add takes a name, and the chain of its block as far as it is not there yet.
@@ -88,9 +90,6 @@ func (c *RankCopy) settle() {
 	order := make([]uint32, len(c.raw))
 	for i := range order {
 		order[i] = uint32(i)
-		for b := c.raw[i].first; b < c.raw[i].first+c.raw[i].n; b++ {
-			c.seen[b/64] &^= 1 << (b % 64)
-		}
 	}
 	slices.SortFunc(order, func(a, b uint32) int { return cmp.Compare(c.raw[a].first, c.raw[b].first) })
 	// of returns the run with the last first block up to b: it is b's.
@@ -139,6 +138,18 @@ func (c *RankCopy) settle() {
 	slices.SortFunc(c.held, func(a, b heldName) int {
 		return cmp.Or(cmp.Compare(a.block, b.block), cmp.Compare(a.name, b.name))
 	})
+	c.of = nil
+	c.unsee()
+}
+
+// unsee forgets which blocks are in raw, and those.
+func (c *RankCopy) unsee() {
+	for _, x := range c.raw {
+		for b := x.first; b < x.first+x.n; b++ {
+			c.seen[b/64] &^= 1 << (b % 64)
+		}
+	}
+	c.raw = c.raw[:0]
 }
 
 // before returns the block before another, 0 if it is a first one.

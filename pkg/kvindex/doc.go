@@ -26,9 +26,10 @@
 //
 // What is nearest counts most, so a query answers for each rank in several
 // views ([View]): the leading blocks on Device; those on Device or Host; those on
-// Device, Host or Disk; and those of prompts that were routed there. A union is nearly always a beginning of the prompt where
-// a tier alone is not: an engine that moves blocks from one tier to the next
-// moves ends first. Of blocks that left for External only [Stats] know.
+// Device, Host or Disk; and those of prompts that were routed there. A union is
+// nearly always a beginning of the prompt where a tier alone is not: an engine
+// that moves blocks from one tier to the next moves ends first. Of blocks that
+// left for External only [Stats] know.
 //
 // Every attached rank has a [Slot], a small dense number; answers are slices
 // indexed by it, so that a query writes no map and allocates nothing. A view
@@ -82,7 +83,8 @@
 // until the rank is cleared, or memory is short.
 //
 // Whoever has much to do gives the lock up after each slice: clearing a rank,
-// shedding, a removal of many blocks. Others wait for a slice at most, of some
+// shedding, a removal of many blocks, a rank's first block on a tier, for which
+// what it holds is entered into a view; until then the view answers with less. Others wait for a slice at most, of some
 // ten thousand blocks, or for one event of an engine, whose length nobody but
 // the engine bounds; so does a query that was torn 64 times and asks for
 // the lock. A rank that is cleared or detached is busy until all of it is gone:
@@ -103,13 +105,20 @@
 // later events of the engine about such blocks count as unknown. A rank whose
 // engine has removed most of what it held has its table made smaller first.
 //
+// What was routed takes an eighth of the budget at most, where an end of a prompt
+// counts as a node with room to grow. Events that find no room drop told blocks
+// before it, and it only where nothing told is left but what they go on from.
+// Shedding a block from Device ends the prompts below it, as an event would.
+//
 // Freed memory is kept for its own kind. Where another kind is needed and the
 // budget would be passed, what makes whole pages of it is given back to the
 // system. Free nodes and short runs do not; they count as used then, so that
 // what is taken stays within an eighth of the budget, nearly always a 16th. Not
 // counted: what shedding notes of what is to go, a 64th of the budget at most;
-// the clearing of a rank, 8 bytes for each of its blocks up to 8 MiB; and
-// directories of tables, 4 bytes for each of their segments.
+// the clearing of a rank, 8 bytes for each of its blocks up to 8 MiB;
+// directories of tables, 4 bytes for each of their segments; the ends of routed
+// prompts, some 100 bytes each; and copies for a dump, some 24 bytes for each
+// block of a rank while it is copied, and 8 for each different block of the dump.
 //
 // # Dumps
 //
@@ -146,8 +155,9 @@
 //
 // Of a Tree I3 to I5 read: the further names of a view's block beyond the first
 // are counted; a node's number for a slot is n exactly when its rank names the
-// node's first n blocks, and no others of it, on the view's tiers; no number belongs to a
-// slot without an attached rank, none to two entries, none exceeds the run.
+// node's first n blocks, and no others of it, on the view's tiers, or 0 where the
+// view is being made; no number belongs to a slot without an attached rank, none
+// to two entries, none exceeds the run.
 // And:
 //
 //   - I8: a node's blocks say so; its run is 1 to room long; it is found under

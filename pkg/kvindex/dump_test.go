@@ -7,13 +7,16 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/zeebo/xxh3"
 
+	"github.com/seed-60ae5743/baton/internal/invariants"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -426,6 +429,59 @@ func TestARankThatIsNotThereIsNotCopied(t *testing.T) {
 	d, err := ReadDump(bytes.NewReader(smallDump(t)))
 	require.NoError(t, err)
 	require.False(t, d.Copy(worker.Rank{ID: 1, DPRank: 1}, &c))
+}
+
+// TestACopyOfARankThatIsClearedOrLeavesIsGivenUpOrWhole, and the next one owes
+// nothing to it.
+func TestACopyOfARankThatIsClearedOrLeavesIsGivenUpOrWhole(t *testing.T) {
+	tr := newTree(t, NewSlots())
+	mine := worker.Rank{ID: 1}
+	rng := rand.New(rand.NewPCG(3, 1))
+	tr.Attach(mine)
+	chats(t, tr, mine, rng, 12_000)
+	var c RankCopy
+	c.begin(mine)
+	from, more, err := tr.copySome(mine, 0, &c)
+	require.NoError(t, err)
+	require.True(t, more)
+	tr.Detach(mine)
+	tr.Attach(mine)
+	paths := chats(t, tr, mine, rng, 12_000)
+	_, _, err = tr.copySome(mine, from, &c)
+	require.ErrorIs(t, err, ErrUnknownRank, "it is another life of the rank")
+	require.NoError(t, tr.Copy(mine, &c))
+	require.True(t, maps.EqualFunc(paths, c.paths(), slices.Equal))
+
+	if !invariants.Enabled {
+		return
+	}
+	big := seqRun(1_000_000, 3*clearSlice)
+	for i := 0; i < len(big); i += 512 {
+		require.NoError(t, tr.Store(mine, Stored{Blocks: big[i : i+512]}))
+	}
+	var copies sync.WaitGroup
+	times := 0
+	tr.gaveUp = func() {
+		times++
+		copies.Go(func() {
+			var c RankCopy
+			if err := tr.Copy(mine, &c); err != nil {
+				require.ErrorIs(t, err, ErrUnknownRank)
+				return
+			}
+			require.Zero(t, c.Blocks(), "what is being cleared is gone for whoever asks")
+		})
+		for range 100 {
+			runtime.Gosched()
+		}
+	}
+	require.NoError(t, tr.Clear(mine))
+	copies.Wait()
+	require.Greater(t, times, 3)
+	tr.Detach(mine)
+	copies.Wait()
+	tr.gaveUp = nil
+	require.NoError(t, tr.Check())
 }
 
 // FuzzReadDump: whatever passes for a whole dump is loaded by the tree as by

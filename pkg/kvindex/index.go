@@ -56,7 +56,7 @@ type Index interface {
 	// Route notes that a prompt with the chain was sent to the rank, which need
 	// not be attached: it is believed to hold it, in the view Routed, until its
 	// time is over or an event says otherwise: one that takes a block off
-	// Device, and Clear. The whole chain counts as routed now. It drops what is
+	// Device, and Clear; or want of memory. The whole chain counts as routed now. It drops what is
 	// believed no more at now, and returns what Expire would.
 	Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time)
 

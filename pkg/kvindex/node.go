@@ -55,8 +55,8 @@ func (s state) withHolder(slot Slot, cut uint32) state {
 	return s>>40<<40 | state(slot)<<20 | state(cut)<<10 | s&maxEdge
 }
 
-// holder is a slot and how many of a node's first blocks its rank holds on
-// Device; a cut of 0 is nobody.
+// holder is a view's slot and how many of a node's first blocks count in it; a cut
+// of 0 is nobody.
 type holder uint32
 
 func holderOf(s Slot, cut uint32) holder {

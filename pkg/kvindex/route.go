@@ -33,7 +33,8 @@ type RouteConfig struct {
 	PredictedTTL time.Duration
 	// MaxBlocks bounds the blocks of all ranks together, least recently routed
 	// first out. Default 500,000; in a Tree an eighth of the memory budget at
-	// most. A block costs about 20 bytes, and each prompt's end up to 100.
+	// most. A block costs 16 bytes of it, and each prompt's end some 200; beside
+	// it an end costs some 100 more.
 	MaxBlocks int
 }
 

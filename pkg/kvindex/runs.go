@@ -23,8 +23,8 @@ type runs struct {
 	// local is each block's hash. Queries read it beside the writer.
 	local []atomic.Uint64
 	// meta is, of a block in use, its node, a flag, and in the high half how many
-	// names and views all ranks have for it; of the first and last block of a free run,
-	// freeMark and the run's length. Writers only.
+	// names all ranks have for it, and how many ranks it was routed to; of the first
+	// and last block of a free run, freeMark and the run's length. Writers only.
 	meta []uint64
 	next blockID // never handed out so far
 	used int

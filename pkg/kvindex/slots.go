@@ -98,8 +98,8 @@ func (t *Slots) needView(s Slot, v View) Slot {
 func (t *Slots) Len() int { return int(t.length.Load()) }
 
 // Generation changes whenever a rank gains or loses its slot, or a group of
-// ranks gains a view. Slots read after
-// a generation are valid for as long as it stays.
+// ranks gains a view. Slots read after a generation are valid for as long as it
+// stays.
 func (t *Slots) Generation() uint64 { return t.generation.Load() }
 
 func (t *Slots) acquire(r worker.Rank) Slot {

@@ -132,6 +132,10 @@ type treeView struct {
 	view  View
 	slot  Slot
 	extra map[blockID]uint32 // blocks with several names that count: how many beyond one. Invariant: I3
+	// making: what the rank held before the view was needed is being entered; names
+	// whose mixed hash is below next are. Nodes not entered have no number in it.
+	making bool
+	next   uint64
 }
 
 var _ Index = (*Tree)(nil)

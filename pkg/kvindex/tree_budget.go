@@ -1,5 +1,7 @@
 package kvindex
 
+import "github.com/seed-60ae5743/baton/pkg/worker"
+
 // bytesInUse is what the budget counts, with what was taken beyond it. Memory
 // that was freed is kept for what comes next.
 func (t *Tree) bytesInUse() int {
@@ -29,8 +31,8 @@ func (t *Tree) giveBack() {
 	}
 }
 
-// mostUnits is more than storing n blocks can take: each may have its rank join
-// a crowd, or found one, and two splits copy one.
+// mostUnits is more than storing n blocks can take in one view: each may have its
+// rank join a crowd, or found one, and two splits copy one.
 func (t *Tree) mostUnits(n int) int {
 	slots := t.slots.Len()
 	if slots <= nodeSlots {
@@ -63,9 +65,14 @@ const (
 
 // timesFits returns how often n blocks can be stored with so many bytes.
 func (t *Tree) timesFits(n, bytes int) int {
-	blocks := len(t.blocks.local) - t.blocks.used
-	segs := len(t.names.buckets)/segBuckets - t.names.segs.used()
-	units := len(t.units) - int(t.unitNext)
+	return t.timesIn(n, bytes, t.blocks.used, t.names.segs.used(), int(t.unitNext))
+}
+
+// timesIn does so with so much of each arena in use.
+func (t *Tree) timesIn(n, bytes, blocks, segs, units int) int {
+	blocks = len(t.blocks.local) - blocks
+	segs = len(t.names.buckets)/segBuckets - segs
+	units = len(t.units) - units
 	return max(0, min(bytes/t.mostBytes(n), blocks/(2*(n+maxEdge)), segs/(n/segBuckets+3), units/max(1, int(numViews)*t.mostUnits(n))))
 }
 
@@ -74,9 +81,7 @@ func (t *Tree) short(n int) bool { return t.timesFits(n, t.spare()) == 0 }
 
 // hopeless reports whether n blocks are more than the whole budget: nothing is
 // to be shed for them.
-func (t *Tree) hopeless(n int) bool {
-	return t.mostBytes(n) > t.cfg.MaxBytes || 2*(n+maxEdge) > len(t.blocks.local)
-}
+func (t *Tree) hopeless(n int) bool { return t.timesIn(n, t.cfg.MaxBytes, 0, 0, 0) == 0 }
 
 // usual is how many blocks most events have at most.
 const usual = 64
@@ -129,13 +134,8 @@ func (t *Tree) relieve(rk *treeRank, parent blockID, e Stored) (*treeRank, block
 		if i%stepsAHold != 0 {
 			continue
 		}
-		t.giveUp()
-		if rk = t.idle(r); rk == nil {
-			return nil, 0, ErrUnknownRank
-		}
-		t.clock++
 		var err error
-		if parent, err = t.parentOf(rk, e); err != nil {
+		if rk, parent, err = t.again(r, e); err != nil {
 			return rk, 0, err
 		}
 	}
@@ -143,6 +143,19 @@ func (t *Tree) relieve(rk *treeRank, parent blockID, e Stored) (*treeRank, block
 		return rk, 0, ErrNoRoom
 	}
 	return rk, parent, nil
+}
+
+// again gives the lock up in the middle of an event, and returns the rank and the
+// parent as they are after it.
+func (t *Tree) again(r worker.Rank, e Stored) (*treeRank, blockID, error) {
+	t.giveUp()
+	rk := t.idle(r)
+	if rk == nil {
+		return nil, 0, ErrUnknownRank
+	}
+	t.clock++
+	parent, err := t.parentOf(rk, e)
+	return rk, parent, err
 }
 
 // due reports whether an event of n blocks owes step i, from 1, of shedding.

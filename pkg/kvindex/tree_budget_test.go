@@ -165,7 +165,7 @@ func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
 	}
 	require.NoError(t, tr.Check())
 	st, _ := tr.Stats(quiet)
-	require.Equal(t, minBudget/8/blockBytes, st.Routed)
+	require.Equal(t, (minBudget/8-9*endBytes)/blockBytes, st.Routed, "of nine prompts, the last whole and the first in part")
 
 	tr.Attach(tells)
 	storeChats(t, tr, tells, 1, 400)
@@ -180,15 +180,78 @@ func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
 	slot, _ := tr.slots.Slot(quiet)
 	require.Equal(t, uint32(1000), tr.slots.Held(slot, &dst).Routed)
 
-	// Short prompts take more than their blocks.
+	// Short prompts take more than their blocks, and do not starve what is told.
+	told, _ = tr.Stats(tells)
 	for i := range 9000 {
 		tr.Route(quiet, []LocalHash{LocalHash(100_000 + i)}, Estimated, now)
 	}
 	require.NoError(t, tr.Check())
-	tr.Detach(tells)
+	left, _ = tr.Stats(tells)
+	require.Equal(t, told.Blocks, left.Blocks)
+	st, _ = tr.Stats(quiet)
+	require.Equal(t, minBudget/8/(blockBytes+endBytes), st.Routed)
+}
+
+// TestWhatIsRoutedMakesRoomWhereNothingElseCan: where one sequence is all there is
+// to shed and goes on, the prompts routed longest ago go, one by one.
+func TestWhatIsRoutedMakesRoomWhereNothingElseCan(t *testing.T) {
+	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: minBudget, NoHugePages: true})
+	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
 	tr.Attach(tells)
-	require.NoError(t, tr.Store(tells, Stored{Blocks: seqRun(1, 600)}))
+	const prompts = 500
+	for i := range prompts {
+		tr.Route(quiet, []LocalHash{LocalHash(100_000 + i)}, Estimated, time.Unix(1000, 0))
+	}
+	slot, _ := tr.slots.Slot(quiet)
+	left := func() int {
+		st, _ := tr.Stats(quiet)
+		return st.Routed
+	}
+	n, was, steps, err := 0, prompts, 0, error(nil)
+	for ; err == nil; n++ {
+		err = tr.Store(tells, Stored{Parent: EngineHash(n), HasParent: n > 0, Blocks: seqRun(n+1, 1)})
+		is := left()
+		require.LessOrEqual(t, was-is, 200, "no more goes than need be")
+		if is < was && is > 0 {
+			steps++
+			var dst Overlap
+			for i, held := range map[int]uint32{prompts - is - 1: 0, prompts - is: 1, prompts - 1: 1} {
+				tr.Overlap([]LocalHash{LocalHash(100_000 + i)}, &dst)
+				require.Equal(t, held, tr.slots.Held(slot, &dst).Routed, "prompt %d where %d are left", i, is)
+			}
+		}
+		was = is
+	}
+	require.ErrorIs(t, err, ErrNoRoom)
+	require.Greater(t, n, 10_000)
+	require.Greater(t, steps, 2)
+	require.Zero(t, left())
+	require.Zero(t, shedOf(tr, tells))
 	require.NoError(t, tr.Check())
+}
+
+func TestNothingIsShedForAnEventThatNoArenaCouldHold(t *testing.T) {
+	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: minBudget, NoHugePages: true})
+	for i := range 2000 {
+		tr.Attach(rankOf(i))
+	}
+	storeChats(t, tr, rankOf(0), 1, 100)
+	tr.Route(rankOf(1), locals(seqRun(1, 100)), Estimated, time.Unix(1000, 0))
+	refused := 0
+	for n := 1; n < 20_000; n += 50 {
+		before, _ := tr.Stats(rankOf(0))
+		if err := tr.Store(rankOf(2), Stored{Blocks: seqRun(100_000, n)}); err != nil {
+			refused++
+			require.ErrorIs(t, err, ErrNoRoom)
+			told, _ := tr.Stats(rankOf(0))
+			routed, _ := tr.Stats(rankOf(1))
+			require.Equal(t, before.Blocks, told.Blocks, "an event of %d blocks", n)
+			require.Equal(t, 100, routed.Routed, "an event of %d blocks", n)
+		}
+		require.NoError(t, tr.Clear(rankOf(2)))
+		storeChats(t, tr, rankOf(0), 1, 100)
+	}
+	require.Greater(t, refused, 100)
 }
 
 // TestMemoryServesWhatItIsNeededFor has the kind of what is held change, back

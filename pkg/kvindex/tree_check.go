@@ -100,6 +100,11 @@ func (c *treeCheck) checkNames(rk *treeRank) (err error) {
 			return fmt.Errorf("kvindex: I3: view %d: counted further names %v, kept %v", w.view, extra[i], w.extra)
 		}
 	}
+	if w := rk.views[len(rk.views)-1]; w.making {
+		maps.DeleteFunc(c.counted, func(h heldBy, _ bool) bool {
+			return h.slot == w.slot && t.cutOf(&t.nodes[t.blocks.node(h.block)], w.slot) == 0
+		})
+	}
 	for tier, kept := range tiers {
 		if v, ok := viewOf(Tier(tier)); ok && kept > 0 && !slices.ContainsFunc(rk.views, func(w treeView) bool { return w.view == v }) {
 			return fmt.Errorf("kvindex: I4: %d blocks are on tier %s, which no view counts", kept, Tier(tier))

@@ -74,11 +74,11 @@ func (c *treeCheck) checkSendings() error {
 			strangers++
 		}
 	}
-	if listed != marked || listed+len(s.free)+int(firstSending) != len(s.all) {
+	if listed != marked || listed != s.count() {
 		return fmt.Errorf("kvindex: I7: %d sendings listed, %d marked, %d free of %d", listed, marked, len(s.free), len(s.all))
 	}
-	if blocks != s.blocks || blocks > c.t.maxRouted() {
-		return fmt.Errorf("kvindex: I7: ranks have %d routed blocks, %d are counted, budget %d", blocks, s.blocks, c.t.maxRouted())
+	if over := c.t.overRouted(); blocks != s.blocks || over > 0 {
+		return fmt.Errorf("kvindex: I7: ranks have %d routed blocks, %d are counted, too many by %d", blocks, s.blocks, over)
 	}
 	if strangers != c.t.strangers {
 		return fmt.Errorf("kvindex: I1: %d ranks are not attached, %d are counted", strangers, c.t.strangers)

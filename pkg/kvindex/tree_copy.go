@@ -12,8 +12,8 @@ const copySlice = 4096
 
 // Copy fills c with what the rank holds. No event of this rank may be given
 // until it returns; those of others may, and wait for a slice of it at most.
-// What the budget takes from the rank meanwhile may be in the copy or not.
-// Error: [ErrUnknownRank].
+// What the budget or a Clear takes from the rank meanwhile may be in the copy or
+// not. Error: [ErrUnknownRank], also where the rank leaves meanwhile.
 func (t *Tree) Copy(r worker.Rank, c *RankCopy) error {
 	c.begin(r)
 	var err error
@@ -34,8 +34,11 @@ func (t *Tree) Copy(r worker.Rank, c *RankCopy) error {
 func (t *Tree) copySome(r worker.Rank, from uint64, c *RankCopy) (next uint64, more bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.rank(r)
-	if rk == nil {
+	rk := t.idle(r)
+	if from == 0 {
+		c.of = rk
+	}
+	if rk == nil || rk != c.of { // it has left, and may have come back
 		return 0, false, ErrUnknownRank
 	}
 	n := &rk.names

@@ -24,8 +24,8 @@ func (t *Tree) expireSome(now time.Time) (next time.Time, done bool) {
 	return t.nextExpiry(), done
 }
 
-// expire ends up to n sendings whose time is over, fewer where they are long, and reports whether those are
-// all.
+// expire ends up to n sendings whose time is over, fewer where they are long, and
+// reports whether those are all.
 func (t *Tree) expire(n int) bool {
 	for head := range firstSending {
 		for e := t.sent.all[head].prev; e >= firstSending && t.sent.all[e].until <= t.time.now; e = t.sent.all[head].prev {

@@ -126,6 +126,9 @@ func (t *Tree) letGo(w *treeView, b blockID) {
 	id := t.blocks.node(b)
 	n := &t.nodes[id]
 	pos, cut := uint32(b-n.start()), t.cutOf(n, w.slot)
+	if pos >= cut { // not entered into a view that is being made
+		return
+	}
 	if pos+1 < cut { // held on both sides of it: what follows becomes a node
 		n = &t.nodes[t.split(id, pos+1)]
 	}

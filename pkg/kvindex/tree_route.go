@@ -85,6 +85,9 @@ func (s *sendings) drop(e int32) {
 	s.free = append(s.free, e)
 }
 
+// count returns how many there are.
+func (s *sendings) count() int { return len(s.all) - len(s.free) - int(firstSending) }
+
 // oldest returns the one that was routed longest ago, 0 if there is none.
 func (s *sendings) oldest() (e int32) {
 	for head := range firstSending {
@@ -101,7 +104,7 @@ const routeSlice = 4096
 // Route implements [Index].
 func (t *Tree) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time) {
 	t.Expire(now)
-	chain = chain[:min(len(chain), t.maxRouted())]
+	chain = chain[:min(len(chain), t.cfg.Route.MaxBlocks, t.routedBytes()/blockBytes)]
 	for n := min(routeSlice, len(chain)); ; n = min(n+routeSlice, len(chain)) {
 		next = t.routeSome(r, chain[:n], g, now)
 		if n == len(chain) {
@@ -110,9 +113,18 @@ func (t *Tree) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (
 	}
 }
 
-// maxRouted is the budget of the view.
-func (t *Tree) maxRouted() int {
-	return min(t.cfg.Route.MaxBlocks, t.cfg.MaxBytes/8/blockBytes)
+// endBytes is what a prompt's end takes beside its blocks: a node, and the room
+// of its run to grow.
+const endBytes = nodeBytes + 8*blockBytes
+
+// routedBytes is the view's share of the memory budget.
+func (t *Tree) routedBytes() int { return t.cfg.MaxBytes / 8 }
+
+// overRouted returns how many blocks of the view are to go: those beyond its own
+// limit, or as many as make up for what it has beyond its share of the memory.
+func (t *Tree) overRouted() int {
+	bytes := t.sent.blocks*blockBytes + t.sent.count()*endBytes - t.routedBytes()
+	return max(t.sent.blocks-t.cfg.Route.MaxBlocks, (bytes+blockBytes-1)/blockBytes)
 }
 
 func (t *Tree) routeSome(r worker.Rank, chain []LocalHash, g Guess, now time.Time) time.Time {
@@ -141,11 +153,12 @@ func (t *Tree) routeSome(r worker.Rank, chain []LocalHash, g Guess, now time.Tim
 			return t.nextExpiry()
 		}
 		rk.sent.marks, rk.sent.slot = make(map[blockID]mark), slot
+		t.credit = 0 // it may take more to store in a crowd
 	}
 	t.clock++
 	last, grown := t.lead(rk, chain)
 	t.endAt(rk, last, grown, g)
-	for over := t.sent.blocks - t.maxRouted(); over > 0; over = t.sent.blocks - t.maxRouted() {
+	for over := t.overRouted(); over > 0; over = t.overRouted() {
 		t.recall(t.sent.oldest(), over)
 	}
 	return t.nextExpiry()

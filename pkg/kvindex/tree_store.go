@@ -25,6 +25,15 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 	if err != nil {
 		return err
 	}
+	if len(e.Blocks) > 0 && rk.lacks(e.Tier) {
+		if _, ok := t.planStore(rk, parent, e); !ok {
+			rk.stats.Conflicts++
+			return ErrConflict
+		}
+		if rk, parent, err = t.see(rk, parent, e); err != nil {
+			return err
+		}
+	}
 	if t.pressed(len(e.Blocks)) {
 		if rk, parent, err = t.relieve(rk, parent, e); err != nil {
 			return err
@@ -37,9 +46,6 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 	if !ok {
 		rk.stats.Conflicts++
 		return ErrConflict
-	}
-	if len(e.Blocks) > 0 {
-		t.see(rk, e.Tier)
 	}
 	for i, b := range e.Blocks[:known] {
 		t.keep(rk, b.Engine, t.plan[i], e.Tier)

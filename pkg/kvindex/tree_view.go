@@ -2,35 +2,101 @@ package kvindex
 
 import "maps"
 
-// see gives the rank the view that a tier's blocks are the first to need. What
-// is in it already is what the next narrower one counts, since no block of the
-// tier was there before; so it is entered by node.
-func (t *Tree) see(rk *treeRank, tier Tier) {
+// seeSlice is how many of a rank's segments are looked at for a new view before
+// others are let in.
+const seeSlice = 32
+
+// lacks reports whether a view is to be made before a block on the tier is stored.
+func (rk *treeRank) lacks(tier Tier) bool {
+	if rk.views[len(rk.views)-1].making {
+		return true
+	}
 	view, ok := viewOf(tier)
-	if !ok || view == OnDevice {
-		return
+	for _, w := range rk.views {
+		ok = ok && w.view != view
 	}
-	from := &rk.views[0]
+	return ok
+}
+
+// see gives the rank the view that the event's blocks are the first to need, in
+// slices, and returns the rank and the parent anew. Where there is no room it is
+// left half made, as it was after any slice, and the rank's next event goes on:
+// until then nothing is stored for the rank.
+func (t *Tree) see(rk *treeRank, parent blockID, e Stored) (*treeRank, blockID, error) {
+	r, one := rk.rank, e
+	one.Blocks = e.Blocks[:1]
+	for i := 1; rk.lacks(e.Tier); i++ {
+		w := &rk.views[len(rk.views)-1]
+		if !w.making {
+			if w = t.addView(rk, e.Tier); w == nil {
+				break
+			}
+		}
+		var err error
+		switch full := t.enterSome(rk, w); {
+		case full:
+			rk, parent, err = t.relieve(rk, parent, one)
+		case i%seeSlice == 0:
+			rk, parent, err = t.again(r, e)
+		}
+		if err != nil {
+			return rk, 0, err
+		}
+	}
+	return rk, parent, nil
+}
+
+// addView adds a view of which nothing is entered so far; nil if there is no
+// slot for it.
+func (t *Tree) addView(rk *treeRank, tier Tier) *treeView {
+	view, _ := viewOf(tier)
+	slot := t.slots.needView(rk.slot, view)
+	if slot >= maxSlots {
+		return nil
+	}
+	t.credit = 0 // it may take more to store in a crowd
+	rk.views = append(rk.views, treeView{view: view, slot: slot, making: true, extra: maps.Clone(rk.narrower(view).extra)})
+	return &rk.views[len(rk.views)-1]
+}
+
+// narrower returns the next narrower view that the rank has.
+func (rk *treeRank) narrower(view View) *treeView {
+	best := &rk.views[0]
 	for i := range rk.views {
-		w := &rk.views[i]
-		if w.view == view {
-			return
-		}
-		if w.view < view && w.view > from.view {
-			from = w
+		if w := &rk.views[i]; w.view < view && w.view > best.view {
+			best = w
 		}
 	}
-	add := treeView{view: view, slot: t.slots.needView(rk.slot, view), extra: maps.Clone(from.extra)}
-	if add.slot >= maxSlots {
-		return
+	return best
+}
+
+// enterSome enters what a segment's names name into a view that is being made,
+// and reports whether there is no room for more. What is in it already is what
+// the next narrower one counts, since no block of the tier was there before; so
+// it is entered by node.
+func (t *Tree) enterSome(rk *treeRank, w *treeView) (full bool) {
+	if len(rk.names.dir) == 0 {
+		w.making = false
+		return false
 	}
-	t.names.each(&rk.names, func(_ EngineHash, v *named) {
-		n := &t.nodes[t.blocks.node(v.block())]
-		if cut := t.cutOf(n, from.slot); cut > 0 && t.cutOf(n, add.slot) == 0 {
-			t.setCut(n, add.slot, cut)
+	from := rk.narrower(w.view)
+	id, next := t.names.segmentAt(&rk.names, w.next)
+	for i, seg := 0, t.names.segment(id); i < len(seg); i++ {
+		for _, v := range seg[i].val {
+			if v == 0 {
+				continue
+			}
+			n := &t.nodes[t.blocks.node(v.block())]
+			if cut := t.cutOf(n, from.slot); cut > 0 && t.cutOf(n, w.slot) == 0 {
+				if t.short(1) {
+					return true
+				}
+				t.setCut(n, w.slot, cut)
+			}
 		}
-	})
-	rk.views = append(rk.views, add)
+	}
+	w.next, w.making = next, next != 0
+	return false
 }
 
 // gains returns the slots of the views that a tier's blocks count in. They are

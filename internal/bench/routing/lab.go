@@ -247,9 +247,15 @@ tokens: {mode: %s, wait: 4s}
 prefill: {start_timeout: 10s, overdue_base: 60s}
 routing:
   routed_ttl: %s
+  predicted_ttl: %s
   prefill: {%s}
   decode: {mode: round-robin}
-`, o.requests+warmUps, m.tokens, time.Duration(float64(o.fleet.RoutedTTL)/o.scale.Speedup), m.prefill)
+`, o.requests+warmUps, m.tokens, o.live(o.fleet.RoutedTTL), o.live(o.fleet.PredictedTTL), m.prefill)
+}
+
+// live returns how long something of the trace lasts live.
+func (o *liveOptions) live(d time.Duration) time.Duration {
+	return time.Duration(float64(d) / o.scale.Speedup)
 }
 
 func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

@@ -276,6 +276,7 @@ func TestAWorkersSpeedFollowsFromTheScale(t *testing.T) {
 	require.NotContains(t, args, "kv-events-port")
 	require.Contains(t, strings.Join(l.prefillArgs(&m[3], 3), " "), "--kv-events-port -1")
 	require.Contains(t, l.pluginConfig(&m[0]), "routed_ttl: 12s\n")
+	require.Contains(t, l.pluginConfig(&m[0]), "predicted_ttl: 1s\n")
 }
 
 func TestAQuickRunIsShortButForWhatWasSet(t *testing.T) {

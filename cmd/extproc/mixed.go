@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// mixed tells of the pools whose workers cut prompts into different blocks. A
+// prompt is cut once, as for the first worker: what the others hold is never
+// found, though nothing fails.
+func (p *plugin) mixed(world *activation.World) []string {
+	var out []string
+	for _, k := range world.Keys() {
+		pool := world.Pool(k)
+		if pool == nil || k.Namespace != p.cfg.Namespace {
+			continue
+		}
+		for _, x := range []struct {
+			role worker.Role
+			ws   []*worker.Worker
+		}{{worker.Prefill, pool.Prefill}, {worker.Aggregated, pool.Aggregated}} {
+			if why := unlike(x.ws); why != "" {
+				out = append(out, fmt.Sprintf("model %s, %s: %s", k.Model, x.role, why))
+			}
+		}
+	}
+	return out
+}
+
+func unlike(ws []*worker.Worker) string {
+	n, first := 0, (*worker.Worker)(nil)
+	for _, w := range ws {
+		if w.BlockSize == ws[0].BlockSize && w.Eagle == ws[0].Eagle {
+			continue
+		}
+		if n++; first == nil {
+			first = w
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d workers have other blocks than worker %s (%s), as %s (%s): what they hold of a prompt is never found",
+		n, len(ws), ws[0].ID, blocksOf(ws[0]), first.ID, blocksOf(first))
+}
+
+func blocksOf(w *worker.Worker) string {
+	if w.Eagle {
+		return fmt.Sprintf("%d tokens, in pairs", w.BlockSize)
+	}
+	return fmt.Sprintf("%d tokens", w.BlockSize)
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// TestWorkersOfOtherBlocksThanTheirPoolAreTold: their overlap is never found,
+// and nothing else would say so.
+func TestWorkersOfOtherBlocksThanTheirPoolAreTold(t *testing.T) {
+	x := newTold(t)
+	a, b, c := testWorker(t, 1, worker.Prefill, "1001"), testWorker(t, 2, worker.Prefill, "1002"), testWorker(t, 3, worker.Prefill, "1003")
+	decode := testWorker(t, 4, worker.Decode, "1004") // is told what to decode: its blocks are its own affair
+	decode.BlockSize = 64
+	x.set(discovery.Change{Joined: []worker.ID{1, 2, 3, 4}}, a, b, c, decode)
+	require.Empty(t, x.state().Problems)
+	require.Contains(t, x.metrics(), "baton_discovery_problems 0")
+
+	wide, pairs := *b, *c
+	wide.BlockSize, pairs.Eagle = 32, true
+	foreign := *c
+	foreign.ID, foreign.Namespace, foreign.BlockSize = 5, "foreign", 1
+	foreign.Endpoint = testWorker(t, 5, worker.Prefill, "1005").Endpoint
+	x.set(discovery.Change{Changed: []worker.ID{2, 3}}, a, &wide, &pairs, decode, &foreign)
+	require.Equal(t, []string{"model m, prefill: 2 of 3 workers have other blocks than worker 1 (16 tokens), as 2 (32 tokens): " +
+		"what they hold of a prompt is never found"}, x.state().Problems)
+	require.Contains(t, x.metrics(), "baton_discovery_problems 1")
+
+	x.set(discovery.Change{Changed: []worker.ID{2}}, a, b, &pairs, decode)
+	require.Equal(t, []string{"model m, prefill: 1 of 3 workers have other blocks than worker 1 (16 tokens), as 3 (16 tokens, in pairs): " +
+		"what they hold of a prompt is never found"}, x.state().Problems)
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// Bounds of the end.
+const (
+	recoverWithin  = 20 * time.Second // all that was broken serves again
+	settleWithin   = 20 * time.Second // nothing is held: leases and waits of the engines are 10 s
+	moreThanAtRest = 12               // goroutines: connections that a fleet at rest need not have
+)
+
+// serveAgain asks each model through each lane until it is served, and then
+// some more: not one of those may fail.
+func (w *world) serveAgain(ctx context.Context, t *traffic, when string) {
+	rng := rand.New(rand.NewPCG(t.seed, 3))
+	n := 1_000_000
+	good := func(l *lane, m model) *ask {
+		for {
+			n++
+			if a := drawAsk(rng, n, []model{m}, 1); a.Leave == 0 && a.Refusal == "" {
+				a.Lane, a.Timeout = l.index, 0
+				return a
+			}
+		}
+	}
+	for _, l := range w.lanes {
+		for _, m := range w.models {
+			key := fmt.Sprintf("%s: lane %d %s", when, l.index, m.Name)
+			until := time.Now().Add(recoverWithin)
+			for class := ""; class != "whole"; {
+				if class = t.one(ctx, good(l, m)); ctx.Err() != nil {
+					return
+				}
+				if class != "whole" && time.Now().After(until) {
+					w.events.violate(fmt.Sprintf("%s is not served within %s: %s", key, recoverWithin, class), w.allOf(ctx, l))
+					return
+				}
+			}
+		}
+	}
+	// What is still aside is let in by its first good request.
+	until := time.Now().Add(recoverWithin)
+	for w.aside(ctx) != "" && time.Now().Before(until) && ctx.Err() == nil {
+		for _, l := range w.lanes {
+			for _, m := range w.models {
+				t.one(ctx, good(l, m))
+			}
+		}
+	}
+	if s := w.aside(ctx); s != "" && ctx.Err() == nil {
+		w.events.violate(fmt.Sprintf("%s: %s after %s without faults", when, s, recoverWithin), w.allOf(ctx, w.lanes[0]))
+	}
+	for range 5 {
+		for _, l := range w.lanes {
+			for _, m := range w.models {
+				a := good(l, m)
+				from := w.events.since()
+				class := t.one(ctx, a)
+				unruly := w.events.history().stalled(&got{From: from, To: w.events.since()}) > 0
+				if class != "whole" && !unruly && ctx.Err() == nil {
+					w.events.violate(fmt.Sprintf("%s: %s: nothing is wrong any more, and it got: %s", when, a, class), w.allOf(ctx, l))
+				}
+			}
+		}
+	}
+}
+
+// aside says which lane's workers are not all known and healthy, or "".
+func (w *world) aside(ctx context.Context) string {
+	for _, l := range w.lanes {
+		plugin, _ := l.now()
+		m, err := plugin.Metrics(ctx)
+		if err != nil {
+			return err.Error()
+		}
+		// One that recovers need not be picked: the others may have more in their caches.
+		healthy, _ := m.Sum("baton_workers", `state="healthy"`)
+		recovering, _ := m.Sum("baton_workers", `state="recovering"`)
+		if int(healthy+recovering) != len(w.members) {
+			return fmt.Sprintf("lane %d has %g healthy and %g recovering workers of %d", l.index, healthy, recovering, len(w.members))
+		}
+	}
+	return ""
+}
+
+// settle waits until nothing is booked, held or open anywhere.
+func (w *world) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	defer cancel()
+	for _, l := range w.lanes {
+		plugin, proxy := l.now()
+		booked := "unknown"
+		_ = stack.Await(ctx, "bookings", func() bool {
+			m, err := plugin.Metrics(ctx)
+			if err != nil {
+				return false
+			}
+			booked = m.Booked()
+			return booked == ""
+		})
+		if booked != "" {
+			w.events.violate(fmt.Sprintf("lane %d is at rest and has booked: %s", l.index, booked), w.allOf(context.Background(), l))
+		}
+		w.inspectPlugin(l, plugin)
+		for _, listener := range []string{"client", "main_leg", "prefill_leg", "sync_leg"} {
+			name := "http." + listener + ".downstream_rq_active"
+			var n int64
+			if stack.Await(ctx, name, func() bool {
+				var err error
+				n, err = proxy.Stat(ctx, name)
+				return err == nil && n == 0
+			}) != nil {
+				w.events.violate(fmt.Sprintf("lane %d is at rest and Envoy has %s: %d", l.index, name, n), lastLines(proxy.Log(), 30))
+			}
+		}
+	}
+	for _, m := range w.members {
+		engine, _ := m.now()
+		if err := stack.Settled(ctx, engine); err != nil {
+			w.events.violate(m.on.String()+" is at rest: "+err.Error(), w.around(m, engine))
+		}
+	}
+}
+
+// inspectPlugin reads what a plugin has said.
+func (w *world) inspectPlugin(l *lane, p *stack.Plugin) {
+	log := p.Log()
+	for _, sign := range []string{"panic", "DATA RACE", "invariant"} {
+		if at := strings.Index(log, sign); at >= 0 {
+			w.events.violate(fmt.Sprintf("lane %d: the plugin's log has %q", l.index, sign), fmt.Sprintf("%.6000s", log[at:]))
+		}
+	}
+}
+
+// compareGoroutines holds that the plugins have no more goroutines than when
+// the fleet was new, some connections aside.
+func (w *world) compareGoroutines(ctx context.Context, before []int) {
+	for i, l := range w.lanes {
+		plugin, _ := l.now()
+		now := 0
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := stack.Await(ctx, "goroutines", func() bool {
+			now = w.size(ctx, plugin)
+			return now > 0 && now <= before[i]+moreThanAtRest
+		})
+		w.events.say("lane %d at rest: %d goroutines, %d when it was new", l.index, now, before[i])
+		if err != nil {
+			page, _ := plugin.Page(context.Background(), "/debug/pprof/goroutine?debug=1")
+			w.events.violate(fmt.Sprintf("lane %d has %d goroutines at rest, %d when it was new", l.index, now, before[i]), strings.Join(strings.SplitN(page, "\n", 120), "\n"))
+		}
+		cancel()
+	}
+}
+
+// allOf tells what a lane's plugin says of itself.
+func (w *world) allOf(ctx context.Context, l *lane) string {
+	plugin, proxy := l.now()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	state, err := plugin.Page(ctx, "/debug/state")
+	if err != nil {
+		state = err.Error()
+	}
+	return fmt.Sprintf("state: %.6000s\nplugin:\n%s\nEnvoy:\n%s", state, lastLines(plugin.Log(), 40), lastLines(proxy.Log(), 10))
+}

@@ -1,0 +1,63 @@
+package stack
+
+import (
+	"context"
+	"strconv"
+	"strings"
+)
+
+// Metrics is one reading of a /metrics page.
+type Metrics string
+
+// Metrics reads the plugin's metrics.
+func (p *Plugin) Metrics(ctx context.Context) (Metrics, error) {
+	text, err := get(ctx, p.Admin+"/metrics")
+	return Metrics(text), err
+}
+
+// Page reads another page of the plugin's admin address, such as
+// /debug/decisions?n=20.
+func (p *Plugin) Page(ctx context.Context, path string) (string, error) {
+	return get(ctx, p.Admin+path)
+}
+
+// Sum adds up the lines of a metric whose labels hold all of parts. found is
+// false where there is no such line: a counter that has not counted yet, or a
+// name that does not exist.
+func (m Metrics) Sum(name string, parts ...string) (sum float64, found bool) {
+lines:
+	for line := range strings.Lines(string(m)) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, name+"{") && !strings.HasPrefix(line, name+" ") {
+			continue
+		}
+		for _, p := range parts {
+			if !strings.Contains(line, p) {
+				continue lines
+			}
+		}
+		if v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64); err == nil {
+			sum, found = sum+v, true
+		}
+	}
+	return sum, found
+}
+
+// Booked says what the plugin has not let go of, or "": bookings on workers and
+// open streams. A page without these metrics is not an idle plugin.
+func (m Metrics) Booked() string {
+	var open []string
+	for _, name := range []string{
+		"baton_worker_prefill_requests", "baton_worker_decode_requests",
+		"baton_worker_prefill_tokens", "baton_worker_decode_blocks", "baton_streams_in_flight",
+	} {
+		v, found := m.Sum(name)
+		if !found && name != "baton_streams_in_flight" {
+			open = append(open, name+" is not told")
+		}
+		if v != 0 {
+			open = append(open, name+" "+strconv.FormatFloat(v, 'g', -1, 64))
+		}
+	}
+	return strings.Join(open, ", ")
+}
