@@ -199,8 +199,9 @@ func judgeError(a *ask, g *got, h history) (class, wrong string) {
 			why = "the model has workers, and the plugin was not restarted"
 		}
 	case "router_unavailable":
-		if !h.lane(a, g, termPlugin, killPlugin, killEnvoy, termEnvoy) {
-			why = "plugin and Envoy were up"
+		// Envoy's word also where each attempt's answer broke off before it was sent on.
+		if !h.lane(a, g, termPlugin, killPlugin, killEnvoy, termEnvoy) && !h.breaks(a, g, false) {
+			why = "plugin and Envoy were up, and no decode worker broke off"
 		}
 	case "not_ready":
 		if !h.lane(a, g, termPlugin, killPlugin) {
