@@ -34,7 +34,7 @@ flags=(--config examples/standalone/baton.yaml --workers "$workers"
   --listen "unix://$dir/extproc.sock" --admin "$baton_admin")
 "$dir/extproc" check "${flags[@]}" >"$dir/effective.yaml"
 
-sed -e "s|/run/baton/extproc.sock|$dir/extproc.sock|" \
+sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 10000}|port_value: $client_port}|" \
   -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
   envoy/standalone.yaml >"$dir/envoy.yaml"
