@@ -122,6 +122,18 @@ func (srv *Server) place(q *question) *failure {
 	return nil
 }
 
+// misnamed returns what is wrong with the workers that the request names where
+// nobody could be picked for f (C24): that is judged before any pick, and who
+// named a worker that drains must learn that it was this one.
+func (srv *Server) misnamed(q *question, f *failure) *failure {
+	if f != &failNoPrefill && f != &failNoDecode {
+		return nil
+	}
+	apart := *q
+	apart.disagg = true
+	return srv.place(&apart)
+}
+
 // placeOf returns the worker that is named for the role, nil for none.
 func (q *question) placeOf(r worker.Role) *pin.Place {
 	if r == worker.Prefill {

@@ -194,6 +194,9 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question
 	}
 	var f *failure
 	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil && !q.stillAsks(f) {
+		if wrong := srv.misnamed(q, f); wrong != nil {
+			return nil, wrong
+		}
 		if !srv.mayFallBack(f, q.pool) {
 			return nil, f
 		}
