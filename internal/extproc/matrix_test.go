@@ -264,3 +264,43 @@ func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
 		require.Equal(t, 1, n, "%s is there twice", cell)
 	}
 }
+
+// The same where no decode worker can be picked, and where one worker could
+// serve instead: never one that was not named.
+func TestWhoNamesAWorkerThatDrainsIsToldWhich(t *testing.T) {
+	for _, fallback := range []bool{false, true} {
+		ws := testWorkers(t)
+		ws[2].Draining, ws[3].Draining = true, true
+		alone := *ws[3]
+		alone.ID, alone.Role, alone.Draining = 5, worker.Aggregated, false
+		alone.Endpoint, _ = worker.ParseEndpoint("127.0.0.1:40004")
+		r := newReplicaOf(t, "a", fixed(append(ws, &alone)), func(c *Config) { c.FallbackAggregated = fallback })
+		for _, row := range []struct {
+			filter  []string
+			headers []string
+			want    string
+		}{
+			{direct(), []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}, "worker_draining x-worker-instance-id"},
+			{direct(), []string{"x-worker-instance-id", "4"}, "worker_not_named x-prefill-instance-id"},
+			{direct(), []string{"x-prefill-instance-id", "2"}, "worker_not_named x-worker-instance-id"},
+			{direct(), []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "5"}, "worker_wrong_role x-worker-instance-id"},
+			{[]string{routingKey, "prerouted"}, []string{"x-prefill-instance-id", "2"}, "no_decode_worker "},
+		} {
+			p := r.through(row.filter...)
+			_, code, param := codeOf(t, p.ask(eightTokens, row.headers...))
+			require.Equal(t, row.want, code+" "+param, "%v, fallback %t", row.headers, fallback)
+			p.cancel()
+		}
+		p := r.open(filterMain)
+		m := p.ask(eightTokens)
+		p.cancel()
+		if fallback {
+			set, _ := routed(t, m)
+			require.Equal(t, "5", set["x-worker-instance-id"])
+		} else {
+			_, code, _ := codeOf(t, m)
+			require.Equal(t, "no_decode_worker", code)
+		}
+		r.requireIdle()
+	}
+}

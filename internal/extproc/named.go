@@ -60,6 +60,9 @@ type wish struct {
 	query bool // it asks who would serve it, and is not to be served
 }
 
+// names reports whether the request names a worker, for either leg.
+func (w *wish) names() bool { return w.pins.Prefill.Named() || w.pins.Decode.Named() }
+
 // wishOf reads a request's wish. Members of the body that name workers are
 // refused where they are not believed: passed on, they could be believed by
 // what stands behind a worker's address. Headers are overwritten or removed.

@@ -197,20 +197,16 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question
 		if wrong := srv.misnamed(q, f); wrong != nil {
 			return nil, wrong
 		}
-		if !srv.mayFallBack(f, q.pool) {
+		if q.wish.names() || !srv.mayFallBack(f, q.pool) {
 			return nil, f
 		}
 		q.fellBack = f.code
 	}
-	instead := f
 	if f = srv.splittable(q, r, body); f != nil {
 		return nil, f
 	}
 	if f = srv.place(q); f != nil {
 		return nil, f
-	}
-	if q.fellBack != "" && q.named() {
-		return nil, instead
 	}
 	lead := q.lead()
 	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle}
