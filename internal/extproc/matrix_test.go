@@ -28,7 +28,7 @@ type matrixState struct {
 	set      func(prefill []*worker.Worker) // what is different about the workers
 	absent   bool                           // there never were any
 	leave    bool                           // they leave before the request comes
-	queued   bool                           // six tokens wait at each of them
+	queued   bool                           // twelve tokens wait at each of them
 	config   func(*Config)
 	ext      string // what the request says in its nvext
 }
@@ -162,7 +162,7 @@ func matrixCell(t *testing.T, m *extprocv3.ProcessingResponse) string {
 	status := int(im.GetStatus().GetCode())
 	require.Equal(t, status == 429 || status == 503, set["retry-after"] != "", "%d: retry-after", status)
 	if status == 429 {
-		require.Equal(t, []any{"prefill_queue_full", 12.0, 12.0}, []any{body.Error["reason"], body.Error["queued_isl_tokens"], body.Error["max_queued_isl_tokens"]})
+		require.Equal(t, []any{"prefill_queue_full", 24.0, 12.0}, []any{body.Error["reason"], body.Error["queued_isl_tokens"], body.Error["max_queued_isl_tokens"]})
 	}
 	if status == 400 {
 		require.Equal(t, "x-prefill-instance-id", body.Error["param"], "it names the header")
@@ -194,7 +194,7 @@ func matrixAsk(t *testing.T, st *matrixState, mode matrixMode, enforced, accepts
 	}
 	var held []*load.Reservation
 	if st.queued {
-		held = r.queue(6, 6)
+		held = r.queue(12, 12)
 	}
 	p := r.through(mode.filter...)
 	got := matrixCell(t, p.ask(body, mode.headers...))
