@@ -203,6 +203,27 @@ func TestEachWrongChoiceIsSaidWithItsOwnCode(t *testing.T) {
 	})
 }
 
+// Row C24 after C19: where all prefill workers drain, what is named is judged
+// first. The rest of the matrix is in internal/extproc.
+func TestWhatIsNamedIsJudgedThoughAllPrefillWorkersDrain(t *testing.T) {
+	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
+	both(t, layout{prefill: 1, decode: 1, envoy: trusting("direct")}, func(t *testing.T, f *fleet) {
+		draining := *f.prefill[0].Info
+		draining.Draining = true
+		f.publishAndWait(&stack.Worker{Info: &draining}, f.decode[0])
+		send := func(headers ...string) *reply {
+			return f.send(t.Context(), "/v1/completions", completion("hello", 2, false), headers...)
+		}
+		requireError(t, send(p, "100", d, "200"), 503, "worker_draining")
+		requireError(t, send(d, "200"), 400, "worker_not_named")
+		require.Empty(t, f.gotAll(f.workers), "nothing runs")
+		f.publishAndWait(f.decode[0])
+		requireError(t, send(d, "200"), 503, "no_aggregated_worker")
+		f.publishAndWait(f.prefill[0], f.decode[0])
+		requireAnswer(t, send(p, "100", d, "200"), "hello", 2)
+	})
+}
+
 func TestANamedWorkerThatHasLeftIsGone(t *testing.T) {
 	both(t, layout{prefill: 1, decode: 2, envoy: trusting("prerouted")}, func(t *testing.T, f *fleet) {
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("here", 2, false), "x-worker-instance-id", "201"), "here", 2)
