@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -88,12 +89,15 @@ func newLegClient(listener string) (*legClient, error) {
 }
 
 // send sends one leg and reads its answer whole. The body must not be written to
-// any more: the transport may read it after send has returned.
+// until the answer says that it is spent: the transport may read it after send
+// has returned.
 func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte) *legAnswer {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(body))
+	src := newLegBody(body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, src)
 	if err != nil {
 		return &legAnswer{err: err}
 	}
+	req.ContentLength, req.GetBody = int64(len(body)), src.reread
 	for _, h := range set {
 		req.Header.Set(h.name, h.value)
 	}
@@ -105,7 +109,37 @@ func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte
 	a := &legAnswer{status: resp.StatusCode, localReply: resp.Header.Get(prefill.HeaderLocalReply)}
 	a.body, a.err = readAnswer(resp)
 	a.canceled = a.err != nil && errors.Is(context.Cause(ctx), errLegAborted)
+	a.spent = a.err == nil && src.spent()
 	return a
+}
+
+// legBody is a request's body that knows when nobody reads its memory any more:
+// what Read has given is a copy. It is no io.WriterTo for that reason.
+type legBody struct {
+	r     *bytes.Reader
+	body  []byte
+	ended atomic.Bool // it was read to its end
+	again atomic.Bool // another reader was asked for, to send it anew
+}
+
+func newLegBody(body []byte) *legBody { return &legBody{r: bytes.NewReader(body), body: body} }
+
+func (b *legBody) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.r.Len() == 0 {
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+func (*legBody) Close() error { return nil }
+
+func (b *legBody) spent() bool { return b.ended.Load() && !b.again.Load() }
+
+// reread is http.Request's GetBody. The memory is the collector's from then on.
+func (b *legBody) reread() (io.ReadCloser, error) {
+	b.again.Store(true)
+	return io.NopCloser(bytes.NewReader(b.body)), nil
 }
 
 // errLegAborted is the cause of a leg that its owner ended.

@@ -20,6 +20,7 @@ type legAnswer struct {
 	body       []byte
 	err        error // no whole answer
 	canceled   bool  // by us
+	spent      bool  // nobody reads the request's body any more
 }
 
 // handover is the synchronous hand-off of one attempt.

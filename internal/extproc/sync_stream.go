@@ -112,6 +112,9 @@ func (s *mainStream) askPrefill(e *effect) {
 		defer stop(nil)
 		defer cancel()
 		a := s.srv.legClient.send(ctx, path, set, body)
+		if a.spent {
+			s.srv.rules.buffers.put(body)
+		}
 		s.post(&event{kind: evPrefilled, answer: a})
 	})
 }

@@ -1,7 +1,11 @@
 package extproc
 
 import (
+	"bytes"
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,4 +40,65 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	require.Error(t, (<-answers).err)
 	srv.senders.Wait()
 	require.Zero(t, legs.now.Load())
+}
+
+func TestALegsBodyIsSpentOnceItWasReadAndTheAnswerToo(t *testing.T) {
+	body := bytes.Repeat([]byte("x"), 32<<20) // more than sockets hold
+	var sent chan struct{}
+	for name, c := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request)
+		spent  bool
+	}{
+		"read, answered": {func(w http.ResponseWriter, r *http.Request) {
+			got, _ := io.ReadAll(r.Body)
+			if bytes.Equal(got, body) {
+				_, _ = io.WriteString(w, "{}")
+			}
+		}, true},
+		"answered before it was read": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "2")
+			_, _ = io.WriteString(w, "{}")
+			_ = http.NewResponseController(w).Flush()
+			<-sent
+		}, false},
+		"read, and the answer breaks off": {func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Length", "9")
+			_, _ = io.WriteString(w, "{}")
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.ContentLength != int64(len(body)) {
+					w.WriteHeader(http.StatusLengthRequired)
+				}
+				c.answer(w, r)
+			}))
+			defer srv.Close()
+			sent = make(chan struct{})
+			defer close(sent)
+			client, err := newLegClient(srv.URL)
+			require.NoError(t, err)
+			defer client.close()
+			a := client.send(t.Context(), "/v1/completions", nil, body)
+			require.Equal(t, c.spent, a.spent)
+			if c.spent {
+				require.Equal(t, http.StatusOK, a.status)
+				require.Equal(t, "{}", string(a.body))
+			}
+		})
+	}
+}
+
+func TestALegsBodyThatIsSentAnewIsNeverSpent(t *testing.T) {
+	b := newLegBody([]byte("body"))
+	_, err := io.ReadAll(b)
+	require.NoError(t, err)
+	require.True(t, b.spent())
+	again, err := b.reread()
+	require.NoError(t, err)
+	text, err := io.ReadAll(again)
+	require.NoError(t, err)
+	require.Equal(t, "body", string(text))
+	require.False(t, b.spent())
 }

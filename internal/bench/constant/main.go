@@ -1,16 +1,18 @@
-// Command constant is the worker pair of `make bench`: a decode and a prefill
-// worker that answer every request with the same few bytes, the same for each
-// case that is compared.
+// Command constant is the workers of `make bench`: a decode worker and two
+// prefill workers that answer every request with the same few bytes, the same
+// for each case that is compared. The second prefill worker's answer has a
+// hand-off in it, as vLLM's does.
 //
-// Both live in one process because they meet, as an engine's halves do: a
+// All live in one process because they meet, as an engine's halves do: a
 // decode answer waits until the prefill request of the same x-request-id has
 // come (Envoy gives both legs the same), and one decode step longer. So what
 // a client waits for includes both legs, whoever routes them. A decode request
 // whose prefill never comes is answered with 500 after a second: a leg that is
 // lost is an error, not a gain in speed.
 //
-// It prints "decode-address prefill-address" once it serves, and ends when its
-// standard input does, so that it cannot outlive who started it.
+// It prints "decode-address prefill-address handing-over-address" once it
+// serves, and ends when its standard input does, so that it cannot outlive who
+// started it.
 package main
 
 import (
@@ -35,8 +37,8 @@ func run() error {
 	flag.Parse()
 	debug.SetGCPercent(1000) // a small heap: collecting it often would only disturb
 	p := newPair(*step)
-	var addrs [2]net.Addr
-	for i, serve := range []func(*conn) error{p.decode, p.prefill} {
+	var addrs [3]net.Addr
+	for i, serve := range []func(*conn) error{p.decode, p.prefill, p.handOver} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
@@ -44,7 +46,7 @@ func run() error {
 		addrs[i] = l.Addr()
 		go accept(l, serve)
 	}
-	fmt.Println(addrs[0], addrs[1])
+	fmt.Println(addrs[0], addrs[1], addrs[2])
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
 }

@@ -14,9 +14,9 @@ import (
 
 // What every request is answered with. The finish reason is that of a prefill
 // leg that went well.
-const answerBody = `{"id":"c","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,` +
+const answerMembers = `{"id":"c","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,` +
 	`"message":{"role":"assistant","content":"a"},"finish_reason":"length"}],` +
-	`"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`
+	`"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}`
 
 const lostBody = `{"error":{"message":"the prefill request of this decode request did not come","type":"bench"}}`
 
@@ -32,11 +32,11 @@ type conn struct {
 	came chan struct{} // holds one: the other half has come
 }
 
-// pair is the two workers. Safe for concurrent use.
+// pair is the workers. Safe for concurrent use.
 type pair struct {
-	step     time.Duration
-	steps    chan due
-	ok, lost []byte
+	step             time.Duration
+	steps            chan due
+	ok, handed, lost []byte
 
 	mu      sync.Mutex
 	waiting map[string]chan struct{} // guarded by mu: decode requests that wait
@@ -50,7 +50,8 @@ type due struct {
 
 func newPair(step time.Duration) *pair {
 	p := &pair{
-		step: step, steps: make(chan due, 1<<16), ok: message("200 OK", answerBody), lost: message("500 Lost", lostBody),
+		step: step, steps: make(chan due, 1<<16), ok: message("200 OK", answerMembers+"}"), lost: message("500 Lost", lostBody),
+		handed:  message("200 OK", answerMembers+`,"kv_transfer_params":`+wire.HandOff+"}"),
 		waiting: make(map[string]chan struct{}), early: make(map[string]time.Time),
 	}
 	if step > 0 {
@@ -97,12 +98,17 @@ func (k *conn) read() error {
 	return err
 }
 
-func (p *pair) prefill(k *conn) error {
+func (p *pair) prefill(k *conn) error { return p.prefilled(k, p.ok) }
+
+// handOver is prefill for decode workers that need its answer.
+func (p *pair) handOver(k *conn) error { return p.prefilled(k, p.handed) }
+
+func (p *pair) prefilled(k *conn, answer []byte) error {
 	if err := k.read(); err != nil {
 		return err
 	}
 	p.meet(k.head.RequestID)
-	_, err := k.Write(p.ok)
+	_, err := k.Write(answer)
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/bench/wire"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // ask sends one request to serve and returns the status of the answer.
@@ -79,4 +80,27 @@ func TestADecodeWithoutPrefillIsAnError(t *testing.T) {
 
 func TestTheAnswerSaysThatPrefillWentWell(t *testing.T) {
 	require.True(t, bytes.Contains(newPair(0).ok, []byte(`"finish_reason":"length"`)))
+}
+
+func TestTheHandOffIsOneThatThePluginTakes(t *testing.T) {
+	p := newPair(0)
+	_, body, _ := bytes.Cut(p.handed, []byte("\r\n\r\n"))
+	got, err := handoff.ReadAnswer(handoff.NIXLPull, body, false)
+	require.NoError(t, err)
+	require.Equal(t, handoff.HandOff, got.Verdict)
+	require.JSONEq(t, wire.HandOff, string(got.HandOff.Of(body)))
+
+	_, body, _ = bytes.Cut(p.ok, []byte("\r\n\r\n"))
+	got, err = handoff.ReadAnswer(handoff.NIXLPull, body, false)
+	require.NoError(t, err)
+	require.Equal(t, handoff.Missing, got.Verdict)
+}
+
+func TestAPrefillThatHandsOverIsMetToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(0)
+		require.Equal(t, 200, <-ask(t, p.handOver, "1"))
+		require.Equal(t, 200, <-ask(t, p.decode, "1"))
+		require.Empty(t, p.early)
+	})
 }

@@ -10,15 +10,24 @@
 //	baton     the shipped configuration and the plugin: byte estimate, kv
 //	          routing for both roles, SGLang's fields injected on both legs
 //
-// nothing and baton run once with bodies buffered and once in full duplex. All
-// cases have the same two workers (internal/bench/constant), which meet as an
+// and, up to 16 clients, for engines whose decode needs prefill's answer (vLLM):
+//
+//	direct      no Envoy: a client asks prefill and then decode with the
+//	            hand-off in its place, both requests made ahead
+//	baton-sync  the shipped configuration and the same plugin, which asks
+//	            prefill through its Envoy and then lets decode have the request
+//
+// All with a server run once with bodies buffered and once in full duplex. All
+// cases have the same workers (internal/bench/constant), which meet as an
 // engine's halves do, so that both legs are in the client's time.
 //
 // Method. Everything is started once. The cases of a cell take turns, one slice
 // each, in an order that rotates from repeat to repeat; figures are compared
 // within a repeat, and the median over the repeats is reported with its range.
 // Clients are closed loops: each sends its next request when it has its answer.
-// "Added" is a percentile minus the same percentile of Envoy alone. CPU is the
+// "Added" is a percentile minus the same percentile of Envoy alone; of
+// baton-sync, minus that of direct, and it is compared with what baton, whose
+// two legs go at once, adds over the same direct calls. CPU is the
 // server process's own clock, allocations are what its runtime counts.
 //
 // It listens and connects on loopback only, ends by itself, and takes every

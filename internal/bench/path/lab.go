@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,8 +19,10 @@ import (
 // The names of what is compared.
 const (
 	aloneServer      = "alone"
+	directServer     = "direct"
 	nothingServer    = "nothing"
 	batonServer      = "baton"
+	syncServer       = "baton-sync"
 	roundRobinServer = "baton-round-robin"
 
 	buffered   = "buffered"
@@ -36,22 +38,33 @@ const (
 
 // plugins are the configurations of the plugin that are measured.
 func plugins() map[string]string {
+	const routed = "tokens: {mode: estimate}\nrouting: {prefill: {mode: kv}, decode: {mode: kv}}\n"
 	return map[string]string{
-		batonServer:      "tokens: {mode: estimate}\nrouting: {prefill: {mode: kv}, decode: {mode: kv}}\n",
+		batonServer:      routed,
+		syncServer:       routed,
 		roundRobinServer: "tokens: {mode: off}\nrouting: {prefill: {mode: round-robin}, decode: {mode: round-robin}}\n",
 	}
 }
 
 // variant is one case: an Envoy, and the server behind it.
 type variant struct {
-	server *server // nil: Envoy alone
-	name   string  // of the server
-	mode   string  // "" for Envoy alone
-	addr   string  // where clients reach it
-	envoy  *stack.Envoy
+	server  *server      // nil: Envoy alone, or nothing at all
+	name    string       // of the server
+	mode    string       // "" without a server
+	addr    string       // where clients reach it; direct: decode
+	prefill string       // direct: where clients ask first
+	envoy   *stack.Envoy // nil: direct
 }
 
 func (v *variant) String() string { return strings.TrimPrefix(v.mode+" "+v.name, " ") }
+
+// crowd returns clients of this case. The caller closes it.
+func (v *variant) crowd(l load) crowd {
+	if v.prefill != "" {
+		return newDirectCrowd(v.prefill, v.addr, l.clients, l.bytes)
+	}
+	return newCrowd(v.addr, l.clients, l.bytes)
+}
 
 // lab is everything that runs while cases are compared.
 type lab struct {
@@ -60,7 +73,7 @@ type lab struct {
 	step                time.Duration
 	pair                *child
 	decode, prefill     netip.AddrPort
-	servers             map[string]*server
+	handOver            netip.AddrPort // prefill whose answer decode needs
 	variants            []*variant
 	closers             []func()
 }
@@ -93,21 +106,35 @@ func (l *lab) open(ctx context.Context, servers, modes []string) error {
 	if err := l.startEnvoy(ctx, &variant{name: aloneServer}); err != nil {
 		return err
 	}
-	l.servers = make(map[string]*server)
 	for _, name := range servers {
-		s, err := l.startServer(ctx, name)
-		if err != nil {
-			return err
+		// Legs of the plugin's own go to the Envoy beside it: one for each.
+		shares := [][]string{modes}
+		if name == syncServer {
+			l.variants = append(l.variants, &variant{name: directServer, addr: l.decode.String(), prefill: l.handOver.String()})
+			shares = slices.Collect(slices.Chunk(modes, 1))
 		}
-		l.servers[name] = s
-		l.closers = append(l.closers, s.stop)
-		if err := s.calibrate(ctx); err != nil {
-			return err
-		}
-		for _, mode := range modes {
-			if err := l.startEnvoy(ctx, &variant{name: name, mode: mode, server: s}); err != nil {
+		for _, share := range shares {
+			if err := l.openServer(ctx, name, share); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// openServer starts one server with an Envoy for each of the modes.
+func (l *lab) openServer(ctx context.Context, name string, modes []string) error {
+	s, err := l.startServer(ctx, name, filepath.Join(l.dir, name+"-"+modes[0]))
+	if err != nil {
+		return err
+	}
+	l.closers = append(l.closers, s.stop)
+	if err := s.calibrate(ctx); err != nil {
+		return err
+	}
+	for _, mode := range modes {
+		if err := l.startEnvoy(ctx, &variant{name: name, mode: mode, server: s}); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -133,15 +160,20 @@ func (l *lab) startWorkers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the workers' first line: %w", err)
 	}
-	d, p, _ := strings.Cut(strings.TrimSpace(line), " ")
-	var errs [2]error
-	l.decode, errs[0] = netip.ParseAddrPort(d)
-	l.prefill, errs[1] = netip.ParseAddrPort(p)
-	return errors.Join(errs[:]...)
+	to := []*netip.AddrPort{&l.decode, &l.prefill, &l.handOver}
+	words := strings.Fields(line)
+	if len(words) != len(to) {
+		return fmt.Errorf("the workers' first line %q: expected %d addresses", line, len(to))
+	}
+	for i, word := range words {
+		if *to[i], err = netip.ParseAddrPort(word); err != nil {
+			return fmt.Errorf("the workers' first line: %w", err)
+		}
+	}
+	return nil
 }
 
-func (l *lab) startServer(ctx context.Context, name string) (s *server, err error) {
-	dir := filepath.Join(l.dir, name)
+func (l *lab) startServer(ctx context.Context, name, dir string) (s *server, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -160,7 +192,7 @@ func (l *lab) startServer(ctx context.Context, name string) (s *server, err erro
 // costs nothing until a profile is taken.)
 func (l *lab) startPlugin(ctx context.Context, name, dir string) (*server, error) {
 	workers := filepath.Join(dir, "workers.yaml")
-	if err := l.writeWorkers(workers); err != nil {
+	if err := l.writeWorkers(workers, name == syncServer); err != nil {
 		return nil, err
 	}
 	ports, err := stack.FreePorts(1)
@@ -201,22 +233,29 @@ func (l *lab) startPlugin(ctx context.Context, name, dir string) (*server, error
 	return s, nil
 }
 
-// writeWorkers lists the two workers. The prefill worker has a rendezvous
-// address, so that the plugin has to inject fields on both legs; nobody
-// connects to it.
-func (l *lab) writeWorkers(path string) error {
+// writeWorkers lists a decode and a prefill worker: vLLM's if prefill comes
+// first; else SGLang's, prefill with a rendezvous address, so that the plugin
+// has to inject fields on both legs; nobody connects to it.
+func (l *lab) writeWorkers(path string, prefillFirst bool) error {
 	var ws []*worker.Worker
-	for i, at := range []netip.AddrPort{l.decode, l.prefill} {
+	engine, prefill := worker.SGLang, l.prefill
+	if prefillFirst {
+		engine, prefill = worker.VLLM, l.handOver
+	}
+	for i, at := range []netip.AddrPort{l.decode, prefill} {
 		ep, err := worker.ParseEndpoint(at.String())
 		if err != nil {
 			return err
 		}
 		w := &worker.Worker{
-			ID: worker.ID(i + 1), Role: worker.Decode, Engine: worker.SGLang, Models: []string{modelName},
+			ID: worker.ID(i + 1), Role: worker.Decode, Engine: engine, Models: []string{modelName},
 			Endpoint: ep, DPSize: 1, BlockSize: 64, CapacityBlocks: 1 << 20,
 		}
 		if i == 1 {
-			w.Role, w.Bootstrap = worker.Prefill, worker.Bootstrap{Host: "127.0.0.1", Port: 8998}
+			w.Role = worker.Prefill
+		}
+		if i == 1 && !prefillFirst {
+			w.Bootstrap = worker.Bootstrap{Host: "127.0.0.1", Port: 8998}
 		}
 		ws = append(ws, w)
 	}

@@ -49,9 +49,18 @@ type plan struct {
 }
 
 // wants reports whether server s is measured in cell c. Round robin is shown
-// at one load only: it is there to tell what routing by content costs.
+// at one load only: it is there to tell what routing by content costs. Two legs
+// one after the other are shown at loads where waiting for a processor is not
+// yet all there is.
 func (p *plan) wants(s string, c cell) bool {
-	return s != roundRobinServer || c.Mode == buffered && c.Clients == 16
+	switch s {
+	case roundRobinServer:
+		return c.Mode == buffered && c.Clients == 16
+	case syncServer:
+		return c.Clients <= 16
+	default:
+		return true
+	}
 }
 
 // load is a body size and a number of clients: what one crowd does.
@@ -68,15 +77,28 @@ func (p *plan) loads() []load {
 	return out
 }
 
-// cases returns the variants that are compared under a load: Envoy alone, and
-// all that some cell of this load wants.
+// cases returns the variants that are compared under a load: Envoy alone, all
+// that some cell of this load wants, and both workers without Envoy where one
+// of these is held against it.
 func (p *plan) cases(l load, all []*variant) []*variant {
+	wanted := func(name, mode string) bool {
+		c := cell{mode, l.bytes, l.clients}
+		return slices.Contains(p.Cells, c) && p.wants(name, c)
+	}
 	var out []*variant
 	for _, v := range all {
-		c := cell{v.mode, l.bytes, l.clients}
-		if v.server == nil || slices.Contains(p.Cells, c) && p.wants(v.name, c) {
-			out = append(out, v)
+		switch v.name {
+		case aloneServer:
+		case directServer:
+			if !slices.ContainsFunc(all, func(o *variant) bool { return o.name == syncServer && wanted(o.name, o.mode) }) {
+				continue
+			}
+		default:
+			if !wanted(v.name, v.mode) {
+				continue
+			}
 		}
+		out = append(out, v)
 	}
 	return out
 }
@@ -100,7 +122,7 @@ func measure(ctx context.Context, p *plan, all []*variant, w io.Writer) ([]sampl
 func compare(ctx context.Context, p *plan, l load, cases []*variant) ([]sample, error) {
 	crowds := make([]crowd, len(cases))
 	for i, v := range cases {
-		crowds[i] = newCrowd(v.addr, l.clients, l.bytes)
+		crowds[i] = v.crowd(l)
 		defer crowds[i].close()
 		if t := crowds[i].run(ctx, p.Warm); t.first != nil {
 			return nil, fmt.Errorf("%s: %d of %d requests failed in the warm-up: %w", v, t.failed, t.failed+len(t.latencies), t.first)
@@ -135,6 +157,9 @@ type meter struct {
 // the totals costs is in no slice.
 func (m *meter) read(ctx context.Context, v *variant, first bool) (err error) {
 	clocks := func() (err error) {
+		if v.envoy == nil {
+			return nil
+		}
 		if m.envoy, err = host.CPUTime(v.envoy.PID()); err != nil || v.server == nil {
 			return err
 		}

@@ -7,14 +7,10 @@ import (
 	"errors"
 	"flag"
 	"io"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/stretchr/testify/require"
@@ -57,8 +53,8 @@ func TestRatiosAreOfWhatIsAddedWithinARepeat(t *testing.T) {
 	r := got[0]
 	require.Equal(t, cell{buffered, 2_000, 16}, r.cell)
 	require.Equal(t, batonServer, r.Server)
-	require.Equal(t, spread{3, 100, 100, 100}, r.AloneP50)
-	require.Equal(t, spread{3, 100, 100, 100}, r.P50.Nothing)
+	require.Equal(t, spread{3, 100, 100, 100}, r.OverP50)
+	require.Equal(t, spread{3, 100, 100, 100}, r.P50.Base)
 	require.Equal(t, spread{3, 130, 120, 140}, r.P50.Ours)
 	require.Equal(t, spread{3, 1.3, 1.2, 1.4}, r.P50.Ratio)
 	require.Equal(t, spread{3, 1.2, 1.2, 1.2}, r.CPU.Ratio)
@@ -80,7 +76,7 @@ func TestARepeatInWhichNothingAddedNothingHasNoRatio(t *testing.T) {
 		}
 	}
 	r := rows(p, samples)[0]
-	require.Equal(t, 3, r.P50.Nothing.N)
+	require.Equal(t, 3, r.P50.Base.N)
 	require.Equal(t, spread{2, 1.35, 1.3, 1.4}, r.P50.Ratio)
 	for i := range samples {
 		if s := &samples[i]; s.Case == nothingServer {
@@ -97,7 +93,7 @@ func TestASampleThatIsMissingIsNoZero(t *testing.T) {
 	r := rows(p, samples[:len(samples)/3])[0] // one repeat of three
 	require.Equal(t, 1, r.P50.Ours.N)
 	require.Equal(t, spread{1, 1.2, 1.2, 1.2}, r.P50.Ratio)
-	require.Zero(t, rows(p, nil)[0].AloneP50)
+	require.Zero(t, rows(p, nil)[0].OverP50)
 }
 
 func TestWithoutThePluginNothingStandsForItself(t *testing.T) {
@@ -109,8 +105,49 @@ func TestWithoutThePluginNothingStandsForItself(t *testing.T) {
 	require.Zero(t, got[0].Aim)
 }
 
-func TestReport(t *testing.T) {
+// madeInTurn is made with legs in turn: direct 100 and ours 250 + 10 a repeat,
+// so that ours adds 150, 160, 170 to 120, 130, 140 at once.
+func madeInTurn() (*plan, []sample) {
 	p, samples := made()
+	p.Servers = append(p.Servers, syncServer)
+	for repeat := range 3 {
+		for _, c := range p.Cells {
+			s := sample{BodyBytes: c.BodyBytes, Clients: c.Clients, Repeat: repeat, Requests: 1000}
+			s.Case, s.P50, s.P99 = directServer, 100, 150
+			samples = append(samples, s)
+			s.Case, s.Mode, s.P50, s.P99, s.CPU, s.Bytes, s.Mallocs = syncServer, c.Mode, 250+10*float64(repeat), 400, 150, 9000, 90
+			samples = append(samples, s)
+		}
+	}
+	return p, samples
+}
+
+func TestLegsInTurnAreHeldAgainstLegsAtOnceOverBothWorkersDirectly(t *testing.T) {
+	p, samples := madeInTurn()
+	for i := range samples {
+		if s := &samples[i]; s.Case == directServer {
+			s.P50 = 50 // alone's 100 must play no part
+		}
+	}
+	got := rows(p, samples)
+	require.Len(t, got, 5)
+	r := got[2]
+	require.Equal(t, syncServer, r.Server)
+	require.Equal(t, []string{directServer, batonServer}, []string{r.Over, r.Base})
+	require.Equal(t, spread{3, 50, 50, 50}, r.OverP50)
+	require.Equal(t, spread{3, 180, 170, 190}, r.P50.Base)
+	require.Equal(t, spread{3, 210, 200, 220}, r.P50.Ours)
+	require.Equal(t, spread{3, 2.5, 2.5, 2.5}, r.CPU.Ratio)
+	require.InDelta(t, 2.0, r.Aim, 0)
+	require.True(t, r.met(r.P50))
+	require.False(t, r.met(r.CPU))
+
+	p.Servers = []string{syncServer}
+	require.False(t, rows(p, samples[len(samples)-12:])[0].met(rows(p, samples[len(samples)-12:])[0].P50), "without the plugin's legs at once there is no ratio")
+}
+
+func TestReport(t *testing.T) {
+	p, samples := madeInTurn()
 	samples[2].Failed = 4
 	r := &report{
 		Machine: machine{CPU: "A Processor", Cores: 2, OS: "linux/amd64", Go: "go1", Envoy: "1"}, Rows: rows(p, samples),
@@ -173,9 +210,14 @@ func TestFlagsChooseCells(t *testing.T) {
 	require.Equal(t, []string{buffered}, p.modes())
 	require.Equal(t, 5, p.Repeats)
 
+	direct := &variant{name: directServer}
 	all := []*variant{{name: aloneServer}, {name: batonServer, mode: buffered, server: &server{}}, {name: batonServer, mode: fullDuplex, server: &server{}}}
 	require.Equal(t, all[:2], p.cases(load{2_000, 1}, all))
 	require.Equal(t, all[:1], p.cases(load{2_000, 16}, all))
+	inTurn := &variant{name: syncServer, mode: buffered, server: &server{}}
+	all = []*variant{all[0], direct, inTurn}
+	require.Equal(t, all, p.cases(load{2_000, 1}, all))
+	require.Equal(t, all[:1], p.cases(load{2_000, 64}, all), "not at 64 clients")
 
 	for _, bad := range [][]string{{"-only", "none"}, {"-only", "("}, {"-servers", "other"}} {
 		o, err := parse(bad, io.Discard)
@@ -211,54 +253,6 @@ func TestPlacement(t *testing.T) {
 	require.Error(t, err)
 	_, err = place("elsewhere", []int{0, 1})
 	require.Error(t, err)
-}
-
-func TestARequestIsValidJSONOfItsSize(t *testing.T) {
-	for _, size := range []int{300, 2_000, 220_000} {
-		r := newRequest(3, size)
-		first := string(r.bytes())
-		second := string(r.bytes())
-		require.NotEqual(t, first, second, "no two turns are the same")
-		require.Len(t, second, len(first))
-		head, body, ok := strings.Cut(second, "\r\n\r\n")
-		require.True(t, ok)
-		require.Len(t, body, size)
-		require.Contains(t, head, "content-length: ")
-		var doc struct {
-			Messages []struct{ Content string }
-		}
-		require.NoError(t, json.Unmarshal([]byte(body), &doc))
-		require.Contains(t, doc.Messages[0].Content, "Conversation 00000003.")
-		require.Equal(t, "Turn 00000002", doc.Messages[1].Content)
-	}
-}
-
-func TestACrowdCountsWhatItIsAnswered(t *testing.T) {
-	status := make(chan int, 1)
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		select {
-		case s := <-status:
-			w.WriteHeader(s)
-		default:
-			_, _ = w.Write(bytes.Repeat([]byte("x"), 5000)) // chunked
-		}
-	}))
-	defer srv.Close()
-	w := newCrowd(srv.Listener.Addr().String(), 3, 400)
-	defer w.close()
-	status <- 503
-	got := w.run(t.Context(), 50*time.Millisecond)
-	require.NotEmpty(t, got.latencies)
-	require.Equal(t, 1, got.failed)
-	require.EqualError(t, got.first, "status 503, expected 200")
-
-	gone := newCrowd("127.0.0.1:1", 2, 400)
-	got = gone.run(t.Context(), time.Minute)
-	require.Empty(t, got.latencies)
-	require.Equal(t, 200, got.failed, "a client gives up after 100 failures")
-	var op *net.OpError
-	require.ErrorAs(t, got.first, &op)
 }
 
 func TestAloneIsTheShippedConfigurationWithoutThePlugin(t *testing.T) {

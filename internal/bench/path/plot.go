@@ -30,7 +30,7 @@ func plot(list []row) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n", plotLeft+plotWidth+70, height)
 	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
-	b.WriteString(`<text x="10" y="18" font-size="14">Added by Baton, as a multiple of a server that does nothing</text>` + "\n")
+	b.WriteString(`<text x="10" y="18" font-size="14">Added by Baton, as a multiple of a server that does nothing (baton-sync: of legs at once)</text>` + "\n")
 	fmt.Fprintf(&b, `<rect x="10" y="30" width="10" height="9" fill="#3b6ea5"/><text x="25" y="38">p50</text>`+
 		`<rect x="60" y="30" width="10" height="9" fill="#d08a3c"/><text x="75" y="38">CPU</text>`+
 		`<line x1="115" y1="28" x2="115" y2="41" stroke="#b00020" stroke-width="2"/><text x="121" y="38">aim</text>`+"\n")

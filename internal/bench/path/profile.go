@@ -35,7 +35,7 @@ func profile(ctx context.Context, p *plan, l *lab, dir string, w io.Writer) erro
 }
 
 func profileOne(ctx context.Context, v *variant, c cell, dir, name string) error {
-	crowd := newCrowd(v.addr, c.Clients, c.BodyBytes)
+	crowd := v.crowd(load{c.BodyBytes, c.Clients})
 	defer crowd.close()
 	loaded, stop := context.WithCancel(ctx)
 	ended := make(chan tally, 1)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -34,12 +35,32 @@ type method struct {
 	Placement string  `json:"placement"`
 }
 
-// header and cells are the columns of both forms of the table.
-func header() []string {
-	return []string{
-		"case", "alone p50", "+p50 nothing", "+p50 ours", "ratio", "+p99 nothing", "+p99 ours", "ratio",
-		"CPU nothing", "CPU ours", "ratio", "KB nothing", "KB ours", "ratio", "mallocs nothing", "mallocs ours", "aim", "p50", "CPU",
+// table is the rows that are compared with the same base.
+type table struct {
+	over, base, ours string
+	rows             []row
+}
+
+// tables returns those that have rows.
+func (r *report) tables() []table {
+	out := []table{{over: "alone", base: "nothing", ours: "ours"}, {over: "direct", base: "at once", ours: "in turn"}}
+	for _, row := range r.Rows {
+		t := &out[0]
+		if row.Server == syncServer {
+			t = &out[1]
+		}
+		t.rows = append(t.rows, row)
 	}
+	return slices.DeleteFunc(out, func(t table) bool { return len(t.rows) == 0 })
+}
+
+// header and cells are the columns of both forms of a table.
+func (t *table) header() []string {
+	out := []string{"case", t.over + " p50"}
+	for _, what := range []string{"+p50 ", "+p99 ", "CPU ", "KB "} {
+		out = append(out, what+t.base, what+t.ours, "ratio")
+	}
+	return append(out, "mallocs "+t.base, "mallocs "+t.ours, "aim", "p50", "CPU")
 }
 
 func (r *row) cells() []string {
@@ -50,12 +71,12 @@ func (r *row) cells() []string {
 	if r.Failed > 0 {
 		name += fmt.Sprintf(" (%d FAILED)", r.Failed)
 	}
-	out := []string{name, number(r.AloneP50, 1)}
+	out := []string{name, number(r.OverP50, 1)}
 	for _, f := range []figure{r.P50, r.P99, r.CPU} {
-		out = append(out, number(f.Nothing, 1), number(f.Ours, 1), ratio(f.Ratio))
+		out = append(out, number(f.Base, 1), number(f.Ours, 1), ratio(f.Ratio))
 	}
-	out = append(out, number(r.Bytes.Nothing, 1000), number(r.Bytes.Ours, 1000), ratio(r.Bytes.Ratio),
-		number(r.Mallocs.Nothing, 1), number(r.Mallocs.Ours, 1))
+	out = append(out, number(r.Bytes.Base, 1000), number(r.Bytes.Ours, 1000), ratio(r.Bytes.Ratio),
+		number(r.Mallocs.Base, 1), number(r.Mallocs.Ours, 1))
 	if r.Aim == 0 {
 		return append(out, "–", "–", "–")
 	}
@@ -94,6 +115,8 @@ func (r *report) preamble() string {
 %d interleaved repeats of %.0f ms; medians, with the range of the ratios over the repeats.
 Times are microseconds: added p50 and p99 are over Envoy alone, CPU is the server process's for a request.
 "nothing" is an external processor that decides nothing and sends the same bodies back.
+"baton-sync" asks prefill first, through Envoy, and then decode (in turn): its times are over a client that calls both workers itself,
+one after the other, and it is compared with the plugin whose two legs go at once.
 `, r.Machine.CPU, r.Machine.Cores, r.Machine.OS, r.Machine.Go, r.Machine.Envoy, r.Method.Placement, r.Method.Repeats, r.Method.SliceMS)
 }
 
@@ -102,12 +125,17 @@ func (r *report) text() string {
 	var b strings.Builder
 	b.WriteString(r.preamble())
 	b.WriteByte('\n')
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, strings.Join(header(), "\t"))
-	for i := range r.Rows {
-		fmt.Fprintln(w, strings.Join(r.Rows[i].cells(), "\t"))
+	for i, t := range r.tables() {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, strings.Join(t.header(), "\t"))
+		for i := range t.rows {
+			fmt.Fprintln(w, strings.Join(t.rows[i].cells(), "\t"))
+		}
+		_ = w.Flush()
 	}
-	_ = w.Flush()
 	b.WriteString(r.summary())
 	return b.String()
 }
@@ -117,9 +145,11 @@ func (r *report) markdown() string {
 	var b strings.Builder
 	b.WriteString("# What Baton adds to a request's path\n\n")
 	b.WriteString(r.preamble())
-	b.WriteString("\n| " + strings.Join(header(), " | ") + " |\n|" + strings.Repeat(" --- |", len(header())) + "\n")
-	for i := range r.Rows {
-		b.WriteString("| " + strings.Join(r.Rows[i].cells(), " | ") + " |\n")
+	for _, t := range r.tables() {
+		b.WriteString("\n| " + strings.Join(t.header(), " | ") + " |\n|" + strings.Repeat(" --- |", len(t.header())) + "\n")
+		for i := range t.rows {
+			b.WriteString("| " + strings.Join(t.rows[i].cells(), " | ") + " |\n")
+		}
 	}
 	b.WriteString(r.summary())
 	return b.String()
@@ -141,7 +171,8 @@ func (r *report) summary() string {
 	if of == 0 {
 		return ""
 	}
-	return fmt.Sprintf("\n%d of %d aims met (added p50 and CPU: at most %.1f× of nothing at 2 KB, %.1f× at 220 KB).\n", met, of, aimSmall, aimLarge)
+	return fmt.Sprintf("\n%d of %d aims met (added p50 and CPU: at most %.1f× of nothing at 2 KB, %.1f× at 220 KB; in turn %.1f× of at once).\n",
+		met, of, aimSmall, aimLarge, aimInTurn)
 }
 
 // write puts the report's forms into dir.

@@ -23,6 +23,13 @@ const (
 	maxBody  = 1 << 30
 )
 
+// HandOff is what the benchmark's vLLM prefill worker hands over, the value of
+// kv_transfer_params in its answer and in decode's request. Members and sizes
+// are those of a short prompt's; it means nothing to anybody.
+const HandOff = `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2,3,4]],` +
+	`"remote_engine_id":"c5c4f2d0-6f0c-4e57-9a3c-0d2b7d3c9a11","remote_request_id":"chatcmpl-1","remote_host":"127.0.0.1",` +
+	`"remote_port":5600,"tp_size":1}`
+
 // Head is what is kept of a message's start. It may be reused; RequestID is
 // overwritten by the next ReadHead.
 type Head struct {
