@@ -47,7 +47,8 @@
 //
 // Before a pick the checks are, in this order: is it only a question, is the
 // model known, can it be served now (outlook, splittable), are the workers that
-// it names able to (place).
+// it names able to (place). Where all workers of a leg drain, place comes before
+// that is said. testdata/matrix has what comes of it, case by case.
 //
 // # Requests that name their workers
 //

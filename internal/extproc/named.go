@@ -60,6 +60,9 @@ type wish struct {
 	query bool // it asks who would serve it, and is not to be served
 }
 
+// names reports whether the request names a worker, for either leg.
+func (w *wish) names() bool { return w.pins.Prefill.Named() || w.pins.Decode.Named() }
+
 // wishOf reads a request's wish. Members of the body that name workers are
 // refused where they are not believed: passed on, they could be believed by
 // what stands behind a worker's address. Headers are overwritten or removed.
@@ -120,6 +123,18 @@ func (srv *Server) place(q *question) *failure {
 		return pinned(err)
 	}
 	return nil
+}
+
+// misnamed returns what is wrong with the workers that the request names where
+// nobody could be picked for f (C24): that is judged before any pick, and who
+// named a worker that drains must learn that it was this one.
+func (srv *Server) misnamed(q *question, f *failure) *failure {
+	if f != &failNoPrefill && f != &failNoDecode {
+		return nil
+	}
+	apart := *q
+	apart.disagg = true
+	return srv.place(&apart)
 }
 
 // placeOf returns the worker that is named for the role, nil for none.

@@ -194,20 +194,19 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question
 	}
 	var f *failure
 	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil && !q.stillAsks(f) {
-		if !srv.mayFallBack(f, q.pool) {
+		if wrong := srv.misnamed(q, f); wrong != nil {
+			return nil, wrong
+		}
+		if q.wish.names() || !srv.mayFallBack(f, q.pool) {
 			return nil, f
 		}
 		q.fellBack = f.code
 	}
-	instead := f
 	if f = srv.splittable(q, r, body); f != nil {
 		return nil, f
 	}
 	if f = srv.place(q); f != nil {
 		return nil, f
-	}
-	if q.fellBack != "" && q.named() {
-		return nil, instead
 	}
 	lead := q.lead()
 	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle}

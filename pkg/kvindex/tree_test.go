@@ -12,7 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-var treeOpsFlag = flag.Int("model.treeops", 150_000, "operations of the tree's model test; 1000000 in a long run")
+var treeOpsFlag = flag.Int("model.treeops", 1_000_000, "operations of the tree's model test")
 
 // slow is the race detector's build: the same tests with fewer rounds.
 const slow = maxBudget < 1<<28
