@@ -90,7 +90,7 @@ func TestANamedPairHandsOver(t *testing.T) {
 			r := f.send(t.Context(), "/v1/completions", completion("hand over", 5, false), "x-prefill-instance-id", pair[0], "x-worker-instance-id", pair[1])
 			requireAnswer(t, r, "hand over", 5)
 			prefill, decode := f.served()
-			require.Equal(t, pair, [2]string{prefill, decode})
+			require.Equal(t, [2]string{prefill, decode}, pair)
 		}
 	})
 }

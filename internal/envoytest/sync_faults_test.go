@@ -54,7 +54,7 @@ func TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient(t *testing.T) {
 				cancel()
 				q.require(t, r)
 			}
-			require.EqualValues(t, retried+1, f.metric("baton_fresh_picks_total"), "%s: the fault was met", c.name)
+			require.Equal(t, retried+1, f.metric("baton_fresh_picks_total"), "%s: the fault was met", c.name)
 		}
 		for _, d := range f.gotAll(f.decode) {
 			require.Equal(t, "decode", d.Leg, "no decode worker was asked to do without a hand-off")
@@ -80,7 +80,7 @@ func TestWhenNoPrefillWorkerCanTheClientGetsOneError(t *testing.T) {
 			r := f.send(t.Context(), q.path, q.body)
 			requireError(t, r, http.StatusServiceUnavailable, "prefill_failed")
 			require.Equal(t, "1", r.header.Get("Retry-After"))
-			require.EqualValues(t, picks+2, f.metric("baton_fresh_picks_total"), name)
+			require.Equal(t, picks+2, f.metric("baton_fresh_picks_total"), name)
 			f.faultAll(f.prefill, enginesim.Fault{})
 			f.awaitHealthy()
 		}
@@ -177,7 +177,7 @@ func TestAFailedDecodeAfterAGoodHandOffIsInvisible(t *testing.T) {
 				q := ask(fmt.Sprintf("decode fails %d %d", i, j), 6)[(i+j)%4]
 				q.require(t, f.send(t.Context(), q.path, q.body))
 			}
-			require.EqualValues(t, picks+1, f.metric("baton_fresh_picks_total"), "%+v", x)
+			require.Equal(t, picks+1, f.metric("baton_fresh_picks_total"), "%+v", x)
 			f.awaitCollected()
 			want := collected
 			if x.Mode == enginesim.FaultRefuse { // nobody has seen the hand-off

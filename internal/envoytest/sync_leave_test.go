@@ -266,7 +266,7 @@ func TestALargeBodyGoesThroughBothLegs(t *testing.T) {
 		require.Equal(t, http.StatusOK, r.status, r.body)
 		prefill, decode := f.legs()
 		require.Greater(t, prefill.BodyBytes, 9<<20)
-		require.Greater(t, decode.BodyBytes, 0)
+		require.Positive(t, decode.BodyBytes)
 		require.Equal(t, prefill.Handoff, decode.Handoff)
 	})
 }

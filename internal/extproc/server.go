@@ -61,8 +61,8 @@ type Server struct {
 	readers  sync.WaitGroup
 	engines  sync.WaitGroup // decisions that wait for a tokenizer
 
-	legClient *legClient // nil: no listener for legs of our own is configured
-	legs      context.Context
+	legClient *legClient      // nil: no listener for legs of our own is configured
+	legs      context.Context //nolint:containedctx // ends the legs of our own, which outlive their requests
 	stopLegs  context.CancelFunc
 	senders   sync.WaitGroup // legs of our own on their way
 

@@ -1,7 +1,6 @@
 package picker
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -68,7 +67,7 @@ func TestConstraintsOfSeveralAddUp(t *testing.T) {
 func TestATaintThatNobodyCarriesLeavesNoCandidate(t *testing.T) {
 	require.ErrorIs(t, error(&TaintError{Taint: "a"}), ErrNoCandidate)
 	var te *TaintError
-	require.True(t, errors.As(error(&TaintError{Taint: "a"}), &te))
+	require.ErrorAs(t, error(&TaintError{Taint: "a"}), &te)
 }
 
 func FuzzConstraints(f *testing.F) {

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -88,7 +89,7 @@ func (p *picker) Process(s extprocv3.ExternalProcessor_ProcessServer) error {
 	streamed := false
 	for {
 		m, err := s.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

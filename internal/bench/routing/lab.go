@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -85,7 +86,7 @@ func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) er
 		return err
 	}
 	var infos []*worker.Worker
-	for _, w := range append(l.prefill[:len(l.prefill):len(l.prefill)], l.decode...) {
+	for _, w := range slices.Concat(l.prefill, l.decode) {
 		infos = append(infos, w.Info)
 	}
 	workers := filepath.Join(l.dir, "workers.yaml")
@@ -175,7 +176,7 @@ func (l *lab) processes() []*stack.Process {
 	if l.plugin != nil {
 		out = append(out, l.plugin.Process)
 	}
-	for _, w := range append(l.prefill[:len(l.prefill):len(l.prefill)], l.decode...) {
+	for _, w := range slices.Concat(l.prefill, l.decode) {
 		if w != nil {
 			out = append(out, w.Process)
 		}

@@ -41,7 +41,8 @@ func FuzzReadAnswer(f *testing.F) {
 		}
 		res, err := handoff.ReadAnswer(k, answer, alone)
 		if err != nil {
-			require.IsType(t, handoff.Malformed(0), err)
+			var why handoff.Malformed
+			require.ErrorAs(t, err, &why)
 			require.Zero(t, res)
 			return
 		}
