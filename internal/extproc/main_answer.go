@@ -94,6 +94,9 @@ func (m *mainLeg) maybeLeave() {
 	}
 	m.phase = mainLeft
 	m.emit(effect{op: opLeave})
+	if m.logged.kind != 0 { // it broke off before we had let its headers pass
+		m.conclude(m.loggedAt, m.logged.outcome, m.logged.blame)
+	}
 }
 
 // onLeg takes a report of the prefill leg.

@@ -153,8 +153,8 @@ func (m *mainLeg) onLogged(now time.Time, ev *event) {
 	switch m.phase {
 	case mainLeft, mainEnded:
 		m.conclude(now, ev.outcome, ev.blame)
-	case mainRouted, mainRejected, mainStreaming:
-		m.logged = *ev
+	case mainRouted, mainHolding, mainRejected, mainStreaming:
+		m.logged, m.loggedAt = *ev, now
 	case mainLingering:
 		if m.unsure() {
 			m.learnt(now, ev.reached)

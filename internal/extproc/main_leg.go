@@ -78,6 +78,7 @@ type mainLeg struct {
 	orphanAt  time.Time // set when the client has gone before the prefill leg
 	logBy     time.Time // set while the access log is awaited
 	logged    event     // evLogged, when it came before the stream's end
+	loggedAt  time.Time
 
 	status      string // of decode's response headers
 	draining    bool   // the process is about to end
