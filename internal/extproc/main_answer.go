@@ -54,7 +54,7 @@ func (m *mainLeg) onLocalReply(flags string) {
 	}
 	switch {
 	case strings.Contains(flags, "UO"): // Envoy's circuit breaker: no fault of the worker
-	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"), strings.Contains(flags, "UPE"):
+	case lost(flags):
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameLost})
 	default:
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
@@ -65,13 +65,11 @@ func (m *mainLeg) onLocalReply(flags string) {
 
 // reached reports whether decode may have seen a request that Envoy answered
 // itself: not where no connection came about, or none was to be had.
-func reached(flags string) bool {
-	for _, f := range [...]string{"UT", "UC", "UR", "UPE"} {
-		if strings.Contains(flags, f) {
-			return true
-		}
-	}
-	return false
+func reached(flags string) bool { return strings.Contains(flags, "UT") || lost(flags) }
+
+// lost reports whether the connection broke off after decode had the request.
+func lost(flags string) bool {
+	return strings.Contains(flags, "UC") || strings.Contains(flags, "UR") || strings.Contains(flags, "UPE")
 }
 
 func (m *mainLeg) relay() {

@@ -130,43 +130,47 @@ func (srv *Server) Register(g *grpc.Server) {
 
 // Process serves one stream: one leg of one attempt.
 func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
-	switch leg := filterOf(g.Context()); leg {
-	case filterMain:
-		srv.cfg.Telemetry.StreamOpened(leg)
-		defer srv.cfg.Telemetry.StreamClosed(leg)
-		way, err := wayOf(g.Context())
-		if err != nil {
-			return status.Error(codes.InvalidArgument, err.Error())
-		}
-		s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
-		s.act.handle = s.handle
-		srv.track(s, true)
-		defer srv.track(s, false)
-		srv.readers.Add(1)
-		go s.read()
-		<-s.over
-		return nil
-	case filterPrefill:
-		srv.cfg.Telemetry.StreamOpened(leg)
-		defer srv.cfg.Telemetry.StreamClosed(leg)
-		s := &prefillStream{wire: newWire(srv, g), m: prefillLeg{rules: srv.rules}}
-		s.act.handle = s.handle
-		srv.readers.Add(1)
-		s.read()
-		return nil
-	case filterSync:
-		srv.cfg.Telemetry.StreamOpened(leg)
-		defer srv.cfg.Telemetry.StreamClosed(leg)
-		s := &syncStream{wire: newWire(srv, g)}
-		s.act.handle = s.handle
-		srv.readers.Add(1)
-		s.read()
-		return nil
+	leg := filterOf(g.Context())
+	switch leg {
+	case filterMain, filterPrefill, filterSync:
 	default:
 		return status.Errorf(codes.InvalidArgument,
 			"initial metadata %s is %q: expected %s, %s or %s; set it on the ext_proc filter's grpc_service",
 			filterKey, leg, filterMain, filterPrefill, filterSync)
 	}
+	srv.cfg.Telemetry.StreamOpened(leg)
+	defer srv.cfg.Telemetry.StreamClosed(leg)
+	switch leg {
+	case filterMain:
+		return srv.processMain(g)
+	case filterPrefill:
+		s := &prefillStream{wire: newWire(srv, g), m: prefillLeg{rules: srv.rules}}
+		s.act.handle = s.handle
+		srv.readers.Add(1)
+		s.read()
+	case filterSync:
+		s := &syncStream{wire: newWire(srv, g)}
+		s.act.handle = s.handle
+		srv.readers.Add(1)
+		s.read()
+	}
+	return nil
+}
+
+// processMain serves a main leg, whose stream we may leave before Envoy ends it.
+func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer) error {
+	way, err := wayOf(g.Context())
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
+	s.act.handle = s.handle
+	srv.track(s, true)
+	defer srv.track(s, false)
+	srv.readers.Add(1)
+	go s.read()
+	<-s.over
+	return nil
 }
 
 func newWire(srv *Server, g extprocv3.ExternalProcessor_ProcessServer) wire {
