@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -159,6 +160,9 @@ func TestAPrefillThatIsAllThereIsToSayIsTheAnswer(t *testing.T) {
 				r := f.send(t.Context(), q.path, q.body)
 				q.requireFinal(t, r, reason)
 				f.awaitCollected()
+				f.await("decode to have answered what took it", func() bool {
+					return !slices.ContainsFunc(f.gotAll(f.decode), func(d enginesim.Request) bool { return d.Ended.IsZero() })
+				})
 				for _, d := range f.gotAll(f.decode) {
 					require.Equal(t, 1, d.OutputTokens, "a decode worker is asked to take the KV, no more")
 				}

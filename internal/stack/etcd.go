@@ -64,7 +64,7 @@ func StartEtcdCluster(ctx context.Context, o EtcdOptions, n int) ([]*Etcd, error
 // startMembers starts the members of one cluster at once: none serves before
 // most of them run.
 func startMembers(ctx context.Context, all []EtcdOptions) ([]*Etcd, error) {
-	ports, err := KeptPorts(2 * len(all))
+	ports, err := FreePorts(2 * len(all))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,35 +32,28 @@ func poll(ctx context.Context, what string, p *Process, ok func() bool) error {
 // Await asks ok every 20 ms until it says yes or the context ends.
 func Await(ctx context.Context, what string, ok func() bool) error { return poll(ctx, what, nil, ok) }
 
-// FreePorts returns n loopback TCP ports that were free a moment ago. They are of
-// the range that the kernel also gives to outgoing connections; for what is to
-// come back to its port after a while, use [KeptPorts].
-func FreePorts(n int) ([]int, error) {
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("stack: find a free port: %w", err)
-		}
-		defer l.Close()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports, nil
-}
+// The ports of [FreePorts], and how many were tried: chance sets where a process
+// begins, so that two beside each other seldom meet.
+const firstPort, lastPort = 20000, 32000
 
-// KeptPorts returns n different loopback ports that were free a moment ago and
-// that the kernel gives to nobody by itself (Linux: 32768 and up), so that a
-// process that was killed finds its port free when it is started again. On a
-// kernel's own port a client that dials the dead process can even be connected
-// to itself.
-func KeptPorts(n int) ([]int, error) {
-	const first, last, tries = 20000, 32000, 200
+var (
+	portChance = rand.Uint32N(lastPort - firstPort)
+	portsTried atomic.Uint32
+)
+
+// FreePorts returns n different loopback ports that were free a moment ago, that
+// the kernel gives to nobody by itself (Linux: 32768 and up), and that no call of
+// this process has returned before (until some thousands later). So nothing that
+// asks the kernel for a port takes one meanwhile, and a process that was killed
+// finds its port free when it is started again; on a kernel's own port a client
+// that dials the dead process can even be connected to itself.
+func FreePorts(n int) ([]int, error) {
 	var ports []int
-	for range tries {
+	for range lastPort - firstPort {
 		if len(ports) == n {
 			return ports, nil
 		}
-		port := first + rand.IntN(last-first)
+		port := firstPort + int((portChance+portsTried.Add(1))%(lastPort-firstPort))
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			continue
@@ -67,5 +61,5 @@ func KeptPorts(n int) ([]int, error) {
 		defer l.Close()
 		ports = append(ports, port)
 	}
-	return nil, fmt.Errorf("stack: no %d free ports from %d to %d", n, first, last)
+	return nil, fmt.Errorf("stack: no %d free ports from %d to %d", n, firstPort, lastPort)
 }
