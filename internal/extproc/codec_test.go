@@ -99,12 +99,17 @@ func headersOf(m *corev3.HeaderMap, timeoutHeader string) *headers {
 		case timeoutHeader:
 			dst = &h.timeout
 		default:
-			if pin.Known([]byte(kv.Key)) {
-				v := kv.Value
-				if kv.RawValue != nil {
-					v = string(kv.RawValue)
-				}
+			v := kv.Value
+			if kv.RawValue != nil {
+				v = string(kv.RawValue)
+			}
+			switch {
+			case pin.Known([]byte(kv.Key)):
 				h.named = append(h.named, pin.Header{Name: kv.Key, Value: v})
+			case kv.Key == selectionHeader:
+				h.selection = append(h.selection, v)
+			case kv.Key == prefill.HeaderPrefillCluster, kv.Key == "x-baton-other":
+				h.strange = append(h.strange, kv.Key)
 			}
 			continue
 		}
@@ -142,6 +147,30 @@ func eventOf(req *extprocv3.ProcessingRequest, timeoutHeader string) (ev *event,
 	return ev, true
 }
 
+// hintsOf copies what the data plane says beside a message.
+func hintsOf(req *extprocv3.ProcessingRequest) *hints {
+	h := hints{
+		subset:   req.GetMetadataContext().GetFilterMetadata()[subsetNamespace].GetFields()[subsetKey],
+		served:   req.GetMetadataContext().GetFilterMetadata()[lbNamespace].GetFields()[servedKey].GetStringValue(),
+		upstream: req.GetAttributes()["envoy.filters.http.ext_proc"].GetFields()[upstreamAddress].GetStringValue(),
+	}
+	if h == (hints{}) {
+		return nil
+	}
+	return &h
+}
+
+func requireSameHints(t *testing.T, want, got *hints) {
+	t.Helper()
+	if want == nil || got == nil {
+		require.Equal(t, want, got)
+		return
+	}
+	require.True(t, proto.Equal(want.subset, got.subset))
+	require.Equal(t, want.subset == nil, got.subset == nil)
+	require.Equal(t, []string{want.served, want.upstream}, []string{got.served, got.upstream})
+}
+
 // pieces cuts a message as gRPC may: anywhere.
 func pieces(r *rand.Rand, b []byte) mem.BufferSlice {
 	var out mem.BufferSlice
@@ -157,6 +186,7 @@ func randomHeaders(r *rand.Rand) *corev3.HeaderMap {
 	names := []string{
 		":method", ":path", ":status", "content-length", "x-request-id", "traceparent", "tracestate", "x-envoy-attempt-count",
 		prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderDebug, prefill.HeaderLocalReply, "x-timeout", "x-worker-instance-id", "x-prefiller-host-port", "cookie", "x-other", "",
+		prefill.HeaderPrefillCluster, "x-baton-other", selectionHeader,
 	}
 	m := &corev3.HeaderMap{}
 	for range r.IntN(20) {
@@ -192,13 +222,25 @@ func randomRequest(r *rand.Rand) *extprocv3.ProcessingRequest {
 	}
 	if r.IntN(2) == 0 {
 		req.ProtocolConfig = &extprocv3.ProtocolConfiguration{
-			RequestBodyMode: extprocfilterv3.ProcessingMode_BodySendMode(r.IntN(5)), ResponseBodyMode: extprocfilterv3.ProcessingMode_BUFFERED,
+			RequestBodyMode: extprocfilterv3.ProcessingMode_BodySendMode(r.IntN(5)), ResponseBodyMode: extprocfilterv3.ProcessingMode_BodySendMode(r.IntN(5)),
 		}
 	}
 	if r.IntN(3) == 0 {
-		s, _ := structpb.NewStruct(map[string]any{"a": 1.5, "b": "c"})
-		req.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": s}
-		req.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"x": s}}
+		names := []string{"a", subsetKey, servedKey, upstreamAddress}
+		values := []any{"192.0.2.1:80", []any{"192.0.2.1:80", "b"}, 1.5, nil}
+		some := func() *structpb.Struct {
+			m := map[string]any{}
+			for range r.IntN(4) {
+				m[names[r.IntN(len(names))]] = values[r.IntN(len(values))]
+			}
+			s, err := structpb.NewStruct(m)
+			if err != nil {
+				panic(err)
+			}
+			return s
+		}
+		req.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": some()}
+		req.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"x": some(), lbNamespace: some(), subsetNamespace: some()}}
 	}
 	return req
 }
@@ -216,6 +258,9 @@ func TestRequestsAreReadAsProtobufReadsThem(t *testing.T) {
 		require.NoError(t, err)
 		want, known := eventOf(req, "x-timeout")
 		want.fullDuplex = req.GetProtocolConfig().GetRequestBodyMode() == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+		want.answerDuplex = req.GetProtocolConfig().GetResponseBodyMode() == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+		want.answerBodies = req.GetProtocolConfig().GetResponseBodyMode() != extprocfilterv3.ProcessingMode_NONE
+		want.hints = hintsOf(req)
 		var in incoming
 		require.NoError(t, c.Unmarshal(pieces(r, b), &in))
 		require.Equal(t, known, in.ev.kind != 0)
@@ -225,6 +270,9 @@ func TestRequestsAreReadAsProtobufReadsThem(t *testing.T) {
 		require.Equal(t, want.kind, in.ev.kind)
 		require.Equal(t, want.endOfStream, in.ev.endOfStream)
 		require.Equal(t, want.fullDuplex, in.ev.fullDuplex)
+		require.Equal(t, want.answerDuplex, in.ev.answerDuplex)
+		require.Equal(t, want.answerBodies, in.ev.answerBodies)
+		requireSameHints(t, want.hints, in.ev.hints)
 		require.Equal(t, want.headers, in.ev.headers)
 		require.True(t, bytes.Equal(want.body, in.ev.body))
 		if len(in.ev.body) > 0 {

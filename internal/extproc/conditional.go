@@ -83,6 +83,7 @@ const (
 	splitShortPrompt splitReason = "short_prompt"
 	splitPrefillBusy splitReason = "prefill_busy"
 	splitFallback    splitReason = "fallback"
+	splitOneLeg      splitReason = "one_leg"
 )
 
 // split is a choice between one worker and two, where there was one.
@@ -103,6 +104,8 @@ func (s *split) String() string {
 		return fmt.Sprintf("one worker: every prefill rank has at least %d prompt tokens queued", s.queued)
 	case s.reason == splitFallback:
 		return "one worker: fallback for " + s.cause
+	case s.reason == splitOneLeg:
+		return "one worker: the gateway carries no prefill leg"
 	case !s.asked:
 		return ""
 	case s.limit > 0:
@@ -153,7 +156,7 @@ func (srv *Server) mayFallBack(f *failure, pool *worker.Pool) bool {
 	if !srv.cfg.FallbackAggregated || len(pool.AggregatedRanks) == 0 {
 		return false
 	}
-	return f.code == failNoPrefill.code || f.code == failNoDecode.code || f.code == failNoTaint.code
+	return f.code == failNoPrefill.code || f.code == failNoDecode.code || f.code == failNoTaint.code || f.code == failOutside.code
 }
 
 // fallBack turns a verdict that nobody can serve the request with prefill and

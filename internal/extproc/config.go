@@ -98,6 +98,9 @@ type Config struct {
 	// see picker.Override and picker.Constraints.
 	Overrides bool
 
+	// Gateway is for the endpoint picker protocol of the Gateway API.
+	Gateway Gateway
+
 	// StartTimeout is how long a dispatched prefill leg may take to appear.
 	// Default 1 s.
 	StartTimeout time.Duration
@@ -149,6 +152,9 @@ func (c Config) withDefaults() Config {
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = 64 << 20
 	}
+	if c.Gateway.Endpoints == 0 {
+		c.Gateway.Endpoints = 1
+	}
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = 3
 	}
@@ -192,6 +198,7 @@ func (c Config) Validate() error {
 		}
 	}
 	errs = append(errs, c.Conditional.Faults()...)
+	errs = append(errs, c.Gateway.faults()...)
 	if c.FallbackAggregated && c.EnforceDisagg {
 		bad("fallback aggregated: expected it without enforced disaggregation")
 	}
@@ -216,5 +223,6 @@ func (c *Config) rules() *rules {
 		startTimeout: c.StartTimeout, prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
 		hold: !c.NoHold, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
 		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(bufferPool),
+		reasonHeader: c.Gateway.ReasonHeader,
 	}
 }

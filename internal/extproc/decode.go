@@ -71,17 +71,23 @@ const (
 	fieldResponseBody     = 5
 	fieldRequestTrailers  = 6
 	fieldResponseTrailers = 7
+	fieldMetadataContext  = 8
+	fieldAttributes       = 9
 	fieldProtocolConfig   = 11
 
-	fieldHeadersMap   = 1 // HttpHeaders
-	fieldHeadersEnd   = 3
-	fieldBody         = 1 // HttpBody
-	fieldBodyEnd      = 2
-	fieldMapHeaders   = 1 // HeaderMap
-	fieldValueKey     = 1 // HeaderValue
-	fieldValueText    = 2
-	fieldValueRaw     = 3
-	fieldConfigBodies = 1 // ProtocolConfiguration
+	fieldHeadersMap     = 1 // HttpHeaders
+	fieldHeadersEnd     = 3
+	fieldBody           = 1 // HttpBody
+	fieldBodyEnd        = 2
+	fieldMapHeaders     = 1 // HeaderMap
+	fieldValueKey       = 1 // HeaderValue
+	fieldValueText      = 2
+	fieldValueRaw       = 3
+	fieldConfigBodies   = 1 // ProtocolConfiguration
+	fieldConfigAnswers  = 2
+	fieldFilterMetadata = 1 // Metadata
+	fieldEntryKey       = 1 // of a map
+	fieldEntryValue     = 2
 )
 
 var errMalformed = errors.New("extproc: malformed ProcessingRequest")
@@ -180,7 +186,8 @@ func (d *decoder) request() error {
 
 func (d *decoder) field(num protowire.Number) error {
 	switch num {
-	case fieldRequestHeaders, fieldResponseHeaders, fieldRequestTrailers, fieldResponseTrailers, fieldProtocolConfig:
+	case fieldRequestHeaders, fieldResponseHeaders, fieldRequestTrailers, fieldResponseTrailers,
+		fieldMetadataContext, fieldAttributes, fieldProtocolConfig:
 		return d.small(num)
 	case fieldRequestBody, fieldResponseBody:
 		d.ev.kind = kindOfField[num]
@@ -208,11 +215,19 @@ func (d *decoder) small(num protowire.Number) error {
 	switch num {
 	case fieldProtocolConfig:
 		return each(b, func(num protowire.Number, v uint64, _ []byte) error {
-			if num == fieldConfigBodies {
-				d.ev.fullDuplex = extprocfilterv3.ProcessingMode_BodySendMode(v) == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+			switch mode := extprocfilterv3.ProcessingMode_BodySendMode(v); num {
+			case fieldConfigBodies:
+				d.ev.fullDuplex = mode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+			case fieldConfigAnswers:
+				d.ev.answerBodies = mode != extprocfilterv3.ProcessingMode_NONE
+				d.ev.answerDuplex = mode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 			}
 			return nil
 		})
+	case fieldMetadataContext:
+		return d.metadata(b)
+	case fieldAttributes:
+		return d.attribute(b)
 	case fieldRequestHeaders, fieldResponseHeaders:
 		d.ev.kind = kindOfField[num]
 		d.ev.headers = new(headers)
@@ -282,18 +297,20 @@ func (d *decoder) headerMap(b []byte) error {
 		}); err != nil {
 			return err
 		}
-		dst := d.ev.headers.field(key, d.c.timeoutHeader)
-		if dst == nil && !pin.Known(key) {
-			return nil
-		}
 		if len(raw) == 0 {
 			raw = text
 		}
-		if dst == nil {
-			d.ev.headers.named = append(d.ev.headers.named, pin.Header{Name: string(key), Value: string(raw)})
-			return nil
+		h := d.ev.headers
+		switch dst := h.field(key, d.c.timeoutHeader); {
+		case dst != nil:
+			*dst = string(raw)
+		case pin.Known(key):
+			h.named = append(h.named, pin.Header{Name: string(key), Value: string(raw)})
+		case string(key) == selectionHeader:
+			h.selection = append(h.selection, string(raw))
+		case strange(key):
+			h.strange = append(h.strange, string(key))
 		}
-		*dst = string(raw)
 		return nil
 	})
 }

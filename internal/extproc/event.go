@@ -36,20 +36,24 @@ const (
 // event is one thing that happened to a stream. Which fields count depends on
 // the kind.
 type event struct {
-	kind        eventKind
-	headers     *headers // evRequestHeaders, evResponseHeaders
-	body        []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
-	endOfStream bool
-	fullDuplex  bool       // evRequestHeaders: the filter streams bodies
-	plan        *plan      // evPicked
-	failure     *failure   // evRefused
-	booked      *booked    // evPicked, evRefused: for the stream, not the machine
-	leg         legReport  // evLeg
-	answer      *legAnswer // evPrefilled
-	imm         *immediate // evAnswered
-	outcome     outcome    // evLogged
-	blame       blame      // evLogged: what it says of decode
-	reached     bool       // evLogged: decode has seen the request
+	kind         eventKind
+	headers      *headers // evRequestHeaders, evResponseHeaders
+	body         []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
+	endOfStream  bool
+	fullDuplex   bool       // evRequestHeaders: the filter streams bodies
+	answerBodies bool       // evRequestHeaders: it sends those of answers, too
+	answerDuplex bool       // … and streams them
+	hints        *hints     // what the data plane says beside the message; nil: nothing
+	plan         *plan      // evPicked
+	failure      *failure   // evRefused
+	booked       *booked    // evPicked, evRefused: for the stream, not the machine
+	leg          legReport  // evLeg
+	answer       *legAnswer // evPrefilled
+	imm          *immediate // evAnswered
+	outcome      outcome    // evLogged
+	blame        blame      // evLogged: what it says of decode
+	reached      bool       // evLogged: decode has seen the request
+	answerer     *answerer  // evResponseHeaders: not who was picked has answered
 }
 
 // headers is what routing reads of a header map. Names and values are copied
@@ -62,6 +66,8 @@ type headers struct {
 	leg, debug                         string
 	status, localReply                 string
 	named                              []pin.Header // those that may name workers, as they came
+	strange                            []string     // names of those that only routers may set
+	selection                          []string     // the conformance suite's
 }
 
 type legState uint8
@@ -116,7 +122,8 @@ type plan struct {
 	kind          handoff.Kind // with disaggregated
 	decode        worker.Rank
 	prefill       worker.Rank
-	decodeAddr    string
+	decodeAddr    string         // who is to serve, or several, best first
+	others        []endpointRank // the several but the first
 	decodeDPSize  uint32
 	bootstrapHost string
 	bootstrapPort uint16
@@ -141,18 +148,20 @@ type plan struct {
 type op uint8
 
 const (
-	opContinue  op = iota + 1 // answer the message with nothing changed
-	opRoute                   // answer the request's end: set, body
-	opRelay                   // answer the response headers: set
-	opImmediate               // ImmediateResponse: imm
-	opExtend                  // extend Envoy's message timeout: wait
-	opPrefill                 // ask for prefill: set, body, wait; answers evPrefilled
-	opCollect                 // let a decode take what prefill holds: body; answers evCollected
-	opPick                    // resolve tokens, pick, reserve; answers evPicked or evRefused
-	opModels                  // answer GET /v1/models
-	opReport                  // tell the leg's owner: leg, report
-	opAbortLeg                // end the prefill leg
-	opBlame                   // tell health: rank, outcome
+	opContinue     op = iota + 1 // answer the message with nothing changed
+	opRoute                      // answer the request's end: set, body
+	opRouteHeaders               // answer the request's headers, whose body passes by: set
+	opRelay                      // answer the response headers: set
+	opImmediate                  // ImmediateResponse: imm
+	opExtend                     // extend Envoy's message timeout: wait
+	opPrefill                    // ask for prefill: set, body, wait; answers evPrefilled
+	opCollect                    // let a decode take what prefill holds: body; answers evCollected
+	opPick                       // resolve tokens, pick, reserve; answers evPicked or evRefused
+	opModels                     // answer GET /v1/models
+	opReport                     // tell the leg's owner: leg, report
+	opAbortLeg                   // end the prefill leg
+	opBlame                      // tell health: rank, outcome
+	opServed                     // another rank serves in decode's place: rank, zero where it is none of ours
 	opReleaseDecode
 	opReleasePrefill
 	opMark   // the journal's timings and leg outcome: report
@@ -162,8 +171,8 @@ const (
 )
 
 var opNames = [...]string{
-	"", "continue", "route", "relay", "immediate", "extend", "prefill", "collect", "pick", "models", "report",
-	"abort-leg", "blame", "release decode", "release prefill", "mark", "finish", "leave", "forget",
+	"", "continue", "route", "route headers", "relay", "immediate", "extend", "prefill", "collect", "pick", "models", "report",
+	"abort-leg", "blame", "served", "release decode", "release prefill", "mark", "finish", "leave", "forget",
 }
 
 // message says which of Envoy's messages a reply answers.
@@ -230,4 +239,7 @@ const (
 	outcomeClientLeft outcome = "client_left"
 	outcomeCut        outcome = "cut"
 	outcomeAnswered   outcome = "answered" // by the plugin itself
+	// outcomeUnfinished: the answer's end was not seen, and no access log tells
+	// whether the client has left or decode has broken off.
+	outcomeUnfinished outcome = "unfinished"
 )

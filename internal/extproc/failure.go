@@ -66,6 +66,7 @@ var (
 	failNoHandoff    = failure{code: "not_disaggregable", status: 400, kind: kindInvalid, message: "The model's engine cannot serve such a request with prefill and decode apart"}
 	failSaturated    = failure{code: "prefill_saturated", status: 429, kind: kindRateLimit, message: "The prefill workers have as much work queued as they may; try again.", retryAfter: time.Second}
 	failNoTaint      = failure{code: "no_worker_with_taint", status: 503, kind: kindUnavailable, message: "No worker that can take the request carries a taint that it needs; try again.", retryAfter: time.Second}
+	failOutside      = failure{code: "no_endpoint_in_subset", status: 503, kind: kindUnavailable, message: "None of the endpoints that the gateway allows can take the request; try again.", retryAfter: time.Second}
 	failEnforced     = failure{code: "disaggregation_enforced", status: 503, kind: kindUnavailable, message: "No prefill worker is known and aggregated serving is not allowed; try again.", retryAfter: time.Second}
 
 	// What a request names, where it may.
@@ -156,7 +157,7 @@ func pinned(err *pin.Error) *failure {
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failEnforced,
+		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
 		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,

@@ -10,7 +10,8 @@ import (
 // onResponseHeaders judges decode's answer while nothing of it has gone to the
 // client, so that a bad one can still become a fresh attempt.
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
-	m.status = ev.headers.status
+	m.status, m.answer.whole = ev.headers.status, ev.endOfStream
+	m.onAnswerer(ev.answerer)
 	flags := ev.headers.localReply
 	if m.handover.sent = false; flags == "" || reached(flags) {
 		m.taken()
@@ -79,6 +80,7 @@ func (m *mainLeg) relay() {
 		e.set = append(e.set, kv{prefill.HeaderDecision, m.plan.explain})
 	}
 	m.emit(e)
+	m.letAnswerPass()
 	m.maybeLeave()
 }
 
@@ -89,6 +91,9 @@ func (m *mainLeg) relay() {
 func (m *mainLeg) maybeLeave() {
 	if m.phase != mainStreaming || !m.fullDuplex && !m.draining || m.waitsForPrefill() || m.leg == legFailed {
 		return
+	}
+	if m.answer.sent || m.way.plain {
+		return // pieces on their way to us would be lost; or nobody else tells how it ends
 	}
 	m.phase = mainLeft
 	m.emit(effect{op: opLeave})
@@ -179,7 +184,7 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	case mainStreaming:
 		m.finish(outcomeCut, &f)
 		m.phase = mainRejected
-		m.emit(effect{op: opImmediate, imm: immediateOf(&f, false)})
+		m.emit(effect{op: opImmediate, imm: m.immediate(&f, false)})
 		m.releaseDecode()
 	case mainLingering:
 		if m.leg == legEnded {
@@ -215,6 +220,7 @@ func blameOf(r legReport) blame {
 func (m *mainLeg) reject(f *failure, retry bool) {
 	retry = retry && m.mayRetry(f)
 	m.phase = mainRejected
+	m.dropPieces()
 	m.collect()
 	if !m.handover.asked && !m.unsure() {
 		m.body = nil
@@ -225,7 +231,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 		m.finish(outcomeRefused, f)
 	}
 	if !m.closed {
-		m.emit(effect{op: opImmediate, imm: immediateOf(f, retry)})
+		m.emit(effect{op: opImmediate, imm: m.immediate(f, retry)})
 	}
 	m.releaseDecode()
 }
@@ -233,7 +239,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 // mayRetry reports whether a fresh attempt is allowed and makes sense: one that
 // would meet the same worker, since the request names it, does not (C6).
 func (m *mainLeg) mayRetry(f *failure) bool {
-	if !f.fresh || m.attempt >= m.rules.maxAttempts {
+	if !f.fresh || m.attempt >= m.rules.maxAttempts || m.way.plain {
 		return false
 	}
 	if m.plan == nil || m.way.repick {

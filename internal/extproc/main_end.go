@@ -12,7 +12,10 @@ func (m *mainLeg) onClosed(now time.Time) {
 	case mainLeft: // the end of a stream that we left; the answer still runs
 	case mainStreaming:
 		m.releaseDecode()
-		m.phase = mainEnded
+		if m.phase = mainEnded; m.way.plain { // there is no access log
+			m.conclude(now, m.answer.outcome(), blameNone)
+			return
+		}
 		m.logBy = now.Add(logWait)
 		if m.logged.kind != 0 {
 			m.conclude(now, m.logged.outcome, m.logged.blame)
@@ -122,7 +125,7 @@ func (m *mainLeg) onTimer(now time.Time) {
 	case mainStreaming:
 		m.finish(outcomeCut, &failDeadline)
 		m.phase = mainRejected
-		m.emit(effect{op: opImmediate, imm: immediateOf(&failDeadline, false)})
+		m.emit(effect{op: opImmediate, imm: m.immediate(&failDeadline, false)})
 		m.releaseDecode()
 	case mainLeft:
 		m.conclude(now, outcomeOK, blameNone)

@@ -46,6 +46,7 @@ type rules struct {
 	defaultTimeout time.Duration
 	maxTimeout     time.Duration
 	names          prefill.Names
+	reasonHeader   string // of the endpoint picker protocol's refusals
 	buffers        *bufferPool
 }
 
@@ -60,6 +61,7 @@ type mainLeg struct {
 
 	// Set by the request's headers.
 	fullDuplex bool
+	answer     answerPath
 	path       openai.Path
 	hdr        headers
 	deadline   time.Time
@@ -69,6 +71,8 @@ type mainLeg struct {
 	body     []byte
 	scan     *openai.Request // lent by requests until the request is routed, or decode answers
 	trailers bool
+	passing  passing
+	named    bool // the request has come without a name, and hdr.requestID is ours
 
 	// Set by the pick.
 	plan      *plan
@@ -156,13 +160,15 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			m.onResponseHeaders(now, ev)
 			return
 		}
-	case mainStreaming:
-		switch ev.kind {
-		case evResponseTrailers:
-			m.emit(effect{op: opContinue, of: ofResponseTrailers})
+		if m.onPassing(ev) {
 			return
-		case evResponseBody:
-			m.emit(effect{op: opContinue, of: ofResponseBody, body: ev.body, endOfStream: ev.endOfStream})
+		}
+	case mainResolving:
+		if m.onPassing(ev) {
+			return
+		}
+	case mainStreaming, mainHolding:
+		if m.onAnswerPiece(ev) {
 			return
 		}
 	case mainEnded, mainRejected, mainLeft, mainLingering, mainDone:
@@ -177,6 +183,10 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 
 func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	m.hdr, m.fullDuplex = *ev.headers, ev.fullDuplex
+	m.answer.sent, m.answer.duplex = ev.answerBodies, ev.answerDuplex
+	if m.way.plain {
+		m.distrust()
+	}
 	m.attempt, _ = strconv.Atoi(m.hdr.attemptCount)
 	m.attempt = max(m.attempt, 1)
 	if f := m.setDeadline(now); f != nil {
@@ -189,6 +199,10 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		m.phase = mainRejected
 		m.emit(effect{op: opModels})
 		m.finish(outcomeAnswered, nil)
+	case m.passes(known, ev.endOfStream):
+		m.passing.on, m.passing.bare = true, ev.endOfStream
+		m.phase = mainResolving
+		m.emit(effect{op: opPick})
 	case !known:
 		m.reject(&failUnknownPath, false)
 	case m.hdr.method != "POST":
@@ -340,6 +354,10 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 		m.leg = legDispatched
 		m.startBy = now.Add(m.rules.startTimeout)
 		m.overdueAt = now.Add(min(p.overdueAfter, m.rules.prefillTimeout))
+	}
+	if m.passing.on {
+		m.pass(now)
+		return
 	}
 	if p.kind.PrefillFirst() {
 		m.askPrefill(now)

@@ -31,10 +31,18 @@ func (m *mainLeg) route(now time.Time, body []byte, changed bool) {
 // replace: behind us only what was decided is told.
 func (m *mainLeg) leftover(set []kv) []string {
 	var out []string
+	drop := func(name string) {
+		is := func(s kv) bool { return s.name == name }
+		if !slices.ContainsFunc(set, is) && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
 	for _, h := range m.hdr.named {
-		is := func(s kv) bool { return s.name == h.Name }
-		if !slices.ContainsFunc(set, is) && !slices.Contains(out, h.Name) {
-			out = append(out, h.Name)
+		drop(h.Name)
+	}
+	if m.way.plain { // nobody has stripped what clients may not set
+		for _, name := range m.hdr.strange {
+			drop(name)
 		}
 	}
 	return out
@@ -51,8 +59,13 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 	}
 	set = append(set,
 		kv{prefill.HeaderDestination, p.decodeAddr},
-		kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)},
 		kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
+	if !m.way.plain { // else Envoy lets nobody set its own headers, and the time-out is ours to keep
+		set = append(set, kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)})
+	}
+	if m.named {
+		set = append(set, kv{"x-request-id", m.hdr.requestID})
+	}
 	all(names.WorkerID, p.decode.ID.String())
 	all(names.DPRank, strconv.FormatUint(uint64(p.decode.DPRank), 10))
 	if p.decodeDPSize > 1 {

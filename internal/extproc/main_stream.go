@@ -7,11 +7,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -33,6 +35,8 @@ type mainStream struct {
 	span           trace.Span
 	decodeSpan     trace.Span
 	nonce          uint64
+	subset         *subset.Set // whom the data plane allows
+	servedBy       string      // who has served, in the data plane's words
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come
@@ -74,8 +78,12 @@ func (s *mainStream) handle(ev *event) {
 			s.endedAt = time.Now()
 		}
 	case evRequestHeaders:
-		s.fullDuplex = ev.fullDuplex
-		s.begin(ev)
+		if s.m.phase == mainAwaitHeaders {
+			s.fullDuplex, s.answerDuplex = ev.fullDuplex, ev.answerDuplex
+			s.begin(ev)
+		}
+	case evResponseHeaders:
+		ev.answerer = s.answererOf(ev)
 	case evPicked:
 		s.prefillBooking, s.decodeBooking = ev.booked.prefill, ev.booked.decode
 		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
@@ -101,6 +109,10 @@ func (s *mainStream) fire() { s.post(&event{kind: evTimer}) }
 
 func (s *mainStream) begin(ev *event) {
 	s.began = time.Now()
+	s.subset = s.srv.subsetOf(ev)
+	if ev.headers.requestID == "" {
+		ev.headers.requestID, s.m.named = uuid.NewString(), true
+	}
 	if s.srv.cfg.Tracer.Enabled() {
 		parent := telemetry.Extract(ev.headers.traceparent, ev.headers.tracestate)
 		s.span = s.srv.cfg.Tracer.Start(parent, telemetry.SpanRequest, s.began)
@@ -116,6 +128,8 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 			s.srv.unrouted.add(s)
 		}
 		s.sendRoute(e)
+	case opRouteHeaders:
+		s.send(headersAnswer(fieldAnswerRequestHeaders, e.set, e.remove, s.srv.metadataOf(e.set)))
 	case opRelay:
 		s.relay(now, e)
 	case opImmediate:
@@ -137,6 +151,8 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		s.abort()
 	case opBlame:
 		s.srv.blame(e.rank, e.blame)
+	case opServed:
+		s.served(now, e.rank)
 	case opReleaseDecode:
 		s.decodeBooking.Release(now)
 	case opReleasePrefill:
@@ -163,7 +179,7 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 	if !s.m.plan.disaggregated {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun: its prompt is done
 	}
-	s.send(headersAnswer(fieldAnswerResponseHeaders, e.set, nil, nil))
+	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), nil, nil))
 	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
 }
 
@@ -224,6 +240,7 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 var journalOutcome = map[outcome]journal.Outcome{
 	outcomeOK: journal.OK, outcomeRetried: journal.Retried, outcomeRefused: journal.Refused,
 	outcomeClientLeft: journal.ClientLeft, outcomeCut: journal.Failed, outcomeAnswered: journal.Explained,
+	outcomeUnfinished: journal.ClientLeft,
 }
 
 // finish records how the attempt ended, once.

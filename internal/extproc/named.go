@@ -14,6 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -28,10 +29,14 @@ type way struct {
 	// headersOnly: clients reach this filter, and their bodies with them; only
 	// headers, which the edge strips, come from who may name workers.
 	headersOnly bool
+	// gateway: the filter speaks the endpoint picker protocol; plain: and there is
+	// nothing of ours beside it, no listener for a prefill leg, no fresh attempt,
+	// no access log, and nobody strips what clients may not set.
+	gateway, plain bool
 }
 
 // wayOf reads the filter's metadata. The error says what was expected.
-func wayOf(ctx context.Context) (way, error) {
+func wayOf(ctx context.Context, plain bool) (way, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	one := func(key string, allowed ...string) (string, error) {
 		v := md.Get(key)
@@ -46,11 +51,14 @@ func wayOf(ctx context.Context) (way, error) {
 	routing, err1 := one(routingKey, "prerouted", "direct")
 	repick, err2 := one(routingRepickKey, "true", "false")
 	fields, err3 := one(routingFieldsKey, "believe", "refuse")
-	if err := errors.Join(err1, err2, err3); err != nil {
+	protocol, err4 := one(protocolKey, "gateway")
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return way{}, err
 	}
 	trust, err := pin.ParseTrust(routing)
-	return way{trust: trust, repick: repick == "true", headersOnly: fields == "refuse"}, err
+	return way{
+		trust: trust, repick: repick == "true", headersOnly: fields == "refuse", gateway: plain || protocol != "", plain: plain,
+	}, err
 }
 
 // wish is what a request says of workers, as far as it is believed.
@@ -58,6 +66,11 @@ type wish struct {
 	trust pin.Trust
 	pins  pin.Pins
 	query bool // it asks who would serve it, and is not to be served
+
+	// What the data plane says besides.
+	subset    *subset.Set // who may be picked; nil: all
+	endpoints int         // how many decode workers are named at most
+	oneLeg    bool        // nothing carries a mirrored prefill leg
 }
 
 // names reports whether the request names a worker, for either leg.
@@ -67,9 +80,9 @@ func (w *wish) names() bool { return w.pins.Prefill.Named() || w.pins.Decode.Nam
 // refused where they are not believed: passed on, they could be believed by
 // what stands behind a worker's address. Headers are overwritten or removed.
 func wishOf(w way, headers []pin.Header, r *openai.Request, body []byte) (wish, *failure) {
-	out := wish{trust: w.trust}
+	out := wish{trust: w.trust, endpoints: 1, oneLeg: w.plain}
 	var fields pin.Fields
-	if r.Given(body, openai.NVExt) {
+	if r != nil && r.Given(body, openai.NVExt) {
 		var err *pin.Error
 		fields, err = pin.ReadFields(r.Value(openai.NVExt).Of(body))
 		switch {
@@ -148,6 +161,9 @@ func (q *question) placeOf(r worker.Role) *pin.Place {
 // nobody returns the row for a pick that found nobody: of a worker that was
 // named, that it has left since.
 func (q *question) nobody(r worker.Role, f *failure, err error) *failure {
+	if errors.Is(err, errOutside) {
+		return &failOutside
+	}
 	var taint *picker.TaintError
 	if at := q.placeOf(r); at != nil && errors.Is(err, picker.ErrNoCandidate) && !errors.As(err, &taint) {
 		gone := failPinGone

@@ -61,7 +61,9 @@ func (srv *Server) record(s *mainStream, q *question, v *verdict) journal.Handle
 		srv.fill(r, q, v)
 		r.Time = s.began
 		r.RequestID, r.Attempt = m.hdr.requestID, m.attempt
-		r.Path = m.path.String()
+		if r.Path = m.path.String(); m.passing.on {
+			r.Path = short(m.hdr.path)
+		}
 		r.BodyBytes = int64(len(q.query.Body))
 		r.Outcome = journal.Routed
 		if q.wish.query {

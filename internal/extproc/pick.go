@@ -45,9 +45,11 @@ type question struct {
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
 
-	wish       wish       // what the request says of workers
-	places     pin.Places // the workers that it names
-	decodeOnly bool       // a question while prefill is becoming ready
+	wish          wish        // what the request says of workers
+	places        pin.Places  // the workers that it names
+	decodeOnly    bool        // a question while prefill is becoming ready
+	passing, bare bool        // of a request only the headers count; they are all there is
+	alone         splitReason // why one worker is to serve, where the pair could be had
 }
 
 // choice is one pick with what it was made of.
@@ -58,6 +60,7 @@ type choice struct {
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
 	limit    int64                  // of uncached tokens; 0: none
+	others   []worker.Rank          // to try after the picked one, best first
 	full     *picker.SaturatedError // why nobody was picked, where it was this
 	named    pin.Trust              // not Normal: the request names the worker
 }
@@ -93,13 +96,26 @@ func (srv *Server) decide(s *mainStream) {
 		s.refuse(f)
 		return
 	}
-	q, f := srv.questionOf(s.m.scan, s.m.body, w)
+	w.subset = s.subset
+	if s.m.way.gateway {
+		w.endpoints = srv.cfg.Gateway.Endpoints
+	}
+	var q *question
+	if s.m.passing.on {
+		q, f = srv.passingQuestion(w, s.m.passing.bare)
+	} else {
+		q, f = srv.questionOf(s.m.scan, s.m.body, w)
+	}
 	if f != nil {
 		s.refuse(f)
 		return
 	}
 	q.avoid, q.admitted = srv.avoid.of(&s.m), s.m.attempt > 1
 	sc := srv.scratch.Get().(*scratch)
+	if s.m.passing.on {
+		srv.settle(s, q, tokens.Prompt{}, sc)
+		return
+	}
 	if p, ok := srv.cfg.Tokens.Fast(q.query, &sc.tokens); ok {
 		srv.settle(s, q, p, sc)
 		return
@@ -202,6 +218,9 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question
 		}
 		q.fellBack = f.code
 	}
+	if f = srv.carried(q); f != nil {
+		return nil, f
+	}
 	if f = srv.splittable(q, r, body); f != nil {
 		return nil, f
 	}
@@ -250,8 +269,11 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 		if err := srv.choose(&v.decode, worker.Aggregated, q.override.Apply(srv.cfg.Aggregated), v, q, sc, decodeBooking); err != nil {
 			v.fail = q.nobody(worker.Aggregated, &failNoAggregated, err)
 		}
-		if q.fellBack != "" {
+		switch {
+		case q.fellBack != "":
 			v.split = split{reason: splitFallback, cause: q.fellBack}
+		case q.alone != "":
+			v.split = split{reason: q.alone}
 		}
 		return
 	}
@@ -299,6 +321,10 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		c.named = q.wish.trust
 		narrow(&r, at, &c.params)
 	}
+	var some bool
+	if r.Within, some = q.within(r.Ranks); !some {
+		return errOutside
+	}
 	pick := func() (err error) {
 		if into == nil {
 			c.decision, err = srv.cfg.Book.Preview(&r)
@@ -317,6 +343,9 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		c.decision.Reason = picker.Named
 	}
 	errors.As(err, &c.full)
+	if c.made && role != worker.Prefill && q.wish.endpoints > 1 && c.named == pin.Normal && into != nil {
+		srv.others(c, r, q)
+	}
 	return err
 }
 

@@ -20,6 +20,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		prefillNamed: q.places.Prefill != nil, decodeNamed: q.places.Decode != nil,
 		decode: v.decode.decision.Rank, decodeAddr: decode.Endpoint.String(), decodeDPSize: decode.DPSize,
 	}
+	p.decodeAddr, p.others = q.destinations(&v.decode)
 	if s.span != nil && srv.cfg.Tracer.Enabled() {
 		p.traceparent = srv.traceDecision(s, v, b)
 	}

@@ -40,7 +40,7 @@ func (s *prefillStream) handle(ev *event) {
 	}
 	var t *ticket
 	if ev.kind == evRequestHeaders && s.m.phase == prefillAwaitHeaders {
-		s.fullDuplex = ev.fullDuplex
+		s.fullDuplex, s.answerDuplex = ev.fullDuplex, ev.answerDuplex
 		t = s.admit(ev)
 	}
 	for i := range s.m.step(time.Now(), ev, t) {

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -58,6 +59,10 @@ func (srv *Server) metadataOf(set []kv) []byte {
 	for i := range set {
 		if set[i].name != prefill.HeaderDestination {
 			continue
+		}
+		if strings.Contains(set[i].value, ",") { // there are too many lists to keep
+			b, _ := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].value)})
+			return b
 		}
 		if m, ok := srv.metadata.Load(set[i].value); ok {
 			return m.([]byte)

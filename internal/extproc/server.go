@@ -37,6 +37,7 @@ const (
 	routingKey       = "x-baton-routing"        // prerouted or direct; absent: what requests name is not believed
 	routingRepickKey = "x-baton-repick"         // true: who names workers is asked again on each attempt
 	routingFieldsKey = "x-baton-routing-fields" // refuse: headers alone are believed, not the body
+	protocolKey      = "x-baton-protocol"       // gateway: the endpoint picker protocol, with all that two legs need
 )
 
 // Server is Envoy's external processor. Safe for concurrent use.
@@ -131,18 +132,20 @@ func (srv *Server) Register(g *grpc.Server) {
 // Process serves one stream: one leg of one attempt.
 func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 	leg := filterOf(g.Context())
-	switch leg {
-	case filterMain, filterPrefill, filterSync:
-	default:
+	plain := leg == "" && srv.cfg.Gateway.Enabled
+	switch {
+	case plain:
+		leg = filterMain
+	case leg != filterMain && leg != filterPrefill && leg != filterSync:
 		return status.Errorf(codes.InvalidArgument,
-			"initial metadata %s is %q: expected %s, %s or %s; set it on the ext_proc filter's grpc_service",
+			"initial metadata %s is %q: expected %s, %s or %s; set it on the ext_proc filter's grpc_service, or gateway.enabled here for one of a Gateway API implementation",
 			filterKey, leg, filterMain, filterPrefill, filterSync)
 	}
 	srv.cfg.Telemetry.StreamOpened(leg)
 	defer srv.cfg.Telemetry.StreamClosed(leg)
 	switch leg {
 	case filterMain:
-		return srv.processMain(g)
+		return srv.processMain(g, plain)
 	case filterPrefill:
 		s := &prefillStream{wire: newWire(srv, g), m: prefillLeg{rules: srv.rules}}
 		s.act.handle = s.handle
@@ -157,9 +160,10 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 	return nil
 }
 
-// processMain serves a main leg, whose stream we may leave before Envoy ends it.
-func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer) error {
-	way, err := wayOf(g.Context())
+// processMain serves a main leg, whose stream we may leave before Envoy ends it;
+// plain is one of the endpoint picker protocol and nothing more.
+func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer, plain bool) error {
+	way, err := wayOf(g.Context(), plain)
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}

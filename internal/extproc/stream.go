@@ -21,11 +21,12 @@ type wire struct {
 	overOnce sync.Once
 
 	// Owned by whoever handles an event.
-	fullDuplex bool
-	deaf       bool // the gRPC stream is over, or an ImmediateResponse ended it
-	broken     bool // a panic ended this stream
-	timer      *time.Timer
-	timerAt    time.Time
+	fullDuplex   bool
+	answerDuplex bool
+	deaf         bool // the gRPC stream is over, or an ImmediateResponse ended it
+	broken       bool // a panic ended this stream
+	timer        *time.Timer
+	timerAt      time.Time
 }
 
 // finishStream lets the gRPC handler return with OK.
@@ -143,8 +144,10 @@ func (w *wire) sendContinue(e *effect) {
 		w.send(headersAnswer(fieldAnswerRequestHeaders, nil, nil, nil))
 	case e.of == ofResponseHeaders:
 		w.send(headersAnswer(fieldAnswerResponseHeaders, e.set, nil, nil))
-	case e.of == ofResponseBody && w.fullDuplex:
+	case e.of == ofResponseBody && w.answerDuplex:
 		w.sendChunks(fieldAnswerResponseBody, e.body, e.endOfStream)
+	case e.of == ofRequestBody && w.fullDuplex:
+		w.sendChunks(fieldAnswerRequestBody, e.body, e.endOfStream)
 	default:
 		w.srv.rules.buffers.put(e.body)
 		w.sendProto(continueOf(e.of))

@@ -75,6 +75,13 @@ func (srv *Server) newer(q *question) *question {
 	if srv.cfg.Board.Load() == q.snap {
 		return nil
 	}
+	if q.passing {
+		n, f := srv.passingQuestion(q.wish, q.bare)
+		if f == nil {
+			n.avoid, n.admitted = q.avoid, q.admitted
+		}
+		return n
+	}
 	n, f := srv.questionOf(q.query.Request, q.query.Body, q.wish)
 	if f != nil || n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle {
 		return nil

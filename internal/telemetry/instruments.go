@@ -47,11 +47,11 @@ const (
 // None.
 type Instruments struct {
 	// Set at construction, read-only.
-	requests, attempts, decisions, servedAlone, freshPicks, failures, panics *counter
-	legs, tokenize                                                           *counter
-	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                         *counter
-	kvRestores, indexDumps                                                   *counter
-	aside, activation, traceFailures                                         *counter
+	requests, attempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
+	legs, tokenize                                                                                          *counter
+	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                        *counter
+	kvRestores, indexDumps                                                                                  *counter
+	aside, activation, traceFailures                                                                        *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -81,6 +81,21 @@ func (i *Instruments) AttemptEnded(outcome string) {
 func (i *Instruments) ServedAlone(reason string) {
 	if i != nil {
 		i.servedAlone.add(1, labels{reason})
+	}
+}
+
+// ServedElsewhere counts a request that another endpoint has answered than was
+// picked: another of ours, or an unknown one.
+func (i *Instruments) ServedElsewhere(where string) {
+	if i != nil {
+		i.servedElsewhere.add(1, labels{where})
+	}
+}
+
+// SubsetFault counts a request whose subset hint cannot be read as a whole.
+func (i *Instruments) SubsetFault() {
+	if i != nil {
+		i.subsetFaults.add(1, labels{})
 	}
 }
 
@@ -232,24 +247,25 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 		b.defs[d.Name] = d
 	}
 	i := &Instruments{
-		requests:    b.counter(MetricRequests),
-		attempts:    b.counter(MetricAttempts),
-		decisions:   b.counter(MetricDecisions),
-		servedAlone: b.counter(MetricServedAlone),
-		freshPicks:  b.counter(MetricFreshPicks),
-		failures:    b.counter(MetricFailures),
-		panics:      b.counter(MetricPanics),
-		legs:        b.counter(MetricLegs),
-		tokenize:    b.counter(MetricTokenize),
-		kvEvents:    b.counter(MetricKVEvents),
-		kvRefused:   b.counter(MetricKVRefused),
-		kvGaps:      b.counter(MetricKVGaps),
-		kvReplays:   b.counter(MetricKVReplays),
-		kvResets:    b.counter(MetricKVResets),
-		kvRestores:  b.counter(MetricKVRestores),
-		indexDumps:  b.counter(MetricIndexDumps),
-		aside:       b.counter(MetricAside),
-		activation:  b.counter(MetricActivation),
+		requests:        b.counter(MetricRequests),
+		attempts:        b.counter(MetricAttempts),
+		decisions:       b.counter(MetricDecisions),
+		servedAlone:     b.counter(MetricServedAlone),
+		servedElsewhere: b.counter(MetricServedElsewhere), subsetFaults: b.counter(MetricSubsetFaults),
+		freshPicks: b.counter(MetricFreshPicks),
+		failures:   b.counter(MetricFailures),
+		panics:     b.counter(MetricPanics),
+		legs:       b.counter(MetricLegs),
+		tokenize:   b.counter(MetricTokenize),
+		kvEvents:   b.counter(MetricKVEvents),
+		kvRefused:  b.counter(MetricKVRefused),
+		kvGaps:     b.counter(MetricKVGaps),
+		kvReplays:  b.counter(MetricKVReplays),
+		kvResets:   b.counter(MetricKVResets),
+		kvRestores: b.counter(MetricKVRestores),
+		indexDumps: b.counter(MetricIndexDumps),
+		aside:      b.counter(MetricAside),
+		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),
 

@@ -6,6 +6,8 @@ const (
 	MetricAttempts        = "baton_attempts_total"
 	MetricDecisions       = "baton_decisions_total"
 	MetricServedAlone     = "baton_served_alone_total"
+	MetricServedElsewhere = "baton_served_elsewhere_total"
+	MetricSubsetFaults    = "baton_subset_faults_total"
 	MetricDecisionSeconds = "baton_decision_seconds"
 	MetricFreshPicks      = "baton_fresh_picks_total"
 	MetricFailures        = "baton_failures_total"
@@ -122,7 +124,9 @@ func Metrics() []Metric {
 		{MetricRequests, Counter, "{request}", l(LabelOutcome, LabelCode), "Client requests that have ended.", nil},
 		{MetricAttempts, Counter, "{attempt}", l(LabelOutcome), "Attempts that have ended: one for each request, one more for each fresh pick.", nil},
 		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
-		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests given to one worker although their model's prefill workers are known: `short_prompt` and `prefill_busy` by routing.conditional, `fallback` by fallback.", nil},
+		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests given to one worker although their model's prefill workers are known: `short_prompt` and `prefill_busy` by routing.conditional, `fallback` by fallback, `one_leg` where a gateway carries no prefill leg.", nil},
+		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that another endpoint has answered than was picked, by a gateway's word: `other` of ours, whose load they are from then on, or one `unknown` here.", nil},
+		{MetricSubsetFaults, Counter, "{request}", nil, "Requests whose subset hint is not as the endpoint picker protocol has it. What cannot be read of one allows nobody.", nil},
 		{MetricDecisionSeconds, Histogram, "s", nil, "Time from the complete request to the decision, tokenizing and queueing included.", fastBuckets()},
 		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Requests given a new pair of workers, by what had failed.", nil},
 		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},

@@ -46,6 +46,8 @@ func useAll(t *testing.T, i *Instruments) {
 	i.AttemptEnded(OutcomeRetried)
 	i.Decided("prefill", "kv", "lowest_cost", SourceRequestIDs)
 	i.ServedAlone("fallback")
+	i.ServedElsewhere("other")
+	i.SubsetFault()
 	i.DecisionTook(80 * time.Microsecond)
 	i.FreshPick("prefill_lost")
 	i.Failure("no_worker")

@@ -1,0 +1,324 @@
+package extproc
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/subset"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file is for the endpoint picker protocol of the Gateway API inference
+// extension (GAIE proposal 004, version 1.0.0).
+
+// Gateway says how the endpoint picker protocol is served. The zero value serves
+// it to filters that say in their metadata that they speak it, and to no others.
+type Gateway struct {
+	// Enabled takes a stream whose filter says nothing of itself for one of the
+	// protocol, as a Gateway API implementation opens them.
+	Enabled bool
+	// Endpoints is how many endpoints an answer names at most, best first, for
+	// proxies that go on to the next where one cannot be reached. Default 1, which
+	// is all that some proxies read; at most 8.
+	Endpoints int
+	// ReasonHeader is set on refusals and says why, for gateways that count drops.
+	// Empty: none.
+	ReasonHeader string
+	// SelectionHeader obeys test-epp-endpoint-selection and answers with who has
+	// served, as the conformance suite wants it. Clients then choose among the
+	// workers.
+	SelectionHeader bool
+}
+
+// MaxEndpoints is the most that Gateway.Endpoints may be.
+const MaxEndpoints = 8
+
+func (g *Gateway) faults() (errs []error) {
+	if g.Endpoints < 0 || g.Endpoints > MaxEndpoints {
+		errs = append(errs, fmt.Errorf("gateway.endpoints %d: expected 1 to %d", g.Endpoints, MaxEndpoints))
+	}
+	return errs
+}
+
+// dropReason is what a refusal says in the header of Gateway.ReasonHeader: the
+// words of llm-d's router where it has one, else our code.
+func dropReason(f *failure) string {
+	switch {
+	case f.status == 429:
+		return "rejected-saturated"
+	case f.code == failDeadline.code:
+		return "rejected-ttl-expired"
+	case f.status != 503:
+		return ""
+	case strings.HasPrefix(f.code, "no_"), f.code == failNotReady.code:
+		return "rejected-no-endpoints"
+	default:
+		return f.code
+	}
+}
+
+// errOutside: nobody of those that a data plane allows has the role.
+var errOutside = errors.New("extproc: no endpoint of the subset has the role")
+
+// within returns who of the ranks a data plane allows; nil for all, and false
+// where there is nobody.
+func (q *question) within(ranks []worker.Rank) (picker.Bits, bool) {
+	if q.wish.subset == nil {
+		return nil, true
+	}
+	bits, some := picker.NewBits(len(ranks)), false
+	for i, r := range ranks {
+		if w := q.snap.Worker(r.ID); w != nil && q.wish.subset.Allows(w.EndpointOf(r.DPRank).AddrPort()) {
+			bits.Set(i)
+			some = true
+		}
+	}
+	return bits, some
+}
+
+// others picks who is to be tried after the decode worker that was picked, best
+// first. Nothing is booked on them: who has served, the answer tells.
+func (srv *Server) others(c *choice, r load.Request, q *question) {
+	r.Explain = nil
+	first := q.snap.Worker(c.decision.Rank.ID)
+	last := c.decision.Rank
+	for len(c.others) < q.wish.endpoints-1 {
+		r.Exclude = append(r.Exclude[:len(r.Exclude):len(r.Exclude)], samePort(q.snap.Worker(last.ID), last)...)
+		d, err := srv.cfg.Book.Preview(&r)
+		if err != nil {
+			return
+		}
+		last = d.Rank
+		// The rank travels in a header, which must be right for each of them.
+		if w := q.snap.Worker(last.ID); w.DPSize == first.DPSize && w.PortPerRank == first.PortPerRank {
+			c.others = append(c.others, last)
+		}
+	}
+}
+
+// samePort lists the ranks of w that are reached where r is.
+func samePort(w *worker.Worker, r worker.Rank) []worker.Rank {
+	if w.PortPerRank {
+		return []worker.Rank{r}
+	}
+	out := make([]worker.Rank, 0, w.DPSize)
+	for dp := range w.DPSize {
+		out = append(out, worker.Rank{ID: r.ID, DPRank: worker.DPRank(dp)})
+	}
+	return out
+}
+
+// destinations is the value of the destination header.
+func (q *question) destinations(c *choice) (list string, others []endpointRank) {
+	rank := c.decision.Rank
+	list = q.snap.Worker(rank.ID).EndpointOf(rank.DPRank).String()
+	for _, r := range c.others {
+		w := q.snap.Worker(r.ID)
+		if !w.PortPerRank {
+			r.DPRank = rank.DPRank
+		}
+		at := w.EndpointOf(r.DPRank).String()
+		list += "," + at
+		others = append(others, endpointRank{at, r})
+	}
+	return list, others
+}
+
+type endpointRank struct {
+	address string
+	rank    worker.Rank
+}
+
+// answerer is who a data plane says has answered in place of the picked one.
+type answerer struct {
+	rank  worker.Rank
+	known bool // it is a worker of ours
+}
+
+// answererOf reads who has answered out of what came with the response headers;
+// nil where nothing was said, or it was who was picked.
+func (s *mainStream) answererOf(ev *event) *answerer {
+	p := s.m.plan
+	if ev.hints == nil || p == nil {
+		return nil
+	}
+	at := ev.hints.served
+	s.servedBy = at
+	if at == "" {
+		at = ev.hints.upstream
+	}
+	first, _, _ := strings.Cut(p.decodeAddr, ",")
+	if at == "" || at == first {
+		return nil
+	}
+	for _, o := range p.others {
+		if o.address == at {
+			return &answerer{rank: o.rank, known: true}
+		}
+	}
+	e, err := worker.ParseEndpoint(at)
+	if err != nil || e.String() == first {
+		return nil
+	}
+	for _, w := range s.srv.view.Load().Workers() {
+		for dp := range w.DPSize {
+			if w.EndpointOf(worker.DPRank(dp)).AddrPort() != e.AddrPort() {
+				continue
+			}
+			r := worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}
+			if !w.PortPerRank && uint32(p.decode.DPRank) < w.DPSize {
+				r.DPRank = p.decode.DPRank
+			}
+			return &answerer{rank: r, known: true}
+		}
+	}
+	return &answerer{}
+}
+
+// onAnswerer corrects who serves the request: a retry of Envoy's own has gone
+// elsewhere, or the proxy does not know whom we picked.
+func (m *mainLeg) onAnswerer(a *answerer) {
+	if a == nil {
+		return
+	}
+	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
+	m.emit(effect{op: opServed, rank: a.rank})
+	if a.known {
+		m.plan.decode = a.rank
+	}
+}
+
+// immediate is a refusal in the words of whoever asks.
+func (m *mainLeg) immediate(f *failure, retry bool) *immediate {
+	im := immediateOf(f, retry)
+	if m.way.gateway && m.rules.reasonHeader != "" && !retry {
+		if reason := dropReason(f); reason != "" {
+			im.set = append(im.set, kv{m.rules.reasonHeader, reason})
+		}
+	}
+	return im
+}
+
+// distrust forgets what only a listener of ours may say: on the way of a stream
+// whose data plane strips nothing, a client has said it.
+func (m *mainLeg) distrust() {
+	h := &m.hdr
+	for _, x := range []struct {
+		name  string
+		value *string
+	}{
+		{prefill.HeaderStart, &h.start}, {prefill.HeaderLeg, &h.leg}, {prefill.HeaderLocalReply, &h.localReply}, {headerAttemptCount, &h.attemptCount},
+	} {
+		if *x.value != "" {
+			h.strange = append(h.strange, x.name)
+			*x.value = ""
+		}
+	}
+}
+
+// passingQuestion finds who may serve a request of which only the headers count:
+// one worker, of the only model, or for headers alone of any.
+func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
+	q := &question{snap: srv.cfg.Board.Load(), wish: w, passing: true, bare: bare}
+	if !q.snap.Ready() {
+		return nil, &failNotReady
+	}
+	models := 0
+	for key := range srv.keys(q.snap) {
+		models++
+		pool := q.snap.Pool(key)
+		ranks := pool.AggregatedRanks
+		if bare {
+			ranks = pool.DecodeRanks // who can be asked for more can be asked for this
+		}
+		_, some := q.within(ranks)
+		if q.pool == nil || some && len(ranks) > 0 {
+			q.pool = pool
+		}
+	}
+	switch {
+	case models == 0:
+		return nil, &failNoWorker
+	case models > 1 && !bare:
+		return nil, &failUnknownPath
+	case srv.cfg.EnforceDisagg && !bare:
+		return nil, &failUnknownPath // it may be a generation, for all we know
+	}
+	q.decodeOnly = bare && len(q.pool.AggregatedRanks) == 0
+	if lead := q.lead(); len(lead) > 0 {
+		q.query.Key, q.query.BlockSize = q.pool.Key, int(lead[0].BlockSize)
+	} else {
+		return nil, &failNoAggregated
+	}
+	if f := srv.place(q); f != nil {
+		return nil, f
+	}
+	return q, nil
+}
+
+// carried turns a request of which a gateway carries one leg only into one for one
+// worker. A synchronous hand-off needs no more than that.
+func (srv *Server) carried(q *question) *failure {
+	if !q.disagg || !q.wish.oneLeg || handoff.KindOf(q.pool.Prefill[0].Engine).PrefillFirst() && srv.legClient != nil {
+		return nil
+	}
+	switch {
+	case srv.cfg.EnforceDisagg:
+		return &failEnforced
+	case len(q.pool.AggregatedRanks) == 0:
+		return &failNoAggregated
+	}
+	q.disagg, q.alone = false, splitOneLeg
+	return nil
+}
+
+// served moves decode's booking to who has answered in place of the picked one.
+func (s *mainStream) served(now time.Time, by worker.Rank) {
+	where := "unknown"
+	if by.ID != 0 {
+		where = "other"
+		if s.decodeBooking.Move(by, now) != nil {
+			where = "unknown" // it has left meanwhile
+		}
+	}
+	s.srv.cfg.Telemetry.ServedElsewhere(where)
+	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.hdr.requestID, "by", by.String())
+}
+
+// conform adds what the conformance suite wants to see of who has served.
+func (s *mainStream) conform(set []kv) []kv {
+	if !s.srv.cfg.Gateway.SelectionHeader || !s.m.way.gateway {
+		return set
+	}
+	served := s.servedBy
+	if served == "" {
+		served = "fail: missing destination endpoint served metadata"
+	}
+	return append(set, kv{"x-conformance-test-served-endpoint", served})
+}
+
+// subsetOf returns whom a data plane, or the conformance suite, allows. What is
+// wrong with it is counted: nobody is let in by a word that cannot be read.
+func (srv *Server) subsetOf(ev *event) *subset.Set {
+	var set *subset.Set
+	switch {
+	case srv.cfg.Gateway.SelectionHeader && len(ev.headers.selection) > 0:
+		set = subset.ParseHeader(ev.headers.selection)
+	case ev.hints != nil && ev.hints.subset != nil:
+		set = subset.Parse(ev.hints.subset)
+	default:
+		return nil
+	}
+	if fault := set.Fault(); fault != "" {
+		srv.cfg.Telemetry.SubsetFault()
+		srv.log.Debug("a subset hint is not as the protocol has it", "fault", fault)
+	}
+	return set
+}

@@ -1,0 +1,128 @@
+package extproc
+
+import (
+	"slices"
+	"time"
+)
+
+// This file is for what passes by: requests of which only the headers are looked
+// at, and answers that a data plane sends through us.
+
+// passing is a request whose body is of no interest. The endpoint picker protocol
+// wants an endpoint for each request, whatever its path; what is not generation
+// is served by one worker, picked by load.
+type passing struct {
+	on, bare bool    // bare: headers are all there is
+	routed   bool    // the headers have been answered
+	pieces   []piece // of the body, that came before
+}
+
+// piece is a part of a body, or its trailers.
+type piece struct {
+	of   message
+	body []byte
+	last bool
+}
+
+// passes reports whether only the headers of the request matter.
+func (m *mainLeg) passes(known, bare bool) bool {
+	if !m.way.gateway || known {
+		return false
+	}
+	return bare || m.hdr.method != "GET" && m.hdr.method != "HEAD"
+}
+
+// onPassing takes a piece of a passing request.
+func (m *mainLeg) onPassing(ev *event) bool {
+	if !m.passing.on || ev.kind != evRequestBody && ev.kind != evRequestTrailers {
+		return false
+	}
+	p := piece{of: ofRequestBody, body: ev.body, last: ev.endOfStream}
+	if ev.kind == evRequestTrailers {
+		p.of = ofRequestTrailers
+	}
+	if m.passing.routed {
+		m.letPass(p)
+	} else {
+		m.passing.pieces = append(m.passing.pieces, p)
+	}
+	return true
+}
+
+func (m *mainLeg) letPass(p piece) {
+	m.emit(effect{op: opContinue, of: p.of, body: p.body, endOfStream: p.last})
+}
+
+// pass routes a request by its headers.
+func (m *mainLeg) pass(now time.Time) {
+	m.phase = mainRouted
+	e := effect{op: opRouteHeaders, set: m.routeHeaders(now)}
+	e.remove = m.leftover(e.set)
+	m.emit(e)
+	m.passing.routed = true
+	for _, p := range m.passing.pieces {
+		m.letPass(p)
+	}
+	m.passing.pieces = nil
+}
+
+// answerPath is how an answer comes to the client: past us, or through us where
+// the filter sends us its body.
+type answerPath struct {
+	sent, duplex bool // its body is sent to us; each piece has to be sent back
+	whole        bool // its end has been here
+	held         []piece
+	heldBytes    int
+}
+
+// outcome is how an answer ended of which no access log tells.
+func (a *answerPath) outcome() outcome {
+	if a.sent && !a.whole {
+		return outcomeUnfinished
+	}
+	return outcomeOK
+}
+
+// maxHeldAnswer is how much of an answer waits for prefill to be well. A decode
+// that writes more has what it needs of prefill.
+const maxHeldAnswer = 1 << 20
+
+// onAnswerPiece takes a piece of an answer whose headers have come.
+func (m *mainLeg) onAnswerPiece(ev *event) bool {
+	p := piece{of: ofResponseBody, body: ev.body, last: ev.endOfStream}
+	switch ev.kind {
+	case evResponseTrailers:
+		p = piece{of: ofResponseTrailers, last: true}
+	case evResponseBody:
+	default:
+		return false
+	}
+	a := &m.answer
+	if m.phase == mainStreaming {
+		a.whole = a.whole || p.last
+		m.letPass(p)
+		return true
+	}
+	a.held, a.heldBytes = append(a.held, p), a.heldBytes+len(p.body)
+	if a.heldBytes > maxHeldAnswer {
+		m.relay()
+	}
+	return true
+}
+
+// letAnswerPass lets what was held follow the headers.
+func (m *mainLeg) letAnswerPass() {
+	for _, p := range m.answer.held {
+		m.answer.whole = m.answer.whole || p.last
+		m.letPass(p)
+	}
+	m.answer.held, m.answer.heldBytes = nil, 0
+}
+
+// dropPieces forgets what is held of bodies that go nowhere.
+func (m *mainLeg) dropPieces() {
+	for _, p := range slices.Concat(m.answer.held, m.passing.pieces) {
+		m.rules.buffers.put(p.body)
+	}
+	m.answer.held, m.passing.pieces = nil, nil
+}
