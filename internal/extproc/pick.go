@@ -107,9 +107,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 		srv.settle(s, q, p, sc)
 		return
 	}
-	srv.engines.Add(1)
-	go func() {
-		defer srv.engines.Done()
+	began := srv.engines.run(func() {
 		defer func() {
 			if r := recover(); r != nil {
 				srv.panicked("tokens", r)
@@ -121,7 +119,10 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 			p = srv.cfg.Tokens.Estimate(q.query, &sc.tokens, tokens.ReasonOf(err))
 		}
 		srv.settle(s, q, p, sc)
-	}()
+	})
+	if !began {
+		s.refuse(&failNotReady)
+	}
 }
 
 // settle picks and books, and tells the stream. It may run beside the stream's
