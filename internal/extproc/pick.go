@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"errors"
 	"math/rand/v2"
 	"time"
@@ -41,6 +42,7 @@ type question struct {
 
 	constraints picker.Constraints // of the request itself
 	fellBack    string             // the failure that one worker is to serve in place of
+	instead     *failure           // the same where it has happened to this request; answered if nobody can
 	// admitted: an earlier attempt of the request was let in. Back-pressure is
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
@@ -89,8 +91,9 @@ type verdict struct {
 func (v *verdict) newBlocks() int { return (v.prompt.ISLTokens + v.size - 1) / v.size }
 
 // decide answers a stream's opPick with evPicked or evRefused: at once where
-// the tokens are known or estimated, else when an engine has counted them.
-func (srv *Server) decide(s *mainStream) {
+// the tokens are known or estimated, else when an engine has counted them. With
+// instead only one worker will do, and instead is answered where there is none.
+func (srv *Server) decide(s *mainStream, instead *failure) {
 	w, f := wishOf(s.m.way, s.m.hdr.named, s.m.scan, s.m.body)
 	if f != nil {
 		s.refuse(f)
@@ -104,10 +107,10 @@ func (srv *Server) decide(s *mainStream) {
 	if s.m.passing.on {
 		q, f = srv.passingQuestion(w, s.m.passing.bare)
 	} else {
-		q, f = srv.questionOf(s.m.scan, s.m.body, w)
+		q, f = srv.questionOf(s.m.scan, s.m.body, w, instead)
 	}
 	if f != nil {
-		s.refuse(f)
+		s.refuse(cmp.Or(instead, f))
 		return
 	}
 	q.avoid, q.admitted = srv.avoid.of(&s.m), s.m.attempt > 1
@@ -120,9 +123,7 @@ func (srv *Server) decide(s *mainStream) {
 		srv.settle(s, q, p, sc)
 		return
 	}
-	srv.engines.Add(1)
-	go func() {
-		defer srv.engines.Done()
+	began := srv.engines.run(func() {
 		defer func() {
 			if r := recover(); r != nil {
 				srv.panicked("tokens", r)
@@ -134,7 +135,10 @@ func (srv *Server) decide(s *mainStream) {
 			p = srv.cfg.Tokens.Estimate(q.query, &sc.tokens, tokens.ReasonOf(err))
 		}
 		srv.settle(s, q, p, sc)
-	}()
+	})
+	if !began {
+		s.refuse(&failNotReady)
+	}
 }
 
 // settle picks and books, and tells the stream. It may run beside the stream's
@@ -158,7 +162,11 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	}
 	q = srv.judgeInTime(&v, q, p, sc, prefillBooking, decodeBooking)
 	srv.observe(&v, q)
-	if v.fail != nil {
+	switch {
+	case v.fail != nil && q.instead != nil:
+		s.refuse(q.instead)
+		return
+	case v.fail != nil:
 		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.record(s, q, &v)}})
 		return
 	}
@@ -187,11 +195,12 @@ func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure
 
 // question is questionOf for a request that says nothing of workers.
 func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure) {
-	return srv.questionOf(r, body, wish{})
+	return srv.questionOf(r, body, wish{}, nil)
 }
 
-// questionOf finds the pool of a request and what has to be picked in it.
-func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question, *failure) {
+// questionOf finds the pool of a request and what has to be picked in it. instead
+// is decide's.
+func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *failure) (*question, *failure) {
 	q := &question{snap: srv.cfg.Board.Load(), wish: w}
 	if !q.snap.Ready() {
 		return nil, &failNotReady
@@ -220,6 +229,12 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question
 	}
 	if f = srv.carried(q); f != nil {
 		return nil, f
+	}
+	if instead != nil {
+		if len(q.pool.AggregatedRanks) == 0 {
+			return nil, instead
+		}
+		q.disagg, q.instead, q.fellBack = false, instead, instead.code
 	}
 	if f = srv.splittable(q, r, body); f != nil {
 		return nil, f

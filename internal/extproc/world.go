@@ -82,7 +82,7 @@ func (srv *Server) newer(q *question) *question {
 		}
 		return n
 	}
-	n, f := srv.questionOf(q.query.Request, q.query.Body, q.wish)
+	n, f := srv.questionOf(q.query.Request, q.query.Body, q.wish, q.instead)
 	if f != nil || n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle {
 		return nil
 	}
