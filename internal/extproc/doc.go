@@ -70,7 +70,8 @@
 // over a queue's limit: who named it may know better, and keeping those limits
 // is then their part. It is refused, typed, where it cannot serve: unknown, gone,
 // draining, of another model, role or engine. No cursor moves, and no synchronous
-// hand-off goes to another decode worker than the named one.
+// hand-off goes to another decode worker than the named one. A request that its
+// engine cannot split and that names a prefill worker is refused (splittable).
 //
 // A question (an entry of nvext.annotations begins query_instance_id:) is decided
 // as any request and answered with the ids; nothing is booked or remembered. It

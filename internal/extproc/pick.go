@@ -378,7 +378,8 @@ func (srv *Server) ranks(q *question, v *verdict, role worker.Role) []worker.Ran
 
 // splittable says why a request that is to be served with prefill and decode
 // apart cannot be, where their hand-off goes through prefill's answer. One that
-// the engine cannot split goes to a worker that can serve it alone, if one can.
+// the engine cannot split goes to a worker that can serve it alone, if one can, and
+// if it names no prefill worker.
 func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *failure {
 	if !q.disagg {
 		return nil
@@ -394,9 +395,16 @@ func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *fail
 	if why == "" || handoff.Alone(r) {
 		return nil
 	}
+	f := failNoHandoff
+	f.message += ": " + why
+	if named := &q.wish.pins.Prefill; named.Named() {
+		// Who names a prefill worker is told that it would not be used.
+		f.param = cmp.Or(named.IDBy, named.AddressBy)
+		f.message += "; and " + f.param + " names a prefill worker."
+		return &f
+	}
+	f.message += "."
 	if q.disagg = false; len(q.pool.AggregatedRanks) == 0 || srv.cfg.EnforceDisagg {
-		f := failNoHandoff
-		f.message += ": " + why + "."
 		return &f
 	}
 	return nil
