@@ -97,7 +97,7 @@ func (srv *Server) others(c *choice, r load.Request, q *question) {
 		}
 		last = d.Rank
 		// The rank travels in a header, which must be right for each of them.
-		if w := q.snap.Worker(last.ID); w.DPSize == first.DPSize && w.PortPerRank == first.PortPerRank {
+		if w := q.snap.Worker(last.ID); w.RanksPerPort() == first.RanksPerPort() {
 			c.others = append(c.others, last)
 		}
 	}
@@ -105,7 +105,7 @@ func (srv *Server) others(c *choice, r load.Request, q *question) {
 
 // samePort lists the ranks of w that are reached where r is.
 func samePort(w *worker.Worker, r worker.Rank) []worker.Rank {
-	if w.PortPerRank {
+	if w.RanksPerPort() == 1 {
 		return []worker.Rank{r}
 	}
 	out := make([]worker.Rank, 0, w.DPSize)
@@ -121,7 +121,7 @@ func (q *question) destinations(c *choice) (list string, others []endpointRank) 
 	list = q.snap.Worker(rank.ID).EndpointOf(rank.DPRank).String()
 	for _, r := range c.others {
 		w := q.snap.Worker(r.ID)
-		if !w.PortPerRank {
+		if w.RanksPerPort() > 1 {
 			r.DPRank = rank.DPRank
 		}
 		at := w.EndpointOf(r.DPRank).String()
@@ -167,17 +167,12 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	if err != nil || e.String() == first {
 		return nil
 	}
-	for _, w := range s.srv.view.Load().Workers() {
-		for dp := range w.DPSize {
-			if w.EndpointOf(worker.DPRank(dp)).AddrPort() != e.AddrPort() {
-				continue
-			}
-			r := worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}
-			if !w.PortPerRank && uint32(p.decode.DPRank) < w.DPSize {
-				r.DPRank = p.decode.DPRank
-			}
-			return &answerer{rank: r, known: true}
+	if w, dp := s.srv.view.Load().RankAt(e.AddrPort()); w != nil {
+		r := worker.Rank{ID: w.ID, DPRank: dp}
+		if w.RanksPerPort() > uint32(p.decode.DPRank) { // the rank goes along in a header
+			r.DPRank = p.decode.DPRank
 		}
+		return &answerer{rank: r, known: true}
 	}
 	return &answerer{}
 }
@@ -190,8 +185,15 @@ func (m *mainLeg) onAnswerer(a *answerer) {
 	}
 	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
 	m.emit(effect{op: opServed, rank: a.rank})
-	if a.known {
+	if m.answer.stranger = !a.known; a.known {
 		m.plan.decode = a.rank
+	}
+}
+
+// blameDecode tells health what was learnt of who answers.
+func (m *mainLeg) blameDecode(b blame) {
+	if !m.answer.stranger {
+		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
 	}
 }
 
@@ -214,13 +216,14 @@ func (m *mainLeg) distrust() {
 		name  string
 		value *string
 	}{
-		{prefill.HeaderStart, &h.start}, {prefill.HeaderLeg, &h.leg}, {prefill.HeaderLocalReply, &h.localReply}, {headerAttemptCount, &h.attemptCount},
+		{prefill.HeaderStart, &h.start}, {prefill.HeaderLeg, &h.leg}, {prefill.HeaderLocalReply, &h.localReply},
 	} {
 		if *x.value != "" {
 			h.strange = append(h.strange, x.name)
 			*x.value = ""
 		}
 	}
+	h.attemptCount = "" // Envoy's own, where it is not a client's
 }
 
 // passingQuestion finds who may serve a request of which only the headers count:
@@ -316,9 +319,9 @@ func (srv *Server) subsetOf(ev *event) *subset.Set {
 	default:
 		return nil
 	}
-	if fault := set.Fault(); fault != "" {
+	if fault := set.Fault(); !fault.IsZero() {
 		srv.cfg.Telemetry.SubsetFault()
-		srv.log.Debug("a subset hint is not as the protocol has it", "fault", fault)
+		srv.log.Debug("a subset hint is not as the protocol has it", "fault", fault.String())
 	}
 	return set
 }

@@ -18,14 +18,16 @@ import (
 
 // The scenario files drive a machine as its stream does. Verbs of testdata/main:
 //
-//	new [attempt=N] [full-duplex] [no-hold] [fallback]
+//	new [attempt=N] [full-duplex] [no-hold] [fallback] [gateway] [plain]
 //	request-headers [method=POST] [path=…] [eos] [length=N] [timeout=MS] [start=SECONDS-AGO]
+//	     [answers] [answers-duplex] [strange=NAME]   the filter sends answers' bodies; a header only routers set
 //	request-body [more]          the input is the body
 //	request-trailers
 //	picked [aggregated] [in-headers] [overdue=D] [dp=N] [explain] [prefill-named] [decode-named]
 //	refused code=not_ready
 //	leg STATE [reason=R] [status=N] [answer=TEXT]
-//	response-headers status=N [local=FLAGS]
+//	response-headers status=N [local=FLAGS] [eos] [answered=ID/RANK or unknown]
+//	response-body [more]         the input is the body
 //	response-trailers
 //	gone | drain | logged [outcome=O] [lost] [unreached]
 //	closed
@@ -115,16 +117,23 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "new":
 		r := testRules()
 		r.hold, r.fallback = !d.HasArg("no-hold"), d.HasArg("fallback")
+		r.reasonHeader = "x-dropped"
 		dr.m, dr.now = &mainLeg{rules: r}, testStart
+		dr.m.way = way{gateway: d.HasArg("gateway") || d.HasArg("plain"), plain: d.HasArg("plain")}
 		dr.m.fullDuplex = d.HasArg("full-duplex")
 		dr.m.attempt = num(t, d, "attempt", 1)
 		return "phase: " + dr.m.phase.String() + "\n"
 	case "request-headers":
 		ev = event{kind: evRequestHeaders, endOfStream: d.HasArg("eos"), fullDuplex: dr.m.fullDuplex}
+		ev.answerDuplex = d.HasArg("answers-duplex")
+		ev.answerBodies = ev.answerDuplex || d.HasArg("answers")
 		ev.headers = &headers{
 			method: str(d, "method", "POST"), path: str(d, "path", "/v1/completions"),
 			contentLength: str(d, "length", ""), timeout: str(d, "timeout", ""),
 			attemptCount: strconv.Itoa(dr.m.attempt),
+		}
+		if name := str(d, "strange", ""); name != "" {
+			ev.headers.strange = []string{name}
 		}
 		if ago := str(d, "start", ""); ago != "" {
 			ev.headers.start = strconv.FormatInt(dr.now.Add(-dur(t, ago)).UnixMilli(), 10)
@@ -144,7 +153,10 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "collected":
 		ev = event{kind: evCollected}
 	case "response-headers":
-		ev = event{kind: evResponseHeaders, headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+		ev.answerer = answererArg(t, str(d, "answered", ""))
+	case "response-body":
+		ev = event{kind: evResponseBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
 	case "response-trailers":
 		ev = event{kind: evResponseTrailers}
 	case "gone":
@@ -168,6 +180,21 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	}
 	effects := dr.m.step(dr.now, &ev)
 	return "phase: " + dr.m.phase.String() + "\n" + textOf(effects)
+}
+
+func answererArg(t *testing.T, s string) *answerer {
+	switch s {
+	case "":
+		return nil
+	case "unknown":
+		return &answerer{}
+	}
+	id, dp, _ := strings.Cut(s, "/")
+	n, err := worker.ParseID(id)
+	require.NoError(t, err)
+	rank, err := strconv.ParseUint(dp, 10, 32)
+	require.NoError(t, err)
+	return &answerer{rank: worker.Rank{ID: n, DPRank: worker.DPRank(rank)}, known: true}
 }
 
 func testPlan(t *testing.T, d *datadriven.TestData) *plan {
@@ -222,7 +249,7 @@ func textOf(effects []effect) string {
 			if e.body != nil {
 				fmt.Fprintf(&b, " %q end=%t", e.body, e.endOfStream)
 			}
-		case opRoute, opRelay, opPrefill, opCollect:
+		case opRoute, opRouteHeaders, opRelay, opPrefill, opCollect:
 			if e.trailers {
 				b.WriteString(" with trailers")
 			}
@@ -259,6 +286,8 @@ func textOf(effects []effect) string {
 			if e.report.status != 0 {
 				fmt.Fprintf(&b, " status=%d", e.report.status)
 			}
+		case opServed:
+			fmt.Fprintf(&b, " by %s", e.rank)
 		case opBlame:
 			fmt.Fprintf(&b, " %s: %s", e.rank, blameNames[e.blame])
 		case opFinish:

@@ -185,7 +185,7 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 
 func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	m.hdr, m.fullDuplex = *ev.headers, ev.fullDuplex
-	m.answer.sent, m.answer.duplex = ev.answerBodies, ev.answerDuplex
+	m.answer.sent = ev.answerBodies
 	if m.way.plain {
 		m.distrust()
 	}
@@ -201,7 +201,7 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		m.phase = mainRejected
 		m.emit(effect{op: opModels})
 		m.finish(outcomeAnswered, nil)
-	case m.passes(known, ev.endOfStream):
+	case m.passes(known):
 		m.passing.on, m.passing.bare = true, ev.endOfStream
 		m.phase = mainResolving
 		m.emit(effect{op: opPick})

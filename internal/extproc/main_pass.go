@@ -14,6 +14,7 @@ import (
 type passing struct {
 	on, bare bool    // bare: headers are all there is
 	routed   bool    // the headers have been answered
+	ended    bool    // so has the body's end; Envoy may repeat it (envoy #46237)
 	pieces   []piece // of the body, that came before
 }
 
@@ -25,12 +26,7 @@ type piece struct {
 }
 
 // passes reports whether only the headers of the request matter.
-func (m *mainLeg) passes(known, bare bool) bool {
-	if !m.way.gateway || known {
-		return false
-	}
-	return bare || m.hdr.method != "GET" && m.hdr.method != "HEAD"
-}
+func (m *mainLeg) passes(known bool) bool { return m.way.gateway && !known }
 
 // onPassing takes a piece of a passing request.
 func (m *mainLeg) onPassing(ev *event) bool {
@@ -39,8 +35,13 @@ func (m *mainLeg) onPassing(ev *event) bool {
 	}
 	p := piece{of: ofRequestBody, body: ev.body, last: ev.endOfStream}
 	if ev.kind == evRequestTrailers {
-		p.of = ofRequestTrailers
+		p.of, p.last = ofRequestTrailers, true
 	}
+	if m.passing.ended {
+		m.rules.buffers.put(p.body)
+		return true
+	}
+	m.passing.ended = p.last
 	if m.passing.routed {
 		m.letPass(p)
 	} else {
@@ -69,10 +70,11 @@ func (m *mainLeg) pass(now time.Time) {
 // answerPath is how an answer comes to the client: past us, or through us where
 // the filter sends us its body.
 type answerPath struct {
-	sent, duplex bool // its body is sent to us; each piece has to be sent back
-	whole        bool // its end has been here
-	held         []piece
-	heldBytes    int
+	sent      bool // its body is sent to us: each piece has to be sent back
+	whole     bool // its end has been here
+	stranger  bool // it is of an endpoint that we do not know
+	held      []piece
+	heldBytes int
 }
 
 // outcome is how an answer ended of which no access log tells.

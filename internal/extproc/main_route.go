@@ -57,12 +57,11 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 			set = append(set, kv{k, v})
 		}
 	}
-	set = append(set,
-		kv{prefill.HeaderDestination, p.decodeAddr},
-		kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
+	set = append(set, kv{prefill.HeaderDestination, p.decodeAddr})
 	if !m.way.plain { // else Envoy lets nobody set its own headers, and the time-out is ours to keep
 		set = append(set, kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)})
 	}
+	set = append(set, kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
 	if m.named {
 		set = append(set, kv{"x-request-id", m.hdr.requestID})
 	}
