@@ -1,22 +1,9 @@
-// Package envoy holds the Envoy configurations that Baton ships. They come
-// from one template, so that the buffered and the full-duplex form cannot
-// drift apart and tests can run them on free ports. The files beside this one
-// are written by `make envoy-configs`; a test holds them up to date.
-//
-// The package renders text. It starts nothing and checks nothing; Envoy itself
-// validates each form in internal/envoytest.
 package envoy
 
 import (
-	"bytes"
-	_ "embed" // the template
 	"fmt"
 	"path/filepath"
-	"text/template"
 )
-
-//go:embed standalone.yaml.tmpl
-var standalone string
 
 // Params are the values that differ between deployments. The zero value of
 // each field gives what the committed files say.
@@ -118,15 +105,7 @@ func Standalone(p Params) ([]byte, error) {
 	if p.Routing != "" && p.Routing != "prerouted" && p.Routing != "direct" {
 		return nil, fmt.Errorf("envoy: routing %q: expected prerouted, direct or nothing", p.Routing)
 	}
-	t, err := template.New("standalone").Option("missingkey=error").Parse(standalone)
-	if err != nil {
-		return nil, fmt.Errorf("envoy: template: %w", err)
-	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, p.withDefaults()); err != nil {
-		return nil, fmt.Errorf("envoy: render: %w", err)
-	}
-	return b.Bytes(), nil
+	return render("standalone.yaml.tmpl", view{GatewayParams: GatewayParams{Params: p.withDefaults()}})
 }
 
 // Committed returns the files of this folder by name, as they must be.
@@ -154,5 +133,5 @@ func Committed() (map[string][]byte, error) {
 		}
 		out[name] = b
 	}
-	return out, nil
+	return out, committedGateway(out)
 }

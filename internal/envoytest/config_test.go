@@ -5,6 +5,7 @@ package envoytest
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,11 +18,13 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-// forms are every rendering whose parts must obey the rules below.
+// forms are every rendering of one's own Envoy, whose parts must obey the rules
+// below. Those of a gateway are in gateway_config_test.go.
 func forms(t *testing.T) map[string][]byte {
 	t.Helper()
 	out, err := envoy.Committed()
 	require.NoError(t, err)
+	maps.DeleteFunc(out, func(name string, _ []byte) bool { return !strings.HasPrefix(name, "standalone") })
 	for name, p := range map[string]envoy.Params{
 		"over tcp":                {PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: 9000},
 		"full duplex with traces": {FullDuplex: true, TracingHost: "127.0.0.1", TracingPort: 4317},

@@ -78,7 +78,9 @@ type layout struct {
 	prefillArgs     []string
 	decodeArgs      []string
 	envoy           envoy.Params
-	listen          string // of the plugin; default: a unix socket
+	gateway         *envoy.GatewayParams // a Gateway API data plane in place of envoy; fullDuplex and the plugin's socket hold for it too
+	twoLegs         bool                 // with gateway: patched to carry both legs
+	listen          string               // of the plugin; default: a unix socket
 	beforeEnvoy     func(*fleet)
 	describe        func(*fleet)                  // changes what is said of the workers, before it is published
 	patch           func(envoyYAML string) string // changes Envoy's rendered configuration
@@ -156,13 +158,13 @@ func newFleet(t *testing.T, l layout) *fleet {
 	if l.beforeEnvoy != nil {
 		l.beforeEnvoy(f)
 	}
-	o := stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p}
+	o := stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p, TwoLegs: l.twoLegs}
+	if l.gateway != nil {
+		o.Gateway = f.gatewayParams(l)
+	}
 	var err error
 	if l.patch != nil {
-		ports, err := stack.FreePorts(2)
-		require.NoError(t, err)
-		p.ClientPort, p.AdminPort = ports[0], ports[1]
-		config, err := envoy.Standalone(p)
+		config, err := o.Render()
 		require.NoError(t, err)
 		o.Config = []byte(l.patch(string(config)))
 		require.NotEqual(t, string(config), string(o.Config), "the patch changes something")
@@ -173,6 +175,22 @@ func newFleet(t *testing.T, l layout) *fleet {
 		t.Cleanup(f.checkIdle)
 	}
 	return f
+}
+
+// gatewayParams are the layout's, with this fleet's plugin, and its decode workers
+// and those that need no prefill as the pool, where the layout says nothing.
+func (f *fleet) gatewayParams(l layout) *envoy.GatewayParams {
+	p := *l.gateway
+	p.Buffered = !l.fullDuplex
+	if p.PluginSocket == "" {
+		p.PluginSocket = f.plugin.Socket
+	}
+	if p.Pool == nil {
+		for _, w := range f.workers[len(f.prefill):] {
+			p.Pool = append(p.Pool, w.Info.Endpoint.String())
+		}
+	}
+	return &p
 }
 
 func (f *fleet) startPlugin() {

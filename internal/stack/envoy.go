@@ -23,32 +23,52 @@ type Envoy struct {
 	Admin string // its admin interface
 }
 
-// EnvoyOptions say how to run Envoy. Params' ports of 0 become free ones.
+// EnvoyOptions say how to run Envoy. Ports of 0 become free ones.
 type EnvoyOptions struct {
 	Path        string // the binary
 	Dir         string // where its configuration is written
 	Params      envoy.Params
-	Config      []byte // used in place of Params when set
-	Concurrency int    // worker threads; 0 means 1
-	LogLevel    string // default warning
+	Gateway     *envoy.GatewayParams // a Gateway API data plane in place of Params when set
+	TwoLegs     bool                 // with Gateway: patched to carry both legs
+	Config      []byte               // used in place of all these when set
+	Concurrency int                  // worker threads; 0 means 1
+	LogLevel    string               // default warning
+}
+
+// Render returns the configuration that the options ask for, on free ports where
+// they name none.
+func (o EnvoyOptions) Render() ([]byte, error) {
+	free, err := FreePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	place := func(p *envoy.Params) {
+		if p.ClientPort == 0 {
+			p.ClientPort = free[0]
+		}
+		if p.AdminPort == 0 {
+			p.AdminPort = free[1]
+		}
+	}
+	if o.Gateway == nil {
+		p := o.Params
+		place(&p)
+		return envoy.Standalone(p)
+	}
+	p := *o.Gateway
+	place(&p.Params)
+	if o.TwoLegs {
+		return envoy.GatewayTwoLegs(p)
+	}
+	return envoy.GatewayAPI(p)
 }
 
 // StartEnvoy runs Envoy and returns once it is live and its listeners are up.
 func StartEnvoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
 	config := o.Config
 	if config == nil {
-		p := o.Params
-		ports := []*int{&p.ClientPort, &p.AdminPort}
-		free, err := FreePorts(len(ports))
-		if err != nil {
-			return nil, err
-		}
-		for i, port := range ports {
-			if *port == 0 {
-				*port = free[i]
-			}
-		}
-		if config, err = envoy.Standalone(p); err != nil {
+		var err error
+		if config, err = o.Render(); err != nil {
 			return nil, err
 		}
 	}

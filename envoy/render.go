@@ -1,0 +1,83 @@
+package envoy
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"net"
+	"strings"
+	"text/template"
+)
+
+//go:embed *.tmpl
+var templates embed.FS
+
+// view is what the templates read. Protocol says that the main leg's filter is
+// the one of the Gateway API protocol.
+type view struct {
+	GatewayParams
+	Protocol bool
+}
+
+// endpoint is one address of the pool.
+type endpoint struct{ Host, Port string }
+
+// Endpoints are those of the pool.
+func (v view) Endpoints() ([]endpoint, error) {
+	out := make([]endpoint, 0, len(v.Pool))
+	for _, e := range v.Pool {
+		host, port, err := net.SplitHostPort(e)
+		if err != nil {
+			return nil, fmt.Errorf("envoy: endpoint %q of the pool: %w", e, err)
+		}
+		out = append(out, endpoint{host, port})
+	}
+	return out, nil
+}
+
+// render executes one template. Two functions place a named part, which is
+// written without indentation: `at` at n spaces, and `item`, which takes the one
+// element of a list, as a value of its own.
+func render(name string, v view) ([]byte, error) {
+	t := template.New(name).Option("missingkey=error")
+	part := func(name string, v view) (string, error) {
+		var b strings.Builder
+		err := t.ExecuteTemplate(&b, name, v)
+		return b.String(), err
+	}
+	t.Funcs(template.FuncMap{
+		"at": func(n int, name string, v view) (string, error) {
+			s, err := part(name, v)
+			return indent(s, n), err
+		},
+		"item": func(n int, name string, v view) (string, error) {
+			s, err := part(name, v)
+			lines := strings.Split(s, "\n")
+			for i, line := range lines {
+				if len(line) >= 2 {
+					lines[i] = line[2:] // "- " of the first, two spaces of the others
+				}
+			}
+			return indent(strings.Join(lines, "\n"), n), err
+		},
+	})
+	if _, err := t.ParseFS(templates, "*.tmpl"); err != nil {
+		return nil, fmt.Errorf("envoy: template: %w", err)
+	}
+	var b bytes.Buffer
+	if err := t.ExecuteTemplate(&b, name, v); err != nil {
+		return nil, fmt.Errorf("envoy: render: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// indent puts n spaces before each line that is not empty.
+func indent(s string, n int) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		if line != "" {
+			lines[i] = strings.Repeat(" ", n) + line
+		}
+	}
+	return strings.Join(lines, "\n")
+}
