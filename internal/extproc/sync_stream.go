@@ -46,7 +46,7 @@ func (s *syncStream) admit(ev *event) {
 	}
 	w := srv.view.Load().Worker(leg.Prefill.ID)
 	switch {
-	case w == nil:
+	case w == nil || w.EndpointOf(leg.Prefill.DPRank).IsZero():
 		s.refuse(&failLegGone, "gone")
 		return
 	case !leg.Deadline.After(time.Now()):
@@ -58,7 +58,7 @@ func (s *syncStream) admit(ev *event) {
 		return
 	}
 	s.send(headersAnswer(fieldAnswerRequestHeaders, []kv{
-		{prefill.HeaderPrefillEndpoint, w.Endpoint.String()},
+		{prefill.HeaderPrefillEndpoint, w.EndpointOf(leg.Prefill.DPRank).String()},
 		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
 	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, nil))
 }
@@ -134,7 +134,7 @@ func (s *mainStream) collect(e *effect) {
 		if err != nil {
 			return false
 		}
-		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.DPSize, token), body)
+		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.RanksPerPort(), token), body)
 		return a.localReply == "" || reached(a.localReply) // whatever it says, it may have seen the hand-off
 	}
 	s.srv.senders.Go(func() {
@@ -187,7 +187,7 @@ func (s *mainStream) keepDecode() {
 	}
 	s.decodeBooking.Release(time.Now())
 	s.decodeBooking = booking
-	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.Endpoint.String(), w.DPSize
+	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.EndpointOf(d.Rank.DPRank).String(), w.RanksPerPort()
 	p.decodeAlone = w.CanServe(worker.Aggregated)
 	srv.cfg.Telemetry.FreshPick("decode_left")
 }
