@@ -81,6 +81,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	namespace := fs.String("namespace", "", "`name` that separates fleets of one model")
 	deployment := fs.String("deployment", "", "`name` of what the worker was started with; decode workers of one come and go together")
 	dpSize := fs.Uint("dp-size", 0, "data-parallel `ranks`; 0: what the engine says")
+	portPerRank := fs.Bool("port-per-rank", false, "each rank listens on a port of its own: the advertised one plus the rank")
 	blockSize := fs.Uint("block-size", 0, "`tokens` in a KV block; 0: what the engine says, which an older TensorRT-LLM does not")
 	capacity := fs.Uint64("capacity-blocks", 0, "KV `blocks` of a rank; 0: what the engine says")
 	eagle := fs.Bool("eagle", false, "whether its KV blocks are of pairs of tokens (speculation by EAGLE); default: what the engine says")
@@ -108,7 +109,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 		}
 		*o = register.Override{
 			Models: splitList(*models), Namespace: *namespace, Deployment: *deployment,
-			DPSize: count("dp-size", *dpSize), BlockSize: count("block-size", *blockSize), CapacityBlocks: *capacity,
+			DPSize: count("dp-size", *dpSize), PortPerRank: *portPerRank, BlockSize: count("block-size", *blockSize), CapacityBlocks: *capacity,
 			BootstrapHost: *bootHost, BootstrapPort: port("bootstrap-port", *bootPort),
 			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay),
 			HeaderOverrides: *headers,
@@ -124,18 +125,22 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 				errs = append(errs, fmt.Errorf("--role %q: expected prefill, decode or aggregated", *role))
 			}
 		}
-		fs.Visit(func(f *flag.Flag) {
-			switch f.Name {
-			case "eagle":
-				o.Eagle = eagle
-			case "accepts-aggregated":
-				o.AcceptsAggregated = aggregated
-			case "kv-events-topic":
-				o.KVTopic = kvTopic
-			}
-		})
+		o.Eagle, o.AcceptsAggregated = given(fs, "eagle", eagle), given(fs, "accepts-aggregated", aggregated)
+		o.KVTopic = given(fs, "kv-events-topic", kvTopic)
 		return errors.Join(errs...)
 	}
+}
+
+// given returns the value of a flag that was given, else nil: to be told no is
+// not to be told nothing.
+func given[T any](fs *flag.FlagSet, name string, v *T) *T {
+	var out *T
+	fs.Visit(func(f *flag.Flag) {
+		if f.Name == name {
+			out = v
+		}
+	})
+	return out
 }
 
 // registerFlags adds every flag and returns a function that gives the
