@@ -148,7 +148,7 @@ const (
 	opExtend                  // extend Envoy's message timeout: wait
 	opPrefill                 // ask for prefill: set, body, wait; answers evPrefilled
 	opCollect                 // let a decode take what prefill holds: body; answers evCollected
-	opPick                    // resolve tokens, pick, reserve; answers evPicked or evRefused
+	opPick                    // resolve tokens, pick, reserve; answers evPicked or evRefused. fail: one worker only, in its place
 	opModels                  // answer GET /v1/models
 	opReport                  // tell the leg's owner: leg, report
 	opAbortLeg                // end the prefill leg

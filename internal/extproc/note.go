@@ -264,7 +264,7 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	if f != nil {
 		return nil, errors.New(f.code + ": " + f.message)
 	}
-	q, f := srv.questionOf(&r, body, w)
+	q, f := srv.questionOf(&r, body, w, nil)
 	if f != nil {
 		return nil, errors.New(f.code + ": " + f.message + srv.known(f))
 	}

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -108,7 +109,7 @@ func (s *mainStream) askPrefill(e *effect) {
 	s.stopSync = stop
 	s.mu.Unlock()
 	path, set, body := s.m.path.String(), e.set, e.body
-	s.srv.senders.Go(func() {
+	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
 		a := s.srv.legClient.send(ctx, path, set, body)
@@ -117,7 +118,15 @@ func (s *mainStream) askPrefill(e *effect) {
 		}
 		s.post(&event{kind: evPrefilled, answer: a})
 	})
+	if !began {
+		cancel()
+		stop(nil)
+		s.post(&event{kind: evPrefilled, answer: &legAnswer{err: errClosed}})
+	}
 }
+
+// errClosed is why a leg of ours is not sent.
+var errClosed = errors.New("the server is closed")
 
 // collect lets a decode worker take what prefill holds (C9): the booked one, or
 // another where that one cannot be reached.
@@ -137,9 +146,10 @@ func (s *mainStream) collect(e *effect) {
 		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.RanksPerPort(), token), body)
 		return a.localReply == "" || reached(a.localReply) // whatever it says, it may have seen the hand-off
 	}
-	s.srv.senders.Go(func() {
+	const failed = "collect_failed"
+	began := s.srv.senders.run(func() {
 		defer s.post(&event{kind: evCollected})
-		outcome := "collect_failed"
+		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
 			if w != nil && !s.srv.cfg.Health.Aside(w.ID) && leg(w, dp) {
@@ -153,6 +163,10 @@ func (s *mainStream) collect(e *effect) {
 		}
 		s.srv.cfg.Telemetry.Leg(outcome, "")
 	})
+	if !began {
+		s.srv.cfg.Telemetry.Leg(failed, "")
+		s.post(&event{kind: evCollected})
+	}
 }
 
 const (
