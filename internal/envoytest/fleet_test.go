@@ -181,7 +181,7 @@ func newFleet(t *testing.T, l layout) *fleet {
 // and those that need no prefill as the pool, where the layout says nothing.
 func (f *fleet) gatewayParams(l layout) *envoy.GatewayParams {
 	p := *l.gateway
-	p.Buffered = !l.fullDuplex
+	p.Buffered, p.NoServed = !l.fullDuplex, !saysServed()
 	if p.PluginSocket == "" {
 		p.PluginSocket = f.plugin.Socket
 	}
