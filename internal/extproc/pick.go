@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
@@ -60,6 +61,7 @@ type choice struct {
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
 	limit    int64                  // of uncached tokens; 0: none
+	stranded []worker.Rank          // out since nobody decodes in their domain
 	full     *picker.SaturatedError // why nobody was picked, where it was this
 	named    pin.Trust              // not Normal: the request names the worker
 }
@@ -80,8 +82,10 @@ type verdict struct {
 	prefill choice
 	decode  choice
 	split   split
-	took    time.Duration
-	fail    *failure
+	// stranded are the prefill ranks in whose domain nobody may be picked for decode.
+	stranded []worker.Rank
+	took     time.Duration
+	fail     *failure
 }
 
 // newBlocks is how many KV blocks the prompt takes where nothing of it is.
@@ -273,21 +277,14 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 	if srv.alone(v, q, sc, decodeBooking) {
 		return
 	}
-	if err := srv.choose(&v.prefill, worker.Prefill, q.override.Apply(srv.cfg.Prefill), v, q, sc, prefillBooking); err != nil {
-		v.fail = q.nobody(worker.Prefill, &failNoPrefill, err)
-		return
-	}
-	params := picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
-	if err := srv.choose(&v.decode, worker.Decode, params, v, q, sc, decodeBooking); err != nil {
-		prefillBooking.Cancel(time.Now())
-		v.fail = q.nobody(worker.Decode, &failNoDecode, err)
-	}
+	srv.pair(v, q, sc, prefillBooking, decodeBooking)
 }
 
 // choose picks one leg's rank and books it.
 func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *verdict, q *question, sc *scratch, into *load.Reservation) error {
 	now := time.Now()
 	params.BlockSize = v.size
+	*c = choice{limit: c.limit}
 	c.role, c.params, c.explain = role, params, &sc.explain[0]
 	r := load.Request{
 		Key: q.pool.Key, Ranks: srv.ranks(q, v, role), Params: &c.params, Now: now,
@@ -295,8 +292,13 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		Filter: srv.cfg.Health, Exclude: q.avoid, MaxUncachedTokens: c.limit,
 		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
 	}
-	if role == worker.Prefill && !q.admitted {
-		r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
+	if role == worker.Prefill {
+		if !q.admitted {
+			r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
+		}
+		if c.stranded = v.stranded; len(c.stranded) > 0 {
+			r.Exclude = slices.Concat(q.avoid, c.stranded)
+		}
 	}
 	if role != worker.Prefill {
 		c.explain = &sc.explain[1]
@@ -324,7 +326,7 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	}
 	err := pick()
 	if errors.Is(err, picker.ErrNoCandidate) && len(q.avoid) > 0 {
-		r.Exclude = nil // better one that has failed before than none
+		r.Exclude = c.stranded // better one that has failed before than none
 		err = pick()
 	}
 	c.made = err == nil
