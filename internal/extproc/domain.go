@@ -21,7 +21,7 @@ func (srv *Server) pair(v *verdict, q *question, sc *scratch, prefillBooking, de
 	prefillParams, decodeParams := q.override.Apply(srv.cfg.Prefill), picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
 	for range maxDomains {
 		if err := srv.choose(&v.prefill, worker.Prefill, prefillParams, v, q, sc, prefillBooking); err != nil {
-			if v.fail == nil || v.prefill.full != nil { // back-pressure is the word of those who are left
+			if v.fail == nil {
 				v.fail = q.nobody(worker.Prefill, &failNoPrefill, err)
 			}
 			return

@@ -149,21 +149,6 @@ func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 	}
 }
 
-// The prefill workers that are left are full: that is back-pressure, not a domain
-// without decode, and no fallback serves it.
-func TestWhereOnlyDomainsWithoutDecodeAreFreeThereIsBackPressure(t *testing.T) {
-	ws := zoned(t, worker.Required, 0)
-	ws[2].TopologyDomains, ws[2].AcceptsAggregated = nil, true
-	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.FallbackAggregated, c.MaxQueuedISLTokens = true, 1 })
-	held := r.load(2, worker.Prefill, 8)
-	status, body := r.ask(withExt(""))
-	require.Equal(t, 429, status, body)
-	held.Release(time.Now())
-	status, body = r.ask(withExt(""))
-	require.Zero(t, status, body)
-	r.requireIdle()
-}
-
 // load books tokens on the first rank of a worker.
 func (r *replica) load(id worker.ID, role worker.Role, isl int) *load.Reservation {
 	params := r.srv.cfg.Decode
