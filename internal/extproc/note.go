@@ -131,6 +131,9 @@ func (srv *Server) fillOut(out *journal.Choice, c *choice) {
 			row.Note = "has left"
 		case load.OutTaint:
 			row.Note = "lacks the taint " + o.Taint
+			if o.Taint == noTaint {
+				row.Note = "lacks the taint " + c.missing
+			}
 		case load.OutOverloaded:
 			row.Note = o.Overload.String()
 		case load.OutAside:

@@ -42,6 +42,7 @@ type question struct {
 	override picker.Override
 
 	constraints picker.Constraints // of the request itself
+	missing     string             // a required taint that no worker carries; noTaint is in its place
 	fellBack    string             // the failure that one worker is to serve in place of
 	instead     *failure           // the same where it has happened to this request; answered if nobody can
 	// admitted: an earlier attempt of the request was let in. Back-pressure is
@@ -61,6 +62,7 @@ type choice struct {
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
 	limit    int64                  // of uncached tokens; 0: none
+	missing  string                 // what is shown for noTaint
 	stranded []worker.Rank          // out since nobody decodes in their domain
 	full     *picker.SaturatedError // why nobody was picked, where it was this
 	named    pin.Trust              // not Normal: the request names the worker
@@ -329,7 +331,8 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		r.Exclude = c.stranded // better one that has failed before than none
 		err = pick()
 	}
-	c.made = err == nil
+	err = q.nameTaint(err)
+	c.made, c.missing = err == nil, q.missing
 	if c.made && c.named != pin.Normal {
 		c.decision.Reason = picker.Named
 	}
