@@ -93,6 +93,10 @@ type verdict struct {
 // newBlocks is how many KV blocks the prompt takes where nothing of it is.
 func (v *verdict) newBlocks() int { return (v.prompt.ISLTokens + v.size - 1) / v.size }
 
+// freshByEnvoy is the reason of a fresh pick that Envoy asks for on its own word,
+// as where decode breaks off before its headers have gone to the client.
+const freshByEnvoy = "envoy"
+
 // decide answers a stream's opPick with evPicked or evRefused: at once where
 // the tokens are known or estimated, else when an engine has counted them. With
 // instead only one worker will do, and instead is answered where there is none.
@@ -107,7 +111,11 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 		s.refuse(cmp.Or(instead, f))
 		return
 	}
-	q.avoid, q.admitted = srv.avoid.of(&s.m), s.m.attempt > 1
+	var ours bool
+	if q.avoid, ours = srv.avoid.of(&s.m); !ours && instead == nil {
+		srv.cfg.Telemetry.FreshPick(freshByEnvoy)
+	}
+	q.admitted = s.m.attempt > 1
 	sc := srv.scratch.Get().(*scratch)
 	if p, ok := srv.cfg.Tokens.Fast(q.query, &sc.tokens); ok {
 		srv.settle(s, q, p, sc)

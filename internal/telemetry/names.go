@@ -124,7 +124,7 @@ func Metrics() []Metric {
 		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
 		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests given to one worker although their model's prefill workers are known: `short_prompt` and `prefill_busy` by routing.conditional, `fallback` by fallback.", nil},
 		{MetricDecisionSeconds, Histogram, "s", nil, "Time from the complete request to the decision, tokenizing and queueing included.", fastBuckets()},
-		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Requests given a new pair of workers, by what had failed.", nil},
+		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Requests given a new pair of workers, or one worker as a fallback, by what had failed; `decode_left`: a new decode worker only; `envoy`: Envoy repeated the attempt on its own word, or another replica had given it up.", nil},
 		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},
 		{MetricStreams, Gauge, "{stream}", l(LabelLeg), "Envoy streams open now.", nil},
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
