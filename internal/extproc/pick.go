@@ -12,9 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/pin"
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -358,67 +356,4 @@ func (srv *Server) ranks(q *question, v *verdict, role worker.Role) []worker.Ran
 		return q.pool.Ranks(role)
 	}
 	return q.pool.DecodeRanksOf(q.snap.Worker(v.prefill.decision.Rank.ID).Engine)
-}
-
-// splittable says why a request that is to be served with prefill and decode
-// apart cannot be, where their hand-off goes through prefill's answer. One that
-// the engine cannot split goes to a worker that can serve it alone, if one can, and
-// if it names no prefill worker.
-func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *failure {
-	if !q.disagg {
-		return nil
-	}
-	kind := handoff.KindOf(q.pool.Prefill[0].Engine)
-	if !kind.PrefillFirst() {
-		return nil
-	}
-	if srv.legClient == nil {
-		return &failNoListener
-	}
-	why := handoff.Obstacle(kind, body, r)
-	if why == "" || handoff.Alone(r) {
-		return nil
-	}
-	f := failNoHandoff
-	f.message += ": " + why
-	if named := &q.wish.pins.Prefill; named.Named() {
-		// Who names a prefill worker is told that it would not be used.
-		f.param = cmp.Or(named.IDBy, named.AddressBy)
-		f.message += "; and " + f.param + " names a prefill worker."
-		return &f
-	}
-	f.message += "."
-	if q.disagg = false; len(q.pool.AggregatedRanks) == 0 || srv.cfg.EnforceDisagg {
-		return &f
-	}
-	return nil
-}
-
-// told reports whether events tell what the rank holds.
-func (srv *Server) told(w *worker.Worker, r worker.Rank) bool {
-	return !w.KVEvents.IsZero() || srv.cfg.Tells != nil && srv.cfg.Tells(r)
-}
-
-// remember notes what was routed where: for prompts and workers of which no
-// events tell, and for others until the events come.
-func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
-	p := &v.prompt
-	if len(p.Hashes) == 0 {
-		return
-	}
-	rank, now := v.decode.decision.Rank, time.Now()
-	if q.disagg {
-		rank = v.prefill.decision.Rank
-	}
-	switch {
-	case p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank):
-		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
-	case srv.cfg.PredictedWeight > 0:
-		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Predicted, now)
-	}
-	if p.Source == tokens.FromEngine {
-		// So that a later turn whose tokens come too late still finds its worker.
-		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
-		srv.cfg.Routes.Note(rank, guess.Hashes, kvindex.Estimated, now)
-	}
 }
