@@ -56,6 +56,7 @@ type Server struct {
 	attempts *registry
 	unrouted unrouted
 	avoid    *avoidList
+	taints   taintSets
 	leavers  leavers
 	peers    *peers
 	scratch  sync.Pool // of *scratch
