@@ -5,7 +5,6 @@ package envoytest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -147,68 +146,6 @@ func (f *fleet) again() {
 	f.await("the new plugin to serve", func() bool {
 		return f.send(f.t.Context(), "/v1/completions", completion("again", 1, false)).status == http.StatusOK
 	})
-}
-
-// TestClientsThatLeaveAtAnyMoment is row C9, at random: whenever they leave, no
-// KV waits for its lease, no booking and no goroutine stays.
-func TestClientsThatLeaveAtAnyMoment(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	l := layout{
-		prefill: 2, decode: 2, config: "prefill: {overdue_base: 30s}\n",
-		prefillArgs: []string{"--prefill-base-us", "10000"}, decodeArgs: []string{"--decode-us-per-token", "1000"},
-	}
-	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
-		q := ask("warm", 2)[0] // every part that lives as long as the plugin is there
-		q.require(t, f.send(t.Context(), q.path, q.body))
-		f.await("it to be over", func() bool { return f.metric("baton_streams_in_flight") == 0 })
-		goroutines := f.metric("go_goroutines")
-		var served, left atomic.Int64
-		var wg sync.WaitGroup
-		for c := range uint64(8) {
-			wg.Go(func() {
-				r := rand.New(rand.NewPCG(seed, c))
-				for i := range leavers / 8 {
-					if f.mayLeave(t, r, fmt.Sprintf("client %d request %d", c, i)) {
-						left.Add(1)
-					} else {
-						served.Add(1)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		t.Logf("%d were served, %d left", served.Load(), left.Load())
-		f.await("every request to have ended", func() bool { return f.metric("baton_streams_in_flight") == 0 })
-		f.awaitCollected()
-		require.Zero(t, f.ledger().Expired)
-		require.Zero(t, f.metric("baton_prefill_legs_total", `outcome="collect_failed"`))
-		// A kept connection to Envoy's listener has two; those to workers that count tokens are few.
-		f.await("goroutines to end", func() bool {
-			kept, err := f.envoy.Stat(t.Context(), "http.sync_leg.downstream_cx_active")
-			return err == nil && f.metric("go_goroutines") <= goroutines+2*float64(kept)+40
-		})
-	})
-}
-
-// mayLeave sends one request whose client leaves at some moment, or not at all.
-func (f *fleet) mayLeave(t *testing.T, r *rand.Rand, prompt string) (left bool) {
-	tokens := []int{1, 2, 20, 50}[r.IntN(4)]
-	q := ask(prompt, tokens)[r.IntN(4)]
-	patience := time.Duration(r.IntN(80)) * time.Millisecond
-	if r.IntN(4) == 0 {
-		patience = 30 * time.Second
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	reply := f.send(ctx, q.path, q.body)
-	if ctx.Err() != nil {
-		return true
-	}
-	if reply.err != nil || reply.status != http.StatusOK || reply.text() == "" {
-		t.Errorf("%s: %d %v %.200s", prompt, reply.status, reply.err, reply.body)
-	}
-	return false
 }
 
 // TestTwoHundredAtOnce: each is prefilled once, by nobody twice.
