@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
-	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -96,56 +95,45 @@ func TestAClientThatLeavesAsDecodeCannotBeReached(t *testing.T) {
 	})
 }
 
-// TestThePluginEndsWhilePrefillRuns: told to, it serves what it has; killed, the
-// client gets an error, and the worker keeps nothing.
+// TestThePluginEndsWhilePrefillRuns: told to, it serves what it has, and the worker
+// keeps nothing. What a kill does is TestThePluginIsKilledUnderARequestWithPrefillFirst.
 func TestThePluginEndsWhilePrefillRuns(t *testing.T) {
 	l := layout{prefill: 1, decode: 1, prefillArgs: []string{"--prefill-base-us", "500000"}, config: "prefill: {overdue_base: 30s}\n", noCheck: true}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
-		settled := func() {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			defer cancel()
-			require.NoError(t, stack.Settled(ctx, f.workers...))
-		}
 		running := func() {
 			t.Helper()
 			f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
 		}
+		ends := func() {
+			t.Helper()
+			require.NoError(t, f.plugin.Stop(20*time.Second))
+			require.NoError(t, f.plugin.Err(), "it ends with exit code 0")
+			f.settled()
+		}
 		q := ask("the plugin is told to end", 6)[3]
 		stays := f.begin(q)
 		running()
-		require.NoError(t, f.plugin.Stop(20*time.Second))
-		require.NoError(t, f.plugin.Err(), "it ends with exit code 0")
+		ends()
 		q.require(t, <-stays.reply)
-		settled()
 
 		f.again()
 		gone := f.begin(q)
 		running()
 		f.leaves(gone)
-		require.NoError(t, f.plugin.Stop(20*time.Second))
-		require.NoError(t, f.plugin.Err())
-		settled()
-
-		f.again()
-		killed := f.begin(q)
-		running()
-		require.NoError(t, f.plugin.Kill())
-		r := <-killed.reply
-		require.NoError(t, r.err)
-		require.Equal(t, http.StatusServiceUnavailable, r.status, r.body)
-		settled()
+		ends()
 		require.Zero(t, f.ledger().Expired)
 	})
 }
 
-// again starts the plugin after its end and waits until Envoy has found it.
+// again starts the plugin after its end and waits until Envoy has found it, and no
+// worker works any more.
 func (f *fleet) again() {
 	f.t.Helper()
 	f.startPlugin()
 	f.await("the new plugin to serve", func() bool {
 		return f.send(f.t.Context(), "/v1/completions", completion("again", 1, false)).status == http.StatusOK
 	})
+	f.settled()
 }
 
 // TestTwoHundredAtOnce: each is prefilled once, by nobody twice.
