@@ -141,10 +141,8 @@ func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"},
 		config: "routing: {conditional: {enabled: true}}\n",
 	}, func(t *testing.T, f *fleet) {
-		f.publishAndWait(f.decode...)
 		history := strings.Repeat("what was said before ", 60)
-		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(history, 3, false)), history, 3)
-		f.publishAndWait(f.workers...)
+		f.knownAtDecode(history)
 
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(history+"and a little", 3, true)), history+"and a little", 3)
 		require.Empty(t, f.gotAll(f.prefill))

@@ -298,6 +298,8 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	if at := q.placeOf(role); at != nil {
 		c.named = q.wish.trust
 		narrow(&r, at, &c.params)
+	} else if role == worker.Prefill && q.places.Decode != nil {
+		q.reach(&r, q.places.Decode.Worker)
 	}
 	pick := func() (err error) {
 		if into == nil {
