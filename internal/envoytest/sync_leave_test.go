@@ -42,11 +42,11 @@ func (f *fleet) leaves(l *leaver) {
 func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
 	l := layout{
 		prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n",
-		prefillArgs: []string{"--prefill-base-us", "300000"}, decodeArgs: []string{"--max-running", "1", "--decode-us-per-token", "20000"},
+		prefillArgs: []string{"--prefill-base-us", "700000"}, decodeArgs: []string{"--max-running", "1", "--decode-us-per-token", "20000"},
 	}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		collected := func() float64 { return f.metric("baton_prefill_legs_total", `outcome="collected"`) }
-		qs := ask("leaves", 100)
+		qs := ask("leaves", 300)
 
 		c := f.begin(qs[2]) // while prefill computes
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
@@ -54,7 +54,7 @@ func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
 		f.await("prefill to end by itself", func() bool { s, _ := f.state(f.prefill[0]); return s.OK == 1 })
 		f.await("its KV to be collected", func() bool { return collected() == 1 })
 		f.awaitCollected()
-		d := f.gotAll(f.decode)
+		d := f.ended(f.decode)
 		require.Len(t, d, 1)
 		require.Equal(t, 1, d[0].OutputTokens)
 		require.Contains(t, d[0].Body, `"stream":false`)
@@ -79,7 +79,7 @@ func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
 
 // TestAClientThatLeavesAsDecodeCannotBeReached: the KV goes to another.
 func TestAClientThatLeavesAsDecodeCannotBeReached(t *testing.T) {
-	l := layout{prefill: 1, decode: 2, prefillArgs: []string{"--prefill-base-us", "300000"}, config: "prefill: {overdue_base: 30s}\n"}
+	l := layout{prefill: 1, decode: 2, prefillArgs: []string{"--prefill-base-us", "1000000"}, config: "prefill: {overdue_base: 30s}\n"}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		c := f.begin(ask("leaves", 8)[3])
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
@@ -172,12 +172,14 @@ func TestTheDeadlineHoldsWhilePrefillRuns(t *testing.T) {
 		q := ask("a long prefill", 4)[1]
 		slow := f.begin(q)
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
-		r := f.send(t.Context(), q.path, q.body, "x-request-timeout-ms", "300")
+		r := f.send(t.Context(), q.path, q.body, "x-request-timeout-ms", "800")
 		requireError(t, r, http.StatusGatewayTimeout, "deadline_exceeded")
 		q.require(t, <-slow.reply)
 		f.await("both to have ended", func() bool { return f.ledger().Given == 2 })
 		f.awaitCollected()
-		require.EqualValues(t, 1, f.metric("baton_prefill_legs_total", `outcome="collected"`))
+		f.await("the count of collected hand-offs", func() bool {
+			return f.metric("baton_prefill_legs_total", `outcome="collected"`) == 1
+		})
 	})
 }
 

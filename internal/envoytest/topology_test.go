@@ -170,6 +170,7 @@ func TestWhilePrefillIsBehindDecodeServesAlone(t *testing.T) {
 		require.EqualValues(t, 1, f.metric("baton_served_alone_total", `reason="prefill_busy"`))
 		requireAnswer(t, <-first, long, 3)
 		require.Len(t, f.gotAll(f.prefill), 1)
+		f.await("prefill not to be behind", func() bool { return f.metric("baton_worker_prefill_tokens", `role="prefill"`) == 0 })
 
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("apart again", 3, true)), "apart again", 3)
 		require.Len(t, f.gotAll(f.prefill), 2)
