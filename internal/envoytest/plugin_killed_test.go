@@ -90,6 +90,26 @@ func TestThePluginIsKilledUnderARequestWithPrefillFirst(t *testing.T) {
 	})
 }
 
+// TestThePluginIsKilledBeforeAnAnswerHasBegun is the same for engines that meet:
+// buffered, the pair goes on by itself.
+func TestThePluginIsKilledBeforeAnAnswerHasBegun(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
+		for _, q := range []question{ask("the plugin is killed", 10)[0], ask("the plugin is killed", 10)[3]} {
+			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 2000, Count: 1})
+			r := f.killed(q, "both legs to run", func() bool {
+				p, _ := f.state(f.prefill[0])
+				d, _ := f.state(f.decode[0])
+				return p.Running == 1 && d.Running == 1
+			})
+			if f.fullDuplex {
+				requireUnavailable(t, r)
+			} else {
+				q.require(t, r)
+			}
+		}
+	})
+}
+
 // TestThePluginIsKilledWithTheHandOffInItsHand: prefill has ended and holds its
 // KV, and the one who would have told decode is gone.
 func TestThePluginIsKilledWithTheHandOffInItsHand(t *testing.T) {
