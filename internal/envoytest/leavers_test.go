@@ -106,11 +106,11 @@ func (f *fleet) mayLeave(t *testing.T, r *rand.Rand, prompt string) moment {
 	case afterIt:
 		patience, stop := context.WithTimeout(ctx, time.Duration(r.IntN(60))*time.Millisecond)
 		defer stop()
-		if reply := f.send(patience, q.path, q.body); patience.Err() != nil {
+		reply := f.send(patience, q.path, q.body)
+		if patience.Err() != nil {
 			return how
-		} else {
-			requireWhole(t, prompt, q, reply)
 		}
+		requireWhole(t, prompt, q, reply)
 	case inTheAnswer:
 		q = ask(prompt, 50)[2+r.IntN(2)]
 		if f.sendThrough(ctx, q.path, strings.NewReader(q.body), cancel) {
