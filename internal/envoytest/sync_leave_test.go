@@ -164,11 +164,12 @@ func TestTwoHundredAtOnce(t *testing.T) {
 }
 
 // TestTheDeadlineHoldsWhilePrefillRuns is row C25 with prefill first; and a
-// prefill may take longer than Envoy waits for a message of ours by itself.
+// prefill may take longer than Envoy waits for a message of ours by itself: the delay
+// is met twice.
 func TestTheDeadlineHoldsWhilePrefillRuns(t *testing.T) {
 	l := layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 1m}\n"}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
-		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, DelayMS: 6000, Factor: 1, Count: 2})
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, DelayMS: 3500, Factor: 1, Count: 2})
 		q := ask("a long prefill", 4)[1]
 		slow := f.begin(q)
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
