@@ -87,41 +87,16 @@ func (q *question) bound(c *picker.Constraints, role worker.Role, prefill worker
 // the request names (C17), and all of them where none may: decode's pick then says
 // why.
 func (q *question) reach(r *load.Request, decode *worker.Worker) {
-	var at []int
+	may, n := picker.NewBits(len(r.Ranks)), 0
 	for i, rank := range r.Ranks {
 		w := q.snap.Worker(rank.ID)
-		if w == nil || w.KVTransfer.Domain == "" || w.KVTransfer.Enforcement == worker.Preferred ||
-			decode.HasTaint(q.snap.TransferTaint(rank.ID)) {
-			at = append(at, i)
+		free := w == nil || w.KVTransfer.Domain == "" || w.KVTransfer.Enforcement == worker.Preferred
+		if (free || decode.HasTaint(q.snap.TransferTaint(rank.ID))) && (r.Within == nil || r.Within.Has(i)) {
+			may.Set(i)
+			n++
 		}
 	}
-	if len(at) > 0 && len(at) < len(r.Ranks) {
-		only(r, at)
+	if n > 0 {
+		r.Within = may
 	}
-}
-
-// only leaves of a pick the ranks at these places, which are in order.
-func only(r *load.Request, at []int) {
-	ranks, n := make([]worker.Rank, len(at)), len(r.Ranks)
-	var guessed picker.Bits
-	for i, from := range at {
-		ranks[i] = r.Ranks[from]
-		if r.Estimated.Has(from) {
-			if guessed == nil {
-				guessed = picker.NewBits(len(at))
-			}
-			guessed.Set(i)
-		}
-	}
-	for _, column := range []*[]uint32{&r.Overlaps, &r.Predicted, &r.Host, &r.Disk} {
-		if len(*column) < n {
-			continue
-		}
-		kept := make([]uint32, len(at))
-		for i, from := range at {
-			kept[i] = (*column)[from]
-		}
-		*column = kept
-	}
-	r.Ranks, r.Estimated = ranks, guessed
 }

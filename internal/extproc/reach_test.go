@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -20,6 +19,7 @@ func TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode(t *testing.T) {
 			p := r.through(routingKey, "prerouted")
 			set, _ := routed(t, p.ask(eightTokens, "x-worker-instance-id", decode))
 			require.Equal(t, prefill, set["x-prefill-instance-id"])
+			require.Equal(t, "the request's own choice leaves it out", r.srv.cfg.Journal.Recent(nil, 1)[0].Prefill.Rows()[1].Note)
 			p.cancel()
 			crossing := map[string]string{"1": "2", "2": "1"}[prefill]
 			p = r.through(routingKey, "prerouted")
@@ -43,22 +43,4 @@ func TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode(t *testing.T) {
 	require.ElementsMatch(t, []string{"1", "2"}, picked, "what is only preferred keeps nobody away")
 	preferred.forgetLegs()
 	preferred.requireIdle()
-}
-
-func TestOnlySomeOfAPickKeepTheirNumbers(t *testing.T) {
-	r := load.Request{
-		Ranks:    []worker.Rank{{ID: 1}, {ID: 2}, {ID: 3, DPRank: 1}, {ID: 4}},
-		Overlaps: []uint32{1, 2, 3, 4}, Host: []uint32{10, 20, 30, 40}, Estimated: picker.NewBits(4),
-	}
-	r.Estimated.Set(0)
-	r.Estimated.Set(2)
-	all := r.Ranks
-	only(&r, []int{1, 2})
-	require.Equal(t, []worker.Rank{{ID: 2}, {ID: 3, DPRank: 1}}, r.Ranks)
-	require.Equal(t, []uint32{2, 3}, r.Overlaps)
-	require.Equal(t, []uint32{20, 30}, r.Host)
-	require.Nil(t, r.Disk)
-	require.False(t, r.Estimated.Has(0))
-	require.True(t, r.Estimated.Has(1))
-	require.Equal(t, worker.ID(1), all[0].ID, "a pool's own list stays as it is")
 }
