@@ -258,7 +258,7 @@ func instance(name string) string {
 	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
 }
 
-func serve(ctx context.Context, c Config, stderr io.Writer) error {
+func serve(ctx context.Context, c Config, notes []note, stderr io.Writer) error {
 	p, err := newPlugin(c, stderr)
 	if err != nil {
 		return err
@@ -268,6 +268,9 @@ func serve(ctx context.Context, c Config, stderr io.Writer) error {
 		return err
 	}
 	d.tell(p)
+	for _, n := range notes {
+		p.log.Log(ctx, n.level, "this flag has no effect here", "flag", n.flag, telemetry.KeyReason, n.reason)
+	}
 	return p.run(ctx, d)
 }
 

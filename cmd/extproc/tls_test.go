@@ -140,7 +140,7 @@ func (m *mounted) shown() []byte {
 // TestACertificateThatIsReplacedIsShownToTheNextCaller where that is asked for.
 func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
 	m := newMounted(t)
-	c := Config{TLS: TLSConfig{Cert: filepath.Join(m.dir, "tls.crt"), Key: filepath.Join(m.dir, "tls.key")}}
+	c, _ := readEPP(t, "--cert-path", m.dir, "--enable-cert-reload")
 	r := startPlugin(t, "listen: 127.0.0.1:0\ntls: {cert: "+c.TLS.Cert+", key: "+c.TLS.Key+", reload: true}\n")
 	shown := func() []byte {
 		s, err := handshake(t, r.listener.Addr().String(), &tls.Config{RootCAs: m.a.pool()})
@@ -154,6 +154,7 @@ func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
 	require.Eventually(t, func() bool { return string(shown()) == string(m.shown()) }, 30*time.Second, 50*time.Millisecond)
 	require.Contains(t, r.log.String(), "the TLS certificate was read again")
 
+	c, _ = readEPP(t, "--cert-path", m.dir)
 	var conf tls.Config
 	require.NoError(t, c.TLS.certify(&conf, slog.New(slog.DiscardHandler)))
 	require.Nil(t, conf.GetCertificate, "the files are read once, at the start")
