@@ -74,7 +74,7 @@ func (d *doors) tell(p *plugin) {
 		attrs = append(attrs, "metrics", "http://"+d.metrics.Addr().String()+"/metrics")
 	}
 	p.log.Info("baton listens", append(attrs, "version", versionText())...)
-	if p.cfg.gatewayConfig().selectionHeader {
+	if p.cfg.gateway().SelectionHeader {
 		p.log.Warn("gateway.selection_header is on: whoever sends test-epp-endpoint-selection chooses the endpoint; this is for conformance tests alone")
 	}
 }

@@ -123,7 +123,7 @@ probes: {listen: ""}
 metrics: {listen: "127.0.0.1:8"}
 tls: {cert: a.crt, key: a.key}
 trace: {endpoint: "127.0.0.1:4317"}
-gateway: {endpoints: 3, selection_header: true}
+gateway: {Endpoints: 3, selection_header: true}
 discovery: {file: workers.yaml}
 `), 0o600))
 	read := func(args ...string) Config {
@@ -135,7 +135,7 @@ discovery: {file: workers.yaml}
 	require.Equal(t, []string{"127.0.0.1:7", "", "127.0.0.1:8"}, []string{c.Listen, c.Probes.Listen, c.Metrics.Listen})
 	require.Equal(t, "a.crt", c.TLS.Cert)
 	require.Equal(t, "127.0.0.1:4317", c.Trace.Endpoint)
-	require.Equal(t, gatewaySettings{enabled: true, endpoints: 3, reasonHeader: "x-llm-d-request-dropped-reason", selectionHeader: true}, c.gatewayConfig())
+	require.Equal(t, extproc.Gateway{Enabled: true, Endpoints: 3, ReasonHeader: "x-llm-d-request-dropped-reason", SelectionHeader: true}, c.gateway())
 
 	c = read("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3", "--cert-path=/c", "--tracing=false")
 	require.Equal(t, []string{":1", ":2", ":3"}, []string{c.Listen, c.Probes.Listen, c.Metrics.Listen})

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/seed-60ae5743/baton/internal/extproc"
 )
 
 // GatewayConfig is the part of an endpoint picker of the Gateway API inference
@@ -25,11 +27,9 @@ type GatewayConfig struct {
 	SelectionHeader bool `yaml:"selection_header"`
 }
 
-const mostEndpoints = 8
-
 func (c *GatewayConfig) validate() (errs []error) {
-	if c.Endpoints < 1 || c.Endpoints > mostEndpoints {
-		errs = append(errs, fmt.Errorf("gateway.endpoints %d: expected 1 to %d", c.Endpoints, mostEndpoints))
+	if c.Endpoints < 1 || c.Endpoints > extproc.MaxEndpoints {
+		errs = append(errs, fmt.Errorf("gateway.endpoints %d: expected 1 to %d", c.Endpoints, extproc.MaxEndpoints))
 	}
 	if h := c.ReasonHeader; h != "" && !headerName(h) {
 		errs = append(errs, fmt.Errorf("gateway.reason_header %q: expected a header name in lower case, or nothing", h))
@@ -37,17 +37,10 @@ func (c *GatewayConfig) validate() (errs []error) {
 	return errs
 }
 
-// gatewaySettings is what the server is told.
-type gatewaySettings struct {
-	enabled         bool
-	endpoints       int
-	reasonHeader    string
-	selectionHeader bool
-}
-
-func (c *Config) gatewayConfig() gatewaySettings {
+// gateway is what the server is told.
+func (c *Config) gateway() extproc.Gateway {
 	g := c.Gateway
-	return gatewaySettings{enabled: g.Enabled, endpoints: g.Endpoints, reasonHeader: g.ReasonHeader, selectionHeader: g.Enabled && g.SelectionHeader}
+	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: g.ReasonHeader, SelectionHeader: g.Enabled && g.SelectionHeader}
 }
 
 // headerName reports whether h is a header's name as HTTP/2 writes it.

@@ -163,6 +163,7 @@ func (p *plugin) newServer() error {
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
 		PredictedWeight: c.Routing.predictedWeight(),
 		Namespace:       c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
+		Gateway:     c.gateway(),
 		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: c.Fallback == fallbackAggregated,
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
