@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/seed-60ae5743/baton/internal/extproc"
 )
 
 // TestTheTableOfFlagsIsTheOneThatIsParsed compares docs/gateway-api.md with it.
