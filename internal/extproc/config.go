@@ -62,8 +62,9 @@ type Config struct {
 	// for prefill.
 	Conditional Conditional
 	// FallbackAggregated serves by one worker what nobody can serve with prefill
-	// and decode apart although prefill workers are known (C24). Without it such
-	// requests fail.
+	// and decode apart although prefill workers are known (C24), and what prefill
+	// has failed in the last attempt, where decode waits for its answer (C7).
+	// Without it such requests fail.
 	FallbackAggregated bool
 
 	// Names are the headers that tell workers what was chosen.
@@ -214,7 +215,7 @@ func (c *Config) overdueAfter(tokens int64) time.Duration {
 func (c *Config) rules() *rules {
 	return &rules{
 		startTimeout: c.StartTimeout, prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
-		hold: !c.NoHold, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
+		hold: !c.NoHold, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
 		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(bufferPool),
 	}
 }

@@ -26,6 +26,7 @@
 //	prefilling       prefill's answer         hand it over: route                         routed
 //	                 it is the last word      answer with it (C8)                         rejected
 //	                 it failed                retry, or refuse                            rejected
+//	                 for good, with fallback  release both, pick one worker               resolving
 //	routed           prefill leg well/ended   note it                                     routed
 //	                 prefill failed           end decode: retry, or refuse                rejected
 //	                 response headers 2xx/4xx relay, or hold while prefill is not well    streaming, holding
@@ -69,7 +70,8 @@
 // over a queue's limit: who named it may know better, and keeping those limits
 // is then their part. It is refused, typed, where it cannot serve: unknown, gone,
 // draining, of another model, role or engine. No cursor moves, and no synchronous
-// hand-off goes to another decode worker than the named one.
+// hand-off goes to another decode worker than the named one. A request that its
+// engine cannot split and that names a prefill worker is refused (splittable).
 //
 // A question (an entry of nvext.annotations begins query_instance_id:) is decided
 // as any request and answered with the ids; nothing is booked or remembered. It
@@ -85,7 +87,9 @@
 //
 // One worker serves a request whose prefill workers are known only by conditional
 // disaggregation, decided before prefill is picked, or as a fallback where that is
-// configured, after the pair could not be had in the newest world (conditional.go);
+// configured, after the pair could not be had in the newest world (conditional.go),
+// or after a synchronous hand-off has failed in its last attempt (C7): the request is
+// still here then, where in C3 decode has it already, and its end is C6's one error;
 // never one that names a worker, and never to get around back-pressure.
 //
 // # The synchronous way

@@ -117,14 +117,14 @@ type plan struct {
 	decode        worker.Rank
 	prefill       worker.Rank
 	decodeAddr    string
-	decodeDPSize  uint32
+	decodeDPSize  uint32 // ranks at decodeAddr
 	bootstrapHost string
 	bootstrapPort uint16
 	room          prefill.Room
 	inHeaders     bool // the engine takes bootstrap data as headers
 
 	// Of a synchronous hand-off.
-	prefillDPSize uint32
+	prefillDPSize uint32       // ranks at prefill's address
 	handoffID     uint64       // TensorRT-LLM's disagg_request_id
 	decodeAlone   bool         // decode can do without a hand-off (C8)
 	decodeRequest load.Request // to pick decode again, should it go while prefill runs
@@ -148,7 +148,7 @@ const (
 	opExtend                  // extend Envoy's message timeout: wait
 	opPrefill                 // ask for prefill: set, body, wait; answers evPrefilled
 	opCollect                 // let a decode take what prefill holds: body; answers evCollected
-	opPick                    // resolve tokens, pick, reserve; answers evPicked or evRefused
+	opPick                    // resolve tokens, pick, reserve; answers evPicked or evRefused. fail: one worker only, in its place
 	opModels                  // answer GET /v1/models
 	opReport                  // tell the leg's owner: leg, report
 	opAbortLeg                // end the prefill leg

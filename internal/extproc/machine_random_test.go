@@ -115,6 +115,9 @@ func (x *mainRandom) check(e *effect) error {
 		x.deaf = true
 	case opPick:
 		x.picking = true
+		if x.decode != 0 || x.prefill != 0 || x.prefilling || (e.fail != nil) != (x.m.instead != nil) {
+			return x.fail("X1: a pick with %d decode and %d prefill bookings", x.decode, x.prefill)
+		}
 	case opPrefill:
 		x.prefilling = true
 		if x.decode != 1 || x.prefill != 1 {
@@ -152,8 +155,8 @@ func (x *mainRandom) answerPick() error {
 		return x.send(event{kind: evRefused, failure: &failNoDecode}, "refused")
 	}
 	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second}
-	x.booked, x.decode = true, 1
-	if x.r.IntN(4) > 0 {
+	x.booked, x.decode, x.disaggregated = true, 1, false
+	if x.m.instead == nil && x.r.IntN(4) > 0 {
 		x.disaggregated, x.prefill = true, 1
 		p.disaggregated, p.prefill, p.inHeaders = true, worker.Rank{ID: 7}, x.r.IntN(3) == 0
 		p.bootstrapHost, p.token = "10.0.0.7", "sealed"
@@ -329,7 +332,7 @@ func (x *mainRandom) settle() error {
 func runMainRandom(seed uint64) error {
 	r := rand.New(rand.NewPCG(seed, 0))
 	rules := testRules()
-	rules.hold = r.IntN(4) > 0
+	rules.hold, rules.fallback = r.IntN(4) > 0, r.IntN(2) == 0
 	x := &mainRandom{r: r, m: &mainLeg{rules: rules}, now: testStart}
 	for range 4 + r.IntN(40) {
 		if err := x.one(); err != nil {

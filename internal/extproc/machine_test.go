@@ -18,11 +18,11 @@ import (
 
 // The scenario files drive a machine as its stream does. Verbs of testdata/main:
 //
-//	new [attempt=N] [full-duplex] [no-hold]
+//	new [attempt=N] [full-duplex] [no-hold] [fallback]
 //	request-headers [method=POST] [path=…] [eos] [length=N] [timeout=MS] [start=SECONDS-AGO]
 //	request-body [more]          the input is the body
 //	request-trailers
-//	picked [aggregated] [in-headers] [overdue=D] [dp=N] [explain]
+//	picked [aggregated] [in-headers] [overdue=D] [dp=N] [explain] [prefill-named] [decode-named]
 //	refused code=not_ready
 //	leg STATE [reason=R] [status=N] [answer=TEXT]
 //	response-headers status=N [local=FLAGS]
@@ -114,7 +114,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "new":
 		r := testRules()
-		r.hold = !d.HasArg("no-hold")
+		r.hold, r.fallback = !d.HasArg("no-hold"), d.HasArg("fallback")
 		dr.m, dr.now = &mainLeg{rules: r}, testStart
 		dr.m.fullDuplex = d.HasArg("full-duplex")
 		dr.m.attempt = num(t, d, "attempt", 1)
@@ -182,6 +182,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 		p.disaggregated, p.prefill = true, worker.Rank{ID: 7}
 		p.bootstrapHost, p.bootstrapPort, p.room, p.token = "10.0.0.7", 8998, 42, "sealed"
 		p.inHeaders = d.HasArg("in-headers")
+		p.prefillNamed, p.decodeNamed = d.HasArg("prefill-named"), d.HasArg("decode-named")
 		p.decodeAlone, p.handoffID = d.HasArg("decode-alone"), 1<<42+5
 		switch str(d, "kind", "") {
 		case "vllm":
@@ -240,6 +241,10 @@ func textOf(effects []effect) string {
 				fmt.Fprintf(&b, " %s=%s", s.name, s.value)
 			}
 			fmt.Fprintf(&b, "\n  %s", e.imm.body)
+		case opPick:
+			if e.fail != nil {
+				fmt.Fprintf(&b, " one worker instead of %s", e.fail.code)
+			}
 		case opExtend:
 			fmt.Fprintf(&b, " %s", e.wait)
 		}

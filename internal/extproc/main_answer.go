@@ -174,7 +174,13 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 		f.status, f.answer = r.status, r.answer
 	}
 	switch m.phase {
-	case mainPrefilling, mainRouted, mainHolding:
+	case mainPrefilling:
+		if m.mayServeAlone(&f, r) {
+			m.instead = &f // once the leg's answer is there: it may hold KV
+			return
+		}
+		m.reject(&f, f.fresh)
+	case mainRouted, mainHolding:
 		m.reject(&f, f.fresh)
 	case mainStreaming:
 		m.finish(outcomeCut, &f)
@@ -190,6 +196,12 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	}
 }
 
+// busy reports whether a leg failed for want of room: the worker says so, or
+// Envoy's circuit breaker.
+func (r *legReport) busy() bool {
+	return r.reason == reasonOverflow || r.reason == reasonStatus && (r.status == 408 || r.status == 429)
+}
+
 func blameOf(r legReport) blame {
 	switch r.reason {
 	case reasonConnectFailed:
@@ -197,8 +209,8 @@ func blameOf(r legReport) blame {
 	case reasonConnectionLost:
 		return blameLost
 	case reasonStatus:
-		if r.status == 408 || r.status == 429 {
-			return blameNone // it says that it is busy: no fault
+		if r.busy() {
+			return blameNone // no fault
 		}
 		return blameError
 	case reasonFinish, reasonBadAnswer:

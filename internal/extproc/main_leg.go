@@ -40,6 +40,7 @@ type rules struct {
 	prefillTimeout time.Duration // and ended by then
 	orphanGrace    time.Duration // how long a prefill leg may outlive its client
 	hold           bool          // keep decode's headers back until prefill is well
+	fallback       bool          // one worker serves what a synchronous hand-off has failed
 	prefillCluster string        // the mirror's cluster
 	maxAttempts    int
 	maxBodyBytes   int
@@ -74,6 +75,7 @@ type mainLeg struct {
 	plan      *plan
 	startBy   time.Time // zero once the leg has started
 	handover  handover
+	instead   *failure // prefill has failed for good: one worker is to serve, before this is answered
 	overdueAt time.Time
 	orphanAt  time.Time // set when the client has gone before the prefill leg
 	logBy     time.Time // set while the access log is awaited

@@ -77,6 +77,9 @@ func (s *mainStream) handle(ev *event) {
 		s.fullDuplex = ev.fullDuplex
 		s.begin(ev)
 	case evPicked:
+		if s.m.instead != nil && !s.m.finished {
+			s.turnPage(time.Now())
+		}
 		s.prefillBooking, s.decodeBooking = ev.booked.prefill, ev.booked.decode
 		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
 		if s.m.finished { // the attempt ended while its tokens were counted
@@ -130,7 +133,10 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opCollect:
 		s.collect(e)
 	case opPick:
-		s.srv.decide(s)
+		if e.fail != nil {
+			s.began = now // of the record that one worker gets
+		}
+		s.srv.decide(s, e.fail)
 	case opModels:
 		s.sendImmediate(s.srv.models())
 	case opAbortLeg:
@@ -224,6 +230,16 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 var journalOutcome = map[outcome]journal.Outcome{
 	outcomeOK: journal.OK, outcomeRetried: journal.Retried, outcomeRefused: journal.Refused,
 	outcomeClientLeft: journal.ClientLeft, outcomeCut: journal.Failed, outcomeAnswered: journal.Explained,
+}
+
+// turnPage closes the record of a pair whose prefill has failed: one worker serves
+// the request from here on, and has a record of its own.
+func (s *mainStream) turnPage(now time.Time) {
+	code := s.m.instead.code
+	s.srv.cfg.Telemetry.AttemptEnded(string(outcomeRetried))
+	s.srv.cfg.Telemetry.FreshPick(code)
+	s.srv.cfg.Journal.End(s.note, journal.Retried, code, 0, now)
+	telemetry.End(s.decodeSpan, now, code)
 }
 
 // finish records how the attempt ended, once.

@@ -92,7 +92,7 @@ func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
 	if c.made {
 		out.Rank = c.decision.Rank
 		if w := q.snap.Worker(out.Rank.ID); w != nil {
-			out.Endpoint = w.Endpoint.String()
+			out.Endpoint = w.EndpointOf(out.Rank.DPRank).String()
 		}
 		out.Reason = c.decision.Reason.String()
 		out.OverlapBlocks, out.Cost = int64(c.decision.OverlapBlocks), c.decision.Cost
@@ -264,7 +264,7 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	if f != nil {
 		return nil, errors.New(f.code + ": " + f.message)
 	}
-	q, f := srv.questionOf(&r, body, w)
+	q, f := srv.questionOf(&r, body, w, nil)
 	if f != nil {
 		return nil, errors.New(f.code + ": " + f.message + srv.known(f))
 	}

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"errors"
 	"math/rand/v2"
 	"time"
@@ -41,6 +42,7 @@ type question struct {
 
 	constraints picker.Constraints // of the request itself
 	fellBack    string             // the failure that one worker is to serve in place of
+	instead     *failure           // the same where it has happened to this request; answered if nobody can
 	// admitted: an earlier attempt of the request was let in. Back-pressure is
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
@@ -86,16 +88,17 @@ type verdict struct {
 func (v *verdict) newBlocks() int { return (v.prompt.ISLTokens + v.size - 1) / v.size }
 
 // decide answers a stream's opPick with evPicked or evRefused: at once where
-// the tokens are known or estimated, else when an engine has counted them.
-func (srv *Server) decide(s *mainStream) {
+// the tokens are known or estimated, else when an engine has counted them. With
+// instead only one worker will do, and instead is answered where there is none.
+func (srv *Server) decide(s *mainStream, instead *failure) {
 	w, f := wishOf(s.m.way, s.m.hdr.named, s.m.scan, s.m.body)
 	if f != nil {
 		s.refuse(f)
 		return
 	}
-	q, f := srv.questionOf(s.m.scan, s.m.body, w)
+	q, f := srv.questionOf(s.m.scan, s.m.body, w, instead)
 	if f != nil {
-		s.refuse(f)
+		s.refuse(cmp.Or(instead, f))
 		return
 	}
 	q.avoid, q.admitted = srv.avoid.of(&s.m), s.m.attempt > 1
@@ -104,9 +107,7 @@ func (srv *Server) decide(s *mainStream) {
 		srv.settle(s, q, p, sc)
 		return
 	}
-	srv.engines.Add(1)
-	go func() {
-		defer srv.engines.Done()
+	began := srv.engines.run(func() {
 		defer func() {
 			if r := recover(); r != nil {
 				srv.panicked("tokens", r)
@@ -118,7 +119,10 @@ func (srv *Server) decide(s *mainStream) {
 			p = srv.cfg.Tokens.Estimate(q.query, &sc.tokens, tokens.ReasonOf(err))
 		}
 		srv.settle(s, q, p, sc)
-	}()
+	})
+	if !began {
+		s.refuse(&failNotReady)
+	}
 }
 
 // settle picks and books, and tells the stream. It may run beside the stream's
@@ -142,7 +146,11 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	}
 	q = srv.judgeInTime(&v, q, p, sc, prefillBooking, decodeBooking)
 	srv.observe(&v, q)
-	if v.fail != nil {
+	switch {
+	case v.fail != nil && q.instead != nil:
+		s.refuse(q.instead)
+		return
+	case v.fail != nil:
 		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.record(s, q, &v)}})
 		return
 	}
@@ -171,11 +179,12 @@ func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure
 
 // question is questionOf for a request that says nothing of workers.
 func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure) {
-	return srv.questionOf(r, body, wish{})
+	return srv.questionOf(r, body, wish{}, nil)
 }
 
-// questionOf finds the pool of a request and what has to be picked in it.
-func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question, *failure) {
+// questionOf finds the pool of a request and what has to be picked in it. instead
+// is decide's.
+func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *failure) (*question, *failure) {
 	q := &question{snap: srv.cfg.Board.Load(), wish: w}
 	if !q.snap.Ready() {
 		return nil, &failNotReady
@@ -201,6 +210,12 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish) (*question
 			return nil, f
 		}
 		q.fellBack = f.code
+	}
+	if instead != nil {
+		if len(q.pool.AggregatedRanks) == 0 {
+			return nil, instead
+		}
+		q.disagg, q.instead, q.fellBack = false, instead, instead.code
 	}
 	if f = srv.splittable(q, r, body); f != nil {
 		return nil, f
@@ -334,7 +349,8 @@ func (srv *Server) ranks(q *question, v *verdict, role worker.Role) []worker.Ran
 
 // splittable says why a request that is to be served with prefill and decode
 // apart cannot be, where their hand-off goes through prefill's answer. One that
-// the engine cannot split goes to a worker that can serve it alone, if one can.
+// the engine cannot split goes to a worker that can serve it alone, if one can, and
+// if it names no prefill worker.
 func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *failure {
 	if !q.disagg {
 		return nil
@@ -350,9 +366,16 @@ func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *fail
 	if why == "" || handoff.Alone(r) {
 		return nil
 	}
+	f := failNoHandoff
+	f.message += ": " + why
+	if named := &q.wish.pins.Prefill; named.Named() {
+		// Who names a prefill worker is told that it would not be used.
+		f.param = cmp.Or(named.IDBy, named.AddressBy)
+		f.message += "; and " + f.param + " names a prefill worker."
+		return &f
+	}
+	f.message += "."
 	if q.disagg = false; len(q.pool.AggregatedRanks) == 0 || srv.cfg.EnforceDisagg {
-		f := failNoHandoff
-		f.message += ": " + why + "."
 		return &f
 	}
 	return nil

@@ -59,12 +59,12 @@ type Server struct {
 	peers    *peers
 	scratch  sync.Pool // of *scratch
 	readers  sync.WaitGroup
-	engines  sync.WaitGroup // decisions that wait for a tokenizer
+	engines  tasks // decisions that wait for a tokenizer
 
 	legClient *legClient      // nil: no listener for legs of our own is configured
 	legs      context.Context //nolint:containedctx // ends the legs of our own, which outlive their requests
 	stopLegs  context.CancelFunc
-	senders   sync.WaitGroup // legs of our own on their way
+	senders   tasks // legs of our own on their way
 
 	draining atomic.Bool
 	metadata sync.Map // address → []byte; as many as there were workers
@@ -211,8 +211,10 @@ func (srv *Server) OnChange(c discovery.Change) {
 func (srv *Server) Heard() { srv.overlaps.Forget() }
 
 // Drain leaves every stream that nothing depends on any more, now and from now
-// on, and returns when no main stream is open, or with ctx. Prefill legs whose
-// client has gone are not waited for: Envoy ends them at their time-out.
+// on, and returns when no main stream is open and no leg of our own runs, or with
+// ctx. Such a leg would end with this process although its client's leaving does
+// not end it (C9). Mirrored legs whose client has gone are not waited for: Envoy
+// ends them at their time-out.
 func (srv *Server) Drain(ctx context.Context) error {
 	srv.draining.Store(true)
 	srv.mu.Lock()
@@ -226,7 +228,7 @@ func (srv *Server) Drain(ctx context.Context) error {
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for srv.Streams() > 0 {
+	for srv.Streams() > 0 || !srv.senders.idle() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -247,13 +249,13 @@ func (srv *Server) Streams() int {
 // runs, or one that was left.
 func (srv *Server) Attempts() int { return srv.attempts.len() }
 
-// Close waits until every stream's reader has ended; the gRPC server must have
-// been stopped before.
+// Close waits until every stream's reader has ended and ends the legs of our own;
+// the gRPC server must have been stopped before.
 func (srv *Server) Close() {
 	srv.readers.Wait()
-	srv.engines.Wait()
 	srv.stopLegs()
-	srv.senders.Wait()
+	srv.senders.close()
+	srv.engines.close()
 	if srv.legClient != nil {
 		srv.legClient.close()
 	}

@@ -91,10 +91,16 @@ func (m *mainLeg) onPrefilled(now time.Time, a *legAnswer) {
 			m.onLeg(now, report)
 		}
 	}
-	if m.phase == mainPrefilling {
-		m.afterPrefill(now, a, result)
-	} else {
+	switch {
+	case m.phase != mainPrefilling:
 		m.collect() // nobody waits for it any more
+	case m.instead == nil:
+		m.afterPrefill(now, a, result)
+	case h.held: // it was given up, and has come all the same
+		m.reject(m.instead, false)
+	default:
+		m.serveAlone(now)
+		return
 	}
 	h.asked = false
 	if m.phase != mainRouted {
@@ -189,6 +195,24 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 		m.handover.held = false
 	}
 	m.releaseDecode()
+}
+
+// mayServeAlone reports whether one worker is to serve the request, whole, where
+// f would be its last word (C7): what failed is prefill and not the request, and
+// nobody has named a worker. Prefill workers that are busy are back-pressure, and
+// no reason to do without them (C5).
+func (m *mainLeg) mayServeAlone(f *failure, r legReport) bool {
+	return m.rules.fallback && f.fresh && !r.busy() && !m.mayRetry(f) && !m.plan.prefillNamed && !m.plan.decodeNamed
+}
+
+// serveAlone ends the part of the pair and has one worker picked.
+func (m *mainLeg) serveAlone(now time.Time) {
+	m.onLegEnded(now, legReport{state: legEnded})
+	m.releaseDecode()
+	m.emit(effect{op: opForget})
+	m.plan, m.leg, m.handover = nil, legNone, handover{}
+	m.phase = mainResolving
+	m.emit(effect{op: opPick, fail: m.instead})
 }
 
 // collect sends a decode for one token whose answer nobody gets, so that KV

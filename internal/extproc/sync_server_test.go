@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,6 +55,46 @@ func TestSeveralGenerationsAtOnceAreNotSplit(t *testing.T) {
 	require.NotNil(t, q.ask(two).GetRequestBody(), "a worker that can serve it alone gets it")
 	q.cancel()
 	alone.requireIdle()
+}
+
+func TestANamedPrefillWorkerIsNotDroppedWhereARequestCannotBeSplit(t *testing.T) {
+	const two = `{"model":"m","prompt":[1,2,3,4],"n":2%}`
+	r := newReplicaOf(t, "a", prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode }), func(c *Config) {
+		c.PrefillListener = "unix:///nowhere/prefill.sock"
+	})
+	for name, row := range map[string]struct {
+		filter, headers []string
+		ext             string
+		param           string // empty: it is served, by worker 4
+	}{
+		"direct, both named":          {direct(), []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}, "", "x-prefill-instance-id"},
+		"pre-routed, by header":       {[]string{routingKey, "prerouted"}, []string{"x-prefill-instance-id", "2"}, "", "x-prefill-instance-id"},
+		"pre-routed, by address":      {[]string{routingKey, "prerouted"}, []string{"x-prefiller-host-port", "127.0.0.1:40001"}, "", "x-prefiller-host-port"},
+		"pre-routed, by the body":     {[]string{routingKey, "prerouted"}, nil, `,"nvext":{"prefill_worker_id":2}`, "nvext.prefill_worker_id"},
+		"direct, decode alone":        {direct(), []string{"x-worker-instance-id", "4"}, "", ""},
+		"pre-routed, decode alone":    {[]string{routingKey, "prerouted"}, []string{"x-worker-instance-id", "4"}, "", ""},
+		"nobody's word counts for it": {nil, []string{"x-prefill-instance-id", "2"}, "", ""},
+		"a question, by header":       {[]string{routingKey, "prerouted"}, []string{"x-prefill-instance-id", "2"}, `,"nvext":{"annotations":["query_instance_id:"]}`, "x-prefill-instance-id"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := r.through(row.filter...)
+			m := p.ask(strings.Replace(two, "%", row.ext, 1), row.headers...)
+			if row.param == "" {
+				set, removed := routed(t, m)
+				require.NotContains(t, set, "x-prefill-instance-id")
+				if row.filter != nil {
+					require.Equal(t, "4", set["x-worker-instance-id"])
+				} else {
+					require.Contains(t, removed, "x-prefill-instance-id")
+				}
+			} else {
+				status, code, param := codeOf(t, m)
+				require.Equal(t, "400 not_disaggregable "+row.param, fmt.Sprint(status, " ", code, " ", param))
+			}
+			p.cancel()
+			r.requireIdle()
+		})
+	}
 }
 
 func TestListenersAreUnixSocketsOrHTTPAddresses(t *testing.T) {

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -46,7 +47,7 @@ func (s *syncStream) admit(ev *event) {
 	}
 	w := srv.view.Load().Worker(leg.Prefill.ID)
 	switch {
-	case w == nil:
+	case w == nil || w.EndpointOf(leg.Prefill.DPRank).IsZero():
 		s.refuse(&failLegGone, "gone")
 		return
 	case !leg.Deadline.After(time.Now()):
@@ -58,7 +59,7 @@ func (s *syncStream) admit(ev *event) {
 		return
 	}
 	s.send(headersAnswer(fieldAnswerRequestHeaders, []kv{
-		{prefill.HeaderPrefillEndpoint, w.Endpoint.String()},
+		{prefill.HeaderPrefillEndpoint, w.EndpointOf(leg.Prefill.DPRank).String()},
 		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
 	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, nil))
 }
@@ -108,7 +109,7 @@ func (s *mainStream) askPrefill(e *effect) {
 	s.stopSync = stop
 	s.mu.Unlock()
 	path, set, body := s.m.path.String(), e.set, e.body
-	s.srv.senders.Go(func() {
+	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
 		a := s.srv.legClient.send(ctx, path, set, body)
@@ -117,7 +118,15 @@ func (s *mainStream) askPrefill(e *effect) {
 		}
 		s.post(&event{kind: evPrefilled, answer: a})
 	})
+	if !began {
+		cancel()
+		stop(nil)
+		s.post(&event{kind: evPrefilled, answer: &legAnswer{err: errClosed}})
+	}
 }
+
+// errClosed is why a leg of ours is not sent.
+var errClosed = errors.New("the server is closed")
 
 // collect lets a decode worker take what prefill holds (C9): the booked one, or
 // another where that one cannot be reached.
@@ -134,12 +143,13 @@ func (s *mainStream) collect(e *effect) {
 		if err != nil {
 			return false
 		}
-		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.DPSize, token), body)
+		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.RanksPerPort(), token), body)
 		return a.localReply == "" || reached(a.localReply) // whatever it says, it may have seen the hand-off
 	}
-	s.srv.senders.Go(func() {
+	const failed = "collect_failed"
+	began := s.srv.senders.run(func() {
 		defer s.post(&event{kind: evCollected})
-		outcome := "collect_failed"
+		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
 			if w != nil && !s.srv.cfg.Health.Aside(w.ID) && leg(w, dp) {
@@ -153,6 +163,10 @@ func (s *mainStream) collect(e *effect) {
 		}
 		s.srv.cfg.Telemetry.Leg(outcome, "")
 	})
+	if !began {
+		s.srv.cfg.Telemetry.Leg(failed, "")
+		s.post(&event{kind: evCollected})
+	}
 }
 
 const (
@@ -187,7 +201,7 @@ func (s *mainStream) keepDecode() {
 	}
 	s.decodeBooking.Release(time.Now())
 	s.decodeBooking = booking
-	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.Endpoint.String(), w.DPSize
+	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.EndpointOf(d.Rank.DPRank).String(), w.RanksPerPort()
 	p.decodeAlone = w.CanServe(worker.Aggregated)
 	srv.cfg.Telemetry.FreshPick("decode_left")
 }

@@ -38,7 +38,7 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	s.act.handle = func(ev *event) { answers <- ev.answer }
 	s.askPrefill(&effect{wait: time.Minute})
 	require.Error(t, (<-answers).err)
-	srv.senders.Wait()
+	srv.senders.close()
 	require.Zero(t, legs.now.Load())
 }
 

@@ -75,7 +75,7 @@ func (srv *Server) newer(q *question) *question {
 	if srv.cfg.Board.Load() == q.snap {
 		return nil
 	}
-	n, f := srv.questionOf(q.query.Request, q.query.Body, q.wish)
+	n, f := srv.questionOf(q.query.Request, q.query.Body, q.wish, q.instead)
 	if f != nil || n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle {
 		return nil
 	}

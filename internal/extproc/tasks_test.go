@@ -1,0 +1,140 @@
+package extproc
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func TestNoTaskRunsAfterTheEnd(t *testing.T) {
+	var set tasks
+	var running, ended, left atomic.Int64
+	left.Store(100_000)
+	var late atomic.Bool
+	var again func()
+	again = func() { // each starts the next, as a leg starts the one that collects
+		running.Add(1)
+		defer running.Add(-1)
+		late.Store(late.Load() || ended.Load() > 0)
+		if left.Add(-1) > 0 {
+			set.run(again)
+		}
+	}
+	var starters sync.WaitGroup
+	for range 8 {
+		starters.Go(func() {
+			for left.Load() > 0 && set.run(again) {
+			}
+		})
+	}
+	set.close()
+	require.Zero(t, running.Load())
+	ended.Add(1)
+	starters.Wait()
+	require.False(t, set.run(func() { ended.Add(1) }))
+	require.False(t, late.Load())
+	require.EqualValues(t, 1, ended.Load())
+	require.True(t, set.idle())
+}
+
+// slowPrefill answers a prefill when it is let, and what collects at once.
+type slowPrefill struct {
+	came, let                    chan struct{}
+	canceled, collected, prefill atomic.Int64
+}
+
+func newSlowPrefill() *slowPrefill {
+	return &slowPrefill{came: make(chan struct{}, 1), let: make(chan struct{})}
+}
+
+func (l *slowPrefill) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	if l.prefill.Add(1) > 1 {
+		l.collected.Add(1)
+		return
+	}
+	l.came <- struct{}{}
+	select {
+	case <-l.let:
+		_, _ = io.WriteString(w, `{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)
+	case <-r.Context().Done():
+		l.canceled.Add(1)
+	}
+}
+
+// leftAlone is a plugin one of whose requests was left while prefill ran.
+func leftAlone(t *testing.T, l *slowPrefill) *replica {
+	at := listener(t, l.ServeHTTP)
+	r := newReplicaOf(t, "a", prefillFirst(t, func(w *worker.Worker) { w.DPSize = 1 }), func(c *Config) {
+		c.PrefillListener, c.OrphanGrace, c.StartTimeout = at, time.Minute, time.Minute
+	})
+	p := r.open(filterMain)
+	require.NotNil(t, p.ask(eightTokens).GetOverrideMessageTimeout())
+	<-l.came
+	p.cancel()
+	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 10*time.Second, time.Millisecond)
+	return r
+}
+
+// Row C9 at SIGTERM: a leg of our own ends with the process, so the process waits
+// for it, and for what it holds to be taken.
+func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
+	l := newSlowPrefill()
+	r := leftAlone(t, l)
+	type end struct {
+		err       error
+		collected int64
+	}
+	drained := make(chan end, 1)
+	go func() {
+		err := r.srv.Drain(t.Context())
+		drained <- end{err, l.collected.Load()}
+	}()
+	require.Eventually(t, r.srv.draining.Load, 10*time.Second, time.Millisecond)
+	close(l.let)
+	require.Equal(t, end{nil, 1}, <-drained)
+	require.Zero(t, l.canceled.Load())
+	r.requireIdle()
+}
+
+func TestADrainThatEndsBeforeALegOfOursLeavesItToClose(t *testing.T) {
+	l := newSlowPrefill()
+	r := leftAlone(t, l)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, r.srv.Drain(ctx), context.Canceled)
+	r.srv.stopLegs() // Close does, once the gRPC server has been stopped
+	require.Eventually(t, func() bool { return l.canceled.Load() == 1 }, 10*time.Second, time.Millisecond)
+	r.requireIdle()
+}
+
+// A machine may ask for a leg when the server has ended: nothing is sent, and what
+// is booked is still given back.
+func TestAClosedServerSendsNoLeg(t *testing.T) {
+	l := newSlowPrefill()
+	close(l.let)
+	client, err := newLegClient(listener(t, l.ServeHTTP))
+	require.NoError(t, err)
+	defer client.close()
+	srv := &Server{legs: context.Background(), legClient: client}
+	srv.senders.close()
+	s := &mainStream{wire: wire{srv: srv}}
+	s.m.plan = &plan{}
+	got := make(chan *event, 2)
+	s.act.handle = func(ev *event) { got <- ev }
+	s.askPrefill(&effect{wait: time.Minute})
+	s.collect(&effect{})
+	first, second := <-got, <-got
+	require.Equal(t, evPrefilled, first.kind)
+	require.ErrorIs(t, first.answer.err, errClosed)
+	require.Equal(t, evCollected, second.kind)
+	require.Zero(t, l.prefill.Load())
+}
