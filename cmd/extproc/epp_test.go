@@ -125,7 +125,7 @@ probes: {listen: ""}
 metrics: {listen: "127.0.0.1:8"}
 tls: {cert: a.crt, key: a.key}
 trace: {endpoint: "127.0.0.1:4317"}
-gateway: {Endpoints: 3, selection_header: true}
+gateway: {endpoints: 3, selection_header: true}
 discovery: {file: workers.yaml}
 `), 0o600))
 	read := func(args ...string) Config {

@@ -109,7 +109,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 		return
 	}
 	w.subset = s.subset
-	if s.m.way.gateway {
+	if s.m.way.plain { // two legs go to exactly who was picked
 		w.endpoints = srv.cfg.Gateway.Endpoints
 	}
 	var q *question
