@@ -81,6 +81,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	namespace := fs.String("namespace", "", "`name` that separates fleets of one model")
 	deployment := fs.String("deployment", "", "`name` of what the worker was started with; decode workers of one come and go together")
 	dpSize := fs.Uint("dp-size", 0, "data-parallel `ranks`; 0: what the engine says")
+	portPerRank := fs.Bool("port-per-rank", false, "each rank listens on a port of its own: the advertised one plus the rank")
 	blockSize := fs.Uint("block-size", 0, "`tokens` in a KV block; 0: what the engine says")
 	capacity := fs.Uint64("capacity-blocks", 0, "KV `blocks` of a rank; 0: what the engine says")
 	eagle := fs.Bool("eagle", false, "whether its KV blocks are of pairs of tokens (speculation by EAGLE); default: what the engine says")
@@ -108,7 +109,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 		}
 		*o = register.Override{
 			Models: splitList(*models), Namespace: *namespace, Deployment: *deployment,
-			DPSize: count("dp-size", *dpSize), BlockSize: count("block-size", *blockSize), CapacityBlocks: *capacity,
+			DPSize: count("dp-size", *dpSize), PortPerRank: *portPerRank, BlockSize: count("block-size", *blockSize), CapacityBlocks: *capacity,
 			BootstrapHost: *bootHost, BootstrapPort: port("bootstrap-port", *bootPort),
 			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay),
 			HeaderOverrides: *headers,

@@ -37,6 +37,7 @@ type call struct {
 	started time.Time
 	headers bool // the status line has been sent
 	leg     leg
+	asked   int // the rank at whose own port it came; -1: all share one
 
 	// What the engine adds to a whole answer: after each choice's finish
 	// reason, and after the usage. Set by its handOver.
@@ -56,6 +57,9 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 	if q.model != "" && !slices.Contains(c.s.cfg.Models, q.model) {
 		c.s.violate(Violation{Kind: "wrong_model", Seq: c.rec.req.Seq, Detail: fmt.Sprintf(
 			"model %q was asked of a worker for %q", q.model, c.s.cfg.Models)})
+	}
+	if v := h.Get("X-Data-Parallel-Rank"); v != "" && c.asked >= 0 {
+		return c.broken("rank_named", http.StatusBadRequest, "X-Data-Parallel-Rank %.40q at the port of rank %d: behind it there is no other", v, c.asked)
 	}
 	c.items, err = c.s.engine.plan(c, h)
 	if err != nil {

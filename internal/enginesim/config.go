@@ -28,6 +28,7 @@ type Config struct {
 
 	// Addresses. Port 0 picks a free one; the accessors of [Sim] tell which.
 	Listen          string // HTTP API; default "127.0.0.1:0"
+	PortPerRank     bool   // each rank serves the API on a port of its own: Listen's is rank 0's, rank r's is r higher
 	BootstrapListen string // a prefill worker's rendezvous; default "127.0.0.1:0"
 	ControlListen   string // a second address for /sim/* alone, which no fault touches; default none
 	KVEventsPort    int    // PUB socket of rank 0, rank r is r higher; 0 picks, Off publishes nothing

@@ -22,6 +22,11 @@
 //     SGLang >= 0.5.20 encodes them, under signed 64-bit engine hashes that are
 //     chained SHA-256, or as vLLM >= 0.24 does, unsigned; they are replayed as
 //     SGLang >= 0.5.22 and vLLM >= 0.26 frame it. TensorRT-LLM publishes none.
+//   - With PortPerRank each rank serves the API on a port of its own, as in
+//     llm-d-inference-sim and where vLLM leaves the balancing between ranks to
+//     others. The port says the rank; X-Data-Parallel-Rank is refused there, as
+//     a [Violation] rank_named: behind such a port an engine has no other rank.
+//     Everything else answers the same at all of them.
 //   - Time passes per uncached prompt token and per output token. At most
 //     MaxRunning requests run per rank, the rest queues first in, first out;
 //     so does a request for whose blocks there is no room.

@@ -182,7 +182,7 @@ func (s *Sim) SetFault(f Fault) error {
 	}
 	s.fault.set(f)
 	if f.Mode == FaultRefuse {
-		s.closePort()
+		s.closePorts()
 	}
 	return nil
 }

@@ -41,8 +41,9 @@ func (s *Sim) generate(kind api) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
 		body, err := readBody(r)
-		rec := s.log.begin(r, body, started)
-		c := &call{s: s, ctx: r.Context(), w: w, rec: rec, started: started}
+		c := &call{s: s, ctx: r.Context(), w: w, started: started, asked: s.rankAsked(r.Context())}
+		rec := s.log.begin(r, body, started, c.asked)
+		c.rec = rec
 		if err != nil {
 			err = badRequest("Invalid request: body: %v", err)
 		} else {

@@ -96,6 +96,7 @@ type Identity struct {
 	Models            []string        `json:"models"`
 	Endpoint          string          `json:"endpoint"`
 	DPSize            int             `json:"dp_size"`
+	PortPerRank       bool            `json:"port_per_rank,omitempty"`
 	BlockSize         int             `json:"block_size"`
 	CapacityBlocks    int             `json:"capacity_blocks"`
 	Bootstrap         *BootstrapPoint `json:"bootstrap,omitempty"`
@@ -120,8 +121,8 @@ type EventsPoint struct {
 // Identity returns who the worker is and where it can be reached.
 func (s *Sim) Identity() Identity {
 	id := Identity{
-		ID: s.cfg.ID, Role: s.cfg.Role.String(), Engine: s.cfg.Engine, Models: s.cfg.Models, Endpoint: s.addr,
-		DPSize: s.cfg.DPSize, BlockSize: s.cfg.PageSize, CapacityBlocks: s.cfg.CapacityBlocks,
+		ID: s.cfg.ID, Role: s.cfg.Role.String(), Engine: s.cfg.Engine, Models: s.cfg.Models, Endpoint: s.Addr(),
+		DPSize: s.cfg.DPSize, PortPerRank: s.cfg.PortPerRank, BlockSize: s.cfg.PageSize, CapacityBlocks: s.cfg.CapacityBlocks,
 		AcceptsAggregated: s.cfg.Role == worker.Aggregated || s.decodes() && s.cfg.AcceptsAggregated,
 	}
 	if s.bootAddr != "" {

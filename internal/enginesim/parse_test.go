@@ -139,7 +139,7 @@ func FuzzHandOffsNeverPanic(f *testing.F) {
 		for _, e := range engines {
 			s := &Sim{cfg: Config{Engine: e, Role: worker.Decode}.withDefaults()}
 			s.engine = s.newProtocol()
-			c := &call{s: s, q: q, rec: &record{}}
+			c := &call{s: s, q: q, rec: &record{}, asked: -1}
 			var p nixlParams
 			if v, ok := s.engine.(vllm); ok {
 				p, err = v.readParams(c)

@@ -81,9 +81,9 @@ func newRequestLog(cfg Config) *requestLog {
 	}
 }
 
-func (l *requestLog) begin(r *http.Request, body []byte, started time.Time) *record {
+func (l *requestLog) begin(r *http.Request, body []byte, started time.Time, asked int) *record {
 	rec := &record{host: r.Host, body: body, req: Request{
-		Method: r.Method, Path: r.URL.Path, Headers: r.Header, BodyBytes: len(body), Room: -1,
+		Method: r.Method, Path: r.URL.Path, Headers: r.Header, BodyBytes: len(body), Room: -1, DPRank: max(asked, 0),
 		Outcome: OutcomeRunning, Started: started,
 	}}
 	if limit := max(l.bodyBytes, 0); len(body) > limit {

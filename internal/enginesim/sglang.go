@@ -92,6 +92,9 @@ func (e sglang) plan(c *call, h http.Header) ([]*item, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.asked >= 0 {
+		rt.rank = c.asked
+	}
 	for _, f := range q.repeated {
 		s.violate(Violation{Kind: "repeated_field", Seq: seq, Detail: f + " is in the body more than once"})
 	}

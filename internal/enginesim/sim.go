@@ -36,7 +36,7 @@ type Sim struct {
 	others     []*http.Server // bootstrap and control, in the order of listeners
 	listeners  []net.Listener // of others
 	localAddrs []netip.Addr
-	addr       string // of the API, fixed while the port is closed and reopened
+	addrs      []string // of the API, one or one a rank, fixed while the ports are closed and reopened
 	bootAddr   string
 	sideAddrs  []string // of the side channel; one, or one a rank
 	ctrlAddr   string
@@ -51,7 +51,7 @@ type Sim struct {
 	handlers      gate
 
 	portMu sync.Mutex
-	port   net.Listener // of the API; nil while the fault "refuse" holds
+	ports  []net.Listener // of the API, as addrs; nil while the fault "refuse" holds
 	conns  map[net.Conn]http.ConnState
 
 	linksMu sync.Mutex // taken before a link's own mutex
@@ -83,14 +83,9 @@ func New(cfg Config) (*Sim, error) {
 }
 
 func (s *Sim) bind() error {
-	var err error
-	if s.port, err = net.Listen("tcp", s.cfg.Listen); err != nil {
+	err := s.bindAPI()
+	if err != nil {
 		return err
-	}
-	s.addr = s.port.Addr().String()
-	s.api = &http.Server{
-		Handler: s.apiHandler(), ConnState: s.connState, ReadHeaderTimeout: time.Minute,
-		BaseContext: func(net.Listener) context.Context { return s.runCtx },
 	}
 	if s.bootAddr, err = s.bindOther(s.cfg.BootstrapListen, s.bootstrapHandler()); err != nil {
 		return err
@@ -142,9 +137,13 @@ func (s *Sim) serveOther(ln net.Listener, h http.Handler) {
 }
 
 func (s *Sim) closeListeners() {
-	if s.port != nil {
-		_ = s.port.Close()
+	s.portMu.Lock()
+	for _, ln := range s.ports {
+		if ln != nil {
+			_ = ln.Close()
+		}
 	}
+	s.portMu.Unlock()
 	for _, ln := range s.listeners {
 		_ = ln.Close()
 	}
@@ -158,7 +157,9 @@ func (s *Sim) closeListeners() {
 func (s *Sim) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.cancel(nil) })
 	defer stop()
-	s.wg.Go(s.serveAPI)
+	for i := range s.addrs {
+		s.wg.Go(func() { s.serveAPI(i) })
+	}
 	for i, srv := range s.others {
 		s.wg.Go(func() { _ = srv.Serve(s.listeners[i]) })
 	}
@@ -186,62 +187,6 @@ func (s *Sim) Run(ctx context.Context) error {
 		return ErrDied
 	}
 	return nil
-}
-
-// serveAPI serves the HTTP API, again after each time the port was closed by
-// the fault "refuse".
-func (s *Sim) serveAPI() {
-	for s.runCtx.Err() == nil {
-		s.portMu.Lock()
-		ln := s.port
-		s.portMu.Unlock()
-		if ln != nil {
-			_ = s.api.Serve(ln)
-		}
-		s.awaitReopen()
-	}
-}
-
-// awaitReopen waits until the port may be open and opens it.
-func (s *Sim) awaitReopen() {
-	for s.runCtx.Err() == nil {
-		f, left, changed := s.fault.peek()
-		if f.Mode != FaultRefuse {
-			ln, err := net.Listen("tcp", s.addr)
-			if err == nil {
-				s.portMu.Lock()
-				s.port = ln
-				s.portMu.Unlock()
-				return
-			}
-			left = 10 * time.Millisecond // somebody else has it for the moment
-		}
-		var timer <-chan time.Time
-		if left > 0 {
-			timer = time.After(left)
-		}
-		select {
-		case <-s.runCtx.Done():
-		case <-changed:
-		case <-timer:
-		}
-	}
-}
-
-// closePort stops listening and closes the connections that are idle; busy
-// ones are closed when their next request comes.
-func (s *Sim) closePort() {
-	s.portMu.Lock()
-	defer s.portMu.Unlock()
-	if s.port != nil {
-		_ = s.port.Close()
-		s.port = nil
-	}
-	for c, state := range s.conns {
-		if state == http.StateIdle || state == http.StateNew {
-			_ = c.Close()
-		}
-	}
 }
 
 func (s *Sim) connState(c net.Conn, state http.ConnState) {
@@ -273,18 +218,12 @@ func (s *Sim) die() {
 	s.cancel(ErrDied)
 }
 
-// Addr returns the "host:port" of the HTTP API.
-func (s *Sim) Addr() string { return s.addr }
-
 // BootstrapAddr returns the "host:port" of the bootstrap server, "" unless the
 // worker is a prefill worker.
 func (s *Sim) BootstrapAddr() string { return s.bootAddr }
 
 // ControlAddr returns the "host:port" of the control address, "" without one.
 func (s *Sim) ControlAddr() string { return s.ctrlAddr }
-
-// URL returns the base URL of the HTTP API.
-func (s *Sim) URL() string { return "http://" + s.addr }
 
 // EventsAddr returns where the rank publishes KV events and where it replays
 // them; "" for what it does not.

@@ -93,7 +93,7 @@ func (e trtllm) plan(c *call, h http.Header) ([]*item, error) {
 		return nil, c.broken("parallel_handoff", http.StatusBadRequest, "one hand-off for %d parallel prompts", len(items))
 	}
 	for _, it := range items {
-		e.s.placeItem(it, route{rank: -1})
+		e.s.placeItem(it, route{rank: c.asked})
 	}
 	if c.leg == legPrefill && !e.seen.add(c.disaggID) {
 		return nil, c.broken("id_reused", http.StatusInternalServerError, "disagg_request_id %d has been used before", c.disaggID)

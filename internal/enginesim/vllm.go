@@ -71,7 +71,7 @@ func (v vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
 	if err := checkLimits(q); err != nil {
 		return nil, err
 	}
-	rank := -1
+	rank := c.asked
 	if n, err := strconv.Atoi(h.Get("X-Data-Parallel-Rank")); err == nil { // else silently ignored (§2.1)
 		if n < 0 || n >= len(v.s.ranks) {
 			return nil, badRequest("data_parallel_rank %d is out of range [0, %d).", n, len(v.s.ranks))

@@ -117,14 +117,14 @@ type plan struct {
 	decode        worker.Rank
 	prefill       worker.Rank
 	decodeAddr    string
-	decodeDPSize  uint32
+	decodeDPSize  uint32 // ranks at decodeAddr
 	bootstrapHost string
 	bootstrapPort uint16
 	room          prefill.Room
 	inHeaders     bool // the engine takes bootstrap data as headers
 
 	// Of a synchronous hand-off.
-	prefillDPSize uint32
+	prefillDPSize uint32       // ranks at prefill's address
 	handoffID     uint64       // TensorRT-LLM's disagg_request_id
 	decodeAlone   bool         // decode can do without a hand-off (C8)
 	decodeRequest load.Request // to pick decode again, should it go while prefill runs

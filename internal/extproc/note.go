@@ -93,7 +93,7 @@ func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
 	if c.made {
 		out.Rank = c.decision.Rank
 		if w := q.snap.Worker(out.Rank.ID); w != nil {
-			out.Endpoint = w.Endpoint.String()
+			out.Endpoint = w.EndpointOf(out.Rank.DPRank).String()
 		}
 		out.Reason = c.decision.Reason.String()
 		out.OverlapBlocks, out.Cost = int64(c.decision.OverlapBlocks), c.decision.Cost

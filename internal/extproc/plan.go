@@ -18,7 +18,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	p := &plan{
 		nonce: newNonce(), disaggregated: q.disagg,
 		prefillNamed: q.places.Prefill != nil, decodeNamed: q.places.Decode != nil,
-		decode: v.decode.decision.Rank, decodeAddr: decode.Endpoint.String(), decodeDPSize: decode.DPSize,
+		decode: v.decode.decision.Rank, decodeAddr: decode.EndpointOf(v.decode.decision.Rank.DPRank).String(), decodeDPSize: decode.RanksPerPort(),
 	}
 	if s.span != nil && srv.cfg.Tracer.Enabled() {
 		p.traceparent = srv.traceDecision(s, v, b)
@@ -37,7 +37,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	if p.kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg
 		leg.Deadline = time.Now().Add(min(time.Until(s.m.deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
-		p.prefillDPSize, p.decodeAlone = w.DPSize, decode.CanServe(worker.Aggregated)
+		p.prefillDPSize, p.decodeAlone = w.RanksPerPort(), decode.CanServe(worker.Aggregated)
 		params := v.decode.params
 		p.decodeRequest = load.Request{
 			Key: q.pool.Key, Params: &params, Filter: srv.cfg.Health,

@@ -65,7 +65,7 @@ func (s *prefillStream) admit(ev *event) *ticket {
 	t := &ticket{leg: leg}
 	w := srv.view.Load().Worker(leg.Prefill.ID)
 	switch {
-	case w == nil:
+	case w == nil || w.EndpointOf(leg.Prefill.DPRank).IsZero():
 		t.fail = &failLegGone
 		srv.cfg.Telemetry.Leg("refused", "gone")
 	case leg.Owner == srv.owner:
@@ -79,7 +79,7 @@ func (s *prefillStream) admit(ev *event) *ticket {
 		srv.cfg.Telemetry.Leg("unowned", "")
 	}
 	if w != nil {
-		t.endpoint = w.Endpoint.String()
+		t.endpoint = w.EndpointOf(leg.Prefill.DPRank).String()
 	}
 	if srv.cfg.Tracer.Enabled() {
 		parent := telemetry.Extract(ev.headers.traceparent, ev.headers.tracestate)

@@ -48,7 +48,7 @@ func (s *syncStream) admit(ev *event) {
 	}
 	w := srv.view.Load().Worker(leg.Prefill.ID)
 	switch {
-	case w == nil:
+	case w == nil || w.EndpointOf(leg.Prefill.DPRank).IsZero():
 		s.refuse(&failLegGone, "gone")
 		return
 	case !leg.Deadline.After(time.Now()):
@@ -60,7 +60,7 @@ func (s *syncStream) admit(ev *event) {
 		return
 	}
 	s.send(headersAnswer(fieldAnswerRequestHeaders, []kv{
-		{prefill.HeaderPrefillEndpoint, w.Endpoint.String()},
+		{prefill.HeaderPrefillEndpoint, w.EndpointOf(leg.Prefill.DPRank).String()},
 		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
 	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, nil))
 }
@@ -144,7 +144,7 @@ func (s *mainStream) collect(e *effect) {
 		if err != nil {
 			return false
 		}
-		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.DPSize, token), body)
+		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.RanksPerPort(), token), body)
 		return a.localReply == "" || reached(a.localReply) // whatever it says, it may have seen the hand-off
 	}
 	const failed = "collect_failed"
@@ -214,9 +214,9 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	why = "in place of " + p.decode.String() + ", which " + why + " while prefill ran"
 	srv.cfg.Journal.Update(s.note, func(r *journal.Record) {
 		c := &r.Decode
-		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, w.Endpoint.String(), d.Reason.String(), d.Cost, why
+		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, w.EndpointOf(d.Rank.DPRank).String(), d.Reason.String(), d.Cost, why
 	})
-	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.Endpoint.String(), w.DPSize
+	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.EndpointOf(d.Rank.DPRank).String(), w.RanksPerPort()
 	p.decodeAlone = w.CanServe(worker.Aggregated)
 	srv.cfg.Telemetry.FreshPick("decode_left")
 }

@@ -23,6 +23,8 @@ var (
 	// Request.MaxUncachedTokens or more.
 	ErrUncached = errors.New("load: too much of the prompt is not cached there")
 
+	// ErrReleased: the reservation holds no booking any more.
+	ErrReleased = errors.New("load: the reservation holds no booking")
 	// ErrHeld: the reservation to fill still holds a booking.
 	ErrHeld = errors.New("load: the reservation still holds a booking")
 )

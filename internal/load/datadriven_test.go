@@ -20,7 +20,7 @@ import (
 //	workers                    the snapshot; one line a worker: id role dp [port]
 //	                           [domain=value …], its topology
 //	pick name=a role=prefill [mode=kv] isl=64 [output=2] [overlap=0,4]
-//	     [exclude=7/0] [deny=7] [limit=100] [rate=0] [threshold=0] [preview]
+//	     [exclude=7/0] [deny=7] [within=(7/0,…)] [limit=100] [rate=0] [threshold=0] [preview]
 //	     [table] [require=(zone/a,…)] [prefer=(zone/a:0.5,…)] [uncached=16]
 //	     picks and books under the name; overlap runs along the pool's ranks;
 //	     rate is prompt tokens a second; table prints what the pick saw;
@@ -32,6 +32,7 @@ import (
 //	grow name=a blocks=2
 //	release name=a             release-if-held
 //	cancel name=a              nothing came of it
+//	move name=a rank=7/0       another rank serves it
 //	least role=prefill         queued at the least busy rank
 //	queued role=prefill
 func TestScenarios(t *testing.T) {
@@ -137,6 +138,11 @@ func (s *scenario) do(d *datadriven.TestData) string {
 		if !res.Cancel(s.now) {
 			return "not held\n"
 		}
+	case "move":
+		if err := res.Move(s.rank(arg("rank")), s.now); err != nil {
+			return err.Error() + "\n"
+		}
+		return fmt.Sprintf("now %s\n", res.Rank())
 	case "least":
 		role, err := worker.ParseRole(arg("role"))
 		require.NoError(s.t, err)
@@ -194,6 +200,14 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 	if x := arg("exclude"); x != "" {
 		for f := range strings.SplitSeq(x, ",") {
 			req.Exclude = append(req.Exclude, s.rank(f))
+		}
+	}
+	if in := arg("within"); in != "" {
+		req.Within = picker.NewBits(len(req.Ranks))
+		for f := range strings.SplitSeq(in, ",") {
+			if i := slices.Index(req.Ranks, s.rank(f)); i >= 0 {
+				req.Within.Set(i)
+			}
 		}
 	}
 	req.Filter = s.denied(arg("deny"))
@@ -260,7 +274,7 @@ func explained(req *Request, dec picker.Decision) string {
 		out.WriteString(picker.Format(x.Rows, dec.Rank))
 	}
 	for _, o := range x.Out {
-		why := [...]string{OutAside: "aside", OutExcluded: "excluded", OutUnknown: "unknown", OutOverloaded: "overloaded", OutTaint: "lacks " + o.Taint}[o.Cause]
+		why := [...]string{OutAside: "aside", OutExcluded: "excluded", OutUnknown: "unknown", OutOverloaded: "overloaded", OutTaint: "lacks " + o.Taint, OutSubset: "not within"}[o.Cause]
 		if o.Cause == OutOverloaded {
 			why = o.Overload.String()
 		}

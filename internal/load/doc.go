@@ -31,6 +31,9 @@
 // it stands for has really ended. A second release changes nothing; it is
 // counted, and panics in builds with invariants.
 //
+// [Reservation.Move] takes a booking to the rank that really serves the request,
+// where a proxy's own retry has gone elsewhere.
+//
 // A rank that leaves loses its load at once, and one that comes back under the
 // same id, at another endpoint too, starts clean: bookings carry the rank's
 // generation, and the release of an older one is harmless (D5).

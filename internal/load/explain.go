@@ -17,6 +17,7 @@ const (
 	OutUnknown                     // it has left, or is not known yet
 	OutOverloaded                  // it is over a threshold; see OutRow.Overload
 	OutTaint                       // it lacks a required taint; see OutRow.Taint
+	OutSubset                      // it is not among Request.Within
 )
 
 // OutRow is a rank that could not be picked.
@@ -66,6 +67,8 @@ func (b *Book) outRow(t *table, req *Request, i int) OutRow {
 	switch {
 	case t.unknown.Has(i):
 		r.Cause, r.Overload = OutUnknown, picker.NotOverloaded
+	case req.Within != nil && !req.Within.Has(i):
+		r.Cause, r.Overload = OutSubset, picker.NotOverloaded
 	case t.barred.Has(i):
 		r.Cause = OutAside
 	case b.lacksLocked(&r, req.Constraints):

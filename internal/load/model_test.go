@@ -125,6 +125,8 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 				k.load.PrefillTokens = max(0, k.load.PrefillTokens-n)
 				twin.open[r] = k
 			}
+		case 8:
+			twin.move(t, rng)
 		default:
 			if len(twin.held) > 0 {
 				i := rng.IntN(len(twin.held))
@@ -144,6 +146,26 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 	got := b.Totals()
 	got.LateReleases = 0
 	require.Equal(t, Totals{}, got)
+}
+
+// move takes a booking to any rank of the world as it is.
+func (b *slowBook) move(t *testing.T, rng *rand.Rand) {
+	pool := b.snap.Pool(key)
+	if len(b.held) == 0 || pool == nil {
+		return
+	}
+	to := pool.Ranks(worker.Role(1 + rng.IntN(3)))
+	if len(to) == 0 {
+		return
+	}
+	r, rank := b.held[rng.IntN(len(b.held))], to[rng.IntN(len(to))]
+	require.NoError(t, r.Move(rank, b.now))
+	require.Equal(t, rank, r.Rank())
+	delete(b.since, r)
+	k := b.open[r]
+	b.booked++
+	k.rank, k.gone, k.order = rank, false, b.booked
+	b.open[r] = k
 }
 
 func (b *slowBook) update(fast *Book, s *worker.Snapshot) {

@@ -12,7 +12,7 @@ import (
 // copied while it holds a booking. Its methods are safe for concurrent use
 // once PickAndReserve has returned.
 type Reservation struct {
-	// Set by the book when it is filled, read-only until then.
+	// Set by the book when it is filled; what Move changes is guarded by book.mu.
 	book       *Book
 	slot       int32
 	generation uint64
@@ -32,7 +32,14 @@ type Reservation struct {
 }
 
 // Rank returns the rank that was booked last, zero if none was.
-func (r *Reservation) Rank() worker.Rank { return r.rank }
+func (r *Reservation) Rank() worker.Rank {
+	if r.book == nil {
+		return worker.Rank{}
+	}
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	return r.rank
+}
 
 // Held reports whether the booking stands. Of a nil Reservation it does not.
 func (r *Reservation) Held() bool {
@@ -97,11 +104,11 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 		b.late++
 	}
 	r.load, r.before, r.after = Load{}, nil, nil
-	filter, trial := r.filter, r.trial
+	rank, filter, trial := r.rank, r.filter, r.trial
 	r.filter = nil
 	b.mu.Unlock()
 	if filter != nil {
-		filter.End(r.rank, trial)
+		filter.End(rank, trial)
 	}
 	return true
 }
@@ -120,6 +127,51 @@ func (r *Reservation) Cancel(now time.Time) bool {
 		b.cursors[r.turn] = r.cursorBefore
 	}
 	return true
+}
+
+// Move takes what is still booked to another rank, which serves the request in
+// place of the one that was booked: no longer that one's load, from now on. The
+// turn of a pick in turn is spent. Errors, after which everything is as it was:
+// ErrUnknownRank; ErrReleased, also of a nil Reservation.
+func (r *Reservation) Move(to worker.Rank, now time.Time) error {
+	if r == nil || r.book == nil {
+		return ErrReleased
+	}
+	b := r.book
+	b.mu.Lock()
+	if !r.held {
+		b.mu.Unlock()
+		return ErrReleased
+	}
+	slot := b.slotLocked(to)
+	if slot < 0 {
+		b.mu.Unlock()
+		return ErrUnknownRank
+	}
+	b.tellLocked(now)
+	if e := b.entryLocked(r); e != nil {
+		if r.load.PrefillTokens > 0 {
+			e.queue.remove(r, b.now)
+		}
+		e.load.add(&r.load, -1)
+		b.writeLocked(e)
+	}
+	from, filter, trial := r.rank, r.filter, r.trial
+	e := &b.entries[slot]
+	r.slot, r.generation, r.rank = slot, e.generation, to
+	e.load.add(&r.load, 1)
+	if r.load.PrefillTokens > 0 {
+		e.queue.push(r, b.now)
+	}
+	b.writeLocked(e)
+	if filter != nil {
+		r.trial = filter.Begin(to)
+	}
+	b.mu.Unlock()
+	if filter != nil {
+		filter.End(from, trial)
+	}
+	return nil
 }
 
 // entryLocked returns nil when the rank has left since the booking.

@@ -50,6 +50,10 @@ type Request struct {
 	Filter  Filter        // nil: everyone is allowed
 	Exclude []worker.Rank // ranks that have failed this request already
 
+	// Within, if not nil, has who may be picked at all, of Ranks; others are as if
+	// they were not there (the endpoint picker protocol's subset).
+	Within picker.Bits
+
 	// Constraints, if not nil, say by taints who may be picked and who is
 	// rather picked.
 	Constraints *picker.Constraints

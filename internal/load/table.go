@@ -184,7 +184,7 @@ func (t *table) bar(b *Book, req *Request) {
 		t.filter, t.version = req.Filter, version
 		t.learn(aside, asked)
 	}
-	if len(t.asked) == 0 && len(req.Exclude) == 0 {
+	if len(t.asked) == 0 && len(req.Exclude) == 0 && req.Within == nil {
 		t.cols.Out = t.barred
 		return
 	}
@@ -200,6 +200,9 @@ func (t *table) bar(b *Book, req *Request) {
 		if i := t.find(b, r); i >= 0 {
 			t.out.Set(i)
 		}
+	}
+	for w, in := range req.Within {
+		t.out[w] |= ^in
 	}
 	t.cols.Out = t.out
 }

@@ -17,8 +17,8 @@ import (
 //
 //	read       each line is "header: value", the last may be an nvext object;
 //	           the output is what is said of both legs, or the fault
-//	workers    each line is a worker: ID ROLE [engine=E] [ranks=N] [model=M]
-//	           [namespace=N] [draining] [fronted] [no-bootstrap] [alone]; its
+//	workers    each line is a worker: ID ROLE [engine=E] [ranks=N] [ports]
+//	           [model=M] [namespace=N] [draining] [fronted] [no-bootstrap] [alone]; its
 //	           address is 10.0.0.ID:80
 //	resolve    [direct] [disagg|alone] [left=ID]: input as of read; the output is
 //	           the workers that are found, or the fault
@@ -156,6 +156,8 @@ func workersOf(t *testing.T, input string) *worker.Snapshot {
 				n, err := strconv.ParseUint(v, 10, 32)
 				require.NoError(t, err)
 				w.DPSize = uint32(n)
+			case "ports": // each rank has its own
+				w.PortPerRank = true
 			case "model":
 				w.Models = []string{v}
 			case "namespace":

@@ -79,6 +79,9 @@ func (s *Scope) place(t *Target, r worker.Role) (*Place, *Error) {
 	if err != nil {
 		return nil, err
 	}
+	if t, err = s.ranked(t, w); err != nil {
+		return nil, err
+	}
 	fault := func(k Kind) (*Place, *Error) {
 		return nil, &Error{Kind: k, Param: t.by(), Subject: r.String() + " worker " + w.ID.String()}
 	}
@@ -109,6 +112,21 @@ func (s *Scope) does(w *worker.Worker, r worker.Role) bool {
 	return w.Role == r || r == worker.Decode && s.Alone && w.Role == worker.Aggregated
 }
 
+// ranked returns t with the rank that listens at its address, where w's ranks
+// have ports of their own.
+func (s *Scope) ranked(t *Target, w *worker.Worker) (*Target, *Error) {
+	if t.Address.IsZero() || !w.PortPerRank {
+		return t, nil
+	}
+	_, dp := s.Snap.RankAt(t.Address.AddrPort())
+	if t.HasRank && t.DPRank != dp {
+		return nil, &Error{Kind: Conflict, Param: t.RankBy, Subject: "it is not the rank that " + t.AddressBy + " names"}
+	}
+	own := *t
+	own.DPRank, own.HasRank = dp, true
+	return &own, nil
+}
+
 // find looks a worker up, by each of what is said of it.
 func (s *Scope) find(t *Target, r worker.Role) (*worker.Worker, *Error) {
 	var byID, byAddress *worker.Worker
@@ -122,7 +140,7 @@ func (s *Scope) find(t *Target, r worker.Role) (*worker.Worker, *Error) {
 		}
 	}
 	if !t.Address.IsZero() {
-		if byAddress = s.Snap.WorkerAt(t.Address.String()); byAddress == nil {
+		if byAddress, _ = s.Snap.RankAt(t.Address.AddrPort()); byAddress == nil {
 			return nil, &Error{Kind: Unknown, Param: t.AddressBy, Subject: r.String() + " worker at " + t.Address.String()}
 		}
 	}

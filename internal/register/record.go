@@ -21,6 +21,7 @@ type Override struct {
 	Deployment string
 
 	DPSize         uint32
+	PortPerRank    bool // rank r listens at the advertised port plus r
 	BlockSize      uint32
 	CapacityBlocks uint64
 	Eagle          *bool // whether its KV blocks are of token pairs
@@ -99,7 +100,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	w = worker.Worker{
 		Role: first(o.Role, f.Role, worker.Aggregated), Engine: f.Engine, Models: f.Models,
 		Namespace: o.Namespace, Deployment: o.Deployment,
-		DPSize: first(o.DPSize, f.DPSize, 1), BlockSize: first(o.BlockSize, f.BlockSize),
+		DPSize: first(o.DPSize, f.DPSize, 1), PortPerRank: o.PortPerRank, BlockSize: first(o.BlockSize, f.BlockSize),
 		CapacityBlocks: o.CapacityBlocks, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
 		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer,
 	}
@@ -212,7 +213,7 @@ func kvEvents(o Override, f engine.Facts, own netip.Addr, blockSize uint32) (wor
 // index and the books keep by id depends on these.
 func sameLife(a, b worker.Worker) bool {
 	return a.Engine == b.Engine && a.Role == b.Role && a.Endpoint == b.Endpoint &&
-		a.DPSize == b.DPSize && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
+		a.DPSize == b.DPSize && a.PortPerRank == b.PortPerRank && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
 }
 
 func sameRecord(a, b worker.Worker) bool {

@@ -143,7 +143,7 @@ func TestEveryFlagBeatsTheEngine(t *testing.T) {
 	}, got)
 
 	o := Override{
-		Role: worker.Decode, Models: []string{"a", "b"}, Namespace: "ns", Deployment: "d", DPSize: 4, CapacityBlocks: 7,
+		Role: worker.Decode, Models: []string{"a", "b"}, Namespace: "ns", Deployment: "d", DPSize: 4, PortPerRank: true, CapacityBlocks: 7,
 		KVHost: "events", KVPort: 1, KVReplayPort: 2, KVTopic: new(""), AcceptsAggregated: new(true), HeaderOverrides: true,
 	}
 	got, warnings, err = compose(o, f, nil, at)
@@ -151,9 +151,12 @@ func TestEveryFlagBeatsTheEngine(t *testing.T) {
 	require.Empty(t, warnings)
 	require.Equal(t, worker.Worker{
 		Role: worker.Decode, Engine: worker.SGLang, Endpoint: endpoint, Models: []string{"a", "b"}, Namespace: "ns", Deployment: "d",
-		DPSize: 4, BlockSize: 16, CapacityBlocks: 7, AcceptsAggregated: true, HeaderOverrides: true,
+		DPSize: 4, PortPerRank: true, BlockSize: 16, CapacityBlocks: 7, AcceptsAggregated: true, HeaderOverrides: true,
 		KVEvents: worker.KVEvents{Host: "events", Port: 1, ReplayPort: 2},
 	}, got)
+
+	_, _, err = compose(Override{PortPerRank: true, DPSize: 9}, f, nil, netip.MustParseAddrPort("10.0.0.7:65528"))
+	require.ErrorContains(t, err, "port_per_rank: rank 8 would be at port 65536")
 
 	got, warnings, err = compose(Override{BlockSize: 32}, f, nil, at)
 	require.NoError(t, err)
@@ -220,13 +223,13 @@ func FuzzAnnotations(f *testing.F) {
 
 // Every field of a record is announced when it changes, and some end the life.
 func TestWhatChangesARecordAndWhatEndsALife(t *testing.T) {
-	ends := map[string]bool{"Engine": true, "Role": true, "Endpoint": true, "DPSize": true, "BlockSize": true, "Eagle": true}
+	ends := map[string]bool{"Engine": true, "Role": true, "Endpoint": true, "DPSize": true, "PortPerRank": true, "BlockSize": true, "Eagle": true}
 	// The first comes with the lease; the others are no registered worker's.
 	spared := map[string]bool{"ID": true, "Fronted": true}
 	typ := reflect.TypeFor[worker.Worker]()
 	for i := range typ.NumField() {
 		name := typ.Field(i).Name
-		if spared[name] {
+		if spared[name] || !typ.Field(i).IsExported() {
 			continue
 		}
 		var a, b worker.Worker

@@ -32,6 +32,7 @@ type Record struct {
 	Namespace         string        `json:"namespace,omitempty"`
 	Deployment        string        `json:"deployment,omitempty"`
 	DPSize            uint32        `json:"dp_size"`
+	PortPerRank       bool          `json:"port_per_rank"`
 	BlockSize         uint32        `json:"block_size"`
 	CapacityBlocks    uint64        `json:"capacity_blocks"`
 	Eagle             bool          `json:"eagle"`
@@ -75,7 +76,7 @@ func (m *machine) state() State {
 func recordOf(w worker.Worker) *Record {
 	r := &Record{
 		Role: w.Role.String(), Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models,
-		Namespace: w.Namespace, Deployment: w.Deployment, DPSize: w.DPSize, BlockSize: w.BlockSize,
+		Namespace: w.Namespace, Deployment: w.Deployment, DPSize: w.DPSize, PortPerRank: w.PortPerRank, BlockSize: w.BlockSize,
 		CapacityBlocks: w.CapacityBlocks, Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated,
 		HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
 	}

@@ -22,7 +22,8 @@ import (
 //	broken                   the line is the reason
 //
 // An ENTRY is a key and any of id=, role=, addr=, bootstrap=, block=, dp=,
-// rev=, version=, fault= (a word). Without id there is no worker.
+// ports= (as many ranks, each with a port of its own), rev=, version=, fault= (a
+// word). Without id there is no worker.
 func TestReducerScenarios(t *testing.T) {
 	r := &Reducer{}
 	datadriven.RunTest(t, "testdata/reducer", func(t *testing.T, d *datadriven.TestData) string {
@@ -134,6 +135,8 @@ func entryOf(t *testing.T, line string) Entry {
 			w.BlockSize = uint32(n)
 		case "dp":
 			w.DPSize = uint32(n)
+		case "ports":
+			w.DPSize, w.PortPerRank = uint32(n), true
 		case "rev":
 			e.Revision = n
 		case "version":

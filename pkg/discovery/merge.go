@@ -3,6 +3,7 @@ package discovery
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -47,7 +48,7 @@ func merge(parts []part) ([]*worker.Worker, []Problem) {
 		workers  []*worker.Worker
 		problems []Problem
 		ids      = make(map[worker.ID]claim)
-		addrs    = make(map[string]claim)
+		addrs    = make(map[netip.AddrPort]claim)
 	)
 	note := func(kind ProblemKind, c claim, format string, a ...any) {
 		p := Problem{Kind: kind, Source: c.source, Key: c.Key, Text: fmt.Sprintf(format, a...)}
@@ -70,13 +71,15 @@ func merge(parts []part) ([]*worker.Worker, []Problem) {
 				note(ProblemConflict, c, "id %d is already that of key %q of source %q", w.ID, o.Key, o.source)
 				continue
 			}
-			if o, taken := addrs[w.Endpoint.String()]; taken && !w.Fronted {
-				note(ProblemConflict, c, "endpoint %s is already that of worker %d, key %q of source %q", w.Endpoint, o.Worker.ID, o.Key, o.source)
+			if at, o, taken := takenBy(addrs, w); taken {
+				note(ProblemConflict, c, "endpoint %s is already that of worker %d, key %q of source %q", at, o.Worker.ID, o.Key, o.source)
 				continue
 			}
 			ids[w.ID] = c
 			if !w.Fronted {
-				addrs[w.Endpoint.String()] = c
+				for at := range w.Addresses() {
+					addrs[at] = c
+				}
 			}
 			workers = append(workers, w)
 			if why := Ineligible(w); why != "" {
@@ -88,6 +91,20 @@ func merge(parts []part) ([]*worker.Worker, []Problem) {
 		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Kind, b.Kind))
 	})
 	return workers, problems
+}
+
+// takenBy finds who listens already where w would. Fronted workers share an
+// address.
+func takenBy(addrs map[netip.AddrPort]claim, w *worker.Worker) (at netip.AddrPort, by claim, taken bool) {
+	if w.Fronted {
+		return at, by, false
+	}
+	for at = range w.Addresses() {
+		if by, taken = addrs[at]; taken {
+			return at, by, true
+		}
+	}
+	return at, by, false
 }
 
 // byPrecedence orders one source's entries so that taking what is still free

@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"cmp"
-	"reflect"
 	"slices"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -101,7 +100,7 @@ func (v *View) mergeLocked(old *worker.Snapshot, first bool) *worker.Snapshot {
 	}
 	workers, problems := merge(parts)
 	for i, w := range workers {
-		if o := old.Worker(w.ID); o != nil && reflect.DeepEqual(o, w) {
+		if o := old.Worker(w.ID); o != nil && o.Equal(w) {
 			workers[i] = o
 		}
 	}
@@ -148,7 +147,7 @@ func diff(old, now *worker.Snapshot) Change {
 			c.Joined = append(c.Joined, b[0].ID)
 			b = b[1:]
 		default:
-			if a[0] != b[0] && !reflect.DeepEqual(a[0], b[0]) {
+			if a[0] != b[0] && !a[0].Equal(b[0]) {
 				c.Changed = append(c.Changed, a[0].ID)
 			}
 			a, b = a[1:], b[1:]

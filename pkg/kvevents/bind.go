@@ -189,7 +189,9 @@ func dialersOf(ws []*worker.Worker) *dialers {
 			continue
 		}
 		at := w.Endpoint.AddrPort()
-		d[at.String()] = w.ID
+		for a := range w.Addresses() {
+			d[a.String()] = w.ID
+		}
 		d[at.Addr().String()] = w.ID
 		hosts[at.Addr().String()]++
 	}

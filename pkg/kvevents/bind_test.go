@@ -47,6 +47,18 @@ func block(n int) event {
 	return store(event{"block_hashes": []int{n}, "parent_block_hash": nil, "token_ids": []int{n, n}})
 }
 
+// Where each rank is a server of its own, each goes by its own address, and all
+// by their machine's.
+func TestAPublisherOfARankWithAPortOfItsOwnIsKnown(t *testing.T) {
+	at, err := worker.ParseEndpoint("10.0.0.1:8000")
+	require.NoError(t, err)
+	d := dialersOf([]*worker.Worker{{ID: 7, Endpoint: at, DPSize: 3, PortPerRank: true}})
+	for name, want := range map[string]worker.ID{"10.0.0.1:8000": 7, "10.0.0.1:8002": 7, "10.0.0.1:8003": 0, "10.0.0.1": 7} {
+		id, _ := d.find("kv@"+name+"@m", "")
+		require.Equal(t, want, id, name)
+	}
+}
+
 func TestAPublisherThatDialsIsKnownByItsTopic(t *testing.T) {
 	r, addr := bindRig(t)
 	r.follow(worker.KVEvents{}, worker.KVEvents{})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 )
 
@@ -96,30 +97,39 @@ type Snapshot struct {
 	stale    bool
 	workers  []*Worker // sorted by ID
 	byID     map[ID]*Worker
-	byAddr   map[string]*Worker
+	byAddr   map[netip.AddrPort]place
 	pools    map[Key]*Pool
 	models   []Key // sorted
 
 	transfer map[ID]string // taints of transfer domains, so that no pick writes one
 }
 
-// NewSnapshot builds a snapshot. It takes ownership of workers. It refuses
-// invalid workers, repeated ids and repeated endpoints, with every fault named.
+// place is what listens at an address.
+type place struct {
+	worker *Worker
+	dp     DPRank
+}
+
+// NewSnapshot builds a snapshot. It takes ownership of workers, and puts copies
+// in the place of some. It refuses invalid workers, repeated ids and repeated
+// endpoints, ranks' own ones included, with every fault named.
 func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 	s := &Snapshot{
 		revision: revision,
 		workers:  workers,
 		byID:     make(map[ID]*Worker, len(workers)),
-		byAddr:   make(map[string]*Worker, len(workers)),
+		byAddr:   make(map[netip.AddrPort]place, len(workers)),
 		pools:    make(map[Key]*Pool),
 	}
 	slices.SortFunc(workers, func(a, b *Worker) int { return cmp.Compare(a.ID, b.ID) })
 	var errs []error
-	for _, w := range workers {
+	for i, w := range workers {
 		if err := w.Validate(); err != nil {
 			errs = append(errs, err)
 			continue
 		}
+		w = w.withRanks()
+		workers[i] = w
 		if _, dup := s.byID[w.ID]; dup {
 			errs = append(errs, fmt.Errorf("worker %d: id is used twice", w.ID))
 			continue
@@ -131,12 +141,9 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 			}
 			s.transfer[w.ID] = TaintOf(d, w.TopologyDomains[d])
 		}
-		if !w.Fronted { // those share their process's address
-			if o, dup := s.byAddr[w.Endpoint.String()]; dup {
-				errs = append(errs, fmt.Errorf("worker %d: endpoint %s is already worker %d's", w.ID, w.Endpoint, o.ID))
-				continue
-			}
-			s.byAddr[w.Endpoint.String()] = w
+		if err := s.addAddresses(w); err != nil {
+			errs = append(errs, err)
+			continue
 		}
 		for i, m := range w.Models {
 			if slices.Contains(w.Models[:i], m) {
@@ -156,6 +163,23 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Model, b.Model))
 	})
 	return s, nil
+}
+
+// addAddresses notes where w listens. Fronted workers share their process's
+// address.
+func (s *Snapshot) addAddresses(w *Worker) error {
+	if w.Fronted {
+		return nil
+	}
+	dp := DPRank(0)
+	for a := range w.Addresses() {
+		if o, dup := s.byAddr[a]; dup {
+			return fmt.Errorf("worker %d: endpoint %s is already worker %d's", w.ID, a, o.worker.ID)
+		}
+		s.byAddr[a] = place{w, dp}
+		dp++
+	}
+	return nil
 }
 
 func (s *Snapshot) addToPool(k Key, w *Worker) {
@@ -226,12 +250,24 @@ func (s *Snapshot) TransferTaint(id ID) string {
 	return s.transfer[id]
 }
 
-// WorkerAt returns the worker whose endpoint is addr ("ip:port"), or nil.
+// WorkerAt returns the worker that listens at addr ("ip:port"), or nil.
 func (s *Snapshot) WorkerAt(addr string) *Worker {
-	if s == nil {
+	a, err := netip.ParseAddrPort(addr)
+	if err != nil {
 		return nil
 	}
-	return s.byAddr[addr]
+	w, _ := s.RankAt(a)
+	return w
+}
+
+// RankAt returns the worker that listens at addr, or nil, and with PortPerRank
+// which of its ranks does; else 0. It does not allocate.
+func (s *Snapshot) RankAt(addr netip.AddrPort) (*Worker, DPRank) {
+	if s == nil {
+		return nil, 0
+	}
+	p := s.byAddr[addr]
+	return p.worker, p.dp
 }
 
 // Pool returns the pool of the key, or nil when no worker serves it.

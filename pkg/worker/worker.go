@@ -159,7 +159,11 @@ type Worker struct {
 	// activation. May be empty, which is a deployment like any other.
 	Deployment string
 
-	DPSize         uint32 // data-parallel ranks; at least 1
+	DPSize uint32 // data-parallel ranks; at least 1
+	// PortPerRank says that each rank listens on a port of its own, Endpoint's
+	// plus the rank, as where vLLM leaves the balancing to others. A request
+	// goes to the rank's own endpoint and names no rank. See EndpointOf.
+	PortPerRank    bool
 	BlockSize      uint32 // tokens per KV block; at least 1
 	CapacityBlocks uint64 // KV blocks per rank; 0: unknown
 	// Eagle says that the KV blocks are of pairs of tokens, as SGLang has them
@@ -183,6 +187,8 @@ type Worker struct {
 	// by its id, at Endpoint, which it may share with others of its process.
 	// Envoy can send it nothing.
 	Fronted bool
+
+	ranks []Endpoint // with PortPerRank, filled by NewSnapshot; see tabled
 }
 
 // CanServe reports whether the worker may be picked for the role. An SGLang
@@ -219,6 +225,9 @@ func (w *Worker) Validate() error {
 	}
 	if w.DPSize == 0 || w.DPSize > MaxDPSize {
 		bad("dp_size %d: expected 1 to %d", w.DPSize, MaxDPSize)
+	}
+	if why := w.portFault(); why != "" {
+		bad("%s", why)
 	}
 	if w.BlockSize == 0 {
 		bad("block_size: expected at least 1 token")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -92,16 +93,20 @@ func known(entries []discovery.Entry) []*worker.Worker {
 	}
 	slices.SortStableFunc(order, func(a, b discovery.Entry) int { return cmp.Compare(b.Revision, a.Revision) })
 	clear(ids)
-	addrs := make(map[string]bool, len(entries))
+	addrs := make(map[netip.AddrPort]bool, len(entries))
+	taken := func(a netip.AddrPort) bool { return addrs[a] }
 	ws := make([]*worker.Worker, 0, len(entries))
 	for _, e := range append(order, late...) {
 		w := e.Worker
-		if ids[w.ID] || !w.Fronted && addrs[w.Endpoint.String()] {
+		at := slices.Collect(w.Addresses())
+		if ids[w.ID] || !w.Fronted && slices.ContainsFunc(at, taken) {
 			continue
 		}
 		ids[w.ID] = true
 		if !w.Fronted {
-			addrs[w.Endpoint.String()] = true
+			for _, a := range at {
+				addrs[a] = true
+			}
 		}
 		ws = append(ws, w)
 	}

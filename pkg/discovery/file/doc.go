@@ -9,6 +9,7 @@
 //	    namespace: prod             # default ""
 //	    endpoint: 10.0.0.7:30000    # ip:port; names are not resolved here
 //	    dp_size: 1                  # default 1
+//	    port_per_rank: false        # rank r listens at the endpoint's port plus r
 //	    block_size: 64              # tokens per KV block
 //	    capacity_blocks: 4096       # per rank; default 0, unknown
 //	    eagle: false                # KV blocks of token pairs (SGLang with EAGLE)

@@ -27,6 +27,8 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		w.Endpoint = parsed(r, v, worker.ParseEndpoint)
 	case "dp_size":
 		w.DPSize = uint32(r.number(v, 32))
+	case "port_per_rank":
+		w.PortPerRank = r.flag(v)
 	case "block_size":
 		w.BlockSize = uint32(r.number(v, 32))
 	case "capacity_blocks":

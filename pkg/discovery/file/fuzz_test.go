@@ -15,6 +15,7 @@ func FuzzParse(f *testing.F) {
 		"workers: []\n", "", "---", "workers:\n", "{\"workers\":[]}", "\t", "- - -", "a: &a [*a]", "? [a]: b", "workers: |\n  x",
 		"workers:\n- {id: 7, role: decode, engine: sglang, models: [m], endpoint: \"10.0.0.7:1\", block_size: 16}\n",
 		"workers:\n- {id: \"18446744073709551615\", role: prefill, engine: sglang, models: [\"a\\u00e9\\n\"], endpoint: \"[::1]:1\", block_size: 16, dp_size: 3, bootstrap: {port: 1}, kv_events: {port: 2, topic: \"0x1\"}}\n",
+		"workers:\n- {id: 7, role: decode, engine: vllm, models: [m], endpoint: \"10.0.0.7:65533\", dp_size: 3, port_per_rank: true, block_size: 16}\n",
 		"workers:\n- id: 7\n  role: >-\n    decode\n  models:\n  - 'it''s'\n",
 	} {
 		f.Add([]byte(s))

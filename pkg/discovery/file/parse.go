@@ -193,7 +193,7 @@ func (r *reader) fields(n ast.Node, what, known string, set func(key string, v a
 
 const (
 	fileWhat       = "file"
-	workerKeys     = "id, role, engine, models, namespace, deployment, endpoint, dp_size, block_size, capacity_blocks, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted"
+	workerKeys     = "id, role, engine, models, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted"
 	bootstrapKeys  = "host, port"
 	kvEventsKeys   = "host, port, replay_port, topic"
 	defaultDPRanks = 1
@@ -220,7 +220,7 @@ func (r *reader) file(n ast.Node) []*worker.Worker {
 	}
 	ws := make([]*worker.Worker, 0, len(seq.Values))
 	ids := map[worker.ID]int{}
-	addrs := map[string]int{}
+	addrs := map[netip.AddrPort]int{}
 	for _, item := range seq.Values {
 		w := r.worker(item)
 		if w == nil {
@@ -229,16 +229,25 @@ func (r *reader) file(n ast.Node) []*worker.Worker {
 		if l, dup := ids[w.ID]; dup {
 			r.fault(item, "worker %d: id is already used on line %d", w.ID, l)
 		}
-		if l, dup := addrs[w.Endpoint.String()]; dup && !w.Fronted {
-			r.fault(item, "worker %d: endpoint %s is already used on line %d", w.ID, w.Endpoint, l)
-		}
 		ids[w.ID] = line(item)
 		if !w.Fronted {
-			addrs[w.Endpoint.String()] = line(item)
+			r.claim(addrs, w, item)
 		}
 		ws = append(ws, w)
 	}
 	return ws
+}
+
+// claim notes where w listens, and the first address that another has.
+func (r *reader) claim(addrs map[netip.AddrPort]int, w *worker.Worker, item ast.Node) {
+	told := false
+	for a := range w.Addresses() {
+		if l, dup := addrs[a]; dup && !told {
+			r.fault(item, "worker %d: endpoint %s is already used on line %d", w.ID, a, l)
+			told = true
+		}
+		addrs[a] = line(item)
+	}
 }
 
 // worker reads one item; nil after a fault in it.

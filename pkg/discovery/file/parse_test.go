@@ -28,6 +28,9 @@ func TestParseScenarios(t *testing.T) {
 				w.ID, w.Role, w.Engine, w.Endpoint, w.Models, w.Namespace, w.DPSize, w.BlockSize, w.CapacityBlocks)
 			fmt.Fprintf(&b, "  bootstrap=%+v kv_events=%+v aggregated=%t overrides=%t draining=%t eagle=%t\n",
 				w.Bootstrap, w.KVEvents, w.AcceptsAggregated, w.HeaderOverrides, w.Draining, w.Eagle)
+			if w.PortPerRank {
+				fmt.Fprintf(&b, "  ports up to %s\n", w.EndpointOf(worker.DPRank(w.DPSize-1)))
+			}
 			if w.Taints != nil || w.TopologyDomains != nil || w.KVTransfer != (worker.KVTransfer{}) {
 				fmt.Fprintf(&b, "  taints=%q topology=%q transfer=%+v\n", w.Taints, w.TopologyDomains, w.KVTransfer)
 			}

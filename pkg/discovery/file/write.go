@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"reflect"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -25,6 +24,7 @@ type record struct {
 	Endpoint   string `json:"endpoint"`
 
 	DPSize         uint32 `json:"dp_size"`
+	PortPerRank    bool   `json:"port_per_rank,omitempty"`
 	BlockSize      uint32 `json:"block_size"`
 	CapacityBlocks uint64 `json:"capacity_blocks,omitempty"`
 	Eagle          bool   `json:"eagle,omitempty"`
@@ -65,7 +65,8 @@ type kvEvents struct {
 func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	rec := record{
 		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Namespace: w.Namespace,
-		Deployment: w.Deployment, Endpoint: w.Endpoint.String(), DPSize: w.DPSize, BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
+		Deployment: w.Deployment, Endpoint: w.Endpoint.String(), DPSize: w.DPSize, PortPerRank: w.PortPerRank,
+		BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
 		Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
 		Fronted: w.Fronted, Taints: w.Taints, TopologyDomains: w.TopologyDomains,
 	}
@@ -86,7 +87,7 @@ func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("file: %w", err)
 	}
-	if !reflect.DeepEqual(back, w) {
+	if !back.Equal(w) {
 		return nil, fmt.Errorf("file: worker %d would not read back the same; expected text in UTF-8, and hosts only with ports", w.ID)
 	}
 	return line, nil

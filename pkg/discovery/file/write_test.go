@@ -17,8 +17,8 @@ func mustEndpoint(t *testing.T, s string) worker.Endpoint {
 	return e
 }
 
-// fleet is a prefill worker with every field set and a decode worker with the
-// least.
+// fleet is a prefill worker with every field set, a decode worker with the least,
+// and one whose ranks have ports of their own.
 func fleet(t *testing.T) []*worker.Worker {
 	return []*worker.Worker{
 		{
@@ -35,11 +35,15 @@ func fleet(t *testing.T) []*worker.Worker {
 			ID: 9007199254740993, Role: worker.Decode, Engine: worker.SGLang, Endpoint: mustEndpoint(t, "10.0.0.8:30000"),
 			Models: []string{"qwen"}, DPSize: 1, BlockSize: 1, KVTransfer: worker.KVTransfer{Domain: "zone", Enforcement: worker.Required},
 		},
+		{
+			ID: 9, Role: worker.Decode, Engine: worker.VLLM, Endpoint: mustEndpoint(t, "10.0.0.9:30000"),
+			Models: []string{"qwen"}, DPSize: 3, PortPerRank: true, BlockSize: 1,
+		},
 	}
 }
 
 func TestWhatIsWrittenReadsBackTheSame(t *testing.T) {
-	for name, ws := range map[string][]*worker.Worker{"two workers": fleet(t), "none": {}} {
+	for name, ws := range map[string][]*worker.Worker{"three workers": fleet(t), "none": {}} {
 		t.Run(name, func(t *testing.T) {
 			out, err := Marshal(ws)
 			require.NoError(t, err)
@@ -61,6 +65,18 @@ func TestOneWorkerIsWrittenAsALineThatReadsBackTheSame(t *testing.T) {
 	}
 }
 
+// A snapshot's worker has its ranks' endpoints at hand; they are not in the file.
+func TestAWorkerOfASnapshotIsWrittenAsTheOneThatWasRead(t *testing.T) {
+	ws := fleet(t)[2:]
+	snap, err := worker.NewSnapshot(1, fleet(t)[2:])
+	require.NoError(t, err)
+	want, err := Marshal(ws)
+	require.NoError(t, err)
+	got, err := Marshal(snap.Workers())
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got))
+}
+
 func TestWhatWouldNotReadBackIsNotWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.yaml")
 	require.NoError(t, Write(path, fleet(t)))
@@ -71,10 +87,11 @@ func TestWhatWouldNotReadBackIsNotWritten(t *testing.T) {
 		change func(ws []*worker.Worker)
 		want   string
 	}{
-		"an invalid worker":     {func(ws []*worker.Worker) { ws[0].BlockSize = 0 }, "block_size: expected at least 1"},
-		"an id used twice":      {func(ws []*worker.Worker) { ws[0].ID = ws[1].ID }, "id is already used"},
-		"text that is not text": {func(ws []*worker.Worker) { ws[0].Models[0] = "\xff" }, "would not read back the same"},
-		"a host without a port": {func(ws []*worker.Worker) { ws[0].Bootstrap.Port = 0 }, "would not read back the same"},
+		"an invalid worker":        {func(ws []*worker.Worker) { ws[0].BlockSize = 0 }, "block_size: expected at least 1"},
+		"an id used twice":         {func(ws []*worker.Worker) { ws[0].ID = ws[1].ID }, "id is already used"},
+		"a rank's port used twice": {func(ws []*worker.Worker) { ws[1].Endpoint = mustEndpoint(t, "10.0.0.9:30002") }, "endpoint 10.0.0.9:30002 is already used"},
+		"text that is not text":    {func(ws []*worker.Worker) { ws[0].Models[0] = "\xff" }, "would not read back the same"},
+		"a host without a port":    {func(ws []*worker.Worker) { ws[0].Bootstrap.Port = 0 }, "would not read back the same"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

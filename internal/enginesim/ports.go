@@ -1,0 +1,120 @@
+package enginesim
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// bindAPI binds the HTTP API: one port, or one for each rank.
+func (s *Sim) bindAPI() error {
+	var err error
+	if s.cfg.PortPerRank {
+		host, _, _ := net.SplitHostPort(s.cfg.Listen)
+		s.ports, err = listenRange(host, portOf(s.cfg.Listen), s.cfg.DPSize)
+	} else {
+		var ln net.Listener
+		ln, err = net.Listen("tcp", s.cfg.Listen)
+		s.ports = []net.Listener{ln}
+	}
+	if err != nil {
+		s.ports = nil
+		return err
+	}
+	for _, ln := range s.ports {
+		s.addrs = append(s.addrs, ln.Addr().String())
+	}
+	s.api = &http.Server{
+		Handler: s.apiHandler(), ConnState: s.connState, ReadHeaderTimeout: time.Minute,
+		BaseContext: func(ln net.Listener) context.Context {
+			return context.WithValue(s.runCtx, portKey{}, slices.Index(s.addrs, ln.Addr().String()))
+		},
+	}
+	return nil
+}
+
+// portKey is under what a request's context has the index of its port.
+type portKey struct{}
+
+// rankAsked returns the rank at whose own port a request came, -1 where all
+// share one.
+func (s *Sim) rankAsked(ctx context.Context) int {
+	if i, ok := ctx.Value(portKey{}).(int); ok && s.cfg.PortPerRank {
+		return i
+	}
+	return -1
+}
+
+// Addr returns the "host:port" of the HTTP API; rank 0's where each has its own.
+func (s *Sim) Addr() string { return s.addrs[0] }
+
+// RankAddr returns the "host:port" at which the rank is asked.
+func (s *Sim) RankAddr(rank int) string {
+	if s.cfg.PortPerRank {
+		return s.addrs[rank]
+	}
+	return s.addrs[0]
+}
+
+// URL returns the base URL of the HTTP API at Addr.
+func (s *Sim) URL() string { return "http://" + s.Addr() }
+
+// serveAPI serves the HTTP API at one of its ports, again after each time the
+// port was closed by the fault "refuse".
+func (s *Sim) serveAPI(i int) {
+	for s.runCtx.Err() == nil {
+		s.portMu.Lock()
+		ln := s.ports[i]
+		s.portMu.Unlock()
+		if ln != nil {
+			_ = s.api.Serve(ln)
+		}
+		s.awaitReopen(i)
+	}
+}
+
+// awaitReopen waits until the port may be open and opens it.
+func (s *Sim) awaitReopen(i int) {
+	for s.runCtx.Err() == nil {
+		f, left, changed := s.fault.peek()
+		if f.Mode != FaultRefuse {
+			ln, err := net.Listen("tcp", s.addrs[i])
+			if err == nil {
+				s.portMu.Lock()
+				s.ports[i] = ln
+				s.portMu.Unlock()
+				return
+			}
+			left = 10 * time.Millisecond // somebody else has it for the moment
+		}
+		var timer <-chan time.Time
+		if left > 0 {
+			timer = time.After(left)
+		}
+		select {
+		case <-s.runCtx.Done():
+		case <-changed:
+		case <-timer:
+		}
+	}
+}
+
+// closePorts stops listening and closes the connections that are idle; busy
+// ones are closed when their next request comes.
+func (s *Sim) closePorts() {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
+	for i, ln := range s.ports {
+		if ln != nil {
+			_ = ln.Close()
+			s.ports[i] = nil
+		}
+	}
+	for c, state := range s.conns {
+		if state == http.StateIdle || state == http.StateNew {
+			_ = c.Close()
+		}
+	}
+}

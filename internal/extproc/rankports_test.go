@@ -1,0 +1,140 @@
+package extproc
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// portedWorkers are testWorkers with three ranks each, of which each has a port
+// of its own: 40100 to 40102, 40200 to 40202 …
+func portedWorkers(t *testing.T) []*worker.Worker {
+	ws := testWorkers(t)
+	for _, w := range ws {
+		var err error
+		w.Endpoint, err = worker.ParseEndpoint(fmt.Sprintf("127.0.0.1:%d", 40000+100*w.ID))
+		require.NoError(t, err)
+		w.DPSize, w.PortPerRank = 3, true
+	}
+	return ws
+}
+
+func slowStart(c *Config) { c.StartTimeout = time.Minute }
+
+// A request goes to the port of the rank that was picked, and so does its prefill
+// leg; the engine is told no rank, which it would look for among those behind
+// that port.
+func TestALegGoesToItsRanksOwnPort(t *testing.T) {
+	r := newReplicaOf(t, "a", fixed(portedWorkers(t)), func(c *Config) {
+		slowStart(c)
+		c.Prefill.Mode, c.Decode.Mode = picker.RoundRobin, picker.RoundRobin
+	})
+	var streams []*proxy
+	ports := func(id, dp string) string { return "127.0.0.1:40" + id + "0" + dp }
+	prefills, decodes := map[string]bool{}, map[string]bool{}
+	for range 6 {
+		p := r.open(filterMain)
+		set := p.route(eightTokens)
+		require.Equal(t, ports(set["x-worker-instance-id"], set["x-dp-rank"]), set[prefill.HeaderDestination])
+		require.NotContains(t, set, "x-data-parallel-rank")
+		decodes[set[prefill.HeaderDestination]] = true
+
+		leg := r.open(filterPrefill)
+		leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+		require.NotNil(t, leg.recv().GetRequestHeaders())
+		leg.requestBody(eightTokens)
+		to := setHeaders(leg.recv().GetRequestBody().GetResponse().GetHeaderMutation())
+		require.Equal(t, ports(set["x-prefill-instance-id"], set["x-prefill-dp-rank"]), to[prefill.HeaderPrefillEndpoint])
+		prefills[to[prefill.HeaderPrefillEndpoint]] = true
+
+		d := r.srv.cfg.Journal.Recent(nil, 1)[0]
+		require.Equal(t, set[prefill.HeaderDestination], d.Decode.Endpoint)
+		require.Equal(t, to[prefill.HeaderPrefillEndpoint], d.Prefill.Endpoint)
+		streams = append(streams, p, leg)
+	}
+	require.Len(t, prefills, 6, "each rank had its turn")
+	require.Len(t, decodes, 6)
+	for _, p := range streams {
+		p.cancel()
+	}
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+// Direct mode: the address says which rank it is.
+func TestAnotherPickerNamesARankByItsPort(t *testing.T) {
+	r := newReplicaOf(t, "a", fixed(portedWorkers(t)), slowStart)
+	ask := func(headers ...string) *proxy {
+		p := r.through(direct()...)
+		t.Cleanup(p.cancel)
+		p.requestHeaders(headers...)
+		require.NotNil(t, p.recv().GetRequestHeaders())
+		p.requestBody(eightTokens)
+		return p
+	}
+	p := ask("x-gateway-destination-endpoint", "127.0.0.1:40402", "x-prefiller-host-port", "127.0.0.1:40201", "x-data-parallel-rank", "2")
+	set, removed := routed(t, p.recv())
+	require.Equal(t, "127.0.0.1:40402", set[prefill.HeaderDestination])
+	require.Equal(t, []string{"4", "2", "2", "1"}, []string{set["x-worker-instance-id"], set["x-dp-rank"], set["x-prefill-instance-id"], set["x-prefill-dp-rank"]})
+	require.Contains(t, removed, "x-data-parallel-rank", "of that port there is one")
+	booked, _ := r.book.Load(worker.Rank{ID: 2, DPRank: 1})
+	require.EqualValues(t, 1, booked.PrefillRequests)
+	p.cancel()
+
+	status, code, param := codeOf(t, ask("x-gateway-destination-endpoint", "127.0.0.1:40402", "x-dp-rank", "1", "x-prefiller-host-port", "127.0.0.1:40201").recv())
+	require.Equal(t, []any{400, "routing_conflict", "x-dp-rank"}, []any{status, code, param})
+	status, code, _ = codeOf(t, ask("x-gateway-destination-endpoint", "127.0.0.1:40403", "x-prefiller-host-port", "127.0.0.1:40201").recv())
+	require.Equal(t, []any{404, "worker_unknown"}, []any{status, code})
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+// What a leg that the plugin sends itself carries, and where it goes. A rank that
+// its worker does not have any more is gone.
+func TestALegOfTheSynchronousWayGoesToItsRanksOwnPort(t *testing.T) {
+	shared := prefillFirst(t, func(w *worker.Worker) { w.DPSize = 3 })
+	own := portedWorkers(t)
+	for _, w := range own {
+		w.Engine, w.Bootstrap = worker.VLLM, worker.Bootstrap{}
+	}
+	for name, tt := range map[string]struct {
+		workers fixed
+		rank    worker.DPRank
+		want    string // "": refused
+		told    bool
+	}{
+		"ranks that share a port":  {shared, 2, "127.0.0.1:40001", true},
+		"a rank's own port":        {fixed(own), 2, "127.0.0.1:40202", false},
+		"a rank that is not there": {fixed(own), 3, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReplicaOf(t, "a", tt.workers, nil)
+			token, err := r.srv.sealer.Seal(prefill.Leg{
+				Kind: prefill.CollectLeg, Owner: r.srv.owner, Nonce: 1, Deadline: time.Now().Add(time.Minute),
+				Prefill: worker.Rank{ID: 2, DPRank: tt.rank},
+			})
+			require.NoError(t, err)
+			p := r.open(filterSync)
+			defer p.cancel()
+			p.requestHeaders(prefill.HeaderLeg, token)
+			m := p.recv()
+			if tt.want == "" {
+				_, code, _ := codeOf(t, m)
+				require.Equal(t, "leg_worker_gone", code)
+				return
+			}
+			require.Equal(t, tt.want, setHeaders(m.GetRequestHeaders().GetResponse().GetHeaderMutation())[prefill.HeaderPrefillEndpoint])
+			w := r.srv.view.Load().Worker(2)
+			l := mainLeg{rules: r.srv.rules, plan: &plan{}}
+			told := slices.Contains(l.syncHeaders(tt.rank, w.RanksPerPort(), token), kv{"x-data-parallel-rank", "2"})
+			require.Equal(t, tt.told, told)
+		})
+	}
+}
