@@ -38,7 +38,8 @@
 //	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
 //	                 prefill failed           cut the answer                              rejected
 //	                 prefill over, full duplex leave the stream                           left
-//	rejected         anything                 ignored
+//	rejected         a piece of that answer   let it pass                                 rejected
+//	                 anything else            ignored
 //	                 the stream's end         release decode                              ended
 //	ended            Envoy's access log       note how the answer ended                   lingering, done
 //	any other        the stream's end         release decode                              lingering, done

@@ -41,8 +41,8 @@ type event struct {
 	headers      *headers // evRequestHeaders, evResponseHeaders
 	body         []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
 	endOfStream  bool
-	fullDuplex   bool       // evRequestHeaders: the filter streams bodies
-	answerBodies bool       // evRequestHeaders: it sends those of answers, too
+	fullDuplex   bool       // the first message: the filter streams bodies
+	answerBodies bool       // the first message: it sends those of answers, too
 	answerDuplex bool       // … and streams them
 	hints        *hints     // what the data plane says beside the message; nil: nothing
 	plan         *plan      // evPicked

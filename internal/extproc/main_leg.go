@@ -174,7 +174,12 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 		if m.onAnswerPiece(ev) {
 			return
 		}
-	case mainEnded, mainRejected, mainLeft, mainLingering, mainDone:
+	case mainRejected:
+		if m.answer.foreign {
+			m.onAnswerPiece(ev)
+		}
+		return
+	case mainEnded, mainLeft, mainLingering, mainDone:
 		return
 	}
 	// Envoy 1.35 and later may repeat the end of a large body (envoy #46237).
@@ -233,7 +238,7 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 	case "408":
 		f = failTooSlow
 	}
-	m.phase, m.body = mainRejected, nil
+	m.phase, m.body, m.answer.foreign = mainRejected, nil, true
 	m.finish(outcomeRefused, &f)
 	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 }

@@ -73,6 +73,7 @@ type answerPath struct {
 	sent      bool // its body is sent to us: each piece has to be sent back
 	whole     bool // its end has been here
 	stranger  bool // it is of an endpoint that we do not know
+	foreign   bool // it is Envoy's own, or of a filter before ours: nothing is decided
 	held      []piece
 	heldBytes int
 }
@@ -100,7 +101,7 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 		return false
 	}
 	a := &m.answer
-	if m.phase == mainStreaming {
+	if m.phase == mainStreaming || a.foreign {
 		a.whole = a.whole || p.last
 		m.letPass(p)
 		return true

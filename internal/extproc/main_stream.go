@@ -84,6 +84,9 @@ func (s *mainStream) handle(ev *event) {
 			s.begin(ev)
 		}
 	case evResponseHeaders:
+		if s.m.phase == mainAwaitHeaders { // a filter before ours has answered: this is the stream's first word
+			s.fullDuplex, s.answerDuplex, s.began = ev.fullDuplex, ev.answerDuplex, time.Now()
+		}
 		ev.answerer = s.answererOf(ev)
 	case evPicked:
 		if s.m.instead != nil && !s.m.finished {
