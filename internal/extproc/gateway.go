@@ -3,6 +3,7 @@ package extproc
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -269,7 +270,12 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 // carried turns a request of which a gateway carries one leg only into one for one
 // worker. A synchronous hand-off needs no more than that.
 func (srv *Server) carried(q *question) *failure {
-	if !q.disagg || !q.wish.oneLeg || handoff.KindOf(q.pool.Prefill[0].Engine).PrefillFirst() && srv.legClient != nil {
+	if !q.disagg || !q.wish.oneLeg {
+		return nil
+	}
+	engines := q.engines()
+	first := slices.ContainsFunc(engines, func(e worker.Engine) bool { return handoff.KindOf(e).PrefillFirst() })
+	if len(engines) == 0 || first && srv.legClient != nil {
 		return nil
 	}
 	switch {

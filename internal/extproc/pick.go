@@ -13,7 +13,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -47,11 +46,12 @@ type question struct {
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
 
-	wish          wish        // what the request says of workers
-	places        pin.Places  // the workers that it names
-	decodeOnly    bool        // a question while prefill is becoming ready
-	passing, bare bool        // of a request only the headers count; they are all there is
-	alone         splitReason // why one worker is to serve, where the pair could be had
+	wish          wish            // what the request says of workers
+	places        pin.Places      // the workers that it names
+	able          []worker.Engine // who alone may prefill it; nil: all
+	decodeOnly    bool            // a question while prefill is becoming ready
+	passing, bare bool            // of a request only the headers count; they are all there is
+	alone         splitReason     // why one worker is to serve, where the pair could be had
 }
 
 // choice is one pick with what it was made of.
@@ -362,52 +362,6 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		srv.others(c, r, q)
 	}
 	return err
-}
-
-// ranks lists who may be picked. Decode must speak the hand-off of the prefill
-// worker that was picked.
-func (srv *Server) ranks(q *question, v *verdict, role worker.Role) []worker.Rank {
-	if d := q.places.Decode; role == worker.Prefill && d != nil {
-		return q.pool.PrefillRanksOf(d.Worker.Engine)
-	}
-	if role != worker.Decode || !v.prefill.made {
-		return q.pool.Ranks(role)
-	}
-	return q.pool.DecodeRanksOf(q.snap.Worker(v.prefill.decision.Rank.ID).Engine)
-}
-
-// splittable says why a request that is to be served with prefill and decode
-// apart cannot be, where their hand-off goes through prefill's answer. One that
-// the engine cannot split goes to a worker that can serve it alone, if one can, and
-// if it names no prefill worker.
-func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *failure {
-	if !q.disagg {
-		return nil
-	}
-	kind := handoff.KindOf(q.pool.Prefill[0].Engine)
-	if !kind.PrefillFirst() {
-		return nil
-	}
-	if srv.legClient == nil {
-		return &failNoListener
-	}
-	why := handoff.Obstacle(kind, body, r)
-	if why == "" || handoff.Alone(r) {
-		return nil
-	}
-	f := failNoHandoff
-	f.message += ": " + why
-	if named := &q.wish.pins.Prefill; named.Named() {
-		// Who names a prefill worker is told that it would not be used.
-		f.param = cmp.Or(named.IDBy, named.AddressBy)
-		f.message += "; and " + f.param + " names a prefill worker."
-		return &f
-	}
-	f.message += "."
-	if q.disagg = false; len(q.pool.AggregatedRanks) == 0 || srv.cfg.EnforceDisagg {
-		return &f
-	}
-	return nil
 }
 
 // told reports whether events tell what the rank holds.

@@ -55,6 +55,16 @@ type Target struct {
 // Named reports whether a worker is named.
 func (t *Target) Named() bool { return t.ID != 0 || !t.Address.IsZero() }
 
+// Worker returns the worker that is named, if it is there: by its id, where that is
+// said, else by its address. Nobody has judged whether it can serve.
+func (t *Target) Worker(s *worker.Snapshot) *worker.Worker {
+	if t.ID != 0 {
+		return s.Worker(t.ID)
+	}
+	w, _ := s.RankAt(t.Address.AddrPort())
+	return w
+}
+
 // by returns who named the worker.
 func (t *Target) by() string {
 	if t.ID != 0 {
