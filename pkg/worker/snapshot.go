@@ -263,11 +263,11 @@ func (s *Snapshot) TransferTaint(id ID) string {
 
 // WorkerAt returns the worker that listens at addr ("ip:port"), or nil.
 func (s *Snapshot) WorkerAt(addr string) *Worker {
-	a, err := netip.ParseAddrPort(addr)
+	e, err := ParseEndpoint(addr)
 	if err != nil {
 		return nil
 	}
-	w, _ := s.RankAt(a)
+	w, _ := s.RankAt(e.addr)
 	return w
 }
 
