@@ -143,6 +143,8 @@ func TestFieldsThatOnlyTheRouterMaySetAreRefused(t *testing.T) {
 	fields := []string{
 		`"bootstrap_host":"127.0.0.1"`, `"bootstrap_port":1`, `"bootstrap_room":7`, `"bootstrap_pair_key":"x"`,
 		`"kv_transfer_params":{}`, `"disaggregated_params":{}`, `"routed_dp_rank":0`, `"disagg_prefill_dp_rank":0`, `"data_parallel_rank":0`,
+		`"ec_transfer_params":{"h":{"do_remote_encode":true,"remote_host":"192.0.2.1","remote_port":1}}`, `"decode_tp_size":7`,
+		`"vllm_xargs":{"kv_transfer_params":"x"}`, `"vllm_xargs":{"ec_transfer\u005fparams":{}}`,
 		`"bootstrap_room":null`, `"\u0062ootstrap_room":7`, `"bootstrap\u005Froom":7`, `"bootstrap_\u0072\u006f\u006f\u006d":7`,
 	}
 	doubles := []string{
