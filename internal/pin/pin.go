@@ -50,6 +50,26 @@ type Target struct {
 
 	// Which header or member said it; empty where it was not said.
 	IDBy, AddressBy, RankBy string
+
+	other otherRank
+}
+
+// otherRank is what the body says of a worker where the headers say an address: it
+// counts if the two turn out to be one worker, which only a snapshot knows.
+type otherRank struct {
+	id     worker.ID // 0: nothing
+	dpRank worker.DPRank
+	by     string
+}
+
+// rankOf returns t with the rank that the body says of w.
+func (t *Target) rankOf(w *worker.Worker) *Target {
+	if t.HasRank || t.other.id != w.ID {
+		return t
+	}
+	own := *t
+	own.DPRank, own.HasRank, own.RankBy = t.other.dpRank, true, t.other.by
+	return &own
 }
 
 // Named reports whether a worker is named.
