@@ -54,7 +54,7 @@ func (s *syncStream) admit(ev *event) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
-	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) {
+	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) || leg.Kind == prefill.CollectLeg && !srv.collects(leg) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
@@ -79,6 +79,12 @@ func (s *syncStream) begun(leg prefill.Leg, token string) bool {
 	}
 	owner.post(&event{kind: evLeg, leg: r})
 	return true
+}
+
+// collects reports false where a collecting leg of ours has come before: its token
+// is good for one.
+func (srv *Server) collects(leg prefill.Leg) bool {
+	return leg.Owner != srv.owner || srv.collected.first(collecting{leg.Nonce, leg.Prefill.ID}, leg.Deadline, time.Now())
 }
 
 func (s *syncStream) refuse(f *failure, label string) {
