@@ -149,14 +149,14 @@ func lookup(key []byte) Field {
 		return NVExt
 	case "rid":
 		return RequestID
-	case "vllm_xargs":
-		return VLLMXArgs
 	}
-	return lookupRouterOnly(key)
+	return lookupRest(key)
 }
 
-func lookupRouterOnly(key []byte) Field {
+func lookupRest(key []byte) Field {
 	switch string(key) {
+	case "vllm_xargs":
+		return VLLMXArgs
 	case "bootstrap_host":
 		return BootstrapHost
 	case "bootstrap_port":
