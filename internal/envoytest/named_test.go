@@ -228,10 +228,12 @@ func TestANamedWorkerThatHasLeftIsGone(t *testing.T) {
 	both(t, layout{prefill: 1, decode: 2, envoy: trusting("prerouted")}, func(t *testing.T, f *fleet) {
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("here", 2, false), "x-worker-instance-id", "201"), "here", 2)
 		f.publishAndWait(f.prefill[0], f.decode[0])
-		f.await("the one that has left to be known as such", func() bool {
-			r := f.send(t.Context(), "/v1/completions", completion("away", 2, false), "x-worker-instance-id", "201")
-			return r.status == http.StatusServiceUnavailable && strings.Contains(r.body, `"worker_gone"`)
-		})
+		for _, named := range [][]string{{"x-worker-instance-id", "201"}, {"x-gateway-destination-endpoint", f.decode[1].Info.Endpoint.String()}} {
+			f.await("the one that has left to be known as such", func() bool {
+				r := f.send(t.Context(), "/v1/completions", completion("away", 2, false), named...)
+				return r.status == http.StatusServiceUnavailable && strings.Contains(r.body, `"worker_gone"`) && strings.Contains(r.body, named[0])
+			})
+		}
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("others", 2, false)), "others", 2)
 	})
 }
