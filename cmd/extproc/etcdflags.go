@@ -71,7 +71,7 @@ func (c EtcdConfig) client() (etcd.ClientConfig, error) {
 // etcdFlags adds the flags that serve, check and register share, and returns a
 // function that lays those that were given over c.
 func etcdFlags(fs *flag.FlagSet) func(c *EtcdConfig) {
-	endpoints := fs.String("etcd-endpoints", "", "etcd's `addresses`, separated by commas: host:port or https://host:port")
+	endpoints := fs.String("etcd-endpoints", "", "etcd's `addresses`, separated by commas: host:port, http://host:port or https://host:port")
 	texts := map[string]*string{
 		"etcd-prefix":        fs.String("etcd-prefix", etcd.DefaultPrefix, "what the workers' `keys` begin with"),
 		"etcd-user":          fs.String("etcd-user", "", "user `name`, where etcd asks for one"),

@@ -35,7 +35,7 @@ type registerConfig struct {
 // watched, and returns a function that puts them into c.
 func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 	url := fs.String("engine-url", "", "`URL` of the engine as it is reached from here, for example http://127.0.0.1:30000; required")
-	kind := fs.String("engine", "auto", "auto, sglang or vllm")
+	kind := fs.String("engine", "auto", "auto, sglang, vllm or trtllm")
 	advertise := fs.String("advertise", "", "`host[:port]` that plugins and Envoy reach the engine at; default: the engine URL's")
 	ipv6 := fs.Bool("prefer-ipv6", false, "of a name with addresses of both families, advertise the IPv6 one")
 	annotations := fs.String("annotations-file", "", "`file` of the pod's annotations (Kubernetes downward API)")
@@ -45,7 +45,7 @@ func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 	after := fs.Int("unhealthy-after", 3, "bad answers in a row that take the worker away; a refused connection does at once")
 	refresh := fs.Duration("refresh", 10*time.Second, "between two readings of what the engine tells, of names and of annotations")
 	settle := fs.Duration("drain-settle", time.Second, "shortest drain, from when etcd holds that the worker drains")
-	drain := fs.Duration("drain-timeout", 2*time.Minute, "longest drain; all of it if the engine does not count its requests")
+	drain := fs.Duration("drain-timeout", 2*time.Minute, "longest drain; all of it if the engine does not count its requests, as TensorRT-LLM")
 	return func(c *register.Config) error {
 		k, err := engine.ParseKind(*kind)
 		errs := []error{err}
@@ -76,13 +76,13 @@ func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 
 // overrideFlags adds the flags that beat what the engine says.
 func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
-	role := fs.String("role", "", "prefill, decode or aggregated; default: what SGLang says, aggregated for vLLM")
+	role := fs.String("role", "", "prefill, decode or aggregated; default: what SGLang says, aggregated for vLLM; TensorRT-LLM needs it")
 	models := fs.String("model", "", "`names` that the worker answers to, separated by commas; default: what the engine says")
 	namespace := fs.String("namespace", "", "`name` that separates fleets of one model")
 	deployment := fs.String("deployment", "", "`name` of what the worker was started with; decode workers of one come and go together")
 	dpSize := fs.Uint("dp-size", 0, "data-parallel `ranks`; 0: what the engine says")
 	portPerRank := fs.Bool("port-per-rank", false, "each rank listens on a port of its own: the advertised one plus the rank")
-	blockSize := fs.Uint("block-size", 0, "`tokens` in a KV block; 0: what the engine says")
+	blockSize := fs.Uint("block-size", 0, "`tokens` in a KV block; 0: what the engine says, which an older TensorRT-LLM does not")
 	capacity := fs.Uint64("capacity-blocks", 0, "KV `blocks` of a rank; 0: what the engine says")
 	eagle := fs.Bool("eagle", false, "whether its KV blocks are of pairs of tokens (speculation by EAGLE); default: what the engine says")
 	bootHost := fs.String("bootstrap-host", "", "`host` at which decode workers meet this prefill worker; default: annotation, engine, the advertised address")
@@ -91,7 +91,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	kvPort := fs.Int("kv-events-port", 0, "`port` of rank 0's KV events; 0: what the engine says, -1: none are read")
 	kvReplay := fs.Uint("kv-replay-port", 0, "`port` of rank 0's replay; 0: what the engine says")
 	kvTopic := fs.String("kv-events-topic", "", "`topic` of the KV events; default: what the engine says")
-	aggregated := fs.Bool("accepts-aggregated", false, "whether this decode worker can serve without a prefill; default: vLLM yes, SGLang no")
+	aggregated := fs.Bool("accepts-aggregated", false, "whether this decode worker can serve without a prefill; default: vLLM yes, SGLang and TensorRT-LLM no")
 	headers := fs.Bool("header-overrides", false, "the engine takes bootstrap data as x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)")
 	return func(o *register.Override) error {
 		var errs []error
@@ -111,8 +111,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 			Models: splitList(*models), Namespace: *namespace, Deployment: *deployment,
 			DPSize: count("dp-size", *dpSize), PortPerRank: *portPerRank, BlockSize: count("block-size", *blockSize), CapacityBlocks: *capacity,
 			BootstrapHost: *bootHost, BootstrapPort: port("bootstrap-port", *bootPort),
-			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay),
-			HeaderOverrides: *headers,
+			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay), HeaderOverrides: *headers,
 		}
 		if *kvPort < -1 {
 			errs = append(errs, fmt.Errorf("--kv-events-port %d: expected -1 to 65535", *kvPort))
@@ -125,18 +124,22 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 				errs = append(errs, fmt.Errorf("--role %q: expected prefill, decode or aggregated", *role))
 			}
 		}
-		fs.Visit(func(f *flag.Flag) {
-			switch f.Name {
-			case "eagle":
-				o.Eagle = eagle
-			case "accepts-aggregated":
-				o.AcceptsAggregated = aggregated
-			case "kv-events-topic":
-				o.KVTopic = kvTopic
-			}
-		})
+		o.Eagle, o.AcceptsAggregated = given(fs, "eagle", eagle), given(fs, "accepts-aggregated", aggregated)
+		o.KVTopic = given(fs, "kv-events-topic", kvTopic)
 		return errors.Join(errs...)
 	}
+}
+
+// given returns the value of a flag that was given, else nil: to be told no is
+// not to be told nothing.
+func given[T any](fs *flag.FlagSet, name string, v *T) *T {
+	var out *T
+	fs.Visit(func(f *flag.Flag) {
+		if f.Name == name {
+			out = v
+		}
+	})
+	return out
 }
 
 // registerFlags adds every flag and returns a function that gives the

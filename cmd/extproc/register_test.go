@@ -23,6 +23,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -262,6 +263,21 @@ func TestTheSecondSignalHurries(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		require.Fail(t, "not hurried by two signals")
 	}
+}
+
+// To be told no is not to be told nothing.
+func TestWhatWasNotGivenDoesNotBeatTheEngine(t *testing.T) {
+	parse := func(args ...string) register.Override {
+		fs := newFlagSet("register", "", io.Discard)
+		config := registerFlags(fs)
+		require.NoError(t, fs.Parse(append([]string{"--engine-url", "http://127.0.0.1:30000", "--etcd-endpoints", "127.0.0.1:2379"}, args...)))
+		c, err := config()
+		require.NoError(t, err)
+		return c.worker.Override
+	}
+	require.Equal(t, register.Override{}, parse())
+	require.Equal(t, register.Override{Eagle: new(false), AcceptsAggregated: new(false), KVTopic: new("")},
+		parse("--eagle=false", "--accepts-aggregated=false", "--kv-events-topic="))
 }
 
 // TestEveryFlagOfRegisterIsDocumented: the tables of docs/register.md name each

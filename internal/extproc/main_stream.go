@@ -37,6 +37,7 @@ type mainStream struct {
 	nonce          uint64
 	subset         *subset.Set // whom the data plane allows
 	servedBy       string      // who has served, in the data plane's words
+	told           string      // the same, by the protocol's metadata alone
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come
@@ -95,7 +96,7 @@ func (s *mainStream) handle(ev *event) {
 			telemetry.End(s.decodeSpan, time.Now(), "too late")
 		}
 	case evPrefilled:
-		s.keepDecode()
+		s.keepDecode(ev.answer)
 	case evRefused, evAnswered:
 		if ev.booked != nil {
 			s.note = ev.booked.note

@@ -59,6 +59,7 @@ type Server struct {
 	attempts  *registry
 	unrouted  unrouted
 	avoid     *avoidList
+	taints    taintSets
 	leavers   leavers
 	collected once
 	peers     *peers

@@ -11,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -103,6 +106,47 @@ func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 	require.Equal(t, end{nil, 1}, <-drained)
 	require.Zero(t, l.canceled.Load())
 	r.requireIdle()
+}
+
+// A hand-off is good for any decode worker; that another one got it is to be seen.
+func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) {
+	for why, act := range map[string]func(r *replica, s leaving){
+		"was set aside": func(r *replica, _ leaving) { r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now()) },
+		"left": func(r *replica, s leaving) {
+			told := make(chan discovery.Change, 2)
+			defer r.srv.cfg.View.Subscribe(func(_, _ *worker.Snapshot, c discovery.Change) { told <- c })()
+			<-told
+			close(s.now)
+			require.Equal(r.t, []worker.ID{3}, (<-told).Left)
+			require.Eventually(r.t, func() bool { return r.srv.cfg.Board.Load().Worker(3) == nil }, 10*time.Second, time.Millisecond)
+		},
+	} {
+		t.Run(why, func(t *testing.T) {
+			l := newSlowPrefill()
+			at := listener(t, l.ServeHTTP)
+			source := leaving{prefillFirst(t, nil), make(chan struct{}), 3}
+			r := newReplicaOf(t, "a", source, func(c *Config) {
+				c.PrefillListener, c.StartTimeout, c.Decode.Mode = at, time.Minute, picker.RoundRobin
+			})
+			p := r.open(filterMain)
+			require.NotNil(t, p.ask(eightTokens).GetOverrideMessageTimeout())
+			<-l.came
+			first := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode
+			require.Equal(t, worker.ID(3), first.Rank.ID)
+			require.Empty(t, first.Replaced)
+			act(r, source)
+			close(l.let)
+			set, _ := routed(t, p.recv())
+			require.Equal(t, "4", set["x-worker-instance-id"])
+			got := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode
+			require.Equal(t, worker.ID(4), got.Rank.ID)
+			require.Equal(t, "127.0.0.1:40003", got.Endpoint)
+			require.Equal(t, "picked in place of 3/0, which "+why+" while prefill ran", got.Why(2))
+			p.cancel()
+			r.forgetLegs()
+			r.requireIdle()
+		})
+	}
 }
 
 func TestADrainThatEndsBeforeALegOfOursLeavesItToClose(t *testing.T) {

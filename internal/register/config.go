@@ -66,6 +66,9 @@ func (c Config) Validate() error {
 		_, _, err := advertised(c.Advertise, c.Engine.URL)
 		errs = append(errs, err)
 	}
+	if c.Engine.Kind == engine.TensorRTLLM && c.Override.Role == 0 {
+		errs = append(errs, errNoRole)
+	}
 	for _, d := range []struct {
 		name string
 		v    time.Duration

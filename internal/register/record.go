@@ -35,7 +35,7 @@ type Override struct {
 	KVReplayPort uint16
 	KVTopic      *string
 
-	AcceptsAggregated *bool // of a decode worker; default: vLLM yes, SGLang no
+	AcceptsAggregated *bool // of a decode worker; default: vLLM yes, the others no
 	HeaderOverrides   bool
 
 	Taints          []string
@@ -93,6 +93,10 @@ func unbracketed(h string) string {
 	return h
 }
 
+// errNoRole: each trtllm-serve serves whole requests, too, so that a prefill
+// worker taken for an aggregated one would be slow and right, and be found late.
+var errNoRole = errors.New("TensorRT-LLM tells no role: expected --role")
+
 // compose makes the record of a worker out of what the operator, its pod and
 // its engine say, in this order. The record has no ID yet. Warnings name what
 // works less well than it could; the error is why there is no record.
@@ -123,6 +127,9 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		}
 	}
 	var errs []error
+	if f.Engine == worker.TensorRTLLM && o.Role == 0 {
+		errs = append(errs, errNoRole)
+	}
 	if len(w.Models) == 0 {
 		errs = append(errs, errors.New("the engine names no model: expected --model"))
 	}

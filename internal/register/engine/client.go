@@ -164,10 +164,15 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 // page.
 func (c *Client) getIfThere(ctx context.Context, path string) ([]byte, error) {
 	body, err := c.get(ctx, path)
-	if isStatus(err, http.StatusNotFound, http.StatusMethodNotAllowed) {
+	if missing(err) {
 		return nil, nil
 	}
 	return body, err
+}
+
+// missing reports whether the engine answered that it has no such page.
+func missing(err error) bool {
+	return isStatus(err, http.StatusNotFound, http.StatusMethodNotAllowed)
 }
 
 // bare takes the URL out of an error of the HTTP client: who logs it says it.
@@ -198,6 +203,8 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 		return c.sglangFacts(ctx)
 	case VLLM:
 		return c.vllmFacts(ctx)
+	case TensorRTLLM:
+		return c.trtFacts(ctx)
 	case Auto:
 	}
 	f, sErr := c.sglangFacts(ctx)
@@ -207,11 +214,15 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 	if refused(sErr) || ctx.Err() != nil {
 		return Facts{}, sErr
 	}
+	f, tErr := c.trtFacts(ctx)
+	if tErr == nil {
+		return f, nil
+	}
 	f, vErr := c.vllmFacts(ctx)
 	if vErr == nil {
 		return f, nil
 	}
-	return Facts{}, fmt.Errorf("tried SGLang (%w) and vLLM (%w)", sErr, vErr)
+	return Facts{}, fmt.Errorf("tried SGLang (%w), TensorRT-LLM (%w) and vLLM (%w)", sErr, tErr, vErr)
 }
 
 func (c *Client) present() Kind {
@@ -243,6 +254,8 @@ func (c *Client) InFlight(ctx context.Context) (int, error) {
 		return c.sglangInFlight(ctx)
 	case VLLM:
 		return c.sumGauges(ctx, vllmGauges)
+	case TensorRTLLM:
+		return 0, fmt.Errorf("%w: %s", ErrNotCounted, trtUncounted)
 	case Auto:
 	}
 	return c.sumGauges(ctx, append(slices.Clone(sglangGauges), vllmGauges...))

@@ -4,27 +4,36 @@
 //
 // # What is read
 //
-//	            SGLang                                   vLLM
-//	role        /server_info disaggregation_mode         not told
-//	models      /server_info served_model_name, else     /v1/models
+//	            SGLang                         vLLM                    TensorRT-LLM
+//	role        /server_info                   not told                not told
+//	            disaggregation_mode
+//	models      /server_info                   /v1/models              /v1/models
+//	            served_model_name, else
 //	            model_path; and /v1/models
-//	ranks       /server_info dp_size                     /metrics: engines that
-//	                                                     cache_config_info names
-//	block size  /server_info page_size                   /metrics cache_config_info
-//	capacity    /server_info max_total_num_tokens        /metrics cache_config_info
-//	bootstrap   /server_info host,                       not told
+//	ranks       /server_info dp_size           /metrics: engines that  not told
+//	                                           cache_config_info names
+//	block size  /server_info page_size         /metrics                /server_info tokens_per_block,
+//	                                           cache_config_info       of newer versions
+//	capacity    /server_info                   /metrics                not told
+//	            max_total_num_tokens           cache_config_info
+//	bootstrap   /server_info host,             not told                has none
 //	            disaggregation_bootstrap_port
-//	KV events   /server_info kv_events                   not told
-//	the life    /metrics process_start_time_seconds,     /metrics process_start_time_seconds
+//	KV events   /server_info kv_events         not told                not told
+//	the life    /metrics                       /metrics                not told
+//	            process_start_time_seconds,    process_start_time_seconds
 //	            /server_info random_seed
-//	in flight   /v1/loads, else /metrics                 /metrics
+//	in flight   /v1/loads, else /metrics       /metrics                not told
 //
 // /get_server_info stands in for /server_info, which older engines lack. Fields
 // may be absent or null, in which case they are zero in [Facts]; a field of the
 // wrong type is an error that names it. Only /server_info (SGLang), or
-// /version and /v1/models (vLLM), must be there. Another page that is missing
-// leaves unknown what it would tell; one that is there and fails is named in
-// [Facts].Unread, and [Facts.Keeping] takes what it told before.
+// /version and /v1/models (vLLM, TensorRT-LLM), must be there. Another page that
+// is missing leaves unknown what it would tell; one that is there and fails is
+// named in [Facts].Unread, and [Facts.Keeping] takes what it told before
+// (TensorRT-LLM's /server_info fails the reading as a whole).
+//
+// Auto takes an engine for TensorRT-LLM by disaggregated_params in its
+// /server_info, and never for vLLM where its models are owned by tensorrt_llm.
 //
 // # Contract
 //

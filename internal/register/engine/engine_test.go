@@ -156,7 +156,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 		engine
 		want []string
 	}{
-		{"nobody we know", Auto, engine{}, []string{"tried SGLang (/get_server_info: status 404) and vLLM (/version: status 404)"}},
+		{"nobody we know", Auto, engine{}, []string{"tried SGLang (/get_server_info: status 404), TensorRT-LLM (/server_info: status 404) and vLLM (/version: status 404)"}},
 		{"SGLang was asked for", SGLang, engine{"/version": `{"version":"1"}`}, []string{"/get_server_info: status 404"}},
 		{"it is still loading", SGLang, engine{"/server_info": "503!"}, []string{"/server_info: status 503"}},
 		{"no JSON", SGLang, engine{"/server_info": "<html>"}, []string{"/server_info: expected a JSON object"}},
@@ -394,7 +394,7 @@ func FuzzSamples(f *testing.F) {
 
 // FuzzAnswers: no answer of an engine is more than an error.
 func FuzzAnswers(f *testing.F) {
-	for _, s := range []string{sglang0523, sglang055, models, `{"loads":[{"num_running_reqs":1}]}`, `{"model_path":"m","page_size":0,"max_total_num_tokens":1}`} {
+	for _, s := range []string{sglang0523, sglang055, models, `{"loads":[{"num_running_reqs":1}]}`, `{"model_path":"m","page_size":0,"max_total_num_tokens":1}`, trtInfo, trtModels} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -405,5 +405,7 @@ func FuzzAnswers(f *testing.F) {
 			require.NotContains(t, ms, "")
 		}
 		_, _ = parseLoads(body)
+		_, _ = parseTRTServerInfo(body)
+		_ = ownedByTRT(body)
 	})
 }

@@ -11,11 +11,12 @@ import (
 // Kind says which engine to expect.
 type Kind string
 
-// The kinds. Auto tries SGLang's way, then vLLM's.
+// The kinds. Auto tries SGLang's way, then TensorRT-LLM's, then vLLM's.
 const (
-	Auto   Kind = "auto"
-	SGLang Kind = Kind(worker.SGLang)
-	VLLM   Kind = Kind(worker.VLLM)
+	Auto        Kind = "auto"
+	SGLang      Kind = Kind(worker.SGLang)
+	VLLM        Kind = Kind(worker.VLLM)
+	TensorRTLLM Kind = Kind(worker.TensorRTLLM)
 )
 
 // ParseKind reads a kind; "" is Auto.
@@ -23,10 +24,10 @@ func ParseKind(s string) (Kind, error) {
 	switch k := Kind(s); k {
 	case "":
 		return Auto, nil
-	case Auto, SGLang, VLLM:
+	case Auto, SGLang, VLLM, TensorRTLLM:
 		return k, nil
 	}
-	return "", fmt.Errorf("engine %q: expected auto, sglang or vllm", s)
+	return "", fmt.Errorf("engine %q: expected auto, sglang, vllm or trtllm", s)
 }
 
 // Facts is what an engine tells of itself. A zero field was not told.

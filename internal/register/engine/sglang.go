@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,11 +43,7 @@ type sglangKV struct {
 func parseServerInfo(body []byte) (Facts, error) {
 	var in serverInfo
 	if err := json.Unmarshal(body, &in); err != nil {
-		var te *json.UnmarshalTypeError
-		if errors.As(err, &te) && te.Field != "" {
-			return Facts{}, fmt.Errorf("%s is a %s: expected a %s", te.Field, te.Value, te.Type)
-		}
-		return Facts{}, fmt.Errorf("expected a JSON object: %w", err)
+		return Facts{}, wrongJSON(err)
 	}
 	if in.Mode == nil && in.ModelPath == "" {
 		return Facts{}, errors.New("neither model_path nor disaggregation_mode: not of SGLang")
@@ -77,6 +72,15 @@ func parseServerInfo(body []byte) (Facts, error) {
 	f.Eagle = eagle(in.Speculative)
 	f.KV = in.KV.facts()
 	return f, nil
+}
+
+// wrongJSON names the field that has the wrong type, where it is one.
+func wrongJSON(err error) error {
+	var te *json.UnmarshalTypeError
+	if errors.As(err, &te) && te.Field != "" {
+		return fmt.Errorf("%s is a %s: expected a %s", te.Field, te.Value, te.Type)
+	}
+	return fmt.Errorf("expected a JSON object: %w", err)
 }
 
 // eagle reports whether a speculative algorithm makes the radix cache go by
@@ -151,7 +155,7 @@ func parseModels(body []byte) ([]string, error) {
 func (c *Client) sglangFacts(ctx context.Context) (Facts, error) {
 	path := "/server_info"
 	body, err := c.get(ctx, path)
-	if isStatus(err, http.StatusNotFound, http.StatusMethodNotAllowed) {
+	if missing(err) {
 		path = "/get_server_info"
 		body, err = c.get(ctx, path)
 	}

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -11,22 +9,20 @@ import (
 )
 
 func (c *Client) vllmFacts(ctx context.Context) (Facts, error) {
-	body, err := c.get(ctx, "/version")
+	version, err := c.version(ctx)
 	if err != nil {
 		return Facts{}, err
 	}
-	var v struct {
-		Version string `json:"version"`
-	}
-	if err := json.Unmarshal(body, &v); err != nil || v.Version == "" {
-		return Facts{}, errors.New(`/version: expected a JSON object with "version"`)
-	}
-	if body, err = c.get(ctx, "/v1/models"); err != nil {
+	body, err := c.get(ctx, "/v1/models")
+	if err != nil {
 		return Facts{}, err
 	}
-	f := Facts{Engine: worker.VLLM, Version: v.Version}
+	f := Facts{Engine: worker.VLLM, Version: version}
 	if f.Models, err = parseModels(body); err != nil {
 		return Facts{}, fmt.Errorf("/v1/models: %w", err)
+	}
+	if ownedByTRT(body) {
+		return Facts{}, fmt.Errorf("/v1/models: owned_by %s: not of vLLM, expected --engine trtllm", trtOwner)
 	}
 	page, err := c.getIfThere(ctx, "/metrics")
 	f.readCacheConfig(page)

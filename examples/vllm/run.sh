@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Prefill goes first, and decode takes its KV: starts two prefill and two decode
+# workers, simulated, the plugin and Envoy, sends a few requests, says who served
+# them and what became of the KV, and ends. Everything is on loopback.
+#
+#   examples/vllm/run.sh                     # vLLM with its NixlConnector
+#   ENGINE=trtllm examples/vllm/run.sh       # TensorRT-LLM, context first
+#   examples/vllm/run.sh [workers.yaml]      # your own workers in place of simulated ones
+#
+# CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
+# binary; MODEL and REQUESTS what is asked for.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+engine=${ENGINE:-vllm}
+client_port=${CLIENT_PORT:-10000}
+envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
+baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
+model=${MODEL:-qwen3-32b}
+requests=${REQUESTS:-4}
+
+make --no-print-directory --silent tools
+envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
+
+# A folder with a short path: a unix socket's may have 107 bytes.
+dir=$(mktemp -d)
+pids=()
+stop() {
+  trap - EXIT
+  ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
+  wait
+  rm -rf "$dir"
+}
+trap stop EXIT
+trap 'exit 1' INT TERM
+
+go build -o "$dir/" ./cmd/extproc ./cmd/enginesim
+
+workers=${1:-}
+simulated=()
+if [ -z "$workers" ]; then
+  simulated=(101 102 201 202)
+  workers=$dir/workers.yaml
+  for id in "${simulated[@]}"; do
+    role=prefill
+    [ "$id" -lt 200 ] || role=decode
+    "$dir/enginesim" --engine "$engine" --role "$role" --id "$id" --model "$model" >"$dir/$id.json" &
+    pids+=($!)
+  done
+  for id in "${simulated[@]}"; do
+    for _ in {1..100}; do
+      [ ! -s "$dir/$id.json" ] || break
+      sleep 0.1
+    done
+  done
+  { echo "workers:"; for id in "${simulated[@]}"; do echo "- $(head -n 1 "$dir/$id.json")"; done; } >"$workers"
+fi
+
+# Both have the folder of their sockets in them: extproc.sock, and prefill.sock
+# for the prefill legs, which the plugin sends itself.
+sed -e "s|/run/baton/|$dir/|" examples/vllm/baton.yaml >"$dir/baton.yaml"
+sed -e "s|/run/baton/|$dir/|" \
+  -e "s|port_value: 10000}|port_value: $client_port}|" \
+  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
+  envoy/standalone.yaml >"$dir/envoy.yaml"
+
+flags=(--config "$dir/baton.yaml" --workers "$workers" --admin "$baton_admin" --log-level warn)
+"$dir/extproc" check "${flags[@]}" >"$dir/effective.yaml"
+"$dir/extproc" serve "${flags[@]}" &
+pids+=($!)
+"$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level error &
+pids+=($!)
+
+client=http://127.0.0.1:$client_port
+for _ in {1..100}; do
+  ! curl -sS --max-time 5 "$client/v1/models" 2>/dev/null | grep -q "\"$model\"" || break
+  sleep 0.2
+done
+
+ask() { # path, body; prints the status; the decision is in $dir/headers, the answer in $dir/answer
+  curl -sS --max-time 30 -o "$dir/answer" -D "$dir/headers" -w '%{http_code}' "$client$1" \
+    -H 'content-type: application/json' -H 'x-debug-decision: 1' -d "$2" || true
+}
+for ((i = 1; i <= requests; i++)); do
+  if ((i % 2)); then
+    kind=completion
+    status=$(ask /v1/completions "{\"model\":\"$model\",\"prompt\":\"hello $i\",\"max_tokens\":3}")
+  else
+    kind='streamed chat'
+    status=$(ask /v1/chat/completions \
+      "{\"model\":\"$model\",\"messages\":[{\"role\":\"user\",\"content\":\"hello $i\"}],\"max_tokens\":3,\"stream\":true}")
+  fi
+  pair=$(grep -i '^x-baton-decision:' "$dir/headers" | grep -o '\(prefill\|decode\)=[0-9/]* reason=[a-z-]*' | tr '\n' ' ' || true)
+  echo "request $i: $status $kind $pair"
+  [ "$status" = 200 ] || { cat "$dir/answer"; exit 1; }
+done
+
+# What the simulated workers have in their books. KV that prefill holds for decode
+# is handed over once, taken once, and held by nobody in the end.
+handed=0 taken=0 held=0 pulled=0
+for id in ${simulated[@]+"${simulated[@]}"}; do
+  at=$(grep -o '"endpoint":"[^"]*"' "$dir/$id.json" | cut -d'"' -f4)
+  state=$(curl -sS --max-time 5 "http://$at/sim/state")
+  books=$(grep -o '"handoff":{[^}]*}' <<<"$state")
+  count() { sed -E "s/.*\"$1\":([0-9]+).*/\1/" <<<"$books"; }
+  if [ "$id" -lt 200 ]; then
+    echo "prefill $id: handed over $(count given), taken $(count taken), held $(count held)"
+  else
+    echo "decode $id: pulled $(count pulled), computed itself $(count local)"
+  fi
+  handed=$((handed + $(count given))) taken=$((taken + $(count taken)))
+  held=$((held + $(count held))) pulled=$((pulled + $(count pulled)))
+  grep -q '"violations":\[\]' <<<"$state" || { echo "a rule of the engine was broken: $state"; exit 1; }
+done
+if [ -n "${simulated[*]-}" ]; then
+  echo "$engine: $handed handed over, $taken taken, $pulled pulled, $held held"
+  ((handed == requests && taken == requests && pulled == requests && held == 0))
+fi
