@@ -249,8 +249,8 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 		models++
 		pool := q.snap.Pool(key)
 		ranks := pool.AggregatedRanks
-		if bare {
-			ranks = pool.DecodeRanks // who can be asked for more can be asked for this
+		if bare && len(ranks) == 0 {
+			ranks = pool.DecodeRanks // no generation: who decodes may be asked
 		}
 		_, some := within(q.snap.Snapshot, w.subset, ranks)
 		if q.pool == nil || some && len(ranks) > 0 {
