@@ -65,7 +65,11 @@ func wayOf(ctx context.Context, plain bool) (way, error) {
 	repick, err2 := one(routingRepickKey, "true", "false")
 	fields, err3 := one(routingFieldsKey, "believe", "refuse")
 	protocol, err4 := one(protocolKey, "gateway")
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	var err5 error
+	if plain && routing+repick+fields+protocol != "" {
+		err5 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
+	}
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return way{}, err
 	}
 	trust, err := pin.ParseTrust(routing)

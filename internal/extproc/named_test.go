@@ -10,7 +10,9 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
@@ -431,4 +433,20 @@ func TestAPickedWorkerFitsTheNamedOne(t *testing.T) {
 	p.cancel()
 	r.forgetLegs()
 	r.requireIdle()
+}
+
+// TestAPlainFilterSaysNothingOfItself: one that says something is no plain one, and
+// must say what it is.
+func TestAPlainFilterSaysNothingOfItself(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Gateway.Enabled = true })
+	for key, value := range map[string]string{
+		routingKey: "direct", routingRepickKey: "true", routingFieldsKey: "refuse", protocolKey: "gateway",
+	} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), key, value)
+		s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+		require.NoError(t, err)
+		_, err = s.Recv()
+		require.Equal(t, codes.InvalidArgument, status.Code(err), key)
+		require.ErrorContains(t, err, filterKey)
+	}
 }
