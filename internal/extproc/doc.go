@@ -75,7 +75,8 @@
 // is then their part. It is refused, typed, where it cannot serve: unknown, gone,
 // draining, of another model, role or engine. No cursor moves, and no synchronous
 // hand-off goes to another decode worker than the named one. A request that its
-// engine cannot split and that names a prefill worker is refused (splittable).
+// engine cannot split and that names a prefill worker is refused (splittable). Of a
+// pool of several engines, the named worker's counts, and those are picked that can.
 //
 // A question (an entry of nvext.annotations begins query_instance_id:) is decided
 // as any request and answered with the ids; nothing is booked or remembered. It

@@ -55,7 +55,7 @@ func (s *syncStream) admit(ev *event) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
-	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) {
+	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) || leg.Kind == prefill.CollectLeg && !srv.collects(leg) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
@@ -80,6 +80,12 @@ func (s *syncStream) begun(leg prefill.Leg, token string) bool {
 	}
 	owner.post(&event{kind: evLeg, leg: r})
 	return true
+}
+
+// collects reports false where a collecting leg of ours has come before: its token
+// is good for one.
+func (srv *Server) collects(leg prefill.Leg) bool {
+	return leg.Owner != srv.owner || srv.collected.first(collecting{leg.Nonce, leg.Prefill.ID}, leg.Deadline, time.Now())
 }
 
 func (s *syncStream) refuse(f *failure, label string) {
@@ -113,6 +119,7 @@ func (s *mainStream) askPrefill(e *effect) {
 	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
+		defer s.survive("prefill_sender", func() { s.post(&event{kind: evPrefilled, answer: &legAnswer{err: errPanicked}}) })
 		a := s.srv.legClient.send(ctx, path, set, body)
 		if a.spent {
 			s.srv.rules.buffers.put(body)
@@ -126,8 +133,20 @@ func (s *mainStream) askPrefill(e *effect) {
 	}
 }
 
-// errClosed is why a leg of ours is not sent.
-var errClosed = errors.New("the server is closed")
+// Why a leg of ours is not sent.
+var (
+	errClosed   = errors.New("the server is closed")
+	errPanicked = errors.New("what sends it has panicked")
+)
+
+// survive is deferred in a task of the stream: after a panic it tells the stream
+// with post, so that the request ends and nothing else does.
+func (s *mainStream) survive(where string, post func()) {
+	if r := recover(); r != nil {
+		s.srv.panicked(where, r)
+		post()
+	}
+}
 
 // collect lets a decode worker take what prefill holds (C9): the booked one, or
 // another where that one cannot be reached.
@@ -150,6 +169,7 @@ func (s *mainStream) collect(e *effect) {
 	const failed = "collect_failed"
 	began := s.srv.senders.run(func() {
 		defer s.post(&event{kind: evCollected})
+		defer s.survive("collect_sender", func() { s.srv.cfg.Telemetry.Leg(failed, "") })
 		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
