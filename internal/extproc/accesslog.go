@@ -25,9 +25,9 @@ type accessLog struct {
 // early, measured on 1.40).
 func logged(f *datav3.ResponseFlags, details string) (outcome, blame) {
 	switch {
-	case f.GetUpstreamRequestTimeout(), f.GetStreamIdleTimeout(), f.GetDurationTimeout():
+	case f.GetUpstreamRequestTimeout(), f.GetUpstreamMaxStreamDurationReached(), f.GetStreamIdleTimeout(), f.GetDurationTimeout():
 		return outcomeCut, blameNone
-	case f.GetUpstreamConnectionTermination(), strings.HasPrefix(details, "upstream_reset"):
+	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset(), f.GetUpstreamProtocolError(), strings.HasPrefix(details, "upstream_reset"):
 		return outcomeCut, blameLost
 	case f.GetDownstreamConnectionTermination():
 		return outcomeClientLeft, blameNone

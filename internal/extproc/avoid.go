@@ -23,6 +23,7 @@ type avoidList struct {
 
 type avoided struct {
 	ranks []worker.Rank
+	last  int // the latest attempt that was given up
 	until time.Time
 }
 
@@ -64,16 +65,18 @@ func (a *avoidList) add(m *mainLeg, f *failure, now time.Time) {
 	if !slices.Contains(e.ranks, rank) {
 		e.ranks = append(e.ranks, rank)
 	}
-	e.until = now.Add(a.ttl)
+	e.last, e.until = max(e.last, m.attempt), now.Add(a.ttl)
 	a.m[k] = e
 }
 
-// of returns the ranks to avoid; nil on a first attempt.
-func (a *avoidList) of(m *mainLeg) []worker.Rank {
+// of returns the ranks to avoid, nil on a first attempt, and whether the attempt
+// before was given up by us: else Envoy repeats it on its own word.
+func (a *avoidList) of(m *mainLeg) (ranks []worker.Rank, ours bool) {
 	if m.attempt <= 1 {
-		return nil
+		return nil, true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.m[avoidKey(&m.hdr)].ranks)
+	e := a.m[avoidKey(&m.hdr)]
+	return slices.Clone(e.ranks), e.last >= m.attempt-1
 }

@@ -56,6 +56,7 @@ func (srv *Server) readConstraints(q *question, r *openai.Request, body []byte) 
 		return badBody(&openai.Error{Kind: openai.ForbiddenField, Field: "nvext." + constraintsField})
 	}
 	q.constraints = c
+	q.missing = srv.taints.known(q.snap, &q.constraints)
 	return nil
 }
 

@@ -44,33 +44,21 @@ const maxExtension = time.Hour
 
 func (m *mainLeg) waitsForPrefill() bool { return m.leg == legDispatched || m.leg == legStarted }
 
-// onLocalReply takes an answer that Envoy made itself: no worker said it.
-// Flags are Envoy's response flags: UT is the deadline that we set, the others
-// mean that decode could not be reached or was lost before it answered; UPE, that
-// what it answered is no HTTP.
+// onLocalReply takes an answer that Envoy made itself: no worker said it. A timer
+// of Envoy's is the deadline that we set.
 func (m *mainLeg) onLocalReply(flags string) {
-	if strings.Contains(flags, "UT") {
+	switch faultOf(flags) {
+	case faultTimeout:
 		m.reject(&failDeadline, false)
 		return
-	}
-	switch {
-	case strings.Contains(flags, "UO"): // Envoy's circuit breaker: no fault of the worker
-	case lost(flags):
+	case faultLost:
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameLost})
-	default:
+	case faultConnect:
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
+	case faultOverflow, faultNone: // no fault of the worker
 	}
 	f := failDecodeLost
 	m.reject(&f, true)
-}
-
-// reached reports whether decode may have seen a request that Envoy answered
-// itself: not where no connection came about, or none was to be had.
-func reached(flags string) bool { return strings.Contains(flags, "UT") || lost(flags) }
-
-// lost reports whether the connection broke off after decode had the request.
-func lost(flags string) bool {
-	return strings.Contains(flags, "UC") || strings.Contains(flags, "UR") || strings.Contains(flags, "UPE")
 }
 
 func (m *mainLeg) relay() {

@@ -95,7 +95,7 @@ func (s *mainStream) handle(ev *event) {
 			telemetry.End(s.decodeSpan, time.Now(), "too late")
 		}
 	case evPrefilled:
-		s.keepDecode()
+		s.keepDecode(ev.answer)
 	case evRefused, evAnswered:
 		if ev.booked != nil {
 			s.note = ev.booked.note

@@ -69,10 +69,12 @@ var matrixColumns = map[string]struct{ enforced, accepts bool }{
 	"free, accepts": {false, true}, "free, needs": {false, false}, "enforced, accepts": {true, true}, "enforced, needs": {true, false},
 }
 
-// leaving is a discovery source whose prefill workers leave when they are told.
+// leaving is a discovery source one of whose workers, or all for prefill, leave
+// when they are told.
 type leaving struct {
 	workers []*worker.Worker
 	now     chan struct{}
+	leaver  worker.ID // 0: all for prefill
 }
 
 func (l leaving) Run(ctx context.Context, sink discovery.Sink) error {
@@ -82,7 +84,7 @@ func (l leaving) Run(ctx context.Context, sink discovery.Sink) error {
 	for revision := uint64(1); ; revision++ {
 		list := discovery.List{Revision: revision}
 		for _, w := range l.workers {
-			if revision == 1 || w.Role != worker.Prefill {
+			if revision == 1 || l.leaver == 0 && w.Role != worker.Prefill || l.leaver != 0 && w.ID != l.leaver {
 				list.Entries = append(list.Entries, discovery.Entry{Key: w.ID.String(), Worker: w, Revision: 1, Version: 1})
 			}
 		}
@@ -111,7 +113,7 @@ func replicaIn(t *testing.T, st *matrixState, enforced, accepts bool) *replica {
 	if st.absent {
 		ws = ws[2:]
 	}
-	source := leaving{ws, make(chan struct{})}
+	source := leaving{ws, make(chan struct{}), 0}
 	r := newReplicaOf(t, "a", source, func(c *Config) {
 		c.Prefill.Mode, c.Decode.Mode, c.Aggregated.Mode = picker.RoundRobin, picker.RoundRobin, picker.RoundRobin
 		c.EnforceDisagg, c.StartTimeout = enforced, time.Minute

@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,7 +107,7 @@ func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
 		row := rowOf(&c.explain.Rows[i])
 		out.Offer(&row)
 	}
-	srv.fillOut(out, c.explain)
+	srv.fillOut(out, c)
 	out.Skip(c.explain.Left)
 }
 
@@ -116,7 +117,8 @@ func queueNote(e *picker.SaturatedError) string {
 }
 
 // fillOut adds ranks that could not be picked, with the reason.
-func (srv *Server) fillOut(out *journal.Choice, x *load.Explanation) {
+func (srv *Server) fillOut(out *journal.Choice, c *choice) {
+	x := c.explain
 	var states []health.WorkerHealth
 	for i := range x.Out {
 		o := &x.Out[i]
@@ -124,10 +126,16 @@ func (srv *Server) fillOut(out *journal.Choice, x *load.Explanation) {
 		switch o.Cause {
 		case load.OutExcluded:
 			row.Note = "has failed this request before"
+			if slices.Contains(c.stranded, o.Rank) {
+				row.Note = "no decode worker may be picked in its transfer domain"
+			}
 		case load.OutUnknown:
 			row.Note = "has left"
 		case load.OutTaint:
 			row.Note = "lacks the taint " + o.Taint
+			if o.Taint == noTaint {
+				row.Note = "lacks the taint " + c.missing
+			}
 		case load.OutOverloaded:
 			row.Note = o.Overload.String()
 		case load.OutAside:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
@@ -11,9 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/pin"
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -41,6 +40,7 @@ type question struct {
 	override picker.Override
 
 	constraints picker.Constraints // of the request itself
+	missing     string             // a required taint that no worker carries; noTaint is in its place
 	fellBack    string             // the failure that one worker is to serve in place of
 	instead     *failure           // the same where it has happened to this request; answered if nobody can
 	// admitted: an earlier attempt of the request was let in. Back-pressure is
@@ -63,6 +63,8 @@ type choice struct {
 	made     bool
 	limit    int64                  // of uncached tokens; 0: none
 	others   []worker.Rank          // to try after the picked one, best first
+	missing  string                 // what is shown for noTaint
+	stranded []worker.Rank          // out since nobody decodes in their domain
 	full     *picker.SaturatedError // why nobody was picked, where it was this
 	named    pin.Trust              // not Normal: the request names the worker
 }
@@ -83,12 +85,18 @@ type verdict struct {
 	prefill choice
 	decode  choice
 	split   split
-	took    time.Duration
-	fail    *failure
+	// stranded are the prefill ranks in whose domain nobody may be picked for decode.
+	stranded []worker.Rank
+	took     time.Duration
+	fail     *failure
 }
 
 // newBlocks is how many KV blocks the prompt takes where nothing of it is.
 func (v *verdict) newBlocks() int { return (v.prompt.ISLTokens + v.size - 1) / v.size }
+
+// freshByEnvoy is the reason of a fresh pick that Envoy asks for on its own word,
+// as where decode breaks off before its headers have gone to the client.
+const freshByEnvoy = "envoy"
 
 // decide answers a stream's opPick with evPicked or evRefused: at once where
 // the tokens are known or estimated, else when an engine has counted them. With
@@ -113,7 +121,11 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 		s.refuse(cmp.Or(instead, f))
 		return
 	}
-	q.avoid, q.admitted = srv.avoid.of(&s.m), s.m.attempt > 1
+	var ours bool
+	if q.avoid, ours = srv.avoid.of(&s.m); !ours && instead == nil {
+		srv.cfg.Telemetry.FreshPick(freshByEnvoy)
+	}
+	q.admitted = s.m.attempt > 1
 	sc := srv.scratch.Get().(*scratch)
 	if s.m.passing.on {
 		srv.settle(s, q, tokens.Prompt{}, sc)
@@ -295,21 +307,14 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 	if srv.alone(v, q, sc, decodeBooking) {
 		return
 	}
-	if err := srv.choose(&v.prefill, worker.Prefill, q.override.Apply(srv.cfg.Prefill), v, q, sc, prefillBooking); err != nil {
-		v.fail = q.nobody(worker.Prefill, &failNoPrefill, err)
-		return
-	}
-	params := picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
-	if err := srv.choose(&v.decode, worker.Decode, params, v, q, sc, decodeBooking); err != nil {
-		prefillBooking.Cancel(time.Now())
-		v.fail = q.nobody(worker.Decode, &failNoDecode, err)
-	}
+	srv.pair(v, q, sc, prefillBooking, decodeBooking)
 }
 
 // choose picks one leg's rank and books it.
 func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *verdict, q *question, sc *scratch, into *load.Reservation) error {
 	now := time.Now()
 	params.BlockSize = v.size
+	*c = choice{limit: c.limit}
 	c.role, c.params, c.explain = role, params, &sc.explain[0]
 	r := load.Request{
 		Key: q.pool.Key, Ranks: srv.ranks(q, v, role), Params: &c.params, Now: now,
@@ -317,8 +322,13 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		Filter: srv.cfg.Health, Exclude: q.avoid, MaxUncachedTokens: c.limit,
 		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
 	}
-	if role == worker.Prefill && !q.admitted {
-		r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
+	if role == worker.Prefill {
+		if !q.admitted {
+			r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
+		}
+		if c.stranded = v.stranded; len(c.stranded) > 0 {
+			r.Exclude = slices.Concat(q.avoid, c.stranded)
+		}
 	}
 	if role != worker.Prefill {
 		c.explain = &sc.explain[1]
@@ -350,10 +360,11 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	}
 	err := pick()
 	if errors.Is(err, picker.ErrNoCandidate) && len(q.avoid) > 0 {
-		r.Exclude = nil // better one that has failed before than none
+		r.Exclude = c.stranded // better one that has failed before than none
 		err = pick()
 	}
-	c.made = err == nil
+	err = q.nameTaint(err)
+	c.made, c.missing = err == nil, q.missing
 	if c.made && c.named != pin.Normal {
 		c.decision.Reason = picker.Named
 	}
@@ -374,67 +385,4 @@ func (srv *Server) ranks(q *question, v *verdict, role worker.Role) []worker.Ran
 		return q.pool.Ranks(role)
 	}
 	return q.pool.DecodeRanksOf(q.snap.Worker(v.prefill.decision.Rank.ID).Engine)
-}
-
-// splittable says why a request that is to be served with prefill and decode
-// apart cannot be, where their hand-off goes through prefill's answer. One that
-// the engine cannot split goes to a worker that can serve it alone, if one can, and
-// if it names no prefill worker.
-func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *failure {
-	if !q.disagg {
-		return nil
-	}
-	kind := handoff.KindOf(q.pool.Prefill[0].Engine)
-	if !kind.PrefillFirst() {
-		return nil
-	}
-	if srv.legClient == nil {
-		return &failNoListener
-	}
-	why := handoff.Obstacle(kind, body, r)
-	if why == "" || handoff.Alone(r) {
-		return nil
-	}
-	f := failNoHandoff
-	f.message += ": " + why
-	if named := &q.wish.pins.Prefill; named.Named() {
-		// Who names a prefill worker is told that it would not be used.
-		f.param = cmp.Or(named.IDBy, named.AddressBy)
-		f.message += "; and " + f.param + " names a prefill worker."
-		return &f
-	}
-	f.message += "."
-	if q.disagg = false; len(q.pool.AggregatedRanks) == 0 || srv.cfg.EnforceDisagg {
-		return &f
-	}
-	return nil
-}
-
-// told reports whether events tell what the rank holds.
-func (srv *Server) told(w *worker.Worker, r worker.Rank) bool {
-	return !w.KVEvents.IsZero() || srv.cfg.Tells != nil && srv.cfg.Tells(r)
-}
-
-// remember notes what was routed where: for prompts and workers of which no
-// events tell, and for others until the events come.
-func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
-	p := &v.prompt
-	if len(p.Hashes) == 0 {
-		return
-	}
-	rank, now := v.decode.decision.Rank, time.Now()
-	if q.disagg {
-		rank = v.prefill.decision.Rank
-	}
-	switch {
-	case p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank):
-		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
-	case srv.cfg.PredictedWeight > 0:
-		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Predicted, now)
-	}
-	if p.Source == tokens.FromEngine {
-		// So that a later turn whose tokens come too late still finds its worker.
-		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
-		srv.cfg.Routes.Note(rank, guess.Hashes, kvindex.Estimated, now)
-	}
 }

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -212,20 +211,6 @@ func (l *prefillLeg) onResponseHeaders(ev *event) {
 	}
 	if ev.endOfStream {
 		l.onAnswerEnd()
-	}
-}
-
-// localReason reads Envoy's response flags.
-func localReason(flags string) legReason {
-	switch {
-	case strings.Contains(flags, "UT"):
-		return reasonTimeout
-	case strings.Contains(flags, "UC"), strings.Contains(flags, "UR"):
-		return reasonConnectionLost
-	case strings.Contains(flags, "UO"):
-		return reasonOverflow
-	default:
-		return reasonConnectFailed
 	}
 }
 

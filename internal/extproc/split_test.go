@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -78,6 +79,84 @@ func TestADomainWithoutDecodeFailsClosed(t *testing.T) {
 		require.Equal(t, "no_worker_with_taint", r.explain(withExt("")).Detail)
 		r.requireIdle()
 	}
+}
+
+// Row C17: one domain without decode is no reason to fail where another has it.
+func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
+	const stays = "no decode worker may be picked in its transfer domain"
+	for name, row := range map[string]struct {
+		set    func(zoneA *worker.Worker)
+		config func(*Config)
+		act    func(r *replica) *load.Reservation
+		ext    string
+		filter []string
+	}{
+		"nobody is there":         {set: func(w *worker.Worker) { w.TopologyDomains = nil }},
+		"it drains":               {set: func(w *worker.Worker) { w.Draining = true }},
+		"it is of another engine": {set: func(w *worker.Worker) { w.Engine = worker.VLLM }},
+		"it is aside": {act: func(r *replica) *load.Reservation {
+			r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+			return nil
+		}},
+		"it is overloaded": {
+			config: func(c *Config) { c.Decode.DecodeBlocksThreshold = 0.5 },
+			set:    func(w *worker.Worker) { w.CapacityBlocks = 10 },
+			act:    func(r *replica) *load.Reservation { return r.load(3, worker.Decode, 400) },
+		},
+		"it lacks what the request requires": {
+			config: func(c *Config) { c.Overrides = true }, set: func(w *worker.Worker) { w.Taints = nil },
+			ext: `"routing_constraints":{"required_taints":["gpu=h"]}`,
+		},
+		"the request names the other": {filter: []string{routingKey, "prerouted"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ws := zoned(t, worker.Required, 0)
+			for _, w := range ws {
+				w.Taints = []string{"gpu=h"}
+			}
+			if row.set != nil {
+				row.set(ws[2])
+			}
+			r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
+				c.Prefill.Mode, c.StartTimeout = picker.RoundRobin, time.Minute
+				if row.config != nil {
+					row.config(c)
+				}
+			})
+			var held *load.Reservation
+			if row.act != nil {
+				held = row.act(r)
+			}
+			for range 4 {
+				var headers []string
+				if row.filter != nil {
+					headers = []string{"x-worker-instance-id", "4"}
+				}
+				p := r.through(row.filter...)
+				m := p.ask(withExt(row.ext), headers...)
+				set, _ := routed(t, m)
+				require.Equal(t, "2 > 4", set["x-prefill-instance-id"]+" > "+set["x-worker-instance-id"])
+				rec := r.srv.cfg.Journal.Recent(nil, 1)[0]
+				if rows := rec.Prefill.Rows(); rows[len(rows)-1].Out { // else it was its turn
+					require.Equal(t, stays, rows[len(rows)-1].Note)
+				}
+				p.cancel()
+			}
+			held.ReleaseIfHeld(time.Now())
+			r.forgetLegs()
+			r.requireIdle()
+		})
+	}
+}
+
+// load books tokens on the first rank of a worker.
+func (r *replica) load(id worker.ID, role worker.Role, isl int) *load.Reservation {
+	params := r.srv.cfg.Decode
+	params.BlockSize = 4
+	req, held := &load.Request{Params: &params}, new(load.Reservation)
+	req.Pick.Role, req.Pick.ISLTokens = role, isl
+	require.NoError(r.t, r.book.Reserve(req, worker.Rank{ID: id}, 0, held))
+	return held
 }
 
 func TestAPreferredDomainIsLeftWhereItIsTooBusy(t *testing.T) {

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -118,7 +117,7 @@ func (m *mainLeg) judgePrefill(a *legAnswer) (legReport, handoff.Result) {
 	case a.canceled:
 		return fail(reasonAborted)
 	case a.localReply != "":
-		return fail(syncReason(a.localReply))
+		return fail(localReason(a.localReply))
 	case a.status == 0:
 		return fail(reasonNotSent)
 	case a.err != nil:
@@ -140,18 +139,6 @@ func (m *mainLeg) judgePrefill(a *legAnswer) (legReport, handoff.Result) {
 		return fail(reasonNoHandoff)
 	}
 	return legReport{state: legWell, status: a.status}, result
-}
-
-// syncReason reads the flags of an answer that no worker gave. Of those without
-// a word about an upstream the leg was refused, or Envoy could not ask us: no
-// worker has seen it.
-func syncReason(flags string) legReason {
-	for _, f := range [...]string{"UT", "UC", "UR", "UO", "UF"} {
-		if strings.Contains(flags, f) {
-			return localReason(flags)
-		}
-	}
-	return reasonNotSent
 }
 
 // afterPrefill goes on with decode, or answers.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -175,11 +176,20 @@ const (
 )
 
 // keepDecode picks decode again if the booked one has gone, or was set aside,
-// while prefill ran: the hand-off is good for any.
-func (s *mainStream) keepDecode() {
+// while prefill ran: the hand-off is good for any. A prefill that has failed hands
+// nothing over.
+func (s *mainStream) keepDecode(a *legAnswer) {
 	p, srv := s.m.plan, s.srv
-	snap := srv.cfg.Board.Load()
-	if s.m.phase != mainPrefilling || p.decodeNamed || snap.Worker(p.decode.ID) != nil && !srv.cfg.Health.Aside(p.decode.ID) {
+	if s.m.phase != mainPrefilling || p.decodeNamed || a.err != nil || a.localReply != "" || a.status/100 != 2 {
+		return
+	}
+	snap, why := srv.cfg.Board.Load(), ""
+	switch {
+	case snap.Worker(p.decode.ID) == nil:
+		why = "left"
+	case srv.cfg.Health.Aside(p.decode.ID):
+		why = "was set aside"
+	default:
 		return
 	}
 	pool := snap.Pool(p.decodeRequest.Key)
@@ -201,6 +211,11 @@ func (s *mainStream) keepDecode() {
 	}
 	s.decodeBooking.Release(time.Now())
 	s.decodeBooking = booking
+	why = "in place of " + p.decode.String() + ", which " + why + " while prefill ran"
+	srv.cfg.Journal.Update(s.note, func(r *journal.Record) {
+		c := &r.Decode
+		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, w.EndpointOf(d.Rank.DPRank).String(), d.Reason.String(), d.Cost, why
+	})
 	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.EndpointOf(d.Rank.DPRank).String(), w.RanksPerPort()
 	p.decodeAlone = w.CanServe(worker.Aggregated)
 	srv.cfg.Telemetry.FreshPick("decode_left")

@@ -11,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -45,25 +48,29 @@ func TestNoTaskRunsAfterTheEnd(t *testing.T) {
 	require.True(t, set.idle())
 }
 
-// slowPrefill answers a prefill when it is let, and what collects at once.
+// slowPrefill answers a prefill, and then what collects, each when it is let.
 type slowPrefill struct {
-	came, let                    chan struct{}
-	canceled, collected, prefill atomic.Int64
+	came, collects, let, letCollect chan struct{}
+	canceled, collected, asked      atomic.Int64
 }
 
 func newSlowPrefill() *slowPrefill {
-	return &slowPrefill{came: make(chan struct{}, 1), let: make(chan struct{})}
+	return &slowPrefill{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}), make(chan struct{}), atomic.Int64{}, atomic.Int64{}, atomic.Int64{}}
 }
 
 func (l *slowPrefill) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
-	if l.prefill.Add(1) > 1 {
-		l.collected.Add(1)
-		return
+	came, let := l.came, l.let
+	collects := l.asked.Add(1) > 1
+	if collects {
+		came, let = l.collects, l.letCollect
 	}
-	l.came <- struct{}{}
+	came <- struct{}{}
 	select {
-	case <-l.let:
+	case <-let:
+		if collects {
+			l.collected.Add(1)
+		}
 		_, _ = io.WriteString(w, `{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)
 	case <-r.Context().Done():
 		l.canceled.Add(1)
@@ -84,11 +91,22 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	return r
 }
 
-// Row C9 at SIGTERM: a leg of our own ends with the process, so the process waits
-// for it, and for what it holds to be taken.
-func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
+// Row C9 at SIGTERM: nobody could take any more what such a prefill holds, so it is
+// ended while the engine can free it.
+func TestADrainEndsThePrefillThatAClientHasLeft(t *testing.T) {
 	l := newSlowPrefill()
 	r := leftAlone(t, l)
+	require.NoError(t, r.srv.Drain(t.Context()))
+	require.Eventually(t, func() bool { return l.canceled.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.EqualValues(t, 1, l.asked.Load())
+	r.requireIdle()
+}
+
+func TestADrainWaitsForWhatCollects(t *testing.T) {
+	l := newSlowPrefill()
+	r := leftAlone(t, l)
+	close(l.let)
+	<-l.collects
 	type end struct {
 		err       error
 		collected int64
@@ -99,15 +117,58 @@ func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 		drained <- end{err, l.collected.Load()}
 	}()
 	require.Eventually(t, r.srv.draining.Load, 10*time.Second, time.Millisecond)
-	close(l.let)
+	close(l.letCollect)
 	require.Equal(t, end{nil, 1}, <-drained)
 	require.Zero(t, l.canceled.Load())
 	r.requireIdle()
 }
 
-func TestADrainThatEndsBeforeALegOfOursLeavesItToClose(t *testing.T) {
+// A hand-off is good for any decode worker; that another one got it is to be seen.
+func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) {
+	for why, act := range map[string]func(r *replica, s leaving){
+		"was set aside": func(r *replica, _ leaving) { r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now()) },
+		"left": func(r *replica, s leaving) {
+			told := make(chan discovery.Change, 2)
+			defer r.srv.cfg.View.Subscribe(func(_, _ *worker.Snapshot, c discovery.Change) { told <- c })()
+			<-told
+			close(s.now)
+			require.Equal(r.t, []worker.ID{3}, (<-told).Left)
+			require.Eventually(r.t, func() bool { return r.srv.cfg.Board.Load().Worker(3) == nil }, 10*time.Second, time.Millisecond)
+		},
+	} {
+		t.Run(why, func(t *testing.T) {
+			l := newSlowPrefill()
+			at := listener(t, l.ServeHTTP)
+			source := leaving{prefillFirst(t, nil), make(chan struct{}), 3}
+			r := newReplicaOf(t, "a", source, func(c *Config) {
+				c.PrefillListener, c.StartTimeout, c.Decode.Mode = at, time.Minute, picker.RoundRobin
+			})
+			p := r.open(filterMain)
+			require.NotNil(t, p.ask(eightTokens).GetOverrideMessageTimeout())
+			<-l.came
+			first := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode
+			require.Equal(t, worker.ID(3), first.Rank.ID)
+			require.Empty(t, first.Replaced)
+			act(r, source)
+			close(l.let)
+			set, _ := routed(t, p.recv())
+			require.Equal(t, "4", set["x-worker-instance-id"])
+			got := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode
+			require.Equal(t, worker.ID(4), got.Rank.ID)
+			require.Equal(t, "127.0.0.1:40003", got.Endpoint)
+			require.Equal(t, "picked in place of 3/0, which "+why+" while prefill ran", got.Why(2))
+			p.cancel()
+			r.forgetLegs()
+			r.requireIdle()
+		})
+	}
+}
+
+func TestADrainThatEndsBeforeWhatCollectsLeavesItToClose(t *testing.T) {
 	l := newSlowPrefill()
 	r := leftAlone(t, l)
+	close(l.let)
+	<-l.collects
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, r.srv.Drain(ctx), context.Canceled)
@@ -136,5 +197,5 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	require.Equal(t, evPrefilled, first.kind)
 	require.ErrorIs(t, first.answer.err, errClosed)
 	require.Equal(t, evCollected, second.kind)
-	require.Zero(t, l.prefill.Load())
+	require.Zero(t, l.asked.Load())
 }

@@ -217,12 +217,13 @@ func (r *Record) reset() {
 	r.Model, r.Namespace, r.Path, r.BodyBytes = "", "", "", 0
 	r.TokenSource, r.TokenReason, r.ISLTokens, r.PromptBlocks, r.BlockSize = "", "", 0, 0, 0
 	r.Outcome, r.Detail, r.Status, r.Leg, r.LegDetail = "", "", 0, LegNone, ""
-	r.Timings, r.DecisionIn = Timings{}, 0
+	r.Split, r.Timings, r.DecisionIn = "", Timings{}, 0
 }
 
 func (c *Choice) reset() {
 	c.Rank.ID, c.Rank.DPRank = 0, 0
 	c.Endpoint, c.Mode, c.Reason, c.OverlapBlocks, c.Cost = "", "", "", 0, 0
+	c.Refused, c.Replaced = "", ""
 	c.n, c.left = 0, 0
 }
 

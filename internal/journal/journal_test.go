@@ -281,3 +281,12 @@ func offer(t *testing.T, c *Choice, line string) {
 		r.Cost++
 	}
 }
+
+func TestARecordHasNothingOfTheOneThatItsSlotHadBefore(t *testing.T) {
+	j, err := New(1)
+	require.NoError(t, err)
+	j.Add(func(r *Record) {
+		r.Split, r.Decode.Replaced, r.Prefill.Refused = "one worker", "in place of 3/0", "full"
+	})
+	j.Add(func(r *Record) { require.Equal(t, Record{Seq: 2}, *r) })
+}

@@ -85,6 +85,9 @@ type Choice struct {
 
 	// Refused says why nobody was picked where it was not for the candidates.
 	Refused string
+	// Replaced says whose place the rank took after the decision, and why; the
+	// cost table is that of the decision. Empty: nobody's.
+	Replaced string
 
 	rows [MaxRows]Row
 	n    int

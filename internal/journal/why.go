@@ -15,6 +15,9 @@ func (c *Choice) Why(promptBlocks int64) string {
 		}
 		return whyNobody(rows, c.left)
 	}
+	if c.Replaced != "" {
+		return "picked " + c.Replaced
+	}
 	if len(rows) == 0 || rows[0].Rank != c.Rank {
 		return c.holds(modeWhy(c.Mode, c.Reason), promptBlocks)
 	}

@@ -160,6 +160,9 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 		c.Near = &req.Explain.near
 	}
 	d, err := picker.Decision{Index: -1}, t.constrain(b, req.Constraints)
+	if err != nil && req.Explain != nil {
+		c.Admit() // nobody picks: else those of an earlier pick would be shown
+	}
 	if err == nil {
 		err = picker.CheckQueue(c, req.MaxQueuedISLTokens)
 	}

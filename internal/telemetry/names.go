@@ -128,7 +128,7 @@ func Metrics() []Metric {
 		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that another endpoint has answered than was picked, by a gateway's word: `other` of ours, whose load they are from then on, or one `unknown` here.", nil},
 		{MetricSubsetFaults, Counter, "{request}", nil, "Requests whose subset hint is not as the endpoint picker protocol has it. What cannot be read of one allows nobody.", nil},
 		{MetricDecisionSeconds, Histogram, "s", nil, "Time from the complete request to the decision, tokenizing and queueing included.", fastBuckets()},
-		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Requests given a new pair of workers, by what had failed.", nil},
+		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Requests given a new pair of workers, or one worker as a fallback, by what had failed; `decode_left`: a new decode worker only; `envoy`: Envoy repeated the attempt on its own word, or another replica had given it up.", nil},
 		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},
 		{MetricStreams, Gauge, "{stream}", l(LabelLeg), "Envoy streams open now.", nil},
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},

@@ -182,6 +182,9 @@ func (c *Candidates) At(i int) Candidate {
 // left out for being overloaded. It is valid until the next pick.
 func (c *Candidates) Eligible() Bits { return c.in }
 
+// Admit works out what Eligible says where no pick does.
+func (c *Candidates) Admit() { c.admit() }
+
 // admit works out who can be picked, overload aside, and how many they are.
 func (c *Candidates) admit() int {
 	n := len(c.Ranks)

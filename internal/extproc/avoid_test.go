@@ -1,0 +1,46 @@
+package extproc
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+)
+
+// Each attempt after the first is counted once: by what failed where we gave the
+// one before up, as Envoy's where we did not.
+func TestAttemptsThatEnvoyMakesOnItsOwnWordAreCounted(t *testing.T) {
+	tele, err := telemetry.New(telemetry.Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tele.Shutdown(t.Context())) }()
+	r := newReplica(t, "a", func(c *Config) { c.Telemetry = tele.Instruments })
+	attempt := func(n int, status string) {
+		p := r.open(filterMain)
+		defer p.cancel()
+		m := p.ask(someBody, "x-envoy-attempt-count", strconv.Itoa(n), "x-request-id", "one")
+		require.NotNil(t, m.GetRequestBody(), "%v", m)
+		if status != "" {
+			p.responseHeaders(status)
+			require.NotNil(t, p.recv().GetImmediateResponse())
+		}
+	}
+	counted := func(samples ...string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		tele.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+		for _, s := range samples {
+			require.Contains(t, w.Body.String(), "baton_fresh_picks_total{reason="+s+"\n")
+		}
+	}
+	attempt(1, "500")
+	attempt(2, "") // ours
+	counted(`"decode_failed"} 1`)
+	attempt(3, "") // Envoy's
+	counted(`"decode_failed"} 1`, `"envoy"} 1`)
+	r.forgetLegs()
+	r.requireIdle()
+}

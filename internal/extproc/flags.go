@@ -1,0 +1,65 @@
+package extproc
+
+import "strings"
+
+// fault is what Envoy's response flags say of an upstream, in an answer that
+// Envoy made itself. All legs read them here.
+type fault uint8
+
+const (
+	// faultNone says nothing of a worker, and none has seen the request: there is
+	// no route, cluster or host for it (NR, NC, UH, DF, NFCF), a filter answered
+	// (FI, RL, UAEX, RLSE, IH, LH, RFCF), or it is about the client (DC, DR, DPE).
+	// DI and URX come beside others.
+	faultNone     fault = iota
+	faultConnect        // the connection did not come about
+	faultOverflow       // Envoy has no room: its circuit breaker, load shedding or overload manager
+	faultLost           // the connection broke off, or what came is no HTTP
+	faultTimeout        // one of Envoy's timers
+)
+
+var faultNames = [...]string{"none", "connect", "overflow", "lost", "timeout"}
+
+func (f fault) String() string { return faultNames[f] }
+
+// faultOf reads the flags as %RESPONSE_FLAGS% has them, separated by commas; one
+// may be a part of another's name. Of several the last of faults counts.
+// https://www.envoyproxy.io/docs/envoy/latest/configuration/advanced/substitution_formatter
+func faultOf(flags string) fault {
+	out := faultNone
+	for f := range strings.SplitSeq(flags, ",") {
+		is := faultNone
+		switch f {
+		case "UT", "UMSDR", "DT", "SI":
+			is = faultTimeout
+		case "UC", "UR", "LR", "UPE":
+			is = faultLost
+		case "UO", "DO", "UDO", "OM":
+			is = faultOverflow
+		case "UF":
+			is = faultConnect
+		}
+		out = max(out, is)
+	}
+	return out
+}
+
+// reached reports whether a worker may have seen a request that Envoy answered
+// itself: not where no connection came about, or none was to be had.
+func reached(flags string) bool { return faultOf(flags) >= faultLost }
+
+// localReason is why a prefill leg failed that Envoy answered itself.
+func localReason(flags string) legReason {
+	switch faultOf(flags) {
+	case faultTimeout:
+		return reasonTimeout
+	case faultLost:
+		return reasonConnectionLost
+	case faultOverflow:
+		return reasonOverflow
+	case faultConnect:
+		return reasonConnectFailed
+	default:
+		return reasonNotSent // refused, or Envoy could not ask us
+	}
+}

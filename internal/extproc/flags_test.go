@@ -1,0 +1,35 @@
+package extproc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The flags are all that Envoy's documentation lists.
+func TestEachOfEnvoysResponseFlagsIsRead(t *testing.T) {
+	for flags, want := range map[string]fault{
+		"UT": faultTimeout, "UMSDR": faultTimeout, "DT": faultTimeout, "SI": faultTimeout,
+		"UC": faultLost, "UR": faultLost, "LR": faultLost, "UPE": faultLost,
+		"UO": faultOverflow, "DO": faultOverflow, "UDO": faultOverflow, "OM": faultOverflow,
+		"UF": faultConnect,
+		"UH": faultNone, "NR": faultNone, "NC": faultNone, "DF": faultNone, "NFCF": faultNone, "LH": faultNone,
+		"DI": faultNone, "FI": faultNone, "RL": faultNone, "UAEX": faultNone, "RLSE": faultNone, "IH": faultNone,
+		"RFCF": faultNone, "DC": faultNone, "DR": faultNone, "DPE": faultNone, "URX": faultNone,
+		"-": faultNone, "": faultNone,
+		"UF,URX": faultConnect, // the retry limit's name begins as that of a remote reset
+		"URX,UF": faultConnect, "UO,URX": faultOverflow, "UC,URX": faultLost, "DI,UF": faultConnect, "UF,UC": faultLost, "UR,UT": faultTimeout,
+	} {
+		require.Equal(t, want, faultOf(flags), flags)
+		require.Equal(t, want == faultLost || want == faultTimeout, reached(flags), flags)
+	}
+}
+
+func TestALegsReasonFollowsFromTheFault(t *testing.T) {
+	for flags, want := range map[string]legReason{
+		"UT": reasonTimeout, "UPE": reasonConnectionLost, "LR": reasonConnectionLost, "UO": reasonOverflow,
+		"UF,URX": reasonConnectFailed, "UH": reasonNotSent, "-": reasonNotSent,
+	} {
+		require.Equal(t, want, localReason(flags), flags)
+	}
+}
