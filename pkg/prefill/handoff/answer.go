@@ -36,7 +36,10 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	res.Verdict = judge(a.FinishReason, res.Held())
+	if res.Verdict = judge(a.FinishReason, res.Held()); k == ContextFirst && res.Verdict != HandOff {
+		// Its members are there all the same, and stand for nothing.
+		res.HandOff, res.PromptIDs, res.Usage = openai.Span{}, openai.Span{}, openai.Span{}
+	}
 	return res, nil
 }
 
