@@ -112,9 +112,9 @@ func (s *split) String() string {
 	case !s.asked:
 		return ""
 	case s.limit > 0:
-		return fmt.Sprintf("prefill apart: no spare worker has fewer than %d tokens of the prompt to prefill", s.limit)
+		return fmt.Sprintf("prefill apart: no worker with room has fewer than %d tokens of the prompt to prefill", s.limit)
 	default:
-		return "prefill apart: it is not busy, or nobody can do without"
+		return "prefill apart: it is not busy or refuses more, or no worker with room can do without"
 	}
 }
 

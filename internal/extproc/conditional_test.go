@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -24,6 +25,16 @@ func (r *replica) verdictOf(body string) *verdict {
 	v := new(verdict)
 	r.srv.judgeInTime(v, q, prompt, sc, nil, nil)
 	return v
+}
+
+// stranded puts prefill into a domain in which nobody decodes.
+func stranded(ws []*worker.Worker) {
+	for _, w := range ws {
+		if w.Role == worker.Prefill {
+			w.TopologyDomains = map[string]string{"zone": "x"}
+			w.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: worker.Required}
+		}
+	}
 }
 
 // A share is reached only by as many tokens as it comes to, counted up.
@@ -77,11 +88,11 @@ func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 		r.requireIdle()
 	}
 	ws := ableAlone(t)
-	ws[0].Draining, ws[1].Draining = true, true
+	stranded(ws)
 	r := newReplicaOf(t, "b", fixed(ws), func(c *Config) { c.FallbackAggregated = true })
 	p := r.through(routingKey, "prerouted")
 	status, code, _ := codeOf(t, p.ask(sixteenTokens, "x-worker-instance-id", "3"))
-	require.Equal(t, 503, status, code)
+	require.Equal(t, "503 no_worker_with_taint", fmt.Sprint(status, " ", code))
 	p.cancel()
 	r.requireIdle()
 }
@@ -118,7 +129,8 @@ func TestOneWorkerIsPickedAsTheRequestAsks(t *testing.T) {
 	body := withExt(`"router_config_override":{"prefill_load_scale":7.5}`)
 	for name, change := range map[splitReason]func(ws []*worker.Worker, c *Config){
 		splitFallback: func(ws []*worker.Worker, c *Config) {
-			ws[0].Draining, ws[1].Draining, c.FallbackAggregated = true, true, true
+			stranded(ws)
+			c.FallbackAggregated = true
 		},
 		splitShortPrompt: func(_ []*worker.Worker, c *Config) {
 			c.Conditional = Conditional{ByISL: true, ISLTokens: 100, ISLRatio: 1}

@@ -337,7 +337,13 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 		}
 		let := make(chan struct{})
 		l := newLegs(until(let, saying(handedOver)))
-		r := withLegs(t, l, ws, nil)
+		r := withLegs(t, l, ws, func(c *Config) { c.Decode.Mode = picker.DefaultParams().Mode })
+		var busy []*load.Reservation
+		for _, w := range ws[2:] { // 4 would be the cheapest
+			if w.ID != 4 {
+				busy = append(busy, r.load(w.ID, worker.Decode, 400))
+			}
+		}
 		failed := &mainLeg{hdr: headers{requestID: "again", start: "1800000000000"}, attempt: 1, plan: &plan{decode: worker.Rank{ID: 4}}}
 		r.srv.avoid.add(failed, &failDecodeLost, time.Now())
 		p := r.open(filterMain)
@@ -348,11 +354,14 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 		r.srv.cfg.Health.Report(first, health.ConnectFailed, time.Now())
 		close(let)
 		set, _ := routed(t, p.settled())
-		want := "4"
 		if others {
-			want = map[worker.ID]string{3: "5", 5: "3"}[first]
+			require.Equal(t, map[worker.ID]string{3: "5", 5: "3"}[first], set["x-worker-instance-id"])
+		} else {
+			require.Equal(t, "4", set["x-worker-instance-id"])
 		}
-		require.Equal(t, want, set["x-worker-instance-id"])
+		for _, b := range busy {
+			b.Release(time.Now())
+		}
 		p.cancel()
 		r.forgetLegs()
 		r.requireIdle()
@@ -527,4 +536,28 @@ func TestAFaultOfASyncStreamIsNoWorkers(t *testing.T) {
 		_, status := r.admitted(token)
 		require.Equal(t, 500, status)
 	})
+}
+
+// A main leg bears its name from its headers to its end, whatever it is served with.
+func TestARequestBearsItsNameAsLongAsItIsHere(t *testing.T) {
+	r := withLegs(t, newLegs(saying(handedOver)), prefillFirst(t, nil), nil)
+	believed := func() bool { return r.srv.unrouted.find("same", "1") != nil }
+	first := r.open(filterMain)
+	first.ask(eightTokens, "x-request-id", "same", headerAttemptCount, "1")
+	routed(t, first.settled())
+	require.True(t, believed())
+	second := r.open(filterMain)
+	second.requestHeaders("x-request-id", "same", headerAttemptCount, "1")
+	second.recv()
+	require.False(t, believed(), "whose log comes without an attempt is not known any more")
+	second.cancel()
+	require.Eventually(t, func() bool { return r.srv.Streams() == 1 }, 10*time.Second, time.Millisecond)
+	require.False(t, believed(), "and it may come late")
+	first.cancel()
+	require.Eventually(t, func() bool {
+		r.srv.unrouted.mu.Lock()
+		defer r.srv.unrouted.mu.Unlock()
+		return len(r.srv.unrouted.m) == 0
+	}, 10*time.Second, time.Millisecond)
+	r.requireIdle()
 }
