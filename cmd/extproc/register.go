@@ -111,8 +111,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 			Models: splitList(*models), Namespace: *namespace, Deployment: *deployment,
 			DPSize: count("dp-size", *dpSize), PortPerRank: *portPerRank, BlockSize: count("block-size", *blockSize), CapacityBlocks: *capacity,
 			BootstrapHost: *bootHost, BootstrapPort: port("bootstrap-port", *bootPort),
-			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay),
-			HeaderOverrides: *headers,
+			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay), HeaderOverrides: *headers,
 		}
 		if *kvPort < -1 {
 			errs = append(errs, fmt.Errorf("--kv-events-port %d: expected -1 to 65535", *kvPort))

@@ -97,6 +97,10 @@ var bans = []ban{
 		why: "what a request names is judged by the request and a snapshot alone",
 	},
 	{
+		pkg: "internal/subset", not: []string{ourPackages, grpcModule, otelModule, envoyModule, "net", "os", "time"},
+		why: "a hint is read by itself; who may be picked of those it allows is not its business",
+	},
+	{
 		pkg: "internal/load", not: []string{"internal/extproc", "pkg/discovery", grpcModule, otelModule},
 		why: "bookings are numbers by rank; who streams and who watches is told to them",
 	},

@@ -181,7 +181,7 @@ func newFleet(t *testing.T, l layout) *fleet {
 // and those that need no prefill as the pool, where the layout says nothing.
 func (f *fleet) gatewayParams(l layout) *envoy.GatewayParams {
 	p := *l.gateway
-	p.Buffered = !l.fullDuplex
+	p.Buffered, p.NoServed = !l.fullDuplex, !saysServed()
 	if p.PluginSocket == "" {
 		p.PluginSocket = f.plugin.Socket
 	}
@@ -349,10 +349,11 @@ func requireAnswer(t *testing.T, r *reply, prompt string, tokens int) {
 	require.Equal(t, strings.TrimSpace(enginesim.Answer(enginesim.Tokenize(prompt), tokens)), strings.TrimSpace(r.text()), r.body)
 }
 
-// await asks until ok or five seconds have gone.
+// await asks until ok or ten seconds have gone: a slow machine takes some, and no
+// lease of KV is over by then.
 func (f *fleet) await(what string, ok func() bool) {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(f.ctx, 10*time.Second)
 	defer cancel()
 	require.NoError(f.t, stack.Await(ctx, what, ok))
 }

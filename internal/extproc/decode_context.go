@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-60ae5743/baton/internal/subset"
 )
 
 // This file reads what a data plane says beside a request: metadata and
@@ -13,12 +15,9 @@ import (
 
 // Where the protocol's words are.
 const (
-	subsetNamespace = "envoy.lb.subset_hint"
-	subsetKey       = "x-gateway-destination-endpoint-subset"
 	lbNamespace     = "envoy.lb"
 	servedKey       = "x-gateway-destination-endpoint-served"
 	upstreamAddress = "upstream.address" // Envoy's attribute, where a filter asks for it
-	selectionHeader = "test-epp-endpoint-selection"
 )
 
 // hints is what a data plane says beside one message.
@@ -39,7 +38,7 @@ func (d *decoder) hints() *hints {
 // metadata reads a core.v3.Metadata: a map of structs.
 func (d *decoder) metadata(b []byte) error {
 	return structs(b, fieldFilterMetadata, func(name string, raw []byte) error {
-		if name != subsetNamespace && name != lbNamespace {
+		if name != subset.Namespace && name != lbNamespace {
 			return nil
 		}
 		var s structpb.Struct
@@ -52,7 +51,7 @@ func (d *decoder) metadata(b []byte) error {
 			}
 			return nil
 		}
-		if v, said := s.GetFields()[subsetKey]; said {
+		if v, said := s.GetFields()[subset.Key]; said {
 			d.hints().subset = v
 		}
 		return nil

@@ -14,6 +14,7 @@
 //
 //	phase            on                       effects                                     next
 //	awaitHeaders     request headers          continue (buffered) or nothing (streamed)   awaitBody
+//	                 of a path not read here  pick by the headers (gateway)               resolving
 //	                 GET /v1/models           answer from the view                        rejected
 //	                 unknown path, no body …  refuse                                      rejected
 //	                 response headers         a filter before ours answers: let it        rejected
@@ -34,7 +35,8 @@
 //	                 Envoy's own reply        retry, or refuse                            rejected
 //	holding          prefill well             relay the headers                           streaming
 //	                 prefill failed           end decode: retry, or refuse                rejected
-//	streaming        prefill failed           cut the answer                              rejected
+//	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
+//	                 prefill failed           cut the answer                              rejected
 //	                 prefill over, full duplex leave the stream                           left
 //	rejected         anything                 ignored
 //	                 the stream's end         release decode                              ended
@@ -72,7 +74,8 @@
 // is then their part. It is refused, typed, where it cannot serve: unknown, gone,
 // draining, of another model, role or engine. No cursor moves, and no synchronous
 // hand-off goes to another decode worker than the named one. A request that its
-// engine cannot split and that names a prefill worker is refused (splittable).
+// engine cannot split and that names a prefill worker is refused (splittable). Of a
+// pool of several engines, the named worker's counts, and those are picked that can.
 //
 // A question (an entry of nvext.annotations begins query_instance_id:) is decided
 // as any request and answered with the ids; nothing is booked or remembered. It
@@ -126,6 +129,34 @@
 // replica sent: it opens the seal, tells the owner that prefill has started, and
 // sets the destination. It sees headers only.
 //
+// # The endpoint picker protocol
+//
+// A filter may speak the protocol of the Gateway API inference extension (GAIE
+// proposal 004). Two kinds of filters do, see way:
+//
+//	plain    its metadata says nothing, and Gateway.Enabled is set: as a Gateway API
+//	         implementation configures it. There is one leg, one attempt, no access
+//	         log, and nobody strips what clients may not set: the machine distrusts
+//	         it (distrust) and removes it. One worker serves a request whose pair
+//	         could only rendezvous (carried); a synchronous hand-off works, since
+//	         its prefill leg is our own
+//	gateway  x-baton-protocol: gateway on a main filter: all that two legs need is
+//	         beside it
+//
+// What the protocol adds to a decision: a subset of the endpoints, from metadata,
+// that binds the picks of both legs (within); an ordered list of endpoints in
+// place of one (others, destinations); a reason on refusals (dropReason). What it
+// adds to an answer: who has served it, when that is not who was picked (answerer),
+// whereupon decode's booking moves there.
+//
+// A request on another path than those we read is routed by its headers (passing):
+// to one worker, by load; its body passes by as it comes.
+//
+// Where the filter sends us answers' bodies, each piece goes back as it came. They
+// wait while the headers are held, up to maxHeldAnswer. Such a stream is never left
+// before its end: pieces on their way to us would be lost (measured on 1.40: an
+// answer that was there as a whole arrived empty).
+//
 // # Invariants
 //
 //	X1 each reservation is released exactly once, whatever ends the attempt.
@@ -136,6 +167,7 @@
 //	X5 what prefill's answer says is held goes to a decode that sees it, or is
 //	   collected once. Where a client leaves between, or its deadline passes,
 //	   Envoy's access log decides; without it the engine's lease does.
+//	X6 pieces of an answer go back once, in order, after its headers.
 //
 // # Concurrency
 //

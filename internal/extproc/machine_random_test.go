@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,8 @@ type mainRandom struct {
 	taken         bool // decode has answered with it
 	collecting    bool // opCollect is not answered
 	collects      int
+	relayed       bool
+	came, passed  int // pieces of the answer
 	story         []string
 }
 
@@ -97,13 +100,21 @@ func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
 
 func (x *mainRandom) check(e *effect) error {
 	switch e.op {
-	case opContinue, opRoute, opRelay, opImmediate, opExtend, opModels:
+	case opContinue, opRoute, opRouteHeaders, opRelay, opImmediate, opExtend, opModels:
 		if x.closed || x.deaf {
 			return x.fail("X2, X4: %s after the end", opNames[e.op])
 		}
 	}
 	switch e.op {
-	case opRoute:
+	case opContinue:
+		if e.of == ofResponseBody || e.of == ofResponseTrailers {
+			if x.passed++; !x.relayed || e.of == ofResponseBody && string(e.body) != strconv.Itoa(x.passed) {
+				return x.fail("X6: piece %d of the answer is %q, headers relayed: %t", x.passed, e.body, x.relayed)
+			}
+		}
+	case opRelay:
+		x.relayed = true
+	case opRoute, opRouteHeaders:
 		x.routed++
 		if !x.booked || x.routed > 1 || x.decode != 1 || x.disaggregated != (x.prefill == 1) || x.prefilling {
 			return x.fail("X3: routed with %d decode and %d prefill bookings", x.decode, x.prefill)
@@ -156,7 +167,7 @@ func (x *mainRandom) answerPick() error {
 	}
 	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second}
 	x.booked, x.decode, x.disaggregated = true, 1, false
-	if x.m.instead == nil && x.r.IntN(4) > 0 {
+	if x.m.instead == nil && !x.m.passing.on && x.r.IntN(4) > 0 {
 		x.disaggregated, x.prefill = true, 1
 		p.disaggregated, p.prefill, p.inHeaders = true, worker.Rank{ID: 7}, x.r.IntN(3) == 0
 		p.bootstrapHost, p.token = "10.0.0.7", "sealed"
@@ -206,8 +217,8 @@ func (x *mainRandom) message() error {
 			kind = evRequestBody
 		case mainRouted:
 			kind = evResponseHeaders
-		case mainStreaming:
-			kind = evResponseTrailers
+		case mainStreaming, mainHolding:
+			kind = pickOf(x.r, evResponseBody, evResponseBody, evResponseTrailers)
 		default:
 			return nil
 		}
@@ -216,7 +227,8 @@ func (x *mainRandom) message() error {
 	switch kind {
 	case evRequestHeaders:
 		ev.endOfStream = x.r.IntN(20) == 0
-		ev.fullDuplex = x.r.IntN(2) == 0
+		ev.fullDuplex, ev.answerDuplex = x.r.IntN(2) == 0, x.r.IntN(2) == 0
+		ev.answerBodies = ev.answerDuplex
 		ev.headers = &headers{
 			method: pickOf(x.r, "POST", "POST", "POST", "POST", "GET"), path: pickOf(x.r, "/v1/completions", "/v1/completions", "/v1/completions", "/v1/models", "/x"),
 			attemptCount: pickOf(x.r, "1", "2", "3"), timeout: pickOf(x.r, "", "", "5000", "-1"),
@@ -224,9 +236,13 @@ func (x *mainRandom) message() error {
 	case evRequestBody:
 		ev.body = append(x.m.rules.buffers.get(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
 	case evResponseBody:
-		ev.body = append(x.m.rules.buffers.get(10), "x"...)
+		x.came++
+		ev.body = strconv.AppendInt(x.m.rules.buffers.get(10), int64(x.came), 10)
+	case evResponseTrailers:
+		x.came++
 	case evResponseHeaders:
 		ev.headers = &headers{status: pickOf(x.r, "200", "200", "200", "404", "500", "503"), localReply: pickOf(x.r, "", "", "", "", "UF", "UC", "UT")}
+		ev.answerer = pickOf(x.r, nil, nil, nil, &answerer{}, &answerer{rank: worker.Rank{ID: 4}, known: true})
 	}
 	return x.send(ev, fmt.Sprintf("message %d %+v", kind, ev.headers))
 }
@@ -334,6 +350,7 @@ func runMainRandom(seed uint64) error {
 	rules := testRules()
 	rules.hold, rules.fallback = r.IntN(4) > 0, r.IntN(2) == 0
 	x := &mainRandom{r: r, m: &mainLeg{rules: rules}, now: testStart}
+	x.m.way = pickOf(r, way{}, way{}, way{gateway: true}, way{gateway: true, plain: true})
 	for range 4 + r.IntN(40) {
 		if err := x.one(); err != nil {
 			return err

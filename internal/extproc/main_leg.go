@@ -328,7 +328,7 @@ func (m *mainLeg) onRefused(f *failure) {
 	case m.closed:
 		m.done()
 	case m.phase == mainResolving:
-		m.reject(f, false)
+		m.reject(f, m.way.repick && m.plan == nil)
 	}
 }
 

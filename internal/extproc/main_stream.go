@@ -38,6 +38,7 @@ type mainStream struct {
 	bears          bool        // unrouted knows its name
 	subset         *subset.Set // whom the data plane allows
 	servedBy       string      // who has served, in the data plane's words
+	told           string      // the same, by the protocol's metadata alone
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come

@@ -368,9 +368,9 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 	}
 }
 
-// collecting is a plugin whose client has left while prefill ran, and the legs that
+// collectors is a plugin whose client has left while prefill ran, and the legs that
 // came to collect what prefill held then.
-func collecting(t *testing.T, ws []*worker.Worker, way, names []string, change func(*Config), aside worker.ID, answers ...http.HandlerFunc) (ids []worker.ID) {
+func collectors(t *testing.T, ws []*worker.Worker, way, names []string, change func(*Config), aside worker.ID, answers ...http.HandlerFunc) (ids []worker.ID) {
 	t.Helper()
 	let := make(chan struct{})
 	l := newLegs(append([]http.HandlerFunc{until(let, saying(handedOver))}, answers...)...)
@@ -398,17 +398,17 @@ func collecting(t *testing.T, ws []*worker.Worker, way, names []string, change f
 
 func TestWhatPrefillHoldsIsCollectedByWhoCanBeReached(t *testing.T) {
 	ws := prefillFirst(t, nil)
-	require.Equal(t, []worker.ID{3}, collecting(t, ws, nil, nil, nil, 0, saying("{}")))
-	require.Equal(t, []worker.ID{3}, collecting(t, ws, nil, nil, nil, 0, refusing(500)), "it has seen the hand-off")
-	require.Equal(t, []worker.ID{3, 4}, collecting(t, ws, nil, nil, nil, 0, refusedLeg, saying("{}")))
-	require.Equal(t, []worker.ID{4}, collecting(t, ws, nil, nil, nil, 3, saying("{}")), "the booked one is set aside")
+	require.Equal(t, []worker.ID{3}, collectors(t, ws, nil, nil, nil, 0, saying("{}")))
+	require.Equal(t, []worker.ID{3}, collectors(t, ws, nil, nil, nil, 0, refusing(500)), "it has seen the hand-off")
+	require.Equal(t, []worker.ID{3, 4}, collectors(t, ws, nil, nil, nil, 0, refusedLeg, saying("{}")))
+	require.Equal(t, []worker.ID{4}, collectors(t, ws, nil, nil, nil, 3, saying("{}")), "the booked one is set aside")
 }
 
 // doc.go: no synchronous hand-off goes to another decode worker than the named one.
 func TestWhatPrefillHoldsIsCollectedByNoOtherThanTheNamed(t *testing.T) {
 	ws, names := prefillFirst(t, nil), []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}
-	require.Equal(t, []worker.ID{4}, collecting(t, ws, direct(), names, nil, 0, refusedLeg))
-	require.Equal(t, []worker.ID{4}, collecting(t, ws, direct(), names, nil, 4, saying("{}")), "who named it may know better than we")
+	require.Equal(t, []worker.ID{4}, collectors(t, ws, direct(), names, nil, 0, refusedLeg))
+	require.Equal(t, []worker.ID{4}, collectors(t, ws, direct(), names, nil, 4, saying("{}")), "who named it may know better than we")
 }
 
 // The KV can be read by workers of the same engine and domain only.
@@ -432,7 +432,7 @@ func TestWhatPrefillHoldsIsCollectedWhereItCanBeRead(t *testing.T) {
 				spoil(ws[3])
 				want = want[:1]
 			}
-			require.Equal(t, want, collecting(t, ws, nil, nil, nil, 0, refusedLeg))
+			require.Equal(t, want, collectors(t, ws, nil, nil, nil, 0, refusedLeg))
 		})
 	}
 }
@@ -477,7 +477,7 @@ func TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives(t *testing.T) {
 	p, token = ask()
 	p.cancel()
 	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 10*time.Second, time.Millisecond)
-	r.srv.OnChange(discovery.Change{Left: []worker.ID{1, 2}})
+	r.srv.OnChange(r.srv.cfg.Board.Load().Snapshot, discovery.Change{Left: []worker.ID{1, 2}})
 	_, status = r.admitted(token)
 	require.Equal(t, 410, status, "its attempt is over")
 	r.requireIdle()

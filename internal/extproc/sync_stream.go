@@ -60,7 +60,7 @@ func (s *syncStream) admit(ev *event) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
-	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) {
+	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) || leg.Kind == prefill.CollectLeg && !srv.collects(leg) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
@@ -85,6 +85,12 @@ func (s *syncStream) begun(leg prefill.Leg, token string) bool {
 	}
 	owner.post(&event{kind: evLeg, leg: r})
 	return true
+}
+
+// collects reports false where a collecting leg of ours has come before: its token
+// is good for one.
+func (srv *Server) collects(leg prefill.Leg) bool {
+	return leg.Owner != srv.owner || srv.collected.first(collecting{leg.Nonce, leg.Prefill.ID}, leg.Deadline, time.Now())
 }
 
 func (s *syncStream) refuse(f *failure, label string) {
@@ -118,6 +124,7 @@ func (s *mainStream) askPrefill(e *effect) {
 	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
+		defer s.survive("prefill_sender", func() { s.post(&event{kind: evPrefilled, answer: &legAnswer{err: errPanicked}}) })
 		a := s.srv.legClient.send(ctx, path, set, body)
 		if a.spent {
 			s.srv.rules.buffers.put(body)
@@ -131,8 +138,20 @@ func (s *mainStream) askPrefill(e *effect) {
 	}
 }
 
-// errClosed is why a leg of ours is not sent.
-var errClosed = errors.New("the server is closed")
+// Why a leg of ours is not sent.
+var (
+	errClosed   = errors.New("the server is closed")
+	errPanicked = errors.New("what sends it has panicked")
+)
+
+// survive is deferred in a task of the stream: after a panic it tells the stream
+// with post, so that the request ends and nothing else does.
+func (s *mainStream) survive(where string, post func()) {
+	if r := recover(); r != nil {
+		s.srv.panicked(where, r)
+		post()
+	}
+}
 
 // collect lets a decode worker take what prefill holds (C9): the booked one, or
 // another where that one cannot be reached and was not named.
@@ -154,6 +173,7 @@ func (s *mainStream) collect(e *effect) {
 	const failed = "collect_failed"
 	began := s.srv.senders.run(func() {
 		defer s.post(&event{kind: evCollected})
+		defer s.survive("collect_sender", func() { s.srv.cfg.Telemetry.Leg(failed, "") })
 		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
@@ -207,6 +227,10 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	r := p.decodeRequest
 	r.Ranks, r.Now = pool.DecodeRanksOf(prefillWorker.Engine), time.Now()
 	r.Exclude = append(slices.Clone(p.decodeRequest.Exclude), p.decode)
+	var some bool
+	if r.Within, some = within(snap.Snapshot, p.subset, r.Ranks); !some {
+		return // as above
+	}
 	booking := new(load.Reservation)
 	d, err := srv.cfg.Book.PickAndReserve(&r, booking)
 	if errors.Is(err, picker.ErrNoCandidate) {
@@ -224,11 +248,12 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	s.decodeBooking.Release(time.Now())
 	s.decodeBooking = booking
 	why = "in place of " + p.decode.String() + ", which " + why + " while prefill ran"
+	at := w.EndpointOf(d.Rank.DPRank).String()
 	srv.cfg.Journal.Update(s.note, func(r *journal.Record) {
 		c := &r.Decode
-		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, w.EndpointOf(d.Rank.DPRank).String(), d.Reason.String(), d.Cost, why
+		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, at, d.Reason.String(), d.Cost, why
 	})
-	p.decode, p.decodeAddr, p.decodeDPSize = d.Rank, w.EndpointOf(d.Rank.DPRank).String(), w.RanksPerPort()
+	p.decode, p.decodeAddr, p.decodeDPSize, p.others = d.Rank, at, w.RanksPerPort(), nil
 	p.decodeAlone = srv.mayDecodeAlone(w)
 	srv.cfg.Telemetry.FreshPick("decode_left")
 }
@@ -247,7 +272,7 @@ func (srv *Server) anotherDecode(p *plan, tried []worker.ID) *worker.Worker {
 		return nil
 	}
 	for _, w := range pool.Decode {
-		if !slices.Contains(tried, w.ID) && handoff.KindOf(w.Engine) == p.kind && p.decodeRequest.Constraints.Lacks(w) == "" && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
+		if allowed(p.subset, w) && !slices.Contains(tried, w.ID) && handoff.KindOf(w.Engine) == p.kind && p.decodeRequest.Constraints.Lacks(w) == "" && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
 			return w
 		}
 	}

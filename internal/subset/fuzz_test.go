@@ -37,7 +37,7 @@ func oracle(entry string) (n named, ok bool) {
 		host = e
 	}
 	ip := net.ParseIP(host)
-	if ip == nil || brackets != (strings.Contains(host, ":") && (err == nil && n.port != 0 || brackets)) {
+	if ip == nil || len(e) > 64 || brackets && !strings.Contains(host, ":") {
 		return n, false
 	}
 	copy(n.ip[:], ip.To16())
@@ -50,12 +50,12 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"10.0.0.1:8000,10.0.0.2", " 10.0.0.1 : 80 ,", "[fd00::1]:80,fd00::2,[fd00::3]", "::ffff:10.0.0.1,[::ffff:10.0.0.2]:9",
 		"10.0.0.1:0", "[10.0.0.1]:80", "[10.0.0.1]", "fe80::1%eth0,[fe80::1%1]:80", "10.0.0.1:080", "010.0.0.1", "[[fd00::1]]:80", "[fd00::1",
-		"fd00::1:8000", "a,b,,c", "", ",", "10.0.0.1:65536", "0.0.0.0:1,[::]:2", "[]", "[]:1", ":1", "1:1", "\u00a010.0.0.1\u2003",
+		"fd00::1:8000", "a,b,,c", "", ",", "10.0.0.1:65536", "0.0.0.0:1,[::]:2", "[]", "[]:1", ":1", "1:1", "10.0.0.1:" + strings.Repeat("0", 64) + "80", "\u00a010.0.0.1\u2003",
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if len(text) > 1<<14 {
+		if len(text) > 1<<14 { // TestAHintIsBounded has the long ones
 			return
 		}
 		entries := strings.Split(text, ",")
@@ -76,9 +76,7 @@ func FuzzParse(f *testing.F) {
 			forms["texts"] = Parse(list(strings.Join(entries[:half], ","), strings.Join(entries[half:], ",")))
 		}
 		for form, s := range forms {
-			if strings.Trim(text, ",") == text || strings.TrimSpace(text) != "" {
-				requireFault(t, form, s, bad, entries)
-			}
+			requireFault(t, form, s, bad, entries)
 			for _, n := range want {
 				requireSame(t, form, s, want, n)
 				requireSame(t, form, s, want, named{n.ip, n.port + 1})
@@ -96,7 +94,7 @@ func requireFault(t *testing.T, form string, s *Set, bad int, entries []string) 
 	require.Less(t, len(f.String()), 600, form)
 	switch {
 	case blank:
-		require.Contains(t, []Kind{Empty, Malformed}, f.Kind, form)
+		require.Equal(t, Empty, f.Kind, form)
 	case bad == 0:
 		require.True(t, f.IsZero(), "%s: %s", form, f)
 	default:

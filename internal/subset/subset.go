@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -74,7 +75,7 @@ func newSet(texts []string, strange int) *Set {
 	n, blank := strange, strange == 0
 	for _, t := range texts {
 		n += 1 + strings.Count(t, ",")
-		blank = blank && strings.TrimSpace(t) == ""
+		blank = blank && strings.TrimLeftFunc(t, isPadding) == ""
 	}
 	switch {
 	case blank:
@@ -93,6 +94,9 @@ func newSet(texts []string, strange int) *Set {
 	}
 	return s
 }
+
+// isPadding reports what may stand where there is no entry.
+func isPadding(r rune) bool { return r == ',' || unicode.IsSpace(r) }
 
 func (s *Set) add(text string) {
 	at, ok := parseEntry(text)

@@ -97,7 +97,7 @@ func TestAHintIsBounded(t *testing.T) {
 		})
 	}
 	strange := list(all...)
-	strange.GetListValue().Values = append(strange.GetListValue().Values[:MaxEntries-1], structpb.NewBoolValue(true), structpb.NewStringValue(all[0]+","+all[1]))
+	strange.GetListValue().Values = append(strange.GetListValue().Values[:MaxEntries-2], structpb.NewBoolValue(true), structpb.NewStringValue(all[0]+","+all[1]))
 	require.Equal(t, Fault{Kind: TooMany, Entries: MaxEntries + 1}, Parse(strange).Fault(), "values of other kinds count")
 }
 
