@@ -109,9 +109,9 @@ func (s *split) String() string {
 	case !s.asked:
 		return ""
 	case s.limit > 0:
-		return fmt.Sprintf("prefill apart: no spare worker has fewer than %d tokens of the prompt to prefill", s.limit)
+		return fmt.Sprintf("prefill apart: no worker with room has fewer than %d tokens of the prompt to prefill", s.limit)
 	default:
-		return "prefill apart: it is not busy, or nobody can do without"
+		return "prefill apart: it is not busy or refuses more, or no worker with room can do without"
 	}
 }
 
@@ -145,8 +145,16 @@ func (srv *Server) alone(v *verdict, q *question, sc *scratch, booking *load.Res
 		return false
 	}
 	least, known := srv.cfg.Book.LeastQueuedISLTokens(q.pool.PrefillRanks, srv.cfg.Health, time.Now())
-	v.split.queued = least
+	if v.split.queued = least; srv.queueIsFull(q) {
+		return false // back-pressure is the answer to that (C5)
+	}
 	return known && least > c.PrefillBusyTokens && try(0, splitPrefillBusy)
+}
+
+// queueIsFull reports whether a pick for prefill would be refused with 429.
+func (srv *Server) queueIsFull(q *question) bool {
+	limit := srv.cfg.MaxQueuedISLTokens
+	return limit > 0 && !q.admitted && srv.cfg.Book.QueuedISLTokens(q.pool.PrefillRanks, srv.cfg.Health, time.Now()) >= limit
 }
 
 // mayFallBack reports whether what fails so may be served by one worker instead

@@ -105,6 +105,7 @@ const (
 	reasonNotSent        legReason = "not_sent" // it ended before a worker saw it
 	reasonOverflow       legReason = "overflow" // Envoy's circuit breaker
 	reasonNoHandoff      legReason = "no_handoff"
+	reasonTooLong        legReason = "too_long" // the answer, by what the client asks for
 )
 
 // legReport is what a prefill leg tells its owner. answer is the worker's own

@@ -86,6 +86,7 @@ var (
 
 	failPrefill        = failure{code: "prefill_failed", status: 503, kind: kindUnavailable, message: "The prefill worker failed; try again.", retryAfter: time.Second, fresh: true}
 	failPrefillRefused = failure{code: "prefill_rejected", status: 400, kind: kindInvalid, message: "The prefill worker refused the request."}
+	failPrefillLong    = failure{code: "prefill_answer_too_large", status: 400, kind: kindInvalid, message: "The prefill worker's answer is too large to be handed on: ask for less about the prompt, such as fewer prompt_logprobs."}
 	failDecodeLost     = failure{code: "decode_unreachable", status: 503, kind: kindUnavailable, message: "The decode worker could not be reached; try again.", retryAfter: time.Second, fresh: true}
 	failDecodeError    = failure{code: "decode_failed", status: 502, kind: kindUnavailable, message: "The decode worker failed; try again.", retryAfter: time.Second, fresh: true}
 
@@ -161,7 +162,7 @@ func failures() []failure {
 		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
-		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
+		failPrefill, failPrefillRefused, failPrefillLong, failDecodeLost, failDecodeError,
 		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
 	}
 }
@@ -177,7 +178,7 @@ func immediateOf(f *failure, retry bool) *immediate {
 		im.set = append(im.set, kv{prefill.HeaderRetry, "1"})
 	}
 	im.body = f.answer
-	if im.body == nil {
+	if len(im.body) == 0 {
 		im.body = openai.AppendError(nil, f.status, f.kind, f.code, f.message, f.param, f.members()...)
 	}
 	return im

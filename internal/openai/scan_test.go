@@ -59,6 +59,8 @@ func TestScanReadsWhatRoutingNeeds(t *testing.T) {
 			Request{Model: []byte("m"), N: 3, MaxTokens: -1, PromptKind: PromptMessages, PromptField: Messages, Prompts: 1}},
 		{"max_completion_tokens wins", ChatCompletions, `{"model":"m","max_completion_tokens":5,"messages":[],"max_tokens":9}`,
 			Request{Model: []byte("m"), N: 1, MaxTokens: 5, PromptKind: PromptMessages, PromptField: Messages, Prompts: 1}},
+		{"max_completion_tokens is none of a completion's", Completions, `{"model":"m","max_completion_tokens":1,"prompt":"x","max_tokens":9}`,
+			Request{Model: []byte("m"), N: 1, MaxTokens: 9, PromptKind: PromptString, PromptField: PromptText, Prompts: 1}},
 		{"null is as good as absent", ChatCompletions, `{"model":"m","messages":[],"n":null,"stream":null,"max_tokens":null,"cache_salt":null,"input_ids":null}`,
 			Request{Model: []byte("m"), N: 1, MaxTokens: -1, PromptKind: PromptMessages, PromptField: Messages, Prompts: 1}},
 		{"escapes are read", Completions, `{"\u006dodel":"a\u00e9\ud83d\ude00\ud800\n/\/","prompt":"x","cache_salt":"s\"","lora_path":["a"],"extra_key":"k"}`,
