@@ -36,9 +36,12 @@
 //	holding          prefill well             relay the headers                           streaming
 //	                 prefill failed           end decode: retry, or refuse                rejected
 //	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
+//	                 … of a passing request   let it pass: the worker answers early       streaming
 //	                 prefill failed           cut the answer                              rejected
 //	                 prefill over, full duplex leave the stream                           left
-//	rejected         anything                 ignored
+//	rejected         a piece of an answer of
+//	                 Envoy's or a filter's    let it pass                                 rejected
+//	                 anything else            ignored
 //	                 the stream's end         release decode                              ended
 //	ended            Envoy's access log       note how the answer ended                   lingering, done
 //	any other        the stream's end         release decode                              lingering, done

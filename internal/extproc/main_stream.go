@@ -83,6 +83,9 @@ func (s *mainStream) handle(ev *event) {
 			s.begin(ev)
 		}
 	case evResponseHeaders:
+		if s.m.phase == mainAwaitHeaders { // the stream's first message: an answer that was made before us
+			s.answerDuplex = ev.answerDuplex
+		}
 		ev.answerer = s.answererOf(ev)
 	case evPicked:
 		if s.m.instead != nil && !s.m.finished {
