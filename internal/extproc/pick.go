@@ -108,7 +108,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 		return
 	}
 	w.subset = s.subset
-	if s.m.way.gateway {
+	if s.m.way.plain { // where legs are ours, destinations are exact: Envoy's ORIGINAL_DST takes no list
 		w.endpoints = srv.cfg.Gateway.Endpoints
 	}
 	var q *question
