@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
@@ -29,8 +28,14 @@ type Config struct {
 	TLS TLSConfig `yaml:"tls"`
 
 	Admin AdminConfig `yaml:"admin"`
-	Log   LogConfig   `yaml:"log"`
-	Trace TraceConfig `yaml:"trace"`
+	// Probes serves gRPC health alone, in plain text.
+	Probes PortConfig `yaml:"probes"`
+	// Metrics serves /metrics and /healthz alone, in plain text.
+	Metrics PortConfig `yaml:"metrics"`
+	// Gateway is the part of an endpoint picker of the Gateway API.
+	Gateway GatewayConfig `yaml:"gateway"`
+	Log     LogConfig     `yaml:"log"`
+	Trace   TraceConfig   `yaml:"trace"`
 
 	Discovery DiscoveryConfig `yaml:"discovery"`
 	Events    EventsConfig    `yaml:"events"`
@@ -58,11 +63,16 @@ type Config struct {
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 }
 
-// TLSConfig names PEM files.
-type TLSConfig struct {
-	Cert     string `yaml:"cert"`
-	Key      string `yaml:"key"`
-	ClientCA string `yaml:"client_ca"` // clients must have a certificate of it
+// PortConfig is a port for one purpose alone.
+type PortConfig struct {
+	Listen string `yaml:"listen"` // host:port; default: none
+}
+
+func (c *PortConfig) validate(name string) error {
+	if _, port, err := net.SplitHostPort(c.Listen); c.Listen != "" && (err != nil || port == "") {
+		return fmt.Errorf("%s.listen %q: expected host:port, or nothing", name, c.Listen)
+	}
+	return nil
 }
 
 // AdminConfig is the page for people and for Prometheus.
@@ -214,7 +224,9 @@ func defaultConfig() Config {
 	yes := true
 	return Config{
 		Listen:   "unix:///run/baton/extproc.sock",
+		TLS:      TLSConfig{MinVersion: "VersionTLS12"},
 		Admin:    AdminConfig{Listen: "127.0.0.1:9902"},
+		Gateway:  GatewayConfig{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason"},
 		Fallback: fallbackNone,
 		Log:      LogConfig{Level: "info", Format: "text"},
 		Trace:    TraceConfig{Ratio: 1},
@@ -244,8 +256,9 @@ func defaultConfig() Config {
 }
 
 // readConfig returns the defaults, overlaid with the file where one is named.
-func readConfig(file string) (Config, error) {
-	c := defaultConfig()
+func readConfig(file string) (Config, error) { return readConfigOver(defaultConfig(), file) }
+
+func readConfigOver(c Config, file string) (Config, error) {
 	if file == "" {
 		return c, nil
 	}
@@ -290,12 +303,8 @@ func (c *Config) Validate() error {
 	if err := tree.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("index: %w", err))
 	}
-	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		bad("tls: expected both cert and key, or neither")
-	}
-	if c.TLS.ClientCA != "" && c.TLS.Cert == "" {
-		bad("tls.client_ca: expected cert and key too")
-	}
+	errs = append(errs, c.TLS.validate()...)
+	errs = append(errs, c.Gateway.validate()...)
 	if c.Tokens.Wait > 4*time.Second {
 		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
 	}
@@ -316,12 +325,13 @@ func (c *Config) Validate() error {
 	if c.Request.MaxBodyBytes < 1 {
 		bad("request.max_body_bytes %d: expected at least 1", c.Request.MaxBodyBytes)
 	}
-	if h := c.Request.TimeoutHeader; h == "" || strings.ToLower(h) != h || !httpguts.ValidHeaderFieldName(h) {
+	if h := c.Request.TimeoutHeader; !headerName(h) {
 		bad("request.timeout_header %q: expected a header name in lower case", h)
 	}
 	if _, port, err := net.SplitHostPort(c.Admin.Listen); err != nil || port == "" {
 		bad("admin.listen (--admin) %q: expected host:port", c.Admin.Listen)
 	}
+	errs = append(errs, c.Probes.validate("probes"), c.Metrics.validate("metrics"))
 	if _, err := prefill.NamesOf(c.Routing.Headers); err != nil {
 		errs = append(errs, fmt.Errorf("routing.headers: %w", err))
 	}

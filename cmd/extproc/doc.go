@@ -2,6 +2,7 @@
 // language models with prefill and decode on separate workers.
 //
 //	extproc serve   --config baton.yaml     run the plugin
+//	extproc epp     --pool-name POOL …      the same, called as a Gateway API endpoint picker is
 //	extproc check   --config baton.yaml     validate, and print the effective configuration
 //	extproc explain --admin URL body.json   what would be decided for this request, and why
 //	extproc version

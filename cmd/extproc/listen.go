@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -10,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"google.golang.org/grpc/credentials"
 )
 
 // listenAddress splits "unix:///path" and "host:port".
@@ -73,28 +69,4 @@ func clearSocket(path string) error {
 		return fmt.Errorf("listen: a dead process left a socket that cannot be removed: %w; choose another place with --listen", err)
 	}
 	return nil
-}
-
-// transport returns the credentials of the gRPC listener; nil: plain text.
-func transport(c TLSConfig) (credentials.TransportCredentials, error) {
-	if c.Cert == "" {
-		return nil, nil
-	}
-	cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-	if err != nil {
-		return nil, fmt.Errorf("tls: %w", err)
-	}
-	conf := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
-	if c.ClientCA != "" {
-		pem, err := os.ReadFile(c.ClientCA)
-		if err != nil {
-			return nil, fmt.Errorf("tls: %w", err)
-		}
-		conf.ClientCAs = x509.NewCertPool()
-		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls: %s holds no certificate", c.ClientCA)
-		}
-		conf.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	return credentials.NewTLS(conf), nil
 }

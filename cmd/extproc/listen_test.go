@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
@@ -197,10 +198,10 @@ func TestTLSFilesOfTheWrongKindAreRefused(t *testing.T) {
 		"an authority without a file":   {Cert: cert, Key: key, ClientCA: filepath.Join(a.dir, "gone.pem")},
 		"an authority in no PEM":        {Cert: cert, Key: key, ClientCA: none},
 	} {
-		_, err := transport(c)
+		_, err := transport(c, slog.New(slog.DiscardHandler))
 		require.ErrorContains(t, err, "tls", name)
 	}
-	creds, err := transport(TLSConfig{})
+	creds, err := transport(TLSConfig{}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.Nil(t, creds)
 }

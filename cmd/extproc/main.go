@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/goccy/go-yaml"
@@ -47,6 +48,7 @@ worker serve it, and lets Envoy carry the bytes.
 
 Usage:
   extproc serve    [flags]             run the plugin that Envoy calls
+  extproc epp      [flags]             the same with the flags of a Gateway API endpoint picker; the word may be left out
   extproc register [flags]             keep a worker known to the plugins, from beside it
   extproc check    [flags]             validate the configuration and print the effective one
   extproc explain  [flags] [body.json] ask a running plugin what it would decide for a request, and why
@@ -71,6 +73,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch args[0] {
 	case "serve":
 		err = serveCommand(ctx, args[1:], stderr)
+	case "epp":
+		err = eppCommand(ctx, args[1:], stderr)
 	case "register":
 		err = registerCommand(ctx, args[1:], stderr)
 	case "check":
@@ -84,7 +88,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "help", "--help", "-help", "-h":
 		fmt.Fprint(stdout, usage)
 	default:
-		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, register, check, explain, index or version\n", args[0])
+		if strings.HasPrefix(args[0], "-") { // as a reference picker's image is called
+			err = eppCommand(ctx, args, stderr)
+			break
+		}
+		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, epp, register, check, explain, index or version\n", args[0])
 		return exitUsage
 	}
 	switch {
@@ -109,8 +117,20 @@ func (u usageError) Unwrap() []error { return []error{u.err, errUsage} }
 // that gives the effective configuration once they are parsed. A flag beats
 // the file.
 func configFlags(fs *flag.FlagSet) func() (Config, error) {
-	d := defaultConfig()
-	file := fs.String("config", "", "configuration `file` (YAML); see docs/config.md")
+	return overlay{base: defaultConfig(), file: "config"}.flags(fs)
+}
+
+// overlay is what a configuration is made of, the later over the earlier: base,
+// the file, under, our flags; over has the last word, before it is judged.
+type overlay struct {
+	base        Config
+	file        string // the flag that names the file
+	under, over func(c *Config) error
+}
+
+func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
+	d := o.base
+	file := fs.String(o.file, "", "configuration `file` (YAML); see docs/config.md")
 	listen := fs.String("listen", d.Listen, "where Envoy reaches the plugin: unix:///path or host:port")
 	workers := fs.String("workers", "", "`file` that lists the workers (discovery.file)")
 	admin := fs.String("admin", d.Admin.Listen, "`address` of the status page, metrics and health")
@@ -122,7 +142,10 @@ func configFlags(fs *flag.FlagSet) func() (Config, error) {
 	etcd := etcdFlags(fs)
 	enforce := fs.Bool("enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
 	return func() (Config, error) {
-		c, err := readConfig(*file)
+		c, err := readConfigOver(o.base, *file)
+		if err == nil && o.under != nil {
+			err = o.under(&c)
+		}
 		if err != nil {
 			return c, usageError{err}
 		}
@@ -149,6 +172,11 @@ func configFlags(fs *flag.FlagSet) func() (Config, error) {
 			}
 		})
 		etcd(&c.Discovery.Etcd)
+		if o.over != nil {
+			if err := o.over(&c); err != nil {
+				return c, usageError{err}
+			}
+		}
 		if err := c.Validate(); err != nil {
 			return c, usageError{err}
 		}
@@ -189,7 +217,7 @@ func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, c, stderr)
+	return serve(ctx, c, nil, stderr)
 }
 
 func checkCommand(args []string, stdout, stderr io.Writer) error {

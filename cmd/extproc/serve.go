@@ -19,11 +19,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
-	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
@@ -57,7 +55,7 @@ type plugin struct {
 	tokens  *tokens.Resolver
 	server  *extproc.Server
 	grpc    *grpc.Server
-	ready   *grpchealth.Server
+	probes  *probes
 	history *history
 	dumping chan struct{}         // of size 1: one dump of the index at a time
 	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
@@ -156,7 +154,7 @@ func (p *plugin) newServer() error {
 	if err != nil {
 		return err
 	}
-	creds, err := transport(c.TLS)
+	creds, err := transport(c.TLS, p.log)
 	if err != nil {
 		return err
 	}
@@ -165,6 +163,7 @@ func (p *plugin) newServer() error {
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
 		PredictedWeight: c.Routing.predictedWeight(),
 		Namespace:       c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
+		Gateway:     c.gateway(),
 		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: c.Fallback == fallbackAggregated,
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
@@ -231,21 +230,8 @@ func (p *plugin) newGRPC(creds credentials.TransportCredentials) {
 	}
 	p.grpc = grpc.NewServer(options...)
 	p.server.Register(p.grpc)
-	p.ready = grpchealth.NewServer()
-	p.setServing(false)
-	healthv1.RegisterHealthServer(p.grpc, p.ready)
-}
-
-// setServing sets every health service that a prober may ask for.
-func (p *plugin) setServing(yes bool) {
-	s := healthv1.HealthCheckResponse_NOT_SERVING
-	if yes {
-		s = healthv1.HealthCheckResponse_SERVING
-	}
-	for _, name := range []string{"", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"} {
-		p.ready.SetServingStatus(name, s)
-	}
-	p.ready.SetServingStatus("liveness", healthv1.HealthCheckResponse_SERVING)
+	p.probes = newProbes()
+	healthv1.RegisterHealthServer(p.grpc, p.probes.health)
 }
 
 // legKey reads the key that seals leg tokens, or draws one.
@@ -273,27 +259,25 @@ func instance(name string) string {
 	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
 }
 
-func serve(ctx context.Context, c Config, stderr io.Writer) error {
+func serve(ctx context.Context, c Config, notes []note, stderr io.Writer) error {
 	p, err := newPlugin(c, stderr)
 	if err != nil {
 		return err
 	}
-	l, err := listen(c.Listen)
+	d, err := p.open()
 	if err != nil {
 		return err
 	}
-	page, err := admin.New(p.adminConfig())
-	if err != nil {
-		_ = l.Close()
-		return err
+	d.tell(p)
+	for _, n := range notes {
+		p.log.Log(ctx, n.level, "this flag has no effect here", "flag", n.flag, telemetry.KeyReason, n.reason)
 	}
-	p.log.Info("baton listens", "listen", c.Listen, "admin", "http://"+page.Addr().String(), "version", versionText())
-	return p.run(ctx, l, page)
+	return p.run(ctx, d)
 }
 
 // run serves until ctx ends, drains, and returns when every goroutine has
 // ended. The world goes on while requests drain.
-func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) error {
+func (p *plugin) run(ctx context.Context, d *doors) error {
 	world, endWorld := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWorld()
 	g, world := errgroup.WithContext(world)
@@ -309,25 +293,16 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.routes.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })
-	g.Go(func() error { return page.Run(world) })
-	g.Go(func() error {
-		if err := p.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			return fmt.Errorf("serve: %w", err)
-		}
-		return nil
-	})
-	g.Go(func() error {
-		select {
-		case <-p.board.Ready():
-			if err := p.server.CheckListener(); err != nil {
-				return err
-			}
-			p.setServing(true)
-			p.log.Info("ready", "workers", len(p.board.Load().Workers()))
-		case <-world.Done():
-		}
-		return nil
-	})
+	g.Go(func() error { return d.page.Run(world) })
+	g.Go(func() error { return serveGRPC(p.grpc, d.main) })
+	probing := newProbeServer(p.probes)
+	if d.probes != nil {
+		g.Go(func() error { return serveGRPC(probing, d.probes) })
+	}
+	if d.metrics != nil {
+		g.Go(func() error { return p.serveMetrics(world, d.metrics) })
+	}
+	g.Go(func() error { return p.awaitView(world) })
 	select {
 	case <-ctx.Done():
 		p.drain()
@@ -337,6 +312,7 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	p.server.Close()
 	p.tokens.Close()
 	endWorld()
+	probing.Stop() // answers probes through the drain
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
 		err = nil
@@ -347,11 +323,32 @@ func (p *plugin) run(ctx context.Context, l net.Listener, page *admin.Server) er
 	return errors.Join(err, closeAll(p.closers), stopObserving(), p.tele.Shutdown(flush))
 }
 
+func serveGRPC(s *grpc.Server, l net.Listener) error {
+	if err := s.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}
+
+// awaitView makes the plugin ready once there is a worker view.
+func (p *plugin) awaitView(ctx context.Context) error {
+	select {
+	case <-p.board.Ready():
+		if err := p.server.CheckListener(); err != nil {
+			return err
+		}
+		p.probes.becomeReady()
+		p.log.Info("ready", "workers", len(p.board.Load().Workers()))
+	case <-ctx.Done():
+	}
+	return nil
+}
+
 // drain refuses new streams, leaves those that nothing depends on any more and
 // waits for the others.
 func (p *plugin) drain() {
 	p.log.Info("draining", "streams", p.server.Streams(), "at_most", p.cfg.DrainTimeout)
-	p.setServing(false)
+	p.probes.drain()
 	stopped := make(chan struct{})
 	go func() { // closes the listener, tells Envoy to go away, waits for streams
 		defer close(stopped)
@@ -362,7 +359,6 @@ func (p *plugin) drain() {
 	if err := p.server.Drain(ctx); err != nil {
 		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
 	}
-	p.ready.Shutdown()
 	p.grpc.Stop() // access log and health streams have no end of their own
 	<-stopped
 	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())

@@ -28,6 +28,7 @@ import (
 type running struct {
 	t        *testing.T
 	plugin   *plugin
+	doors    *doors
 	listener net.Listener
 	page     *admin.Server
 	workers  string
@@ -67,13 +68,12 @@ func startPlugin(t *testing.T, config string) *running {
 	require.NoError(t, c.Validate())
 	r.plugin, err = newPlugin(c, r.log)
 	require.NoError(t, err)
-	r.listener, err = listen(c.Listen)
+	r.doors, err = r.plugin.open()
 	require.NoError(t, err)
-	r.page, err = admin.New(r.plugin.adminConfig())
-	require.NoError(t, err)
+	r.listener, r.page = r.doors.main, r.doors.page
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
-	go func() { r.ended <- r.plugin.run(ctx, r.listener, r.page) }()
+	go func() { r.ended <- r.plugin.run(ctx, r.doors) }()
 	t.Cleanup(func() {
 		cancel()
 		select {

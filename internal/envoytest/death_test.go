@@ -17,7 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-// streamers starts n streaming answers of a good second each and returns once
+// streamers starts n streaming answers of some seconds each and returns once
 // every one of them has begun, with the function that waits for their ends.
 func (f *fleet) streamers(n, tokens int) (wait func() []*reply) {
 	f.t.Helper()
@@ -45,7 +45,7 @@ func (f *fleet) streamers(n, tokens int) (wait func() []*reply) {
 	}
 }
 
-var slowDecode = []string{"--decode-us-per-token", "25000"}
+var slowDecode = []string{"--decode-us-per-token", "40000"}
 
 // TestThePluginDiesUnderStreamingAnswers: no answer that has begun is cut; in
 // between new requests are refused with 503, and never reach an address that

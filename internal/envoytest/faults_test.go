@@ -22,7 +22,7 @@ import (
 // and takes prefill workers in turn, so that the faulty one is met.
 const quickFaults = `
 routing: {prefill: {mode: round-robin}, decode: {mode: round-robin}}
-prefill: {overdue_base: 700ms, overdue_per_token: 0s, orphan_grace: 1s}
+prefill: {overdue_base: 1500ms, overdue_per_token: 0s, orphan_grace: 1s}
 `
 
 func (f *fleet) fault(w *stack.Worker, x enginesim.Fault) {
@@ -100,8 +100,9 @@ func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 		at := strings.Index(y, "  - name: prefill_leg\n    type: STATIC")
 		return y[:at] + strings.Replace(y[at:], "circuit_breakers: *limits", "circuit_breakers: {thresholds: [{max_requests: 1}]}", 1)
 	}
-	both(t, layout{prefill: 1, decode: 1, patch: oneLeg}, func(t *testing.T, f *fleet) {
-		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 300, Count: 1})
+	// The second comes while the first keeps the leg, and again once it is free.
+	both(t, layout{prefill: 1, decode: 1, patch: oneLeg, config: "prefill: {start_timeout: 3s, overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1000, Count: 1})
 		first := make(chan *reply, 1)
 		go func() {
 			first <- f.send(t.Context(), "/v1/completions", completion("the first keeps the only leg busy", 4, false))
@@ -208,7 +209,7 @@ func TestWhenEveryAttemptFailsTheClientGetsOneError(t *testing.T) {
 // TestAClientThatLeavesCancelsDecodeAndNotPrefill is the C3 part of row C9.
 func TestAClientThatLeavesCancelsDecodeAndNotPrefill(t *testing.T) {
 	both(t, layout{
-		prefill: 1, decode: 1, config: quickFaults + "\n",
+		prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s, orphan_grace: 3s}\n",
 		decodeArgs: []string{"--decode-us-per-token", "20000"}, prefillArgs: []string{"--prefill-base-us", "300000"},
 	}, func(t *testing.T, f *fleet) {
 		// In the middle of the answer: prefill has long ended.
@@ -240,8 +241,9 @@ func TestAClientThatLeavesCancelsDecodeAndNotPrefill(t *testing.T) {
 // TestAPrefillWorkerThatLeavesDiscoveryHasFailed: its requests do not wait for
 // it to be overdue (row C6), and its load goes with it (D5).
 func TestAPrefillWorkerThatLeavesDiscoveryHasFailed(t *testing.T) {
-	both(t, layout{prefill: 1, decode: 1, prefillArgs: []string{"--prefill-base-us", "1500000"}}, func(t *testing.T, f *fleet) {
+	both(t, layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
 		f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultEarly200}) // so that the answer is held
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 5000, Count: 1})
 		done := make(chan *reply, 1)
 		go func() { done <- f.send(t.Context(), "/v1/completions", completion("its worker leaves", 4, true)) }()
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })

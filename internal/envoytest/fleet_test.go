@@ -349,10 +349,11 @@ func requireAnswer(t *testing.T, r *reply, prompt string, tokens int) {
 	require.Equal(t, strings.TrimSpace(enginesim.Answer(enginesim.Tokenize(prompt), tokens)), strings.TrimSpace(r.text()), r.body)
 }
 
-// await asks until ok or five seconds have gone.
+// await asks until ok or ten seconds have gone: a slow machine takes some, and no
+// lease of KV is over by then.
 func (f *fleet) await(what string, ok func() bool) {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(f.ctx, 10*time.Second)
 	defer cancel()
 	require.NoError(f.t, stack.Await(ctx, what, ok))
 }

@@ -20,13 +20,13 @@ import (
 
 // The ways in which a picker's stream ends before its time.
 const (
-	killed  = "killed"  // its process
-	failing = "failing" // an error of gRPC
-	leaving = "leaving" // OK
+	killed   = "killed"   // its process
+	failing  = "failing"  // an error of gRPC
+	quitting = "quitting" // OK
 )
 
-// moment is when a stream ends, and what a worker waits for.
-type moment struct {
+// ending is when a stream ends, and what a worker waits for.
+type ending struct {
 	at      string
 	once    sync.Once
 	reached chan struct{} // the picker is there
@@ -35,7 +35,7 @@ type moment struct {
 }
 
 // run ends the stream in its way at its moment.
-func (m *moment) run(x *exchange, how, dest string) error {
+func (m *ending) run(x *exchange, how, dest string) error {
 	end := func() error {
 		m.once.Do(func() { close(m.reached) }) // two legs have fresh attempts
 		switch how {
@@ -90,7 +90,7 @@ func (m *moment) run(x *exchange, how, dest string) error {
 // outcome runs one request whose stream ends early, and says what became of it. The
 // client names a worker of its own choosing, b.
 func outcome(t *testing.T, p envoy.GatewayParams, twoLegs bool, how, at string) string {
-	m := &moment{at: at, reached: make(chan struct{}), over: make(chan struct{}), asked: make(chan struct{}, 9)}
+	m := &ending{at: at, reached: make(chan struct{}), over: make(chan struct{}), asked: make(chan struct{}, 9)}
 	begun := make(chan struct{}) // the client has the answer's first part
 	worker := func(w http.ResponseWriter, _ *http.Request) {
 		m.asked <- struct{}{}
@@ -170,7 +170,7 @@ func TestAPickersEndEndsARequest(t *testing.T) {
 			"headers": "500", "body": "500", "all": "500", "routed": "500 picked", "answering": cut,
 		}},
 		// A stream that ends with OK is no failure: what the client named holds.
-		{"full-duplex FailClose", leaving, map[string]string{
+		{"full-duplex FailClose", quitting, map[string]string{
 			"headers": `200 "two" CLIENT'S`, "body": `200 "two" CLIENT'S`, "all": `200 "two" CLIENT'S`,
 			"routed": `200 "two" picked`, "answering": whole,
 		}},
@@ -184,7 +184,7 @@ func TestAPickersEndEndsARequest(t *testing.T) {
 		{"buffered FailClose", killed, map[string]string{
 			"before": "500", "headers": "500", "all": "500", "routed": "500 picked", "answering": cut,
 		}},
-		{"buffered FailClose", leaving, map[string]string{
+		{"buffered FailClose", quitting, map[string]string{
 			"headers": `200 "two" CLIENT'S`, "all": `200 "two" CLIENT'S`, "routed": `200 "two" picked`, "answering": whole,
 		}},
 		{"buffered FailOpen", killed, map[string]string{
@@ -206,7 +206,7 @@ func TestAPickersEndEndsARequest(t *testing.T) {
 func TestWithTwoLegsNobodyGoesWhereTheClientSays(t *testing.T) {
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		for _, p.FailOpen = range []bool{false, true} {
-			for _, how := range []string{killed, leaving} {
+			for _, how := range []string{killed, quitting} {
 				for _, at := range []string{"before", "headers", "all"} {
 					require.Equal(t, "503", outcome(t, p, true, how, at), "%s %s", how, at)
 				}

@@ -406,7 +406,7 @@ func (f *facts) stream(body io.Reader, begun chan struct{}, headers ...string) *
 	first := make([]byte, 1)
 	n, err := resp.Body.Read(first)
 	close(begun)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = nil
 	}
 	rest, err2 := io.ReadAll(resp.Body)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -37,10 +38,21 @@ func (f *fleet) gotAll(ws []*stack.Worker) (out []enginesim.Request) {
 	return out
 }
 
+// ended waits until what a group of workers has received has ended, and returns
+// it: a client may have its answer before the worker has noted its end.
+func (f *fleet) ended(ws []*stack.Worker) (all []enginesim.Request) {
+	f.t.Helper()
+	f.await("every request to have ended", func() bool {
+		all = f.gotAll(ws)
+		return !slices.ContainsFunc(all, func(r enginesim.Request) bool { return r.Ended.IsZero() })
+	})
+	return all
+}
+
 // legs returns the two halves of the only request that has been served.
 func (f *fleet) legs() (prefill, decode enginesim.Request) {
 	f.t.Helper()
-	p, d := f.gotAll(f.prefill), f.gotAll(f.decode)
+	p, d := f.ended(f.prefill), f.ended(f.decode)
 	require.Len(f.t, p, 1, "requests at prefill workers")
 	require.Len(f.t, d, 1, "requests at decode workers")
 	return p[0], d[0]

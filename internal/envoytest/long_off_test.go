@@ -7,5 +7,6 @@ import "time"
 // outage is how long etcd is away: longer than any lease.
 const outage = 3 * time.Second
 
-// leavers is how many clients of each fleet may leave at any moment.
-const leavers = 240
+// leavers is how many requests of each fleet meet clients that may leave, most of
+// which do.
+const leavers = 160

@@ -180,7 +180,7 @@ func TestALaterTurnGoesToThePrefillWorkerThatHoldsTheEarlierOnes(t *testing.T) {
 						})
 					}
 				}
-				got := f.gotAll(f.prefill)
+				got := f.ended(f.prefill)
 				require.Len(t, got, 4)
 				require.Positive(t, got[3].CachedTokens, "the engine's own count of what it had cached")
 			})

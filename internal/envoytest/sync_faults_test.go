@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"syscall"
 	"testing"
 	"time"
 
@@ -205,7 +206,10 @@ func TestADecodeThatHangsIsCutAtTheDeadline(t *testing.T) {
 // TestADecodeThatLeavesWhilePrefillRunsIsReplaced: the hand-off is good for any
 // decode worker, so there is no second prefill.
 func TestADecodeThatLeavesWhilePrefillRunsIsReplaced(t *testing.T) {
-	l := layout{prefill: 1, decode: 2, config: modes("round-robin", "round-robin"), prefillArgs: []string{"--prefill-base-us", "800000"}}
+	l := layout{
+		prefill: 1, decode: 2, prefillArgs: []string{"--prefill-base-us", "800000"},
+		config: modes("round-robin", "round-robin") + "prefill: {overdue_base: 30s}\n",
+	}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		for i := range 2 { // in turn: one of the two is met by the one that leaves
 			q := ask(fmt.Sprintf("decode leaves %d", i), 4)[i]
@@ -219,7 +223,9 @@ func TestADecodeThatLeavesWhilePrefillRunsIsReplaced(t *testing.T) {
 			if f.metric("baton_worker_decode_requests", fmt.Sprintf("worker_id=\"%s\"", f.decode[1].Info.ID)) == 1 {
 				booked = 1
 			}
-			f.publish(f.prefill[0], f.decode[1-booked])
+			require.NoError(t, f.prefill[0].Signal(syscall.SIGSTOP)) // it ends when the plugin has seen the change
+			f.publishAndWait(f.prefill[0], f.decode[1-booked])
+			require.NoError(t, f.prefill[0].Signal(syscall.SIGCONT))
 			q.require(t, <-done)
 			require.EqualValues(t, i+1, f.received(f.prefill[0]), "prefill was asked once")
 			require.Empty(t, f.got(f.decode[booked]))

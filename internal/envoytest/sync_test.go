@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -160,10 +159,7 @@ func TestAPrefillThatIsAllThereIsToSayIsTheAnswer(t *testing.T) {
 				r := f.send(t.Context(), q.path, q.body)
 				q.requireFinal(t, r, reason)
 				f.awaitCollected()
-				f.await("decode to have answered what took it", func() bool {
-					return !slices.ContainsFunc(f.gotAll(f.decode), func(d enginesim.Request) bool { return d.Ended.IsZero() })
-				})
-				for _, d := range f.gotAll(f.decode) {
+				for _, d := range f.ended(f.decode) {
 					require.Equal(t, 1, d.OutputTokens, "a decode worker is asked to take the KV, no more")
 				}
 			}

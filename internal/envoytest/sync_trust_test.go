@@ -54,6 +54,7 @@ type tap struct {
 	mu   sync.Mutex
 	legs []http.Header
 	body string
+	held chan struct{} // until it is closed no answer goes by; nil: they do
 }
 
 func newTap(t *testing.T, socket, envoySocket string) *tap {
@@ -65,8 +66,12 @@ func newTap(t *testing.T, socket, envoySocket string) *tap {
 		b, _ := io.ReadAll(r.Body)
 		k.mu.Lock()
 		k.legs, k.body = append(k.legs, r.Header.Clone()), string(b)
+		held := k.held
 		k.mu.Unlock()
 		out := knock(t, c, r.URL.Path, string(b), r.Header)
+		if held != nil {
+			<-held
+		}
 		maps.Copy(w.Header(), out.header)
 		w.WriteHeader(max(out.status, 502*map[bool]int{true: 1}[out.status == 0]))
 		_, _ = io.WriteString(w, out.body)
@@ -80,6 +85,21 @@ func (k *tap) last() (http.Header, string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.legs[len(k.legs)-1], k.body
+}
+
+// holdAnswers keeps the answers of legs that come from now on, until the function
+// that it returns is called.
+func (k *tap) holdAnswers() (goOn func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	held := make(chan struct{})
+	k.held = held
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.held = nil
+		close(held)
+	}
 }
 
 // TestTheListenerOfOurLegsTakesNothingWithoutASeal is row C23 with prefill first.

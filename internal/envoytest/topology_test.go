@@ -141,10 +141,8 @@ func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"},
 		config: "routing: {conditional: {enabled: true}}\n",
 	}, func(t *testing.T, f *fleet) {
-		f.publishAndWait(f.decode...)
 		history := strings.Repeat("what was said before ", 60)
-		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(history, 3, false)), history, 3)
-		f.publishAndWait(f.workers...)
+		f.knownAtDecode(history)
 
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(history+"and a little", 3, true)), history+"and a little", 3)
 		require.Empty(t, f.gotAll(f.prefill))
@@ -172,6 +170,7 @@ func TestWhilePrefillIsBehindDecodeServesAlone(t *testing.T) {
 		require.EqualValues(t, 1, f.metric("baton_served_alone_total", `reason="prefill_busy"`))
 		requireAnswer(t, <-first, long, 3)
 		require.Len(t, f.gotAll(f.prefill), 1)
+		f.await("prefill not to be behind", func() bool { return f.metric("baton_worker_prefill_tokens", `role="prefill"`) == 0 })
 
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("apart again", 3, true)), "apart again", 3)
 		require.Len(t, f.gotAll(f.prefill), 2)

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -106,7 +108,7 @@ func headersOf(m *corev3.HeaderMap, timeoutHeader string) *headers {
 			switch {
 			case pin.Known([]byte(kv.Key)):
 				h.named = append(h.named, pin.Header{Name: kv.Key, Value: v})
-			case kv.Key == selectionHeader:
+			case kv.Key == subset.Header:
 				h.selection = append(h.selection, v)
 			case strange([]byte(kv.Key)):
 				h.strange = append(h.strange, kv.Key)
@@ -150,9 +152,11 @@ func eventOf(req *extprocv3.ProcessingRequest, timeoutHeader string) (ev *event,
 // hintsOf copies what the data plane says beside a message.
 func hintsOf(req *extprocv3.ProcessingRequest) *hints {
 	h := hints{
-		subset:   req.GetMetadataContext().GetFilterMetadata()[subsetNamespace].GetFields()[subsetKey],
-		served:   req.GetMetadataContext().GetFilterMetadata()[lbNamespace].GetFields()[servedKey].GetStringValue(),
-		upstream: req.GetAttributes()["envoy.filters.http.ext_proc"].GetFields()[upstreamAddress].GetStringValue(),
+		subset: req.GetMetadataContext().GetFilterMetadata()[subset.Namespace].GetFields()[subset.Key],
+		served: req.GetMetadataContext().GetFilterMetadata()[lbNamespace].GetFields()[servedKey].GetStringValue(),
+	}
+	for _, filter := range req.GetAttributes() {
+		h.upstream = cmp.Or(filter.GetFields()[upstreamAddress].GetStringValue(), h.upstream)
 	}
 	if h == (hints{}) {
 		return nil
@@ -189,7 +193,7 @@ func randomHeaders(r *rand.Rand) *corev3.HeaderMap {
 	names := []string{
 		":method", ":path", ":status", "content-length", "x-request-id", "traceparent", "tracestate", "x-envoy-attempt-count",
 		prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderDebug, prefill.HeaderLocalReply, "x-timeout", "x-worker-instance-id", "x-prefiller-host-port", "cookie", "x-other", "",
-		prefill.HeaderPrefillCluster, "x-baton-other", selectionHeader,
+		prefill.HeaderPrefillCluster, "x-baton-other", subset.Header,
 	}
 	m := &corev3.HeaderMap{}
 	for range r.IntN(20) {
@@ -229,7 +233,7 @@ func randomRequest(r *rand.Rand) *extprocv3.ProcessingRequest {
 		}
 	}
 	if r.IntN(3) == 0 {
-		names := []string{"a", subsetKey, servedKey, upstreamAddress}
+		names := []string{"a", subset.Key, servedKey, upstreamAddress}
 		values := []any{"192.0.2.1:80", []any{"192.0.2.1:80", "b"}, 1.5, nil}
 		some := func() *structpb.Struct {
 			m := map[string]any{}
@@ -243,7 +247,7 @@ func randomRequest(r *rand.Rand) *extprocv3.ProcessingRequest {
 			return s
 		}
 		req.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": some()}
-		req.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"x": some(), lbNamespace: some(), subsetNamespace: some()}}
+		req.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"x": some(), lbNamespace: some(), subset.Namespace: some()}}
 	}
 	return req
 }
@@ -300,8 +304,8 @@ func FuzzRequests(f *testing.F) {
 		require.NoError(f, v.UnmarshalJSON([]byte(hint)))
 		req := plausible("/v1/completions", nil, nil)[0]
 		req.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-			subsetNamespace: {Fields: map[string]*structpb.Value{subsetKey: &v}},
-			lbNamespace:     {Fields: map[string]*structpb.Value{servedKey: structpb.NewStringValue("10.0.0.1:80")}},
+			subset.Namespace: {Fields: map[string]*structpb.Value{subset.Key: &v}},
+			lbNamespace:      {Fields: map[string]*structpb.Value{servedKey: structpb.NewStringValue("10.0.0.1:80")}},
 		}}
 		req.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {Fields: map[string]*structpb.Value{upstreamAddress: &v}}}
 		b, err := proto.Marshal(req)

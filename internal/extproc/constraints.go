@@ -3,6 +3,7 @@ package extproc
 import (
 	"strconv"
 
+	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -81,4 +82,22 @@ func (q *question) bound(c *picker.Constraints, role worker.Role, prefill worker
 		c.Require(taint)
 	}
 	return c
+}
+
+// reach leaves of a prefill pick those whose KV may go to the decode worker that
+// the request names (C17), and all of them where none may: decode's pick then says
+// why.
+func (q *question) reach(r *load.Request, decode *worker.Worker) {
+	may, n := picker.NewBits(len(r.Ranks)), 0
+	for i, rank := range r.Ranks {
+		w := q.snap.Worker(rank.ID)
+		free := w == nil || w.KVTransfer.Domain == "" || w.KVTransfer.Enforcement == worker.Preferred
+		if (free || decode.HasTaint(q.snap.TransferTaint(rank.ID))) && (r.Within == nil || r.Within.Has(i)) {
+			may.Set(i)
+			n++
+		}
+	}
+	if n > 0 {
+		r.Within = may
+	}
 }

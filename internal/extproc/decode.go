@@ -12,6 +12,7 @@ import (
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/subset"
 )
 
 // codec is gRPC's codec for this server. It reads ProcessingRequests and writes
@@ -326,7 +327,7 @@ func (d *decoder) headerMap(b []byte) error {
 			*dst = string(raw)
 		case pin.Known(key):
 			h.named = append(h.named, pin.Header{Name: string(key), Value: string(raw)})
-		case string(key) == selectionHeader:
+		case string(key) == subset.Header:
 			h.selection = append(h.selection, string(raw))
 		case strange(key):
 			h.strange = append(h.strange, string(key))

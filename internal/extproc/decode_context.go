@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -15,12 +16,9 @@ import (
 
 // Where the protocol's words are.
 const (
-	subsetNamespace = "envoy.lb.subset_hint"
-	subsetKey       = "x-gateway-destination-endpoint-subset"
 	lbNamespace     = "envoy.lb"
 	servedKey       = "x-gateway-destination-endpoint-served"
 	upstreamAddress = "upstream.address" // Envoy's attribute, where a filter asks for it
-	selectionHeader = "test-epp-endpoint-selection"
 )
 
 // hints is what a data plane says beside one message.
@@ -55,8 +53,8 @@ func (d *decoder) metadata(b []byte) error {
 				d.hints().served = v.GetStringValue()
 			}
 			return err
-		case subsetNamespace:
-			v, said, err := member(fields, subsetKey)
+		case subset.Namespace:
+			v, said, err := member(fields, subset.Key)
 			if said || d.ev.hints != nil {
 				d.hints().subset = v
 			}

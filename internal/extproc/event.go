@@ -5,6 +5,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -125,6 +126,7 @@ type plan struct {
 	prefill       worker.Rank
 	decodeAddr    string         // who is to serve, or several, best first
 	others        []endpointRank // the several but the first
+	subset        *subset.Set    // whom the data plane allows
 	decodeDPSize  uint32         // ranks at decodeAddr
 	bootstrapHost string
 	bootstrapPort uint16

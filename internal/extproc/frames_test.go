@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-60ae5743/baton/internal/subset"
 )
 
 // The files of testdata/frames say what comes back for what a data plane sends:
@@ -202,7 +204,7 @@ func beside(t *testing.T, line string, req *extprocv3.ProcessingRequest, hs *cor
 		v := new(structpb.Value)
 		require.NoError(t, protojson.Unmarshal([]byte(rest), v), rest)
 		req.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-			subsetNamespace: {Fields: map[string]*structpb.Value{subsetKey: v}},
+			subset.Namespace: {Fields: map[string]*structpb.Value{subset.Key: v}},
 		}}
 	case "metadata":
 		req.MetadataContext = &corev3.Metadata{FilterMetadata: structsOf(t, rest)}

@@ -1,11 +1,13 @@
 package extproc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -70,18 +72,28 @@ var errOutside = errors.New("extproc: no endpoint of the subset has the role")
 
 // within returns who of the ranks a data plane allows; nil for all, and false
 // where there is nobody.
-func (q *question) within(ranks []worker.Rank) (picker.Bits, bool) {
-	if q.wish.subset == nil {
+func within(snap *worker.Snapshot, set *subset.Set, ranks []worker.Rank) (picker.Bits, bool) {
+	if set == nil {
 		return nil, true
 	}
 	bits, some := picker.NewBits(len(ranks)), false
 	for i, r := range ranks {
-		if w := q.snap.Worker(r.ID); w != nil && q.wish.subset.Allows(w.EndpointOf(r.DPRank).AddrPort()) {
+		if w := snap.Worker(r.ID); w != nil && set.Allows(w.EndpointOf(r.DPRank).AddrPort()) {
 			bits.Set(i)
 			some = true
 		}
 	}
 	return bits, some
+}
+
+// allowed reports whether a data plane allows some rank of w.
+func allowed(set *subset.Set, w *worker.Worker) bool {
+	for at := range w.Addresses() {
+		if set.Allows(at) {
+			return true
+		}
+	}
+	return false
 }
 
 // others picks who is to be tried after the decode worker that was picked, best
@@ -150,11 +162,9 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	if ev.hints == nil || p == nil {
 		return nil
 	}
-	at := ev.hints.served
+	s.told = ev.hints.served
+	at := cmp.Or(s.told, ev.hints.upstream)
 	s.servedBy = at
-	if at == "" {
-		at = ev.hints.upstream
-	}
 	first, _, _ := strings.Cut(p.decodeAddr, ",")
 	if at == "" || at == first {
 		return nil
@@ -242,7 +252,7 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 		if bare {
 			ranks = pool.DecodeRanks // who can be asked for more can be asked for this
 		}
-		_, some := q.within(ranks)
+		_, some := within(q.snap.Snapshot, w.subset, ranks)
 		if q.pool == nil || some && len(ranks) > 0 {
 			q.pool = pool
 		}
@@ -286,12 +296,16 @@ func (srv *Server) carried(q *question) *failure {
 // served moves decode's booking to who has answered in place of the picked one.
 func (s *mainStream) served(now time.Time, by worker.Rank) {
 	where := "unknown"
-	if by.ID != 0 {
+	if by.ID != 0 && s.decodeBooking.Move(by, now) == nil { // else it has left meanwhile
 		where = "other"
-		if s.decodeBooking.Move(by, now) != nil {
-			where = "unknown" // it has left meanwhile
-		}
 	}
+	s.srv.cfg.Journal.Update(s.note, func(r *journal.Record) {
+		c := &r.Decode
+		if c.Replaced = "in place of " + c.Rank.String() + ", by the gateway's word"; where == "other" {
+			c.Rank = by
+		}
+		c.Endpoint = s.servedBy
+	})
 	s.srv.cfg.Telemetry.ServedElsewhere(where)
 	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.hdr.requestID, "by", by.String())
 }
@@ -301,11 +315,7 @@ func (s *mainStream) conform(set []kv) []kv {
 	if !s.srv.cfg.Gateway.SelectionHeader || !s.m.way.gateway {
 		return set
 	}
-	served := s.servedBy
-	if served == "" {
-		served = "fail: missing destination endpoint served metadata"
-	}
-	return append(set, kv{"x-conformance-test-served-endpoint", served})
+	return append(set, kv{"x-conformance-test-served-endpoint", cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
 }
 
 // subsetOf returns whom a data plane, or the conformance suite, allows. What is
@@ -321,7 +331,7 @@ func (srv *Server) subsetOf(ev *event) *subset.Set {
 		return nil
 	}
 	if fault := set.Fault(); !fault.IsZero() {
-		srv.cfg.Telemetry.SubsetFault()
+		srv.cfg.Telemetry.SubsetFault(string(fault.Kind))
 		srv.log.Debug("a subset hint is not as the protocol has it", "fault", fault.String())
 	}
 	return set

@@ -37,15 +37,13 @@ const (
 // ParseListener reads the address of Envoy's listener for such legs:
 // unix:///path or http://host:port.
 func ParseListener(s string) (network, address string, err error) {
+	if path, is := strings.CutPrefix(s, "unix://"); is && strings.HasPrefix(path, "/") {
+		return "unix", path, nil // as it stands: a path may have # or %
+	}
 	u, err := url.Parse(s)
-	if err == nil {
-		switch {
-		case u.Scheme == "unix" && u.Host == "" && u.Path != "":
-			return "unix", u.Path, nil
-		case u.Scheme == "http" && u.Host != "" && strings.Trim(u.Path, "/") == "":
-			if _, _, err := net.SplitHostPort(u.Host); err == nil {
-				return "tcp", u.Host, nil
-			}
+	if err == nil && u.Scheme == "http" && u.Host != "" && strings.Trim(u.Path, "/") == "" {
+		if _, _, err := net.SplitHostPort(u.Host); err == nil {
+			return "tcp", u.Host, nil
 		}
 	}
 	return "", "", fmt.Errorf("prefill listener %q: expected unix:///path or http://host:port", s)

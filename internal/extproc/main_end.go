@@ -53,6 +53,17 @@ func (m *mainLeg) endMain(now time.Time) {
 	m.phase = mainLingering
 	if m.legRuns() {
 		m.orphanAt = now.Add(m.rules.orphanGrace)
+		m.maybeAbort(now)
+	}
+}
+
+// maybeAbort ends a leg of our own whose client has gone, where the process is
+// about to end: the collecting leg that would have to take its KV could not be
+// admitted any more, and the engine frees at once what a request that is ended
+// holds.
+func (m *mainLeg) maybeAbort(now time.Time) {
+	if m.draining && m.phase == mainLingering && m.waitsForPrefill() && m.plan.kind.PrefillFirst() {
+		m.onOrphan(now)
 	}
 }
 

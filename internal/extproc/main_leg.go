@@ -114,6 +114,7 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 	case evDrain:
 		m.draining = true
 		m.maybeLeave()
+		m.maybeAbort(now)
 	case evLogged:
 		m.onLogged(now, ev)
 	case evPicked:

@@ -37,6 +37,7 @@ type mainStream struct {
 	nonce          uint64
 	subset         *subset.Set // whom the data plane allows
 	servedBy       string      // who has served, in the data plane's words
+	told           string      // the same, by the protocol's metadata alone
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come

@@ -136,6 +136,8 @@ func (srv *Server) fillOut(out *journal.Choice, c *choice) {
 			if o.Taint == noTaint {
 				row.Note = "lacks the taint " + c.missing
 			}
+		case load.OutSubset:
+			row.Note = c.without
 		case load.OutOverloaded:
 			row.Note = o.Overload.String()
 		case load.OutAside:

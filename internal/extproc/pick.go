@@ -64,6 +64,7 @@ type choice struct {
 	limit    int64                  // of uncached tokens; 0: none
 	others   []worker.Rank          // to try after the picked one, best first
 	missing  string                 // what is shown for noTaint
+	without  string                 // why somebody was not among those to pick from
 	stranded []worker.Rank          // out since nobody decodes in their domain
 	full     *picker.SaturatedError // why nobody was picked, where it was this
 	named    pin.Trust              // not Normal: the request names the worker
@@ -108,7 +109,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 		return
 	}
 	w.subset = s.subset
-	if s.m.way.plain { // where legs are ours, destinations are exact: Envoy's ORIGINAL_DST takes no list
+	if s.m.way.plain { // two legs go to exactly who was picked
 		w.endpoints = srv.cfg.Gateway.Endpoints
 	}
 	var q *question
@@ -312,43 +313,23 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 
 // choose picks one leg's rank and books it.
 func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *verdict, q *question, sc *scratch, into *load.Reservation) error {
-	now := time.Now()
 	params.BlockSize = v.size
-	*c = choice{limit: c.limit}
-	c.role, c.params, c.explain = role, params, &sc.explain[0]
-	r := load.Request{
-		Key: q.pool.Key, Ranks: srv.ranks(q, v, role), Params: &c.params, Now: now,
-		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
-		Filter: srv.cfg.Health, Exclude: q.avoid, MaxUncachedTokens: c.limit,
-		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
-	}
-	if role == worker.Prefill {
-		if !q.admitted {
-			r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
-		}
-		if c.stranded = v.stranded; len(c.stranded) > 0 {
-			r.Exclude = slices.Concat(q.avoid, c.stranded)
-		}
-	}
-	if role != worker.Prefill {
-		c.explain = &sc.explain[1]
-		r.Pick.NewBlocks = v.newBlocks()
-	}
-	r.Explain = c.explain
-	if role != worker.Decode { // a disaggregated decode pick ignores overlap (C15)
-		p := &v.prompt
-		srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
-			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
-		r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
-		r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
-	}
+	*c = choice{limit: c.limit, role: role, params: params}
+	r := srv.offer(c, v, q, sc)
 	if at := q.placeOf(role); at != nil {
 		c.named = q.wish.trust
 		narrow(&r, at, &c.params)
 	}
 	var some bool
-	if r.Within, some = q.within(r.Ranks); !some {
+	if r.Within, some = within(q.snap.Snapshot, q.wish.subset, r.Ranks); !some {
+		c.explain = nil
 		return errOutside
+	}
+	if c.without = "is none that the gateway allows"; c.named == pin.Normal && role == worker.Prefill && q.places.Decode != nil {
+		q.reach(&r, q.places.Decode.Worker)
+		if q.wish.subset == nil {
+			c.without = "the request's own choice leaves it out"
+		}
 	}
 	pick := func() (err error) {
 		if into == nil {
@@ -373,6 +354,37 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		srv.others(c, r, q)
 	}
 	return err
+}
+
+// offer is what one leg's rank is picked from.
+func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.Request {
+	role := c.role
+	c.explain = &sc.explain[0]
+	r := load.Request{
+		Key: q.pool.Key, Ranks: srv.ranks(q, v, role), Params: &c.params, Now: time.Now(),
+		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
+		Filter: srv.cfg.Health, Exclude: q.avoid, MaxUncachedTokens: c.limit,
+		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
+	}
+	if role == worker.Prefill {
+		if !q.admitted {
+			r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
+		}
+		if c.stranded = v.stranded; len(c.stranded) > 0 {
+			r.Exclude = slices.Concat(q.avoid, c.stranded)
+		}
+	} else {
+		c.explain, r.Pick.NewBlocks = &sc.explain[1], v.newBlocks()
+	}
+	r.Explain = c.explain
+	if role != worker.Decode { // a disaggregated decode pick ignores overlap (C15)
+		p := &v.prompt
+		srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
+			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
+		r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
+		r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
+	}
+	return r
 }
 
 // ranks lists who may be picked. Decode must speak the hand-off of the prefill

@@ -21,6 +21,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		decode: v.decode.decision.Rank, decodeAddr: decode.EndpointOf(v.decode.decision.Rank.DPRank).String(), decodeDPSize: decode.RanksPerPort(),
 	}
 	p.decodeAddr, p.others = q.destinations(&v.decode)
+	p.subset = q.wish.subset
 	if s.span != nil && srv.cfg.Tracer.Enabled() {
 		p.traceparent = srv.traceDecision(s, v, b)
 	}

@@ -217,9 +217,9 @@ func (srv *Server) Heard() { srv.overlaps.Forget() }
 
 // Drain leaves every stream that nothing depends on any more, now and from now
 // on, and returns when no main stream is open and no leg of our own runs, or with
-// ctx. Such a leg would end with this process although its client's leaving does
-// not end it (C9). Mirrored legs whose client has gone are not waited for: Envoy
-// ends them at their time-out.
+// ctx. A prefill of our own whose client has gone is ended, since nobody could
+// collect what it holds any more; what collects is waited for. Mirrored legs whose
+// client has gone are not: Envoy ends them at their time-out.
 func (srv *Server) Drain(ctx context.Context) error {
 	srv.draining.Store(true)
 	srv.mu.Lock()
@@ -228,7 +228,7 @@ func (srv *Server) Drain(ctx context.Context) error {
 		streams = append(streams, s)
 	}
 	srv.mu.Unlock()
-	for _, s := range streams {
+	for _, s := range append(streams, srv.attempts.all()...) { // some twice, and no matter
 		s.post(&event{kind: evDrain})
 	}
 	tick := time.NewTicker(20 * time.Millisecond)

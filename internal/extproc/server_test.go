@@ -15,8 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/health"
@@ -523,4 +525,21 @@ func (r *replica) stumble(step int) {
 	}
 	_ = leg.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte(`{"choices":[{"finish_reason":"length"}]}`), EndOfStream: true}}})
 	_, _ = leg.s.Recv()
+}
+
+// TestAStreamWhoseMessageCannotBeReadDoesNotEndInOrder: Envoy takes a stream that
+// ends in order for our leave to let the request through, with its own headers.
+func TestAStreamWhoseMessageCannotBeReadDoesNotEndInOrder(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	for _, leg := range []string{filterMain, filterPrefill, filterSync} {
+		p := r.open(leg)
+		// Request headers whose map is no message.
+		bad := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}}
+		bad.Headers.ProtoReflect().SetUnknown([]byte{0x0a, 0x7f})
+		require.NoError(t, p.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: bad}}))
+		_, err := p.s.Recv()
+		p.cancel()
+		require.Equal(t, codes.Internal, status.Code(err), "%s: %v", leg, err)
+	}
+	r.requireIdle()
 }

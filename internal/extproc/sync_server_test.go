@@ -99,9 +99,10 @@ func TestANamedPrefillWorkerIsNotDroppedWhereARequestCannotBeSplit(t *testing.T)
 
 func TestListenersAreUnixSocketsOrHTTPAddresses(t *testing.T) {
 	for in, want := range map[string][2]string{
-		"unix:///run/baton/prefill.sock": {"unix", "/run/baton/prefill.sock"},
-		"http://127.0.0.1:10001":         {"tcp", "127.0.0.1:10001"},
-		"http://[::1]:10001/":            {"tcp", "[::1]:10001"},
+		"unix:///run/baton/prefill.sock":   {"unix", "/run/baton/prefill.sock"},
+		"unix:///run/#1/100%/prefill.sock": {"unix", "/run/#1/100%/prefill.sock"},
+		"http://127.0.0.1:10001":           {"tcp", "127.0.0.1:10001"},
+		"http://[::1]:10001/":              {"tcp", "[::1]:10001"},
 	} {
 		network, address, err := ParseListener(in)
 		require.NoError(t, err, in)

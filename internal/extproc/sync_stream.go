@@ -199,6 +199,10 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	}
 	r := p.decodeRequest
 	r.Ranks, r.Exclude, r.Now = pool.DecodeRanksOf(prefillWorker.Engine), []worker.Rank{p.decode}, time.Now()
+	var some bool
+	if r.Within, some = within(snap.Snapshot, p.subset, r.Ranks); !some {
+		return // as above
+	}
 	booking := new(load.Reservation)
 	d, err := srv.cfg.Book.PickAndReserve(&r, booking)
 	if err != nil {
@@ -230,7 +234,7 @@ func (srv *Server) anotherDecode(p *plan, tried []worker.ID) *worker.Worker {
 		return nil
 	}
 	for _, w := range pool.Decode {
-		if !slices.Contains(tried, w.ID) && handoff.KindOf(w.Engine) == p.kind && p.decodeRequest.Constraints.Lacks(w) == "" && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
+		if allowed(p.subset, w) && !slices.Contains(tried, w.ID) && handoff.KindOf(w.Engine) == p.kind && p.decodeRequest.Constraints.Lacks(w) == "" && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
 			return w
 		}
 	}

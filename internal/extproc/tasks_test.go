@@ -48,25 +48,29 @@ func TestNoTaskRunsAfterTheEnd(t *testing.T) {
 	require.True(t, set.idle())
 }
 
-// slowPrefill answers a prefill when it is let, and what collects at once.
+// slowPrefill answers a prefill, and then what collects, each when it is let.
 type slowPrefill struct {
-	came, let                    chan struct{}
-	canceled, collected, prefill atomic.Int64
+	came, collects, let, letCollect chan struct{}
+	canceled, collected, asked      atomic.Int64
 }
 
 func newSlowPrefill() *slowPrefill {
-	return &slowPrefill{came: make(chan struct{}, 1), let: make(chan struct{})}
+	return &slowPrefill{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}), make(chan struct{}), atomic.Int64{}, atomic.Int64{}, atomic.Int64{}}
 }
 
 func (l *slowPrefill) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
-	if l.prefill.Add(1) > 1 {
-		l.collected.Add(1)
-		return
+	came, let := l.came, l.let
+	collects := l.asked.Add(1) > 1
+	if collects {
+		came, let = l.collects, l.letCollect
 	}
-	l.came <- struct{}{}
+	came <- struct{}{}
 	select {
-	case <-l.let:
+	case <-let:
+		if collects {
+			l.collected.Add(1)
+		}
 		_, _ = io.WriteString(w, `{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)
 	case <-r.Context().Done():
 		l.canceled.Add(1)
@@ -87,11 +91,22 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	return r
 }
 
-// Row C9 at SIGTERM: a leg of our own ends with the process, so the process waits
-// for it, and for what it holds to be taken.
-func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
+// Row C9 at SIGTERM: nobody could take any more what such a prefill holds, so it is
+// ended while the engine can free it.
+func TestADrainEndsThePrefillThatAClientHasLeft(t *testing.T) {
 	l := newSlowPrefill()
 	r := leftAlone(t, l)
+	require.NoError(t, r.srv.Drain(t.Context()))
+	require.Eventually(t, func() bool { return l.canceled.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.EqualValues(t, 1, l.asked.Load())
+	r.requireIdle()
+}
+
+func TestADrainWaitsForWhatCollects(t *testing.T) {
+	l := newSlowPrefill()
+	r := leftAlone(t, l)
+	close(l.let)
+	<-l.collects
 	type end struct {
 		err       error
 		collected int64
@@ -102,7 +117,7 @@ func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 		drained <- end{err, l.collected.Load()}
 	}()
 	require.Eventually(t, r.srv.draining.Load, 10*time.Second, time.Millisecond)
-	close(l.let)
+	close(l.letCollect)
 	require.Equal(t, end{nil, 1}, <-drained)
 	require.Zero(t, l.canceled.Load())
 	r.requireIdle()
@@ -149,9 +164,11 @@ func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) 
 	}
 }
 
-func TestADrainThatEndsBeforeALegOfOursLeavesItToClose(t *testing.T) {
+func TestADrainThatEndsBeforeWhatCollectsLeavesItToClose(t *testing.T) {
 	l := newSlowPrefill()
 	r := leftAlone(t, l)
+	close(l.let)
+	<-l.collects
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, r.srv.Drain(ctx), context.Canceled)
@@ -180,5 +197,5 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	require.Equal(t, evPrefilled, first.kind)
 	require.ErrorIs(t, first.answer.err, errClosed)
 	require.Equal(t, evCollected, second.kind)
-	require.Zero(t, l.prefill.Load())
+	require.Zero(t, l.asked.Load())
 }

@@ -2,7 +2,7 @@
 // endpoint picker protocol of the Gateway API inference extension has it: a
 // data plane may say, in the metadata envoy.lb.subset_hint under
 // x-gateway-destination-endpoint-subset, from which endpoints the picker must
-// choose; "if the list is empty or none is eligible" the answer is 503
+// choose, and gets a 503 where the list is empty or nobody of it can serve
 // (https://github.com/kubernetes-sigs/gateway-api-inference-extension,
 // docs/proposals/004-endpoint-picker-protocol).
 //

@@ -93,9 +93,9 @@ func (i *Instruments) ServedElsewhere(where string) {
 }
 
 // SubsetFault counts a request whose subset hint cannot be read as a whole.
-func (i *Instruments) SubsetFault() {
+func (i *Instruments) SubsetFault(reason string) {
 	if i != nil {
-		i.subsetFaults.add(1, labels{})
+		i.subsetFaults.add(1, labels{reason})
 	}
 }
 

@@ -126,7 +126,7 @@ func Metrics() []Metric {
 		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
 		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests given to one worker although their model's prefill workers are known: `short_prompt` and `prefill_busy` by routing.conditional, `fallback` by fallback, `one_leg` where a gateway carries no prefill leg.", nil},
 		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that another endpoint has answered than was picked, by a gateway's word: `other` of ours, whose load they are from then on, or one `unknown` here.", nil},
-		{MetricSubsetFaults, Counter, "{request}", nil, "Requests whose subset hint is not as the endpoint picker protocol has it. What cannot be read of one allows nobody.", nil},
+		{MetricSubsetFaults, Counter, "{request}", l(LabelReason), "Requests whose subset hint is not as the endpoint picker protocol has it. What cannot be read of one allows nobody.", nil},
 		{MetricDecisionSeconds, Histogram, "s", nil, "Time from the complete request to the decision, tokenizing and queueing included.", fastBuckets()},
 		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Requests given a new pair of workers, or one worker as a fallback, by what had failed; `decode_left`: a new decode worker only; `envoy`: Envoy repeated the attempt on its own word, or another replica had given it up.", nil},
 		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},

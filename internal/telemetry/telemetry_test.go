@@ -47,7 +47,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Decided("prefill", "kv", "lowest_cost", SourceRequestIDs)
 	i.ServedAlone("fallback")
 	i.ServedElsewhere("other")
-	i.SubsetFault()
+	i.SubsetFault("empty")
 	i.DecisionTook(80 * time.Microsecond)
 	i.FreshPick("prefill_lost")
 	i.Failure("no_worker")

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
+)
+
+// doors are the addresses that a plugin answers on.
+type doors struct {
+	main    net.Listener
+	page    *admin.Server
+	probes  net.Listener // nil: none
+	metrics net.Listener // nil: none
+}
+
+// open opens all of them, or none. The caller must run or close them.
+func (p *plugin) open() (_ *doors, err error) {
+	d := &doors{}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if d.main, err = listen(p.cfg.Listen); err != nil {
+		return nil, err
+	}
+	if d.page, err = admin.New(p.adminConfig()); err != nil {
+		return nil, err
+	}
+	for _, x := range []struct {
+		name, address string
+		to            *net.Listener
+	}{{"probes.listen", p.cfg.Probes.Listen, &d.probes}, {"metrics.listen", p.cfg.Metrics.Listen, &d.metrics}} {
+		if x.address == "" {
+			continue
+		}
+		if *x.to, err = net.Listen("tcp", x.address); err != nil {
+			return nil, fmt.Errorf("%s: %w", x.name, err)
+		}
+	}
+	return d, nil
+}
+
+func (d *doors) close() {
+	for _, l := range []net.Listener{d.main, d.probes, d.metrics} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+	if d.page != nil {
+		_ = d.page.Close()
+	}
+}
+
+// tell logs where the plugin answers.
+func (d *doors) tell(p *plugin) {
+	where := p.cfg.Listen
+	if d.main.Addr().Network() == "tcp" { // the port may be one of the system's choice
+		where = d.main.Addr().String()
+	}
+	attrs := []any{"listen", where, "tls", p.cfg.TLS.on(), "admin", "http://" + d.page.Addr().String()}
+	if d.probes != nil {
+		attrs = append(attrs, "probes", d.probes.Addr().String())
+	}
+	if d.metrics != nil {
+		attrs = append(attrs, "metrics", "http://"+d.metrics.Addr().String()+"/metrics")
+	}
+	p.log.Info("baton listens", append(attrs, "version", versionText())...)
+	if p.cfg.gateway().SelectionHeader {
+		p.log.Warn("gateway.selection_header is on: whoever sends test-epp-endpoint-selection chooses the endpoint; this is for conformance tests alone")
+	}
+}
+
+// serveMetrics serves /metrics and /healthz, and nothing that tells of a
+// request or of a worker's address, until ctx ends.
+func (p *plugin) serveMetrics(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", p.tele.Handler())
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "alive\n") })
+	s := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       60 * time.Second,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("metrics: serve: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	err := s.Shutdown(grace)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.Close()
+	}
+	<-served
+	return err
+}

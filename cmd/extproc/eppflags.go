@@ -1,0 +1,270 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// eppForm is what a flag's value looks like.
+type eppForm int
+
+const (
+	eppText eppForm = iota
+	eppYesNo
+	eppPort
+	eppNumber
+	eppDuration
+)
+
+// eppFate is what becomes of a reference picker's flag.
+type eppFate int
+
+const (
+	eppSets    eppFate = iota // it sets something of ours
+	eppNoted                  // it is accepted, and what it asks for has no effect here
+	eppRefused                // to ignore it would change who is served, or who may read what
+)
+
+// eppFlag is one flag of a reference picker.
+type eppFlag struct {
+	name string
+	def  string // the reference's default
+	form eppForm
+	fate eppFate
+	text string                          // what it sets, or the reason
+	set  func(c *Config, v string) error // of eppSets
+}
+
+// eppFlags lists every flag of the reference pickers: lwepp of the Gateway API
+// inference extension, the extension's own former picker, and llm-d-router's.
+// They are laid over the configuration in this order.
+func eppFlags() []eppFlag {
+	var all []eppFlag
+	all = append(all, eppFlagsOfPorts()...)
+	all = append(all, eppFlagsOfTLS()...)
+	all = append(all, eppFlagsOfLogs()...)
+	for _, f := range eppFlagsWithoutEffect() {
+		f.fate = eppNoted
+		all = append(all, f)
+	}
+	for _, f := range eppFlagsRefused() {
+		f.fate = eppRefused
+		all = append(all, f)
+	}
+	return all
+}
+
+// everywhere is a port on all of the machine's addresses.
+func everywhere(port string) string { return ":" + port }
+
+func eppFlagsOfPorts() []eppFlag {
+	return []eppFlag{
+		{name: "grpc-port", def: "9002", form: eppPort, text: "`listen`, on all addresses", set: func(c *Config, v string) error {
+			c.Listen = everywhere(v)
+			return nil
+		}},
+		{name: "grpc-health-port", def: "9003", form: eppPort, text: "`probes.listen`, on all addresses", set: func(c *Config, v string) error {
+			c.Probes.Listen = everywhere(v)
+			return nil
+		}},
+		{name: "metrics-port", def: "9090", form: eppPort, text: "`metrics.listen`, on all addresses", set: func(c *Config, v string) error {
+			c.Metrics.Listen = everywhere(v)
+			return nil
+		}},
+		{name: "drain-timeout", def: "30s", form: eppDuration, text: "`drain_timeout`; new streams are refused from the start of the drain on", set: func(c *Config, v string) (err error) {
+			c.DrainTimeout, err = time.ParseDuration(v)
+			return err
+		}},
+	}
+}
+
+func eppFlagsOfTLS() []eppFlag {
+	return []eppFlag{
+		{name: "cert-path", form: eppText, text: "`tls.cert` and `tls.key`: `tls.crt` and `tls.key` of this folder", set: func(c *Config, v string) error {
+			c.TLS.Cert, c.TLS.Key = "", ""
+			if v != "" {
+				c.TLS.Cert, c.TLS.Key = filepath.Join(v, "tls.crt"), filepath.Join(v, "tls.key")
+			}
+			return nil
+		}},
+		{name: "secure-serving", def: "true", form: eppYesNo, text: "`tls`: yes, with a certificate made at the start where none is named (`tls.self_signed`); no, plain text", set: func(c *Config, v string) error {
+			if c.TLS.SelfSigned = yes(v); !c.TLS.SelfSigned {
+				c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA = "", "", ""
+			}
+			return nil
+		}},
+		{name: "enable-cert-reload", def: "false", form: eppYesNo, text: "`tls.reload`", set: func(c *Config, v string) error {
+			c.TLS.Reload = yes(v)
+			return nil
+		}},
+		{name: "tls-min-version", form: eppText, text: "`tls.min_version`", set: func(c *Config, v string) error {
+			c.TLS.MinVersion = v
+			return nil
+		}},
+		{name: "tls-cipher-suites", form: eppText, text: "`tls.cipher_suites`, separated by commas", set: func(c *Config, v string) error {
+			c.TLS.CipherSuites = splitList(v)
+			return nil
+		}},
+	}
+}
+
+func eppFlagsOfLogs() []eppFlag {
+	return []eppFlag{
+		{name: "v", def: "2", form: eppNumber, text: "`log.level`: from 4 on `debug`, else `info`", set: setVerbosity},
+		{name: "zap-log-level", form: eppText, text: "`log.level`: `debug`, `info`, `error`, `panic` (errors) or a number as with `--v`, which it beats", set: func(c *Config, v string) error {
+			switch v {
+			case "debug", "info", "error":
+				c.Log.Level = v
+			case "panic":
+				c.Log.Level = "error"
+			default:
+				if setVerbosity(c, v) != nil {
+					return errors.New("expected debug, info, error, panic or a number")
+				}
+			}
+			return nil
+		}},
+		{name: "zap-encoder", form: eppText, text: "`log.format`: `json`, or `console`, which is text", set: func(c *Config, v string) error {
+			format, ok := map[string]string{"json": "json", "console": "text"}[v]
+			if !ok {
+				return errors.New("expected json or console")
+			}
+			c.Log.Format = format
+			return nil
+		}},
+		{name: "tracing", def: "true", form: eppYesNo, text: "`trace.endpoint`: no empties it; yes leaves it, and OTEL_… variables are not read", set: func(c *Config, v string) error {
+			if !yes(v) {
+				c.Trace.Endpoint = ""
+			}
+			return nil
+		}},
+		{name: "enable-pprof", def: "true", form: eppYesNo, text: "`admin.pprof`, at the admin address and not at the metrics port; without the flag it is off", set: func(c *Config, v string) error {
+			c.Admin.Pprof = yes(v)
+			return nil
+		}},
+	}
+}
+
+func setVerbosity(c *Config, v string) error {
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		return err
+	}
+	c.Log.Level = "info"
+	if n >= 4 {
+		c.Log.Level = "debug"
+	}
+	return nil
+}
+
+func eppFlagsWithoutEffect() []eppFlag {
+	const (
+		pool    = "InferencePools are not read yet: workers are those of `--workers`, `--etcd-endpoints` or `--baton-config`"
+		scrape  = "no worker's metrics are read: load is what is booked, caches are known by their events"
+		message = "gRPC messages have no limit of their own: bodies have, `request.max_body_bytes`"
+		zap     = "the log is not zap's"
+	)
+	return []eppFlag{
+		{name: "pool-name", text: pool},
+		{name: "pool-namespace", text: pool},
+		{name: "pool-group", def: "inference.networking.k8s.io", text: pool},
+		{name: "kubeconfig", text: "Kubernetes is not asked"},
+		{name: "ha-enable-leader-election", def: "false", form: eppYesNo, text: "every replica is ready and serves; give them one `leg.key_file`"},
+		{name: "health-checking", def: "false", form: eppYesNo, text: "health is always served, at the gRPC port too"},
+		{name: "metrics-endpoint-auth", def: "true", form: eppYesNo, text: "nobody is asked who he is: whoever reaches the metrics port reads the metrics, which name models and workers' ids, never a prompt; close it to others in the network"},
+		{name: "enable-grpc-stream-metrics", def: "false", form: eppYesNo, text: "streams are always counted: `baton_streams_in_flight`"},
+		{name: "emit-endpoint-scores", def: "false", form: eppYesNo, text: "costs are in the header `x-baton-decision` and on the status page, not in metadata"},
+		{name: "fairness-id-metric-label-limit", def: "1000", form: eppNumber, text: "no metric has that label"},
+		{name: "grpc-max-recv-msg-size", text: message},
+		{name: "grpc-max-send-msg-size", text: message},
+		{name: "allow-experimental-plugins", def: "false", form: eppYesNo, text: "there are no plugins"},
+		{name: "plugin-state-staleness-threshold", def: "5m", form: eppDuration, text: "a booking ends with its request, however long that takes"},
+		{name: "refresh-metrics-interval", def: "50ms", form: eppDuration, text: scrape},
+		{name: "refresh-prometheus-metrics-interval", def: "5s", form: eppDuration, text: scrape},
+		{name: "metrics-staleness-threshold", def: "2s", form: eppDuration, text: scrape},
+		{name: "total-queued-requests-metric", def: "vllm:num_requests_waiting", text: scrape},
+		{name: "total-running-requests-metric", def: "vllm:num_requests_running", text: scrape},
+		{name: "kv-cache-usage-percentage-metric", def: "vllm:kv_cache_usage_perc", text: scrape},
+		{name: "lora-info-metric", def: "vllm:lora_requests_info", text: scrape},
+		{name: "cache-info-metric", def: "vllm:cache_config_info", text: scrape},
+		{name: "model-server-metrics-scheme", def: "http", text: scrape},
+		{name: "model-server-metrics-path", def: "/metrics", text: scrape},
+		{name: "model-server-metrics-port", def: "0", form: eppPort, text: scrape},
+		{name: "model-server-metrics-https-insecure-skip-verify", def: "true", form: eppYesNo, text: scrape},
+		{name: "enable-multi-engine", def: "false", form: eppYesNo, text: "a worker's registration names its engine"},
+		{name: "engine-label-key", def: "inference.networking.k8s.io/engine-type", text: "a worker's registration names its engine"},
+		{name: "zap-devel", def: "true", form: eppYesNo, text: zap},
+		{name: "zap-stacktrace-level", text: zap},
+		{name: "zap-time-encoding", text: zap},
+	}
+}
+
+func eppFlagsRefused() []eppFlag {
+	const (
+		scheduler = "it configures another picker's scheduler, by whose plugins workers would be picked; ours is configured with `--baton-config`"
+		pods      = "it chooses pods by their labels, and no source of workers here knows those: others would be served; list the workers with `--workers` or `--etcd-endpoints`"
+		metrics   = "metrics are served in plain text, to whoever reaches the port"
+	)
+	return []eppFlag{
+		{name: "config-file", text: scheduler},
+		{name: "config-text", text: scheduler},
+		{name: "feature-gates", text: scheduler},
+		{name: "endpoint-selector", text: pods},
+		{name: "endpoint-target-ports", text: pods},
+		{name: "disable-endpoint-subset-filter", def: "false", form: eppYesNo, text: "the protocol allows no pick outside the subset; `=false` is accepted"},
+		{name: "metrics-cert-dir", text: metrics},
+		{name: "metrics-client-ca-file", text: metrics},
+	}
+}
+
+// yes reads a value that eppYesNo has passed.
+func yes(v string) bool {
+	b, _ := strconv.ParseBool(v)
+	return b
+}
+
+// check reports whether v has the form.
+func (f eppForm) check(v string) error {
+	var err error
+	switch f {
+	case eppYesNo:
+		if _, err = strconv.ParseBool(v); err != nil {
+			return errors.New("expected true or false")
+		}
+	case eppPort:
+		if _, err = strconv.ParseUint(v, 10, 16); err != nil {
+			return errors.New("expected a port, 0 to 65535")
+		}
+	case eppNumber:
+		if _, err = strconv.Atoi(v); err != nil {
+			return errors.New("expected a number")
+		}
+	case eppDuration:
+		if _, err = time.ParseDuration(v); err != nil {
+			return errors.New("expected a duration, as 30s")
+		}
+	case eppText:
+	}
+	return nil
+}
+
+// outcome says in a line what becomes of the flag.
+func (f *eppFlag) outcome() string {
+	switch f.fate {
+	case eppSets:
+		return "sets " + f.text
+	case eppNoted:
+		return "no effect: " + f.text
+	case eppRefused:
+		return "refused: " + f.text
+	default:
+		return fmt.Sprintf("fate %d", f.fate)
+	}
+}
+
+// plain is text for a terminal.
+func plain(text string) string { return strings.ReplaceAll(text, "`", "") }

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/extproc"
+)
+
+// TestTheGatewaysDefaults: off, one destination, the reason said, and no client
+// that chooses for itself. What is refused is in testdata/bad.
+func TestTheGatewaysDefaults(t *testing.T) {
+	c := defaultConfig()
+	require.Equal(t, extproc.Gateway{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason"}, c.gateway())
+	require.Empty(t, c.Gateway.validate())
+
+	c.Gateway = GatewayConfig{Endpoints: 8, SelectionHeader: true}
+	require.Empty(t, c.Gateway.validate(), "no reason header: it is not said")
+	require.Equal(t, extproc.Gateway{Endpoints: 8}, c.gateway(), "the selection header is only the gateway's")
+	c.Gateway.Enabled = true
+	require.Equal(t, extproc.Gateway{Enabled: true, Endpoints: 8, SelectionHeader: true}, c.gateway())
+}
+
+// TestASelectionHeaderIsWarnedOf at the start.
+func TestASelectionHeaderIsWarnedOf(t *testing.T) {
+	for _, on := range []string{"true", "false"} {
+		r := startPlugin(t, "listen: 127.0.0.1:0\ngateway: {enabled: true, selection_header: "+on+"}\n")
+		r.doors.tell(r.plugin)
+		if on == "true" {
+			require.Contains(t, r.log.String(), "gateway.selection_header is on")
+		} else {
+			require.NotContains(t, r.log.String(), "gateway.selection_header is on")
+		}
+	}
+}

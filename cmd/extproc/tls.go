@@ -1,0 +1,245 @@
+package main
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// TLSConfig names PEM files, and says what a handshake must be like.
+type TLSConfig struct {
+	Cert     string `yaml:"cert"`
+	Key      string `yaml:"key"`
+	ClientCA string `yaml:"client_ca"` // clients must have a certificate of it
+	// SelfSigned makes a certificate at the start where none is named. Default
+	// false: plain text then.
+	SelfSigned bool `yaml:"self_signed"`
+	// Reload reads cert and key again when the files change. Default false.
+	Reload bool `yaml:"reload"`
+	// MinVersion is VersionTLS12 or VersionTLS13. Default VersionTLS12, since
+	// HTTP/2 needs that.
+	MinVersion string `yaml:"min_version"`
+	// CipherSuites are those of TLS 1.2, by Go's names. Default: Go's own.
+	CipherSuites []string `yaml:"cipher_suites"`
+}
+
+func (c *TLSConfig) on() bool { return c.Cert != "" || c.SelfSigned }
+
+func (c *TLSConfig) validate() (errs []error) {
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if (c.Cert == "") != (c.Key == "") {
+		bad("tls: expected both cert and key, or neither")
+	}
+	if c.ClientCA != "" && !c.on() {
+		bad("tls.client_ca: expected cert and key, or self_signed, too")
+	}
+	if _, err := c.minVersion(); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := c.suites(); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+func (c *TLSConfig) minVersion() (uint16, error) {
+	switch c.MinVersion {
+	case "", "VersionTLS12":
+		return tls.VersionTLS12, nil
+	case "VersionTLS13":
+		return tls.VersionTLS13, nil
+	default:
+		return 0, fmt.Errorf("tls.min_version %q: expected VersionTLS12 or VersionTLS13", c.MinVersion)
+	}
+}
+
+// suites returns nil for Go's own choice.
+func (c *TLSConfig) suites() ([]uint16, error) {
+	var ids []uint16
+	var errs []error
+	for _, name := range c.CipherSuites {
+		i := slices.IndexFunc(tls.CipherSuites(), func(s *tls.CipherSuite) bool { return s.Name == name })
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("tls.cipher_suites: %q: expected the name of one that Go's crypto/tls calls secure, as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", name))
+			continue
+		}
+		ids = append(ids, tls.CipherSuites()[i].ID)
+	}
+	return ids, errors.Join(errs...)
+}
+
+// transport returns the credentials of the gRPC listener; nil: plain text.
+func transport(c TLSConfig, log *slog.Logger) (credentials.TransportCredentials, error) {
+	if !c.on() {
+		return nil, nil
+	}
+	conf := &tls.Config{NextProtos: []string{"h2"}}
+	var err error
+	if conf.MinVersion, err = c.minVersion(); err != nil {
+		return nil, err
+	}
+	if conf.CipherSuites, err = c.suites(); err != nil {
+		return nil, err
+	}
+	if err := c.certify(conf, log); err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	if c.ClientCA != "" {
+		pem, err := os.ReadFile(c.ClientCA)
+		if err != nil {
+			return nil, fmt.Errorf("tls: %w", err)
+		}
+		conf.ClientCAs = x509.NewCertPool()
+		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls: %s holds no certificate", c.ClientCA)
+		}
+		conf.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return credentials.NewTLS(conf), nil
+}
+
+// certify says which certificate is shown.
+func (c *TLSConfig) certify(conf *tls.Config, log *slog.Logger) error {
+	if c.Cert == "" {
+		cert, err := selfSigned(c.CipherSuites)
+		if err != nil {
+			return fmt.Errorf("self_signed: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{cert}
+		return nil
+	}
+	pair, err := newKeyPair(c.Cert, c.Key, log)
+	if err != nil {
+		return err
+	}
+	if !c.Reload {
+		conf.Certificates = []tls.Certificate{*pair.cert}
+		return nil
+	}
+	conf.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.at(time.Now()), nil }
+	return nil
+}
+
+// selfSigned makes a certificate that nobody can verify, for callers that only
+// want the bytes hidden. Its key is one that the suites can be used with.
+func selfSigned(suites []string) (tls.Certificate, error) {
+	var key crypto.Signer
+	var err error
+	usage := x509.KeyUsageDigitalSignature
+	fits := func(name string) bool { return strings.Contains(name, "_ECDSA_") }
+	if len(suites) == 0 || slices.ContainsFunc(suites, fits) {
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	} else {
+		key, err = rsa.GenerateKey(rand.Reader, 2048)
+		usage |= x509.KeyUsageKeyEncipherment
+	}
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	now := time.Now()
+	c := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"Baton"}, CommonName: "self-signed"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(10, 0, 0), // a process is not expected to live longer
+		KeyUsage: usage, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: []string{"localhost"}, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// keyPair is a certificate and its key, read again when their files have
+// changed. Safe for concurrent use.
+type keyPair struct {
+	// Set at construction, read-only.
+	files [2]string
+	log   *slog.Logger
+
+	// Guarded by mu, a leaf lock.
+	mu     sync.Mutex
+	cert   *tls.Certificate
+	read   [2]os.FileInfo // of what cert was read from
+	looked time.Time
+	fault  string // told last
+}
+
+// lookEvery bounds how often handshakes cause files to be looked at.
+const lookEvery = time.Second
+
+func newKeyPair(cert, key string, log *slog.Logger) (*keyPair, error) {
+	k := &keyPair{files: [2]string{cert, key}, log: log, looked: time.Now()}
+	return k, k.load()
+}
+
+// at returns the certificate of the files as they are now, or as they were
+// last whole: those who write them may be between the two.
+func (k *keyPair) at(now time.Time) *tls.Certificate {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now.Sub(k.looked) < lookEvery {
+		return k.cert
+	}
+	k.looked = now
+	if !k.changed() {
+		return k.cert
+	}
+	switch err := k.load(); {
+	case err == nil:
+		k.fault = ""
+		k.log.Info("the TLS certificate was read again", "cert", k.files[0])
+	case err.Error() != k.fault:
+		k.fault = err.Error()
+		k.log.Warn("the TLS certificate cannot be read again: the one before is shown", "err", err)
+	}
+	return k.cert
+}
+
+func (k *keyPair) changed() bool {
+	for i, file := range k.files {
+		now, err := os.Stat(file)
+		if err != nil || !os.SameFile(now, k.read[i]) || !now.ModTime().Equal(k.read[i].ModTime()) || now.Size() != k.read[i].Size() {
+			return true
+		}
+	}
+	return false
+}
+
+// load reads both files. What is remembered of them is older than what was
+// read, so that a change between is seen at the next look.
+func (k *keyPair) load() error {
+	var read [2]os.FileInfo
+	for i, file := range k.files {
+		var err error
+		if read[i], err = os.Stat(file); err != nil {
+			return err
+		}
+	}
+	cert, err := tls.LoadX509KeyPair(k.files[0], k.files[1])
+	if err != nil {
+		return err
+	}
+	k.cert, k.read = &cert, read
+	return nil
+}

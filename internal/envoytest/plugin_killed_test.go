@@ -1,0 +1,138 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// killed asks q, kills the plugin when now says so, starts a new one, in which
+// nothing is booked, and returns what the client got.
+func (f *fleet) killed(q question, what string, now func() bool) *reply {
+	f.t.Helper()
+	f.forget()
+	l := f.begin(q)
+	f.await(what, now)
+	require.NoError(f.t, f.plugin.Kill())
+	r := <-l.reply
+	f.settled()
+	f.again()
+	f.checkIdle()
+	return r
+}
+
+// settled waits until no worker works or holds anything.
+func (f *fleet) settled() {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.ctx, 10*time.Second)
+	defer cancel()
+	require.NoError(f.t, stack.Settled(ctx, f.workers...))
+}
+
+func requireUnavailable(t *testing.T, r *reply) {
+	t.Helper()
+	requireError(t, r, http.StatusServiceUnavailable, "router_unavailable")
+	require.Equal(t, "1", r.header.Get("Retry-After"))
+}
+
+// TestThePluginIsKilledUnderARequestWithPrefillFirst: the client gets its whole
+// answer or one typed error, as ARCHITECTURE.md says. KV that decode has not seen
+// is freed by its lease, and a new plugin has nothing booked.
+func TestThePluginIsKilledUnderARequestWithPrefillFirst(t *testing.T) {
+	l := layout{
+		prefill: 1, decode: 1, prefillArgs: []string{"--kv-lease", "5s"}, decodeArgs: []string{"--decode-us-per-token", "20000"},
+		config: "prefill: {overdue_base: 30s}\n",
+	}
+	slow := func(ms int) enginesim.Fault {
+		return enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: ms, Count: 1}
+	}
+	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
+		const prompt = "the plugin is killed"
+		for _, q := range []question{ask(prompt, 100)[0], ask(prompt, 100)[3]} {
+			f.fault(f.prefill[0], slow(3000))
+			requireUnavailable(t, f.killed(q, "prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 }))
+			for _, d := range f.gotAll(f.decode) {
+				require.NotContains(t, d.Body, prompt, "no decode without its hand-off")
+			}
+
+			f.fault(f.decode[0], slow(800))
+			r := f.killed(q, "decode to be asked", func() bool { return f.received(f.decode[0]) == 1 })
+			if f.fullDuplex {
+				requireUnavailable(t, r)
+				require.EqualValues(t, 1, f.ledger().Expired, "decode had not looked at it")
+			} else {
+				q.require(t, r)
+				require.Zero(t, f.ledger().Expired)
+			}
+
+			r = f.killed(q, "decode to answer", func() bool {
+				s, _ := f.state(f.decode[0])
+				return s.Handoff.Pulled == 1 && (!f.fullDuplex || !q.stream || f.metric("baton_streams_in_flight") == 0)
+			})
+			if f.fullDuplex && !q.stream { // its headers come with its end
+				requireUnavailable(t, r)
+			} else {
+				q.require(t, r)
+			}
+			require.Zero(t, f.ledger().Expired)
+		}
+	})
+}
+
+// TestThePluginIsKilledBeforeAnAnswerHasBegun is the same for engines that meet:
+// buffered, the pair goes on by itself.
+func TestThePluginIsKilledBeforeAnAnswerHasBegun(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
+		for _, q := range []question{ask("the plugin is killed", 10)[0], ask("the plugin is killed", 10)[3]} {
+			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 2000, Count: 1})
+			r := f.killed(q, "both legs to run", func() bool {
+				p, _ := f.state(f.prefill[0])
+				d, _ := f.state(f.decode[0])
+				return p.Running == 1 && d.Running == 1
+			})
+			if f.fullDuplex {
+				requireUnavailable(t, r)
+			} else {
+				q.require(t, r)
+			}
+		}
+	})
+}
+
+// TestThePluginIsKilledWithTheHandOffInItsHand: prefill has ended and holds its
+// KV, and the one who would have told decode is gone.
+func TestThePluginIsKilledWithTheHandOffInItsHand(t *testing.T) {
+	l := layout{
+		prefill: 1, decode: 1, prefillArgs: shortLease,
+		describe: func(f *fleet) {
+			f.config = fmt.Sprintf("prefill: {listener: %q, overdue_base: 30s}\n", "unix://"+filepath.Join(f.dir, "tap.sock"))
+		},
+	}
+	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
+		tapped := newTap(t, filepath.Join(f.dir, "tap.sock"), filepath.Join(f.dir, "prefill.sock"))
+		goOn := tapped.holdAnswers()
+		q := ask("the plugin has the hand-off", 6)[2]
+		c := f.begin(q)
+		f.await("prefill to hold its KV", func() bool { h := f.ledger(); return h.Given == 1 && h.Held == 1 })
+		require.NoError(t, f.plugin.Kill())
+		requireUnavailable(t, <-c.reply)
+		goOn()
+		require.Empty(t, f.gotAll(f.decode), "no decode without its hand-off")
+		f.await("the lease to end", func() bool { return f.ledger().Held == 0 })
+		h := f.ledger()
+		require.Equal(t, [4]uint64{1, 0, 0, 1}, [4]uint64{h.Given, h.Taken, h.Released, h.Expired})
+		f.again()
+		q.require(t, f.send(t.Context(), q.path, q.body))
+	})
+}
