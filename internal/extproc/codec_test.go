@@ -314,6 +314,16 @@ func FuzzRequests(f *testing.F) {
 		f.Add(append(b, b...), uint64(1))
 		f.Add(bytes.ReplaceAll(b, []byte("10.0.0.1"), []byte("10.0.\xff.1")), uint64(2))
 	}
+	kinds := plausible("/v1/completions", []byte("{}"), []byte("1"))
+	kinds[0].GetRequestHeaders().EndOfStream = true
+	kinds[1].GetRequestBody().EndOfStream = false
+	var two []byte // the last one counts
+	for _, req := range kinds {
+		b, err := proto.Marshal(req)
+		require.NoError(f, err)
+		two = append(two, b...)
+		f.Add(two, uint64(2))
+	}
 	c := newCodec(new(bufferPool), "x-timeout")
 	f.Fuzz(func(t *testing.T, b []byte, cut uint64) { requireReadAlike(t, c, b, cut) })
 }
