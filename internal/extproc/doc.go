@@ -36,9 +36,11 @@
 //	holding          prefill well             relay the headers                           streaming
 //	                 prefill failed           end decode: retry, or refuse                rejected
 //	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
+//	                 … of a passing request   let it pass: the worker answers early       streaming
 //	                 prefill failed           cut the answer                              rejected
 //	                 prefill over, full duplex leave the stream                           left
-//	rejected         a piece of that answer   let it pass                                 rejected
+//	rejected         a piece of an answer of
+//	                 Envoy's or a filter's    let it pass                                 rejected
 //	                 anything else            ignored
 //	                 the stream's end         release decode                              ended
 //	ended            Envoy's access log       note how the answer ended                   lingering, done

@@ -20,9 +20,10 @@ const (
 	evResponseHeaders
 	evResponseBody
 	evResponseTrailers
-	evPicked  // the plan is made and booked
-	evRefused // nothing can be picked
-	evLeg     // the prefill leg reports
+	evMalformed // a message that cannot be read
+	evPicked    // the plan is made and booked
+	evRefused   // nothing can be picked
+	evLeg       // the prefill leg reports
 	evTimer
 	evAbort     // the owner wants this prefill leg ended
 	evGone      // the prefill worker has left discovery

@@ -29,7 +29,8 @@ type Gateway struct {
 	Enabled bool
 	// Endpoints is how many endpoints an answer names at most, best first, for
 	// proxies that go on to the next where one cannot be reached. Default 1, which
-	// is all that some proxies read; at most 8.
+	// is all that some proxies read; at most 8. A filter with two legs of ours gets
+	// one: its clusters take an exact address.
 	Endpoints int
 	// ReasonHeader is set on refusals and says why, for gateways that count drops.
 	// Empty: none.

@@ -171,13 +171,11 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			return
 		}
 	case mainStreaming, mainHolding:
-		if m.onAnswerPiece(ev) {
+		if m.onAnswerPiece(ev) || m.onPassing(ev) { // a worker may answer before the request is whole
 			return
 		}
 	case mainRejected:
-		if m.answer.foreign {
-			m.onAnswerPiece(ev)
-		}
+		m.onForeignPiece(ev)
 		return
 	case mainEnded, mainLeft, mainLingering, mainDone:
 		return
@@ -238,7 +236,8 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 	case "408":
 		f = failTooSlow
 	}
-	m.phase, m.body, m.answer.foreign = mainRejected, nil, true
+	m.phase, m.body = mainRejected, nil
+	m.answer.foreign = true
 	m.finish(outcomeRefused, &f)
 	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 }
