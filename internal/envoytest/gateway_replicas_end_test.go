@@ -95,9 +95,7 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 		require.NoError(t, other.plugin.Kill())
 		requireError(t, <-waiting.reply, http.StatusServiceUnavailable, "no_prefill_worker")
 		f.settled()
-		f.await("the owner to have nothing booked", func() bool {
-			return owner.metric("baton_worker_prefill_requests")+owner.metric("baton_worker_decode_requests") == 0
-		})
+		owner.awaitNothingBooked()
 		other.back(q)
 
 		// The owner dies: buffered, the pair goes on by itself; in full duplex prefill

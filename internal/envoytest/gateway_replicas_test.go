@@ -233,6 +233,8 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 
 		owner.awaitServing()
 		owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 700, Count: 1})
+		owner.awaitNothingBooked()
+		other.awaitNothingBooked()
 		q := ask("it is booked while it runs", 6)[3]
 		c := owner.begun(q)
 		owner.await("prefill to run", func() bool { return owner.running(owner.prefill) == 1 })
@@ -255,6 +257,14 @@ func (r *replica) awaitServing() {
 		q := ask("in between", 1)[0]
 		q.require(r.t, r.asked(q))
 		return false
+	})
+}
+
+// awaitNothingBooked waits for Envoy's word of how the last answer ended.
+func (r *replica) awaitNothingBooked() {
+	r.t.Helper()
+	r.await("nothing to be booked", func() bool {
+		return r.metric("baton_worker_prefill_requests")+r.metric("baton_worker_decode_requests") == 0
 	})
 }
 
