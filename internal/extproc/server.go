@@ -162,11 +162,12 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		s.read()
-	case filterSync:
+	case filterSync: // left once it is admitted
 		s := &syncStream{wire: newWire(srv, g)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
-		s.read()
+		go s.read()
+		<-s.over
 	}
 	return nil
 }

@@ -68,6 +68,7 @@ func (s *syncStream) admit(ev *event) {
 		{prefill.HeaderPrefillEndpoint, w.EndpointOf(leg.Prefill.DPRank).String()},
 		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
 	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, nil))
+	s.finishStream() // nothing else comes; Envoy 1.36 would keep it to the answer's end, and end the leg where we die
 }
 
 // begun tells the owner that its leg has reached Envoy, and reports false when
