@@ -103,7 +103,7 @@ func (srv *Server) others(c *choice, r load.Request, q *question) {
 	r.Explain = nil
 	first := q.snap.Worker(c.decision.Rank.ID)
 	last := c.decision.Rank
-	for len(c.others) < q.wish.endpoints-1 {
+	for tries := 0; len(c.others) < q.wish.endpoints-1 && tries < 2*MaxEndpoints; tries++ {
 		r.Exclude = append(r.Exclude[:len(r.Exclude):len(r.Exclude)], samePort(q.snap.Worker(last.ID), last)...)
 		d, err := srv.cfg.Book.Preview(&r)
 		if err != nil {
@@ -152,8 +152,9 @@ type endpointRank struct {
 
 // answerer is who a data plane says has answered in place of the picked one.
 type answerer struct {
-	rank  worker.Rank
-	known bool // it is a worker of ours
+	rank   worker.Rank
+	known  bool // it is a worker of ours
+	listed bool // and one that we had named, after the picked one
 }
 
 // answererOf reads who has answered out of what came with the response headers;
@@ -172,7 +173,7 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	}
 	for _, o := range p.others {
 		if o.address == at {
-			return &answerer{rank: o.rank, known: true}
+			return &answerer{rank: o.rank, known: true, listed: true}
 		}
 	}
 	e, err := worker.ParseEndpoint(at)
@@ -181,7 +182,7 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	}
 	if w, dp := s.srv.view.Load().RankAt(e.AddrPort()); w != nil {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
-		if w.RanksPerPort() > uint32(p.decode.DPRank) { // the rank goes along in a header
+		if n := w.RanksPerPort(); n > 1 && n > uint32(p.decode.DPRank) { // the rank goes along in a header
 			r.DPRank = p.decode.DPRank
 		}
 		return &answerer{rank: r, known: true}
@@ -189,23 +190,20 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	return &answerer{}
 }
 
-// onAnswerer corrects who serves the request: a retry of Envoy's own has gone
-// elsewhere, or the proxy does not know whom we picked.
+// onAnswerer corrects who serves the request. Who comes next on our list is asked
+// where the one before could not be reached; any other may have been chosen for
+// reasons of the proxy's own. One that we do not know may be a tunnel or a NAT in
+// front of whom we picked: what it answers is said of that one.
 func (m *mainLeg) onAnswerer(a *answerer) {
 	if a == nil {
 		return
 	}
-	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
-	m.emit(effect{op: opServed, rank: a.rank})
-	if m.answer.stranger = !a.known; a.known {
-		m.plan.decode = a.rank
+	if a.listed {
+		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
 	}
-}
-
-// blameDecode tells health what was learnt of who answers.
-func (m *mainLeg) blameDecode(b blame) {
-	if !m.answer.stranger {
-		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
+	m.emit(effect{op: opServed, rank: a.rank})
+	if a.known {
+		m.plan.decode = a.rank
 	}
 }
 
@@ -245,10 +243,13 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 	if !q.snap.Ready() {
 		return nil, &failNotReady
 	}
-	models := 0
+	models, named := 0, srv.namedDecode(q)
 	for key := range srv.keys(q.snap) {
-		models++
 		pool := q.snap.Pool(key)
+		if named != nil && !slices.Contains(named.Models, key.Model) {
+			continue // the request has no model: that of who is named
+		}
+		models++
 		ranks := pool.AggregatedRanks
 		if bare && len(ranks) == 0 {
 			ranks = pool.DecodeRanks // no generation: who decodes may be asked
@@ -261,7 +262,7 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 	switch {
 	case models == 0:
 		return nil, &failNoWorker
-	case models > 1 && !bare:
+	case models > 1 && !bare && named == nil:
 		return nil, &failUnknownPath
 	case srv.cfg.EnforceDisagg && !bare:
 		return nil, &failUnknownPath // it may be a generation, for all we know
@@ -276,6 +277,20 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 		return nil, f
 	}
 	return q, nil
+}
+
+// namedDecode returns the worker that a request without a model names, if there is
+// such a one.
+func (srv *Server) namedDecode(q *question) *worker.Worker {
+	t := &q.wish.pins.Decode
+	if t.ID != 0 {
+		return q.snap.Worker(t.ID)
+	}
+	if t.Address.IsZero() {
+		return nil
+	}
+	w, _ := q.snap.RankAt(t.Address.AddrPort())
+	return w
 }
 
 // carried turns a request of which a gateway carries one leg only into one for one
@@ -324,15 +339,15 @@ func (s *mainStream) conform(set []kv) []kv {
 	return append(set, kv{"x-conformance-test-served-endpoint", cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
 }
 
-// subsetOf returns whom a data plane, or the conformance suite, allows. What is
+// subsetOf returns whom a data plane, or else the conformance suite, allows. What is
 // wrong with it is counted: nobody is let in by a word that cannot be read.
-func (srv *Server) subsetOf(ev *event) *subset.Set {
+func (srv *Server) subsetOf(ev *event, gateway bool) *subset.Set {
 	var set *subset.Set
 	switch {
-	case srv.cfg.Gateway.SelectionHeader && len(ev.headers.selection) > 0:
-		set = subset.ParseHeader(ev.headers.selection)
 	case ev.hints != nil && ev.hints.subset != nil:
 		set = subset.Parse(ev.hints.subset)
+	case gateway && srv.cfg.Gateway.SelectionHeader && len(ev.headers.selection) > 0:
+		set = subset.ParseHeader(ev.headers.selection)
 	default:
 		return nil
 	}

@@ -24,7 +24,7 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		return
 	}
 	if strings.HasPrefix(m.status, "5") {
-		m.blameDecode(blameError)
+		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameError})
 		f := failDecodeError
 		if m.mayRetry(&f) {
 			m.reject(&f, true)
@@ -33,7 +33,7 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		m.relay() // the last attempt: the worker's own words say more than ours
 		return
 	}
-	m.blameDecode(praise)
+	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: praise})
 	if m.rules.hold && strings.HasPrefix(m.status, "2") && m.waitsForPrefill() {
 		m.phase = mainHolding
 		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})

@@ -166,7 +166,11 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 		if m.onPassing(ev) {
 			return
 		}
-	case mainResolving:
+	case mainResolving, mainPrefilling:
+		if ev.kind == evResponseHeaders {
+			m.onProxyRefusal(ev)
+			return
+		}
 		if m.onPassing(ev) {
 			return
 		}
@@ -226,8 +230,9 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	}
 }
 
-// onProxyRefusal takes Envoy's own answer to a request whose body it does not
-// want: over its limit, or too slow. It goes to the client as it is.
+// onProxyRefusal takes an answer that Envoy or a filter before ours gives before
+// there is a decode to answer: the body is over a limit, or all of it too slow. It
+// goes to the client as it is.
 func (m *mainLeg) onProxyRefusal(ev *event) {
 	f := failProxy
 	switch ev.headers.status {
@@ -236,10 +241,15 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 	case "408":
 		f = failTooSlow
 	}
-	m.phase, m.body = mainRejected, nil
-	m.answer.foreign = true
+	m.phase, m.answer.foreign = mainRejected, true
+	m.dropPieces()
+	m.collect()
+	if !m.handover.asked && !m.unsure() {
+		m.body = nil
+	}
 	m.finish(outcomeRefused, &f)
 	m.emit(effect{op: opContinue, of: ofResponseHeaders})
+	m.releaseDecode()
 }
 
 func (m *mainLeg) tooLarge() bool {
@@ -354,7 +364,9 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 	if m.phase != mainResolving || m.closed { // over while tokens were counted
 		m.releaseDecode()
 		m.releasePrefill()
-		m.done()
+		if m.closed || !m.answer.foreign { // else it has still to pass
+			m.done()
+		}
 		return
 	}
 	if p.disaggregated {

@@ -76,7 +76,6 @@ func (m *mainLeg) pass(now time.Time) {
 type answerPath struct {
 	sent      bool // its body is sent to us: each piece has to be sent back
 	whole     bool // its end has been here
-	stranger  bool // it is of an endpoint that we do not know
 	foreign   bool // it was made before us, by Envoy or by another filter
 	held      []piece
 	heldBytes int
@@ -94,6 +93,9 @@ func (a *answerPath) outcome() outcome {
 // that writes more has what it needs of prefill.
 const maxHeldAnswer = 1 << 20
 
+// pieceCost is what a piece takes beside its buffer.
+const pieceCost = 64
+
 // onAnswerPiece takes a piece of an answer whose headers have come.
 func (m *mainLeg) onAnswerPiece(ev *event) bool {
 	p := piece{of: ofResponseBody, body: ev.body, last: ev.endOfStream}
@@ -110,7 +112,7 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 		m.letPass(p)
 		return true
 	}
-	a.held, a.heldBytes = append(a.held, p), a.heldBytes+len(p.body)
+	a.held, a.heldBytes = append(a.held, p), a.heldBytes+cap(p.body)+pieceCost
 	if a.heldBytes > maxHeldAnswer {
 		m.relay()
 	}

@@ -73,8 +73,10 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 	if m.named {
 		set = append(set, kv{"x-request-id", m.hdr.requestID})
 	}
-	all(names.WorkerID, p.decode.ID.String())
-	all(names.DPRank, strconv.FormatUint(uint64(p.decode.DPRank), 10))
+	if len(p.others) == 0 { // else who gets it is the proxy's to find
+		all(names.WorkerID, p.decode.ID.String())
+		all(names.DPRank, strconv.FormatUint(uint64(p.decode.DPRank), 10))
+	}
 	if p.decodeDPSize > 1 {
 		all([]string{handoff.SGLangDPRankHeader}, strconv.FormatUint(uint64(p.decode.DPRank), 10))
 	}

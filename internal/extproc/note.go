@@ -281,7 +281,7 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 		return nil, errors.New(f.code + ": " + f.message + srv.known(f))
 	}
 	sc := newScratch()
-	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q.pool), &sc.tokens)
+	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q), &sc.tokens)
 	var v verdict
 	srv.judge(&v, q, prompt, sc, nil, nil)
 	srv.fallBack(&v, q, sc, nil)

@@ -144,7 +144,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 				s.refuse(&failInternal)
 			}
 		}()
-		p, err := srv.cfg.Tokens.Engine(s.grpc.Context(), q.query, srv.tokenizers(q.pool))
+		p, err := srv.cfg.Tokens.Engine(s.grpc.Context(), q.query, srv.tokenizers(q))
 		if err != nil {
 			p = srv.cfg.Tokens.Estimate(q.query, &sc.tokens, tokens.ReasonOf(err))
 		}
@@ -268,11 +268,11 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *f
 }
 
 // tokenizers lists the workers that may be asked to count tokens.
-func (srv *Server) tokenizers(p *worker.Pool) []worker.Endpoint {
+func (srv *Server) tokenizers(q *question) []worker.Endpoint {
 	var out []worker.Endpoint
-	for _, ws := range [][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
+	for _, ws := range [][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
 		for _, w := range ws {
-			if srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
+			if allowed(q.wish.subset, w) && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
 				out = append(out, w.Endpoint)
 			}
 		}

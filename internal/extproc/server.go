@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,7 +121,10 @@ func (srv *Server) GRPCOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec(srv.rules.buffers, srv.cfg.TimeoutHeader)),
 		experimental.BufferPool(srv.rules.buffers), // gRPC's own clears what it lends
-		grpc.MaxRecvMsgSize(math.MaxInt32),
+		// Whoever reaches the port could else make us take 2 GiB. Envoy's own limit
+		// may be above ours, whose answer is a 413.
+		grpc.MaxRecvMsgSize(min(2*max(srv.cfg.MaxBodyBytes, 64<<20)+1<<20, math.MaxInt32)),
+		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
 		// A proxy that vanished must not hold what waits to be sent to it.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
@@ -207,10 +211,7 @@ func newWire(srv *Server, g extprocv3.ExternalProcessor_ProcessServer) wire {
 
 func filterOf(ctx context.Context) string {
 	md, _ := metadata.FromIncomingContext(ctx)
-	if v := md.Get(filterKey); len(v) == 1 {
-		return v[0]
-	}
-	return ""
+	return strings.Join(md.Get(filterKey), ",") // several are none that we know
 }
 
 func (srv *Server) track(s *mainStream, open bool) {

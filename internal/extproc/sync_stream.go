@@ -178,14 +178,14 @@ func (s *mainStream) collect(e *effect) {
 		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
-			if w != nil && (p.decodeNamed || !s.srv.cfg.Health.Aside(w.ID)) && leg(w, dp) {
+			if w != nil && p.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.decodeNamed || !s.srv.cfg.Health.Aside(w.ID)) && leg(w, dp) {
 				outcome = "collected"
 				break
 			}
 			if p.decodeNamed {
 				break
 			}
-			if w, dp = s.srv.anotherDecode(&p, tried), 0; w == nil {
+			if w, dp = s.srv.anotherDecode(&p, tried); w == nil {
 				break
 			}
 			tried = append(tried, w.ID)
@@ -265,17 +265,23 @@ func (srv *Server) mayDecodeAlone(w *worker.Worker) bool {
 	return !srv.cfg.EnforceDisagg && w.CanServe(worker.Aggregated)
 }
 
-// anotherDecode returns a decode worker of the attempt's pool that may be used
-// and was not tried.
-func (srv *Server) anotherDecode(p *plan, tried []worker.ID) *worker.Worker {
+// anotherDecode returns a decode worker of the attempt's pool that may be used and
+// was not tried, and the rank of it.
+func (srv *Server) anotherDecode(p *plan, tried []worker.ID) (*worker.Worker, worker.DPRank) {
 	pool := srv.view.Load().Pool(p.decodeRequest.Key)
 	if pool == nil {
-		return nil
+		return nil, 0
 	}
 	for _, w := range pool.Decode {
-		if allowed(p.subset, w) && !slices.Contains(tried, w.ID) && handoff.KindOf(w.Engine) == p.kind && p.decodeRequest.Constraints.Lacks(w) == "" && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
-			return w
+		if slices.Contains(tried, w.ID) || handoff.KindOf(w.Engine) != p.kind || p.decodeRequest.Constraints.Lacks(w) != "" ||
+			!srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
+			continue
+		}
+		for dp := range w.DPSize {
+			if p.subset.Allows(w.EndpointOf(worker.DPRank(dp)).AddrPort()) {
+				return w, worker.DPRank(dp)
+			}
 		}
 	}
-	return nil
+	return nil, 0
 }
