@@ -208,7 +208,7 @@ func (f *fleet) counters() map[string]int {
 }
 
 // leave makes the workers leave, as far as waiting legs are concerned.
-func (f *fleet) leave() { f.srv.OnChange(discovery.Change{Left: f.ids}) }
+func (f *fleet) leave() { f.srv.OnChange(f.srv.view.Load(), discovery.Change{Left: f.ids}) }
 
 // tap is the server's side of a stream. When the reader comes for another
 // message, all that the one before has caused is sent.

@@ -107,7 +107,7 @@ func (x *mainRandom) check(e *effect) error {
 	}
 	switch e.op {
 	case opContinue:
-		x.relayed = x.relayed || e.of == ofResponseHeaders // of an answer made before us
+		x.relayed = x.relayed || e.of == ofResponseHeaders // of an answer that no worker gave
 		if e.of == ofResponseBody || e.of == ofResponseTrailers {
 			if x.passed++; !x.relayed || e.of == ofResponseBody && string(e.body) != strconv.Itoa(x.passed) {
 				return x.fail("X6: piece %d of the answer is %q, headers relayed: %t", x.passed, e.body, x.relayed)

@@ -165,9 +165,12 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 		m.releasePrefill()
 	}
 	f := failPrefill
-	if r.reason == reasonRejected {
+	switch r.reason {
+	case reasonRejected:
 		f = failPrefillRefused
 		f.status, f.answer = r.status, r.answer
+	case reasonTooLong:
+		f = failPrefillLong
 	}
 	switch m.phase {
 	case mainPrefilling:

@@ -175,7 +175,9 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			return
 		}
 	case mainRejected:
-		m.onForeignPiece(ev)
+		if m.answer.foreign {
+			m.onAnswerPiece(ev)
+		}
 		return
 	case mainEnded, mainLeft, mainLingering, mainDone:
 		return
@@ -236,8 +238,7 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 	case "408":
 		f = failTooSlow
 	}
-	m.phase, m.body = mainRejected, nil
-	m.answer.foreign = true
+	m.phase, m.body, m.answer.foreign = mainRejected, nil, true
 	m.finish(outcomeRefused, &f)
 	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 }
@@ -332,7 +333,7 @@ func (m *mainLeg) onRefused(f *failure) {
 	case m.closed:
 		m.done()
 	case m.phase == mainResolving:
-		m.reject(f, false)
+		m.reject(f, m.way.repick && m.plan == nil)
 	}
 }
 

@@ -77,7 +77,7 @@ type answerPath struct {
 	sent      bool // its body is sent to us: each piece has to be sent back
 	whole     bool // its end has been here
 	stranger  bool // it is of an endpoint that we do not know
-	foreign   bool // it was made before us, by Envoy or by another filter
+	foreign   bool // it is Envoy's own, or of a filter before ours: nothing is decided
 	held      []piece
 	heldBytes int
 }
@@ -105,7 +105,7 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 		return false
 	}
 	a := &m.answer
-	if m.phase == mainStreaming {
+	if m.phase == mainStreaming || a.foreign {
 		a.whole = a.whole || p.last
 		m.letPass(p)
 		return true
@@ -115,19 +115,6 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 		m.relay()
 	}
 	return true
-}
-
-// onForeignPiece lets an answer pass that is not of our request; what else still
-// comes after a refusal is dropped.
-func (m *mainLeg) onForeignPiece(ev *event) {
-	switch {
-	case m.answer.foreign && ev.kind == evResponseBody:
-		m.letPass(piece{of: ofResponseBody, body: ev.body, last: ev.endOfStream})
-	case m.answer.foreign && ev.kind == evResponseTrailers:
-		m.letPass(piece{of: ofResponseTrailers, last: true})
-	default:
-		m.rules.buffers.put(ev.body)
-	}
 }
 
 // letAnswerPass lets what was held follow the headers.
