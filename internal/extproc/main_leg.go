@@ -179,7 +179,9 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			return
 		}
 	case mainRejected:
-		m.onForeignPiece(ev)
+		if !m.answer.foreign || !m.onAnswerPiece(ev) {
+			m.rules.buffers.put(ev.body)
+		}
 		return
 	case mainEnded, mainLeft, mainLingering, mainDone:
 		return
@@ -228,28 +230,6 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 			m.emit(effect{op: opContinue, of: ofRequestHeaders})
 		}
 	}
-}
-
-// onProxyRefusal takes an answer that Envoy or a filter before ours gives before
-// there is a decode to answer: the body is over a limit, or all of it too slow. It
-// goes to the client as it is.
-func (m *mainLeg) onProxyRefusal(ev *event) {
-	f := failProxy
-	switch ev.headers.status {
-	case "413":
-		f = failBodyTooLarge
-	case "408":
-		f = failTooSlow
-	}
-	m.phase, m.answer.foreign = mainRejected, true
-	m.dropPieces()
-	m.collect()
-	if !m.handover.asked && !m.unsure() {
-		m.body = nil
-	}
-	m.finish(outcomeRefused, &f)
-	m.emit(effect{op: opContinue, of: ofResponseHeaders})
-	m.releaseDecode()
 }
 
 func (m *mainLeg) tooLarge() bool {

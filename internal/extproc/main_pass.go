@@ -119,17 +119,26 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 	return true
 }
 
-// onForeignPiece lets an answer pass that is not of our request; what else still
-// comes after a refusal is dropped.
-func (m *mainLeg) onForeignPiece(ev *event) {
-	switch {
-	case m.answer.foreign && ev.kind == evResponseBody:
-		m.letPass(piece{of: ofResponseBody, body: ev.body, last: ev.endOfStream})
-	case m.answer.foreign && ev.kind == evResponseTrailers:
-		m.letPass(piece{of: ofResponseTrailers, last: true})
-	default:
-		m.rules.buffers.put(ev.body)
+// onProxyRefusal takes an answer that Envoy or a filter before ours gives before
+// there is a decode to answer: the body is over a limit, or all of it too slow. It
+// goes to the client as it is.
+func (m *mainLeg) onProxyRefusal(ev *event) {
+	f := failProxy
+	switch ev.headers.status {
+	case "413":
+		f = failBodyTooLarge
+	case "408":
+		f = failTooSlow
 	}
+	m.phase, m.answer.foreign = mainRejected, true
+	m.dropPieces()
+	m.collect()
+	if !m.handover.asked && !m.unsure() {
+		m.body = nil
+	}
+	m.finish(outcomeRefused, &f)
+	m.emit(effect{op: opContinue, of: ofResponseHeaders})
+	m.releaseDecode()
 }
 
 // letAnswerPass lets what was held follow the headers.
