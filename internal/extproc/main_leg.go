@@ -48,6 +48,7 @@ type rules struct {
 	maxTimeout     time.Duration
 	names          prefill.Names
 	reasonHeader   string // of the endpoint picker protocol's refusals
+	replicas       bool   // Envoy's access log may go to another process
 	buffers        *bufferPool
 }
 
