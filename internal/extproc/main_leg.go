@@ -171,10 +171,13 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			return
 		}
 	case mainStreaming, mainHolding:
-		if m.onAnswerPiece(ev) {
+		if m.onAnswerPiece(ev) || m.onPassing(ev) { // a worker may answer before the request is whole
 			return
 		}
-	case mainEnded, mainRejected, mainLeft, mainLingering, mainDone:
+	case mainRejected:
+		m.onForeignPiece(ev)
+		return
+	case mainEnded, mainLeft, mainLingering, mainDone:
 		return
 	}
 	// Envoy 1.35 and later may repeat the end of a large body (envoy #46237).
@@ -234,6 +237,7 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 		f = failTooSlow
 	}
 	m.phase, m.body = mainRejected, nil
+	m.answer.foreign = true
 	m.finish(outcomeRefused, &f)
 	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 }
@@ -328,7 +332,7 @@ func (m *mainLeg) onRefused(f *failure) {
 	case m.closed:
 		m.done()
 	case m.phase == mainResolving:
-		m.reject(f, false)
+		m.reject(f, m.way.repick && m.plan == nil)
 	}
 }
 
