@@ -112,4 +112,8 @@ func strange(name []byte) bool {
 	return false
 }
 
-var strangePrefixes = [...]string{"x-baton-", "x-prefill", "x-bootstrap-", "x-override-", "x-gateway-destination-", "x-decode-"}
+// The same as our own listener strips (envoy/legs.yaml.tmpl, strip).
+var strangePrefixes = [...]string{
+	"x-baton-", "x-prefill", "x-bootstrap-", "x-override-", "x-gateway-destination-", "x-decode-",
+	"x-dynamo-", "x-worker-", "x-data-parallel-", "x-instance-id",
+}

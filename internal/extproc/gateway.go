@@ -236,6 +236,15 @@ func (m *mainLeg) distrust() {
 	h.attemptCount = "" // Envoy's own, where it is not a client's
 }
 
+// localReply returns the flags of an answer that Envoy itself made. Where nobody
+// strips what only a listener of ours may say, a worker has said it.
+func (m *mainLeg) localReply(ev *event) string {
+	if m.way.plain {
+		return ""
+	}
+	return ev.headers.localReply
+}
+
 // passingQuestion finds who may serve a request of which only the headers count:
 // one worker, of the only model, or for headers alone of any.
 func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {

@@ -83,7 +83,8 @@ func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
 	}
 	switch ev.kind {
 	case evResponseHeaders:
-		x.taken = ev.headers.localReply == "" || reached(ev.headers.localReply)
+		flags := ev.headers.localReply
+		x.taken = flags == "" || reached(flags) || x.m.way.plain // there a worker has said it
 		return x.taken
 	case evLogged:
 		x.taken = ev.reached
@@ -107,6 +108,7 @@ func (x *mainRandom) check(e *effect) error {
 	}
 	switch e.op {
 	case opContinue:
+		x.relayed = x.relayed || e.of == ofResponseHeaders // Envoy's own refusal
 		if e.of == ofResponseBody || e.of == ofResponseTrailers {
 			if x.passed++; !x.relayed || e.of == ofResponseBody && string(e.body) != strconv.Itoa(x.passed) {
 				return x.fail("X6: piece %d of the answer is %q, headers relayed: %t", x.passed, e.body, x.relayed)

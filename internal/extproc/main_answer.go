@@ -12,7 +12,7 @@ import (
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 	m.status, m.answer.whole = ev.headers.status, ev.endOfStream
 	m.onAnswerer(ev.answerer)
-	flags := ev.headers.localReply
+	flags := m.localReply(ev)
 	if m.handover.sent = false; flags == "" || reached(flags) {
 		m.taken()
 	}

@@ -174,7 +174,10 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 		if m.onAnswerPiece(ev) {
 			return
 		}
-	case mainEnded, mainRejected, mainLeft, mainLingering, mainDone:
+	case mainRejected:
+		m.onRefusalPiece(ev)
+		return
+	case mainEnded, mainLeft, mainLingering, mainDone:
 		return
 	}
 	// Envoy 1.35 and later may repeat the end of a large body (envoy #46237).
@@ -234,6 +237,7 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 		f = failTooSlow
 	}
 	m.phase, m.body = mainRejected, nil
+	m.answer.theirs = true
 	m.finish(outcomeRefused, &f)
 	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 }
@@ -273,17 +277,18 @@ func (m *mainLeg) onRequestBody(ev *event) {
 		m.reject(&failBodyTooLarge, false)
 		return
 	}
+	last := ev.endOfStream || !m.fullDuplex // buffered, it is whole, though trailers may end it
 	switch {
 	case m.body != nil:
 		m.body = append(m.body, ev.body...)
 		m.rules.buffers.put(ev.body)
-	case ev.endOfStream:
+	case last:
 		m.body = ev.body
 	default:
 		m.body = m.roomForBody(ev.body)
 		m.rules.buffers.put(ev.body)
 	}
-	if ev.endOfStream {
+	if last {
 		m.onRequestEnd()
 	}
 }

@@ -73,6 +73,7 @@ type answerPath struct {
 	sent      bool // its body is sent to us: each piece has to be sent back
 	whole     bool // its end has been here
 	stranger  bool // it is of an endpoint that we do not know
+	theirs    bool // it is Envoy's own refusal of the request
 	held      []piece
 	heldBytes int
 }
@@ -110,6 +111,18 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 		m.relay()
 	}
 	return true
+}
+
+// onRefusalPiece lets the body of Envoy's own refusal follow its headers: one that
+// has been sent to us and does not come back keeps the client waiting.
+func (m *mainLeg) onRefusalPiece(ev *event) {
+	switch {
+	case !m.answer.theirs:
+	case ev.kind == evResponseBody:
+		m.letPass(piece{of: ofResponseBody, body: ev.body, last: ev.endOfStream})
+	case ev.kind == evResponseTrailers:
+		m.letPass(piece{of: ofResponseTrailers, last: true})
+	}
 }
 
 // letAnswerPass lets what was held follow the headers.
