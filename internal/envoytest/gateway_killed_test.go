@@ -28,9 +28,8 @@ type stage struct {
 	ours, theirs *backend
 	canary       *canary
 
-	mu   sync.Mutex
-	act  *act
-	acts int
+	mu  sync.Mutex
+	act *act
 }
 
 // act is one request on a stage.
