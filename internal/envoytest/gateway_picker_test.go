@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -316,19 +315,8 @@ type facts struct {
 	manager string // stat prefix of the listener with the picker's filter
 }
 
-// envoyMinor is the version of this Envoy, 40 of 1.40.0; 0 where it does not say.
-var envoyMinor = sync.OnceValue(func() (minor int) {
-	out, err := exec.Command(envoyPath, "--version").Output()
-	if err != nil {
-		return 0
-	}
-	for part := range strings.SplitSeq(string(out), "/") {
-		if n, _ := fmt.Sscanf(part, "1.%d.", &minor); n == 1 {
-			return minor
-		}
-	}
-	return 0
-})
+// envoyMinor is the version of this Envoy: 40 of 1.40.0.
+var envoyMinor = sync.OnceValue(func() int { return stack.EnvoyMinor(envoyPath) })
 
 // saysServed tells whether this Envoy's override policy can say who served.
 func saysServed() bool { return envoyMinor() >= 38 }

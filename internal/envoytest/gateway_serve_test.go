@@ -15,7 +15,7 @@ import (
 // TestAGatewayWithTwoLegsServesAsOnesOwnEnvoyDoes: both legs, headers of a client's
 // choosing, and a failed prefill that nobody sees.
 func TestAGatewayWithTwoLegsServesAsOnesOwnEnvoyDoes(t *testing.T) {
-	both(t, layout{prefill: 2, decode: 2, gateway: &envoy.GatewayParams{}, twoLegs: true}, func(t *testing.T, f *fleet) {
+	both(t, layout{prefill: 2, decode: 2, config: takeTurns, gateway: &envoy.GatewayParams{}, twoLegs: true}, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			prompt := fmt.Sprintf("request %d through a gateway", i)
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0), destination, f.prefill[0].Info.Endpoint.String()), prompt, 4)

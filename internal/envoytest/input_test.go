@@ -388,3 +388,30 @@ func TestTrailersOfTheRequestDoNotDisturb(t *testing.T) {
 		require.Zero(t, c.contacts.Load())
 	})
 }
+
+// C27: Envoy would answer what says that it is gRPC with 200 and no body.
+func TestARequestThatSaysItIsGRPCIsAnsweredAsAnyOther(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, f *fleet) {
+		ask := func(contentType, body string) *reply {
+			return f.do(http.MethodPost, "/v1/completions", strings.NewReader(body), http.Header{"Content-Type": {contentType}})
+		}
+		for _, grpc := range []string{"application/grpc", "application/grpc+proto", "application/grpc;x=y"} {
+			requireError(t, ask(grpc, `{"model":"nobody","prompt":"x"}`), 404, "model_not_found")
+			requireError(t, ask(grpc, `{"model":"m","prompt":"x","nvext":{"decode_worker_id":1}}`), 400, "forbidden_field")
+			requireError(t, ask(grpc, "\x00\x00\x00\x00\x05hello"), 400, "not_json")
+			r := ask(grpc, `{"model":"m","prompt":"x","nvext":{"annotations":["query_instance_id:"]}}`)
+			require.Equal(t, 200, r.status)
+			require.Contains(t, r.body, `"decode_worker_id":200`)
+			f.forget()
+			requireAnswer(t, ask(grpc, completion("served", 2, false)), "served", 2)
+			_, d := f.legs()
+			require.Equal(t, "application/json", d.Headers.Get("Content-Type"))
+		}
+		f.forget()
+		requireAnswer(t, ask("application/json; charset=utf-8", completion("as it was", 2, false)), "as it was", 2)
+		_, d := f.legs()
+		require.Equal(t, "application/json; charset=utf-8", d.Headers.Get("Content-Type"))
+		require.NoError(t, f.plugin.Kill())
+		requireError(t, ask("application/grpc", completion("hi", 2, false)), 503, "router_unavailable")
+	})
+}

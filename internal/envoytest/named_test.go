@@ -228,10 +228,12 @@ func TestANamedWorkerThatHasLeftIsGone(t *testing.T) {
 	both(t, layout{prefill: 1, decode: 2, envoy: trusting("prerouted")}, func(t *testing.T, f *fleet) {
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("here", 2, false), "x-worker-instance-id", "201"), "here", 2)
 		f.publishAndWait(f.prefill[0], f.decode[0])
-		f.await("the one that has left to be known as such", func() bool {
-			r := f.send(t.Context(), "/v1/completions", completion("away", 2, false), "x-worker-instance-id", "201")
-			return r.status == http.StatusServiceUnavailable && strings.Contains(r.body, `"worker_gone"`)
-		})
+		for _, named := range [][]string{{"x-worker-instance-id", "201"}, {"x-gateway-destination-endpoint", f.decode[1].Info.Endpoint.String()}} {
+			f.await("the one that has left to be known as such", func() bool {
+				r := f.send(t.Context(), "/v1/completions", completion("away", 2, false), named...)
+				return r.status == http.StatusServiceUnavailable && strings.Contains(r.body, `"worker_gone"`) && strings.Contains(r.body, named[0])
+			})
+		}
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("others", 2, false)), "others", 2)
 	})
 }
@@ -340,4 +342,55 @@ func TestAnAnswerNamesWorkersThatTakeTheRequest(t *testing.T) {
 			require.Contains(t, ids, `"decode_worker_id":`+decode+",")
 		}
 	})
+}
+
+// C6 where the workers are named, and an answer that breaks off after its headers,
+// which Envoy alone sees: the same worker would be asked again.
+func TestANamedDecodeThatBreaksOffIsAskedOnce(t *testing.T) {
+	both(t, layout{prefill: 1, decode: 1, envoy: trusting("direct"), noCheck: true}, func(t *testing.T, f *fleet) {
+		for range 8 {
+			f.forget()
+			f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultTruncate, Count: 10})
+			r := f.send(t.Context(), "/v1/completions", completion("breaks off", 30, false), "x-worker-instance-id", "200", "x-prefill-instance-id", "100")
+			require.True(t, r.err != nil || r.status == http.StatusServiceUnavailable, "%d %v %s", r.status, r.err, r.body)
+			require.Len(t, f.got(f.decode[0]), 1)
+		}
+	})
+}
+
+// Headers that other routers and workers' sidecars obey are nobody's to set, where
+// requests may name their workers, too.
+func TestWhoMayNameWorkersSteersNothingElse(t *testing.T) {
+	f := newFleet(t, layout{prefill: 1, decode: 1, envoy: trusting("prerouted")})
+	names := []string{
+		"X-Kv-Cache-Source-Host-Port", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port", "X-Dynamo-Routing-Mode", "X-Gateway-Model-Name-Rewrite",
+		"X-Llm-D-Model-Name-Rewrite", "Epp-Profile", "Test-Epp-Endpoint-Selection", "Target-Pod",
+	}
+	headers := []string{"x-worker-instance-id", "200", "x-own", "kept"}
+	for _, n := range names {
+		headers = append(headers, n, "192.0.2.1:80")
+	}
+	requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("hi", 2, false), headers...), "hi", 2)
+	p, d := f.legs()
+	for _, n := range names {
+		require.Empty(t, p.Headers.Values(n), n)
+		require.Empty(t, d.Headers.Values(n), n)
+	}
+	require.Equal(t, "kept", d.Headers.Get("X-Own"))
+}
+
+// What names a worker and comes twice must say one thing, but for the address that
+// Envoy moves to another header: it takes the first.
+func TestANameThatComesTwiceMustSayOneThing(t *testing.T) {
+	f := newFleet(t, layout{prefill: 1, decode: 2, envoy: trusting("prerouted")})
+	ask := func(name, a, b string) *reply {
+		f.forget()
+		return f.do(http.MethodPost, "/v1/completions", strings.NewReader(completion("hi", 2, false)), http.Header{"Content-Type": {"application/json"}, name: {a, b}})
+	}
+	requireError(t, ask("X-Worker-Instance-Id", "200", "201"), 400, "routing_conflict")
+	requireError(t, ask("X-Prefiller-Host-Port", f.prefill[0].Info.Endpoint.String(), "192.0.2.1:80"), 400, "routing_conflict")
+	requireAnswer(t, ask("X-Worker-Instance-Id", "201", "201"), "hi", 2)
+	requireAnswer(t, ask("X-Gateway-Destination-Endpoint", f.decode[1].Info.Endpoint.String(), f.decode[0].Info.Endpoint.String()), "hi", 2)
+	_, d := f.served()
+	require.Equal(t, "201", d)
 }

@@ -23,10 +23,13 @@ type leaver struct {
 	reply chan *reply
 }
 
-func (f *fleet) begin(q question) *leaver {
+func (f *fleet) begin(q question) *leaver { return f.beginWith(q) }
+
+// beginWith is begin with headers: name, value, name, value…
+func (f *fleet) beginWith(q question, headers ...string) *leaver {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	l := &leaver{cancel, make(chan *reply, 1)}
-	go func() { l.reply <- f.send(ctx, q.path, q.body) }()
+	go func() { l.reply <- f.send(ctx, q.path, q.body, headers...) }()
 	return l
 }
 

@@ -48,6 +48,9 @@ func forged(addr string) map[string]string {
 		"x-dp-rank":     "63", "x-prefill-dp-rank": "63", "x-data-parallel-rank": "63",
 		"x-dynamo-worker-instance-id": "1234567", "x-dynamo-prefill-instance-id": "1234567",
 		"x-dynamo-dp-rank": "63", "x-dynamo-prefill-dp-rank": "63",
+		"x-kv-cache-source-host-port": addr, "x-encoder-hosts-ports": addr, "x-data-parallel-host-port": addr, "x-dynamo-routing-mode": forgedMark,
+		"x-gateway-model-name-rewrite": forgedMark, "x-llm-d-model-name-rewrite": forgedMark, "epp-profile": forgedMark,
+		"test-epp-endpoint-selection": addr, "target-pod": addr,
 		"x-envoy-original-dst-host": addr, "x-envoy-retry-on": "5xx,retriable-4xx,gateway-error",
 		"x-envoy-max-retries": "9", "x-envoy-upstream-rq-timeout-ms": "1", "x-envoy-upstream-rq-per-try-timeout-ms": "1",
 		"x-envoy-attempt-count": "99", "x-envoy-hedge-on-per-try-timeout": "true", "x-envoy-expected-rq-timeout-ms": "1",
@@ -143,6 +146,8 @@ func TestFieldsThatOnlyTheRouterMaySetAreRefused(t *testing.T) {
 	fields := []string{
 		`"bootstrap_host":"127.0.0.1"`, `"bootstrap_port":1`, `"bootstrap_room":7`, `"bootstrap_pair_key":"x"`,
 		`"kv_transfer_params":{}`, `"disaggregated_params":{}`, `"routed_dp_rank":0`, `"disagg_prefill_dp_rank":0`, `"data_parallel_rank":0`,
+		`"ec_transfer_params":{"h":{"do_remote_encode":true,"remote_host":"192.0.2.1","remote_port":1}}`, `"decode_tp_size":7`,
+		`"vllm_xargs":{"kv_transfer_params":"x"}`, `"vllm_xargs":{"ec_transfer\u005fparams":{}}`,
 		`"bootstrap_room":null`, `"\u0062ootstrap_room":7`, `"bootstrap\u005Froom":7`, `"bootstrap_\u0072\u006f\u006f\u006d":7`,
 	}
 	doubles := []string{

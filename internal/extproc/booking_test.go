@@ -48,7 +48,7 @@ func unequal(t *testing.T) (r *replica, done func()) {
 
 // forgetLegs ends what waits for legs that this test does not play.
 func (r *replica) forgetLegs() {
-	r.srv.OnChange(discovery.Change{Left: []worker.ID{1, 2, 3, 4}})
+	r.srv.OnChange(nil, discovery.Change{Left: []worker.ID{1, 2, 3, 4}})
 }
 
 // The whole way, from Envoy's messages to the book: reading what is booked,

@@ -1,15 +1,12 @@
 package extproc
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/load"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/picker"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -112,9 +109,9 @@ func (s *split) String() string {
 	case !s.asked:
 		return ""
 	case s.limit > 0:
-		return fmt.Sprintf("prefill apart: no spare worker has fewer than %d tokens of the prompt to prefill", s.limit)
+		return fmt.Sprintf("prefill apart: no worker with room has fewer than %d tokens of the prompt to prefill", s.limit)
 	default:
-		return "prefill apart: it is not busy, or nobody can do without"
+		return "prefill apart: it is not busy or refuses more, or no worker with room can do without"
 	}
 }
 
@@ -148,8 +145,16 @@ func (srv *Server) alone(v *verdict, q *question, sc *scratch, booking *load.Res
 		return false
 	}
 	least, known := srv.cfg.Book.LeastQueuedISLTokens(q.pool.PrefillRanks, srv.cfg.Health, time.Now())
-	v.split.queued = least
+	if v.split.queued = least; srv.queueIsFull(q) {
+		return false // back-pressure is the answer to that (C5)
+	}
 	return known && least > c.PrefillBusyTokens && try(0, splitPrefillBusy)
+}
+
+// queueIsFull reports whether a pick for prefill would be refused with 429.
+func (srv *Server) queueIsFull(q *question) bool {
+	limit := srv.cfg.MaxQueuedISLTokens
+	return limit > 0 && !q.admitted && srv.cfg.Book.QueuedISLTokens(q.pool.PrefillRanks, srv.cfg.Health, time.Now()) >= limit
 }
 
 // mayFallBack reports whether what fails so may be served by one worker instead
@@ -174,38 +179,4 @@ func (srv *Server) fallBack(v *verdict, q *question, sc *scratch, booking *load.
 	}
 	one.split = split{reason: splitFallback, cause: v.fail.code}
 	*v, q.disagg = one, false
-}
-
-// splittable says why a request that is to be served with prefill and decode
-// apart cannot be, where their hand-off goes through prefill's answer. One that
-// the engine cannot split goes to a worker that can serve it alone, if one can, and
-// if it names no prefill worker.
-func (srv *Server) splittable(q *question, r *openai.Request, body []byte) *failure {
-	if !q.disagg {
-		return nil
-	}
-	kind := handoff.KindOf(q.pool.Prefill[0].Engine)
-	if !kind.PrefillFirst() {
-		return nil
-	}
-	if srv.legClient == nil {
-		return &failNoListener
-	}
-	why := handoff.Obstacle(kind, body, r)
-	if why == "" || handoff.Alone(r) {
-		return nil
-	}
-	f := failNoHandoff
-	f.message += ": " + why
-	if named := &q.wish.pins.Prefill; named.Named() {
-		// Who names a prefill worker is told that it would not be used.
-		f.param = cmp.Or(named.IDBy, named.AddressBy)
-		f.message += "; and " + f.param + " names a prefill worker."
-		return &f
-	}
-	f.message += "."
-	if q.disagg = false; len(q.pool.AggregatedRanks) == 0 || srv.cfg.EnforceDisagg {
-		return &f
-	}
-	return nil
 }

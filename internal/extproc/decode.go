@@ -13,7 +13,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/subset"
-	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
 // codec is gRPC's codec for this server. It reads ProcessingRequests and writes
@@ -52,7 +51,9 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
 	d := decoder{r: r, c: c, ev: new(event)}
 	if err := d.request(); err != nil {
 		c.buffers.put(d.ev.body)
-		return err
+		// An error here would end the stream, and a filter that fails open would
+		// let the request go on. The machines refuse it.
+		d.ev = &event{kind: evMalformed}
 	}
 	in.ev = d.ev
 	return nil
@@ -87,6 +88,7 @@ const (
 	fieldConfigBodies   = 1 // ProtocolConfiguration
 	fieldConfigAnswers  = 2
 	fieldFilterMetadata = 1 // Metadata
+	fieldStructFields   = 1 // Struct
 	fieldEntryKey       = 1 // of a map
 	fieldEntryValue     = 2
 )
@@ -185,13 +187,22 @@ func (d *decoder) request() error {
 	return nil
 }
 
+// begin says which of the six the message is: of several the last one counts, and
+// nothing of the others.
+func (d *decoder) begin(num protowire.Number) {
+	if kind := kindOfField[num]; d.ev.kind != kind {
+		d.c.buffers.put(d.ev.body)
+		d.ev.kind, d.ev.headers, d.ev.body, d.ev.endOfStream = kind, nil, nil, false
+	}
+}
+
 func (d *decoder) field(num protowire.Number) error {
 	switch num {
 	case fieldRequestHeaders, fieldResponseHeaders, fieldRequestTrailers, fieldResponseTrailers,
 		fieldMetadataContext, fieldAttributes, fieldProtocolConfig:
 		return d.small(num)
 	case fieldRequestBody, fieldResponseBody:
-		d.ev.kind = kindOfField[num]
+		d.begin(num)
 		n, err := d.length()
 		if err != nil {
 			return err
@@ -215,7 +226,10 @@ func (d *decoder) small(num protowire.Number) error {
 	}
 	switch num {
 	case fieldProtocolConfig:
-		return each(b, func(num protowire.Number, v uint64, _ []byte) error {
+		return each(b, func(num protowire.Number, v uint64, sub []byte) error {
+			if sub != nil {
+				return nil
+			}
 			switch mode := extprocfilterv3.ProcessingMode_BodySendMode(v); num {
 			case fieldConfigBodies:
 				d.ev.fullDuplex = mode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
@@ -230,24 +244,27 @@ func (d *decoder) small(num protowire.Number) error {
 	case fieldAttributes:
 		return d.attribute(b)
 	case fieldRequestHeaders, fieldResponseHeaders:
-		d.ev.kind = kindOfField[num]
-		d.ev.headers = new(headers)
+		d.begin(num)
+		if d.ev.headers == nil {
+			d.ev.headers = new(headers)
+		}
 		return each(b, func(num protowire.Number, v uint64, sub []byte) error {
-			switch num {
-			case fieldHeadersMap:
+			switch {
+			case num == fieldHeadersMap && sub != nil:
 				return d.headerMap(sub)
-			case fieldHeadersEnd:
+			case num == fieldHeadersEnd && sub == nil:
 				d.ev.endOfStream = v != 0
 			}
 			return nil
 		})
 	default:
-		d.ev.kind = kindOfField[num]
+		d.begin(num)
 		return nil
 	}
 }
 
-// each calls f for each field of a message, with its number or its bytes.
+// each calls f for each field of a message, with its number or its bytes, which
+// are nil for a number.
 func each(b []byte, f func(num protowire.Number, v uint64, sub []byte) error) error {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
@@ -281,11 +298,14 @@ func each(b []byte, f func(num protowire.Number, v uint64, sub []byte) error) er
 
 func (d *decoder) headerMap(b []byte) error {
 	return each(b, func(num protowire.Number, _ uint64, sub []byte) error {
-		if num != fieldMapHeaders {
+		if num != fieldMapHeaders || sub == nil {
 			return nil
 		}
 		var key, text, raw []byte
 		if err := each(sub, func(num protowire.Number, _ uint64, v []byte) error {
+			if v == nil {
+				return nil
+			}
 			switch num {
 			case fieldValueKey:
 				key = v
@@ -314,42 +334,6 @@ func (d *decoder) headerMap(b []byte) error {
 		}
 		return nil
 	})
-}
-
-// field returns where the header of that name goes, nil if nobody reads it.
-func (h *headers) field(key []byte, timeoutHeader string) *string {
-	switch string(key) {
-	case ":method":
-		return &h.method
-	case ":path":
-		return &h.path
-	case ":status":
-		return &h.status
-	case "content-length":
-		return &h.contentLength
-	case "x-request-id":
-		return &h.requestID
-	case "traceparent":
-		return &h.traceparent
-	case "tracestate":
-		return &h.tracestate
-	case "authorization":
-		return &h.authorization
-	case "x-envoy-attempt-count":
-		return &h.attemptCount
-	case prefill.HeaderStart:
-		return &h.start
-	case prefill.HeaderLeg:
-		return &h.leg
-	case prefill.HeaderDebug:
-		return &h.debug
-	case prefill.HeaderLocalReply:
-		return &h.localReply
-	case timeoutHeader:
-		return &h.timeout
-	default:
-		return nil
-	}
 }
 
 // httpBody reads an HttpBody of which rest bytes of the message follow.

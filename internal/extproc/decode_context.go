@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-60ae5743/baton/internal/subset"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
 // This file reads what a data plane says beside a request: metadata and
@@ -37,22 +38,27 @@ func (d *decoder) hints() *hints {
 
 // metadata reads a core.v3.Metadata: a map of structs.
 func (d *decoder) metadata(b []byte) error {
-	return structs(b, fieldFilterMetadata, func(name string, raw []byte) error {
-		if name != subset.Namespace && name != lbNamespace {
+	return each(b, func(num protowire.Number, _ uint64, entry []byte) error {
+		if num != fieldFilterMetadata || entry == nil {
 			return nil
 		}
-		var s structpb.Struct
-		if err := proto.Unmarshal(raw, &s); err != nil {
-			return errMalformed
+		name, fields, err := mapEntry(entry)
+		if err != nil {
+			return err
 		}
-		if name == lbNamespace {
-			if v := s.GetFields()[servedKey].GetStringValue(); v != "" {
-				d.hints().served = v
+		switch string(name) {
+		case lbNamespace:
+			v, said, err := member(fields, servedKey)
+			if said || d.ev.hints != nil { // of a name that is there twice, the last one counts
+				d.hints().served = v.GetStringValue()
 			}
-			return nil
-		}
-		if v, said := s.GetFields()[subset.Key]; said {
-			d.hints().subset = v
+			return err
+		case subset.Namespace:
+			v, said, err := member(fields, subset.Key)
+			if said || d.ev.hints != nil {
+				d.hints().subset = v
+			}
+			return err
 		}
 		return nil
 	})
@@ -60,42 +66,87 @@ func (d *decoder) metadata(b []byte) error {
 
 // attribute reads one entry of the attributes: a struct for each filter.
 func (d *decoder) attribute(entry []byte) error {
-	return structEntry(entry, func(_ string, raw []byte) error {
-		var s structpb.Struct
-		if err := proto.Unmarshal(raw, &s); err != nil {
-			return errMalformed
-		}
-		if v := s.GetFields()[upstreamAddress].GetStringValue(); v != "" {
-			d.hints().upstream = v
-		}
-		return nil
-	})
-}
-
-// structs calls f for each entry of the map of structs in field.
-func structs(b []byte, field int, f func(name string, raw []byte) error) error {
-	return each(b, func(num protowire.Number, _ uint64, entry []byte) error {
-		if int(num) != field {
-			return nil
-		}
-		return structEntry(entry, f)
-	})
-}
-
-func structEntry(entry []byte, f func(name string, raw []byte) error) error {
-	var name, raw []byte
-	if err := each(entry, func(num protowire.Number, _ uint64, v []byte) error {
-		switch num {
-		case fieldEntryKey:
-			name = v
-		case fieldEntryValue:
-			raw = v
-		}
-		return nil
-	}); err != nil {
+	_, fields, err := mapEntry(entry)
+	if err != nil {
 		return err
 	}
-	return f(string(name), raw)
+	v, _, err := member(fields, upstreamAddress)
+	if v.GetStringValue() != "" {
+		d.hints().upstream = v.GetStringValue()
+	}
+	return err
+}
+
+// member reads one field of a Struct and no other: what clients say may be in the
+// others, as bytes that are no UTF-8, which protobuf refuses. A value that cannot
+// be read is one of no kind.
+func member(fields []byte, key string) (v *structpb.Value, said bool, err error) {
+	err = each(fields, func(num protowire.Number, _ uint64, entry []byte) error {
+		if num != fieldStructFields || entry == nil {
+			return nil
+		}
+		name, raw, err := mapEntry(entry)
+		if err != nil || string(name) != key {
+			return err
+		}
+		v, said = new(structpb.Value), true
+		if proto.Unmarshal(raw, v) != nil {
+			v = new(structpb.Value)
+		}
+		return nil
+	})
+	return v, said, err
+}
+
+// mapEntry reads an entry of a map of messages.
+func mapEntry(entry []byte) (name, value []byte, err error) {
+	err = each(entry, func(num protowire.Number, _ uint64, v []byte) error {
+		switch {
+		case v == nil:
+		case num == fieldEntryKey:
+			name = v
+		case num == fieldEntryValue: // said again, messages are merged
+			value = append(value[:len(value):len(value)], v...)
+		}
+		return nil
+	})
+	return name, value, err
+}
+
+// field returns where the header of that name goes, nil if nobody reads it.
+func (h *headers) field(key []byte, timeoutHeader string) *string {
+	switch string(key) {
+	case ":method":
+		return &h.method
+	case ":path":
+		return &h.path
+	case ":status":
+		return &h.status
+	case "content-length":
+		return &h.contentLength
+	case "x-request-id":
+		return &h.requestID
+	case "traceparent":
+		return &h.traceparent
+	case "tracestate":
+		return &h.tracestate
+	case "authorization":
+		return &h.authorization
+	case "x-envoy-attempt-count":
+		return &h.attemptCount
+	case prefill.HeaderStart:
+		return &h.start
+	case prefill.HeaderLeg:
+		return &h.leg
+	case prefill.HeaderDebug:
+		return &h.debug
+	case prefill.HeaderLocalReply:
+		return &h.localReply
+	case timeoutHeader:
+		return &h.timeout
+	default:
+		return nil
+	}
 }
 
 // strange reports whether a header is one that only routers and proxies may set,
@@ -112,8 +163,9 @@ func strange(name []byte) bool {
 	return false
 }
 
-// The same as our own listener strips (envoy/legs.yaml.tmpl, strip).
+// The edge of our own Envoy configurations removes the same (docs/headers.md).
 var strangePrefixes = [...]string{
-	"x-baton-", "x-prefill", "x-bootstrap-", "x-override-", "x-gateway-destination-", "x-decode-",
-	"x-dynamo-", "x-worker-", "x-data-parallel-", "x-instance-id",
+	"x-baton-", "x-prefill", "x-bootstrap-", "x-override-", "x-gateway-destination-", "x-decode-", "x-worker-", "x-dynamo-",
+	"x-data-parallel-", "x-instance-id",
+	"x-encoder-hosts-ports", "x-kv-cache-source-host-port", // what llm-d's sidecars fetch from
 }

@@ -36,9 +36,12 @@
 //	holding          prefill well             relay the headers                           streaming
 //	                 prefill failed           end decode: retry, or refuse                rejected
 //	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
+//	                 … of a passing request   let it pass: the worker answers early       streaming
 //	                 prefill failed           cut the answer                              rejected
 //	                 prefill over, full duplex leave the stream                           left
-//	rejected         anything                 ignored
+//	rejected         a piece of an answer of
+//	                 Envoy's or a filter's    let it pass                                 rejected
+//	                 anything else            ignored
 //	                 the stream's end         release decode                              ended
 //	ended            Envoy's access log       note how the answer ended                   lingering, done
 //	any other        the stream's end         release decode                              lingering, done
@@ -74,7 +77,8 @@
 // is then their part. It is refused, typed, where it cannot serve: unknown, gone,
 // draining, of another model, role or engine. No cursor moves, and no synchronous
 // hand-off goes to another decode worker than the named one. A request that its
-// engine cannot split and that names a prefill worker is refused (splittable).
+// engine cannot split and that names a prefill worker is refused (splittable). Of a
+// pool of several engines, the named worker's counts, and those are picked that can.
 //
 // A question (an entry of nvext.annotations begins query_instance_id:) is decided
 // as any request and answered with the ids; nothing is booked or remembered. It

@@ -20,9 +20,10 @@ const (
 	evResponseHeaders
 	evResponseBody
 	evResponseTrailers
-	evPicked  // the plan is made and booked
-	evRefused // nothing can be picked
-	evLeg     // the prefill leg reports
+	evMalformed // a message that cannot be read
+	evPicked    // the plan is made and booked
+	evRefused   // nothing can be picked
+	evLeg       // the prefill leg reports
 	evTimer
 	evAbort     // the owner wants this prefill leg ended
 	evGone      // the prefill worker has left discovery
@@ -41,8 +42,8 @@ type event struct {
 	headers      *headers // evRequestHeaders, evResponseHeaders
 	body         []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
 	endOfStream  bool
-	fullDuplex   bool       // evRequestHeaders: the filter streams bodies
-	answerBodies bool       // evRequestHeaders: it sends those of answers, too
+	fullDuplex   bool       // the first message: the filter streams bodies
+	answerBodies bool       // the first message: it sends those of answers, too
 	answerDuplex bool       // … and streams them
 	hints        *hints     // what the data plane says beside the message; nil: nothing
 	plan         *plan      // evPicked
@@ -105,6 +106,7 @@ const (
 	reasonNotSent        legReason = "not_sent" // it ended before a worker saw it
 	reasonOverflow       legReason = "overflow" // Envoy's circuit breaker
 	reasonNoHandoff      legReason = "no_handoff"
+	reasonTooLong        legReason = "too_long" // the answer, by what the client asks for
 )
 
 // legReport is what a prefill leg tells its owner. answer is the worker's own

@@ -24,7 +24,8 @@ type failure struct {
 	// retryAfter, where positive, is sent as Retry-After. The client may try
 	// again unchanged.
 	retryAfter time.Duration
-	// fresh: another attempt may go better; used where attempts are left.
+	// fresh: another attempt may go better; used where attempts are left. Of what a
+	// request names, only one in which it is asked again whom it names.
 	fresh bool
 	// answer, where set, is a worker's own error body, passed on as it is.
 	answer []byte
@@ -74,17 +75,18 @@ var (
 	failPinConflict  = failure{code: "routing_conflict", status: 400, kind: kindInvalid, message: "Two things that name a worker contradict each other"}
 	failPinMissing   = failure{code: "worker_not_named", status: 400, kind: kindInvalid, message: "The request has to name its workers here"}
 	failPinUnknown   = failure{code: "worker_unknown", status: 404, kind: kindNotFound, message: "There is no such worker"}
-	failPinGone      = failure{code: "worker_gone", status: 503, kind: kindUnavailable, message: "The named worker has left; name another", retryAfter: time.Second}
+	failPinGone      = failure{code: "worker_gone", status: 503, kind: kindUnavailable, message: "The named worker has left; name another", retryAfter: time.Second, fresh: true}
 	failPinModel     = failure{code: "worker_wrong_model", status: 400, kind: kindInvalid, message: "The named worker does not serve the model"}
 	failPinRole      = failure{code: "worker_wrong_role", status: 400, kind: kindInvalid, message: "The named worker does not do what it is named for"}
-	failPinDraining  = failure{code: "worker_draining", status: 503, kind: kindUnavailable, message: "The named worker takes no new requests; name another", retryAfter: time.Second}
-	failPinUnusable  = failure{code: "worker_not_usable", status: 503, kind: kindUnavailable, message: "Not all that is needed of the named worker is known; name another", retryAfter: time.Second}
+	failPinDraining  = failure{code: "worker_draining", status: 503, kind: kindUnavailable, message: "The named worker takes no new requests; name another", retryAfter: time.Second, fresh: true}
+	failPinUnusable  = failure{code: "worker_not_usable", status: 503, kind: kindUnavailable, message: "Not all that is needed of the named worker is known; name another", retryAfter: time.Second, fresh: true}
 	failPinNeeds     = failure{code: "worker_needs_prefill", status: 503, kind: kindUnavailable, message: "The named worker cannot serve without a prefill worker; try again", retryAfter: time.Second}
 	failPinRank      = failure{code: "rank_out_of_range", status: 400, kind: kindInvalid, message: "The named worker has no such rank"}
 	failPinUnfit     = failure{code: "workers_do_not_fit", status: 400, kind: kindInvalid, message: "The named workers cannot hand KV over to each other"}
 
 	failPrefill        = failure{code: "prefill_failed", status: 503, kind: kindUnavailable, message: "The prefill worker failed; try again.", retryAfter: time.Second, fresh: true}
 	failPrefillRefused = failure{code: "prefill_rejected", status: 400, kind: kindInvalid, message: "The prefill worker refused the request."}
+	failPrefillLong    = failure{code: "prefill_answer_too_large", status: 400, kind: kindInvalid, message: "The prefill worker's answer is too large to be handed on: ask for less about the prompt, such as fewer prompt_logprobs."}
 	failDecodeLost     = failure{code: "decode_unreachable", status: 503, kind: kindUnavailable, message: "The decode worker could not be reached; try again.", retryAfter: time.Second, fresh: true}
 	failDecodeError    = failure{code: "decode_failed", status: 502, kind: kindUnavailable, message: "The decode worker failed; try again.", retryAfter: time.Second, fresh: true}
 
@@ -160,7 +162,7 @@ func failures() []failure {
 		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
-		failPrefill, failPrefillRefused, failDecodeLost, failDecodeError,
+		failPrefill, failPrefillRefused, failPrefillLong, failDecodeLost, failDecodeError,
 		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
 	}
 }
@@ -176,7 +178,7 @@ func immediateOf(f *failure, retry bool) *immediate {
 		im.set = append(im.set, kv{prefill.HeaderRetry, "1"})
 	}
 	im.body = f.answer
-	if im.body == nil {
+	if len(im.body) == 0 {
 		im.body = openai.AppendError(nil, f.status, f.kind, f.code, f.message, f.param, f.members()...)
 	}
 	return im

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +29,8 @@ type Gateway struct {
 	Enabled bool
 	// Endpoints is how many endpoints an answer names at most, best first, for
 	// proxies that go on to the next where one cannot be reached. Default 1, which
-	// is all that some proxies read; at most 8.
+	// is all that some proxies read; at most 8. A filter with two legs of ours gets
+	// one: its clusters take an exact address.
 	Endpoints int
 	// ReasonHeader is set on refusals and says why, for gateways that count drops.
 	// Empty: none.
@@ -236,15 +238,6 @@ func (m *mainLeg) distrust() {
 	h.attemptCount = "" // Envoy's own, where it is not a client's
 }
 
-// localReply returns the flags of an answer that Envoy itself made. Where nobody
-// strips what only a listener of ours may say, a worker has said it.
-func (m *mainLeg) localReply(ev *event) string {
-	if m.way.plain {
-		return ""
-	}
-	return ev.headers.localReply
-}
-
 // passingQuestion finds who may serve a request of which only the headers count:
 // one worker, of the only model, or for headers alone of any.
 func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
@@ -257,8 +250,8 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 		models++
 		pool := q.snap.Pool(key)
 		ranks := pool.AggregatedRanks
-		if bare {
-			ranks = pool.DecodeRanks // who can be asked for more can be asked for this
+		if bare && len(ranks) == 0 {
+			ranks = pool.DecodeRanks // no generation: who decodes may be asked
 		}
 		_, some := within(q.snap.Snapshot, w.subset, ranks)
 		if q.pool == nil || some && len(ranks) > 0 {
@@ -288,7 +281,12 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 // carried turns a request of which a gateway carries one leg only into one for one
 // worker. A synchronous hand-off needs no more than that.
 func (srv *Server) carried(q *question) *failure {
-	if !q.disagg || !q.wish.oneLeg || handoff.KindOf(q.pool.Prefill[0].Engine).PrefillFirst() && srv.legClient != nil {
+	if !q.disagg || !q.wish.oneLeg {
+		return nil
+	}
+	engines := q.engines()
+	first := slices.ContainsFunc(engines, func(e worker.Engine) bool { return handoff.KindOf(e).PrefillFirst() })
+	if len(engines) == 0 || first && srv.legClient != nil {
 		return nil
 	}
 	switch {

@@ -19,8 +19,9 @@ import (
 )
 
 // legClient sends the legs that the plugin begins itself, through the listener
-// of its Envoy that takes nothing without a sealed x-baton-leg: retries, TLS
-// and statistics are Envoy's. Safe for concurrent use.
+// of its Envoy that takes nothing without a sealed x-baton-leg: connections to
+// workers, TLS and statistics are Envoy's. Nobody sends a leg to the same worker
+// again: one that fails is a fresh pick's. Safe for concurrent use.
 type legClient struct {
 	http *http.Client
 	base string
@@ -30,7 +31,8 @@ const (
 	legDialTimeout = time.Second
 	legIdleConns   = 1024
 	// legAnswerLimit bounds a prefill's answer. It holds one token and the
-	// hand-off; TensorRT-LLM's has the prompt's token ids besides.
+	// hand-off; TensorRT-LLM's has the prompt's token ids besides. More can only be
+	// what the client asks to know of its prompt, such as prompt_logprobs.
 	legAnswerLimit = 32 << 20
 )
 
@@ -101,10 +103,10 @@ func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return &legAnswer{err: err, canceled: errors.Is(context.Cause(ctx), errLegAborted)}
+		return &legAnswer{err: err, sent: src.begun.Load(), canceled: errors.Is(context.Cause(ctx), errLegAborted)}
 	}
 	defer resp.Body.Close()
-	a := &legAnswer{status: resp.StatusCode, localReply: resp.Header.Get(prefill.HeaderLocalReply)}
+	a := &legAnswer{status: resp.StatusCode, sent: true, localReply: resp.Header.Get(prefill.HeaderLocalReply)}
 	a.body, a.err = readAnswer(resp)
 	a.canceled = a.err != nil && errors.Is(context.Cause(ctx), errLegAborted)
 	a.spent = a.err == nil && src.spent()
@@ -116,6 +118,7 @@ func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte
 type legBody struct {
 	r     *bytes.Reader
 	body  []byte
+	begun atomic.Bool // there is a connection that takes it
 	ended atomic.Bool // it was read to its end
 	again atomic.Bool // another reader was asked for, to send it anew
 }
@@ -123,6 +126,7 @@ type legBody struct {
 func newLegBody(body []byte) *legBody { return &legBody{r: bytes.NewReader(body), body: body} }
 
 func (b *legBody) Read(p []byte) (int, error) {
+	b.begun.Store(true)
 	n, err := b.r.Read(p)
 	if b.r.Len() == 0 {
 		b.ended.Store(true)
@@ -140,6 +144,9 @@ func (b *legBody) reread() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(b.body)), nil
 }
 
+// errLongAnswer is what is wrong with an answer over legAnswerLimit.
+var errLongAnswer = fmt.Errorf("the answer is over %d bytes", legAnswerLimit)
+
 // errLegAborted is the cause of a leg that its owner ended.
 var errLegAborted = errors.New("the leg was ended by its owner")
 
@@ -150,7 +157,7 @@ func readAnswer(resp *http.Response) ([]byte, error) {
 	}
 	n, err := b.ReadFrom(io.LimitReader(resp.Body, legAnswerLimit+1))
 	if err == nil && n > legAnswerLimit {
-		err = fmt.Errorf("the answer is over %d bytes", legAnswerLimit)
+		return nil, errLongAnswer
 	}
 	return b.Bytes(), err
 }

@@ -83,8 +83,7 @@ func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
 	}
 	switch ev.kind {
 	case evResponseHeaders:
-		flags := ev.headers.localReply
-		x.taken = flags == "" || reached(flags) || x.m.way.plain // there a worker has said it
+		x.taken = ev.headers.localReply == "" || x.m.way.plain || reached(ev.headers.localReply)
 		return x.taken
 	case evLogged:
 		x.taken = ev.reached
@@ -108,7 +107,7 @@ func (x *mainRandom) check(e *effect) error {
 	}
 	switch e.op {
 	case opContinue:
-		x.relayed = x.relayed || e.of == ofResponseHeaders // Envoy's own refusal
+		x.relayed = x.relayed || e.of == ofResponseHeaders // of an answer made before us
 		if e.of == ofResponseBody || e.of == ofResponseTrailers {
 			if x.passed++; !x.relayed || e.of == ofResponseBody && string(e.body) != strconv.Itoa(x.passed) {
 				return x.fail("X6: piece %d of the answer is %q, headers relayed: %t", x.passed, e.body, x.relayed)

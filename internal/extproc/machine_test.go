@@ -33,7 +33,7 @@ import (
 //	closed
 //	after D                      time passes; the timer fires if it is due
 //
-//	prefilled [status=N] [cut] [canceled] [local=FLAGS]   what came of a leg of our own; the body is its answer
+//	prefilled [status=N] [cut] [long] [canceled] [local=FLAGS]   what came of a leg of our own; the body is its answer
 //	collected                    a collecting leg has ended
 //
 // Verbs of testdata/prefill: new, admit [refused] [late], request-body,
@@ -228,8 +228,11 @@ func answerArgs(t *testing.T, d *datadriven.TestData) *legAnswer {
 		status: num(t, d, "status", 200), localReply: str(d, "local", ""), canceled: d.HasArg("canceled"),
 		body: []byte(strings.TrimSuffix(d.Input, "\n")),
 	}
-	if d.HasArg("cut") {
+	switch {
+	case d.HasArg("cut"):
 		a.err = io.ErrUnexpectedEOF
+	case d.HasArg("long"):
+		a.err = errLongAnswer
 	}
 	return a
 }

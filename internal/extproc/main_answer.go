@@ -12,7 +12,10 @@ import (
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 	m.status, m.answer.whole = ev.headers.status, ev.endOfStream
 	m.onAnswerer(ev.answerer)
-	flags := m.localReply(ev)
+	flags := ev.headers.localReply
+	if m.way.plain { // nobody keeps a worker from saying it
+		flags = ""
+	}
 	if m.handover.sent = false; flags == "" || reached(flags) {
 		m.taken()
 	}
@@ -80,7 +83,7 @@ func (m *mainLeg) maybeLeave() {
 	if m.phase != mainStreaming || !m.fullDuplex && !m.draining || m.waitsForPrefill() || m.leg == legFailed {
 		return
 	}
-	if m.answer.sent || m.way.plain {
+	if m.answer.sent || m.passing.underway() || m.way.plain {
 		return // pieces on their way to us would be lost; or nobody else tells how it ends
 	}
 	m.phase = mainLeft
@@ -162,9 +165,12 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 		m.releasePrefill()
 	}
 	f := failPrefill
-	if r.reason == reasonRejected {
+	switch r.reason {
+	case reasonRejected:
 		f = failPrefillRefused
 		f.status, f.answer = r.status, r.answer
+	case reasonTooLong:
+		f = failPrefillLong
 	}
 	switch m.phase {
 	case mainPrefilling:

@@ -171,11 +171,11 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			return
 		}
 	case mainStreaming, mainHolding:
-		if m.onAnswerPiece(ev) {
+		if m.onAnswerPiece(ev) || m.onPassing(ev) { // a worker may answer before the request is whole
 			return
 		}
 	case mainRejected:
-		m.onRefusalPiece(ev)
+		m.onForeignPiece(ev)
 		return
 	case mainEnded, mainLeft, mainLingering, mainDone:
 		return
@@ -237,7 +237,7 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 		f = failTooSlow
 	}
 	m.phase, m.body = mainRejected, nil
-	m.answer.theirs = true
+	m.answer.foreign = true
 	m.finish(outcomeRefused, &f)
 	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 }
@@ -277,18 +277,17 @@ func (m *mainLeg) onRequestBody(ev *event) {
 		m.reject(&failBodyTooLarge, false)
 		return
 	}
-	last := ev.endOfStream || !m.fullDuplex // buffered, it is whole, though trailers may end it
 	switch {
 	case m.body != nil:
 		m.body = append(m.body, ev.body...)
 		m.rules.buffers.put(ev.body)
-	case last:
+	case ev.endOfStream:
 		m.body = ev.body
 	default:
 		m.body = m.roomForBody(ev.body)
 		m.rules.buffers.put(ev.body)
 	}
-	if last {
+	if ev.endOfStream {
 		m.onRequestEnd()
 	}
 }
@@ -333,7 +332,7 @@ func (m *mainLeg) onRefused(f *failure) {
 	case m.closed:
 		m.done()
 	case m.phase == mainResolving:
-		m.reject(f, false)
+		m.reject(f, m.way.repick && m.plan == nil)
 	}
 }
 

@@ -18,6 +18,9 @@ type passing struct {
 	pieces   []piece // of the body, that came before
 }
 
+// underway reports whether more of the request is still to come through us.
+func (p *passing) underway() bool { return p.on && !p.bare && !p.ended }
+
 // piece is a part of a body, or its trailers.
 type piece struct {
 	of   message
@@ -44,6 +47,7 @@ func (m *mainLeg) onPassing(ev *event) bool {
 	m.passing.ended = p.last
 	if m.passing.routed {
 		m.letPass(p)
+		m.maybeLeave()
 	} else {
 		m.passing.pieces = append(m.passing.pieces, p)
 	}
@@ -73,7 +77,7 @@ type answerPath struct {
 	sent      bool // its body is sent to us: each piece has to be sent back
 	whole     bool // its end has been here
 	stranger  bool // it is of an endpoint that we do not know
-	theirs    bool // it is Envoy's own refusal of the request
+	foreign   bool // it was made before us, by Envoy or by another filter
 	held      []piece
 	heldBytes int
 }
@@ -101,7 +105,7 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 		return false
 	}
 	a := &m.answer
-	if m.phase == mainStreaming {
+	if m.phase == mainStreaming || a.foreign {
 		a.whole = a.whole || p.last
 		m.letPass(p)
 		return true
@@ -113,15 +117,16 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 	return true
 }
 
-// onRefusalPiece lets the body of Envoy's own refusal follow its headers: one that
-// has been sent to us and does not come back keeps the client waiting.
-func (m *mainLeg) onRefusalPiece(ev *event) {
+// onForeignPiece lets an answer pass that is not of our request; what else still
+// comes after a refusal is dropped.
+func (m *mainLeg) onForeignPiece(ev *event) {
 	switch {
-	case !m.answer.theirs:
-	case ev.kind == evResponseBody:
+	case m.answer.foreign && ev.kind == evResponseBody:
 		m.letPass(piece{of: ofResponseBody, body: ev.body, last: ev.endOfStream})
-	case ev.kind == evResponseTrailers:
+	case m.answer.foreign && ev.kind == evResponseTrailers:
 		m.letPass(piece{of: ofResponseTrailers, last: true})
+	default:
+		m.rules.buffers.put(ev.body)
 	}
 }
 

@@ -1,9 +1,9 @@
 package extproc
 
 import (
-	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -30,10 +30,18 @@ func (m *mainLeg) route(now time.Time, body []byte, changed bool) {
 // leftover lists the headers of others that name workers and that set does not
 // replace: behind us only what was decided is told.
 func (m *mainLeg) leftover(set []kv) []string {
+	if len(m.hdr.named) == 0 && (!m.way.plain || len(m.hdr.strange) == 0) {
+		return nil
+	}
 	var out []string
+	known := make(map[string]bool, len(set)) // of thousands of headers, too
+	for i := range set {
+		known[set[i].name] = true
+	}
 	drop := func(name string) {
-		is := func(s kv) bool { return s.name == name }
-		if !slices.ContainsFunc(set, is) && !slices.Contains(out, name) {
+		// A name that is no UTF-8 cannot be said in a message, and nobody reads it.
+		if !known[name] && utf8.ValidString(name) {
+			known[name] = true
 			out = append(out, name)
 		}
 	}

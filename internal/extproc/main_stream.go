@@ -35,6 +35,7 @@ type mainStream struct {
 	span           trace.Span
 	decodeSpan     trace.Span
 	nonce          uint64
+	bears          bool        // unrouted knows its name
 	subset         *subset.Set // whom the data plane allows
 	servedBy       string      // who has served, in the data plane's words
 	told           string      // the same, by the protocol's metadata alone
@@ -84,6 +85,9 @@ func (s *mainStream) handle(ev *event) {
 			s.begin(ev)
 		}
 	case evResponseHeaders:
+		if s.m.phase == mainAwaitHeaders { // a filter before ours has answered: this is the stream's first word
+			s.fullDuplex, s.answerDuplex, s.began = ev.fullDuplex, ev.answerDuplex, time.Now()
+		}
 		ev.answerer = s.answererOf(ev)
 	case evPicked:
 		if s.m.instead != nil && !s.m.finished {
@@ -106,7 +110,29 @@ func (s *mainStream) handle(ev *event) {
 	for i, effects := 0, s.m.step(now, ev); i < len(effects); i++ {
 		s.perform(now, &effects[i])
 	}
+	if ev.kind == evRequestHeaders {
+		s.comeByName(now)
+	}
 	s.arm(s.m.wakeAt(), s.fire)
+}
+
+// comeByName notes the attempt's name, by which an access log may mean it or
+// another one. Where no hand-off goes through us nothing depends on it.
+func (s *mainStream) comeByName(now time.Time) {
+	if s.srv.legClient == nil || s.bears || s.m.phase == mainDone {
+		return
+	}
+	s.bears = true
+	s.srv.unrouted.come(s, s.m.name(), now)
+}
+
+// leaveName forgets the name. An attempt that decode has answered was routed, and
+// its log says so.
+func (s *mainStream) leaveName(now time.Time) {
+	if s.bears {
+		s.bears = false
+		s.srv.unrouted.leave(s.m.name(), s.m.status == "", now)
+	}
 }
 
 func (s *mainStream) fire() { s.post(&event{kind: evTimer}) }
@@ -129,7 +155,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		s.sendContinue(e)
 	case opRoute:
 		if s.m.unsure() {
-			s.srv.unrouted.add(s)
+			s.srv.unrouted.handOff(s, s.m.name())
 		}
 		s.sendRoute(e)
 	case opRouteHeaders:
@@ -174,7 +200,9 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		s.finishStream()
 	case opForget:
 		s.srv.attempts.remove(s.nonce)
-		s.srv.unrouted.remove(s)
+		if s.m.phase == mainDone {
+			s.leaveName(now)
+		}
 		s.detach()
 	}
 }
@@ -316,7 +344,7 @@ func (s *mainStream) abandon() {
 	s.decodeBooking.ReleaseIfHeld(time.Now())
 	s.prefillBooking.ReleaseIfHeld(time.Now())
 	s.srv.attempts.remove(s.nonce)
-	s.srv.unrouted.remove(s)
+	s.leaveName(time.Now())
 	s.abort()
 	if s.timer != nil {
 		s.timer.Stop()

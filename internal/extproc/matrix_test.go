@@ -123,8 +123,8 @@ func replicaIn(t *testing.T, st *matrixState, enforced, accepts bool) *replica {
 	})
 	if st.leave {
 		told := make(chan discovery.Change, 2)
-		defer r.srv.cfg.View.Subscribe(func(_, _ *worker.Snapshot, c discovery.Change) {
-			r.srv.OnChange(c)
+		defer r.srv.cfg.View.Subscribe(func(old, _ *worker.Snapshot, c discovery.Change) {
+			r.srv.OnChange(old, c)
 			told <- c
 		})()
 		<-told

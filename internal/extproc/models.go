@@ -3,6 +3,7 @@ package extproc
 import (
 	"encoding/json"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +35,8 @@ func (srv *Server) Unservable(world *activation.World, k worker.Key) string {
 		return "it is of another namespace than this plugin serves"
 	}
 	disagg, f := outlook(world.Standing(k).State, srv.cfg.EnforceDisagg, pool)
-	if disagg && f == nil && srv.legClient == nil && handoff.KindOf(pool.Prefill[0].Engine).PrefillFirst() {
+	if disagg && f == nil && srv.legClient == nil &&
+		!slices.ContainsFunc(pool.PrefillEngines, func(e worker.Engine) bool { return !handoff.KindOf(e).PrefillFirst() }) {
 		return "its engine needs a prefill listener (prefill.listener), and there is none"
 	}
 	if f != nil && srv.mayFallBack(f, pool) {

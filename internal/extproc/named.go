@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"sync"
-	"time"
+	"strings"
 
 	"google.golang.org/grpc/metadata"
 
@@ -35,6 +35,19 @@ type way struct {
 	gateway, plain bool
 }
 
+// strangeKey returns an error where the filter's metadata has a key of ours that
+// nobody knows: one that is misspelt would let in what it was to keep out.
+func strangeKey(ctx context.Context) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	known := []string{filterKey, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
+	for _, key := range slices.Sorted(maps.Keys(md)) {
+		if strings.HasPrefix(key, "x-baton-") && !slices.Contains(known, key) {
+			return fmt.Errorf("initial metadata %s is not known: expected none but %s; mend it on the ext_proc filter's grpc_service", key, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
 // wayOf reads the filter's metadata. The error says what was expected.
 func wayOf(ctx context.Context, plain bool) (way, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -52,7 +65,11 @@ func wayOf(ctx context.Context, plain bool) (way, error) {
 	repick, err2 := one(routingRepickKey, "true", "false")
 	fields, err3 := one(routingFieldsKey, "believe", "refuse")
 	protocol, err4 := one(protocolKey, "gateway")
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	var err5 error
+	if plain && routing+repick+fields+protocol != "" {
+		err5 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
+	}
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return way{}, err
 	}
 	trust, err := pin.ParseTrust(routing)
@@ -130,7 +147,7 @@ func (srv *Server) place(q *question) *failure {
 	var err *pin.Error
 	q.places, err = q.wish.pins.Resolve(pin.Scope{
 		Snap: q.snap.Snapshot, Key: q.pool.Key, Trust: q.wish.trust,
-		Disaggregated: q.disagg, Alone: !q.disagg && !q.decodeOnly, Left: srv.leavers.has,
+		Disaggregated: q.disagg, Alone: !q.disagg && !q.decodeOnly, Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt,
 	})
 	if err != nil {
 		return pinned(err)
@@ -215,40 +232,3 @@ type everyone struct{ load.Filter }
 func (everyone) Limits() (version uint64, aside, asked []worker.ID) { return 0, nil, nil }
 
 func (everyone) Allows(worker.Rank) bool { return true }
-
-// leavers remembers which workers have left, so that one that is named late is
-// told from one that never was. Safe for concurrent use.
-type leavers struct {
-	mu sync.Mutex
-	at map[worker.ID]time.Time // guarded by mu
-}
-
-const (
-	leaversKept = 30 * time.Minute // as long as a model whose workers have left
-	leaversMost = 65536
-)
-
-func (l *leavers) add(ids []worker.ID, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.at == nil {
-		l.at = make(map[worker.ID]time.Time)
-	}
-	for id, at := range l.at {
-		if now.Sub(at) > leaversKept {
-			delete(l.at, id)
-		}
-	}
-	for _, id := range ids {
-		if len(l.at) < leaversMost {
-			l.at[id] = now
-		}
-	}
-}
-
-func (l *leavers) has(id worker.ID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.at[id]
-	return ok
-}

@@ -3,15 +3,20 @@ package extproc
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -45,7 +50,8 @@ func codeOf(t *testing.T, m *extprocv3.ProcessingResponse) (status int, code, pa
 }
 
 func TestAFilterThatSaysWhatNobodyKnowsIsRefused(t *testing.T) {
-	r := newReplica(t, "a", nil)
+	var said strings.Builder
+	r := newReplica(t, "a", func(c *Config) { c.StartTimeout, c.Logger = time.Minute, slog.New(slog.NewTextHandler(&said, nil)) })
 	for _, bad := range [][]string{
 		{routingKey, "normal"}, {routingKey, "Direct"}, {routingKey, "direct", routingKey, "direct"},
 		{routingRepickKey, "yes"}, {routingFieldsKey, "no"},
@@ -57,6 +63,25 @@ func TestAFilterThatSaysWhatNobodyKnowsIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "expected one of")
 		p.cancel()
 	}
+	// A key that nobody knows may be one that was to keep bodies out.
+	for _, filter := range []string{filterMain, filterPrefill, filterSync} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), filterKey, filter, routingKey, "direct", "x-baton-routing-field", "refuse", "x-other", "fine")
+		s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+		require.NoError(t, err)
+		_, err = s.Recv()
+		require.ErrorContains(t, err, "InvalidArgument")
+		require.ErrorContains(t, err, "x-baton-routing-field is not known")
+		require.ErrorContains(t, err, routingFieldsKey)
+	}
+	r.srv.mu.Lock()
+	require.Equal(t, 1, strings.Count(said.String(), "x-baton-routing-field is not known"), "it is said once, in the log that operators read")
+	require.Equal(t, 6, strings.Count(said.String(), "a filter's streams are refused"))
+	r.srv.mu.Unlock()
+	p := r.through(direct(routingRepickKey, "true", routingFieldsKey, "refuse", protocolKey, "gateway", "x-other", "fine")...)
+	routed(t, p.ask(eightTokens, "x-prefill-instance-id", "2", "x-worker-instance-id", "4"))
+	p.cancel()
+	r.forgetLegs()
+	r.requireIdle()
 }
 
 // C18 and C19: what is named is taken and booked, and moves no cursor.
@@ -188,6 +213,64 @@ func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.
 		require.Equal(t, tt.retry, retry, "%v %v", tt.filter, tt.headers)
 		r.srv.cfg.Health.Report(1, health.OK, time.Now())
 	}
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+// C6 where the picker is asked again: one that has named a worker which cannot take
+// the request may name another, as long as attempts are left.
+func TestAPickerThatIsAskedAgainMayNameAnother(t *testing.T) {
+	ws := testWorkers(t)
+	ws[2].Draining, ws[3].Fronted = true, true
+	other := *ws[2]
+	other.ID, other.Draining = 5, false
+	other.Endpoint, _ = worker.ParseEndpoint("127.0.0.1:40004")
+	r := newReplicaOf(t, "a", fixed(append(ws, &other)), func(c *Config) { c.StartTimeout = time.Minute })
+	gone := &worker.Worker{ID: 9, Role: worker.Decode, Engine: worker.SGLang, Models: []string{"m"}, DPSize: 1, BlockSize: 4}
+	gone.Endpoint, _ = worker.ParseEndpoint("127.0.0.1:40009")
+	old, err := worker.NewSnapshot(1, []*worker.Worker{gone})
+	require.NoError(t, err)
+	r.srv.OnChange(old, discovery.Change{Left: []worker.ID{9}})
+	for _, row := range []struct {
+		decode  []string
+		code    string
+		attempt string
+		filter  []string
+		retry   bool
+	}{
+		{[]string{"x-worker-instance-id", "3"}, "worker_draining", "1", direct(routingRepickKey, "true"), true},
+		{[]string{"x-worker-instance-id", "3"}, "worker_draining", "2", direct(routingRepickKey, "true"), true},
+		{[]string{"x-worker-instance-id", "3"}, "worker_draining", "3", direct(routingRepickKey, "true"), false},
+		{[]string{"x-worker-instance-id", "3"}, "worker_draining", "1", direct(), false},
+		{[]string{"x-worker-instance-id", "3"}, "worker_draining", "1", direct(routingRepickKey, "false"), false},
+		{[]string{"x-worker-instance-id", "4"}, "worker_not_usable", "1", direct(routingRepickKey, "true"), true},
+		{[]string{"x-worker-instance-id", "9"}, "worker_gone", "1", direct(routingRepickKey, "true"), true},
+		{[]string{"x-gateway-destination-endpoint", "127.0.0.1:40009"}, "worker_gone", "1", direct(routingRepickKey, "true"), true},
+		{[]string{"x-gateway-destination-endpoint", "127.0.0.1:40009"}, "worker_gone", "1", direct(), false},
+		{[]string{"x-worker-instance-id", "8"}, "worker_unknown", "1", direct(routingRepickKey, "true"), false},
+		{[]string{"x-worker-instance-id", "1"}, "worker_wrong_role", "1", direct(routingRepickKey, "true"), false},
+	} {
+		p := r.through(row.filter...)
+		m := p.ask(eightTokens, append(row.decode, "x-prefill-instance-id", "1", "x-envoy-attempt-count", row.attempt)...)
+		p.cancel()
+		_, code, _ := codeOf(t, m)
+		require.Equal(t, row.code, code)
+		require.Equal(t, row.retry, setHeaders(m.GetImmediateResponse().GetHeaders())[prefill.HeaderRetry] != "", "%+v", row)
+	}
+	r.requireIdle()
+}
+
+// An address in a header and the id of the same worker in the body.
+func TestTheRankOfTheSameWorkerIsReadThoughItIsNamedTwice(t *testing.T) {
+	ws := testWorkers(t)
+	for _, w := range ws {
+		w.DPSize = 4
+	}
+	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout = time.Minute })
+	p := r.through(routingKey, "prerouted")
+	set, _ := routed(t, p.ask(`{"model":"m","prompt":[1,2],"nvext":{"decode_worker_id":4,"dp_rank":3}}`, "x-gateway-destination-endpoint", "127.0.0.1:40003"))
+	p.cancel()
+	require.Equal(t, "4/3", set["x-worker-instance-id"]+"/"+set["x-dp-rank"])
 	r.forgetLegs()
 	r.requireIdle()
 }
@@ -352,13 +435,18 @@ func TestAPickedWorkerFitsTheNamedOne(t *testing.T) {
 	r.requireIdle()
 }
 
-func TestWhoHasLeftIsRememberedForAWhile(t *testing.T) {
-	var l leavers
-	now := time.Now()
-	require.False(t, l.has(7))
-	l.add([]worker.ID{7}, now)
-	require.True(t, l.has(7))
-	l.add([]worker.ID{8}, now.Add(leaversKept+time.Second))
-	require.False(t, l.has(7))
-	require.True(t, l.has(8))
+// TestAPlainFilterSaysNothingOfItself: one that says something is no plain one, and
+// must say what it is.
+func TestAPlainFilterSaysNothingOfItself(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Gateway.Enabled = true })
+	for key, value := range map[string]string{
+		routingKey: "direct", routingRepickKey: "true", routingFieldsKey: "refuse", protocolKey: "gateway",
+	} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), key, value)
+		s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+		require.NoError(t, err)
+		_, err = s.Recv()
+		require.Equal(t, codes.InvalidArgument, status.Code(err), key)
+		require.ErrorContains(t, err, filterKey)
+	}
 }

@@ -47,11 +47,12 @@ type question struct {
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
 
-	wish          wish        // what the request says of workers
-	places        pin.Places  // the workers that it names
-	decodeOnly    bool        // a question while prefill is becoming ready
-	passing, bare bool        // of a request only the headers count; they are all there is
-	alone         splitReason // why one worker is to serve, where the pair could be had
+	wish          wish            // what the request says of workers
+	places        pin.Places      // the workers that it names
+	able          []worker.Engine // who alone may prefill it; nil: all
+	decodeOnly    bool            // a question while prefill is becoming ready
+	passing, bare bool            // of a request only the headers count; they are all there is
+	alone         splitReason     // why one worker is to serve, where the pair could be had
 }
 
 // choice is one pick with what it was made of.
@@ -385,16 +386,4 @@ func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.R
 		r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
 	}
 	return r
-}
-
-// ranks lists who may be picked. Decode must speak the hand-off of the prefill
-// worker that was picked.
-func (srv *Server) ranks(q *question, v *verdict, role worker.Role) []worker.Rank {
-	if d := q.places.Decode; role == worker.Prefill && d != nil {
-		return q.pool.PrefillRanksOf(d.Worker.Engine)
-	}
-	if role != worker.Decode || !v.prefill.made {
-		return q.pool.Ranks(role)
-	}
-	return q.pool.DecodeRanksOf(q.snap.Worker(v.prefill.decision.Rank.ID).Engine)
 }

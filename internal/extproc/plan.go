@@ -39,10 +39,10 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	if p.kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg
 		leg.Deadline = time.Now().Add(min(time.Until(s.m.deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
-		p.prefillDPSize, p.decodeAlone = w.RanksPerPort(), decode.CanServe(worker.Aggregated)
+		p.prefillDPSize, p.decodeAlone = w.RanksPerPort(), srv.mayDecodeAlone(decode)
 		params := v.decode.params
 		p.decodeRequest = load.Request{
-			Key: q.pool.Key, Params: &params, Filter: srv.cfg.Health,
+			Key: q.pool.Key, Params: &params, Filter: srv.cfg.Health, Exclude: q.avoid,
 			Constraints: q.bound(new(picker.Constraints), worker.Decode, p.prefill.ID),
 			Pick:        picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
 		}

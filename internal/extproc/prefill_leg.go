@@ -178,7 +178,7 @@ func (l *prefillLeg) onRequestEnd(now time.Time) {
 		l.refuse(badBody(err))
 		return
 	}
-	body := openai.AppendEdited(l.rules.buffers.get(len(l.body)+editRoom), l.body, r, handoff.SGLangPrefill(r)...)
+	body := openai.AppendEdited(l.rules.buffers.get(len(l.body)+editRoom), l.body, r, handoff.SGLangPrefill(l.body, r)...)
 	l.rules.buffers.put(l.body)
 	l.body = nil
 	l.phase = prefillRouted

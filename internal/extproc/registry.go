@@ -3,6 +3,7 @@ package extproc
 import (
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -93,33 +94,89 @@ type attemptName struct {
 }
 
 // unrouted finds an attempt by its name, from the moment its hand-off leaves for
-// decode until it is over. Of two with one name neither is found: request ids
-// may be a client's. Safe for concurrent use.
+// decode until it is over. Request ids may be a client's, so others may have the
+// same name, whose log must not speak for it: an attempt is found only if no other
+// main leg has had its name since it came, or shortly before. Safe for concurrent
+// use.
 type unrouted struct {
 	mu sync.Mutex
-	m  map[attemptName]*mainStream // nil: two have the name
+	m  map[attemptName]bearers // of the main legs that are here
+	// Names of main legs that have left and whose log may still be on its way:
+	// since turned, and in the time of nameWait before.
+	gone, before map[attemptName]struct{}
+	turned       time.Time
 }
 
-func (u *unrouted) add(s *mainStream) {
-	n := s.m.name()
-	if n.requestID == "" {
-		return
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if other, taken := u.m[n]; taken && other != s {
-		s = nil
-	}
-	u.m[n] = s
+// nameWait is longer than an access log takes to come.
+const nameWait = 2 * logWait
+
+// bearers are the main legs of one name.
+type bearers struct {
+	n    int
+	only *mainStream // nil: others have had the name, too
+	sent bool        // its hand-off has left
 }
 
-func (u *unrouted) remove(s *mainStream) {
+func newUnrouted() unrouted { return unrouted{m: make(map[attemptName]bearers)} }
+
+// come notes that a main leg is here; leave must be called once for it.
+func (u *unrouted) come(s *mainStream, n attemptName, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n := s.m.name()
-	if at, ok := u.m[n]; ok && (at == s || at == nil) {
+	u.turnLocked(now)
+	b := u.m[n]
+	b.n++
+	if b.only = nil; b.n == 1 && !u.lateLocked(n) {
+		b.only = s
+	}
+	u.m[n] = b
+}
+
+// handOff makes s one that is found, if its name is its own.
+func (u *unrouted) handOff(s *mainStream, n attemptName) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if b := u.m[n]; b.only == s {
+		b.sent = true
+		u.m[n] = b
+	}
+}
+
+// leave forgets a main leg. late says that Envoy may log it, and by its name.
+func (u *unrouted) leave(n attemptName, late bool, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turnLocked(now)
+	b := u.m[n]
+	if b.n--; b.n > 0 {
+		u.m[n] = b
+	} else {
 		delete(u.m, n)
 	}
+	if late {
+		if u.gone == nil {
+			u.gone = make(map[attemptName]struct{})
+		}
+		u.gone[n] = struct{}{}
+	}
+}
+
+func (u *unrouted) turnLocked(now time.Time) {
+	switch since := now.Sub(u.turned); {
+	case since < nameWait:
+		return
+	case since < 2*nameWait:
+		u.before = u.gone
+	default:
+		u.before = nil
+	}
+	u.gone, u.turned = nil, now
+}
+
+func (u *unrouted) lateLocked(n attemptName) bool {
+	_, gone := u.gone[n]
+	_, before := u.before[n]
+	return gone || before
 }
 
 func (u *unrouted) find(requestID, attempt string) *mainStream {
@@ -129,5 +186,8 @@ func (u *unrouted) find(requestID, attempt string) *mainStream {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.m[attemptName{requestID, i}]
+	if b := u.m[attemptName{requestID, i}]; b.sent {
+		return b.only
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"testing"
+	"time"
 
 	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	"github.com/stretchr/testify/require"
@@ -9,39 +10,112 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-func TestAnAttemptThatEnvoyDidNotRouteIsFoundByItsName(t *testing.T) {
-	named := func(id string, attempt int) *mainStream {
-		s := &mainStream{}
-		s.m.hdr.requestID, s.m.attempt = id, attempt
-		return s
-	}
-	srv := &Server{attempts: newRegistry(), unrouted: unrouted{m: make(map[attemptName]*mainStream)}}
-	log := &accessLog{srv: srv}
-	entry := func(id string, headers ...string) *datav3.HTTPRequestProperties {
-		h := make(map[string]string)
-		for i := 0; i < len(headers); i += 2 {
-			h[headers[i]] = headers[i+1]
-		}
-		return &datav3.HTTPRequestProperties{RequestId: id, RequestHeaders: h}
-	}
-	first, second, nameless := named("a", 1), named("a", 2), named("", 1)
-	for _, s := range []*mainStream{first, second, nameless} {
-		srv.unrouted.add(s)
-	}
-	require.Same(t, first, log.find(entry("a", headerAttemptCount, "1")))
-	require.Same(t, second, log.find(entry("a", headerAttemptCount, "2")))
-	require.Nil(t, log.find(entry("a", headerAttemptCount, "3")))
-	require.Nil(t, log.find(entry("b", headerAttemptCount, "1")))
-	require.Nil(t, log.find(entry("a")), "a configuration that logs no count")
-	require.Nil(t, log.find(entry("", headerAttemptCount, "1")))
-	require.Nil(t, log.find(entry("a", headerAttemptCount, "1", prefill.HeaderAttempt, "7")), "it was routed, and is no attempt of ours")
+// names is a registry of names with its clock and its access log.
+type names struct {
+	t   *testing.T
+	srv *Server
+	now time.Time
+}
 
-	twin := named("a", 1)
-	srv.unrouted.add(twin)
-	require.Nil(t, log.find(entry("a", headerAttemptCount, "1")), "of two with one name neither")
-	srv.unrouted.remove(first)
-	srv.unrouted.remove(twin)
-	srv.unrouted.remove(second)
-	srv.unrouted.remove(nameless)
-	require.Empty(t, srv.unrouted.m)
+func newNames(t *testing.T) *names {
+	return &names{t, &Server{attempts: newRegistry(), unrouted: newUnrouted()}, testStart}
+}
+
+// come is a main leg that has come, and has handed over if it is sent.
+func (n *names) come(id string, attempt int, sent bool) *mainStream {
+	s := &mainStream{}
+	s.m.hdr.requestID, s.m.attempt = id, attempt
+	n.srv.unrouted.come(s, s.m.name(), n.now)
+	if sent {
+		n.srv.unrouted.handOff(s, s.m.name())
+	}
+	return s
+}
+
+func (n *names) leave(s *mainStream, late bool) { n.srv.unrouted.leave(s.m.name(), late, n.now) }
+
+// logged is who an entry of the access log is believed to be of.
+func (n *names) logged(id string, headers ...string) *mainStream {
+	h := make(map[string]string)
+	for i := 0; i < len(headers); i += 2 {
+		h[headers[i]] = headers[i+1]
+	}
+	return (&accessLog{srv: n.srv}).find(&datav3.HTTPRequestProperties{RequestId: id, RequestHeaders: h})
+}
+
+func TestAnAttemptThatEnvoyDidNotRouteIsFoundByItsName(t *testing.T) {
+	n := newNames(t)
+	first, second, early := n.come("a", 1, true), n.come("a", 2, true), n.come("b", 1, false)
+	require.Same(t, first, n.logged("a", headerAttemptCount, "1"))
+	require.Same(t, second, n.logged("a", headerAttemptCount, "2"))
+	require.Nil(t, n.logged("a", headerAttemptCount, "3"))
+	require.Nil(t, n.logged("b", headerAttemptCount, "1"), "nothing of its hand-off has left")
+	require.Nil(t, n.logged("a"), "a configuration that logs no count")
+	require.Nil(t, n.logged("", headerAttemptCount, "1"))
+	require.Nil(t, n.logged("a", headerAttemptCount, "1", prefill.HeaderAttempt, "7"), "it was routed, and is no attempt of ours")
+	for _, s := range []*mainStream{first, second, early} {
+		n.leave(s, false)
+	}
+	require.Nil(t, n.logged("a", headerAttemptCount, "1"))
+	require.Empty(t, n.srv.unrouted.m)
+}
+
+// Request ids may be a client's. The log of one that Envoy did not route must not
+// be the word that another one's decode has not seen the hand-off.
+func TestTheLogOfAnotherRequestOfTheSameNameIsNotBelieved(t *testing.T) {
+	found := func(n *names) *mainStream { return n.logged("a", headerAttemptCount, "1") }
+	t.Run("while both are here", func(t *testing.T) {
+		for _, sent := range []bool{false, true} {
+			n := newNames(t)
+			n.come("a", 1, true)
+			n.come("a", 1, sent)
+			require.Nil(t, found(n))
+		}
+	})
+	t.Run("when the other has left and is still to be logged", func(t *testing.T) {
+		n := newNames(t)
+		n.come("a", 1, true)
+		n.leave(n.come("a", 1, false), true)
+		require.Nil(t, found(n))
+	})
+	t.Run("when the other one's hand-off comes last", func(t *testing.T) {
+		n := newNames(t)
+		n.come("a", 1, false)
+		second := n.come("a", 1, false)
+		n.srv.unrouted.handOff(second, second.m.name())
+		require.Nil(t, found(n))
+	})
+	t.Run("when one of two that leave was the last but one", func(t *testing.T) {
+		n := newNames(t)
+		first, second := n.come("a", 1, true), n.come("a", 1, true)
+		n.leave(second, false)
+		n.come("a", 1, true)
+		require.Nil(t, found(n), "the first is still here")
+		n.leave(first, false)
+		require.Nil(t, found(n), "of three none")
+	})
+	t.Run("when the other left before, and its log may come late", func(t *testing.T) {
+		for _, wait := range []time.Duration{0, logWait, nameWait} {
+			n := newNames(t)
+			n.leave(n.come("b", 1, false), true) // what is noted turns over at some time
+			n.now = n.now.Add(nameWait - time.Millisecond)
+			n.leave(n.come("a", 1, false), true)
+			n.now = n.now.Add(wait)
+			n.come("a", 1, true)
+			require.Nil(t, found(n), "%s", wait)
+		}
+	})
+	t.Run("but not for ever", func(t *testing.T) {
+		n := newNames(t)
+		n.leave(n.come("a", 1, false), true)
+		n.now = n.now.Add(2 * nameWait)
+		s := n.come("a", 1, true)
+		require.Same(t, s, found(n))
+	})
+	t.Run("and not where its log says that it was routed", func(t *testing.T) {
+		n := newNames(t)
+		n.leave(n.come("a", 1, true), false)
+		s := n.come("a", 1, true)
+		require.Same(t, s, found(n))
+	})
 }

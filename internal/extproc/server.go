@@ -2,9 +2,11 @@ package extproc
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // The filter's own initial metadata says which leg a stream is.
@@ -52,27 +55,31 @@ type Server struct {
 	owner  string
 	view   *discovery.View
 
-	overlaps *overlap.Lookup
-	attempts *registry
-	unrouted unrouted
-	avoid    *avoidList
-	taints   taintSets
-	leavers  leavers
-	peers    *peers
-	scratch  sync.Pool // of *scratch
-	readers  sync.WaitGroup
-	engines  tasks // decisions that wait for a tokenizer
+	overlaps  *overlap.Lookup
+	attempts  *registry
+	unrouted  unrouted
+	avoid     *avoidList
+	taints    taintSets
+	leavers   leavers
+	collected once
+	peers     *peers
+	scratch   sync.Pool // of *scratch
+	readers   sync.WaitGroup
+	engines   tasks // decisions that wait for a tokenizer
 
 	legClient *legClient      // nil: no listener for legs of our own is configured
 	legs      context.Context //nolint:containedctx // ends the legs of our own, which outlive their requests
 	stopLegs  context.CancelFunc
 	senders   tasks // legs of our own on their way
 
+	unheard  bool // owned by OnChange: a worker is known that needs the listener that there is not
 	draining atomic.Bool
 	metadata sync.Map // address → []byte; as many as there were workers
 
 	mu   sync.Mutex
 	live map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
+
+	complaints []string // guarded by mu: what was said of filters
 }
 
 // New returns a server.
@@ -87,7 +94,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
-		owner: cfg.Instance, attempts: newRegistry(), unrouted: unrouted{m: make(map[attemptName]*mainStream)}, avoid: newAvoidList(cfg.MaxTimeout),
+		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout),
 		live: make(map[*mainStream]struct{}),
 	}
 	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Slots: cfg.Slots, Tells: cfg.Tells, PredictedWeight: cfg.PredictedWeight}); err != nil {
@@ -138,9 +145,12 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 	case plain:
 		leg = filterMain
 	case leg != filterMain && leg != filterPrefill && leg != filterSync:
-		return status.Errorf(codes.InvalidArgument,
+		return srv.misled(fmt.Errorf(
 			"initial metadata %s is %q: expected %s, %s or %s; set it on the ext_proc filter's grpc_service, or gateway.enabled here for one of a Gateway API implementation",
-			filterKey, leg, filterMain, filterPrefill, filterSync)
+			filterKey, leg, filterMain, filterPrefill, filterSync))
+	}
+	if err := strangeKey(g.Context()); err != nil {
+		return srv.misled(err)
 	}
 	srv.cfg.Telemetry.StreamOpened(leg)
 	defer srv.cfg.Telemetry.StreamClosed(leg)
@@ -152,13 +162,26 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		s.read()
-	case filterSync:
+	case filterSync: // left once it is admitted
 		s := &syncStream{wire: newWire(srv, g)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
-		s.read()
+		go s.read()
+		<-s.over
 	}
 	return nil
+}
+
+// misled refuses a stream whose filter is not configured as it has to be, and says
+// so in the log: Envoy's own names no cause.
+func (srv *Server) misled(err error) error {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	if text := err.Error(); len(srv.complaints) < 64 && !slices.Contains(srv.complaints, text) {
+		srv.complaints = append(srv.complaints, text)
+		srv.log.Error("a filter's streams are refused; this is said once", "err", err)
+	}
+	return status.Error(codes.InvalidArgument, err.Error())
 }
 
 // processMain serves a main leg, whose stream we may leave before Envoy ends it;
@@ -166,7 +189,7 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer, plain bool) error {
 	way, err := wayOf(g.Context(), plain)
 	if err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
+		return srv.misled(err)
 	}
 	s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
 	s.act.handle = s.handle
@@ -204,12 +227,17 @@ func (srv *Server) track(s *mainStream, open bool) {
 }
 
 // OnChange is the view's subscriber: attempts whose prefill worker has left are
-// failed at once.
-func (srv *Server) OnChange(c discovery.Change) {
+// failed at once. old is the set that they were in. Calls come one at a time.
+func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 	if len(c.Left) > 0 {
-		srv.leavers.add(c.Left, time.Now())
+		srv.leavers.add(c.Left, old, time.Now())
 		srv.attempts.gone(c.Left)
 	}
+	err := srv.CheckListener()
+	if err != nil && !srv.unheard {
+		srv.log.Error("a worker has joined that cannot be used", "err", err)
+	}
+	srv.unheard = err != nil
 }
 
 // Heard says that events of a rank have begun or ceased to arrive.

@@ -15,10 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/health"
@@ -527,9 +525,10 @@ func (r *replica) stumble(step int) {
 	_, _ = leg.s.Recv()
 }
 
-// TestAStreamWhoseMessageCannotBeReadDoesNotEndInOrder: Envoy takes a stream that
-// ends in order for our leave to let the request through, with its own headers.
-func TestAStreamWhoseMessageCannotBeReadDoesNotEndInOrder(t *testing.T) {
+// TestAMessageThatCannotBeReadIsAnswered: Envoy takes a stream that ends in order
+// for our leave to let the request through, with its own headers, and one that ends
+// otherwise for that leave where its filter fails open.
+func TestAMessageThatCannotBeReadIsAnswered(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	for _, leg := range []string{filterMain, filterPrefill, filterSync} {
 		p := r.open(leg)
@@ -537,9 +536,9 @@ func TestAStreamWhoseMessageCannotBeReadDoesNotEndInOrder(t *testing.T) {
 		bad := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}}
 		bad.Headers.ProtoReflect().SetUnknown([]byte{0x0a, 0x7f})
 		require.NoError(t, p.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: bad}}))
-		_, err := p.s.Recv()
+		status, code, _ := codeOf(t, p.recv())
 		p.cancel()
-		require.Equal(t, codes.Internal, status.Code(err), "%s: %v", leg, err)
+		require.Equal(t, []any{500, "protocol_violation"}, []any{status, code}, leg)
 	}
 	r.requireIdle()
 }

@@ -93,11 +93,14 @@ func (w *wire) arm(at time.Time, fire func()) {
 	}
 }
 
-// recovered ends this stream, and only this one, after a panic in its machine.
-func (w *wire) recovered(where string, r any) {
+// recovered ends this stream, and only this one, after a panic in its machine. The
+// answer carries the headers besides.
+func (w *wire) recovered(where string, r any, set ...kv) {
 	w.broken = true
 	w.srv.panicked(where, r)
-	w.sendProto(immediateResponseOf(immediateOf(&failInternal, false)))
+	im := immediateOf(&failInternal, false)
+	im.set = append(im.set, set...)
+	w.sendProto(immediateResponseOf(im))
 	w.deaf = true
 	w.finishStream()
 }

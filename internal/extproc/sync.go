@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"errors"
 	"strconv"
 	"time"
 
@@ -18,8 +19,25 @@ type legAnswer struct {
 	localReply string // Envoy's response flags, where Envoy itself answered
 	body       []byte
 	err        error // no whole answer
+	sent       bool  // somebody may have seen the request
 	canceled   bool  // by us
 	spent      bool  // nobody reads the request's body any more
+
+	// Set by readAnswer.
+	read      bool
+	result    handoff.Result
+	malformed error
+}
+
+// good reports whether a worker has answered a whole 2xx.
+func (a *legAnswer) good() bool {
+	return a.err == nil && !a.canceled && a.localReply == "" && a.status >= 200 && a.status < 300
+}
+
+// taken reports whether a collecting leg that ended so may have been seen by a
+// decode worker, whatever it says.
+func (a *legAnswer) taken() bool {
+	return a.sent && (a.localReply == "" || reached(a.localReply))
 }
 
 // handover is the synchronous hand-off of one attempt.
@@ -95,7 +113,7 @@ func (m *mainLeg) onPrefilled(now time.Time, a *legAnswer) {
 		m.collect() // nobody waits for it any more
 	case m.instead == nil:
 		m.afterPrefill(now, a, result)
-	case h.held: // it was given up, and has come all the same
+	case h.held: // it was given up, and has left KV all the same
 		m.reject(m.instead, false)
 	default:
 		m.serveAlone(now)
@@ -106,6 +124,24 @@ func (m *mainLeg) onPrefilled(now time.Time, a *legAnswer) {
 		m.forgetRequest()
 	}
 	m.onLegEnded(now, legReport{state: legEnded})
+}
+
+// readAnswer reads what a good answer of prefill says, once.
+func (m *mainLeg) readAnswer(a *legAnswer) {
+	if !a.read && a.good() {
+		a.read = true
+		a.result, a.malformed = handoff.ReadAnswer(m.plan.kind, a.body, m.handover.alone)
+	}
+}
+
+// goesOn reports whether decode is to get the request after this answer of
+// prefill's: nobody has given the attempt up, and it does not end with it.
+func (m *mainLeg) goesOn(a *legAnswer) bool {
+	if m.phase != mainPrefilling || m.instead != nil || !a.good() {
+		return false
+	}
+	m.readAnswer(a)
+	return a.result.Verdict == handoff.HandOff || a.result.Verdict == handoff.Missing
 }
 
 // judgePrefill turns an answer into the leg's end and what the hand-off says.
@@ -120,7 +156,9 @@ func (m *mainLeg) judgePrefill(a *legAnswer) (legReport, handoff.Result) {
 		return fail(localReason(a.localReply))
 	case a.status == 0:
 		return fail(reasonNotSent)
-	case a.err != nil:
+	case errors.Is(a.err, errLongAnswer) && a.status < 300:
+		return fail(reasonTooLong)
+	case a.err != nil && !errors.Is(a.err, errLongAnswer):
 		return fail(reasonConnectionLost)
 	case a.status == 408, a.status == 429, a.status >= 500, a.status < 200, a.status >= 300 && a.status < 400:
 		return fail(reasonStatus)
@@ -129,16 +167,17 @@ func (m *mainLeg) judgePrefill(a *legAnswer) (legReport, handoff.Result) {
 		r.answer = a.body
 		return r, handoff.Result{}
 	}
-	result, err := handoff.ReadAnswer(m.plan.kind, a.body, m.handover.alone)
+	m.readAnswer(a)
 	switch {
-	case err != nil:
+	case a.malformed != nil:
 		return fail(reasonBadAnswer)
-	case result.Verdict == handoff.Failed:
-		return fail(reasonFinish)
-	case result.Verdict == handoff.Missing && !m.handover.alone && !m.plan.decodeAlone:
+	case a.result.Verdict == handoff.Failed:
+		r, _ := fail(reasonFinish)
+		return r, a.result // it may hold KV all the same
+	case a.result.Verdict == handoff.Missing && !m.handover.alone && !m.plan.decodeAlone:
 		return fail(reasonNoHandoff)
 	}
-	return legReport{state: legWell, status: a.status}, result
+	return legReport{state: legWell, status: a.status}, a.result
 }
 
 // afterPrefill goes on with decode, or answers.
@@ -176,11 +215,7 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 		im.set = append(im.set, kv{prefill.HeaderDecision, m.plan.explain})
 	}
 	m.emit(effect{op: opImmediate, imm: im})
-	if m.plan.kind == handoff.NIXLPull {
-		m.collect() // vLLM holds what it has computed all the same; TensorRT-LLM does not
-	} else {
-		m.handover.held = false
-	}
+	m.collect() // vLLM may hold what it has computed all the same
 	m.releaseDecode()
 }
 

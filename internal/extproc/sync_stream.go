@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -24,7 +25,7 @@ type syncStream struct {
 func (s *syncStream) handle(ev *event) {
 	defer func() {
 		if r := recover(); r != nil {
-			s.recovered("sync", r)
+			s.recovered("sync", r, noWorker)
 		}
 	}()
 	switch {
@@ -35,9 +36,13 @@ func (s *syncStream) handle(ev *event) {
 		s.seen = true
 		s.admit(ev)
 	default: // Envoy was told to send nothing else
-		s.sendImmediate(immediateOf(&failProtocol, false))
+		s.refuse(&failProtocol, "protocol")
 	}
 }
+
+// noWorker marks an answer of ours to a leg of our own: else its sender would take
+// it for the worker's.
+var noWorker = kv{prefill.HeaderLocalReply, "-"}
 
 func (s *syncStream) admit(ev *event) {
 	srv := s.srv
@@ -55,7 +60,7 @@ func (s *syncStream) admit(ev *event) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
-	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) {
+	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) || leg.Kind == prefill.CollectLeg && !srv.collects(leg) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
@@ -63,6 +68,7 @@ func (s *syncStream) admit(ev *event) {
 		{prefill.HeaderPrefillEndpoint, w.EndpointOf(leg.Prefill.DPRank).String()},
 		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
 	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, nil))
+	s.finishStream() // nothing else comes; Envoy 1.36 would keep it to the answer's end, and end the leg where we die
 }
 
 // begun tells the owner that its leg has reached Envoy, and reports false when
@@ -82,11 +88,17 @@ func (s *syncStream) begun(leg prefill.Leg, token string) bool {
 	return true
 }
 
+// collects reports false where a collecting leg of ours has come before: its token
+// is good for one.
+func (srv *Server) collects(leg prefill.Leg) bool {
+	return leg.Owner != srv.owner || srv.collected.first(collecting{leg.Nonce, leg.Prefill.ID}, leg.Deadline, time.Now())
+}
+
 func (s *syncStream) refuse(f *failure, label string) {
 	s.srv.cfg.Telemetry.Leg("refused", label)
 	s.srv.cfg.Telemetry.Failure(f.code)
 	im := immediateOf(f, false)
-	im.set = append(im.set, kv{prefill.HeaderLocalReply, "-"}) // else the sender would take it for the worker's
+	im.set = append(im.set, noWorker)
 	s.sendImmediate(im)
 }
 
@@ -113,6 +125,7 @@ func (s *mainStream) askPrefill(e *effect) {
 	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
+		defer s.survive("prefill_sender", func() { s.post(&event{kind: evPrefilled, answer: &legAnswer{err: errPanicked}}) })
 		a := s.srv.legClient.send(ctx, path, set, body)
 		if a.spent {
 			s.srv.rules.buffers.put(body)
@@ -126,11 +139,23 @@ func (s *mainStream) askPrefill(e *effect) {
 	}
 }
 
-// errClosed is why a leg of ours is not sent.
-var errClosed = errors.New("the server is closed")
+// Why a leg of ours is not sent.
+var (
+	errClosed   = errors.New("the server is closed")
+	errPanicked = errors.New("what sends it has panicked")
+)
+
+// survive is deferred in a task of the stream: after a panic it tells the stream
+// with post, so that the request ends and nothing else does.
+func (s *mainStream) survive(where string, post func()) {
+	if r := recover(); r != nil {
+		s.srv.panicked(where, r)
+		post()
+	}
+}
 
 // collect lets a decode worker take what prefill holds (C9): the booked one, or
-// another where that one cannot be reached.
+// another where that one cannot be reached and was not named.
 func (s *mainStream) collect(e *effect) {
 	p, body := *s.m.plan, e.body
 	leg := func(w *worker.Worker, dp worker.DPRank) bool {
@@ -144,17 +169,20 @@ func (s *mainStream) collect(e *effect) {
 		if err != nil {
 			return false
 		}
-		a := s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.RanksPerPort(), token), body)
-		return a.localReply == "" || reached(a.localReply) // whatever it says, it may have seen the hand-off
+		return s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.RanksPerPort(), token), body).taken()
 	}
 	const failed = "collect_failed"
 	began := s.srv.senders.run(func() {
 		defer s.post(&event{kind: evCollected})
+		defer s.survive("collect_sender", func() { s.srv.cfg.Telemetry.Leg(failed, "") })
 		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
-			if w != nil && !s.srv.cfg.Health.Aside(w.ID) && leg(w, dp) {
+			if w != nil && (p.decodeNamed || !s.srv.cfg.Health.Aside(w.ID)) && leg(w, dp) {
 				outcome = "collected"
+				break
+			}
+			if p.decodeNamed {
 				break
 			}
 			if w, dp = s.srv.anotherDecode(&p, tried), 0; w == nil {
@@ -176,11 +204,11 @@ const (
 )
 
 // keepDecode picks decode again if the booked one has gone, or was set aside,
-// while prefill ran: the hand-off is good for any. A prefill that has failed hands
-// nothing over.
+// while prefill ran: the hand-off is good for any. Where decode will not get the
+// request nothing is picked, so that no turn is taken for it.
 func (s *mainStream) keepDecode(a *legAnswer) {
 	p, srv := s.m.plan, s.srv
-	if s.m.phase != mainPrefilling || p.decodeNamed || a.err != nil || a.localReply != "" || a.status/100 != 2 {
+	if p == nil || p.decodeNamed || !s.m.goesOn(a) {
 		return
 	}
 	snap, why := srv.cfg.Board.Load(), ""
@@ -198,13 +226,18 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 		return
 	}
 	r := p.decodeRequest
-	r.Ranks, r.Exclude, r.Now = pool.DecodeRanksOf(prefillWorker.Engine), []worker.Rank{p.decode}, time.Now()
+	r.Ranks, r.Now = pool.DecodeRanksOf(prefillWorker.Engine), time.Now()
+	r.Exclude = append(slices.Clone(p.decodeRequest.Exclude), p.decode)
 	var some bool
 	if r.Within, some = within(snap.Snapshot, p.subset, r.Ranks); !some {
 		return // as above
 	}
 	booking := new(load.Reservation)
 	d, err := srv.cfg.Book.PickAndReserve(&r, booking)
+	if errors.Is(err, picker.ErrNoCandidate) {
+		r.Exclude = []worker.Rank{p.decode} // better one that has failed before than none
+		d, err = srv.cfg.Book.PickAndReserve(&r, booking)
+	}
 	if err != nil {
 		return // the attempt will find out, and say so
 	}
@@ -222,8 +255,14 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, at, d.Reason.String(), d.Cost, why
 	})
 	p.decode, p.decodeAddr, p.decodeDPSize, p.others = d.Rank, at, w.RanksPerPort(), nil
-	p.decodeAlone = w.CanServe(worker.Aggregated)
+	p.decodeAlone = srv.mayDecodeAlone(w)
 	srv.cfg.Telemetry.FreshPick("decode_left")
+}
+
+// mayDecodeAlone reports whether the decode worker may serve a request that
+// nothing was handed over for (C8).
+func (srv *Server) mayDecodeAlone(w *worker.Worker) bool {
+	return !srv.cfg.EnforceDisagg && w.CanServe(worker.Aggregated)
 }
 
 // anotherDecode returns a decode worker of the attempt's pool that may be used

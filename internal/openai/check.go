@@ -57,11 +57,12 @@ func (r *Request) checkModel(body []byte) error {
 	return nil
 }
 
-// checkCounts reads n and the limit on output tokens. Where both limits are
-// given the newer name, max_completion_tokens, decides.
+// checkCounts reads n and the limit on output tokens. Where a chat has both
+// limits the newer name, max_completion_tokens, decides. A completion knows the
+// older alone, and the engines ignore what they do not know.
 func (r *Request) checkCounts(body []byte) error {
 	for _, f := range [...]Field{N, MaxTokens, MaxCompletionTokens} {
-		if !r.Given(body, f) {
+		if !r.Given(body, f) || f == MaxCompletionTokens && r.Path != ChatCompletions {
 			continue
 		}
 		s := r.members[f].val

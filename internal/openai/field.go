@@ -34,6 +34,7 @@ const (
 	SamplingParams
 	NVExt
 	RequestID // "rid"
+	VLLMXArgs
 
 	BootstrapHost
 	BootstrapPort
@@ -44,6 +45,8 @@ const (
 	RoutedDPRank
 	DisaggPrefillDPRank
 	DataParallelRank
+	ECTransferParams
+	DecodeTPSize
 
 	// MaxNewTokens is no top-level member: it is max_new_tokens within
 	// sampling_params, which /generate has in place of max_tokens.
@@ -68,7 +71,8 @@ var fieldNames = [numFields]string{
 	BootstrapRoom: "bootstrap_room", BootstrapPairKey: "bootstrap_pair_key",
 	KVTransferParams: "kv_transfer_params", DisaggregatedParams: "disaggregated_params",
 	RoutedDPRank: "routed_dp_rank", DisaggPrefillDPRank: "disagg_prefill_dp_rank",
-	DataParallelRank: "data_parallel_rank", MaxNewTokens: "sampling_params.max_new_tokens",
+	DataParallelRank: "data_parallel_rank", ECTransferParams: "ec_transfer_params", DecodeTPSize: "decode_tp_size",
+	VLLMXArgs: "vllm_xargs", MaxNewTokens: "sampling_params.max_new_tokens",
 }
 
 // String returns the key as it stands in a body, or "" for NoField.
@@ -80,7 +84,7 @@ func (f Field) String() string {
 }
 
 // routerOnly reports whether only a router may set the field (C12).
-func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DataParallelRank }
+func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DecodeTPSize }
 
 // maxKeyLen is the length of the longest key that lookup knows.
 const maxKeyLen = len("continue_final_message")
@@ -146,11 +150,13 @@ func lookup(key []byte) Field {
 	case "rid":
 		return RequestID
 	}
-	return lookupRouterOnly(key)
+	return lookupRest(key)
 }
 
-func lookupRouterOnly(key []byte) Field {
+func lookupRest(key []byte) Field {
 	switch string(key) {
+	case "vllm_xargs":
+		return VLLMXArgs
 	case "bootstrap_host":
 		return BootstrapHost
 	case "bootstrap_port":
@@ -169,6 +175,10 @@ func lookupRouterOnly(key []byte) Field {
 		return DisaggPrefillDPRank
 	case "data_parallel_rank":
 		return DataParallelRank
+	case "ec_transfer_params":
+		return ECTransferParams
+	case "decode_tp_size":
+		return DecodeTPSize
 	}
 	return NoField
 }

@@ -116,7 +116,25 @@ func (r *Request) scanValue(body []byte, v int, f Field, injected bool) (int, er
 	if end < 0 {
 		return 0, notJSON(^end, "a value")
 	}
+	if f == VLLMXArgs && !injected {
+		return end, checkXArgs(body, Span{v, end})
+	}
 	return end, nil
+}
+
+// checkXArgs refuses, in vLLM's vllm_xargs, what only a router may set: its
+// connectors read it there as they do at the top (C12).
+func checkXArgs(body []byte, s Span) (err error) {
+	EachMember(body, s, func(key, val Span) bool {
+		for _, f := range [...]Field{KVTransferParams, ECTransferParams} {
+			if isKey(body, key, f.String()) {
+				err = &Error{Kind: ForbiddenField, Field: VLLMXArgs.String() + "." + f.String(), Offset: val.Start}
+				return false
+			}
+		}
+		return true
+	})
+	return err
 }
 
 // carriesPrompt reports whether a list in the field is read element by element.

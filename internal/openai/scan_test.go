@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -58,6 +59,8 @@ func TestScanReadsWhatRoutingNeeds(t *testing.T) {
 			Request{Model: []byte("m"), N: 3, MaxTokens: -1, PromptKind: PromptMessages, PromptField: Messages, Prompts: 1}},
 		{"max_completion_tokens wins", ChatCompletions, `{"model":"m","max_completion_tokens":5,"messages":[],"max_tokens":9}`,
 			Request{Model: []byte("m"), N: 1, MaxTokens: 5, PromptKind: PromptMessages, PromptField: Messages, Prompts: 1}},
+		{"max_completion_tokens is none of a completion's", Completions, `{"model":"m","max_completion_tokens":1,"prompt":"x","max_tokens":9}`,
+			Request{Model: []byte("m"), N: 1, MaxTokens: 9, PromptKind: PromptString, PromptField: PromptText, Prompts: 1}},
 		{"null is as good as absent", ChatCompletions, `{"model":"m","messages":[],"n":null,"stream":null,"max_tokens":null,"cache_salt":null,"input_ids":null}`,
 			Request{Model: []byte("m"), N: 1, MaxTokens: -1, PromptKind: PromptMessages, PromptField: Messages, Prompts: 1}},
 		{"escapes are read", Completions, `{"\u006dodel":"a\u00e9\ud83d\ude00\ud800\n/\/","prompt":"x","cache_salt":"s\"","lora_path":["a"],"extra_key":"k"}`,
@@ -176,9 +179,15 @@ func TestScanRefuses(t *testing.T) {
 		{"max_new_tokens twice", Generate, `{"text":"a","sampling_params":{"max_new_tokens":1,"max_new_\u0074okens":2}}`, DuplicateField, "sampling_params.max_new_tokens"},
 		{"a router field escaped", ChatCompletions, chat(`"\u0062ootstrap_room":1`), ForbiddenField, "bootstrap_room"},
 		{"a router field with null", ChatCompletions, chat(`"kv_transfer_params":null`), ForbiddenField, "kv_transfer_params"},
+		{"a router field twice, once escaped", ChatCompletions, chat(`"ec_transfer_params":1,"ec\u005ftransfer_params":2`), ForbiddenField, "ec_transfer_params"},
+		{"another router field escaped", ChatCompletions, chat(`"decode\u005ftp_size":2`), ForbiddenField, "decode_tp_size"},
+		{"a hand-off within vLLM's own arguments", ChatCompletions, chat(`"vllm_xargs":{"a":{},"kv_transfer_params":"x"}`), ForbiddenField, "vllm_xargs.kv_transfer_params"},
+		{"the same escaped", Completions, `{"model":"m","prompt":"p","vllm\u005fxargs":{"kv\u005ftransfer_params":null}}`, ForbiddenField, "vllm_xargs.kv_transfer_params"},
+		{"an encoder's within them", Completions, `{"model":"m","prompt":"p","vllm_xargs":{"ec_transfer_params":{}}}`, ForbiddenField, "vllm_xargs.ec_transfer_params"},
+		{"vLLM's own arguments twice", Completions, `{"model":"m","prompt":"p","vllm_xargs":{},"vllm_xargs":{"kv_transfer_params":1}}`, DuplicateField, "vllm_xargs"},
 	}
 	for _, f := range []Field{BootstrapHost, BootstrapPort, BootstrapRoom, BootstrapPairKey, KVTransferParams,
-		DisaggregatedParams, RoutedDPRank, DisaggPrefillDPRank, DataParallelRank} {
+		DisaggregatedParams, RoutedDPRank, DisaggPrefillDPRank, DataParallelRank, ECTransferParams, DecodeTPSize} {
 		tests = append(tests, struct {
 			name  string
 			path  Path
@@ -203,12 +212,31 @@ func TestScanRefuses(t *testing.T) {
 	require.NoError(t, Scan(Completions, []byte(deep(MaxDepth-1)), &r))
 }
 
+// TestTheDocumentationListsWhatOnlyARouterMaySet reads docs/headers.md.
+func TestTheDocumentationListsWhatOnlyARouterMaySet(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/headers.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(doc), "## What a client's body may not set")
+	require.True(t, found)
+	n := 0
+	for f := range numFields {
+		if f.routerOnly() {
+			require.Contains(t, section, "`"+f.String()+"`")
+			n++
+		}
+	}
+	require.Equal(t, 11, n)
+}
+
 func TestScanInjectedLetsTheRoutersOwnFieldsPass(t *testing.T) {
 	body := []byte(`{"model":"m","prompt":"p","bootstrap_host":"h","bootstrap_port":1,"bootstrap_room":9223372036854775807}`)
 	var r Request
 	require.Error(t, Scan(Completions, body, &r))
 	require.NoError(t, ScanInjected(Completions, body, &r))
 	require.Equal(t, `9223372036854775807`, string(r.Value(BootstrapRoom).Of(body)))
+	for _, fine := range []string{`"vllm_xargs":{"a":"kv_transfer_params","b":{"kv_transfer_params":1}}`, `"vllm_xargs":["kv_transfer_params"]`, `"vllm_xargs":null`} {
+		require.NoError(t, Scan(Completions, []byte(`{"model":"m","prompt":"p",`+fine+`}`), &r), fine)
+	}
 	err := ScanInjected(Completions, []byte(`{"bootstrap_room":1,"bootstrap_room":2}`), &r)
 	var e *Error
 	require.ErrorAs(t, err, &e)

@@ -20,7 +20,7 @@ import (
 //	workers    each line is a worker: ID ROLE [engine=E] [ranks=N] [ports]
 //	           [model=M] [namespace=N] [draining] [fronted] [no-bootstrap] [alone]; its
 //	           address is 10.0.0.ID:80
-//	resolve    [direct] [disagg|alone] [left=ID]: input as of read; the output is
+//	resolve    [direct] [disagg|alone] [left=ID, who was at 10.0.0.ID:80]: input as of read; the output is
 //	           the workers that are found, or the fault
 
 var kindNames = map[Kind]string{
@@ -50,6 +50,7 @@ func TestScenarios(t *testing.T) {
 				if d.HasArg("left") {
 					d.ScanArgs(t, "left", &left)
 					s.Left = func(id worker.ID) bool { return id == worker.ID(left) }
+					s.LeftFrom = func(e worker.Endpoint) bool { return e.String() == fmt.Sprintf("10.0.0.%d:80", left) }
 				}
 				places, err := p.Resolve(s)
 				if err != nil {
@@ -118,6 +119,9 @@ func targetText(t *Target) string {
 	if len(parts) == 0 {
 		return "-"
 	}
+	if o := t.other; o.id != 0 {
+		parts[len(parts)-1] += ", of " + o.id.String() + " rank " + strconv.Itoa(int(o.dpRank)) + " (" + o.by + ")"
+	}
 	return strings.Join(parts, " ")
 }
 
@@ -179,6 +183,14 @@ func workersOf(t *testing.T, input string) *worker.Snapshot {
 	s, err := worker.NewSnapshot(1, ws)
 	require.NoError(t, err)
 	return s
+}
+
+// An intermediary may leave spaces around a value.
+func TestSpacesAroundAValueSayNothing(t *testing.T) {
+	p, err := Read([]Header{{"x-worker-instance-id", " 7\t"}, {"x-dp-rank", " 1 "}, {"x-prefiller-host-port", " 10.0.0.1:80 "}, {"x-prefill-dp-rank", " 4294967295 "}}, Fields{})
+	require.Nil(t, err)
+	require.Equal(t, "7 (x-worker-instance-id) rank 1 (x-dp-rank)", targetText(&p.Decode))
+	require.Equal(t, "at 10.0.0.1:80 (x-prefiller-host-port)", targetText(&p.Prefill))
 }
 
 func TestTheTrustOfAFilterIsOneOfThreeWords(t *testing.T) {

@@ -16,7 +16,8 @@
 //   - Two headers for one thing must agree, and so must two members of nvext, and
 //     an id and an address of the same leg.
 //   - Headers win over the body, for each thing by itself. Only the rank of a
-//     worker that the headers replace by another is not read.
+//     worker that the headers replace by another is not read; whether an address
+//     and an id are one worker, the snapshot tells.
 //   - An address may be a list, as pickers send it that know a second best: the
 //     first counts. It is looked up among known workers, never believed.
 //   - 4294967295 as prefill's rank means that none is said, as NVIDIA Dynamo

@@ -37,6 +37,10 @@ const (
 // which the plugin has not seen has nowhere to go.
 const PickedHeader = "x-baton-picked-endpoint"
 
+// destinationHeader is what a picker sets, and what errors name: nobody outside
+// knows PickedHeader.
+const destinationHeader = "x-gateway-destination-endpoint"
+
 // thingOf knows the headers of both dialects: NVIDIA Dynamo's older names and
 // its x-dynamo-… ones, the destination of the Gateway API endpoint picker
 // protocol and the prefiller of llm-d's pickers.
@@ -50,7 +54,7 @@ func thingOf(name []byte) thing {
 		return decodeRank
 	case "x-prefill-dp-rank", "x-dynamo-prefill-dp-rank":
 		return prefillRank
-	case "x-gateway-destination-endpoint", PickedHeader:
+	case destinationHeader, PickedHeader:
 		return decodeAddress
 	case "x-prefiller-host-port":
 		return prefillAddress
@@ -73,6 +77,9 @@ func Read(headers []Header, f Fields) (Pins, *Error) {
 		if t == nothing || v == "" || v == "-" || t == prefillRank && v == unsetRank {
 			continue
 		}
+		if t == decodeAddress {
+			h.Name = destinationHeader
+		}
 		if t == decodeAddress || t == prefillAddress {
 			first, _, _ := strings.Cut(v, ",")
 			e, err := worker.ParseEndpoint(strings.TrimSpace(first))
@@ -92,8 +99,9 @@ func Read(headers []Header, f Fields) (Pins, *Error) {
 			return Pins{}, err
 		}
 	}
-	s.fill(&f.said)
+	others := s.fill(&f.said)
 	p := Pins{Prefill: s.target(prefillID, prefillAddress, prefillRank), Decode: s.target(decodeID, decodeAddress, decodeRank)}
+	p.Prefill.other, p.Decode.other = others[prefillID], others[decodeID]
 	return p, nil
 }
 
@@ -138,18 +146,28 @@ func (s *said) tell(t thing, by string, v value) *Error {
 	return nil
 }
 
-// fill takes from body what s does not say.
-func (s *said) fill(body *said) {
-	legs := [...]struct{ id, address, rank thing }{{decodeID, decodeAddress, decodeRank}, {prefillID, prefillAddress, prefillRank}}
+// legs are the things of each leg.
+var legs = [...]struct{ id, address, rank thing }{{decodeID, decodeAddress, decodeRank}, {prefillID, prefillAddress, prefillRank}}
+
+// fill takes from body what s does not say, and returns what it has to say of the
+// rank of a worker that s names by its address, by the leg's id.
+func (s *said) fill(body *said) (others [numThings]otherRank) {
 	for _, leg := range legs {
-		another := s.by[leg.address] != "" || s.by[leg.id] != "" && s.value[leg.id] != body.value[leg.id]
-		if s.by[leg.rank] == "" && !(another && body.by[leg.id] != "") {
+		ranked := s.by[leg.rank] == "" && body.by[leg.rank] != ""
+		switch {
+		case !ranked || body.by[leg.id] != "" && s.by[leg.id] != "" && s.value[leg.id] != body.value[leg.id]:
+		case body.by[leg.id] != "" && s.by[leg.id] == "" && s.by[leg.address] != "":
+			others[leg.id] = otherRank{
+				id: worker.ID(body.value[leg.id].number), dpRank: worker.DPRank(body.value[leg.rank].number), by: body.by[leg.rank],
+			}
+		default:
 			s.value[leg.rank], s.by[leg.rank] = body.value[leg.rank], body.by[leg.rank]
 		}
 		if s.by[leg.id] == "" && s.by[leg.address] == "" {
 			s.value[leg.id], s.by[leg.id] = body.value[leg.id], body.by[leg.id]
 		}
 	}
+	return others
 }
 
 func (s *said) target(id, address, rank thing) Target {

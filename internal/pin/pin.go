@@ -50,10 +50,40 @@ type Target struct {
 
 	// Which header or member said it; empty where it was not said.
 	IDBy, AddressBy, RankBy string
+
+	other otherRank
+}
+
+// otherRank is what the body says of a worker where the headers say an address: it
+// counts if the two turn out to be one worker, which only a snapshot knows.
+type otherRank struct {
+	id     worker.ID // 0: nothing
+	dpRank worker.DPRank
+	by     string
+}
+
+// rankOf returns t with the rank that the body says of w.
+func (t *Target) rankOf(w *worker.Worker) *Target {
+	if t.HasRank || t.other.id != w.ID {
+		return t
+	}
+	own := *t
+	own.DPRank, own.HasRank, own.RankBy = t.other.dpRank, true, t.other.by
+	return &own
 }
 
 // Named reports whether a worker is named.
 func (t *Target) Named() bool { return t.ID != 0 || !t.Address.IsZero() }
+
+// Worker returns the worker that is named, if it is there: by its id, where that is
+// said, else by its address. Nobody has judged whether it can serve.
+func (t *Target) Worker(s *worker.Snapshot) *worker.Worker {
+	if t.ID != 0 {
+		return s.Worker(t.ID)
+	}
+	w, _ := s.RankAt(t.Address.AddrPort())
+	return w
+}
 
 // by returns who named the worker.
 func (t *Target) by() string {

@@ -7,7 +7,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Scope is what pins are judged by. All but Left are required.
+// Scope is what pins are judged by. All but Left and LeftFrom are required.
 type Scope struct {
 	Snap  *worker.Snapshot
 	Key   worker.Key // what the request asks for
@@ -22,6 +22,8 @@ type Scope struct {
 	// Left reports whether an id that is not in the snapshot was in an earlier
 	// one. Nil: of none.
 	Left func(worker.ID) bool
+	// LeftFrom reports whether somebody listened there in an earlier one. Nil: nobody.
+	LeftFrom func(worker.Endpoint) bool
 }
 
 // Place is a worker that a request has named, found and judged able.
@@ -79,6 +81,7 @@ func (s *Scope) place(t *Target, r worker.Role) (*Place, *Error) {
 	if err != nil {
 		return nil, err
 	}
+	t = t.rankOf(w)
 	if t, err = s.ranked(t, w); err != nil {
 		return nil, err
 	}
@@ -141,7 +144,11 @@ func (s *Scope) find(t *Target, r worker.Role) (*worker.Worker, *Error) {
 	}
 	if !t.Address.IsZero() {
 		if byAddress, _ = s.Snap.RankAt(t.Address.AddrPort()); byAddress == nil {
-			return nil, &Error{Kind: Unknown, Param: t.AddressBy, Subject: r.String() + " worker at " + t.Address.String()}
+			k := Unknown
+			if s.LeftFrom != nil && s.LeftFrom(t.Address) {
+				k = Gone
+			}
+			return nil, &Error{Kind: k, Param: t.AddressBy, Subject: r.String() + " worker at " + t.Address.String()}
 		}
 	}
 	switch {

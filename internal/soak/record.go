@@ -21,7 +21,6 @@ type record struct {
 	faults     history        // guarded by mu
 	classes    map[string]int // guarded by mu
 	asked      int            // guarded by mu
-	alone      int            // guarded by mu: see watch
 	violations []violation    // guarded by mu
 }
 
@@ -155,9 +154,6 @@ func (r *record) summary() {
 	fmt.Fprintf(r.out, "\nWhat clients saw: %d requests\n", r.asked)
 	for _, k := range sortedByCount(r.classes) {
 		fmt.Fprintf(r.out, "  %6d  %s\n", r.classes[k], k)
-	}
-	if r.alone > 0 {
-		fmt.Fprintf(r.out, "  %d of a prefill that answered no hand-off went to decode without parameters (C8)\n", r.alone)
 	}
 }
 

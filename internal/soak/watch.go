@@ -92,20 +92,10 @@ var parameters = map[worker.Engine]string{
 }
 
 // checkDecode holds that nothing reaches a decode worker without its parameters.
-// vLLM's decode may be given the prompt alone after a prefill that gave no
-// hand-off (C8); nothing else may.
+// Disaggregation is enforced here, so that not even a vLLM worker that can is given
+// the prompt alone after a prefill that gave no hand-off (C8).
 func (w *world) checkDecode(m *member, r enginesim.Request) {
 	if strings.Contains(r.Body, parameters[m.model.Engine]) {
-		return
-	}
-	at := r.Started.Sub(w.events.started)
-	g := &got{From: at, To: at}
-	if m.model.Engine == worker.VLLM && w.events.history().during(g, laneReach, func(f *fault) bool {
-		return f.Kind == noHandoff && f.On.Model == m.model.Name
-	}) {
-		w.events.mu.Lock()
-		w.events.alone++
-		w.events.mu.Unlock()
 		return
 	}
 	engine, _ := m.now()

@@ -49,6 +49,7 @@ func (o EnvoyOptions) Render() ([]byte, error) {
 		if p.AdminPort == 0 {
 			p.AdminPort = free[1]
 		}
+		p.Before137 = p.Before137 || EnvoyMinor(o.Path) < 37
 	}
 	if o.Gateway == nil {
 		p := o.Params
@@ -61,6 +62,18 @@ func (o EnvoyOptions) Render() ([]byte, error) {
 		return envoy.GatewayTwoLegs(p)
 	}
 	return envoy.GatewayAPI(p)
+}
+
+// EnvoyMinor returns the version of an Envoy: 40 of 1.40.0; where it does not say,
+// that of EnvoyVersion.
+func EnvoyMinor(path string) (minor int) {
+	out, _ := exec.Command(path, "--version").Output() // nothing where it cannot run: who starts it will say so
+	for part := range strings.SplitSeq(string(out)+"/"+EnvoyVersion, "/") {
+		if n, _ := fmt.Sscanf(part, "1.%d.", &minor); n == 1 {
+			break
+		}
+	}
+	return minor
 }
 
 // StartEnvoy runs Envoy and returns once it is live and its listeners are up.

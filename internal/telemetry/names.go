@@ -183,7 +183,7 @@ type Label struct {
 // Labels returns every label.
 func Labels() []Label {
 	return []Label{
-		{LabelOutcome, "requests: `ok`, `refused`, `failed`, `client_left`. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`"},
+		{LabelOutcome, "requests: `ok`, `refused`, `cut`, `client_left`, `answered` by the plugin itself, `unfinished` where a gateway does not say why an answer ended early. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`"},
 		{LabelCode, "a label of the failure table in ARCHITECTURE.md, or `none`"},
 		{LabelModel, "a model that discovery lists; on the queue metric only"},
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},

@@ -29,6 +29,9 @@ type Pool struct {
 	DecodeRanks     []Rank
 	AggregatedRanks []Rank
 
+	// PrefillEngines are the engines of Prefill, sorted.
+	PrefillEngines []Engine
+
 	decodeOf  map[Engine][]Rank // where decode workers are of several engines
 	prefillOf map[Engine][]Rank // the same of prefill workers
 }
@@ -59,7 +62,15 @@ func (p *Pool) PrefillRanksOf(e Engine) []Rank {
 }
 
 // sortByEngine fills what there is of several engines.
-func (p *Pool) sortByEngine() { p.decodeOf, p.prefillOf = byEngine(p.Decode), byEngine(p.Prefill) }
+func (p *Pool) sortByEngine() {
+	p.decodeOf, p.prefillOf = byEngine(p.Decode), byEngine(p.Prefill)
+	for _, w := range p.Prefill {
+		if !slices.Contains(p.PrefillEngines, w.Engine) {
+			p.PrefillEngines = append(p.PrefillEngines, w.Engine)
+		}
+	}
+	slices.Sort(p.PrefillEngines)
+}
 
 // byEngine returns the ranks of each engine's workers; nil where there is one.
 func byEngine(ws []*Worker) map[Engine][]Rank {
@@ -252,11 +263,11 @@ func (s *Snapshot) TransferTaint(id ID) string {
 
 // WorkerAt returns the worker that listens at addr ("ip:port"), or nil.
 func (s *Snapshot) WorkerAt(addr string) *Worker {
-	a, err := netip.ParseAddrPort(addr)
+	e, err := ParseEndpoint(addr)
 	if err != nil {
 		return nil
 	}
-	w, _ := s.RankAt(a)
+	w, _ := s.RankAt(e.addr)
 	return w
 }
 

@@ -99,12 +99,15 @@ type Endpoint struct {
 }
 
 // ParseEndpoint reads "ip:port" or "[ipv6]:port". Names are refused: they are
-// resolved before a worker is registered.
+// resolved before a worker is registered. An IPv4 address that is spelled as an
+// IPv6 one is the IPv4 address: one place has one endpoint.
 func ParseEndpoint(s string) (Endpoint, error) {
 	a, err := netip.ParseAddrPort(s)
-	if err != nil || a.Port() == 0 || a.Addr().Zone() != "" || a.Addr().IsUnspecified() {
+	ip := a.Addr().Unmap()
+	if err != nil || a.Port() == 0 || a.Addr().Zone() != "" || ip.IsUnspecified() {
 		return Endpoint{}, fmt.Errorf("worker: endpoint %q: expected ip:port with an IPv6 address in brackets", s)
 	}
+	a = netip.AddrPortFrom(ip, a.Port())
 	return Endpoint{addr: a, text: a.String()}, nil
 }
 

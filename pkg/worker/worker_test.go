@@ -66,9 +66,25 @@ func TestPoolsHoldOnlyWhatMayBePicked(t *testing.T) {
 	require.Equal(t, []worker.Rank{{ID: 1}}, p.Ranks(worker.Prefill))
 	require.Equal(t, []worker.Rank{{ID: 4}, {ID: 4, DPRank: 1}}, p.Ranks(worker.Decode))
 	require.Equal(t, p.Ranks(worker.Decode), p.Ranks(worker.Aggregated))
+	require.Equal(t, []worker.Engine{worker.SGLang}, p.PrefillEngines)
 	require.NotNil(t, s.Worker(3), "a draining worker is still known")
 	require.Nil(t, s.Pool(worker.Key{Model: "m", Namespace: "other"}))
 	require.Equal(t, worker.ID(4), s.WorkerAt("127.0.0.1:4").ID)
+}
+
+func TestAnIPv4AddressInIPv6IsTheSameEndpoint(t *testing.T) {
+	e, err := worker.ParseEndpoint("[::ffff:127.0.0.1]:4")
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1:4", e.String())
+	require.Equal(t, endpoint(t, "127.0.0.1:4"), e)
+	s, err := worker.NewSnapshot(1, []*worker.Worker{good(t, 4, worker.Decode, "127.0.0.1:4")})
+	require.NoError(t, err)
+	require.Equal(t, worker.ID(4), s.WorkerAt("[::ffff:127.0.0.1]:4").ID)
+	mapped := good(t, 5, worker.Decode, "[::ffff:127.0.0.1]:4")
+	_, err = worker.NewSnapshot(1, []*worker.Worker{good(t, 4, worker.Decode, "127.0.0.1:4"), mapped})
+	require.ErrorContains(t, err, "is already worker 4's")
+	_, err = worker.ParseEndpoint("[::ffff:0.0.0.0]:4")
+	require.Error(t, err)
 }
 
 func TestANilSnapshotIsAnEmptySet(t *testing.T) {

@@ -2,7 +2,7 @@ package handoff
 
 import "github.com/seed-60ae5743/baton/internal/openai"
 
-// ReadAnswer judges prefill's whole answer of status 200. alone is what
+// ReadAnswer judges prefill's whole answer, a 2xx. alone is what
 // AppendPrefill was told. An error is a [Malformed]: nothing of such an answer
 // may be used. It keeps nothing of answer and allocates nothing.
 func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
@@ -36,7 +36,10 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	res.Verdict = judge(a.FinishReason, res.Held())
+	if res.Verdict = judge(a.FinishReason, res.Held()); k == ContextFirst && res.Verdict != HandOff {
+		// Its members are there all the same, and stand for nothing.
+		res.HandOff, res.PromptIDs, res.Usage = openai.Span{}, openai.Span{}, openai.Span{}
+	}
 	return res, nil
 }
 

@@ -22,7 +22,7 @@
 //     generations at once; the caller decides what becomes of them.
 //  2. [AppendPrefill], for ContextFirst with an id of [DrawRequestID]; send it to
 //     prefill, read the whole answer.
-//  3. For a status of 200, [ReadAnswer]. An error means that the answer is not
+//  3. For a whole 2xx, [ReadAnswer]. An error means that the answer is not
 //     to be used for anything. Its [Verdict] says how to go on:
 //     HandOff: [AppendDecode], send it to decode, whose answer is the response.
 //     Finished: [AppendFinal] makes the response (C8).
@@ -30,7 +30,7 @@
 //     held, decode's body is the client's own: a vLLM decode worker that may
 //     prefill serves it alone.
 //  4. Whenever [Result.Held] is true and no decode takes the KV, because the
-//     client has left or the answer was final, [AppendCollect] makes a request
+//     client has left, or the answer was final or has failed, [AppendCollect] makes a request
 //     that takes it and whose answer is dropped (C9).
 //
 // # What holds
@@ -43,7 +43,9 @@
 //     beyond [MaxHandOffBytes] or [MaxHandOffDepth] is malformed, and never
 //     spliced.
 //   - Decode's body is the client's own outside what is injected (C13); prefill's
-//     asks for one token and no stream.
+//     asks for one token and no stream. A floor of tokens becomes one, too: it
+//     forbids the engine to end the text with prefill's token, which would then
+//     be the client's whole answer (C8).
 //   - Given a body that [openai.Scan] let pass and an answer that ReadAnswer let
 //     pass, the bodies are valid JSON and no key of ours stands in them twice.
 //

@@ -2,7 +2,6 @@ package handoff_test
 
 import (
 	"encoding/json"
-	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,6 +24,7 @@ var fuzzAnswers = []string{
 var fuzzBodies = []string{
 	`{"model":"m","messages":[{"role":"user","content":"}"}],"stream":true,"stream_options":{"include_usage":true}}`,
 	`{"min_tokens":1,"model":"m","prompt":[1,2],"max_tokens":3,"x":1e400}`, ` {"model" : "m" , "messages":[], "prompt":"a" } `,
+	`{"min_tokens":0,"model":"m","prompt":"a","min_completion_tokens":-1.5}`, `{"min_tokens":null,"min_completion_tokens":[7],"model":"m","prompt":"a"}`,
 	`{"prompt_token_ids_b64":"","model":"m","messages":[],"prompt":["a"],"prompt_token_ids":[1],"max_completion_tokens":5}`,
 }
 
@@ -157,9 +157,15 @@ func injectWanted(t *testing.T, want object, answer []byte, res handoff.Result, 
 }
 
 func oneTokenWanted(want object, r *openai.Request) {
-	maps.DeleteFunc(want, func(k string, _ json.RawMessage) bool {
-		return k == "min_tokens" || k == "min_completion_tokens" || k == "stream_options"
-	})
+	delete(want, "stream_options")
+	for _, floor := range []string{"min_tokens", "min_completion_tokens"} {
+		switch v := string(want[floor]); {
+		case v == "", v == "null", v == "0", v[0] == '-':
+			delete(want, floor)
+		default:
+			want[floor] = json.RawMessage(`1`)
+		}
+	}
 	want["max_tokens"], want["stream"] = json.RawMessage(`1`), json.RawMessage(`false`)
 	if r.Has(openai.MaxCompletionTokens) {
 		want["max_completion_tokens"] = json.RawMessage(`1`)

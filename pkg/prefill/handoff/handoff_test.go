@@ -38,12 +38,22 @@ func TestThePrefillLegAsksForOneTokenAndNoStream(t *testing.T) {
 		"both limits given": {
 			openai.ChatCompletions,
 			`{"model":"m","messages":[],"max_tokens":64,"max_completion_tokens":32,"min_tokens":8}`,
-			`{"model":"m","messages":[],"max_tokens":1,"max_completion_tokens":1,"stream":false}`,
+			`{"model":"m","messages":[],"max_tokens":1,"max_completion_tokens":1,"min_tokens":1,"stream":false}`,
 		},
 		"a completion with no limit": {
 			openai.Completions,
 			`{"model":"m","prompt":"a max_tokens: 7 in the text"}`,
 			`{"model":"m","prompt":"a max_tokens: 7 in the text","max_tokens":1,"stream":false}`,
+		},
+		"a floor without a newer limit, which forbids its token to be the last one": {
+			openai.ChatCompletions,
+			`{"model":"m","messages":[],"min_tokens":8}`,
+			`{"model":"m","messages":[],"min_tokens":1,"max_tokens":1,"stream":false}`,
+		},
+		"a floor that forbids nothing": {
+			openai.ChatCompletions,
+			`{"model":"m","messages":[],"min_tokens":0,"max_tokens":9}`,
+			`{"model":"m","messages":[],"max_tokens":1,"stream":false}`,
 		},
 		"generate keeps its limit elsewhere": {
 			openai.Generate,
@@ -54,7 +64,7 @@ func TestThePrefillLegAsksForOneTokenAndNoStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var r openai.Request
 			require.NoError(t, openai.Scan(c.path, []byte(c.in), &r))
-			require.Equal(t, c.want, string(openai.AppendEdited(nil, []byte(c.in), &r, handoff.SGLangPrefill(&r)...)))
+			require.Equal(t, c.want, string(openai.AppendEdited(nil, []byte(c.in), &r, handoff.SGLangPrefill([]byte(c.in), &r)...)))
 		})
 	}
 }

@@ -43,7 +43,7 @@ type Result struct {
 	Finish  openai.FinishReason
 	Choices int
 
-	HandOff   openai.Span // the hand-off, an object; zero: none, so nothing is held
+	HandOff   openai.Span // the hand-off, an object; zero: none, or nothing is held under it
 	PromptIDs openai.Span // ContextFirst: the prompt's token ids, a list; zero: none
 	Usage     openai.Span // ContextFirst: prefill's usage, an object; zero: none
 }

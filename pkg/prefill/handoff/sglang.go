@@ -43,27 +43,36 @@ func AppendSGLang(dst []byte, host string, port uint16, room prefill.Room) []byt
 
 // SGLangPrefill returns the edits that make r's body prefill's: one token, no
 // stream (C13). The engine forces one token itself (prefill.py
-// _process_req), but answers as a stream where it is asked to. The returned
-// slice is shared and must not be written to.
-func SGLangPrefill(r *openai.Request) []openai.Edit {
+// _process_req), but answers as a stream where it is asked to. Its token is the
+// answer's first, so a floor forbids it to be the last one. body is what r was
+// read from. The returned slice is shared and must not be written to.
+func SGLangPrefill(body []byte, r *openai.Request) []openai.Edit {
+	edits := sglangPrefill[:]
 	switch {
 	case r.Path == openai.Generate:
-		return sglangPrefill[3:]
-	case r.Has(openai.MaxCompletionTokens):
-		return sglangPrefill[:len(sglangPrefill)-1]
-	default:
-		return sglangPrefill[1 : len(sglangPrefill)-1]
+		return edits[3:]
+	case forbidsAnEnd(body, r, openai.MinTokens):
+		edits = sglangFloor[:]
 	}
+	if edits = edits[:len(edits)-1]; !r.Has(openai.MaxCompletionTokens) {
+		edits = edits[1:]
+	}
+	return edits
 }
 
 // sglangPrefill holds the edits of all paths in an order of which each path
 // takes a part: max_completion_tokens only where it is given, max_new_tokens
 // only for /generate.
-var sglangPrefill = []openai.Edit{
-	{Field: openai.MaxCompletionTokens, Value: []byte("1")},
-	{Field: openai.MaxTokens, Value: []byte("1")},
-	{Field: openai.MinTokens},
-	{Field: openai.StreamOptions},
-	{Field: openai.Stream, Value: []byte("false")},
-	{Field: openai.MaxNewTokens, Value: []byte("1")},
-}
+var (
+	sglangPrefill = [...]openai.Edit{
+		{Field: openai.MaxCompletionTokens, Value: one},
+		{Field: openai.MaxTokens, Value: one},
+		{Field: openai.MinTokens},
+		{Field: openai.StreamOptions},
+		{Field: openai.Stream, Value: no},
+		{Field: openai.MaxNewTokens, Value: one},
+	}
+	sglangFloor = [...]openai.Edit{
+		sglangPrefill[0], sglangPrefill[1], {Field: openai.MinTokens, Value: one}, sglangPrefill[3], sglangPrefill[4], sglangPrefill[5],
+	}
+)

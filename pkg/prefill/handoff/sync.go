@@ -61,7 +61,7 @@ func AppendPrefill(dst, body []byte, r *openai.Request, k Kind, id uint64, alone
 		return openai.AppendEdited(dst, body, r, noStream(r)...)
 	}
 	var buf [maxEdits]openai.Edit
-	dst = openai.AppendEdited(dst, body, r, oneToken(clean(buf[:0]), r)...)
+	dst = openai.AppendEdited(dst, body, r, oneToken(clean(buf[:0]), body, r)...)
 	dst = dst[:len(dst)-(len(body)-r.End())]
 	switch k {
 	case NIXLPull:
@@ -85,7 +85,7 @@ func AppendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, re
 // takes the held KV: one token, no stream.
 func AppendCollect(dst, body []byte, r *openai.Request, k Kind, answer []byte, res Result) []byte {
 	var buf [maxEdits]openai.Edit
-	return appendDecode(dst, body, r, k, answer, res, oneToken(buf[:0], r))
+	return appendDecode(dst, body, r, k, answer, res, oneToken(buf[:0], body, r))
 }
 
 func appendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, res Result, edits []openai.Edit) []byte {
@@ -121,20 +121,39 @@ func clean(edits []openai.Edit) []openai.Edit {
 	return append(edits, openai.Edit{Field: openai.KVTransferParams}, openai.Edit{Field: openai.DisaggregatedParams})
 }
 
-// oneToken appends the edits that ask for one token and no stream. The floors
-// go because they would be above the limit, and the stream's options because
-// they are refused without a stream.
-func oneToken(edits []openai.Edit, r *openai.Request) []openai.Edit {
+// oneToken appends the edits that ask for one token and no stream. The stream's
+// options go because they are refused without a stream.
+func oneToken(edits []openai.Edit, body []byte, r *openai.Request) []openai.Edit {
 	edits = append(edits,
 		openai.Edit{Field: openai.MaxTokens, Value: one},
-		openai.Edit{Field: openai.MinTokens},
-		openai.Edit{Field: openai.MinCompletionTokens},
+		floor(body, r, openai.MinTokens),
+		floor(body, r, openai.MinCompletionTokens),
 		openai.Edit{Field: openai.StreamOptions},
 		openai.Edit{Field: openai.Stream, Value: no})
 	if r.Has(openai.MaxCompletionTokens) {
 		edits = append(edits, openai.Edit{Field: openai.MaxCompletionTokens, Value: one})
 	}
 	return edits
+}
+
+// floor returns the edit of a least number of tokens: one is as high as the limit
+// allows, and it still forbids the engine to end the text with its first token,
+// which would then be the client's whole answer. One that forbids nothing goes.
+func floor(body []byte, r *openai.Request, f openai.Field) openai.Edit {
+	if !forbidsAnEnd(body, r, f) {
+		return openai.Edit{Field: f}
+	}
+	return openai.Edit{Field: f, Value: one}
+}
+
+// forbidsAnEnd reports whether f is a floor above no tokens at all. What is no
+// number counts as one: the engine then says so itself.
+func forbidsAnEnd(body []byte, r *openai.Request, f openai.Field) bool {
+	if !r.Given(body, f) {
+		return false
+	}
+	v := r.Value(f).Of(body)
+	return v[0] != '-' && string(v) != "0"
 }
 
 // noStream returns the edits that leave all but the stream as the client asked.

@@ -1,0 +1,148 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// spread lets a gateway's filter go to both plugins in turn.
+func spread(t *testing.T, port int) func(string) string {
+	const cluster = "/static_resources/clusters/0"
+	const endpoints = cluster + "/load_assignment/endpoints/0/lb_endpoints"
+	return patchedWith(t, []operation{
+		{"test", "", cluster + "/name", "extproc"},
+		{"copy", endpoints + "/0", endpoints + "/1", nil},
+		{"replace", "", endpoints + "/1/endpoint/address/socket_address/port_value", port},
+	})
+}
+
+// TestEitherReplicaHearsWhoServed: the one that has picked is told who has answered
+// in place of a dead worker, and what is booked moves there, in its own book.
+func TestEitherReplicaHearsWhoServed(t *testing.T) {
+	for _, duplex := range []bool{false, true} {
+		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
+			l := layout{
+				decode: 3, decodeArgs: []string{"--accepts-aggregated", "--decode-us-per-token", "20000"}, fullDuplex: duplex,
+				config: "gateway: {enabled: true, endpoints: 3}\n" + takeTurns,
+			}
+			a, b := newReplicas(t, l, "overdue_base: 30s", func(port int, _ string) func(string) string { return spread(t, port) })
+			dead := a.decode[0]
+			require.NoError(t, dead.Kill())
+			var running []*leaver
+			for range 6 { // in turn, and so are the workers at each
+				c := a.begin(ask("who serves", 500)[2])
+				running = append(running, c)
+				a.await("it to be served", func() bool { return a.running(a.decode[1:]) == len(running) })
+			}
+			at := func(r *replica, w *stack.Worker) float64 {
+				return r.metric("baton_worker_decode_requests", fmt.Sprintf("worker_id=%q", w.Info.ID))
+			}
+			for _, r := range []*replica{a, b} {
+				r.await("the word of who served", func() bool { return r.metric("baton_served_elsewhere_total", `where="other"`) == 1 })
+				require.Zero(t, at(r, dead), "nothing is booked on who has not served")
+				require.EqualValues(t, 3, at(r, r.decode[1])+at(r, r.decode[2]))
+			}
+			for _, c := range running {
+				a.leaves(c)
+			}
+		})
+	}
+}
+
+// TestOneOfTwoReplicasIsKilled: what clients see of it, as ARCHITECTURE.md says. It
+// serves the other legs of the owner's requests; then the owner is the one.
+func TestOneOfTwoReplicasIsKilled(t *testing.T) {
+	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--decode-us-per-token", "10000"}}
+	eachReplica(t, l, "overdue_base: 3s, overdue_per_token: 0s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
+		if owner.bearer == "Bearer b" {
+			return // each is killed already
+		}
+		f := owner.fleet
+		slow := func() {
+			f.forget()
+			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1500, Count: 1})
+		}
+		both := func() bool { return f.running(f.prefill) == 1 && f.running(f.decode) == 1 }
+		q := ask("one of two is killed", 60)[2]
+
+		// Whose answer has begun needs the other no more.
+		answering := owner.begun(q)
+		f.await("the answer to have begun", func() bool {
+			s, _ := f.state(f.prefill[0])
+			return s.OK == 1 && f.running(f.decode) == 1
+		})
+		require.NoError(t, other.plugin.Kill())
+		q.require(t, <-answering.reply)
+
+		// Nobody else takes the leg here: it never starts.
+		requireError(t, owner.asked(q), http.StatusServiceUnavailable, "prefill_failed")
+		other.back(q)
+
+		// The end of the leg is not heard of: in time it counts as overdue, and its worker
+		// is set aside for it. There is no other.
+		slow()
+		waiting := owner.begun(q, "x-request-timeout-ms", "6000")
+		f.await("both legs to run", both)
+		require.NoError(t, other.plugin.Kill())
+		requireError(t, <-waiting.reply, http.StatusServiceUnavailable, "no_prefill_worker")
+		f.settled()
+		owner.awaitNothingBooked()
+		other.back(q)
+
+		// The owner dies: buffered, the pair goes on by itself; in full duplex prefill
+		// waits for its half until the request's deadline and a grace have passed.
+		slow()
+		left := owner.begun(q, "x-request-timeout-ms", "5000")
+		f.await("both legs to run", both)
+		require.NoError(t, owner.plugin.Kill())
+		if f.fullDuplex {
+			requireUnavailable(t, <-left.reply)
+		} else {
+			q.require(t, <-left.reply)
+		}
+		requireUnavailable(t, owner.asked(q))
+		f.settled()
+		other.checkIdle()
+		owner.back(q)
+	})
+}
+
+// TestOneOfTwoReplicasIsKilledUnderALegOfTheOthers: a replica admits such a leg and
+// has no part in it any more.
+func TestOneOfTwoReplicasIsKilledUnderALegOfTheOthers(t *testing.T) {
+	l := layoutOf(layout{prefill: 1, decode: 1, prefillArgs: shortLease}, worker.VLLM)
+	eachReplica(t, l, "overdue_base: 30s", func(t *testing.T, owner, other *replica) {
+		f := owner.fleet
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1000, Count: 1})
+		q := ask("one of two is killed", 6)[2]
+		c := owner.begun(q)
+		f.await("prefill to run", func() bool { return f.running(f.prefill) == 1 })
+		require.NoError(t, other.plugin.Kill())
+		q.require(t, <-c.reply)
+		requireError(t, owner.asked(q), http.StatusServiceUnavailable, "prefill_failed")
+		require.Zero(t, owner.metric("baton_aside_transitions_total", `to="aside"`), "no worker's fault")
+		other.back(q)
+	})
+}
+
+// back starts the replica again, and waits until legs of the other's requests and
+// requests of its own are served.
+func (r *replica) back(q question) {
+	r.t.Helper()
+	r.again()
+	for _, bearer := range []string{"Bearer a", "Bearer b"} {
+		r.await("it to serve again", func() bool {
+			return r.send(r.t.Context(), q.path, q.body, "Authorization", bearer).status == http.StatusOK
+		})
+	}
+	r.settled()
+}

@@ -1,0 +1,171 @@
+package extproc
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// mixed is testWorkers of two engines: 1 and 3 are of the first, 2 and 4 of the
+// second.
+func mixed(t *testing.T, first, second worker.Engine, change func(*worker.Worker)) fixed {
+	ws := testWorkers(t)
+	for i, w := range ws {
+		w.Engine = []worker.Engine{first, second}[i%2]
+		if w.Engine != worker.SGLang {
+			w.Bootstrap = worker.Bootstrap{}
+		}
+		if change != nil {
+			change(w)
+		}
+	}
+	return fixed(ws)
+}
+
+const twoGenerations = `{"model":"m","prompt":[1,2,3,4],"n":2}`
+
+// Row C4 in a pool of two engines: the pair that serves says how KV is handed over,
+// not the worker that the pool begins with.
+func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
+	alone := func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode && w.Engine == worker.VLLM }
+	pair := []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}
+	for name, row := range map[string]struct {
+		first, second worker.Engine
+		listener      bool
+		change        func(*worker.Worker)
+		filter        []string
+		headers       []string
+		body          string
+		want          string // prefill > decode, decode alone, or what it is refused with
+	}{
+		"named, it meets; the pool begins with one that prefills first": {
+			worker.VLLM, worker.SGLang, true, nil, direct(), pair, twoGenerations, "2 > 4",
+		},
+		"named, it meets; and there is no listener": {
+			worker.VLLM, worker.SGLang, false, nil, direct(), pair, eightTokens, "2 > 4",
+		},
+		"named, it prefills first; the pool begins with one that meets": {
+			worker.SGLang, worker.VLLM, true, nil, direct(), pair, twoGenerations, "400 not_disaggregable x-prefill-instance-id",
+		},
+		"named by addresses": {
+			worker.SGLang, worker.VLLM, true, nil, direct(),
+			[]string{"x-prefiller-host-port", "127.0.0.1:40001", "x-gateway-destination-endpoint", "127.0.0.1:40003"}, twoGenerations,
+			"400 not_disaggregable x-prefiller-host-port",
+		},
+		"named, it prefills first; and there is no listener": {
+			worker.SGLang, worker.VLLM, false, nil, direct(), pair, eightTokens, "503 no_prefill_listener ",
+		},
+		"decode alone is named, of an engine that meets": {
+			worker.VLLM, worker.SGLang, true, nil, []string{routingKey, "prerouted"}, pair[2:], twoGenerations, "2 > 4",
+		},
+		"decode alone is named, of one that cannot split the request": {
+			worker.SGLang, worker.VLLM, true, alone, []string{routingKey, "prerouted"}, pair[2:], twoGenerations, "4",
+		},
+		"decode alone is named, whose prefill needs a listener": {
+			worker.SGLang, worker.VLLM, false, nil, []string{routingKey, "prerouted"}, pair[2:], eightTokens, "503 no_prefill_listener ",
+		},
+		"who is named is not there": {
+			worker.VLLM, worker.SGLang, false, nil, direct(), []string{"x-prefill-instance-id", "9", "x-worker-instance-id", "4"}, eightTokens,
+			"404 worker_unknown x-prefill-instance-id",
+		},
+		"picked: only one engine can split the request": {
+			worker.VLLM, worker.SGLang, true, nil, nil, nil, twoGenerations, "2 > 4",
+		},
+		"picked: only one engine needs no listener": {
+			worker.VLLM, worker.SGLang, false, nil, nil, nil, eightTokens, "2 > 4",
+		},
+		"picked: only one engine needs no listener, the pool begins with it": {
+			worker.SGLang, worker.VLLM, false, nil, nil, nil, eightTokens, "1 > 3",
+		},
+		"picked: no engine can split the request": {
+			worker.TensorRTLLM, worker.VLLM, true, nil, nil, nil, twoGenerations, "400 not_disaggregable ",
+		},
+		"picked: no engine can split the request, and one worker can do without": {
+			worker.TensorRTLLM, worker.VLLM, true, alone, nil, nil, twoGenerations, "4",
+		},
+		"picked: one engine has nobody for decode": {
+			worker.VLLM, worker.SGLang, false, func(w *worker.Worker) { w.Draining = w.ID == 4 }, nil, nil, eightTokens, "503 no_prefill_listener ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReplicaOf(t, "a", mixed(t, row.first, row.second, row.change), func(c *Config) {
+				c.StartTimeout, c.Prefill.Mode, c.Decode.Mode = time.Minute, picker.RoundRobin, picker.RoundRobin
+				if row.listener {
+					c.PrefillListener = "unix:///nowhere/prefill.sock"
+				}
+			})
+			for range 3 { // whoever's turn it is
+				p := r.through(row.filter...)
+				m := p.ask(row.body, row.headers...)
+				if m.GetRequestBody() == nil {
+					status, code, param := codeOf(t, m)
+					require.Equal(t, row.want, fmt.Sprint(status, " ", code, " ", param))
+				} else {
+					set, _ := routed(t, m)
+					got := set["x-worker-instance-id"]
+					if at := set["x-prefill-instance-id"]; at != "" {
+						got = at + " > " + got
+					}
+					require.Equal(t, row.want, got)
+				}
+				p.cancel()
+			}
+			r.forgetLegs()
+			r.requireIdle()
+		})
+	}
+}
+
+// Of three engines those are picked that have somebody for decode.
+func TestOfThreeEnginesThoseArePickedThatHaveDecode(t *testing.T) {
+	ws := mixed(t, worker.SGLang, worker.VLLM, nil)
+	e, err := worker.ParseEndpoint("127.0.0.1:40005")
+	require.NoError(t, err)
+	third := *ws[0]
+	third.ID, third.Endpoint, third.Engine, third.KVEvents = 5, e, worker.TensorRTLLM, worker.KVEvents{}
+	r := newReplicaOf(t, "a", append(ws, &third), func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" })
+	body := []byte(eightTokens)
+	var scan openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
+	q, f := r.srv.question(&scan, body)
+	require.Nil(t, f)
+	require.Len(t, q.pool.Prefill, 3)
+	require.Equal(t, []worker.Rank{{ID: 1}, {ID: 2}}, r.srv.ranks(q, new(verdict), worker.Prefill))
+}
+
+// What sends a leg of ours may fail as it likes: the request ends, typed, and the
+// process goes on.
+func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
+	tele, err := telemetry.New(telemetry.Config{})
+	require.NoError(t, err)
+	srv := &Server{legs: t.Context(), log: slog.New(slog.DiscardHandler)}
+	srv.cfg.Telemetry = tele.Instruments
+	s := &mainStream{wire: wire{srv: srv}}
+	events := make(chan event, 2)
+	s.act.handle = func(ev *event) { events <- *ev }
+	s.askPrefill(&effect{wait: time.Minute}) // without a client to send it
+	ev := <-events
+	require.Equal(t, evPrefilled, ev.kind)
+	require.ErrorIs(t, ev.answer.err, errPanicked)
+	report, _ := s.m.judgePrefill(ev.answer)
+	require.Equal(t, legReport{state: legFailed, reason: reasonNotSent}, report)
+	s.m.plan = new(plan)
+	s.collect(&effect{}) // without a view to look decode up in
+	require.Equal(t, evCollected, (<-events).kind)
+	srv.senders.close()
+	page := httptest.NewRecorder()
+	tele.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	require.Contains(t, page.Body.String(), `baton_panics_recovered_total{where="prefill_sender"} 1`)
+	require.Contains(t, page.Body.String(), `baton_panics_recovered_total{where="collect_sender"} 1`)
+	require.Contains(t, page.Body.String(), `outcome="collect_failed"`)
+}

@@ -1,0 +1,266 @@
+package extproc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// fleet is a replica with the workers of a scenario.
+type fleet struct {
+	*replica
+	t      *testing.T
+	ids    []worker.ID
+	tele   *telemetry.Telemetry
+	client *grpc.ClientConn
+	books  []load.RankLoad // before the scenario
+	opened chan *tap       // the server's side of each stream
+}
+
+func newFleet(t *testing.T, d *datadriven.TestData, lines []string) *fleet {
+	f := &fleet{t: t, opened: make(chan *tap, 1)}
+	var ws fixed
+	loads := make(map[worker.ID]int)
+	for _, line := range lines {
+		w, n := workerOf(t, line)
+		ws, loads[w.ID], f.ids = append(ws, w), n, append(f.ids, w.ID)
+	}
+	var err error
+	f.tele, err = telemetry.New(telemetry.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.tele.Shutdown(context.Background())) })
+	f.replica = newReplicaOf(t, "a", ws, func(c *Config) {
+		c.Telemetry = f.tele.Instruments
+		c.Gateway = Gateway{Enabled: true, Endpoints: num(t, d, "endpoints", 1), ReasonHeader: "x-dropped", SelectionHeader: d.HasArg("selection")}
+		// Nothing goes by itself.
+		c.StartTimeout, c.OverdueBase = time.Minute, 5*time.Minute
+		c.MaxBodyBytes, c.MaxQueuedISLTokens = num(t, d, "max-body", 0), int64(num(t, d, "queue", 0))
+	})
+	f.occupy(ws, loads)
+	f.serve()
+	f.books = f.book.Loads(nil)
+	return f
+}
+
+// workerOf reads a worker's line.
+func workerOf(t *testing.T, line string) (w *worker.Worker, busy int) {
+	words := strings.Fields(line)
+	require.GreaterOrEqual(t, len(words), 3, line)
+	id, err := worker.ParseID(words[0])
+	require.NoError(t, err)
+	role, err := worker.ParseRole(words[1])
+	require.NoError(t, err)
+	at, err := worker.ParseEndpoint(words[2])
+	require.NoError(t, err)
+	w = &worker.Worker{ID: id, Role: role, Engine: worker.SGLang, Endpoint: at, Models: []string{"m"}, DPSize: 1, BlockSize: 4}
+	if role == worker.Prefill {
+		w.Bootstrap = worker.Bootstrap{Host: at.AddrPort().Addr().String(), Port: 8998}
+	}
+	for _, word := range words[3:] {
+		key, value, _ := strings.Cut(word, "=")
+		n, _ := strconv.Atoi(value)
+		switch key {
+		case "ranks":
+			w.DPSize = uint32(n)
+		case "own-ports":
+			w.PortPerRank = true
+		case "alone":
+			w.AcceptsAggregated = true
+		case "load":
+			busy = n
+		case "model":
+			w.Models = []string{value}
+		default:
+			require.Fail(t, "unknown word", word)
+		}
+	}
+	return w, busy
+}
+
+// occupy books work, so that no two costs are equal and picks are no matter of
+// chance: the more, the dearer, and a higher rank a little more.
+func (f *fleet) occupy(ws fixed, loads map[worker.ID]int) {
+	held := make([]load.Reservation, 0, 64)
+	for _, w := range ws {
+		for dp := range w.DPSize {
+			n := loads[w.ID] + int(dp)
+			if n == 0 {
+				continue
+			}
+			req := &load.Request{Params: &f.srv.cfg.Aggregated}
+			req.Pick.Role, req.Pick.ISLTokens, req.Pick.NewBlocks = w.Role, 16*n, 4*n
+			held = append(held, load.Reservation{})
+			require.Less(f.t, len(held), cap(held))
+			require.NoError(f.t, f.book.Reserve(req, worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}, 0, &held[len(held)-1]))
+		}
+	}
+	f.t.Cleanup(func() {
+		for i := range held {
+			held[i].Release(time.Now())
+		}
+		f.requireIdle()
+	})
+}
+
+// serve serves once more, with a tap on each stream.
+func (f *fleet) serve() {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(f.t, err)
+	g := grpc.NewServer(append(f.srv.GRPCOptions(), grpc.StreamInterceptor(f.tapped))...)
+	f.srv.Register(g)
+	ended := make(chan struct{})
+	go func() { _ = g.Serve(l); close(ended) }()
+	f.client, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithInitialWindowSize(64<<20), grpc.WithInitialConnWindowSize(64<<20), // what comes back is read between messages only
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(1<<30)))
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() {
+		require.NoError(f.t, f.client.Close())
+		g.Stop()
+		<-ended
+	})
+}
+
+func (f *fleet) tapped(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+	tp := &tap{ServerStream: s, reads: make(chan struct{}, 1<<16), done: make(chan struct{})}
+	f.opened <- tp
+	defer close(tp.done)
+	return h(srv, tp)
+}
+
+// open opens a stream of the filter of that mode.
+func (f *fleet) open(m mode, routing string) *frameStream {
+	var md []string
+	if m.twoLeg {
+		md = []string{filterKey, filterMain, protocolKey, "gateway"}
+	}
+	if routing != "" {
+		md = append(md, routingKey, routing)
+	}
+	return f.stream(m, md...)
+}
+
+func (f *fleet) stream(m mode, md ...string) *frameStream {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), md...), time.Minute)
+	f.t.Cleanup(cancel)
+	s, err := f.client.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/envoy.service.ext_proc.v3.ExternalProcessor/Process")
+	require.NoError(f.t, err)
+	out := &frameStream{fleet: f, mode: m, s: s, cancel: cancel, counted: f.counters()}
+	out.tap = <-f.opened
+	<-out.tap.reads
+	return out
+}
+
+// booked tells what is booked beyond the scenario's own.
+func (f *fleet) booked() string {
+	var out []string
+	for _, l := range f.book.Loads(nil) {
+		i := slices.IndexFunc(f.books, func(b load.RankLoad) bool { return b.Rank == l.Rank })
+		prefills, decodes := l.PrefillRequests-f.books[i].PrefillRequests, l.DecodeRequests-f.books[i].DecodeRequests
+		if prefills != 0 || decodes != 0 {
+			out = append(out, fmt.Sprintf("%s prefill=%d decode=%d", l.Rank, prefills, decodes))
+		}
+	}
+	if len(out) == 0 {
+		return "nothing"
+	}
+	return strings.Join(out, ", ")
+}
+
+// counters reads the counters that scenarios show.
+func (f *fleet) counters() map[string]int {
+	w := httptest.NewRecorder()
+	f.tele.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	text, err := io.ReadAll(w.Result().Body)
+	require.NoError(f.t, err)
+	out := make(map[string]int)
+	for line := range strings.SplitSeq(string(text), "\n") {
+		name, value, _ := strings.Cut(line, " ")
+		metric, _, _ := strings.Cut(name, "{")
+		switch metric {
+		case telemetry.MetricFailures, telemetry.MetricServedElsewhere, telemetry.MetricSubsetFaults, telemetry.MetricFreshPicks, telemetry.MetricPanics:
+			n, err := strconv.ParseFloat(value, 64)
+			require.NoError(f.t, err)
+			out[name] = int(n)
+		}
+	}
+	return out
+}
+
+// leave makes the workers leave, as far as waiting legs are concerned.
+func (f *fleet) leave() { f.srv.OnChange(f.srv.view.Load(), discovery.Change{Left: f.ids}) }
+
+// tap is the server's side of a stream. When the reader comes for another
+// message, all that the one before has caused is sent.
+type tap struct {
+	grpc.ServerStream
+	reads chan struct{}
+	sent  chanCounter
+	done  chan struct{}
+}
+
+func (t *tap) RecvMsg(m any) error {
+	t.reads <- struct{}{}
+	return t.ServerStream.RecvMsg(m)
+}
+
+func (t *tap) SendMsg(m any) error {
+	t.sent.add()
+	return t.ServerStream.SendMsg(m)
+}
+
+// rawCodec leaves messages as they are on the wire.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
+}
+
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+func (rawCodec) Name() string { return "proto" }
+
+// bodyOf makes a body of n bytes: a request where there is room for one, with
+// text that takes several bytes and escapes in it.
+func bodyOf(n int) []byte {
+	const head, tail = `{"model":"m","prompt":"`, `"}`
+	if n < len(head)+len(tail) {
+		return []byte(head[:n])
+	}
+	out := append(make([]byte, 0, n), head...)
+	r := rand.New(rand.NewPCG(1, uint64(n)))
+	for {
+		piece := []string{"hello ", "é", "世界", "😀", `\u00e9`, `\ud83d\ude00`, `\\`, `\"`, `\n`}[r.IntN(9)]
+		if len(out)+len(piece)+len(tail) > n {
+			break
+		}
+		out = append(out, piece...)
+	}
+	for len(out)+len(tail) < n {
+		out = append(out, 'x')
+	}
+	return append(out, tail...)
+}

@@ -1,0 +1,74 @@
+package extproc
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// leavers remembers which workers have left, by their ids and by where they
+// listened, so that one that is named late is told from one that never was. Safe
+// for concurrent use.
+type leavers struct {
+	mu   sync.Mutex
+	ids  map[worker.ID]time.Time      // guarded by mu
+	from map[netip.AddrPort]time.Time // guarded by mu
+}
+
+const (
+	leaversKept = 30 * time.Minute // as long as a model whose workers have left
+	leaversMost = 65536            // ids, and as many addresses
+)
+
+// add notes that workers have left. Those of old, the set that they were in, are
+// known by their addresses, too.
+func (l *leavers) add(ids []worker.ID, old *worker.Snapshot, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ids == nil {
+		l.ids, l.from = make(map[worker.ID]time.Time), make(map[netip.AddrPort]time.Time)
+	}
+	forget(l.ids, now)
+	forget(l.from, now)
+	for _, id := range ids {
+		remember(l.ids, id, now)
+		if w := old.Worker(id); w != nil && !w.Fronted {
+			for at := range w.Addresses() {
+				remember(l.from, at, now)
+			}
+		}
+	}
+}
+
+func forget[K comparable](m map[K]time.Time, now time.Time) {
+	for k, at := range m {
+		if now.Sub(at) > leaversKept {
+			delete(m, k)
+		}
+	}
+}
+
+func remember[K comparable](m map[K]time.Time, k K, now time.Time) {
+	if len(m) < leaversMost {
+		m[k] = now
+	}
+}
+
+// has reports whether a worker of that id has left.
+func (l *leavers) has(id worker.ID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.ids[id]
+	return ok
+}
+
+// hasAt reports whether a worker has left that listened there. Whether another has
+// taken its place is not asked.
+func (l *leavers) hasAt(at worker.Endpoint) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.from[at.AddrPort()]
+	return ok
+}

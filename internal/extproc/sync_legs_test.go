@@ -1,0 +1,563 @@
+package extproc
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const (
+	handedOver = `{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`
+	nothing    = `{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":null}`
+	allThereIs = `{"choices":[{"text":"a","finish_reason":"stop"}],"kv_transfer_params":null}`
+)
+
+// legs plays Envoy's listener for legs of our own, one answer a leg in the order in
+// which they come; the last one for all that follow.
+type legs struct {
+	came    chan prefill.Leg
+	tokens  chan string
+	sealer  atomic.Pointer[prefill.Sealer]
+	n       atomic.Int64
+	answers []http.HandlerFunc
+}
+
+func newLegs(answers ...http.HandlerFunc) *legs {
+	return &legs{came: make(chan prefill.Leg, 8), tokens: make(chan string, 8), answers: answers}
+}
+
+func (l *legs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	token := r.Header.Get(prefill.HeaderLeg)
+	leg, err := l.sealer.Load().Open(token)
+	if err != nil {
+		w.WriteHeader(http.StatusForbidden)
+		return
+	}
+	i := int(l.n.Add(1)) - 1
+	l.tokens <- token
+	l.came <- leg
+	l.answers[min(i, len(l.answers)-1)](w, r)
+}
+
+func saying(answer string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }
+}
+
+// refusedLeg is a leg that no worker has seen.
+func refusedLeg(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set(prefill.HeaderLocalReply, "UF")
+	w.WriteHeader(http.StatusServiceUnavailable)
+}
+
+// until answers once it is let.
+func until(let <-chan struct{}, answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-let:
+			answer(w, r)
+		case <-r.Context().Done():
+		}
+	}
+}
+
+// withLegs is a plugin of workers whose decode needs prefill's answer.
+func withLegs(t *testing.T, l *legs, ws []*worker.Worker, change func(*Config)) *replica {
+	at := listener(t, l.ServeHTTP)
+	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
+		c.PrefillListener, c.StartTimeout, c.OrphanGrace = at, time.Minute, time.Minute
+		c.Prefill.Mode, c.Decode.Mode = picker.RoundRobin, picker.RoundRobin
+		if change != nil {
+			change(c)
+		}
+	})
+	l.sealer.Store(r.srv.sealer)
+	return r
+}
+
+// settled is the end of a request: where it was routed to, or an answer of ours.
+func (p *proxy) settled() *extprocv3.ProcessingResponse {
+	p.t.Helper()
+	for {
+		if m := p.recv(); m.GetOverrideMessageTimeout() == nil {
+			return m
+		}
+	}
+}
+
+// A long answer is whole, and as long as the client wants it: prompt_logprobs of a
+// long prompt must not set one prefill worker after the other aside.
+func TestALongAnswerOfPrefillIsTheRequestsOwnDoing(t *testing.T) {
+	l := newLegs(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.TrimSuffix(handedOver, "}")+`,"prompt_logprobs":["`)
+		for range legAnswerLimit >> 20 {
+			_, _ = w.Write(bytes.Repeat([]byte("x"), 1<<20))
+		}
+		_, _ = io.WriteString(w, `"]}`)
+	})
+	r := withLegs(t, l, prefillFirst(t, nil), nil)
+	p := r.open(filterMain)
+	p.ask(eightTokens)
+	im := p.settled().GetImmediateResponse()
+	require.EqualValues(t, 400, im.GetStatus().GetCode())
+	require.Contains(t, string(im.GetBody()), `"prefill_answer_too_large"`)
+	require.Empty(t, setHeaders(im.GetHeaders())[prefill.HeaderRetry])
+	require.False(t, r.srv.cfg.Health.Aside(1) || r.srv.cfg.Health.Aside(2))
+	p.cancel()
+	r.forgetLegs()
+	r.requireIdle()
+}
+
+func TestALegsAnswerIsReadUpToItsLimit(t *testing.T) {
+	var size atomic.Int64
+	client, err := newLegClient(listener(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.Header.Get("length") != "" {
+			w.Header().Set("Content-Length", strconv.FormatInt(size.Load(), 10))
+		}
+		_, _ = io.CopyN(w, zeros{}, size.Load())
+	}))
+	require.NoError(t, err)
+	defer client.close()
+	for _, set := range [][]kv{nil, {{"length", "told"}}} {
+		size.Store(legAnswerLimit)
+		a := client.send(t.Context(), "/v1/completions", set, []byte("{}"))
+		require.NoError(t, a.err)
+		require.Len(t, a.body, legAnswerLimit)
+		size.Store(legAnswerLimit + 1)
+		a = client.send(t.Context(), "/v1/completions", set, []byte("{}"))
+		require.ErrorIs(t, a.err, errLongAnswer)
+		require.Empty(t, a.body)
+		require.Equal(t, 200, a.status)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// What an engine answers is read as it is: a redirect would be a request to who
+// knows whom, and a compressed body is none that a client asked for.
+func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
+	var encodings []string
+	client, err := newLegClient(listener(t, func(w http.ResponseWriter, r *http.Request) {
+		encodings = append(encodings, r.Header.Get("Accept-Encoding"))
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	}))
+	require.NoError(t, err)
+	defer client.close()
+	a := client.send(t.Context(), "/v1/completions", nil, []byte("{}"))
+	require.NoError(t, a.err)
+	require.Equal(t, http.StatusTemporaryRedirect, a.status)
+	require.Equal(t, []string{""}, encodings)
+}
+
+// A leg that nobody took is known from one that somebody may have seen.
+func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
+	send := func(at string, body string) *legAnswer {
+		client, err := newLegClient(at)
+		require.NoError(t, err)
+		defer client.close()
+		return client.send(t.Context(), "/v1/completions", nil, []byte(body))
+	}
+	nobody := send("unix:///nowhere/prefill.sock", "{}")
+	require.Error(t, nobody.err)
+	require.False(t, nobody.sent || nobody.taken())
+	cut := send(listener(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		panic(http.ErrAbortHandler)
+	}), "{}")
+	require.Error(t, cut.err)
+	require.True(t, cut.sent && cut.taken())
+	require.True(t, send(listener(t, refusing(500)), "{}").taken())
+	require.False(t, send(listener(t, refusedLeg), "{}").taken())
+}
+
+// One that has ended its text, or has failed, is no reason to pick decode again.
+func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
+	for name, row := range map[string]struct {
+		answer http.HandlerFunc
+		body   string
+		way    []string
+		able   bool   // decode workers can do without a prefill
+		want   string // who gets it; "": nobody, by an answer of ours
+		next   string // whose turn is next
+	}{
+		"a hand-off": {answer: saying(handedOver), want: "4", next: "3"},
+		"no hand-off, and decode does without it": {answer: saying(nothing), able: true, want: "4", next: "3"},
+		"the text is over":                        {answer: saying(allThereIs), next: "4"},
+		"one token is asked for":                  {answer: saying(handedOver), body: `{"model":"m","prompt":[1,2,3,4],"max_tokens":1}`, next: "4"},
+		"prefill has aborted":                     {answer: saying(`{"choices":[{"text":"","finish_reason":"abort"}]}`), next: "4"},
+		"a spoiled hand-off":                      {answer: saying(strings.Replace(handedOver, "{\"remote", "[{\"remote", 1)), next: "4"},
+		"an error":                                {answer: refusing(500), next: "4"},
+		"decode is named": {
+			answer: saying(handedOver), way: []string{routingKey, "prerouted"}, want: "3", next: "3",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			let := make(chan struct{})
+			l := newLegs(until(let, row.answer), saying(handedOver))
+			r := withLegs(t, l, prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = row.able && w.Role == worker.Decode }), nil)
+			p := r.through(row.way...)
+			body := row.body
+			if body == "" {
+				body = eightTokens
+			}
+			var names []string
+			if row.way != nil {
+				names = []string{"x-worker-instance-id", "3"}
+			}
+			require.NotNil(t, p.ask(body, names...).GetOverrideMessageTimeout())
+			<-l.came
+			require.Equal(t, worker.ID(3), r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID)
+			r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+			require.True(t, r.srv.cfg.Health.Aside(3))
+			close(let)
+			m := p.settled()
+			if row.want == "" {
+				require.NotNil(t, m.GetImmediateResponse(), "%v", m)
+			} else {
+				set, _ := routed(t, m)
+				require.Equal(t, row.want, set["x-worker-instance-id"])
+				require.Equal(t, fmt.Sprintf("127.0.0.1:%s", map[string]string{"3": "40002", "4": "40003"}[row.want]), set[prefill.HeaderDestination])
+				rank := worker.Rank{ID: 7 - worker.ID(row.want[0]-'0')}
+				other, _ := r.book.Load(rank)
+				require.Zero(t, other.DecodeRequests, "the old booking is given back")
+			}
+			p.cancel()
+			r.forgetLegs()
+			r.requireIdle()
+			require.Equal(t, row.next, r.nextDecode())
+		})
+	}
+}
+
+// nextDecode is whose turn it is in the decode pool, nobody being set aside.
+func (r *replica) nextDecode() string {
+	params := r.srv.cfg.Decode
+	pool := r.srv.cfg.Board.Load().Pool(worker.Key{Model: "m"})
+	req := load.Request{Key: pool.Key, Ranks: pool.DecodeRanksOf(worker.VLLM), Params: &params, Now: time.Now()}
+	req.Pick.Role, req.Pick.ISLTokens = worker.Decode, 8
+	d, err := r.book.Preview(&req)
+	require.NoError(r.t, err)
+	return d.Rank.ID.String()
+}
+
+// C8 in a fleet where disaggregation is enforced: what has no hand-off is served by
+// no decode worker alone, picked at first or while prefill ran.
+func TestEnforcedNothingIsServedByDecodeAlone(t *testing.T) {
+	for _, replaced := range []bool{false, true} {
+		for _, enforced := range []bool{false, true} {
+			let := make(chan struct{})
+			l := newLegs(until(let, saying(nothing)))
+			ws := prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode })
+			r := withLegs(t, l, ws, func(c *Config) { c.EnforceDisagg = enforced })
+			p := r.open(filterMain)
+			p.ask(eightTokens)
+			<-l.came
+			if replaced {
+				r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+			}
+			close(let)
+			im := p.settled().GetImmediateResponse()
+			require.Equal(t, enforced, im != nil, "%v", im)
+			if enforced {
+				require.Contains(t, string(im.GetBody()), `"prefill_failed"`)
+			}
+			p.cancel()
+			r.forgetLegs()
+			r.requireIdle()
+		}
+	}
+}
+
+// A later pick of decode is bound as the first one was: by the domain of prefill's
+// KV, and by what the request asks for.
+func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
+	fleet := func(zone string) []*worker.Worker {
+		ws := prefillFirst(t, nil)
+		third := *ws[3]
+		third.ID = 5
+		third.Endpoint, _ = worker.ParseEndpoint("127.0.0.1:40004")
+		ws = append(ws, &third)
+		for i, z := range []string{"a", "a", "a", "a", zone} {
+			ws[i].TopologyDomains = map[string]string{"zone": z}
+			if ws[i].Role == worker.Prefill {
+				ws[i].KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: worker.Required}
+			}
+		}
+		return ws
+	}
+	for zone, want := range map[string]string{"a": "5", "b": "4"} {
+		let := make(chan struct{})
+		l := newLegs(until(let, saying(handedOver)))
+		r := withLegs(t, l, fleet(zone), nil)
+		p := r.open(filterMain)
+		p.ask(eightTokens)
+		<-l.came
+		r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+		close(let)
+		set, _ := routed(t, p.settled())
+		require.Equal(t, want, set["x-worker-instance-id"], "5 is in zone %s", zone)
+		p.cancel()
+		r.forgetLegs()
+		r.requireIdle()
+	}
+}
+
+// A fresh pick keeps away from who has failed the request, a later one of decode
+// included; better one that has failed before than none.
+func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
+	for _, others := range []bool{false, true} {
+		ws := prefillFirst(t, nil)
+		if others {
+			fifth := *ws[3]
+			fifth.ID = 5
+			fifth.Endpoint, _ = worker.ParseEndpoint("127.0.0.1:40004")
+			ws = append(ws, &fifth)
+		}
+		let := make(chan struct{})
+		l := newLegs(until(let, saying(handedOver)))
+		r := withLegs(t, l, ws, func(c *Config) { c.Decode.Mode = picker.DefaultParams().Mode })
+		var busy []*load.Reservation
+		for _, w := range ws[2:] { // 4 would be the cheapest
+			if w.ID != 4 {
+				busy = append(busy, r.load(w.ID, worker.Decode, 400))
+			}
+		}
+		failed := &mainLeg{hdr: headers{requestID: "again", start: "1800000000000"}, attempt: 1, plan: &plan{decode: worker.Rank{ID: 4}}}
+		r.srv.avoid.add(failed, &failDecodeLost, time.Now())
+		p := r.open(filterMain)
+		p.ask(eightTokens, "x-request-id", "again", headerAttemptCount, "2", prefill.HeaderStart, "1800000000000")
+		<-l.came
+		first := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID
+		require.NotEqual(t, worker.ID(4), first)
+		r.srv.cfg.Health.Report(first, health.ConnectFailed, time.Now())
+		close(let)
+		set, _ := routed(t, p.settled())
+		if others {
+			require.Equal(t, map[worker.ID]string{3: "5", 5: "3"}[first], set["x-worker-instance-id"])
+		} else {
+			require.Equal(t, "4", set["x-worker-instance-id"])
+		}
+		for _, b := range busy {
+			b.Release(time.Now())
+		}
+		p.cancel()
+		r.forgetLegs()
+		r.requireIdle()
+	}
+}
+
+// collectors is a plugin whose client has left while prefill ran, and the legs that
+// came to collect what prefill held then.
+func collectors(t *testing.T, ws []*worker.Worker, way, names []string, change func(*Config), aside worker.ID, answers ...http.HandlerFunc) (ids []worker.ID) {
+	t.Helper()
+	let := make(chan struct{})
+	l := newLegs(append([]http.HandlerFunc{until(let, saying(handedOver))}, answers...)...)
+	r := withLegs(t, l, ws, change)
+	p := r.through(way...)
+	p.ask(eightTokens, names...)
+	require.Equal(t, prefill.SyncLeg, (<-l.came).Kind)
+	p.cancel()
+	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 10*time.Second, time.Millisecond)
+	if aside != 0 {
+		r.srv.cfg.Health.Report(aside, health.ConnectFailed, time.Now())
+	}
+	close(let)
+	r.requireIdle()
+	for {
+		select {
+		case leg := <-l.came:
+			require.Equal(t, prefill.CollectLeg, leg.Kind)
+			ids = append(ids, leg.Prefill.ID)
+		default:
+			return ids
+		}
+	}
+}
+
+func TestWhatPrefillHoldsIsCollectedByWhoCanBeReached(t *testing.T) {
+	ws := prefillFirst(t, nil)
+	require.Equal(t, []worker.ID{3}, collectors(t, ws, nil, nil, nil, 0, saying("{}")))
+	require.Equal(t, []worker.ID{3}, collectors(t, ws, nil, nil, nil, 0, refusing(500)), "it has seen the hand-off")
+	require.Equal(t, []worker.ID{3, 4}, collectors(t, ws, nil, nil, nil, 0, refusedLeg, saying("{}")))
+	require.Equal(t, []worker.ID{4}, collectors(t, ws, nil, nil, nil, 3, saying("{}")), "the booked one is set aside")
+}
+
+// doc.go: no synchronous hand-off goes to another decode worker than the named one.
+func TestWhatPrefillHoldsIsCollectedByNoOtherThanTheNamed(t *testing.T) {
+	ws, names := prefillFirst(t, nil), []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}
+	require.Equal(t, []worker.ID{4}, collectors(t, ws, direct(), names, nil, 0, refusedLeg))
+	require.Equal(t, []worker.ID{4}, collectors(t, ws, direct(), names, nil, 4, saying("{}")), "who named it may know better than we")
+}
+
+// The KV can be read by workers of the same engine and domain only.
+func TestWhatPrefillHoldsIsCollectedWhereItCanBeRead(t *testing.T) {
+	for name, spoil := range map[string]func(w *worker.Worker){
+		"another domain": func(w *worker.Worker) { w.TopologyDomains = map[string]string{"zone": "b"} },
+		"another engine": func(w *worker.Worker) {
+			w.Engine, w.Bootstrap = worker.SGLang, worker.Bootstrap{Host: "127.0.0.1", Port: 8998}
+		},
+		"none": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ws := prefillFirst(t, func(w *worker.Worker) {
+				w.TopologyDomains = map[string]string{"zone": "a"}
+				if w.Role == worker.Prefill {
+					w.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: worker.Required}
+				}
+			})
+			want := []worker.ID{3, 4}
+			if spoil != nil {
+				spoil(ws[3])
+				want = want[:1]
+			}
+			require.Equal(t, want, collectors(t, ws, nil, nil, nil, 0, refusedLeg))
+		})
+	}
+}
+
+// admitted opens a sync leg with a token and returns what is set on it, or the
+// answer in its place.
+func (r *replica) admitted(token string) (set map[string]string, status int) {
+	r.t.Helper()
+	p := r.open(filterSync)
+	defer p.cancel()
+	p.requestHeaders(prefill.HeaderLeg, token)
+	m := p.recv()
+	if im := m.GetImmediateResponse(); im != nil {
+		require.Equal(r.t, "-", setHeaders(im.GetHeaders())[prefill.HeaderLocalReply], "its sender must not take it for a worker's")
+		return nil, int(im.GetStatus().GetCode())
+	}
+	return setHeaders(m.GetRequestHeaders().GetResponse().GetHeaderMutation()), 0
+}
+
+// TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives is the mirror's rule for
+// legs of our own.
+func TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives(t *testing.T) {
+	l := newLegs(until(nil, nil))
+	r := withLegs(t, l, prefillFirst(t, nil), func(c *Config) { c.PrefillTimeout = 5 * time.Minute })
+	ask := func() (*proxy, string) {
+		p := r.open(filterMain)
+		p.ask(eightTokens)
+		return p, <-l.tokens
+	}
+	p, token := ask()
+	set, status := r.admitted(token)
+	require.Zero(t, status)
+	require.Equal(t, "127.0.0.1:40000", set[prefill.HeaderPrefillEndpoint])
+	timeout, err := strconv.Atoi(set["x-envoy-upstream-rq-timeout-ms"])
+	require.NoError(t, err)
+	most := (r.srv.cfg.PrefillTimeout + r.srv.cfg.OrphanGrace).Milliseconds()
+	require.True(t, int64(timeout) <= most && int64(timeout) > most/2, "%d ms of %d", timeout, most)
+	_, status = r.admitted(token)
+	require.Equal(t, 410, status, "a token is good for one leg")
+	p.cancel()
+
+	p, token = ask()
+	p.cancel()
+	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 10*time.Second, time.Millisecond)
+	r.srv.OnChange(r.srv.cfg.Board.Load().Snapshot, discovery.Change{Left: []worker.ID{1, 2}})
+	_, status = r.admitted(token)
+	require.Equal(t, 410, status, "its attempt is over")
+	r.requireIdle()
+}
+
+// A leg that never came in time is not wanted any more, though its request is
+// still here.
+func TestASyncLegThatComesTooLateIsNotAdmitted(t *testing.T) {
+	l := newLegs(until(nil, nil))
+	r := withLegs(t, l, prefillFirst(t, nil), func(c *Config) { c.StartTimeout = time.Millisecond })
+	p := r.open(filterMain)
+	p.ask(eightTokens)
+	token := <-l.tokens
+	require.Contains(t, string(p.settled().GetImmediateResponse().GetBody()), `"prefill_failed"`)
+	require.Equal(t, 1, r.srv.Attempts())
+	_, status := r.admitted(token)
+	require.Equal(t, 410, status)
+	p.cancel()
+	r.requireIdle()
+}
+
+// Envoy may have a leg wait; past its deadline nobody reads its answer.
+func TestASyncLegIsNotAdmittedAfterItsDeadline(t *testing.T) {
+	r := withLegs(t, newLegs(refusedLeg), prefillFirst(t, nil), nil)
+	for _, kind := range []prefill.LegKind{prefill.SyncLeg, prefill.CollectLeg} {
+		leg := prefill.Leg{Kind: kind, Owner: "another", Nonce: 9, Prefill: worker.Rank{ID: 1}, Deadline: time.Now().Add(time.Minute)}
+		token, err := r.srv.sealer.Seal(leg)
+		require.NoError(t, err)
+		_, status := r.admitted(token)
+		require.Zero(t, status)
+		leg.Deadline = time.Now().Add(-time.Second)
+		token, err = r.srv.sealer.Seal(leg)
+		require.NoError(t, err)
+		_, status = r.admitted(token)
+		require.Equal(t, 410, status)
+	}
+}
+
+// A fault of ours, or of Envoy's, is none of the worker's.
+func TestAFaultOfASyncStreamIsNoWorkers(t *testing.T) {
+	t.Run("a message out of order", func(t *testing.T) {
+		r := withLegs(t, newLegs(refusedLeg), prefillFirst(t, nil), nil)
+		p := r.open(filterSync)
+		defer p.cancel()
+		p.requestBody("{}")
+		im := p.recv().GetImmediateResponse()
+		require.EqualValues(t, 500, im.GetStatus().GetCode())
+		require.Contains(t, string(im.GetBody()), `"protocol_violation"`)
+		require.Equal(t, "-", setHeaders(im.GetHeaders())[prefill.HeaderLocalReply])
+	})
+	t.Run("a panic", func(t *testing.T) {
+		r := withLegs(t, newLegs(refusedLeg), prefillFirst(t, nil), nil)
+		token, err := r.srv.sealer.Seal(prefill.Leg{Kind: prefill.SyncLeg, Deadline: time.Now().Add(time.Minute), Prefill: worker.Rank{ID: 1}})
+		require.NoError(t, err)
+		r.srv.view = nil
+		_, status := r.admitted(token)
+		require.Equal(t, 500, status)
+	})
+}
+
+// A main leg bears its name from its headers to its end, whatever it is served with.
+func TestARequestBearsItsNameAsLongAsItIsHere(t *testing.T) {
+	r := withLegs(t, newLegs(saying(handedOver)), prefillFirst(t, nil), nil)
+	believed := func() bool { return r.srv.unrouted.find("same", "1") != nil }
+	first := r.open(filterMain)
+	first.ask(eightTokens, "x-request-id", "same", headerAttemptCount, "1")
+	routed(t, first.settled())
+	require.True(t, believed())
+	second := r.open(filterMain)
+	second.requestHeaders("x-request-id", "same", headerAttemptCount, "1")
+	second.recv()
+	require.False(t, believed(), "whose log comes without an attempt is not known any more")
+	second.cancel()
+	require.Eventually(t, func() bool { return r.srv.Streams() == 1 }, 10*time.Second, time.Millisecond)
+	require.False(t, believed(), "and it may come late")
+	first.cancel()
+	require.Eventually(t, func() bool {
+		r.srv.unrouted.mu.Lock()
+		defer r.srv.unrouted.mu.Unlock()
+		return len(r.srv.unrouted.m) == 0
+	}, 10*time.Second, time.Millisecond)
+	r.requireIdle()
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package handoff_test
+
+// raceEnabled: the detector allocates by itself.
+const raceEnabled = true

@@ -1,0 +1,5 @@
+//go:build !race
+
+package prefill_test
+
+const raceEnabled = false
