@@ -152,9 +152,8 @@ type endpointRank struct {
 
 // answerer is who a data plane says has answered in place of the picked one.
 type answerer struct {
-	rank   worker.Rank
-	known  bool // it is a worker of ours
-	listed bool // and one that we had named, after the picked one
+	rank  worker.Rank
+	known bool // it is a worker of ours
 }
 
 // answererOf reads who has answered out of what came with the response headers;
@@ -173,7 +172,7 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	}
 	for _, o := range p.others {
 		if o.address == at {
-			return &answerer{rank: o.rank, known: true, listed: true}
+			return &answerer{rank: o.rank, known: true}
 		}
 	}
 	e, err := worker.ParseEndpoint(at)
@@ -190,15 +189,15 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	return &answerer{}
 }
 
-// onAnswerer corrects who serves the request. Who comes next on our list is asked
-// where the one before could not be reached; any other may have been chosen for
-// reasons of the proxy's own. One that we do not know may be a tunnel or a NAT in
-// front of whom we picked: what it answers is said of that one.
+// onAnswerer corrects who serves the request. Where another worker of ours does, the
+// picked one could not be reached, or the proxy does not have it: either way it is of
+// no use until a probe says otherwise. An address that we do not know may be a tunnel
+// or a NAT in front of whom we picked: what it answers is said of that one.
 func (m *mainLeg) onAnswerer(a *answerer) {
 	if a == nil {
 		return
 	}
-	if a.listed {
+	if a.known {
 		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
 	}
 	m.emit(effect{op: opServed, rank: a.rank})

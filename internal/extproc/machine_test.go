@@ -26,7 +26,7 @@ import (
 //	picked [aggregated] [in-headers] [overdue=D] [dp=N] [explain] [prefill-named] [decode-named]
 //	refused code=not_ready
 //	leg STATE [reason=R] [status=N] [answer=TEXT]
-//	response-headers status=N [local=FLAGS] [eos] [answered=ID/RANK or unknown] [listed]
+//	response-headers status=N [local=FLAGS] [eos] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
 //	response-trailers
 //	gone | drain | logged [outcome=O] [lost] [unreached]
@@ -154,9 +154,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev = event{kind: evCollected}
 	case "response-headers":
 		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
-		if ev.answerer = answererArg(t, str(d, "answered", "")); ev.answerer != nil {
-			ev.answerer.listed = d.HasArg("listed")
-		}
+		ev.answerer = answererArg(t, str(d, "answered", ""))
 	case "response-body":
 		ev = event{kind: evResponseBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
 	case "response-trailers":
