@@ -97,18 +97,20 @@ func TestAWorkersWordIsNoLocalReplyBehindAPlainGateway(t *testing.T) {
 // What only routers say, and a client has said, goes no further: it is removed, or
 // what we say stands in its place.
 func TestAPlainGatewaysClientsSayNothingOfRouting(t *testing.T) {
-	r := newReplicaOf(t, "a", aggregated(testWorkers(t)), enabled)
-	for _, name := range []string{
-		"x-prefiller-host-port", "x-data-parallel-host-port", "x-encoder-hosts-ports", "x-kv-cache-source-host-port",
-		"x-data-parallel-rank", "x-dynamo-routing-mode", "x-dynamo-prefill-instance-id", "x-prefill-instance-id", "x-worker-instance-id",
-		prefill.HeaderAttempt, prefill.HeaderLeg, prefill.HeaderStart, prefill.HeaderLocalReply, prefill.HeaderDestination,
-	} {
-		p := r.plainly()
-		h := p.get(nil, name, "6.6.6.6:1")
-		set, ours := setHeaders(h)[name]
-		require.True(t, slices.Contains(h.GetRemoveHeaders(), name) || ours, "%s goes on", name)
-		require.NotEqual(t, "6.6.6.6:1", set, name)
-		p.cancel()
+	for _, endpoints := range []int{1, 3} {
+		r := newReplicaOf(t, "a", aggregated(testWorkers(t)), func(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: endpoints} })
+		for _, name := range []string{
+			"x-prefiller-host-port", "x-data-parallel-host-port", "x-encoder-hosts-ports", "x-kv-cache-source-host-port",
+			"x-data-parallel-rank", "x-dynamo-routing-mode", "x-dynamo-prefill-instance-id", "x-prefill-instance-id", "x-worker-instance-id", "x-dp-rank",
+			prefill.HeaderAttempt, prefill.HeaderLeg, prefill.HeaderStart, prefill.HeaderLocalReply, prefill.HeaderDestination,
+		} {
+			p := r.plainly()
+			h := p.get(nil, name, "6.6.6.6:1")
+			set, ours := setHeaders(h)[name]
+			require.True(t, slices.Contains(h.GetRemoveHeaders(), name) || ours, "%s goes on", name)
+			require.NotEqual(t, "6.6.6.6:1", set, name)
+			p.cancel()
+		}
 	}
 }
 

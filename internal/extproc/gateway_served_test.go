@@ -38,14 +38,13 @@ func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
 		p.get(allowing("127.0.0.1:40000"))
 		p.answered("127.0.0.1:15008", ":status", status)
 	}
-	for range 8 {
-		ask("200")
+	for _, status := range []string{"200", "200", "200", "200", "500", "500", "200", "500", "500"} {
+		ask(status)
+		require.False(t, r.srv.cfg.Health.Aside(1))
 	}
-	require.False(t, r.srv.cfg.Health.Aside(1))
-	for range 3 {
-		ask("500")
-	}
-	require.True(t, r.srv.cfg.Health.Aside(1), "it is said of whom we picked")
+	ask("500")
+	require.True(t, r.srv.cfg.Health.Aside(1), "three errors in a row, of whom we picked")
+	require.False(t, r.srv.cfg.Health.Aside(2))
 }
 
 // Who has answered, by all the ways in which an address may be one of ours.
@@ -88,6 +87,7 @@ func TestAListIsOfWhomTheDataPlaneAllowsAndTheRankFits(t *testing.T) {
 		want      [][]string // one of these, in any order
 	}{
 		{endpoints: 8, ranks: [4]uint32{1, 1, 1, 1}, want: [][]string{{a, b, c, d}}},
+		{endpoints: 3, ranks: [4]uint32{1, 1, 1, 1}, want: [][]string{{a, b, c}, {a, b, d}, {a, c, d}, {b, c, d}}},
 		{allow: b + "," + d, endpoints: 3, ranks: [4]uint32{1, 1, 1, 1}, want: [][]string{{b, d}}},
 		{allow: b, endpoints: 3, ranks: [4]uint32{1, 1, 1, 1}, want: [][]string{{b}}},
 		{endpoints: 8, ranks: [4]uint32{2, 3, 3, 2}, want: [][]string{{a, d}, {b, c}}},
