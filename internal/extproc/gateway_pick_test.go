@@ -97,6 +97,7 @@ func TestAPassingRequestThatNamesAWorkerIsOfItsModel(t *testing.T) {
 // Who may serve a request of which only the headers count.
 func TestWhoServesAPassingRequest(t *testing.T) {
 	two := func(ws []*worker.Worker) { ws[0].Models, ws[1].Models = []string{"n"}, []string{"n"} }
+	pairs := func(ws []*worker.Worker) { ws[1].Models, ws[3].Models = []string{"n"}, []string{"n"} }
 	alone := func(ws []*worker.Worker) { ws[3].AcceptsAggregated = true }
 	pair := []worker.Role{worker.Prefill, worker.Prefill, worker.Decode, worker.Decode}
 	all := slices.Repeat([]worker.Role{worker.Aggregated}, 4)
@@ -116,6 +117,8 @@ func TestWhoServesAPassingRequest(t *testing.T) {
 		{name: "… whichever it is", roles: all, change: two, allow: "127.0.0.1:40003", body: &failUnknownPath, from: "m"},
 		{name: "enforced: a body may be a generation", roles: all, enforced: true, body: &failUnknownPath},
 		{name: "who decodes may be asked, not for a generation", roles: pair, decodeOnly: true, body: &failNoAggregated},
+		{name: "… that is allowed", roles: pair, change: pairs, allow: "127.0.0.1:40002", decodeOnly: true, body: &failUnknownPath, from: "m"},
+		{name: "… of whichever model", roles: pair, change: pairs, allow: "127.0.0.1:40003", decodeOnly: true, body: &failUnknownPath, from: "n"},
 		{name: "decode that serves alone", roles: pair, change: alone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
