@@ -383,6 +383,11 @@ func (f *facts) stream(body io.Reader, begun chan struct{}, headers ...string) *
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
 	}
+	return readThrough(req, begun)
+}
+
+// readThrough makes a request and closes begun with the answer's first byte.
+func readThrough(req *http.Request, begun chan struct{}) *reply {
 	r := &reply{}
 	resp, err := client.Do(req)
 	if err != nil {

@@ -280,7 +280,7 @@ func (f *fleet) running(ws []*stack.Worker) (n int) {
 
 // TestAClientLeavesAGatewayWithTwoReplicas is row C9 for engines that meet: decode
 // is cancelled, prefill runs on. Its owner cannot end a leg at another replica:
-// Envoy does, a grace after the request's deadline, and until then it is booked.
+// Envoy does, at the request's deadline, and until then it is booked.
 func TestAClientLeavesAGatewayWithTwoReplicas(t *testing.T) {
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--decode-us-per-token", "20000"}, prefillArgs: []string{"--prefill-base-us", "300000"}}
 	eachReplica(t, l, "overdue_base: 30s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
@@ -324,6 +324,14 @@ func TestAGatewaysOwnLegsMayMeetTwoReplicas(t *testing.T) {
 					}
 				}, 6)
 				require.Equal(t, picks+2, owner.metric("baton_fresh_picks_total"))
+
+				// It takes longer than a leg may take to start: the owner hears that it has.
+				owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1500, Count: 1})
+				long := ask("a long prefill", 4)[1]
+				long.require(t, owner.asked(long))
+				require.Equal(t, picks+2, owner.metric("baton_fresh_picks_total"))
+				owner.faultAll(owner.prefill, enginesim.Fault{})
+				owner.awaitNothingBooked()
 
 				collected := func() float64 { return owner.metric("baton_prefill_legs_total", `outcome="collected"`) }
 				before, first := collected(), owner.ledger().Given

@@ -224,6 +224,6 @@ func (c *Config) rules() *rules {
 		startTimeout: c.StartTimeout, prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
 		hold: !c.NoHold, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
 		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(bufferPool),
-		reasonHeader: c.Gateway.ReasonHeader,
+		reasonHeader: c.Gateway.ReasonHeader, replicas: c.Advertise != "",
 	}
 }

@@ -44,6 +44,9 @@ func TestALargeBodyIsSentOnInPortablePieces(t *testing.T) {
 	f := newFleet(t, new(datadriven.TestData), aPair)
 	for _, m := range []mode{{duplex: true}, {twoLeg: true}, {twoLeg: true, duplex: true}} {
 		for _, words := range [][]string{{"size=10000000"}, {"size=10000000", "each=16384"}, {"size=10000000", "each=65537"}} {
+			if !m.duplex && len(words) > 1 {
+				continue // a buffered body comes whole
+			}
 			s := sendBody(t, f, m, words...)
 			told := s.compared(s.request, s.routed)
 			require.Equal(t, m.twoLeg, strings.Contains(told, "bootstrap_room"), told)

@@ -18,7 +18,7 @@ import (
 
 // The scenario files drive a machine as its stream does. Verbs of testdata/main:
 //
-//	new [attempt=N] [full-duplex] [no-hold] [fallback] [gateway] [plain]
+//	new [attempt=N] [full-duplex] [no-hold] [fallback] [gateway] [plain] [replicas]
 //	request-headers [method=POST] [path=…] [eos] [length=N] [timeout=MS] [start=SECONDS-AGO]
 //	     [answers] [answers-duplex] [strange=NAME]   the filter sends answers' bodies; a header only routers set
 //	request-body [more]          the input is the body
@@ -117,7 +117,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "new":
 		r := testRules()
 		r.hold, r.fallback = !d.HasArg("no-hold"), d.HasArg("fallback")
-		r.reasonHeader = "x-dropped"
+		r.reasonHeader, r.replicas = "x-dropped", d.HasArg("replicas")
 		dr.m, dr.now = &mainLeg{rules: r}, testStart
 		dr.m.way = way{gateway: d.HasArg("gateway") || d.HasArg("plain"), plain: d.HasArg("plain")}
 		dr.m.fullDuplex = d.HasArg("full-duplex")

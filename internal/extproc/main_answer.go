@@ -78,13 +78,14 @@ func (m *mainLeg) relay() {
 // maybeLeave ends our part in a full-duplex stream once nothing more can
 // depend on it: from then on neither our crash nor our restart can harm the
 // answer. A buffered stream stays: it survives us anyway, and its end is the
-// exact moment to release decode.
+// exact moment to release decode. So does one of several replicas: Envoy sends its
+// access log to one of them, and not to the one that has left (seen on 1.40).
 func (m *mainLeg) maybeLeave() {
 	if m.phase != mainStreaming || !m.fullDuplex && !m.draining || m.waitsForPrefill() || m.leg == legFailed {
 		return
 	}
-	if m.answer.sent || m.passing.underway() || m.way.plain {
-		return // pieces on their way to us would be lost; or nobody else tells how it ends
+	if m.answer.sent || m.passing.underway() || m.way.plain || m.rules.replicas && !m.draining {
+		return // pieces on their way to us would be lost; or nobody else tells us how it ends
 	}
 	m.phase = mainLeft
 	m.emit(effect{op: opLeave})

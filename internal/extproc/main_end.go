@@ -151,7 +151,7 @@ func (m *mainLeg) onOrphan(now time.Time) {
 		return
 	}
 	m.orphanAt = now.Add(m.rules.orphanGrace)
-	if m.leg == legDispatched {
+	if m.leg == legDispatched && !(m.draining && m.plan.kind.PrefillFirst()) {
 		return // not here yet: startBy decides
 	}
 	r := legReport{state: legFailed, reason: reasonAborted}

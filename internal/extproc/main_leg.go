@@ -48,6 +48,7 @@ type rules struct {
 	maxTimeout     time.Duration
 	names          prefill.Names
 	reasonHeader   string // of the endpoint picker protocol's refusals
+	replicas       bool   // Envoy's access log may go to another process
 	buffers        *bufferPool
 }
 
@@ -166,6 +167,10 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 		if m.onPassing(ev) {
 			return
 		}
+		if ev.kind == evRequestTrailers && !m.fullDuplex { // they come once a buffered body is answered
+			m.emit(effect{op: opContinue, of: ofRequestTrailers})
+			return
+		}
 	case mainResolving, mainPrefilling:
 		if ev.kind == evResponseHeaders {
 			m.onProxyRefusal(ev)
@@ -267,17 +272,18 @@ func (m *mainLeg) onRequestBody(ev *event) {
 		m.reject(&failBodyTooLarge, false)
 		return
 	}
+	last := ev.endOfStream || !m.fullDuplex // buffered, it is whole, though trailers may end it
 	switch {
 	case m.body != nil:
 		m.body = append(m.body, ev.body...)
 		m.rules.buffers.put(ev.body)
-	case ev.endOfStream:
+	case last:
 		m.body = ev.body
 	default:
 		m.body = m.roomForBody(ev.body)
 		m.rules.buffers.put(ev.body)
 	}
-	if ev.endOfStream {
+	if last {
 		m.onRequestEnd()
 	}
 }

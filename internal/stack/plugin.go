@@ -33,6 +33,11 @@ type PluginOptions struct {
 	Args    []string
 	Pprof   bool // serve Go's profiles on the admin address
 	NotWait bool // do not wait for readiness
+
+	// Command runs the plugin so in place of serve: all else of its configuration is
+	// the caller's, who says at which port of loopback its admin address is.
+	Command   []string
+	AdminPort int
 }
 
 // StartPlugin runs the plugin and returns once it is ready.
@@ -42,6 +47,9 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 		return nil, err
 	}
 	p := &Plugin{Admin: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), Socket: filepath.Join(o.Dir, "extproc.sock")}
+	if o.AdminPort != 0 {
+		p.Admin = fmt.Sprintf("http://127.0.0.1:%d", o.AdminPort)
+	}
 	if o.Listen == "" {
 		o.Listen = "unix://" + p.Socket
 	}
@@ -50,7 +58,11 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 	if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
 		return nil, fmt.Errorf("stack: write the plugin's configuration: %w", err)
 	}
-	proc, err := start(ctx, "extproc", nil, filepath.Join(o.BinDir, "extproc"), append([]string{"serve", "--config", name}, o.Args...)...)
+	command := o.Command
+	if command == nil {
+		command = []string{"serve", "--config", name}
+	}
+	proc, err := start(ctx, "extproc", nil, filepath.Join(o.BinDir, "extproc"), append(command, o.Args...)...)
 	if err != nil {
 		return nil, err
 	}
