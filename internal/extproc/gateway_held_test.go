@@ -1,0 +1,97 @@
+package extproc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// holding is a main leg whose answer waits for prefill to be well.
+func holding() *mainLeg {
+	m := &mainLeg{rules: testRules(), phase: mainHolding, plan: &plan{}, leg: legStarted, decodeHeld: true}
+	m.answer.sent = true
+	return m
+}
+
+func opsOf(effects []effect) (out []op) {
+	for i := range effects {
+		out = append(out, effects[i].op)
+	}
+	return out
+}
+
+// What waits is bounded by the memory it takes, which for small pieces is more than
+// they say. A decode that writes more has what it needs of prefill: all of it goes
+// to the client.
+func TestAnAnswerThatWaitsTakesSoMuchMemoryAndNoMore(t *testing.T) {
+	for _, size := range []int{1, 100 << 10} {
+		m := holding()
+		held, pieces := 0, 0
+		for m.phase == mainHolding {
+			require.Less(t, held, maxHeldAnswer+size+injectRoom+4096, "of %d bytes", pieces*size)
+			b := m.rules.buffers.get(size + injectRoom)[:size]
+			m.step(testStart, &event{kind: evResponseBody, body: b})
+			held += cap(b) + pieceCost
+			pieces++
+		}
+		require.Greater(t, held, maxHeldAnswer, "not before it has to")
+		require.Equal(t, mainStreaming, m.phase)
+		ops := opsOf(m.out)
+		require.Equal(t, opRelay, ops[0])
+		require.Len(t, ops, 1+pieces, "the pieces follow the headers, each once")
+		require.Empty(t, m.answer.held)
+		require.Zero(t, m.answer.heldBytes)
+
+		m.step(testStart, &event{kind: evResponseBody, body: m.rules.buffers.get(1)[:1]})
+		require.Equal(t, []op{opContinue}, opsOf(m.out), "from now on nothing waits")
+	}
+}
+
+// The end of an answer is its end where it had to wait, too: in a body's last piece,
+// or in trailers.
+func TestAnAnswersEndThatHadToWaitIsSeen(t *testing.T) {
+	for _, c := range []struct {
+		last  []event
+		whole bool
+	}{
+		{[]event{{kind: evResponseBody}}, false},
+		{[]event{{kind: evResponseBody, endOfStream: true}}, true},
+		{[]event{{kind: evResponseBody}, {kind: evResponseTrailers}}, true},
+	} {
+		m := holding()
+		for i := range c.last {
+			m.step(testStart, &c.last[i])
+			require.False(t, m.answer.whole, "it is not with the client yet")
+		}
+		m.step(testStart, &event{kind: evLeg, leg: legReport{state: legWell}})
+		require.Equal(t, mainStreaming, m.phase)
+		require.Equal(t, c.whole, m.answer.whole)
+		want := outcomeUnfinished
+		if c.whole {
+			want = outcomeOK
+		}
+		require.Equal(t, want, m.answer.outcome())
+	}
+}
+
+// A passing request ends with its trailers, as with a last piece: nothing more of it
+// is expected, and what Envoy repeats is dropped.
+func TestTrailersEndAPassingRequest(t *testing.T) {
+	m := &mainLeg{rules: testRules(), phase: mainStreaming, fullDuplex: true, plan: &plan{}, way: way{gateway: true}}
+	m.passing.on, m.passing.routed = true, true
+	m.step(testStart, &event{kind: evRequestBody, body: []byte("abc")})
+	require.True(t, m.passing.underway())
+	require.Equal(t, mainStreaming, m.phase, "pieces on their way would be lost")
+	m.step(testStart, &event{kind: evRequestTrailers})
+	require.False(t, m.passing.underway())
+	require.Equal(t, mainLeft, m.phase)
+	require.Equal(t, []op{opContinue, opLeave}, opsOf(m.out))
+	require.Equal(t, ofRequestTrailers, m.out[0].of)
+
+	m = &mainLeg{rules: testRules(), phase: mainRouted, plan: &plan{}, way: way{gateway: true, plain: true}}
+	m.passing.on, m.passing.routed = true, true
+	m.step(testStart, &event{kind: evRequestTrailers})
+	require.Equal(t, []op{opContinue}, opsOf(m.out))
+	m.step(testStart, &event{kind: evRequestBody, endOfStream: true})
+	require.Empty(t, m.out, "Envoy may repeat the end")
+}

@@ -1,0 +1,155 @@
+package extproc
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/seed-60ae5743/baton/internal/subset"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// aggregated are workers of which each serves a request alone.
+func aggregated(ws []*worker.Worker) fixed {
+	for _, w := range ws {
+		w.Role = worker.Aggregated
+	}
+	return fixed(ws)
+}
+
+func enabled(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: 1} }
+
+// plainly opens a stream as a Gateway API implementation does: its filter says
+// nothing of itself, or what pairs say.
+func (r *replica) plainly(pairs ...string) *proxy {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), pairs...), 10*time.Second)
+	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	require.NoError(r.t, err)
+	return &proxy{r.t, s, cancel}
+}
+
+// get sends the headers of a request that has no body and returns how they change.
+func (p *proxy) get(md *corev3.Metadata, pairs ...string) *extprocv3.HeaderMutation {
+	p.t.Helper()
+	p.sendGet(md, pairs...)
+	m := p.recv()
+	require.NotNil(p.t, m.GetRequestHeaders(), "%v", m)
+	return m.GetRequestHeaders().GetResponse().GetHeaderMutation()
+}
+
+func (p *proxy) sendGet(md *corev3.Metadata, pairs ...string) {
+	const duplex = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	hs := headerMap(append([]string{":method", "GET", ":path", "/health"}, pairs...)...)
+	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
+		ProtocolConfig:  &extprocv3.ProtocolConfiguration{RequestBodyMode: duplex, ResponseBodyMode: duplex},
+		MetadataContext: md,
+		Request:         &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: hs, EndOfStream: true}},
+	}))
+}
+
+// answered sends an answer's headers; by is who has given it, in Envoy's attribute.
+func (p *proxy) answered(by string, pairs ...string) {
+	p.t.Helper()
+	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
+		Attributes: map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {
+			Fields: map[string]*structpb.Value{"upstream.address": structpb.NewStringValue(by)},
+		}},
+		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(pairs...)}},
+	}))
+	m := p.recv()
+	require.NotNil(p.t, m.GetResponseHeaders(), "%v", m)
+}
+
+// allowing is a data plane's hint of whom it allows.
+func allowing(list string) *corev3.Metadata {
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{subset.Namespace: {
+		Fields: map[string]*structpb.Value{subset.Key: structpb.NewStringValue(list)},
+	}}}
+}
+
+// Nobody keeps a worker behind a plain gateway from saying what only a listener of
+// ours may: it is its answer all the same.
+func TestAWorkersWordIsNoLocalReplyBehindAPlainGateway(t *testing.T) {
+	r := newReplicaOf(t, "a", aggregated(testWorkers(t)), enabled)
+	for _, flags := range []string{"UT", "UF", "UC"} {
+		p := r.plainly()
+		set := setHeaders(p.get(nil))
+		p.answered(set[prefill.HeaderDestination], ":status", "200", prefill.HeaderLocalReply, flags)
+		p.cancel()
+	}
+	for id := worker.ID(1); id <= 4; id++ {
+		require.False(t, r.srv.cfg.Health.Aside(id))
+	}
+}
+
+// What only routers say, and a client has said, goes no further: it is removed, or
+// what we say stands in its place.
+func TestAPlainGatewaysClientsSayNothingOfRouting(t *testing.T) {
+	for _, endpoints := range []int{1, 3} {
+		r := newReplicaOf(t, "a", aggregated(testWorkers(t)), func(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: endpoints} })
+		for _, name := range []string{
+			"x-prefiller-host-port", "x-data-parallel-host-port", "x-encoder-hosts-ports", "x-kv-cache-source-host-port",
+			"x-data-parallel-rank", "x-dynamo-routing-mode", "x-dynamo-prefill-instance-id", "x-prefill-instance-id", "x-worker-instance-id", "x-dp-rank",
+			prefill.HeaderAttempt, prefill.HeaderLeg, prefill.HeaderStart, prefill.HeaderLocalReply, prefill.HeaderDestination,
+		} {
+			p := r.plainly()
+			h := p.get(nil, name, "6.6.6.6:1")
+			set, ours := setHeaders(h)[name]
+			require.True(t, slices.Contains(h.GetRemoveHeaders(), name) || ours, "%s goes on", name)
+			require.NotEqual(t, "6.6.6.6:1", set, name)
+			p.cancel()
+		}
+	}
+}
+
+// A client's count of attempts is not Envoy's: it neither makes its request one
+// that has been let in before, nor counts in what the decision says.
+func TestAClientsAttemptCountSaysNothing(t *testing.T) {
+	const count = "x-envoy-attempt-count"
+	for _, c := range []struct {
+		way     way
+		attempt int
+	}{{way{gateway: true, plain: true}, 1}, {way{gateway: true}, 3}, {way{}, 3}} {
+		m := &mainLeg{rules: testRules(), way: c.way}
+		m.step(testStart, &event{kind: evRequestHeaders, headers: headersOf(headerMap(":method", "POST", ":path", "/v1/completions", count, "3"), "")})
+		require.Equal(t, c.attempt, m.attempt, "%+v", c.way)
+	}
+}
+
+// What only our own listeners say is forgotten, and removed from the request.
+func TestWhatOnlyAListenerSaysIsForgotten(t *testing.T) {
+	m := &mainLeg{rules: testRules(), way: way{gateway: true, plain: true}}
+	m.step(testStart, &event{kind: evRequestHeaders, headers: headersOf(headerMap(
+		":method", "POST", ":path", "/v1/completions", prefill.HeaderStart, "1", prefill.HeaderLeg, "token", prefill.HeaderLocalReply, "UT"), "")})
+	require.Equal(t, mainAwaitBody, m.phase, "an old start is no deadline")
+	require.Equal(t, []string{"", "", ""}, []string{m.hdr.start, m.hdr.leg, m.hdr.localReply})
+	removed := m.leftover(nil)
+	for _, name := range []string{prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderLocalReply} {
+		require.Contains(t, removed, name)
+	}
+}
+
+// A filter that says twice what it is says nothing that is known, and is not taken
+// for one that says nothing.
+func TestAFilterThatSaysTwoThingsOfItselfIsRefused(t *testing.T) {
+	r := newReplicaOf(t, "a", aggregated(testWorkers(t)), enabled)
+	for _, said := range [][]string{{filterMain, filterMain}, {filterMain, filterPrefill}, {"", filterMain}, {"", ""}} {
+		p := r.plainly(filterKey, said[0], filterKey, said[1])
+		_, err := p.s.Recv()
+		require.Equal(t, codes.InvalidArgument, status.Code(err), "%q", said)
+		require.True(t, strings.Contains(err.Error(), filterKey), err)
+		p.cancel()
+	}
+}

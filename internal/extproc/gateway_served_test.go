@@ -1,0 +1,139 @@
+package extproc
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// A rank with a port of its own is who has answered there, whatever rank was picked.
+func TestAnAnswerFromARanksOwnPortIsThatRanks(t *testing.T) {
+	r := newReplicaOf(t, "a", aggregated(portedWorkers(t)), enabled)
+	p := r.plainly()
+	defer p.cancel()
+	require.Equal(t, "127.0.0.1:40100", setHeaders(p.get(allowing("127.0.0.1:40100")))[prefill.HeaderDestination])
+	p.answered("127.0.0.1:40302", ":status", "200")
+	requests := func(id worker.ID, dp worker.DPRank) int32 {
+		l, ok := r.book.Load(worker.Rank{ID: id, DPRank: dp})
+		require.True(t, ok)
+		return l.DecodeRequests
+	}
+	require.EqualValues(t, 1, requests(3, 2))
+	require.Zero(t, requests(3, 0))
+	require.Zero(t, requests(1, 0))
+}
+
+// An address that nobody of ours has may be a tunnel in front of whom we picked:
+// its answers are that one's, good or bad, and nobody is taken for unreachable.
+func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
+	r := newReplicaOf(t, "a", aggregated(testWorkers(t)[:2]), enabled)
+	ask := func(status string) {
+		p := r.plainly()
+		defer p.cancel()
+		p.get(allowing("127.0.0.1:40000"))
+		p.answered("127.0.0.1:15008", ":status", status)
+	}
+	for _, status := range []string{"200", "200", "200", "200", "500", "500", "200", "500", "500"} {
+		ask(status)
+		require.False(t, r.srv.cfg.Health.Aside(1))
+	}
+	ask("500")
+	require.True(t, r.srv.cfg.Health.Aside(1), "three errors in a row, of whom we picked")
+	require.False(t, r.srv.cfg.Health.Aside(2))
+}
+
+// Who has answered, by all the ways in which an address may be one of ours.
+func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
+	ws := aggregated(testWorkers(t))
+	ws[1].DPSize, ws[2].DPSize, ws[3].DPSize, ws[3].PortPerRank = 4, 2, 3, true // 40001; 40002; 40003 to 40005
+	r := newReplicaOf(t, "a", ws, enabled)
+	s := &mainStream{wire: wire{srv: r.srv}, m: mainLeg{rules: testRules(), plan: &plan{
+		decode: worker.Rank{ID: 2, DPRank: 3}, decodeAddr: "127.0.0.1:40001,127.0.0.1:40000",
+		others: []endpointRank{{"127.0.0.1:40000", worker.Rank{ID: 1}}},
+	}}}
+	for at, want := range map[string]*answerer{
+		"":                nil,
+		"127.0.0.1:40001": nil, // who was picked
+		"worker-2:80":     nil,
+		"127.0.0.1:40000": {rank: worker.Rank{ID: 1}, known: true, listed: true},
+		"127.0.0.1:40002": {rank: worker.Rank{ID: 3}, known: true}, // it has no rank 3
+		"127.0.0.1:40004": {rank: worker.Rank{ID: 4, DPRank: 1}, known: true},
+		"127.0.0.1:40009": {},
+	} {
+		require.Equal(t, want, s.answererOf(&event{hints: &hints{upstream: at}}), at)
+		require.Equal(t, at, s.servedBy)
+	}
+	s.m.plan.decode.DPRank = 1 // of ranks behind one port, the header names this one
+	require.Equal(t, &answerer{rank: worker.Rank{ID: 3, DPRank: 1}, known: true}, s.answererOf(&event{hints: &hints{upstream: "127.0.0.1:40002"}}))
+	require.Equal(t, &answerer{}, s.answererOf(&event{hints: &hints{served: "9.9.9.9:9", upstream: "127.0.0.1:40000"}}), "the protocol's word goes first")
+	require.Nil(t, s.answererOf(&event{}))
+	s.m.plan = nil
+	require.Nil(t, s.answererOf(&event{hints: &hints{upstream: "127.0.0.1:40000"}}), "nobody was picked")
+}
+
+// Those to try next are whom the data plane allows, and who read the rank's header
+// as the picked one does; others are passed over.
+func TestAListIsOfWhomTheDataPlaneAllowsAndTheRankFits(t *testing.T) {
+	const a, b, c, d = "127.0.0.1:40000", "127.0.0.1:40001", "127.0.0.1:40002", "127.0.0.1:40003"
+	for _, row := range []struct {
+		allow     string
+		endpoints int
+		ranks     [4]uint32
+		want      [][]string // one of these, in any order
+	}{
+		{endpoints: 8, ranks: [4]uint32{1, 1, 1, 1}, want: [][]string{{a, b, c, d}}},
+		{endpoints: 3, ranks: [4]uint32{1, 1, 1, 1}, want: [][]string{{a, b, c}, {a, b, d}, {a, c, d}, {b, c, d}}},
+		{allow: b + "," + d, endpoints: 3, ranks: [4]uint32{1, 1, 1, 1}, want: [][]string{{b, d}}},
+		{allow: b, endpoints: 3, ranks: [4]uint32{1, 1, 1, 1}, want: [][]string{{b}}},
+		{endpoints: 8, ranks: [4]uint32{2, 3, 3, 2}, want: [][]string{{a, d}, {b, c}}},
+		{allow: a + "," + c + "," + d, endpoints: 8, ranks: [4]uint32{2, 3, 3, 2}, want: [][]string{{a, d}, {c}}},
+	} {
+		ws := aggregated(testWorkers(t))
+		for i, n := range row.ranks {
+			ws[i].DPSize = n
+		}
+		r := newReplicaOf(t, "a", ws, func(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: row.endpoints} })
+		md := allowing(row.allow)
+		if row.allow == "" {
+			md = nil
+		}
+		for range 8 { // costs are equal: anyone may be the first
+			p := r.plainly()
+			set := setHeaders(p.get(md))
+			list := strings.Split(set[prefill.HeaderDestination], ",")
+			_, named := set["x-worker-instance-id"]
+			require.Equal(t, len(list) == 1, named, "of several, the proxy finds who gets it")
+			slices.Sort(list)
+			require.Contains(t, row.want, list)
+			p.cancel()
+		}
+	}
+}
+
+// The rank goes along in a header, so that it is the same with whoever answers;
+// where ranks have ports of their own, the address says it.
+func TestAListSaysWhichRankServesAtEachAddress(t *testing.T) {
+	for _, ported := range []bool{false, true} {
+		ws := portedWorkers(t)
+		for _, w := range ws {
+			w.PortPerRank = ported
+		}
+		r := newReplicaOf(t, "a", aggregated(ws), nil)
+		q := &question{snap: r.srv.cfg.Board.Load()}
+		c := &choice{others: []worker.Rank{{ID: 4, DPRank: 2}, {ID: 2}}}
+		c.decision.Rank = worker.Rank{ID: 1, DPRank: 1}
+		list, others := q.destinations(c)
+		if ported {
+			require.Equal(t, "127.0.0.1:40101,127.0.0.1:40402,127.0.0.1:40200", list)
+			require.Equal(t, []endpointRank{{"127.0.0.1:40402", worker.Rank{ID: 4, DPRank: 2}}, {"127.0.0.1:40200", worker.Rank{ID: 2}}}, others)
+			continue
+		}
+		require.Equal(t, "127.0.0.1:40100,127.0.0.1:40400,127.0.0.1:40200", list)
+		require.Equal(t, []endpointRank{{"127.0.0.1:40400", worker.Rank{ID: 4, DPRank: 1}}, {"127.0.0.1:40200", worker.Rank{ID: 2, DPRank: 1}}}, others)
+	}
+}

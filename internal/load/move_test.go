@@ -1,0 +1,59 @@
+package load
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// told writes down in order what it is told.
+type told struct {
+	lines []string
+	trial uint64
+}
+
+func (f *told) Limits() (version uint64, aside, asked []worker.ID) { return 0, nil, nil }
+
+func (f *told) Allows(worker.Rank) bool { return true }
+
+func (f *told) Begin(r worker.Rank) uint64 {
+	f.trial++
+	f.lines = append(f.lines, fmt.Sprintf("begin %s trial %d", r, f.trial))
+	return f.trial
+}
+
+func (f *told) End(r worker.Rank, trial uint64) {
+	f.lines = append(f.lines, fmt.Sprintf("end %s trial %d", r, trial))
+}
+
+// A booking that moves is one of the new rank's from then on: the filter hears of
+// each rank's own trial, and of each once.
+func TestTheFilterIsToldOfABookingThatMoves(t *testing.T) {
+	s := fleet(t, 3, 1)
+	for _, end := range []func(*Reservation) bool{
+		func(r *Reservation) bool { r.Release(later); return true },
+		func(r *Reservation) bool { return r.Cancel(later) },
+	} {
+		b, f := New(1), new(told)
+		b.Update(s)
+		req := prefillRequest(s, 16, params())
+		req.Filter = f
+		var res Reservation
+		require.NoError(t, b.Reserve(req, worker.Rank{ID: 1}, 0, &res))
+		require.NoError(t, res.Move(worker.Rank{ID: 2}, later))
+		require.Equal(t, []string{"begin 1/0 trial 1", "begin 2/0 trial 2", "end 1/0 trial 1"}, f.lines)
+
+		require.ErrorIs(t, res.Move(worker.Rank{ID: 9}, later), ErrUnknownRank)
+		require.Len(t, f.lines, 3, "everything is as it was")
+
+		require.NoError(t, res.Move(worker.Rank{ID: 3}, later))
+		require.True(t, end(&res))
+		require.ErrorIs(t, res.Move(worker.Rank{ID: 1}, later), ErrReleased)
+		require.False(t, res.ReleaseIfHeld(later))
+		require.Equal(t, []string{"begin 3/0 trial 3", "end 2/0 trial 2", "end 3/0 trial 3"}, f.lines[3:])
+		require.Zero(t, b.Totals())
+	}
+}
