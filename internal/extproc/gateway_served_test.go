@@ -60,7 +60,7 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 		"":                nil,
 		"127.0.0.1:40001": nil, // who was picked
 		"worker-2:80":     nil,
-		"127.0.0.1:40000": {rank: worker.Rank{ID: 1}, known: true, listed: true},
+		"127.0.0.1:40000": {rank: worker.Rank{ID: 1}, known: true},
 		"127.0.0.1:40002": {rank: worker.Rank{ID: 3}, known: true}, // it has no rank 3
 		"127.0.0.1:40004": {rank: worker.Rank{ID: 4, DPRank: 1}, known: true},
 		"127.0.0.1:40009": {},
