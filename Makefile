@@ -44,7 +44,7 @@ tools: ## install what the tests need into .tools/ (Envoy)
 
 test: tools ## every test but the long ones, those through a real Envoy included
 	go test -tags $(TAGS) -timeout 6m $$(go list $(PKG) | grep -vE '$(REAL)')
-	go test -tags $(TAGS) -timeout 25m -count 1 -p 1 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)')
+	go test -tags $(TAGS) -timeout 45m -count 1 -p 1 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)')
 
 test-unit: ## the tests that need no Envoy
 	go test -tags invariants $(PKG)
