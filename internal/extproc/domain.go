@@ -63,9 +63,7 @@ func (srv *Server) strand(v *verdict, q *question) bool {
 		if ok || slices.Contains(v.stranded, worker.Rank{ID: w.ID}) {
 			continue
 		}
-		for dp := range w.DPSize {
-			v.stranded = append(v.stranded, worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)})
-		}
+		v.stranded = appendRanks(v.stranded, w)
 	}
 	return true
 }

@@ -122,11 +122,15 @@ func samePort(w *worker.Worker, r worker.Rank) []worker.Rank {
 	if w.RanksPerPort() == 1 {
 		return []worker.Rank{r}
 	}
-	out := make([]worker.Rank, 0, w.DPSize)
+	return appendRanks(nil, w)
+}
+
+// appendRanks appends every rank of w.
+func appendRanks(dst []worker.Rank, w *worker.Worker) []worker.Rank {
 	for dp := range w.DPSize {
-		out = append(out, worker.Rank{ID: r.ID, DPRank: worker.DPRank(dp)})
+		dst = append(dst, worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)})
 	}
-	return out
+	return dst
 }
 
 // destinations is the value of the destination header.
@@ -242,7 +246,7 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 	if !q.snap.Ready() {
 		return nil, &failNotReady
 	}
-	models, named := 0, srv.namedDecode(q)
+	models, named := 0, w.pins.Decode.Worker(q.snap.Snapshot)
 	for key := range srv.keys(q.snap) {
 		pool := q.snap.Pool(key)
 		if named != nil && !slices.Contains(named.Models, key.Model) {
@@ -276,20 +280,6 @@ func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
 		return nil, f
 	}
 	return q, nil
-}
-
-// namedDecode returns the worker that a request without a model names, if there is
-// such a one.
-func (srv *Server) namedDecode(q *question) *worker.Worker {
-	t := &q.wish.pins.Decode
-	if t.ID != 0 {
-		return q.snap.Worker(t.ID)
-	}
-	if t.Address.IsZero() {
-		return nil
-	}
-	w, _ := q.snap.RankAt(t.Address.AddrPort())
-	return w
 }
 
 // carried turns a request of which a gateway carries one leg only into one for one

@@ -226,12 +226,7 @@ func blameOf(r legReport) blame {
 // wished and one is left.
 func (m *mainLeg) reject(f *failure, retry bool) {
 	retry = retry && m.mayRetry(f)
-	m.phase = mainRejected
-	m.dropPieces()
-	m.collect()
-	if !m.handover.asked && !m.unsure() {
-		m.body = nil
-	}
+	m.giveUp()
 	if retry {
 		m.finish(outcomeRetried, f)
 	} else {
@@ -241,6 +236,16 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 		m.emit(effect{op: opImmediate, imm: m.immediate(f, retry)})
 	}
 	m.releaseDecode()
+}
+
+// giveUp lets go of the request: decode will not answer it.
+func (m *mainLeg) giveUp() {
+	m.phase = mainRejected
+	m.dropPieces()
+	m.collect()
+	if !m.handover.asked && !m.unsure() {
+		m.body = nil
+	}
 }
 
 // mayRetry reports whether a fresh attempt is allowed and makes sense: one that

@@ -130,12 +130,8 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 	case "408":
 		f = failTooSlow
 	}
-	m.phase, m.answer.foreign = mainRejected, true
-	m.dropPieces()
-	m.collect()
-	if !m.handover.asked && !m.unsure() {
-		m.body = nil
-	}
+	m.answer.foreign = true
+	m.giveUp()
 	m.finish(outcomeRefused, &f)
 	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 	m.releaseDecode()

@@ -18,10 +18,9 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	p := &plan{
 		nonce: newNonce(), disaggregated: q.disagg,
 		prefillNamed: q.places.Prefill != nil, decodeNamed: q.places.Decode != nil,
-		decode: v.decode.decision.Rank, decodeAddr: decode.EndpointOf(v.decode.decision.Rank.DPRank).String(), decodeDPSize: decode.RanksPerPort(),
+		decode: v.decode.decision.Rank, decodeDPSize: decode.RanksPerPort(), subset: q.wish.subset,
 	}
 	p.decodeAddr, p.others = q.destinations(&v.decode)
-	p.subset = q.wish.subset
 	if s.span != nil && srv.cfg.Tracer.Enabled() {
 		p.traceparent = srv.traceDecision(s, v, b)
 	}

@@ -230,7 +230,7 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	r.Exclude = append(slices.Clone(p.decodeRequest.Exclude), p.decode)
 	var some bool
 	if r.Within, some = within(snap.Snapshot, p.subset, r.Ranks); !some {
-		return // as above
+		return // as where nobody is picked, below
 	}
 	booking := new(load.Reservation)
 	d, err := srv.cfg.Book.PickAndReserve(&r, booking)
