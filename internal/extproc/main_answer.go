@@ -185,8 +185,8 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	case mainStreaming:
 		m.finish(outcomeCut, &f)
 		m.phase = mainRejected
-		m.emit(effect{op: opImmediate, imm: m.immediate(&f, false)})
 		m.releaseDecode()
+		m.emit(effect{op: opImmediate, imm: m.immediate(&f, false)})
 	case mainLingering:
 		if m.leg == legEnded {
 			m.done()
@@ -232,10 +232,10 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 	} else {
 		m.finish(outcomeRefused, f)
 	}
+	m.releaseDecode() // before the answer, which may bring the client back at once
 	if !m.closed {
 		m.emit(effect{op: opImmediate, imm: m.immediate(f, retry)})
 	}
-	m.releaseDecode()
 }
 
 // giveUp lets go of the request: decode will not answer it.

@@ -136,8 +136,8 @@ func (m *mainLeg) onTimer(now time.Time) {
 	case mainStreaming:
 		m.finish(outcomeCut, &failDeadline)
 		m.phase = mainRejected
-		m.emit(effect{op: opImmediate, imm: m.immediate(&failDeadline, false)})
 		m.releaseDecode()
+		m.emit(effect{op: opImmediate, imm: m.immediate(&failDeadline, false)})
 	case mainLeft:
 		m.conclude(now, outcomeOK, blameNone)
 	}

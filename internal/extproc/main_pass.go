@@ -133,8 +133,8 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 	m.answer.foreign = true
 	m.giveUp()
 	m.finish(outcomeRefused, &f)
-	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 	m.releaseDecode()
+	m.emit(effect{op: opContinue, of: ofResponseHeaders})
 }
 
 // letAnswerPass lets what was held follow the headers.

@@ -214,9 +214,9 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 	if m.plan.explain != "" {
 		im.set = append(im.set, kv{prefill.HeaderDecision, m.plan.explain})
 	}
-	m.emit(effect{op: opImmediate, imm: im})
 	m.collect() // vLLM may hold what it has computed all the same
 	m.releaseDecode()
+	m.emit(effect{op: opImmediate, imm: im})
 }
 
 // mayServeAlone reports whether one worker is to serve the request, whole, where
