@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,19 +27,11 @@ import (
 // its streams.
 func script(t *testing.T, dir string, env []string, args ...string) (string, error) {
 	t.Helper()
-	root, err := stack.Root()
-	require.NoError(t, err)
-	envoyPath, err := stack.FindEnvoy(os.Getenv("ENVOY"))
-	require.NoError(t, err)
-	ports, err := stack.FreePorts(4)
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "examples", "direct", "run.sh"), args...)
-	cmd.Dir = dir
-	cmd.Env = append(append(os.Environ(), "ENVOY="+envoyPath, fmt.Sprintf("CLIENT_PORT=%d", ports[0]), fmt.Sprintf("ENVOY_ADMIN_PORT=%d", ports[1]),
-		fmt.Sprintf("PICKER_PORT=%d", ports[2]), fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[3])), env...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it ends what it has started
+	cmd, err := stack.Example(ctx, "direct", []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT", "PICKER_PORT"}, env...)
+	require.NoError(t, err)
+	cmd.Dir, cmd.Args = dir, append(cmd.Args, args...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

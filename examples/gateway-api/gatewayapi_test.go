@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -70,26 +69,18 @@ func TestEachFormRunsAsItStands(t *testing.T) {
 // runScript runs run.sh on free ports and returns what it prints.
 func runScript(t *testing.T, env ...string) string {
 	t.Helper()
-	root, err := stack.Root()
-	require.NoError(t, err)
 	envoyPath, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
 	if stack.EnvoyMinor(envoyPath) < 38 {
 		t.Skip("the configurations of this folder ask for selected_host_key, which Envoy knows since 1.38: docs/envoy-versions.md")
 	}
-	names := []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT", "GRPC_PORT", "HEALTH_PORT", "METRICS_PORT", "BATON_PORT", "SYNC_PORT"}
-	ports, err := stack.FreePorts(len(names) + 1)
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	script := exec.CommandContext(ctx, filepath.Join(root, "examples", "gateway-api", "run.sh"))
-	script.Env = append(append(os.Environ(), "ENVOY="+envoyPath, fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[len(names)])), env...)
-	for i, name := range names {
-		script.Env = append(script.Env, fmt.Sprintf("%s=%d", name, ports[i]))
-	}
+	script, err := stack.Example(ctx, "gateway-api",
+		[]string{"CLIENT_PORT", "ENVOY_ADMIN_PORT", "GRPC_PORT", "HEALTH_PORT", "METRICS_PORT", "BATON_PORT", "SYNC_PORT"}, env...)
+	require.NoError(t, err)
 	var stderr strings.Builder
 	script.Stderr = &stderr
-	script.Cancel = func() error { return script.Process.Signal(syscall.SIGTERM) } // it ends what it has started
 	out, err := script.Output()
 	require.NoError(t, err, "%s%s", out, &stderr)
 	return string(out)

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,21 +24,12 @@ import (
 // TestTheExampleRunsAsItStands is row C4. The script itself fails where a
 // hand-off was not taken, or a rule of the engine was broken.
 func TestTheExampleRunsAsItStands(t *testing.T) {
-	root, err := stack.Root()
-	require.NoError(t, err)
-	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
-	require.NoError(t, err)
 	for _, engine := range []worker.Engine{worker.VLLM, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
-			ports, err := stack.FreePorts(3)
-			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			script := exec.CommandContext(ctx, filepath.Join(root, "examples", "vllm", "run.sh"))
-			script.Env = append(os.Environ(), "ENVOY="+envoy, "ENGINE="+string(engine), "REQUESTS=5",
-				fmt.Sprintf("CLIENT_PORT=%d", ports[0]), fmt.Sprintf("ENVOY_ADMIN_PORT=%d", ports[1]),
-				fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[2]))
-			script.Cancel = func() error { return script.Process.Signal(syscall.SIGTERM) } // it ends what it has started
+			script, err := stack.Example(ctx, "vllm", []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, "ENGINE="+string(engine), "REQUESTS=5")
+			require.NoError(t, err)
 			b, err := script.CombinedOutput()
 			out := string(b)
 			require.NoError(t, err, out)
