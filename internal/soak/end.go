@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -153,24 +154,47 @@ func (w *world) inspectPlugin(l *lane, p *stack.Plugin) {
 	}
 }
 
-// compareGoroutines holds that the plugins have no more goroutines than when
-// the fleet was new, some connections aside.
+// compareGoroutines holds that the plugins have no more goroutines at work than
+// when the fleet was new, some connections aside.
 func (w *world) compareGoroutines(ctx context.Context, before []int) {
 	for i, l := range w.lanes {
 		plugin, _ := l.now()
-		now := 0
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		now, page := 0, ""
+		ctx, cancel := context.WithTimeout(ctx, settleWithin)
 		err := stack.Await(ctx, "goroutines", func() bool {
-			now = w.size(ctx, plugin)
+			if p, err := goroutines(ctx, plugin); err == nil {
+				now, page = working(p), p
+			}
 			return now > 0 && now <= before[i]+moreThanAtRest
 		})
-		w.events.say("lane %d at rest: %d goroutines, %d when it was new", l.index, now, before[i])
+		w.events.say("lane %d at rest: %d goroutines work, %d when it was new", l.index, now, before[i])
 		if err != nil {
-			page, _ := plugin.Page(context.Background(), "/debug/pprof/goroutine?debug=1")
-			w.events.violate(fmt.Sprintf("lane %d has %d goroutines at rest, %d when it was new", l.index, now, before[i]), strings.Join(strings.SplitN(page, "\n", 120), "\n"))
+			w.events.violate(fmt.Sprintf("lane %d has %d goroutines that work at rest, %d when it was new", l.index, now, before[i]),
+				strings.Join(strings.SplitN(page, "\n", 120), "\n"))
 		}
 		cancel()
 	}
+}
+
+// goroutines reads a plugin's profile of them.
+func goroutines(ctx context.Context, p *stack.Plugin) (string, error) {
+	return p.Page(ctx, "/debug/pprof/goroutine?debug=1")
+}
+
+// working counts the goroutines of a profile, but for those of HTTP connections that
+// are kept for the next request: how many there are says how much was asked at once.
+func working(profile string) (n int) {
+	for group := range strings.SplitSeq(profile, "\n\n") {
+		lines := strings.Split(group, "\n")
+		if strings.HasPrefix(lines[0], "goroutine profile:") {
+			lines = lines[1:]
+		}
+		count, _, ok := strings.Cut(lines[0], " @ ")
+		if here, err := strconv.Atoi(count); ok && err == nil && !strings.Contains(group, "net/http.(*persistConn)") {
+			n += here
+		}
+	}
+	return n
 }
 
 // allOf tells what a lane's plugin says of itself.

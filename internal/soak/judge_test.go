@@ -103,3 +103,23 @@ func FuzzReadNeverPanics(f *testing.F) {
 		require.LessOrEqual(t, e, endWhole)
 	})
 }
+
+func TestWhichGoroutinesWork(t *testing.T) {
+	const profile = `goroutine profile: total 12
+7 @ 0x1 0x2
+#	0x1	main.serve+0x1	serve.go:1
+
+2 @ 0x3
+#	0x3	net/http.(*persistConn).readLoop+0x1	transport.go:1
+
+2 @ 0x4
+#	0x4	net/http.(*persistConn).writeLoop+0x1	transport.go:2
+
+1 @ 0x5
+#	0x5	main.run+0x1	run.go:1
+
+`
+	require.Equal(t, 8, working(profile))
+	require.Zero(t, working("no profile"))
+	require.Zero(t, working(""))
+}

@@ -210,7 +210,11 @@ func (w *world) soak(ctx, life context.Context, o *options) error {
 	var before []int
 	for _, l := range w.lanes {
 		plugin, _ := l.now()
-		before = append(before, w.size(ctx, plugin))
+		page, err := goroutines(ctx, plugin)
+		if err != nil {
+			return err
+		}
+		before = append(before, working(page))
 	}
 	w.events.say("everything is up: %s", w.sizes(ctx))
 	var plan []fault
