@@ -75,7 +75,7 @@ func eppFlagsOfPorts() []eppFlag {
 			c.Metrics.Listen = everywhere(v)
 			return nil
 		}},
-		{name: "drain-timeout", def: "30s", form: eppDuration, text: "`drain_timeout`; new streams are refused from the start of the drain on", set: func(c *Config, v string) (err error) {
+		{name: "drain-timeout", def: "30s", form: eppDuration, text: "`drain_timeout`; new streams are served meanwhile, for half of it at most", set: func(c *Config, v string) (err error) {
 			c.DrainTimeout, err = time.ParseDuration(v)
 			return err
 		}},

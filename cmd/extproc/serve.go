@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -54,6 +55,7 @@ type plugin struct {
 	health  *health.Tracker
 	tokens  *tokens.Resolver
 	server  *extproc.Server
+	creds   credentials.TransportCredentials // nil: none
 	grpc    *grpc.Server
 	probes  *probes
 	history *history
@@ -154,8 +156,7 @@ func (p *plugin) newServer() error {
 	if err != nil {
 		return err
 	}
-	creds, err := transport(c.TLS, p.log)
-	if err != nil {
+	if p.creds, err = transport(c.TLS, p.log); err != nil {
 		return err
 	}
 	conf := extproc.Config{
@@ -182,7 +183,8 @@ func (p *plugin) newServer() error {
 	if p.server, err = extproc.New(conf); err != nil {
 		return err
 	}
-	p.newGRPC(creds)
+	p.probes = newProbes()
+	p.grpc = p.newGRPC()
 	return nil
 }
 
@@ -223,15 +225,16 @@ func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log 
 	}
 }
 
-func (p *plugin) newGRPC(creds credentials.TransportCredentials) {
+// newGRPC makes a server of all that the plugin answers at its own listener.
+func (p *plugin) newGRPC() *grpc.Server {
 	options := p.server.GRPCOptions()
-	if creds != nil {
-		options = append(options, grpc.Creds(creds))
+	if p.creds != nil {
+		options = append(options, grpc.Creds(p.creds))
 	}
-	p.grpc = grpc.NewServer(options...)
-	p.server.Register(p.grpc)
-	p.probes = newProbes()
-	healthv1.RegisterHealthServer(p.grpc, p.probes.health)
+	s := grpc.NewServer(options...)
+	p.server.Register(s)
+	healthv1.RegisterHealthServer(s, p.probes.health)
+	return s
 }
 
 // legKey reads the key that seals leg tokens, or draws one.
@@ -294,7 +297,9 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	g.Go(func() error { return p.routes.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })
 	g.Go(func() error { return d.page.Run(world) })
-	g.Go(func() error { return serveGRPC(p.grpc, d.main) })
+	main := inTurns(d.main)
+	defer main.Close()
+	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
 	probing := newProbeServer(p.probes)
 	if d.probes != nil {
 		g.Go(func() error { return serveGRPC(probing, d.probes) })
@@ -305,7 +310,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	g.Go(func() error { return p.awaitView(world) })
 	select {
 	case <-ctx.Done():
-		p.drain()
+		p.drain(main)
 	case <-world.Done(): // a part has failed
 		p.grpc.Stop()
 	}
@@ -344,22 +349,30 @@ func (p *plugin) awaitView(ctx context.Context) error {
 	return nil
 }
 
-// drain refuses new streams, leaves those that nothing depends on any more and
-// waits for the others.
-func (p *plugin) drain() {
+// drain serves what has begun to its end, and what comes meanwhile as long as
+// requests from before run. Envoy is told to go away, which finds another replica
+// where a balancer is between; else it comes back to a second server: the legs of
+// requests that have begun, what collects, and what replicas tell each other still
+// have to come in.
+func (p *plugin) drain(main *turns) {
 	p.log.Info("draining", "streams", p.server.Streams(), "at_most", p.cfg.DrainTimeout)
 	p.probes.drain()
-	stopped := make(chan struct{})
-	go func() { // closes the listener, tells Envoy to go away, waits for streams
-		defer close(stopped)
-		p.grpc.GracefulStop()
-	}()
+	var servers sync.WaitGroup
+	servers.Go(p.grpc.GracefulStop) // ends its turn, and waits for its streams
+	last := p.newGRPC()
+	servers.Go(func() {
+		if err := serveGRPC(last, main.turn()); err != nil {
+			p.log.Warn("new connections are refused", "err", err)
+		}
+	})
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
 	defer cancel()
-	if err := p.server.Drain(ctx); err != nil {
+	if err := p.server.Drain(ctx, p.cfg.DrainTimeout/2); err != nil {
 		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
 	}
-	p.grpc.Stop() // access log and health streams have no end of their own
-	<-stopped
+	_ = main.Close() // nobody waits where none will answer
+	p.grpc.Stop()    // access log and health streams have no end of their own
+	last.Stop()
+	servers.Wait()
 	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())
 }

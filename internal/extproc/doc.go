@@ -48,8 +48,7 @@
 //	lingering        prefill's answer         collect what it holds (C9)                  lingering
 //	                 collected                release decode                              done
 //	                 prefill leg's end        release prefill                             done
-//	                 orphan grace over, or a  abort the prefill leg                       lingering
-//	                 drain and it is ours
+//	                 orphan grace over        abort the prefill leg                       lingering
 //	left             Envoy's access log, or the deadline: release decode                  done
 //
 // Before a pick the checks are, in this order: is it only a question, is the

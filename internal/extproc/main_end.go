@@ -53,17 +53,6 @@ func (m *mainLeg) endMain(now time.Time) {
 	m.phase = mainLingering
 	if m.legRuns() {
 		m.orphanAt = now.Add(m.rules.orphanGrace)
-		m.maybeAbort(now)
-	}
-}
-
-// maybeAbort ends a leg of our own whose client has gone, where the process is
-// about to end: the collecting leg that would have to take its KV could not be
-// admitted any more, and the engine frees at once what a request that is ended
-// holds.
-func (m *mainLeg) maybeAbort(now time.Time) {
-	if m.draining && m.phase == mainLingering && m.waitsForPrefill() && m.plan.kind.PrefillFirst() {
-		m.onOrphan(now)
 	}
 }
 
@@ -151,7 +140,7 @@ func (m *mainLeg) onOrphan(now time.Time) {
 		return
 	}
 	m.orphanAt = now.Add(m.rules.orphanGrace)
-	if m.leg == legDispatched && !(m.draining && m.plan.kind.PrefillFirst()) {
+	if m.leg == legDispatched {
 		return // not here yet: startBy decides
 	}
 	r := legReport{state: legFailed, reason: reasonAborted}

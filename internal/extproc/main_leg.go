@@ -115,7 +115,6 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 	case evDrain:
 		m.draining = true
 		m.maybeLeave()
-		m.maybeAbort(now)
 	case evLogged:
 		m.onLogged(now, ev)
 	case evPicked:
@@ -208,6 +207,10 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	m.attempt = max(m.attempt, 1)
 	if f := m.setDeadline(now); f != nil {
 		m.reject(f, false)
+		return
+	}
+	if ev.late {
+		m.reject(&failDraining, true)
 		return
 	}
 	path, known := openai.ParsePath(m.hdr.path)

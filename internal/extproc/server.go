@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -73,9 +74,10 @@ type Server struct {
 	stopLegs  context.CancelFunc
 	senders   tasks // legs of our own on their way
 
-	unheard  bool // owned by OnChange: a worker is known that needs the listener that there is not
-	draining atomic.Bool
-	metadata sync.Map // address → []byte; as many as there were workers
+	unheard  bool        // owned by OnChange: a worker is known that needs the listener that there is not
+	draining atomic.Bool // since Drain
+	refusing atomic.Bool // later: new requests are refused
+	metadata sync.Map    // address → []byte; as many as there were workers
 
 	mu   sync.Mutex
 	live map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
@@ -195,7 +197,11 @@ func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer, plai
 	if err != nil {
 		return srv.misled(err)
 	}
-	s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
+	late := srv.refusing.Load()
+	if late && plain { // another replica's, or by the pool's failureMode
+		return status.Error(codes.Unavailable, failDraining.message)
+	}
+	s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}, late: late}
 	s.act.handle = s.handle
 	srv.track(s, true)
 	defer srv.track(s, false)
@@ -246,23 +252,34 @@ func (srv *Server) Heard() { srv.overlaps.Forget() }
 
 // Drain leaves every stream that nothing depends on any more, now and from now
 // on, and returns when no main stream is open and no leg of our own runs, or with
-// ctx. A prefill of our own whose client has gone is ended, since nobody could
-// collect what it holds any more; what collects is waited for. Mirrored legs whose
-// client has gone are not: Envoy ends them at their time-out.
-func (srv *Server) Drain(ctx context.Context) error {
+// ctx. Requests that come meanwhile are served as long as those run that were there
+// at its start, at most for serve; then they are refused, and only legs come in. What
+// prefill runs of our own whose client has gone is waited for, and what collects.
+// Mirrored legs whose client has gone are not: Envoy ends them at their time-out.
+func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	srv.draining.Store(true)
 	srv.mu.Lock()
-	streams := make([]*mainStream, 0, len(srv.live))
-	for s := range srv.live {
-		streams = append(streams, s)
-	}
+	old := slices.Collect(maps.Keys(srv.live))
 	srv.mu.Unlock()
-	for _, s := range append(streams, srv.attempts.all()...) { // some twice, and no matter
+	for _, s := range append(srv.attempts.all(), old...) { // some twice, and no matter
 		s.post(&event{kind: evDrain})
 	}
+	serving, cancel := context.WithTimeout(ctx, serve)
+	defer cancel()
+	_ = await(serving, func() bool {
+		srv.mu.Lock()
+		defer srv.mu.Unlock()
+		return !slices.ContainsFunc(old, func(s *mainStream) bool { _, open := srv.live[s]; return open })
+	})
+	srv.refusing.Store(true)
+	return await(ctx, func() bool { return srv.Streams() == 0 && srv.senders.idle() })
+}
+
+// await asks until ok, or until ctx ends.
+func await(ctx context.Context, ok func() bool) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for srv.Streams() > 0 || !srv.senders.idle() {
+	for !ok() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

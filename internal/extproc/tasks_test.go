@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -91,14 +93,54 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	return r
 }
 
-// Row C9 at SIGTERM: nobody could take any more what such a prefill holds, so it is
-// ended while the engine can free it.
-func TestADrainEndsThePrefillThatAClientHasLeft(t *testing.T) {
+// Row C9 at SIGTERM.
+func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 	l := newSlowPrefill()
 	r := leftAlone(t, l)
-	require.NoError(t, r.srv.Drain(t.Context()))
-	require.Eventually(t, func() bool { return l.canceled.Load() == 1 }, 10*time.Second, time.Millisecond)
-	require.EqualValues(t, 1, l.asked.Load())
+	drained := make(chan error, 1)
+	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
+	require.Eventually(t, r.srv.refusing.Load, 10*time.Second, time.Millisecond)
+	close(l.let)
+	<-l.collects
+	require.Empty(t, drained)
+	close(l.letCollect)
+	require.NoError(t, <-drained)
+	require.EqualValues(t, 1, l.collected.Load())
+	require.Zero(t, l.canceled.Load())
+	r.requireIdle()
+}
+
+// What comes while older requests run is served, what comes later is refused, and
+// a leg is served at any time.
+func TestADrainServesWhatComesUntilTheOldHaveEnded(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
+	old := r.open(filterMain)
+	routed(t, old.ask(eightTokens))
+	drained := make(chan error, 1)
+	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
+	require.Eventually(t, r.srv.draining.Load, 10*time.Second, time.Millisecond)
+	newer := r.open(filterMain)
+	set, _ := routed(t, newer.ask(eightTokens))
+	old.cancel()
+	require.Eventually(t, r.srv.refusing.Load, 10*time.Second, time.Millisecond)
+
+	for attempt, retried := range map[string]bool{"1": true, "2": true, "3": false} {
+		late := r.open(filterMain)
+		late.requestHeaders("x-envoy-attempt-count", attempt)
+		m := late.recv()
+		status, code, _ := codeOf(t, m)
+		require.Equal(t, "503 router_draining", fmt.Sprint(status, " ", code))
+		require.Equal(t, retried, setHeaders(m.GetImmediateResponse().GetHeaders())[prefill.HeaderRetry] != "", attempt)
+		late.cancel()
+	}
+	leg := r.open(filterPrefill)
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	require.NotNil(t, leg.recv().GetRequestHeaders(), "it is let in")
+	leg.cancel()
+	require.Empty(t, drained)
+	newer.cancel()
+	require.NoError(t, <-drained)
+	r.forgetLegs()
 	r.requireIdle()
 }
 
@@ -113,7 +155,7 @@ func TestADrainWaitsForWhatCollects(t *testing.T) {
 	}
 	drained := make(chan end, 1)
 	go func() {
-		err := r.srv.Drain(t.Context())
+		err := r.srv.Drain(t.Context(), time.Minute)
 		drained <- end{err, l.collected.Load()}
 	}()
 	require.Eventually(t, r.srv.draining.Load, 10*time.Second, time.Millisecond)
@@ -171,7 +213,7 @@ func TestADrainThatEndsBeforeWhatCollectsLeavesItToClose(t *testing.T) {
 	<-l.collects
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, r.srv.Drain(ctx), context.Canceled)
+	require.ErrorIs(t, r.srv.Drain(ctx, time.Minute), context.Canceled)
 	r.srv.stopLegs() // Close does, once the gRPC server has been stopped
 	require.Eventually(t, func() bool { return l.canceled.Load() == 1 }, 10*time.Second, time.Millisecond)
 	r.requireIdle()
