@@ -4,9 +4,12 @@ package envoytest
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -114,4 +117,56 @@ func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 		h := f.ledger()
 		require.Equal(t, [4]uint64{1, 1, 0, 0}, [4]uint64{h.Given, h.Taken, h.Released, h.Expired})
 	})
+}
+
+// TestReplicasAreReplacedWithoutALostRequest: of two plugins behind one Envoy, each
+// is told to end and is started again, under load.
+func TestReplicasAreReplacedWithoutALostRequest(t *testing.T) {
+	l := layout{prefill: 2, decode: 2, twoLegs: true, prefillArgs: []string{"--prefill-base-us", "20000"}, decodeArgs: []string{"--decode-us-per-token", "5000"}}
+	for _, duplex := range []bool{false, true} {
+		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
+			l := l
+			l.fullDuplex = duplex
+			a, b := newReplicas(t, l, "overdue_base: 5s", func(port int, _ string) func(string) string { return spread(t, port) })
+			stop := a.load(8)
+			for _, r := range []*replica{a, b} {
+				require.NoError(t, r.plugin.Stop(25*time.Second))
+				require.NoError(t, r.plugin.Err(), "it ends with exit code 0")
+				r.again()
+				r.await("Envoy to have found it again", func() bool { return r.metric("baton_requests_total") > 0 })
+			}
+			all := stop()
+			t.Logf("%d requests", len(all))
+			for _, r := range all {
+				requireAnswer(t, r.reply, r.prompt, 6)
+			}
+		})
+	}
+}
+
+// loaded is a request of a load, and what its client got.
+type loaded struct {
+	prompt string
+	*reply
+}
+
+// load has clients ask, each one request after the other, until stop is called,
+// which returns all that they got.
+func (f *fleet) load(clients int) (stop func() []loaded) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var wg sync.WaitGroup
+	got := make([][]loaded, clients)
+	for c := range clients {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				prompt := fmt.Sprintf("client %d request %d", c, i)
+				got[c] = append(got[c], loaded{prompt, f.send(f.t.Context(), "/v1/completions", completion(prompt, 6, i%2 == 0))})
+			}
+		})
+	}
+	return func() []loaded {
+		cancel()
+		wg.Wait()
+		return slices.Concat(got...)
+	}
 }

@@ -69,14 +69,6 @@ func (a *avoidList) add(m *mainLeg, f *failure, now time.Time) {
 	a.m[k] = e
 }
 
-// knows reports whether an attempt of the request was given up here.
-func (a *avoidList) knows(h *headers) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	_, ok := a.m[avoidKey(h)]
-	return ok
-}
-
 // of returns the ranks to avoid, nil on a first attempt, and whether the attempt
 // before was given up by us: else Envoy repeats it on its own word.
 func (a *avoidList) of(m *mainLeg) (ranks []worker.Rank, ours bool) {

@@ -44,7 +44,6 @@ type event struct {
 	endOfStream  bool
 	fullDuplex   bool       // the first message: the filter streams bodies
 	answerBodies bool       // the first message: it sends those of answers, too
-	late         bool       // evRequestHeaders: the process is about to end, and takes nothing new
 	answerDuplex bool       // … and streams them
 	hints        *hints     // what the data plane says beside the message; nil: nothing
 	plan         *plan      // evPicked

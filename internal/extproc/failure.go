@@ -57,8 +57,7 @@ var (
 	failDeadline     = failure{code: "deadline_exceeded", status: 504, kind: kindTimeout, message: "The request did not finish before its deadline."}
 	failBadTimeout   = failure{code: "invalid_timeout", status: 400, kind: kindInvalid, message: "The time-out header is not a positive number of milliseconds."}
 
-	failNotReady     = failure{code: "not_ready", status: 503, kind: kindUnavailable, message: "The router does not know its workers yet; try again.", retryAfter: time.Second}
-	failDraining     = failure{code: "router_draining", status: 503, kind: kindUnavailable, message: "This router is about to end; try again.", retryAfter: time.Second, fresh: true}
+	failNotReady     = failure{code: "not_ready", status: 503, kind: kindUnavailable, message: "The router does not know its workers yet; try again.", retryAfter: time.Second, fresh: true}
 	failNoWorker     = failure{code: "no_worker", status: 503, kind: kindUnavailable, message: "The model has no worker at present; try again.", retryAfter: time.Second}
 	failPending      = failure{code: "prefill_not_ready", status: 503, kind: kindUnavailable, message: "The model's prefill workers are still starting; try again.", retryAfter: time.Second}
 	failNoDecode     = failure{code: "no_decode_worker", status: 503, kind: kindUnavailable, message: "No decode worker can take the request; try again.", retryAfter: time.Second}
@@ -160,7 +159,7 @@ func pinned(err *pin.Error) *failure {
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		failNotReady, failDraining, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
+		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
 		failPrefill, failPrefillRefused, failPrefillLong, failDecodeLost, failDecodeError,

@@ -230,7 +230,6 @@ func (x *mainRandom) message() error {
 		ev.endOfStream = x.r.IntN(20) == 0
 		ev.fullDuplex, ev.answerDuplex = x.r.IntN(2) == 0, x.r.IntN(2) == 0
 		ev.answerBodies = ev.answerDuplex
-		ev.late = x.r.IntN(20) == 0
 		ev.headers = &headers{
 			method: pickOf(x.r, "POST", "POST", "POST", "POST", "GET"), path: pickOf(x.r, "/v1/completions", "/v1/completions", "/v1/completions", "/v1/models", "/x"),
 			attemptCount: pickOf(x.r, "1", "2", "3"), timeout: pickOf(x.r, "", "", "5000", "-1"),

@@ -124,7 +124,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		dr.m.attempt = num(t, d, "attempt", 1)
 		return "phase: " + dr.m.phase.String() + "\n"
 	case "request-headers":
-		ev = event{kind: evRequestHeaders, endOfStream: d.HasArg("eos"), fullDuplex: dr.m.fullDuplex, late: d.HasArg("late")}
+		ev = event{kind: evRequestHeaders, endOfStream: d.HasArg("eos"), fullDuplex: dr.m.fullDuplex}
 		ev.answerDuplex = d.HasArg("answers-duplex")
 		ev.answerBodies = ev.answerDuplex || d.HasArg("answers")
 		ev.headers = &headers{

@@ -209,10 +209,6 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		m.reject(f, false)
 		return
 	}
-	if ev.late {
-		m.reject(&failDraining, true)
-		return
-	}
 	path, known := openai.ParsePath(m.hdr.path)
 	switch {
 	case isModels(m.hdr.path) && (m.hdr.method == "GET" || m.hdr.method == "HEAD"):

@@ -36,7 +36,6 @@ type mainStream struct {
 	decodeSpan     trace.Span
 	nonce          uint64
 	bears          bool        // unrouted knows its name
-	late           bool        // opened when nothing new was taken any more
 	subset         *subset.Set // whom the data plane allows
 	servedBy       string      // who has served, in the data plane's words
 	told           string      // the same, by the protocol's metadata alone
@@ -83,7 +82,6 @@ func (s *mainStream) handle(ev *event) {
 	case evRequestHeaders:
 		if s.m.phase == mainAwaitHeaders {
 			s.fullDuplex, s.answerDuplex = ev.fullDuplex, ev.answerDuplex
-			ev.late = s.late && !s.srv.avoid.knows(ev.headers) // else its first attempt was here
 			s.begin(ev)
 		}
 	case evResponseHeaders:

@@ -19,6 +19,7 @@ type prefillStream struct {
 	token string
 	span  trace.Span
 	fault string
+	guest bool            // another replica is told how it goes
 	told  <-chan struct{} // closes when the last report to a peer has gone
 }
 
@@ -32,11 +33,15 @@ func (s *prefillStream) handle(ev *event) {
 			s.tellOwner(legReport{state: legEnded})
 		}
 	}()
-	if s.broken {
-		return
-	}
 	if ev.kind == evClosed {
 		s.deaf = true
+		if s.guest {
+			s.guest = false
+			s.srv.guests.Add(-1)
+		}
+	}
+	if s.broken {
+		return
 	}
 	var t *ticket
 	if ev.kind == evRequestHeaders && s.m.phase == prefillAwaitHeaders {
@@ -77,6 +82,9 @@ func (s *prefillStream) admit(ev *event) *ticket {
 		}
 	case !srv.peers.reachable(leg.Owner):
 		srv.cfg.Telemetry.Leg("unowned", "")
+	default:
+		s.guest = true
+		srv.guests.Add(1)
 	}
 	if w != nil {
 		t.endpoint = w.EndpointOf(leg.Prefill.DPRank).String()

@@ -72,7 +72,8 @@ type Server struct {
 	legClient *legClient      // nil: no listener for legs of our own is configured
 	legs      context.Context //nolint:containedctx // ends the legs of our own, which outlive their requests
 	stopLegs  context.CancelFunc
-	senders   tasks // legs of our own on their way
+	senders   tasks        // legs of our own on their way
+	guests    atomic.Int64 // mirrored legs of other replicas' requests that are served here
 
 	unheard  bool        // owned by OnChange: a worker is known that needs the listener that there is not
 	draining atomic.Bool // since Drain
@@ -197,11 +198,10 @@ func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer, plai
 	if err != nil {
 		return srv.misled(err)
 	}
-	late := srv.refusing.Load()
-	if late && plain { // another replica's, or by the pool's failureMode
-		return status.Error(codes.Unavailable, failDraining.message)
+	if srv.refusing.Load() { // Envoy tries another replica, and leaves this one alone for a while
+		return status.Error(codes.Unavailable, "this process is about to end")
 	}
-	s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}, late: late}
+	s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
 	s.act.handle = s.handle
 	srv.track(s, true)
 	defer srv.track(s, false)
@@ -251,11 +251,11 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 func (srv *Server) Heard() { srv.overlaps.Forget() }
 
 // Drain leaves every stream that nothing depends on any more, now and from now
-// on, and returns when no main stream is open and no leg of our own runs, or with
-// ctx. Requests that come meanwhile are served as long as those run that were there
-// at its start, at most for serve; then they are refused, and only legs come in. What
-// prefill runs of our own whose client has gone is waited for, and what collects.
-// Mirrored legs whose client has gone are not: Envoy ends them at their time-out.
+// on, and returns when no main stream is open, no leg of our own runs and none of
+// another replica's requests, or with ctx. Requests that come meanwhile are served as
+// long as those run that were there at its start, at most for serve; then they are
+// refused, and only legs come in. Legs of our own whose client has gone are waited
+// for, and what collects; mirrored ones are not: Envoy ends them at their time-out.
 func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	srv.draining.Store(true)
 	srv.mu.Lock()
@@ -272,7 +272,7 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 		return !slices.ContainsFunc(old, func(s *mainStream) bool { _, open := srv.live[s]; return open })
 	})
 	srv.refusing.Store(true)
-	return await(ctx, func() bool { return srv.Streams() == 0 && srv.senders.idle() })
+	return await(ctx, func() bool { return srv.Streams() == 0 && srv.guests.Load() == 0 && srv.senders.idle() })
 }
 
 // await asks until ok, or until ctx ends.

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -124,15 +125,10 @@ func TestADrainServesWhatComesUntilTheOldHaveEnded(t *testing.T) {
 	old.cancel()
 	require.Eventually(t, r.srv.refusing.Load, 10*time.Second, time.Millisecond)
 
-	for attempt, retried := range map[string]bool{"1": true, "2": true, "3": false} {
-		late := r.open(filterMain)
-		late.requestHeaders("x-envoy-attempt-count", attempt)
-		m := late.recv()
-		status, code, _ := codeOf(t, m)
-		require.Equal(t, "503 router_draining", fmt.Sprint(status, " ", code))
-		require.Equal(t, retried, setHeaders(m.GetImmediateResponse().GetHeaders())[prefill.HeaderRetry] != "", attempt)
-		late.cancel()
-	}
+	late := r.open(filterMain)
+	_, err := late.s.Recv()
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	late.cancel()
 	leg := r.open(filterPrefill)
 	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
 	require.NotNil(t, leg.recv().GetRequestHeaders(), "it is let in")
@@ -163,6 +159,26 @@ func TestADrainWaitsForWhatCollects(t *testing.T) {
 	require.Equal(t, end{nil, 1}, <-drained)
 	require.Zero(t, l.canceled.Load())
 	r.requireIdle()
+}
+
+// A leg of another replica's request is waited for: cut, it would count as failed.
+func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
+	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
+	main := owner.open(filterMain)
+	set := main.route(someBody)
+	leg := other.open(filterPrefill)
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	require.NotNil(t, leg.recv().GetRequestHeaders())
+	drained := make(chan error, 1)
+	go func() { drained <- other.srv.Drain(t.Context(), time.Minute) }()
+	require.Eventually(t, other.srv.refusing.Load, 10*time.Second, time.Millisecond)
+	require.EqualValues(t, 1, other.srv.guests.Load())
+	require.Empty(t, drained)
+	leg.cancel()
+	require.NoError(t, <-drained)
+	require.Zero(t, other.srv.guests.Load())
+	main.cancel()
+	owner.requireIdle()
 }
 
 // A hand-off is good for any decode worker; that another one got it is to be seen.

@@ -100,7 +100,7 @@ var statuses = map[string]int{
 	"not_json": 400, "forbidden_field": 400, "not_disaggregable": 400, "model_not_found": 404,
 	"not_ready": 503, "no_worker": 503, "prefill_not_ready": 503, "no_decode_worker": 503, "no_prefill_worker": 503,
 	"disaggregation_enforced": 503, "prefill_failed": 503, "decode_unreachable": 503, "decode_failed": 502,
-	"deadline_exceeded": 504, "router_unavailable": 503, "router_draining": 503,
+	"deadline_exceeded": 504, "router_unavailable": 503,
 }
 
 // judge says under which name an answer is counted, and what is wrong with it,
@@ -202,10 +202,6 @@ func judgeError(a *ask, g *got, h history) (class, wrong string) {
 		// Envoy's word also where each attempt's answer broke off before it was sent on.
 		if !h.lane(a, g, termPlugin, killPlugin, killEnvoy, termEnvoy) && !h.breaks(a, g, false) {
 			why = "plugin and Envoy were up, and no decode worker broke off"
-		}
-	case "router_draining":
-		if !h.lane(a, g, termPlugin) {
-			why = "the plugin was not told to end"
 		}
 	case "not_ready":
 		if !h.lane(a, g, termPlugin, killPlugin) {
