@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +12,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/matrixtable"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -47,26 +48,6 @@ var matrixStates = map[string]matrixState{
 		standing: prefill.PrefillReady, config: func(c *Config) { c.Overrides = true },
 		ext: `"routing_constraints":{"required_taints":["` + matrixTaint + `"]}`,
 	},
-}
-
-// matrixMode is one way to ask.
-type matrixMode struct {
-	filter  []string
-	headers []string
-	query   bool
-}
-
-var matrixModes = map[string]matrixMode{
-	"normal":                      {},
-	"pre-routed, decode 4":        {filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "4"}},
-	"pre-routed, prefill 2":       {filter: []string{routingKey, "prerouted"}, headers: []string{"x-prefill-instance-id", "2"}},
-	"direct, prefill 2, decode 4": {filter: direct(), headers: []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}},
-	"direct, decode 4":            {filter: direct(), headers: []string{"x-worker-instance-id", "4"}},
-	"query-only":                  {query: true},
-}
-
-var matrixColumns = map[string]struct{ enforced, accepts bool }{
-	"free, accepts": {false, true}, "free, needs": {false, false}, "enforced, accepts": {true, true}, "enforced, needs": {true, false},
 }
 
 // leaving is a discovery source one of whose workers, or all for prefill, leave
@@ -179,30 +160,40 @@ func cellOf(prefill, decode string) string {
 	return prefill + " > " + decode
 }
 
-// matrixAsk sends one request to a plugin of its own and returns the cell.
-func matrixAsk(t *testing.T, st *matrixState, mode matrixMode, enforced, accepts bool) string {
+// matrixRoutes are the main filters that requests come by.
+var matrixRoutes = map[string][]string{"": nil, "prerouted": {routingKey, "prerouted"}, "direct": direct()}
+
+// matrixAsk asks what a cell asks of a plugin of its own and returns what becomes
+// of it.
+func matrixAsk(t *testing.T, st *matrixState, c *matrixtable.Cell) string {
 	t.Helper()
-	r := replicaIn(t, st, enforced, accepts)
-	var ext []string
+	r := replicaIn(t, st, c.Enforced, c.Accepts)
+	var ext, headers []string
 	if st.ext != "" {
 		ext = append(ext, st.ext)
 	}
-	if mode.query {
+	if c.Query {
 		ext = append(ext, `"annotations":["query_instance_id:"]`)
 	}
 	body := eightTokens
 	if len(ext) > 0 {
 		body = withExt(strings.Join(ext, ","))
 	}
+	if c.Prefill != 0 {
+		headers = append(headers, "x-prefill-instance-id", strconv.Itoa(c.Prefill))
+	}
+	if c.Decode != 0 {
+		headers = append(headers, "x-worker-instance-id", strconv.Itoa(c.Decode))
+	}
 	var held []*load.Reservation
 	if st.queued {
 		held = r.queue(12, 12)
 	}
-	p := r.through(mode.filter...)
-	got := matrixCell(t, p.ask(body, mode.headers...))
+	p := r.through(matrixRoutes[c.Routing]...)
+	got := matrixCell(t, p.ask(body, headers...))
 	booked := r.book.Totals().Held - len(held)
 	switch {
-	case mode.query || strings.Contains(got, "_"):
+	case c.Query || strings.Contains(got, "_"):
 		require.Zero(t, booked, "nothing runs, nothing is booked")
 	case strings.Contains(got, ">"):
 		require.Equal(t, 2, booked, got)
@@ -218,52 +209,19 @@ func matrixAsk(t *testing.T, st *matrixState, mode matrixMode, enforced, accepts
 	return got
 }
 
-// matrixRow is one line of the table.
-func matrixRow(line string) (name string, cells []string) {
-	parts := strings.Split(line, "|")
-	for i := range parts {
-		parts[i] = strings.TrimSpace(parts[i])
-	}
-	return parts[0], parts[1:]
-}
-
 // Rows C1, C2, C5 and C24 whole, with what C19 adds. Each cell is asked of a
-// plugin of its own.
+// plugin of its own; internal/envoytest asks them through Envoy.
 func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
-	text, err := os.ReadFile("testdata/matrix")
+	cells, err := matrixtable.Read("testdata/matrix")
 	require.NoError(t, err)
-	seen := map[string]int{}
-	for block := range strings.SplitSeq(string(text), "\n\n") {
-		lines := strings.Split(strings.TrimSpace(block), "\n")
-		if strings.HasPrefix(lines[0], "#") {
-			continue
-		}
-		title, columns := matrixRow(lines[0])
-		st, known := matrixStates[title]
-		if !known { // what follows the last colon is for the reader
-			st, known = matrixStates[title[:max(0, strings.LastIndex(title, ":"))]]
-		}
-		require.True(t, known, "no state %q", title)
-		require.Len(t, columns, len(matrixColumns))
-		for _, line := range lines[1:] {
-			name, cells := matrixRow(line)
-			mode, known := matrixModes[name]
-			require.True(t, known, "no mode %q", name)
-			require.Len(t, cells, len(columns), line)
-			for i, want := range cells {
-				column, known := matrixColumns[columns[i]]
-				require.True(t, known, "no column %q", columns[i])
-				cell := title + " | " + name + " | " + columns[i]
-				seen[cell]++
-				t.Run(cell, func(t *testing.T) {
-					require.Equal(t, want, matrixAsk(t, &st, mode, column.enforced, column.accepts))
-				})
-			}
-		}
-	}
-	require.Len(t, seen, len(matrixStates)*len(matrixModes)*len(matrixColumns), "a cell is missing")
-	for cell, n := range seen {
-		require.Equal(t, 1, n, "%s is there twice", cell)
+	require.Len(t, matrixStates, len(matrixtable.States()))
+	for i := range cells {
+		c := &cells[i]
+		st, known := matrixStates[c.State]
+		require.True(t, known, c.State)
+		t.Run(c.Name, func(t *testing.T) {
+			require.Equal(t, c.Want.String(), matrixAsk(t, &st, c))
+		})
 	}
 }
 
