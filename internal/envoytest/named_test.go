@@ -204,7 +204,7 @@ func TestEachWrongChoiceIsSaidWithItsOwnCode(t *testing.T) {
 }
 
 // Row C24 after C19: where all prefill workers drain, what is named is judged
-// first. The rest of the matrix is in internal/extproc.
+// first. The rest is in the matrix (TestEachCellOfTheMatrixHoldsThroughEnvoy).
 func TestWhatIsNamedIsJudgedThoughAllPrefillWorkersDrain(t *testing.T) {
 	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
 	both(t, layout{prefill: 1, decode: 1, envoy: trusting("direct")}, func(t *testing.T, f *fleet) {
