@@ -57,7 +57,7 @@ func TestWhatComesByDynamosEventPlaneIsShown(t *testing.T) {
 		seq++
 		state := r.get("/debug/state")
 		return strings.Contains(state, `"via": "`+channel+`"`) && strings.Contains(state, `"name": "`+channel+`"`)
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 20*time.Second, 5*time.Millisecond)
 	require.Contains(t, r.get("/debug/state"), `"unknown_worker"`)
 	require.Contains(t, r.get("/"), channel)
 	require.True(t, r.plugin.events.Tells(worker.Rank{ID: 7}))

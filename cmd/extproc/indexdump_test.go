@@ -59,7 +59,7 @@ func (e *simEngine) start() {
 	require.Eventually(e.t, func() bool { // a port may be free a moment later
 		e.Sim, err = enginesim.New(e.conf)
 		return err == nil
-	}, 10*time.Second, time.Millisecond, "%v", err)
+	}, 20*time.Second, time.Millisecond, "%v", err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	sim := e.Sim
@@ -117,7 +117,7 @@ func (r *running) inStep(e *simEngine) kvevents.RankStatus {
 		s = all[0]
 		want := e.State(false).Ranks[0].EventSeq
 		return (s.State == kvevents.StateConnected || s.State == kvevents.StateDegraded) && s.Seen && s.LastSeq+1 == want
-	}, 10*time.Second, time.Millisecond)
+	}, 20*time.Second, time.Millisecond)
 	return s
 }
 
@@ -233,7 +233,7 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	require.Eventually(t, func() bool {
 		d, err := readDump(path)
 		return err == nil && len(d.Ranks()) == 1 && d.Ranks()[0].Blocks == blocks
-	}, 10*time.Second, time.Millisecond)
+	}, 20*time.Second, time.Millisecond)
 	require.Regexp(t, `baton_index_dumps_total\{outcome="ok"\} [1-9]`, r.get("/metrics"))
 
 	// The same by the admin port, and for people.
@@ -247,7 +247,7 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	require.Equal(t, exitUsage, run(t.Context(), []string{"index"}, &out, &errs))
 
 	require.NoError(t, os.Rename(filepath.Dir(path), filepath.Dir(path)+".gone"))
-	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "the index was not dumped") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "the index was not dumped") }, 20*time.Second, time.Millisecond)
 	require.Regexp(t, `baton_index_dumps_total\{outcome="failed"\} [1-9]`, r.get("/metrics"))
 }
 

@@ -99,7 +99,7 @@ func TestTheIndexIsAskedOnTheAdminPort(t *testing.T) {
 	r := startPlugin(t, "listen: 127.0.0.1:0\n")
 	r.writeWorkers("workers:\n- {id: 7, role: decode, engine: vllm, models: [m], endpoint: \"127.0.0.1:1\", block_size: 16}\n")
 	rank := worker.Rank{ID: 7}
-	require.Eventually(t, func() bool { return r.plugin.board.Load().Worker(7) != nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.plugin.board.Load().Worker(7) != nil }, 20*time.Second, time.Millisecond)
 	r.plugin.routes.Note(rank, []kvindex.LocalHash{255, 16}, kvindex.Estimated, time.Now())
 	resp, err := http.Post("http://"+r.page.Addr().String()+"/debug/index", "application/json", strings.NewReader(`{"hashes":["0xff","16","17"]}`))
 	require.NoError(t, err)

@@ -77,7 +77,7 @@ func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 	x.set(discovery.Change{Joined: []worker.ID{1, 5, 6}}, publishes, silent, stays)
 	rank := func(id worker.ID) worker.Rank { return worker.Rank{ID: id} }
 	attached := func(id worker.ID) bool { _, ok := x.index.Stats(rank(id)); return ok }
-	require.Eventually(t, func() bool { return attached(5) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return attached(5) }, 20*time.Second, time.Millisecond)
 	require.NoError(t, x.index.Store(rank(5), kvindex.Stored{Blocks: []kvindex.Block{{Engine: 1, Local: 1}}}))
 	x.routes.Note(rank(6), []kvindex.LocalHash{1, 2}, kvindex.Estimated, time.Now())
 	routed := func() int {
@@ -91,8 +91,8 @@ func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 	}
 
 	x.set(discovery.Change{Left: []worker.ID{5, 6}}, stays)
-	require.Eventually(t, func() bool { return !attached(5) }, 5*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return routed() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !attached(5) }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return routed() == 0 }, 20*time.Second, time.Millisecond)
 	for _, id := range []worker.ID{5, 6} {
 		_, booked := x.book.Load(rank(id))
 		require.False(t, booked)
@@ -117,7 +117,7 @@ func TestAWorkerThatIsBackAtOnceIsInTheIndex(t *testing.T) {
 	}
 	for range 20 {
 		x.set(discovery.Change{Joined: []worker.ID{5}}, w)
-		require.Eventually(t, stored, 5*time.Second, time.Millisecond)
+		require.Eventually(t, stored, 20*time.Second, time.Millisecond)
 		x.set(discovery.Change{Left: []worker.ID{5}})
 	}
 }

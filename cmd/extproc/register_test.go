@@ -70,13 +70,13 @@ func one(t *testing.T, client *clientv3.Client, what string, ok func(*worker.Wor
 			w = ws[0]
 		}
 		return w != nil
-	}, 10*time.Second, 2*time.Millisecond, what)
+	}, 20*time.Second, 2*time.Millisecond, what)
 	return w
 }
 
 func none(t *testing.T, client *clientv3.Client, what string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(registered(t, client)) == 0 }, 10*time.Second, 2*time.Millisecond, what)
+	require.Eventually(t, func() bool { return len(registered(t, client)) == 0 }, 20*time.Second, 2*time.Millisecond, what)
 }
 
 func any1(*worker.Worker) bool { return true }
@@ -90,7 +90,7 @@ func startEngine(t *testing.T, listen string) (sim *enginesim.Sim, stop func()) 
 			Role: worker.Aggregated, Listen: listen, DecodePerToken: 20 * time.Millisecond, KVEventsPort: enginesim.Off,
 		})
 		return err == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 20*time.Second, 5*time.Millisecond)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -153,7 +153,7 @@ func TestAWorkerComesAndGoesWithItsEngine(t *testing.T) {
 		_, err = io.Copy(io.Discard, res.Body)
 		answer <- fmt.Sprintf("%d %v", res.StatusCode, err)
 	}()
-	require.Eventually(t, func() bool { return sim.State(false).Running == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return sim.State(false).Running == 1 }, 20*time.Second, time.Millisecond)
 	sigterm()
 	drained := one(t, client, "it drains", func(w *worker.Worker) bool { return w.Draining })
 	require.Equal(t, second.ID, drained.ID, "the same worker")
@@ -178,7 +178,7 @@ func wordAfter(t *testing.T, said *lockedBuffer, text string) (word string) {
 		var ended bool
 		word, _, ended = strings.Cut(rest, "\n")
 		return ended
-	}, 10*time.Second, 2*time.Millisecond, text)
+	}, 20*time.Second, 2*time.Millisecond, text)
 	return word
 }
 
@@ -224,13 +224,13 @@ func TestEtcdIsAwayFromTheStart(t *testing.T) {
 	get, sigterm, code := start(nobody)
 	require.Eventually(t, func() bool {
 		return strings.HasPrefix(get("/readyz"), "not ready: announcing: the registry does not hold the record yet: etcd: grant: ")
-	}, 10*time.Second, 5*time.Millisecond, "it is said why")
+	}, 20*time.Second, 5*time.Millisecond, "it is said why")
 	require.Contains(t, get("/metrics"), "baton_register_registry_failures_total 1\n")
 	sigterm()
 	ends(code)
 
 	get, sigterm, code = start(startEtcd(t))
-	require.Eventually(t, func() bool { return get("/readyz") == "ready\n" }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return get("/readyz") == "ready\n" }, 20*time.Second, 5*time.Millisecond)
 	for _, want := range []string{"held 1", "registrations_total 1", "losses_total 0", "registry_failures_total 0"} {
 		require.Contains(t, get("/metrics"), "baton_register_"+want+"\n")
 	}

@@ -147,7 +147,7 @@ func (r *running) hold() (done func()) {
 	s, err := extprocv3.NewExternalProcessorClient(r.dial()).Process(metadata.AppendToOutgoingContext(ctx, "x-baton-filter", "main"))
 	require.NoError(r.t, err)
 	require.NoError(r.t, s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{}}))
-	require.Eventually(r.t, func() bool { return r.plugin.server.Streams() == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(r.t, func() bool { return r.plugin.server.Streams() == 1 }, 20*time.Second, time.Millisecond)
 	return func() { _ = s.CloseSend() }
 }
 
@@ -174,7 +174,7 @@ func TestHealthFollowsTheViewAndTheDrain(t *testing.T) {
 
 	// A file that goes wrong later makes the view stale, not absent.
 	r.writeWorkers("workers: 7\n")
-	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "to=stale") }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "to=stale") }, 20*time.Second, time.Millisecond)
 	code, _ = r.ready()
 	require.Equal(t, http.StatusOK, code)
 

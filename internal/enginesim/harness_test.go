@@ -104,7 +104,7 @@ func both(t testing.TB, p, d *Sim, room int64, prompt, extra string) (prefill, d
 // eventually waits until cond holds.
 func eventually(t testing.TB, cond func() bool, msg string) {
 	t.Helper()
-	require.Eventually(t, cond, 10*time.Second, 2*time.Millisecond, msg)
+	require.Eventually(t, cond, 20*time.Second, 2*time.Millisecond, msg)
 }
 
 // requireClean asserts that nothing is held, nobody waits and no rule was

@@ -118,7 +118,7 @@ func TestEachBookingGoesWithItsOwnLeg(t *testing.T) {
 	require.EqualValues(t, 8, r.book.Totals().PrefillTokens, "well, but not ended")
 	leg.cancel()
 	decodeOnly := load.Load{DecodeBlocks: 2, DecodeRequests: 1}
-	require.Eventually(t, func() bool { return r.book.Totals().Load == decodeOnly }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.book.Totals().Load == decodeOnly }, 20*time.Second, time.Millisecond)
 	main.responseHeaders("200")
 	require.NotNil(t, main.recv().GetResponseHeaders())
 	require.Equal(t, decodeOnly, r.book.Totals().Load)

@@ -92,7 +92,7 @@ func TestAClientThatLeavesAPanickedStreamLeavesNothingBooked(t *testing.T) {
 				require.Equal(t, 2, r.book.Totals().Held)
 				if leavesFirst {
 					p.cancel()
-					require.Eventually(t, func() bool { return r.book.Totals().Held == 1 }, 5*time.Second, time.Millisecond, "decode is over")
+					require.Eventually(t, func() bool { return r.book.Totals().Held == 1 }, 20*time.Second, time.Millisecond, "decode is over")
 				}
 				r.panics(set)
 				if !leavesFirst {

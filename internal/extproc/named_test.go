@@ -24,7 +24,7 @@ import (
 
 // through opens a main leg whose filter says what pairs say.
 func (r *replica) through(pairs ...string) *proxy {
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), append([]string{filterKey, filterMain}, pairs...)...), 10*time.Second)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), append([]string{filterKey, filterMain}, pairs...)...), 30*time.Second)
 	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
 	require.NoError(r.t, err)
 	return &proxy{r.t, s, cancel}

@@ -175,7 +175,7 @@ type proxy struct {
 }
 
 func (r *replica) open(filter string) *proxy {
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), filterKey, filter), 10*time.Second)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), filterKey, filter), 30*time.Second)
 	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
 	require.NoError(r.t, err)
 	return &proxy{r.t, s, cancel}
@@ -246,7 +246,7 @@ func (r *replica) requireIdle() {
 	require.Eventually(r.t, func() bool {
 		t := r.book.Totals()
 		return t.Held == 0 && t.DoubleReleases == 0 && r.srv.Attempts() == 0
-	}, 5*time.Second, 5*time.Millisecond, "nothing is booked and no attempt is open")
+	}, 20*time.Second, 5*time.Millisecond, "nothing is booked and no attempt is open")
 }
 
 const someBody = `{"model":"m","prompt":"hello there, how are you","max_tokens":4}`

@@ -379,7 +379,7 @@ func collectors(t *testing.T, ws []*worker.Worker, way, names []string, change f
 	p.ask(eightTokens, names...)
 	require.Equal(t, prefill.SyncLeg, (<-l.came).Kind)
 	p.cancel()
-	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 20*time.Second, time.Millisecond)
 	if aside != 0 {
 		r.srv.cfg.Health.Report(aside, health.ConnectFailed, time.Now())
 	}
@@ -476,7 +476,7 @@ func TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives(t *testing.T) {
 
 	p, token = ask()
 	p.cancel()
-	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 20*time.Second, time.Millisecond)
 	r.srv.OnChange(r.srv.cfg.Board.Load().Snapshot, discovery.Change{Left: []worker.ID{1, 2}})
 	_, status = r.admitted(token)
 	require.Equal(t, 410, status, "its attempt is over")
@@ -551,13 +551,13 @@ func TestARequestBearsItsNameAsLongAsItIsHere(t *testing.T) {
 	second.recv()
 	require.False(t, believed(), "whose log comes without an attempt is not known any more")
 	second.cancel()
-	require.Eventually(t, func() bool { return r.srv.Streams() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.srv.Streams() == 1 }, 20*time.Second, time.Millisecond)
 	require.False(t, believed(), "and it may come late")
 	first.cancel()
 	require.Eventually(t, func() bool {
 		r.srv.unrouted.mu.Lock()
 		defer r.srv.unrouted.mu.Unlock()
 		return len(r.srv.unrouted.m) == 0
-	}, 10*time.Second, time.Millisecond)
+	}, 20*time.Second, time.Millisecond)
 	r.requireIdle()
 }

@@ -90,7 +90,7 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	require.NotNil(t, p.ask(eightTokens).GetOverrideMessageTimeout())
 	<-l.came
 	p.cancel()
-	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 20*time.Second, time.Millisecond)
 	return r
 }
 
@@ -100,7 +100,7 @@ func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 	r := leftAlone(t, l)
 	drained := make(chan error, 1)
 	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
-	require.Eventually(t, r.srv.refusing.Load, 10*time.Second, time.Millisecond)
+	require.Eventually(t, r.srv.refusing.Load, 20*time.Second, time.Millisecond)
 	close(l.let)
 	<-l.collects
 	require.Empty(t, drained)
@@ -119,11 +119,11 @@ func TestADrainServesWhatComesUntilTheOldHaveEnded(t *testing.T) {
 	routed(t, old.ask(eightTokens))
 	drained := make(chan error, 1)
 	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
-	require.Eventually(t, r.srv.draining.Load, 10*time.Second, time.Millisecond)
+	require.Eventually(t, r.srv.draining.Load, 20*time.Second, time.Millisecond)
 	newer := r.open(filterMain)
 	set, _ := routed(t, newer.ask(eightTokens))
 	old.cancel()
-	require.Eventually(t, r.srv.refusing.Load, 10*time.Second, time.Millisecond)
+	require.Eventually(t, r.srv.refusing.Load, 20*time.Second, time.Millisecond)
 
 	late := r.open(filterMain)
 	_, err := late.s.Recv()
@@ -154,7 +154,7 @@ func TestADrainWaitsForWhatCollects(t *testing.T) {
 		err := r.srv.Drain(t.Context(), time.Minute)
 		drained <- end{err, l.collected.Load()}
 	}()
-	require.Eventually(t, r.srv.draining.Load, 10*time.Second, time.Millisecond)
+	require.Eventually(t, r.srv.draining.Load, 20*time.Second, time.Millisecond)
 	close(l.letCollect)
 	require.Equal(t, end{nil, 1}, <-drained)
 	require.Zero(t, l.canceled.Load())
@@ -171,7 +171,7 @@ func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
 	require.NotNil(t, leg.recv().GetRequestHeaders())
 	drained := make(chan error, 1)
 	go func() { drained <- other.srv.Drain(t.Context(), time.Minute) }()
-	require.Eventually(t, other.srv.refusing.Load, 10*time.Second, time.Millisecond)
+	require.Eventually(t, other.srv.refusing.Load, 20*time.Second, time.Millisecond)
 	require.EqualValues(t, 1, other.srv.guests.Load())
 	require.Empty(t, drained)
 	leg.cancel()
@@ -191,7 +191,7 @@ func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) 
 			<-told
 			close(s.now)
 			require.Equal(r.t, []worker.ID{3}, (<-told).Left)
-			require.Eventually(r.t, func() bool { return r.srv.cfg.Board.Load().Worker(3) == nil }, 10*time.Second, time.Millisecond)
+			require.Eventually(r.t, func() bool { return r.srv.cfg.Board.Load().Worker(3) == nil }, 20*time.Second, time.Millisecond)
 		},
 	} {
 		t.Run(why, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestADrainThatEndsBeforeWhatCollectsLeavesItToClose(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, r.srv.Drain(ctx, time.Minute), context.Canceled)
 	r.srv.stopLegs() // Close does, once the gRPC server has been stopped
-	require.Eventually(t, func() bool { return l.canceled.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.canceled.Load() == 1 }, 20*time.Second, time.Millisecond)
 	r.requireIdle()
 }
 

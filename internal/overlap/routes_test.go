@@ -98,7 +98,7 @@ func TestWhatIsNextAlreadyWakesNobodyAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- routes.Run(ctx) }()
-	require.Eventually(t, func() bool { return routes.next.Load() != asleep }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return routes.next.Load() != asleep }, 20*time.Second, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	routes.Note(worker.Rank{ID: 1}, nil, kvindex.Predicted, time.Now())

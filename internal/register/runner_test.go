@@ -141,7 +141,7 @@ func startSim(t *testing.T, c enginesim.Config) (*enginesim.Sim, *running) {
 		var err error
 		s, err = enginesim.New(c)
 		return err == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 20*time.Second, 5*time.Millisecond)
 	return s, start(t, s.Run)
 }
 
@@ -165,7 +165,7 @@ func startRunner(t *testing.T, c Config, reg Registry) (*Runner, *running) {
 
 func eventually(t *testing.T, ok func() bool, what string) {
 	t.Helper()
-	require.Eventually(t, ok, 10*time.Second, 2*time.Millisecond, what)
+	require.Eventually(t, ok, 20*time.Second, 2*time.Millisecond, what)
 }
 
 func TestAWorkerIsAnnouncedAsItsEngineSays(t *testing.T) {

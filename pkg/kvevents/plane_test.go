@@ -239,7 +239,7 @@ func TestThePlaneOverZeroMQ(t *testing.T) {
 	defer cancel()
 	listen := func(addr string) zmq4.Socket {
 		pub := zmq4.NewPub(ctx)
-		require.Eventually(t, func() bool { return pub.Listen("tcp://"+addr) == nil }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return pub.Listen("tcp://"+addr) == nil }, 20*time.Second, time.Millisecond)
 		return pub
 	}
 	pub := listen("127.0.0.1:0")

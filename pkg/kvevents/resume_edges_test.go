@@ -86,7 +86,7 @@ func TestAWorkerThatPublishesNoMoreIsInNoState(t *testing.T) {
 	}
 	tell(testWorker(t, 1, worker.KVEvents{Host: "127.0.0.1", Port: 1}))
 	see()
-	require.Eventually(t, is(StateConnecting), 10*time.Second, time.Millisecond)
+	require.Eventually(t, is(StateConnecting), 20*time.Second, time.Millisecond)
 	tell(testWorker(t, 1, worker.KVEvents{}))
 	see()
 	require.True(t, is(StateNone)())
@@ -101,7 +101,7 @@ func TestARankThatIsAboutToLeaveDoesNotSpoilTheDump(t *testing.T) {
 	l := begin(t, nil, nil, wireWorker(t, p.source()), second)
 	l.heard(0)
 	two := worker.Rank{ID: 2}
-	require.Eventually(t, func() bool { return l.status(two).Seen }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.status(two).Seen }, 20*time.Second, time.Millisecond)
 	l.tree.Detach(two)
 	d, err := kvindex.ReadDump(bytes.NewReader(l.dump()))
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestBlocksOfTheDumpThatFindNoRoomAreMissing(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
 		}
 	}, w)
-	require.Eventually(t, func() bool { return second.status(one).Kept > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return second.status(one).Kept > 0 }, 20*time.Second, time.Millisecond)
 	second.sub.mu.Lock()
 	second.sub.ranks[one].feed.refuse(BadFrames, 1)
 	second.sub.mu.Unlock()
@@ -150,7 +150,7 @@ func TestTheDumpGoesWithTheLastRankThatNeedsIt(t *testing.T) {
 	second := begin(t, first.end(), nil, w)
 	second.heard(0)
 	require.EqualValues(t, 1, second.restored.Load())
-	require.Eventually(t, func() bool { runtime.GC(); return second.given.Value() == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { runtime.GC(); return second.given.Value() == nil }, 20*time.Second, time.Millisecond)
 }
 
 // TestWhatWasBeingJudgedAtItsDeadlineIsForgottenWithTheConnection: a replay
@@ -177,15 +177,15 @@ func TestWhatWasBeingJudgedAtItsDeadlineIsForgottenWithTheConnection(t *testing.
 		c.Timeout = time.Minute
 	}, w)
 	f := func() *follower { second.sub.mu.Lock(); defer second.sub.mu.Unlock(); return second.sub.ranks[one] }
-	require.Eventually(t, func() bool { return second.status(one).State == StateReplaying }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return second.status(one).State == StateReplaying }, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() (expired bool) {
 		f().inTurn(func() { expired = f().feed.kept.expired() })
 		return expired
-	}, 10*time.Second, time.Millisecond)
+	}, 20*time.Second, time.Millisecond)
 	require.Positive(t, second.status(one).Kept)
 	_ = p.pub.Close()
 	p.cut()
-	require.Eventually(t, func() bool { return second.status(one).Kept == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return second.status(one).Kept == 0 }, 20*time.Second, time.Millisecond)
 }
 
 func TestWhatAppearsAfterItsDeadlineIsNotGivenWhatWasKept(t *testing.T) {
@@ -216,13 +216,13 @@ func TestWhatAPlaneToldIsNotGivenToAPublisherThatDials(t *testing.T) {
 	h := newHand()
 	first := begin(t, nil, func(c *Config) { c.Channels = []Channel{h} }, w)
 	sink := <-h.sink
-	require.Eventually(t, func() bool { return len(first.sub.Status()) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(first.sub.Status()) == 1 }, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool {
 		sink.Envelope(envelope(t, 7, 0, "kv-events", routed(0, planeStored(nil, 1), nil)))
 		return first.status(one).Seen
-	}, 10*time.Second, time.Millisecond)
+	}, 20*time.Second, time.Millisecond)
 	second := begin(t, first.end(), func(c *Config) { c.Bind = []string{"127.0.0.1:0"} }, w)
-	require.Eventually(t, func() bool { return len(second.sub.Status()) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(second.sub.Status()) == 1 }, 20*time.Second, time.Millisecond)
 	require.Zero(t, second.status(one).Kept)
 }
 

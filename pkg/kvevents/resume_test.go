@@ -104,7 +104,7 @@ func (l *life) heard(seq uint64) {
 	require.Eventually(l.t, func() bool {
 		s := l.status(one)
 		return s.Seen && s.LastSeq == seq && (s.State == StateConnected || s.State == StateDegraded)
-	}, 10*time.Second, time.Millisecond, "sequence %d: %v", seq, lazily(func() string { b, _ := json.Marshal(l.sub.Status()); return string(b) }))
+	}, 20*time.Second, time.Millisecond, "sequence %d: %v", seq, lazily(func() string { b, _ := json.Marshal(l.sub.Status()); return string(b) }))
 }
 
 func wireWorker(t *testing.T, at worker.KVEvents) *worker.Worker {
@@ -207,7 +207,7 @@ func TestWithoutReplaysTheNextMessageMustBeTheFirstHeard(t *testing.T) {
 					p.mu.Lock()
 					defer p.mu.Unlock()
 					return len(p.subs) == 1
-				}, 10*time.Second, time.Millisecond)
+				}, 20*time.Second, time.Millisecond)
 			}
 			first := begin(t, nil, nil, w)
 			connected(first)
@@ -216,13 +216,13 @@ func TestWithoutReplaysTheNextMessageMustBeTheFirstHeard(t *testing.T) {
 			}
 			first.heard(19)
 			dump := first.end()
-			require.Eventually(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.subs) == 0 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.subs) == 0 }, 20*time.Second, time.Millisecond)
 			for range x.missed {
 				p.publish(c.message(5))
 			}
 			second := begin(t, dump, nil, w)
 			connected(second)
-			require.Eventually(t, func() bool { return second.status(one).State == StateDegraded }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return second.status(one).State == StateDegraded }, 20*time.Second, time.Millisecond)
 			require.Positive(t, second.status(one).Kept)
 			require.Zero(t, second.status(one).Blocks, "nothing is believed without proof")
 			p.publish(c.message(5))
@@ -251,7 +251,7 @@ func TestWhatHasNotAppearedIsDumpedAgainUntilItIsForgotten(t *testing.T) {
 		b = begin(t, b, nil).end()
 	}
 	away := begin(t, b, func(cfg *Config) { cfg.Dial = nowhere }, w)
-	require.Eventually(t, func() bool { return away.status(one).Kept > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return away.status(one).Kept > 0 }, 20*time.Second, time.Millisecond)
 	b = away.end()
 	last := begin(t, b, nil, w)
 	last.heard(0)
@@ -277,7 +277,7 @@ func TestWhatHasNotAppearedIsDumpedAgainUntilItIsForgotten(t *testing.T) {
 		require.Eventually(t, func() bool {
 			d, err := kvindex.ReadDump(bytes.NewReader(l.dump()))
 			return err == nil && len(d.Ranks()) == 0
-		}, 10*time.Second, time.Millisecond)
+		}, 20*time.Second, time.Millisecond)
 		require.Zero(t, l.status(one).Kept)
 	}
 }
@@ -302,7 +302,7 @@ func TestThePlaneTakesWhatWasHeldWhenTheNextEventProvesIt(t *testing.T) {
 				require.Eventually(t, func() bool {
 					_, why := l.sub.plane.rank(one)
 					return why == UnknownWorker && l.sub.told.Load() != nil && len(*l.sub.told.Load()) == 1
-				}, 10*time.Second, time.Millisecond)
+				}, 20*time.Second, time.Millisecond)
 			}
 			h := newHand()
 			first := begin(t, nil, func(c *Config) { c.Channels = []Channel{h} }, w)

@@ -40,7 +40,7 @@ func newZMQWorker(t *testing.T, port, replayPort int) *zmqWorker {
 	listen := func(s zmq4.Socket, port int) {
 		// The port of a worker that was stopped may be free a moment later.
 		require.Eventually(t, func() bool { return s.Listen("tcp://127.0.0.1:"+strconv.Itoa(port)) == nil },
-			5*time.Second, time.Millisecond)
+			20*time.Second, time.Millisecond)
 	}
 	listen(w.pub, port)
 	if replayPort < 0 {

@@ -315,7 +315,7 @@ func TestAQueryThatMeetsNothingButChangesTakesItsTurn(t *testing.T) {
 		tr.Overlap(chain, &dst)
 		got <- dst.At(0)
 	}()
-	require.Eventually(t, func() bool { return tr.torn.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return tr.torn.Load() == 1 }, 20*time.Second, time.Millisecond)
 	n.end(s)
 	tr.mu.Unlock()
 	require.Equal(t, uint32(5), <-got)

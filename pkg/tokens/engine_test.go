@@ -169,7 +169,7 @@ func TestEqualPromptsShareOneQuestion(t *testing.T) {
 		defer r.mu.Unlock()
 		f := r.flights[q.key(q.hashing())]
 		return f != nil && f.waiters == n
-	}, 10*time.Second, time.Millisecond)
+	}, 20*time.Second, time.Millisecond)
 	close(release)
 	for range n {
 		p := <-got
@@ -284,7 +284,7 @@ func TestACallerThatLeavesDoesNotTakeTheOthersAlong(t *testing.T) {
 			defer r.mu.Unlock()
 			f := r.flights[q.key(q.hashing())]
 			return f != nil && f.waiters == n
-		}, 10*time.Second, time.Millisecond)
+		}, 20*time.Second, time.Millisecond)
 	}
 	ask := func(ctx context.Context) chan error {
 		out := make(chan error, 1)
@@ -307,7 +307,7 @@ func TestACallerThatLeavesDoesNotTakeTheOthersAlong(t *testing.T) {
 	ctx, cancel = context.WithCancel(t.Context())
 	third := ask(ctx)
 	waiters(1)
-	require.Eventually(t, func() bool { return tk.asked.Load() == 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return tk.asked.Load() == 2 }, 20*time.Second, time.Millisecond)
 	cancel()
 	requireReason(t, ReasonCancelled, <-third)
 	<-left

@@ -42,7 +42,7 @@ func broker(t *testing.T, port int) *server.Server {
 		s.Shutdown()
 		s.WaitForShutdown()
 		return false
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 20*time.Second, 10*time.Millisecond)
 	t.Cleanup(func() { stop(s) })
 	return s
 }
@@ -251,7 +251,7 @@ func TestASlowSubscriberKeepsNoMoreThanItsLimitAndSaysSo(t *testing.T) {
 		require.NoError(t, nc.Publish("s", make([]byte, 1<<10)))
 	}
 	require.NoError(t, nc.Flush())
-	require.Eventually(t, func() bool { n, _ := s.seen(); return n > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { n, _ := s.seen(); return n > 0 }, 20*time.Second, time.Millisecond)
 	close(s.hold)
 	// It goes on with what comes after.
 	require.Eventually(t, func() bool {
@@ -260,7 +260,7 @@ func TestASlowSubscriberKeepsNoMoreThanItsLimitAndSaysSo(t *testing.T) {
 		require.NoError(t, nc.Flush())
 		_, got := s.seen()
 		return before > 0 && got > before
-	}, 5*time.Second, time.Millisecond)
+	}, 20*time.Second, time.Millisecond)
 	_, got := s.seen()
 	require.Less(t, got, 1000, "not all of them are kept while nobody takes them")
 	cancel()
