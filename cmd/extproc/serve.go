@@ -370,9 +370,9 @@ func (p *plugin) drain(main *turns) {
 	if err := p.server.Drain(ctx, p.cfg.DrainTimeout/2); err != nil {
 		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
 	}
-	_ = main.Close() // nobody waits where none will answer
-	p.grpc.Stop()    // access log and health streams have no end of their own
+	p.grpc.Stop() // access log and health streams have no end of their own
 	last.Stop()
 	servers.Wait()
+	_ = main.Close() // not before: who serves it would call that a failure
 	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())
 }
