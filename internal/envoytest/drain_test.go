@@ -127,7 +127,7 @@ func TestReplicasAreReplacedWithoutALostRequest(t *testing.T) {
 		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
 			l := l
 			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "overdue_base: 5s", func(port int, _ string) func(string) string { return spread(t, port) })
+			a, b := newReplicas(t, l, "start_timeout: 3s, overdue_base: 30s", func(port int, _ string) func(string) string { return spread(t, port) })
 			stop := a.load(8)
 			for _, r := range []*replica{a, b} {
 				require.NoError(t, r.plugin.Stop(25*time.Second))

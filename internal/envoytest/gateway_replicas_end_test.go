@@ -62,7 +62,7 @@ func TestEitherReplicaHearsWhoServed(t *testing.T) {
 // serves the other legs of the owner's requests; then the owner is the one.
 func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--decode-us-per-token", "10000"}}
-	eachReplica(t, l, "overdue_base: 3s, overdue_per_token: 0s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
+	eachReplica(t, l, "overdue_base: 5s, overdue_per_token: 0s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
 		if owner.bearer == "Bearer b" {
 			return // each is killed already
 		}
@@ -90,7 +90,7 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 		// The end of the leg is not heard of: in time it counts as overdue, and its worker
 		// is set aside for it. There is no other.
 		slow()
-		waiting := owner.begun(q, "x-request-timeout-ms", "6000")
+		waiting := owner.begun(q, "x-request-timeout-ms", "9000")
 		f.await("both legs to run", both)
 		require.NoError(t, other.plugin.Kill())
 		requireError(t, <-waiting.reply, http.StatusServiceUnavailable, "no_prefill_worker")

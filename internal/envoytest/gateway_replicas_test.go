@@ -196,7 +196,7 @@ const takeTurns = "routing: {prefill: {mode: round-robin}, decode: {mode: round-
 // theirs. Each books its own.
 func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 	l := layout{prefill: 2, decode: 2, config: takeTurns + "health: {server_errors: 100}\n", prefillArgs: []string{"--prefill-base-us", "20000"}}
-	eachReplica(t, l, "overdue_base: 1500ms, overdue_per_token: 0s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
+	eachReplica(t, l, "overdue_base: 4s, overdue_per_token: 0s, orphan_grace: 1s, timeout: 5s", func(t *testing.T, owner, other *replica) {
 		requireApart(t, owner, other, func() {
 			for _, q := range ask("two replicas serve", 4) {
 				q.require(t, owner.asked(q))
@@ -225,7 +225,7 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 			requireApart(t, owner, other, func() {
 				for i := range 2 { // in turn: the faulty worker is met
 					q := ask(fmt.Sprintf("%s %d", name, i), 6)[(len(name)+i)%4]
-					q.require(t, owner.asked(q, "x-request-timeout-ms", "4000"))
+					q.require(t, owner.asked(q))
 				}
 			}, 2)
 			require.Equal(t, picks+1, owner.metric("baton_fresh_picks_total"), "%s: the fault was met, by the owner", name)
