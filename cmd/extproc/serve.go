@@ -313,6 +313,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 		p.drain(main)
 	case <-world.Done(): // a part has failed
 		p.grpc.Stop()
+		_ = main.Close()
 	}
 	p.server.Close()
 	p.tokens.Close()
@@ -370,9 +371,9 @@ func (p *plugin) drain(main *turns) {
 	if err := p.server.Drain(ctx, p.cfg.DrainTimeout/2); err != nil {
 		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
 	}
-	_ = main.Close() // nobody waits where none will answer
-	p.grpc.Stop()    // access log and health streams have no end of their own
+	p.grpc.Stop() // access log and health streams have no end of their own
 	last.Stop()
+	_ = main.Close() // nobody waits where none will answer; the servers know by now that it is the end
 	servers.Wait()
 	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())
 }
