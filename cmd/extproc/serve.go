@@ -313,6 +313,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 		p.drain(main)
 	case <-world.Done(): // a part has failed
 		p.grpc.Stop()
+		_ = main.Close()
 	}
 	p.server.Close()
 	p.tokens.Close()
@@ -372,6 +373,7 @@ func (p *plugin) drain(main *turns) {
 	}
 	p.grpc.Stop() // access log and health streams have no end of their own
 	last.Stop()
+	_ = main.Close() // nobody waits where none will answer; the servers know by now that it is the end
 	servers.Wait()
 	_ = main.Close() // not before: who serves it would call that a failure
 	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())

@@ -98,3 +98,15 @@ func TestAnErrorThatPassesIsTheServersMatter(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.NoError(t, all.Close())
 }
+
+// An end without trouble says nothing that sounds like it.
+func TestADrainWarnsOfNothing(t *testing.T) {
+	for range 20 {
+		r := startPlugin(t, "listen: unix://"+filepath.Join(t.TempDir(), "x.sock")+"\n")
+		r.stop()
+		require.NoError(t, <-r.ended)
+		r.ended <- nil
+		require.Contains(t, r.log.String(), "drained")
+		require.NotContains(t, r.log.String(), "level=WARN")
+	}
+}

@@ -133,7 +133,7 @@ func TestReplicasAreReplacedWithoutALostRequest(t *testing.T) {
 				require.NoError(t, r.plugin.Stop(25*time.Second))
 				require.NoError(t, r.plugin.Err(), "it ends with exit code 0")
 				r.again()
-				r.await("Envoy to have found it again", func() bool { return r.metric("baton_requests_total") > 0 })
+				r.awaitUsed()
 			}
 			all := stop()
 			t.Logf("%d requests", len(all))

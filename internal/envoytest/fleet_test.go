@@ -85,6 +85,7 @@ type layout struct {
 	describe        func(*fleet)                  // changes what is said of the workers, before it is published
 	patch           func(envoyYAML string) string // changes Envoy's rendered configuration
 	noCheck         bool                          // the test ends the plugin itself: do not check for leaks
+	threads         int                           // of Envoy; default: one
 }
 
 // both runs a test in both body modes.
@@ -158,7 +159,7 @@ func newFleet(t *testing.T, l layout) *fleet {
 	if l.beforeEnvoy != nil {
 		l.beforeEnvoy(f)
 	}
-	o := stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p, TwoLegs: l.twoLegs}
+	o := stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p, TwoLegs: l.twoLegs, Concurrency: l.threads}
 	if l.gateway != nil {
 		o.Gateway = f.gatewayParams(l)
 	}

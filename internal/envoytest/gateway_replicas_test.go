@@ -24,6 +24,7 @@ type replica struct {
 	*fleet
 	bearer string // the authorization whose requests' main legs come here; their other legs go to the other
 	again  func() // starts it after its end
+	blind  func() // starts it so, and its workers are not to be learnt of
 }
 
 // asked sends a question whose main leg comes to this replica.
@@ -129,14 +130,14 @@ func newReplicas(t *testing.T, l layout, prefill string, patch func(port int, be
 	g.PluginSocket, g.PluginHost, g.PluginPort, g.PrefillSocket = "-", "127.0.0.1", ports[0], legs
 	l.gateway = &g
 	other := &fleet{}
-	start := func(f *fleet) {
-		o := stack.PluginOptions{BinDir: binDir, Dir: dir, Workers: filepath.Join(f.dir, "workers.yaml"), Args: []string{"--log-level", "debug"}}
+	start := func(f *fleet, workers string, blind bool) {
+		o := stack.PluginOptions{BinDir: binDir, Dir: dir, Workers: filepath.Join(f.dir, workers), Args: []string{"--log-level", "debug"}, NotWait: blind}
 		o.Listen, o.Config = at(1)
 		other.plugin, err = stack.StartPlugin(f.ctx, o)
 		require.NoError(t, err)
 	}
 	l.beforeEnvoy = func(f *fleet) {
-		start(f)
+		start(f, "workers.yaml", false)
 		t.Cleanup(func() { require.NoError(t, other.plugin.Kill()) })
 	}
 	l.patch = patch(ports[1], "Bearer b")
@@ -150,7 +151,9 @@ func newReplicas(t *testing.T, l layout, prefill string, patch func(port int, be
 			t.Logf("the second plugin's log:\n%s", lastLines(other.plugin.Log(), 60))
 		}
 	})
-	return &replica{f, "Bearer a", f.startPlugin}, &replica{other, "Bearer b", func() { start(f) }}
+	again := func(workers string, blind bool) func() { return func() { start(f, workers, blind) } }
+	return &replica{fleet: f, bearer: "Bearer a", again: f.startPlugin},
+		&replica{fleet: other, bearer: "Bearer b", again: again("workers.yaml", false), blind: again("none.yaml", true)}
 }
 
 // eachReplica runs a test in both body modes, first with the one and then with the

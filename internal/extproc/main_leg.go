@@ -327,7 +327,7 @@ func (m *mainLeg) onRefused(f *failure) {
 	case m.closed:
 		m.done()
 	case m.phase == mainResolving:
-		m.reject(f, m.way.repick && m.plan == nil)
+		m.reject(f, m.way.repick && m.plan == nil || f.code == failNotReady.code)
 	}
 }
 

@@ -179,7 +179,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		}
 		s.srv.decide(s, e.fail)
 	case opModels:
-		s.sendImmediate(s.srv.models())
+		s.sendImmediate(s.srv.models(s.m.mayRetry(&failNotReady)))
 	case opAbortLeg:
 		s.abort()
 	case opBlame:

@@ -105,8 +105,9 @@ func (srv *Server) known(f *failure) string {
 // plugin answers since no worker knows of the others, and one without its other
 // half can serve nothing of what it would list. A model whose workers are away
 // for a moment stays on the list while it is not enforced: clients take one
-// that is missing for one that does not exist.
-func (srv *Server) models() *immediate {
+// that is missing for one that does not exist. retry: a replica without a view asks
+// for a fresh attempt.
+func (srv *Server) models(retry bool) *immediate {
 	type model struct {
 		ID      string `json:"id"`
 		Object  string `json:"object"`
@@ -118,7 +119,7 @@ func (srv *Server) models() *immediate {
 	}{Object: "list", Data: []model{}}
 	world := srv.cfg.Board.Load()
 	if !world.Ready() {
-		return immediateOf(&failNotReady, false)
+		return immediateOf(&failNotReady, retry)
 	}
 	for k := range srv.keys(world) {
 		if !world.Standing(k).CanServe(srv.cfg.EnforceDisagg) {

@@ -3,6 +3,7 @@ package extproc
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,7 +104,7 @@ func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
 func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	offered := func(enforced bool, workers []*worker.Worker) int {
 		srv := &Server{cfg: Config{Board: boardOf(t, workers), EnforceDisagg: enforced}}
-		im := srv.models()
+		im := srv.models(true)
 		require.Equal(t, 200, im.status)
 		var list struct{ Data []struct{ ID string } }
 		require.NoError(t, json.Unmarshal(im.body, &list))
@@ -119,7 +120,12 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 		w.Namespace = "foreign"
 	}
 	require.Equal(t, 0, offered(false, foreign))
-	require.Equal(t, 503, (&Server{cfg: Config{Board: activation.New()}}).models().status, "before the first set")
+	blind := &Server{cfg: Config{Board: activation.New()}}
+	for _, retry := range []bool{true, false} {
+		im := blind.models(retry)
+		require.Equal(t, 503, im.status, "before the first set")
+		require.Equal(t, retry, slices.Contains(im.set, kv{prefill.HeaderRetry, "1"}), "another replica may know more")
+	}
 }
 
 func TestWhyAModelCannotBeServedIsSaid(t *testing.T) {

@@ -77,11 +77,11 @@ type Server struct {
 
 	unheard  bool        // owned by OnChange: a worker is known that needs the listener that there is not
 	draining atomic.Bool // since Drain
-	refusing atomic.Bool // later: new requests are refused
 	metadata sync.Map    // address → []byte; as many as there were workers
 
-	mu   sync.Mutex
-	live map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
+	mu       sync.Mutex
+	live     map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
+	refusing bool                     // guarded by mu: new requests are refused; some time after draining
 
 	complaints []string // guarded by mu: what was said of filters
 }
@@ -159,6 +159,9 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 	if err := strangeKey(g.Context()); err != nil {
 		return srv.misled(err)
 	}
+	if srv.blind() {
+		return status.Error(codes.Unavailable, "this replica does not know its workers yet")
+	}
 	srv.cfg.Telemetry.StreamOpened(leg)
 	defer srv.cfg.Telemetry.StreamClosed(leg)
 	switch leg {
@@ -179,6 +182,11 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 	return nil
 }
 
+// blind reports whether Envoy is to leave this replica alone until it knows its
+// workers: it could answer requests, but legs of the others' would not start here.
+// One that is alone says not_ready.
+func (srv *Server) blind() bool { return srv.rules.replicas && !srv.cfg.Board.Load().Ready() }
+
 // misled refuses a stream whose filter is not configured as it has to be, and says
 // so in the log: Envoy's own names no cause.
 func (srv *Server) misled(err error) error {
@@ -198,13 +206,12 @@ func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer, plai
 	if err != nil {
 		return srv.misled(err)
 	}
-	if srv.refusing.Load() { // Envoy tries another replica, and leaves this one alone for a while
-		return status.Error(codes.Unavailable, "this process is about to end")
-	}
 	s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
 	s.act.handle = s.handle
-	srv.track(s, true)
-	defer srv.track(s, false)
+	if !srv.enter(s) { // Envoy tries another replica, and leaves this one alone for a while
+		return status.Error(codes.Unavailable, "this process is about to end")
+	}
+	defer srv.leave(s)
 	srv.readers.Add(1)
 	go s.read()
 	<-s.over
@@ -220,17 +227,33 @@ func filterOf(ctx context.Context) string {
 	return strings.Join(md.Get(filterKey), ",") // several are none that we know
 }
 
-func (srv *Server) track(s *mainStream, open bool) {
+// enter notes that a main leg is here, or reports false: new requests are refused.
+// A drain waits for each one that is let in.
+func (srv *Server) enter(s *mainStream) bool {
 	srv.mu.Lock()
-	if open {
-		srv.live[s] = struct{}{}
-	} else {
-		delete(srv.live, s)
+	if srv.refusing {
+		srv.mu.Unlock()
+		return false
 	}
+	srv.live[s] = struct{}{}
 	srv.mu.Unlock()
-	if open && srv.draining.Load() {
+	if srv.draining.Load() {
 		s.post(&event{kind: evDrain})
 	}
+	return true
+}
+
+func (srv *Server) leave(s *mainStream) {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	delete(srv.live, s)
+}
+
+func (srv *Server) refuse() {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	srv.refusing = true
+	srv.log.Info("new requests are refused", "streams", len(srv.live), "legs_of_others", srv.guests.Load())
 }
 
 // OnChange is the view's subscriber: attempts whose prefill worker has left are
@@ -271,7 +294,7 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 		defer srv.mu.Unlock()
 		return !slices.ContainsFunc(old, func(s *mainStream) bool { _, open := srv.live[s]; return open })
 	})
-	srv.refusing.Store(true)
+	srv.refuse()
 	return await(ctx, func() bool { return srv.Streams() == 0 && srv.guests.Load() == 0 && srv.senders.idle() })
 }
 

@@ -94,13 +94,19 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	return r
 }
 
+func (srv *Server) refuses() bool {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return srv.refusing
+}
+
 // Row C9 at SIGTERM.
 func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 	l := newSlowPrefill()
 	r := leftAlone(t, l)
 	drained := make(chan error, 1)
 	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
-	require.Eventually(t, r.srv.refusing.Load, 20*time.Second, time.Millisecond)
+	require.Eventually(t, r.srv.refuses, 20*time.Second, time.Millisecond)
 	close(l.let)
 	<-l.collects
 	require.Empty(t, drained)
@@ -123,7 +129,7 @@ func TestADrainServesWhatComesUntilTheOldHaveEnded(t *testing.T) {
 	newer := r.open(filterMain)
 	set, _ := routed(t, newer.ask(eightTokens))
 	old.cancel()
-	require.Eventually(t, r.srv.refusing.Load, 20*time.Second, time.Millisecond)
+	require.Eventually(t, r.srv.refuses, 20*time.Second, time.Millisecond)
 
 	late := r.open(filterMain)
 	_, err := late.s.Recv()
@@ -171,7 +177,7 @@ func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
 	require.NotNil(t, leg.recv().GetRequestHeaders())
 	drained := make(chan error, 1)
 	go func() { drained <- other.srv.Drain(t.Context(), time.Minute) }()
-	require.Eventually(t, other.srv.refusing.Load, 20*time.Second, time.Millisecond)
+	require.Eventually(t, other.srv.refuses, 20*time.Second, time.Millisecond)
 	require.EqualValues(t, 1, other.srv.guests.Load())
 	require.Empty(t, drained)
 	leg.cancel()

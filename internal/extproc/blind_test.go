@@ -1,0 +1,36 @@
+package extproc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-60ae5743/baton/internal/activation"
+)
+
+// One that does not know its workers would refuse the legs of the others' requests,
+// whose owners hear nothing of it and wait.
+func TestAReplicaWithoutAViewTakesNoStream(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Board = activation.New() })
+	for _, filter := range []string{filterMain, filterPrefill, filterSync} {
+		p := r.open(filter)
+		_, err := p.s.Recv()
+		require.Equal(t, codes.Unavailable, status.Code(err), filter)
+		p.cancel()
+	}
+}
+
+// Where there is no other, a client is to hear why.
+func TestAPluginAloneWithoutAViewSaysSo(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Board, c.Advertise = activation.New(), "" })
+	p := r.open(filterMain)
+	p.requestHeaders()
+	require.NotNil(t, p.recv().GetRequestHeaders())
+	p.requestBody(someBody)
+	im := p.recv().GetImmediateResponse()
+	require.NotNil(t, im)
+	require.Contains(t, string(im.GetBody()), failNotReady.code)
+	p.cancel()
+}
