@@ -33,6 +33,7 @@ const heapFloor = 64 << 20
 func mainCode() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	defer context.AfterFunc(ctx, stop)() // a second signal is nobody's: it ends the process
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 

@@ -373,7 +373,6 @@ func (p *plugin) drain(main *turns) {
 	}
 	p.grpc.Stop() // access log and health streams have no end of their own
 	last.Stop()
-	_ = main.Close() // nobody waits where none will answer; the servers know by now that it is the end
 	servers.Wait()
 	_ = main.Close() // not before: who serves it would call that a failure
 	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())

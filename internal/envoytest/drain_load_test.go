@@ -3,10 +3,14 @@
 package envoytest
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,8 +49,8 @@ func TestAReplicaThatIsAwayCostsNoRequest(t *testing.T) {
 		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
 			l := l
 			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "overdue_base: 5s", spreadOf(t))
-			stop := a.load(48)
+			a, b := newReplicas(t, l, "start_timeout: 5s, overdue_base: 30s", spreadOf(t))
+			stop := a.load(24)
 			for _, r := range []*replica{a, b} {
 				before := r.lettingGo()
 				require.NoError(t, r.plugin.Stop(25*time.Second))
@@ -72,7 +76,7 @@ func TestAReplicaThatKnowsNothingYetCostsNoRequest(t *testing.T) {
 		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
 			l := l
 			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "overdue_base: 5s", spreadOf(t))
+			a, b := newReplicas(t, l, "start_timeout: 5s, overdue_base: 30s", spreadOf(t))
 			require.NoError(t, b.plugin.Stop(25*time.Second))
 			b.blind()
 			b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "baton listens") })
@@ -99,7 +103,7 @@ func TestOneOfThreeReplicasIsEnough(t *testing.T) {
 		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
 			l := l
 			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "overdue_base: 5s", func(port int, _ string) func(string) string {
+			a, b := newReplicas(t, l, "start_timeout: 5s, overdue_base: 30s", func(port int, _ string) func(string) string {
 				two, three := spread(t, port), spread(t, ports[0])
 				return func(config string) string { return three(two(config)) }
 			})
@@ -125,7 +129,7 @@ func TestNoReplicaCanServe(t *testing.T) {
 		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
 			l := l
 			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "overdue_base: 5s", spreadOf(t))
+			a, b := newReplicas(t, l, "start_timeout: 5s, overdue_base: 30s", spreadOf(t))
 			require.NoError(t, a.plugin.Kill())
 			require.NoError(t, b.plugin.Kill())
 			b.blind()
@@ -163,4 +167,31 @@ func TestAPluginAloneIsUsedAsSoonAsItIsBack(t *testing.T) {
 		}
 		require.Zero(t, f.lettingGo())
 	})
+}
+
+// loaded is a request of a load, and what its client got.
+type loaded struct {
+	prompt string
+	*reply
+}
+
+// load has clients ask, each one request after the other, until stop is called,
+// which returns all that they got.
+func (f *fleet) load(clients int) (stop func() []loaded) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var wg sync.WaitGroup
+	got := make([][]loaded, clients)
+	for c := range clients {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				prompt := fmt.Sprintf("client %d request %d", c, i)
+				got[c] = append(got[c], loaded{prompt, f.send(f.t.Context(), "/v1/completions", completion(prompt, 6, i%2 == 0))})
+			}
+		})
+	}
+	return func() []loaded {
+		cancel()
+		wg.Wait()
+		return slices.Concat(got...)
+	}
 }

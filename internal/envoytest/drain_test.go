@@ -4,16 +4,14 @@ package envoytest
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -119,54 +117,17 @@ func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 	})
 }
 
-// TestReplicasAreReplacedWithoutALostRequest: of two plugins behind one Envoy, each
-// is told to end and is started again, under load.
-func TestReplicasAreReplacedWithoutALostRequest(t *testing.T) {
-	l := layout{prefill: 2, decode: 2, twoLegs: true, prefillArgs: []string{"--prefill-base-us", "20000"}, decodeArgs: []string{"--decode-us-per-token", "5000"}}
-	for _, duplex := range []bool{false, true} {
-		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
-			l := l
-			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "start_timeout: 3s, overdue_base: 30s", func(port int, _ string) func(string) string { return spread(t, port) })
-			stop := a.load(8)
-			for _, r := range []*replica{a, b} {
-				require.NoError(t, r.plugin.Stop(25*time.Second))
-				require.NoError(t, r.plugin.Err(), "it ends with exit code 0")
-				r.again()
-				r.awaitUsed()
-			}
-			all := stop()
-			t.Logf("%d requests", len(all))
-			for _, r := range all {
-				requireAnswer(t, r.reply, r.prompt, 6)
-			}
-		})
-	}
-}
-
-// loaded is a request of a load, and what its client got.
-type loaded struct {
-	prompt string
-	*reply
-}
-
-// load has clients ask, each one request after the other, until stop is called,
-// which returns all that they got.
-func (f *fleet) load(clients int) (stop func() []loaded) {
-	ctx, cancel := context.WithCancel(f.t.Context())
-	var wg sync.WaitGroup
-	got := make([][]loaded, clients)
-	for c := range clients {
-		wg.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				prompt := fmt.Sprintf("client %d request %d", c, i)
-				got[c] = append(got[c], loaded{prompt, f.send(f.t.Context(), "/v1/completions", completion(prompt, 6, i%2 == 0))})
-			}
-		})
-	}
-	return func() []loaded {
-		cancel()
-		wg.Wait()
-		return slices.Concat(got...)
-	}
+// TestASecondSignalEndsThePluginAtOnce: who does not want to wait for what has begun
+// says so twice.
+func TestASecondSignalEndsThePluginAtOnce(t *testing.T) {
+	f := newFleet(t, layout{prefill: 1, decode: 1, config: "drain_timeout: 10m\n", noCheck: true})
+	h := f.beginHalf(ask("it is not waited for", 6)[0])
+	f.await("the plugin to know of it", func() bool { return f.metric("baton_streams_in_flight", `leg="main"`) == 1 })
+	require.NoError(t, f.plugin.Signal(unix.SIGTERM))
+	f.await("the drain to begin", func() bool { return strings.Contains(f.plugin.Log(), "draining") })
+	require.NoError(t, f.plugin.Signal(unix.SIGTERM))
+	<-f.plugin.Done()
+	require.ErrorContains(t, f.plugin.Err(), "terminated")
+	h.rest()
+	requireUnavailable(t, <-h.reply)
 }
