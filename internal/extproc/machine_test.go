@@ -343,7 +343,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "abort":
 		ev = event{kind: evAbort, leg: legReport{state: legFailed, reason: reasonOverdue}}
 	case "closed":
-		ev = event{kind: evClosed}
+		ev, dr.l.ending = event{kind: evClosed}, d.HasArg("ending")
 	default:
 		d.Fatalf(t, "unknown verb %q", d.Cmd)
 	}

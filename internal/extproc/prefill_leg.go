@@ -51,6 +51,7 @@ type prefillLeg struct {
 
 	told   legState // the last state reported
 	closed bool
+	ending bool // the process cuts its streams
 
 	out []effect // reused between steps
 }
@@ -284,8 +285,11 @@ func (l *prefillLeg) onClosed() {
 	l.closed = true
 	if l.told == legStarted {
 		r := legReport{state: legFailed, reason: reasonConnectionLost, status: l.status}
-		if l.phase == prefillAwaitBody {
+		switch {
+		case l.phase == prefillAwaitBody:
 			r.reason = reasonNotSent // no worker has seen it
+		case l.ending:
+			r.reason = reasonAborted // no worker's fault
 		}
 		l.tell(r)
 	}

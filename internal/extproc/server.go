@@ -77,6 +77,7 @@ type Server struct {
 
 	unheard  bool        // owned by OnChange: a worker is known that needs the listener that there is not
 	draining atomic.Bool // since Drain
+	ending   atomic.Bool // since its end: streams are cut
 	metadata sync.Map    // address → []byte; as many as there were workers
 
 	mu       sync.Mutex
@@ -295,6 +296,7 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 		return !slices.ContainsFunc(old, func(s *mainStream) bool { _, open := srv.live[s]; return open })
 	})
 	srv.refuse()
+	defer srv.ending.Store(true)
 	return await(ctx, func() bool { return srv.Streams() == 0 && srv.guests.Load() == 0 && srv.senders.idle() })
 }
 

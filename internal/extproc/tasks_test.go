@@ -187,6 +187,29 @@ func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
 	owner.requireIdle()
 }
 
+// One that outlasts the drain is cut, which its worker is not blamed for.
+func TestALegThatADrainCutsIsNoFaultOfItsWorker(t *testing.T) {
+	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
+	main := owner.open(filterMain)
+	set := main.route(someBody)
+	leg := other.open(filterPrefill)
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	require.NotNil(t, leg.recv().GetRequestHeaders())
+	leg.requestBody(someBody)
+	require.NotNil(t, leg.recv().GetRequestBody())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, other.srv.Drain(ctx, time.Minute), context.Canceled)
+	leg.cancel() // as Stop does
+	im := main.recv().GetImmediateResponse()
+	require.Equal(t, "1", setHeaders(im.GetHeaders())[prefill.HeaderRetry], "another attempt is made")
+	main.cancel()
+	owner.requireIdle()
+	for id := range worker.ID(5) {
+		require.False(t, owner.srv.cfg.Health.Aside(id), id)
+	}
+}
+
 // A hand-off is good for any decode worker; that another one got it is to be seen.
 func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) {
 	for why, act := range map[string]func(r *replica, s leaving){
