@@ -186,7 +186,11 @@ func TestTheMovedFilterIsThePools(t *testing.T) {
 				map[string]any{"key": "x-baton-filter", "value": "main"},
 				map[string]any{"key": "x-baton-protocol", "value": "gateway"},
 			}, is["grpc_service"].(map[string]any)["initial_metadata"])
-			delete(is["grpc_service"].(map[string]any), "initial_metadata")
+			require.Contains(t, is["grpc_service"], "retry_policy", "another replica is asked")
+			require.NotContains(t, was["grpc_service"], "retry_policy")
+			for _, added := range []string{"initial_metadata", "retry_policy"} {
+				delete(is["grpc_service"].(map[string]any), added)
+			}
 			for _, added := range []string{"status_on_error", "max_message_timeout", "mutation_rules"} {
 				require.Contains(t, is, added)
 				require.NotContains(t, was, added)
