@@ -19,11 +19,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-// spreadOf is how a gateway's legs go to both plugins in turn.
-func spreadOf(t *testing.T) func(port int, _ string) func(string) string {
-	return func(port int, _ string) func(string) string { return spread(t, port) }
-}
-
 // lettingGo is how often Envoy has left a replica alone.
 func (f *fleet) lettingGo() int64 {
 	f.t.Helper()
@@ -41,113 +36,90 @@ func (f *fleet) awaitUsed() {
 	})
 }
 
+// inLoad is members of the plugins' section prefill: what a slow machine does late is
+// no fault.
+const inLoad = "start_timeout: 5s, overdue_base: 30s"
+
+// quickWorkers are behind two legs, and an Envoy with so many threads.
+func quickWorkers(threads int) layout {
+	return layout{
+		prefill: 2, decode: 2, twoLegs: true, threads: threads,
+		prefillArgs: []string{"--prefill-base-us", "5000"}, decodeArgs: []string{"--decode-us-per-token", "1000"},
+	}
+}
+
 // TestAReplicaThatIsAwayCostsNoRequest: many requests at once, from several threads of
 // Envoy, and a replica that is away for a while. Envoy tries it again and again.
 func TestAReplicaThatIsAwayCostsNoRequest(t *testing.T) {
-	l := layout{prefill: 2, decode: 2, twoLegs: true, threads: 4, prefillArgs: []string{"--prefill-base-us", "5000"}, decodeArgs: []string{"--decode-us-per-token", "1000"}}
-	for _, duplex := range []bool{false, true} {
-		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
-			l := l
-			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "start_timeout: 5s, overdue_base: 30s", spreadOf(t))
-			stop := a.load(24)
-			for _, r := range []*replica{a, b} {
-				before := r.lettingGo()
-				require.NoError(t, r.plugin.Stop(25*time.Second))
-				require.NoError(t, r.plugin.Err(), "it ends with exit code 0")
-				r.await("Envoy to have tried it again", func() bool { return r.lettingGo() >= before+3 })
-				r.again()
-				r.awaitUsed()
-			}
-			all := stop()
-			t.Logf("%d requests", len(all))
-			for _, r := range all {
-				requireAnswer(t, r.reply, r.prompt, 6)
-			}
-		})
-	}
+	l := quickWorkers(4)
+	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
+		stop := a.load(24)
+		for _, r := range []*replica{a, b} {
+			before := r.lettingGo()
+			require.NoError(t, r.plugin.Stop(25*time.Second))
+			require.NoError(t, r.plugin.Err(), "it ends with exit code 0")
+			r.await("Envoy to have tried it again", func() bool { return r.lettingGo() >= before+3 })
+			r.again()
+			r.awaitUsed()
+		}
+		stop()
+	})
 }
 
 // TestAReplicaThatKnowsNothingYetCostsNoRequest: it listens, and its workers are not to
 // be learnt of for a while.
 func TestAReplicaThatKnowsNothingYetCostsNoRequest(t *testing.T) {
-	l := layout{prefill: 2, decode: 2, twoLegs: true, prefillArgs: []string{"--prefill-base-us", "5000"}, decodeArgs: []string{"--decode-us-per-token", "1000"}}
-	for _, duplex := range []bool{false, true} {
-		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
-			l := l
-			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "start_timeout: 5s, overdue_base: 30s", spreadOf(t))
-			require.NoError(t, b.plugin.Stop(25*time.Second))
-			b.blind()
-			b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "baton listens") })
-			before := a.lettingGo()
-			stop := a.load(8)
-			a.await("Envoy to have tried it again", func() bool { return a.lettingGo() >= before+3 })
-			all := stop()
-			t.Logf("%d requests", len(all))
-			for _, r := range all {
-				requireAnswer(t, r.reply, r.prompt, 6)
-			}
-			require.NoError(t, b.plugin.Kill())
-			b.again()
-		})
-	}
+	l := quickWorkers(1)
+	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
+		require.NoError(t, b.plugin.Stop(25*time.Second))
+		b.blind()
+		b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "baton listens") })
+		before := a.lettingGo()
+		stop := a.load(8)
+		a.await("Envoy to have tried it again", func() bool { return a.lettingGo() >= before+3 })
+		stop()
+		require.NoError(t, b.plugin.Kill())
+		b.again()
+	})
 }
 
 // TestOneOfThreeReplicasIsEnough: two are dead, and Envoy leaves but one alone.
 func TestOneOfThreeReplicasIsEnough(t *testing.T) {
 	ports, err := stack.FreePorts(1)
 	require.NoError(t, err)
-	l := layout{prefill: 2, decode: 2, twoLegs: true, threads: 2, prefillArgs: []string{"--prefill-base-us", "5000"}, decodeArgs: []string{"--decode-us-per-token", "1000"}}
-	for _, duplex := range []bool{false, true} {
-		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
-			l := l
-			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "start_timeout: 5s, overdue_base: 30s", func(port int, _ string) func(string) string {
-				two, three := spread(t, port), spread(t, ports[0])
-				return func(config string) string { return three(two(config)) }
-			})
-			require.NoError(t, b.plugin.Kill())
-			before := a.lettingGo()
-			stop := a.load(8)
-			a.await("Envoy to have tried them again", func() bool { return a.lettingGo() >= before+3 })
-			all := stop()
-			t.Logf("%d requests", len(all))
-			for _, r := range all {
-				requireAnswer(t, r.reply, r.prompt, 6)
-			}
-			b.again()
-		})
-	}
+	l := quickWorkers(2)
+	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
+		require.NoError(t, b.plugin.Kill())
+		before := a.lettingGo()
+		stop := a.load(8)
+		a.await("Envoy to have tried them again", func() bool { return a.lettingGo() >= before+3 })
+		stop()
+		b.again()
+	}, ports[0])
 }
 
 // TestNoReplicaCanServe: one is dead, one knows nothing yet. Clients are told at once,
 // and served as soon as one can.
 func TestNoReplicaCanServe(t *testing.T) {
 	l := layout{prefill: 1, decode: 1, twoLegs: true}
-	for _, duplex := range []bool{false, true} {
-		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
-			l := l
-			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, "start_timeout: 5s, overdue_base: 30s", spreadOf(t))
-			require.NoError(t, a.plugin.Kill())
-			require.NoError(t, b.plugin.Kill())
-			b.blind()
-			b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "baton listens") })
-			for _, q := range ask("nobody can", 6) {
-				requireUnavailable(t, b.send(t.Context(), q.path, q.body))
-			}
-			infos, err := os.ReadFile(filepath.Join(b.dir, "workers.yaml"))
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(filepath.Join(b.dir, "none.yaml"), infos, 0o600))
-			b.await("it to serve", func() bool {
-				q := ask("it knows now", 6)[2]
-				r := b.send(t.Context(), q.path, q.body)
-				return r.status == http.StatusOK && r.err == nil
-			})
-			a.again()
+	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
+		require.NoError(t, a.plugin.Kill())
+		require.NoError(t, b.plugin.Kill())
+		b.blind()
+		b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "baton listens") })
+		for _, q := range ask("nobody can", 6) {
+			requireUnavailable(t, b.send(t.Context(), q.path, q.body))
+		}
+		infos, err := os.ReadFile(filepath.Join(b.dir, "workers.yaml"))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(b.dir, "none.yaml"), infos, 0o600))
+		b.await("it to serve", func() bool {
+			q := ask("it knows now", 6)[2]
+			r := b.send(t.Context(), q.path, q.body)
+			return r.status == http.StatusOK && r.err == nil
 		})
-	}
+		a.again()
+	})
 }
 
 // TestAPluginAloneIsUsedAsSoonAsItIsBack: nobody else could be used in its place.
@@ -176,8 +148,8 @@ type loaded struct {
 }
 
 // load has clients ask, each one request after the other, until stop is called,
-// which returns all that they got.
-func (f *fleet) load(clients int) (stop func() []loaded) {
+// which requires that all were served.
+func (f *fleet) load(clients int) (stop func()) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var wg sync.WaitGroup
 	got := make([][]loaded, clients)
@@ -189,9 +161,14 @@ func (f *fleet) load(clients int) (stop func() []loaded) {
 			}
 		})
 	}
-	return func() []loaded {
+	return func() {
+		f.t.Helper()
 		cancel()
 		wg.Wait()
-		return slices.Concat(got...)
+		all := slices.Concat(got...)
+		f.t.Logf("%d requests", len(all))
+		for _, r := range all {
+			requireAnswer(f.t, r.reply, r.prompt, 6)
+		}
 	}
 }

@@ -3,9 +3,8 @@
 package envoytest
 
 import (
-	"context"
+	"cmp"
 	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -33,24 +32,20 @@ func (f *fleet) beginHalf(q question) *halfSent {
 		require.NoError(f.t, err)
 		require.NoError(f.t, w.Close())
 	}
-	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.envoy.URL+q.path, struct{ io.Reader }{r})
-	require.NoError(f.t, err)
-	req.Header.Set("Content-Type", "application/json")
-	go func() {
-		got := &reply{}
-		defer func() { h.reply <- got }()
-		resp, err := client.Do(req)
-		if err != nil {
-			got.err = err
-			return
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		got.status, got.header, got.body, got.err = resp.StatusCode, resp.Header, string(b), err
-	}()
-	_, err = io.WriteString(w, q.body[:half])
+	go func() { h.reply <- f.sendFrom(f.t.Context(), q.path, struct{ io.Reader }{r}) }()
+	_, err := io.WriteString(w, q.body[:half])
 	require.NoError(f.t, err)
 	return h
+}
+
+// drains tells the plugin to end and returns when it drains; the channel says how it
+// has ended.
+func (f *fleet) drains() <-chan error {
+	f.t.Helper()
+	plugin, stopped := f.plugin, make(chan error, 1)
+	go func() { stopped <- cmp.Or(plugin.Stop(25*time.Second), plugin.Err()) }()
+	f.await("the drain to begin", func() bool { return strings.Contains(plugin.Log(), "draining") })
+	return stopped
 }
 
 // TestADrainServesWhatHasBegun: the plugin is told to end while requests are at
@@ -69,9 +64,7 @@ func TestADrainServesWhatHasBegun(t *testing.T) {
 				f.await("the plugin to know of them", func() bool {
 					return f.metric("baton_streams_in_flight", `leg="main"`) == float64(len(qs))
 				})
-				stopped := make(chan error, 1)
-				go func() { stopped <- f.plugin.Stop(25 * time.Second) }()
-				f.await("the drain to begin", func() bool { return strings.Contains(f.plugin.Log(), "draining") })
+				stopped := f.drains()
 				for _, q := range qs {
 					q.require(t, f.send(t.Context(), q.path, q.body))
 				}
@@ -79,8 +72,7 @@ func TestADrainServesWhatHasBegun(t *testing.T) {
 					h.rest()
 					qs[i].require(t, <-h.reply)
 				}
-				require.NoError(t, <-stopped)
-				require.NoError(t, f.plugin.Err(), "it ends with exit code 0")
+				require.NoError(t, <-stopped, "it ends with exit code 0")
 				f.settled()
 				requireUnavailable(t, f.send(t.Context(), qs[0].path, qs[0].body))
 				if engine != worker.SGLang {
@@ -98,19 +90,9 @@ func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1500, Count: 1})
 		c := f.begin(ask("left before the end", 6)[2])
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
-		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
-		defer cancel()
-		stopped := make(chan error, 1)
-		go func() { stopped <- f.plugin.Stop(25 * time.Second) }()
-		f.await("the drain to begin", func() bool { return strings.Contains(f.plugin.Log(), "draining") })
+		stopped := f.drains()
 		f.leaves(c)
-		select {
-		case err := <-stopped:
-			require.NoError(t, err)
-		case <-ctx.Done():
-			require.NoError(t, ctx.Err())
-		}
-		require.NoError(t, f.plugin.Err())
+		require.NoError(t, <-stopped, "it ends with exit code 0")
 		f.settled()
 		h := f.ledger()
 		require.Equal(t, [4]uint64{1, 1, 0, 0}, [4]uint64{h.Given, h.Taken, h.Released, h.Expired})

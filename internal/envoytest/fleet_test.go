@@ -91,6 +91,12 @@ type layout struct {
 // both runs a test in both body modes.
 func both(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
 	t.Helper()
+	bodyModes(t, l, func(t *testing.T, l layout) { f(t, newFleet(t, l)) })
+}
+
+// bodyModes runs a test with the layout in both body modes.
+func bodyModes(t *testing.T, l layout, f func(t *testing.T, l layout)) {
+	t.Helper()
 	for _, duplex := range []bool{false, true} {
 		name := "buffered"
 		if duplex {
@@ -99,7 +105,7 @@ func both(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
 		t.Run(name, func(t *testing.T) {
 			l := l
 			l.fullDuplex = duplex
-			f(t, newFleet(t, l))
+			f(t, l)
 		})
 	}
 }
@@ -297,9 +303,14 @@ var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512, D
 
 // send makes one request through Envoy. headers are name, value, name, value…
 func (f *fleet) send(ctx context.Context, path, body string, headers ...string) *reply {
+	return f.sendFrom(ctx, path, strings.NewReader(body), headers...)
+}
+
+// sendFrom is send for a body that comes from a reader.
+func (f *fleet) sendFrom(ctx context.Context, path string, body io.Reader, headers ...string) *reply {
 	start := time.Now()
 	r := &reply{}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.envoy.URL+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.envoy.URL+path, body)
 	if err != nil {
 		r.err = err
 		return r

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -138,9 +137,7 @@ func TestAGatewaysAnswersOutlastThePluginsDrain(t *testing.T) {
 	eachGateway(t, l, func(t *testing.T, f *fleet, twoLegs bool) {
 		const n, tokens = 20, 80
 		wait := f.streamers(n, tokens)
-		stopped := make(chan error, 1)
-		go func() { stopped <- f.plugin.Stop(25 * time.Second) }()
-		f.await("the drain to begin", func() bool { return strings.Contains(f.plugin.Log(), "draining") })
+		stopped := f.drains()
 		for range 10 {
 			if twoLegs && !f.fullDuplex { // no answer goes through it, so that it may have ended
 				break
@@ -150,8 +147,7 @@ func TestAGatewaysAnswersOutlastThePluginsDrain(t *testing.T) {
 		for i, r := range wait() {
 			requireAnswer(t, r, fmt.Sprintf("stream %d", i), tokens)
 		}
-		require.NoError(t, <-stopped)
-		require.NoError(t, f.plugin.Err(), "it ends with exit code 0")
+		require.NoError(t, <-stopped, "it ends with exit code 0")
 		f.again()
 		f.checkIdle()
 	})

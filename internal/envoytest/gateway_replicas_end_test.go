@@ -14,48 +14,57 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// spread lets a gateway's filter go to both plugins in turn.
-func spread(t *testing.T, port int) func(string) string {
+// spread has a gateway's filter go to more plugins, in turn: at these ports.
+func spread(t *testing.T, ports ...int) func(string) string {
 	const cluster = "/static_resources/clusters/0"
 	const endpoints = cluster + "/load_assignment/endpoints/0/lb_endpoints"
-	return patchedWith(t, []operation{
-		{"test", "", cluster + "/name", "extproc"},
-		{"copy", endpoints + "/0", endpoints + "/1", nil},
-		{"replace", "", endpoints + "/1/endpoint/address/socket_address/port_value", port},
+	ops := []operation{{"test", "", cluster + "/name", "extproc"}}
+	for _, port := range ports {
+		ops = append(ops,
+			operation{"copy", endpoints + "/0", endpoints + "/1", nil},
+			operation{"replace", "", endpoints + "/1/endpoint/address/socket_address/port_value", port})
+	}
+	return patchedWith(t, ops)
+}
+
+// eachSpread runs a test with two plugins that a gateway's streams go to in turn, in
+// both body modes. Envoy also knows plugins at the ports more.
+func eachSpread(t *testing.T, l layout, prefill string, test func(t *testing.T, a, b *replica), more ...int) {
+	t.Helper()
+	bodyModes(t, l, func(t *testing.T, l layout) {
+		a, b := newReplicas(t, l, prefill, func(port int, _ string) func(string) string { return spread(t, append(more, port)...) })
+		test(t, a, b)
 	})
 }
 
 // TestEitherReplicaHearsWhoServed: the one that has picked is told who has answered
 // in place of a dead worker, and what is booked moves there, in its own book.
 func TestEitherReplicaHearsWhoServed(t *testing.T) {
-	for _, duplex := range []bool{false, true} {
-		t.Run(map[bool]string{false: "buffered", true: "full-duplex"}[duplex], func(t *testing.T) {
-			l := layout{
-				decode: 3, decodeArgs: []string{"--accepts-aggregated", "--decode-us-per-token", "20000"}, fullDuplex: duplex,
-				config: "gateway: {enabled: true, endpoints: 3}\n" + takeTurns,
-			}
-			a, b := newReplicas(t, l, "overdue_base: 30s", func(port int, _ string) func(string) string { return spread(t, port) })
-			dead := a.decode[0]
-			require.NoError(t, dead.Kill())
-			var running []*leaver
-			for range 6 { // in turn, and so are the workers at each
-				c := a.begin(ask("who serves", 500)[2])
-				running = append(running, c)
-				a.await("it to be served", func() bool { return a.running(a.decode[1:]) == len(running) })
-			}
-			at := func(r *replica, w *stack.Worker) float64 {
-				return r.metric("baton_worker_decode_requests", fmt.Sprintf("worker_id=%q", w.Info.ID))
-			}
-			for _, r := range []*replica{a, b} {
-				r.await("the word of who served", func() bool { return r.metric("baton_served_elsewhere_total", `where="other"`) == 1 })
-				require.Zero(t, at(r, dead), "nothing is booked on who has not served")
-				require.EqualValues(t, 3, at(r, r.decode[1])+at(r, r.decode[2]))
-			}
-			for _, c := range running {
-				a.leaves(c)
-			}
-		})
+	l := layout{
+		decode: 3, decodeArgs: []string{"--accepts-aggregated", "--decode-us-per-token", "20000"},
+		config: "gateway: {enabled: true, endpoints: 3}\n" + takeTurns,
 	}
+	eachSpread(t, l, "overdue_base: 30s", func(t *testing.T, a, b *replica) {
+		dead := a.decode[0]
+		require.NoError(t, dead.Kill())
+		var running []*leaver
+		for range 6 { // in turn, and so are the workers at each
+			c := a.begin(ask("who serves", 500)[2])
+			running = append(running, c)
+			a.await("it to be served", func() bool { return a.running(a.decode[1:]) == len(running) })
+		}
+		at := func(r *replica, w *stack.Worker) float64 {
+			return r.metric("baton_worker_decode_requests", fmt.Sprintf("worker_id=%q", w.Info.ID))
+		}
+		for _, r := range []*replica{a, b} {
+			r.await("the word of who served", func() bool { return r.metric("baton_served_elsewhere_total", `where="other"`) == 1 })
+			require.Zero(t, at(r, dead), "nothing is booked on who has not served")
+			require.EqualValues(t, 3, at(r, r.decode[1])+at(r, r.decode[2]))
+		}
+		for _, c := range running {
+			a.leaves(c)
+		}
+	})
 }
 
 // TestOneOfTwoReplicasIsKilled: what clients see of it, as ARCHITECTURE.md says. It

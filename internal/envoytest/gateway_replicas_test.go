@@ -161,24 +161,16 @@ func newReplicas(t *testing.T, l layout, prefill string, patch func(port int, be
 func eachReplica(t *testing.T, l layout, prefill string, test func(t *testing.T, owner, other *replica)) {
 	t.Helper()
 	l.twoLegs = true
-	for _, duplex := range []bool{false, true} {
-		name := "buffered"
-		if duplex {
-			name = "full-duplex"
-		}
-		t.Run(name, func(t *testing.T) {
-			l := l
-			l.fullDuplex = duplex
-			a, b := newReplicas(t, l, prefill, func(port int, bearer string) func(string) string { return replicated(t, port, bearer) })
-			for _, pair := range [][2]*replica{{a, b}, {b, a}} {
-				pair[0].forget()
-				test(t, pair[0], pair[1])
-				for _, r := range pair {
-					r.checkIdle()
-				}
+	bodyModes(t, l, func(t *testing.T, l layout) {
+		a, b := newReplicas(t, l, prefill, func(port int, bearer string) func(string) string { return replicated(t, port, bearer) })
+		for _, pair := range [][2]*replica{{a, b}, {b, a}} {
+			pair[0].forget()
+			test(t, pair[0], pair[1])
+			for _, r := range pair {
+				r.checkIdle()
 			}
-		})
-	}
+		}
+	})
 }
 
 // requireApart checks that n legs more than before have come to the other replica,

@@ -167,14 +167,20 @@ func TestADrainWaitsForWhatCollects(t *testing.T) {
 	r.requireIdle()
 }
 
-// A leg of another replica's request is waited for: cut, it would count as failed.
-func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
-	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
-	main := owner.open(filterMain)
+// legApart is a request of one replica whose prefill leg is at another one.
+func legApart(t *testing.T) (owner, other *replica, main, leg *proxy) {
+	owner, other = newReplica(t, "owner", nil), newReplica(t, "other", nil)
+	main = owner.open(filterMain)
 	set := main.route(someBody)
-	leg := other.open(filterPrefill)
+	leg = other.open(filterPrefill)
 	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
 	require.NotNil(t, leg.recv().GetRequestHeaders())
+	return owner, other, main, leg
+}
+
+// A leg of another replica's request is waited for: cut, it would count as failed.
+func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
+	owner, other, main, leg := legApart(t)
 	drained := make(chan error, 1)
 	go func() { drained <- other.srv.Drain(t.Context(), time.Minute) }()
 	require.Eventually(t, other.srv.refuses, 20*time.Second, time.Millisecond)
@@ -189,12 +195,7 @@ func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
 
 // One that outlasts the drain is cut, which its worker is not blamed for.
 func TestALegThatADrainCutsIsNoFaultOfItsWorker(t *testing.T) {
-	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
-	main := owner.open(filterMain)
-	set := main.route(someBody)
-	leg := other.open(filterPrefill)
-	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
-	require.NotNil(t, leg.recv().GetRequestHeaders())
+	owner, other, main, leg := legApart(t)
 	leg.requestBody(someBody)
 	require.NotNil(t, leg.recv().GetRequestBody())
 	ctx, cancel := context.WithCancel(t.Context())
