@@ -34,7 +34,7 @@ func (s *prefillStream) handle(ev *event) {
 		}
 	}()
 	if ev.kind == evClosed {
-		s.deaf, s.m.ending = true, s.srv.ending.Load()
+		s.deaf, s.m.ending = true, s.srv.reached(stageEnding)
 		if s.guest {
 			s.guest = false
 			s.srv.guests.Add(-1)

@@ -75,14 +75,12 @@ type Server struct {
 	senders   tasks        // legs of our own on their way
 	guests    atomic.Int64 // mirrored legs of other replicas' requests that are served here
 
-	unheard  bool        // owned by OnChange: a worker is known that needs the listener that there is not
-	draining atomic.Bool // since Drain
-	ending   atomic.Bool // since its end: streams are cut
-	metadata sync.Map    // address → []byte; as many as there were workers
+	unheard  bool     // owned by OnChange: a worker is known that needs the listener that there is not
+	metadata sync.Map // address → []byte; as many as there were workers
 
-	mu       sync.Mutex
-	live     map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
-	refusing bool                     // guarded by mu: new requests are refused; some time after draining
+	mu    sync.Mutex
+	live  map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
+	stage stage                    // guarded by mu
 
 	complaints []string // guarded by mu: what was said of filters
 }
@@ -144,6 +142,16 @@ func (srv *Server) Register(g *grpc.Server) {
 	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{srv: srv})
 	g.RegisterService(legsDesc(srv), srv)
 }
+
+// stage is how far the end of the process has come. It never goes back.
+type stage uint8
+
+const (
+	stageServing  stage = iota
+	stageDraining       // what nothing depends on any more is left
+	stageRefusing       // and new requests are refused
+	stageEnding         // and streams are cut
+)
 
 // Process serves one stream: one leg of one attempt.
 func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
@@ -232,16 +240,15 @@ func filterOf(ctx context.Context) string {
 // A drain waits for each one that is let in.
 func (srv *Server) enter(s *mainStream) bool {
 	srv.mu.Lock()
-	if srv.refusing {
-		srv.mu.Unlock()
-		return false
+	now := srv.stage
+	if now < stageRefusing {
+		srv.live[s] = struct{}{}
 	}
-	srv.live[s] = struct{}{}
 	srv.mu.Unlock()
-	if srv.draining.Load() {
+	if now == stageDraining {
 		s.post(&event{kind: evDrain})
 	}
-	return true
+	return now < stageRefusing
 }
 
 func (srv *Server) leave(s *mainStream) {
@@ -250,11 +257,19 @@ func (srv *Server) leave(s *mainStream) {
 	delete(srv.live, s)
 }
 
-func (srv *Server) refuse() {
+// reached reports whether the end has come so far.
+func (srv *Server) reached(s stage) bool {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	srv.refusing = true
-	srv.log.Info("new requests are refused", "streams", len(srv.live), "legs_of_others", srv.guests.Load())
+	return srv.stage >= s
+}
+
+// enterStage takes the end a step on and returns the main legs that are there.
+func (srv *Server) enterStage(s stage) []*mainStream {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	srv.stage = max(srv.stage, s)
+	return slices.Collect(maps.Keys(srv.live))
 }
 
 // OnChange is the view's subscriber: attempts whose prefill worker has left are
@@ -281,10 +296,7 @@ func (srv *Server) Heard() { srv.overlaps.Forget() }
 // refused, and only legs come in. Legs of our own whose client has gone are waited
 // for, and what collects; mirrored ones are not: Envoy ends them at their time-out.
 func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
-	srv.draining.Store(true)
-	srv.mu.Lock()
-	old := slices.Collect(maps.Keys(srv.live))
-	srv.mu.Unlock()
+	old := srv.enterStage(stageDraining)
 	for _, s := range append(srv.attempts.all(), old...) { // some twice, and no matter
 		s.post(&event{kind: evDrain})
 	}
@@ -295,8 +307,9 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 		defer srv.mu.Unlock()
 		return !slices.ContainsFunc(old, func(s *mainStream) bool { _, open := srv.live[s]; return open })
 	})
-	srv.refuse()
-	defer srv.ending.Store(true)
+	open := srv.enterStage(stageRefusing)
+	srv.log.Info("new requests are refused", "streams", len(open), "legs_of_others", srv.guests.Load())
+	defer srv.enterStage(stageEnding)
 	return await(ctx, func() bool { return srv.Streams() == 0 && srv.guests.Load() == 0 && srv.senders.idle() })
 }
 

@@ -94,10 +94,10 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	return r
 }
 
-func (srv *Server) refuses() bool {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	return srv.refusing
+// awaitStage waits until a drain has come so far.
+func (r *replica) awaitStage(s stage) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.srv.reached(s) }, 20*time.Second, time.Millisecond)
 }
 
 // Row C9 at SIGTERM.
@@ -106,7 +106,7 @@ func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 	r := leftAlone(t, l)
 	drained := make(chan error, 1)
 	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
-	require.Eventually(t, r.srv.refuses, 20*time.Second, time.Millisecond)
+	r.awaitStage(stageRefusing)
 	close(l.let)
 	<-l.collects
 	require.Empty(t, drained)
@@ -125,11 +125,11 @@ func TestADrainServesWhatComesUntilTheOldHaveEnded(t *testing.T) {
 	routed(t, old.ask(eightTokens))
 	drained := make(chan error, 1)
 	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
-	require.Eventually(t, r.srv.draining.Load, 20*time.Second, time.Millisecond)
+	r.awaitStage(stageDraining)
 	newer := r.open(filterMain)
 	set, _ := routed(t, newer.ask(eightTokens))
 	old.cancel()
-	require.Eventually(t, r.srv.refuses, 20*time.Second, time.Millisecond)
+	r.awaitStage(stageRefusing)
 
 	late := r.open(filterMain)
 	_, err := late.s.Recv()
@@ -160,7 +160,7 @@ func TestADrainWaitsForWhatCollects(t *testing.T) {
 		err := r.srv.Drain(t.Context(), time.Minute)
 		drained <- end{err, l.collected.Load()}
 	}()
-	require.Eventually(t, r.srv.draining.Load, 20*time.Second, time.Millisecond)
+	r.awaitStage(stageDraining)
 	close(l.letCollect)
 	require.Equal(t, end{nil, 1}, <-drained)
 	require.Zero(t, l.canceled.Load())
@@ -183,7 +183,7 @@ func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
 	owner, other, main, leg := legApart(t)
 	drained := make(chan error, 1)
 	go func() { drained <- other.srv.Drain(t.Context(), time.Minute) }()
-	require.Eventually(t, other.srv.refuses, 20*time.Second, time.Millisecond)
+	other.awaitStage(stageRefusing)
 	require.EqualValues(t, 1, other.srv.guests.Load())
 	require.Empty(t, drained)
 	leg.cancel()
