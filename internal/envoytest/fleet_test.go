@@ -220,27 +220,12 @@ func (f *fleet) publish(ws ...*stack.Worker) {
 	require.NoError(f.t, file.Write(filepath.Join(f.dir, "workers.yaml"), infos))
 }
 
+// dump logs what helps to see why a test failed. What did not start is nil.
 func (f *fleet) dump() {
-	if resp, err := http.Get(f.plugin.Admin + "/debug/decisions?n=20"); err == nil {
-		defer resp.Body.Close()
-		var d struct {
-			Decisions []struct {
-				Time            time.Time
-				Attempt, Status int
-				Outcome, Detail string
-				Leg             string `json:"prefill_leg"`
-				LegDetail       string `json:"prefill_leg_detail"`
-				RequestID       string `json:"request_id"`
-				Timings         map[string]float64
-			}
-		}
-		if json.NewDecoder(resp.Body).Decode(&d) == nil {
-			for _, x := range d.Decisions {
-				f.t.Logf("%s %.8s #%d %s %s %d leg=%s %s %v", x.Time.Format("05.000"), x.RequestID, x.Attempt, x.Outcome, x.Detail, x.Status, x.Leg, x.LegDetail, x.Timings)
-			}
-		}
+	if f.plugin != nil {
+		f.dumpDecisions()
+		f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 60))
 	}
-	f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 60))
 	if f.envoy != nil {
 		if resp, err := http.Get(f.envoy.Admin + "/stats?usedonly&filter=extproc|ext_proc"); err == nil {
 			b, _ := io.ReadAll(resp.Body)
@@ -251,6 +236,31 @@ func (f *fleet) dump() {
 	}
 	for _, w := range f.workers {
 		f.t.Logf("%s:\n%s", w.Name, lastLines(w.Log(), 8))
+	}
+}
+
+func (f *fleet) dumpDecisions() {
+	resp, err := http.Get(f.plugin.Admin + "/debug/decisions?n=20")
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	var d struct {
+		Decisions []struct {
+			Time            time.Time
+			Attempt, Status int
+			Outcome, Detail string
+			Leg             string `json:"prefill_leg"`
+			LegDetail       string `json:"prefill_leg_detail"`
+			RequestID       string `json:"request_id"`
+			Timings         map[string]float64
+		}
+	}
+	if json.NewDecoder(resp.Body).Decode(&d) != nil {
+		return
+	}
+	for _, x := range d.Decisions {
+		f.t.Logf("%s %.8s #%d %s %s %d leg=%s %s %v", x.Time.Format("05.000"), x.RequestID, x.Attempt, x.Outcome, x.Detail, x.Status, x.Leg, x.LegDetail, x.Timings)
 	}
 }
 

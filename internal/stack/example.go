@@ -12,7 +12,7 @@ import (
 // Example returns run.sh of examples/name, ready to run with the tests' Envoy
 // ($ENVOY, or the pinned one). The variables named in ports are set to free ports,
 // BATON_ADMIN to an address on one, and env comes after them. It takes its arguments
-// in Args; where ctx ends, it is told to end what it has started.
+// in Args; where ctx or this process ends, it is told to end what it has started.
 func Example(ctx context.Context, name string, ports []string, env ...string) (*exec.Cmd, error) {
 	root, err := Root()
 	if err != nil {
@@ -33,5 +33,6 @@ func Example(ctx context.Context, name string, ports []string, env ...string) (*
 	}
 	cmd.Env = append(cmd.Env, env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	EndWithParent(cmd, syscall.SIGTERM)
 	return cmd, nil
 }

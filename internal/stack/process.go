@@ -36,6 +36,7 @@ func start(ctx context.Context, name string, stdout io.Writer, path string, args
 	}
 	p.cmd.Stderr = p.log
 	p.cmd.WaitDelay = 2 * time.Second
+	EndWithParent(p.cmd, syscall.SIGKILL)
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("stack: start %s: %w", name, err)
 	}

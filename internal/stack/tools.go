@@ -1,11 +1,18 @@
 package stack
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 )
 
 // EnvoyVersion is the Envoy that `make tools` installs and the tests expect.
@@ -52,25 +59,69 @@ func Root() (string, error) {
 	}
 }
 
-// Build compiles commands of this module into dir with the go on PATH and
-// returns nothing but an error; tags may be empty. With race, binaries check
-// themselves for data races.
+// Build puts commands of this module into dir, compiled with the go on PATH;
+// tags may be empty. With race, binaries check themselves for data races. They
+// are built below .run/bin of the root, where go leaves what is up to date, and
+// linked from there: who builds the same a second time pays for no link step,
+// and what another builds meanwhile does not change dir.
 func Build(dir, tags string, race bool, packages ...string) error {
 	root, err := Root()
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-o", dir + string(filepath.Separator)}
-	if tags != "" {
-		args = append(args, "-tags", tags)
+	args := []string{"build", "-tags", tags, fmt.Sprintf("-race=%t", race)}
+	kind := sha256.Sum256([]byte(strings.Join(append(args, os.Getenv("GOFLAGS")), " ")))
+	shared := filepath.Join(root, ".run", "bin", hex.EncodeToString(kind[:4]))
+	if err := os.MkdirAll(shared, 0o755); err != nil {
+		return fmt.Errorf("stack: %w", err)
 	}
-	if race {
-		args = append(args, "-race")
+	unlock, err := lock(shared + ".lock")
+	if err != nil {
+		return err
 	}
-	cmd := exec.Command("go", append(args, packages...)...)
+	defer unlock()
+	cmd := exec.Command("go", slices.Concat(args, []string{"-o", shared + string(filepath.Separator)}, packages)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("stack: build %v: %w\n%s", packages, err, out)
 	}
+	for _, p := range packages {
+		if err := place(filepath.Join(shared, path.Base(p)), filepath.Join(dir, path.Base(p))); err != nil {
+			return fmt.Errorf("stack: %w", err)
+		}
+	}
 	return nil
+}
+
+// lock waits until it holds the file, and returns what lets go of it.
+func lock(name string) (unlock func(), err error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, fmt.Errorf("stack: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("stack: lock %s: %w", name, err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// place makes to a link of from, or a copy where they are on different disks.
+func place(from, to string) error {
+	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(from, to); err == nil {
+		return nil
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // read only
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }
