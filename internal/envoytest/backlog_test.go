@@ -34,6 +34,7 @@ func requireSaturated(t *testing.T, r *reply, limit int64) {
 // TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained is row C5: slow
 // prefill workers, and more prompts at once than may wait for them.
 func TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained(t *testing.T) {
+	t.Parallel()
 	const limit, burst = 400, 16
 	l := layout{
 		prefill: 2, decode: 2, prefillArgs: []string{"--prefill-us-per-token", "12000", "--serial-prefill"},

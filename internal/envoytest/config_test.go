@@ -37,6 +37,7 @@ func forms(t *testing.T) map[string][]byte {
 }
 
 func TestTheCommittedConfigurationsAreThoseOfTheTemplate(t *testing.T) {
+	t.Parallel()
 	root, err := stack.Root()
 	require.NoError(t, err)
 	want, err := envoy.Committed()
@@ -52,6 +53,7 @@ func TestTheCommittedConfigurationsAreThoseOfTheTemplate(t *testing.T) {
 }
 
 func TestEnvoyItselfAcceptsEachConfiguration(t *testing.T) {
+	t.Parallel()
 	for name, body := range forms(t) {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, stack.ValidateEnvoy(t.Context(), envoyPath, body, t.TempDir()))
@@ -63,6 +65,7 @@ func TestEnvoyItselfAcceptsEachConfiguration(t *testing.T) {
 
 // TestFullDuplexDiffersFromBufferedInStatedLinesOnly: the two must not drift.
 func TestFullDuplexDiffersFromBufferedInStatedLinesOnly(t *testing.T) {
+	t.Parallel()
 	buffered, err := envoy.Standalone(envoy.Params{Title: "one"})
 	require.NoError(t, err)
 	duplex, err := envoy.Standalone(envoy.Params{Title: "one", FullDuplex: true})
@@ -172,6 +175,7 @@ const connectionManager = "type.googleapis.com/envoy.extensions.filters.network.
 // requests a cluster, 1 MiB of body, a mirror dropped without a word) bite
 // where one was forgotten.
 func TestEveryPartOfEveryConfigurationHasItsLimits(t *testing.T) {
+	t.Parallel()
 	for name, body := range forms(t) {
 		t.Run(name, func(t *testing.T) {
 			c := parseConfig(t, body)
@@ -229,6 +233,7 @@ func requireClusterLimits(t *testing.T, cl node) {
 // the plugin's death, and no cluster of workers has an address of its own. The
 // prefill listener's filter and another picker's have nothing to survive.
 func TestEveryExternalProcessorFailsOpenAndByDestinationClosed(t *testing.T) {
+	t.Parallel()
 	for name, body := range forms(t) {
 		t.Run(name, func(t *testing.T) {
 			c := parseConfig(t, body)
@@ -278,6 +283,7 @@ func TestEveryExternalProcessorFailsOpenAndByDestinationClosed(t *testing.T) {
 // cluster or a mirror takes from a header must not come from a client. Where the
 // client may name workers, what it names is moved away before the plugin's filter.
 func TestTheClientListenerStripsEveryHeaderThatARouteReads(t *testing.T) {
+	t.Parallel()
 	for name, body := range forms(t) {
 		t.Run(name, func(t *testing.T) {
 			c := parseConfig(t, body)

@@ -19,6 +19,7 @@ import (
 // clients send prompts of all sizes, some leave in the middle, some prefills
 // fail, and every answer must be the answer to its own prompt.
 func TestRequestsAtOnceNeverSeeEachOther(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	both(t, layout{prefill: 2, decode: 2, config: "tokens: {wait: 5ms}\nprefill: {orphan_grace: 500ms}\n"}, func(t *testing.T, f *fleet) {

@@ -54,7 +54,7 @@ func TestThePluginDiesUnderStreamingAnswers(t *testing.T) {
 	const n, tokens = 200, 100
 	for _, how := range []string{"SIGKILL", "SIGTERM"} {
 		t.Run(how, func(t *testing.T) {
-			both(t, layout{prefill: 2, decode: 2, decodeArgs: slowDecode}, func(t *testing.T, f *fleet) {
+			both(t, layout{prefill: 2, decode: 2, decodeArgs: slowDecode, alone: true}, func(t *testing.T, f *fleet) {
 				wait := f.streamers(n, tokens)
 				// In full duplex an answer is safe once the plugin has left its
 				// stream: it does so as soon as nothing depends on it.
@@ -96,7 +96,7 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 		n = 500 // slower by an order: the machine must be able to have them all at once
 	}
 	both(t, layout{
-		prefill: 2, decode: 2, config: "tokens: {mode: estimate}\nprefill: {start_timeout: 10s, overdue_base: 60s}\n",
+		alone: true, prefill: 2, decode: 2, config: "tokens: {mode: estimate}\nprefill: {start_timeout: 10s, overdue_base: 60s}\n",
 		decodeArgs: []string{"--decode-us-per-token", "150000", "--max-running", "4096"}, prefillArgs: []string{"--max-running", "4096"},
 	}, func(t *testing.T, f *fleet) {
 		var wg sync.WaitGroup

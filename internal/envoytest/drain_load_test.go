@@ -52,6 +52,7 @@ func quickWorkers(threads int) layout {
 // Envoy, and a replica that is away for a while. Envoy tries it again and again.
 func TestAReplicaThatIsAwayCostsNoRequest(t *testing.T) {
 	l := quickWorkers(4)
+	l.alone = true
 	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
 		stop := a.load(24)
 		for _, r := range []*replica{a, b} {
@@ -69,6 +70,7 @@ func TestAReplicaThatIsAwayCostsNoRequest(t *testing.T) {
 // TestAReplicaThatKnowsNothingYetCostsNoRequest: it listens, and its workers are not to
 // be learnt of for a while.
 func TestAReplicaThatKnowsNothingYetCostsNoRequest(t *testing.T) {
+	t.Parallel()
 	l := quickWorkers(1)
 	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
 		require.NoError(t, b.plugin.Stop(25*time.Second))
@@ -85,6 +87,7 @@ func TestAReplicaThatKnowsNothingYetCostsNoRequest(t *testing.T) {
 
 // TestOneOfThreeReplicasIsEnough: two are dead, and Envoy leaves but one alone.
 func TestOneOfThreeReplicasIsEnough(t *testing.T) {
+	t.Parallel()
 	ports, err := stack.FreePorts(1)
 	require.NoError(t, err)
 	l := quickWorkers(2)
@@ -101,6 +104,7 @@ func TestOneOfThreeReplicasIsEnough(t *testing.T) {
 // TestNoReplicaCanServe: one is dead, one knows nothing yet. Clients are told at once,
 // and served as soon as one can.
 func TestNoReplicaCanServe(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, twoLegs: true}
 	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
 		require.NoError(t, a.plugin.Kill())
@@ -124,6 +128,7 @@ func TestNoReplicaCanServe(t *testing.T) {
 
 // TestAPluginAloneIsUsedAsSoonAsItIsBack: nobody else could be used in its place.
 func TestAPluginAloneIsUsedAsSoonAsItIsBack(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, f *fleet) {
 		qs := ask("it is alone", 6)
 		for i := range 6 {

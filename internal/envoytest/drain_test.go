@@ -52,9 +52,11 @@ func (f *fleet) drains() <-chan error {
 // their start, and both legs of each are still to come. Requests that come later are
 // served as long as those run, and then Envoy finds nobody.
 func TestADrainServesWhatHasBegun(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n", noCheck: true}
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
 			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) {
 				qs := ask("begun before the end", 6)
 				var begun []*halfSent
@@ -85,6 +87,7 @@ func TestADrainServesWhatHasBegun(t *testing.T) {
 
 // TestADrainCollectsWhatItsClientsHaveLeft is row C9 at SIGTERM.
 func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n", noCheck: true}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1500, Count: 1})
@@ -102,6 +105,7 @@ func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 // TestASecondSignalEndsThePluginAtOnce: who does not want to wait for what has begun
 // says so twice.
 func TestASecondSignalEndsThePluginAtOnce(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 1, config: "drain_timeout: 10m\n", noCheck: true})
 	h := f.beginHalf(ask("it is not waited for", 6)[0])
 	f.await("the plugin to know of it", func() bool { return f.metric("baton_streams_in_flight", `leg="main"`) == 1 })

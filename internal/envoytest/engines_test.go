@@ -17,6 +17,7 @@ import (
 // workers that need no listener of its Envoy; then those of the same model join
 // that do.
 func TestAnEngineThatJoinsWithoutItsListenerHarmsNobody(t *testing.T) {
+	t.Parallel()
 	ports, err := stack.FreePorts(1)
 	require.NoError(t, err)
 	f := newFleet(t, layout{

@@ -57,7 +57,7 @@ type member struct {
 	got      []enginesim.Request // what it had been sent when it was killed
 }
 
-// bothEtcd runs a test in both body modes.
+// bothEtcd runs a test in both body modes, side by side.
 func bothEtcd(t *testing.T, config string, test func(t *testing.T, f *etcdFleet)) {
 	t.Helper()
 	for _, duplex := range []bool{false, true} {
@@ -65,7 +65,10 @@ func bothEtcd(t *testing.T, config string, test func(t *testing.T, f *etcdFleet)
 		if duplex {
 			name = "full-duplex"
 		}
-		t.Run(name, func(t *testing.T) { test(t, newEtcdFleet(t, duplex, config)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newEtcdFleet(t, duplex, config))
+		})
 	}
 }
 

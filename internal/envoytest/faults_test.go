@@ -40,6 +40,7 @@ func (f *fleet) received(w *stack.Worker) uint64 {
 // worker fails, the client gets its whole answer from a fresh pair, and no KV
 // is held anywhere at the end.
 func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
+	t.Parallel()
 	faults := map[string]enginesim.Fault{
 		"the process dies in mid-prefill":    {Mode: enginesim.FaultDie, When: enginesim.Mid},
 		"it hangs before it enters the room": {Mode: enginesim.FaultHang, Count: 1},
@@ -96,6 +97,7 @@ func (f *fleet) awaitHealthy() {
 // TestALegThatNeverStartsGetsAFreshPick: a mirror over its cluster's limit is
 // dropped without a word (row C6).
 func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
+	t.Parallel()
 	oneLeg := func(y string) string {
 		at := strings.Index(y, "  - name: prefill_leg\n    type: STATIC")
 		return y[:at] + strings.Replace(y[at:], "circuit_breakers: *limits", "circuit_breakers: {thresholds: [{max_requests: 1}]}", 1)
@@ -117,8 +119,10 @@ func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 
 // TestOneOfTwoPrefillWorkersDead is row C26's drill, two requests a second.
 func TestOneOfTwoPrefillWorkersDead(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"killed", "stopped"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			both(t, layout{prefill: 2, decode: 2, config: "routing: {prefill: {mode: round-robin}}\nprefill: {overdue_base: 1s}\n"}, func(t *testing.T, f *fleet) {
 				bad := f.prefill[0]
 				r := f.send(t.Context(), "/v1/completions", completion("all is well", 4, false))
@@ -166,6 +170,7 @@ func (f *fleet) drill(bad *stack.Worker, n int) {
 
 // TestAnUnreachableDecodeGetsAFreshPick is row C10.
 func TestAnUnreachableDecodeGetsAFreshPick(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, config: quickFaults}, func(t *testing.T, f *fleet) {
 		require.NoError(t, f.decode[0].Kill())
 		for i := range 4 {
@@ -190,6 +195,7 @@ func TestAnUnreachableDecodeGetsAFreshPick(t *testing.T) {
 // TestWhenEveryAttemptFailsTheClientGetsOneError: a real status, never a 200
 // with an error inside (rows C6, C27).
 func TestWhenEveryAttemptFailsTheClientGetsOneError(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, config: quickFaults}, func(t *testing.T, f *fleet) {
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 503})
 		r := f.send(t.Context(), "/v1/completions", completion("nobody can", 4, true))
@@ -208,6 +214,7 @@ func TestWhenEveryAttemptFailsTheClientGetsOneError(t *testing.T) {
 
 // TestAClientThatLeavesCancelsDecodeAndNotPrefill is the C3 part of row C9.
 func TestAClientThatLeavesCancelsDecodeAndNotPrefill(t *testing.T) {
+	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s, orphan_grace: 3s}\n",
 		decodeArgs: []string{"--decode-us-per-token", "20000"}, prefillArgs: []string{"--prefill-base-us", "300000"},
@@ -241,6 +248,7 @@ func TestAClientThatLeavesCancelsDecodeAndNotPrefill(t *testing.T) {
 // TestAPrefillWorkerThatLeavesDiscoveryHasFailed: its requests do not wait for
 // it to be overdue (row C6), and its load goes with it (D5).
 func TestAPrefillWorkerThatLeavesDiscoveryHasFailed(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
 		f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultEarly200}) // so that the answer is held
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 5000, Count: 1})

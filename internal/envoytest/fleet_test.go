@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -66,6 +67,7 @@ type fleet struct {
 	prefill    []*stack.Worker
 	decode     []*stack.Worker
 	listen     string
+	gateway    *envoy.GatewayParams // its own copy of the layout's: beforeEnvoy may change it
 }
 
 // layout says what a fleet is made of.
@@ -86,15 +88,16 @@ type layout struct {
 	patch           func(envoyYAML string) string // changes Envoy's rendered configuration
 	noCheck         bool                          // the test ends the plugin itself: do not check for leaks
 	threads         int                           // of Envoy; default: one
+	alone           bool                          // the test needs the machine: its body modes follow each other
 }
 
-// both runs a test in both body modes.
+// both runs a test in both body modes, side by side.
 func both(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
 	t.Helper()
 	bodyModes(t, l, func(t *testing.T, l layout) { f(t, newFleet(t, l)) })
 }
 
-// bodyModes runs a test with the layout in both body modes.
+// bodyModes runs a test with the layout in both body modes, side by side.
 func bodyModes(t *testing.T, l layout, f func(t *testing.T, l layout)) {
 	t.Helper()
 	for _, duplex := range []bool{false, true} {
@@ -103,6 +106,9 @@ func bodyModes(t *testing.T, l layout, f func(t *testing.T, l layout)) {
 			name = "full-duplex"
 		}
 		t.Run(name, func(t *testing.T) {
+			if !l.alone {
+				t.Parallel()
+			}
 			l := l
 			l.fullDuplex = duplex
 			f(t, l)
@@ -156,6 +162,10 @@ func newFleet(t *testing.T, l layout) *fleet {
 	}
 	f.publish(f.workers...)
 	f.listen = l.listen
+	if l.gateway != nil {
+		own := *l.gateway
+		f.gateway = &own
+	}
 	f.startPlugin()
 	p := l.envoy
 	p.FullDuplex = l.fullDuplex
@@ -187,7 +197,7 @@ func newFleet(t *testing.T, l layout) *fleet {
 // gatewayParams are the layout's, with this fleet's plugin, and its decode workers
 // and those that need no prefill as the pool, where the layout says nothing.
 func (f *fleet) gatewayParams(l layout) *envoy.GatewayParams {
-	p := *l.gateway
+	p := *f.gateway
 	p.Buffered, p.NoServed = !l.fullDuplex, !saysServed()
 	if p.PluginSocket == "" {
 		p.PluginSocket = f.plugin.Socket
@@ -198,6 +208,15 @@ func (f *fleet) gatewayParams(l layout) *envoy.GatewayParams {
 		}
 	}
 	return &p
+}
+
+// listen returns a listener of the test's own, at a port that nobody else gets once it
+// is closed.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", unused(t))
+	require.NoError(t, err)
+	return l
 }
 
 func (f *fleet) startPlugin() {

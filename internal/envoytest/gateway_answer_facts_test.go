@@ -33,6 +33,7 @@ func (x *exchange) refuse() error {
 // TestAPickerMayAnswerItself at any moment before the answer has begun for the
 // client: after that it is cut. A worker that has the request loses it.
 func TestAPickerMayAnswerItself(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		for _, at := range []string{"headers", "all", "routed", "response", "answering"} {
 			t.Run(at, func(t *testing.T) {

@@ -24,14 +24,13 @@ import (
 // serves the model m alone.
 func newEcho(t *testing.T, l layout, h http.HandlerFunc) *fleet {
 	t.Helper()
-	gp := envoy.GatewayParams{}
-	if l.gateway != nil {
-		gp = *l.gateway
+	if l.gateway == nil {
+		l.gateway = new(envoy.GatewayParams)
 	}
-	l.gateway, l.config = &gp, pickerConfig+"tokens: {mode: estimate}\n"+l.config
+	l.config = pickerConfig + "tokens: {mode: estimate}\n" + l.config
 	l.beforeEnvoy = func(f *fleet) {
 		w := fake(t, 900, h)
-		gp.Pool = []string{w.Info.Endpoint.String()}
+		f.gateway.Pool = []string{w.Info.Endpoint.String()}
 		f.publishAndWait(w)
 	}
 	return newFleet(t, l)
@@ -44,6 +43,7 @@ func eachEcho(t *testing.T, l layout, h http.HandlerFunc, test func(t *testing.T
 		for _, duplex := range []bool{false, true} {
 			name := map[bool]string{true: "two legs/", false: "one leg/"}[two] + map[bool]string{true: "full-duplex", false: "buffered"}[duplex]
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				l := l
 				l.twoLegs, l.fullDuplex = two, duplex
 				test(t, newEcho(t, l, h), two)
@@ -88,6 +88,7 @@ func requireSame(t *testing.T, want, got, what string) {
 // TestBodiesOfEverySizeGoThroughAGatewayBothWays as they are: of a path that we do not
 // read, and of a generation, whose answer is as large.
 func TestBodiesOfEverySizeGoThroughAGatewayBothWays(t *testing.T) {
+	t.Parallel()
 	eachEcho(t, layout{}, echo, func(t *testing.T, f *fleet, _ bool) {
 		for _, n := range sizes {
 			for _, chunked := range []bool{false, true} {
@@ -125,6 +126,7 @@ func TestBodiesOfEverySizeGoThroughAGatewayBothWays(t *testing.T) {
 
 // TestBodiesOfEverySizeReachBothLegsOfAGateway is the same for a pair.
 func TestBodiesOfEverySizeReachBothLegsOfAGateway(t *testing.T) {
+	t.Parallel()
 	args := []string{"--log-body-bytes", "20000000", "--log-total-bytes", "100000000"}
 	l := layout{prefill: 1, decode: 1, simArgs: args, gateway: &envoy.GatewayParams{}, twoLegs: true, config: "tokens: {mode: estimate}\n"}
 	both(t, l, func(t *testing.T, f *fleet) {
@@ -148,6 +150,7 @@ func TestBodiesOfEverySizeReachBothLegsOfAGateway(t *testing.T) {
 // TestOtherPathsAndMethodsGoToOneWorker by their headers, and what we answer ourselves
 // is answered in a gateway too.
 func TestOtherPathsAndMethodsGoToOneWorker(t *testing.T) {
+	t.Parallel()
 	eachEcho(t, layout{}, echo, func(t *testing.T, f *fleet, _ bool) {
 		for _, c := range []struct{ method, path, body string }{
 			{http.MethodGet, "/v1/files", ""}, {http.MethodHead, "/v1/files", ""}, {http.MethodDelete, "/v1/files/1", ""},
@@ -177,6 +180,7 @@ func TestOtherPathsAndMethodsGoToOneWorker(t *testing.T) {
 // two legs they do not cross to the main leg. TestABodyThatTrailersEnd says what Envoy
 // does with one leg in full duplex.
 func TestTrailersOfARequestAreNoHindrance(t *testing.T) {
+	t.Parallel()
 	c := clientWithTrailers(t)
 	eachEcho(t, layout{}, echo, func(t *testing.T, f *fleet, twoLegs bool) {
 		if !twoLegs && f.fullDuplex {
@@ -199,6 +203,7 @@ func TestTrailersOfARequestAreNoHindrance(t *testing.T) {
 // TestARequestHasOneName: Envoy's where it gives one, else ours; the worker has it, and
 // so has what we note.
 func TestARequestHasOneName(t *testing.T) {
+	t.Parallel()
 	for name, patch := range map[string]func(string) string{
 		"Envoy's": nil,
 		"ours": func(y string) string {
@@ -206,6 +211,7 @@ func TestARequestHasOneName(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			both(t, layout{aggregated: 1, config: pickerConfig, gateway: &envoy.GatewayParams{}, patch: patch}, func(t *testing.T, f *fleet) {
 				q := ask("its name", 2)[0]
 				q.require(t, f.send(t.Context(), q.path, q.body))
@@ -220,6 +226,7 @@ func TestARequestHasOneName(t *testing.T) {
 
 // TestAGatewaysRefusalsSayWhyInAHeader, for gateways that count what is dropped.
 func TestAGatewaysRefusalsSayWhyInAHeader(t *testing.T) {
+	t.Parallel()
 	const reason = "x-llm-d-request-dropped-reason"
 	l := layout{
 		prefill: 1, decode: 1, gateway: &envoy.GatewayParams{}, twoLegs: true,
@@ -247,6 +254,7 @@ func TestAGatewaysRefusalsSayWhyInAHeader(t *testing.T) {
 
 // TestADeadlineBeforeTheAnswerSaysSo, though a gateway's route knows nothing of it.
 func TestADeadlineBeforeTheAnswerSaysSo(t *testing.T) {
+	t.Parallel()
 	hang := func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
 			_, _ = io.ReadAll(r.Body)

@@ -30,6 +30,7 @@ var gateways = map[string]envoy.GatewayParams{
 }
 
 func TestEnvoyItselfAcceptsEachGateway(t *testing.T) {
+	t.Parallel()
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
 			p.NoServed, p.Before137 = p.NoServed || !saysServed(), envoyMinor() < 37
@@ -44,6 +45,7 @@ func TestEnvoyItselfAcceptsEachGateway(t *testing.T) {
 }
 
 func TestAGatewayRefusesWhatIsNotOfIt(t *testing.T) {
+	t.Parallel()
 	for _, p := range []envoy.Params{{Routing: "direct"}, {PickerPort: 1}, {TracingHost: "127.0.0.1"}} {
 		_, err := envoy.GatewayAPI(envoy.GatewayParams{Params: p})
 		require.Error(t, err)
@@ -57,6 +59,7 @@ func TestAGatewayRefusesWhatIsNotOfIt(t *testing.T) {
 // TestThePatchIsRefusedWhereItsResourcesAreNot: an operation by place must not
 // change what stands there by chance.
 func TestThePatchIsRefusedWhereItsResourcesAreNot(t *testing.T) {
+	t.Parallel()
 	config, err := envoy.GatewayAPI(envoy.GatewayParams{})
 	require.NoError(t, err)
 	patch, err := envoy.GatewayPatch(envoy.GatewayParams{})
@@ -79,6 +82,7 @@ func TestThePatchIsRefusedWhereItsResourcesAreNot(t *testing.T) {
 // TestEachOperationOfThePatchTouchesOneResource, which a `test` has named before:
 // what patches a control plane's resources knows them by type and name.
 func TestEachOperationOfThePatchTouchesOneResource(t *testing.T) {
+	t.Parallel()
 	patch, err := envoy.GatewayPatch(envoy.GatewayParams{Params: envoy.Params{Before137: true}, SubsetHeader: "x-subset"})
 	require.NoError(t, err)
 	named := map[string]bool{}
@@ -135,6 +139,7 @@ func resources(t *testing.T, config []byte) map[string]any {
 // TestThePatchedGatewayHasTheLegsOfOnesOwnEnvoy: beside the pool's own filter
 // nothing differs, so what the tests of one's own Envoy show holds here too.
 func TestThePatchedGatewayHasTheLegsOfOnesOwnEnvoy(t *testing.T) {
+	t.Parallel()
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
 			p.PluginSocket, p.TLS = "/run/baton/extproc.sock", false
@@ -166,6 +171,7 @@ func TestThePatchedGatewayHasTheLegsOfOnesOwnEnvoy(t *testing.T) {
 // TestTheMovedFilterIsThePools: what its control plane says of bodies, metadata
 // and attributes holds on the main leg.
 func TestTheMovedFilterIsThePools(t *testing.T) {
+	t.Parallel()
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
 			one, err := envoy.GatewayAPI(p)
@@ -222,6 +228,7 @@ func takeFilters(t *testing.T, listener any) []any {
 }
 
 func TestEveryPartOfAGatewayHasItsLimits(t *testing.T) {
+	t.Parallel()
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
 			for _, render := range []func(envoy.GatewayParams) ([]byte, error){envoy.GatewayAPI, envoy.GatewayTwoLegs} {

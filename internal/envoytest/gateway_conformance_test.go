@@ -27,7 +27,7 @@ const (
 
 // asReference is a plugin with the arguments that the conformance suite's manifests
 // give the reference picker, serving securely, as it does by default.
-func asReference(t *testing.T, gp *envoy.GatewayParams) func(f *fleet) {
+func asReference(t *testing.T) func(f *fleet) {
 	return func(f *fleet) {
 		ports, err := stack.FreePorts(4)
 		require.NoError(t, err)
@@ -43,7 +43,7 @@ func asReference(t *testing.T, gp *envoy.GatewayParams) func(f *fleet) {
 			},
 		})
 		require.NoError(t, err)
-		gp.PluginSocket, gp.PluginHost, gp.PluginPort = "-", "127.0.0.1", ports[0]
+		f.gateway.PluginSocket, f.gateway.PluginHost, f.gateway.PluginPort = "-", "127.0.0.1", ports[0]
 	}
 }
 
@@ -51,19 +51,18 @@ func asReference(t *testing.T, gp *envoy.GatewayParams) func(f *fleet) {
 // GatewayFollowingEPPRouting, …WithDataParallelism, GatewayDestinationEndpointServed
 // and EppUnAvailableFailOpen, without Kubernetes.
 func TestTheConformanceSuitesRequestsStayInside(t *testing.T) {
-	gp := &envoy.GatewayParams{TLS: true, FailOpen: true}
-	l := ownPorts(layout{aggregated: 3, gateway: gp, noCheck: true})
+	t.Parallel()
+	l := ownPorts(layout{aggregated: 3, gateway: &envoy.GatewayParams{TLS: true, FailOpen: true}, noCheck: true})
 	l.beforeEnvoy = func(f *fleet) {
-		asReference(t, gp)(f)
-		gp.Pool = nil
+		asReference(t)(f)
 		for _, w := range f.workers {
 			for a := range w.Info.Addresses() {
-				gp.Pool = append(gp.Pool, a.String())
+				f.gateway.Pool = append(f.gateway.Pool, a.String())
 			}
 		}
 	}
 	both(t, l, func(t *testing.T, f *fleet) {
-		pool := gp.Pool
+		pool := f.gateway.Pool
 		for _, allowed := range [][]string{pool[:1], pool[3:5], {pool[0], pool[4], pool[8]}, {anyPort}} {
 			f.hundred(t, allowed)
 		}
@@ -133,6 +132,7 @@ func (f *fleet) hundred(t *testing.T, allowed []string) {
 // TestAGatewaysAnswersOutlastThePluginsDrain: told to end, it stays until the answers
 // that go through it are whole. New requests are served meanwhile.
 func TestAGatewaysAnswersOutlastThePluginsDrain(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 2, decodeArgs: []string{"--accepts-aggregated", "--decode-us-per-token", "40000"}, noCheck: true}
 	eachGateway(t, l, func(t *testing.T, f *fleet, twoLegs bool) {
 		const n, tokens = 20, 80

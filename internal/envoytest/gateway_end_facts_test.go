@@ -156,6 +156,7 @@ func outcome(t *testing.T, p envoy.GatewayParams, twoLegs bool, how, at string) 
 // TestAPickersEndEndsARequest is what FailClose and FailOpen mean on a real Envoy.
 // Nobody's is a worker that the fallback has chosen.
 func TestAPickersEndEndsARequest(t *testing.T) {
+	t.Parallel()
 	cut := `200 "one ", cut picked`
 	whole := `200 "one two" picked`
 	for _, c := range []struct {
@@ -194,6 +195,7 @@ func TestAPickersEndEndsARequest(t *testing.T) {
 	} {
 		for at, want := range c.want {
 			t.Run(strings.Join([]string{c.mode, c.how, at}, " "), func(t *testing.T) {
+				t.Parallel()
 				p := envoy.GatewayParams{Buffered: strings.HasPrefix(c.mode, "buffered"), FailOpen: strings.HasSuffix(c.mode, "FailOpen")}
 				require.Equal(t, want, outcome(t, p, false, c.how, at))
 			})
@@ -204,6 +206,7 @@ func TestAPickersEndEndsARequest(t *testing.T) {
 // TestWithTwoLegsNobodyGoesWhereTheClientSays: the destination is stripped at the
 // edge and exact, so no end of a stream and no failure mode opens anything.
 func TestWithTwoLegsNobodyGoesWhereTheClientSays(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		for _, p.FailOpen = range []bool{false, true} {
 			for _, how := range []string{killed, quitting} {
@@ -218,6 +221,7 @@ func TestWithTwoLegsNobodyGoesWhereTheClientSays(t *testing.T) {
 // TestAFailOpenPoolServesWithoutAPickerWhatHasNoBody, in full duplex: a body that
 // comes with its headers is on its way to the picker before anybody knows.
 func TestAFailOpenPoolServesWithoutAPickerWhatHasNoBody(t *testing.T) {
+	t.Parallel()
 	a := newBackend(t, nil)
 	f := newFacts(t, envoy.GatewayParams{FailOpen: true, Pool: []string{a.addr}}, func(x *exchange) error { return x.serve(a.addr) })
 	f.picker.kill()
@@ -231,6 +235,7 @@ func TestAFailOpenPoolServesWithoutAPickerWhatHasNoBody(t *testing.T) {
 // answer's end the client waits for ever. So in full duplex no stream is left once
 // the answer has begun, and it may have begun before the picker knows.
 func TestALeftAnswerLosesWhatIsOnItsWay(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		unanswered string // the frame that came and got no answer
 		want       string
@@ -240,6 +245,7 @@ func TestALeftAnswerLosesWhatIsOnItsWay(t *testing.T) {
 		{"whole", ""},
 	} {
 		t.Run(c.unanswered, func(t *testing.T) {
+			t.Parallel()
 			over, answered := make(chan struct{}), make(chan struct{})
 			a := newBackend(t, func(w http.ResponseWriter, _ *http.Request) {
 				flush := func(when string) {
@@ -287,6 +293,7 @@ func TestALeftAnswerLosesWhatIsOnItsWay(t *testing.T) {
 // request stays open in Envoy, though it has no stream any more. Envoy ended it
 // before 1.38.
 func TestALeftAnswersEndNeverComes(t *testing.T) {
+	t.Parallel()
 	a := newBackend(t, nil)
 	var leave sync.Once
 	f := newFacts(t, envoy.GatewayParams{Pool: []string{a.addr}}, func(x *exchange) error {

@@ -27,7 +27,10 @@ func bothBodies(t *testing.T, f func(t *testing.T, p envoy.GatewayParams)) {
 		if buffered {
 			name = "buffered"
 		}
-		t.Run(name, func(t *testing.T) { f(t, envoy.GatewayParams{Buffered: buffered}) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, envoy.GatewayParams{Buffered: buffered})
+		})
 	}
 }
 
@@ -42,6 +45,7 @@ func unused(t *testing.T) string {
 // TestOverwrittenDestinationsAreTheClientsNoMore: the plugin sees each of them,
 // and one OVERWRITE_IF_EXISTS_OR_ADD replaces all.
 func TestOverwrittenDestinationsAreTheClientsNoMore(t *testing.T) {
+	t.Parallel()
 	for _, original := range []bool{false, true} {
 		bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 			a, b := newBackend(t, nil), newBackend(t, nil)
@@ -70,6 +74,7 @@ func (f *facts) told() (metadata, attribute string) {
 // TestTheResponseSaysWhoServed: after a retry or a fallback it is the last who
 // was tried. An answer of Envoy's own names one who was tried, not one who served.
 func TestTheResponseSaysWhoServed(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		a, b, dead := newBackend(t, nil), newBackend(t, nil), unused(t)
 		p.Pool = []string{a.addr, b.addr, dead}
@@ -112,6 +117,7 @@ func (f *facts) requireNotShown() {
 }
 
 func TestARefusedConnectionHasAnAddressToo(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		for _, p.OriginalDst = range []bool{false, true} {
 			dead := unused(t)
@@ -136,6 +142,7 @@ func TestARefusedConnectionHasAnAddressToo(t *testing.T) {
 
 // TestAnExactDestinationTakesNoList: ORIGINAL_DST refuses it, and nobody is tried.
 func TestAnExactDestinationTakesNoList(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		a, b := newBackend(t, nil), newBackend(t, nil)
 		p.OriginalDst = true
@@ -156,6 +163,7 @@ func TestAnExactDestinationTakesNoList(t *testing.T) {
 
 // TestARequestWithoutABodyIsItsHeaders: one frame, and its answer routes it.
 func TestARequestWithoutABodyIsItsHeaders(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		a := newBackend(t, nil)
 		p.Pool = []string{a.addr}
@@ -172,6 +180,7 @@ func TestARequestWithoutABodyIsItsHeaders(t *testing.T) {
 // TestBodiesArriveWholeWithOneEnd, in full duplex the end in a frame of its own
 // and content-length gone, both ways.
 func TestBodiesArriveWholeWithOneEnd(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		a := newBackend(t, nil)
 		p.Pool = []string{a.addr}
@@ -229,6 +238,7 @@ func requireOneEnd(t *testing.T, buffered bool, n int, x *exchange) {
 // TestEnvoyNamesEachRequest: the picker sees x-request-id, and a client's own name
 // for it is not taken where Envoy is the edge.
 func TestEnvoyNamesEachRequest(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		a := newBackend(t, nil)
 		p.Pool = []string{a.addr}
@@ -244,6 +254,7 @@ func TestEnvoyNamesEachRequest(t *testing.T) {
 // TestTheRouteNeedsNotBeChosenAnew: the destination is read when a host is chosen,
 // so clear_route_cache changes nothing where no route looks at it.
 func TestTheRouteNeedsNotBeChosenAnew(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		for _, p.OriginalDst = range []bool{false, true} {
 			a, b := newBackend(t, nil), newBackend(t, nil)

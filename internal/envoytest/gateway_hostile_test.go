@@ -63,6 +63,7 @@ func requireUnforged(t *testing.T, q enginesim.Request, canary string) {
 // TestAClientsHeadersMoveNoRequestOfAGateway: it goes where the plugin says, whatever a
 // client has set, in any spelling and twice, on paths that we read and others.
 func TestAClientsHeadersMoveNoRequestOfAGateway(t *testing.T) {
+	t.Parallel()
 	eachGateway(t, layout{prefill: 1, decode: 2, decodeArgs: []string{"--accepts-aggregated"}}, func(t *testing.T, f *fleet, _ bool) {
 		c := newCanary(t)
 		for spelling := range 4 {
@@ -105,6 +106,7 @@ func TestAClientsHeadersMoveNoRequestOfAGateway(t *testing.T) {
 // TestAGatewaysWorkersCannotSteerIt: what only Envoy or the plugin may say means
 // nothing in a worker's answer, whether anybody strips it or not.
 func TestAGatewaysWorkersCannotSteerIt(t *testing.T) {
+	t.Parallel()
 	var headers atomic.Pointer[http.Header]
 	var calls atomic.Int64
 	answers := func(w http.ResponseWriter, r *http.Request) {
@@ -143,6 +145,7 @@ func TestAGatewaysWorkersCannotSteerIt(t *testing.T) {
 // TestHeadersOfEverySizeLeaveNothingBooked: within Envoy's limit they go through, beyond
 // it Envoy refuses them, a client's or a worker's.
 func TestHeadersOfEverySizeLeaveNothingBooked(t *testing.T) {
+	t.Parallel()
 	var large atomic.Int64
 	answers := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Large", strings.Repeat("x", int(large.Load())))
@@ -171,11 +174,13 @@ func TestHeadersOfEverySizeLeaveNothingBooked(t *testing.T) {
 
 // TestASlowBodyIsEndedByEnvoy, and nothing of it stays.
 func TestASlowBodyIsEndedByEnvoy(t *testing.T) {
+	t.Parallel()
 	slow := func(y string) string {
 		return strings.Replace(y, "stat_prefix: client", "stat_prefix: client\n          request_timeout: 0.7s", 1)
 	}
 	for _, duplex := range []bool{false, true} {
 		t.Run(map[bool]string{true: "full-duplex", false: "buffered"}[duplex], func(t *testing.T) {
+			t.Parallel()
 			f := newEcho(t, layout{fullDuplex: duplex, patch: slow}, echo)
 			for _, path := range []string{"/v1/completions", "/v1/embeddings"} {
 				r, w := io.Pipe()
@@ -198,6 +203,7 @@ func TestASlowBodyIsEndedByEnvoy(t *testing.T) {
 
 // TestClientsThatLeaveAGatewayAtAnyMoment leave nothing booked and nothing running.
 func TestClientsThatLeaveAGatewayAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	l := layout{

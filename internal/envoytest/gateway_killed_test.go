@@ -90,7 +90,7 @@ func newStage(t *testing.T, gp envoy.GatewayParams, twoLegs, fullDuplex bool) *s
 		w := fake(t, 900, func(w http.ResponseWriter, r *http.Request) { s.ours.Config.Handler.ServeHTTP(w, r) })
 		s.ours, s.theirs = newBackend(t, s.serve), newBackend(t, s.serve)
 		s.ours.addr = w.Info.Endpoint.String()
-		gp.Pool = []string{s.ours.addr, s.theirs.addr}
+		f.gateway.Pool = []string{s.ours.addr, s.theirs.addr}
 		f.publishAndWait(w)
 	}
 	s.f = newFleet(t, l)
@@ -220,6 +220,7 @@ func (s *stage) again() {
 // TestAGatewaysPluginIsKilled at each moment of a request. It is what the protocol
 // means by FailClose and FailOpen; with two legs there is no such difference.
 func TestAGatewaysPluginIsKilled(t *testing.T) {
+	t.Parallel()
 	const cut, whole = `200 "one ", cut ours`, `200 "one two" ours`
 	for _, c := range []struct {
 		form string // failure mode or two legs, bodies
@@ -245,6 +246,7 @@ func TestAGatewaysPluginIsKilled(t *testing.T) {
 		}},
 	} {
 		t.Run(c.form, func(t *testing.T) {
+			t.Parallel()
 			two := strings.HasPrefix(c.form, "two legs")
 			s := newStage(t, envoy.GatewayParams{FailOpen: strings.HasPrefix(c.form, "FailOpen")}, two, strings.HasSuffix(c.form, "full-duplex"))
 			for _, at := range []string{"before", "headers", "body", "counting", "routed", "answering"} {

@@ -38,6 +38,7 @@ func forBothForms(t *testing.T, f func(t *testing.T, p envoy.GatewayParams, twoL
 			name = "two legs"
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			bothBodies(t, func(t *testing.T, p envoy.GatewayParams) { f(t, p, two) })
 		})
 	}
@@ -46,6 +47,7 @@ func forBothForms(t *testing.T, f func(t *testing.T, p envoy.GatewayParams, twoL
 // TestASubsetHintReachesThePicker in each form that it may have, and on the main leg
 // too: dynamic metadata does not cross to it, so what sets the hint has moved along.
 func TestASubsetHintReachesThePicker(t *testing.T) {
+	t.Parallel()
 	forBothForms(t, func(t *testing.T, p envoy.GatewayParams, two bool) {
 		a := newBackend(t, nil)
 		p.Pool, p.SubsetHeader = []string{a.addr}, subsetHeader
@@ -78,6 +80,7 @@ func TestASubsetHintReachesThePicker(t *testing.T) {
 // TestAPickerHearsWhichFormItIs: with two legs the filter says so in its initial
 // metadata; a gateway's own filter says nothing.
 func TestAPickerHearsWhichFormItIs(t *testing.T) {
+	t.Parallel()
 	forBothForms(t, func(t *testing.T, p envoy.GatewayParams, two bool) {
 		a := newBackend(t, nil)
 		p.Pool = []string{a.addr}
@@ -103,6 +106,7 @@ func TestAPickerHearsWhichFormItIs(t *testing.T) {
 // TestOnTheMainLegTheAnswerSaysWhoServed by its attribute alone: an exact cluster
 // has no word for it.
 func TestOnTheMainLegTheAnswerSaysWhoServed(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		a := newBackend(t, nil)
 		f := newFactsWith(t, p, true, func(x *exchange) error { return x.serve(a.addr) })

@@ -60,8 +60,10 @@ func (f *fleet) destinationsSeen() (list []string, by *stack.Worker) {
 // TestTheNextOfTheListServesInADeadOnesPlace: the client sees nothing of it, the
 // booking moves to who serves, the record says so, and the dead are set aside.
 func TestTheNextOfTheListServesInADeadOnesPlace(t *testing.T) {
+	t.Parallel()
 	for n := 1; n <= 3; n++ {
 		t.Run(fmt.Sprintf("%d endpoints", n), func(t *testing.T) {
+			t.Parallel()
 			l := layout{aggregated: 4, config: listed(n), gateway: &envoy.GatewayParams{}, simArgs: []string{"--decode-us-per-token", "20000"}}
 			both(t, l, func(t *testing.T, f *fleet) {
 				q := ask("who is named", 2)[0]
@@ -139,6 +141,7 @@ func (f *fleet) moves(t *testing.T, dead []*stack.Worker) {
 // TestTwoLegsNameOneEndpoint, whatever list is configured: decode's address is
 // exact, and what is wrong with it is mended by a fresh pair.
 func TestTwoLegsNameOneEndpoint(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 2, config: listed(3), gateway: &envoy.GatewayParams{}, twoLegs: true}, func(t *testing.T, f *fleet) {
 		require.NoError(t, f.decode[0].Kill())
 		for i := range 4 {
@@ -171,16 +174,15 @@ func (f *fleet) allowing(q question, hint any, answer string) (r *reply) {
 // TestRanksOfOnePodAreEndpoints of their own: a subset's port means one rank, a list
 // names several, and the one that serves has the booking.
 func TestRanksOfOnePodAreEndpoints(t *testing.T) {
-	gp := &envoy.GatewayParams{SubsetHeader: subsetHeader}
-	l := ownPorts(layout{aggregated: 2, config: listed(3), gateway: gp})
+	t.Parallel()
+	l := ownPorts(layout{aggregated: 2, config: listed(3), gateway: &envoy.GatewayParams{SubsetHeader: subsetHeader}})
 	l.beforeEnvoy = func(f *fleet) {
-		gp.Pool = nil
 		for i, w := range f.workers {
 			for dp := range w.Info.DPSize {
 				if i == 1 && dp == 1 {
 					continue // known to us, and not of the pool
 				}
-				gp.Pool = append(gp.Pool, w.Info.EndpointOf(worker.DPRank(dp)).String())
+				f.gateway.Pool = append(f.gateway.Pool, w.Info.EndpointOf(worker.DPRank(dp)).String())
 			}
 		}
 	}
@@ -221,6 +223,7 @@ func TestRanksOfOnePodAreEndpoints(t *testing.T) {
 // Envoy's override policy sends since 1.38, or the attribute upstream.address. Who
 // is not of ours is counted, and nobody has his load.
 func TestWhoServesInPlaceOfThePickedIsKnownByEitherWord(t *testing.T) {
+	t.Parallel()
 	cut := func(line string) func(string) string {
 		return func(y string) string {
 			var kept []string
@@ -239,10 +242,10 @@ func TestWhoServesInPlaceOfThePickedIsKnownByEitherWord(t *testing.T) {
 	}
 	for name, patch := range ways {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			stranger := newBackend(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("a stranger's")) })
-			gp := &envoy.GatewayParams{SubsetHeader: subsetHeader}
-			l := layout{aggregated: 3, config: listed(1), gateway: gp, patch: patch}
-			l.beforeEnvoy = func(f *fleet) { gp.Pool = []string{f.workers[0].Info.Endpoint.String(), stranger.addr} }
+			l := layout{aggregated: 3, config: listed(1), gateway: &envoy.GatewayParams{SubsetHeader: subsetHeader}, patch: patch}
+			l.beforeEnvoy = func(f *fleet) { f.gateway.Pool = []string{f.workers[0].Info.Endpoint.String(), stranger.addr} }
 			both(t, l, func(t *testing.T, f *fleet) {
 				q := ask("who is it", 2)[0]
 				ours := 0

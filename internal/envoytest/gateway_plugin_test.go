@@ -26,6 +26,7 @@ func eachGateway(t *testing.T, l layout, f func(t *testing.T, fl *fleet, twoLegs
 			name = "two legs"
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := l
 			l.twoLegs = two
 			l.config = pickerConfig + l.config
@@ -40,6 +41,7 @@ func eachGateway(t *testing.T, l layout, f func(t *testing.T, fl *fleet, twoLegs
 // TestAGatewaysRequestsAreServed by the worker that was picked, whole answers and
 // streams, small bodies and large ones.
 func TestAGatewaysRequestsAreServed(t *testing.T) {
+	t.Parallel()
 	eachGateway(t, layout{prefill: 1, decode: 2, decodeArgs: []string{"--accepts-aggregated"}}, func(t *testing.T, f *fleet, twoLegs bool) {
 		for _, q := range ask("hello", 6) {
 			r := f.send(t.Context(), q.path, q.body)
@@ -58,6 +60,7 @@ func TestAGatewaysRequestsAreServed(t *testing.T) {
 // TestPicksStayWithinTheSubset that the data plane names, in each form, for prefill
 // and decode alike.
 func TestPicksStayWithinTheSubset(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 2, decode: 2, decodeArgs: []string{"--accepts-aggregated"}, gateway: &envoy.GatewayParams{SubsetHeader: subsetHeader}}
 	eachGateway(t, l, func(t *testing.T, f *fleet, twoLegs bool) {
 		at := func(w *stack.Worker) string { return w.Info.Endpoint.String() }

@@ -40,6 +40,7 @@ func eachSpread(t *testing.T, l layout, prefill string, test func(t *testing.T, 
 // TestEitherReplicaHearsWhoServed: the one that has picked is told who has answered
 // in place of a dead worker, and what is booked moves there, in its own book.
 func TestEitherReplicaHearsWhoServed(t *testing.T) {
+	t.Parallel()
 	l := layout{
 		decode: 3, decodeArgs: []string{"--accepts-aggregated", "--decode-us-per-token", "20000"},
 		config: "gateway: {enabled: true, endpoints: 3}\n" + takeTurns,
@@ -70,6 +71,7 @@ func TestEitherReplicaHearsWhoServed(t *testing.T) {
 // TestOneOfTwoReplicasIsKilled: what clients see of it, as ARCHITECTURE.md says. It
 // serves the other legs of the owner's requests; then the owner is the one.
 func TestOneOfTwoReplicasIsKilled(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--decode-us-per-token", "10000"}}
 	eachReplica(t, l, "overdue_base: 5s, overdue_per_token: 0s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
 		if owner.bearer == "Bearer b" {
@@ -86,8 +88,7 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 		// Whose answer has begun needs the other no more.
 		answering := owner.begun(q)
 		f.await("the answer to have begun", func() bool {
-			s, _ := f.state(f.prefill[0])
-			return s.OK == 1 && f.running(f.decode) == 1
+			return owner.metric("baton_worker_prefill_requests") == 0 && f.running(f.decode) == 1
 		})
 		require.NoError(t, other.plugin.Kill())
 		q.require(t, <-answering.reply)
@@ -128,6 +129,7 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 // TestOneOfTwoReplicasIsKilledUnderALegOfTheOthers: a replica admits such a leg and
 // has no part in it any more.
 func TestOneOfTwoReplicasIsKilledUnderALegOfTheOthers(t *testing.T) {
+	t.Parallel()
 	l := layoutOf(layout{prefill: 1, decode: 1, prefillArgs: shortLease}, worker.VLLM)
 	eachReplica(t, l, "overdue_base: 30s", func(t *testing.T, owner, other *replica) {
 		f := owner.fleet

@@ -190,6 +190,7 @@ const takeTurns = "routing: {prefill: {mode: round-robin}, decode: {mode: round-
 // seal, the owner hears how it went, and a failed prefill is nobody's business but
 // theirs. Each books its own.
 func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: takeTurns + "health: {server_errors: 100}\n", prefillArgs: []string{"--prefill-base-us", "20000"}}
 	eachReplica(t, l, "overdue_base: 4s, overdue_per_token: 0s, orphan_grace: 1s, timeout: 5s", func(t *testing.T, owner, other *replica) {
 		requireApart(t, owner, other, func() {
@@ -277,6 +278,7 @@ func (f *fleet) running(ws []*stack.Worker) (n int) {
 // is cancelled, prefill runs on. Its owner cannot end a leg at another replica:
 // Envoy does, at the request's deadline, and until then it is booked.
 func TestAClientLeavesAGatewayWithTwoReplicas(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--decode-us-per-token", "20000"}, prefillArgs: []string{"--prefill-base-us", "300000"}}
 	eachReplica(t, l, "overdue_base: 30s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
 		f := owner.fleet
@@ -305,8 +307,10 @@ func TestAClientLeavesAGatewayWithTwoReplicas(t *testing.T) {
 // decode needs prefill's answer: another replica admits the owner's legs, those that
 // collect included.
 func TestAGatewaysOwnLegsMayMeetTwoReplicas(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []worker.Engine{worker.VLLM, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
 			l := layoutOf(layout{prefill: 2, decode: 2, config: takeTurns, prefillArgs: []string{"--prefill-base-us", "100000"}}, engine)
 			eachReplica(t, l, "overdue_base: 30s", func(t *testing.T, owner, other *replica) {
 				picks, was := owner.metric("baton_fresh_picks_total"), owner.ledger()

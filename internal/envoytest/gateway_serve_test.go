@@ -15,6 +15,7 @@ import (
 // TestAGatewayWithTwoLegsServesAsOnesOwnEnvoyDoes: both legs, headers of a client's
 // choosing, and a failed prefill that nobody sees.
 func TestAGatewayWithTwoLegsServesAsOnesOwnEnvoyDoes(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, config: takeTurns, gateway: &envoy.GatewayParams{}, twoLegs: true}, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			prompt := fmt.Sprintf("request %d through a gateway", i)

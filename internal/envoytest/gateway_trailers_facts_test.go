@@ -35,6 +35,7 @@ func withTrailers(t *testing.T, url, body string) *http.Request {
 // TestABodyThatTrailersEnd comes without an end of its own: in full duplex the trailers
 // are a frame, buffered nothing follows the body, which is whole.
 func TestABodyThatTrailersEnd(t *testing.T) {
+	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
 		a := newBackend(t, nil)
 		p.Pool = []string{a.addr}

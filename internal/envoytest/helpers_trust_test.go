@@ -129,8 +129,7 @@ type canary struct {
 
 func newCanary(t *testing.T) *canary {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := listen(t)
 	c := &canary{addr: l.Addr().String()}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"canary":true}`)

@@ -66,6 +66,7 @@ func badInputs() []badInput {
 
 // TestABadRequestIsRefusedWithItsRowOfTheFailureTable is row C11.
 func TestABadRequestIsRefusedWithItsRowOfTheFailureTable(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		for _, c := range badInputs() {
 			t.Run(c.name, func(t *testing.T) {
@@ -88,6 +89,7 @@ func TestABadRequestIsRefusedWithItsRowOfTheFailureTable(t *testing.T) {
 
 // TestTheModelsOfTheViewAreListed: GET /v1/models needs no worker.
 func TestTheModelsOfTheViewAreListed(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		r := f.do(http.MethodGet, "/v1/models", nil, nil)
 		require.Equal(t, http.StatusOK, r.status, r.body)
@@ -100,10 +102,12 @@ func TestTheModelsOfTheViewAreListed(t *testing.T) {
 // TestABodyOverTheLimitIsRefused: Envoy's own limit and the plugin's smaller
 // one, with the length announced and without.
 func TestABodyOverTheLimitIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, l := range map[string]layout{
 		"the plugin's limit": {prefill: 1, decode: 1, config: "request: {max_body_bytes: 100000}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			both(t, l, func(t *testing.T, f *fleet) {
 				body := completion(strings.Repeat("word ", 60_000), 2, false)
 				r := f.send(t.Context(), "/v1/completions", body)
@@ -132,6 +136,7 @@ func paddedCompletion(n int) string {
 // TestBodiesOfEverySizeReachBothLegs: sizes around the pieces in which
 // streamed bodies travel, announced and chunked.
 func TestBodiesOfEverySizeReachBothLegs(t *testing.T) {
+	t.Parallel()
 	args := []string{"--log-body-bytes", "20000000", "--log-total-bytes", "100000000"}
 	both(t, layout{prefill: 1, decode: 1, simArgs: args}, func(t *testing.T, f *fleet) {
 		for _, n := range []int{0, 61_900, 61_999, 62_000, 62_001, 124_000, 1_000_000, 10_000_000} {
@@ -156,6 +161,7 @@ func TestBodiesOfEverySizeReachBothLegs(t *testing.T) {
 // TestWhoCannotServeIsSaidWithItsOwnCode: rows C1 and C24 and a plugin that
 // does not know its workers yet.
 func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
+	t.Parallel()
 	unavailable := func(t *testing.T, f *fleet, code string) {
 		t.Helper()
 		before := f.metric("baton_failures_total", fmt.Sprintf("code=%q", code))
@@ -166,28 +172,34 @@ func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
 		require.Empty(t, f.gotAll(f.workers))
 	}
 	t.Run("no decode", func(t *testing.T) {
+		t.Parallel()
 		both(t, layout{prefill: 1}, func(t *testing.T, f *fleet) { unavailable(t, f, "no_decode_worker") })
 	})
 	t.Run("decode alone", func(t *testing.T) {
+		t.Parallel()
 		both(t, layout{decode: 1}, func(t *testing.T, f *fleet) { unavailable(t, f, "no_aggregated_worker") })
 	})
 	t.Run("enforced decode", func(t *testing.T) {
+		t.Parallel()
 		both(t, layout{decode: 1, config: "enforce_disagg: true\n"}, func(t *testing.T, f *fleet) {
 			unavailable(t, f, "disaggregation_enforced")
 		})
 	})
 	t.Run("enforced aggregated", func(t *testing.T) {
+		t.Parallel()
 		both(t, layout{aggregated: 1, config: "enforce_disagg: true\n"}, func(t *testing.T, f *fleet) {
 			unavailable(t, f, "disaggregation_enforced")
 		})
 	})
 	t.Run("no worker at all", func(t *testing.T) {
+		t.Parallel()
 		both(t, layout{noCheck: true}, func(t *testing.T, f *fleet) {
 			r := f.send(t.Context(), "/v1/completions", completion("hello", 2, false))
 			requireError(t, r, http.StatusNotFound, "model_not_found")
 		})
 	})
 	t.Run("the view is not in yet", func(t *testing.T) {
+		t.Parallel()
 		f := newFleet(t, layout{noCheck: true})
 		require.NoError(t, f.plugin.Kill())
 		require.NoError(t, os.Remove(filepath.Join(f.dir, "workers.yaml")))
@@ -205,6 +217,7 @@ func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
 
 // TestAnAggregatedWorkerServesWhereNoPrefillIsKnown is row C1.
 func TestAnAggregatedWorkerServesWhereNoPrefillIsKnown(t *testing.T) {
+	t.Parallel()
 	both(t, layout{aggregated: 1}, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			body := completion("hello alone", 5, i%2 == 0)
@@ -222,6 +235,7 @@ func TestAnAggregatedWorkerServesWhereNoPrefillIsKnown(t *testing.T) {
 
 // TestADecodeWorkerThatTakesAggregatedRequestsServesAlone is row C1.
 func TestADecodeWorkerThatTakesAggregatedRequestsServesAlone(t *testing.T) {
+	t.Parallel()
 	both(t, layout{decode: 1, simArgs: []string{"--accepts-aggregated"}}, func(t *testing.T, f *fleet) {
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("alone", 3, true)), "alone", 3)
 	})
@@ -229,11 +243,13 @@ func TestADecodeWorkerThatTakesAggregatedRequestsServesAlone(t *testing.T) {
 
 // TestNothingWaitsPastTheClientsDeadline is row C25.
 func TestNothingWaitsPastTheClientsDeadline(t *testing.T) {
+	t.Parallel()
 	for name, leg := range map[string]func(*fleet) []*stack.Worker{
 		"decode hangs":  func(f *fleet) []*stack.Worker { return f.decode },
 		"prefill hangs": func(f *fleet) []*stack.Worker { return f.prefill },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			both(t, layout{prefill: 1, decode: 1, config: "prefill: {orphan_grace: 100ms, overdue_base: 1m}\n"}, func(t *testing.T, f *fleet) {
 				for _, w := range leg(f) {
 					require.NoError(t, w.Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultHang}))
@@ -253,6 +269,7 @@ func TestNothingWaitsPastTheClientsDeadline(t *testing.T) {
 
 // TestAFailedLegThatCannotBeRepeatedIsSaidWithItsOwnCode: every attempt fails.
 func TestAFailedLegThatCannotBeRepeatedIsSaidWithItsOwnCode(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 2, config: "prefill: {orphan_grace: 100ms}\nhealth: {server_errors: 100}\n"}
 	for _, c := range []struct {
 		name   string
@@ -266,6 +283,7 @@ func TestAFailedLegThatCannotBeRepeatedIsSaidWithItsOwnCode(t *testing.T) {
 		{"prefill aborts", enginesim.Fault{Mode: enginesim.FaultFinishAbort}, false, 503, "prefill_failed", "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			both(t, l, func(t *testing.T, f *fleet) {
 				faulty := f.prefill
 				if c.decode {
@@ -287,11 +305,13 @@ func TestAFailedLegThatCannotBeRepeatedIsSaidWithItsOwnCode(t *testing.T) {
 // TestAWorkersRefusalOfTheRequestIsPassedOn: a 4xx would meet any worker, so it
 // is neither repeated nor hidden.
 func TestAWorkersRefusalOfTheRequestIsPassedOn(t *testing.T) {
+	t.Parallel()
 	for name, leg := range map[string]func(*fleet) *stack.Worker{
 		"prefill refuses": func(f *fleet) *stack.Worker { return f.prefill[0] },
 		"decode refuses":  func(f *fleet) *stack.Worker { return f.decode[0] },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			both(t, layout{prefill: 1, decode: 1, config: "prefill: {orphan_grace: 50ms}\n"}, func(t *testing.T, f *fleet) {
 				require.NoError(t, leg(f).Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: 422}))
 				r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
@@ -308,6 +328,7 @@ func TestAWorkersRefusalOfTheRequestIsPassedOn(t *testing.T) {
 
 // TestDecodesOwnErrorIsGivenOnTheLastAttempt: until then it is a fresh pick.
 func TestDecodesOwnErrorIsGivenOnTheLastAttempt(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, config: "prefill: {orphan_grace: 50ms}\nhealth: {server_errors: 100}\n"}
 	both(t, l, func(t *testing.T, f *fleet) {
 		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: 507, Count: 2}))
@@ -321,6 +342,7 @@ func TestDecodesOwnErrorIsGivenOnTheLastAttempt(t *testing.T) {
 
 // TestRequestsThatEnvoyItselfRefuses: malformed requests end at Envoy.
 func TestRequestsThatEnvoyItselfRefuses(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 1})
 	addr := strings.TrimPrefix(f.envoy.URL, "http://")
 	for name, c := range map[string]struct{ raw, status string }{
@@ -351,6 +373,7 @@ func TestRequestsThatEnvoyItselfRefuses(t *testing.T) {
 // TestARequestInTheFormOfAnotherHostStaysHere: neither the Host header nor a
 // request line with an address chooses where a request goes.
 func TestARequestInTheFormOfAnotherHostStaysHere(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		c := newCanary(t)
 		body := completion("elsewhere", 2, false)
@@ -372,6 +395,7 @@ func TestARequestInTheFormOfAnotherHostStaysHere(t *testing.T) {
 
 // TestTrailersOfTheRequestDoNotDisturb: HTTP/2 clients may send them.
 func TestTrailersOfTheRequestDoNotDisturb(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		c := newCanary(t)
 		p := new(http.Protocols)
@@ -391,6 +415,7 @@ func TestTrailersOfTheRequestDoNotDisturb(t *testing.T) {
 
 // C27: Envoy would answer what says that it is gRPC with 200 and no body.
 func TestARequestThatSaysItIsGRPCIsAnsweredAsAnyOther(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, f *fleet) {
 		ask := func(contentType, body string) *reply {
 			return f.do(http.MethodPost, "/v1/completions", strings.NewReader(body), http.Header{"Content-Type": {contentType}})

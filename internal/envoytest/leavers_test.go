@@ -35,6 +35,7 @@ const (
 // its lease, and no booking and no goroutine stays. The long tests do it with
 // thousands.
 func TestClientsThatLeaveAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	l := layout{
@@ -43,6 +44,7 @@ func TestClientsThatLeaveAtAnyMoment(t *testing.T) {
 	}
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
 			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) { f.leaveAtAnyMoment(t, seed, engine != worker.SGLang) })
 		})
 	}

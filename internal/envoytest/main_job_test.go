@@ -12,6 +12,7 @@ import (
 
 // TestARequestIsServedByAPair is the main job, rows C3, C13, C14 and C20.
 func TestARequestIsServedByAPair(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet) {
 		for i := range 6 {
 			prompt := fmt.Sprintf("request %d says hello to the world", i)

@@ -38,6 +38,7 @@ func (f *fleet) picks(n int) (prefill, decode []string) {
 // TestRoundRobinTakesEachRankInTurn is a part of row C18: a preview moves no
 // cursor and each request moves it once.
 func TestRoundRobinTakesEachRankInTurn(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 3, decode: 2, config: modes("round-robin", "round-robin")}, func(t *testing.T, f *fleet) {
 		first := func(all []string, n int) []string { return all[:n] }
 		prefill, decode := f.picks(12)
@@ -61,10 +62,12 @@ func TestRoundRobinTakesEachRankInTurn(t *testing.T) {
 // TestEachRoleHasItsOwnMode: the decision names the mode of each leg, and all
 // modes serve.
 func TestEachRoleHasItsOwnMode(t *testing.T) {
+	t.Parallel()
 	for _, m := range [][2]string{
 		{"random", "least-loaded"}, {"least-loaded", "power-of-two"}, {"power-of-two", "random"}, {"kv", "round-robin"}, {"round-robin", "kv"},
 	} {
 		t.Run(m[0]+" "+m[1], func(t *testing.T) {
+			t.Parallel()
 			f := newFleet(t, layout{prefill: 2, decode: 2, config: modes(m[0], m[1])})
 			f.picks(6)
 			for _, d := range f.decisions() {
@@ -80,8 +83,10 @@ func TestEachRoleHasItsOwnMode(t *testing.T) {
 // TestTheLeastLoadedWorkerIsTheIdleOne: with one worker of each role busy, the
 // other is taken.
 func TestTheLeastLoadedWorkerIsTheIdleOne(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"least-loaded", "power-of-two"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			f := newFleet(t, layout{prefill: 1, decode: 2, config: modes(mode, mode), simArgs: []string{"--decode-us-per-token", "5000"}})
 			ctx, leave := context.WithCancel(t.Context())
 			long := make(chan *reply, 1)
@@ -151,8 +156,10 @@ func turnSources() []turnSource {
 // TestALaterTurnGoesToThePrefillWorkerThatHoldsTheEarlierOnes: the main point
 // of the kv mode, with each source of tokens, and the decision says which.
 func TestALaterTurnGoesToThePrefillWorkerThatHoldsTheEarlierOnes(t *testing.T) {
+	t.Parallel()
 	for _, c := range turnSources() {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			both(t, layout{prefill: 3, decode: 1, config: c.config}, func(t *testing.T, f *fleet) {
 				home := ""
 				for turn := range 4 {
@@ -191,6 +198,7 @@ func TestALaterTurnGoesToThePrefillWorkerThatHoldsTheEarlierOnes(t *testing.T) {
 // TestARankOfAWorkerIsPickedAndTheRoomNamesIt is row C14 with data-parallel
 // ranks: a wrong rank would be a violation, for which every fleet is checked.
 func TestARankOfAWorkerIsPickedAndTheRoomNamesIt(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: modes("round-robin", "round-robin"), simArgs: []string{"--dp-size", "2"}}
 	both(t, l, func(t *testing.T, f *fleet) {
 		ranks := make(map[string]int)
@@ -217,6 +225,7 @@ func TestARankOfAWorkerIsPickedAndTheRoomNamesIt(t *testing.T) {
 
 // TestParallelPromptsTakeRoomsInARow is row C14: several prompts and choices.
 func TestParallelPromptsTakeRoomsInARow(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, simArgs: []string{"--dp-size", "2"}}, func(t *testing.T, f *fleet) {
 		r := f.send(t.Context(), "/v1/completions", `{"model":"m","prompt":["one","two","three"],"n":1,"max_tokens":2}`)
 		require.Equal(t, http.StatusOK, r.status, r.body)
@@ -231,6 +240,7 @@ func TestParallelPromptsTakeRoomsInARow(t *testing.T) {
 
 // TestTwoModelsAreServedByTheirOwnWorkers: and another namespace's are not seen.
 func TestTwoModelsAreServedByTheirOwnWorkers(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, simArgs: []string{"--model", "m,other,third"}}, func(t *testing.T, f *fleet) {
 		named := func(w *stack.Worker, models ...string) { w.Info.Models = models }
 		named(f.prefill[0], "m")
@@ -256,6 +266,7 @@ func TestTwoModelsAreServedByTheirOwnWorkers(t *testing.T) {
 
 // TestAnotherNamespacesWorkersAreNotSeen: the plugin serves one namespace.
 func TestAnotherNamespacesWorkersAreNotSeen(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, config: "namespace: blue\n"}, func(t *testing.T, f *fleet) {
 		for i, ns := range []string{"blue", "green"} {
 			f.prefill[i].Info.Namespace, f.decode[i].Info.Namespace = ns, ns
@@ -274,6 +285,7 @@ func TestAnotherNamespacesWorkersAreNotSeen(t *testing.T) {
 // TestWorkersThatTakeHeadersGetTheBodyUntouched: where both engines read the
 // rendezvous from headers, decode's body is the client's.
 func TestWorkersThatTakeHeadersGetTheBodyUntouched(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, simArgs: []string{"--header-overrides"}}, func(t *testing.T, f *fleet) {
 		f.prefill[0].Info.HeaderOverrides, f.decode[0].Info.HeaderOverrides = true, true
 		f.publishAndWait(f.workers...)

@@ -45,6 +45,7 @@ func (f *fleet) served() (prefill, decode string) {
 
 // Row C19: ids of both dialects, addresses and members of nvext.
 func TestARequestMayNameItsWorkers(t *testing.T) {
+	t.Parallel()
 	for _, routing := range []string{"prerouted", "direct"} {
 		both(t, layout{prefill: 2, decode: 2, envoy: trusting(routing)}, func(t *testing.T, f *fleet) {
 			p, d := f.prefill[1].Info, f.decode[1].Info
@@ -84,6 +85,7 @@ func TestARequestMayNameItsWorkers(t *testing.T) {
 
 // Engines that prefill first (C4) take the named pair, too.
 func TestANamedPairHandsOver(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, envoy: trusting("direct"), simArgs: []string{"--engine", string(worker.VLLM)}}, func(t *testing.T, f *fleet) {
 		for _, pair := range [][2]string{{"100", "201"}, {"101", "200"}} {
 			f.forget()
@@ -97,6 +99,7 @@ func TestANamedPairHandsOver(t *testing.T) {
 
 // What is not named is picked; what is named stays.
 func TestEitherIDMayBeNamedAlone(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, envoy: trusting("prerouted")}, func(t *testing.T, f *fleet) {
 		for i := range 6 {
 			f.forget()
@@ -139,6 +142,7 @@ func strangers(t *testing.T, f *fleet) []*stack.Worker {
 // Row C19: every wrong choice has its typed error, names what is at fault and
 // reaches no worker.
 func TestEachWrongChoiceIsSaidWithItsOwnCode(t *testing.T) {
+	t.Parallel()
 	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
 	both(t, layout{prefill: 1, decode: 1, envoy: trusting("direct")}, func(t *testing.T, f *fleet) {
 		f.publishAndWait(strangers(t, f)...)
@@ -206,6 +210,7 @@ func TestEachWrongChoiceIsSaidWithItsOwnCode(t *testing.T) {
 // Row C24 after C19: where all prefill workers drain, what is named is judged
 // first. The rest is in the matrix (TestEachCellOfTheMatrixHoldsThroughEnvoy).
 func TestWhatIsNamedIsJudgedThoughAllPrefillWorkersDrain(t *testing.T) {
+	t.Parallel()
 	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
 	both(t, layout{prefill: 1, decode: 1, envoy: trusting("direct")}, func(t *testing.T, f *fleet) {
 		draining := *f.prefill[0].Info
@@ -225,6 +230,7 @@ func TestWhatIsNamedIsJudgedThoughAllPrefillWorkersDrain(t *testing.T) {
 }
 
 func TestANamedWorkerThatHasLeftIsGone(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 2, envoy: trusting("prerouted")}, func(t *testing.T, f *fleet) {
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("here", 2, false), "x-worker-instance-id", "201"), "here", 2)
 		f.publishAndWait(f.prefill[0], f.decode[0])
@@ -240,6 +246,7 @@ func TestANamedWorkerThatHasLeftIsGone(t *testing.T) {
 
 // C6 where the workers are named: one typed error, and no second attempt.
 func TestAFailureOfANamedWorkerIsOneError(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, config: quickFaults, envoy: trusting("direct")}, func(t *testing.T, f *fleet) {
 		named := []string{"x-worker-instance-id", "200", "x-prefill-instance-id", "100"}
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Count: 1})
@@ -260,6 +267,7 @@ func TestAFailureOfANamedWorkerIsOneError(t *testing.T) {
 
 // What reaches an ordinary filter chooses nothing, in whatever place it stands.
 func TestAClientsBodyNamesNoWorker(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		for _, m := range []string{"decode_worker_id", "prefill_worker_id", "backend_instance_id", "dp_rank", "prefill_dp_rank", `decode\u005fworker_id`} {
 			r := f.send(t.Context(), "/v1/completions", with("p", 2, `"nvext":{"annotations":[],"`+m+`":1}`))
@@ -273,6 +281,7 @@ func TestAClientsBodyNamesNoWorker(t *testing.T) {
 
 // Where others may name addresses the plugin alone makes them destinations.
 func TestWithThePluginDeadANamedAddressIsNotReached(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, noCheck: true, envoy: trusting("prerouted")}, func(t *testing.T, f *fleet) {
 		c := newCanary(t)
 		h := http.Header{"Content-Type": {"application/json"}}
@@ -289,6 +298,7 @@ func TestWithThePluginDeadANamedAddressIsNotReached(t *testing.T) {
 
 // Row C's query-only mode: who would serve it, and nothing else.
 func TestARequestMayAskWhoWouldServeIt(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, prefillArgs: []string{"--id", above53}, decodeArgs: []string{"--id", "18446744073709551615"}}
 	both(t, l, func(t *testing.T, f *fleet) {
 		ask := func() *reply {
@@ -327,6 +337,7 @@ func TestARequestMayAskWhoWouldServeIt(t *testing.T) {
 
 // What was asked can be sent: ids survive the way through a scheduler.
 func TestAnAnswerNamesWorkersThatTakeTheRequest(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, envoy: trusting("prerouted"), simArgs: []string{"--dp-size", "2"}}, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			f.forget()
@@ -347,6 +358,7 @@ func TestAnAnswerNamesWorkersThatTakeTheRequest(t *testing.T) {
 // C6 where the workers are named, and an answer that breaks off after its headers,
 // which Envoy alone sees: the same worker would be asked again.
 func TestANamedDecodeThatBreaksOffIsAskedOnce(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, envoy: trusting("direct"), noCheck: true}, func(t *testing.T, f *fleet) {
 		for range 8 {
 			f.forget()
@@ -361,6 +373,7 @@ func TestANamedDecodeThatBreaksOffIsAskedOnce(t *testing.T) {
 // Headers that other routers and workers' sidecars obey are nobody's to set, where
 // requests may name their workers, too.
 func TestWhoMayNameWorkersSteersNothingElse(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 1, envoy: trusting("prerouted")})
 	names := []string{
 		"X-Kv-Cache-Source-Host-Port", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port", "X-Dynamo-Routing-Mode", "X-Gateway-Model-Name-Rewrite",
@@ -382,6 +395,7 @@ func TestWhoMayNameWorkersSteersNothingElse(t *testing.T) {
 // What names a worker and comes twice must say one thing, but for the address that
 // Envoy moves to another header: it takes the first.
 func TestANameThatComesTwiceMustSayOneThing(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 2, envoy: trusting("prerouted")})
 	ask := func(name, a, b string) *reply {
 		f.forget()

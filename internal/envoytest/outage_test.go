@@ -75,8 +75,10 @@ func (f *etcdFleet) awaitStale(p *stack.Plugin, want bool) {
 // TestEtcdIsStoppedAndComesBack is row D7: nothing fails, the fleet stays known
 // and marked stale; a plugin that is started meanwhile serves what was known.
 func TestEtcdIsStoppedAndComesBack(t *testing.T) {
+	t.Parallel()
 	for _, wiped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("its data lost %t", wiped), func(t *testing.T) {
+			t.Parallel()
 			f := newEtcdFleet(t, wiped, "", "--discovery-cache", filepath.Join(t.TempDir(), "last.yaml"))
 			f.pods("prefill", 2)
 			f.pods("decode", 2)
@@ -148,6 +150,7 @@ func (f *etcdFleet) awaitKeys(n int) {
 // TestALeaseRevokedByHandIsMadeAnew: the worker leaves, and is back under
 // another id without anybody's help.
 func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
+	t.Parallel()
 	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		f.pods("prefill", 1)
 		f.pods("decode", 2)
@@ -180,6 +183,7 @@ func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
 
 // TestAPluginThatIsRestartedKnowsEachStateAgain is row B8.
 func TestAPluginThatIsRestartedKnowsEachStateAgain(t *testing.T) {
+	t.Parallel()
 	f := newEtcdFleet(t, false, "")
 	restarted := func(state string) {
 		t.Helper()
@@ -237,6 +241,7 @@ func (f *etcdFleet) awaitEnvoy() (s sent) {
 
 // TestTwoPluginsOverTheSameEtcdAgree after every kind of change.
 func TestTwoPluginsOverTheSameEtcdAgree(t *testing.T) {
+	t.Parallel()
 	f := newEtcdFleet(t, false, "")
 	second := f.newPlugin(t.TempDir(), false)
 	agree := func(workers int) {
@@ -274,6 +279,7 @@ func TestTwoPluginsOverTheSameEtcdAgree(t *testing.T) {
 // TestAFleetOfDynamosIsSeenAndSentNothing: its workers are read beside ours, and
 // say why they are not used.
 func TestAFleetOfDynamosIsSeenAndSentNothing(t *testing.T) {
+	t.Parallel()
 	f := newEtcdFleet(t, false, "")
 	p, err := stack.StartPlugin(f.ctx, stack.PluginOptions{
 		BinDir: binDir, Dir: t.TempDir(), Etcd: f.etcd.Endpoints, Dynamo: true, Args: f.args,
@@ -310,6 +316,7 @@ func TestAFleetOfDynamosIsSeenAndSentNothing(t *testing.T) {
 // TestAWorkerDrains: on SIGTERM to what registers it, a worker gets no new
 // picks, its running answers end whole, and then it is gone.
 func TestAWorkerDrains(t *testing.T) {
+	t.Parallel()
 	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		f.pods("prefill", 1)
 		decode := []*member{f.engine("decode", slowDecode...), f.engine("decode", slowDecode...)}
@@ -357,6 +364,7 @@ func TestAWorkerDrains(t *testing.T) {
 // TestAnEngineThatDiesIsGoneAtOnceAndBackUnderAnotherID: what registers it
 // lives on and needs no lease to run out.
 func TestAnEngineThatDiesIsGoneAtOnceAndBackUnderAnotherID(t *testing.T) {
+	t.Parallel()
 	f := newEtcdFleet(t, true, "")
 	f.pods("prefill", 1)
 	decode := f.pods("decode", 1)[0]
@@ -380,6 +388,7 @@ func TestAnEngineThatDiesIsGoneAtOnceAndBackUnderAnotherID(t *testing.T) {
 // TestTheLeaderOfEtcdMovesAndDies under load, in a cluster of three: nobody
 // notices.
 func TestTheLeaderOfEtcdMovesAndDies(t *testing.T) {
+	t.Parallel()
 	f := newEtcdFleetOf(t, 3, true, "")
 	f.pods("prefill", 1)
 	f.pods("decode", 2)

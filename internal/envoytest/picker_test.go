@@ -13,8 +13,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-
-	"github.com/seed-60ae5743/baton/envoy"
 )
 
 // refusingPicker is another picker that lets nobody through, with the status that
@@ -37,15 +35,11 @@ func (p *refusingPicker) Process(s extprocv3.ExternalProcessor_ProcessServer) er
 // TestWhatAnotherPickerRefusesReachesTheClientAsItSaidIt, whatever the status: those
 // of which Envoy's configuration has words of its own, too.
 func TestWhatAnotherPickerRefusesReachesTheClientAsItSaidIt(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	p := &refusingPicker{}
-	g := grpc.NewServer()
-	extprocv3.RegisterExternalProcessorServer(g, p)
-	served := make(chan struct{})
-	go func() { defer close(served); _ = g.Serve(l) }()
-	t.Cleanup(func() { g.Stop(); <-served })
-	both(t, layout{prefill: 1, decode: 1, noCheck: true, envoy: envoy.Params{PickerPort: l.Addr().(*net.TCPAddr).Port}}, func(t *testing.T, f *fleet) {
+	t.Parallel()
+	bodyModes(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, l layout) {
+		p, port, end := newRefusingPicker(t)
+		l.envoy.PickerPort = port
+		f := newFleet(t, l)
 		for _, status := range []int64{400, 403, 408, 413, 429, 500, 502, 503, 504, 511} {
 			p.status.Store(status)
 			p.asked.Store(0)
@@ -54,8 +48,22 @@ func TestWhatAnotherPickerRefusesReachesTheClientAsItSaidIt(t *testing.T) {
 			require.EqualValues(t, 1, p.asked.Load(), status)
 		}
 		require.Empty(t, f.gotAll(f.workers))
+		end()
+		requireError(t, f.send(t.Context(), "/v1/completions", completion("hi", 2, false)), http.StatusServiceUnavailable, "router_unavailable")
 	})
-	g.Stop()
-	f := newFleet(t, layout{prefill: 1, decode: 1, noCheck: true, envoy: envoy.Params{PickerPort: l.Addr().(*net.TCPAddr).Port}})
-	requireError(t, f.send(t.Context(), "/v1/completions", completion("hi", 2, false)), http.StatusServiceUnavailable, "router_unavailable")
+}
+
+// newRefusingPicker serves one, at a port of its own, until end is called or the test
+// has ended.
+func newRefusingPicker(t *testing.T) (p *refusingPicker, port int, end func()) {
+	t.Helper()
+	l := listen(t)
+	p = &refusingPicker{}
+	g := grpc.NewServer()
+	extprocv3.RegisterExternalProcessorServer(g, p)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = g.Serve(l) }()
+	end = func() { g.Stop(); <-served }
+	t.Cleanup(end)
+	return p, l.Addr().(*net.TCPAddr).Port, end
 }

@@ -50,6 +50,7 @@ func requireUnavailable(t *testing.T, r *reply) {
 // answer or one typed error, as ARCHITECTURE.md says. KV that decode has not seen
 // is freed by its lease, and a new plugin has nothing booked.
 func TestThePluginIsKilledUnderARequestWithPrefillFirst(t *testing.T) {
+	t.Parallel()
 	l := layout{
 		prefill: 1, decode: 1, prefillArgs: []string{"--kv-lease", "5s"}, decodeArgs: []string{"--decode-us-per-token", "20000"},
 		config: "prefill: {overdue_base: 30s}\n",
@@ -93,6 +94,7 @@ func TestThePluginIsKilledUnderARequestWithPrefillFirst(t *testing.T) {
 // TestThePluginIsKilledBeforeAnAnswerHasBegun is the same for engines that meet:
 // buffered, the pair goes on by itself.
 func TestThePluginIsKilledBeforeAnAnswerHasBegun(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
 		for _, q := range []question{ask("the plugin is killed", 10)[0], ask("the plugin is killed", 10)[3]} {
 			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 2000, Count: 1})
@@ -113,6 +115,7 @@ func TestThePluginIsKilledBeforeAnAnswerHasBegun(t *testing.T) {
 // TestThePluginIsKilledWithTheHandOffInItsHand: prefill has ended and holds its
 // KV, and the one who would have told decode is gone.
 func TestThePluginIsKilledWithTheHandOffInItsHand(t *testing.T) {
+	t.Parallel()
 	l := layout{
 		prefill: 1, decode: 1, prefillArgs: shortLease,
 		describe: func(f *fleet) {

@@ -29,6 +29,7 @@ func requireRank(t *testing.T, leg string, seen enginesim.Request, dp int) {
 // Each rank is reached at its own port by both legs of a request, and has its
 // turn.
 func TestRanksAreReachedAtPortsOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	both(t, ownPorts(layout{prefill: 1, decode: 1, config: modes("round-robin", "round-robin")}), func(t *testing.T, f *fleet) {
 		prefills, decodes := map[int]int{}, map[int]int{}
 		for i := range 6 {
@@ -50,6 +51,7 @@ func TestRanksAreReachedAtPortsOfTheirOwn(t *testing.T) {
 
 // The same where the plugin sends prefill's leg itself.
 func TestRanksOfEnginesThatPrefillFirstAreReachedAtPortsOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	l := ownPorts(layout{prefill: 1, decode: 1, config: modes("round-robin", "round-robin")})
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		for i := range 3 {
@@ -69,6 +71,7 @@ func TestRanksOfEnginesThatPrefillFirstAreReachedAtPortsOfTheirOwn(t *testing.T)
 // Another picker names a rank by its port, which is all that a Gateway API picker
 // knows of ranks; an address that is nobody's is an error, not a guess.
 func TestAnotherPickerNamesRanksByTheirPorts(t *testing.T) {
+	t.Parallel()
 	both(t, ownPorts(layout{prefill: 1, decode: 1, envoy: trusting("direct")}), func(t *testing.T, f *fleet) {
 		p, d := f.prefill[0].Info, f.decode[0].Info
 		for _, pair := range [][2]worker.DPRank{{0, 0}, {2, 1}, {1, 2}, {0, 2}} {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestEnvoysOwn413ReachesTheClient(t *testing.T) {
+	t.Parallel()
 	// In full duplex Envoy has no limit of its own: the plugin's counts.
 	both(t, layout{prefill: 1, decode: 1, envoy: envoy.Params{MaxBodyBytes: 100_000}, config: "request: {max_body_bytes: 100000}\n"}, func(t *testing.T, f *fleet) {
 		body := completion(strings.Repeat("word ", 60_000), 2, false)
@@ -22,6 +23,7 @@ func TestEnvoysOwn413ReachesTheClient(t *testing.T) {
 }
 
 func TestADeadPluginIsA503WithABody(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, f *fleet) {
 		require.NoError(t, f.plugin.Kill())
 		r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
@@ -30,6 +32,7 @@ func TestADeadPluginIsA503WithABody(t *testing.T) {
 }
 
 func TestAnUnreachableDecodeSaysSo(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 2, config: "prefill: {orphan_grace: 100ms}\n"}, func(t *testing.T, f *fleet) {
 		for _, w := range f.decode {
 			require.NoError(t, w.Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultRefuse}))
@@ -42,6 +45,7 @@ func TestAnUnreachableDecodeSaysSo(t *testing.T) {
 }
 
 func TestWholeAnswersCountAsOK(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		for i := range 6 {
 			f.send(t.Context(), "/v1/completions", completion("hi", 3, i%2 == 0))
@@ -52,6 +56,7 @@ func TestWholeAnswersCountAsOK(t *testing.T) {
 }
 
 func TestAnAnswerThatBreaksOffIsCountedAsCut(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultTruncate}))
 		r := f.send(t.Context(), "/v1/completions", completion("hi", 30, true))
@@ -67,6 +72,7 @@ func TestAnAnswerThatBreaksOffIsCountedAsCut(t *testing.T) {
 // plugin has let the headers pass and before Envoy has sent a byte on. Then it is
 // a fresh attempt, never an error of Envoy's.
 func TestAPlainAnswerThatBreaksOffIsCutOrMadeAnew(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 2, config: "routing: {decode: {mode: round-robin}}\nhealth: {probe_interval: 20ms}\n"}, func(t *testing.T, f *fleet) {
 		struck := func() uint64 { return countOf(f, enginesim.FaultTruncate) }
 		sent, whole := 0, 0

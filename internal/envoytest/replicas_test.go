@@ -33,6 +33,7 @@ func apart(socket string) func(string) string {
 // prefill leg is served by a replica that knows nothing but the sealed header,
 // and the owner hears how it went.
 func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	key := filepath.Join(dir, "leg.key")
 	require.NoError(t, os.WriteFile(key, []byte("a key that both replicas have"), 0o600))

@@ -75,6 +75,7 @@ func summary(ds []time.Duration) string {
 // TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives is row B3, and
 // B10's "decode first, handshake, decode rebuilt while prefill lives".
 func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
+	t.Parallel()
 	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		rounds := pattern1Rounds
 		if f.fullDuplex {
@@ -111,6 +112,7 @@ func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
 
 // TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten is row B4.
 func TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten(t *testing.T) {
+	t.Parallel()
 	bothEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
 		f.tempted = true
 		times := f.watchRegistrations()
@@ -170,6 +172,7 @@ type sweep struct {
 // without a canary request in between, a burst of 20 at once, and another
 // after the dead leases have run out.
 func TestBurstSweep(t *testing.T) {
+	t.Parallel()
 	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		times := f.watchRegistrations()
 		f.tempted = true
@@ -241,6 +244,7 @@ func (f *etcdFleet) sweepOnce(tr trigger, canary bool, decode []*member, times *
 
 // TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns is row B5.
 func TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns(t *testing.T) {
+	t.Parallel()
 	bothEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
 		f.tempted = true
 		f.pods("decode", 1)
@@ -268,6 +272,7 @@ func TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns(t *testing.T) {
 // TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway is the
 // other half of B5.
 func TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway(t *testing.T) {
+	t.Parallel()
 	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		decode := f.engine("decode", "--accepts-aggregated")
 		f.announce(decode, "--accepts-aggregated")
@@ -289,8 +294,10 @@ func TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway(t *t
 // are not found again by what comes back at its address. That nothing of it is
 // kept in any part is TestNothingIsKeptOfAWorkerThatHasLeft of cmd/extproc.
 func TestAWorkerThatReturnsStartsClean(t *testing.T) {
+	t.Parallel()
 	for _, events := range []bool{true, false} {
 		t.Run(fmt.Sprintf("events %t", events), func(t *testing.T) {
+			t.Parallel()
 			f := newEtcdFleet(t, events, "tokens: {wait: 3s}\n") // on a busy machine, too, the tokens are exact
 			var args []string
 			if !events {

@@ -23,9 +23,11 @@ const asks = `"nvext":{"annotations":["query_instance_id:"]}`
 // TestWhatIsNamedStaysInTheDomainThatIsRequired is row C19 with C17: KV that is
 // not to leave its domain does not leave it because a request says so.
 func TestWhatIsNamedStaysInTheDomainThatIsRequired(t *testing.T) {
+	t.Parallel()
 	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
 		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
 			for _, routing := range []string{"prerouted", "direct"} {
 				l := layoutOf(layout{
 					prefill: 2, decode: 2, envoy: trusting(routing), config: "fallback: aggregated\n",
@@ -94,6 +96,7 @@ var (
 // TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe is the query-only mode
 // with C21: nothing runs, and nothing is counted.
 func TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe(t *testing.T) {
+	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"}, envoy: trusting("prerouted"),
 		config: "routing: {conditional: {enabled: true}}\n",
@@ -120,8 +123,10 @@ func TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe(t *testing.T) {
 // TestAQuestionIsAnsweredWithTheFallback is the query-only mode with C24: one
 // worker where that is configured, else the refusal that the request would get.
 func TestAQuestionIsAnsweredWithTheFallback(t *testing.T) {
+	t.Parallel()
 	for _, fallback := range []string{"aggregated", "none"} {
 		t.Run(fallback, func(t *testing.T) {
+			t.Parallel()
 			both(t, layout{
 				prefill: 1, decode: 1, simArgs: []string{"--accepts-aggregated"}, config: "fallback: " + fallback + "\n",
 				describe: func(f *fleet) { zones(f, worker.Required, 0, "a", "b") },

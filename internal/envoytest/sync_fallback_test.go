@@ -18,6 +18,7 @@ import (
 // setting nothing else happens than TestWhenNoPrefillWorkerCanTheClientGetsOneError
 // says.
 func TestAFallbackServesWhatNoPrefillWorkerCould(t *testing.T) {
+	t.Parallel()
 	l := layout{
 		prefill: 2, decode: 1, config: quickFaults + "health: {server_errors: 100}\nfallback: aggregated\n",
 		decodeArgs: []string{"--accepts-aggregated"}, prefillArgs: shortLease,

@@ -23,6 +23,7 @@ var shortLease = []string{"--kv-lease", "2s"}
 // TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient is row C7: whatever way
 // prefill fails, another prefill worker does it, and the client gets one answer.
 func TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient(t *testing.T) {
+	t.Parallel()
 	faults := []struct {
 		name  string
 		fault enginesim.Fault
@@ -66,6 +67,7 @@ func TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient(t *testing.T) {
 // TestWhenNoPrefillWorkerCanTheClientGetsOneError is row C7's end: within the
 // deadline, and never a decode without its parameters.
 func TestWhenNoPrefillWorkerCanTheClientGetsOneError(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 2, decode: 1, config: quickFaults + "health: {server_errors: 100}\n", prefillArgs: shortLease}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		for name, x := range map[string]enginesim.Fault{
@@ -93,6 +95,7 @@ func TestWhenNoPrefillWorkerCanTheClientGetsOneError(t *testing.T) {
 
 // TestThePrefillWorkersRefusalIsTheAnswer: a 4xx would meet any worker.
 func TestThePrefillWorkersRefusalIsTheAnswer(t *testing.T) {
+	t.Parallel()
 	eachSync(t, layout{prefill: 2, decode: 1}, func(t *testing.T, f *fleet, _ worker.Engine) {
 		f.faultAll(f.prefill, enginesim.Fault{Mode: enginesim.FaultError, Status: http.StatusUnprocessableEntity})
 		for _, q := range ask("not like this", 8) {
@@ -111,6 +114,7 @@ func TestThePrefillWorkersRefusalIsTheAnswer(t *testing.T) {
 // TestADecodeThatCanDoWithoutGetsTheRequestAsItCame is the one case of row C8 in
 // which a request that was to be split is not: it is counted.
 func TestADecodeThatCanDoWithoutGetsTheRequestAsItCame(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"}}
 	both(t, layoutOf(l, worker.VLLM), func(t *testing.T, f *fleet) {
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultNoHandoff})
@@ -138,6 +142,7 @@ func layoutOf(l layout, e worker.Engine) layout {
 // TestAPrefillWorkerThatLeavesWhileItComputesHasFailed: the request goes on with
 // another, at once.
 func TestAPrefillWorkerThatLeavesWhileItComputesHasFailed(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 2, decode: 1, config: modes("round-robin", "round-robin")}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		f.faultAll(f.prefill, enginesim.Fault{Mode: enginesim.FaultHang, Count: 1})
@@ -160,6 +165,7 @@ func TestAPrefillWorkerThatLeavesWhileItComputesHasFailed(t *testing.T) {
 // TestAFailedDecodeAfterAGoodHandOffIsInvisible: another pair serves the
 // request, and what the first prefill holds is taken.
 func TestAFailedDecodeAfterAGoodHandOffIsInvisible(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: quickFaults}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		for i, x := range []enginesim.Fault{
@@ -194,6 +200,7 @@ func TestAFailedDecodeAfterAGoodHandOffIsInvisible(t *testing.T) {
 // TestADecodeThatHangsIsCutAtTheDeadline: it may stream at any time, so nobody
 // else can know; what it has seen it frees.
 func TestADecodeThatHangsIsCutAtTheDeadline(t *testing.T) {
+	t.Parallel()
 	eachSync(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet, _ worker.Engine) {
 		f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultHang, When: enginesim.After, Count: 1})
 		r := f.send(t.Context(), "/v1/completions", completion("decode hangs", 6, true), "x-request-timeout-ms", "1500")
@@ -206,6 +213,7 @@ func TestADecodeThatHangsIsCutAtTheDeadline(t *testing.T) {
 // TestADecodeThatLeavesWhilePrefillRunsIsReplaced: the hand-off is good for any
 // decode worker, so there is no second prefill.
 func TestADecodeThatLeavesWhilePrefillRunsIsReplaced(t *testing.T) {
+	t.Parallel()
 	l := layout{
 		prefill: 1, decode: 2, prefillArgs: []string{"--prefill-base-us", "800000"},
 		config: modes("round-robin", "round-robin") + "prefill: {overdue_base: 30s}\n",

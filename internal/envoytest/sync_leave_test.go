@@ -43,6 +43,7 @@ func (f *fleet) leaves(l *leaver) {
 // dispatched runs on, and the KV is taken by a decode for one token, or freed by
 // the decode that has seen it.
 func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
+	t.Parallel()
 	l := layout{
 		prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n",
 		prefillArgs: []string{"--prefill-base-us", "700000"}, decodeArgs: []string{"--max-running", "1", "--decode-us-per-token", "20000"},
@@ -82,6 +83,7 @@ func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
 
 // TestAClientThatLeavesAsDecodeCannotBeReached: the KV goes to another.
 func TestAClientThatLeavesAsDecodeCannotBeReached(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 2, prefillArgs: []string{"--prefill-base-us", "1000000"}, config: "prefill: {overdue_base: 30s}\n"}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		c := f.begin(ask("leaves", 8)[3])
@@ -101,6 +103,7 @@ func TestAClientThatLeavesAsDecodeCannotBeReached(t *testing.T) {
 // TestThePluginEndsWhilePrefillRuns: told to, it serves what it has, and the worker
 // keeps nothing. What a kill does is TestThePluginIsKilledUnderARequestWithPrefillFirst.
 func TestThePluginEndsWhilePrefillRuns(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, prefillArgs: []string{"--prefill-base-us", "500000"}, config: "prefill: {overdue_base: 30s}\n", noCheck: true}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		running := func() {
@@ -141,6 +144,7 @@ func (f *fleet) again() {
 
 // TestTwoHundredAtOnce: each is prefilled once, by nobody twice.
 func TestTwoHundredAtOnce(t *testing.T) {
+	t.Parallel()
 	l := layout{
 		prefill: 2, decode: 2, config: "tokens: {mode: estimate}\nprefill: {start_timeout: 10s, overdue_base: 60s}\n",
 		prefillArgs: []string{"--prefill-base-us", "100000"},
@@ -170,6 +174,7 @@ func TestTwoHundredAtOnce(t *testing.T) {
 // prefill may take longer than Envoy waits for a message of ours by itself: the delay
 // is met twice.
 func TestTheDeadlineHoldsWhilePrefillRuns(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 1m}\n"}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, DelayMS: 3500, Factor: 1, Count: 2})
@@ -189,6 +194,7 @@ func TestTheDeadlineHoldsWhilePrefillRuns(t *testing.T) {
 
 // TestALargeBodyGoesThroughBothLegs: 9 MB.
 func TestALargeBodyGoesThroughBothLegs(t *testing.T) {
+	t.Parallel()
 	eachSync(t, layout{prefill: 1, decode: 1, simArgs: []string{"--prefill-us-per-token", "0", "--max-model-len", "20000000", "--capacity-blocks", "2000000"},
 		config: "prefill: {overdue_base: 1m}\n"}, func(t *testing.T, f *fleet, _ worker.Engine) {
 		body := paddedCompletion(9 << 20)

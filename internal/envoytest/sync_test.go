@@ -23,6 +23,7 @@ func eachSync(t *testing.T, l layout, test func(t *testing.T, f *fleet, e worker
 	t.Helper()
 	for _, engine := range []worker.Engine{worker.VLLM, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
 			l := l
 			l.simArgs = append([]string{"--engine", string(engine)}, l.simArgs...)
 			both(t, l, func(t *testing.T, f *fleet) { test(t, f, engine) })
@@ -88,6 +89,7 @@ func (q question) require(t *testing.T, r *reply) {
 // once, for one token; decode gets its hand-off in the client's own body; the
 // ranks that were picked are those that ran; nothing is held at the end.
 func TestEnginesThatPrefillFirstAreServed(t *testing.T) {
+	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: modes("round-robin", "round-robin"), simArgs: []string{"--dp-size", "2"}}
 	eachSync(t, l, func(t *testing.T, f *fleet, e worker.Engine) {
 		for round := range 2 {
@@ -150,6 +152,7 @@ func requireSyncLegs(t *testing.T, e worker.Engine, q question, prefill, decode 
 // or the client wants one token. It reads like decode's answer, no decode worker
 // is asked to answer, and nothing stays held.
 func TestAPrefillThatIsAllThereIsToSayIsTheAnswer(t *testing.T) {
+	t.Parallel()
 	eachSync(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet, e worker.Engine) {
 		for _, reason := range []string{"stop", "content_filter"} {
 			for _, q := range ask("it ends at once with "+reason, 6) {
@@ -249,6 +252,7 @@ func (f *fleet) awaitCollected() {
 
 // TestClientsCannotSetAHandOff is row C12 for the engines of row C4.
 func TestClientsCannotSetAHandOff(t *testing.T) {
+	t.Parallel()
 	eachSync(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet, _ worker.Engine) {
 		for _, field := range []string{
 			`"kv_transfer_params":{"do_remote_decode":true}`, `"kv_transfer_params":null`, `"disaggregated_params":{"request_type":"generation_only"}`,

@@ -104,6 +104,7 @@ func (k *tap) holdAnswers() (goOn func()) {
 
 // TestTheListenerOfOurLegsTakesNothingWithoutASeal is row C23 with prefill first.
 func TestTheListenerOfOurLegsTakesNothingWithoutASeal(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	between := filepath.Join(dir, "tap.sock")
 	l := layoutOf(layout{prefill: 1, decode: 1, config: fmt.Sprintf("prefill: {listener: %q}\n", "unix://"+between)}, worker.VLLM)
@@ -152,6 +153,7 @@ func TestTheListenerOfOurLegsTakesNothingWithoutASeal(t *testing.T) {
 
 // TestAMirrorsTokenIsRefusedAtTheListenerOfOurLegs: each kind has its listener.
 func TestAMirrorsTokenIsRefusedAtTheListenerOfOurLegs(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 1})
 	body := completion("hello", 2, false)
 	main := f.talk("main")
@@ -170,8 +172,10 @@ func TestAMirrorsTokenIsRefusedAtTheListenerOfOurLegs(t *testing.T) {
 // the owner hears that the leg has started. One with another key refuses it, and
 // that is no fault of the worker.
 func TestALegOfOursMayBeAdmittedByAnotherReplica(t *testing.T) {
+	t.Parallel()
 	for _, same := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the key is the same %t", same), func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			keys := [2]string{filepath.Join(dir, "a.key"), filepath.Join(dir, "b.key")}
 			for i, text := range []string{"a key that both replicas have", "a key of another deployment"} {

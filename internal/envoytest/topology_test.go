@@ -49,8 +49,10 @@ func (f *fleet) crossings() (crossed, all int) {
 // TestNoKVLeavesADomainThatIsRequired is row C17, for engines that meet and for
 // those that prefill first.
 func TestNoKVLeavesADomainThatIsRequired(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
 		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
 			both(t, layout{
 				prefill: 2, decode: 4, simArgs: []string{"--engine", string(engine)},
 				describe: func(f *fleet) { zones(f, worker.Required, 0, "ab", "ab") },
@@ -73,6 +75,7 @@ func TestNoKVLeavesADomainThatIsRequired(t *testing.T) {
 
 // TestADomainWithoutADecodeWorkerFailsClosed is rows C17 and C24.
 func TestADomainWithoutADecodeWorkerFailsClosed(t *testing.T) {
+	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 2, simArgs: []string{"--accepts-aggregated"},
 		describe: func(f *fleet) { zones(f, worker.Required, 0, "a", "b") },
@@ -92,6 +95,7 @@ func TestADomainWithoutADecodeWorkerFailsClosed(t *testing.T) {
 
 // TestAPreferredDomainIsKeptToWhileItIsFree is row C17.
 func TestAPreferredDomainIsKeptToWhileItIsFree(t *testing.T) {
+	t.Parallel()
 	both(t, layout{
 		prefill: 2, decode: 2, describe: func(f *fleet) { zones(f, worker.Preferred, 1, "ab", "ab") },
 	}, func(t *testing.T, f *fleet) {
@@ -114,6 +118,7 @@ func TestAPreferredDomainIsKeptToWhileItIsFree(t *testing.T) {
 
 // TestAClientMayAskForATaint is rows C15 and C17.
 func TestAClientMayAskForATaint(t *testing.T) {
+	t.Parallel()
 	both(t, layout{
 		prefill: 2, decode: 2, describe: func(f *fleet) {
 			for _, w := range []*stack.Worker{f.prefill[1], f.decode[0]} {
@@ -137,6 +142,7 @@ func TestAClientMayAskForATaint(t *testing.T) {
 // TestAPromptThatDecodeStillHoldsIsServedThere is row C21, by what is left to
 // prefill.
 func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
+	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"},
 		config: "routing: {conditional: {enabled: true}}\n",
@@ -158,6 +164,7 @@ func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 
 // TestWhilePrefillIsBehindDecodeServesAlone is row C21, by load.
 func TestWhilePrefillIsBehindDecodeServesAlone(t *testing.T) {
+	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"}, prefillArgs: []string{"--prefill-us-per-token", "20000", "--serial-prefill"},
 		config: "routing: {conditional: {enabled: true, policy: load, prefill_busy_tokens: 50}}\ntokens: {mode: estimate}\nprefill: {overdue_base: 60s}\n",
@@ -180,6 +187,7 @@ func TestWhilePrefillIsBehindDecodeServesAlone(t *testing.T) {
 // TestAFallbackIsTheOnlyWayToOneWorker is row C24; that without it nobody serves is
 // TestADomainWithoutADecodeWorkerFailsClosed.
 func TestAFallbackIsTheOnlyWayToOneWorker(t *testing.T) {
+	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 2, simArgs: []string{"--accepts-aggregated"}, config: "fallback: aggregated\n",
 		describe: func(f *fleet) { zones(f, worker.Required, 0, "a", "b") },

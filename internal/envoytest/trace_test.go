@@ -36,8 +36,7 @@ type collector struct {
 
 func newCollector(t *testing.T) *collector {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := listen(t)
 	c := &collector{port: l.Addr().(*net.TCPAddr).Port}
 	g := grpc.NewServer()
 	collectorv1.RegisterTraceServiceServer(g, c)
@@ -115,6 +114,7 @@ func named(t *testing.T, spans []span, name string) span {
 // TestOneTraceHoldsEnvoyTheDecisionAndBothLegs: client → Envoy → decision →
 // both legs, and the workers could go on from there.
 func TestOneTraceHoldsEnvoyTheDecisionAndBothLegs(t *testing.T) {
+	t.Parallel()
 	c := newCollector(t)
 	l := layout{
 		prefill: 1, decode: 1,
@@ -163,6 +163,7 @@ func TestOneTraceHoldsEnvoyTheDecisionAndBothLegs(t *testing.T) {
 
 // TestARequestThatItsClientDoesNotTraceIsNotTraced: the client decides.
 func TestARequestThatItsClientDoesNotTraceIsNotTraced(t *testing.T) {
+	t.Parallel()
 	c := newCollector(t)
 	f := newFleet(t, layout{prefill: 1, decode: 1, config: fmt.Sprintf("trace: {endpoint: \"127.0.0.1:%d\"}\n", c.port)})
 	trace := "0af7651916cd43dd8448eb211c8031ff"
@@ -176,6 +177,7 @@ func TestARequestThatItsClientDoesNotTraceIsNotTraced(t *testing.T) {
 // TestNoPromptIsShownAnywhere: logs at debug level, spans, state, decisions,
 // the status page and metrics, after requests that go well, fail and are refused.
 func TestNoPromptIsShownAnywhere(t *testing.T) {
+	t.Parallel()
 	const mark = "xyzzyplughsecret"
 	c := newCollector(t)
 	l := layout{prefill: 2, decode: 2, config: fmt.Sprintf("trace: {endpoint: \"127.0.0.1:%d\"}\n", c.port)}

@@ -80,6 +80,7 @@ func forge(h http.Header, addr string, spelling int) {
 
 // TestAClientsRoutingHeadersReachNoAddressOfItsChoosing is row C12 for headers.
 func TestAClientsRoutingHeadersReachNoAddressOfItsChoosing(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		c := newCanary(t)
 		for spelling := range 4 {
@@ -120,6 +121,7 @@ func requireHonest(t *testing.T, leg string, q enginesim.Request, canary string)
 // TestWithThePluginDeadNoRequestGoesAnywhere: both legs fail closed by
 // destination.
 func TestWithThePluginDeadNoRequestGoesAnywhere(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, f *fleet) {
 		c := newCanary(t)
 		require.NoError(t, f.plugin.Kill())
@@ -143,6 +145,7 @@ func TestWithThePluginDeadNoRequestGoesAnywhere(t *testing.T) {
 
 // TestFieldsThatOnlyTheRouterMaySetAreRefused is row C12 for bodies.
 func TestFieldsThatOnlyTheRouterMaySetAreRefused(t *testing.T) {
+	t.Parallel()
 	fields := []string{
 		`"bootstrap_host":"127.0.0.1"`, `"bootstrap_port":1`, `"bootstrap_room":7`, `"bootstrap_pair_key":"x"`,
 		`"kv_transfer_params":{}`, `"disaggregated_params":{}`, `"routed_dp_rank":0`, `"disagg_prefill_dp_rank":0`, `"data_parallel_rank":0`,
@@ -174,6 +177,7 @@ func TestFieldsThatOnlyTheRouterMaySetAreRefused(t *testing.T) {
 
 // TestBothLegsCarryTheClientsBytesAndTheSameRendezvous is rows C13, C14 and C20.
 func TestBothLegsCarryTheClientsBytesAndTheSameRendezvous(t *testing.T) {
+	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
 		// Odd spacing, escapes, numbers that no float holds, fields we do not know.
 		body := "{ \"model\" : \"m\",\n\t\"prompt\":\"caf\\u00e9 \\\"quoted\\\" \u00e9\" , \"max_tokens\" : 7 ,\"stream\":true, " +
@@ -215,6 +219,7 @@ func TestBothLegsCarryTheClientsBytesAndTheSameRendezvous(t *testing.T) {
 
 // TestEachRequestDrawsARoomOfItsOwn is a part of row C14.
 func TestEachRequestDrawsARoomOfItsOwn(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 1})
 	rooms := make(map[int64]bool)
 	for range 20 {
@@ -233,6 +238,7 @@ func TestEachRequestDrawsARoomOfItsOwn(t *testing.T) {
 // TestAWorkersOwnHeadersCannotSteerTheRouter: a worker is trusted with prompts,
 // not with retries: what it says in x-baton-… and x-envoy-… means nothing.
 func TestAWorkersOwnHeadersCannotSteerTheRouter(t *testing.T) {
+	t.Parallel()
 	for name, headers := range map[string]http.Header{
 		"Envoy's own headers": {"X-Envoy-Upstream-Service-Time": {"1"}, "X-Envoy-Attempt-Count": {"3"}},
 		"a wish for a retry":  {"X-Baton-Retry": {"1"}},
@@ -336,6 +342,7 @@ func injected(r *extprocv3.ProcessingResponse) map[string]string {
 // TestALegThatTheRouterDidNotSealReachesNoWorker is row C23. The prefill
 // listener is internal to Envoy, so the plugin is asked as Envoy would.
 func TestALegThatTheRouterDidNotSealReachesNoWorker(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 1, config: "prefill: {start_timeout: 60s}\n"})
 	body := completion("hello", 2, false)
 	ask := map[string]string{":method": "POST", ":path": "/v1/completions", "content-type": "application/json"}
@@ -393,6 +400,7 @@ func TestALegThatTheRouterDidNotSealReachesNoWorker(t *testing.T) {
 // TestAStreamThatSaysNoLegIsRefused: the filter's own metadata says the leg,
 // and a configuration that lacks it is told so.
 func TestAStreamThatSaysNoLegIsRefused(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, layout{noCheck: true})
 	for name, filter := range map[string][]string{
 		"nothing": nil, "another word": {"decode"}, "empty": {""}, "two words": {"main", "prefill"}, "upper case": {"MAIN"},

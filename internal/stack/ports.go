@@ -19,29 +19,61 @@ import (
 func FreePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
-		port, err := holdPort()
-		if err != nil {
-			return nil, fmt.Errorf("stack: hold a loopback port: %w", err)
+		var err error
+		if ports[i], err = FreeRow(1); err != nil {
+			return nil, err
 		}
-		ports[i] = port
 	}
 	return ports, nil
 }
 
-// holdPort binds a socket to a port that the kernel chooses, and leaves it open.
-func holdPort() (int, error) {
+// FreeRow is [FreePorts] for n ports that follow each other, and returns the
+// first.
+func FreeRow(n int) (first int, err error) {
+	for range 100 { // a neighbour may be taken
+		if first, err = holdRow(n); err == nil {
+			return first, nil
+		}
+	}
+	return 0, fmt.Errorf("stack: hold %d loopback ports in a row: %w", n, err)
+}
+
+func holdRow(n int) (first int, err error) {
+	held := make([]int, 0, n) // file descriptors
+	for i := range n {
+		want := 0 // of the kernel's choice
+		if i > 0 {
+			want = first + i
+		}
+		fd, port, err := hold(want)
+		if err != nil {
+			for _, fd := range held {
+				err = errors.Join(err, syscall.Close(fd))
+			}
+			return 0, err
+		}
+		held = append(held, fd)
+		if i == 0 {
+			first = port
+		}
+	}
+	return first, nil
+}
+
+// hold binds a socket to a port, of the kernel's choice if it is 0.
+func hold(want int) (fd, port int, err error) {
 	syscall.ForkLock.RLock() // a child that begins now is not to have it
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	fd, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
 		syscall.CloseOnExec(fd)
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	// The option comes after the bind: with it, the kernel could choose a port
-	// that another process holds in the same way.
-	err = syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	// The option comes after the bind: with it, two that hold ports could be given
+	// the same one.
+	err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: want, Addr: [4]byte{127, 0, 0, 1}})
 	if err == nil {
 		err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
 	}
@@ -50,7 +82,7 @@ func holdPort() (int, error) {
 		bound, err = syscall.Getsockname(fd)
 	}
 	if at, ok := bound.(*syscall.SockaddrInet4); ok && err == nil {
-		return at.Port, nil
+		return fd, at.Port, nil
 	}
-	return 0, errors.Join(err, syscall.Close(fd))
+	return 0, 0, errors.Join(err, syscall.Close(fd))
 }

@@ -33,9 +33,15 @@ func TestAHeldPortIsForChildrenOnly(t *testing.T) {
 func TestNobodyIsGivenAHeldPort(t *testing.T) {
 	held, err := FreePorts(50)
 	require.NoError(t, err)
+	row, err := FreeRow(8)
+	require.NoError(t, err)
 	taken := map[int]bool{}
 	for _, p := range held {
 		taken[p] = true
+	}
+	for i := range 8 {
+		require.NotContains(t, taken, row+i)
+		taken[row+i] = true
 	}
 	for range 2000 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

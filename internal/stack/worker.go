@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
@@ -18,9 +21,15 @@ type Worker struct {
 }
 
 // StartWorker runs one simulated worker and returns once it serves. args are
-// flags of the enginesim command.
+// flags of the enginesim command. Where they name no address, it gets one that
+// stays its own when it dies: whoever calls a dead worker is refused, and meets
+// nobody else.
 func StartWorker(ctx context.Context, binDir string, args ...string) (*Worker, error) {
-	proc, line, err := startReady(ctx, "worker", filepath.Join(binDir, "enginesim"), args...)
+	at, err := addresses(args)
+	if err != nil {
+		return nil, err
+	}
+	proc, line, err := startReady(ctx, "worker", filepath.Join(binDir, "enginesim"), slices.Concat(args, at)...)
 	if err != nil {
 		return nil, err
 	}
@@ -31,4 +40,60 @@ func StartWorker(ctx context.Context, binDir string, args ...string) (*Worker, e
 	}
 	proc.Name = fmt.Sprintf("%s worker %s", info.Role, info.ID)
 	return &Worker{Process: proc, Info: info, Sim: &enginesim.Client{BaseURL: "http://" + info.Endpoint.String()}}, nil
+}
+
+// addresses returns flags for what a simulated worker with these flags listens
+// on and they do not name, at ports that are held.
+func addresses(args []string) (more []string, err error) {
+	ranks, perRank := 1, hasFlag(args, "port-per-rank")
+	if v, ok := flagOf(args, "dp-size"); ok {
+		ranks, _ = strconv.Atoi(v) // what is no number the command refuses
+	}
+	role, _ := flagOf(args, "role")
+	engine, named := flagOf(args, "engine")
+	sglang := !named || engine == string(worker.SGLang)
+	prefill := role == worker.Prefill.String()
+	for _, l := range []struct {
+		flag, prefix string
+		wanted       bool
+		perRank      bool
+	}{
+		{"listen", "127.0.0.1:", true, perRank},
+		{"bootstrap-listen", "127.0.0.1:", prefill && sglang, false},
+		{"side-channel-listen", "127.0.0.1:", prefill && !sglang, true},
+		{"kv-events-port", "", engine != string(worker.TensorRTLLM), true},
+		{"replay-port", "", engine != string(worker.TensorRTLLM), true},
+	} {
+		if _, named := flagOf(args, l.flag); named || !l.wanted {
+			continue
+		}
+		n := 1
+		if l.perRank {
+			n = max(ranks, 1)
+		}
+		first, err := FreeRow(n)
+		if err != nil {
+			return nil, err
+		}
+		more = append(more, fmt.Sprintf("--%s=%s%d", l.flag, l.prefix, first))
+	}
+	return more, nil
+}
+
+// flagOf returns the last value of a flag among args, as package flag reads it.
+func flagOf(args []string, name string) (value string, found bool) {
+	for i, a := range args {
+		a, dash := strings.CutPrefix(a, "-")
+		a = strings.TrimPrefix(a, "-")
+		if v, ok := strings.CutPrefix(a, name+"="); dash && ok {
+			value, found = v, true
+		} else if dash && a == name && i+1 < len(args) {
+			value, found = args[i+1], true
+		}
+	}
+	return value, found
+}
+
+func hasFlag(args []string, name string) bool {
+	return slices.ContainsFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == name && a != name })
 }
