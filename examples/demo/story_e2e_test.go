@@ -46,6 +46,7 @@ func openTestStage(t *testing.T, bin string, etcd []string) *stage {
 // TestTheStoryIsTrue tells the demo's story once; it checks itself. After that it
 // runs the command that -up prints, as it is printed.
 func TestTheStoryIsTrue(t *testing.T) {
+	t.Parallel()
 	st := openTestStage(t, buildParts(t), nil)
 
 	var out bytes.Buffer
@@ -78,6 +79,7 @@ func TestTheStoryIsTrue(t *testing.T) {
 // TestTwoRunsOverOneEtcdDoNotMeet opens the stack twice over an etcd that
 // neither of them has started.
 func TestTwoRunsOverOneEtcdDoNotMeet(t *testing.T) {
+	t.Parallel()
 	bin := buildParts(t)
 	etcd, err := stack.StartEtcd(t.Context(), stack.EtcdOptions{BinDir: bin, Dir: filepath.Join(t.TempDir(), "etcd")})
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func script(t *testing.T, dir string, env []string, args ...string) (string, err
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd, err := stack.Example(ctx, "direct", []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT", "PICKER_PORT"}, env...)
+	cmd, err := stack.Example(ctx, "direct", t.TempDir(), []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT", "PICKER_PORT"}, env...)
 	require.NoError(t, err)
 	cmd.Dir, cmd.Args = dir, append(cmd.Args, args...)
 	out, err := cmd.CombinedOutput()
@@ -37,6 +38,7 @@ func script(t *testing.T, dir string, env []string, args ...string) (string, err
 }
 
 func TestTheExampleRunsAsItStands(t *testing.T) {
+	t.Parallel()
 	out, err := script(t, "", nil)
 	require.NoError(t, err, out)
 	pairs := map[string]bool{}
@@ -52,6 +54,7 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 
 // One's own workers: the list's path is the caller's, and what goes wrong is said.
 func TestTheExampleTakesOnesOwnWorkers(t *testing.T) {
+	t.Parallel()
 	bin, dir := t.TempDir(), t.TempDir()
 	require.NoError(t, stack.Build(bin, "invariants", false, "./cmd/enginesim"))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,12 +78,14 @@ func TestTheExampleTakesOnesOwnWorkers(t *testing.T) {
 // TestThePickerIsAskedAgainOnEachAttempt is row C6 where the picker sits in the
 // same attempt: of two prefill workers one is dead, and no client sees it.
 func TestThePickerIsAskedAgainOnEachAttempt(t *testing.T) {
+	t.Parallel()
 	envoyPath, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
 	bin := t.TempDir()
 	require.NoError(t, stack.Build(bin, "invariants", false, "./cmd/extproc", "./cmd/enginesim", "./examples/direct/picker"))
 	for _, duplex := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full duplex %t", duplex), func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
 			dir := t.TempDir()
 			list := filepath.Join(dir, "workers.yaml")
@@ -105,6 +110,7 @@ func TestThePickerIsAskedAgainOnEachAttempt(t *testing.T) {
 			require.NoError(t, err)
 			pick := exec.CommandContext(ctx, filepath.Join(bin, "picker"), "--listen", fmt.Sprintf("127.0.0.1:%d", ports[0]), "--workers", list)
 			pick.Stderr = os.Stderr
+			stack.EndWithParent(pick, syscall.SIGKILL)
 			require.NoError(t, pick.Start())
 			t.Cleanup(func() { cancel(); _ = pick.Wait() })
 			e, err := stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Params: envoy.Params{

@@ -7,7 +7,7 @@
 #   MODEL=name examples/direct/run.sh workers.yaml     # your own workers in place of simulated ones
 #
 # CLIENT_PORT, ENVOY_ADMIN_PORT, PICKER_PORT and BATON_ADMIN change the ports;
-# ENVOY names the binary; MODEL and REQUESTS what is asked for (qwen3-32b, 4 times).
+# ENVOY names the binary, BIN a folder to build in; MODEL and REQUESTS what is asked for (qwen3-32b, 4 times).
 set -euo pipefail
 workers=${1:+$(realpath -- "$1")} # from where we were called
 cd "$(dirname "$0")/../.."
@@ -23,6 +23,7 @@ envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 # A folder with a short path: a unix socket's may have 107 bytes.
 dir=$(mktemp -d)
+bin=${BIN:-$dir}
 pids=()
 stop() {
   trap - EXIT
@@ -33,14 +34,14 @@ stop() {
 trap stop EXIT
 trap 'exit 1' INT TERM
 
-go build -o "$dir/" ./cmd/extproc ./cmd/enginesim ./examples/direct/picker
+go build -o "$bin/" ./cmd/extproc ./cmd/enginesim ./examples/direct/picker
 
 if [ -z "$workers" ]; then
   workers=$dir/workers.yaml
   for id in 101 102 201 202; do
     role=prefill
     [ "$id" -lt 200 ] || role=decode
-    "$dir/enginesim" --role "$role" --id "$id" --model "$model" >"$dir/$id.json" &
+    "$bin/enginesim" --role "$role" --id "$id" --model "$model" >"$dir/$id.json" &
     pids+=($!)
   done
   for id in 101 102 201 202; do
@@ -58,9 +59,9 @@ sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 9003}|port_value: $picker_port}|" \
   envoy/standalone-picker.yaml >"$dir/envoy.yaml"
 
-"$dir/picker" --listen "127.0.0.1:$picker_port" --workers "$workers" &
+"$bin/picker" --listen "127.0.0.1:$picker_port" --workers "$workers" &
 pids+=($!)
-"$dir/extproc" serve --workers "$workers" --listen "unix://$dir/extproc.sock" --admin "$baton_admin" --log-level warn &
+"$bin/extproc" serve --workers "$workers" --listen "unix://$dir/extproc.sock" --admin "$baton_admin" --log-level warn &
 pids+=($!)
 "$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level error &
 pids+=($!)

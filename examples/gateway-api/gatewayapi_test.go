@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 
 // TestEachFormRunsAsItStands and says who has served, and why.
 func TestEachFormRunsAsItStands(t *testing.T) {
+	t.Parallel()
 	const (
 		alone = `200 aggregated=30[12]/0 reason=[a-z-]+`
 		pair  = `200 prefill=10[12]/0 reason=[a-z-]+ decode=20[12]/0 reason=[a-z-]+`
@@ -49,6 +51,7 @@ func TestEachFormRunsAsItStands(t *testing.T) {
 		},
 	} {
 		t.Run(c.form+" "+c.mode, func(t *testing.T) {
+			t.Parallel()
 			out := runScript(t, "FORM="+c.form, "FAILURE_MODE="+c.mode)
 			want := []string{"form " + c.form}
 			for i := range 4 {
@@ -76,7 +79,7 @@ func runScript(t *testing.T, env ...string) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	script, err := stack.Example(ctx, "gateway-api",
+	script, err := stack.Example(ctx, "gateway-api", t.TempDir(),
 		[]string{"CLIENT_PORT", "ENVOY_ADMIN_PORT", "GRPC_PORT", "HEALTH_PORT", "METRICS_PORT", "BATON_PORT", "SYNC_PORT"}, env...)
 	require.NoError(t, err)
 	var stderr strings.Builder
@@ -90,6 +93,7 @@ func runScript(t *testing.T, env ...string) string {
 // other, large ones and many pieces; and a prefill worker that dies costs a fresh
 // attempt, in which the other picker is asked again.
 func TestBothPickersLetBodiesAndAnswersThrough(t *testing.T) {
+	t.Parallel()
 	b := startBehind(t)
 	ask := func(prompt string, tokens int, stream bool) (int, string) {
 		body, err := json.Marshal(map[string]any{"model": "m", "prompt": prompt, "max_tokens": tokens, "stream": stream})
@@ -164,6 +168,7 @@ func startBehind(t *testing.T) *behind {
 	ended = append(ended, b.plugin.Done())
 	pick := exec.CommandContext(ctx, filepath.Join(dir, "picker"), "--listen", fmt.Sprintf("127.0.0.1:%d", ports[1]), "--workers", list)
 	pick.Stderr = os.Stderr
+	stack.EndWithParent(pick, syscall.SIGKILL)
 	require.NoError(t, pick.Start())
 	t.Cleanup(func() { cancel(); _ = pick.Wait() })
 

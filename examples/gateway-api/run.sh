@@ -9,8 +9,8 @@
 #
 # FAILURE_MODE is the pool's: FailClose, or FailOpen in the first form. CLIENT_PORT,
 # ENVOY_ADMIN_PORT, GRPC_PORT, HEALTH_PORT, METRICS_PORT, BATON_PORT, SYNC_PORT and
-# BATON_ADMIN change the ports; ENVOY names the binary; MODEL and REQUESTS what is
-# asked for.
+# BATON_ADMIN change the ports; ENVOY names the binary, BIN a folder to build in;
+# MODEL and REQUESTS what is asked for.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -35,6 +35,7 @@ make --no-print-directory --silent tools
 envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 dir=$(mktemp -d)
+bin=${BIN:-$dir}
 pids=()
 stop() {
   trap - EXIT
@@ -45,13 +46,13 @@ stop() {
 trap stop EXIT
 trap 'exit 1' INT TERM
 
-go build -o "$dir/" ./cmd/extproc ./cmd/enginesim ./examples/gateway-api/picker ./examples/gateway-api/patch
+go build -o "$bin/" ./cmd/extproc ./cmd/enginesim ./examples/gateway-api/picker ./examples/gateway-api/patch
 
 # The pods: two that prefill, two that decode, two that do all.
 role() { case $1 in 1*) echo prefill ;; 2*) echo decode ;; 3*) echo aggregated ;; esac; }
 ids=(101 102 201 202 301 302)
 for id in "${ids[@]}"; do
-  "$dir/enginesim" --role "$(role "$id")" --id "$id" --model "$model" >"$dir/$id.json" 2>/dev/null &
+  "$bin/enginesim" --role "$(role "$id")" --id "$id" --model "$model" >"$dir/$id.json" 2>/dev/null &
   pids+=($!)
 done
 for id in "${ids[@]}"; do
@@ -98,17 +99,17 @@ picker) patches=() ;;
 two-legs) patches=("$two_legs") ;;
 behind) patches=("$two_legs" examples/gateway-api/behind.patch.yaml) ;;
 esac
-"$dir/patch" envoy/gateway-api.yaml "$dir/pool.patch.yaml" ${patches[@]+"${patches[@]}"} "$dir/hint.patch.yaml" |
+"$bin/patch" envoy/gateway-api.yaml "$dir/pool.patch.yaml" ${patches[@]+"${patches[@]}"} "$dir/hint.patch.yaml" |
   sed -E -e "s|(\"port_value\": )10000\$|\1$client_port|" -e "s|(\"port_value\": )9901\$|\1$envoy_admin_port|" \
     -e "s|(\"port_value\": )9002\$|\1$grpc_port|" -e "s|(\"port_value\": )9004\$|\1$baton_port|" \
     -e "s|(\"port_value\": )9005\$|\1$sync_port|" >"$dir/envoy.json"
 
 if [ "$form" = behind ]; then
-  "$dir/extproc" serve --workers "$dir/workers.yaml" --listen "127.0.0.1:$baton_port" --admin "$baton_admin" --log-level warn &
+  "$bin/extproc" serve --workers "$dir/workers.yaml" --listen "127.0.0.1:$baton_port" --admin "$baton_admin" --log-level warn &
   pids+=($!)
-  "$dir/picker" --listen "127.0.0.1:$grpc_port" --workers "$dir/workers.yaml" &
+  "$bin/picker" --listen "127.0.0.1:$grpc_port" --workers "$dir/workers.yaml" &
 else # with the flags of a reference picker; those of the last line are the plugin's own
-  "$dir/extproc" --pool-name "$model" --pool-namespace default --grpc-port "$grpc_port" --grpc-health-port "$health_port" \
+  "$bin/extproc" --pool-name "$model" --pool-namespace default --grpc-port "$grpc_port" --grpc-health-port "$health_port" \
     --metrics-port "$metrics_port" --metrics-endpoint-auth=false --secure-serving=false \
     --workers "$dir/workers.yaml" --admin "$baton_admin" --log-level warn &
 fi

@@ -22,7 +22,7 @@ func script(t *testing.T, dir string, env []string, args ...string) (string, err
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd, err := stack.Example(ctx, "query-only", []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, env...)
+	cmd, err := stack.Example(ctx, "query-only", t.TempDir(), []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, env...)
 	require.NoError(t, err)
 	cmd.Dir, cmd.Args = dir, append(cmd.Args, args...)
 	out, err := cmd.CombinedOutput()
@@ -30,6 +30,7 @@ func script(t *testing.T, dir string, env []string, args ...string) (string, err
 }
 
 func TestTheExampleRunsAsItStands(t *testing.T) {
+	t.Parallel()
 	out, err := script(t, "", []string{"REQUESTS=5"})
 	require.NoError(t, err, out)
 	require.Equal(t, 5, strings.Count(out, "sent there, served"), out)
@@ -37,6 +38,7 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 
 // One's own workers: the list's path is the caller's, and what goes wrong is said.
 func TestTheExampleTakesOnesOwnWorkers(t *testing.T) {
+	t.Parallel()
 	bin, dir := t.TempDir(), t.TempDir()
 	require.NoError(t, stack.Build(bin, "invariants", false, "./cmd/enginesim"))
 	ctx, cancel := context.WithCancel(context.Background())

@@ -5,7 +5,7 @@
 #   examples/standalone/run.sh [workers.yaml]
 #
 # CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
-# binary.
+# binary, BIN a folder to build in.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -19,6 +19,7 @@ envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 # A folder with a short path: a unix socket's may have 107 bytes.
 dir=$(mktemp -d)
+bin=${BIN:-$dir}
 pids=()
 stop() {
   trap - EXIT
@@ -29,17 +30,17 @@ stop() {
 trap stop EXIT
 trap 'exit 0' INT TERM
 
-go build -o "$dir/" ./cmd/extproc
+go build -o "$bin/" ./cmd/extproc
 flags=(--config examples/standalone/baton.yaml --workers "$workers"
   --listen "unix://$dir/extproc.sock" --admin "$baton_admin")
-"$dir/extproc" check "${flags[@]}" >"$dir/effective.yaml"
+"$bin/extproc" check "${flags[@]}" >"$dir/effective.yaml"
 
 sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 10000}|port_value: $client_port}|" \
   -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
   envoy/standalone.yaml >"$dir/envoy.yaml"
 
-"$dir/extproc" serve "${flags[@]}" &
+"$bin/extproc" serve "${flags[@]}" &
 pids+=($!)
 "$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level warning &
 pids+=($!)

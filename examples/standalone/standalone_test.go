@@ -51,7 +51,7 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 
 	list := filepath.Join(t.TempDir(), "workers.yaml")
 	require.NoError(t, file.Write(list, startWorkers(t, bin)))
-	client := runScript(t, root, list)
+	client := runScript(t, root, bin, list)
 
 	var got string
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -92,19 +92,20 @@ func startWorkers(t *testing.T, bin string) []*worker.Worker {
 
 // runScript runs run.sh on free ports and returns where clients reach it. It
 // ends with the test, by the signal that Ctrl-C sends.
-func runScript(t *testing.T, root, list string) string {
+func runScript(t *testing.T, root, bin, list string) string {
 	t.Helper()
 	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
 	ports, err := stack.FreePorts(3)
 	require.NoError(t, err)
 	script := exec.Command(filepath.Join(root, "examples", "standalone", "run.sh"), list)
-	script.Env = append(os.Environ(), "ENVOY="+envoy,
+	script.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin,
 		fmt.Sprintf("CLIENT_PORT=%d", ports[0]), fmt.Sprintf("ENVOY_ADMIN_PORT=%d", ports[1]),
 		fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[2]))
 	log := &lockedBuffer{}
 	script.Stdout, script.Stderr = log, log
 	script.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stack.EndWithParent(script, syscall.SIGTERM)
 	require.NoError(t, script.Start())
 	t.Cleanup(func() {
 		require.NoError(t, script.Process.Signal(syscall.SIGINT))

@@ -8,7 +8,7 @@
 #   examples/vllm/run.sh [workers.yaml]      # your own workers in place of simulated ones
 #
 # CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
-# binary; MODEL and REQUESTS what is asked for.
+# binary, BIN a folder to build in; MODEL and REQUESTS what is asked for.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -24,6 +24,7 @@ envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 # A folder with a short path: a unix socket's may have 107 bytes.
 dir=$(mktemp -d)
+bin=${BIN:-$dir}
 pids=()
 stop() {
   trap - EXIT
@@ -34,7 +35,7 @@ stop() {
 trap stop EXIT
 trap 'exit 1' INT TERM
 
-go build -o "$dir/" ./cmd/extproc ./cmd/enginesim
+go build -o "$bin/" ./cmd/extproc ./cmd/enginesim
 
 workers=${1:-}
 simulated=()
@@ -44,7 +45,7 @@ if [ -z "$workers" ]; then
   for id in "${simulated[@]}"; do
     role=prefill
     [ "$id" -lt 200 ] || role=decode
-    "$dir/enginesim" --engine "$engine" --role "$role" --id "$id" --model "$model" >"$dir/$id.json" &
+    "$bin/enginesim" --engine "$engine" --role "$role" --id "$id" --model "$model" >"$dir/$id.json" &
     pids+=($!)
   done
   for id in "${simulated[@]}"; do
@@ -65,8 +66,8 @@ sed -e "s|/run/baton/|$dir/|" \
   envoy/standalone.yaml >"$dir/envoy.yaml"
 
 flags=(--config "$dir/baton.yaml" --workers "$workers" --admin "$baton_admin" --log-level warn)
-"$dir/extproc" check "${flags[@]}" >"$dir/effective.yaml"
-"$dir/extproc" serve "${flags[@]}" &
+"$bin/extproc" check "${flags[@]}" >"$dir/effective.yaml"
+"$bin/extproc" serve "${flags[@]}" &
 pids+=($!)
 "$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level error &
 pids+=($!)

@@ -24,11 +24,13 @@ import (
 // TestTheExampleRunsAsItStands is row C4. The script itself fails where a
 // hand-off was not taken, or a rule of the engine was broken.
 func TestTheExampleRunsAsItStands(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []worker.Engine{worker.VLLM, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			script, err := stack.Example(ctx, "vllm", []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, "ENGINE="+string(engine), "REQUESTS=5")
+			script, err := stack.Example(ctx, "vllm", t.TempDir(), []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, "ENGINE="+string(engine), "REQUESTS=5")
 			require.NoError(t, err)
 			b, err := script.CombinedOutput()
 			out := string(b)
@@ -51,6 +53,7 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 
 // TestTheSamplesAreRight: the plugin itself reads both files.
 func TestTheSamplesAreRight(t *testing.T) {
+	t.Parallel()
 	root, err := stack.Root()
 	require.NoError(t, err)
 	bin := t.TempDir()

@@ -11,9 +11,11 @@ import (
 
 // Example returns run.sh of examples/name, ready to run with the tests' Envoy
 // ($ENVOY, or the pinned one). The variables named in ports are set to free ports,
-// BATON_ADMIN to an address on one, and env comes after them. It takes its arguments
-// in Args; where ctx or this process ends, it is told to end what it has started.
-func Example(ctx context.Context, name string, ports []string, env ...string) (*exec.Cmd, error) {
+// BATON_ADMIN to an address on one, BIN to the folder bin, and env comes after them.
+// Before that it puts into bin what the script is about to build there, so that
+// every script does build, and none of many pays for it. It takes its arguments in
+// Args; where ctx or this process ends, it is told to end what it has started.
+func Example(ctx context.Context, name, bin string, ports []string, env ...string) (*exec.Cmd, error) {
 	root, err := Root()
 	if err != nil {
 		return nil, err
@@ -26,8 +28,19 @@ func Example(ctx context.Context, name string, ports []string, env ...string) (*
 	if err != nil {
 		return nil, err
 	}
+	built := []string{"./cmd/extproc", "./cmd/enginesim"}
+	own, err := filepath.Glob(filepath.Join(root, "examples", name, "*", "main.go"))
+	if err != nil {
+		return nil, fmt.Errorf("stack: commands of example %s: %w", name, err)
+	}
+	for _, file := range own {
+		built = append(built, "./examples/"+name+"/"+filepath.Base(filepath.Dir(file)))
+	}
+	if err := Build(bin, "", false, built...); err != nil {
+		return nil, err
+	}
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "examples", name, "run.sh"))
-	cmd.Env = append(os.Environ(), "ENVOY="+envoy, fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", free[len(ports)]))
+	cmd.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin, fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", free[len(ports)]))
 	for i, p := range ports {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", p, free[i]))
 	}
