@@ -133,7 +133,8 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 		View: view, Board: board, Index: index, Routes: overlap.NewRoutes(index), Slots: slots, Tokens: resolver, Book: r.book,
 		Health: tracker, Journal: j, Telemetry: tele.Instruments, Tracer: tele.Tracer, Names: names,
 		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
-		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr, OrphanGrace: 50 * time.Millisecond,
+		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr,
+		OrphanGrace: 50 * time.Millisecond, StartTimeout: time.Minute, // a leg that a test does not play is ended by forgetLegs
 	}
 	if change != nil {
 		change(&cfg)
@@ -249,6 +250,18 @@ func (r *replica) requireIdle() {
 	}, 20*time.Second, 5*time.Millisecond, "nothing is booked and no attempt is open")
 }
 
+// forgetLegs ends what waits for legs that this test does not play.
+func (r *replica) forgetLegs() {
+	r.srv.OnChange(nil, discovery.Change{Left: []worker.ID{1, 2, 3, 4}})
+}
+
+// accessLog is Envoy's log of what has ended: without it an attempt waits for it.
+func (r *replica) accessLog() {
+	for _, s := range r.srv.attempts.all() {
+		s.post(&event{kind: evLogged, outcome: outcomeOK, reached: true})
+	}
+}
+
 const someBody = `{"model":"m","prompt":"hello there, how are you","max_tokens":4}`
 
 // TestALegAtAnotherReplicaReportsToItsOwner is row C23: the decision travels
@@ -281,6 +294,7 @@ func TestALegAtAnotherReplicaReportsToItsOwner(t *testing.T) {
 	require.NotNil(t, main.recv().GetResponseHeaders(), "relayed once prefill is well")
 	leg.cancel()
 	main.cancel()
+	owner.accessLog()
 	owner.requireIdle()
 	require.Zero(t, other.book.Totals().Held, "the other has booked nothing")
 }
@@ -365,6 +379,7 @@ func TestAPanicEndsItsOwnStreamOnly(t *testing.T) {
 	require.NotNil(t, well.recv().GetOverrideMessageTimeout(), "the other stream goes on")
 	well.cancel()
 	bad.cancel()
+	r.forgetLegs()
 	r.requireIdle()
 }
 
@@ -393,6 +408,7 @@ func TestExplainingLeavesNoTrace(t *testing.T) {
 		main.route(long)
 		require.Positive(t, remembered())
 		main.cancel()
+		r.forgetLegs()
 		r.requireIdle()
 	}
 }
@@ -432,6 +448,7 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 			}
 			require.Equal(t, name != "events come", n > 0)
 			main.cancel()
+			r.forgetLegs()
 			r.requireIdle()
 		})
 	}
