@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/health"
@@ -110,9 +111,16 @@ func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 
 func newReplicaOf(t *testing.T, name string, source discovery.Source, change func(*Config)) *replica {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	return newReplicaOn(t, l, name, source, change)
+}
+
+// newReplicaOn has a replica that is reached through l, by nobody else where that is
+// no socket.
+func newReplicaOn(t *testing.T, l net.Listener, name string, source discovery.Source, change func(*Config)) *replica {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
 	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: source}}})
 	require.NoError(t, err)
 	slots := kvindex.NewSlots()
@@ -153,8 +161,7 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 	go func() { _ = view.Run(ctx); ended <- struct{}{} }()
 	require.NoError(t, view.WaitReady(ctx))
 	<-board.Ready()
-	r.conn, err = grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
+	r.conn = dial(t, l)
 	t.Cleanup(func() {
 		require.NoError(t, r.conn.Close())
 		g.Stop()
@@ -166,6 +173,18 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 		require.NoError(t, tele.Shutdown(context.Background()))
 	})
 	return r
+}
+
+// dial makes a client of what listens at l.
+func dial(t *testing.T, l net.Listener, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if inside, ok := l.(*bufconn.Listener); ok {
+		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return inside.DialContext(ctx) }))
+	}
+	conn, err := grpc.NewClient("passthrough:"+l.Addr().String(), opts...)
+	require.NoError(t, err)
+	return conn
 }
 
 // proxy plays Envoy on one stream.
