@@ -118,9 +118,36 @@ func TestAMovedLeaderLosesNoWorker(t *testing.T) {
 
 func TestAMemberThatStandsStillIsPassedOver(t *testing.T) {
 	t.Parallel()
+	t.Run("by listings", func(t *testing.T) {
+		t.Parallel()
+		src := oneOfThreeIsDeaf(t)
+		for range 9 { // each way three times
+			l, err := src.list(t.Context())
+			require.NoError(t, err)
+			require.Len(t, l.kvs, 1)
+		}
+	})
+	t.Run("by watches", func(t *testing.T) {
+		t.Parallel()
+		src := oneOfThreeIsDeaf(t)
+		src.pace.silence = 4500 * time.Millisecond
+		for range 6 {
+			once, end := context.WithCancel(t.Context())
+			w, responses, err := src.open(once, 1)
+			require.NoError(t, err)
+			require.NotEmpty(t, (<-responses).Events)
+			end()
+			_ = w.Close()
+		}
+	})
+}
+
+// oneOfThreeIsDeaf is a source with three ways to an etcd that holds one key, each of
+// which was used; one of them leads nowhere any more.
+func oneOfThreeIsDeaf(t *testing.T) *Source {
+	t.Helper()
 	s := newServer(t)
 	put(t, s.dial(), 1, "10.0.0.1:8000")
-	// Three ways to one etcd, one of which leads nowhere any more.
 	var ends []string
 	var gates []*gate
 	for range 3 {
@@ -147,21 +174,8 @@ func TestAMemberThatStandsStillIsPassedOver(t *testing.T) {
 		return true
 	}, "all ways are used")
 	gates[1].deafen()
-	for range 3 * len(gates) {
-		l, err := src.list(ctx)
-		require.NoError(t, err)
-		require.Len(t, l.kvs, 1)
-	}
-	src.pace.silence = 4500 * time.Millisecond
-	for range 2 * len(gates) {
-		once, end := context.WithCancel(ctx)
-		w, responses, err := src.open(once, 1)
-		require.NoError(t, err)
-		require.NotEmpty(t, (<-responses).Events)
-		end()
-		_ = w.Close()
-	}
-	gates[1].hear()
+	t.Cleanup(gates[1].hear)
+	return src
 }
 
 // pki writes an authority, a server's and a client's certificate, and returns
