@@ -141,8 +141,8 @@ func play(t *testing.T, d *datadriven.TestData, fleet []string, m mode) string {
 		}
 		verb, rest, _ := strings.Cut(st[0], " ")
 		s.brief = d.HasArg("brief")
-		if strings.HasSuffix(verb, ":") {
-			verb, rest = strings.TrimSuffix(verb, ":"), ": "+rest
+		if bare, ok := strings.CutSuffix(verb, ":"); ok {
+			verb, rest = bare, ": "+rest
 		}
 		was := out.Len()
 		switch verb {
