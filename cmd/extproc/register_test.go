@@ -109,6 +109,7 @@ func startEngine(t *testing.T, listen string) (sim *enginesim.Sim, stop func()) 
 // lease is long and questions after health are rare: what is quick is quick for
 // other reasons.
 func TestAWorkerComesAndGoesWithItsEngine(t *testing.T) {
+	t.Parallel()
 	endpoint := startEtcd(t)
 	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{endpoint}})
 	require.NoError(t, err)
@@ -185,6 +186,7 @@ func wordAfter(t *testing.T, said *lockedBuffer, text string) (word string) {
 // TestEtcdIsAwayFromTheStart: it is said why nothing is announced, and whoever was
 // never known leaves at once. Then etcd is there, and goes without a word.
 func TestEtcdIsAwayFromTheStart(t *testing.T) {
+	t.Parallel()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	nobody := free.Addr().String()

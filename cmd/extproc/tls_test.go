@@ -39,6 +39,7 @@ func handshake(t *testing.T, addr string, conf *tls.Config) (tls.ConnectionState
 // TestACertificateMadeAtTheStart hides the bytes from all but the caller, with
 // each version and suite that was allowed and no other.
 func TestACertificateMadeAtTheStart(t *testing.T) {
+	t.Parallel()
 	const ecdsaSuite, rsaSuite = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 	anyone := func(most uint16, suites ...uint16) *tls.Config {
 		return &tls.Config{InsecureSkipVerify: true, MaxVersion: most, CipherSuites: suites}
@@ -139,6 +140,7 @@ func (m *mounted) shown() []byte {
 
 // TestACertificateThatIsReplacedIsShownToTheNextCaller where that is asked for.
 func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
+	t.Parallel()
 	m := newMounted(t)
 	c, _ := readEPP(t, "--cert-path", m.dir, "--enable-cert-reload")
 	r := startPlugin(t, "listen: 127.0.0.1:0\ntls: {cert: "+c.TLS.Cert+", key: "+c.TLS.Key+", reload: true}\n")

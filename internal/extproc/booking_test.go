@@ -11,7 +11,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -29,7 +28,7 @@ func unequal(t *testing.T) (r *replica, done func()) {
 			ws = append(ws, &w)
 		}
 	}
-	r = newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout = time.Minute }) // nothing goes by itself
+	r = newReplicaOf(t, "a", fixed(ws), nil)
 	held := make([]load.Reservation, 16)
 	for i := range held {
 		w := ws[i/2]
@@ -44,11 +43,6 @@ func unequal(t *testing.T) (r *replica, done func()) {
 		r.forgetLegs()
 		r.requireIdle()
 	}
-}
-
-// forgetLegs ends what waits for legs that this test does not play.
-func (r *replica) forgetLegs() {
-	r.srv.OnChange(nil, discovery.Change{Left: []worker.ID{1, 2, 3, 4}})
 }
 
 // The whole way, from Envoy's messages to the book: reading what is booked,
@@ -123,6 +117,7 @@ func TestEachBookingGoesWithItsOwnLeg(t *testing.T) {
 	require.NotNil(t, main.recv().GetResponseHeaders())
 	require.Equal(t, decodeOnly, r.book.Totals().Load)
 	main.cancel()
+	r.accessLog()
 	r.requireIdle()
 }
 

@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -104,7 +106,7 @@ func mapEntry(entry []byte) (name, value []byte, err error) {
 		case num == fieldEntryKey:
 			name = v
 		case num == fieldEntryValue: // said again, messages are merged
-			value = append(value[:len(value):len(value)], v...)
+			value = append(slices.Clip(value), v...)
 		}
 		return nil
 	})

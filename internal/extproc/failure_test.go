@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -70,9 +71,8 @@ func TestTheTableNamesTestsThatExist(t *testing.T) {
 	}
 	names := regexp.MustCompile(`Test[A-Z]\w+`).FindAllString(string(doc), -1)
 	require.Greater(t, len(names), 10)
-	for _, name := range names {
-		require.True(t, strings.Contains(sources.String(), "func "+name+"("), "ARCHITECTURE.md names %s, which is not there", name)
-	}
+	gone := slices.DeleteFunc(names, func(name string) bool { return strings.Contains(sources.String(), "func "+name+"(") })
+	require.Empty(t, gone, "ARCHITECTURE.md names them, and they are not there")
 	for _, file := range regexp.MustCompile("`(testdata/[a-z/]+)`").FindAllStringSubmatch(string(doc), -1) {
 		require.FileExists(t, file[1])
 	}

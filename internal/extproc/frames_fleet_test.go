@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http/httptest"
 	"slices"
 	"strconv"
@@ -16,9 +15,9 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -37,6 +36,9 @@ type fleet struct {
 	opened chan *tap       // the server's side of each stream
 }
 
+// pipeSize is what a connection within the process takes before somebody reads.
+const pipeSize = 1 << 20
+
 func newFleet(t *testing.T, d *datadriven.TestData, lines []string) *fleet {
 	f := &fleet{t: t, opened: make(chan *tap, 1)}
 	var ws fixed
@@ -49,7 +51,7 @@ func newFleet(t *testing.T, d *datadriven.TestData, lines []string) *fleet {
 	f.tele, err = telemetry.New(telemetry.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.tele.Shutdown(context.Background())) })
-	f.replica = newReplicaOf(t, "a", ws, func(c *Config) {
+	f.replica = newReplicaOn(t, bufconn.Listen(pipeSize), "a", ws, func(c *Config) {
 		c.Telemetry = f.tele.Instruments
 		c.Gateway = Gateway{Enabled: true, Endpoints: num(t, d, "endpoints", 1), ReasonHeader: "x-dropped", SelectionHeader: d.HasArg("selection")}
 		// Nothing goes by itself.
@@ -124,16 +126,14 @@ func (f *fleet) occupy(ws fixed, loads map[worker.ID]int) {
 
 // serve serves once more, with a tap on each stream.
 func (f *fleet) serve() {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(f.t, err)
+	l := bufconn.Listen(pipeSize)
 	g := grpc.NewServer(append(f.srv.GRPCOptions(), grpc.StreamInterceptor(f.tapped))...)
 	f.srv.Register(g)
 	ended := make(chan struct{})
 	go func() { _ = g.Serve(l); close(ended) }()
-	f.client, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	f.client = dial(f.t, l,
 		grpc.WithInitialWindowSize(64<<20), grpc.WithInitialConnWindowSize(64<<20), // what comes back is read between messages only
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(1<<30)))
-	require.NoError(f.t, err)
 	f.t.Cleanup(func() {
 		require.NoError(f.t, f.client.Close())
 		g.Stop()

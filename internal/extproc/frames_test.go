@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cockroachdb/datadriven"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -18,7 +19,8 @@ import (
 )
 
 // The files of testdata/frames say what comes back for what a data plane sends:
-// a whole Server behind real gRPC. One directive is one replica and one stream,
+// a whole Server behind real gRPC, on connections within the process and in a time of
+// its own, so that a deadline of a second takes none. One directive is one replica and one stream,
 // or several one after the other, played in four modes: by a filter that says
 // nothing of itself (plain) and by one with two legs that speaks the endpoint
 // picker protocol (two-leg), each with buffered bodies and in full duplex with
@@ -104,7 +106,9 @@ func playModes(t *testing.T, d *datadriven.TestData, fleet []string) string {
 		}
 		m.deaf = d.HasArg("no-answers")
 		out := ""
-		t.Run(fmt.Sprintf("%s/%s", d.Pos, m), func(t *testing.T) { out = play(t, d, fleet, m) })
+		t.Run(fmt.Sprintf("%s/%s", d.Pos, m), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { out = play(t, d, fleet, m) })
+		})
 		i := 0
 		for i < len(outs) && outs[i] != out {
 			i++
@@ -137,8 +141,8 @@ func play(t *testing.T, d *datadriven.TestData, fleet []string, m mode) string {
 		}
 		verb, rest, _ := strings.Cut(st[0], " ")
 		s.brief = d.HasArg("brief")
-		if strings.HasSuffix(verb, ":") {
-			verb, rest = strings.TrimSuffix(verb, ":"), ": "+rest
+		if bare, ok := strings.CutSuffix(verb, ":"); ok {
+			verb, rest = bare, ": "+rest
 		}
 		was := out.Len()
 		switch verb {

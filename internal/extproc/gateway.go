@@ -104,7 +104,7 @@ func (srv *Server) others(c *choice, r load.Request, q *question) {
 	first := q.snap.Worker(c.decision.Rank.ID)
 	last := c.decision.Rank
 	for tries := 0; len(c.others) < q.wish.endpoints-1 && tries < 2*MaxEndpoints; tries++ {
-		r.Exclude = append(r.Exclude[:len(r.Exclude):len(r.Exclude)], samePort(q.snap.Worker(last.ID), last)...)
+		r.Exclude = append(slices.Clip(r.Exclude), samePort(q.snap.Worker(last.ID), last)...)
 		d, err := srv.cfg.Book.Preview(&r)
 		if err != nil {
 			return

@@ -3,7 +3,6 @@ package extproc
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -149,7 +148,7 @@ func TestAFilterThatSaysTwoThingsOfItselfIsRefused(t *testing.T) {
 		p := r.plainly(filterKey, said[0], filterKey, said[1])
 		_, err := p.s.Recv()
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "%q", said)
-		require.True(t, strings.Contains(err.Error(), filterKey), err)
+		require.ErrorContains(t, err, filterKey)
 		p.cancel()
 	}
 }

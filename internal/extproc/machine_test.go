@@ -99,9 +99,8 @@ func failureByCode(t *testing.T, code string) *failure {
 }
 
 type mainDriver struct {
-	m     *mainLeg
-	now   time.Time
-	fresh bool
+	m   *mainLeg
+	now time.Time
 }
 
 func TestMainLegScenarios(t *testing.T) {

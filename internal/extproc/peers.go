@@ -88,9 +88,7 @@ func (p *peers) report(owner, token string, r legReport, before <-chan struct{})
 		close(done)
 		return done
 	}
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
+	p.wg.Go(func() {
 		defer close(done)
 		if before != nil {
 			<-before
@@ -106,7 +104,7 @@ func (p *peers) report(owner, token string, r legReport, before <-chan struct{})
 			p.log.Debug("a leg's owner was not told", "owner", owner, "err", err)
 			p.lost()
 		}
-	}()
+	})
 	return done
 }
 

@@ -221,6 +221,7 @@ func TestAPromptThatWasRoutedIsPredictedUntilEventsTellOfIt(t *testing.T) {
 			}
 			require.Equal(t, weight > 0, to != worker.Rank{}, "nothing is noted that would not count")
 			p.cancel()
+			r.forgetLegs()
 			r.requireIdle()
 		})
 	}
@@ -242,6 +243,7 @@ func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {
 	require.Equal(t, before.DecodeBlocks, after.DecodeBlocks)
 	require.Equal(t, 1, after.Held)
 	p.cancel()
+	r.accessLog()
 	r.requireIdle()
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/health"
@@ -110,9 +111,16 @@ func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 
 func newReplicaOf(t *testing.T, name string, source discovery.Source, change func(*Config)) *replica {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	return newReplicaOn(t, l, name, source, change)
+}
+
+// newReplicaOn has a replica that is reached through l, by nobody else where that is
+// no socket.
+func newReplicaOn(t *testing.T, l net.Listener, name string, source discovery.Source, change func(*Config)) *replica {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
 	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: source}}})
 	require.NoError(t, err)
 	slots := kvindex.NewSlots()
@@ -133,7 +141,8 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 		View: view, Board: board, Index: index, Routes: overlap.NewRoutes(index), Slots: slots, Tokens: resolver, Book: r.book,
 		Health: tracker, Journal: j, Telemetry: tele.Instruments, Tracer: tele.Tracer, Names: names,
 		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
-		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr, OrphanGrace: 50 * time.Millisecond,
+		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr,
+		OrphanGrace: 50 * time.Millisecond, StartTimeout: time.Minute, // a leg that a test does not play is ended by forgetLegs
 	}
 	if change != nil {
 		change(&cfg)
@@ -152,8 +161,7 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 	go func() { _ = view.Run(ctx); ended <- struct{}{} }()
 	require.NoError(t, view.WaitReady(ctx))
 	<-board.Ready()
-	r.conn, err = grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
+	r.conn = dial(t, l)
 	t.Cleanup(func() {
 		require.NoError(t, r.conn.Close())
 		g.Stop()
@@ -165,6 +173,18 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 		require.NoError(t, tele.Shutdown(context.Background()))
 	})
 	return r
+}
+
+// dial makes a client of what listens at l.
+func dial(t *testing.T, l net.Listener, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if inside, ok := l.(*bufconn.Listener); ok {
+		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return inside.DialContext(ctx) }))
+	}
+	conn, err := grpc.NewClient("passthrough:"+l.Addr().String(), opts...)
+	require.NoError(t, err)
+	return conn
 }
 
 // proxy plays Envoy on one stream.
@@ -249,6 +269,18 @@ func (r *replica) requireIdle() {
 	}, 20*time.Second, 5*time.Millisecond, "nothing is booked and no attempt is open")
 }
 
+// forgetLegs ends what waits for legs that this test does not play.
+func (r *replica) forgetLegs() {
+	r.srv.OnChange(nil, discovery.Change{Left: []worker.ID{1, 2, 3, 4}})
+}
+
+// accessLog is Envoy's log of what has ended: without it an attempt waits for it.
+func (r *replica) accessLog() {
+	for _, s := range r.srv.attempts.all() {
+		s.post(&event{kind: evLogged, outcome: outcomeOK, reached: true})
+	}
+}
+
 const someBody = `{"model":"m","prompt":"hello there, how are you","max_tokens":4}`
 
 // TestALegAtAnotherReplicaReportsToItsOwner is row C23: the decision travels
@@ -281,6 +313,7 @@ func TestALegAtAnotherReplicaReportsToItsOwner(t *testing.T) {
 	require.NotNil(t, main.recv().GetResponseHeaders(), "relayed once prefill is well")
 	leg.cancel()
 	main.cancel()
+	owner.accessLog()
 	owner.requireIdle()
 	require.Zero(t, other.book.Totals().Held, "the other has booked nothing")
 }
@@ -365,6 +398,7 @@ func TestAPanicEndsItsOwnStreamOnly(t *testing.T) {
 	require.NotNil(t, well.recv().GetOverrideMessageTimeout(), "the other stream goes on")
 	well.cancel()
 	bad.cancel()
+	r.forgetLegs()
 	r.requireIdle()
 }
 
@@ -393,6 +427,7 @@ func TestExplainingLeavesNoTrace(t *testing.T) {
 		main.route(long)
 		require.Positive(t, remembered())
 		main.cancel()
+		r.forgetLegs()
 		r.requireIdle()
 	}
 }
@@ -432,6 +467,7 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 			}
 			require.Equal(t, name != "events come", n > 0)
 			main.cancel()
+			r.forgetLegs()
 			r.requireIdle()
 		})
 	}

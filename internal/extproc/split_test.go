@@ -208,6 +208,7 @@ func TestWhereRequestsMayNotBindTheirPicksOneThatDoesIsRefused(t *testing.T) {
 	require.Contains(t, body, `"forbidden_field"`)
 	status, _ = r.ask(withExt(`"routing_constraints":{"required_taints":[]}`))
 	require.Zero(t, status, "it asks for nothing")
+	r.forgetLegs()
 	r.requireIdle()
 }
 
@@ -390,6 +391,7 @@ func TestTheCursorMovesOnceForEachRequestThatLeaves(t *testing.T) {
 		require.Zero(t, status, body)
 		require.NotEqual(t, before, next(), "one that leaves moves it by one")
 	}
+	r.forgetLegs()
 	r.requireIdle()
 }
 

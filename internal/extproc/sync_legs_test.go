@@ -244,6 +244,7 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 				require.Zero(t, other.DecodeRequests, "the old booking is given back")
 			}
 			p.cancel()
+			r.accessLog()
 			r.forgetLegs()
 			r.requireIdle()
 			require.Equal(t, row.next, r.nextDecode())
@@ -319,6 +320,7 @@ func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
 		set, _ := routed(t, p.settled())
 		require.Equal(t, want, set["x-worker-instance-id"], "5 is in zone %s", zone)
 		p.cancel()
+		r.accessLog()
 		r.forgetLegs()
 		r.requireIdle()
 	}
@@ -363,6 +365,7 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 			b.Release(time.Now())
 		}
 		p.cancel()
+		r.accessLog()
 		r.forgetLegs()
 		r.requireIdle()
 	}
@@ -554,6 +557,7 @@ func TestARequestBearsItsNameAsLongAsItIsHere(t *testing.T) {
 	require.Eventually(t, func() bool { return r.srv.Streams() == 1 }, 20*time.Second, time.Millisecond)
 	require.False(t, believed(), "and it may come late")
 	first.cancel()
+	r.accessLog()
 	require.Eventually(t, func() bool {
 		r.srv.unrouted.mu.Lock()
 		defer r.srv.unrouted.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,7 +28,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets more tests run beside each other than there are processors: those
+// that see a registry away, or a long drain, wait most of the time. Those that start
+// an engine again at its address run alone, so that nobody takes it meanwhile.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // fakeRegistry holds at once what it is told, unless it is closed.
 type fakeRegistry struct {
@@ -265,6 +275,7 @@ func TestAStuckEngineIsTakenAwayAfterAFewAnswersAndIsTheSameAfterwards(t *testin
 }
 
 func TestADrainWaitsForTheRequestInFlight(t *testing.T) {
+	t.Parallel()
 	prefill, _ := startSim(t, enginesim.Config{Role: worker.Prefill})
 	decode, _ := startSim(t, enginesim.Config{Role: worker.Decode, DecodePerToken: 5 * time.Millisecond})
 	reg, regP := &fakeRegistry{}, &fakeRegistry{}
@@ -333,6 +344,7 @@ func TestASecondSignalEndsADrainAtOnce(t *testing.T) {
 }
 
 func TestAnEngineThatCountsNothingIsGivenTheWholeTime(t *testing.T) {
+	t.Parallel()
 	srv := httptest.NewServer(sglangLike(func() string { return `{"model_path":"m","page_size":16}` }))
 	defer srv.Close()
 	reg := &fakeRegistry{}
@@ -488,6 +500,7 @@ func TestARecordThatTheRegistryRefusesIsNotHeld(t *testing.T) {
 // One answer that fails on the way takes nobody away; see package engine for
 // what is read from which page.
 func TestAPageThatFailsOnceChangesNothing(t *testing.T) {
+	t.Parallel()
 	var fails atomic.Bool
 	var asked atomic.Int64
 	mux := http.NewServeMux()

@@ -58,6 +58,7 @@ func TestTensorRTLLMIsAnnouncedWithWhatItDoesNotTell(t *testing.T) {
 
 // A drain that believed a zero would cut what still runs.
 func TestADrainOfTensorRTLLMTakesAllOfItsTime(t *testing.T) {
+	t.Parallel()
 	sim, _ := startSim(t, enginesim.Config{Engine: worker.TensorRTLLM, Role: worker.Decode})
 	conf := quick(sim.URL())
 	conf.Override = Override{Role: worker.Decode, BlockSize: 32}

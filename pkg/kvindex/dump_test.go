@@ -83,8 +83,10 @@ func alike(t testing.TB, want, got Index, ranks []worker.Rank, chains ...[]Local
 // operations, loads the dump, and takes the blocks off again one by one: names,
 // tiers, chains and holes must be those of the map that saw every operation.
 func TestADumpGivesBackWhatRanksHold(t *testing.T) {
+	t.Parallel()
 	for name, ranks := range map[string]int{"a few ranks": 6, "many ranks": 80} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			seed := *seedFlag
 			if seed == 0 {
 				seed = uint64(time.Now().UnixNano())

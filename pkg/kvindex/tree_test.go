@@ -60,7 +60,9 @@ func (w *twin) remove(r worker.Rank, e Removed) {
 func (w *twin) compare(chain []LocalHash) {
 	w.tree.Overlap(chain, &w.a)
 	w.oracle.Overlap(chain, &w.b)
-	require.Equal(w.t, w.b.Blocks, w.a.Blocks, "overlap %v", chain) // of every view, since both number alike
+	if !slices.Equal(w.b.Blocks, w.a.Blocks) { // of every view, since both number alike
+		require.Equal(w.t, w.b.Blocks, w.a.Blocks, "overlap %v", chain)
+	}
 }
 
 func (w *twin) compareStats() {
@@ -198,8 +200,10 @@ func newScript(t testing.TB, ranks int, choose func(int) int) *script {
 // both and compares everything that can be observed. Few ranks make holes and
 // partly held runs; many make crowds.
 func TestTreeEqualsMapUnderRandomOperations(t *testing.T) {
+	t.Parallel() // each half takes seconds of one processor
 	for name, ranks := range map[string]int{"a few ranks": 6, "many ranks": 150} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			seed := *seedFlag
 			if seed == 0 {
 				seed = uint64(time.Now().UnixNano())

@@ -35,8 +35,16 @@ type tokenizer struct {
 
 func newTokenizer(t *testing.T) *tokenizer {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return newTokenizerOn(t, l)
+}
+
+func newTokenizerOn(t *testing.T, l net.Listener) *tokenizer {
+	t.Helper()
 	tk := new(tokenizer)
-	tk.Server = httptest.NewServer(http.HandlerFunc(tk.serve))
+	tk.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(tk.serve)}}
+	tk.Start()
 	t.Cleanup(tk.Close)
 	var err error
 	tk.ep, err = worker.ParseEndpoint(tk.Listener.Addr().String())
@@ -73,6 +81,49 @@ func (tk *tokenizer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = json.NewEncoder(w).Encode(map[string]any{"tokens": bytesOf(s), "count": len(s), "max_model_len": 9})
 }
+
+// newTokenizerInside is a tokenizer for a bubble of synctest, and the way to it.
+func newTokenizerInside(t *testing.T) (*tokenizer, http.RoundTripper) {
+	t.Helper()
+	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+	return newTokenizerOn(t, p), &http.Transport{DialContext: p.DialContext}
+}
+
+// pipes is a listener within the process: in a bubble of synctest time stands still
+// while something goes through it.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (p *pipes) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case p.conns <- far:
+		return near, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (*pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
 func bytesOf(s string) []int {
 	out := make([]int, len(s))
@@ -179,27 +230,34 @@ func TestEqualPromptsShareOneQuestion(t *testing.T) {
 	require.EqualValues(t, 1, tk.asked.Load())
 }
 
+// In a bubble, so that a question is there before its time is up, however slow the
+// machine is.
 func TestASlowTokenizerIsGivenUp(t *testing.T) {
-	tk := newTokenizer(t)
-	release := make(chan struct{})
-	defer close(release)
-	tk.handle = func(http.ResponseWriter, *http.Request) bool { <-release; return true }
-	outcomes := make(chan Reason, 10)
-	r := newResolver(t, Config{Wait: 10 * time.Millisecond, SetAside: time.Hour, OnTokenize: func(_ time.Duration, o Reason) { outcomes <- o }})
-	var s Scratch
-	for i := range strikesOut {
-		q := text(t, fmt.Sprint("a prompt of some length, and so that it has a whole block it goes on for a while, number ", i))
-		p := r.Resolve(t.Context(), q, []worker.Endpoint{tk.ep}, &s)
-		require.Equal(t, ReasonSlow, p.Reason)
-		require.Equal(t, Estimate, p.Source)
-		require.True(t, p.Estimated)
-		require.NotEmpty(t, p.Hashes)
-		require.Equal(t, ReasonSlow, <-outcomes)
-	}
-	// It has had its chances: nobody waits for it now.
-	_, err := r.Engine(t.Context(), text(t, "another"), []worker.Endpoint{tk.ep})
-	requireReason(t, ReasonSetAside, err)
-	require.EqualValues(t, strikesOut, tk.asked.Load())
+	synctest.Test(t, func(t *testing.T) {
+		tk, way := newTokenizerInside(t)
+		release := make(chan struct{})
+		defer close(release)
+		tk.handle = func(http.ResponseWriter, *http.Request) bool { <-release; return true }
+		outcomes := make(chan Reason, 10)
+		r := newResolver(t, Config{
+			Wait: 10 * time.Millisecond, SetAside: time.Hour, Transport: way,
+			OnTokenize: func(_ time.Duration, o Reason) { outcomes <- o },
+		})
+		var s Scratch
+		for i := range strikesOut {
+			q := text(t, fmt.Sprint("a prompt of some length, and so that it has a whole block it goes on for a while, number ", i))
+			p := r.Resolve(t.Context(), q, []worker.Endpoint{tk.ep}, &s)
+			require.Equal(t, ReasonSlow, p.Reason)
+			require.Equal(t, Estimate, p.Source)
+			require.True(t, p.Estimated)
+			require.NotEmpty(t, p.Hashes)
+			require.Equal(t, ReasonSlow, <-outcomes)
+		}
+		// It has had its chances: nobody waits for it now.
+		_, err := r.Engine(t.Context(), text(t, "another"), []worker.Endpoint{tk.ep})
+		requireReason(t, ReasonSetAside, err)
+		require.EqualValues(t, strikesOut, tk.asked.Load())
+	})
 }
 
 func TestATokenizerThatBreaksIsSetAsideAtOnce(t *testing.T) {
@@ -343,24 +401,27 @@ func TestEngineSaysWhyNobodyIsAsked(t *testing.T) {
 	require.Zero(t, tk.asked.Load())
 }
 
+// In a bubble, so that the second one waits before its time is up.
 func TestQuestionsAtOnceAreBounded(t *testing.T) {
-	tk := newTokenizer(t)
-	release, busy := make(chan struct{}), make(chan struct{})
-	tk.handle = func(http.ResponseWriter, *http.Request) bool { busy <- struct{}{}; <-release; return false }
-	r := newResolver(t, Config{Wait: time.Minute, MaxInFlight: 1})
-	first, one := make(chan error, 1), text(t, "one")
-	go func() {
-		_, err := r.Engine(t.Context(), one, []worker.Endpoint{tk.ep})
-		first <- err
-	}()
-	<-busy
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	_, err := r.Engine(ctx, text(t, "two"), []worker.Endpoint{tk.ep})
-	requireReason(t, ReasonSlow, err)
-	require.EqualValues(t, 1, tk.asked.Load())
-	close(release)
-	require.NoError(t, <-first)
+	synctest.Test(t, func(t *testing.T) {
+		tk, way := newTokenizerInside(t)
+		release, busy := make(chan struct{}), make(chan struct{})
+		tk.handle = func(http.ResponseWriter, *http.Request) bool { busy <- struct{}{}; <-release; return false }
+		r := newResolver(t, Config{Wait: time.Minute, MaxInFlight: 1, Transport: way})
+		first, one := make(chan error, 1), text(t, "one")
+		go func() {
+			_, err := r.Engine(t.Context(), one, []worker.Endpoint{tk.ep})
+			first <- err
+		}()
+		<-busy
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := r.Engine(ctx, text(t, "two"), []worker.Endpoint{tk.ep})
+		requireReason(t, ReasonSlow, err)
+		require.EqualValues(t, 1, tk.asked.Load())
+		close(release)
+		require.NoError(t, <-first)
+	})
 }
 
 func TestATokenizerSetAsideComesBack(t *testing.T) {

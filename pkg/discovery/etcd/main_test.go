@@ -11,7 +11,7 @@ import (
 // those with a real etcd wait most of the time.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	// etcd's members leave some of the connections between each other open; this
