@@ -35,6 +35,7 @@ type call struct {
 	q       *genRequest
 	items   []*item
 	fault   Fault
+	lifted  <-chan struct{} // closes when the fault is changed
 	started time.Time
 	headers bool // the status line has been sent
 	leg     leg
@@ -68,7 +69,7 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 	}
 	c.s.log.planned(c.rec, c)
 	defer c.release()
-	c.fault = c.s.fault.claim()
+	c.fault, c.lifted = c.s.fault.claim()
 	if err := c.run(); err != nil {
 		if errors.Is(err, errFinishAbort) {
 			c.release()

@@ -17,6 +17,7 @@ type Mode string
 const (
 	FaultNone        Mode = "none"
 	FaultHang        Mode = "hang"         // accepts and never answers
+	FaultHold        Mode = "hold"         // stops, and goes on when the fault is changed
 	FaultError       Mode = "error"        // answers with Status
 	FaultSlow        Mode = "slow"         // latencies times Factor
 	FaultDie         Mode = "die"          // the process ends, or all its sockets close
@@ -90,7 +91,7 @@ func (f Fault) withDefaults() Fault {
 func (f Fault) Validate() error {
 	var errs []error
 	modes := []Mode{
-		"", FaultNone, FaultHang, FaultError, FaultSlow, FaultDie, FaultEarly200, FaultFinishAbort, FaultTruncate, FaultRefuse,
+		"", FaultNone, FaultHang, FaultHold, FaultError, FaultSlow, FaultDie, FaultEarly200, FaultFinishAbort, FaultTruncate, FaultRefuse,
 		FaultFinish, FaultNoHandoff, FaultBadHandoff,
 	}
 	if !slices.Contains(modes, f.Mode) {
@@ -157,25 +158,26 @@ func (b *faultBox) peek() (Fault, time.Duration, <-chan struct{}) {
 	return b.fault, left, b.changed
 }
 
-// claim returns the fault that strikes this request.
-func (b *faultBox) claim() Fault {
-	f, _, _ := b.peek()
+// claim returns the fault that strikes this request, and a channel that closes
+// when it is changed.
+func (b *faultBox) claim() (Fault, <-chan struct{}) {
+	f, _, changed := b.peek()
 	if f.Mode == FaultNone || f.Count == 0 {
-		return f
+		return f, changed
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.left == 0 || b.fault != f {
-		return Fault{}.withDefaults()
+		return Fault{}.withDefaults(), changed
 	}
 	if b.left--; b.left == 0 {
 		b.fault = Fault{}.withDefaults()
 	}
-	return f
+	return f, changed
 }
 
 // SetFault makes the worker faulty from the next request on; requests that a
-// fault has struck already stay struck.
+// fault has struck already stay struck, but for those that it holds.
 func (s *Sim) SetFault(f Fault) error {
 	if err := f.Validate(); err != nil {
 		return fmt.Errorf("enginesim: fault: %w", err)
@@ -206,6 +208,12 @@ func (c *call) strike(when Moment) error {
 	case FaultHang:
 		<-c.ctx.Done()
 		return c.ctx.Err()
+	case FaultHold:
+		select {
+		case <-c.lifted:
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		}
 	case FaultError:
 		return &apiError{status: f.Status, reason: "fault", msg: "injected error"}
 	case FaultDie:

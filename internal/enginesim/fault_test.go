@@ -73,6 +73,23 @@ func TestFaults(t *testing.T) {
 			requireClean(t, p, d)
 			require.Equal(t, uint64(1), p.State(false).Canceled)
 		})
+		t.Run("hold "+string(when)+": it goes on when the fault is lifted", func(t *testing.T) {
+			p, d := pair(t, Config{})
+			require.NoError(t, p.SetFault(Fault{Mode: FaultHold, When: when, Count: 1}))
+			pre := later(t.Context(), p.URL()+completions, pdBody(p, 1, "a", ""))
+			eventually(t, func() bool { return p.State(false).Running == 1 }, "prefill is held")
+			dec := later(t.Context(), d.URL()+completions, pdBody(p, 1, "a", ""))
+			eventually(t, func() bool { return d.State(false).Requests == 1 }, "decode is asked")
+			select {
+			case r := <-pre:
+				require.Fail(t, "it was not held", "%+v", r)
+			default:
+			}
+			require.NoError(t, p.SetFault(Fault{}))
+			require.Equal(t, 200, (<-pre).status)
+			require.Equal(t, 200, (<-dec).status)
+			requireClean(t, p, d)
+		})
 	}
 	t.Run("slow: latencies are multiplied", func(t *testing.T) {
 		a := start(t, Config{Role: worker.Aggregated, DecodePerToken: time.Millisecond})
