@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 )
 
 // saturated is the error body of row C5.
@@ -37,7 +39,7 @@ func TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained(t *testing.T) {
 	t.Parallel()
 	const limit, burst = 400, 16
 	l := layout{
-		prefill: 2, decode: 2, prefillArgs: []string{"--prefill-us-per-token", "12000", "--serial-prefill"},
+		prefill: 2, decode: 2, prefillArgs: []string{"--serial-prefill"},
 		config: fmt.Sprintf("prefill: {max_queued_isl_tokens: %d, overdue_base: 60s}\ntokens: {mode: estimate}\n", limit),
 	}
 	both(t, l, func(t *testing.T, f *fleet) {
@@ -46,6 +48,7 @@ func TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained(t *testing.T) {
 			prompt string
 			*reply
 		}
+		f.faultAll(f.prefill, enginesim.Fault{Mode: enginesim.FaultHold})
 		results := make(chan result, burst)
 		for i := range burst {
 			go func() {
@@ -53,6 +56,13 @@ func TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained(t *testing.T) {
 				results <- result{p, f.send(t.Context(), "/v1/completions", completion(p, 2, i%2 == 0))}
 			}()
 		}
+		// Until each of them waits for prefill or has been refused.
+		refusals := func() float64 { return f.metric("baton_failures_total", `code="prefill_saturated"`) }
+		f.await("all of them to be decided", func() bool { return f.metric("baton_worker_prefill_requests")+refusals() == burst })
+		require.Contains(t, f.adminGet("/"), "get 429")
+		r := f.send(t.Context(), "/v1/completions", completion(prompt(97), 2, true), "x-envoy-attempt-count", "2")
+		requireSaturated(t, r, limit) // no client can say that it was let in before
+		f.faultAll(f.prefill, enginesim.Fault{})
 		served, refused := 0, 0
 		for range burst {
 			r := <-results
@@ -62,17 +72,13 @@ func TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained(t *testing.T) {
 				continue
 			}
 			requireSaturated(t, r.reply, limit)
-			if refused++; refused == 1 {
-				require.Contains(t, f.adminGet("/"), "get 429")
-				r := f.send(t.Context(), "/v1/completions", completion(prompt(97), 2, true), "x-envoy-attempt-count", "2")
-				requireSaturated(t, r, limit) // no client can say that it was let in before
-			}
+			refused++
 		}
 		require.GreaterOrEqual(t, served, 4, "what fits the limit, and the one that crosses it")
 		require.Positive(t, refused)
 		require.Len(t, f.gotAll(f.prefill), served, "who is served has had a prefill")
 		require.Len(t, f.gotAll(f.decode), served)
-		require.EqualValues(t, refused+1, f.metric("baton_failures_total", `code="prefill_saturated"`))
+		require.EqualValues(t, refused+1, refusals())
 		require.EqualValues(t, limit, f.metric("baton_prefill_queue_limit_tokens"))
 
 		f.await("the queue to drain", func() bool {

@@ -22,7 +22,11 @@ func TestRequestsAtOnceNeverSeeEachOther(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	both(t, layout{prefill: 2, decode: 2, config: "tokens: {wait: 5ms}\nprefill: {orphan_grace: 500ms}\n"}, func(t *testing.T, f *fleet) {
+	l := layout{
+		prefill: 2, decode: 2, config: "tokens: {wait: 5ms}\nprefill: {orphan_grace: 500ms}\n",
+		prefillArgs: []string{"--prefill-us-per-token", "5"},
+	}
+	both(t, l, func(t *testing.T, f *fleet) {
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 500, Count: 2})
 		const clients, each = 16, 12
 		var wg sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -97,8 +98,9 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 	}
 	both(t, layout{
 		alone: true, prefill: 2, decode: 2, config: "tokens: {mode: estimate}\nprefill: {start_timeout: 10s, overdue_base: 60s}\n",
-		decodeArgs: []string{"--decode-us-per-token", "150000", "--max-running", "4096"}, prefillArgs: []string{"--max-running", "4096"},
+		decodeArgs: []string{"--max-running", "4096"}, prefillArgs: []string{"--max-running", "4096"},
 	}, func(t *testing.T, f *fleet) {
+		f.faultAll(f.decode, enginesim.Fault{Mode: enginesim.FaultHold, When: enginesim.Mid}) // each has begun its answer
 		var wg sync.WaitGroup
 		var good atomic.Int64
 		for i := range n {
@@ -125,7 +127,11 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 			peak = max(peak, running)
 			return peak == n
 		}))
+		f.faultAll(f.decode, enginesim.Fault{}) // all of them end at once
 		wg.Wait()
+		dropped, err := f.envoy.Stat(t.Context(), "access_logs.grpc_access_log.logs_dropped")
+		require.NoError(t, err)
+		require.Zero(t, dropped, "an end that Envoy does not tell leaves decode booked")
 		require.EqualValues(t, n, good.Load())
 		var legs uint64
 		for _, w := range f.prefill {

@@ -18,16 +18,28 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-// quickFaults finds a hung worker and an orphan sooner than the defaults do,
-// and takes prefill workers in turn, so that the faulty one is met.
-const quickFaults = `
+// quickFaults finds a hung worker, an orphan and one that is well again sooner than
+// the defaults do, and takes workers in turn, so that the faulty one is met.
+// spareErrors is the same, and server errors set nobody aside.
+const (
+	quickTurns = `
 routing: {prefill: {mode: round-robin}, decode: {mode: round-robin}}
 prefill: {overdue_base: 1500ms, overdue_per_token: 0s, orphan_grace: 1s}
 `
+	quickFaults = quickTurns + "health: {probe_interval: 100ms}\n"
+	spareErrors = quickTurns + "health: {probe_interval: 100ms, server_errors: 100}\n"
+)
 
 func (f *fleet) fault(w *stack.Worker, x enginesim.Fault) {
 	f.t.Helper()
 	require.NoError(f.t, w.Sim.SetFault(f.ctx, x))
+}
+
+// hold has a worker stop with its next request, at the moment, until goOn is called.
+func (f *fleet) hold(w *stack.Worker, when enginesim.Moment) (goOn func()) {
+	f.t.Helper()
+	f.fault(w, enginesim.Fault{Mode: enginesim.FaultHold, When: when, Count: 1})
+	return func() { f.fault(w, enginesim.Fault{}) }
 }
 
 func (f *fleet) received(w *stack.Worker) uint64 {
@@ -117,7 +129,7 @@ func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 	})
 }
 
-// TestOneOfTwoPrefillWorkersDead is row C26's drill, two requests a second.
+// TestOneOfTwoPrefillWorkersDead is row C26's drill, four requests a second.
 func TestOneOfTwoPrefillWorkersDead(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"killed", "stopped"} {
@@ -139,11 +151,11 @@ func TestOneOfTwoPrefillWorkersDead(t *testing.T) {
 	}
 }
 
-// drill sends n requests, two a second. None may fail. Once the worker is aside
+// drill sends n requests, four a second. None may fail. Once the worker is aside
 // none may be sent to it: it is not picked, so nothing is retried.
 func (f *fleet) drill(bad *stack.Worker, n int) {
 	f.t.Helper()
-	tick := time.NewTicker(500 * time.Millisecond)
+	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	var wg sync.WaitGroup
 	replies := make([]*reply, n)

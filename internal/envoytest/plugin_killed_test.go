@@ -17,14 +17,19 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// killed asks q, kills the plugin when now says so, starts a new one, in which
-// nothing is booked, and returns what the client got.
-func (f *fleet) killed(q question, what string, now func() bool) *reply {
+// killed asks q of a worker that stops at a moment, kills the plugin when now says so,
+// lets the worker go on if it is to, starts a new plugin, in which nothing is booked,
+// and returns what the client got.
+func (f *fleet) killed(q question, stops *stack.Worker, when enginesim.Moment, what string, now func() bool, goesOn bool) *reply {
 	f.t.Helper()
 	f.forget()
+	goOn := f.hold(stops, when)
 	l := f.begin(q)
 	f.await(what, now)
 	require.NoError(f.t, f.plugin.Kill())
+	if goesOn {
+		goOn()
+	}
 	r := <-l.reply
 	f.settled()
 	f.again()
@@ -52,23 +57,23 @@ func requireUnavailable(t *testing.T, r *reply) {
 func TestThePluginIsKilledUnderARequestWithPrefillFirst(t *testing.T) {
 	t.Parallel()
 	l := layout{
-		prefill: 1, decode: 1, prefillArgs: []string{"--kv-lease", "5s"}, decodeArgs: []string{"--decode-us-per-token", "20000"},
-		config: "prefill: {overdue_base: 30s}\n",
-	}
-	slow := func(ms int) enginesim.Fault {
-		return enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: ms, Count: 1}
+		prefill: 1, decode: 1, prefillArgs: []string{"--kv-lease", "3s"}, config: "prefill: {overdue_base: 30s}\n",
 	}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		const prompt = "the plugin is killed"
 		for _, q := range []question{ask(prompt, 100)[0], ask(prompt, 100)[3]} {
-			f.fault(f.prefill[0], slow(3000))
-			requireUnavailable(t, f.killed(q, "prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 }))
+			r := f.killed(q, f.prefill[0], enginesim.Before, "prefill to run", func() bool {
+				s, _ := f.state(f.prefill[0])
+				return s.Running == 1
+			}, false)
+			requireUnavailable(t, r)
 			for _, d := range f.gotAll(f.decode) {
 				require.NotContains(t, d.Body, prompt, "no decode without its hand-off")
 			}
 
-			f.fault(f.decode[0], slow(800))
-			r := f.killed(q, "decode to be asked", func() bool { return f.received(f.decode[0]) == 1 })
+			r = f.killed(q, f.decode[0], enginesim.Before, "decode to be asked", func() bool {
+				return f.received(f.decode[0]) == 1
+			}, !f.fullDuplex)
 			if f.fullDuplex {
 				requireUnavailable(t, r)
 				require.EqualValues(t, 1, f.ledger().Expired, "decode had not looked at it")
@@ -77,11 +82,12 @@ func TestThePluginIsKilledUnderARequestWithPrefillFirst(t *testing.T) {
 				require.Zero(t, f.ledger().Expired)
 			}
 
-			r = f.killed(q, "decode to answer", func() bool {
+			ends := f.fullDuplex && !q.stream // its headers come with its end
+			r = f.killed(q, f.decode[0], enginesim.Mid, "decode to answer", func() bool {
 				s, _ := f.state(f.decode[0])
 				return s.Handoff.Pulled == 1 && (!f.fullDuplex || !q.stream || f.metric("baton_streams_in_flight") == 0)
-			})
-			if f.fullDuplex && !q.stream { // its headers come with its end
+			}, !ends)
+			if ends {
 				requireUnavailable(t, r)
 			} else {
 				q.require(t, r)
@@ -97,12 +103,11 @@ func TestThePluginIsKilledBeforeAnAnswerHasBegun(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
 		for _, q := range []question{ask("the plugin is killed", 10)[0], ask("the plugin is killed", 10)[3]} {
-			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 2000, Count: 1})
-			r := f.killed(q, "both legs to run", func() bool {
+			r := f.killed(q, f.prefill[0], enginesim.Before, "both legs to run", func() bool {
 				p, _ := f.state(f.prefill[0])
 				d, _ := f.state(f.decode[0])
 				return p.Running == 1 && d.Running == 1
-			})
+			}, !f.fullDuplex)
 			if f.fullDuplex {
 				requireUnavailable(t, r)
 			} else {

@@ -20,7 +20,7 @@ import (
 func TestAFallbackServesWhatNoPrefillWorkerCould(t *testing.T) {
 	t.Parallel()
 	l := layout{
-		prefill: 2, decode: 1, config: quickFaults + "health: {server_errors: 100}\nfallback: aggregated\n",
+		prefill: 2, decode: 1, config: spareErrors + "fallback: aggregated\n",
 		decodeArgs: []string{"--accepts-aggregated"}, prefillArgs: shortLease,
 	}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {

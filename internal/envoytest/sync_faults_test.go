@@ -68,7 +68,7 @@ func TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient(t *testing.T) {
 // deadline, and never a decode without its parameters.
 func TestWhenNoPrefillWorkerCanTheClientGetsOneError(t *testing.T) {
 	t.Parallel()
-	l := layout{prefill: 2, decode: 1, config: quickFaults + "health: {server_errors: 100}\n", prefillArgs: shortLease}
+	l := layout{prefill: 2, decode: 1, config: spareErrors, prefillArgs: shortLease}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		for name, x := range map[string]enginesim.Fault{
 			"500":               {Mode: enginesim.FaultError},
