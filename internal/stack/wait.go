@@ -6,9 +6,14 @@ import (
 	"time"
 )
 
+// Between two questions: soon at first, since most answers come soon, and then
+// seldom, since a question may cost a process a page of metrics.
+const firstPause, lastPause = 5 * time.Millisecond, 60 * time.Millisecond
+
 // poll asks ok until it says yes, the context ends or p (may be nil) dies.
 func poll(ctx context.Context, what string, p *Process, ok func() bool) error {
-	tick := time.NewTicker(20 * time.Millisecond)
+	pause := firstPause
+	tick := time.NewTimer(pause)
 	defer tick.Stop()
 	var died <-chan struct{}
 	if p != nil {
@@ -17,6 +22,8 @@ func poll(ctx context.Context, what string, p *Process, ok func() bool) error {
 	for !ok() {
 		select {
 		case <-tick.C:
+			pause = min(pause*3/2, lastPause)
+			tick.Reset(pause)
 		case <-died:
 			return fmt.Errorf("stack: waited for %s: it ended: %w", what, p.Err())
 		case <-ctx.Done():
@@ -26,5 +33,5 @@ func poll(ctx context.Context, what string, p *Process, ok func() bool) error {
 	return nil
 }
 
-// Await asks ok every 20 ms until it says yes or the context ends.
+// Await asks ok again and again until it says yes or the context ends.
 func Await(ctx context.Context, what string, ok func() bool) error { return poll(ctx, what, nil, ok) }
