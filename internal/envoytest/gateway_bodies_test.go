@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -127,8 +128,11 @@ func TestBodiesOfEverySizeGoThroughAGatewayBothWays(t *testing.T) {
 // TestBodiesOfEverySizeReachBothLegsOfAGateway is the same for a pair.
 func TestBodiesOfEverySizeReachBothLegsOfAGateway(t *testing.T) {
 	t.Parallel()
-	args := []string{"--log-body-bytes", "20000000", "--log-total-bytes", "100000000"}
-	l := layout{prefill: 1, decode: 1, simArgs: args, gateway: &envoy.GatewayParams{}, twoLegs: true, config: "tokens: {mode: estimate}\n"}
+	args := []string{"--log-body-bytes", "20000000", "--log-total-bytes", "100000000", "--prefill-us-per-token", "0", "--decode-us-per-token", "0"}
+	l := layout{
+		prefill: 1, decode: 1, simArgs: args, gateway: &envoy.GatewayParams{}, twoLegs: true,
+		config: "tokens: {mode: estimate}\nprefill: {start_timeout: 10s, overdue_base: 60s}\n",
+	}
 	both(t, l, func(t *testing.T, f *fleet) {
 		for _, n := range sizes[2:] {
 			f.forget()
@@ -233,13 +237,15 @@ func TestAGatewaysRefusalsSayWhyInAHeader(t *testing.T) {
 		config: "gateway: {enabled: true}\nprefill: {max_queued_isl_tokens: 50, overdue_base: 60s}\ntokens: {mode: estimate}\n",
 	}
 	both(t, l, func(t *testing.T, f *fleet) {
-		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 3000, Count: 1})
+		require.NoError(t, f.prefill[0].Signal(syscall.SIGSTOP)) // it keeps what it is sent, and begins nothing
+		defer func() { require.NoError(t, f.prefill[0].Signal(syscall.SIGCONT)) }()
 		long := ask(strings.Repeat("a long prompt ", 40), 2)[0]
 		c := f.begin(long)
 		f.await("the queue to be full", func() bool { return f.metric("baton_prefill_queued_tokens") > 50 })
 		r := f.send(t.Context(), long.path, long.body)
 		requireSaturated(t, r, 50)
 		require.Equal(t, "rejected-saturated", r.header.Get(reason))
+		require.NoError(t, f.prefill[0].Signal(syscall.SIGCONT))
 		long.require(t, <-c.reply)
 
 		r = f.send(t.Context(), long.path, strings.Replace(long.body, `"m"`, `"nobody's"`, 1))

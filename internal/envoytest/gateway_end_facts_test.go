@@ -208,10 +208,15 @@ func TestAPickersEndEndsARequest(t *testing.T) {
 func TestWithTwoLegsNobodyGoesWhereTheClientSays(t *testing.T) {
 	t.Parallel()
 	bothBodies(t, func(t *testing.T, p envoy.GatewayParams) {
-		for _, p.FailOpen = range []bool{false, true} {
+		for _, open := range []bool{false, true} {
 			for _, how := range []string{killed, quitting} {
 				for _, at := range []string{"before", "headers", "all"} {
-					require.Equal(t, "503", outcome(t, p, true, how, at), "%s %s", how, at)
+					t.Run(fmt.Sprintf("fail open %v, %s, %s", open, how, at), func(t *testing.T) {
+						t.Parallel()
+						p := p
+						p.FailOpen = open
+						require.Equal(t, "503", outcome(t, p, true, how, at))
+					})
 				}
 			}
 		}

@@ -73,22 +73,24 @@ func TestEitherReplicaHearsWhoServed(t *testing.T) {
 func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--decode-us-per-token", "10000"}}
-	eachReplica(t, l, "overdue_base: 5s, overdue_per_token: 0s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
+	eachReplica(t, l, "overdue_base: 2500ms, overdue_per_token: 0s, orphan_grace: 300ms", func(t *testing.T, owner, other *replica) {
 		if owner.bearer == "Bearer b" {
 			return // each is killed already
 		}
 		f := owner.fleet
 		slow := func() {
 			f.forget()
-			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1500, Count: 1})
+			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1000, Count: 1})
 		}
 		both := func() bool { return f.running(f.prefill) == 1 && f.running(f.decode) == 1 }
 		q := ask("one of two is killed", 60)[2]
 
 		// Whose answer has begun needs the other no more.
 		answering := owner.begun(q)
+		// In this order: what decode runs was booked before, so that no booking of prefill
+		// means that its owner has heard of the leg's end.
 		f.await("the answer to have begun", func() bool {
-			return owner.metric("baton_worker_prefill_requests") == 0 && f.running(f.decode) == 1
+			return f.running(f.decode) == 1 && owner.metric("baton_worker_prefill_requests") == 0
 		})
 		require.NoError(t, other.plugin.Kill())
 		q.require(t, <-answering.reply)
@@ -100,7 +102,7 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 		// The end of the leg is not heard of: in time it counts as overdue, and its worker
 		// is set aside for it. There is no other.
 		slow()
-		waiting := owner.begun(q, "x-request-timeout-ms", "9000")
+		waiting := owner.begun(q, "x-request-timeout-ms", "5500")
 		f.await("both legs to run", both)
 		require.NoError(t, other.plugin.Kill())
 		requireError(t, <-waiting.reply, http.StatusServiceUnavailable, "no_prefill_worker")
@@ -111,7 +113,8 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 		// The owner dies: buffered, the pair goes on by itself; in full duplex prefill
 		// waits for its half until the request's deadline and a grace have passed.
 		slow()
-		left := owner.begun(q, "x-request-timeout-ms", "5000")
+		deadline := map[bool]string{true: "3000", false: "20000"}[f.fullDuplex] // where nobody waits for it, it is only to be long enough
+		left := owner.begun(q, "x-request-timeout-ms", deadline)
 		f.await("both legs to run", both)
 		require.NoError(t, owner.plugin.Kill())
 		if f.fullDuplex {

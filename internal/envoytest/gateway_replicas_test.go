@@ -191,8 +191,8 @@ const takeTurns = "routing: {prefill: {mode: round-robin}, decode: {mode: round-
 // theirs. Each books its own.
 func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 	t.Parallel()
-	l := layout{prefill: 2, decode: 2, config: takeTurns + "health: {server_errors: 100}\n", prefillArgs: []string{"--prefill-base-us", "20000"}}
-	eachReplica(t, l, "overdue_base: 4s, overdue_per_token: 0s, orphan_grace: 1s, timeout: 5s", func(t *testing.T, owner, other *replica) {
+	l := layout{prefill: 2, decode: 2, config: takeTurns + "health: {server_errors: 100, probe_interval: 200ms}\n", prefillArgs: []string{"--prefill-base-us", "20000"}}
+	eachReplica(t, l, "overdue_base: 2s, overdue_per_token: 0s, orphan_grace: 300ms, timeout: 3s", func(t *testing.T, owner, other *replica) {
 		requireApart(t, owner, other, func() {
 			for _, q := range ask("two replicas serve", 4) {
 				q.require(t, owner.asked(q))
@@ -228,7 +228,7 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 		}
 
 		owner.awaitServing()
-		owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 700, Count: 1})
+		owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 50, Count: 1})
 		owner.awaitNothingBooked()
 		other.awaitNothingBooked()
 		q := ask("it is booked while it runs", 6)[3]
@@ -280,7 +280,7 @@ func (f *fleet) running(ws []*stack.Worker) (n int) {
 func TestAClientLeavesAGatewayWithTwoReplicas(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--decode-us-per-token", "20000"}, prefillArgs: []string{"--prefill-base-us", "300000"}}
-	eachReplica(t, l, "overdue_base: 30s, orphan_grace: 1s", func(t *testing.T, owner, other *replica) {
+	eachReplica(t, l, "overdue_base: 30s, orphan_grace: 300ms", func(t *testing.T, owner, other *replica) {
 		f := owner.fleet
 		q := ask("leaves", 400)[2]
 		state := func(w *stack.Worker) enginesim.State { s, _ := f.state(w); return s }
@@ -292,7 +292,7 @@ func TestAClientLeavesAGatewayWithTwoReplicas(t *testing.T) {
 		f.leaves(inTheMiddle)
 		f.await("decode to be cancelled", func() bool { return state(f.decode[0]).Canceled == begun+1 })
 
-		early := owner.begun(q, "x-request-timeout-ms", "2000")
+		early := owner.begun(q, "x-request-timeout-ms", "1500")
 		f.await("prefill to run", func() bool { return state(f.prefill[0]).Running == 1 })
 		f.leaves(early)
 		f.await("decode to be cancelled", func() bool { return state(f.decode[0]).Canceled == begun+2 })
@@ -325,7 +325,7 @@ func TestAGatewaysOwnLegsMayMeetTwoReplicas(t *testing.T) {
 				require.Equal(t, picks+2, owner.metric("baton_fresh_picks_total"))
 
 				// It takes longer than a leg may take to start: the owner hears that it has.
-				owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1500, Count: 1})
+				owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 13, Count: 1})
 				long := ask("a long prefill", 4)[1]
 				long.require(t, owner.asked(long))
 				require.Equal(t, picks+2, owner.metric("baton_fresh_picks_total"))
