@@ -3,7 +3,7 @@
 // made faster or merged in the suite must not lose one of them.
 //
 //	make faults                                    all of them, about half an hour
-//	make faults FAULTS_ARGS="-run '^drain-' -v"    some, with what their tests wrote
+//	make faults FAULTS_ARGS="-run '^drain-' -v"    some, with the checks that failed
 //	go run ./internal/faults -list                 the table
 //
 // # The list

@@ -48,7 +48,7 @@ func readOptions(args []string, stderr io.Writer) (*options, error) {
 	names := fs.String("run", "", "only faults whose names match this regular expression")
 	fs.BoolVar(&o.list, "list", false, "print the table and run nothing")
 	fs.BoolVar(&o.control, "control", true, "run the tests once without a fault: one that is red then proves nothing")
-	fs.BoolVar(&o.verbose, "v", false, "print the end of what each test wrote")
+	fs.BoolVar(&o.verbose, "v", false, "print the check that failed, too")
 	fs.DurationVar(&o.most, "for", 90*time.Minute, "end after this time")
 	if err := fs.Parse(args); err != nil {
 		return nil, err

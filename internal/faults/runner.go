@@ -14,7 +14,7 @@ import (
 const (
 	testTimeout    = 5 * time.Minute
 	controlTimeout = 30 * time.Minute // of all tests of one package
-	tailLines      = 40
+	storyLines     = 20
 )
 
 // runner runs faults one after the other.
@@ -69,7 +69,7 @@ func (r *runner) control(ctx context.Context, faults []fault) error {
 		}
 		fmt.Fprintf(r.w, "control     %s: %d tests, %d not well (%s)\n", g.pkg, len(g.tests), red, took(start))
 		if red > 0 {
-			fmt.Fprintln(r.w, rep.tail(tailLines))
+			fmt.Fprintln(r.w, rep.story(storyLines))
 		}
 	}
 	return nil
@@ -168,7 +168,7 @@ func (r *runner) judge(ctx context.Context, f *fault) (by, out string, err error
 		if err != nil {
 			return "", "", err
 		}
-		out = rep.tail(tailLines)
+		out = rep.story(storyLines)
 		switch h := rep.of(t); {
 		case !rep.built:
 			return "", out, errors.New("the tests do not compile")

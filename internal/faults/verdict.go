@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -80,8 +81,13 @@ func pattern(tests ...string) string {
 	return strings.Join(out, "/")
 }
 
-// tail is the last lines of what was written.
-func (r *report) tail(n int) string {
+// story is n lines of what was written: from the first check that has failed, where
+// there is one, or the last. What a failed test says of its processes comes after it.
+func (r *report) story(n int) string {
 	lines := strings.Split(strings.TrimSpace(r.output.String()), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+	first := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "Error Trace:") })
+	if first < 0 {
+		first = max(0, len(lines)-n)
+	}
+	return strings.Join(lines[first:min(first+n, len(lines))], "\n")
 }

@@ -29,8 +29,15 @@ a word of the go command's own
 	} {
 		require.Equal(t, want, r.of(test), test)
 	}
-	require.Equal(t, "said\na word of the go command's own", r.tail(9))
-	require.Equal(t, "a word of the go command's own", r.tail(1))
+	require.Equal(t, "said\na word of the go command's own", r.story(9))
+	require.Equal(t, "a word of the go command's own", r.story(1))
+}
+
+func TestTheStoryBeginsWithTheFirstCheckThatHasFailed(t *testing.T) {
+	r := &report{}
+	r.output.WriteString("before\n  Error Trace: a.go:1\n  Error: it is 1\nits log\n  Error Trace: a.go:2\nthe end\n")
+	require.Equal(t, "  Error Trace: a.go:1\n  Error: it is 1", r.story(2))
+	require.Contains(t, r.story(99), "the end")
 }
 
 func TestWhatDoesNotCompileIsNoRedTest(t *testing.T) {
@@ -41,7 +48,7 @@ func TestWhatDoesNotCompileIsNoRedTest(t *testing.T) {
 `))
 	require.False(t, r.built)
 	require.Equal(t, notRun, r.of("TestA"))
-	require.Contains(t, r.tail(1), "expected declaration")
+	require.Contains(t, r.story(1), "expected declaration")
 }
 
 func TestAPatternNamesItsTestsAndNoOther(t *testing.T) {
