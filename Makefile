@@ -29,11 +29,13 @@ T             := 30s
 BENCH_ARGS    :=
 # Of the soak: -seed N, -for 10m, -rate 30; -h lists them.
 SOAK_ARGS     :=
+# Of the faults: -run REGEXP, -list, -v; -h lists them.
+FAULTS_ARGS   :=
 # An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
+.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -101,6 +103,9 @@ reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was meas
 
 soak: tools ## three minutes in which everything goes wrong, judged (SOAK_ARGS="-seed 7 -for 10m")
 	go build -o .run/soak ./internal/soak && exec .run/soak $(SOAK_ARGS)
+
+faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
+	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)
 
 # An input that is new is kept as it is: to make a long one shorter takes longer than T.
 fuzz: ## fuzz every byte parser for T each (T=30s)

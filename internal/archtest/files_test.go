@@ -21,7 +21,7 @@ var excused = map[string]string{}
 
 // mayReadEnvironment are the places where the environment is part of the
 // interface.
-var mayReadEnvironment = []string{"cmd", "examples", "internal/envoytest", "internal/stack", "internal/bench", "internal/soak"}
+var mayReadEnvironment = []string{"cmd", "examples", "internal/envoytest", "internal/stack", "internal/bench", "internal/soak", "internal/faults"}
 
 func sleeps(t *tree) []string {
 	var out []string
