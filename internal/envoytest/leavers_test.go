@@ -39,7 +39,7 @@ func TestClientsThatLeaveAtAnyMoment(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	l := layout{
-		prefill: 2, decode: 2, config: "prefill: {start_timeout: 10s, overdue_base: 60s, orphan_grace: 1s}\n",
+		prefill: 2, decode: 2, config: "prefill: {start_timeout: 3s, overdue_base: 60s, orphan_grace: 1s}\n",
 		prefillArgs: []string{"--prefill-base-us", "10000"}, decodeArgs: []string{"--decode-us-per-token", "1000"},
 	}
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.TensorRTLLM} {
