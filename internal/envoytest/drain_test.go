@@ -112,7 +112,7 @@ func TestASecondSignalEndsThePluginAtOnce(t *testing.T) {
 	require.NoError(t, f.plugin.Signal(unix.SIGTERM))
 	f.await("the drain to begin", func() bool { return strings.Contains(f.plugin.Log(), "draining") })
 	require.NoError(t, f.plugin.Signal(unix.SIGTERM))
-	<-f.plugin.Done()
+	f.await("it to have ended", func() bool { return !f.plugin.Alive() })
 	require.ErrorContains(t, f.plugin.Err(), "terminated")
 	h.rest()
 	requireUnavailable(t, <-h.reply)

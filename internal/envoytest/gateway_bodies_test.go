@@ -37,8 +37,15 @@ func newEcho(t *testing.T, l layout, h http.HandlerFunc) *fleet {
 	return newFleet(t, l)
 }
 
-// eachEcho is eachGateway for newEcho.
+// eachEcho is eachGateway for newEcho. The handler is one for all of its fleets, which
+// run side by side.
 func eachEcho(t *testing.T, l layout, h http.HandlerFunc, test func(t *testing.T, f *fleet, twoLegs bool)) {
+	t.Helper()
+	eachForm(t, l, func(t *testing.T, l layout) { test(t, newEcho(t, l, h), l.twoLegs) })
+}
+
+// eachForm runs a test with the layout with one leg and with two, in both body modes.
+func eachForm(t *testing.T, l layout, test func(t *testing.T, l layout)) {
 	t.Helper()
 	for _, two := range []bool{false, true} {
 		for _, duplex := range []bool{false, true} {
@@ -47,7 +54,7 @@ func eachEcho(t *testing.T, l layout, h http.HandlerFunc, test func(t *testing.T
 				t.Parallel()
 				l := l
 				l.twoLegs, l.fullDuplex = two, duplex
-				test(t, newEcho(t, l, h), two)
+				test(t, l)
 			})
 		}
 	}

@@ -107,18 +107,19 @@ func TestAClientsHeadersMoveNoRequestOfAGateway(t *testing.T) {
 // nothing in a worker's answer, whether anybody strips it or not.
 func TestAGatewaysWorkersCannotSteerIt(t *testing.T) {
 	t.Parallel()
-	var headers atomic.Pointer[http.Header]
-	var calls atomic.Int64
-	answers := func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.URL.Path, "/v1/completions") {
-			return
+	eachForm(t, layout{}, func(t *testing.T, l layout) {
+		var headers atomic.Pointer[http.Header]
+		var calls atomic.Int64
+		answers := func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasPrefix(r.URL.Path, "/v1/completions") {
+				return
+			}
+			_, _ = io.ReadAll(r.Body)
+			calls.Add(1)
+			maps.Copy(w.Header(), *headers.Load())
+			_, _ = io.WriteString(w, `{"choices":[{"text":"fake","finish_reason":"stop"}]}`)
 		}
-		_, _ = io.ReadAll(r.Body)
-		calls.Add(1)
-		maps.Copy(w.Header(), *headers.Load())
-		_, _ = io.WriteString(w, `{"choices":[{"text":"fake","finish_reason":"stop"}]}`)
-	}
-	eachEcho(t, layout{}, answers, func(t *testing.T, f *fleet, _ bool) {
+		f := newEcho(t, l, answers)
 		for name, h := range map[string]http.Header{
 			"a wish for a retry": {"X-Baton-Retry": {"1"}},
 			"a lost connection":  {"X-Baton-Local-Reply": {"UF"}},
@@ -146,12 +147,13 @@ func TestAGatewaysWorkersCannotSteerIt(t *testing.T) {
 // it Envoy refuses them, a client's or a worker's.
 func TestHeadersOfEverySizeLeaveNothingBooked(t *testing.T) {
 	t.Parallel()
-	var large atomic.Int64
-	answers := func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Large", strings.Repeat("x", int(large.Load())))
-		echo(w, r)
-	}
-	eachEcho(t, layout{}, answers, func(t *testing.T, f *fleet, _ bool) {
+	eachForm(t, layout{}, func(t *testing.T, l layout) {
+		var large atomic.Int64
+		answers := func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Large", strings.Repeat("x", int(large.Load())))
+			echo(w, r)
+		}
+		f := newEcho(t, l, answers)
 		body := completion("large headers", 1, false)
 		h := http.Header{"X-Large": {strings.Repeat("x", 40_000)}, "Content-Type": {"application/json"}}
 		for _, n := range []int64{0, 40_000} {

@@ -104,6 +104,7 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 		slow()
 		waiting := owner.begun(q, "x-request-timeout-ms", "5500")
 		f.await("both legs to run", both)
+		owner.awaitHeard()
 		require.NoError(t, other.plugin.Kill())
 		requireError(t, <-waiting.reply, http.StatusServiceUnavailable, "no_prefill_worker")
 		f.settled()
@@ -140,6 +141,7 @@ func TestOneOfTwoReplicasIsKilledUnderALegOfTheOthers(t *testing.T) {
 		q := ask("one of two is killed", 6)[2]
 		c := owner.begun(q)
 		f.await("prefill to run", func() bool { return f.running(f.prefill) == 1 })
+		owner.awaitHeard()
 		require.NoError(t, other.plugin.Kill())
 		q.require(t, <-c.reply)
 		requireError(t, owner.asked(q), http.StatusServiceUnavailable, "prefill_failed")

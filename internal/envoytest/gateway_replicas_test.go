@@ -41,6 +41,16 @@ func (r *replica) started() float64 {
 	return r.metric("baton_prefill_legs_total", `outcome="started"`)
 }
 
+// awaitHeard waits until the owner of the newest request has heard that its leg has
+// begun at the other replica.
+func (r *replica) awaitHeard() {
+	r.t.Helper()
+	r.await("the owner to hear that the leg has begun", func() bool {
+		d := r.decisions()
+		return len(d) > 0 && d[0].Leg == "started"
+	})
+}
+
 // operation is one of RFC 6902.
 type operation struct {
 	Op    string `json:"op"`

@@ -207,6 +207,7 @@ type decisionSeen struct {
 	Blocks      int         `json:"prompt_blocks"`
 	Outcome     string      `json:"outcome"`
 	Detail      string      `json:"detail"`
+	Leg         string      `json:"prefill_leg"`
 	Prefill     *choiceSeen `json:"prefill"`
 	Decode      *choiceSeen `json:"decode"`
 }

@@ -186,6 +186,7 @@ func TestTheDeadlineHoldsWhilePrefillRuns(t *testing.T) {
 		r := f.send(t.Context(), q.path, q.body, "x-request-timeout-ms", "800")
 		requireError(t, r, http.StatusGatewayTimeout, "deadline_exceeded")
 		q.require(t, <-slow.reply)
+		require.Zero(t, f.metric("baton_fresh_picks_total"), "Envoy has waited for the first prefill, not given the attempt up")
 		f.await("both to have ended", func() bool { return f.ledger().Given == 2 })
 		f.awaitCollected()
 		f.await("the count of collected hand-offs", func() bool {
