@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -47,6 +48,8 @@ type mainStream struct {
 	begun  bool           // guarded by mu: a leg of our own has reached Envoy
 
 	stopSync context.CancelCauseFunc // guarded by mu: ends a leg of our own
+
+	owes atomic.Bool // what the machine said of it last
 }
 
 // booked is what a decision hands to its stream besides the plan.
@@ -114,6 +117,7 @@ func (s *mainStream) handle(ev *event) {
 		s.comeByName(now)
 	}
 	s.arm(s.m.wakeAt(), s.fire)
+	s.owes.Store(s.m.owes())
 }
 
 // comeByName notes the attempt's name, by which an access log may mean it or

@@ -310,7 +310,10 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	open := srv.enterStage(stageRefusing)
 	srv.log.Info("new requests are refused", "streams", len(open), "legs_of_others", srv.guests.Load())
 	defer srv.enterStage(stageEnding)
-	return await(ctx, func() bool { return srv.Streams() == 0 && srv.guests.Load() == 0 && srv.senders.idle() })
+	return await(ctx, func() bool {
+		return srv.Streams() == 0 && srv.guests.Load() == 0 && srv.senders.idle() &&
+			!slices.ContainsFunc(srv.attempts.all(), func(s *mainStream) bool { return s.owes.Load() })
+	})
 }
 
 // await asks until ok, or until ctx ends.

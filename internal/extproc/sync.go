@@ -261,6 +261,12 @@ func (m *mainLeg) taken() {
 // the hand-off.
 func (m *mainLeg) unsure() bool { return m.handover.held && m.handover.sent }
 
+// owes reports whether KV may be held for this attempt that only we would have
+// taken: prefill has not answered, or its hand-off is in our hand or on its way.
+func (m *mainLeg) owes() bool {
+	return m.phase != mainDone && (m.handover.asked || m.handover.held || m.handover.taking)
+}
+
 func (m *mainLeg) name() attemptName { return attemptName{m.hdr.requestID, m.attempt} }
 
 // forgetRequest gives back the request's body and what was read of it.

@@ -80,8 +80,8 @@ func (l *slowPrefill) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// leftAlone is a plugin one of whose requests was left while prefill ran.
-func leftAlone(t *testing.T, l *slowPrefill) *replica {
+// prefilling is a plugin one of whose requests has been asked of prefill.
+func prefilling(t *testing.T, l *slowPrefill) (*replica, *proxy) {
 	at := listener(t, l.ServeHTTP)
 	r := newReplicaOf(t, "a", prefillFirst(t, func(w *worker.Worker) { w.DPSize = 1 }), func(c *Config) {
 		c.PrefillListener, c.OrphanGrace, c.StartTimeout = at, time.Minute, time.Minute
@@ -89,6 +89,12 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	p := r.open(filterMain)
 	require.NotNil(t, p.ask(eightTokens).GetOverrideMessageTimeout())
 	<-l.came
+	return r, p
+}
+
+// leftAlone is a plugin one of whose requests was left while prefill ran.
+func leftAlone(t *testing.T, l *slowPrefill) *replica {
+	r, p := prefilling(t, l)
 	p.cancel()
 	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 20*time.Second, time.Millisecond)
 	return r
@@ -164,6 +170,27 @@ func TestADrainWaitsForWhatCollects(t *testing.T) {
 	close(l.letCollect)
 	require.Equal(t, end{nil, 1}, <-drained)
 	require.Zero(t, l.canceled.Load())
+	r.requireIdle()
+}
+
+// The client leaves as decode is sent the hand-off: only Envoy's access log can tell
+// whether decode has seen it, and until then nobody else would have the KV taken.
+func TestADrainWaitsForWordOfAHandOff(t *testing.T) {
+	l := newSlowPrefill()
+	close(l.letCollect)
+	r, p := prefilling(t, l)
+	close(l.let)
+	routed(t, p.recv())
+	p.cancel()
+	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 20*time.Second, time.Millisecond)
+	drained := make(chan error, 1)
+	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
+	r.awaitStage(stageRefusing)
+	for _, s := range r.srv.attempts.all() {
+		s.post(&event{kind: evLogged, outcome: outcomeClientLeft}) // decode was not reached
+	}
+	require.NoError(t, <-drained)
+	require.EqualValues(t, 1, l.collected.Load())
 	r.requireIdle()
 }
 
