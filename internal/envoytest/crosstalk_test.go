@@ -23,7 +23,7 @@ func TestRequestsAtOnceNeverSeeEachOther(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	l := layout{
-		prefill: 2, decode: 2, config: "tokens: {wait: 5ms}\nprefill: {orphan_grace: 500ms}\n",
+		prefill: 2, decode: 2, config: "tokens: {wait: 5ms}\nprefill: {orphan_grace: 500ms, " + inLoad + "}\n",
 		prefillArgs: []string{"--prefill-us-per-token", "5"},
 	}
 	both(t, l, func(t *testing.T, f *fleet) {

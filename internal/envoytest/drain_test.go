@@ -90,11 +90,12 @@ func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n", noCheck: true}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
-		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1500, Count: 1})
+		goOn := f.hold(f.prefill[0], enginesim.Before)
 		c := f.begin(ask("left before the end", 6)[2])
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
 		stopped := f.drains()
 		f.leaves(c)
+		goOn()
 		require.NoError(t, <-stopped, "it ends with exit code 0")
 		f.settled()
 		h := f.ledger()

@@ -238,7 +238,7 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 		}
 
 		owner.awaitServing()
-		owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 50, Count: 1})
+		owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultHold, Count: 1})
 		owner.awaitNothingBooked()
 		other.awaitNothingBooked()
 		q := ask("it is booked while it runs", 6)[3]
@@ -247,8 +247,8 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 		require.EqualValues(t, 1, owner.metric("baton_worker_prefill_requests"), "prefill's booking is its owner's")
 		require.EqualValues(t, 1, owner.metric("baton_worker_decode_requests"))
 		require.Zero(t, other.metric("baton_worker_prefill_requests")+other.metric("baton_worker_decode_requests"))
-		q.require(t, <-c.reply)
 		owner.faultAll(owner.prefill, enginesim.Fault{})
+		q.require(t, <-c.reply)
 	})
 }
 
@@ -302,7 +302,7 @@ func TestAClientLeavesAGatewayWithTwoReplicas(t *testing.T) {
 		f.leaves(inTheMiddle)
 		f.await("decode to be cancelled", func() bool { return state(f.decode[0]).Canceled == begun+1 })
 
-		early := owner.begun(q, "x-request-timeout-ms", "1500")
+		early := owner.begun(q, "x-request-timeout-ms", "2500")
 		f.await("prefill to run", func() bool { return state(f.prefill[0]).Running == 1 })
 		f.leaves(early)
 		f.await("decode to be cancelled", func() bool { return state(f.decode[0]).Canceled == begun+2 })
@@ -344,11 +344,13 @@ func TestAGatewaysOwnLegsMayMeetTwoReplicas(t *testing.T) {
 
 				collected := func() float64 { return owner.metric("baton_prefill_legs_total", `outcome="collected"`) }
 				before, first := collected(), owner.ledger().Given
+				owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultHold, Count: 1})
 				c := owner.begun(ask("leaves", 300)[2])
 				owner.await("prefill to run", func() bool { return owner.running(owner.prefill) == 1 })
 				require.EqualValues(t, 1, owner.metric("baton_worker_prefill_requests"))
 				require.Zero(t, other.metric("baton_worker_prefill_requests"))
 				owner.leaves(c)
+				owner.faultAll(owner.prefill, enginesim.Fault{})
 				owner.await("prefill to end by itself", func() bool { return owner.ledger().Given == first+1 })
 				owner.await("its KV to be collected", func() bool { return collected() == before+1 })
 				owner.awaitCollected()

@@ -138,7 +138,8 @@ func paddedCompletion(n int) string {
 func TestBodiesOfEverySizeReachBothLegs(t *testing.T) {
 	t.Parallel()
 	args := []string{"--log-body-bytes", "20000000", "--log-total-bytes", "100000000"}
-	both(t, layout{prefill: 1, decode: 1, simArgs: args}, func(t *testing.T, f *fleet) {
+	l := layout{prefill: 1, decode: 1, simArgs: args, config: "prefill: {" + inLoad + "}\n"}
+	both(t, l, func(t *testing.T, f *fleet) {
 		for _, n := range []int{0, 61_900, 61_999, 62_000, 62_001, 124_000, 1_000_000, 10_000_000} {
 			for _, chunked := range []bool{false, true} {
 				f.forget()

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,15 +46,17 @@ func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
 	t.Parallel()
 	l := layout{
 		prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n",
-		prefillArgs: []string{"--prefill-base-us", "700000"}, decodeArgs: []string{"--max-running", "1", "--decode-us-per-token", "20000"},
+		decodeArgs: []string{"--max-running", "1", "--decode-us-per-token", "20000"},
 	}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
 		collected := func() float64 { return f.metric("baton_prefill_legs_total", `outcome="collected"`) }
 		qs := ask("leaves", 300)
 
+		goOn := f.hold(f.prefill[0], enginesim.Before)
 		c := f.begin(qs[2]) // while prefill computes
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
 		f.leaves(c)
+		goOn()
 		f.await("prefill to end by itself", func() bool { s, _ := f.state(f.prefill[0]); return s.OK == 1 })
 		f.await("its KV to be collected", func() bool { return collected() == 1 })
 		f.awaitCollected()
@@ -85,8 +86,8 @@ func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
 // TestAClientThatLeavesAsDecodeCannotBeReached: the KV goes to another.
 func TestAClientThatLeavesAsDecodeCannotBeReached(t *testing.T) {
 	t.Parallel()
-	l := layout{prefill: 1, decode: 2, prefillArgs: []string{"--prefill-base-us", "1000000"}, config: "prefill: {overdue_base: 30s}\n"}
-	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
+	eachSync(t, layout{prefill: 1, decode: 2, config: "prefill: {overdue_base: 30s}\n"}, func(t *testing.T, f *fleet, _ worker.Engine) {
+		goOn := f.hold(f.prefill[0], enginesim.Before)
 		c := f.begin(ask("leaves", 8)[3])
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
 		f.leaves(c)
@@ -95,6 +96,7 @@ func TestAClientThatLeavesAsDecodeCannotBeReached(t *testing.T) {
 			dead = f.decode[1]
 		}
 		require.NoError(t, dead.Kill())
+		goOn()
 		f.await("its KV to be collected", func() bool { return f.metric("baton_prefill_legs_total", `outcome="collected"`) == 1 })
 		f.awaitCollected()
 		require.EqualValues(t, 1, f.ledger().Taken)
@@ -105,27 +107,30 @@ func TestAClientThatLeavesAsDecodeCannotBeReached(t *testing.T) {
 // keeps nothing. What a kill does is TestThePluginIsKilledUnderARequestWithPrefillFirst.
 func TestThePluginEndsWhilePrefillRuns(t *testing.T) {
 	t.Parallel()
-	l := layout{prefill: 1, decode: 1, prefillArgs: []string{"--prefill-base-us", "500000"}, config: "prefill: {overdue_base: 30s}\n", noCheck: true}
+	l := layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n", noCheck: true}
 	eachSync(t, l, func(t *testing.T, f *fleet, _ worker.Engine) {
-		running := func() {
+		var goOn func()
+		begin := func(q question) *leaver {
 			t.Helper()
+			goOn = f.hold(f.prefill[0], enginesim.Before)
+			c := f.begin(q)
 			f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
+			return c
 		}
 		ends := func() {
 			t.Helper()
-			require.NoError(t, f.plugin.Stop(20*time.Second))
-			require.NoError(t, f.plugin.Err(), "it ends with exit code 0")
+			stopped := f.drains()
+			goOn()
+			require.NoError(t, <-stopped, "it ends with exit code 0")
 			f.settled()
 		}
 		q := ask("the plugin is told to end", 6)[3]
-		stays := f.begin(q)
-		running()
+		stays := begin(q)
 		ends()
 		q.require(t, <-stays.reply)
 
 		f.again()
-		gone := f.begin(q)
-		running()
+		gone := begin(q)
 		f.leaves(gone)
 		ends()
 		require.Zero(t, f.ledger().Expired)
@@ -199,7 +204,7 @@ func TestTheDeadlineHoldsWhilePrefillRuns(t *testing.T) {
 func TestALargeBodyGoesThroughBothLegs(t *testing.T) {
 	t.Parallel()
 	eachSync(t, layout{prefill: 1, decode: 1, simArgs: []string{"--prefill-us-per-token", "0", "--max-model-len", "20000000", "--capacity-blocks", "2000000"},
-		config: "prefill: {overdue_base: 1m}\n"}, func(t *testing.T, f *fleet, _ worker.Engine) {
+		config: "prefill: {" + inLoad + "}\n"}, func(t *testing.T, f *fleet, _ worker.Engine) {
 		body := paddedCompletion(9 << 20)
 		r := f.send(t.Context(), "/v1/completions", body)
 		require.NoError(t, r.err)
