@@ -311,7 +311,7 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	srv.log.Info("new requests are refused", "streams", len(open), "legs_of_others", srv.guests.Load())
 	defer srv.enterStage(stageEnding)
 	return await(ctx, func() bool {
-		return srv.Streams() == 0 && srv.guests.Load() == 0 && srv.senders.idle() &&
+		return srv.Streams() == 0 && srv.guests.Load() == 0 &&
 			!slices.ContainsFunc(srv.attempts.all(), func(s *mainStream) bool { return s.owes.Load() })
 	})
 }

@@ -8,9 +8,8 @@ import "sync"
 type tasks struct {
 	wg sync.WaitGroup
 
-	mu      sync.Mutex
-	running int  // guarded by mu
-	closed  bool // guarded by mu
+	mu     sync.Mutex
+	closed bool // guarded by mu
 }
 
 // run runs f, or reports false: it is too late for it.
@@ -20,25 +19,8 @@ func (t *tasks) run(f func()) bool {
 	if t.closed {
 		return false
 	}
-	t.running++
-	t.wg.Go(func() {
-		defer t.done()
-		f()
-	})
+	t.wg.Go(f)
 	return true
-}
-
-func (t *tasks) done() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.running--
-}
-
-// idle reports whether nothing runs.
-func (t *tasks) idle() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.running == 0
 }
 
 // close lets nothing new begin and waits for what runs.

@@ -78,7 +78,7 @@ func (f *fault) set(key, value string) error {
 	}[key]
 	switch {
 	case !known:
-		return fmt.Errorf("%q: expected area, file, in, -, +, package, test, tags or why:", key)
+		return fmt.Errorf("%q: expected area, file, in, -, +, package, test, tags or \"why:\"", key)
 	case *field != "" && key != "tags":
 		return fmt.Errorf("%s is there twice", key)
 	}
