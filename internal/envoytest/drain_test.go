@@ -95,6 +95,7 @@ func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
 		stopped := f.drains()
 		f.leaves(c)
+		f.await("nothing else to be waited for", func() bool { return strings.Contains(f.plugin.Log(), "new requests are refused") })
 		goOn()
 		require.NoError(t, <-stopped, "it ends with exit code 0")
 		f.settled()
