@@ -5,11 +5,11 @@ package kvindex
 import "unsafe"
 
 const (
-	// maxBudget bounds TreeConfig.MaxBytes: on the collector's heap what is
+	// MostBytes is the most that TreeConfig.MaxBytes may be: on the collector's heap what is
 	// reserved counts as used, and the race detector shadows all of it.
-	maxBudget = 64 << 20
+	MostBytes = 64 << 20
 	// DefaultMaxBytes is what TreeConfig.MaxBytes is when 0.
-	DefaultMaxBytes = maxBudget
+	DefaultMaxBytes = MostBytes
 )
 
 // reserve takes zeroed memory from the heap, where the race detector sees every

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxBudget bounds TreeConfig.MaxBytes: block numbers have 28 bits.
-	maxBudget = 8 << 30
+	// MostBytes is the most that TreeConfig.MaxBytes may be: block numbers have 28 bits.
+	MostBytes = 8 << 30
 	// DefaultMaxBytes is what TreeConfig.MaxBytes is when 0.
 	DefaultMaxBytes = 512 << 20
 )

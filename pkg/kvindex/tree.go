@@ -50,8 +50,8 @@ func (c TreeConfig) withDefaults() TreeConfig {
 // Validate returns every fault of the configuration, joined, or nil.
 func (c TreeConfig) Validate() error {
 	var errs []error
-	if c.MaxBytes != 0 && (c.MaxBytes < minBudget || c.MaxBytes > maxBudget) {
-		errs = append(errs, fmt.Errorf("kvindex: max bytes %d: expected %d to %d", c.MaxBytes, minBudget, maxBudget))
+	if c.MaxBytes != 0 && (c.MaxBytes < minBudget || c.MaxBytes > MostBytes) {
+		errs = append(errs, fmt.Errorf("kvindex: max bytes %d: expected %d to %d", c.MaxBytes, minBudget, MostBytes))
 	}
 	return errors.Join(append(errs, c.Route.Validate())...)
 }

@@ -147,7 +147,7 @@ func TestTreeStaysWholeUnderABudget(t *testing.T) {
 func TestTreeConfigNamesItsFaults(t *testing.T) {
 	_, err := NewTree(TreeConfig{MaxBytes: 5}, NewSlots())
 	require.ErrorContains(t, err, "max bytes 5: expected")
-	_, err = NewTree(TreeConfig{MaxBytes: maxBudget + 1}, NewSlots())
+	_, err = NewTree(TreeConfig{MaxBytes: MostBytes + 1}, NewSlots())
 	require.Error(t, err)
 	_, err = NewTree(TreeConfig{Route: RouteConfig{TTL: -1, PredictedTTL: -1, MaxBlocks: -1}}, NewSlots())
 	for _, name := range []string{"routed TTL", "predicted TTL", "routed max blocks"} {

@@ -15,7 +15,7 @@ import (
 var treeOpsFlag = flag.Int("model.treeops", 1_000_000, "operations of the tree's model test")
 
 // slow is the race detector's build: the same tests with fewer rounds.
-const slow = maxBudget < 1<<28
+const slow = MostBytes < 1<<28
 
 func newTree(t testing.TB, slots *Slots) *Tree {
 	return newTreeOf(t, slots, TreeConfig{MaxBytes: 32 << 20, NoHugePages: true})

@@ -38,7 +38,7 @@ func newIndex(name string) (kvindex.Index, error) {
 	case "map":
 		return kvindex.NewMap(kvindex.NewSlots()), nil
 	case "tree":
-		return kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 2 << 30}, kvindex.NewSlots())
+		return kvindex.NewTree(kvindex.TreeConfig{MaxBytes: min(2<<30, kvindex.MostBytes)}, kvindex.NewSlots())
 	}
 	return nil, fmt.Errorf("index %q: expected map or tree", name)
 }
