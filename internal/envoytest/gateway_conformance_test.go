@@ -27,24 +27,23 @@ const (
 
 // asReference is a plugin with the arguments that the conformance suite's manifests
 // give the reference picker, serving securely, as it does by default.
-func asReference(t *testing.T) func(f *fleet) {
-	return func(f *fleet) {
-		ports, err := stack.FreePorts(4)
-		require.NoError(t, err)
-		require.NoError(t, f.plugin.Kill())
-		config := filepath.Join(f.dir, "baton.yaml")
-		require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
-			"admin: {listen: \"127.0.0.1:%d\"}\ndiscovery: {file: %q}\ngateway: {selection_header: true}\n", ports[2], filepath.Join(f.dir, "workers.yaml")), 0o600))
-		f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
-			BinDir: binDir, Dir: f.dir, AdminPort: ports[2], Command: []string{
-				"epp", "--pool-name", "p", "--pool-namespace", "n", "--v", "4", "--zap-encoder", "json",
-				"--grpc-port", fmt.Sprint(ports[0]), "--grpc-health-port", fmt.Sprint(ports[1]), "--metrics-port", fmt.Sprint(ports[3]),
-				"--baton-config", config,
-			},
-		})
-		require.NoError(t, err)
-		f.gateway.PluginSocket, f.gateway.PluginHost, f.gateway.PluginPort = "-", "127.0.0.1", ports[0]
-	}
+func asReference(t *testing.T, f *fleet) {
+	t.Helper()
+	ports, err := stack.FreePorts(4)
+	require.NoError(t, err)
+	require.NoError(t, f.plugin.Kill())
+	config := filepath.Join(f.dir, "baton.yaml")
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
+		"admin: {listen: \"127.0.0.1:%d\"}\ndiscovery: {file: %q}\ngateway: {selection_header: true}\n", ports[2], filepath.Join(f.dir, "workers.yaml")), 0o600))
+	f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
+		BinDir: binDir, Dir: f.dir, AdminPort: ports[2], Command: []string{
+			"epp", "--pool-name", "p", "--pool-namespace", "n", "--v", "4", "--zap-encoder", "json",
+			"--grpc-port", fmt.Sprint(ports[0]), "--grpc-health-port", fmt.Sprint(ports[1]), "--metrics-port", fmt.Sprint(ports[3]),
+			"--baton-config", config,
+		},
+	})
+	require.NoError(t, err)
+	f.gateway.PluginSocket, f.gateway.PluginHost, f.gateway.PluginPort = "-", "127.0.0.1", ports[0]
 }
 
 // TestTheConformanceSuitesRequestsStayInside runs its tests
@@ -54,7 +53,7 @@ func TestTheConformanceSuitesRequestsStayInside(t *testing.T) {
 	t.Parallel()
 	l := ownPorts(layout{aggregated: 3, gateway: &envoy.GatewayParams{TLS: true, FailOpen: true}, noCheck: true})
 	l.beforeEnvoy = func(f *fleet) {
-		asReference(t)(f)
+		asReference(t, f)
 		for _, w := range f.workers {
 			for a := range w.Info.Addresses() {
 				f.gateway.Pool = append(f.gateway.Pool, a.String())

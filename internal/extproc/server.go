@@ -290,8 +290,8 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 func (srv *Server) Heard() { srv.overlaps.Forget() }
 
 // Drain leaves every stream that nothing depends on any more, now and from now
-// on, and returns when no main stream is open, no leg of our own runs and none of
-// another replica's requests, or with ctx. Requests that come meanwhile are served as
+// on, and returns when no main stream is open, no leg of another replica's requests
+// runs and no attempt may owe a collection, or with ctx. Requests that come meanwhile are served as
 // long as those run that were there at its start, at most for serve; then they are
 // refused, and only legs come in. Legs of our own whose client has gone are waited
 // for, and what collects; mirrored ones are not: Envoy ends them at their time-out.
