@@ -94,7 +94,7 @@ func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 		c := f.begin(ask("left before the end", 6)[2])
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
 		stopped := f.drains()
-		f.leaves(c)
+		f.leavesPrefill(c)
 		f.await("nothing else to be waited for", func() bool { return strings.Contains(f.plugin.Log(), "new requests are refused") })
 		goOn()
 		require.NoError(t, <-stopped, "it ends with exit code 0")

@@ -39,6 +39,17 @@ func (f *fleet) leaves(l *leaver) {
 	require.Error(f.t, (<-l.reply).err)
 }
 
+// leavesPrefill is leaves for a client whose prefill runs. It returns when the plugin
+// has seen it: Envoy tells it later than the client's own socket does, and prefill
+// could end between the two.
+func (f *fleet) leavesPrefill(l *leaver) {
+	f.t.Helper()
+	open := func() float64 { return f.metric("baton_streams_in_flight", `leg="main"`) }
+	before := open()
+	f.leaves(l)
+	f.await("the plugin to see its client leave", func() bool { return open() < before })
+}
+
 // TestAClientThatLeavesLeavesNothingHeld is row C9 with prefill first: what is
 // dispatched runs on, and the KV is taken by a decode for one token, or freed by
 // the decode that has seen it.
@@ -55,7 +66,7 @@ func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
 		goOn := f.hold(f.prefill[0], enginesim.Before)
 		c := f.begin(qs[2]) // while prefill computes
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
-		f.leaves(c)
+		f.leavesPrefill(c)
 		goOn()
 		f.await("prefill to end by itself", func() bool { s, _ := f.state(f.prefill[0]); return s.OK == 1 })
 		f.await("its KV to be collected", func() bool { return collected() == 1 })
@@ -90,7 +101,7 @@ func TestAClientThatLeavesAsDecodeCannotBeReached(t *testing.T) {
 		goOn := f.hold(f.prefill[0], enginesim.Before)
 		c := f.begin(ask("leaves", 8)[3])
 		f.await("prefill to run", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 1 })
-		f.leaves(c)
+		f.leavesPrefill(c)
 		dead := f.decode[0]
 		if f.metric("baton_worker_decode_requests", fmt.Sprintf("worker_id=%q", f.decode[1].Info.ID)) == 1 {
 			dead = f.decode[1]
@@ -131,7 +142,7 @@ func TestThePluginEndsWhilePrefillRuns(t *testing.T) {
 
 		f.again()
 		gone := begin(q)
-		f.leaves(gone)
+		f.leavesPrefill(gone)
 		ends()
 		require.Zero(t, f.ledger().Expired)
 	})
