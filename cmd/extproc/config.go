@@ -205,6 +205,7 @@ type HealthConfig struct {
 	ProbeInterval time.Duration `yaml:"probe_interval"` // default 1s
 	ProbeTimeout  time.Duration `yaml:"probe_timeout"`  // default 1s
 	ProbePath     string        `yaml:"probe_path"`     // default /health
+	MaxProbes     int           `yaml:"max_probes"`     // begun in a second, over all workers; default 200
 }
 
 // LegConfig is about legs that reach another replica or another life of this
@@ -249,7 +250,7 @@ func defaultConfig() Config {
 			MaxBodyBytes: 64 << 20, MaxAttempts: 3,
 		},
 		Tokens:       TokensConfig{Mode: "auto", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
-		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health"},
+		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health", MaxProbes: 200},
 		Journal:      256,
 		DrainTimeout: 30 * time.Second,
 	}

@@ -122,7 +122,7 @@ func (p *plugin) newWorld() error {
 	h := p.cfg.Health
 	p.health, err = health.New(health.Config{
 		ServerErrors: h.ServerErrors, MaxShare: h.MaxShare, ProbeInterval: h.ProbeInterval,
-		ProbeTimeout: h.ProbeTimeout, ProbePath: h.ProbePath, Hooks: health.Hooks{Transition: p.onHealth},
+		ProbeTimeout: h.ProbeTimeout, ProbePath: h.ProbePath, MaxProbes: h.MaxProbes, Hooks: health.Hooks{Transition: p.onHealth},
 	})
 	if err != nil {
 		return err

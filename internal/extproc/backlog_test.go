@@ -108,7 +108,9 @@ func TestAWorkerThatIsAsideHasNoQueue(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens = 10 })
 	held := r.queue(4, 6)
 	require.Equal(t, "prefill_saturated", r.explain(eightTokens).Detail)
-	r.srv.cfg.Health.Report(2, health.Overdue, time.Now())
+	for range 2 {
+		r.srv.cfg.Health.Report(2, health.Report{Outcome: health.Overdue}, time.Now())
+	}
 	require.Equal(t, worker.Rank{ID: 1}, r.explain(eightTokens).Prefill.Rank)
 	queued, _ := r.srv.Backlog(r.srv.cfg.Board.Load(), worker.Key{Model: "m"})
 	require.EqualValues(t, 4, queued)

@@ -362,5 +362,5 @@ var healthOutcome = [...]health.Outcome{
 
 // blame tells health what an attempt learnt of a worker.
 func (srv *Server) blame(r worker.Rank, b blame) {
-	srv.cfg.Health.Report(r.ID, healthOutcome[b], time.Now())
+	srv.cfg.Health.Report(r.ID, health.Report{Outcome: healthOutcome[b]}, time.Now())
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
@@ -229,6 +230,8 @@ func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
 // everyone lets all workers be picked, and tells the filter within who was.
 type everyone struct{ load.Filter }
 
-func (everyone) Limits() (version uint64, aside, asked []worker.ID) { return 0, nil, nil }
+func (everyone) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
+	return 1, dst, since != 1
+}
 
-func (everyone) Allows(worker.Rank) bool { return true }
+func (everyone) Standing(worker.ID) health.Standing { return health.Free }

@@ -211,7 +211,8 @@ func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.
 		code, retry := fail(tt.prefillFails, tt.filter, tt.headers...)
 		require.Equal(t, map[bool]string{true: "prefill_failed", false: "decode_unreachable"}[tt.prefillFails], code)
 		require.Equal(t, tt.retry, retry, "%v %v", tt.filter, tt.headers)
-		r.srv.cfg.Health.Report(1, health.OK, time.Now())
+		r.srv.cfg.Health.Update(nil, time.Now()) // it forgets who failed
+		r.srv.cfg.Health.Update(r.srv.cfg.Board.Load().Snapshot, time.Now())
 	}
 	r.forgetLegs()
 	r.requireIdle()
@@ -282,8 +283,10 @@ func TestANamedWorkerIsTakenThoughItIsAsideOrBusy(t *testing.T) {
 		c.StartTimeout, c.MaxQueuedISLTokens, c.Prefill.PrefillTokensThreshold = time.Minute, 1, 1
 	})
 	held := r.queue(6, 6)
-	r.srv.cfg.Health.Report(1, health.Overdue, time.Now())
-	r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+	for range 2 {
+		r.srv.cfg.Health.Report(1, health.Report{Outcome: health.Overdue}, time.Now())
+	}
+	r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
 	require.False(t, r.srv.cfg.Health.Allows(worker.Rank{ID: 1}))
 	p := r.through(direct()...)
 	set, _ := routed(t, p.ask(eightTokens, "x-worker-instance-id", "3", "x-prefill-instance-id", "1"))

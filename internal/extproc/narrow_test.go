@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
@@ -55,7 +56,7 @@ func TestANamedWorkerKeepsWhatIsKnownOfItsRanks(t *testing.T) {
 			require.Equal(t, row.estimated, estimated)
 			require.Nil(t, r.Exclude, "what has failed the request before is no reason either")
 			require.Zero(t, r.MaxQueuedISLTokens)
-			require.True(t, r.Filter.Allows(row.want[0]))
+			require.Equal(t, health.Free, r.Filter.Standing(row.want[0].ID))
 			require.True(t, p.ServeOverloaded)
 			require.Equal(t, picker.KV, p.Mode, "no turn moves")
 		})

@@ -119,7 +119,6 @@ func queueNote(e *picker.SaturatedError) string {
 // fillOut adds ranks that could not be picked, with the reason.
 func (srv *Server) fillOut(out *journal.Choice, c *choice) {
 	x := c.explain
-	var states []health.WorkerHealth
 	for i := range x.Out {
 		o := &x.Out[i]
 		row := journal.Row{Rank: o.Rank, Out: true}
@@ -141,20 +140,15 @@ func (srv *Server) fillOut(out *journal.Choice, c *choice) {
 		case load.OutOverloaded:
 			row.Note = o.Overload.String()
 		case load.OutAside:
-			if states == nil {
-				states = srv.cfg.Health.Status()
-			}
-			row.Note = asideNote(states, o.Rank.ID)
+			row.Note = srv.asideNote(o.Rank.ID)
 		}
 		out.Offer(&row)
 	}
 }
 
-func asideNote(states []health.WorkerHealth, id worker.ID) string {
-	for i := range states {
-		if h := &states[i]; h.ID == id && h.State != health.Healthy {
-			return h.State.String() + ": " + string(h.Reason)
-		}
+func (srv *Server) asideNote(id worker.ID) string {
+	if h, known := srv.cfg.Health.Lookup(id); known && h.State != health.Healthy {
+		return h.State.String() + ": " + string(h.Reason)
 	}
 	return "was aside" // it came back since the pick
 }

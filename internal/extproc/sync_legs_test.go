@@ -229,7 +229,7 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 			require.NotNil(t, p.ask(body, names...).GetOverrideMessageTimeout())
 			<-l.came
 			require.Equal(t, worker.ID(3), r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID)
-			r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+			r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
 			require.True(t, r.srv.cfg.Health.Aside(3))
 			close(let)
 			m := p.settled()
@@ -276,7 +276,7 @@ func TestEnforcedNothingIsServedByDecodeAlone(t *testing.T) {
 			p.ask(eightTokens)
 			<-l.came
 			if replaced {
-				r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+				r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
 			}
 			close(let)
 			im := p.settled().GetImmediateResponse()
@@ -315,7 +315,7 @@ func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
 		p := r.open(filterMain)
 		p.ask(eightTokens)
 		<-l.came
-		r.srv.cfg.Health.Report(3, health.ConnectFailed, time.Now())
+		r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
 		close(let)
 		set, _ := routed(t, p.settled())
 		require.Equal(t, want, set["x-worker-instance-id"], "5 is in zone %s", zone)
@@ -353,7 +353,7 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 		<-l.came
 		first := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID
 		require.NotEqual(t, worker.ID(4), first)
-		r.srv.cfg.Health.Report(first, health.ConnectFailed, time.Now())
+		r.srv.cfg.Health.Report(first, health.Report{Outcome: health.ConnectFailed}, time.Now())
 		close(let)
 		set, _ := routed(t, p.settled())
 		if others {
@@ -384,7 +384,7 @@ func collectors(t *testing.T, ws []*worker.Worker, way, names []string, change f
 	p.cancel()
 	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 20*time.Second, time.Millisecond)
 	if aside != 0 {
-		r.srv.cfg.Health.Report(aside, health.ConnectFailed, time.Now())
+		r.srv.cfg.Health.Report(aside, health.Report{Outcome: health.ConnectFailed}, time.Now())
 	}
 	close(let)
 	r.requireIdle()

@@ -8,15 +8,19 @@ import (
 	"time"
 )
 
+// mostProbes a second are as many as a machine may be asked for.
+const mostProbes = 100_000
+
 // Config of a Tracker. The zero value is the documented default.
 type Config struct {
-	// MaxShare of the workers of one key and role that may be aside, rounded
-	// up. Default 0.5. Higher removes more failing workers and leaves more
-	// work to the others.
+	// MaxShare of the workers of one key and role that may be aside for what
+	// requests have met, rounded up. Default 0.5. Higher removes more failing
+	// workers and leaves more work to the others. Workers that cannot be
+	// reached go beyond it.
 	MaxShare float64
 
-	// ServerErrors in a row set a worker aside. Default 3. Higher tolerates
-	// more failed requests before it acts.
+	// ServerErrors in a row set a worker aside that fails more than its pools
+	// do. Default 3. Higher tolerates more failed requests before it acts.
 	ServerErrors int
 
 	// ProbeInterval is the time before the first probe and between probes of
@@ -26,6 +30,10 @@ type Config struct {
 
 	// ProbeTimeout bounds one probe. Default 1 s.
 	ProbeTimeout time.Duration
+
+	// MaxProbes begin in a second, over all workers. Default 200. Lower costs
+	// less and finds recovered workers later when many are aside.
+	MaxProbes int
 
 	// MaxHold bounds the time before the first probe of a worker that fails
 	// again and again while recovering. Default 30 s.
@@ -56,6 +64,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.ProbeTimeout == 0 {
 		c.ProbeTimeout = time.Second
+	}
+	if c.MaxProbes == 0 {
+		c.MaxProbes = 200
 	}
 	if c.MaxHold == 0 {
 		c.MaxHold = 30 * time.Second
@@ -89,6 +100,9 @@ func (c Config) Validate() error {
 		if d.v < time.Millisecond {
 			errs = append(errs, fmt.Errorf("%s %v: expected at least 1ms", d.name, d.v))
 		}
+	}
+	if c.MaxProbes < 1 || c.MaxProbes > mostProbes {
+		errs = append(errs, fmt.Errorf("max_probes %d: expected 1 to %d", c.MaxProbes, mostProbes))
 	}
 	if c.MaxHold < c.ProbeInterval {
 		errs = append(errs, fmt.Errorf("max_hold %v: expected at least probe_interval %v", c.MaxHold, c.ProbeInterval))

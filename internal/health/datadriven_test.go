@@ -18,11 +18,15 @@ import (
 // healthy. at is the time in seconds, which only goes on; every command may
 // have it.
 //
-//	config [share=0.5] [errors=3]     first, if at all
-//	workers                           the snapshot; a worker is: id role [port] [draining]
-//	report id=7 outcome=server-error [times=2]
-//	probe                             what is due and when the next will be
-//	result id=7 ok=true               of the probe under way
+//	config [share=0.5] [errors=3] [probes=200]   first, if at all
+//	workers                           the snapshot; a worker is: id role [port] [draining] [models=a,b]
+//	report id=7 outcome=server-error [times=2] [request=1] [since=0.5] [proven]
+//	suspect id=7 outcome=overdue
+//	handoff prefill=7 decode=3        it failed; with served: it did not
+//	mate id=7                         may a request that it has refused be asked of another?
+//	mate-served
+//	probe [for=0]                     what begins now, and for so many seconds, and when the next will
+//	result id=7 as=well               of the probe under way: well, answered, unreachable, silent, unclear
 //	allows                            who may be picked
 //	begin id=7 name=a                 a request was given to 7
 //	end name=a
@@ -78,7 +82,7 @@ func (s *scenario) start(c Config) {
 
 func (s *scenario) status() {
 	for _, w := range s.tr.Status() {
-		if w.State == Healthy && w.SparedFor == "" && w.ConsecutiveErrors == 0 {
+		if w == (WorkerHealth{ID: w.ID, State: Healthy, Reason: w.Reason, Since: w.Since}) {
 			continue
 		}
 		fmt.Fprintf(&s.out, "  %v %v", w.ID, w.State)
@@ -94,6 +98,9 @@ func (s *scenario) status() {
 		if w.SparedFor != "" {
 			fmt.Fprintf(&s.out, ", spared for %s", w.SparedFor)
 		}
+		if w.Suspected {
+			s.out.WriteString(", suspected")
+		}
 		s.out.WriteByte('\n')
 	}
 }
@@ -104,18 +111,19 @@ func (s *scenario) do(d *datadriven.TestData) {
 		args[a.Key] = strings.Join(a.Vals, ",")
 	}
 	if at := args["at"]; at != "" {
-		after, err := time.ParseDuration(at + "s")
-		require.NoError(s.t, err, d.Pos)
-		next := zero.Add(after)
+		next := zero.Add(s.seconds(at))
 		require.False(s.t, next.Before(s.now), d.Pos)
 		s.now = next
 	}
-	var id worker.ID
-	if args["id"] != "" {
-		var err error
-		id, err = worker.ParseID(args["id"])
-		require.NoError(s.t, err, d.Pos)
+	ids := map[string]worker.ID{}
+	for _, key := range []string{"id", "prefill", "decode"} {
+		if args[key] != "" {
+			var err error
+			ids[key], err = worker.ParseID(args[key])
+			require.NoError(s.t, err, d.Pos)
+		}
 	}
+	id := ids["id"]
 	switch d.Cmd {
 	case "config":
 		var c Config
@@ -129,6 +137,11 @@ func (s *scenario) do(d *datadriven.TestData) {
 			require.NoError(s.t, err)
 			c.ServerErrors = n
 		}
+		if v := args["probes"]; v != "" {
+			n, err := strconv.Atoi(v)
+			require.NoError(s.t, err)
+			c.MaxProbes = n
+		}
 		s.start(c)
 	case "workers":
 		s.snap = parseWorkers(s.t, d.Input)
@@ -138,34 +151,42 @@ func (s *scenario) do(d *datadriven.TestData) {
 		if v := args["times"]; v != "" {
 			times, _ = strconv.Atoi(v)
 		}
+		r := Report{Outcome: outcome(s.t, args["outcome"]), Proven: d.HasArg("proven")}
+		if v := args["request"]; v != "" {
+			r.Request, _ = strconv.ParseUint(v, 10, 64)
+		}
+		if v := args["since"]; v != "" {
+			r.Since = zero.Add(s.seconds(v))
+		}
 		for range times {
-			s.tr.Report(id, outcome(s.t, args["outcome"]), s.now)
+			s.tr.Report(id, r, s.now)
 		}
+	case "suspect":
+		s.tr.Suspect(id, outcome(s.t, args["outcome"]), s.now)
+	case "handoff":
+		if d.HasArg("served") {
+			s.tr.HandoffServed(ids["prefill"], ids["decode"])
+		} else if blamed := s.tr.HandoffFailed(ids["prefill"], ids["decode"], s.now); blamed != 0 {
+			fmt.Fprintf(&s.out, "blamed: %v\n", blamed)
+		}
+	case "mate":
+		fmt.Fprintln(&s.out, map[bool]string{true: "yes", false: "no"}[s.tr.AskMate(id)])
+	case "mate-served":
+		s.tr.MateServed()
 	case "probe":
-		for _, p := range s.tr.due(s.now) {
-			s.probing[p.id] = p.number
-			fmt.Fprintf(&s.out, "get %s\n", p.url)
-		}
-		if at, any := s.tr.nextDue(); any {
-			fmt.Fprintf(&s.out, "next at %v\n", at.Sub(zero))
-		}
+		s.probe(s.seconds(args["for"]))
 	case "result":
-		s.tr.probed(id, s.probing[id], args["ok"] == "true", s.now)
+		v := slices.Index([]string{unclear: "unclear", well: "well", answered: "answered", unreachable: "unreachable", silent: "silent"}, args["as"])
+		require.GreaterOrEqual(s.t, v, 0, d.Pos)
+		s.tr.probed(id, s.probing[id], verdict(v), s.now)
 	case "allows":
-		var ids []string
-		_, aside, asked := s.tr.Limits()
+		var allowed []string
 		for _, w := range s.snap.Workers() {
-			allowed := s.tr.Allows(worker.Rank{ID: w.ID})
-			if allowed {
-				ids = append(ids, w.ID.String())
-			}
-			if slices.Contains(aside, w.ID) {
-				require.False(s.t, allowed, "worker %s is aside", w.ID)
-			} else if !slices.Contains(asked, w.ID) {
-				require.True(s.t, allowed, "worker %s is under no limit", w.ID)
+			if s.tr.Allows(worker.Rank{ID: w.ID}) {
+				allowed = append(allowed, w.ID.String())
 			}
 		}
-		fmt.Fprintf(&s.out, "allowed: %s\n", strings.Join(ids, " "))
+		fmt.Fprintf(&s.out, "allowed: %s\n", strings.Join(allowed, " "))
 	case "begin":
 		r := worker.Rank{ID: id}
 		b := begun{r, s.tr.Begin(r)}
@@ -178,6 +199,39 @@ func (s *scenario) do(d *datadriven.TestData) {
 		s.tr.End(b.rank, b.trial)
 	default:
 		s.t.Fatalf("%s: unknown verb %q", d.Pos, d.Cmd)
+	}
+}
+
+func (s *scenario) seconds(text string) time.Duration {
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text + "s")
+	require.NoError(s.t, err)
+	return d
+}
+
+// probe begins what is due within the time, as Run would, and takes the gaps
+// between probes that are due together for nothing.
+func (s *scenario) probe(within time.Duration) {
+	for at := s.now; ; {
+		if p, any := s.tr.begin(at); any {
+			s.probing[p.id] = p.number
+			fmt.Fprintf(&s.out, "get %s", p.url)
+			if after := at.Sub(s.now); after > 0 {
+				fmt.Fprintf(&s.out, " after %v", after)
+			}
+			s.out.WriteByte('\n')
+		}
+		next, any := s.tr.nextDue()
+		if !any {
+			return
+		}
+		if next.Sub(s.now) > within+100*time.Millisecond {
+			fmt.Fprintf(&s.out, "next at %v\n", next.Sub(zero))
+			return
+		}
+		at = next
 	}
 }
 
@@ -199,9 +253,11 @@ func parseWorkers(t *testing.T, text string) *worker.Snapshot {
 		require.NoError(t, err)
 		role, err := worker.ParseRole(f[1])
 		require.NoError(t, err)
-		port, draining := "8000", false
+		port, draining, models := "8000", false, []string{"m"}
 		for _, x := range f[2:] {
-			if x == "draining" {
+			if list, named := strings.CutPrefix(x, "models="); named {
+				models = strings.Split(list, ",")
+			} else if x == "draining" {
 				draining = true
 			} else {
 				port = x
@@ -210,7 +266,7 @@ func parseWorkers(t *testing.T, text string) *worker.Snapshot {
 		e, err := worker.ParseEndpoint(fmt.Sprintf("10.0.0.%d:%s", id, port))
 		require.NoError(t, err)
 		ws = append(ws, &worker.Worker{
-			ID: id, Role: role, Engine: worker.SGLang, Endpoint: e, Models: []string{"m"}, DPSize: 1, BlockSize: 16,
+			ID: id, Role: role, Engine: worker.SGLang, Endpoint: e, Models: models, DPSize: 1, BlockSize: 16,
 			Bootstrap: worker.Bootstrap{Host: "10.0.0.1", Port: 8998}, Draining: draining,
 		})
 	}

@@ -2,11 +2,11 @@ package health
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,9 +23,9 @@ func TestFaultsOfAConfigAreAllNamed(t *testing.T) {
 	require.NoError(t, Config{}.Validate())
 	err := Config{
 		MaxShare: 1.5, ServerErrors: -1, ProbeInterval: -time.Second, ProbeTimeout: time.Nanosecond,
-		MaxHold: -time.Hour, ProbePath: "health",
+		MaxHold: -time.Hour, ProbePath: "health", MaxProbes: -1,
 	}.Validate()
-	for _, name := range []string{"max_share", "server_errors", "probe_interval", "probe_timeout", "max_hold", "probe_path"} {
+	for _, name := range []string{"max_share", "server_errors", "probe_interval", "probe_timeout", "max_hold", "probe_path", "max_probes"} {
 		require.ErrorContains(t, err, name)
 	}
 	_, err = New(Config{MaxShare: -1})
@@ -50,14 +50,19 @@ func TestTheFilterAllocatesNothing(t *testing.T) {
 	tr, err := New(Config{})
 	require.NoError(t, err)
 	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
-	tr.Report(7, ConnectFailed, zero)
-	tr.due(zero.Add(time.Hour))
-	tr.probed(7, 1, true, zero.Add(time.Hour))
+	tr.Report(7, Report{Outcome: ConnectFailed}, zero)
+	tr.begin(zero.Add(time.Hour))
+	tr.probed(7, 1, well, zero.Add(time.Hour))
+	require.Equal(t, Half, tr.Standing(7))
+	var version uint64
+	changed := make([]worker.ID, 0, kept)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		for _, r := range []worker.Rank{{ID: 7}, {ID: 8}} {
 			tr.Allows(r)
 			tr.End(r, tr.Begin(r))
+			tr.Standing(r.ID)
 		}
+		version, changed, _ = tr.Changes(version, changed[:0])
 	}))
 }
 
@@ -67,8 +72,8 @@ func TestOnlyOneRequestTriesARecoveringWorker(t *testing.T) {
 	tr, err := New(Config{})
 	require.NoError(t, err)
 	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
-	tr.Report(7, Overdue, zero)
-	tr.Report(7, OK, zero)
+	stall(tr, 7, zero)
+	tr.Report(7, Report{}, zero)
 	require.Equal(t, Recovering, tr.Status()[0].State)
 	var pick sync.Mutex // as the book's lock
 	trying := 0
@@ -97,6 +102,12 @@ func TestOnlyOneRequestTriesARecoveringWorker(t *testing.T) {
 	}
 	wg.Wait()
 	require.True(t, tr.Allows(worker.Rank{ID: 7}))
+}
+
+// stall sets a worker aside for two requests that were too slow.
+func stall(tr *Tracker, id worker.ID, now time.Time) {
+	tr.Report(id, Report{Outcome: Overdue, Request: 1}, now)
+	tr.Report(id, Report{Outcome: Overdue, Request: 2}, now)
 }
 
 // workersHTTP answers probes in place of the network.
@@ -135,7 +146,7 @@ func status(code int) func(context.Context) (int, error) {
 	return func(context.Context) (int, error) { return code, nil }
 }
 
-func refused(context.Context) (int, error) { return 0, errors.New("connection refused") }
+func refused(context.Context) (int, error) { return 0, syscall.ECONNREFUSED }
 
 func hang(ctx context.Context) (int, error) {
 	<-ctx.Done()
@@ -163,12 +174,12 @@ func TestTheProberBringsWorkersBack(t *testing.T) {
 
 		net.set("10.0.0.7:8000", refused)
 		net.set("10.0.0.3:8000", hang)
-		tr.Report(7, ConnectFailed, time.Now())
-		tr.Report(3, Overdue, time.Now())
-		pass(2500 * time.Millisecond) // 7 at 1 s and 2 s; 3 at 1 s until 2 s
+		tr.Report(7, Report{Outcome: ConnectFailed}, time.Now())
+		stall(tr, 3, time.Now())
+		pass(2500 * time.Millisecond) // 3 at 1 s until 2 s; 7 right after, and again
 		synctest.Wait()
 		require.ElementsMatch(t, []string{
-			"1s GET http://10.0.0.7:8000/health", "1s GET http://10.0.0.3:8000/health", "2s GET http://10.0.0.7:8000/health",
+			"1s GET http://10.0.0.3:8000/health", "1.005s GET http://10.0.0.7:8000/health", "2.005s GET http://10.0.0.7:8000/health",
 		}, net.seen)
 		states := func() (out []State) {
 			for _, w := range tr.Status() {
@@ -180,15 +191,15 @@ func TestTheProberBringsWorkersBack(t *testing.T) {
 
 		net.set("10.0.0.7:8000", status(200))
 		net.set("10.0.0.3:8000", status(503))
-		pass(time.Second) // both at 3 s
+		pass(time.Second) // both at 3 s and a little
 		synctest.Wait()
 		require.Equal(t, []State{Aside, Healthy, Recovering, Healthy}, states())
 
 		net.set("10.0.0.3:8000", hang)
-		pass(time.Second) // 3 at 4 s
+		pass(time.Second) // 3 at 4 s and a little
 		synctest.Wait()
 		require.Equal(t, []State{Probing, Healthy, Recovering, Healthy}, states())
-		tr.Report(7, OK, time.Now())
+		tr.Report(7, Report{}, time.Now())
 		require.Equal(t, []State{Probing, Healthy, Healthy, Healthy}, states())
 
 		// Run ends only after the probe under way has.
@@ -219,9 +230,9 @@ func TestAWorkerThatIsTriedIsNotAside(t *testing.T) {
 	require.NoError(t, err)
 	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
 	require.False(t, tr.Aside(7))
-	tr.Report(7, Overdue, zero)
+	stall(tr, 7, zero)
 	require.True(t, tr.Aside(7))
-	tr.Report(7, OK, zero)
+	tr.Report(7, Report{}, zero)
 	require.NotZero(t, tr.Begin(worker.Rank{ID: 7}))
 	require.False(t, tr.Allows(worker.Rank{ID: 7}), "one at a time")
 	require.False(t, tr.Aside(7))

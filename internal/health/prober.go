@@ -1,12 +1,12 @@
 package health
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"io"
 	"net/http"
-	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -19,18 +19,38 @@ type probe struct {
 	url    string
 }
 
-// Run probes workers that are aside, until ctx ends. It returns nil, after the
-// last probe has ended. It sleeps while there is nothing to probe.
+// flight is what the probe under way is for.
+type flight uint8
+
+const (
+	grounded    flight = iota // none is under way
+	onSchedule                // to bring back who is aside
+	onSuspicion               // to see whether who is in service still lives
+)
+
+// verdict is what a probe has shown.
+type verdict uint8
+
+const (
+	unclear     verdict = iota // it did not reach the worker, by no fault of it
+	well                       // answered with success
+	answered                   // answered with something else
+	unreachable                // the connection was refused, or it broke
+	silent                     // no answer in time
+)
+
+// Run probes workers that are aside or suspect, until ctx ends. It returns nil,
+// after the last probe has ended. It sleeps while there is nothing to probe.
 func (t *Tracker) Run(ctx context.Context) error {
 	var probes sync.WaitGroup
 	defer probes.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		for _, p := range t.due(time.Now()) {
+		if p, any := t.begin(time.Now()); any {
 			probes.Go(func() {
-				ok := t.send(ctx, p)
-				t.probed(p.id, p.number, ok, time.Now())
+				v := t.send(ctx, p)
+				t.probed(p.id, p.number, v, time.Now())
 			})
 		}
 		var fire <-chan time.Time
@@ -47,69 +67,134 @@ func (t *Tracker) Run(ctx context.Context) error {
 	}
 }
 
-// send reports whether the worker answered with success in time.
-func (t *Tracker) send(ctx context.Context, p probe) bool {
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.ProbeTimeout)
+func (t *Tracker) send(ctx context.Context, p probe) verdict {
+	within, cancel := context.WithTimeout(ctx, t.cfg.ProbeTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
+	req, err := http.NewRequestWithContext(within, http.MethodGet, p.url, nil)
 	if err != nil {
-		return false
+		return unclear
 	}
 	res, err := t.cfg.Client.Do(req)
-	if err != nil {
-		return false
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return unclear // we are leaving
+	default:
+		return verdictOf(err)
 	}
 	defer res.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
-	return err == nil && res.StatusCode/100 == 2
+	if err != nil || res.StatusCode/100 != 2 {
+		return answered
+	}
+	return well
 }
 
-// due marks the workers whose probe is due as Probing and returns the probes,
-// ordered by id.
-func (t *Tracker) due(now time.Time) []probe {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var out []probe
-	for _, e := range t.workers {
-		if e.state == Aside && !e.nextProbe.After(now) {
-			e.state = Probing
-			t.probes++
-			e.probe = t.probes
-			out = append(out, probe{e.id, e.probe, "http://" + e.endpoint.String() + t.cfg.ProbePath})
+// verdictOf tells what the worker or the way to it has done from what has failed
+// here: without a file descriptor to spare no worker is dead.
+func verdictOf(err error) verdict {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return silent
+	}
+	for _, sign := range [...]error{
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.EHOSTUNREACH,
+		syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ETIMEDOUT, io.EOF, io.ErrUnexpectedEOF,
+	} {
+		if errors.Is(err, sign) {
+			return unreachable
 		}
 	}
-	slices.SortFunc(out, func(a, b probe) int { return cmp.Compare(a.id, b.id) })
-	return out
+	return unclear
 }
 
-// nextDue returns when the next probe is due, if one will be.
+// aheadMost is how many suspects in a row go before a worker aside that is due:
+// while a whole fleet is suspect, workers still come back.
+const aheadMost = 3
+
+// begin returns the next probe that is due, if one is. Between two lies a gap, so
+// that those of a large pool that failed at once are spread.
+func (t *Tracker) begin(now time.Time) (p probe, any bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now.Before(t.nextBegin) {
+		return probe{}, false
+	}
+	e, back := t.suspects.ready(now), t.scheduled.ready(now)
+	switch {
+	case e != nil && (back == nil || t.ahead < aheadMost):
+		e.flight, e.asked = onSuspicion, now
+		if t.ahead++; back == nil {
+			t.ahead = 0
+		}
+	case back == nil:
+		return probe{}, false
+	case back.flight != grounded: // that on suspicion is still under way
+		t.scheduled.put(back, now.Add(t.cfg.ProbeInterval))
+		return probe{}, false
+	default:
+		e, t.ahead = back, 0
+		e.state.Store(uint32(Probing))
+		e.flight = onSchedule
+	}
+	e.strike()
+	t.nextBegin = now.Add(t.gap)
+	t.probes++
+	e.probe = t.probes
+	return probe{e.id, e.probe, "http://" + e.endpoint.String() + t.cfg.ProbePath}, true
+}
+
+// nextDue returns when to look for the next probe, if one will be.
 func (t *Tracker) nextDue() (at time.Time, any bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, e := range t.workers {
-		if e.state == Aside && (!any || e.nextProbe.Before(at)) {
-			at, any = e.nextProbe, true
+	for _, a := range [...]*agenda{&t.suspects, &t.scheduled} {
+		if e := a.first(); e != nil && (!any || e.due.Before(at)) {
+			at, any = e.due, true
 		}
+	}
+	if any && at.Before(t.nextBegin) {
+		at = t.nextBegin
 	}
 	return at, any
 }
 
 // probed takes the result of a probe. One of a worker that has moved on since
 // is ignored.
-func (t *Tracker) probed(id worker.ID, number uint64, ok bool, now time.Time) {
+func (t *Tracker) probed(id worker.ID, number uint64, v verdict, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.workers[id]
-	if e == nil || e.state != Probing || e.probe != number {
+	e := t.find(id)
+	if e == nil || e.flight == grounded || e.probe != number {
 		return
 	}
-	if ok {
+	on := e.flight
+	e.flight = grounded
+	dead := v == unreachable || v == silent
+	switch {
+	case on == onSuspicion && dead:
+		t.condemnLocked(e, e.reasonFor(v), now)
+	case on == onSchedule && e.is() == Probing && v == well:
 		e.serverErrors = 0
-		t.moveLocked(e, Recovering, ReasonProbe, now)
-		t.publishLocked()
-		return
+		t.moveLocked(e, Recovering, false, ReasonProbe, now)
+	case on == onSchedule && e.is() == Probing:
+		e.state.Store(uint32(Aside))
+		if dead {
+			t.condemnLocked(e, e.reason, now)
+		}
+		t.scheduled.put(e, now.Add(t.jitterLocked(t.cfg.ProbeInterval)))
+		t.nudge()
 	}
-	e.state = Aside
-	e.nextProbe = now.Add(t.jitterLocked(t.cfg.ProbeInterval))
-	t.nudge()
+}
+
+// reasonFor is why a suspect goes aside: that it is silent shows the stall that
+// it was suspected of.
+func (e *entry) reasonFor(v verdict) Reason {
+	switch {
+	case v == unreachable:
+		return reasonOf(ConnectFailed)
+	case e.why == Overdue:
+		return reasonOf(Overdue)
+	default:
+		return reasonOf(Timeout)
+	}
 }

@@ -35,11 +35,13 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	OK             Outcome = iota // it answered
-	NotStarted                    // the request did not reach it; it is not to blame
+	OK             Outcome = iota // it served a request to its end
+	NotStarted                    // the request did not reach it, or says nothing of it
 	ConnectFailed                 // the connection was refused or could not be made
-	ConnectionLost                // the connection broke before the answer was complete
+	ConnectionLost                // the connection broke before the answer began
+	BrokeOff                      // the answer broke off after its headers
 	ServerError                   // a 5xx status, or an answer that says error
+	Refused                       // a 4xx status, 408 and 429 among them
 	Overdue                       // its booked prefill took longer than the rule allows
 	Timeout                       // past the time-out of the leg
 	numOutcomes
@@ -47,7 +49,7 @@ const (
 
 var outcomeNames = [...]string{
 	OK: "ok", NotStarted: "not-started", ConnectFailed: "connect-failed", ConnectionLost: "connection-lost",
-	ServerError: "server-error", Overdue: "overdue", Timeout: "timeout",
+	BrokeOff: "broke-off", ServerError: "server-error", Refused: "refused", Overdue: "overdue", Timeout: "timeout",
 }
 
 // String returns the label of the outcome.
@@ -58,16 +60,37 @@ func (o Outcome) String() string {
 	return outcomeNames[o]
 }
 
+// Report is what one attempt of a request met at a worker.
+type Report struct {
+	Outcome Outcome
+
+	// Request names the client's request, the same for all its attempts. 0: not
+	// known; it counts as another one than any.
+	Request uint64
+
+	// Since is when this worker was asked. Read with Overdue and Timeout; zero:
+	// not known, taken for after all that the worker has served.
+	Since time.Time
+
+	// Proven: another worker has served the same request, so that the fault is
+	// this worker's.
+	Proven bool
+}
+
 // Reason is why a worker changed its state: a closed set, fit for a label.
 type Reason string
 
-// The reasons that are not the label of an Outcome.
+// The reasons that are not the label of an Outcome. Of outcomes there are
+// connect-failed, connection-lost, overdue and timeout.
 const (
 	ReasonServerErrors Reason = "server-errors" // several in a row
+	ReasonHandoff      Reason = "handoff"       // hand-offs failed with different partners
 	ReasonAnswered     Reason = "answered"      // a request was answered
 	ReasonProbe        Reason = "probe"         // a probe succeeded
 	ReasonShare        Reason = "share"         // let back, since too much of a pool was aside
 )
+
+func reasonOf(o Outcome) Reason { return Reason(o.String()) }
 
 // Transition is one change of state. Probing counts as Aside here: a probe that
 // begins or fails is no transition.
@@ -85,7 +108,7 @@ type Hooks struct {
 	Transition func(Transition)
 
 	// Spared is called when a worker should go aside and there is no room:
-	// once until it has answered a request or gone aside.
+	// once until it has served a request or gone aside.
 	Spared func(id worker.ID, r Reason, at time.Time)
 }
 
@@ -98,4 +121,5 @@ type WorkerHealth struct {
 	ConsecutiveErrors int       // server errors in a row
 	Relapses          int       // times it failed while recovering
 	SparedFor         Reason    // why it should be aside, while too many others are; else empty
+	Suspected         bool      // a probe of it is under way or to come, though it is in service
 }

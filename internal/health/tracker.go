@@ -2,13 +2,13 @@ package health
 
 import (
 	"cmp"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/invariants"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -19,53 +19,65 @@ const maxRelapses = 16
 type Tracker struct {
 	// Set at construction, read-only.
 	cfg  Config
+	gap  time.Duration // between the beginnings of two probes
 	wake chan struct{} // one slot: Run should look again
 
-	// mu guards the following. Hooks are called while it is held; nothing else
-	// is, and no other lock is taken.
-	mu      sync.Mutex
-	rng     *rand.Rand
-	workers map[worker.ID]*entry
-	pools   []*pool
-	probes  uint64 // number of the last probe begun
+	// known is every worker. Update replaces the map, under mu; it is never
+	// written to.
+	known   atomic.Pointer[map[worker.ID]*entry]
+	limited atomic.Int64  // workers that are not healthy; written under mu
+	trials  atomic.Uint64 // last trial given out
+	changes changes
 
-	view   atomic.Pointer[view] // replaced under mu, read by anyone
-	trials atomic.Uint64        // last trial given out
+	// mu guards the following, and what entries and pools say. Hooks are called
+	// while it is held; nothing else is, and of other locks only that of changes
+	// is taken.
+	mu        sync.Mutex
+	rng       *rand.Rand
+	pools     []*pool
+	suspects  agenda    // of workers in service
+	scheduled agenda    // of workers aside
+	ahead     int       // suspects that were probed in a row while a worker aside was due
+	nextBegin time.Time // no probe begins before
+	probes    uint64    // number of the last probe begun
+	budget    int       // of second askings, in hundredths
+
+	touched int // entries and pools looked at, where invariants are compiled in
 }
 
-// entry is one worker. Guarded by Tracker.mu, trial excepted.
+// entry is one worker. What is atomic is written under Tracker.mu, trial
+// excepted, and read by anyone; the rest is guarded by it.
 type entry struct {
+	// Set at construction, read-only.
 	id       worker.ID
 	endpoint worker.Endpoint
-	pools    []*pool // none while it drains
 
-	state        State
-	reason       Reason
-	since        time.Time
-	serverErrors int
-	relapses     int
-	sparedFor    Reason    // why it should be aside, while there is no room
-	nextProbe    time.Time // of an Aside worker
-	probe        uint64    // number of its last probe
+	state atomic.Uint32           // a State
+	pools atomic.Pointer[[]*pool] // none while it drains; never nil
+	trial atomic.Uint64           // the request that tries a recovering worker; 0: none
 
-	// trial is the request that tries a recovering worker; 0: none.
-	trial *atomic.Uint64
-}
+	reason    Reason
+	since     time.Time
+	dead      bool // aside on evidence that needs no share: a refused connection, a failed probe
+	relapses  int
+	sparedFor Reason // why it should be aside, while there is no room
 
-// pool is the workers of one key and role, draining ones left out.
-type pool struct {
-	members []*entry
-	limit   int // how many may be aside
-}
+	// What requests have met.
+	serverErrors int // in a row
+	rate         tally
+	servedAt     time.Time // the latest OK
+	slow         bool      // a request was slow since then
+	slowRequest  uint64    // which; 0: not known
+	partner      partner   // of the latest failed hand-off
 
-func (p *pool) count(is func(State) bool) int {
-	n := 0
-	for _, e := range p.members {
-		if is(e.state) {
-			n++
-		}
-	}
-	return n
+	// Probes. agenda is nil where none is to come.
+	agenda *agenda
+	row    int // on it
+	due    time.Time
+	flight flight
+	probe  uint64    // number of its last probe
+	asked  time.Time // when its last probe on suspicion began
+	why    Outcome   // of the suspicion
 }
 
 // New returns a Tracker that knows no worker. The error names every fault of
@@ -80,12 +92,11 @@ func New(cfg Config) (*Tracker, error) {
 		seed = rand.Uint64()
 	}
 	t := &Tracker{
-		cfg:     cfg,
-		wake:    make(chan struct{}, 1),
-		rng:     rand.New(rand.NewPCG(seed, seed)),
-		workers: make(map[worker.ID]*entry),
+		cfg: cfg, gap: time.Second / time.Duration(cfg.MaxProbes), wake: make(chan struct{}, 1),
+		rng: rand.New(rand.NewPCG(seed, seed)), budget: firstMates,
 	}
-	t.view.Store(new(view))
+	t.known.Store(new(map[worker.ID]*entry))
+	t.changes.version.Store(1)
 	return t, nil
 }
 
@@ -93,151 +104,69 @@ func New(cfg Config) (*Tracker, error) {
 func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id, e := range t.workers {
-		if w := s.Worker(id); w == nil || w.Endpoint != e.endpoint {
-			delete(t.workers, id)
-		}
-	}
+	before, known := *t.known.Load(), make(map[worker.ID]*entry)
 	for _, w := range s.Workers() {
-		e := t.workers[w.ID]
-		if e == nil {
-			e = &entry{id: w.ID, endpoint: w.Endpoint, trial: new(atomic.Uint64)}
-			t.workers[w.ID] = e
+		e := before[w.ID]
+		if e == nil || e.endpoint != w.Endpoint {
+			e = &entry{id: w.ID, endpoint: w.Endpoint}
+			e.pools.Store(new([]*pool))
 		}
-		e.pools = nil
+		known[w.ID] = e
 	}
-	t.pools = nil
-	for _, k := range s.Keys() {
-		p := s.Pool(k)
-		for _, ws := range [][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
-			t.addPoolLocked(ws)
+	t.layLocked(s, known)
+	t.known.Store(&known)
+	for id, e := range before {
+		if known[id] == e {
+			continue
+		}
+		e.strike()
+		if e.is() != Healthy {
+			t.limited.Add(-1)
+			t.changes.note(id)
 		}
 	}
 	for _, p := range t.pools {
 		t.enforceShareLocked(p, now)
 	}
-	t.publishLocked()
-}
-
-func (t *Tracker) addPoolLocked(ws []*worker.Worker) {
-	if len(ws) == 0 {
-		return
-	}
-	p := &pool{limit: int(math.Ceil(t.cfg.MaxShare * float64(len(ws))))}
-	for _, w := range ws {
-		e := t.workers[w.ID]
-		p.members = append(p.members, e)
-		e.pools = append(e.pools, p)
-	}
-	t.pools = append(t.pools, p)
-}
-
-// enforceShareLocked lets workers back when a pool has shrunk around them:
-// those with server errors first, then the latest to go.
-func (t *Tracker) enforceShareLocked(p *pool, now time.Time) {
-	for p.count(State.aside) > p.limit {
-		var back *entry
-		for _, e := range p.members {
-			if e.state.aside() && (back == nil || sooner(e, back)) {
-				back = e
-			}
-		}
-		t.moveLocked(back, Recovering, ReasonShare, now)
-	}
-}
-
-func sooner(a, b *entry) bool {
-	if x, y := a.reason == ReasonServerErrors, b.reason == ReasonServerErrors; x != y {
-		return x
-	}
-	return a.since.After(b.since)
-}
-
-// Report takes what a request met at a worker. Unknown workers are ignored.
-func (t *Tracker) Report(id worker.ID, o Outcome, now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e := t.workers[id]
-	if e == nil {
-		return
-	}
-	switch o {
-	case OK:
-		t.answeredLocked(e, now)
-	case ServerError:
-		e.serverErrors++
-		if e.serverErrors >= t.cfg.ServerErrors || e.state == Recovering {
-			t.failedLocked(e, ReasonServerErrors, now)
-		}
-	case ConnectFailed, ConnectionLost, Overdue, Timeout:
-		t.failedLocked(e, Reason(o.String()), now)
-	case NotStarted:
-	}
-}
-
-func (t *Tracker) answeredLocked(e *entry, now time.Time) {
-	e.serverErrors, e.sparedFor = 0, ""
-	switch e.state {
-	case Recovering:
-		e.relapses = 0
-		t.moveLocked(e, Healthy, ReasonAnswered, now)
-	case Aside, Probing:
-		if e.reason != Reason(Overdue.String()) && e.reason != Reason(Timeout.String()) {
-			return
-		}
-		t.moveLocked(e, Recovering, ReasonAnswered, now)
-	case Healthy:
-		return
-	}
-	t.publishLocked()
-}
-
-func (t *Tracker) failedLocked(e *entry, r Reason, now time.Time) {
-	if e.state.aside() {
-		return
-	}
-	if !e.room(r) {
-		if e.sparedFor == "" && t.cfg.Hooks.Spared != nil {
-			t.cfg.Hooks.Spared(e.id, r, now)
-		}
-		e.sparedFor = r
-		return
-	}
-	if e.state == Recovering {
-		e.relapses = min(e.relapses+1, maxRelapses)
-	}
-	e.sparedFor = ""
-	e.nextProbe = now.Add(t.jitterLocked(min(t.cfg.ProbeInterval<<e.relapses, t.cfg.MaxHold)))
-	t.moveLocked(e, Aside, r, now)
-	t.publishLocked()
-	t.nudge()
-}
-
-// room reports whether every pool of e can spare it.
-func (e *entry) room(r Reason) bool {
-	for _, p := range e.pools {
-		aside := p.count(State.aside)
-		if aside >= p.limit {
-			return false
-		}
-		if r == ReasonServerErrors && len(p.members)-aside <= 1 {
-			return false
-		}
-	}
-	return true
 }
 
 // moveLocked is the only place where a state changes between healthy, aside
-// and recovering.
-func (t *Tracker) moveLocked(e *entry, to State, r Reason, now time.Time) {
-	from := e.state
+// and recovering. dead is of a worker that goes aside.
+func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.Time) {
+	from := e.is()
+	t.countLocked(e, -1)
+	e.state.Store(uint32(to))
+	e.reason, e.since, e.dead = r, now, dead
+	e.trial.Store(0)
+	t.countLocked(e, 1)
+	if !to.aside() {
+		e.strike()
+	}
+	t.changes.note(e.id)
 	if from == Probing {
 		from = Aside
 	}
-	e.state, e.reason, e.since = to, r, now
-	e.trial.Store(0)
 	if t.cfg.Hooks.Transition != nil {
 		t.cfg.Hooks.Transition(Transition{ID: e.id, From: from, To: to, Reason: r, At: now})
+	}
+}
+
+// countLocked adds e to what is counted of workers, or takes it away.
+func (t *Tracker) countLocked(e *entry, sign int) {
+	s := e.is()
+	if s != Healthy {
+		t.limited.Add(int64(sign))
+	}
+	for _, p := range *e.pools.Load() {
+		t.touchLocked()
+		p.count(s, e.dead, sign)
+	}
+}
+
+// touchLocked counts the work of a step, so that tests see what it grows with.
+func (t *Tracker) touchLocked() {
+	if invariants.Enabled {
+		t.touched++
 	}
 }
 
@@ -252,17 +181,35 @@ func (t *Tracker) nudge() {
 	}
 }
 
-// Status returns every worker, ordered by id.
+// Lookup returns one worker, and whether it is known.
+func (t *Tracker) Lookup(id worker.ID) (WorkerHealth, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.find(id)
+	if e == nil {
+		return WorkerHealth{}, false
+	}
+	return e.shown(), true
+}
+
+// Status returns every worker, ordered by id. It is for people: it looks at all.
 func (t *Tracker) Status() []WorkerHealth {
 	t.mu.Lock()
-	out := make([]WorkerHealth, 0, len(t.workers))
-	for _, e := range t.workers {
-		out = append(out, WorkerHealth{
-			ID: e.id, State: e.state, Reason: e.reason, Since: e.since,
-			ConsecutiveErrors: e.serverErrors, Relapses: e.relapses, SparedFor: e.sparedFor,
-		})
+	known := *t.known.Load()
+	out := make([]WorkerHealth, 0, len(known))
+	for _, e := range known {
+		out = append(out, e.shown())
 	}
 	t.mu.Unlock()
 	slices.SortFunc(out, func(a, b WorkerHealth) int { return cmp.Compare(a.ID, b.ID) })
 	return out
+}
+
+func (e *entry) shown() WorkerHealth {
+	s := e.is()
+	return WorkerHealth{
+		ID: e.id, State: s, Reason: e.reason, Since: e.since,
+		ConsecutiveErrors: e.serverErrors, Relapses: e.relapses, SparedFor: e.sparedFor,
+		Suspected: !s.aside() && (e.agenda != nil || e.flight == onSuspicion),
+	}
 }

@@ -91,6 +91,9 @@ type Book struct {
 	now   time.Duration
 
 	held, late, double uint64
+
+	changed []worker.ID // working memory of one pick
+	work    int         // see workLocked
 }
 
 type cursorKey struct {

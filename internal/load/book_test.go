@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/invariants"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -242,23 +243,32 @@ func TestRanksOfAnyOriginArePicked(t *testing.T) {
 	require.Empty(t, b.Loads(nil))
 }
 
-// recorder bars one worker, asks about another, and remembers what it was told.
+// recorder says of some workers how they stand, and remembers what it was asked
+// and told.
 type recorder struct {
-	version     uint64
-	aside, asks worker.ID
-	deny        bool // the one that is asked about
-	asked       []worker.Rank
-	trial       uint64
-	open        map[uint64]worker.Rank
+	now     uint64
+	changed []worker.ID // by the latest version
+	stands  map[worker.ID]health.Standing
+	asked   []worker.ID
+	trial   uint64
+	open    map[uint64]worker.Rank
 }
 
-func (f *recorder) Limits() (version uint64, aside, asked []worker.ID) {
-	return f.version, []worker.ID{f.aside}, []worker.ID{f.asks}
+func (f *recorder) set(id worker.ID, s health.Standing) {
+	f.stands[id], f.changed = s, []worker.ID{id}
+	f.now++
 }
 
-func (f *recorder) Allows(r worker.Rank) bool {
-	f.asked = append(f.asked, r)
-	return !f.deny
+func (f *recorder) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
+	if since == f.now {
+		return f.now, dst, false
+	}
+	return f.now, append(dst, f.changed...), since+1 != f.now
+}
+
+func (f *recorder) Standing(id worker.ID) health.Standing {
+	f.asked = append(f.asked, id)
+	return f.stands[id]
 }
 
 func (f *recorder) Begin(r worker.Rank) uint64 {
@@ -278,29 +288,52 @@ func TestTheFilterIsHeardAtEachPickAndToldOfEachBookingAndItsEnd(t *testing.T) {
 	s := fleet(t, 4, 2)
 	b := New(1)
 	b.Update(s)
-	f := &recorder{aside: 2, asks: 3, open: map[uint64]worker.Rank{}}
+	f := &recorder{now: 2, stands: map[worker.ID]health.Standing{2: health.Barred, 3: health.Tried}, open: map[uint64]worker.Rank{}}
 	var res [8]Reservation
 	for i := range res {
-		f.asked, f.deny = nil, i%2 == 0
+		f.asked = nil
+		switch i {
+		case 0:
+		case 1:
+			f.set(3, health.Half)
+		default:
+			f.set(3, health.Half+health.Standing(i%2))
+		}
 		req := prefillRequest(s, 16, params())
 		req.Filter = f
 		d, err := b.PickAndReserve(req, &res[i])
 		require.NoError(t, err)
-		require.Equal(t, 4+2*(i%2), d.Candidates)
+		require.Equal(t, map[health.Standing]int{health.Tried: 4, health.Half: 6}[f.stands[3]], d.Candidates)
 		require.NotEqual(t, worker.ID(2), d.Rank.ID)
-		require.Equal(t, []worker.Rank{{ID: 3}}, f.asked)
+		require.Equal(t, map[bool][]worker.ID{true: {1, 2, 3, 4}, false: {3}}[i == 0], f.asked, "who has changed")
 		_, err = b.Preview(req)
 		require.NoError(t, err)
 		require.Len(t, f.open, i+1)
 	}
-	f.version, f.aside = 1, 3 // other limits
 	req := prefillRequest(s, 16, params())
 	req.Filter, req.Explain = f, new(Explanation)
-	_, err := b.Preview(req)
-	require.NoError(t, err)
-	for _, r := range req.Explain.Rows {
-		require.NotEqual(t, worker.ID(3), r.Rank.ID)
+	candidates := func() int {
+		d, err := b.Preview(req)
+		require.NoError(t, err)
+		return d.Candidates
 	}
+	f.set(3, health.Barred)
+	require.Equal(t, 4, candidates())
+	f.set(1, health.Barred)
+	f.set(4, health.Tried) // two versions at once: it looks at all
+	require.Equal(t, 2, candidates(), "nobody is free")
+	f.set(2, health.Tried)
+	require.Equal(t, 4, candidates())
+	f.set(1, health.Free)
+	require.Equal(t, 2, candidates())
+	f.set(9, health.Barred) // nobody knows it
+	require.Equal(t, 2, candidates())
+	req.Filter = nil
+	require.Equal(t, 8, candidates())
+	req.Filter = f
+	f.asked = nil
+	require.Equal(t, 2, candidates())
+	require.Empty(t, f.asked, "a pick without the filter makes it forget nothing")
 	b.Update(nil)
 	for i := range res {
 		res[i].Release(later)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -289,7 +290,16 @@ func explained(req *Request, dec picker.Decision) string {
 // denyList are workers that are aside.
 type denyList []worker.ID
 
-func (l *denyList) Limits() (version uint64, aside, asked []worker.ID) { return 1, *l, nil }
-func (l *denyList) Allows(r worker.Rank) bool                          { return !slices.Contains(*l, r.ID) }
-func (*denyList) Begin(worker.Rank) (trial uint64)                     { return 0 }
-func (*denyList) End(_ worker.Rank, _ uint64)                          {}
+func (l *denyList) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
+	return 1, dst, since != 1
+}
+
+func (l *denyList) Standing(id worker.ID) health.Standing {
+	if slices.Contains(*l, id) {
+		return health.Barred
+	}
+	return health.Free
+}
+
+func (*denyList) Begin(worker.Rank) (trial uint64) { return 0 }
+func (*denyList) End(_ worker.Rank, _ uint64)      {}

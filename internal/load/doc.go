@@ -22,6 +22,10 @@
 // kept as a set of positions (taint.go): a constrained pick costs little more than
 // another, and allocates nothing but for a taint that is asked for anew.
 //
+// What a [Filter] says of workers is kept in the columns, too: a pick asks what
+// has changed and looks at those workers alone (heed.go). One that recovers is
+// tried by one request at a time, unless nobody of the list is free.
+//
 // Prompt tokens of the oldest request of a rank grow fewer as time passes, at
 // the rate that it was booked with, since they are being prefilled (queue.go).
 // Only what a pick sees decays: [Book.Load] has what is booked, and a leg that
@@ -49,7 +53,7 @@
 //
 // # Lock order
 //
-// Book.mu is held while a [Filter] is asked and told (Limits, Allows, Begin), which
+// Book.mu is held while a [Filter] is asked and told (Changes, Standing, Begin), which
 // therefore must not block or call the book. Nothing else is called under it.
 //
 // # What it does not do

@@ -69,7 +69,7 @@ func (b *Book) outRow(t *table, req *Request, i int) OutRow {
 		r.Cause, r.Overload = OutUnknown, picker.NotOverloaded
 	case req.Within != nil && !req.Within.Has(i):
 		r.Cause, r.Overload = OutSubset, picker.NotOverloaded
-	case t.barred.Has(i):
+	case req.Filter != nil && t.barred.Has(i):
 		r.Cause = OutAside
 	case b.lacksLocked(&r, req.Constraints):
 		r.Cause = OutTaint

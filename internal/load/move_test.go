@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -15,9 +16,11 @@ type told struct {
 	trial uint64
 }
 
-func (f *told) Limits() (version uint64, aside, asked []worker.ID) { return 0, nil, nil }
+func (f *told) Changes(_ uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
+	return 1, dst, false
+}
 
-func (f *told) Allows(worker.Rank) bool { return true }
+func (f *told) Standing(worker.ID) health.Standing { return health.Free }
 
 func (f *told) Begin(r worker.Rank) uint64 {
 	f.trial++

@@ -3,6 +3,7 @@ package load
 import (
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -11,14 +12,13 @@ import (
 // book's lock, End excepted, and must neither block nor call the book. Filters
 // are compared with each other, so the type must be comparable.
 type Filter interface {
-	// Limits returns the workers that are not simply allowed, each list ordered
-	// by id: those that are aside, and those for which Allows has to be asked
-	// at each pick. The lists are not changed any more; version is another one
-	// whenever they are others.
-	Limits() (version uint64, aside, asked []worker.ID)
+	// Changes appends to dst the workers whose Standing may have changed since
+	// a version that it has returned. all says that it may be anyone; so it is
+	// since 0, which is no version.
+	Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool)
 
-	// Allows is asked for one rank of a worker; the answer stands for all.
-	Allows(worker.Rank) bool
+	// Standing is asked for one worker at a time, after a change.
+	Standing(worker.ID) health.Standing
 
 	// Begin learns that the rank has been booked. What it returns is given to
 	// End when the booking is released.

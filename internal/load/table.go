@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -24,21 +25,17 @@ type table struct {
 	decaying         int // elements of rate that are not 0
 	fresh            time.Duration
 
-	// What the filter said last.
-	filter  Filter
-	version uint64
-	barred  picker.Bits // unknown and those who are aside
-	asked   []span      // those whom the filter wants to be asked about
-	out     picker.Bits // working memory of one pick
+	// What the filter said last (heed.go).
+	filter    Filter
+	version   uint64
+	standings []health.Standing
+	free      int         // known ranks whose standing is health.Free
+	barred    picker.Bits // unknown ones, and those that are health.Barred
+	closed    picker.Bits // barred, and those that are health.Tried
+	out       picker.Bits // working memory of one pick
 
 	carriers map[string]picker.Bits // who has a taint that was asked for
 	weights  []float32              // working memory of one pick: the column Taint
-}
-
-// span is the ranks of one worker, which lie together.
-type span struct {
-	rank     worker.Rank // the first
-	from, to int32
 }
 
 // layLocked makes the tables of a snapshot. Models served by the same workers
@@ -102,6 +99,7 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		unknown: picker.NewBits(n), zeros: make([]uint32, n),
 		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
 		fresh: b.now, out: picker.NewBits(n),
+		standings: make([]health.Standing, n), barred: picker.NewBits(n), closed: picker.NewBits(n),
 	}
 	for i, r := range ranks {
 		slot := b.slotLocked(r)
@@ -123,7 +121,7 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 // forget makes a rank that has left unknown.
 func (t *table) forget(i int) {
 	t.unknown.Set(i)
-	t.filter = nil // barred has to be made anew
+	t.filter = nil // what it has said has to be noted anew
 }
 
 func (t *table) setDegraded(i int, degraded bool) {
@@ -178,24 +176,15 @@ func (t *table) refresh(now time.Duration) {
 
 // bar sets who may not be picked for a request.
 func (t *table) bar(b *Book, req *Request) {
-	if req.Filter == nil {
-		t.filter, t.barred, t.asked = nil, t.unknown, t.asked[:0]
-	} else if version, aside, asked := req.Filter.Limits(); t.filter != req.Filter || t.version != version {
-		t.filter, t.version = req.Filter, version
-		t.learn(aside, asked)
+	base := t.unknown
+	if req.Filter != nil {
+		base = t.heed(b, req.Filter)
 	}
-	if len(t.asked) == 0 && len(req.Exclude) == 0 && req.Within == nil {
-		t.cols.Out = t.barred
+	if len(req.Exclude) == 0 && req.Within == nil {
+		t.cols.Out = base
 		return
 	}
-	copy(t.out, t.barred)
-	for _, s := range t.asked {
-		if !req.Filter.Allows(s.rank) {
-			for i := s.from; i < s.to; i++ {
-				t.out.Set(int(i))
-			}
-		}
-	}
+	copy(t.out, base)
 	for _, r := range req.Exclude {
 		if i := t.find(b, r); i >= 0 {
 			t.out.Set(i)
@@ -219,25 +208,4 @@ func (t *table) find(b *Book, r worker.Rank) int {
 		}
 	}
 	return slices.Index(t.cols.Ranks, r) // a list that is not kept
-}
-
-// learn notes what the filter says of the ranks' workers.
-func (t *table) learn(aside, asked []worker.ID) {
-	t.barred, t.asked = slices.Clone(t.unknown), t.asked[:0]
-	if len(aside)+len(asked) == 0 {
-		return
-	}
-	ranks := t.cols.Ranks
-	for from, to := 0, 0; from < len(ranks); from = to {
-		id := ranks[from].ID
-		for to = from + 1; to < len(ranks) && ranks[to].ID == id; to++ {
-		}
-		if _, is := slices.BinarySearch(aside, id); is {
-			for i := from; i < to; i++ {
-				t.barred.Set(i)
-			}
-		} else if _, is := slices.BinarySearch(asked, id); is {
-			t.asked = append(t.asked, span{ranks[from], int32(from), int32(to)})
-		}
-	}
 }

@@ -1,0 +1,165 @@
+package health
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Report takes what a request met at a worker. Unknown workers are ignored.
+func (t *Tracker) Report(id worker.ID, r Report, now time.Time) {
+	if r.Outcome == NotStarted {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.earnLocked()
+	e := t.find(id)
+	if e == nil {
+		return
+	}
+	switch r.Outcome {
+	case OK:
+		t.rateLocked(e, true)
+		t.servedLocked(e, now)
+	case ServerError:
+		t.rateLocked(e, false)
+		t.erredLocked(e, r.Proven, now)
+	case Refused:
+		t.rateLocked(e, false)
+		if r.Proven {
+			t.erredLocked(e, true, now)
+		}
+	case BrokeOff:
+		t.rateLocked(e, false)
+		t.erredLocked(e, r.Proven, now)
+		t.suspectLocked(e, r.Outcome, now)
+	case ConnectionLost:
+		t.rateLocked(e, false)
+		if r.Proven {
+			t.judgeLocked(e, reasonOf(r.Outcome), now)
+		} else {
+			t.erredLocked(e, false, now)
+		}
+		t.suspectLocked(e, r.Outcome, now)
+	case Overdue, Timeout:
+		t.slowLocked(e, r, now)
+		t.suspectLocked(e, r.Outcome, now)
+	case ConnectFailed:
+		t.condemnLocked(e, reasonOf(r.Outcome), now)
+	}
+}
+
+// rateLocked counts an ended request of e, in the sums of its pools too.
+func (t *Tracker) rateLocked(e *entry, good bool) {
+	next := e.rate.and(good)
+	for _, p := range *e.pools.Load() {
+		t.touchLocked()
+		p.sum = p.sum.less(e.rate).plus(next)
+	}
+	e.rate = next
+}
+
+func (t *Tracker) servedLocked(e *entry, now time.Time) {
+	e.serverErrors, e.sparedFor, e.slow = 0, "", false
+	if now.After(e.servedAt) {
+		e.servedAt = now
+	}
+	switch e.is() {
+	case Recovering:
+		e.relapses = 0
+		t.moveLocked(e, Healthy, false, ReasonAnswered, now)
+	case Aside, Probing:
+		if e.reason == reasonOf(Overdue) || e.reason == reasonOf(Timeout) {
+			t.moveLocked(e, Recovering, false, ReasonAnswered, now)
+		}
+	}
+}
+
+// erredLocked takes a server error. What all workers of a pool answer alike is
+// the requests' doing: only what is odd, or proven, is held against a worker.
+func (t *Tracker) erredLocked(e *entry, proven bool, now time.Time) {
+	e.serverErrors++
+	if e.serverErrors < t.cfg.ServerErrors && e.is() != Recovering {
+		return
+	}
+	if proven || t.oddLocked(e, e.rate) {
+		t.judgeLocked(e, ReasonServerErrors, now)
+	}
+}
+
+// slowLocked takes a request that was too slow. One alone may be so by its own
+// doing, however often it is tried.
+func (t *Tracker) slowLocked(e *entry, r Report, now time.Time) {
+	if e.is().aside() || !r.Since.IsZero() && r.Since.Before(e.servedAt) {
+		return
+	}
+	another := e.slow && (r.Request == 0 || r.Request != e.slowRequest)
+	e.slow, e.slowRequest = true, r.Request
+	if another {
+		t.judgeLocked(e, reasonOf(r.Outcome), now)
+	}
+}
+
+// judgeLocked sets a worker aside for what requests have met, where there is
+// room.
+func (t *Tracker) judgeLocked(e *entry, r Reason, now time.Time) {
+	if e.is().aside() {
+		return
+	}
+	if !e.room(r) {
+		if e.sparedFor == "" && t.cfg.Hooks.Spared != nil {
+			t.cfg.Hooks.Spared(e.id, r, now)
+		}
+		e.sparedFor = r
+		return
+	}
+	t.setAsideLocked(e, false, r, now)
+}
+
+// condemnLocked sets a worker aside that cannot be reached. Nobody is served
+// better by one that is spared, so that no share limits it. One that is aside
+// already makes room for others.
+func (t *Tracker) condemnLocked(e *entry, r Reason, now time.Time) {
+	if !e.is().aside() {
+		t.setAsideLocked(e, true, r, now)
+		return
+	}
+	t.countLocked(e, -1)
+	e.dead = true
+	t.countLocked(e, 1)
+}
+
+func (t *Tracker) setAsideLocked(e *entry, dead bool, r Reason, now time.Time) {
+	if e.is() == Recovering {
+		e.relapses = min(e.relapses+1, maxRelapses)
+	}
+	e.sparedFor = ""
+	t.moveLocked(e, Aside, dead, r, now)
+	t.scheduled.put(e, now.Add(t.jitterLocked(min(t.cfg.ProbeInterval<<e.relapses, t.cfg.MaxHold))))
+	t.nudge()
+}
+
+// Suspect asks for a probe of the worker at once: one at a time, and not more
+// than one in a ProbeInterval. why is what made it suspect. A worker that is
+// aside is probed anyway, and an unknown one is ignored.
+func (t *Tracker) Suspect(id worker.ID, why Outcome, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.find(id); e != nil {
+		t.suspectLocked(e, why, now)
+	}
+}
+
+func (t *Tracker) suspectLocked(e *entry, why Outcome, now time.Time) {
+	if e.is().aside() || e.agenda != nil || e.flight != grounded {
+		return
+	}
+	due := now
+	if next := e.asked.Add(t.cfg.ProbeInterval); next.After(due) && !e.asked.IsZero() {
+		due = next
+	}
+	e.why = why
+	t.suspects.put(e, due)
+	t.nudge()
+}

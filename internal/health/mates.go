@@ -1,0 +1,40 @@
+package health
+
+import "github.com/seed-60ae5743/baton/pkg/worker"
+
+// The budget of second askings, in hundredths of one. An ended request earns
+// one: with healthy workers one request in a hundred is asked twice at most.
+const (
+	firstMates = 300
+	mostMates  = 500
+	aMate      = 100
+)
+
+// earnLocked takes that a request has ended.
+func (t *Tracker) earnLocked() { t.budget = min(t.budget+1, mostMates) }
+
+// AskMate reports whether a request that this worker has refused may be asked
+// once more, of another: the worker refuses more than its pools do, this refusal
+// included, and there is budget for it, which is then spent. It does not matter
+// whether the refusal has been reported yet.
+func (t *Tracker) AskMate(id worker.ID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.budget < aMate {
+		return false
+	}
+	e := t.find(id)
+	if e == nil || !t.oddLocked(e, e.rate.and(false)) {
+		return false
+	}
+	t.budget -= aMate
+	return true
+}
+
+// MateServed takes that a second asking has served its request: it was not in
+// vain, and its budget comes back.
+func (t *Tracker) MateServed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.budget = min(t.budget+aMate, mostMates)
+}

@@ -1,0 +1,83 @@
+package health
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// pairMemory is how long a failed hand-off is remembered.
+const pairMemory = time.Minute
+
+// partner is with whom a worker's latest hand-off failed. The zero value is
+// nobody: ids are not 0.
+type partner struct {
+	id worker.ID
+	at time.Time
+}
+
+// HandoffFailed takes that the hand-off of KV from one worker to another failed,
+// with no word of whose fault it is. Who has failed with two different partners
+// within a minute is to blame: it goes aside where there is room. It is returned,
+// of two the prefill worker, and 0 where nobody is to blame yet.
+func (t *Tracker) HandoffFailed(prefill, decode worker.ID, now time.Time) (blamed worker.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, d := t.find(prefill), t.find(decode)
+	ofPrefill, ofDecode := p.failsWithAnother(decode, now), d.failsWithAnother(prefill, now)
+	switch {
+	case ofPrefill && !ofDecode:
+		t.explainLocked(p, d)
+		p.remember(decode, now)
+	case ofDecode && !ofPrefill:
+		t.explainLocked(d, p)
+		d.remember(prefill, now)
+	default:
+		p.remember(decode, now)
+		d.remember(prefill, now)
+	}
+	if ofDecode {
+		blamed = decode
+		t.judgeLocked(d, ReasonHandoff, now)
+	}
+	if ofPrefill {
+		blamed = prefill
+		t.judgeLocked(p, ReasonHandoff, now)
+	}
+	return blamed
+}
+
+// HandoffServed takes that a hand-off succeeded: neither of the two is under
+// suspicion.
+func (t *Tracker) HandoffServed(prefill, decode worker.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range [...]worker.ID{prefill, decode} {
+		if e := t.find(id); e != nil {
+			e.partner = partner{}
+		}
+	}
+}
+
+// explainLocked clears those with whom the one to blame has failed: what they
+// remember of it is no reason to blame them at their next failure.
+func (t *Tracker) explainLocked(toBlame, with *entry) {
+	for _, e := range [...]*entry{t.find(toBlame.partner.id), with} {
+		if e != nil && e.partner.id == toBlame.id {
+			e.partner = partner{}
+		}
+	}
+}
+
+// failsWithAnother reports whether the latest failure, not long ago, was with
+// another worker than this one. e may be nil.
+func (e *entry) failsWithAnother(id worker.ID, now time.Time) bool {
+	return e != nil && e.partner.id != 0 && e.partner.id != id && now.Sub(e.partner.at) < pairMemory
+}
+
+// remember notes a failure. e may be nil.
+func (e *entry) remember(id worker.ID, now time.Time) {
+	if e != nil {
+		e.partner = partner{id, now}
+	}
+}

@@ -1,0 +1,130 @@
+package health
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// pool is the workers of one key and role, draining ones left out. Keys that the
+// very same workers serve share one.
+//
+// Invariants: healthy, aside and judged are the members that are; sum is the sum
+// of their tallies, but for rounding.
+type pool struct {
+	// Set at construction, read-only.
+	members []*entry
+	limit   int // how many may be aside by judgement
+
+	healthy atomic.Int32 // written under Tracker.mu, read by anyone
+
+	// Guarded by Tracker.mu.
+	aside  int // probing ones among them
+	judged int // of those, by what requests have met: they take room of the share
+	sum    tally
+}
+
+func (p *pool) count(s State, dead bool, sign int) {
+	switch {
+	case s == Healthy:
+		p.healthy.Add(int32(sign))
+	case s.aside():
+		p.aside += sign
+		if !dead {
+			p.judged += sign
+		}
+	}
+}
+
+// layLocked makes the pools of a snapshot.
+func (t *Tracker) layLocked(s *worker.Snapshot, known map[worker.ID]*entry) {
+	t.pools = nil
+	of := make(map[*entry][]*pool, len(known))
+	for _, k := range s.Keys() {
+		p := s.Pool(k)
+		for _, ws := range [][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
+			t.addPoolLocked(ws, known, of)
+		}
+	}
+	for _, e := range known {
+		pools := of[e]
+		for _, p := range pools {
+			p.count(e.is(), e.dead, 1)
+			p.sum = p.sum.plus(e.rate)
+		}
+		e.pools.Store(&pools)
+	}
+}
+
+func (t *Tracker) addPoolLocked(ws []*worker.Worker, known map[worker.ID]*entry, of map[*entry][]*pool) {
+	if len(ws) == 0 {
+		return
+	}
+	p := &pool{limit: int(math.Ceil(t.cfg.MaxShare * float64(len(ws))))}
+	for _, w := range ws {
+		p.members = append(p.members, known[w.ID])
+	}
+	for _, same := range of[p.members[0]] {
+		if slices.Equal(same.members, p.members) {
+			return
+		}
+	}
+	for _, e := range p.members {
+		of[e] = append(of[e], p)
+	}
+	t.pools = append(t.pools, p)
+}
+
+// enforceShareLocked lets workers back when a pool has shrunk around them:
+// those with server errors first, then the latest to go. Who is dead stays.
+func (t *Tracker) enforceShareLocked(p *pool, now time.Time) {
+	if p.judged <= p.limit {
+		return
+	}
+	var back []*entry
+	for _, e := range p.members {
+		if e.is().aside() && !e.dead {
+			back = append(back, e)
+		}
+	}
+	slices.SortFunc(back, func(a, b *entry) int {
+		if x, y := a.reason == ReasonServerErrors, b.reason == ReasonServerErrors; x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return b.since.Compare(a.since)
+	})
+	for _, e := range back[:p.judged-p.limit] {
+		t.moveLocked(e, Recovering, false, ReasonShare, now)
+	}
+}
+
+// room reports whether every pool of e can spare it for what requests have met.
+func (e *entry) room(r Reason) bool {
+	for _, p := range *e.pools.Load() {
+		if p.judged >= p.limit {
+			return false
+		}
+		if r == ReasonServerErrors && len(p.members)-p.aside <= 1 {
+			return false
+		}
+	}
+	return true
+}
+
+// odd reports whether a worker of that tally fails more than the others of each
+// pool of e.
+func (t *Tracker) oddLocked(e *entry, rate tally) bool {
+	for _, p := range *e.pools.Load() {
+		t.touchLocked()
+		if !rate.odd(p.sum.less(e.rate)) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,52 @@
+package health
+
+// tally is the good and bad ends of a worker's requests, those of long ago
+// counting for less: it holds some fifty requests at most.
+type tally struct{ good, bad float64 }
+
+// fade is what an older request counts for when the next one ends.
+const fade = 0.98
+
+// and returns the tally with one request more.
+func (w tally) and(good bool) tally {
+	w = w.times(fade)
+	if good {
+		w.good++
+	} else {
+		w.bad++
+	}
+	return w
+}
+
+func (w tally) times(x float64) tally { return tally{w.good * x, w.bad * x} }
+
+// less takes away what is in x. A sum that was kept for long may be off by its
+// rounding: below nothing is nothing.
+func (w tally) less(x tally) tally {
+	return tally{max(0, w.good-x.good), max(0, w.bad-x.bad)}
+}
+
+func (w tally) plus(x tally) tally { return tally{w.good + x.good, w.bad + x.bad} }
+
+// odd reports whether the worker fails more than the others do: whether its odds
+// to fail are more than twice theirs. The larger tally is taken for the size of
+// the smaller, so that equal rates are never odd, however much more there is of
+// one; where the others have had nothing to do, there is nothing to compare with.
+// The additions are what is taken to be known before anything is: they let the
+// first failure of a pool be odd, and none that the others share.
+func (w tally) odd(others tally) bool {
+	if n := others.size(); n >= 1 {
+		n = max(1, min(n, w.size()))
+		w, others = w.downTo(n), others.downTo(n)
+	}
+	return w.bad*(others.good+1) > 2*(others.bad+0.25)*(w.good+1)
+}
+
+func (w tally) size() float64 { return w.good + w.bad }
+
+func (w tally) downTo(n float64) tally {
+	if has := w.size(); has > n {
+		return w.times(n / has)
+	}
+	return w
+}
