@@ -35,7 +35,7 @@ func (w tally) plus(x tally) tally { return tally{w.good + x.good, w.bad + x.bad
 // The additions are what is taken to be known before anything is: they let the
 // first failure of a pool be odd, and none that the others share.
 func (w tally) odd(others tally) bool {
-	if n := others.size(); n >= 1 {
+	if n := others.size(); n > 0.5 { // one request is 1, but for rounding
 		n = max(1, min(n, w.size()))
 		w, others = w.downTo(n), others.downTo(n)
 	}

@@ -1,0 +1,166 @@
+package health
+
+import (
+	"fmt"
+	"math/bits"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/invariants"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// fleetOf is n prefill workers, ids from 1.
+func fleetOf(t *testing.T, n int) *worker.Snapshot {
+	ws := make([]*worker.Worker, n)
+	for i := range ws {
+		e, err := worker.ParseEndpoint(fmt.Sprintf("10.%d.%d.%d:8000", i>>16, i>>8&255, i&255))
+		require.NoError(t, err)
+		ws[i] = &worker.Worker{
+			ID: worker.ID(i + 1), Role: worker.Prefill, Engine: worker.SGLang, Endpoint: e, Models: []string{"m"}, DPSize: 1,
+			BlockSize: 16, Bootstrap: worker.Bootstrap{Host: "10.0.0.1", Port: 8998},
+		}
+	}
+	s, err := worker.NewSnapshot(1, ws)
+	require.NoError(t, err)
+	return s
+}
+
+// meter counts the work of a Tracker's steps: entries and pools looked at, and
+// comparisons of the agendas.
+type meter struct {
+	tr   *Tracker
+	most map[string]int
+}
+
+func (m *meter) step(name string, f func()) {
+	before := m.tr.touched + m.tr.suspects.steps + m.tr.scheduled.steps
+	f()
+	work := m.tr.touched + m.tr.suspects.steps + m.tr.scheduled.steps - before
+	m.most[name] = max(m.most[name], work)
+}
+
+// costs makes half of a pool fail in every way, brings it back by probes, and
+// returns the most work that a step of each kind has cost.
+func costs(t *testing.T, n int) map[string]int {
+	tr, err := New(Config{MaxProbes: mostProbes})
+	require.NoError(t, err)
+	tr.Update(fleetOf(t, n), zero)
+	m := &meter{tr: tr, most: map[string]int{}}
+	now := zero
+	report := func(name string, r Report) {
+		for id := worker.ID(1); int(id) <= n/2; id++ {
+			now = now.Add(time.Microsecond)
+			m.step("report: "+name, func() { tr.Report(id, r, now) })
+		}
+	}
+	back := func(v verdict) {
+		now = now.Add(time.Hour)
+		for {
+			var p probe
+			var any bool
+			m.step("probe: begin", func() { p, any = tr.begin(now) })
+			m.step("probe: when", func() { tr.nextDue() })
+			if !any {
+				return
+			}
+			now = now.Add(tr.gap)
+			m.step("probe: result", func() { tr.probed(p.id, p.number, v, now) })
+		}
+	}
+	report("refused connection", Report{Outcome: ConnectFailed})
+	back(answered)
+	back(well)
+	report("served", Report{})
+	report("lost, proven", Report{Outcome: ConnectionLost, Proven: true})
+	back(silent)
+	back(well)
+	report("served", Report{})
+	report("error", Report{Outcome: ServerError})
+	report("error", Report{Outcome: ServerError})
+	report("error", Report{Outcome: ServerError})
+	report("served", Report{})
+	report("broke off", Report{Outcome: BrokeOff})
+	report("slow", Report{Outcome: Overdue, Request: 1})
+	report("slow", Report{Outcome: Overdue, Request: 2})
+	report("served", Report{})
+	report("suspicion", Report{Outcome: BrokeOff})
+	back(silent)
+	for id := worker.ID(1); int(id) < n; id++ {
+		m.step("hand-off", func() { tr.HandoffFailed(id, id+1, now) })
+		m.step("mate", func() { tr.AskMate(id) })
+		m.step("lookup", func() { tr.Lookup(id) })
+	}
+	checkInvariants(t, tr)
+	return m.most
+}
+
+func TestNoStepGrowsFasterThanTheLogarithmOfTheFleet(t *testing.T) {
+	if !invariants.Enabled {
+		t.Skip("work is counted where invariants are compiled in")
+	}
+	for _, n := range []int{100, 1000, 10_000} {
+		most := costs(t, n)
+		t.Logf("%d workers: %v", n, most)
+		for name, work := range most {
+			// An agenda is left and entered once, at two comparisons a level.
+			require.LessOrEqual(t, work, 8+4*bits.Len(uint(n)), "%s at %d workers", name, n)
+		}
+	}
+}
+
+// checkInvariants holds the counters of every pool against its members, and the
+// agendas against the states.
+func checkInvariants(t *testing.T, tr *Tracker) {
+	limited := int64(0)
+	for id, e := range *tr.known.Load() {
+		require.Equal(t, id, e.id)
+		s := e.is()
+		if s != Healthy {
+			limited++
+		}
+		switch {
+		case s == Aside:
+			require.Same(t, &tr.scheduled, e.agenda, "%d", id)
+		case s == Probing:
+			require.Nil(t, e.agenda)
+			require.Equal(t, onSchedule, e.flight)
+		case e.agenda != nil:
+			require.Same(t, &tr.suspects, e.agenda)
+			require.Equal(t, grounded, e.flight)
+		}
+		require.False(t, e.dead && !s.aside())
+	}
+	require.Equal(t, limited, tr.limited.Load())
+	for _, p := range tr.pools {
+		var healthy int32
+		var aside, judged int
+		var sum tally
+		for _, e := range p.members {
+			require.Contains(t, *e.pools.Load(), p)
+			sum = sum.plus(e.rate)
+			if e.is() == Healthy {
+				healthy++
+			}
+			if e.is().aside() {
+				aside++
+				if !e.dead {
+					judged++
+				}
+			}
+		}
+		require.Equal(t, healthy, p.healthy.Load())
+		require.Equal(t, []int{aside, judged}, []int{p.aside, p.judged})
+		require.LessOrEqual(t, judged, p.limit)
+		require.InDelta(t, sum.good, p.sum.good, 1e-6)
+		require.InDelta(t, sum.bad, p.sum.bad, 1e-6)
+	}
+	for _, a := range []*agenda{&tr.suspects, &tr.scheduled} {
+		for i, e := range a.rows {
+			require.Equal(t, i, e.row)
+			require.Same(t, a, e.agenda)
+		}
+	}
+}

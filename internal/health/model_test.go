@@ -1,0 +1,533 @@
+package health
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "seed of the model test; 0: random") //nolint:gochecknoglobals // test flag
+
+// model is the slow twin: the same rules, counting everybody at each question.
+type model struct {
+	cfg      Config
+	snap     *worker.Snapshot
+	workers  map[worker.ID]*patient
+	budget   int
+	ahead    int
+	nextTime time.Time
+	lines    []string // what the hooks would hear
+}
+
+type patient struct {
+	w *worker.Worker
+	WorkerHealth
+	dead     bool
+	ends     []bool // of requests, good or not
+	servedAt time.Time
+	slow     []uint64 // the request that was slow, if one was
+	with     worker.ID
+	withAt   time.Time
+	wanted   bool // a probe is to come, on suspicion
+	why      Outcome
+	due      time.Time // of the probe to come
+	asked    time.Time
+	flying   flight
+	tried    bool
+}
+
+func (m *model) mates(p *patient) (pools [][]*patient) {
+	for _, k := range m.snap.Keys() {
+		pool := m.snap.Pool(k)
+		for _, ws := range [][]*worker.Worker{pool.Prefill, pool.Decode, pool.Aggregated} {
+			var members []*patient
+			for _, w := range ws {
+				members = append(members, m.workers[w.ID])
+			}
+			if slices.Contains(members, p) {
+				pools = append(pools, members)
+			}
+		}
+	}
+	return pools
+}
+
+func (m *model) limit(members []*patient) int {
+	return int(math.Ceil(m.cfg.MaxShare * float64(len(members))))
+}
+
+func count(ps []*patient, is func(*patient) bool) (n int) {
+	for _, p := range ps {
+		if is(p) {
+			n++
+		}
+	}
+	return n
+}
+
+func isAside(p *patient) bool   { return p.State.aside() }
+func isJudged(p *patient) bool  { return p.State.aside() && !p.dead }
+func isHealthy(p *patient) bool { return p.State == Healthy }
+
+func (p *patient) tally() (w tally) {
+	for i, good := range p.ends {
+		weight := math.Pow(fade, float64(len(p.ends)-1-i))
+		if good {
+			w.good += weight
+		} else {
+			w.bad += weight
+		}
+	}
+	return w
+}
+
+func (m *model) odd(p *patient, w tally) bool {
+	for _, members := range m.mates(p) {
+		var others tally
+		for _, x := range members {
+			if x != p {
+				others = others.plus(x.tally())
+			}
+		}
+		if !w.odd(others) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *model) update(s *worker.Snapshot, now time.Time) {
+	before := m.workers
+	m.snap, m.workers = s, map[worker.ID]*patient{}
+	for _, w := range s.Workers() {
+		p := before[w.ID]
+		if p == nil || p.w.Endpoint != w.Endpoint {
+			p = &patient{WorkerHealth: WorkerHealth{ID: w.ID}}
+		}
+		p.w = w
+		m.workers[w.ID] = p
+	}
+	for _, w := range s.Workers() {
+		for _, members := range m.mates(m.workers[w.ID]) {
+			for count(members, isJudged) > m.limit(members) {
+				back := slices.MinFunc(slices.DeleteFunc(slices.Clone(members), func(p *patient) bool { return !isJudged(p) }), func(a, b *patient) int {
+					x, y := a.Reason == ReasonServerErrors, b.Reason == ReasonServerErrors
+					if x != y {
+						return map[bool]int{true: -1, false: 1}[x]
+					}
+					return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.ID, b.ID))
+				})
+				m.move(back, Recovering, ReasonShare, now)
+			}
+		}
+	}
+}
+
+func (m *model) move(p *patient, to State, r Reason, now time.Time) {
+	from := p.State
+	if from == Probing {
+		from = Aside
+	}
+	m.lines = append(m.lines, fmt.Sprint(p.ID, from, to, r))
+	p.State, p.Reason, p.Since, p.tried = to, r, now, false
+	if !to.aside() {
+		p.dead, p.wanted = false, false
+	}
+}
+
+func (m *model) aside(p *patient, dead bool, r Reason, now time.Time) {
+	if p.State.aside() {
+		p.dead = p.dead || dead
+		return
+	}
+	for _, members := range m.mates(p) {
+		full := count(members, isJudged) >= m.limit(members)
+		last := r == ReasonServerErrors && len(members)-count(members, isAside) <= 1
+		if !dead && (full || last) {
+			if p.SparedFor == "" {
+				m.lines = append(m.lines, fmt.Sprint(p.ID, "spared", r))
+			}
+			p.SparedFor = r
+			return
+		}
+	}
+	if p.State == Recovering {
+		p.Relapses = min(p.Relapses+1, maxRelapses)
+	}
+	p.SparedFor, p.wanted = "", false
+	m.move(p, Aside, r, now)
+	p.dead, p.due = dead, now.Add(min(m.cfg.ProbeInterval<<p.Relapses, m.cfg.MaxHold))
+}
+
+func (m *model) report(id worker.ID, r Report, now time.Time) {
+	if r.Outcome == NotStarted {
+		return
+	}
+	m.budget = min(m.budget+1, 500)
+	p := m.workers[id]
+	if p == nil {
+		return
+	}
+	bad := slices.Contains([]Outcome{ServerError, Refused, ConnectionLost, BrokeOff}, r.Outcome)
+	if bad || r.Outcome == OK {
+		p.ends = append(p.ends, !bad)
+		p.ends = p.ends[max(0, len(p.ends)-1000):]
+	}
+	stalled := p.Reason == "overdue" || p.Reason == "timeout"
+	switch {
+	case r.Outcome == OK:
+		p.ConsecutiveErrors, p.SparedFor, p.slow, p.servedAt = 0, "", nil, now
+		if p.State == Recovering {
+			p.Relapses = 0
+			m.move(p, Healthy, ReasonAnswered, now)
+		} else if p.State.aside() && stalled {
+			m.move(p, Recovering, ReasonAnswered, now)
+		}
+	case r.Outcome == ConnectFailed:
+		m.aside(p, true, "connect-failed", now)
+	case r.Outcome == ConnectionLost && r.Proven:
+		m.aside(p, false, "connection-lost", now)
+	case bad && (r.Outcome != Refused || r.Proven):
+		p.ConsecutiveErrors++
+		if enough := p.ConsecutiveErrors >= m.cfg.ServerErrors || p.State == Recovering; enough && (r.Proven || m.odd(p, p.tally())) {
+			m.aside(p, false, ReasonServerErrors, now)
+		}
+	case !bad && !p.State.aside() && (r.Since.IsZero() || !r.Since.Before(p.servedAt)):
+		if len(p.slow) > 0 && (r.Request == 0 || p.slow[0] != r.Request) {
+			defer m.aside(p, false, Reason(r.Outcome.String()), now)
+		}
+		p.slow = []uint64{r.Request}
+	}
+	if slices.Contains([]Outcome{ConnectionLost, BrokeOff, Overdue, Timeout}, r.Outcome) {
+		m.suspect(p, r.Outcome, now)
+	}
+}
+
+func (m *model) suspect(p *patient, why Outcome, now time.Time) {
+	if p == nil || p.State.aside() || p.wanted || p.flying != grounded {
+		return
+	}
+	p.wanted, p.why, p.due = true, why, now
+	if next := p.asked.Add(m.cfg.ProbeInterval); !p.asked.IsZero() && next.After(now) {
+		p.due = next
+	}
+}
+
+func (m *model) handoff(prefill, decode worker.ID, now time.Time) (blamed worker.ID) {
+	a, b := m.workers[prefill], m.workers[decode]
+	another := func(p *patient, with worker.ID) bool {
+		return p != nil && p.with != 0 && p.with != with && now.Sub(p.withAt) < time.Minute
+	}
+	forget := func(p *patient, with worker.ID) {
+		if p != nil && p.with == with {
+			p.with = 0
+		}
+	}
+	ofA, ofB := another(a, decode), another(b, prefill)
+	if ofA && !ofB {
+		forget(m.workers[a.with], prefill)
+		forget(b, prefill)
+	}
+	if ofB && !ofA {
+		forget(m.workers[b.with], decode)
+		forget(a, decode)
+	}
+	if a != nil && (ofA || !ofB) {
+		a.with, a.withAt = decode, now
+	}
+	if b != nil && (ofB || !ofA) {
+		b.with, b.withAt = prefill, now
+	}
+	if ofB {
+		blamed = decode
+		m.aside(b, false, ReasonHandoff, now)
+	}
+	if ofA {
+		blamed = prefill
+		m.aside(a, false, ReasonHandoff, now)
+	}
+	return blamed
+}
+
+// begin returns whose probe begins now, nil for nobody's.
+func (m *model) begin(now time.Time) *patient {
+	if now.Before(m.nextTime) {
+		return nil
+	}
+	var suspect, back *patient
+	for _, p := range m.workers {
+		for _, row := range []struct {
+			first *(*patient)
+			on    bool
+		}{{&suspect, p.wanted}, {&back, p.State == Aside}} {
+			if f := *row.first; row.on && !p.due.After(now) && (f == nil || cmp.Or(p.due.Compare(f.due), cmp.Compare(p.ID, f.ID)) < 0) {
+				*row.first = p
+			}
+		}
+	}
+	switch {
+	case suspect != nil && (back == nil || m.ahead < 3):
+		m.ahead++
+		if back == nil {
+			m.ahead = 0
+		}
+		suspect.asked, suspect.flying, suspect.wanted = now, onSuspicion, false
+		back = suspect
+	case back == nil:
+		return nil
+	case back.flying != grounded:
+		back.due = now.Add(m.cfg.ProbeInterval)
+		return nil
+	default:
+		m.ahead, back.flying, back.State = 0, onSchedule, Probing
+	}
+	m.nextTime = now.Add(time.Second / time.Duration(m.cfg.MaxProbes))
+	return back
+}
+
+func (m *model) probed(p *patient, v verdict, now time.Time) {
+	on := p.flying
+	p.flying = grounded
+	dead := v == unreachable || v == silent
+	switch {
+	case on == onSuspicion && dead:
+		r := Reason("timeout")
+		if v == unreachable {
+			r = "connect-failed"
+		} else if p.why == Overdue {
+			r = "overdue"
+		}
+		m.aside(p, true, r, now)
+	case on == onSchedule && p.State == Probing && v == well:
+		p.ConsecutiveErrors = 0
+		m.move(p, Recovering, ReasonProbe, now)
+	case on == onSchedule && p.State == Probing:
+		p.State, p.due, p.dead = Aside, now.Add(m.cfg.ProbeInterval), p.dead || dead
+	}
+}
+
+func (m *model) standing(p *patient) Standing {
+	switch {
+	case p.State == Healthy:
+		return Free
+	case p.State.aside():
+		return Barred
+	case p.tried:
+		return Tried
+	default:
+		return Half
+	}
+}
+
+func (m *model) allows(p *patient) bool {
+	open := false
+	for _, members := range m.mates(p) {
+		open = open || count(members, isHealthy) == 0
+	}
+	s := m.standing(p)
+	return s == Free || s == Half || s == Tried && open
+}
+
+type inFlight struct {
+	p      *patient
+	id     worker.ID
+	number uint64
+}
+
+func TestTheTrackerAgreesWithItsSlowTwin(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d (-seed to repeat)", seed)
+	for round := range uint64(8) {
+		(&duel{t: t, rng: rand.New(rand.NewPCG(seed, round))}).run(2500)
+	}
+}
+
+// duel does the same to both.
+type duel struct {
+	t      *testing.T
+	rng    *rand.Rand
+	tr     *Tracker
+	m      *model
+	now    time.Time
+	lines  []string
+	flying []inFlight
+	trials map[worker.ID][]uint64
+}
+
+func (d *duel) run(steps int) {
+	c := Config{MaxShare: []float64{0.3, 0.5, 1}[d.rng.IntN(3)], MaxProbes: []int{1, 20, 1000}[d.rng.IntN(3)]}
+	c.Hooks = Hooks{
+		Transition: func(x Transition) { d.lines = append(d.lines, fmt.Sprint(x.ID, x.From, x.To, x.Reason)) },
+		Spared:     func(id worker.ID, r Reason, _ time.Time) { d.lines = append(d.lines, fmt.Sprint(id, "spared", r)) },
+	}
+	var err error
+	d.tr, err = New(c)
+	require.NoError(d.t, err)
+	d.tr.rng = newRand(noJitter{})
+	d.m = &model{cfg: c.withDefaults(), budget: 300}
+	d.now, d.trials = zero, map[worker.ID][]uint64{}
+	d.update()
+	for range steps {
+		d.lines, d.m.lines = nil, nil
+		if d.rng.IntN(3) == 0 {
+			d.now = d.now.Add(time.Duration(d.rng.IntN(400)) * time.Millisecond)
+		}
+		d.step()
+		d.compare()
+	}
+}
+
+func (d *duel) update() {
+	var text string
+	for id := 1; id <= 9; id++ {
+		if d.rng.IntN(4) == 0 {
+			continue
+		}
+		text += fmt.Sprintf("%d %s %d models=%s", id, []string{"prefill", "prefill", "decode"}[id%3], 8000+d.rng.IntN(8)/7, []string{"a", "b", "a,b", "b"}[d.rng.IntN(4)])
+		if d.rng.IntN(10) == 0 {
+			text += " draining"
+		}
+		text += "\n"
+	}
+	s := parseWorkers(d.t, text)
+	d.tr.Update(s, d.now)
+	d.m.update(s, d.now)
+}
+
+func (d *duel) step() {
+	id := worker.ID(1 + d.rng.IntN(9))
+	p := d.m.workers[id]
+	switch d.rng.IntN(16) {
+	case 0:
+		if d.rng.IntN(20) == 0 {
+			d.update()
+		}
+	case 1:
+		why := Outcome(d.rng.IntN(int(numOutcomes)))
+		d.tr.Suspect(id, why, d.now)
+		d.m.suspect(p, why, d.now)
+	case 2:
+		other := worker.ID(1 + d.rng.IntN(9))
+		if id != other {
+			require.Equal(d.t, d.m.handoff(id, other, d.now), d.tr.HandoffFailed(id, other, d.now))
+		}
+	case 3:
+		other := worker.ID(1 + d.rng.IntN(9))
+		d.tr.HandoffServed(id, other)
+		for _, id := range []worker.ID{id, other} {
+			if p := d.m.workers[id]; p != nil {
+				p.with = 0
+			}
+		}
+	case 4:
+		d.mate(id, p)
+	case 5, 6:
+		d.begin()
+	case 7, 8:
+		d.result()
+	case 9, 10:
+		d.trial(id, p)
+	default:
+		r := Report{Outcome: Outcome(d.rng.IntN(int(numOutcomes))), Request: d.rng.Uint64N(4), Proven: d.rng.IntN(5) == 0}
+		if d.rng.IntN(3) == 0 {
+			r.Outcome = OK
+		}
+		if d.rng.IntN(2) == 0 {
+			r.Since = d.now.Add(-time.Duration(d.rng.IntN(1000)) * time.Millisecond)
+		}
+		for range 1 + d.rng.IntN(3) {
+			d.tr.Report(id, r, d.now)
+			d.m.report(id, r, d.now)
+		}
+	}
+}
+
+func (d *duel) mate(id worker.ID, p *patient) {
+	if d.rng.IntN(4) == 0 {
+		d.tr.MateServed()
+		d.m.budget = min(d.m.budget+100, 500)
+		return
+	}
+	want := p != nil && d.m.budget >= 100 && d.m.odd(p, p.tally().and(false))
+	if want {
+		d.m.budget -= 100
+	}
+	require.Equal(d.t, want, d.tr.AskMate(id))
+}
+
+func (d *duel) begin() {
+	got, any := d.tr.begin(d.now)
+	want := d.m.begin(d.now)
+	require.Equal(d.t, want != nil, any)
+	if any {
+		require.Equal(d.t, want.ID, got.id)
+		d.flying = append(d.flying, inFlight{want, got.id, got.number})
+	}
+}
+
+func (d *duel) result() {
+	if len(d.flying) == 0 {
+		return
+	}
+	i := d.rng.IntN(len(d.flying))
+	f := d.flying[i]
+	d.flying = slices.Delete(d.flying, i, i+1)
+	v := verdict(d.rng.IntN(int(silent) + 1))
+	d.tr.probed(f.id, f.number, v, d.now)
+	if d.m.workers[f.id] == f.p {
+		d.m.probed(f.p, v, d.now)
+	}
+}
+
+func (d *duel) trial(id worker.ID, p *patient) {
+	if d.rng.IntN(2) == 0 {
+		n := d.tr.Begin(worker.Rank{ID: id})
+		require.Equal(d.t, p != nil && d.m.standing(p) == Half, n != 0)
+		if n != 0 {
+			p.tried = true
+			d.trials[id] = append(d.trials[id], n)
+		}
+	} else if ns := d.trials[id]; len(ns) > 0 {
+		// Of several trials the last one may be under way, and no other.
+		last := ns[len(ns)-1]
+		d.trials[id] = ns[:len(ns)-1]
+		e := d.tr.find(id)
+		current := e != nil && e.trial.Load() == last
+		d.tr.End(worker.Rank{ID: id}, last)
+		if current {
+			p.tried = false
+		}
+	}
+}
+
+func (d *duel) compare() {
+	require.Equal(d.t, d.m.lines, d.lines)
+	status := d.tr.Status()
+	require.Len(d.t, status, len(d.m.workers))
+	for _, got := range status {
+		p := d.m.workers[got.ID]
+		want := p.WorkerHealth
+		want.Suspected = !want.State.aside() && (p.wanted || p.flying == onSuspicion)
+		require.Equal(d.t, want, got)
+		one, known := d.tr.Lookup(got.ID)
+		require.True(d.t, known)
+		require.Equal(d.t, got, one)
+		require.Equal(d.t, d.m.standing(p), d.tr.Standing(got.ID))
+		require.Equal(d.t, p.State.aside(), d.tr.Aside(got.ID))
+		require.Equal(d.t, d.m.allows(p), d.tr.Allows(worker.Rank{ID: got.ID}))
+	}
+	require.Equal(d.t, d.m.budget, d.tr.budget)
+	checkInvariants(d.t, d.tr)
+}

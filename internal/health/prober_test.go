@@ -1,0 +1,169 @@
+package health
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// running starts Run in a bubble and returns what ends it.
+func running(t *testing.T, tr *Tracker) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- tr.Run(ctx) }()
+	return func() {
+		cancel()
+		require.NoError(t, <-done)
+	}
+}
+
+func broken(err error) func(context.Context) (int, error) {
+	return func(context.Context) (int, error) { return 0, &net.OpError{Op: "dial", Err: err} }
+}
+
+func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
+	for _, row := range []struct {
+		what   string
+		answer func(context.Context) (int, error)
+		want   string
+	}{
+		{"well", status(200), ""},
+		{"without /health", status(404), ""},
+		{"unwell", status(503), ""},
+		{"refuses", broken(syscall.ECONNREFUSED), "connect-failed"},
+		{"breaks", broken(syscall.ECONNRESET), "connect-failed"},
+		{"hangs", hang, "overdue"},
+		{"no file descriptor for the probe", broken(syscall.EMFILE), ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": row.answer}, start: time.Now()}
+			tr, err := New(Config{Client: &http.Client{Transport: web}})
+			require.NoError(t, err)
+			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
+			tr.Report(8, Report{Outcome: ConnectionLost, Proven: true}, time.Now()) // no room in the share
+			end := running(t, tr)
+			tr.Report(7, Report{Outcome: Overdue, Request: 1}, time.Now())
+			tr.Report(7, Report{Outcome: Overdue, Request: 1}, time.Now())
+			synctest.Wait()
+			require.Equal(t, []string{"0s GET http://10.0.0.7:8000/health"}, web.seen, row.what)
+			h, _ := tr.Lookup(7)
+			require.Equal(t, row.what == "hangs", h.Suspected, row.what)
+			web.set("10.0.0.8:8000", status(503))
+			web.set("10.0.0.7:8000", status(503))
+			pass(1100 * time.Millisecond)
+			h, _ = tr.Lookup(7)
+			require.Equal(t, row.want, string(h.Reason), row.what)
+			require.Equal(t, row.want != "", h.State.aside(), row.what)
+			end()
+		})
+	}
+}
+
+// Who ends must not take a probe that it has cut off for a worker's silence.
+func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": hang}}
+		tr, err := New(Config{Client: &http.Client{Transport: web}})
+		require.NoError(t, err)
+		tr.Update(parseWorkers(t, "7 prefill\n"), time.Now())
+		end := running(t, tr)
+		tr.Suspect(7, BrokeOff, time.Now())
+		synctest.Wait()
+		require.Equal(t, 1, web.probes())
+		end()
+		h, _ := tr.Lookup(7)
+		require.Equal(t, WorkerHealth{ID: 7}, h)
+	})
+}
+
+func TestProbesAreSpreadEvenlyOverTheFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, rate = 60, 20
+		answers := map[string]func(context.Context) (int, error){}
+		s := fleetOf(t, n)
+		for _, w := range s.Workers() {
+			answers[w.Endpoint.String()] = status(503)
+		}
+		web := &workersHTTP{answer: answers, start: time.Now()}
+		tr, err := New(Config{Client: &http.Client{Transport: web}, MaxProbes: rate})
+		require.NoError(t, err)
+		tr.Update(s, time.Now())
+		for _, w := range s.Workers() {
+			tr.Report(w.ID, Report{Outcome: ConnectFailed}, time.Now())
+		}
+		end := running(t, tr)
+		pass(13 * time.Second)
+		end()
+		times, of := map[string]int{}, map[string]int{}
+		var last time.Duration
+		for _, line := range web.seen {
+			at, request, _ := strings.Cut(line, " ")
+			d, err := time.ParseDuration(at)
+			require.NoError(t, err)
+			if last > 0 {
+				require.GreaterOrEqual(t, d-last, time.Second/rate)
+			}
+			last = d
+			times[d.Truncate(time.Second).String()]++
+			of[request]++
+		}
+		require.InDelta(t, 12*rate, len(web.seen), rate/2)
+		for at, k := range times {
+			require.LessOrEqual(t, k, rate, at)
+		}
+		for request, k := range of {
+			require.InDelta(t, len(web.seen)/n, k, 1, request)
+		}
+	})
+}
+
+func TestChangesAreToldOnceOrAsAll(t *testing.T) {
+	tr, err := New(Config{})
+	require.NoError(t, err)
+	tr.Update(fleetOf(t, 3), zero)
+	now, changed, all := tr.Changes(0, nil)
+	require.True(t, all, "since no version")
+	require.Empty(t, changed)
+	since := now
+	for range kept / 2 {
+		tr.Report(2, Report{Outcome: ConnectFailed}, zero)
+		tr.begin(zero.Add(time.Hour))
+		tr.probed(2, tr.probes, well, zero.Add(time.Hour))
+		tr.nextBegin = zero
+	}
+	now, changed, all = tr.Changes(since, []worker.ID{9})
+	require.False(t, all)
+	require.Equal(t, since+kept, now)
+	require.Equal(t, []worker.ID{9, 2}, slices.Compact(changed))
+	require.Len(t, changed, 1+kept)
+
+	tr.Begin(worker.Rank{ID: 2})
+	again, changed, all := tr.Changes(now, nil)
+	require.False(t, all)
+	require.Equal(t, []worker.ID{2}, changed)
+	_, changed, all = tr.Changes(since, nil)
+	require.True(t, all, "too far behind")
+	require.Empty(t, changed)
+	_, _, all = tr.Changes(again+1, nil)
+	require.True(t, all, "a version of somebody else")
+	_, changed, all = tr.Changes(again, nil)
+	require.False(t, all)
+	require.Empty(t, changed)
+
+	// Who leaves, or moves, is healthy from then on.
+	tr.Update(fleetOf(t, 1), zero)
+	_, changed, _ = tr.Changes(again, nil)
+	require.Equal(t, []worker.ID{2}, changed)
+	require.Equal(t, Free, tr.Standing(2))
+	require.True(t, tr.Allows(worker.Rank{ID: 2}))
+}

@@ -1,0 +1,70 @@
+package health
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// after is the tally of that many requests, the bad ones spread evenly.
+func after(good, bad int) (w tally) {
+	n := good + bad
+	for i := range n {
+		w = w.and((i+1)*bad/n == i*bad/n)
+	}
+	return w
+}
+
+func TestATallyHoldsSomeFiftyRequests(t *testing.T) {
+	require.Equal(t, tally{1, 0}, after(1, 0))
+	require.InDelta(t, 50, after(1000, 0).size(), 0.1)
+	require.InDelta(t, 25, after(5000, 5000).bad, 1)
+	w := after(1000, 0)
+	for range 50 {
+		w = w.and(false)
+	}
+	require.InDelta(t, 0.36, w.good/w.size(), 0.01, "a third of what was is left after fifty")
+}
+
+func TestWhoFailsMoreThanTheOthersIsOdd(t *testing.T) {
+	for _, row := range []struct {
+		what            string
+		worker, others  tally
+		odd             bool
+		evenIfManyTimes bool // the same with ten times as many others
+	}{
+		{what: "the first failure of a pool", worker: after(0, 1), odd: true, evenIfManyTimes: true},
+		{what: "the first failure, where the others have served", worker: after(0, 1), others: after(200, 0), odd: true, evenIfManyTimes: true},
+		{what: "the first failure after many that were served", worker: after(49, 1), others: after(200, 0), odd: true, evenIfManyTimes: true},
+		{what: "that, where there is hardly anything to compare with", worker: after(49, 1), others: after(5, 0), evenIfManyTimes: true},
+		{what: "that, where there is nothing to compare with", worker: after(49, 1), others: after(0, 0)},
+		{what: "everything fails", worker: after(0, 50), others: after(0, 50)},
+		{what: "everything fails, here more often", worker: after(0, 50), others: after(0, 3)},
+		{what: "everything fails, there more often", worker: after(0, 3), others: after(0, 50)},
+		{what: "half fails everywhere", worker: after(25, 25), others: after(25, 25)},
+		{what: "one in ten fails everywhere", worker: after(90, 10), others: after(90, 10)},
+		{what: "all here, six of ten there", worker: after(0, 100), others: after(40, 60), odd: true, evenIfManyTimes: true},
+		{what: "half here, one in ten there", worker: after(50, 50), others: after(90, 10), odd: true, evenIfManyTimes: true},
+		{what: "one in ten here, half there", worker: after(90, 10), others: after(50, 50)},
+		{what: "nothing here", worker: after(50, 0), others: after(25, 25)},
+		{what: "nothing anywhere"},
+	} {
+		require.Equal(t, row.odd, row.worker.odd(row.others), row.what)
+		require.Equal(t, row.evenIfManyTimes, row.worker.odd(row.others.times(10)), "%s, many times", row.what)
+	}
+}
+
+func TestEqualRatesAreNeverOdd(t *testing.T) {
+	for good := range 60 {
+		for bad := range 60 {
+			for _, more := range []float64{1, 1.5, 7, 1000} {
+				w := tally{float64(good), float64(bad)}
+				if w.size() == 0 {
+					continue
+				}
+				require.False(t, w.odd(w.times(more)), "%v, %v times", w, more)
+				require.False(t, w.times(more).odd(w), "%v times, %v", more, w)
+			}
+		}
+	}
+}
