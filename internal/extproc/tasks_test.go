@@ -240,7 +240,9 @@ func TestALegThatADrainCutsIsNoFaultOfItsWorker(t *testing.T) {
 // A hand-off is good for any decode worker; that another one got it is to be seen.
 func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) {
 	for why, act := range map[string]func(r *replica, s leaving){
-		"was set aside": func(r *replica, _ leaving) { r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now()) },
+		"was set aside": func(r *replica, _ leaving) {
+			r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
+		},
 		"left": func(r *replica, s leaving) {
 			told := make(chan discovery.Change, 2)
 			defer r.srv.cfg.View.Subscribe(func(_, _ *worker.Snapshot, c discovery.Change) { told <- c })()

@@ -14,9 +14,9 @@ const (
 func (t *Tracker) earnLocked() { t.budget = min(t.budget+1, mostMates) }
 
 // AskMate reports whether a request that this worker has refused may be asked
-// once more, of another: the worker refuses more than its pools do, this refusal
-// included, and there is budget for it, which is then spent. It does not matter
-// whether the refusal has been reported yet.
+// once more, of another: there is one in service, the worker fails more than its
+// pools do, this refusal included, and there is budget for it, which is then
+// spent. It does not matter whether the refusal has been reported yet.
 func (t *Tracker) AskMate(id worker.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -24,7 +24,7 @@ func (t *Tracker) AskMate(id worker.ID) bool {
 		return false
 	}
 	e := t.find(id)
-	if e == nil || !t.oddLocked(e, e.rate.and(false)) {
+	if e == nil || !t.hasMateLocked(e) || !t.oddLocked(e, e.rate.and(false)) {
 		return false
 	}
 	t.budget -= aMate
@@ -37,4 +37,20 @@ func (t *Tracker) MateServed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.budget = min(t.budget+aMate, mostMates)
+}
+
+// hasMateLocked reports whether a pool of e has somebody else in service. One
+// that drains is in none.
+func (t *Tracker) hasMateLocked(e *entry) bool {
+	for _, p := range *e.pools.Load() {
+		t.touchLocked()
+		others := len(p.members) - p.aside
+		if !e.is().aside() {
+			others--
+		}
+		if others > 0 {
+			return true
+		}
+	}
+	return false
 }

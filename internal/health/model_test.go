@@ -105,6 +105,15 @@ func (m *model) odd(p *patient, w tally) bool {
 	return true
 }
 
+func (m *model) hasMate(p *patient) bool {
+	for _, members := range m.mates(p) {
+		if count(members, func(x *patient) bool { return x != p && !isAside(x) }) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *model) update(s *worker.Snapshot, now time.Time) {
 	before := m.workers
 	m.snap, m.workers = s, map[worker.ID]*patient{}
@@ -460,7 +469,7 @@ func (d *duel) mate(id worker.ID, p *patient) {
 		d.m.budget = min(d.m.budget+100, 500)
 		return
 	}
-	want := p != nil && d.m.budget >= 100 && d.m.odd(p, p.tally().and(false))
+	want := p != nil && d.m.budget >= 100 && d.m.hasMate(p) && d.m.odd(p, p.tally().and(false))
 	if want {
 		d.m.budget -= 100
 	}

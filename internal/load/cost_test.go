@@ -2,6 +2,7 @@ package load
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,14 +102,19 @@ func TestATableAgreesWithOneThatLearnsAll(t *testing.T) {
 				s = world()
 			}
 		case 1:
-			tr.Report(id, health.Report{Outcome: health.Overdue}, now)
-		case 2, 3:
+			for range 2 {
+				tr.Report(id, health.Report{Outcome: health.Overdue}, now)
+			}
+		case 2:
 			tr.Report(id, health.Report{}, now)
-		case 4:
-			if len(held) > 0 {
-				i := rng.IntN(len(held))
+		case 3, 4:
+			if n := len(held); n > 0 {
+				i := rng.IntN(n)
+				if rng.IntN(2) == 0 {
+					i = n - 1 // one that may be trying its worker still
+				}
 				held[i].Release(now)
-				held = append(held[:i], held[i+1:]...)
+				held = slices.Delete(held, i, i+1)
 			}
 		default:
 			pool := s.Pool(key)
