@@ -135,6 +135,9 @@ func (p *plugin) onProblem(x discovery.Problem) {
 func (p *plugin) onHealth(t health.Transition) {
 	p.tele.Instruments.Aside(t.To.String(), string(t.Reason))
 	p.log.Info("worker "+t.To.String(), telemetry.KeyWorkerID, t.ID.String(), "from", t.From.String(), telemetry.KeyReason, string(t.Reason))
+	if t.Silent() {
+		p.server.SetAside(t.ID)
+	}
 	p.history.add(admin.Transition{At: t.At, What: "worker " + t.ID.String(), From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
 }
 

@@ -348,9 +348,9 @@ func outcomeClass(o journal.Outcome) string {
 	switch o {
 	case journal.OK:
 		return "good"
-	case journal.Retried, journal.ClientLeft:
+	case journal.Retried, journal.ClientLeft, journal.Unfinished, journal.Rejected:
 		return "warn"
-	case journal.Refused, journal.Failed:
+	case journal.Refused, journal.Failed, journal.Cut:
 		return "bad"
 	case journal.Routed, journal.Explained:
 	}

@@ -125,14 +125,14 @@ func recentTrouble(recs []journal.Record) (trouble, bool) {
 	counts := map[string]int{}
 	bad := 0
 	for i := range recs {
-		if s := recs[i].Status; recs[i].Outcome == journal.Refused && s >= 400 && s < 500 && s != 429 {
+		if s := recs[i].Status; (recs[i].Outcome == journal.Refused || recs[i].Outcome == journal.Rejected) && s >= 400 && s < 500 && s != 429 {
 			continue // the client's own fault: it must not hide ours
 		}
 		switch recs[i].Outcome {
-		case journal.Refused, journal.Failed, journal.Retried:
+		case journal.Refused, journal.Rejected, journal.Failed, journal.Cut, journal.Retried:
 			bad++
 			counts[recs[i].Text()]++
-		case journal.Routed, journal.OK, journal.ClientLeft, journal.Explained:
+		case journal.Routed, journal.OK, journal.ClientLeft, journal.Explained, journal.Unfinished:
 		}
 	}
 	if bad == 0 {

@@ -27,6 +27,7 @@ const (
 	FaultRefuse      Mode = "refuse"       // closes its port
 	FaultFinish      Mode = "finish"       // the answer ends with the finish reason Reason, but with stop only above min_tokens
 	FaultNoHandoff   Mode = "no_handoff"   // prefill answers null where the hand-off belongs, and holds nothing
+	FaultEmpty       Mode = "empty"        // answers 200 and nothing: a body of no bytes, or a stream that ends at once
 	FaultBadHandoff  Mode = "bad_handoff"  // prefill's hand-off has the form Form; its KV is held
 )
 
@@ -61,6 +62,7 @@ type Fault struct {
 	Mode    Mode    `json:"mode"`
 	When    Moment  `json:"when,omitempty"`     // default: mid for die and truncate, else before
 	Status  int     `json:"status,omitempty"`   // of mode error; default 500
+	After   string  `json:"after,omitempty"`    // of mode error: the answer's Retry-After
 	Reason  string  `json:"reason,omitempty"`   // of mode finish: stop, content_filter or length; default stop
 	Form    Form    `json:"form,omitempty"`     // of mode bad_handoff
 	DelayMS int     `json:"delay_ms,omitempty"` // waits so long before it strikes; slow: before each request
@@ -92,7 +94,7 @@ func (f Fault) Validate() error {
 	var errs []error
 	modes := []Mode{
 		"", FaultNone, FaultHang, FaultHold, FaultError, FaultSlow, FaultDie, FaultEarly200, FaultFinishAbort, FaultTruncate, FaultRefuse,
-		FaultFinish, FaultNoHandoff, FaultBadHandoff,
+		FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultEmpty,
 	}
 	if !slices.Contains(modes, f.Mode) {
 		errs = append(errs, fmt.Errorf("mode %q: expected one of %q", f.Mode, modes[1:]))
@@ -190,6 +192,7 @@ func (s *Sim) SetFault(f Fault) error {
 }
 
 var (
+	errEmpty       = errors.New("no answer, by an injected fault")
 	errTruncate    = errors.New("connection closed by an injected fault")
 	errFinishAbort = errors.New("finish reason abort by an injected fault")
 )
@@ -215,7 +218,7 @@ func (c *call) strike(when Moment) error {
 			return c.ctx.Err()
 		}
 	case FaultError:
-		return &apiError{status: f.Status, reason: "fault", msg: "injected error"}
+		return &apiError{status: f.Status, reason: "fault", msg: "injected error", retryAfter: f.After}
 	case FaultDie:
 		c.s.die()
 		<-c.ctx.Done()
@@ -224,6 +227,8 @@ func (c *call) strike(when Moment) error {
 		return errTruncate
 	case FaultFinishAbort:
 		return errFinishAbort
+	case FaultEmpty:
+		return errEmpty
 	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse, FaultFinish, FaultNoHandoff, FaultBadHandoff:
 	}
 	return nil

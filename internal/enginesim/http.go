@@ -84,6 +84,8 @@ func (c *call) fail(err error) {
 	case errors.As(err, &ae):
 	case errors.Is(err, errTruncate):
 		ae.reason, ae.status = "fault", 0
+	case errors.Is(err, errEmpty):
+		ae.reason, ae.status = "fault", http.StatusOK
 	case c.ctx.Err() != nil || errors.Is(err, context.Canceled) || strings.HasPrefix(err.Error(), "client is gone"):
 		c.s.log.finish(c.rec, outcome{outcome: OutcomeCancelled, err: "client closed the connection"})
 		panic(http.ErrAbortHandler)
@@ -92,6 +94,10 @@ func (c *call) fail(err error) {
 	switch {
 	case errors.Is(err, errTruncate):
 		panic(http.ErrAbortHandler)
+	case errors.Is(err, errEmpty):
+		if c.q.stream { // its head goes first, as an engine's whose generator dies
+			_ = c.sendHeaders()
+		}
 	case !c.headers:
 		c.s.refuse(c.w, ae)
 	case c.q.stream:
@@ -124,6 +130,9 @@ func writeError(w http.ResponseWriter, e *apiError) { writeJSON(w, e.status, e.b
 
 // refuse answers an error as the engine words it.
 func (s *Sim) refuse(w http.ResponseWriter, e *apiError) {
+	if e.retryAfter != "" {
+		w.Header().Set("Retry-After", e.retryAfter)
+	}
 	writeJSON(w, e.status, s.engine.errorBody(e, false))
 }
 

@@ -61,9 +61,10 @@ type genRequest struct {
 
 // apiError is a refusal with the status that the client gets.
 type apiError struct {
-	status int
-	reason string // label of the failure counter
-	msg    string
+	status     int
+	reason     string // label of the failure counter
+	msg        string
+	retryAfter string // header of the answer, if not empty
 }
 
 // Error implements error.

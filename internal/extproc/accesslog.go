@@ -9,6 +9,7 @@ import (
 	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -19,20 +20,23 @@ type accessLog struct {
 	srv *Server
 }
 
-// logged reads Envoy's response flags and details of an answer that had begun.
-// The details name every way in which an upstream can break off, those whose
+// logged says how an answer ended that had begun, by Envoy's response flags and
+// details. The details name every way in which an upstream can break off, those whose
 // flag says no more than "protocol error" included (a chunked body that ends
 // early, measured on 1.40).
-func logged(f *datav3.ResponseFlags, details string) (outcome, blame) {
+func logged(e *datav3.HTTPAccessLogEntry) blame.Sight {
+	f, r := e.GetCommonProperties().GetResponseFlags(), e.GetResponse()
 	switch {
 	case f.GetUpstreamRequestTimeout(), f.GetUpstreamMaxStreamDurationReached(), f.GetStreamIdleTimeout(), f.GetDurationTimeout():
-		return outcomeCut, blameNone
-	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset(), f.GetUpstreamProtocolError(), strings.HasPrefix(details, "upstream_reset"):
-		return outcomeCut, blameLost
+		return blame.Expired
+	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset(), f.GetUpstreamProtocolError(), strings.HasPrefix(r.GetResponseCodeDetails(), "upstream_reset"):
+		return blame.BrokeOff
 	case f.GetDownstreamConnectionTermination():
-		return outcomeClientLeft, blameNone
+		return blame.ClientLeft
+	case r.GetResponseBodyBytes() == 0:
+		return blame.Empty
 	default:
-		return outcomeOK, blameNone
+		return blame.Served
 	}
 }
 
@@ -48,8 +52,7 @@ func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamA
 		}
 		for _, e := range msg.GetHttpLogs().GetLogEntry() {
 			if s := a.find(e.GetRequest()); s != nil {
-				ev := event{kind: evLogged}
-				ev.outcome, ev.blame = logged(e.GetCommonProperties().GetResponseFlags(), e.GetResponse().GetResponseCodeDetails())
+				ev := event{kind: evLogged, seen: logged(e)}
 				ev.reached = e.GetRequest().GetUpstreamHeaderBytesSent() > 0
 				s.post(&ev)
 			}

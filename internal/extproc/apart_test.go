@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -158,7 +159,7 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	require.Equal(t, evPrefilled, ev.kind)
 	require.ErrorIs(t, ev.answer.err, errPanicked)
 	report, _ := s.m.judgePrefill(ev.answer)
-	require.Equal(t, legReport{state: legFailed, reason: reasonNotSent}, report)
+	require.Equal(t, legReport{state: legFailed, reason: blame.NotSent}, report)
 	s.m.plan = new(plan)
 	s.collect(&effect{}) // without a view to look decode up in
 	require.Equal(t, evCollected, (<-events).kind)

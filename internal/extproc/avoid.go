@@ -22,9 +22,11 @@ type avoidList struct {
 }
 
 type avoided struct {
-	ranks []worker.Rank
-	last  int // the latest attempt that was given up
-	until time.Time
+	ranks    []worker.Rank
+	suspects suspects
+	keep     worker.Rank
+	last     int // the latest attempt that was given up
+	until    time.Time
 }
 
 const (
@@ -38,14 +40,11 @@ func newAvoidList(ttl time.Duration) *avoidList {
 
 func avoidKey(h *headers) string { return h.start + "/" + h.requestID }
 
-// add notes that this attempt failed, and through which of its two ranks.
-func (a *avoidList) add(m *mainLeg, f *failure, now time.Time) {
+// add notes that this attempt failed, who may be at fault for it, and what waits for
+// a mate's word.
+func (a *avoidList) add(m *mainLeg, now time.Time) {
 	if m.plan == nil {
 		return
-	}
-	rank := m.plan.decode
-	if f.code == failPrefill.code {
-		rank = m.plan.prefill
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -62,21 +61,25 @@ func (a *avoidList) add(m *mainLeg, f *failure, now time.Time) {
 	if !ok && len(a.m) >= avoidMost {
 		return
 	}
-	if !slices.Contains(e.ranks, rank) {
-		e.ranks = append(e.ranks, rank)
+	for _, rank := range m.avoid {
+		if !slices.Contains(e.ranks, rank) {
+			e.ranks = append(e.ranks, rank)
+		}
 	}
+	e.suspects, e.keep = m.plan.suspects, m.keep
 	e.last, e.until = max(e.last, m.attempt), now.Add(a.ttl)
 	a.m[k] = e
 }
 
-// of returns the ranks to avoid, nil on a first attempt, and whether the attempt
-// before was given up by us: else Envoy repeats it on its own word.
-func (a *avoidList) of(m *mainLeg) (ranks []worker.Rank, ours bool) {
+// of returns what is known of the attempts before: nothing on a first one. ours says
+// that the latest was given up by us: else Envoy repeats it on its own word.
+func (a *avoidList) of(m *mainLeg) (before avoided, ours bool) {
 	if m.attempt <= 1 {
-		return nil, true
+		return avoided{}, true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	e := a.m[avoidKey(&m.hdr)]
-	return slices.Clone(e.ranks), e.last >= m.attempt-1
+	e.ranks = slices.Clone(e.ranks)
+	return e, e.last >= m.attempt-1
 }

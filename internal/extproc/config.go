@@ -221,7 +221,7 @@ func (c *Config) overdueAfter(tokens int64) time.Duration {
 
 func (c *Config) rules() *rules {
 	return &rules{
-		startTimeout: c.StartTimeout, prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
+		prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
 		hold: !c.NoHold, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
 		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(bufferPool),
 		reasonHeader: c.Gateway.ReasonHeader, replicas: c.Advertise != "",

@@ -28,10 +28,12 @@
 //	                 it is the last word      answer with it (C8)                         rejected
 //	                 it failed                retry, or refuse                            rejected
 //	                 for good, with fallback  release both, pick one worker               resolving
-//	routed           prefill leg well/ended   note it                                     routed
+//	routed           prefill leg well/ended   note it; decode's time begins               routed
 //	                 prefill failed           end decode: retry, or refuse                rejected
-//	                 response headers 2xx/4xx relay, or hold while prefill is not well    streaming, holding
-//	                 response headers 5xx     retry, or relay                             rejected, streaming
+//	                 response headers 2xx     relay, or hold while prefill is not well    streaming, holding
+//	                 any other, or empty 2xx  retry, or relay                             rejected, streaming
+//	                 decode's time is over    retry, or wait on                           rejected, routed
+//	                 a worker is gone         retry, or refuse                            rejected
 //	                 Envoy's own reply        retry, or refuse                            rejected
 //	holding          prefill well             relay the headers                           streaming
 //	                 prefill failed           end decode: retry, or refuse                rejected
@@ -105,10 +107,18 @@
 // answer. KV that prefill then holds is taken by decode, or, when no decode will
 // come, by a collecting one: a decode for one token whose answer is dropped.
 //
-// Times: a leg that has not started within StartTimeout of the dispatch has
-// failed; so has one that is overdue (OverdueBase plus OverduePerToken for each
-// token booked on its rank, at most PrefillTimeout). After the client has gone
-// the prefill leg runs on; OrphanGrace later it is aborted.
+// Times: a leg that has not started within StartTimeout of the dispatch, and more for a
+// large body or many attempts in flight, has failed; so has one that takes longer than
+// such a leg may (limits.go, internal/patience), where somebody else can be tried. Whom
+// the request waits for is probed sooner. After the client has gone the prefill leg runs
+// on; OrphanGrace later it is aborted.
+//
+// # Blame
+//
+// What was seen of a leg is a row of internal/blame: who is charged, whether another
+// attempt is made, whom it avoids, how the request ends. What only a mate's answer can
+// prove waits in the plan's suspects, which go from one attempt of a request to the next
+// (avoidList); judge.go tells internal/health.
 //
 // # The prefill leg
 //

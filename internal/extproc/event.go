@@ -3,6 +3,7 @@ package extproc
 import (
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/subset"
@@ -26,7 +27,7 @@ const (
 	evLeg       // the prefill leg reports
 	evTimer
 	evAbort     // the owner wants this prefill leg ended
-	evGone      // the prefill worker has left discovery
+	evGone      // a worker of the attempt has left discovery, or was set aside
 	evDrain     // the process is about to end: leave what can be left
 	evPrefilled // a prefill that the plugin asked for itself has ended: answer
 	evCollected // so has a collecting decode
@@ -42,20 +43,21 @@ type event struct {
 	headers      *headers // evRequestHeaders, evResponseHeaders
 	body         []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
 	endOfStream  bool
-	fullDuplex   bool       // the first message: the filter streams bodies
-	answerBodies bool       // the first message: it sends those of answers, too
-	answerDuplex bool       // … and streams them
-	hints        *hints     // what the data plane says beside the message; nil: nothing
-	plan         *plan      // evPicked
-	failure      *failure   // evRefused
-	booked       *booked    // evPicked, evRefused: for the stream, not the machine
-	leg          legReport  // evLeg
-	answer       *legAnswer // evPrefilled
-	imm          *immediate // evAnswered
-	outcome      outcome    // evLogged
-	blame        blame      // evLogged: what it says of decode
-	reached      bool       // evLogged: decode has seen the request
-	answerer     *answerer  // evResponseHeaders: not who was picked has answered
+	fullDuplex   bool        // the first message: the filter streams bodies
+	answerBodies bool        // the first message: it sends those of answers, too
+	answerDuplex bool        // … and streams them
+	hints        *hints      // what the data plane says beside the message; nil: nothing
+	plan         *plan       // evPicked
+	failure      *failure    // evRefused
+	booked       *booked     // evPicked, evRefused: for the stream, not the machine
+	leg          legReport   // evLeg
+	answer       *legAnswer  // evPrefilled
+	imm          *immediate  // evAnswered
+	seen         blame.Sight // evLogged: how the answer ended
+	worker       worker.ID   // evGone
+	odd          bool        // evResponseHeaders: decode refuses more than its pool
+	reached      bool        // evLogged: decode has seen the request
+	answerer     *answerer   // evResponseHeaders: not who was picked has answered
 }
 
 // headers is what routing reads of a header map. Names and values are copied
@@ -66,7 +68,7 @@ type headers struct {
 	start, attemptCount, timeout       string
 	authorization                      string
 	leg, debug                         string
-	status, localReply                 string
+	status, localReply, retryAfter     string
 	named                              []pin.Header // those that may name workers, as they came
 	strange                            []string     // names of those that only routers may set
 	selection                          []string     // the conformance suite's
@@ -88,34 +90,15 @@ var legStateNames = [...]string{"none", "dispatched", "started", "well", "failed
 
 func (s legState) String() string { return legStateNames[s] }
 
-// legReason says why a prefill leg failed. The names are metric labels.
-type legReason string
-
-const (
-	reasonNotStarted     legReason = "not_started"
-	reasonStatus         legReason = "status"
-	reasonRejected       legReason = "rejected" // a 4xx that would meet any worker
-	reasonConnectFailed  legReason = "connect_failed"
-	reasonConnectionLost legReason = "connection_lost"
-	reasonFinish         legReason = "finish_reason"
-	reasonBadAnswer      legReason = "bad_answer"
-	reasonGone           legReason = "gone"
-	reasonOverdue        legReason = "overdue"
-	reasonTimeout        legReason = "timeout"
-	reasonAborted        legReason = "aborted"  // by its owner
-	reasonNotSent        legReason = "not_sent" // it ended before a worker saw it
-	reasonOverflow       legReason = "overflow" // Envoy's circuit breaker
-	reasonNoHandoff      legReason = "no_handoff"
-	reasonTooLong        legReason = "too_long" // the answer, by what the client asks for
-)
-
-// legReport is what a prefill leg tells its owner. answer is the worker's own
-// error body, only with reasonRejected.
+// legReport is what a prefill leg tells its owner. answer and retryAfter are the
+// worker's own, of a refusal.
 type legReport struct {
-	state  legState
-	reason legReason
-	status int
-	answer []byte
+	state      legState
+	reason     blame.Sight
+	status     int
+	answer     []byte
+	retryAfter string
+	odd        bool // its worker refuses more than its pool: a mate may be asked
 }
 
 // plan is a decision that has been booked, as the machine needs it.
@@ -142,12 +125,22 @@ type plan struct {
 
 	token        string
 	traceparent  string        // of our own span; empty: leave the client's
-	overdueAfter time.Duration // from the dispatch
+	overdueAfter time.Duration // from the dispatch, of prefill
+	startWithin  time.Duration // the same, until its leg has begun
+	answerWithin time.Duration // of decode, once it has all that it needs; 0: no limit
+	spare        spare         // who else could be tried
+	failing      bool          // its hand-off has just failed for another request
+	suspects     suspects      // of earlier attempts of the request
 	explain      string        // the debug header's value, if asked for
 
 	// The request has named the worker: a fresh attempt would meet it again.
 	prefillNamed, decodeNamed bool
 }
+
+// spare says whether a leg could be tried elsewhere.
+type spare struct{ prefill, decode bool }
+
+type suspects = blame.Suspects[worker.Rank]
 
 type op uint8
 
@@ -164,7 +157,10 @@ const (
 	opModels                     // answer GET /v1/models
 	opReport                     // tell the leg's owner: leg, report
 	opAbortLeg                   // end the prefill leg
-	opBlame                      // tell health: rank, outcome
+	opCharge                     // tell health: rank, charge, proven
+	opSuspect                    // have health probe a worker: rank
+	opPairFailed                 // a hand-off has failed: rank, other
+	opPairServed                 // one has worked
 	opServed                     // another rank serves in decode's place: rank, zero where it is none of ours
 	opReleaseDecode
 	opReleasePrefill
@@ -176,7 +172,7 @@ const (
 
 var opNames = [...]string{
 	"", "continue", "route", "route headers", "relay", "immediate", "extend", "prefill", "collect", "pick", "models", "report",
-	"abort-leg", "blame", "served", "release decode", "release prefill", "mark", "finish", "leave", "forget",
+	"abort-leg", "charge", "suspect", "pair failed", "pair served", "served", "release decode", "release prefill", "mark", "finish", "leave", "forget",
 }
 
 // message says which of Envoy's messages a reply answers.
@@ -205,7 +201,9 @@ type effect struct {
 	wait        time.Duration
 	report      legReport
 	rank        worker.Rank
-	blame       blame
+	other       worker.Rank // opPairFailed, opPairServed: decode, rank is prefill
+	charge      blame.Charge
+	proven      bool
 	outcome     outcome
 	fail        *failure
 	endOfStream bool
@@ -219,31 +217,12 @@ type immediate struct {
 	detail string // for Envoy's access log
 }
 
-// blame is what an attempt learnt of a worker.
-type blame uint8
-
-const (
-	blameNone blame = iota
-	praise
-	blameConnect
-	blameLost
-	blameError
-	blameOverdue
-)
-
-var blameNames = [...]string{"none", "ok", "connect failed", "connection lost", "server error", "overdue"}
-
 // outcome is how an attempt ended. The names are metric labels.
-type outcome string
+type outcome = blame.Outcome
 
+// The outcomes that no leg makes.
 const (
-	outcomeOK         outcome = "ok"
-	outcomeRetried    outcome = "retried"
-	outcomeRefused    outcome = "refused"
-	outcomeClientLeft outcome = "client_left"
-	outcomeCut        outcome = "cut"
-	outcomeAnswered   outcome = "answered" // by the plugin itself
-	// outcomeUnfinished: the answer's end was not seen, and no access log tells
-	// whether the client has left or decode has broken off.
-	outcomeUnfinished outcome = "unfinished"
+	outcomeRetried  outcome = "retried"
+	outcomeRefused  outcome = "refused"  // by the plugin: no worker was asked
+	outcomeAnswered outcome = "answered" // by the plugin itself
 )

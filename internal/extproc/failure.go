@@ -1,11 +1,13 @@
 package extproc
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -31,6 +33,12 @@ type failure struct {
 	answer []byte
 	// queue, where set, is told in the body, for clients that pace themselves.
 	queue *picker.SaturatedError
+	// retry, where set, is a worker's own Retry-After, and goes before retryAfter.
+	retry string
+	// ofPrefill: the prefill worker failed, else the one that answers.
+	ofPrefill bool
+	// ends is how the request ends with it; empty: refused by the plugin.
+	ends outcome
 	// taint, where set, is the required one that nobody carries; told, too.
 	taint string
 }
@@ -54,7 +62,7 @@ var (
 	failUnknownModel = failure{code: "model_not_found", status: 404, kind: kindNotFound, message: "The model does not exist here.", param: "model"}
 	failTooSlow      = failure{code: "request_timeout", status: 408, kind: kindInvalid, message: "The request did not arrive in time."}
 	failProxy        = failure{code: "proxy_refused", status: 400, kind: kindInvalid, message: "The proxy refused the request."}
-	failDeadline     = failure{code: "deadline_exceeded", status: 504, kind: kindTimeout, message: "The request did not finish before its deadline."}
+	failDeadline     = failure{code: "deadline_exceeded", status: 504, kind: kindTimeout, message: "The request did not finish before its deadline.", ends: blame.Failed}
 	failBadTimeout   = failure{code: "invalid_timeout", status: 400, kind: kindInvalid, message: "The time-out header is not a positive number of milliseconds."}
 
 	failNotReady     = failure{code: "not_ready", status: 503, kind: kindUnavailable, message: "The router does not know its workers yet; try again.", retryAfter: time.Second, fresh: true}
@@ -84,19 +92,24 @@ var (
 	failPinRank      = failure{code: "rank_out_of_range", status: 400, kind: kindInvalid, message: "The named worker has no such rank"}
 	failPinUnfit     = failure{code: "workers_do_not_fit", status: 400, kind: kindInvalid, message: "The named workers cannot hand KV over to each other"}
 
-	failPrefill        = failure{code: "prefill_failed", status: 503, kind: kindUnavailable, message: "The prefill worker failed; try again.", retryAfter: time.Second, fresh: true}
-	failPrefillRefused = failure{code: "prefill_rejected", status: 400, kind: kindInvalid, message: "The prefill worker refused the request."}
-	failPrefillLong    = failure{code: "prefill_answer_too_large", status: 400, kind: kindInvalid, message: "The prefill worker's answer is too large to be handed on: ask for less about the prompt, such as fewer prompt_logprobs."}
-	failDecodeLost     = failure{code: "decode_unreachable", status: 503, kind: kindUnavailable, message: "The decode worker could not be reached; try again.", retryAfter: time.Second, fresh: true}
-	failDecodeError    = failure{code: "decode_failed", status: 502, kind: kindUnavailable, message: "The decode worker failed; try again.", retryAfter: time.Second, fresh: true}
+	failPrefill        = failure{code: "prefill_failed", status: 503, kind: kindUnavailable, message: "The prefill worker failed; try again.", retryAfter: time.Second, fresh: true, ofPrefill: true, ends: blame.Failed}
+	failPrefillRefused = failure{code: "prefill_rejected", status: 400, kind: kindInvalid, message: "The prefill worker refused the request.", ofPrefill: true, ends: blame.OfWorker}
+	failPrefillBusy    = failure{code: "prefill_busy", status: 429, kind: kindRateLimit, message: "The prefill workers are busy; try again.", retryAfter: time.Second, ofPrefill: true, ends: blame.OfWorker}
+	failPrefillLong    = failure{code: "prefill_answer_too_large", status: 400, kind: kindInvalid, ofPrefill: true, ends: blame.OfWorker, message: "The prefill worker's answer is too large to be handed on: ask for less about the prompt, such as fewer prompt_logprobs."}
+	failDecodeLost     = failure{code: "decode_unreachable", status: 503, kind: kindUnavailable, message: "The decode worker could not be reached; try again.", retryAfter: time.Second, fresh: true, ends: blame.Failed}
+	failDecodeError    = failure{code: "decode_failed", status: 502, kind: kindUnavailable, message: "The decode worker failed; try again.", retryAfter: time.Second, fresh: true, ends: blame.Failed}
+	failDecodeEmpty    = failure{code: "empty_answer", status: 502, kind: kindUnavailable, message: "The decode worker answered with nothing; try again.", retryAfter: time.Second, ends: blame.Failed}
+	failDecodeSilent   = failure{code: "decode_overdue", status: 503, kind: kindUnavailable, message: "The decode worker did not answer in time; try again.", retryAfter: time.Second, ends: blame.Failed}
+	failDecodeRefused  = failure{code: "decode_rejected", status: 400, kind: kindInvalid, message: "The decode worker refused the request.", ends: blame.OfWorker}
+	failCut            = failure{code: "answer_cut", status: 502, kind: kindUnavailable, message: "The answer broke off.", ends: blame.Cut}
 
 	failLegRefused = failure{code: "leg_refused", status: 403, kind: kindPermission, message: "This leg was not sent by the router."}
 	failLegLate    = failure{code: "leg_late", status: 410, kind: kindUnavailable, message: "The attempt that this leg belongs to is over."}
 	failLegGone    = failure{code: "leg_worker_gone", status: 503, kind: kindUnavailable, message: "The prefill worker has left."}
 	failLegAborted = failure{code: "leg_aborted", status: 499, kind: kindUnavailable, message: "The leg was ended by its owner."}
 
-	failProtocol = failure{code: "protocol_violation", status: 500, kind: kindInternal, message: "The proxy sent a message out of order."}
-	failInternal = failure{code: "internal_error", status: 500, kind: kindInternal, message: "The router failed on this request."}
+	failProtocol = failure{code: "protocol_violation", status: 500, kind: kindInternal, message: "The proxy sent a message out of order.", ends: blame.Failed}
+	failInternal = failure{code: "internal_error", status: 500, kind: kindInternal, message: "The router failed on this request.", ends: blame.Failed}
 )
 
 // because returns the row with the reason why nobody could be picked, where it
@@ -162,16 +175,72 @@ func failures() []failure {
 		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
-		failPrefill, failPrefillRefused, failPrefillLong, failDecodeLost, failDecodeError,
+		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, failDecodeError, failDecodeEmpty,
+		failDecodeSilent, failDecodeRefused, failCut,
 		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
 	}
+}
+
+// outcome is how a request ends with the failure.
+func (f *failure) outcome() outcome { return cmp.Or(f.ends, outcomeRefused) }
+
+// failureOfPrefill returns the row of a prefill leg's failure.
+func failureOfPrefill(r *legReport) failure {
+	f := failPrefill
+	switch r.reason {
+	case blame.Rejected:
+		f = failPrefillRefused
+		f.status, f.answer = r.status, r.answer
+	case blame.Busy:
+		f = failPrefillBusy
+		f.retry = r.retryAfter
+	case blame.TooLong:
+		f = failPrefillLong
+	}
+	return f
+}
+
+// failureOfDecode returns the row of what was seen of decode before its answer.
+func failureOfDecode(s blame.Sight) failure {
+	switch s {
+	case blame.TimedOut:
+		return failDeadline
+	case blame.Errored:
+		return failDecodeError
+	case blame.Empty:
+		return failDecodeEmpty
+	case blame.Busy, blame.Rejected:
+		return failDecodeRefused
+	default:
+		return failDecodeLost
+	}
+}
+
+// failureOfEnd returns the row of how an answer with this status ended; nil where
+// nothing failed, or nobody knows.
+func failureOfEnd(s blame.Sight, status int) *failure {
+	var f failure
+	switch s {
+	case blame.Served, blame.ClientLeft, blame.Unfinished:
+		return nil
+	case blame.BrokeOff:
+		f = failCut
+	case blame.Expired:
+		f = failDeadline
+	default:
+		f = failureOfDecode(s)
+	}
+	f.status = status
+	return &f
 }
 
 // immediateOf returns f as an answer. retry asks Envoy for a fresh attempt.
 func immediateOf(f *failure, retry bool) *immediate {
 	im := &immediate{status: f.status, detail: "baton_" + f.code}
 	im.set = append(im.set, kv{"content-type", "application/json"})
-	if f.retryAfter > 0 {
+	if f.retry != "" {
+		im.set = append(im.set, kv{"retry-after", f.retry})
+	} else if f.retryAfter > 0 {
 		im.set = append(im.set, kv{"retry-after", strconv.Itoa(int(f.retryAfter.Seconds()))})
 	}
 	if retry {

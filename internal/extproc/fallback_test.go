@@ -53,7 +53,7 @@ func TestWhatPrefillHasFailedForGoodIsServedByOneWorkerAsAFallback(t *testing.T)
 		"not where nobody can":            {status: 500, attempt: 3, fallback: true, needs: true, want: "prefill_failed"},
 		"not while attempts are left":     {status: 500, attempt: 2, fallback: true, want: "prefill_failed"},
 		"not what the engine has refused": {status: 422, attempt: 3, fallback: true, want: "prefill_rejected"},
-		"not while prefill is busy":       {status: 429, attempt: 3, fallback: true, want: "prefill_failed"},
+		"not while prefill is busy":       {status: 429, attempt: 3, fallback: true, want: "prefill_busy"},
 		"not a request that names decode": {
 			status: 500, attempt: 3, fallback: true, headers: []string{"x-worker-instance-id", "3"}, want: "prefill_failed",
 		},

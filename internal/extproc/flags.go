@@ -1,6 +1,10 @@
 package extproc
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+)
 
 // fault is what Envoy's response flags say of an upstream, in an answer that
 // Envoy made itself. All legs read them here.
@@ -48,18 +52,18 @@ func faultOf(flags string) fault {
 // itself: not where no connection came about, or none was to be had.
 func reached(flags string) bool { return faultOf(flags) >= faultLost }
 
-// localReason is why a prefill leg failed that Envoy answered itself.
-func localReason(flags string) legReason {
+// localSight is what was seen of a leg that Envoy answered itself.
+func localSight(flags string) blame.Sight {
 	switch faultOf(flags) {
 	case faultTimeout:
-		return reasonTimeout
+		return blame.TimedOut
 	case faultLost:
-		return reasonConnectionLost
+		return blame.Lost
 	case faultOverflow:
-		return reasonOverflow
+		return blame.Overflow
 	case faultConnect:
-		return reasonConnectFailed
+		return blame.Unconnected
 	default:
-		return reasonNotSent // refused, or Envoy could not ask us
+		return blame.NotSent // refused, or Envoy could not ask us
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
 // The flags are all that Envoy's documentation lists.
@@ -26,10 +28,10 @@ func TestEachOfEnvoysResponseFlagsIsRead(t *testing.T) {
 }
 
 func TestALegsReasonFollowsFromTheFault(t *testing.T) {
-	for flags, want := range map[string]legReason{
-		"UT": reasonTimeout, "UPE": reasonConnectionLost, "LR": reasonConnectionLost, "UO": reasonOverflow,
-		"UF,URX": reasonConnectFailed, "UH": reasonNotSent, "-": reasonNotSent,
+	for flags, want := range map[string]blame.Sight{
+		"UT": blame.TimedOut, "UPE": blame.Lost, "LR": blame.Lost, "UO": blame.Overflow,
+		"UF,URX": blame.Unconnected, "UH": blame.NotSent, "-": blame.NotSent,
 	} {
-		require.Equal(t, want, localReason(flags), flags)
+		require.Equal(t, want, localSight(flags), flags)
 	}
 }

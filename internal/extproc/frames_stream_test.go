@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -242,7 +243,7 @@ func (s *frameStream) end(out *strings.Builder, cancel bool) {
 func (s *frameStream) logged() {
 	nonce, _ := strconv.ParseUint(s.headers[prefill.HeaderAttempt], 10, 64)
 	if a := s.srv.attempts.find(nonce); a != nil {
-		a.post(&event{kind: evLogged, outcome: outcomeOK, reached: true})
+		a.post(&event{kind: evLogged, seen: blame.Served, reached: true})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
@@ -202,7 +203,7 @@ func (m *mainLeg) onAnswerer(a *answerer) {
 		return
 	}
 	if a.known {
-		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
+		m.emit(effect{op: opCharge, rank: m.plan.decode, charge: blame.Connect})
 	}
 	m.emit(effect{op: opServed, rank: a.rank})
 	if a.known {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
 // holding is a main leg whose answer waits for prefill to be well.
@@ -66,11 +68,11 @@ func TestAnAnswersEndThatHadToWaitIsSeen(t *testing.T) {
 		m.step(testStart, &event{kind: evLeg, leg: legReport{state: legWell}})
 		require.Equal(t, mainStreaming, m.phase)
 		require.Equal(t, c.whole, m.answer.whole)
-		want := outcomeUnfinished
+		want := blame.Unfinished
 		if c.whole {
-			want = outcomeOK
+			want = blame.Served
 		}
-		require.Equal(t, want, m.answer.outcome())
+		require.Equal(t, want, m.answer.end())
 	}
 }
 

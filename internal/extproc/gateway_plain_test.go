@@ -65,7 +65,7 @@ func (p *proxy) answered(by string, pairs ...string) {
 		Attributes: map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {
 			Fields: map[string]*structpb.Value{"upstream.address": structpb.NewStringValue(by)},
 		}},
-		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(pairs...)}},
+		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(pairs...), EndOfStream: true}},
 	}))
 	m := p.recv()
 	require.NotNil(p.t, m.GetResponseHeaders(), "%v", m)

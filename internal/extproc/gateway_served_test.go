@@ -34,9 +34,10 @@ func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
 	r := newReplicaOf(t, "a", aggregated(testWorkers(t)[:2]), enabled)
 	ask := func(status string) {
 		p := r.plainly()
-		defer p.cancel()
 		p.get(allowing("127.0.0.1:40000"))
 		p.answered("127.0.0.1:15008", ":status", status)
+		p.cancel()
+		r.requireIdle() // the end of an answer is what counts
 	}
 	for _, status := range []string{"200", "200", "200", "200", "500", "500", "200", "500", "500"} {
 		ask(status)

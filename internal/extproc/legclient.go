@@ -107,6 +107,7 @@ func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte
 	}
 	defer resp.Body.Close()
 	a := &legAnswer{status: resp.StatusCode, sent: true, localReply: resp.Header.Get(prefill.HeaderLocalReply)}
+	a.retryAfter = resp.Header.Get("retry-after")
 	a.body, a.err = readAnswer(resp)
 	a.canceled = a.err != nil && errors.Is(context.Cause(ctx), errLegAborted)
 	a.spent = a.err == nil && src.spent()

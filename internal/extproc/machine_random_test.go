@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -166,7 +167,7 @@ func (x *mainRandom) answerPick() error {
 	if x.r.IntN(5) == 0 {
 		return x.send(event{kind: evRefused, failure: &failNoDecode}, "refused")
 	}
-	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second}
+	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second, startWithin: time.Second, answerWithin: pickOf(x.r, 0, 3*time.Second), spare: spare{x.r.IntN(2) == 0, x.r.IntN(2) == 0}}
 	x.booked, x.decode, x.disaggregated = true, 1, false
 	if x.m.instead == nil && !x.m.passing.on && x.r.IntN(4) > 0 {
 		x.disaggregated, x.prefill = true, 1
@@ -202,9 +203,9 @@ func (x *mainRandom) answerCollect() error {
 
 func pickOf[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-var randomReasons = []legReason{
-	reasonStatus, reasonRejected, reasonConnectFailed, reasonConnectionLost, reasonFinish, reasonBadAnswer, reasonGone,
-	reasonTimeout, reasonAborted, reasonNotStarted, reasonOverdue,
+var randomReasons = []blame.Sight{
+	blame.Errored, blame.Rejected, blame.Unconnected, blame.Lost, blame.Failing, blame.Unreadable, blame.Gone,
+	blame.TimedOut, blame.Aborted, blame.NotStarted, blame.Overdue, blame.Busy, blame.Empty, blame.BrokeOff, blame.Ended,
 }
 
 // message is one of Envoy's, the one that is due more often than others.
@@ -273,11 +274,11 @@ func (x *mainRandom) one() error {
 		x.now = x.now.Add(pickOf(x.r, time.Millisecond, 300*time.Millisecond, 2*time.Second, 30*time.Second, 5*time.Minute))
 		return x.timer()
 	case n == 8:
-		return x.send(event{kind: evGone}, "gone")
+		return x.send(event{kind: evGone, worker: pickOf[worker.ID](x.r, 3, 7)}, "gone")
 	case n == 9 && x.r.IntN(3) == 0:
 		return x.send(event{kind: evDrain}, "drain")
 	case n == 10 && x.booked:
-		return x.send(event{kind: evLogged, outcome: pickOf(x.r, outcomeOK, outcomeCut, outcomeClientLeft), blame: pickOf(x.r, blameNone, blameLost), reached: x.r.IntN(2) == 0}, "logged")
+		return x.send(event{kind: evLogged, seen: pickOf(x.r, blame.Served, blame.BrokeOff, blame.ClientLeft, blame.Empty, blame.Expired), reached: x.r.IntN(2) == 0}, "logged")
 	case n == 11 && x.r.IntN(3) == 0:
 		return x.close()
 	}
@@ -462,7 +463,7 @@ func runPrefillRandom(seed uint64) error {
 		var err error
 		if x.r.IntN(12) == 0 {
 			x.owes = false // its owner has judged it
-			err = x.send(event{kind: evAbort, leg: legReport{state: legFailed, reason: reasonOverdue}}, nil, "abort")
+			err = x.send(event{kind: evAbort, leg: legReport{state: legFailed, reason: blame.Overdue}}, nil, "abort")
 		} else {
 			err = x.message()
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -23,13 +24,14 @@ import (
 //	     [answers] [answers-duplex] [strange=NAME]   the filter sends answers' bodies; a header only routers set
 //	request-body [more]          the input is the body
 //	request-trailers
-//	picked [aggregated] [in-headers] [overdue=D] [dp=N] [explain] [prefill-named] [decode-named]
+//	picked [aggregated] [in-headers] [overdue=D] [answer=D] [dp=N] [explain] [prefill-named] [decode-named]
+//	     [lone] [suspects=ID:CHARGE,…]   lone: nobody else could be tried; of earlier attempts
 //	refused code=not_ready
-//	leg STATE [reason=R] [status=N] [answer=TEXT]
-//	response-headers status=N [local=FLAGS] [eos] [answered=ID/RANK or unknown]
+//	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT]
+//	response-headers status=N [local=FLAGS] [eos] [odd] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
 //	response-trailers
-//	gone | drain | logged [outcome=O] [lost] [unreached]
+//	gone [worker=ID] | drain | logged [seen=SIGHT] [unreached]
 //	closed
 //	after D                      time passes; the timer fires if it is due
 //
@@ -47,7 +49,7 @@ var testStart = time.UnixMilli(1_800_000_000_000)
 func testRules() *rules {
 	names, _ := prefill.NamesOf(prefill.DialectPlain)
 	return &rules{
-		startTimeout: time.Second, prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
+		prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
 		hold: true, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20,
 		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(bufferPool),
 	}
@@ -76,7 +78,7 @@ func dur(t *testing.T, s string) time.Duration {
 }
 
 func reportArgs(t *testing.T, d *datadriven.TestData) legReport {
-	r := legReport{reason: legReason(str(d, "reason", "")), status: num(t, d, "status", 0)}
+	r := legReport{reason: blame.Sight(str(d, "reason", "")), status: num(t, d, "status", 0), odd: d.HasArg("odd"), retryAfter: str(d, "retry-after", "")}
 	if a := str(d, "answer", ""); a != "" {
 		r.answer = []byte(a)
 	}
@@ -153,20 +155,18 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev = event{kind: evCollected}
 	case "response-headers":
 		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+		ev.odd = d.HasArg("odd")
 		ev.answerer = answererArg(t, str(d, "answered", ""))
 	case "response-body":
 		ev = event{kind: evResponseBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
 	case "response-trailers":
 		ev = event{kind: evResponseTrailers}
 	case "gone":
-		ev = event{kind: evGone}
+		ev = event{kind: evGone, worker: worker.ID(num(t, d, "worker", 7))}
 	case "drain":
 		ev = event{kind: evDrain}
 	case "logged":
-		ev = event{kind: evLogged, outcome: outcome(str(d, "outcome", "ok")), reached: !d.HasArg("unreached")}
-		if d.HasArg("lost") {
-			ev.blame = blameLost
-		}
+		ev = event{kind: evLogged, seen: blame.Sight(str(d, "seen", string(blame.Served))), reached: !d.HasArg("unreached")}
 	case "closed":
 		ev = event{kind: evClosed}
 	case "after":
@@ -200,6 +200,18 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 	p := &plan{
 		nonce: 77, decode: worker.Rank{ID: 3, DPRank: 1}, decodeAddr: "10.0.0.3:30000",
 		decodeDPSize: uint32(num(t, d, "dp", 1)), overdueAfter: dur(t, str(d, "overdue", "5s")),
+		startWithin: time.Second, answerWithin: dur(t, str(d, "answer", "0s")),
+		spare: spare{prefill: !d.HasArg("lone"), decode: !d.HasArg("lone")},
+	}
+	for _, x := range strings.FieldsFunc(str(d, "suspects", ""), func(r rune) bool { return r == ',' }) {
+		id, charge, _ := strings.Cut(x, ":")
+		n, err := strconv.Atoi(id)
+		require.NoError(t, err, d.Pos)
+		for c := blame.None; c <= blame.Slow; c++ {
+			if strings.ReplaceAll(c.String(), " ", "-") == charge {
+				p.suspects, _ = p.suspects.And(blame.Suspect[worker.Rank]{Worker: worker.Rank{ID: worker.ID(n)}, Charge: c})
+			}
+		}
 	}
 	if d.HasArg("explain") {
 		p.explain = "{}"
@@ -290,8 +302,15 @@ func textOf(effects []effect) string {
 			}
 		case opServed:
 			fmt.Fprintf(&b, " by %s", e.rank)
-		case opBlame:
-			fmt.Fprintf(&b, " %s: %s", e.rank, blameNames[e.blame])
+		case opPairFailed, opPairServed:
+			fmt.Fprintf(&b, " %s, %s", e.rank, e.other)
+		case opSuspect:
+			fmt.Fprintf(&b, " %s", e.rank)
+		case opCharge:
+			fmt.Fprintf(&b, " %s: %s", e.rank, e.charge)
+			if e.proven {
+				b.WriteString(", proven")
+			}
 		case opFinish:
 			fmt.Fprintf(&b, " %s", e.outcome)
 			if e.fail != nil {
@@ -340,7 +359,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "response-trailers":
 		ev = event{kind: evResponseTrailers}
 	case "abort":
-		ev = event{kind: evAbort, leg: legReport{state: legFailed, reason: reasonOverdue}}
+		ev = event{kind: evAbort, leg: legReport{state: legFailed, reason: blame.Overdue}}
 	case "closed":
 		ev, dr.l.ending = event{kind: evClosed}, d.HasArg("ending")
 	default:

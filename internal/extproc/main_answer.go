@@ -1,9 +1,11 @@
 package extproc
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -11,6 +13,7 @@ import (
 // client, so that a bad one can still become a fresh attempt.
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 	m.status, m.answer.whole = ev.headers.status, ev.endOfStream
+	m.answerBy, m.suspectAt = time.Time{}, time.Time{}
 	m.onAnswerer(ev.answerer)
 	flags := ev.headers.localReply
 	if m.way.plain { // nobody keeps a worker from saying it
@@ -20,26 +23,45 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		m.taken()
 	}
 	if flags != "" {
-		m.onLocalReply(flags)
+		m.onLocalReply(now, flags)
 		return
 	}
-	if strings.HasPrefix(m.status, "5") {
-		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameError})
-		f := failDecodeError
-		if m.mayRetry(&f) {
-			m.reject(&f, true)
-			return
+	if s := m.sightOfHead(ev); s != blame.Served {
+		f := failureOfDecode(s)
+		if !m.decodeFailed(now, s, ev.odd, &f) {
+			m.relay(now) // the worker's own words say more than ours
 		}
-		m.relay() // the last attempt: the worker's own words say more than ours
 		return
 	}
-	m.emit(effect{op: opBlame, rank: m.plan.decode, blame: praise})
-	if m.rules.hold && strings.HasPrefix(m.status, "2") && m.waitsForPrefill() {
+	if m.rules.hold && m.waitsForPrefill() {
 		m.phase = mainHolding
 		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})
 		return
 	}
-	m.relay()
+	m.relay(now)
+}
+
+// sightOfHead reads decode's head. An answer that ends with it is empty.
+func (m *mainLeg) sightOfHead(ev *event) blame.Sight {
+	code, _ := strconv.Atoi(m.status)
+	if code/100 == 2 && ev.endOfStream && !m.passing.on {
+		return blame.Empty
+	}
+	return sightOfStatus(code)
+}
+
+// sightOfStatus is what the status of a worker's answer says.
+func sightOfStatus(code int) blame.Sight {
+	switch {
+	case code/100 == 2:
+		return blame.Served
+	case code == 408 || code == 429:
+		return blame.Busy
+	case code/100 == 4:
+		return blame.Rejected
+	default:
+		return blame.Errored
+	}
 }
 
 // maxExtension is the most that Envoy accepts (max_message_timeout).
@@ -49,23 +71,19 @@ func (m *mainLeg) waitsForPrefill() bool { return m.leg == legDispatched || m.le
 
 // onLocalReply takes an answer that Envoy made itself: no worker said it. A timer
 // of Envoy's is the deadline that we set.
-func (m *mainLeg) onLocalReply(flags string) {
-	switch faultOf(flags) {
-	case faultTimeout:
-		m.reject(&failDeadline, false)
-		return
-	case faultLost:
-		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameLost})
-	case faultConnect:
-		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: blameConnect})
-	case faultOverflow, faultNone: // no fault of the worker
+func (m *mainLeg) onLocalReply(now time.Time, flags string) {
+	s := localSight(flags)
+	f := failureOfDecode(s)
+	if !m.decodeFailed(now, s, false, &f) {
+		m.reject(&f, false)
 	}
-	f := failDecodeLost
-	m.reject(&f, true)
 }
 
-func (m *mainLeg) relay() {
+func (m *mainLeg) relay(now time.Time) {
 	m.phase = mainStreaming
+	if strings.HasPrefix(m.status, "2") {
+		m.served(now)
+	}
 	e := effect{op: opRelay, of: ofResponseHeaders}
 	if m.plan.explain != "" {
 		e.set = append(e.set, kv{prefill.HeaderDecision, m.plan.explain})
@@ -90,7 +108,7 @@ func (m *mainLeg) maybeLeave() {
 	m.phase = mainLeft
 	m.emit(effect{op: opLeave})
 	if m.logged.kind != 0 { // it broke off before we had let its headers pass
-		m.conclude(m.loggedAt, m.logged.outcome, m.logged.blame)
+		m.conclude(m.loggedAt, m.logged.seen)
 	}
 }
 
@@ -108,13 +126,15 @@ func (m *mainLeg) onLeg(now time.Time, r legReport) {
 			return
 		}
 		m.leg = legWell
-		m.overdueAt = time.Time{}
-		m.startBy = time.Time{}
+		m.overdueAt, m.startBy = time.Time{}, time.Time{}
 		m.emit(effect{op: opMark, report: r})
-		m.emit(effect{op: opBlame, rank: m.plan.prefill, blame: praise})
+		m.emit(effect{op: opCharge, rank: m.plan.prefill, charge: blame.Credit})
 		if m.phase == mainHolding {
-			m.relay()
+			m.relay(now)
 			return
+		}
+		if m.phase == mainRouted {
+			m.awaitAnswer(now)
 		}
 		m.maybeLeave()
 	case legFailed:
@@ -129,7 +149,7 @@ func (m *mainLeg) onLegEnded(now time.Time, r legReport) {
 		return
 	}
 	if m.waitsForPrefill() { // it ended without a word
-		m.onLegFailed(now, legReport{state: legFailed, reason: reasonConnectionLost})
+		m.onLegFailed(now, legReport{state: legFailed, reason: blame.Ended})
 	}
 	m.leg = legEnded
 	m.orphanAt = time.Time{}
@@ -146,15 +166,21 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	if m.plan == nil || !m.waitsForPrefill() {
 		return
 	}
+	awaited := m.awaitsAnswer()
+	if r.reason == blame.BrokeOff && (!awaited || !now.Before(m.deadline)) {
+		r.reason = blame.Ended // by whoever has ended the attempt
+	}
 	neverStarted := m.leg == legDispatched
 	m.leg = legFailed
 	m.startBy, m.overdueAt = time.Time{}, time.Time{}
 	m.emit(effect{op: opMark, report: r})
-	if b := blameOf(r); b != blameNone {
-		m.emit(effect{op: opBlame, rank: m.plan.prefill, blame: b})
-	}
+	row := blame.Of(m.prefillLeg(), r.reason)
+	f := failureOfPrefill(&r)
+	f.fresh = m.fresh(row, m.plan.spare.prefill, r.odd)
+	retry := awaited && m.mayRetry(&f)
+	m.charge(now, row, m.plan.prefill, retry)
 	switch r.reason {
-	case reasonNotStarted, reasonOverdue, reasonGone:
+	case blame.NotStarted, blame.Overdue, blame.Gone:
 		// The leg itself does not know that it has failed.
 		m.emit(effect{op: opAbortLeg, report: r})
 	default: // the leg's own report: it was there, whatever we heard of it before
@@ -165,28 +191,17 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 		m.leg = legEnded
 		m.releasePrefill()
 	}
-	f := failPrefill
-	switch r.reason {
-	case reasonRejected:
-		f = failPrefillRefused
-		f.status, f.answer = r.status, r.answer
-	case reasonTooLong:
-		f = failPrefillLong
-	}
 	switch m.phase {
 	case mainPrefilling:
 		if m.mayServeAlone(&f, r) {
 			m.instead = &f // once the leg's answer is there: it may hold KV
 			return
 		}
-		m.reject(&f, f.fresh)
+		m.reject(&f, retry)
 	case mainRouted, mainHolding:
-		m.reject(&f, f.fresh)
+		m.reject(&f, retry)
 	case mainStreaming:
-		m.finish(outcomeCut, &f)
-		m.phase = mainRejected
-		m.releaseDecode()
-		m.emit(effect{op: opImmediate, imm: m.immediate(&f, false)})
+		m.cut(&f)
 	case mainLingering:
 		if m.leg == legEnded {
 			m.done()
@@ -196,30 +211,28 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	}
 }
 
-// busy reports whether a leg failed for want of room: the worker says so, or
-// Envoy's circuit breaker.
-func (r *legReport) busy() bool {
-	return r.reason == reasonOverflow || r.reason == reasonStatus && (r.status == 408 || r.status == 429)
+// awaitsAnswer reports whether the request still waits for its first byte.
+func (m *mainLeg) awaitsAnswer() bool {
+	return m.phase == mainPrefilling || m.phase == mainRouted || m.phase == mainHolding
 }
 
-func blameOf(r legReport) blame {
-	switch r.reason {
-	case reasonConnectFailed:
-		return blameConnect
-	case reasonConnectionLost:
-		return blameLost
-	case reasonStatus:
-		if r.busy() {
-			return blameNone // no fault
-		}
-		return blameError
-	case reasonFinish, reasonBadAnswer:
-		return blameError
-	case reasonOverdue, reasonTimeout:
-		return blameOverdue
-	default:
-		return blameNone
+func (m *mainLeg) prefillLeg() blame.Leg {
+	if m.plan.kind.PrefillFirst() {
+		return blame.First
 	}
+	return blame.Mirrored
+}
+
+// busy reports whether a leg failed for want of room: the worker says so, or
+// Envoy's circuit breaker.
+func (r *legReport) busy() bool { return r.reason == blame.Overflow || r.reason == blame.Busy }
+
+// cut ends an answer whose first bytes have gone to the client.
+func (m *mainLeg) cut(f *failure) {
+	m.finish(blame.Cut, f)
+	m.phase = mainRejected
+	m.releaseDecode()
+	m.emit(effect{op: opImmediate, imm: m.immediate(f, false)})
 }
 
 // reject answers the client, or asks Envoy for a fresh attempt when retry is
@@ -230,7 +243,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 	if retry {
 		m.finish(outcomeRetried, f)
 	} else {
-		m.finish(outcomeRefused, f)
+		m.finish(f.outcome(), f)
 	}
 	m.releaseDecode() // before the answer, which may bring the client back at once
 	if !m.closed {
@@ -241,6 +254,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 // giveUp lets go of the request: decode will not answer it.
 func (m *mainLeg) giveUp() {
 	m.phase = mainRejected
+	m.overdueAt, m.answerBy, m.suspectAt = time.Time{}, time.Time{}, time.Time{} // nobody waits any more
 	m.dropPieces()
 	m.collect()
 	if !m.handover.asked && !m.unsure() {
@@ -257,7 +271,7 @@ func (m *mainLeg) mayRetry(f *failure) bool {
 	if m.plan == nil || m.way.repick {
 		return true
 	}
-	if f.code == failPrefill.code {
+	if f.ofPrefill {
 		return !m.plan.prefillNamed
 	}
 	return !m.plan.decodeNamed

@@ -1,6 +1,11 @@
 package extproc
 
-import "time"
+import (
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+)
 
 // onClosed ends the main leg's part. The prefill leg may run on (C9).
 func (m *mainLeg) onClosed(now time.Time) {
@@ -13,17 +18,17 @@ func (m *mainLeg) onClosed(now time.Time) {
 	case mainStreaming:
 		m.releaseDecode()
 		if m.phase = mainEnded; m.way.plain { // there is no access log
-			m.conclude(now, m.answer.outcome(), blameNone)
+			m.conclude(now, m.answer.end())
 			return
 		}
 		m.logBy = now.Add(logWait)
 		if m.logged.kind != 0 {
-			m.conclude(now, m.logged.outcome, m.logged.blame)
+			m.conclude(now, m.logged.seen)
 		}
 	case mainResolving: // evPicked or evRefused is still to come
-		m.finish(outcomeClientLeft, nil)
+		m.finish(blame.Left, nil)
 	default:
-		m.finish(outcomeClientLeft, nil)
+		m.finish(blame.Left, nil)
 		switch {
 		case !m.unsure():
 			m.endMain(now)
@@ -36,7 +41,7 @@ func (m *mainLeg) onClosed(now time.Time) {
 }
 
 // logWait is how long the access log may take to tell how an answer ended.
-// Without it the answer counts as whole.
+// Without it nobody knows how the answer ended.
 const logWait = 2 * time.Second
 
 // endMain releases decode and either waits for the prefill leg or is done. A
@@ -89,6 +94,8 @@ func (m *mainLeg) wakeAt() time.Time {
 	sooner(m.startBy)
 	sooner(m.overdueAt)
 	sooner(m.orphanAt)
+	sooner(m.answerBy)
+	sooner(m.suspectAt)
 	return at
 }
 
@@ -100,16 +107,20 @@ func (m *mainLeg) onTimer(now time.Time) {
 	due := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
 	switch {
 	case due(m.startBy):
-		m.onLegFailed(now, legReport{state: legFailed, reason: reasonNotStarted})
+		m.onLate(now)
 	case due(m.overdueAt) && m.leg == legDispatched:
 		m.overdueAt = m.startBy // no worker can be late with what it has not seen
 	case due(m.overdueAt):
-		m.onLegFailed(now, legReport{state: legFailed, reason: reasonOverdue})
+		m.onOverdue(now)
+	case due(m.answerBy):
+		m.onSilent(now)
+	case due(m.suspectAt):
+		m.onSuspect(now)
 	case due(m.orphanAt):
 		m.onOrphan(now)
 	}
 	if m.phase == mainEnded && due(m.logBy) {
-		m.conclude(now, outcomeOK, blameNone)
+		m.conclude(now, m.unlogged())
 		return
 	}
 	if m.phase == mainLingering && due(m.logBy) {
@@ -123,12 +134,9 @@ func (m *mainLeg) onTimer(now time.Time) {
 	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
 		m.reject(&failDeadline, false)
 	case mainStreaming:
-		m.finish(outcomeCut, &failDeadline)
-		m.phase = mainRejected
-		m.releaseDecode()
-		m.emit(effect{op: opImmediate, imm: m.immediate(&failDeadline, false)})
+		m.cut(&failDeadline)
 	case mainLeft:
-		m.conclude(now, outcomeOK, blameNone)
+		m.conclude(now, m.unlogged())
 	}
 }
 
@@ -136,14 +144,14 @@ func (m *mainLeg) onTimer(now time.Time) {
 // replica may never report its end: past the deadline it is taken as ended.
 func (m *mainLeg) onOrphan(now time.Time) {
 	if now.After(m.deadline.Add(2 * m.rules.orphanGrace)) {
-		m.onLegEnded(now, legReport{state: legEnded, reason: reasonTimeout})
+		m.onLegEnded(now, legReport{state: legEnded, reason: blame.TimedOut})
 		return
 	}
 	m.orphanAt = now.Add(m.rules.orphanGrace)
 	if m.leg == legDispatched {
 		return // not here yet: startBy decides
 	}
-	r := legReport{state: legFailed, reason: reasonAborted}
+	r := legReport{state: legFailed, reason: blame.Aborted}
 	if m.waitsForPrefill() { // our doing, not the worker's
 		m.leg = legFailed
 		m.emit(effect{op: opMark, report: r})
@@ -155,7 +163,7 @@ func (m *mainLeg) onOrphan(now time.Time) {
 func (m *mainLeg) onLogged(now time.Time, ev *event) {
 	switch m.phase {
 	case mainLeft, mainEnded:
-		m.conclude(now, ev.outcome, ev.blame)
+		m.conclude(now, ev.seen)
 	case mainRouted, mainHolding, mainRejected, mainStreaming:
 		m.logged, m.loggedAt = *ev, now
 	case mainLingering:
@@ -175,12 +183,29 @@ func (m *mainLeg) learnt(now time.Time, reached bool) {
 	m.endMain(now)
 }
 
-// conclude ends an attempt whose answer had begun.
-func (m *mainLeg) conclude(now time.Time, o outcome, b blame) {
-	m.logBy = time.Time{}
-	if b != blameNone {
-		m.emit(effect{op: opBlame, rank: m.plan.decode, blame: b})
+// unlogged is what is said of an answer's end that no access log told. Of several
+// replicas Envoy may have told another one.
+func (m *mainLeg) unlogged() blame.Sight {
+	if m.rules.replicas {
+		return blame.Served
 	}
-	m.finish(o, nil)
+	return blame.Unfinished
+}
+
+// conclude ends an attempt whose answer had begun. What its head said was charged
+// then.
+func (m *mainLeg) conclude(now time.Time, s blame.Sight) {
+	m.logBy = time.Time{}
+	code, _ := strconv.Atoi(m.status)
+	if s == blame.Empty && m.passing.on {
+		s = blame.Served // not everything that passes has a body
+	}
+	switch head := sightOfStatus(code); {
+	case head == blame.Served:
+		m.charge(now, blame.Of(m.decodeLeg(), s), m.plan.decode, false)
+	case s == blame.Served || s == blame.Empty:
+		s = head
+	}
+	m.finish(blame.Of(m.decodeLeg(), s).Outcome, failureOfEnd(s, code))
 	m.endMain(now)
 }

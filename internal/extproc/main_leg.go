@@ -9,6 +9,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 type mainPhase uint8
@@ -36,7 +37,6 @@ func (p mainPhase) String() string { return mainPhaseNames[p] }
 
 // rules are the settings that both machines obey. Read-only.
 type rules struct {
-	startTimeout   time.Duration // a dispatched leg must have started by then
 	prefillTimeout time.Duration // and ended by then
 	orphanGrace    time.Duration // how long a prefill leg may outlive its client
 	hold           bool          // keep decode's headers back until prefill is well
@@ -78,13 +78,18 @@ type mainLeg struct {
 
 	// Set by the pick.
 	plan      *plan
+	pickedAt  time.Time
 	startBy   time.Time // zero once the leg has started
 	handover  handover
 	instead   *failure // prefill has failed for good: one worker is to serve, before this is answered
 	overdueAt time.Time
-	orphanAt  time.Time // set when the client has gone before the prefill leg
-	logBy     time.Time // set while the access log is awaited
-	logged    event     // evLogged, when it came before the stream's end
+	answerBy  time.Time     // decode's answer; zero while it lacks something
+	suspectAt time.Time     // who is waited for is probed then
+	avoid     []worker.Rank // who may be at fault for this attempt's failure
+	keep      worker.Rank   // the prefill rank that the next one takes again; ID 0: none
+	orphanAt  time.Time     // set when the client has gone before the prefill leg
+	logBy     time.Time     // set while the access log is awaited
+	logged    event         // evLogged, when it came before the stream's end
 	loggedAt  time.Time
 
 	status      string // of decode's response headers
@@ -109,7 +114,7 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 			m.onLeg(now, ev.leg) // how a leg of ours ends, its answer says
 		}
 	case evGone:
-		m.onLegFailed(now, legReport{state: legFailed, reason: reasonGone})
+		m.onGone(now, ev.worker)
 	case evTimer:
 		m.onTimer(now)
 	case evDrain:
@@ -179,11 +184,11 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			return
 		}
 	case mainStreaming, mainHolding:
-		if m.onAnswerPiece(ev) || m.onPassing(ev) { // a worker may answer before the request is whole
+		if m.onAnswerPiece(now, ev) || m.onPassing(ev) { // a worker may answer before the request is whole
 			return
 		}
 	case mainRejected:
-		if !m.answer.foreign || !m.onAnswerPiece(ev) {
+		if !m.answer.foreign || !m.onAnswerPiece(now, ev) {
 			m.rules.buffers.put(ev.body)
 		}
 		return
@@ -344,7 +349,7 @@ func (m *mainLeg) onAnswered(im *immediate) {
 }
 
 func (m *mainLeg) onPicked(now time.Time, p *plan) {
-	m.plan = p
+	m.plan, m.pickedAt = p, now
 	m.decodeHeld, m.prefillHeld = true, p.disaggregated
 	if m.phase != mainResolving || m.closed { // over while tokens were counted
 		m.releaseDecode()
@@ -356,8 +361,9 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 	}
 	if p.disaggregated {
 		m.leg = legDispatched
-		m.startBy = now.Add(m.rules.startTimeout)
+		m.startBy = now.Add(p.startWithin)
 		m.overdueAt = now.Add(min(p.overdueAfter, m.rules.prefillTimeout))
+		m.suspectAt = now.Add(suspectAfter(p.overdueAfter))
 	}
 	if m.passing.on {
 		m.pass(now)

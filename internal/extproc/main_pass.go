@@ -3,6 +3,8 @@ package extproc
 import (
 	"slices"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
 // This file is for what passes by: requests of which only the headers are looked
@@ -81,12 +83,12 @@ type answerPath struct {
 	heldBytes int
 }
 
-// outcome is how an answer ended of which no access log tells.
-func (a *answerPath) outcome() outcome {
+// end is how an answer ended of which no access log tells.
+func (a *answerPath) end() blame.Sight {
 	if a.sent && !a.whole {
-		return outcomeUnfinished
+		return blame.Unfinished
 	}
-	return outcomeOK
+	return blame.Served
 }
 
 // maxHeldAnswer is how much of an answer waits for prefill to be well. A decode
@@ -97,7 +99,7 @@ const maxHeldAnswer = 1 << 20
 const pieceCost = 64
 
 // onAnswerPiece takes a piece of an answer whose headers have come.
-func (m *mainLeg) onAnswerPiece(ev *event) bool {
+func (m *mainLeg) onAnswerPiece(now time.Time, ev *event) bool {
 	p := piece{of: ofResponseBody, body: ev.body, last: ev.endOfStream}
 	switch ev.kind {
 	case evResponseTrailers:
@@ -114,7 +116,7 @@ func (m *mainLeg) onAnswerPiece(ev *event) bool {
 	}
 	a.held, a.heldBytes = append(a.held, p), a.heldBytes+cap(p.body)+pieceCost
 	if a.heldBytes > maxHeldAnswer {
-		m.relay()
+		m.relay(now)
 	}
 	return true
 }

@@ -13,6 +13,9 @@ import (
 // here on; changed says that it is not as it came.
 func (m *mainLeg) route(now time.Time, body []byte, changed bool) {
 	m.phase = mainRouted
+	if !m.waitsForPrefill() {
+		m.awaitAnswer(now)
+	}
 	e := effect{op: opRoute, of: ofRequestBody, trailers: m.trailers, set: m.routeHeaders(now)}
 	e.remove = m.leftover(e.set)
 	switch {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
@@ -44,10 +46,13 @@ type mainStream struct {
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come
 	closed bool           // guarded by mu: no leg is wanted any more
-	picked worker.ID      // guarded by mu: the prefill worker, 0 for none
+	picked [2]worker.ID   // guarded by mu: the prefill and the decode worker, 0 for none
 	begun  bool           // guarded by mu: a leg of our own has reached Envoy
 
 	stopSync context.CancelCauseFunc // guarded by mu: ends a leg of our own
+
+	// Owned by the decision until it is told, then by whoever handles an event.
+	prefillLimit, decodeLimit limited
 
 	owes atomic.Bool // what the machine said of it last
 }
@@ -76,6 +81,21 @@ func (s *mainStream) handle(ev *event) {
 		}
 		return
 	}
+	s.prepare(ev)
+	now := time.Now()
+	for i, effects := 0, s.m.step(now, ev); i < len(effects); i++ {
+		s.perform(now, &effects[i])
+	}
+	if ev.kind == evRequestHeaders {
+		s.comeByName(now)
+	}
+	s.arm(s.m.wakeAt(), s.fire)
+	s.owes.Store(s.m.owes())
+}
+
+// prepare adds to an event what the machine has to know of the world, and takes what
+// is the stream's own.
+func (s *mainStream) prepare(ev *event) {
 	switch ev.kind {
 	case evClosed:
 		s.deaf = true
@@ -92,6 +112,14 @@ func (s *mainStream) handle(ev *event) {
 			s.fullDuplex, s.answerDuplex, s.began = ev.fullDuplex, ev.answerDuplex, time.Now()
 		}
 		ev.answerer = s.answererOf(ev)
+		if s.m.phase == mainRouted && ev.headers.localReply == "" && s.m.plan.spare.decode {
+			code, _ := strconv.Atoi(ev.headers.status)
+			ev.odd = s.odd(s.m.plan.decode.ID, code)
+		}
+	case evLeg:
+		if ev.leg.reason == blame.Rejected && s.m.waitsForPrefill() && s.m.plan.spare.prefill {
+			ev.leg.odd = s.odd(s.m.plan.prefill.ID, ev.leg.status)
+		}
 	case evPicked:
 		if s.m.instead != nil && !s.m.finished {
 			s.turnPage(time.Now())
@@ -103,21 +131,15 @@ func (s *mainStream) handle(ev *event) {
 			telemetry.End(s.decodeSpan, time.Now(), "too late")
 		}
 	case evPrefilled:
+		if ev.answer.localReply == "" && s.m.waitsForPrefill() && s.m.plan.spare.prefill {
+			ev.answer.odd = s.odd(s.m.plan.prefill.ID, ev.answer.status)
+		}
 		s.keepDecode(ev.answer)
 	case evRefused, evAnswered:
 		if ev.booked != nil {
 			s.note = ev.booked.note
 		}
 	}
-	now := time.Now()
-	for i, effects := 0, s.m.step(now, ev); i < len(effects); i++ {
-		s.perform(now, &effects[i])
-	}
-	if ev.kind == evRequestHeaders {
-		s.comeByName(now)
-	}
-	s.arm(s.m.wakeAt(), s.fire)
-	s.owes.Store(s.m.owes())
 }
 
 // comeByName notes the attempt's name, by which an access log may mean it or
@@ -158,6 +180,9 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opContinue:
 		s.sendContinue(e)
 	case opRoute:
+		if s.m.leg != legDispatched && s.m.leg != legStarted {
+			s.decodeLimit.from = now
+		}
 		if s.m.unsure() {
 			s.srv.unrouted.handOff(s, s.m.name())
 		}
@@ -186,8 +211,8 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		s.sendImmediate(s.srv.models(s.m.mayRetry(&failNotReady)))
 	case opAbortLeg:
 		s.abort()
-	case opBlame:
-		s.srv.blame(e.rank, e.blame)
+	case opCharge, opSuspect, opPairFailed, opPairServed:
+		s.judge(now, e)
 	case opServed:
 		s.served(now, e.rank)
 	case opReleaseDecode:
@@ -217,6 +242,9 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 	}
 	if !s.m.plan.disaggregated {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun: its prompt is done
+	}
+	if strings.HasPrefix(s.m.status, "2") {
+		s.srv.learn(&s.decodeLimit, now)
 	}
 	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), nil, nil))
 	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
@@ -255,7 +283,8 @@ func (s *mainStream) abort() {
 	}
 }
 
-func (s *mainStream) prefillID() worker.ID {
+// workers are the prefill and the decode worker, 0 for none.
+func (s *mainStream) workers() [2]worker.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.picked
@@ -268,6 +297,8 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 		j.Mark(s.note, journal.PrefillStarted, now)
 	case legWell:
 		j.Mark(s.note, journal.PrefillWell, now)
+		s.srv.learn(&s.prefillLimit, now)
+		s.decodeLimit.from = now
 	case legFailed:
 		j.LegEnd(s.note, journal.LegFailed, string(r.reason), now)
 		s.srv.cfg.Telemetry.Leg("owner_failed", string(r.reason))
@@ -277,9 +308,9 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 }
 
 var journalOutcome = map[outcome]journal.Outcome{
-	outcomeOK: journal.OK, outcomeRetried: journal.Retried, outcomeRefused: journal.Refused,
-	outcomeClientLeft: journal.ClientLeft, outcomeCut: journal.Failed, outcomeAnswered: journal.Explained,
-	outcomeUnfinished: journal.ClientLeft,
+	blame.OK: journal.OK, outcomeRetried: journal.Retried, outcomeRefused: journal.Refused, blame.OfWorker: journal.Rejected,
+	blame.Failed: journal.Failed, blame.Cut: journal.Cut, blame.Left: journal.ClientLeft, outcomeAnswered: journal.Explained,
+	blame.Unknown: journal.Unfinished,
 }
 
 // turnPage closes the record of a pair whose prefill has failed: one worker serves
@@ -298,7 +329,7 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 	if !s.endedAt.IsZero() {
 		now = s.endedAt // the access log comes later
 	}
-	code, status, detail := "ok", 0, ""
+	code, status, detail := string(e.outcome), 0, ""
 	if e.fail != nil {
 		code, status, detail = e.fail.code, e.fail.status, e.fail.code
 	}
@@ -306,8 +337,8 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 	switch e.outcome {
 	case outcomeRetried:
 		t.FreshPick(code)
-		s.srv.avoid.add(&s.m, e.fail, now)
-	case outcomeRefused, outcomeCut:
+		s.srv.avoid.add(&s.m, now)
+	case outcomeRefused, blame.OfWorker, blame.Failed, blame.Cut:
 		t.Failure(code)
 		t.RequestEnded(string(e.outcome), code)
 	default:
@@ -353,14 +384,4 @@ func (s *mainStream) abandon() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-}
-
-var healthOutcome = [...]health.Outcome{
-	blameNone: health.NotStarted, praise: health.OK, blameConnect: health.ConnectFailed,
-	blameLost: health.ConnectionLost, blameError: health.ServerError, blameOverdue: health.Overdue,
-}
-
-// blame tells health what an attempt learnt of a worker.
-func (srv *Server) blame(r worker.Rank, b blame) {
-	srv.cfg.Health.Report(r.ID, health.Report{Outcome: healthOutcome[b]}, time.Now())
 }

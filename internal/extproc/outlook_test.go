@@ -171,11 +171,11 @@ func TestARequestFollowsItsModelIntoANewerWorld(t *testing.T) {
 	r.srv.judge(&v, q, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
 	require.NotNil(t, v.fail, "the old workers cannot be booked any more")
 	r.srv.cfg.Board.Follow(snap, discovery.Change{}, time.Now())
-	q.admitted, q.avoid = true, []worker.Rank{{ID: 3}}
+	q.admitted, q.before.ranks = true, []worker.Rank{{ID: 3}}
 	n := r.srv.newer(q)
 	require.NotNil(t, n)
 	require.True(t, n.admitted)
-	require.Equal(t, q.avoid, n.avoid)
+	require.Equal(t, q.before.ranks, n.before.ranks)
 	v = verdict{}
 	r.srv.judge(&v, n, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
 	require.Nil(t, v.fail)

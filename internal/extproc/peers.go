@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
 // A leg that reached another replica than the one that booked it reports by
@@ -30,10 +32,11 @@ const (
 )
 
 type peerReport struct {
-	Token  string    `json:"token"`
-	State  legState  `json:"state"`
-	Reason legReason `json:"reason,omitempty"`
-	Status int       `json:"status,omitempty"`
+	Token  string      `json:"token"`
+	State  legState    `json:"state"`
+	Reason blame.Sight `json:"reason,omitempty"`
+	Retry  string      `json:"retry_after,omitempty"`
+	Status int         `json:"status,omitempty"`
 }
 
 // peers tells other replicas how their legs went. Safe for concurrent use.
@@ -94,7 +97,7 @@ func (p *peers) report(owner, token string, r legReport, before <-chan struct{})
 			<-before
 		}
 		defer func() { <-p.calls }()
-		body, err := json.Marshal(peerReport{Token: token, State: r.state, Reason: r.reason, Status: r.status})
+		body, err := json.Marshal(peerReport{Token: token, State: r.state, Reason: r.reason, Status: r.status, Retry: r.retryAfter})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()

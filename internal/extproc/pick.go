@@ -36,7 +36,7 @@ type question struct {
 	pool     *worker.Pool
 	disagg   bool
 	query    tokens.Query
-	avoid    []worker.Rank
+	before   avoided // what is known of earlier attempts
 	override picker.Override
 
 	constraints picker.Constraints // of the request itself
@@ -124,7 +124,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 		return
 	}
 	var ours bool
-	if q.avoid, ours = srv.avoid.of(&s.m); !ours && instead == nil {
+	if q.before, ours = srv.avoid.of(&s.m); !ours && instead == nil {
 		srv.cfg.Telemetry.FreshPick(freshByEnvoy)
 	}
 	q.admitted = s.m.attempt > 1
@@ -196,12 +196,12 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	}
 	b.note = srv.record(s, q, &v)
 	s.mu.Lock()
-	s.picked = pl.prefill.ID
+	s.picked = [2]worker.ID{pl.prefill.ID, pl.decode.ID}
 	s.mu.Unlock()
 	srv.attempts.add(pl.nonce, s)
 	s.post(&event{kind: evPicked, plan: pl, booked: b})
 	if pl.disaggregated && srv.view.Load().Worker(pl.prefill.ID) == nil {
-		s.post(&event{kind: evGone}) // it left between the pick and now
+		s.post(&event{kind: evGone, worker: pl.prefill.ID}) // it left between the pick and now
 	}
 }
 
@@ -320,6 +320,8 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 	if at := q.placeOf(role); at != nil {
 		c.named = q.wish.trust
 		narrow(&r, at, &c.params)
+	} else if w := srv.kept(q, role); w != nil {
+		narrow(&r, &pin.Place{Worker: w, DPRank: q.before.keep.DPRank}, &c.params)
 	}
 	var some bool
 	if r.Within, some = within(q.snap.Snapshot, q.wish.subset, r.Ranks); !some {
@@ -341,7 +343,7 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		return err
 	}
 	err := pick()
-	if errors.Is(err, picker.ErrNoCandidate) && len(q.avoid) > 0 {
+	if errors.Is(err, picker.ErrNoCandidate) && len(q.before.ranks) > 0 {
 		r.Exclude = c.stranded // better one that has failed before than none
 		err = pick()
 	}
@@ -364,7 +366,7 @@ func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.R
 	r := load.Request{
 		Key: q.pool.Key, Ranks: srv.ranks(q, v, role), Params: &c.params, Now: time.Now(),
 		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
-		Filter: srv.cfg.Health, Exclude: q.avoid, MaxUncachedTokens: c.limit,
+		Filter: srv.cfg.Health, Exclude: q.before.ranks, MaxUncachedTokens: c.limit,
 		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
 	}
 	if role == worker.Prefill {
@@ -372,7 +374,7 @@ func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.R
 			r.MaxQueuedISLTokens = srv.cfg.MaxQueuedISLTokens
 		}
 		if c.stranded = v.stranded; len(c.stranded) > 0 {
-			r.Exclude = slices.Concat(q.avoid, c.stranded)
+			r.Exclude = slices.Concat(q.before.ranks, c.stranded)
 		}
 	} else {
 		c.explain, r.Pick.NewBlocks = &sc.explain[1], v.newBlocks()

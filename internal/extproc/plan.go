@@ -28,12 +28,12 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		p.explain = explainHeader(s.m.attempt, v)
 	}
 	if !q.disagg {
+		srv.limit(s, q, p, time.Now())
 		return p, nil
 	}
 	w := q.snap.Worker(v.prefill.decision.Rank.ID)
 	p.prefill, p.kind = v.prefill.decision.Rank, handoff.KindOf(w.Engine)
-	queued, _ := srv.cfg.Book.Load(p.prefill)
-	p.overdueAfter = srv.cfg.overdueAfter(queued.PrefillTokens)
+	srv.limit(s, q, p, time.Now())
 	leg := prefill.Leg{Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Deadline: s.m.deadline}
 	if p.kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg
@@ -41,7 +41,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		p.prefillDPSize, p.decodeAlone = w.RanksPerPort(), srv.mayDecodeAlone(decode)
 		params := v.decode.params
 		p.decodeRequest = load.Request{
-			Key: q.pool.Key, Params: &params, Filter: srv.cfg.Health, Exclude: q.avoid,
+			Key: q.pool.Key, Params: &params, Filter: srv.cfg.Health, Exclude: q.before.ranks,
 			Constraints: q.bound(new(picker.Constraints), worker.Decode, p.prefill.ID),
 			Pick:        picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
 		}

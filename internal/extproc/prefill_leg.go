@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -206,9 +207,9 @@ func (l *prefillLeg) onResponseHeaders(ev *event) {
 	l.phase = prefillAnswering
 	l.emit(effect{op: opContinue, of: ofResponseHeaders})
 	if flags := ev.headers.localReply; flags != "" {
-		l.tell(legReport{state: legFailed, reason: localReason(flags), status: l.status})
-	} else if l.status == 408 || l.status == 429 || l.status >= 500 {
-		l.tell(legReport{state: legFailed, reason: reasonStatus, status: l.status})
+		l.tell(legReport{state: legFailed, reason: localSight(flags), status: l.status})
+	} else if s := sightOfStatus(l.status); s == blame.Busy || s == blame.Errored && l.status >= 500 {
+		l.tell(legReport{state: legFailed, reason: s, status: l.status, retryAfter: ev.headers.retryAfter})
 	}
 	if ev.endOfStream {
 		l.onAnswerEnd()
@@ -239,22 +240,35 @@ func (l *prefillLeg) onAnswerEnd() {
 		return
 	}
 	r := legReport{state: legWell, status: l.status}
-	switch {
-	case l.status >= 400:
-		r.state, r.reason, r.answer = legFailed, reasonRejected, l.answer
-	case l.status < 200 || l.status >= 300:
-		r.state, r.reason = legFailed, reasonStatus
-	case l.long: // complete; its finish reason was not read
-	default:
-		a, err := openai.ScanAnswer(l.answer)
-		if err != nil {
-			r.state, r.reason = legFailed, reasonBadAnswer
-		} else if a.HasError || a.FinishReason.Failed() {
-			r.state, r.reason = legFailed, reasonFinish
-		}
+	if s := l.judge(); s != blame.Served {
+		r.state, r.reason = legFailed, s
+	}
+	if r.reason == blame.Rejected {
+		r.answer = l.answer
 	}
 	l.answer = nil
 	l.tell(r)
+}
+
+func (l *prefillLeg) judge() blame.Sight {
+	if s := sightOfStatus(l.status); s != blame.Served {
+		return s
+	}
+	if l.long {
+		return blame.Served // complete; its finish reason was not read
+	}
+	if len(l.answer) == 0 {
+		return blame.Empty
+	}
+	a, err := openai.ScanAnswer(l.answer)
+	switch {
+	case err != nil:
+		return blame.Unreadable
+	case a.HasError || a.FinishReason.Failed():
+		return blame.Failing
+	default:
+		return blame.Served
+	}
 }
 
 // onAbort ends the leg: Envoy resets the worker's request, and the engine
@@ -274,7 +288,7 @@ func (l *prefillLeg) refuse(f *failure) {
 	l.emit(effect{op: opFinish, outcome: outcomeRefused, fail: f})
 	l.emit(effect{op: opImmediate, imm: immediateOf(f, false)})
 	if l.told == legStarted {
-		l.tell(legReport{state: legFailed, reason: reasonNotSent})
+		l.tell(legReport{state: legFailed, reason: blame.NotSent})
 	}
 }
 
@@ -284,12 +298,14 @@ func (l *prefillLeg) onClosed() {
 	}
 	l.closed = true
 	if l.told == legStarted {
-		r := legReport{state: legFailed, reason: reasonConnectionLost, status: l.status}
+		r := legReport{state: legFailed, reason: blame.Ended, status: l.status}
 		switch {
 		case l.phase == prefillAwaitBody:
-			r.reason = reasonNotSent // no worker has seen it
+			r.reason = blame.NotSent // no worker has seen it
 		case l.ending:
-			r.reason = reasonAborted // no worker's fault
+			r.reason = blame.Aborted // no worker's fault
+		case l.phase == prefillAnswering:
+			r.reason = blame.BrokeOff
 		}
 		l.tell(r)
 	}

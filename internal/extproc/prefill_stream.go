@@ -5,6 +5,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -29,7 +30,7 @@ func (s *prefillStream) handle(ev *event) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.recovered("prefill", r)
-			s.tellOwner(legReport{state: legFailed, reason: reasonAborted})
+			s.tellOwner(legReport{state: legFailed, reason: blame.Aborted})
 			s.tellOwner(legReport{state: legEnded})
 		}
 	}()

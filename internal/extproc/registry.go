@@ -73,15 +73,17 @@ func (r *registry) len() int {
 	return n
 }
 
-// gone tells every attempt whose prefill worker has left discovery.
+// gone tells every attempt with a worker that has left discovery, or was set aside.
 func (r *registry) gone(ids []worker.ID) {
 	left := make(map[worker.ID]bool, len(ids))
 	for _, id := range ids {
 		left[id] = true
 	}
 	for _, s := range r.all() {
-		if left[s.prefillID()] {
-			s.post(&event{kind: evGone})
+		for _, id := range s.workers() {
+			if left[id] {
+				s.post(&event{kind: evGone, worker: id})
+			}
 		}
 	}
 }

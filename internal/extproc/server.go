@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -61,6 +62,7 @@ type Server struct {
 	attempts  *registry
 	unrouted  unrouted
 	avoid     *avoidList
+	patience  patience.Limits
 	taints    taintSets
 	leavers   leavers
 	collected once
@@ -278,6 +280,7 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 	if len(c.Left) > 0 {
 		srv.leavers.add(c.Left, old, time.Now())
 		srv.attempts.gone(c.Left)
+		srv.patience.Forget(c.Left)
 	}
 	err := srv.CheckListener()
 	if err != nil && !srv.unheard {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -277,7 +278,7 @@ func (r *replica) forgetLegs() {
 // accessLog is Envoy's log of what has ended: without it an attempt waits for it.
 func (r *replica) accessLog() {
 	for _, s := range r.srv.attempts.all() {
-		s.post(&event{kind: evLogged, outcome: outcomeOK, reached: true})
+		s.post(&event{kind: evLogged, seen: blame.Served, reached: true})
 	}
 }
 

@@ -1,10 +1,12 @@
 package extproc
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -17,10 +19,12 @@ import (
 type legAnswer struct {
 	status     int    // 0: no answer
 	localReply string // Envoy's response flags, where Envoy itself answered
+	retryAfter string // the worker's
 	body       []byte
 	err        error // no whole answer
 	sent       bool  // somebody may have seen the request
 	canceled   bool  // by us
+	odd        bool  // its worker refuses more than its pool
 	spent      bool  // nobody reads the request's body any more
 
 	// Set by readAnswer.
@@ -146,36 +150,43 @@ func (m *mainLeg) goesOn(a *legAnswer) bool {
 
 // judgePrefill turns an answer into the leg's end and what the hand-off says.
 func (m *mainLeg) judgePrefill(a *legAnswer) (legReport, handoff.Result) {
-	fail := func(r legReason) (legReport, handoff.Result) {
+	fail := func(r blame.Sight) (legReport, handoff.Result) {
 		return legReport{state: legFailed, reason: r, status: a.status}, handoff.Result{}
 	}
 	switch {
 	case a.canceled:
-		return fail(reasonAborted)
+		return fail(blame.Aborted)
 	case a.localReply != "":
-		return fail(localReason(a.localReply))
+		return fail(localSight(a.localReply))
+	case a.status == 0 && errors.Is(a.err, context.DeadlineExceeded):
+		return fail(blame.TimedOut)
 	case a.status == 0:
-		return fail(reasonNotSent)
+		return fail(blame.NotSent)
 	case errors.Is(a.err, errLongAnswer) && a.status < 300:
-		return fail(reasonTooLong)
+		return fail(blame.TooLong)
 	case a.err != nil && !errors.Is(a.err, errLongAnswer):
-		return fail(reasonConnectionLost)
-	case a.status == 408, a.status == 429, a.status >= 500, a.status < 200, a.status >= 300 && a.status < 400:
-		return fail(reasonStatus)
-	case a.status >= 400:
-		r, _ := fail(reasonRejected)
-		r.answer = a.body
+		return fail(blame.BrokeOff)
+	}
+	if s := sightOfStatus(a.status); s != blame.Served {
+		r, _ := fail(s)
+		r.retryAfter, r.odd = a.retryAfter, a.odd
+		if s == blame.Rejected {
+			r.answer = a.body
+		}
 		return r, handoff.Result{}
+	}
+	if len(a.body) == 0 {
+		return fail(blame.Empty)
 	}
 	m.readAnswer(a)
 	switch {
 	case a.malformed != nil:
-		return fail(reasonBadAnswer)
+		return fail(blame.Unreadable)
 	case a.result.Verdict == handoff.Failed:
-		r, _ := fail(reasonFinish)
+		r, _ := fail(blame.Failing)
 		return r, a.result // it may hold KV all the same
 	case a.result.Verdict == handoff.Missing && !m.handover.alone && !m.plan.decodeAlone:
-		return fail(reasonNoHandoff)
+		return fail(blame.NoHandoff)
 	}
 	return legReport{state: legWell, status: a.status}, a.result
 }
@@ -187,7 +198,7 @@ func (m *mainLeg) afterPrefill(now time.Time, a *legAnswer, result handoff.Resul
 		m.answerWithPrefill(a.body)
 	case result.Verdict == handoff.Missing:
 		// Decode does the whole prompt itself: right, slow and counted (C8).
-		m.emit(effect{op: opMark, report: legReport{state: legFailed, reason: reasonNoHandoff}})
+		m.emit(effect{op: opMark, report: legReport{state: legFailed, reason: blame.NoHandoff}})
 		body := m.body
 		m.body = nil
 		m.route(now, body, false)
@@ -208,7 +219,7 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 		return
 	}
 	m.phase = mainRejected
-	m.finish(outcomeOK, nil)
+	m.finish(blame.OK, nil)
 	im := &immediate{status: 200, detail: "baton_prefill_answer", body: body}
 	im.set = append(im.set, kv{"content-type", contentType})
 	if m.plan.explain != "" {
@@ -224,7 +235,7 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 // nobody has named a worker. Prefill workers that are busy are back-pressure, and
 // no reason to do without them (C5).
 func (m *mainLeg) mayServeAlone(f *failure, r legReport) bool {
-	return m.rules.fallback && f.fresh && !r.busy() && !m.mayRetry(f) && !m.plan.prefillNamed && !m.plan.decodeNamed
+	return m.rules.fallback && f.fresh && !r.busy() && r.reason != blame.Rejected && !m.mayRetry(f) && !m.plan.prefillNamed && !m.plan.decodeNamed
 }
 
 // serveAlone ends the part of the pair and has one worker picked.

@@ -346,8 +346,8 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 				busy = append(busy, r.load(w.ID, worker.Decode, 400))
 			}
 		}
-		failed := &mainLeg{hdr: headers{requestID: "again", start: "1800000000000"}, attempt: 1, plan: &plan{decode: worker.Rank{ID: 4}}}
-		r.srv.avoid.add(failed, &failDecodeLost, time.Now())
+		failed := &mainLeg{hdr: headers{requestID: "again", start: "1800000000000"}, attempt: 1, avoid: []worker.Rank{{ID: 4}}, plan: new(plan)}
+		r.srv.avoid.add(failed, time.Now())
 		p := r.open(filterMain)
 		p.ask(eightTokens, "x-request-id", "again", headerAttemptCount, "2", prefill.HeaderStart, "1800000000000")
 		<-l.came

@@ -256,6 +256,10 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	})
 	p.decode, p.decodeAddr, p.decodeDPSize, p.others = d.Rank, at, w.RanksPerPort(), nil
 	p.decodeAlone = srv.mayDecodeAlone(w)
+	s.decodeLimit.subject.Worker = w.ID
+	s.mu.Lock()
+	s.picked[1] = w.ID
+	s.mu.Unlock()
 	srv.cfg.Telemetry.FreshPick("decode_left")
 }
 

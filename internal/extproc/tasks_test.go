@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -186,7 +187,7 @@ func TestADrainWaitsForWordOfAHandOff(t *testing.T) {
 	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
 	r.awaitStage(stageRefusing)
 	for _, s := range r.srv.attempts.all() {
-		s.post(&event{kind: evLogged, outcome: outcomeClientLeft}) // decode was not reached
+		s.post(&event{kind: evLogged, seen: blame.ClientLeft}) // decode was not reached
 	}
 	require.NoError(t, <-drained)
 	require.EqualValues(t, 1, l.collected.Load())

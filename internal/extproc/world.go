@@ -78,7 +78,7 @@ func (srv *Server) newer(q *question) *question {
 	if q.passing {
 		n, f := srv.passingQuestion(q.wish, q.bare)
 		if f == nil {
-			n.avoid, n.admitted = q.avoid, q.admitted
+			n.before, n.admitted = q.before, q.admitted
 		}
 		return n
 	}
@@ -86,6 +86,6 @@ func (srv *Server) newer(q *question) *question {
 	if f != nil || n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle {
 		return nil
 	}
-	n.avoid, n.admitted = q.avoid, q.admitted
+	n.before, n.admitted = q.before, q.admitted
 	return n
 }

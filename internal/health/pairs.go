@@ -47,6 +47,17 @@ func (t *Tracker) HandoffFailed(prefill, decode worker.ID, now time.Time) (blame
 	return blamed
 }
 
+// HandoffFailing reports whether the latest hand-off between the two failed, not long
+// ago: another failure of them says nothing new, and one of them with somebody else
+// does.
+func (t *Tracker) HandoffFailing(prefill, decode worker.ID, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, d := t.find(prefill), t.find(decode)
+	return p != nil && d != nil && p.partner.id == decode && d.partner.id == prefill &&
+		now.Sub(p.partner.at) < pairMemory && now.Sub(d.partner.at) < pairMemory
+}
+
 // HandoffServed takes that a hand-off succeeded: neither of the two is under
 // suspicion.
 func (t *Tracker) HandoffServed(prefill, decode worker.ID) {

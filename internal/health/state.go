@@ -101,6 +101,12 @@ type Transition struct {
 	At       time.Time
 }
 
+// Silent reports whether the worker went aside because it does not answer: what waits
+// for it waits in vain.
+func (t *Transition) Silent() bool {
+	return t.To == Aside && (t.Reason == reasonOf(ConnectFailed) || t.Reason == reasonOf(Overdue) || t.Reason == reasonOf(Timeout))
+}
+
 // Hooks are called when something happens, in order and under the Tracker's
 // lock: they must be quick and must not call the Tracker. Any may be nil.
 type Hooks struct {

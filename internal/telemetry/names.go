@@ -183,8 +183,8 @@ type Label struct {
 // Labels returns every label.
 func Labels() []Label {
 	return []Label{
-		{LabelOutcome, "requests: `ok`, `refused`, `cut`, `client_left`, `answered` by the plugin itself, `unfinished` where a gateway does not say why an answer ended early. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`"},
-		{LabelCode, "a label of the failure table in ARCHITECTURE.md, or `none`"},
+		{LabelOutcome, "requests, each in exactly one: `ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin, no worker was asked; `answered` by the plugin itself; `unfinished` where nobody has told how the answer ended. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`"},
+		{LabelCode, "a label of the failure table in ARCHITECTURE.md; where nothing failed, the outcome"},
 		{LabelModel, "a model that discovery lists; on the queue metric only"},
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
 		{LabelRole, "`prefill`, `decode`, `aggregated`"},

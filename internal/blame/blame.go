@@ -1,0 +1,139 @@
+package blame
+
+// Leg is which leg of a request was seen.
+type Leg uint8
+
+// The legs.
+const (
+	Mirrored Leg = iota // prefill, beside its decode: they meet at a rendezvous
+	First               // prefill, ended before decode begins
+	Decode              // decode of a pair
+	Alone               // the one worker that serves the whole request
+	numLegs
+)
+
+var legNames = [...]string{"mirrored prefill", "first prefill", "decode", "alone"}
+
+func (l Leg) String() string { return legNames[l] }
+
+// Prefill reports whether the leg is a prefill leg.
+func (l Leg) Prefill() bool { return l <= First }
+
+// Sight is what was seen of a leg. The names are metric labels.
+type Sight string
+
+// The sights.
+const (
+	NotStarted  Sight = "not_started"    // it did not begin in time, and Envoy names no worker
+	NotSent     Sight = "not_sent"       // it ended before a worker saw it
+	Overflow    Sight = "overflow"       // Envoy has no room: a circuit breaker, or the overload manager
+	Unconnected Sight = "connect_failed" // the connection was refused, or did not come about (UF)
+	Lost        Sight = "connection_lost"
+	Ended       Sight = "ended" // before any answer, without Envoy's word on the worker
+	TimedOut    Sight = "timeout"
+	Aborted     Sight = "aborted" // by its owner, or a drain
+	Gone        Sight = "gone"    // its worker left discovery, or was set aside, while it was waited for
+	Overdue     Sight = "overdue" // it took longer than such a leg may
+	Stuck       Sight = "stuck"   // the same, and nobody else can be tried: it is waited for all the same
+	Busy        Sight = "busy"    // 408 or 429
+	Rejected    Sight = "rejected"
+	Errored     Sight = "status" // 5xx, and any status that is no answer
+	BrokeOff    Sight = "broke_off"
+	Expired     Sight = "expired"       // the deadline passed after the answer had begun
+	Empty       Sight = "empty"         // 2xx without a body
+	Failing     Sight = "finish_reason" // 2xx that says error or abort
+	Unreadable  Sight = "bad_answer"    // 2xx that cannot be read
+	NoHandoff   Sight = "no_handoff"    // 2xx without the hand-off that decode needs
+	TooLong     Sight = "too_long"      // 2xx longer than is handed on, by what the client asks for
+	Served      Sight = "served"
+	ClientLeft  Sight = "client_left"
+	Unfinished  Sight = "unfinished" // nobody told how it ended
+)
+
+// Charge is what a worker is told to have done.
+type Charge uint8
+
+// The charges.
+const (
+	None    Charge = iota
+	Credit         // it has served a request to its end
+	Connect        // it refuses connections
+	Loss           // it lost a connection before an answer
+	Break          // its answer broke off
+	Error          // it answered with an error, or with nothing
+	Refusal        // it refused the request
+	Slow           // it is silent while somebody waits for it
+	Held           // something that counts; whose fault it was, a mate will show
+)
+
+var chargeNames = [...]string{"nobody", "ok", "connect failed", "connection lost", "answer broke off", "server error", "refused", "slow", "held"}
+
+func (c Charge) String() string { return chargeNames[c] }
+
+// waits reports whether the charge is held back until a mate has shown whose fault it
+// was.
+func (c Charge) waits() bool { return c == Loss || c == Error || c == Refusal || c == Slow }
+
+// Fresh says whether another attempt may do better.
+type Fresh uint8
+
+// The values of Fresh.
+const (
+	No      Fresh = iota
+	Yes           // an attempt that is left is used
+	IfSpare       // only where somebody else can be tried
+	IfOdd         // the same, and this worker refuses more than its pool
+)
+
+var freshNames = [...]string{"no", "yes", "if another can", "if another can, and this one refuses more than its pool"}
+
+func (f Fresh) String() string { return freshNames[f] }
+
+// Avoid says whom a fresh attempt does not pick, where there is somebody else.
+type Avoid uint8
+
+// The values of Avoid.
+const (
+	Nobody Avoid = iota
+	It           // the leg's own worker
+	Both         // both workers of the pair
+)
+
+var avoidNames = [...]string{"nobody", "this worker", "both workers"}
+
+func (a Avoid) String() string { return avoidNames[a] }
+
+// Outcome is how a request ended. The names are metric labels.
+type Outcome string
+
+// The outcomes that a leg's end can make.
+const (
+	OK         Outcome = "ok"
+	OfWorker   Outcome = "rejected" // by a worker, with its status
+	Failed     Outcome = "failed"
+	Cut        Outcome = "cut"
+	Left       Outcome = "client_left"
+	Unknown    Outcome = "unfinished"
+	notTheLegs Outcome = "" // the other leg's end makes it
+)
+
+// Row is one row of the table.
+type Row struct {
+	Sight   Sight
+	Leg     Leg
+	Charge  Charge
+	Pair    bool // the hand-off between the two may be what failed
+	Suspect bool // the worker is probed at once
+	Fresh   Fresh
+	Avoid   Avoid
+	Outcome Outcome // of a request that gets no fresh attempt; "": the other leg's end says
+}
+
+// Of returns the row of a sight. One that no leg of the kind can have gets a row that
+// charges nobody.
+func Of(leg Leg, s Sight) Row {
+	if r, ok := table[key{leg, s}]; ok {
+		return r
+	}
+	return Row{Sight: s, Leg: leg, Outcome: Failed}
+}

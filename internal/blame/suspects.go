@@ -1,0 +1,87 @@
+package blame
+
+import (
+	"slices"
+	"time"
+)
+
+// Suspect is what one attempt leaves open until a mate has shown whose fault it was.
+type Suspect[W comparable] struct {
+	Worker W
+	Charge Charge
+	Pair   *[2]W         // prefill and decode, where the hand-off between them is what failed
+	Within time.Duration // a mate has to serve in less, to show that the worker was slow; 0: in any time
+}
+
+// Suspects are what earlier attempts of a request left open, oldest first. The zero
+// value is a request's first attempt.
+type Suspects[W comparable] []Suspect[W]
+
+// Verdict is a charge that is made: on a worker, or on the two of a pair.
+type Verdict[W comparable] struct {
+	Worker W
+	Charge Charge
+	Pair   *[2]W
+	Proven bool // a mate has served the same request
+}
+
+// Served returns what is charged once a worker, or a pair, has accepted after that
+// time what the suspects have failed. A worker that has part in both is cleared, and its
+// partner of then is charged in its stead.
+func (s Suspects[W]) Served(took time.Duration, by ...W) []Verdict[W] {
+	var out []Verdict[W]
+	for _, x := range s {
+		if x.Within > 0 && took >= x.Within {
+			continue
+		}
+		if x.Charge != None && !slices.Contains(by, x.Worker) {
+			out = append(out, Verdict[W]{Worker: x.Worker, Charge: x.Charge, Proven: true})
+		}
+		if x.Pair == nil {
+			continue
+		}
+		side := Error
+		if x.Within > 0 {
+			side = Slow
+		}
+		charged := func(w W) bool { return x.Charge != None && x.Worker == w }
+		p, d := slices.Contains(by, x.Pair[0]), slices.Contains(by, x.Pair[1])
+		switch {
+		case !p && !d:
+			out = append(out, Verdict[W]{Pair: x.Pair, Proven: true})
+		case d && !p && !charged(x.Pair[0]):
+			out = append(out, Verdict[W]{Worker: x.Pair[0], Charge: side, Proven: true})
+		case p && !d && !charged(x.Pair[1]):
+			out = append(out, Verdict[W]{Worker: x.Pair[1], Charge: side, Proven: true})
+		}
+	}
+	return out
+}
+
+// Last returns what is charged for a request whose last attempt has failed at a
+// worker with c: nothing where a mate failed it alike before, else that charge.
+func (s Suspects[W]) Last(w W, c Charge) (Verdict[W], bool) {
+	if c == None {
+		return Verdict[W]{}, false
+	}
+	if c.waits() {
+		for _, x := range s {
+			if x.Worker != w && x.Charge == c {
+				return Verdict[W]{}, false
+			}
+		}
+	}
+	return Verdict[W]{Worker: w, Charge: c}, true
+}
+
+// And returns the suspects with one more, and the charge that needs no mate's word.
+func (s Suspects[W]) And(x Suspect[W]) (Suspects[W], Charge) {
+	now := None
+	if !x.Charge.waits() {
+		now, x.Charge = x.Charge, None
+	}
+	if x.Charge == None && x.Pair == nil {
+		return s, now
+	}
+	return append(slices.Clip(s), x), now
+}

@@ -1,0 +1,83 @@
+package blame
+
+type key struct {
+	leg   Leg
+	sight Sight
+}
+
+var table = func() map[key]Row {
+	m := make(map[key]Row)
+	for _, r := range Rows() {
+		m[key{r.Leg, r.Sight}] = r
+	}
+	return m
+}()
+
+// Rows lists the table, sight by sight.
+func Rows() []Row {
+	var out []Row
+	for i := range groups {
+		g := &groups[i]
+		for _, l := range g.legs {
+			r := g.row
+			r.Leg, r.Sight = l, g.sight
+			if l.Prefill() && (g.sight == Served || g.sight == ClientLeft) {
+				r.Outcome = notTheLegs
+			}
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+var (
+	all      = []Leg{Mirrored, First, Decode, Alone}
+	prefills = []Leg{Mirrored, First}
+	servers  = []Leg{Decode, Alone}
+)
+
+type group struct {
+	sight Sight
+	legs  []Leg
+	why   string // who ended it, and how that is known
+	row   Row
+}
+
+var groups = []group{
+	// Before a worker has seen anything.
+	{NotStarted, prefills, "Envoy did not begin the leg in time and names no worker", Row{Fresh: Yes, Outcome: Failed}},
+	{NotSent, all, "refused by a filter, no route or no host (NR, NC, UH, DF …), or ended before its body was whole", Row{Fresh: Yes, Outcome: Failed}},
+	{Overflow, all, "a circuit breaker or the overload manager (UO, DO, UDO, OM)", Row{Fresh: Yes, Outcome: Failed}},
+	{Unconnected, all, "Envoy: UF", Row{Charge: Connect, Fresh: Yes, Avoid: It, Outcome: Failed}},
+
+	// Before an answer.
+	{Lost, all, "Envoy: UC, UR, UPE, LR, before any answer", Row{Charge: Loss, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Ended, prefills, "the stream ends before any answer, and Envoy says nothing of the worker: ended from above", Row{Fresh: Yes, Outcome: Failed}},
+	{TimedOut, all, "one of Envoy's timers (UT, UMSDR, DT, SI), or the deadline: ended from above", Row{Outcome: Failed}},
+	{Aborted, prefills, "the owner, or a drain: ended from above", Row{Fresh: Yes, Outcome: Failed}},
+	{Gone, all, "its worker left discovery, or was set aside", Row{Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Overdue, []Leg{Mirrored}, "longer than it may take; prefill waits for decode as decode does for prefill", Row{Pair: true, Suspect: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
+	{Overdue, []Leg{First, Alone}, "longer than it may take, while the request waits for this worker alone", Row{Charge: Slow, Suspect: true, Fresh: IfSpare, Avoid: It, Outcome: Failed}},
+	{Overdue, []Leg{Decode}, "longer than it may take once prefill is well", Row{Charge: Slow, Pair: true, Suspect: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
+	{Stuck, all, "the same where nobody else can be tried, or no attempt is left: it is waited for all the same", Row{Charge: Slow, Suspect: true, Outcome: notTheLegs}},
+
+	// The worker's own answer, before any byte of it has gone to the client.
+	{Busy, all, "the worker: 408, 429", Row{Charge: Refusal, Fresh: IfSpare, Avoid: It, Outcome: OfWorker}},
+	{Rejected, all, "the worker: another 4xx", Row{Charge: Refusal, Fresh: IfOdd, Avoid: It, Outcome: OfWorker}},
+	{Errored, []Leg{Mirrored, First, Alone}, "the worker: 5xx, 1xx, 3xx", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Errored, []Leg{Decode}, "the worker: 5xx, 1xx, 3xx; the hand-off may be what it cannot do", Row{Charge: Error, Pair: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
+	{Empty, []Leg{Mirrored, First, Alone}, "the worker: 2xx without a body", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Empty, []Leg{Decode}, "the worker: 2xx without a body", Row{Charge: Error, Pair: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
+	{Failing, prefills, "the worker: 2xx that says error or abort", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Unreadable, prefills, "the worker: 2xx that cannot be read", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{NoHandoff, prefills, "the worker: 2xx without a hand-off", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{TooLong, prefills, "the worker: an answer over the limit, by what the client asks for", Row{Outcome: OfWorker}},
+
+	// The answer's end.
+	{BrokeOff, prefills, "the stream ends after the answer's headers, while decode waits for it", Row{Charge: Break, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{BrokeOff, servers, "Envoy's access log: UC, UR, UPE, or details that begin upstream_reset", Row{Charge: Break, Suspect: true, Outcome: Cut}},
+	{Expired, servers, "Envoy's access log: a timer, after the answer began", Row{Outcome: Cut}},
+	{Served, all, "the whole answer", Row{Charge: Credit, Outcome: OK}},
+	{ClientLeft, all, "Envoy's access log: DC; or the stream's end before an answer", Row{Outcome: Left}},
+	{Unfinished, servers, "no access log tells", Row{Outcome: Unknown}},
+}

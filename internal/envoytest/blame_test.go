@@ -1,0 +1,335 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// The tests here are of section Blame of ARCHITECTURE.md: nobody healthy is set aside,
+// nobody sick is praised.
+
+// everyTurn meets every worker: what is sick is not passed over by chance.
+const everyTurn = "prefill: {orphan_grace: 300ms}\nrouting: {prefill: {mode: round-robin}, decode: {mode: round-robin}, aggregated: {mode: round-robin}}\n"
+
+// setAside counts how often a worker was.
+func (f *fleet) setAside() float64 { return f.metric("baton_aside_transitions_total", `to="aside"`) }
+
+// outcomes counts requests that ended so.
+func (f *fleet) outcomes(outcome string, more ...string) float64 {
+	return f.metric("baton_requests_total", append([]string{fmt.Sprintf("outcome=%q", outcome)}, more...)...)
+}
+
+// awaitOutcomes waits until n requests have ended so: Envoy's access log comes a little
+// later than the answer's end.
+func (f *fleet) awaitOutcomes(n int, outcome string, more ...string) {
+	f.t.Helper()
+	f.await(fmt.Sprintf("%d requests to end as %s %v", n, outcome, more), func() bool { return f.outcomes(outcome, more...) == float64(n) })
+}
+
+// TestAClientsOwnDeadlineBlamesNobody: Envoy ends both legs of a request whose deadline
+// passes, whatever its workers do.
+func TestAClientsOwnDeadlineBlamesNobody(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 1, decode: 1, prefillArgs: []string{"--prefill-base-us", "400000"}}, func(t *testing.T, f *fleet) {
+		for i := range 5 {
+			r := f.send(t.Context(), "/v1/completions", completion("in a hurry", 4, i%2 == 0), "x-request-timeout-ms", "150")
+			requireError(t, r, http.StatusGatewayTimeout, "deadline_exceeded")
+			prompt := fmt.Sprintf("has time, request %d", i)
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, false)), prompt, 4)
+		}
+		require.Zero(t, f.setAside())
+		f.awaitOutcomes(5, "failed", `code="deadline_exceeded"`)
+		f.awaitOutcomes(5, "ok")
+	})
+}
+
+// sick is a way in which one of two workers fails every request at once.
+type sick struct {
+	name   string
+	fault  enginesim.Fault
+	lost   int // requests that may be lost before it is set aside
+	stream bool
+}
+
+// TestAWorkerThatRefusesWhatItsMateServesIsSetAside: a worker that answers at once
+// with a refusal, or with nothing, does not become the cheapest.
+func TestAWorkerThatRefusesWhatItsMateServesIsSetAside(t *testing.T) {
+	t.Parallel()
+	for _, s := range []sick{
+		{name: "404", fault: enginesim.Fault{Mode: enginesim.FaultError, Status: 404}},
+		{name: "401", fault: enginesim.Fault{Mode: enginesim.FaultError, Status: 401}},
+		{name: "429", fault: enginesim.Fault{Mode: enginesim.FaultError, Status: 429}},
+		{name: "500", fault: enginesim.Fault{Mode: enginesim.FaultError, Status: 500}},
+		{name: "nothing", fault: enginesim.Fault{Mode: enginesim.FaultEmpty}},
+		{name: "an empty stream", fault: enginesim.Fault{Mode: enginesim.FaultEmpty}, lost: 3, stream: true},
+	} {
+		for _, role := range []string{"prefill", "decode", "aggregated"} {
+			if s.lost > 0 && role == "prefill" {
+				continue // a prefill leg is never streamed
+			}
+			t.Run(role+" "+s.name, func(t *testing.T) {
+				t.Parallel()
+				l := layout{prefill: 2, decode: 2, config: everyTurn}
+				if role == "aggregated" {
+					l = layout{aggregated: 2, config: everyTurn}
+				}
+				both(t, l, func(t *testing.T, f *fleet) {
+					bad := f.workers[0]
+					if role == "decode" {
+						bad = f.decode[0]
+					}
+					f.fault(bad, s.fault)
+					lost, late := 0, 0
+					for i := range 20 {
+						prompt := fmt.Sprintf("request %d of twenty", i)
+						r := f.send(t.Context(), "/v1/completions", completion(prompt, 4, s.stream))
+						f.await("it to be counted", func() bool { return f.metric("baton_requests_total") == float64(i+1) })
+						if r.err != nil || r.status != http.StatusOK || r.text() == "" {
+							if lost++; i >= 10 {
+								late++
+							}
+							continue
+						}
+						requireAnswer(t, r, prompt, 4)
+					}
+					require.LessOrEqual(t, lost-late, s.lost)
+					require.LessOrEqual(t, late, min(1, s.lost), "of ten more: it may be tried once")
+					require.EqualValues(t, 1, f.metric("baton_workers", fmt.Sprintf("role=%q", role), `state="aside"`)+
+						f.metric("baton_workers", fmt.Sprintf("role=%q", role), `state="recovering"`), "the sick one, and only it")
+					f.awaitOutcomes(20-lost, "ok")
+					f.awaitOutcomes(lost, "failed")
+				})
+			})
+		}
+	}
+}
+
+// TestWhatEveryWorkerRefusesBlamesNobody: the request is at fault.
+func TestWhatEveryWorkerRefusesBlamesNobody(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{404, 429, 500} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			both(t, layout{aggregated: 3, config: everyTurn}, func(t *testing.T, f *fleet) {
+				for _, w := range f.workers {
+					f.fault(w, enginesim.Fault{Mode: enginesim.FaultError, Status: status, After: "17"})
+				}
+				for range 20 {
+					r := f.send(t.Context(), "/v1/completions", completion("poison", 4, false))
+					require.NoError(t, r.err)
+					require.Equal(t, status, r.status, "the worker's own words")
+					require.Equal(t, "17", r.header.Get("retry-after"), "and when it wants to be asked again")
+				}
+				require.Zero(t, f.setAside())
+				if status < 500 {
+					f.awaitOutcomes(20, "rejected", `code="decode_rejected"`)
+				} else {
+					f.awaitOutcomes(20, "failed", `code="decode_failed"`)
+				}
+				if status == 404 {
+					require.LessOrEqual(t, f.metric("baton_fresh_picks_total"), 4.0, "a mate is asked while nothing is known, and then 1 % of the time")
+				}
+				for _, w := range f.workers {
+					f.fault(w, enginesim.Fault{})
+				}
+				requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("well", 4, false)), "well", 4)
+			})
+		})
+	}
+}
+
+// TestABusyPrefillSaysWhenToComeBack: nobody else can be tried.
+func TestABusyPrefillSaysWhenToComeBack(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 429, After: "17"})
+		r := f.send(t.Context(), "/v1/completions", completion("busy", 4, false))
+		requireError(t, r, http.StatusTooManyRequests, "prefill_busy")
+		require.Equal(t, "17", r.header.Get("retry-after"))
+		require.Zero(t, f.setAside())
+	})
+}
+
+// TestAFailingDecodeDoesNotBlameItsPrefill: a prefill that nobody waits for any more is
+// late for nobody.
+func TestAFailingDecodeDoesNotBlameItsPrefill(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 200ms, orphan_grace: 2s}\n"}, func(t *testing.T, f *fleet) {
+		for i := range 3 {
+			goOn := f.hold(f.prefill[0], enginesim.Mid)
+			f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 400, Count: 1})
+			r := f.send(t.Context(), "/v1/completions", completion("decode refuses", 4, false))
+			require.Equal(t, http.StatusBadRequest, r.status)
+			f.await("the orphan to be ended", func() bool { return f.metric("baton_worker_prefill_requests") == 0 })
+			goOn()
+			prompt := fmt.Sprintf("another's, %d", i)
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, false)), prompt, 4)
+		}
+		require.Zero(t, f.setAside())
+	})
+}
+
+// TestAPrefillThatTakesThreeSecondsServesAll: with the defaults, at once, by workers of
+// which nothing is known.
+func TestAPrefillThatTakesThreeSecondsServesAll(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d+%d", n, n), func(t *testing.T) {
+			t.Parallel()
+			l := layout{prefill: n, decode: n, prefillArgs: []string{"--prefill-base-us", "3000000", "--max-running", "64"}}
+			both(t, l, func(t *testing.T, f *fleet) {
+				var wg sync.WaitGroup
+				for i := range 25 {
+					wg.Go(func() {
+						prompt := fmt.Sprintf("slow and well, %d", i)
+						requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
+					})
+				}
+				wg.Wait()
+				require.Zero(t, f.setAside())
+			})
+		})
+	}
+}
+
+// TestAStoppedDecodeCostsNoRequest: its kernel takes connections and nobody answers.
+func TestAStoppedDecodeCostsNoRequest(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 2, decode: 2, config: everyTurn}, func(t *testing.T, f *fleet) {
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("all is well", 4, false)), "all is well", 4)
+		bad := f.decode[0]
+		require.NoError(t, bad.Signal(syscall.SIGSTOP))
+		defer func() { require.NoError(t, bad.Signal(syscall.SIGCONT)) }()
+		f.steady(24, 250*time.Millisecond, func(i int) {
+			prompt := fmt.Sprintf("a decode is stopped, %d", i)
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
+		})
+		require.EqualValues(t, 1, f.setAside(), "the stopped one, and only it")
+	})
+}
+
+// steady calls do n times, each in its time, and waits for all.
+func (f *fleet) steady(n int, every time.Duration, do func(i int)) {
+	f.t.Helper()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { do(i) })
+		<-tick.C
+	}
+	wg.Wait()
+}
+
+// TestADecodeThatLeavesEndsWhatWaitsForIt: what it has is asked of another.
+func TestADecodeThatLeavesEndsWhatWaitsForIt(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 1, decode: 2, config: everyTurn}, func(t *testing.T, f *fleet) {
+		f.hold(f.decode[0], enginesim.After)
+		f.hold(f.decode[1], enginesim.After)
+		c := f.begin(ask("its decode leaves", 4)[0])
+		var has *stack.Worker
+		f.await("decode to have the request", func() bool {
+			for _, w := range f.decode {
+				if s, _ := f.state(w); s.Running == 1 {
+					has = w
+				}
+			}
+			return has != nil
+		})
+		for _, w := range f.decode {
+			if w != has {
+				f.fault(w, enginesim.Fault{})
+				f.publish(f.prefill[0], w)
+			}
+		}
+		ask("its decode leaves", 4)[0].require(t, <-c.reply)
+		require.Zero(t, f.setAside())
+	})
+}
+
+// TestADecodeThatBreaksOffIsNotPraised: its head is well, its end never is.
+func TestADecodeThatBreaksOffIsNotPraised(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 1, decode: 2, config: everyTurn}, func(t *testing.T, f *fleet) {
+		f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Mid})
+		cut, late := 0, 0
+		for i := range 24 {
+			prompt := fmt.Sprintf("one of two breaks off, %d", i)
+			r := f.send(t.Context(), "/v1/completions", completion(prompt, 8, true))
+			f.await("it to be counted", func() bool { return f.metric("baton_requests_total") == float64(i+1) })
+			if r.err != nil {
+				if cut++; i >= 10 {
+					late++
+				}
+				continue
+			}
+			requireAnswer(t, r, prompt, 8)
+		}
+		require.LessOrEqual(t, cut-late, 3)
+		require.LessOrEqual(t, late, 1, "of fourteen more: it may be tried once")
+		f.awaitOutcomes(cut, "cut", `code="answer_cut"`)
+		f.awaitOutcomes(24-cut, "ok")
+	})
+}
+
+// TestAllDeadWorkersOfAPoolAreSetAside: a refused connection needs no share of the
+// pool.
+func TestAllDeadWorkersOfAPoolAreSetAside(t *testing.T) {
+	t.Parallel()
+	both(t, layout{aggregated: 6, config: everyTurn}, func(t *testing.T, f *fleet) {
+		for _, w := range f.workers[1:] {
+			require.NoError(t, w.Kill())
+		}
+		for i := range 12 {
+			prompt := fmt.Sprintf("five of six are dead, %d", i)
+			r := f.send(t.Context(), "/v1/completions", completion(prompt, 4, false))
+			if i >= 5 {
+				requireAnswer(t, r, prompt, 4)
+			}
+		}
+		require.EqualValues(t, 5, f.metric("baton_workers", `state="aside"`))
+	})
+}
+
+// TestEveryRequestEndsInItsTrueOutcome: the same in metrics, on the page and in the log
+// of attempts.
+func TestEveryRequestEndsInItsTrueOutcome(t *testing.T) {
+	t.Parallel()
+	both(t, layout{aggregated: 1}, func(t *testing.T, f *fleet) {
+		w := f.workers[0]
+		for _, x := range []struct {
+			fault         enginesim.Fault
+			outcome, code string
+			status        int
+		}{
+			{enginesim.Fault{Mode: enginesim.FaultError, Status: 404}, "rejected", "decode_rejected", 404},
+			{enginesim.Fault{Mode: enginesim.FaultError, Status: 429}, "rejected", "decode_rejected", 429},
+			{enginesim.Fault{Mode: enginesim.FaultError, Status: 500}, "failed", "decode_failed", 500},
+			{enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Mid}, "cut", "answer_cut", 200},
+			{enginesim.Fault{}, "ok", "ok", 200},
+		} {
+			f.fault(w, x.fault)
+			before := f.outcomes(x.outcome, fmt.Sprintf("code=%q", x.code))
+			all := f.metric("baton_requests_total")
+			r := f.send(t.Context(), "/v1/completions", completion("how does it end", 8, true))
+			require.Equal(t, x.status, r.status)
+			f.await("it to be counted", func() bool { return f.metric("baton_requests_total") == all+1 })
+			require.Equal(t, before+1, f.outcomes(x.outcome, fmt.Sprintf("code=%q", x.code)), "%s %d", x.outcome, x.status)
+			d := f.decisions()
+			require.Equal(t, x.outcome, d[0].Outcome)
+		}
+	})
+}

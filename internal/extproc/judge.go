@@ -1,0 +1,48 @@
+package extproc
+
+import (
+	"hash/maphash"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file tells internal/health what the machine has seen of its workers.
+
+var healthOutcome = [...]health.Outcome{
+	blame.None: health.NotStarted, blame.Credit: health.OK, blame.Connect: health.ConnectFailed, blame.Loss: health.ConnectionLost,
+	blame.Break: health.BrokeOff, blame.Error: health.ServerError, blame.Refusal: health.Refused, blame.Slow: health.Overdue,
+	blame.Held: health.Refused,
+}
+
+// requestSeed makes the names under which health knows requests.
+var requestSeed = maphash.MakeSeed()
+
+// judge performs what the machine says of a worker.
+func (s *mainStream) judge(now time.Time, e *effect) {
+	h := s.srv.cfg.Health
+	switch e.op {
+	case opCharge:
+		h.Report(e.rank.ID, health.Report{
+			Outcome: healthOutcome[e.charge], Request: maphash.String(requestSeed, avoidKey(&s.m.hdr)),
+			Since: s.began, Proven: e.proven,
+		}, now)
+		if e.proven && e.charge == blame.Refusal {
+			h.MateServed()
+		}
+	case opSuspect:
+		h.Suspect(e.rank.ID, health.Overdue, now)
+	case opPairFailed:
+		h.HandoffFailed(e.rank.ID, e.other.ID, now)
+	case opPairServed:
+		h.HandoffServed(e.rank.ID, e.other.ID)
+	}
+}
+
+// odd reports whether a refusal with that status is to be asked of a mate: who refuses
+// more than its pool may be at fault itself.
+func (s *mainStream) odd(id worker.ID, status int) bool {
+	return sightOfStatus(status) == blame.Rejected && s.m.attempt < s.m.rules.maxAttempts && !s.m.way.plain && s.srv.cfg.Health.AskMate(id)
+}

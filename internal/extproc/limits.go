@@ -1,0 +1,133 @@
+package extproc
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/patience"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file says how long the legs of a plan may take, and who else could be tried.
+
+// What decode may take, before anything is learned of it: for its head, and for each
+// token of an answer that comes as a whole.
+const (
+	decodeAllowance  = 10 * time.Second
+	decodePerToken   = 30 * time.Millisecond
+	unsaidMaxTokens  = 4096
+	startBytesPerSec = 20 << 20 // of a request's body, on its way into a leg
+	startPerRequest  = time.Millisecond
+)
+
+// limited is what a leg's limit is learned from.
+type limited struct {
+	subject   patience.Subject
+	allowance time.Duration
+	from      time.Time
+}
+
+// costly are members that cost work which the prompt's tokens do not tell.
+var costly = map[patience.Kind][][]byte{
+	patience.Media:  {[]byte(`"image_url"`), []byte(`"input_audio"`), []byte(`"video_url"`), []byte(`"audio_url"`), []byte(`"image_data"`)},
+	patience.Guided: {[]byte(`"response_format"`), []byte(`"guided_`), []byte(`"structured_outputs"`), []byte(`"json_schema"`)},
+}
+
+// kindOf says what a request costs. A text that holds one of the names only makes its
+// own limits longer.
+func kindOf(body []byte) patience.Kind {
+	for _, k := range []patience.Kind{patience.Media, patience.Guided} {
+		for _, name := range costly[k] {
+			if bytes.Contains(body, name) {
+				return k
+			}
+		}
+	}
+	return patience.Plain
+}
+
+// limit fills in how long the plan's legs may take.
+func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
+	p.suspects = q.before.suspects
+	if q.passing {
+		return
+	}
+	kind := kindOf(q.query.Body)
+	p.spare.decode = !p.decodeNamed && srv.spares(q, q.servers(p), p.decode.ID)
+	s.decodeLimit = limited{
+		subject:   patience.Subject{Worker: p.decode.ID, Pool: q.pool.Key, Leg: patience.Stream, Kind: kind},
+		allowance: decodeAllowance,
+	}
+	if !s.m.scan.Stream {
+		tokens := s.m.scan.MaxTokens
+		if tokens < 0 {
+			tokens = unsaidMaxTokens
+		}
+		s.decodeLimit.subject.Leg = patience.Whole
+		s.decodeLimit.allowance += time.Duration(min(tokens, 1<<24)) * decodePerToken
+	}
+	p.answerWithin = srv.patience.Limit(s.decodeLimit.subject, s.decodeLimit.allowance)
+	if !p.disaggregated {
+		return
+	}
+	p.failing = srv.cfg.Health.HandoffFailing(p.prefill.ID, p.decode.ID, now)
+	p.spare.prefill = !p.prefillNamed && srv.spares(q, q.pool.Prefill, p.prefill.ID)
+	p.startWithin = srv.cfg.StartTimeout + time.Duration(len(q.query.Body))*time.Second/startBytesPerSec +
+		time.Duration(srv.attempts.len())*startPerRequest
+	queued, _ := srv.cfg.Book.Load(p.prefill)
+	s.prefillLimit = limited{
+		subject:   patience.Subject{Worker: p.prefill.ID, Pool: q.pool.Key, Leg: patience.Prefill, Kind: kind},
+		allowance: srv.cfg.overdueAfter(queued.PrefillTokens), from: now,
+	}
+	p.overdueAfter = min(srv.patience.Limit(s.prefillLimit.subject, s.prefillLimit.allowance), srv.cfg.PrefillTimeout)
+}
+
+// servers are the workers of whom one answers.
+func (q *question) servers(p *plan) []*worker.Worker {
+	if p.disaggregated {
+		return q.pool.Decode
+	}
+	return q.pool.Aggregated
+}
+
+// spares reports whether somebody but id could be tried: nobody who has failed the
+// request, is aside, or is not allowed. The first one found ends the search.
+func (srv *Server) spares(q *question, ws []*worker.Worker, id worker.ID) bool {
+next:
+	for _, w := range ws {
+		if w.ID == id || !allowed(q.wish.subset, w) || srv.cfg.Health.Aside(w.ID) {
+			continue
+		}
+		for _, r := range q.before.ranks {
+			if r.ID == w.ID {
+				continue next
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// kept is the prefill worker that is to be tried with another decode, nil where there
+// is none, or it may not be picked.
+func (srv *Server) kept(q *question, role worker.Role) *worker.Worker {
+	w := q.snap.Worker(q.before.keep.ID)
+	if role != worker.Prefill || w == nil || w.Draining || !q.disagg || !allowed(q.wish.subset, w) || srv.cfg.Health.Aside(w.ID) {
+		return nil
+	}
+	return w
+}
+
+// learn notes how long a leg has taken that has served.
+func (srv *Server) learn(l *limited, now time.Time) {
+	if !l.from.IsZero() {
+		srv.patience.Took(l.subject, l.allowance, now.Sub(l.from))
+		l.from = time.Time{}
+	}
+}
+
+// SetAside tells the attempts that wait for a worker that it is dead or silent, so
+// that they need not wait. It returns at once; health's hooks may call it.
+func (srv *Server) SetAside(id worker.ID) {
+	srv.engines.run(func() { srv.attempts.gone([]worker.ID{id}) })
+}

@@ -1,0 +1,124 @@
+package patience
+
+import (
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Kind is a class of requests that take alike.
+type Kind uint8
+
+// The kinds.
+const (
+	Plain  Kind = iota
+	Media       // pictures, audio, video: their encoder's work is not in the prompt's tokens
+	Guided      // a grammar or a schema: compiled before the first token
+	numKinds
+)
+
+// Leg is which part of a request's work is limited.
+type Leg uint8
+
+// The legs.
+const (
+	Prefill Leg = iota // from the dispatch to the whole answer
+	Stream             // decode, to the head of a streamed answer
+	Whole              // decode, to the head of an answer that comes as a whole
+	numLegs
+)
+
+const (
+	fade        = 0.98
+	factor      = 2.0
+	firstFactor = 3.0
+	costlyFloor = 30 * time.Second
+)
+
+// Subject is whose leg is limited.
+type Subject struct {
+	Worker worker.ID
+	Pool   worker.Key
+	Leg    Leg
+	Kind   Kind
+}
+
+// Limits knows how long legs take. The zero value has seen none.
+type Limits struct {
+	mu      sync.Mutex
+	workers map[worker.ID]*longest  // guarded by mu
+	pools   map[worker.Key]*longest // guarded by mu
+}
+
+// longest is the longest of each leg and kind, in multiples of the allowance; 0: none
+// was seen.
+type longest [numLegs][numKinds]float64
+
+// Limit returns how long the leg may take.
+func (l *Limits) Limit(s Subject, allowance time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x := l.workers[s.Worker].of(s)
+	if x == 0 {
+		x = l.pools[s.Pool].of(s)
+	}
+	if x > 0 {
+		return times(allowance, max(1, factor*x))
+	}
+	most := times(allowance, firstFactor)
+	if s.Kind != Plain {
+		most = max(most, costlyFloor)
+	}
+	return most
+}
+
+// Took learns from a leg that has served.
+func (l *Limits) Took(s Subject, allowance, took time.Duration) {
+	if allowance <= 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.workers == nil {
+		l.workers, l.pools = make(map[worker.ID]*longest), make(map[worker.Key]*longest)
+	}
+	x := max(took.Seconds()/allowance.Seconds(), 1e-9)
+	learn(l.workers, s.Worker, s, x)
+	learn(l.pools, s.Pool, s, x)
+}
+
+// Forget drops workers that have left.
+func (l *Limits) Forget(ids []worker.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		delete(l.workers, id)
+	}
+}
+
+func learn[K comparable](m map[K]*longest, k K, s Subject, x float64) {
+	e := m[k]
+	if e == nil {
+		e = new(longest)
+		m[k] = e
+	}
+	at := &e[s.Leg][s.Kind]
+	*at = max(x, *at*fade)
+}
+
+func (e *longest) of(s Subject) float64 {
+	if e == nil {
+		return 0
+	}
+	return e[s.Leg][s.Kind]
+}
+
+// times multiplies without overflow.
+func times(d time.Duration, x float64) time.Duration {
+	const most = 24 * time.Hour
+	if f := float64(d) * x; f < float64(most) {
+		return time.Duration(f)
+	}
+	return most
+}

@@ -1,0 +1,60 @@
+package patience_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/patience"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func subject(id worker.ID, k patience.Kind) patience.Subject {
+	return patience.Subject{Worker: id, Pool: worker.Key{Model: "m"}, Leg: patience.Prefill, Kind: k}
+}
+
+func TestALimitIsLearnedFromWhatWasServed(t *testing.T) {
+	const allowance = 2 * time.Second
+	var l patience.Limits
+	require.Equal(t, 6*time.Second, l.Limit(subject(1, patience.Plain), allowance), "the first request of a life")
+	require.Equal(t, 30*time.Second, l.Limit(subject(1, patience.Media), allowance))
+
+	l.Took(subject(1, patience.Plain), allowance, 3*time.Second)
+	require.Equal(t, 6*time.Second, l.Limit(subject(1, patience.Plain), allowance))
+	require.Equal(t, 30*time.Second, l.Limit(subject(1, patience.Media), allowance), "kinds do not speak for each other")
+	require.Equal(t, 6*time.Second, l.Limit(subject(2, patience.Plain), allowance), "the pool speaks for who is new")
+
+	l.Took(subject(1, patience.Plain), allowance, 20*time.Second)
+	require.Equal(t, 40*time.Second, l.Limit(subject(1, patience.Plain), allowance))
+	require.Equal(t, 80*time.Second, l.Limit(subject(1, patience.Plain), 2*allowance), "a longer prompt may take longer")
+}
+
+func TestASlowAnswerFades(t *testing.T) {
+	const allowance = 2 * time.Second
+	var l patience.Limits
+	l.Took(subject(1, patience.Plain), allowance, 20*time.Second)
+	for range 200 {
+		l.Took(subject(1, patience.Plain), allowance, 10*time.Millisecond)
+	}
+	require.Equal(t, allowance, l.Limit(subject(1, patience.Plain), allowance), "never below the allowance")
+}
+
+func TestWhoHasLeftIsForgotten(t *testing.T) {
+	const allowance = time.Second
+	var l patience.Limits
+	l.Took(subject(1, patience.Plain), allowance, 5*time.Second)
+	for range 400 {
+		l.Took(subject(2, patience.Plain), allowance, time.Millisecond)
+	}
+	require.Equal(t, 10*time.Second, l.Limit(subject(1, patience.Plain), allowance))
+	l.Forget([]worker.ID{1})
+	require.Equal(t, allowance, l.Limit(subject(1, patience.Plain), allowance), "what the pool has lately taken")
+}
+
+func TestAbsurdAllowancesDoNotOverflow(t *testing.T) {
+	var l patience.Limits
+	l.Took(subject(1, patience.Plain), time.Nanosecond, time.Hour)
+	require.Equal(t, 24*time.Hour, l.Limit(subject(1, patience.Plain), 1<<62))
+	l.Took(subject(1, patience.Plain), 0, time.Hour)
+}
