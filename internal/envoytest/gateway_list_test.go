@@ -149,7 +149,7 @@ func (f *fleet) moves(t *testing.T, dead []*stack.Worker) {
 // exact, and what is wrong with it is mended by a fresh pair.
 func TestTwoLegsNameOneEndpoint(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 1, decode: 2, config: listed(3), gateway: &envoy.GatewayParams{}, twoLegs: true}, func(t *testing.T, f *fleet) {
+	both(t, layout{prefill: 1, decode: 2, config: listed(3) + "prefill: {orphan_grace: 300ms}\n", gateway: &envoy.GatewayParams{}, twoLegs: true}, func(t *testing.T, f *fleet) {
 		require.NoError(t, f.decode[0].Kill())
 		for i := range 4 {
 			prompt := fmt.Sprintf("one of two %d", i)

@@ -95,21 +95,23 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 		require.NoError(t, other.plugin.Kill())
 		q.require(t, <-answering.reply)
 
-		// Nobody else takes the leg here: it never starts.
-		requireError(t, owner.asked(q), http.StatusServiceUnavailable, "prefill_failed")
+		// Nobody else takes the leg here: it never starts, and the last attempt waits for it.
+		requireError(t, owner.asked(q, "x-request-timeout-ms", "4000"), http.StatusGatewayTimeout, "deadline_exceeded")
 		other.back(q)
 
-		// The end of the leg is not heard of: in time it counts as overdue, and its worker
-		// is set aside for it. There is no other.
+		// The end of the leg is not heard of, and nobody is to blame for that: a fresh attempt
+		// is made, whose leg nobody takes either while the other is away.
 		slow()
-		waiting := owner.begun(q, "x-request-timeout-ms", "5500")
+		waiting := owner.begun(q, "x-request-timeout-ms", "12000")
 		f.await("both legs to run", both)
 		owner.awaitHeard()
+		picks := owner.metric("baton_fresh_picks_total")
 		require.NoError(t, other.plugin.Kill())
-		requireError(t, <-waiting.reply, http.StatusServiceUnavailable, "no_prefill_worker")
-		f.settled()
-		owner.awaitNothingBooked()
+		f.await("a fresh attempt", func() bool { return owner.metric("baton_fresh_picks_total") > picks })
+		f.leaves(waiting)
 		other.back(q)
+		owner.awaitNothingBooked()
+		require.Zero(t, owner.setAside(), "nobody is to blame")
 
 		// The owner dies: buffered, the pair goes on by itself; in full duplex prefill
 		// waits for its half until the request's deadline and a grace have passed.

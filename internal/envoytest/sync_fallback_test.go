@@ -46,7 +46,7 @@ func TestAFallbackServesWhatNoPrefillWorkerCould(t *testing.T) {
 		require.NoError(t, refused.err)
 		require.Equal(t, http.StatusUnprocessableEntity, refused.status)
 		f.faultAll(f.prefill, enginesim.Fault{Mode: enginesim.FaultError, Status: http.StatusTooManyRequests})
-		requireError(t, f.send(t.Context(), "/v1/completions", completion("busy", 2, false)), http.StatusServiceUnavailable, "prefill_failed")
+		requireError(t, f.send(t.Context(), "/v1/completions", completion("busy", 2, false)), http.StatusTooManyRequests, "prefill_busy")
 		require.Empty(t, f.gotAll(f.decode))
 	})
 }

@@ -205,7 +205,7 @@ func failureOfDecode(s blame.Sight) failure {
 	switch s {
 	case blame.TimedOut:
 		return failDeadline
-	case blame.Errored:
+	case blame.Errored, blame.Unfetched:
 		return failDecodeError
 	case blame.Empty:
 		return failDecodeEmpty

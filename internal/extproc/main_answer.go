@@ -27,6 +27,9 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		return
 	}
 	if s := m.sightOfHead(ev); s != blame.Served {
+		if m.well && (s == blame.Errored || s == blame.Empty) {
+			s = blame.Unfetched
+		}
 		f := failureOfDecode(s)
 		if !m.decodeFailed(now, s, ev.odd, &f) {
 			m.relay(now) // the worker's own words say more than ours
@@ -125,7 +128,7 @@ func (m *mainLeg) onLeg(now time.Time, r legReport) {
 		if !m.waitsForPrefill() {
 			return
 		}
-		m.leg = legWell
+		m.leg, m.well = legWell, true
 		m.overdueAt, m.startBy = time.Time{}, time.Time{}
 		m.emit(effect{op: opMark, report: r})
 		m.emit(effect{op: opCharge, rank: m.plan.prefill, charge: blame.Credit})

@@ -158,10 +158,10 @@ func (m *mainLeg) onSuspect(now time.Time) {
 }
 
 // onLate takes the end of the time that prefill's leg may take to begin. The last
-// attempt goes on waiting.
+// attempt goes on waiting, as long as a prefill may take.
 func (m *mainLeg) onLate(now time.Time) {
 	f := failPrefill
-	if m.startBy = (time.Time{}); m.awaitsAnswer() && !m.mayRetry(&f) {
+	if m.startBy = (time.Time{}); m.awaitsAnswer() && !m.mayRetry(&f) && now.Sub(m.pickedAt) < m.rules.prefillTimeout {
 		m.startBy = now.Add(m.plan.startWithin)
 		return
 	}

@@ -79,6 +79,7 @@ type mainLeg struct {
 	// Set by the pick.
 	plan      *plan
 	pickedAt  time.Time
+	well      bool      // prefill was
 	startBy   time.Time // zero once the leg has started
 	handover  handover
 	instead   *failure // prefill has failed for good: one worker is to serve, before this is answered

@@ -49,6 +49,8 @@ type mainStream struct {
 	picked [2]worker.ID   // guarded by mu: the prefill and the decode worker, 0 for none
 	begun  bool           // guarded by mu: a leg of our own has reached Envoy
 
+	carrier string // guarded by mu: the replica at which the leg runs; empty: here, or not known
+
 	stopSync context.CancelCauseFunc // guarded by mu: ends a leg of our own
 
 	// Owned by the decision until it is told, then by whoever handles an event.

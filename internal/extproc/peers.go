@@ -32,6 +32,7 @@ const (
 )
 
 type peerReport struct {
+	From   string      `json:"from,omitempty"` // where the replica that says it can be reached
 	Token  string      `json:"token"`
 	State  legState    `json:"state"`
 	Reason blame.Sight `json:"reason,omitempty"`
@@ -41,6 +42,7 @@ type peerReport struct {
 
 // peers tells other replicas how their legs went. Safe for concurrent use.
 type peers struct {
+	self  string // where this one can be reached
 	log   *slog.Logger
 	creds credentials.TransportCredentials
 
@@ -52,11 +54,11 @@ type peers struct {
 	lost  func()
 }
 
-func newPeers(log *slog.Logger, creds credentials.TransportCredentials, lost func()) *peers {
+func newPeers(self string, log *slog.Logger, creds credentials.TransportCredentials, lost func()) *peers {
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	return &peers{log: log, creds: creds, conns: make(map[string]*grpc.ClientConn), calls: make(chan struct{}, maxPeerReports), lost: lost}
+	return &peers{self: self, log: log, creds: creds, conns: make(map[string]*grpc.ClientConn), calls: make(chan struct{}, maxPeerReports), lost: lost}
 }
 
 // addressOf returns the address in an owner's name: "instance@host:port".
@@ -97,7 +99,7 @@ func (p *peers) report(owner, token string, r legReport, before <-chan struct{})
 			<-before
 		}
 		defer func() { <-p.calls }()
-		body, err := json.Marshal(peerReport{Token: token, State: r.state, Reason: r.reason, Status: r.status, Retry: r.retryAfter})
+		body, err := json.Marshal(peerReport{From: p.self, Token: token, State: r.state, Reason: r.reason, Status: r.status, Retry: r.retryAfter})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()
@@ -168,6 +170,9 @@ func (srv *Server) onPeerReport(body []byte) error {
 	if s == nil {
 		return status.Error(codes.NotFound, "the attempt is over")
 	}
-	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status}})
+	if r.State == legStarted {
+		srv.carriedBy(s, r.From)
+	}
+	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry}})
 	return nil
 }

@@ -67,6 +67,7 @@ type Server struct {
 	leavers   leavers
 	collected once
 	peers     *peers
+	carriers  carriers
 	scratch   sync.Pool // of *scratch
 	readers   sync.WaitGroup
 	engines   tasks // decisions that wait for a tokenizer
@@ -115,7 +116,7 @@ func New(cfg Config) (*Server, error) {
 		srv.owner += "@" + cfg.Advertise
 	}
 	srv.scratch.New = func() any { return newScratch() }
-	srv.peers = newPeers(cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
+	srv.peers = newPeers(cfg.Advertise, cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
 	return srv, nil
 }
 
