@@ -41,6 +41,7 @@ const (
 	Unfetched   Sight = "handoff_failed" // decode: 5xx, or 2xx with nothing, though prefill was well
 	Errored     Sight = "status"         // 5xx, and any status that is no answer
 	BrokeOff    Sight = "broke_off"
+	Unsent      Sight = "broke_off_unsent"
 	Expired     Sight = "expired"       // the deadline passed after the answer had begun
 	Empty       Sight = "empty"         // 2xx without a body
 	Failing     Sight = "finish_reason" // 2xx that says error or abort
@@ -112,6 +113,7 @@ type Outcome string
 const (
 	OK         Outcome = "ok"
 	OfWorker   Outcome = "rejected" // by a worker, with its status
+	Retried    Outcome = "retried"  // another attempt follows
 	Failed     Outcome = "failed"
 	Cut        Outcome = "cut"
 	Left       Outcome = "client_left"

@@ -76,6 +76,7 @@ var groups = []group{
 	// The answer's end.
 	{BrokeOff, prefills, "the stream ends after the answer's headers, while decode waits for it", Row{Charge: Break, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{BrokeOff, servers, "Envoy's access log: UC, UR, UPE, or details that begin upstream_reset", Row{Charge: Break, Suspect: true, Outcome: Cut}},
+	{Unsent, servers, "the same, before Envoy had sent a byte on: it makes another attempt by itself", Row{Charge: Break, Suspect: true, Outcome: Retried}},
 	{Expired, servers, "Envoy's access log: a timer, after the answer began", Row{Outcome: Cut}},
 	{Served, all, "the whole answer", Row{Charge: Credit, Outcome: OK}},
 	{ClientLeft, all, "Envoy's access log: DC; or the stream's end before an answer", Row{Outcome: Left}},

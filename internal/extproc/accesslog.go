@@ -53,6 +53,7 @@ func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamA
 		for _, e := range msg.GetHttpLogs().GetLogEntry() {
 			if s := a.find(e.GetRequest()); s != nil {
 				ev := event{kind: evLogged, seen: logged(e)}
+				ev.status = int(e.GetResponse().GetResponseCode().GetValue())
 				ev.reached = e.GetRequest().GetUpstreamHeaderBytesSent() > 0
 				s.post(&ev)
 			}

@@ -56,6 +56,7 @@ type event struct {
 	seen         blame.Sight // evLogged: how the answer ended
 	worker       worker.ID   // evGone
 	odd          bool        // evResponseHeaders: decode refuses more than its pool
+	status       int         // evLogged: what Envoy has sent on
 	reached      bool        // evLogged: decode has seen the request
 	answerer     *answerer   // evResponseHeaders: not who was picked has answered
 }
@@ -222,7 +223,6 @@ type outcome = blame.Outcome
 
 // The outcomes that no leg makes.
 const (
-	outcomeRetried  outcome = "retried"
 	outcomeRefused  outcome = "refused"  // by the plugin: no worker was asked
 	outcomeAnswered outcome = "answered" // by the plugin itself
 )

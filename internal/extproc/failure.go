@@ -221,7 +221,7 @@ func failureOfDecode(s blame.Sight) failure {
 func failureOfEnd(s blame.Sight, status int) *failure {
 	var f failure
 	switch s {
-	case blame.Served, blame.ClientLeft, blame.Unfinished:
+	case blame.Served, blame.ClientLeft, blame.Unfinished, blame.Unsent:
 		return nil
 	case blame.BrokeOff:
 		f = failCut

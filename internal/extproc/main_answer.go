@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -84,9 +83,7 @@ func (m *mainLeg) onLocalReply(now time.Time, flags string) {
 
 func (m *mainLeg) relay(now time.Time) {
 	m.phase = mainStreaming
-	if strings.HasPrefix(m.status, "2") {
-		m.served(now)
-	}
+	m.relayedAt = now
 	e := effect{op: opRelay, of: ofResponseHeaders}
 	if m.plan.explain != "" {
 		e.set = append(e.set, kv{prefill.HeaderDecision, m.plan.explain})
@@ -244,7 +241,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 	retry = retry && m.mayRetry(f)
 	m.giveUp()
 	if retry {
-		m.finish(outcomeRetried, f)
+		m.finish(blame.Retried, f)
 	} else {
 		m.finish(f.outcome(), f)
 	}
@@ -257,7 +254,7 @@ func (m *mainLeg) reject(f *failure, retry bool) {
 // giveUp lets go of the request: decode will not answer it.
 func (m *mainLeg) giveUp() {
 	m.phase = mainRejected
-	m.overdueAt, m.answerBy, m.suspectAt = time.Time{}, time.Time{}, time.Time{} // nobody waits any more
+	m.answerBy, m.suspectAt = time.Time{}, time.Time{} // nobody waits any more
 	m.dropPieces()
 	m.collect()
 	if !m.handover.asked && !m.unsure() {

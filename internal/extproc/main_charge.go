@@ -104,16 +104,15 @@ func (m *mainLeg) suspect(at worker.Rank, both bool) {
 	}
 }
 
-// served charges the suspects of earlier attempts: this one is accepted.
-func (m *mainLeg) served(now time.Time) {
+// served charges the suspects of earlier attempts: this one has served the request. Its
+// head alone would be no proof: who answers with nothing, or breaks off, sends one, too.
+func (m *mainLeg) served() {
 	by := []worker.Rank{m.plan.decode}
 	if m.plan.disaggregated {
 		by = append(by, m.plan.prefill)
-		if !m.waitsForPrefill() {
-			m.emit(effect{op: opPairServed, rank: m.plan.prefill, other: m.plan.decode})
-		}
+		m.emit(effect{op: opPairServed, rank: m.plan.prefill, other: m.plan.decode})
 	}
-	for _, v := range m.plan.suspects.Served(now.Sub(m.pickedAt), by...) {
+	for _, v := range m.plan.suspects.Served(m.relayedAt.Sub(m.pickedAt), by...) {
 		if v.Pair != nil {
 			m.emit(effect{op: opPairFailed, rank: v.Pair[0], other: v.Pair[1]})
 		} else {
@@ -172,8 +171,11 @@ func (m *mainLeg) onLate(now time.Time) {
 // tried the request goes on waiting; the silence is told all the same.
 func (m *mainLeg) onOverdue(now time.Time) {
 	m.overdueAt = time.Time{}
-	if !m.awaitsAnswer() {
-		return // nobody waits for it
+	if !m.awaitsAnswer() { // nobody waits for it: it is no silence, and of no use any more
+		if m.waitsForPrefill() {
+			m.abortOrphan(now)
+		}
+		return
 	}
 	row, f := blame.Of(m.prefillLeg(), blame.Overdue), failPrefill
 	f.fresh = m.fresh(row, m.plan.spare.prefill, false)

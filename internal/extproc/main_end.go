@@ -151,6 +151,12 @@ func (m *mainLeg) onOrphan(now time.Time) {
 	if m.leg == legDispatched {
 		return // not here yet: startBy decides
 	}
+	m.abortOrphan(now)
+}
+
+// abortOrphan ends a prefill leg that nobody waits for.
+func (m *mainLeg) abortOrphan(now time.Time) {
+	m.orphanAt = now.Add(m.rules.orphanGrace)
 	r := legReport{state: legFailed, reason: blame.Aborted}
 	if m.waitsForPrefill() { // our doing, not the worker's
 		m.leg = legFailed
@@ -161,6 +167,9 @@ func (m *mainLeg) onOrphan(now time.Time) {
 
 // onLogged takes Envoy's access log of this attempt: its true end.
 func (m *mainLeg) onLogged(now time.Time, ev *event) {
+	if ev.seen == blame.BrokeOff && ev.status != 0 && strconv.Itoa(ev.status) != m.status {
+		ev.seen = blame.Unsent // Envoy's own answer went on in its place
+	}
 	switch m.phase {
 	case mainLeft, mainEnded:
 		m.conclude(now, ev.seen)
@@ -203,9 +212,16 @@ func (m *mainLeg) conclude(now time.Time, s blame.Sight) {
 	switch head := sightOfStatus(code); {
 	case head == blame.Served:
 		m.charge(now, blame.Of(m.decodeLeg(), s), m.plan.decode, false)
+		if s == blame.Served {
+			m.served()
+		}
 	case s == blame.Served || s == blame.Empty:
 		s = head
 	}
-	m.finish(blame.Of(m.decodeLeg(), s).Outcome, failureOfEnd(s, code))
+	out := blame.Of(m.decodeLeg(), s).Outcome
+	if out == blame.Retried && m.attempt >= m.rules.maxAttempts {
+		out = blame.Failed
+	}
+	m.finish(out, failureOfEnd(s, code))
 	m.endMain(now)
 }

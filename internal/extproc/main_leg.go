@@ -3,7 +3,6 @@ package extproc
 import (
 	"errors"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -79,6 +78,7 @@ type mainLeg struct {
 	// Set by the pick.
 	plan      *plan
 	pickedAt  time.Time
+	relayedAt time.Time // decode's head
 	well      bool      // prefill was
 	startBy   time.Time // zero once the leg has started
 	handover  handover
@@ -392,9 +392,4 @@ func (m *mainLeg) emit(e effect) {
 		m.out = make([]effect, 0, 4)
 	}
 	m.out = append(m.out, e)
-}
-
-func isModels(path string) bool {
-	path, _, _ = strings.Cut(path, "?")
-	return path == "/v1/models"
 }

@@ -310,7 +310,7 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 }
 
 var journalOutcome = map[outcome]journal.Outcome{
-	blame.OK: journal.OK, outcomeRetried: journal.Retried, outcomeRefused: journal.Refused, blame.OfWorker: journal.Rejected,
+	blame.OK: journal.OK, blame.Retried: journal.Retried, outcomeRefused: journal.Refused, blame.OfWorker: journal.Rejected,
 	blame.Failed: journal.Failed, blame.Cut: journal.Cut, blame.Left: journal.ClientLeft, outcomeAnswered: journal.Explained,
 	blame.Unknown: journal.Unfinished,
 }
@@ -319,7 +319,7 @@ var journalOutcome = map[outcome]journal.Outcome{
 // the request from here on, and has a record of its own.
 func (s *mainStream) turnPage(now time.Time) {
 	code := s.m.instead.code
-	s.srv.cfg.Telemetry.AttemptEnded(string(outcomeRetried))
+	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
 	s.srv.cfg.Telemetry.FreshPick(code)
 	s.srv.cfg.Journal.End(s.note, journal.Retried, code, 0, now)
 	telemetry.End(s.decodeSpan, now, code)
@@ -337,7 +337,10 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 	}
 	t.AttemptEnded(string(e.outcome))
 	switch e.outcome {
-	case outcomeRetried:
+	case blame.Retried:
+		if e.fail == nil {
+			break // on Envoy's own word; the attempt that follows is counted
+		}
 		t.FreshPick(code)
 		s.srv.avoid.add(&s.m, now)
 	case outcomeRefused, blame.OfWorker, blame.Failed, blame.Cut:

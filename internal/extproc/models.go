@@ -133,3 +133,8 @@ func (srv *Server) models(retry bool) *immediate {
 	}
 	return &immediate{status: 200, set: []kv{{"content-type", "application/json"}}, body: body, detail: "baton_models"}
 }
+
+func isModels(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	return path == "/v1/models"
+}

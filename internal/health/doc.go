@@ -28,11 +28,12 @@
 //     bring that about. Suspects are probed while they are in service ([Suspect]
 //     and most failures ask for that); any answer clears them, a 404 too, since
 //     not every engine has /health.
-//   - Server errors, answers that break off, lost connections: a few in a row, one
-//     while recovering, and only where the worker fails more than the others of
-//     its pools do (rates.go): what all have alike is the requests' doing. Where
-//     another worker has served the same request ([Report].Proven) that question
-//     is answered; then refusals count as well, and a lost connection is enough.
+//   - Server errors, answers that break off, lost connections: a run of them that the
+//     rate of the others of its pools does not explain (rates.go), for what all have
+//     alike is the requests' doing; while recovering, one where the worker fails more
+//     than the others do. Where another worker has served the same request
+//     ([Report].Proven) that question is answered: a few in a row are enough, refusals
+//     count as well, and one lost connection is enough.
 //   - Requests that are too slow: two different ones, with none served between
 //     and neither asked before the latest that was. One alone is never enough,
 //     however often it is tried.
@@ -66,8 +67,10 @@
 //
 // A request that one worker has refused may be asked once more, of another, where
 // the worker refuses more than its pools do. [Tracker.AskMate] says so and keeps
-// the budget: of a hundred ended requests one, and those that a mate has served
-// for nothing ([Tracker.MateServed]). Its answer is the proof that [Report] takes.
+// the budget: of a hundred ended requests one, and those that a mate has served for
+// nothing ([Tracker.MateServed]). A part of it is kept for workers whose refusals are
+// hardly an accident, and those of which they are none need no budget. The mate's
+// answer is the proof that [Report] takes.
 //
 // # Contract
 //

@@ -76,14 +76,16 @@ func (t *Tracker) servedLocked(e *entry, now time.Time) {
 	}
 }
 
-// erredLocked takes a server error. What all workers of a pool answer alike is
-// the requests' doing: only what is odd, or proven, is held against a worker.
+// erredLocked takes a server error. What all workers of a pool answer alike is the
+// requests' doing: without proof, only a run of errors that the others' rate does not
+// explain is held against a worker, and against one on trial what is odd.
 func (t *Tracker) erredLocked(e *entry, proven bool, now time.Time) {
 	e.serverErrors++
-	if e.serverErrors < t.cfg.ServerErrors && e.is() != Recovering {
+	trial := e.is() == Recovering
+	if e.serverErrors < t.cfg.ServerErrors && !trial {
 		return
 	}
-	if proven || t.oddLocked(e, e.rate) {
+	if proven || trial && t.oddLocked(e, e.rate) || t.everyPoolLocked(e, func(others tally) bool { return others.unlikely(e.serverErrors) }) {
 		t.judgeLocked(e, ReasonServerErrors, now)
 	}
 }

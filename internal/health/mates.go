@@ -7,6 +7,7 @@ import "github.com/seed-60ae5743/baton/pkg/worker"
 const (
 	firstMates = 300
 	mostMates  = 500
+	keptMates  = 200 // for workers whose refusals are hardly an accident any more
 	aMate      = 100
 )
 
@@ -20,11 +21,18 @@ func (t *Tracker) earnLocked() { t.budget = min(t.budget+1, mostMates) }
 func (t *Tracker) AskMate(id worker.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.budget < aMate {
+	e := t.find(id)
+	if e == nil || !t.hasMateLocked(e) {
 		return false
 	}
-	e := t.find(id)
-	if e == nil || !t.hasMateLocked(e) || !t.oddLocked(e, e.rate.and(false)) {
+	rate := e.rate.and(false)
+	worse := func(z float64) bool {
+		return t.everyPoolLocked(e, func(others tally) bool { return rate.worse(others, z) })
+	}
+	switch {
+	case worse(5):
+		return true // no accident: it takes nothing from those of whom less is known
+	case t.budget < aMate, !t.oddLocked(e, rate), t.budget < keptMates+aMate && !worse(3):
 		return false
 	}
 	t.budget -= aMate

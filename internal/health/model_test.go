@@ -90,7 +90,9 @@ func (p *patient) tally() (w tally) {
 	return w
 }
 
-func (m *model) odd(p *patient, w tally) bool {
+func (m *model) odd(p *patient, w tally) bool { return m.every(p, w.odd) }
+
+func (m *model) every(p *patient, holds func(others tally) bool) bool {
 	for _, members := range m.mates(p) {
 		var others tally
 		for _, x := range members {
@@ -98,11 +100,15 @@ func (m *model) odd(p *patient, w tally) bool {
 				others = others.plus(x.tally())
 			}
 		}
-		if !w.odd(others) {
+		if !holds(others) {
 			return false
 		}
 	}
 	return true
+}
+
+func (m *model) unlikely(p *patient) bool {
+	return m.every(p, func(others tally) bool { return others.unlikely(p.ConsecutiveErrors) })
 }
 
 func (m *model) hasMate(p *patient) bool {
@@ -207,7 +213,8 @@ func (m *model) report(id worker.ID, r Report, now time.Time) {
 		m.aside(p, false, "connection-lost", now)
 	case bad && (r.Outcome != Refused || r.Proven):
 		p.ConsecutiveErrors++
-		if enough := p.ConsecutiveErrors >= m.cfg.ServerErrors || p.State == Recovering; enough && (r.Proven || m.odd(p, p.tally())) {
+		trial := p.State == Recovering
+		if enough := p.ConsecutiveErrors >= m.cfg.ServerErrors || trial; enough && (r.Proven || trial && m.odd(p, p.tally()) || m.unlikely(p)) {
 			m.aside(p, false, ReasonServerErrors, now)
 		}
 	case !bad && !p.State.aside() && (r.Since.IsZero() || !r.Since.Before(p.servedAt)):
@@ -469,8 +476,12 @@ func (d *duel) mate(id worker.ID, p *patient) {
 		d.m.budget = min(d.m.budget+100, 500)
 		return
 	}
-	want := p != nil && d.m.budget >= 100 && d.m.hasMate(p) && d.m.odd(p, p.tally().and(false))
-	if want {
+	worse := func(z float64) bool {
+		return d.m.every(p, func(others tally) bool { return p.tally().and(false).worse(others, z) })
+	}
+	free := p != nil && d.m.hasMate(p) && worse(5)
+	want := free || p != nil && d.m.budget >= 100 && d.m.hasMate(p) && d.m.odd(p, p.tally().and(false)) && (d.m.budget >= 300 || worse(3))
+	if want && !free {
 		d.m.budget -= 100
 	}
 	require.Equal(d.t, want, d.tr.AskMate(id))

@@ -120,9 +120,14 @@ func (e *entry) room(r Reason) bool {
 // odd reports whether a worker of that tally fails more than the others of each
 // pool of e.
 func (t *Tracker) oddLocked(e *entry, rate tally) bool {
+	return t.everyPoolLocked(e, rate.odd)
+}
+
+// everyPoolLocked reports whether something holds for the others of each pool of e.
+func (t *Tracker) everyPoolLocked(e *entry, holds func(others tally) bool) bool {
 	for _, p := range *e.pools.Load() {
 		t.touchLocked()
-		if !rate.odd(p.sum.less(e.rate)) {
+		if !holds(p.sum.less(e.rate)) {
 			return false
 		}
 	}

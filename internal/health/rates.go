@@ -1,5 +1,7 @@
 package health
 
+import "math"
+
 // tally is the good and bad ends of a worker's requests, those of long ago
 // counting for less: it holds some fifty requests at most.
 type tally struct{ good, bad float64 }
@@ -40,6 +42,29 @@ func (w tally) odd(others tally) bool {
 		w, others = w.downTo(n), others.downTo(n)
 	}
 	return w.bad*(others.good+1) > 2*(others.bad+0.25)*(w.good+1)
+}
+
+// chance is how rarely requests may give a worker by accident what it is set aside
+// for. One in a hundred thousand: a run of seven errors where two workers have just
+// begun, of four where the other has served some fifty requests.
+const chance = 1e-5
+
+// unlikely reports whether so many bad ends in a row are no accident where the others'
+// requests end as w says. Their rate is taken for higher than it was, the less is known
+// of it.
+func (w tally) unlikely(run int) bool {
+	return math.Pow((w.bad+2)/(w.size()+4), float64(run)) < chance
+}
+
+// worse reports whether the worker's rate is above the others' by more than z standard
+// errors of the difference.
+func (w tally) worse(others tally, z float64) bool {
+	n, m := w.size(), others.size()
+	if n == 0 || m == 0 {
+		return false
+	}
+	p := (w.bad + others.bad + 0.5) / (n + m + 1)
+	return w.bad/n-others.bad/m > z*math.Sqrt(p*(1-p)*(1/n+1/m))
 }
 
 func (w tally) size() float64 { return w.good + w.bad }

@@ -68,3 +68,28 @@ func TestEqualRatesAreNeverOdd(t *testing.T) {
 		}
 	}
 }
+
+func TestARunOfErrorsIsNoAccidentWhereOthersServe(t *testing.T) {
+	for _, row := range []struct {
+		others tally
+		run    int // the shortest that is no accident
+	}{
+		{tally{}, 17}, {after(7, 0), 7}, {after(50, 0), 4}, {after(1000, 0), 4}, {after(25, 25), 17},
+	} {
+		require.False(t, row.others.unlikely(row.run-1), "%v", row.others)
+		require.True(t, row.others.unlikely(row.run), "%v", row.others)
+	}
+	require.False(t, after(0, 50).unlikely(40), "all fail")
+}
+
+func TestWhoIsWorseFailsMoreThanByAccident(t *testing.T) {
+	for _, row := range []struct {
+		worker, others tally
+		worse          bool
+	}{
+		{after(0, 1), tally{}, false}, {after(0, 2), after(20, 1), true}, {after(2, 1), after(20, 1), false},
+		{after(0, 5), after(5, 5), false}, {after(0, 50), after(20, 30), true}, {after(25, 25), after(25, 25), false}, {tally{}, after(5, 5), false},
+	} {
+		require.Equal(t, row.worse, row.worker.worse(row.others, 3), "%v among %v", row.worker, row.others)
+	}
+}

@@ -1,0 +1,465 @@
+package extproc
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The tests here play requests against the machine and the real Tracker: clients do
+// what they can to have healthy workers set aside, and workers are sick in every way.
+
+// hostileRequests is how many requests are played.
+const hostileRequests = 100_000
+
+// act is what comes of one attempt at its workers: the events of its legs.
+type act uint8
+
+const (
+	actServe       act = iota
+	actRejected        // 4xx of the worker that answers
+	actRejectedFar     // the same of prefill
+	actBusy
+	actError    // 5xx
+	actErrorFar // of prefill
+	actLost     // the connection, before an answer
+	actLostFar
+	actRefuse // the connection is refused
+	actRefuseFar
+	actEmpty    // a head without a body
+	actEmptyEnd // a stream that ends at once
+	actBreak    // in the middle of the answer
+	actSlow     // longer than any limit, served in the end
+	actDeadline // the client's own
+	actLeave    // the client leaves before the answer
+	actLeaveMid // and in its middle
+	actSilent   // never answers; a probe is not answered either
+	actHang     // never answers, and its probe does
+)
+
+// playground plays requests in a made-up time.
+type playground struct {
+	t       *testing.T
+	r       *rand.Rand
+	now     time.Time
+	tracker *health.Tracker
+	aside   map[worker.ID]int // how often each was
+	story   []string          // the latest requests, and what was told of workers
+	prefill []worker.ID
+	serve   []worker.ID
+	kind    handoff.Kind
+	silent  map[worker.ID]bool
+	far     bool // it is prefill that does not answer
+	seq     uint64
+}
+
+func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve int) *playground {
+	g := &playground{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: testStart, aside: map[worker.ID]int{}, silent: map[worker.ID]bool{}, kind: kind}
+	var err error
+	g.tracker, err = health.New(health.Config{Seed: seed + 1, Hooks: health.Hooks{Transition: func(x health.Transition) {
+		if x.To == health.Aside {
+			g.aside[x.ID]++
+			g.tellf("worker %s is set aside: %s", x.ID, x.Reason)
+		}
+	}}})
+	require.NoError(t, err)
+	role := worker.Decode
+	if prefill == 0 {
+		role = worker.Aggregated
+	}
+	var ws []*worker.Worker
+	add := func(n int, from worker.ID, role worker.Role, list *[]worker.ID) {
+		for i := range n {
+			w := testWorkers(t)[0]
+			w.ID, w.Role = from+worker.ID(i), role
+			if role != worker.Prefill {
+				w.Bootstrap = worker.Bootstrap{}
+			}
+			w.Endpoint, err = worker.ParseEndpoint(fmt.Sprintf("10.0.%d.%d:80", from/100, i+1))
+			require.NoError(t, err)
+			ws, *list = append(ws, w), append(*list, w.ID)
+		}
+	}
+	add(prefill, 100, worker.Prefill, &g.prefill)
+	add(serve, 200, role, &g.serve)
+	snap, err := worker.NewSnapshot(1, ws)
+	require.NoError(t, err)
+	pool := snap.Pool(worker.Key{Model: "m"})
+	require.Equal(t, prefill+serve, len(pool.Prefill)+max(len(pool.Decode), len(pool.Aggregated)), "all can be picked")
+	g.tracker.Update(snap, g.now)
+	return g
+}
+
+// tellf keeps the story short.
+func (g *playground) tellf(format string, a ...any) {
+	if len(g.story) == 60 {
+		g.story = append(g.story[:0], g.story[30:]...)
+	}
+	g.story = append(g.story, fmt.Sprintf(format, a...))
+}
+
+// pick takes a worker that is in service, and not avoided where that can be.
+func (g *playground) pick(ws []worker.ID, avoid []worker.Rank) (worker.Rank, bool) {
+	var best, rest []worker.ID
+next:
+	for _, id := range ws {
+		if !g.tracker.Allows(worker.Rank{ID: id}) {
+			continue
+		}
+		for _, r := range avoid {
+			if r.ID == id {
+				rest = append(rest, id)
+				continue next
+			}
+		}
+		best = append(best, id)
+	}
+	if len(best) == 0 {
+		best = rest
+	}
+	if len(best) == 0 {
+		return worker.Rank{}, false
+	}
+	return worker.Rank{ID: best[g.r.IntN(len(best))]}, true
+}
+
+// request plays one request, attempt for attempt, and reports whether it was served.
+// what says what comes of an attempt at its workers.
+func (g *playground) request(what func(attempt int, prefill, serve worker.ID) act) bool {
+	g.seq++
+	var before avoided
+	for attempt := 1; attempt <= 3; attempt++ {
+		g.now = g.now.Add(time.Duration(g.r.IntN(20)) * time.Millisecond)
+		d, ok := g.pick(g.serve, before.ranks)
+		if !ok {
+			return false
+		}
+		p := &plan{nonce: g.seq, decode: d, decodeAddr: "a", suspects: before.suspects, startWithin: time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second}
+		_, p.spare.decode = g.other(g.serve, d.ID, before.ranks)
+		if len(g.prefill) > 0 {
+			if p.prefill, ok = g.pick(g.prefill, before.ranks); !ok {
+				return false
+			}
+			if before.keep.ID != 0 && g.tracker.Allows(before.keep) {
+				p.prefill = before.keep
+			}
+			p.disaggregated, p.kind, p.token, p.decodeAlone = true, g.kind, "sealed", false
+			_, p.spare.prefill = g.other(g.prefill, p.prefill.ID, before.ranks)
+			p.failing = g.tracker.HandoffFailing(p.prefill.ID, d.ID, g.now)
+		}
+		x := &attemptPlay{g: g, m: &mainLeg{rules: testRules()}, plan: p, number: attempt}
+		trial := g.tracker.Begin(d)
+		trialFar := g.tracker.Begin(p.prefill)
+		x.play(what(attempt, p.prefill.ID, d.ID))
+		g.tracker.End(d, trial)
+		g.tracker.End(p.prefill, trialFar)
+		if x.outcome != blame.Retried {
+			return x.outcome == blame.OK
+		}
+		before.ranks = append(before.ranks, x.m.avoid...)
+		before.suspects, before.keep = x.m.plan.suspects, x.m.keep
+	}
+	return false
+}
+
+func (g *playground) other(ws []worker.ID, but worker.ID, avoid []worker.Rank) (worker.Rank, bool) {
+	r, ok := g.pick(ws, append(slices.Clip(avoid), worker.Rank{ID: but}))
+	for _, a := range avoid {
+		ok = ok && a.ID != r.ID
+	}
+	return r, ok && r.ID != but
+}
+
+// attemptPlay is one attempt: what the runner and Envoy do.
+type attemptPlay struct {
+	g       *playground
+	m       *mainLeg
+	plan    *plan
+	number  int
+	outcome outcome
+}
+
+func (x *attemptPlay) send(ev *event) {
+	if x.m.phase == mainDone {
+		return
+	}
+	for _, e := range append([]effect(nil), x.m.step(x.g.now, ev)...) {
+		switch e.op {
+		case opCharge, opPairFailed, opPairServed:
+			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, opNames[e.op], e.rank, e.charge, e.proven)
+			tell(x.g.tracker, &e, x.g.seq, x.m.pickedAt, x.g.now)
+		case opSuspect:
+			x.g.probe(e.rank.ID)
+		case opFinish:
+			x.outcome = e.outcome
+		}
+	}
+}
+
+// probe is what health's own prober does for a suspect.
+func (g *playground) probe(id worker.ID) {
+	if g.silent[id] {
+		g.tracker.Report(id, health.Report{Outcome: health.ConnectFailed}, g.now)
+	}
+}
+
+// wait lets time pass until the attempt is over, or the time is.
+func (x *attemptPlay) wait(d time.Duration) {
+	until := x.g.now.Add(d)
+	for x.m.awaitsAnswer() {
+		at := x.m.wakeAt()
+		if at.IsZero() || at.After(until) {
+			break
+		}
+		x.g.now = at
+		x.send(&event{kind: evTimer})
+		for _, id := range []worker.ID{x.plan.prefill.ID, x.plan.decode.ID} {
+			if x.m.awaitsAnswer() && id != 0 && x.g.tracker.Aside(id) && x.g.silent[id] {
+				x.send(&event{kind: evGone, worker: id})
+			}
+		}
+	}
+	if x.m.awaitsAnswer() {
+		x.g.now = until
+	}
+}
+
+func (x *attemptPlay) play(a act) {
+	far := x.plan.disaggregated
+	first := far && x.plan.kind.PrefillFirst()
+	x.g.tellf("request %d/%d at %s, %s: act %d", x.g.seq, x.number, x.plan.prefill, x.plan.decode, a)
+	x.send(&event{kind: evRequestHeaders, headers: &headers{method: "POST", path: "/v1/completions", attemptCount: fmt.Sprint(x.number)}})
+	x.send(&event{kind: evRequestBody, body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), endOfStream: true})
+	x.send(&event{kind: evPicked, plan: x.plan})
+	leg := func(s blame.Sight, status int) {
+		if first {
+			ans := &legAnswer{status: status, sent: true, odd: x.odd(s, x.plan.prefill, x.plan.spare.prefill)}
+			if s == blame.Lost || s == blame.Unconnected {
+				ans.localReply = map[blame.Sight]string{blame.Lost: "UC", blame.Unconnected: "UF"}[s]
+			}
+			if s == blame.Served {
+				ans.body = []byte(`{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)
+			}
+			x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+			x.send(&event{kind: evPrefilled, answer: ans})
+			return
+		}
+		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+		r := legReport{state: legWell}
+		if s != blame.Served {
+			r = legReport{state: legFailed, reason: s, status: status, odd: x.odd(s, x.plan.prefill, x.plan.spare.prefill)}
+		}
+		x.send(&event{kind: evLeg, leg: r})
+		x.send(&event{kind: evLeg, leg: legReport{state: legEnded}})
+	}
+	well := func() {
+		if far {
+			leg(blame.Served, 200)
+		}
+	}
+	head := func(status int, local string, eos bool) {
+		h := &headers{status: fmt.Sprint(status), localReply: local}
+		ev := &event{kind: evResponseHeaders, headers: h, endOfStream: eos}
+		if local == "" {
+			ev.odd = x.odd(sightOfStatus(status), x.plan.decode, x.plan.spare.decode)
+		}
+		x.send(ev)
+	}
+	over := func(s blame.Sight) {
+		x.send(&event{kind: evClosed})
+		x.send(&event{kind: evLogged, seen: s, reached: true})
+	}
+	if near, ok := nearby[a]; ok && !far {
+		a = near
+	}
+	switch a {
+	case actServe:
+		well()
+		head(200, "", false)
+		over(blame.Served)
+	case actRejected:
+		well()
+		head(404, "", false)
+		over(blame.Served)
+	case actRejectedFar:
+		leg(blame.Rejected, 404)
+	case actBusy:
+		well()
+		head(429, "", false)
+		over(blame.Served)
+	case actError:
+		well()
+		head(500, "", false)
+		over(blame.Served)
+	case actErrorFar:
+		leg(blame.Errored, 500)
+	case actLost:
+		well()
+		head(503, "UC", false)
+	case actLostFar:
+		leg(blame.Lost, 503)
+	case actRefuse:
+		well()
+		head(503, "UF", false)
+	case actRefuseFar:
+		leg(blame.Unconnected, 503)
+	case actEmpty:
+		well()
+		head(200, "", true)
+		over(blame.Served)
+	case actEmptyEnd:
+		well()
+		head(200, "", false)
+		over(blame.Empty)
+	case actBreak:
+		well()
+		head(200, "", false)
+		over(blame.BrokeOff)
+	case actSlow:
+		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+		x.wait(20 * time.Second)
+		if x.m.awaitsAnswer() {
+			well()
+			head(200, "", false)
+			over(blame.Served)
+		}
+	case actDeadline:
+		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+		if far && !first {
+			x.send(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.Ended}})
+		}
+		head(504, "UT", false)
+	case actLeave:
+		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+		x.send(&event{kind: evClosed})
+		if far && !first {
+			x.send(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.Ended}})
+		}
+	case actLeaveMid:
+		well()
+		head(200, "", false)
+		over(blame.ClientLeft)
+	case actSilent, actHang:
+		if first && !x.g.far {
+			well()
+		} else {
+			x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+		}
+		x.wait(2 * time.Minute)
+	}
+	x.send(&event{kind: evClosed})
+}
+
+// nearby is what prefill's part comes to where one worker does it all.
+var nearby = map[act]act{actRejectedFar: actRejected, actErrorFar: actError, actLostFar: actLost, actRefuseFar: actRefuse}
+
+func (x *attemptPlay) odd(s blame.Sight, at worker.Rank, spare bool) bool {
+	return s == blame.Rejected && spare && x.number < 3 && x.g.tracker.AskMate(at.ID)
+}
+
+// TestNoClientSetsAHealthyWorkerAside: whatever a request does, it does to each worker
+// alike.
+func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
+	kinds := []act{
+		actServe, actServe, actRejected, actRejectedFar, actBusy, actError, actErrorFar, actLost, actLostFar, actSlow, actDeadline, actLeave, actLeaveMid,
+	}
+	for _, c := range []struct {
+		name           string
+		kind           handoff.Kind
+		prefill, serve int
+	}{
+		{"aggregated", handoff.Rendezvous, 0, 4}, {"two alone", handoff.Rendezvous, 0, 2},
+		{"mirrored 2+2", handoff.Rendezvous, 2, 2}, {"mirrored 1+1", handoff.Rendezvous, 1, 1}, {"mirrored 3+5", handoff.Rendezvous, 3, 5},
+		{"first 2+2", handoff.NIXLPull, 2, 2}, {"first 1+1", handoff.NIXLPull, 1, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			g := newPlayground(t, 7, c.kind, c.prefill, c.serve)
+			for range hostileRequests / 7 {
+				a := kinds[g.r.IntN(len(kinds))]
+				if g.r.IntN(200) == 0 {
+					a = actBreak
+				}
+				if len(g.aside) > 0 {
+					break
+				}
+				g.request(func(int, worker.ID, worker.ID) act { return a })
+			}
+			require.Empty(t, g.aside, "set aside, and how often\n%s", strings.Join(g.story, "\n"))
+		})
+	}
+}
+
+// TestASickWorkerDoesNotWin: for every way to be sick, beside good workers and among
+// hostile clients. Once it has had ten requests that were well, at least 95 of a hundred
+// that follow are served, and no other worker is ever set aside.
+func TestASickWorkerDoesNotWin(t *testing.T) {
+	near := []act{actRejected, actBusy, actError, actLost, actRefuse, actEmpty, actEmptyEnd, actBreak, actSilent, actHang}
+	far := []act{actRejectedFar, actErrorFar, actLostFar, actRefuseFar, actSilent, actHang}
+	hostile := []act{actRejected, actRejectedFar, actBusy, actError, actErrorFar, actLost, actLostFar, actDeadline, actLeave, actLeaveMid}
+	for _, c := range []struct {
+		name           string
+		kind           handoff.Kind
+		prefill, serve int
+		role           string
+		ways           []act
+	}{
+		{"one of two", handoff.Rendezvous, 0, 2, "serve", near},
+		{"one of five", handoff.Rendezvous, 0, 5, "serve", near},
+		{"decode, mirrored", handoff.Rendezvous, 2, 2, "serve", near},
+		{"prefill, mirrored", handoff.Rendezvous, 2, 2, "prefill", far},
+		{"decode, after prefill", handoff.NIXLPull, 2, 2, "serve", near},
+		{"prefill, before decode", handoff.NIXLPull, 2, 2, "prefill", far},
+	} {
+		for _, way := range c.ways {
+			t.Run(fmt.Sprintf("%s/%d", c.name, way), func(t *testing.T) {
+				t.Parallel()
+				g := newPlayground(t, uint64(way)+11, c.kind, c.prefill, c.serve)
+				bad := g.serve[0]
+				if c.role == "prefill" {
+					bad = g.prefill[0]
+				}
+				g.silent[bad], g.far = way == actSilent, c.role == "prefill"
+				met, after, served := 0, 0, 0
+				for range 600 {
+					if g.r.IntN(3) == 0 {
+						a := hostile[g.r.IntN(len(hostile))]
+						g.request(func(_ int, p, d worker.ID) act {
+							if p == bad || d == bad {
+								return way
+							}
+							return a
+						})
+						continue
+					}
+					if met >= 10 {
+						after++
+					}
+					ok := g.request(func(_ int, p, d worker.ID) act {
+						if p == bad || d == bad {
+							met++
+							return way
+						}
+						return actServe
+					})
+					if met >= 10 && ok {
+						served++
+					}
+				}
+				delete(g.aside, bad)
+				require.Empty(t, g.aside, "healthy workers set aside\n%s", strings.Join(g.story, "\n"))
+				require.GreaterOrEqual(t, float64(served), 0.95*float64(after), "served of those after its ten\n%s", strings.Join(g.story, "\n"))
+			})
+		}
+	}
+}
