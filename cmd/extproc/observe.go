@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	if !c.IsZero() {
 		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
 			"joined", few(c.Joined), "left", few(c.Left), "changed", few(c.Changed))
+		p.history.moved(c, time.Now())
 	}
 	p.judgeKeys()
 }
@@ -160,6 +162,24 @@ type history struct {
 }
 
 const historySize = 50
+
+// moved adds the workers that have come and gone, one line for each of a few, else one
+// for all: a store that comes back with a thousand must not push all else off the page.
+func (h *history) moved(c discovery.Change, now time.Time) {
+	const few = 5
+	for _, x := range []struct {
+		ids      []worker.ID
+		from, to string
+	}{{c.Left, "known", "left"}, {c.Joined, "unknown", "joined"}} {
+		if len(x.ids) > few {
+			h.add(admin.Transition{At: now, What: strconv.Itoa(len(x.ids)) + " workers", From: x.from, To: x.to, Why: "discovery"})
+			continue
+		}
+		for _, id := range x.ids {
+			h.add(admin.Transition{At: now, What: "worker " + id.String(), From: x.from, To: x.to, Why: "discovery"})
+		}
+	}
+}
 
 func newHistory() *history { return &history{} }
 

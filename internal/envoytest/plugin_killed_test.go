@@ -144,3 +144,35 @@ func TestThePluginIsKilledWithTheHandOffInItsHand(t *testing.T) {
 		q.require(t, f.send(t.Context(), q.path, q.body))
 	})
 }
+
+// TestThePluginIsKilledWithinABurst: of many pairs decode has been asked, and the plugin
+// has not seen their prefill legs. These start without it: none of the decode workers
+// waits for a prefill that never comes.
+func TestThePluginIsKilledWithinABurst(t *testing.T) {
+	t.Parallel()
+	l := layout{prefill: 2, decode: 2, noCheck: true, prefillArgs: []string{"--prefill-base-us", "20000"}}
+	both(t, l, func(t *testing.T, f *fleet) {
+		const n = 60
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		replies := make(chan *reply, n)
+		for i := range n {
+			go func() {
+				replies <- f.send(ctx, "/v1/completions", completion(fmt.Sprintf("one of a burst, %d", i), 4, i%2 == 0))
+			}()
+		}
+		f.await("the burst to have reached the workers", func() bool { return f.running(f.decode) > 0 })
+		require.NoError(t, f.plugin.Kill())
+		served := 0
+		for range n {
+			r := <-replies
+			if r.err == nil && r.status == http.StatusOK {
+				served++
+				continue
+			}
+			require.NoError(t, ctx.Err(), "a request hangs")
+		}
+		t.Logf("%d of %d were served", served, n)
+		f.settled()
+	})
+}

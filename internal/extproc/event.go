@@ -55,6 +55,7 @@ type event struct {
 	imm          *immediate  // evAnswered
 	seen         blame.Sight // evLogged: how the answer ended
 	worker       worker.ID   // evGone
+	left         bool        // evGone: discovery says so; else it was set aside
 	odd          bool        // evResponseHeaders: decode refuses more than its pool
 	status       int         // evLogged: what Envoy has sent on
 	reached      bool        // evLogged: decode has seen the request
@@ -113,6 +114,7 @@ type plan struct {
 	others        []endpointRank // the several but the first
 	subset        *subset.Set    // whom the data plane allows
 	decodeDPSize  uint32         // ranks at decodeAddr
+	prefillAddr   string         // of a mirrored leg, which starts without us where we die before it comes
 	bootstrapHost string
 	bootstrapPort uint16
 	room          prefill.Room

@@ -24,6 +24,9 @@ var requestSeed = maphash.MakeSeed()
 func (s *mainStream) judge(now time.Time, e *effect) {
 	if e.op == opSuspect {
 		s.srv.cfg.Health.Suspect(e.rank.ID, health.Overdue, now)
+		if s.srv.cfg.Health.Aside(e.rank.ID) { // for another request, before this one has waited so long
+			s.post(&event{kind: evGone, worker: e.rank.ID})
+		}
 		return
 	}
 	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.hdr)), s.m.pickedAt, now)
@@ -43,6 +46,19 @@ func tell(h *health.Tracker, e *effect, request uint64, since, now time.Time) {
 	case opPairServed:
 		h.HandoffServed(e.rank.ID, e.other.ID)
 	}
+}
+
+// countWorker counts the attempt by the worker that was to answer.
+func (s *mainStream) countWorker(o outcome) {
+	p := s.m.plan
+	if p == nil {
+		return
+	}
+	role := worker.Aggregated
+	if p.disaggregated {
+		role = worker.Decode
+	}
+	s.srv.cfg.Telemetry.WorkerAttempt(p.decode.ID, role, string(o))
 }
 
 // odd reports whether a refusal with that status is to be asked of a mate: who refuses

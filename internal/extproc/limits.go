@@ -129,5 +129,5 @@ func (srv *Server) learn(l *limited, now time.Time) {
 // SetAside tells the attempts that wait for a worker that it is dead or silent, so
 // that they need not wait. It returns at once; health's hooks may call it.
 func (srv *Server) SetAside(id worker.ID) {
-	srv.engines.run(func() { srv.attempts.gone([]worker.ID{id}) })
+	srv.engines.run(func() { srv.attempts.gone([]worker.ID{id}, false) })
 }

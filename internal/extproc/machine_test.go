@@ -31,7 +31,7 @@ import (
 //	response-headers status=N [local=FLAGS] [eos] [odd] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
 //	response-trailers
-//	gone [worker=ID] | drain | logged [seen=SIGHT] [unreached]
+//	gone [worker=ID] [aside] | drain | logged [seen=SIGHT] [unreached]
 //	closed
 //	after D                      time passes; the timer fires if it is due
 //
@@ -162,7 +162,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "response-trailers":
 		ev = event{kind: evResponseTrailers}
 	case "gone":
-		ev = event{kind: evGone, worker: worker.ID(num(t, d, "worker", 7))}
+		ev = event{kind: evGone, worker: worker.ID(num(t, d, "worker", 7)), left: !d.HasArg("aside")}
 	case "drain":
 		ev = event{kind: evDrain}
 	case "logged":
@@ -218,7 +218,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 	}
 	if !d.HasArg("aggregated") {
 		p.disaggregated, p.prefill = true, worker.Rank{ID: 7}
-		p.bootstrapHost, p.bootstrapPort, p.room, p.token = "10.0.0.7", 8998, 42, "sealed"
+		p.bootstrapHost, p.bootstrapPort, p.room, p.token, p.prefillAddr = "10.0.0.7", 8998, 42, "sealed", "10.0.0.7:30000"
 		p.inHeaders = d.HasArg("in-headers")
 		p.prefillNamed, p.decodeNamed = d.HasArg("prefill-named"), d.HasArg("decode-named")
 		p.decodeAlone, p.handoffID = d.HasArg("decode-alone"), 1<<42+5

@@ -147,7 +147,7 @@ func (m *mainLeg) onSuspect(now time.Time) {
 	if !m.awaitsAnswer() || m.leg == legDispatched {
 		return // no worker can be silent about what it has not seen
 	}
-	m.suspectAt = now.Add(suspectEvery)
+	m.suspectAt, m.suspected = now.Add(suspectEvery), true
 	switch {
 	case m.waitsForPrefill():
 		m.suspect(m.plan.prefill, m.prefillLeg() == blame.Mirrored)
@@ -203,8 +203,8 @@ func (m *mainLeg) onSilent(now time.Time) {
 	m.answerBy = now.Add(m.plan.answerWithin)
 }
 
-// onGone takes the word that a worker has left discovery, or was set aside: what waits
-// for it need not wait.
+// onGone takes the word that a worker has left discovery, or was set aside while this
+// attempt waited for it longer than it should: it need not wait any more.
 func (m *mainLeg) onGone(now time.Time, id worker.ID) {
 	if m.plan == nil {
 		return

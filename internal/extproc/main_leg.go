@@ -86,6 +86,7 @@ type mainLeg struct {
 	overdueAt time.Time
 	answerBy  time.Time     // decode's answer; zero while it lacks something
 	suspectAt time.Time     // who is waited for is probed then
+	suspected bool          // it was, for this attempt
 	avoid     []worker.Rank // who may be at fault for this attempt's failure
 	keep      worker.Rank   // the prefill rank that the next one takes again; ID 0: none
 	orphanAt  time.Time     // set when the client has gone before the prefill leg
@@ -115,7 +116,9 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 			m.onLeg(now, ev.leg) // how a leg of ours ends, its answer says
 		}
 	case evGone:
-		m.onGone(now, ev.worker)
+		if ev.left || m.suspected {
+			m.onGone(now, ev.worker)
+		}
 	case evTimer:
 		m.onTimer(now)
 	case evDrain:

@@ -90,7 +90,8 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 		return set
 	}
 	if !p.kind.PrefillFirst() {
-		set = append(set, kv{prefill.HeaderPrefillCluster, m.rules.prefillCluster}, kv{prefill.HeaderLeg, p.token})
+		set = append(set, kv{prefill.HeaderPrefillCluster, m.rules.prefillCluster}, kv{prefill.HeaderLeg, p.token},
+			kv{prefill.HeaderPrefillEndpoint, p.prefillAddr})
 	}
 	all(names.PrefillID, p.prefill.ID.String())
 	all(names.PrefillDPRank, strconv.FormatUint(uint64(p.prefill.DPRank), 10))

@@ -299,11 +299,13 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 		j.Mark(s.note, journal.PrefillStarted, now)
 	case legWell:
 		j.Mark(s.note, journal.PrefillWell, now)
+		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
 		s.srv.learn(&s.prefillLimit, now)
 		s.decodeLimit.from = now
 	case legFailed:
 		j.LegEnd(s.note, journal.LegFailed, string(r.reason), now)
 		s.srv.cfg.Telemetry.Leg("owner_failed", string(r.reason))
+		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
 	case legEnded:
 		j.Mark(s.note, journal.PrefillEnded, now)
 	}
@@ -336,6 +338,7 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 		code, status, detail = e.fail.code, e.fail.status, e.fail.code
 	}
 	t.AttemptEnded(string(e.outcome))
+	s.countWorker(e.outcome)
 	switch e.outcome {
 	case blame.Retried:
 		if e.fail == nil {

@@ -201,7 +201,7 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	srv.attempts.add(pl.nonce, s)
 	s.post(&event{kind: evPicked, plan: pl, booked: b})
 	if pl.disaggregated && srv.view.Load().Worker(pl.prefill.ID) == nil {
-		s.post(&event{kind: evGone, worker: pl.prefill.ID}) // it left between the pick and now
+		s.post(&event{kind: evGone, worker: pl.prefill.ID, left: true}) // it left between the pick and now
 	}
 }
 

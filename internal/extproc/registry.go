@@ -74,7 +74,7 @@ func (r *registry) len() int {
 }
 
 // gone tells every attempt with a worker that has left discovery, or was set aside.
-func (r *registry) gone(ids []worker.ID) {
+func (r *registry) gone(ids []worker.ID, byDiscovery bool) {
 	left := make(map[worker.ID]bool, len(ids))
 	for _, id := range ids {
 		left[id] = true
@@ -82,7 +82,7 @@ func (r *registry) gone(ids []worker.ID) {
 	for _, s := range r.all() {
 		for _, id := range s.workers() {
 			if left[id] {
-				s.post(&event{kind: evGone, worker: id})
+				s.post(&event{kind: evGone, worker: id, left: byDiscovery})
 			}
 		}
 	}

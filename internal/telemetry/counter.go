@@ -24,6 +24,7 @@ type counter struct {
 	inst metric.Int64Counter
 	keys []string
 	over []metric.AddOption
+	most int // label combinations that are kept apart
 
 	// mu lets one writer at a time replace sets, which is never changed in
 	// place: readers load it without a lock.
@@ -47,7 +48,7 @@ func (c *counter) learn(v labels) []metric.AddOption {
 	if o, ok := old[v]; ok {
 		return o
 	}
-	if len(old) >= maxSets {
+	if len(old) >= c.most {
 		return c.over
 	}
 	for i := range v {
@@ -93,7 +94,7 @@ func (b *builder) counter(name string) *counter {
 		b.note(errors.New(name + ": more labels than a counter can take"))
 		return nil
 	}
-	c := &counter{inst: inst, keys: d.Labels}
+	c := &counter{inst: inst, keys: d.Labels, most: maxSets}
 	c.over = addOptions(d.Labels, labels{Other, Other, Other, Other})
 	c.sets.Store(&map[labels][]metric.AddOption{})
 	return c

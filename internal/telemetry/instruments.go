@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Outcomes of requests and attempts.
@@ -47,11 +49,11 @@ const (
 // None.
 type Instruments struct {
 	// Set at construction, read-only.
-	requests, attempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize                                                                                          *counter
-	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                        *counter
-	kvRestores, indexDumps                                                                                  *counter
-	aside, activation, traceFailures                                                                        *counter
+	requests, attempts, workerAttempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
+	legs, tokenize                                                                                                          *counter
+	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                        *counter
+	kvRestores, indexDumps                                                                                                  *counter
+	aside, activation, traceFailures                                                                                        *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -66,6 +68,16 @@ type Instruments struct {
 func (i *Instruments) RequestEnded(outcome, code string) {
 	if i != nil {
 		i.requests.add(1, labels{outcome, code})
+	}
+}
+
+// workersByName is how many workers a counter keeps apart, each with its outcomes.
+const workersByName, outcomesOfAWorker = 256, 8
+
+// WorkerAttempt counts one attempt by a worker of it, as the metric's text says.
+func (i *Instruments) WorkerAttempt(id worker.ID, role worker.Role, outcome string) {
+	if i != nil {
+		i.workerAttempts.add(1, labels{id.String(), role.String(), outcome})
 	}
 }
 
@@ -248,6 +260,7 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 	}
 	i := &Instruments{
 		requests:        b.counter(MetricRequests),
+		workerAttempts:  b.counter(MetricWorkerAttempts),
 		attempts:        b.counter(MetricAttempts),
 		decisions:       b.counter(MetricDecisions),
 		servedAlone:     b.counter(MetricServedAlone),
@@ -280,6 +293,7 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 	if b.err != nil {
 		return nil, fmt.Errorf("telemetry: make instruments: %w", b.err)
 	}
+	i.workerAttempts.most = workersByName * outcomesOfAWorker
 	// What is a number from the start is shown from the start: a rate over a
 	// counter that appears with its first event misses that event.
 	for _, c := range []*counter{i.kvGaps, i.traceFailures} {

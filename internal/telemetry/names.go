@@ -4,6 +4,7 @@ package telemetry
 const (
 	MetricRequests        = "baton_requests_total"
 	MetricAttempts        = "baton_attempts_total"
+	MetricWorkerAttempts  = "baton_worker_attempts_total"
 	MetricDecisions       = "baton_decisions_total"
 	MetricServedAlone     = "baton_served_alone_total"
 	MetricServedElsewhere = "baton_served_elsewhere_total"
@@ -123,6 +124,7 @@ func Metrics() []Metric {
 	return []Metric{
 		{MetricRequests, Counter, "{request}", l(LabelOutcome, LabelCode), "Client requests that have ended.", nil},
 		{MetricAttempts, Counter, "{attempt}", l(LabelOutcome), "Attempts that have ended: one for each request, one more for each fresh pick.", nil},
+		{MetricWorkerAttempts, Counter, "{attempt}", l(LabelWorker, LabelRole, LabelOutcome), "Attempts that have ended, by the worker that was to answer: `ok`, `rejected`, `failed` …, and, with the role prefill, by the one that was to prefill: `well`, `failed`. Of more than 256 workers the later ones count as one.", nil},
 		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
 		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests given to one worker although their model's prefill workers are known: `short_prompt` and `prefill_busy` by routing.conditional, `fallback` by fallback, `one_leg` where a gateway carries no prefill leg.", nil},
 		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that another endpoint has answered than was picked, by a gateway's word: `other` of ours, whose load they are from then on, or one `unknown` here.", nil},

@@ -44,6 +44,7 @@ func useAll(t *testing.T, i *Instruments) {
 	t.Helper()
 	i.RequestEnded(OutcomeRefused, "no_worker")
 	i.AttemptEnded(OutcomeRetried)
+	i.WorkerAttempt(7, worker.Decode, "ok")
 	i.Decided("prefill", "kv", "lowest_cost", SourceRequestIDs)
 	i.ServedAlone("fallback")
 	i.ServedElsewhere("other")
