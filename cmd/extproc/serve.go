@@ -350,6 +350,11 @@ func (p *plugin) awaitView(ctx context.Context) error {
 	return nil
 }
 
+// lastWords is how long a drain waits at its end until what streams have said is on
+// the wire: a stream is over before that, and a connection that is cut then fails a
+// request that was served.
+const lastWords = time.Second
+
 // drain serves what has begun to its end, and what comes meanwhile as long as
 // requests from before run. Envoy is told to go away, which finds another replica
 // where a balancer is between; else it comes back to a second server: the legs of
@@ -368,12 +373,18 @@ func (p *plugin) drain(main *turns) {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
 	defer cancel()
+	left := lastWords
 	if err := p.server.Drain(ctx, p.cfg.DrainTimeout/2); err != nil {
+		left = 0
 		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
 	}
-	p.grpc.Stop() // access log and health streams have no end of their own
-	last.Stop()
+	servers.Go(last.GracefulStop)
+	cut := time.AfterFunc(left, func() { // health streams have no end of their own
+		p.grpc.Stop()
+		last.Stop()
+	})
 	servers.Wait()
+	cut.Stop()
 	_ = main.Close() // not before: who serves it would call that a failure
 	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -35,6 +36,32 @@ type running struct {
 	log      *lockedBuffer
 	stop     context.CancelFunc // as SIGTERM does
 	ended    chan error
+	writes   heldListener
+}
+
+// heldListener's connections write while held is free.
+type heldListener struct {
+	net.Listener
+	held sync.RWMutex
+}
+
+func (l *heldListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &heldConn{c, &l.held}, nil
+}
+
+type heldConn struct {
+	net.Conn
+	held *sync.RWMutex
+}
+
+func (c *heldConn) Write(p []byte) (int, error) {
+	c.held.RLock()
+	defer c.held.RUnlock()
+	return c.Conn.Write(p)
 }
 
 type lockedBuffer struct {
@@ -71,6 +98,8 @@ func startPlugin(t *testing.T, config string) *running {
 	r.doors, err = r.plugin.open()
 	require.NoError(t, err)
 	r.listener, r.page = r.doors.main, r.doors.page
+	r.writes.Listener = r.doors.main
+	r.doors.main = &r.writes
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
 	go func() { r.ended <- r.plugin.run(ctx, r.doors) }()
@@ -142,13 +171,19 @@ func (w watch) next(want healthv1.HealthCheckResponse_ServingStatus) {
 // body.
 func (r *running) hold() (done func()) {
 	r.t.Helper()
+	s := r.begin()
+	return func() { _ = s.CloseSend() }
+}
+
+func (r *running) begin() extprocv3.ExternalProcessor_ProcessClient {
+	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.t.Cleanup(cancel)
 	s, err := extprocv3.NewExternalProcessorClient(r.dial()).Process(metadata.AppendToOutgoingContext(ctx, "x-baton-filter", "main"))
 	require.NoError(r.t, err)
 	require.NoError(r.t, s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{}}))
 	require.Eventually(r.t, func() bool { return r.plugin.server.Streams() == 1 }, 20*time.Second, time.Millisecond)
-	return func() { _ = s.CloseSend() }
+	return s
 }
 
 // TestHealthFollowsTheViewAndTheDrain: NOT_SERVING until the first view is in,
@@ -194,6 +229,23 @@ func TestHealthFollowsTheViewAndTheDrain(t *testing.T) {
 	r.ended <- nil
 	require.Contains(t, r.log.String(), "drained")
 	require.NotContains(t, r.log.String(), "outlasted")
+}
+
+// TestADrainLetsLastWordsLeave: a stream that is over may not have reached the
+// client, whose request would fail though it was served.
+func TestADrainLetsLastWordsLeave(t *testing.T) {
+	r := startPlugin(t, "listen: 127.0.0.1:0\ndrain_timeout: 8s\n")
+	r.writeWorkers("workers: []\n")
+	s := r.begin()
+	r.writes.held.Lock()
+	require.NoError(t, s.CloseSend())
+	r.stop()
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "new requests are refused") }, 20*time.Second, time.Millisecond)
+	r.writes.held.Unlock()
+	_, err := s.Recv()
+	require.NoError(t, err, "the answer to what it sent")
+	_, err = s.Recv()
+	require.ErrorIs(t, err, io.EOF, "the stream has ended well")
 }
 
 // TestADrainThatTakesTooLongIsCutShort: drain_timeout bounds it.

@@ -40,8 +40,20 @@ func logged(e *datav3.HTTPAccessLogEntry) blame.Sight {
 	}
 }
 
-// StreamAccessLogs takes entries until Envoy ends the stream.
+// StreamAccessLogs takes entries until Envoy ends the stream, or a drain has ended:
+// a gRPC server that waits for its streams would wait for ever.
 func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	read := make(chan error, 1)
+	go func() { read <- a.read(stream) }()
+	select {
+	case err := <-read:
+		return err
+	case <-a.srv.drained:
+		return nil // gRPC ends what reads
+	}
+}
+
+func (a *accessLog) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	for {
 		msg, err := stream.Recv()
 		if errors.Is(err, io.EOF) {

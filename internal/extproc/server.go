@@ -86,6 +86,8 @@ type Server struct {
 	stage stage                    // guarded by mu
 
 	complaints []string // guarded by mu: what was said of filters
+
+	drained chan struct{} // closes at stageEnding
 }
 
 // New returns a server.
@@ -101,7 +103,7 @@ func New(cfg Config) (*Server, error) {
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
 		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout),
-		live: make(map[*mainStream]struct{}),
+		live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
 	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Slots: cfg.Slots, Tells: cfg.Tells, PredictedWeight: cfg.PredictedWeight}); err != nil {
 		return nil, err
@@ -153,7 +155,7 @@ const (
 	stageServing  stage = iota
 	stageDraining       // what nothing depends on any more is left
 	stageRefusing       // and new requests are refused
-	stageEnding         // and streams are cut
+	stageEnding         // and streams without an end of their own are ended
 )
 
 // Process serves one stream: one leg of one attempt.
@@ -271,6 +273,9 @@ func (srv *Server) reached(s stage) bool {
 func (srv *Server) enterStage(s stage) []*mainStream {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
+	if s == stageEnding && srv.stage < s {
+		close(srv.drained)
+	}
 	srv.stage = max(srv.stage, s)
 	return slices.Collect(maps.Keys(srv.live))
 }
