@@ -31,9 +31,15 @@ func main() {
 const heapFloor = 64 << 20
 
 func mainCode() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	defer context.AfterFunc(ctx, stop)() // a second signal is nobody's: it ends the process
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		signal.Stop(signals) // before anybody hears of the first: a second one ends the process
+		end()
+	}()
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 

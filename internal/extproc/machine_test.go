@@ -167,6 +167,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev = event{kind: evDrain}
 	case "logged":
 		ev = event{kind: evLogged, seen: blame.Sight(str(d, "seen", string(blame.Served))), reached: !d.HasArg("unreached")}
+		ev.status = num(t, d, "status", 0)
 	case "closed":
 		ev = event{kind: evClosed}
 	case "after":

@@ -15,7 +15,7 @@ func (m *mainLeg) onClosed(now time.Time) {
 	m.closed = true
 	switch m.phase {
 	case mainLeft: // the end of a stream that we left; the answer still runs
-	case mainStreaming:
+	case mainHolding, mainStreaming: // a held answer may have broken off, and then Envoy makes another attempt by itself
 		m.releaseDecode()
 		if m.phase = mainEnded; m.way.plain { // there is no access log
 			m.conclude(now, m.answer.end())
