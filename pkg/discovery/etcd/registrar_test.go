@@ -74,7 +74,9 @@ func (r *registration) announce(rec worker.Worker, life uint64) worker.ID {
 	r.t.Helper()
 	r.Announce(rec, life)
 	r.sync()
-	return r.ID()
+	id := r.ID()
+	eventually(r.t, func() bool { ids, _, _ := r.heard(); return len(ids) > 0 && ids[len(ids)-1] == id }, "the id is told")
+	return id
 }
 
 func (r *registration) heard() (ids []worker.ID, losses []string, faults []error) {
