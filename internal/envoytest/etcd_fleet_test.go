@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,7 +83,7 @@ func newEtcdFleetOf(t *testing.T, members int, fullDuplex bool, config string, a
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &etcdFleet{
-		fleet:  &fleet{t: t, dir: t.TempDir(), ctx: ctx, fullDuplex: fullDuplex},
+		fleet:  &fleet{t: t, dir: t.TempDir(), ctx: ctx, sent: new(atomic.Int64), fullDuplex: fullDuplex},
 		config: "prefill: {orphan_grace: 200ms}\n" + config,
 		args:   append([]string{"--log-level", "debug"}, args...),
 	}

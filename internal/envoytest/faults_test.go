@@ -61,7 +61,7 @@ func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
 		"it answers 429":                     {Mode: enginesim.FaultError, Status: 429, Count: 1},
 		"it aborts with a 200":               {Mode: enginesim.FaultFinishAbort, When: enginesim.Mid, Count: 1},
 		"its answer breaks off":              {Mode: enginesim.FaultTruncate, When: enginesim.Mid, Count: 1},
-		"its port is closed":                 {Mode: enginesim.FaultRefuse, ForMS: 1500},
+		"its port is closed":                 {Mode: enginesim.FaultRefuse, ForMS: 4000},
 	}
 	for _, early := range []bool{false, true} {
 		both(t, layout{prefill: 2, decode: 2, config: quickFaults, prefillArgs: []string{"--prefill-base-us", "20000"}}, func(t *testing.T, f *fleet) {
@@ -94,9 +94,11 @@ func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
 }
 
 // awaitHealthy sends requests until every prefill worker is healthy: one that
-// was set aside has to answer one after a probe.
+// was set aside has to answer one after a probe. What came of all that were sent is
+// known then: Envoy's access log, which comes later, may charge a worker.
 func (f *fleet) awaitHealthy() {
 	f.t.Helper()
+	f.await("all requests to be counted", func() bool { return f.metric("baton_requests_total") == float64(f.sent.Load()) })
 	f.await("the prefill workers to be healthy", func() bool {
 		if f.metric("baton_workers", `role="prefill"`, `state="healthy"`) == float64(len(f.prefill)) {
 			return true

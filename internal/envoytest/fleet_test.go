@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,6 +63,7 @@ type fleet struct {
 	plugin *stack.Plugin
 	config string
 
+	sent       *atomic.Int64 // requests; copies of a fleet share it
 	fullDuplex bool
 	workers    []*stack.Worker
 	prefill    []*stack.Worker
@@ -119,7 +121,7 @@ func bodyModes(t *testing.T, l layout, f func(t *testing.T, l layout)) {
 func newFleet(t *testing.T, l layout) *fleet {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, config: l.config, fullDuplex: l.fullDuplex}
+	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, sent: new(atomic.Int64), config: l.config, fullDuplex: l.fullDuplex}
 	t.Cleanup(func() {
 		if t.Failed() {
 			f.dump()
@@ -339,6 +341,7 @@ func (f *fleet) send(ctx context.Context, path, body string, headers ...string) 
 func (f *fleet) sendFrom(ctx context.Context, path string, body io.Reader, headers ...string) *reply {
 	start := time.Now()
 	r := &reply{}
+	f.sent.Add(1)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.envoy.URL+path, body)
 	if err != nil {
 		r.err = err

@@ -222,7 +222,7 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 			"abort":          {Mode: enginesim.FaultFinishAbort, When: enginesim.Mid, Count: 1},
 			"breaks off":     {Mode: enginesim.FaultTruncate, When: enginesim.Mid, Count: 1},
 			"hangs":          {Mode: enginesim.FaultHang, Count: 1},
-			"port is closed": {Mode: enginesim.FaultRefuse, ForMS: 1500},
+			"port is closed": {Mode: enginesim.FaultRefuse, ForMS: 4000},
 		} {
 			owner.awaitServing()
 			other.awaitServing()

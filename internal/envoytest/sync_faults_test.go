@@ -40,7 +40,7 @@ func TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient(t *testing.T) {
 		{"it hangs at once", enginesim.Fault{Mode: enginesim.FaultHang, Count: 1}},
 		{"it hangs in the middle", enginesim.Fault{Mode: enginesim.FaultHang, When: enginesim.Mid, Count: 1}},
 		{"it is slow past its due", enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1000, Count: 1}},
-		{"its port is closed", enginesim.Fault{Mode: enginesim.FaultRefuse, ForMS: 1500}},
+		{"its port is closed", enginesim.Fault{Mode: enginesim.FaultRefuse, ForMS: 4000}},
 		{"the process dies while it computes", enginesim.Fault{Mode: enginesim.FaultDie, When: enginesim.Mid}},
 	}
 	l := layout{prefill: 2, decode: 2, config: quickFaults, prefillArgs: append([]string{"--prefill-base-us", "10000"}, shortLease...)}
@@ -172,7 +172,7 @@ func TestAFailedDecodeAfterAGoodHandOffIsInvisible(t *testing.T) {
 		for i, x := range []enginesim.Fault{
 			{Mode: enginesim.FaultError, When: enginesim.After, Count: 1},
 			{Mode: enginesim.FaultError, Status: 503, When: enginesim.After, Count: 1},
-			{Mode: enginesim.FaultRefuse, ForMS: 1500},
+			{Mode: enginesim.FaultRefuse, ForMS: 4000},
 			{Mode: enginesim.FaultDie, When: enginesim.After},
 		} {
 			f.await("decode to be healthy", func() bool {
