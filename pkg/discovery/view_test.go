@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,8 +20,16 @@ import (
 // and ends when the test says so.
 type script struct {
 	runs  chan run
-	pause []time.Duration // between the end of a Run and the next
 	ended time.Time
+
+	mu    sync.Mutex
+	pause []time.Duration // guarded by mu: between the end of a Run and the next
+}
+
+func (s *script) pauses() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.pause)
 }
 
 type run struct {
@@ -32,7 +41,9 @@ func newScript() *script { return &script{runs: make(chan run)} }
 
 func (s *script) Run(ctx context.Context, sink Sink) error {
 	if !s.ended.IsZero() {
+		s.mu.Lock()
 		s.pause = append(s.pause, time.Since(s.ended))
+		s.mu.Unlock()
 	}
 	defer func() { s.ended = time.Now() }()
 	r := run{sink: sink, end: make(chan error)}
@@ -233,7 +244,7 @@ func TestPausesBetweenRunsGrowWithinTheirBounds(t *testing.T) {
 		}
 		synctest.Wait()
 		most := 100 * time.Millisecond
-		for i, p := range v.scripts[0].pause {
+		for i, p := range v.scripts[0].pauses() {
 			require.GreaterOrEqual(t, p, most/2, "pause %d", i)
 			require.LessOrEqual(t, p, most, "pause %d", i)
 			most = min(2*most, 2*time.Second)
@@ -244,7 +255,7 @@ func TestPausesBetweenRunsGrowWithinTheirBounds(t *testing.T) {
 		<-time.After(time.Minute)
 		r.end <- errors.New("stream ended")
 		<-v.scripts[0].runs
-		pauses := v.scripts[0].pause
+		pauses := v.scripts[0].pauses()
 		require.LessOrEqual(t, pauses[len(pauses)-1], 100*time.Millisecond)
 	})
 }
