@@ -35,7 +35,7 @@ FAULTS_ARGS   :=
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults fuzz bench bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
+.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -116,6 +116,9 @@ fuzz: ## fuzz every byte parser for T each (T=30s)
 bench: tools ## a decision at 10, 100 and 1,000 workers; what the plugin adds on the real Envoy
 	go build -o .run/bench-pick ./internal/bench/pick && .run/bench-pick
 	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path $(BENCH_ARGS)
+
+bench-first-token: tools ## what reading a streamed answer's first events costs in time to first token
+	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS)
 
 bench-index: ## the index, its events and the pick, allocations included
 	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load

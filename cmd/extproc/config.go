@@ -53,6 +53,7 @@ type Config struct {
 	Routing RoutingConfig `yaml:"routing"`
 	Prefill PrefillConfig `yaml:"prefill"`
 	Request RequestConfig `yaml:"request"`
+	Answer  AnswerConfig  `yaml:"answer"`
 	Tokens  TokensConfig  `yaml:"tokens"`
 	Health  HealthConfig  `yaml:"health"`
 	Leg     LegConfig     `yaml:"leg"`
@@ -190,6 +191,14 @@ type RequestConfig struct {
 	MaxAttempts    int           `yaml:"max_attempts"`    // default 3; at most Envoy's num_retries + 1
 }
 
+// AnswerConfig says what is made of answers.
+type AnswerConfig struct {
+	// FirstToken is what becomes of a streamed answer before its first token: hold, it
+	// waits, and an error before it becomes a fresh attempt; watch, it passes, and an
+	// error is learnt; off, nobody looks. Default hold.
+	FirstToken extproc.FirstToken `yaml:"first_token"`
+}
+
 // TokensConfig says how prompts are counted; see tokens.Config.
 type TokensConfig struct {
 	Mode          string        `yaml:"mode"`            // auto, estimate, off; default auto
@@ -249,6 +258,7 @@ func defaultConfig() Config {
 			TimeoutHeader: "x-request-timeout-ms", DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour,
 			MaxBodyBytes: 64 << 20, MaxAttempts: 3,
 		},
+		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold},
 		Tokens:       TokensConfig{Mode: "auto", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
 		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health", MaxProbes: 200},
 		Journal:      256,
@@ -328,6 +338,9 @@ func (c *Config) Validate() error {
 	}
 	if h := c.Request.TimeoutHeader; !headerName(h) {
 		bad("request.timeout_header %q: expected a header name in lower case", h)
+	}
+	if err := c.Answer.FirstToken.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("answer.first_token: %w", err))
 	}
 	if _, port, err := net.SplitHostPort(c.Admin.Listen); err != nil || port == "" {
 		bad("admin.listen (--admin) %q: expected host:port", c.Admin.Listen)

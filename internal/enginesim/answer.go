@@ -15,17 +15,22 @@ const flushBytes = 32 << 10
 // answer generates out tokens per item and sends them. What the client gets
 // last is sent after everything has been released.
 func (c *call) answer(out int, reason string) error {
+	a := c.newAnswer(out, reason)
+	c.s.engine.handOver(c, reason)
+	if c.q.stream {
+		return a.stream()
+	}
+	return a.whole()
+}
+
+func (c *call) newAnswer(out int, reason string) *answer {
 	a := &answer{c: c, out: out, reason: reason, created: time.Now().Unix()}
 	a.id, _ = json.Marshal(c.answerID())
 	a.model, _ = json.Marshal(c.q.model)
 	if c.q.model == "" {
 		a.model, _ = json.Marshal(c.s.cfg.Models[0])
 	}
-	c.s.engine.handOver(c, reason)
-	if c.q.stream {
-		return a.stream()
-	}
-	return a.whole()
+	return a
 }
 
 func (c *call) answerID() string {
@@ -106,11 +111,7 @@ func (a *answer) stream() error {
 		perToken = 0
 	}
 	a.text = make([][]byte, len(c.items))
-	if c.q.api == apiChat {
-		for i := range c.items {
-			a.appendChunk(i, `{"role":"assistant","content":""}`, nil, "")
-		}
-	}
+	a.appendRoles()
 	start, struck := time.Now(), false
 	for sent := 0; sent < a.out; {
 		upto := min(sent+c.s.cfg.StreamInterval, a.out)
@@ -142,6 +143,16 @@ func (a *answer) stream() error {
 	}
 	c.complete(a.out, a.reason)
 	return a.send(true)
+}
+
+// appendRoles appends what a chat's answer begins with, before there is a token.
+func (a *answer) appendRoles() {
+	if a.c.q.api != apiChat || a.c.begun {
+		return
+	}
+	for i := range a.c.items {
+		a.appendChunk(i, `{"role":"assistant","content":""}`, nil, "")
+	}
 }
 
 func (a *answer) strikeMid() error {
@@ -186,6 +197,14 @@ func (c *call) writeHead() error {
 	c.w.Header().Set("Content-Type", ct)
 	c.w.WriteHeader(http.StatusOK)
 	return nil
+}
+
+// sendRoles sends the head and the roles before there is an answer (moment begun).
+func (c *call) sendRoles() error {
+	a := c.newAnswer(0, "")
+	a.appendRoles()
+	c.begun = true
+	return a.send(true)
 }
 
 // sendHeaders sends them before there is an answer (fault early200).

@@ -38,6 +38,7 @@ type call struct {
 	lifted  <-chan struct{} // closes when the fault is changed
 	started time.Time
 	headers bool // the status line has been sent
+	begun   bool // and the roles
 	leg     leg
 	asked   int // the rank at whose own port it came; -1: all share one
 
@@ -86,8 +87,10 @@ func (c *call) run() error {
 			return err
 		}
 	}
-	if err := c.strike(Before); err != nil {
-		return err
+	for _, when := range []Moment{Before, Begun} {
+		if err := c.strike(when); err != nil {
+			return err
+		}
 	}
 	if c.fault.Mode == FaultEarly200 && c.s.decodes() {
 		if err := c.sendHeaders(); err != nil {

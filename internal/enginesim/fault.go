@@ -50,9 +50,12 @@ type Moment string
 // else with half of the answer sent. After is when the KV has changed hands
 // and no byte of the answer has been sent; a prefill of vllm or trtllm has
 // computed its KV then and not begun to hold it. Its answer that is cut at Mid
-// leaves KV behind, for the lease to end.
+// leaves KV behind, for the lease to end. Begun is Before with the head of a streamed
+// answer, and its roles, sent: an engine that fetches KV sends them while it does not
+// know whether it can serve.
 const (
 	Before Moment = "before"
+	Begun  Moment = "begun"
 	Mid    Moment = "mid"
 	After  Moment = "after"
 )
@@ -99,8 +102,8 @@ func (f Fault) Validate() error {
 	if !slices.Contains(modes, f.Mode) {
 		errs = append(errs, fmt.Errorf("mode %q: expected one of %q", f.Mode, modes[1:]))
 	}
-	if !slices.Contains([]Moment{"", Before, Mid, After}, f.When) {
-		errs = append(errs, fmt.Errorf("when %q: expected before, mid or after", f.When))
+	if !slices.Contains([]Moment{"", Before, Begun, Mid, After}, f.When) {
+		errs = append(errs, fmt.Errorf("when %q: expected before, begun, mid or after", f.When))
 	}
 	if f.Status != 0 && (f.Status < 400 || f.Status > 599) {
 		errs = append(errs, fmt.Errorf("status %d: expected 400 to 599", f.Status))
@@ -203,6 +206,11 @@ func (c *call) strike(when Moment) error {
 	f := c.fault
 	if f.Mode == FaultNone || f.When != when {
 		return nil
+	}
+	if when == Begun && c.q.stream {
+		if err := c.sendRoles(); err != nil {
+			return err
+		}
 	}
 	if err := pause(c.ctx, time.Duration(f.DelayMS)*time.Millisecond); err != nil {
 		return err

@@ -250,6 +250,8 @@ func TestEveryExternalProcessorFailsOpenAndByDestinationClosed(t *testing.T) {
 						if v != "sync" {
 							open = "true"
 						}
+					} else if legs[len(legs)-1] == "first_token" {
+						require.Equal(t, []string{"x-baton-leg", "%DYNAMIC_METADATA(baton:leg)%"}, []string{k, v})
 					} else {
 						require.Contains(t, []string{"x-baton-routing", "x-baton-repick", "x-baton-routing-fields"}, k)
 						require.Equal(t, "main", legs[len(legs)-1])
@@ -258,9 +260,9 @@ func TestEveryExternalProcessorFailsOpenAndByDestinationClosed(t *testing.T) {
 				require.Equal(t, open, n.get("failure_mode_allow").text())
 				require.Equal(t, "5s", n.get("message_timeout").text(), "the default of 200 ms is too short")
 			})
-			filters := []string{"main", "prefill", "sync"}
+			filters := []string{"main", "first_token", "prefill", "sync"}
 			if name == "over tcp" {
-				filters = filters[:2]
+				filters = filters[:3]
 			}
 			require.ElementsMatch(t, filters, legs)
 			want := map[string]string{"decode": "x-gateway-destination-endpoint", "prefill": "x-prefill-destination-endpoint"}
@@ -287,20 +289,25 @@ func TestTheClientListenerStripsEveryHeaderThatARouteReads(t *testing.T) {
 	for name, body := range forms(t) {
 		t.Run(name, func(t *testing.T) {
 			c := parseConfig(t, body)
-			var read []string
+			read := map[string]bool{}
 			c.walk(func(n node) {
 				for _, k := range []string{"http_header_name", "cluster_header"} {
 					if h, ok := n.get(k).v.(string); ok {
-						read = append(read, h)
+						read[h] = true
 					}
 				}
+				for _, h := range n.get("match", "headers").list() {
+					read[h.get("name").text()] = true
+				}
 			})
-			require.ElementsMatch(t, []string{"x-gateway-destination-endpoint", "x-prefill-destination-endpoint", "x-prefill-cluster"}, read)
+			require.Equal(t, map[string]bool{
+				"x-gateway-destination-endpoint": true, "x-prefill-destination-endpoint": true, "x-prefill-cluster": true, "x-baton-first-token": true,
+			}, read)
 			stripped := map[string]bool{}
 			strip := func(mutations []node) {
 				for _, m := range mutations {
 					prefix := m.get("remove_on_match", "key_matcher", "prefix").text()
-					for _, h := range read {
+					for h := range read {
 						if strings.HasPrefix(h, prefix) || m.get("remove").text() == h {
 							stripped[h] = true
 						}

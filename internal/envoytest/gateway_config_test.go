@@ -151,6 +151,11 @@ func TestThePatchedGatewayHasTheLegsOfOnesOwnEnvoy(t *testing.T) {
 			mine := takeFilters(t, got["listener main_leg"])
 			theirs := takeFilters(t, want["listener main_leg"])
 			require.Equal(t, theirs[len(theirs)-1], mine[len(mine)-1], "the router")
+			// First events come through the pool's filter: no other is on their way.
+			onlyRoute := takeRoutes(t, want["listener main_leg"])[1].(map[string]any)
+			require.Contains(t, onlyRoute["typed_per_filter_config"], theirs[len(theirs)-2].(map[string]any)["name"])
+			delete(onlyRoute, "typed_per_filter_config")
+			require.Equal(t, []any{onlyRoute}, takeRoutes(t, got["listener main_leg"]))
 			hcm, standalone := managerOf(t, got["listener client"]), managerOf(t, want["listener client"])
 			for _, k := range []string{"early_header_mutation_extensions", "local_reply_config", "route_config", "stream_idle_timeout", "delayed_close_timeout", "always_set_request_id_in_response"} {
 				require.Equal(t, standalone[k], hcm[k], k)
@@ -224,6 +229,16 @@ func takeFilters(t *testing.T, listener any) []any {
 	hcm := managerOf(t, listener)
 	out := hcm["http_filters"].([]any)
 	delete(hcm, "http_filters")
+	return out
+}
+
+// takeRoutes returns a listener's routes and removes them.
+func takeRoutes(t *testing.T, listener any) []any {
+	t.Helper()
+	config := managerOf(t, listener)["route_config"].(map[string]any)
+	host := config["virtual_hosts"].([]any)[0].(map[string]any)
+	out := host["routes"].([]any)
+	delete(host, "routes")
 	return out
 }
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -142,7 +143,7 @@ type matrixSite struct {
 func newMatrixSite(t *testing.T, p matrixPlugin, enforced bool, models *matrixModels) *matrixSite {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	s := &matrixSite{fleet: &fleet{t: t, dir: t.TempDir(), ctx: ctx}, models: models, fleets: map[door]*fleet{}, stop: stop, failed: t.Failed()}
+	s := &matrixSite{fleet: &fleet{t: t, dir: t.TempDir(), ctx: ctx, sent: new(atomic.Int64)}, models: models, fleets: map[door]*fleet{}, stop: stop, failed: t.Failed()}
 	s.config = fmt.Sprintf("enforce_disagg: %t\ntokens: {mode: estimate}\n", enforced) + p.config +
 		fmt.Sprintf("prefill: {max_queued_isl_tokens: %d, start_timeout: 10s, overdue_base: 60s, orphan_grace: 1s}\n", p.limit)
 	var there, leavers []*stack.Worker

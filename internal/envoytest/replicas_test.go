@@ -15,16 +15,19 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-// apart sends the prefill legs to another replica of the plugin.
-func apart(socket string) func(string) string {
+// apart sends the prefill legs, and first events, to another replica of the plugin,
+// whose address Envoy calls so.
+func apart(address string) func(string) string {
 	return func(y string) string {
+		looks := strings.Index(y, "- name: baton.first_token\n")
+		y = y[:looks] + strings.Replace(y[looks:], "envoy_grpc: {cluster_name: extproc}", "envoy_grpc: {cluster_name: extproc_b}", 1)
 		at := strings.Index(y, "  - name: prefill_leg\n    internal_listener")
 		y = y[:at] + strings.Replace(y[at:], "envoy_grpc: {cluster_name: extproc}", "envoy_grpc: {cluster_name: extproc_b}", 1)
 		at, end := strings.Index(y, "  - name: extproc\n"), strings.Index(y, "  - name: main_leg\n    type: STATIC")
 		second := strings.ReplaceAll(y[at:end], "name: extproc\n", "name: extproc_b\n")
 		second = strings.ReplaceAll(second, "&limits", "&limits_b")
-		address := strings.Index(second, "{address: {socket_address")
-		second = second[:address] + fmt.Sprintf("{address: {pipe: {path: %q}}}}]}]\n", socket)
+		cut := strings.Index(second, "{address: {socket_address")
+		second = second[:cut] + "{address: {" + address + "}}}]}]\n"
 		return y[:end] + second + y[end:]
 	}
 }
@@ -37,16 +40,15 @@ func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
 	dir := t.TempDir()
 	key := filepath.Join(dir, "leg.key")
 	require.NoError(t, os.WriteFile(key, []byte("a key that both replicas have"), 0o600))
-	ports, err := stack.FreePorts(1)
+	ports, err := stack.FreePorts(2)
 	require.NoError(t, err)
-	owner := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	other := filepath.Join(dir, "b.sock")
+	owner, carrier := fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
 	common := quickFaults + fmt.Sprintf("leg: {key_file: %q", key)
-	l := layout{prefill: 2, decode: 2, listen: owner, config: common + fmt.Sprintf(", advertise: %q}\n", owner), patch: apart(other)}
+	l := layout{prefill: 2, decode: 2, listen: owner, config: common + fmt.Sprintf(", advertise: %q}\n", owner), patch: apart(fmt.Sprintf("socket_address: {address: 127.0.0.1, port_value: %d}", ports[1]))}
 	l.envoy.PluginSocket, l.envoy.PluginHost, l.envoy.PluginPort = "-", "127.0.0.1", ports[0]
 	l.beforeEnvoy = func(f *fleet) {
 		b, err := stack.StartPlugin(f.ctx, stack.PluginOptions{
-			BinDir: binDir, Dir: dir, Workers: filepath.Join(f.dir, "workers.yaml"), Config: common + "}\n", Listen: "unix://" + other,
+			BinDir: binDir, Dir: dir, Workers: filepath.Join(f.dir, "workers.yaml"), Config: common + fmt.Sprintf(", advertise: %q}\n", carrier), Listen: carrier,
 		})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Kill()) })
@@ -64,4 +66,12 @@ func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, true)), prompt, 4)
 	}
 	require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"))
+	// So does what the other replica has read of an answer's first events.
+	f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultError, When: enginesim.Begun, Count: 1})
+	for i := range 3 {
+		prompt := fmt.Sprintf("one of the decodes says no, request %d", i)
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, true)), prompt, 4)
+	}
+	require.Zero(t, f.firstEvents("token"), "none was read by the owner")
+	require.EqualValues(t, 2, f.metric("baton_fresh_picks_total"))
 }

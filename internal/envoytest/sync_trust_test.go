@@ -225,7 +225,7 @@ func TestALegOfOursMayBeAdmittedByAnotherReplica(t *testing.T) {
 // admittedBy lets another replica of the plugin admit its legs.
 func admittedBy(socket string) func(string) string {
 	return func(y string) string {
-		patched := apart(socket)(y)
+		patched := apart(fmt.Sprintf("pipe: {path: %q}", socket))(y)
 		at := strings.Index(patched, "  - name: prefill_leg\n    internal_listener")
 		patched = patched[:at] + strings.Replace(patched[at:], "envoy_grpc: {cluster_name: extproc_b}", "envoy_grpc: {cluster_name: extproc}", 1)
 		at = strings.Index(patched, "  - name: sync_leg\n")

@@ -22,6 +22,40 @@ const (
 	carrierMisses  = 2 // questions in a row without an answer: within 8 s of its death
 )
 
+// guests are the prefill legs of other replicas' requests that run here, by their
+// tokens. The zero value is ready. Safe for concurrent use.
+type guests struct {
+	mu sync.Mutex
+	m  map[string]*prefillStream
+}
+
+func (g *guests) add(token string, s *prefillStream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.m == nil {
+		g.m = make(map[string]*prefillStream)
+	}
+	g.m[token] = s
+}
+
+func (g *guests) remove(token string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.m, token)
+}
+
+func (g *guests) find(token string) *prefillStream {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.m[token]
+}
+
+func (g *guests) len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.m)
+}
+
 // carriers knows at which replicas legs of ours run. Safe for concurrent use.
 type carriers struct {
 	mu      sync.Mutex

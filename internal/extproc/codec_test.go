@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ import (
 
 // bufferedRouteOf answers the buffered body with headers and body in one.
 func bufferedRouteOf(e *effect, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
-	c := &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove)}
+	c := &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove), ClearRouteCache: e.token != ""}
 	if e.body != nil {
 		c.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: e.body}}
 	}
@@ -41,7 +42,7 @@ func bufferedRouteOf(e *effect, metadata *structpb.Struct) *extprocv3.Processing
 func streamedHeadersOf(e *effect, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove)},
+			Response: &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove), ClearRouteCache: e.token != ""},
 		}},
 		DynamicMetadata: metadata,
 	}
@@ -58,6 +59,14 @@ func chunkOf(response bool, piece []byte, last bool) *extprocv3.ProcessingRespon
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: b}}
 	}
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: b}}
+}
+
+// withToken adds the token of who reads the answer's first events.
+func withToken(metadata *structpb.Struct, token string) *structpb.Struct {
+	out := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	maps.Copy(out.Fields, metadata.GetFields())
+	out.Fields["baton"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"leg": structpb.NewStringValue(token)}})
+	return out
 }
 
 func relayOf(set []kv) *extprocv3.ProcessingResponse {
@@ -359,14 +368,19 @@ func TestAnswersAreWrittenAsProtobufWritesThem(t *testing.T) {
 		}
 		body := bytes.Repeat([]byte("b"), 1+r.IntN(100_000))
 		e := &effect{set: set, remove: remove, body: body}
-		requireSame(t, bufferedRouteOf(e, metadata), bodyAnswer(set, remove, pool.lend(body), meta))
+		if i%3 == 0 {
+			e.token = strings.Repeat("t", 1+r.IntN(300))
+			metadata = withToken(metadata, e.token)
+		}
+		x := extrasOf(e, meta)
+		requireSame(t, bufferedRouteOf(e, metadata), bodyAnswer(set, remove, pool.lend(body), x))
 		e.body = nil
 		want := bufferedRouteOf(e, metadata)
-		requireSame(t, want, bodyAnswer(set, remove, nil, meta))
-		if len(set)+len(remove) > 0 {
-			requireSame(t, streamedHeadersOf(e, metadata), headersAnswer(fieldAnswerRequestHeaders, set, remove, meta))
+		requireSame(t, want, bodyAnswer(set, remove, nil, x))
+		if len(set)+len(remove) > 0 || x.newRoute {
+			requireSame(t, streamedHeadersOf(e, metadata), headersAnswer(fieldAnswerRequestHeaders, set, remove, x))
 		}
-		requireSame(t, relayOf(set), headersAnswer(fieldAnswerResponseHeaders, set, nil, nil))
+		requireSame(t, relayOf(set), headersAnswer(fieldAnswerResponseHeaders, set, nil, extras{}))
 		for _, last := range []bool{false, true} {
 			for _, piece := range [][]byte{body, nil} {
 				requireSame(t, chunkOf(false, piece, last), chunkAnswer(fieldAnswerRequestBody, pool.lend(piece), last))
@@ -374,8 +388,8 @@ func TestAnswersAreWrittenAsProtobufWritesThem(t *testing.T) {
 			}
 		}
 	}
-	requireSame(t, continueOf(ofRequestHeaders), headersAnswer(fieldAnswerRequestHeaders, nil, nil, nil))
-	requireSame(t, continueOf(ofResponseHeaders), headersAnswer(fieldAnswerResponseHeaders, nil, nil, nil))
+	requireSame(t, continueOf(ofRequestHeaders), headersAnswer(fieldAnswerRequestHeaders, nil, nil, extras{}))
+	requireSame(t, continueOf(ofResponseHeaders), headersAnswer(fieldAnswerResponseHeaders, nil, nil, extras{}))
 }
 
 // countingPool counts what comes back.

@@ -91,6 +91,9 @@ type Config struct {
 	// NoHold relays decode's response headers although prefill is not well
 	// yet. A prefill that fails then cuts the answer.
 	NoHold bool
+	// FirstToken says what becomes of decode's streamed answers before their first
+	// token. Default FirstTokenHold.
+	FirstToken FirstToken
 	// DebugHeader answers x-debug-decision with the cost table.
 	DebugHeader bool
 
@@ -144,6 +147,9 @@ func (c Config) withDefaults() Config {
 	def(&c.OverdueBase, 2*time.Second)
 	def(&c.OverduePerToken, time.Millisecond)
 	def(&c.OrphanGrace, 30*time.Second)
+	if c.FirstToken == "" {
+		c.FirstToken = FirstTokenHold
+	}
 	if c.PrefillCluster == "" {
 		c.PrefillCluster = "prefill_leg"
 	}
@@ -178,6 +184,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxAttempts < 1 {
 		bad("max attempts %d: expected at least 1", c.MaxAttempts)
+	}
+	if err := c.FirstToken.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.MaxQueuedISLTokens < 0 {
 		bad("max queued isl tokens %d: expected 0 or more", c.MaxQueuedISLTokens)
@@ -222,7 +231,7 @@ func (c *Config) overdueAfter(tokens int64) time.Duration {
 func (c *Config) rules() *rules {
 	return &rules{
 		prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
-		hold: !c.NoHold, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
+		hold: !c.NoHold, firstToken: c.FirstToken, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
 		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(bufferPool),
 		reasonHeader: c.Gateway.ReasonHeader, replicas: c.Advertise != "",
 	}

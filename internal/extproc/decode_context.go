@@ -124,6 +124,8 @@ func (h *headers) field(key []byte, timeoutHeader string) *string {
 		return &h.status
 	case "content-length":
 		return &h.contentLength
+	case "content-type":
+		return &h.contentType
 	case "retry-after":
 		return &h.retryAfter
 	case "x-request-id":

@@ -2,8 +2,8 @@
 // with one small state machine for each stream.
 //
 // Envoy opens one stream for each leg of a request. Which leg it is, the
-// filter's own initial metadata says (x-baton-filter: main or prefill), never
-// a header: a client cannot choose it.
+// filter's own initial metadata says (x-baton-filter: main, prefill, sync or
+// first_token), never a header: a client cannot choose it.
 //
 // # The main leg
 //
@@ -35,8 +35,11 @@
 //	                 decode's time is over    retry, or wait on                           rejected, routed
 //	                 a worker is gone         retry, or refuse                            rejected
 //	                 Envoy's own reply        retry, or refuse                            rejected
+//	routed, holding  first events are an error,
+//	                 or none has a token      retry, or let them pass                     rejected, streaming
 //	holding          prefill well             relay the headers                           streaming
 //	                 prefill failed           end decode: retry, or refuse                rejected
+//	                 the first token came     relay the headers                           streaming
 //	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
 //	                 … of a passing request   let it pass: the worker answers early       streaming
 //	                 prefill failed           cut the answer                              rejected
@@ -141,6 +144,29 @@
 // replica sent: it opens the seal, tells the owner that prefill has started, and
 // sets the destination. It sees headers only.
 //
+// # The first events of a streamed answer
+//
+// Engines send the head of a streamed answer, and an event with nothing but a role,
+// before they know whether they can serve. docs/decisions/0011-first-token.md says how
+// the answer's beginning is had in each body mode. Where answers pass Envoy alone, the
+// plugin asks for a stream of the filter first_token: with the header that names the
+// route which has the filter, and with a sealed token as the metadata by which that
+// stream finds its owner (firstStream). Envoy keeps what it has sent there until the
+// plugin leaves the stream:
+//
+//	phase            on                       does                                        next
+//	awaitHeaders     2xx, text/event-stream   ask for time (hold), or let it pass (watch) reading
+//	                 any other                leave: the main leg judges it               left
+//	reading          a token, or what cannot
+//	                 be read                  leave                                       left
+//	                 an error, or the end     tell the owner                              told
+//	                 neither yet              ask for time, or let it pass                reading
+//	told             the owner lets it go on  leave                                       left
+//	any              the stream's end         the attempt is over                         left
+//
+// So the head comes to the main leg with the first token. Where answers pass through the
+// main leg's own filter, its machine reads and keeps their pieces itself (main_first.go).
+//
 // # The endpoint picker protocol
 //
 // A filter may speak the protocol of the Gateway API inference extension (GAIE
@@ -180,6 +206,8 @@
 //	   collected once. Where a client leaves between, or its deadline passes,
 //	   Envoy's access log decides; without it the engine's lease does.
 //	X6 pieces of an answer go back once, in order, after its headers.
+//	X7 who has told that first events are an error is answered: they go on, or the
+//	   attempt ends.
 //
 // # Concurrency
 //

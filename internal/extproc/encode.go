@@ -5,6 +5,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"slices"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
@@ -42,12 +43,15 @@ const (
 	fieldResponse       = 1 // HeadersResponse, BodyResponse
 	fieldHeaderMutation = 2 // CommonResponse
 	fieldBodyMutation   = 3
+	fieldClearRoute     = 5
 	fieldSetHeaders     = 1 // HeaderMutation
 	fieldRemoveHeaders  = 2
 	fieldOptionHeader   = 1 // HeaderValueOption
 	fieldOptionAction   = 3
 	fieldMutationBody   = 1 // BodyMutation
 	fieldMutationStream = 3
+	fieldValueOfText    = 3 // google.protobuf.Value
+	fieldValueOfStruct  = 5
 	fieldStreamBody     = 1 // StreamedBodyResponse
 	fieldStreamEnd      = 2
 )
@@ -99,29 +103,60 @@ func appendMutation(b []byte, set []kv, remove []string) []byte {
 	return b
 }
 
-// headersAnswer answers request or response headers.
-func headersAnswer(field protowire.Number, set []kv, remove []string, metadata []byte) *outgoing {
-	mutation := mutationSize(set, remove)
-	common := 0
-	if mutation > 0 {
-		common = sized(mutation)
+// extras is what an answer to the request says besides its headers and body.
+type extras struct {
+	metadata []byte // a written ProcessingResponse of nothing but dynamic metadata
+	newRoute bool   // the headers choose the route: Envoy is to look it up again
+}
+
+// extrasOf returns those of a route, beside the metadata that it has.
+func extrasOf(e *effect, metadata []byte) extras {
+	if e.token == "" {
+		return extras{metadata: metadata}
 	}
-	b := make([]byte, 0, sized(sized(common))+len(metadata)+8)
+	return extras{metadata: appendTokenMetadata(slices.Clip(metadata), e.token), newRoute: true}
+}
+
+// size is what newRoute takes in a CommonResponse.
+func (x *extras) size() int {
+	if x.newRoute {
+		return 2
+	}
+	return 0
+}
+
+func (x *extras) appendRoute(b []byte) []byte {
+	if x.newRoute {
+		b = protowire.AppendVarint(protowire.AppendTag(b, fieldClearRoute, protowire.VarintType), 1)
+	}
+	return b
+}
+
+// headersAnswer answers request or response headers.
+func headersAnswer(field protowire.Number, set []kv, remove []string, x extras) *outgoing {
+	mutation := mutationSize(set, remove)
+	common := x.size()
+	if mutation > 0 {
+		common += sized(mutation)
+	}
+	b := make([]byte, 0, sized(sized(common))+len(x.metadata)+8)
 	if common == 0 {
 		b = appendTag(b, field, 0)
-		return &outgoing{head: append(b, metadata...)}
+		return &outgoing{head: append(b, x.metadata...)}
 	}
 	b = appendTag(b, field, sized(common))
 	b = appendTag(b, fieldResponse, common)
-	b = appendTag(b, fieldHeaderMutation, mutation)
-	b = appendMutation(b, set, remove)
-	return &outgoing{head: append(b, metadata...)}
+	if mutation > 0 {
+		b = appendTag(b, fieldHeaderMutation, mutation)
+		b = appendMutation(b, set, remove)
+	}
+	return &outgoing{head: append(x.appendRoute(b), x.metadata...)}
 }
 
 // bodyAnswer answers a buffered request body: headers, and the new body unless
 // it is nil.
-func bodyAnswer(set []kv, remove []string, body mem.Buffer, metadata []byte) *outgoing {
-	mutation, common, length := mutationSize(set, remove), 0, 0
+func bodyAnswer(set []kv, remove []string, body mem.Buffer, x extras) *outgoing {
+	mutation, common, length := mutationSize(set, remove), x.size(), 0
 	if mutation > 0 {
 		common += sized(mutation)
 	}
@@ -136,12 +171,13 @@ func bodyAnswer(set []kv, remove []string, body mem.Buffer, metadata []byte) *ou
 		b = appendTag(b, fieldHeaderMutation, mutation)
 		b = appendMutation(b, set, remove)
 	}
+	b = x.appendRoute(b)
 	if body == nil {
-		return &outgoing{head: append(b, metadata...)}
+		return &outgoing{head: append(b, x.metadata...)}
 	}
 	b = appendTag(b, fieldBodyMutation, length)
 	b = appendTag(b, fieldMutationBody, body.Len())
-	return &outgoing{head: b, body: body, tail: metadata}
+	return &outgoing{head: b, body: body, tail: x.metadata}
 }
 
 // chunkAnswer is one piece of a full-duplex body.
@@ -188,3 +224,27 @@ func (p *bufferPool) lend(body []byte) mem.Buffer {
 	}
 	return mem.NewBuffer(&body, p)
 }
+
+// appendTokenMetadata appends dynamic metadata that holds a token. The filter that
+// opens the stream of an answer's first events hands it back (see firstStream).
+func appendTokenMetadata(b []byte, token string) []byte {
+	value := sized(len(token))
+	entry := sized(len(metadataLeg)) + sized(value)
+	inner := sized(entry)
+	outer := sized(len(metadataSpace)) + sized(sized(inner))
+	b = appendTag(b, fieldDynamicMetadata, sized(outer))
+	b = appendTag(b, fieldStructFields, outer)
+	b = append(appendTag(b, fieldEntryKey, len(metadataSpace)), metadataSpace...)
+	b = appendTag(b, fieldEntryValue, sized(inner))
+	b = appendTag(b, fieldValueOfStruct, inner)
+	b = appendTag(b, fieldStructFields, entry)
+	b = append(appendTag(b, fieldEntryKey, len(metadataLeg)), metadataLeg...)
+	b = appendTag(b, fieldEntryValue, value)
+	return append(appendTag(b, fieldValueOfText, len(token)), token...)
+}
+
+// The namespace and the key of that metadata; Envoy's configuration names both.
+const (
+	metadataSpace = "baton"
+	metadataLeg   = "leg"
+)

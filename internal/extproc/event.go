@@ -5,6 +5,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -33,6 +34,8 @@ const (
 	evCollected // so has a collecting decode
 	evAnswered  // the request was a question: imm answers it
 	evLogged    // Envoy has logged the request: its end is known
+	evFound     // decode's first events do not serve the request: seen
+	evPass      // the owner of the answer lets it go on
 	evClosed    // the stream is over
 )
 
@@ -53,11 +56,12 @@ type event struct {
 	leg          legReport   // evLeg
 	answer       *legAnswer  // evPrefilled
 	imm          *immediate  // evAnswered
-	seen         blame.Sight // evLogged: how the answer ended
+	seen         blame.Sight // evLogged: how the answer ended; evFound: what its first events say
+	pass         func()      // evFound: lets the answer go on; of the stream, not the machine
 	worker       worker.ID   // evGone
 	left         bool        // evGone: discovery says so; else it was set aside
-	odd          bool        // evResponseHeaders: decode refuses more than its pool
-	status       int         // evLogged: what Envoy has sent on
+	odd          bool        // evResponseHeaders, evFound: decode refuses more than its pool
+	status       int         // evLogged: what Envoy has sent on; evFound: what the events name
 	reached      bool        // evLogged: decode has seen the request
 	answerer     *answerer   // evResponseHeaders: not who was picked has answered
 }
@@ -71,6 +75,7 @@ type headers struct {
 	authorization                      string
 	leg, debug                         string
 	status, localReply, retryAfter     string
+	contentType                        string
 	named                              []pin.Header // those that may name workers, as they came
 	strange                            []string     // names of those that only routers may set
 	selection                          []string     // the conformance suite's
@@ -127,6 +132,7 @@ type plan struct {
 	decodeRequest load.Request // to pick decode again, should it go while prefill runs
 
 	token        string
+	answerToken  string        // of the stream that reads decode's first events; empty: there is none
 	traceparent  string        // of our own span; empty: leave the client's
 	overdueAfter time.Duration // from the dispatch, of prefill
 	startWithin  time.Duration // the same, until its leg has begun
@@ -170,12 +176,14 @@ const (
 	opMark   // the journal's timings and leg outcome: report
 	opFinish // the attempt's outcome for journal and metrics: outcome, fail
 	opLeave  // end the stream in order; the answer goes on
+	opFound  // what decode's first events have said: found
+	opPass   // let them go on
 	opForget // the attempt is over: drop it from the registry
 )
 
 var opNames = [...]string{
 	"", "continue", "route", "route headers", "relay", "immediate", "extend", "prefill", "collect", "pick", "models", "report",
-	"abort-leg", "charge", "suspect", "pair failed", "pair served", "served", "release decode", "release prefill", "mark", "finish", "leave", "forget",
+	"abort-leg", "charge", "suspect", "pair failed", "pair served", "served", "release decode", "release prefill", "mark", "finish", "leave", "found", "pass", "forget",
 }
 
 // message says which of Envoy's messages a reply answers.
@@ -200,6 +208,7 @@ type effect struct {
 	remove      []string
 	body        []byte // opRoute: the new body; nil: as it came
 	trailers    bool   // opRoute: request trailers end the body
+	token       string // opRoute: of the stream that is to read decode's first events
 	imm         *immediate
 	wait        time.Duration
 	report      legReport
@@ -209,6 +218,7 @@ type effect struct {
 	proven      bool
 	outcome     outcome
 	fail        *failure
+	found       openai.Finding
 	endOfStream bool
 }
 

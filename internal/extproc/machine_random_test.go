@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,6 +72,9 @@ func (x *mainRandom) send(ev event, name string) error {
 			return err
 		}
 	}
+	if ev.kind == evFound && !slices.Contains(ops, "pass") && !slices.Contains(ops, "immediate") {
+		return x.fail("X7: nobody says whether the answer goes on")
+	}
 	return nil
 }
 
@@ -83,6 +87,9 @@ func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
 		}
 	}
 	switch ev.kind {
+	case evFound: // of an answer whose head has not come
+		x.taken = true
+		return true
 	case evResponseHeaders:
 		x.taken = ev.headers.localReply == "" || x.m.way.plain || reached(ev.headers.localReply)
 		return x.taken
@@ -93,7 +100,7 @@ func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
 		x.taken = x.m.logged.reached
 		return x.taken
 	case evTimer:
-		x.taken = was == mainLingering && x.routed == 1 // the log has not come
+		x.taken = (was == mainLingering || was == mainEnded) && x.routed == 1 // the log has not come
 		return x.taken
 	}
 	return false
@@ -176,6 +183,9 @@ func (x *mainRandom) answerPick() error {
 		p.kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull)
 		p.decodeAlone = x.r.IntN(2) == 0
 	}
+	if x.m.looks() && x.r.IntN(2) == 0 {
+		p.answerToken = "sealed"
+	}
 	return x.send(event{kind: evPicked, plan: p}, "picked")
 }
 
@@ -236,14 +246,14 @@ func (x *mainRandom) message() error {
 			attemptCount: pickOf(x.r, "1", "2", "3"), timeout: pickOf(x.r, "", "", "5000", "-1"),
 		}
 	case evRequestBody:
-		ev.body = append(x.m.rules.buffers.get(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
+		ev.body = append(x.m.rules.buffers.get(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi","stream":true}`, `{`)...)
 	case evResponseBody:
 		x.came++
 		ev.body = strconv.AppendInt(x.m.rules.buffers.get(10), int64(x.came), 10)
 	case evResponseTrailers:
 		x.came++
 	case evResponseHeaders:
-		ev.headers = &headers{status: pickOf(x.r, "200", "200", "200", "404", "500", "503"), localReply: pickOf(x.r, "", "", "", "", "UF", "UC", "UT")}
+		ev.headers = &headers{status: pickOf(x.r, "200", "200", "200", "404", "500", "503"), localReply: pickOf(x.r, "", "", "", "", "UF", "UC", "UT"), contentType: pickOf(x.r, "", "text/event-stream")}
 		ev.answerer = pickOf(x.r, nil, nil, nil, &answerer{}, &answerer{rank: worker.Rank{ID: 4}, known: true})
 	}
 	return x.send(ev, fmt.Sprintf("message %d %+v", kind, ev.headers))
@@ -277,8 +287,10 @@ func (x *mainRandom) one() error {
 		return x.send(event{kind: evGone, worker: pickOf[worker.ID](x.r, 3, 7), left: x.r.IntN(2) == 0}, "gone")
 	case n == 9 && x.r.IntN(3) == 0:
 		return x.send(event{kind: evDrain}, "drain")
-	case n == 10 && x.booked:
+	case n == 10 && x.booked && x.r.IntN(2) == 0:
 		return x.send(event{kind: evLogged, seen: pickOf(x.r, blame.Served, blame.BrokeOff, blame.ClientLeft, blame.Empty, blame.Expired), reached: x.r.IntN(2) == 0}, "logged")
+	case n == 10 && x.m.plan != nil && x.m.plan.answerToken != "":
+		return x.send(event{kind: evFound, seen: pickOf(x.r, blame.Errored, blame.Empty, blame.Busy, blame.Rejected)}, "found")
 	case n == 11 && x.r.IntN(3) == 0:
 		return x.close()
 	}
@@ -350,6 +362,7 @@ func (x *mainRandom) settle() error {
 func runMainRandom(seed uint64) error {
 	r := rand.New(rand.NewPCG(seed, 0))
 	rules := testRules()
+	rules.firstToken = pickOf(r, FirstTokenHold, FirstTokenHold, FirstTokenWatch, FirstTokenOff)
 	rules.hold, rules.fallback = r.IntN(4) > 0, r.IntN(2) == 0
 	x := &mainRandom{r: r, m: &mainLeg{rules: rules}, now: testStart}
 	x.m.way = pickOf(r, way{}, way{}, way{gateway: true}, way{gateway: true, plain: true})

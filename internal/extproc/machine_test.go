@@ -19,16 +19,18 @@ import (
 
 // The scenario files drive a machine as its stream does. Verbs of testdata/main:
 //
-//	new [attempt=N] [full-duplex] [no-hold] [fallback] [gateway] [plain] [replicas]
+//	new [attempt=N] [full-duplex] [no-hold] [first=hold|watch|off] [fallback] [gateway] [plain] [replicas]
 //	request-headers [method=POST] [path=…] [eos] [length=N] [timeout=MS] [start=SECONDS-AGO]
 //	     [answers] [answers-duplex] [strange=NAME]   the filter sends answers' bodies; a header only routers set
 //	request-body [more]          the input is the body
 //	request-trailers
 //	picked [aggregated] [in-headers] [overdue=D] [answer=D] [dp=N] [explain] [prefill-named] [decode-named]
 //	     [lone] [suspects=ID:CHARGE,…]   lone: nobody else could be tried; of earlier attempts
+//	     [look]                          a stream of its own reads decode's first events
 //	refused code=not_ready
 //	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT]
-//	response-headers status=N [local=FLAGS] [eos] [odd] [answered=ID/RANK or unknown]
+//	found seen=SIGHT [odd]       what that stream has read
+//	response-headers status=N [local=FLAGS] [eos] [odd] [events] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
 //	response-trailers
 //	gone [worker=ID] [aside] | drain | logged [seen=SIGHT] [unreached]
@@ -50,7 +52,7 @@ func testRules() *rules {
 	names, _ := prefill.NamesOf(prefill.DialectPlain)
 	return &rules{
 		prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
-		hold: true, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20,
+		hold: true, firstToken: FirstTokenHold, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20,
 		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(bufferPool),
 	}
 }
@@ -119,6 +121,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		r := testRules()
 		r.hold, r.fallback = !d.HasArg("no-hold"), d.HasArg("fallback")
 		r.reasonHeader, r.replicas = "x-dropped", d.HasArg("replicas")
+		r.firstToken = FirstToken(str(d, "first", string(r.firstToken)))
 		dr.m, dr.now = &mainLeg{rules: r}, testStart
 		dr.m.way = way{gateway: d.HasArg("gateway") || d.HasArg("plain"), plain: d.HasArg("plain")}
 		dr.m.fullDuplex = d.HasArg("full-duplex")
@@ -156,11 +159,16 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "response-headers":
 		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
 		ev.odd = d.HasArg("odd")
+		if d.HasArg("events") {
+			ev.headers.contentType = "text/event-stream; charset=utf-8"
+		}
 		ev.answerer = answererArg(t, str(d, "answered", ""))
 	case "response-body":
 		ev = event{kind: evResponseBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
 	case "response-trailers":
 		ev = event{kind: evResponseTrailers}
+	case "found":
+		ev = event{kind: evFound, seen: blame.Sight(str(d, "seen", "")), odd: d.HasArg("odd")}
 	case "gone":
 		ev = event{kind: evGone, worker: worker.ID(num(t, d, "worker", 7)), left: !d.HasArg("aside")}
 	case "drain":
@@ -213,6 +221,9 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 				p.suspects, _ = p.suspects.And(blame.Suspect[worker.Rank]{Worker: worker.Rank{ID: worker.ID(n)}, Charge: c})
 			}
 		}
+	}
+	if d.HasArg("look") {
+		p.answerToken = "sealed too"
 	}
 	if d.HasArg("explain") {
 		p.explain = "{}"
@@ -289,6 +300,8 @@ func textOf(effects []effect) string {
 			}
 		case opExtend:
 			fmt.Fprintf(&b, " %s", e.wait)
+		case opFound:
+			fmt.Fprintf(&b, " %s", e.found)
 		}
 		switch e.op {
 		case opPrefill:

@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -26,8 +25,8 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		return
 	}
 	if s := m.sightOfHead(ev); s != blame.Served {
-		if m.well && (s == blame.Errored || s == blame.Empty) {
-			s = blame.Unfetched
+		if s == blame.Errored || s == blame.Empty {
+			s = m.unfetched(s)
 		}
 		f := failureOfDecode(s)
 		if !m.decodeFailed(now, s, ev.odd, &f) {
@@ -35,7 +34,8 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		}
 		return
 	}
-	if m.rules.hold && m.waitsForPrefill() {
+	m.readsFirst(ev)
+	if m.holds() {
 		m.phase = mainHolding
 		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})
 		return
@@ -45,7 +45,7 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 
 // sightOfHead reads decode's head. An answer that ends with it is empty.
 func (m *mainLeg) sightOfHead(ev *event) blame.Sight {
-	code, _ := strconv.Atoi(m.status)
+	code := statusOf(m.status)
 	if code/100 == 2 && ev.endOfStream && !m.passing.on {
 		return blame.Empty
 	}
@@ -130,7 +130,9 @@ func (m *mainLeg) onLeg(now time.Time, r legReport) {
 		m.emit(effect{op: opMark, report: r})
 		m.emit(effect{op: opCharge, rank: m.plan.prefill, charge: blame.Credit})
 		if m.phase == mainHolding {
-			m.relay(now)
+			if !m.holds() {
+				m.relay(now)
+			}
 			return
 		}
 		if m.phase == mainRouted {

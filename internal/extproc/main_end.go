@@ -16,18 +16,14 @@ func (m *mainLeg) onClosed(now time.Time) {
 	switch m.phase {
 	case mainLeft: // the end of a stream that we left; the answer still runs
 	case mainHolding, mainStreaming: // a held answer may have broken off, and then Envoy makes another attempt by itself
-		m.releaseDecode()
-		if m.phase = mainEnded; m.way.plain { // there is no access log
-			m.conclude(now, m.answer.end())
-			return
-		}
-		m.logBy = now.Add(logWait)
-		if m.logged.kind != 0 {
-			m.conclude(now, m.logged.seen)
-		}
+		m.awaitLog(now)
 	case mainResolving: // evPicked or evRefused is still to come
 		m.finish(blame.Left, nil)
 	default:
+		if m.phase == mainRouted && m.plan.answerToken != "" { // it may be held elsewhere
+			m.awaitLog(now)
+			return
+		}
 		m.finish(blame.Left, nil)
 		switch {
 		case !m.unsure():
@@ -37,6 +33,19 @@ func (m *mainLeg) onClosed(now time.Time) {
 		default:
 			m.phase, m.logBy = mainLingering, now.Add(logWait)
 		}
+	}
+}
+
+// awaitLog waits for the access log to say how the answer has ended.
+func (m *mainLeg) awaitLog(now time.Time) {
+	m.releaseDecode()
+	if m.phase = mainEnded; m.way.plain { // there is none
+		m.conclude(now, m.answer.end())
+		return
+	}
+	m.logBy = now.Add(logWait)
+	if m.logged.kind != 0 {
+		m.concludeLogged(now, &m.logged)
 	}
 }
 
@@ -120,7 +129,7 @@ func (m *mainLeg) onTimer(now time.Time) {
 		m.onOrphan(now)
 	}
 	if m.phase == mainEnded && due(m.logBy) {
-		m.conclude(now, m.unlogged())
+		m.concludeLogged(now, &event{seen: m.unlogged(), reached: true})
 		return
 	}
 	if m.phase == mainLingering && due(m.logBy) {
@@ -172,7 +181,7 @@ func (m *mainLeg) onLogged(now time.Time, ev *event) {
 	}
 	switch m.phase {
 	case mainLeft, mainEnded:
-		m.conclude(now, ev.seen)
+		m.concludeLogged(now, ev)
 	case mainRouted, mainHolding, mainRejected, mainStreaming:
 		m.logged, m.loggedAt = *ev, now
 	case mainLingering:
@@ -180,6 +189,17 @@ func (m *mainLeg) onLogged(now time.Time, ev *event) {
 			m.learnt(now, ev.reached)
 		}
 	}
+}
+
+// concludeLogged is conclude by the access log, which also knows whether decode has
+// seen a hand-off whose answer never came here.
+func (m *mainLeg) concludeLogged(now time.Time, ev *event) {
+	if m.status == "" {
+		if m.handover.sent = false; ev.reached {
+			m.taken()
+		}
+	}
+	m.conclude(now, ev.seen)
 }
 
 // learnt says whether decode has seen the hand-off of a client that left before
@@ -195,21 +215,25 @@ func (m *mainLeg) learnt(now time.Time, reached bool) {
 // unlogged is what is said of an answer's end that no access log told. Of several
 // replicas Envoy may have told another one.
 func (m *mainLeg) unlogged() blame.Sight {
-	if m.rules.replicas {
+	switch {
+	case m.status == "":
+		return blame.ClientLeft
+	case m.rules.replicas:
 		return blame.Served
+	default:
+		return blame.Unfinished
 	}
-	return blame.Unfinished
 }
 
 // conclude ends an attempt whose answer had begun. What its head said was charged
 // then.
 func (m *mainLeg) conclude(now time.Time, s blame.Sight) {
 	m.logBy = time.Time{}
-	code, _ := strconv.Atoi(m.status)
+	code := statusOf(m.status)
 	if s == blame.Empty && m.passing.on {
 		s = blame.Served // not everything that passes has a body
 	}
-	switch head := sightOfStatus(code); {
+	switch head := m.sightOfStart(); {
 	case head == blame.Served:
 		m.charge(now, blame.Of(m.decodeLeg(), s), m.plan.decode, false)
 		if s == blame.Served {

@@ -39,6 +39,7 @@ type rules struct {
 	prefillTimeout time.Duration // and ended by then
 	orphanGrace    time.Duration // how long a prefill leg may outlive its client
 	hold           bool          // keep decode's headers back until prefill is well
+	firstToken     FirstToken    // and until its first token
 	fallback       bool          // one worker serves what a synchronous hand-off has failed
 	prefillCluster string        // the mirror's cluster
 	maxAttempts    int
@@ -94,12 +95,13 @@ type mainLeg struct {
 	logged    event         // evLogged, when it came before the stream's end
 	loggedAt  time.Time
 
-	status      string // of decode's response headers
-	draining    bool   // the process is about to end
-	finished    bool   // opFinish was returned
-	closed      bool   // the stream is over: nothing can be sent
-	decodeHeld  bool   // a decode reservation is ours to release
-	prefillHeld bool   // a prefill reservation is ours to release
+	status      string      // of decode's response headers
+	first       answerStart // of decode's answer, where it is one of events
+	draining    bool        // the process is about to end
+	finished    bool        // opFinish was returned
+	closed      bool        // the stream is over: nothing can be sent
+	decodeHeld  bool        // a decode reservation is ours to release
+	prefillHeld bool        // a prefill reservation is ours to release
 
 	out []effect // reused between steps
 }
@@ -132,6 +134,8 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 		m.onRefused(ev.failure)
 	case evAnswered:
 		m.onAnswered(ev.imm)
+	case evFound:
+		m.onFound(now, ev.seen, ev.odd)
 	case evPrefilled:
 		m.onPrefilled(now, ev.answer)
 	case evCollected:
@@ -329,27 +333,6 @@ func badBody(err error) *failure {
 		f.code, f.message, f.param = e.Kind.String(), e.Error(), e.Field
 	}
 	return &f
-}
-
-func (m *mainLeg) onRefused(f *failure) {
-	switch {
-	case m.closed:
-		m.done()
-	case m.phase == mainResolving:
-		m.reject(f, m.way.repick && m.plan == nil || f.code == failNotReady.code)
-	}
-}
-
-// onAnswered answers a question: nothing was booked and nothing runs.
-func (m *mainLeg) onAnswered(im *immediate) {
-	switch {
-	case m.closed:
-		m.done()
-	case m.phase == mainResolving:
-		m.phase, m.body = mainRejected, nil
-		m.finish(outcomeAnswered, nil)
-		m.emit(effect{op: opImmediate, imm: im})
-	}
 }
 
 func (m *mainLeg) onPicked(now time.Time, p *plan) {

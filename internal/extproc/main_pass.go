@@ -110,12 +110,14 @@ func (m *mainLeg) onAnswerPiece(now time.Time, ev *event) bool {
 	}
 	a := &m.answer
 	if m.phase == mainStreaming || a.foreign {
+		m.onFirstPiece(now, p.body, p.last)
 		a.whole = a.whole || p.last
 		m.letPass(p)
 		return true
 	}
 	a.held, a.heldBytes = append(a.held, p), a.heldBytes+cap(p.body)+pieceCost
-	if a.heldBytes > maxHeldAnswer {
+	m.onFirstPiece(now, p.body, p.last)
+	if m.phase == mainHolding && (a.heldBytes > maxHeldAnswer || !m.holds()) {
 		m.relay(now)
 	}
 	return true

@@ -16,7 +16,7 @@ func (m *mainLeg) route(now time.Time, body []byte, changed bool) {
 	if !m.waitsForPrefill() {
 		m.awaitAnswer(now)
 	}
-	e := effect{op: opRoute, of: ofRequestBody, trailers: m.trailers, set: m.routeHeaders(now)}
+	e := effect{op: opRoute, of: ofRequestBody, trailers: m.trailers, set: m.routeHeaders(now), token: m.plan.answerToken}
 	e.remove = m.leftover(e.set)
 	switch {
 	case changed:
@@ -86,6 +86,9 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 	if p.traceparent != "" {
 		set = append(set, kv{"traceparent", p.traceparent})
 	}
+	if p.answerToken != "" {
+		set = append(set, kv{prefill.HeaderFirstToken, "1"})
+	}
 	if !p.disaggregated {
 		return set
 	}
@@ -107,4 +110,25 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 			kv{handoff.SGLangOverridePort, port}, kv{handoff.SGLangOverrideRoom, room})
 	}
 	return set
+}
+
+func (m *mainLeg) onRefused(f *failure) {
+	switch {
+	case m.closed:
+		m.done()
+	case m.phase == mainResolving:
+		m.reject(f, m.way.repick && m.plan == nil || f.code == failNotReady.code)
+	}
+}
+
+// onAnswered answers a question: nothing was booked and nothing runs.
+func (m *mainLeg) onAnswered(im *immediate) {
+	switch {
+	case m.closed:
+		m.done()
+	case m.phase == mainResolving:
+		m.phase, m.body = mainRejected, nil
+		m.finish(outcomeAnswered, nil)
+		m.emit(effect{op: opImmediate, imm: im})
+	}
 }

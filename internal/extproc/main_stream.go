@@ -2,10 +2,7 @@ package extproc
 
 import (
 	"context"
-	"log/slog"
 	"math"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +39,8 @@ type mainStream struct {
 	subset         *subset.Set // whom the data plane allows
 	servedBy       string      // who has served, in the data plane's words
 	told           string      // the same, by the protocol's metadata alone
+	pass           func()      // lets decode's first events go on
+	looked         atomic.Bool // a stream here reads them
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come
@@ -114,9 +113,16 @@ func (s *mainStream) prepare(ev *event) {
 			s.fullDuplex, s.answerDuplex, s.began = ev.fullDuplex, ev.answerDuplex, time.Now()
 		}
 		ev.answerer = s.answererOf(ev)
+		if s.m.phase == mainRouted && s.m.plan.answerToken != "" && !s.looked.Load() {
+			s.srv.unread(ev.headers)
+		}
 		if s.m.phase == mainRouted && ev.headers.localReply == "" && s.m.plan.spare.decode {
-			code, _ := strconv.Atoi(ev.headers.status)
-			ev.odd = s.odd(s.m.plan.decode.ID, code)
+			ev.odd = s.odd(s.m.plan.decode.ID, statusOf(ev.headers.status))
+		}
+	case evFound:
+		s.pass = ev.pass
+		if s.m.plan != nil && s.m.plan.spare.decode {
+			ev.odd = s.odd(s.m.plan.decode.ID, ev.status)
 		}
 	case evLeg:
 		if ev.leg.reason == blame.Rejected && s.m.waitsForPrefill() && s.m.plan.spare.prefill {
@@ -182,21 +188,15 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opContinue:
 		s.sendContinue(e)
 	case opRoute:
-		if s.m.leg != legDispatched && s.m.leg != legStarted {
-			s.decodeLimit.from = now
-		}
-		if s.m.unsure() {
-			s.srv.unrouted.handOff(s, s.m.name())
-		}
-		s.sendRoute(e)
+		s.route(now, e)
 	case opRouteHeaders:
-		s.send(headersAnswer(fieldAnswerRequestHeaders, e.set, e.remove, s.srv.metadataOf(e.set)))
+		s.send(headersAnswer(fieldAnswerRequestHeaders, e.set, e.remove, extras{metadata: s.srv.metadataOf(e.set)}))
 	case opRelay:
 		s.relay(now, e)
 	case opImmediate:
 		s.sendImmediate(e.imm)
 	case opExtend:
-		if s.m.phase == mainHolding {
+		if s.m.phase == mainHolding && s.m.waitsForPrefill() {
 			s.heldAt = now
 		}
 		s.sendProto(extendOf(e.wait))
@@ -229,6 +229,12 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opLeave:
 		s.deaf = true
 		s.finishStream()
+	case opFound:
+		s.srv.cfg.Telemetry.FirstEvents(e.found.String())
+	case opPass:
+		if s.pass != nil {
+			s.pass()
+		}
 	case opForget:
 		s.srv.attempts.remove(s.nonce)
 		if s.m.phase == mainDone {
@@ -238,6 +244,16 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	}
 }
 
+func (s *mainStream) route(now time.Time, e *effect) {
+	if !s.m.waitsForPrefill() {
+		s.decodeLimit.from = now
+	}
+	if s.m.unsure() {
+		s.srv.unrouted.handOff(s, s.m.name())
+	}
+	s.sendRoute(e)
+}
+
 func (s *mainStream) relay(now time.Time, e *effect) {
 	if !s.heldAt.IsZero() {
 		s.srv.cfg.Telemetry.PrefillWaited(now.Sub(s.heldAt))
@@ -245,10 +261,10 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 	if !s.m.plan.disaggregated {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun: its prompt is done
 	}
-	if strings.HasPrefix(s.m.status, "2") {
+	if s.m.sightOfStart() == blame.Served {
 		s.srv.learn(&s.decodeLimit, now)
 	}
-	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), nil, nil))
+	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), nil, extras{}))
 	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
 }
 
@@ -275,10 +291,13 @@ func (s *mainStream) detach() {
 func (s *mainStream) abort() {
 	s.mu.Lock()
 	s.closed = true
-	l, stop := s.leg, s.stopSync
+	l, stop, carrier := s.leg, s.stopSync, s.carrier
 	s.mu.Unlock()
 	if l != nil {
 		l.post(&event{kind: evAbort})
+	}
+	if carrier != "" {
+		s.srv.peers.abort(carrier, s.m.plan.token)
 	}
 	if stop != nil {
 		stop(errLegAborted)
@@ -290,96 +309,6 @@ func (s *mainStream) workers() [2]worker.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.picked
-}
-
-func (s *mainStream) mark(now time.Time, r legReport) {
-	j := s.srv.cfg.Journal
-	switch r.state {
-	case legStarted:
-		j.Mark(s.note, journal.PrefillStarted, now)
-	case legWell:
-		j.Mark(s.note, journal.PrefillWell, now)
-		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
-		s.srv.learn(&s.prefillLimit, now)
-		s.decodeLimit.from = now
-	case legFailed:
-		j.LegEnd(s.note, journal.LegFailed, string(r.reason), now)
-		s.srv.cfg.Telemetry.Leg("owner_failed", string(r.reason))
-		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
-	case legEnded:
-		j.Mark(s.note, journal.PrefillEnded, now)
-	}
-}
-
-var journalOutcome = map[outcome]journal.Outcome{
-	blame.OK: journal.OK, blame.Retried: journal.Retried, outcomeRefused: journal.Refused, blame.OfWorker: journal.Rejected,
-	blame.Failed: journal.Failed, blame.Cut: journal.Cut, blame.Left: journal.ClientLeft, outcomeAnswered: journal.Explained,
-	blame.Unknown: journal.Unfinished,
-}
-
-// turnPage closes the record of a pair whose prefill has failed: one worker serves
-// the request from here on, and has a record of its own.
-func (s *mainStream) turnPage(now time.Time) {
-	code := s.m.instead.code
-	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
-	s.srv.cfg.Telemetry.FreshPick(code)
-	s.srv.cfg.Journal.End(s.note, journal.Retried, code, 0, now)
-	telemetry.End(s.decodeSpan, now, code)
-}
-
-// finish records how the attempt ended, once.
-func (s *mainStream) finish(now time.Time, e *effect) {
-	t := s.srv.cfg.Telemetry
-	if !s.endedAt.IsZero() {
-		now = s.endedAt // the access log comes later
-	}
-	code, status, detail := string(e.outcome), 0, ""
-	if e.fail != nil {
-		code, status, detail = e.fail.code, e.fail.status, e.fail.code
-	}
-	t.AttemptEnded(string(e.outcome))
-	s.countWorker(e.outcome)
-	switch e.outcome {
-	case blame.Retried:
-		if e.fail == nil {
-			break // on Envoy's own word; the attempt that follows is counted
-		}
-		t.FreshPick(code)
-		s.srv.avoid.add(&s.m, now)
-	case outcomeRefused, blame.OfWorker, blame.Failed, blame.Cut:
-		t.Failure(code)
-		t.RequestEnded(string(e.outcome), code)
-	default:
-		t.RequestEnded(string(e.outcome), code)
-	}
-	if s.note.IsZero() {
-		s.note = s.srv.noteRefusal(s, e)
-	}
-	s.srv.cfg.Journal.End(s.note, journalOutcome[e.outcome], detail, status, now)
-	s.logFinish(e, detail)
-	telemetry.End(s.decodeSpan, now, detail)
-	telemetry.End(s.span, now, detail)
-}
-
-// logFinish writes the attempt's one line, at debug level.
-func (s *mainStream) logFinish(e *effect, detail string) {
-	log := s.srv.log
-	ctx := s.grpc.Context()
-	if !log.Enabled(ctx, slog.LevelDebug) {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String(telemetry.KeyRequestID, s.m.hdr.requestID), slog.Int(telemetry.KeyAttempt, s.m.attempt),
-		slog.String("outcome", string(e.outcome)), slog.String(telemetry.KeyReason, detail),
-		slog.Duration("took", time.Since(s.began)),
-	}
-	if p := s.m.plan; p != nil {
-		attrs = append(attrs, slog.String("decode", p.decode.String()))
-		if p.disaggregated {
-			attrs = append(attrs, slog.String("prefill", p.prefill.String()), slog.String(telemetry.KeyLeg, s.m.leg.String()))
-		}
-	}
-	log.LogAttrs(ctx, slog.LevelDebug, "attempt ended", attrs...)
 }
 
 // abandon gives back what a panicked machine held.

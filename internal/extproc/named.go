@@ -17,6 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -40,7 +41,7 @@ type way struct {
 // nobody knows: one that is misspelt would let in what it was to keep out.
 func strangeKey(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
-	known := []string{filterKey, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
+	known := []string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
 	for _, key := range slices.Sorted(maps.Keys(md)) {
 		if strings.HasPrefix(key, "x-baton-") && !slices.Contains(known, key) {
 			return fmt.Errorf("initial metadata %s is not known: expected none but %s; mend it on the ext_proc filter's grpc_service", key, strings.Join(known, ", "))

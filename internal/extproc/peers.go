@@ -27,6 +27,8 @@ import (
 const (
 	legsService    = "baton.v1.Legs"
 	legsReport     = "/" + legsService + "/Report"
+	legsFound      = "/" + legsService + "/Found"
+	legsAbort      = "/" + legsService + "/Abort"
 	reportTimeout  = 2 * time.Second
 	maxPeerReports = 4096 // reports on their way at once; more are dropped and counted
 )
@@ -34,7 +36,7 @@ const (
 type peerReport struct {
 	From   string      `json:"from,omitempty"` // where the replica that says it can be reached
 	Token  string      `json:"token"`
-	State  legState    `json:"state"`
+	State  legState    `json:"state,omitempty"`
 	Reason blame.Sight `json:"reason,omitempty"`
 	Retry  string      `json:"retry_after,omitempty"`
 	Status int         `json:"status,omitempty"`
@@ -113,6 +115,40 @@ func (p *peers) report(owner, token string, r legReport, before <-chan struct{})
 	return done
 }
 
+// found tells the owner of an answer what its first events have said, and calls then
+// when the owner lets it go on, or cannot be told; not where ctx has ended.
+func (p *peers) found(ctx context.Context, owner string, r peerReport, then func()) {
+	p.wg.Go(func() {
+		conn, err := p.conn(addressOf(owner))
+		if err == nil {
+			body, _ := json.Marshal(r) // it has nothing that cannot be written
+			err = conn.Invoke(ctx, legsFound, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
+		}
+		if err != nil && ctx.Err() == nil {
+			p.log.Debug("an answer's owner was not told", "owner", owner, "err", err)
+			p.lost()
+		}
+		then()
+	})
+}
+
+// abort has the replica at addr end a leg of ours that runs there.
+func (p *peers) abort(addr, token string) {
+	p.wg.Go(func() {
+		conn, err := p.conn(addr)
+		if err == nil {
+			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
+			defer cancel()
+			body, _ := json.Marshal(peerReport{Token: token})
+			err = conn.Invoke(ctx, legsAbort, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
+		}
+		if err != nil && status.Code(err) != codes.NotFound { // else it has ended
+			p.log.Debug("a leg that runs at another replica was not ended", "replica", addr, "err", err)
+			p.lost()
+		}
+	})
+}
+
 func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,34 +179,87 @@ func legsDesc(srv *Server) *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: legsService,
 		HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{
-			MethodName: "Report",
-			Handler: func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-				in := new(wrapperspb.BytesValue)
-				if err := dec(in); err != nil {
-					return nil, err
-				}
-				return new(wrapperspb.BytesValue), srv.onPeerReport(in.GetValue())
-			},
-		}},
+		Methods: []grpc.MethodDesc{
+			{MethodName: "Report", Handler: legsMethod(func(_ context.Context, b []byte) error { return srv.onPeerReport(b) })},
+			{MethodName: "Found", Handler: legsMethod(srv.onPeerFound)},
+			{MethodName: "Abort", Handler: legsMethod(func(_ context.Context, b []byte) error { return srv.onPeerAbort(b) })},
+		},
 	}
+}
+
+func legsMethod(take func(context.Context, []byte) error) grpc.MethodHandler {
+	return func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		in := new(wrapperspb.BytesValue)
+		if err := dec(in); err != nil {
+			return nil, err
+		}
+		return new(wrapperspb.BytesValue), take(ctx, in.GetValue())
+	}
+}
+
+// onPeerFound takes what another replica has read of an answer whose request is ours. It
+// returns when the answer may go on; where another attempt follows, the caller leaves.
+func (srv *Server) onPeerFound(ctx context.Context, body []byte) error {
+	s, r, err := srv.ofPeer(body)
+	if err != nil {
+		return err
+	}
+	passed := make(chan struct{}, 1)
+	s.post(&event{kind: evFound, seen: r.Reason, status: r.Status, pass: func() {
+		select {
+		case passed <- struct{}{}:
+		default:
+		}
+	}})
+	select {
+	case <-passed:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// onPeerAbort ends a leg whose request another replica has given up. Who has its token
+// has booked it.
+func (srv *Server) onPeerAbort(body []byte) error {
+	r := new(peerReport)
+	if err := json.Unmarshal(body, r); err != nil {
+		return status.Error(codes.InvalidArgument, "expected a leg's token")
+	}
+	s := srv.guests.find(r.Token)
+	if s == nil {
+		return status.Error(codes.NotFound, "the leg is over")
+	}
+	s.post(&event{kind: evAbort})
+	return nil
+}
+
+// ofPeer reads what another replica says, and finds the attempt of ours that it means.
+func (srv *Server) ofPeer(body []byte) (*mainStream, *peerReport, error) {
+	r := new(peerReport)
+	if err := json.Unmarshal(body, r); err != nil {
+		return nil, nil, status.Error(codes.InvalidArgument, "expected a leg report")
+	}
+	leg, err := srv.sealer.Open(r.Token)
+	if err != nil || leg.Owner != srv.owner {
+		return nil, nil, status.Error(codes.PermissionDenied, "the token is not ours")
+	}
+	s := srv.attempts.find(leg.Nonce)
+	if s == nil {
+		return nil, nil, status.Error(codes.NotFound, "the attempt is over")
+	}
+	return s, r, nil
 }
 
 // onPeerReport takes what another replica says of a leg that we booked.
 func (srv *Server) onPeerReport(body []byte) error {
-	var r peerReport
-	if err := json.Unmarshal(body, &r); err != nil {
-		return status.Error(codes.InvalidArgument, "expected a leg report")
-	}
-	leg, err := srv.sealer.Open(r.Token)
-	if err != nil || leg.Owner != srv.owner || r.State <= legDispatched || r.State > legEnded {
-		return status.Error(codes.PermissionDenied, "the token is not ours")
-	}
-	s := srv.attempts.find(leg.Nonce)
-	if s == nil {
-		return status.Error(codes.NotFound, "the attempt is over")
-	}
-	if r.State == legStarted {
+	s, r, err := srv.ofPeer(body)
+	switch {
+	case err != nil:
+		return err
+	case r.State <= legDispatched || r.State > legEnded:
+		return status.Error(codes.InvalidArgument, "expected the state of a leg")
+	case r.State == legStarted:
 		srv.carriedBy(s, r.From)
 	}
 	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry}})

@@ -27,6 +27,14 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
 		p.explain = explainHeader(s.m.attempt, v)
 	}
+	var err error
+	if s.m.looks() {
+		if p.answerToken, err = srv.sealer.Seal(prefill.Leg{
+			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.nonce, Prefill: p.decode, Deadline: s.m.deadline,
+		}); err != nil {
+			return nil, err
+		}
+	}
 	if !q.disagg {
 		srv.limit(s, q, p, time.Now())
 		return p, nil
@@ -53,7 +61,6 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
 		leg.Room = p.room
 	}
-	var err error
 	p.token, err = srv.sealer.Seal(leg)
 	return p, err
 }

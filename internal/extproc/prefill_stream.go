@@ -38,7 +38,7 @@ func (s *prefillStream) handle(ev *event) {
 		s.deaf, s.m.ending = true, s.srv.reached(stageEnding)
 		if s.guest {
 			s.guest = false
-			s.srv.guests.Add(-1)
+			s.srv.guests.remove(s.token)
 		}
 	}
 	if s.broken {
@@ -85,7 +85,7 @@ func (s *prefillStream) admit(ev *event) *ticket {
 		srv.cfg.Telemetry.Leg("unowned", "")
 	default:
 		s.guest = true
-		srv.guests.Add(1)
+		srv.guests.add(s.token, s)
 	}
 	if w != nil {
 		t.endpoint = w.EndpointOf(leg.Prefill.DPRank).String()

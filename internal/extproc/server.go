@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
@@ -35,6 +34,7 @@ const (
 	filterMain    = "main"
 	filterPrefill = "prefill"
 	filterSync    = "sync"
+	filterFirst   = "first_token"
 )
 
 // What the main leg's filter may say besides, of the requests that come through
@@ -75,8 +75,10 @@ type Server struct {
 	legClient *legClient      // nil: no listener for legs of our own is configured
 	legs      context.Context //nolint:containedctx // ends the legs of our own, which outlive their requests
 	stopLegs  context.CancelFunc
-	senders   tasks        // legs of our own on their way
-	guests    atomic.Int64 // mirrored legs of other replicas' requests that are served here
+	senders   tasks // legs of our own on their way
+	guests    guests
+
+	saidUnread sync.Once
 
 	unheard  bool     // owned by OnChange: a worker is known that needs the listener that there is not
 	metadata sync.Map // address → []byte; as many as there were workers
@@ -160,15 +162,15 @@ const (
 
 // Process serves one stream: one leg of one attempt.
 func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
-	leg := filterOf(g.Context())
+	leg := initial(g.Context(), filterKey)
 	plain := leg == "" && srv.cfg.Gateway.Enabled
 	switch {
 	case plain:
 		leg = filterMain
-	case leg != filterMain && leg != filterPrefill && leg != filterSync:
+	case leg != filterMain && leg != filterPrefill && leg != filterSync && leg != filterFirst:
 		return srv.misled(fmt.Errorf(
-			"initial metadata %s is %q: expected %s, %s or %s; set it on the ext_proc filter's grpc_service, or gateway.enabled here for one of a Gateway API implementation",
-			filterKey, leg, filterMain, filterPrefill, filterSync))
+			"initial metadata %s is %q: expected %s, %s, %s or %s; set it on the ext_proc filter's grpc_service, or gateway.enabled here for one of a Gateway API implementation",
+			filterKey, leg, filterMain, filterPrefill, filterSync, filterFirst))
 	}
 	if err := strangeKey(g.Context()); err != nil {
 		return srv.misled(err)
@@ -186,6 +188,12 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		s.read()
+	case filterFirst: // left at the first token
+		s := &firstStream{wire: newWire(srv, g), token: initial(g.Context(), prefill.HeaderLeg)}
+		s.act.handle = s.handle
+		srv.readers.Add(1)
+		go s.read()
+		<-s.over
 	case filterSync: // left once it is admitted
 		s := &syncStream{wire: newWire(srv, g)}
 		s.act.handle = s.handle
@@ -236,9 +244,10 @@ func newWire(srv *Server, g extprocv3.ExternalProcessor_ProcessServer) wire {
 	return wire{srv: srv, grpc: g, over: make(chan struct{})}
 }
 
-func filterOf(ctx context.Context) string {
+// initial reads a value of the stream's initial metadata.
+func initial(ctx context.Context, key string) string {
 	md, _ := metadata.FromIncomingContext(ctx)
-	return strings.Join(md.Get(filterKey), ",") // several are none that we know
+	return strings.Join(md.Get(key), ",") // several are none that we know
 }
 
 // enter notes that a main leg is here, or reports false: new requests are refused.
@@ -317,10 +326,10 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 		return !slices.ContainsFunc(old, func(s *mainStream) bool { _, open := srv.live[s]; return open })
 	})
 	open := srv.enterStage(stageRefusing)
-	srv.log.Info("new requests are refused", "streams", len(open), "legs_of_others", srv.guests.Load())
+	srv.log.Info("new requests are refused", "streams", len(open), "legs_of_others", srv.guests.len())
 	defer srv.enterStage(stageEnding)
 	return await(ctx, func() bool {
-		return srv.Streams() == 0 && srv.guests.Load() == 0 &&
+		return srv.Streams() == 0 && srv.guests.len() == 0 &&
 			!slices.ContainsFunc(srv.attempts.all(), func(s *mainStream) bool { return s.owes.Load() })
 	})
 }

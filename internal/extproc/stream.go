@@ -113,16 +113,16 @@ func (srv *Server) panicked(where string, r any) {
 
 // sendRoute answers the request's end in the stream's own mode.
 func (w *wire) sendRoute(e *effect) {
-	metadata := w.srv.metadataOf(e.set)
+	x := extrasOf(e, w.srv.metadataOf(e.set))
 	if !w.fullDuplex {
 		var body mem.Buffer
 		if e.body != nil {
 			body = w.srv.rules.buffers.lend(e.body)
 		}
-		w.send(bodyAnswer(e.set, e.remove, body, metadata))
+		w.send(bodyAnswer(e.set, e.remove, body, x))
 		return
 	}
-	w.send(headersAnswer(fieldAnswerRequestHeaders, e.set, e.remove, metadata))
+	w.send(headersAnswer(fieldAnswerRequestHeaders, e.set, e.remove, x))
 	w.sendChunks(fieldAnswerRequestBody, e.body, !e.trailers)
 	if e.trailers {
 		w.sendProto(continueOf(ofRequestTrailers))
@@ -144,9 +144,9 @@ func (w *wire) sendChunks(field protowire.Number, body []byte, last bool) {
 func (w *wire) sendContinue(e *effect) {
 	switch {
 	case e.of == ofRequestHeaders:
-		w.send(headersAnswer(fieldAnswerRequestHeaders, nil, nil, nil))
+		w.send(headersAnswer(fieldAnswerRequestHeaders, nil, nil, extras{}))
 	case e.of == ofResponseHeaders:
-		w.send(headersAnswer(fieldAnswerResponseHeaders, e.set, nil, nil))
+		w.send(headersAnswer(fieldAnswerResponseHeaders, e.set, nil, extras{}))
 	case e.of == ofResponseBody && w.answerDuplex:
 		w.sendChunks(fieldAnswerResponseBody, e.body, e.endOfStream)
 	case e.of == ofRequestBody && w.fullDuplex:

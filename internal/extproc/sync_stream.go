@@ -47,7 +47,7 @@ var noWorker = kv{prefill.HeaderLocalReply, "-"}
 func (s *syncStream) admit(ev *event) {
 	srv := s.srv
 	leg, err := srv.sealer.Open(ev.headers.leg)
-	if err != nil || leg.Kind == prefill.MirrorLeg {
+	if err != nil || leg.Kind != prefill.SyncLeg && leg.Kind != prefill.CollectLeg {
 		s.refuse(&failLegRefused, "token")
 		return
 	}
@@ -67,7 +67,7 @@ func (s *syncStream) admit(ev *event) {
 	s.send(headersAnswer(fieldAnswerRequestHeaders, []kv{
 		{prefill.HeaderPrefillEndpoint, w.EndpointOf(leg.Prefill.DPRank).String()},
 		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
-	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, nil))
+	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, extras{}))
 	s.finishStream() // nothing else comes; Envoy 1.36 would keep it to the answer's end, and end the leg where we die
 }
 

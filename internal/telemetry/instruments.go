@@ -23,6 +23,7 @@ const (
 const (
 	LegMain    = "main"
 	LegPrefill = "prefill"
+	LegFirst   = "first_token" // a stream that reads decode's first events
 )
 
 // Outcomes of prefill legs.
@@ -50,7 +51,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize                                                                                                          *counter
+	legs, tokenize, firstEvents                                                                                             *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                        *counter
 	kvRestores, indexDumps                                                                                                  *counter
 	aside, activation, traceFailures                                                                                        *counter
@@ -60,6 +61,7 @@ type Instruments struct {
 	streams     metric.Int64UpDownCounter
 	mainLeg     []metric.AddOption
 	prefillLeg  []metric.AddOption
+	firstToken  []metric.AddOption
 	observables observables
 }
 
@@ -151,6 +153,13 @@ func (i *Instruments) Panic(where string) {
 func (i *Instruments) Leg(outcome, reason string) {
 	if i != nil {
 		i.legs.add(1, labels{outcome, reason})
+	}
+}
+
+// FirstEvents counts a streamed answer by what its first events have said.
+func (i *Instruments) FirstEvents(finding string) {
+	if i != nil {
+		i.firstEvents.add(1, labels{finding})
 	}
 }
 
@@ -247,8 +256,11 @@ func (i *Instruments) stream(leg string, n int64) {
 		return
 	}
 	o := i.mainLeg
-	if leg == LegPrefill {
+	switch leg {
+	case LegPrefill:
 		o = i.prefillLeg
+	case LegFirst:
+		o = i.firstToken
 	}
 	i.streams.Add(context.Background(), n, o...)
 }
@@ -269,7 +281,7 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 		failures:   b.counter(MetricFailures),
 		panics:     b.counter(MetricPanics),
 		legs:       b.counter(MetricLegs),
-		tokenize:   b.counter(MetricTokenize),
+		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents),
 		kvEvents:   b.counter(MetricKVEvents),
 		kvRefused:  b.counter(MetricKVRefused),
 		kvGaps:     b.counter(MetricKVGaps),
@@ -288,6 +300,7 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 		streams:         b.upDown(MetricStreams),
 		mainLeg:         addOptions([]string{LabelLeg}, labels{LegMain}),
 		prefillLeg:      addOptions([]string{LabelLeg}, labels{LegPrefill}),
+		firstToken:      addOptions([]string{LabelLeg}, labels{LegFirst}),
 	}
 	i.observables = b.observables()
 	if b.err != nil {

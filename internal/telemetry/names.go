@@ -15,6 +15,8 @@ const (
 	MetricStreams         = "baton_streams_in_flight"
 	MetricPanics          = "baton_panics_recovered_total"
 
+	MetricFirstEvents = "baton_first_events_total"
+
 	MetricLegs               = "baton_prefill_legs_total"
 	MetricPrefillWaitSeconds = "baton_prefill_wait_seconds"
 
@@ -66,6 +68,7 @@ const (
 	LabelTokenSource = "token_source"
 	LabelLeg         = "leg"
 	LabelWhere       = "where"
+	LabelFinding     = "finding"
 	LabelSource      = "source"
 	LabelState       = "state"
 	LabelActivation  = "activation"
@@ -136,6 +139,7 @@ func Metrics() []Metric {
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
 
 		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
+		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they said: a token; an error, or the end, before any token; other: they could not be read.", nil},
 		{MetricPrefillWaitSeconds, Histogram, "s", nil, "Time that response headers were held back until prefill was well.", slowBuckets()},
 
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
@@ -192,7 +196,8 @@ func Labels() []Label {
 		{LabelRole, "`prefill`, `decode`, `aggregated`"},
 		{LabelMode, "a router mode: `kv`, `round-robin`, `random`, `least-loaded`, `power-of-two`; `direct` or `pre-routed` where the request named the worker"},
 		{LabelTokenSource, "`request_ids`, `engine_tokenize`, `byte_estimate`, `none`"},
-		{LabelLeg, "`main`, `prefill`"},
+		{LabelLeg, "`main`, `prefill`; of streams also `first_token`, one that reads the beginning of an answer"},
+		{LabelFinding, "`token`, `error`, `end`, `other`"},
 		{LabelWhere, "the part that panicked: `main_leg`, `prefill_leg`, or the name of a task"},
 		{LabelSource, "as token_source"},
 		{LabelState, "`healthy`, `aside`, `recovering`, `draining`"},

@@ -54,6 +54,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Failure("no_worker")
 	i.Panic("main_leg")
 	i.Leg(LegFailed, "status_500")
+	i.FirstEvents("token")
 	i.PrefillWaited(20 * time.Millisecond)
 	i.Tokenized(SourceEngineTokenize, "ok", 3*time.Millisecond)
 	i.KVEvents(3)

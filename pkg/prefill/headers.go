@@ -13,8 +13,9 @@ const (
 	HeaderPrefillCluster  = "x-prefill-cluster"              // mirrors the request when it names a cluster
 	HeaderDestination     = "x-gateway-destination-endpoint" // GAIE endpoint picker protocol, section 4.2
 	HeaderPrefillEndpoint = "x-prefill-destination-endpoint"
-	HeaderDecision        = "x-baton-decision" // on the client's answer, when it asked with HeaderDebug
-	HeaderDebug           = "x-debug-decision" // a client's wish to see the decision
+	HeaderFirstToken      = "x-baton-first-token" // has Envoy send us the first events of the answer
+	HeaderDecision        = "x-baton-decision"    // on the client's answer, when it asked with HeaderDebug
+	HeaderDebug           = "x-debug-decision"    // a client's wish to see the decision
 )
 
 // Names are the headers that tell workers and observers what was chosen. Each

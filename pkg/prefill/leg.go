@@ -22,7 +22,7 @@ type Leg struct {
 	Kind     LegKind
 	Owner    string      // who booked it: an opaque name of at most 255 bytes
 	Nonce    uint64      // the attempt, unique at its owner
-	Prefill  worker.Rank // where it goes; of a collecting leg, the decode rank
+	Prefill  worker.Rank // where it goes; of a collecting leg and of an answer, the decode rank
 	Room     Room
 	Deadline time.Time // millisecond resolution
 }
@@ -35,6 +35,7 @@ const (
 	MirrorLeg  LegKind = iota // Envoy's copy of the main leg (C3)
 	SyncLeg                   // a prefill that the plugin asks for itself (C4)
 	CollectLeg                // a decode that takes KV which nobody else will (C9)
+	AnswerLeg                 // decode's answer, whose first events are read
 	numLegKinds
 )
 

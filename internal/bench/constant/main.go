@@ -1,7 +1,7 @@
-// Command constant is the workers of `make bench`: a decode worker and two
+// Command constant is the workers of `make bench`: two decode workers and two
 // prefill workers that answer every request with the same few bytes, the same
 // for each case that is compared. The second prefill worker's answer has a
-// hand-off in it, as vLLM's does.
+// hand-off in it, as vLLM's does. The second decode worker streams its answer.
 //
 // All live in one process because they meet, as an engine's halves do: a
 // decode answer waits until the prefill request of the same x-request-id has
@@ -10,8 +10,8 @@
 // whose prefill never comes is answered with 500 after a second: a leg that is
 // lost is an error, not a gain in speed.
 //
-// It prints "decode-address prefill-address handing-over-address" once it
-// serves, and ends when its standard input does, so that it cannot outlive who
+// It prints "decode-address prefill-address handing-over-address
+// streaming-address" once it serves, and ends when its standard input does, so that it cannot outlive who
 // started it.
 package main
 
@@ -37,8 +37,8 @@ func run() error {
 	flag.Parse()
 	debug.SetGCPercent(1000) // a small heap: collecting it often would only disturb
 	p := newPair(*step)
-	var addrs [3]net.Addr
-	for i, serve := range []func(*conn) error{p.decode, p.prefill, p.handOver} {
+	var addrs [4]net.Addr
+	for i, serve := range []func(*conn) error{p.decode, p.prefill, p.handOver, p.stream} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
@@ -46,7 +46,7 @@ func run() error {
 		addrs[i] = l.Addr()
 		go accept(l, serve)
 	}
-	fmt.Println(addrs[0], addrs[1], addrs[2])
+	fmt.Println(addrs[0], addrs[1], addrs[2], addrs[3])
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
 }

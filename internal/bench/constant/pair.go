@@ -18,11 +18,22 @@ const answerMembers = `{"id":"c","object":"chat.completion","created":1,"model":
 	`"message":{"role":"assistant","content":"a"},"finish_reason":"length"}],` +
 	`"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}`
 
+// A streamed answer: the head and the role come at once, as engines send them, and the
+// only token with the end. What a client waits for is its first token.
+const (
+	streamHead  = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+	roleEvent   = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
+	tokenEvent  = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"length"}]}` + "\n\ndata: [DONE]\n\n"
+	streamError = `data: ` + lostBody + "\n\n"
+)
+
 const lostBody = `{"error":{"message":"the prefill request of this decode request did not come","type":"bench"}}`
 
 func message(status, body string) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s", status, len(body), body)
 }
+
+func chunk(data string) []byte { return fmt.Appendf(nil, "%x\r\n%s\r\n", len(data), data) }
 
 // conn is one keep-alive connection. Owned by its goroutine.
 type conn struct {
@@ -37,6 +48,8 @@ type pair struct {
 	step             time.Duration
 	steps            chan due
 	ok, handed, lost []byte
+	begun            []byte // of a streamed answer
+	done, failed     []byte // its rest
 
 	mu      sync.Mutex
 	waiting map[string]chan struct{} // guarded by mu: decode requests that wait
@@ -51,6 +64,8 @@ type due struct {
 func newPair(step time.Duration) *pair {
 	p := &pair{
 		step: step, steps: make(chan due, 1<<16), ok: message("200 OK", answerMembers+"}"), lost: message("500 Lost", lostBody),
+		begun: append([]byte(streamHead), chunk(roleEvent)...),
+		done:  append(chunk(tokenEvent), "0\r\n\r\n"...), failed: append(chunk(streamError), "0\r\n\r\n"...),
 		handed:  message("200 OK", answerMembers+`,"kv_transfer_params":`+wire.HandOff+"}"),
 		waiting: make(map[string]chan struct{}), early: make(map[string]time.Time),
 	}
@@ -137,9 +152,24 @@ func (p *pair) decode(k *conn) error {
 	if err := k.read(); err != nil {
 		return err
 	}
-	answer := p.ok
+	return p.decoded(k, p.ok, p.lost)
+}
+
+// stream is decode of a request that asks for a stream.
+func (p *pair) stream(k *conn) error {
+	if err := k.read(); err != nil {
+		return err
+	}
+	if _, err := k.Write(p.begun); err != nil {
+		return err
+	}
+	return p.decoded(k, p.done, p.failed)
+}
+
+// decoded answers once prefill has come.
+func (p *pair) decoded(k *conn, answer, lost []byte) error {
 	if !p.met(k) {
-		answer = p.lost
+		answer = lost
 	} else if p.step > 0 {
 		p.steps <- due{at: time.Now().Add(p.step), done: k.came}
 		<-k.came

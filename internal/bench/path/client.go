@@ -27,8 +27,9 @@ type request struct {
 
 // What a request asks for, after the prompt.
 const (
-	wanted  = `"temperature":0.7,"max_tokens":64,"stream":false`
-	oneHeld = `"temperature":0.7,"max_tokens":1,"stream":false,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,` +
+	wanted   = `"temperature":0.7,"max_tokens":64,"stream":false`
+	streamed = `"temperature":0.7,"max_tokens":64,"stream":true`
+	oneHeld  = `"temperature":0.7,"max_tokens":1,"stream":false,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,` +
 		`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 	pulling = wanted + `,"kv_transfer_params":` + wire.HandOff
 )
@@ -175,10 +176,10 @@ func (e errStatus) Error() string { return "status " + strconv.Itoa(int(e)) + ",
 // crowd is the clients of one case.
 type crowd []*client
 
-func newCrowd(addr string, clients, size int) crowd {
+func newCrowd(addr string, clients, size int, asks string) crowd {
 	out := make(crowd, clients)
 	for i := range out {
-		out[i] = &client{calls: []*call{{addr: addr, req: newRequest(i, size, wanted)}}}
+		out[i] = &client{calls: []*call{{addr: addr, req: newRequest(i, size, asks)}}}
 	}
 	return out
 }

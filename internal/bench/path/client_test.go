@@ -89,7 +89,7 @@ func TestACrowdCountsWhatItIsAnswered(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	w := newCrowd(srv.Listener.Addr().String(), 3, 400)
+	w := newCrowd(srv.Listener.Addr().String(), 3, 400, wanted)
 	defer w.close()
 	status <- 503
 	got := w.run(t.Context(), 50*time.Millisecond)
@@ -97,7 +97,7 @@ func TestACrowdCountsWhatItIsAnswered(t *testing.T) {
 	require.Equal(t, 1, got.failed)
 	require.EqualError(t, got.first, "status 503, expected 200")
 
-	gone := newCrowd("127.0.0.1:1", 2, 400)
+	gone := newCrowd("127.0.0.1:1", 2, 400, wanted)
 	got = gone.run(t.Context(), time.Minute)
 	require.Empty(t, got.latencies)
 	require.Equal(t, 200, got.failed, "a client gives up after 100 failures")

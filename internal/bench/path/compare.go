@@ -60,10 +60,14 @@ const (
 // against returns what a server is compared with, and the case that is taken
 // off both.
 func against(server string) (base, over string) {
-	if server == syncServer {
+	switch server {
+	case syncServer:
 		return batonServer, directServer
+	case streamServer:
+		return unreadServer, aloneServer
+	default:
+		return nothingServer, aloneServer
 	}
-	return nothingServer, aloneServer
 }
 
 func aim(c cell, server string) float64 {
@@ -85,7 +89,7 @@ func (r *row) met(f figure) bool { return f.Ratio.N > 0 && f.Ratio.Median <= r.A
 // rows compares the samples: a row for each cell and each server but the one
 // that does nothing. Without any other, nothing stands for itself.
 func rows(p *plan, samples []sample) []row {
-	servers := slices.DeleteFunc(slices.Clone(p.Servers), func(s string) bool { return s == nothingServer })
+	servers := slices.DeleteFunc(slices.Clone(p.Servers), func(s string) bool { return s == nothingServer || s == unreadServer })
 	if len(servers) == 0 {
 		servers = []string{nothingServer}
 	}

@@ -17,6 +17,12 @@
 //	baton-sync  the shipped configuration and the same plugin, which asks
 //	            prefill through its Envoy and then lets decode have the request
 //
+// and, at 2 KB, for streamed answers whose first token comes with their end:
+//
+//	baton-stream-unread  the shipped configuration and the same plugin, which does
+//	                     not read first events
+//	baton-stream         and which has them held until the first token
+//
 // All with a server run once with bodies buffered and once in full duplex. All
 // cases have the same workers (internal/bench/constant), which meet as an
 // engine's halves do, so that both legs are in the client's time.
@@ -27,7 +33,8 @@
 // Clients are closed loops: each sends its next request when it has its answer.
 // "Added" is a percentile minus the same percentile of Envoy alone; of
 // baton-sync, minus that of direct, and it is compared with what baton, whose
-// two legs go at once, adds over the same direct calls. CPU is the
+// two legs go at once, adds over the same direct calls. baton-stream is compared
+// with baton-stream-unread. CPU is the
 // server process's own clock, allocations are what its runtime counts.
 //
 // It listens and connects on loopback only, ends by itself, and takes every

@@ -24,6 +24,8 @@ const (
 	batonServer      = "baton"
 	syncServer       = "baton-sync"
 	roundRobinServer = "baton-round-robin"
+	unreadServer     = "baton-stream-unread" // streamed answers, whose first events nobody reads
+	streamServer     = "baton-stream"        // and with them held until the first token
 
 	buffered   = "buffered"
 	fullDuplex = "full-duplex"
@@ -42,6 +44,8 @@ func plugins() map[string]string {
 	return map[string]string{
 		batonServer:      routed,
 		syncServer:       routed,
+		streamServer:     routed,
+		unreadServer:     routed + "answer: {first_token: off}\n",
 		roundRobinServer: "tokens: {mode: off}\nrouting: {prefill: {mode: round-robin}, decode: {mode: round-robin}}\n",
 	}
 }
@@ -63,7 +67,10 @@ func (v *variant) crowd(l load) crowd {
 	if v.prefill != "" {
 		return newDirectCrowd(v.prefill, v.addr, l.clients, l.bytes)
 	}
-	return newCrowd(v.addr, l.clients, l.bytes)
+	if v.name == streamServer || v.name == unreadServer {
+		return newCrowd(v.addr, l.clients, l.bytes, streamed)
+	}
+	return newCrowd(v.addr, l.clients, l.bytes, wanted)
 }
 
 // lab is everything that runs while cases are compared.
@@ -74,6 +81,7 @@ type lab struct {
 	pair                *child
 	decode, prefill     netip.AddrPort
 	handOver            netip.AddrPort // prefill whose answer decode needs
+	streaming           netip.AddrPort // decode that streams
 	variants            []*variant
 	closers             []func()
 }
@@ -160,7 +168,7 @@ func (l *lab) startWorkers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the workers' first line: %w", err)
 	}
-	to := []*netip.AddrPort{&l.decode, &l.prefill, &l.handOver}
+	to := []*netip.AddrPort{&l.decode, &l.prefill, &l.handOver, &l.streaming}
 	words := strings.Fields(line)
 	if len(words) != len(to) {
 		return fmt.Errorf("the workers' first line %q: expected %d addresses", line, len(to))
@@ -192,7 +200,7 @@ func (l *lab) startServer(ctx context.Context, name, dir string) (s *server, err
 // costs nothing until a profile is taken.)
 func (l *lab) startPlugin(ctx context.Context, name, dir string) (*server, error) {
 	workers := filepath.Join(dir, "workers.yaml")
-	if err := l.writeWorkers(workers, name == syncServer); err != nil {
+	if err := l.writeWorkers(workers, name); err != nil {
 		return nil, err
 	}
 	ports, err := stack.FreePorts(1)
@@ -233,16 +241,20 @@ func (l *lab) startPlugin(ctx context.Context, name, dir string) (*server, error
 	return s, nil
 }
 
-// writeWorkers lists a decode and a prefill worker: vLLM's if prefill comes
-// first; else SGLang's, prefill with a rendezvous address, so that the plugin
+// writeWorkers lists a decode and a prefill worker for the server: vLLM's if prefill
+// comes first; else SGLang's, prefill with a rendezvous address, so that the plugin
 // has to inject fields on both legs; nobody connects to it.
-func (l *lab) writeWorkers(path string, prefillFirst bool) error {
+func (l *lab) writeWorkers(path, server string) error {
 	var ws []*worker.Worker
-	engine, prefill := worker.SGLang, l.prefill
-	if prefillFirst {
+	engine, decode, prefill := worker.SGLang, l.decode, l.prefill
+	prefillFirst := server == syncServer
+	switch server {
+	case syncServer:
 		engine, prefill = worker.VLLM, l.handOver
+	case streamServer, unreadServer:
+		decode = l.streaming
 	}
-	for i, at := range []netip.AddrPort{l.decode, prefill} {
+	for i, at := range []netip.AddrPort{decode, prefill} {
 		ep, err := worker.ParseEndpoint(at.String())
 		if err != nil {
 			return err

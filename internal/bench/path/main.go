@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -57,7 +58,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.DurationVar(&o.slice, "duration", 400*time.Millisecond, "length of one slice of one case")
 	fs.IntVar(&o.repeats, "repeats", 11, "interleaved repeats; at least 5 for figures to be told to others")
 	fs.StringVar(&o.only, "only", "", "regular `expression` over cells such as buffered/2KB/16: measure only these")
-	fs.StringVar(&o.servers, "servers", strings.Join([]string{nothingServer, batonServer, roundRobinServer, syncServer}, ","), "what to measure besides Envoy alone")
+	fs.StringVar(&o.servers, "servers", strings.Join([]string{nothingServer, batonServer, roundRobinServer, syncServer, unreadServer, streamServer}, ","), "what to measure besides Envoy alone")
 	fs.DurationVar(&o.step, "step", defaultStep, "how long the decode worker works after its prefill has come")
 	fs.StringVar(&o.place, "place", "auto", "processors: shared (the kernel decides), split (Envoy on one of its own), auto (split from 4 on)")
 	fs.BoolVar(&o.profile, "profile", false, "afterwards, take CPU and allocation profiles of the plugin at 16 clients")
@@ -99,7 +100,7 @@ func (o *options) plan() (*plan, error) {
 	}
 	for name := range strings.SplitSeq(o.servers, ",") {
 		if _, ok := plugins()[name]; !ok && name != nothingServer {
-			return nil, fmt.Errorf("server %q: expected nothing, baton, baton-round-robin or baton-sync", name)
+			return nil, fmt.Errorf("server %q: expected nothing or one of %q", name, slices.Sorted(maps.Keys(plugins())))
 		}
 		p.Servers = append(p.Servers, name)
 	}

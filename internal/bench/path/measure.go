@@ -58,6 +58,8 @@ func (p *plan) wants(s string, c cell) bool {
 		return c.Mode == buffered && c.Clients == 16
 	case syncServer:
 		return c.Clients <= 16
+	case streamServer, unreadServer:
+		return c.BodyBytes < largeBytes
 	default:
 		return true
 	}

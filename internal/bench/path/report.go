@@ -43,11 +43,17 @@ type table struct {
 
 // tables returns those that have rows.
 func (r *report) tables() []table {
-	out := []table{{over: "alone", base: "nothing", ours: "ours"}, {over: "direct", base: "at once", ours: "in turn"}}
+	out := []table{
+		{over: "alone", base: "nothing", ours: "ours"}, {over: "direct", base: "at once", ours: "in turn"},
+		{over: "alone", base: "unread", ours: "held"},
+	}
 	for _, row := range r.Rows {
 		t := &out[0]
-		if row.Server == syncServer {
+		switch row.Server {
+		case syncServer:
 			t = &out[1]
+		case streamServer:
+			t = &out[2]
 		}
 		t.rows = append(t.rows, row)
 	}
@@ -117,6 +123,7 @@ Times are microseconds: added p50 and p99 are over Envoy alone, CPU is the serve
 "nothing" is an external processor that decides nothing and sends the same bodies back.
 "baton-sync" asks prefill first, through Envoy, and then decode (in turn): its times are over a client that calls both workers itself,
 one after the other, and it is compared with the plugin whose two legs go at once.
+"baton-stream" has streamed answers, and their time is that of the first token: held until it, and with first events unread.
 `, r.Machine.CPU, r.Machine.Cores, r.Machine.OS, r.Machine.Go, r.Machine.Envoy, r.Method.Placement, r.Method.Repeats, r.Method.SliceMS)
 }
 

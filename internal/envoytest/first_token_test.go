@@ -1,0 +1,124 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// sayNo has w begin each streamed answer with its head and its roles, and then say that
+// it cannot serve.
+func (f *fleet) sayNo(w int) {
+	f.t.Helper()
+	f.fault(f.decode[w], enginesim.Fault{Mode: enginesim.FaultError, When: enginesim.Begun})
+}
+
+func (f *fleet) firstEvents(finding string) float64 {
+	return f.metric("baton_first_events_total", `finding="`+finding+`"`)
+}
+
+// TestAnErrorBeforeTheFirstTokenIsAFreshAttempt: engines send the head, and a role,
+// before they know. No client sees it, and the KV of the failed attempt is not kept.
+func TestAnErrorBeforeTheFirstTokenIsAFreshAttempt(t *testing.T) {
+	t.Parallel()
+	l := layout{prefill: 1, decode: 2, config: everyTurn}
+	leased := l // what decode has not fetched, nobody else gives back
+	leased.prefillArgs = shortLease
+	test := func(t *testing.T, f *fleet) {
+		f.sayNo(0)
+		for i := range 3 {
+			for _, q := range ask("the first of two says no", 4+i)[2:] {
+				q.require(t, f.send(t.Context(), q.path, q.body))
+			}
+		}
+		require.NotZero(t, f.firstEvents("error"))
+		f.awaitOutcomes(6, "ok")
+		require.Zero(t, f.outcomes("failed"))
+	}
+	t.Run("sglang", func(t *testing.T) {
+		t.Parallel()
+		both(t, l, test)
+	})
+	eachSync(t, leased, func(t *testing.T, f *fleet, _ worker.Engine) { test(t, f) })
+}
+
+// TestAnErrorThatNobodyCanMendReachesTheClient in the worker's own words, and counts.
+func TestAnErrorThatNobodyCanMendReachesTheClient(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"hold", "watch"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			both(t, layout{prefill: 1, decode: 1, config: "answer: {first_token: " + mode + "}\n"}, func(t *testing.T, f *fleet) {
+				f.sayNo(0)
+				for i, q := range ask("nobody else is there", 4)[2:] {
+					r := f.send(t.Context(), q.path, q.body)
+					require.NoError(t, r.err)
+					require.Equal(t, http.StatusOK, r.status, r.body)
+					require.Contains(t, r.body, `"injected error"`)
+					f.awaitOutcomes(i+1, "failed", `code="decode_failed"`)
+				}
+				require.NotZero(t, f.firstEvents("error"))
+				require.Zero(t, f.outcomes("ok"))
+			})
+		})
+	}
+}
+
+// TestAWatchedAnswerIsNotHeld: the head is the client's before there is a token.
+func TestAWatchedAnswerIsNotHeld(t *testing.T) {
+	t.Parallel()
+	both(t, layout{aggregated: 1, config: "answer: {first_token: watch}\n"}, func(t *testing.T, f *fleet) {
+		goOn := f.hold(f.workers[0], enginesim.Begun)
+		q := ask("watched", 6)[3]
+		r, err := client.Post(f.envoy.URL+q.path, "application/json", strings.NewReader(q.body))
+		require.NoError(t, err)
+		defer r.Body.Close()
+		require.Equal(t, http.StatusOK, r.StatusCode, "it has begun")
+		require.Zero(t, f.firstEvents("token"))
+		goOn()
+		body, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		require.Contains(t, string(body), "data: [DONE]")
+		f.await("its token to be seen", func() bool { return f.firstEvents("token") == 1 })
+	})
+}
+
+// TestFirstEventsThatDoNotComeAreMissedAloud: an Envoy without the filter serves as it
+// did, and the log says what is missing.
+func TestFirstEventsThatDoNotComeAreMissedAloud(t *testing.T) {
+	t.Parallel()
+	without := func(y string) string {
+		return strings.ReplaceAll(y, "{name: x-baton-first-token,", "{name: x-nobody-sets-this,")
+	}
+	both(t, layout{aggregated: 1, patch: without}, func(t *testing.T, f *fleet) {
+		for _, q := range append(ask("nobody reads", 4), ask("nobody reads", 6)...) {
+			q.require(t, f.send(t.Context(), q.path, q.body))
+		}
+		require.Equal(t, 1, strings.Count(f.plugin.Log(), "no filter baton.first_token"))
+	})
+}
+
+// TestAHeldAnswerOutlivesThePlugin where bodies are buffered; in full duplex the
+// request is refused as any is whose answer has not begun.
+func TestAHeldAnswerOutlivesThePlugin(t *testing.T) {
+	t.Parallel()
+	both(t, layout{aggregated: 1}, func(t *testing.T, f *fleet) {
+		q := ask("the plugin is killed", 10)[3]
+		r := f.killed(q, f.workers[0], enginesim.Begun, "the answer to be held", func() bool {
+			return f.metric("baton_streams_in_flight", `leg="first_token"`) == 1
+		}, true)
+		if f.fullDuplex {
+			requireUnavailable(t, r)
+		} else {
+			q.require(t, r)
+		}
+	})
+}

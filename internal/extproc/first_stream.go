@@ -1,0 +1,166 @@
+package extproc
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// firstStream reads the first events of decode's answer, for the main leg that is
+// before it on the answer's way to the client: see doc.go. What it is of, the token
+// says.
+type firstStream struct {
+	wire
+	token  string
+	leg    prefill.Leg
+	owner  *mainStream // nil: at another replica
+	events openai.FirstEvents
+	phase  firstPhase
+	holds  bool
+}
+
+type firstPhase uint8
+
+const (
+	firstAwaitHeaders firstPhase = iota
+	firstReading
+	firstTold // the owner says whether the answer goes on
+	firstLeft
+)
+
+func (s *firstStream) handle(ev *event) {
+	defer func() {
+		if r := recover(); r != nil { // the answer is well: let it pass
+			s.broken = true
+			s.srv.panicked("first_token", r)
+			s.leave()
+		}
+	}()
+	switch {
+	case s.broken:
+	case ev.kind == evClosed:
+		s.deaf, s.phase = true, firstLeft
+	case ev.kind == evPass:
+		s.leave()
+	case ev.kind == evResponseHeaders && s.phase == firstAwaitHeaders:
+		s.begin(ev)
+	case ev.kind == evResponseBody:
+		s.piece(ev.body, ev.endOfStream)
+		s.srv.rules.buffers.put(ev.body)
+	case ev.kind == evResponseTrailers:
+		s.piece(nil, true)
+	default: // Envoy was told to send nothing else
+		s.leave()
+	}
+}
+
+// leave lets the answer pass, what Envoy holds of it included.
+func (s *firstStream) leave() {
+	s.phase, s.deaf = firstLeft, true
+	s.finishStream()
+}
+
+func (s *firstStream) begin(ev *event) {
+	leg, err := s.srv.sealer.Open(s.token)
+	if err != nil || leg.Kind != prefill.AnswerLeg || ev.headers.localReply != "" ||
+		sightOfStatus(statusOf(ev.headers.status)) != blame.Served || !isEventStream(ev.headers.contentType) {
+		s.leave()
+		return
+	}
+	s.leg, s.phase, s.holds = leg, firstReading, s.srv.rules.firstToken == FirstTokenHold
+	if leg.Owner == s.srv.owner {
+		s.owner = s.srv.attempts.find(leg.Nonce)
+	}
+	if s.owner != nil {
+		s.owner.looked.Store(true)
+	}
+	if s.owner == nil && (leg.Owner == s.srv.owner || !s.srv.peers.reachable(leg.Owner)) {
+		s.leave() // nobody would make another attempt
+		return
+	}
+	switch {
+	case ev.endOfStream:
+		s.piece(nil, true)
+	case s.holds:
+		s.wait()
+	default:
+		s.send(headersAnswer(fieldAnswerResponseHeaders, nil, nil, extras{}))
+	}
+}
+
+// wait has Envoy hold what has come for as long as the request may take: each message
+// has a time of its own, in which a plugin that hangs is noticed.
+func (s *firstStream) wait() {
+	s.sendProto(extendOf(min(time.Until(s.leg.Deadline)+time.Second, maxExtension)))
+}
+
+// unread says once that nobody asks us to read the first events of answers: an Envoy
+// whose configuration is older, or not ours. Of several replicas another may read them.
+func (srv *Server) unread(head *headers) {
+	if !srv.rules.replicas && head.localReply == "" && statusOf(head.status)/100 == 2 && isEventStream(head.contentType) {
+		srv.saidUnread.Do(func() {
+			srv.log.Warn("Envoy's main leg has no filter baton.first_token, or not on the route of x-baton-first-token: " +
+				"an error in a streamed answer is not seen (docs/decisions/0011-first-token.md); answer.first_token: off ends this line")
+		})
+	}
+}
+
+func isEventStream(contentType string) bool {
+	const name = "text/event-stream"
+	return len(contentType) >= len(name) && strings.EqualFold(contentType[:len(name)], name)
+}
+
+// piece takes a part of the answer. Envoy keeps those that are not answered, and sends
+// them on when the stream ends.
+func (s *firstStream) piece(body []byte, last bool) {
+	if s.phase != firstReading {
+		return
+	}
+	switch found := s.events.Read(body, last); found {
+	case openai.FoundNothing:
+		if s.holds {
+			s.wait()
+		} else {
+			s.sendProto(continueOf(ofResponseBody))
+		}
+	case openai.FoundError, openai.FoundEnd:
+		s.srv.cfg.Telemetry.FirstEvents(found.String())
+		s.phase = firstTold
+		s.tell(sightOfEvents(found, s.events.Status()))
+	default:
+		s.srv.cfg.Telemetry.FirstEvents(found.String())
+		s.leave()
+	}
+}
+
+// sightOfEvents is what was seen of a worker whose first events say that they do not
+// serve the request.
+func sightOfEvents(found openai.Finding, status int) blame.Sight {
+	switch {
+	case found == openai.FoundEnd:
+		return blame.Empty
+	case status == 0:
+		return blame.Errored
+	default:
+		return sightOfStatus(status)
+	}
+}
+
+// tell asks the owner what is to become of the answer: another attempt ends this
+// stream, and evPass lets it go on.
+func (s *firstStream) tell(seen blame.Sight) {
+	pass := func() { s.act.post(&event{kind: evPass}) }
+	if s.owner != nil {
+		s.owner.post(&event{kind: evFound, seen: seen, status: s.events.Status(), pass: pass})
+		return
+	}
+	ctx, cancel := context.WithDeadline(s.grpc.Context(), s.leg.Deadline.Add(time.Second))
+	s.srv.peers.found(ctx, s.leg.Owner, peerReport{Token: s.token, Reason: seen, Status: s.events.Status()}, func() {
+		cancel()
+		pass()
+	})
+}

@@ -1,0 +1,103 @@
+package extproc
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file is what attempts leave behind: in the journal, metrics, traces and the log.
+
+func (s *mainStream) mark(now time.Time, r legReport) {
+	j := s.srv.cfg.Journal
+	switch r.state {
+	case legStarted:
+		j.Mark(s.note, journal.PrefillStarted, now)
+	case legWell:
+		j.Mark(s.note, journal.PrefillWell, now)
+		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
+		s.srv.learn(&s.prefillLimit, now)
+		s.decodeLimit.from = now
+	case legFailed:
+		j.LegEnd(s.note, journal.LegFailed, string(r.reason), now)
+		s.srv.cfg.Telemetry.Leg("owner_failed", string(r.reason))
+		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
+	case legEnded:
+		j.Mark(s.note, journal.PrefillEnded, now)
+	}
+}
+
+var journalOutcome = map[outcome]journal.Outcome{
+	blame.OK: journal.OK, blame.Retried: journal.Retried, outcomeRefused: journal.Refused, blame.OfWorker: journal.Rejected,
+	blame.Failed: journal.Failed, blame.Cut: journal.Cut, blame.Left: journal.ClientLeft, outcomeAnswered: journal.Explained,
+	blame.Unknown: journal.Unfinished,
+}
+
+// turnPage closes the record of a pair whose prefill has failed: one worker serves
+// the request from here on, and has a record of its own.
+func (s *mainStream) turnPage(now time.Time) {
+	code := s.m.instead.code
+	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
+	s.srv.cfg.Telemetry.FreshPick(code)
+	s.srv.cfg.Journal.End(s.note, journal.Retried, code, 0, now)
+	telemetry.End(s.decodeSpan, now, code)
+}
+
+// finish records how the attempt ended, once.
+func (s *mainStream) finish(now time.Time, e *effect) {
+	t := s.srv.cfg.Telemetry
+	if !s.endedAt.IsZero() {
+		now = s.endedAt // the access log comes later
+	}
+	code, status, detail := string(e.outcome), 0, ""
+	if e.fail != nil {
+		code, status, detail = e.fail.code, e.fail.status, e.fail.code
+	}
+	t.AttemptEnded(string(e.outcome))
+	s.countWorker(e.outcome)
+	switch e.outcome {
+	case blame.Retried:
+		if e.fail == nil {
+			break // on Envoy's own word; the attempt that follows is counted
+		}
+		t.FreshPick(code)
+		s.srv.avoid.add(&s.m, now)
+	case outcomeRefused, blame.OfWorker, blame.Failed, blame.Cut:
+		t.Failure(code)
+		t.RequestEnded(string(e.outcome), code)
+	default:
+		t.RequestEnded(string(e.outcome), code)
+	}
+	if s.note.IsZero() {
+		s.note = s.srv.noteRefusal(s, e)
+	}
+	s.srv.cfg.Journal.End(s.note, journalOutcome[e.outcome], detail, status, now)
+	s.logFinish(e, detail)
+	telemetry.End(s.decodeSpan, now, detail)
+	telemetry.End(s.span, now, detail)
+}
+
+// logFinish writes the attempt's one line, at debug level.
+func (s *mainStream) logFinish(e *effect, detail string) {
+	log := s.srv.log
+	ctx := s.grpc.Context()
+	if !log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String(telemetry.KeyRequestID, s.m.hdr.requestID), slog.Int(telemetry.KeyAttempt, s.m.attempt),
+		slog.String("outcome", string(e.outcome)), slog.String(telemetry.KeyReason, detail),
+		slog.Duration("took", time.Since(s.began)),
+	}
+	if p := s.m.plan; p != nil {
+		attrs = append(attrs, slog.String("decode", p.decode.String()))
+		if p.disaggregated {
+			attrs = append(attrs, slog.String("prefill", p.prefill.String()), slog.String(telemetry.KeyLeg, s.m.leg.String()))
+		}
+	}
+	log.LogAttrs(ctx, slog.LevelDebug, "attempt ended", attrs...)
+}

@@ -1,0 +1,184 @@
+package openai
+
+import "bytes"
+
+// Finding is what the first events of a streamed answer say of it.
+type Finding uint8
+
+// The findings.
+const (
+	FoundNothing Finding = iota // nothing yet: a role, a usage, a comment
+	FoundToken                  // a token, or an end that the engine calls a good one
+	FoundError                  // an error event, or a finish reason that is one
+	FoundEnd                    // the stream is over, and no event has carried a token
+	FoundOther                  // what this package cannot read: it may be a token
+)
+
+var findingNames = [...]string{"nothing", "token", "error", "end", "other"}
+
+// String returns the finding's name, a metric label.
+func (f Finding) String() string { return findingNames[f] }
+
+// MaxFirstEvents is how many bytes of an answer are read for its first token.
+const MaxFirstEvents = 64 << 10
+
+// FirstEvents reads an answer's event stream (text/event-stream, as the WHATWG
+// describes it) until an event says whether the answer serves the request. Engines
+// send the head, and an event with nothing but the role, before they know. The zero
+// value is ready. It is not safe for concurrent use, and keeps at most
+// [MaxFirstEvents] bytes.
+type FirstEvents struct {
+	rest   []byte // the beginning of a line whose end has not come
+	data   []byte // of the event that is being read
+	read   int
+	found  Finding
+	status int
+}
+
+// Status returns the status that the error event names, 0 where it names none.
+func (f *FirstEvents) Status() int { return f.status }
+
+// Read takes the next piece of the answer; last says that it ends with it. Once
+// something is found, every further call returns that.
+func (f *FirstEvents) Read(piece []byte, last bool) Finding {
+	if f.found != FoundNothing {
+		return f.found
+	}
+	if f.read += len(piece); f.read > MaxFirstEvents {
+		f.found, f.rest, f.data = FoundOther, nil, nil
+		return f.found
+	}
+	if len(f.rest) > 0 {
+		f.rest = append(f.rest, piece...)
+		piece = f.rest
+	}
+	for f.found == FoundNothing {
+		end := bytes.IndexByte(piece, '\n')
+		if end < 0 {
+			break
+		}
+		f.line(bytes.TrimSuffix(piece[:end], []byte{'\r'}))
+		piece = piece[end+1:]
+	}
+	if last && f.found == FoundNothing {
+		f.line(piece)
+		f.line(nil) // some end without the empty line
+		if f.found == FoundNothing {
+			f.found = FoundEnd
+		}
+	}
+	f.rest = append(f.rest[:0], piece...)
+	if f.found != FoundNothing {
+		f.rest, f.data = nil, nil
+	}
+	return f.found
+}
+
+// line takes one line: a field, a comment, or the empty one that ends an event.
+func (f *FirstEvents) line(l []byte) {
+	if value, ok := bytes.CutPrefix(l, []byte("data:")); ok {
+		if len(f.data) > 0 {
+			f.data = append(f.data, '\n')
+		}
+		f.data = append(f.data, bytes.TrimPrefix(value, []byte{' '})...)
+		return
+	}
+	if len(l) > 0 || len(f.data) == 0 || f.found != FoundNothing {
+		return
+	}
+	f.found = f.event(f.data)
+	f.data = f.data[:0]
+}
+
+// event judges the data of one event.
+func (f *FirstEvents) event(b []byte) Finding {
+	if string(b) == "[DONE]" {
+		return FoundEnd
+	}
+	obj, ok := WholeObject(b)
+	if !ok {
+		return FoundOther
+	}
+	found, failed := FoundNothing, false
+	EachMember(b, obj, func(key, val Span) bool {
+		v := val.Of(b)
+		switch {
+		case IsKey(b, key, "error") && string(v) != "null":
+			failed = true
+			f.statusOf(b, val)
+		case IsKey(b, key, "object") && string(v) == `"error"`:
+			failed = true
+			f.statusOf(b, obj)
+		case IsKey(b, key, "choices"):
+			EachElement(b, val, func(choice Span) { found = max(found, f.choice(b, choice)) })
+		case IsKey(b, key, "text"), IsKey(b, key, "output_ids"): // of /generate
+			found = max(found, tokenIf(!isEmpty(v)))
+		case IsKey(b, key, "meta_info"):
+			found = max(found, f.reason(b, val))
+		}
+		return true
+	})
+	if failed {
+		return FoundError
+	}
+	return found
+}
+
+func (f *FirstEvents) choice(b []byte, s Span) Finding {
+	found := f.reason(b, s)
+	EachMember(b, s, func(key, val Span) bool {
+		switch {
+		case IsKey(b, key, "text"):
+			found = max(found, tokenIf(!isEmpty(val.Of(b))))
+		case IsKey(b, key, "delta"):
+			EachMember(b, val, func(key, val Span) bool {
+				found = max(found, tokenIf(!IsKey(b, key, "role") && !isEmpty(val.Of(b))))
+				return true
+			})
+		}
+		return true
+	})
+	return found
+}
+
+// reason judges the finish reason of the object at s: a text, or an object that also
+// names a status.
+func (f *FirstEvents) reason(b []byte, s Span) Finding {
+	var a Answer
+	a.scanReason(b, s.Start, 0)
+	if !a.FinishReason.Failed() {
+		return tokenIf(a.FinishReason != FinishNone)
+	}
+	EachMember(b, s, func(key, val Span) bool {
+		if IsKey(b, key, "finish_reason") {
+			f.statusOf(b, val)
+		}
+		return true
+	})
+	return FoundError
+}
+
+// statusOf reads the status out of an error: engines write it as code or status_code.
+func (f *FirstEvents) statusOf(b []byte, s Span) {
+	EachMember(b, s, func(key, val Span) bool {
+		if n, ok := parseCount(val.Of(b)); ok && n >= 400 && n < 600 && (IsKey(b, key, "code") || IsKey(b, key, "status_code")) {
+			f.status = int(n)
+		}
+		return true
+	})
+}
+
+func tokenIf(some bool) Finding {
+	if some {
+		return FoundToken
+	}
+	return FoundNothing
+}
+
+func isEmpty(v []byte) bool {
+	switch string(v) {
+	case "null", `""`, "[]", "{}":
+		return true
+	}
+	return false
+}
