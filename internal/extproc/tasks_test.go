@@ -211,7 +211,7 @@ func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
 	drained := make(chan error, 1)
 	go func() { drained <- other.srv.Drain(t.Context(), time.Minute) }()
 	other.awaitStage(stageRefusing)
-	require.EqualValues(t, 1, other.srv.guests.len())
+	require.Equal(t, 1, other.srv.guests.len())
 	require.Empty(t, drained)
 	leg.cancel()
 	require.NoError(t, <-drained)
