@@ -53,6 +53,9 @@ type Params struct {
 	// its own replies: a refused connection would get no fresh pick. Envoy from 1.37
 	// on complains of it.
 	Before137 bool
+	// Before139 is for Envoy before 1.39, which cannot read the usage of streamed
+	// answers: no time for each token is measured then.
+	Before139 bool
 
 	MaxBodyBytes   int    // bodies over this are refused with 413; default 64 MiB
 	MaxRequests    int    // circuit breaker of every cluster; default 100000

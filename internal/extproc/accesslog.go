@@ -64,7 +64,7 @@ func (a *accessLog) read(stream accesslogv3.AccessLogService_StreamAccessLogsSer
 		}
 		for _, e := range msg.GetHttpLogs().GetLogEntry() {
 			if s := a.find(e.GetRequest()); s != nil {
-				ev := event{kind: evLogged, seen: logged(e)}
+				ev := event{kind: evLogged, seen: logged(e), sent: sentOf(e), usage: usageOf(e)}
 				ev.status = int(e.GetResponse().GetResponseCode().GetValue())
 				ev.reached = e.GetRequest().GetUpstreamHeaderBytesSent() > 0
 				s.post(&ev)

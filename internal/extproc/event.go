@@ -36,6 +36,7 @@ const (
 	evLogged    // Envoy has logged the request: its end is known
 	evFound     // decode's first events do not serve the request: seen
 	evPass      // the owner of the answer lets it go on
+	evToken     // decode's first token was seen, of an answer that is not held
 	evClosed    // the stream is over
 )
 
@@ -46,24 +47,26 @@ type event struct {
 	headers      *headers // evRequestHeaders, evResponseHeaders
 	body         []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
 	endOfStream  bool
-	fullDuplex   bool        // the first message: the filter streams bodies
-	answerBodies bool        // the first message: it sends those of answers, too
-	answerDuplex bool        // … and streams them
-	hints        *hints      // what the data plane says beside the message; nil: nothing
-	plan         *plan       // evPicked
-	failure      *failure    // evRefused
-	booked       *booked     // evPicked, evRefused: for the stream, not the machine
-	leg          legReport   // evLeg
-	answer       *legAnswer  // evPrefilled
-	imm          *immediate  // evAnswered
-	seen         blame.Sight // evLogged: how the answer ended; evFound: what its first events say
-	pass         func()      // evFound: lets the answer go on; of the stream, not the machine
-	worker       worker.ID   // evGone
-	left         bool        // evGone: discovery says so; else it was set aside
-	odd          bool        // evResponseHeaders, evFound: decode refuses more than its pool
-	status       int         // evLogged: what Envoy has sent on; evFound: what the events name
-	reached      bool        // evLogged: decode has seen the request
-	answerer     *answerer   // evResponseHeaders: not who was picked has answered
+	fullDuplex   bool         // the first message: the filter streams bodies
+	answerBodies bool         // the first message: it sends those of answers, too
+	answerDuplex bool         // … and streams them
+	hints        *hints       // what the data plane says beside the message; nil: nothing
+	plan         *plan        // evPicked
+	failure      *failure     // evRefused
+	booked       *booked      // evPicked, evRefused: for the stream, not the machine
+	leg          legReport    // evLeg
+	answer       *legAnswer   // evPrefilled
+	imm          *immediate   // evAnswered
+	seen         blame.Sight  // evLogged: how the answer ended; evFound: what its first events say
+	pass         func()       // evFound: lets the answer go on; of the stream, not the machine
+	worker       worker.ID    // evGone
+	left         bool         // evGone: discovery says so; else it was set aside
+	odd          bool         // evResponseHeaders, evFound: decode refuses more than its pool
+	status       int          // evLogged: what Envoy has sent on; evFound: what the events name
+	reached      bool         // evLogged: decode has seen the request
+	sent         sent         // evLogged
+	usage        openai.Usage // evLogged
+	answerer     *answerer    // evResponseHeaders: not who was picked has answered
 }
 
 // headers is what routing reads of a header map. Names and values are copied
@@ -105,7 +108,9 @@ type legReport struct {
 	status     int
 	answer     []byte
 	retryAfter string
-	odd        bool // its worker refuses more than its pool: a mate may be asked
+	odd        bool  // its worker refuses more than its pool: a mate may be asked
+	cached     int64 // legWell: tokens of the prompt that it did not have to compute
+	counted    bool  // the engine has said so
 }
 
 // plan is a decision that has been booked, as the machine needs it.

@@ -133,6 +133,9 @@ func (s *firstStream) piece(body []byte, last bool) {
 		s.tell(sightOfEvents(found, s.events.Status()))
 	default:
 		s.srv.cfg.Telemetry.FirstEvents(found.String())
+		if found == openai.FoundToken && !s.holds {
+			s.tell(blame.Served)
+		}
 		s.leave()
 	}
 }
@@ -150,10 +153,14 @@ func sightOfEvents(found openai.Finding, status int) blame.Sight {
 	}
 }
 
-// tell asks the owner what is to become of the answer: another attempt ends this
-// stream, and evPass lets it go on.
+// tell says that the first token has come, or asks the owner what is to become of the
+// answer: another attempt ends this stream, and evPass lets it go on.
 func (s *firstStream) tell(seen blame.Sight) {
 	pass := func() { s.act.post(&event{kind: evPass}) }
+	if s.owner != nil && seen == blame.Served {
+		s.owner.post(&event{kind: evToken})
+		return
+	}
 	if s.owner != nil {
 		s.owner.post(&event{kind: evFound, seen: seen, status: s.events.Status(), pass: pass})
 		return

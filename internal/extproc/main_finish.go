@@ -59,6 +59,7 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 	}
 	t.AttemptEnded(string(e.outcome))
 	s.countWorker(e.outcome)
+	s.measure(now, e)
 	switch e.outcome {
 	case blame.Retried:
 		if e.fail == nil {

@@ -44,10 +44,10 @@ type answerStart struct {
 	seen  blame.Sight        // they do not serve the request; empty: nothing says so
 }
 
-// looks reports whether a stream of its own is to read the answer's first events: a
-// filter that sends us answers shows them to the main leg itself.
+// looks reports whether a stream of its own is to read the answer's first events. A
+// gateway has no filter for it: its one filter shows us answers, or nobody does.
 func (m *mainLeg) looks() bool {
-	return m.rules.firstToken != FirstTokenOff && m.scan != nil && m.scan.Stream && !m.answer.sent && !m.way.plain
+	return m.rules.firstToken != FirstTokenOff && m.scan != nil && m.scan.Stream && !m.way.gateway
 }
 
 // readsFirst notes that the answer whose head has come shows its first events to the

@@ -66,6 +66,7 @@ type mainLeg struct {
 	answer     answerPath
 	path       openai.Path
 	hdr        headers
+	start      time.Time // when the data plane received the request
 	deadline   time.Time
 	attempt    int
 
@@ -123,6 +124,7 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 		}
 	case evTimer:
 		m.onTimer(now)
+	case evToken: // it is measured, and changes nothing
 	case evDrain:
 		m.draining = true
 		m.maybeLeave()
@@ -257,13 +259,7 @@ func (m *mainLeg) tooLarge() bool {
 // setDeadline counts the client's time-out from Envoy's receipt of the request,
 // so that a fresh attempt does not start the clock again.
 func (m *mainLeg) setDeadline(now time.Time) *failure {
-	start := now
-	if ms, err := strconv.ParseInt(m.hdr.start, 10, 64); err == nil {
-		// Clocks of one machine; a start in the future is none.
-		if t := time.UnixMilli(ms); t.Before(now) && now.Sub(t) < m.rules.maxTimeout {
-			start = t
-		}
-	}
+	m.start = startOf(m.hdr.start, now, m.rules.maxTimeout)
 	timeout := m.rules.defaultTimeout
 	if m.hdr.timeout != "" {
 		ms, err := strconv.ParseInt(m.hdr.timeout, 10, 32)
@@ -272,7 +268,7 @@ func (m *mainLeg) setDeadline(now time.Time) *failure {
 		}
 		timeout = time.Duration(ms) * time.Millisecond
 	}
-	m.deadline = start.Add(min(timeout, m.rules.maxTimeout))
+	m.deadline = m.start.Add(min(timeout, m.rules.maxTimeout))
 	if !m.deadline.After(now) {
 		return &failDeadline
 	}

@@ -41,6 +41,10 @@ type mainStream struct {
 	told           string      // the same, by the protocol's metadata alone
 	pass           func()      // lets decode's first events go on
 	looked         atomic.Bool // a stream here reads them
+	prompt         telemetry.PromptTokens
+	counts         tokenCounts // what engines say
+	tokenAt        time.Time   // when the first token was seen, where that is not the head's time
+	sent           sent
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come
@@ -63,6 +67,7 @@ type booked struct {
 	prefill, decode *load.Reservation
 	note            journal.Handle
 	span            trace.Span // of the decode leg
+	prompt          telemetry.PromptTokens
 }
 
 func (s *mainStream) post(ev *event) { s.act.post(ev) }
@@ -97,6 +102,7 @@ func (s *mainStream) handle(ev *event) {
 // prepare adds to an event what the machine has to know of the world, and takes what
 // is the stream's own.
 func (s *mainStream) prepare(ev *event) {
+	s.hears(ev)
 	switch ev.kind {
 	case evClosed:
 		s.deaf = true
@@ -134,6 +140,7 @@ func (s *mainStream) prepare(ev *event) {
 		}
 		s.prefillBooking, s.decodeBooking = ev.booked.prefill, ev.booked.decode
 		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
+		s.prompt = ev.booked.prompt
 		if s.m.finished { // the attempt ended while its tokens were counted
 			s.srv.cfg.Journal.End(s.note, journal.ClientLeft, "before the decision", 0, time.Now())
 			telemetry.End(s.decodeSpan, time.Now(), "too late")
@@ -231,6 +238,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		s.finishStream()
 	case opFound:
 		s.srv.cfg.Telemetry.FirstEvents(e.found.String())
+		s.tokenAt = now
 	case opPass:
 		if s.pass != nil {
 			s.pass()

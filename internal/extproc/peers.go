@@ -34,12 +34,14 @@ const (
 )
 
 type peerReport struct {
-	From   string      `json:"from,omitempty"` // where the replica that says it can be reached
-	Token  string      `json:"token"`
-	State  legState    `json:"state,omitempty"`
-	Reason blame.Sight `json:"reason,omitempty"`
-	Retry  string      `json:"retry_after,omitempty"`
-	Status int         `json:"status,omitempty"`
+	From    string      `json:"from,omitempty"` // where the replica that says it can be reached
+	Token   string      `json:"token"`
+	State   legState    `json:"state,omitempty"`
+	Reason  blame.Sight `json:"reason,omitempty"`
+	Retry   string      `json:"retry_after,omitempty"`
+	Status  int         `json:"status,omitempty"`
+	Cached  int64       `json:"cached,omitempty"`
+	Counted bool        `json:"counted,omitempty"`
 }
 
 // peers tells other replicas how their legs went. Safe for concurrent use.
@@ -101,7 +103,7 @@ func (p *peers) report(owner, token string, r legReport, before <-chan struct{})
 			<-before
 		}
 		defer func() { <-p.calls }()
-		body, err := json.Marshal(peerReport{From: p.self, Token: token, State: r.state, Reason: r.reason, Status: r.status, Retry: r.retryAfter})
+		body, err := json.Marshal(peerReport{From: p.self, Token: token, State: r.state, Reason: r.reason, Status: r.status, Retry: r.retryAfter, Cached: r.cached, Counted: r.counted})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()
@@ -204,6 +206,10 @@ func (srv *Server) onPeerFound(ctx context.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	if r.Reason == blame.Served {
+		s.post(&event{kind: evToken})
+		return nil
+	}
 	passed := make(chan struct{}, 1)
 	s.post(&event{kind: evFound, seen: r.Reason, status: r.Status, pass: func() {
 		select {
@@ -262,6 +268,6 @@ func (srv *Server) onPeerReport(body []byte) error {
 	case r.State == legStarted:
 		srv.carriedBy(s, r.From)
 	}
-	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry}})
+	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry, cached: r.Cached, counted: r.Counted}})
 	return nil
 }

@@ -185,7 +185,7 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 		return
 	}
 	srv.remember(&v, q, sc)
-	b := &booked{prefill: prefillBooking, decode: decodeBooking}
+	b := &booked{prefill: prefillBooking, decode: decodeBooking, prompt: promptOf(q, &v)}
 	pl, err := srv.plan(s, q, &v, sc.rng, b)
 	if err != nil {
 		decodeBooking.Cancel(time.Now())

@@ -246,6 +246,9 @@ func (l *prefillLeg) onAnswerEnd() {
 	if r.reason == blame.Rejected {
 		r.answer = l.answer
 	}
+	if u, ok := openai.FindUsage(l.answer); ok {
+		r.cached, r.counted = u.Cached, u.HasCached
+	}
 	l.answer = nil
 	l.tell(r)
 }

@@ -49,7 +49,8 @@ func (o EnvoyOptions) Render() ([]byte, error) {
 		if p.AdminPort == 0 {
 			p.AdminPort = free[1]
 		}
-		p.Before137 = p.Before137 || EnvoyMinor(o.Path) < 37
+		minor := EnvoyMinor(o.Path)
+		p.Before137, p.Before139 = p.Before137 || minor < 37, p.Before139 || minor < 39
 	}
 	if o.Gateway == nil {
 		p := o.Params

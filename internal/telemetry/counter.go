@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 )
@@ -80,6 +81,7 @@ func attributeSet(keys []string, v labels) attribute.Set {
 // builder makes instruments from the list of names and joins the errors.
 type builder struct {
 	meter metric.Meter
+	reg   prometheus.Registerer
 	defs  map[string]Metric
 	err   error
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -51,12 +52,14 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents                                                                                             *counter
+	legs, tokenize, firstEvents, promptTokens                                                                               *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                        *counter
 	kvRestores, indexDumps                                                                                                  *counter
 	aside, activation, traceFailures                                                                                        *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
+
+	whole, firstByte, firstTokenSeconds, perToken *latency
 
 	streams     metric.Int64UpDownCounter
 	mainLeg     []metric.AddOption
@@ -74,7 +77,7 @@ func (i *Instruments) RequestEnded(outcome, code string) {
 }
 
 // workersByName is how many workers a counter keeps apart, each with its outcomes.
-const workersByName, outcomesOfAWorker = 256, 8
+const workersByName, outcomesOfAWorker, kindsOfPromptTokens = 256, 8, 6
 
 // WorkerAttempt counts one attempt by a worker of it, as the metric's text says.
 func (i *Instruments) WorkerAttempt(id worker.ID, role worker.Role, outcome string) {
@@ -265,8 +268,8 @@ func (i *Instruments) stream(leg string, n int64) {
 	i.streams.Add(context.Background(), n, o...)
 }
 
-func newInstruments(m metric.Meter) (*Instruments, error) {
-	b := builder{meter: m, defs: make(map[string]Metric)}
+func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, error) {
+	b := builder{meter: m, reg: reg, defs: make(map[string]Metric)}
 	for _, d := range Metrics() {
 		b.defs[d.Name] = d
 	}
@@ -293,6 +296,10 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),
+		promptTokens:  b.counter(MetricPromptTokens),
+
+		whole: b.latency(MetricRequestSeconds), firstByte: b.latency(MetricFirstByteSeconds),
+		firstTokenSeconds: b.latency(MetricFirstTokenSeconds), perToken: b.latency(MetricPerTokenSeconds),
 
 		decisionSeconds: b.histogram(MetricDecisionSeconds),
 		prefillWait:     b.histogram(MetricPrefillWaitSeconds),
@@ -306,6 +313,7 @@ func newInstruments(m metric.Meter) (*Instruments, error) {
 	if b.err != nil {
 		return nil, fmt.Errorf("telemetry: make instruments: %w", b.err)
 	}
+	i.promptTokens.most = maxSets * kindsOfPromptTokens
 	i.workerAttempts.most = workersByName * outcomesOfAWorker
 	// What is a number from the start is shown from the start: a rate over a
 	// counter that appears with its first event misses that event.

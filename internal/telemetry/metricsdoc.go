@@ -17,7 +17,9 @@ func MetricsDoc() string {
 	for _, m := range Metrics() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Kind, m.Unit, quoted(m.Labels), m.Help)
 	}
-	b.WriteString("\nBuckets, as upper bounds:\n\n")
+	b.WriteString("\n`gen_ai_…` and `baton_time_to_first_byte_seconds` are native histograms as well, for a scrape that asks for them (`scrape_native_histograms`). " +
+		"Names and buckets of the former are those of OpenTelemetry's GenAI conventions.\n\n" +
+		"Buckets, as upper bounds:\n\n")
 	for _, m := range Metrics() {
 		if m.Kind != Histogram {
 			continue

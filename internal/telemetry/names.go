@@ -17,6 +17,14 @@ const (
 
 	MetricFirstEvents = "baton_first_events_total"
 
+	// OpenTelemetry's GenAI conventions name what a server of models measures; in
+	// Prometheus' spelling.
+	MetricRequestSeconds    = "gen_ai_server_request_duration_seconds"
+	MetricFirstTokenSeconds = "gen_ai_server_time_to_first_token_seconds"
+	MetricPerTokenSeconds   = "gen_ai_server_time_per_output_token_seconds"
+	MetricFirstByteSeconds  = "baton_time_to_first_byte_seconds"
+	MetricPromptTokens      = "baton_prompt_tokens_total"
+
 	MetricLegs               = "baton_prefill_legs_total"
 	MetricPrefillWaitSeconds = "baton_prefill_wait_seconds"
 
@@ -69,6 +77,10 @@ const (
 	LabelLeg         = "leg"
 	LabelWhere       = "where"
 	LabelFinding     = "finding"
+	LabelKind        = "kind"
+	LabelOperation   = "gen_ai_operation_name"
+	LabelGenAIModel  = "gen_ai_request_model"
+	LabelErrorType   = "error_type"
 	LabelSource      = "source"
 	LabelState       = "state"
 	LabelActivation  = "activation"
@@ -88,6 +100,16 @@ const (
 const (
 	None  = "none"
 	Other = "other"
+)
+
+// Kinds of prompt tokens.
+const (
+	PromptAsked         = "asked"
+	PromptAvailable     = "available"
+	PromptPredicted     = "predicted"
+	PromptTold          = "told"
+	PromptToldPredicted = "told_predicted"
+	PromptDelivered     = "delivered"
 )
 
 // Kind is what a metric is to Prometheus.
@@ -110,16 +132,6 @@ type Metric struct {
 	Buckets []float64 // histograms: upper bounds, in Unit
 }
 
-// fastBuckets suit what takes microseconds when all is well; slowBuckets what
-// takes an engine's time. Both are in seconds.
-func fastBuckets() []float64 {
-	return []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1}
-}
-
-func slowBuckets() []float64 {
-	return []float64{1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30, 60}
-}
-
 // Metrics returns every metric of Baton's own, in the order of the docs. The
 // Go runtime's and the process's (go_*, process_*) come beside them.
 func Metrics() []Metric {
@@ -140,6 +152,12 @@ func Metrics() []Metric {
 
 		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
 		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they said: a token; an error, or the end, before any token; other: they could not be read.", nil},
+		{MetricRequestSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel, LabelErrorType), "Time from when the data plane received a request to the last byte that it sent, of requests that a worker was picked for, all attempts included.", requestBuckets()},
+		{MetricFirstByteSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first byte of a worker's answer that was sent on. A head is no token.", firstTokenBuckets()},
+		{MetricFirstTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first token of a streamed answer, where its first events are read (answer.first_token).", firstTokenBuckets()},
+		{MetricPerTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time from the first token of a streamed answer to its end, for each token after the first, where its usage is known.", perTokenBuckets()},
+		{MetricPromptTokens, Counter, "{token}", l(LabelModel, LabelRole, LabelKind), "Tokens of the prompts of requests that were served, by what the caches were good for.", nil},
+
 		{MetricPrefillWaitSeconds, Histogram, "s", nil, "Time that response headers were held back until prefill was well.", slowBuckets()},
 
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
@@ -198,6 +216,10 @@ func Labels() []Label {
 		{LabelTokenSource, "`request_ids`, `engine_tokenize`, `byte_estimate`, `none`"},
 		{LabelLeg, "`main`, `prefill`; of streams also `first_token`, one that reads the beginning of an answer"},
 		{LabelFinding, "`token`, `error`, `end`, `other`"},
+		{LabelKind, "`asked`: all; `available`: held by the best worker that could be picked, as the index knows it; `predicted`: held by the one that was; `delivered`: not computed, as the engine's usage says. Not every engine says it of every request: `told` and `told_predicted` are `asked` and `predicted` of those whose engine did"},
+		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` where only headers were read"},
+		{LabelGenAIModel, "as model"},
+		{LabelErrorType, "`none`, or as code"},
 		{LabelWhere, "the part that panicked: `main_leg`, `prefill_leg`, or the name of a task"},
 		{LabelSource, "as token_source"},
 		{LabelState, "`healthy`, `aside`, `recovering`, `draining`"},

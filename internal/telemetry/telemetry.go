@@ -67,7 +67,7 @@ func New(cfg Config) (*Telemetry, error) {
 		// counters have theirs in counter.go.
 		sdkmetric.WithCardinalityLimit(0),
 	)
-	ins, err := newInstruments(mp.Meter(scope))
+	ins, err := newInstruments(mp.Meter(scope), reg)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -55,6 +56,8 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Panic("main_leg")
 	i.Leg(LegFailed, "status_500")
 	i.FirstEvents("token")
+	i.Took(&Served{Operation: "chat", Model: "m", FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second})
+	i.Prompt(&PromptTokens{Model: "m", Role: "prefill", Prompt: 10, Available: 8, Predicted: 4})
 	i.PrefillWaited(20 * time.Millisecond)
 	i.Tokenized(SourceEngineTokenize, "ok", 3*time.Millisecond)
 	i.KVEvents(3)
@@ -88,6 +91,34 @@ func gather(t *testing.T, tel *Telemetry) map[string]*dto.MetricFamily {
 		m[mf.GetName()] = mf
 	}
 	return m
+}
+
+// TestLatenciesAreNativeAndHaveBuckets: a scrape gets the form that it can read.
+func TestLatenciesAreNativeAndHaveBuckets(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	useAll(t, tel.Instruments)
+	got := gather(t, tel)
+	for _, name := range []string{MetricRequestSeconds, MetricFirstByteSeconds, MetricFirstTokenSeconds, MetricPerTokenSeconds} {
+		h := got[name].GetMetric()[0].GetHistogram()
+		require.EqualValues(t, 1, h.GetSampleCount(), name)
+		require.NotEmpty(t, h.GetPositiveSpan(), name)
+		require.NotEmpty(t, h.GetBucket(), name)
+	}
+}
+
+// TestModelsBeyondTheLimitAreMeasuredAsOne.
+func TestModelsBeyondTheLimitAreMeasuredAsOne(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	for i := range maxSets + 10 {
+		tel.Instruments.Took(&Served{Model: strconv.Itoa(i), FirstByte: time.Second})
+	}
+	lines := gather(t, tel)[MetricFirstByteSeconds].GetMetric()
+	require.Len(t, lines, maxSets+1)
+	sum := uint64(0)
+	for _, l := range lines {
+		sum += l.GetHistogram().GetSampleCount()
+	}
+	require.EqualValues(t, maxSets+10, sum)
 }
 
 func TestTheRegistryShowsWhatTheListSaysAndNothingElse(t *testing.T) {

@@ -23,6 +23,7 @@ type Decision struct {
 	Cursor     uint64 // the round-robin cursor to keep if the pick is committed
 
 	OverlapBlocks  uint32 // of the picked candidate, on the device
+	MostOverlap    uint32 // of any that could be picked
 	UncachedTokens int64  // of the prompt, there: what a booking adds
 }
 
@@ -73,8 +74,18 @@ func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand)
 		c.near(p.Mode)
 	}
 	d.Rank, d.OverlapBlocks = c.Ranks[d.Index], at(c.Overlap, d.Index)
-	d.UncachedTokens = k.uncached(d.Index)
+	d.UncachedTokens, d.MostOverlap = k.uncached(d.Index), c.mostOverlap()
 	return d, nil
+}
+
+// mostOverlap returns the longest overlap of those who can be picked.
+func (c *Candidates) mostOverlap() (most uint32) {
+	for i, o := range c.Overlap {
+		if o > most && c.in.Has(i) {
+			most = o
+		}
+	}
+	return most
 }
 
 // lowest returns the candidate of the lowest cost, one of the equals at random.

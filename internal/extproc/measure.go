@@ -1,0 +1,164 @@
+package extproc
+
+import (
+	"strconv"
+	"time"
+
+	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+)
+
+// This file is about what came of a request: how long it took, and what of its prompt
+// was cached. Answers pass Envoy alone, so Envoy's access log has the times, and the
+// usage that its filter baton.usage has read.
+
+// sent is when an answer was sent on, as Envoy's access log has it: from the start of
+// the attempt. 0 is never, or not known.
+type sent struct {
+	start       time.Time // of the attempt
+	first, last time.Duration
+}
+
+// tokenCounts is what engines say of a request's tokens.
+type tokenCounts struct {
+	usage  openai.Usage // of the answer
+	cached int64        // of the prompt, by who had to compute it
+	known  bool         // cached is
+}
+
+func sentOf(e *datav3.HTTPAccessLogEntry) sent {
+	p := e.GetCommonProperties()
+	return sent{p.GetStartTime().AsTime(), p.GetTimeToFirstDownstreamTxByte().AsDuration(), p.GetTimeToLastDownstreamTxByte().AsDuration()}
+}
+
+// usageOf reads what the filter baton.usage has found in an answer of events.
+func usageOf(e *datav3.HTTPAccessLogEntry) (u openai.Usage) {
+	fields := e.GetCommonProperties().GetMetadata().GetFilterMetadata()["baton.usage"].GetFields()
+	count := func(key string) int64 { return int64(fields[key].GetNumberValue()) }
+	u = openai.Usage{Prompt: count("prompt_tokens"), Output: count("completion_tokens"), Cached: count("cached_tokens")}
+	u.HasCached = fields["cached_tokens"] != nil
+	return u
+}
+
+// promptOf is what a decision knows of its prompt.
+func promptOf(q *question, v *verdict) telemetry.PromptTokens {
+	c := &v.decode
+	if v.prefill.made {
+		c = &v.prefill
+	}
+	isl := int64(v.prompt.ISLTokens)
+	held := func(blocks uint32) int64 { return min(int64(blocks)*int64(v.size), isl) }
+	return telemetry.PromptTokens{
+		Model: q.pool.Key.Model, Role: c.role.String(), Prompt: isl,
+		Available: held(c.decision.MostOverlap), Predicted: held(c.decision.OverlapBlocks),
+	}
+}
+
+// hears takes what an event says of tokens and times.
+func (s *mainStream) hears(ev *event) {
+	switch ev.kind {
+	case evLeg:
+		if ev.leg.state == legWell && ev.leg.counted {
+			s.counts.cached, s.counts.known = ev.leg.cached, true
+		}
+	case evPrefilled:
+		if u, ok := openai.FindUsage(ev.answer.body); ok && u.HasCached {
+			s.counts.cached, s.counts.known = u.Cached, true
+		}
+	case evResponseBody:
+		if u, ok := openai.FindUsage(ev.body); ok {
+			s.counts.usage = u
+		}
+	case evToken:
+		s.tokenAt = time.Now()
+	case evLogged:
+		if s.sent = ev.sent; ev.usage.Output > 0 {
+			s.counts.usage = ev.usage
+		}
+	}
+}
+
+// measure counts what came of a request that workers were picked for.
+func (s *mainStream) measure(now time.Time, e *effect) {
+	p := s.m.plan
+	if p == nil || e.outcome == blame.Retried || e.outcome == outcomeAnswered {
+		return
+	}
+	t := telemetry.Served{Model: s.prompt.Model, Operation: operation(s.m.path)}
+	if e.outcome != blame.OK {
+		t.Error = string(e.outcome)
+		if e.fail != nil {
+			t.Error = e.fail.code
+		}
+	}
+	began := statusOf(s.m.status)/100 == 2 && s.m.sightOfStart() == blame.Served
+	s.clock(&t, now, began)
+	if n := s.counts.usage.Output; n > 1 && t.FirstToken > 0 && t.Error == "" {
+		t.PerToken = (t.Whole - t.FirstToken) / time.Duration(n-1)
+	}
+	s.srv.cfg.Telemetry.Took(&t)
+	if t.Error != "" || s.prompt.Prompt == 0 {
+		return
+	}
+	if u := &s.counts.usage; !p.disaggregated && u.HasCached {
+		s.counts.cached, s.counts.known = u.Cached, true
+	}
+	s.prompt.Delivered, s.prompt.Told = s.counts.cached, s.counts.known
+	s.srv.cfg.Telemetry.Prompt(&s.prompt)
+}
+
+// clock reads the times of a request from when the data plane received it. began: it
+// was answered.
+func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
+	start := s.m.start
+	var first time.Time
+	switch {
+	case s.sent.last > 0:
+		now = s.sent.start.Add(s.sent.last)
+		if s.sent.first > 0 {
+			first = s.sent.start.Add(s.sent.first)
+		}
+	default: // no log, or none yet
+		first = s.m.relayedAt
+	}
+	t.Whole = now.Sub(start)
+	if !began || first.IsZero() {
+		return
+	}
+	t.FirstByte = first.Sub(start)
+	switch {
+	case !s.tokenAt.IsZero():
+		t.FirstToken = max(s.tokenAt.Sub(start), t.FirstByte)
+	case s.m.plan.answerToken != "" && s.srv.rules.firstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.replicas):
+		t.FirstToken = t.FirstByte // the head has waited for it
+	}
+}
+
+func operation(p openai.Path) string {
+	switch p {
+	case openai.ChatCompletions:
+		return "chat"
+	case openai.Completions:
+		return "text_completion"
+	case openai.Generate:
+		return "generate"
+	default:
+		return ""
+	}
+}
+
+// startOf is when the data plane received the request, as it says.
+func startOf(ms string, now time.Time, most time.Duration) time.Time {
+	n, err := strconv.ParseInt(ms, 10, 64)
+	if err != nil {
+		return now
+	}
+	// Clocks of one machine; a start in the future is none.
+	if t := time.UnixMilli(n); t.Before(now) && now.Sub(t) < most {
+		return t
+	}
+	return now
+}
