@@ -307,7 +307,7 @@ func TestEveryRequestEndsInItsTrueOutcome(t *testing.T) {
 			{enginesim.Fault{Mode: enginesim.FaultError, Status: 404}, "rejected", "decode_rejected", 404},
 			{enginesim.Fault{Mode: enginesim.FaultError, Status: 429}, "rejected", "decode_rejected", 429},
 			{enginesim.Fault{Mode: enginesim.FaultError, Status: 500}, "failed", "decode_failed", 500},
-			{enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Mid}, "cut", "answer_cut", 200},
+			{enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Mid, DelayMS: 1000}, "cut", "answer_cut", 200}, // its first half has gone by then
 			{enginesim.Fault{}, "ok", "ok", 200},
 		} {
 			f.fault(w, x.fault)
