@@ -32,11 +32,9 @@ func apart(address string) func(string) string {
 	}
 }
 
-// TestTheLegsOfARequestMayMeetTwoReplicas is row C23 through a real Envoy: the
-// prefill leg is served by a replica that knows nothing but the sealed header,
-// and the owner hears how it went.
-func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
-	t.Parallel()
+// newApart makes a fleet whose main legs are one replica's and all else another's.
+func newApart(t *testing.T, duplex bool) *fleet {
+	t.Helper()
 	dir := t.TempDir()
 	key := filepath.Join(dir, "leg.key")
 	require.NoError(t, os.WriteFile(key, []byte("a key that both replicas have"), 0o600))
@@ -44,7 +42,13 @@ func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
 	require.NoError(t, err)
 	owner, carrier := fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
 	common := quickFaults + fmt.Sprintf("leg: {key_file: %q", key)
-	l := layout{prefill: 2, decode: 2, listen: owner, config: common + fmt.Sprintf(", advertise: %q}\n", owner), patch: apart(fmt.Sprintf("socket_address: {address: 127.0.0.1, port_value: %d}", ports[1]))}
+	patch := apart(fmt.Sprintf("socket_address: {address: 127.0.0.1, port_value: %d}", ports[1]))
+	l := layout{prefill: 2, decode: 2, fullDuplex: duplex, listen: owner, config: common + fmt.Sprintf(", advertise: %q}\n", owner)}
+	l.patch = func(y string) string {
+		y = patch(y)
+		log := strings.Index(y, "            common_config:\n")
+		return y[:log] + strings.Replace(y[log:], "envoy_grpc: {cluster_name: extproc}", "envoy_grpc: {cluster_name: extproc_b}", 1)
+	}
 	l.envoy.PluginSocket, l.envoy.PluginHost, l.envoy.PluginPort = "-", "127.0.0.1", ports[0]
 	l.beforeEnvoy = func(f *fleet) {
 		b, err := stack.StartPlugin(f.ctx, stack.PluginOptions{
@@ -53,7 +57,24 @@ func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Kill()) })
 	}
-	f := newFleet(t, l)
+	return newFleet(t, l)
+}
+
+// TestTheLegsOfARequestMayMeetTwoReplicas is row C23 through a real Envoy: the
+// prefill leg, the answer's first events and its end are seen by a replica that knows
+// nothing but the sealed token, and the owner hears of them.
+func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
+	t.Parallel()
+	for _, duplex := range []bool{false, true} {
+		t.Run(fmt.Sprintf("full duplex %t", duplex), func(t *testing.T) {
+			t.Parallel()
+			requireTheOwnerHears(t, newApart(t, duplex))
+		})
+	}
+}
+
+func requireTheOwnerHears(t *testing.T, f *fleet) {
+	t.Helper()
 	for i := range 6 {
 		prompt := fmt.Sprintf("two replicas serve request %d", i)
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
@@ -74,4 +95,15 @@ func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
 	}
 	require.Zero(t, f.firstEvents("token"), "none was read by the owner")
 	require.EqualValues(t, 2, f.metric("baton_fresh_picks_total"))
+	// And how answers end.
+	f.awaitOutcomes(12, "ok")
+	n, _ := f.measured("gen_ai_server_time_to_first_token_seconds")
+	require.EqualValues(t, 9, n, "as many were streamed")
+	f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Mid, DelayMS: 1000, Count: 1})
+	for range 2 {
+		f.send(t.Context(), "/v1/completions", completion("one breaks off", 8, true))
+	}
+	f.awaitOutcomes(1, "cut")
+	f.awaitOutcomes(13, "ok")
+	require.Zero(t, f.outcomes("unfinished"))
 }

@@ -62,14 +62,43 @@ func (a *accessLog) read(stream accesslogv3.AccessLogService_StreamAccessLogsSer
 		if err != nil {
 			return err
 		}
+		others := make(map[string][]peerEntry)
 		for _, e := range msg.GetHttpLogs().GetLogEntry() {
 			if s := a.find(e.GetRequest()); s != nil {
-				ev := event{kind: evLogged, seen: logged(e), sent: sentOf(e), usage: usageOf(e)}
-				ev.status = int(e.GetResponse().GetResponseCode().GetValue())
-				ev.reached = e.GetRequest().GetUpstreamHeaderBytesSent() > 0
-				s.post(&ev)
+				s.post(entryEvent(e))
+			} else if owner, entry := a.anothers(e); owner != "" {
+				others[owner] = append(others[owner], entry)
 			}
 		}
+		for owner, entries := range others {
+			a.srv.peers.logged(owner, entries)
+		}
+	}
+}
+
+func entryEvent(e *datav3.HTTPAccessLogEntry) *event {
+	return &event{
+		kind: evLogged, seen: logged(e), sent: sentOf(e), usage: usageOf(e),
+		status:  int(e.GetResponse().GetResponseCode().GetValue()),
+		reached: e.GetRequest().GetUpstreamHeaderBytesSent() > 0,
+	}
+}
+
+// anothers returns what another replica is to hear of an entry, and which one; empty:
+// none. Envoy sends its log over one stream, to one of them.
+func (a *accessLog) anothers(e *datav3.HTTPAccessLogEntry) (owner string, entry peerEntry) {
+	token := e.GetCommonProperties().GetMetadata().GetFilterMetadata()[metadataSpace].GetFields()[metadataLeg].GetStringValue()
+	if token == "" {
+		return "", entry
+	}
+	leg, err := a.srv.sealer.Open(token)
+	if err != nil || leg.Owner == a.srv.owner || !a.srv.peers.reachable(leg.Owner) {
+		return "", entry
+	}
+	ev := entryEvent(e)
+	return leg.Owner, peerEntry{
+		Token: token, Seen: ev.seen, Status: ev.status, Reached: ev.reached,
+		Start: ev.sent.start, First: ev.sent.first, Last: ev.sent.last, Usage: ev.usage,
 	}
 }
 

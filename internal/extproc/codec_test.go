@@ -27,7 +27,7 @@ import (
 
 // bufferedRouteOf answers the buffered body with headers and body in one.
 func bufferedRouteOf(e *effect, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
-	c := &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove), ClearRouteCache: e.token != ""}
+	c := &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove), ClearRouteCache: e.newRoute}
 	if e.body != nil {
 		c.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: e.body}}
 	}
@@ -42,7 +42,7 @@ func bufferedRouteOf(e *effect, metadata *structpb.Struct) *extprocv3.Processing
 func streamedHeadersOf(e *effect, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove), ClearRouteCache: e.token != ""},
+			Response: &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.set, e.remove), ClearRouteCache: e.newRoute},
 		}},
 		DynamicMetadata: metadata,
 	}
@@ -369,7 +369,7 @@ func TestAnswersAreWrittenAsProtobufWritesThem(t *testing.T) {
 		body := bytes.Repeat([]byte("b"), 1+r.IntN(100_000))
 		e := &effect{set: set, remove: remove, body: body}
 		if i%3 == 0 {
-			e.token = strings.Repeat("t", 1+r.IntN(300))
+			e.token, e.newRoute = strings.Repeat("t", 1+r.IntN(300)), r.IntN(2) == 0
 			metadata = withToken(metadata, e.token)
 		}
 		x := extrasOf(e, meta)

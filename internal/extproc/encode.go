@@ -114,7 +114,7 @@ func extrasOf(e *effect, metadata []byte) extras {
 	if e.token == "" {
 		return extras{metadata: metadata}
 	}
-	return extras{metadata: appendTokenMetadata(slices.Clip(metadata), e.token), newRoute: true}
+	return extras{metadata: appendTokenMetadata(slices.Clip(metadata), e.token), newRoute: e.newRoute}
 }
 
 // size is what newRoute takes in a CommonResponse.
@@ -226,7 +226,8 @@ func (p *bufferPool) lend(body []byte) mem.Buffer {
 }
 
 // appendTokenMetadata appends dynamic metadata that holds a token. The filter that
-// opens the stream of an answer's first events hands it back (see firstStream).
+// opens the stream of an answer's first events hands it back (see firstStream), and so
+// does Envoy's access log.
 func appendTokenMetadata(b []byte, token string) []byte {
 	value := sized(len(token))
 	entry := sized(len(metadataLeg)) + sized(value)

@@ -137,7 +137,8 @@ type plan struct {
 	decodeRequest load.Request // to pick decode again, should it go while prefill runs
 
 	token        string
-	answerToken  string        // of the stream that reads decode's first events; empty: there is none
+	answerToken  string        // goes with the answer: who it is of; empty: nobody asks
+	looks        bool          // a stream of its own reads decode's first events
 	traceparent  string        // of our own span; empty: leave the client's
 	overdueAfter time.Duration // from the dispatch, of prefill
 	startWithin  time.Duration // the same, until its leg has begun
@@ -213,7 +214,8 @@ type effect struct {
 	remove      []string
 	body        []byte // opRoute: the new body; nil: as it came
 	trailers    bool   // opRoute: request trailers end the body
-	token       string // opRoute: of the stream that is to read decode's first events
+	token       string // opRoute: goes with the answer
+	newRoute    bool   // opRoute: the headers choose the route
 	imm         *immediate
 	wait        time.Duration
 	report      legReport

@@ -184,7 +184,7 @@ func (x *mainRandom) answerPick() error {
 		p.decodeAlone = x.r.IntN(2) == 0
 	}
 	if x.m.looks() && x.r.IntN(2) == 0 {
-		p.answerToken = "sealed"
+		p.answerToken, p.looks = "sealed", true
 	}
 	return x.send(event{kind: evPicked, plan: p}, "picked")
 }

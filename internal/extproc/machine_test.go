@@ -223,7 +223,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 		}
 	}
 	if d.HasArg("look") {
-		p.answerToken = "sealed too"
+		p.answerToken, p.looks = "sealed too", true
 	}
 	if d.HasArg("explain") {
 		p.explain = "{}"

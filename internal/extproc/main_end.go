@@ -20,7 +20,7 @@ func (m *mainLeg) onClosed(now time.Time) {
 	case mainResolving: // evPicked or evRefused is still to come
 		m.finish(blame.Left, nil)
 	default:
-		if m.phase == mainRouted && m.plan.answerToken != "" { // it may be held elsewhere
+		if m.phase == mainRouted && m.plan.looks { // it may be held elsewhere
 			m.awaitLog(now)
 			return
 		}
@@ -212,14 +212,14 @@ func (m *mainLeg) learnt(now time.Time, reached bool) {
 	m.endMain(now)
 }
 
-// unlogged is what is said of an answer's end that no access log told. Of several
-// replicas Envoy may have told another one.
+// unlogged is what is said of an answer's end that no access log told. Behind a gateway
+// Envoy may have told another replica, which cannot know whose it is.
 func (m *mainLeg) unlogged() blame.Sight {
 	switch {
 	case m.status == "":
 		return blame.ClientLeft
-	case m.rules.replicas:
-		return blame.Served
+	case m.rules.replicas && m.way.gateway:
+		return m.answer.end()
 	default:
 		return blame.Unfinished
 	}

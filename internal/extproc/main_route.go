@@ -16,7 +16,7 @@ func (m *mainLeg) route(now time.Time, body []byte, changed bool) {
 	if !m.waitsForPrefill() {
 		m.awaitAnswer(now)
 	}
-	e := effect{op: opRoute, of: ofRequestBody, trailers: m.trailers, set: m.routeHeaders(now), token: m.plan.answerToken}
+	e := effect{op: opRoute, of: ofRequestBody, trailers: m.trailers, set: m.routeHeaders(now), token: m.plan.answerToken, newRoute: m.plan.looks}
 	e.remove = m.leftover(e.set)
 	switch {
 	case changed:
@@ -86,7 +86,7 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 	if p.traceparent != "" {
 		set = append(set, kv{"traceparent", p.traceparent})
 	}
-	if p.answerToken != "" {
+	if p.looks {
 		set = append(set, kv{prefill.HeaderFirstToken, "1"})
 	}
 	if !p.disaggregated {

@@ -119,7 +119,7 @@ func (s *mainStream) prepare(ev *event) {
 			s.fullDuplex, s.answerDuplex, s.began = ev.fullDuplex, ev.answerDuplex, time.Now()
 		}
 		ev.answerer = s.answererOf(ev)
-		if s.m.phase == mainRouted && s.m.plan.answerToken != "" && !s.looked.Load() {
+		if s.m.phase == mainRouted && s.m.plan.looks && !s.looked.Load() {
 			s.srv.unread(ev.headers)
 		}
 		if s.m.phase == mainRouted && ev.headers.localReply == "" && s.m.plan.spare.decode {

@@ -132,7 +132,7 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	switch {
 	case !s.tokenAt.IsZero():
 		t.FirstToken = max(s.tokenAt.Sub(start), t.FirstByte)
-	case s.m.plan.answerToken != "" && s.srv.rules.firstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.replicas):
+	case s.m.plan.looks && s.srv.rules.firstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.replicas):
 		t.FirstToken = t.FirstByte // the head has waited for it
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
 // A leg that reached another replica than the one that booked it reports by
@@ -29,6 +30,7 @@ const (
 	legsReport     = "/" + legsService + "/Report"
 	legsFound      = "/" + legsService + "/Found"
 	legsAbort      = "/" + legsService + "/Abort"
+	legsLogged     = "/" + legsService + "/Logged"
 	reportTimeout  = 2 * time.Second
 	maxPeerReports = 4096 // reports on their way at once; more are dropped and counted
 )
@@ -134,6 +136,34 @@ func (p *peers) found(ctx context.Context, owner string, r peerReport, then func
 	})
 }
 
+// peerEntry is an entry of Envoy's access log for the replica whose request it is of.
+type peerEntry struct {
+	Token       string        `json:"token"`
+	Seen        blame.Sight   `json:"seen"`
+	Status      int           `json:"status,omitempty"`
+	Reached     bool          `json:"reached,omitempty"`
+	Start       time.Time     `json:"start"`
+	First, Last time.Duration `json:",omitempty"`
+	Usage       openai.Usage  `json:"usage"`
+}
+
+// logged tells the owner how answers of its have ended.
+func (p *peers) logged(owner string, entries []peerEntry) {
+	p.wg.Go(func() {
+		conn, err := p.conn(addressOf(owner))
+		if err == nil {
+			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
+			defer cancel()
+			body, _ := json.Marshal(entries)
+			err = conn.Invoke(ctx, legsLogged, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
+		}
+		if err != nil {
+			p.log.Debug("the owner of answers was not told how they ended", "owner", owner, "answers", len(entries), "err", err)
+			p.lost()
+		}
+	})
+}
+
 // abort has the replica at addr end a leg of ours that runs there.
 func (p *peers) abort(addr, token string) {
 	p.wg.Go(func() {
@@ -184,6 +214,7 @@ func legsDesc(srv *Server) *grpc.ServiceDesc {
 		Methods: []grpc.MethodDesc{
 			{MethodName: "Report", Handler: legsMethod(func(_ context.Context, b []byte) error { return srv.onPeerReport(b) })},
 			{MethodName: "Found", Handler: legsMethod(srv.onPeerFound)},
+			{MethodName: "Logged", Handler: legsMethod(func(_ context.Context, b []byte) error { return srv.onPeerLog(b) })},
 			{MethodName: "Abort", Handler: legsMethod(func(_ context.Context, b []byte) error { return srv.onPeerAbort(b) })},
 		},
 	}
@@ -237,6 +268,29 @@ func (srv *Server) onPeerAbort(body []byte) error {
 		return status.Error(codes.NotFound, "the leg is over")
 	}
 	s.post(&event{kind: evAbort})
+	return nil
+}
+
+// onPeerLog takes what another replica has got of Envoy's access log. Attempts that are
+// over need none of it.
+func (srv *Server) onPeerLog(body []byte) error {
+	var entries []peerEntry
+	if err := json.Unmarshal(body, &entries); err != nil {
+		return status.Error(codes.InvalidArgument, "expected entries of an access log")
+	}
+	for i := range entries {
+		e := &entries[i]
+		leg, err := srv.sealer.Open(e.Token)
+		if err != nil || leg.Owner != srv.owner {
+			return status.Error(codes.PermissionDenied, "the token is not ours")
+		}
+		if s := srv.attempts.find(leg.Nonce); s != nil {
+			s.post(&event{
+				kind: evLogged, seen: e.Seen, status: e.Status, reached: e.Reached,
+				sent: sent{e.Start, e.First, e.Last}, usage: e.Usage,
+			})
+		}
+	}
 	return nil
 }
 

@@ -28,7 +28,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		p.explain = explainHeader(s.m.attempt, v)
 	}
 	var err error
-	if s.m.looks() {
+	if p.looks = s.m.looks(); p.looks || srv.rules.replicas && !s.m.way.gateway {
 		if p.answerToken, err = srv.sealer.Seal(prefill.Leg{
 			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.nonce, Prefill: p.decode, Deadline: s.m.deadline,
 		}); err != nil {
