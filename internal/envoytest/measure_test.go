@@ -17,6 +17,9 @@ func asksForUsage(prompt string, tokens int) string {
 	return fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":%d,"stream":true,"stream_options":{"include_usage":true}}`, prompt, tokens)
 }
 
+// counted waits for the engine's own count of a prompt's tokens.
+const counted = "tokens: {wait: 3s}\n"
+
 func (f *fleet) measured(name string, labels ...string) (count, seconds float64) {
 	return f.metric(name+"_count", labels...), f.metric(name+"_sum", labels...)
 }
@@ -73,14 +76,14 @@ func TestWhatCameOfARequestIsMeasured(t *testing.T) {
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			l := layoutOf(layout{prefill: 1, decode: 1}, engine)
+			l := layoutOf(layout{prefill: 1, decode: 1, config: counted}, engine)
 			both(t, l, func(t *testing.T, f *fleet) { requireMeasured(t, f, "prefill", true) })
 		})
 	}
 	for _, mode := range []string{"hold", "watch"} {
 		t.Run("aggregated "+mode, func(t *testing.T) {
 			t.Parallel()
-			l := layout{aggregated: 1, config: "answer: {first_token: " + mode + "}\n"}
+			l := layout{aggregated: 1, config: counted + "answer: {first_token: " + mode + "}\n"}
 			both(t, l, func(t *testing.T, f *fleet) { requireMeasured(t, f, "aggregated", true) })
 		})
 	}
@@ -90,7 +93,7 @@ func TestWhatCameOfARequestIsMeasured(t *testing.T) {
 // two. Where it buffers bodies, nobody sees answers.
 func TestAGatewaysRequestsAreMeasured(t *testing.T) {
 	t.Parallel()
-	eachGateway(t, layout{aggregated: 1}, func(t *testing.T, f *fleet, _ bool) {
+	eachGateway(t, layout{aggregated: 1, config: counted}, func(t *testing.T, f *fleet, _ bool) {
 		requireMeasured(t, f, "aggregated", f.fullDuplex)
 	})
 }
