@@ -97,3 +97,20 @@ func TestAPickerMayAnswerItself(t *testing.T) {
 		}
 	})
 }
+
+// TestACutStreamEndsWithAnErrorEvent where the plugin stands in the answer: a client of
+// a gateway with one leg, whose deadline is the plugin's to keep, reads why it ended.
+func TestACutStreamEndsWithAnErrorEvent(t *testing.T) {
+	t.Parallel()
+	l := layout{aggregated: 1, fullDuplex: true, gateway: new(envoy.GatewayParams), config: pickerConfig, simArgs: []string{"--decode-us-per-token", "100000"}}
+	f := newFleet(t, l)
+	r := f.send(t.Context(), "/v1/chat/completions", chat("too long for its deadline", 200, true), "x-request-timeout-ms", "1500")
+	require.NoError(t, r.err, "it ends in order")
+	require.Equal(t, http.StatusOK, r.status)
+	require.NotEmpty(t, r.text())
+	events := strings.Split(strings.TrimSpace(r.body), "\n\n")
+	require.JSONEq(t, `{"error":{"message":"The request did not finish before its deadline.","type":"timeout_error","param":null,"code":"deadline_exceeded"}}`,
+		strings.TrimPrefix(events[len(events)-1], "data: "))
+	f.awaitOutcomes(1, "cut", `code="deadline_exceeded"`)
+	f.await("the worker to hear of it", func() bool { s, _ := f.state(f.workers[0]); return s.Running == 0 })
+}

@@ -42,7 +42,8 @@
 //	                 the first token came     relay the headers                           streaming
 //	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
 //	                 … of a passing request   let it pass: the worker answers early       streaming
-//	                 prefill failed           cut the answer                              rejected
+//	                 prefill failed           cut the answer, with an error event where   rejected
+//	                                          answers come through us
 //	                 prefill over, full duplex leave the stream                           left
 //	rejected         a piece of an answer of
 //	                 Envoy's or a filter's    let it pass                                 rejected

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -116,7 +117,11 @@ func (x *mainRandom) check(e *effect) error {
 	switch e.op {
 	case opContinue:
 		x.relayed = x.relayed || e.of == ofResponseHeaders // of an answer made before us
-		if e.of == ofResponseBody || e.of == ofResponseTrailers {
+		if e.of == ofResponseBody && bytes.Contains(e.body, []byte(`data: {"error"`)) { // it is cut
+			if !e.endOfStream || !x.relayed {
+				return x.fail("X6: an error event is no end")
+			}
+		} else if e.of == ofResponseBody || e.of == ofResponseTrailers {
 			if x.passed++; !x.relayed || e.of == ofResponseBody && string(e.body) != strconv.Itoa(x.passed) {
 				return x.fail("X6: piece %d of the answer is %q, headers relayed: %t", x.passed, e.body, x.relayed)
 			}

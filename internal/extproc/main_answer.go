@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -34,6 +35,7 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		}
 		return
 	}
+	m.answer.streams = m.answer.duplex && isEventStream(ev.headers.contentType)
 	m.readsFirst(ev)
 	if m.holds() {
 		m.phase = mainHolding
@@ -229,12 +231,23 @@ func (m *mainLeg) prefillLeg() blame.Leg {
 // Envoy's circuit breaker.
 func (r *legReport) busy() bool { return r.reason == blame.Overflow || r.reason == blame.Busy }
 
-// cut ends an answer whose first bytes have gone to the client.
+// cut ends an answer whose first bytes have gone to the client: with an error event
+// where one can be written, else by a reset.
 func (m *mainLeg) cut(f *failure) {
 	m.finish(blame.Cut, f)
 	m.phase = mainRejected
 	m.releaseDecode()
-	m.emit(effect{op: opImmediate, imm: m.immediate(f, false)})
+	if !m.answer.streams {
+		m.emit(effect{op: opImmediate, imm: m.immediate(f, false)})
+		return
+	}
+	var event []byte
+	if m.answer.midEvent {
+		event = append(event, "\n\n"...)
+	}
+	event = openai.AppendSSEError(event, f.status, f.kind, f.code, f.message, f.param)
+	m.emit(effect{op: opContinue, of: ofResponseBody, body: event, endOfStream: true})
+	m.emit(effect{op: opLeave})
 }
 
 // reject answers the client, or asks Envoy for a fresh attempt when retry is

@@ -214,7 +214,7 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 
 func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	m.hdr, m.fullDuplex = *ev.headers, ev.fullDuplex
-	m.answer.sent = ev.answerBodies
+	m.answer.sent, m.answer.duplex = ev.answerBodies, ev.answerDuplex
 	if m.way.plain {
 		m.distrust()
 	}

@@ -57,6 +57,9 @@ func (m *mainLeg) onPassing(ev *event) bool {
 }
 
 func (m *mainLeg) letPass(p piece) {
+	if n := len(p.body); n > 0 && p.of == ofResponseBody {
+		m.answer.midEvent = p.body[n-1] != '\n'
+	}
 	m.emit(effect{op: opContinue, of: p.of, body: p.body, endOfStream: p.last})
 }
 
@@ -77,6 +80,9 @@ func (m *mainLeg) pass(now time.Time) {
 // the filter sends us its body.
 type answerPath struct {
 	sent      bool // its body is sent to us: each piece has to be sent back
+	duplex    bool // in full duplex
+	streams   bool // and more than that may be: it is an answer of events, in full duplex
+	midEvent  bool // what was sent back last does not end with a line
 	whole     bool // its end has been here
 	foreign   bool // it was made before us, by Envoy or by another filter
 	held      []piece
