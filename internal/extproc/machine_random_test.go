@@ -116,7 +116,7 @@ func (x *mainRandom) check(e *effect) error {
 	}
 	switch e.op {
 	case opContinue:
-		x.relayed = x.relayed || e.of == ofResponseHeaders // of an answer made before us
+		x.relayed = x.relayed || e.of == ofResponseHeaders                              // of an answer made before us
 		if e.of == ofResponseBody && bytes.Contains(e.body, []byte(`data: {"error"`)) { // it is cut
 			if !e.endOfStream || !x.relayed {
 				return x.fail("X6: an error event is no end")
