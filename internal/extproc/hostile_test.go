@@ -195,6 +195,10 @@ func (x *attemptPlay) send(ev *event) {
 	}
 	for _, e := range append([]effect(nil), x.m.step(x.g.now, ev)...) {
 		switch e.op {
+		case opRelay:
+			if x.m.sightOfStart() == blame.Served {
+				x.g.tracker.Began(x.m.plan.decode.ID)
+			}
 		case opCharge, opPairFailed, opPairServed:
 			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, opNames[e.op], e.rank, e.charge, e.proven)
 			tell(x.g.tracker, &e, x.g.seq, x.m.pickedAt, x.g.now)

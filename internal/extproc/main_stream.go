@@ -271,6 +271,7 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 	}
 	if s.m.sightOfStart() == blame.Served {
 		s.srv.learn(&s.decodeLimit, now)
+		s.srv.cfg.Health.Began(s.m.plan.decode.ID)
 	}
 	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), nil, extras{}))
 	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)

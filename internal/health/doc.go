@@ -66,11 +66,13 @@
 // # Asking a mate
 //
 // A request that one worker has refused may be asked once more, of another, where
-// the worker refuses more than its pools do. [Tracker.AskMate] says so and keeps
+// the worker refuses more than its pools do, by its rate or by a run of refusals
+// ([Tracker.Began] ends one). [Tracker.AskMate] says so and keeps
 // the budget: of a hundred ended requests one, and those that a mate has served for
 // nothing ([Tracker.MateServed]). A part of it is kept for workers whose refusals are
-// hardly an accident, and those of which they are none need no budget. The mate's
-// answer is the proof that [Report] takes.
+// hardly an accident, and those of which they are none need no budget, nor does a
+// worker that recovers: what it refuses is what its trial is about. The mate's answer
+// is the proof that [Report] takes.
 //
 // # Contract
 //

@@ -58,6 +58,20 @@ func (t *Tracker) rateLocked(e *entry, good bool) {
 		p.sum = p.sum.less(e.rate).plus(next)
 	}
 	e.rate = next
+	if e.refusals++; good {
+		e.refusals = 0
+	}
+}
+
+// Began takes that a worker's answer has begun, and is no refusal. How it ends comes
+// later, and an answer's end later than a refusal: a run of refusals would look longer
+// than it is where many are under way.
+func (t *Tracker) Began(id worker.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.find(id); e != nil {
+		e.refusals = 0
+	}
 }
 
 func (t *Tracker) servedLocked(e *entry, now time.Time) {
@@ -85,7 +99,7 @@ func (t *Tracker) erredLocked(e *entry, proven bool, now time.Time) {
 	if e.serverErrors < t.cfg.ServerErrors && !trial {
 		return
 	}
-	if proven || trial && t.oddLocked(e, e.rate) || t.everyPoolLocked(e, func(others tally) bool { return others.unlikely(e.serverErrors) }) {
+	if proven || trial && t.oddLocked(e, e.rate) || t.everyPoolLocked(e, func(others tally) bool { return others.unlikely(e.serverErrors, chance) }) {
 		t.judgeLocked(e, ReasonServerErrors, now)
 	}
 }

@@ -11,13 +11,21 @@ const (
 	aMate      = 100
 )
 
+// How rarely requests may make a run of refusals by accident that has a mate asked: out
+// of the budget, and without.
+const (
+	rareRun  = 0.02
+	rarerRun = 0.001
+)
+
 // earnLocked takes that a request has ended.
 func (t *Tracker) earnLocked() { t.budget = min(t.budget+1, mostMates) }
 
-// AskMate reports whether a request that this worker has refused may be asked
-// once more, of another: there is one in service, the worker fails more than its
-// pools do, this refusal included, and there is budget for it, which is then
-// spent. It does not matter whether the refusal has been reported yet.
+// AskMate reports whether a request that this worker has refused may be asked once
+// more, of another: there is one in service, the worker fails more than its pools do, by
+// its rate or by a run of refusals, this one included, and there is budget for it, which
+// is then spent. One that recovers is asked for whatever its rate is, and without budget.
+// It does not matter whether the refusal has been reported yet.
 func (t *Tracker) AskMate(id worker.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -25,14 +33,23 @@ func (t *Tracker) AskMate(id worker.ID) bool {
 	if e == nil || !t.hasMateLocked(e) {
 		return false
 	}
+	if e.is() == Recovering {
+		return true // it is on trial, one request at a time
+	}
 	rate := e.rate.and(false)
 	worse := func(z float64) bool {
 		return t.everyPoolLocked(e, func(others tally) bool { return rate.worse(others, z) })
 	}
+	run := func(chance float64) bool {
+		return t.everyPoolLocked(e, func(others tally) bool { return others.sudden(e.refusals+1, chance) })
+	}
 	switch {
-	case worse(5):
+	case worse(5), run(rarerRun):
 		return true // no accident: it takes nothing from those of whom less is known
-	case t.budget < aMate, !t.oddLocked(e, rate), t.budget < keptMates+aMate && !worse(3):
+	case t.budget < aMate:
+		return false
+	case run(rareRun):
+	case !t.oddLocked(e, rate), t.budget < keptMates+aMate && !worse(3):
 		return false
 	}
 	t.budget -= aMate

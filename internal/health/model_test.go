@@ -33,6 +33,7 @@ type patient struct {
 	WorkerHealth
 	dead     bool
 	ends     []bool // of requests, good or not
+	refusals int    // in a row
 	servedAt time.Time
 	slow     []uint64 // the request that was slow, if one was
 	with     worker.ID
@@ -108,7 +109,7 @@ func (m *model) every(p *patient, holds func(others tally) bool) bool {
 }
 
 func (m *model) unlikely(p *patient) bool {
-	return m.every(p, func(others tally) bool { return others.unlikely(p.ConsecutiveErrors) })
+	return m.every(p, func(others tally) bool { return others.unlikely(p.ConsecutiveErrors, chance) })
 }
 
 func (m *model) hasMate(p *patient) bool {
@@ -196,6 +197,9 @@ func (m *model) report(id worker.ID, r Report, now time.Time) {
 	if bad || r.Outcome == OK {
 		p.ends = append(p.ends, !bad)
 		p.ends = p.ends[max(0, len(p.ends)-1000):]
+		if p.refusals++; !bad {
+			p.refusals = 0
+		}
 	}
 	stalled := p.Reason == "overdue" || p.Reason == "timeout"
 	switch {
@@ -471,7 +475,14 @@ func (d *duel) step() {
 }
 
 func (d *duel) mate(id worker.ID, p *patient) {
-	if d.rng.IntN(4) == 0 {
+	switch d.rng.IntN(6) {
+	case 0:
+		d.tr.Began(id)
+		if p != nil {
+			p.refusals = 0
+		}
+		return
+	case 1:
 		d.tr.MateServed()
 		d.m.budget = min(d.m.budget+100, 500)
 		return
@@ -479,8 +490,12 @@ func (d *duel) mate(id worker.ID, p *patient) {
 	worse := func(z float64) bool {
 		return d.m.every(p, func(others tally) bool { return p.tally().and(false).worse(others, z) })
 	}
-	free := p != nil && d.m.hasMate(p) && worse(5)
-	want := free || p != nil && d.m.budget >= 100 && d.m.hasMate(p) && d.m.odd(p, p.tally().and(false)) && (d.m.budget >= 300 || worse(3))
+	run := func(chance float64) bool {
+		return d.m.every(p, func(others tally) bool { return others.sudden(p.refusals+1, chance) })
+	}
+	free := p != nil && d.m.hasMate(p) && (p.State == Recovering || worse(5) || run(0.001))
+	odd := p != nil && (run(0.02) || d.m.odd(p, p.tally().and(false)) && (d.m.budget >= 300 || worse(3)))
+	want := free || d.m.budget >= 100 && odd && d.m.hasMate(p)
 	if want && !free {
 		d.m.budget -= 100
 	}

@@ -6,8 +6,12 @@ import "math"
 // counting for less: it holds some fifty requests at most.
 type tally struct{ good, bad float64 }
 
-// fade is what an older request counts for when the next one ends.
-const fade = 0.98
+// fade is what an older request counts for when the next one ends, and most how many a
+// tally holds then.
+const (
+	fade = 0.98
+	most = 50
+)
 
 // and returns the tally with one request more.
 func (w tally) and(good bool) tally {
@@ -49,11 +53,17 @@ func (w tally) odd(others tally) bool {
 // begun, of four where the other has served some fifty requests.
 const chance = 1e-5
 
-// unlikely reports whether so many bad ends in a row are no accident where the others'
-// requests end as w says. Their rate is taken for higher than it was, the less is known
-// of it.
-func (w tally) unlikely(run int) bool {
+// unlikely reports whether so many bad ends in a row are rarer than the chance where the
+// others' requests end as w says. Their rate is taken for higher than it was, the less is
+// known of it.
+func (w tally) unlikely(run int, chance float64) bool {
 	return math.Pow((w.bad+2)/(w.size()+4), float64(run)) < chance
+}
+
+// sudden is unlikely for one worker's run while the others serve on as before: of a run
+// that is longer than what is known of them, that much is looked at.
+func (w tally) sudden(run int, chance float64) bool {
+	return w.unlikely(min(run, int(w.size()), most), chance)
 }
 
 // worse reports whether the worker's rate is above the others' by more than z standard

@@ -76,10 +76,36 @@ func TestARunOfErrorsIsNoAccidentWhereOthersServe(t *testing.T) {
 	}{
 		{tally{}, 17}, {after(7, 0), 7}, {after(50, 0), 4}, {after(1000, 0), 4}, {after(25, 25), 17},
 	} {
-		require.False(t, row.others.unlikely(row.run-1), "%v", row.others)
-		require.True(t, row.others.unlikely(row.run), "%v", row.others)
+		require.False(t, row.others.unlikely(row.run-1, chance), "%v", row.others)
+		require.True(t, row.others.unlikely(row.run, chance), "%v", row.others)
 	}
-	require.False(t, after(0, 50).unlikely(40), "all fail")
+	require.False(t, after(0, 50).unlikely(40, chance), "all fail")
+}
+
+func TestARunOfRefusalsIsSuddenWhereOthersServe(t *testing.T) {
+	for _, row := range []struct {
+		what   string
+		others tally
+		run    int // the shortest that is sudden; 0: none is
+	}{
+		{"nothing is known", tally{}, 0},
+		{"others have served two", after(2, 0), 0},
+		{"others have served seven", after(7, 0), 3},
+		{"others serve", after(50, 0), 2},
+		{"of four requests three are served", after(75, 25), 4},
+		{"half of the requests are refused", after(50, 50), 6},
+		{"all are, and two have been", after(0, 2), 0},
+		{"all are, and fifty have been", after(0, 50), 0},
+		{"all are, of many workers", after(0, 1000).times(9), 0},
+	} {
+		got := 0
+		for run := 1000; run > 0; run-- {
+			if row.others.sudden(run, rareRun) {
+				got = run
+			}
+		}
+		require.Equal(t, row.run, got, row.what)
+	}
 }
 
 func TestWhoIsWorseFailsMoreThanByAccident(t *testing.T) {

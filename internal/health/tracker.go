@@ -65,6 +65,7 @@ type entry struct {
 	// What requests have met.
 	serverErrors int // in a row
 	rate         tally
+	refusals     int       // bad ends in a row, without an answer that has begun between
 	servedAt     time.Time // the latest OK
 	slow         bool      // a request was slow since then
 	slowRequest  uint64    // which; 0: not known
