@@ -16,6 +16,11 @@ var legNames = [...]string{"mirrored prefill", "first prefill", "decode", "alone
 
 func (l Leg) String() string { return legNames[l] }
 
+var legLabels = [...]string{"mirrored_prefill", "first_prefill", "decode", "alone"}
+
+// Label returns the leg as a metric label.
+func (l Leg) Label() string { return legLabels[l] }
+
 // Prefill reports whether the leg is a prefill leg.
 func (l Leg) Prefill() bool { return l <= First }
 

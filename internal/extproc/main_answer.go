@@ -130,6 +130,7 @@ func (m *mainLeg) onLeg(now time.Time, r legReport) {
 		m.leg, m.well = legWell, true
 		m.overdueAt, m.startBy = time.Time{}, time.Time{}
 		m.emit(effect{op: opMark, report: r})
+		m.saw(m.prefillLeg(), blame.Served)
 		m.emit(effect{op: opCharge, rank: m.plan.prefill, charge: blame.Credit})
 		if m.phase == mainHolding {
 			if !m.holds() {

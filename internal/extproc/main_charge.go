@@ -18,6 +18,14 @@ func (m *mainLeg) decodeLeg() blame.Leg {
 	return blame.Alone
 }
 
+// sighting is what was seen of a leg: a row of the blame table.
+type sighting struct {
+	leg   blame.Leg
+	sight blame.Sight
+}
+
+func (m *mainLeg) saw(l blame.Leg, s blame.Sight) { m.seen = append(m.seen, sighting{l, s}) }
+
 // decodeFailed charges decode with what was seen of it, and asks for a fresh attempt
 // where that may do better: it reports whether it has.
 func (m *mainLeg) decodeFailed(now time.Time, s blame.Sight, odd bool, f *failure) bool {
@@ -52,6 +60,7 @@ func (m *mainLeg) fresh(row blame.Row, mate, odd bool) bool {
 // charge tells what was seen of a worker: at once, or, where a fresh attempt is to
 // show whose fault it was, to that attempt.
 func (m *mainLeg) charge(now time.Time, row blame.Row, at worker.Rank, retry bool) {
+	m.saw(row.Leg, row.Sight)
 	m.avoid, m.keep = m.avoid[:0], worker.Rank{}
 	switch row.Avoid {
 	case blame.It:

@@ -24,6 +24,9 @@ func (m *mainLeg) onClosed(now time.Time) {
 			m.awaitLog(now)
 			return
 		}
+		if m.plan != nil && !m.finished {
+			m.saw(m.decodeLeg(), blame.ClientLeft)
+		}
 		m.finish(blame.Left, nil)
 		switch {
 		case !m.unsure():

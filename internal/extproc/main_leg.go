@@ -104,13 +104,14 @@ type mainLeg struct {
 	decodeHeld  bool        // a decode reservation is ours to release
 	prefillHeld bool        // a prefill reservation is ours to release
 
-	out []effect // reused between steps
+	out  []effect   // reused between steps
+	seen []sighting // in this step
 }
 
 // step takes one event and returns what is to be done, in order. The slice is
 // valid until the next call.
 func (m *mainLeg) step(now time.Time, ev *event) []effect {
-	m.out = m.out[:0]
+	m.out, m.seen = m.out[:0], m.seen[:0]
 	switch ev.kind {
 	case evClosed:
 		m.onClosed(now)

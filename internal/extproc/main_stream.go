@@ -92,6 +92,9 @@ func (s *mainStream) handle(ev *event) {
 	for i, effects := 0, s.m.step(now, ev); i < len(effects); i++ {
 		s.perform(now, &effects[i])
 	}
+	for _, x := range s.m.seen {
+		s.srv.cfg.Telemetry.Seen(x.leg.Label(), string(x.sight))
+	}
 	if ev.kind == evRequestHeaders {
 		s.comeByName(now)
 	}

@@ -52,7 +52,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, promptTokens                                                                               *counter
+	legs, tokenize, firstEvents, promptTokens, blame                                                                        *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                        *counter
 	kvRestores, indexDumps                                                                                                  *counter
 	aside, activation, traceFailures                                                                                        *counter
@@ -156,6 +156,13 @@ func (i *Instruments) Panic(where string) {
 func (i *Instruments) Leg(outcome, reason string) {
 	if i != nil {
 		i.legs.add(1, labels{outcome, reason})
+	}
+}
+
+// Seen counts what was seen of a leg: a row of the blame table.
+func (i *Instruments) Seen(leg, seen string) {
+	if i != nil {
+		i.blame.add(1, labels{leg, seen})
 	}
 }
 
@@ -284,7 +291,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		failures:   b.counter(MetricFailures),
 		panics:     b.counter(MetricPanics),
 		legs:       b.counter(MetricLegs),
-		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents),
+		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), blame: b.counter(MetricBlame),
 		kvEvents:   b.counter(MetricKVEvents),
 		kvRefused:  b.counter(MetricKVRefused),
 		kvGaps:     b.counter(MetricKVGaps),

@@ -16,6 +16,7 @@ const (
 	MetricPanics          = "baton_panics_recovered_total"
 
 	MetricFirstEvents = "baton_first_events_total"
+	MetricBlame       = "baton_blame_total"
 
 	// OpenTelemetry's GenAI conventions name what a server of models measures; in
 	// Prometheus' spelling.
@@ -77,6 +78,7 @@ const (
 	LabelLeg         = "leg"
 	LabelWhere       = "where"
 	LabelFinding     = "finding"
+	LabelSeen        = "seen"
 	LabelKind        = "kind"
 	LabelOperation   = "gen_ai_operation_name"
 	LabelGenAIModel  = "gen_ai_request_model"
@@ -149,8 +151,8 @@ func Metrics() []Metric {
 		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},
 		{MetricStreams, Gauge, "{stream}", l(LabelLeg), "Envoy streams open now.", nil},
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
-
 		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
+		{MetricBlame, Counter, "{leg}", l(LabelLeg, LabelSeen), "What was seen of legs, by the rows of the blame table in ARCHITECTURE.md: who is charged with it stands there.", nil},
 		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they said: a token; an error, or the end, before any token; other: they could not be read.", nil},
 		{MetricRequestSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel, LabelErrorType), "Time from when the data plane received a request to the last byte that it sent, of requests that a worker was picked for, all attempts included.", requestBuckets()},
 		{MetricFirstByteSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first byte of a worker's answer that was sent on. A head is no token.", firstTokenBuckets()},
@@ -214,7 +216,8 @@ func Labels() []Label {
 		{LabelRole, "`prefill`, `decode`, `aggregated`"},
 		{LabelMode, "a router mode: `kv`, `round-robin`, `random`, `least-loaded`, `power-of-two`; `direct` or `pre-routed` where the request named the worker"},
 		{LabelTokenSource, "`request_ids`, `engine_tokenize`, `byte_estimate`, `none`"},
-		{LabelLeg, "`main`, `prefill`; of streams also `first_token`, one that reads the beginning of an answer"},
+		{LabelLeg, "`main`, `prefill`; of streams also `first_token`, one that reads the beginning of an answer. Of what was seen: `mirrored_prefill`, `first_prefill`, `decode`, `alone`"},
+		{LabelSeen, "the first column of the blame table in ARCHITECTURE.md"},
 		{LabelFinding, "`token`, `error`, `end`, `other`"},
 		{LabelKind, "`asked`: all; `available`: held by the best worker that could be picked, as the index knows it; `predicted`: held by the one that was; `delivered`: not computed, as the engine's usage says. Not every engine says it of every request: `told` and `told_predicted` are `asked` and `predicted` of those whose engine did"},
 		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` where only headers were read"},
