@@ -101,8 +101,9 @@ test-envoys: $(TALLY) $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through En
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
 	go test -tags $(TAGS) -timeout 10m -count 1 -v -run 'TestPattern|TestBurstSweep' ./internal/envoytest/
 
-soak: tools ## three minutes in which everything goes wrong, judged (SOAK_ARGS="-seed 7 -for 10m")
-	go build -o .run/soak ./internal/soak && exec .run/soak $(SOAK_ARGS)
+soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-seed 7 -for 10m"), then hostile clients, and each way to be sick
+	go build -o .run/soak ./internal/soak && .run/soak $(SOAK_ARGS)
+	go test -tags $(TAGS),long -timeout 20m -count 1 -v -parallel 8 -run 'TestASickWorker|TestHostileClients' ./internal/envoytest/ | grep -v '^=== '
 
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
 	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)

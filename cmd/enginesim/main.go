@@ -101,6 +101,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	fs.IntVar(&cfg.CapacityBlocks, "capacity-blocks", 65_536, "KV blocks per rank")
 	fs.IntVar(&cfg.DPSize, "dp-size", 1, "data-parallel ranks")
 	fs.BoolVar(&cfg.PortPerRank, "port-per-rank", false, "each rank listens on a port of its own: that of --listen is rank 0's, rank r's is r higher")
+	fs.StringVar(&cfg.Poison, "poison", "", "answer 500 to each request whose body has this `text`")
 	fs.IntVar(&cfg.MaxModelLen, "max-model-len", 1<<20, "tokens of prompt and output together")
 	base := fs.Float64("prefill-base-us", 0, "µs per prompt")
 	perPrompt := fs.Float64("prefill-us-per-token", 20, "µs per uncached prompt token")

@@ -1,6 +1,7 @@
 package enginesim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -67,6 +68,9 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 	c.items, err = c.s.engine.plan(c, h)
 	if err != nil {
 		return err
+	}
+	if p := c.s.cfg.Poison; p != "" && bytes.Contains(body, []byte(p)) {
+		return &apiError{status: http.StatusInternalServerError, reason: "poison", msg: "this request is more than the engine can take"}
 	}
 	c.s.log.planned(c.rec, c)
 	defer c.release()

@@ -36,10 +36,11 @@ type Config struct {
 	Topic           string // first frame of every event message; default ""
 	ReplayBuffer    int    // event batches kept for replay, per rank; default 10,000 as the engine
 
-	PageSize       int // tokens per KV block; default 16
-	CapacityBlocks int // KV blocks per rank; default 65,536
-	DPSize         int // data-parallel ranks; default 1
-	MaxModelLen    int // tokens of prompt and output together; default 1,048,576
+	PageSize       int    // tokens per KV block; default 16
+	CapacityBlocks int    // KV blocks per rank; default 65,536
+	DPSize         int    // data-parallel ranks; default 1
+	MaxModelLen    int    // tokens of prompt and output together; default 1,048,576
+	Poison         string // a request whose body has this text is answered with 500, by every worker alike; default none
 
 	// Latency. Zero means the default, None (or anything negative) none at all.
 	PrefillBase     time.Duration // per prompt; default none

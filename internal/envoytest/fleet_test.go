@@ -5,6 +5,7 @@ package envoytest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -63,6 +64,7 @@ type fleet struct {
 	plugin *stack.Plugin
 	config string
 
+	file       string        // see layout.workers
 	sent       *atomic.Int64 // requests; copies of a fleet share it
 	fullDuplex bool
 	workers    []*stack.Worker
@@ -86,6 +88,7 @@ type layout struct {
 	twoLegs         bool                 // with gateway: patched to carry both legs
 	listen          string               // of the plugin; default: a unix socket
 	beforeEnvoy     func(*fleet)
+	workers         string                        // the file of workers that the plugin reads; default workers.yaml, which the fleet writes
 	describe        func(*fleet)                  // changes what is said of the workers, before it is published
 	patch           func(envoyYAML string) string // changes Envoy's rendered configuration
 	noCheck         bool                          // the test ends the plugin itself: do not check for leaks
@@ -121,7 +124,7 @@ func bodyModes(t *testing.T, l layout, f func(t *testing.T, l layout)) {
 func newFleet(t *testing.T, l layout) *fleet {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, sent: new(atomic.Int64), config: l.config, fullDuplex: l.fullDuplex}
+	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, sent: new(atomic.Int64), file: l.workers, config: l.config, fullDuplex: l.fullDuplex}
 	t.Cleanup(func() {
 		if t.Failed() {
 			f.dump()
@@ -225,7 +228,7 @@ func (f *fleet) startPlugin() {
 	f.t.Helper()
 	var err error
 	f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
-		BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, "workers.yaml"), Config: f.config,
+		BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, cmp.Or(f.file, "workers.yaml")), Config: f.config,
 		Args: []string{"--log-level", "debug"}, Listen: f.listen,
 	})
 	require.NoError(f.t, err)
