@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
@@ -128,6 +129,8 @@ func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 		requireAnswer(t, r, "the second has no leg at first", 4)
 		requireAnswer(t, <-first, "the first keeps the only leg busy", 4)
 		require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"))
+		require.EqualValues(t, 1, f.saw(blame.Mirrored, blame.NotStarted))
+		require.Zero(t, f.setAside())
 	})
 }
 

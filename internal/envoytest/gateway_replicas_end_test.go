@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -112,6 +113,7 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 		other.back(q)
 		owner.awaitNothingBooked()
 		require.Zero(t, owner.setAside(), "nobody is to blame")
+		require.Positive(t, owner.saw(blame.Mirrored, blame.CarrierLost))
 
 		// The owner dies: buffered, the pair goes on by itself; in full duplex prefill
 		// waits for its half until the request's deadline and a grace have passed.

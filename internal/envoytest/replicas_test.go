@@ -32,8 +32,9 @@ func apart(address string) func(string) string {
 	}
 }
 
-// newApart makes a fleet whose main legs are one replica's and all else another's.
-func newApart(t *testing.T, duplex bool) *fleet {
+// newApart makes a fleet whose main legs are one replica's and all else another's, the
+// carrier's.
+func newApart(t *testing.T, duplex bool) (f *fleet, carrying *stack.Plugin) {
 	t.Helper()
 	dir := t.TempDir()
 	key := filepath.Join(dir, "leg.key")
@@ -41,7 +42,7 @@ func newApart(t *testing.T, duplex bool) *fleet {
 	ports, err := stack.FreePorts(2)
 	require.NoError(t, err)
 	owner, carrier := fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
-	common := quickFaults + fmt.Sprintf("leg: {key_file: %q", key)
+	common := quickFaults + "drain_timeout: 400ms\n" + fmt.Sprintf("leg: {key_file: %q", key)
 	patch := apart(fmt.Sprintf("socket_address: {address: 127.0.0.1, port_value: %d}", ports[1]))
 	l := layout{prefill: 2, decode: 2, fullDuplex: duplex, listen: owner, config: common + fmt.Sprintf(", advertise: %q}\n", owner)}
 	l.patch = func(y string) string {
@@ -56,8 +57,9 @@ func newApart(t *testing.T, duplex bool) *fleet {
 		})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Kill()) })
+		carrying = b
 	}
-	return newFleet(t, l)
+	return newFleet(t, l), carrying
 }
 
 // TestTheLegsOfARequestMayMeetTwoReplicas is row C23 through a real Envoy: the
@@ -68,7 +70,8 @@ func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
 	for _, duplex := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full duplex %t", duplex), func(t *testing.T) {
 			t.Parallel()
-			requireTheOwnerHears(t, newApart(t, duplex))
+			f, _ := newApart(t, duplex)
+			requireTheOwnerHears(t, f)
 		})
 	}
 }
