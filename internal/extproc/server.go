@@ -228,7 +228,7 @@ func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer, plai
 	if err != nil {
 		return srv.misled(err)
 	}
-	s := &mainStream{wire: newWire(srv, g), m: mainLeg{rules: srv.rules, way: way}}
+	s := &mainStream{wire: newWire(srv, g), began: time.Now(), m: mainLeg{rules: srv.rules, way: way}}
 	s.act.handle = s.handle
 	if !srv.enter(s) { // Envoy tries another replica, and leaves this one alone for a while
 		return status.Error(codes.Unavailable, "this process is about to end")
