@@ -35,7 +35,10 @@ FAULTS_ARGS   :=
 ETCD          :=
 PYTHON        := python3
 
-.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
+# Of make real: more flags of go test.
+REAL_ARGS     :=
+
+.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults real real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,7 +68,7 @@ test: tools $(LINT_BIN) $(TALLY) ## all that must hold: static checks, and every
 	$(call told,$(if $(RUN),,static) half-unit half-examples half-envoy)
 
 static: $(LINT_BIN) ## what needs no test: go vet with every tag, a tidy go.mod, the linter
-	@go vet -tags $(TAGS),long $(PKG)
+	@go vet -tags $(TAGS),long,real $(PKG)
 	@go mod tidy -diff
 	@$(LINT_BIN) run ./...
 
@@ -109,6 +112,12 @@ faults: tools ## change one line of the product at a time: does a test see it? (
 	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)
 
 # An input that is new is kept as it is: to make a long one shorter takes longer than T.
+real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models; 12 GB, a few minutes
+	@go run ./internal/real/install -python $(PYTHON)
+
+real: tools real-tools ## the tests with real engines on this CPU, and their table (RUN=Pattern: the tests that match)
+	go test -tags real,invariants -timeout 60m -count 1 -v $(if $(RUN),-run '$(RUN)') $(REAL_ARGS) ./internal/real | grep -v '^=== '
+
 fuzz: ## fuzz every byte parser for T each (T=30s)
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$target/*_test.go | sed 's/func //'); do \

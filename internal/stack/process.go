@@ -21,6 +21,8 @@ type Process struct {
 	log  *tail
 	done chan struct{}
 
+	group bool // signals go to its process group
+
 	mu  sync.Mutex
 	err error // guarded by mu; set before done is closed
 }
@@ -40,6 +42,12 @@ func start(ctx context.Context, name string, stdout io.Writer, path string, args
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("stack: start %s: %w", name, err)
 	}
+	p.waited()
+	return p, nil
+}
+
+// waited has the process's end noticed.
+func (p *Process) waited() {
 	go func() {
 		err := p.cmd.Wait()
 		p.mu.Lock()
@@ -47,7 +55,6 @@ func start(ctx context.Context, name string, stdout io.Writer, path string, args
 		p.mu.Unlock()
 		close(p.done)
 	}()
-	return p, nil
 }
 
 // startReady runs a command that prints one line on standard output when it
@@ -127,7 +134,14 @@ func (p *Process) Log() string { return p.log.String() }
 
 // Signal sends a signal.
 func (p *Process) Signal(s syscall.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	err := os.ErrProcessDone
+	switch {
+	case !p.group:
+		err = p.cmd.Process.Signal(s)
+	case p.Alive(): // else its number may be another's
+		err = syscall.Kill(-p.PID(), s)
+	}
+	if err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stack: signal %s: %w", p.Name, err)
 	}
 	return nil

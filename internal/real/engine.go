@@ -1,0 +1,143 @@
+package real
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Options say how to run an engine.
+type Options struct {
+	Home  string      // see [Home]
+	Name  string      // in messages
+	Model string      // a folder of the install's models
+	Role  worker.Role // prefill and decode transfer KV by NIXL over TCP
+	Args  []string    // more flags of the engine
+	Env   []string
+}
+
+// Engine is one real engine.
+type Engine struct {
+	*stack.Process
+	Kind   worker.Engine
+	Role   worker.Role
+	Served string // the model, as requests name it
+	URL    string
+	// Ports of its KV events and their replay; of SGLang's bootstrap server, 0 elsewhere.
+	Events, Replay, Bootstrap int
+}
+
+// BlockSize is the engines' own: vLLM on a CPU wants a multiple of 32.
+const BlockSize = 32
+
+// startTime bounds the start of an engine: some 100 s on two quiet cores.
+const startTime = 8 * time.Minute
+
+// common is the environment of both: nothing is fetched, nobody is told, one thread.
+func common() []string {
+	return []string{
+		"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "DO_NOT_TRACK=1", "VLLM_NO_USAGE_STATS=1", "TOKENIZERS_PARALLELISM=false",
+		"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo",
+	}
+}
+
+// StartVLLM runs vLLM and returns once it serves.
+func StartVLLM(ctx context.Context, o Options) (*Engine, error) {
+	ports, err := stack.FreePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Kind: worker.VLLM, Role: o.Role, Served: o.Model, Events: ports[1], Replay: ports[2]}
+	venv := filepath.Join(o.Home, "vllm")
+	args := []string{
+		"serve", filepath.Join(o.Home, "models", o.Model), "--served-model-name", o.Model,
+		"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]),
+		"--max-model-len", "4096", "--max-num-seqs", "8", "--dtype", "bfloat16", "--enforce-eager",
+		"--block-size", strconv.Itoa(BlockSize), "--enable-prefix-caching", "--enable-prompt-tokens-details",
+		"--kv-events-config", fmt.Sprintf(
+			`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}`, e.Events, e.Replay),
+	}
+	if o.Role != worker.Aggregated {
+		role := map[worker.Role]string{worker.Prefill: "kv_producer", worker.Decode: "kv_consumer"}[o.Role]
+		args = append(args, "--kv-transfer-config", fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":%q,"kv_buffer_device":"cpu"}`, role))
+	}
+	env := []string{
+		"PATH=" + filepath.Join(venv, "bin") + ":/usr/local/bin:/usr/bin:/bin",
+		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind",
+		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", ports[3]),
+	}
+	return e.start(ctx, o, ports[0], filepath.Join(venv, "bin", "vllm"), args, env)
+}
+
+// StartSGLang runs SGLang, as python/sglang_cpu.py has changed it, and returns once it
+// serves.
+func StartSGLang(ctx context.Context, o Options) (*Engine, error) {
+	ports, err := stack.FreePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Kind: worker.SGLang, Role: o.Role, Served: o.Model, Events: ports[1], Replay: ports[2]}
+	venv := filepath.Join(o.Home, "sglang")
+	args := []string{
+		"-m", "sglang.launch_server", "--model-path", filepath.Join(o.Home, "models", o.Model), "--served-model-name", o.Model,
+		"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--device", "cpu",
+		"--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--disable-cuda-graph", "--disable-overlap-schedule",
+		"--page-size", strconv.Itoa(BlockSize), "--max-total-tokens", "8192", "--max-running-requests", "4", "--dtype", "bfloat16",
+		"--enable-metrics", "--enable-cache-report", "--skip-server-warmup",
+		"--kv-events-config", fmt.Sprintf(`{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}`, e.Events, e.Replay),
+	}
+	if o.Role != worker.Aggregated {
+		e.Bootstrap = ports[3]
+		args = append(args, "--disaggregation-mode", o.Role.String(), "--disaggregation-transfer-backend", "nixl",
+			"--disaggregation-bootstrap-port", strconv.Itoa(e.Bootstrap))
+	}
+	env := []string{"SGLANG_USE_CPU_ENGINE=1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0"}
+	return e.start(ctx, o, ports[0], filepath.Join(venv, "bin", "python"), args, env)
+}
+
+// start runs the engine and waits until it says that it is well.
+func (e *Engine) start(ctx context.Context, o Options, port int, path string, args, env []string) (*Engine, error) {
+	e.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
+	var err error
+	e.Process, err = stack.StartProgram(ctx, stack.ProgramOptions{
+		Name: o.Name, Path: path, Args: append(args, o.Args...), Env: append(append(common(), env...), o.Env...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	client := http.Client{Timeout: 5 * time.Second}
+	err = stack.Await(ctx, o.Name+" to serve", func() bool {
+		if !e.Alive() {
+			return true
+		}
+		resp, err := client.Get(e.URL + "/health")
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	if err == nil && !e.Alive() {
+		err = fmt.Errorf("real: %s ended before it served: %w", o.Name, e.Err())
+	}
+	if err != nil {
+		_ = e.Kill()
+		return nil, fmt.Errorf("%w\n%s", err, e.Log())
+	}
+	return e, nil
+}
+
+// Pause stops the engine until Resume: idle, it would spin.
+func (e *Engine) Pause() error { return e.Signal(syscall.SIGSTOP) }
+
+// Resume lets it go on.
+func (e *Engine) Resume() error { return e.Signal(syscall.SIGCONT) }

@@ -1,0 +1,49 @@
+package real
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// Mark is the file that a step of the install has once it is whole.
+const Mark = ".whole"
+
+// Home returns where the engines are, below the repository's root.
+func Home(root string) string { return filepath.Join(root, ".tools", "real") }
+
+// SitePackages returns the folder of a virtual environment's packages, empty where there
+// is none.
+func SitePackages(venv string) string {
+	found, err := filepath.Glob(filepath.Join(venv, "lib", "python3.*", "site-packages"))
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return found[0]
+}
+
+// CanRun tells all that keeps the engines from running on this machine.
+func CanRun() error {
+	var errs []error
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		errs = append(errs, fmt.Errorf("vLLM for CPUs is tried on linux/amd64, this is %s/%s", runtime.GOOS, runtime.GOARCH))
+	}
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil && !strings.Contains(string(b), " avx2") {
+		errs = append(errs, errors.New("the CPU has no AVX2, which vLLM for CPUs needs"))
+	}
+	return errors.Join(errs...)
+}
+
+// Installed tells what of the install is missing.
+func Installed(home string) error {
+	var errs []error
+	for _, step := range []string{"uv", "vllm", "sglang", "node", "models"} {
+		if _, err := os.Stat(filepath.Join(home, step, Mark)); err != nil {
+			errs = append(errs, fmt.Errorf("%s is not installed: run make real", step))
+		}
+	}
+	return errors.Join(errs...)
+}

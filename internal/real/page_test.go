@@ -1,0 +1,81 @@
+//go:build real
+
+package real
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// page has the results written to docs/real-engines.md: the rows of those tests that ran.
+var page = flag.Bool("page", false, "write what was seen to the table of docs/real-engines.md")
+
+const (
+	vllm   = "vLLM 0.32.0"
+	sglang = "SGLang 0.5.23"
+)
+
+// rows are what tests have seen, by engine and what it is of.
+var rows = struct {
+	mu   sync.Mutex
+	seen map[[2]string]string
+}{seen: map[[2]string]string{}}
+
+// tellf puts a row on the page: what was seen, or that the test is red.
+func tellf(t *testing.T, engine, what, format string, a ...any) {
+	t.Helper()
+	seen := fmt.Sprintf(format, a...)
+	t.Logf("%s, %s: %s", engine, what, seen)
+	t.Cleanup(func() {
+		if t.Failed() {
+			seen = "**red**: " + seen
+		}
+		rows.mu.Lock()
+		defer rows.mu.Unlock()
+		rows.seen[[2]string{engine, what}] = seen
+	})
+}
+
+const (
+	tableBegins = "<!-- the table begins; make real writes it -->\n"
+	tableEnds   = "<!-- the table ends -->\n"
+)
+
+// writePage replaces those rows of the table that tests have told.
+func writePage(root string, now time.Time) error {
+	name := filepath.Join(root, "docs", "real-engines.md")
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("real: the page: %w", err)
+	}
+	before, rest, found := strings.Cut(string(b), tableBegins)
+	table, after, closed := strings.Cut(rest, tableEnds)
+	if !found || !closed {
+		return fmt.Errorf("real: %s has no table", name)
+	}
+	lines := map[string]string{}
+	for line := range strings.Lines(table) {
+		if c := strings.SplitN(line, "|", 4); len(c) == 4 && !strings.HasPrefix(line, "| engine") && !strings.HasPrefix(line, "| ---") {
+			lines[c[1]+"|"+c[2]] = line
+		}
+	}
+	for k, seen := range rows.seen {
+		key := fmt.Sprintf(" %s | %s ", k[0], k[1])
+		lines[key] = fmt.Sprintf("|%s| %s | %s |\n", key, seen, now.Format(time.DateOnly))
+	}
+	var out strings.Builder
+	out.WriteString(before + tableBegins + "| engine | what | seen | on |\n| --- | --- | --- | --- |\n")
+	for _, key := range slices.Sorted(maps.Keys(lines)) {
+		out.WriteString(lines[key])
+	}
+	out.WriteString(tableEnds + after)
+	return os.WriteFile(name, []byte(out.String()), 0o600)
+}

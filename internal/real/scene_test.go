@@ -1,0 +1,345 @@
+//go:build real
+
+package real
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+var (
+	home, binDir, envoyPath string
+	engines                 *fleet
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		fail := func(err error) int {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		root, err := stack.Root()
+		if err != nil {
+			return fail(err)
+		}
+		home = Home(root)
+		if err := Installed(home); err != nil {
+			return fail(err)
+		}
+		if envoyPath, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
+			return fail(err)
+		}
+		if binDir, err = os.MkdirTemp("", "baton-bin-"); err != nil {
+			return fail(err)
+		}
+		defer os.RemoveAll(binDir)
+		if err := stack.Build(binDir, "invariants", false, "./cmd/extproc", "./cmd/devetcd"); err != nil {
+			return fail(err)
+		}
+		engines = &fleet{ctx: ctx, has: map[string]*Engine{}}
+		defer engines.end()
+		code := m.Run()
+		if *page {
+			if err := writePage(root, time.Now()); err != nil {
+				return fail(err)
+			}
+		}
+		return code
+	}())
+}
+
+// specs are the engines that tests share, by name. Those of few blocks evict soon.
+var specs = map[string]struct {
+	kind worker.Engine
+	o    Options
+}{
+	"vllm-1":    {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
+	"vllm-2":    {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
+	"sliding":   {worker.VLLM, Options{Model: "sliding", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512"}}},
+	"lora":      {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512", "--enable-lora", "--lora-modules"}}},
+	"vllm-p1":   {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
+	"vllm-p2":   {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
+	"vllm-d1":   {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	"vllm-d2":   {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	"sglang-1":  {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated}},
+	"sglang-p1": {worker.SGLang, Options{Model: "tiny", Role: worker.Prefill}},
+	"sglang-d1": {worker.SGLang, Options{Model: "tiny", Role: worker.Decode}},
+}
+
+var (
+	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
+	pairBlocks = []string{"--num-gpu-blocks-override", "1024"}
+)
+
+// fleet is the engines that have been started. One that no test uses is stopped.
+type fleet struct {
+	ctx context.Context //nolint:containedctx // the process's
+	mu  sync.Mutex
+	has map[string]*Engine
+}
+
+// use returns the engines, started together where they are not, and going on. They are
+// stopped when the test ends.
+func (f *fleet) use(t *testing.T, names ...string) []*Engine {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out, errs := make([]*Engine, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		if e := f.has[name]; e != nil && e.Alive() {
+			out[i] = e
+			continue
+		}
+		s, ok := specs[name]
+		require.True(t, ok, "engine %q", name)
+		o := s.o
+		o.Home, o.Name = home, name
+		if name == "lora" {
+			o.Args = append(o.Args, "adapter="+filepath.Join(home, "models", "adapter"))
+		}
+		wg.Go(func() {
+			start := StartVLLM
+			if s.kind == worker.SGLang {
+				start = StartSGLang
+			}
+			out[i], errs[i] = start(f.ctx, o)
+		})
+	}
+	began := time.Now()
+	wg.Wait()
+	for i, name := range names {
+		require.NoError(t, errs[i])
+		if f.has[name] != out[i] {
+			t.Logf("%s serves after %s", name, time.Since(began).Round(time.Second))
+		}
+		f.has[name] = out[i]
+		require.NoError(t, out[i].Resume())
+	}
+	t.Cleanup(func() {
+		for _, e := range out {
+			_ = e.Pause()
+		}
+	})
+	return out
+}
+
+func (f *fleet) end() {
+	for _, e := range f.has {
+		_ = e.Kill()
+	}
+}
+
+// scene is Baton before some of the engines: etcd, a register beside each, the plugin
+// and Envoy.
+type scene struct {
+	t       *testing.T
+	engines []*Engine
+	plugin  *stack.Plugin
+	envoy   *stack.Envoy
+	etcd    *stack.Etcd
+}
+
+func newScene(t *testing.T, config string, names ...string) *scene {
+	t.Helper()
+	return newSceneOf(t, config, engines.use(t, names...)...)
+}
+
+func newSceneOf(t *testing.T, config string, es ...*Engine) *scene {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &scene{t: t, engines: es}
+	dir := t.TempDir()
+	var registers []*stack.Register
+	t.Cleanup(func() {
+		if t.Failed() && s.plugin != nil {
+			t.Logf("the plugin's log:\n%s", s.plugin.Log())
+			for _, r := range registers {
+				t.Logf("%s:\n%s", r.Name, r.Log())
+			}
+		}
+		cancel()
+	})
+	var err error
+	s.etcd, err = stack.StartEtcd(ctx, stack.EtcdOptions{BinDir: binDir, Dir: filepath.Join(dir, "etcd")})
+	require.NoError(t, err)
+	for _, e := range s.engines {
+		r, err := stack.StartRegister(ctx, stack.RegisterOptions{
+			BinDir: binDir, EngineURL: e.URL, Etcd: s.etcd.Endpoints, TTL: 5 * time.Second, Args: e.registerArgs(),
+		})
+		require.NoError(t, err)
+		registers = append(registers, r)
+	}
+	s.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{
+		BinDir: binDir, Dir: dir, Etcd: s.etcd.Endpoints, Config: config, Args: []string{"--log-level", "debug"}, NotWait: true,
+	})
+	require.NoError(t, err)
+	s.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Params: envoy.Params{PluginSocket: s.plugin.Socket}})
+	require.NoError(t, err)
+	s.await("the plugin to know all engines and hear of their caches", func() bool {
+		return s.metric("baton_workers", `state="healthy"`) == float64(len(es)) && strings.Count(s.plugin.Log(), "state=connected") >= len(es)
+	})
+	return s
+}
+
+// registerArgs are what a register cannot be told by the engine.
+func (e *Engine) registerArgs() []string {
+	args := []string{"--role", e.Role.String(), "--log-level", "debug"}
+	if e.Kind == worker.VLLM {
+		args = append(args, "--kv-events-port", fmt.Sprint(e.Events), "--kv-replay-port", fmt.Sprint(e.Replay))
+	}
+	return args
+}
+
+func (s *scene) await(what string, ok func() bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 60*time.Second)
+	defer cancel()
+	require.NoError(s.t, stack.Await(ctx, what, ok))
+}
+
+func (s *scene) metric(name string, parts ...string) float64 {
+	m, err := s.plugin.Metrics(s.t.Context())
+	if err != nil {
+		return -1
+	}
+	v, _ := m.Sum(name, parts...)
+	return v
+}
+
+// answer is what came of a request.
+type answer struct {
+	status int
+	header http.Header
+	body   string // whole, or the events
+	usage  usage
+	text   string
+}
+
+type usage struct {
+	Prompt  int `json:"prompt_tokens"`
+	Output  int `json:"completion_tokens"`
+	Details *struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// fields are the members of a request's body.
+type fields map[string]any
+
+// ask sends a request through Envoy and reads what comes, to its end.
+func (s *scene) ask(path string, body fields) *answer {
+	s.t.Helper()
+	b, err := json.Marshal(body)
+	require.NoError(s.t, err)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.envoy.URL+path, bytes.NewReader(b))
+	require.NoError(s.t, err)
+	a := &answer{}
+	req.Header.Set("content-type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(s.t, err)
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	require.NoError(s.t, err)
+	a.status, a.header, a.body = resp.StatusCode, resp.Header, string(all)
+	a.read()
+	return a
+}
+
+// read takes usage and text from a whole answer or from events.
+func (a *answer) read() {
+	type reply struct {
+		Usage   *usage
+		Choices []struct {
+			Text    string
+			Message struct{ Content string }
+			Delta   struct{ Content string }
+		}
+	}
+	take := func(b []byte) {
+		var r reply
+		if json.Unmarshal(b, &r) != nil {
+			return
+		}
+		if r.Usage != nil {
+			a.usage = *r.Usage
+		}
+		for _, c := range r.Choices {
+			a.text += c.Text + c.Message.Content + c.Delta.Content
+		}
+	}
+	if !strings.HasPrefix(a.header.Get("content-type"), "text/event-stream") {
+		take([]byte(a.body))
+		return
+	}
+	lines := bufio.NewScanner(strings.NewReader(a.body))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			take([]byte(data))
+		}
+	}
+}
+
+// choice and decision are what tests read of /debug/decisions.
+type choice struct {
+	Worker  string `json:"worker_id"`
+	Overlap int    `json:"overlap_blocks"`
+	Reason  string `json:"reason"`
+}
+
+type decision struct {
+	ISL         int     `json:"isl_tokens"`
+	Outcome     string  `json:"outcome"`
+	Detail      string  `json:"detail"`
+	TokenSource string  `json:"token_source"`
+	Prefill     *choice `json:"prefill"`
+	Decode      *choice `json:"decode"`
+}
+
+// last returns the plugin's latest decision.
+func (s *scene) last() *decision {
+	s.t.Helper()
+	page, err := s.plugin.Page(s.t.Context(), "/debug/decisions?n=1")
+	require.NoError(s.t, err)
+	var list struct{ Decisions []decision }
+	require.NoError(s.t, json.Unmarshal([]byte(page), &list))
+	require.Len(s.t, list.Decisions, 1)
+	return &list.Decisions[0]
+}
+
+// heard waits until the plugin has heard what the engines' caches have become: nothing
+// has come for a while.
+func (s *scene) heard() {
+	s.t.Helper()
+	var last float64
+	quiet := 0
+	s.await("the engines' events to end", func() bool {
+		now := s.metric("baton_kv_events_total")
+		if quiet++; now != last {
+			last, quiet = now, 0
+		}
+		return quiet > 5
+	})
+}
