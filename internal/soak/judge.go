@@ -70,6 +70,16 @@ func (h history) workers(a *ask, g *got) bool {
 		h.lane(a, g, termPlugin, killPlugin)
 }
 
+// refuses reports whether a worker of the request's model refused what was right.
+func (h history) refuses(a *ask, g *got) bool {
+	return h.during(g, 0, func(f *fault) bool { return f.On.Model == a.Model && (f.Kind == refusal || f.Kind == tooMany) })
+}
+
+// empties reports whether a worker of the request's model answered with nothing.
+func (h history) empties(a *ask, g *got) bool {
+	return h.during(g, 0, func(f *fault) bool { return f.On.Model == a.Model && f.Kind == nothing })
+}
+
 // stalled is for how long the machine did not run us while the client waited,
 // or soon before.
 func (h history) stalled(g *got) (sum time.Duration) {
@@ -100,7 +110,8 @@ var statuses = map[string]int{
 	"not_json": 400, "forbidden_field": 400, "not_disaggregable": 400, "model_not_found": 404,
 	"not_ready": 503, "no_worker": 503, "prefill_not_ready": 503, "no_decode_worker": 503, "no_prefill_worker": 503,
 	"disaggregation_enforced": 503, "prefill_failed": 503, "decode_unreachable": 503, "decode_failed": 502,
-	"deadline_exceeded": 504, "router_unavailable": 503,
+	"deadline_exceeded": 504, "router_unavailable": 503, "decode_overdue": 503,
+	"prefill_busy": 429, "prefill_rejected": 0, "empty_answer": 502, // 0: the worker's own
 }
 
 // judge says under which name an answer is counted, and what is wrong with it,
@@ -131,6 +142,8 @@ func judgeAnswer(a *ask, g *got, h history, fullDuplex bool) (class, wrong strin
 	switch {
 	case a.Refusal != "":
 		return "served", "it was served, and deserved " + a.Refusal
+	case g.Err == "" && strings.Join(texts, "") == "" && h.empties(a, g):
+		return "empty, as the worker answered", ""
 	case g.Err == "" && whole && slices.Equal(texts, a.Want):
 		return "whole", ""
 	case g.Err == "" && whole:
@@ -174,7 +187,10 @@ func judgeError(a *ask, g *got, h history) (class, wrong string) {
 	code, message := errorOf(g.Body)
 	if code == "" {
 		// A worker's own answer is passed on when no attempt is left.
-		if g.Status >= 500 && message != "" && h.workers(a, g) {
+		switch {
+		case a.Refusal == poisoned && g.Status >= 500 && message != "":
+			return poisoned, ""
+		case g.Status >= 500 && message != "" && h.workers(a, g), g.Status < 500 && message != "" && h.refuses(a, g):
 			return fmt.Sprintf("%d of a worker", g.Status), ""
 		}
 		return "untyped", fmt.Sprintf("status %d without a code: %.300q %s", g.Status, g.Body, g.Err)
@@ -183,11 +199,11 @@ func judgeError(a *ask, g *got, h history) (class, wrong string) {
 	switch want, known := statuses[code]; {
 	case !known:
 		return class, "no request of this run can deserve this: " + message
-	case want != g.Status:
+	case want != 0 && want != g.Status:
 		return class, fmt.Sprintf("the failure table says %d", want)
 	case g.Err != "":
 		return class, "the error itself was cut: " + g.Err
-	case code == a.Refusal:
+	case code == a.Refusal, a.Refusal == poisoned && (code == "prefill_failed" || code == "decode_failed"):
 		return class, ""
 	}
 	why := ""
@@ -206,6 +222,10 @@ func judgeError(a *ask, g *got, h history) (class, wrong string) {
 	case "not_ready":
 		if !h.lane(a, g, termPlugin, killPlugin) {
 			why = "the plugin was not restarted"
+		}
+	case "prefill_busy", "prefill_rejected":
+		if !h.refuses(a, g) {
+			why = "no worker of the model refused requests that are right"
 		}
 	case "deadline_exceeded":
 		if g.To-g.From < a.deadline()-early504 {

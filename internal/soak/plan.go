@@ -24,6 +24,8 @@ const (
 	refuse       kind = "refuse" // the port is closed
 	serverError  kind = "5xx"    // 500, 502 or 503
 	tooMany      kind = "429"
+	refusal      kind = "4xx"        // 400, 401, 404 or 422: what a good request does not deserve
+	nothing      kind = "empty"      // 200, and no answer in it
 	cut          kind = "cut"        // the connection is closed in the middle of the answer
 	abort        kind = "abort"      // prefill: 200 with finish reason abort
 	early        kind = "early"      // decode: 200 before it has the KV
@@ -65,7 +67,7 @@ type fault struct {
 	On      target // of etcd: zero
 	Moment  string // before, mid or after, for those that strike within a request
 	Count   int    // requests that it strikes; 0: all, for For
-	Status  int    // of serverError
+	Status  int    // of serverError and refusal
 	Factor  float64
 	Form    string // of badHandoff
 	Move    bool   // it comes back at another address
@@ -100,12 +102,12 @@ type weighted struct {
 func faultsOf(m model, role worker.Role) []weighted {
 	w := []weighted{
 		{killWorker, 4}, {killEngine, 2}, {stopWorker, 3}, {drainWorker, 2}, {dieInRequest, 3},
-		{hang, 3}, {slow, 4}, {refuse, 3}, {serverError, 4}, {cut, 4},
+		{hang, 3}, {slow, 4}, {refuse, 3}, {serverError, 4}, {cut, 4}, {tooMany, 2}, {refusal, 3}, {nothing, 2},
 	}
 	if role == worker.Decode {
 		return append(w, weighted{early, 2})
 	}
-	w = append(w, weighted{tooMany, 2}, weighted{abort, 2})
+	w = append(w, weighted{abort, 2})
 	if m.Engine != worker.SGLang {
 		w = append(w, weighted{noHandoff, 2}, weighted{badHandoff, 2})
 	}
@@ -194,8 +196,14 @@ func workerFault(rng *rand.Rand, f fault, models []model) fault {
 		f.Count = rng.IntN(4)
 	case abort, tooMany:
 		f.Count = rng.IntN(4)
+	case refusal:
+		f.Status = []int{400, 401, 404, 422}[rng.IntN(4)]
+		f.Count = rng.IntN(4)
+	case nothing:
+		f.Moment = []string{"before", "begun"}[rng.IntN(2)]
+		f.Count = rng.IntN(4)
 	case serverError:
-		f.Moment = moments[rng.IntN(3)]
+		f.Moment = append(moments, "begun")[rng.IntN(4)]
 		f.Status = []int{500, 502, 503}[rng.IntN(3)]
 		f.Count = rng.IntN(4)
 	case badHandoff:

@@ -50,7 +50,7 @@ func TestALongPlanHasEveryKindAndStrikesNothingTwiceAtOnce(t *testing.T) {
 		free[f.On] = f.At + f.For
 		require.NoError(t, injected(f).Validate(), f)
 	}
-	require.Len(t, kinds, 21)
+	require.Len(t, kinds, 23)
 	require.Greater(t, len(plan), 2500)
 	for _, f := range planFaults(1, time.Hour, time.Second, allFleets()[:1], lanes, false) {
 		require.False(t, f.etcd(), f)
@@ -77,7 +77,7 @@ func TestRequestsCarryTheirRightAnswer(t *testing.T) {
 			require.True(t, strings.HasPrefix(a.Want[0], "d"+enginesim.Digest(enginesim.Tokenize(prompt))))
 		}
 	}
-	for _, code := range []string{"", "not_json", "forbidden_field", "model_not_found", "not_disaggregable"} {
+	for _, code := range []string{"", "not_json", "forbidden_field", "model_not_found", "not_disaggregable", poisoned} {
 		require.Positive(t, seen[code], code)
 	}
 }

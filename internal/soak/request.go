@@ -62,6 +62,13 @@ func (a *ask) deadline() time.Duration {
 	return defaultTimeout
 }
 
+// Every engine answers 500 to a prompt with the word poison in it. Nobody is to be set
+// aside for it, however often it comes.
+const (
+	poison   = "poison"
+	poisoned = "a 500 of every engine"
+)
+
 // body is what clients send.
 type body struct {
 	Model     string    `json:"model"`
@@ -103,6 +110,9 @@ func drawAsk(rng *rand.Rand, n int, models []model, lanes int) *ask {
 		}
 	}
 	text := drawPrompt(rng, n)
+	if a.Refusal == "" && rng.IntN(60) == 0 {
+		text, a.Refusal = poison+" "+text, poisoned
+	}
 	var tokens []uint32
 	if a.Path = "/v1/completions"; rng.IntN(2) == 0 {
 		a.Path = "/v1/chat/completions"

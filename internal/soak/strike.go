@@ -179,7 +179,7 @@ func (w *world) drain(ctx, life context.Context, m *member, f fault) error {
 func injected(f fault) enginesim.Fault {
 	modes := map[kind]enginesim.Mode{
 		dieInRequest: enginesim.FaultDie, hang: enginesim.FaultHang, slow: enginesim.FaultSlow, refuse: enginesim.FaultRefuse,
-		serverError: enginesim.FaultError, tooMany: enginesim.FaultError, cut: enginesim.FaultTruncate,
+		serverError: enginesim.FaultError, tooMany: enginesim.FaultError, refusal: enginesim.FaultError, nothing: enginesim.FaultEmpty, cut: enginesim.FaultTruncate,
 		abort: enginesim.FaultFinishAbort, early: enginesim.FaultEarly200,
 		noHandoff: enginesim.FaultNoHandoff, badHandoff: enginesim.FaultBadHandoff,
 	}

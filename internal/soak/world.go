@@ -160,7 +160,7 @@ func (w *world) startWorker(ctx context.Context, m *member, move bool) error {
 		"--role", m.on.Role.String(), "--engine", string(m.model.Engine), "--model", m.model.Name,
 		"--id", strconv.FormatUint(1000+w.nextID.Add(1), 10), "--listen", address, "--control-listen", control,
 		"--log-requests", "20000", "--heartbeat-interval", "300ms", "--waiting-timeout", "10s", "--bootstrap-timeout", "10s",
-		"--kv-lease", "10s", "--pull-timeout", "1s", "--prefill-base-us", "4000", "--decode-us-per-token", "3000",
+		"--kv-lease", "10s", "--pull-timeout", "1s", "--poison", poison, "--prefill-base-us", "4000", "--decode-us-per-token", "3000",
 	}
 	if m.model.Engine == worker.SGLang && m.on.Role == worker.Prefill {
 		args = append(args, "--bootstrap-listen", meet)
