@@ -3,6 +3,7 @@
 package envoytest
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -103,6 +104,20 @@ func TestFirstEventsThatDoNotComeAreMissedAloud(t *testing.T) {
 			q.require(t, f.send(t.Context(), q.path, q.body))
 		}
 		require.Equal(t, 1, strings.Count(f.plugin.Log(), "no filter baton.first_token"))
+	})
+}
+
+// TestWithoutALookNothingIsNoAnswerEither: Envoy's access log tells of a streamed answer
+// in which nothing came.
+func TestWithoutALookNothingIsNoAnswerEither(t *testing.T) {
+	t.Parallel()
+	both(t, layout{aggregated: 2, config: everyTurn + "answer: {first_token: off}\n"}, func(t *testing.T, f *fleet) {
+		f.fault(f.workers[0], enginesim.Fault{Mode: enginesim.FaultEmpty})
+		for i := 0; f.setAside() == 0 && i < 60; i++ {
+			f.send(t.Context(), "/v1/completions", completion(fmt.Sprintf("nothing comes, %d", i), 4, true))
+		}
+		f.await("the worker to be set aside", func() bool { return f.setAside() > 0 })
+		require.Positive(t, f.outcomes("failed", `code="empty_answer"`))
 	})
 }
 
