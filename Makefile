@@ -106,7 +106,7 @@ reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was meas
 
 soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-seed 7 -for 10m"), then hostile clients, and each way to be sick
 	go build -o .run/soak ./internal/soak && .run/soak $(SOAK_ARGS)
-	go test -tags $(TAGS),long -timeout 20m -count 1 -v -parallel 8 -run 'TestASickWorker|TestHostileClients' ./internal/envoytest/ | grep -v '^=== '
+	go test -tags $(TAGS),long -timeout 20m -count 1 -v -parallel 8 -run 'TestASickWorker|TestHostileClients|TestAMinute' ./internal/envoytest/ | grep -v '^=== '
 
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
 	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)
