@@ -86,7 +86,7 @@ var specs = map[string]struct {
 }
 
 var (
-	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
+	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--structured-outputs-config", `{"disable_any_whitespace":true}`}
 	pairBlocks = []string{"--num-gpu-blocks-override", "1024"}
 )
 

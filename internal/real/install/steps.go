@@ -73,7 +73,7 @@ func makeSGLang(ctx context.Context, in *installer, dir string) error {
 }
 
 func makeNode(ctx context.Context, in *installer, dir string) error {
-	for _, name := range []string{"package.json", "package-lock.json"} {
+	for _, name := range []string{"package.json", "package-lock.json", "client.mjs"} {
 		b, err := os.ReadFile(in.at("node/" + name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
