@@ -32,6 +32,8 @@ type Engine struct {
 	URL    string
 	// Ports of its KV events and their replay; of SGLang's bootstrap server, 0 elsewhere.
 	Events, Replay, Bootstrap int
+
+	program stack.ProgramOptions
 }
 
 // BlockSize is the engines' own: vLLM on a CPU wants a multiple of 32.
@@ -102,20 +104,37 @@ func StartSGLang(ctx context.Context, o Options) (*Engine, error) {
 	return e.start(ctx, o, ports[0], filepath.Join(venv, "bin", "python"), args, env)
 }
 
-// start runs the engine and waits until it says that it is well.
+// start runs the engine for the first time.
 func (e *Engine) start(ctx context.Context, o Options, port int, path string, args, env []string) (*Engine, error) {
 	e.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
-	var err error
-	e.Process, err = stack.StartProgram(ctx, stack.ProgramOptions{
+	e.program = stack.ProgramOptions{
 		Name: o.Name, Path: path, Args: append(args, o.Args...), Env: append(append(common(), env...), o.Env...),
-	})
-	if err != nil {
+	}
+	if err := e.run(ctx); err != nil {
 		return nil, err
+	}
+	return e, nil
+}
+
+// Restart runs an engine again that has ended, at the same ports, and returns once it
+// serves.
+func (e *Engine) Restart(ctx context.Context) error {
+	if e.Alive() {
+		return fmt.Errorf("real: %s is started again while it runs", e.Name)
+	}
+	return e.run(ctx)
+}
+
+// run starts the engine and waits until it says that it is well.
+func (e *Engine) run(ctx context.Context) error {
+	var err error
+	if e.Process, err = stack.StartProgram(ctx, e.program); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	client := http.Client{Timeout: 5 * time.Second}
-	err = stack.Await(ctx, o.Name+" to serve", func() bool {
+	err = stack.Await(ctx, e.Name+" to serve", func() bool {
 		if !e.Alive() {
 			return true
 		}
@@ -127,13 +146,13 @@ func (e *Engine) start(ctx context.Context, o Options, port int, path string, ar
 		return resp.StatusCode == http.StatusOK
 	})
 	if err == nil && !e.Alive() {
-		err = fmt.Errorf("real: %s ended before it served: %w", o.Name, e.Err())
+		err = fmt.Errorf("real: %s ended before it served: %w", e.Name, e.Err())
 	}
 	if err != nil {
 		_ = e.Kill()
-		return nil, fmt.Errorf("%w\n%s", err, e.Log())
+		return fmt.Errorf("%w\n%s", err, e.Log())
 	}
-	return e, nil
+	return nil
 }
 
 // Pause stops the engine until Resume: idle, it would spin.

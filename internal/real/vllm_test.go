@@ -155,6 +155,29 @@ func TestVLLMOverlapOfASlidingWindow(t *testing.T) {
 	requireAgreement(t, vllm, "aggregated: a model with sliding-window layers", all, 0.99)
 }
 
+// TestVLLMOverlapOfAdaptersAndSalts: what else goes into the hash of a block.
+func TestVLLMOverlapOfAdaptersAndSalts(t *testing.T) {
+	s := newScene(t, "", "lora")
+	for what, change := range map[string]func(body fields, i int){
+		"LoRA adapters": func(body fields, i int) { body["model"] = []string{"tiny", "adapter"}[i%2] },
+		"cache_salt":    func(body fields, i int) { body["cache_salt"] = []string{"a", "b"}[i%2] },
+		"lists of prompts": func(body fields, i int) {
+			body["prompt"] = []string{body["prompt"].(string), words(uint64(900+i%2), 100)}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var all []told
+			for i := range 12 {
+				body := fields{"model": "tiny", "prompt": what + words(uint64(i/4), 200) + fmt.Sprint(i), "max_tokens": 4}
+				change(body, i)
+				_, x := s.compare(what, "/v1/completions", body)
+				all = append(all, x)
+			}
+			requireAgreement(t, vllm, "aggregated: "+what, all, 0.99)
+		})
+	}
+}
+
 // requireAgreement holds that in so many of the requests, as a share, Baton and the
 // engine say the same, and tells where they do not.
 func requireAgreement(t *testing.T, engine, what string, all []told, share float64) {
