@@ -194,8 +194,8 @@ type RequestConfig struct {
 // AnswerConfig says what is made of answers.
 type AnswerConfig struct {
 	// FirstToken is what becomes of a streamed answer before its first token: hold, it
-	// waits, and an error before it becomes a fresh attempt; watch, it passes, and an
-	// error is learnt; off, nobody looks. Default hold.
+	// waits, and an error before it becomes a fresh attempt; off, it passes, and an error
+	// is learnt from Envoy's access log. Default hold.
 	FirstToken extproc.FirstToken `yaml:"first_token"`
 }
 

@@ -300,6 +300,8 @@ func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[
 		row.Health, row.Reason = admin.Recovering, string(h.Reason)
 	case h.SparedFor != "":
 		row.Reason = "failing (" + string(h.SparedFor) + "), kept: too many are aside"
+	case h.Suspected:
+		row.Reason = "suspected: it is probed"
 	}
 	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
 		row.Reason = why

@@ -96,10 +96,12 @@ func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
 
 // awaitHealthy sends requests until every prefill worker is healthy: one that
 // was set aside has to answer one after a probe. What came of all that were sent is
-// known then: Envoy's access log, which comes later, may charge a worker.
+// known then: Envoy's access log, which comes later, may charge a worker. And no worker
+// is suspected: else a probe may meet the next fault before a request does.
 func (f *fleet) awaitHealthy() {
 	f.t.Helper()
 	f.await("all requests to be counted", func() bool { return f.metric("baton_requests_total") == float64(f.sent.Load()) })
+	f.awaitNoSuspect()
 	f.await("the prefill workers to be healthy", func() bool {
 		if f.metric("baton_workers", `role="prefill"`, `state="healthy"`) == float64(len(f.prefill)) {
 			return true
@@ -107,6 +109,11 @@ func (f *fleet) awaitHealthy() {
 		requireAnswer(f.t, f.send(f.t.Context(), "/v1/completions", completion("in between", 1, false)), "in between", 1)
 		return false
 	})
+}
+
+func (f *fleet) awaitNoSuspect() {
+	f.t.Helper()
+	f.await("no worker to be suspected", func() bool { return !strings.Contains(f.adminGet("/debug/state"), "suspected: it is probed") })
 }
 
 // TestALegThatNeverStartsGetsAFreshPick: a mirror over its cluster's limit is

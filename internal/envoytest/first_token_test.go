@@ -54,10 +54,15 @@ func TestAnErrorBeforeTheFirstTokenIsAFreshAttempt(t *testing.T) {
 // TestAnErrorThatNobodyCanMendReachesTheClient in the worker's own words, and counts.
 func TestAnErrorThatNobodyCanMendReachesTheClient(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"hold", "watch"} {
+	for _, mode := range []string{"hold", "off"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			both(t, layout{prefill: 1, decode: 1, config: "answer: {first_token: " + mode + "}\n"}, func(t *testing.T, f *fleet) {
+			l := layout{prefill: 1, decode: 1, config: "answer: {first_token: " + mode + "}\n"}
+			if mode == "off" { // beside prefill the head waits for it, and so does the error
+				l.prefillArgs = shortLease // nobody has fetched that KV
+				l = layoutOf(l, worker.VLLM)
+			}
+			both(t, l, func(t *testing.T, f *fleet) {
 				f.sayNo(0)
 				for i, q := range ask("nobody else is there", 4)[2:] {
 					r := f.send(t.Context(), q.path, q.body)
@@ -66,29 +71,36 @@ func TestAnErrorThatNobodyCanMendReachesTheClient(t *testing.T) {
 					require.Contains(t, r.body, `"injected error"`)
 					f.awaitOutcomes(i+1, "failed", `code="decode_failed"`)
 				}
-				require.NotZero(t, f.firstEvents("error"))
+				require.Equal(t, mode == "hold", f.firstEvents("error") > 0)
 				require.Zero(t, f.outcomes("ok"))
 			})
 		})
 	}
 }
 
-// TestAWatchedAnswerIsNotHeld: the head is the client's before there is a token.
-func TestAWatchedAnswerIsNotHeld(t *testing.T) {
+// TestAnAnswerThatIsNotHeldIsLearntFromItsEnd: the head is the client's before there is
+// a token, and what the worker says later still counts.
+func TestAnAnswerThatIsNotHeldIsLearntFromItsEnd(t *testing.T) {
 	t.Parallel()
-	both(t, layout{aggregated: 1, config: "answer: {first_token: watch}\n"}, func(t *testing.T, f *fleet) {
-		goOn := f.hold(f.workers[0], enginesim.Begun)
-		q := ask("watched", 6)[3]
-		r, err := client.Post(f.envoy.URL+q.path, "application/json", strings.NewReader(q.body))
-		require.NoError(t, err)
-		defer r.Body.Close()
-		require.Equal(t, http.StatusOK, r.StatusCode, "it has begun")
-		require.Zero(t, f.firstEvents("token"))
-		goOn()
-		body, err := io.ReadAll(r.Body)
-		require.NoError(t, err)
-		require.Contains(t, string(body), "data: [DONE]")
-		f.await("its token to be seen", func() bool { return f.firstEvents("token") == 1 })
+	both(t, layout{aggregated: 2, config: everyTurn + "answer: {first_token: off}\n"}, func(t *testing.T, f *fleet) {
+		f.fault(f.workers[0], enginesim.Fault{Mode: enginesim.FaultHold, When: enginesim.Begun, Count: 1})
+		for range 2 {
+			q := ask("not held", 6)[3]
+			r, err := client.Post(f.envoy.URL+q.path, "application/json", strings.NewReader(q.body))
+			require.NoError(t, err)
+			require.Equal(t, http.StatusOK, r.StatusCode, "it has begun")
+			f.fault(f.workers[0], enginesim.Fault{})
+			body, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			require.NoError(t, r.Body.Close())
+			require.Contains(t, string(body), "data: [DONE]")
+		}
+		f.fault(f.workers[0], enginesim.Fault{Mode: enginesim.FaultError, When: enginesim.Begun})
+		for i := 0; f.setAside() == 0 && i < 60; i++ {
+			f.send(t.Context(), "/v1/completions", completion(fmt.Sprintf("it says no, %d", i), 4, true))
+		}
+		f.await("the worker to be set aside", func() bool { return f.setAside() > 0 })
+		require.Positive(t, f.outcomes("failed", `code="decode_failed"`))
 	})
 }
 

@@ -256,6 +256,7 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 // aside is its own business too.
 func (r *replica) awaitServing() {
 	r.t.Helper()
+	r.awaitNoSuspect()
 	r.await("the prefill workers to be healthy", func() bool {
 		if r.metric("baton_workers", `role="prefill"`, `state="healthy"`) == float64(len(r.prefill)) {
 			return true

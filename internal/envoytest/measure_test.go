@@ -80,13 +80,11 @@ func TestWhatCameOfARequestIsMeasured(t *testing.T) {
 			both(t, l, func(t *testing.T, f *fleet) { requireMeasured(t, f, "prefill", true) })
 		})
 	}
-	for _, mode := range []string{"hold", "watch"} {
-		t.Run("aggregated "+mode, func(t *testing.T) {
-			t.Parallel()
-			l := layout{aggregated: 1, config: counted + "answer: {first_token: " + mode + "}\n"}
-			both(t, l, func(t *testing.T, f *fleet) { requireMeasured(t, f, "aggregated", true) })
-		})
-	}
+	t.Run("aggregated", func(t *testing.T) {
+		t.Parallel()
+		l := layout{aggregated: 1, config: counted}
+		both(t, l, func(t *testing.T, f *fleet) { requireMeasured(t, f, "aggregated", true) })
+	})
 }
 
 // TestAGatewaysRequestsAreMeasured with one leg, where no access log comes, and with

@@ -179,6 +179,7 @@ func TestAFailedDecodeAfterAGoodHandOffIsInvisible(t *testing.T) {
 				requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("in between", 2, false)), "in between", 2)
 				return f.metric("baton_workers", `role="decode"`, `state="healthy"`) == 2
 			})
+			f.awaitNoSuspect()
 			picks, collected := f.metric("baton_fresh_picks_total"), f.metric("baton_prefill_legs_total", `outcome="collected"`)
 			f.fault(f.decode[0], x)
 			for j := range 2 {

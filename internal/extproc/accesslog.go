@@ -20,12 +20,12 @@ type accessLog struct {
 	srv *Server
 }
 
-// logged says how an answer ended that had begun, by Envoy's response flags and
-// details. The details name every way in which an upstream can break off, those whose
-// flag says no more than "protocol error" included (a chunked body that ends
-// early, measured on 1.40).
+// logged says how an answer ended that had begun: by Envoy's response flags and details,
+// and by what the engine has said in events. The details name every way in which an
+// upstream can break off, those whose flag says no more than "protocol error" included
+// (a chunked body that ends early, measured on 1.40).
 func logged(e *datav3.HTTPAccessLogEntry) blame.Sight {
-	f, r := e.GetCommonProperties().GetResponseFlags(), e.GetResponse()
+	f, r, said := e.GetCommonProperties().GetResponseFlags(), e.GetResponse(), saidIn(e)
 	switch {
 	case f.GetUpstreamRequestTimeout(), f.GetUpstreamMaxStreamDurationReached(), f.GetStreamIdleTimeout(), f.GetDurationTimeout():
 		return blame.Expired
@@ -35,6 +35,8 @@ func logged(e *datav3.HTTPAccessLogEntry) blame.Sight {
 		return blame.ClientLeft
 	case r.GetResponseBodyBytes() == 0:
 		return blame.Empty
+	case said["error"] != nil:
+		return sightOfError(int(said["error_code"].GetNumberValue()))
 	default:
 		return blame.Served
 	}

@@ -156,12 +156,12 @@
 // plugin leaves the stream:
 //
 //	phase            on                       does                                        next
-//	awaitHeaders     2xx, text/event-stream   ask for time (hold), or let it pass (watch) reading
+//	awaitHeaders     2xx, text/event-stream   ask for time                                reading
 //	                 any other                leave: the main leg judges it               left
 //	reading          a token, or what cannot
 //	                 be read                  leave                                       left
 //	                 an error, or the end     tell the owner                              told
-//	                 neither yet              ask for time, or let it pass                reading
+//	                 neither yet              ask for time                                reading
 //	told             the owner lets it go on  leave                                       left
 //	any              the stream's end         the attempt is over                         left
 //

@@ -36,7 +36,6 @@ const (
 	evLogged    // Envoy has logged the request: its end is known
 	evFound     // decode's first events do not serve the request: seen
 	evPass      // the owner of the answer lets it go on
-	evToken     // decode's first token was seen, of an answer that is not held
 	evClosed    // the stream is over
 )
 

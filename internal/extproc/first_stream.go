@@ -20,7 +20,6 @@ type firstStream struct {
 	owner  *mainStream // nil: at another replica
 	events openai.FirstEvents
 	phase  firstPhase
-	holds  bool
 }
 
 type firstPhase uint8
@@ -71,7 +70,7 @@ func (s *firstStream) begin(ev *event) {
 		s.leave()
 		return
 	}
-	s.leg, s.phase, s.holds = leg, firstReading, s.srv.rules.firstToken == FirstTokenHold
+	s.leg, s.phase = leg, firstReading
 	if leg.Owner == s.srv.owner {
 		s.owner = s.srv.attempts.find(leg.Nonce)
 	}
@@ -82,14 +81,11 @@ func (s *firstStream) begin(ev *event) {
 		s.leave() // nobody would make another attempt
 		return
 	}
-	switch {
-	case ev.endOfStream:
+	if ev.endOfStream {
 		s.piece(nil, true)
-	case s.holds:
-		s.wait()
-	default:
-		s.send(headersAnswer(fieldAnswerResponseHeaders, nil, nil, extras{}))
+		return
 	}
+	s.wait()
 }
 
 // wait has Envoy hold what has come for as long as the request may take: each message
@@ -122,20 +118,13 @@ func (s *firstStream) piece(body []byte, last bool) {
 	}
 	switch found := s.events.Read(body, last); found {
 	case openai.FoundNothing:
-		if s.holds {
-			s.wait()
-		} else {
-			s.sendProto(continueOf(ofResponseBody))
-		}
+		s.wait()
 	case openai.FoundError, openai.FoundEnd:
 		s.srv.cfg.Telemetry.FirstEvents(found.String())
 		s.phase = firstTold
 		s.tell(sightOfEvents(found, s.events.Status()))
 	default:
 		s.srv.cfg.Telemetry.FirstEvents(found.String())
-		if found == openai.FoundToken && !s.holds {
-			s.tell(blame.Served)
-		}
 		s.leave()
 	}
 }
@@ -143,24 +132,24 @@ func (s *firstStream) piece(body []byte, last bool) {
 // sightOfEvents is what was seen of a worker whose first events say that they do not
 // serve the request.
 func sightOfEvents(found openai.Finding, status int) blame.Sight {
-	switch {
-	case found == openai.FoundEnd:
+	if found == openai.FoundEnd {
 		return blame.Empty
-	case status == 0:
-		return blame.Errored
-	default:
-		return sightOfStatus(status)
 	}
+	return sightOfError(status)
 }
 
-// tell says that the first token has come, or asks the owner what is to become of the
-// answer: another attempt ends this stream, and evPass lets it go on.
+// sightOfError is what an error event says, by its code; 0: it has none.
+func sightOfError(code int) blame.Sight {
+	if s := sightOfStatus(code); s != blame.Served {
+		return s
+	}
+	return blame.Errored
+}
+
+// tell asks the owner what is to become of the answer: another attempt ends this stream,
+// and evPass lets it go on.
 func (s *firstStream) tell(seen blame.Sight) {
 	pass := func() { s.act.post(&event{kind: evPass}) }
-	if s.owner != nil && seen == blame.Served {
-		s.owner.post(&event{kind: evToken})
-		return
-	}
 	if s.owner != nil {
 		s.owner.post(&event{kind: evFound, seen: seen, status: s.events.Status(), pass: pass})
 		return

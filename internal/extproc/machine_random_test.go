@@ -367,7 +367,7 @@ func (x *mainRandom) settle() error {
 func runMainRandom(seed uint64) error {
 	r := rand.New(rand.NewPCG(seed, 0))
 	rules := testRules()
-	rules.firstToken = pickOf(r, FirstTokenHold, FirstTokenHold, FirstTokenWatch, FirstTokenOff)
+	rules.firstToken = pickOf(r, FirstTokenHold, FirstTokenHold, FirstTokenOff)
 	rules.hold, rules.fallback = r.IntN(4) > 0, r.IntN(2) == 0
 	x := &mainRandom{r: r, m: &mainLeg{rules: rules}, now: testStart}
 	x.m.way = pickOf(r, way{}, way{}, way{gateway: true}, way{gateway: true, plain: true})

@@ -21,19 +21,18 @@ const (
 	// FirstTokenHold keeps the answer back: an error, or an end, before the first token
 	// can become a fresh attempt.
 	FirstTokenHold FirstToken = "hold"
-	// FirstTokenWatch lets it pass, and learns what its worker has done.
-	FirstTokenWatch FirstToken = "watch"
-	// FirstTokenOff does not look at it.
+	// FirstTokenOff lets it pass. What its worker has done is learnt from Envoy's access
+	// log, or where its bytes come to us in any case.
 	FirstTokenOff FirstToken = "off"
 )
 
 // Validate returns an error where f is none of them.
 func (f FirstToken) Validate() error {
 	switch f {
-	case FirstTokenHold, FirstTokenWatch, FirstTokenOff:
+	case FirstTokenHold, FirstTokenOff:
 		return nil
 	default:
-		return fmt.Errorf("first token %q: expected %s, %s or %s", string(f), FirstTokenHold, FirstTokenWatch, FirstTokenOff)
+		return fmt.Errorf("first token %q: expected %s or %s", string(f), FirstTokenHold, FirstTokenOff)
 	}
 }
 
@@ -47,13 +46,13 @@ type answerStart struct {
 // looks reports whether a stream of its own is to read the answer's first events. A
 // gateway has no filter for it: its one filter shows us answers, or nobody does.
 func (m *mainLeg) looks() bool {
-	return m.rules.firstToken != FirstTokenOff && m.scan != nil && m.scan.Stream && !m.way.gateway
+	return m.rules.firstToken == FirstTokenHold && m.scan != nil && m.scan.Stream && !m.way.gateway
 }
 
 // readsFirst notes that the answer whose head has come shows its first events to the
 // main leg.
 func (m *mainLeg) readsFirst(ev *event) {
-	m.first.reads = m.rules.firstToken != FirstTokenOff && m.answer.sent && !m.passing.on && !ev.endOfStream && isEventStream(ev.headers.contentType)
+	m.first.reads = m.answer.sent && !m.passing.on && !ev.endOfStream && isEventStream(ev.headers.contentType)
 }
 
 // holds reports whether decode's head waits: for prefill to be well, or for the first

@@ -125,7 +125,6 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 		}
 	case evTimer:
 		m.onTimer(now)
-	case evToken: // it is measured, and changes nothing
 	case evDrain:
 		m.draining = true
 		m.maybeLeave()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -34,9 +35,14 @@ func sentOf(e *datav3.HTTPAccessLogEntry) sent {
 	return sent{p.GetStartTime().AsTime(), p.GetTimeToFirstDownstreamTxByte().AsDuration(), p.GetTimeToLastDownstreamTxByte().AsDuration()}
 }
 
+// saidIn is what the filter baton.usage has found in an answer of events.
+func saidIn(e *datav3.HTTPAccessLogEntry) map[string]*structpb.Value {
+	return e.GetCommonProperties().GetMetadata().GetFilterMetadata()["baton.usage"].GetFields()
+}
+
 // usageOf reads what the filter baton.usage has found in an answer of events.
 func usageOf(e *datav3.HTTPAccessLogEntry) (u openai.Usage) {
-	fields := e.GetCommonProperties().GetMetadata().GetFilterMetadata()["baton.usage"].GetFields()
+	fields := saidIn(e)
 	count := func(key string) int64 { return int64(fields[key].GetNumberValue()) }
 	u = openai.Usage{Prompt: count("prompt_tokens"), Output: count("completion_tokens"), Cached: count("cached_tokens")}
 	u.HasCached = fields["cached_tokens"] != nil
@@ -72,8 +78,6 @@ func (s *mainStream) hears(ev *event) {
 		if u, ok := openai.FindUsage(ev.body); ok {
 			s.counts.usage = u
 		}
-	case evToken:
-		s.tokenAt = time.Now()
 	case evLogged:
 		if s.sent = ev.sent; ev.usage.Output > 0 {
 			s.counts.usage = ev.usage

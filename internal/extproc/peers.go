@@ -237,10 +237,6 @@ func (srv *Server) onPeerFound(ctx context.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	if r.Reason == blame.Served {
-		s.post(&event{kind: evToken})
-		return nil
-	}
 	passed := make(chan struct{}, 1)
 	s.post(&event{kind: evFound, seen: r.Reason, status: r.Status, pass: func() {
 		select {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"testing"
@@ -30,9 +31,7 @@ func meet(ctx context.Context, e, prefill *Engine, room uint64, more fields) <-c
 		"model": "tiny", "prompt": fmt.Sprint("room ", room, " ", words(room, 150)), "max_tokens": 6,
 		"bootstrap_host": "127.0.0.1", "bootstrap_port": prefill.Bootstrap, "bootstrap_room": room,
 	}
-	for k, v := range more {
-		body[k] = v
-	}
+	maps.Copy(body, more)
 	done := make(chan half, 1)
 	go func() {
 		began := time.Now()
