@@ -129,6 +129,28 @@ func TestWhatEachEngineTells(t *testing.T) {
 			want: Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 1, BlockSize: 16},
 		},
 		{
+			name: "vLLM 0.32 tells where its KV events are",
+			engine: engine{
+				"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{
+					"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557","buffer_steps":10000,"topic":"kv"},
+					"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5558","replay_endpoint":"tcp://*:6558","buffer_steps":10000,"topic":"kv"}}`,
+			},
+			want: Facts{
+				Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"},
+				KV: KVEvents{KVEvents: worker.KVEvents{Port: 5557, ReplayPort: 6557, Topic: "kv"}},
+			},
+		},
+		{
+			name:   "vLLM whose KV events no other machine can read",
+			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///tmp/kv"}}`},
+			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}},
+		},
+		{
+			name:   "vLLM without KV events",
+			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}`},
+			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}},
+		},
+		{
 			name:   "vLLM without metrics",
 			engine: engine{"/version": `{"version":"0.33.0"}`, "/v1/models": models},
 			want:   Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}},
@@ -226,6 +248,9 @@ sglang:num_used_tokens 1000
 			"/v1/loads?include=core,disagg": `{"loads":[{"num_running_reqs":1,"num_waiting_reqs":2,"disaggregation":{"mode":"decode","decode_prealloc_queue_reqs":4,"decode_transfer_queue_reqs":8,"decode_retracted_queue_reqs":16,"prefill_prealloc_queue_reqs":32,"prefill_inflight_queue_reqs":64}},{"num_running_reqs":128}]}`,
 			"/metrics":                      sglangMetrics,
 		}, 255, ""},
+		{"SGLang 0.5.23 names the queue before the hand-over so", SGLang, engine{
+			"/v1/loads?include=core,disagg": `{"loads":[{"num_running_reqs":0,"num_waiting_reqs":0,"disaggregation":{"mode":"prefill","prefill_bootstrap_queue_reqs":2}}]}`,
+		}, 2, ""},
 		{"an older SGLang has metrics", SGLang, engine{"/metrics": sglangMetrics}, 127, ""},
 		{"loads of another shape are no loads", SGLang, engine{"/v1/loads": `{"loads":[{"load":3}]}`, "/metrics": sglangMetrics}, 127, ""},
 		{"SGLang with metrics off", SGLang, engine{}, 0, ErrNotCounted.Error()},

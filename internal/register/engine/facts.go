@@ -56,10 +56,11 @@ type Facts struct {
 type Unread struct {
 	Models  error // /v1/models of SGLang
 	Metrics error // /metrics
+	Events  error // /kv_event_sources of vLLM
 }
 
 // Err returns what could not be read, or nil.
-func (u Unread) Err() error { return errors.Join(u.Models, u.Metrics) }
+func (u Unread) Err() error { return errors.Join(u.Models, u.Metrics, u.Events) }
 
 // Keeping returns f with what could not be read taken from before, which must
 // be facts of the same process.
@@ -70,6 +71,9 @@ func (f Facts) Keeping(before Facts) Facts {
 	// Adapters are named after the model itself, which is told elsewhere.
 	if f.Unread.Models != nil && (len(f.Models) == 0 || slices.Contains(before.Models, f.Models[0])) {
 		f.Models = before.Models
+	}
+	if f.Unread.Events != nil {
+		f.KV = before.KV
 	}
 	if f.Unread.Metrics != nil {
 		f.Mark.Start = before.Mark.Start

@@ -21,6 +21,11 @@ func TestAPageThatFailsIsNamedAndOneThatIsMissingIsNot(t *testing.T) {
 	vllm := func(metrics string) engine {
 		return engine{"/version": `{"version":"0.33.0"}`, "/v1/models": models, "/metrics": metrics}
 	}
+	sources := func(page string) engine {
+		e := vllm("up 1\n")
+		e["/kv_event_sources"] = page
+		return e
+	}
 	for _, c := range []struct {
 		name string
 		engine
@@ -34,6 +39,8 @@ func TestAPageThatFailsIsNamedAndOneThatIsMissingIsNot(t *testing.T) {
 		{"SGLang where both fail", sglang("503!", "503!"), "/v1/models: status 503\n/metrics: status 503"},
 		{"vLLM whose metrics fail", vllm("503!"), "/metrics: status 503"},
 		{"vLLM without metrics", vllm("404!"), ""},
+		{"vLLM that cannot tell where its KV events are", sources("500!"), "/kv_event_sources: status 500"},
+		{"vLLM that tells it in another way", sources(`[]`), "/kv_event_sources: expected a JSON object"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := client(t, pages(c.engine), Config{}).Facts(t.Context())
@@ -72,6 +79,9 @@ func TestWhatIsKeptOfAPageThatFails(t *testing.T) {
 	want := before
 	want.Models, want.Unread = now.Models, now.Unread
 	require.Equal(t, want, now.Keeping(before))
+
+	before.KV.Port, now.Unread = 5557, Unread{Events: down}
+	require.Equal(t, before.KV, now.Keeping(before).KV)
 
 	before.Engine, now.Engine = worker.SGLang, worker.SGLang
 	now.DPSize, now.Unread = 1, Unread{Metrics: down, Models: down}

@@ -197,6 +197,7 @@ type sglangLoad struct {
 	Waiting int  `json:"num_waiting_reqs"`
 	Disagg  *struct {
 		PrefillPrealloc int `json:"prefill_prealloc_queue_reqs"`
+		PrefillAlone    int `json:"prefill_bootstrap_queue_reqs"` // as 0.5.23 names it
 		PrefillInflight int `json:"prefill_inflight_queue_reqs"`
 		DecodePrealloc  int `json:"decode_prealloc_queue_reqs"`
 		DecodeTransfer  int `json:"decode_transfer_queue_reqs"`
@@ -221,7 +222,7 @@ func parseLoads(body []byte) (int, error) {
 		counted = true
 		n += *l.Running + l.Waiting
 		if d := l.Disagg; d != nil {
-			n += d.PrefillPrealloc + d.PrefillInflight + d.DecodePrealloc + d.DecodeTransfer + d.DecodeRetracted
+			n += d.PrefillPrealloc + d.PrefillAlone + d.PrefillInflight + d.DecodePrealloc + d.DecodeTransfer + d.DecodeRetracted
 		}
 	}
 	if !counted {

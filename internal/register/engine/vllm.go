@@ -2,8 +2,11 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"strconv"
+	"strings"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -27,7 +30,65 @@ func (c *Client) vllmFacts(ctx context.Context) (Facts, error) {
 	page, err := c.getIfThere(ctx, "/metrics")
 	f.readCacheConfig(page)
 	f.Mark.Start, f.Unread.Metrics = startTime(page), err
+	f.KV, f.Unread.Events = c.vllmEvents(ctx)
 	return f, nil
+}
+
+// vllmEvents reads where the engine publishes its KV events. 0.32 tells it; older versions
+// have no such page.
+func (c *Client) vllmEvents(ctx context.Context) (KVEvents, error) {
+	const path = "/kv_event_sources"
+	body, err := c.getIfThere(ctx, path)
+	if err != nil || body == nil {
+		return KVEvents{}, err
+	}
+	kv, err := parseEventSources(body)
+	if err != nil {
+		return KVEvents{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return kv, nil
+}
+
+// parseEventSources reads the answer of /kv_event_sources, which has a source for each
+// rank. Rank 0's ports are told: those of rank r are r higher (engines.md §5.1).
+func parseEventSources(body []byte) (KVEvents, error) {
+	var sources map[string]struct {
+		Enabled   bool   `json:"enable_kv_cache_events"`
+		Publisher string `json:"publisher"`
+		Endpoint  string `json:"endpoint"`
+		Replay    string `json:"replay_endpoint"`
+		Topic     string `json:"topic"`
+	}
+	if err := json.Unmarshal(body, &sources); err != nil {
+		return KVEvents{}, wrongJSON(err)
+	}
+	s, ok := sources["0"]
+	if !ok || !s.Enabled || s.Publisher != "zmq" {
+		return KVEvents{}, nil
+	}
+	host, port := tcpEndpoint(s.Endpoint)
+	if port == 0 {
+		return KVEvents{}, nil
+	}
+	_, replay := tcpEndpoint(s.Replay)
+	return KVEvents{KVEvents: worker.KVEvents{Host: bound(host), Port: port, ReplayPort: replay, Topic: s.Topic}}, nil
+}
+
+// tcpEndpoint splits a ZMQ endpoint that a TCP peer can reach; port 0 for all others.
+func tcpEndpoint(endpoint string) (host string, port uint16) {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		return "", 0
+	}
+	host, text, err := net.SplitHostPort(rest)
+	if err != nil {
+		return "", 0
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return "", 0
+	}
+	return host, uint16(n)
 }
 
 // readCacheConfig reads vllm:cache_config_info, which carries its facts in
