@@ -27,11 +27,20 @@ func SitePackages(venv string) string {
 
 // CanRun tells all that keeps the engines from running on this machine.
 func CanRun() error {
-	var errs []error
-	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		errs = append(errs, fmt.Errorf("vLLM for CPUs is tried on linux/amd64, this is %s/%s", runtime.GOOS, runtime.GOARCH))
+	cpu, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		cpu = nil
 	}
-	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil && !strings.Contains(string(b), " avx2") {
+	return canRun(runtime.GOOS+"/"+runtime.GOARCH, string(cpu))
+}
+
+// canRun judges a platform and its CPU's description, empty where there is none.
+func canRun(platform, cpu string) error {
+	var errs []error
+	if platform != "linux/amd64" {
+		errs = append(errs, fmt.Errorf("vLLM for CPUs is tried on linux/amd64, this is %s", platform))
+	}
+	if cpu != "" && !strings.Contains(cpu, " avx2") {
 		errs = append(errs, errors.New("the CPU has no AVX2, which vLLM for CPUs needs"))
 	}
 	return errors.Join(errs...)

@@ -66,6 +66,11 @@ func run(ctx context.Context, python string, out io.Writer) error {
 		return err
 	}
 	in := &installer{root: root, home: real.Home(root), python: python, out: out}
+	return in.install(ctx, steps)
+}
+
+// install makes the steps that are not whole.
+func (in *installer) install(ctx context.Context, steps []step) error {
 	missing := slices.DeleteFunc(slices.Clone(steps), func(s step) bool { return in.whole(&s) })
 	if len(missing) == 0 {
 		return nil
@@ -78,11 +83,11 @@ func run(ctx context.Context, python string, out io.Writer) error {
 		return err
 	}
 	if need > 0 {
-		fmt.Fprintf(out, "real engines go to .tools/real: up to %d GB, once; what is cut goes on where it was.\n", need/gigabyte)
+		fmt.Fprintf(in.out, "real engines go to .tools/real: up to %d GB, once; what is cut goes on where it was.\n", need/gigabyte)
 	}
 	for i, s := range missing {
 		began := time.Now()
-		fmt.Fprintf(out, "%d of %d: %s\n", i+1, len(missing), s.what)
+		fmt.Fprintf(in.out, "%d of %d: %s\n", i+1, len(missing), s.what)
 		dir := filepath.Join(in.home, s.name)
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("clear what is left of %s: %w", s.name, err)
@@ -96,7 +101,7 @@ func run(ctx context.Context, python string, out io.Writer) error {
 		if err := os.WriteFile(filepath.Join(dir, real.Mark), []byte(in.sum(&s)), 0o600); err != nil {
 			return fmt.Errorf("mark %s as whole: %w", s.name, err)
 		}
-		fmt.Fprintf(out, "   %s\n", time.Since(began).Round(time.Second))
+		fmt.Fprintf(in.out, "   %s\n", time.Since(began).Round(time.Second))
 	}
 	return nil
 }
