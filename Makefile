@@ -38,7 +38,7 @@ PYTHON        := python3
 # Of make real: more flags of go test.
 REAL_ARGS     :=
 
-.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults real real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
+.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults real real-capture real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -111,13 +111,16 @@ soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-s
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
 	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)
 
-# An input that is new is kept as it is: to make a long one shorter takes longer than T.
 real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models; 12 GB, a few minutes
 	@go run ./internal/real/install -python $(PYTHON)
 
 real: tools real-tools ## the tests with real engines on this CPU, and their table (RUN=Pattern: the tests that match)
 	go test -tags real,invariants -timeout 60m -count 1 -v $(if $(RUN),-run '$(RUN)') $(REAL_ARGS) ./internal/real | grep -v '^=== '
 
+real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
+	go test -tags real,invariants -timeout 30m -count 1 -v -run TestCapture ./internal/real -args -capture | grep -v '^=== '
+
+# An input that is new is kept as it is: to make a long one shorter takes longer than T.
 fuzz: ## fuzz every byte parser for T each (T=30s)
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$target/*_test.go | sed 's/func //'); do \

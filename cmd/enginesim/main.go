@@ -96,7 +96,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	fs.IntVar(&cfg.ReplayPort, "replay-port", 0, "replay socket of rank 0, rank r is r higher; -1: no replay")
 	fs.StringVar(&cfg.Topic, "kv-events-topic", "", "topic frame of event messages")
 	fs.IntVar(&cfg.ReplayBuffer, "replay-buffer", 10_000, "event batches kept for replay")
-	fs.BoolVar(&cfg.NoDecodeEvents, "no-decode-events", false, "a decode worker publishes no events")
+	fs.BoolVar(&cfg.NoDecodeEvents, "no-decode-events", false, "a decode worker publishes no block, as SGLang's without a radix cache")
 	fs.IntVar(&cfg.PageSize, "page-size", 16, "tokens per KV block")
 	fs.IntVar(&cfg.CapacityBlocks, "capacity-blocks", 65_536, "KV blocks per rank")
 	fs.IntVar(&cfg.DPSize, "dp-size", 1, "data-parallel ranks")

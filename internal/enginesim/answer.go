@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,7 +25,7 @@ func (c *call) answer(out int, reason string) error {
 }
 
 func (c *call) newAnswer(out int, reason string) *answer {
-	a := &answer{c: c, out: out, reason: reason, created: time.Now().Unix()}
+	a := &answer{c: c, shape: c.s.engine.shape(), out: out, reason: reason, created: time.Now().Unix()}
 	a.id, _ = json.Marshal(c.answerID())
 	a.model, _ = json.Marshal(c.q.model)
 	if c.q.model == "" {
@@ -37,14 +38,14 @@ func (c *call) answerID() string {
 	if c.q.rid != "" {
 		return c.q.rid
 	}
-	id := strconv.FormatUint(rand.Uint64(), 16)
-	switch c.q.api {
-	case apiChat:
-		return "chatcmpl-" + id
-	case apiCompletion:
-		return "cmpl-" + id
-	default:
+	id := fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+	switch {
+	case !c.s.engine.shape().chatIDs:
 		return id
+	case c.q.api == apiChat:
+		return "chatcmpl-" + id
+	default:
+		return "cmpl-" + id
 	}
 }
 
@@ -52,6 +53,7 @@ func (c *call) answerID() string {
 // part that runs once a token.
 type answer struct {
 	c         *call
+	shape     *shape
 	out       int
 	reason    string
 	created   int64
@@ -82,6 +84,9 @@ func (a *answer) whole() error {
 	a.text = make([][]byte, len(c.items))
 	for i, it := range c.items {
 		for t := range a.out {
+			if c.q.endsAtOnce {
+				break
+			}
 			a.text[i] = appendAnswerPiece(a.text[i], it.digest, t)
 		}
 	}
@@ -111,7 +116,9 @@ func (a *answer) stream() error {
 		perToken = 0
 	}
 	a.text = make([][]byte, len(c.items))
-	a.appendRoles()
+	if a.shape.rolesFirst {
+		a.appendRoles()
+	}
 	start, struck := time.Now(), false
 	for sent := 0; sent < a.out; {
 		upto := min(sent+c.s.cfg.StreamInterval, a.out)
@@ -151,8 +158,12 @@ func (a *answer) appendRoles() {
 		return
 	}
 	for i := range a.c.items {
-		a.appendChunk(i, `{"role":"assistant","content":""}`, nil, "")
+		a.appendRole(i)
 	}
+}
+
+func (a *answer) appendRole(i int) {
+	a.appendChunk(i, `{`+a.shape.delta+`"role":"assistant","content":""}`, nil, "")
 }
 
 func (a *answer) strikeMid() error {
@@ -221,23 +232,34 @@ func (c *call) sendHeaders() error {
 // appendTokens appends the chunk with tokens from..upto of item i.
 func (a *answer) appendTokens(i, from, upto int) {
 	before := len(a.text[i])
-	for t := from; t < upto; t++ {
+	for t := from; t < upto && !a.c.q.endsAtOnce; t++ {
 		a.text[i] = appendAnswerPiece(a.text[i], a.c.items[i].digest, t)
+	}
+	reason := ""
+	if upto == a.out && (a.c.q.api == apiGenerate || !a.ownEnd()) {
+		reason = a.reason
 	}
 	switch a.c.q.api {
 	case apiChat:
-		a.appendChunk(i, `{"content":"`, a.text[i][before:], "")
-	case apiCompletion:
-		a.appendChunk(i, "", a.text[i][before:], "")
-	case apiGenerate:
-		reason := ""
-		if upto == a.out {
-			reason = a.reason
+		if from == 0 && !a.shape.rolesFirst && !a.c.begun {
+			a.appendRole(i)
 		}
+		a.appendChunk(i, `{`+a.shape.delta+`"content":"`, a.text[i][before:], reason)
+	case apiCompletion:
+		a.appendChunk(i, "", a.text[i][before:], reason)
+	case apiGenerate:
 		a.buf = append(a.buf, "data: "...)
 		a.buf = a.appendNative(a.buf, i, upto, reason)
 		a.buf = append(a.buf, "\n\n"...)
 	}
+}
+
+// ownEnd reports whether the finish reasons have chunks of their own.
+func (a *answer) ownEnd() bool {
+	if a.c.q.api == apiChat {
+		return a.out == 0 || a.shape.ends[0]
+	}
+	return a.out == 0 || a.shape.ends[1]
 }
 
 // appendChunk appends one OpenAI chunk of item i. delta is a whole chat delta,
@@ -254,13 +276,24 @@ func (a *answer) appendChunk(i int, delta string, text []byte, reason string) {
 	} else {
 		b = append(append(append(b, `,"text":"`...), text...), '"')
 	}
+	kind, role := a.c.q.api, a.c.q.api == apiChat && text == nil && reason == ""
+	choice, chunk := kind.of(a.shape.chunkChoice), kind.of(a.shape.chunk)
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
-	if reason == "" {
-		b = append(b, "null"...)
-	} else {
+	switch {
+	case reason != "":
 		b = append(append(append(b, '"'), reason...), '"')
+		choice = kind.of(a.shape.lastChoice)
+		if !a.c.q.includeUsage || a.shape.usageChunk == "" { // else another is the last
+			chunk = kind.of(a.shape.lastChunk)
+		}
+	case role && a.shape.roleChunk != "":
+		b = append(b, "null"...)
+		choice, chunk = "", a.shape.roleChunk
+	default:
+		b = append(b, "null"...)
 	}
-	a.buf = append(b, `}],"usage":null}`+"\n\n"...)
+	b = append(append(append(b, choice...), `}]`...), chunk...)
+	a.buf = append(b, "}\n\n"...)
 }
 
 // appendHead appends the fields that begin every OpenAI object.
@@ -282,12 +315,14 @@ func (a *answer) appendHead(b []byte, chunk bool) []byte {
 func (a *answer) appendEnd() {
 	if a.c.q.api != apiGenerate {
 		for i := range a.c.items {
-			a.appendChunk(i, "{}", nil, a.reason)
+			if a.ownEnd() {
+				a.appendChunk(i, "{"+strings.TrimSuffix(a.shape.delta, ",")+"}", nil, a.reason)
+			}
 		}
 		if a.c.q.includeUsage {
 			b := a.appendHead(append(a.buf, "data: "...), true)
 			b = append(b, `"choices":[],"usage":`...)
-			a.buf = append(a.appendUsage(b), "}\n\n"...)
+			a.buf = append(append(a.appendUsage(b, true), a.shape.usageChunk...), "}\n\n"...)
 		}
 	} else if a.out == 0 {
 		a.buf = append(a.appendNative(append(a.buf, "data: "...), 0, 0, a.reason), "\n\n"...)
@@ -295,17 +330,18 @@ func (a *answer) appendEnd() {
 	a.buf = append(a.buf, "data: [DONE]\n\n"...)
 }
 
-func (a *answer) appendUsage(b []byte) []byte {
-	prompt, out := a.c.promptTokens(), a.out*len(a.c.items)
-	return fmt.Appendf(b, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`,
-		prompt, prompt+out, out, a.c.cachedTokens())
-}
-
 // appendNative appends the object that /generate answers per item.
 func (a *answer) appendNative(b []byte, i, tokens int, reason string) []byte {
 	it := a.c.items[i]
 	b = append(append(b, `{"text":"`...), a.text[i]...)
-	b = append(append(b, `","meta_info":{"id":`...), a.id...)
+	b = append(b, `","output_ids":[`...)
+	for t := range tokens {
+		if t > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(t), 10) // as many as there are: nobody reads which
+	}
+	b = append(append(b, `],"meta_info":{"id":`...), a.id...)
 	if reason == "" {
 		b = append(b, `,"finish_reason":null`...)
 	} else {
@@ -343,13 +379,15 @@ func (a *answer) appendWhole(b []byte) []byte {
 		}
 		b = strconv.AppendInt(append(b, `{"index":`...), int64(i), 10)
 		if a.c.q.api == apiChat {
-			b = append(append(append(b, `,"message":{"role":"assistant","content":"`...), a.text[i]...), `"}`...)
+			b = append(append(append(b, `,"message":{"role":"assistant","content":"`...), a.text[i]...), '"')
+			b = append(append(b, a.shape.message...), '}')
 		} else {
 			b = append(append(append(b, `,"text":"`...), a.text[i]...), '"')
 		}
 		b = append(append(append(b, `,"logprobs":null,"finish_reason":"`...), a.reason...), '"')
-		b = append(append(b, a.c.choiceTail...), '}')
+		b = append(append(append(b, a.c.q.api.of(a.shape.choice)...), a.c.choiceTail...), '}')
 	}
 	b = append(b, `],"usage":`...)
-	return append(append(a.appendUsage(b), a.c.bodyTail...), '}')
+	b = append(a.appendUsage(b, false), a.c.q.api.of(a.shape.body)...)
+	return append(append(b, a.c.bodyTail...), '}')
 }

@@ -88,7 +88,7 @@ func TestCompletionStream(t *testing.T) {
 		texts[c.Choices[0].Index] += c.Choices[0].Text
 	}
 	require.Equal(t, []string{Answer(Tokenize("a"), 10), Answer(Tokenize("b"), 10)}, texts)
-	require.Len(t, sse(t, r.body), 2*3+2, "three chunks of up to four tokens each, and an end each")
+	require.Len(t, sse(t, r.body), 2*3, "three chunks of up to four tokens each, the last with its end")
 }
 
 func TestGenerate(t *testing.T) {
@@ -130,7 +130,8 @@ func TestLimits(t *testing.T) {
 	require.Contains(t, post(t.Context(), s.URL()+completions, `{"prompt":"a","max_tokens":20}`).body, "at most 20")
 	require.Contains(t, post(t.Context(), s.URL()+completions, `{"prompt":"a","max_tokens":17}`).body, "needs 2 KV blocks")
 	require.Equal(t, 400, post(t.Context(), s.URL()+completions, `{"prompt":"a","max_tokens":-1}`).status)
-	require.Equal(t, 200, post(t.Context(), s.URL()+completions, `{"prompt":"a","max_tokens":0}`).status)
+	require.Equal(t, 400, post(t.Context(), s.URL()+completions, `{"prompt":"a","max_tokens":0}`).status)
+	require.Equal(t, 200, post(t.Context(), s.URL()+"/generate", `{"text":"a","sampling_params":{"max_new_tokens":0}}`).status)
 	requireClean(t, s)
 }
 
@@ -160,18 +161,21 @@ func TestWhatAWorkerTellsOfItself(t *testing.T) {
 
 	metrics := getBody(t, p.URL()+"/metrics")
 	for _, want := range []string{
-		`sglang:num_running_reqs{model_name="sim",dp_rank="1"} 0`, `sglang:page_size{model_name="sim",dp_rank="0"} 64`,
-		`sglang:num_prefill_bootstrap_queue_reqs{model_name="sim"} 0`, `sglang:token_usage{`, `sglang:cache_hit_rate{`,
+		`sglang:num_running_reqs{dp_rank="1",engine_type="prefill",model_name="sim",`, `sglang:page_size{dp_rank="0",`,
+		`sglang:num_prefill_bootstrap_queue_reqs{engine_type="prefill",model_name="sim",`, `sglang:token_usage{`, `sglang:cache_hit_rate{`,
 	} {
 		require.Contains(t, metrics, want)
 	}
+	require.Contains(t, getBody(t, p.URL()+"/v1/loads"), `"prefill_bootstrap_queue_reqs":0`)
 }
 
 func TestAnotherStartIsAnotherProcess(t *testing.T) {
 	started := regexp.MustCompile(`(?m)^process_start_time_seconds \d+\.\d+$`)
 	seed := regexp.MustCompile(`"random_seed":\d+`)
-	a, b := start(t, Config{Role: worker.Decode, ID: 7}), start(t, Config{Role: worker.Decode, ID: 7})
 	for path, mark := range map[string]*regexp.Regexp{"/metrics": started, "/server_info": seed} {
+		engine := map[string]worker.Engine{"/metrics": worker.VLLM, "/server_info": worker.SGLang}[path] // who tells it where
+		c := Config{Role: worker.Decode, ID: 7, Engine: engine}
+		a, b := start(t, c), start(t, c)
 		first := mark.FindString(getBody(t, a.URL()+path))
 		require.NotEmpty(t, first, path)
 		require.Equal(t, first, mark.FindString(getBody(t, a.URL()+path)), "one process says one thing")

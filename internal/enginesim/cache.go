@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 )
 
 // blockSum is the chained hash of one page; its first 8 bytes are the hash the
@@ -37,6 +38,7 @@ type block struct {
 	parent   *block // nil at the first page of a prompt
 	tokens   []uint32
 	children int
+	next     *block // the next of the same node, see cache.nodes
 	pins     int    // running requests whose prompt goes through this block
 	used     uint64 // cache.clock when last pinned or unpinned
 	heapAt   int    // place in cache.evictable, or -1
@@ -44,6 +46,9 @@ type block struct {
 
 // cache is one rank's prefix cache: a tree of pages with eviction of the least
 // recently used leaf. Not safe for concurrent use; owned by its rank's mutex.
+//
+// With nodes, what was inserted at once is a node, as in SGLang's radix tree: a match that
+// ends within one cuts it, and a node is evicted whole. Else each block is by itself.
 //
 // Invariant: a pinned block has a pinned parent, so unpinned blocks can all be
 // evicted leaf by leaf.
@@ -57,10 +62,11 @@ type cache struct {
 	private        int // blocks of running requests that are not in the tree
 	events         []event
 	record         bool // events are wanted
+	nodes          bool
 }
 
-func newCache(page, capacity int, record bool) *cache {
-	return &cache{page: page, capacity: capacity, blocks: make(map[int64]*block), record: record}
+func newCache(page, capacity int, record, nodes bool) *cache {
+	return &cache{page: page, capacity: capacity, blocks: make(map[int64]*block), record: record, nodes: nodes}
 }
 
 // held returns the blocks that running requests keep from eviction.
@@ -74,6 +80,9 @@ func (c *cache) match(sums []blockSum, path []*block) []*block {
 			break
 		}
 		path = append(path, b)
+	}
+	if len(path) > 0 {
+		path[len(path)-1].next = nil
 	}
 	return path
 }
@@ -134,21 +143,31 @@ func (c *cache) reserve(path []*block, private int) {
 	}
 }
 
+// evict removes the least recently used leaf, or the node that it ends.
 func (c *cache) evict() {
-	b := heap.Pop(&c.evictable).(*block)
-	delete(c.blocks, b.hash)
-	if b.parent != nil {
-		b.parent.children--
-		c.maybeList(b.parent)
+	last := heap.Pop(&c.evictable).(*block)
+	node := []*block{last}
+	for p := last.parent; p != nil && p.next == node[len(node)-1] && p.pins == 0; p = p.parent {
+		node = append(node, p)
 	}
-	c.note(event{kind: blockRemoved, hash: b.hash})
+	slices.Reverse(node)
+	for _, b := range node {
+		delete(c.blocks, b.hash)
+		c.note(event{kind: blockRemoved, hash: b.hash})
+	}
+	if p := node[0].parent; p != nil {
+		p.children--
+		p.next = nil
+		c.maybeList(p)
+	}
 }
 
 // insert turns private blocks of a request into shared ones: the pages of
 // tokens from len(path) on. It returns the longer path, all of it pinned.
 func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32) []*block {
 	c.clock++
-	for i := len(path); i < len(sums); i++ {
+	first := len(path)
+	for i := first; i < len(sums); i++ {
 		h := sums[i].hash()
 		b := c.blocks[h]
 		if b == nil {
@@ -157,6 +176,9 @@ func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32) []*block
 			if i > 0 {
 				b.parent = path[i-1]
 				b.parent.children++
+				if c.nodes && i > first {
+					b.parent.next = b
+				}
 				c.unlist(b.parent)
 				ev.parent, ev.hasParent = b.parent.hash, true
 			}

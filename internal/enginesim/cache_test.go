@@ -59,7 +59,7 @@ func checkCache(t testing.TB, c *cache) {
 func TestCacheKeepsItsInvariants(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		r := &rank{maxRunning: 6, cache: newCache(2, 24, true)}
+		r := &rank{maxRunning: 6, cache: newCache(2, 24, true, false)}
 		mirror := map[int64]bool{}
 		var holds []*hold
 		for step := range 400 {
@@ -98,7 +98,7 @@ func TestCacheKeepsItsInvariants(t *testing.T) {
 }
 
 func TestTheLeastRecentlyUsedLeafGoesFirst(t *testing.T) {
-	r := &rank{maxRunning: 1, cache: newCache(1, 4, false)}
+	r := &rank{maxRunning: 1, cache: newCache(1, 4, false, false)}
 	use := func(ids ...uint32) int {
 		sums := chainBlocks(nil, ids, 1)
 		h, err := r.admit(t.Context(), sums, len(ids))
@@ -118,7 +118,7 @@ func TestTheLeastRecentlyUsedLeafGoesFirst(t *testing.T) {
 }
 
 func TestAdmissionIsFirstInFirstOut(t *testing.T) {
-	r := &rank{maxRunning: 10, cache: newCache(1, 10, false)}
+	r := &rank{maxRunning: 10, cache: newCache(1, 10, false, false)}
 	first, err := r.admit(t.Context(), nil, 8)
 	require.NoError(t, err)
 	order := make(chan string, 2)

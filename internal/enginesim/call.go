@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // item is one prompt of one choice: what meets its other half, is computed and
@@ -101,6 +103,11 @@ func (c *call) run() error {
 			return err
 		}
 	}
+	if c.q.stream && c.s.cfg.Engine == worker.VLLM && !c.headers { // before anything of it is known
+		if err := c.sendRoles(); err != nil {
+			return err
+		}
+	}
 	if err := c.prepareAll(); err != nil {
 		return err
 	}
@@ -116,6 +123,9 @@ func (c *call) run() error {
 
 // limit is what the request asks for: its tokens, and how they end.
 func (c *call) limit() (int, string) {
+	if c.q.endsAtOnce {
+		return 1, "stop"
+	}
 	if c.q.maxTokens < 0 {
 		return defaultOutput, "stop"
 	}
@@ -141,14 +151,42 @@ func (c *call) prepareAll() error {
 		}
 		it.sums = chainBlocks(nil, it.prompt, c.s.cfg.PageSize)
 	}
-	if len(c.items) == 1 {
-		return prepare(c.ctx, c, c.items[0])
+	// The other choices of a prompt find what the first has put into the cache.
+	first := func(it *item) bool { return it.index%c.q.n == 0 }
+	if c.leg != legWhole {
+		first = func(*item) bool { return true }
 	}
-	g, ctx := errgroup.WithContext(c.ctx)
-	for _, it := range c.items {
-		g.Go(func() error { return prepare(ctx, c, it) })
+	for _, turn := range []bool{true, false} {
+		var now []*item
+		for _, it := range c.items {
+			if first(it) == turn {
+				now = append(now, it)
+			}
+		}
+		g, ctx := errgroup.WithContext(c.ctx)
+		for _, it := range now {
+			g.Go(func() error { return prepare(ctx, c, it) })
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		if c.leg == legWhole {
+			storeTogether(now)
+		}
 	}
-	return g.Wait()
+	return nil
+}
+
+// storeTogether puts prompts into their ranks' caches, and tells of all of a rank's at once.
+func storeTogether(items []*item) {
+	ranks := map[*rank]bool{}
+	for _, it := range items {
+		it.hold.storeUntold(it.sums, it.prompt)
+		ranks[it.rank] = true
+	}
+	for r := range ranks {
+		r.flush()
+	}
 }
 
 // blocks returns how many KV blocks the item needs with out output tokens.
@@ -159,8 +197,8 @@ func (c *call) blocks(it *item, out int) int {
 
 func (c *call) admit(ctx context.Context, it *item, out int) error {
 	need := c.blocks(it, out)
-	if need > c.s.cfg.CapacityBlocks {
-		return badRequest("the request needs %d KV blocks, the worker has %d", need, c.s.cfg.CapacityBlocks)
+	if has := c.s.cfg.usableBlocks(); need > has {
+		return badRequest("the request needs %d KV blocks, the worker has %d", need, has)
 	}
 	var err error
 	it.hold, err = it.rank.admit(ctx, it.sums, need)
@@ -173,7 +211,7 @@ func (c *call) output() int {
 }
 
 // compute waits for as long as the uncached part of the prompt takes, with the
-// moment Mid in the middle of it, and puts the prompt into the cache.
+// moment Mid in the middle of it.
 func (c *call) compute(ctx context.Context, it *item, mid bool) error {
 	page := c.s.cfg.PageSize
 	it.cached = min(it.hold.cached, (len(it.prompt)-1)/page) * page // the last token is always computed
@@ -188,7 +226,12 @@ func (c *call) compute(ctx context.Context, it *item, mid bool) error {
 		}
 		d -= d / 2
 	}
-	if err := pause(ctx, d); err != nil {
+	return pause(ctx, d)
+}
+
+// computeNow is compute, and puts the prompt into the cache.
+func (c *call) computeNow(ctx context.Context, it *item, mid bool) error {
+	if err := c.compute(ctx, it, mid); err != nil {
 		return err
 	}
 	it.hold.store(it.sums, it.prompt)
@@ -224,7 +267,7 @@ func (s *Sim) runPrefill(ctx context.Context, c *call, it *item) error {
 	if err := c.admit(ctx, it, 0); err != nil {
 		return err
 	}
-	if err := c.compute(ctx, it, true); err != nil {
+	if err := c.computeNow(ctx, it, true); err != nil {
 		return err
 	}
 	it.hold.leaveSlot()
@@ -316,9 +359,10 @@ func (c *call) promptTokens() int {
 	return n
 }
 
+// cachedTokens counts the last choice of each prompt, as the engines do.
 func (c *call) cachedTokens() int {
 	n := 0
-	for i := 0; i < len(c.items); i += c.q.n {
+	for i := c.q.n - 1; i < len(c.items); i += c.q.n {
 		n += c.items[i].cached
 	}
 	return n

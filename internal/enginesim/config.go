@@ -58,7 +58,7 @@ type Config struct {
 	HandshakeFirst    bool          // prefill computes only when its decode has arrived; see doc.go
 	HeaderOverrides   bool          // takes x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)
 	AcceptsAggregated bool          // a decode worker that serves without a room; no SGLang does
-	NoDecodeEvents    bool          // a decode worker's blocks are not published
+	NoDecodeEvents    bool          // a decode worker publishes no block, as SGLang's without a radix cache
 
 	// The hand-off of vLLM and TensorRT-LLM; see doc.go.
 	SideChannelListen string        // where a prefill worker's KV is taken from; rank r is r ports higher (vLLM); default "127.0.0.1:0"
@@ -147,6 +147,14 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
+}
+
+// usableBlocks is how many blocks a rank has for requests: vLLM keeps one for itself.
+func (c Config) usableBlocks() int {
+	if c.Engine == worker.VLLM {
+		return c.CapacityBlocks - 1
+	}
+	return c.CapacityBlocks
 }
 
 // Validate returns every fault of the configuration, joined, or nil.

@@ -18,10 +18,12 @@
 //     ([Tokenize], [ChatTokens]); ids in requests are taken as they are. Answers
 //     are one word a token, the first word being "d" and the prompt's [Digest].
 //   - Each data-parallel rank has a prefix cache of pages with a capacity and
-//     least-recently-used eviction of leaves. Its changes are published as
-//     SGLang >= 0.5.20 encodes them, under signed 64-bit engine hashes that are
-//     chained SHA-256, or as vLLM >= 0.24 does, unsigned; they are replayed as
-//     SGLang >= 0.5.22 and vLLM >= 0.26 frame it. TensorRT-LLM publishes none.
+//     least-recently-used eviction of leaves: of vLLM's one by one, of SGLang's
+//     as the nodes of its radix tree, what was inserted at once together. Its
+//     changes are published as SGLang 0.5.23 encodes them, under signed 64-bit
+//     engine hashes that are chained SHA-256, or as vLLM 0.32 does, unsigned;
+//     they are replayed as SGLang >= 0.5.22 and vLLM >= 0.26 frame it.
+//     TensorRT-LLM publishes none.
 //   - With PortPerRank each rank serves the API on a port of its own, as in
 //     llm-d-inference-sim and where vLLM leaves the balancing between ranks to
 //     others. The port says the rank; X-Data-Parallel-Rank is refused there, as
@@ -30,6 +32,9 @@
 //   - Time passes per uncached prompt token and per output token. At most
 //     MaxRunning requests run per rank, the rest queues first in, first out;
 //     so does a request for whose blocks there is no room.
+//
+// Pages, answers, streams, errors and KV events of SGLang and vLLM are held to what real
+// ones have said (package capture, testdata/captures). TensorRT-LLM is as its source reads.
 //
 // The ZMTP server is our own (zmtp.go, publisher.go): zmq4's PUB socket writes
 // to its subscribers one after the other under one lock, so one that stops
@@ -128,6 +133,9 @@
 // forbids fields it does not know; here those of the others' routing),
 // no_prompt_ids (400), prefill_stream (400).
 //
+// vLLM's decode serves a hand-off that is used twice all the same, as the engine does: the
+// violation tells.
+//
 // taken_twice and released are so strict because of what becomes of a second
 // decode in vLLM: it reads blocks that have been given to others, and keeps
 // them in its prefix cache under this prompt. Once a decode request has reached
@@ -142,11 +150,12 @@
 // (fields missing), a garbled answer (another prompt), or a wait until a
 // time-out (unknown ids); TensorRT-LLM would tokenise the prompt anew where it
 // gets no ids; it has 60 s as kv_transfer_timeout_ms; a decode's usage says
-// that all but the last token was cached; which worker may do which half is
-// told by its role, where vLLM's may do both; one field of vLLM's hand-off,
-// sim_later_field, stands for those of later versions. Heartbeats, by which a
-// vLLM decode that queues extends the lease, are not simulated: who queues for
-// longer than the lease loses its KV.
+// that all but the last token was cached (vLLM's counts its own cache alone,
+// as captured); which worker may do which half is told by its role, where
+// vLLM's may do both; one field of vLLM's hand-off, sim_later_field, stands
+// for those of later versions. Heartbeats, by which a vLLM decode that queues
+// extends the lease, are not simulated: who queues for longer than the lease
+// loses its KV.
 //
 // # Another engine
 //

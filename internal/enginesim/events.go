@@ -14,7 +14,7 @@ const (
 	allCleared
 )
 
-// event is one KV event. A stored event carries one page, as SGLang sends it.
+// event is one change of one block.
 type event struct {
 	kind      eventKind
 	hash      int64
@@ -25,42 +25,92 @@ type event struct {
 
 // appendEventBatch appends the msgpack payload of one batch: the array
 // [ts, [events], attn_dp_rank], each event a map as SGLang >= 0.5.20 encodes
-// it (events are no longer array_like there, the batch still is).
+// it (events are no longer array_like there, the batch still is). Blocks that were
+// stored one behind the other are one event, and so are blocks that were removed together.
 func appendEventBatch(dst []byte, ts float64, events []event, rank uint32) []byte {
+	rows := runs(events, true)
 	dst = append(dst, 0x93, 0xcb)
 	dst = binary.BigEndian.AppendUint64(dst, math.Float64bits(ts))
-	dst = appendArrayHeader(dst, len(events))
-	for i := range events {
-		dst = appendEvent(dst, &events[i])
+	dst = appendArrayHeader(dst, len(rows))
+	for _, run := range rows {
+		dst = appendEvent(dst, run)
 	}
 	return appendUint(dst, uint64(rank))
 }
 
-func appendEvent(dst []byte, e *event) []byte {
+// runs cuts events into those that are told as one: each a chain of stored blocks, or one
+// event, or, where removals are told together, all that follow each other.
+func runs(events []event, removals bool) [][]event {
+	var out [][]event
+	for i := 0; i < len(events); {
+		end := i + 1
+		for end < len(events) && events[end].follows(&events[end-1], removals) {
+			end++
+		}
+		out = append(out, events[i:end])
+		i = end
+	}
+	return out
+}
+
+// follows reports whether e is told in one event with the one before it.
+func (e *event) follows(before *event, removals bool) bool {
+	switch {
+	case e.kind != before.kind:
+		return false
+	case e.kind == blockStored:
+		return e.hasParent && e.parent == before.hash
+	default:
+		return e.kind == blockRemoved && removals
+	}
+}
+
+func appendEvent(dst []byte, run []event) []byte {
+	e := &run[0]
 	switch e.kind {
 	case blockStored:
 		dst = appendString(appendString(append(dst, 0x87), "type"), "BlockStored")
-		dst = appendInt(append(appendString(dst, "block_hashes"), 0x91), e.hash)
+		dst = appendSignedHashes(appendString(dst, "block_hashes"), run)
 		dst = appendString(dst, "parent_block_hash")
 		if e.hasParent {
 			dst = appendInt(dst, e.parent)
 		} else {
 			dst = append(dst, 0xc0)
 		}
-		dst = appendArrayHeader(appendString(dst, "token_ids"), len(e.tokens))
-		for _, t := range e.tokens {
-			dst = appendUint(dst, uint64(t))
-		}
+		dst = appendTokenIDs(dst, run)
 		dst = appendUint(appendString(dst, "block_size"), uint64(len(e.tokens)))
 		dst = append(appendString(dst, "lora_id"), 0xc0)
 		return appendString(appendString(dst, "medium"), "GPU")
 	case blockRemoved:
 		dst = appendString(appendString(append(dst, 0x83), "type"), "BlockRemoved")
-		dst = appendInt(append(appendString(dst, "block_hashes"), 0x91), e.hash)
+		dst = appendSignedHashes(appendString(dst, "block_hashes"), run)
 		return appendString(appendString(dst, "medium"), "GPU")
 	default:
 		return appendString(appendString(append(dst, 0x81), "type"), "AllBlocksCleared")
 	}
+}
+
+func appendSignedHashes(dst []byte, run []event) []byte {
+	dst = appendArrayHeader(dst, len(run))
+	for i := range run {
+		dst = appendInt(dst, run[i].hash)
+	}
+	return dst
+}
+
+// appendTokenIDs appends the member with the tokens of all blocks of a run.
+func appendTokenIDs(dst []byte, run []event) []byte {
+	n := 0
+	for i := range run {
+		n += len(run[i].tokens)
+	}
+	dst = appendArrayHeader(appendString(dst, "token_ids"), n)
+	for i := range run {
+		for _, t := range run[i].tokens {
+			dst = appendUint(dst, uint64(t))
+		}
+	}
+	return dst
 }
 
 func appendArrayHeader(dst []byte, n int) []byte {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log" //nolint:depguard // zmq4 takes no other
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -97,18 +98,23 @@ func (m *mirror) apply(t testing.TB, seq uint64, payload []byte) {
 	for _, e := range b.Events {
 		switch e.Type {
 		case "BlockStored":
-			require.Len(t, e.Hashes, 1)
-			require.Len(t, e.Tokens, e.Size)
-			if e.Parent != nil {
-				require.Contains(t, m.blocks, *e.Parent, "the parent is there first")
+			require.Len(t, e.Tokens, e.Size*len(e.Hashes))
+			parent := e.Parent
+			for i, h := range e.Hashes {
+				if parent != nil {
+					require.Contains(t, m.blocks, *parent, "the parent is there first")
+				}
+				require.NotContains(t, m.blocks, h)
+				m.blocks[h] = CachedBlock{Hash: h, Parent: parent, Tokens: e.Tokens[i*e.Size : (i+1)*e.Size]}
+				parent = &h
 			}
-			require.NotContains(t, m.blocks, e.Hashes[0])
-			m.blocks[e.Hashes[0]] = CachedBlock{Hash: e.Hashes[0], Parent: e.Parent, Tokens: e.Tokens}
 		case "BlockRemoved":
-			require.Contains(t, m.blocks, e.Hashes[0])
-			delete(m.blocks, e.Hashes[0])
+			for _, h := range e.Hashes {
+				require.Contains(t, m.blocks, h)
+				delete(m.blocks, h)
+			}
 			for _, b := range m.blocks {
-				require.False(t, b.Parent != nil && *b.Parent == e.Hashes[0], "leaves go first")
+				require.False(t, b.Parent != nil && slices.Contains(e.Hashes, *b.Parent), "leaves go first")
 			}
 		case "AllBlocksCleared":
 			clear(m.blocks)
@@ -185,7 +191,8 @@ func TestReplayingTheEventsGivesTheCache(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, PageSize: 4, CapacityBlocks: 40, DPSize: 2, Topic: "kv@sim"})
 	rnd := rand.New(rand.NewPCG(1, 2))
 	subs := []<-chan [][]byte{subscribe(t, s, 0, ""), subscribe(t, s, 1, "kv@")}
-	mirrors := []*mirror{{blocks: map[int64]CachedBlock{}}, {blocks: map[int64]CachedBlock{}}}
+	const began = 1 // what came before the subscription: that the cache is empty
+	mirrors := []*mirror{{next: began, blocks: map[int64]CachedBlock{}}, {next: began, blocks: map[int64]CachedBlock{}}}
 	var prompt string
 	for i := range 190 {
 		switch {
@@ -221,11 +228,13 @@ func TestDisaggregatedWorkersPublishWhatTheyCache(t *testing.T) {
 	require.Equal(t, 200, dec.status)
 	require.Equal(t, 2, p.State(false).Ranks[0].CachedBlocks, "prefill has the prompt")
 	require.Equal(t, 4, d.State(false).Ranks[0].CachedBlocks, "decode has prompt and answer, but for the last token")
-	require.Equal(t, uint64(1), p.State(false).Ranks[0].EventSeq)
-	require.Equal(t, uint64(2), d.State(false).Ranks[0].EventSeq)
+	const began = 1 // that its cache is empty
+	require.Equal(t, uint64(began+1), p.State(false).Ranks[0].EventSeq)
+	require.Equal(t, uint64(began+2), d.State(false).Ranks[0].EventSeq)
 
-	quiet := start(t, Config{Role: worker.Decode, NoDecodeEvents: true})
-	require.Nil(t, quiet.Identity().KVEvents)
+	_, quiet := pair(t, Config{PageSize: 2, NoDecodeEvents: true})
+	require.NotNil(t, quiet.Identity().KVEvents)
+	require.Equal(t, uint64(began), quiet.State(false).Ranks[0].EventSeq)
 }
 
 // replay asks for everything from seq on and returns the messages before the
@@ -260,20 +269,20 @@ func TestReplay(t *testing.T) {
 	ask := func(i int) {
 		require.Equal(t, 200, post(t.Context(), s.URL()+completions, fmt.Sprintf(`{"prompt":"p%d","max_tokens":1}`, i)).status)
 	}
-	require.Empty(t, replay(t, s, 0, 0))
+	require.Len(t, replay(t, s, 0, 0), 1, "that the cache is empty")
 	s.DropEvents(0, 2)
 	for i := range 3 {
 		ask(i)
 	}
-	require.Equal(t, uint64(2), binary.BigEndian.Uint64(receive(t, sub)[1]), "the first two were dropped")
+	require.Equal(t, uint64(3), binary.BigEndian.Uint64(receive(t, sub)[1]), "the first two were dropped")
 	for _, tc := range []struct {
 		name string
 		from uint64
 		want []uint64
 	}{
-		{"all", 0, []uint64{0, 1, 2}},
-		{"a tail", 1, []uint64{1, 2}},
-		{"nothing new", 3, nil},
+		{"all", 0, []uint64{0, 1, 2, 3}},
+		{"a tail", 2, []uint64{2, 3}},
+		{"nothing new", 4, nil},
 		{"the future", 9, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -290,7 +299,7 @@ func TestReplay(t *testing.T) {
 	}
 	got := replay(t, s, 0, 0)
 	require.Len(t, got, 4, "only what the buffer holds")
-	require.Equal(t, uint64(2), binary.BigEndian.Uint64(got[0][2]))
+	require.Equal(t, uint64(3), binary.BigEndian.Uint64(got[0][2]))
 	f := receive(t, sub)
 	require.Equal(t, f[2], got[1][3], "the payload is the one that was published")
 }

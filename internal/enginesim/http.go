@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 const maxBodyBytes = 64 << 20
@@ -32,8 +34,26 @@ func (s *Sim) apiHandler() http.Handler {
 		if f, _, _ := s.fault.peek(); f.Mode == FaultRefuse {
 			panic(http.ErrAbortHandler)
 		}
-		mux.ServeHTTP(w, r)
+		serveKnown(mux, w, r)
 	}))
+}
+
+// serveKnown serves the paths that the mux has, and refuses all others as engines do.
+func serveKnown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	if _, pattern := mux.Handler(r); pattern != "" {
+		mux.ServeHTTP(w, r)
+		return
+	}
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		other := *r
+		other.Method = method
+		if _, pattern := mux.Handler(&other); pattern != "" {
+			w.Header().Set("Allow", method)
+			writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "Method Not Allowed"})
+			return
+		}
+	}
+	writeJSON(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
 }
 
 // generate handles one generation request of a kind.
@@ -120,7 +140,10 @@ type errorBody struct {
 
 func (e *apiError) body() errorBody {
 	kind := "InternalServerError"
-	if e.status < 500 {
+	switch {
+	case e.status == http.StatusNotFound:
+		kind = "NotFoundError"
+	case e.status < 500:
 		kind = "BadRequestError"
 	}
 	return errorBody{Object: "error", Message: e.msg, Type: kind, Code: e.status}
@@ -158,29 +181,41 @@ func (s *Sim) health(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
-	type model struct {
-		ID          string `json:"id"`
-		Object      string `json:"object"`
-		Created     int64  `json:"created"`
-		OwnedBy     string `json:"owned_by"`
-		MaxModelLen int    `json:"max_model_len"`
-	}
-	list := struct {
-		Object string  `json:"object"`
-		Data   []model `json:"data"`
-	}{Object: "list"}
+	list := []map[string]any{}
 	for _, m := range s.cfg.Models {
-		list.Data = append(list.Data, model{ID: m, Object: "model", OwnedBy: string(s.cfg.Engine), MaxModelLen: s.cfg.MaxModelLen})
+		one := map[string]any{
+			"id": m, "object": "model", "created": s.birth.at.Unix(), "owned_by": string(s.cfg.Engine), "max_model_len": s.cfg.MaxModelLen,
+			"root": m, "parent": nil,
+		}
+		if s.cfg.Engine == worker.VLLM {
+			one["permission"] = []map[string]any{{
+				"id": "modelperm-" + newProcessID(), "object": "model_permission", "created": s.birth.at.Unix(), "organization": "*", "group": nil,
+				"allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true, "allow_search_indices": false,
+				"allow_view": true, "allow_fine_tuning": false, "is_blocking": false,
+			}}
+		}
+		list = append(list, one)
 	}
-	writeJSON(w, http.StatusOK, list)
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
+}
+
+// clear empties the cache of every rank, and returns the first that has requests which
+// hold blocks, or -1.
+func (s *Sim) clear() int {
+	for _, r := range s.ranks {
+		if !r.clear() {
+			return r.id
+		}
+	}
+	return -1
 }
 
 func (s *Sim) flushCache(w http.ResponseWriter, _ *http.Request) {
-	for _, r := range s.ranks {
-		if !r.clear() {
-			http.Error(w, "Flush cache failed: requests hold KV blocks of rank "+strconv.Itoa(r.id)+".", http.StatusBadRequest)
-			return
-		}
+	w.Header()["Content-Type"] = nil // the engine says none
+	if r := s.clear(); r >= 0 {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, "Flush cache failed: requests hold KV blocks of rank "+strconv.Itoa(r)+".")
+		return
 	}
 	_, _ = io.WriteString(w, "Cache flushed.\n")
 }
@@ -219,6 +254,9 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	} else if err == nil {
 		lists, list, err = readPromptUnion(prompt)
 	}
+	if list && s.cfg.Engine == worker.VLLM {
+		err = errors.New("prompt: expected a string")
+	}
 	if err != nil {
 		s.refuse(w, badRequest("Invalid request: %v", err))
 		return
@@ -255,6 +293,9 @@ func (s *Sim) writeTokens(w http.ResponseWriter, lists [][]uint32, list bool) {
 		b = strconv.AppendInt(b, int64(counts[0]), 10)
 	}
 	b = strconv.AppendInt(append(b, `,"max_model_len":`...), int64(s.cfg.MaxModelLen), 10)
+	if s.cfg.Engine == worker.VLLM {
+		b = append(b, `,"token_strs":null`...)
+	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(b, '}'))
 }

@@ -24,7 +24,7 @@ func interfaceAddrs() []netip.Addr {
 // bindPublishers binds the PUB and ROUTER sockets of all ranks on ports that
 // follow each other, or returns nil when events are off.
 func (s *Sim) bindPublishers() ([]*publisher, error) {
-	if s.cfg.KVEventsPort == Off || s.decodes() && s.cfg.NoDecodeEvents {
+	if s.cfg.KVEventsPort == Off {
 		return nil, nil
 	}
 	host, _, _ := net.SplitHostPort(s.cfg.Listen)

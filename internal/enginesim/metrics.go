@@ -3,6 +3,7 @@ package enginesim
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -33,6 +34,7 @@ func (e sglang) pages(mux *http.ServeMux) {
 	mux.HandleFunc("POST /generate", s.generate(apiGenerate))
 	mux.HandleFunc("GET /health_generate", s.health)
 	mux.HandleFunc("GET /metrics", s.metrics)
+	mux.HandleFunc("GET /v1/loads", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.sglangLoads()) })
 	for _, p := range []string{"GET /server_info", "GET /get_server_info"} {
 		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.serverInfo()) })
 	}
@@ -45,50 +47,108 @@ func (e sglang) pages(mux *http.ServeMux) {
 // Prometheus text format.
 func (s *Sim) metrics(w http.ResponseWriter, _ *http.Request) {
 	st := s.State(false)
-	var b []byte
-	family := func(name, kind string, value func(RankState) float64) {
-		b = fmt.Appendf(b, "# TYPE sglang:%s %s\n", name, kind)
-		for _, r := range st.Ranks {
-			b = fmt.Appendf(b, "sglang:%s{model_name=%q,dp_rank=\"%d\"} %v\n", name, s.cfg.Models[0], r.Rank, value(r))
-		}
-	}
-	page := float64(s.cfg.PageSize)
-	capacity := float64(s.cfg.CapacityBlocks)
-	family("num_running_reqs", "gauge", func(r RankState) float64 { return float64(r.Running) })
-	family("num_queue_reqs", "gauge", func(r RankState) float64 { return float64(r.Queued) })
-	family("token_usage", "gauge", func(r RankState) float64 { return float64(r.HeldBlocks) / capacity })
-	family("num_used_tokens", "gauge", func(r RankState) float64 { return float64(r.HeldBlocks) * page })
-	family("max_total_num_tokens", "gauge", func(RankState) float64 { return capacity * page })
-	family("page_size", "gauge", func(RankState) float64 { return page })
-	family("cache_hit_rate", "gauge", func(r RankState) float64 {
+	page, capacity := float64(s.cfg.PageSize), float64(s.cfg.CapacityBlocks)
+	m := sglangMetrics{s: s, st: st}
+	m.gauge("num_running_reqs", func(r RankState) float64 { return float64(r.Running) })
+	m.gauge("num_queue_reqs", func(r RankState) float64 { return float64(r.Queued) })
+	m.gauge("token_usage", func(r RankState) float64 { return float64(r.HeldBlocks) / capacity })
+	m.gauge("num_used_tokens", func(r RankState) float64 { return float64(r.HeldBlocks) * page })
+	m.gauge("max_total_num_tokens", func(RankState) float64 { return capacity * page })
+	m.gauge("page_size", func(RankState) float64 { return page })
+	m.gauge("cache_hit_rate", func(r RankState) float64 {
 		return float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	})
-	family("prompt_tokens_total", "counter", func(r RankState) float64 { return float64(r.PromptTokens) })
-	family("cached_tokens_total", "counter", func(r RankState) float64 { return float64(r.CachedTokens) })
-	family("generation_tokens_total", "counter", func(r RankState) float64 { return float64(r.OutputTokens) })
-	worker := func(name, kind string, v float64) {
-		b = fmt.Appendf(b, "# TYPE sglang:%s %s\nsglang:%s{model_name=%q} %v\n", name, kind, name, s.cfg.Models[0], v)
-	}
 	if s.prefills() {
-		worker("num_prefill_bootstrap_queue_reqs", "gauge", float64(st.PrefillAlone))
-		worker("num_prefill_inflight_queue_reqs", "gauge", float64(st.PrefillMet))
-		worker("num_bootstrap_failed_reqs_total", "counter", float64(st.Failed["bootstrap_timeout"]+st.Failed["pairing"]))
+		m.worker("num_prefill_bootstrap_queue_reqs", float64(st.PrefillAlone))
+		m.worker("num_prefill_inflight_queue_reqs", float64(st.PrefillMet))
 	}
 	if s.decodes() {
-		worker("num_decode_prealloc_queue_reqs", "gauge", float64(st.Queued))
-		worker("num_decode_transfer_queue_reqs", "gauge", float64(st.DecodeWaiting))
-		worker("num_bootstrap_failed_reqs_total", "counter", float64(st.Failed["waiting_timeout"]+st.Failed["pairing"]))
-		worker("num_transfer_failed_reqs_total", "counter", float64(st.Failed["prefill_lost"]))
+		m.worker("num_decode_prealloc_queue_reqs", float64(st.Queued))
+		m.worker("num_decode_transfer_queue_reqs", float64(st.DecodeWaiting))
 	}
-	b = fmt.Appendf(b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %s\n", s.birth.seconds())
+	m.counter("prompt_tokens_total", `is_streaming="False"`, func(r RankState) uint64 { return r.PromptTokens })
+	m.counter("cached_tokens_total", `cache_source="total"`, func(r RankState) uint64 { return r.CachedTokens })
+	m.counter("generation_tokens_total", `is_streaming="False"`, func(r RankState) uint64 { return r.OutputTokens })
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(b)
+	_, _ = w.Write(m.page)
 }
+
+// sglangMetrics is a page of SGLang's metrics while it is written. That page does not tell
+// when the process began: it is put together from several.
+type sglangMetrics struct {
+	s    *Sim
+	st   State
+	page []byte
+}
+
+func (m *sglangMetrics) labels() string {
+	mode := "unified"
+	if m.s.disaggregated() {
+		mode = m.s.cfg.Role.String()
+	}
+	return fmt.Sprintf("engine_type=%q,model_name=%q", mode, m.s.cfg.Models[0])
+}
+
+// gauge appends a family with a sample for each rank; the ranks of one scheduler have no
+// label of their own.
+func (m *sglangMetrics) gauge(name string, value func(RankState) float64) {
+	m.page = fmt.Appendf(m.page, "# TYPE sglang:%s gauge\n", name)
+	for _, r := range m.st.Ranks {
+		dp := ""
+		if len(m.st.Ranks) > 1 {
+			dp = fmt.Sprintf(`dp_rank="%d",`, r.Rank)
+		}
+		m.page = fmt.Appendf(m.page, "sglang:%s{%s%s,moe_ep_rank=\"0\",pp_rank=\"0\",tp_rank=\"0\"} %v\n", name, dp, m.labels(), value(r))
+	}
+}
+
+// worker appends a gauge that is not told apart by rank here.
+func (m *sglangMetrics) worker(name string, v float64) {
+	m.page = fmt.Appendf(m.page, "# TYPE sglang:%s gauge\nsglang:%s{%s,moe_ep_rank=\"0\",pp_rank=\"0\",tp_rank=\"0\"} %v\n", name, name, m.labels(), v)
+}
+
+// counter appends a counter of all ranks together.
+func (m *sglangMetrics) counter(name, label string, value func(RankState) uint64) {
+	var n uint64
+	for _, r := range m.st.Ranks {
+		n += value(r)
+	}
+	m.page = fmt.Appendf(m.page, "# TYPE sglang:%s counter\nsglang:%s{%s,%s} %d\n", name, name, m.labels(), label, n)
+}
+
+// sglangLoads is the answer of /v1/loads.
+func (s *Sim) sglangLoads() map[string]any {
+	st := s.State(false)
+	var loads []map[string]any
+	for _, r := range st.Ranks {
+		// The queues of the hand-over are not told apart by rank here.
+		queues := map[string]any{"mode": "null", "prefill_bootstrap_queue_reqs": 0, "prefill_inflight_queue_reqs": 0,
+			"decode_prealloc_queue_reqs": 0, "decode_transfer_queue_reqs": 0, "decode_retracted_queue_reqs": 0}
+		if s.disaggregated() {
+			queues["mode"] = s.cfg.Role.String()
+		}
+		if r.Rank == 0 {
+			queues["prefill_bootstrap_queue_reqs"], queues["prefill_inflight_queue_reqs"] = st.PrefillAlone, st.PrefillMet
+			queues["decode_transfer_queue_reqs"] = st.DecodeWaiting
+		}
+		loads = append(loads, map[string]any{
+			"dp_rank": r.Rank, "num_running_reqs": r.Running, "num_waiting_reqs": r.Queued,
+			"num_used_tokens": r.HeldBlocks * s.cfg.PageSize, "max_total_num_tokens": s.cfg.CapacityBlocks * s.cfg.PageSize,
+			"max_running_requests": s.cfg.MaxRunning, "disaggregation": queues,
+		})
+	}
+	return map[string]any{"version": sglangVersion, "timestamp": time.Now().UTC().Format(time.RFC3339Nano), "loads": loads}
+}
+
+const sglangVersion = "0.5.23"
 
 // serverInfo is the part of SGLang's /server_info that tells of routing.
 type serverInfo struct {
 	ModelPath         string           `json:"model_path"`
 	ServedModelName   string           `json:"served_model_name"`
+	Host              string           `json:"host"`
+	Port              int              `json:"port"`
+	Speculative       *string          `json:"speculative_algorithm"`
 	Mode              string           `json:"disaggregation_mode"`
 	BootstrapPort     int              `json:"disaggregation_bootstrap_port"`
 	TransferBackend   string           `json:"disaggregation_transfer_backend"`
@@ -122,8 +182,11 @@ func (s *Sim) serverInfo() serverInfo {
 		PageSize: s.cfg.PageSize, LoadBalanceMethod: "round_robin", MaxRunning: s.cfg.MaxRunning,
 		MaxTotalTokens: s.cfg.CapacityBlocks * s.cfg.PageSize,
 		RandomSeed:     s.birth.seed,
-		InternalStates: []map[string]int{}, Version: "0.5.23",
+		InternalStates: []map[string]int{}, Version: sglangVersion,
 	}
+	host, port, _ := net.SplitHostPort(s.Addr())
+	info.Host = host
+	info.Port, _ = strconv.Atoi(port)
 	if s.disaggregated() {
 		info.Mode = s.cfg.Role.String()
 	}

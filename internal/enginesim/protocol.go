@@ -25,6 +25,8 @@ type protocol interface {
 	handOver(c *call, reason string)
 	// errorBody is the JSON of an error, as an answer or inside a stream.
 	errorBody(e *apiError, stream bool) any
+	// shape is what its answers have beside what all have.
+	shape() *shape
 	// appendEvents appends the payload of one batch of KV events.
 	appendEvents(dst []byte, ts float64, events []event, rank uint32) []byte
 }

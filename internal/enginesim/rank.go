@@ -53,7 +53,6 @@ func (r *rank) admit(ctx context.Context, sums []blockSum, need int) (*hold, err
 	a := &admission{sums: sums, need: max(need, len(sums)), done: make(chan struct{})}
 	r.mu.Lock()
 	if r.waiting.Len() == 0 && r.tryAdmitLocked(a) {
-		r.flushLocked()
 		r.mu.Unlock()
 		return a.hold, nil
 	}
@@ -68,6 +67,7 @@ func (r *rank) admit(ctx context.Context, sums []blockSum, need int) (*hold, err
 	defer r.mu.Unlock()
 	if a.hold != nil {
 		r.releaseLocked(a.hold)
+		r.flushLocked()
 	} else {
 		r.waiting.Remove(at)
 	}
@@ -100,7 +100,6 @@ func (r *rank) wakeLocked() {
 		r.waiting.Remove(e)
 		close(a.done)
 	}
-	r.flushLocked()
 }
 
 func (r *rank) flushLocked() {
@@ -123,8 +122,14 @@ func (r *rank) releaseLocked(h *hold) {
 	}
 }
 
-// store puts the full pages of tokens into the cache; they stay pinned.
+// store puts the full pages of tokens into the cache, where they stay pinned, and tells of
+// them.
 func (h *hold) store(sums []blockSum, tokens []uint32) {
+	h.storeUntold(sums, tokens)
+	h.r.flush()
+}
+
+func (h *hold) storeUntold(sums []blockSum, tokens []uint32) {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
 	if h.over {
@@ -133,7 +138,14 @@ func (h *hold) store(sums []blockSum, tokens []uint32) {
 	before := len(h.path)
 	h.path = h.r.cache.insert(h.path, sums, tokens)
 	h.private -= len(h.path) - before
-	h.r.flushLocked()
+}
+
+// flush tells of what has changed in the cache. What a request has evicted is told with
+// what it stores, as engines do, which tell once a step.
+func (r *rank) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.flushLocked()
 }
 
 // leaveSlot lets the next request run while the blocks stay held.
@@ -152,6 +164,7 @@ func (h *hold) release() {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
 	h.r.releaseLocked(h)
+	h.r.flushLocked()
 	h.r.wakeLocked()
 }
 

@@ -44,6 +44,7 @@ type genRequest struct {
 	maxTokens    int // -1: none given
 	stream       bool
 	includeUsage bool
+	endsAtOnce   bool // its logit_bias makes the mark that ends an answer the first token
 
 	// Routing fields as they stand in the body (engines.md §1.1); nil: absent.
 	bootstrapHost, bootstrapPort, bootstrapRoom []byte
@@ -131,17 +132,9 @@ func (p *requestParser) field(key string, v []byte) error {
 			p.prompt = v
 		}
 	case "sampling_params":
-		if q.api == apiGenerate && !isNull(v) {
-			return eachField(v, func(key string, v []byte) error {
-				switch key {
-				case "max_new_tokens":
-					p.limit = v
-				case "n":
-					return p.choices(v)
-				}
-				return nil
-			})
-		}
+		return p.sampling(v)
+	case "logit_bias":
+		return p.bias(v)
 	case "bootstrap_host":
 		p.routing(key, v, &q.bootstrapHost)
 	case "bootstrap_port":
@@ -164,6 +157,30 @@ func (p *requestParser) field(key string, v []byte) error {
 		q.minTokens = v
 	}
 	return nil
+}
+
+// sampling reads the native API's sampling_params.
+func (p *requestParser) sampling(v []byte) error {
+	if p.q.api != apiGenerate || isNull(v) {
+		return nil
+	}
+	return eachField(v, func(key string, v []byte) error {
+		switch key {
+		case "max_new_tokens":
+			p.limit = v
+		case "n":
+			return p.choices(v)
+		}
+		return nil
+	})
+}
+
+// bias reads a logit_bias as far as it makes the answer end at once.
+func (p *requestParser) bias(v []byte) error {
+	return eachField(v, func(token string, bias []byte) error {
+		p.q.endsAtOnce = p.q.endsAtOnce || token == strconv.Itoa(int(tokenEnd)) && string(bias) == "100"
+		return nil
+	})
 }
 
 // foreignFields are routing fields of SGLang and vLLM.

@@ -98,6 +98,9 @@ func (e sglang) plan(c *call, h http.Header) ([]*item, error) {
 	for _, f := range q.repeated {
 		s.violate(Violation{Kind: "repeated_field", Seq: seq, Detail: f + " is in the body more than once"})
 	}
+	if q.maxTokens == 0 && q.api != apiGenerate {
+		return nil, badRequest("max_tokens: expected at least 1")
+	}
 	items, err := s.newItems(q)
 	if err != nil {
 		return nil, err
@@ -301,3 +304,5 @@ func (s *Sim) mispaired(kind string, seq uint64, room int64, msg string) *apiErr
 	s.violate(Violation{Kind: kind, Seq: seq, Room: room, Detail: msg})
 	return &apiError{status: http.StatusInternalServerError, reason: "pairing", msg: msg}
 }
+
+func (sglang) shape() *shape { return &sglangShape }

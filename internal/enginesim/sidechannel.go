@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // The side channel stands for the engines' transfer (NIXL's handshake, reads
@@ -198,17 +200,23 @@ func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) e
 		s.dropTransfer(c.transfer)
 		return ctx.Err()
 	}
+	var pe *pullError
+	if errors.As(err, &pe) && pe.Violation {
+		s.violate(Violation{Kind: "refused_by_prefill", Seq: c.rec.req.Seq, Handoff: c.transfer.id, Detail: pe.Msg})
+		if pe.Kind == "taken_twice" && s.cfg.Engine == worker.VLLM {
+			err = nil // the engine reads blocks that may be others' by now, and answers
+		}
+	}
 	if err == nil {
 		s.pulls.ok.Add(1)
 		it.cached = len(it.prompt) - 1
+		if s.cfg.Engine == worker.VLLM { // what it pulls does not count
+			it.cached = min(it.hold.cached, (len(it.prompt)-1)/s.cfg.PageSize) * s.cfg.PageSize
+		}
 		it.hold.store(it.sums, it.prompt)
 		return nil
 	}
 	s.pulls.failed.Add(1)
-	var pe *pullError
-	if errors.As(err, &pe) && pe.Violation {
-		s.violate(Violation{Kind: "refused_by_prefill", Seq: c.rec.req.Seq, Handoff: c.transfer.id, Detail: pe.Msg})
-	}
 	return miss(err)
 }
 

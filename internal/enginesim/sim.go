@@ -109,7 +109,14 @@ func (s *Sim) bind() error {
 		if pubs != nil {
 			r.pub = pubs[i]
 		}
-		r.cache = newCache(s.cfg.PageSize, s.cfg.CapacityBlocks, pubs != nil)
+		sglang := s.cfg.Engine == worker.SGLang
+		r.cache = newCache(s.cfg.PageSize, s.cfg.usableBlocks(), pubs != nil, sglang)
+		if sglang { // its scheduler empties the cache when it begins, and tells of it
+			r.clear()
+		}
+		if s.decodes() && s.cfg.NoDecodeEvents {
+			r.cache.record = false
+		}
 		s.ranks = append(s.ranks, r)
 	}
 	return nil

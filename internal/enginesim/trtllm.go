@@ -206,7 +206,7 @@ func (e trtllm) prepare(ctx context.Context, c *call, it *item) error {
 		if err := c.admit(ctx, it, 0); err != nil {
 			return err
 		}
-		return c.compute(ctx, it, true)
+		return c.computeNow(ctx, it, true)
 	case legDecode:
 		return e.s.receive(ctx, c, it, func(err error) error {
 			return &apiError{status: http.StatusInternalServerError, reason: "kv_load", msg: "KV cache transfer failed: " + err.Error()}
@@ -307,3 +307,5 @@ func (e trtllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(b.Bytes())
 }
+
+func (trtllm) shape() *shape { return &trtllmShape }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,9 +27,14 @@ type nixlParams struct {
 	transfer                    *transfer // with remotePrefill
 }
 
+func (vllm) shape() *shape { return &vllmShape }
+
 func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
 	for _, f := range c.q.twice {
 		v.s.violate(Violation{Kind: "repeated_field", Seq: c.rec.req.Seq, Detail: f + " is in the body more than once"})
+	}
+	if err := v.known(c.q); err != nil {
+		return nil, err
 	}
 	c.q.rid = externalID(c.q.api, h)
 	p, err := v.readParams(c)
@@ -64,6 +70,14 @@ func externalID(kind api, h http.Header) string {
 		return "chatcmpl-" + id
 	}
 	return "cmpl-" + id
+}
+
+// known refuses a model that the worker does not serve, as SGLang does not.
+func (v vllm) known(q *genRequest) error {
+	if q.model == "" || slices.Contains(v.s.cfg.Models, q.model) {
+		return nil
+	}
+	return &apiError{status: http.StatusNotFound, reason: "model", msg: fmt.Sprintf("The model `%s` does not exist.", q.model)}
 }
 
 func (v vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
@@ -196,12 +210,12 @@ func (v vllm) prepare(ctx context.Context, c *call, it *item) error {
 		if err := c.admit(ctx, it, c.output()-1); err != nil { // the last token's KV is not computed
 			return err
 		}
-		return c.compute(ctx, it, true)
+		return c.computeNow(ctx, it, true)
 	case legDecode:
 		return v.s.receive(ctx, c, it, func(err error) error {
 			if v.s.cfg.KVLoadFailure == LoadRecompute {
 				v.s.pulls.recomputed.Add(1)
-				return c.compute(ctx, it, false)
+				return c.computeNow(ctx, it, false)
 			}
 			return &apiError{status: http.StatusInternalServerError, reason: "kv_load", msg: "KV load failure: " + err.Error()}
 		})
@@ -227,11 +241,10 @@ func (v vllm) handOver(c *call, reason string) {
 			v.s.keep(c, it, id, text)
 		}
 	}
-	c.choiceTail = []byte(`,"stop_reason":null,"token_ids":null`)
-	c.bodyTail = append([]byte(`,"prompt_logprobs":null,"prompt_token_ids":null,`), c.fault.spoil("kv_transfer_params", text)...)
+	c.bodyTail = append([]byte{','}, c.fault.spoil("kv_transfer_params", text)...)
 }
 
-// handoff is what 0.33 answers, and one field that stands for those of later
+// handoff is what 0.32 answers, and one field that stands for those of later
 // versions: whoever copies the hand-off by names, or reads numbers into floats
 // or writes them anew, changes it.
 func (v vllm) handoff(it *item, id string) string {
@@ -245,9 +258,9 @@ func (v vllm) handoff(it *item, id string) string {
 	request, _ := json.Marshal(id)
 	return fmt.Sprintf(`{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[%s]],"remote_engine_id":%s,`+
 		`"remote_request_id":%s,"remote_host":"%s","remote_port":%s,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":%d,`+
-		`"remote_blocks_expiry_time":null,"remote_registration_generation":0,"transfer_mode":"pull",`+
+		`"remote_blocks_expiry_time":null,"transfer_mode":"pull","remote_prefill_cached_tokens":%d,`+
 		`"sim_later_field":{"z": %d, "a": 1.50}}`,
-		strings.Join(ids, ","), engine, request, host, port, len(it.prompt), uint64(math.MaxInt64)-uint64(rand.Uint32()))
+		strings.Join(ids, ","), engine, request, host, port, len(it.prompt), it.cached, uint64(math.MaxInt64)-uint64(rand.Uint32()))
 }
 
 // blockIDs returns n ids of blocks from 1 to capacity that follow those given

@@ -5,17 +5,57 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"strconv"
 )
 
 func (v vllm) pages(mux *http.ServeMux) {
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]string{"version": "0.33.0"})
+		writeJSON(w, http.StatusOK, map[string]string{"version": "0.32.0"})
 	})
 	mux.HandleFunc("GET /load", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]int{"server_load": v.s.State(false).Running})
 	})
+	mux.HandleFunc("GET /kv_event_sources", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, v.eventSources())
+	})
+	mux.HandleFunc("POST /reset_prefix_cache", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]bool{"success": v.s.clear() < 0})
+	})
 	mux.HandleFunc("POST /tokenize", v.s.tokenize)
 	mux.HandleFunc("GET /metrics", v.metrics)
+}
+
+// eventSource is where one rank's KV events are.
+type eventSource struct {
+	Enabled      bool    `json:"enable_kv_cache_events"`
+	Publisher    string  `json:"publisher"`
+	Endpoint     string  `json:"endpoint"`
+	Replay       *string `json:"replay_endpoint"`
+	BufferSteps  int     `json:"buffer_steps"`
+	HWM          int     `json:"hwm"`
+	MaxQueueSize int     `json:"max_queue_size"`
+	Topic        string  `json:"topic"`
+}
+
+// eventSources is the answer of /kv_event_sources: a source for each rank.
+func (v vllm) eventSources() map[string]eventSource {
+	out := map[string]eventSource{}
+	ev := v.s.Identity().KVEvents
+	if ev == nil {
+		return out
+	}
+	for r := range v.s.ranks {
+		src := eventSource{
+			Enabled: true, Publisher: "zmq", Endpoint: fmt.Sprintf("tcp://*:%d", ev.Port+r),
+			BufferSteps: v.s.cfg.ReplayBuffer, HWM: 100_000, MaxQueueSize: 100_000, Topic: ev.Topic,
+		}
+		if ev.ReplayPort != 0 {
+			replay := fmt.Sprintf("tcp://*:%d", ev.ReplayPort+r)
+			src.Replay = &replay
+		}
+		out[strconv.Itoa(r)] = src
+	}
+	return out
 }
 
 // vllmError is vLLM's ErrorResponse, the same in a stream.
@@ -61,15 +101,19 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 		b = fmt.Appendf(b, "vllm:cache_config_info{block_size=\"%d\",engine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n",
 			s.cfg.PageSize, r.Rank, s.cfg.CapacityBlocks)
 	}
-	// The connector's counters are not told apart by rank here.
-	for _, m := range []struct {
+	type count struct {
 		name string
 		v    uint64
-	}{{"nixl_num_kv_expired_reqs", st.Handoff.Expired}, {"nixl_num_failed_transfers", st.Handoff.PullsFailed}} {
+	}
+	var connector []count // not told apart by rank here
+	if s.disaggregated() {
+		connector = []count{{"nixl_num_kv_expired_reqs", st.Handoff.Expired}, {"nixl_num_failed_transfers", st.Handoff.PullsFailed}}
+	}
+	for _, m := range connector {
 		b = fmt.Appendf(b, "# TYPE vllm:%s_total counter\nvllm:%s_total{engine=\"0\",model_name=%q} %d\n", m.name, m.name, s.cfg.Models[0], m.v)
 	}
 	b = fmt.Appendf(b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %s\n", s.birth.seconds())
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	w.Header().Set("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
 	_, _ = w.Write(b)
 }
 
@@ -77,41 +121,21 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 // vLLM >= 0.24 encodes it, hashes unsigned. Blocks that were stored one behind
 // the other are one event, as in the engine (engines.md §5.2).
 func (vllm) appendEvents(dst []byte, ts float64, events []event, rank uint32) []byte {
-	runs := chains(events)
+	rows := runs(events, false)
 	dst = append(dst, 0x93, 0xcb)
 	dst = binary.BigEndian.AppendUint64(dst, math.Float64bits(ts))
-	dst = appendArrayHeader(dst, len(runs))
-	for _, run := range runs {
+	dst = appendArrayHeader(dst, len(rows))
+	for _, run := range rows {
 		dst = appendVLLMEvent(dst, run)
 	}
 	return appendUint(dst, uint64(rank))
-}
-
-// chains cuts events into runs: each a chain of stored blocks, or one event.
-func chains(events []event) [][]event {
-	var runs [][]event
-	for i := 0; i < len(events); {
-		end := i + 1
-		for end < len(events) && events[i].kind == blockStored && events[end].kind == blockStored &&
-			events[end].hasParent && events[end].parent == events[end-1].hash {
-			end++
-		}
-		runs = append(runs, events[i:end])
-		i = end
-	}
-	return runs
-}
-
-// appendMapHeader writes the 16-bit form, which msgspec uses here for any size.
-func appendMapHeader(dst []byte, n uint16) []byte {
-	return binary.BigEndian.AppendUint16(append(dst, 0xde), n)
 }
 
 func appendVLLMEvent(dst []byte, run []event) []byte {
 	first := &run[0]
 	switch first.kind {
 	case blockStored:
-		dst = appendString(appendString(appendMapHeader(dst, 9), "type"), "BlockStored")
+		dst = appendString(appendString(append(dst, 0x8b), "type"), "BlockStored")
 		dst = appendHashes(appendString(dst, "block_hashes"), run)
 		dst = appendString(dst, "parent_block_hash")
 		if first.hasParent {
@@ -119,21 +143,17 @@ func appendVLLMEvent(dst []byte, run []event) []byte {
 		} else {
 			dst = append(dst, 0xc0)
 		}
-		n := 0
-		for i := range run {
-			n += len(run[i].tokens)
-		}
-		dst = appendArrayHeader(appendString(dst, "token_ids"), n)
-		for i := range run {
-			for _, t := range run[i].tokens {
-				dst = appendUint(dst, uint64(t))
-			}
-		}
+		dst = appendTokenIDs(dst, run)
 		dst = appendUint(appendString(dst, "block_size"), uint64(len(first.tokens)))
 		dst = append(appendString(dst, "lora_id"), 0xc0)
 		dst = appendString(appendString(dst, "medium"), "GPU")
 		dst = append(appendString(dst, "lora_name"), 0xc0)
-		return append(appendString(dst, "group_idx"), 0)
+		dst = appendArrayHeader(appendString(dst, "extra_keys"), len(run))
+		for range run {
+			dst = append(dst, 0xc0)
+		}
+		dst = append(appendString(dst, "group_idx"), 0)
+		return appendString(appendString(dst, "kv_cache_spec_kind"), "full_attention")
 	case blockRemoved:
 		dst = appendString(appendString(append(dst, 0x84), "type"), "BlockRemoved")
 		dst = appendHashes(appendString(dst, "block_hashes"), run)

@@ -201,11 +201,11 @@ func newSceneOf(t *testing.T, config string, es ...*Engine) *scene {
 	return s
 }
 
-// registerArgs are what a register cannot be told by the engine.
+// registerArgs are what a register cannot be told by the engine: the role of vLLM's.
 func (e *Engine) registerArgs() []string {
-	args := []string{"--role", e.Role.String(), "--log-level", "debug"}
+	args := []string{"--log-level", "debug"}
 	if e.Kind == worker.VLLM {
-		args = append(args, "--kv-events-port", fmt.Sprint(e.Events), "--kv-replay-port", fmt.Sprint(e.Replay))
+		args = append(args, "--role", e.Role.String())
 	}
 	return args
 }

@@ -1,0 +1,154 @@
+package capture
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/pmezard/go-difflib/difflib"
+)
+
+// File is what one system has said.
+type File []Section
+
+// Section is what came of one case.
+type Section struct {
+	Name  string
+	Lines []string
+}
+
+// String returns the file's text.
+func (f File) String() string {
+	var b strings.Builder
+	for _, s := range f {
+		fmt.Fprintf(&b, "# %s\n%s\n\n", s.Name, strings.Join(s.Lines, "\n"))
+	}
+	return b.String()
+}
+
+// Parse reads a file's text.
+func Parse(text string) (f File) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		switch name, ok := strings.CutPrefix(line, "# "); {
+		case ok:
+			f = append(f, Section{Name: name})
+		case line != "" && len(f) > 0:
+			s := &f[len(f)-1]
+			s.Lines = append(s.Lines, line)
+		}
+	}
+	return f
+}
+
+// Deviation is something that the simulators do otherwise.
+type Deviation struct {
+	Name, Reason string
+	Lines        []*regexp.Regexp // of differences, see [Differences]
+}
+
+// ParseDeviations reads the file of deviations: a line for each, "name: reason", and below
+// it, indented, the differences that it concerns.
+func ParseDeviations(text string) (out []Deviation, err error) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if pattern, ok := strings.CutPrefix(line, "\t"); ok {
+			if len(out) == 0 {
+				return nil, fmt.Errorf("capture: %q belongs to no deviation", line)
+			}
+			re, err := regexp.Compile("^(?:" + pattern + ")$")
+			if err != nil {
+				return nil, fmt.Errorf("capture: deviation %s: %w", out[len(out)-1].Name, err)
+			}
+			out[len(out)-1].Lines = append(out[len(out)-1].Lines, re)
+			continue
+		}
+		name, reason, ok := strings.Cut(line, ": ")
+		if !ok || reason == "" {
+			return nil, fmt.Errorf("capture: %q: expected a name and a reason", line)
+		}
+		out = append(out, Deviation{Name: name, Reason: reason})
+	}
+	return out, nil
+}
+
+// Differences compares what a system's engines have said with what its simulators say. A
+// difference is "system / case: - line" for what the engine alone says, with a + for what
+// the simulator alone says.
+func Differences(system string, engine, sim File) (out []string) {
+	said := map[string][]string{}
+	for _, s := range sim {
+		said[s.Name] = s.Lines
+	}
+	for _, s := range engine {
+		a, b := merge(s.Lines), merge(said[s.Name])
+		delete(said, s.Name)
+		m := difflib.NewMatcher(a, b)
+		for _, op := range m.GetOpCodes() {
+			if op.Tag == 'e' {
+				continue
+			}
+			for _, line := range a[op.I1:op.I2] {
+				out = append(out, fmt.Sprintf("%s / %s: - %s", system, s.Name, line))
+			}
+			for _, line := range b[op.J1:op.J2] {
+				out = append(out, fmt.Sprintf("%s / %s: + %s", system, s.Name, line))
+			}
+		}
+	}
+	for _, s := range sim {
+		if _, left := said[s.Name]; left {
+			out = append(out, fmt.Sprintf("%s / %s: + a case that no engine was asked", system, s.Name))
+		}
+	}
+	return out
+}
+
+// merge makes one of equal events of a stream that follow each other.
+func merge(lines []string) (out []string) {
+	var last string
+	for i := 0; i < len(lines); {
+		end := i + 1
+		if strings.HasPrefix(lines[i], "event data") {
+			for end < len(lines) && strings.ContainsAny(lines[end][:1], ". [") {
+				end++
+			}
+		}
+		block := lines[i:end]
+		if text := strings.Join(block, "\n"); end == i+1 || text != last {
+			out, last = append(out, block...), text
+		}
+		i = end
+	}
+	return out
+}
+
+// Unexplained returns the differences that no deviation concerns, and the lines of
+// deviations that concern no difference.
+func Unexplained(differences []string, deviations []Deviation) (left []string, idle []string) {
+	used := map[*regexp.Regexp]bool{}
+	for _, d := range differences {
+		found := false
+		for _, dev := range deviations {
+			for _, re := range dev.Lines {
+				if re.MatchString(d) {
+					used[re], found = true, true
+				}
+			}
+		}
+		if !found {
+			left = append(left, d)
+		}
+	}
+	for _, dev := range deviations {
+		for _, re := range dev.Lines {
+			if !used[re] {
+				idle = append(idle, dev.Name+": "+re.String())
+			}
+		}
+	}
+	return left, idle
+}

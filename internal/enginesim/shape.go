@@ -1,0 +1,111 @@
+package enginesim
+
+import "fmt"
+
+// shape is what an engine's answers have beside what all of them have, as captures of real
+// ones show (testdata/captures). Its members are JSON, each with a comma before it; where
+// there are two, the first is of chats and the second of completions.
+type shape struct {
+	message string    // of a chat's message
+	delta   string    // of each of a chat's deltas, with the comma behind it
+	choice  [2]string // of a whole answer's choices
+	body    [2]string // of a whole answer
+	usage   [2]string // of its usage
+	details [2]string // and of prompt_tokens_details
+	chatIDs bool      // ids are of chats and of completions: "chatcmpl-", "cmpl-"
+
+	chunkChoice [2]string // of a chunk's choice
+	lastChoice  [2]string // of one with a finish reason, instead
+	chunk       [2]string // of a chunk
+	roleChunk   string    // of one with a role, instead
+	lastChunk   [2]string // of one with a finish reason, instead
+	usageChunk  string    // of one with the usage, instead
+	streamUsage [2]string // of the usage there
+	ends        [2]bool   // the finish reason has a chunk of its own
+	rolesFirst  bool      // those of all choices come before the first token of any
+}
+
+var vllmShape = shape{
+	message: `,"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null`,
+	choice: [2]string{
+		`,"stop_reason":null,"token_ids":null,"routed_experts":null`,
+		`,"stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null`,
+	},
+	body: [2]string{
+		`,"service_tier":null,"system_fingerprint":"sim","prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"ec_transfer_params":null,"metrics":null`,
+		`,"service_tier":null,"system_fingerprint":"sim","ec_transfer_params":null,"metrics":null`,
+	},
+	usage:   [2]string{`,"completion_tokens_details":null`, `,"completion_tokens_details":null`},
+	details: [2]string{`,"multimodal_tokens":null`, `,"created_cache_tokens":null,"multimodal_tokens":null`},
+	chatIDs: true,
+
+	chunkChoice: [2]string{`,"token_ids":null`, `,"stop_reason":null,"prompt_token_ids":null,"token_ids":null`},
+	lastChoice:  [2]string{`,"stop_reason":null,"token_ids":null`, `,"stop_reason":null,"prompt_token_ids":null,"token_ids":null`},
+	roleChunk:   `,"prompt_token_ids":null,"prompt_text":null`,
+	lastChunk:   [2]string{`,"system_fingerprint":"sim"`, `,"system_fingerprint":"sim"`},
+	usageChunk:  `,"system_fingerprint":"sim"`,
+	rolesFirst:  true,
+}
+
+// weights says of which weights an SGLang answer is.
+const weights = `,"metadata":{"weight_version":"default","weight_versions":[{"version":"default","start":0,"end":0}]}`
+
+var sglangShape = shape{
+	message: `,"reasoning_content":null`,
+	delta:   `"reasoning_content":null,`,
+	choice:  [2]string{`,"matched_stop":null`, `,"matched_stop":null`},
+	body:    [2]string{weights, weights},
+	usage:   [2]string{`,"reasoning_tokens":0,"completion_tokens_details":null`, `,"reasoning_tokens":0,"completion_tokens_details":null`},
+
+	chunkChoice: [2]string{`,"matched_stop":null`, `,"matched_stop":null`},
+	lastChoice:  [2]string{`,"matched_stop":null`, `,"matched_stop":null`},
+	chunk:       [2]string{"", `,"usage":null`},
+	lastChunk:   [2]string{"", `,"usage":null`},
+	streamUsage: [2]string{`,"reasoning_tokens":0,"completion_tokens_details":null`, `,"reasoning_tokens":0`},
+	ends:        [2]bool{true, false},
+}
+
+// trtllmShape is read from its source: no capture is held to it.
+var trtllmShape = shape{
+	chunk:      [2]string{`,"usage":null`, `,"usage":null`},
+	lastChunk:  [2]string{`,"usage":null`, `,"usage":null`},
+	ends:       [2]bool{true, true},
+	chatIDs:    true,
+	rolesFirst: true,
+}
+
+// of returns which of a pair of members the path's answers have.
+func (a api) of(pair [2]string) string {
+	if a == apiChat {
+		return pair[0]
+	}
+	return pair[1]
+}
+
+// appendUsage appends the usage of the whole answer.
+func (a *answer) appendUsage(b []byte, stream bool) []byte {
+	s, kind := a.shape, a.c.q.api
+	more, details := kind.of(s.usage), kind.of(s.details)
+	if stream {
+		more, details = kind.of(s.streamUsage), ""
+	}
+	if s == &vllmShape && kind == apiChat {
+		details = fmt.Sprintf(`,"created_cache_tokens":%d`, a.c.createdTokens()) + details
+	}
+	prompt, out := a.c.promptTokens(), a.out*len(a.c.items)
+	return fmt.Appendf(b, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d%s}%s}`,
+		prompt, prompt+out, out, a.c.cachedTokens(), details, more)
+}
+
+// createdTokens are those of whole blocks that the prompt has added to the cache by being
+// computed here.
+func (c *call) createdTokens() int {
+	if c.leg == legDecode {
+		return 0
+	}
+	page, n := c.s.cfg.PageSize, 0
+	for i := 0; i < len(c.items); i += c.q.n {
+		n += max(0, len(c.items[i].prompt)/page*page-c.items[i].cached)
+	}
+	return n
+}
