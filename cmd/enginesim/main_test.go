@@ -108,7 +108,7 @@ func TestUsage(t *testing.T) {
 		{"a bad flag", []string{"--nope"}, 2, "nope"},
 		{"an argument", []string{"--role=decode", "x"}, 2, "expected flags only"},
 		{"a bad id", []string{"--role=decode", "--id=0"}, 2, "instance id"},
-		{"an engine that is none", []string{"--role=decode", "--engine=triton"}, 2, "expected sglang, vllm or trtllm"},
+		{"an engine that is none", []string{"--role=decode", "--engine=triton"}, 2, "expected sglang, vllm, vllm-mooncake or trtllm"},
 		{"another engine's flag", []string{"--role=decode", "--kv-load-failure=recompute"}, 2, "only vllm can recompute"},
 		{"a bad value", []string{"--role=decode", "--page-size=-1"}, 2, "page-size"},
 	} {

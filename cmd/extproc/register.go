@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -35,7 +36,7 @@ type registerConfig struct {
 // watched, and returns a function that puts them into c.
 func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 	url := fs.String("engine-url", "", "`URL` of the engine as it is reached from here, for example http://127.0.0.1:30000; required")
-	kind := fs.String("engine", "auto", "auto, sglang, vllm or trtllm")
+	kind := fs.String("engine", "auto", "auto, sglang, vllm, vllm-mooncake or trtllm; auto takes vllm-mooncake for vllm")
 	advertise := fs.String("advertise", "", "`host[:port]` that plugins and Envoy reach the engine at; default: the engine URL's")
 	ipv6 := fs.Bool("prefer-ipv6", false, "of a name with addresses of both families, advertise the IPv6 one")
 	annotations := fs.String("annotations-file", "", "`file` of the pod's annotations (Kubernetes downward API)")
@@ -156,6 +157,9 @@ func registerFlags(fs *flag.FlagSet) func() (registerConfig, error) {
 	return func() (registerConfig, error) {
 		c := registerConfig{leaseTTL: *ttl, admin: *admin, logLevel: *level, logFormat: *format}
 		errs := []error{watched(&c.worker), overrides(&c.worker.Override), topology(&c.worker.Override)}
+		if c.worker.Engine.Kind == engine.VLLMMooncake && c.worker.Override.Role == worker.Prefill {
+			c.worker.Engine.Bootstrap = cmp.Or(c.worker.Override.BootstrapPort, engine.DefaultMooncakeBootstrap)
+		}
 		store(&c.etcd)
 		if len(c.etcd.Endpoints) == 0 {
 			errs = append(errs, errors.New("--etcd-endpoints: expected at least one address"))

@@ -22,6 +22,9 @@ func script(t *testing.T, dir string, env []string, args ...string) (string, err
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
+	if why := stack.TooOldAsShipped(); why != "" {
+		t.Skip(why)
+	}
 	cmd, err := stack.Example(ctx, "query-only", t.TempDir(), []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, env...)
 	require.NoError(t, err)
 	cmd.Dir, cmd.Args = dir, append(cmd.Args, args...)

@@ -94,6 +94,9 @@ func startWorkers(t *testing.T, bin string) []*worker.Worker {
 // ends with the test, by the signal that Ctrl-C sends.
 func runScript(t *testing.T, root, bin, list string) string {
 	t.Helper()
+	if why := stack.TooOldAsShipped(); why != "" {
+		t.Skip(why)
+	}
 	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
 	ports, err := stack.FreePorts(3)

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // linkProtocol is what a decode worker upgrades a connection of the bootstrap
@@ -61,6 +63,10 @@ func appendLine(m linkMessage) []byte {
 // bootstrapHandler is the HTTP side of a prefill worker's bootstrap server.
 func (s *Sim) bootstrapHandler() http.Handler {
 	mux := http.NewServeMux()
+	if s.cfg.Engine == worker.VLLMMooncake {
+		mux.HandleFunc("GET /query", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.mooncakeQuery()) })
+		return mux
+	}
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /route", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, topology{

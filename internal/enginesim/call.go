@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // item is one prompt of one choice: what meets its other half, is computed and
@@ -49,6 +47,7 @@ type call struct {
 	// reason, and after the usage. Set by its handOver.
 	choiceTail, bodyTail []byte
 	transfer             *transfer // the hand-off that a decode brought, nil: none
+	transferID           string    // of MooncakeConnector's prefill
 	disaggID             int64     // TensorRT-LLM's, of a context phase
 }
 
@@ -103,7 +102,7 @@ func (c *call) run() error {
 			return err
 		}
 	}
-	if c.q.stream && c.s.cfg.Engine == worker.VLLM && !c.headers { // before anything of it is known
+	if c.q.stream && c.s.vllm() && !c.headers { // before anything of it is known
 		if err := c.sendRoles(); err != nil {
 			return err
 		}
@@ -123,7 +122,7 @@ func (c *call) run() error {
 
 // limit is what the request asks for: its tokens, and how they end.
 func (c *call) limit() (int, string) {
-	if c.q.endsAtOnce {
+	if c.q.endsAtOnce && c.q.floor() == 0 {
 		return 1, "stop"
 	}
 	if c.q.maxTokens < 0 {

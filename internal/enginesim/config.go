@@ -23,7 +23,7 @@ const None = time.Duration(-1)
 type Config struct {
 	ID     worker.ID     // default: random, above 2^53 so that a float would show
 	Role   worker.Role   // required
-	Engine worker.Engine // worker.SGLang (default), worker.VLLM or worker.TensorRTLLM
+	Engine worker.Engine // worker.SGLang (default), worker.VLLM, worker.VLLMMooncake or worker.TensorRTLLM
 	Models []string      // names it answers to; default "sim"
 
 	// Addresses. Port 0 picks a free one; the accessors of [Sim] tell which.
@@ -113,11 +113,15 @@ func (c Config) withDefaults() Config {
 	c.Models = slices.Clone(c.Models)
 	orDefault(&c.Listen, "127.0.0.1:0")
 	if c.Role == worker.Prefill {
-		if c.Engine == worker.SGLang {
+		if c.Engine == worker.SGLang || c.Engine == worker.VLLMMooncake {
 			orDefault(&c.BootstrapListen, "127.0.0.1:0")
-		} else {
+		}
+		if c.Engine != worker.SGLang {
 			orDefault(&c.SideChannelListen, "127.0.0.1:0")
 		}
+	}
+	if c.Engine == worker.VLLMMooncake {
+		orDefault(&c.KVLease, 480*time.Second)
 	}
 	if c.Engine == worker.TensorRTLLM {
 		c.KVEventsPort = Off
@@ -151,7 +155,7 @@ func (c Config) withDefaults() Config {
 
 // usableBlocks is how many blocks a rank has for requests: vLLM keeps one for itself.
 func (c Config) usableBlocks() int {
-	if c.Engine == worker.VLLM {
+	if c.Engine == worker.VLLM || c.Engine == worker.VLLMMooncake {
 		return c.CapacityBlocks - 1
 	}
 	return c.CapacityBlocks
@@ -165,7 +169,7 @@ func (c Config) Validate() error {
 		bad("role: expected prefill, decode or aggregated")
 	}
 	if _, err := worker.ParseEngine(string(c.Engine)); c.Engine != "" && err != nil {
-		bad("engine %q: expected sglang, vllm or trtllm", string(c.Engine))
+		bad("engine %q: expected sglang, vllm, vllm-mooncake or trtllm", string(c.Engine))
 	}
 	for _, a := range []struct{ name, addr string }{
 		{"listen", c.Listen}, {"bootstrap-listen", c.BootstrapListen}, {"control-listen", c.ControlListen},
@@ -211,8 +215,8 @@ func (c Config) validateHandoff(bad func(format string, a ...any)) {
 	if c.SideChannelListen != "" && (sglang || c.Role != worker.Prefill) {
 		bad("side-channel-listen: only a prefill worker of vllm or trtllm has a side channel")
 	}
-	if !sglang && (c.BootstrapListen != "" || c.HandshakeFirst || c.HeaderOverrides) {
-		bad("bootstrap-listen, handshake-first, header-overrides: only sglang has them")
+	if !sglang && (c.BootstrapListen != "" && c.Engine != worker.VLLMMooncake || c.HandshakeFirst || c.HeaderOverrides) {
+		bad("bootstrap-listen, handshake-first, header-overrides: only sglang has them, and vllm-mooncake the first")
 	}
 	if c.Engine == worker.TensorRTLLM && c.KVEventsPort > 0 {
 		bad("kv-events-port: no events of trtllm are simulated")

@@ -1,6 +1,7 @@
 package enginesim
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -66,13 +67,14 @@ type holds struct {
 	mu     sync.Mutex
 	live   map[string]*held
 	past   map[string]fate
-	order  []string // ids of past, oldest first
+	order  []string                 // ids of past, oldest first
+	coming map[string]chan struct{} // closed when the id is put
 	state  HandoffState
 	closed bool
 }
 
 func newHolds(lease time.Duration) *holds {
-	return &holds{lease: lease, live: make(map[string]*held), past: make(map[string]fate)}
+	return &holds{lease: lease, live: make(map[string]*held), past: make(map[string]fate), coming: make(map[string]chan struct{})}
 }
 
 // put begins the lease. After close it frees at once.
@@ -84,9 +86,60 @@ func (l *holds) put(h *held) {
 		h.free()
 		return
 	}
+	if l.past[h.id].why == goneReleased { // its decode has left before it
+		l.state.Released++
+		l.mu.Unlock()
+		h.free()
+		return
+	}
 	l.live[h.id] = h
+	if c := l.coming[h.id]; c != nil {
+		close(c)
+		delete(l.coming, h.id)
+	}
 	h.timer = time.AfterFunc(l.lease, func() { l.end(h.id, goneExpired, "") })
 	l.mu.Unlock()
+}
+
+// await waits until KV is held, or has been, under an id.
+func (l *holds) await(ctx context.Context, id string) {
+	l.mu.Lock()
+	_, gone := l.past[id]
+	if l.live[id] != nil || gone {
+		l.mu.Unlock()
+		return
+	}
+	c := l.coming[id]
+	if c == nil {
+		c = make(chan struct{})
+		l.coming[id] = c
+	}
+	l.mu.Unlock()
+	select {
+	case <-c:
+	case <-ctx.Done():
+	}
+}
+
+// release frees KV unread, on word of a decode; what is not there yet will be.
+func (l *holds) release(id, by string) {
+	if l.end(id, goneReleased, by) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.past[id]; !known {
+		l.remember(id, fate{goneReleased, by})
+	}
+}
+
+// remember keeps what became of an id. The caller holds mu.
+func (l *holds) remember(id string, f fate) {
+	l.past[id] = f
+	if l.order = append(l.order, id); len(l.order) > goneKept {
+		delete(l.past, l.order[0])
+		l.order = l.order[1:]
+	}
 }
 
 // refusal is why KV is not handed to a decode.
@@ -155,11 +208,7 @@ func (l *holds) end(id string, why gone, by string) bool {
 	case goneExpired:
 		l.state.Expired++
 	}
-	l.past[id] = fate{why, by}
-	if l.order = append(l.order, id); len(l.order) > goneKept {
-		delete(l.past, l.order[0])
-		l.order = l.order[1:]
-	}
+	l.remember(id, fate{why, by})
 	l.mu.Unlock()
 	h.free()
 	return true

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 const maxBodyBytes = 64 << 20
@@ -181,13 +179,16 @@ func (s *Sim) health(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
-	list := []map[string]any{}
+	list, owner := []map[string]any{}, string(s.cfg.Engine)
+	if s.vllm() {
+		owner = "vllm"
+	}
 	for _, m := range s.cfg.Models {
 		one := map[string]any{
-			"id": m, "object": "model", "created": s.birth.at.Unix(), "owned_by": string(s.cfg.Engine), "max_model_len": s.cfg.MaxModelLen,
+			"id": m, "object": "model", "created": s.birth.at.Unix(), "owned_by": owner, "max_model_len": s.cfg.MaxModelLen,
 			"root": m, "parent": nil,
 		}
-		if s.cfg.Engine == worker.VLLM {
+		if s.vllm() {
 			one["permission"] = []map[string]any{{
 				"id": "modelperm-" + newProcessID(), "object": "model_permission", "created": s.birth.at.Unix(), "organization": "*", "group": nil,
 				"allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true, "allow_search_indices": false,
@@ -254,7 +255,7 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	} else if err == nil {
 		lists, list, err = readPromptUnion(prompt)
 	}
-	if list && s.cfg.Engine == worker.VLLM {
+	if list && s.vllm() {
 		err = errors.New("prompt: expected a string")
 	}
 	if err != nil {
@@ -293,7 +294,7 @@ func (s *Sim) writeTokens(w http.ResponseWriter, lists [][]uint32, list bool) {
 		b = strconv.AppendInt(b, int64(counts[0]), 10)
 	}
 	b = strconv.AppendInt(append(b, `,"max_model_len":`...), int64(s.cfg.MaxModelLen), 10)
-	if s.cfg.Engine == worker.VLLM {
+	if s.vllm() {
 		b = append(b, `,"token_strs":null`...)
 	}
 	w.Header().Set("Content-Type", "application/json")

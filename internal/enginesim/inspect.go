@@ -106,8 +106,9 @@ type Identity struct {
 
 // BootstrapPoint is where decode workers meet a prefill worker.
 type BootstrapPoint struct {
-	Host string `json:"host"`
-	Port int    `json:"port"`
+	Host      string   `json:"host"`
+	Port      int      `json:"port"`
+	EngineIDs []string `json:"engine_ids,omitempty"` // of vLLM with MooncakeConnector
 }
 
 // EventsPoint is where rank 0 publishes its KV events; rank r is r ports higher.
@@ -128,6 +129,11 @@ func (s *Sim) Identity() Identity {
 	if s.bootAddr != "" {
 		host, _, _ := net.SplitHostPort(s.bootAddr)
 		id.Bootstrap = &BootstrapPoint{Host: host, Port: portOf(s.bootAddr)}
+		for r := range s.ranks {
+			if s.cfg.Engine == worker.VLLMMooncake {
+				id.Bootstrap.EngineIDs = append(id.Bootstrap.EngineIDs, s.engineID(r))
+			}
+		}
 	}
 	if pub, replay := s.EventsAddr(0); pub != "" {
 		host, _, _ := net.SplitHostPort(pub)

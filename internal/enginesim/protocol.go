@@ -33,7 +33,7 @@ type protocol interface {
 
 func (s *Sim) newProtocol() protocol {
 	switch s.cfg.Engine {
-	case worker.VLLM:
+	case worker.VLLM, worker.VLLMMooncake:
 		return newVLLM(s)
 	case worker.TensorRTLLM:
 		return newTRTLLM(s)

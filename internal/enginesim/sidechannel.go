@@ -34,9 +34,11 @@ type pullAsk struct {
 type transfer struct {
 	addr   string // of the side channel
 	engine string
-	id     string
-	by     string // the request that brought it, told from all others
-	fields string // JSON text
+
+	bootstrap string // MooncakeConnector's: the server that knows addr
+	id        string
+	by        string // the request that brought it, told from all others
+	fields    string // JSON text
 }
 
 // pulls counts what a decode worker did.
@@ -81,6 +83,12 @@ func (s *Sim) sideHandler(rank int) http.Handler {
 			writeError(w, badRequest("body: %v", err))
 			return
 		}
+		if s.cfg.Engine == worker.VLLMMooncake && !ask.Drop && ask.Engine == s.engineID(max(rank, 0)) {
+			s.holds.await(r.Context(), ask.ID)
+			if r.Context().Err() != nil {
+				return // decode no longer waits
+			}
+		}
 		if no := s.pulled(rank, ask); no != nil {
 			writeJSON(w, http.StatusConflict, no)
 			return
@@ -97,7 +105,7 @@ func (s *Sim) pulled(port int, ask pullAsk) *refusal {
 		return &refusal{Kind: "other_engine", Msg: fmt.Sprintf("the hand-off is engine %s's, this is %s", ask.Engine, own)}
 	}
 	if ask.Drop {
-		s.holds.end(ask.ID, goneReleased, ask.By)
+		s.holds.release(ask.ID, ask.By)
 		return nil
 	}
 	no := s.holds.take(ask.ID, port, ask.By, func(h *held) *refusal {
@@ -152,7 +160,14 @@ func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) e
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
-	tctx, cancel := context.WithTimeout(ctx, s.cfg.PullTimeout)
+	if err := s.locate(ctx, t); err != nil {
+		return err
+	}
+	wait := s.cfg.PullTimeout
+	if t.bootstrap != "" && !drop { // the prefill may still be under way
+		wait = s.cfg.WaitingTimeout
+	}
+	tctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	req, err := http.NewRequestWithContext(tctx, http.MethodPost, "http://"+t.addr+"/sim/pull", bytes.NewReader(body))
 	if err != nil {
@@ -203,14 +218,14 @@ func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) e
 	var pe *pullError
 	if errors.As(err, &pe) && pe.Violation {
 		s.violate(Violation{Kind: "refused_by_prefill", Seq: c.rec.req.Seq, Handoff: c.transfer.id, Detail: pe.Msg})
-		if pe.Kind == "taken_twice" && s.cfg.Engine == worker.VLLM {
+		if pe.Kind == "taken_twice" && s.vllm() {
 			err = nil // the engine reads blocks that may be others' by now, and answers
 		}
 	}
 	if err == nil {
 		s.pulls.ok.Add(1)
 		it.cached = len(it.prompt) - 1
-		if s.cfg.Engine == worker.VLLM { // what it pulls does not count
+		if s.cfg.Engine == worker.VLLM { // what it pulls does not count; with MooncakeConnector it does
 			it.cached = min(it.hold.cached, (len(it.prompt)-1)/s.cfg.PageSize) * s.cfg.PageSize
 		}
 		it.hold.store(it.sums, it.prompt)

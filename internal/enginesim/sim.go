@@ -250,7 +250,10 @@ func (s *Sim) EventsAddr(rank int) (pub, replay string) {
 // none unless the worker is a prefill worker of vLLM or TensorRT-LLM.
 func (s *Sim) SideAddrs() []string { return slices.Clone(s.sideAddrs) }
 
-func (s *Sim) sidePerRank() bool { return s.cfg.Engine == worker.VLLM }
+func (s *Sim) sidePerRank() bool { return s.vllm() }
+
+// vllm reports whether it is vLLM, with whatever connector.
+func (s *Sim) vllm() bool { return s.cfg.Engine == worker.VLLM || s.cfg.Engine == worker.VLLMMooncake }
 
 func (s *Sim) prefills() bool      { return s.cfg.Role == worker.Prefill }
 func (s *Sim) decodes() bool       { return s.cfg.Role == worker.Decode }

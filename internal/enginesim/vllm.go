@@ -17,14 +17,18 @@ import (
 
 // vllm is the protocol of vLLM with NixlConnector in pull mode (engines.md
 // §2.1): prefill first, its hand-off in its answer, then decode.
-type vllm struct{ s *Sim }
+type vllm struct {
+	s        *Sim
+	mooncake bool // with MooncakeConnector, see mooncake.go
+}
 
-func newVLLM(s *Sim) protocol { return vllm{s} }
+func newVLLM(s *Sim) protocol { return vllm{s: s, mooncake: s.cfg.Engine == worker.VLLMMooncake} }
 
 // nixlParams is kv_transfer_params as far as the engine reads it.
 type nixlParams struct {
 	remoteDecode, remotePrefill bool
 	transfer                    *transfer // with remotePrefill
+	transferID                  string    // MooncakeConnector's, with remoteDecode
 }
 
 func (vllm) shape() *shape { return &vllmShape }
@@ -41,7 +45,7 @@ func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.transfer = p.transfer
+	c.transfer, c.transferID = p.transfer, p.transferID
 	items, err := v.planItems(c, p, h)
 	if err != nil {
 		// "notify_kv_transfer_request_rejected": what the serving layer refuses
@@ -163,6 +167,8 @@ func (v vllm) readParams(c *call) (nixlParams, error) {
 		return p, c.broken("bad_handoff", http.StatusInternalServerError, "kv_transfer_params: do_remote_decode and do_remote_prefill at once")
 	case p.remoteDecode && v.s.cfg.Role != worker.Prefill, p.remotePrefill && v.s.cfg.Role != worker.Decode:
 		return p, c.broken("wrong_role", http.StatusInternalServerError, "kv_transfer_params ask a %s worker for the other half", v.s.cfg.Role)
+	case v.mooncake && (p.remoteDecode || p.remotePrefill):
+		err = v.readMooncake(&p, f)
 	case p.remotePrefill:
 		p.transfer, err = v.readTransfer(f)
 	}
@@ -230,9 +236,13 @@ func (v vllm) output(c *call) (int, string) { return c.limit() }
 // (§2.1: null for other reasons), and tells of it.
 func (v vllm) handOver(c *call, reason string) {
 	text := "null"
-	ended := reason == "length" || reason == "stop" && !v.s.cfg.NullOnStop
+	ended := reason == "length" || reason == "stop" && !v.s.cfg.NullOnStop && !v.mooncake
 	if c.leg == legPrefill && ended && c.fault.Mode != FaultNoHandoff {
 		for _, it := range c.items {
+			if v.mooncake {
+				v.s.keep(c, it, c.transferID, "{}")
+				continue
+			}
 			id := fmt.Sprintf("%s-%08x", c.q.rid, rand.Uint32())
 			if c.q.api == apiCompletion {
 				id = fmt.Sprintf("%s-%d-%08x", c.q.rid, it.index, rand.Uint32())

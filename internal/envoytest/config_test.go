@@ -54,6 +54,14 @@ func TestTheCommittedConfigurationsAreThoseOfTheTemplate(t *testing.T) {
 
 func TestEnvoyItselfAcceptsEachConfiguration(t *testing.T) {
 	t.Parallel()
+	if stack.TooOldAsShipped() != "" {
+		for _, duplex := range []bool{false, true} {
+			body, err := envoy.Standalone(envoy.Params{Before137: envoyMinor() < 37, Before139: true, FullDuplex: duplex})
+			require.NoError(t, err)
+			require.NoError(t, stack.ValidateEnvoy(t.Context(), envoyPath, body, t.TempDir()))
+		}
+		return
+	}
 	for name, body := range forms(t) {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, stack.ValidateEnvoy(t.Context(), envoyPath, body, t.TempDir()))

@@ -54,7 +54,7 @@ func (f *fleet) drains() <-chan error {
 func TestADrainServesWhatHasBegun(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n", noCheck: true}
-	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.TensorRTLLM} {
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) {

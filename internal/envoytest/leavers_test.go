@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -42,10 +43,10 @@ func TestClientsThatLeaveAtAnyMoment(t *testing.T) {
 		prefill: 2, decode: 2, config: "prefill: {start_timeout: 3s, overdue_base: 60s, orphan_grace: 1s}\n",
 		prefillArgs: []string{"--prefill-base-us", "10000"}, decodeArgs: []string{"--decode-us-per-token", "1000"},
 	}
-	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.TensorRTLLM} {
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) { f.leaveAtAnyMoment(t, seed, engine != worker.SGLang) })
+			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) { f.leaveAtAnyMoment(t, seed, handoff.KindOf(engine).PrefillFirst()) })
 		})
 	}
 }

@@ -216,6 +216,7 @@ func TestAPluginThatIsRestartedKnowsEachStateAgain(t *testing.T) {
 	restarted("prefill-ready")
 	f.requireTyped(f.awaitEnvoy(), "without decode", "no_decode_worker")
 	f.pods("decode", 1)
+	f.requireServed(f.awaitEnvoy(), "with decode again")
 	f.kill(prefill...)
 	f.awaitGone(prefill...)
 	require.Equal(t, "deactivated", look(t, f.plugin).activation())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -182,11 +183,11 @@ func TestASickWorkerDoesNotWin(t *testing.T) {
 			})
 		}
 	}
-	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.TensorRTLLM} {
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			skip := []string{}
-			if engine == worker.SGLang {
+			if !handoff.KindOf(engine).PrefillFirst() {
 				skip = []string{"no_handoff", "bad_handoff"}
 			}
 			try(t, false, worker.Prefill, skip, func(t *testing.T) *ward { return simWard(t, layoutOf(layout{prefill: 2, decode: 1}, engine)) })

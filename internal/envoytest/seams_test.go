@@ -25,7 +25,7 @@ const asks = `"nvext":{"annotations":["query_instance_id:"]}`
 func TestWhatIsNamedStaysInTheDomainThatIsRequired(t *testing.T) {
 	t.Parallel()
 	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
-	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			for _, routing := range []string{"prerouted", "direct"} {

@@ -186,9 +186,16 @@ func TestAFailedDecodeAfterAGoodHandOffIsInvisible(t *testing.T) {
 				q := ask(fmt.Sprintf("decode fails %d %d", i, j), 6)[(i+j)%4]
 				q.require(t, f.send(t.Context(), q.path, q.body))
 			}
-			require.Equal(t, picks+1, f.metric("baton_fresh_picks_total"), "%+v", x)
+			fresh, want := f.metric("baton_fresh_picks_total")-picks, collected
+			if x.Mode == enginesim.FaultDie {
+				// An answer that broke off makes its worker suspect: until a probe has found nobody
+				// there, another request may be sent to it, whose hand-off nobody has seen.
+				require.Contains(t, []float64{1, 2}, fresh)
+				want += fresh - 1
+			} else {
+				require.Equal(t, 1.0, fresh, "%+v", x)
+			}
 			f.awaitCollected()
-			want := collected
 			if x.Mode == enginesim.FaultRefuse { // nobody has seen the hand-off
 				want++
 			}

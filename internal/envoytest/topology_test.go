@@ -50,7 +50,7 @@ func (f *fleet) crossings() (crossed, all int) {
 // those that prefill first.
 func TestNoKVLeavesADomainThatIsRequired(t *testing.T) {
 	t.Parallel()
-	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			both(t, layout{

@@ -51,11 +51,11 @@ func (srv *Server) hindrance(e worker.Engine, q *question, r *openai.Request, bo
 	switch {
 	case !kind.PrefillFirst() && q.wish.oneLeg:
 		return noMirror
-	case !kind.PrefillFirst():
+	case kind == handoff.Rendezvous:
 		return ""
-	case srv.legClient == nil:
+	case kind.PrefillFirst() && srv.legClient == nil:
 		return noListener
-	case handoff.Alone(r):
+	case kind.PrefillFirst() && handoff.Alone(r):
 		return ""
 	default:
 		return handoff.Obstacle(kind, body, r)

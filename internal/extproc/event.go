@@ -119,11 +119,12 @@ type plan struct {
 	kind          handoff.Kind // with disaggregated
 	decode        worker.Rank
 	prefill       worker.Rank
-	decodeAddr    string         // who is to serve, or several, best first
-	others        []endpointRank // the several but the first
-	subset        *subset.Set    // whom the data plane allows
-	decodeDPSize  uint32         // ranks at decodeAddr
-	prefillAddr   string         // of a mirrored leg, which starts without us where we die before it comes
+	decodeAddr    string           // who is to serve, or several, best first
+	others        []endpointRank   // the several but the first
+	subset        *subset.Set      // whom the data plane allows
+	decodeDPSize  uint32           // ranks at decodeAddr
+	prefillAddr   string           // of a mirrored leg, which starts without us where we die before it comes
+	bootstrap     worker.Bootstrap // prefill's, where both legs go at once
 	bootstrapHost string
 	bootstrapPort uint16
 	room          prefill.Room

@@ -7,7 +7,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -309,7 +308,7 @@ func (m *mainLeg) roomForBody(first []byte) []byte {
 }
 
 // injectRoom is more than the members we inject ever take.
-const injectRoom = 160
+const injectRoom = 512
 
 func (m *mainLeg) onRequestEnd() {
 	m.scan = requests.Get().(*openai.Request)
@@ -361,7 +360,7 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 	if p.disaggregated && !p.inHeaders {
 		var members [injectRoom]byte
 		body = openai.InjectInPlace(body, m.scan,
-			handoff.AppendSGLang(members[:0], p.bootstrapHost, p.bootstrapPort, p.room))
+			p.appendMembers(members[:0]))
 		m.route(now, body, true)
 	} else {
 		m.route(now, body, false)

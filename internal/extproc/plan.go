@@ -56,11 +56,20 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		p.handoffID = handoff.DrawRequestID(rng)
 	} else {
 		p.prefillAddr = w.EndpointOf(p.prefill.DPRank).String()
+		p.bootstrap = w.Bootstrap
 		p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
-		p.inHeaders = decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
+		p.inHeaders = p.kind == handoff.Rendezvous && decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
 		p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())
 		leg.Room = p.room
 	}
 	p.token, err = srv.sealer.Seal(leg)
 	return p, err
+}
+
+// appendMembers appends the members that the body of both legs gets.
+func (p *plan) appendMembers(dst []byte) []byte {
+	if p.kind == handoff.Mooncake {
+		return handoff.AppendMooncake(dst, p.bootstrap, p.prefill.DPRank, p.room)
+	}
+	return handoff.AppendSGLang(dst, p.bootstrapHost, p.bootstrapPort, p.room)
 }

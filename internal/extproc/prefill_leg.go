@@ -31,6 +31,9 @@ type ticket struct {
 	leg      prefill.Leg
 	fail     *failure // the token is missing, wrong, late, or its worker is gone
 	endpoint string
+	mooncake bool // its engine meets decode so
+	// The rank has to be named at the endpoint. SGLang's follows from the room.
+	namesRank bool
 }
 
 // prefillLeg is the machine of one prefill leg; see the phase table in the
@@ -180,21 +183,29 @@ func (l *prefillLeg) onRequestEnd(now time.Time) {
 		l.refuse(badBody(err))
 		return
 	}
-	body := openai.AppendEdited(l.rules.buffers.get(len(l.body)+editRoom), l.body, r, handoff.SGLangPrefill(l.body, r)...)
+	var edits []openai.Edit
+	if l.ticket.mooncake {
+		edits = handoff.MooncakePrefill(nil, r, l.ticket.leg.Room)
+	} else {
+		edits = handoff.SGLangPrefill(l.body, r)
+	}
+	body := openai.AppendEdited(l.rules.buffers.get(len(l.body)+editRoom), l.body, r, edits...)
 	l.rules.buffers.put(l.body)
 	l.body = nil
 	l.phase = prefillRouted
-	l.emit(effect{
-		op: opRoute, of: ofRequestBody, body: body, trailers: l.trailers,
-		set: []kv{
-			{prefill.HeaderPrefillEndpoint, l.ticket.endpoint},
-			{"content-length", strconv.Itoa(len(body))},
-			{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(l.timeout(now).Milliseconds(), 1), 10)},
-		},
-		// Decode's rank and address are not prefill's business. SGLang's
-		// prefill rank follows from the room.
-		remove: []string{prefill.HeaderDestination, prefill.HeaderPrefillCluster, prefill.HeaderLeg, handoff.SGLangDPRankHeader},
-	})
+	set := []kv{
+		{prefill.HeaderPrefillEndpoint, l.ticket.endpoint},
+		{"content-length", strconv.Itoa(len(body))},
+		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(l.timeout(now).Milliseconds(), 1), 10)},
+	}
+	// Decode's rank and address are not prefill's business.
+	remove := []string{prefill.HeaderDestination, prefill.HeaderPrefillCluster, prefill.HeaderLeg}
+	if l.ticket.namesRank {
+		set = append(set, kv{handoff.SGLangDPRankHeader, strconv.FormatUint(uint64(l.ticket.leg.Prefill.DPRank), 10)})
+	} else {
+		remove = append(remove, handoff.SGLangDPRankHeader)
+	}
+	l.emit(effect{op: opRoute, of: ofRequestBody, body: body, trailers: l.trailers, set: set, remove: remove})
 }
 
 // timeout lets Envoy end a leg that nobody waits for any more.

@@ -8,6 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // prefillStream runs one prefill leg: its machine, its gRPC stream and the way
@@ -89,6 +90,8 @@ func (s *prefillStream) admit(ev *event) *ticket {
 	}
 	if w != nil {
 		t.endpoint = w.EndpointOf(leg.Prefill.DPRank).String()
+		t.mooncake = handoff.KindOf(w.Engine) == handoff.Mooncake
+		t.namesRank = t.mooncake && w.RanksPerPort() > 1
 	}
 	if srv.cfg.Tracer.Enabled() {
 		parent := telemetry.Extract(ev.headers.traceparent, ev.headers.tracestate)

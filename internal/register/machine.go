@@ -281,7 +281,7 @@ func (m *machine) take(f engine.Facts) error {
 	switch {
 	case had && !another && f.Engine == m.facts.Engine:
 		f = f.Keeping(m.facts)
-	case f.Engine == worker.VLLM && f.Unread.Metrics != nil:
+	case (f.Engine == worker.VLLM || f.Engine == worker.VLLMMooncake) && f.Unread.Metrics != nil:
 		// Ranks, block size and the process would be guesses, and a wrong guess
 		// ends a life when they are known.
 		return f.Unread.Err()

@@ -121,7 +121,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		return w, nil, err
 	}
 	if w.Role == worker.Decode {
-		w.AcceptsAggregated = f.Engine == worker.VLLM
+		w.AcceptsAggregated = f.Engine == worker.VLLM || f.Engine == worker.VLLMMooncake
 		if o.AcceptsAggregated != nil {
 			w.AcceptsAggregated = *o.AcceptsAggregated
 		}
@@ -139,7 +139,9 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	if w.Role == worker.Prefill {
 		if w.Bootstrap, err = bootstrap(o, f, notes, at.Addr()); err != nil {
 			errs = append(errs, err)
-		} else if w.Bootstrap.IsZero() && w.Engine == worker.SGLang {
+		} else if w.Engine == worker.VLLMMooncake && w.LacksBootstrap() {
+			errs = append(errs, fmt.Errorf("its bootstrap server names %d engines for %d ranks", len(f.EngineIDs), w.DPSize))
+		} else if w.Bootstrap.IsZero() && w.LacksBootstrap() {
 			errs = append(errs, errors.New("a prefill worker of SGLang without a bootstrap port: expected --bootstrap-port, the annotation "+annotationPort+" or disaggregation_bootstrap_port of the engine"))
 		}
 	}
@@ -192,7 +194,7 @@ func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Ad
 		}
 	}
 	host := first(o.BootstrapHost, notes[annotationHost], f.Host, own.String())
-	return worker.Bootstrap{Host: unbracketed(host), Port: port}, nil
+	return worker.Bootstrap{Host: unbracketed(host), Port: port, EngineIDs: f.EngineIDs}, nil
 }
 
 // kvEvents finds where the worker publishes its KV events. Events in blocks of
@@ -225,7 +227,7 @@ func sameLife(a, b worker.Worker) bool {
 
 func sameRecord(a, b worker.Worker) bool {
 	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
-		a.CapacityBlocks == b.CapacityBlocks && a.Bootstrap == b.Bootstrap && a.KVEvents == b.KVEvents &&
+		a.CapacityBlocks == b.CapacityBlocks && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents == b.KVEvents &&
 		a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
 		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer
 }

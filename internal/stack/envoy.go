@@ -205,3 +205,12 @@ func get(ctx context.Context, url string) (string, error) {
 	}
 	return string(b), nil
 }
+
+// TooOldAsShipped says why the tests' Envoy cannot run the configurations of envoy/ as they
+// stand, "" where it can.
+func TooOldAsShipped() string {
+	if path, err := FindEnvoy(os.Getenv("ENVOY")); err == nil && EnvoyMinor(path) < 39 {
+		return "the shipped configurations read the usage of streamed answers, which Envoy can since 1.39: docs/envoy-versions.md"
+	}
+	return ""
+}

@@ -59,7 +59,7 @@ func addresses(args []string) (more []string, err error) {
 		perRank      bool
 	}{
 		{"listen", "127.0.0.1:", true, perRank},
-		{"bootstrap-listen", "127.0.0.1:", prefill && sglang, false},
+		{"bootstrap-listen", "127.0.0.1:", prefill && (sglang || engine == string(worker.VLLMMooncake)), false},
 		{"side-channel-listen", "127.0.0.1:", prefill && !sglang, true},
 		{"kv-events-port", "", engine != string(worker.TensorRTLLM), true},
 		{"replay-port", "", engine != string(worker.TensorRTLLM), true},

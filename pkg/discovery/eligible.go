@@ -16,7 +16,11 @@ func Ineligible(w *worker.Worker) string {
 	if why := Unfit(w); why != "" {
 		return why
 	}
-	if w.Role == worker.Prefill && w.Engine == worker.SGLang && w.Bootstrap.IsZero() {
+	switch {
+	case w.Role != worker.Prefill || !w.LacksBootstrap():
+	case w.Engine == worker.VLLMMooncake:
+		return "a vllm-mooncake prefill worker without bootstrap host, port and an engine id for each rank cannot hand over its KV"
+	default:
 		return "an sglang prefill worker without bootstrap host and port cannot hand over its KV"
 	}
 	if why := w.TopologyFault(); why != "" {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // ID is the discovery identity of one worker ("instance id" on the wire). Zero
@@ -80,14 +81,20 @@ const (
 	SGLang      Engine = "sglang"
 	VLLM        Engine = "vllm"
 	TensorRTLLM Engine = "trtllm"
+	// VLLMMooncake is vLLM with MooncakeConnector: with VLLM, which is vLLM with
+	// NixlConnector, it has no hand-off in common.
+	VLLMMooncake Engine = "vllm-mooncake"
 )
+
+// engineNames is for those who wrote another.
+const engineNames = "sglang, vllm, vllm-mooncake or trtllm"
 
 // ParseEngine reads an engine name.
 func ParseEngine(s string) (Engine, error) {
-	if e := Engine(s); e == SGLang || e == VLLM || e == TensorRTLLM {
+	if e := Engine(s); e == SGLang || e == VLLM || e == TensorRTLLM || e == VLLMMooncake {
 		return e, nil
 	}
-	return "", fmt.Errorf("worker: engine %q: expected sglang, vllm or trtllm", s)
+	return "", fmt.Errorf("worker: engine %q: expected "+engineNames, s)
 }
 
 // Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
@@ -126,6 +133,14 @@ func (e Endpoint) IsZero() bool { return e.text == "" }
 type Bootstrap struct {
 	Host string // IP or name as the engines need it; IPv6 without brackets
 	Port uint16
+	// EngineIDs name the ranks of a VLLMMooncake prefill worker, in their order. They are
+	// new with each of its processes.
+	EngineIDs []string
+}
+
+// Equal reports whether both say the same.
+func (b Bootstrap) Equal(o Bootstrap) bool {
+	return b.Host == o.Host && b.Port == o.Port && slices.Equal(b.EngineIDs, o.EngineIDs)
 }
 
 // IsZero reports whether the worker offers no rendezvous.
@@ -194,17 +209,36 @@ type Worker struct {
 	ranks []Endpoint // with PortPerRank, filled by NewSnapshot; see tabled
 }
 
-// CanServe reports whether the worker may be picked for the role. An SGLang
-// prefill worker without bootstrap data may not: no decode worker could find
-// its KV (row C4). Nor may one whose transfer domain has no value (row C17).
+// LacksBootstrap reports whether no decode worker could find the KV of a prefill
+// worker, since it does not say where to meet it (row C4).
+func (w *Worker) LacksBootstrap() bool {
+	switch w.Engine {
+	case SGLang:
+		return w.Bootstrap.IsZero()
+	case VLLMMooncake:
+		return w.Bootstrap.IsZero() || uint64(len(w.Bootstrap.EngineIDs)) != uint64(w.DPSize)
+	default:
+		return false
+	}
+}
+
+// CanServe reports whether the worker may be picked for the role. A prefill
+// worker that lacks bootstrap data may not. Nor may one whose transfer domain has no value (row C17).
 func (w *Worker) CanServe(r Role) bool {
 	switch {
 	case w.Draining, w.Fronted, w.TopologyFault() != "":
 		return false
-	case r == Prefill && w.Engine == SGLang && w.Bootstrap.IsZero():
+	case r == Prefill && w.LacksBootstrap():
 		return false
 	}
 	return w.Role == r || (r == Aggregated && w.Role == Decode && w.AcceptsAggregated)
+}
+
+// engineID reports whether an engine's id can stand in every place that names one.
+func engineID(s string) bool {
+	return s != "" && len(s) <= 128 && strings.IndexFunc(s, func(r rune) bool {
+		return r > 'z' || !strings.ContainsRune("._-", r) && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+	}) < 0
 }
 
 // Validate returns every fault of w, joined, or nil.
@@ -218,7 +252,12 @@ func (w *Worker) Validate() error {
 		bad("role: expected prefill, decode or aggregated")
 	}
 	if _, err := ParseEngine(string(w.Engine)); err != nil {
-		bad("engine %q: expected sglang, vllm or trtllm", string(w.Engine))
+		bad("engine %q: expected "+engineNames, string(w.Engine))
+	}
+	for _, id := range w.Bootstrap.EngineIDs {
+		if !engineID(id) {
+			bad("bootstrap engine id %.40q: expected up to 128 letters, digits, dots, dashes and underscores", id)
+		}
 	}
 	if w.Endpoint.IsZero() {
 		bad("endpoint: expected ip:port")

@@ -23,6 +23,10 @@ type Config struct {
 	URL  string // http://host:port, or https
 	Kind Kind   // default Auto
 
+	// Bootstrap is the port of Mooncake's bootstrap server, at the URL's host; 0: nobody
+	// is asked. Of VLLMMooncake alone.
+	Bootstrap uint16
+
 	// Timeout bounds each request but those after health; default 5 s.
 	Timeout time.Duration
 	// HealthPath is asked for health; default /health. SGLang computes a token
@@ -137,9 +141,14 @@ func isStatus(err error, statuses ...int) bool {
 }
 
 func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
+	return c.getFrom(ctx, c.base, path)
+}
+
+// getFrom gets a page of the engine's, or of a server that it has beside it.
+func (c *Client) getFrom(ctx context.Context, base, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +212,8 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 		return c.sglangFacts(ctx)
 	case VLLM:
 		return c.vllmFacts(ctx)
+	case VLLMMooncake:
+		return c.mooncakeFacts(ctx)
 	case TensorRTLLM:
 		return c.trtFacts(ctx)
 	case Auto:
@@ -252,7 +263,7 @@ func (c *Client) InFlight(ctx context.Context) (int, error) {
 	switch c.counted() {
 	case SGLang:
 		return c.sglangInFlight(ctx)
-	case VLLM:
+	case VLLM, VLLMMooncake:
 		return c.sumGauges(ctx, vllmGauges)
 	case TensorRTLLM:
 		return 0, fmt.Errorf("%w: %s", ErrNotCounted, trtUncounted)

@@ -17,6 +17,8 @@ const (
 	SGLang      Kind = Kind(worker.SGLang)
 	VLLM        Kind = Kind(worker.VLLM)
 	TensorRTLLM Kind = Kind(worker.TensorRTLLM)
+	// VLLMMooncake is never found by itself: no page tells of vLLM's connector.
+	VLLMMooncake Kind = Kind(worker.VLLMMooncake)
 )
 
 // ParseKind reads a kind; "" is Auto.
@@ -24,10 +26,10 @@ func ParseKind(s string) (Kind, error) {
 	switch k := Kind(s); k {
 	case "":
 		return Auto, nil
-	case Auto, SGLang, VLLM, TensorRTLLM:
+	case Auto, SGLang, VLLM, VLLMMooncake, TensorRTLLM:
 		return k, nil
 	}
-	return "", fmt.Errorf("engine %q: expected auto, sglang, vllm or trtllm", s)
+	return "", fmt.Errorf("engine %q: expected auto, sglang, vllm, vllm-mooncake or trtllm", s)
 }
 
 // Facts is what an engine tells of itself. A zero field was not told.
@@ -44,6 +46,7 @@ type Facts struct {
 
 	Host          string // that the engine listens on, unless that says nothing of where it is
 	BootstrapPort uint16
+	EngineIDs     []string // of the ranks, as Mooncake's bootstrap server names them
 	KV            KVEvents
 	Mark          Mark
 
@@ -57,10 +60,11 @@ type Unread struct {
 	Models  error // /v1/models of SGLang
 	Metrics error // /metrics
 	Events  error // /kv_event_sources of vLLM
+	Engines error // /query of Mooncake's bootstrap server
 }
 
 // Err returns what could not be read, or nil.
-func (u Unread) Err() error { return errors.Join(u.Models, u.Metrics, u.Events) }
+func (u Unread) Err() error { return errors.Join(u.Models, u.Metrics, u.Events, u.Engines) }
 
 // Keeping returns f with what could not be read taken from before, which must
 // be facts of the same process.
@@ -75,9 +79,12 @@ func (f Facts) Keeping(before Facts) Facts {
 	if f.Unread.Events != nil {
 		f.KV = before.KV
 	}
+	if f.Unread.Engines != nil {
+		f.EngineIDs = before.EngineIDs
+	}
 	if f.Unread.Metrics != nil {
 		f.Mark.Start = before.Mark.Start
-		if f.Engine == worker.VLLM {
+		if f.Engine == worker.VLLM || f.Engine == worker.VLLMMooncake {
 			f.DPSize, f.BlockSize, f.CapacityBlocks = before.DPSize, before.BlockSize, before.CapacityBlocks
 		}
 	}

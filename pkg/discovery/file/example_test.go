@@ -19,7 +19,7 @@ workers:
 	_, err = file.Parse("workers.yaml", nil)
 	fmt.Println(err)
 	// Output:
-	// 7 {10.0.0.7 8998} <nil>
+	// 7 {10.0.0.7 8998 []} <nil>
 	// true
 	// workers.yaml:1: nothing in it; expected `workers:` with a list, or `workers: []` for none
 }

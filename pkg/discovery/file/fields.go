@@ -68,6 +68,10 @@ func (r *reader) bootstrapField(b *worker.Bootstrap, key string, v ast.Node) boo
 		b.Host = r.host(v)
 	case "port":
 		b.Port = uint16(r.number(v, 16))
+	case "engine_ids":
+		if b.EngineIDs = r.texts(v); len(b.EngineIDs) == 0 {
+			b.EngineIDs = nil // as if nothing were said
+		}
 	default:
 		return false
 	}

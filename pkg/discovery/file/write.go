@@ -43,8 +43,9 @@ type record struct {
 }
 
 type bootstrap struct {
-	Host string `json:"host"`
-	Port uint16 `json:"port"`
+	Host      string   `json:"host"`
+	Port      uint16   `json:"port"`
+	EngineIDs []string `json:"engine_ids,omitempty"`
 }
 
 type kvTransfer struct {
@@ -74,7 +75,7 @@ func MarshalWorker(w *worker.Worker) ([]byte, error) {
 		rec.KVTransfer = &kvTransfer{Domain: k.Domain, Enforcement: k.Enforcement, Weight: k.Weight}
 	}
 	if !w.Bootstrap.IsZero() {
-		rec.Bootstrap = &bootstrap{Host: w.Bootstrap.Host, Port: w.Bootstrap.Port}
+		rec.Bootstrap = &bootstrap{Host: w.Bootstrap.Host, Port: w.Bootstrap.Port, EngineIDs: w.Bootstrap.EngineIDs}
 	}
 	if k := w.KVEvents; !k.IsZero() {
 		rec.KVEvents = &kvEvents{Host: k.Host, Port: k.Port, ReplayPort: k.ReplayPort, Topic: k.Topic}

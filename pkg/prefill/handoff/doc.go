@@ -5,8 +5,10 @@
 //
 // # Two ways
 //
-// Engines that rendezvous (SGLang) get both legs at once: [AppendSGLang] gives
-// the members that both bodies carry.
+// Two engines get both legs at once. SGLang's halves meet at a bootstrap server:
+// [AppendSGLang] gives the members that both bodies carry. vLLM with
+// MooncakeConnector finds prefill's engine at one: [AppendMooncake] gives decode's
+// member, and [MooncakePrefill] makes prefill's body of decode's.
 //
 // The others (row C4) prefill first, and decode's body carries what prefill
 // answered. [Kind] says which protocol it is:

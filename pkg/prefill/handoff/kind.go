@@ -11,6 +11,7 @@ const (
 	Rendezvous   Kind = iota + 1 // both at once, meeting at a bootstrap server
 	NIXLPull                     // prefill first; decode pulls from where its answer says
 	ContextFirst                 // prefill first, as TensorRT-LLM's context_only
+	Mooncake                     // both at once; decode pulls from where prefill's bootstrap server says
 )
 
 // String returns the kind as it stands in labels and on the status page.
@@ -22,6 +23,8 @@ func (k Kind) String() string {
 		return "nixl_pull"
 	case ContextFirst:
 		return "context_first"
+	case Mooncake:
+		return "mooncake"
 	default:
 		return "invalid"
 	}
@@ -39,6 +42,8 @@ func KindOf(e worker.Engine) Kind {
 		return NIXLPull
 	case worker.TensorRTLLM:
 		return ContextFirst
+	case worker.VLLMMooncake:
+		return Mooncake
 	default:
 		return 0
 	}

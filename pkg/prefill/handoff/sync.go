@@ -25,18 +25,18 @@ func DrawRequestID(r *rand.Rand) uint64 {
 // one token is asked for, by any number of generations.
 func Alone(r *openai.Request) bool { return r.MaxTokens == 0 || r.MaxTokens == 1 }
 
-// Obstacle returns why the request cannot be handed from prefill to decode, as
-// it stands in labels, or "" where nothing is in the way. body is what r was
+// Obstacle returns why the request cannot be handed from prefill to decode by an
+// engine's hand-off of one generation, as it stands in labels, or "" where nothing is in the way. body is what r was
 // read from.
 //
-//	kind      the kind does not go through prefill's answer
+//	kind      SGLang's, which every request is open to
 //	path      the engines have no such path
 //	parallel  several prompts, n or best_of: one hand-off serves one generation,
 //	          and vLLM answers that of the first alone, so that the KV of the
 //	          others would stay held
 func Obstacle(k Kind, body []byte, r *openai.Request) string {
 	switch {
-	case !k.PrefillFirst():
+	case k != Mooncake && !k.PrefillFirst():
 		return "kind"
 	case r.Path != openai.ChatCompletions && r.Path != openai.Completions:
 		return "path"
