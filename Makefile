@@ -35,10 +35,10 @@ FAULTS_ARGS   :=
 ETCD          :=
 PYTHON        := python3
 
-# Of make real: more flags of go test.
+# Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults real real-capture real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
+.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -115,7 +115,16 @@ real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models;
 	@go run ./internal/real/install -python $(PYTHON)
 
 real: tools real-tools ## the tests with real engines on this CPU, and their table (RUN=Pattern: the tests that match)
-	go test -tags real,invariants -timeout 60m -count 1 -v $(if $(RUN),-run '$(RUN)') $(REAL_ARGS) ./internal/real | grep -v '^=== '
+	go test -tags real,invariants -timeout 60m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/real -args -page $(REAL_ARGS) | grep -v '^=== '
+
+real-long: tools real-tools ## patterns 1 and 2 with real engines, ten and five rounds each
+	go test -tags real,invariants -timeout 90m -count 1 -v -run 'TestPatterns' ./internal/real -args -long -page | grep -v '^=== '
+
+real-bench: tools real-tools ## 300 requests of a conversation trace on real engines, by each way to pick, five turns in turn
+	go test -tags real,invariants -timeout 90m -count 1 -v -run 'TestBench' ./internal/real -args -bench -page | grep -v '^=== '
+
+real-demo: tools real-tools ## two real vLLM and two conversations to look at, until Ctrl-C
+	go build -o .run/real-demo ./internal/real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))
 
 real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
 	go test -tags real,invariants -timeout 30m -count 1 -v -run TestCapture ./internal/real -args -capture | grep -v '^=== '

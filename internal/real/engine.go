@@ -20,7 +20,9 @@ type Options struct {
 	Model string      // a folder of the install's models
 	Role  worker.Role // prefill and decode transfer KV by NIXL over TCP
 	Args  []string    // more flags of the engine
-	Env   []string
+	// Mooncake has a vLLM transfer KV by MooncakeConnector, over TCP.
+	Mooncake bool
+	Env      []string
 }
 
 // Engine is one real engine.
@@ -30,7 +32,7 @@ type Engine struct {
 	Role   worker.Role
 	Served string // the model, as requests name it
 	URL    string
-	// Ports of its KV events and their replay; of SGLang's bootstrap server, 0 elsewhere.
+	// Ports of its KV events and their replay; of SGLang's or Mooncake's bootstrap server.
 	Events, Replay, Bootstrap int
 
 	program stack.ProgramOptions
@@ -68,12 +70,22 @@ func StartVLLM(ctx context.Context, o Options) (*Engine, error) {
 	}
 	if o.Role != worker.Aggregated {
 		role := map[worker.Role]string{worker.Prefill: "kv_producer", worker.Decode: "kv_consumer"}[o.Role]
-		args = append(args, "--kv-transfer-config", fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":%q,"kv_buffer_device":"cpu"}`, role))
+		connector := fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":%q,"kv_buffer_device":"cpu"}`, role)
+		if o.Mooncake {
+			connector = fmt.Sprintf(`{"kv_connector":"MooncakeConnector","kv_role":%q,"kv_connector_extra_config":{"mooncake_protocol":"tcp"}}`, role)
+		}
+		args = append(args, "--kv-transfer-config", connector)
 	}
 	env := []string{
 		"PATH=" + filepath.Join(venv, "bin") + ":/usr/local/bin:/usr/bin:/bin",
 		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind",
 		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", ports[3]),
+	}
+	if o.Mooncake {
+		e.Kind, e.Bootstrap = worker.VLLMMooncake, ports[3]
+		dir := filepath.Join(o.Home, "mooncake")
+		env = append(env, "PYTHONPATH="+dir, "LD_LIBRARY_PATH="+filepath.Join(dir, "lib"), "VLLM_HOST_IP=127.0.0.1",
+			fmt.Sprintf("VLLM_MOONCAKE_BOOTSTRAP_PORT=%d", e.Bootstrap))
 	}
 	return e.start(ctx, o, ports[0], filepath.Join(venv, "bin", "vllm"), args, env)
 }

@@ -4,6 +4,7 @@ package real
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,13 +14,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var long = flag.Bool("long", false, "patterns 1 and 2 ten and five times")
+
 // TestPatterns: all workers of one side are killed while the other lives, and come back.
 // Until then requests are refused at once, and none is ever served by decode alone.
 func TestPatterns(t *testing.T) {
 	for engine, names := range map[string][2]string{vllm: {"vllm-p1", "vllm-d1"}, sglang: {"sglang-p1", "sglang-d1"}} {
 		for pattern, side := range map[string]int{"Pattern 1: decode": 1, "Pattern 2: prefill": 0} {
 			t.Run(engine+" "+pattern, func(t *testing.T) {
-				const rounds = 2
+				rounds := 2
+				if *long {
+					rounds = map[int]int{1: 10, 0: 5}[side]
+				}
 				s := newScene(t, "", names[0], names[1])
 				n := 0
 				ask := func() *answer {

@@ -67,20 +67,27 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// specs are the engines that tests share, by name. Those of few blocks evict soon.
-var specs = map[string]struct {
+// spec says what an engine is.
+type spec struct {
 	kind worker.Engine
 	o    Options
-}{
-	"vllm-1":    {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
-	"vllm-2":    {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
-	"sliding":   {worker.VLLM, Options{Model: "sliding", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512"}}},
-	"lora":      {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512", "--enable-lora", "--lora-modules"}}},
-	"vllm-p1":   {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
-	"vllm-p2":   {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
-	"vllm-d1":   {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
-	"vllm-d2":   {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
-	"sglang-1":  {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated}},
+}
+
+// specs are the engines that tests share, by name. Those of few blocks evict soon.
+var specs = map[string]spec{
+	"vllm-1":     {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
+	"vllm-2":     {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
+	"sliding":    {worker.VLLM, Options{Model: "sliding", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512"}}},
+	"lora":       {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512", "--enable-lora", "--lora-modules"}}},
+	"vllm-p1":    {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
+	"vllm-p2":    {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
+	"vllm-d1":    {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	"vllm-d2":    {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	"mooncake-p": {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Mooncake: true, Args: pairBlocks}},
+	"mooncake-d": {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Mooncake: true, Args: pairBlocks}},
+	"sglang-1":   {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated}},
+	"bench-1":    benchOf(worker.Aggregated), "bench-2": benchOf(worker.Aggregated),
+	"bench-p": benchOf(worker.Prefill), "bench-d": benchOf(worker.Decode),
 	"sglang-p1": {worker.SGLang, Options{Model: "tiny", Role: worker.Prefill}},
 	"sglang-d1": {worker.SGLang, Options{Model: "tiny", Role: worker.Decode}},
 }
@@ -201,11 +208,15 @@ func newSceneOf(t *testing.T, config string, es ...*Engine) *scene {
 	return s
 }
 
-// registerArgs are what a register cannot be told by the engine: the role of vLLM's.
+// registerArgs are what a register cannot be told by the engine: of vLLM the role and the
+// connector.
 func (e *Engine) registerArgs() []string {
 	args := []string{"--log-level", "debug"}
-	if e.Kind == worker.VLLM {
+	if e.Kind != worker.SGLang {
 		args = append(args, "--role", e.Role.String())
+	}
+	if e.Kind == worker.VLLMMooncake {
+		args = append(args, "--engine", string(e.Kind), "--bootstrap-port", fmt.Sprint(e.Bootstrap))
 	}
 	return args
 }

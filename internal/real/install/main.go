@@ -55,6 +55,7 @@ const gigabyte = 1 << 30
 var steps = []step{
 	{"uv", "uv, which installs the rest", 0, []string{"pins/uv.txt"}, makeUV},
 	{"vllm", "vLLM 0.32.0 for CPUs, with PyTorch and NIXL", 11 * gigabyte, []string{"pins/vllm.txt"}, makeVLLM},
+	{"mooncake", "Mooncake's transfer engine, for vLLM", 0, []string{"pins/mooncake.txt", "python/mooncake_cpu.py"}, makeMooncake},
 	{"sglang", "SGLang 0.5.23, on vLLM's PyTorch", gigabyte, []string{"pins/sglang.txt", "python/sglang_cpu.py"}, makeSGLang},
 	{"node", "OpenAI's client for JavaScript, and Qwen3's tokenizer", 0, []string{"node/package-lock.json", "node/package.json", "node/client.mjs"}, makeNode},
 	{"models", "tiny models of random weights", 0, []string{"python/models.py", "node/package-lock.json"}, makeModels},

@@ -38,6 +38,18 @@ func makeVLLM(ctx context.Context, in *installer, dir string) error {
 	return named(real.SitePackages(dir), "vllm", "0.32.0+cpu")
 }
 
+// makeMooncake puts the transfer engine into a folder of its own: whoever has it on its
+// path has it.
+func makeMooncake(ctx context.Context, in *installer, dir string) error {
+	python := filepath.Join(in.home, "vllm", "bin", "python")
+	env := []string{"UV_CACHE_DIR=" + filepath.Join(in.home, "cache"), "UV_HTTP_TIMEOUT=180"}
+	if err := in.run(ctx, in.root, env, in.uv(), "pip", "install", "--python", python, "--target", dir,
+		"--require-hashes", "--no-deps", "-r", in.at("pins/mooncake.txt")); err != nil {
+		return err
+	}
+	return in.run(ctx, in.root, nil, python, in.at("python/mooncake_cpu.py"), dir, real.SitePackages(filepath.Join(in.home, "vllm")))
+}
+
 // named adds the metadata of a package that is there under another name.
 func named(site, name, version string) error {
 	d := filepath.Join(site, name+"-"+version+".dist-info")
