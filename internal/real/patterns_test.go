@@ -26,7 +26,7 @@ func TestPatterns(t *testing.T) {
 				if *long {
 					rounds = map[int]int{1: 10, 0: 5}[side]
 				}
-				s := newScene(t, "", names[0], names[1])
+				s := newScene(t, "enforce_disagg: true\n", names[0], names[1])
 				n := 0
 				ask := func() *answer {
 					n++
@@ -50,6 +50,11 @@ func TestPatterns(t *testing.T) {
 					require.NotNil(t, s.last().Prefill, "apart")
 				}
 				require.Zero(t, s.metric("baton_served_alone_total"))
+				if engine == vllm {
+					s.idle() // KV that the killed side's mate held is free again
+				} else {
+					s.quiet(s.engines...)
+				}
 				tellf(t, engine, pattern+" is killed and back", "%d rounds: refused meanwhile (the slowest took %s), then served apart; none by one worker alone",
 					rounds, slowest.Round(10*time.Millisecond))
 			})

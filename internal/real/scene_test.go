@@ -86,6 +86,7 @@ var specs = map[string]spec{
 	"mooncake-p": {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Mooncake: true, Args: pairBlocks}},
 	"mooncake-d": {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Mooncake: true, Args: pairBlocks}},
 	"sglang-1":   {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated}},
+	"vllm-dp2":   {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "256", "--data-parallel-size", "2"}}},
 	"bench-1":    benchOf(worker.Aggregated), "bench-2": benchOf(worker.Aggregated),
 	"bench-p": benchOf(worker.Prefill), "bench-d": benchOf(worker.Decode),
 	"sglang-p1": {worker.SGLang, Options{Model: "tiny", Role: worker.Prefill}},
@@ -93,7 +94,7 @@ var specs = map[string]spec{
 }
 
 var (
-	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--structured-outputs-config", `{"disable_any_whitespace":true}`}
+	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--structured-outputs-config", `{"backend":"guidance","disable_any_whitespace":true}`}
 	pairBlocks = []string{"--num-gpu-blocks-override", "1024"}
 )
 
@@ -316,6 +317,7 @@ func (a *answer) read() {
 // choice and decision are what tests read of /debug/decisions.
 type choice struct {
 	Worker  string `json:"worker_id"`
+	Rank    int    `json:"dp_rank"`
 	Overlap int    `json:"overlap_blocks"`
 	Reason  string `json:"reason"`
 }

@@ -42,7 +42,7 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 		return Prompt{}, err
 	}
 	if start != nil {
-		start(tokenizeBody(q), h)
+		start(questions(q), h)
 	}
 	defer r.leave(key, f)
 	select {
@@ -62,7 +62,13 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 // tokenizable says why no tokenizer should be asked about q, if none should.
 func (r *Resolver) tokenizable(q Query, from []worker.Endpoint) error {
 	switch q.Request.PromptKind {
-	case openai.PromptString, openai.PromptStrings:
+	case openai.PromptString:
+	case openai.PromptStrings:
+		n := 0
+		openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, _ []byte) { n += map[bool]int{true: 1}[k == openai.PieceText] })
+		if n > maxPrompts {
+			return &Error{Reason: ReasonTooLarge}
+		}
 	case openai.PromptMessages:
 		media := false
 		openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, _ []byte) { media = media || k == openai.PieceMedia })
@@ -83,9 +89,9 @@ func (r *Resolver) tokenizable(q Query, from []worker.Endpoint) error {
 	return nil
 }
 
-// startFunc sets a flight going with the question and what its answer is hashed
+// startFunc sets a flight going with its questions and what their answers are hashed
 // with.
-type startFunc func(body []byte, h hashing)
+type startFunc func(bodies [][]byte, h hashing)
 
 // join returns the flight for the key, with the caller counted. Who gets a
 // startFunc as well is the first, and must call it.
@@ -114,10 +120,10 @@ func (r *Resolver) join(key cacheKey, from []worker.Endpoint) (*flight, startFun
 	ctx, f.cancel = context.WithTimeout(context.Background(), r.cfg.Wait)
 	r.flights[key] = f
 	r.running.Add(1)
-	return f, func(body []byte, h hashing) {
+	return f, func(bodies [][]byte, h hashing) {
 		go func() {
 			defer r.running.Done()
-			r.fly(ctx, f, key, ep, body, h)
+			r.fly(ctx, f, key, ep, bodies, h)
 		}()
 	}, nil
 }
@@ -135,10 +141,10 @@ func (r *Resolver) leave(key cacheKey, f *flight) {
 }
 
 // fly runs one flight to its end.
-func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.Endpoint, body []byte, h hashing) {
+func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.Endpoint, bodies [][]byte, h hashing) {
 	defer f.cancel()
 	start := time.Now()
-	e, err := r.ask(ctx, ep, body)
+	e, err := r.askAll(ctx, ep, bodies)
 	outcome := ReasonTokenized
 	if err != nil {
 		outcome = ReasonOf(err)
@@ -163,6 +169,22 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.E
 	if r.cfg.OnTokenize != nil {
 		r.cfg.OnTokenize(time.Since(start), outcome)
 	}
+}
+
+// askAll sends one question after the other: the first prompt's tokens count for the
+// overlap, those of all for the length.
+func (r *Resolver) askAll(ctx context.Context, ep worker.Endpoint, bodies [][]byte) (*entry, error) {
+	whole, err := r.ask(ctx, ep, bodies[0])
+	for _, body := range bodies[1:] {
+		if err != nil {
+			return nil, err
+		}
+		var e *entry
+		if e, err = r.ask(ctx, ep, body); err == nil {
+			whole.isl += e.isl
+		}
+	}
+	return whole, err
 }
 
 // ask sends one question. Its errors are *Error.
@@ -234,6 +256,27 @@ func parseTokens(text []byte, ep worker.Endpoint) (*entry, error) {
 		return nil, bad
 	}
 	return &entry{tokens: tokens, isl: n}, nil
+}
+
+// maxPrompts bounds how many questions a list of prompts becomes.
+const maxPrompts = 32
+
+// questions are what is asked about q's prompt: vLLM tokenizes no list of prompts, so each
+// of a list is a question of its own.
+func questions(q Query) [][]byte {
+	if q.Request.PromptKind != openai.PromptStrings {
+		return [][]byte{tokenizeBody(q)}
+	}
+	var out [][]byte
+	openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, text []byte) {
+		if k != openai.PieceText {
+			return
+		}
+		b := make([]byte, 0, len(text)+len(q.Key.Model)+64)
+		b = append(openai.AppendString(append(b, `{"model":`...), q.Key.Model), `,"prompt":"`...)
+		out = append(out, append(append(b, text...), `"}`...))
+	})
+	return out
 }
 
 // tokenizeBody writes the question about q's prompt, with the raw values of the

@@ -68,11 +68,7 @@ func (tk *tokenizer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	var list []string
 	if json.Unmarshal(body["prompt"], &list) == nil && list != nil {
-		all := make([][]int, len(list))
-		for i, s := range list {
-			all[i] = bytesOf(s)
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"count": 1, "tokens": all})
+		w.WriteHeader(http.StatusBadRequest) // as vLLM: one prompt at a time
 		return
 	}
 	var s string
@@ -196,6 +192,12 @@ func TestOfSeveralPromptsTheFirstIsHashedAndAllAreCounted(t *testing.T) {
 	require.Equal(t, []uint32{'a', 'b', 'c', 'd'}, p.Tokens)
 	require.Equal(t, 10, p.ISLTokens)
 	require.Len(t, p.Hashes, 1)
+	require.Len(t, tk.bodies, 2, "each is a question of its own")
+
+	many := `{"text":["` + strings.Repeat(`a","`, maxPrompts) + `a"]}`
+	_, err = r.Engine(t.Context(), query(t, openai.Generate, many), []worker.Endpoint{tk.ep})
+	require.Equal(t, ReasonTooLarge, ReasonOf(err))
+	require.Len(t, tk.bodies, 2)
 }
 
 func TestEqualPromptsShareOneQuestion(t *testing.T) {
