@@ -19,7 +19,9 @@ func TestSGLangsHalvesThatFail(t *testing.T) {
 	p, d := s.engines[0], s.engines[1]
 	room := rand.Uint64N(1 << 40)
 	next := func() uint64 { room += 16; return room }
-	within := func(d time.Duration) (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), d) }
+	within := func(d time.Duration) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(t.Context(), d)
+	}
 
 	r := next()
 	ctx, leave := within(5 * time.Second)

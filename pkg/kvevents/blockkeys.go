@@ -51,7 +51,7 @@ func (k *blockKeys) read(f *fields, blocks int, salt *kvindex.Salt) (usable int,
 	k.hashes, k.ends = k.hashes[:0], k.ends[:0]
 	usable = blocks
 	if f.extraKeys != nil {
-		if usable, ok = k.readExtra(f.extraKeys, blocks, salt); !ok {
+		if usable, ok = k.readExtra(f.extraKeys, blocks, f.parent == nil, salt); !ok {
 			return 0, false
 		}
 	}
@@ -64,8 +64,9 @@ func (k *blockKeys) read(f *fields, blocks int, salt *kvindex.Salt) (usable int,
 
 // readExtra reads an array with nil or an array of keys for each block; a key
 // is a text, or an array that begins with one. Keys may be given for fewer
-// blocks than there are.
-func (k *blockKeys) readExtra(array []byte, blocks int, salt *kvindex.Salt) (usable int, ok bool) {
+// blocks than there are. first: the first block begins a prompt. There, vLLM has the
+// request's cache_salt as a bare text (kv_cache_utils.py generate_block_hash_extra_keys).
+func (k *blockKeys) readExtra(array []byte, blocks int, first bool, salt *kvindex.Salt) (usable int, ok bool) {
 	r := reader{b: array}
 	usable = blocks
 	for i, n := 0, r.array(); i < n && r.err == nil; i++ {
@@ -74,12 +75,17 @@ func (k *blockKeys) readExtra(array []byte, blocks int, salt *kvindex.Salt) (usa
 			continue
 		}
 		for left := r.array(); left > 0 && r.err == nil; left-- {
+			bare := !isArray(r.peek())
 			key := r.key()
 			if mm, ok := multimodalHash(key); ok {
 				k.hashes = append(k.hashes, mm)
 			} else if i == 0 && bytes.HasPrefix(key, saltKey) {
 				salt.CacheSalt = string(key[len(saltKey):])
-			} else if key == nil || string(key) != salt.LoRA {
+			} else if key != nil && string(key) == salt.LoRA {
+				continue
+			} else if i == 0 && first && bare && len(key) > 0 && len(key) != digestLen {
+				salt.CacheSalt = string(key)
+			} else {
 				usable = min(usable, i)
 			}
 		}
@@ -104,11 +110,14 @@ func (r *reader) key() []byte {
 	return key
 }
 
+// digestLen is how long the names of multimodal objects are, as engines write them.
+const digestLen = 64
+
 // multimodalHash reads the form in which Dynamo's workers pass the hash of a
 // multimodal object: 16 hexadecimal digits and 48 zeros. Digests that an engine
 // makes by itself are of the same length and are not taken for one.
 func multimodalHash(key []byte) (uint64, bool) {
-	if len(key) != 64 || strings.TrimLeft(string(key[16:]), "0") != "" {
+	if len(key) != digestLen || strings.TrimLeft(string(key[16:]), "0") != "" {
 		return 0, false
 	}
 	v, err := strconv.ParseUint(string(key[:16]), 16, 64)

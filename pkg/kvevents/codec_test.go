@@ -195,7 +195,8 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"another group of full attention":             {store(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"}), "device"},
 		"an adapter without a name":                   {store(event{"lora_id": 3}), "unnamed_adapter"},
 		"an adapter with a name":                      {store(event{"lora_id": 3, "lora_name": "a"}), "device"},
-		"a block with keys of its own":                {store(event{"extra_keys": [][]string{{"image"}}}), "extra_keys"},
+		"a later block with keys of its own":          {store(event{"parent_block_hash": 9, "extra_keys": [][]string{{"image"}}}), "extra_keys"},
+		"a key with an offset, of no adapter":         {store(event{"extra_keys": [][]any{{[]any{"image", 3}}}}), "extra_keys"},
 		"keys that are the adapter's name":            {store(event{"lora_name": "a", "extra_keys": [][]string{{"a"}}}), "device"},
 		"keys that are absent for each block":         {store(event{"extra_keys": []any{nil}}), "device"},
 		"keys that are no array":                      {store(event{"extra_keys": "image"}), "malformed"},
@@ -246,6 +247,30 @@ func TestSaltAndAdapterSeedTheHashes(t *testing.T) {
 				Parent: kvindex.EngineHash(0xfffffffffffffff9), HasParent: true,
 				Blocks: []kvindex.Block{{Engine: 0xfffffffffffffffb, Local: locals(2, c.salt, 1, 2)[0]}},
 			}, e.Stored)
+		})
+	}
+}
+
+// TestABareKeyOfAPromptsFirstBlockIsItsSalt, as vLLM 0.32 has it: the blocks behind it have
+// it by their parent.
+func TestABareKeyOfAPromptsFirstBlockIsItsSalt(t *testing.T) {
+	for name, c := range map[string]struct {
+		keys []string
+		more event
+		salt kvindex.Salt
+	}{
+		"alone":                     {[]string{"t"}, nil, kvindex.Salt{CacheSalt: "t"}},
+		"behind the adapter's name": {[]string{"a", "t"}, event{"lora_name": "a"}, kvindex.Salt{LoRA: "a", CacheSalt: "t"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewDecoder(2, 0, false)
+			first := event{"parent_block_hash": nil, "extra_keys": []any{c.keys}}
+			maps.Copy(first, c.more)
+			want := locals(2, c.salt, 1, 2)[0]
+			require.Equal(t, want, decodeOne(t, d, payload(t, 0, store(first))).Stored.Blocks[0].Local)
+			behind := event{"parent_block_hash": int64(-5), "block_hashes": []int64{-6}}
+			maps.Copy(behind, c.more)
+			require.Equal(t, want, decodeOne(t, d, payload(t, 0, store(behind))).Stored.Blocks[0].Local)
 		})
 	}
 }

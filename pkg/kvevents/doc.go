@@ -15,8 +15,8 @@
 // hashed from those, with what else a block depends on:
 //
 //   - the adapter's name; an id without a name is refused;
-//   - the cache salt: SGLang's field, or a key of the first block as Dynamo's
-//     vLLM writes it. Engines name it with the first block of a prompt only, so
+//   - the cache salt: SGLang's field, or a key of the first block, bare as vLLM
+//     writes it, or as Dynamo's vLLM does. Engines name it with the first block of a prompt only, so
 //     blocks have it by their parent; where one engine hash was stored under two
 //     salts, what follows it is refused;
 //   - multimodal objects, by their 64-bit hashes as Dynamo's workers pass them.
