@@ -257,7 +257,7 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *f
 		return nil, f
 	}
 	lead := q.lead()
-	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle}
+	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle, Adapter: slices.Contains(lead[0].Adapters, key.Model)}
 	if f = srv.readOverride(q, r, body); f != nil {
 		return nil, f
 	}

@@ -94,7 +94,7 @@ var specs = map[string]spec{
 }
 
 var (
-	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--structured-outputs-config", `{"backend":"guidance","disable_any_whitespace":true}`}
+	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--structured-outputs-config", `{"backend":"xgrammar","disable_any_whitespace":true}`}
 	pairBlocks = []string{"--num-gpu-blocks-override", "1024"}
 )
 

@@ -117,6 +117,11 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	if len(o.Models) > 0 {
 		w.Models = o.Models
 	}
+	for _, a := range f.Adapters {
+		if slices.Contains(w.Models, a) {
+			w.Adapters = append(w.Adapters, a)
+		}
+	}
 	if w.Endpoint, err = worker.ParseEndpoint(at.String()); err != nil {
 		return w, nil, err
 	}
@@ -226,7 +231,7 @@ func sameLife(a, b worker.Worker) bool {
 }
 
 func sameRecord(a, b worker.Worker) bool {
-	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
+	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && slices.Equal(a.Adapters, b.Adapters) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
 		a.CapacityBlocks == b.CapacityBlocks && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents == b.KVEvents &&
 		a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
 		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer

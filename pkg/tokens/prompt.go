@@ -91,6 +91,7 @@ type Query struct {
 	Body      []byte // the bytes that Request was scanned from
 	BlockSize int    // tokens per KV block of the pool; below 1: no hashes
 	Eagle     bool   // the pool's KV blocks are of token pairs
+	Adapter   bool   // the model is a LoRA adapter, which salts the blocks
 }
 
 // hashing is what the hashes of a prompt depend on besides its tokens.
@@ -110,8 +111,11 @@ func (q *Query) hashing() hashing {
 func (q *Query) seed() uint64 {
 	r := q.Request
 	var s kvindex.Salt
-	if len(r.LoRA) > 0 {
+	switch {
+	case len(r.LoRA) > 0:
 		s.LoRA = string(r.LoRA)
+	case q.Adapter:
+		s.LoRA = q.Key.Model
 	}
 	if len(r.CacheSalt)+len(r.ExtraKey) > 0 {
 		s.CacheSalt = string(r.CacheSalt) + string(r.ExtraKey)

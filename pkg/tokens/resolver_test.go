@@ -73,6 +73,13 @@ func TestFastReadsTheIdsOfTheRequest(t *testing.T) {
 		seed := kvindex.Salt{LoRA: "l", CacheSalt: "ab"}.Seed()
 		require.Equal(t, kvindex.AppendLocalHashes(nil, []uint32{1, 2, 3, 4}, 4, seed), p.Hashes)
 	})
+	t.Run("a model that is an adapter salts its blocks", func(t *testing.T) {
+		q := query(t, openai.Completions, `{"model":"l","prompt":[1,2,3,4]}`)
+		q.Key.Model, q.Adapter = "l", true
+		p, ok := r.Fast(q, &s)
+		require.True(t, ok)
+		require.Equal(t, kvindex.AppendLocalHashes(nil, []uint32{1, 2, 3, 4}, 4, kvindex.Salt{LoRA: "l"}.Seed()), p.Hashes)
+	})
 	t.Run("an id out of range leaves the length", func(t *testing.T) {
 		p, ok := r.Fast(query(t, openai.Completions, `{"model":"m","prompt":[1,4294967296]}`), &s)
 		require.True(t, ok)

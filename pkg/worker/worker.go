@@ -166,12 +166,15 @@ const MaxDPSize = 4096
 // Worker is one engine process. A Worker in a Snapshot is immutable and shared:
 // callers must not write to it or to its slices.
 type Worker struct {
-	ID        ID
-	Role      Role
-	Engine    Engine
-	Endpoint  Endpoint
-	Models    []string // names it answers to; at least one
-	Namespace string   // separates fleets of one model; may be empty
+	ID       ID
+	Role     Role
+	Engine   Engine
+	Endpoint Endpoint
+	Models   []string // names it answers to; at least one
+	// Adapters are those of Models that are LoRA adapters. An engine salts their KV blocks
+	// with the adapter's name: a prompt's blocks are not those of the model itself.
+	Adapters  []string
+	Namespace string // separates fleets of one model; may be empty
 	// Deployment names what it was started with, and comes and goes with: the
 	// decode workers of one deployment are one decode side of prefill
 	// activation. May be empty, which is a deployment like any other.
@@ -253,6 +256,11 @@ func (w *Worker) Validate() error {
 	}
 	if _, err := ParseEngine(string(w.Engine)); err != nil {
 		bad("engine %q: expected "+engineNames, string(w.Engine))
+	}
+	for _, a := range w.Adapters {
+		if !slices.Contains(w.Models, a) {
+			bad("adapters: %.60q is none of models", a)
+		}
 	}
 	for _, id := range w.Bootstrap.EngineIDs {
 		if !engineID(id) {

@@ -141,6 +141,12 @@ func TestWhatEachEngineTells(t *testing.T) {
 			},
 		},
 		{
+			name: "vLLM with a LoRA adapter, which has a parent",
+			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": `{"object":"list","data":[
+				{"id":"m","root":"/models/m","parent":null},{"id":"a","root":"/adapters/a","parent":"m"}]}`},
+			want: Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "a"}, Adapters: []string{"a"}},
+		},
+		{
 			name:   "vLLM whose KV events no other machine can read",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///tmp/kv"}}`},
 			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}},
@@ -426,7 +432,7 @@ func FuzzAnswers(f *testing.F) {
 		if facts, err := parseServerInfo(body); err == nil {
 			require.NotEqual(t, "invalid", facts.Role.String())
 		}
-		if ms, err := parseModels(body); err == nil {
+		if ms, _, err := parseModels(body); err == nil {
 			require.NotContains(t, ms, "")
 		}
 		_, _ = parseLoads(body)

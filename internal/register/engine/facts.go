@@ -38,6 +38,8 @@ type Facts struct {
 	Version string
 	Role    worker.Role
 	Models  []string
+	// Adapters are those of Models that are LoRA adapters of another.
+	Adapters []string
 
 	DPSize         uint32
 	BlockSize      uint32 // tokens
@@ -74,7 +76,7 @@ func (f Facts) Keeping(before Facts) Facts {
 	}
 	// Adapters are named after the model itself, which is told elsewhere.
 	if f.Unread.Models != nil && (len(f.Models) == 0 || slices.Contains(before.Models, f.Models[0])) {
-		f.Models = before.Models
+		f.Models, f.Adapters = before.Models, before.Adapters
 	}
 	if f.Unread.Events != nil {
 		f.KV = before.KV

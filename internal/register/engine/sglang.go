@@ -133,23 +133,28 @@ func telling(host string) string {
 	return host
 }
 
-// parseModels reads the ids of an answer of /v1/models.
-func parseModels(body []byte) ([]string, error) {
+// parseModels reads the ids of an answer of /v1/models, and which of them have a parent:
+// LoRA adapters, at vLLM and SGLang alike.
+func parseModels(body []byte) (models, adapters []string, err error) {
 	var list struct {
 		Data []struct {
-			ID string `json:"id"`
+			ID     string  `json:"id"`
+			Parent *string `json:"parent"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("expected a JSON list of models: %w", err)
+		return nil, nil, fmt.Errorf("expected a JSON list of models: %w", err)
 	}
-	var out []string
 	for _, m := range list.Data {
-		if m.ID != "" && !slices.Contains(out, m.ID) {
-			out = append(out, m.ID)
+		if m.ID == "" || slices.Contains(models, m.ID) {
+			continue
+		}
+		models = append(models, m.ID)
+		if or0(m.Parent) != "" {
+			adapters = append(adapters, m.ID)
 		}
 	}
-	return out, nil
+	return models, adapters, nil
 }
 
 func (c *Client) sglangFacts(ctx context.Context) (Facts, error) {
@@ -169,7 +174,7 @@ func (c *Client) sglangFacts(ctx context.Context) (Facts, error) {
 	body, err = c.getIfThere(ctx, "/v1/models")
 	if err == nil && body != nil {
 		var more []string
-		if more, err = parseModels(body); err != nil {
+		if more, f.Adapters, err = parseModels(body); err != nil {
 			err = fmt.Errorf("/v1/models: %w", err)
 		}
 		for _, m := range more {

@@ -13,6 +13,7 @@
 //	    block_size: 64              # tokens per KV block
 //	    capacity_blocks: 4096       # per rank; default 0, unknown
 //	    eagle: false                # KV blocks of token pairs (SGLang with EAGLE)
+//	    adapters: []                # those of models that are LoRA adapters
 //	    bootstrap: {port: 8998}     # host: default the endpoint's IP; engine_ids: of vllm-mooncake
 //	    kv_events: {port: 5557, replay_port: 5558, topic: kv}  # host: as above
 //	    taints: [gpu=h200]          # what requests may ask a worker to carry

@@ -39,6 +39,10 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		r.fields(v, key, bootstrapKeys, func(k string, v ast.Node) bool { return r.bootstrapField(&w.Bootstrap, k, v) })
 	case "kv_events":
 		r.fields(v, key, kvEventsKeys, func(k string, v ast.Node) bool { return r.kvEventsField(&w.KVEvents, k, v) })
+	case "adapters":
+		if w.Adapters = r.texts(v); len(w.Adapters) == 0 {
+			w.Adapters = nil // as if nothing were said
+		}
 	case "taints":
 		if w.Taints = r.texts(v); len(w.Taints) == 0 {
 			w.Taints = nil // as if nothing were said

@@ -18,6 +18,7 @@ type record struct {
 	Role      string    `json:"role"`
 	Engine    string    `json:"engine"`
 	Models    []string  `json:"models"`
+	Adapters  []string  `json:"adapters,omitempty"`
 	Namespace string    `json:"namespace,omitempty"`
 
 	Deployment string `json:"deployment,omitempty"`
@@ -65,7 +66,7 @@ type kvEvents struct {
 // It refuses what the reader would refuse.
 func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	rec := record{
-		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Namespace: w.Namespace,
+		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Adapters: w.Adapters, Namespace: w.Namespace,
 		Deployment: w.Deployment, Endpoint: w.Endpoint.String(), DPSize: w.DPSize, PortPerRank: w.PortPerRank,
 		BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
 		Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
