@@ -117,11 +117,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	if len(o.Models) > 0 {
 		w.Models = o.Models
 	}
-	for _, a := range f.Adapters {
-		if slices.Contains(w.Models, a) {
-			w.Adapters = append(w.Adapters, a)
-		}
-	}
+	w.Adapters = among(f.Adapters, w.Models)
 	if w.Endpoint, err = worker.ParseEndpoint(at.String()); err != nil {
 		return w, nil, err
 	}
@@ -165,6 +161,16 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		warnings = append(warnings, fmt.Sprintf("%s is advertised, which only this machine can reach; --advertise names another", w.Endpoint))
 	}
 	return w, warnings, nil
+}
+
+// among returns those names that are in the list; nil for none.
+func among(names, list []string) (out []string) {
+	for _, n := range names {
+		if slices.Contains(list, n) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // first returns the first value that is not zero.
