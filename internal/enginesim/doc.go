@@ -55,7 +55,8 @@
 //     which both halves must then know: else "follow_bootstrap_room conflict"
 //     (§1.3). X-Data-Parallel-Rank beats the body (§1.2).
 //   - n > 1 and prompt lists use room, room+1, …; a list of rooms is repeated
-//     under n > 1, which makes duplicates and fails (§1.1).
+//     under n > 1, which makes duplicates and fails (§1.1). That n > 1 is served
+//     apart is as the source reads: a real decode (0.5.23) never answers it.
 //   - With HeaderOverrides, x-override-* beat the body on chat and generate, not
 //     on completions (§1.2).
 //

@@ -51,8 +51,6 @@ func (srv *Server) hindrance(e worker.Engine, q *question, r *openai.Request, bo
 	switch {
 	case !kind.PrefillFirst() && q.wish.oneLeg:
 		return noMirror
-	case kind == handoff.Rendezvous:
-		return ""
 	case kind.PrefillFirst() && srv.legClient == nil:
 		return noListener
 	case kind.PrefillFirst() && handoff.Alone(r):

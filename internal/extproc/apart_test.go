@@ -33,7 +33,7 @@ func mixed(t *testing.T, first, second worker.Engine, change func(*worker.Worker
 	return fixed(ws)
 }
 
-const twoGenerations = `{"model":"m","prompt":[1,2,3,4],"n":2}`
+const twoGenerations = `{"model":"m","prompt":[[1,2,3,4],[5,6,7,8]]}`
 
 // Row C4 in a pool of two engines: the pair that serves says how KV is handed over,
 // not the worker that the pool begins with.

@@ -57,6 +57,21 @@ func TestSeveralGenerationsAtOnceAreNotSplit(t *testing.T) {
 	alone.requireIdle()
 }
 
+// TestSGLangsHalvesServeOneChoiceEach: of more, a real decode (0.5.23) says nothing for as
+// long as anybody waits. A list of prompts is served.
+func TestSGLangsHalvesServeOneChoiceEach(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	p := r.open(filterMain)
+	im := p.ask(`{"model":"m","prompt":[1,2,3,4],"n":2}`).GetImmediateResponse()
+	p.cancel()
+	require.EqualValues(t, 400, im.GetStatus().GetCode())
+	require.Contains(t, string(im.GetBody()), "not_disaggregable")
+	q := r.open(filterMain)
+	require.NotNil(t, q.ask(`{"model":"m","prompt":[[1,2,3,4],[5,6]]}`).GetRequestBody())
+	q.cancel()
+	r.requireIdle()
+}
+
 func TestANamedPrefillWorkerIsNotDroppedWhereARequestCannotBeSplit(t *testing.T) {
 	const two = `{"model":"m","prompt":[1,2,3,4],"n":2%}`
 	r := newReplicaOf(t, "a", prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode }), func(c *Config) {

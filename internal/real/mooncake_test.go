@@ -18,7 +18,7 @@ const mooncake = vllm + ", MooncakeConnector"
 // TestMooncakeApart: both legs at once, and the KV by TCP. A prefill that was started again
 // has another engine id, which decode is told.
 func TestMooncakeApart(t *testing.T) {
-	s := newScene(t, "", "mooncake-p", "mooncake-d")
+	s := newScene(t, "enforce_disagg: true\n", "mooncake-p", "mooncake-d")
 	p, d := s.sources(worker.Prefill), s.sources(worker.Decode)
 	total, n := 0, 0
 	ask := func() *answer {

@@ -29,15 +29,17 @@ func Alone(r *openai.Request) bool { return r.MaxTokens == 0 || r.MaxTokens == 1
 // engine's hand-off of one generation, as it stands in labels, or "" where nothing is in the way. body is what r was
 // read from.
 //
-//	kind      SGLang's, which every request is open to
 //	path      the engines have no such path
 //	parallel  several prompts, n or best_of: one hand-off serves one generation,
 //	          and vLLM answers that of the first alone, so that the KV of the
-//	          others would stay held
+//	          others would stay held. Of SGLang n alone: its decode never answers
+//	          (tried with 0.5.23); a list of prompts has a room each
 func Obstacle(k Kind, body []byte, r *openai.Request) string {
 	switch {
-	case k != Mooncake && !k.PrefillFirst():
-		return "kind"
+	case k == Rendezvous && r.N == 1:
+		return ""
+	case k == Rendezvous:
+		return "parallel"
 	case r.Path != openai.ChatCompletions && r.Path != openai.Completions:
 		return "path"
 	case r.Parallel() != 1 || r.Given(body, openai.BestOf) && string(r.Value(openai.BestOf).Of(body)) != "1":
