@@ -69,6 +69,7 @@ func TestSGLangsHalvesServeOneChoiceEach(t *testing.T) {
 	q := r.open(filterMain)
 	require.NotNil(t, q.ask(`{"model":"m","prompt":[[1,2,3,4],[5,6]]}`).GetRequestBody())
 	q.cancel()
+	r.forgetLegs()
 	r.requireIdle()
 }
 
