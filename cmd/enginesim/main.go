@@ -99,6 +99,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	fs.BoolVar(&cfg.NoDecodeEvents, "no-decode-events", false, "a decode worker publishes no block, as SGLang's without a radix cache")
 	fs.IntVar(&cfg.PageSize, "page-size", 16, "tokens per KV block")
 	fs.IntVar(&cfg.CapacityBlocks, "capacity-blocks", 65_536, "KV blocks per rank")
+	fs.BoolVar(&cfg.EvictBlocks, "evict-blocks", false, "evict block by block, as vLLM does (SGLang: a radix node at a time)")
 	fs.IntVar(&cfg.DPSize, "dp-size", 1, "data-parallel ranks")
 	fs.BoolVar(&cfg.PortPerRank, "port-per-rank", false, "each rank listens on a port of its own: that of --listen is rank 0's, rank r's is r higher")
 	fs.StringVar(&cfg.Poison, "poison", "", "answer 500 to each request whose body has this `text`")

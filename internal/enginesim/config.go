@@ -46,6 +46,7 @@ type Config struct {
 	PrefillBase     time.Duration // per prompt; default none
 	PrefillPerToken time.Duration // per uncached prompt token; default 20 µs
 	DecodePerToken  time.Duration // per output token after the first; default 2 ms
+	EvictBlocks     bool          // block by block, as vLLM, where SGLang evicts a radix node at a time
 	SerialPrefill   bool          // prompts of a rank are computed one after the other, as on one device
 	MaxRunning      int           // admitted requests per rank, the rest waits first in, first out; default 2,048
 	StreamInterval  int           // tokens per SSE chunk (SGLang's stream_interval); default 1

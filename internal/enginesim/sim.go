@@ -110,7 +110,7 @@ func (s *Sim) bind() error {
 			r.pub = pubs[i]
 		}
 		sglang := s.cfg.Engine == worker.SGLang
-		r.cache = newCache(s.cfg.PageSize, s.cfg.usableBlocks(), pubs != nil, sglang)
+		r.cache = newCache(s.cfg.PageSize, s.cfg.usableBlocks(), pubs != nil, sglang && !s.cfg.EvictBlocks)
 		if sglang { // its scheduler empties the cache when it begins, and tells of it
 			r.clear()
 		}

@@ -10,7 +10,8 @@
 // for exact modes, what was routed for the estimate), internal/load books what pkg/picker decides. A rank
 // serves one prompt at a time in order of arrival, computes the tokens that its
 // cache lacks at one constant speed, and keeps whole blocks in a
-// least-recently-used cache of a stated size. As in engines, the last token is
+// least-recently-used cache of a stated size, evicted block by block as vLLM's (SGLang
+// evicts a radix node at a time). As in engines, the last token is
 // always computed, and with it its whole block. What a rank stores and evicts
 // reaches the index as KV events after a stated delay; at the end of a run the
 // index must equal the caches. The time to first token is queueing plus prefill.

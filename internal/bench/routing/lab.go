@@ -219,7 +219,7 @@ func (l *lab) engines() []*enginesim.Client {
 func (o *liveOptions) prefillArgs(m *liveMode, id int) []string {
 	args := []string{
 		"--role", "prefill", "--id", strconv.Itoa(id), "--model", modelName, "--max-running", "1",
-		"--page-size", strconv.Itoa(o.scale.Page), "--capacity-blocks", strconv.Itoa(o.fleet.Capacity),
+		"--page-size", strconv.Itoa(o.scale.Page), "--capacity-blocks", strconv.Itoa(o.fleet.Capacity), "--evict-blocks",
 		"--prefill-base-us", number(o.fleet.Overhead.Seconds() * 1e6 / o.scale.Speedup),
 		"--prefill-us-per-token", number(1e6 / o.tokensPerSecond()),
 		"--log-requests", "16", "--log-body-bytes", "-1",
