@@ -81,6 +81,9 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 			c.release()
 			return c.answer(0, "abort")
 		}
+		if c.clientLeft(err) { // the engine has the request by then, and ends it
+			c.s.dropTransfer(c.transfer)
+		}
 		return err
 	}
 	return nil

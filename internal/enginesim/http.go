@@ -104,7 +104,7 @@ func (c *call) fail(err error) {
 		ae.reason, ae.status = "fault", 0
 	case errors.Is(err, errEmpty):
 		ae.reason, ae.status = "fault", http.StatusOK
-	case c.ctx.Err() != nil || errors.Is(err, context.Canceled) || strings.HasPrefix(err.Error(), "client is gone"):
+	case c.clientLeft(err):
 		c.s.log.finish(c.rec, outcome{outcome: OutcomeCancelled, err: "client closed the connection"})
 		panic(http.ErrAbortHandler)
 	}
@@ -125,6 +125,11 @@ func (c *call) fail(err error) {
 		b, _ := json.Marshal(c.s.engine.errorBody(ae, false))
 		_, _ = c.w.Write(b)
 	}
+}
+
+// clientLeft reports whether err is the end of the caller's connection.
+func (c *call) clientLeft(err error) bool {
+	return c.ctx.Err() != nil || errors.Is(err, context.Canceled) || strings.HasPrefix(err.Error(), "client is gone")
 }
 
 // errorBody is SGLang's ErrorResponse.
