@@ -26,6 +26,7 @@ type pullAsk struct {
 	By     string `json:"by"`            // the decode request, told from all others
 	Digest uint64 `json:"digest,string"` // of decode's prompt
 	Fields string `json:"fields"`        // the hand-off as it came, JSON text
+	One    bool   `json:"one"`           // that is one token, of which no KV is kept
 	Drop   bool   `json:"drop"`          // free the KV without reading it
 }
 
@@ -39,6 +40,7 @@ type transfer struct {
 	id        string
 	by        string // the request that brought it, told from all others
 	fields    string // JSON text
+	one       bool   // it is for a prompt of one token
 }
 
 // pulls counts what a decode worker did.
@@ -113,7 +115,7 @@ func (s *Sim) pulled(port int, ask pullAsk) *refusal {
 			return &refusal{Kind: "handoff_changed", Violation: true, Msg: fmt.Sprintf(
 				"%s of the hand-off %q is not what prefill answered (%.80s)", name, h.id, h.fields[name])}
 		}
-		if h.digest != ask.Digest {
+		if h.digest != ask.Digest && (s.cfg.Engine != worker.VLLMMooncake || !ask.One) {
 			return &refusal{Kind: "prompt_mismatch", Violation: true, Msg: fmt.Sprintf(
 				"hand-off %q: prefill had prompt %016x, decode has %016x", h.id, h.digest, ask.Digest)}
 		}
@@ -156,7 +158,7 @@ func (e *pullError) Error() string { return e.Msg }
 // pull takes the KV that t names for a prompt, or with drop has it freed. The
 // error is the context's or a *pullError.
 func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) error {
-	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, By: t.by, Digest: digest, Fields: t.fields, Drop: drop})
+	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, By: t.by, Digest: digest, Fields: t.fields, One: t.one, Drop: drop})
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
@@ -209,6 +211,7 @@ func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) e
 		return err
 	}
 	s.decodeWaiting.Add(1)
+	c.transfer.one = len(it.prompt) == 1
 	err := s.pull(ctx, c.transfer, it.digest, false)
 	s.decodeWaiting.Add(-1)
 	if ctx.Err() != nil {

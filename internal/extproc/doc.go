@@ -109,7 +109,8 @@
 // Prefilling is the way of engines whose decode needs prefill's answer (C4): the
 // plugin sends that leg itself, through a listener of its Envoy, and reads the
 // answer. KV that prefill then holds is taken by decode, or, when no decode will
-// come, by a collecting one: a decode for one token whose answer is dropped.
+// come, by a collecting one: a decode for one token whose answer is dropped. So is what a
+// mirrored prefill holds for a decode that never had the request ([handoff.Kind.Holds]).
 //
 // Times: a leg that has not started within StartTimeout of the dispatch, and more for a
 // large body or many attempts in flight, has failed; so has one that takes longer than

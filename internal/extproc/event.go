@@ -124,6 +124,7 @@ type plan struct {
 	subset        *subset.Set      // whom the data plane allows
 	decodeDPSize  uint32           // ranks at decodeAddr
 	prefillAddr   string           // of a mirrored leg, which starts without us where we die before it comes
+	model         string           // of the pool
 	bootstrap     worker.Bootstrap // prefill's, where both legs go at once
 	bootstrapHost string
 	bootstrapPort uint16
@@ -212,10 +213,11 @@ type effect struct {
 	of          message
 	set         []kv
 	remove      []string
-	body        []byte // opRoute: the new body; nil: as it came
-	trailers    bool   // opRoute: request trailers end the body
-	token       string // opRoute: goes with the answer
-	newRoute    bool   // opRoute: the headers choose the route
+	body        []byte      // opRoute: the new body; nil: as it came
+	path        openai.Path // opCollect
+	trailers    bool        // opRoute: request trailers end the body
+	token       string      // opRoute: goes with the answer
+	newRoute    bool        // opRoute: the headers choose the route
 	imm         *immediate
 	wait        time.Duration
 	report      legReport

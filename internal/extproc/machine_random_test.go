@@ -60,7 +60,9 @@ func (x *mainRandom) fail(format string, a ...any) error {
 func (x *mainRandom) send(ev event, name string) error {
 	was, held := x.m.phase, x.m.handover.held
 	effects := x.m.step(x.now, &ev)
-	if held && !x.m.handover.held && x.collects == 0 && !x.seenBy(&ev, was, effects) {
+	mirrored := x.m.plan != nil && x.m.plan.kind.Holds()
+	x.held = x.held || mirrored && x.m.well
+	if held && !x.m.handover.held && x.collects == 0 && !x.seenBy(&ev, was, effects) && !(mirrored && !x.m.well) {
 		return x.fail("X5: %s in %s: what prefill holds is forgotten", name, was)
 	}
 	var ops []string
@@ -183,9 +185,11 @@ func (x *mainRandom) answerPick() error {
 	x.booked, x.decode, x.disaggregated = true, 1, false
 	if x.m.instead == nil && !x.m.passing.on && x.r.IntN(4) > 0 {
 		x.disaggregated, x.prefill = true, 1
-		p.disaggregated, p.prefill, p.inHeaders = true, worker.Rank{ID: 7}, x.r.IntN(3) == 0
+		p.disaggregated, p.prefill = true, worker.Rank{ID: 7}
 		p.bootstrapHost, p.token = "10.0.0.7", "sealed"
-		p.kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull)
+		p.kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull, handoff.Mooncake)
+		p.bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}
+		p.inHeaders = p.kind == handoff.Rendezvous && x.r.IntN(3) == 0
 		p.decodeAlone = x.r.IntN(2) == 0
 	}
 	if x.m.looks() && x.r.IntN(2) == 0 {
@@ -335,12 +339,12 @@ func (x *mainRandom) settle() error {
 			return err
 		}
 	}
-	if x.collecting {
-		if err := x.answerCollect(); err != nil {
-			return err
-		}
-	}
 	for range 1000 {
+		if x.collecting {
+			if err := x.answerCollect(); err != nil {
+				return err
+			}
+		}
 		at := x.m.wakeAt()
 		if at.IsZero() {
 			break
@@ -358,7 +362,7 @@ func (x *mainRandom) settle() error {
 	if x.finished != 1 {
 		return x.fail("at the end %d outcomes", x.finished)
 	}
-	if x.held && !x.taken && x.collects == 0 || x.m.handover.held {
+	if x.held && !x.taken && x.collects == 0 || x.m.handover.held && (x.m.well || !x.m.plan.kind.Holds()) {
 		return x.fail("X5: nobody takes what prefill holds")
 	}
 	return nil

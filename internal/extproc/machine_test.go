@@ -239,6 +239,9 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 			p.kind = handoff.NIXLPull
 		case "trtllm":
 			p.kind = handoff.ContextFirst
+		case "mooncake":
+			p.kind, p.model = handoff.Mooncake, "m"
+			p.bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}
 		default:
 			p.kind = handoff.Rendezvous
 		}

@@ -160,7 +160,10 @@ func (m *mainLeg) onLegEnded(now time.Time, r legReport) {
 	m.orphanAt = time.Time{}
 	m.emit(effect{op: opMark, report: r})
 	m.releasePrefill()
-	if m.phase == mainLingering && !m.handover.taking {
+	if m.phase != mainLingering || m.unsure() {
+		return // learnt goes on
+	}
+	if m.collect(); !m.handover.taking {
 		m.done()
 	}
 }
@@ -177,6 +180,9 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	}
 	neverStarted := m.leg == legDispatched
 	m.leg = legFailed
+	if m.plan.kind.Holds() {
+		m.handover.held = false
+	}
 	m.startBy, m.overdueAt = time.Time{}, time.Time{}
 	m.emit(effect{op: opMark, report: r})
 	row := blame.Of(m.prefillLeg(), r.reason)

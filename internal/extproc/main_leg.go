@@ -361,6 +361,8 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 		var members [injectRoom]byte
 		body = openai.InjectInPlace(body, m.scan,
 			p.appendMembers(members[:0]))
+		m.handover.held = p.kind.Holds() // once it is well
+		m.handover.sent = m.handover.held
 		m.route(now, body, true)
 	} else {
 		m.route(now, body, false)

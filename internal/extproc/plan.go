@@ -56,7 +56,7 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		p.handoffID = handoff.DrawRequestID(rng)
 	} else {
 		p.prefillAddr = w.EndpointOf(p.prefill.DPRank).String()
-		p.bootstrap = w.Bootstrap
+		p.bootstrap, p.model = w.Bootstrap, q.pool.Key.Model
 		p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
 		p.inHeaders = p.kind == handoff.Rendezvous && decode.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
 		p.room = prefill.DrawRoom(rng, p.prefill.DPRank, w.DPSize, s.m.scan.Parallel())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -252,12 +253,22 @@ func (m *mainLeg) serveAlone(now time.Time) {
 // which no decode has been told of is taken and freed (C9).
 func (m *mainLeg) collect() {
 	h := &m.handover
-	if !h.held || h.sent || m.scan == nil {
+	if !h.held || h.sent {
+		return
+	}
+	e := effect{op: opCollect, path: m.path}
+	switch {
+	case m.plan.kind == handoff.Mooncake && m.well:
+		p := m.plan
+		e.path = openai.Completions
+		e.body = handoff.AppendMooncakeCollect(nil, p.model, p.bootstrap, p.prefill.DPRank, p.room)
+	case m.plan.kind != handoff.Mooncake && m.scan != nil:
+		e.body = handoff.AppendCollect(nil, m.body, m.scan, m.plan.kind, h.answer, h.result)
+	default:
 		return
 	}
 	h.held, h.taking = false, true
-	body := handoff.AppendCollect(nil, m.body, m.scan, m.plan.kind, h.answer, h.result)
-	m.emit(effect{op: opCollect, body: body})
+	m.emit(e)
 }
 
 // taken forgets the hand-off: decode has seen it, so the KV is its engine's

@@ -157,7 +157,7 @@ func (s *mainStream) survive(where string, post func()) {
 // collect lets a decode worker take what prefill holds (C9): the booked one, or
 // another where that one cannot be reached and was not named.
 func (s *mainStream) collect(e *effect) {
-	p, body := *s.m.plan, e.body
+	p, path, body := *s.m.plan, e.path.String(), e.body
 	leg := func(w *worker.Worker, dp worker.DPRank) bool {
 		ctx, cancel := context.WithTimeout(s.srv.legs, collectTimeout)
 		defer cancel()
@@ -169,10 +169,10 @@ func (s *mainStream) collect(e *effect) {
 		if err != nil {
 			return false
 		}
-		return s.srv.legClient.send(ctx, s.m.path.String(), s.m.syncHeaders(dp, w.RanksPerPort(), token), body).taken()
+		return s.srv.legClient.send(ctx, path, s.m.syncHeaders(dp, w.RanksPerPort(), token), body).taken()
 	}
 	const failed = "collect_failed"
-	began := s.srv.senders.run(func() {
+	began := s.srv.legClient != nil && s.srv.senders.run(func() {
 		defer s.post(&event{kind: evCollected})
 		defer s.survive("collect_sender", func() { s.srv.cfg.Telemetry.Leg(failed, "") })
 		outcome := failed

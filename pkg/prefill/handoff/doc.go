@@ -8,7 +8,9 @@
 // Two engines get both legs at once. SGLang's halves meet at a bootstrap server:
 // [AppendSGLang] gives the members that both bodies carry. vLLM with
 // MooncakeConnector finds prefill's engine at one: [AppendMooncake] gives decode's
-// member, and [MooncakePrefill] makes prefill's body of decode's.
+// member, and [MooncakePrefill] makes prefill's body of decode's. Its prefill keeps what it
+// has computed ([Kind.Holds]) for a decode that may never come: [AppendMooncakeCollect]
+// makes a request that fetches it (C9).
 //
 // The others (row C4) prefill first, and decode's body carries what prefill
 // answered. [Kind] says which protocol it is:

@@ -48,3 +48,14 @@ func MooncakePrefill(edits []openai.Edit, r *openai.Request, room prefill.Room) 
 	}
 	return edits
 }
+
+// AppendMooncakeCollect appends the body of a decode that fetches what prefill holds for
+// one that has not come, so that it is freed (row C9). Prefill gives the last blocks to one
+// that asks for fewer, and one token is too short for a block of the cache: what is fetched
+// is never found there.
+func AppendMooncakeCollect(dst []byte, model string, b worker.Bootstrap, rank worker.DPRank, room prefill.Room) []byte {
+	dst = append(dst, `{"model":`...)
+	dst = openai.AppendString(dst, model)
+	dst = append(dst, `,"prompt":[1],"max_tokens":1,`...)
+	return append(AppendMooncake(dst, b, rank, room), '}')
+}

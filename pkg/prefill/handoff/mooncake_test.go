@@ -57,3 +57,10 @@ func TestMooncakeHandsOverOneGeneration(t *testing.T) {
 		require.Equal(t, want, handoff.Obstacle(handoff.Mooncake, []byte(body), &r), body)
 	}
 }
+
+func TestMooncakesKVIsCollectedWithOneToken(t *testing.T) {
+	b := worker.Bootstrap{Host: "10.0.0.1", Port: 8998, EngineIDs: []string{"e0", "e1"}}
+	require.Equal(t, `{"model":"a \"b\"","prompt":[1],"max_tokens":1,"kv_transfer_params":{"do_remote_decode":false,`+
+		`"do_remote_prefill":true,"remote_bootstrap_addr":"http://10.0.0.1:8998","remote_engine_id":"e1","transfer_id":"baton-7"}}`,
+		string(handoff.AppendMooncakeCollect(nil, `a "b"`, b, 1, 7)))
+}
