@@ -160,7 +160,7 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	require.ErrorIs(t, ev.answer.err, errPanicked)
 	report, _ := s.m.judgePrefill(ev.answer)
 	require.Equal(t, legReport{state: legFailed, reason: blame.NotSent}, report)
-	s.m.plan = new(plan)
+	s.m.plan, srv.legClient = new(plan), new(legClient)
 	s.collect(&effect{}) // without a view to look decode up in
 	require.Equal(t, evCollected, (<-events).kind)
 	srv.senders.close()
