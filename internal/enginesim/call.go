@@ -81,9 +81,6 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 			c.release()
 			return c.answer(0, "abort")
 		}
-		if c.clientLeft(err) { // the engine has the request by then, and ends it
-			c.s.dropTransfer(c.transfer)
-		}
 		return err
 	}
 	return nil
@@ -107,6 +104,7 @@ func (c *call) run() error {
 	}
 	if c.q.stream && c.s.vllm() && !c.headers { // before anything of it is known
 		if err := c.sendRoles(); err != nil {
+			c.s.dropTransfer(c.transfer) // the engine has the request by then, and ends it
 			return err
 		}
 	}
