@@ -20,17 +20,14 @@ import (
 // gives it, among the children of a process.
 func coreOf(t *testing.T, rank int) int {
 	t.Helper()
-	names, err := filepath.Glob("/proc/[0-9]*/comm")
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
 	for _, name := range names {
-		comm, err := os.ReadFile(name)
-		if err == nil && strings.Contains(string(comm), fmt.Sprintf("EngineCore_DP%d", rank)[:15]) {
-			line, err := os.ReadFile(filepath.Join(filepath.Dir(name), "cmdline"))
-			if err == nil && strings.Contains(string(line), fmt.Sprintf("DP%d", rank)) {
-				pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-				require.NoError(t, err)
-				return pid
-			}
+		line, err := os.ReadFile(name)
+		if err == nil && strings.Contains(string(line), fmt.Sprintf("EngineCore_DP%d", rank)) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			require.NoError(t, err)
+			return pid
 		}
 	}
 	t.Fatalf("no engine core of rank %d", rank)

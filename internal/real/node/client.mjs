@@ -10,6 +10,15 @@ const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0, timeout: 120
 const messages = [{ role: "system", content: "Answer briefly." }, { role: "user", content: "What is a decode worker?" }];
 const chat = (more = {}, options = {}) =>
   client.chat.completions.create({ model, messages, temperature: 0, max_tokens: 8, ...more }, options);
+const tool = {
+  type: "function",
+  function: {
+    name: "look_up",
+    description: "Looks a word up.",
+    parameters: { additionalProperties: false, properties: { word: { maxLength: 8, type: "string" } }, required: ["word"], type: "object" },
+  },
+};
+const short = { type: "object", properties: { short: { type: "boolean" } }, required: ["short"], additionalProperties: false };
 const usage = (u) => [u.prompt_tokens, u.completion_tokens, u.total_tokens];
 const failing = async (call) => {
   try {
@@ -37,6 +46,18 @@ const cases = {
   "completion, streamed": async () => {
     const chunks = await all(await client.completions.create({ model, prompt: "A decode worker is", max_tokens: 8, temperature: 0, stream: true }));
     return [chunks[0].object, chunks.at(-1).choices[0].finish_reason, chunks.map((c) => c.choices[0].text).join("")];
+  },
+  "tools": async () => {
+    const named = { type: "function", function: { name: "look_up" } };
+    const a = await chat({ messages: [{ role: "user", content: "hi" }], tools: [tool], tool_choice: named, max_tokens: 120 });
+    const [call] = a.choices[0].message.tool_calls;
+    return [call.type, call.function.name, call.function.arguments];
+  },
+  "JSON schema": async () => {
+    const a = await client.chat.completions.parse({
+      model, messages, temperature: 0, max_tokens: 40, response_format: { type: "json_schema", json_schema: { name: "short", strict: true, schema: short } },
+    });
+    return Object.keys(JSON.parse(a.choices[0].message.content));
   },
   "logprobs": async () => (await chat({ logprobs: true, top_logprobs: 2 })).choices[0].logprobs.content.map((t) => t.top_logprobs.length),
   "n": async () => (await chat({ n: 2, temperature: 1, seed: 1 })).choices.length,

@@ -19,7 +19,7 @@ tool = {
     "function": {
         "name": "look_up",
         "description": "Looks a word up.",
-        "parameters": {"type": "object", "properties": {"word": {"type": "string", "maxLength": 8}}, "required": ["word"], "additionalProperties": False},
+        "parameters": {"additionalProperties": False, "properties": {"word": {"maxLength": 8, "type": "string"}}, "required": ["word"], "type": "object"},
     },
 }
 
@@ -69,8 +69,11 @@ def completion_streamed():
 
 
 def tools():
-    call = chat(tools=[tool], tool_choice={"type": "function", "function": {"name": "look_up"}}, max_tokens=120).choices[0].message.tool_calls[0]
-    return [type(call).__name__, call.function.name, sorted(json.loads(call.function.arguments))]
+    named = {"type": "function", "function": {"name": "look_up"}}
+    a = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "hi"}], tools=[tool], tool_choice=named, max_tokens=120, temperature=0)
+    call = a.choices[0].message.tool_calls[0]
+    return [type(call).__name__, call.function.name, call.function.arguments]
 
 
 def logprobs():
