@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // told is one request's overlap, as Baton predicted it and as the engine counted it.
@@ -170,7 +172,13 @@ func TestVLLMOverlapOfAdaptersAndSalts(t *testing.T) {
 			for i := range 12 {
 				body := fields{"model": "tiny", "prompt": what + words(uint64(i/4), 200) + fmt.Sprint(i), "max_tokens": 4}
 				change(body, i)
+				before := s.sources(worker.Aggregated)
 				_, x := s.compare(what, "/v1/completions", body)
+				if what == "lists of prompts" {
+					// The decision is made for the first prompt of a list, the engine's usage has
+					// what the last one found. Its counters have both.
+					x.cached = int(s.sources(worker.Aggregated).less(before).cached) - x.cached
+				}
 				all = append(all, x)
 			}
 			requireAgreement(t, vllm, "aggregated: "+what, all, 0.99)
