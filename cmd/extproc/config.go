@@ -1,17 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/strictyaml"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -267,112 +263,20 @@ func defaultConfig() Config {
 }
 
 // readConfig returns the defaults, overlaid with the file where one is named.
-func readConfig(file string) (Config, error) { return readConfigOver(defaultConfig(), file) }
+func readConfig(file string) (Config, error) {
+	c, _, err := readConfigOver(defaultConfig(), file)
+	return c, err
+}
 
-func readConfigOver(c Config, file string) (Config, error) {
+// readConfigOver overlays c with the file, and says where the file has what.
+func readConfigOver(c Config, file string) (Config, strictyaml.Places, error) {
 	if file == "" {
-		return c, nil
+		return c, strictyaml.Places{}, nil
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return c, fmt.Errorf("config: %w", err)
+		return c, strictyaml.Places{}, fmt.Errorf("config: %w", err)
 	}
-	if len(bytes.TrimSpace(data)) == 0 {
-		return c, nil
-	}
-	if err := yaml.UnmarshalWithOptions(data, &c, yaml.Strict()); err != nil {
-		return c, fmt.Errorf("config: %s: %s", file, yaml.FormatError(err, false, true))
-	}
-	return c, nil
-}
-
-// Bounds far beyond what makes sense, so that sums and multiples of what is
-// configured never overflow.
-const (
-	mostDuration      = 365 * 24 * time.Hour
-	mostBytesPerToken = 1 << 20
-)
-
-// Validate returns every fault of what only this package knows, joined, or nil.
-func (c *Config) Validate() error {
-	var errs []error
-	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if _, _, err := listenAddress(c.Listen); err != nil {
-		errs = append(errs, err)
-	}
-	if l := c.Prefill.Listener; l != "" {
-		if _, _, err := extproc.ParseListener(l); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
-		bad("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise)
-	}
-	errs = append(errs, c.Discovery.validate(), c.Events.validate())
-	tree := c.tree()
-	tree.Route.TTL, tree.Route.PredictedTTL = 0, 0 // judged below, by their names here
-	if err := tree.Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("index: %w", err))
-	}
-	errs = append(errs, c.TLS.validate()...)
-	errs = append(errs, c.Gateway.validate()...)
-	if c.Tokens.Wait > 4*time.Second {
-		bad("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait)
-	}
-	errs = append(errs, c.validateDurations()...)
-	errs = append(errs, c.validateSplit()...)
-	if c.Index.DumpMaxAge == 0 {
-		bad("index.dump_max_age 0s: expected above 0; without index.dump nothing is kept")
-	}
-	if c.Tokens.BytesPerToken > mostBytesPerToken {
-		bad("tokens.bytes_per_token %d: expected at most %d", c.Tokens.BytesPerToken, mostBytesPerToken)
-	}
-	if c.Prefill.MaxQueuedISLTokens < 0 {
-		bad("prefill.max_queued_isl_tokens %d: expected 0 or more", c.Prefill.MaxQueuedISLTokens)
-	}
-	if w := c.Routing.PredictedWeight; !(w >= 0 && w <= 1) {
-		bad("routing.predicted_weight %g: expected 0 to 1", w)
-	}
-	if c.Request.MaxBodyBytes < 1 {
-		bad("request.max_body_bytes %d: expected at least 1", c.Request.MaxBodyBytes)
-	}
-	if h := c.Request.TimeoutHeader; !headerName(h) {
-		bad("request.timeout_header %q: expected a header name in lower case", h)
-	}
-	if err := c.Answer.FirstToken.Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("answer.first_token: %w", err))
-	}
-	if _, port, err := net.SplitHostPort(c.Admin.Listen); err != nil || port == "" {
-		bad("admin.listen (--admin) %q: expected host:port", c.Admin.Listen)
-	}
-	errs = append(errs, c.Probes.validate("probes"), c.Metrics.validate("metrics"))
-	if _, err := prefill.NamesOf(c.Routing.Headers); err != nil {
-		errs = append(errs, fmt.Errorf("routing.headers: %w", err))
-	}
-	for name, p := range map[string]PickConfig{"prefill": c.Routing.Prefill, "decode": c.Routing.Decode, "aggregated": c.Routing.Aggregated} {
-		if _, err := p.params(); err != nil {
-			errs = append(errs, fmt.Errorf("routing.%s: %w", name, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (c *Config) validateDurations() (errs []error) {
-	for _, d := range []struct {
-		name string
-		v    time.Duration
-	}{
-		{"drain_timeout", c.DrainTimeout}, {"discovery.poll", c.Discovery.Poll}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge}, {"tokens.wait", c.Tokens.Wait},
-		{"index.dump_interval", c.Index.DumpInterval}, {"index.dump_max_age", c.Index.DumpMaxAge},
-		{"prefill.start_timeout", c.Prefill.StartTimeout}, {"prefill.timeout", c.Prefill.Timeout},
-		{"prefill.overdue_base", c.Prefill.OverdueBase}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken},
-		{"prefill.orphan_grace", c.Prefill.OrphanGrace}, {"routing.routed_ttl", c.Routing.RoutedTTL}, {"routing.predicted_ttl", c.Routing.PredictedTTL},
-		{"request.default_timeout", c.Request.DefaultTimeout}, {"request.max_timeout", c.Request.MaxTimeout},
-		{"health.probe_interval", c.Health.ProbeInterval}, {"health.probe_timeout", c.Health.ProbeTimeout},
-	} {
-		if d.v < 0 || d.v > mostDuration {
-			errs = append(errs, fmt.Errorf("%s %s: expected 0 to %s", d.name, d.v, mostDuration))
-		}
-	}
-	return errs
+	places, err := strictyaml.Read(file, data, &c)
+	return c, places, err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,4 +113,54 @@ func TestEveryKeyIsDocumentedWithItsUnitAndDefault(t *testing.T) {
 	for key := range rows {
 		require.Contains(t, keys, key, "docs/config.md has a row for a key that does not exist")
 	}
+}
+
+// TestZeroIsZeroOrRefused: a 0 in the file is never another value. Where it is taken,
+// the page says what it means.
+func TestZeroIsZeroOrRefused(t *testing.T) {
+	rows := readConfigDoc(t)
+	keys := map[string]reflect.Value{}
+	keysOf(reflect.ValueOf(defaultConfig()), "", keys)
+	taken := 0
+	for key, def := range keys {
+		switch {
+		case def.Kind() == reflect.Pointer, def.IsZero(), strings.Contains(key, "<role>"):
+			continue
+		}
+		switch def.Kind() {
+		case reflect.Int, reflect.Int64, reflect.Float64:
+		default:
+			continue
+		}
+		t.Run(key, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "baton.yaml")
+			text := "0"
+			for part := range strings.SplitSeq(reverse(key), ".") {
+				text = "{" + part + ": " + text + "}"
+			}
+			text = strings.Replace(text, "{", "{listen: \"127.0.0.1:0\", ", 1)
+			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+			fs := newFlagSet("check", "", t.Output())
+			config := configFlags(fs)
+			require.NoError(t, fs.Parse([]string{"--config", file, "--workers", "workers.yaml"}))
+			c, err := config()
+			if err != nil {
+				require.ErrorContains(t, err, key+" 0")
+				return
+			}
+			taken++
+			got := map[string]reflect.Value{}
+			keysOf(reflect.ValueOf(c), "", got)
+			require.True(t, got[key].IsZero())
+			require.Contains(t, rows[key].text, "0:", "docs/config.md says what 0 means")
+		})
+	}
+	require.Positive(t, taken)
+}
+
+// reverse turns a.b.c into c.b.a.
+func reverse(key string) string {
+	parts := strings.Split(key, ".")
+	slices.Reverse(parts)
+	return strings.Join(parts, ".")
 }

@@ -75,6 +75,10 @@ func readEPP(t *testing.T, args ...string) (Config, []note) {
 }
 
 func TestTheReferencesFlagsSetWhatTheySay(t *testing.T) {
+	certs := t.TempDir()
+	for _, name := range []string{"tls.crt", "tls.key"} {
+		require.NoError(t, os.WriteFile(filepath.Join(certs, name), nil, 0o600))
+	}
 	for name, x := range map[string]struct {
 		args []string
 		want func(*Config)
@@ -85,7 +89,7 @@ func TestTheReferencesFlagsSetWhatTheySay(t *testing.T) {
 		"no TLS":                    {[]string{"--secure-serving=false"}, func(c *Config) { c.TLS.SelfSigned = false }},
 		"no TLS in spite of a path": {[]string{"--secure-serving=false", "--cert-path", "/c"}, func(c *Config) { c.TLS.SelfSigned = false }},
 		"TLS, said":                 {[]string{"--secure-serving"}, func(*Config) {}},
-		"a certificate":             {[]string{"--cert-path", "/c", "--enable-cert-reload"}, func(c *Config) { c.TLS.Cert, c.TLS.Key, c.TLS.Reload = "/c/tls.crt", "/c/tls.key", true }},
+		"a certificate":             {[]string{"--cert-path", certs, "--enable-cert-reload"}, func(c *Config) { c.TLS.Cert, c.TLS.Key, c.TLS.Reload = certs+"/tls.crt", certs+"/tls.key", true }},
 		"an empty path":             {[]string{"--cert-path", "", "--enable-cert-reload=false"}, func(*Config) {}},
 		"a handshake": {[]string{"--tls-min-version", "VersionTLS13", "--tls-cipher-suites", "TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384"}, func(c *Config) {
 			c.TLS.MinVersion, c.TLS.CipherSuites = "VersionTLS13", []string{"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"}
@@ -118,7 +122,12 @@ func TestTheReferencesFlagsSetWhatTheySay(t *testing.T) {
 
 // TestTheFileStandsBetweenTheReferencesDefaultsAndWhatIsGiven.
 func TestTheFileStandsBetweenTheReferencesDefaultsAndWhatIsGiven(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "baton.yaml")
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.Mkdir("c", 0o700))
+	for _, name := range []string{"a.crt", "a.key", "c/tls.crt", "c/tls.key"} {
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+	}
+	const file = "baton.yaml"
 	require.NoError(t, os.WriteFile(file, []byte(`
 listen: 127.0.0.1:7
 probes: {listen: ""}
@@ -139,9 +148,9 @@ discovery: {file: workers.yaml}
 	require.Equal(t, "127.0.0.1:4317", c.Trace.Endpoint)
 	require.Equal(t, extproc.Gateway{Enabled: true, Endpoints: 3, ReasonHeader: "x-llm-d-request-dropped-reason", SelectionHeader: true}, c.gateway())
 
-	c = read("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3", "--cert-path=/c", "--tracing=false")
+	c = read("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3", "--cert-path=c", "--tracing=false")
 	require.Equal(t, []string{":1", ":2", ":3"}, []string{c.Listen, c.Probes.Listen, c.Metrics.Listen})
-	require.Equal(t, "/c/tls.crt", c.TLS.Cert)
+	require.Equal(t, "c/tls.crt", c.TLS.Cert)
 	require.Empty(t, c.Trace.Endpoint)
 	c = read("--secure-serving=false")
 	require.False(t, c.TLS.on(), "a certificate in the file is not used then")

@@ -62,10 +62,13 @@ func (c EtcdConfig) client() (etcd.ClientConfig, error) {
 	}
 	if c.PasswordFile != "" { // said at the start, and not when etcd first asks for it
 		if _, err := os.ReadFile(c.PasswordFile); err != nil {
-			return out, fmt.Errorf("etcd password_file: %w", err)
+			return out, fmt.Errorf("discovery.etcd.password_file (--etcd-password-file) %q: %w", c.PasswordFile, reason(err))
 		}
 	}
-	return out, out.Validate()
+	if err := out.Validate(); err != nil {
+		return out, fmt.Errorf("discovery.etcd (--etcd-endpoints): %w", err)
+	}
+	return out, nil
 }
 
 // etcdFlags adds the flags that serve, check and register share, and returns a

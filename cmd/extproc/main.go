@@ -149,14 +149,19 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 	etcd := etcdFlags(fs)
 	enforce := fs.Bool("enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
 	return func() (Config, error) {
-		c, err := readConfigOver(o.base, *file)
-		if err == nil && o.under != nil {
-			err = o.under(&c)
+		c, places, fault := readConfigOver(o.base, *file)
+		if fault != nil && !places.Known() {
+			return c, usageError{fault} // what else may be wrong cannot be said
 		}
-		if err != nil {
-			return c, usageError{err}
+		if o.under != nil {
+			if err := o.under(&c); err != nil {
+				return c, usageError{errors.Join(fault, err)}
+			}
 		}
 		fs.Visit(func(f *flag.Flag) {
+			if key := keyOfFlag(f.Name); key != "" && places.Known() {
+				places.Overruled(key)
+			}
 			switch f.Name {
 			case "listen":
 				c.Listen = *listen
@@ -181,14 +186,34 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 		etcd(&c.Discovery.Etcd)
 		if o.over != nil {
 			if err := o.over(&c); err != nil {
-				return c, usageError{err}
+				return c, usageError{errors.Join(fault, err)}
 			}
 		}
-		if err := c.Validate(); err != nil {
-			return c, usageError{err}
+		if fault = errors.Join(fault, places.Explain(c.Validate())); fault != nil {
+			return c, usageError{fault}
 		}
 		return c, nil
 	}
+}
+
+// keyOfFlag is the key that a flag of ours overrules, "" for none.
+func keyOfFlag(name string) string {
+	switch name {
+	case "listen", "namespace":
+		return name
+	case "workers":
+		return "discovery.file"
+	case "admin":
+		return "admin.listen"
+	case "log-level", "log-format", "trace-endpoint", "discovery-cache":
+		return strings.Replace(name, "-", ".", 1)
+	case "enforce-disagg":
+		return "enforce_disagg"
+	}
+	if rest, ok := strings.CutPrefix(name, "etcd-"); ok {
+		return "discovery.etcd." + strings.ReplaceAll(strings.ReplaceAll(rest, "cacert", "ca"), "-", "_")
+	}
+	return ""
 }
 
 func newFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {

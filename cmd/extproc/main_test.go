@@ -154,6 +154,9 @@ func TestEachMistakeInAConfigurationIsRefused(t *testing.T) {
 				code := run(t.Context(), []string{command, "--config", file}, &stdout, &stderr)
 				require.Equal(t, exitUsage, code, "%s: %s%s", command, &stdout, &stderr)
 				require.Contains(t, stderr.String(), want)
+				if filepath.Base(file) != "no_discovery_file.yaml" { // which has no line of its own
+					require.Contains(t, stderr.String(), file+":", "the place")
+				}
 				require.True(t, strings.HasPrefix(stderr.String(), "extproc: "), "%s", &stderr)
 				require.Empty(t, stdout.String())
 			}

@@ -87,7 +87,7 @@ func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
 	version, revision := buildVersion()
 	p.tele, err = telemetry.New(telemetry.Config{
 		Version: version, Revision: revision, Logger: p.log,
-		Trace: telemetry.TraceConfig{Endpoint: c.Trace.Endpoint, Insecure: c.Trace.Insecure, SampleRatio: c.Trace.Ratio},
+		Trace: telemetry.TraceConfig{Endpoint: c.Trace.Endpoint, Insecure: c.Trace.Insecure, SampleRatio: sampled(c.Trace.Ratio)},
 	})
 	if err != nil {
 		return nil, usageError{err}
@@ -102,6 +102,14 @@ func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
 		return nil, usageError{err}
 	}
 	return p, nil
+}
+
+// sampled is the ratio as telemetry reads it, where 0 is all.
+func sampled(ratio float64) float64 {
+	if ratio == 0 {
+		return -1
+	}
+	return ratio
 }
 
 // newWorld makes what the plugin knows of its workers.

@@ -101,6 +101,10 @@ var bans = []ban{
 		why: "a hint is read by itself; who may be picked of those it allows is not its business",
 	},
 	{
+		pkg: "internal/strictyaml", not: []string{ourPackages, grpcModule, otelModule, "net", "os"},
+		why: "it reads the bytes that it is given; which keys there are is the struct's",
+	},
+	{
 		pkg: "internal/load", not: []string{"internal/extproc", "pkg/discovery", grpcModule, otelModule},
 		why: "bookings are numbers by rank; who streams and who watches is told to them",
 	},

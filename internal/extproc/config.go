@@ -112,7 +112,7 @@ type Config struct {
 	PrefillTimeout time.Duration
 	// A prefill is overdue OverdueBase after its dispatch, plus
 	// OverduePerToken for each prompt token booked on its rank, its own
-	// included. Defaults 2 s and 1 ms. Lower finds a hung worker sooner and
+	// included. Lower finds a hung worker sooner and
 	// may take a slow one for hung.
 	OverdueBase, OverduePerToken time.Duration
 	// MaxQueuedISLTokens refuses new requests with 429 while the prefill ranks
@@ -120,8 +120,7 @@ type Config struct {
 	// not done (C5). The request that crosses the limit is taken. Default 0: no
 	// limit. Higher lets more requests wait, and wait longer.
 	MaxQueuedISLTokens int64
-	// OrphanGrace is how long a prefill leg may outlive its client. Default
-	// 30 s.
+	// OrphanGrace is how long a prefill leg may outlive its client; 0: not at all.
 	OrphanGrace time.Duration
 
 	// LegKey seals leg tokens; all replicas behind one Envoy need the same.
@@ -144,9 +143,6 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxTimeout, time.Hour)
 	def(&c.StartTimeout, time.Second)
 	def(&c.PrefillTimeout, 5*time.Minute)
-	def(&c.OverdueBase, 2*time.Second)
-	def(&c.OverduePerToken, time.Millisecond)
-	def(&c.OrphanGrace, 30*time.Second)
 	if c.FirstToken == "" {
 		c.FirstToken = FirstTokenHold
 	}

@@ -152,6 +152,10 @@ func (m *mainLeg) onTimer(now time.Time) {
 	}
 }
 
+// orphanAgain is the least time after which a leg is ended once more that has not
+// ended.
+const orphanAgain = 100 * time.Millisecond
+
 // onOrphan ends a prefill leg that outlives its attempt (C9). A leg at another
 // replica may never report its end: past the deadline it is taken as ended.
 func (m *mainLeg) onOrphan(now time.Time) {
@@ -159,7 +163,7 @@ func (m *mainLeg) onOrphan(now time.Time) {
 		m.onLegEnded(now, legReport{state: legEnded, reason: blame.TimedOut})
 		return
 	}
-	m.orphanAt = now.Add(m.rules.orphanGrace)
+	m.orphanAt = now.Add(max(m.rules.orphanGrace, orphanAgain))
 	if m.leg == legDispatched {
 		return // not here yet: startBy decides
 	}
@@ -168,7 +172,7 @@ func (m *mainLeg) onOrphan(now time.Time) {
 
 // abortOrphan ends a prefill leg that nobody waits for.
 func (m *mainLeg) abortOrphan(now time.Time) {
-	m.orphanAt = now.Add(m.rules.orphanGrace)
+	m.orphanAt = now.Add(max(m.rules.orphanGrace, orphanAgain))
 	r := legReport{state: legFailed, reason: blame.Aborted}
 	if m.waitsForPrefill() { // our doing, not the worker's
 		m.leg = legFailed

@@ -143,6 +143,7 @@ func newReplicaOn(t *testing.T, l net.Listener, name string, source discovery.So
 		Health: tracker, Journal: j, Telemetry: tele.Instruments, Tracer: tele.Tracer, Names: names,
 		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
 		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr,
+		OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond,
 		OrphanGrace: 50 * time.Millisecond, StartTimeout: time.Minute, // a leg that a test does not play is ended by forgetLegs
 	}
 	if change != nil {

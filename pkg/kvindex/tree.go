@@ -32,8 +32,10 @@ type TreeConfig struct {
 	Route RouteConfig
 }
 
+// LeastBytes is the least memory that an index may be given.
+const LeastBytes = 1 << 20
+
 const (
-	minBudget  = 1 << 20
 	blockBytes = 16
 	nodeBytes  = int(unsafe.Sizeof(node{}))
 	unitBytes  = int(unsafe.Sizeof(unit{}))
@@ -50,8 +52,8 @@ func (c TreeConfig) withDefaults() TreeConfig {
 // Validate returns every fault of the configuration, joined, or nil.
 func (c TreeConfig) Validate() error {
 	var errs []error
-	if c.MaxBytes != 0 && (c.MaxBytes < minBudget || c.MaxBytes > MostBytes) {
-		errs = append(errs, fmt.Errorf("kvindex: max bytes %d: expected %d to %d", c.MaxBytes, minBudget, MostBytes))
+	if c.MaxBytes != 0 && (c.MaxBytes < LeastBytes || c.MaxBytes > MostBytes) {
+		errs = append(errs, fmt.Errorf("kvindex: max bytes %d: expected %d to %d", c.MaxBytes, LeastBytes, MostBytes))
 	}
 	return errors.Join(append(errs, c.Route.Validate())...)
 }

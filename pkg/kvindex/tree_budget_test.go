@@ -157,7 +157,7 @@ func TestTreeConfigNamesItsFaults(t *testing.T) {
 
 // TestWhatIsRoutedKeepsToAShareOfTheBudget, and gives it up where events need it.
 func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
-	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: minBudget, NoHugePages: true})
+	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: LeastBytes, NoHugePages: true})
 	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
 	now := time.Unix(1000, 0)
 	for i := range 12 {
@@ -165,7 +165,7 @@ func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
 	}
 	require.NoError(t, tr.Check())
 	st, _ := tr.Stats(quiet)
-	require.Equal(t, (minBudget/8-9*endBytes)/blockBytes, st.Routed, "of nine prompts, the last whole and the first in part")
+	require.Equal(t, (LeastBytes/8-9*endBytes)/blockBytes, st.Routed, "of nine prompts, the last whole and the first in part")
 
 	tr.Attach(tells)
 	storeChats(t, tr, tells, 1, 400)
@@ -189,13 +189,13 @@ func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
 	left, _ = tr.Stats(tells)
 	require.Equal(t, told.Blocks, left.Blocks)
 	st, _ = tr.Stats(quiet)
-	require.Equal(t, minBudget/8/(blockBytes+endBytes), st.Routed)
+	require.Equal(t, LeastBytes/8/(blockBytes+endBytes), st.Routed)
 }
 
 // TestWhatIsRoutedMakesRoomWhereNothingElseCan: where one sequence is all there is
 // to shed and goes on, the prompts routed longest ago go, one by one.
 func TestWhatIsRoutedMakesRoomWhereNothingElseCan(t *testing.T) {
-	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: minBudget, NoHugePages: true})
+	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: LeastBytes, NoHugePages: true})
 	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
 	tr.Attach(tells)
 	const prompts = 500
@@ -231,7 +231,7 @@ func TestWhatIsRoutedMakesRoomWhereNothingElseCan(t *testing.T) {
 }
 
 func TestNothingIsShedForAnEventThatNoArenaCouldHold(t *testing.T) {
-	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: minBudget, NoHugePages: true})
+	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: LeastBytes, NoHugePages: true})
 	for i := range 2000 {
 		tr.Attach(rankOf(i))
 	}

@@ -399,7 +399,7 @@ func FuzzTreeEqualsMap(f *testing.F) {
 			return
 		}
 		// The trees go when the collector comes, so they are small.
-		small, err := NewTree(TreeConfig{MaxBytes: minBudget, NoHugePages: true, Route: twinRoute}, NewSlots())
+		small, err := NewTree(TreeConfig{MaxBytes: LeastBytes, NoHugePages: true, Route: twinRoute}, NewSlots())
 		require.NoError(t, err)
 		s := newScript(t, 4, func(n int) int {
 			if len(data) == 0 {

@@ -143,7 +143,11 @@ func (p *Params) Validate() error {
 		{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, math.MaxFloat32},
 	} {
 		if !(f.v >= 0 && f.v <= f.most) { // NaN fails too
-			errs = append(errs, fmt.Errorf("%s %v: expected a number from 0 to %v", f.name, f.v, f.most))
+			most := fmt.Sprintf("a number from 0 to %v", f.most)
+			if f.most == math.MaxFloat32 {
+				most = "a number of 0 or more"
+			}
+			errs = append(errs, fmt.Errorf("%s %v: expected %s", f.name, f.v, most))
 		}
 	}
 	if p.PrefillTokensThreshold < 0 {

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+)
+
+// Bounds far beyond what makes sense, so that sums and multiples of what is
+// configured never overflow.
+const (
+	mostDuration      = 365 * 24 * time.Hour
+	mostBytesPerToken = 1 << 20
+	mostProbes        = 100_000
+	mostJournal       = 1_000_000
+)
+
+// Validate returns every fault, joined, or nil. Each begins with its key.
+func (c *Config) Validate() error {
+	errs := []error{c.Discovery.validate(), c.Events.validate()}
+	errs = append(errs, c.validateAddresses()...)
+	errs = append(errs, c.validateDurations()...)
+	errs = append(errs, c.validateNumbers()...)
+	errs = append(errs, c.validateWords()...)
+	errs = append(errs, c.validateSplit()...)
+	errs = append(errs, c.TLS.validate()...)
+	errs = append(errs, c.Gateway.validate()...)
+	errs = append(errs, c.validateFiles()...)
+	for _, role := range []struct {
+		name string
+		pick PickConfig
+	}{{"prefill", c.Routing.Prefill}, {"decode", c.Routing.Decode}, {"aggregated", c.Routing.Aggregated}} {
+		_, err := role.pick.params()
+		errs = append(errs, keyed("routing."+role.name+".", err)...)
+	}
+	return errors.Join(errs...)
+}
+
+// keyed puts a prefix before each key that the faults of a part begin with, in place
+// of the part's name.
+func keyed(prefix string, err error) (out []error) {
+	if err == nil {
+		return nil
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		out = append(out, errors.New(prefix+strings.TrimPrefix(line, "picker: ")))
+	}
+	return out
+}
+
+func (c *Config) validateAddresses() (errs []error) {
+	if _, _, err := listenAddress(c.Listen); err != nil {
+		errs = append(errs, err)
+	}
+	if l := c.Prefill.Listener; l != "" {
+		if _, _, err := extproc.ParseListener(l); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
+		errs = append(errs, fmt.Errorf("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise))
+	}
+	if _, port, err := net.SplitHostPort(c.Admin.Listen); err != nil || port == "" {
+		errs = append(errs, fmt.Errorf("admin.listen (--admin) %q: expected host:port", c.Admin.Listen))
+	}
+	if e := c.Trace.Endpoint; e != "" {
+		if err := (telemetry.TraceConfig{Endpoint: e}).Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("trace.endpoint (--trace-endpoint) %q: expected host:port", e))
+		}
+	}
+	return append(errs, c.Probes.validate("probes"), c.Metrics.validate("metrics"))
+}
+
+// validateDurations holds that each is at least what it has a meaning from: 0 is 0
+// where that makes sense, and else refused, never another value than the one that is
+// written.
+func (c *Config) validateDurations() (errs []error) {
+	const tick = time.Millisecond
+	for _, d := range []struct {
+		key   string
+		v     time.Duration
+		least time.Duration
+	}{
+		{"drain_timeout", c.DrainTimeout, 0},
+		{"discovery.poll", c.Discovery.Poll, tick}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge, tick},
+		{"tokens.wait", c.Tokens.Wait, tick},
+		{"index.dump_interval", c.Index.DumpInterval, 0}, {"index.dump_max_age", c.Index.DumpMaxAge, tick},
+		{"prefill.start_timeout", c.Prefill.StartTimeout, tick}, {"prefill.timeout", c.Prefill.Timeout, tick},
+		{"prefill.overdue_base", c.Prefill.OverdueBase, 0}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken, 0},
+		{"prefill.orphan_grace", c.Prefill.OrphanGrace, 0},
+		{"routing.routed_ttl", c.Routing.RoutedTTL, tick}, {"routing.predicted_ttl", c.Routing.PredictedTTL, 0},
+		{"request.default_timeout", c.Request.DefaultTimeout, tick}, {"request.max_timeout", c.Request.MaxTimeout, tick},
+		{"health.probe_interval", c.Health.ProbeInterval, tick}, {"health.probe_timeout", c.Health.ProbeTimeout, tick},
+	} {
+		if d.v < d.least || d.v > mostDuration {
+			errs = append(errs, fmt.Errorf("%s %s: expected %s to %s", d.key, d.v, d.least, mostDuration))
+		}
+	}
+	if c.Prefill.OverdueBase == 0 && c.Prefill.OverduePerToken == 0 {
+		errs = append(errs, errors.New("prefill.overdue_base 0s: expected more than 0, or prefill.overdue_per_token above 0: each prefill would be overdue at once"))
+	}
+	if c.Tokens.Wait > 4*time.Second {
+		errs = append(errs, fmt.Errorf("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait))
+	}
+	if r := c.Request; r.MaxTimeout >= tick && r.DefaultTimeout > r.MaxTimeout {
+		errs = append(errs, fmt.Errorf("request.default_timeout %s: expected at most request.max_timeout, %s", r.DefaultTimeout, r.MaxTimeout))
+	}
+	return errs
+}
+
+func (c *Config) validateNumbers() (errs []error) {
+	const most = 1 << 40
+	for _, n := range []struct {
+		key            string
+		v, least, most int64
+	}{
+		{"journal", int64(c.Journal), 1, mostJournal},
+		{"prefill.max_queued_isl_tokens", c.Prefill.MaxQueuedISLTokens, 0, most},
+		{"request.max_body_bytes", int64(c.Request.MaxBodyBytes), 1, most}, {"request.max_attempts", int64(c.Request.MaxAttempts), 1, 100},
+		{"tokens.bytes_per_token", int64(c.Tokens.BytesPerToken), 1, mostBytesPerToken}, {"tokens.cache_bytes", int64(c.Tokens.CacheBytes), 1, most},
+		{"health.server_errors", int64(c.Health.ServerErrors), 1, 1000}, {"health.max_probes", int64(c.Health.MaxProbes), 1, mostProbes},
+	} {
+		if n.v < n.least || n.v > n.most {
+			errs = append(errs, fmt.Errorf("%s %d: expected %d to %d", n.key, n.v, n.least, n.most))
+		}
+	}
+	tree := c.tree()
+	tree.Route = kvindex.RouteConfig{}
+	if tree.Validate() != nil {
+		errs = append(errs, fmt.Errorf("index.max_bytes %d: expected %d to %d, or 0 for %d", c.Index.MaxBytes, kvindex.LeastBytes, kvindex.MostBytes, kvindex.DefaultMaxBytes))
+	}
+	if (kvindex.RouteConfig{MaxBlocks: c.Index.MaxRoutedBlocks}).Validate() != nil {
+		errs = append(errs, fmt.Errorf("index.max_routed_blocks %d: expected 0 or more", c.Index.MaxRoutedBlocks))
+	}
+	for _, n := range []struct {
+		key string
+		v   float64
+	}{{"routing.predicted_weight", c.Routing.PredictedWeight}, {"trace.ratio", c.Trace.Ratio}, {"health.max_share", c.Health.MaxShare}} {
+		if !(n.v >= 0 && n.v <= 1) {
+			errs = append(errs, fmt.Errorf("%s %v: expected a number from 0 to 1", n.key, n.v))
+		}
+	}
+	if c.Health.MaxShare == 0 {
+		errs = append(errs, errors.New("health.max_share 0: expected a number above 0, at most 1"))
+	}
+	return errs
+}
+
+func (c *Config) validateWords() (errs []error) {
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if _, err := telemetry.NewLogger(io.Discard, c.Log.Level, "text"); err != nil {
+		bad("log.level (--log-level) %q: expected debug, info, warn or error", c.Log.Level)
+	}
+	if _, err := telemetry.NewLogger(io.Discard, "info", c.Log.Format); err != nil {
+		bad("log.format (--log-format) %q: expected text or json", c.Log.Format)
+	}
+	switch tokens.Mode(c.Tokens.Mode) {
+	case tokens.Auto, tokens.EstimateOnly, tokens.Off:
+	default:
+		bad("tokens.mode %q: expected auto, estimate or off", c.Tokens.Mode)
+	}
+	if !strings.HasPrefix(c.Health.ProbePath, "/") {
+		bad("health.probe_path %q: expected a path that begins with /", c.Health.ProbePath)
+	}
+	if h := c.Request.TimeoutHeader; !headerName(h) {
+		bad("request.timeout_header %q: expected a header name in lower case", h)
+	}
+	if err := c.Answer.FirstToken.Validate(); err != nil {
+		errs = append(errs, keyed("answer.first_token ", err)...)
+	}
+	if _, err := prefill.NamesOf(c.Routing.Headers); err != nil {
+		errs = append(errs, keyed("routing.headers: ", err)...)
+	}
+	return errs
+}
+
+// validateFiles reads the files that are named, as a start would.
+func (c *Config) validateFiles() (errs []error) {
+	if _, err := legKey(c.Leg.KeyFile); err != nil {
+		errs = append(errs, err)
+	}
+	if len(c.Discovery.Etcd.Endpoints) > 0 {
+		if _, err := c.Discovery.Etcd.client(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, f := range []struct{ key, name string }{
+		{"events.dynamo.nats.password_file", c.Events.Dynamo.NATS.PasswordFile},
+		{"tls.cert", c.TLS.Cert}, {"tls.key", c.TLS.Key}, {"tls.client_ca", c.TLS.ClientCA},
+	} {
+		if err := readable(f.name); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: %w", f.key, f.name, err))
+		}
+	}
+	return errs
+}
+
+// readable reports why the file cannot be read; no name is no file.
+func readable(name string) error {
+	if name == "" {
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return reason(err)
+	}
+	return f.Close()
+}
+
+// reason is err without the name of the file, which the fault has.
+func reason(err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}

@@ -1,0 +1,31 @@
+// Package strictyaml reads a YAML file that people write into a struct, and tells
+// of all mistakes in it at once: with the file, the line, the key, what stands
+// there and what was expected.
+//
+// # Contract
+//
+//   - The struct has `yaml` tags, one for each key, and holds the defaults. A key
+//     that is absent, or a mapping without content, leaves its default. A key that
+//     is given has its value, 0 included: [Places] knows which keys were given.
+//   - Values are booleans, numbers, text, durations (2s, 100ms, or 0), lists of
+//     them, mappings of names to structs, and structs; pointers to them where absence
+//     has a meaning of its own.
+//   - A key that does not exist is a fault that names the nearest key that does, in
+//     the same mapping or elsewhere.
+//   - Anchors, aliases and merge keys (<<) mean what YAML says.
+//   - [Places.Explain] puts the file and the line in front of faults that are found
+//     later, by their keys.
+//
+// # Invariants
+//
+//   - A fault is text for people: it names no type of Go, and shows at most 60
+//     characters of what it has read, none of a file that is no text.
+//   - What a file makes the reader allocate is bounded: its size, its depth, and how
+//     often an alias is followed.
+//   - After a fault the struct is not to be used.
+//
+// # What it does not do
+//
+// It does not know what a value means: ranges, and values that do not go together,
+// are the caller's to judge. It writes nothing.
+package strictyaml

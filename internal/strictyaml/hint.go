@@ -1,0 +1,78 @@
+package strictyaml
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// keysOf are the keys of a struct, in its order.
+func keysOf(t reflect.Type) (out []string) {
+	for f := range t.Fields() {
+		if name := tagOf(f); name != "" {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// hint says what may have been meant by a key that there is not in a mapping of type t.
+func (r *reader) hint(key, name string, t reflect.Type) string {
+	best, least := "", 1+min(3, len(name)/2)
+	for _, k := range keysOf(t) {
+		if d := distance(name, k); d < least {
+			best, least = join(key, k), d
+		}
+	}
+	if best != "" {
+		return ": did you mean " + best + "?"
+	}
+	// The same key, in another place.
+	if others := findAll(r.root, "", name, 0); len(others) > 0 {
+		return ": did you mean " + strings.Join(others[:min(len(others), 3)], " or ") + "?"
+	}
+	return ": expected one of " + strings.Join(keysOf(t), ", ")
+}
+
+// findAll returns where keys of that name are, below t.
+func findAll(t reflect.Type, key, name string, depth int) (out []string) {
+	t = deref(t)
+	if t.Kind() != reflect.Struct || depth > 8 {
+		return nil
+	}
+	for f := range t.Fields() {
+		k := tagOf(f)
+		if k == "" {
+			continue
+		}
+		if k == name {
+			out = append(out, join(key, k))
+		}
+		out = append(out, findAll(f.Type, join(key, k), name, depth+1)...)
+	}
+	slices.SortFunc(out, func(a, b string) int { return len(a) - len(b) })
+	return out
+}
+
+// distance is the number of letters to insert, to remove or to replace that makes a of b.
+func distance(a, b string) int {
+	if len(a) > 100 {
+		return 100
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			last, row[j+1] = row[j+1], min(last+cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,267 @@
+package strictyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+const (
+	maxBytes  = 256 << 10
+	maxDepth  = 64   // of brackets; a parser recurses on it
+	maxNodes  = 5000 // visited, each time that an alias is followed
+	maxFaults = 50   // named of one file
+)
+
+// Places says where each key of a file stands. The zero value knows of none.
+type Places struct {
+	name  string
+	lines map[string]int
+}
+
+// Given reports whether the file has the key, as a.b.c.
+func (p Places) Given(key string) bool { return p.lines[key] != 0 }
+
+// Known reports whether keys were read, if with faults: else nothing can be said of
+// the file but why it cannot be read.
+func (p Places) Known() bool { return len(p.lines) > 0 }
+
+// Overruled says that the value of the key is not the file's any more: faults of it
+// are not the file's either.
+func (p Places) Overruled(key string) { p.lines[key] = 0 }
+
+// At is what stands in front of a fault of the key: the file and the line of the
+// key, or of the nearest mapping around it that the file has. Empty where it has
+// none.
+func (p Places) At(key string) string {
+	for k := key; k != ""; {
+		if l, said := p.lines[k]; l != 0 {
+			return fmt.Sprintf("%s:%d: ", p.name, l)
+		} else if said {
+			return "" // overruled
+		}
+		i := strings.LastIndexByte(k, '.')
+		if i < 0 {
+			break
+		}
+		k = k[:i]
+	}
+	return ""
+}
+
+// Explain returns err with each fault in it on a line of its own, the place of its
+// key in front. A fault begins with its key: "a.b.c 3: expected …".
+func (p Places) Explain(err error) error {
+	var out []error
+	for _, e := range flatten(err) {
+		text := e.Error()
+		key := text
+		if i := strings.IndexAny(text, " :"); i >= 0 {
+			key = text[:i]
+		}
+		if at := p.At(key); at != "" {
+			e = placed{at, e}
+		}
+		out = append(out, e)
+	}
+	return errors.Join(out...)
+}
+
+// placed is a fault with its place in front.
+type placed struct {
+	at  string
+	err error
+}
+
+func (p placed) Error() string { return p.at + p.err.Error() }
+func (p placed) Unwrap() error { return p.err }
+
+// flatten returns the faults that err joins.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if many, ok := err.(interface{ Unwrap() []error }); ok { // not errors.As: what wraps a join has text of its own
+		var out []error
+		for _, e := range many.Unwrap() {
+			out = append(out, flatten(e)...)
+		}
+		return out
+	}
+	return []error{err}
+}
+
+// Read reads data, the content of the file called name, into the struct that into
+// points to. The error joins all faults.
+func Read(name string, data []byte, into any) (Places, error) {
+	r := &reader{name: name, places: Places{name: name, lines: make(map[string]int)}, anchors: make(anchorsOf)}
+	v := reflect.ValueOf(into).Elem()
+	r.root = v.Type()
+	if body := r.document(data); body != nil {
+		ast.Walk(r.anchors, body)
+		r.value(body, "", v)
+	}
+	if r.more > 0 {
+		r.faults = append(r.faults, fmt.Errorf("%s: and %d more", name, r.more))
+	}
+	return r.places, errors.Join(r.faults...)
+}
+
+// reader walks a document and collects its faults.
+type reader struct {
+	name    string
+	root    reflect.Type
+	places  Places
+	anchors anchorsOf
+	nodes   int
+	faults  []error
+	more    int // beyond maxFaults
+}
+
+func (r *reader) faultAt(line int, format string, a ...any) {
+	if len(r.faults) == maxFaults {
+		r.more++
+		return
+	}
+	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s", r.name, line, fmt.Sprintf(format, a...)))
+}
+
+func (r *reader) fault(n ast.Node, format string, a ...any) { r.faultAt(lineOf(n), format, a...) }
+
+func lineOf(n ast.Node) int {
+	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
+		n = m.Values[0].Key // the mapping's own token is a colon
+	}
+	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
+		return 1
+	}
+	return n.GetToken().Position.Line
+}
+
+// document returns the body of the file's only document; nil where it is empty, or
+// after a fault.
+func (r *reader) document(data []byte) ast.Node {
+	if len(data) > maxBytes {
+		r.faultAt(1, "%d bytes: expected at most %d", len(data), maxBytes)
+		return nil
+	}
+	if at := notText(data); at >= 0 {
+		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML", at, data[at])
+		return nil
+	}
+	if l := tooDeep(data); l > 0 {
+		r.faultAt(l, "brackets are nested more than %d levels deep", maxDepth)
+		return nil
+	}
+	f, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		l, text := 1, err.Error()
+		var y yaml.Error
+		if errors.As(err, &y) {
+			text = y.GetMessage()
+			if tk := y.GetToken(); tk != nil && tk.Position != nil {
+				l = tk.Position.Line
+			}
+		}
+		r.faultAt(l, "this is no YAML: %s", clip(text))
+		return nil
+	}
+	var body ast.Node
+	for _, d := range f.Docs {
+		if d.Body == nil {
+			continue
+		}
+		if body != nil {
+			r.fault(d.Body, "a second document begins here: expected one")
+			return nil
+		}
+		body = d.Body
+	}
+	return body
+}
+
+// notText returns where data ceases to be text, or -1.
+func notText(data []byte) int {
+	for i := 0; i < len(data); {
+		c, n := utf8.DecodeRune(data[i:])
+		if c == utf8.RuneError && n == 1 || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+			return i
+		}
+		i += n
+	}
+	return -1
+}
+
+// tooDeep returns the line on which brackets, or dashes and colons, nest deeper than
+// maxDepth, or 0. It may count what stands in a text; no good file has such a text.
+func tooDeep(data []byte) int {
+	depth, line, marks := 0, 1, 0
+	for _, c := range data {
+		switch c {
+		case '\n':
+			line, marks = line+1, 0
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth--
+		case '-', '?', ':':
+			marks++
+		}
+		if depth > maxDepth || marks > 8*maxDepth {
+			return line
+		}
+	}
+	return 0
+}
+
+// clip bounds what is shown of a file.
+func clip(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	const most = 60
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}
+
+// anchorsOf notes the anchors of a document as it is walked.
+type anchorsOf map[string]ast.Node
+
+func (a anchorsOf) Visit(n ast.Node) ast.Visitor {
+	if x, ok := n.(*ast.AnchorNode); ok {
+		a[x.Name.GetToken().Value] = x.Value
+	}
+	return a
+}
+
+// settle follows aliases and drops tags and anchors.
+func (r *reader) settle(n ast.Node) ast.Node {
+	for range maxDepth {
+		switch x := n.(type) {
+		case *ast.AnchorNode:
+			n = x.Value
+		case *ast.AliasNode:
+			to, ok := r.anchors[x.Value.GetToken().Value]
+			if !ok {
+				r.fault(n, "alias %s: expected an anchor of that name", clip(x.String()))
+				return nil
+			}
+			n = to
+		case *ast.TagNode:
+			n = x.Value
+		case *ast.MappingValueNode: // a mapping of one key
+			return ast.Mapping(x.Start, false, x)
+		default:
+			return n
+		}
+	}
+	r.fault(n, "aliases refer to each other")
+	return nil
+}

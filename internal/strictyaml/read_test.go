@@ -1,0 +1,181 @@
+package strictyaml
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+type word string
+
+type inner struct {
+	Wait   time.Duration `yaml:"wait"`
+	Count  int           `yaml:"count"`
+	Credit *float64      `yaml:"credit"`
+	On     *bool         `yaml:"on"`
+}
+
+type model struct {
+	Split word `yaml:"split"`
+}
+
+type outer struct {
+	Listen string           `yaml:"listen"`
+	Share  float64          `yaml:"share"`
+	Most   int64            `yaml:"most"`
+	Ends   []string         `yaml:"ends"`
+	Inner  inner            `yaml:"inner"`
+	Models map[string]model `yaml:"models"`
+}
+
+func defaults() outer {
+	return outer{Listen: "here", Share: 0.5, Most: 7, Ends: []string{"a"}, Inner: inner{Wait: time.Second, Count: 3}}
+}
+
+func read(text string) (outer, Places, error) {
+	v := defaults()
+	p, err := Read("f.yaml", []byte(text), &v)
+	return v, p, err
+}
+
+func TestValuesAreReadOverTheDefaults(t *testing.T) {
+	half := 0.5
+	no := false
+	for text, change := range map[string]func(*outer){
+		"":                         func(*outer) {},
+		"# nothing\n---\n":         func(*outer) {},
+		"inner:\n":                 func(*outer) {},
+		"listen: there":            func(o *outer) { o.Listen = "there" },
+		"listen: 0.0.0.0:9000":     func(o *outer) { o.Listen = "0.0.0.0:9000" },
+		"listen: 9000":             func(o *outer) { o.Listen = "9000" },
+		`listen: ""`:               func(o *outer) { o.Listen = "" },
+		"share: 0":                 func(o *outer) { o.Share = 0 },
+		"share: 1e-3":              func(o *outer) { o.Share = 0.001 },
+		"most: -2":                 func(o *outer) { o.Most = -2 },
+		"ends: []":                 func(o *outer) { o.Ends = []string{} },
+		"ends: [x, 'y']":           func(o *outer) { o.Ends = []string{"x", "y"} },
+		"inner: {wait: 0}":         func(o *outer) { o.Inner.Wait = 0 },
+		"inner: {wait: 1m30s}":     func(o *outer) { o.Inner.Wait = 90 * time.Second },
+		"inner: {wait: \"2s\"}":    func(o *outer) { o.Inner.Wait = 2 * time.Second },
+		"inner: {credit: .5}":      func(o *outer) { o.Inner.Credit = &half },
+		"inner: {on: false}":       func(o *outer) { o.Inner.On = &no },
+		"models:\n  m: {split: x}": func(o *outer) { o.Models = map[string]model{"m": {"x"}} },
+		"models:\n  a/b.c:\n    split: off": func(o *outer) {
+			o.Models = map[string]model{"a/b.c": {"off"}}
+		},
+		"inner: &i {count: 9}\nmodels: {}":             func(o *outer) { o.Inner.Count, o.Models = 9, map[string]model{} },
+		"models: {a: &a {split: x}, b: *a}":            func(o *outer) { o.Models = map[string]model{"a": {"x"}, "b": {"x"}} },
+		"models:\n  a: &a {split: x}\n  b: {<<: *a}\n": func(o *outer) { o.Models = map[string]model{"a": {"x"}, "b": {"x"}} },
+		"models:\n  a: &a {split: x}\n  b: {<<: *a, split: y}\n": func(o *outer) {
+			o.Models = map[string]model{"a": {"x"}, "b": {"y"}}
+		},
+	} {
+		t.Run(text, func(t *testing.T) {
+			want := defaults()
+			change(&want)
+			got, _, err := read(text)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		})
+	}
+}
+
+// TestFaultsAreToldAsTheFilesHaveThem: testdata/*.yaml, and beside each what is said of it.
+func TestFaultsAreToldAsTheFilesHaveThem(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, name := range files {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			data, err := os.ReadFile(name)
+			require.NoError(t, err)
+			v := defaults()
+			_, fault := Read("f.yaml", data, &v)
+			require.Error(t, fault)
+			told := strings.TrimSuffix(name, ".yaml") + ".txt"
+			if *rewrite {
+				require.NoError(t, os.WriteFile(told, []byte(fault.Error()+"\n"), 0o600))
+			}
+			want, err := os.ReadFile(told)
+			require.NoError(t, err)
+			require.Equal(t, string(want), fault.Error()+"\n")
+		})
+	}
+}
+
+func TestWhatIsNoTextIsNotShown(t *testing.T) {
+	_, _, err := read("listen: a\n\x7fELF\x02\x01\x00secret")
+	require.EqualError(t, err, "f.yaml:2: this is no text file (byte 14 is 0x02): expected YAML")
+	_, _, err = read("listen: \xff\xfe")
+	require.EqualError(t, err, "f.yaml:1: this is no text file (byte 8 is 0xff): expected YAML")
+	_, _, err = read("listen: [" + strings.Repeat("x", 10_000) + "]")
+	require.Error(t, err)
+	require.Less(t, len(err.Error()), 300)
+}
+
+func TestFaultsAndMemoryAreBounded(t *testing.T) {
+	var many strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&many, "unknown%d: 1\n", i)
+	}
+	_, _, err := read(many.String())
+	require.Error(t, err)
+	lines := strings.Split(err.Error(), "\n")
+	require.Len(t, lines, maxFaults+1)
+	require.Equal(t, "f.yaml: and 150 more", lines[maxFaults])
+
+	_, _, err = read(strings.Repeat(" ", maxBytes+1))
+	require.EqualError(t, err, "f.yaml:1: 262145 bytes: expected at most 262144")
+	_, _, err = read("listen: " + strings.Repeat("[", 1000))
+	require.EqualError(t, err, "f.yaml:1: brackets are nested more than 64 levels deep")
+
+	same := "models:\n  first: &a {split: x}\n"
+	for i := range maxNodes {
+		same += fmt.Sprintf("  m%d: *a\n", i)
+	}
+	_, _, err = read(same)
+	require.EqualError(t, err, "f.yaml:2501: aliases make this file larger than 5000 values")
+	_, _, err = read("ends: &a [*a]")
+	require.Error(t, err)
+}
+
+func TestALaterFaultIsToldWithItsPlace(t *testing.T) {
+	_, p, err := read("listen: x\ninner:\n  wait: 0\n  count: 1\n")
+	require.NoError(t, err)
+	require.True(t, p.Given("inner.wait"))
+	require.True(t, p.Given("inner"))
+	require.False(t, p.Given("inner.on"))
+	require.False(t, p.Given("most"))
+	later := errors.New("inner.wait 0s: expected more than 0")
+	err = p.Explain(errors.Join(later, errors.Join(errors.New("inner.on: expected it with share"), errors.New("most 7: expected less"))))
+	require.EqualError(t, err, "f.yaml:3: inner.wait 0s: expected more than 0\nf.yaml:2: inner.on: expected it with share\nmost 7: expected less")
+	require.ErrorIs(t, err, later)
+	require.NoError(t, p.Explain(nil))
+	p.Overruled("inner.wait")
+	require.EqualError(t, p.Explain(later), later.Error(), "a flag has said it")
+	require.False(t, p.Given("inner.wait"))
+	require.EqualError(t, Places{}.Explain(later), later.Error())
+}
+
+var rewrite = flag.Bool("rewrite", false, "write testdata/*.txt anew")
+
+func FuzzRead(f *testing.F) {
+	for _, s := range []string{"listen: x", "inner: {wait: 1s}", "a: &a [*a]", "<<: *x", "models: {a: &a {split: x}, b: *a}", "? [a]: b", "- 1", "!!binary x", "x: |\n  y"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		v := defaults()
+		_, err := Read("f", []byte(s), &v)
+		if err != nil {
+			require.NotContains(t, err.Error(), "reflect")
+			require.NotContains(t, err.Error(), "strictyaml.")
+		}
+	})
+}

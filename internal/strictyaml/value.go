@@ -1,0 +1,256 @@
+package strictyaml
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+)
+
+// value reads n, which stands at key, into v.
+func (r *reader) value(n ast.Node, key string, v reflect.Value) {
+	if r.nodes++; r.nodes > maxNodes {
+		if r.nodes == maxNodes+1 {
+			r.fault(n, "aliases make this file larger than %d values", maxNodes)
+		}
+		return
+	}
+	if n = r.settle(n); n == nil {
+		return
+	}
+	t := v.Type()
+	if _, null := n.(*ast.NullNode); null {
+		if kind := deref(t).Kind(); kind != reflect.Struct && kind != reflect.Map && kind != reflect.Slice {
+			r.fault(n, "%s: no value: expected %s, or no such line for the default", key, expected(t))
+		}
+		return
+	}
+	switch {
+	case t.Kind() == reflect.Pointer:
+		to := reflect.New(t.Elem())
+		if !v.IsNil() {
+			to.Elem().Set(v.Elem())
+		}
+		r.value(n, key, to.Elem())
+		v.Set(to)
+	case t == reflect.TypeFor[time.Duration]():
+		r.duration(n, key, v)
+	case t.Kind() == reflect.Struct:
+		r.mapping(n, key, v)
+	case t.Kind() == reflect.Map:
+		r.names(n, key, v)
+	case t.Kind() == reflect.Slice:
+		r.list(n, key, v)
+	default:
+		r.scalar(n, key, v)
+	}
+}
+
+func deref(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
+}
+
+// expected says in words what a value of the type looks like.
+func expected(t reflect.Type) string {
+	switch t = deref(t); {
+	case t == reflect.TypeFor[time.Duration]():
+		return "a duration such as 2s or 100ms"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.String:
+		return "text"
+	case t.Kind() == reflect.Float64:
+		return "a number"
+	case t.Kind() == reflect.Slice:
+		return "a list"
+	case t.Kind() == reflect.Map:
+		return "a mapping of names"
+	case t.Kind() == reflect.Struct:
+		return "a mapping of " + strings.Join(keysOf(t), ", ")
+	default:
+		return "a whole number"
+	}
+}
+
+// describe says what a node is.
+func describe(n ast.Node) string {
+	switch n.(type) {
+	case *ast.MappingNode:
+		return "a mapping"
+	case *ast.SequenceNode:
+		return "a list"
+	}
+	return strconv.Quote(clip(textOf(n)))
+}
+
+// textOf is a scalar as it was written, without quotes.
+func textOf(n ast.Node) string {
+	switch x := n.(type) {
+	case *ast.StringNode:
+		return x.Value
+	case *ast.LiteralNode:
+		return x.Value.Value
+	}
+	return n.GetToken().Value
+}
+
+// plain reports whether n is a scalar that was written without quotes.
+func plain(n ast.Node) bool {
+	switch n.(type) {
+	case *ast.LiteralNode, *ast.MappingNode, *ast.SequenceNode:
+		return false
+	}
+	kind := n.GetToken().Type
+	return kind != token.SingleQuoteType && kind != token.DoubleQuoteType
+}
+
+func (r *reader) wrong(n ast.Node, key string, t reflect.Type) {
+	r.fault(n, "%s: %s: expected %s", key, describe(n), expected(t))
+}
+
+func (r *reader) duration(n ast.Node, key string, v reflect.Value) {
+	text := textOf(n)
+	d, err := time.ParseDuration(text)
+	if _, isMapping := n.(*ast.MappingNode); err != nil || isMapping || describe(n) == "a list" {
+		r.wrong(n, key, v.Type())
+		return
+	}
+	v.SetInt(int64(d))
+}
+
+func (r *reader) scalar(n ast.Node, key string, v reflect.Value) {
+	t := v.Type()
+	if d := describe(n); d == "a mapping" || d == "a list" {
+		r.wrong(n, key, t)
+		return
+	}
+	text, ok := textOf(n), plain(n)
+	switch t.Kind() {
+	case reflect.String:
+		v.SetString(text)
+		return
+	case reflect.Bool:
+		b, isBool := n.(*ast.BoolNode)
+		if ok = isBool; ok {
+			v.SetBool(b.Value)
+		}
+	case reflect.Float64:
+		x, err := strconv.ParseFloat(strings.ReplaceAll(text, "_", ""), 64)
+		if ok = ok && err == nil && !math.IsNaN(x) && !math.IsInf(x, 0); ok {
+			v.SetFloat(x)
+		}
+	case reflect.Int, reflect.Int64:
+		x, err := strconv.ParseInt(text, 0, 64)
+		if ok = ok && err == nil; ok {
+			v.SetInt(x)
+		}
+	default:
+		panic(fmt.Sprintf("strictyaml: key %s has a type that is not read: %s", key, t))
+	}
+	if !ok {
+		r.wrong(n, key, t)
+	}
+}
+
+func (r *reader) list(n ast.Node, key string, v reflect.Value) {
+	s, ok := n.(*ast.SequenceNode)
+	if !ok {
+		r.wrong(n, key, v.Type())
+		return
+	}
+	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))
+	for i, item := range s.Values {
+		r.value(item, fmt.Sprintf("%s[%d]", key, i), out.Index(i))
+	}
+	v.Set(out)
+}
+
+// names reads a mapping whose keys are names that the file chooses.
+func (r *reader) names(n ast.Node, key string, v reflect.Value) {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		r.wrong(n, key, v.Type())
+		return
+	}
+	out := reflect.MakeMap(v.Type())
+	r.entries(m, key, func(name string, _, value ast.Node) {
+		item := reflect.New(v.Type().Elem()).Elem()
+		r.value(value, join(key, name), item)
+		out.SetMapIndex(reflect.ValueOf(name), item)
+	})
+	v.Set(out)
+}
+
+func (r *reader) mapping(n ast.Node, key string, v reflect.Value) {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		where := key
+		if where == "" {
+			where = "the file"
+		}
+		r.wrong(n, where, v.Type())
+		return
+	}
+	r.entries(m, key, func(name string, at, value ast.Node) {
+		for i := range v.NumField() {
+			if tagOf(v.Type().Field(i)) == name {
+				r.value(value, join(key, name), v.Field(i))
+				return
+			}
+		}
+		r.fault(at, "%s: there is no such key%s", join(key, clip(name)), r.hint(key, name, v.Type()))
+	})
+}
+
+// entries calls each for the keys of a mapping, those that it merges first, so that
+// its own count.
+func (r *reader) entries(m *ast.MappingNode, key string, each func(name string, at, value ast.Node)) {
+	for _, kv := range m.Values {
+		if !kv.Key.IsMergeKey() {
+			continue
+		}
+		if from, ok := r.settle(kv.Value).(*ast.MappingNode); ok {
+			r.entries(from, key, each)
+		} else {
+			r.fault(kv.Key, "%s: expected an alias of a mapping", join(key, "<<"))
+		}
+	}
+	first := make(map[string]int)
+	for _, kv := range m.Values {
+		if kv.Key.IsMergeKey() {
+			continue
+		}
+		name, l := textOf(kv.Key), lineOf(kv.Key)
+		if before := first[name]; before != 0 {
+			r.faultAt(l, "%s: this key stands on line %d already", join(key, clip(name)), before)
+			continue
+		}
+		first[name] = l
+		r.places.lines[join(key, name)] = l
+		each(name, kv.Key, kv.Value)
+	}
+}
+
+func join(key, name string) string {
+	if key == "" {
+		return name
+	}
+	return key + "." + name
+}
+
+// tagOf is the key of a field; "" for one that is not read.
+func tagOf(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	if name == "-" {
+		return ""
+	}
+	return name
+}
