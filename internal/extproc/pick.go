@@ -7,9 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/load"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -28,32 +26,6 @@ type scratch struct {
 }
 
 func newScratch() *scratch { return &scratch{rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))} }
-
-// question is one request to be decided: what is known of it before its tokens
-// are.
-type question struct {
-	snap     *activation.World
-	pool     *worker.Pool
-	disagg   bool
-	query    tokens.Query
-	before   avoided // what is known of earlier attempts
-	override picker.Override
-
-	constraints picker.Constraints // of the request itself
-	missing     string             // a required taint that no worker carries; noTaint is in its place
-	fellBack    string             // the failure that one worker is to serve in place of
-	instead     *failure           // the same where it has happened to this request; answered if nobody can
-	// admitted: an earlier attempt of the request was let in. Back-pressure is
-	// for new requests: a failure of ours must not end in "come back later".
-	admitted bool
-
-	wish          wish            // what the request says of workers
-	places        pin.Places      // the workers that it names
-	able          []worker.Engine // who alone may prefill it; nil: all
-	decodeOnly    bool            // a question while prefill is becoming ready
-	passing, bare bool            // of a request only the headers count; they are all there is
-	alone         splitReason     // why one worker is to serve, where the pair could be had
-}
 
 // choice is one pick with what it was made of.
 type choice struct {
@@ -206,66 +178,6 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 }
 
 func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure: f}) }
-
-// question is questionOf for a request that says nothing of workers.
-func (srv *Server) question(r *openai.Request, body []byte) (*question, *failure) {
-	return srv.questionOf(r, body, wish{}, nil)
-}
-
-// questionOf finds the pool of a request and what has to be picked in it. instead
-// is decide's.
-func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *failure) (*question, *failure) {
-	q := &question{snap: srv.cfg.Board.Load(), wish: w}
-	if !q.snap.Ready() {
-		return nil, &failNotReady
-	}
-	key := worker.Key{Model: string(r.Model), Namespace: srv.cfg.Namespace}
-	if key.Model == "" { // /generate names no model: right where there is one
-		if key = srv.onlyModel(q.snap); key.Model == "" {
-			return nil, badBody(&openai.Error{Kind: openai.MissingField, Field: "model"})
-		}
-	}
-	if q.pool = q.snap.Pool(key); q.pool == nil {
-		if q.snap.Departed(key, time.Now()) {
-			return nil, &failNoWorker
-		}
-		return nil, &failUnknownModel
-	}
-	var f *failure
-	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil && !q.stillAsks(f) {
-		if wrong := srv.misnamed(q, f); wrong != nil {
-			return nil, wrong
-		}
-		if q.wish.names() || !srv.mayFallBack(f, q.pool) {
-			return nil, f
-		}
-		q.fellBack = f.code
-	}
-	if f = srv.carried(q); f != nil {
-		return nil, f
-	}
-	if instead != nil {
-		if len(q.pool.AggregatedRanks) == 0 {
-			return nil, instead
-		}
-		q.disagg, q.instead, q.fellBack = false, instead, instead.code
-	}
-	if f = srv.splittable(q, r, body); f != nil {
-		return nil, f
-	}
-	if f = srv.place(q); f != nil {
-		return nil, f
-	}
-	lead := q.lead()
-	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle, Adapter: slices.Contains(lead[0].Adapters, key.Model)}
-	if f = srv.readOverride(q, r, body); f != nil {
-		return nil, f
-	}
-	if f = srv.readConstraints(q, r, body); f != nil {
-		return nil, f
-	}
-	return q, nil
-}
 
 // tokenizers lists the workers that may be asked to count tokens.
 func (srv *Server) tokenizers(q *question) []worker.Endpoint {
