@@ -53,7 +53,7 @@ const (
 func (o Override) Validate() error {
 	var errs []error
 	for _, h := range []struct{ name, v string }{{"bootstrap host", o.BootstrapHost}, {"kv-events host", o.KVHost}} {
-		if err := checkHost(h.v); h.v != "" && err != nil {
+		if err := worker.CheckHost(unbracketed(h.v)); h.v != "" && err != nil {
 			errs = append(errs, fmt.Errorf("%s %w", h.name, err))
 		}
 	}
@@ -69,21 +69,6 @@ func (o Override) Validate() error {
 		errs = append(errs, errors.New(why))
 	}
 	return errors.Join(errs...)
-}
-
-// checkHost refuses what is no bare host: with a port, a scheme or a path.
-func checkHost(h string) error {
-	bare := unbracketed(h)
-	if a, err := netip.ParseAddr(bare); err == nil {
-		if a.IsUnspecified() {
-			return fmt.Errorf("%q: expected an address that others can reach", h)
-		}
-		return nil
-	}
-	if bare == "" || strings.ContainsAny(bare, ":/@ []") {
-		return fmt.Errorf("%q: expected a name or an IP address, without a port", h)
-	}
-	return nil
 }
 
 func unbracketed(h string) string {
@@ -200,7 +185,7 @@ func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Ad
 		return worker.Bootstrap{}, nil
 	}
 	if text := notes[annotationHost]; o.BootstrapHost == "" && text != "" {
-		if err := checkHost(text); err != nil {
+		if err := worker.CheckHost(unbracketed(text)); err != nil {
 			return worker.Bootstrap{}, fmt.Errorf("annotation %s %w", annotationHost, err)
 		}
 	}

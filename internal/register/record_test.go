@@ -101,7 +101,7 @@ func TestWhereDecodeWorkersMeetAPrefillWorker(t *testing.T) {
 		{name: "a host without a port is none", o: Override{BootstrapHost: "flag"}, err: "without a bootstrap port"},
 		{name: "an annotated host without a port is none", notes: map[string]string{annotationHost: "noted"}, err: "without a bootstrap port"},
 		{name: "an annotated port must be one", notes: map[string]string{annotationPort: "0"}, err: `annotation sglang.ai/bootstrap-port "0": expected a port`},
-		{name: "an annotated host must be one", f: engine.Facts{BootstrapPort: 2}, notes: map[string]string{annotationHost: "a:1"}, err: `annotation baton.dev/bootstrap-host "a:1": expected a name`},
+		{name: "an annotated host must be one", f: engine.Facts{BootstrapPort: 2}, notes: map[string]string{annotationHost: "a:1"}, err: `annotation baton.dev/bootstrap-host "a:1": expected an IP address or a name`},
 		{name: "a flag makes a bad annotation harmless", o: Override{BootstrapHost: "flag", BootstrapPort: 1}, notes: map[string]string{annotationHost: "a:1", annotationPort: "x"}, want: worker.Bootstrap{Host: "flag", Port: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Resolver looks names up; *net.Resolver is one.
@@ -39,7 +40,7 @@ func advertised(advertise, engineURL string) (host string, port uint16, err erro
 	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
 		return "", 0, fmt.Errorf("address %s stands for every address of this machine: expected --advertise with one that others can reach", host)
 	}
-	if err := checkHost(host); err != nil {
+	if err := worker.CheckHost(unbracketed(host)); err != nil {
 		return "", 0, fmt.Errorf("advertise %w", err)
 	}
 	return host, uint16(n), nil

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // ID is the discovery identity of one worker ("instance id" on the wire). Zero
@@ -106,13 +105,13 @@ type Endpoint struct {
 }
 
 // ParseEndpoint reads "ip:port" or "[ipv6]:port". Names are refused: they are
-// resolved before a worker is registered. An IPv4 address that is spelled as an
+// resolved before a worker is registered, and so are addresses that are not one machine's. An IPv4 address that is spelled as an
 // IPv6 one is the IPv4 address: one place has one endpoint.
 func ParseEndpoint(s string) (Endpoint, error) {
 	a, err := netip.ParseAddrPort(s)
 	ip := a.Addr().Unmap()
-	if err != nil || a.Port() == 0 || a.Addr().Zone() != "" || ip.IsUnspecified() {
-		return Endpoint{}, fmt.Errorf("worker: endpoint %q: expected ip:port with an IPv6 address in brackets", s)
+	if err != nil || a.Port() == 0 || a.Addr().Zone() != "" || !oneMachine(ip) {
+		return Endpoint{}, fmt.Errorf("worker: endpoint %q: expected ip:port of one machine, with an IPv6 address in brackets", s)
 	}
 	a = netip.AddrPortFrom(ip, a.Port())
 	return Endpoint{addr: a, text: a.String()}, nil
@@ -237,13 +236,6 @@ func (w *Worker) CanServe(r Role) bool {
 	return w.Role == r || (r == Aggregated && w.Role == Decode && w.AcceptsAggregated)
 }
 
-// engineID reports whether an engine's id can stand in every place that names one.
-func engineID(s string) bool {
-	return s != "" && len(s) <= 128 && strings.IndexFunc(s, func(r rune) bool {
-		return r > 'z' || !strings.ContainsRune("._-", r) && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
-	}) < 0
-}
-
 // Validate returns every fault of w, joined, or nil.
 func (w *Worker) Validate() error {
 	var errs []error
@@ -262,11 +254,7 @@ func (w *Worker) Validate() error {
 			bad("adapters: %.60q is none of models", a)
 		}
 	}
-	for _, id := range w.Bootstrap.EngineIDs {
-		if !engineID(id) {
-			bad("bootstrap engine id %.40q: expected up to 128 letters, digits, dots, dashes and underscores", id)
-		}
-	}
+	w.badTexts(bad)
 	if w.Endpoint.IsZero() {
 		bad("endpoint: expected ip:port")
 	}

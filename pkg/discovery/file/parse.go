@@ -301,13 +301,9 @@ func (r *reader) complete(w *worker.Worker) {
 
 // host reads an IP address, its brackets dropped, or a name.
 func (r *reader) host(v ast.Node) string {
-	s := r.text(v)
-	bare := strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
-	if _, err := netip.ParseAddr(bare); err == nil {
-		return bare
-	}
-	if strings.ContainsAny(s, "[]:/ \t\n") {
-		r.fault(v, "host %q: expected an IP address or a name, without a port", s)
+	s := strings.TrimSuffix(strings.TrimPrefix(r.text(v), "["), "]")
+	if err := worker.CheckHost(s); s != "" && err != nil {
+		r.fault(v, "host %v", err)
 	}
 	return s
 }

@@ -23,7 +23,7 @@ func fleet(t *testing.T) []*worker.Worker {
 	return []*worker.Worker{
 		{
 			ID: 18446744073709551615, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: mustEndpoint(t, "[fd00::7]:30000"),
-			Models: []string{"qwen", "123", "true", "a: b # c", "<é\n\"'>"}, Namespace: "0x10", Deployment: "blue",
+			Models: []string{"qwen", "123", "true", "a: b # c", "<é\"'>"}, Namespace: "0x10", Deployment: "blue",
 			DPSize: 4, BlockSize: 64, CapacityBlocks: 1 << 63,
 			Bootstrap: worker.Bootstrap{Host: "boot.example", Port: 8998},
 			KVEvents:  worker.KVEvents{Host: "fd00::8", Port: 5557, ReplayPort: 5657, Topic: "~"},

@@ -2,12 +2,15 @@ package handoff_test
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 var fuzzAnswers = []string{
@@ -224,6 +227,34 @@ func FuzzAppendFinal(f *testing.F) {
 						require.NotContains(t, o, name)
 					}
 				}
+			}
+		}
+	})
+}
+
+// FuzzTheBodyStaysOneObject: whatever a discovery writer has said of a worker, a leg's body
+// stays one JSON object with the client's members and the router's, and none besides.
+func FuzzTheBodyStaysOneObject(f *testing.F) {
+	f.Add("10.0.0.5", "e1", uint16(8998))
+	f.Add(`fe80::1%","max_tokens":1,"x":"`, "a\"},\"b\":{\"c", uint16(1))
+	f.Add("a\\", "\xff\u2028\x00", uint16(0))
+	f.Fuzz(func(t *testing.T, host, id string, port uint16) {
+		const body = `{"model":"m","prompt":"a"}`
+		for members, want := range map[string][]string{
+			string(handoff.AppendSGLang(nil, handoff.SGLangHost(worker.Bootstrap{Host: host}), port, 7)): {
+				"model", "prompt", "bootstrap_host", "bootstrap_port", "bootstrap_room",
+			},
+			string(handoff.AppendMooncake(nil, worker.Bootstrap{Host: host, Port: port, EngineIDs: []string{id}}, 0, 7)): {
+				"model", "prompt", "kv_transfer_params",
+			},
+		} {
+			var r openai.Request
+			require.NoError(t, openai.Scan(openai.Completions, []byte(body), &r))
+			var got map[string]any
+			require.NoError(t, json.Unmarshal(openai.InjectInPlace([]byte(body), &r, []byte(members)), &got))
+			require.ElementsMatch(t, want, slices.Collect(maps.Keys(got)))
+			if params, is := got["kv_transfer_params"].(map[string]any); is {
+				require.Len(t, params, 5)
 			}
 		}
 	})

@@ -20,14 +20,13 @@ func transferID(dst []byte, room prefill.Room) []byte {
 }
 
 // AppendMooncake appends the raw JSON member that decode's leg carries. The bootstrap is
-// prefill's, of a rank that [worker.Bootstrap.EngineIDs] names; host and ids are free of
-// quotes and backslashes ([worker.Worker.Validate]).
+// prefill's, of a rank that [worker.Bootstrap.EngineIDs] names.
 func AppendMooncake(dst []byte, b worker.Bootstrap, rank worker.DPRank, room prefill.Room) []byte {
-	dst = append(dst, `"kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":"http://`...)
-	dst = append(dst, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))...)
-	dst = append(dst, `","remote_engine_id":"`...)
-	dst = append(dst, b.EngineIDs[rank]...)
-	dst = append(dst, `","transfer_id":"`...)
+	dst = append(dst, `"kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`...)
+	dst = openai.AppendString(dst, "http://"+net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
+	dst = append(dst, `,"remote_engine_id":`...)
+	dst = openai.AppendString(dst, b.EngineIDs[rank])
+	dst = append(dst, `,"transfer_id":"`...)
 	return append(transferID(dst, room), `"}`...)
 }
 

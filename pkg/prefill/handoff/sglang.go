@@ -31,11 +31,10 @@ func SGLangHost(b worker.Bootstrap) string {
 
 // AppendSGLang appends the raw JSON members that both legs carry. The room is
 // written as an integer: it exceeds 2^53 and must never pass through a float.
-// host must be free of quotes and backslashes, as host names and addresses are.
 func AppendSGLang(dst []byte, host string, port uint16, room prefill.Room) []byte {
-	dst = append(dst, `"bootstrap_host":"`...)
-	dst = append(dst, host...)
-	dst = append(dst, `","bootstrap_port":`...)
+	dst = append(dst, `"bootstrap_host":`...)
+	dst = openai.AppendString(dst, host)
+	dst = append(dst, `,"bootstrap_port":`...)
 	dst = strconv.AppendUint(dst, uint64(port), 10)
 	dst = append(dst, `,"bootstrap_room":`...)
 	return strconv.AppendUint(dst, uint64(room), 10)

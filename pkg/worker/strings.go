@@ -1,0 +1,77 @@
+package worker
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Bounds of the texts of one worker. Whoever may write to discovery writes them; they end
+// up in requests' bodies and headers, on pages and in logs.
+const (
+	MaxNameBytes = 256 // of a model, a namespace, a deployment, a topic
+	maxHostBytes = 253 // of a host name (RFC 1035, 2.3.4)
+)
+
+// CheckHost returns nil if h can be dialled as it is: an IP address, IPv6 without brackets,
+// or a name of letters, digits, dots, dashes and underscores; neither with a port. An
+// address with a zone is refused, since the zone may be any text and means something on one
+// machine only, and so is one that stands for every address of a machine or for many
+// machines.
+func CheckHost(h string) error {
+	if a, err := netip.ParseAddr(h); err == nil {
+		switch {
+		case a.Zone() != "":
+			return fmt.Errorf("%.60q: expected an address without a zone", h)
+		case !oneMachine(a):
+			return fmt.Errorf("%q: expected the address of one machine, which others can reach", h)
+		}
+		return nil
+	}
+	if h == "" || len(h) > maxHostBytes || strings.HasPrefix(h, "-") || strings.ContainsFunc(h, notOfNames) {
+		return fmt.Errorf("%.60q: expected an IP address or a name, without a port", h)
+	}
+	return nil
+}
+
+// oneMachine reports whether a can be one machine's. 255.255.255.255 is every machine's of
+// a network.
+func oneMachine(a netip.Addr) bool {
+	a = a.Unmap()
+	return !a.IsUnspecified() && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// notOfNames reports whether r is none of the letters, digits, dots, dashes and underscores
+// of which host names and engines' ids consist.
+func notOfNames(r rune) bool {
+	return r > 'z' || !strings.ContainsRune("._-", r) && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+}
+
+// badTexts tells each text of w that is too long, is not printable, or is no host.
+func (w *Worker) badTexts(bad func(format string, a ...any)) {
+	for _, m := range w.Models {
+		if m != "" && (!printable(m) || len(m) > MaxNameBytes) {
+			bad("models: %.60q: expected 1 to %d bytes of printable text", m, MaxNameBytes)
+		}
+	}
+	for _, t := range []struct{ key, text string }{
+		{"namespace", w.Namespace}, {"deployment", w.Deployment}, {"kv_events topic", w.KVEvents.Topic},
+	} {
+		if t.text != "" && (!printable(t.text) || len(t.text) > MaxNameBytes) {
+			bad("%s %.60q: expected at most %d bytes of printable text", t.key, t.text, MaxNameBytes)
+		}
+	}
+	for _, h := range []struct{ key, host string }{{"bootstrap", w.Bootstrap.Host}, {"kv_events", w.KVEvents.Host}} {
+		if h.host == "" {
+			continue
+		}
+		if err := CheckHost(h.host); err != nil {
+			bad("%s host %w", h.key, err)
+		}
+	}
+	for _, id := range w.Bootstrap.EngineIDs {
+		if id == "" || len(id) > 128 || strings.ContainsFunc(id, notOfNames) {
+			bad("bootstrap engine id %.40q: expected up to 128 letters, digits, dots, dashes and underscores", id)
+		}
+	}
+}
