@@ -350,7 +350,7 @@ func TestAGatewaysOwnLegsMayMeetTwoReplicas(t *testing.T) {
 				owner.await("prefill to run", func() bool { return owner.running(owner.prefill) == 1 })
 				require.EqualValues(t, 1, owner.metric("baton_worker_prefill_requests"))
 				require.Zero(t, other.metric("baton_worker_prefill_requests"))
-				owner.leaves(c)
+				owner.leavesPrefill(c)
 				owner.faultAll(owner.prefill, enginesim.Fault{})
 				owner.await("prefill to end by itself", func() bool { return owner.ledger().Given == first+1 })
 				owner.await("its KV to be collected", func() bool { return collected() == before+1 })
