@@ -53,7 +53,7 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 		return
 	}
 	kind := kindOf(q.query.Body)
-	p.spare.decode = !p.decodeNamed && srv.spares(q, q.servers(p), p.decode.ID)
+	p.spare.decode = !p.decodeNamed && srv.spares(q, p.server(), p.decode.ID)
 	s.decodeLimit = limited{
 		subject:   patience.Subject{Worker: p.decode.ID, Pool: q.pool.Key, Leg: patience.Stream, Kind: kind},
 		allowance: decodeAllowance,
@@ -71,7 +71,7 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 		return
 	}
 	p.failing = srv.cfg.Health.HandoffFailing(p.prefill.ID, p.decode.ID, now)
-	p.spare.prefill = !p.prefillNamed && srv.spares(q, q.pool.Prefill, p.prefill.ID)
+	p.spare.prefill = !p.prefillNamed && srv.spares(q, worker.Prefill, p.prefill.ID)
 	p.startWithin = srv.cfg.StartTimeout + time.Duration(len(q.query.Body))*time.Second/startBytesPerSec +
 		time.Duration(srv.attempts.len())*startPerRequest
 	queued, _ := srv.cfg.Book.Load(p.prefill)
@@ -80,32 +80,6 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 		allowance: srv.cfg.overdueAfter(queued.PrefillTokens), from: now,
 	}
 	p.overdueAfter = min(srv.patience.Limit(s.prefillLimit.subject, s.prefillLimit.allowance), srv.cfg.PrefillTimeout)
-}
-
-// servers are the workers of whom one answers.
-func (q *question) servers(p *plan) []*worker.Worker {
-	if p.disaggregated {
-		return q.pool.Decode
-	}
-	return q.pool.Aggregated
-}
-
-// spares reports whether somebody but id could be tried: nobody who has failed the
-// request, is aside, or is not allowed. The first one found ends the search.
-func (srv *Server) spares(q *question, ws []*worker.Worker, id worker.ID) bool {
-next:
-	for _, w := range ws {
-		if w.ID == id || !allowed(q.wish.subset, w) || srv.cfg.Health.Aside(w.ID) {
-			continue
-		}
-		for _, r := range q.before.ranks {
-			if r.ID == w.ID {
-				continue next
-			}
-		}
-		return true
-	}
-	return false
 }
 
 // kept is the prefill worker that is to be tried with another decode, nil where there

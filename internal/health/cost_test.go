@@ -152,10 +152,24 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 			}
 		}
 		require.Equal(t, healthy, p.healthy.Load())
-		require.Equal(t, []int{aside, judged}, []int{p.aside, p.judged})
+		require.Equal(t, []int{aside, judged}, []int{int(p.aside.Load()), p.judged})
 		require.LessOrEqual(t, judged, p.limit)
 		require.InDelta(t, sum.good, p.sum.good, 1e-6)
 		require.InDelta(t, sum.bad, p.sum.bad, 1e-6)
+	}
+	for k, p := range *tr.byRole.Load() {
+		require.Contains(t, tr.pools, p)
+		var serving []worker.ID
+		for _, e := range p.members {
+			if !e.is().aside() {
+				serving = append(serving, e.id)
+			}
+		}
+		require.Equal(t, len(serving) > 0, tr.Spare(k.Key, k.role))
+		require.False(t, tr.Spare(k.Key, k.role, append(serving, serving...)...))
+		if len(serving) > 0 {
+			require.True(t, tr.Spare(k.Key, k.role, serving[1:]...))
+		}
 	}
 	for _, a := range []*agenda{&tr.suspects, &tr.scheduled} {
 		for i, e := range a.rows {

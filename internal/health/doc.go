@@ -81,7 +81,7 @@
 //
 // [Tracker.Changes], [Tracker.Standing], [Tracker.Begin] and [Tracker.End] are the
 // filter of internal/load: they take no lock but, when something has changed,
-// that of the ring of changes. [Tracker.Allows] and [Tracker.Aside] take none.
+// that of the ring of changes. [Tracker.Allows], [Tracker.Aside] and [Tracker.Spare] take none.
 //
 // [Tracker.Run] probes, at most MaxProbes a second, spread evenly: suspects first,
 // those due longest first, and every fourth one of a worker aside where both wait.
@@ -95,7 +95,7 @@
 //
 // With n workers, each in few pools: a report, a suspicion, a hand-off and the
 // begin and the end of a probe cost O(log n), by the agenda of probes; Lookup,
-// Allows and AskMate O(1). A pick applies each change once and looks at all
+// Allows, Spare and AskMate O(1). A pick applies each change once and looks at all
 // workers only after some thousands of them. Update and Status look at all, and
 // Update sorts those of a pool that has become too small.
 //

@@ -1,6 +1,11 @@
 package health
 
-import "github.com/seed-60ae5743/baton/pkg/worker"
+import (
+	"slices"
+
+	"github.com/seed-60ae5743/baton/internal/invariants"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
 
 // Standing is what may be picked of a worker.
 type Standing uint8
@@ -30,7 +35,16 @@ func (e *entry) standing() Standing {
 }
 
 // find returns nil for an unknown worker.
-func (t *Tracker) find(id worker.ID) *entry { return (*t.known.Load())[id] }
+func (t *Tracker) find(id worker.ID) *entry {
+	if invariants.Enabled {
+		t.looked.Add(1)
+	}
+	return (*t.known.Load())[id]
+}
+
+// Looked returns how many workers callers have had looked up: the work of a decision,
+// for tests. It counts where invariants are compiled in.
+func (t *Tracker) Looked() int64 { return t.looked.Load() }
 
 // Changes appends to dst the workers whose Standing may have changed since the
 // version that an earlier call returned, some more than once. all says that it is
@@ -80,6 +94,25 @@ func (e *entry) open() bool {
 // tried Allows says no too, to all but the request that tries it: who has
 // booked a rank asks Aside. It takes no lock.
 func (t *Tracker) Aside(id worker.ID) bool { return t.Standing(id) == Barred }
+
+// Spare reports whether a worker of the key and role is not aside, but for those
+// given. It takes no lock, and looks at no worker but those.
+func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.ID) bool {
+	p := (*t.byRole.Load())[poolKey{k, role}]
+	if p == nil {
+		return false
+	}
+	n := len(p.members) - int(p.aside.Load())
+	for i, id := range but {
+		if slices.Contains(but[:i], id) {
+			continue
+		}
+		if e := t.find(id); e != nil && !e.is().aside() && slices.Contains(*e.pools.Load(), p) {
+			n--
+		}
+	}
+	return n > 0
+}
 
 // Begin learns that a request was given to the rank. If the request is the one
 // that tries a recovering worker it returns a number for End, else 0. Between

@@ -19,12 +19,18 @@ type pool struct {
 	members []*entry
 	limit   int // how many may be aside by judgement
 
-	healthy atomic.Int32 // written under Tracker.mu, read by anyone
+	// Written under Tracker.mu, read by anyone.
+	healthy atomic.Int32
+	aside   atomic.Int32 // probing ones among them
 
 	// Guarded by Tracker.mu.
-	aside  int // probing ones among them
-	judged int // of those, by what requests have met: they take room of the share
+	judged int // of those aside, by what requests have met: they take room of the share
 	sum    tally
+}
+
+type poolKey struct {
+	worker.Key
+	role worker.Role
 }
 
 func (p *pool) count(s State, dead bool, sign int) {
@@ -32,7 +38,7 @@ func (p *pool) count(s State, dead bool, sign int) {
 	case s == Healthy:
 		p.healthy.Add(int32(sign))
 	case s.aside():
-		p.aside += sign
+		p.aside.Add(int32(sign))
 		if !dead {
 			p.judged += sign
 		}
@@ -42,11 +48,13 @@ func (p *pool) count(s State, dead bool, sign int) {
 // layLocked makes the pools of a snapshot.
 func (t *Tracker) layLocked(s *worker.Snapshot, known map[worker.ID]*entry) {
 	t.pools = nil
-	of := make(map[*entry][]*pool, len(known))
+	of, byRole := make(map[*entry][]*pool, len(known)), make(map[poolKey]*pool)
 	for _, k := range s.Keys() {
 		p := s.Pool(k)
-		for _, ws := range [][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
-			t.addPoolLocked(ws, known, of)
+		for role, ws := range map[worker.Role][]*worker.Worker{worker.Prefill: p.Prefill, worker.Decode: p.Decode, worker.Aggregated: p.Aggregated} {
+			if len(ws) > 0 {
+				byRole[poolKey{k, role}] = t.poolOfLocked(ws, known, of)
+			}
 		}
 	}
 	for _, e := range known {
@@ -57,25 +65,25 @@ func (t *Tracker) layLocked(s *worker.Snapshot, known map[worker.ID]*entry) {
 		}
 		e.pools.Store(&pools)
 	}
+	t.byRole.Store(&byRole)
 }
 
-func (t *Tracker) addPoolLocked(ws []*worker.Worker, known map[worker.ID]*entry, of map[*entry][]*pool) {
-	if len(ws) == 0 {
-		return
-	}
+// poolOfLocked returns the pool of workers: one of before, or a new one.
+func (t *Tracker) poolOfLocked(ws []*worker.Worker, known map[worker.ID]*entry, of map[*entry][]*pool) *pool {
 	p := &pool{limit: int(math.Ceil(t.cfg.MaxShare * float64(len(ws))))}
 	for _, w := range ws {
 		p.members = append(p.members, known[w.ID])
 	}
 	for _, same := range of[p.members[0]] {
 		if slices.Equal(same.members, p.members) {
-			return
+			return same
 		}
 	}
 	for _, e := range p.members {
 		of[e] = append(of[e], p)
 	}
 	t.pools = append(t.pools, p)
+	return p
 }
 
 // enforceShareLocked lets workers back when a pool has shrunk around them:
@@ -110,7 +118,7 @@ func (e *entry) room(r Reason) bool {
 		if p.judged >= p.limit {
 			return false
 		}
-		if r == ReasonServerErrors && len(p.members)-p.aside <= 1 {
+		if r == ReasonServerErrors && len(p.members)-int(p.aside.Load()) <= 1 {
 			return false
 		}
 	}

@@ -25,8 +25,9 @@ type Tracker struct {
 	// known is every worker. Update replaces the map, under mu; it is never
 	// written to.
 	known   atomic.Pointer[map[worker.ID]*entry]
-	limited atomic.Int64  // workers that are not healthy; written under mu
-	trials  atomic.Uint64 // last trial given out
+	byRole  atomic.Pointer[map[poolKey]*pool] // as known
+	limited atomic.Int64                      // workers that are not healthy; written under mu
+	trials  atomic.Uint64                     // last trial given out
 	changes changes
 
 	// mu guards the following, and what entries and pools say. Hooks are called
@@ -42,7 +43,9 @@ type Tracker struct {
 	probes    uint64    // number of the last probe begun
 	budget    int       // of second askings, in hundredths
 
-	touched int // entries and pools looked at, where invariants are compiled in
+	// Where invariants are compiled in.
+	touched int          // entries and pools looked at
+	looked  atomic.Int64 // the same of the methods that take no lock
 }
 
 // entry is one worker. What is atomic is written under Tracker.mu, trial
@@ -97,6 +100,7 @@ func New(cfg Config) (*Tracker, error) {
 		rng: rand.New(rand.NewPCG(seed, seed)), budget: firstMates,
 	}
 	t.known.Store(new(map[worker.ID]*entry))
+	t.byRole.Store(new(map[poolKey]*pool))
 	t.changes.version.Store(1)
 	return t, nil
 }

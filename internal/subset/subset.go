@@ -1,6 +1,7 @@
 package subset
 
 import (
+	"iter"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -151,6 +152,20 @@ func (s *Set) Allows(at netip.AddrPort) bool {
 	}
 	_, ok := s.entries[netip.AddrPortFrom(ip, 0)]
 	return ok
+}
+
+// Endpoints lists the endpoints that are named with their port, in no order.
+func (s *Set) Endpoints() iter.Seq[netip.AddrPort] {
+	return func(yield func(netip.AddrPort) bool) {
+		if s == nil {
+			return
+		}
+		for at := range s.entries {
+			if at.Port() != 0 && !yield(at) {
+				return
+			}
+		}
+	}
 }
 
 // String says how large the set is, for decision records: "3 endpoints". An

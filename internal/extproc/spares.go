@@ -1,0 +1,74 @@
+package extproc
+
+import (
+	"slices"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// server is the role of the worker that answers.
+func (p *plan) server() worker.Role {
+	if p.disaggregated {
+		return worker.Decode
+	}
+	return worker.Aggregated
+}
+
+// spares reports whether somebody of the role but id could be tried: nobody who has
+// failed the request, is aside, or is not allowed. It looks at few workers, however many
+// there are.
+func (srv *Server) spares(q *question, role worker.Role, id worker.ID) bool {
+	but := append(make([]worker.ID, 0, 8), id)
+	for _, r := range q.before.ranks {
+		but = append(but, r.ID)
+	}
+	if q.wish.subset == nil {
+		return srv.cfg.Health.Spare(q.pool.Key, role, but...)
+	}
+	return srv.sparesWithin(q, role, but)
+}
+
+// spareLooks bounds the search among those to whom a data plane limits a request. Of a
+// subset and a pool that are both larger, a few who could be tried among many who could
+// not may be overlooked: then there is no fresh attempt where only another worker may do
+// better.
+const spareLooks = 256
+
+// sparesWithin is spares within a subset: by its addresses where these are few, and by
+// the pool's workers, whose address may have no port in the subset, or be shared.
+func (srv *Server) sparesWithin(q *question, role worker.Role, but []worker.ID) bool {
+	free := func(w *worker.Worker) bool { return !slices.Contains(but, w.ID) && !srv.cfg.Health.Aside(w.ID) }
+	n := 0
+	for at := range q.wish.subset.Endpoints() {
+		if n++; n > spareLooks {
+			break
+		}
+		if w, _ := q.snap.RankAt(at); w != nil && q.has(role, w) && free(w) {
+			return true
+		}
+	}
+	ws := q.members(role)
+	for _, w := range ws[:min(len(ws), spareLooks)] {
+		if allowed(q.wish.subset, w) && free(w) {
+			return true
+		}
+	}
+	return false
+}
+
+// has reports whether a worker is of the pool, in that role.
+func (q *question) has(role worker.Role, w *worker.Worker) bool {
+	return w.CanServe(role) && w.Namespace == q.pool.Key.Namespace && slices.Contains(w.Models, q.pool.Key.Model)
+}
+
+// members are the pool's workers in that role.
+func (q *question) members(role worker.Role) []*worker.Worker {
+	switch role {
+	case worker.Prefill:
+		return q.pool.Prefill
+	case worker.Decode:
+		return q.pool.Decode
+	default:
+		return q.pool.Aggregated
+	}
+}
