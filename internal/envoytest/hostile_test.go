@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -49,21 +51,56 @@ func TestHostileClientsAndSickWorkers(t *testing.T) {
 
 var asideLine = regexp.MustCompile(`msg="worker aside" worker_id=(\d+)`)
 
+// hostileLog is what the plugin writes in such a run at debug level, and more.
+const hostileLog = 256 << 20
+
+// aside returns who was set aside, by the plugin's log, once that tells as many as the
+// metric does. All of the log must be there.
+func (w *ward) aside() (ids []string) {
+	w.t.Helper()
+	w.await("the log to tell of every worker that was set aside", func() bool {
+		ids = ids[:0]
+		for _, m := range asideLine.FindAllStringSubmatch(w.plugin.Log(), -1) {
+			ids = append(ids, m[1])
+		}
+		return float64(len(ids)) == w.setAside()
+	})
+	require.True(w.t, w.plugin.KeepLog(hostileLog), "some of the log is gone: who was set aside cannot be told")
+	return ids
+}
+
 func (w *ward) requireNobodyHealthyAside() {
 	t := w.t
 	t.Helper()
+	require.True(t, w.plugin.KeepLog(hostileLog))
 	for i := range 8 {
 		require.True(t, w.once(i, i%2 == 0))
 	}
-	sick := map[string]bool{}
-	strike := func(p patient, a ailment) {
-		sick[p.id.String()] = true
-		p.sicken(a)
+	asking := w.ask()
+	sick := w.beHostile()
+	for _, p := range sick { // the last of them fell sick a moment ago
+		w.awaitAside(p)
 	}
+	asked, lost := asking()
+	var healthy []string
+	for _, id := range w.aside() {
+		if !slices.ContainsFunc(sick, func(p patient) bool { return p.id.String() == id }) {
+			healthy = append(healthy, id)
+		}
+	}
+	require.Empty(t, healthy, "they are healthy and were set aside")
+	t.Logf("%d asked for an answer among %d hostile requests, %d got none; set aside: %v", asked, hostileMany, lost, w.aside())
+	require.LessOrEqual(t, lost*20, asked, "those that fall sick may take a few requests with them")
+	require.Zero(t, w.metric("baton_panics_recovered_total"))
+}
+
+// ask has somebody ask, who only wants answers, until the function that it returns is
+// called: that says how many were asked for, and how many did not come.
+func (w *ward) ask() (end func() (asked, lost int)) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	var asked, lost int
-	wg.Go(func() { // those who only want an answer
+	wg.Go(func() {
 		for i := 0; ; i++ {
 			select {
 			case <-stop:
@@ -75,7 +112,22 @@ func (w *ward) requireNobodyHealthyAside() {
 			}
 		}
 	})
+	return func() (int, int) {
+		close(stop)
+		wg.Wait()
+		return asked, lost
+	}
+}
+
+// beHostile does what hostile clients do, has three workers fall sick meanwhile, and
+// returns these.
+func (w *ward) beHostile() (sick []patient) {
+	strike := func(p patient, a ailment) {
+		sick = append(sick, p)
+		p.sicken(a)
+	}
 	rng := rand.New(rand.NewPCG(13, 1))
+	acts := hostileActs()
 	var hostile sync.WaitGroup
 	slots := make(chan struct{}, 8)
 	for i := range hostileMany {
@@ -87,7 +139,7 @@ func (w *ward) requireNobodyHealthyAside() {
 		case 3 * hostileMany / 4:
 			strike(w.of(worker.Decode)[1], ailment{mode: "stopped"})
 		}
-		a := hostileActs[rng.IntN(len(hostileActs))]
+		a := acts[rng.IntN(len(acts))]
 		at := time.Duration(rng.IntN(40)) * time.Millisecond
 		slots <- struct{}{}
 		hostile.Go(func() {
@@ -96,14 +148,17 @@ func (w *ward) requireNobodyHealthyAside() {
 		})
 	}
 	hostile.Wait()
-	close(stop)
-	wg.Wait()
-	for _, m := range asideLine.FindAllStringSubmatch(w.plugin.Log(), -1) {
-		require.Truef(t, sick[m[1]], "worker %s is healthy and was set aside\n%s", m[1], w.plugin.Log())
-	}
-	t.Logf("%d asked for an answer among %d hostile requests, %d got none", asked, hostileMany, lost)
-	require.LessOrEqual(t, lost*20, asked, "those that fall sick may take a few requests with them")
-	require.Zero(t, w.metric("baton_panics_recovered_total"))
+	return sick
+}
+
+// awaitAside waits until a worker has been set aside.
+func (w *ward) awaitAside(p patient) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+	defer cancel()
+	require.NoError(w.t, stack.Await(ctx, "sick worker "+p.id.String()+" to be set aside", func() bool {
+		return slices.Contains(w.aside(), p.id.String())
+	}))
 }
 
 // hostileAct is what a hostile client does; at is when.
@@ -119,42 +174,70 @@ func ended(w *ward, path, body string, headers ...string) {
 	w.send(ctx, path, body, headers...)
 }
 
-// resets writes a part of a request to a connection of its own, and resets it.
-func resets(w *ward, part func(head, body string) string, at time.Duration, i int) {
+// resetPoint is a moment in a request's life at which its client resets the connection.
+type resetPoint struct {
+	name  string
+	send  func(head, body string) string // what it has written by then
+	waits bool                           // a while, after that
+	reads string                         // the answer holds this by then
+}
+
+func allOf(head, body string) string { return head + body }
+
+// resetPoints are ten, from the connection's beginning to the answer's end.
+var resetPoints = [10]resetPoint{
+	{name: "before a byte", send: func(string, string) string { return "" }},
+	{name: "in the head", send: func(head, _ string) string { return head[:len(head)/2] }},
+	{name: "before the body", send: func(head, _ string) string { return head }},
+	{name: "in the body", send: func(head, body string) string { return head + body[:len(body)/2] }, waits: true},
+	{name: "before the body's last byte", send: func(head, body string) string { return head + body[:len(body)-1] }, waits: true},
+	{name: "at the body's end", send: allOf},
+	{name: "while its workers work", send: allOf, waits: true},
+	{name: "at the answer's first byte", send: allOf, reads: "H"},
+	{name: "at the answer's first event", send: allOf, reads: "data:"},
+	{name: "before the answer's end", send: allOf, reads: "\"length\""},
+}
+
+// reset sends a streamed request on a connection of its own, and resets that at the point.
+func (p *resetPoint) reset(w *ward, at time.Duration, i int) {
 	c, err := net.Dial("tcp", strings.TrimPrefix(w.envoy.URL, "http://"))
 	if err != nil {
 		return
 	}
 	defer c.Close()
 	_ = c.(*net.TCPConn).SetLinger(0)
-	body := completion(fmt.Sprintf("it is reset %d", i), 200, i%2 == 0)
+	body := completion(fmt.Sprintf("it is reset %d", i), 30, p.reads != "" || i%2 == 0)
 	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n", len(body))
-	_, _ = io.WriteString(c, part(head, body))
-	_ = c.SetReadDeadline(time.Now().Add(at + time.Millisecond))
-	_, _ = io.Copy(io.Discard, c)
+	_, _ = io.WriteString(c, p.send(head, body))
+	switch {
+	case p.waits:
+		_ = c.SetReadDeadline(time.Now().Add(at + time.Millisecond))
+		_, _ = io.Copy(io.Discard, c)
+	case p.reads != "":
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		var got []byte
+		for piece := make([]byte, 64); !bytes.Contains(got, []byte(p.reads)); {
+			n, err := c.Read(piece)
+			if got = append(got, piece[:n]...); err != nil {
+				return
+			}
+		}
+	}
 }
 
-var hostileActs = []hostileAct{
+// hostileActs are all of them, the ten resets included.
+func hostileActs() []hostileAct {
+	acts := slices.Clone(otherActs)
+	for i := range resetPoints {
+		p := &resetPoints[i]
+		acts = append(acts, hostileAct{"reset " + p.name, func(w *ward, i int, at time.Duration) { p.reset(w, at, i) }})
+	}
+	return acts
+}
+
+var otherActs = []hostileAct{
 	{"a deadline that passes", func(w *ward, i int, at time.Duration) {
 		ended(w, "/v1/completions", completion(fmt.Sprintf("in a hurry %d", i), 300, i%2 == 0), "x-request-timeout-ms", fmt.Sprint(1+at.Milliseconds()))
-	}},
-	{"reset in the head", func(w *ward, i int, at time.Duration) {
-		resets(w, func(head, _ string) string { return head[:len(head)/2] }, 0, i)
-	}},
-	{"reset before the body", func(w *ward, i int, at time.Duration) {
-		resets(w, func(head, _ string) string { return head }, 0, i)
-	}},
-	{"reset in the body", func(w *ward, i int, at time.Duration) {
-		resets(w, func(head, body string) string { return head + body[:len(body)/2] }, at, i)
-	}},
-	{"reset at once", func(w *ward, i int, at time.Duration) {
-		resets(w, func(head, body string) string { return head + body }, 0, i)
-	}},
-	{"reset while it runs", func(w *ward, i int, at time.Duration) {
-		resets(w, func(head, body string) string { return head + body }, at, i)
-	}},
-	{"reset in the answer", func(w *ward, i int, at time.Duration) {
-		resets(w, func(head, body string) string { return head + body }, 3*at, i)
 	}},
 	{"too large", func(w *ward, i int, at time.Duration) {
 		ended(w, "/v1/completions", completion(strings.Repeat("large ", 40_000), 4, false))

@@ -27,10 +27,13 @@ type Process struct {
 	err error // guarded by mu; set before done is closed
 }
 
+// logKept is how many bytes of what a process writes are kept, the last ones.
+const logKept = 256 << 10
+
 // start runs the command. stdout, where not nil, gets its standard output; what
 // it writes to standard error is kept for [Process.Log].
 func start(ctx context.Context, name string, stdout io.Writer, path string, args ...string) (*Process, error) {
-	p := &Process{Name: name, log: &tail{limit: 256 << 10}, done: make(chan struct{})}
+	p := &Process{Name: name, log: &tail{limit: logKept}, done: make(chan struct{})}
 	p.cmd = exec.CommandContext(ctx, path, args...)
 	p.cmd.Stdout = stdout
 	if stdout == nil {
@@ -132,6 +135,10 @@ func (p *Process) Err() error {
 // Log returns the last part of what the process wrote.
 func (p *Process) Log() string { return p.log.String() }
 
+// KeepLog has more bytes kept of what the process writes from here on, and returns
+// whether all that it has written so far is still there.
+func (p *Process) KeepLog(bytes int) bool { return p.log.keep(bytes) }
+
 // Signal sends a signal.
 func (p *Process) Signal(s syscall.Signal) error {
 	err := os.ErrProcessDone
@@ -172,6 +179,14 @@ type tail struct {
 	mu    sync.Mutex
 	buf   bytes.Buffer
 	limit int
+	lost  bool
+}
+
+func (t *tail) keep(bytes int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limit = max(t.limit, bytes)
+	return !t.lost
 }
 
 func (t *tail) Write(b []byte) (int, error) {
@@ -180,6 +195,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	t.buf.Write(b)
 	if over := t.buf.Len() - t.limit; over > 0 {
 		t.buf.Next(over)
+		t.lost = true
 	}
 	return len(b), nil
 }
