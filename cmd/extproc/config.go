@@ -146,10 +146,10 @@ type PickConfig struct {
 	DecodeActiveRequestWeight    *float64 `yaml:"decode_active_request_weight"`
 	HostCacheHitWeight           *float64 `yaml:"host_cache_hit_weight"`
 	DiskCacheHitWeight           *float64 `yaml:"disk_cache_hit_weight"`
+	SharedCacheMultiplier        *float64 `yaml:"shared_cache_multiplier"`
 	EstimatedOverlapWeight       *float64 `yaml:"estimated_overlap_weight"`
 	DegradedOverlapWeight        *float64 `yaml:"degraded_overlap_weight"`
 	Temperature                  *float64 `yaml:"temperature"`
-	AssumeKVReuse                *bool    `yaml:"assume_kv_reuse"`
 	TrackPrefillTokens           *bool    `yaml:"track_prefill_tokens"`
 	PrefillTokensPerSecond       *float64 `yaml:"prefill_tokens_per_second"`
 	ActivePrefillTokensThreshold *int64   `yaml:"active_prefill_tokens_threshold"`

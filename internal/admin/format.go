@@ -98,8 +98,8 @@ func refusedText(counts map[string]uint64) string {
 	return strings.Join(names, ", ")
 }
 
-// overlapText writes the blocks on the device, then those beyond in host memory
-// and on disk, where there are any. A tilde marks an estimate.
+// overlapText writes the blocks on the device, then those beyond in host memory,
+// on disk and in the cache outside, where there are any. A tilde marks an estimate.
 func overlapText(r *journal.Row) string {
 	s := grouped(r.OverlapBlocks)
 	if r.Estimated {
@@ -113,6 +113,9 @@ func overlapText(r *journal.Row) string {
 	}
 	if r.DiskBlocks > 0 {
 		s += " + " + grouped(int64(r.DiskBlocks)) + " disk"
+	}
+	if r.SharedBlocks > 0 {
+		s += " + " + grouped(r.SharedBlocks) + " shared"
 	}
 	return s
 }

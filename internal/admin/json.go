@@ -71,6 +71,7 @@ type rowJSON struct {
 	PredictedBlocks     uint32        `json:"predicted_blocks,omitempty"` // of those
 	HostBlocks          uint32        `json:"host_blocks,omitempty"`      // beyond those
 	DiskBlocks          uint32        `json:"disk_blocks,omitempty"`      // beyond both
+	SharedBlocks        int64         `json:"shared_blocks,omitempty"`    // in the cache outside, beyond all of those
 	Estimated           bool          `json:"overlap_estimated"`
 	CachedTokens        int64         `json:"cached_tokens"`
 	UncachedTokens      int64         `json:"uncached_tokens"`
@@ -119,7 +120,7 @@ func newChoiceJSON(c *journal.Choice, promptBlocks int64) *choiceJSON {
 	for _, r := range c.Rows() {
 		out.Table = append(out.Table, rowJSON{
 			WorkerID: r.Rank.ID, DPRank: r.Rank.DPRank, Picked: c.Made() && r.Rank == c.Rank, Eligible: !r.Out,
-			OverlapBlocks: r.OverlapBlocks, PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, Estimated: r.Estimated,
+			OverlapBlocks: r.OverlapBlocks, PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated,
 			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens, CreditBlocks: number(r.CreditBlocks),
 			ActivePrefillTokens: r.ActivePrefillTokens,
 			ActiveDecodeBlocks:  r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,

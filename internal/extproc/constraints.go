@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"errors"
 	"strconv"
 
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -23,7 +24,11 @@ func (srv *Server) readOverride(q *question, r *openai.Request, body []byte) *fa
 		return nil
 	}
 	var err error
-	if q.override, err = picker.ParseOverride(s.Of(ext)); err != nil {
+	q.override, err = picker.ParseOverride(s.Of(ext))
+	switch {
+	case errors.Is(err, picker.ErrAssumesReuse):
+		return badBody(&openai.Error{Kind: openai.WrongType, Field: "nvext." + overrideField + ".assume_kv_reuse", Detail: "false, or none"})
+	case err != nil:
 		return badBody(&openai.Error{
 			Kind: openai.WrongType, Field: "nvext." + overrideField, Detail: "an object of numbers from 0 up and booleans",
 		})

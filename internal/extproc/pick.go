@@ -298,6 +298,7 @@ func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.R
 			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
 		r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
 		r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
+		r.Pick.SharedBlocks = int(sc.overlap.Shared)
 	}
 	return r
 }

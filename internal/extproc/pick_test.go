@@ -57,7 +57,11 @@ func TestARequestMayWeighItsOwnPicks(t *testing.T) {
 
 func TestAnOverrideOfTheWrongTypeIsRefused(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Overrides = true })
-	for _, bad := range []string{`1`, `{"router_temperature":"hot"}`, `{"overlap_score_credit":-1}`} {
+	for _, bad := range []string{`1`, `{"router_temperature":"hot"}`, `{"overlap_score_credit":-1}`, `{"assume_kv_reuse":true}`} {
+		field := "nvext.router_config_override"
+		if strings.Contains(bad, "assume") {
+			field += ".assume_kv_reuse"
+		}
 		p := r.open(filterMain)
 		p.requestHeaders()
 		p.recv()
@@ -67,7 +71,7 @@ func TestAnOverrideOfTheWrongTypeIsRefused(t *testing.T) {
 		var body struct{ Error struct{ Code, Param string } }
 		require.NoError(t, json.Unmarshal(im.GetBody(), &body))
 		require.Equal(t, "wrong_type", body.Error.Code)
-		require.Equal(t, "nvext.router_config_override", body.Error.Param)
+		require.Equal(t, field, body.Error.Param)
 		p.cancel()
 	}
 	r.requireIdle()
@@ -190,6 +194,31 @@ func TestBlocksInHostMemoryWinOverNone(t *testing.T) {
 	rec = r.explain(body)
 	require.Equal(t, worker.Rank{ID: 1}, rec.Prefill.Rank, "the device before host memory")
 	require.Zero(t, rec.Prefill.Rows()[0].DiskBlocks, "what is on the device is not counted twice")
+}
+
+// What a worker has written to the cache outside is worth something at all of them,
+// beyond what they have themselves.
+func TestWhatIsInTheCacheOutsideCountsForEveryWorker(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.Tells = func(worker.Rank) bool { return true } })
+	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
+	var req openai.Request
+	require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
+	q, f := r.srv.question(&req, []byte(body))
+	require.Nil(t, f)
+	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
+	require.True(t, ok)
+	var blocks []kvindex.Block
+	for i, h := range p.Hashes {
+		blocks = append(blocks, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: h})
+	}
+	for id, e := range map[worker.ID]kvindex.Stored{1: {Blocks: blocks, Tier: kvindex.External}, 2: {Blocks: blocks[:1]}} {
+		r.srv.cfg.Index.Attach(worker.Rank{ID: id})
+		require.NoError(t, r.srv.cfg.Index.Store(worker.Rank{ID: id}, e))
+	}
+	rows := r.explain(body).Prefill.Rows()
+	require.Equal(t, []any{worker.Rank{ID: 2}, int64(1), int64(1), 1.5}, []any{rows[0].Rank, rows[0].OverlapBlocks, rows[0].SharedBlocks, rows[0].CreditBlocks})
+	require.Equal(t, []any{worker.Rank{ID: 1}, int64(0), int64(2), 1.0}, []any{rows[1].Rank, rows[1].OverlapBlocks, rows[1].SharedBlocks, rows[1].CreditBlocks})
+	require.EqualValues(t, 9, rows[1].UncachedTokens, "whether it was fetched, only the worker knows")
 }
 
 // Until its events come, a prompt that was routed to a worker counts as held

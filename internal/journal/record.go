@@ -59,6 +59,7 @@ type Row struct {
 	PredictedBlocks     uint32 // of OverlapBlocks: expected, not told
 	HostBlocks          uint32 // in host memory, beyond those
 	DiskBlocks          uint32 // on disk, beyond both
+	SharedBlocks        int64  // in the cache outside of the workers, beyond all of those
 	Estimated           bool   // OverlapBlocks is an estimate
 	CachedTokens        int64  // of the prompt, as the cost counts them
 	UncachedTokens      int64  // of the prompt

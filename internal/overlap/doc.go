@@ -17,7 +17,10 @@
 // the size of the pool and the pool's layout is known.
 //
 // What a rank holds below its device is told in columns of their own, each
-// beyond the nearer ones, and only by events.
+// beyond the nearer ones, and only by events. What is in a cache outside of the
+// workers is one number for all ranks of the list: the longest beginning of the prompt
+// that any of them has written there. Two that wrote a half each count as the first
+// half alone.
 //
 // [Routes] notes what was routed, and wakes the index when its time is over.
 //

@@ -21,6 +21,7 @@ type layout struct {
 	told      []run // of ranks whose workers publish events
 	host      []run // of those of them that have been in host memory: the view's slots
 	disk      []run // the same of disk
+	external  []run // those that have written to the cache outside: the view's slots
 	predicted []run // the same of what was routed to them
 	guessed   []run // of what was routed to the others
 	routed    []run // of what was routed to all
@@ -73,6 +74,9 @@ func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots,
 		}
 		if v, ok := slots.View(slot, kvindex.ToDisk); ok {
 			l.disk = appendRun(l.disk, i, int(v))
+		}
+		if v, ok := slots.View(slot, kvindex.OnExternal); ok {
+			l.external = appendRun(l.external, i, int(v))
 		}
 	}
 	return l

@@ -76,6 +76,9 @@ type Answer struct {
 	// Host and Disk are what they hold in host memory beyond Blocks, and on disk
 	// beyond both; nil: nobody does, as of an estimated prompt.
 	Host, Disk []uint32
+	// Shared is how many leading blocks of the prompt are in the cache outside of the
+	// workers: as many as any of the ranks has written there. 0 of an estimated prompt.
+	Shared uint32
 	// Guessed marks the ranks whose count is what was routed to them, not what
 	// they told; nil: none. It is shared and must not be written to. Of an
 	// estimated prompt every count is a guess, and nobody is marked.
@@ -93,7 +96,7 @@ const maxReads = 3
 // Of fills dst with what each of ranks, a list of the snapshot's pools, holds of
 // the prompt. It keeps nothing of its arguments but the snapshot.
 func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *Answer) {
-	dst.Blocks, dst.Predicted, dst.Host, dst.Disk, dst.Guessed = nil, nil, nil, nil, nil
+	dst.Blocks, dst.Predicted, dst.Host, dst.Disk, dst.Guessed, dst.Shared = nil, nil, nil, nil, nil, 0
 	if len(p.Hashes) == 0 || len(ranks) == 0 {
 		return
 	}
@@ -102,10 +105,11 @@ func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *A
 		at := l.layout(snap, ranks, generation)
 		l.cfg.Index.Overlap(p.Hashes, &dst.held)
 		dst.read(at, &p)
-		dst.Predicted, dst.Host, dst.Disk = nil, nil, nil
+		dst.Predicted, dst.Host, dst.Disk, dst.Shared = nil, nil, nil, 0
 		if !p.Estimated {
 			dst.readPredicted(at, l.cfg.PredictedWeight)
 			dst.readTiers(at)
+			dst.Shared = most(at.external, dst.held.Blocks)
 		}
 		if l.cfg.Slots.Generation() == generation {
 			return
@@ -188,6 +192,16 @@ func (a *Answer) readTiers(at *layout) {
 	if beyond(a.disk, counted, at.disk, a.held.Blocks) {
 		a.Disk = a.disk
 	}
+}
+
+// most returns the greatest count of the runs of an answer.
+func most(runs []run, blocks []uint32) (n uint32) {
+	for _, r := range runs {
+		for _, b := range blocks[min(r.slot, len(blocks)):min(r.slot+r.n, len(blocks))] {
+			n = max(n, b)
+		}
+	}
+	return n
 }
 
 // sized returns memory for n numbers, whatever they are.

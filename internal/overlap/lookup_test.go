@@ -68,6 +68,7 @@ func slowly(cfg Config, s *worker.Snapshot, ranks []worker.Rank, p Prompt) *answ
 				n = told + predicted
 				host = told + held.Host - min(told+held.Host, n)
 				disk = told + held.Host + held.Disk - min(told+held.Host+held.Disk, n+host)
+				out.shared = max(out.shared, held.External)
 			}
 		}
 		out.blocks, out.guessed = append(out.blocks, n), append(out.guessed, guess && !p.Estimated)
@@ -78,6 +79,7 @@ func slowly(cfg Config, s *worker.Snapshot, ranks []worker.Rank, p Prompt) *answ
 
 type answers struct {
 	blocks, predicted, host, disk []uint32
+	shared                        uint32
 	guessed                       []bool
 }
 
@@ -117,7 +119,7 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 			}
 			cfg.Index.Attach(ranks[i])
 			require.NoError(t, cfg.Index.Store(ranks[i], stored(chain[:rng.IntN(len(chain)+1)], 1)))
-			for _, tier := range []kvindex.Tier{kvindex.Host, kvindex.Disk} {
+			for _, tier := range []kvindex.Tier{kvindex.Host, kvindex.Disk, kvindex.External} {
 				if rng.IntN(4) == 0 {
 					e := stored(chain[:rng.IntN(len(chain)+1)], 1)
 					e.Tier = tier
@@ -137,6 +139,7 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 			require.Equal(t, column(want.predicted), column(a.Predicted), "seed %d: predicted", seed)
 			require.Equal(t, column(want.host), a.Host, "seed %d: host", seed)
 			require.Equal(t, column(want.disk), a.Disk, "seed %d: disk", seed)
+			require.Equal(t, want.shared, a.Shared, "seed %d: shared", seed)
 			for i := range want.guessed {
 				require.Equal(t, want.guessed[i], a.Guessed.Has(i), "seed %d", seed)
 			}
@@ -194,7 +197,7 @@ func TestALookupAllocatesNothing(t *testing.T) {
 			cfg.Index.Attach(r)
 			require.NoError(t, cfg.Index.Store(r, stored(chain[:i%4], 1)))
 			lower := stored(chain, 1)
-			lower.Tier = kvindex.Host + kvindex.Tier(i%2)
+			lower.Tier = kvindex.Host + kvindex.Tier(i%3)
 			require.NoError(t, cfg.Index.Store(r, lower))
 			cfg.Index.Route(r, chain, kvindex.Predicted, time.Unix(1, 0))
 		}

@@ -17,8 +17,8 @@ const loadSlice = 512
 // the index did not take, for want of memory. Error: [ErrUnknownRank].
 //
 // Blocks that the rank does not hold but that lie on the way to one that it does
-// are stored on External for a while, where no query sees them, and removed
-// again.
+// are stored on External for a while, where only [OnExternal] counts them, and
+// removed again.
 func (c *RankCopy) Load(into Index) (left int, err error) {
 	l := loader{c: c, into: into, holes: map[uint32]EngineHash{}}
 	for from := 0; from < len(c.held) && err == nil; {

@@ -22,7 +22,7 @@ import (
 //	store 7/0 [parent=b] [tier=host] a b=x c
 //	remove 7/0 [tier=host] a b
 //	clear 7/0
-//	overlap a b c                   rank:blocks of each rank that has any on Device, +h on Host, +d on Disk
+//	overlap a b c                   rank:blocks of each rank that has any on Device, +h on Host, +d on Disk, +e on External
 //	overlap-run n                   the blocks 1 … n as the chain
 //	store-run 7/0 n                 the same blocks stored as one event
 //	stats 7/0
@@ -229,7 +229,7 @@ func (s *scenario) writeOverlap(out *strings.Builder) {
 		for _, more := range []struct {
 			n    uint32
 			unit string
-		}{{held.Host, "h"}, {held.Disk, "d"}, {held.Routed - min(held.Routed, held.Device), "r"}} {
+		}{{held.Host, "h"}, {held.Disk, "d"}, {held.External, "e"}, {held.Routed - min(held.Routed, held.Device), "r"}} {
 			if more.n > 0 {
 				text += fmt.Sprintf("+%d%s", more.n, more.unit)
 			}

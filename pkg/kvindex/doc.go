@@ -26,10 +26,11 @@
 //
 // What is nearest counts most, so a query answers for each rank in several
 // views ([View]): the leading blocks on Device; those on Device or Host; those on
-// Device, Host or Disk; and those of prompts that were routed there. A union is
+// Device, Host or Disk; those on External; and those of prompts that were routed there. A union is
 // nearly always a beginning of the prompt where a tier alone is not: an engine
-// that moves blocks from one tier to the next moves ends first. Of blocks that
-// left for External only [Stats] know.
+// that moves blocks from one tier to the next moves ends first. External is a
+// cache outside of the workers, to which they write the beginnings of prompts whether
+// or not they keep them: it has a view to itself.
 //
 // Every attached rank has a [Slot], a small dense number; answers are slices
 // indexed by it, so that a query writes no map and allocates nothing. A view

@@ -198,8 +198,8 @@ func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
 
 // seeLocked gives the rank the view that a tier's blocks are the first to need.
 func (m *Map) seeLocked(rb *rankBlocks, t Tier) {
-	v, ok := viewOf(t)
-	if !ok || rb.views[v].counts != nil {
+	v := viewOf(t)
+	if rb.views[v].counts != nil {
 		return
 	}
 	rb.views[v] = mapView{m.slots.needView(rb.slot, v), make(map[SequenceHash]uint32)}

@@ -82,11 +82,11 @@ func (l lists) remove(r worker.Rank, e Removed) error {
 	return nil
 }
 
-// overlap is how many leading blocks the rank has on any of the first tiers.
-func (l lists) overlap(r worker.Rank, chain []LocalHash, tiers Tier) uint32 {
+// overlap is how many leading blocks the rank has on any of the tiers from one to before another.
+func (l lists) overlap(r worker.Rank, chain []LocalHash, from, to Tier) uint32 {
 	for n := 1; n <= len(chain); n++ {
 		if !slices.ContainsFunc(l[r], func(b listed) bool {
-			return slices.Contains(b.tiers[:tiers], true) && slices.Equal(b.path, chain[:n])
+			return slices.Contains(b.tiers[from:to], true) && slices.Equal(b.path, chain[:n])
 		}) {
 			return uint32(n - 1)
 		}
@@ -95,8 +95,8 @@ func (l lists) overlap(r worker.Rank, chain []LocalHash, tiers Tier) uint32 {
 }
 
 func (l lists) held(r worker.Rank, chain []LocalHash) Held {
-	d, h, k := l.overlap(r, chain, 1), l.overlap(r, chain, 2), l.overlap(r, chain, 3)
-	return Held{Device: d, Host: h - d, Disk: k - h}
+	d, h, k := l.overlap(r, chain, 0, Host), l.overlap(r, chain, 0, Disk), l.overlap(r, chain, 0, External)
+	return Held{Device: d, Host: h - d, Disk: k - h, External: l.overlap(r, chain, External, numTiers)}
 }
 
 // TestMapEqualsListsUnderRandomOperations runs the same random operations on

@@ -106,7 +106,7 @@ func (c *treeCheck) checkNames(rk *treeRank) (err error) {
 		})
 	}
 	for tier, kept := range tiers {
-		if v, ok := viewOf(Tier(tier)); ok && kept > 0 && !slices.ContainsFunc(rk.views, func(w treeView) bool { return w.view == v }) {
+		if v := viewOf(Tier(tier)); kept > 0 && !slices.ContainsFunc(rk.views, func(w treeView) bool { return w.view == v }) {
 			return fmt.Errorf("kvindex: I4: %d blocks are on tier %s, which no view counts", kept, Tier(tier))
 		}
 	}

@@ -1,6 +1,9 @@
 package kvindex
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // seeSlice is how many of a rank's segments are looked at for a new view before
 // others are let in.
@@ -11,11 +14,8 @@ func (rk *treeRank) lacks(tier Tier) bool {
 	if rk.views[len(rk.views)-1].making {
 		return true
 	}
-	view, ok := viewOf(tier)
-	for _, w := range rk.views {
-		ok = ok && w.view != view
-	}
-	return ok
+	view := viewOf(tier)
+	return !slices.ContainsFunc(rk.views, func(w treeView) bool { return w.view == view })
 }
 
 // see gives the rank the view that the event's blocks are the first to need, in
@@ -32,8 +32,8 @@ func (t *Tree) see(rk *treeRank, parent blockID, e Stored) (*treeRank, blockID, 
 				break
 			}
 		}
-		var err error
-		switch full := t.enterSome(rk, w); {
+		full, err := w.making && t.enterSome(rk, w), error(nil)
+		switch {
 		case full:
 			rk, parent, err = t.relieve(rk, parent, one)
 		case i%seeSlice == 0:
@@ -49,13 +49,17 @@ func (t *Tree) see(rk *treeRank, parent blockID, e Stored) (*treeRank, blockID, 
 // addView adds a view of which nothing is entered so far; nil if there is no
 // slot for it.
 func (t *Tree) addView(rk *treeRank, tier Tier) *treeView {
-	view, _ := viewOf(tier)
+	view := viewOf(tier)
 	slot := t.slots.needView(rk.slot, view)
 	if slot >= maxSlots {
 		return nil
 	}
 	t.credit = 0 // it may take more to store in a crowd
-	rk.views = append(rk.views, treeView{view: view, slot: slot, making: true, extra: maps.Clone(rk.narrower(view).extra)})
+	w := treeView{view: view, slot: slot, making: view.widens()}
+	if w.making {
+		w.extra = maps.Clone(rk.narrower(view).extra)
+	}
+	rk.views = append(rk.views, w)
 	return &rk.views[len(rk.views)-1]
 }
 

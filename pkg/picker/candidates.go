@@ -67,9 +67,8 @@ type Candidate struct {
 	// weighs nothing here; it is for people.
 	PredictedBlocks uint32
 
-	HostBlocks   uint32 // blocks in host memory beyond those
-	DiskBlocks   uint32 // blocks on disk beyond those
-	SharedBlocks uint32 // of Request.NewBlocks, those that running requests hold here already
+	HostBlocks uint32 // blocks in host memory beyond those
+	DiskBlocks uint32 // blocks on disk beyond those
 
 	ActivePrefillTokens int64 // prompt tokens booked and not yet done
 	ActiveDecodeBlocks  int64 // KV blocks booked for running answers
@@ -97,11 +96,11 @@ type Candidates struct {
 	Ranks []worker.Rank
 	Out   Bits // who may not be picked
 
-	Overlap, Host, Disk, Shared []uint32 // see Candidate
-	Predicted                   []uint32
-	Prefill, Decode, Requests   []float64 // never nil, but for no ranks
-	Capacity                    []float64
-	Taint                       []float32
+	Overlap, Host, Disk       []uint32 // see Candidate
+	Predicted                 []uint32
+	Prefill, Decode, Requests []float64 // never nil, but for no ranks
+	Capacity                  []float64
+	Taint                     []float32
 
 	Estimated, Degraded, LoadUnknown Bits
 
@@ -127,7 +126,6 @@ func NewCandidates(rows ...Candidate) *Candidates {
 		put(&c.Predicted, n, i, r.PredictedBlocks)
 		put(&c.Host, n, i, r.HostBlocks)
 		put(&c.Disk, n, i, r.DiskBlocks)
-		put(&c.Shared, n, i, r.SharedBlocks)
 		put(&c.Capacity, n, i, float64(r.CapacityBlocks))
 		put(&c.Taint, n, i, r.TaintWeight)
 		mark(&c.Estimated, n, i, r.Estimated)
@@ -171,7 +169,7 @@ func at[T any](column []T, i int) (v T) {
 func (c *Candidates) At(i int) Candidate {
 	return Candidate{
 		Rank:          c.Ranks[i],
-		OverlapBlocks: at(c.Overlap, i), PredictedBlocks: at(c.Predicted, i), HostBlocks: at(c.Host, i), DiskBlocks: at(c.Disk, i), SharedBlocks: at(c.Shared, i),
+		OverlapBlocks: at(c.Overlap, i), PredictedBlocks: at(c.Predicted, i), HostBlocks: at(c.Host, i), DiskBlocks: at(c.Disk, i),
 		ActivePrefillTokens: int64(c.Prefill[i]), ActiveDecodeBlocks: int64(c.Decode[i]), ActiveRequests: int32(c.Requests[i]),
 		CapacityBlocks: int64(at(c.Capacity, i)), TaintWeight: at(c.Taint, i),
 		Estimated: c.Estimated.Has(i), Degraded: c.Degraded.Has(i), LoadUnknown: c.LoadUnknown.Has(i),

@@ -23,6 +23,10 @@ type Request struct {
 	// the rank it lands on; 0 for a prefill pick, where answers do not run.
 	NewBlocks int
 
+	// SharedBlocks is the number of leading blocks of the prompt in the cache that
+	// all workers share. Every candidate can fetch those of them that it does not have.
+	SharedBlocks int
+
 	// Estimated: every overlap of this request is an estimate.
 	Estimated bool
 }
@@ -41,13 +45,14 @@ type coster struct {
 	reqWeight    float64
 	hostWeight   float64
 	diskWeight   float64
+	sharedWeight float64
+	shared       float64 // leading blocks in the shared cache; 0 where they are worth nothing
 	estWeight    float64
 	degWeight    float64
 	newBlocks    float64
 	decayPerTok  float64 // decay D, block size and request blocks in one factor
 	leastPrefill float64 // the least of all who can be picked
 	track        bool
-	reuse        bool
 	allEstimated bool
 	creditDecode bool // the decode pick's special case
 
@@ -71,11 +76,13 @@ func newCoster(req *Request, c *Candidates, p *Params) coster {
 		reqWeight:  p.DecodeActiveRequestWeight,
 		hostWeight: p.HostHitWeight,
 		diskWeight: p.DiskHitWeight,
-		estWeight:  p.EstimatedOverlapWeight,
-		degWeight:  p.DegradedOverlapWeight,
-		newBlocks:  float64(max(req.NewBlocks, 0)),
-		track:      p.TrackPrefillTokens,
-		reuse:      p.AssumeKVReuse,
+
+		sharedWeight: p.SharedCacheMultiplier,
+
+		estWeight: p.EstimatedOverlapWeight,
+		degWeight: p.DegradedOverlapWeight,
+		newBlocks: float64(max(req.NewBlocks, 0)),
+		track:     p.TrackPrefillTokens,
 
 		allEstimated: req.Estimated,
 		factor:       1, // of weight 0
@@ -83,6 +90,9 @@ func newCoster(req *Request, c *Candidates, p *Params) coster {
 		creditDecode: req.Role == worker.Decode && !p.TrackPrefillTokens && p.OverlapScoreCredit > 0,
 	}
 	k.scaledCredit = k.scale * k.credit
+	if k.sharedWeight > 0 {
+		k.shared = float64(max(req.SharedBlocks, 0))
+	}
 	if p.OverlapScoreCreditDecay > 0 {
 		k.decayPerTok = p.OverlapScoreCreditDecay / b / float64(max(req.RequestBlocks, 1))
 		k.leastPrefill = c.leastPrefill()
@@ -118,6 +128,7 @@ func (c *Candidates) leastPrefill() float64 {
 // terms are the parts of one candidate's cost.
 type terms struct {
 	cached       float64 // tokens
+	shared       float64 // blocks of the shared cache that are not in its own
 	credit       float64
 	creditBlocks float64
 	prefill      float64 // blocks
@@ -150,6 +161,10 @@ func (k *coster) of(i int, t *terms) {
 		lower = weight * (float64(k.hostWeight*float64(at(c.Host, i))) + float64(k.diskWeight*float64(at(c.Disk, i))))
 	}
 	t.cached = whole(float64(k.blockSize * (overlap + lower)))
+	if k.shared > 0 {
+		t.shared = max(0, k.shared-float64(at(c.Overlap, i))-float64(at(c.Host, i))-float64(at(c.Disk, i)))
+		lower += float64(k.sharedWeight * t.shared)
+	}
 	active, decodeBlocks, requests := c.Prefill[i], c.Decode[i], c.Requests[i]
 	unknown := c.LoadUnknown.Has(i)
 	if unknown {
@@ -172,11 +187,7 @@ func (k *coster) of(i int, t *terms) {
 		// scale × max(0, raw in blocks - credit blocks)
 		t.prefill = max(0, float64(raw*k.perToken)-float64(scaledCredit*overlap)-float64(k.scale*lower))
 	}
-	added := k.newBlocks
-	if k.reuse {
-		added = max(0, added-float64(at(c.Shared, i)))
-	}
-	t.decode = decodeBlocks + added
+	t.decode = decodeBlocks + k.newBlocks
 	if k.creditDecode {
 		t.decode = max(0, t.decode-t.creditBlocks)
 	}

@@ -19,10 +19,10 @@ import (
 //
 //	pick role=prefill mode=kv isl=64 blocks=4 new=3 estimated
 //	     block-size=16 credit=1 decay=0 scale=1 request-weight=0 host-weight=.75
-//	     disk-weight=.25 estimate-weight=.5 temperature=0 reuse=true track=true
+//	     disk-weight=.25 estimate-weight=.5 temperature=0 track=true shared=0 shared-multiplier=.5
 //	     degraded-weight=.5 override=("name":value,…) decode-override cursor=0
 //	     prefill-threshold=0 decode-threshold=0 serve-overloaded
-//	7/0 overlap=4 host=0 disk=0 shared=0 prefill_tokens=0 decode_blocks=0
+//	7/0 overlap=4 host=0 disk=0 prefill_tokens=0 decode_blocks=0
 //	     requests=0 capacity=0 taint=0 estimated degraded load-unknown out
 //
 // What is not given is the default. blocks is isl / block-size when not given.
@@ -134,8 +134,10 @@ func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64)
 			float(&p.EstimatedOverlapWeight)
 		case "temperature":
 			float(&p.Temperature)
-		case "reuse":
-			flag(&p.AssumeKVReuse)
+		case "shared":
+			num(&req.SharedBlocks)
+		case "shared-multiplier":
+			float(&p.SharedCacheMultiplier)
 		case "track":
 			flag(&p.TrackPrefillTokens)
 		case "decode-override":
@@ -175,8 +177,6 @@ func parseCandidate(t *testing.T, f []string) Candidate {
 			c.HostBlocks = uint32(n)
 		case "disk":
 			c.DiskBlocks = uint32(n)
-		case "shared":
-			c.SharedBlocks = uint32(n)
 		case "prefill_tokens":
 			c.ActivePrefillTokens = n
 		case "decode_blocks":

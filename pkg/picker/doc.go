@@ -34,7 +34,10 @@
 //	uncached      max(0, ISL - cached)
 //	decay         1 / (1 + D × ((active prefill - the least of all) / b) / max(1, request blocks))
 //	credit        overlap score credit × decay
+//	shared        leading blocks of the prompt in the cache that all workers share,
+//	              less those that the candidate has on device, host and disk
 //	credit blocks credit × overlap + host weight × host + disk weight × disk
+//	              + shared cache multiplier × shared
 //	prefill       scale × max(0, (active prefill + uncached + cached) / b - credit blocks)
 //	              0 when prefill tokens are not tracked; of ISL alone when the
 //	              load of the rank is not known
@@ -68,6 +71,7 @@
 //
 // It holds no state between calls, knows no health and no pool, and looks no
 // taint up: [Constraints] say what a request asks for, its caller who has it. It
-// does not decide whether there should be a prefill leg at all. A cache
-// shared by all workers is not weighed yet.
+// does not decide whether there should be a prefill leg at all. What is fetched from
+// the shared cache is not taken off the tokens that a booking adds: whether it was
+// fetched, only the worker knows.
 package picker

@@ -35,7 +35,7 @@ func (k *coster) fill(w int, dst *costs) int {
 func (k *coster) short(w, n int, dst *costs) bool {
 	c := k.c
 	from := w * chunk
-	if c.plain(w) {
+	if k.shared == 0 && c.plain(w) {
 		prefill, decode, requests := c.Prefill[from:from+n], c.Decode[from:from+n], c.Requests[from:from+n]
 		switch {
 		case !k.track && !k.creditDecode:
@@ -60,7 +60,7 @@ func (k *coster) short(w, n int, dst *costs) bool {
 // plain reports whether the candidates of a word have nothing but overlap, load
 // and taints.
 func (c *Candidates) plain(w int) bool {
-	return c.Shared == nil && c.LoadUnknown.word(w) == 0 && none(c.Host, w) && none(c.Disk, w)
+	return c.LoadUnknown.word(w) == 0 && none(c.Host, w) && none(c.Disk, w)
 }
 
 // none reports whether a column has nothing for the candidates of a word.

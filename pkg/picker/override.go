@@ -2,6 +2,7 @@ package picker
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 )
@@ -10,20 +11,23 @@ import (
 // RouterConfigOverride of NVIDIA Dynamo, by its names. A nil field asks for
 // nothing.
 type Override struct {
-	OverlapScoreCredit *float64 `json:"overlap_score_credit"`
-	PrefillLoadScale   *float64 `json:"prefill_load_scale"`
-	Temperature        *float64 `json:"router_temperature"`
-	AssumeKVReuse      *bool    `json:"assume_kv_reuse"`
-	TrackPrefillTokens *bool    `json:"track_prefill_tokens"`
+	OverlapScoreCredit    *float64 `json:"overlap_score_credit"`
+	PrefillLoadScale      *float64 `json:"prefill_load_scale"`
+	SharedCacheMultiplier *float64 `json:"shared_cache_multiplier"`
+	Temperature           *float64 `json:"router_temperature"`
+	TrackPrefillTokens    *bool    `json:"track_prefill_tokens"`
+
+	// AssumeKVReuse may be false alone: nothing tells which blocks running requests
+	// hold in common, so a request adds all of its own.
+	AssumeKVReuse *bool `json:"assume_kv_reuse"`
 
 	// OverlapScoreWeight is the older name of PrefillLoadScale; 0 takes the
 	// credit away, too. The newer names win.
 	OverlapScoreWeight *float64 `json:"overlap_score_weight"`
-
-	// SharedCacheMultiplier is read and has no effect: no cache shared by all
-	// workers is weighed.
-	SharedCacheMultiplier *float64 `json:"shared_cache_multiplier"`
 }
+
+// ErrAssumesReuse refuses an override that asks for what cannot be had.
+var ErrAssumesReuse = errors.New("picker: override: assume_kv_reuse true: expected false or none: blocks that running requests share are not known")
 
 // ParseOverride reads the JSON object of an override. Unknown members are
 // ignored, null asks for nothing. The error names the member and what was
@@ -45,6 +49,9 @@ func ParseOverride(data []byte) (Override, error) {
 			return Override{}, fmt.Errorf("picker: override: %s %v: expected a number from 0 to %v", f.name, *f.v, math.MaxFloat32)
 		}
 	}
+	if o.AssumeKVReuse != nil && *o.AssumeKVReuse {
+		return Override{}, ErrAssumesReuse
+	}
 	return o, nil
 }
 
@@ -61,7 +68,7 @@ func (o *Override) Apply(p Params) Params {
 	set(&p.OverlapScoreCredit, o.OverlapScoreCredit)
 	set(&p.PrefillLoadScale, o.PrefillLoadScale)
 	set(&p.Temperature, o.Temperature)
-	set(&p.AssumeKVReuse, o.AssumeKVReuse)
+	set(&p.SharedCacheMultiplier, o.SharedCacheMultiplier)
 	set(&p.TrackPrefillTokens, o.TrackPrefillTokens)
 	return p
 }

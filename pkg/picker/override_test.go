@@ -7,7 +7,7 @@ import (
 )
 
 func TestAnOverrideThatAsksForNothingChangesNothing(t *testing.T) {
-	for _, text := range []string{`{}`, `null`, `{"overlap_score_credit":null,"something_new":[1]}`, `{"shared_cache_multiplier":0.5}`} {
+	for _, text := range []string{`{}`, `null`, `{"overlap_score_credit":null,"something_new":[1]}`, `{"assume_kv_reuse":false}`} {
 		o, err := ParseOverride([]byte(text))
 		require.NoError(t, err, text)
 		require.Equal(t, DefaultParams(), o.Apply(DefaultParams()), text)
@@ -16,11 +16,11 @@ func TestAnOverrideThatAsksForNothingChangesNothing(t *testing.T) {
 
 func TestEveryMemberOfAnOverrideIsApplied(t *testing.T) {
 	o, err := ParseOverride([]byte(`{"overlap_score_credit":2,"prefill_load_scale":3,"router_temperature":0.5,
-		"assume_kv_reuse":false,"track_prefill_tokens":false}`))
+		"shared_cache_multiplier":0.25,"track_prefill_tokens":false}`))
 	require.NoError(t, err)
 	want := DefaultParams()
 	want.OverlapScoreCredit, want.PrefillLoadScale, want.Temperature = 2, 3, 0.5
-	want.AssumeKVReuse, want.TrackPrefillTokens = false, false
+	want.SharedCacheMultiplier, want.TrackPrefillTokens = 0.25, false
 	require.Equal(t, want, o.Apply(DefaultParams()))
 }
 
@@ -30,6 +30,7 @@ func TestAnOverrideThatIsNoneIsRefused(t *testing.T) {
 		`"x"`:                            "expected an object",
 		`{"overlap_score_credit":"1"}`:   "overlap_score_credit",
 		`{"assume_kv_reuse":1}`:          "assume_kv_reuse",
+		`{"assume_kv_reuse":true}`:       "assume_kv_reuse true: expected false",
 		`{"router_temperature":-0.1}`:    "router_temperature -0.1: expected a number from 0",
 		`{"prefill_load_scale":1e300}`:   "prefill_load_scale",
 		`{"overlap_score_weight":-1}`:    "overlap_score_weight",

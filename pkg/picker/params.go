@@ -39,6 +39,11 @@ type Params struct {
 	HostHitWeight float64
 	DiskHitWeight float64
 
+	// SharedCacheMultiplier is what a block is worth that the rank can fetch from the
+	// cache that all workers share, as a share of one on the device. Default 0.5; 0
+	// ignores that cache.
+	SharedCacheMultiplier float64
+
 	// EstimatedOverlapWeight is what an overlap is worth that is known only
 	// by estimate (no token ids, or a rank that publishes no events), as a
 	// share of a known one. Default 0.5; 0 ignores estimates.
@@ -55,10 +60,6 @@ type Params struct {
 	// Temperature above 0 draws by softmax over normalised costs. Default 0:
 	// the lowest cost. 0.1 rarely leaves the cheapest, 1 spreads widely.
 	Temperature float64
-
-	// AssumeKVReuse takes blocks that running requests already hold on a rank
-	// off what this request adds there (Candidate.SharedBlocks). Default true.
-	AssumeKVReuse bool
 
 	// TrackPrefillTokens counts queued prompt tokens and this prompt in the
 	// cost. Default true.
@@ -98,20 +99,20 @@ func DefaultParams() Params {
 		PrefillLoadScale:       1,
 		HostHitWeight:          0.75,
 		DiskHitWeight:          0.25,
+		SharedCacheMultiplier:  0.5,
 		EstimatedOverlapWeight: 0.5,
 		DegradedOverlapWeight:  0.5,
-		AssumeKVReuse:          true,
 		TrackPrefillTokens:     true,
 	}
 }
 
 // DecodeOverride returns p as the decode pick of a disaggregated request uses
-// it: the prompt is prefilled elsewhere, so its overlap earns nothing, no KV is
-// assumed to be shared and prompt tokens are not counted. All else is kept, a
+// it: the prompt is prefilled elsewhere, so that nothing that is cached earns credit and
+// prompt tokens are not counted. All else is kept, a
 // request's own temperature for example (C15).
 func DecodeOverride(p Params) Params {
 	p.OverlapScoreCredit = 0
-	p.AssumeKVReuse = false
+	p.SharedCacheMultiplier = 0
 	p.TrackPrefillTokens = false
 	return p
 }
@@ -137,6 +138,7 @@ func (p *Params) Validate() error {
 		{"temperature", p.Temperature, math.MaxFloat32},
 		{"host_cache_hit_weight", p.HostHitWeight, 1},
 		{"disk_cache_hit_weight", p.DiskHitWeight, 1},
+		{"shared_cache_multiplier", p.SharedCacheMultiplier, math.MaxFloat32},
 		{"estimated_overlap_weight", p.EstimatedOverlapWeight, 1},
 		{"degraded_overlap_weight", p.DegradedOverlapWeight, 1},
 		{"prefill_tokens_per_second", p.PrefillTokensPerSecond, maxPrefillRate},

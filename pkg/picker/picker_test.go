@@ -65,7 +65,7 @@ func TestDecodeOverrideKeepsWhatIsNotAboutThePrompt(t *testing.T) {
 	p := DefaultParams()
 	p.Temperature, p.DecodeActiveRequestWeight, p.BlockSize, p.Mode = 0.7, 3, 32, PowerOfTwo
 	want := p
-	want.OverlapScoreCredit, want.AssumeKVReuse, want.TrackPrefillTokens = 0, false, false
+	want.OverlapScoreCredit, want.SharedCacheMultiplier, want.TrackPrefillTokens = 0, 0, false
 	require.Equal(t, want, DecodeOverride(p))
 }
 
@@ -237,7 +237,8 @@ func slowCost(req *Request, cands []Candidate, c Candidate, p *Params) float64 {
 		least = math.Min(least, float64(o.ActivePrefillTokens))
 	}
 	decay := 1 / (1 + p.OverlapScoreCreditDecay*((float64(c.ActivePrefillTokens)-least)/b)/math.Max(1, float64(req.RequestBlocks)))
-	creditBlocks := p.OverlapScoreCredit*decay*device + lower
+	shared := math.Max(0, float64(req.SharedBlocks)-float64(c.OverlapBlocks)-float64(c.HostBlocks)-float64(c.DiskBlocks))
+	creditBlocks := p.OverlapScoreCredit*decay*device + lower + p.SharedCacheMultiplier*shared
 	raw := 0.0
 	if p.TrackPrefillTokens {
 		raw = float64(c.ActivePrefillTokens) + uncached + cached
@@ -276,11 +277,11 @@ func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
 			OverlapScoreCreditDecay: float64(rng.IntN(3)) / 2,
 			PrefillLoadScale:        float64(rng.IntN(5)) / 2, DecodeActiveRequestWeight: float64(rng.IntN(3)),
 			HostHitWeight: 0.75, DiskHitWeight: 0.25, EstimatedOverlapWeight: rng.Float64(), DegradedOverlapWeight: rng.Float64(),
-			TrackPrefillTokens: rng.IntN(2) == 0, AssumeKVReuse: rng.IntN(2) == 0,
+			TrackPrefillTokens: rng.IntN(2) == 0, SharedCacheMultiplier: float64(rng.IntN(3)) / 4,
 		}
 		req := &Request{
 			Role: worker.Role(1 + rng.IntN(3)), ISLTokens: rng.IntN(2000), RequestBlocks: rng.IntN(50), NewBlocks: rng.IntN(50),
-			Estimated: rng.IntN(3) == 0,
+			Estimated: rng.IntN(3) == 0, SharedBlocks: rng.IntN(2) * rng.IntN(60),
 		}
 		least, columns := math.Inf(1), NewCandidates(cands...)
 		columns.Near = new(Shortlist)

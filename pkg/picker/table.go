@@ -12,6 +12,7 @@ import (
 type Row struct {
 	Candidate
 
+	SharedBlocks   int64    // that the rank can fetch from the shared cache
 	CachedTokens   int64    // of the prompt, as the cost counts them
 	UncachedTokens int64    // of the prompt
 	Credit         float64  // what one overlapping block is worth here, in blocks
@@ -53,6 +54,7 @@ func (k *coster) row(i int, p *Params) Row {
 	k.of(i, &t)
 	r := Row{
 		Candidate:      k.c.At(i),
+		SharedBlocks:   int64(t.shared),
 		CachedTokens:   int64(t.cached),
 		UncachedTokens: int64(max(0, k.isl-t.cached)),
 		Credit:         t.credit,
@@ -141,6 +143,15 @@ func (c *Candidate) Overlap() string {
 		s = "~" + s
 	case c.Degraded:
 		s = "!" + s
+	}
+	return s
+}
+
+// Overlap adds to that of the candidate what it can fetch from the shared cache (s).
+func (r *Row) Overlap() string {
+	s := r.Candidate.Overlap()
+	if r.SharedBlocks > 0 {
+		s += "+" + strconv.FormatInt(r.SharedBlocks, 10) + "s"
 	}
 	return s
 }
