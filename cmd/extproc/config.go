@@ -20,6 +20,11 @@ type Config struct {
 	// Default unix:///run/baton/extproc.sock. One plugin per Envoy over a unix
 	// socket is the recommended deployment.
 	Listen string `yaml:"listen"`
+	// SocketMode is the mode of a unix socket, in octal digits. Default 0660: Envoy runs as
+	// the same user, or in its group.
+	SocketMode socketMode `yaml:"socket_mode"`
+	// InsecureListen allows a listen that other machines reach without tls.client_ca.
+	InsecureListen bool `yaml:"insecure_listen"`
 	// TLS, for a listener that is not a unix socket.
 	TLS TLSConfig `yaml:"tls"`
 
@@ -229,7 +234,7 @@ type LegConfig struct {
 func defaultConfig() Config {
 	yes := true
 	return Config{
-		Listen:   "unix:///run/baton/extproc.sock",
+		Listen:   "unix:///run/baton/extproc.sock", SocketMode: "0660",
 		TLS:      TLSConfig{MinVersion: "VersionTLS12"},
 		Admin:    AdminConfig{Listen: "127.0.0.1:9902"},
 		Gateway:  GatewayConfig{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason"},

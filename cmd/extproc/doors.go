@@ -29,7 +29,7 @@ func (p *plugin) open() (_ *doors, err error) {
 			d.close()
 		}
 	}()
-	if d.main, err = listen(p.cfg.Listen); err != nil {
+	if d.main, err = listen(p.cfg.Listen, p.cfg.SocketMode); err != nil {
 		return nil, err
 	}
 	if d.page, err = admin.New(p.adminConfig()); err != nil {
@@ -74,6 +74,9 @@ func (d *doors) tell(p *plugin) {
 		attrs = append(attrs, "metrics", "http://"+d.metrics.Addr().String()+"/metrics")
 	}
 	p.log.Info("baton listens", append(attrs, "version", versionText())...)
+	if w := p.cfg.exposed().warning(p.cfg.Listen); w != "" {
+		p.log.Warn(w)
+	}
 	if p.cfg.gateway().SelectionHeader {
 		p.log.Warn("gateway.selection_header is on: whoever sends test-epp-endpoint-selection chooses the endpoint; this is for conformance tests alone")
 	}

@@ -112,7 +112,7 @@ func TestTheReferencesFlagsSetWhatTheySay(t *testing.T) {
 			want := defaultConfig()
 			want.Discovery.File = "workers.yaml"
 			want.Listen, want.Probes.Listen, want.Metrics.Listen = ":9002", ":9003", ":9090"
-			want.TLS.SelfSigned, want.Gateway.Enabled = true, true
+			want.TLS.SelfSigned, want.Gateway.Enabled, want.InsecureListen = true, true, true
 			x.want(&want)
 			got, _ := readEPP(t, x.args...)
 			require.Equal(t, want, got)

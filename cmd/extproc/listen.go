@@ -26,31 +26,38 @@ func listenAddress(s string) (network, address string, err error) {
 
 // listen opens the plugin's socket. A unix socket that a dead process has left
 // behind is replaced; one that someone answers on is not.
-func listen(s string) (net.Listener, error) {
+func listen(s string, mode socketMode) (net.Listener, error) {
 	network, address, err := listenAddress(s)
 	if err != nil {
 		return nil, usageError{err}
 	}
-	if network == "unix" {
-		if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
-			return nil, fmt.Errorf("listen: %w; choose another place with --listen", err)
+	if network != "unix" {
+		l, err := net.Listen(network, address)
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
 		}
-		if err := clearSocket(address); err != nil {
-			return nil, err
-		}
+		return l, nil
 	}
-	l, err := net.Listen(network, address)
+	bits, err := mode.bits()
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		return nil, usageError{err}
 	}
-	if u, ok := l.(*net.UnixListener); ok {
-		// A successor may have bound the path by the time we end.
-		u.SetUnlinkOnClose(false)
+	if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
+		return nil, fmt.Errorf("listen: %w; choose another place with --listen", err)
+	}
+	if err := mayBind(address); err != nil {
+		return nil, err
+	}
+	l, err := bindUnix(address, bits)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w; choose another place with --listen", err)
 	}
 	return l, nil
 }
 
-func clearSocket(path string) error {
+// mayBind reports what speaks against a socket at the path: what is there and is none, or
+// somebody who answers. One that a dead process has left is replaced.
+func mayBind(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -64,9 +71,6 @@ func clearSocket(path string) error {
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
 		return fmt.Errorf("listen: another process answers on %s", path)
-	}
-	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("listen: a dead process left a socket that cannot be removed: %w; choose another place with --listen", err)
 	}
 	return nil
 }

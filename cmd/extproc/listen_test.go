@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -9,11 +11,13 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,12 +45,12 @@ func TestListenAddresses(t *testing.T) {
 
 func TestASocketThatADeadProcessLeftIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "er", "x.sock")
-	first, err := listen("unix://" + path)
+	first, err := listen("unix://"+path, "0660")
 	require.NoError(t, err, "folders are made")
 	require.NoError(t, first.Close())
 	_, err = os.Stat(path)
 	require.NoError(t, err, "a successor may have bound the path by now, so it is not removed")
-	second, err := listen("unix://" + path)
+	second, err := listen("unix://"+path, "0660")
 	require.NoError(t, err)
 	defer second.Close()
 	c, err := net.Dial("unix", path)
@@ -56,10 +60,10 @@ func TestASocketThatADeadProcessLeftIsReplaced(t *testing.T) {
 
 func TestASocketThatSomeoneAnswersOnIsNotTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
-	first, err := listen("unix://" + path)
+	first, err := listen("unix://"+path, "0660")
 	require.NoError(t, err)
 	defer first.Close()
-	_, err = listen("unix://" + path)
+	_, err = listen("unix://"+path, "0660")
 	require.ErrorContains(t, err, "another process answers on "+path)
 	c, err := net.Dial("unix", path)
 	require.NoError(t, err, "the first one is still there")
@@ -69,7 +73,7 @@ func TestASocketThatSomeoneAnswersOnIsNotTaken(t *testing.T) {
 func TestAFileThatIsNoSocketIsNotTouched(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
-	_, err := listen("unix://" + path)
+	_, err := listen("unix://"+path, "0660")
 	require.ErrorContains(t, err, "is no socket")
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -204,4 +208,106 @@ func TestTLSFilesOfTheWrongKindAreRefused(t *testing.T) {
 	creds, err := transport(TLSConfig{}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.Nil(t, creds)
+}
+
+func TestTheSocketHasItsModeFromTheFirstConnectionOn(t *testing.T) {
+	for mode, want := range map[socketMode]fs.FileMode{"0660": 0o660, "600": 0o600, "0666": 0o666} {
+		path := filepath.Join(t.TempDir(), "x.sock")
+		l, err := listen("unix://"+path, mode)
+		require.NoError(t, err)
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, want, info.Mode().Perm(), mode)
+		left, err := os.ReadDir(filepath.Dir(path))
+		require.NoError(t, err)
+		require.Len(t, left, 1, "nothing else is left in the folder")
+		require.NoError(t, l.Close())
+	}
+	for _, mode := range []socketMode{"", "0", "rw", "0460", "7777", "-660", "0o660", "0880"} {
+		_, err := mode.bits()
+		require.ErrorContains(t, err, "socket_mode", "%q", mode)
+	}
+}
+
+func TestADeletedSocketIsMadeAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sock")
+	l, err := listen("unix://"+path, "0660")
+	require.NoError(t, err)
+	all := inTurns(l)
+	defer all.Close()
+	turn := all.turn()
+	answered := make(chan net.Conn)
+	go func() {
+		for {
+			c, err := turn.Accept()
+			if err != nil {
+				return
+			}
+			answered <- c
+		}
+	}()
+	reaches := func() {
+		t.Helper()
+		c, err := net.Dial("unix", path)
+		require.NoError(t, err)
+		require.NoError(t, (<-answered).Close())
+		require.NoError(t, c.Close())
+	}
+	reaches()
+
+	ctx, end := context.WithCancel(t.Context())
+	looks, ended := make(chan time.Time), make(chan error, 1)
+	var logged bytes.Buffer
+	go func() { ended <- keepSocket(ctx, path, 0o600, all, slog.New(slog.NewTextHandler(&logged, nil)), looks) }()
+	look := func() { // the second is taken when the first is done
+		looks <- time.Time{}
+		looks <- time.Time{}
+	}
+	was, err := os.Stat(path)
+	require.NoError(t, err)
+	look()
+	is, err := os.Stat(path)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(was, is), "one that is there is left alone")
+
+	require.NoError(t, os.Remove(path))
+	look()
+	reaches()
+	is, err = os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), is.Mode().Perm())
+
+	require.NoError(t, os.RemoveAll(filepath.Dir(path)))
+	look()
+	look()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	look()
+	reaches()
+	end()
+	require.NoError(t, <-ended)
+	require.Equal(t, 2, strings.Count(logged.String(), "has been made again"))
+	require.Equal(t, 1, strings.Count(logged.String(), "cannot be made again"), "it is told once")
+}
+
+func TestWhoMayReachTheListenerIsSaid(t *testing.T) {
+	for listen, want := range map[string]exposure{
+		"unix:///run/x.sock": {}, "127.0.0.1:9000": {open: true}, "[::1]:9000": {open: true}, "localhost:9000": {open: true},
+		"127.8.0.1:9000": {open: true}, "[::ffff:127.0.0.1]:9000": {open: true},
+		":9000": {open: true, beyond: true}, "0.0.0.0:9000": {open: true, beyond: true}, "[::]:9000": {open: true, beyond: true},
+		"10.0.0.7:9000": {open: true, beyond: true}, "localhost.example:9000": {open: true, beyond: true},
+	} {
+		c := defaultConfig()
+		c.Listen, c.Discovery.File = listen, "workers.yaml"
+		require.Equal(t, want, c.exposed(), listen)
+		require.Equal(t, want.open, c.exposed().warning(listen) != "", listen)
+		if err := c.Validate(); want.beyond {
+			require.ErrorContains(t, err, "--insecure-listen", listen)
+			c.InsecureListen = true
+		} else {
+			require.NoError(t, err, listen)
+		}
+		require.NoError(t, c.Validate(), listen)
+		c.TLS.ClientCA = "ca.pem"
+		require.Zero(t, c.exposed(), "who shows a certificate is known")
+	}
 }

@@ -139,6 +139,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 	d := o.base
 	file := fs.String(o.file, "", "configuration `file` (YAML); see docs/config.md")
 	listen := fs.String("listen", d.Listen, "where Envoy reaches the plugin: unix:///path or host:port")
+	insecure := fs.Bool("insecure-listen", d.InsecureListen, "allow a --listen that other machines reach without a client certificate (insecure_listen)")
 	workers := fs.String("workers", "", "`file` that lists the workers (discovery.file)")
 	admin := fs.String("admin", d.Admin.Listen, "`address` of the status page, metrics and health")
 	namespace := fs.String("namespace", "", "namespace whose models are served")
@@ -165,6 +166,8 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 			switch f.Name {
 			case "listen":
 				c.Listen = *listen
+			case "insecure-listen":
+				c.InsecureListen = *insecure
 			case "workers":
 				c.Discovery.File = *workers
 			case "discovery-cache":
@@ -207,8 +210,8 @@ func keyOfFlag(name string) string {
 		return "admin.listen"
 	case "log-level", "log-format", "trace-endpoint", "discovery-cache":
 		return strings.Replace(name, "-", ".", 1)
-	case "enforce-disagg":
-		return "enforce_disagg"
+	case "enforce-disagg", "insecure-listen":
+		return strings.Replace(name, "-", "_", 1)
 	}
 	if rest, ok := strings.CutPrefix(name, "etcd-"); ok {
 		return "discovery.etcd." + strings.ReplaceAll(strings.ReplaceAll(rest, "cacert", "ca"), "-", "_")
@@ -267,6 +270,9 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	}
 	if err := checkWorkers(c.Discovery.File, stderr); err != nil {
 		return usageError{err}
+	}
+	if w := c.exposed().warning(c.Listen); w != "" {
+		fmt.Fprintf(stderr, "extproc: note: %s\n", w)
 	}
 	text, err := effective(c)
 	if err != nil {

@@ -222,6 +222,9 @@ func (p *plugin) state() admin.State {
 	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = effective(p.cfg)
+	if w := p.cfg.exposed().warning(p.cfg.Listen); w != "" {
+		s.Warnings = append(s.Warnings, w)
+	}
 	snap := p.board.Load()
 	found := p.view.Status()
 	s.View = viewState(&found, snap.Snapshot, s.Now)

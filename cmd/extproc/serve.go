@@ -309,6 +309,12 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	main := inTurns(d.main)
 	defer main.Close()
 	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
+	if network, path, _ := listenAddress(p.cfg.Listen); network == "unix" {
+		mode, _ := p.cfg.SocketMode.bits() // Validate has read it before
+		look := time.NewTicker(socketEvery)
+		defer look.Stop()
+		g.Go(func() error { return keepSocket(world, path, mode, main, p.log, look.C) })
+	}
 	probing := newProbeServer(p.probes)
 	if d.probes != nil {
 		g.Go(func() error { return serveGRPC(probing, d.probes) })

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"sync"
 )
@@ -13,7 +14,10 @@ type turns struct {
 	net.Listener
 	next   chan accepted
 	closed chan struct{}
-	once   sync.Once
+
+	mu   sync.Mutex
+	over bool           // guarded by mu
+	more []net.Listener // guarded by mu: those that have been added
 }
 
 // accepted is what the listener's Accept has returned.
@@ -25,14 +29,27 @@ type accepted struct {
 // inTurns takes l over. Close ends it, and the goroutine.
 func inTurns(l net.Listener) *turns {
 	t := &turns{Listener: l, next: make(chan accepted), closed: make(chan struct{})}
-	go t.accept()
+	go t.accept(l)
 	return t
 }
 
+// add serves l beside the first, as where a socket's file had to be made again. Close ends
+// it, too.
+func (t *turns) add(l net.Listener) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		_ = l.Close()
+		return
+	}
+	t.more = append(t.more, l)
+	go t.accept(l)
+}
+
 // accept offers what comes to whose turn it is. Errors are theirs, too: some pass.
-func (t *turns) accept() {
+func (t *turns) accept(l net.Listener) {
 	for {
-		c, err := t.Listener.Accept()
+		c, err := l.Accept()
 		select {
 		case t.next <- accepted{c, err}:
 		case <-t.closed:
@@ -44,11 +61,18 @@ func (t *turns) accept() {
 	}
 }
 
-func (t *turns) Close() (err error) {
-	t.once.Do(func() {
-		close(t.closed)
-		err = t.Listener.Close()
-	})
+func (t *turns) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return nil
+	}
+	t.over = true
+	close(t.closed)
+	err := t.Listener.Close()
+	for _, l := range t.more {
+		err = errors.Join(err, l.Close())
+	}
 	return err
 }
 

@@ -62,6 +62,12 @@ func (c *Config) validateAddresses() (errs []error) {
 	if _, _, err := listenAddress(c.Listen); err != nil {
 		errs = append(errs, err)
 	}
+	if _, err := c.SocketMode.bits(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.validateExposure(); err != nil {
+		errs = append(errs, err)
+	}
 	if l := c.Prefill.Listener; l != "" {
 		if _, _, err := extproc.ParseListener(l); err != nil {
 			errs = append(errs, err)

@@ -16,6 +16,7 @@ type State struct {
 	Ready          bool
 	NotReadyReason string
 
+	Warnings    []string // what is less safe than it could be, as configured
 	View        View
 	Problems    []string // what discovery says that cannot be used as it is
 	Keys        []KeyRow

@@ -42,6 +42,9 @@ func troubles(s *State, recs []journal.Record) []trouble {
 				keyName(k.Key), grouped(k.QueuedTokens), grouped(k.MaxQueuedTokens))
 		}
 	}
+	for _, w := range s.Warnings {
+		add(false, "OPEN", "%s.", w)
+	}
 	if s.View.Stale {
 		add(false, "STALE", "The view was last confirmed %s ago%s. Requests go on with it, revision %d.",
 			duration(s.View.Age), because(s.View.StaleReason), s.View.Revision)

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// exposure is who may speak to the plugin as Envoy does: have requests decided, book load
+// and read which workers there are.
+type exposure struct {
+	open   bool // anybody who can connect
+	beyond bool // from other machines, too
+}
+
+// exposed says it of listen. A unix socket is its owner's and its group's, and a client
+// certificate is proof.
+func (c *Config) exposed() exposure {
+	network, address, err := listenAddress(c.Listen)
+	if err != nil || network == "unix" || c.TLS.ClientCA != "" {
+		return exposure{}
+	}
+	host, _, _ := net.SplitHostPort(address)
+	ip, err := netip.ParseAddr(host)
+	local := host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+	return exposure{open: true, beyond: !local}
+}
+
+// warning is told at the start, by check, and on the page; "" where there is none.
+func (x exposure) warning(listen string) string {
+	switch {
+	case x.beyond:
+		return fmt.Sprintf("listen %s has no tls.client_ca: whoever can connect, from other machines as well, may have requests decided and read which workers there are", listen)
+	case x.open:
+		return fmt.Sprintf("listen %s has no tls.client_ca: every process of this machine may have requests decided and read which workers there are", listen)
+	}
+	return ""
+}
+
+func (c *Config) validateExposure() error {
+	if c.exposed().beyond && !c.InsecureListen {
+		return fmt.Errorf("listen %q: whoever can connect may have requests decided and read which workers there are: "+
+			"set tls.client_ca, listen on a unix socket or on loopback, or accept it with insecure_listen (--insecure-listen)", c.Listen)
+	}
+	return nil
+}
