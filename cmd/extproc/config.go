@@ -234,7 +234,7 @@ type LegConfig struct {
 func defaultConfig() Config {
 	yes := true
 	return Config{
-		Listen:   "unix:///run/baton/extproc.sock", SocketMode: "0660",
+		Listen: "unix:///run/baton/extproc.sock", SocketMode: "0660",
 		TLS:      TLSConfig{MinVersion: "VersionTLS12"},
 		Admin:    AdminConfig{Listen: "127.0.0.1:9902"},
 		Gateway:  GatewayConfig{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason"},

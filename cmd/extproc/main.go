@@ -136,19 +136,19 @@ type overlay struct {
 }
 
 func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
-	d := o.base
+	d, given := o.base, Config{}
 	file := fs.String(o.file, "", "configuration `file` (YAML); see docs/config.md")
-	listen := fs.String("listen", d.Listen, "where Envoy reaches the plugin: unix:///path or host:port")
-	insecure := fs.Bool("insecure-listen", d.InsecureListen, "allow a --listen that other machines reach without a client certificate (insecure_listen)")
-	workers := fs.String("workers", "", "`file` that lists the workers (discovery.file)")
-	admin := fs.String("admin", d.Admin.Listen, "`address` of the status page, metrics and health")
-	namespace := fs.String("namespace", "", "namespace whose models are served")
-	level := fs.String("log-level", d.Log.Level, "debug, info, warn or error")
-	format := fs.String("log-format", d.Log.Format, "text or json")
-	trace := fs.String("trace-endpoint", "", "OTLP gRPC collector as host:port; empty: no spans")
-	cache := fs.String("discovery-cache", "", "`file` that keeps what etcd last said, for a start while etcd is away (discovery.cache)")
+	fs.StringVar(&given.Listen, "listen", d.Listen, "where Envoy reaches the plugin: unix:///path or host:port")
+	fs.BoolVar(&given.InsecureListen, "insecure-listen", d.InsecureListen, "allow a --listen that other machines reach without a client certificate (insecure_listen)")
+	fs.StringVar(&given.Discovery.File, "workers", "", "`file` that lists the workers (discovery.file)")
+	fs.StringVar(&given.Admin.Listen, "admin", d.Admin.Listen, "`address` of the status page, metrics and health")
+	fs.StringVar(&given.Namespace, "namespace", "", "namespace whose models are served")
+	fs.StringVar(&given.Log.Level, "log-level", d.Log.Level, "debug, info, warn or error")
+	fs.StringVar(&given.Log.Format, "log-format", d.Log.Format, "text or json")
+	fs.StringVar(&given.Trace.Endpoint, "trace-endpoint", "", "OTLP gRPC collector as host:port; empty: no spans")
+	fs.StringVar(&given.Discovery.Cache, "discovery-cache", "", "`file` that keeps what etcd last said, for a start while etcd is away (discovery.cache)")
+	fs.BoolVar(&given.EnforceDisagg, "enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
 	etcd := etcdFlags(fs)
-	enforce := fs.Bool("enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
 	return func() (Config, error) {
 		c, places, fault := readConfigOver(o.base, *file)
 		if fault != nil && !places.Known() {
@@ -163,28 +163,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 			if key := keyOfFlag(f.Name); key != "" && places.Known() {
 				places.Overruled(key)
 			}
-			switch f.Name {
-			case "listen":
-				c.Listen = *listen
-			case "insecure-listen":
-				c.InsecureListen = *insecure
-			case "workers":
-				c.Discovery.File = *workers
-			case "discovery-cache":
-				c.Discovery.Cache = *cache
-			case "admin":
-				c.Admin.Listen = *admin
-			case "namespace":
-				c.Namespace = *namespace
-			case "log-level":
-				c.Log.Level = *level
-			case "log-format":
-				c.Log.Format = *format
-			case "trace-endpoint":
-				c.Trace.Endpoint = *trace
-			case "enforce-disagg":
-				c.EnforceDisagg = *enforce
-			}
+			overrule(&c, &given, f.Name)
 		})
 		etcd(&c.Discovery.Etcd)
 		if o.over != nil {
@@ -196,6 +175,32 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 			return c, usageError{fault}
 		}
 		return c, nil
+	}
+}
+
+// overrule copies what a flag has given.
+func overrule(c, given *Config, flag string) {
+	switch flag {
+	case "listen":
+		c.Listen = given.Listen
+	case "insecure-listen":
+		c.InsecureListen = given.InsecureListen
+	case "workers":
+		c.Discovery.File = given.Discovery.File
+	case "discovery-cache":
+		c.Discovery.Cache = given.Discovery.Cache
+	case "admin":
+		c.Admin.Listen = given.Admin.Listen
+	case "namespace":
+		c.Namespace = given.Namespace
+	case "log-level":
+		c.Log.Level = given.Log.Level
+	case "log-format":
+		c.Log.Format = given.Log.Format
+	case "trace-endpoint":
+		c.Trace.Endpoint = given.Trace.Endpoint
+	case "enforce-disagg":
+		c.EnforceDisagg = given.EnforceDisagg
 	}
 }
 
