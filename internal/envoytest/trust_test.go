@@ -245,6 +245,7 @@ func TestAWorkersOwnHeadersCannotSteerTheRouter(t *testing.T) {
 		"a lost connection":   {"X-Baton-Local-Reply": {"UF"}},
 		"a time-out":          {"X-Baton-Local-Reply": {"UT"}},
 		"a decision":          {"X-Baton-Decision": {"x"}, "X-Baton-Leg": {"x"}},
+		"who is to serve":     {"X-Gateway-Destination-Endpoint": {"127.0.0.1:1"}, "X-Attempt-Id": {"7"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			both(t, layout{}, func(t *testing.T, f *fleet) {

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"crypto/sha256"
 	"slices"
 	"sync"
 	"time"
@@ -38,7 +39,21 @@ func newAvoidList(ttl time.Duration) *avoidList {
 	return &avoidList{ttl: min(ttl, 5*time.Minute), m: make(map[string]avoided)}
 }
 
-func avoidKey(h *headers) string { return h.start + "/" + h.requestID }
+func avoidKey(h *headers) string { return bounded(h.start + "/" + h.requestID) }
+
+// maxKeyBytes is the longest text of a client's that is kept as it is, to find what is known
+// of its request. Request ids are some 36 bytes.
+const maxKeyBytes = 128
+
+// bounded returns s, or, of one that is longer than maxKeyBytes, a digest: what clients send
+// must not decide how much is kept of them.
+func bounded(s string) string {
+	if len(s) <= maxKeyBytes {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	return string(sum[:])
+}
 
 // add notes that this attempt failed, who may be at fault for it, and what waits for
 // a mate's word.

@@ -170,6 +170,6 @@ func strange(name []byte) bool {
 // The edge of our own Envoy configurations removes the same (docs/headers.md).
 var strangePrefixes = [...]string{
 	"x-baton-", "x-prefill", "x-bootstrap-", "x-override-", "x-gateway-destination-", "x-decode-", "x-worker-", "x-dynamo-",
-	"x-data-parallel-", "x-instance-id",
+	"x-data-parallel-", "x-instance-id", "x-attempt-id",
 	"x-encoder-hosts-ports", "x-kv-cache-source-host-port", // what llm-d's sidecars fetch from
 }

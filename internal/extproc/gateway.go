@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"unicode/utf8"
+
 	"cmp"
 	"errors"
 	"fmt"
@@ -327,6 +329,23 @@ func (s *mainStream) conform(set []kv) []kv {
 		return set
 	}
 	return append(set, kv{"x-conformance-test-served-endpoint", cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
+}
+
+// strangeIn lists the headers of a worker's answer that name workers or attempts: a client,
+// or a proxy before this one, would take them for the router's. Our own Envoy configurations
+// remove them where the worker is; a gateway's do not.
+func (s *mainStream) strangeIn(h *headers) []string {
+	if !s.m.way.plain || len(h.named) == 0 && len(h.strange) == 0 {
+		return nil
+	}
+	out := make([]string, 0, len(h.named)+len(h.strange))
+	for _, n := range h.named {
+		out = append(out, n.Name)
+	}
+	out = append(out, h.strange...)
+	out = slices.DeleteFunc(out, func(name string) bool { return !utf8.ValidString(name) }) // nobody reads such a name
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // subsetOf returns whom a data plane, or else the conformance suite, allows. What is

@@ -39,6 +39,7 @@ type mainStream struct {
 	subset         *subset.Set // whom the data plane allows
 	servedBy       string      // who has served, in the data plane's words
 	told           string      // the same, by the protocol's metadata alone
+	strange        []string    // headers of the answer that its worker may not set
 	pass           func()      // lets decode's first events go on
 	looked         atomic.Bool // a stream here reads them
 	prompt         telemetry.PromptTokens
@@ -122,6 +123,7 @@ func (s *mainStream) prepare(ev *event) {
 			s.fullDuplex, s.answerDuplex, s.began = ev.fullDuplex, ev.answerDuplex, time.Now()
 		}
 		ev.answerer = s.answererOf(ev)
+		s.strange = s.strangeIn(ev.headers)
 		if s.m.phase == mainRouted && s.m.plan.looks && !s.looked.Load() {
 			s.srv.unread(ev.headers)
 		}
@@ -276,7 +278,7 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 		s.srv.learn(&s.decodeLimit, now)
 		s.srv.cfg.Health.Began(s.m.plan.decode.ID)
 	}
-	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), nil, extras{}))
+	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), s.strange, extras{}))
 	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
 }
 

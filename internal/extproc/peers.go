@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -46,6 +47,15 @@ type peerReport struct {
 	Counted bool        `json:"counted,omitempty"`
 }
 
+// peerKept is how long a connection is kept after its last call. No call lasts as long: where
+// it is idle, too, nothing is on its way.
+const peerKept = time.Hour
+
+type peerConn struct {
+	*grpc.ClientConn
+	used time.Time // guarded by peers.mu: when it was last asked for
+}
+
 // peers tells other replicas how their legs went. Safe for concurrent use.
 type peers struct {
 	self  string // where this one can be reached
@@ -53,7 +63,7 @@ type peers struct {
 	creds credentials.TransportCredentials
 
 	mu    sync.Mutex
-	conns map[string]*grpc.ClientConn // guarded by mu; by address
+	conns map[string]*peerConn // guarded by mu; by address
 
 	calls chan struct{} // a slot for each report on its way
 	wg    sync.WaitGroup
@@ -64,7 +74,7 @@ func newPeers(self string, log *slog.Logger, creds credentials.TransportCredenti
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	return &peers{self: self, log: log, creds: creds, conns: make(map[string]*grpc.ClientConn), calls: make(chan struct{}, maxPeerReports), lost: lost}
+	return &peers{self: self, log: log, creds: creds, conns: make(map[string]*peerConn), calls: make(chan struct{}, maxPeerReports), lost: lost}
 }
 
 // addressOf returns the address in an owner's name: "instance@host:port".
@@ -184,15 +194,29 @@ func (p *peers) abort(addr, token string) {
 func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := time.Now()
 	if c := p.conns[addr]; c != nil {
-		return c, nil
+		c.used = now
+		return c.ClientConn, nil
 	}
+	p.forgetLocked(now)
 	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(p.creds))
 	if err != nil {
 		return nil, fmt.Errorf("extproc: peer %q: %w", addr, err)
 	}
-	p.conns[addr] = c
+	p.conns[addr] = &peerConn{c, now}
 	return c, nil
+}
+
+// forgetLocked closes connections to addresses that nobody has been called at for long: those
+// of replicas that have gone. gRPC says by itself that a connection without calls is idle.
+func (p *peers) forgetLocked(now time.Time) {
+	for addr, c := range p.conns {
+		if now.Sub(c.used) > peerKept && c.GetState() == connectivity.Idle {
+			_ = c.Close()
+			delete(p.conns, addr)
+		}
+	}
 }
 
 // close waits for the reports on their way and closes the connections.

@@ -91,8 +91,12 @@ func (r *registry) gone(ids []worker.ID, byDiscovery bool) {
 // attemptName is an attempt as Envoy's access log names one that it did not
 // route: x-attempt-id comes with the destination.
 type attemptName struct {
-	requestID string
+	requestID string // bounded
 	attempt   int
+}
+
+func nameOf(requestID string, attempt int) attemptName {
+	return attemptName{bounded(requestID), attempt}
 }
 
 // unrouted finds an attempt by its name, from the moment its hand-off leaves for
@@ -188,7 +192,7 @@ func (u *unrouted) find(requestID, attempt string) *mainStream {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if b := u.m[attemptName{requestID, i}]; b.sent {
+	if b := u.m[nameOf(requestID, i)]; b.sent {
 		return b.only
 	}
 	return nil

@@ -289,7 +289,7 @@ func (m *mainLeg) owes() bool {
 	return m.phase != mainDone && (m.handover.asked || m.handover.held || m.handover.taking)
 }
 
-func (m *mainLeg) name() attemptName { return attemptName{m.hdr.requestID, m.attempt} }
+func (m *mainLeg) name() attemptName { return nameOf(m.hdr.requestID, m.attempt) }
 
 // forgetRequest gives back the request's body and what was read of it.
 func (m *mainLeg) forgetRequest() {

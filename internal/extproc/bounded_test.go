@@ -1,0 +1,53 @@
+package extproc
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+func TestALongRequestIDIsKeptAsADigest(t *testing.T) {
+	long := strings.Repeat("a", 60<<10)
+	require.Equal(t, "r1", bounded("r1"))
+	require.LessOrEqual(t, len(bounded(long)), maxKeyBytes)
+	require.NotEqual(t, bounded(long), bounded(long+"b"), "two requests stay two")
+	require.Equal(t, nameOf(long, 2), nameOf(long, 2), "the access log finds it")
+
+	a := newAvoidList(time.Minute)
+	m := &mainLeg{plan: &plan{}, attempt: 1, hdr: headers{start: long, requestID: long}}
+	a.add(m, time.Now())
+	for k := range a.m {
+		require.LessOrEqual(t, len(k), maxKeyBytes)
+	}
+	m.attempt = 2
+	_, ours := a.of(m)
+	require.True(t, ours, "what is known of it is found")
+}
+
+func TestConnectionsToReplicasThatHaveGoneAreClosed(t *testing.T) {
+	p := newPeers("self:1", nil, insecure.NewCredentials(), func() {})
+	defer p.close()
+	old, err := p.conn("127.0.0.1:1")
+	require.NoError(t, err)
+	require.Equal(t, connectivity.Idle, old.GetState())
+	for i := range 100 {
+		_, err := p.conn(fmt.Sprintf("127.0.0.1:%d", 2+i))
+		require.NoError(t, err)
+	}
+	require.Len(t, p.conns, 101, "one that was asked for just now may be about to be used")
+	for _, c := range p.conns {
+		c.used = c.used.Add(-peerKept - time.Second)
+	}
+	again, err := p.conn("127.0.0.1:1")
+	require.NoError(t, err)
+	require.Same(t, old, again)
+	_, err = p.conn("127.0.0.1:999")
+	require.NoError(t, err)
+	require.Len(t, p.conns, 2, "the one that is in use, and the new one")
+	require.Equal(t, connectivity.Idle, old.GetState())
+}
