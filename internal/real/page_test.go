@@ -27,20 +27,26 @@ const (
 var rows = struct {
 	mu   sync.Mutex
 	seen map[[2]string]string
-}{seen: map[[2]string]string{}}
+	last map[*testing.T][2]string // the row that a test has told last
+}{seen: map[[2]string]string{}, last: map[*testing.T][2]string{}}
 
-// tellf puts a row on the page: what was seen, or that the test is red.
+// tellf puts a row on the page: what was seen. Of a test that is red the last row says so:
+// what it tells, or what the test asks next, is not as it should be.
 func tellf(t *testing.T, engine, what, format string, a ...any) {
 	t.Helper()
 	seen := fmt.Sprintf(format, a...)
 	t.Logf("%s, %s: %s", engine, what, seen)
+	row := [2]string{engine, what}
+	rows.mu.Lock()
+	defer rows.mu.Unlock()
+	rows.last[t] = row
 	t.Cleanup(func() {
-		if t.Failed() {
-			seen = "**red**: " + seen
-		}
 		rows.mu.Lock()
 		defer rows.mu.Unlock()
-		rows.seen[[2]string{engine, what}] = seen
+		if t.Failed() && rows.last[t] == row {
+			seen = "**red**, here or in what its test asks next: " + seen
+		}
+		rows.seen[row] = seen
 	})
 }
 
