@@ -22,6 +22,8 @@
 //	   connection, its own answer, or its own silence while somebody waits for it.
 //	   What was ended from above (by the client, the deadline, the owner, a drain,
 //	   the other leg's failure) charges nobody.
+//	   At a rendezvous the silence of two is that of either: prefill is not charged
+//	   with it while decode may be at fault ([Suspects.Stalled]).
 //	E3 Credit is given at an answer's end, and only for an answer that served.
 //	E4 A refusal, an error and a connection lost before an answer are charged once a
 //	   mate has served the same request. A mate that fails alike clears both: the

@@ -74,6 +74,28 @@ func (s Suspects[W]) Last(w W, c Charge) (Verdict[W], bool) {
 	return Verdict[W]{Worker: w, Charge: c}, true
 }
 
+// Stalled returns which side of a pair is charged, where it has taken too long and
+// nobody else can be tried: decode, for a prefill that meets its decode waits for it as
+// long as decode is silent, and no mate of decode's has served. Prefill only where each
+// attempt of the request was with it, and with more than one decode worker. same
+// reports whether two are of one worker.
+func (s Suspects[W]) Stalled(prefill, decode W, same func(a, b W) bool) W {
+	several := false
+	for _, x := range s {
+		if x.Pair == nil || x.Within == 0 {
+			continue
+		}
+		if !same(x.Pair[0], prefill) {
+			return decode
+		}
+		several = several || !same(x.Pair[1], decode)
+	}
+	if several {
+		return prefill
+	}
+	return decode
+}
+
 // And returns the suspects with one more, and the charge that needs no mate's word.
 func (s Suspects[W]) And(x Suspect[W]) (Suspects[W], Charge) {
 	now := None

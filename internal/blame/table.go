@@ -60,7 +60,8 @@ var groups = []group{
 	{Overdue, []Leg{Mirrored}, "longer than it may take; prefill waits for decode as decode does for prefill", Row{Pair: true, Suspect: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
 	{Overdue, []Leg{First, Alone}, "longer than it may take, while the request waits for this worker alone", Row{Charge: Slow, Suspect: true, Fresh: IfSpare, Avoid: It, Outcome: Failed}},
 	{Overdue, []Leg{Decode}, "longer than it may take once prefill is well", Row{Charge: Slow, Pair: true, Suspect: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
-	{Stuck, all, "the same where nobody else can be tried, or no attempt is left: it is waited for all the same", Row{Charge: Slow, Suspect: true, Outcome: notTheLegs}},
+	{Stuck, []Leg{Mirrored}, "the same where nobody else can be tried, or no attempt is left: it is waited for all the same", Row{Pair: true, Suspect: true, Outcome: notTheLegs}},
+	{Stuck, []Leg{First, Decode, Alone}, "the same", Row{Charge: Slow, Suspect: true, Outcome: notTheLegs}},
 
 	// The worker's own answer, before any byte of it has gone to the client.
 	{Busy, all, "the worker: 408, 429; here and below as the status, or as the error that an event stream begins with", Row{Charge: Refusal, Fresh: IfSpare, Avoid: It, Outcome: OfWorker}},

@@ -36,7 +36,12 @@ func markdown() string {
 		if g.row.Charge.waits() && g.row.Fresh != No {
 			charged += ", once a mate has served it"
 		}
-		if g.row.Pair {
+		switch {
+		case g.row.Pair && g.sight == Stuck:
+			charged = "slow, the side of the pair that `Suspects.Stalled` names, the third time"
+		case g.sight == Stuck:
+			charged += ", the third time"
+		case g.row.Pair:
 			charged += "; so is the pair"
 		}
 		if g.row.Suspect {
@@ -156,4 +161,24 @@ func TestAddingASuspectLeavesOthersAlone(t *testing.T) {
 	one, two := add(base, 2), add(base, 3)
 	require.Equal(t, 2, one[1].Worker)
 	require.Equal(t, 3, two[1].Worker)
+}
+
+func TestOfAPairThatIsStuckDecodeIsChargedUnlessEachAttemptHadTheSamePrefill(t *testing.T) {
+	same := func(a, b string) bool { return a[:2] == b[:2] } // "d1/0": a rank of d1
+	tried := func(pairs ...[2]string) (s Suspects[string]) {
+		for _, p := range pairs {
+			s, _ = s.And(Suspect[string]{Worker: p[0], Pair: &p, Within: time.Second})
+		}
+		return s
+	}
+	require.Equal(t, "d1", tried().Stalled("p1", "d1", same), "the two have nobody else")
+	require.Equal(t, "d1", tried([2]string{"p1", "d1"}).Stalled("p2", "d1", same), "it is in both")
+	require.Equal(t, "d2", tried([2]string{"p1", "d1"}).Stalled("p2", "d2", same), "either may be")
+	require.Equal(t, "d3", tried([2]string{"p1", "d1"}, [2]string{"p2", "d2"}).Stalled("p1", "d3", same))
+	require.Equal(t, "p1", tried([2]string{"p1", "d1"}).Stalled("p1", "d2", same), "both decodes waited for it")
+	require.Equal(t, "p1", tried([2]string{"p1", "d1"}, [2]string{"p1", "d2"}).Stalled("p1", "d1", same))
+	require.Equal(t, "d1/1", tried([2]string{"p1", "d1/0"}).Stalled("p1", "d1/1", same), "two ranks are one worker")
+
+	failed, _ := Suspects[string](nil).And(Suspect[string]{Worker: "d1", Charge: Error, Pair: &[2]string{"p1", "d1"}})
+	require.Equal(t, "d2", failed.Stalled("p1", "d2", same), "that was no silence")
 }

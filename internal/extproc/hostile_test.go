@@ -59,14 +59,16 @@ type playground struct {
 	serve   []worker.ID
 	kind    handoff.Kind
 	silent  map[worker.ID]bool
-	far     bool // it is prefill that does not answer
+	gone    map[worker.ID]bool // it is aside, and what waits for it need not
+	far     bool               // it is prefill that does not answer
 	seq     uint64
 }
 
 func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve int) *playground {
-	g := &playground{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: testStart, aside: map[worker.ID]int{}, silent: map[worker.ID]bool{}, kind: kind}
+	g := &playground{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: testStart, aside: map[worker.ID]int{}, silent: map[worker.ID]bool{}, gone: map[worker.ID]bool{}, kind: kind}
 	var err error
 	g.tracker, err = health.New(health.Config{Seed: seed + 1, Hooks: health.Hooks{Transition: func(x health.Transition) {
+		g.gone[x.ID] = x.Silent()
 		if x.To == health.Aside {
 			g.aside[x.ID]++
 			g.tellf("worker %s is set aside: %s", x.ID, x.Reason)
@@ -228,7 +230,7 @@ func (x *attemptPlay) wait(d time.Duration) {
 		x.g.now = at
 		x.send(&event{kind: evTimer})
 		for _, id := range []worker.ID{x.plan.prefill.ID, x.plan.decode.ID} {
-			if x.m.awaitsAnswer() && id != 0 && x.g.tracker.Aside(id) && x.g.silent[id] {
+			if x.m.awaitsAnswer() && id != 0 && x.g.gone[id] {
 				x.send(&event{kind: evGone, worker: id})
 			}
 		}

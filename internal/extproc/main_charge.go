@@ -74,7 +74,7 @@ func (m *mainLeg) charge(now time.Time, row blame.Row, at worker.Rank, retry boo
 		}
 	}
 	if row.Suspect {
-		m.suspect(at, row.Leg == blame.Mirrored && (row.Sight == blame.Overdue || row.Sight == blame.Stuck))
+		m.suspect(at, row.Leg == blame.Mirrored && row.Sight == blame.Overdue)
 	}
 	if retry {
 		x := blame.Suspect[worker.Rank]{Worker: at, Charge: row.Charge}
@@ -131,20 +131,45 @@ func (m *mainLeg) served() {
 	m.plan.suspects = nil
 }
 
-// suspectAfter is how long a worker is waited for before it is probed: half of what
-// it may take.
-func suspectAfter(limit time.Duration) time.Duration {
-	return min(max(limit/2, time.Second), suspectEvery)
+// chargeStuck tells of a leg that has taken too long, where nobody else can be tried.
+// It is charged only when it has taken so long several times over: the request may be
+// one that takes long, and its attempt would end with the worker that is set aside.
+func (m *mainLeg) chargeStuck(row blame.Row, at worker.Rank) {
+	m.saw(row.Leg, row.Sight)
+	m.suspect(at, row.Leg == blame.Mirrored)
+	if m.lapses++; m.lapses < stuckLapses {
+		return
+	}
+	if row.Pair && !m.plan.kind.Holds() { // else prefill's answer waits for nobody
+		at = m.plan.suspects.Stalled(m.plan.prefill, m.plan.decode, sameWorker)
+	}
+	m.chargeWith(at, blame.Slow, blame.Slow)
 }
 
-// suspectEvery is the time between two probes for one request.
-const suspectEvery = 5 * time.Second
+// stuckLapses is how many times what a leg may take a worker is waited for before it is
+// charged, where nobody else can be tried.
+const stuckLapses = 3
+
+func sameWorker(a, b worker.Rank) bool { return a.ID == b.ID }
+
+// suspectAfter is how long a worker is waited for before it is probed: half of what
+// it may take, and most at most.
+func suspectAfter(limit, most time.Duration) time.Duration {
+	return min(max(limit/2, time.Second), most)
+}
+
+// When workers are probed for one request.
+const (
+	suspectPrefill = 2 * time.Second // so long it is waited for at most, though nothing is learned of it
+	suspectEvery   = 5 * time.Second
+)
 
 // awaitAnswer starts decode's clock: it has all that it needs.
 func (m *mainLeg) awaitAnswer(now time.Time) {
+	m.lapses = 0
 	if m.plan.answerWithin > 0 {
 		m.answerBy = now.Add(m.plan.answerWithin)
-		m.suspectAt = now.Add(suspectAfter(m.plan.answerWithin))
+		m.suspectAt = now.Add(suspectAfter(m.plan.answerWithin, suspectEvery))
 	}
 }
 
@@ -193,7 +218,7 @@ func (m *mainLeg) onOverdue(now time.Time) {
 		m.onLegFailed(now, late)
 		return
 	}
-	m.charge(now, blame.Of(m.prefillLeg(), blame.Stuck), m.plan.prefill, false)
+	m.chargeStuck(blame.Of(m.prefillLeg(), blame.Stuck), m.plan.prefill)
 	m.overdueAt = now.Add(m.plan.overdueAfter)
 }
 
@@ -208,7 +233,7 @@ func (m *mainLeg) onSilent(now time.Time) {
 		m.decodeFailed(now, blame.Overdue, false, &f)
 		return
 	}
-	m.charge(now, blame.Of(m.decodeLeg(), blame.Stuck), m.plan.decode, false)
+	m.chargeStuck(blame.Of(m.decodeLeg(), blame.Stuck), m.plan.decode)
 	m.answerBy = now.Add(m.plan.answerWithin)
 }
 

@@ -88,6 +88,7 @@ type mainLeg struct {
 	answerBy  time.Time     // decode's answer; zero while it lacks something
 	suspectAt time.Time     // who is waited for is probed then
 	suspected bool          // it was, for this attempt
+	lapses    int           // how often who is waited for was late, and nobody else could be tried
 	avoid     []worker.Rank // who may be at fault for this attempt's failure
 	keep      worker.Rank   // the prefill rank that the next one takes again; ID 0: none
 	orphanAt  time.Time     // set when the client has gone before the prefill leg
@@ -345,7 +346,7 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 		m.leg = legDispatched
 		m.startBy = now.Add(p.startWithin)
 		m.overdueAt = now.Add(min(p.overdueAfter, m.rules.prefillTimeout))
-		m.suspectAt = now.Add(suspectAfter(p.overdueAfter))
+		m.suspectAt = now.Add(suspectAfter(p.overdueAfter, suspectPrefill))
 	}
 	if m.passing.on {
 		m.pass(now)

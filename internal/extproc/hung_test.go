@@ -1,0 +1,140 @@
+package extproc
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/patience"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// TestAHungWorkerIsTheOneThatIsSetAside: it answers probes and nothing else. Where
+// prefill and decode meet, both legs of a pair are silent then, whoever of the two
+// hangs: the other one is never set aside for it.
+func TestAHungWorkerIsTheOneThatIsSetAside(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		prefill, serve int
+		hung           []worker.ID
+	}{
+		{"a lone decode, 1+1", 1, 1, []worker.ID{200}},
+		{"a lone decode, 2+1", 2, 1, []worker.ID{200}},
+		{"a lone decode, 4+1", 4, 1, []worker.ID{200}},
+		{"both decodes, 2+2", 2, 2, []worker.ID{200, 201}},
+		{"all decodes, 2+3", 2, 3, []worker.ID{200, 201, 202}},
+		{"all decodes, 5+3", 5, 3, []worker.ID{200, 201, 202}},
+		{"one decode, 2+2", 2, 2, []worker.ID{200}},
+		{"one decode, 1+2", 1, 2, []worker.ID{201}},
+		{"one prefill, 2+2", 2, 2, []worker.ID{100}},
+		{"one prefill, 2+1", 2, 1, []worker.ID{101}},
+		{"a lone prefill, 1+2", 1, 2, []worker.ID{100}},
+		{"a lone prefill, 1+4", 1, 4, []worker.ID{100}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(20) {
+				g := newPlayground(t, seed, handoff.Rendezvous, c.prefill, c.serve)
+				met := 0
+				for range 60 {
+					if len(g.aside) == 0 {
+						met++
+					}
+					g.request(func(_ int, p, d worker.ID) act {
+						if slices.Contains(c.hung, p) || slices.Contains(c.hung, d) {
+							return actHang
+						}
+						return actServe
+					})
+				}
+				require.NotEmpty(t, g.aside, "seed %d: nobody was set aside\n%s", seed, strings.Join(g.story, "\n"))
+				for id := range g.aside {
+					require.Contains(t, c.hung, id, "seed %d\n%s", seed, strings.Join(g.story, "\n"))
+				}
+				require.LessOrEqual(t, met, 15, "seed %d: requests until it was", seed)
+			}
+		})
+	}
+}
+
+// TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime: nothing is known of its pool, and
+// the one who is stopped takes connections and answers nothing. The request has left it
+// within three seconds, by the plugin's own defaults.
+func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
+	for name, kind := range map[string]handoff.Kind{"mirrored": handoff.Rendezvous, "first": handoff.NIXLPull} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := Config{OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond}.withDefaults()
+				gone := make(chan worker.ID, 1)
+				tracker, err := health.New(health.Config{
+					Client: &http.Client{Transport: stoppedWorker("10.0.1.1:80")},
+					Hooks: health.Hooks{Transition: func(x health.Transition) {
+						if x.Silent() {
+							gone <- x.ID
+						}
+					}},
+				})
+				require.NoError(t, err)
+				ws := testWorkers(t)[:1]
+				ws[0].Role = worker.Prefill
+				ws[0].Endpoint, err = worker.ParseEndpoint("10.0.1.1:80")
+				require.NoError(t, err)
+				snap, err := worker.NewSnapshot(1, ws)
+				require.NoError(t, err)
+				tracker.Update(snap, time.Now())
+				go func() { _ = tracker.Run(t.Context()) }()
+
+				var nothing patience.Limits
+				start := time.Now()
+				p := &plan{
+					disaggregated: true, kind: kind, token: "sealed", decodeAddr: "a", prefill: worker.Rank{ID: ws[0].ID}, decode: worker.Rank{ID: 9},
+					startWithin: cfg.StartTimeout, answerWithin: 30 * time.Second,
+					overdueAfter: nothing.Limit(patience.Subject{Worker: ws[0].ID}, cfg.overdueAfter(100)),
+				}
+				p.spare.prefill = true
+				m := &mainLeg{rules: testRules()}
+				send := func(ev *event) {
+					for _, e := range m.step(time.Now(), ev) {
+						if e.op == opSuspect {
+							tracker.Suspect(e.rank.ID, health.Overdue, time.Now())
+						}
+					}
+				}
+				send(&event{kind: evRequestHeaders, headers: &headers{method: "POST", path: "/v1/completions", attemptCount: "1"}})
+				send(&event{kind: evRequestBody, body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), endOfStream: true})
+				send(&event{kind: evPicked, plan: p})
+				send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+				for m.awaitsAnswer() {
+					select {
+					case id := <-gone:
+						send(&event{kind: evGone, worker: id})
+					case <-time.After(time.Until(m.wakeAt())):
+						send(&event{kind: evTimer})
+					}
+				}
+				require.LessOrEqual(t, time.Since(start), 3*time.Second, "half a second is left for the fresh pair")
+				require.Equal(t, []worker.Rank{p.prefill}, m.avoid, "who is tried next is another")
+			})
+		})
+	}
+}
+
+// stoppedWorker is a worker's address at which connections are taken and nothing is
+// answered.
+type stoppedWorker string
+
+func (s stoppedWorker) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != string(s) {
+		return nil, fmt.Errorf("a probe of %s: expected one of %s", r.URL.Host, string(s))
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
