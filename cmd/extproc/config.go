@@ -154,6 +154,7 @@ type PickConfig struct {
 	SharedCacheMultiplier        *float64 `yaml:"shared_cache_multiplier"`
 	EstimatedOverlapWeight       *float64 `yaml:"estimated_overlap_weight"`
 	DegradedOverlapWeight        *float64 `yaml:"degraded_overlap_weight"`
+	FetchCost                    *float64 `yaml:"fetch_cost"`
 	Temperature                  *float64 `yaml:"temperature"`
 	TrackPrefillTokens           *bool    `yaml:"track_prefill_tokens"`
 	PrefillTokensPerSecond       *float64 `yaml:"prefill_tokens_per_second"`

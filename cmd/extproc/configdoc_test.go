@@ -70,6 +70,7 @@ func elsewhere() map[string]string {
 		"routing.<role>.estimated_overlap_weight":        fmt.Sprint(p.EstimatedOverlapWeight),
 		"routing.<role>.degraded_overlap_weight":         fmt.Sprint(p.DegradedOverlapWeight),
 		"routing.<role>.temperature":                     fmt.Sprint(p.Temperature),
+		"routing.<role>.fetch_cost":                      fmt.Sprint(p.FetchCost),
 		"routing.<role>.shared_cache_multiplier":         fmt.Sprint(p.SharedCacheMultiplier),
 		"routing.<role>.track_prefill_tokens":            fmt.Sprint(p.TrackPrefillTokens),
 		"routing.<role>.prefill_tokens_per_second":       fmt.Sprint(p.PrefillTokensPerSecond),

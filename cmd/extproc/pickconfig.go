@@ -20,6 +20,7 @@ func (p *PickConfig) knobs(to *picker.Params) []knob {
 		{&p.SharedCacheMultiplier, &to.SharedCacheMultiplier},
 		{&p.EstimatedOverlapWeight, &to.EstimatedOverlapWeight},
 		{&p.DegradedOverlapWeight, &to.DegradedOverlapWeight},
+		{&p.FetchCost, &to.FetchCost},
 		{&p.Temperature, &to.Temperature},
 		{&p.TrackPrefillTokens, &to.TrackPrefillTokens},
 		{&p.PrefillTokensPerSecond, &to.PrefillTokensPerSecond},

@@ -53,10 +53,11 @@ type HandoffState struct {
 	Expired    uint64 `json:"expired"`  // nobody came within the lease
 
 	// A decode worker's.
-	Pulled      uint64 `json:"pulled"`
-	PullsFailed uint64 `json:"pulls_failed"`
-	Recomputed  uint64 `json:"recomputed"` // of those: prompts computed here after all
-	Local       uint64 `json:"local"`      // requests without a hand-off, served whole
+	Pulled       uint64 `json:"pulled"`
+	PulledBlocks uint64 `json:"pulled_blocks"` // whole blocks of prompts that it did not have, and so pulled
+	PullsFailed  uint64 `json:"pulls_failed"`
+	Recomputed   uint64 `json:"recomputed"` // of those: prompts computed here after all
+	Local        uint64 `json:"local"`      // requests without a hand-off, served whole
 }
 
 // holds is the ledger of one prefill worker. Safe for concurrent use; mu is

@@ -164,6 +164,7 @@ func (s *Sim) State(blocks bool) State {
 		st.Handoff = s.holds.counts()
 	}
 	st.Handoff.Pulled, st.Handoff.PullsFailed = s.pulls.ok.Load(), s.pulls.failed.Load()
+	st.Handoff.PulledBlocks = s.pulls.blocks.Load()
 	st.Handoff.Recomputed, st.Handoff.Local = s.pulls.recomputed.Load(), s.pulls.local.Load()
 	s.violationsMu.Lock()
 	st.Violations = append([]Violation{}, s.violations...)
@@ -204,7 +205,7 @@ func (s *Sim) Reset() {
 	if s.holds != nil {
 		s.holds.reset()
 	}
-	for _, n := range []*atomic.Uint64{&s.pulls.ok, &s.pulls.failed, &s.pulls.recomputed, &s.pulls.local} {
+	for _, n := range []*atomic.Uint64{&s.pulls.ok, &s.pulls.blocks, &s.pulls.failed, &s.pulls.recomputed, &s.pulls.local} {
 		n.Store(0)
 	}
 	s.violationsMu.Lock()

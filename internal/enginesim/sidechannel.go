@@ -44,7 +44,7 @@ type transfer struct {
 }
 
 // pulls counts what a decode worker did.
-type pulls struct{ ok, failed, recomputed, local atomic.Uint64 }
+type pulls struct{ ok, blocks, failed, recomputed, local atomic.Uint64 }
 
 // bindSide serves the side channel, a port a rank if perRank is set.
 func (s *Sim) bindSide() error {
@@ -228,9 +228,12 @@ func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) e
 	if err == nil {
 		s.pulls.ok.Add(1)
 		it.cached = len(it.prompt) - 1
+		pulled := len(it.prompt) / s.cfg.PageSize
 		if s.cfg.Engine == worker.VLLM { // what it pulls does not count; with MooncakeConnector it does
 			it.cached = min(it.hold.cached, (len(it.prompt)-1)/s.cfg.PageSize) * s.cfg.PageSize
+			pulled -= it.hold.cached
 		}
+		s.pulls.blocks.Add(uint64(max(pulled, 0)))
 		it.hold.store(it.sums, it.prompt)
 		return nil
 	}

@@ -292,13 +292,17 @@ func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.R
 		c.explain, r.Pick.NewBlocks = &sc.explain[1], v.newBlocks()
 	}
 	r.Explain = c.explain
-	if role != worker.Decode { // a disaggregated decode pick ignores overlap (C15)
-		p := &v.prompt
-		srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
-			overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
-		r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
-		r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
-		r.Pick.SharedBlocks = int(sc.overlap.Shared)
+	// A decode pick whose prompt is prefilled elsewhere asks who holds it only where that
+	// tells what has to be fetched.
+	r.Pick.FetchesLacking = role == worker.Decode && v.prefill.made && q.snap.Worker(v.prefill.decision.Rank.ID).Engine.FetchesLacking()
+	if role == worker.Decode && !r.Pick.FetchesLacking {
+		return r
 	}
+	p := &v.prompt
+	srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
+		overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
+	r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
+	r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
+	r.Pick.SharedBlocks = int(sc.overlap.Shared)
 	return r
 }

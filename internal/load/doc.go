@@ -18,6 +18,10 @@
 // round, for requests that have read it already. What a pick saw is put into an
 // [Explanation] only where one is asked for.
 //
+// Where decode fetches what a rank lacks, ranks are preferred for what they hold. So
+// that this leaves nobody without work, the columns say who has lately been picked far
+// less often than others (share.go, picker.Candidates.Starved).
+//
 // Taints that requests ask for are looked up once for each list and snapshot, and
 // kept as a set of positions (taint.go): a constrained pick costs little more than
 // another, and allocates nothing but for a taint that is asked for anew.

@@ -93,6 +93,9 @@ func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision,
 		return d, err
 	}
 	b.bookLocked(into, b.slotLocked(d.Rank), req, d.UncachedTokens)
+	if req.Pick.Role == worker.Decode {
+		b.tableLocked(req.Ranks).share.note(d.Index, len(req.Ranks))
+	}
 	if req.Params.Mode == picker.RoundRobin {
 		into.turn = cursorKey{req.Key, req.Pick.Role}
 		into.cursorBefore, into.cursor = b.cursors[into.turn], d.Cursor
@@ -166,6 +169,9 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 	if err == nil {
 		err = picker.CheckQueue(c, req.MaxQueuedISLTokens)
 	}
+	if req.Pick.FetchesLacking {
+		c.Starved = t.share.starved(t.starved, c.Out)
+	}
 	if err == nil {
 		d, err = picker.Pick(&req.Pick, c, req.Params, b.cursors[cursorKey{req.Key, req.Pick.Role}], b.rng)
 	}
@@ -173,7 +179,7 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 		req.Explain.fill(b, t, req, &d)
 	}
 	c.Overlap, c.Predicted, c.Host, c.Disk = nil, nil, nil, nil
-	c.Estimated, c.Near, c.Taint = nil, nil, nil
+	c.Estimated, c.Near, c.Taint, c.Starved = nil, nil, nil, nil
 	if err == nil && req.MaxUncachedTokens > 0 && d.UncachedTokens >= req.MaxUncachedTokens {
 		err = ErrUncached
 	}

@@ -34,6 +34,9 @@ type table struct {
 	closed    picker.Bits // barred, and those that are health.Tried
 	out       picker.Bits // working memory of one pick
 
+	share   share       // of decode picks
+	starved picker.Bits // working memory of one pick
+
 	carriers map[string]picker.Bits // who has a taint that was asked for
 	weights  []float32              // working memory of one pick: the column Taint
 }
@@ -98,7 +101,7 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		},
 		unknown: picker.NewBits(n), zeros: make([]uint32, n),
 		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
-		fresh: b.now, out: picker.NewBits(n),
+		fresh: b.now, out: picker.NewBits(n), starved: picker.NewBits(n),
 		standings: make([]health.Standing, n), barred: picker.NewBits(n), closed: picker.NewBits(n),
 	}
 	for i, r := range ranks {

@@ -82,6 +82,7 @@ type Candidate struct {
 	Estimated   bool // the overlap is what was routed there, not what it told
 	Degraded    bool // the overlap is what it told, but not all of that came
 	LoadUnknown bool // the Active… numbers mean nothing
+	Starved     bool // see Candidates.Starved
 }
 
 // Candidates are the ranks of one pick as columns: every column has an element
@@ -103,6 +104,11 @@ type Candidates struct {
 	Taint                     []float32
 
 	Estimated, Degraded, LoadUnknown Bits
+
+	// Starved has those who have lately been picked far less often than others. Where
+	// decode fetches what it lacks, they count as though they lacked no more than whoever
+	// lacks least: what a rank has must not keep it the only one that gets anything.
+	Starved Bits
 
 	// Near, if not nil, gets the cheapest candidates of each pick.
 	Near *Shortlist
@@ -131,6 +137,7 @@ func NewCandidates(rows ...Candidate) *Candidates {
 		mark(&c.Estimated, n, i, r.Estimated)
 		mark(&c.Degraded, n, i, r.Degraded)
 		mark(&c.LoadUnknown, n, i, r.LoadUnknown)
+		mark(&c.Starved, n, i, r.Starved)
 	}
 	return c
 }
@@ -172,7 +179,7 @@ func (c *Candidates) At(i int) Candidate {
 		OverlapBlocks: at(c.Overlap, i), PredictedBlocks: at(c.Predicted, i), HostBlocks: at(c.Host, i), DiskBlocks: at(c.Disk, i),
 		ActivePrefillTokens: int64(c.Prefill[i]), ActiveDecodeBlocks: int64(c.Decode[i]), ActiveRequests: int32(c.Requests[i]),
 		CapacityBlocks: int64(at(c.Capacity, i)), TaintWeight: at(c.Taint, i),
-		Estimated: c.Estimated.Has(i), Degraded: c.Degraded.Has(i), LoadUnknown: c.LoadUnknown.Has(i),
+		Estimated: c.Estimated.Has(i), Degraded: c.Degraded.Has(i), LoadUnknown: c.LoadUnknown.Has(i), Starved: c.Starved.Has(i),
 	}
 }
 

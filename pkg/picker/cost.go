@@ -27,6 +27,10 @@ type Request struct {
 	// all workers share. Every candidate can fetch those of them that it does not have.
 	SharedBlocks int
 
+	// FetchesLacking: the prompt is prefilled elsewhere, and the rank that is picked for
+	// decode fetches of its RequestBlocks those that it does not have.
+	FetchesLacking bool
+
 	// Estimated: every overlap of this request is an estimate.
 	Estimated bool
 }
@@ -46,6 +50,9 @@ type coster struct {
 	hostWeight   float64
 	diskWeight   float64
 	sharedWeight float64
+	fetch        float64 // what a block that is to be fetched costs; 0 where nothing is, or all
+	prompt       float64 // whole blocks of the prompt
+	mostHeld     float64 // of them, by any who can be picked: what a starved one counts with
 	shared       float64 // leading blocks in the shared cache; 0 where they are worth nothing
 	estWeight    float64
 	degWeight    float64
@@ -90,6 +97,10 @@ func newCoster(req *Request, c *Candidates, p *Params) coster {
 		creditDecode: req.Role == worker.Decode && !p.TrackPrefillTokens && p.OverlapScoreCredit > 0,
 	}
 	k.scaledCredit = k.scale * k.credit
+	if req.FetchesLacking && c.Overlap != nil {
+		k.fetch, k.prompt = p.FetchCost, float64(max(req.RequestBlocks, 0))
+		k.mostHeld = k.heldMost()
+	}
 	if k.sharedWeight > 0 {
 		k.shared = float64(max(req.SharedBlocks, 0))
 	}
@@ -128,11 +139,12 @@ func (c *Candidates) leastPrefill() float64 {
 // terms are the parts of one candidate's cost.
 type terms struct {
 	cached       float64 // tokens
+	lacking      float64 // blocks that are to be fetched
 	shared       float64 // blocks of the shared cache that are not in its own
 	credit       float64
 	creditBlocks float64
 	prefill      float64 // blocks
-	decode       float64 // blocks, request weight included
+	decode       float64 // blocks, request weight and what is to be fetched included
 	cost         float64
 }
 
@@ -192,10 +204,36 @@ func (k *coster) of(i int, t *terms) {
 		t.decode = max(0, t.decode-t.creditBlocks)
 	}
 	t.decode += float64(k.reqWeight * requests)
+	if k.fetch > 0 {
+		t.lacking = k.lacking(i, overlap)
+		t.decode += float64(k.fetch * t.lacking)
+	}
 	t.cost = t.prefill + t.decode
 	if taint := at(c.Taint, i); taint != 0 {
 		t.cost *= k.taintFactor(taint)
 	}
+}
+
+// lacking is how many blocks of the prompt a candidate with the overlap would fetch.
+func (k *coster) lacking(i int, overlap float64) float64 {
+	if k.c.Starved.Has(i) {
+		overlap = max(overlap, k.mostHeld)
+	}
+	return max(0, k.prompt-overlap)
+}
+
+// heldMost is the greatest overlap, by its worth, where anybody is starved.
+func (k *coster) heldMost() (most float64) {
+	c := k.c
+	if c.Starved.Count() == 0 {
+		return 0
+	}
+	for i, o := range c.Overlap {
+		if o > 0 && c.in.Has(i) {
+			most = max(most, float64(k.weight(i)*float64(o)))
+		}
+	}
+	return most
 }
 
 // taintFactor is what a taint weight multiplies a cost by.

@@ -20,10 +20,11 @@ import (
 //	pick role=prefill mode=kv isl=64 blocks=4 new=3 estimated
 //	     block-size=16 credit=1 decay=0 scale=1 request-weight=0 host-weight=.75
 //	     disk-weight=.25 estimate-weight=.5 temperature=0 track=true shared=0 shared-multiplier=.5
+//	     fetches fetch-cost=1
 //	     degraded-weight=.5 override=("name":value,…) decode-override cursor=0
 //	     prefill-threshold=0 decode-threshold=0 serve-overloaded
 //	7/0 overlap=4 host=0 disk=0 prefill_tokens=0 decode_blocks=0
-//	     requests=0 capacity=0 taint=0 estimated degraded load-unknown out
+//	     requests=0 capacity=0 taint=0 estimated degraded starved load-unknown out
 //
 // What is not given is the default. blocks is isl / block-size when not given.
 // Each candidate is one line. It prints the table and who is picked: where
@@ -136,6 +137,10 @@ func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64)
 			float(&p.Temperature)
 		case "shared":
 			num(&req.SharedBlocks)
+		case "fetches":
+			req.FetchesLacking = true
+		case "fetch-cost":
+			float(&p.FetchCost)
 		case "shared-multiplier":
 			float(&p.SharedCacheMultiplier)
 		case "track":
@@ -189,6 +194,8 @@ func parseCandidate(t *testing.T, f []string) Candidate {
 			c.TaintWeight = float32(w)
 		case "capacity":
 			c.CapacityBlocks = n
+		case "starved":
+			c.Starved = true
 		case "degraded":
 			c.Degraded = true
 		case "estimated":

@@ -42,7 +42,10 @@
 //	              0 when prefill tokens are not tracked; of ISL alone when the
 //	              load of the rank is not known
 //	decode        active blocks + the blocks that the request adds
-//	cost          (prefill + decode + request weight × active requests)
+//	fetch         fetch cost × max(0, request blocks - overlap), of a decode pick whose
+//	              prompt is prefilled elsewhere, where the engine fetches only what the
+//	              rank lacks; of a starved candidate, with the greatest overlap of all
+//	cost          (prefill + decode + request weight × active requests + fetch)
 //	              × exp(-tanh(taint weight))
 //
 // A decode pick that does not track prefill tokens and gives credit takes the
@@ -53,6 +56,11 @@
 // It is written twice: in full, for one candidate (cost.go), and short, for 64
 // that have nothing particular (fill.go). Both give the same bits, so that
 // equal costs are ties whichever way they were worked out.
+//
+// What is to be fetched is a cost and never a credit: with a fetch cost of 1 it makes two
+// ranks differ by the blocks of one prompt at most, so that a rank is preferred for what
+// it holds until it runs about one answer more than another. Where no answers run, that would send
+// everything to one rank: the caller marks who is starved (Candidates.Starved).
 //
 // # Overload
 //

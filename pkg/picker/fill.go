@@ -38,6 +38,11 @@ func (k *coster) short(w, n int, dst *costs) bool {
 	if k.shared == 0 && c.plain(w) {
 		prefill, decode, requests := c.Prefill[from:from+n], c.Decode[from:from+n], c.Requests[from:from+n]
 		switch {
+		case k.fetch > 0:
+			if weight, same := k.chunkWeight(w); same && !k.track && !k.creditDecode && c.Starved.word(w) == 0 {
+				k.fetching(dst, weight, c.Overlap[from:from+n], decode, requests)
+				return true
+			}
 		case !k.track && !k.creditDecode:
 			k.untracked(dst, decode, requests)
 			return true
@@ -161,6 +166,22 @@ func (k *coster) untracked(dst *costs, decode, requests []float64) {
 	reqWeight, added := k.reqWeight, k.newBlocks
 	for i := range n {
 		dst[i] = decode[i] + added + float64(reqWeight*requests[i])
+	}
+}
+
+// fetching: running answers count, and what is to be fetched.
+func (k *coster) fetching(dst *costs, weight float64, overlap []uint32, decode, requests []float64) {
+	n := len(overlap)
+	if n > chunk || len(decode) < n || len(requests) < n {
+		return
+	}
+	reqWeight, added, fetch, prompt := k.reqWeight, k.newBlocks, k.fetch, k.prompt
+	for i := range n {
+		lacking := prompt - float64(weight*float64(overlap[i]))
+		if lacking < 0 {
+			lacking = 0
+		}
+		dst[i] = decode[i] + added + float64(reqWeight*requests[i]) + float64(fetch*lacking)
 	}
 }
 

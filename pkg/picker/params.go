@@ -57,6 +57,12 @@ type Params struct {
 	// lack twice.
 	DegradedOverlapWeight float64
 
+	// FetchCost is what a block of the prompt costs that a decode rank has to fetch from
+	// prefill (Request.FetchesLacking), in blocks of running answers: 0 to 100. Default 1.
+	// Higher keeps conversations where they were decoded, at the price of less even
+	// load; 0 does not ask who has what.
+	FetchCost float64
+
 	// Temperature above 0 draws by softmax over normalised costs. Default 0:
 	// the lowest cost. 0.1 rarely leaves the cheapest, 1 spreads widely.
 	Temperature float64
@@ -101,6 +107,7 @@ func DefaultParams() Params {
 		DiskHitWeight:          0.25,
 		SharedCacheMultiplier:  0.5,
 		EstimatedOverlapWeight: 0.5,
+		FetchCost:              1,
 		DegradedOverlapWeight:  0.5,
 		TrackPrefillTokens:     true,
 	}
@@ -108,7 +115,8 @@ func DefaultParams() Params {
 
 // DecodeOverride returns p as the decode pick of a disaggregated request uses
 // it: the prompt is prefilled elsewhere, so that nothing that is cached earns credit and
-// prompt tokens are not counted. All else is kept, a
+// prompt tokens are not counted. What has to be fetched costs, where that depends on
+// the rank. All else is kept, a
 // request's own temperature for example (C15).
 func DecodeOverride(p Params) Params {
 	p.OverlapScoreCredit = 0
@@ -138,6 +146,7 @@ func (p *Params) Validate() error {
 		{"temperature", p.Temperature, math.MaxFloat32},
 		{"host_cache_hit_weight", p.HostHitWeight, 1},
 		{"disk_cache_hit_weight", p.DiskHitWeight, 1},
+		{"fetch_cost", p.FetchCost, 100},
 		{"shared_cache_multiplier", p.SharedCacheMultiplier, math.MaxFloat32},
 		{"estimated_overlap_weight", p.EstimatedOverlapWeight, 1},
 		{"degraded_overlap_weight", p.DegradedOverlapWeight, 1},

@@ -252,6 +252,22 @@ func slowCost(req *Request, cands []Candidate, c Candidate, p *Params) float64 {
 		decode = math.Max(0, decode-creditBlocks)
 	}
 	cost := prefill + decode + p.DecodeActiveRequestWeight*float64(c.ActiveRequests)
+	if req.FetchesLacking {
+		held, most := device, 0.0
+		for _, o := range cands {
+			worth := 1.0
+			if o.Estimated || req.Estimated {
+				worth = p.EstimatedOverlapWeight
+			} else if o.Degraded {
+				worth = p.DegradedOverlapWeight
+			}
+			most = math.Max(most, worth*float64(o.OverlapBlocks))
+		}
+		if c.Starved {
+			held = most
+		}
+		cost += p.FetchCost * math.Max(0, float64(req.RequestBlocks)-held)
+	}
 	return cost * math.Exp(-math.Tanh(float64(c.TaintWeight)))
 }
 
@@ -266,6 +282,7 @@ func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
 			}
 			// None, all, or some: each takes a way of its own.
 			cands[i].Estimated = estimated == 1 || estimated > 1 && rng.IntN(estimated) == 0
+			cands[i].Starved = seed%2 == 0 && rng.IntN(4) == 0
 			cands[i].Degraded = degraded == 1 || degraded > 1 && rng.IntN(degraded) == 0
 			if taints {
 				cands[i].TaintWeight = float32(rng.IntN(3)-1) / 4
@@ -278,10 +295,11 @@ func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
 			PrefillLoadScale:        float64(rng.IntN(5)) / 2, DecodeActiveRequestWeight: float64(rng.IntN(3)),
 			HostHitWeight: 0.75, DiskHitWeight: 0.25, EstimatedOverlapWeight: rng.Float64(), DegradedOverlapWeight: rng.Float64(),
 			TrackPrefillTokens: rng.IntN(2) == 0, SharedCacheMultiplier: float64(rng.IntN(3)) / 4,
+			FetchCost: float64(rng.IntN(3)) / 2,
 		}
 		req := &Request{
 			Role: worker.Role(1 + rng.IntN(3)), ISLTokens: rng.IntN(2000), RequestBlocks: rng.IntN(50), NewBlocks: rng.IntN(50),
-			Estimated: rng.IntN(3) == 0, SharedBlocks: rng.IntN(2) * rng.IntN(60),
+			Estimated: rng.IntN(3) == 0, SharedBlocks: rng.IntN(2) * rng.IntN(60), FetchesLacking: rng.IntN(3) == 0,
 		}
 		least, columns := math.Inf(1), NewCandidates(cands...)
 		columns.Near = new(Shortlist)
@@ -333,7 +351,10 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 		p := DefaultParams()
 		p.BlockSize, p.OverlapScoreCredit, p.PrefillLoadScale = 1+rng.IntN(64), 3*rng.Float64(), rng.Float64()
 		p.DecodeActiveRequestWeight, p.EstimatedOverlapWeight, p.DegradedOverlapWeight = rng.Float64(), rng.Float64(), rng.Float64()
-		p.TrackPrefillTokens = rng.IntN(3) > 0
+		p.TrackPrefillTokens, p.FetchCost = rng.IntN(3) > 0, rng.Float64()
+		if seed%10 == 0 {
+			p = DecodeOverride(p)
+		}
 		if rng.IntN(2) == 0 {
 			p.DecodeActiveRequestWeight = 0
 		}
@@ -342,7 +363,7 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 		}
 		req := &Request{
 			Role: worker.Role(1 + rng.IntN(3)), ISLTokens: rng.IntN(2000), RequestBlocks: rng.IntN(99), NewBlocks: rng.IntN(9),
-			Estimated: rng.IntN(4) == 0,
+			Estimated: rng.IntN(4) == 0, FetchesLacking: seed%5 == 0,
 		}
 		c := NewCandidates(cands...)
 		require.Equal(t, len(cands), c.admit())

@@ -12,13 +12,14 @@ import (
 type Row struct {
 	Candidate
 
+	LackingBlocks  int64    // of the prompt, that a decode rank would fetch; what the cost counts
 	SharedBlocks   int64    // that the rank can fetch from the shared cache
 	CachedTokens   int64    // of the prompt, as the cost counts them
 	UncachedTokens int64    // of the prompt
 	Credit         float64  // what one overlapping block is worth here, in blocks
 	CreditBlocks   float64  // what the cache takes off
 	PrefillCost    float64  // in blocks
-	DecodeCost     float64  // in blocks, the weight of requests included
+	DecodeCost     float64  // in blocks, the weight of requests and what is to be fetched included
 	Cost           float64  // what the mode compares; see Decision.Cost
 	Overload       Overload // the threshold that it is over, if any
 	Out            bool     // it could not be picked, for overload or what the caller knows
@@ -54,6 +55,7 @@ func (k *coster) row(i int, p *Params) Row {
 	k.of(i, &t)
 	r := Row{
 		Candidate:      k.c.At(i),
+		LackingBlocks:  int64(t.lacking),
 		SharedBlocks:   int64(t.shared),
 		CachedTokens:   int64(t.cached),
 		UncachedTokens: int64(max(0, k.isl-t.cached)),

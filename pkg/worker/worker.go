@@ -96,6 +96,11 @@ func ParseEngine(s string) (Engine, error) {
 	return "", fmt.Errorf("worker: engine %q: expected "+engineNames, s)
 }
 
+// FetchesLacking reports whether a decode worker of the engine fetches from prefill only
+// those blocks of a prompt that it does not have: vLLM with NixlConnector does. SGLang's
+// decode keeps no cache of prompts, and of others it is not known.
+func (e Engine) FetchesLacking() bool { return e == VLLM }
+
 // Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
 // port, since an original-destination cluster takes nothing else. The zero
 // value is no endpoint.
