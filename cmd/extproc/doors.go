@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
@@ -33,7 +34,7 @@ func (p *plugin) open() (_ *doors, err error) {
 		return nil, err
 	}
 	if d.page, err = admin.New(p.adminConfig()); err != nil {
-		return nil, err
+		return nil, notBound("admin.listen (--admin)", p.cfg.Admin.Listen, err)
 	}
 	for _, x := range []struct {
 		name, address string
@@ -43,10 +44,23 @@ func (p *plugin) open() (_ *doors, err error) {
 			continue
 		}
 		if *x.to, err = net.Listen("tcp", x.address); err != nil {
-			return nil, fmt.Errorf("%s: %w", x.name, err)
+			return nil, notBound(x.name, x.address, err)
 		}
 	}
 	return d, nil
+}
+
+// notBound says which key named an address that cannot be had; err names it again.
+func notBound(key, address string, err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+		var call *os.SyscallError
+		if errors.As(err, &call) {
+			err = call.Err
+		}
+	}
+	return fmt.Errorf("%s %q: %w; choose another address, or end what has it", key, address, err)
 }
 
 func (d *doors) close() {

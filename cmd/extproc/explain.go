@@ -7,18 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
 )
 
 // explainCommand asks a running plugin what it would decide. Nothing is routed
 // and nothing is booked.
 func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := newFlagSet("explain", "Asks a running plugin what it would decide for a request body, and why.\nThe body is read from the file named, or from standard input where none is (or -).", stderr)
-	admin := fs.String("admin", "http://"+defaultConfig().Admin.Listen, "admin `address` of the plugin, with or without http://")
+	at := fs.String("admin", "http://"+defaultConfig().Admin.Listen, "admin `address` of the plugin, with or without http://")
 	path := fs.String("path", "/v1/chat/completions", "request path")
 	raw := fs.Bool("json", false, "print the whole answer as JSON")
 	if err := parseFlags(fs, args, 1); err != nil {
@@ -37,7 +40,7 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	answer, err := postExplain(ctx, *admin, *path, body)
+	answer, err := postExplain(ctx, *at, *path, body)
 	if err != nil {
 		return err
 	}
@@ -68,11 +71,12 @@ func refusalText(answer []byte) string {
 	return string(bytes.TrimSpace(answer))
 }
 
-func postExplain(ctx context.Context, admin, path string, body []byte) ([]byte, error) {
-	if !strings.Contains(admin, "://") {
-		admin = "http://" + admin
+func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, error) {
+	u := at
+	if !strings.Contains(u, "://") {
+		u = "http://" + u
 	}
-	u := strings.TrimSuffix(admin, "/") + "/debug/explain?path=" + url.QueryEscape(path)
+	u = strings.TrimSuffix(u, "/") + "/debug/explain?path=" + url.QueryEscape(path)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, bytes.NewReader(body))
 	if err != nil {
 		return nil, usageError{fmt.Errorf("explain: %w", err)}
@@ -80,15 +84,42 @@ func postExplain(ctx context.Context, admin, path string, body []byte) ([]byte, 
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("explain: is the plugin running, and is --admin its admin address? %w", err)
+		return nil, notReached(at, err)
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, fmt.Errorf("explain: %w", err)
 	}
+	if by := resp.Header.Get("Server"); by != admin.ServerName {
+		return nil, notTheAdmin(at, by)
+	}
 	if resp.StatusCode != http.StatusOK {
 		return nil, errors.New("explain: the plugin refuses the request: " + refusalText(answer))
 	}
 	return answer, nil
+}
+
+// notReached says why nobody has answered at the address, and what to change.
+func notReached(at string, err error) error {
+	var op *net.OpError
+	switch {
+	case strings.Contains(err.Error(), "malformed HTTP"): // net/http has no error of its own for it
+		return fmt.Errorf("explain: --admin %s: what answers there speaks gRPC, as the plugin does where Envoy reaches it (listen): expected the address of its status page, admin.listen", at)
+	case errors.As(err, &op) && op.Op == "dial":
+		return fmt.Errorf("explain: --admin %s: nothing answers there (%w): expected the address of the status page of a plugin that runs, admin.listen", at, op.Err)
+	}
+	return fmt.Errorf("explain: --admin %s: %w", at, err)
+}
+
+// notTheAdmin says what answers in the plugin's place, as far as it says it.
+func notTheAdmin(at, by string) error {
+	who := "another server"
+	switch {
+	case by == "envoy":
+		who = "Envoy"
+	case by != "":
+		who = fmt.Sprintf("another server (%.60q)", by)
+	}
+	return fmt.Errorf("explain: --admin %s: %s answers there: expected the address of the plugin's status page, admin.listen", at, who)
 }

@@ -34,7 +34,7 @@ func listen(s string, mode socketMode) (net.Listener, error) {
 	if network != "unix" {
 		l, err := net.Listen(network, address)
 		if err != nil {
-			return nil, fmt.Errorf("listen: %w", err)
+			return nil, notBound("listen (--listen)", address, err)
 		}
 		return l, nil
 	}

@@ -224,29 +224,6 @@ func keyOfFlag(name string) string {
 	return ""
 }
 
-func newFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
-	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.Usage = func() {
-		fmt.Fprintf(stderr, "%s\n\nFlags of extproc %s:\n", summary, name)
-		fs.PrintDefaults()
-	}
-	return fs
-}
-
-func parseFlags(fs *flag.FlagSet, args []string, most int) error {
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return usageError{fmt.Errorf("%s: %w", fs.Name(), err)}
-	}
-	if fs.NArg() > most {
-		return usageError{fmt.Errorf("%s: unexpected argument %q", fs.Name(), fs.Arg(most))}
-	}
-	return nil
-}
-
 func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	fs := newFlagSet("serve", "Runs the plugin until SIGTERM, then drains.", stderr)
 	config := configFlags(fs)

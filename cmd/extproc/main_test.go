@@ -14,6 +14,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
 )
 
 func TestMain(m *testing.M) {
@@ -126,6 +128,7 @@ func (s *script) serveAdmin(status int, answer string) {
 		var body bytes.Buffer
 		_, _ = body.ReadFrom(r.Body)
 		s.asked = r.Method + " " + r.URL.String() + "\n" + body.String()
+		w.Header().Set("Server", admin.ServerName)
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(answer))
 	}))

@@ -35,6 +35,10 @@ type Server struct {
 	http  *http.Server
 }
 
+// ServerName is the Server header of every answer, by which a client knows that it has
+// reached a plugin's status page, and not another port.
+const ServerName = "baton-admin"
+
 // New checks cfg and opens the listener. The caller must call Run, which closes
 // it, or Close.
 func New(cfg Config) (*Server, error) {
@@ -140,6 +144,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			text(w, http.StatusInternalServerError, "internal error; see the log\n")
 		}()
 		h := w.Header()
+		h.Set("Server", ServerName)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
 		h.Set("Referrer-Policy", "no-referrer")

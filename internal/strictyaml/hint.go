@@ -18,14 +18,8 @@ func keysOf(t reflect.Type) (out []string) {
 
 // hint says what may have been meant by a key that there is not in a mapping of type t.
 func (r *reader) hint(key, name string, t reflect.Type) string {
-	best, least := "", 1+min(3, len(name)/2)
-	for _, k := range keysOf(t) {
-		if d := distance(name, k); d < least {
-			best, least = join(key, k), d
-		}
-	}
-	if best != "" {
-		return ": did you mean " + best + "?"
+	if best := Nearest(name, keysOf(t)); best != "" {
+		return ": did you mean " + join(key, best) + "?"
 	}
 	// The same key, in another place.
 	if others := findAll(r.root, "", name, 0); len(others) > 0 {
@@ -52,6 +46,18 @@ func findAll(t reflect.Type, key, name string, depth int) (out []string) {
 	}
 	slices.SortFunc(out, func(a, b string) int { return len(a) - len(b) })
 	return out
+}
+
+// Nearest is the one of known that name may be a slip of the pen for: it differs in a few
+// letters alone. "" where there is none.
+func Nearest(name string, known []string) (best string) {
+	least := 1 + min(3, len(name)/2)
+	for _, k := range known {
+		if d := distance(name, k); d < least {
+			best, least = k, d
+		}
+	}
+	return best
 }
 
 // distance is the number of letters to insert, to remove or to replace that makes a of b.

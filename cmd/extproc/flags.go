@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/strictyaml"
+)
+
+func newFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprintf(stderr, "%s\n\nFlags of extproc %s:\n", summary, name)
+		fs.PrintDefaults()
+	}
+	return fs
+}
+
+// parseFlags sets the flags of fs as package flag would, but takes them before, between and
+// behind the other arguments, of which there may be at most most, and tells every mistake at
+// once, one line each. What is no flag is in fs.Args.
+func parseFlags(fs *flag.FlagSet, args []string, most int) error {
+	var errs []error
+	var others []string
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		if arg == "--" {
+			others = append(others, args...)
+			break
+		}
+		if arg == "-" || !strings.HasPrefix(arg, "-") {
+			others = append(others, arg)
+			continue
+		}
+		name, value, given := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		f := fs.Lookup(name)
+		switch {
+		case f == nil && (name == "help" || name == "h"):
+			fs.Usage()
+			return flag.ErrHelp
+		case f == nil:
+			errs = append(errs, unknownFlag(fs, name))
+			if most == 0 && !given && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+				args = args[1:] // its value
+			}
+			continue
+		case given:
+		case yesNoFlag(f):
+			value = "true"
+		case len(args) == 0:
+			errs = append(errs, fmt.Errorf("%s: --%s: expected %s", fs.Name(), name, expectedOf(f)))
+			continue
+		default:
+			value, args = args[0], args[1:]
+		}
+		if err := fs.Set(name, value); err != nil {
+			errs = append(errs, badFlag(fs, f, value, err))
+		}
+	}
+	for _, arg := range others[min(most, len(others)):] {
+		errs = append(errs, fmt.Errorf("%s: unexpected argument %q", fs.Name(), arg))
+	}
+	if len(errs) > 0 {
+		return usageError{errors.Join(errs...)}
+	}
+	return fs.Parse(append([]string{"--"}, others...)) // fills fs.Args
+}
+
+func unknownFlag(fs *flag.FlagSet, name string) error {
+	var known []string
+	fs.VisitAll(func(f *flag.Flag) { known = append(known, f.Name) })
+	if best := strictyaml.Nearest(name, known); best != "" {
+		return fmt.Errorf("%s: --%.60s: there is no such flag: did you mean --%s?", fs.Name(), name, best)
+	}
+	return fmt.Errorf("%s: --%.60s: there is no such flag; extproc %s --help lists them", fs.Name(), name, fs.Name())
+}
+
+// badFlag says what is wrong with a value. Package flag's own types say nothing of what they
+// take.
+func badFlag(fs *flag.FlagSet, f *flag.Flag, value string, err error) error {
+	if want := expectedOf(f); want != aValue {
+		return fmt.Errorf("%s: --%s %.60q: expected %s", fs.Name(), f.Name, value, want)
+	}
+	return fmt.Errorf("%s: --%s %.60q: %w", fs.Name(), f.Name, value, err)
+}
+
+const aValue = "a value"
+
+func expectedOf(f *flag.Flag) string {
+	g, is := f.Value.(flag.Getter)
+	if !is {
+		return aValue
+	}
+	switch g.Get().(type) {
+	case bool:
+		return "true or false"
+	case int, int64:
+		return "a whole number"
+	case uint, uint64:
+		return "a whole number that is not negative"
+	case float64:
+		return "a number"
+	case time.Duration:
+		return "a duration such as 250ms or 2s"
+	}
+	return aValue
+}
+
+func yesNoFlag(f *flag.Flag) bool {
+	b, is := f.Value.(interface{ IsBoolFlag() bool })
+	return is && b.IsBoolFlag()
+}
