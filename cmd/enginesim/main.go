@@ -87,7 +87,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	}
 	role := fs.String("role", "", "prefill, decode or aggregated (required)")
 	engine := fs.String("engine", "sglang", "sglang, vllm or trtllm")
-	models := fs.String("model", "sim", "names it answers to, separated by commas")
+	modelFlags(fs, &cfg)
 	id := fs.String("id", "", "instance id, decimal (default random)")
 	fs.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "HTTP API; port 0 picks a free one, as everywhere")
 	fs.StringVar(&cfg.BootstrapListen, "bootstrap-listen", "", "a prefill worker's bootstrap server (default 127.0.0.1:0)")
@@ -128,7 +128,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 		return cfg, fmt.Errorf("argument %q: expected flags only", fs.Arg(0))
 	}
 	cfg.KVLoadFailure = enginesim.LoadFailure(*failure)
-	cfg.Engine, cfg.Models = worker.Engine(*engine), strings.Split(*models, ",")
+	cfg.Engine = worker.Engine(*engine)
 	cfg.PrefillBase, cfg.PrefillPerToken, cfg.DecodePerToken = micros(*base), micros(*perPrompt), micros(*perOutput)
 	var err error
 	if cfg.Role, err = worker.ParseRole(*role); err != nil {
@@ -138,6 +138,18 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 		cfg.ID, err = worker.ParseID(*id)
 	}
 	return cfg, err
+}
+
+// modelFlags defines the flags of what requests name.
+func modelFlags(fs *flag.FlagSet, cfg *enginesim.Config) {
+	list := func(name, usage string, to *[]string) {
+		fs.Func(name, usage, func(v string) error {
+			*to = strings.Split(v, ",")
+			return nil
+		})
+	}
+	list("model", "`names` it answers to, separated by commas (default sim)", &cfg.Models)
+	list("adapters", "LoRA adapters that it has loaded, as `names` separated by commas", &cfg.Adapters)
 }
 
 // handoffFlags defines the flags of vLLM and TensorRT-LLM.

@@ -7,27 +7,40 @@ import (
 	"slices"
 )
 
-// blockSum is the chained hash of one page; its first 8 bytes are the hash the
-// engine publishes.
-type blockSum [sha256.Size]byte
+// blockSum is the chained hashes of one page. They differ where the engine keeps pages
+// apart that it publishes under one hash.
+type blockSum struct{ own, told [sha256.Size]byte }
 
 // hash returns the engine's name of the block: the first 16 hex digits of the
 // sum as a signed number.
-func (b *blockSum) hash() int64 { return int64(binary.BigEndian.Uint64(b[:8])) }
+func (b *blockSum) hash() int64 { return int64(binary.BigEndian.Uint64(b.own[:8])) }
+
+// published is the name in events.
+func (b *blockSum) published() int64 { return int64(binary.BigEndian.Uint64(b.told[:8])) }
 
 // chainBlocks appends to sums the sums of the full pages of tokens that sums
-// does not hold yet: sha256 over the parent's sum and the little-endian ids.
-func chainBlocks(sums []blockSum, tokens []uint32, page int) []blockSum {
+// does not hold yet: sha256 over the parent's sum, or the namespace's root, and the
+// little-endian ids.
+func chainBlocks(sums []blockSum, tokens []uint32, page int, ns namespace) []blockSum {
 	buf := make([]byte, 0, sha256.Size+4*page)
-	for i := len(sums); (i+1)*page <= len(tokens); i++ {
-		buf = buf[:0]
-		if i > 0 {
-			buf = append(buf, sums[i-1][:]...)
-		}
-		for _, t := range tokens[i*page : (i+1)*page] {
+	link := func(parent []byte, ids []uint32) [sha256.Size]byte {
+		buf = append(buf[:0], parent...)
+		for _, t := range ids {
 			buf = binary.LittleEndian.AppendUint32(buf, t)
 		}
-		sums = append(sums, sha256.Sum256(buf))
+		return sha256.Sum256(buf)
+	}
+	for i := len(sums); (i+1)*page <= len(tokens); i++ {
+		own, told := ns.root(), ns.told().root()
+		if i > 0 {
+			own, told = sums[i-1].own[:], sums[i-1].told[:]
+		}
+		ids := tokens[i*page : (i+1)*page]
+		sum := blockSum{own: link(own, ids)}
+		if sum.told = sum.own; ns.told() != ns {
+			sum.told = link(told, ids)
+		}
+		sums = append(sums, sum)
 	}
 	return sums
 }
@@ -35,6 +48,7 @@ func chainBlocks(sums []blockSum, tokens []uint32, page int) []blockSum {
 // block is a node of the prefix tree.
 type block struct {
 	hash     int64
+	told     int64  // its hash in events
 	parent   *block // nil at the first page of a prompt
 	tokens   []uint32
 	children int
@@ -153,7 +167,7 @@ func (c *cache) evict() {
 	slices.Reverse(node)
 	for _, b := range node {
 		delete(c.blocks, b.hash)
-		c.note(event{kind: blockRemoved, hash: b.hash})
+		c.note(event{kind: blockRemoved, hash: b.told})
 	}
 	if p := node[0].parent; p != nil {
 		p.children--
@@ -164,15 +178,15 @@ func (c *cache) evict() {
 
 // insert turns private blocks of a request into shared ones: the pages of
 // tokens from len(path) on. It returns the longer path, all of it pinned.
-func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32) []*block {
+func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32, ns namespace) []*block {
 	c.clock++
 	first := len(path)
 	for i := first; i < len(sums); i++ {
 		h := sums[i].hash()
 		b := c.blocks[h]
 		if b == nil {
-			b = &block{hash: h, heapAt: -1, tokens: append([]uint32(nil), tokens[i*c.page:(i+1)*c.page]...)}
-			ev := event{kind: blockStored, hash: h, tokens: b.tokens}
+			b = &block{hash: h, told: sums[i].published(), heapAt: -1, tokens: append([]uint32(nil), tokens[i*c.page:(i+1)*c.page]...)}
+			ev := event{kind: blockStored, hash: b.told, tokens: b.tokens, space: ns.told()}
 			if i > 0 {
 				b.parent = path[i-1]
 				b.parent.children++
@@ -180,7 +194,7 @@ func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32) []*block
 					b.parent.next = b
 				}
 				c.unlist(b.parent)
-				ev.parent, ev.hasParent = b.parent.hash, true
+				ev.parent, ev.hasParent = b.parent.told, true
 			}
 			c.blocks[h] = b
 			c.note(ev)

@@ -21,10 +21,10 @@ func tokens(n int) []uint32 {
 func TestBlockHashesAreSGLangs(t *testing.T) {
 	// hashlib.sha256 over the parent's digest and the ids, 4 bytes little-endian
 	// each; int(hexdigest[:16], 16) as a signed number.
-	sums := chainBlocks(nil, []uint32{1, 2, 3, 4, 5}, 2)
+	sums := chainBlocks(nil, []uint32{1, 2, 3, 4, 5}, 2, namespace{})
 	require.Len(t, sums, 2, "only full pages")
 	require.Equal(t, []int64{3817746824117602890, -4216701448867210342}, []int64{sums[0].hash(), sums[1].hash()})
-	require.Equal(t, sums, chainBlocks(sums[:1:1], []uint32{1, 2, 3, 4, 5}, 2), "a chain can be continued")
+	require.Equal(t, sums, chainBlocks(sums[:1:1], []uint32{1, 2, 3, 4, 5}, 2, namespace{}), "a chain can be continued")
 }
 
 // checkCache verifies the invariants that cache.go names.
@@ -72,7 +72,7 @@ func TestCacheKeepsItsInvariants(t *testing.T) {
 				for i := range ids {
 					ids[i] = uint32(rnd.IntN(2))
 				}
-				sums := chainBlocks(nil, ids, 2)
+				sums := chainBlocks(nil, ids, 2, namespace{})
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel() // admitted at once or not at all
 				if h, err := r.admit(ctx, sums, (len(ids)+1)/2+rnd.IntN(3)); err == nil {
@@ -100,7 +100,7 @@ func TestCacheKeepsItsInvariants(t *testing.T) {
 func TestTheLeastRecentlyUsedLeafGoesFirst(t *testing.T) {
 	r := &rank{maxRunning: 1, cache: newCache(1, 4, false, false)}
 	use := func(ids ...uint32) int {
-		sums := chainBlocks(nil, ids, 1)
+		sums := chainBlocks(nil, ids, 1, namespace{})
 		h, err := r.admit(t.Context(), sums, len(ids))
 		require.NoError(t, err)
 		h.store(sums, ids)
@@ -160,7 +160,7 @@ func BenchmarkChainBlocks(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			ids := tokens(n)
 			for b.Loop() {
-				chainBlocks(nil, ids, 16)
+				chainBlocks(nil, ids, 16, namespace{})
 			}
 		})
 	}

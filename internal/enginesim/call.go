@@ -18,6 +18,7 @@ import (
 type item struct {
 	index  int
 	prompt []uint32
+	space  namespace
 	digest uint64
 	sums   []blockSum
 	meet   *meeting // nil: nobody to meet
@@ -59,7 +60,7 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 		return err
 	}
 	c.q = q
-	if q.model != "" && !slices.Contains(c.s.cfg.Models, q.model) {
+	if !c.s.names(q) {
 		c.s.violate(Violation{Kind: "wrong_model", Seq: c.rec.req.Seq, Detail: fmt.Sprintf(
 			"model %q was asked of a worker for %q", q.model, c.s.cfg.Models)})
 	}
@@ -145,11 +146,11 @@ func (q *genRequest) floor() int {
 func (c *call) prepareAll() error {
 	prepare := c.s.engine.prepare
 	for i, it := range c.items {
-		if i > 0 && &it.prompt[0] == &c.items[i-1].prompt[0] {
+		if i > 0 && &it.prompt[0] == &c.items[i-1].prompt[0] && it.space == c.items[i-1].space {
 			it.sums = c.items[i-1].sums
 			continue
 		}
-		it.sums = chainBlocks(nil, it.prompt, c.s.cfg.PageSize)
+		it.sums = chainBlocks(nil, it.prompt, c.s.cfg.PageSize, it.space)
 	}
 	// The other choices of a prompt find what the first has put into the cache.
 	first := func(it *item) bool { return it.index%c.q.n == 0 }
@@ -200,9 +201,13 @@ func (c *call) admit(ctx context.Context, it *item, out int) error {
 	if has := c.s.cfg.usableBlocks(); need > has {
 		return badRequest("the request needs %d KV blocks, the worker has %d", need, has)
 	}
-	var err error
-	it.hold, err = it.rank.admit(ctx, it.sums, need)
-	return err
+	hold, err := it.rank.admit(ctx, it.sums, need)
+	if err != nil {
+		return err
+	}
+	hold.space = it.space
+	it.hold = hold
+	return nil
 }
 
 func (c *call) output() int {
@@ -338,7 +343,7 @@ func (c *call) complete(out int, reason string) {
 	for _, it := range c.items {
 		if out > 1 && it.hold != nil && c.leg != legPrefill {
 			tokens := slices.Concat(it.prompt, answerTokens(it.digest, 0, out-1))
-			it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, c.s.cfg.PageSize), tokens)
+			it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, c.s.cfg.PageSize, it.space), tokens)
 		}
 		it.rank.account(len(it.prompt), it.cached, out)
 	}

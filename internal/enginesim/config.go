@@ -25,6 +25,8 @@ type Config struct {
 	Role   worker.Role   // required
 	Engine worker.Engine // worker.SGLang (default), worker.VLLM, worker.VLLMMooncake or worker.TensorRTLLM
 	Models []string      // names it answers to; default "sim"
+	// Adapters are LoRA adapters of the model that it has loaded; default none.
+	Adapters []string
 
 	// Addresses. Port 0 picks a free one; the accessors of [Sim] tell which.
 	Listen          string // HTTP API; default "127.0.0.1:0"
@@ -184,6 +186,7 @@ func (c Config) Validate() error {
 		bad("bootstrap-listen: only a prefill worker has a bootstrap server")
 	}
 	c.validateHandoff(bad)
+	c.validateAdapters(bad)
 	for _, n := range []struct {
 		name string
 		v    int

@@ -24,6 +24,9 @@
 //     engine hashes that are chained SHA-256, or as vLLM 0.32 does, unsigned;
 //     they are replayed as SGLang >= 0.5.22 and vLLM >= 0.26 frame it.
 //     TensorRT-LLM publishes none.
+//   - LoRA adapters and cache salts keep blocks apart, named as each engine has them named
+//     and told as it tells them; so does SGLang's extra_key, which its events do not have:
+//     those blocks are published under the hashes of the plain model's.
 //   - With PortPerRank each rank serves the API on a port of its own, as in
 //     llm-d-inference-sim and where vLLM leaves the balancing between ranks to
 //     others. The port says the rank; X-Data-Parallel-Rank is refused there, as

@@ -21,6 +21,7 @@ type event struct {
 	parent    int64
 	hasParent bool
 	tokens    []uint32 // owned by the cache; read-only
+	space     namespace
 }
 
 // appendEventBatch appends the msgpack payload of one batch: the array
@@ -59,7 +60,7 @@ func (e *event) follows(before *event, removals bool) bool {
 	case e.kind != before.kind:
 		return false
 	case e.kind == blockStored:
-		return e.hasParent && e.parent == before.hash
+		return e.hasParent && e.parent == before.hash && e.space == before.space
 	default:
 		return e.kind == blockRemoved && removals
 	}
@@ -69,7 +70,15 @@ func appendEvent(dst []byte, run []event) []byte {
 	e := &run[0]
 	switch e.kind {
 	case blockStored:
-		dst = appendString(appendString(append(dst, 0x87), "type"), "BlockStored")
+		// What is not set is left out (omit_defaults).
+		more := make([]string, 0, 4)
+		if e.space.salt != "" {
+			more = append(more, "cache_salt", e.space.salt)
+		}
+		if e.space.adapter != "" {
+			more = append(more, "lora_name", e.space.adapter)
+		}
+		dst = appendString(appendString(append(dst, 0x87+byte(len(more)/2)), "type"), "BlockStored")
 		dst = appendSignedHashes(appendString(dst, "block_hashes"), run)
 		dst = appendString(dst, "parent_block_hash")
 		if e.hasParent {
@@ -80,7 +89,11 @@ func appendEvent(dst []byte, run []event) []byte {
 		dst = appendTokenIDs(dst, run)
 		dst = appendUint(appendString(dst, "block_size"), uint64(len(e.tokens)))
 		dst = append(appendString(dst, "lora_id"), 0xc0)
-		return appendString(appendString(dst, "medium"), "GPU")
+		dst = appendString(appendString(dst, "medium"), "GPU")
+		for _, s := range more {
+			dst = appendString(dst, s)
+		}
+		return dst
 	case blockRemoved:
 		dst = appendString(appendString(append(dst, 0x83), "type"), "BlockRemoved")
 		dst = appendSignedHashes(appendString(dst, "block_hashes"), run)
@@ -124,9 +137,18 @@ func appendArrayHeader(dst []byte, n int) []byte {
 	}
 }
 
-// appendString writes strings under 32 bytes, which all names here are.
 func appendString(dst []byte, s string) []byte {
-	return append(append(dst, 0xa0|byte(len(s))), s...)
+	switch n := len(s); {
+	case n < 32:
+		dst = append(dst, 0xa0|byte(n))
+	case n < 1<<8:
+		dst = append(dst, 0xd9, byte(n))
+	case n < 1<<16:
+		dst = binary.BigEndian.AppendUint16(append(dst, 0xda), uint16(n))
+	default:
+		dst = binary.BigEndian.AppendUint32(append(dst, 0xdb), uint32(n))
+	}
+	return append(dst, s...)
 }
 
 func appendUint(dst []byte, v uint64) []byte {

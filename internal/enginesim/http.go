@@ -188,10 +188,13 @@ func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	if s.vllm() {
 		owner = "vllm"
 	}
-	for _, m := range s.cfg.Models {
+	for i, m := range slices.Concat(s.cfg.Models, s.cfg.Adapters) {
 		one := map[string]any{
 			"id": m, "object": "model", "created": s.birth.at.Unix(), "owned_by": owner, "max_model_len": s.cfg.MaxModelLen,
 			"root": m, "parent": nil,
+		}
+		if i >= len(s.cfg.Models) {
+			one["root"], one["parent"], one["max_model_len"] = "/adapters/"+m, s.cfg.Models[0], nil
 		}
 		if s.vllm() {
 			one["permission"] = []map[string]any{{

@@ -94,6 +94,7 @@ type Identity struct {
 	Role              string          `json:"role"`
 	Engine            worker.Engine   `json:"engine"`
 	Models            []string        `json:"models"`
+	Adapters          []string        `json:"adapters,omitempty"`
 	Endpoint          string          `json:"endpoint"`
 	DPSize            int             `json:"dp_size"`
 	PortPerRank       bool            `json:"port_per_rank,omitempty"`
@@ -122,7 +123,7 @@ type EventsPoint struct {
 // Identity returns who the worker is and where it can be reached.
 func (s *Sim) Identity() Identity {
 	id := Identity{
-		ID: s.cfg.ID, Role: s.cfg.Role.String(), Engine: s.cfg.Engine, Models: s.cfg.Models, Endpoint: s.Addr(),
+		ID: s.cfg.ID, Role: s.cfg.Role.String(), Engine: s.cfg.Engine, Models: slices.Concat(s.cfg.Models, s.cfg.Adapters), Adapters: s.cfg.Adapters, Endpoint: s.Addr(),
 		DPSize: s.cfg.DPSize, PortPerRank: s.cfg.PortPerRank, BlockSize: s.cfg.PageSize, CapacityBlocks: s.cfg.CapacityBlocks,
 		AcceptsAggregated: s.cfg.Role == worker.Aggregated || s.decodes() && s.cfg.AcceptsAggregated,
 	}
@@ -184,9 +185,9 @@ func (r *rank) state(blocks bool) RankState {
 	}
 	if blocks {
 		for _, b := range r.cache.blocks {
-			cb := CachedBlock{Hash: b.hash, Tokens: b.tokens}
+			cb := CachedBlock{Hash: b.told, Tokens: b.tokens}
 			if b.parent != nil {
-				cb.Parent = &b.parent.hash
+				cb.Parent = &b.parent.told
 			}
 			rs.Blocks = append(rs.Blocks, cb)
 		}

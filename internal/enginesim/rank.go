@@ -45,6 +45,7 @@ type hold struct {
 	slot    bool // counts as running
 	cached  int  // blocks found at admission
 	over    bool
+	space   namespace // of the blocks that it stores; set by who is admitted
 }
 
 // admit waits, first in first out, until a running slot is free and need
@@ -136,7 +137,7 @@ func (h *hold) storeUntold(sums []blockSum, tokens []uint32) {
 		return
 	}
 	before := len(h.path)
-	h.path = h.r.cache.insert(h.path, sums, tokens)
+	h.path = h.r.cache.insert(h.path, sums, tokens, h.space)
 	h.private -= len(h.path) - before
 }
 

@@ -46,6 +46,8 @@ type genRequest struct {
 	includeUsage bool
 	endsAtOnce   bool // its logit_bias makes the mark that ends an answer the first token
 
+	cacheSalt, extraKey, loraPath []byte // as they stand; nil: absent
+
 	// Routing fields as they stand in the body (engines.md §1.1); nil: absent.
 	bootstrapHost, bootstrapPort, bootstrapRoom []byte
 	routedRank, prefillRank                     []byte
@@ -155,6 +157,12 @@ func (p *requestParser) field(key string, v []byte) error {
 		p.handoff(key, v, &q.promptIDs)
 	case "min_tokens":
 		q.minTokens = v
+	case "cache_salt":
+		q.cacheSalt = v
+	case "extra_key":
+		q.extraKey = v
+	case "lora_path":
+		q.loraPath = v
 	}
 	return nil
 }

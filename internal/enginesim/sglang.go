@@ -161,12 +161,16 @@ func (sglang) appendEvents(dst []byte, ts float64, events []event, rank uint32) 
 // newItems returns one item per prompt and choice.
 func (s *Sim) newItems(q *genRequest) ([]*item, error) {
 	items := make([]*item, 0, len(q.prompts)*q.n)
-	for _, p := range q.prompts {
+	for i, p := range q.prompts {
+		space, err := s.spaceOf(q, i)
+		if err != nil {
+			return nil, err
+		}
 		if len(p)+max(q.maxTokens, 1) > s.cfg.MaxModelLen {
 			return nil, badRequest("prompt of %d tokens and %d of output: expected at most %d together", len(p), max(q.maxTokens, 1), s.cfg.MaxModelLen)
 		}
 		for range q.n {
-			items = append(items, &item{index: len(items), prompt: p, digest: digest(p)})
+			items = append(items, &item{index: len(items), prompt: p, space: space, digest: digest(p)})
 		}
 	}
 	return items, nil

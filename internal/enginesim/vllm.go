@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -78,7 +77,7 @@ func externalID(kind api, h http.Header) string {
 
 // known refuses a model that the worker does not serve, as SGLang does not.
 func (v vllm) known(q *genRequest) error {
-	if q.model == "" || slices.Contains(v.s.cfg.Models, q.model) {
+	if v.s.names(q) {
 		return nil
 	}
 	return &apiError{status: http.StatusNotFound, reason: "model", msg: fmt.Sprintf("The model `%s` does not exist.", q.model)}

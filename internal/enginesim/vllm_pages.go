@@ -120,18 +120,18 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 // appendEvents appends [ts, [events], data_parallel_rank], each event a map as
 // vLLM >= 0.24 encodes it, hashes unsigned. Blocks that were stored one behind
 // the other are one event, as in the engine (engines.md §5.2).
-func (vllm) appendEvents(dst []byte, ts float64, events []event, rank uint32) []byte {
+func (v vllm) appendEvents(dst []byte, ts float64, events []event, rank uint32) []byte {
 	rows := runs(events, false)
 	dst = append(dst, 0x93, 0xcb)
 	dst = binary.BigEndian.AppendUint64(dst, math.Float64bits(ts))
 	dst = appendArrayHeader(dst, len(rows))
 	for _, run := range rows {
-		dst = appendVLLMEvent(dst, run)
+		dst = v.appendEvent(dst, run)
 	}
 	return appendUint(dst, uint64(rank))
 }
 
-func appendVLLMEvent(dst []byte, run []event) []byte {
+func (v vllm) appendEvent(dst []byte, run []event) []byte {
 	first := &run[0]
 	switch first.kind {
 	case blockStored:
@@ -145,12 +145,21 @@ func appendVLLMEvent(dst []byte, run []event) []byte {
 		}
 		dst = appendTokenIDs(dst, run)
 		dst = appendUint(appendString(dst, "block_size"), uint64(len(first.tokens)))
-		dst = append(appendString(dst, "lora_id"), 0xc0)
-		dst = appendString(appendString(dst, "medium"), "GPU")
-		dst = append(appendString(dst, "lora_name"), 0xc0)
-		dst = appendArrayHeader(appendString(dst, "extra_keys"), len(run))
-		for range run {
+		adapter := first.space.adapter
+		if dst = appendString(dst, "lora_id"); adapter == "" {
 			dst = append(dst, 0xc0)
+		} else {
+			dst = appendUint(dst, uint64(v.s.loraID(adapter))) //nolint:gosec // an index
+		}
+		dst = appendString(appendString(dst, "medium"), "GPU")
+		if dst = appendString(dst, "lora_name"); adapter == "" {
+			dst = append(dst, 0xc0)
+		} else {
+			dst = appendString(dst, adapter)
+		}
+		dst = appendArrayHeader(appendString(dst, "extra_keys"), len(run))
+		for i := range run {
+			dst = appendExtraKeys(dst, &run[i])
 		}
 		dst = append(appendString(dst, "group_idx"), 0)
 		return appendString(appendString(dst, "kv_cache_spec_kind"), "full_attention")
@@ -162,6 +171,26 @@ func appendVLLMEvent(dst []byte, run []event) []byte {
 	default:
 		return appendString(appendString(append(dst, 0x81), "type"), "AllBlocksCleared")
 	}
+}
+
+// appendExtraKeys appends what else goes into a block's hash: the adapter's name, and in the
+// first block of a prompt the salt (to_event_extra_keys of 0.32).
+func appendExtraKeys(dst []byte, e *event) []byte {
+	var keys []string
+	if e.space.adapter != "" {
+		keys = append(keys, e.space.adapter)
+	}
+	if e.space.salt != "" && !e.hasParent {
+		keys = append(keys, e.space.salt)
+	}
+	if len(keys) == 0 {
+		return append(dst, 0xc0)
+	}
+	dst = appendArrayHeader(dst, len(keys))
+	for _, k := range keys {
+		dst = appendString(dst, k)
+	}
+	return dst
 }
 
 func appendHashes(dst []byte, run []event) []byte {
