@@ -78,6 +78,9 @@ func (srv *Server) onlyModel(snap *activation.World) worker.Key {
 		}
 	}
 	for k := range srv.keys(snap) {
+		if adapterAlone(snap.Pool(k)) {
+			continue // its base model is here, too
+		}
 		if only.Model != "" {
 			return worker.Key{}
 		}

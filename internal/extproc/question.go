@@ -1,9 +1,6 @@
 package extproc
 
 import (
-	"slices"
-	"time"
-
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
@@ -56,13 +53,11 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *f
 			return nil, badBody(&openai.Error{Kind: openai.MissingField, Field: "model"})
 		}
 	}
-	if q.pool = q.snap.Pool(key); q.pool == nil {
-		if q.snap.Departed(key, time.Now()) {
-			return nil, &failNoWorker
-		}
-		return nil, &failUnknownModel
+	home, f := homeOf(q.snap, key, r, body)
+	if f != nil {
+		return nil, f
 	}
-	var f *failure
+	q.pool, key = home.pool, home.pool.Key
 	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil && !q.stillAsks(f) {
 		if wrong := srv.misnamed(q, f); wrong != nil {
 			return nil, wrong
@@ -88,7 +83,7 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *f
 		return nil, f
 	}
 	lead := q.lead()
-	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle, Adapter: slices.Contains(lead[0].Adapters, key.Model)}
+	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle, Salt: home.saltOf(lead[0], r, body)}
 	if f = srv.readOverride(q, r, body); f != nil {
 		return nil, f
 	}

@@ -99,7 +99,7 @@ const estimateStride = 4
 func (r *Resolver) Estimate(q Query, s *Scratch, why Reason) Prompt {
 	perToken := r.cfg.EstimateBytesPerToken
 	e := &s.est
-	e.reset(max(q.BlockSize, 0)*perToken*estimateStride, r.cfg.MaxBlocks, q.seed(), q.Request.PromptKind == openai.PromptStrings)
+	e.reset(max(q.BlockSize, 0)*perToken*estimateStride, r.cfg.MaxBlocks, q.Salt.Seed(), q.Request.PromptKind == openai.PromptStrings)
 	openai.VisitPrompt(q.Body, q.Request, e.visit)
 	return Prompt{
 		ISLTokens: q.Request.PromptTokens + e.tokens + (e.bytes+perToken-1)/perToken,

@@ -91,7 +91,9 @@ type Query struct {
 	Body      []byte // the bytes that Request was scanned from
 	BlockSize int    // tokens per KV block of the pool; below 1: no hashes
 	Eagle     bool   // the pool's KV blocks are of token pairs
-	Adapter   bool   // the model is a LoRA adapter, which salts the blocks
+	// Salt is what separates the request's blocks from those of equal tokens, as the
+	// engine that serves it tells them apart.
+	Salt kvindex.Salt
 }
 
 // hashing is what the hashes of a prompt depend on besides its tokens.
@@ -102,25 +104,7 @@ type hashing struct {
 }
 
 func (q *Query) hashing() hashing {
-	return hashing{blockSize: q.BlockSize, eagle: q.Eagle, seed: q.seed()}
-}
-
-// seed returns the seed of the request's block hashes.
-//
-// SGLang appends extra_key to cache_salt and uses the whole as one namespace.
-func (q *Query) seed() uint64 {
-	r := q.Request
-	var s kvindex.Salt
-	switch {
-	case len(r.LoRA) > 0:
-		s.LoRA = string(r.LoRA)
-	case q.Adapter:
-		s.LoRA = q.Key.Model
-	}
-	if len(r.CacheSalt)+len(r.ExtraKey) > 0 {
-		s.CacheSalt = string(r.CacheSalt) + string(r.ExtraKey)
-	}
-	return s.Seed()
+	return hashing{blockSize: q.BlockSize, eagle: q.Eagle, seed: q.Salt.Seed()}
 }
 
 // Scratch is memory for one Prompt at a time. The zero value is ready; reuse it

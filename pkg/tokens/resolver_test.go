@@ -67,18 +67,12 @@ func TestFastReadsTheIdsOfTheRequest(t *testing.T) {
 		})
 	}
 	t.Run("salts separate equal ids", func(t *testing.T) {
-		q := query(t, openai.Completions, `{"model":"m","prompt":[1,2,3,4],"cache_salt":"a","extra_key":"b","lora_path":"l"}`)
+		q := query(t, openai.Completions, `{"model":"m","prompt":[1,2,3,4]}`)
+		q.Salt = kvindex.Salt{LoRA: "l", CacheSalt: "a"}
 		p, ok := r.Fast(q, &s)
 		require.True(t, ok)
-		seed := kvindex.Salt{LoRA: "l", CacheSalt: "ab"}.Seed()
-		require.Equal(t, kvindex.AppendLocalHashes(nil, []uint32{1, 2, 3, 4}, 4, seed), p.Hashes)
-	})
-	t.Run("a model that is an adapter salts its blocks", func(t *testing.T) {
-		q := query(t, openai.Completions, `{"model":"l","prompt":[1,2,3,4]}`)
-		q.Key.Model, q.Adapter = "l", true
-		p, ok := r.Fast(q, &s)
-		require.True(t, ok)
-		require.Equal(t, kvindex.AppendLocalHashes(nil, []uint32{1, 2, 3, 4}, 4, kvindex.Salt{LoRA: "l"}.Seed()), p.Hashes)
+		require.Equal(t, kvindex.AppendLocalHashes(nil, []uint32{1, 2, 3, 4}, 4, q.Salt.Seed()), p.Hashes)
+		require.NotEqual(t, kvindex.AppendLocalHashes(nil, []uint32{1, 2, 3, 4}, 4, kvindex.Salt{}.Seed()), p.Hashes)
 	})
 	t.Run("an id out of range leaves the length", func(t *testing.T) {
 		p, ok := r.Fast(query(t, openai.Completions, `{"model":"m","prompt":[1,4294967296]}`), &s)
@@ -163,7 +157,9 @@ func TestEstimate(t *testing.T) {
 	})
 	t.Run("salts separate equal texts", func(t *testing.T) {
 		a := est(query(t, openai.Completions, `{"model":"m","prompt":"`+long+`"}`))
-		b := est(query(t, openai.Completions, `{"model":"m","prompt":"`+long+`","cache_salt":"x"}`))
+		salted := query(t, openai.Completions, `{"model":"m","prompt":"`+long+`"}`)
+		salted.Salt.CacheSalt = "x"
+		b := est(salted)
 		require.NotEqual(t, a.Hashes[0], b.Hashes[0])
 	})
 	t.Run("of several prompts the first is hashed and all are counted", func(t *testing.T) {
@@ -258,11 +254,12 @@ func TestKeysDifferWithWhatThePromptDependsOn(t *testing.T) {
 	block.BlockSize = 8
 	eagle := chat("")
 	eagle.Eagle = true
-	model, namespace := chat(""), chat("")
+	model, namespace, salt, lora := chat(""), chat(""), chat(""), chat("")
+	salt.Salt.CacheSalt, lora.Salt.LoRA = "s", "s"
 	model.Key.Model, namespace.Key.Namespace = "m2", "n"
 	seen := map[cacheKey]int{}
 	for i, q := range []Query{chat(""), chat(`,"tools":[{}]`), chat(`,"tool_choice":[{}]`), chat(`,"chat_template_kwargs":{"a":1}`),
-		chat(`,"cache_salt":"s"`), chat(`,"lora_path":"s"`), block, eagle, model, namespace,
+		salt, lora, block, eagle, model, namespace,
 		query(t, openai.Completions, `{"model":"m","prompt":"x"}`), query(t, openai.Generate, `{"text":"x"}`)} {
 		k := q.key(q.hashing())
 		prev, dup := seen[k]

@@ -24,10 +24,10 @@ func TestPromptsHashToVectorsOfAnotherImplementation(t *testing.T) {
 			continue // no request brings ids with media, or no ids
 		}
 		t.Run(v.Name, func(t *testing.T) {
-			body, err := json.Marshal(map[string]any{"model": "m", "prompt": v.Tokens, "lora_path": v.LoRA, "cache_salt": v.CacheSalt})
+			body, err := json.Marshal(map[string]any{"model": "m", "prompt": v.Tokens})
 			require.NoError(t, err)
 			q := query(t, openai.Completions, string(body))
-			q.BlockSize, q.Eagle = v.BlockSize, v.Eagle
+			q.BlockSize, q.Eagle, q.Salt = v.BlockSize, v.Eagle, kvindex.Salt{LoRA: v.LoRA, CacheSalt: v.CacheSalt}
 			p, ok := r.Fast(q, new(Scratch))
 			require.True(t, ok)
 			require.Equal(t, FromRequest, p.Source)
