@@ -198,7 +198,7 @@ func (p *parts) worker(at place, own *part) (*worker.Worker, error) {
 			return nil, fmt.Errorf("adapter %q: %w", suffix, err)
 		}
 		if name := lora.Models[0]; !slices.Contains(w.Models, name) {
-			w.Models = append(w.Models, name)
+			w.Models, w.Adapters = append(w.Models, name), append(w.Adapters, name)
 		}
 	}
 	return w, nil
