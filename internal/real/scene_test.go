@@ -85,9 +85,11 @@ var specs = map[string]spec{
 	"vllm-d2":    {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
 	"mooncake-p": {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Mooncake: true, Args: pairBlocks}},
 	"mooncake-d": {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Mooncake: true, Args: pairBlocks}},
-	"sglang-1":   {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated}},
-	"vllm-dp2":   {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "256", "--data-parallel-size", "2"}}},
-	"bench-1":    benchOf(worker.Aggregated), "bench-2": benchOf(worker.Aggregated),
+	"sglang-lora": {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{
+		"--enable-lora", "--lora-backend", "torch_native", "--max-loras-per-batch", "2", "--lora-paths"}}},
+	"sglang-1": {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated}},
+	"vllm-dp2": {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "256", "--data-parallel-size", "2"}}},
+	"bench-1":  benchOf(worker.Aggregated), "bench-2": benchOf(worker.Aggregated),
 	"bench-p": benchOf(worker.Prefill), "bench-d": benchOf(worker.Decode),
 	"sglang-p1": {worker.SGLang, Options{Model: "tiny", Role: worker.Prefill}},
 	"sglang-d1": {worker.SGLang, Options{Model: "tiny", Role: worker.Decode}},
@@ -122,7 +124,7 @@ func (f *fleet) use(t *testing.T, names ...string) []*Engine {
 		require.True(t, ok, "engine %q", name)
 		o := s.o
 		o.Home, o.Name = home, name
-		if name == "lora" {
+		if name == "lora" || name == "sglang-lora" {
 			o.Args = append(o.Args, "adapter="+filepath.Join(home, "models", "adapter"))
 		}
 		wg.Go(func() {

@@ -4,6 +4,7 @@ package real
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,6 +29,27 @@ func TestSGLangConversations(t *testing.T) {
 		}
 	}
 	requireAgreement(t, sglang, "aggregated: conversations, 3 × 3 turns", all, 0.99)
+}
+
+// TestSGLangOverlapOfAdaptersAndSalts: what keeps the blocks of equal tokens apart, in each
+// way in which it is named.
+func TestSGLangOverlapOfAdaptersAndSalts(t *testing.T) {
+	s := newScene(t, "", "sglang-lora")
+	for what, spaces := range map[string][]fields{
+		"LoRA adapters, as base:adapter and lora_path": {{"model": "tiny"}, {"model": "tiny:adapter"}, {"model": "tiny", "lora_path": "adapter"}, {"model": "adapter"}},
+		"cache_salt": {{"model": "tiny", "cache_salt": "a"}, {"model": "tiny", "cache_salt": "b"}, {"model": "tiny:adapter", "cache_salt": "a"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var all []told
+			for i := range 4 * len(spaces) {
+				body := fields{"prompt": what + words(uint64(i/len(spaces)), 200) + fmt.Sprint(i), "max_tokens": 4}
+				maps.Copy(body, spaces[i%len(spaces)])
+				_, x := s.compare(fmt.Sprint(spaces[i%len(spaces)]), "/v1/completions", body)
+				all = append(all, x)
+			}
+			requireAgreement(t, sglang, "aggregated: "+what, all, 0.99)
+		})
+	}
 }
 
 // TestSGLangApart: the two halves meet at its own bootstrap server.
