@@ -10,6 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/strictyaml"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -244,7 +245,7 @@ func defaultConfig() Config {
 		Trace:    TraceConfig{Ratio: 1},
 
 		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
-		Index:     IndexConfig{HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
+		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, MaxRoutedBlocks: kvindex.DefaultRoutedBlocks, HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},

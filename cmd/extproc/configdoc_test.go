@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -120,43 +121,79 @@ func TestEveryKeyIsDocumentedWithItsUnitAndDefault(t *testing.T) {
 // the page says what it means.
 func TestZeroIsZeroOrRefused(t *testing.T) {
 	rows := readConfigDoc(t)
-	keys := map[string]reflect.Value{}
-	keysOf(reflect.ValueOf(defaultConfig()), "", keys)
 	taken := 0
-	for key, def := range keys {
-		switch {
-		case def.Kind() == reflect.Pointer, def.IsZero(), strings.Contains(key, "<role>"):
-			continue
-		}
+	for key, def := range keysOfConfig() {
 		switch def.Kind() {
 		case reflect.Int, reflect.Int64, reflect.Float64:
 		default:
 			continue
 		}
 		t.Run(key, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "baton.yaml")
-			text := "0"
-			for part := range strings.SplitSeq(reverse(key), ".") {
-				text = "{" + part + ": " + text + "}"
-			}
-			text = strings.Replace(text, "{", "{listen: \"127.0.0.1:0\", ", 1)
-			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-			fs := newFlagSet("check", "", t.Output())
-			config := configFlags(fs)
-			require.NoError(t, fs.Parse([]string{"--config", file, "--workers", "workers.yaml"}))
-			c, err := config()
+			got, err := withKey(t, key, "0")
 			if err != nil {
 				require.ErrorContains(t, err, key+" 0")
 				return
 			}
 			taken++
-			got := map[string]reflect.Value{}
-			keysOf(reflect.ValueOf(c), "", got)
-			require.True(t, got[key].IsZero())
+			require.True(t, got.IsZero())
 			require.Contains(t, rows[key].text, "0:", "docs/config.md says what 0 means")
 		})
 	}
 	require.Positive(t, taken)
+}
+
+// TestAnEmptyTextIsEmptyOrRefused: where a key has a default that is not empty, "" is no
+// other way to write it. Where it is taken, the page says what it means.
+func TestAnEmptyTextIsEmptyOrRefused(t *testing.T) {
+	rows := readConfigDoc(t)
+	refused := 0
+	for key, def := range keysOfConfig() {
+		if def.Kind() != reflect.String || def.IsZero() {
+			continue
+		}
+		t.Run(key, func(t *testing.T) {
+			got, err := withKey(t, key, `""`)
+			if err != nil {
+				refused++
+				require.ErrorContains(t, err, key)
+				return
+			}
+			require.Empty(t, got.String())
+			require.Contains(t, strings.ToLower(rows[key].text), "empty:", "docs/config.md says what an empty text means")
+		})
+	}
+	require.Positive(t, refused)
+}
+
+// keysOfConfig are the keys with their defaults, those of roles and those that may be unset
+// apart.
+func keysOfConfig() map[string]reflect.Value {
+	keys := map[string]reflect.Value{}
+	keysOf(reflect.ValueOf(defaultConfig()), "", keys)
+	maps.DeleteFunc(keys, func(key string, def reflect.Value) bool {
+		return def.Kind() == reflect.Pointer || strings.Contains(key, "<role>")
+	})
+	return keys
+}
+
+// withKey reads a configuration in which one key is given, and returns what it is then.
+func withKey(t *testing.T, key, value string) (reflect.Value, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "baton.yaml")
+	for part := range strings.SplitSeq(reverse(key), ".") {
+		value = "{" + part + ": " + value + "}"
+	}
+	if key != "listen" {
+		value = strings.Replace(value, "{", "{listen: \"127.0.0.1:0\", ", 1)
+	}
+	require.NoError(t, os.WriteFile(file, []byte(value), 0o600))
+	fs := newFlagSet("check", "", t.Output())
+	config := configFlags(fs)
+	require.NoError(t, fs.Parse([]string{"--config", file, "--workers", "workers.yaml"}))
+	c, err := config()
+	got := map[string]reflect.Value{}
+	keysOf(reflect.ValueOf(c), "", got)
+	return got[key], err
 }
 
 // reverse turns a.b.c into c.b.a.

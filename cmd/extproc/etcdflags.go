@@ -96,9 +96,6 @@ func etcdFlags(fs *flag.FlagSet) func(c *EtcdConfig) {
 				*p = *texts[f.Name]
 			}
 		})
-		if c.Prefix == "" {
-			c.Prefix = etcd.DefaultPrefix
-		}
 	}
 }
 

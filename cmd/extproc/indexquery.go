@@ -14,7 +14,7 @@ import (
 
 // IndexConfig is the index of what the workers hold.
 type IndexConfig struct {
-	// MaxBytes bounds its memory. Default 0: kvindex.DefaultMaxBytes. Higher:
+	// MaxBytes bounds its memory. Default kvindex.DefaultMaxBytes. Higher:
 	// more of what large pools hold is known.
 	MaxBytes int `yaml:"max_bytes"`
 	// HugePages asks the system for huge pages. Default true.
@@ -29,7 +29,7 @@ type IndexConfig struct {
 	// helps after longer absences, as far as workers' replays reach.
 	DumpMaxAge time.Duration `yaml:"dump_max_age"`
 	// MaxRoutedBlocks bounds what is remembered of routed prompts, of all ranks
-	// together. Default 0: kvindex's own default.
+	// together. Default kvindex.DefaultRoutedBlocks.
 	MaxRoutedBlocks int `yaml:"max_routed_blocks"`
 }
 

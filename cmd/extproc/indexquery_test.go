@@ -130,8 +130,8 @@ func TestTheBudgetOfTheIndexIsTheConfigurations(t *testing.T) {
 func TestHugePagesAreAskedForUnlessToldOtherwise(t *testing.T) {
 	yes, no := true, false
 	c := defaultConfig()
-	route := kvindex.RouteConfig{TTL: 2 * time.Minute, PredictedTTL: 10 * time.Second}
-	require.Equal(t, kvindex.TreeConfig{Route: route}, c.tree())
+	route := kvindex.RouteConfig{TTL: 2 * time.Minute, PredictedTTL: 10 * time.Second, MaxBlocks: kvindex.DefaultRoutedBlocks}
+	require.Equal(t, kvindex.TreeConfig{MaxBytes: kvindex.DefaultMaxBytes, Route: route}, c.tree())
 	c.Index.HugePages = &yes
 	require.False(t, c.tree().NoHugePages)
 	c.Index.HugePages, c.Index.MaxBytes = &no, 5

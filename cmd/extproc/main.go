@@ -284,6 +284,7 @@ func checkWorkers(name string, stderr io.Writer) error {
 
 // effective prints a configuration as a file that reads back as itself.
 func effective(c Config) (string, error) {
+	c.Prefill.Listener = prefillListener(c)
 	for _, p := range []*PickConfig{&c.Routing.Prefill, &c.Routing.Decode, &c.Routing.Aggregated} {
 		*p = p.filled()
 	}

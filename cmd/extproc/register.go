@@ -156,6 +156,7 @@ func registerFlags(fs *flag.FlagSet) func() (registerConfig, error) {
 	format := fs.String("log-format", "text", "text or json")
 	return func() (registerConfig, error) {
 		c := registerConfig{leaseTTL: *ttl, admin: *admin, logLevel: *level, logFormat: *format}
+		c.etcd.Prefix = etcd.DefaultPrefix
 		errs := []error{watched(&c.worker), overrides(&c.worker.Override), topology(&c.worker.Override)}
 		if c.worker.Engine.Kind == engine.VLLMMooncake && c.worker.Override.Role == worker.Prefill {
 			c.worker.Engine.Bootstrap = cmp.Or(c.worker.Override.BootstrapPort, engine.DefaultMooncakeBootstrap)

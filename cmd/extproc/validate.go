@@ -131,6 +131,7 @@ func (c *Config) validateNumbers() (errs []error) {
 		v, least, most int64
 	}{
 		{"journal", int64(c.Journal), 1, mostJournal},
+		{"index.max_bytes", int64(c.Index.MaxBytes), kvindex.LeastBytes, kvindex.MostBytes}, {"index.max_routed_blocks", int64(c.Index.MaxRoutedBlocks), 1, most},
 		{"prefill.max_queued_isl_tokens", c.Prefill.MaxQueuedISLTokens, 0, most},
 		{"request.max_body_bytes", int64(c.Request.MaxBodyBytes), 1, most}, {"request.max_attempts", int64(c.Request.MaxAttempts), 1, 100},
 		{"tokens.bytes_per_token", int64(c.Tokens.BytesPerToken), 1, mostBytesPerToken}, {"tokens.cache_bytes", int64(c.Tokens.CacheBytes), 1, most},
@@ -139,14 +140,6 @@ func (c *Config) validateNumbers() (errs []error) {
 		if n.v < n.least || n.v > n.most {
 			errs = append(errs, fmt.Errorf("%s %d: expected %d to %d", n.key, n.v, n.least, n.most))
 		}
-	}
-	tree := c.tree()
-	tree.Route = kvindex.RouteConfig{}
-	if tree.Validate() != nil {
-		errs = append(errs, fmt.Errorf("index.max_bytes %d: expected %d to %d, or 0 for %d", c.Index.MaxBytes, kvindex.LeastBytes, kvindex.MostBytes, kvindex.DefaultMaxBytes))
-	}
-	if (kvindex.RouteConfig{MaxBlocks: c.Index.MaxRoutedBlocks}).Validate() != nil {
-		errs = append(errs, fmt.Errorf("index.max_routed_blocks %d: expected 0 or more", c.Index.MaxRoutedBlocks))
 	}
 	for _, n := range []struct {
 		key string
@@ -162,12 +155,26 @@ func (c *Config) validateNumbers() (errs []error) {
 	return errs
 }
 
+const modeNames = "one of kv, round-robin, random, least-loaded, power-of-two"
+
 func (c *Config) validateWords() (errs []error) {
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if _, err := telemetry.NewLogger(io.Discard, c.Log.Level, "text"); err != nil {
+	for _, w := range []struct{ key, v, want string }{
+		{"prefill.cluster", c.Prefill.Cluster, "the name of a cluster of Envoy's"},
+		{"tls.min_version", c.TLS.MinVersion, "VersionTLS12 or VersionTLS13"},
+		{"events.dynamo.nats.subject", c.Events.Dynamo.NATS.Subject, "a subject"},
+		{"discovery.etcd.prefix", c.Discovery.Etcd.Prefix, "what the workers' keys begin with"},
+		{"routing.prefill.mode", c.Routing.Prefill.Mode, modeNames}, {"routing.decode.mode", c.Routing.Decode.Mode, modeNames},
+		{"routing.aggregated.mode", c.Routing.Aggregated.Mode, modeNames},
+	} {
+		if w.v == "" {
+			bad("%s \"\": expected %s, or no such key", w.key, w.want)
+		}
+	}
+	if _, err := telemetry.NewLogger(io.Discard, c.Log.Level, "text"); err != nil || c.Log.Level == "" {
 		bad("log.level (--log-level) %q: expected debug, info, warn or error", c.Log.Level)
 	}
-	if _, err := telemetry.NewLogger(io.Discard, "info", c.Log.Format); err != nil {
+	if _, err := telemetry.NewLogger(io.Discard, "info", c.Log.Format); err != nil || c.Log.Format == "" {
 		bad("log.format (--log-format) %q: expected text or json", c.Log.Format)
 	}
 	switch tokens.Mode(c.Tokens.Mode) {
@@ -182,7 +189,7 @@ func (c *Config) validateWords() (errs []error) {
 		bad("request.timeout_header %q: expected a header name in lower case", h)
 	}
 	if err := c.Answer.FirstToken.Validate(); err != nil {
-		errs = append(errs, keyed("answer.first_token ", err)...)
+		errs = append(errs, keyed("answer.", err)...)
 	}
 	if _, err := prefill.NamesOf(c.Routing.Headers); err != nil {
 		errs = append(errs, keyed("routing.headers: ", err)...)

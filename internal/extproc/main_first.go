@@ -32,7 +32,7 @@ func (f FirstToken) Validate() error {
 	case FirstTokenHold, FirstTokenOff:
 		return nil
 	default:
-		return fmt.Errorf("first token %q: expected %s or %s", string(f), FirstTokenHold, FirstTokenOff)
+		return fmt.Errorf("first_token %q: expected %s or %s", string(f), FirstTokenHold, FirstTokenOff)
 	}
 }
 

@@ -152,7 +152,7 @@ func (r *reader) document(data []byte) ast.Node {
 		r.faultAt(1, "%d bytes: expected at most %d", len(data), maxBytes)
 		return nil
 	}
-	if at := notText(data); at >= 0 {
+	if at := NotText(data); at >= 0 {
 		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML", at, data[at])
 		return nil
 	}
@@ -187,8 +187,8 @@ func (r *reader) document(data []byte) ast.Node {
 	return body
 }
 
-// notText returns where data ceases to be text, or -1.
-func notText(data []byte) int {
+// NotText returns where data ceases to be text, or -1. What is no text is not echoed.
+func NotText(data []byte) int {
 	for i := 0; i < len(data); {
 		c, n := utf8.DecodeRune(data[i:])
 		if c == utf8.RuneError && n == 1 || c < ' ' && c != '\n' && c != '\r' && c != '\t' {

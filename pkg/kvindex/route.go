@@ -21,6 +21,9 @@ const (
 	numGuesses
 )
 
+// DefaultRoutedBlocks is what RouteConfig.MaxBlocks is when 0.
+const DefaultRoutedBlocks = 500_000
+
 // RouteConfig says how long and how much of what was routed is believed to be
 // held. The zero value is the documented default.
 type RouteConfig struct {
@@ -46,7 +49,7 @@ func (c RouteConfig) withDefaults() RouteConfig {
 		c.PredictedTTL = 10 * time.Second
 	}
 	if c.MaxBlocks == 0 {
-		c.MaxBlocks = 500_000
+		c.MaxBlocks = DefaultRoutedBlocks
 	}
 	return c
 }

@@ -144,7 +144,7 @@ func TestAWorkerThatTheFileCannotHoldDoesNotCostTheOthers(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- src.Run(ctx, &careful{}) }()
 		odd := entry(2)
-		odd.Worker.Models = []string{"\xff"}
+		odd.Worker.DPSize, odd.Worker.KVEvents = 2, worker.KVEvents{Host: "10.0.0.1", Port: 65535} // no port for the second rank
 		revision := uint64(0)
 		list := func(es ...discovery.Entry) {
 			revision++

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
+	"github.com/seed-60ae5743/baton/internal/strictyaml"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -22,7 +24,7 @@ const (
 	// parser recurses on it.
 	maxDepth = 64
 	// maxFaults is how many faults of one file are named.
-	maxFaults = 10
+	maxFaults = 50
 )
 
 // Parse reads a workers file. name goes in front of errors, each as
@@ -110,6 +112,10 @@ func (r *reader) document(data []byte) ast.Node {
 		r.faultAt(1, "%d bytes: expected at most %d", len(data), maxBytes)
 		return nil
 	}
+	if at := strictyaml.NotText(data); at >= 0 {
+		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML", at, data[at])
+		return nil
+	}
 	if l := tooDeep(data); l > 0 {
 		r.faultAt(l, "nested over %d levels deep; expected 4", maxDepth)
 		return nil
@@ -185,7 +191,11 @@ func (r *reader) fields(n ast.Node, what, known string, set func(key string, v a
 			continue
 		}
 		if !set(k.Value, kv.Value) && !r.lenient {
-			r.fault(k, "%s: unknown key %q: expected one of %s", what, k.Value, known)
+			if best := strictyaml.Nearest(k.Value, strings.Split(known, ", ")); best != "" {
+				r.fault(k, "%s: unknown key %q: did you mean %s?", what, k.Value, best)
+			} else {
+				r.fault(k, "%s: unknown key %q: expected one of %s", what, k.Value, known)
+			}
 		}
 	}
 	return true

@@ -54,10 +54,15 @@ func TestDeepNestingIsRefusedBeforeItIsParsed(t *testing.T) {
 	}
 }
 
+func TestAFileThatIsNoTextIsNotEchoed(t *testing.T) {
+	_, err := Parse("w.yaml", []byte("workers:\n\x7fELF\x02\x01\x00\xff"))
+	require.EqualError(t, err, "w.yaml:2: this is no text file (byte 13 is 0x02): expected YAML")
+}
+
 func TestOnlyTheFirstFaultsAreNamed(t *testing.T) {
-	_, err := Parse("w.yaml", []byte("workers:\n"+strings.Repeat("  - {id: 0}\n", 14)))
-	require.ErrorContains(t, err, "w.yaml:11: ")
-	require.NotContains(t, err.Error(), "w.yaml:12: ")
+	_, err := Parse("w.yaml", []byte("workers:\n"+strings.Repeat("  - {id: 0}\n", maxFaults+4)))
+	require.ErrorContains(t, err, "w.yaml:51: ")
+	require.NotContains(t, err.Error(), "w.yaml:52: ")
 	require.ErrorContains(t, err, "and 4 more")
 }
 
