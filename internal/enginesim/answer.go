@@ -68,6 +68,7 @@ func (a *answer) whole() error {
 	c := a.c
 	perToken := c.scale(c.s.cfg.DecodePerToken)
 	if d := time.Duration(max(a.out-1, 0)) * perToken; c.leg != legPrefill {
+		c.answers(time.Now(), perToken)
 		if c.fault.When == Mid && c.fault.Mode != FaultTruncate {
 			if err := pause(c.ctx, d/2); err != nil {
 				return err
@@ -120,6 +121,7 @@ func (a *answer) stream() error {
 		a.appendRoles()
 	}
 	start, struck := time.Now(), false
+	c.answers(start, perToken)
 	for sent := 0; sent < a.out; {
 		upto := min(sent+c.s.cfg.StreamInterval, a.out)
 		if c.fault.When == Mid && !struck && 2*upto > a.out && c.leg != legPrefill {

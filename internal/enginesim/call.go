@@ -206,6 +206,7 @@ func (c *call) admit(ctx context.Context, it *item, out int) error {
 		return err
 	}
 	hold.space = it.space
+	hold.expects(len(it.prompt), out)
 	it.hold = hold
 	return nil
 }

@@ -71,6 +71,7 @@ type RankState struct {
 	Rank         int           `json:"rank"`
 	CachedBlocks int           `json:"cached_blocks"`
 	HeldBlocks   int           `json:"held_blocks"`
+	UsedBlocks   int           `json:"used_blocks"` // of those held, without what is set aside for answers to come
 	Running      int           `json:"running"`
 	Queued       int           `json:"queued"`
 	PromptTokens uint64        `json:"prompt_tokens"` // of answered requests
@@ -177,7 +178,7 @@ func (r *rank) state(blocks bool) RankState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rs := RankState{
-		Rank: r.id, CachedBlocks: len(r.cache.blocks), HeldBlocks: r.cache.held(), Running: r.running, Queued: r.waiting.Len(),
+		Rank: r.id, CachedBlocks: len(r.cache.blocks), HeldBlocks: r.cache.held(), UsedBlocks: r.usedLocked(time.Now()), Running: r.running, Queued: r.waiting.Len(),
 		PromptTokens: r.promptTokens, CachedTokens: r.cachedTokens, OutputTokens: r.outputTokens,
 	}
 	if r.pub != nil {

@@ -51,8 +51,8 @@ func (s *Sim) metrics(w http.ResponseWriter, _ *http.Request) {
 	m := sglangMetrics{s: s, st: st}
 	m.gauge("num_running_reqs", func(r RankState) float64 { return float64(r.Running) })
 	m.gauge("num_queue_reqs", func(r RankState) float64 { return float64(r.Queued) })
-	m.gauge("token_usage", func(r RankState) float64 { return float64(r.HeldBlocks) / capacity })
-	m.gauge("num_used_tokens", func(r RankState) float64 { return float64(r.HeldBlocks) * page })
+	m.gauge("token_usage", func(r RankState) float64 { return float64(r.UsedBlocks) / capacity })
+	m.gauge("num_used_tokens", func(r RankState) float64 { return float64(r.UsedBlocks) * page })
 	m.gauge("max_total_num_tokens", func(RankState) float64 { return capacity * page })
 	m.gauge("page_size", func(RankState) float64 { return page })
 	m.gauge("cache_hit_rate", func(r RankState) float64 {
@@ -133,7 +133,7 @@ func (s *Sim) sglangLoads() map[string]any {
 		}
 		loads = append(loads, map[string]any{
 			"dp_rank": r.Rank, "num_running_reqs": r.Running, "num_waiting_reqs": r.Queued,
-			"num_used_tokens": r.HeldBlocks * s.cfg.PageSize, "max_total_num_tokens": s.cfg.CapacityBlocks * s.cfg.PageSize,
+			"num_used_tokens": r.UsedBlocks * s.cfg.PageSize, "max_total_num_tokens": s.cfg.CapacityBlocks * s.cfg.PageSize,
 			"max_running_requests": s.cfg.MaxRunning, "disaggregation": queues,
 		})
 	}

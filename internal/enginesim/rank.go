@@ -21,6 +21,7 @@ type rank struct {
 	mu          sync.Mutex
 	cache       *cache
 	running     int
+	holds       map[*hold]bool
 	waiting     list.List // of *admission, first in first out
 	nextBlockID int       // see blockIDs
 	busy        time.Time // when the device has computed all prompts admitted so far
@@ -46,6 +47,7 @@ type hold struct {
 	cached  int  // blocks found at admission
 	over    bool
 	space   namespace // of the blocks that it stores; set by who is admitted
+	grown   grown
 }
 
 // admit waits, first in first out, until a running slot is free and need
@@ -88,6 +90,10 @@ func (r *rank) tryAdmitLocked(a *admission) bool {
 	h := &hold{r: r, path: path, private: a.need - len(path), slot: true, cached: len(path)}
 	c.reserve(path, h.private)
 	r.running++
+	if r.holds == nil {
+		r.holds = make(map[*hold]bool)
+	}
+	r.holds[h] = true
 	a.hold = h
 	return true
 }
@@ -115,6 +121,7 @@ func (r *rank) releaseLocked(h *hold) {
 		return
 	}
 	h.over = true
+	delete(r.holds, h)
 	r.cache.release(h.path, h.private)
 	h.path, h.private = nil, 0
 	if h.slot {

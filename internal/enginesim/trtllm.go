@@ -295,8 +295,8 @@ func (e trtllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	var hit, prompt uint64
 	for _, r := range st.Ranks {
 		running += r.Running
-		used += r.HeldBlocks
-		free += e.s.cfg.CapacityBlocks - r.HeldBlocks
+		used += r.UsedBlocks
+		free += e.s.cfg.CapacityBlocks - r.UsedBlocks
 		hit, prompt = hit+r.CachedTokens, prompt+r.PromptTokens
 	}
 	var b bytes.Buffer

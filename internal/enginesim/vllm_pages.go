@@ -90,7 +90,7 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	family("num_requests_running", "gauge", func(r RankState) float64 { return float64(r.Running) })
 	family("num_requests_waiting", "gauge", func(r RankState) float64 { return float64(r.Queued) })
 	family("kv_cache_usage_perc", "gauge", func(r RankState) float64 {
-		return float64(r.HeldBlocks) / float64(s.cfg.CapacityBlocks)
+		return float64(r.UsedBlocks) / float64(s.cfg.CapacityBlocks)
 	})
 	family("prompt_tokens_total", "counter", func(r RankState) float64 { return float64(r.PromptTokens) })
 	family("generation_tokens_total", "counter", func(r RankState) float64 { return float64(r.OutputTokens) })

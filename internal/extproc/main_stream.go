@@ -43,6 +43,7 @@ type mainStream struct {
 	pass           func()      // lets decode's first events go on
 	looked         atomic.Bool // a stream here reads them
 	prompt         telemetry.PromptTokens
+	asked          answerAsked
 	counts         tokenCounts // what engines say
 	tokenAt        time.Time   // when the first token was seen, where that is not the head's time
 	sent           sent
@@ -69,6 +70,7 @@ type booked struct {
 	note            journal.Handle
 	span            trace.Span // of the decode leg
 	prompt          telemetry.PromptTokens
+	answer          answerAsked
 }
 
 func (s *mainStream) post(ev *event) { s.act.post(ev) }
@@ -145,7 +147,7 @@ func (s *mainStream) prepare(ev *event) {
 		}
 		s.prefillBooking, s.decodeBooking = ev.booked.prefill, ev.booked.decode
 		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
-		s.prompt = ev.booked.prompt
+		s.prompt, s.asked = ev.booked.prompt, ev.booked.answer
 		if s.m.finished { // the attempt ended while its tokens were counted
 			s.srv.cfg.Journal.End(s.note, journal.ClientLeft, "before the decision", 0, time.Now())
 			telemetry.End(s.decodeSpan, time.Now(), "too late")

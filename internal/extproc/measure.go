@@ -104,6 +104,7 @@ func (s *mainStream) measure(now time.Time, e *effect) {
 		t.PerToken = (t.Whole - t.FirstToken) / time.Duration(n-1)
 	}
 	s.srv.cfg.Telemetry.Took(&t)
+	s.learn(&t)
 	if t.Error != "" || s.prompt.Prompt == 0 {
 		return
 	}

@@ -157,7 +157,7 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 		return
 	}
 	srv.remember(&v, q, sc)
-	b := &booked{prefill: prefillBooking, decode: decodeBooking, prompt: promptOf(q, &v)}
+	b := &booked{prefill: prefillBooking, decode: decodeBooking, prompt: promptOf(q, &v), answer: q.asked()}
 	pl, err := srv.plan(s, q, &v, sc.rng, b)
 	if err != nil {
 		decodeBooking.Cancel(time.Now())
@@ -290,6 +290,8 @@ func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.R
 		}
 	} else {
 		c.explain, r.Pick.NewBlocks = &sc.explain[1], v.newBlocks()
+		asked := q.asked()
+		r.Growth = srv.growth(&asked, v.size)
 	}
 	r.Explain = c.explain
 	// A decode pick whose prompt is prefilled elsewhere asks who holds it only where that

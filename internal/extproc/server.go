@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -59,6 +60,7 @@ type Server struct {
 	view   *discovery.View
 
 	overlaps  *overlap.Lookup
+	lately    outlen.Lately // what answers have been like
 	attempts  *registry
 	unrouted  unrouted
 	avoid     *avoidList

@@ -92,6 +92,8 @@ type Book struct {
 
 	held, late, double uint64
 
+	turns turns // of answers that grow
+
 	changed []worker.ID // working memory of one pick
 	work    int         // see workLocked
 }
@@ -113,6 +115,8 @@ type entry struct {
 	degraded   bool
 	load       Load
 	queue      queue
+	answers    answers // of the held bookings
+	correction correction
 	places     []place
 }
 

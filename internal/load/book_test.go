@@ -152,7 +152,6 @@ func TestWhatHoldsNothingReleasesNothing(t *testing.T) {
 	require.False(t, zero.ReleaseIfHeld(later))
 	require.Equal(t, Load{}, zero.Load())
 	zero.PrefillDone(1, later)
-	zero.Grow(1, later)
 	require.Zero(t, zero.Rank())
 }
 

@@ -20,7 +20,7 @@ import (
 //
 //	workers                    the snapshot; one line a worker: id role dp [port]
 //	                           [domain=value …], its topology
-//	pick name=a role=prefill [mode=kv] isl=64 [output=2] [overlap=0,4]
+//	pick name=a role=prefill [mode=kv] isl=64 [grows=(1s,2,40)] [overlap=0,4]
 //	     [exclude=7/0] [deny=7] [within=(7/0,…)] [limit=100] [rate=0] [threshold=0] [preview]
 //	     [table] [require=(zone/a,…)] [prefer=(zone/a:0.5,…)] [uncached=16]
 //	     picks and books under the name; overlap runs along the pool's ranks;
@@ -30,7 +30,8 @@ import (
 //	done name=a tokens=16      prefill has got so far
 //	wait for=1s                time passes
 //	degraded rank=7/0 [no]
-//	grow name=a blocks=2
+//	report rank=7/0 blocks=9 requests=1   what the engine says
+//	decoding                   KV blocks that each rank is taken to hold for answers
 //	release name=a             release-if-held
 //	cancel name=a              nothing came of it
 //	move name=a rank=7/0       another rank serves it
@@ -123,8 +124,17 @@ func (s *scenario) do(d *datadriven.TestData) string {
 		return s.pick(d, arg, num, res)
 	case "done":
 		res.PrefillDone(num("tokens"), s.now)
-	case "grow":
-		res.Grow(num("blocks"), s.now)
+	case "report":
+		v, known := s.b.Report(s.rank(arg("rank")), Report{Blocks: num("blocks"), Requests: num("requests")}, s.now)
+		return fmt.Sprintf("expected %d, told %d, %t\n", v.Expected, v.Told, known)
+	case "decoding":
+		var out strings.Builder
+		for _, l := range s.b.Loads(nil) {
+			if n, _ := s.b.DecodingBlocks(l.Rank, s.now); n > 0 {
+				fmt.Fprintf(&out, "%s holds %d blocks\n", l.Rank, n)
+			}
+		}
+		return out.String()
 	case "wait":
 		d, err := time.ParseDuration(arg("for"))
 		require.NoError(s.t, err, d)
@@ -183,7 +193,7 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 	req := &Request{
 		Key: key, Ranks: s.snap.Pool(key).Ranks(role), Params: p,
 		Pick:         picker.Request{Role: role, ISLTokens: isl, RequestBlocks: isl / 16},
-		OutputBlocks: num("output"), MaxQueuedISLTokens: num("limit"), Now: s.now,
+		Growth: s.growth(arg("grows")), MaxQueuedISLTokens: num("limit"), Now: s.now,
 	}
 	req.Constraints, req.MaxUncachedTokens = s.constraints(arg("require"), arg("prefer")), num("uncached")
 	p.PrefillTokensPerSecond = float64(num("rate"))
@@ -230,6 +240,23 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 		return err.Error() + "\n" + explained(req, dec)
 	}
 	return fmt.Sprintf("picked %s of %d, cost %.4g (%s)\n", dec.Rank, dec.Candidates, dec.Cost, dec.Reason) + explained(req, dec)
+}
+
+// growth reads when an answer begins, its blocks a second and the most of them.
+func (s *scenario) growth(text string) (g Growth) {
+	if text == "" {
+		return g
+	}
+	f := strings.Split(text, ",")
+	require.Len(s.t, f, 3)
+	var err error
+	g.After, err = time.ParseDuration(f[0])
+	require.NoError(s.t, err)
+	g.PerSecond, err = strconv.ParseFloat(f[1], 64)
+	require.NoError(s.t, err)
+	g.Most, err = strconv.ParseFloat(f[2], 64)
+	require.NoError(s.t, err)
+	return g
 }
 
 func (s *scenario) constraints(required, preferred string) *picker.Constraints {

@@ -29,6 +29,7 @@ type Reservation struct {
 	load          Load
 	held          bool
 	before, after *Reservation // in the rank's queue, while it has prompt tokens
+	answer        growingAnswer
 }
 
 // Rank returns the rank that was booked last, zero if none was.
@@ -91,11 +92,13 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 	b.tellLocked(now)
 	r.held = false
 	b.held--
-	if e := b.entryLocked(r); e != nil {
+	e := b.entryLocked(r)
+	b.uprootLocked(r, e)
+	if e != nil {
 		if r.load.PrefillTokens > 0 {
 			e.queue.remove(r, b.now)
 		}
-		e.load.add(&r.load, -1)
+		e.settle(&r.load)
 		b.writeLocked(e)
 		if e.load.negative() { // arguments are built only when they are needed
 			invariants.Check(false, "load: rank %s has load %+v", r.rank, e.load)
@@ -149,12 +152,14 @@ func (r *Reservation) Move(to worker.Rank, now time.Time) error {
 		return ErrUnknownRank
 	}
 	b.tellLocked(now)
-	if e := b.entryLocked(r); e != nil {
+	old := b.entryLocked(r)
+	b.uprootLocked(r, old)
+	if old != nil {
 		if r.load.PrefillTokens > 0 {
-			e.queue.remove(r, b.now)
+			old.queue.remove(r, b.now)
 		}
-		e.load.add(&r.load, -1)
-		b.writeLocked(e)
+		old.settle(&r.load)
+		b.writeLocked(old)
 	}
 	from, filter, trial := r.rank, r.filter, r.trial
 	e := &b.entries[slot]
@@ -163,6 +168,7 @@ func (r *Reservation) Move(to worker.Rank, now time.Time) error {
 	if r.load.PrefillTokens > 0 {
 		e.queue.push(r, b.now)
 	}
+	b.replantLocked(r, e)
 	b.writeLocked(e)
 	if filter != nil {
 		r.trial = filter.Begin(to)
@@ -186,17 +192,6 @@ func (b *Book) entryLocked(r *Reservation) *entry {
 // seen to proceed; 1<<62 takes all. What is left decays from now on. It does
 // nothing after the release.
 func (r *Reservation) PrefillDone(tokens int64, now time.Time) {
-	r.change(now, func(l *Load) { l.PrefillTokens -= min(max(tokens, 0), l.PrefillTokens) })
-}
-
-// Grow adds KV blocks of a growing answer to the booking. It does nothing
-// after the release.
-func (r *Reservation) Grow(blocks int64, now time.Time) {
-	r.change(now, func(l *Load) { l.DecodeBlocks += max(blocks, 0) })
-}
-
-// change applies f to the booking and the difference to its rank.
-func (r *Reservation) change(now time.Time, f func(*Load)) {
 	if r == nil || r.book == nil {
 		return
 	}
@@ -208,13 +203,12 @@ func (r *Reservation) change(now time.Time, f func(*Load)) {
 	}
 	b.tellLocked(now)
 	e, had := b.entryLocked(r), r.load.PrefillTokens
+	done := min(max(tokens, 0), had)
+	r.load.PrefillTokens -= done
 	if e == nil {
-		f(&r.load)
 		return
 	}
-	e.load.add(&r.load, -1)
-	f(&r.load)
-	e.load.add(&r.load, 1)
+	e.load.PrefillTokens -= done
 	switch {
 	case had == r.load.PrefillTokens:
 	case r.load.PrefillTokens == 0:

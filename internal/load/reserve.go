@@ -62,8 +62,9 @@ type Request struct {
 	// rank would have to prefill that many tokens of the prompt. 0: no limit.
 	MaxUncachedTokens int64
 
-	// OutputBlocks are booked on top of the prompt's for the answer to come.
-	OutputBlocks int64
+	// Growth is that of the answer to come, on top of the prompt's blocks; of prefill
+	// picks it is not looked at.
+	Growth Growth
 
 	// MaxQueuedISLTokens refuses the pick when the candidates have this many
 	// prompt tokens queued already (C5). The request that crosses the limit
@@ -150,6 +151,7 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 		}
 		return picker.Decision{Index: -1}, picker.ErrNoCandidate
 	}
+	b.growLocked()
 	t := b.tableLocked(req.Ranks)
 	t.refresh(b.now)
 	t.bar(b, req)
@@ -204,9 +206,9 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	case worker.Prefill:
 		d = Load{PrefillTokens: uncached, PrefillBlocks: blocks, PrefillRequests: 1}
 	case worker.Decode:
-		d = Load{DecodeBlocks: blocks + max(req.OutputBlocks, 0), DecodeRequests: 1}
+		d = Load{DecodeBlocks: blocks, DecodeRequests: 1}
 	default:
-		d = Load{PrefillTokens: uncached, DecodeBlocks: blocks + max(req.OutputBlocks, 0), DecodeRequests: 1}
+		d = Load{PrefillTokens: uncached, DecodeBlocks: blocks, DecodeRequests: 1}
 	}
 	*into = Reservation{
 		book: b, slot: slot, generation: e.generation, rank: e.rank, rate: req.Params.PrefillTokensPerSecond,
@@ -215,6 +217,9 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	e.load.add(&d, 1)
 	if d.PrefillTokens > 0 {
 		e.queue.push(into, b.now)
+	}
+	if d.DecodeRequests > 0 {
+		b.plantLocked(into, e, req.Growth)
 	}
 	b.writeLocked(e)
 	b.held++

@@ -97,7 +97,7 @@ func TestWhoIsStarvedIsNotOverrun(t *testing.T) {
 	f := newFetchers(t, 1, 1)
 	first := f.snap.Pool(key).DecodeRanks[0]
 	var long Reservation
-	req := &Request{Params: &f.p, OutputBlocks: 5000, Now: later, Pick: picker.Request{Role: worker.Decode, ISLTokens: 16}}
+	req := &Request{Params: &f.p, Now: later, Pick: picker.Request{Role: worker.Decode, ISLTokens: 80_000}}
 	require.NoError(t, f.b.Reserve(req, first, 0, &long))
 	for i := range 256 {
 		f.serve([]int{1, 2, 3, 4, 100 + i}).Release(later)

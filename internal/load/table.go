@@ -25,6 +25,13 @@ type table struct {
 	decaying         int // elements of rate that are not 0
 	fresh            time.Duration
 
+	// KV blocks of running answers are as answers has it, and correction; the column
+	// Decode has them as of told.
+	booked      []float64
+	answers     []answers
+	corrections []correction
+	told        time.Duration
+
 	// What the filter said last (heed.go).
 	filter    Filter
 	version   uint64
@@ -101,6 +108,7 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		},
 		unknown: picker.NewBits(n), zeros: make([]uint32, n),
 		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
+		booked: make([]float64, n), answers: make([]answers, n), corrections: make([]correction, n), told: b.now,
 		fresh: b.now, out: picker.NewBits(n), starved: picker.NewBits(n),
 		standings: make([]health.Standing, n), barred: picker.NewBits(n), closed: picker.NewBits(n),
 	}
@@ -138,7 +146,8 @@ func (t *table) setDegraded(i int, degraded bool) {
 // write brings the columns of one rank in step with its entry.
 func (t *table) write(i int, e *entry, now time.Duration) {
 	l := &e.load
-	t.cols.Decode[i] = float64(l.DecodeBlocks)
+	t.booked[i], t.answers[i], t.corrections[i] = float64(l.DecodeBlocks), e.answers, e.correction
+	t.cols.Decode[i] = float64(int64(e.decoding(now) + 0.5))
 	t.cols.Requests[i] = float64(l.PrefillRequests + l.DecodeRequests)
 	if t.rate[i] != 0 {
 		t.decaying--
@@ -163,8 +172,16 @@ func left(top, floor, rate, now float64) float64 {
 // figure is 20 tokens behind, about one block.
 const refreshStep = time.Millisecond
 
-// refresh lets prompt tokens decay up to now.
+// growStep is how old the blocks of answers may be: at 100 tokens a second an answer
+// takes a block of 16 in that time.
+const growStep = 100 * time.Millisecond
+
+// refresh lets prompt tokens decay and answers grow up to now.
 func (t *table) refresh(now time.Duration) {
+	if now-t.told >= growStep {
+		t.told = now
+		t.grow(now)
+	}
 	if t.decaying == 0 || now-t.fresh < refreshStep {
 		return
 	}
@@ -174,6 +191,16 @@ func (t *table) refresh(now time.Duration) {
 	top, floor, rate := t.top[:n], t.floor[:n], t.rate[:n]
 	for i := range t.cols.Prefill {
 		t.cols.Prefill[i] = left(top[i], floor[i], rate[i], at)
+	}
+}
+
+func (t *table) grow(now time.Duration) {
+	at := now.Seconds()
+	for i := range t.answers {
+		a, c := &t.answers[i], &t.corrections[i]
+		if a.n > 0 || c.blocks != 0 {
+			t.cols.Decode[i] = float64(int64(max(0, t.booked[i]+a.at(at)+c.at(now)) + 0.5))
+		}
 	}
 }
 

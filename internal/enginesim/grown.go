@@ -1,0 +1,52 @@
+package enginesim
+
+import "time"
+
+// grown is how far the answer of an admitted request has come. Blocks for all of it are
+// set aside at admission, so that nothing that runs has to be stopped for want of room;
+// engines take them as tokens come, and count those alone as used. Guarded by rank.mu.
+type grown struct {
+	prompt, output int // tokens that blocks were set aside for
+	perToken       time.Duration
+	began          time.Time // when the first token was there; zero: it is to come
+}
+
+// spare is how many blocks of a page are set aside and not used yet.
+func (g *grown) spare(page int, now time.Time) int {
+	tokens := 0
+	if !g.began.IsZero() {
+		tokens = g.output
+		if g.perToken > 0 {
+			tokens = min(g.output, 1+int(now.Sub(g.began)/g.perToken))
+		}
+	}
+	blocks := func(n int) int { return (n + page - 1) / page }
+	return blocks(g.prompt+g.output) - blocks(g.prompt+tokens)
+}
+
+// expects notes what blocks were set aside for.
+func (h *hold) expects(prompt, output int) {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	h.grown.prompt, h.grown.output = prompt, output
+}
+
+// answers notes that the first token of every answer is there.
+func (c *call) answers(start time.Time, perToken time.Duration) {
+	for _, it := range c.items {
+		if h := it.hold; h != nil {
+			h.r.mu.Lock()
+			h.grown.began, h.grown.perToken = start, perToken
+			h.r.mu.Unlock()
+		}
+	}
+}
+
+// usedLocked is how many blocks requests use of those that they hold.
+func (r *rank) usedLocked(now time.Time) int {
+	used := r.cache.held()
+	for h := range r.holds {
+		used -= h.grown.spare(r.cache.page, now)
+	}
+	return used
+}

@@ -1,0 +1,49 @@
+package extproc
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/outlen"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// answerAsked is what a request says of the answer that it wants. The zero value is one
+// of which nothing is known.
+type answerAsked struct {
+	key       worker.Key
+	maxTokens int64
+	parallel  int // generations
+}
+
+// mostParallel is how many generations of one request are booked; engines refuse more,
+// or run them one after the other.
+const mostParallel = 64
+
+func (q *question) asked() answerAsked {
+	a := answerAsked{key: q.pool.Key, maxTokens: outlen.NotSaid, parallel: 1}
+	if r := q.query.Request; r != nil && !q.passing {
+		a.maxTokens, a.parallel = r.MaxTokens, max(r.Parallel(), 1)
+	}
+	return a
+}
+
+// growth is how many KV blocks the answer is expected to take: by what answers of the
+// model have lately been, and by what the request allows if that is less.
+func (srv *Server) growth(a *answerAsked, blockSize int) load.Growth {
+	e := srv.lately.Expect(a.key, a.maxTokens)
+	each := float64(min(a.parallel, mostParallel)) / float64(max(blockSize, 1))
+	return load.Growth{After: e.First, PerSecond: e.PerSecond * each, Most: float64(e.Tokens) * each}
+}
+
+// learn notes what came of an answer that was served. Of several generations only the
+// sum of their tokens is told.
+func (s *mainStream) learn(t *telemetry.Served) {
+	if t.Error != "" || s.asked.parallel != 1 {
+		return
+	}
+	s.srv.lately.Heard(s.asked.key, outlen.Answer{
+		MaxTokens: s.asked.maxTokens, Tokens: s.counts.usage.Output, First: max(0, min(t.FirstToken, t.Whole)), Whole: max(t.Whole, time.Nanosecond),
+	})
+}

@@ -1,0 +1,166 @@
+package load
+
+import (
+	"container/heap"
+	"time"
+)
+
+// Growth is how the answer of a booking is expected to take KV blocks: none at first,
+// then so many a second, and no more than so many. The zero value is an answer that
+// takes none.
+type Growth struct {
+	After     time.Duration // from the booking on, until the first token
+	PerSecond float64       // blocks
+	Most      float64       // blocks
+}
+
+// phase is how far the answer of a booking has come.
+type phase uint8
+
+const (
+	still   phase = iota // it does not grow, or is over
+	waiting              // its first token is to come
+	growing
+	grown // it has the most that was expected
+)
+
+// growing of one booking: between two instants the blocks go up evenly. Guarded by
+// Book.mu; instants are in seconds since Book.epoch.
+type growingAnswer struct {
+	phase       phase
+	from, until float64
+	rate, most  float64
+	at          int // in Book.turns, while waiting or growing
+}
+
+// answers are the answers of a rank: at a time t in seconds they hold
+// grown + rate × t - begun blocks, besides those of their prompts.
+type answers struct {
+	grown, rate, begun float64
+	n                  int // that count in it
+}
+
+func (a *answers) at(now float64) float64 {
+	if a.n == 0 {
+		return 0 // and no rounding is kept
+	}
+	return max(0, a.grown+a.rate*now-a.begun)
+}
+
+// count adds what an answer counts in its phase, or takes it off.
+func (a *answers) count(g *growingAnswer, sign float64) {
+	switch g.phase {
+	case growing:
+		a.rate += sign * g.rate
+		a.begun += sign * g.rate * g.from
+	case grown:
+		a.grown += sign * g.most
+	default:
+		return
+	}
+	if a.n += int(sign); a.n == 0 {
+		*a = answers{}
+	}
+}
+
+// plantLocked begins the growth of a booking that has been made now.
+func (b *Book) plantLocked(r *Reservation, e *entry, g Growth) {
+	if !(g.PerSecond > 0 && g.Most > 0) {
+		return
+	}
+	from := (b.now + max(g.After, 0)).Seconds()
+	r.answer = growingAnswer{phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: g.PerSecond, most: g.Most}
+	heap.Push(&b.turns, r)
+	b.turnLocked(r, e)
+}
+
+// turnLocked takes a booking through the phases that have passed.
+func (b *Book) turnLocked(r *Reservation, e *entry) {
+	a, now := &r.answer, b.now.Seconds()
+	for a.phase == waiting && now >= a.from || a.phase == growing && now >= a.until {
+		if e != nil {
+			e.answers.count(a, -1)
+		}
+		if a.phase++; e != nil {
+			e.answers.count(a, 1)
+		}
+		if a.phase == grown {
+			heap.Remove(&b.turns, a.at)
+		} else {
+			heap.Fix(&b.turns, a.at)
+		}
+	}
+}
+
+// growLocked brings every booking into the phase that it is in now.
+func (b *Book) growLocked() {
+	for now := b.now.Seconds(); len(b.turns) > 0 && b.turns[0].answer.next() <= now; {
+		r := b.turns[0]
+		e := b.entryLocked(r)
+		b.turnLocked(r, e)
+		if e != nil {
+			b.writeLocked(e)
+		}
+	}
+}
+
+// uprootLocked ends the growth of a booking; e is nil where its rank has left.
+func (b *Book) uprootLocked(r *Reservation, e *entry) {
+	a := &r.answer
+	if e != nil {
+		e.answers.count(a, -1)
+	}
+	if a.phase == waiting || a.phase == growing {
+		heap.Remove(&b.turns, a.at)
+	}
+	a.phase = still
+}
+
+// replantLocked goes on with a booking's growth, as far as it has come, on another rank.
+func (b *Book) replantLocked(r *Reservation, e *entry) {
+	if r.answer.most == 0 {
+		return
+	}
+	r.answer.phase = waiting
+	heap.Push(&b.turns, r)
+	b.turnLocked(r, e)
+}
+
+// next is when the phase ends.
+func (a *growingAnswer) next() float64 {
+	if a.phase == waiting {
+		return a.from
+	}
+	return a.until
+}
+
+// turns are the bookings whose phase ends, soonest first: a heap.
+type turns []*Reservation
+
+// Len implements heap.Interface.
+func (t turns) Len() int { return len(t) }
+
+// Less implements heap.Interface.
+func (t turns) Less(i, j int) bool { return t[i].answer.next() < t[j].answer.next() }
+
+// Swap implements heap.Interface.
+func (t turns) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].answer.at, t[j].answer.at = i, j
+}
+
+// Push implements heap.Interface.
+func (t *turns) Push(x any) {
+	r := x.(*Reservation)
+	r.answer.at = len(*t)
+	*t = append(*t, r)
+}
+
+// Pop implements heap.Interface.
+func (t *turns) Pop() any {
+	n := len(*t) - 1
+	r := (*t)[n]
+	(*t)[n] = nil
+	*t = (*t)[:n]
+	return r
+}

@@ -1,0 +1,97 @@
+package load
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Report is what an engine says of one of its ranks.
+type Report struct {
+	Blocks   int64 // KV blocks that running requests hold
+	Requests int64 // that hold them
+}
+
+// Verdict is what a report was compared with.
+type Verdict struct {
+	Expected int64 // blocks that the book took the rank to hold
+	Told     int64 // those of the report, with those of bookings that hold nothing yet
+}
+
+const (
+	// reportLasts is how long a report counts: less and less, and then not at all.
+	reportLasts = 10 * time.Second
+	// mostReported bounds what is believed of a report, where the rank's capacity does
+	// not: some 16 million tokens.
+	mostReported = 1 << 20
+)
+
+// correction is what the last report has shown to be missing from the bookings of a
+// rank, or too much in them. It goes with the requests that it was found with, and with
+// time: what comes after the report is booked anew.
+type correction struct {
+	blocks float64
+	since  time.Duration
+}
+
+func (c *correction) at(now time.Duration) float64 {
+	left := 1 - float64(now-c.since)/float64(reportLasts)
+	return c.blocks * max(0, min(left, 1))
+}
+
+// Report corrects what the book takes a rank to hold by what its engine says, which was
+// true at the given time. Bookings whose requests the engine does not run yet (their
+// prompt is being prefilled, or they wait for room) count with their prompts besides:
+// the engine will hold those, too. Bookings stay as they are. It reports false for an
+// unknown rank.
+func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slot := b.slotLocked(r)
+	if slot < 0 {
+		return v, false
+	}
+	b.tellLocked(at)
+	b.growLocked()
+	e := &b.entries[slot]
+	most := int64(mostReported)
+	if e.capacity > 0 {
+		most = int64(e.capacity)
+	}
+	told := float64(min(max(rep.Blocks, 0), most))
+	if n := int64(e.load.DecodeRequests); n > 0 {
+		told += float64(e.load.DecodeBlocks) / float64(n) * float64(max(0, n-max(rep.Requests, 0)))
+	}
+	v = Verdict{Expected: int64(e.decoding(b.now) + 0.5), Told: int64(told + 0.5)}
+	e.correction = correction{told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), b.now}
+	b.writeLocked(e)
+	return v, true
+}
+
+// decoding is how many KV blocks the rank is taken to hold for requests: those of their
+// prompts, those of answers so far, and what the last report has corrected.
+func (e *entry) decoding(now time.Duration) float64 {
+	return max(0, float64(e.load.DecodeBlocks)+e.answers.at(now.Seconds())+e.correction.at(now))
+}
+
+// settle takes a booking off, and of the correction what came with its request.
+func (e *entry) settle(l *Load) {
+	if n := e.load.DecodeRequests; n > 0 && l.DecodeRequests > 0 {
+		e.correction.blocks *= float64(n-l.DecodeRequests) / float64(n)
+	}
+	e.load.add(l, -1)
+}
+
+// DecodingBlocks returns how many KV blocks a rank is taken to hold for running answers
+// at the given time, and whether the book knows the rank.
+func (b *Book) DecodingBlocks(r worker.Rank, now time.Time) (int64, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slot := b.slotLocked(r)
+	if slot < 0 {
+		return 0, false
+	}
+	b.tellLocked(now)
+	b.growLocked()
+	return int64(b.entries[slot].decoding(b.now) + 0.5), true
+}

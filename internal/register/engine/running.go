@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// Running is what one rank of an engine runs.
+type Running struct {
+	Rank   int
+	Blocks int64 // KV blocks that running requests hold
+	// Requests are those that hold them: they run, or wait for KV to come into them.
+	Requests int64
+}
+
+// ErrNotTold says that an engine's page has not told what it runs.
+var ErrNotTold = errors.New("does not tell what it runs")
+
+// RunningPath is the page that tells what an engine runs, "" where none does.
+func RunningPath(k Kind) string {
+	switch k {
+	case SGLang:
+		return "/v1/loads?include=core,disagg"
+	case VLLM, VLLMMooncake:
+		return "/metrics"
+	default:
+		return ""
+	}
+}
+
+// ParseRunning reads the page. capacity and blockSize are what is known of a rank; the
+// page's own count where it has one. Ranks of which it does not tell are left out. The
+// error wraps ErrNotTold where nothing is left.
+func ParseRunning(k Kind, page []byte, blockSize uint32, capacity uint64) ([]Running, error) {
+	if k == SGLang {
+		return sglangRunning(page, blockSize)
+	}
+	return vllmRunning(page, capacity)
+}
+
+func sglangRunning(page []byte, blockSize uint32) (out []Running, err error) {
+	var in struct {
+		Loads []struct {
+			sglangLoad
+			Rank int    `json:"dp_rank"`
+			Used *int64 `json:"num_used_tokens"`
+		} `json:"loads"`
+	}
+	if err := json.Unmarshal(page, &in); err != nil {
+		return nil, fmt.Errorf("expected a JSON list of loads: %w", err)
+	}
+	size := int64(max(blockSize, 1))
+	for _, l := range in.Loads {
+		if l.Running == nil || l.Used == nil || *l.Used < 0 || *l.Running < 0 {
+			continue
+		}
+		r := Running{Rank: l.Rank, Blocks: (*l.Used + size - 1) / size, Requests: int64(*l.Running)}
+		if l.Disagg != nil {
+			r.Requests += int64(max(l.Disagg.DecodeTransfer, 0))
+		}
+		out = append(out, r)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w: expected num_running_reqs and num_used_tokens", ErrNotTold)
+	}
+	return out, nil
+}
+
+// vllmUsage are the names that the share of KV blocks in use has had.
+var vllmUsage = []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}
+
+func vllmRunning(page []byte, capacity uint64) (out []Running, err error) {
+	const running, info = "vllm:num_requests_running", "vllm:cache_config_info"
+	at := map[int]*vllmRank{}
+	rank := func(s sample) *vllmRank {
+		n, _ := strconv.Atoi(s.label("engine")) // an older vLLM has no such label
+		if at[n] == nil {
+			at[n] = &vllmRank{usage: math.NaN(), running: math.NaN(), blocks: float64(capacity)}
+		}
+		return at[n]
+	}
+	wanted := func(name string) bool {
+		return name == running || name == info || name == vllmUsage[0] || name == vllmUsage[1]
+	}
+	samples(page, wanted, func(s sample) {
+		switch s.name {
+		case running:
+			rank(s).running = s.value
+		case info:
+			if n, err := strconv.ParseUint(s.label("num_gpu_blocks"), 10, 32); err == nil && n > 0 {
+				rank(s).blocks = float64(n)
+			}
+		default:
+			rank(s).usage = s.value
+		}
+	})
+	for n, r := range at {
+		if r.usage >= 0 && r.usage <= 1 && r.running >= 0 && r.running <= 1<<31 && r.blocks > 0 {
+			out = append(out, Running{Rank: n, Blocks: int64(math.Round(r.usage * r.blocks)), Requests: int64(r.running)})
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w: expected %s, %s and the blocks that there are", ErrNotTold, running, vllmUsage[0])
+	}
+	return out, nil
+}
+
+// vllmRank is what the page says of one rank; NaN: nothing.
+type vllmRank struct{ usage, running, blocks float64 }

@@ -1,0 +1,55 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhatAnEngineRunsIsReadFromItsPage(t *testing.T) {
+	loads := `{"loads":[
+		{"dp_rank":0,"num_running_reqs":3,"num_waiting_reqs":9,"num_used_tokens":161,"disaggregation":{"decode_transfer_queue_reqs":2,"decode_prealloc_queue_reqs":7}},
+		{"dp_rank":1,"num_running_reqs":0,"num_used_tokens":0},
+		{"dp_rank":2,"num_running_reqs":1},{"dp_rank":3,"num_used_tokens":5},{"dp_rank":4,"num_running_reqs":1,"num_used_tokens":-5}]}`
+	got, err := ParseRunning(SGLang, []byte(loads), 16, 0)
+	require.NoError(t, err)
+	require.Equal(t, []Running{{0, 11, 5}, {1, 0, 0}}, got)
+
+	page := `
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_running{engine="1",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 5.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} NaN
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="400"} 1.0
+vllm:num_requests_running{engine="2",model_name="m"} 0.0
+vllm:kv_cache_usage_perc{engine="2",model_name="m"} 0.5
+`
+	got, err = ParseRunning(VLLM, []byte(page), 16, 1000)
+	require.NoError(t, err)
+	slices.SortFunc(got, func(a, b Running) int { return cmp.Compare(a.Rank, b.Rank) })
+	require.Equal(t, []Running{{0, 100, 2}, {2, 500, 0}}, got, "the page's own count of blocks before ours")
+
+	got, err = ParseRunning(VLLMMooncake, []byte("vllm:num_requests_running 1\nvllm:gpu_cache_usage_perc 0.1\n"), 16, 50)
+	require.NoError(t, err)
+	require.Equal(t, []Running{{0, 5, 1}}, got, "older names, without a rank")
+}
+
+func TestAPageThatDoesNotTellIsAnError(t *testing.T) {
+	for _, page := range []string{``, `{`, `{"loads":[]}`, `{"loads":[{"dp_rank":0}]}`, `[]`} {
+		_, err := ParseRunning(SGLang, []byte(page), 16, 100)
+		require.Error(t, err, page)
+	}
+	for _, page := range []string{
+		``, "vllm:num_requests_running 1\n", "vllm:kv_cache_usage_perc 0.1\n",
+		"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 7\n", "vllm:num_requests_running -1\nvllm:kv_cache_usage_perc 0.1\n",
+	} {
+		_, err := ParseRunning(VLLM, []byte(page), 16, 100)
+		require.ErrorIs(t, err, ErrNotTold, page)
+	}
+	_, err := ParseRunning(VLLM, []byte("vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.1\n"), 16, 0)
+	require.ErrorIs(t, err, ErrNotTold, "a share of what nobody knows")
+	require.Empty(t, RunningPath(TensorRTLLM))
+}
