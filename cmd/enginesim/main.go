@@ -140,7 +140,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	return cfg, err
 }
 
-// modelFlags defines the flags of what requests name.
+// modelFlags defines the flags of what requests name and show.
 func modelFlags(fs *flag.FlagSet, cfg *enginesim.Config) {
 	list := func(name, usage string, to *[]string) {
 		fs.Func(name, usage, func(v string) error {
@@ -148,6 +148,7 @@ func modelFlags(fs *flag.FlagSet, cfg *enginesim.Config) {
 			return nil
 		})
 	}
+	fs.StringVar(&cfg.APIKey, "api-key", "", "the `key` that requests have to show")
 	list("model", "`names` it answers to, separated by commas (default sim)", &cfg.Models)
 	list("adapters", "LoRA adapters that it has loaded, as `names` separated by commas", &cfg.Adapters)
 }

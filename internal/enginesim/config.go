@@ -44,6 +44,8 @@ type Config struct {
 	MaxModelLen    int    // tokens of prompt and output together; default 1,048,576
 	Poison         string // a request whose body has this text is answered with 500, by every worker alike; default none
 
+	APIKey string // what requests have to show (--api-key); default none
+
 	// Latency. Zero means the default, None (or anything negative) none at all.
 	PrefillBase     time.Duration // per prompt; default none
 	PrefillPerToken time.Duration // per uncached prompt token; default 20 µs
@@ -187,6 +189,9 @@ func (c Config) Validate() error {
 	}
 	c.validateHandoff(bad)
 	c.validateAdapters(bad)
+	if c.APIKey != "" && c.Engine == worker.TensorRTLLM {
+		bad("api-key: trtllm asks for none")
+	}
 	for _, n := range []struct {
 		name string
 		v    int

@@ -32,8 +32,32 @@ func (s *Sim) apiHandler() http.Handler {
 		if f, _, _ := s.fault.peek(); f.Mode == FaultRefuse {
 			panic(http.ErrAbortHandler)
 		}
+		if !s.admits(r) {
+			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
+			return
+		}
 		serveKnown(mux, w, r)
 	}))
+}
+
+// guarded are the paths below which vLLM asks for its key; SGLang asks for it but below
+// those of open (vLLM 0.32 GUARDED_PREFIX, SGLang 0.5.23 decide_request_auth).
+var (
+	guarded = []string{"/v1", "/v2", "/inference", "/cohere"}
+	open    = []string{"/health", "/ready", "/metrics"}
+)
+
+// admits reports whether a request shows the key, where one is asked for.
+func (s *Sim) admits(r *http.Request) bool {
+	below := func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }
+	switch {
+	case s.cfg.APIKey == "", below("/sim/"), r.Method == http.MethodOptions:
+		return true
+	case s.vllm() && !slices.ContainsFunc(guarded, below), !s.vllm() && slices.ContainsFunc(open, below):
+		return true
+	}
+	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.EqualFold(scheme, "bearer") && key == s.cfg.APIKey
 }
 
 // serveKnown serves the paths that the mux has, and refuses all others as engines do.
