@@ -57,6 +57,7 @@ type Config struct {
 	Request RequestConfig `yaml:"request"`
 	Answer  AnswerConfig  `yaml:"answer"`
 	Tokens  TokensConfig  `yaml:"tokens"`
+	Engines EnginesConfig `yaml:"engines"`
 	Health  HealthConfig  `yaml:"health"`
 	Leg     LegConfig     `yaml:"leg"`
 

@@ -40,6 +40,7 @@ func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 	advertise := fs.String("advertise", "", "`host[:port]` that plugins and Envoy reach the engine at; default: the engine URL's")
 	ipv6 := fs.Bool("prefer-ipv6", false, "of a name with addresses of both families, advertise the IPv6 one")
 	annotations := fs.String("annotations-file", "", "`file` of the pod's annotations (Kubernetes downward API)")
+	key := fs.String("engine-api-key-file", "", "`file` of the API key that the engine asks for (its --api-key), read again for each request; default: none")
 	path := fs.String("health-path", "/health", "`path` to ask for health")
 	interval := fs.Duration("health-interval", time.Second, "between two questions after health")
 	timeout := fs.Duration("health-timeout", 5*time.Second, "of one question after health")
@@ -67,7 +68,7 @@ func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 		if *url == "" {
 			errs = append(errs, errors.New("--engine-url: expected http://host:port"))
 		}
-		c.Engine = engine.Config{URL: *url, Kind: k, HealthPath: *path, HealthTimeout: *timeout}
+		c.Engine = engine.Config{URL: *url, Kind: k, APIKeyFile: *key, HealthPath: *path, HealthTimeout: *timeout}
 		c.Advertise, c.PreferIPv6, c.AnnotationsFile = *advertise, *ipv6, *annotations
 		c.HealthInterval, c.UnhealthyAfter, c.Refresh = *interval, *after, *refresh
 		c.DrainSettle, c.DrainTimeout = *settle, *drain

@@ -127,8 +127,13 @@ func (p *plugin) newWorld() error {
 	}
 	p.board = activation.New()
 	p.book = load.New(mathrand.Uint64())
+	keyed, err := p.cfg.Engines.keyed(p.log)
+	if err != nil {
+		return err
+	}
 	h := p.cfg.Health
 	p.health, err = health.New(health.Config{
+		Around:       keyed,
 		ServerErrors: h.ServerErrors, MaxShare: h.MaxShare, ProbeInterval: h.ProbeInterval,
 		ProbeTimeout: h.ProbeTimeout, ProbePath: h.ProbePath, MaxProbes: h.MaxProbes, Hooks: health.Hooks{Transition: p.onHealth},
 	})
@@ -137,7 +142,7 @@ func (p *plugin) newWorld() error {
 	}
 	t := p.cfg.Tokens
 	p.tokens, err = tokens.New(tokens.Config{
-		Mode: tokens.Mode(t.Mode), Wait: t.Wait, EstimateBytesPerToken: t.BytesPerToken, CacheBytes: t.CacheBytes,
+		Around: keyed, Mode: tokens.Mode(t.Mode), Wait: t.Wait, EstimateBytesPerToken: t.BytesPerToken, CacheBytes: t.CacheBytes,
 		OnTokenize: func(took time.Duration, outcome tokens.Reason) {
 			p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
 		},

@@ -46,6 +46,10 @@ type Config struct {
 	// and redirects.
 	Client *http.Client
 
+	// Around goes around the default client's transport: what shows a key, for example.
+	// Default: nothing.
+	Around func(http.RoundTripper) http.RoundTripper
+
 	// Seed of the jitter; 0: random.
 	Seed uint64
 
@@ -75,8 +79,12 @@ func (c Config) withDefaults() Config {
 		c.ProbePath = "/health"
 	}
 	if c.Client == nil {
+		var t http.RoundTripper = &http.Transport{DisableKeepAlives: true}
+		if c.Around != nil {
+			t = c.Around(t)
+		}
 		c.Client = &http.Client{
-			Transport:     &http.Transport{DisableKeepAlives: true},
+			Transport:     t,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}

@@ -23,6 +23,8 @@ type Options struct {
 	// Mooncake has a vLLM transfer KV by MooncakeConnector, over TCP.
 	Mooncake bool
 	Env      []string
+	// APIKey is what vLLM asks requests for; default none.
+	APIKey string
 }
 
 // Engine is one real engine.
@@ -32,6 +34,7 @@ type Engine struct {
 	Role   worker.Role
 	Served string // the model, as requests name it
 	URL    string
+	APIKey string // that requests have to show
 	// Ports of its KV events and their replay; of SGLang's or Mooncake's bootstrap server.
 	Events, Replay, Bootstrap int
 
@@ -75,6 +78,9 @@ func StartVLLM(ctx context.Context, o Options) (*Engine, error) {
 			connector = fmt.Sprintf(`{"kv_connector":"MooncakeConnector","kv_role":%q,"kv_connector_extra_config":{"mooncake_protocol":"tcp"}}`, role)
 		}
 		args = append(args, "--kv-transfer-config", connector)
+	}
+	if e.APIKey = o.APIKey; e.APIKey != "" {
+		args = append(args, "--api-key", e.APIKey)
 	}
 	env := []string{
 		"PATH=" + filepath.Join(venv, "bin") + ":/usr/local/bin:/usr/bin:/bin",

@@ -77,6 +77,7 @@ type spec struct {
 var specs = map[string]spec{
 	"vllm-1":     {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
 	"vllm-2":     {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
+	"vllm-key":   {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: pairBlocks, APIKey: "sesame"}},
 	"sliding":    {worker.VLLM, Options{Model: "sliding", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512"}}},
 	"lora":       {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512", "--enable-lora", "--lora-modules"}}},
 	"vllm-p1":    {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
@@ -167,6 +168,8 @@ type scene struct {
 	plugin  *stack.Plugin
 	envoy   *stack.Envoy
 	etcd    *stack.Etcd
+	key     string // shown with each request
+	keyFile string // of each register
 }
 
 func newScene(t *testing.T, config string, names ...string) *scene {
@@ -176,8 +179,13 @@ func newScene(t *testing.T, config string, names ...string) *scene {
 
 func newSceneOf(t *testing.T, config string, es ...*Engine) *scene {
 	t.Helper()
+	return (&scene{t: t, engines: es}).start(config)
+}
+
+func (s *scene) start(config string) *scene {
+	t := s.t
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &scene{t: t, engines: es}
 	dir := t.TempDir()
 	var registers []*stack.Register
 	t.Cleanup(func() {
@@ -194,7 +202,7 @@ func newSceneOf(t *testing.T, config string, es ...*Engine) *scene {
 	require.NoError(t, err)
 	for _, e := range s.engines {
 		r, err := stack.StartRegister(ctx, stack.RegisterOptions{
-			BinDir: binDir, EngineURL: e.URL, Etcd: s.etcd.Endpoints, TTL: 5 * time.Second, Args: e.registerArgs(),
+			BinDir: binDir, EngineURL: e.URL, Etcd: s.etcd.Endpoints, TTL: 5 * time.Second, Args: append(e.registerArgs(), s.keyArgs()...),
 		})
 		require.NoError(t, err)
 		registers = append(registers, r)
@@ -206,7 +214,7 @@ func newSceneOf(t *testing.T, config string, es ...*Engine) *scene {
 	s.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Params: envoy.Params{PluginSocket: s.plugin.Socket}})
 	require.NoError(t, err)
 	s.await("the plugin to know all engines and hear of their caches", func() bool {
-		return s.metric("baton_workers", `state="healthy"`) == float64(len(es)) && strings.Count(s.plugin.Log(), "state=connected") >= len(es)
+		return s.metric("baton_workers", `state="healthy"`) == float64(len(s.engines)) && strings.Count(s.plugin.Log(), "state=connected") >= len(s.engines)
 	})
 	return s
 }
@@ -222,6 +230,13 @@ func (e *Engine) registerArgs() []string {
 		args = append(args, "--engine", string(e.Kind), "--bootstrap-port", fmt.Sprint(e.Bootstrap))
 	}
 	return args
+}
+
+func (s *scene) keyArgs() []string {
+	if s.keyFile == "" {
+		return nil
+	}
+	return []string{"--engine-api-key-file", s.keyFile}
 }
 
 func (s *scene) await(what string, ok func() bool) {
@@ -271,6 +286,9 @@ func (s *scene) ask(path string, body fields) *answer {
 	require.NoError(s.t, err)
 	a := &answer{}
 	req.Header.Set("content-type", "application/json")
+	if s.key != "" {
+		req.Header.Set("authorization", "Bearer "+s.key)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(s.t, err)
 	defer resp.Body.Close()

@@ -59,6 +59,9 @@ type Config struct {
 	// own, with connections kept alive and no proxy.
 	Transport http.RoundTripper
 
+	// Around goes around Transport: what shows a key, for example. Default: nothing.
+	Around func(http.RoundTripper) http.RoundTripper
+
 	// OnTokenize is called after each request to a tokenizer with how long it
 	// took and ReasonTokenized or why it failed. It must not block. May be nil.
 	OnTokenize func(took time.Duration, outcome Reason)
@@ -84,6 +87,9 @@ func (c Config) withDefaults() Config {
 			IdleConnTimeout:     30 * time.Second,
 			DisableCompression:  true,
 		}
+	}
+	if c.Around != nil {
+		c.Transport, c.Around = c.Around(c.Transport), nil
 	}
 	return c
 }

@@ -157,7 +157,7 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.E
 	case ReasonCancelled, ReasonBusy:
 		r.asides.undecided(ep)
 	default:
-		r.asides.bad(ep, outcome == ReasonFailed)
+		r.asides.bad(ep, outcome == ReasonFailed || outcome == ReasonKey)
 	}
 	f.entry, f.err = e, err
 	r.mu.Lock()
@@ -213,8 +213,11 @@ func (r *Resolver) ask(ctx context.Context, ep worker.Endpoint, body []byte) (*e
 		// connection, and dropped.
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
 		reason := ReasonFailed
-		if res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusUnprocessableEntity {
+		switch res.StatusCode {
+		case http.StatusBadRequest, http.StatusUnprocessableEntity:
 			reason = ReasonRefused
+		case http.StatusUnauthorized, http.StatusForbidden:
+			reason = ReasonKey
 		}
 		return nil, &Error{Reason: reason, Err: fmt.Errorf("%s answered %d", ep, res.StatusCode)}
 	}

@@ -325,6 +325,37 @@ func TestARefusalIsOfThePromptFirst(t *testing.T) {
 	requireReason(t, ReasonSetAside, err)
 }
 
+// TestAKeyThatIsMissingIsNoFaultOfThePrompt: who asks for it is not asked again for a while.
+func TestAKeyThatIsMissingIsNoFaultOfThePrompt(t *testing.T) {
+	tk := newTokenizer(t)
+	tk.handle = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") != "Bearer k" {
+			http.Error(w, "no", http.StatusUnauthorized)
+			return true
+		}
+		return false
+	}
+	r := newResolver(t, Config{Wait: time.Minute, SetAside: time.Hour})
+	_, err := r.Engine(t.Context(), text(t, "a"), []worker.Endpoint{tk.ep})
+	requireReason(t, ReasonKey, err)
+	_, err = r.Engine(t.Context(), text(t, "b"), []worker.Endpoint{tk.ep})
+	requireReason(t, ReasonSetAside, err)
+
+	r = newResolver(t, Config{Wait: time.Minute, Around: func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			r = r.Clone(r.Context())
+			r.Header.Set("Authorization", "Bearer k")
+			return next.RoundTrip(r)
+		})
+	}})
+	_, err = r.Engine(t.Context(), text(t, "a"), []worker.Endpoint{tk.ep})
+	require.NoError(t, err)
+}
+
+type roundTrip func(r *http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func TestACallerThatLeavesDoesNotTakeTheOthersAlong(t *testing.T) {
 	tk := newTokenizer(t)
 	release, left := make(chan struct{}), make(chan struct{})

@@ -56,6 +56,7 @@ const (
 	ReasonSlow        Reason = "tokenizer too slow"
 	ReasonFailed      Reason = "tokenizer failed"
 	ReasonRefused     Reason = "tokenizer refused the prompt"
+	ReasonKey         Reason = "tokenizer refused the API key"
 	ReasonCancelled   Reason = "cancelled"
 )
 

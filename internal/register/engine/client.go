@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/apikey"
 )
 
 // maxBody bounds one answer. vLLM's metrics are the largest, some 100 KiB.
@@ -26,6 +28,10 @@ type Config struct {
 	// Bootstrap is the port of Mooncake's bootstrap server, at the URL's host; 0: nobody
 	// is asked. Of VLLMMooncake alone.
 	Bootstrap uint16
+
+	// APIKeyFile holds the key that the engine asks for. It is read again for each request.
+	// Default: none is shown.
+	APIKeyFile string
 
 	// Timeout bounds each request but those after health; default 5 s.
 	Timeout time.Duration
@@ -62,6 +68,9 @@ func (c Config) Validate() error {
 	if _, err := ParseKind(string(c.Kind)); err != nil {
 		errs = append(errs, err)
 	}
+	if _, err := apikey.Open(c.APIKeyFile); err != nil {
+		errs = append(errs, err)
+	}
 	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
 		errs = append(errs, fmt.Errorf("health path %q: expected one that begins with /", c.HealthPath))
 	}
@@ -91,6 +100,7 @@ type Client struct {
 	// set at construction, read-only
 	cfg    Config
 	base   string
+	key    *apikey.File // nil: none
 	http   *http.Client // for facts and counts
 	health *http.Client // one kept connection; see Lost
 	watch  *watch
@@ -106,7 +116,11 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	c := &Client{cfg: cfg, base: strings.TrimSuffix(cfg.URL, "/"), kind: cfg.Kind, last: cfg.Kind, watch: newWatch()}
+	key, err := apikey.Open(cfg.APIKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, key: key, base: strings.TrimSuffix(cfg.URL, "/"), kind: cfg.Kind, last: cfg.Kind, watch: newWatch()}
 	// No proxies: what an engine says of itself is asked of itself.
 	c.http = &http.Client{Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute}, CheckRedirect: stay}
 	c.health = &http.Client{
@@ -151,6 +165,9 @@ func (c *Client) getFrom(ctx context.Context, base, path string) ([]byte, error)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 	if err != nil {
 		return nil, err
+	}
+	if base == c.base {
+		c.key.Show(req)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -197,6 +214,9 @@ func bare(err error) error {
 // pages.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	f, err := c.facts(ctx, c.present())
+	if err = c.keyless(err); err != nil {
+		f = Facts{}
+	}
 	if err != nil && c.cfg.Kind == Auto {
 		c.found(Auto) // another engine may be started at this address
 	}
@@ -222,7 +242,7 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 	if sErr == nil {
 		return f, nil
 	}
-	if refused(sErr) || ctx.Err() != nil {
+	if refused(sErr) || unauthorized(sErr) || ctx.Err() != nil {
 		return Facts{}, sErr
 	}
 	f, tErr := c.trtFacts(ctx)
@@ -232,6 +252,9 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 	f, vErr := c.vllmFacts(ctx)
 	if vErr == nil {
 		return f, nil
+	}
+	if unauthorized(vErr) {
+		return Facts{}, vErr
 	}
 	return Facts{}, fmt.Errorf("tried SGLang (%w), TensorRT-LLM (%w) and vLLM (%w)", sErr, tErr, vErr)
 }
@@ -312,6 +335,7 @@ func (c *Client) askHealth(ctx context.Context) (Health, error) {
 	if err != nil {
 		return Unhealthy, err
 	}
+	c.key.Show(req)
 	c.watch.idle.Store(false)
 	res, err := c.health.Do(req)
 	if err != nil {
@@ -327,7 +351,7 @@ func (c *Client) askHealth(ctx context.Context) (Health, error) {
 	// Whoever says that it closes after each answer says nothing by closing.
 	c.watch.idle.Store(!res.Close)
 	if res.StatusCode/100 != 2 {
-		return Unhealthy, &statusError{c.cfg.HealthPath, res.StatusCode}
+		return Unhealthy, c.keyless(&statusError{c.cfg.HealthPath, res.StatusCode})
 	}
 	return Healthy, nil
 }

@@ -1,0 +1,28 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// unauthorized reports whether the engine refused to answer without the right key.
+func unauthorized(err error) bool {
+	return isStatus(err, http.StatusUnauthorized, http.StatusForbidden)
+}
+
+// keyless says what to do about an error that the key is the reason of; any other is
+// returned as it is.
+func (c *Client) keyless(err error) error {
+	var se *statusError
+	if !unauthorized(err) || !errors.As(err, &se) {
+		return err
+	}
+	if c.key == nil {
+		return fmt.Errorf("the engine asks for an API key: expected --engine-api-key-file: %w", se)
+	}
+	if old := c.key.Err(); old != nil {
+		return fmt.Errorf("the engine refuses the API key that was read last: %w: %w", old, se)
+	}
+	return fmt.Errorf("the engine refuses the API key of %s: expected that of its --api-key: %w", c.key.Path(), se)
+}
