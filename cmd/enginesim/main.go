@@ -68,7 +68,7 @@ A simulated SGLang, vLLM or TensorRT-LLM worker: OpenAI HTTP API, KV events over
 ZMQ, prefix cache, and how prefill and decode come together, enforced. Prints one
 JSON line when ready. Read it with GET /sim/state and /sim/requests?since=N; break
 it with POST /sim/fault {"mode":"none|hang|error|slow|die|early200|finish_abort|
-truncate|refuse|finish|no_handoff|bad_handoff","when":"before|mid|after",
+truncate|refuse|finish|no_handoff|bad_handoff|apart","when":"before|mid|after",
 "status":500,"reason":"stop|content_filter|length","form":"text|list|twice|broken",
 "delay_ms":0,"factor":10,"count":0,"for_ms":0,"health":false}.
 

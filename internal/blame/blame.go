@@ -43,7 +43,7 @@ const (
 	Stuck       Sight = "stuck"        // the same, and nobody else can be tried: it is waited for all the same
 	Busy        Sight = "busy"         // 408 or 429
 	Rejected    Sight = "rejected"
-	Unfetched   Sight = "handoff_failed" // decode: 5xx, or 2xx with nothing, though prefill was well
+	Unfetched   Sight = "handoff_failed" // decode: 5xx, or 2xx with nothing
 	Errored     Sight = "status"         // 5xx, and any status that is no answer
 	BrokeOff    Sight = "broke_off"
 	Unsent      Sight = "broke_off_unsent"

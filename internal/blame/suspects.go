@@ -10,6 +10,7 @@ type Suspect[W comparable] struct {
 	Worker W
 	Charge Charge
 	Pair   *[2]W         // prefill and decode, where the hand-off between them is what failed
+	Lone   [2]bool       // nobody else could have stood for the pair's prefill, or its decode
 	Within time.Duration // a mate has to serve in less, to show that the worker was slow; 0: in any time
 }
 
@@ -26,36 +27,45 @@ type Verdict[W comparable] struct {
 }
 
 // Served returns what is charged once a worker, or a pair, has accepted after that
-// time what the suspects have failed. A worker that has part in both is cleared, and its
-// partner of then is charged in its stead.
+// time what the suspects have failed. A worker that has part in both is cleared. Its
+// partner of then is charged only where it has no other one to fail with: else it may be
+// the way between the two, and the pair is charged.
 func (s Suspects[W]) Served(took time.Duration, by ...W) []Verdict[W] {
 	var out []Verdict[W]
 	for _, x := range s {
 		if x.Within > 0 && took >= x.Within {
 			continue
 		}
-		if x.Charge != None && !slices.Contains(by, x.Worker) {
-			out = append(out, Verdict[W]{Worker: x.Worker, Charge: x.Charge, Proven: true})
-		}
-		if x.Pair == nil {
+		if x.Pair != nil {
+			if v, made := x.servedPair(by); made {
+				out = append(out, v)
+			}
 			continue
 		}
-		side := Error
-		if x.Within > 0 {
-			side = Slow
-		}
-		charged := func(w W) bool { return x.Charge != None && x.Worker == w }
-		p, d := slices.Contains(by, x.Pair[0]), slices.Contains(by, x.Pair[1])
-		switch {
-		case !p && !d:
-			out = append(out, Verdict[W]{Pair: x.Pair, Proven: true})
-		case d && !p && !charged(x.Pair[0]):
-			out = append(out, Verdict[W]{Worker: x.Pair[0], Charge: side, Proven: true})
-		case p && !d && !charged(x.Pair[1]):
-			out = append(out, Verdict[W]{Worker: x.Pair[1], Charge: side, Proven: true})
+		if !slices.Contains(by, x.Worker) {
+			out = append(out, Verdict[W]{Worker: x.Worker, Charge: x.Charge, Proven: true})
 		}
 	}
 	return out
+}
+
+// servedPair is Served for one pair.
+func (x *Suspect[W]) servedPair(by []W) (v Verdict[W], made bool) {
+	side := Error
+	if x.Within > 0 {
+		side = Slow
+	}
+	p, d := slices.Contains(by, x.Pair[0]), slices.Contains(by, x.Pair[1])
+	switch {
+	case p && d:
+		return v, false
+	case p && x.Lone[0]:
+		return Verdict[W]{Worker: x.Pair[1], Charge: side, Proven: true}, true
+	case d && x.Lone[1]:
+		return Verdict[W]{Worker: x.Pair[0], Charge: side, Proven: true}, true
+	default:
+		return Verdict[W]{Pair: x.Pair, Proven: true}, true
+	}
 }
 
 // Last returns what is charged for a request whose last attempt has failed at a

@@ -66,9 +66,9 @@ var groups = []group{
 	// The worker's own answer, before any byte of it has gone to the client.
 	{Busy, all, "the worker: 408, 429; here and below as the status, or as the error that an event stream begins with", Row{Charge: Refusal, Fresh: IfSpare, Avoid: It, Outcome: OfWorker}},
 	{Rejected, all, "the worker: another 4xx", Row{Charge: Refusal, Fresh: IfOdd, Avoid: It, Outcome: OfWorker}},
-	{Errored, all, "the worker: 5xx, 1xx, 3xx, an error without a status", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
-	{Unfetched, []Leg{Decode}, "the worker: 5xx, or 2xx with nothing, once prefill was well: either side of the hand-off", Row{Charge: Error, Pair: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
-	{Empty, all, "the worker: 2xx without a body, or an event stream that ends before a token", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Errored, []Leg{Mirrored, First, Alone}, "the worker: 5xx, 1xx, 3xx, an error without a status", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Unfetched, []Leg{Decode}, "the worker: 5xx, or 2xx with nothing: it, or the hand-off that it waits for", Row{Charge: Error, Pair: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
+	{Empty, all, "the worker: 2xx without a body, or an event stream that ends before a token; of decode, where only its end shows it", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Failing, prefills, "the worker: 2xx that says error or abort", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Unreadable, prefills, "the worker: 2xx that cannot be read", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{NoHandoff, prefills, "the worker: 2xx without a hand-off", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},

@@ -130,13 +130,20 @@ func TestAMateTellsWhoseFaultItWas(t *testing.T) {
 
 func TestOfAPairTheMateShowsWhichSideItWas(t *testing.T) {
 	failed := &[2]string{"p1", "d1"}
-	s, now := Suspects[string](nil).And(Suspect[string]{Worker: "d1", Charge: Error, Pair: failed})
-	require.Equal(t, None, now)
-	decode := Verdict[string]{Worker: "d1", Charge: Error, Proven: true}
-	require.Equal(t, []Verdict[string]{decode, {Pair: failed, Proven: true}}, s.Served(0, "p2", "d2"), "either may have been")
-	require.Equal(t, []Verdict[string]{{Worker: "p1", Charge: Error, Proven: true}}, s.Served(0, "p2", "d1"), "the same decode has served")
-	require.Equal(t, []Verdict[string]{decode}, s.Served(0, "p1", "d2"))
-	require.Empty(t, s.Served(0, "p1", "d1"))
+	served := func(prefillAlone, decodeAlone bool, by ...string) []Verdict[string] {
+		s, now := Suspects[string](nil).And(Suspect[string]{Worker: "d1", Charge: Error, Pair: failed, Lone: [2]bool{prefillAlone, decodeAlone}})
+		require.Equal(t, None, now)
+		return s.Served(0, by...)
+	}
+	pair := []Verdict[string]{{Pair: failed, Proven: true}}
+	require.Equal(t, pair, served(false, false, "p2", "d2"), "either may be")
+	require.Equal(t, pair, served(false, false, "p2", "d1"), "prefill, or the way between the two")
+	require.Equal(t, pair, served(false, false, "p1", "d2"), "decode, or the way between the two")
+	require.Empty(t, served(false, false, "p1", "d1"))
+
+	require.Equal(t, []Verdict[string]{{Worker: "d1", Charge: Error, Proven: true}}, served(true, false, "p1", "d2"), "it has no other prefill to fail with")
+	require.Equal(t, []Verdict[string]{{Worker: "p1", Charge: Error, Proven: true}}, served(false, true, "p2", "d1"), "it has no other decode")
+	require.Empty(t, served(true, true, "p1", "d1"))
 }
 
 func TestOnlyAFasterMateShowsThatAWorkerWasSlow(t *testing.T) {
@@ -145,9 +152,9 @@ func TestOnlyAFasterMateShowsThatAWorkerWasSlow(t *testing.T) {
 	require.Equal(t, []Verdict[string]{{Worker: "a", Charge: Slow, Proven: true}}, s.Served(time.Second, "b"))
 	require.Empty(t, s.Served(2*time.Second, "b"), "it took as long there: the request is what takes long")
 
-	s, _ = Suspects[string](nil).And(Suspect[string]{Worker: "p1", Pair: &[2]string{"p1", "d1"}, Within: 2 * time.Second})
-	require.Equal(t, []Verdict[string]{{Worker: "d1", Charge: Slow, Proven: true}}, s.Served(time.Second, "p1", "d2"), "the side that was left out")
-	require.Equal(t, []Verdict[string]{{Worker: "p1", Charge: Slow, Proven: true}}, s.Served(time.Second, "p2", "d1"))
+	s, _ = Suspects[string](nil).And(Suspect[string]{Worker: "p1", Pair: &[2]string{"p1", "d1"}, Lone: [2]bool{true, false}, Within: 2 * time.Second})
+	require.Equal(t, []Verdict[string]{{Worker: "d1", Charge: Slow, Proven: true}}, s.Served(time.Second, "p1", "d2"))
+	require.Empty(t, s.Served(2*time.Second, "p1", "d2"))
 }
 
 // TestAddingASuspectLeavesOthersAlone: attempts of two requests may begin with the

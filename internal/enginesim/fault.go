@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,7 @@ const (
 	FaultFinish      Mode = "finish"       // the answer ends with the finish reason Reason, but with stop only above min_tokens
 	FaultNoHandoff   Mode = "no_handoff"   // prefill answers null where the hand-off belongs, and holds nothing
 	FaultEmpty       Mode = "empty"        // answers 200 and nothing: a body of no bytes, or a stream that ends at once
+	FaultApart       Mode = "apart"        // decode reaches no bootstrap server at From, though others do
 	FaultBadHandoff  Mode = "bad_handoff"  // prefill's hand-off has the form Form; its KV is held
 )
 
@@ -68,6 +70,7 @@ type Fault struct {
 	After   string  `json:"after,omitempty"`    // of mode error: the answer's Retry-After
 	Reason  string  `json:"reason,omitempty"`   // of mode finish: stop, content_filter or length; default stop
 	Form    Form    `json:"form,omitempty"`     // of mode bad_handoff
+	From    string  `json:"from,omitempty"`     // of mode apart: the address, "ip:port"
 	DelayMS int     `json:"delay_ms,omitempty"` // waits so long before it strikes; slow: before each request
 	Factor  float64 `json:"factor,omitempty"`   // of mode slow; default 10
 	Count   int     `json:"count,omitempty"`    // requests it strikes; 0: until changed
@@ -97,7 +100,7 @@ func (f Fault) Validate() error {
 	var errs []error
 	modes := []Mode{
 		"", FaultNone, FaultHang, FaultHold, FaultError, FaultSlow, FaultDie, FaultEarly200, FaultFinishAbort, FaultTruncate, FaultRefuse,
-		FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultEmpty,
+		FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultEmpty, FaultApart,
 	}
 	if !slices.Contains(modes, f.Mode) {
 		errs = append(errs, fmt.Errorf("mode %q: expected one of %q", f.Mode, modes[1:]))
@@ -113,6 +116,9 @@ func (f Fault) Validate() error {
 	}
 	if !slices.Contains([]Form{"", FormText, FormList, FormTwice, FormBroken}, f.Form) {
 		errs = append(errs, fmt.Errorf("form %q: expected text, list, twice or broken", f.Form))
+	}
+	if _, err := netip.ParseAddrPort(f.From); (f.Mode == FaultApart) != (err == nil) {
+		errs = append(errs, fmt.Errorf("from %q: expected an address, ip:port, with mode apart and nothing else", f.From))
 	}
 	if f.DelayMS < 0 || f.Count < 0 || f.ForMS < 0 || f.Factor < 0 {
 		errs = append(errs, errors.New("delay_ms, count, for_ms, factor: expected at least 0"))
@@ -181,6 +187,12 @@ func (b *faultBox) claim() (Fault, <-chan struct{}) {
 	return f, changed
 }
 
+// apart reports whether a fault keeps this worker from an address.
+func (s *Sim) apart(addr string) bool {
+	f, _, _ := s.fault.peek()
+	return f.Mode == FaultApart && f.From == addr
+}
+
 // SetFault makes the worker faulty from the next request on; requests that a
 // fault has struck already stay struck, but for those that it holds.
 func (s *Sim) SetFault(f Fault) error {
@@ -237,7 +249,7 @@ func (c *call) strike(when Moment) error {
 		return errFinishAbort
 	case FaultEmpty:
 		return errEmpty
-	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse, FaultFinish, FaultNoHandoff, FaultBadHandoff:
+	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse, FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultApart:
 	}
 	return nil
 }

@@ -182,6 +182,9 @@ func (l *link) closeConn() {
 
 // beat asks the bootstrap server for life.
 func (l *link) beat(ctx context.Context) bool {
+	if l.s.apart(l.addr) {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(ctx, l.s.cfg.HeartbeatInterval)
 	defer cancel()
 	resp, err := l.s.get(ctx, "http://"+l.addr+"/health")
@@ -195,6 +198,9 @@ func (l *link) beat(ctx context.Context) bool {
 // connect fetches the topology, opens the connection and asks for every room
 // waited for. It returns a channel that closes with the connection, or nil.
 func (l *link) connect(ctx context.Context) <-chan struct{} {
+	if l.s.apart(l.addr) {
+		return nil
+	}
 	tctx, cancel := context.WithTimeout(ctx, l.s.cfg.HeartbeatInterval)
 	defer cancel()
 	top, err := l.topology(tctx)

@@ -330,11 +330,13 @@ func TestAWorkersRefusalOfTheRequestIsPassedOn(t *testing.T) {
 // TestDecodesOwnErrorIsGivenOnTheLastAttempt: until then it is a fresh pick.
 func TestDecodesOwnErrorIsGivenOnTheLastAttempt(t *testing.T) {
 	t.Parallel()
-	l := layout{prefill: 1, decode: 1, config: "prefill: {orphan_grace: 50ms}\nhealth: {server_errors: 100}\n"}
+	l := layout{prefill: 1, decode: 2, config: "prefill: {orphan_grace: 50ms}\nrouting: {decode: {mode: round-robin}}\nhealth: {server_errors: 100}\n"}
 	both(t, l, func(t *testing.T, f *fleet) {
-		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: 507, Count: 2}))
-		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("hello", 2, true)), "hello", 2)
-		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: 507}))
+		f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 507})
+		for range 2 {
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("hello", 2, true)), "hello", 2)
+		}
+		f.fault(f.decode[1], enginesim.Fault{Mode: enginesim.FaultError, Status: 507})
 		r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
 		require.Equal(t, 507, r.status, r.body)
 		require.Contains(t, r.body, "injected error")

@@ -25,7 +25,6 @@ type step struct {
 	sight   blame.Sight
 	legs    []blame.Leg
 	fault   enginesim.Fault
-	other   enginesim.Fault
 	only    string // the fleet, where prefill beside decode does not have the same come about
 	stream  bool
 	within  time.Duration           // the client's own deadline
@@ -41,9 +40,6 @@ var (
 	prefills = []blame.Leg{blame.Mirrored, blame.First}
 	servers  = []blame.Leg{blame.Decode, blame.Alone}
 )
-
-// slowly has prefill outlast what decode says at once.
-var slowly = enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 400}
 
 func (f *fleet) atWork(l blame.Leg) {
 	f.await("the leg to be at its worker", func() bool {
@@ -71,10 +67,8 @@ func theWalk() []step {
 		{sight: blame.Busy, legs: anyLeg, fault: saying(http.StatusRequestTimeout)},
 		{sight: blame.Rejected, legs: anyLeg, fault: saying(http.StatusNotFound)},
 		{sight: blame.Errored, legs: []blame.Leg{blame.Mirrored, blame.First, blame.Alone}, fault: saying(http.StatusBadGateway)},
-		{sight: blame.Errored, legs: []blame.Leg{blame.Decode}, fault: saying(http.StatusBadGateway), other: slowly, only: "mirrored"},
 		{sight: blame.Unfetched, legs: []blame.Leg{blame.Decode}, fault: enginesim.Fault{Mode: enginesim.FaultError, When: enginesim.After, DelayMS: 300}},
 		{sight: blame.Empty, legs: []blame.Leg{blame.Mirrored, blame.First, blame.Alone}, fault: enginesim.Fault{Mode: enginesim.FaultEmpty}},
-		{sight: blame.Empty, legs: []blame.Leg{blame.Decode}, fault: enginesim.Fault{Mode: enginesim.FaultEmpty}, other: slowly, only: "mirrored"},
 		{sight: blame.Failing, legs: prefills, fault: enginesim.Fault{Mode: enginesim.FaultFinishAbort}},
 		{sight: blame.Unreadable, legs: []blame.Leg{blame.First}, fault: enginesim.Fault{Mode: enginesim.FaultBadHandoff, Form: enginesim.FormBroken}},
 		{sight: blame.NoHandoff, legs: []blame.Leg{blame.First}, fault: enginesim.Fault{Mode: enginesim.FaultNoHandoff}},
@@ -116,7 +110,6 @@ func (x *step) take(f *fleet, l blame.Leg) {
 	t := f.t
 	row := blame.Of(l, x.sight)
 	name := fmt.Sprintf("%s, %s", l, x.sight)
-	f.faultAll(f.workers, x.other)
 	f.faultAll(f.serving(l), x.fault)
 	outcome := cmp.Or(x.outcome, string(row.Outcome))
 	before := f.outcomes(outcome)

@@ -145,7 +145,7 @@ type plan struct {
 	startWithin  time.Duration // the same, until its leg has begun
 	answerWithin time.Duration // of decode, once it has all that it needs; 0: no limit
 	spare        spare         // who else could be tried
-	failing      bool          // its hand-off has just failed for another request
+	failing      int           // how often its hand-off has lately failed for other requests
 	suspects     suspects      // of earlier attempts of the request
 	explain      string        // the debug header's value, if asked for
 

@@ -19,8 +19,11 @@ import (
 // The tests here play requests against the machine and the real Tracker: clients do
 // what they can to have healthy workers set aside, and workers are sick in every way.
 
-// hostileRequests is how many requests are played.
+// hostileRequests is how many requests are played at least, and hostilePerLayout how many
+// of them meet each fleet.
 const hostileRequests = 100_000
+
+var hostilePerLayout = (hostileRequests + len(hostileLayouts) - 1) / len(hostileLayouts)
 
 // act is what comes of one attempt at its workers: the events of its legs.
 type act uint8
@@ -54,6 +57,8 @@ type playground struct {
 	now     time.Time
 	tracker *health.Tracker
 	aside   map[worker.ID]int // how often each was
+	mates   int               // how often a mate was asked what a worker had refused
+	told    int               // how often something was told of a worker
 	story   []string          // the latest requests, and what was told of workers
 	prefill []worker.ID
 	serve   []worker.ID
@@ -153,7 +158,12 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 				return false
 			}
 			if before.keep.ID != 0 && g.tracker.Allows(before.keep) {
-				p.prefill = before.keep
+				if slices.Contains(g.prefill, before.keep.ID) {
+					p.prefill = before.keep
+				} else {
+					p.decode, d = before.keep, before.keep
+					_, p.spare.decode = g.other(g.serve, d.ID, before.ranks)
+				}
 			}
 			p.disaggregated, p.kind, p.token, p.decodeAlone = true, g.kind, "sealed", false
 			_, p.spare.prefill = g.other(g.prefill, p.prefill.ID, before.ranks)
@@ -196,6 +206,10 @@ func (x *attemptPlay) send(ev *event) {
 		return
 	}
 	for _, e := range append([]effect(nil), x.m.step(x.g.now, ev)...) {
+		switch e.op {
+		case opCharge, opSuspect, opPairFailed, opPairServed:
+			x.g.told++
+		}
 		switch e.op {
 		case opRelay:
 			if x.m.sightOfStart() == blame.Served {
@@ -240,13 +254,18 @@ func (x *attemptPlay) wait(d time.Duration) {
 	}
 }
 
+// begin brings the attempt to where its workers have been picked.
+func (x *attemptPlay) begin() {
+	x.send(&event{kind: evRequestHeaders, headers: &headers{method: "POST", path: "/v1/completions", attemptCount: fmt.Sprint(x.number)}})
+	x.send(&event{kind: evRequestBody, body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), endOfStream: true})
+	x.send(&event{kind: evPicked, plan: x.plan})
+}
+
 func (x *attemptPlay) play(a act) {
 	far := x.plan.disaggregated
 	first := far && x.plan.kind.PrefillFirst()
 	x.g.tellf("request %d/%d at %s, %s: act %d", x.g.seq, x.number, x.plan.prefill, x.plan.decode, a)
-	x.send(&event{kind: evRequestHeaders, headers: &headers{method: "POST", path: "/v1/completions", attemptCount: fmt.Sprint(x.number)}})
-	x.send(&event{kind: evRequestBody, body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), endOfStream: true})
-	x.send(&event{kind: evPicked, plan: x.plan})
+	x.begin()
 	leg := func(s blame.Sight, status int) {
 		if first {
 			ans := &legAnswer{status: status, sent: true, odd: x.odd(s, x.plan.prefill, x.plan.spare.prefill)}
@@ -370,29 +389,38 @@ func (x *attemptPlay) play(a act) {
 var nearby = map[act]act{actRejectedFar: actRejected, actErrorFar: actError, actLostFar: actLost, actRefuseFar: actRefuse}
 
 func (x *attemptPlay) odd(s blame.Sight, at worker.Rank, spare bool) bool {
-	return s == blame.Rejected && spare && x.number < 3 && x.g.tracker.AskMate(at.ID)
+	if s != blame.Rejected || !spare || x.number >= 3 || !x.g.tracker.AskMate(at.ID) {
+		return false
+	}
+	x.g.mates++
+	return true
+}
+
+// hostileMix is what clients bring about at whatever worker has their request.
+var hostileMix = []act{
+	actServe, actServe, actRejected, actRejectedFar, actBusy, actError, actErrorFar, actLost, actLostFar, actSlow, actDeadline, actLeave, actLeaveMid,
+}
+
+// hostileLayouts are the fleets that they meet.
+var hostileLayouts = []struct {
+	name           string
+	kind           handoff.Kind
+	prefill, serve int
+}{
+	{"aggregated", handoff.Rendezvous, 0, 4}, {"two alone", handoff.Rendezvous, 0, 2},
+	{"mirrored 2+2", handoff.Rendezvous, 2, 2}, {"mirrored 1+1", handoff.Rendezvous, 1, 1}, {"mirrored 3+5", handoff.Rendezvous, 3, 5},
+	{"first 2+2", handoff.NIXLPull, 2, 2}, {"first 1+1", handoff.NIXLPull, 1, 1},
 }
 
 // TestNoClientSetsAHealthyWorkerAside: whatever a request does, it does to each worker
 // alike.
 func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
-	kinds := []act{
-		actServe, actServe, actRejected, actRejectedFar, actBusy, actError, actErrorFar, actLost, actLostFar, actSlow, actDeadline, actLeave, actLeaveMid,
-	}
-	for _, c := range []struct {
-		name           string
-		kind           handoff.Kind
-		prefill, serve int
-	}{
-		{"aggregated", handoff.Rendezvous, 0, 4}, {"two alone", handoff.Rendezvous, 0, 2},
-		{"mirrored 2+2", handoff.Rendezvous, 2, 2}, {"mirrored 1+1", handoff.Rendezvous, 1, 1}, {"mirrored 3+5", handoff.Rendezvous, 3, 5},
-		{"first 2+2", handoff.NIXLPull, 2, 2}, {"first 1+1", handoff.NIXLPull, 1, 1},
-	} {
+	for _, c := range hostileLayouts {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			g := newPlayground(t, 7, c.kind, c.prefill, c.serve)
-			for range hostileRequests / 7 {
-				a := kinds[g.r.IntN(len(kinds))]
+			for range hostilePerLayout {
+				a := hostileMix[g.r.IntN(len(hostileMix))]
 				if g.r.IntN(200) == 0 {
 					a = actBreak
 				}
@@ -403,6 +431,34 @@ func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
 			}
 			require.Empty(t, g.aside, "set aside, and how often\n%s", strings.Join(g.story, "\n"))
 		})
+	}
+}
+
+// TestHealthyWorkersHaveFewRequestsAskedTwice: of a hundred requests one is at most asked
+// of a mate, since a worker has refused it, whatever clients ask for.
+func TestHealthyWorkersHaveFewRequestsAskedTwice(t *testing.T) {
+	const requests = 30_000
+	for _, c := range hostileLayouts {
+		for _, mix := range []struct {
+			name string
+			acts []act
+		}{
+			{"all that clients do", hostileMix},
+			{"one in three is refused", []act{actServe, actServe, actRejected}},
+			{"one in ten is refused", []act{actServe, actServe, actServe, actServe, actServe, actServe, actServe, actServe, actServe, actRejected}},
+			{"most are refused", []act{actServe, actRejected, actRejected, actRejectedFar}},
+		} {
+			t.Run(c.name+", "+mix.name, func(t *testing.T) {
+				t.Parallel()
+				g := newPlayground(t, 3, c.kind, c.prefill, c.serve)
+				for range requests {
+					a := mix.acts[g.r.IntN(len(mix.acts))]
+					g.request(func(int, worker.ID, worker.ID) act { return a })
+				}
+				t.Logf("%d of %d: %.2f %%", g.mates, requests, 100*float64(g.mates)/requests)
+				require.LessOrEqual(t, g.mates, requests/100)
+			})
+		}
 	}
 }
 

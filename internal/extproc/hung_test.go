@@ -138,3 +138,28 @@ func (s stoppedWorker) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }
+
+// TestAPairThatFailsOnlyWithEachOtherBlamesNeither: the way between the two is broken,
+// and each serves with everybody else.
+func TestAPairThatFailsOnlyWithEachOtherBlamesNeither(t *testing.T) {
+	for _, kind := range []handoff.Kind{handoff.Rendezvous, handoff.NIXLPull} {
+		for _, way := range []act{actError, actEmpty, actHang} {
+			t.Run(fmt.Sprintf("%s/%d", kind, way), func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(20) {
+					g := newPlayground(t, seed, kind, 2, 2)
+					for i := range 600 {
+						ok := g.request(func(_ int, p, d worker.ID) act {
+							if p == g.prefill[0] && d == g.serve[0] {
+								return way
+							}
+							return actServe
+						})
+						require.True(t, ok, "seed %d, request %d\n%s", seed, i, strings.Join(g.story, "\n"))
+					}
+					require.Empty(t, g.aside, "seed %d\n%s", seed, strings.Join(g.story, "\n"))
+				}
+			})
+		}
+	}
+}

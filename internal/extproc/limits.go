@@ -82,11 +82,11 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 	p.overdueAfter = min(srv.patience.Limit(s.prefillLimit.subject, s.prefillLimit.allowance), srv.cfg.PrefillTimeout)
 }
 
-// kept is the prefill worker that is to be tried with another decode, nil where there
-// is none, or it may not be picked.
+// kept is the worker that is to be tried with another partner, nil where the role has
+// none, or it may not be picked.
 func (srv *Server) kept(q *question, role worker.Role) *worker.Worker {
 	w := q.snap.Worker(q.before.keep.ID)
-	if role != worker.Prefill || w == nil || w.Draining || !q.disagg || !allowed(q.wish.subset, w) || srv.cfg.Health.Aside(w.ID) {
+	if w == nil || w.Role != role || w.Draining || !q.disagg || !allowed(q.wish.subset, w) || srv.cfg.Health.Aside(w.ID) {
 		return nil
 	}
 	return w

@@ -66,12 +66,7 @@ func (m *mainLeg) charge(now time.Time, row blame.Row, at worker.Rank, retry boo
 	case blame.It:
 		m.avoid = append(m.avoid, at)
 	case blame.Both:
-		m.avoid = append(m.avoid, m.plan.decode)
-		if m.plan.failing && m.plan.spare.decode {
-			m.keep = m.plan.prefill // with another decode it shows which of the two it is
-		} else {
-			m.avoid = append(m.avoid, m.plan.prefill)
-		}
+		m.avoidPair()
 	}
 	if row.Suspect {
 		m.suspect(at, row.Leg == blame.Mirrored && row.Sight == blame.Overdue)
@@ -80,6 +75,7 @@ func (m *mainLeg) charge(now time.Time, row blame.Row, at worker.Rank, retry boo
 		x := blame.Suspect[worker.Rank]{Worker: at, Charge: row.Charge}
 		if row.Pair {
 			x.Pair = &[2]worker.Rank{m.plan.prefill, m.plan.decode}
+			x.Lone = [2]bool{!m.plan.spare.prefill, !m.plan.spare.decode}
 		}
 		if row.Sight == blame.Overdue {
 			x.Within = now.Sub(m.pickedAt)
@@ -91,6 +87,20 @@ func (m *mainLeg) charge(now time.Time, row blame.Row, at worker.Rank, retry boo
 	}
 	v, _ := m.plan.suspects.Last(at, row.Charge)
 	m.chargeWith(at, v.Charge, row.Charge)
+}
+
+// avoidPair has both workers of a pair avoided. Where the two have failed not long ago
+// another failure of theirs says nothing new: one of them, decode and prefill by turns, is
+// tried with somebody else, which shows whether it is that one.
+func (m *mainLeg) avoidPair() {
+	switch p := m.plan; {
+	case p.failing > 0 && p.spare.prefill && (p.failing%2 == 1 || !p.spare.decode):
+		m.keep, m.avoid = p.decode, append(m.avoid, p.prefill)
+	case p.failing > 0 && p.spare.decode:
+		m.keep, m.avoid = p.prefill, append(m.avoid, p.decode)
+	default:
+		m.avoid = append(m.avoid, p.decode, p.prefill)
+	}
 }
 
 // chargeWith tells what a worker is charged with. A refusal or an error of which it is

@@ -113,9 +113,10 @@ func (m *mainLeg) onFound(now time.Time, seen blame.Sight, odd bool) {
 	}
 }
 
-// unfetched is what an error, or nothing, says of a decode that needed prefill's KV.
+// unfetched is what an error, or nothing, says of a decode that needs prefill's KV: one
+// that cannot reach prefill says so while prefill still waits for it.
 func (m *mainLeg) unfetched(s blame.Sight) blame.Sight {
-	if m.well {
+	if m.plan.disaggregated {
 		return blame.Unfetched
 	}
 	return s

@@ -90,7 +90,7 @@ type mainLeg struct {
 	suspected bool          // it was, for this attempt
 	lapses    int           // how often who is waited for was late, and nobody else could be tried
 	avoid     []worker.Rank // who may be at fault for this attempt's failure
-	keep      worker.Rank   // the prefill rank that the next one takes again; ID 0: none
+	keep      worker.Rank   // the rank that the next one takes again, with another partner; ID 0: none
 	orphanAt  time.Time     // set when the client has gone before the prefill leg
 	logBy     time.Time     // set while the access log is awaited
 	logged    event         // evLogged, when it came before the stream's end

@@ -9,11 +9,12 @@ import (
 // pairMemory is how long a failed hand-off is remembered.
 const pairMemory = time.Minute
 
-// partner is with whom a worker's latest hand-off failed. The zero value is
-// nobody: ids are not 0.
+// partner is with whom a worker's latest hand-off failed, and how often that was so
+// with nobody else between. The zero value is nobody: ids are not 0.
 type partner struct {
-	id worker.ID
-	at time.Time
+	id    worker.ID
+	at    time.Time
+	times int
 }
 
 // HandoffFailed takes that the hand-off of KV from one worker to another failed,
@@ -47,15 +48,13 @@ func (t *Tracker) HandoffFailed(prefill, decode worker.ID, now time.Time) (blame
 	return blamed
 }
 
-// HandoffFailing reports whether the latest hand-off between the two failed, not long
-// ago: another failure of them says nothing new, and one of them with somebody else
-// does.
-func (t *Tracker) HandoffFailing(prefill, decode worker.ID, now time.Time) bool {
+// HandoffFailing returns how often the hand-off between the two has failed, not long
+// ago, while either of them has not failed with anybody else or served; 0 is never.
+// Another failure of the two says nothing new, and one of them with somebody else does.
+func (t *Tracker) HandoffFailing(prefill, decode worker.ID, now time.Time) (times int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p, d := t.find(prefill), t.find(decode)
-	return p != nil && d != nil && p.partner.id == decode && d.partner.id == prefill &&
-		now.Sub(p.partner.at) < pairMemory && now.Sub(d.partner.at) < pairMemory
+	return max(t.find(prefill).failsWith(decode, now), t.find(decode).failsWith(prefill, now))
 }
 
 // HandoffServed takes that a hand-off succeeded: neither of the two is under
@@ -86,9 +85,18 @@ func (e *entry) failsWithAnother(id worker.ID, now time.Time) bool {
 	return e != nil && e.partner.id != 0 && e.partner.id != id && now.Sub(e.partner.at) < pairMemory
 }
 
+// failsWith returns how often the latest failures, not long ago, were with that worker.
+// e may be nil.
+func (e *entry) failsWith(id worker.ID, now time.Time) int {
+	if e == nil || e.partner.id != id || now.Sub(e.partner.at) >= pairMemory {
+		return 0
+	}
+	return e.partner.times
+}
+
 // remember notes a failure. e may be nil.
 func (e *entry) remember(id worker.ID, now time.Time) {
 	if e != nil {
-		e.partner = partner{id, now}
+		e.partner = partner{id, now, e.failsWith(id, now) + 1}
 	}
 }
