@@ -70,8 +70,8 @@
 // ([Tracker.Began] ends one). [Tracker.AskMate] says so and keeps
 // the budget: of a hundred ended requests one, and those that a mate has served for
 // nothing ([Tracker.MateServed]). A part of it is kept for workers whose refusals are
-// hardly an accident, and those of which they are none need no budget, nor does a
-// worker that recovers: what it refuses is what its trial is about. The mate's answer
+// hardly an accident; those of which they are none may overdraw it. A worker that
+// recovers needs none: what it refuses is what its trial is about. The mate's answer
 // is the proof that [Report] takes.
 //
 // # Contract

@@ -13,11 +13,11 @@ func (t *Tracker) Report(id worker.ID, r Report, now time.Time) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.earnLocked()
 	e := t.find(id)
 	if e == nil {
 		return
 	}
+	t.earnLocked(e)
 	switch r.Outcome {
 	case OK:
 		t.rateLocked(e, true)

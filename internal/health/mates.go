@@ -4,7 +4,9 @@ import "github.com/seed-60ae5743/baton/pkg/worker"
 
 // The budget of second askings, in hundredths of one. An ended request earns
 // one: with healthy workers one request in a hundred is asked twice at most.
+// Those that are hardly an accident are made beyond it, and taken from it.
 const (
+	leastMates = -5000
 	firstMates = 300
 	mostMates  = 500
 	keptMates  = 200 // for workers whose refusals are hardly an accident any more
@@ -18,8 +20,13 @@ const (
 	rarerRun = 0.001
 )
 
-// earnLocked takes that a request has ended.
-func (t *Tracker) earnLocked() { t.budget = min(t.budget+1, mostMates) }
+// earnLocked takes that a request has ended at a worker. Of a pair it is decode that
+// ends it.
+func (t *Tracker) earnLocked(e *entry) {
+	if !e.prefill {
+		t.budget = min(t.budget+1, mostMates)
+	}
+}
 
 // AskMate reports whether a request that this worker has refused may be asked once
 // more, of another: there is one in service, the worker fails more than its pools do, by
@@ -45,7 +52,8 @@ func (t *Tracker) AskMate(id worker.ID) bool {
 	}
 	switch {
 	case worse(5), run(rarerRun):
-		return true // no accident: it takes nothing from those of whom less is known
+		t.budget = max(t.budget-aMate, leastMates)
+		return true // no accident
 	case t.budget < aMate:
 		return false
 	case run(rareRun):

@@ -188,10 +188,12 @@ func (m *model) report(id worker.ID, r Report, now time.Time) {
 	if r.Outcome == NotStarted {
 		return
 	}
-	m.budget = min(m.budget+1, 500)
 	p := m.workers[id]
 	if p == nil {
 		return
+	}
+	if p.w.Role != worker.Prefill {
+		m.budget = min(m.budget+1, 500)
 	}
 	bad := slices.Contains([]Outcome{ServerError, Refused, ConnectionLost, BrokeOff}, r.Outcome)
 	if bad || r.Outcome == OK {
@@ -493,11 +495,12 @@ func (d *duel) mate(id worker.ID, p *patient) {
 	run := func(chance float64) bool {
 		return d.m.every(p, func(others tally) bool { return others.sudden(p.refusals+1, chance) })
 	}
-	free := p != nil && d.m.hasMate(p) && (p.State == Recovering || worse(5) || run(0.001))
+	trial := p != nil && p.State == Recovering
+	free := p != nil && d.m.hasMate(p) && (trial || worse(5) || run(0.001))
 	odd := p != nil && (run(0.02) || d.m.odd(p, p.tally().and(false)) && (d.m.budget >= 300 || worse(3)))
 	want := free || d.m.budget >= 100 && odd && d.m.hasMate(p)
-	if want && !free {
-		d.m.budget -= 100
+	if want && !trial {
+		d.m.budget = max(d.m.budget-100, -5000)
 	}
 	require.Equal(d.t, want, d.tr.AskMate(id))
 }

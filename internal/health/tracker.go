@@ -54,6 +54,7 @@ type entry struct {
 	// Set at construction, read-only.
 	id       worker.ID
 	endpoint worker.Endpoint
+	prefill  bool
 
 	state atomic.Uint32           // a State
 	pools atomic.Pointer[[]*pool] // none while it drains; never nil
@@ -112,8 +113,8 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 	before, known := *t.known.Load(), make(map[worker.ID]*entry)
 	for _, w := range s.Workers() {
 		e := before[w.ID]
-		if e == nil || e.endpoint != w.Endpoint {
-			e = &entry{id: w.ID, endpoint: w.Endpoint}
+		if e == nil || e.endpoint != w.Endpoint || e.prefill != (w.Role == worker.Prefill) {
+			e = &entry{id: w.ID, endpoint: w.Endpoint, prefill: w.Role == worker.Prefill}
 			e.pools.Store(new([]*pool))
 		}
 		known[w.ID] = e
