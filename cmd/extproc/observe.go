@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -223,7 +224,7 @@ func (p *plugin) state() admin.State {
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = effective(p.cfg)
 	if w := p.cfg.exposed().warning(p.cfg.Listen); w != "" {
-		s.Warnings = append(s.Warnings, w)
+		s.Warnings = append(s.Warnings, admin.Warning{Tag: "OPEN", Text: w})
 	}
 	snap := p.board.Load()
 	found := p.view.Status()
@@ -247,7 +248,20 @@ func (p *plugin) state() admin.State {
 		s.Workers = append(s.Workers, p.workerRow(w, healths[w.ID], streams))
 	}
 	s.Channels = p.channelRows()
+	for _, c := range p.server.ClocksOff() {
+		s.Warnings = append(s.Warnings, admin.Warning{Tag: "CLOCK", Text: clockText(c)})
+	}
 	return s
+}
+
+func clockText(c extproc.ClockOff) string {
+	where := cmp.Or(c.Host, "the unix socket")
+	side := "behind"
+	if c.Ahead < 0 {
+		side = "ahead of"
+	}
+	return fmt.Sprintf("The clock of the proxy at %s is %s %s this process's, so deadlines of its requests, %d so far, count from when they reach the plugin: set that clock",
+		where, c.Ahead.Abs().Round(time.Second), side, c.Requests)
 }
 
 func viewState(found *discovery.Status, snap *worker.Snapshot, now time.Time) admin.View {

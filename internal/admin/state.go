@@ -16,7 +16,7 @@ type State struct {
 	Ready          bool
 	NotReadyReason string
 
-	Warnings    []string // what is less safe than it could be, as configured
+	Warnings    []Warning // what holds, and is not as it should be
 	View        View
 	Problems    []string // what discovery says that cannot be used as it is
 	Keys        []KeyRow
@@ -175,4 +175,9 @@ func (w *WorkerRow) degraded() *RankRow {
 		}
 	}
 	return nil
+}
+
+// Warning is a sentence without its full stop, and one word to catch the eye.
+type Warning struct {
+	Tag, Text string
 }

@@ -43,7 +43,7 @@ func troubles(s *State, recs []journal.Record) []trouble {
 		}
 	}
 	for _, w := range s.Warnings {
-		add(false, "OPEN", "%s.", w)
+		add(false, w.Tag, "%s.", w.Text)
 	}
 	if s.View.Stale {
 		add(false, "STALE", "The view was last confirmed %s ago%s. Requests go on with it, revision %d.",

@@ -74,6 +74,7 @@ type headers struct {
 	method, path, contentLength        string
 	requestID, traceparent, tracestate string
 	start, attemptCount, timeout       string
+	received                           time.Time // when the data plane received the request, by our clock; zero: not known
 	authorization                      string
 	leg, debug                         string
 	status, localReply, retryAfter     string

@@ -140,7 +140,8 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 			ev.headers.strange = []string{name}
 		}
 		if ago := str(d, "start", ""); ago != "" {
-			ev.headers.start = strconv.FormatInt(dr.now.Add(-dur(t, ago)).UnixMilli(), 10)
+			ev.headers.received = dr.now.Add(-dur(t, ago))
+			ev.headers.start = millis(ev.headers.received)
 		}
 	case "request-body":
 		ev = event{kind: evRequestBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}

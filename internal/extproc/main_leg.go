@@ -259,7 +259,10 @@ func (m *mainLeg) tooLarge() bool {
 // setDeadline counts the client's time-out from Envoy's receipt of the request,
 // so that a fresh attempt does not start the clock again.
 func (m *mainLeg) setDeadline(now time.Time) *failure {
-	m.start = startOf(m.hdr.start, now, m.rules.maxTimeout)
+	m.start = m.hdr.received
+	if m.start.IsZero() {
+		m.start = now
+	}
 	timeout := m.rules.defaultTimeout
 	if m.hdr.timeout != "" {
 		ms, err := strconv.ParseInt(m.hdr.timeout, 10, 32)

@@ -188,6 +188,7 @@ func (s *mainStream) fire() { s.post(&event{kind: evTimer}) }
 func (s *mainStream) begin(ev *event) {
 	s.began = time.Now()
 	s.subset = s.srv.subsetOf(ev, s.m.way.gateway)
+	ev.headers.received = s.srv.receipt(s.grpc.Context(), ev.headers, s.began)
 	if ev.headers.requestID == "" {
 		ev.headers.requestID, s.m.named = uuid.NewString(), true
 	}

@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"strconv"
 	"time"
 
 	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
@@ -153,17 +152,4 @@ func operation(p openai.Path) string {
 	default:
 		return ""
 	}
-}
-
-// startOf is when the data plane received the request, as it says.
-func startOf(ms string, now time.Time, most time.Duration) time.Time {
-	n, err := strconv.ParseInt(ms, 10, 64)
-	if err != nil {
-		return now
-	}
-	// Clocks of one machine; a start in the future is none.
-	if t := time.UnixMilli(n); t.Before(now) && now.Sub(t) < most {
-		return t
-	}
-	return now
 }

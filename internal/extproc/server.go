@@ -64,6 +64,7 @@ type Server struct {
 	attempts  *registry
 	unrouted  unrouted
 	avoid     *avoidList
+	clocks    clocks
 	patience  patience.Limits
 	taints    taintSets
 	leavers   leavers

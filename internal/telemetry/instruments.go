@@ -51,11 +51,11 @@ const (
 // None.
 type Instruments struct {
 	// Set at construction, read-only.
-	requests, attempts, workerAttempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, promptTokens, blame                                                                        *counter
-	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                        *counter
-	kvRestores, indexDumps                                                                                                  *counter
-	aside, activation, traceFailures                                                                                        *counter
+	requests, attempts, workerAttempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics, clockOff *counter
+	legs, tokenize, firstEvents, promptTokens, blame                                                                                  *counter
+	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                  *counter
+	kvRestores, indexDumps                                                                                                            *counter
+	aside, activation, traceFailures                                                                                                  *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -106,6 +106,13 @@ func (i *Instruments) ServedAlone(reason string) {
 func (i *Instruments) ServedElsewhere(where string) {
 	if i != nil {
 		i.servedElsewhere.add(1, labels{where})
+	}
+}
+
+// ClockOff counts a request whose proxy's clock is off.
+func (i *Instruments) ClockOff() {
+	if i != nil {
+		i.clockOff.add(1, labels{})
 	}
 }
 
@@ -290,6 +297,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		freshPicks: b.counter(MetricFreshPicks),
 		failures:   b.counter(MetricFailures),
 		panics:     b.counter(MetricPanics),
+		clockOff:   b.counter(MetricClockOff),
 		legs:       b.counter(MetricLegs),
 		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), blame: b.counter(MetricBlame),
 		kvEvents:   b.counter(MetricKVEvents),

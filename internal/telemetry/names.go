@@ -1,5 +1,7 @@
 package telemetry
 
+import "slices"
+
 // Metric names, as Prometheus shows them. Nothing is added to them on the way.
 const (
 	MetricRequests        = "baton_requests_total"
@@ -14,6 +16,7 @@ const (
 	MetricFailures        = "baton_failures_total"
 	MetricStreams         = "baton_streams_in_flight"
 	MetricPanics          = "baton_panics_recovered_total"
+	MetricClockOff        = "baton_proxy_clock_off_total"
 
 	MetricFirstEvents = "baton_first_events_total"
 	MetricBlame       = "baton_blame_total"
@@ -137,7 +140,13 @@ type Metric struct {
 // Metrics returns every metric of Baton's own, in the order of the docs. The
 // Go runtime's and the process's (go_*, process_*) come beside them.
 func Metrics() []Metric {
-	l := func(names ...string) []string { return names }
+	return slices.Concat(requestMetrics(), stateMetrics())
+}
+
+func l(names ...string) []string { return names }
+
+// requestMetrics are those of requests, of what is done for them, and of KV events.
+func requestMetrics() []Metric {
 	return []Metric{
 		{MetricRequests, Counter, "{request}", l(LabelOutcome, LabelCode), "Client requests that have ended.", nil},
 		{MetricAttempts, Counter, "{attempt}", l(LabelOutcome), "Attempts that have ended: one for each request, one more for each fresh pick.", nil},
@@ -151,6 +160,7 @@ func Metrics() []Metric {
 		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},
 		{MetricStreams, Gauge, "{stream}", l(LabelLeg), "Envoy streams open now.", nil},
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
+		{MetricClockOff, Counter, "{request}", nil, "Requests whose x-baton-start was not used, because the clock of their proxy is more than 2 s off.", nil},
 		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
 		{MetricBlame, Counter, "{leg}", l(LabelLeg, LabelSeen), "What was seen of legs, by the rows of the blame table in ARCHITECTURE.md: who is charged with it stands there.", nil},
 		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they said: a token; an error, or the end, before any token; other: they could not be read.", nil},
@@ -172,7 +182,12 @@ func Metrics() []Metric {
 		{MetricKVResets, Counter, "{reset}", l(LabelReason), "Ranks whose blocks were dropped from the index.", nil},
 		{MetricKVRestores, Counter, "{restore}", nil, "Ranks whose blocks of before a restart were proved to be there still and taken into the index.", nil},
 		{MetricIndexDumps, Counter, "{dump}", l(LabelOutcome), "Times the index was written to index.dump.", nil},
+	}
+}
 
+// stateMetrics are those of workers, models and the process.
+func stateMetrics() []Metric {
+	return []Metric{
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
 		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},
 
@@ -328,6 +343,7 @@ const (
 	KeyExpected      = "expected"
 	KeyBlocks        = "blocks"
 	KeyAddress       = "address"
+	KeyAhead         = "ahead"
 	KeyFile          = "file"
 	KeyVersion       = "version"
 	KeyElapsed       = "elapsed"
@@ -378,6 +394,7 @@ func LogKeys() []LogKey {
 		{KeyExpected, "what was expected instead"},
 		{KeyBlocks, "number of blocks"},
 		{KeyAddress, "address listened on or connected to"},
+		{KeyAhead, "how far our clock is ahead of another"},
 		{KeyFile, "file name"},
 		{KeyVersion, "Baton's version"},
 		{KeyElapsed, "time taken"},

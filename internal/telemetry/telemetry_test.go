@@ -70,6 +70,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.IndexDump("ok")
 	i.Aside("aside", "connection_refused")
 	i.Activation("absent", "decode-waiting", "decode_added")
+	i.ClockOff()
 	i.StreamOpened(LegMain)
 	i.StreamOpened(LegPrefill)
 	i.StreamClosed(LegPrefill)

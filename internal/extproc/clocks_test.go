@@ -1,0 +1,83 @@
+package extproc
+
+import (
+	"bytes"
+	"log/slog"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+func millis(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
+
+func TestAClockThatIsOffIsNotBelieved(t *testing.T) {
+	now := time.UnixMilli(1_900_000_000_000)
+	var c clocks
+	for name, ahead := range map[string]time.Duration{
+		"the same": 0, "a queue's worth behind": 1500 * time.Millisecond, "at the limit": clockOff, "a little ahead": -time.Second,
+	} {
+		got, off, first := c.received(millis(now.Add(-ahead)), 1, "a", now, time.Hour)
+		require.Equal(t, now.Add(-max(ahead, 0)), got, name)
+		require.Zero(t, off, name)
+		require.False(t, first, name)
+	}
+	require.False(t, c.some.Load(), "a host whose clock is right is not remembered")
+
+	for _, behind := range []time.Duration{11 * time.Minute, 59 * time.Minute, 2001 * time.Millisecond, -time.Hour} {
+		var c clocks
+		start := millis(now.Add(-behind))
+		got, off, first := c.received(start, 1, "a", now, time.Hour)
+		require.Equal(t, now, got)
+		require.Equal(t, behind, off)
+		require.True(t, first)
+		_, _, first = c.received(start, 1, "a", now, time.Hour)
+		require.False(t, first, "told once")
+
+		later := now.Add(3 * time.Second)
+		got, _, _ = c.received(start, 2, "a", later, time.Hour)
+		require.Equal(t, now, got, "a fresh attempt has no more time than the first")
+		got, _, _ = c.received(millis(now.Add(-time.Second)), 2, "b", now, time.Hour)
+		require.Equal(t, now.Add(-time.Second), got, "another proxy's clock is its own")
+
+		_, off, _ = c.received(millis(now), 1, "a", now, time.Hour)
+		require.Zero(t, off, "the clock was set")
+		require.False(t, c.some.Load())
+	}
+}
+
+func TestClocksThatAreOffAreRememberedWithinABound(t *testing.T) {
+	now := time.UnixMilli(1_900_000_000_000)
+	var c clocks
+	for i := range clocksMost + 10 {
+		got, _, first := c.received("1", 1, strconv.Itoa(i), now, time.Hour)
+		require.Equal(t, now, got)
+		require.Equal(t, i < clocksMost, first)
+	}
+	require.Len(t, c.off, clocksMost)
+	for _, junk := range []string{"", "x", "1e3", "99999999999999999999"} {
+		got, off, _ := c.received(junk, 1, "a", now, time.Hour)
+		require.Equal(t, now, got, junk)
+		require.Zero(t, off, junk)
+	}
+}
+
+// TestAProxyWhoseClockIsBehindIsServed: eleven minutes, with a deadline of ten.
+func TestAProxyWhoseClockIsBehindIsServed(t *testing.T) {
+	var logged bytes.Buffer
+	r := newReplica(t, "a", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
+	p := r.open(filterMain)
+	routed(t, p.ask(eightTokens, headerAttemptCount, "1", prefill.HeaderStart, millis(time.Now().Add(-11*time.Minute))))
+	off := r.srv.ClocksOff()
+	require.Len(t, off, 1)
+	require.InDelta(t, 11*time.Minute, off[0].Ahead, float64(time.Minute))
+	require.Equal(t, "127.0.0.1", off[0].Host)
+	require.EqualValues(t, 1, off[0].Requests)
+	require.Contains(t, logged.String(), "the clock of a proxy is off")
+	p.cancel()
+	r.forgetLegs()
+	r.requireIdle()
+}
