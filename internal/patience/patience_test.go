@@ -34,6 +34,8 @@ func TestASlowAnswerFades(t *testing.T) {
 	const allowance = 2 * time.Second
 	var l patience.Limits
 	l.Took(subject(1, patience.Plain), allowance, 20*time.Second)
+	l.Took(subject(1, patience.Plain), allowance, 10*time.Millisecond)
+	require.InDelta(t, 39.2, l.Limit(subject(1, patience.Plain), allowance).Seconds(), 0.001, "one short answer says little")
 	for range 200 {
 		l.Took(subject(1, patience.Plain), allowance, 10*time.Millisecond)
 	}
