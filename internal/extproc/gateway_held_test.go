@@ -56,9 +56,9 @@ func TestAnAnswersEndThatHadToWaitIsSeen(t *testing.T) {
 		last  []event
 		whole bool
 	}{
-		{[]event{{kind: evResponseBody}}, false},
-		{[]event{{kind: evResponseBody, endOfStream: true}}, true},
-		{[]event{{kind: evResponseBody}, {kind: evResponseTrailers}}, true},
+		{[]event{{kind: evResponseBody, body: []byte("a")}}, false},
+		{[]event{{kind: evResponseBody, body: []byte("a"), endOfStream: true}}, true},
+		{[]event{{kind: evResponseBody, body: []byte("a")}, {kind: evResponseTrailers}}, true},
 	} {
 		m := holding()
 		for i := range c.last {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,11 +20,13 @@ import (
 // The tests here play requests against the machine and the real Tracker: clients do
 // what they can to have healthy workers set aside, and workers are sick in every way.
 
-// hostileRequests is how many requests are played at least, and hostilePerLayout how many
-// of them meet each fleet.
+// hostileRequests is how many requests are played, over all fleets.
 const hostileRequests = 100_000
 
-var hostilePerLayout = (hostileRequests + len(hostileLayouts) - 1) / len(hostileLayouts)
+// hostileShare is how many of them meet the nth fleet.
+func hostileShare(n int) int {
+	return hostileRequests*(n+1)/len(hostileLayouts) - hostileRequests*n/len(hostileLayouts)
+}
 
 // act is what comes of one attempt at its workers: the events of its legs.
 type act uint8
@@ -56,6 +59,7 @@ type playground struct {
 	r       *rand.Rand
 	now     time.Time
 	tracker *health.Tracker
+	moves   map[worker.ID]int // how often each changed its state
 	aside   map[worker.ID]int // how often each was
 	mates   int               // how often a mate was asked what a worker had refused
 	told    int               // how often something was told of a worker
@@ -70,9 +74,10 @@ type playground struct {
 }
 
 func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve int) *playground {
-	g := &playground{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: testStart, aside: map[worker.ID]int{}, silent: map[worker.ID]bool{}, gone: map[worker.ID]bool{}, kind: kind}
+	g := &playground{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: testStart, moves: map[worker.ID]int{}, aside: map[worker.ID]int{}, silent: map[worker.ID]bool{}, gone: map[worker.ID]bool{}, kind: kind}
 	var err error
 	g.tracker, err = health.New(health.Config{Seed: seed + 1, Hooks: health.Hooks{Transition: func(x health.Transition) {
+		g.moves[x.ID]++
 		g.gone[x.ID] = x.Silent()
 		if x.To == health.Aside {
 			g.aside[x.ID]++
@@ -413,24 +418,28 @@ var hostileLayouts = []struct {
 }
 
 // TestNoClientSetsAHealthyWorkerAside: whatever a request does, it does to each worker
-// alike.
+// alike. No worker changes its state for any of 100,000.
 func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
-	for _, c := range hostileLayouts {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			g := newPlayground(t, 7, c.kind, c.prefill, c.serve)
-			for range hostilePerLayout {
-				a := hostileMix[g.r.IntN(len(hostileMix))]
-				if g.r.IntN(200) == 0 {
-					a = actBreak
+	var played atomic.Int64
+	t.Run("fleets", func(t *testing.T) {
+		for i, c := range hostileLayouts {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				g := newPlayground(t, 7, c.kind, c.prefill, c.serve)
+				for range hostileShare(i) {
+					a := hostileMix[g.r.IntN(len(hostileMix))]
+					if g.r.IntN(200) == 0 {
+						a = actBreak
+					}
+					g.request(func(int, worker.ID, worker.ID) act { return a })
+					require.Empty(t, g.moves, "transitions\n%s", strings.Join(g.story, "\n"))
 				}
-				if len(g.aside) > 0 {
-					break
-				}
-				g.request(func(int, worker.ID, worker.ID) act { return a })
-			}
-			require.Empty(t, g.aside, "set aside, and how often\n%s", strings.Join(g.story, "\n"))
-		})
+				played.Add(int64(g.seq))
+			})
+		}
+	})
+	if !t.Failed() {
+		require.EqualValues(t, hostileRequests, played.Load(), "requests that were played to their end")
 	}
 }
 
@@ -462,13 +471,14 @@ func TestHealthyWorkersHaveFewRequestsAskedTwice(t *testing.T) {
 	}
 }
 
-// TestASickWorkerDoesNotWin: for every way to be sick, beside good workers and among
-// hostile clients. Once it has had ten requests that were well, at least 95 of a hundred
-// that follow are served, and no other worker is ever set aside.
+// TestASickWorkerDoesNotWin: for every way to be sick, beside good workers. It is out of
+// the traffic within ten requests, at least 95 of a hundred that follow are served, and no
+// other worker changes its state. Among hostile clients, a third of all, who have other
+// workers fail as it does, ten is the mean of several runs.
 func TestASickWorkerDoesNotWin(t *testing.T) {
 	near := []act{actRejected, actBusy, actError, actLost, actRefuse, actEmpty, actEmptyEnd, actBreak, actSilent, actHang}
 	far := []act{actRejectedFar, actErrorFar, actLostFar, actRefuseFar, actSilent, actHang}
-	hostile := []act{actRejected, actRejectedFar, actBusy, actError, actErrorFar, actLost, actLostFar, actDeadline, actLeave, actLeaveMid}
+	const runs = 4
 	for _, c := range []struct {
 		name           string
 		kind           handoff.Kind
@@ -486,42 +496,64 @@ func TestASickWorkerDoesNotWin(t *testing.T) {
 		for _, way := range c.ways {
 			t.Run(fmt.Sprintf("%s/%d", c.name, way), func(t *testing.T) {
 				t.Parallel()
-				g := newPlayground(t, uint64(way)+11, c.kind, c.prefill, c.serve)
-				bad := g.serve[0]
-				if c.role == "prefill" {
-					bad = g.prefill[0]
+				ward := func(seed int) (*playground, worker.ID) {
+					g := newPlayground(t, uint64(way)+100*uint64(seed), c.kind, c.prefill, c.serve)
+					bad := g.serve[0]
+					if c.role == "prefill" {
+						bad = g.prefill[0]
+					}
+					g.silent[bad], g.far = way == actSilent, c.role == "prefill"
+					return g, bad
 				}
-				g.silent[bad], g.far = way == actSilent, c.role == "prefill"
-				met, after, served := 0, 0, 0
-				for range 600 {
-					if g.r.IntN(3) == 0 {
-						a := hostile[g.r.IntN(len(hostile))]
-						g.request(func(_ int, p, d worker.ID) act {
-							if p == bad || d == bad {
-								return way
-							}
-							return a
-						})
-						continue
-					}
-					if met >= 10 {
-						after++
-					}
-					ok := g.request(func(_ int, p, d worker.ID) act {
-						if p == bad || d == bad {
-							met++
-							return way
-						}
-						return actServe
-					})
-					if met >= 10 && ok {
-						served++
-					}
+				most, among := 0, 0
+				for seed := range runs {
+					g, bad := ward(seed)
+					most = max(most, g.besideSick(bad, way, nil))
+					g, bad = ward(runs + seed)
+					among += g.besideSick(bad, way, actsAtSick)
 				}
-				delete(g.aside, bad)
-				require.Empty(t, g.aside, "healthy workers set aside\n%s", strings.Join(g.story, "\n"))
-				require.GreaterOrEqual(t, float64(served), 0.95*float64(after), "served of those after its ten\n%s", strings.Join(g.story, "\n"))
+				t.Logf("requests that it has met: %d at most; among hostile clients %.1f", most, float64(among)/runs)
+				require.LessOrEqual(t, most, 10)
+				require.LessOrEqual(t, among, 10*runs)
 			})
 		}
 	}
+}
+
+// actsAtSick is what hostile clients bring about at workers that are well.
+var actsAtSick = []act{actRejected, actRejectedFar, actBusy, actError, actErrorFar, actLost, actLostFar, actDeadline, actLeave, actLeaveMid}
+
+// besideSick plays requests of which a worker that has fallen sick fails each that it
+// meets. It returns how many it has met of those that nothing is wrong with.
+func (g *playground) besideSick(bad worker.ID, way act, hostile []act) (met int) {
+	after, served := 0, 0
+	for range 16 {
+		g.request(func(int, worker.ID, worker.ID) act { return actServe })
+	}
+	for range 200 {
+		others := actServe
+		if len(hostile) > 0 && g.r.IntN(3) == 0 {
+			others = hostile[g.r.IntN(len(hostile))]
+		}
+		out := g.aside[bad] > 0
+		ok := g.request(func(_ int, p, d worker.ID) act {
+			if p != bad && d != bad {
+				return others
+			}
+			if others == actServe {
+				met++
+			}
+			return way
+		})
+		if others == actServe && out {
+			after++
+			served += map[bool]int{true: 1}[ok]
+		}
+	}
+	story := strings.Join(g.story, "\n")
+	delete(g.moves, bad)
+	require.Empty(g.t, g.moves, "transitions of healthy workers\n%s", story)
+	require.Greater(g.t, after, 40, "it is out of the traffic\n%s", story)
+	require.GreaterOrEqual(g.t, float64(served), 0.95*float64(after), "served of those after that\n%s", story)
+	return met
 }

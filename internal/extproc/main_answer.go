@@ -11,7 +11,7 @@ import (
 // onResponseHeaders judges decode's answer while nothing of it has gone to the
 // client, so that a bad one can still become a fresh attempt.
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
-	m.status, m.answer.whole = ev.headers.status, ev.endOfStream
+	m.status, m.answer.headAlone, m.answer.whole = ev.headers.status, ev.endOfStream, ev.endOfStream
 	m.answerBy, m.suspectAt = time.Time{}, time.Time{}
 	m.onAnswerer(ev.answerer)
 	flags := ev.headers.localReply
@@ -25,7 +25,7 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		m.onLocalReply(now, flags)
 		return
 	}
-	if s := m.sightOfHead(ev); s != blame.Served {
+	if s := m.sightOfHead(); s != blame.Served {
 		if s == blame.Errored || s == blame.Empty {
 			s = m.unfetched(s)
 		}
@@ -46,9 +46,9 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 }
 
 // sightOfHead reads decode's head. An answer that ends with it is empty.
-func (m *mainLeg) sightOfHead(ev *event) blame.Sight {
+func (m *mainLeg) sightOfHead() blame.Sight {
 	code := statusOf(m.status)
-	if code/100 == 2 && ev.endOfStream && !m.passing.on {
+	if code/100 == 2 && m.answer.headAlone && !m.passing.on {
 		return blame.Empty
 	}
 	return sightOfStatus(code)

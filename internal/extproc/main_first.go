@@ -130,7 +130,7 @@ func (m *mainLeg) sightOfStart() blame.Sight {
 	if m.status == "" { // it broke off before its head came here
 		return blame.Served
 	}
-	return sightOfStatus(statusOf(m.status))
+	return m.sightOfHead()
 }
 
 // statusOf reads a status; 0 is none.

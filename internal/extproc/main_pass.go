@@ -83,6 +83,8 @@ type answerPath struct {
 	duplex    bool // in full duplex
 	streams   bool // and more than that may be: it is an answer of events, in full duplex
 	midEvent  bool // what was sent back last does not end with a line
+	headAlone bool // it ended with its head
+	some      bool // bytes of its body have been here
 	whole     bool // its end has been here
 	foreign   bool // it was made before us, by Envoy or by another filter
 	held      []piece
@@ -91,10 +93,14 @@ type answerPath struct {
 
 // end is how an answer ended of which no access log tells.
 func (a *answerPath) end() blame.Sight {
-	if a.sent && !a.whole {
+	switch {
+	case a.sent && !a.whole:
 		return blame.Unfinished
+	case a.sent && !a.some:
+		return blame.Empty
+	default:
+		return blame.Served
 	}
-	return blame.Served
 }
 
 // maxHeldAnswer is how much of an answer waits for prefill to be well. A decode
@@ -115,6 +121,7 @@ func (m *mainLeg) onAnswerPiece(now time.Time, ev *event) bool {
 		return false
 	}
 	a := &m.answer
+	a.some = a.some || len(p.body) > 0
 	if m.phase == mainStreaming || a.foreign {
 		m.onFirstPiece(now, p.body, p.last)
 		a.whole = a.whole || p.last
