@@ -168,6 +168,7 @@ func (p *plugin) channelRows() []admin.ChannelRow {
 	for _, c := range p.events.Channels() {
 		rows = append(rows, admin.ChannelRow{
 			Name: c.Name, Up: c.Up, Since: c.Since, Messages: c.Messages, Refused: c.Refused.Map(), Reason: c.LastError,
+			Waiting: c.Waiting, MaxWaiting: c.MaxWaiting,
 		})
 	}
 	return rows

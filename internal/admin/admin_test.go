@@ -65,6 +65,7 @@ func nightState() State {
 		Channels: []ChannelRow{
 			{Name: "tcp://10.0.0.1:20080", Up: true, Since: ago(time.Hour), Messages: 90211},
 			{Name: "nats://10.0.0.2:4222 <all>", Since: ago(time.Minute), Messages: 3, Refused: map[string]uint64{"unknown_worker": 4}, Reason: "connection refused"},
+			{Name: "bind 0.0.0.0:5557", Up: true, Since: ago(time.Hour), Messages: 12, Refused: map[string]uint64{"too_many_peers": 3}, Waiting: 256, MaxWaiting: 256},
 		},
 		Transitions: []Transition{{At: ago(4*time.Minute + 11*time.Second), What: "worker 8", From: "healthy", To: "aside", Why: "connection refused"}},
 		Failures:    []FailureRow{{Code: "no_worker", Status: 503, Count: 3, Last: ago(2 * time.Minute)}, {Code: "not_json", Status: 400}},

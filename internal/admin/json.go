@@ -219,6 +219,9 @@ type channelJSON struct {
 	Messages uint64            `json:"messages"`
 	Refused  map[string]uint64 `json:"refused,omitempty"`
 	Reason   string            `json:"reason,omitempty"`
+
+	Waiting    int `json:"waiting_peers,omitempty"`
+	MaxWaiting int `json:"max_waiting_peers,omitempty"`
 }
 
 type transitionJSON struct {
@@ -257,7 +260,7 @@ func stateJSON(s *State) *stateDoc {
 		d.Workers = append(d.Workers, newWorkerJSON(&s.Workers[i]))
 	}
 	for _, c := range s.Channels {
-		d.Channels = append(d.Channels, channelJSON{c.Name, c.Up, moment(c.Since), c.Messages, c.Refused, c.Reason})
+		d.Channels = append(d.Channels, channelJSON{c.Name, c.Up, moment(c.Since), c.Messages, c.Refused, c.Reason, c.Waiting, c.MaxWaiting})
 	}
 	for _, t := range s.Transitions {
 		d.Transitions = append(d.Transitions, transitionJSON{t.At.UTC(), t.What, t.From, t.To, t.Why})

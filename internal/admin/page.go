@@ -164,6 +164,8 @@ func newPageView(s *State, recs []journal.Record, size int) *pageView {
 		v := channelView{Name: c.Name, State: "up", Class: "good", Messages: strconv.FormatUint(c.Messages, 10), Refused: refusedText(c.Refused), Reason: c.Reason}
 		if !c.Up {
 			v.State, v.Class = "down", "bad"
+		} else if c.Waiting > 0 {
+			v.State = fmt.Sprintf("up, %d of at most %d peers have not said whose they are", c.Waiting, c.MaxWaiting)
 		}
 		p.Channels = append(p.Channels, v)
 	}

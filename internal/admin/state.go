@@ -123,6 +123,9 @@ type ChannelRow struct {
 	Messages uint64
 	Refused  map[string]uint64 // of what belongs to no rank
 	Reason   string            // the latest error
+	// Waiting is how many peers have dialed and not said yet whose they are, and
+	// MaxWaiting how many may; 0 of a channel that nobody dials.
+	Waiting, MaxWaiting int
 }
 
 // Transition is one change of a state that a person would want to know of.

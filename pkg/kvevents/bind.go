@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -25,9 +27,12 @@ import (
 // The rank is the one that the batch names. From there on the connection is
 // followed as if it had been dialed, but for the replay: the publisher's router
 // is asked only where discovery names it.
-
-// maxWaiting bounds the connections that have not said yet whose they are.
-const maxWaiting = 1024
+//
+// Whoever reaches the address can dial, so nothing that a peer sends decides how
+// much memory it takes before its topic or its address has named a worker: its
+// frames are small until then, its handshake has Config.Timeout, and one that
+// sends no byte for three heartbeats is let go. How many may wait follows from
+// the workers that are known.
 
 var (
 	errReplaced = errors.New("kvevents: the publisher has dialed again")
@@ -43,8 +48,9 @@ type adopted struct {
 
 // binder accepts connections of publishers on one address.
 type binder struct {
-	sub  *Subscriber
-	addr string
+	sub       *Subscriber
+	addr      string
+	newcomers *newcomers
 
 	// mu guards status. A leaf.
 	mu     sync.Mutex
@@ -52,7 +58,7 @@ type binder struct {
 }
 
 func newBinder(s *Subscriber, addr string) *binder {
-	return &binder{sub: s, addr: addr, status: ChannelStatus{Name: "bind " + addr, Since: time.Now()}}
+	return &binder{sub: s, addr: addr, newcomers: newNewcomers(), status: ChannelStatus{Name: "bind " + addr, Since: time.Now()}}
 }
 
 // run listens until ctx ends, and tries again while the address cannot be had.
@@ -77,39 +83,60 @@ func (b *binder) listen(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer l.Close() //nolint:errcheck // nothing is lost with it
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	waiting := make(chan struct{}, maxWaiting)
 	for {
 		nc, err := l.Accept()
 		if err != nil {
 			return fmt.Errorf("kvevents: accept on %s: %w", b.addr, err)
 		}
-		select {
-		case waiting <- struct{}{}:
-			wg.Go(func() {
-				defer func() { <-waiting }()
-				b.greet(ctx, nc)
-			})
-		default:
-			_ = nc.Close()
-		}
+		b.enter(nc)
+		wg.Go(func() { b.greet(ctx, nc) })
 	}
+}
+
+// most is how many peers may wait: an idle worker's does until its first event.
+func (b *binder) most() int {
+	told := b.sub.told.Load()
+	if told == nil {
+		return leastNewcomers
+	}
+	return max(leastNewcomers, 2*len(*told))
+}
+
+// enter lets a peer in, in the place of another one where there are too many.
+func (b *binder) enter(nc net.Conn) {
+	most := b.most()
+	out, log := b.newcomers.enter(nc, most, time.Now())
+	if out == nil {
+		return
+	}
+	b.refuse(TooManyPeers)
+	b.failed(fmt.Errorf("%w: %s, at most %d may wait", errCrowded, out.RemoteAddr(), most))
+	if log {
+		b.sub.cfg.Logger.Warn("too many peers dial the address of KV events and say nothing: who has waited longest is let go",
+			slog.String("address", b.addr), slog.Int("limit", most), slog.String("peer", out.RemoteAddr().String()))
+	}
+	_ = out.Close()
 }
 
 // greet finds out whose connection it is and hands it over.
 func (b *binder) greet(ctx context.Context, nc net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
-	a, rank, err := b.meet(ctx, nc)
+	m := meeting{binder: b, nc: nc}
+	defer m.end()
+	a, rank, err := m.meet(ctx)
 	var s *stream
 	if err == nil {
 		if s = b.sub.awaiting(rank); s == nil {
 			err = fmt.Errorf("%w: rank %s", errStranger, rank)
 		}
 	}
-	if !stop() || err != nil {
-		b.failed(err)
-		if errors.Is(err, errStranger) {
-			b.refuse(UnknownWorker)
+	stayed := b.newcomers.leave(nc)
+	if !stop() || err != nil || !stayed {
+		if stayed { // else it was told when it had to go
+			b.parted(err)
 		}
 		_ = nc.Close()
 		return
@@ -120,13 +147,41 @@ func (b *binder) greet(ctx context.Context, nc net.Conn) {
 	s.adopt(a)
 }
 
+// parted notes why a peer was not taken.
+func (b *binder) parted(err error) {
+	b.failed(err)
+	switch {
+	case errors.Is(err, errStranger):
+		b.refuse(UnknownWorker)
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, errSlow):
+		b.refuse(SilentPeer)
+	}
+}
+
+// meeting is the time until it is known whose a connection is.
+type meeting struct {
+	binder *binder
+	nc     net.Conn
+
+	worker worker.ID   // named by the topic or the address
+	placed bool        // holds a place among those that send a payload
+	slow   *time.Timer // closes the connection; nil: not yet
+}
+
+// end gives back what the meeting has taken.
+func (m *meeting) end() {
+	if m.placed {
+		<-m.binder.newcomers.payloads
+	}
+}
+
 // meet shakes hands and reads the first message.
-func (b *binder) meet(ctx context.Context, nc net.Conn) (adopted, worker.Rank, error) {
-	cfg := &b.sub.cfg
-	peer := nc.RemoteAddr().String()
+func (m *meeting) meet(ctx context.Context) (adopted, worker.Rank, error) {
+	b, cfg := m.binder, &m.binder.sub.cfg
+	peer := m.nc.RemoteAddr().String()
 	shaking, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
-	c, err := shake(shaking, nc, typeSub, cfg.conn())
+	c, err := shake(shaking, m.nc, typeSub, cfg.conn())
 	if err != nil {
 		return adopted{}, worker.Rank{}, fmt.Errorf("kvevents: handshake with %s: %w", peer, err)
 	}
@@ -134,25 +189,49 @@ func (b *binder) meet(ctx context.Context, nc net.Conn) (adopted, worker.Rank, e
 	if err := c.subscribe(""); err != nil {
 		return adopted{}, worker.Rank{}, fmt.Errorf("kvevents: subscribe at %s: %w", peer, err)
 	}
+	quiet := c.quiet
+	c.quiet = 3 * cfg.Heartbeat // of a peer that cannot be asked for a sign of life, too
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	alive, stop := context.WithCancel(ctx)
 	defer stop()
 	wg.Go(func() { c.keepalive(alive, cfg.Heartbeat) })
-	frames, err := c.receive(nil)
+	frames, err := c.receiveIf(nil, func(topic []byte) error { return m.judge(ctx, topic) })
+	if m.slow != nil && !m.slow.Stop() && err != nil {
+		err = errSlow
+	}
 	if err != nil {
 		return adopted{}, worker.Rank{}, fmt.Errorf("kvevents: first message of %s: %w", peer, err)
 	}
-	m, ok := parsePublished(frames)
+	c.quiet = quiet
+	_ = m.nc.SetReadDeadline(time.Time{})
+	first, ok := parsePublished(frames)
 	if !ok {
 		b.refuse(BadFrames)
 		return adopted{}, worker.Rank{}, fmt.Errorf("%w: first message of %s has %d frames: expected topic, sequence and payload", errFrame, peer, len(frames))
 	}
-	id, ok := b.sub.dialers.Load().find(string(frames[0]), peer)
-	if !ok {
-		return adopted{}, worker.Rank{}, fmt.Errorf("%w: topic %.64q from %s", errStranger, frames[0], peer)
+	return adopted{conn: c, first: first}, worker.Rank{ID: m.worker, DPRank: batchRank(first.payload)}, nil
+}
+
+// judge finds out whose message begins with the topic, and waits for a place to
+// read the rest of it.
+func (m *meeting) judge(ctx context.Context, topic []byte) error {
+	var ok bool
+	if m.worker, ok = m.binder.sub.dialers.Load().find(string(topic), m.nc.RemoteAddr().String()); !ok {
+		return fmt.Errorf("%w: topic %.64q", errStranger, topic)
 	}
-	return adopted{conn: c, first: m}, worker.Rank{ID: id, DPRank: batchRank(m.payload)}, nil
+	late := time.NewTimer(m.binder.sub.cfg.Timeout)
+	defer late.Stop()
+	select {
+	case m.binder.newcomers.payloads <- struct{}{}:
+		m.placed = true
+	case <-late.C:
+		return errSlow
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	m.slow = time.AfterFunc(m.binder.sub.cfg.Timeout, func() { _ = m.nc.Close() })
+	return nil
 }
 
 func (b *binder) refuse(why Reason) {
@@ -173,8 +252,10 @@ func (b *binder) failed(err error) {
 
 func (b *binder) snapshot() ChannelStatus {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.status
+	st := b.status
+	b.mu.Unlock()
+	st.Waiting, st.MaxWaiting = b.newcomers.count(), b.most()
+	return st
 }
 
 // dialers are the workers whose publishers may dial, by the names they go by.

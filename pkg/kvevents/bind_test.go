@@ -1,10 +1,14 @@
 package kvevents
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zeromq/zmq4"
@@ -32,8 +36,13 @@ func (d *dialer) publish(t *testing.T, topic string, seq uint64, rank int, event
 	require.NoError(t, d.send([]byte(topic), be64(seq), payload(t, rank, events...)))
 }
 
-func bindRig(t *testing.T) (*rig, string) {
-	r := newRig(t, func(c *Config) { c.Bind = []string{"127.0.0.1:0"} })
+func bindRig(t *testing.T, change ...func(*Config)) (*rig, string) {
+	r := newRig(t, func(c *Config) {
+		c.Bind = []string{"127.0.0.1:0"}
+		for _, f := range change {
+			f(c)
+		}
+	})
 	var addr string
 	r.eventually("listens", func() bool {
 		c := r.sub.Channels()[0]
@@ -173,4 +182,146 @@ func TestAnAddressIsOfOneKindOnly(t *testing.T) {
 	require.ErrorContains(t, err, "expected one of them")
 	_, err = NewSubscriber(Config{Index: newRig(t, nil).index, Bind: []string{"tcp://127.0.0.1:0"}})
 	require.ErrorContains(t, err, "expected host:port")
+}
+
+// announce is the head of a frame of 1 MiB.
+func announce(flags byte) []byte { return append([]byte{flags | flagLong}, be64(1<<20)...) }
+
+func TestMemoryIsTakenAsBytesArriveNotAsTheyAreAnnounced(t *testing.T) {
+	for sent, most := range map[int]int{0: readBuffer, 100: readBuffer, 40_000: 80_000} {
+		c := newTestConn(make([]byte, sent))
+		b, err := c.body(16 << 20)
+		require.Error(t, err)
+		require.LessOrEqual(t, cap(b), most, "%d bytes have come", sent)
+	}
+	whole := bytes.Repeat([]byte("0123456789"), 10_001)
+	b, err := newTestConn(append(whole, "more"...)).body(len(whole))
+	require.NoError(t, err)
+	require.Equal(t, whole, b)
+	require.Equal(t, len(whole), cap(b))
+}
+
+func TestAPeerThatAnnouncesMuchBeforeItIsKnownIsLetGo(t *testing.T) {
+	r, addr := bindRig(t)
+	r.follow(worker.KVEvents{})
+	r.attached(one)
+	for what, flags := range map[string]byte{"a READY": flagCommand, "a topic": 0} {
+		nc, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		p := newPeer(nc)
+		if flags == 0 {
+			require.NoError(t, p.greet(1, "PUB"))
+		} else { // 73 bytes
+			greeting := make([]byte, 64)
+			greeting[0], greeting[9], greeting[10], greeting[11] = 0xff, 0x7f, 3, 1
+			copy(greeting[12:], "NULL")
+			require.NoError(t, p.write(greeting))
+		}
+		require.NoError(t, p.write(announce(flags)))
+		_ = nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_, err = io.Copy(io.Discard, nc)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, what)
+		_ = nc.Close()
+	}
+}
+
+func TestASilentPeerIsLetGo(t *testing.T) {
+	for name, minor := range map[string]byte{"of 3.0, which cannot be asked for a sign of life": 0, "of 3.1, which gives none": 1} {
+		t.Run(name, func(t *testing.T) {
+			r, addr := bindRig(t, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+			nc, err := net.Dial("tcp", addr)
+			require.NoError(t, err)
+			defer nc.Close()
+			require.NoError(t, newPeer(nc).greet(minor, "PUB"))
+			_, err = io.Copy(io.Discard, nc)
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+			r.eventually("told", func() bool { return r.sub.Channels()[0].Refused[SilentPeer] == 1 })
+			require.Zero(t, r.sub.Channels()[0].Waiting)
+		})
+	}
+	t.Run("one that does not even greet", func(t *testing.T) {
+		r, addr := bindRig(t, func(c *Config) { c.Timeout = 20 * time.Millisecond })
+		nc, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer nc.Close()
+		_, err = io.Copy(io.Discard, nc)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		r.eventually("told", func() bool { return r.sub.Channels()[0].Refused[SilentPeer] == 1 })
+	})
+}
+
+// Those that send their first payload so slowly that all places for that are
+// taken hold them for a while only.
+func TestThePlacesForFirstPayloadsComeFreeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sub := &Subscriber{cfg: Config{}.withDefaults()}
+		sub.dialers.Store(&dialers{"10.0.0.1": 1})
+		b := newBinder(sub, "")
+		began := time.Now()
+		meet := func() (*meeting, net.Conn, error) {
+			ours, theirs := net.Pipe()
+			m := &meeting{binder: b, nc: ours}
+			return m, theirs, m.judge(t.Context(), []byte("kv@10.0.0.1@m"))
+		}
+		first, theirs, err := meet()
+		require.NoError(t, err)
+		for range firstPayloads - 1 {
+			_, _, err := meet()
+			require.NoError(t, err)
+		}
+		require.Zero(t, time.Since(began))
+		_, _, err = meet()
+		require.ErrorIs(t, err, errSlow)
+		require.Equal(t, sub.cfg.Timeout, time.Since(began))
+		_, err = theirs.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "who has had a place for so long is let go")
+		first.end()
+		_, _, err = meet()
+		require.NoError(t, err)
+		require.Equal(t, sub.cfg.Timeout, time.Since(began))
+	})
+}
+
+func TestBeyondTheLimitThePeerThatHasWaitedLongestIsLetGo(t *testing.T) {
+	r, addr := bindRig(t)
+	peers := make([]net.Conn, leastNewcomers+1)
+	for i := range peers {
+		nc, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer nc.Close()
+		peers[i] = nc
+		r.eventually("let in", func() bool { return r.sub.Channels()[0].Waiting == min(i+1, leastNewcomers) })
+	}
+	_, err := io.Copy(io.Discard, peers[0])
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	s := r.sub.Channels()[0]
+	require.Equal(t, uint64(1), s.Refused[TooManyPeers])
+	require.Equal(t, leastNewcomers, s.MaxWaiting)
+	require.Contains(t, s.LastError, "too many peers")
+}
+
+func TestNewcomersAreLetGoInTheOrderInWhichTheyCame(t *testing.T) {
+	n := newNewcomers()
+	conns := make([]net.Conn, 4)
+	for i := range conns {
+		conns[i], _ = net.Pipe()
+	}
+	at := time.Unix(1000, 0)
+	for _, c := range conns[:2] {
+		out, _ := n.enter(c, 2, at)
+		require.Nil(t, out)
+	}
+	out, log := n.enter(conns[2], 2, at)
+	require.Same(t, conns[0], out)
+	require.True(t, log)
+	require.False(t, n.leave(conns[0]), "it had to go")
+	require.True(t, n.leave(conns[1]))
+	out, _ = n.enter(conns[3], 2, at)
+	require.Nil(t, out, "one has left by itself")
+	out, log = n.enter(conns[1], 2, at.Add(crowdedEvery-1))
+	require.Same(t, conns[2], out)
+	require.False(t, log, "it was said a moment ago")
+	_, log = n.enter(conns[0], 2, at.Add(crowdedEvery))
+	require.True(t, log)
+	require.Equal(t, 2, n.count())
 }

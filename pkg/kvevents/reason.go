@@ -63,6 +63,11 @@ const (
 	Repeated
 	// UnknownDomain: of a residency domain that this version does not know.
 	UnknownDomain
+	// SilentPeer: a peer that has dialed and did not say in time whose it is.
+	SilentPeer
+	// TooManyPeers: a peer that has dialed and had to go for another one before it
+	// said whose it is.
+	TooManyPeers
 	// NumReasons is the number of reasons.
 	NumReasons
 )
@@ -93,6 +98,8 @@ var reasonNames = [NumReasons]string{
 	StalePublisher:    "stale_publisher",
 	Repeated:          "repeated",
 	UnknownDomain:     "unknown_domain",
+	SilentPeer:        "silent_peer",
+	TooManyPeers:      "too_many_peers",
 }
 
 // String returns the snake_case name of the reason.

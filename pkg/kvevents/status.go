@@ -61,11 +61,14 @@ type RankStatus struct {
 // ChannelStatus is what is known of a channel of an event plane, or of an
 // address that publishers dial.
 type ChannelStatus struct {
-	Name      string
-	Up        bool
-	Since     time.Time // of Up
-	Messages  uint64    // envelopes, or connections of publishers
-	Refused   Refusals  // of what belongs to no rank
-	LastError string
-	LastFault time.Time
+	Name     string
+	Up       bool
+	Since    time.Time // of Up
+	Messages uint64    // envelopes, or connections of publishers
+	// Waiting is how many peers have dialed and not said yet whose they are, and
+	// MaxWaiting how many may.
+	Waiting, MaxWaiting int
+	Refused             Refusals // of what belongs to no rank
+	LastError           string
+	LastFault           time.Time
 }

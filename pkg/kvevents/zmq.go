@@ -24,6 +24,8 @@ const (
 	// Bytes read at once, for each connection: there may be thousands, and
 	// payloads that are larger are read past it.
 	readBuffer = 16 << 10
+	maxCommand = 8 << 10 // bytes; a READY with all its properties has some hundred
+	maxTopic   = 1 << 10 // bytes, where it says whose the message is
 )
 
 // socketType is the ZeroMQ pattern that a connection takes part in.
@@ -144,7 +146,7 @@ func (c *conn) handshake(typ socketType) error {
 	if err := c.write(flagCommand, ready); err != nil {
 		return err
 	}
-	flags, body, err := c.frame(c.maxBytes)
+	flags, body, err := c.frame(maxCommand)
 	if err != nil {
 		return fmt.Errorf("ready: %w", err)
 	}
@@ -257,7 +259,8 @@ func appendFrame(b []byte, flags byte, body []byte) []byte {
 	return append(b, body...)
 }
 
-// frame reads one frame of at most limit bytes into memory of its own.
+// frame reads one frame of at most limit bytes, a command of at most maxCommand,
+// into memory of its own.
 func (c *conn) frame(limit int) (flags byte, body []byte, err error) {
 	if flags, err = c.r.ReadByte(); err != nil {
 		return 0, nil, err
@@ -273,25 +276,49 @@ func (c *conn) frame(limit int) (flags byte, body []byte, err error) {
 		return 0, nil, err
 	}
 	n := binary.BigEndian.Uint64(c.head[:])
-	if n > uint64(max(limit, 0)) {
-		return 0, nil, fmt.Errorf("%w: frame of %d bytes: at most %d are taken", errFrame, n, c.maxBytes)
+	if flags&flagCommand != 0 {
+		limit = maxCommand
 	}
-	body = make([]byte, n)
-	_, err = io.ReadFull(c.r, body)
+	if n > uint64(max(limit, 0)) {
+		return 0, nil, fmt.Errorf("%w: frame of %d bytes: at most %d are taken", errFrame, n, limit)
+	}
+	body, err = c.body(int(n))
 	return flags, body, err
+}
+
+// body reads n bytes. Memory is taken as they arrive, not as they were
+// announced: a peer takes up to twice what it has sent.
+func (c *conn) body(n int) ([]byte, error) {
+	b := make([]byte, min(n, readBuffer))
+	for from := 0; ; {
+		if _, err := io.ReadFull(c.r, b[from:]); err != nil || len(b) == n {
+			return b, err
+		}
+		from = len(b)
+		b = append(make([]byte, 0, min(n, 2*from)), b...)
+		b = b[:cap(b)]
+	}
 }
 
 // receive reads the next message, answering PINGs on the way, into frames,
 // which may be reused. The frames' bytes are the caller's. An error is final.
 // keepalive must run beside it.
-func (c *conn) receive(frames [][]byte) ([][]byte, error) {
+func (c *conn) receive(frames [][]byte) ([][]byte, error) { return c.receiveIf(frames, nil) }
+
+// receiveIf does so where judge has nothing against the first frame, which is of
+// at most maxTopic bytes then; its error is final, and nothing more is read.
+func (c *conn) receiveIf(frames [][]byte, judge func(first []byte) error) ([][]byte, error) {
 	frames = frames[:0]
 	left := c.maxBytes
 	for {
 		if c.quiet > 0 {
 			_ = c.nc.SetReadDeadline(time.Now().Add(c.quiet))
 		}
-		flags, body, err := c.frame(left)
+		limit := left
+		if judge != nil && len(frames) == 0 {
+			limit = min(left, maxTopic)
+		}
+		flags, body, err := c.frame(limit)
 		if err != nil {
 			return frames, err
 		}
@@ -300,6 +327,11 @@ func (c *conn) receive(frames [][]byte) ([][]byte, error) {
 				return frames, err
 			}
 			continue
+		}
+		if judge != nil && len(frames) == 0 {
+			if err := judge(body); err != nil {
+				return frames, err
+			}
 		}
 		frames = append(frames, body)
 		left -= len(body)

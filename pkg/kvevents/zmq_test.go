@@ -106,19 +106,20 @@ func TestReceive(t *testing.T) {
 		want []string
 		err  string
 	}{
-		"a message of three frames": {appendFrame(appendFrame(appendFrame(nil, flagMore, []byte("t")), flagMore, be64(7)), 0, []byte("p")), []string{"t", string(be64(7)), "p"}, ""},
-		"a long frame":              {appendFrame(nil, 0, []byte(long)), []string{long}, ""},
-		"a command before it":       {append(appendFrame(nil, flagCommand, []byte("\x03FOOx")), appendFrame(nil, 0, []byte("p"))...), []string{"p"}, ""},
-		"an empty frame":            {appendFrame(nil, 0, nil), []string{""}, ""},
-		"a frame beyond the limit":  {appendFrame(nil, 0, make([]byte, 1025)), nil, "at most 1024"},
-		"frames beyond the limit":   {append(appendFrame(nil, flagMore, make([]byte, 600)), appendFrame(nil, 0, make([]byte, 600))...), nil, "at most 1024"},
-		"a frame of 2^64-1 bytes":   {append([]byte{flagLong}, be64(1<<64-1)...), nil, "at most 1024"},
-		"reserved flags":            {[]byte{0x80, 0}, nil, "flags"},
-		"an empty command":          {[]byte{flagCommand, 0}, nil, "command"},
-		"a cut command":             {[]byte{flagCommand, 2, 5, 'P'}, nil, "command"},
-		"a cut PING":                {appendFrame(nil, flagCommand, []byte("\x04PING\x00")), nil, "PING"},
-		"an ERROR":                  {appendFrame(nil, flagCommand, []byte("\x05ERROR\x02no")), nil, "no"},
-		"too many frames":           {append(bytesRepeat(appendFrame(nil, flagMore, nil), 8), 0, 0), nil, "more than 8"},
+		"a message of three frames":  {appendFrame(appendFrame(appendFrame(nil, flagMore, []byte("t")), flagMore, be64(7)), 0, []byte("p")), []string{"t", string(be64(7)), "p"}, ""},
+		"a long frame":               {appendFrame(nil, 0, []byte(long)), []string{long}, ""},
+		"a command before it":        {append(appendFrame(nil, flagCommand, []byte("\x03FOOx")), appendFrame(nil, 0, []byte("p"))...), []string{"p"}, ""},
+		"an empty frame":             {appendFrame(nil, 0, nil), []string{""}, ""},
+		"a frame beyond the limit":   {appendFrame(nil, 0, make([]byte, 1025)), nil, "at most 1024"},
+		"frames beyond the limit":    {append(appendFrame(nil, flagMore, make([]byte, 600)), appendFrame(nil, 0, make([]byte, 600))...), nil, "at most 424"},
+		"a command beyond its limit": {appendFrame(nil, flagCommand, make([]byte, maxCommand+1)), nil, "at most 8192"},
+		"a frame of 2^64-1 bytes":    {append([]byte{flagLong}, be64(1<<64-1)...), nil, "at most 1024"},
+		"reserved flags":             {[]byte{0x80, 0}, nil, "flags"},
+		"an empty command":           {[]byte{flagCommand, 0}, nil, "command"},
+		"a cut command":              {[]byte{flagCommand, 2, 5, 'P'}, nil, "command"},
+		"a cut PING":                 {appendFrame(nil, flagCommand, []byte("\x04PING\x00")), nil, "PING"},
+		"an ERROR":                   {appendFrame(nil, flagCommand, []byte("\x05ERROR\x02no")), nil, "no"},
+		"too many frames":            {append(bytesRepeat(appendFrame(nil, flagMore, nil), 8), 0, 0), nil, "more than 8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := piped(t, typeSub, func(p *peer) {
