@@ -13,12 +13,18 @@ import (
 //
 // The codec reads bodies into its buffers; whoever holds one passes it on,
 // lends it to gRPC to be sent, or puts it back. One that is forgotten is left
-// to the collector.
+// to the collector. So is one over largestPooled: such are rare, would be rounded up
+// by megabytes, and would be kept when nobody needs them.
 type bufferPool struct {
-	classes [26]sync.Pool // by power of two, from 4 KiB to 128 MiB; of *[]byte
+	classes [9]sync.Pool // by power of two, from 4 KiB to largestPooled; of *[]byte
+
+	joining sync.Mutex // held while a body is there twice; see gather
 }
 
-const smallestClass = 12
+const (
+	smallestClass = 12
+	largestPooled = 1 << 20
+)
 
 func classOf(n int) int { return max(bits.Len(uint(max(n, 1)-1)), smallestClass) - smallestClass }
 

@@ -13,6 +13,7 @@ func (m *mainLeg) onClosed(now time.Time) {
 		return
 	}
 	m.closed = true
+	m.pieces.drop(m.rules.buffers) // where it never became whole
 	switch m.phase {
 	case mainLeft: // the end of a stream that we left; the answer still runs
 	case mainHolding, mainStreaming: // a held answer may have broken off, and then Envoy makes another attempt by itself

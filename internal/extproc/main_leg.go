@@ -69,6 +69,8 @@ type mainLeg struct {
 	deadline   time.Time
 	attempt    int
 
+	pieces gather // of the body, until it is whole
+
 	// Set by the request's end.
 	body     []byte
 	scan     *openai.Request // lent by requests until the request is routed, or decode answers
@@ -244,6 +246,7 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		m.reject(&failBodyTooLarge, false)
 	default:
 		m.path = path
+		m.pieces.announced = announced(m.hdr.contentLength, m.rules.maxBodyBytes)
 		m.phase = mainAwaitBody
 		if !m.fullDuplex {
 			m.emit(effect{op: opContinue, of: ofRequestHeaders})
@@ -279,42 +282,28 @@ func (m *mainLeg) setDeadline(now time.Time) *failure {
 }
 
 func (m *mainLeg) onRequestBody(ev *event) {
-	if len(m.body)+len(ev.body) > m.rules.maxBodyBytes {
+	if m.pieces.size+len(ev.body) > m.rules.maxBodyBytes {
 		m.reject(&failBodyTooLarge, false)
 		return
 	}
 	last := ev.endOfStream || !m.fullDuplex // buffered, it is whole, though trailers may end it
-	switch {
-	case m.body != nil:
-		m.body = append(m.body, ev.body...)
-		m.rules.buffers.put(ev.body)
-	case last:
+	if last && m.pieces.size == 0 {
 		m.body = ev.body
-	default:
-		m.body = m.roomForBody(ev.body)
-		m.rules.buffers.put(ev.body)
+	} else {
+		m.pieces.add(m.rules.buffers, ev.body)
 	}
 	if last {
 		m.onRequestEnd()
 	}
 }
 
-// roomForBody copies the first piece into a slice that holds the whole body
-// and what will be injected, so that no later piece copies it again.
-func (m *mainLeg) roomForBody(first []byte) []byte {
-	n, err := strconv.ParseUint(m.hdr.contentLength, 10, 63)
-	if err != nil {
-		n = uint64(2 * len(first))
-	}
-	// What a client announces alone must not take much memory.
-	n = min(n, max(4<<20, uint64(2*len(first))))
-	return append(m.rules.buffers.get(int(n)+injectRoom), first...)
-}
-
 // injectRoom is more than the members we inject ever take.
 const injectRoom = 512
 
 func (m *mainLeg) onRequestEnd() {
+	if m.body == nil {
+		m.body = m.pieces.take(m.rules.buffers)
+	}
 	m.scan = requests.Get().(*openai.Request)
 	if err := openai.Scan(m.path, m.body, m.scan); err != nil {
 		m.reject(badBody(err), false)

@@ -169,4 +169,5 @@ func (m *mainLeg) dropPieces() {
 		m.rules.buffers.put(p.body)
 	}
 	m.answer.held, m.passing.pieces = nil, nil
+	m.pieces.drop(m.rules.buffers)
 }

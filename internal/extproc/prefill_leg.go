@@ -47,8 +47,8 @@ type prefillLeg struct {
 	path       openai.Path
 	ticket     ticket
 	trailers   bool
+	pieces     gather // of the body, until it is whole
 	body       []byte
-	length     int // of the body, as announced; 0: not
 	answer     []byte
 	long       bool // the answer is over answerLimit
 	status     int
@@ -145,9 +145,7 @@ func (l *prefillLeg) onRequestHeaders(now time.Time, ev *event, t *ticket) {
 		return
 	}
 	l.path = path
-	if n, err := strconv.ParseUint(ev.headers.contentLength, 10, 63); err == nil && n <= uint64(l.rules.maxBodyBytes) {
-		l.length = int(n)
-	}
+	l.pieces.announced = announced(ev.headers.contentLength, l.rules.maxBodyBytes)
 	l.tell(legReport{state: legStarted})
 	l.phase = prefillAwaitBody
 	if !l.fullDuplex {
@@ -156,15 +154,10 @@ func (l *prefillLeg) onRequestHeaders(now time.Time, ev *event, t *ticket) {
 }
 
 func (l *prefillLeg) onRequestBody(now time.Time, ev *event) {
-	switch {
-	case l.body == nil && ev.endOfStream:
+	if ev.endOfStream && l.pieces.size == 0 {
 		l.body = ev.body
-	case l.body == nil:
-		l.body = append(l.rules.buffers.get(max(l.length, 4*len(ev.body))), ev.body...)
-		l.rules.buffers.put(ev.body)
-	default:
-		l.body = append(l.body, ev.body...)
-		l.rules.buffers.put(ev.body)
+	} else {
+		l.pieces.add(l.rules.buffers, ev.body)
 	}
 	if ev.endOfStream {
 		l.onRequestEnd(now)
@@ -177,6 +170,9 @@ const editRoom = 64
 // onRequestEnd asks for one token and no stream (C13). The bootstrap fields
 // are in the body or the headers already: the mirror copied them.
 func (l *prefillLeg) onRequestEnd(now time.Time) {
+	if l.body == nil {
+		l.body = l.pieces.take(l.rules.buffers)
+	}
 	r := requests.Get().(*openai.Request)
 	defer requests.Put(r)
 	if err := openai.ScanInjected(l.path, l.body, r); err != nil {
@@ -311,6 +307,7 @@ func (l *prefillLeg) onClosed() {
 		return
 	}
 	l.closed = true
+	l.pieces.drop(l.rules.buffers)
 	if l.told == legStarted {
 		r := legReport{state: legFailed, reason: blame.Ended, status: l.status}
 		switch {

@@ -1,0 +1,94 @@
+package extproc
+
+import "strconv"
+
+// gather puts a body together that comes in pieces. It takes memory as bytes come: what
+// a caller announces only spares copies. Its memory is the body's size and a sixteenth;
+// only while the parts of a body of unknown size are joined, one body in the process at
+// a time, are they there twice.
+type gather struct {
+	announced int      // the body's size, as its headers have it; 0: not said
+	size      int      // what has come
+	whole     []byte   // the body in one piece, with room for all that was announced
+	parts     [][]byte // what has come, while there is no such piece
+}
+
+const (
+	smallestPart = 64 << 10
+	largestPart  = 512 << 10
+	// of a body that is larger than what the pool lends, so much has to be here before
+	// memory is taken for all that was announced.
+	earnest = 32
+)
+
+// announced reads a content-length. 0: none, or none that may be.
+func announced(contentLength string, most int) int {
+	n, err := strconv.ParseUint(contentLength, 10, 63)
+	if err != nil || n > uint64(most) {
+		return 0
+	}
+	return int(n)
+}
+
+// add takes a piece, whose buffer it gives back.
+func (g *gather) add(p *bufferPool, piece []byte) {
+	g.size += len(piece)
+	if g.whole == nil && g.announced >= g.size && (g.announced <= largestPooled || g.size >= g.announced/earnest) {
+		g.whole = g.join(p, g.announced)
+	}
+	switch {
+	case g.whole != nil && len(g.whole)+len(piece) <= cap(g.whole):
+		g.whole = append(g.whole, piece...)
+	case g.whole != nil: // more than was announced
+		g.parts, g.whole, g.announced = append(g.parts, g.whole), nil, 0
+		g.keep(p, piece)
+	default:
+		g.keep(p, piece)
+	}
+	p.put(piece)
+}
+
+// keep appends a piece to the parts.
+func (g *gather) keep(p *bufferPool, piece []byte) {
+	for len(piece) > 0 {
+		if n := len(g.parts); n > 0 && len(g.parts[n-1]) < cap(g.parts[n-1]) {
+			last := g.parts[n-1]
+			k := min(cap(last)-len(last), len(piece))
+			g.parts[n-1], piece = append(last, piece[:k]...), piece[k:]
+			continue
+		}
+		g.parts = append(g.parts, p.get(min(max(g.size, smallestPart), largestPart)))
+	}
+}
+
+// take returns the body in one piece, with room for what will be injected.
+func (g *gather) take(p *bufferPool) []byte {
+	if g.whole == nil {
+		p.joining.Lock()
+		defer p.joining.Unlock()
+		g.whole = g.join(p, g.size)
+	}
+	b := g.whole
+	*g = gather{}
+	return b
+}
+
+// join copies the parts into one piece with room for n bytes.
+func (g *gather) join(p *bufferPool, n int) []byte {
+	b := p.get(n + injectRoom)
+	for _, part := range g.parts {
+		b = append(b, part...)
+		p.put(part)
+	}
+	g.parts = nil
+	return b
+}
+
+// drop gives back what is here.
+func (g *gather) drop(p *bufferPool) {
+	p.put(g.whole)
+	for _, part := range g.parts {
+		p.put(part)
+	}
+	*g = gather{}
+}

@@ -1,0 +1,140 @@
+package extproc
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// held is what a body that is not whole takes.
+func (g *gather) held() int {
+	n := cap(g.whole)
+	for _, part := range g.parts {
+		n += cap(part)
+	}
+	return n
+}
+
+// piecesOf cuts a body as Envoy does, into buffers of the pool.
+func piecesOf(p *bufferPool, body []byte, size int) (out [][]byte) {
+	for len(body) > 0 {
+		n := min(size, len(body))
+		out = append(out, append(p.get(n+injectRoom), body[:n]...))
+		body = body[n:]
+	}
+	return out
+}
+
+// allocated counts the bytes that f allocates. No collection empties the pool meanwhile.
+func allocated(f func()) int {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int(after.TotalAlloc - before.TotalAlloc)
+}
+
+// TestALargeBodyIsHeldOnce feeds both legs' machines a body of 10 MB in pieces.
+func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts what is allocated
+	const size = 10_000_000
+	whole := append([]byte(`{"model":"m","prompt":"`), bytes.Repeat([]byte("w"), size-25)...)
+	whole = append(whole, `"}`...)
+	for _, sized := range []bool{true, false} {
+		for _, piece := range []int{16 << 10, 1 << 20} {
+			length := ""
+			if sized {
+				length = fmt.Sprint(size)
+			}
+			head := &event{
+				kind: evRequestHeaders, fullDuplex: true,
+				headers: &headers{method: "POST", path: "/v1/completions", contentLength: length, requestID: "r"},
+			}
+			check := func(name string, leg func(*event) *gather, body func() []byte) {
+				t.Run(fmt.Sprintf("%s, sized %t, pieces of %d", name, sized, piece), func(t *testing.T) { //nolint:paralleltest // see above
+					leg(head)
+					came := 0
+					pieces := piecesOf(new(bufferPool), whole, piece)
+					most := 0
+					n := allocated(func() {
+						for i, p := range pieces {
+							came += len(p)
+							g := leg(&event{kind: evRequestBody, body: p, endOfStream: i == len(pieces)-1})
+							if most = max(most, g.held()); !sized && i < len(pieces)-1 {
+								require.LessOrEqual(t, g.held(), came*11/10+largestPart, "as bytes come")
+							}
+						}
+					})
+					require.LessOrEqual(t, most, size*11/10, "while it comes")
+					require.LessOrEqual(t, cap(body()), size*11/10, "when it is whole")
+					if sized {
+						require.LessOrEqual(t, n, size*11/10, "allocated")
+					} else {
+						require.LessOrEqual(t, n, size*22/10, "allocated: the parts, and what they are joined to")
+					}
+				})
+			}
+			m := &mainLeg{rules: testRules()}
+			m.rules.maxBodyBytes = 64 << 20
+			check("main leg", func(ev *event) *gather { m.step(testStart, ev); return &m.pieces }, func() []byte {
+				require.Equal(t, mainResolving, m.phase)
+				require.True(t, bytes.Equal(whole, m.body))
+				return m.body
+			})
+			l := &prefillLeg{rules: m.rules}
+			check("prefill leg", func(ev *event) *gather {
+				if ev.endOfStream {
+					ev.body = append(m.rules.buffers.get(len(ev.body)), ev.body...)
+					l.pieces.add(m.rules.buffers, ev.body) // what its end makes of it, is another body
+					return &l.pieces
+				}
+				l.step(testStart, ev, &ticket{leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}})
+				return &l.pieces
+			}, func() []byte { return l.pieces.take(m.rules.buffers) })
+		}
+	}
+}
+
+// TestWhatIsAnnouncedTakesNoMemory: it only spares copies.
+func TestWhatIsAnnouncedTakesNoMemory(t *testing.T) {
+	t.Parallel()
+	p := new(bufferPool)
+	g := gather{announced: 64 << 20}
+	for i := range 50 {
+		g.add(p, append(p.get(1000), bytes.Repeat([]byte{byte(i)}, 1000)...))
+		require.LessOrEqual(t, g.held(), 2*smallestPart)
+	}
+	require.Len(t, g.take(p), 50_000, "less than was announced is there all the same")
+
+	g = gather{announced: 3_000_000}
+	for range 40 {
+		g.add(p, append(p.get(100_000), bytes.Repeat([]byte("x"), 100_000)...))
+	}
+	require.LessOrEqual(t, g.held(), 5_000_000)
+	require.True(t, bytes.Equal(bytes.Repeat([]byte("x"), 4_000_000), g.take(p)), "so is more")
+	require.Zero(t, announced("67108865", 64<<20))
+	require.Zero(t, announced("", 64<<20))
+	require.Zero(t, announced("-1", 64<<20))
+}
+
+// TestALargeMessageIsReadIntoItsOwnSize is the buffered body mode's way.
+func TestALargeMessageIsReadIntoItsOwnSize(t *testing.T) {
+	t.Parallel()
+	const size = 10_000_000
+	inner := protowire.AppendBytes(protowire.AppendTag(nil, fieldBody, protowire.BytesType), make([]byte, size))
+	msg := protowire.AppendBytes(protowire.AppendTag(nil, fieldRequestBody, protowire.BytesType), inner)
+	var in incoming
+	require.NoError(t, newCodec(new(bufferPool), "x").Unmarshal(mem.BufferSlice{mem.SliceBuffer(msg)}, &in))
+	require.Len(t, in.ev.body, size)
+	require.GreaterOrEqual(t, cap(in.ev.body), size+injectRoom)
+	require.LessOrEqual(t, cap(in.ev.body), size*11/10)
+}
