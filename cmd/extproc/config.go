@@ -51,6 +51,8 @@ type Config struct {
 	// that nobody can serve with prefill and decode apart: none, it fails;
 	// aggregated, one worker serves it if one can. Default none.
 	Fallback string `yaml:"fallback"`
+	// Models says what holds of single models, by their names.
+	Models map[string]ModelConfig `yaml:"models"`
 
 	Routing RoutingConfig `yaml:"routing"`
 	Prefill PrefillConfig `yaml:"prefill"`
@@ -65,6 +67,14 @@ type Config struct {
 	Journal int `yaml:"journal"`
 	// DrainTimeout bounds the wait for open requests after SIGTERM. Default 30s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
+}
+
+// ModelConfig is what holds of one model.
+type ModelConfig struct {
+	// Disaggregation is whether its requests may be split: auto, where there are workers
+	// for prefill and decode; off, one worker serves each, whatever enforce_disagg says.
+	// Default auto.
+	Disaggregation string `yaml:"disaggregation"`
 }
 
 // PortConfig is a port for one purpose alone.

@@ -50,6 +50,8 @@ func keysOf(v reflect.Value, prefix string, into map[string]reflect.Value) {
 			keysOf(f, "routing.<role>.", into)
 		case f.Kind() == reflect.Struct:
 			keysOf(f, name+".", into)
+		case f.Kind() == reflect.Map:
+			keysOf(reflect.Zero(f.Type().Elem()), name+".NAME.", into)
 		default:
 			into[name] = f
 		}
@@ -60,6 +62,7 @@ func keysOf(v reflect.Value, prefix string, into map[string]reflect.Value) {
 func elsewhere() map[string]string {
 	p := picker.DefaultParams()
 	return map[string]string{
+		"models.NAME.disaggregation":                     "auto",
 		"discovery.poll":                                 "2s", // file.Config
 		"routing.<role>.mode":                            p.Mode.String(),
 		"routing.<role>.overlap_score_credit":            fmt.Sprint(p.OverlapScoreCredit),

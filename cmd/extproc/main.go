@@ -14,8 +14,6 @@ import (
 	"syscall"
 
 	"github.com/goccy/go-yaml"
-
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 )
 
 func main() {
@@ -57,7 +55,7 @@ Usage:
   extproc serve    [flags]             run the plugin that Envoy calls
   extproc epp      [flags]             the same with the flags of a Gateway API endpoint picker; the word may be left out
   extproc register [flags]             keep a worker known to the plugins, from beside it
-  extproc check    [flags]             validate the configuration and print the effective one
+  extproc check    [flags]             validate the configuration, print the effective one, and tell which models can be served
   extproc explain  [flags] [body.json] ask a running plugin what it would decide for a request, and why
   extproc index    FILE                tell what a dump of the index has
   extproc version                      print the version
@@ -238,7 +236,7 @@ func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 func checkCommand(args []string, stdout, stderr io.Writer) error {
-	fs := newFlagSet("check", "Validates the configuration and prints the effective one.", stderr)
+	fs := newFlagSet("check", "Validates the configuration, prints the effective one, and tells of each model of the workers' file whether and how it can be served.", stderr)
 	config := configFlags(fs)
 	if err := parseFlags(fs, args, 0); err != nil {
 		return err
@@ -250,9 +248,6 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	if err := checkParts(c); err != nil {
 		return usageError{err}
 	}
-	if err := checkWorkers(c.Discovery.File, stderr); err != nil {
-		return usageError{err}
-	}
 	if w := c.exposed().warning(c.Listen); w != "" {
 		fmt.Fprintf(stderr, "extproc: note: %s\n", w)
 	}
@@ -260,31 +255,15 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(stdout, text)
-	return err
-}
-
-// checkWorkers reads the workers file as serve would. One that is not there is
-// no fault: serve waits for it.
-func checkWorkers(name string, stderr io.Writer) error {
-	if name == "" {
-		return nil
+	if _, err = io.WriteString(stdout, text); err != nil {
+		return err
 	}
-	data, err := os.ReadFile(name)
-	if errors.Is(err, os.ErrNotExist) {
-		fmt.Fprintf(stderr, "extproc: note: %s is not there yet; serve would wait for it\n", name)
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("discovery.file: %w", err)
-	}
-	_, err = file.Parse(name, data)
-	return err
+	return checkModels(c, stdout, stderr)
 }
 
 // effective prints a configuration as a file that reads back as itself.
 func effective(c Config) (string, error) {
-	c.Prefill.Listener = prefillListener(c)
+	c.Prefill.Listener, c.Models = prefillListener(c), c.filledModels()
 	for _, p := range []*PickConfig{&c.Routing.Prefill, &c.Routing.Decode, &c.Routing.Aggregated} {
 		*p = p.filled()
 	}

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 //	file name=N     writes the input to $WORK/N
 //	run             runs the command with the input as arguments, $WORK and
 //	                $ADMIN replaced; shows the exit code and both outputs
+//	models          the same, of standard output only what stands behind the configuration
 //	check-twice     checks $WORK/config.yaml, checks what was printed, and
 //	                shows whether the two outputs are the same
 //	admin status=N  a plugin's admin port at $ADMIN that answers the input and
@@ -53,10 +54,16 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 	case "file":
 		var name string
 		d.ScanArgs(t, "name", &name)
-		require.NoError(t, os.WriteFile(filepath.Join(s.work, name), []byte(d.Input+"\n"), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(s.work, name), []byte(strings.ReplaceAll(d.Input, "$WORK", s.work)+"\n"), 0o600))
 		return "ok"
 	case "run":
 		return s.run(strings.Fields(d.Input)...)
+	case "models":
+		out := s.run(strings.Fields(d.Input)...)
+		if from, to := strings.Index(out, "  listen:"), strings.Index(out, "  # "); from >= 0 && to > from {
+			out = out[:from] + out[to:]
+		}
+		return out
 	case "check-twice":
 		return s.checkTwice(t)
 	case "admin":

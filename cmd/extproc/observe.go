@@ -71,7 +71,7 @@ func (p *plugin) judgeKeys() {
 	now := make(map[worker.Key]string)
 	for _, k := range world.AllKeys(time.Now()) {
 		if k.Namespace == p.cfg.Namespace {
-			now[k] = p.server.Unservable(world, k)
+			now[k] = p.server.Outlook(world, k).Why(world.Pool(k))
 		}
 	}
 	for k, why := range now {
@@ -101,7 +101,8 @@ func (p *plugin) onActivation(c activation.Change) {
 	p.tele.Instruments.Activation(c.From.String(), c.To.String(), cause)
 	p.log.Info("prefill activation", "model", c.Key.Model, "namespace", c.Key.Namespace,
 		"from", c.From.String(), "to", c.To.String(), "cause", cause, telemetry.KeyWorkerID, c.Event.Worker.String(),
-		"activated", len(c.Activated), "reactivated", len(c.Reactivated), "deactivated", len(c.Deactivated))
+		"activated", len(c.Activated), "reactivated", len(c.Reactivated), "deactivated", len(c.Deactivated),
+		telemetry.KeyEnforceDisagg, p.cfg.EnforceDisagg)
 	p.history.add(admin.Transition{
 		At: time.Now(), What: "model " + c.Key.Model, From: c.From.String(), To: c.To.String(),
 		Why: cause + " " + c.Event.Worker.String() + sides("activated", c.Activated) +
@@ -286,8 +287,8 @@ func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
 		Key: k, Activation: world.Standing(k).State.String(),
 		Prefill: len(pool.Prefill), Decode: len(pool.Decode), Aggregated: len(pool.Aggregated),
 	}
-	row.Reason = p.server.Unservable(world, k)
-	row.CanServe = row.Reason == ""
+	o := p.server.Outlook(world, k)
+	row.CanServe, row.Reason, row.How = o.Way != activation.Refused, o.Why(world.Pool(k)), o.How(world.Pool(k))
 	if k.Namespace == p.cfg.Namespace {
 		row.QueuedTokens, row.MaxQueuedTokens = p.server.Backlog(world, k)
 	}
@@ -299,7 +300,8 @@ func (p *plugin) isKeyReady(k worker.Key) (bool, string) {
 	if ready, why := p.isReady(); !ready {
 		return false, why
 	}
-	why := p.server.Unservable(p.board.Load(), k)
+	world := p.board.Load()
+	why := p.server.Outlook(world, k).Why(world.Pool(k))
 	return why == "", why
 }
 
@@ -374,7 +376,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		q.Model = k.Model
 		q.Tokens, _ = p.server.Backlog(snap, k)
 		o.Queues = append(o.Queues, q)
-		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Unservable(snap, k) == ""}]++
+		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Outlook(snap, k).Way != activation.Refused}]++
 	}
 	for k, n := range keys {
 		k.Count = n

@@ -133,7 +133,7 @@ func TestAModelThatCannotBeServedIsSeen(t *testing.T) {
 	require.NotContains(t, x.log.String(), "cannot be served")
 	x.set(discovery.Change{Left: []worker.ID{1}}, prefill, foreign)
 	x.set(discovery.Change{}, prefill, foreign)
-	require.Equal(t, 1, strings.Count(x.log.String(), `msg="model cannot be served" model=m reason="no decode worker"`), x.log.String())
+	require.Equal(t, 1, strings.Count(x.log.String(), `msg="model cannot be served" model=m reason="no decode worker takes new requests"`), x.log.String())
 	require.Contains(t, x.log.String(), "left=1")
 	x.set(discovery.Change{Left: []worker.ID{5}}, foreign)
 	s := x.state()
@@ -151,6 +151,40 @@ func TestAModelThatCannotBeServedIsSeen(t *testing.T) {
 	require.Contains(t, x.log.String(), `msg="model is served again" model=m`)
 	ready, _ = x.isKeyReady(worker.Key{Model: "m"})
 	require.True(t, ready)
+}
+
+// A deactivation says what it means for requests: whether one worker may serve them.
+func TestTheLogOfADeactivationSaysWhetherOneWorkerMayServe(t *testing.T) {
+	for _, enforced := range []string{"true", "false"} {
+		x := newTold(t, "enforce_disagg: "+enforced+"\n")
+		decode := testWorker(t, 1, worker.Decode, "1003")
+		x.set(discovery.Change{}, testWorker(t, 5, worker.Prefill, "1001"), decode)
+		x.set(discovery.Change{Left: []worker.ID{5}}, decode)
+		require.Regexp(t, `msg="prefill activation" .*to=deactivated .*deactivated=1 enforce_disagg=`+enforced, x.log.String())
+	}
+}
+
+// A model whose prefill and decode workers cannot hand KV over to each other says so
+// wherever somebody looks, and so does one that is never split.
+func TestWhetherAndHowAModelIsServedIsSaidEverywhere(t *testing.T) {
+	x := newTold(t, "models: {whole: {disaggregation: off}}\n")
+	named := func(w *worker.Worker, model string, engine worker.Engine) *worker.Worker {
+		w.Models, w.Engine, w.AcceptsAggregated = []string{model}, engine, model == "whole"
+		return w
+	}
+	x.set(discovery.Change{},
+		named(testWorker(t, 1, worker.Prefill, "1001"), "odd", worker.VLLM), named(testWorker(t, 2, worker.Decode, "1002"), "odd", worker.SGLang),
+		named(testWorker(t, 3, worker.Prefill, "1003"), "whole", worker.SGLang), named(testWorker(t, 4, worker.Decode, "1004"), "whole", worker.SGLang))
+	const why = "no common hand-off: its prefill workers are vllm, its decode workers sglang"
+	ready, said := x.isKeyReady(worker.Key{Model: "odd"})
+	require.False(t, ready)
+	require.Equal(t, why, said)
+	s := x.state()
+	require.Equal(t, []string{"odd", "whole"}, []string{s.Keys[0].Key.Model, s.Keys[1].Key.Model})
+	require.Equal(t, why, s.Keys[0].Reason)
+	require.True(t, s.Keys[1].CanServe)
+	require.Equal(t, "one worker: its disaggregation is off", s.Keys[1].How)
+	require.Contains(t, x.log.String(), `msg="model cannot be served" model=odd reason="`+why+`"`)
 }
 
 // What the index had no memory for and what waits at a pool's prefill workers

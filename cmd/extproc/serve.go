@@ -172,13 +172,14 @@ func (p *plugin) newServer() error {
 	if p.creds, err = transport(c.TLS, p.log); err != nil {
 		return err
 	}
+	policy := c.policy()
 	conf := extproc.Config{
 		View: p.view, Board: p.board, Index: p.index, Routes: p.routes, Slots: p.slots, Tells: p.events.Tells, Tokens: p.tokens, Book: p.book,
 		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
 		PredictedWeight: c.Routing.predictedWeight(),
-		Namespace:       c.Namespace, EnforceDisagg: c.EnforceDisagg, Names: names,
+		Namespace:       policy.Namespace, EnforceDisagg: policy.Rules.Enforced, NeverSplit: policy.NeverSplit, Names: names,
 		Gateway:     c.gateway(),
-		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: c.Fallback == fallbackAggregated,
+		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: policy.Rules.Fallback,
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,

@@ -33,6 +33,7 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.validateNumbers()...)
 	errs = append(errs, c.validateWords()...)
 	errs = append(errs, c.validateSplit()...)
+	errs = append(errs, c.validateModels()...)
 	errs = append(errs, c.TLS.validate()...)
 	errs = append(errs, c.Gateway.validate()...)
 	errs = append(errs, c.validateFiles()...)

@@ -39,7 +39,7 @@ func nightState() State {
 		Version: "v0.1.0", StartedAt: ago(26*time.Hour + 3*time.Minute), Now: now(), Ready: true,
 		View: View{Revision: 418, Source: "file /etc/baton/workers.yaml", Age: 190 * time.Second, Stale: true, StaleReason: "the file cannot be read"},
 		Keys: []KeyRow{
-			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, Prefill: 1, Decode: 2, QueuedTokens: 12480, MaxQueuedTokens: 12000},
+			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, How: "prefill and decode apart (sglang)", Prefill: 1, Decode: 2, QueuedTokens: 12480, MaxQueuedTokens: 12000},
 			{Key: worker.Key{Model: `<script>alert("m")</script>`, Namespace: "lab"}, Activation: "decode-waiting", Reason: "no prefill worker"},
 		},
 		Workers: []WorkerRow{

@@ -169,6 +169,7 @@ type keyJSON struct {
 	Activation string `json:"activation,omitempty"`
 	CanServe   bool   `json:"can_serve"`
 	Reason     string `json:"reason,omitempty"`
+	How        string `json:"how,omitempty"`
 	Prefill    int    `json:"prefill_workers"`
 	Decode     int    `json:"decode_workers"`
 	Aggregated int    `json:"aggregated_workers"`
@@ -252,7 +253,7 @@ func stateJSON(s *State) *stateDoc {
 	}
 	for _, k := range s.Keys {
 		d.Keys = append(d.Keys, keyJSON{
-			k.Key.Model, k.Key.Namespace, k.Activation, k.CanServe, k.Reason, k.Prefill, k.Decode, k.Aggregated,
+			k.Key.Model, k.Key.Namespace, k.Activation, k.CanServe, k.Reason, k.How, k.Prefill, k.Decode, k.Aggregated,
 			k.QueuedTokens, k.MaxQueuedTokens,
 		})
 	}

@@ -26,7 +26,7 @@ const maxWorkerRows = 200
 // escaped, which the template does.
 type pageView struct {
 	Version, Uptime, Now, NowFull string
-	Ready                         bool
+	Ready, Bad                    bool // Bad: requests suffer from one of Troubles
 	NotReady                      string
 	View                          View
 	ViewAge                       string
@@ -142,6 +142,7 @@ func newPageView(s *State, recs []journal.Record, size int) *pageView {
 		Troubles:   troubles(s, recs),
 		WorkersAll: len(s.Workers), JournalSize: size, Config: s.Config,
 	}
+	p.Bad = slices.ContainsFunc(p.Troubles, func(t trouble) bool { return t.Bad })
 	for _, k := range s.Keys {
 		p.Keys = append(p.Keys, newKeyView(&k))
 	}

@@ -42,6 +42,7 @@ type KeyRow struct {
 	Activation string // state of the prefill activation
 	CanServe   bool
 	Reason     string // why it cannot serve
+	How        string // how it serves: by two workers or one
 	Prefill    int    // workers that can be picked for the role
 	Decode     int
 	Aggregated int

@@ -197,7 +197,7 @@ func TestEachWrongChoiceIsSaidWithItsOwnCode(t *testing.T) {
 
 		f.publishAndWait(f.decode[0])
 		r = f.send(t.Context(), "/v1/completions", completion("hello", 2, false), d, "200")
-		requireError(t, r, 503, "no_aggregated_worker") // the order of checks: can it be served at all, then who
+		requireError(t, r, 503, "prefill_gone") // the order of checks: can it be served at all, then who
 		alone := *f.decode[0].Info
 		alone.ID, alone.AcceptsAggregated = 9, true
 		alone.Endpoint, _ = worker.ParseEndpoint("127.0.0.99:80")
@@ -223,7 +223,7 @@ func TestWhatIsNamedIsJudgedThoughAllPrefillWorkersDrain(t *testing.T) {
 		requireError(t, send(d, "200"), 400, "worker_not_named")
 		require.Empty(t, f.gotAll(f.workers), "nothing runs")
 		f.publishAndWait(f.decode[0])
-		requireError(t, send(d, "200"), 503, "no_aggregated_worker")
+		requireError(t, send(d, "200"), 503, "prefill_gone")
 		f.publishAndWait(f.prefill[0], f.decode[0])
 		requireAnswer(t, send(p, "100", d, "200"), "hello", 2)
 	})

@@ -171,7 +171,7 @@ func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
 		}
 		for _, s := range stop() {
 			if s.status != 200 { // the only prefill worker was away for a moment
-				f.requireTyped(s, "a lease was revoked", "no_prefill_worker", "no_aggregated_worker", "prefill_failed", "no_decode_worker", "decode_unreachable")
+				f.requireTyped(s, "a lease was revoked", "no_prefill_worker", "prefill_gone", "prefill_failed", "no_decode_worker", "decode_unreachable")
 				continue
 			}
 			f.requireServed(s, "a lease was revoked")

@@ -332,7 +332,7 @@ func TestAWorkerThatReturnsStartsClean(t *testing.T) {
 			f.await("the prefill to be booked", func() bool { return f.metric("baton_worker_prefill_requests") > 0 })
 			f.kill(prefill)
 			f.awaitGone(prefill)
-			f.requireTyped(<-slow, "its prefill died", "prefill_failed", "no_aggregated_worker", "no_prefill_worker")
+			f.requireTyped(<-slow, "its prefill died", "prefill_failed", "prefill_gone", "no_prefill_worker")
 
 			again := f.engine("prefill", append(args, "--listen", prefill.worker.Info.Endpoint.String())...)
 			f.announce(again)

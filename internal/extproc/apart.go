@@ -93,17 +93,33 @@ func (srv *Server) unsplit(q *question, why string) *failure {
 	}
 	f := failNoHandoff
 	f.message += ": " + why
-	if named := &q.wish.pins.Prefill; named.Named() {
-		// Who names a prefill worker is told that it would not be used.
-		f.param = cmp.Or(named.IDBy, named.AddressBy)
-		f.message += "; and " + f.param + " names a prefill worker."
-		return &f
+	if q.wish.pins.Prefill.Named() {
+		return q.notUsed(f)
 	}
 	f.message += "."
 	if q.disagg = false; len(q.pool.AggregatedRanks) == 0 || srv.cfg.EnforceDisagg {
 		return &f
 	}
 	return nil
+}
+
+// notUsed is f for a request that names a prefill worker: who does is told that it
+// would not be used.
+func (q *question) notUsed(f failure) *failure {
+	named := &q.wish.pins.Prefill
+	f.param = cmp.Or(named.IDBy, named.AddressBy)
+	f.message += "; and " + f.param + " names a prefill worker."
+	return &f
+}
+
+// unused says so of a request of a model that is never split.
+func (q *question) unused() *failure {
+	if !q.undivided || !q.wish.pins.Prefill.Named() {
+		return nil
+	}
+	f := failNoHandoff
+	f.message = "The model's requests are never split"
+	return q.notUsed(f)
 }
 
 // ranks lists who may be picked. Decode must speak the hand-off of the prefill

@@ -106,20 +106,7 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 				}
 			})
 			for range 3 { // whoever's turn it is
-				p := r.through(row.filter...)
-				m := p.ask(row.body, row.headers...)
-				if m.GetRequestBody() == nil {
-					status, code, param := codeOf(t, m)
-					require.Equal(t, row.want, fmt.Sprint(status, " ", code, " ", param))
-				} else {
-					set, _ := routed(t, m)
-					got := set["x-worker-instance-id"]
-					if at := set["x-prefill-instance-id"]; at != "" {
-						got = at + " > " + got
-					}
-					require.Equal(t, row.want, got)
-				}
-				p.cancel()
+				require.Equal(t, row.want, whoServes(t, r, row.body, row.filter, row.headers))
 			}
 			r.forgetLegs()
 			r.requireIdle()
@@ -169,4 +156,75 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	require.Contains(t, page.Body.String(), `baton_panics_recovered_total{where="prefill_sender"} 1`)
 	require.Contains(t, page.Body.String(), `baton_panics_recovered_total{where="collect_sender"} 1`)
 	require.Contains(t, page.Body.String(), `outcome="collect_failed"`)
+}
+
+// Nobody of the pool can serve: told as what it is, not after a pick that fails.
+func TestEnginesWithoutACommonHandOffServeNothing(t *testing.T) {
+	split := func(accepts bool) fixed {
+		ws := mixed(t, worker.VLLM, worker.VLLM, func(w *worker.Worker) { w.AcceptsAggregated = accepts })
+		ws[2].Engine, ws[3].Engine = worker.SGLang, worker.SGLang
+		return ws
+	}
+	for name, row := range map[string]struct {
+		accepts, fallback bool
+		filter, headers   []string
+		want              string
+	}{
+		"picked":                       {want: "503 no_common_handoff "},
+		"picked, one worker could":     {accepts: true, want: "503 no_common_handoff "},
+		"picked, one worker may":       {accepts: true, fallback: true, want: "3"},
+		"a pair is named":              {filter: direct(), headers: []string{"x-prefill-instance-id", "1", "x-worker-instance-id", "3"}, want: "400 workers_do_not_fit x-worker-instance-id"},
+		"a worker that is not there":   {filter: direct(), headers: []string{"x-prefill-instance-id", "9", "x-worker-instance-id", "3"}, want: "404 worker_unknown x-prefill-instance-id"},
+		"decode is named, one may":     {accepts: true, fallback: true, filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "3"}, want: "503 no_common_handoff "},
+		"decode is named, nothing may": {filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "3"}, want: "503 no_common_handoff "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReplicaOf(t, "a", split(row.accepts), func(c *Config) {
+				c.PrefillListener, c.FallbackAggregated, c.Aggregated.Mode = "unix:///nowhere/prefill.sock", row.fallback, picker.RoundRobin
+			})
+			require.Equal(t, row.want, whoServes(t, r, eightTokens, row.filter, row.headers))
+			r.requireIdle()
+		})
+	}
+}
+
+// models.NAME.disaggregation: off. Whoever names a prefill worker is told that it would
+// not be used, and enforced disaggregation is for the other models.
+func TestAModelThatIsNeverSplit(t *testing.T) {
+	for name, row := range map[string]struct {
+		accepts         bool
+		filter, headers []string
+		want            string
+	}{
+		"one worker serves":          {accepts: true, want: "3"},
+		"nobody can":                 {want: "503 no_aggregated_worker "},
+		"decode is named":            {accepts: true, filter: direct(), headers: []string{"x-worker-instance-id", "4"}, want: "4"},
+		"prefill is named, too":      {accepts: true, filter: direct(), headers: []string{"x-prefill-instance-id", "1", "x-worker-instance-id", "4"}, want: "400 not_disaggregable x-prefill-instance-id"},
+		"decode is named, it cannot": {filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "4"}, want: "503 no_aggregated_worker "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReplicaOf(t, "a", mixed(t, worker.SGLang, worker.SGLang, func(w *worker.Worker) { w.AcceptsAggregated = row.accepts }), func(c *Config) {
+				c.NeverSplit, c.EnforceDisagg, c.Aggregated.Mode = map[string]bool{"m": true}, true, picker.RoundRobin
+			})
+			require.Equal(t, row.want, whoServes(t, r, eightTokens, row.filter, row.headers))
+			r.requireIdle()
+		})
+	}
+}
+
+// whoServes asks once: prefill > decode, decode alone, or status, code and param.
+func whoServes(t *testing.T, r *replica, body string, filter, headers []string) string {
+	t.Helper()
+	p := r.through(filter...)
+	defer p.cancel()
+	m := p.ask(body, headers...)
+	if m.GetRequestBody() == nil {
+		status, code, param := codeOf(t, m)
+		return fmt.Sprint(status, " ", code, " ", param)
+	}
+	set, _ := routed(t, m)
+	if at := set["x-prefill-instance-id"]; at != "" {
+		return at + " > " + set["x-worker-instance-id"]
+	}
+	return set["x-worker-instance-id"]
 }

@@ -52,6 +52,9 @@ type Config struct {
 	// EnforceDisagg refuses what cannot be served with prefill and decode
 	// apart (rows C1, B5).
 	EnforceDisagg bool
+	// NeverSplit are the models whose requests one worker serves, whoever else is
+	// there, and whatever EnforceDisagg says.
+	NeverSplit map[string]bool
 
 	// How to pick, by role.
 	Prefill    picker.Params

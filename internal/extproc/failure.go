@@ -71,6 +71,8 @@ var (
 	failNoDecode     = failure{code: "no_decode_worker", status: 503, kind: kindUnavailable, message: "No decode worker can take the request; try again.", retryAfter: time.Second}
 	failNoPrefill    = failure{code: "no_prefill_worker", status: 503, kind: kindUnavailable, message: "No prefill worker can take the request; try again.", retryAfter: time.Second}
 	failNoAggregated = failure{code: "no_aggregated_worker", status: 503, kind: kindUnavailable, message: "No worker can serve the request without a prefill worker; try again.", retryAfter: time.Second}
+	failNoCommon     = failure{code: "no_common_handoff", status: 503, kind: kindUnavailable, message: "No prefill worker and no decode worker of the model have a hand-off in common; try again.", retryAfter: time.Second}
+	failPrefillGone  = failure{code: "prefill_gone", status: 503, kind: kindUnavailable, message: "All prefill workers of the model have left, and no worker can serve without one; try again.", retryAfter: time.Second}
 	failNoListener   = failure{code: "no_prefill_listener", status: 503, kind: kindUnavailable, message: "The model's engine needs a prefill listener and the router has none."}
 	failNoHandoff    = failure{code: "not_disaggregable", status: 400, kind: kindInvalid, message: "The model's engine cannot serve such a request with prefill and decode apart"}
 	failSaturated    = failure{code: "prefill_saturated", status: 429, kind: kindRateLimit, message: "The prefill workers have as much work queued as they may; try again.", retryAfter: time.Second}
@@ -172,7 +174,7 @@ func pinned(err *pin.Error) *failure {
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
+		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
 		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, failDecodeError, failDecodeEmpty,

@@ -3,12 +3,10 @@ package extproc
 import (
 	"encoding/json"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -23,38 +21,19 @@ func (srv *Server) keys(snap *activation.World) iter.Seq[worker.Key] {
 	}
 }
 
-// Unservable says why requests for the key would be refused, or "" if they
-// would not: what a request is judged by, for probes and pages. Row B9 and
-// what follows from who is there.
-func (srv *Server) Unservable(world *activation.World, k worker.Key) string {
-	pool := world.Pool(k)
-	if pool == nil {
-		return "it has no worker"
-	}
-	if k.Namespace != srv.cfg.Namespace {
-		return "it is of another namespace than this plugin serves"
-	}
-	disagg, f := outlook(world.Standing(k).State, srv.cfg.EnforceDisagg, pool)
-	if disagg && f == nil && srv.legClient == nil &&
-		!slices.ContainsFunc(pool.PrefillEngines, func(e worker.Engine) bool { return !handoff.KindOf(e).PrefillFirst() }) {
-		return "its engine needs a prefill listener (prefill.listener), and there is none"
-	}
-	if f != nil && srv.mayFallBack(f, pool) {
-		return ""
-	}
-	switch f {
-	case nil:
-		return ""
-	case &failPending:
-		return "its prefill workers are known, but not all that is needed of one"
-	case &failNoPrefill:
-		return "its prefill workers take no new requests"
-	case &failNoDecode:
-		return "no decode worker"
-	case &failEnforced:
-		return "no prefill worker, and disaggregation is enforced"
-	default:
-		return "no prefill worker, and no worker that can do without"
+// Outlook says whether and how requests for the key are served, and why not: what a
+// request is judged by, for probes and pages.
+func (srv *Server) Outlook(world *activation.World, k worker.Key) activation.Outlook {
+	policy := srv.policy()
+	return policy.Judge(world, k)
+}
+
+// policy is what models are judged by.
+func (srv *Server) policy() activation.Policy {
+	c := &srv.cfg
+	return activation.Policy{
+		Namespace: c.Namespace, NeverSplit: c.NeverSplit,
+		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.FallbackAggregated, Listener: srv.legClient != nil},
 	}
 }
 

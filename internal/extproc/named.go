@@ -161,7 +161,7 @@ func (srv *Server) place(q *question) *failure {
 // nobody could be picked for f (C24): that is judged before any pick, and who
 // named a worker that drains must learn that it was this one.
 func (srv *Server) misnamed(q *question, f *failure) *failure {
-	if f != &failNoPrefill && f != &failNoDecode {
+	if f != &failNoPrefill && f != &failNoDecode && f != &failNoCommon {
 		return nil
 	}
 	apart := *q

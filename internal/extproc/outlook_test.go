@@ -18,52 +18,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Rows C1, C2, B5 and C24, as a table: the state of the key, whether
-// disaggregation is enforced, and who may be picked.
-func TestWhatARequestIsServedWithFollowsFromTheStateOfItsKey(t *testing.T) {
-	const all = "PDA"
-	for _, row := range []struct {
-		state    prefill.State
-		pool     string // who may be picked: prefill, decode, aggregated
-		enforced bool
-		want     string
-	}{
-		{prefill.Absent, "A", false, "aggregated"},
-		{prefill.Absent, "", false, "no_aggregated_worker"},
-		{prefill.Absent, "A", true, "disaggregation_enforced"},
-		{prefill.DecodeWaiting, "DA", false, "aggregated"},
-		{prefill.DecodeWaiting, "D", false, "no_aggregated_worker"},
-		{prefill.DecodeWaiting, "DA", true, "disaggregation_enforced"},
-		{prefill.PrefillPending, "DA", false, "prefill_not_ready"},
-		{prefill.PrefillPending, "DA", true, "prefill_not_ready"},
-		{prefill.PrefillReady, all, false, "disaggregated"},
-		{prefill.PrefillReady, all, true, "disaggregated"},
-		{prefill.PrefillReady, "DA", false, "no_prefill_worker"}, // draining: C24
-		{prefill.PrefillReady, "DA", true, "no_prefill_worker"},
-		{prefill.PrefillReady, "PA", false, "no_decode_worker"}, // never a silent fall (B3)
-		{prefill.PrefillReady, "P", true, "no_decode_worker"},
-		{prefill.Deactivated, "DA", false, "aggregated"},
-		{prefill.Deactivated, "D", false, "no_aggregated_worker"},
-		{prefill.Deactivated, "DA", true, "disaggregation_enforced"},
-	} {
-		pool := &worker.Pool{}
-		for _, c := range row.pool {
-			ranks := map[rune]*[]worker.Rank{'P': &pool.PrefillRanks, 'D': &pool.DecodeRanks, 'A': &pool.AggregatedRanks}[c]
-			*ranks = []worker.Rank{{ID: 1}}
-		}
-		got := "aggregated"
-		disagg, f := outlook(row.state, row.enforced, pool)
-		if f != nil {
-			require.Equal(t, 503, f.status)
-			require.Positive(t, f.retryAfter)
-			got = f.code
-		} else if disagg {
-			got = "disaggregated"
-		}
-		require.Equal(t, row.want, got, "%s, pool %q, enforced %t", row.state, row.pool, row.enforced)
-	}
-}
-
 func boardOf(t *testing.T, sets ...[]*worker.Worker) *activation.Board {
 	t.Helper()
 	b := activation.New()
@@ -128,25 +82,26 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	}
 }
 
-func TestWhyAModelCannotBeServedIsSaid(t *testing.T) {
-	why := func(enforced bool, namespace string, workers ...*worker.Worker) string {
-		b := boardOf(t, workers)
-		srv := &Server{cfg: Config{Board: b, EnforceDisagg: enforced, Namespace: namespace}}
-		return srv.Unservable(b.Load(), worker.Key{Model: "m"})
+// What a model is refused for is told to clients with a row of the failure table, that
+// they may come back but where only a listener is missing.
+func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
+	rows := map[string]activation.Reason{}
+	for reason := activation.NoWorker; reason <= activation.NoAggregated; reason++ {
+		if reason == activation.Foreign || reason == activation.NoListener {
+			continue // a request of another namespace finds no model; splittable judges the listener
+		}
+		f := refusal(activation.Outlook{Reason: reason})
+		require.NotNil(t, f, reason)
+		require.Equal(t, 503, f.status)
+		require.Positive(t, f.retryAfter)
+		require.NotContains(t, rows, f.code)
+		rows[f.code] = reason
 	}
-	all := testWorkers(t)
-	require.Empty(t, why(true, "", all...))
-	require.Contains(t, why(false, "blue", testWorkers(t)...), "another namespace")
-	require.Contains(t, why(false, ""), "no worker")
-	require.Contains(t, why(false, "", testWorkers(t)[:2]...), "no decode worker")
-	require.Contains(t, why(false, "", testWorkers(t)[2:]...), "no worker that can do without")
-	require.Contains(t, why(true, "", testWorkers(t)[2:]...), "enforced")
-	draining := testWorkers(t)
-	draining[0].Draining, draining[1].Draining = true, true
-	require.Contains(t, why(false, "", draining...), "take no new requests")
-	pending := testWorkers(t)[1:]
-	pending[0].Bootstrap = worker.Bootstrap{}
-	require.Contains(t, why(false, "", pending...), "not all that is needed")
+	require.Equal(t, activation.PrefillGone, rows["prefill_gone"])
+	require.Equal(t, activation.NoCommon, rows["no_common_handoff"])
+	require.Nil(t, refusal(activation.Outlook{Reason: activation.NoListener}))
+	require.Nil(t, refusal(activation.Outlook{Way: activation.Alone, Reason: activation.PrefillGone}))
+	require.Equal(t, &failNoCommon, refusal(activation.Outlook{Way: activation.Alone, Reason: activation.NoCommon, Fallback: true}), "what one worker serves in place of")
 }
 
 // TestARequestFollowsItsModelIntoANewerWorld: all workers are replaced while it

@@ -21,6 +21,7 @@ type question struct {
 
 	constraints picker.Constraints // of the request itself
 	missing     string             // a required taint that no worker carries; noTaint is in its place
+	undivided   bool               // its model is never split
 	fellBack    string             // the failure that one worker is to serve in place of
 	instead     *failure           // the same where it has happened to this request; answered if nobody can
 	// admitted: an earlier attempt of the request was let in. Back-pressure is
@@ -58,14 +59,18 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *f
 		return nil, f
 	}
 	q.pool, key = home.pool, home.pool.Key
-	if q.disagg, f = outlook(q.snap.Standing(key).State, srv.cfg.EnforceDisagg, q.pool); f != nil && !q.stillAsks(f) {
+	var fallback bool
+	if q.disagg, fallback, f = srv.outlook(q); f != nil && !q.stillAsks(f) {
 		if wrong := srv.misnamed(q, f); wrong != nil {
 			return nil, wrong
 		}
-		if q.wish.names() || !srv.mayFallBack(f, q.pool) {
+		if q.wish.names() || !fallback {
 			return nil, f
 		}
 		q.fellBack = f.code
+	}
+	if f = q.unused(); f != nil {
+		return nil, f
 	}
 	if f = srv.carried(q); f != nil {
 		return nil, f

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -30,7 +31,7 @@ func TestAPluginWithoutAPrefillListenerSaysSo(t *testing.T) {
 	p.cancel()
 	require.EqualValues(t, 503, im.GetStatus().GetCode())
 	require.Contains(t, string(im.GetBody()), "no_prefill_listener")
-	require.Contains(t, r.srv.Unservable(r.srv.cfg.Board.Load(), worker.Key{Model: "m"}), "prefill.listener")
+	require.Equal(t, activation.Outlook{Reason: activation.NoListener}, r.srv.Outlook(r.srv.cfg.Board.Load(), worker.Key{Model: "m"}))
 	r.requireIdle()
 
 	with := newReplicaOf(t, "b", prefillFirst(t, nil), func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" })

@@ -3,30 +3,49 @@ package extproc
 import (
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/load"
-	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// outlook says whether a request is to be served with prefill and decode
-// apart, or why it cannot be served at all: the checks of rows C1, C2, B5 and
-// C24 that need no pick.
-func outlook(s prefill.State, enforced bool, pool *worker.Pool) (disagg bool, f *failure) {
-	disagg = s == prefill.PrefillReady
-	switch {
-	case s == prefill.PrefillPending:
-		return false, &failPending
-	case disagg && len(pool.PrefillRanks) == 0:
-		return false, &failNoPrefill // all are draining: not a reason to do without
-	case disagg && len(pool.DecodeRanks) == 0:
-		return false, &failNoDecode
-	case !disagg && enforced:
-		return false, &failEnforced
-	case !disagg && len(pool.AggregatedRanks) == 0:
-		return false, &failNoAggregated
+// refusal is the row of the failure table for a model that cannot be served, or only
+// as a fallback; nil for one that can. Without a listener a request may still find
+// another way: splittable judges that.
+func refusal(o activation.Outlook) *failure {
+	if o.Way != activation.Refused && !o.Fallback {
+		return nil
 	}
-	return disagg, nil
+	switch o.Reason {
+	case activation.Pending:
+		return &failPending
+	case activation.NoPrefill:
+		return &failNoPrefill
+	case activation.NoDecode:
+		return &failNoDecode
+	case activation.NoCommon:
+		return &failNoCommon
+	case activation.NoListener:
+		return nil
+	case activation.Enforced:
+		return &failEnforced
+	case activation.PrefillGone:
+		return &failPrefillGone
+	case activation.NoAggregated:
+		return &failNoAggregated
+	default:
+		return &failNoWorker
+	}
+}
+
+// outlook says whether a request is to be served with prefill and decode apart, and
+// has the row of why it cannot be served at all, or of what one worker is to serve in
+// place of.
+func (srv *Server) outlook(q *question) (disagg, fallback bool, f *failure) {
+	policy := srv.policy()
+	rules := policy.RulesOf(q.pool)
+	o := activation.Judge(q.snap.Standing(q.pool.Key).State, q.pool, rules)
+	q.undivided = rules.NeverSplit
+	return o.Way == activation.Apart || o.Reason == activation.NoListener, o.Fallback, refusal(o)
 }
 
 // judgeInTime is judge in the world of now, and again in a newer world while nobody can be picked

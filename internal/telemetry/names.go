@@ -351,6 +351,7 @@ const (
 	KeyComponent     = "component"
 	KeyPanic         = "panic"
 	KeyStack         = "stack"
+	KeyEnforceDisagg = "enforce_disagg"
 )
 
 // LogKey describes one log key.

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Words of models.NAME.disaggregation.
+const (
+	disaggregationAuto = "auto"
+	disaggregationOff  = "off"
+)
+
+// validateModels checks what is said of single models.
+func (c *Config) validateModels() (errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		switch d := c.Models[name].Disaggregation; d {
+		case "", disaggregationAuto, disaggregationOff:
+		default:
+			errs = append(errs, fmt.Errorf("models.%s.disaggregation %q: expected auto or off", name, d))
+		}
+	}
+	return errs
+}
+
+// filledModels are the models with all that holds of them.
+func (c *Config) filledModels() map[string]ModelConfig {
+	out := maps.Clone(c.Models)
+	for name, m := range out {
+		m.Disaggregation = cmp.Or(m.Disaggregation, disaggregationAuto)
+		out[name] = m
+	}
+	return out
+}
+
+// policy is what models are judged by.
+func (c *Config) policy() activation.Policy {
+	p := activation.Policy{
+		Namespace: c.Namespace, NeverSplit: make(map[string]bool),
+		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.Fallback == fallbackAggregated, Listener: prefillListener(*c) != ""},
+	}
+	for name, m := range c.Models {
+		if m.Disaggregation == disaggregationOff {
+			p.NeverSplit[name] = true
+		}
+	}
+	return p
+}
+
+// errNothingServed: of the workers that are listed, no model can be served.
+var errNothingServed = errors.New("no model can be served by the workers that are listed: see above why")
+
+// checkModels reads the workers as serve would, and tells of each model whether and how
+// it can be served, in lines that are comments of the configuration. A file that is not
+// there is no fault: serve waits for it.
+func checkModels(c Config, stdout, stderr io.Writer) error {
+	etcd := ""
+	if len(c.Discovery.Etcd.Endpoints) > 0 {
+		etcd = "etcd (" + strings.Join(c.Discovery.Etcd.Endpoints, ", ") + ")"
+	}
+	ws, err := checkWorkers(c.Discovery.File, stderr)
+	if err != nil {
+		return usageError{err}
+	}
+	served := false
+	if ws == nil && c.Discovery.File != "" {
+		fmt.Fprintf(stdout, "# %s is not there yet: which models can be served is not known.\n", c.Discovery.File)
+	}
+	if ws != nil {
+		world, err := worldOf(ws)
+		if err != nil {
+			return usageError{fmt.Errorf("discovery.file %s: %w", c.Discovery.File, err)}
+		}
+		policy := c.policy()
+		fmt.Fprintf(stdout, "# Models of %s:\n", c.Discovery.File)
+		for _, k := range world.Keys() {
+			o := policy.Judge(world, k)
+			served = served || o.Way != activation.Refused
+			fmt.Fprintln(stdout, "# - "+modelLine(k, o, world.Pool(k)))
+		}
+		if len(world.Keys()) == 0 {
+			fmt.Fprintln(stdout, "# - none: it lists no workers")
+		}
+	}
+	switch {
+	case etcd != "":
+		fmt.Fprintf(stdout, "# Workers come from %s: which models they can serve is not known here. A running plugin tells: its status page, or /readyz?model=NAME, at %s.\n", etcd, c.Admin.Listen)
+	case ws != nil && !served:
+		return errNothingServed
+	}
+	return nil
+}
+
+// worldOf is the world that the workers of a file make.
+func worldOf(ws []*worker.Worker) (*activation.World, error) {
+	snap, err := worker.NewSnapshot(1, ws)
+	if err != nil {
+		return nil, err
+	}
+	board := activation.New()
+	board.Follow(snap, discovery.Change{}, time.Now())
+	return board.Load(), nil
+}
+
+// modelLine says of one model whether and how it can be served, and why not.
+func modelLine(k worker.Key, o activation.Outlook, p *worker.Pool) string {
+	name := fmt.Sprintf("model %q", k.Model)
+	if k.Namespace != "" {
+		name += fmt.Sprintf(" of namespace %q", k.Namespace)
+	}
+	if why := o.Why(p); why != "" {
+		return name + " cannot be served: " + why
+	}
+	return name + " is served by " + o.How(p)
+}
+
+// checkWorkers reads the workers file; nil where there is none, or not yet.
+func checkWorkers(name string, stderr io.Writer) ([]*worker.Worker, error) {
+	if name == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintf(stderr, "extproc: note: %s is not there yet; serve would wait for it\n", name)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("discovery.file: %w", err)
+	}
+	ws, err := file.Parse(name, data)
+	if err == nil && ws == nil {
+		ws = []*worker.Worker{}
+	}
+	return ws, err
+}

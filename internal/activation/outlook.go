@@ -1,0 +1,227 @@
+package activation
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Way is how a model's requests are served.
+type Way uint8
+
+// The ways.
+const (
+	Refused Way = iota
+	Apart       // prefill and decode by two workers
+	Alone       // the whole request by one worker
+)
+
+// Reason says why a model is refused, or why one worker serves it.
+type Reason uint8
+
+// The reasons.
+const (
+	NoReason     Reason = iota
+	NoWorker            // nobody serves the model
+	Foreign             // it is of another namespace than the plugin serves
+	Pending             // a prefill worker is known, not all of its facts are (C2)
+	NoPrefill           // the prefill workers take no new requests (C24)
+	NoDecode            // the same of the decode workers (B3)
+	NoCommon            // no prefill and decode worker hand KV over in the same way
+	NoListener          // the hand-off needs a prefill listener (C4)
+	Enforced            // no prefill worker, and one worker may not serve (B5, C1)
+	PrefillGone         // the prefill workers have left (B5)
+	NoAggregated        // no prefill worker was known, and nobody can do without one (C1)
+	Off                 // the model is never split
+)
+
+// Rules are the settings that a model is judged by.
+type Rules struct {
+	Enforced   bool // one worker may not serve: enforce_disagg
+	Fallback   bool // one worker serves where nobody can in two: fallback
+	Listener   bool // there is a listener for legs of the plugin's own: prefill.listener
+	NeverSplit bool // one worker serves, whoever else is there: models.NAME.disaggregation
+}
+
+// Outlook is whether and how a model can be served, and why not.
+type Outlook struct {
+	Way    Way
+	Reason Reason // why Refused, or why Alone
+	// Fallback says that one worker serves in place of an error, for Reason.
+	Fallback bool
+}
+
+// Judge says whether and how a model can be served, by the standing of its prefill
+// workers, by who may be picked, and by the settings: the checks of rows C1, C2, B5, B9
+// and C24 that need no request. A nil pool is one without workers.
+func Judge(s prefill.State, p *worker.Pool, r Rules) Outlook {
+	if p == nil {
+		return Outlook{Reason: NoWorker}
+	}
+	alone := len(p.AggregatedRanks) > 0
+	if r.NeverSplit {
+		if !alone {
+			return Outlook{Reason: NoAggregated}
+		}
+		return Outlook{Way: Alone, Reason: Off}
+	}
+	if s == prefill.PrefillPending {
+		return Outlook{Reason: Pending}
+	}
+	if s == prefill.PrefillReady {
+		why := apart(p, r.Listener)
+		switch {
+		case why == NoReason:
+			return Outlook{Way: Apart}
+		case r.Fallback && alone && why != NoListener:
+			return Outlook{Way: Alone, Reason: why, Fallback: true}
+		}
+		return Outlook{Reason: why}
+	}
+	why := NoAggregated
+	if s == prefill.Deactivated {
+		why = PrefillGone
+	}
+	switch {
+	case r.Enforced:
+		return Outlook{Reason: Enforced}
+	case alone:
+		return Outlook{Way: Alone, Reason: why}
+	}
+	return Outlook{Reason: why}
+}
+
+// apart says why no two workers of the pool can serve, NoReason if two can.
+func apart(p *worker.Pool, listener bool) Reason {
+	switch {
+	case len(p.PrefillRanks) == 0:
+		return NoPrefill // all are draining: not a reason to do without
+	case len(p.DecodeRanks) == 0:
+		return NoDecode
+	}
+	why := NoCommon
+	for _, e := range p.PrefillEngines {
+		switch {
+		case len(p.DecodeRanksOf(e)) == 0:
+		case listener || !handoff.KindOf(e).PrefillFirst():
+			return NoReason
+		default:
+			why = NoListener
+		}
+	}
+	return why
+}
+
+// Why says in words why the model is refused; "" where it is not. p is the pool that
+// was judged.
+func (o Outlook) Why(p *worker.Pool) string {
+	if o.Way != Refused {
+		return ""
+	}
+	return o.because(p)
+}
+
+// How says in words how the model is served; "" where it is refused. p is the pool that was judged.
+func (o Outlook) How(p *worker.Pool) string {
+	switch {
+	case o.Way == Refused:
+		return ""
+	case o.Way == Apart:
+		var engines []string
+		for _, e := range p.PrefillEngines {
+			if len(p.DecodeRanksOf(e)) > 0 {
+				engines = append(engines, string(e))
+			}
+		}
+		return "prefill and decode apart (" + strings.Join(engines, ", ") + ")"
+	case o.Fallback:
+		return "one worker, as the fallback: " + o.because(p)
+	case o.Reason == Off:
+		return "one worker: its disaggregation is off"
+	case o.Reason == PrefillGone:
+		return "one worker: all prefill workers have left"
+	default:
+		return "one worker: no prefill worker is known"
+	}
+}
+
+func (o Outlook) because(p *worker.Pool) string {
+	switch o.Reason {
+	case NoReason:
+		return ""
+	case NoWorker:
+		return "it has no worker"
+	case Foreign:
+		return "it is of another namespace than this plugin serves"
+	case Pending:
+		return "its prefill workers are known, but not all that is needed of one"
+	case NoPrefill:
+		return "its prefill workers take no new requests"
+	case NoDecode:
+		return "no decode worker takes new requests"
+	case NoCommon:
+		return "no common hand-off: its prefill workers are " + enginesOf(p.Prefill) + ", its decode workers " + enginesOf(p.Decode)
+	case NoListener:
+		return "its engine needs a prefill listener (prefill.listener), and there is none"
+	case Enforced:
+		return "no prefill worker, and disaggregation is enforced (enforce_disagg)"
+	case PrefillGone:
+		return "all prefill workers have left, and no worker can do without one"
+	case NoAggregated:
+		if len(p.Prefill) > 0 {
+			return "its disaggregation is off, and no worker can serve it alone"
+		}
+		return "no prefill worker, and no worker that can do without"
+	default:
+		return "its disaggregation is off"
+	}
+}
+
+// enginesOf lists the engines of the workers.
+func enginesOf(ws []*worker.Worker) string {
+	var names []string
+	for _, w := range ws {
+		names = append(names, string(w.Engine))
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), " and ")
+}
+
+// Policy is the part of a plugin's configuration that models are judged by. Read-only.
+type Policy struct {
+	Namespace string // whose models are served
+	Rules     Rules  // of every model
+	// NeverSplit are the models of which it says so, by name. An adapter follows the
+	// model that its worker serves it with.
+	NeverSplit map[string]bool
+}
+
+// RulesOf returns what holds of the pool's model.
+func (p *Policy) RulesOf(pool *worker.Pool) Rules {
+	r := p.Rules
+	if len(p.NeverSplit) == 0 || pool == nil {
+		return r
+	}
+	if r.NeverSplit = p.NeverSplit[pool.Key.Model]; r.NeverSplit {
+		return r
+	}
+	for _, ws := range [][]*worker.Worker{pool.Prefill, pool.Decode, pool.Aggregated} {
+		if len(ws) > 0 && slices.Contains(ws[0].Adapters, pool.Key.Model) {
+			r.NeverSplit = slices.ContainsFunc(ws[0].Models, func(m string) bool { return p.NeverSplit[m] })
+			return r
+		}
+	}
+	return r
+}
+
+// Judge says whether and how the key can be served in the world.
+func (p *Policy) Judge(w *World, k worker.Key) Outlook {
+	pool := w.Pool(k)
+	if pool != nil && k.Namespace != p.Namespace {
+		return Outlook{Reason: Foreign}
+	}
+	return Judge(w.Standing(k).State, pool, p.RulesOf(pool))
+}

@@ -1,0 +1,113 @@
+package activation
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// poolOf has a worker for each letter: P, D, a decode worker that can do without a
+// prefill (A), and in lower case the same with another engine.
+func poolOf(t *testing.T, letters string) *worker.Pool {
+	t.Helper()
+	var ws []*worker.Worker
+	for i, c := range letters {
+		engine, role := worker.VLLM, worker.Decode
+		if c >= 'a' {
+			engine, c = worker.SGLang, c-'a'+'A'
+		}
+		if c == 'P' {
+			role = worker.Prefill
+		}
+		ws = append(ws, make1(t, worker.ID(i+1), role, func(w *worker.Worker) { w.Engine, w.AcceptsAggregated = engine, c == 'A' }))
+	}
+	ws = append(ws, make1(t, 100, worker.Prefill, func(w *worker.Worker) { w.Draining = true })) // a pool, if an empty one
+	return set(t, 1, ws...).Pool(worker.Key{Model: "m"})
+}
+
+// Rows C1, C2, B5, B9 and C24, as a table: the standing of the prefill workers, who
+// may be picked, the settings, and what comes of them.
+func TestWhatAModelIsServedWithFollowsFromTheStateOfItsKey(t *testing.T) {
+	free := Rules{Listener: true}
+	enforced := Rules{Listener: true, Enforced: true}
+	fallback := Rules{Listener: true, Fallback: true}
+	never := Rules{Listener: true, NeverSplit: true}
+	for _, row := range []struct {
+		state prefill.State
+		pool  string
+		rules Rules
+		want  Outlook
+		says  string
+	}{
+		{prefill.Absent, "A", free, Outlook{Way: Alone, Reason: NoAggregated}, "one worker: no prefill worker is known"},
+		{prefill.Absent, "", free, Outlook{Reason: NoAggregated}, ""},
+		{prefill.Absent, "A", enforced, Outlook{Reason: Enforced}, ""},
+		{prefill.DecodeWaiting, "DA", free, Outlook{Way: Alone, Reason: NoAggregated}, "one worker: no prefill worker is known"},
+		{prefill.DecodeWaiting, "D", free, Outlook{Reason: NoAggregated}, "no prefill worker, and no worker that can do without"},
+		{prefill.DecodeWaiting, "DA", enforced, Outlook{Reason: Enforced}, "no prefill worker, and disaggregation is enforced (enforce_disagg)"},
+		{prefill.PrefillPending, "DA", free, Outlook{Reason: Pending}, "its prefill workers are known, but not all that is needed of one"},
+		{prefill.PrefillPending, "DA", enforced, Outlook{Reason: Pending}, ""},
+		{prefill.PrefillPending, "DA", fallback, Outlook{Reason: Pending}, ""}, // C2: it may not fall back
+		{prefill.PrefillReady, "PDA", free, Outlook{Way: Apart}, "prefill and decode apart (vllm)"},
+		{prefill.PrefillReady, "PDA", enforced, Outlook{Way: Apart}, ""},
+		{prefill.PrefillReady, "PDpd", free, Outlook{Way: Apart}, "prefill and decode apart (sglang, vllm)"},
+		{prefill.PrefillReady, "DA", free, Outlook{Reason: NoPrefill}, "its prefill workers take no new requests"}, // draining: C24
+		{prefill.PrefillReady, "DA", enforced, Outlook{Reason: NoPrefill}, ""},
+		{prefill.PrefillReady, "DA", fallback, Outlook{Way: Alone, Reason: NoPrefill, Fallback: true}, "one worker, as the fallback: its prefill workers take no new requests"},
+		{prefill.PrefillReady, "P", free, Outlook{Reason: NoDecode}, "no decode worker takes new requests"}, // never a silent fall (B3)
+		{prefill.PrefillReady, "P", enforced, Outlook{Reason: NoDecode}, ""},
+		{prefill.Deactivated, "DA", free, Outlook{Way: Alone, Reason: PrefillGone}, "one worker: all prefill workers have left"},
+		{prefill.Deactivated, "D", free, Outlook{Reason: PrefillGone}, "all prefill workers have left, and no worker can do without one"},
+		{prefill.Deactivated, "DA", enforced, Outlook{Reason: Enforced}, ""},
+		{prefill.Deactivated, "D", fallback, Outlook{Reason: PrefillGone}, ""},
+
+		// Whose hand-offs do not fit.
+		{prefill.PrefillReady, "Pd", free, Outlook{Reason: NoCommon}, "no common hand-off: its prefill workers are vllm, its decode workers sglang"},
+		{prefill.PrefillReady, "Pa", free, Outlook{Reason: NoCommon}, ""},
+		{prefill.PrefillReady, "Pa", fallback, Outlook{Way: Alone, Reason: NoCommon, Fallback: true}, "one worker, as the fallback: no common hand-off: its prefill workers are vllm, its decode workers sglang"},
+		{prefill.PrefillReady, "pPd", free, Outlook{Way: Apart}, "prefill and decode apart (sglang)"},
+		{prefill.PrefillReady, "PD", Rules{}, Outlook{Reason: NoListener}, "its engine needs a prefill listener (prefill.listener), and there is none"},
+		{prefill.PrefillReady, "PA", Rules{Fallback: true}, Outlook{Reason: NoListener}, ""},
+		{prefill.PrefillReady, "PDpd", Rules{}, Outlook{Way: Apart}, ""},
+
+		// A model that is never split.
+		{prefill.PrefillReady, "PDA", never, Outlook{Way: Alone, Reason: Off}, "one worker: its disaggregation is off"},
+		{prefill.PrefillPending, "A", never, Outlook{Way: Alone, Reason: Off}, ""},
+		{prefill.Deactivated, "A", Rules{NeverSplit: true, Enforced: true}, Outlook{Way: Alone, Reason: Off}, ""},
+		{prefill.PrefillReady, "PD", never, Outlook{Reason: NoAggregated}, "its disaggregation is off, and no worker can serve it alone"},
+	} {
+		pool := poolOf(t, row.pool)
+		got := Judge(row.state, pool, row.rules)
+		require.Equal(t, row.want, got, "%s, pool %q, %+v", row.state, row.pool, row.rules)
+		require.Equal(t, got.Way == Refused, got.Why(pool) != "", "a refusal has a reason, and nothing else has")
+		require.Equal(t, got.Way == Refused, got.How(pool) == "")
+		if row.says != "" {
+			require.Equal(t, row.says, got.Why(pool)+got.How(pool))
+		}
+	}
+	require.Equal(t, "it has no worker", Judge(prefill.Absent, nil, free).Why(nil))
+}
+
+// An adapter is served as the model that its workers serve it with; another model of
+// the same workers is not.
+func TestAModelThatIsNeverSplitTakesItsAdaptersAlong(t *testing.T) {
+	b := New()
+	loaded := func(w *worker.Worker) {
+		w.Models, w.Adapters, w.AcceptsAggregated = []string{"m", "m-lora", "other"}, []string{"m-lora"}, true
+	}
+	b.Follow(set(t, 1, make1(t, 1, worker.Prefill, loaded), make1(t, 2, worker.Decode, loaded)), discovery.Change{}, noon)
+	policy := Policy{NeverSplit: map[string]bool{"m": true, "nobody's": true}}
+	for model, want := range map[string]Outlook{
+		"m": {Way: Alone, Reason: Off}, "m-lora": {Way: Alone, Reason: Off}, "other": {Way: Apart}, "nobody's": {Reason: NoWorker},
+	} {
+		require.Equal(t, want, policy.Judge(b.Load(), worker.Key{Model: model}), model)
+	}
+	policy.Namespace = "blue"
+	foreign := policy.Judge(b.Load(), worker.Key{Model: "m"})
+	require.Equal(t, Outlook{Reason: Foreign}, foreign)
+	require.Contains(t, foreign.Why(b.Load().Pool(worker.Key{Model: "m"})), "another namespace")
+}
