@@ -18,11 +18,14 @@ import (
 // how that one ends.
 const parentEnds = "STACK_TEST_PARENT_ENDS"
 
+// ofAProgram is an end of the parent of one that has processes of its own.
+const ofAProgram = "kill -9, of a program"
+
 func TestChildrenEndWithTheirParent(t *testing.T) {
 	if how := os.Getenv(parentEnds); how != "" {
 		beParent(t, how)
 	}
-	for _, how := range []string{"a panic", "a test's time-out", "kill -9"} {
+	for _, how := range []string{"a panic", "a test's time-out", "kill -9", ofAProgram} {
 		t.Run(how, func(t *testing.T) {
 			limit := "60s"
 			if how == "a test's time-out" {
@@ -41,19 +44,27 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 				}
 			}
 			require.NotZero(t, child, "the parent says whom it has started")
-			if how == "kill -9" {
+			if strings.HasPrefix(how, "kill -9") {
 				require.NoError(t, parent.Process.Kill())
 			}
 			require.Error(t, parent.Wait())
-			require.NoError(t, Await(bounded(t), "the child to end", func() bool { return gone(child) }))
+			require.NoError(t, Await(bounded(t), "the child to end", func() bool { return gone(child) && (how != ofAProgram || groupOf(t, child) == 0) }))
 		})
 	}
 }
 
 // beParent starts a process that would run for an hour, and ends.
 func beParent(t *testing.T, how string) {
-	p, err := start(t.Context(), "sleeper", nil, "sleep", "3600")
-	require.NoError(t, err)
+	var p *Process
+	var err error
+	if how == ofAProgram {
+		p, err = StartProgram(t.Context(), ProgramOptions{Name: "three", Path: "sh", Args: []string{"-c", "sleep 3600 & sleep 3600"}})
+		require.NoError(t, err)
+		require.NoError(t, Await(t.Context(), "all three to run", func() bool { return groupOf(t, p.PID()) == 3 }))
+	} else {
+		p, err = start(t.Context(), "sleeper", nil, "sleep", "3600")
+		require.NoError(t, err)
+	}
 	fmt.Println("child", p.PID())
 	if how == "a panic" {
 		go panic("as a test's goroutine would")

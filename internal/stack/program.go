@@ -35,7 +35,7 @@ func StartProgram(ctx context.Context, o ProgramOptions) (*Process, error) {
 		return nil, fmt.Errorf("stack: start %s: %w", o.Name, err)
 	}
 	p.waited()
-	guard := exec.Command("sh", "-c", `read -r _; kill -KILL -- "-$1" 2>/dev/null`, "sh", strconv.Itoa(p.PID()))
+	guard := exec.Command("sh", "-c", `read -r _; kill -KILL "-$1" 2>/dev/null`, "sh", strconv.Itoa(p.PID()))
 	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what ends the terminal's group is not to end it first
 	held, err := guard.StdinPipe()
 	if err == nil {

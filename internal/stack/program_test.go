@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// groupOf returns how many processes are in the group of p.
-func groupOf(t *testing.T, p *Process) (n int) {
+// groupOf returns how many processes are in the group of a process.
+func groupOf(t *testing.T, pid int) (n int) {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	require.NoError(t, err)
@@ -24,7 +24,7 @@ func groupOf(t *testing.T, p *Process) (n int) {
 		}
 		// pid (name) state parent group …; a zombie is gone but for its name.
 		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		if f[2] == strconv.Itoa(p.PID()) && f[0] != "Z" {
+		if f[2] == strconv.Itoa(pid) && f[0] != "Z" {
 			n++
 		}
 	}
@@ -35,10 +35,10 @@ func TestAProgramEndsWithAllItHasStarted(t *testing.T) {
 	t.Parallel()
 	p, err := StartProgram(t.Context(), ProgramOptions{Name: "two", Path: "sh", Args: []string{"-c", "sleep 60 & sleep 60"}})
 	require.NoError(t, err)
-	require.NoError(t, Await(t.Context(), "both to run", func() bool { return groupOf(t, p) == 3 }))
+	require.NoError(t, Await(t.Context(), "both to run", func() bool { return groupOf(t, p.PID()) == 3 }))
 	require.NoError(t, p.Signal(syscall.SIGSTOP))
 	require.NoError(t, p.Signal(syscall.SIGCONT))
 	require.NoError(t, p.Kill())
-	require.NoError(t, Await(t.Context(), "all to be gone", func() bool { return groupOf(t, p) == 0 }))
+	require.NoError(t, Await(t.Context(), "all to be gone", func() bool { return groupOf(t, p.PID()) == 0 }))
 	require.NoError(t, p.Stop(time.Second), "again")
 }
