@@ -149,19 +149,19 @@ real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models;
 	@go run ./internal/real/install -python $(PYTHON)
 
 real: tools real-tools ## the tests with real engines on this CPU, and their table (RUN=Pattern: the tests that match)
-	go test -tags real,invariants -timeout 60m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/real -args -page $(REAL_ARGS) | grep -v '^=== '
+	go test -tags real,invariants -timeout 120m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/real -args -page $(REAL_ARGS) | grep --line-buffered -v '^=== '
 
 real-long: tools real-tools ## patterns 1 and 2 with real engines, ten and five rounds each
-	go test -tags real,invariants -timeout 90m -count 1 -v -run 'TestPatterns' ./internal/real -args -long -page | grep -v '^=== '
+	go test -tags real,invariants -timeout 120m -count 1 -v -run 'TestPatterns' ./internal/real -args -long -page | grep --line-buffered -v '^=== '
 
 real-bench: tools real-tools ## 300 requests of a conversation trace on real engines, by each way to pick, five turns in turn
-	go test -tags real,invariants -timeout 90m -count 1 -v -run 'TestBench' ./internal/real -args -bench -page | grep -v '^=== '
+	go test -tags real,invariants -timeout 120m -count 1 -v -run 'TestBench' ./internal/real -args -bench -page | grep --line-buffered -v '^=== '
 
 real-demo: tools real-tools ## two real vLLM and two conversations to look at, until Ctrl-C
 	go build -o .run/real-demo ./internal/real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))
 
 real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
-	go test -tags real,invariants -timeout 30m -count 1 -v -run TestCapture ./internal/real -args -capture | grep -v '^=== '
+	go test -tags real,invariants -timeout 30m -count 1 -v -run TestCapture ./internal/real -args -capture | grep --line-buffered -v '^=== '
 
 # An input that is new is kept as it is: to make a long one shorter takes longer than T.
 fuzz: ## fuzz every byte parser for T each (T=30s)
