@@ -274,6 +274,7 @@ func defaultConfig() Config {
 		},
 		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold},
 		Tokens:       TokensConfig{Mode: "auto", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
+		Engines:      EnginesConfig{ReportInterval: 2 * time.Second},
 		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health", MaxProbes: 200},
 		Journal:      256,
 		DrainTimeout: 30 * time.Second,

@@ -25,6 +25,7 @@ import (
 func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.book.Update(now)
 	p.health.Update(now, time.Now())
+	p.reports.Update(now)
 	p.events.Update(now) // which attaches ranks to the index and detaches them, and nobody else does (D5)
 	// Last, since requests see the new set from here on.
 	for _, t := range p.board.Follow(now, c, time.Now()) {
@@ -382,15 +383,16 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		k.Count = n
 		o.Keys = append(o.Keys, k)
 	}
-	counts := make(map[telemetry.WorkerCount]int64)
+	counts, now := make(map[telemetry.WorkerCount]int64), time.Now()
 	for _, w := range snap.Workers() {
 		counts[telemetry.WorkerCount{Role: w.Role, State: string(p.workerRow(w, health.WorkerHealth{State: states[w.ID]}, nil).Health)}]++
 		for dp := range worker.DPRank(w.DPSize) {
 			r := worker.Rank{ID: w.ID, DPRank: dp}
 			l, _ := p.book.Load(r)
+			holds, _ := p.book.DecodingBlocks(r, now)
 			o.Ranks = append(o.Ranks, telemetry.RankLoad{
 				Rank: r, Role: w.Role, PrefillTokens: l.PrefillTokens, PrefillRequests: int64(l.PrefillRequests),
-				DecodeBlocks: l.DecodeBlocks, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: p.indexBlocks(w, r),
+				DecodeBlocks: l.DecodeBlocks, DecodingBlocks: holds, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: p.indexBlocks(w, r),
 				IndexShed: p.indexShed(r),
 			})
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/loads"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -53,6 +54,7 @@ type plugin struct {
 	events  *kvevents.Subscriber
 	book    *load.Book
 	health  *health.Tracker
+	reports *loads.Poller // of what engines run
 	tokens  *tokens.Resolver
 	server  *extproc.Server
 	creds   credentials.TransportCredentials // nil: none
@@ -131,6 +133,7 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
+	p.reports = p.newReports(keyed)
 	h := p.cfg.Health
 	p.health, err = health.New(health.Config{
 		Around:       keyed,
@@ -311,6 +314,9 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.routes.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })
+	if p.cfg.Engines.ReportInterval > 0 {
+		g.Go(func() error { return p.reports.Run(world) })
+	}
 	g.Go(func() error { return d.page.Run(world) })
 	main := inTurns(d.main)
 	defer main.Close()

@@ -108,6 +108,7 @@ func (c *Config) validateDurations() (errs []error) {
 		{"routing.routed_ttl", c.Routing.RoutedTTL, tick}, {"routing.predicted_ttl", c.Routing.PredictedTTL, 0},
 		{"request.default_timeout", c.Request.DefaultTimeout, tick}, {"request.max_timeout", c.Request.MaxTimeout, tick},
 		{"health.probe_interval", c.Health.ProbeInterval, tick}, {"health.probe_timeout", c.Health.ProbeTimeout, tick},
+		{"engines.report_interval", c.Engines.ReportInterval, 0},
 	} {
 		if d.v < d.least || d.v > mostDuration {
 			errs = append(errs, fmt.Errorf("%s %s: expected %s to %s", d.key, d.v, d.least, mostDuration))
@@ -115,6 +116,9 @@ func (c *Config) validateDurations() (errs []error) {
 	}
 	if c.Prefill.OverdueBase == 0 && c.Prefill.OverduePerToken == 0 {
 		errs = append(errs, errors.New("prefill.overdue_base 0s: expected more than 0, or prefill.overdue_per_token above 0: each prefill would be overdue at once"))
+	}
+	if e := c.Engines.ReportInterval; e > 0 && e < leastReportInterval {
+		errs = append(errs, fmt.Errorf("engines.report_interval %s: expected at least %s, or 0: nobody is asked", e, leastReportInterval))
 	}
 	if c.Tokens.Wait > 4*time.Second {
 		errs = append(errs, fmt.Errorf("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait))

@@ -109,6 +109,14 @@ var bans = []ban{
 		why: "bookings are numbers by rank; who streams and who watches is told to them",
 	},
 	{
+		pkg: "internal/loads", not: []string{"internal/load", "internal/health", "internal/extproc", "pkg/discovery", grpcModule, otelModule},
+		why: "it asks engines and hands on what they say; who books is told by cmd",
+	},
+	{
+		pkg: "internal/outlen", not: []string{"internal/load", "internal/extproc", "pkg/discovery", grpcModule, otelModule, "net", "os"},
+		why: "what to expect of an answer follows from the answers before it alone",
+	},
+	{
 		pkg: "internal/extproc", not: []string{"internal/admin", "internal/enginesim", "pkg/kvevents", etcdModule, k8sModules, zmqModule},
 		why: "what it is fed with and who shows it is wired by cmd",
 	},

@@ -192,7 +192,7 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 	isl := int(num("isl"))
 	req := &Request{
 		Key: key, Ranks: s.snap.Pool(key).Ranks(role), Params: p,
-		Pick:         picker.Request{Role: role, ISLTokens: isl, RequestBlocks: isl / 16},
+		Pick:   picker.Request{Role: role, ISLTokens: isl, RequestBlocks: isl / 16},
 		Growth: s.growth(arg("grows")), MaxQueuedISLTokens: num("limit"), Now: s.now,
 	}
 	req.Constraints, req.MaxUncachedTokens = s.constraints(arg("require"), arg("prefer")), num("uncached")

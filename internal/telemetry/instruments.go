@@ -55,7 +55,7 @@ type Instruments struct {
 	legs, tokenize, firstEvents, promptTokens, blame                                                                                  *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                  *counter
 	kvRestores, indexDumps                                                                                                            *counter
-	aside, activation, traceFailures                                                                                                  *counter
+	aside, activation, traceFailures, engineReports                                                                                   *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -255,6 +255,13 @@ func (i *Instruments) Aside(to, reason string) {
 	}
 }
 
+// EngineReport counts a question to an engine what it runs.
+func (i *Instruments) EngineReport(outcome string) {
+	if i != nil {
+		i.engineReports.add(1, labels{outcome})
+	}
+}
+
 // Activation counts a change of a key's prefill activation.
 func (i *Instruments) Activation(from, to, cause string) {
 	if i != nil {
@@ -307,7 +314,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		kvResets:   b.counter(MetricKVResets),
 		kvRestores: b.counter(MetricKVRestores),
 		indexDumps: b.counter(MetricIndexDumps),
-		aside:      b.counter(MetricAside),
+		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports),
 		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),

@@ -44,6 +44,8 @@ const (
 	MetricKVRestores = "baton_kv_restores_total"
 	MetricIndexDumps = "baton_index_dumps_total"
 
+	MetricEngineReports = "baton_engine_reports_total"
+
 	MetricAside      = "baton_aside_transitions_total"
 	MetricActivation = "baton_activation_transitions_total"
 
@@ -61,6 +63,7 @@ const (
 	MetricPrefillTokens   = "baton_worker_prefill_tokens"
 	MetricPrefillRequests = "baton_worker_prefill_requests"
 	MetricDecodeBlocks    = "baton_worker_decode_blocks"
+	MetricDecodingBlocks  = "baton_worker_decoding_blocks"
 	MetricDecodeRequests  = "baton_worker_decode_requests"
 	MetricIndexBlocks     = "baton_worker_index_blocks"
 	MetricIndexShed       = "baton_worker_index_shed_blocks_total"
@@ -188,6 +191,8 @@ func requestMetrics() []Metric {
 // stateMetrics are those of workers, models and the process.
 func stateMetrics() []Metric {
 	return []Metric{
+		{MetricEngineReports, Counter, "{report}", l(LabelOutcome), "Times an engine was asked what it runs (engines.report_interval).", nil},
+
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
 		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},
 
@@ -204,7 +209,8 @@ func stateMetrics() []Metric {
 
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
 		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},
-		{MetricDecodeBlocks, Gauge, "{block}", perWorker(), "KV blocks booked for running answers.", nil},
+		{MetricDecodeBlocks, Gauge, "{block}", perWorker(), "KV blocks booked for the prompts of running answers.", nil},
+		{MetricDecodingBlocks, Gauge, "{block}", perWorker(), "KV blocks that the rank is taken to hold, which is what picks weigh: those booked, those that answers have grown by, and what the engine's latest report has put right.", nil},
 		{MetricDecodeRequests, Gauge, "{request}", perWorker(), "Answers booked.", nil},
 		{MetricIndexBlocks, Gauge, "{block}", perWorker(), "Blocks that the index knows on the rank.", nil},
 		{MetricIndexShed, Counter, "{block}", perWorker(), "Blocks of the rank that the index dropped because it had reached index.max_bytes, since the worker was last found.", nil},
@@ -224,7 +230,7 @@ type Label struct {
 // Labels returns every label.
 func Labels() []Label {
 	return []Label{
-		{LabelOutcome, "requests, each in exactly one: `ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin, no worker was asked; `answered` by the plugin itself; `unfinished` where nobody has told how the answer ended. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`"},
+		{LabelOutcome, "requests, each in exactly one: `ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin, no worker was asked; `answered` by the plugin itself; `unfinished` where nobody has told how the answer ended. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`. Engine reports: `ok`, `unreachable`, `refused`, `unreadable`"},
 		{LabelCode, "a label of the failure table in ARCHITECTURE.md; where nothing failed, the outcome"},
 		{LabelModel, "a model that discovery lists; on the queue metric only"},
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},

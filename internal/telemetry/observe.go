@@ -19,6 +19,7 @@ type RankLoad struct {
 	PrefillTokens   int64
 	PrefillRequests int64
 	DecodeBlocks    int64
+	DecodingBlocks  int64 // that it is taken to hold
 	DecodeRequests  int64
 	IndexBlocks     int64
 	IndexShed       int64 // since the rank was attached to the index
@@ -67,6 +68,7 @@ type observables struct {
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
+	decodingBlocks                    metric.Int64ObservableGauge
 	shed                              metric.Int64ObservableCounter
 }
 
@@ -85,6 +87,7 @@ func (b *builder) observables() observables {
 		prefillTokens:   b.gauge(MetricPrefillTokens),
 		prefillRequests: b.gauge(MetricPrefillRequests),
 		decodeBlocks:    b.gauge(MetricDecodeBlocks),
+		decodingBlocks:  b.gauge(MetricDecodingBlocks),
 		decodeRequests:  b.gauge(MetricDecodeRequests),
 		idx:             b.gauge(MetricIndexBlocks),
 		shed:            b.observedCounter(MetricIndexShed),
@@ -111,7 +114,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		g.show(w, &o)
 		return nil
 	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.age, g.queued, g.queueLimit,
-		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodeRequests, g.idx, g.shed)
+		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodingBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
 	}
@@ -144,6 +147,7 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 		w.ObserveInt64(g.prefillTokens, r.PrefillTokens, set)
 		w.ObserveInt64(g.prefillRequests, r.PrefillRequests, set)
 		w.ObserveInt64(g.decodeBlocks, r.DecodeBlocks, set)
+		w.ObserveInt64(g.decodingBlocks, r.DecodingBlocks, set)
 		w.ObserveInt64(g.decodeRequests, r.DecodeRequests, set)
 		w.ObserveInt64(g.idx, r.IndexBlocks, set)
 		w.ObserveInt64(g.shed, r.IndexShed, set)

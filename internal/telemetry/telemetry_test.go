@@ -69,6 +69,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.KVRestored()
 	i.IndexDump("ok")
 	i.Aside("aside", "connection_refused")
+	i.EngineReport("ok")
 	i.Activation("absent", "decode-waiting", "decode_added")
 	i.ClockOff()
 	i.StreamOpened(LegMain)
@@ -79,7 +80,7 @@ func useAll(t *testing.T, i *Instruments) {
 		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
 		o.Keys = append(o.Keys, StandingCount{"prefill-ready", true, 3})
 		o.Queues, o.QueueLimit = append(o.Queues, Queue{"m", 4096}), 9000
-		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 1, 99, 5})
+		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 8, 1, 99, 5})
 	})
 	require.NoError(t, err)
 }

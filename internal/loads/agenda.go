@@ -1,0 +1,140 @@
+package loads
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const (
+	mostPerSecond = 200              // questions that begin
+	mostAtOnce    = 16               // questions under way
+	mostPage      = 4 << 20          // bytes of an answer; vLLM's are some 100 KiB
+	longestPause  = 30 * time.Second // between two questions to who does not answer
+	tellEvery     = 10 * time.Minute // of one address
+)
+
+// agenda is who is asked when. It reads no clock. Guarded by Poller.mu.
+type agenda struct {
+	interval time.Duration
+	rng      *rand.Rand
+	asked    map[place]*asked
+	due      dues
+	free     time.Time // from when on the next question may begin
+}
+
+// asked is an address, and how it has answered lately.
+type asked struct {
+	place
+	due   time.Time
+	at    int // in agenda.due; -1 while it is asked, or gone
+	gone  bool
+	bad   int       // answers in a row that said nothing
+	told  time.Time // when that was said last
+	aloud bool      // that it was, since the last good answer
+}
+
+// update brings the agenda in step with a snapshot. Who is new is asked within an
+// interval, so that a thousand that join together are spread.
+func (a *agenda) update(s *worker.Snapshot, now time.Time) {
+	left := a.asked
+	a.asked = make(map[place]*asked, len(left))
+	for _, w := range s.Workers() {
+		for _, p := range placesOf(w) {
+			x := left[p]
+			if x == nil {
+				x = &asked{place: p, due: now.Add(time.Duration(a.rng.Int64N(int64(a.interval) + 1)))}
+				heap.Push(&a.due, x)
+			}
+			delete(left, p)
+			a.asked[p] = x
+		}
+	}
+	for _, x := range left {
+		if x.gone = true; x.at >= 0 {
+			heap.Remove(&a.due, x.at)
+		}
+	}
+}
+
+// begin returns whom to ask now; nil, and when to look again, where nobody is due. No
+// time: when the workers have changed or an answer has come.
+func (a *agenda) begin(now time.Time) (x *asked, again time.Time) {
+	if len(a.due) == 0 {
+		return nil, time.Time{}
+	}
+	if again = a.due[0].due; again.Before(a.free) {
+		again = a.free
+	}
+	if again.After(now) {
+		return nil, again
+	}
+	a.free = now.Add(time.Second / mostPerSecond)
+	return heap.Pop(&a.due).(*asked), time.Time{}
+}
+
+// news is what an answer changes in what the log has said.
+type news uint8
+
+const (
+	nothing news = iota
+	silent       // it does not tell what it runs
+	speaks       // it does again
+)
+
+// ended notes that an address was asked, and says when it is asked again.
+func (a *agenda) ended(x *asked, well bool, now time.Time) (n news) {
+	if x.gone {
+		return nothing
+	}
+	pause := a.interval
+	switch {
+	case well:
+		if x.aloud {
+			n = speaks
+		}
+		x.bad, x.aloud = 0, false
+	default:
+		x.bad++
+		pause = min(a.interval<<min(x.bad, 10), max(longestPause, a.interval))
+		if x.bad >= 2 && !x.aloud && (x.told.IsZero() || now.Sub(x.told) >= tellEvery) {
+			x.aloud, x.told, n = true, now, silent
+		}
+	}
+	x.due = now.Add(pause*9/10 + time.Duration(a.rng.Int64N(int64(pause)/5+1)))
+	heap.Push(&a.due, x)
+	return n
+}
+
+// dues are those that are not asked now, whom first: a heap.
+type dues []*asked
+
+// Len implements heap.Interface.
+func (d dues) Len() int { return len(d) }
+
+// Less implements heap.Interface.
+func (d dues) Less(i, j int) bool { return d[i].due.Before(d[j].due) }
+
+// Swap implements heap.Interface.
+func (d dues) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].at, d[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (d *dues) Push(x any) {
+	a := x.(*asked)
+	a.at = len(*d)
+	*d = append(*d, a)
+}
+
+// Pop implements heap.Interface.
+func (d *dues) Pop() any {
+	n := len(*d) - 1
+	x := (*d)[n]
+	(*d)[n] = nil
+	*d, x.at = (*d)[:n], -1
+	return x
+}

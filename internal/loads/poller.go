@@ -1,0 +1,199 @@
+package loads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Outcome is how a question went.
+type Outcome string
+
+// Outcomes.
+const (
+	OK          Outcome = "ok"
+	Unreachable Outcome = "unreachable" // no answer in time
+	Refused     Outcome = "refused"     // another status than 200
+	Unreadable  Outcome = "unreadable"  // a page that does not tell what the worker runs
+)
+
+// Config of a Poller.
+type Config struct {
+	// Interval is the time between two questions to one address. Default 2 s.
+	Interval time.Duration
+	// Timeout bounds one question. Default 1 s.
+	Timeout time.Duration
+	// Around goes around the transport: what shows a key, for example. Default: nothing.
+	Around func(http.RoundTripper) http.RoundTripper
+	// Transport carries the questions. Default: one of its own, without proxies.
+	Transport http.RoundTripper
+	// Heard takes what an engine says, and when its answer had come.
+	Heard func(Report, time.Time)
+	// Counted takes how each question went. Default: nobody is told.
+	Counted func(Outcome)
+	Log     *slog.Logger
+	// Seed of the jitter; 0: random.
+	Seed uint64
+}
+
+// Poller asks engines what they run. Safe for concurrent use.
+type Poller struct {
+	// set at construction, read-only
+	cfg    Config
+	client *http.Client
+	slots  chan struct{} // one for each question under way
+	wake   chan struct{} // of size 1
+
+	mu     sync.Mutex
+	agenda agenda
+}
+
+// New returns a Poller that knows nobody yet.
+func New(c Config) *Poller {
+	if c.Interval == 0 {
+		c.Interval = 2 * time.Second
+	}
+	if c.Timeout == 0 {
+		c.Timeout = time.Second
+	}
+	if c.Transport == nil {
+		c.Transport = &http.Transport{MaxIdleConns: 512, MaxIdleConnsPerHost: 1, IdleConnTimeout: longestPause}
+	}
+	if c.Around != nil {
+		c.Transport = c.Around(c.Transport)
+	}
+	if c.Counted == nil {
+		c.Counted = func(Outcome) {}
+	}
+	if c.Seed == 0 {
+		c.Seed = rand.Uint64()
+	}
+	return &Poller{
+		cfg: c, slots: make(chan struct{}, mostAtOnce), wake: make(chan struct{}, 1),
+		client: &http.Client{Transport: c.Transport, CheckRedirect: stay},
+		agenda: agenda{interval: c.Interval, rng: rand.New(rand.NewPCG(c.Seed, 1))},
+	}
+}
+
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Update takes the workers of a snapshot in place of those of the one before.
+func (p *Poller) Update(s *worker.Snapshot) {
+	p.mu.Lock()
+	p.agenda.update(s, time.Now())
+	p.mu.Unlock()
+	p.nudge()
+}
+
+// nudge has Run look at the agenda again.
+func (p *Poller) nudge() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run asks until ctx ends. It returns nil, after the last question has ended.
+func (p *Poller) Run(ctx context.Context) error {
+	defer p.client.CloseIdleConnections()
+	var questions sync.WaitGroup
+	defer questions.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case p.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		p.mu.Lock()
+		x, again := p.agenda.begin(time.Now())
+		p.mu.Unlock()
+		if x != nil {
+			questions.Go(func() {
+				p.ask(ctx, x)
+				<-p.slots
+				p.nudge()
+			})
+			continue
+		}
+		<-p.slots
+		var fire <-chan time.Time
+		if !again.IsZero() {
+			timer.Reset(time.Until(again))
+			fire = timer.C
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.wake:
+		case <-fire:
+		}
+	}
+}
+
+// ask puts one question, and hands on what was heard.
+func (p *Poller) ask(ctx context.Context, x *asked) {
+	within, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
+	reports, outcome, err := p.question(within, x)
+	if ctx.Err() != nil {
+		return // we are leaving: the worker has not failed
+	}
+	now := time.Now()
+	for _, r := range reports {
+		p.cfg.Heard(r, now)
+	}
+	p.cfg.Counted(outcome)
+	p.mu.Lock()
+	n := p.agenda.ended(x, err == nil, now)
+	p.mu.Unlock()
+	who := []any{slog.String("worker_id", x.id.String()), slog.String("endpoint", x.address), slog.String("path", engine.RunningPath(x.kind))}
+	switch n {
+	case silent:
+		p.cfg.Log.Warn("an engine does not tell what it runs: what is booked on it is not put right", append(who, slog.Any("err", err))...)
+	case speaks:
+		p.cfg.Log.Info("an engine tells again what it runs", who...)
+	case nothing:
+	}
+}
+
+func (p *Poller) question(ctx context.Context, x *asked) ([]Report, Outcome, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+x.address+engine.RunningPath(x.kind), nil)
+	if err != nil {
+		return nil, Unreachable, err
+	}
+	res, err := p.client.Do(req)
+	if err != nil {
+		if ue := (*url.Error)(nil); errors.As(err, &ue) {
+			err = ue.Err // the log says the rest
+		}
+		return nil, Unreachable, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, Refused, fmt.Errorf("status %d: expected 200", res.StatusCode)
+	}
+	page, err := io.ReadAll(io.LimitReader(res.Body, mostPage+1))
+	switch {
+	case err != nil:
+		return nil, Unreachable, err
+	case len(page) > mostPage:
+		return nil, Unreadable, fmt.Errorf("expected at most %d bytes", mostPage)
+	}
+	reports, err := x.read(page)
+	if err != nil {
+		return nil, Unreadable, err
+	}
+	return reports, OK, nil
+}

@@ -1,0 +1,71 @@
+package loads
+
+import (
+	"fmt"
+
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Report is what an engine says of one rank.
+type Report struct {
+	Rank     worker.Rank
+	Blocks   int64 // KV blocks that running requests hold
+	Requests int64 // that hold them
+}
+
+// place is one address to ask, and what is known of the ranks behind it.
+type place struct {
+	id        worker.ID
+	kind      engine.Kind
+	address   string
+	first     worker.DPRank
+	ranks     uint32
+	blockSize uint32
+	capacity  uint64
+}
+
+// placesOf lists where a worker is asked: once, or once for each rank with a port of its
+// own. Nowhere: it does not decode, speaks no HTTP, or has no page that tells.
+func placesOf(w *worker.Worker) (out []place) {
+	kind := engine.Kind(w.Engine)
+	if w.Role == worker.Prefill || w.Fronted || engine.RunningPath(kind) == "" {
+		return nil
+	}
+	each := w.RanksPerPort()
+	for first := uint32(0); first < w.DPSize; first += each {
+		if at := w.EndpointOf(worker.DPRank(first)); !at.IsZero() {
+			out = append(out, place{
+				id: w.ID, kind: kind, address: at.String(), first: worker.DPRank(first), ranks: each,
+				blockSize: w.BlockSize, capacity: w.CapacityBlocks,
+			})
+		}
+	}
+	return out
+}
+
+// read returns what a page says of the ranks behind its address. Where that is one and the
+// page tells of one, they are the same, whatever number the engine gives it: a process of
+// vLLM that serves one rank of several may count from 0.
+func (p *place) read(page []byte) ([]Report, error) {
+	told, err := engine.ParseRunning(p.kind, page, p.blockSize, p.capacity)
+	if err != nil {
+		return nil, err
+	}
+	var out []Report
+	for _, r := range told {
+		dp := r.Rank
+		if p.ranks == 1 && len(told) == 1 {
+			dp = int(p.first)
+		}
+		if dp < int(p.first) || dp >= int(p.first)+int(p.ranks) {
+			continue
+		}
+		out = append(out, Report{worker.Rank{ID: p.id, DPRank: worker.DPRank(dp)}, r.Blocks, r.Requests})
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w: it tells of %d ranks, and of none of %d to %d",
+			engine.ErrNotTold, len(told), p.first, int(p.first)+int(p.ranks)-1)
+	}
+	return out, nil
+}
