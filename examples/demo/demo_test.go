@@ -45,13 +45,13 @@ func TestWhySaysWhatDecided(t *testing.T) {
 		table []row
 		want  string
 	}{
-		"cached blocks":          {[]row{picked(row{OverlapBlocks: 9, Cost: 2}), other(row{Cost: 11})}, "holds 9 of 10 blocks: cost 2.0, p2 would cost 11.0"},
-		"load":                   {[]row{picked(row{Cost: 10}), other(row{Cost: 20, ActiveRequests: 1})}, "p2 is busy: cost 10.0, there 20.0"},
-		"a tie":                  {[]row{picked(row{Cost: 10}), other(row{Cost: 10})}, "as cheap as p2, drawn by lot; it holds nothing of this"},
-		"a draw":                 {[]row{picked(row{Cost: 10}), other(row{Cost: 9})}, "drawn, at cost 10.0 against 9.0; it holds nothing of this"},
-		"cost alone":             {[]row{picked(row{Cost: 9}), other(row{Cost: 10})}, "cost 9.0, p2 would cost 10.0"},
-		"the only worker":        {[]row{picked(row{Cost: 9})}, "the only prefill worker; it holds nothing of this"},
-		"the others set aside":   {[]row{picked(row{OverlapBlocks: 3}), {Worker: 102, Note: "aside"}}, "the only one left, 1 set aside; it holds 3 of 10 blocks"},
+		"cached blocks":          {[]row{picked(row{OverlapBlocks: 9, Cost: 2}), other(row{Cost: 11})}, "holds 9 of 10 blocks: cost 2.0, p2 11.0"},
+		"load":                   {[]row{picked(row{Cost: 10}), other(row{Cost: 20, ActiveRequests: 1})}, "p2 is busy: cost 10.0, p2 20.0"},
+		"a tie":                  {[]row{picked(row{Cost: 10}), other(row{Cost: 10})}, "as cheap as p2, drawn by lot"},
+		"a draw":                 {[]row{picked(row{Cost: 10}), other(row{Cost: 9})}, "drawn, at cost 10.0 against 9.0"},
+		"cost alone":             {[]row{picked(row{Cost: 9}), other(row{Cost: 10})}, "cost 9.0, p2 10.0"},
+		"the only worker":        {[]row{picked(row{Cost: 9})}, "the only prefill worker"},
+		"the others set aside":   {[]row{picked(row{OverlapBlocks: 3}), {Worker: 102, Note: "aside"}}, "the only one left, 1 set aside"},
 		"nothing that was told":  {nil, "not told"},
 		"nobody that was picked": {[]row{other(row{})}, "not told"},
 	} {

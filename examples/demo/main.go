@@ -27,6 +27,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -41,8 +43,9 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	env := environment{
-		envoy:  os.Getenv("ENVOY"),
-		colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		envoy:   os.Getenv("ENVOY"),
+		colour:  isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		columns: columnsOf(os.Stdout),
 	}
 	code := run(ctx, os.Args[1:], env, os.Stdout, os.Stderr)
 	stop()
@@ -51,8 +54,22 @@ func main() {
 
 // environment is what the demo reads from around it.
 type environment struct {
-	envoy  string // the Envoy to run; empty: look for one
-	colour bool
+	envoy   string // the Envoy to run; empty: look for one
+	colour  bool
+	columns int // of the terminal
+}
+
+// mostColumns is the width of what is printed where nobody says how wide the screen is,
+// and on wide ones.
+const mostColumns = 100
+
+// columnsOf asks the terminal for its width.
+func columnsOf(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil || size.Col == 0 {
+		return mostColumns
+	}
+	return min(int(size.Col), mostColumns)
 }
 
 func isTerminal(f *os.File) bool {
@@ -81,7 +98,7 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 		fs.Usage()
 		return exitUsage
 	}
-	err = perform(ctx, env, &screen{w: stdout, colour: env.colour}, options{etcd: etcd, up: *up, traffic: *traffic})
+	err = perform(ctx, env, &screen{w: stdout, colour: env.colour, columns: env.columns}, options{etcd: etcd, up: *up, traffic: *traffic})
 	switch {
 	case ctx.Err() != nil && *up:
 		fmt.Fprintln(stdout, "\nstopped")
@@ -131,9 +148,10 @@ func perform(ctx context.Context, env environment, out *screen, o options) error
 		return err
 	}
 	defer f.remove()
-	out.printf("Building the plugin, the simulated workers and etcd …\n")
-	if err := stack.Build(f.bin, "", false, "./cmd/extproc", "./cmd/enginesim", "./cmd/devetcd"); err != nil {
-		return err
+	for _, b := range [][2]string{{"the plugin", "./cmd/extproc"}, {"the simulated workers", "./cmd/enginesim"}, {"etcd", "./cmd/devetcd"}} {
+		if err := out.working("Building "+b[0], func() error { return stack.Build(f.bin, "", false, b[1]) }); err != nil {
+			return err
+		}
 	}
 	st, err := openStage(ctx, stageOptions{binDir: f.bin, dir: f.run, envoy: envoyPath, etcd: o.etcd, prefill: 2, decode: 2})
 	if err != nil {

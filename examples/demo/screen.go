@@ -11,17 +11,24 @@ import (
 
 // screen is where the demo writes to. Safe for concurrent use.
 type screen struct {
-	colour bool
+	colour  bool
+	columns int // lines are folded to fit; 0: they are not
 
 	mu sync.Mutex
 	w  io.Writer // guarded by mu
 }
 
-func (s *screen) printf(format string, a ...any) {
+func (s *screen) printf(format string, a ...any) { s.raw(fold(fmt.Sprintf(format, a...), s.columns)) }
+
+// raw writes text whose lines are not to be folded.
+func (s *screen) raw(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _ = fmt.Fprintf(s.w, format, a...)
+	_, _ = io.WriteString(s.w, text)
 }
+
+// paragraph joins lines that were broken for the source's sake.
+func paragraph(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // The marks of a terminal that the demo uses.
 const (
@@ -41,7 +48,7 @@ func (s *screen) paint(mark, text string) string {
 
 // chapter begins a part of the story.
 func (s *screen) chapter(title, text string) {
-	s.printf("\n%s\n%s\n\n", s.paint(bold, title), text)
+	s.printf("\n%s\n%s\n\n", s.paint(bold, title), paragraph(text))
 }
 
 // checked says that something has been found true.
@@ -55,11 +62,11 @@ var columns = []struct {
 	width int
 	right bool
 }{
-	{"request", 11, false},
+	{"request", 9, false},
 	{"prefill", 8, false},
 	{"decode", 7, false},
 	{"overlap", 8, true},
-	{"cached", 11, true},
+	{"cached", 10, true},
 	{"first token", 12, true},
 	{"why this prefill worker", 0, false},
 }
@@ -98,3 +105,28 @@ func (s *screen) tableRow(r *served) {
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + " ms" }
+
+// working shows that something takes a while: a dot every two seconds, and the time it
+// took at the end.
+func (s *screen) working(what string, do func() error) error {
+	s.raw(what + " ")
+	begun, done, over := time.Now(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		tick := time.NewTicker(2 * time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				s.raw(".")
+			}
+		}
+	}()
+	err := do()
+	close(done)
+	<-over
+	s.raw(fmt.Sprintf(" %.1f s\n", time.Since(begun).Seconds()))
+	return err
+}

@@ -76,8 +76,8 @@ func (s *show) banner() {
 	} {
 		p("  %-11s  %-24s  %s\n", l[0], l[1], l[2])
 	}
-	p("Beside each worker, as in a pod, runs `extproc register`, which keeps its key there. The worker's id is the lease's:\n")
-	p("to the plugin, %s is %s.\n", s.st.prefill[0].name, s.st.prefill[0].id)
+	p("Beside each worker, as in a pod, runs `extproc register`, which keeps its key there. "+
+		"The worker's id is the lease's: to the plugin, %s is %s.\n", s.st.prefill[0].name, s.st.prefill[0].id)
 	p("A simulated worker takes %d ms for each prompt token that it has not cached, in blocks of %d tokens.\n", prefillPerToken/1000, blockSize)
 	p("Its answer begins with a fingerprint of the prompt that it was given: that is how each answer is checked.\n")
 }

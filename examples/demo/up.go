@@ -16,7 +16,7 @@ const trafficEvery = time.Second
 // stayUp prints where everything is and waits until the context ends, or until
 // a process does that nobody has asked to.
 func stayUp(ctx context.Context, out *screen, st *stage, traffic bool) error {
-	out.printf("%s", addresses(out, st))
+	out.raw(addresses(out, st))
 	done := make(chan error, 1)
 	if traffic {
 		go func() { done <- trickle(ctx, out, st) }()
@@ -51,26 +51,27 @@ func stayUp(ctx context.Context, out *screen, st *stage, traffic bool) error {
 // addresses is what -up prints.
 func addresses(out *screen, st *stage) string {
 	var b strings.Builder
-	head := func(s string) { fmt.Fprintf(&b, "\n%s\n", out.paint(bold, s)) }
+	say := func(format string, a ...any) { b.WriteString(fold(fmt.Sprintf(format, a...), out.columns)) }
+	head := func(s string) { say("\n%s\n", out.paint(bold, s)) }
 	head("Running, on loopback only; Ctrl-C ends everything.")
-	fmt.Fprintf(&b, "  clients       %s   (Envoy, process %d)\n", st.envoy.URL, st.envoy.PID())
-	fmt.Fprintf(&b, "  status page   %s/   (plugin, process %d)\n", st.plugin.Admin, st.plugin.PID())
-	fmt.Fprintf(&b, "  metrics       %s/metrics\n", st.plugin.Admin)
-	fmt.Fprintf(&b, "  Envoy admin   %s\n", st.envoy.Admin)
+	say("  clients       %s   (Envoy, process %d)\n", st.envoy.URL, st.envoy.PID())
+	say("  status page   %s/   (plugin, process %d)\n", st.plugin.Admin, st.plugin.PID())
+	say("  metrics       %s/metrics\n", st.plugin.Admin)
+	say("  Envoy admin   %s\n", st.envoy.Admin)
 	etcd := "yours, below " + st.prefix
 	if st.etcd != nil {
 		etcd = fmt.Sprintf("process %d", st.etcd.PID())
 	}
-	fmt.Fprintf(&b, "  etcd          %s   (%s)\n", strings.Join(st.keys, ","), etcd)
+	say("  etcd          %s   (%s)\n", strings.Join(st.keys, ","), etcd)
 	for _, p := range st.pods() {
-		fmt.Fprintf(&b, "  %-13s %s   (%s, process %d; its register is process %d)\n",
+		say("  %-13s %s   (%s, process %d; its register is process %d)\n",
 			p.engine.Info.Role, p.id, p.engine.Sim.BaseURL, p.engine.PID(), p.register.PID())
 	}
 	head("Ask it something. The header x-baton-decision says who was picked and what each would have cost:")
-	fmt.Fprintf(&b, "%s\n", curlExample(st.envoy.URL))
+	b.WriteString(curlExample(st.envoy.URL) + "\n")
 	head("Ask again: the blocks of the prompt are now on one prefill worker, and the header says so.")
-	fmt.Fprintf(&b, "Kill the prefill worker that the header named, as its pod's death would: kill -9 and the numbers of both\n"+
-		"its processes, above. Ask once more within %.0f s: the answer still comes, and the status page shows who was set\n"+
+	say("Kill the prefill worker that the header named, as its pod's death would: kill -9 and the numbers of both "+
+		"its processes, above. Ask once more within %.0f s: the answer still comes, and the status page shows who was set "+
 		"aside. Then its lease runs out, and it is off the page.\n\n", leaseTTL.Seconds()*2/3)
 	return b.String()
 }

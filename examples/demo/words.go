@@ -28,29 +28,22 @@ func why(c *choice, blocks int, n names) string {
 		if out > 0 {
 			text = "the only one left, " + strconv.Itoa(out) + " set aside"
 		}
-		return text + holding(picked, blocks)
+		return text
 	}
 	next := others[0] // the cheapest, the plugin has sorted them
 	switch {
 	case picked.Cost > next.Cost:
-		return fmt.Sprintf("drawn, at cost %s against %s", cost(picked.Cost), cost(next.Cost)) + holding(picked, blocks)
+		return fmt.Sprintf("drawn, at cost %s against %s", cost(picked.Cost), cost(next.Cost))
 	case picked.Cost == next.Cost:
-		return "as cheap as " + n.of(next.Worker) + ", drawn by lot" + holding(picked, blocks)
+		return "as cheap as " + n.of(next.Worker) + ", drawn by lot"
 	case picked.OverlapBlocks > next.OverlapBlocks:
-		return fmt.Sprintf("holds %d of %d blocks: cost %s, %s would cost %s",
+		return fmt.Sprintf("holds %d of %d blocks: cost %s, %s %s",
 			picked.OverlapBlocks, blocks, cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
 	case picked.ActiveRequests < next.ActiveRequests:
-		return fmt.Sprintf("%s is busy: cost %s, there %s", n.of(next.Worker), cost(picked.Cost), cost(next.Cost))
+		return fmt.Sprintf("%s is busy: cost %s, %s %s", n.of(next.Worker), cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
 	default:
-		return fmt.Sprintf("cost %s, %s would cost %s", cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
+		return fmt.Sprintf("cost %s, %s %s", cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
 	}
-}
-
-func holding(r *row, blocks int) string {
-	if r.OverlapBlocks == 0 {
-		return "; it holds nothing of this"
-	}
-	return fmt.Sprintf("; it holds %d of %d blocks", r.OverlapBlocks, blocks)
 }
 
 // cost is in KV blocks to compute; one digit is enough to compare.
