@@ -71,6 +71,7 @@ type Fault struct {
 	Reason  string  `json:"reason,omitempty"`   // of mode finish: stop, content_filter or length; default stop
 	Form    Form    `json:"form,omitempty"`     // of mode bad_handoff
 	From    string  `json:"from,omitempty"`     // of mode apart: the address, "ip:port"
+	Port    string  `json:"port,omitempty"`     // of mode refuse: the address of the one rank whose port is closed; default all
 	DelayMS int     `json:"delay_ms,omitempty"` // waits so long before it strikes; slow: before each request
 	Factor  float64 `json:"factor,omitempty"`   // of mode slow; default 10
 	Count   int     `json:"count,omitempty"`    // requests it strikes; 0: until changed
@@ -119,6 +120,9 @@ func (f Fault) Validate() error {
 	}
 	if _, err := netip.ParseAddrPort(f.From); (f.Mode == FaultApart) != (err == nil) {
 		errs = append(errs, fmt.Errorf("from %q: expected an address, ip:port, with mode apart and nothing else", f.From))
+	}
+	if f.Port != "" && f.Mode != FaultRefuse {
+		errs = append(errs, fmt.Errorf("port %q: expected with mode refuse alone", f.Port))
 	}
 	if f.DelayMS < 0 || f.Count < 0 || f.ForMS < 0 || f.Factor < 0 {
 		errs = append(errs, errors.New("delay_ms, count, for_ms, factor: expected at least 0"))
@@ -204,6 +208,11 @@ func (s *Sim) SetFault(f Fault) error {
 		s.closePorts()
 	}
 	return nil
+}
+
+// closes reports whether the fault keeps a port closed.
+func (f *Fault) closes(addr string) bool {
+	return f.Mode == FaultRefuse && (f.Port == "" || f.Port == addr)
 }
 
 var (

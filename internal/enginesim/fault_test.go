@@ -181,6 +181,20 @@ func TestRefuseClosesThePortUntilChanged(t *testing.T) {
 	eventually(t, func() bool { return post(t.Context(), s.URL()+completions, `{"prompt":"a"}`).status == 200 }, "it opens by itself")
 }
 
+func TestOneRanksPortIsClosedAlone(t *testing.T) {
+	s := start(t, Config{Role: worker.Aggregated, DPSize: 3, PortPerRank: true})
+	serves := func(rank int) bool {
+		return post(t.Context(), "http://"+s.RankAddr(rank)+completions, `{"prompt":"a"}`).status == 200
+	}
+	require.True(t, serves(1))
+	require.NoError(t, s.SetFault(Fault{Mode: FaultRefuse, Port: s.RankAddr(1)}))
+	_, err := net.Dial("tcp", s.RankAddr(1))
+	require.Error(t, err)
+	require.True(t, serves(0) && serves(2))
+	require.NoError(t, s.SetFault(Fault{}))
+	eventually(t, func() bool { return serves(1) }, "the port is open again")
+}
+
 func TestHealthFollowsTheFaultOnlyWhenTold(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated})
 	get := func(ctx context.Context) int {
@@ -205,7 +219,7 @@ func TestHealthFollowsTheFaultOnlyWhenTold(t *testing.T) {
 
 func TestFaultsThatAreRefused(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated})
-	for _, body := range []string{`{"mode":"explode"}`, `{"mode":"error","status":200}`, `{"when":"never"}`, `{"mode":"refuse","count":1}`, `{"moode":"hang"}`, `{"count":-1}`} {
+	for _, body := range []string{`{"mode":"explode"}`, `{"mode":"error","status":200}`, `{"when":"never"}`, `{"mode":"refuse","count":1}`, `{"mode":"hang","port":"127.0.0.1:1"}`, `{"moode":"hang"}`, `{"count":-1}`} {
 		require.Equal(t, 400, post(t.Context(), s.URL()+"/sim/fault", body).status, body)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -29,7 +30,8 @@ func (s *Sim) apiHandler() http.Handler {
 	}
 	mux.Handle("/sim/", s.controlHandler())
 	return s.handlers.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if f, _, _ := s.fault.peek(); f.Mode == FaultRefuse {
+		at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if f, _, _ := s.fault.peek(); f.closes(at.String()) {
 			panic(http.ErrAbortHandler)
 		}
 		if !s.admits(r) {

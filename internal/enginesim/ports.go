@@ -79,7 +79,7 @@ func (s *Sim) serveAPI(i int) {
 func (s *Sim) awaitReopen(i int) {
 	for s.runCtx.Err() == nil {
 		f, left, changed := s.fault.peek()
-		if f.Mode != FaultRefuse {
+		if !f.closes(s.addrs[i]) {
 			ln, err := net.Listen("tcp", s.addrs[i])
 			if err == nil {
 				s.portMu.Lock()
@@ -106,14 +106,15 @@ func (s *Sim) awaitReopen(i int) {
 func (s *Sim) closePorts() {
 	s.portMu.Lock()
 	defer s.portMu.Unlock()
+	f, _, _ := s.fault.peek()
 	for i, ln := range s.ports {
-		if ln != nil {
+		if ln != nil && f.closes(s.addrs[i]) {
 			_ = ln.Close()
 			s.ports[i] = nil
 		}
 	}
 	for c, state := range s.conns {
-		if state == http.StateIdle || state == http.StateNew {
+		if (state == http.StateIdle || state == http.StateNew) && f.closes(c.LocalAddr().String()) {
 			_ = c.Close()
 		}
 	}

@@ -10,3 +10,6 @@ const outage = 3 * time.Second
 // leavers is how many requests of each fleet meet clients that may leave, most of
 // which do.
 const leavers = 160
+
+// sweepTick is how long one second of the burst sweep's clock lasts.
+const sweepTick = time.Second / 10
