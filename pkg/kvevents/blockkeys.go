@@ -66,6 +66,8 @@ func (k *blockKeys) read(f *fields, blocks int, salt *kvindex.Salt) (usable int,
 // is a text, or an array that begins with one. Keys may be given for fewer
 // blocks than there are. first: the first block begins a prompt. There, vLLM has the
 // request's cache_salt as a bare text (kv_cache_utils.py generate_block_hash_extra_keys).
+// Versions that write the name of a picture bare as well are taken to mean a salt,
+// which no prompt names: such blocks match nothing, and what has both is left out.
 func (k *blockKeys) readExtra(array []byte, blocks int, first bool, salt *kvindex.Salt) (usable int, ok bool) {
 	r := reader{b: array}
 	usable = blocks
@@ -74,24 +76,38 @@ func (k *blockKeys) readExtra(array []byte, blocks int, first bool, salt *kvinde
 			k.end()
 			continue
 		}
-		for left := r.array(); left > 0 && r.err == nil; left-- {
-			bare := !isArray(r.peek())
-			key := r.key()
-			if mm, ok := multimodalHash(key); ok {
-				k.hashes = append(k.hashes, mm)
-			} else if i == 0 && bytes.HasPrefix(key, saltKey) {
-				salt.CacheSalt = string(key[len(saltKey):])
-			} else if key != nil && string(key) == salt.LoRA {
-				continue
-			} else if i == 0 && first && bare && len(key) > 0 && len(key) != digestLen {
-				salt.CacheSalt = string(key)
-			} else {
-				usable = min(usable, i)
-			}
+		if !k.readBlock(&r, i == 0, i == 0 && first, salt) {
+			usable = min(usable, i)
 		}
 		k.end()
 	}
 	return usable, r.err == nil
+}
+
+// readBlock reads the keys of one block, and reports whether it depends on nothing
+// that is not understood. head: it is the event's first; first: it begins a prompt.
+func (k *blockKeys) readBlock(r *reader, head, first bool, salt *kvindex.Salt) (usable bool) {
+	usable = true
+	adapter := salt.LoRA
+	salted := false
+	for left := r.array(); left > 0 && r.err == nil; left-- {
+		bare := !isArray(r.peek())
+		key := r.key()
+		mm, isObject := multimodalHash(key)
+		switch {
+		case isObject:
+			k.hashes = append(k.hashes, mm)
+		case head && bytes.HasPrefix(key, saltKey) && !salted:
+			salt.CacheSalt, salted = string(key[len(saltKey):]), true
+		case len(key) > 0 && string(key) == adapter:
+			adapter = "" // a salt may have the same name
+		case first && bare && len(key) > 0 && !salted:
+			salt.CacheSalt, salted = string(key), true
+		default:
+			usable = false
+		}
+	}
+	return usable
 }
 
 // key reads one key and returns its text, nil where it has none.
@@ -152,67 +168,6 @@ func (k *blockKeys) readInfo(r *reader) {
 				v, _ := r.int()
 				k.hashes = append(k.hashes, v)
 			}
-		}
-	}
-}
-
-// spaces holds the cache salt of each block that has one. Engines name it with
-// the first block of a prompt only; those after it have it by their parent.
-type spaces map[kvindex.EngineHash]space
-
-type space struct {
-	salt      string
-	tiers     uint8 // where the block is
-	ambiguous bool  // the block was stored under several salts
-}
-
-// inherit returns the salt of an event: its own, else its parent's. It is not
-// ok where the parent's is not known for certain.
-func (s spaces) inherit(e *kvindex.Stored, own string) (salt string, ok bool) {
-	if own != "" || !e.HasParent || len(s) == 0 {
-		return own, true
-	}
-	p := s[e.Parent]
-	return p.salt, !p.ambiguous
-}
-
-// note remembers the salt of blocks that were stored on a tier.
-func (s *spaces) note(blocks []kvindex.EngineHash, salt string, t kvindex.Tier) {
-	if salt == "" && len(*s) == 0 {
-		return
-	}
-	if *s == nil {
-		*s = make(spaces)
-	}
-	for _, h := range blocks {
-		held, known := (*s)[h]
-		switch {
-		case known:
-			held.ambiguous = held.ambiguous || held.salt != salt
-		case salt == "":
-			continue
-		default:
-			held.salt = salt
-		}
-		held.tiers |= 1 << t
-		(*s)[h] = held
-	}
-}
-
-// take notes that blocks are on a tier no more.
-func (s spaces) take(blocks []kvindex.EngineHash, t kvindex.Tier) {
-	if len(s) == 0 {
-		return
-	}
-	for _, h := range blocks {
-		held, known := s[h]
-		if !known {
-			continue
-		}
-		if held.tiers &^= 1 << t; held.tiers == 0 {
-			delete(s, h)
-		} else {
-			s[h] = held
 		}
 	}
 }

@@ -52,7 +52,7 @@ type Decoder struct {
 	window   []uint32        // scratch: what one block is hashed over
 	groups   map[uint64]bool // learnt: true for main attention
 	sawWhole bool            // the publisher has sent a whole block
-	spaces   spaces          // the cache salt of each block that has one
+	spaces   spaces          // of blocks that are not plain
 }
 
 // NewDecoder returns a decoder for the data-parallel rank of a worker whose
@@ -71,7 +71,15 @@ func (d *Decoder) Reset() {
 }
 
 // Forget forgets what was learnt of blocks: all of them were dropped.
-func (d *Decoder) Forget() { d.spaces = nil }
+func (d *Decoder) Forget() { d.spaces.forget() }
+
+// Budget has the memory for what is learnt of blocks asked for, in bytes, and
+// given back, below zero. Without it there is no bound.
+func (d *Decoder) Budget(reserve func(bytes int) bool) { d.spaces.reserve = reserve }
+
+// LeftOut is how many blocks of the publisher are not in any batch because they
+// depend on what cannot be read, or follow one that does.
+func (d *Decoder) LeftOut() int { return d.spaces.left }
 
 // Decode reads one payload: an array of timestamp, events and optionally the
 // data-parallel rank. Events that cannot be used are counted in the batch's
@@ -228,13 +236,20 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	if usable, ok = d.keys.read(f, usable, &salt); !ok {
 		return Malformed, false
 	}
-	if usable < len(d.hashes) {
-		d.batch.Refused[ExtraKeys]++
-		if usable == 0 {
-			return 0, true
-		}
+	var after space
+	if e.HasParent {
+		after, _ = d.spaces.of(e.Parent)
 	}
-	if reason, ok := d.hash(f, usable, &e, salt); !ok {
+	if kind, out := after.kind.followers(salt.CacheSalt != ""); out {
+		return d.leaveOut(d.hashes, kind, tier)
+	}
+	if usable < len(d.hashes) {
+		if why, ok := d.leaveOut(d.hashes[usable:], unread, tier); why == NoRoom || usable == 0 {
+			return why, ok
+		}
+		d.batch.Refused[ExtraKeys]++
+	}
+	if reason, ok := d.hash(f, usable, &e, salt, after.seed); !ok {
 		return reason, false
 	}
 	from := len(d.blocks)
@@ -246,8 +261,33 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	return 0, true
 }
 
-// hash computes the local hashes of the first usable blocks of a store.
-func (d *Decoder) hash(f *fields, usable int, e *kvindex.Stored, salt kvindex.Salt) (Reason, bool) {
+// leaveOut remembers blocks that are left out, and why, so that what follows them
+// is left out for the same reason, until the engine removes them.
+func (d *Decoder) leaveOut(blocks []kvindex.EngineHash, kind spaceKind, t kvindex.Tier) (Reason, bool) {
+	if !d.spaces.note(blocks, space{kind: kind}, t) {
+		return NoRoom, false
+	}
+	why, _ := kind.out()
+	return why, false
+}
+
+// seed returns what the blocks of a store are hashed with: the salt that it names,
+// else that of its parent, which has the seed after; 0: none that is known.
+func (d *Decoder) seed(usable int, salt kvindex.Salt, after uint64, t kvindex.Tier) (seed uint64, ok bool) {
+	seed = salt.Seed()
+	if salt.CacheSalt == "" && after == 0 {
+		d.spaces.noteBare(d.hashes[:usable], seed, t)
+		return seed, true
+	}
+	if salt.CacheSalt == "" {
+		seed = after
+	}
+	return seed, d.spaces.note(d.hashes[:usable], space{seed: seed}, t)
+}
+
+// hash computes the local hashes of the first usable blocks of a store. after is
+// the seed of the block before them, if it has a salt.
+func (d *Decoder) hash(f *fields, usable int, e *kvindex.Stored, salt kvindex.Salt, after uint64) (Reason, bool) {
 	var pairs, ok bool
 	if d.tokens, pairs, ok = appendTokens(d.tokens[:0], f.tokens); !ok {
 		return Malformed, false
@@ -264,11 +304,10 @@ func (d *Decoder) hash(f *fields, usable int, e *kvindex.Stored, salt kvindex.Sa
 	if len(d.tokens) != all {
 		return TokenCount, false
 	}
-	if salt.CacheSalt, ok = d.spaces.inherit(e, salt.CacheSalt); !ok {
-		return AmbiguousSalt, false
+	seed, ok := d.seed(usable, salt, after, e.Tier)
+	if !ok {
+		return NoRoom, false
 	}
-	d.spaces.note(d.hashes[:usable], salt.CacheSalt, e.Tier)
-	seed := salt.Seed()
 	if !d.keys.any() {
 		hash := kvindex.AppendLocalHashes
 		if pairs {

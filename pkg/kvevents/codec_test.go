@@ -312,9 +312,9 @@ func TestBlocksThatAreNotAsTheWorkerIsRegisteredAreRefused(t *testing.T) {
 	// Neither teaches anything of the blocks that it names.
 	salted := store(event{"cache_salt": "t"})
 	require.Equal(t, "eagle_mismatch", outcome(t, eagle, salted))
-	require.Empty(t, eagle.spaces)
+	require.Empty(t, eagle.spaces.blocks)
 	require.Equal(t, "device", outcome(t, plain, salted))
-	require.NotEmpty(t, plain.spaces)
+	require.NotEmpty(t, plain.spaces.blocks)
 }
 
 // object writes the hash of a multimodal object as Dynamo's workers pass it.
@@ -374,7 +374,7 @@ func TestASaltIsInheritedFromTheParent(t *testing.T) {
 	put(2, 1, "c")
 	require.Equal(t, "ambiguous_salt", outcome(t, d, store(event{"parent_block_hash": 2})))
 	decodeOne(t, d, payload(t, 0, event{"type": "AllBlocksCleared"}))
-	require.Empty(t, d.spaces)
+	require.Empty(t, d.spaces.blocks)
 	require.Equal(t, local(""), put(9, 2, nil))
 }
 
@@ -417,9 +417,9 @@ func TestASaltIsForgottenWithTheLastTier(t *testing.T) {
 		outcome(t, d, store(event{"block_hashes": []int{1}, "parent_block_hash": nil, "cache_salt": "a", "medium": medium}))
 	}
 	outcome(t, d, removal(event{"block_hashes": []int{1}}))
-	require.Len(t, d.spaces, 1)
+	require.Len(t, d.spaces.blocks, 1)
 	outcome(t, d, removal(event{"block_hashes": []int{1}, "medium": "CPU"}))
-	require.Empty(t, d.spaces)
+	require.Empty(t, d.spaces.blocks)
 }
 
 func TestBlocksBeforeOneWithExtraKeysAreKept(t *testing.T) {
@@ -477,10 +477,10 @@ func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {
 	short := store(event{"block_size": 1, "token_ids": []int{1}})
 	require.Equal(t, "device", outcome(t, d, store(event{"cache_salt": "t"})))
 	require.Equal(t, "partial_block", outcome(t, d, short))
-	require.NotEmpty(t, d.spaces)
+	require.NotEmpty(t, d.spaces.blocks)
 	d.Reset()
 	require.Equal(t, "block_size_mismatch", outcome(t, d, short), "no whole block was seen of this one")
-	require.Empty(t, d.spaces)
+	require.Empty(t, d.spaces.blocks)
 }
 
 func TestADecoderDoesNotGrowWithWhatItDecodes(t *testing.T) {

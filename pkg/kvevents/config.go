@@ -51,12 +51,22 @@ type Config struct {
 	// the connection is given up. Default 5 s. Only for peers that know them
 	// (ZMTP 3.1: libzmq from 4.2).
 	Heartbeat time.Duration
-	// Audit is how long a publisher is quiet before it is asked whether
-	// anything was missed. Default 30 s. Lower finds a loss at the end of a
-	// burst sooner; each audit is one short connection.
+	// Audit is how long a publisher is quiet before it is asked for its last message
+	// once more, which proves that it is the same publisher. Default 30 s. Each
+	// audit is one short connection.
 	Audit time.Duration
+	// Check is how long a publisher with a replay port is quiet before it is asked
+	// whether it has sent more than was heard, and how often from then on. Default
+	// 1.5 s. Lower finds a loss sooner; a check is a few bytes each way, on a
+	// connection that is kept.
+	Check time.Duration
 	// ReplayAttempts is how often a replay is tried. Default 3.
 	ReplayAttempts int
+	// ReplayFor bounds how long one replay may go on. Default 2 min. What goes on for
+	// longer, or brings more than MaxReplayBytes or 262,144 messages, or messages
+	// out of order, has no end: the rank is degraded, and the publisher is asked for
+	// none any more until it is connected anew.
+	ReplayFor time.Duration
 	// Keep is how long after it was copied what an earlier process held of a rank
 	// may still be taken; see Resume. Default 15 min. Longer helps workers that
 	// are quiet or away for long, and holds the dump in memory until then where
@@ -69,6 +79,9 @@ type Config struct {
 	// MaxBufferedBytes bounds, for each rank, what is kept while a replay
 	// runs; beyond it the replay is given up. Default 64 MiB.
 	MaxBufferedBytes int
+	// MaxReplayBytes bounds the payloads of one replay. Default 1 GiB. They are
+	// applied as they come: it bounds the work that a publisher can make.
+	MaxReplayBytes int
 }
 
 // Hooks observe a Subscriber, for counters. Each may be nil. They are called by
@@ -154,6 +167,8 @@ func (c Config) withDefaults() Config {
 	def(&c.Timeout, 5*time.Second)
 	def(&c.Heartbeat, 5*time.Second)
 	def(&c.Audit, 30*time.Second)
+	def(&c.Check, 1500*time.Millisecond)
+	def(&c.ReplayFor, 2*time.Minute)
 	def(&c.Keep, 15*time.Minute)
 	if c.ReplayAttempts == 0 {
 		c.ReplayAttempts = 3
@@ -163,6 +178,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxBufferedBytes == 0 {
 		c.MaxBufferedBytes = 64 << 20
+	}
+	if c.MaxReplayBytes == 0 {
+		c.MaxReplayBytes = 1 << 30
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -186,7 +204,7 @@ func (c Config) Validate() error {
 		v    time.Duration
 	}{
 		{"min backoff", c.MinBackoff}, {"max backoff", c.MaxBackoff}, {"timeout", c.Timeout},
-		{"heartbeat", c.Heartbeat}, {"audit", c.Audit}, {"keep", c.Keep},
+		{"heartbeat", c.Heartbeat}, {"audit", c.Audit}, {"check", c.Check}, {"replay for", c.ReplayFor}, {"keep", c.Keep},
 	} {
 		if d.v < 0 {
 			bad("%s %s: expected above 0", d.name, d.v)
@@ -210,7 +228,7 @@ func (c Config) Validate() error {
 		v    int
 	}{
 		{"replay attempts", c.ReplayAttempts}, {"max message bytes", c.MaxMessageBytes},
-		{"max buffered bytes", c.MaxBufferedBytes},
+		{"max buffered bytes", c.MaxBufferedBytes}, {"max replay bytes", c.MaxReplayBytes},
 	} {
 		if n.v < 0 {
 			bad("%s %d: expected above 0", n.name, n.v)

@@ -16,11 +16,13 @@
 //
 //   - the adapter's name; an id without a name is refused;
 //   - the cache salt: SGLang's field, or a key of the first block, bare as vLLM
-//     writes it, or as Dynamo's vLLM does. Engines name it with the first block of a prompt only, so
-//     blocks have it by their parent; where one engine hash was stored under two
-//     salts, what follows it is refused;
+//     writes it, or as Dynamo's vLLM does. Engines name it with the first block
+//     of a prompt only, so blocks have it by their parent; where one engine hash
+//     was stored under two salts, what follows it is left out;
 //   - multimodal objects, by their 64-bit hashes as Dynamo's workers pass them.
-//     A block with keys of any other kind is refused with those behind it;
+//     A block with keys of any other kind is left out with those that follow it.
+//     RankStatus.LeftOut counts such blocks until the engine removes them; all
+//     others are right, so the rank is not degraded;
 //   - pairs of tokens (EAGLE): a block is hashed over its tokens and the next,
 //     as prompts for a worker that is registered with EAGLE are. Blocks that are
 //     not as the worker is registered are refused: no prompt could match them.
@@ -59,8 +61,12 @@
 //
 // Every replay asks from the last sequence seen, not the one after it, so that
 // the answer proves that it is still the same publisher. The same is asked once
-// shortly after connecting and then at each quiet interval, so that a loss at
-// the very end of a burst is found as well.
+// shortly after connecting and then at each quiet interval. Between these a quiet
+// publisher is asked every 1.5 s for what follows the last sequence seen, which is
+// next to nothing where all was heard: so the loss of a stream's last message is
+// found within two seconds. RankStatus.AsOf says when it was known last that
+// nothing is missing; of a publisher without a replay port that is its last
+// message, and it grows old.
 //
 // # Restarts of this process
 //

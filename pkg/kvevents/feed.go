@@ -81,9 +81,17 @@ func (f *feed) applied(events, blocks int) {
 	f.status.Messages++
 	f.status.Events += uint64(events)
 	f.status.LastAt = time.Now()
+	f.status.AsOf = f.status.LastAt
 	f.mu.Unlock()
 	f.heard.Store(true)
 	f.cfg.Hooks.applied(f.rank, events, blocks)
+}
+
+// whole notes that the publisher has sent nothing that was not heard.
+func (f *feed) whole() {
+	f.mu.Lock()
+	f.status.AsOf = time.Now()
+	f.mu.Unlock()
 }
 
 // refuse counts what was not used, once for each of n events.

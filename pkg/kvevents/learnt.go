@@ -13,27 +13,27 @@ import (
 type learnt struct {
 	Groups map[uint64]bool `json:"groups,omitempty"`
 	Whole  bool            `json:"whole,omitempty"`
-	Salts  []saltedBlocks  `json:"salts,omitempty"`
+	Spaces []spaceBlocks   `json:"spaces,omitempty"`
 }
 
-// saltedBlocks are blocks that have one salt, and all else of it, in common.
-type saltedBlocks struct {
-	Salt      string `json:"salt,omitempty"`
-	Tiers     uint8  `json:"tiers"`
-	Ambiguous bool   `json:"ambiguous,omitempty"`
-	Blocks    []byte `json:"blocks"` // engine hashes, 8 bytes each, little-endian
+// spaceBlocks are blocks of which the same is known.
+type spaceBlocks struct {
+	Seed   uint64    `json:"seed,omitempty"`
+	Tiers  uint8     `json:"tiers"`
+	Kind   spaceKind `json:"kind,omitempty"`
+	Blocks []byte    `json:"blocks"` // engine hashes, 8 bytes each, little-endian
 }
 
 func (d *Decoder) learnt() learnt {
 	l := learnt{Groups: maps.Clone(d.groups), Whole: d.sawWhole}
 	at := make(map[space]int)
-	for h, sp := range d.spaces {
+	for h, sp := range d.spaces.blocks {
 		i, known := at[sp]
 		if !known {
-			i, at[sp] = len(l.Salts), len(l.Salts)
-			l.Salts = append(l.Salts, saltedBlocks{Salt: sp.salt, Tiers: sp.tiers, Ambiguous: sp.ambiguous})
+			i, at[sp] = len(l.Spaces), len(l.Spaces)
+			l.Spaces = append(l.Spaces, spaceBlocks{Seed: sp.seed, Tiers: sp.tiers, Kind: sp.kind})
 		}
-		l.Salts[i].Blocks = binary.LittleEndian.AppendUint64(l.Salts[i].Blocks, uint64(h))
+		l.Spaces[i].Blocks = binary.LittleEndian.AppendUint64(l.Spaces[i].Blocks, uint64(h))
 	}
 	return l
 }
@@ -43,12 +43,11 @@ func (d *Decoder) resume(l learnt) {
 	d.Reset()
 	maps.Copy(d.groups, l.Groups)
 	d.sawWhole = l.Whole
-	for _, s := range l.Salts {
-		for b := s.Blocks; len(b) >= 8; b = b[8:] {
-			if d.spaces == nil {
-				d.spaces = make(spaces)
-			}
-			d.spaces[kvindex.EngineHash(binary.LittleEndian.Uint64(b))] = space{salt: s.Salt, tiers: s.Tiers, ambiguous: s.Ambiguous}
+	for _, x := range l.Spaces {
+		var blocks []kvindex.EngineHash
+		for b := x.Blocks; len(b) >= 8; b = b[8:] {
+			blocks = append(blocks, kvindex.EngineHash(binary.LittleEndian.Uint64(b)))
 		}
+		d.spaces.resume(blocks, space{seed: x.Seed, tiers: x.Tiers, kind: x.Kind})
 	}
 }

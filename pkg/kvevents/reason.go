@@ -32,10 +32,11 @@ const (
 	// UnnamedAdapter: a LoRA id without the name that requests use.
 	UnnamedAdapter
 	// ExtraKeys: a block that depends on more than its tokens (multimodal
-	// input, prompt embeddings). It and those after it in the event are left
-	// out.
+	// input, prompt embeddings), or follows one that does. RankStatus.LeftOut
+	// counts such blocks for as long as the engine has them.
 	ExtraKeys
 	// AmbiguousSalt: a block whose parent was stored under several cache salts.
+	// It is left out likewise.
 	AmbiguousSalt
 	// Ignored: an event that its publisher marks as one to be ignored.
 	Ignored
@@ -111,11 +112,12 @@ func (r Reason) String() string {
 }
 
 // Normal reports whether a worker that is well gives this reason: what was
-// refused is none of the blocks that the index is about. All others mean that
-// the index lacks something.
+// refused is none of the blocks that the index is about, or it is known which
+// blocks are left out, and for how long. All others mean that the index lacks
+// something.
 func (r Reason) Normal() bool {
 	switch r {
-	case PartialBlock, ForeignGroup, RemoteLocality, ForeignOwner, Ignored, Repeated, ForeignTopic, SecondSource:
+	case PartialBlock, ExtraKeys, AmbiguousSalt, ForeignGroup, RemoteLocality, ForeignOwner, Ignored, Repeated, ForeignTopic, SecondSource:
 		return true
 	}
 	return false

@@ -3,6 +3,7 @@ package kvevents
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -10,6 +11,38 @@ import (
 
 // endOfReplay marks the end of a replay in place of a sequence.
 const endOfReplay = math.MaxUint64
+
+// maxReplay bounds the messages of one replay. Publishers keep 10,000 (buffer_steps
+// of vLLM and SGLang) where nobody has said more.
+const maxReplay = 1 << 18
+
+// errEndless is final: to ask again would be answered so again.
+var errEndless = errors.New("kvevents: the replay has no end")
+
+// budget is what one replay may be, whoever answers. What it brings goes on to the
+// index at once, so this bounds work, not memory.
+type budget struct {
+	messages, bytes int
+	last            uint64
+	any             bool
+}
+
+// take judges the next message of a replay. A publisher keeps its messages in
+// order, so one that goes back would go round and round.
+func (b *budget) take(m message) error {
+	b.messages--
+	b.bytes -= len(m.payload)
+	back := b.any && m.seq <= b.last
+	was := b.last
+	b.last, b.any = m.seq, true
+	switch {
+	case back:
+		return fmt.Errorf("%w: message %d after %d", errEndless, m.seq, was)
+	case b.messages < 0 || b.bytes < 0:
+		return fmt.Errorf("%w: message %d is beyond what is taken of one", errEndless, m.seq)
+	}
+	return nil
+}
 
 // message is one published batch.
 type message struct {
@@ -36,16 +69,26 @@ func parseReplayed(frames [][]byte) (message, bool) {
 	return message{seq: binary.BigEndian.Uint64(frames[n-2]), payload: frames[n-1]}, true
 }
 
+// replayLimits bound one replay.
+type replayLimits struct {
+	time  time.Duration
+	bytes int // of payloads
+}
+
 // replay asks the router at addr for all messages from a sequence on and hands
 // them to each in order, until the end marker, a fault, or quiet for as long as
-// the timeout. each returns false to stop early.
-func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg connConfig, each func(message) bool) error {
+// the timeout. each returns false to stop early. A replay that goes on for longer
+// than most, or brings more than is taken of one, is errEndless.
+func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg connConfig, most replayLimits, each func(message) bool) error {
 	c, err := dialZMQ(ctx, dial, addr, typeDealer, cfg)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	defer context.AfterFunc(ctx, c.close)()
+	limited, cancel := context.WithTimeout(ctx, most.time)
+	defer cancel()
+	defer context.AfterFunc(limited, c.close)()
+	left := budget{messages: maxReplay, bytes: most.bytes}
 	// No PINGs here: an answer is due, and a silent router is given up.
 	c.heartbeat, c.quiet = 0, cfg.timeout
 	if err := c.send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
@@ -54,8 +97,11 @@ func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg co
 	var frames [][]byte
 	for {
 		if frames, err = c.receive(frames); err != nil {
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				err = ctx.Err()
+			case limited.Err() != nil:
+				err = fmt.Errorf("%w: it has gone on for %s", errEndless, most.time)
 			}
 			return fmt.Errorf("kvevents: replay from %s: %w", addr, err)
 		}
@@ -65,6 +111,9 @@ func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg co
 		}
 		if m.seq == endOfReplay {
 			return nil
+		}
+		if err := left.take(m); err != nil {
+			return fmt.Errorf("kvevents: replay from %s: %w", addr, err)
 		}
 		if !each(m) {
 			return nil

@@ -204,7 +204,14 @@ func (f *follower) inTurn(do func()) {
 }
 
 // leave says that the index has the rank no more, or another life of it.
-func (f *follower) leave() { f.inTurn(func() { f.gone = true }) }
+func (f *follower) leave() {
+	f.inTurn(func() {
+		f.gone = true
+		if f.stream != nil {
+			f.stream.decoder.Forget()
+		}
+	})
+}
 
 // resume lets the rank's stream begin where an earlier process's stood. Nobody
 // follows the rank yet.

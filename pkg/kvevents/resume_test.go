@@ -348,8 +348,8 @@ func TestADecoderGoesOnWhereAnotherLeft(t *testing.T) {
 	next := NewDecoder(2, 0, false)
 	next.resume(l)
 	require.Equal(t, map[uint64]bool{1: true, 2: false}, next.groups)
-	require.Equal(t, d.spaces, next.spaces)
-	require.NotEmpty(t, next.spaces)
+	require.Equal(t, d.spaces.blocks, next.spaces.blocks)
+	require.NotEmpty(t, next.spaces.blocks)
 	require.Equal(t, d.sawWhole, next.sawWhole)
 	more := payload(t, 0, removal(event{"block_hashes": []int{1}, "group_idx": 1}),
 		store(event{"block_hashes": []int{3}, "parent_block_hash": 1, "token_ids": []int{3, 4}, "group_idx": 1}))

@@ -35,22 +35,29 @@ func (s State) String() string {
 
 // RankStatus is what is known of the events of one rank.
 type RankStatus struct {
-	Rank     worker.Rank
-	State    State
-	Since    time.Time // of the state
-	Via      string    // the channel that its events come by; "": the engine's own
-	Seen     bool      // a message was applied since the last reset
-	LastSeq  uint64    // of the last one applied; of an event, where a channel carries them
-	LastAt   time.Time // of the last one applied
-	Messages uint64    // applied
-	Events   uint64    // applied
-	Blocks   int       // in the index now, on any tier
-	Replays  uint64    // that ended well
-	Resets   uint64    // times the rank's blocks were dropped
+	Rank    worker.Rank
+	State   State
+	Since   time.Time // of the state
+	Via     string    // the channel that its events come by; "": the engine's own
+	Seen    bool      // a message was applied since the last reset
+	LastSeq uint64    // of the last one applied; of an event, where a channel carries them
+	LastAt  time.Time // of the last one applied
+	// AsOf is when it was known last that nothing is missing: when a message was
+	// applied, or the publisher said that it has sent no more. A worker that can be
+	// asked is asked each Config.Check; of another one it is the last message.
+	AsOf     time.Time
+	Messages uint64 // applied
+	Events   uint64 // applied
+	Blocks   int    // in the index now, on any tier
+	Replays  uint64 // that ended well
+	Resets   uint64 // times the rank's blocks were dropped
 	Refused  Refusals
 	// Missing is what was refused, but for what is Normal, since the worker's
 	// blocks were last known to be none. Above zero, the index lacks something.
 	Missing Refusals
+	// LeftOut is how many blocks the worker has that the index leaves out because
+	// they depend on what cannot be read. All others are right.
+	LeftOut int
 	// Kept is how many blocks an earlier process held that wait for the proof that
 	// the stream is the same; none of them is in the index.
 	Kept      int

@@ -2,6 +2,7 @@ package kvevents
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -14,6 +15,9 @@ import (
 )
 
 const (
+	// maxBarren is how many replays in a row may bring something else than what they
+	// were asked for: a part of what is missing, or another past.
+	maxBarren     = 16
 	inboxMessages = 256         // between socket and index, for each rank
 	settle        = time.Second // from connecting to the first audit
 )
@@ -56,7 +60,11 @@ type session struct {
 
 	answers    chan answer // of the replay in progress; nil when none is
 	stopReplay context.CancelFunc
+	barren     int  // replays in a row that did not bring what they were asked for
+	upset      bool // the one in progress has shown another past
 	audit      *time.Timer
+	check      *time.Timer
+	checker    *checker
 }
 
 // answer is one message of a replay, or its end.
@@ -66,6 +74,12 @@ type answer struct {
 	fail error // with end: why it was not had
 }
 
+// reserver is an index with a budget, which covers what is kept beside it of its
+// blocks: kvindex.Tree.
+type reserver interface {
+	Reserve(bytes int) bool
+}
+
 func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	s := &stream{
 		src:     src,
@@ -73,6 +87,9 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
 	}
 	s.begin(cfg, r)
+	if index, ok := cfg.Index.(reserver); ok {
+		s.decoder.Budget(index.Reserve)
+	}
 	if src.addr == "" {
 		s.adopted, s.ended = make(chan adopted), make(chan struct{})
 	}
@@ -127,7 +144,8 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 	stop := context.AfterFunc(ctx, c.close)
 	ss := &session{
 		ctx: ctx, conn: c, inbox: make(chan message, inboxMessages),
-		stopReplay: func() {}, audit: time.NewTimer(settle),
+		stopReplay: func() {}, audit: time.NewTimer(settle), check: time.NewTimer(s.cfg.Check),
+		checker: newChecker(s.cfg, s.src.replayAddr),
 	}
 	s.session = ss
 	defer func() {
@@ -135,6 +153,7 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 		stop()
 		c.close()
 		ss.audit.Stop()
+		ss.check.Stop()
 		ss.wg.Wait()
 		s.turn.Lock()
 		s.tracker.Disconnect()
@@ -145,6 +164,9 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 		s.session = nil
 	}()
 	ss.wg.Go(func() { s.receive(ss) })
+	if s.src.replayAddr != "" {
+		ss.wg.Go(func() { ss.checker.run(ctx) })
+	}
 	s.inTurn(func() {
 		if s.kept.expired() {
 			s.abandon()
@@ -205,16 +227,19 @@ func (s *stream) loop(ss *session) error {
 				return ss.readErr
 			}
 			ss.audit.Reset(s.cfg.Audit)
+			ss.check.Reset(s.cfg.Check)
 			s.inTurn(func() { s.obey(s.tracker.Live(m.seq, s.sum(m)), m) })
 		case a := <-ss.answers:
 			s.inTurn(func() { s.answered(a) })
 		case <-ss.audit.C:
 			ss.audit.Reset(s.cfg.Audit)
-			s.inTurn(func() {
-				v := s.tracker.Audit()
-				s.obey(v, message{})
-				s.auditing = v.Replay
-			})
+			s.inTurn(s.audit)
+		case <-ss.check.C:
+			if !s.look() {
+				ss.check.Reset(s.cfg.Check)
+			}
+		case c := <-ss.checker.told:
+			s.looked(c)
 		case <-ping.C:
 			if err := ss.conn.ping(); err != nil {
 				return fmt.Errorf("kvevents: ping %s: %w", ss.conn.peer, err)
@@ -294,12 +319,13 @@ func (s *stream) startReplay(from uint64) {
 // replay tries to have the replay; what an attempt repeats the tracker ignores.
 func (s *stream) replay(ctx context.Context, from uint64, each func(answer) bool) error {
 	cfg := connConfig{maxBytes: s.cfg.MaxMessageBytes, timeout: s.cfg.Timeout}
+	most := replayLimits{time: s.cfg.ReplayFor, bytes: s.cfg.MaxReplayBytes}
 	wait := 2 * s.cfg.MinBackoff
 	for attempt := 1; ; attempt++ {
-		err := replay(ctx, s.cfg.Dial, s.src.replayAddr, from, cfg, func(m message) bool {
+		err := replay(ctx, s.cfg.Dial, s.src.replayAddr, from, cfg, most, func(m message) bool {
 			return each(answer{m: m})
 		})
-		if err == nil || attempt >= s.cfg.ReplayAttempts || !sleep(ctx, wait) {
+		if err == nil || errors.Is(err, errEndless) || attempt >= s.cfg.ReplayAttempts || !sleep(ctx, wait) {
 			return err
 		}
 		wait *= 2
@@ -312,7 +338,9 @@ func (s *stream) answered(a answer) {
 		s.endReplay(a.fail)
 		return
 	}
-	s.obey(s.tracker.Replayed(a.m.seq, s.sum(a.m)), a.m)
+	v := s.tracker.Replayed(a.m.seq, s.sum(a.m))
+	s.session.upset = s.session.upset || v.Reset
+	s.obey(v, a.m)
 }
 
 // endReplay ends the replay in progress, well or not, and drains the buffer.
@@ -324,6 +352,9 @@ func (s *stream) endReplay(fail error) {
 	if fail != nil {
 		s.fault(fail)
 		s.obey(s.tracker.ReplayFail(), message{})
+		if errors.Is(fail, errEndless) {
+			s.endless(fail)
+		}
 	} else {
 		s.mu.Lock()
 		s.status.Replays++
@@ -331,13 +362,28 @@ func (s *stream) endReplay(fail error) {
 		v := s.tracker.ReplayEnd()
 		s.obey(v, message{})
 		if v.Replay {
+			ss.upset = true
 			return
 		}
+		s.whole()
 	}
+	if ss.barren >= maxBarren {
+		s.endless(fmt.Errorf("%w: %d in a row have not brought what was missing", errEndless, ss.barren))
+	}
+	was := ss.barren
+	if s.drain(); fail != nil {
+		ss.barren = was // it has brought nothing at all
+	}
+}
+
+// drain judges what was held back while a replay ran.
+func (s *stream) drain() {
+	ss := s.session
 	held := ss.buffer
 	ss.buffer, ss.bufferBytes = nil, 0
 	for i, m := range held {
 		v := s.tracker.Drain(m.seq, s.sum(m))
+		ss.upset = ss.upset || v.Reset
 		if !v.Replay {
 			s.obey(v, m)
 			continue
@@ -347,9 +393,21 @@ func (s *stream) endReplay(fail error) {
 			ss.bufferBytes += len(m.payload)
 		}
 		v.Buffer = false
+		ss.barren++
 		s.obey(v, message{})
 		return
 	}
+	if ss.barren++; !ss.upset {
+		ss.barren = 0
+	}
+	ss.upset = false
+}
+
+// endless gives up the replays of this connection.
+func (s *stream) endless(why error) {
+	s.tracker.Endless()
+	s.fault(why)
+	s.log.Warn("replays of kv events have no end: none is asked for until the publisher is connected anew", slog.Any("err", why))
 }
 
 // apply decodes a message and gives its events to the index.
@@ -387,5 +445,6 @@ func (s *stream) settleState() {
 	}
 	s.mu.Lock()
 	s.status.LastSeq, s.status.Seen = s.tracker.Last()
+	s.status.LeftOut = s.decoder.LeftOut()
 	s.mu.Unlock()
 }

@@ -92,6 +92,8 @@ type Tracker struct {
 	heard    bool
 	heardSeq uint64
 	heardSum uint64
+	// endless: what it replays on this connection has no end.
+	endless bool
 	// unproven: reconnected, and not known yet to be the same publisher.
 	unproven bool
 	// kept: the position is an earlier process's, and so are the blocks, which
@@ -152,16 +154,29 @@ func (t *Tracker) Connect() Verdict {
 }
 
 // Disconnect notes that the connection is gone, with all that was buffered.
-func (t *Tracker) Disconnect() { t.phase, t.unproven, t.heard = Disconnected, t.seen, false }
+func (t *Tracker) Disconnect() {
+	t.phase, t.unproven, t.heard, t.endless = Disconnected, t.seen, false, false
+}
+
+// Endless notes, after ReplayFail, that a replay had no end: on this connection
+// the publisher counts as one that offers none, and blocks may be held that it has
+// not told of in order.
+func (t *Tracker) Endless() { t.endless, t.degraded = true, true }
+
+func (t *Tracker) asks() bool { return t.replayable && !t.endless }
 
 // Audit asks whether anything was missed. It is for quiet times; it does
 // nothing unless the tracker is Live and replays are offered.
 func (t *Tracker) Audit() Verdict {
-	if t.phase != Live || !t.replayable {
+	if t.phase != Live || !t.asks() {
 		return Verdict{}
 	}
 	return t.ask()
 }
+
+// Next returns the sequence that would be contiguous, and whether it is a time at
+// which the publisher may be asked for it.
+func (t *Tracker) Next() (seq uint64, asks bool) { return t.next(), t.phase == Live && t.asks() }
 
 // ask begins a replay at the last message seen, so that the answer proves who
 // is answering.
@@ -186,7 +201,7 @@ func (t *Tracker) Live(seq, sum uint64) Verdict {
 		return t.apply(Verdict{Restore: t.proof()}, seq, sum)
 	case seq > t.next():
 		return t.gap(seq, sum)
-	case t.replayable:
+	case t.asks():
 		return Verdict{} // replayed already
 	case seq == t.last && sum == t.sum:
 		return Verdict{Restore: t.proof()}
@@ -198,7 +213,7 @@ func (t *Tracker) Live(seq, sum uint64) Verdict {
 // Drain judges a message that was buffered while a replay ran. A verdict with
 // Replay means that this message and those behind it stay buffered.
 func (t *Tracker) Drain(seq, sum uint64) Verdict {
-	if seq > t.next() && t.replayable && !t.failed && t.progress {
+	if seq > t.next() && t.asks() && !t.failed && t.progress {
 		v := t.ask()
 		v.Buffer = true
 		return v
@@ -301,7 +316,7 @@ func (t *Tracker) apply(v Verdict, seq, sum uint64) Verdict {
 func (t *Tracker) gap(seq, sum uint64) Verdict {
 	var v Verdict
 	seen := t.seen // else it is but the beginning that is missing
-	if t.replayable {
+	if t.asks() {
 		v = t.ask()
 		v.Buffer = true
 	} else {
@@ -329,7 +344,7 @@ func (t *Tracker) forget() {
 func (t *Tracker) restart(seq, sum uint64) Verdict {
 	t.forget()
 	v := Verdict{Reset: true, Cause: Restarted}
-	if t.replayable {
+	if t.asks() {
 		a := t.ask()
 		v.Buffer, v.Replay, v.From = true, true, a.From
 		return v

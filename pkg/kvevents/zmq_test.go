@@ -241,7 +241,7 @@ func TestReplayTakesBothFramings(t *testing.T) {
 				}
 			}()
 			var got []uint64
-			err := replay(t.Context(), func(context.Context, string, string) (net.Conn, error) { return ours, nil }, "test", 3, testConn,
+			err := replay(t.Context(), func(context.Context, string, string) (net.Conn, error) { return ours, nil }, "test", 3, testConn, testLimits,
 				func(m message) bool {
 					got = append(got, m.seq)
 					return true
@@ -311,7 +311,7 @@ func TestAgainstAnotherLibrary(t *testing.T) {
 		served <- err
 	}()
 	var got []uint64
-	require.NoError(t, replay(ctx, dial, router.Addr().String(), 3, cfg, func(m message) bool {
+	require.NoError(t, replay(ctx, dial, router.Addr().String(), 3, cfg, testLimits, func(m message) bool {
 		got = append(got, m.seq)
 		return string(m.payload) == string(be64(3))
 	}))

@@ -111,6 +111,9 @@
 // before it, and it only where nothing told is left but what they go on from.
 // Shedding a block from Device ends the prompts below it, as an event would.
 //
+// What those who feed the index must keep of its blocks, such as their salts, is
+// taken from the budget by [Tree.Reserve], an eighth of it at most.
+//
 // Freed memory is kept for its own kind. Where another kind is needed and the
 // budget would be passed, what makes whole pages of it is given back to the
 // system. Free nodes and short runs do not; they count as used then, so that

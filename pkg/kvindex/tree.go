@@ -82,6 +82,7 @@ type Tree struct {
 	unitNext  uint32
 	unitsUsed int
 	kidBytes  int
+	beside    int    // bytes that Reserve counts
 	clock     uint32 // counts stores
 	time      timeline
 	sent      sendings

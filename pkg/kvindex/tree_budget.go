@@ -6,13 +6,30 @@ import "github.com/seed-60ae5743/baton/pkg/worker"
 // that was freed is kept for what comes next.
 func (t *Tree) bytesInUse() int {
 	return t.blocks.used*blockBytes + t.nodeIDs.used()*nodeBytes +
-		t.names.segs.used()*segBytes + t.unitsUsed*unitBytes + t.kidBytes
+		t.names.segs.used()*segBytes + t.unitsUsed*unitBytes + t.kidBytes + t.beside
 }
 
 // bytesTaken is what the system has given us, which it counts: with what is
 // free and was not given back.
 func (t *Tree) bytesTaken() int {
-	return t.blocks.bytes() + int(t.nodeIDs.next)*nodeBytes + t.names.bytes() + int(t.unitNext)*unitBytes + t.kidBytes
+	return t.blocks.bytes() + int(t.nodeIDs.next)*nodeBytes + t.names.bytes() + int(t.unitNext)*unitBytes + t.kidBytes + t.beside
+}
+
+// besidePart is what part of the budget Reserve may take at most.
+const besidePart = 8
+
+// Reserve counts memory that whoever feeds the index keeps of its blocks beside
+// it, in bytes, as taken from the budget; below zero it is given back. It is false,
+// and counts nothing, where that were more than an eighth of the budget.
+func (t *Tree) Reserve(bytes int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if bytes > 0 && t.beside+bytes > t.cfg.MaxBytes/besidePart {
+		return false
+	}
+	t.beside += bytes
+	t.credit = 0
+	return true
 }
 
 // giveBackStep is how many pages or segments are given back at a time.

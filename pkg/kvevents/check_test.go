@@ -1,0 +1,71 @@
+package kvevents
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Nothing follows that would show the gap, and no audit is due.
+func TestTheLostLastEventOfAQuietStreamIsFound(t *testing.T) {
+	require.LessOrEqual(t, Config{}.withDefaults().Check, 1500*time.Millisecond, "found within 2 s")
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, func(c *Config) { c.Audit, c.Check = time.Hour, 10*time.Millisecond })
+	r.follow(w.source())
+	w.store(1, false)
+	r.eventually("heard", func() bool { return r.holds(one, w.held) && r.status(one).State == StateConnected })
+	for n := 2; n < 5; n++ {
+		w.store(n, true)
+		r.eventually("found", func() bool { return r.holds(one, w.held) })
+	}
+	w.publish(event{"type": "AllBlocksCleared"}, true) // its cache was emptied while it was idle
+	r.eventually("found", func() bool { return r.holds(one, nil) })
+	require.Zero(t, r.status(one).Resets)
+}
+
+func TestChecksKeepTheirConnectionAndMakeNewOnesWhereItIsLost(t *testing.T) {
+	p := newWirePublisher(t, false, 100, 1000)
+	replays := strconv.Itoa(int(p.source().ReplayPort))
+	var dialed atomic.Int64
+	r := newRig(t, func(c *Config) {
+		c.Audit, c.Check = time.Hour, time.Millisecond
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if _, port, _ := net.SplitHostPort(addr); port == replays {
+				dialed.Add(1)
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}
+	})
+	asked := func() int { _, _, n := p.counts(); return n }
+	r.follow(p.source())
+	r.eventually("asked often", func() bool { return asked() > 50 })
+	require.LessOrEqual(t, dialed.Load(), int64(3), "the replay at the beginning, the audit after a second, the checks")
+	was := asked()
+	p.cut()
+	r.eventually("asked again", func() bool { return asked() > was+50 && r.status(one).State == StateConnected })
+	require.LessOrEqual(t, dialed.Load(), int64(7))
+}
+
+// Without a replay port nobody can be asked, and what is known grows old.
+func TestWhenItWasKnownLastThatNothingIsMissing(t *testing.T) {
+	asked, mute := newZMQWorker(t, 0, 0), newZMQWorker(t, 0, -1)
+	r := newRig(t, func(c *Config) { c.Audit, c.Check = time.Hour, 5*time.Millisecond })
+	r.follow(asked.source(), mute.source())
+	two := one
+	two.ID = 2
+	n := 0
+	r.eventually("both heard", func() bool {
+		n++
+		asked.store(n, false)
+		mute.store(n, false)
+		return r.status(one).Seen && r.status(two).Seen
+	})
+	r.eventually("one is as of now", func() bool { s := r.status(one); return s.AsOf.After(s.LastAt.Add(20 * time.Millisecond)) })
+	s := r.status(two)
+	require.Equal(t, s.LastAt, s.AsOf)
+}

@@ -1,0 +1,169 @@
+package kvevents
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// vLLM writes, in this order, the adapter's name, (name, offset) for each picture,
+// and in a prompt's first block the salt; see internal/enginesim/testdata/captures.
+func TestTheSaltOfAStockVLLMIsReadFromTheFirstBlock(t *testing.T) {
+	digest := strings.Repeat("5e", 32) // what a salt that somebody has hashed looks like
+	first := []int{1, 2}
+	for name, c := range map[string]struct {
+		adapter any
+		keys    []any // of the first block
+		parent  any
+		want    kvindex.Salt
+		out     bool
+	}{
+		"a salt":                                     {keys: []any{"a"}, want: kvindex.Salt{CacheSalt: "a"}},
+		"a salt that is a digest":                    {keys: []any{digest}, want: kvindex.Salt{CacheSalt: digest}},
+		"an adapter":                                 {adapter: "ada", keys: []any{"ada"}, want: kvindex.Salt{LoRA: "ada"}},
+		"an adapter and a salt":                      {adapter: "ada", keys: []any{"ada", "a"}, want: kvindex.Salt{LoRA: "ada", CacheSalt: "a"}},
+		"a salt that has the adapter's name":         {adapter: "ada", keys: []any{"ada", "ada"}, want: kvindex.Salt{LoRA: "ada", CacheSalt: "ada"}},
+		"an adapter's name without an adapter":       {keys: []any{"ada"}, want: kvindex.Salt{CacheSalt: "ada"}},
+		"a picture":                                  {keys: []any{[]any{digest, 3}}, out: true},
+		"a picture and a salt":                       {keys: []any{[]any{digest, 3}, "a"}, out: true},
+		"a picture named as old versions do, a salt": {keys: []any{digest, "a"}, out: true},
+		"bytes, as of prompt embeddings":             {keys: []any{[]byte("0123456789")}, out: true},
+		"a salt and bytes":                           {keys: []any{"a", []byte("0123456789")}, out: true},
+		"a bare text in a later block":               {keys: []any{"a"}, parent: 7, out: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewDecoder(2, 0, false)
+			more := event{"extra_keys": []any{c.keys}, "parent_block_hash": c.parent, "token_ids": first}
+			if c.adapter != nil {
+				more["lora_id"], more["lora_name"] = 1, c.adapter
+			}
+			b, err := d.Decode(payload(t, 0, store(more)))
+			require.NoError(t, err)
+			if c.out {
+				require.Empty(t, b.Events)
+				require.Equal(t, map[string]uint64{"extra_keys": 1}, b.Refused.Map())
+				require.Equal(t, 1, d.LeftOut())
+				return
+			}
+			require.Empty(t, b.Refused.Map())
+			require.Equal(t, locals(2, c.want, 1, 2)[0], b.Events[0].Stored.Blocks[0].Local)
+			require.Zero(t, d.LeftOut())
+		})
+	}
+}
+
+func TestWhatFollowsABlockThatIsLeftOutIsLeftOutAsLongAsTheEngineHasIt(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	put := func(hash int, parent any, keys any) string {
+		return outcome(t, d, store(event{"block_hashes": []int{hash}, "parent_block_hash": parent, "extra_keys": keys}))
+	}
+	gone := func(hashes ...int) { outcome(t, d, removal(event{"block_hashes": hashes})) }
+	picture := []any{[]any{[]any{"a picture", 0}}}
+	require.Equal(t, "device", put(1, nil, nil))
+	require.Equal(t, "extra_keys", put(2, 1, picture))
+	require.Equal(t, "extra_keys", put(3, 2, nil), "its parent is in no index")
+	require.Equal(t, "extra_keys", put(3, 2, nil))
+	require.Equal(t, "device", put(4, 1, nil), "its neighbour is not concerned")
+	require.Equal(t, 2, d.LeftOut())
+	gone(3)
+	require.Equal(t, 1, d.LeftOut())
+	gone(2, 4)
+	require.Zero(t, d.LeftOut())
+	require.Equal(t, "device", put(2, 1, nil), "the name is free again")
+
+	require.Equal(t, "extra_keys", put(5, 1, picture))
+	outcome(t, d, event{"type": "AllBlocksCleared"})
+	require.Zero(t, d.LeftOut())
+
+	// The same holds of what follows a block of two salts.
+	for _, salt := range []string{"a", "b"} {
+		outcome(t, d, store(event{"block_hashes": []int{6}, "parent_block_hash": nil, "cache_salt": salt}))
+	}
+	require.Equal(t, "ambiguous_salt", put(7, 6, nil))
+	require.Equal(t, "ambiguous_salt", put(8, 7, nil))
+	require.Equal(t, 2, d.LeftOut())
+}
+
+func TestWhatIsLeftOutOutlivesARestartOfThisProcess(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	outcome(t, d, store(event{"block_hashes": []int{2}, "extra_keys": []any{[]any{[]any{"a picture", 0}}}}))
+	next := NewDecoder(2, 0, false)
+	next.resume(d.learnt())
+	require.Equal(t, 1, next.LeftOut())
+	require.Equal(t, "extra_keys", outcome(t, next, store(event{"block_hashes": []int{3}, "parent_block_hash": 2})))
+}
+
+func TestWhatIsKnownOfSaltedBlocksLivesWithinABudget(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	taken, most := 0, 3*leastSpaces*spaceBytes
+	d.Budget(func(n int) bool {
+		if n > 0 && taken+n > most {
+			return false
+		}
+		taken += n
+		return true
+	})
+	put := func(hash int) string {
+		return outcome(t, d, store(event{"block_hashes": []int{hash}, "parent_block_hash": nil, "cache_salt": strings.Repeat("s", 10_000)}))
+	}
+	held := 0
+	for put(held+1) == "device" {
+		held++
+	}
+	require.Equal(t, "no_room", put(held+1))
+	require.Equal(t, 3*leastSpaces, held)
+	require.Equal(t, most, taken)
+	require.Equal(t, "device", outcome(t, d, store(event{"block_hashes": []int{held + 1}, "parent_block_hash": nil})), "plain blocks need none")
+	for h := 1; h < held; h++ {
+		outcome(t, d, removal(event{"block_hashes": []int{h}}))
+	}
+	require.Less(t, taken, most+1)
+	require.Equal(t, "device", put(1), "what is gone has made room")
+	outcome(t, d, event{"type": "AllBlocksCleared"})
+	require.Zero(t, taken)
+}
+
+// One request whose blocks cannot be read costs those blocks, not the rank.
+func TestABlockThatCannotBeReadDegradesNoRank(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	r.eventually("connected", func() bool { return r.status(one).Seen || r.status(one).State == StateConnected })
+	w.store(1, false)
+	w.publish(store(event{"block_hashes": []int{2}, "parent_block_hash": 1, "extra_keys": []any{[]any{[]any{"a picture", 0}}}}), false)
+	w.publish(store(event{"block_hashes": []int{3}, "parent_block_hash": 2}), false)
+	w.store(4, false)
+	r.eventually("all heard", func() bool { return r.holds(one, map[int]bool{1: true, 4: true}) })
+	s := r.status(one)
+	require.Equal(t, StateConnected, s.State)
+	require.Equal(t, 2, s.LeftOut)
+	require.Zero(t, s.Missing)
+	require.Equal(t, map[string]uint64{"extra_keys": 2}, s.Refused.Map())
+	w.publish(removal(event{"block_hashes": []int{3, 2}}), false)
+	r.eventually("healed", func() bool { return r.status(one).LeftOut == 0 })
+}
+
+func TestTheIndexsBudgetCoversSaltsUntilTheirRankLeaves(t *testing.T) {
+	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: kvindex.LeastBytes}, kvindex.NewSlots())
+	require.NoError(t, err)
+	eighth := kvindex.LeastBytes / 8
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, func(c *Config) { c.Index = tree })
+	r.follow(w.source())
+	for n := range 3 * leastSpaces {
+		w.publish(store(event{"block_hashes": []int{n}, "parent_block_hash": nil, "token_ids": []int{n, n}, "cache_salt": "s"}), false)
+	}
+	r.eventually("all heard", func() bool { return r.status(one).LastSeq == 3*leastSpaces-1 })
+	left := eighth - 3*leastSpaces*spaceBytes
+	require.False(t, tree.Reserve(left+1))
+	require.True(t, tree.Reserve(left))
+	tree.Reserve(-left)
+	r.follow()
+	r.eventually("left", func() bool { _, ok := tree.Slot(worker.Rank{ID: 1}); return !ok })
+	require.True(t, tree.Reserve(eighth))
+	require.False(t, tree.Reserve(1))
+}
