@@ -136,7 +136,7 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 
 // eventStream is what the page says of a rank's events.
 func eventStream(r kvevents.RankStatus) admin.EventStream {
-	e := admin.EventStream{LastSequence: r.LastSeq, Any: r.Seen, LastAt: r.LastAt, Via: r.Via, Refused: r.Refused.Map()}
+	e := admin.EventStream{LastSequence: r.LastSeq, Any: r.Seen, LastAt: r.LastAt, AsOf: r.AsOf, Via: r.Via, Refused: r.Refused.Map()}
 	switch r.State {
 	case kvevents.StateNone:
 		if r.Kept == 0 {
@@ -159,6 +159,9 @@ func eventStream(r kvevents.RankStatus) admin.EventStream {
 	// What was refused of late says more than that something is amiss.
 	if why, n := r.Missing.Worst(); n > 0 && e.State == admin.Connected {
 		e.Degraded, e.Reason = true, "events refused: "+why.String()
+	}
+	if r.LeftOut > 0 && e.Reason == "" {
+		e.Reason = fmt.Sprintf("%d of its blocks are left out: they depend on what cannot be read, as of a picture", r.LeftOut)
 	}
 	return e
 }

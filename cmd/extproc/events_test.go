@@ -93,6 +93,10 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.NoRoom: 1}, Missing: kvevents.Refusals{kvevents.NoRoom: 1}},
 			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: no_room", Refused: map[string]uint64{"no_room": 1}},
 		},
+		"blocks that cannot be read": {
+			kvevents.RankStatus{State: kvevents.StateConnected, LeftOut: 2, Refused: kvevents.Refusals{kvevents.ExtraKeys: 2}},
+			admin.EventStream{State: admin.Connected, Reason: "2 of its blocks are left out: they depend on what cannot be read, as of a picture", Refused: map[string]uint64{"extra_keys": 2}},
+		},
 		"refused before the worker cleared": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.TokenCount: 1}},
 			admin.EventStream{State: admin.Connected, Refused: map[string]uint64{"token_count": 1}},

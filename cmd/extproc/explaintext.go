@@ -45,6 +45,7 @@ type choiceJSON struct {
 		Requests int64    `json:"active_requests"`
 		Cost     *float64 `json:"cost"`
 		Note     string   `json:"note"`
+		Known    *float64 `json:"known_seconds_ago"`
 	} `json:"table"`
 }
 
@@ -85,9 +86,12 @@ func explainText(answer []byte) (string, error) {
 
 func (c *choiceJSON) table(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "  \trank\toverlap\tprefill tokens\tdecode blocks\trequests\tcost\t")
+	fmt.Fprintln(w, "  \trank\toverlap\tprefill tokens\tdecode blocks\trequests\tcost\tknown\t")
 	for _, r := range c.Table {
-		mark, cost := "", "-"
+		mark, cost, known := "", "-", "-"
+		if r.Known != nil {
+			known = fmt.Sprintf("%.0f s ago", *r.Known)
+		}
 		if r.Picked {
 			mark = "*"
 		}
@@ -107,7 +111,7 @@ func (c *choiceJSON) table(b *strings.Builder) {
 		if r.Disk > 0 {
 			overlap += fmt.Sprintf("+%dd", r.Disk)
 		}
-		fmt.Fprintf(w, "  %s\t%s/%d\t%s\t%d\t%d\t%d\t%s\t\n", mark, r.WorkerID, r.DPRank, overlap, r.Prefill, r.Decode, r.Requests, cost)
+		fmt.Fprintf(w, "  %s\t%s/%d\t%s\t%d\t%d\t%d\t%s\t%s\t\n", mark, r.WorkerID, r.DPRank, overlap, r.Prefill, r.Decode, r.Requests, cost, known)
 	}
 	_ = w.Flush()
 	if c.LeftOut > 0 {

@@ -45,7 +45,7 @@ func nightState() State {
 		Workers: []WorkerRow{
 			{
 				ID: 7, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: "10.0.0.7:8000", Models: []string{"llama-3.1-70b"}, Health: Healthy,
-				Ranks: []RankRow{{Requests: 3, PrefillTokens: 12480, IndexBlocks: 90211, CapacityBlocks: 120000, Events: EventStream{State: Connected, LastSequence: 88123, Any: true, LastAt: ago(time.Second)}}},
+				Ranks: []RankRow{{Requests: 3, PrefillTokens: 12480, IndexBlocks: 90211, CapacityBlocks: 120000, Events: EventStream{State: Connected, LastSequence: 88123, Any: true, LastAt: ago(time.Minute), AsOf: ago(time.Second)}}},
 			},
 			{
 				ID: 8, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: "10.0.0.8:8000", Models: []string{"llama-3.1-70b"},
@@ -55,7 +55,7 @@ func nightState() State {
 			{
 				ID: 1<<64 - 1, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.3:8000", Models: []string{"llama-3.1-70b", "<b>x</b>"}, Namespace: "lab", Health: Healthy,
 				Ranks: []RankRow{
-					{DPRank: 0, Requests: 21, DecodeBlocks: 4312, IndexBlocks: 50000, ShedBlocks: 1234, Events: EventStream{State: Connected, LastSequence: 12, Any: true}},
+					{DPRank: 0, Requests: 21, DecodeBlocks: 4312, IndexBlocks: 50000, ShedBlocks: 1234, Events: EventStream{State: Connected, LastSequence: 12, Any: true, AsOf: ago(11 * time.Minute)}},
 					{DPRank: 1, Requests: 18, DecodeBlocks: 3999, IndexBlocks: 48211, Events: EventStream{State: Connected, LastSequence: 9, Any: true, Degraded: true, Reason: "gap 4..6, no replay", Via: "tcp://10.0.0.1:20080", Refused: map[string]uint64{"unknown_parent": 12, "partial_block": 300}}},
 				},
 			},
@@ -341,6 +341,7 @@ func TestExplain(t *testing.T) {
 	require.JSONEq(t, `{"path":"/v1/chat/completions","body":"a"}`, post("/debug/explain", "a").Body.String())
 	require.JSONEq(t, `{"path":"/v1/completions","body":""}`, post("/debug/explain?path=/v1/completions", "").Body.String())
 	require.Contains(t, post("/debug/explain", "record").Body.String(), `"why": "lowest cost 12.0; next best 8/0 at 15.2`)
+	require.Contains(t, post("/debug/explain", "record").Body.String(), `"known_seconds_ago": 1`)
 	w := post("/debug/explain", "bad")
 	require.Equal(t, 400, w.Code)
 	require.JSONEq(t, `{"error":{"message":"body: expected JSON"}}`, w.Body.String())

@@ -83,6 +83,9 @@ type rowJSON struct {
 	DecodeCost          *float64      `json:"decode_cost"`
 	Cost                *float64      `json:"cost"`
 	Note                string        `json:"note,omitempty"`
+	// How long ago it was known last that none of its events is missing; of an answer
+	// to explain.
+	KnownSecondsAgo *float64 `json:"known_seconds_ago,omitempty"`
 }
 
 // NewDecisionJSON converts a record. It keeps nothing of r.
@@ -128,6 +131,29 @@ func newChoiceJSON(c *journal.Choice, promptBlocks int64) *choiceJSON {
 		})
 	}
 	return out
+}
+
+// know adds how old what is known of each candidate is.
+func (d *DecisionJSON) know(s *State) {
+	ages := map[worker.Rank]*float64{}
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		for _, r := range w.Ranks {
+			if at := r.Events.AsOf; !at.IsZero() {
+				ago := s.Now.Sub(at).Seconds()
+				ages[worker.Rank{ID: w.ID, DPRank: r.DPRank}] = &ago
+			}
+		}
+	}
+	for _, c := range []*choiceJSON{d.Prefill, d.Decode} {
+		if c == nil {
+			continue
+		}
+		for i := range c.Table {
+			r := &c.Table[i]
+			r.KnownSecondsAgo = ages[worker.Rank{ID: r.WorkerID, DPRank: r.DPRank}]
+		}
+	}
 }
 
 // number returns nil for what JSON has no number for.
@@ -206,6 +232,7 @@ type streamJSON struct {
 	State        string     `json:"state"`
 	LastSequence *uint64    `json:"last_sequence,omitempty"`
 	LastAt       *time.Time `json:"last_at,omitempty"`
+	AsOf         *time.Time `json:"as_of,omitempty"`
 	Degraded     bool       `json:"degraded"`
 	Reason       string     `json:"reason,omitempty"`
 	Via          string     `json:"via,omitempty"`
@@ -284,7 +311,7 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, ShedBlocks: r.ShedBlocks, CapacityBlocks: r.CapacityBlocks,
 		}
 		if e := r.Events; e.State != NoStream {
-			rj.Events = &streamJSON{State: string(e.State), Degraded: e.Degraded, Reason: e.Reason, Via: e.Via, Refused: e.Refused}
+			rj.Events = &streamJSON{State: string(e.State), Degraded: e.Degraded, Reason: e.Reason, Via: e.Via, Refused: e.Refused, AsOf: moment(e.AsOf)}
 			if e.Any {
 				seq := e.LastSequence
 				rj.Events.LastSequence, rj.Events.LastAt = &seq, moment(e.LastAt)

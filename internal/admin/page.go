@@ -241,23 +241,23 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 		v.Why = strings.TrimPrefix(v.Why+", for "+duration(now.Sub(w.Since)), ", ")
 	}
 	total := w.totals()
-	v.Total = newRankView("", &total)
+	v.Total = newRankView("", &total, now)
 	if len(w.Ranks) == 1 {
-		v.Total.Stream = newStreamView(&w.Ranks[0].Events)
+		v.Total.Stream = newStreamView(&w.Ranks[0].Events, now)
 		return v
 	}
 	for i := range w.Ranks {
 		r := &w.Ranks[i]
-		v.Ranks = append(v.Ranks, newRankView(fmt.Sprintf("rank %d", r.DPRank), r))
+		v.Ranks = append(v.Ranks, newRankView(fmt.Sprintf("rank %d", r.DPRank), r, now))
 	}
 	return v
 }
 
-func newRankView(name string, r *RankRow) rankView {
+func newRankView(name string, r *RankRow, now time.Time) rankView {
 	v := rankView{
 		Name: name, Requests: strconv.Itoa(r.Requests), PrefillTokens: grouped(r.PrefillTokens),
 		DecodeBlocks: grouped(r.DecodeBlocks), IndexBlocks: grouped(r.IndexBlocks),
-		Stream: newStreamView(&r.Events),
+		Stream: newStreamView(&r.Events, now),
 	}
 	if r.ShedBlocks > 0 {
 		v.Shed = grouped(r.ShedBlocks) + " dropped"
@@ -268,7 +268,11 @@ func newRankView(name string, r *RankRow) rankView {
 	return v
 }
 
-func newStreamView(e *EventStream) streamView {
+// agesAfter is how old what is known of a rank may be before its age is shown. Of
+// one that can be asked it is a second or two.
+const agesAfter = 10 * time.Second
+
+func newStreamView(e *EventStream, now time.Time) streamView {
 	v := streamView{Text: string(e.State), Detail: e.Reason}
 	switch e.State {
 	case NoStream:
@@ -288,6 +292,9 @@ func newStreamView(e *EventStream) streamView {
 	}
 	if e.Via != "" {
 		v.Text += ", via " + e.Via
+	}
+	if age := now.Sub(e.AsOf); !e.AsOf.IsZero() && age > agesAfter {
+		v.Text += ", as of " + duration(age) + " ago"
 	}
 	if r := refusedText(e.Refused); r != "" {
 		v.Detail = strings.TrimPrefix(v.Detail+"; refused: "+r, "; ")

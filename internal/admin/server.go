@@ -250,7 +250,9 @@ func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if rec, ok := v.(*journal.Record); ok {
-		v = NewDecisionJSON(rec)
+		d, st := NewDecisionJSON(rec), s.state()
+		d.know(&st)
+		v = d
 	}
 	s.json(w, http.StatusOK, v)
 }

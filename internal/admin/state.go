@@ -108,6 +108,7 @@ type EventStream struct {
 	LastSequence uint64
 	Any          bool      // whether LastSequence and LastAt mean anything
 	LastAt       time.Time // when the last batch came
+	AsOf         time.Time // when it was known last that none is missing; zero: never
 	Degraded     bool      // the index may differ from the worker's cache
 	Reason       string    // why it is degraded or lost
 	Via          string    // the channel that it comes by; "": the engine's own
