@@ -87,6 +87,9 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
 	}
 	s.begin(cfg, r)
+	if src.clears {
+		s.tracker.EmptyBefore(1)
+	}
 	if index, ok := cfg.Index.(reserver); ok {
 		s.decoder.Budget(index.Reserve)
 	}

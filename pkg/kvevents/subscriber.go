@@ -47,7 +47,9 @@ type source struct {
 	topic            string
 	blockSize        uint32
 	eagle            bool
-	endpoint         worker.Endpoint // another one is another life of the worker
+	// clears: its first message is that its cache is empty, as SGLang's is.
+	clears   bool
+	endpoint worker.Endpoint // another one is another life of the worker
 }
 
 // String tells sources apart, whatever the process.
@@ -276,7 +278,7 @@ func (s *Subscriber) Channels() []ChannelStatus {
 // sourceOf returns where rank dp of the worker publishes: port base plus rank.
 // A port beyond 65535 is no source.
 func sourceOf(w *worker.Worker, dp uint32) source {
-	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, endpoint: w.Endpoint}
+	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, clears: w.Engine == worker.SGLang, endpoint: w.Endpoint}
 	if w.KVEvents.Host == "" {
 		return src
 	}

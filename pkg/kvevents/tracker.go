@@ -79,6 +79,7 @@ func (p Phase) String() string { return phaseNames[p] }
 // has passed the same sequence from one that never stopped.
 type Tracker struct {
 	replayable bool
+	empty      uint64 // messages before this sequence tell of no block
 	phase      Phase
 	degraded   bool
 
@@ -109,6 +110,10 @@ type Tracker struct {
 // NewTracker returns a tracker for a publisher that is not connected yet.
 // replayable says whether it offers replays.
 func NewTracker(replayable bool) *Tracker { return &Tracker{replayable: replayable} }
+
+// EmptyBefore says that the messages before a sequence tell of no block, so that
+// who has not heard them has missed nothing.
+func (t *Tracker) EmptyBefore(seq uint64) { t.empty = seq }
 
 // Phase returns where the tracker stands.
 func (t *Tracker) Phase() Phase { return t.phase }
@@ -304,7 +309,7 @@ func (t *Tracker) proof() (kept bool) {
 
 func (t *Tracker) apply(v Verdict, seq, sum uint64) Verdict {
 	t.kept = false
-	if !t.seen && seq == 0 {
+	if !t.seen && seq <= t.empty {
 		t.degraded = false // from the very beginning
 	}
 	t.seen, t.last, t.sum = true, seq, sum
@@ -354,7 +359,7 @@ func (t *Tracker) restart(seq, sum uint64) Verdict {
 
 // begin applies the first message seen of a publisher.
 func (t *Tracker) begin(v Verdict, seq, sum uint64) Verdict {
-	t.degraded = seq > 0
+	t.degraded = seq > t.empty
 	return t.apply(v, seq, sum)
 }
 

@@ -17,7 +17,8 @@ import (
 // when written 3=2.
 //
 //	tracker [live-only]
-//	connect, disconnect, audit, end, fail, cleared, restart, abandon
+//	empty-before 1
+//	connect, disconnect, audit, end, fail, endless, cleared, restart, abandon
 //	live 3-5, replayed 3', drain 7
 func TestTrackerScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/tracker", func(t *testing.T, path string) {
@@ -85,6 +86,12 @@ func trackerVerb(t *testing.T, tr **Tracker, f []string, out *strings.Builder) {
 		say((*tr).ReplayEnd())
 	case "fail":
 		say((*tr).ReplayFail())
+	case "empty-before":
+		seq, err := strconv.ParseUint(f[1], 10, 64)
+		require.NoError(t, err)
+		(*tr).EmptyBefore(seq)
+	case "endless":
+		(*tr).Endless()
 	case "disconnect":
 		(*tr).Disconnect()
 	case "cleared":
