@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // The tests here are of section Blame of ARCHITECTURE.md: nobody healthy is set aside,
@@ -139,16 +140,39 @@ func TestWhatEveryWorkerRefusesBlamesNobody(t *testing.T) {
 	}
 }
 
-// TestABusyPrefillSaysWhenToComeBack: nobody else can be tried.
-func TestABusyPrefillSaysWhenToComeBack(t *testing.T) {
+// TestWhatEveryPairFailsBlamesNobody: where all workers of a role are busy, what they say
+// of when to come back survives; a request that all answer with 500 is itself at fault.
+func TestWhatEveryPairFailsBlamesNobody(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
-		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Status: 429, After: "17"})
-		r := f.send(t.Context(), "/v1/completions", completion("busy", 4, false))
-		requireError(t, r, http.StatusTooManyRequests, "prefill_busy")
-		require.Equal(t, "17", r.header.Get("retry-after"))
-		require.Zero(t, f.setAside())
-	})
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			l := layout{prefill: 2, decode: 2, simArgs: []string{"--poison", "poison"}, config: everyTurn}
+			if engine == worker.VLLM {
+				l.prefillArgs = shortLease
+			}
+			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) {
+				for code, ws := range map[string][]*stack.Worker{"prefill_busy": f.prefill, "decode_rejected": f.decode} {
+					f.faultAll(ws, enginesim.Fault{Mode: enginesim.FaultError, Status: 429, After: "17"})
+					for range 6 {
+						r := f.send(t.Context(), "/v1/completions", completion("busy", 4, false))
+						require.NoError(t, r.err)
+						require.Equal(t, http.StatusTooManyRequests, r.status, r.body)
+						require.Equal(t, "17", r.header.Get("retry-after"), code)
+					}
+					f.awaitOutcomes(6, "rejected", fmt.Sprintf("code=%q", code))
+					f.faultAll(ws, enginesim.Fault{})
+				}
+				for i := range 12 {
+					r := f.send(t.Context(), "/v1/completions", completion("poison", 4, i%2 == 0))
+					require.NoError(t, r.err)
+					require.GreaterOrEqual(t, r.status, 500, r.body)
+				}
+				requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("well", 4, false)), "well", 4)
+				require.Empty(t, f.whoWentAside())
+			})
+		})
+	}
 }
 
 // TestAFailingDecodeDoesNotBlameItsPrefill: a prefill that nobody waits for any more is

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -76,32 +77,52 @@ func TestAHungDecodeIsTheOneThatIsSetAside(t *testing.T) {
 	}
 }
 
-// TestADecodeThatDiesOrHangsDoesNotBlameItsPrefill: prefill goes on for a while after its
-// decode has died, or hangs, and is late for nobody.
+// meetNext has round robin's next decode worker be that one.
+func (f *fleet) meetNext(w *stack.Worker) {
+	f.t.Helper()
+	before := f.decode[(slices.Index(f.decode, w)+len(f.decode)-1)%len(f.decode)]
+	f.await("it to be the turn of "+w.Name, func() bool {
+		prompt := "whose turn is it"
+		requireAnswer(f.t, f.send(f.t.Context(), "/v1/completions", completion(prompt, 4, false)), prompt, 4)
+		return f.decisions()[0].Decode.WorkerID == before.Info.ID.String()
+	})
+}
+
+// TestADecodeThatDiesOrHangsDoesNotBlameItsPrefill: a decode worker fails one request,
+// whose prefill goes on for much longer than it may take, and is late for nobody. Others
+// come four a second, and each is served.
 func TestADecodeThatDiesOrHangsDoesNotBlameItsPrefill(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]enginesim.Fault{
-		"dies":  {Mode: enginesim.FaultDie, When: enginesim.Before, DelayMS: 100},
-		"hangs": {Mode: enginesim.FaultHang},
+		"dies":  {Mode: enginesim.FaultTruncate, When: enginesim.Before, DelayMS: 100, Count: 1}, // and is back at once: in 1+1 nobody else could serve
+		"hangs": {Mode: enginesim.FaultHang, Count: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			both(t, layout{prefill: 1, decode: 2, config: "prefill: {overdue_base: 500ms, orphan_grace: 2s}\nrouting: {decode: {mode: round-robin}}\n"}, func(t *testing.T, f *fleet) {
-				f.fault(f.decode[0], fault)
-				for i := range 6 {
-					prompt := fmt.Sprintf("one of two decodes %s, %d", name, i)
-					requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
+		for _, n := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s, %d+%d", name, n, n), func(t *testing.T) {
+				t.Parallel()
+				l := layout{
+					prefill: n, decode: n, prefillArgs: []string{"--prefill-us-per-token", "1000"},
+					config: "prefill: {overdue_base: 300ms, overdue_per_token: 0s, orphan_grace: 2s}\nrouting: {decode: {mode: round-robin}}\n",
 				}
-				f.await("the orphans to be ended", func() bool { return f.metric("baton_worker_prefill_requests") == 0 })
-				for _, id := range f.whoWentAside() {
-					require.Equal(t, f.decode[0].Info.ID, id, "nobody else is at fault")
-				}
-				require.EqualValues(t, 1, f.metric("baton_workers", `role="prefill"`, `state="healthy"`))
-				if fault.Mode == enginesim.FaultHang {
-					f.fault(f.decode[0], enginesim.Fault{})
-				}
+				both(t, l, func(t *testing.T, f *fleet) {
+					f.meetNext(f.decode[0])
+					f.fault(f.decode[0], fault)
+					had := f.received(f.decode[0])
+					victim := f.begin(question{path: "/v1/completions", body: completion(strings.Repeat("a long prompt ", 500), 4, false)})
+					f.await("decode to have its request", func() bool { return f.received(f.decode[0]) > had })
+					f.steady(7, 250*time.Millisecond, func(i int) {
+						prompt := fmt.Sprintf("another's, %d", i)
+						requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
+						if i == 4 {
+							victim.leave() // it has waited for a second
+						}
+					})
+					<-victim.reply
+					f.await("the orphans to be ended", func() bool { return f.metric("baton_worker_prefill_requests") == 0 })
+					require.Empty(t, f.whoWentAside(), "one request is no reason")
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -128,6 +149,84 @@ func TestAPairThatFailsOnlyWithEachOtherBlamesNeither(t *testing.T) {
 	})
 }
 
+// TestASideIsBlamedOnceItFailsWithTwoPartners: what one pair fails may be the way between
+// the two; what a worker fails with two others is its own.
+func TestASideIsBlamedOnceItFailsWithTwoPartners(t *testing.T) {
+	t.Parallel()
+	for name, blamed := range map[string]func(f *fleet) *stack.Worker{
+		"prefill": func(f *fleet) *stack.Worker {
+			f.faultAll(f.decode, enginesim.Fault{Mode: enginesim.FaultApart, From: bootstrap(f.prefill[0])})
+			return f.prefill[0]
+		},
+		"decode": func(f *fleet) *stack.Worker {
+			f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultError, When: enginesim.After})
+			return f.decode[0]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			both(t, layout{prefill: 2, decode: 2, decodeArgs: []string{"--heartbeat-interval", "50ms"}, config: everyTurn}, func(t *testing.T, f *fleet) {
+				bad := blamed(f)
+				for i := range 24 {
+					prompt := fmt.Sprintf("it fails with everybody, %d", i)
+					requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
+				}
+				f.awaitOutcomes(24, "ok")
+				require.Equal(t, []worker.ID{bad.Info.ID}, f.whoWentAside())
+				f.faultAll(f.decode, enginesim.Fault{})
+			})
+		})
+	}
+}
+
+// failedOnce returns the two attempts of a request of which the first one failed: a
+// worker fails the first request that it meets.
+func (f *fleet) failedOnce(w *stack.Worker, x enginesim.Fault) (first, second decisionSeen) {
+	f.t.Helper()
+	x.Count = 1
+	f.fault(w, x)
+	known := len(f.decisions())
+	f.await(w.Name+" to fail a request", func() bool {
+		prompt := fmt.Sprintf("%s of %s", x.Mode, w.Name)
+		requireAnswer(f.t, f.send(f.t.Context(), "/v1/completions", completion(prompt, 4, false)), prompt, 4)
+		f.await("it to be counted", func() bool { return f.metric("baton_requests_total") == float64(f.sent.Load()) })
+		all := f.decisions()
+		second, first = all[0], all[1]
+		return len(all) > known+1 && second.Attempt == 2
+	})
+	require.Equal(f.t, first.RequestID, second.RequestID)
+	require.Contains(f.t, []string{first.Prefill.WorkerID, first.Decode.WorkerID}, w.Info.ID.String())
+	return first, second
+}
+
+// TestAFreshPickAvoidsEveryWorkerThatMayBeAtFault: the one that has failed, or both of a
+// pair where either may have. Two of each are there, so who is avoided decides who is
+// picked.
+func TestAFreshPickAvoidsEveryWorkerThatMayBeAtFault(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 2, decode: 2, config: "health: {server_errors: 100}\nprefill: {overdue_base: 300ms, orphan_grace: 300ms}\nrouting: {prefill: {mode: round-robin}, decode: {mode: round-robin}}\n"}, func(t *testing.T, f *fleet) {
+		for _, x := range []struct {
+			what  string
+			bad   *stack.Worker
+			fault enginesim.Fault
+			pair  bool
+		}{
+			{"decode says 500: it, or the hand-off", f.decode[0], enginesim.Fault{Mode: enginesim.FaultError, When: enginesim.After}, true},
+			{"neither says anything", f.decode[1], enginesim.Fault{Mode: enginesim.FaultHang}, true},
+			{"prefill says 500", f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError}, false},
+			{"decode loses the connection", f.decode[0], enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Before}, false},
+		} {
+			first, second := f.failedOnce(x.bad, x.fault)
+			if x.pair || x.bad.Info.Role == worker.Prefill {
+				require.NotEqual(t, first.Prefill.WorkerID, second.Prefill.WorkerID, x.what)
+			}
+			if x.pair || x.bad.Info.Role == worker.Decode {
+				require.NotEqual(t, first.Decode.WorkerID, second.Decode.WorkerID, x.what)
+			}
+		}
+	})
+}
+
 // TestALonePairThatFailsIsToldAfterOneAttempt: nobody else could do better.
 func TestALonePairThatFailsIsToldAfterOneAttempt(t *testing.T) {
 	t.Parallel()
@@ -150,22 +249,30 @@ func TestALonePairThatFailsIsToldAfterOneAttempt(t *testing.T) {
 	})
 }
 
-// TestPicturesSetNobodyAside: what pictures cost their prompts do not tell. Some take
-// longer than any prompt of theirs may, and nothing is known of the workers.
+// TestPicturesSetNobodyAside: what pictures cost their prompts do not tell. First one, then
+// eight at once take five times as long as a prompt may, where prompts
+// have been fast.
 func TestPicturesSetNobodyAside(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 2, decode: 2, prefillArgs: []string{"--prefill-base-us", "2500000", "--max-running", "64"}, config: "prefill: {overdue_base: 500ms}\n"}, func(t *testing.T, f *fleet) {
-		const picture = `{"model":"m","max_tokens":4,"messages":[{"role":"user","content":[{"type":"text","text":"what is this, %d"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}`
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				r := f.send(t.Context(), "/v1/chat/completions", fmt.Sprintf(picture, i))
-				require.NoError(t, r.err)
-				require.Equal(t, http.StatusOK, r.status, r.body)
-			})
+	both(t, layout{prefill: 2, decode: 2, config: "prefill: {overdue_base: 300ms}\n"}, func(t *testing.T, f *fleet) {
+		for i := range 4 {
+			prompt := fmt.Sprintf("no picture, %d", i)
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, false)), prompt, 4)
 		}
-		wg.Wait()
-		f.awaitOutcomes(8, "ok")
+		f.faultAll(f.prefill, enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 800})
+		const picture = `{"model":"m","max_tokens":4,"messages":[{"role":"user","content":[{"type":"text","text":"what is this, %d"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}`
+		for n, pictures := range []int{1, 8} {
+			var wg sync.WaitGroup
+			for i := range pictures {
+				wg.Go(func() {
+					r := f.send(t.Context(), "/v1/chat/completions", fmt.Sprintf(picture, 10*n+i))
+					require.NoError(t, r.err)
+					require.Equal(t, http.StatusOK, r.status, r.body)
+				})
+			}
+			wg.Wait()
+		}
+		f.awaitOutcomes(13, "ok")
 		require.Zero(t, f.metric("baton_fresh_picks_total"), "no attempt was ended")
 		require.Empty(t, f.whoWentAside())
 	})

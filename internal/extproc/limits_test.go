@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -60,5 +61,22 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 			require.Empty(t, x.m.avoid, "nobody has failed")
 			require.Zero(t, g.told, "nobody is charged or probed")
 		}
+	}
+}
+
+// TestALegThatDoesNotBeginBlamesWhomEnvoyNames: a connection that was refused is the
+// worker's, whether or not its leg had begun.
+func TestALegThatDoesNotBeginBlamesWhomEnvoyNames(t *testing.T) {
+	for attempt := 1; attempt <= 3; attempt++ {
+		g := newPlayground(t, 1, handoff.Rendezvous, 2, 2)
+		p := &plan{
+			disaggregated: true, token: "sealed", decodeAddr: "a", prefill: worker.Rank{ID: 100}, decode: worker.Rank{ID: 200},
+			startWithin: time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second,
+		}
+		x := &attemptPlay{g: g, m: &mainLeg{rules: testRules()}, plan: p, number: attempt}
+		x.begin()
+		x.send(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.Unconnected}})
+		require.Equal(t, map[worker.ID]int{100: 1}, g.aside)
+		require.Equal(t, []worker.Rank{p.prefill}, x.m.avoid)
 	}
 }
