@@ -23,8 +23,12 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// hostileMany is how many hostile requests there are.
-const hostileMany = 2000
+// hostileMany is how many hostile requests there are, and hostileAtOnce how many of them
+// are under way at once.
+const (
+	hostileMany   = 2000
+	hostileAtOnce = 8
+)
 
 // TestHostileClientsAndSickWorkers is both properties in one run: among clients that do
 // what they can, one worker is killed, one stopped, and one answers 404. No healthy
@@ -80,17 +84,28 @@ func (w *ward) requireNobodyHealthyAside() {
 	sick := w.beHostile()
 	for _, p := range sick { // the last of them fell sick a moment ago
 		w.awaitAside(p)
+		if p.role == worker.Decode {
+			t.Logf("decode %s had %g requests from when it fell sick until it was set aside", p.id, p.met)
+			require.LessOrEqual(t, p.met, 10.0+2*hostileAtOnce, "ten, those that it had already, and those that no mate would serve either")
+		}
 	}
 	asked, lost := asking()
+	late := 0
+	for i := range 40 {
+		if !w.once(5000+i, i%2 == 0) {
+			late++
+		}
+	}
 	var healthy []string
 	for _, id := range w.aside() {
-		if !slices.ContainsFunc(sick, func(p patient) bool { return p.id.String() == id }) {
+		if !slices.ContainsFunc(sick, func(p *fallen) bool { return p.id.String() == id }) {
 			healthy = append(healthy, id)
 		}
 	}
 	require.Empty(t, healthy, "they are healthy and were set aside")
-	t.Logf("%d asked for an answer among %d hostile requests, %d got none; set aside: %v", asked, hostileMany, lost, w.aside())
+	t.Logf("%d asked for an answer among %d hostile requests, %d got none; then %d of 40; set aside: %v", asked, hostileMany, lost, late, w.aside())
 	require.LessOrEqual(t, lost*20, asked, "those that fall sick may take a few requests with them")
+	require.LessOrEqual(t, late, 2, "the sick are out of the traffic")
 	require.Zero(t, w.metric("baton_panics_recovered_total"))
 }
 
@@ -119,17 +134,37 @@ func (w *ward) ask() (end func() (asked, lost int)) {
 	}
 }
 
+// fallen is a patient that has fallen sick.
+type fallen struct {
+	patient
+	before, met float64 // attempts that it had by then, and from then on until it was set aside
+	out         bool
+}
+
+func (w *ward) attempts(p patient) float64 {
+	return w.metric("baton_worker_attempts_total", fmt.Sprintf(`worker_id="%s"`, p.id))
+}
+
+// watch notes who of the sick has been set aside.
+func (w *ward) watch(sick []*fallen) {
+	for _, p := range sick {
+		if !p.out {
+			p.met, p.out = w.attempts(p.patient)-p.before, slices.Contains(w.whoWentAside(), p.id)
+		}
+	}
+}
+
 // beHostile does what hostile clients do, has three workers fall sick meanwhile, and
 // returns these.
-func (w *ward) beHostile() (sick []patient) {
+func (w *ward) beHostile() (sick []*fallen) {
 	strike := func(p patient, a ailment) {
-		sick = append(sick, p)
+		sick = append(sick, &fallen{patient: p, before: w.attempts(p)})
 		p.sicken(a)
 	}
 	rng := rand.New(rand.NewPCG(13, 1))
 	acts := hostileActs()
 	var hostile sync.WaitGroup
-	slots := make(chan struct{}, 8)
+	slots := make(chan struct{}, hostileAtOnce)
 	for i := range hostileMany {
 		switch i {
 		case hostileMany / 4:
@@ -142,6 +177,7 @@ func (w *ward) beHostile() (sick []patient) {
 		a := acts[rng.IntN(len(acts))]
 		at := time.Duration(rng.IntN(40)) * time.Millisecond
 		slots <- struct{}{}
+		w.watch(sick)
 		hostile.Go(func() {
 			defer func() { <-slots }()
 			a.do(w, i, at)
@@ -152,12 +188,13 @@ func (w *ward) beHostile() (sick []patient) {
 }
 
 // awaitAside waits until a worker has been set aside.
-func (w *ward) awaitAside(p patient) {
+func (w *ward) awaitAside(p *fallen) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 	defer cancel()
 	require.NoError(w.t, stack.Await(ctx, "sick worker "+p.id.String()+" to be set aside", func() bool {
-		return slices.Contains(w.aside(), p.id.String())
+		w.watch([]*fallen{p})
+		return p.out && slices.Contains(w.aside(), p.id.String())
 	}))
 }
 

@@ -135,71 +135,98 @@ func (w *ward) once(i int, stream bool) bool {
 	return true
 }
 
-// requireOut makes the first worker of the role sick and holds that it is out of the
-// traffic once ten requests have been sent to it, or earlier: of twenty more at least 19
-// are served.
+// met returns how many of the latest attempts had the worker, once all requests are
+// counted.
+func (w *ward) met(p patient) (n int) {
+	w.t.Helper()
+	w.await("all requests to be counted", func() bool { return w.metric("baton_requests_total") == float64(w.sent.Load()) })
+	for _, d := range w.decisions() {
+		for _, c := range []*choiceSeen{d.Prefill, d.Decode} {
+			if c != nil && c.WorkerID == p.id.String() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// requireOut makes the first worker of the role sick and holds that it is set aside
+// within ten requests, nobody else ever, and that of twenty more at least 19 are served.
 func (w *ward) requireOut(role worker.Role, a ailment) {
 	w.t.Helper()
 	for i := range 8 {
 		require.True(w.t, w.once(i, i%2 == 0), "request %d, all are well", i)
 	}
 	sick := w.of(role)[0]
-	sent := func() float64 {
-		w.await("all requests to be counted", func() bool { return w.metric("baton_requests_total") == float64(w.sent.Load()) })
-		return w.metric("baton_worker_attempts_total", fmt.Sprintf(`worker_id="%s"`, sick.id))
-	}
-	before := sent()
+	before := w.met(sick)
 	sick.sicken(a)
 	n, lost, late := 0, 0, 0
-	for ; n < 40 && sent()-before < 10 && w.setAside() == 0; n++ {
+	for ; n < 40 && w.met(sick)-before < 10 && len(w.whoWentAside()) == 0; n++ {
 		if !w.once(100+n, a.asks(n)) {
 			lost++
 		}
 	}
-	met := sent() - before
+	met := w.met(sick) - before
+	out := w.whoWentAside()
 	for i := range 20 {
 		if !w.once(200+i, a.asks(i)) {
 			late++
 		}
 	}
-	w.t.Logf("%s %s: %d of %d lost, %g were sent to it; then %d of 20", role, a, lost, n, met, late)
+	w.t.Logf("%s %s: %d of %d lost, %d were sent to it; then %d of 20", role, a, lost, n, met, late)
+	require.Equal(w.t, []worker.ID{sick.id}, out, "after %d requests at it", met)
 	require.LessOrEqual(w.t, late, 1)
+	require.Equal(w.t, []worker.ID{sick.id}, w.whoWentAside())
 }
 
-// TestASickWorkerDoesNotWin: each way on each engine, with one good worker beside it.
+// waysOf are those in which a worker of that role can be sick.
+func waysOf(role worker.Role, mocks bool, skip []string) (out []ailment) {
+	for _, a := range ailments() {
+		switch {
+		case a.status > 0 && a.status < 400 && !mocks: // the simulators say no such thing
+		case a.only != 0 && a.only != role, role == worker.Prefill && a.streams, slices.Contains(skip, a.mode):
+		default:
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// TestASickWorkerDoesNotWin: thirty ways and more on each engine, with one good worker
+// beside it.
 func TestASickWorkerDoesNotWin(t *testing.T) {
 	t.Parallel()
-	try := func(t *testing.T, mocks bool, role worker.Role, skip []string, open func(t *testing.T) *ward) {
-		for _, a := range ailments() {
-			if a.status > 0 && a.status < 400 && !mocks { // the simulators say no such thing
-				continue
+	fleets := map[worker.Role]layout{
+		worker.Prefill: {prefill: 2, decode: 1}, worker.Decode: {prefill: 1, decode: 2}, worker.Aggregated: {aggregated: 2},
+	}
+	try := func(t *testing.T, mocks bool, skip []string, open func(t *testing.T, l layout) *ward) {
+		t.Parallel()
+		ways := map[string]bool{}
+		for role, l := range fleets {
+			for _, a := range waysOf(role, mocks, skip) {
+				ways[a.String()] = true
+				t.Run(fmt.Sprintf("%s %s", role, a), func(t *testing.T) {
+					t.Parallel()
+					open(t, l).requireOut(role, a)
+				})
 			}
-			if a.only != 0 && a.only != role || role == worker.Prefill && a.streams || slices.Contains(skip, a.mode) {
-				continue
-			}
-			t.Run(fmt.Sprintf("%s %s", role, a), func(t *testing.T) {
-				t.Parallel()
-				open(t).requireOut(role, a)
-			})
 		}
+		require.GreaterOrEqual(t, len(ways), 30)
 	}
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
 			skip := []string{}
 			if !handoff.KindOf(engine).PrefillFirst() {
 				skip = []string{"no_handoff", "bad_handoff"}
 			}
-			try(t, false, worker.Prefill, skip, func(t *testing.T) *ward { return simWard(t, layoutOf(layout{prefill: 2, decode: 1}, engine)) })
-			try(t, false, worker.Decode, nil, func(t *testing.T) *ward { return simWard(t, layoutOf(layout{prefill: 1, decode: 2}, engine)) })
-			try(t, false, worker.Aggregated, nil, func(t *testing.T) *ward { return simWard(t, layoutOf(layout{aggregated: 2}, engine)) })
+			try(t, false, skip, func(t *testing.T, l layout) *ward { return simWard(t, layoutOf(l, engine)) })
 		})
 	}
 	t.Run("mock", func(t *testing.T) {
-		t.Parallel()
-		skip := []string{"no_handoff", "bad_handoff", "finish_abort"}
-		try(t, true, worker.Prefill, skip, func(t *testing.T) *ward { return mockWard(t, layout{}, 2, 1, 0) })
-		try(t, true, worker.Decode, skip, func(t *testing.T) *ward { return mockWard(t, layout{}, 1, 2, 0) })
-		try(t, true, worker.Aggregated, skip, func(t *testing.T) *ward { return mockWard(t, layout{}, 0, 0, 2) })
+		try(t, true, []string{"no_handoff", "bad_handoff", "finish_abort"}, func(t *testing.T, l layout) *ward {
+			n := l
+			l.prefill, l.decode, l.aggregated = 0, 0, 0
+			return mockWard(t, l, n.prefill, n.decode, n.aggregated)
+		})
 	})
 }
