@@ -203,6 +203,9 @@ type RequestConfig struct {
 	MaxTimeout     time.Duration `yaml:"max_timeout"`     // default 1h
 	MaxBodyBytes   int           `yaml:"max_body_bytes"`  // default 64 MiB
 	MaxAttempts    int           `yaml:"max_attempts"`    // default 3; at most Envoy's num_retries + 1
+	// PassOtherPaths sends requests on paths that are not read here to one worker of the
+	// model that their bodies name. Default true.
+	PassOtherPaths *bool `yaml:"pass_other_paths"`
 }
 
 // AnswerConfig says what is made of answers.
@@ -270,7 +273,7 @@ func defaultConfig() Config {
 		},
 		Request: RequestConfig{
 			TimeoutHeader: "x-request-timeout-ms", DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour,
-			MaxBodyBytes: 64 << 20, MaxAttempts: 3,
+			MaxBodyBytes: 64 << 20, MaxAttempts: 3, PassOtherPaths: &yes,
 		},
 		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold},
 		Tokens:       TokensConfig{Mode: "auto", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},

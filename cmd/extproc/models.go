@@ -86,7 +86,7 @@ func checkModels(c Config, stdout, stderr io.Writer) error {
 		policy := c.policy()
 		fmt.Fprintf(stdout, "# Models of %s:\n", c.Discovery.File)
 		for _, k := range world.Keys() {
-			o := policy.Judge(world, k)
+			o := policy.Outlook(world, k)
 			served = served || o.Way != activation.Refused
 			fmt.Fprintln(stdout, "# - "+modelLine(k, o, world.Pool(k)))
 		}

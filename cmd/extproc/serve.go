@@ -187,6 +187,7 @@ func (p *plugin) newServer() error {
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
 		NoHold:       c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
+		RefuseOther:  c.Request.PassOtherPaths != nil && !*c.Request.PassOtherPaths,
 		FirstToken:   c.Answer.FirstToken,
 		DebugHeader:  c.Routing.DebugHeader == nil || *c.Routing.DebugHeader,
 		Overrides:    c.Routing.RequestOverrides == nil || *c.Routing.RequestOverrides,

@@ -38,6 +38,7 @@ type World struct {
 	followed bool          // false before the first set
 	replaced chan struct{} // closed when there is a newer world
 	keys     map[worker.Key]Standing
+	since    map[worker.Key]time.Time
 	departed map[worker.Key]time.Time
 }
 
@@ -46,6 +47,9 @@ func (w *World) Ready() bool { return w.followed }
 
 // Standing returns where the key stands; Absent for one without workers.
 func (w *World) Standing(k worker.Key) Standing { return w.keys[k] }
+
+// Since returns when the board was told of the key that has workers now.
+func (w *World) Since(k worker.Key) time.Time { return w.since[k] }
 
 // Departed reports whether the key has no worker now and had one not long ago.
 func (w *World) Departed(k worker.Key, now time.Time) bool {
@@ -87,12 +91,13 @@ type Board struct {
 
 	mu       sync.Mutex // held by Follow; guards what is below
 	keys     map[worker.Key]*prefill.Activation
+	since    map[worker.Key]time.Time // of keys
 	departed map[worker.Key]time.Time
 }
 
 // New returns a board of an empty world.
 func New() *Board {
-	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, departed: map[worker.Key]time.Time{}}
+	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, since: map[worker.Key]time.Time{}, departed: map[worker.Key]time.Time{}}
 	b.world.Store(&World{Snapshot: &worker.Snapshot{}, replaced: make(chan struct{})})
 	return b
 }
@@ -114,7 +119,7 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 		a := b.keys[k]
 		if a == nil {
 			a = &prefill.Activation{}
-			b.keys[k] = a
+			b.keys[k], b.since[k] = a, now
 		}
 		for _, ev := range a.Follow(present[k], grade, c.Left) {
 			if t, changed := a.Apply(ev); changed {
@@ -126,12 +131,13 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 			continue
 		}
 		delete(b.keys, k)
+		delete(b.since, k)
 		if !unloaded(b.Load().Snapshot, snap, k) {
 			b.departed[k] = now
 		}
 	}
 	b.forget(now)
-	w := &World{Snapshot: snap, followed: true, replaced: make(chan struct{}), keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed)}
+	w := &World{Snapshot: snap, followed: true, replaced: make(chan struct{}), keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed), since: maps.Clone(b.since)}
 	for k, a := range b.keys {
 		w.keys[k] = Standing{State: a.State(), Ready: a.Ready(), Sides: a.Sides(), Activated: a.CanServe(true)}
 	}

@@ -217,8 +217,8 @@ func (p *Policy) RulesOf(pool *worker.Pool) Rules {
 	return r
 }
 
-// Judge says whether and how the key can be served in the world.
-func (p *Policy) Judge(w *World, k worker.Key) Outlook {
+// Outlook says whether and how the key can be served in the world.
+func (p *Policy) Outlook(w *World, k worker.Key) Outlook {
 	pool := w.Pool(k)
 	if pool != nil && k.Namespace != p.Namespace {
 		return Outlook{Reason: Foreign}

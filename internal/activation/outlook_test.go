@@ -104,10 +104,10 @@ func TestAModelThatIsNeverSplitTakesItsAdaptersAlong(t *testing.T) {
 	for model, want := range map[string]Outlook{
 		"m": {Way: Alone, Reason: Off}, "m-lora": {Way: Alone, Reason: Off}, "other": {Way: Apart}, "nobody's": {Reason: NoWorker},
 	} {
-		require.Equal(t, want, policy.Judge(b.Load(), worker.Key{Model: model}), model)
+		require.Equal(t, want, policy.Outlook(b.Load(), worker.Key{Model: model}), model)
 	}
 	policy.Namespace = "blue"
-	foreign := policy.Judge(b.Load(), worker.Key{Model: "m"})
+	foreign := policy.Outlook(b.Load(), worker.Key{Model: "m"})
 	require.Equal(t, Outlook{Reason: Foreign}, foreign)
 	require.Contains(t, foreign.Why(b.Load().Pool(worker.Key{Model: "m"})), "another namespace")
 }

@@ -32,9 +32,15 @@ func badInputs() []badInput {
 	post := http.MethodPost
 	good := completion("hello", 2, false)
 	return []badInput{
-		{"an unknown path", post, "/v1/embeddings", good, nil, 404, "unknown_path", "not_found_error"},
+		{"a path without a body", http.MethodGet, "/v1/files", "", nil, 404, "unknown_path", "not_found_error"},
 		{"the root", post, "/", good, nil, 404, "unknown_path", "not_found_error"},
-		{"a path that begins like a known one", post, "/v1/completions/x", good, nil, 404, "unknown_path", "not_found_error"},
+		{"sleep", post, "/sleep?level=2", good, nil, 404, "unknown_path", "not_found_error"},
+		{"sleep, escaped", post, "/%73leep", good, nil, 404, "unknown_path", "not_found_error"},
+		{"an adapter to be loaded", post, "/v1/load_lora_adapter", good, nil, 404, "unknown_path", "not_found_error"},
+		{"another path, no JSON", post, "/v1/embeddings", "model=m", nil, 400, "not_json", "invalid_request_error"},
+		{"another path, no such model", post, "/v1/embeddings", `{"model":"nobody"}`, nil, 404, "model_not_found", "not_found_error"},
+		{"another path, a field of the router's", post, "/v1/messages", `{"model":"m","kv_transfer_params":{"do_remote_prefill":true}}`, nil, 400, "forbidden_field", "invalid_request_error"},
+		{"another path, the same deep inside", post, "/v1/responses", `{"model":"m","input":[{"do_remote_prefill":true}]}`, nil, 400, "forbidden_field", "invalid_request_error"},
 		{"a worker's own control path", post, "/flush_cache", "", nil, 404, "unknown_path", "not_found_error"},
 		{"a worker's own state", http.MethodGet, "/sim/state", "", nil, 404, "unknown_path", "not_found_error"},
 		{"GET on a completion", http.MethodGet, "/v1/completions", "", nil, 405, "method_not_allowed", "invalid_request_error"},
@@ -94,8 +100,19 @@ func TestTheModelsOfTheViewAreListed(t *testing.T) {
 		r := f.do(http.MethodGet, "/v1/models", nil, nil)
 		require.Equal(t, http.StatusOK, r.status, r.body)
 		require.Equal(t, "application/json", r.header.Get("Content-Type"))
-		require.JSONEq(t, `{"object":"list","data":[{"id":"m","object":"model","owned_by":"baton"}]}`, r.body)
-		requireError(t, f.do(http.MethodPost, "/v1/models", strings.NewReader("{}"), nil), http.StatusNotFound, "unknown_path")
+		require.Regexp(t, `^{"object":"list","data":\[{"id":"m","object":"model","created":\d{10},"owned_by":"baton"}\]}$`, r.body)
+		one := f.do(http.MethodGet, "/v1/models/m", nil, nil)
+		require.Equal(t, http.StatusOK, one.status)
+		require.Contains(t, r.body, one.body)
+		requireError(t, f.do(http.MethodGet, "/v1/models/nobody", nil, nil), http.StatusNotFound, "model_not_found")
+		for path, allow := range map[string]string{"/v1/models": "GET, HEAD", "/v1/models/m": "GET, HEAD"} {
+			r = f.do(http.MethodPost, path, strings.NewReader("{}"), nil)
+			requireError(t, r, http.StatusMethodNotAllowed, "method_not_allowed")
+			require.Equal(t, allow, r.header.Get("Allow"))
+		}
+		r = f.do(http.MethodDelete, "/v1/completions", nil, nil)
+		requireError(t, r, http.StatusMethodNotAllowed, "method_not_allowed")
+		require.Equal(t, "POST", r.header.Get("Allow"))
 	})
 }
 
@@ -352,6 +369,8 @@ func TestRequestsThatEnvoyItselfRefuses(t *testing.T) {
 		"a header name with an underscore": {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nx_baton_leg: 1\r\nContent-Length: 0\r\n\r\n", "400"},
 		"two lengths":                      {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "400"},
 		"a length and chunks":              {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"a transfer encoding of no kind":   {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: bogus\r\n\r\n", "400"},
+		"chunks with more behind them":     {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", "400"},
 		"an escaped slash in the path":     {"POST /v1%2Fcompletions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "400"},
 		"no host":                          {"POST /v1/completions HTTP/1.1\r\nContent-Length: 0\r\n\r\n", "400"},
 		"a tunnel":                         {"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n", "404"},

@@ -23,7 +23,7 @@ const mostParallel = 64
 
 func (q *question) asked() answerAsked {
 	a := answerAsked{key: q.pool.Key, maxTokens: outlen.NotSaid, parallel: 1}
-	if r := q.query.Request; r != nil && !q.passing {
+	if r := q.query.Request; r != nil && q.passing == "" {
 		a.maxTokens, a.parallel = r.MaxTokens, max(r.Parallel(), 1)
 	}
 	return a

@@ -37,6 +37,17 @@ func (p *proxy) ask(body string, headers ...string) *extprocv3.ProcessingRespons
 	return p.recv()
 }
 
+// askAt is ask at another path, of which the headers may be refused.
+func (p *proxy) askAt(path, body string, headers ...string) *extprocv3.ProcessingResponse {
+	p.t.Helper()
+	p.requestHeaders(append([]string{":path", path}, headers...)...)
+	if m := p.recv(); m.GetRequestHeaders() == nil {
+		return m
+	}
+	p.requestBody(body)
+	return p.recv()
+}
+
 const eightTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8]}`
 
 // Row C5.

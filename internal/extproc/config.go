@@ -105,6 +105,10 @@ type Config struct {
 	// see picker.Override and picker.Constraints.
 	Overrides bool
 
+	// RefuseOther refuses paths that are not read here, in place of passing them on to one
+	// worker of the model that their bodies name.
+	RefuseOther bool
+
 	// Gateway is for the endpoint picker protocol of the Gateway API.
 	Gateway Gateway
 
@@ -230,7 +234,7 @@ func (c *Config) overdueAfter(tokens int64) time.Duration {
 func (c *Config) rules() *rules {
 	return &rules{
 		prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
-		hold: !c.NoHold, firstToken: c.FirstToken, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts,
+		hold: !c.NoHold, firstToken: c.FirstToken, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts, passOther: !c.RefuseOther,
 		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(bufferPool),
 		reasonHeader: c.Gateway.ReasonHeader, replicas: c.Advertise != "",
 	}

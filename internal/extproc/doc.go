@@ -14,8 +14,8 @@
 //
 //	phase            on                       effects                                     next
 //	awaitHeaders     request headers          continue (buffered) or nothing (streamed)   awaitBody
-//	                 of a path not read here  pick by the headers (gateway)               resolving
-//	                 GET /v1/models           answer from the view                        rejected
+//	                 none but them (gateway)  pick                                        resolving
+//	                 GET /v1/models[/ID]      answer from the view                        rejected
 //	                 unknown path, no body …  refuse                                      rejected
 //	                 response headers         a filter before ours answers: let it        rejected
 //	awaitBody        body, not the end        keep it                                     awaitBody
@@ -41,7 +41,6 @@
 //	                 prefill failed           end decode: retry, or refuse                rejected
 //	                 the first token came     relay the headers                           streaming
 //	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
-//	                 … of a passing request   let it pass: the worker answers early       streaming
 //	                 prefill failed           cut the answer, with an error event where   rejected
 //	                                          answers come through us
 //	                 prefill over, full duplex leave the stream                           left
@@ -189,8 +188,15 @@
 // adds to an answer: who has served it, when that is not who was picked (answerer),
 // whereupon decode's booking moves there.
 //
-// A request on another path than those we read is routed by its headers (passing):
-// to one worker, by load; its body passes by as it comes.
+// It wants an endpoint for requests without a body, too: those go to one worker of any
+// model, by load.
+//
+// # Other paths
+//
+// A request on another path than those we read (passing) goes to one worker of the model
+// that its body names, by load, as it came; of its answer nothing is read. Its body must
+// be readable, since what only a router may set must reach no engine, and its path must
+// be none that an engine is controlled by (openai.Control), whoever asks.
 //
 // Where the filter sends us answers' bodies, each piece goes back as it came. They
 // wait while the headers are held, up to maxHeldAnswer. Such a stream is never left

@@ -171,7 +171,7 @@ const (
 	opPrefill                    // ask for prefill: set, body, wait; answers evPrefilled
 	opCollect                    // let a decode take what prefill holds: body; answers evCollected
 	opPick                       // resolve tokens, pick, reserve; answers evPicked or evRefused. fail: one worker only, in its place
-	opModels                     // answer GET /v1/models
+	opModels                     // answer GET /v1/models, or of one model
 	opReport                     // tell the leg's owner: leg, report
 	opAbortLeg                   // end the prefill leg
 	opCharge                     // tell health: rank, charge, proven
@@ -216,6 +216,7 @@ type effect struct {
 	remove      []string
 	body        []byte      // opRoute: the new body; nil: as it came
 	path        openai.Path // opCollect
+	model       string      // opModels: the one that is asked for; empty: all
 	trailers    bool        // opRoute: request trailers end the body
 	token       string      // opRoute: goes with the answer
 	newRoute    bool        // opRoute: the headers choose the route

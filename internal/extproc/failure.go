@@ -39,6 +39,8 @@ type failure struct {
 	ofPrefill bool
 	// ends is how the request ends with it; empty: refused by the plugin.
 	ends outcome
+	// allow, where set, is the header that says which methods the path takes.
+	allow string
 	// taint, where set, is the required one that nobody carries; told, too.
 	taint string
 }
@@ -56,7 +58,7 @@ const (
 // The failure table.
 var (
 	failUnknownPath  = failure{code: "unknown_path", status: 404, kind: kindNotFound, message: "This path is not served here."}
-	failMethod       = failure{code: "method_not_allowed", status: 405, kind: kindInvalid, message: "Use POST on this path."}
+	failMethod       = failure{code: "method_not_allowed", status: 405, kind: kindInvalid, message: "Use POST on this path.", allow: "POST"}
 	failNoBody       = failure{code: "missing_body", status: 400, kind: kindInvalid, message: "The request has no body."}
 	failBodyTooLarge = failure{code: "body_too_large", status: 413, kind: kindInvalid, message: "The request body is too large."}
 	failUnknownModel = failure{code: "model_not_found", status: 404, kind: kindNotFound, message: "The model does not exist here.", param: "model"}
@@ -244,6 +246,9 @@ func immediateOf(f *failure, retry bool) *immediate {
 		im.set = append(im.set, kv{"retry-after", f.retry})
 	} else if f.retryAfter > 0 {
 		im.set = append(im.set, kv{"retry-after", strconv.Itoa(int(f.retryAfter.Seconds()))})
+	}
+	if f.allow != "" {
+		im.set = append(im.set, kv{"allow", f.allow})
 	}
 	if retry {
 		im.set = append(im.set, kv{prefill.HeaderRetry, "1"})

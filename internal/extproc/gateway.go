@@ -242,49 +242,6 @@ func (m *mainLeg) distrust() {
 	h.attemptCount = "" // Envoy's own, where it is not a client's
 }
 
-// passingQuestion finds who may serve a request of which only the headers count:
-// one worker, of the only model, or for headers alone of any.
-func (srv *Server) passingQuestion(w wish, bare bool) (*question, *failure) {
-	q := &question{snap: srv.cfg.Board.Load(), wish: w, passing: true, bare: bare}
-	if !q.snap.Ready() {
-		return nil, &failNotReady
-	}
-	models, named := 0, w.pins.Decode.Worker(q.snap.Snapshot)
-	for key := range srv.keys(q.snap) {
-		pool := q.snap.Pool(key)
-		if named != nil && !slices.Contains(named.Models, key.Model) {
-			continue // the request has no model: that of who is named
-		}
-		models++
-		ranks := pool.AggregatedRanks
-		if bare && len(ranks) == 0 {
-			ranks = pool.DecodeRanks // no generation: who decodes may be asked
-		}
-		_, some := within(q.snap.Snapshot, w.subset, ranks)
-		if q.pool == nil || some && len(ranks) > 0 {
-			q.pool = pool
-		}
-	}
-	switch {
-	case models == 0:
-		return nil, &failNoWorker
-	case models > 1 && !bare && named == nil:
-		return nil, &failUnknownPath
-	case srv.cfg.EnforceDisagg && !bare:
-		return nil, &failUnknownPath // it may be a generation, for all we know
-	}
-	q.decodeOnly = bare && len(q.pool.AggregatedRanks) == 0
-	if lead := q.lead(); len(lead) > 0 {
-		q.query.Key, q.query.BlockSize = q.pool.Key, int(lead[0].BlockSize)
-	} else {
-		return nil, &failNoAggregated
-	}
-	if f := srv.place(q); f != nil {
-		return nil, f
-	}
-	return q, nil
-}
-
 // carried turns a request of which a gateway carries one leg only into one for one
 // worker. A synchronous hand-off needs no more than that.
 func (srv *Server) carried(q *question) *failure {

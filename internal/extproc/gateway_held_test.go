@@ -75,25 +75,3 @@ func TestAnAnswersEndThatHadToWaitIsSeen(t *testing.T) {
 		require.Equal(t, want, m.answer.end())
 	}
 }
-
-// A passing request ends with its trailers, as with a last piece: nothing more of it
-// is expected, and what Envoy repeats is dropped.
-func TestTrailersEndAPassingRequest(t *testing.T) {
-	m := &mainLeg{rules: testRules(), phase: mainStreaming, fullDuplex: true, plan: &plan{}, way: way{gateway: true}}
-	m.passing.on, m.passing.routed = true, true
-	m.step(testStart, &event{kind: evRequestBody, body: []byte("abc")})
-	require.True(t, m.passing.underway())
-	require.Equal(t, mainStreaming, m.phase, "pieces on their way would be lost")
-	m.step(testStart, &event{kind: evRequestTrailers})
-	require.False(t, m.passing.underway())
-	require.Equal(t, mainLeft, m.phase)
-	require.Equal(t, []op{opContinue, opLeave}, opsOf(m.out))
-	require.Equal(t, ofRequestTrailers, m.out[0].of)
-
-	m = &mainLeg{rules: testRules(), phase: mainRouted, plan: &plan{}, way: way{gateway: true, plain: true}}
-	m.passing.on, m.passing.routed = true, true
-	m.step(testStart, &event{kind: evRequestTrailers})
-	require.Equal(t, []op{opContinue}, opsOf(m.out))
-	m.step(testStart, &event{kind: evRequestBody, endOfStream: true})
-	require.Empty(t, m.out, "Envoy may repeat the end")
-}

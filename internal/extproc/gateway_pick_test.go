@@ -107,18 +107,19 @@ func TestWhoServesAPassingRequest(t *testing.T) {
 		change     func([]*worker.Worker)
 		enforced   bool
 		allow      string
-		bare, body *failure // nil: served
+		bare       *failure // nil: served
+		body       string   // the code of the same with a body that names no model
 		decodeOnly bool     // of headers alone
 		from       string   // who serves these, if it is told by the model
 	}{
 		{name: "one model", roles: all, from: "m"},
-		{name: "several models: only headers may go to any", roles: all, change: two, body: &failUnknownPath},
-		{name: "… and to one that is allowed", roles: all, change: two, allow: "127.0.0.1:40000", body: &failUnknownPath, from: "n"},
-		{name: "… whichever it is", roles: all, change: two, allow: "127.0.0.1:40003", body: &failUnknownPath, from: "m"},
-		{name: "enforced: a body may be a generation", roles: all, enforced: true, body: &failUnknownPath},
-		{name: "who decodes may be asked, not for a generation", roles: pair, decodeOnly: true, body: &failNoAggregated},
-		{name: "… that is allowed", roles: pair, change: pairs, allow: "127.0.0.1:40002", decodeOnly: true, body: &failUnknownPath, from: "m"},
-		{name: "… of whichever model", roles: pair, change: pairs, allow: "127.0.0.1:40003", decodeOnly: true, body: &failUnknownPath, from: "n"},
+		{name: "several models: only headers may go to any", roles: all, change: two, body: "missing_field"},
+		{name: "… and to one that is allowed", roles: all, change: two, allow: "127.0.0.1:40000", body: "missing_field", from: "n"},
+		{name: "… whichever it is", roles: all, change: two, allow: "127.0.0.1:40003", body: "missing_field", from: "m"},
+		{name: "enforced: a body may be a generation", roles: all, enforced: true, body: "disaggregation_enforced"},
+		{name: "who decodes may be asked, not for a generation", roles: pair, decodeOnly: true, body: "no_aggregated_worker"},
+		{name: "… that is allowed", roles: pair, change: pairs, allow: "127.0.0.1:40002", decodeOnly: true, body: "missing_field", from: "m"},
+		{name: "… of whichever model", roles: pair, change: pairs, allow: "127.0.0.1:40003", decodeOnly: true, body: "missing_field", from: "n"},
 		{name: "decode that serves alone", roles: pair, change: alone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -134,19 +135,22 @@ func TestWhoServesAPassingRequest(t *testing.T) {
 			if c.allow != "" {
 				w.subset = setOf(c.allow)
 			}
-			q, f := r.srv.passingQuestion(w, true)
+			q, f := r.srv.passingQuestion(w, "/health", nil, nil)
 			require.Equal(t, c.bare, f)
 			require.Equal(t, c.decodeOnly, q.decodeOnly)
-			require.True(t, q.passing)
+			require.Equal(t, "/health", q.passing)
 			require.NotZero(t, q.query.BlockSize)
 			if c.from != "" {
 				require.Equal(t, c.from, q.query.Key.Model)
 			}
-			q, f = r.srv.passingQuestion(w, false)
-			require.Equal(t, c.body, f)
-			if f == nil {
-				require.False(t, q.decodeOnly)
+			var none openai.Request
+			q, f = r.srv.passingQuestion(w, "/v1/responses", &none, nil)
+			if c.body != "" {
+				require.Equal(t, c.body, f.code)
+				return
 			}
+			require.Nil(t, f)
+			require.False(t, q.decodeOnly)
 		})
 	}
 }
@@ -156,15 +160,64 @@ func TestNobodyServesAPassingRequest(t *testing.T) {
 	ws := testWorkers(t)
 	r := newReplicaOf(t, "a", fixed(ws[:2]), nil) // prefill alone
 	for _, bare := range []bool{true, false} {
-		_, f := r.srv.passingQuestion(wish{}, bare)
+		scan := new(openai.Request)
+		if bare {
+			scan = nil
+		}
+		_, f := r.srv.passingQuestion(wish{}, "/v1/responses", scan, nil)
 		require.Equal(t, failNoAggregated.code, f.code, bare)
 	}
 	r = newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.Namespace = "elsewhere" })
-	_, f := r.srv.passingQuestion(wish{}, true)
+	_, f := r.srv.passingQuestion(wish{}, "/health", nil, nil)
 	require.Equal(t, failNoWorker.code, f.code)
 	r = newReplicaOf(t, "a", fixed(nil), nil)
-	_, f = r.srv.passingQuestion(wish{}, true)
+	_, f = r.srv.passingQuestion(wish{}, "/health", nil, nil)
 	require.Equal(t, failNoWorker.code, f.code)
+}
+
+// The body says of which model; only what asks for tokens alone goes to a decode worker
+// that cannot serve without a prefill, and past what is enforced.
+func TestAPassingRequestIsOfTheModelThatItsBodyNames(t *testing.T) {
+	ws := testWorkers(t)
+	ws[1].Models, ws[3].Models = []string{"n"}, []string{"n"}
+	ws[3].AcceptsAggregated = true
+	for _, row := range []struct {
+		path, body string
+		change     func(*Config)
+		want       string // the decode worker, or the code
+	}{
+		{"/v1/responses", `{"model":"n"}`, nil, "4"},
+		{"/v1/responses", `{"model":"m"}`, nil, "no_aggregated_worker"},
+		{"/v1/responses", `{"model":"x"}`, nil, "model_not_found"},
+		{"/v1/responses", `{"input":"x"}`, nil, "missing_field"},
+		{"/tokenize", `{"model":"m"}`, nil, "3"},
+		{"/v1/tokenize?x", `{"model":"m"}`, nil, "3"},
+		{"/v1/embeddings", `{"model":"n"}`, func(c *Config) { c.EnforceDisagg = true }, "disaggregation_enforced"},
+		{"/v1/embeddings", `{"model":"n"}`, func(c *Config) { c.EnforceDisagg, c.NeverSplit = true, map[string]bool{"n": true} }, "4"},
+		{"/tokenize", `{"model":"m"}`, func(c *Config) { c.EnforceDisagg = true }, "3"},
+		{"/flush_cache", `{"model":"n"}`, nil, "unknown_path"},
+		{"/v1/responses", `{"model":"n"}`, func(c *Config) { c.RefuseOther = true }, "unknown_path"},
+		{"/v1/messages", `{"model":"n","kv_transfer_params":{"do_remote_prefill":true}}`, nil, "forbidden_field"},
+		{"/v1/messages", `{"model":"n","a":[{"bootstrap_room":1}]}`, nil, "forbidden_field"},
+		{"/v1/messages", `["n"]`, nil, "not_json"},
+	} {
+		r := newReplicaOf(t, "a", fixed(ws), row.change)
+		for _, filter := range [][]string{{}, {protocolKey, "gateway"}} {
+			p := r.through(filter...)
+			m := p.askAt(row.path, row.body)
+			got := ""
+			if im := m.GetImmediateResponse(); im != nil {
+				_, got, _ = codeOf(t, m)
+			} else {
+				set, _ := routed(t, m)
+				got = set["x-worker-instance-id"]
+				require.Empty(t, set["x-prefill-instance-id"])
+			}
+			require.Equal(t, row.want, got, "%s %s", row.path, row.body)
+			p.cancel()
+		}
+		r.requireIdle()
+	}
 }
 
 // A plain gateway carries one leg. A hand-off that needs a mirrored one is done

@@ -49,7 +49,7 @@ func kindOf(body []byte) patience.Kind {
 // limit fills in how long the plan's legs may take.
 func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 	p.suspects = q.before.suspects
-	if q.passing {
+	if q.passing != "" {
 		return
 	}
 	kind := kindOf(q.query.Body)

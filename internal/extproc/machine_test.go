@@ -52,7 +52,7 @@ func testRules() *rules {
 	names, _ := prefill.NamesOf(prefill.DialectPlain)
 	return &rules{
 		prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
-		hold: true, firstToken: FirstTokenHold, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20,
+		hold: true, firstToken: FirstTokenHold, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20, passOther: true,
 		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(bufferPool),
 	}
 }

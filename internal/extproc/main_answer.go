@@ -104,7 +104,7 @@ func (m *mainLeg) maybeLeave() {
 	if m.phase != mainStreaming || !m.fullDuplex && !m.draining || m.waitsForPrefill() || m.leg == legFailed {
 		return
 	}
-	if m.answer.sent || m.passing.underway() || m.way.plain || m.rules.replicas && !m.draining {
+	if m.answer.sent || m.way.plain || m.rules.replicas && !m.draining {
 		return // pieces on their way to us would be lost; or nobody else tells us how it ends
 	}
 	m.phase = mainLeft

@@ -46,7 +46,7 @@ type answerStart struct {
 // looks reports whether a stream of its own is to read the answer's first events. A
 // gateway has no filter for it: its one filter shows us answers, or nobody does.
 func (m *mainLeg) looks() bool {
-	return m.rules.firstToken == FirstTokenHold && m.scan != nil && m.scan.Stream && !m.way.gateway
+	return m.rules.firstToken == FirstTokenHold && m.scan != nil && m.scan.Stream && !m.passing.on && !m.way.gateway
 }
 
 // readsFirst notes that the answer whose head has come shows its first events to the

@@ -43,6 +43,7 @@ type rules struct {
 	prefillCluster string        // the mirror's cluster
 	maxAttempts    int
 	maxBodyBytes   int
+	passOther      bool // paths that are not read here
 	defaultTimeout time.Duration
 	maxTimeout     time.Duration
 	names          prefill.Names
@@ -180,9 +181,6 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			m.onResponseHeaders(now, ev)
 			return
 		}
-		if m.onPassing(ev) {
-			return
-		}
 		if ev.kind == evRequestTrailers && !m.fullDuplex { // they come once a buffered body is answered
 			m.emit(effect{op: opContinue, of: ofRequestTrailers})
 			return
@@ -192,11 +190,8 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			m.onProxyRefusal(ev)
 			return
 		}
-		if m.onPassing(ev) {
-			return
-		}
 	case mainStreaming, mainHolding:
-		if m.onAnswerPiece(now, ev) || m.onPassing(ev) { // a worker may answer before the request is whole
+		if m.onAnswerPiece(now, ev) {
 			return
 		}
 	case mainRejected:
@@ -227,18 +222,26 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		return
 	}
 	path, known := openai.ParsePath(m.hdr.path)
-	switch {
-	case isModels(m.hdr.path) && (m.hdr.method == "GET" || m.hdr.method == "HEAD"):
-		m.phase = mainRejected
-		m.emit(effect{op: opModels})
-		m.finish(outcomeAnswered, nil)
-	case m.passes(known):
+	model, aboutModels := modelsPath(m.hdr.path)
+	if !known && !aboutModels && m.passes(ev.endOfStream) {
 		m.passing.on, m.passing.bare = true, ev.endOfStream
+		path = openai.Other
+	}
+	switch {
+	case aboutModels && m.hdr.method != "GET" && m.hdr.method != "HEAD":
+		f := failMethod
+		f.message, f.allow = "Use GET on this path.", "GET, HEAD"
+		m.reject(&f, false)
+	case aboutModels:
+		m.phase = mainRejected
+		m.emit(effect{op: opModels, model: model})
+		m.finish(outcomeAnswered, nil)
+	case m.passing.bare:
 		m.phase = mainResolving
 		m.emit(effect{op: opPick})
-	case !known:
+	case !known && !m.passing.on:
 		m.reject(&failUnknownPath, false)
-	case m.hdr.method != "POST":
+	case known && m.hdr.method != "POST":
 		m.reject(&failMethod, false)
 	case ev.endOfStream:
 		m.reject(&failNoBody, false)
@@ -305,7 +308,13 @@ func (m *mainLeg) onRequestEnd() {
 		m.body = m.pieces.take(m.rules.buffers)
 	}
 	m.scan = requests.Get().(*openai.Request)
-	if err := openai.Scan(m.path, m.body, m.scan); err != nil {
+	var err error
+	if m.passing.on {
+		err = openai.ScanOther(m.hdr.contentType, m.body, m.scan)
+	} else {
+		err = openai.Scan(m.path, m.body, m.scan)
+	}
+	if err != nil {
 		m.reject(badBody(err), false)
 		return
 	}
@@ -340,7 +349,7 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 		m.overdueAt = now.Add(min(p.overdueAfter, m.rules.prefillTimeout))
 		m.suspectAt = now.Add(suspectAfter(p.overdueAfter, suspectPrefill))
 	}
-	if m.passing.on {
+	if m.passing.bare {
 		m.pass(now)
 		return
 	}

@@ -1,27 +1,23 @@
 package extproc
 
 import (
-	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// This file is for what passes by: requests of which only the headers are looked
-// at, and answers that a data plane sends through us.
+// This file is for what passes by: requests on paths that are not read here, and answers
+// that a data plane sends through us.
 
-// passing is a request whose body is of no interest. The endpoint picker protocol
-// wants an endpoint for each request, whatever its path; what is not generation
-// is served by one worker, picked by load.
+// passing is a request on a path that is not read here: one worker serves it, picked by
+// load. Of its body only the model is read, and whether it says what only a router may;
+// the rest is as it came. Of its answer nothing is read.
 type passing struct {
-	on, bare bool    // bare: headers are all there is
-	routed   bool    // the headers have been answered
-	ended    bool    // so has the body's end; Envoy may repeat it (envoy #46237)
-	pieces   []piece // of the body, that came before
+	on     bool
+	bare   bool // headers are all there is
+	routed bool // the headers have been answered
 }
-
-// underway reports whether more of the request is still to come through us.
-func (p *passing) underway() bool { return p.on && !p.bare && !p.ended }
 
 // piece is a part of a body, or its trailers.
 type piece struct {
@@ -30,30 +26,11 @@ type piece struct {
 	last bool
 }
 
-// passes reports whether only the headers of the request matter.
-func (m *mainLeg) passes(known bool) bool { return m.way.gateway && !known }
-
-// onPassing takes a piece of a passing request.
-func (m *mainLeg) onPassing(ev *event) bool {
-	if !m.passing.on || ev.kind != evRequestBody && ev.kind != evRequestTrailers {
-		return false
-	}
-	p := piece{of: ofRequestBody, body: ev.body, last: ev.endOfStream}
-	if ev.kind == evRequestTrailers {
-		p.of, p.last = ofRequestTrailers, true
-	}
-	if m.passing.ended {
-		m.rules.buffers.put(p.body)
-		return true
-	}
-	m.passing.ended = p.last
-	if m.passing.routed {
-		m.letPass(p)
-		m.maybeLeave()
-	} else {
-		m.passing.pieces = append(m.passing.pieces, p)
-	}
-	return true
+// passes reports whether the request is passed on to one worker: its path is none that
+// is read here, and none that an engine is controlled by. Without a body it names no
+// model: only a gateway, which wants an endpoint for each request, gets one for it.
+func (m *mainLeg) passes(bare bool) bool {
+	return m.rules.passOther && (m.way.gateway || !bare) && !openai.Control(m.hdr.path)
 }
 
 func (m *mainLeg) letPass(p piece) {
@@ -70,10 +47,6 @@ func (m *mainLeg) pass(now time.Time) {
 	e.remove = m.leftover(e.set)
 	m.emit(e)
 	m.passing.routed = true
-	for _, p := range m.passing.pieces {
-		m.letPass(p)
-	}
-	m.passing.pieces = nil
 }
 
 // answerPath is how an answer comes to the client: past us, or through us where
@@ -165,9 +138,9 @@ func (m *mainLeg) letAnswerPass() {
 
 // dropPieces forgets what is held of bodies that go nowhere.
 func (m *mainLeg) dropPieces() {
-	for _, p := range slices.Concat(m.answer.held, m.passing.pieces) {
+	for _, p := range m.answer.held {
 		m.rules.buffers.put(p.body)
 	}
-	m.answer.held, m.passing.pieces = nil, nil
+	m.answer.held = nil
 	m.pieces.drop(m.rules.buffers)
 }

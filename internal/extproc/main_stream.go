@@ -225,7 +225,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		}
 		s.srv.decide(s, e.fail)
 	case opModels:
-		s.sendImmediate(s.srv.models(s.m.mayRetry(&failNotReady)))
+		s.sendImmediate(s.srv.models(e.model, s.m.mayRetry(&failNotReady)))
 	case opAbortLeg:
 		s.abort()
 	case opCharge, opSuspect, opPairFailed, opPairServed:

@@ -3,6 +3,8 @@ package extproc
 import (
 	"encoding/json"
 	"iter"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +27,7 @@ func (srv *Server) keys(snap *activation.World) iter.Seq[worker.Key] {
 // request is judged by, for probes and pages.
 func (srv *Server) Outlook(world *activation.World, k worker.Key) activation.Outlook {
 	policy := srv.policy()
-	return policy.Judge(world, k)
+	return policy.Outlook(world, k)
 }
 
 // policy is what models are judged by.
@@ -68,55 +70,106 @@ func (srv *Server) onlyModel(snap *activation.World) worker.Key {
 	return only
 }
 
-// known lists the models for somebody who asked for another one.
-func (srv *Server) known(f *failure) string {
-	if f != &failUnknownModel {
-		return ""
-	}
+// What an error or a page shows of names that others chose.
+const (
+	mostKnown    = 20
+	mostNameText = 100
+)
+
+// unknownModel is the row for a model that nobody serves. It names the model and the
+// known ones, as far as they fit.
+func (srv *Server) unknownModel(model string) *failure {
+	f := failUnknownModel
+	f.message = "The model " + shown(model) + " does not exist here."
 	var names []string
+	n := 0
 	for k := range srv.keys(srv.cfg.Board.Load()) {
-		if len(names) == 20 {
-			break
+		if n++; n <= mostKnown {
+			names = append(names, shown(k.Model))
 		}
-		names = append(names, k.Model)
 	}
-	return " Known: " + strings.Join(names, ", ") + "."
+	switch {
+	case n == 0:
+		f.message += " No model has a worker."
+	case n > mostKnown:
+		f.message += " Known: " + strings.Join(names, ", ") + " and " + strconv.Itoa(n-mostKnown) + " more."
+	default:
+		f.message += " Known: " + strings.Join(names, ", ") + "."
+	}
+	return &f
 }
 
-// models answers GET /v1/models with the models that can be served (B9). The
-// plugin answers since no worker knows of the others, and one without its other
+// shown quotes a name, bounded.
+func shown(name string) string {
+	if r := []rune(name[:min(len(name), 4*mostNameText)]); len(r) > mostNameText {
+		return strconv.Quote(string(r[:mostNameText]) + "…")
+	}
+	return strconv.Quote(name)
+}
+
+// modelJSON is a model as clients' libraries know it.
+type modelJSON struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	// Status says why requests are refused at present; libraries pass it over.
+	Status string `json:"status,omitempty"`
+}
+
+// models answers GET /v1/models with the models that can be served (B9), or of one of
+// them. The plugin answers since no worker knows of the others, and one without its other
 // half can serve nothing of what it would list. A model whose workers are away
 // for a moment stays on the list while it is not enforced: clients take one
-// that is missing for one that does not exist. retry: a replica without a view asks
-// for a fresh attempt.
-func (srv *Server) models(retry bool) *immediate {
-	type model struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		OwnedBy string `json:"owned_by"`
-	}
+// that is missing for one that does not exist; it says why it cannot be served. retry: a
+// replica without a view asks for a fresh attempt.
+func (srv *Server) models(only string, retry bool) *immediate {
 	list := struct {
-		Object string  `json:"object"`
-		Data   []model `json:"data"`
-	}{Object: "list", Data: []model{}}
+		Object string      `json:"object"`
+		Data   []modelJSON `json:"data"`
+	}{Object: "list", Data: []modelJSON{}}
 	world := srv.cfg.Board.Load()
 	if !world.Ready() {
 		return immediateOf(&failNotReady, retry)
 	}
 	for k := range srv.keys(world) {
-		if !world.Standing(k).CanServe(srv.cfg.EnforceDisagg) {
+		policy, pool := srv.policy(), world.Pool(k)
+		rules := policy.RulesOf(pool)
+		if only != "" && k.Model != only || !world.Standing(k).CanServe(rules.Enforced && !rules.NeverSplit) {
 			continue
 		}
-		list.Data = append(list.Data, model{ID: k.Model, Object: "model", OwnedBy: "baton"})
+		o := policy.Outlook(world, k)
+		m := modelJSON{ID: k.Model, Object: "model", Created: world.Since(k).Unix(), OwnedBy: "baton"}
+		if why := o.Why(pool); why != "" {
+			m.Status = "cannot be served: " + why
+		}
+		list.Data = append(list.Data, m)
 	}
-	body, err := json.Marshal(list)
+	var what any = list
+	switch {
+	case only == "":
+	case len(list.Data) == 0:
+		return immediateOf(srv.unknownModel(only), false)
+	default:
+		what = list.Data[0]
+	}
+	body, err := json.Marshal(what)
 	if err != nil {
 		return immediateOf(&failInternal, false)
 	}
 	return &immediate{status: 200, set: []kv{{"content-type", "application/json"}}, body: body, detail: "baton_models"}
 }
 
-func isModels(path string) bool {
+// modelsPath reports whether a path is the list of models, or one of it, and which.
+func modelsPath(path string) (only string, ok bool) {
 	path, _, _ = strings.Cut(path, "?")
-	return path == "/v1/models"
+	rest, ok := strings.CutPrefix(path, "/v1/models")
+	if !ok || rest != "" && rest[0] != '/' {
+		return "", false
+	}
+	only = strings.TrimPrefix(rest, "/")
+	if name, err := url.PathUnescape(only); err == nil {
+		only = name
+	}
+	return only, true
 }

@@ -272,7 +272,7 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	}
 	q, f := srv.questionOf(&r, body, w, nil)
 	if f != nil {
-		return nil, errors.New(f.code + ": " + f.message + srv.known(f))
+		return nil, errors.New(f.code + ": " + f.message)
 	}
 	sc := newScratch()
 	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q), &sc.tokens)

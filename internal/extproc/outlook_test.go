@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -58,7 +61,7 @@ func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
 func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	offered := func(enforced bool, workers []*worker.Worker) int {
 		srv := &Server{cfg: Config{Board: boardOf(t, workers), EnforceDisagg: enforced}}
-		im := srv.models(true)
+		im := srv.models("", true)
 		require.Equal(t, 200, im.status)
 		var list struct{ Data []struct{ ID string } }
 		require.NoError(t, json.Unmarshal(im.body, &list))
@@ -76,10 +79,59 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	require.Equal(t, 0, offered(false, foreign))
 	blind := &Server{cfg: Config{Board: activation.New()}}
 	for _, retry := range []bool{true, false} {
-		im := blind.models(retry)
+		im := blind.models("", retry)
 		require.Equal(t, 503, im.status, "before the first set")
 		require.Equal(t, retry, slices.Contains(im.set, kv{prefill.HeaderRetry, "1"}), "another replica may know more")
 	}
+}
+
+// GET /v1/models and /v1/models/ID, as clients' libraries read them.
+func TestWhatIsToldOfAModel(t *testing.T) {
+	ws := mixed(t, worker.VLLM, worker.VLLM, nil)
+	ws[0].Models = []string{"m", "org/served"}
+	ws[2].Models = []string{"m", "org/served"}
+	ws[1].Models, ws[3].Models, ws[3].Engine = []string{"odd"}, []string{"odd"}, worker.SGLang
+	srv := &Server{cfg: Config{Board: boardOf(t, ws)}, legClient: new(legClient)}
+	told := func(path string) (status int, got map[string]any) {
+		only, ok := modelsPath(path)
+		require.True(t, ok, path)
+		im := srv.models(only, false)
+		require.NoError(t, json.Unmarshal(im.body, &got))
+		return im.status, got
+	}
+	status, got := told("/v1/models/org/served?x=y")
+	require.Equal(t, 200, status)
+	require.Equal(t, "org/served", got["id"])
+	require.Equal(t, "model", got["object"])
+	require.InDelta(t, time.Now().Unix(), got["created"], 100)
+	require.NotContains(t, got, "status")
+	_, got = told("/v1/models/org%2Fserved")
+	require.Equal(t, "org/served", got["id"])
+	_, got = told("/v1/models/odd")
+	require.Equal(t, "cannot be served: no common hand-off: its prefill workers are vllm, its decode workers sglang", got["status"])
+	_, got = told("/v1/models/")
+	require.Len(t, got["data"], 3)
+	status, got = told("/v1/models/no\"body\n")
+	require.Equal(t, 404, status)
+	require.Equal(t, `The model "no\"body\n" does not exist here. Known: "m", "odd", "org/served".`, got["error"].(map[string]any)["message"])
+	for _, path := range []string{"/v1/model", "/v1/modelsx", "/models", "/v1/completions"} {
+		_, ok := modelsPath(path)
+		require.False(t, ok, path)
+	}
+}
+
+// Nothing that a client or a fleet has chosen makes an error long.
+func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
+	ws := testWorkers(t)
+	for i := range 500 {
+		ws[0].Models = append(ws[0].Models, strings.Repeat("ä", 120)+strconv.Itoa(i))
+	}
+	srv := &Server{cfg: Config{Board: boardOf(t, ws)}}
+	f := srv.unknownModel(strings.Repeat("\x00\xff", 1<<20))
+	require.Less(t, len(f.message), 10_000)
+	require.Contains(t, f.message, " and 481 more.")
+	require.True(t, utf8.ValidString(f.message))
+	require.Equal(t, `The model "x" does not exist here. No model has a worker.`, (&Server{cfg: Config{Board: boardOf(t, nil)}}).unknownModel("x").message)
 }
 
 // What a model is refused for is told to clients with a row of the failure table, that

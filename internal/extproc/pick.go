@@ -87,7 +87,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 	}
 	var q *question
 	if s.m.passing.on {
-		q, f = srv.passingQuestion(w, s.m.passing.bare)
+		q, f = srv.passingQuestion(w, s.m.hdr.path, s.m.scan, s.m.body)
 	} else {
 		q, f = srv.questionOf(s.m.scan, s.m.body, w, instead)
 	}
@@ -102,7 +102,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 	q.admitted = s.m.attempt > 1
 	sc := srv.scratch.Get().(*scratch)
 	if s.m.passing.on {
-		srv.settle(s, q, tokens.Prompt{}, sc)
+		srv.settle(s, q, q.passedPrompt(), sc)
 		return
 	}
 	if p, ok := srv.cfg.Tokens.Fast(q.query, &sc.tokens); ok {

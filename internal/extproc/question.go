@@ -28,12 +28,12 @@ type question struct {
 	// for new requests: a failure of ours must not end in "come back later".
 	admitted bool
 
-	wish          wish            // what the request says of workers
-	places        pin.Places      // the workers that it names
-	able          []worker.Engine // who alone may prefill it; nil: all
-	decodeOnly    bool            // a question while prefill is becoming ready
-	passing, bare bool            // of a request only the headers count; they are all there is
-	alone         splitReason     // why one worker is to serve, where the pair could be had
+	wish       wish            // what the request says of workers
+	places     pin.Places      // the workers that it names
+	able       []worker.Engine // who alone may prefill it; nil: all
+	decodeOnly bool            // a question while prefill is becoming ready
+	passing    string          // the path of a request that is passed on; empty: none
+	alone      splitReason     // why one worker is to serve, where the pair could be had
 }
 
 // question is questionOf for a request that says nothing of workers.
@@ -55,7 +55,10 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *f
 		}
 	}
 	home, f := homeOf(q.snap, key, r, body)
-	if f != nil {
+	switch {
+	case f == &failUnknownModel:
+		return nil, srv.unknownModel(key.Model)
+	case f != nil:
 		return nil, f
 	}
 	q.pool, key = home.pool, home.pool.Key

@@ -94,8 +94,8 @@ func (srv *Server) newer(q *question) *question {
 	if srv.cfg.Board.Load() == q.snap {
 		return nil
 	}
-	if q.passing {
-		n, f := srv.passingQuestion(q.wish, q.bare)
+	if q.passing != "" {
+		n, f := srv.passingQuestion(q.wish, q.passing, q.query.Request, q.query.Body)
 		if f == nil {
 			n.before, n.admitted = q.before, q.admitted
 		}

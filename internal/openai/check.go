@@ -8,6 +8,9 @@ func (r *Request) check(body []byte) error {
 	if err := r.checkModel(body); err != nil {
 		return err
 	}
+	if r.Path == Other {
+		return nil
+	}
 	if m := &r.members[Stream]; m.found() {
 		switch body[m.val.Start] {
 		case 't':
@@ -42,7 +45,7 @@ func (r *Request) check(body []byte) error {
 func (r *Request) checkModel(body []byte) error {
 	m := &r.members[Model]
 	if !r.Given(body, Model) {
-		if r.Path == Generate {
+		if r.Path == Generate || r.Path == Other {
 			return nil
 		}
 		return &Error{Kind: MissingField, Field: Model.String(), Offset: r.end}

@@ -19,6 +19,9 @@
 //     behaviour rows), unless [ScanInjected] was asked to let them pass. The
 //     same names inside other values are the user's text and are let be.
 //
+// Of other paths [ScanOther] reads the model alone, of JSON and of forms, and refuses what
+// only a router may set at any depth. [Control] says which paths are never passed on.
+//
 // Strictness. A body is refused exactly when [encoding/json.Valid] refuses it,
 // or it is no object, or it nests deeper than [MaxDepth]. As there, UTF-8 is
 // not checked: the engine does that.

@@ -47,6 +47,8 @@ const (
 	DataParallelRank
 	ECTransferParams
 	DecodeTPSize
+	DoRemotePrefill // of kv_transfer_params
+	DoRemoteDecode  // the same
 
 	// MaxNewTokens is no top-level member: it is max_new_tokens within
 	// sampling_params, which /generate has in place of max_tokens.
@@ -72,6 +74,7 @@ var fieldNames = [numFields]string{
 	KVTransferParams: "kv_transfer_params", DisaggregatedParams: "disaggregated_params",
 	RoutedDPRank: "routed_dp_rank", DisaggPrefillDPRank: "disagg_prefill_dp_rank",
 	DataParallelRank: "data_parallel_rank", ECTransferParams: "ec_transfer_params", DecodeTPSize: "decode_tp_size",
+	DoRemotePrefill: "do_remote_prefill", DoRemoteDecode: "do_remote_decode",
 	VLLMXArgs: "vllm_xargs", MaxNewTokens: "sampling_params.max_new_tokens",
 }
 
@@ -84,7 +87,7 @@ func (f Field) String() string {
 }
 
 // routerOnly reports whether only a router may set the field (C12).
-func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DecodeTPSize }
+func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DoRemoteDecode }
 
 // maxKeyLen is the length of the longest key that lookup knows.
 const maxKeyLen = len("continue_final_message")
@@ -179,6 +182,10 @@ func lookupRest(key []byte) Field {
 		return ECTransferParams
 	case "decode_tp_size":
 		return DecodeTPSize
+	case "do_remote_prefill":
+		return DoRemotePrefill
+	case "do_remote_decode":
+		return DoRemoteDecode
 	}
 	return NoField
 }

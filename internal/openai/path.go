@@ -10,6 +10,7 @@ const (
 	ChatCompletions Path = iota + 1 // POST /v1/chat/completions
 	Completions                     // POST /v1/completions
 	Generate                        // POST /generate, SGLang's own
+	Other                           // any other, of whose bodies ScanOther reads little
 )
 
 // String returns the path as it stands in a request line, or "invalid".

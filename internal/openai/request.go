@@ -66,7 +66,7 @@ func (m *member) found() bool { return m.val.End != 0 }
 // be written to.
 type Request struct {
 	Path  Path
-	Model []byte // empty only for Generate
+	Model []byte // empty only for Generate and Other
 
 	Stream    bool
 	N         int   // completions asked for each prompt; at least 1

@@ -145,7 +145,7 @@ func (r *Request) carriesPrompt(f Field) bool {
 	case Text:
 		return r.Path == Generate
 	case InputIDs:
-		return r.Path != Completions
+		return r.Path == ChatCompletions || r.Path == Generate
 	default:
 		return false
 	}

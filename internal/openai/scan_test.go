@@ -225,7 +225,7 @@ func TestTheDocumentationListsWhatOnlyARouterMaySet(t *testing.T) {
 			n++
 		}
 	}
-	require.Equal(t, 11, n)
+	require.Equal(t, 13, n)
 }
 
 func TestScanInjectedLetsTheRoutersOwnFieldsPass(t *testing.T) {

@@ -1,0 +1,98 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// echoing is a worker that answers with what it was asked, byte by byte accounted for.
+func echoing(t *testing.T, like *worker.Worker, id worker.ID, model string) *stack.Worker {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		_, _ = fmt.Fprint(w, model, " ", told(r.Method, r.URL.String(), body))
+	}))
+	t.Cleanup(s.Close)
+	info := *like
+	e, err := worker.ParseEndpoint(strings.TrimPrefix(s.URL, "http://"))
+	require.NoError(t, err)
+	info.ID, info.Role, info.Engine, info.Endpoint, info.Models = id, worker.Aggregated, worker.VLLM, e, []string{model}
+	info.KVEvents, info.Bootstrap = worker.KVEvents{}, worker.Bootstrap{}
+	return &stack.Worker{Info: &info}
+}
+
+func told(method, url string, body []byte) string {
+	return fmt.Sprintf("%s %s %d %x", method, url, len(body), sha256.Sum256(body))
+}
+
+// TestOtherPathsArePassedOn: to one worker of the model that the body names, as they
+// came, booked and counted as any request; in a body of any size, and in a form.
+func TestOtherPathsArePassedOn(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 1, decode: 1, config: "tokens: {mode: estimate}\n"}, func(t *testing.T, f *fleet) {
+		whisper := echoing(t, f.decode[0].Info, 901, "whisper")
+		f.publishAndWait(append(f.workers, whisper, echoing(t, f.decode[0].Info, 902, "embedder"))...)
+		var form bytes.Buffer
+		w := multipart.NewWriter(&form)
+		file, err := w.CreateFormFile("file", "speech.wav")
+		require.NoError(t, err)
+		_, err = file.Write(bytes.Repeat([]byte("RIFF\x00\xff\""), 50_000))
+		require.NoError(t, err)
+		require.NoError(t, w.WriteField("model", "whisper"))
+		require.NoError(t, w.Close())
+		large := `{"input":"` + strings.Repeat("x", 300_000) + `", "model" : "embedder"}`
+		for _, c := range []struct{ path, kind, body, model string }{
+			{"/v1/responses", "application/json", `{"model":"whisper","stream":true,"input":[]}`, "whisper"},
+			{"/v1/messages?beta=true", "application/json", `{"model":"embedder"}`, "embedder"},
+			{"/v1/embeddings", "application/json", large, "embedder"},
+			{"/v1/audio/transcriptions", w.FormDataContentType(), form.String(), "whisper"},
+		} {
+			r := f.do(http.MethodPost, c.path, strings.NewReader(c.body), http.Header{"Content-Type": {c.kind}})
+			require.Equal(t, http.StatusOK, r.status, "%s: %s", c.path, r.body)
+			require.Equal(t, c.model+" "+told(http.MethodPost, c.path, []byte(c.body)), r.body)
+		}
+		r := f.do(http.MethodPost, "/tokenize", strings.NewReader(`{"model":"m","prompt":"a b"}`), http.Header{"Content-Type": {"application/json"}})
+		require.Equal(t, http.StatusOK, r.status, r.body)
+		require.Contains(t, r.body, `"tokens"`, "a decode worker counts tokens though it cannot serve alone")
+		f.await("the requests to be counted", func() bool { return f.metric("baton_requests_total", `outcome="ok"`) == 5 })
+		f.await("nothing to be booked", func() bool { return f.metric("baton_worker_decode_requests") == 0 })
+
+		requireError(t, f.do(http.MethodPost, "/v1/responses", strings.NewReader(`{"model":"m"}`), nil), 503, "no_aggregated_worker")
+		for _, body := range []string{
+			`{"model":"embedder","kv_transfer_params":{"do_remote_prefill":true}}`, `{"model":"embedder","do_remote_prefill":true}`,
+			`{"model":"embedder","a":{"kv_transfer_params":null}}`,
+		} {
+			requireError(t, f.do(http.MethodPost, "/v1/embeddings", strings.NewReader(body), nil), 400, "forbidden_field")
+		}
+		// Its worker does not listen: as with any request, told after fresh picks.
+		gone := *whisper.Info
+		gone.Endpoint, err = worker.ParseEndpoint("127.0.0.1:1")
+		require.NoError(t, err)
+		f.publishAndWait(append(f.workers, &stack.Worker{Info: &gone})...)
+		r = f.do(http.MethodPost, "/v1/responses", strings.NewReader(`{"model":"whisper"}`), nil)
+		require.Equal(t, http.StatusServiceUnavailable, r.status, r.body)
+		require.Equal(t, "1", r.header.Get("Retry-After"))
+		require.Contains(t, f.adminGet("/debug/state"), `"state": "aside"`, "it is blamed as others are")
+	})
+}
+
+// A key turns it off.
+func TestOtherPathsAreRefusedWhereTheyAreNotToPass(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, layout{prefill: 1, decode: 1, config: "request: {pass_other_paths: false}\n"})
+	requireError(t, f.do(http.MethodPost, "/tokenize", strings.NewReader(`{"model":"m","prompt":"a"}`), nil), 404, "unknown_path")
+}

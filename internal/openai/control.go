@@ -1,0 +1,52 @@
+package openai
+
+import (
+	"slices"
+	"strings"
+)
+
+// Control reports whether a path may reach an engine's own control: what puts it to
+// sleep, changes its weights, drops its cache, loads adapters, profiles it, or tells how
+// it is configured. A request for one is never passed on. Any segment counts, since an
+// engine may serve its paths below a prefix; so does a path that an engine might read in
+// another way than we do.
+func Control(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	if !strings.HasPrefix(path, "/") || path == "/" || strings.ContainsAny(path, "%\\;#") || strings.Contains(path, "//") {
+		return true
+	}
+	for s := range strings.SplitSeq(strings.ToLower(path), "/") {
+		s = strings.ReplaceAll(s, "-", "_")
+		if s == "." || s == ".." || strings.HasPrefix(s, "_") && s != "_" || slices.Contains(controlNames[:], s) {
+			return true
+		}
+		if slices.ContainsFunc(controlVerbs[:], func(v string) bool { return strings.HasPrefix(s, v) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// controlNames are segments of the control paths of vLLM, SGLang and TensorRT-LLM, and of
+// the simulated engines.
+var controlNames = [...]string{
+	// vLLM
+	"sleep", "wake_up", "collective_rpc", "server_info", "pause", "resume", "is_paused", "is_sleeping",
+	"kv_event_sources", "scale_elastic_ep", "load", "rpc", "tokenizer_info",
+	// SGLang
+	"freeze_gc", "slow_down", "weights_checker", "post_process_weights", "continue_generation", "pause_generation",
+	"loads", "hicache", "dumper", "open_session", "close_session", "engine_metrics", "remote_instance_transfer_engine_info",
+	"generate_from_file", "configure_logging",
+	// TensorRT-LLM
+	"kv_cache_events", "perf_metrics", "cluster_info", "steady_clock_offset",
+	// all of them, what they are built on, and the simulators
+	"metrics", "prometheus", "docs", "redoc", "openapi.json", "debug", "admin", "sim",
+}
+
+// controlVerbs are what the names of such segments begin with, those of later versions
+// included.
+var controlVerbs = [...]string{
+	"abort_request", "add_", "attach_", "clear_", "destroy_", "detach_", "dump_", "finish_weight", "flush_",
+	"get_", "init_", "is_scaling", "list_external", "load_lora", "release_memory", "remove_", "reset_", "resume_memory",
+	"scale_", "send_weights", "set_", "start_", "stop_", "unload_", "update_",
+}
