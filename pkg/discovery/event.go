@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -25,7 +26,7 @@ type Sink interface {
 	Send(ev Event) error
 }
 
-// Event is one of [Begin], [List], [Batch], [Broken].
+// Event is one of [Begin], [List], [Batch], [Batches], [Broken].
 type Event interface{ isEvent() }
 
 // Begin says that the source starts to list.
@@ -55,13 +56,35 @@ type Batch struct {
 	Ops   []Op
 }
 
+// Batches is what happened at several revisions that came faster than they were taken, in
+// order. Readers see what came of all of them at once, which is what keeps thousands of
+// registrations in a row from being merged thousands of times. A worker that goes and comes
+// back among them is seen to have been away all the same (row D5). Where one is refused,
+// those before it hold and those after it are not looked at.
+type Batches []Batch
+
 // Broken says that the source cannot vouch for its set any more.
 type Broken struct{ Reason string }
 
-func (Begin) isEvent()  {}
-func (List) isEvent()   {}
-func (Batch) isEvent()  {}
-func (Broken) isEvent() {}
+func (Begin) isEvent()   {}
+func (List) isEvent()    {}
+func (Batch) isEvent()   {}
+func (Batches) isEvent() {}
+func (Broken) isEvent()  {}
+
+// ChangesSet reports whether the set may be another once the event has been accepted.
+func ChangesSet(ev Event) bool {
+	switch ev := ev.(type) {
+	case List:
+		return true
+	case Batch:
+		return len(ev.Ops) > 0
+	case Batches:
+		return slices.ContainsFunc(ev, func(b Batch) bool { return len(b.Ops) > 0 })
+	default:
+		return false
+	}
+}
 
 // Entry is one key of a source and the worker it holds.
 type Entry struct {

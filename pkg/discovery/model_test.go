@@ -125,5 +125,5 @@ func entriesText(r *Reducer) string {
 
 func TestAnEventOfAnotherTypeIsABug(t *testing.T) {
 	r := &Reducer{}
-	require.PanicsWithValue(t, "discovery: event of type <nil>: expected Begin, List, Batch or Broken", func() { _ = r.Apply(nil) })
+	require.PanicsWithValue(t, "discovery: event of type <nil>: expected Begin, List, Batch, Batches or Broken", func() { _ = r.Apply(nil) })
 }

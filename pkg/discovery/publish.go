@@ -125,6 +125,38 @@ func (v *View) setProblemsLocked(problems []Problem) {
 	v.problems = problems
 }
 
+// touched is what batches that are not published yet have to do with: keys, and the ids
+// and addresses of the workers that the keys hold and held.
+type touched map[any]struct{}
+
+// again reports whether a batch has to do with something that one before it had to do
+// with: what came of those has to be published first, or a worker that was away for a
+// moment would seem to have stayed. It then begins anew with this batch.
+func (t touched) again(r *Reducer, b Batch) bool {
+	var now []any
+	for _, op := range b.Ops {
+		now = append(now, op.Key)
+		for _, w := range [...]*worker.Worker{op.Worker, r.entries[op.Key].Worker} {
+			if w == nil {
+				continue
+			}
+			now = append(now, w.ID)
+			for at := range w.Addresses() {
+				now = append(now, at)
+			}
+		}
+	}
+	known := func(x any) bool { _, is := t[x]; return is }
+	again := slices.ContainsFunc(now, known)
+	if again {
+		clear(t)
+	}
+	for _, x := range now {
+		t[x] = struct{}{}
+	}
+	return again
+}
+
 // diff compares two sets in one walk over both, which are sorted by id.
 func diff(old, now *worker.Snapshot) Change {
 	var c Change

@@ -96,8 +96,15 @@ func (r *Reducer) Apply(ev Event) error {
 		return r.list(ev)
 	case Batch:
 		return r.batch(ev)
+	case Batches:
+		for _, b := range ev {
+			if err := r.batch(b); err != nil {
+				return err
+			}
+		}
+		return nil
 	default:
-		panic(fmt.Sprintf("discovery: event of type %T: expected Begin, List, Batch or Broken", ev))
+		panic(fmt.Sprintf("discovery: event of type %T: expected Begin, List, Batch, Batches or Broken", ev))
 	}
 }
 

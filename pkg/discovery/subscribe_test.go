@@ -98,6 +98,61 @@ func TestAWorkerThatWasAwayDuringABurstHasLeftAndJoined(t *testing.T) {
 	})
 }
 
+// The same where they come as one event, which is published in as few steps as that takes.
+func TestBatchesArePublishedTogetherUnlessAWorkerComesBackWithinThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		d := told{hold: make(chan struct{})}
+		v.Subscribe(d.hear)
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1, 2, 3)))
+		synctest.Wait()
+		before := v.Load().Revision()
+		require.NoError(t, r.sink.Send(Batches{
+			deleteOf(2, 1), putOf(3, 1, 0), // away and back the same
+			deleteOf(4, 2), putOf(5, 2, 9), // away and back changed
+			putOf(6, 4, 0), deleteOf(7, 4), // came and went
+		}))
+		require.EqualValues(t, 4, v.Load().Revision()-before, "each of the three is seen to be away")
+
+		before = v.Load().Revision()
+		var many Batches
+		for id := range worker.ID(1000) {
+			many = append(many, putOf(uint64(8+id), 100+id, 0))
+		}
+		require.NoError(t, r.sink.Send(many))
+		require.EqualValues(t, 1, v.Load().Revision()-before)
+		require.Len(t, v.Load().Workers(), 1003)
+
+		require.ErrorIs(t, r.sink.Send(Batches{deleteOf(2000, 100), deleteOf(1999, 101), deleteOf(2001, 102)}), ErrResync)
+		require.Len(t, v.Load().Workers(), 1002, "what came before the one that is refused holds")
+		require.True(t, v.Load().Stale())
+		close(d.hold)
+		synctest.Wait()
+		require.Contains(t, d.calls[1], "left [1 2] changed []", "who was away")
+	})
+}
+
+// A worker whose address another one takes for a moment is away in that moment, too.
+func TestBatchesTellOfAWorkerThatAnotherStoodInFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		var d told
+		v.Subscribe(d.hear)
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1)))
+		synctest.Wait()
+		other := *v.Load().Worker(1)
+		other.ID = 9
+		require.NoError(t, r.sink.Send(Batches{
+			{Revision: 2, Ops: []Op{Put(Entry{Key: "9", Worker: &other})}}, // written last, it has the address
+			deleteOf(3, 9),
+		}))
+		synctest.Wait()
+		require.Equal(t, "[1]→[1] joined [1] left [1] changed [] stale false", d.calls[1])
+	})
+}
+
 func TestACancelledSubscriberHearsNothingMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := start(t, "etcd")

@@ -244,22 +244,31 @@ func (v *View) apply(i int, ev Event) error {
 	defer v.mu.Unlock()
 	f := v.feeds[i]
 	from, cause := f.reducer.State(), f.reducer.Cause()
-	err := f.reducer.Apply(ev)
+	changed, err := v.foldLocked(f, ev)
 	v.recordLocked(i, from, cause)
-	v.publishLocked(err == nil && changesSet(ev))
+	v.publishLocked(changed)
 	v.wakeLocked()
 	return err
 }
 
-func changesSet(ev Event) bool {
-	switch ev := ev.(type) {
-	case List:
-		return true
-	case Batch:
-		return len(ev.Ops) > 0
-	default:
-		return false
+// foldLocked applies an event, and reports whether the set may be another than before.
+func (v *View) foldLocked(f *feed, ev Event) (changed bool, err error) {
+	several, ok := ev.(Batches)
+	if !ok {
+		err = f.reducer.Apply(ev)
+		return err == nil && ChangesSet(ev), err
 	}
+	touched := touched{}
+	for _, b := range several {
+		if touched.again(&f.reducer, b) {
+			v.publishLocked(changed)
+		}
+		if err = f.reducer.Apply(b); err != nil {
+			break
+		}
+		changed = changed || len(b.Ops) > 0
+	}
+	return changed, err
 }
 
 // recordLocked notes a change of state or cause.

@@ -189,8 +189,8 @@ func (s *Source) pass(ev discovery.Event, sink discovery.Sink) error {
 	case discovery.List:
 		s.asked, s.serving = true, ""
 		s.w.put(known(s.mirror.Entries()))
-	case discovery.Batch:
-		if len(own.Ops) > 0 {
+	case discovery.Batch, discovery.Batches:
+		if discovery.ChangesSet(own) {
 			s.w.put(known(s.mirror.Entries()))
 		}
 	}
@@ -206,6 +206,12 @@ func copied(ev discovery.Event) discovery.Event {
 		return ev
 	case discovery.Batch:
 		ev.Ops = slices.Clone(ev.Ops)
+		return ev
+	case discovery.Batches:
+		ev = slices.Clone(ev)
+		for i := range ev {
+			ev[i].Ops = slices.Clone(ev[i].Ops)
+		}
 		return ev
 	}
 	return ev

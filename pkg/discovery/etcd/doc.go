@@ -57,7 +57,12 @@
 //     progress, or by a read that shows that nothing was written since. Without
 //     that for Silence the watch is given up, as clientv3 connects a lost one
 //     again for ever and says nothing of it. (Progress alone will not do: etcd
-//     tells none to a watch that waits for a revision which has not come.)
+//     tells none to a watch that waits for a revision which has not come.) While
+//     the set is behind a revision that such a read has seen, events do not vouch
+//     for it: they may be old ones, of thousands that wait. What stays behind for
+//     Silence is listed.
+//   - Revisions that wait are sent as one event, so that thousands of workers that
+//     register at once do not make as many sets.
 //   - A member that stands still is passed over: reads and watches that it does
 //     not answer in a third of their time are asked of the next.
 //   - A store that has lost its data is never taken for the one it was, though

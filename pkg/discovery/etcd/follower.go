@@ -87,6 +87,7 @@ type follower struct {
 	past      history
 	endpoints map[string]string // of the workers in the set, by entry
 	awaiting  wait
+	owed      int64     // the revision that etcd has been seen at and that is not reached yet, the first such; 0: none
 	back      time.Time // when etcd was listed again after an outage; zero: there was none, or it lasts
 }
 

@@ -163,6 +163,14 @@ func (s *script) note(revision int64) clientv3.WatchResponse {
 }
 
 func (s *script) Send(ev discovery.Event) error {
+	if several, ok := ev.(discovery.Batches); ok {
+		for _, b := range several {
+			if err := s.Send(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.reducer.Apply(ev)

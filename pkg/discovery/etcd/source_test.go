@@ -134,6 +134,46 @@ func TestTheViewFollowsEtcd(t *testing.T) {
 	require.NotContains(t, left, "10.0.0.1:8004")
 }
 
+// TestThousandsRegisterAndAreKnown: nobody is missed, nobody seems to leave, and the set
+// that is shown as fresh is whole. With the tag long they come over a minute, and are known
+// two seconds after the last.
+func TestThousandsRegisterAndAreKnown(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.dial()
+	w := watchPlain(t, s.dial(), func(c *Config) { c.PageSize = 500 })
+	w.state(discovery.Watching)
+	began, next := time.Now(), make(chan int)
+	var writers sync.WaitGroup
+	for range 16 {
+		writers.Go(func() {
+			for i := range next {
+				put(t, c, worker.ID(i+1), fmt.Sprintf("10.1.%d.%d:8000", i/250, 1+i%250))
+			}
+		})
+	}
+	for i := range manyWorkers {
+		if due := time.Until(began.Add(manyWithin * time.Duration(i) / manyWorkers)); due > 0 {
+			<-time.After(due)
+		}
+		next <- i
+	}
+	close(next)
+	writers.Wait()
+	last := time.Now()
+	eventually(t, func() bool { return len(w.Load().Workers()) == manyWorkers }, "all are known")
+	took := time.Since(last)
+	if manyWithin > 0 {
+		require.Less(t, took, 2*time.Second)
+	}
+	w.state(discovery.Watching)
+	require.Len(t, w.Load().Workers(), manyWorkers)
+	causes, left := w.heard()
+	require.Empty(t, left)
+	t.Logf("%d registrations in %s, known %s after the last, in %d steps, stale by %q", manyWorkers, last.Sub(began).Round(time.Millisecond),
+		took.Round(time.Millisecond), w.Load().Revision(), causes)
+}
+
 func TestAQuietEtcdIsNoLoss(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

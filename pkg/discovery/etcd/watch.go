@@ -48,6 +48,7 @@ func (f *follower) watch(ctx context.Context, sink discovery.Sink) error {
 	if err != nil {
 		return err
 	}
+	f.owed = 0
 	marks, signs := make(chan mark), make(chan sign, 1)
 	done := make(chan struct{})
 	go func() {
@@ -98,8 +99,7 @@ func (f *follower) heed(ctx context.Context, sink discovery.Sink, responses clie
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-silence.C:
-			return errors.Join(fmt.Errorf("etcd: nothing heard for %s, since %s, at revision %d", time.Since(heard).Round(time.Millisecond),
-				heard.UTC().Format(time.TimeOnly), f.past.revision), probed)
+			return errors.Join(f.silent(heard), probed)
 		case <-tick.C:
 			if !probing {
 				probing = true
@@ -108,9 +108,9 @@ func (f *follower) heed(ctx context.Context, sink discovery.Sink, responses clie
 			continue
 		case res, ok := <-responses:
 			if !ok {
-				return fmt.Errorf("etcd: the watch was closed at revision %d", f.past.revision)
+				return f.closed()
 			}
-			vouched, err = f.take(sink, res)
+			vouched, err = f.take(sink, res, responses)
 		case s := <-signs:
 			probing, probed = false, s.err
 			vouched, err = f.weigh(s)
@@ -138,7 +138,36 @@ func (f *follower) weigh(s sign) (bool, error) {
 		return false, errors.New(reason)
 	}
 	// What had been written then has been taken: nothing was missed.
-	return s.revision <= f.past.revision, nil
+	if s.revision <= f.past.revision {
+		return true, nil
+	}
+	if f.owed == 0 {
+		f.owed = s.revision
+	}
+	return false, nil
+}
+
+// reached reports whether the set is known up to where etcd has been seen. What happened
+// before that vouches for nothing: it may be long ago.
+func (f *follower) reached() bool {
+	if f.past.revision >= f.owed {
+		f.owed = 0
+	}
+	return f.owed == 0
+}
+
+// silent says why nothing has vouched for the set since then.
+func (f *follower) silent(since time.Time) error {
+	what := "nothing heard"
+	if f.owed > 0 {
+		what = fmt.Sprintf("behind revision %d, which etcd is at or past,", f.owed)
+	}
+	return fmt.Errorf("etcd: %s for %s, since %s, at revision %d", what, time.Since(since).Round(time.Millisecond),
+		since.UTC().Format(time.TimeOnly), f.past.revision)
+}
+
+func (f *follower) closed() error {
+	return fmt.Errorf("etcd: the watch was closed at revision %d", f.past.revision)
 }
 
 // broken says why a watch has ended, or nil.
@@ -154,22 +183,78 @@ func broken(res clientv3.WatchResponse, at int64) error {
 	}
 }
 
-// take sends what a response holds, a batch for each revision. It reports
-// whether the response vouches for the set: a note from a member that lags
-// behind does not.
-func (f *follower) take(sink discovery.Sink, res clientv3.WatchResponse) (bool, error) {
-	if err := broken(res, f.past.revision); err != nil {
+// mostTaken bounds how many responses are sent as one event.
+const mostTaken = 1000
+
+// haul is what responses hold and the sink has not been sent yet: a batch for each
+// revision, and of each what etcd said.
+type haul struct {
+	batches discovery.Batches
+	events  [][]*clientv3.Event
+}
+
+func (h *haul) add(revision int64, ops []discovery.Op, events []*clientv3.Event) {
+	h.batches = append(h.batches, discovery.Batch{Revision: uint64(revision), Ops: ops})
+	h.events = append(h.events, events)
+}
+
+// take sends what a response holds, and the responses that wait behind it, as one event.
+// It reports whether they vouch for the set.
+func (f *follower) take(sink discovery.Sink, res clientv3.WatchResponse, more clientv3.WatchChan) (vouched bool, err error) {
+	var h haul
+	for n, waits := 1, true; waits; n++ {
+		var tells bool
+		tells, err = f.read(sink, res, &h)
+		vouched = vouched || tells
+		if err != nil || n == mostTaken {
+			break
+		}
+		select {
+		case next, open := <-more:
+			if res = next; !open {
+				waits, err = false, f.closed()
+			}
+		default:
+			waits = false
+		}
+	}
+	if sent := f.send(sink, &h); sent != nil {
+		return false, sent
+	}
+	return vouched && f.reached(), err // where what follows cannot be read, this still holds
+}
+
+// send sends the haul, and takes it as known once the sink has accepted it.
+func (f *follower) send(sink discovery.Sink, h *haul) error {
+	if len(h.batches) == 0 {
+		return nil
+	}
+	if err := sink.Send(h.batches); err != nil {
+		return err
+	}
+	for i, b := range h.batches {
+		f.past.advance(int64(b.Revision), h.events[i])
+		note(f.endpoints, b.Ops)
+	}
+	*h = haul{}
+	return nil
+}
+
+// read adds what a response holds to the haul. It reports whether the response tells of
+// something that is not long known: a note from a member that lags behind does not.
+func (f *follower) read(sink discovery.Sink, res clientv3.WatchResponse, h *haul) (bool, error) {
+	at := f.past.revision
+	if n := len(h.batches); n > 0 {
+		at = int64(h.batches[n-1].Revision)
+	}
+	if err := broken(res, at); err != nil {
 		return false, err
 	}
 	if res.IsProgressNotify() {
-		if res.Header.Revision <= f.past.revision {
-			return res.Header.Revision == f.past.revision, nil
+		if res.Header.Revision > at {
+			h.add(res.Header.Revision, nil, nil)
 		}
-		err := sink.Send(discovery.Batch{Revision: uint64(res.Header.Revision)})
-		if err == nil {
-			f.past.advance(res.Header.Revision, nil)
-		}
-		return true, err
+		return res.Header.Revision >= at, nil
 	}
 	for events := res.Events; len(events) > 0; {
 		revision, n := events[0].Kv.ModRevision, 1
@@ -179,14 +264,15 @@ func (f *follower) take(sink discovery.Sink, res clientv3.WatchResponse) (bool, 
 		ops := f.reader.change(events[:n])
 		// etcd ends leases that ran out while it stood still when it goes on,
 		// before or after it lets itself be listed.
-		if f.justBack() && f.missing(f.after(ops)) > 0 {
-			return false, errMissing
+		if f.justBack() {
+			if err := f.send(sink, h); err != nil {
+				return false, err
+			}
+			if f.missing(f.after(ops)) > 0 {
+				return false, errMissing
+			}
 		}
-		if err := sink.Send(discovery.Batch{Revision: uint64(revision), Ops: ops}); err != nil {
-			return false, err
-		}
-		f.past.advance(revision, events[:n])
-		note(f.endpoints, ops)
+		h.add(revision, ops, events[:n])
 		events = events[n:]
 	}
 	return len(res.Events) > 0, nil
