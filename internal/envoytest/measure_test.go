@@ -110,3 +110,22 @@ func TestAFailedRequestIsMeasuredByItsError(t *testing.T) {
 		require.Zero(t, f.metric("baton_prompt_tokens_total"), "nothing was served")
 	})
 }
+
+// TestAnAnswerOfNothingIsNotServed, by a gateway's worker either: where nobody else tells
+// how an answer has ended, an end without a byte is no answer, and no praise. Where a
+// gateway with one leg buffers bodies, nobody sees answers.
+func TestAnAnswerOfNothingIsNotServed(t *testing.T) {
+	t.Parallel()
+	eachGateway(t, layout{aggregated: 1}, func(t *testing.T, f *fleet, twoLegs bool) {
+		f.fault(f.workers[0], enginesim.Fault{Mode: enginesim.FaultEmpty})
+		for i := range 4 {
+			r := f.send(t.Context(), "/v1/completions", completion("nothing comes", 4, i%2 == 0))
+			require.NoError(t, r.err)
+			require.Empty(t, r.text())
+		}
+		f.await("all to be counted", func() bool { return f.metric("baton_requests_total") == 4 })
+		if f.fullDuplex || twoLegs {
+			require.EqualValues(t, 4, f.outcomes("failed", `code="empty_answer"`))
+		}
+	})
+}
