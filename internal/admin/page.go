@@ -362,7 +362,7 @@ func outcomeClass(o journal.Outcome) string {
 		return "warn"
 	case journal.Refused, journal.Failed, journal.Cut:
 		return "bad"
-	case journal.Routed, journal.Explained:
+	case journal.Routed, journal.Answered:
 	}
 	return "quiet"
 }

@@ -135,7 +135,7 @@ func recentTrouble(recs []journal.Record) (trouble, bool) {
 		case journal.Refused, journal.Rejected, journal.Failed, journal.Cut, journal.Retried:
 			bad++
 			counts[recs[i].Text()]++
-		case journal.Routed, journal.OK, journal.ClientLeft, journal.Explained, journal.Unfinished:
+		case journal.Routed, journal.OK, journal.ClientLeft, journal.Answered, journal.Unfinished:
 		}
 	}
 	if bad == 0 {

@@ -1,5 +1,7 @@
 package blame
 
+import "strings"
+
 // Leg is which leg of a request was seen.
 type Leg uint8
 
@@ -77,6 +79,9 @@ const (
 var chargeNames = [...]string{"nobody", "ok", "connect failed", "connection lost", "answer broke off", "server error", "refused", "slow", "held"}
 
 func (c Charge) String() string { return chargeNames[c] }
+
+// Label returns the charge as a metric label.
+func (c Charge) Label() string { return strings.ReplaceAll(chargeNames[c], " ", "_") }
 
 // waits reports whether the charge is held back until a mate has shown whose fault it
 // was.

@@ -323,7 +323,7 @@ func TestARequestMayAskWhoWouldServeIt(t *testing.T) {
 		require.NotNil(t, got.Choices)
 		require.Empty(t, f.gotAll(f.workers), "nothing runs")
 		require.Zero(t, f.metric("baton_decisions_total"))
-		require.Equal(t, "explained", f.decisions()[0].Outcome)
+		require.Equal(t, "answered", f.decisions()[0].Outcome)
 
 		pending := *f.prefill[0].Info
 		pending.Bootstrap = worker.Bootstrap{}

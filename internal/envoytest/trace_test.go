@@ -7,12 +7,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 
@@ -22,6 +24,8 @@ import (
 // span is what the tests read of one.
 type span struct {
 	service, name, trace, id, parent string
+
+	attributes map[string]string
 }
 
 // collector is an OTLP gRPC collector that keeps what it gets.
@@ -74,8 +78,16 @@ func (c *collector) Export(_ context.Context, req *collectorv1.ExportTraceServic
 }
 
 func spanOf(service string, s *tracev1.Span) span {
+	attributes := map[string]string{}
+	for _, a := range s.GetAttributes() {
+		attributes[a.GetKey()] = a.GetValue().GetStringValue()
+		if n, is := a.GetValue().GetValue().(*commonv1.AnyValue_IntValue); is {
+			attributes[a.GetKey()] = strconv.FormatInt(n.IntValue, 10)
+		}
+	}
 	return span{
-		service: service, name: s.GetName(), trace: hex.EncodeToString(s.GetTraceId()),
+		attributes: attributes,
+		service:    service, name: s.GetName(), trace: hex.EncodeToString(s.GetTraceId()),
 		id: hex.EncodeToString(s.GetSpanId()), parent: hex.EncodeToString(s.GetParentSpanId()),
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -29,6 +30,7 @@ func (s *mainStream) judge(now time.Time, e *effect) {
 		}
 		return
 	}
+	s.countCharge(e)
 	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.hdr)), s.m.pickedAt, now)
 }
 
@@ -45,6 +47,18 @@ func tell(h *health.Tracker, e *effect, request uint64, since, now time.Time) {
 		h.HandoffFailed(e.rank.ID, e.other.ID, now)
 	case opPairServed:
 		h.HandoffServed(e.rank.ID, e.other.ID)
+	}
+}
+
+// countCharge counts what workers are charged with: of a pair that has failed both.
+func (s *mainStream) countCharge(e *effect) {
+	t := s.srv.cfg.Telemetry
+	switch e.op {
+	case opCharge:
+		t.Charged(e.rank.ID, e.charge.Label())
+	case opPairFailed:
+		t.Charged(e.rank.ID, telemetry.ChargeHandoff)
+		t.Charged(e.other.ID, telemetry.ChargeHandoff)
 	}
 }
 

@@ -1,8 +1,12 @@
 package extproc
 
 import (
+	"cmp"
 	"log/slog"
+	"slices"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/journal"
@@ -33,7 +37,7 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 
 var journalOutcome = map[outcome]journal.Outcome{
 	blame.OK: journal.OK, blame.Retried: journal.Retried, outcomeRefused: journal.Refused, blame.OfWorker: journal.Rejected,
-	blame.Failed: journal.Failed, blame.Cut: journal.Cut, blame.Left: journal.ClientLeft, outcomeAnswered: journal.Explained,
+	blame.Failed: journal.Failed, blame.Cut: journal.Cut, blame.Left: journal.ClientLeft, outcomeAnswered: journal.Answered,
 	blame.Unknown: journal.Unfinished,
 }
 
@@ -44,7 +48,7 @@ func (s *mainStream) turnPage(now time.Time) {
 	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
 	s.srv.cfg.Telemetry.FreshPick(code)
 	s.srv.cfg.Journal.End(s.note, journal.Retried, code, 0, now)
-	telemetry.End(s.decodeSpan, now, code)
+	telemetry.End(s.decodeSpan, now, code, attribute.String(telemetry.AttrOutcome, string(blame.Retried)))
 }
 
 // finish records how the attempt ended, once.
@@ -78,8 +82,30 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 	}
 	s.srv.cfg.Journal.End(s.note, journalOutcome[e.outcome], detail, status, now)
 	s.logFinish(e, detail)
-	telemetry.End(s.decodeSpan, now, detail)
-	telemetry.End(s.span, now, detail)
+	s.endSpans(now, e.outcome, detail, status)
+}
+
+// endSpans ends the attempt's span and that of its decode leg. status 0: the worker's.
+func (s *mainStream) endSpans(now time.Time, o outcome, detail string, status int) {
+	if s.span == nil || !s.span.IsRecording() {
+		return
+	}
+	ends := []attribute.KeyValue{attribute.String(telemetry.AttrOutcome, string(o))}
+	if detail != "" {
+		ends = append(ends, attribute.String(telemetry.AttrReason, detail))
+	}
+	if status = cmp.Or(status, statusOf(s.m.status)); status != 0 {
+		ends = append(ends, attribute.Int(telemetry.AttrStatus, status))
+	}
+	h := &s.m.hdr
+	of := append(slices.Clone(ends), attribute.String(telemetry.AttrRequestID, bounded(h.requestID)),
+		attribute.Int(telemetry.AttrAttempt, s.m.attempt), attribute.String(telemetry.AttrPath, short(h.path)))
+	if p := s.m.plan; p != nil {
+		telemetry.End(s.decodeSpan, now, detail, append(ends, attribute.String(telemetry.AttrDecode, p.decode.String()),
+			attribute.String(telemetry.AttrEndpoint, p.decodeAddr))...)
+		of = append(of, attribute.String(telemetry.AttrModel, s.prompt.Model))
+	}
+	telemetry.End(s.span, now, detail, of...)
 }
 
 // logFinish writes the attempt's one line, at debug level.

@@ -380,7 +380,7 @@ func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 				set := setHeaders(im.GetHeaders())
 				require.Equal(t, "application/json", set["content-type"])
 				require.Contains(t, set[prefill.HeaderDecision], " reason=")
-				require.Equal(t, journal.Explained, r.srv.cfg.Journal.Recent(nil, 1)[0].Outcome, tt.name)
+				require.Equal(t, journal.Answered, r.srv.cfg.Journal.Recent(nil, 1)[0].Outcome, tt.name)
 			}
 			require.Zero(t, r.book.Totals().Held, tt.name)
 			for _, w := range tt.workers {

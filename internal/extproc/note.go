@@ -68,7 +68,7 @@ func (srv *Server) record(s *mainStream, q *question, v *verdict) journal.Handle
 		r.BodyBytes = int64(len(q.query.Body))
 		r.Outcome = journal.Routed
 		if q.wish.query {
-			r.Outcome = journal.Explained
+			r.Outcome = journal.Answered
 		}
 		if q.disagg && v.fail == nil && !q.wish.query {
 			r.Leg = journal.LegDispatched
@@ -200,7 +200,7 @@ func (srv *Server) explained(v *verdict, q *question, path string, body []byte) 
 	r := new(journal.Record)
 	srv.fill(r, q, v)
 	r.Time, r.Path, r.BodyBytes = time.Now(), path, int64(len(body))
-	r.Outcome = journal.Explained
+	r.Outcome = journal.Answered
 	if v.fail != nil {
 		r.Outcome, r.Detail, r.Status = journal.Refused, v.fail.code, v.fail.status
 	}
@@ -208,7 +208,13 @@ func (srv *Server) explained(v *verdict, q *question, path string, body []byte) 
 }
 
 func decisionAttributes(v *verdict) []attribute.KeyValue {
+	c := &v.decode
+	if v.prefill.made {
+		c = &v.prefill
+	}
 	out := []attribute.KeyValue{
+		attribute.String(telemetry.AttrMode, c.mode()), attribute.String(telemetry.AttrReason, c.decision.Reason.String()),
+		attribute.Float64(telemetry.AttrCost, c.decision.Cost),
 		attribute.Int64(telemetry.AttrISLTokens, int64(v.prompt.ISLTokens)),
 		attribute.String(telemetry.AttrTokenSource, v.prompt.Source.String()),
 		attribute.String(telemetry.AttrDecode, v.decode.decision.Rank.String()),

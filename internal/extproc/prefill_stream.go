@@ -3,6 +3,7 @@ package extproc
 import (
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -21,8 +22,10 @@ type prefillStream struct {
 	token string
 	span  trace.Span
 	fault string
-	guest bool            // another replica is told how it goes
-	told  <-chan struct{} // closes when the last report to a peer has gone
+
+	outcome legState        // well or failed, once it is known
+	guest   bool            // another replica is told how it goes
+	told    <-chan struct{} // closes when the last report to a peer has gone
 }
 
 func (s *prefillStream) post(ev *event) { s.act.post(ev) }
@@ -54,8 +57,25 @@ func (s *prefillStream) handle(ev *event) {
 		s.perform(&s.m.out[i])
 	}
 	if ev.kind == evClosed {
-		telemetry.End(s.span, time.Now(), s.fault)
+		s.endSpan()
 	}
+}
+
+func (s *prefillStream) endSpan() {
+	if s.span == nil || !s.span.IsRecording() {
+		return
+	}
+	attrs := []attribute.KeyValue{
+		attribute.String(telemetry.AttrPrefill, s.leg.Prefill.String()), attribute.String(telemetry.AttrEndpoint, s.m.ticket.endpoint),
+		attribute.String(telemetry.AttrOutcome, s.outcome.String()),
+	}
+	if s.fault != "" {
+		attrs = append(attrs, attribute.String(telemetry.AttrReason, s.fault))
+	}
+	if s.m.status != 0 {
+		attrs = append(attrs, attribute.Int(telemetry.AttrStatus, s.m.status))
+	}
+	telemetry.End(s.span, time.Now(), s.fault, attrs...)
 }
 
 // admit opens the leg's token and finds its owner and its worker. A leg whose
@@ -109,6 +129,9 @@ func (s *prefillStream) perform(e *effect) {
 	case opImmediate:
 		s.sendImmediate(e.imm)
 	case opReport:
+		if e.report.state != legEnded {
+			s.outcome = e.report.state
+		}
 		if e.report.state == legFailed {
 			s.fault = string(e.report.reason)
 		}

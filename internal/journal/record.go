@@ -19,13 +19,13 @@ const (
 	Routed     Outcome = "routed"      // decided and sent on; not ended yet
 	OK         Outcome = "ok"          // the whole answer went to the client
 	Retried    Outcome = "retried"     // given up for a fresh pick; Detail: why
-	ClientLeft Outcome = "client left" // the client went before the answer ended
+	ClientLeft Outcome = "client_left" // the client went before the answer ended
 	Refused    Outcome = "refused"     // answered by Baton itself, nobody was asked; Detail: the failure code
 	Rejected   Outcome = "rejected"    // refused by a worker, with its Status; Detail: the failure code
 	Failed     Outcome = "failed"      // no worker could serve it; Detail: the failure code
 	Cut        Outcome = "cut"         // the answer began and could not be ended; Detail: why
 	Unfinished Outcome = "unfinished"  // the answer began, and nobody has told how it ended
-	Explained  Outcome = "explained"   // decided for a question, not sent
+	Answered   Outcome = "answered"    // by Baton itself: a question was decided, and nothing sent
 )
 
 // TokenSource says where the token ids of a request came from.

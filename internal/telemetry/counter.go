@@ -25,12 +25,15 @@ type counter struct {
 	inst metric.Int64Counter
 	keys []string
 	over []metric.AddOption
-	most int // label combinations that are kept apart
+	most int // label combinations that are kept apart, or, of a counter of workers, values of the first label
+
+	ofWorkers bool // the rest is one worker, with its outcomes
 
 	// mu lets one writer at a time replace sets, which is never changed in
 	// place: readers load it without a lock.
-	mu   sync.Mutex
-	sets atomic.Pointer[map[labels][]metric.AddOption]
+	mu    sync.Mutex
+	named map[string]bool // guarded by mu: the workers with a name of their own
+	sets  atomic.Pointer[map[labels][]metric.AddOption]
 }
 
 func (c *counter) add(n int64, v labels) {
@@ -46,10 +49,13 @@ func (c *counter) learn(v labels) []metric.AddOption {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := *c.sets.Load()
+	if c.ofWorkers && !c.hasRoomFor(v[0]) {
+		v[0] = Other
+	}
 	if o, ok := old[v]; ok {
 		return o
 	}
-	if len(old) >= c.most {
+	if !c.ofWorkers && len(old) >= c.most {
 		return c.over
 	}
 	for i := range v {
@@ -60,6 +66,21 @@ func (c *counter) learn(v labels) []metric.AddOption {
 	next[v] = o
 	c.sets.Store(&next)
 	return o
+}
+
+// hasRoomFor reports whether a worker is counted by its name. The caller holds mu.
+func (c *counter) hasRoomFor(name string) bool {
+	if c.named[name] {
+		return true
+	}
+	if len(c.named) >= c.most {
+		return false
+	}
+	if c.named == nil {
+		c.named = make(map[string]bool)
+	}
+	c.named[strings.Clone(name)] = true
+	return true
 }
 
 func addOptions(keys []string, v labels) []metric.AddOption {

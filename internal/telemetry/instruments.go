@@ -51,11 +51,11 @@ const (
 // None.
 type Instruments struct {
 	// Set at construction, read-only.
-	requests, attempts, workerAttempts, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics, clockOff *counter
-	legs, tokenize, firstEvents, promptTokens, blame                                                                                  *counter
-	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                  *counter
-	kvRestores, indexDumps                                                                                                            *counter
-	aside, activation, traceFailures, engineReports                                                                                   *counter
+	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
+	legs, tokenize, firstEvents, promptTokens, blame, clockOff                                                                       *counter
+	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
+	kvRestores, indexDumps                                                                                                           *counter
+	aside, activation, traceFailures, engineReports                                                                                  *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -76,13 +76,23 @@ func (i *Instruments) RequestEnded(outcome, code string) {
 	}
 }
 
-// workersByName is how many workers a counter keeps apart, each with its outcomes.
-const workersByName, outcomesOfAWorker, kindsOfPromptTokens = 256, 8, 6
+// workersByName is how many workers a counter keeps apart.
+const workersByName, kindsOfPromptTokens = 256, 6
+
+// ChargeHandoff is what both workers of a pair are charged with.
+const ChargeHandoff = "handoff_failed"
 
 // WorkerAttempt counts one attempt by a worker of it, as the metric's text says.
 func (i *Instruments) WorkerAttempt(id worker.ID, role worker.Role, outcome string) {
 	if i != nil {
 		i.workerAttempts.add(1, labels{id.String(), role.String(), outcome})
+	}
+}
+
+// Charged counts what a worker is charged with.
+func (i *Instruments) Charged(id worker.ID, charge string) {
+	if i != nil {
+		i.charges.add(1, labels{id.String(), charge})
 	}
 }
 
@@ -297,6 +307,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 	i := &Instruments{
 		requests:        b.counter(MetricRequests),
 		workerAttempts:  b.counter(MetricWorkerAttempts),
+		charges:         b.counter(MetricWorkerCharges),
 		attempts:        b.counter(MetricAttempts),
 		decisions:       b.counter(MetricDecisions),
 		servedAlone:     b.counter(MetricServedAlone),
@@ -336,7 +347,9 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		return nil, fmt.Errorf("telemetry: make instruments: %w", b.err)
 	}
 	i.promptTokens.most = maxSets * kindsOfPromptTokens
-	i.workerAttempts.most = workersByName * outcomesOfAWorker
+	for _, c := range []*counter{i.workerAttempts, i.charges} {
+		c.ofWorkers, c.most = true, workersByName
+	}
 	// What is a number from the start is shown from the start: a rate over a
 	// counter that appears with its first event misses that event.
 	for _, c := range []*counter{i.kvGaps, i.traceFailures} {

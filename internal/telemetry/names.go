@@ -7,6 +7,7 @@ const (
 	MetricRequests        = "baton_requests_total"
 	MetricAttempts        = "baton_attempts_total"
 	MetricWorkerAttempts  = "baton_worker_attempts_total"
+	MetricWorkerCharges   = "baton_worker_charges_total"
 	MetricDecisions       = "baton_decisions_total"
 	MetricServedAlone     = "baton_served_alone_total"
 	MetricServedElsewhere = "baton_served_elsewhere_total"
@@ -85,6 +86,7 @@ const (
 	LabelWhere       = "where"
 	LabelFinding     = "finding"
 	LabelSeen        = "seen"
+	LabelCharge      = "charge"
 	LabelKind        = "kind"
 	LabelOperation   = "gen_ai_operation_name"
 	LabelGenAIModel  = "gen_ai_request_model"
@@ -153,7 +155,8 @@ func requestMetrics() []Metric {
 	return []Metric{
 		{MetricRequests, Counter, "{request}", l(LabelOutcome, LabelCode), "Client requests that have ended.", nil},
 		{MetricAttempts, Counter, "{attempt}", l(LabelOutcome), "Attempts that have ended: one for each request, one more for each fresh pick.", nil},
-		{MetricWorkerAttempts, Counter, "{attempt}", l(LabelWorker, LabelRole, LabelOutcome), "Attempts that have ended, by the worker that was to answer: `ok`, `rejected`, `failed` …, and, with the role prefill, by the one that was to prefill: `well`, `failed`. Of more than 256 workers the later ones count as one.", nil},
+		{MetricWorkerAttempts, Counter, "{attempt}", l(LabelWorker, LabelRole, LabelOutcome), "Attempts that have ended, by the worker that was to answer: `ok`, `rejected`, `failed` …, and, with the role prefill, by the one that was to prefill: `well`, `failed`. Of more than 256 workers the later ones count as one, `other`.", nil},
+		{MetricWorkerCharges, Counter, "{charge}", l(LabelWorker, LabelCharge), "What workers were charged with, as the blame table of ARCHITECTURE.md says. Of more than 256 workers the later ones count as one, `other`.", nil},
 		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
 		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests given to one worker although their model's prefill workers are known: `short_prompt` and `prefill_busy` by routing.conditional, `fallback` by fallback, `one_leg` where a gateway carries no prefill leg.", nil},
 		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that another endpoint has answered than was picked, by a gateway's word: `other` of ours, whose load they are from then on, or one `unknown` here.", nil},
@@ -172,7 +175,6 @@ func requestMetrics() []Metric {
 		{MetricFirstTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first token of a streamed answer, where its first events are read (answer.first_token).", firstTokenBuckets()},
 		{MetricPerTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time from the first token of a streamed answer to its end, for each token after the first, where its usage is known.", perTokenBuckets()},
 		{MetricPromptTokens, Counter, "{token}", l(LabelModel, LabelRole, LabelKind), "Tokens of the prompts of requests that were served, by what the caches were good for.", nil},
-
 		{MetricPrefillWaitSeconds, Histogram, "s", nil, "Time that response headers were held back until prefill was well.", slowBuckets()},
 
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
@@ -239,6 +241,7 @@ func Labels() []Label {
 		{LabelTokenSource, "`request_ids`, `engine_tokenize`, `byte_estimate`, `none`"},
 		{LabelLeg, "`main`, `prefill`; of streams also `first_token`, one that reads the beginning of an answer. Of what was seen: `mirrored_prefill`, `first_prefill`, `decode`, `alone`"},
 		{LabelSeen, "the first column of the blame table in ARCHITECTURE.md"},
+		{LabelCharge, "the blame table's fourth column, with `_` for spaces; `held` is what a mate has yet to show, or has shown not to be the worker's fault; `handoff_failed` is charged to both workers of a pair"},
 		{LabelFinding, "`token`, `error`, `end`, `other`"},
 		{LabelKind, "`asked`: all; `available`: held by the best worker that could be picked, as the index knows it; `predicted`: held by the one that was; `delivered`: not computed, as the engine's usage says. Not every engine says it of every request: `told` and `told_predicted` are `asked` and `predicted` of those whose engine did"},
 		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` where only headers were read"},
@@ -275,7 +278,6 @@ const (
 	AttrAttempt       = "baton.attempt"
 	AttrModel         = "gen_ai.request.model"
 	AttrPath          = "url.path"
-	AttrBodyBytes     = "baton.body_bytes"
 	AttrISLTokens     = "baton.isl_tokens"
 	AttrTokenSource   = "baton.token_source"
 	AttrMode          = "baton.mode"
@@ -300,7 +302,7 @@ type SpanDef struct {
 func Spans() []SpanDef {
 	return []SpanDef{
 		{SpanRequest, "One attempt to serve a request, from its headers to its end.", []string{
-			AttrRequestID, AttrAttempt, AttrModel, AttrPath, AttrBodyBytes, AttrOutcome, AttrReason, AttrStatus,
+			AttrRequestID, AttrAttempt, AttrModel, AttrPath, AttrOutcome, AttrReason, AttrStatus,
 		}},
 		{SpanDecision, "From the complete request to the pick of both workers, tokenizing included.", []string{
 			AttrISLTokens, AttrTokenSource, AttrMode, AttrReason, AttrPrefill, AttrDecode, AttrOverlapBlocks, AttrCost,

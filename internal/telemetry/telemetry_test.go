@@ -59,6 +59,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Seen("decode", "served")
 	i.Took(&Served{Operation: "chat", Model: "m", FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second})
 	i.Prompt(&PromptTokens{Model: "m", Role: "prefill", Prompt: 10, Available: 8, Predicted: 4})
+	i.Charged(9, "refused")
 	i.PrefillWaited(20 * time.Millisecond)
 	i.Tokenized(SourceEngineTokenize, "ok", 3*time.Millisecond)
 	i.KVEvents(3)
@@ -224,6 +225,38 @@ func TestALabelThatRunsAwayIsCountedUnderOther(t *testing.T) {
 		}
 	}
 	t.Fatal("nothing was counted under other")
+}
+
+// TestTheFirstWorkersAreCountedByName: 256 of them, whatever their outcomes, and the rest
+// as one, with its outcomes.
+func TestTheFirstWorkersAreCountedByName(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	outcomes := []string{"ok", "rejected", "failed", "cut", "client_left", "unfinished", "retried"}
+	const rest = 10
+	for id := range workersByName + rest {
+		for _, o := range outcomes {
+			tel.Instruments.WorkerAttempt(worker.ID(id+1), worker.Decode, o)
+			tel.Instruments.Charged(worker.ID(id+1), o)
+		}
+	}
+	for _, name := range []string{MetricWorkerAttempts, MetricWorkerCharges} {
+		lines := gather(t, tel)[name].GetMetric()
+		require.Len(t, lines, (workersByName+1)*len(outcomes), name)
+		others := 0
+		for _, m := range lines {
+			of := map[string]string{}
+			for _, l := range m.GetLabel() {
+				of[l.GetName()] = l.GetValue()
+			}
+			if of[LabelWorker] != Other {
+				require.InDelta(t, 1, m.GetCounter().GetValue(), 0)
+				continue
+			}
+			others++
+			require.InDelta(t, rest, m.GetCounter().GetValue(), 0, "%v", of)
+		}
+		require.Equal(t, len(outcomes), others, name)
+	}
 }
 
 func TestAnEmptyOrBrokenLabelValueIsMadeReadable(t *testing.T) {

@@ -153,15 +153,15 @@ func (t *Tracer) Start(parent trace.SpanContext, name string, at time.Time, attr
 }
 
 // End ends the span at the given time; zero means now. A fault other than ""
-// marks the span as failed and says why. A nil
-// span is none.
-func End(span trace.Span, at time.Time, fault string) {
+// marks the span as failed and says why. A nil span is none.
+func End(span trace.Span, at time.Time, fault string, attrs ...attribute.KeyValue) {
 	if span == nil {
 		return
 	}
 	if !span.IsRecording() {
 		return
 	}
+	span.SetAttributes(attrs...)
 	if fault != "" {
 		span.SetStatus(codes.Error, fault)
 	}
