@@ -214,6 +214,8 @@ type AnswerConfig struct {
 	// waits, and an error before it becomes a fresh attempt; off, it passes, and an error
 	// is learnt from Envoy's access log. Default hold.
 	FirstToken extproc.FirstToken `yaml:"first_token"`
+	// OverdueBase is what decode may take for its head before anything is learned of it.
+	OverdueBase time.Duration `yaml:"overdue_base"` // default 10s
 }
 
 // TokensConfig says how prompts are counted; see tokens.Config.
@@ -275,7 +277,7 @@ func defaultConfig() Config {
 			TimeoutHeader: "x-request-timeout-ms", DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour,
 			MaxBodyBytes: 64 << 20, MaxAttempts: 3, PassOtherPaths: &yes,
 		},
-		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold},
+		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold, OverdueBase: 10 * time.Second},
 		Tokens:       TokensConfig{Mode: "auto", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
 		Engines:      EnginesConfig{ReportInterval: 2 * time.Second},
 		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health", MaxProbes: 200},

@@ -104,7 +104,7 @@ func (c *Config) validateDurations() (errs []error) {
 		{"index.dump_interval", c.Index.DumpInterval, 0}, {"index.dump_max_age", c.Index.DumpMaxAge, tick},
 		{"prefill.start_timeout", c.Prefill.StartTimeout, tick}, {"prefill.timeout", c.Prefill.Timeout, tick},
 		{"prefill.overdue_base", c.Prefill.OverdueBase, 0}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken, 0},
-		{"prefill.orphan_grace", c.Prefill.OrphanGrace, 0},
+		{"answer.overdue_base", c.Answer.OverdueBase, tick}, {"prefill.orphan_grace", c.Prefill.OrphanGrace, 0},
 		{"routing.routed_ttl", c.Routing.RoutedTTL, tick}, {"routing.predicted_ttl", c.Routing.PredictedTTL, 0},
 		{"request.default_timeout", c.Request.DefaultTimeout, tick}, {"request.max_timeout", c.Request.MaxTimeout, tick},
 		{"health.probe_interval", c.Health.ProbeInterval, tick}, {"health.probe_timeout", c.Health.ProbeTimeout, tick},

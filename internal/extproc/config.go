@@ -97,6 +97,8 @@ type Config struct {
 	// FirstToken says what becomes of decode's streamed answers before their first
 	// token. Default FirstTokenHold.
 	FirstToken FirstToken
+	// AnswerBase is what decode may take for its head. Default 10 s.
+	AnswerBase time.Duration
 	// DebugHeader answers x-debug-decision with the cost table.
 	DebugHeader bool
 
@@ -150,6 +152,7 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxTimeout, time.Hour)
 	def(&c.StartTimeout, time.Second)
 	def(&c.PrefillTimeout, 5*time.Minute)
+	def(&c.AnswerBase, 10*time.Second)
 	if c.FirstToken == "" {
 		c.FirstToken = FirstTokenHold
 	}
@@ -199,7 +202,7 @@ func (c Config) Validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"default timeout": c.DefaultTimeout, "start timeout": c.StartTimeout, "prefill timeout": c.PrefillTimeout,
-		"overdue base": c.OverdueBase, "overdue per token": c.OverduePerToken, "orphan grace": c.OrphanGrace,
+		"overdue base": c.OverdueBase, "overdue per token": c.OverduePerToken, "orphan grace": c.OrphanGrace, "answer base": c.AnswerBase,
 	} {
 		if d < 0 {
 			bad("%s %s: expected 0 or more", name, d)

@@ -10,10 +10,9 @@ import (
 
 // This file says how long the legs of a plan may take, and who else could be tried.
 
-// What decode may take, before anything is learned of it: for its head, and for each
-// token of an answer that comes as a whole.
+// What decode may take, before anything is learned of it, for each token of an answer
+// that comes as a whole; and what a leg may take to begin.
 const (
-	decodeAllowance  = 10 * time.Second
 	decodePerToken   = 30 * time.Millisecond
 	unsaidMaxTokens  = 4096
 	startBytesPerSec = 20 << 20 // of a request's body, on its way into a leg
@@ -56,7 +55,7 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 	p.spare.decode = !p.decodeNamed && srv.spares(q, p.server(), p.decode.ID)
 	s.decodeLimit = limited{
 		subject:   patience.Subject{Worker: p.decode.ID, Pool: q.pool.Key, Leg: patience.Stream, Kind: kind},
-		allowance: decodeAllowance,
+		allowance: srv.cfg.AnswerBase,
 	}
 	if !s.m.scan.Stream {
 		tokens := s.m.scan.MaxTokens

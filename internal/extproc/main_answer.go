@@ -187,6 +187,9 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	m.emit(effect{op: opMark, report: r})
 	row := blame.Of(m.prefillLeg(), r.reason)
 	f := failureOfPrefill(&r)
+	if r.reason == blame.TimedOut && !now.Before(m.deadline) {
+		f = failDeadline
+	}
 	f.fresh = m.fresh(row, m.plan.spare.prefill, r.odd)
 	retry := awaited && m.mayRetry(&f)
 	m.charge(now, row, m.plan.prefill, retry)

@@ -145,6 +145,9 @@ func (m *mainLeg) onTimer(now time.Time) {
 	}
 	switch m.phase {
 	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
+		if m.phase == mainRouted || m.phase == mainHolding { // Envoy's timer has not told; of prefill's leg its own end tells
+			m.saw(m.decodeLeg(), blame.TimedOut)
+		}
 		m.reject(&failDeadline, false)
 	case mainStreaming:
 		m.cut(&failDeadline)

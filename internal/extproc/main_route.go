@@ -70,7 +70,11 @@ func (m *mainLeg) routeHeaders(now time.Time) []kv {
 	}
 	set = append(set, kv{prefill.HeaderDestination, p.decodeAddr})
 	if !m.way.plain { // else Envoy lets nobody set its own headers, and the time-out is ours to keep
-		set = append(set, kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(m.deadline.Sub(now).Milliseconds(), 1), 10)})
+		left := m.deadline.Sub(now)
+		if m.answer.duplex { // an answer that comes through us is ours to end, with an error event
+			left += 2 * deadlineSlack
+		}
+		set = append(set, kv{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(left.Milliseconds(), 1), 10)})
 	}
 	set = append(set, kv{prefill.HeaderAttempt, strconv.FormatUint(p.nonce, 10)})
 	if m.named {
