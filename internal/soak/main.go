@@ -30,6 +30,8 @@
 //     plugin) broke under it, in an answer that is cut. A connection is lost
 //     with its Envoy alone.
 //   - A deadline is never told before it has passed.
+//   - No healthy worker is set aside: something was wrong with it itself then, or up to
+//     8 s before. What clients do, and what befalls others, is no reason.
 //   - No decode worker gets a request without its parameters, and no engine's
 //     rule is broken.
 //   - After the faults no KV is left to its lease, whenever clients leave.

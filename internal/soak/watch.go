@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
@@ -12,8 +13,12 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// watch looks at every worker each second until ctx ends.
+// watch looks at every worker each second until ctx ends, and at what the plugins think
+// of them.
 func (w *world) watch(ctx context.Context) {
+	var health sync.WaitGroup
+	defer health.Wait()
+	health.Go(func() { w.watchHealth(ctx) })
 	for ctx.Err() == nil {
 		for _, m := range w.members {
 			if m.change.TryLock() {
