@@ -21,7 +21,7 @@ func Rows() []Row {
 		for _, l := range g.legs {
 			r := g.row
 			r.Leg, r.Sight = l, g.sight
-			if l.Prefill() && (g.sight == Served || g.sight == ClientLeft) {
+			if l.Prefill() && g.sight == Served {
 				r.Outcome = notTheLegs
 			}
 			out = append(out, r)
@@ -33,6 +33,8 @@ func Rows() []Row {
 var (
 	all      = []Leg{Mirrored, First, Decode, Alone}
 	prefills = []Leg{Mirrored, First}
+	mirrored = []Leg{Mirrored}
+	first    = []Leg{First}
 	servers  = []Leg{Decode, Alone}
 )
 
@@ -54,8 +56,8 @@ var groups = []group{
 	{Lost, all, "Envoy: UC, UR, UPE, LR, before any answer", Row{Charge: Loss, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Ended, prefills, "the stream ends before any answer, and Envoy says nothing of the worker: ended from above", Row{Fresh: Yes, Outcome: Failed}},
 	{TimedOut, all, "one of Envoy's timers (UT, UMSDR, DT, SI), or the deadline: ended from above", Row{Outcome: Failed}},
-	{Aborted, prefills, "the owner, or a drain: ended from above", Row{Fresh: Yes, Outcome: Failed}},
-	{CarrierLost, prefills, "the replica that carried it does not answer any more: nobody knows how it went", Row{Fresh: Yes, Outcome: Failed}},
+	{Aborted, mirrored, "the owner, or a drain: ended from above", Row{Fresh: Yes, Outcome: Failed}},
+	{CarrierLost, mirrored, "the replica that carried it does not answer any more: nobody knows how it went", Row{Fresh: Yes, Outcome: Failed}},
 	{Gone, all, "its worker left discovery, or was set aside", Row{Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Overdue, []Leg{Mirrored}, "longer than it may take; prefill waits for decode as decode does for prefill", Row{Pair: true, Suspect: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
 	{Overdue, []Leg{First, Alone}, "longer than it may take, while the request waits for this worker alone", Row{Charge: Slow, Suspect: true, Fresh: IfSpare, Avoid: It, Outcome: Failed}},
@@ -71,8 +73,8 @@ var groups = []group{
 	{Empty, all, "the worker: 2xx without a body, or an event stream that ends before a token; of decode, where only its end shows it", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Failing, prefills, "the worker: 2xx that says error or abort", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Unreadable, prefills, "the worker: 2xx that cannot be read", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
-	{NoHandoff, prefills, "the worker: 2xx without a hand-off", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
-	{TooLong, prefills, "the worker: an answer over the limit, by what the client asks for", Row{Outcome: OfWorker}},
+	{NoHandoff, first, "the worker: 2xx without a hand-off", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{TooLong, first, "the worker: an answer over the limit, by what the client asks for", Row{Outcome: OfWorker}},
 
 	// The answer's end.
 	{BrokeOff, prefills, "the stream ends after the answer's headers, while decode waits for it", Row{Charge: Break, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
@@ -80,6 +82,6 @@ var groups = []group{
 	{Unsent, servers, "the same, before Envoy had sent a byte on: it makes another attempt by itself", Row{Charge: Break, Suspect: true, Outcome: Retried}},
 	{Expired, servers, "Envoy's access log: a timer, after the answer began", Row{Outcome: Cut}},
 	{Served, all, "the whole answer", Row{Charge: Credit, Outcome: OK}},
-	{ClientLeft, all, "Envoy's access log: DC; or the stream's end before an answer", Row{Outcome: Left}},
+	{ClientLeft, servers, "Envoy's access log: DC; or the stream's end before an answer", Row{Outcome: Left}},
 	{Unfinished, servers, "no access log tells", Row{Outcome: Unknown}},
 }

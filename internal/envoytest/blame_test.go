@@ -316,33 +316,3 @@ func TestAllDeadWorkersOfAPoolAreSetAside(t *testing.T) {
 		require.EqualValues(t, 5, f.metric("baton_workers", `state="aside"`))
 	})
 }
-
-// TestEveryRequestEndsInItsTrueOutcome: the same in metrics, on the page and in the log
-// of attempts.
-func TestEveryRequestEndsInItsTrueOutcome(t *testing.T) {
-	t.Parallel()
-	both(t, layout{aggregated: 1}, func(t *testing.T, f *fleet) {
-		w := f.workers[0]
-		for _, x := range []struct {
-			fault         enginesim.Fault
-			outcome, code string
-			status        int
-		}{
-			{enginesim.Fault{Mode: enginesim.FaultError, Status: 404}, "rejected", "decode_rejected", 404},
-			{enginesim.Fault{Mode: enginesim.FaultError, Status: 429}, "rejected", "decode_rejected", 429},
-			{enginesim.Fault{Mode: enginesim.FaultError, Status: 500}, "failed", "decode_failed", 500},
-			{enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Mid, DelayMS: 1000}, "cut", "answer_cut", 200}, // its first half has gone by then
-			{enginesim.Fault{}, "ok", "ok", 200},
-		} {
-			f.fault(w, x.fault)
-			before := f.outcomes(x.outcome, fmt.Sprintf("code=%q", x.code))
-			all := f.metric("baton_requests_total")
-			r := f.send(t.Context(), "/v1/completions", completion("how does it end", 8, true))
-			require.Equal(t, x.status, r.status)
-			f.await("it to be counted", func() bool { return f.metric("baton_requests_total") == all+1 })
-			require.Equal(t, before+1, f.outcomes(x.outcome, fmt.Sprintf("code=%q", x.code)), "%s %d", x.outcome, x.status)
-			d := f.decisions()
-			require.Equal(t, x.outcome, d[0].Outcome)
-		}
-	})
-}

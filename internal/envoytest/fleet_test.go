@@ -71,6 +71,7 @@ type fleet struct {
 	prefill    []*stack.Worker
 	decode     []*stack.Worker
 	listen     string
+	gate       *gate                // of legs that the plugin sends itself, where the test has one
 	gateway    *envoy.GatewayParams // its own copy of the layout's: beforeEnvoy may change it
 }
 

@@ -3,6 +3,7 @@
 package envoytest
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // refuse answers in place of a worker, and waits for the stream's end.
@@ -99,18 +102,48 @@ func TestAPickerMayAnswerItself(t *testing.T) {
 }
 
 // TestACutStreamEndsWithAnErrorEvent where the plugin stands in the answer: a client of
-// a gateway with one leg, whose deadline is the plugin's to keep, reads why it ended.
+// a gateway reads why it ended, be it with one leg or two, by its deadline or by a prefill
+// that fails once the answer has begun.
 func TestACutStreamEndsWithAnErrorEvent(t *testing.T) {
 	t.Parallel()
-	l := layout{aggregated: 1, fullDuplex: true, gateway: new(envoy.GatewayParams), config: pickerConfig, simArgs: []string{"--decode-us-per-token", "100000"}}
-	f := newFleet(t, l)
-	r := f.send(t.Context(), "/v1/chat/completions", chat("too long for its deadline", 200, true), "x-request-timeout-ms", "1500")
-	require.NoError(t, r.err, "it ends in order")
-	require.Equal(t, http.StatusOK, r.status)
-	require.NotEmpty(t, r.text())
-	events := strings.Split(strings.TrimSpace(r.body), "\n\n")
-	require.JSONEq(t, `{"error":{"message":"The request did not finish before its deadline.","type":"timeout_error","param":null,"code":"deadline_exceeded"}}`,
-		strings.TrimPrefix(events[len(events)-1], "data: "))
-	f.awaitOutcomes(1, "cut", `code="deadline_exceeded"`)
-	f.await("the worker to hear of it", func() bool { s, _ := f.state(f.workers[0]); return s.Running == 0 })
+	slow := []string{"--decode-us-per-token", "100000"}
+	one := layout{aggregated: 1, config: pickerConfig, simArgs: slow}
+	two := layout{prefill: 1, decode: 1, twoLegs: true, decodeArgs: slow}
+	early := two
+	early.config = "prefill: {hold_response: false}\nanswer: {first_token: off}\n"
+	const late = `{"message":"The request did not finish before its deadline.","type":"timeout_error","param":null,"code":"deadline_exceeded"}`
+	for _, c := range []struct {
+		name, code, is string
+		l              layout
+		fault          func(*fleet)
+	}{
+		{"one leg, its deadline", "deadline_exceeded", late, one, nil},
+		{"two legs that meet, its deadline", "deadline_exceeded", late, layoutOf(two, worker.SGLang), nil},
+		{"prefill first, its deadline", "deadline_exceeded", late, layoutOf(two, worker.VLLM), nil},
+		{
+			"prefill fails", "prefill_failed", `{"message":"The prefill worker failed; try again.","type":"service_unavailable_error","param":null,"code":"prefill_failed"}`,
+			layoutOf(early, worker.SGLang), func(f *fleet) {
+				f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultHang, When: enginesim.Begun}) // its head, and an event with a role
+				f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, DelayMS: 500})
+			},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.l.fullDuplex, c.l.gateway = true, new(envoy.GatewayParams)
+			f := newFleet(t, c.l)
+			if c.fault != nil {
+				c.fault(f)
+			}
+			r := f.send(t.Context(), "/v1/chat/completions", chat("too long for its deadline", 200, true), "x-request-timeout-ms", "1500")
+			require.NoError(t, r.err, "it ends in order")
+			require.Equal(t, http.StatusOK, r.status)
+			require.Equal(t, c.fault == nil, r.text() != "")
+			events := strings.Split(strings.TrimSpace(r.body), "\n\n")
+			require.JSONEq(t, `{"error":`+c.is+`}`, strings.TrimPrefix(events[len(events)-1], "data: "))
+			require.Equal(t, 1, strings.Count(r.body, `"error"`))
+			f.awaitOutcomes(1, "cut", fmt.Sprintf("code=%q", c.code))
+			f.await("the workers to hear of it", func() bool { return f.running(f.workers) == 0 })
+		})
+	}
 }

@@ -134,6 +134,36 @@ func TestOneOfTwoReplicasIsKilled(t *testing.T) {
 	})
 }
 
+// TestOfTwoReplicasTheSurvivorServes: what the dead one carried is unknown, and nobody's
+// fault. Its bookings end within ten seconds, and while it is away all is served.
+func TestOfTwoReplicasTheSurvivorServes(t *testing.T) {
+	t.Parallel()
+	l := layoutOf(layout{prefill: 1, decode: 1, twoLegs: true}, worker.SGLang)
+	eachSpread(t, l, "overdue_base: 30s, overdue_per_token: 0s, orphan_grace: 300ms", func(t *testing.T, a, b *replica) {
+		f := a.fleet
+		q := ask("one of two dies", 6)[2]
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultHang})
+		running := f.begin(q)
+		f.await("its prefill to run", func() bool { return f.running(f.prefill) == 1 })
+		owner, carrier := a, b
+		if b.metric("baton_worker_prefill_requests") > 0 {
+			owner, carrier = b, a
+		}
+		require.Positive(t, carrier.started(), "in turn: its legs have come to both")
+		owner.awaitHeard()
+		f.fault(f.prefill[0], enginesim.Fault{})
+		require.NoError(t, carrier.plugin.Kill())
+		owner.await("the owner to know that nobody knows", func() bool { return owner.saw(blame.Mirrored, blame.CarrierLost) > 0 })
+		q.require(t, <-running.reply)
+		owner.awaitNothingBooked()
+		requireBlameless(owner.fleet)
+		for _, q := range ask("the survivor serves", 6) {
+			q.require(t, owner.send(t.Context(), q.path, q.body))
+		}
+		carrier.again()
+	})
+}
+
 // TestOneOfTwoReplicasIsKilledUnderALegOfTheOthers: a replica admits such a leg and
 // has no part in it any more.
 func TestOneOfTwoReplicasIsKilledUnderALegOfTheOthers(t *testing.T) {

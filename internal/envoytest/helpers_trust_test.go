@@ -196,6 +196,10 @@ type choiceSeen struct {
 	Mode     string `json:"mode"`
 	Reason   string `json:"reason"`
 	Overlap  int    `json:"overlap_blocks"`
+	Table    []struct {
+		WorkerID string `json:"worker_id"`
+		Eligible bool   `json:"eligible"`
+	} `json:"table"`
 }
 
 type decisionSeen struct {

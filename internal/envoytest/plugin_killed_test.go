@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -147,7 +148,7 @@ func TestThePluginIsKilledWithTheHandOffInItsHand(t *testing.T) {
 
 // TestThePluginIsKilledWithinABurst: of many pairs decode has been asked, and the plugin
 // has not seen their prefill legs. These start without it: none of the decode workers
-// waits for a prefill that never comes.
+// waits for a prefill that never comes, and each request ends within seconds.
 func TestThePluginIsKilledWithinABurst(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 2, decode: 2, noCheck: true, prefillArgs: []string{"--prefill-base-us", "20000"}}
@@ -155,24 +156,50 @@ func TestThePluginIsKilledWithinABurst(t *testing.T) {
 		const n = 60
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		replies := make(chan *reply, n)
+		replies := make([]*reply, n)
+		var wg sync.WaitGroup
 		for i := range n {
-			go func() {
-				replies <- f.send(ctx, "/v1/completions", completion(fmt.Sprintf("one of a burst, %d", i), 4, i%2 == 0))
-			}()
+			wg.Go(func() {
+				replies[i] = f.send(ctx, "/v1/completions", completion(burstPrompt(i), 4, i%2 == 0))
+			})
+		}
+		asked := func() (n int) {
+			for _, w := range f.decode {
+				n += int(f.received(w))
+			}
+			return n
 		}
 		f.await("the burst to have reached the workers", func() bool { return f.running(f.decode) > 0 })
+		reached := asked()
 		require.NoError(t, f.plugin.Kill())
-		served := 0
-		for range n {
-			r := <-replies
-			if r.err == nil && r.status == http.StatusOK {
+		wg.Wait()
+		require.NoError(t, ctx.Err(), "a request hangs")
+		served, refused, cut := 0, 0, 0
+		for i, r := range replies {
+			switch {
+			case r.err != nil && r.status == http.StatusOK:
+				cut++
+			case r.status == http.StatusOK:
+				requireAnswer(t, r, burstPrompt(i), 4)
 				served++
-				continue
+			default:
+				requireUnavailable(t, r)
+				refused++
 			}
-			require.NoError(t, ctx.Err(), "a request hangs")
 		}
-		t.Logf("%d of %d were served", served, n)
+		t.Logf("%d had reached decode; %d of %d were served, %d refused, %d cut", reached, served, n, refused, cut)
+		require.Equal(t, n, served+refused+cut)
+		if !f.fullDuplex {
+			require.GreaterOrEqual(t, served, reached, "every pair goes on without the plugin")
+			require.Zero(t, cut)
+		}
 		f.settled()
+		for _, w := range f.workers {
+			s, ok := f.state(w)
+			require.True(t, ok)
+			require.Empty(t, s.Violations, w.Name)
+		}
 	})
 }
+
+func burstPrompt(i int) string { return fmt.Sprintf("one of a burst, %d", i) }
