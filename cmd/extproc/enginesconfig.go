@@ -9,6 +9,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/apikey"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/loads"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // EnginesConfig says what the plugin's own questions to engines carry.
@@ -44,6 +45,7 @@ func (p *plugin) newReports(keyed func(http.RoundTripper) http.RoundTripper) *lo
 		Heard: func(r loads.Report, at time.Time) {
 			p.book.Report(r.Rank, load.Report{Blocks: r.Blocks, Requests: r.Requests}, at)
 		},
+		Asleep:  func(r worker.Rank) { p.events.Emptied(r) },
 		Counted: func(o loads.Outcome) { p.tele.Instruments.EngineReport(string(o)) },
 	})
 }

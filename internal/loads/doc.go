@@ -3,8 +3,9 @@
 //
 // # Contract
 //
-// A [Poller] knows the decode and aggregated workers of the latest snapshot ([Poller.Update])
-// and asks each of them every [Config].Interval, give or take a tenth, over HTTP: SGLang
+// A [Poller] knows the decode and aggregated workers of the latest snapshot
+// ([Poller.Update]), and vLLM's prefill workers, of which only [Config].Asleep hears: vLLM
+// says there that it sleeps, which empties its KV cache. It asks each of them every [Config].Interval, give or take a tenth, over HTTP: SGLang
 // its /v1/loads, vLLM its /metrics. What it hears goes to [Config].Heard, a rank at a time,
 // with the time at which the answer had come. TensorRT-LLM has no such page and is not
 // asked.

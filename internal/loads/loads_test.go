@@ -51,7 +51,8 @@ func TestWhoIsAskedAndWhere(t *testing.T) {
 	}{
 		{"decode", worker.VLLM, nil, []string{"10.0.0.8:8000 0+1"}},
 		{"aggregated", worker.SGLang, func(w *worker.Worker) { w.Role = worker.Aggregated }, []string{"10.0.0.8:8000 0+1"}},
-		{"prefill holds no answers", worker.VLLM, func(w *worker.Worker) { w.Role = worker.Prefill }, nil},
+		{"prefill holds no answers", worker.SGLang, func(w *worker.Worker) { w.Role = worker.Prefill }, nil},
+		{"prefill may sleep", worker.VLLM, func(w *worker.Worker) { w.Role = worker.Prefill }, []string{"10.0.0.8:8000 0+1"}},
 		{"no page", worker.TensorRTLLM, nil, nil},
 		{"no HTTP", worker.VLLM, func(w *worker.Worker) { w.Fronted = true }, nil},
 		{"ranks behind one port", worker.SGLang, func(w *worker.Worker) { w.DPSize = 3 }, []string{"10.0.0.8:8000 0+3"}},
@@ -104,7 +105,7 @@ func TestAPageTellsOfTheRanksBehindItsAddressAlone(t *testing.T) {
 		require.NoError(t, err, row.what)
 		var got []worker.DPRank
 		for _, r := range reports {
-			require.Equal(t, Report{worker.Rank{ID: 7, DPRank: r.Rank.DPRank}, 500, 2}, r)
+			require.Equal(t, Report{worker.Rank{ID: 7, DPRank: r.Rank.DPRank}, 500, 2, false}, r)
 			got = append(got, r.Rank.DPRank)
 		}
 		require.ElementsMatch(t, row.want, got, row.what)
@@ -199,7 +200,7 @@ func TestEachWorkerIsAskedOnceAnInterval(t *testing.T) {
 		for _, host := range []string{"10.0.0.8:8000", "10.0.0.9:8000"} {
 			require.InDelta(t, 30, w.count(host), 4, host)
 		}
-		require.Equal(t, Report{worker.Rank{ID: 7}, 10, 3}, h.reports[len(h.reports)-1].with(7))
+		require.Equal(t, Report{worker.Rank{ID: 7}, 10, 3, false}, h.reports[len(h.reports)-1].with(7))
 		// Who has left is not asked any more, and who stays is asked as before.
 		p.Update(snapshot(t, eight))
 		left, stays := w.count("10.0.0.8:8000"), w.count("10.0.0.9:8000")
@@ -342,5 +343,34 @@ func TestWhoIsLeavingTellsOfNobody(t *testing.T) {
 		end()
 		require.Empty(t, h.outcomes)
 		require.Empty(t, h.log.String())
+	})
+}
+
+// Of a prefill worker nothing is heard but that: what it runs are no answers.
+func TestAnEngineThatSleepsIsTold(t *testing.T) {
+	page := func(sleep string) string {
+		return "vllm:num_requests_running{engine=\"0\"} 2\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n" +
+			"vllm:engine_sleep_state{engine=\"0\",sleep_state=\"" + sleep + "\"} 1.0\n"
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := &web{say: func(host string, _ int) (int, string, error) {
+			return 200, page(map[string]string{"10.0.0.8:8000": "weights_offloaded", "10.0.0.9:8000": "discard_all", "10.0.0.10:8000": "awake"}[host]), nil
+		}}
+		var mu sync.Mutex
+		asleep := map[worker.Rank]bool{}
+		h, _, end := start(t, Config{Transport: w, Asleep: func(r worker.Rank) {
+			mu.Lock()
+			defer mu.Unlock()
+			asleep[r] = true
+		}}, snapshot(t,
+			aWorker(t, 7, worker.VLLM, func(w *worker.Worker) { w.Role = worker.Prefill }),
+			aWorker(t, 8, worker.VLLM, nil), aWorker(t, 9, worker.VLLM, nil)))
+		<-time.After(5 * time.Second)
+		end()
+		require.Equal(t, map[worker.Rank]bool{{ID: 7}: true, {ID: 8}: true}, asleep)
+		require.NotEmpty(t, h.reports)
+		for _, r := range h.reports {
+			require.NotEqual(t, worker.ID(7), r.Rank.ID)
+		}
 	})
 }

@@ -37,8 +37,11 @@ type Config struct {
 	Around func(http.RoundTripper) http.RoundTripper
 	// Transport carries the questions. Default: one of its own, without proxies.
 	Transport http.RoundTripper
-	// Heard takes what an engine says, and when its answer had come.
+	// Heard takes what an engine that decodes says, and when its answer had come.
 	Heard func(Report, time.Time)
+	// Asleep takes each rank of which is heard that it has given its KV cache up, each
+	// time anew. Default: nobody is told.
+	Asleep func(worker.Rank)
 	// Counted takes how each question went. Default: nobody is told.
 	Counted func(Outcome)
 	Log     *slog.Logger
@@ -74,6 +77,9 @@ func New(c Config) *Poller {
 	}
 	if c.Counted == nil {
 		c.Counted = func(Outcome) {}
+	}
+	if c.Asleep == nil {
+		c.Asleep = func(worker.Rank) {}
 	}
 	if c.Seed == 0 {
 		c.Seed = rand.Uint64()
@@ -152,7 +158,12 @@ func (p *Poller) ask(ctx context.Context, x *asked) {
 	}
 	now := time.Now()
 	for _, r := range reports {
-		p.cfg.Heard(r, now)
+		if !x.prefills {
+			p.cfg.Heard(r, now)
+		}
+		if r.Asleep {
+			p.cfg.Asleep(r.Rank)
+		}
 	}
 	p.cfg.Counted(outcome)
 	p.mu.Lock()

@@ -12,6 +12,8 @@ type Report struct {
 	Rank     worker.Rank
 	Blocks   int64 // KV blocks that running requests hold
 	Requests int64 // that hold them
+	// Asleep: it has given its KV cache up, and may not say so by events.
+	Asleep bool
 }
 
 // place is one address to ask, and what is known of the ranks behind it.
@@ -23,13 +25,16 @@ type place struct {
 	ranks     uint32
 	blockSize uint32
 	capacity  uint64
+	prefills  bool // only: what it runs are no answers
 }
 
 // placesOf lists where a worker is asked: once, or once for each rank with a port of its
-// own. Nowhere: it does not decode, speaks no HTTP, or has no page that tells.
+// own. Nowhere: it speaks no HTTP, has no page that tells, or does not decode, and its page
+// does not tell whether it sleeps.
 func placesOf(w *worker.Worker) (out []place) {
 	kind := engine.Kind(w.Engine)
-	if w.Role == worker.Prefill || w.Fronted || engine.RunningPath(kind) == "" {
+	prefills := w.Role == worker.Prefill
+	if w.Fronted || engine.RunningPath(kind) == "" || prefills && !engine.TellsSleep(kind) {
 		return nil
 	}
 	each := w.RanksPerPort()
@@ -37,7 +42,7 @@ func placesOf(w *worker.Worker) (out []place) {
 		if at := w.EndpointOf(worker.DPRank(first)); !at.IsZero() {
 			out = append(out, place{
 				id: w.ID, kind: kind, address: at.String(), first: worker.DPRank(first), ranks: each,
-				blockSize: w.BlockSize, capacity: w.CapacityBlocks,
+				blockSize: w.BlockSize, capacity: w.CapacityBlocks, prefills: prefills,
 			})
 		}
 	}
@@ -61,7 +66,7 @@ func (p *place) read(page []byte) ([]Report, error) {
 		if dp < int(p.first) || dp >= int(p.first)+int(p.ranks) {
 			continue
 		}
-		out = append(out, Report{worker.Rank{ID: p.id, DPRank: worker.DPRank(dp)}, r.Blocks, r.Requests})
+		out = append(out, Report{worker.Rank{ID: p.id, DPRank: worker.DPRank(dp)}, r.Blocks, r.Requests, r.Asleep})
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%w: it tells of %d ranks, and of none of %d to %d",

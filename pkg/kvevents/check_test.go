@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Nothing follows that would show the gap, and no audit is due.
@@ -68,4 +70,20 @@ func TestWhenItWasKnownLastThatNothingIsMissing(t *testing.T) {
 	r.eventually("one is as of now", func() bool { s := r.status(one); return s.AsOf.After(s.LastAt.Add(20 * time.Millisecond)) })
 	s := r.status(two)
 	require.Equal(t, s.LastAt, s.AsOf)
+}
+
+func TestARankWhoseEngineHasEmptiedItsCacheHoldsNothing(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	w.store(1, false)
+	r.eventually("heard", func() bool { return r.holds(one, w.held) && r.status(one).State == StateConnected })
+	r.sub.Emptied(one)
+	r.sub.Emptied(one) // it is told again and again
+	r.sub.Emptied(worker.Rank{ID: 99})
+	require.True(t, r.holds(one, nil))
+	require.Equal(t, uint64(1), r.status(one).Resets)
+	w.store(2, false)
+	r.eventually("it is followed as before", func() bool { return r.holds(one, map[int]bool{2: true}) })
+	require.Equal(t, StateConnected, r.status(one).State)
 }

@@ -260,6 +260,32 @@ func (s *Subscriber) awaiting(r worker.Rank) *stream {
 	return nil
 }
 
+// Emptied says that a rank's engine has emptied its cache, as far as it says so
+// elsewhere than by its events: vLLM does when it goes to sleep. What the index
+// holds of the rank is dropped, unless that is nothing.
+func (s *Subscriber) Emptied(r worker.Rank) {
+	s.mu.Lock()
+	f := s.ranks[r]
+	s.mu.Unlock()
+	if f == nil {
+		return
+	}
+	f.inTurn(func() {
+		st, ok := s.cfg.Index.Stats(r)
+		// What an earlier process held is not in the index before its proof.
+		if !ok || f.gone || f.feed.kept != nil || st.Blocks+st.Routed == 0 {
+			return
+		}
+		f.feed.drop(Emptied)
+		if f.plane != nil {
+			f.plane.cursor.Cleared()
+			return
+		}
+		f.stream.decoder.Forget()
+		f.stream.tracker.Cleared()
+	})
+}
+
 // Channels returns the state of every channel of an event plane and of every
 // address that publishers dial. The slice is the caller's.
 func (s *Subscriber) Channels() []ChannelStatus {

@@ -39,6 +39,8 @@ const (
 	Lost Cause = iota + 1
 	// Restarted: the publisher began again.
 	Restarted
+	// Emptied: the engine says by other means that its cache is empty.
+	Emptied
 )
 
 // String returns the lower-case name of the cause.
@@ -48,6 +50,8 @@ func (c Cause) String() string {
 		return "lost"
 	case Restarted:
 		return "restarted"
+	case Emptied:
+		return "emptied"
 	}
 	return "none"
 }

@@ -14,6 +14,8 @@ type Running struct {
 	Blocks int64 // KV blocks that running requests hold
 	// Requests are those that hold them: they run, or wait for KV to come into them.
 	Requests int64
+	// Asleep: it has given its KV cache up.
+	Asleep bool
 }
 
 // ErrNotTold says that an engine's page has not told what it runs.
@@ -30,6 +32,9 @@ func RunningPath(k Kind) string {
 		return ""
 	}
 }
+
+// TellsSleep reports whether that page says of an engine that it sleeps.
+func TellsSleep(k Kind) bool { return k == VLLM || k == VLLMMooncake }
 
 // ParseRunning reads the page. capacity and blockSize are what is known of a rank; the
 // page's own count where it has one. Ranks of which it does not tell are left out. The
@@ -69,6 +74,9 @@ func sglangRunning(page []byte, blockSize uint32) (out []Running, err error) {
 	return out, nil
 }
 
+// vllmSleep says whether an engine sleeps, and how deep.
+const vllmSleep = "vllm:engine_sleep_state"
+
 // vllmUsage are the names that the share of KV blocks in use has had.
 var vllmUsage = []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}
 
@@ -83,12 +91,18 @@ func vllmRunning(page []byte, capacity uint64) (out []Running, err error) {
 		return at[n]
 	}
 	wanted := func(name string) bool {
-		return name == running || name == info || name == vllmUsage[0] || name == vllmUsage[1]
+		return name == running || name == info || name == vllmSleep || name == vllmUsage[0] || name == vllmUsage[1]
 	}
 	samples(page, wanted, func(s sample) {
 		switch s.name {
 		case running:
 			rank(s).running = s.value
+		case vllmSleep:
+			// Of the states only these two say that the KV cache is gone: awake is 0
+			// of an engine that is merely paused, too.
+			if state := s.label("sleep_state"); s.value == 1 && (state == "weights_offloaded" || state == "discard_all") {
+				rank(s).asleep = true
+			}
 		case info:
 			if n, err := strconv.ParseUint(s.label("num_gpu_blocks"), 10, 32); err == nil && n > 0 {
 				rank(s).blocks = float64(n)
@@ -99,7 +113,7 @@ func vllmRunning(page []byte, capacity uint64) (out []Running, err error) {
 	})
 	for n, r := range at {
 		if r.usage >= 0 && r.usage <= 1 && r.running >= 0 && r.running <= 1<<31 && r.blocks > 0 {
-			out = append(out, Running{Rank: n, Blocks: int64(math.Round(r.usage * r.blocks)), Requests: int64(r.running)})
+			out = append(out, Running{Rank: n, Blocks: int64(math.Round(r.usage * r.blocks)), Requests: int64(r.running), Asleep: r.asleep})
 		}
 	}
 	if len(out) == 0 {
@@ -109,4 +123,7 @@ func vllmRunning(page []byte, capacity uint64) (out []Running, err error) {
 }
 
 // vllmRank is what the page says of one rank; NaN: nothing.
-type vllmRank struct{ usage, running, blocks float64 }
+type vllmRank struct {
+	usage, running, blocks float64
+	asleep                 bool
+}

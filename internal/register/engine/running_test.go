@@ -15,7 +15,7 @@ func TestWhatAnEngineRunsIsReadFromItsPage(t *testing.T) {
 		{"dp_rank":2,"num_running_reqs":1},{"dp_rank":3,"num_used_tokens":5},{"dp_rank":4,"num_running_reqs":1,"num_used_tokens":-5}]}`
 	got, err := ParseRunning(SGLang, []byte(loads), 16, 0)
 	require.NoError(t, err)
-	require.Equal(t, []Running{{0, 11, 5}, {1, 0, 0}}, got)
+	require.Equal(t, []Running{{0, 11, 5, false}, {1, 0, 0, false}}, got)
 
 	page := `
 vllm:num_requests_running{engine="0",model_name="m"} 2.0
@@ -26,15 +26,21 @@ vllm:kv_cache_usage_perc{engine="1",model_name="m"} NaN
 vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="400"} 1.0
 vllm:num_requests_running{engine="2",model_name="m"} 0.0
 vllm:kv_cache_usage_perc{engine="2",model_name="m"} 0.5
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 0.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="weights_offloaded"} 0.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="discard_all"} 0.0
+vllm:engine_sleep_state{engine="2",model_name="m",sleep_state="awake"} 0.0
+vllm:engine_sleep_state{engine="2",model_name="m",sleep_state="weights_offloaded"} 0.0
+vllm:engine_sleep_state{engine="2",model_name="m",sleep_state="discard_all"} 1.0
 `
 	got, err = ParseRunning(VLLM, []byte(page), 16, 1000)
 	require.NoError(t, err)
 	slices.SortFunc(got, func(a, b Running) int { return cmp.Compare(a.Rank, b.Rank) })
-	require.Equal(t, []Running{{0, 100, 2}, {2, 500, 0}}, got, "the page's own count of blocks before ours")
+	require.Equal(t, []Running{{0, 100, 2, false}, {2, 500, 0, true}}, got, "the page's own count of blocks before ours")
 
 	got, err = ParseRunning(VLLMMooncake, []byte("vllm:num_requests_running 1\nvllm:gpu_cache_usage_perc 0.1\n"), 16, 50)
 	require.NoError(t, err)
-	require.Equal(t, []Running{{0, 5, 1}}, got, "older names, without a rank")
+	require.Equal(t, []Running{{0, 5, 1, false}}, got, "older names, without a rank")
 }
 
 func TestAPageThatDoesNotTellIsAnError(t *testing.T) {
