@@ -27,6 +27,8 @@
 //   - LoRA adapters and cache salts keep blocks apart, named as each engine has them named
 //     and told as it tells them; so does SGLang's extra_key, which its events do not have:
 //     those blocks are published under the hashes of the plain model's.
+//   - vLLM sleeps and wakes up (/sleep, /wake_up, as its documentation has them): its cache is
+//     empty then, its /metrics says so, and its next events do.
 //   - With PortPerRank each rank serves the API on a port of its own, as in
 //     llm-d-inference-sim and where vLLM leaves the balancing between ranks to
 //     others. The port says the rank; X-Data-Parallel-Rank is refused there, as

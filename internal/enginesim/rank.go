@@ -200,6 +200,17 @@ func (r *rank) account(prompt, cached, output int) {
 	r.mu.Unlock()
 }
 
+// sleep empties the cache, and tells of it with what happens next only.
+func (r *rank) sleep() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cache.held() > 0 {
+		return false
+	}
+	r.cache.clear()
+	return true
+}
+
 // clear empties the cache; it reports false while blocks are held.
 func (r *rank) clear() bool {
 	r.mu.Lock()

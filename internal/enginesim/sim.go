@@ -46,6 +46,7 @@ type Sim struct {
 	wg            sync.WaitGroup // goroutines of Run
 	nextRank      atomic.Uint64
 	nextCall      atomic.Uint64
+	asleep        atomic.Int32 // vLLM: the level; 0: awake
 	decodeWaiting atomic.Int64
 	pulls         pulls
 	handlers      gate

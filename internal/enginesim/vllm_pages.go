@@ -21,8 +21,31 @@ func (v vllm) pages(mux *http.ServeMux) {
 	mux.HandleFunc("POST /reset_prefix_cache", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]bool{"success": v.s.clear() < 0})
 	})
+	mux.HandleFunc("POST /sleep", v.sleep)
+	mux.HandleFunc("POST /wake_up", func(http.ResponseWriter, *http.Request) { v.s.asleep.Store(0) })
+	mux.HandleFunc("GET /is_sleeping", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]bool{"is_sleeping": v.s.asleep.Load() != 0})
+	})
 	mux.HandleFunc("POST /tokenize", v.s.tokenize)
 	mux.HandleFunc("GET /metrics", v.metrics)
+}
+
+// sleep answers POST /sleep?level=N of vLLM's development mode, as its documentation has
+// it: level 1 keeps the weights in host memory, 2 keeps nothing, and both discard the KV
+// cache. That it is told with the next events only is the worst that may be: a CPU, which
+// was captured, cannot sleep.
+func (v vllm) sleep(w http.ResponseWriter, r *http.Request) {
+	level := int32(1)
+	if r.URL.Query().Get("level") == "2" {
+		level = 2
+	}
+	for _, r := range v.s.ranks {
+		if !r.sleep() {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+	}
+	v.s.asleep.Store(level)
 }
 
 // eventSource is where one rank's KV events are.
@@ -96,6 +119,7 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	family("generation_tokens_total", "counter", func(r RankState) float64 { return float64(r.OutputTokens) })
 	family("prefix_cache_queries_total", "counter", func(r RankState) float64 { return float64(r.PromptTokens) })
 	family("prefix_cache_hits_total", "counter", func(r RankState) float64 { return float64(r.CachedTokens) })
+	b = v.appendSleep(append(b, "# TYPE vllm:engine_sleep_state gauge\n"...))
 	b = append(b, "# TYPE vllm:cache_config_info gauge\n"...)
 	for _, r := range st.Ranks {
 		b = fmt.Appendf(b, "vllm:cache_config_info{block_size=\"%d\",engine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n",
@@ -115,6 +139,17 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	b = fmt.Appendf(b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %s\n", s.birth.seconds())
 	w.Header().Set("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
 	_, _ = w.Write(b)
+}
+
+func (v vllm) appendSleep(b []byte) []byte {
+	level := v.s.asleep.Load()
+	for _, r := range v.s.ranks {
+		for i, state := range []string{"awake", "weights_offloaded", "discard_all"} {
+			on := map[bool]float64{true: 1}[level == int32(i)]
+			b = fmt.Appendf(b, "vllm:engine_sleep_state{engine=\"%d\",model_name=%q,sleep_state=%q} %.1f\n", r.id, v.s.cfg.Models[0], state, on)
+		}
+	}
+	return b
 }
 
 // appendEvents appends [ts, [events], data_parallel_rank], each event a map as
