@@ -104,7 +104,9 @@ func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, err
 func notReached(at string, err error) error {
 	var op *net.OpError
 	switch {
-	case strings.Contains(err.Error(), "malformed HTTP"): // net/http has no error of its own for it
+	// net/http has no error of its own for these: a gRPC server sends the first frame, before
+	// or after our request is on its way.
+	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "readLoopPeekFail"):
 		return fmt.Errorf("explain: --admin %s: what answers there speaks gRPC, as the plugin does where Envoy reaches it (listen): expected the address of its status page, admin.listen", at)
 	case errors.As(err, &op) && op.Op == "dial":
 		return fmt.Errorf("explain: --admin %s: nothing answers there (%w): expected the address of the status page of a plugin that runs, admin.listen", at, op.Err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -34,6 +35,7 @@ type choiceJSON struct {
 	Table    []struct {
 		WorkerID string   `json:"worker_id"`
 		DPRank   uint32   `json:"dp_rank"`
+		Endpoint string   `json:"endpoint"`
 		Picked   bool     `json:"picked"`
 		Eligible bool     `json:"eligible"`
 		Overlap  int64    `json:"overlap_blocks"`
@@ -74,7 +76,7 @@ func explainText(answer []byte) (string, error) {
 		}
 		who := "nobody"
 		if leg.c.WorkerID != "" {
-			who = fmt.Sprintf("worker %s/%d at %s", leg.c.WorkerID, leg.c.DPRank, leg.c.Endpoint)
+			who = fmt.Sprintf("%s (%s/%d)", leg.c.Endpoint, leg.c.WorkerID, leg.c.DPRank)
 		}
 		fmt.Fprintf(&b, "\n%s: %s (%s)\n  %s\n", leg.name, who, leg.c.Mode, leg.c.Why)
 		if len(leg.c.Table) > 0 {
@@ -86,7 +88,7 @@ func explainText(answer []byte) (string, error) {
 
 func (c *choiceJSON) table(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "  \trank\toverlap\tprefill tokens\tdecode blocks\trequests\tcost\tknown\t")
+	fmt.Fprintln(w, "  \tworker\trank\toverlap\tprefill tokens\tdecode blocks\trequests\tcost\tknown\t")
 	for _, r := range c.Table {
 		mark, cost, known := "", "-", "-"
 		if r.Known != nil {
@@ -111,7 +113,7 @@ func (c *choiceJSON) table(b *strings.Builder) {
 		if r.Disk > 0 {
 			overlap += fmt.Sprintf("+%dd", r.Disk)
 		}
-		fmt.Fprintf(w, "  %s\t%s/%d\t%s\t%d\t%d\t%d\t%s\t%s\t\n", mark, r.WorkerID, r.DPRank, overlap, r.Prefill, r.Decode, r.Requests, cost, known)
+		fmt.Fprintf(w, "  %s\t%s\t%s/%d\t%s\t%d\t%d\t%d\t%s\t%s\t\n", mark, cmp.Or(r.Endpoint, "-"), r.WorkerID, r.DPRank, overlap, r.Prefill, r.Decode, r.Requests, cost, known)
 	}
 	_ = w.Flush()
 	if c.LeftOut > 0 {

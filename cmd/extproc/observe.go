@@ -34,8 +34,8 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.server.OnChange(old, c)
 	if !c.IsZero() {
 		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
-			"joined", few(c.Joined), "left", few(c.Left), "changed", few(c.Changed))
-		p.history.moved(c, time.Now())
+			"joined", few(now, c.Joined), "left", few(old, c.Left), "changed", few(now, c.Changed))
+		p.history.moved(old, now, c, time.Now())
 	}
 	p.judgeKeys()
 }
@@ -49,8 +49,8 @@ func cut(s string) string {
 	return s
 }
 
-// few lists ids for the log, the first of many.
-func few(ids []worker.ID) string {
+// few lists workers for the log, the first of many: where each is reached, and its id.
+func few(snap *worker.Snapshot, ids []worker.ID) string {
 	const most = 8
 	var b strings.Builder
 	for i, id := range ids {
@@ -59,11 +59,27 @@ func few(ids []worker.ID) string {
 			break
 		}
 		if i > 0 {
-			b.WriteByte(' ')
+			b.WriteString(", ")
 		}
-		b.WriteString(id.String())
+		b.WriteString(placed(snap, id))
 	}
 	return b.String()
+}
+
+func endpointOf(snap *worker.Snapshot, id worker.ID) string {
+	if w := snap.Worker(id); w != nil {
+		return w.Endpoint.String()
+	}
+	return ""
+}
+
+// placed is what people call a worker: its id, its role and where it is reached.
+func placed(snap *worker.Snapshot, id worker.ID) string {
+	w := snap.Worker(id)
+	if w == nil {
+		return id.String()
+	}
+	return id.String() + " (" + w.Role.String() + " " + w.Endpoint.String() + ")"
 }
 
 // judgeKeys tells which models have become, or ceased to be, servable.
@@ -139,11 +155,12 @@ func (p *plugin) onProblem(x discovery.Problem) {
 
 func (p *plugin) onHealth(t health.Transition) {
 	p.tele.Instruments.Aside(t.To.String(), string(t.Reason))
-	p.log.Info("worker "+t.To.String(), telemetry.KeyWorkerID, t.ID.String(), "from", t.From.String(), telemetry.KeyReason, string(t.Reason))
+	snap := p.board.Load().Snapshot
+	p.log.Info("worker "+t.To.String(), telemetry.KeyWorkerID, t.ID.String(), telemetry.KeyEndpoint, endpointOf(snap, t.ID), "from", t.From.String(), telemetry.KeyReason, string(t.Reason))
 	if t.Silent() {
 		p.server.SetAside(t.ID)
 	}
-	p.history.add(admin.Transition{At: t.At, What: "worker " + t.ID.String(), From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
+	p.history.add(admin.Transition{At: t.At, What: "worker " + placed(snap, t.ID), From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
 }
 
 // doubtful reports whether what is known of a rank's cache may be wrong: its
@@ -168,18 +185,19 @@ const historySize = 50
 
 // moved adds the workers that have come and gone, one line for each of a few, else one
 // for all: a store that comes back with a thousand must not push all else off the page.
-func (h *history) moved(c discovery.Change, now time.Time) {
+func (h *history) moved(before, after *worker.Snapshot, c discovery.Change, now time.Time) {
 	const few = 5
 	for _, x := range []struct {
+		snap     *worker.Snapshot
 		ids      []worker.ID
 		from, to string
-	}{{c.Left, "known", "left"}, {c.Joined, "unknown", "joined"}} {
+	}{{before, c.Left, "known", "left"}, {after, c.Joined, "unknown", "joined"}} {
 		if len(x.ids) > few {
 			h.add(admin.Transition{At: now, What: strconv.Itoa(len(x.ids)) + " workers", From: x.from, To: x.to, Why: "discovery"})
 			continue
 		}
 		for _, id := range x.ids {
-			h.add(admin.Transition{At: now, What: "worker " + id.String(), From: x.from, To: x.to, Why: "discovery"})
+			h.add(admin.Transition{At: now, What: "worker " + placed(x.snap, id), From: x.from, To: x.to, Why: "discovery"})
 		}
 	}
 }

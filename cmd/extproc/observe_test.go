@@ -134,7 +134,7 @@ func TestAModelThatCannotBeServedIsSeen(t *testing.T) {
 	x.set(discovery.Change{Left: []worker.ID{1}}, prefill, foreign)
 	x.set(discovery.Change{}, prefill, foreign)
 	require.Equal(t, 1, strings.Count(x.log.String(), `msg="model cannot be served" model=m reason="no decode worker takes new requests"`), x.log.String())
-	require.Contains(t, x.log.String(), "left=1")
+	require.Contains(t, x.log.String(), `left="1 (decode 127.0.0.1:1003)"`)
 	x.set(discovery.Change{Left: []worker.ID{5}}, foreign)
 	s := x.state()
 	require.Len(t, s.Keys, 2, "the one whose workers have all left is still shown")
@@ -232,9 +232,9 @@ func TestTheQueueLimitIsShownBeforeThereIsAModel(t *testing.T) {
 }
 
 func TestManyIDsAreCutShortInTheLog(t *testing.T) {
-	require.Empty(t, few(nil))
-	require.Equal(t, "1 2", few([]worker.ID{1, 2}))
-	require.Equal(t, "1 2 3 4 5 6 7 8 and 2 more", few([]worker.ID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}))
+	require.Empty(t, few(nil, nil))
+	require.Equal(t, "1, 2", few(nil, []worker.ID{1, 2}))
+	require.Equal(t, "1, 2, 3, 4, 5, 6, 7, 8 and 2 more", few(nil, []worker.ID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}))
 }
 
 // metrics scrapes the plugin.

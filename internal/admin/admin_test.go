@@ -218,10 +218,10 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 	for _, want := range []string{ // in this order: the worst first
 		"<title>STALE · Baton</title>",
 		"Model &lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt; in lab cannot be served: no prefill worker.",
-		"Worker 8 (prefill, 10.0.0.8:8000) is set aside for 4 min 11 s (connection refused).",
+		"Worker 10.0.0.8:8000 (prefill, id 8) is set aside for 4 min 11 s (connection refused).",
 		"<strong>STALE</strong> The view was last confirmed 3 min 10 s ago (the file cannot be read). Requests go on with it, revision 418.",
 		"For want of memory (index.max_bytes) the index has dropped 1,234 blocks; the overlap of the ranks concerned, 1, counts too little.",
-		"KV events of 18446744073709551615/1 are degraded (gap 4..6, no replay): its overlap may be wrong.",
+		"KV events of 10.0.1.3:8000 (18446744073709551615/1) are degraded (gap 4..6, no replay): its overlap may be wrong.",
 		"3 of the latest 5 decisions did not end well: refused: no_worker, refused: prefill_saturated, retried: prefill connection lost.",
 		`<tr class="w-aside">`, `<tr class="w-recovering">`, `50,000 <span class="warn">1,234 dropped</span>`, `<tr class="w-healthy">`,
 		"byte estimate (tokenize timed out)",

@@ -65,6 +65,7 @@ type choiceJSON struct {
 type rowJSON struct {
 	WorkerID            worker.ID     `json:"worker_id,string"`
 	DPRank              worker.DPRank `json:"dp_rank"`
+	Endpoint            string        `json:"endpoint,omitempty"`
 	Picked              bool          `json:"picked"`
 	Eligible            bool          `json:"eligible"`
 	OverlapBlocks       int64         `json:"overlap_blocks"`
@@ -122,7 +123,7 @@ func newChoiceJSON(c *journal.Choice, promptBlocks int64) *choiceJSON {
 	}
 	for _, r := range c.Rows() {
 		out.Table = append(out.Table, rowJSON{
-			WorkerID: r.Rank.ID, DPRank: r.Rank.DPRank, Picked: c.Made() && r.Rank == c.Rank, Eligible: !r.Out,
+			WorkerID: r.Rank.ID, DPRank: r.Rank.DPRank, Endpoint: r.Endpoint, Picked: c.Made() && r.Rank == c.Rank, Eligible: !r.Out,
 			OverlapBlocks: r.OverlapBlocks, PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated,
 			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens, CreditBlocks: number(r.CreditBlocks),
 			ActivePrefillTokens: r.ActivePrefillTokens,

@@ -80,7 +80,9 @@ type decisionView struct {
 	Model, ISL             string
 	Tokens, Source         string
 	Path, Body             string
-	Prefill, Decode        string
+	Prefill, Decode        string // endpoints
+	PrefillRank            string
+	DecodeRank             string
 	Overlap                string
 	Outcome, Class, Status string
 	Leg, Split             string
@@ -92,13 +94,13 @@ type decisionView struct {
 type timeView struct{ Name, Text string }
 
 type choiceView struct {
-	Role, Picked, Endpoint, Mode, Reason, Why string
-	Rows                                      []choiceRow
-	Left                                      int
+	Role, Picked, Mode, Reason, Why string
+	Rows                            []choiceRow
+	Left                            int
 }
 
 type choiceRow struct {
-	Rank                                       string
+	Rank, Endpoint                             string
 	Picked, Out                                bool
 	Overlap, Uncached, PrefillTokens           string
 	Blocks, Requests                           string
@@ -323,10 +325,10 @@ func newDecisionView(r *journal.Record) decisionView {
 		v.Status = strconv.Itoa(r.Status)
 	}
 	if r.Prefill.Made() {
-		v.Prefill = r.Prefill.Rank.String()
+		v.Prefill, v.PrefillRank = cmp.Or(r.Prefill.Endpoint, r.Prefill.Rank.String()), r.Prefill.Rank.String()
 	}
 	if r.Decode.Made() {
-		v.Decode = r.Decode.Rank.String()
+		v.Decode, v.DecodeRank = cmp.Or(r.Decode.Endpoint, r.Decode.Rank.String()), r.Decode.Rank.String()
 	}
 	if r.PromptBlocks > 0 && r.Prefill.Made() {
 		v.Overlap = fmt.Sprintf("%d of %d", r.Prefill.OverlapBlocks, r.PromptBlocks)
@@ -372,15 +374,15 @@ func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks in
 		return
 	}
 	cv := choiceView{
-		Role: role, Picked: "nobody", Endpoint: c.Endpoint, Mode: c.Mode, Reason: c.Reason,
+		Role: role, Picked: "nobody", Mode: c.Mode, Reason: c.Reason,
 		Why: c.Why(promptBlocks), Left: c.Left(),
 	}
 	if c.Made() {
-		cv.Picked = c.Rank.String()
+		cv.Picked = journal.Name(c.Endpoint, c.Rank)
 	}
 	for _, r := range c.Rows() {
 		row := choiceRow{
-			Rank: r.Rank.String(), Picked: c.Made() && r.Rank == c.Rank, Out: r.Out,
+			Rank: r.Rank.String(), Endpoint: r.Endpoint, Picked: c.Made() && r.Rank == c.Rank, Out: r.Out,
 			Overlap: overlapText(&r), Uncached: grouped(r.UncachedTokens),
 			PrefillTokens: grouped(r.ActivePrefillTokens),
 			Blocks:        grouped(r.ActiveDecodeBlocks), Requests: grouped(r.ActiveRequests),

@@ -99,15 +99,15 @@ func workerTroubles(s *State) []trouble {
 		}
 		switch w.Health {
 		case Aside:
-			add(true, fmt.Sprintf("Worker %d (%s, %s) is set aside%s%s.", w.ID, w.Role, w.Endpoint, since, because(w.Reason)))
+			add(true, fmt.Sprintf("Worker %s (%s, id %d) is set aside%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
 		case Recovering:
-			add(false, fmt.Sprintf("Worker %d (%s, %s) is coming back%s%s.", w.ID, w.Role, w.Endpoint, since, because(w.Reason)))
+			add(false, fmt.Sprintf("Worker %s (%s, id %d) is coming back%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
 		case Healthy, Draining:
 		}
 		// The events of a worker that is aside are lost with it.
 		if r := w.degraded(); r != nil && w.Health != Aside {
-			add(false, fmt.Sprintf("KV events of %d/%d are %s%s: its overlap may be wrong.",
-				w.ID, r.DPRank, streamWord(&r.Events), because(r.Events.Reason)))
+			add(false, fmt.Sprintf("KV events of %s (%d/%d) are %s%s: its overlap may be wrong.",
+				w.Endpoint, w.ID, r.DPRank, streamWord(&r.Events), because(r.Events.Reason)))
 		}
 	}
 	if left > 0 {

@@ -33,7 +33,7 @@ func (f *fleet) whoWentAside() (out []worker.ID) {
 		if x.To != "aside" {
 			continue
 		}
-		id, err := worker.ParseID(strings.TrimPrefix(x.What, "worker "))
+		id, err := worker.ParseID(strings.Fields(strings.TrimPrefix(x.What, "worker "))[0])
 		require.NoError(f.t, err, x.What)
 		if !slices.Contains(out, id) {
 			out = append(out, id)

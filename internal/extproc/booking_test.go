@@ -159,6 +159,9 @@ func TestAPickSeesThatPrefillProceeds(t *testing.T) {
 		require.Empty(t, rec.Detail)
 		require.NotEqual(t, first, rec.Prefill.Rank)
 		rows := rec.Prefill.Rows()
+		for _, row := range rows {
+			require.NotEmpty(t, row.Endpoint, "people know a worker by where it is")
+		}
 		require.Equal(t, first, rows[1].Rank)
 		require.EqualValues(t, 5, rows[1].ActivePrefillTokens)
 		require.EqualValues(t, 8, r.book.Totals().PrefillTokens)

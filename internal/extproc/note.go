@@ -94,9 +94,7 @@ func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
 	out.Mode = c.mode()
 	if c.made {
 		out.Rank = c.decision.Rank
-		if w := q.snap.Worker(out.Rank.ID); w != nil {
-			out.Endpoint = w.EndpointOf(out.Rank.DPRank).String()
-		}
+		out.Endpoint = endpointOf(q, out.Rank)
 		out.Reason = c.decision.Reason.String()
 		out.OverlapBlocks, out.Cost = int64(c.decision.OverlapBlocks), c.decision.Cost
 	}
@@ -105,10 +103,21 @@ func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
 	}
 	for i := range c.explain.Rows {
 		row := rowOf(&c.explain.Rows[i])
+		row.Endpoint = endpointOf(q, row.Rank)
 		out.Offer(&row)
 	}
-	srv.fillOut(out, c)
+	srv.fillOut(out, c, q)
 	out.Skip(c.explain.Left)
+}
+
+// endpointOf is where a rank is reached; "" if it is not in the set that was decided on.
+func endpointOf(q *question, r worker.Rank) string {
+	w := q.snap.Worker(r.ID)
+	if w == nil {
+		return ""
+	}
+	e := w.EndpointOf(r.DPRank)
+	return e.String()
 }
 
 func queueNote(e *picker.SaturatedError) string {
@@ -117,11 +126,11 @@ func queueNote(e *picker.SaturatedError) string {
 }
 
 // fillOut adds ranks that could not be picked, with the reason.
-func (srv *Server) fillOut(out *journal.Choice, c *choice) {
+func (srv *Server) fillOut(out *journal.Choice, c *choice, q *question) {
 	x := c.explain
 	for i := range x.Out {
 		o := &x.Out[i]
-		row := journal.Row{Rank: o.Rank, Out: true}
+		row := journal.Row{Rank: o.Rank, Endpoint: endpointOf(q, o.Rank), Out: true}
 		switch o.Cause {
 		case load.OutExcluded:
 			row.Note = "has failed this request before"

@@ -55,6 +55,7 @@ const (
 // Row is one candidate with the numbers it was judged by.
 type Row struct {
 	Rank                worker.Rank
+	Endpoint            string // of the rank; empty: it had left
 	OverlapBlocks       int64
 	PredictedBlocks     uint32 // of OverlapBlocks: expected, not told
 	HostBlocks          uint32 // in host memory, beyond those
@@ -75,6 +76,18 @@ type Row struct {
 	// also say something of an eligible one.
 	Out  bool
 	Note string
+}
+
+// Name is what people call the candidate: its endpoint and, in brackets, its rank.
+func (r *Row) Name() string { return Name(r.Endpoint, r.Rank) }
+
+// Name is what people call a rank: its endpoint, where that is known, and its id, which is
+// what metrics and headers have.
+func Name(endpoint string, r worker.Rank) string {
+	if endpoint == "" {
+		return r.String()
+	}
+	return endpoint + " (" + r.String() + ")"
 }
 
 // Choice is one pick: who was picked, how, and over whom. The zero value is no

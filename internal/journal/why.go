@@ -45,11 +45,11 @@ func (c *Choice) against(picked Row, rest []Row) string {
 	switch {
 	case c.Mode == "least-loaded":
 		return fmt.Sprintf("fewest requests in flight, %d; next %s with %d",
-			picked.ActiveRequests, next.Rank, next.ActiveRequests)
+			picked.ActiveRequests, next.Name(), next.ActiveRequests)
 	case !byCost(c.Mode):
 		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.left)
 	case picked.Cost < next.Cost:
-		return fmt.Sprintf("lowest cost %s; next best %s at %s", cost(picked.Cost), next.Rank, cost(next.Cost))
+		return fmt.Sprintf("lowest cost %s; next best %s at %s", cost(picked.Cost), next.Name(), cost(next.Cost))
 	case picked.Cost == next.Cost:
 		ties := 1
 		for _, r := range rest {
@@ -60,7 +60,7 @@ func (c *Choice) against(picked Row, rest []Row) string {
 		return fmt.Sprintf("lowest cost %s, a tie of %d settled by the draw", cost(picked.Cost), ties)
 	default:
 		return fmt.Sprintf("%s; cost %s, though %s was at %s",
-			modeWhy(c.Mode, c.Reason), cost(picked.Cost), next.Rank, cost(next.Cost))
+			modeWhy(c.Mode, c.Reason), cost(picked.Cost), next.Name(), cost(next.Cost))
 	}
 }
 
