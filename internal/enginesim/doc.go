@@ -77,9 +77,9 @@
 //	what happens                        what the other half does                    source
 //	prefill never comes                 decode: 500 after WaitingTimeout            §1.4
 //	prefill fails or aborts on its own  decode waits on, then the same              §1.4
-//	prefill's client closes             prefill aborts, its KV is freed;            §1.4; inferred (§9: not
-//	                                    decode waits on, then the same              traced in the source)
-//	prefill process dies or is stopped  decode: 500 after HeartbeatFailures beats   §1.4; ~10 s is inferred (§9)
+//	prefill's client closes             prefill aborts, its KV is freed;            §1.4; seen: nothing is left,
+//	                                    decode waits on, then the same              decode waits 5 s and more
+//	prefill process dies or is stopped  decode: 500 after HeartbeatFailures beats   §1.4; seen: killed, 5.5 s
 //	prefill process is back before      decode waits for the room in the new one    inferred
 //	decode never comes                  prefill: 500 after BootstrapTimeout         §1.4
 //	decode's client closes              decode aborts, its KV is freed; prefill     §1.4 "that side only"; that KV
@@ -89,11 +89,12 @@
 //	halves do not belong together       both: 500 at once                           ours: the engine would mix them
 //	                                                                                up or wait
 //
-// Inferred as well: an address that nobody answers at counts as a dead prefill
-// (as many beats); prefill computes at once and holds, where the engine lets
-// the decode allocate first (HandshakeFirst does it that way; then an orphan
-// holds nothing until its decode has come); decode reports the cached tokens
-// of its prefill; decode's cache keeps received prompts.
+// Seen as well: at an address that nobody answers at, decode says 500 after 14 s;
+// here it counts as a dead prefill (as many beats). Inferred: prefill computes at
+// once and holds, where the engine lets the decode allocate first (HandshakeFirst
+// does it that way; then an orphan holds nothing until its decode has come);
+// decode reports the cached tokens of its prefill; decode's cache keeps received
+// prompts.
 //
 // # The hand-off of vLLM and TensorRT-LLM
 //

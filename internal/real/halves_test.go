@@ -4,6 +4,7 @@ package real
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"testing"
@@ -62,21 +63,47 @@ func TestSGLangsHalvesThatFail(t *testing.T) {
 	tellf(t, sglang, "rendezvous: a list of two prompts, a room", "prefill: %s; decode: %s", x.what(), y.what())
 
 	r = next()
-	first = meet(t.Context(), p, p, r, fields{"max_tokens": 1})
-	second := meet(t.Context(), d, p, r, fields{"max_tokens": 400, "ignore_eos": true})
+	ctx, leave = within(2 * time.Second)
+	gone = <-meet(ctx, p, p, r, fields{"max_tokens": 1})
+	leave()
+	require.ErrorIs(t, gone.err, context.DeadlineExceeded, "%d %s", gone.status, gone.body)
+	s.quiet(p)
+	ctx, leave = within(5 * time.Second)
+	x = <-meet(ctx, d, p, r, nil)
+	leave()
+	s.quiet(p, d)
+	tellf(t, sglang, "rendezvous: prefill's client leaves, then decode's half comes", "decode: %s; nothing is left once its client has gone", x.what())
+
+	// Two rooms at once: one that has met, and one of which prefill has not seen its half.
+	met := next()
+	first = meet(t.Context(), p, p, met, fields{"max_tokens": 1})
+	goesOn := meet(t.Context(), d, p, met, fields{"max_tokens": 400, "ignore_eos": true})
 	require.Equal(t, http.StatusOK, (<-first).status)
+	s.await("decode to compute", func() bool { return inHand(d) > 0 })
+	require.NoError(t, p.Pause())
+	ctx, leave = within(30 * time.Second)
+	waiting := meet(ctx, d, p, next(), nil)
+	s.await("decode to wait", func() bool { return inHand(d) > 1 || len(goesOn) > 0 && inHand(d) > 0 })
 	require.NoError(t, p.Kill())
-	after := <-second
+	after := <-goesOn
 	require.Equal(t, http.StatusOK, after.status, after.body)
-	s.quiet(d)
 	tellf(t, sglang, "rendezvous: prefill is killed after the meeting", "decode goes on to its end: 200 after %s", after.took.Round(10*time.Millisecond))
+	x = <-waiting
+	leave()
+	s.quiet(d)
+	tellf(t, sglang, "rendezvous: prefill is killed in the meeting", "decode: %s; nothing is left once its client has gone", x.what())
+	ctx, leave = within(30 * time.Second)
+	x = <-meet(ctx, d, p, next(), nil)
+	leave()
+	s.quiet(d)
+	tellf(t, sglang, "rendezvous: prefill is dead before the meeting", "decode: %s; nothing is left once its client has gone", x.what())
 	require.NoError(t, p.Restart(context.Background()))
 }
 
 // what says how a half ended.
 func (h half) what() string {
 	if h.err != nil {
-		return "no answer in 5 s"
+		return "no answer in " + h.took.Round(time.Second).String()
 	}
-	return http.StatusText(h.status) + " after " + h.took.Round(10*time.Millisecond).String()
+	return fmt.Sprint(h.status) + " after " + h.took.Round(10*time.Millisecond).String()
 }
