@@ -202,7 +202,10 @@ type RequestConfig struct {
 	DefaultTimeout time.Duration `yaml:"default_timeout"` // default 10m
 	MaxTimeout     time.Duration `yaml:"max_timeout"`     // default 1h
 	MaxBodyBytes   int           `yaml:"max_body_bytes"`  // default 64 MiB
-	MaxAttempts    int           `yaml:"max_attempts"`    // default 3; at most Envoy's num_retries + 1
+	// MaxBodiesBytes bounds the bytes of bodies in flight, over all requests. Default: an
+	// eighth of the memory, see memoryHere.
+	MaxBodiesBytes int64 `yaml:"max_bodies_bytes"`
+	MaxAttempts    int   `yaml:"max_attempts"` // default 3; at most Envoy's num_retries + 1
 	// PassOtherPaths sends requests on paths that are not read here to one worker of the
 	// model that their bodies name. Default true.
 	PassOtherPaths *bool `yaml:"pass_other_paths"`

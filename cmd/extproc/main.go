@@ -264,6 +264,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 // effective prints a configuration as a file that reads back as itself.
 func effective(c Config) (string, error) {
 	c.Prefill.Listener, c.Models = prefillListener(c), c.filledModels()
+	c.Request.MaxBodiesBytes = c.bodiesBytes(memoryHere())
 	for _, p := range []*PickConfig{&c.Routing.Prefill, &c.Routing.Decode, &c.Routing.Aggregated} {
 		*p = p.filled()
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -104,6 +105,7 @@ func (s *script) steady(text string) string {
 		text = strings.ReplaceAll(text, s.admin, "$ADMIN")
 	}
 	text = version.ReplaceAllString(text, "extproc VERSION")
+	text = strings.ReplaceAll(text, "max_bodies_bytes: "+strconv.FormatInt(memoryHere().bodies(), 10), "max_bodies_bytes: AN_EIGHTH")
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		if strings.TrimSpace(line) == "" {

@@ -243,6 +243,7 @@ func (p *plugin) state() admin.State {
 	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = effective(p.cfg)
+	s.BodyBytes, s.BodyLimit = p.server.Bodies()
 	if w := p.cfg.exposed().warning(p.cfg.Listen); w != "" {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "OPEN", Text: w})
 	}
@@ -384,6 +385,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	for _, h := range p.health.Status() {
 		states[h.ID] = h.State
 	}
+	o.BodyBytes, o.BodyLimit = p.server.Bodies()
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	keys := make(map[telemetry.StandingCount]int64)
 	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)))

@@ -186,9 +186,10 @@ func (p *plugin) newServer() error {
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
-		NoHold:      c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
-		RefuseOther: c.Request.PassOtherPaths != nil && !*c.Request.PassOtherPaths,
-		FirstToken:  c.Answer.FirstToken, AnswerBase: c.Answer.OverdueBase,
+		MaxBodiesBytes: c.bodiesBytes(memoryHere()),
+		NoHold:         c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
+		RefuseOther:    c.Request.PassOtherPaths != nil && !*c.Request.PassOtherPaths,
+		FirstToken:     c.Answer.FirstToken, AnswerBase: c.Answer.OverdueBase,
 		DebugHeader:  c.Routing.DebugHeader == nil || *c.Routing.DebugHeader,
 		Overrides:    c.Routing.RequestOverrides == nil || *c.Routing.RequestOverrides,
 		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
@@ -291,6 +292,7 @@ func serve(ctx context.Context, c Config, notes []note, stderr io.Writer) error 
 		return err
 	}
 	d.tell(p)
+	limitMemory(&c, memoryHere(), p.log)
 	for _, n := range notes {
 		p.log.Log(ctx, n.level, "this flag has no effect here", "flag", n.flag, telemetry.KeyReason, n.reason)
 	}

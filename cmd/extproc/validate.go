@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -138,7 +140,8 @@ func (c *Config) validateNumbers() (errs []error) {
 		{"journal", int64(c.Journal), 1, mostJournal},
 		{"index.max_bytes", int64(c.Index.MaxBytes), kvindex.LeastBytes, kvindex.MostBytes}, {"index.max_routed_blocks", int64(c.Index.MaxRoutedBlocks), 1, most},
 		{"prefill.max_queued_isl_tokens", c.Prefill.MaxQueuedISLTokens, 0, most},
-		{"request.max_body_bytes", int64(c.Request.MaxBodyBytes), 1, most}, {"request.max_attempts", int64(c.Request.MaxAttempts), 1, 100},
+		{"request.max_body_bytes", int64(c.Request.MaxBodyBytes), 1, most},
+		{"request.max_bodies_bytes", cmp.Or(c.Request.MaxBodiesBytes, budget.Least), budget.Least, most}, {"request.max_attempts", int64(c.Request.MaxAttempts), 1, 100},
 		{"tokens.bytes_per_token", int64(c.Tokens.BytesPerToken), 1, mostBytesPerToken}, {"tokens.cache_bytes", int64(c.Tokens.CacheBytes), 1, most},
 		{"health.server_errors", int64(c.Health.ServerErrors), 1, 1000}, {"health.max_probes", int64(c.Health.MaxProbes), 1, mostProbes},
 	} {

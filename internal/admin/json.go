@@ -179,6 +179,8 @@ type stateDoc struct {
 	Channels       []channelJSON    `json:"kv_event_channels,omitempty"`
 	Transitions    []transitionJSON `json:"transitions"`
 	Failures       []failureJSON    `json:"failures"`
+	BodyBytes      int64            `json:"body_bytes_in_flight"`
+	BodyLimit      int64            `json:"max_body_bytes_in_flight"`
 	Config         string           `json:"config,omitempty"`
 }
 
@@ -274,7 +276,7 @@ func stateJSON(s *State) *stateDoc {
 		Ready: s.Ready, NotReadyReason: s.NotReadyReason, Trouble: []string{},
 		View:     viewJSON{s.View.Revision, s.View.Source, s.View.Age.Seconds(), s.View.Stale, s.View.StaleReason},
 		Problems: append([]string{}, s.Problems...), Keys: []keyJSON{}, Workers: []workerJSON{}, Transitions: []transitionJSON{}, Failures: []failureJSON{},
-		Config: s.Config,
+		Config: s.Config, BodyBytes: s.BodyBytes, BodyLimit: s.BodyLimit,
 	}
 	for _, t := range troubles(s, nil) {
 		d.Trouble = append(d.Trouble, strings.TrimPrefix(t.Tag+": "+t.Text, ": "))

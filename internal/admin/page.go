@@ -29,7 +29,7 @@ type pageView struct {
 	Ready, Bad                    bool // Bad: requests suffer from one of Troubles
 	NotReady                      string
 	View                          View
-	ViewAge                       string
+	ViewAge, Bodies               string
 	Troubles                      []trouble
 	Keys                          []keyView
 	Workers                       []workerView
@@ -140,7 +140,7 @@ func newPageView(s *State, recs []journal.Record, size int) *pageView {
 		Version: s.Version, Uptime: duration(s.Now.Sub(s.StartedAt)),
 		Now: s.Now.UTC().Format("15:04:05"), NowFull: full(s.Now),
 		Ready: s.Ready, NotReady: cmp.Or(s.NotReadyReason, "no reason given"),
-		View: s.View, ViewAge: duration(s.View.Age),
+		View: s.View, ViewAge: duration(s.View.Age), Bodies: bytesText(s.BodyBytes) + " of " + bytesText(s.BodyLimit),
 		Troubles:   troubles(s, recs),
 		WorkersAll: len(s.Workers), JournalSize: size, Config: s.Config,
 	}

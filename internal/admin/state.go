@@ -16,6 +16,8 @@ type State struct {
 	Ready          bool
 	NotReadyReason string
 
+	BodyBytes   int64     // of request bodies, in flight
+	BodyLimit   int64     // from so many on, new requests are refused
 	Warnings    []Warning // what holds, and is not as it should be
 	View        View
 	Problems    []string // what discovery says that cannot be used as it is
@@ -26,6 +28,9 @@ type State struct {
 	Failures    []FailureRow
 	Config      string // effective configuration as text, without secrets
 }
+
+// bodiesFull reports whether new requests with a large body are refused for want of room.
+func (s *State) bodiesFull() bool { return s.BodyLimit > 0 && s.BodyBytes >= s.BodyLimit-s.BodyLimit/4 }
 
 // View describes the present view of the workers.
 type View struct {

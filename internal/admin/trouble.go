@@ -42,6 +42,7 @@ func troubles(s *State, recs []journal.Record) []trouble {
 				keyName(k.Key), grouped(k.QueuedTokens), grouped(k.MaxQueuedTokens))
 		}
 	}
+	ts = append(ts, bodyTroubles(s)...)
 	for _, w := range s.Warnings {
 		add(false, w.Tag, "%s.", w.Text)
 	}
@@ -158,6 +159,14 @@ func recentTrouble(recs []journal.Record) (trouble, bool) {
 	}
 	return trouble{Bad: false, Text: fmt.Sprintf("%d of the latest %d decisions did not end well: %s.",
 		bad, len(recs), strings.Join(kinds, ", "))}, true
+}
+
+func bodyTroubles(s *State) []trouble {
+	if !s.bodiesFull() {
+		return nil
+	}
+	return []trouble{{true, "FULL", fmt.Sprintf("New requests get 503, those with a body over 1 MiB first: %s of bodies are in flight, and %s may be (request.max_bodies_bytes).",
+		bytesText(s.BodyBytes), bytesText(s.BodyLimit))}}
 }
 
 func because(reason string) string {

@@ -105,6 +105,10 @@ var bans = []ban{
 		why: "it reads the bytes that it is given; which keys there are is the struct's",
 	},
 	{
+		pkg: "internal/budget", not: []string{ourPackages, anyModule, "net", "os", "time", "log/slog"},
+		why: "it counts what it is told",
+	},
+	{
 		pkg: "internal/load", not: []string{"internal/extproc", "pkg/discovery", grpcModule, otelModule},
 		why: "bookings are numbers by rank; who streams and who watches is told to them",
 	},

@@ -88,6 +88,9 @@ type Config struct {
 	// MaxBodyBytes bounds a request's body. Default 64 MiB. Envoy's own limit
 	// comes first.
 	MaxBodyBytes int
+	// MaxBodiesBytes bounds the bytes of bodies that are in flight, over all requests;
+	// beyond it new requests get 503. Default 1 GiB. See package budget.
+	MaxBodiesBytes int64
 	// MaxAttempts is the first attempt and the fresh picks after it. It must
 	// not exceed Envoy's num_retries plus one. Default 3.
 	MaxAttempts int
@@ -164,6 +167,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = 64 << 20
+	}
+	if c.MaxBodiesBytes == 0 {
+		c.MaxBodiesBytes = 1 << 30
 	}
 	if c.Gateway.Endpoints == 0 {
 		c.Gateway.Endpoints = 1

@@ -26,10 +26,12 @@ type codec struct {
 	encoding.CodecV2
 	buffers       *bufferPool
 	timeoutHeader string
+	// keepHeaders: all headers of a request are kept as they came, for legs of our own.
+	keepHeaders bool
 }
 
 func newCodec(buffers *bufferPool, timeoutHeader string) *codec {
-	return &codec{encoding.GetCodecV2(protocodec.Name), buffers, timeoutHeader}
+	return &codec{CodecV2: encoding.GetCodecV2(protocodec.Name), buffers: buffers, timeoutHeader: timeoutHeader}
 }
 
 // Marshal implements encoding.CodecV2.
@@ -297,29 +299,16 @@ func each(b []byte, f func(num protowire.Number, v uint64, sub []byte) error) er
 }
 
 func (d *decoder) headerMap(b []byte) error {
+	if d.c.keepHeaders && d.ev.kind == evRequestHeaders {
+		d.ev.headers.all = append(d.ev.headers.all, b...)
+	}
 	return each(b, func(num protowire.Number, _ uint64, sub []byte) error {
 		if num != fieldMapHeaders || sub == nil {
 			return nil
 		}
-		var key, text, raw []byte
-		if err := each(sub, func(num protowire.Number, _ uint64, v []byte) error {
-			if v == nil {
-				return nil
-			}
-			switch num {
-			case fieldValueKey:
-				key = v
-			case fieldValueText:
-				text = v
-			case fieldValueRaw:
-				raw = v
-			}
-			return nil
-		}); err != nil {
+		key, raw, err := headerOf(sub)
+		if err != nil {
 			return err
-		}
-		if len(raw) == 0 {
-			raw = text
 		}
 		h := d.ev.headers
 		switch dst := h.field(key, d.c.timeoutHeader); {
@@ -334,6 +323,29 @@ func (d *decoder) headerMap(b []byte) error {
 		}
 		return nil
 	})
+}
+
+// headerOf reads a HeaderValue.
+func headerOf(b []byte) (key, value []byte, err error) {
+	var text []byte
+	err = each(b, func(num protowire.Number, _ uint64, v []byte) error {
+		if v == nil {
+			return nil
+		}
+		switch num {
+		case fieldValueKey:
+			key = v
+		case fieldValueText:
+			text = v
+		case fieldValueRaw:
+			value = v
+		}
+		return nil
+	})
+	if len(value) == 0 {
+		value = text
+	}
+	return key, value, err
 }
 
 // httpBody reads an HttpBody of which rest bytes of the message follow.

@@ -46,6 +46,7 @@ type event struct {
 	headers      *headers // evRequestHeaders, evResponseHeaders
 	body         []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
 	endOfStream  bool
+	full         bool         // evRequestHeaders, evRequestBody: bodies have no room for it
 	fullDuplex   bool         // the first message: the filter streams bodies
 	answerBodies bool         // the first message: it sends those of answers, too
 	answerDuplex bool         // … and streams them
@@ -79,6 +80,7 @@ type headers struct {
 	leg, debug                         string
 	status, localReply, retryAfter     string
 	contentType                        string
+	all                                []byte       // a request's, as a HeaderMap: kept where legs of our own may need them
 	named                              []pin.Header // those that may name workers, as they came
 	strange                            []string     // names of those that only routers may set
 	selection                          []string     // the conformance suite's

@@ -61,6 +61,7 @@ var (
 	failMethod       = failure{code: "method_not_allowed", status: 405, kind: kindInvalid, message: "Use POST on this path.", allow: "POST"}
 	failNoBody       = failure{code: "missing_body", status: 400, kind: kindInvalid, message: "The request has no body."}
 	failBodyTooLarge = failure{code: "body_too_large", status: 413, kind: kindInvalid, message: "The request body is too large."}
+	failBodiesFull   = failure{code: "bodies_full", status: 503, kind: kindUnavailable, message: "The router has as many bytes of requests in flight as it may; try again.", retryAfter: time.Second}
 	failUnknownModel = failure{code: "model_not_found", status: 404, kind: kindNotFound, message: "The model does not exist here.", param: "model"}
 	failTooSlow      = failure{code: "request_timeout", status: 408, kind: kindInvalid, message: "The request did not arrive in time."}
 	failProxy        = failure{code: "proxy_refused", status: 400, kind: kindInvalid, message: "The proxy refused the request."}
@@ -175,7 +176,7 @@ func pinned(err *pin.Error) *failure {
 // failures lists every row, for the table's tests and documentation.
 func failures() []failure {
 	return []failure{
-		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
+		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
 		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,

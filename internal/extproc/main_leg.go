@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -247,6 +248,8 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		m.reject(&failNoBody, false)
 	case m.tooLarge():
 		m.reject(&failBodyTooLarge, false)
+	case ev.full:
+		m.reject(&failBodiesFull, false)
 	default:
 		m.path = path
 		m.pieces.announced = announced(m.hdr.contentLength, m.rules.maxBodyBytes)
@@ -287,6 +290,10 @@ func (m *mainLeg) setDeadline(now time.Time) *failure {
 func (m *mainLeg) onRequestBody(ev *event) {
 	if m.pieces.size+len(ev.body) > m.rules.maxBodyBytes {
 		m.reject(&failBodyTooLarge, false)
+		return
+	}
+	if ev.full {
+		m.reject(&failBodiesFull, false)
 		return
 	}
 	last := ev.endOfStream || !m.fullDuplex // buffered, it is whole, though trailers may end it
@@ -335,6 +342,9 @@ func badBody(err error) *failure {
 func (m *mainLeg) onPicked(now time.Time, p *plan) {
 	m.plan, m.pickedAt = p, now
 	m.decodeHeld, m.prefillHeld = true, p.disaggregated
+	if !p.disaggregated || !p.kind.PrefillFirst() && p.kind != handoff.Mooncake {
+		m.hdr.all = nil // no leg of ours will need them
+	}
 	if m.phase != mainResolving || m.closed { // over while tokens were counted
 		m.releaseDecode()
 		m.releasePrefill()

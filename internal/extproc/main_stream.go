@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
@@ -47,6 +48,7 @@ type mainStream struct {
 	counts         tokenCounts // what engines say
 	tokenAt        time.Time   // when the first token was seen, where that is not the head's time
 	sent           sent
+	body, own      budget.Share // of bodies in flight: the request's, and those of legs of our own
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come
@@ -101,6 +103,7 @@ func (s *mainStream) handle(ev *event) {
 	if ev.kind == evRequestHeaders {
 		s.comeByName(now)
 	}
+	s.let()
 	s.arm(s.m.wakeAt(), s.fire)
 	s.owes.Store(s.m.owes())
 }
@@ -109,6 +112,7 @@ func (s *mainStream) handle(ev *event) {
 // is the stream's own.
 func (s *mainStream) prepare(ev *event) {
 	s.hears(ev)
+	s.hold(ev)
 	switch ev.kind {
 	case evClosed:
 		s.deaf = true
@@ -334,6 +338,8 @@ func (s *mainStream) abandon() {
 	s.prefillBooking.ReleaseIfHeld(time.Now())
 	s.srv.attempts.remove(s.nonce)
 	s.leaveName(time.Now())
+	s.body.Set(s.srv.bodies, 0)
+	s.own.Set(s.srv.bodies, 0)
 	s.abort()
 	if s.timer != nil {
 		s.timer.Stop()

@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -26,6 +27,7 @@ type prefillStream struct {
 	outcome legState        // well or failed, once it is known
 	guest   bool            // another replica is told how it goes
 	told    <-chan struct{} // closes when the last report to a peer has gone
+	body    budget.Share    // of bodies in flight
 }
 
 func (s *prefillStream) post(ev *event) { s.act.post(ev) }
@@ -45,6 +47,7 @@ func (s *prefillStream) handle(ev *event) {
 			s.srv.guests.remove(s.token)
 		}
 	}
+	s.count(ev)
 	if s.broken {
 		return
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/patience"
@@ -59,6 +60,7 @@ type Server struct {
 	owner  string
 	view   *discovery.View
 
+	bodies    *budget.Budget
 	overlaps  *overlap.Lookup
 	lately    outlen.Lately // what answers have been like
 	attempts  *registry
@@ -108,7 +110,7 @@ func New(cfg Config) (*Server, error) {
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
 		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout),
-		live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
+		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
 	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Slots: cfg.Slots, Tells: cfg.Tells, PredictedWeight: cfg.PredictedWeight}); err != nil {
 		return nil, err
@@ -130,8 +132,10 @@ func New(cfg Config) (*Server, error) {
 // GRPCOptions are the options of the gRPC server that Envoy's streams need: bodies come in
 // messages as large as Envoy's buffers, and windows must not make them wait.
 func (srv *Server) GRPCOptions() []grpc.ServerOption {
+	c := newCodec(srv.rules.buffers, srv.cfg.TimeoutHeader)
+	c.keepHeaders = srv.legClient != nil
 	return []grpc.ServerOption{
-		grpc.ForceServerCodecV2(newCodec(srv.rules.buffers, srv.cfg.TimeoutHeader)),
+		grpc.ForceServerCodecV2(c),
 		experimental.BufferPool(srv.rules.buffers), // gRPC's own clears what it lends
 		// Whoever reaches the port could else make us take 2 GiB. Envoy's own limit
 		// may be above ours, whose answer is a 413.

@@ -267,8 +267,8 @@ func (r *replica) requireIdle() {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
 		t := r.book.Totals()
-		return t.Held == 0 && t.DoubleReleases == 0 && r.srv.Attempts() == 0
-	}, 20*time.Second, 5*time.Millisecond, "nothing is booked and no attempt is open")
+		return t.Held == 0 && t.DoubleReleases == 0 && r.srv.Attempts() == 0 && r.srv.bodies.Used() == 0
+	}, 20*time.Second, 5*time.Millisecond, "nothing is booked, no attempt is open and no body is in flight")
 }
 
 // forgetLegs ends what waits for legs that this test does not play.

@@ -122,6 +122,7 @@ func (s *mainStream) askPrefill(e *effect) {
 	s.stopSync = stop
 	s.mu.Unlock()
 	path, set, body := s.m.path.String(), e.set, e.body
+	s.own.Set(s.srv.bodies, int64(len(body)))
 	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()

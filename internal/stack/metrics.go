@@ -49,10 +49,10 @@ func (m Metrics) Booked() string {
 	var open []string
 	for _, name := range []string{
 		"baton_worker_prefill_requests", "baton_worker_decode_requests",
-		"baton_worker_prefill_tokens", "baton_worker_decode_blocks", "baton_streams_in_flight",
+		"baton_worker_prefill_tokens", "baton_worker_decode_blocks", "baton_streams_in_flight", "baton_body_bytes_in_flight",
 	} {
 		v, found := m.Sum(name)
-		if !found && name != "baton_streams_in_flight" {
+		if !found && !strings.HasSuffix(name, "_in_flight") {
 			open = append(open, name+" is not told")
 		}
 		if v != 0 {

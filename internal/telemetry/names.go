@@ -61,6 +61,9 @@ const (
 	MetricQueuedTokens = "baton_prefill_queued_tokens"
 	MetricQueueLimit   = "baton_prefill_queue_limit_tokens"
 
+	MetricBodyBytes = "baton_body_bytes_in_flight"
+	MetricBodyLimit = "baton_body_bytes_limit"
+
 	MetricPrefillTokens   = "baton_worker_prefill_tokens"
 	MetricPrefillRequests = "baton_worker_prefill_requests"
 	MetricDecodeBlocks    = "baton_worker_decode_blocks"
@@ -208,6 +211,9 @@ func stateMetrics() []Metric {
 
 		{MetricQueuedTokens, Gauge, "{token}", l(LabelModel), "Prompt tokens booked on the prefill workers of a model that may be picked, and not done as far as is known: what prefill.max_queued_isl_tokens bounds.", nil},
 		{MetricQueueLimit, Gauge, "{token}", nil, "prefill.max_queued_isl_tokens: from so many queued tokens on, new requests for the model get 429. 0: no limit.", nil},
+
+		{MetricBodyBytes, Gauge, "By", nil, "Bytes of request bodies in flight, over all requests and both legs, from their headers to their answers' ends: what request.max_bodies_bytes bounds. Requests that had no room are `bodies_full` in baton_failures_total.", nil},
+		{MetricBodyLimit, Gauge, "By", nil, "request.max_bodies_bytes, or what it is where it is not set: from so many bytes on, new requests get 503; those over 1 MiB from three quarters of it on.", nil},
 
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
 		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},

@@ -57,6 +57,8 @@ type Observation struct {
 	Queues   []Queue
 	Problems int64
 
+	BodyBytes, BodyLimit int64 // in flight
+
 	QueueLimit int64 // of each of Queues, in tokens; 0: none
 }
 
@@ -65,6 +67,7 @@ type observables struct {
 	ready, revision, stale            metric.Int64ObservableGauge
 	workers, keys, problems           metric.Int64ObservableGauge
 	queued, queueLimit                metric.Int64ObservableGauge
+	bodyBytes, bodyLimit              metric.Int64ObservableGauge
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
@@ -84,6 +87,8 @@ func (b *builder) observables() observables {
 		age:             b.floatGauge(MetricViewAge),
 		queued:          b.gauge(MetricQueuedTokens),
 		queueLimit:      b.gauge(MetricQueueLimit),
+		bodyBytes:       b.gauge(MetricBodyBytes),
+		bodyLimit:       b.gauge(MetricBodyLimit),
 		prefillTokens:   b.gauge(MetricPrefillTokens),
 		prefillRequests: b.gauge(MetricPrefillRequests),
 		decodeBlocks:    b.gauge(MetricDecodeBlocks),
@@ -113,7 +118,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.age, g.queued, g.queueLimit,
+	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodingBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -135,6 +140,8 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 		set := attributeSet([]string{LabelActivation, LabelCanServe}, labels{c.Activation, strconv.FormatBool(c.CanServe)})
 		w.ObserveInt64(g.keys, c.Count, metric.WithAttributeSet(set))
 	}
+	w.ObserveInt64(g.bodyBytes, o.BodyBytes)
+	w.ObserveInt64(g.bodyLimit, o.BodyLimit)
 	w.ObserveInt64(g.queueLimit, o.QueueLimit)
 	for _, q := range o.Queues {
 		w.ObserveInt64(g.queued, q.Tokens, metric.WithAttributeSet(attributeSet([]string{LabelModel}, labels{q.Model})))

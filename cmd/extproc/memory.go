@@ -1,0 +1,72 @@
+package main
+
+import (
+	"log/slog"
+	"math"
+	"os"
+	"runtime/debug"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+)
+
+// memory is what this process may use with all that shares it, as far as the system says.
+type memory struct {
+	bytes  int64  // 0: not known
+	source string // for people
+}
+
+// memoryHere asks the cgroup of this process, and the machine.
+func memoryHere() memory {
+	m := memory{source: "nobody says how much memory there is"}
+	if n, err := memlimit.FromSystem(); err == nil && n > 0 && n < math.MaxInt64 {
+		m = memory{int64(n), "the machine's memory"}
+	}
+	if n, err := memlimit.FromCgroup(); err == nil && n > 0 && n < math.MaxInt64 && (m.bytes == 0 || int64(n) < m.bytes) {
+		m = memory{int64(n), "the cgroup's memory limit"}
+	}
+	return m
+}
+
+// unknownBodies is the bound where nobody says how much memory there is.
+const unknownBodies = 1 << 30
+
+// bodies is the default of request.max_bodies_bytes. Envoy, which may share the memory,
+// holds a body in flight several times: docs/decisions/0012-memory.md has the figures.
+func (m memory) bodies() int64 {
+	if m.bytes == 0 {
+		return unknownBodies
+	}
+	return m.bytes / 8
+}
+
+// runtime is from where on the collector works harder, given what bodies may take: twice
+// that, for both legs, or three eighths of the memory, and the heap's floor, of which
+// nothing is resident. 0: no limit.
+func (m memory) runtime(bodies int64) int64 {
+	if m.bytes == 0 {
+		return 0
+	}
+	return max(m.bytes/8*3, 2*bodies) + heapFloor
+}
+
+// bodiesBytes is request.max_bodies_bytes, or what it is where it is not set.
+func (c *Config) bodiesBytes(m memory) int64 {
+	if c.Request.MaxBodiesBytes > 0 {
+		return c.Request.MaxBodiesBytes
+	}
+	return m.bodies()
+}
+
+// limitMemory sets the runtime's memory limit, unless GOMEMLIMIT has, and says what is
+// bounded by what.
+func limitMemory(c *Config, m memory, log *slog.Logger) {
+	limit := m.runtime(c.bodiesBytes(m))
+	if set := os.Getenv("GOMEMLIMIT"); set != "" {
+		log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", c.bodiesBytes(m), "gomemlimit", set)
+		return
+	}
+	if limit > 0 {
+		debug.SetMemoryLimit(limit)
+	}
+	log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", c.bodiesBytes(m), "runtime_limit", limit)
+}

@@ -1,0 +1,140 @@
+package extproc
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// roomFor has a server with room for eight MiB, six of them for large bodies.
+func roomFor(t *testing.T) *replica {
+	return newReplica(t, "a", func(c *Config) { c.MaxBodiesBytes, c.MaxBodyBytes = 8<<20, 4<<20 })
+}
+
+// begin sends a request's headers and returns what is said to them, nil where Envoy has
+// to send the body first.
+func (p *proxy) begin(duplex bool, pairs ...string) {
+	mode := extprocfilterv3.ProcessingMode_BUFFERED
+	if duplex {
+		mode = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	}
+	pairs = append([]string{":method", "POST", ":path", "/v1/completions"}, pairs...)
+	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
+		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: mode},
+		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headerMap(pairs...)}},
+	}))
+}
+
+func (p *proxy) piece(body string, last bool) {
+	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
+		Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: last}},
+	}))
+}
+
+func (p *proxy) requireFull() {
+	p.t.Helper()
+	im := p.recv().GetImmediateResponse()
+	require.EqualValues(p.t, 503, im.GetStatus().GetCode())
+	require.Contains(p.t, string(im.GetBody()), `"bodies_full"`)
+	require.Equal(p.t, "1", setHeaders(im.GetHeaders())["retry-after"])
+	p.cancel()
+}
+
+// TestABodyWithoutRoomIsRefused is by what is announced: at the headers.
+func TestABodyWithoutRoomIsRefused(t *testing.T) {
+	r := roomFor(t)
+	announce := func(n int, duplex bool, more ...string) *proxy {
+		p := r.open(filterMain)
+		p.begin(duplex, append(more, "content-length", strconv.Itoa(n))...)
+		return p
+	}
+	first, second := announce(3<<20, false), announce(3<<20, false)
+	require.NotNil(t, first.recv().GetRequestHeaders())
+	require.NotNil(t, second.recv().GetRequestHeaders())
+	used, limit := r.srv.Bodies()
+	require.EqualValues(t, 6<<20, used)
+	require.EqualValues(t, 8<<20, limit)
+	announce(2<<20, false).requireFull()
+	announce(2<<20, true).requireFull()
+	other := announce(2<<20, false, prefill.HeaderStart, "1800000000000", "x-envoy-attempt-count", "2")
+	require.NotNil(t, other.recv(), "Envoy holds the body of a fresh attempt already")
+	other.cancel()
+
+	small := announce(len(someBody), false)
+	require.NotNil(t, small.recv().GetRequestHeaders(), "a small one finds room")
+	small.piece(someBody, true)
+	require.NotNil(t, small.recv().GetRequestBody())
+	small.responseHeaders("500") // whatever its end
+	for _, p := range []*proxy{first, second, small} {
+		p.cancel()
+	}
+	r.forgetLegs()
+	r.accessLog()
+	r.requireIdle()
+}
+
+// TestABodyOfUnknownSizeCountsAsItComes, where it comes in pieces. Where Envoy keeps it
+// until it is whole, it counts as the largest that there may be until it is.
+func TestABodyOfUnknownSizeCountsAsItComes(t *testing.T) {
+	r := roomFor(t)
+	half := strings.Repeat("x", 2<<20)
+	a, b, c := r.open(filterMain), r.open(filterMain), r.open(filterMain)
+	for _, p := range []*proxy{a, b, c} {
+		p.begin(true)
+		p.piece(half[:3<<19], false)
+	}
+	require.Eventually(t, func() bool { return r.srv.bodies.Used() == 9<<19 }, 20*time.Second, 5*time.Millisecond)
+	a.piece(half[:3<<19], false)
+	require.Eventually(t, func() bool { return r.srv.bodies.Used() == 12<<19 }, 20*time.Second, 5*time.Millisecond)
+	b.piece(half, false)
+	b.requireFull()
+	require.Eventually(t, func() bool { return r.srv.bodies.Used() == 9<<19 }, 20*time.Second, 5*time.Millisecond, "it is given back at once")
+	a.cancel()
+	c.cancel()
+	r.requireIdle()
+
+	p := r.open(filterMain)
+	p.begin(false)
+	require.NotNil(t, p.recv().GetRequestHeaders())
+	require.EqualValues(t, 4<<20, r.srv.bodies.Used())
+	q := r.open(filterMain)
+	q.begin(false)
+	q.requireFull()
+	p.piece(someBody, true)
+	require.NotNil(t, p.recv().GetRequestBody())
+	require.EqualValues(t, len(someBody), r.srv.bodies.Used(), "until its answer has ended")
+	p.cancel()
+	r.forgetLegs()
+	r.accessLog()
+	r.requireIdle()
+}
+
+// TestALegsBodyCountsBesideItsRequests and is never refused.
+func TestALegsBodyCountsBesideItsRequests(t *testing.T) {
+	r := roomFor(t)
+	main := r.open(filterMain)
+	set := main.route(someBody)
+	full := r.open(filterMain)
+	full.begin(false, "content-length", strconv.Itoa(4<<20))
+	require.NotNil(t, full.recv().GetRequestHeaders())
+	leg := r.open(filterPrefill)
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	require.NotNil(t, leg.recv().GetRequestHeaders())
+	big := `{"model":"m","prompt":"` + strings.Repeat("x", 3<<20) + `"}`
+	leg.piece(big, true)
+	require.NotNil(t, leg.recv().GetRequestBody())
+	require.EqualValues(t, 4<<20+len(someBody)+len(big), r.srv.bodies.Used())
+	for _, p := range []*proxy{leg, main, full} {
+		p.cancel()
+	}
+	r.forgetLegs()
+	r.accessLog()
+	r.requireIdle()
+}
