@@ -99,7 +99,11 @@ func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte
 	}
 	req.ContentLength, req.GetBody = int64(len(body)), src.reread
 	for _, h := range set {
-		req.Header.Set(h.name, h.value)
+		if h.name == "host" {
+			req.Host = h.value
+			continue
+		}
+		req.Header.Add(h.name, h.value)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -74,18 +74,13 @@ func (m *mainLeg) askPrefill(now time.Time) {
 // syncRoom is more than prefill's body grows by.
 const syncRoom = 320
 
-// syncHeaders lists what a leg of ours carries: the mirror would copy the
-// client's headers, here only those go along that engines know.
+// syncHeaders lists what a leg of ours carries: what a mirrored one would, and in place of
+// what Envoy adds there, what we know.
 func (m *mainLeg) syncHeaders(dp worker.DPRank, dpSize uint32, token string) []kv {
-	set := make([]kv, 0, 12)
+	set := make([]kv, 0, 8)
 	set = append(set, kv{prefill.HeaderLeg, token}, kv{"content-type", "application/json"})
-	for _, h := range []kv{
-		{"x-request-id", m.hdr.requestID}, {"authorization", m.hdr.authorization},
-		{"traceparent", m.hdr.traceparent}, {"tracestate", m.hdr.tracestate},
-	} {
-		if h.value != "" {
-			set = append(set, h)
-		}
+	if m.hdr.requestID != "" {
+		set = append(set, kv{"x-request-id", m.hdr.requestID})
 	}
 	if m.plan.traceparent != "" {
 		set = append(set, kv{"traceparent", m.plan.traceparent})
@@ -96,7 +91,7 @@ func (m *mainLeg) syncHeaders(dp worker.DPRank, dpSize uint32, token string) []k
 	if dpSize > 1 {
 		set = append(set, kv{handoff.SGLangDPRankHeader, strconv.FormatUint(uint64(dp), 10)})
 	}
-	return set
+	return carried(set, m.hdr.all)
 }
 
 // onPrefilled takes prefill's answer, or what became of it.

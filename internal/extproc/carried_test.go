@@ -1,0 +1,67 @@
+package extproc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+)
+
+// TestWhatALegOfOursCarriesOfItsRequest is by table: what passes, what does not, and
+// what we set ourselves.
+func TestWhatALegOfOursCarriesOfItsRequest(t *testing.T) {
+	t.Parallel()
+	ours := []kv{{"x-baton-leg", "sealed"}, {"content-type", "application/json"}, {"traceparent", "00-ours"}}
+	for _, c := range []struct {
+		why, name, value string
+		as               string // "": it does not pass
+	}{
+		{"a tenant", "x-tenant-id", "a", "x-tenant-id"},
+		{"a key", "x-api-key", "k", "x-api-key"},
+		{"credentials", "authorization", "Bearer s", "authorization"},
+		{"baggage of a trace", "baggage", "a=b", "baggage"},
+		{"the rest of a trace", "tracestate", "v=1", "tracestate"},
+		{"who sent it", "x-forwarded-for", "10.0.0.1", "x-forwarded-for"},
+		{"a client's deadline", "x-request-timeout-ms", "1000", "x-request-timeout-ms"},
+		{"what is accepted", "accept", "text/event-stream", "accept"},
+		{"a name in capitals", "X-Team", "t", "x-team"},
+		{"bytes beyond ASCII", "x-name", "M\xc3\xbcller", "x-name"},
+		{"an empty value", "x-empty", "", "x-empty"},
+		{"the host", ":authority", "llm.example", "host"},
+		{"set by us", "traceparent", "00-client", ""},
+		{"set by us", "content-type", "application/json; charset=utf-8", ""},
+		{"a pseudo header", ":path", "/v1/completions", ""},
+		{"of the connection", "connection", "keep-alive", ""},
+		{"of the connection", "transfer-encoding", "chunked", ""},
+		{"of the connection", "te", "trailers", ""},
+		{"of the message", "content-length", "17", ""},
+		{"of the message", "accept-encoding", "gzip", ""},
+		{"of the message", "expect", "100-continue", ""},
+		{"the plugin's", "x-baton-start", "1", ""},
+		{"the plugin's", "x-attempt-id", "1", ""},
+		{"a destination", "x-gateway-destination-endpoint", "10.0.0.1:1", ""},
+		{"a destination", "x-prefiller-host-port", "10.0.0.1:1", ""},
+		{"a worker's name", "x-worker-instance-id", "7", ""},
+		{"a rank", "x-data-parallel-rank", "7", ""},
+		{"a rank", "x-dp-rank", "7", ""},
+		{"a room", "x-bootstrap-room", "7", ""},
+		{"Envoy's", "x-envoy-attempt-count", "2", ""},
+		{"another router's", "x-kv-cache-source-host-port", "10.0.0.1:1", ""},
+		{"another router's", "target-pod", "p", ""},
+		{"not to be said in HTTP/1.1", "x-lines", "a\r\nx-baton-leg: b", ""},
+		{"not to be said in HTTP/1.1", "x name", "a", ""},
+	} {
+		all, err := proto.Marshal(headerMap(c.name, c.value))
+		require.NoError(t, err)
+		got := carried(ours, all)
+		require.Equal(t, ours, got[:len(ours)])
+		if c.as == "" {
+			require.Empty(t, got[len(ours):], "%s: %s", c.why, c.name)
+		} else {
+			require.Equal(t, []kv{{c.as, c.value}}, got[len(ours):], "%s: %s", c.why, c.name)
+		}
+	}
+	all, err := proto.Marshal(headerMap("x-many", "1", "x-many", "2"))
+	require.NoError(t, err)
+	require.Equal(t, []kv{{"x-many", "1"}, {"x-many", "2"}}, carried(nil, all), "one that is there twice")
+}
