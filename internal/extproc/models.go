@@ -113,6 +113,8 @@ type modelJSON struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
+	// MaxModelLen is the least that a worker of it takes, as vLLM and SGLang call it.
+	MaxModelLen uint32 `json:"max_model_len,omitempty"`
 	// Status says why requests are refused at present; libraries pass it over.
 	Status string `json:"status,omitempty"`
 }
@@ -139,7 +141,7 @@ func (srv *Server) models(only string, retry bool) *immediate {
 			continue
 		}
 		o := policy.Outlook(world, k)
-		m := modelJSON{ID: k.Model, Object: "model", Created: world.Since(k).Unix(), OwnedBy: "baton"}
+		m := modelJSON{ID: k.Model, Object: "model", Created: world.Since(k).Unix(), OwnedBy: "baton", MaxModelLen: lengthOf(pool)}
 		if why := o.Why(pool); why != "" {
 			m.Status = "cannot be served: " + why
 		}
@@ -158,6 +160,19 @@ func (srv *Server) models(only string, retry bool) *immediate {
 		return immediateOf(&failInternal, false)
 	}
 	return &immediate{status: 200, set: []kv{{"content-type", "application/json"}}, body: body, detail: "baton_models"}
+}
+
+// lengthOf is how many tokens a prompt and its answer may have at each worker that tells
+// it; 0 where none does.
+func lengthOf(p *worker.Pool) (least uint32) {
+	for _, ws := range [][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
+		for _, w := range ws {
+			if n := w.MaxModelLen; n > 0 && (least == 0 || n < least) {
+				least = n
+			}
+		}
+	}
+	return least
 }
 
 // modelsPath reports whether a path is the list of models, or one of it, and which.

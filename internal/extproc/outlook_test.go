@@ -90,6 +90,7 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 	ws := mixed(t, worker.VLLM, worker.VLLM, nil)
 	ws[0].Models = []string{"m", "org/served"}
 	ws[2].Models = []string{"m", "org/served"}
+	ws[0].MaxModelLen, ws[2].MaxModelLen = 8192, 4096
 	ws[1].Models, ws[3].Models, ws[3].Engine = []string{"odd"}, []string{"odd"}, worker.SGLang
 	srv := &Server{cfg: Config{Board: boardOf(t, ws)}, legClient: new(legClient)}
 	told := func(path string) (status int, got map[string]any) {
@@ -105,9 +106,11 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 	require.Equal(t, "model", got["object"])
 	require.InDelta(t, time.Now().Unix(), got["created"], 100)
 	require.NotContains(t, got, "status")
+	require.InDelta(t, 4096, got["max_model_len"], 0, "what each of its workers takes")
 	_, got = told("/v1/models/org%2Fserved")
 	require.Equal(t, "org/served", got["id"])
 	_, got = told("/v1/models/odd")
+	require.NotContains(t, got, "max_model_len")
 	require.Equal(t, "cannot be served: no common hand-off: its prefill workers are vllm, its decode workers sglang", got["status"])
 	_, got = told("/v1/models/")
 	require.Len(t, got["data"], 3)

@@ -90,7 +90,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		Role: first(o.Role, f.Role, worker.Aggregated), Engine: f.Engine, Models: f.Models,
 		Namespace: o.Namespace, Deployment: o.Deployment,
 		DPSize: first(o.DPSize, f.DPSize, 1), PortPerRank: o.PortPerRank, BlockSize: first(o.BlockSize, f.BlockSize),
-		CapacityBlocks: o.CapacityBlocks, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
+		CapacityBlocks: o.CapacityBlocks, MaxModelLen: f.MaxModelLen, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
 		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer,
 	}
 	if o.Eagle != nil {
@@ -223,7 +223,7 @@ func sameLife(a, b worker.Worker) bool {
 
 func sameRecord(a, b worker.Worker) bool {
 	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && slices.Equal(a.Adapters, b.Adapters) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
-		a.CapacityBlocks == b.CapacityBlocks && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents == b.KVEvents &&
+		a.CapacityBlocks == b.CapacityBlocks && a.MaxModelLen == b.MaxModelLen && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents == b.KVEvents &&
 		a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
 		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer
 }

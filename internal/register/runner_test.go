@@ -179,7 +179,7 @@ func eventually(t *testing.T, ok func() bool, what string) {
 }
 
 func TestAWorkerIsAnnouncedAsItsEngineSays(t *testing.T) {
-	sim, _ := startSim(t, enginesim.Config{Role: worker.Prefill, Models: []string{"m", "lora"}, DPSize: 2, PageSize: 32, CapacityBlocks: 500, Topic: "kv"})
+	sim, _ := startSim(t, enginesim.Config{Role: worker.Prefill, Models: []string{"m", "lora"}, DPSize: 2, PageSize: 32, CapacityBlocks: 500, MaxModelLen: 4096, Topic: "kv"})
 	reg := &fakeRegistry{}
 	r, _ := startRunner(t, quick(sim.URL()), reg)
 	eventually(t, r.Ready, "ready")
@@ -195,6 +195,7 @@ func TestAWorkerIsAnnouncedAsItsEngineSays(t *testing.T) {
 	require.Equal(t, worker.SGLang, got.Engine)
 	require.Equal(t, []string{"m", "lora"}, got.Models)
 	require.Equal(t, [3]uint64{2, 32, 500}, [3]uint64{uint64(got.DPSize), uint64(got.BlockSize), got.CapacityBlocks})
+	require.EqualValues(t, 4096, got.MaxModelLen)
 }
 
 // The intervals are long: what happens soon happens because the connection

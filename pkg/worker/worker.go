@@ -191,6 +191,9 @@ type Worker struct {
 	PortPerRank    bool
 	BlockSize      uint32 // tokens per KV block; at least 1
 	CapacityBlocks uint64 // KV blocks per rank; 0: unknown
+	// MaxModelLen is the most tokens that a prompt and its answer may have together;
+	// 0: unknown. Clients are told it.
+	MaxModelLen uint32
 	// Eagle says that the KV blocks are of pairs of tokens, as SGLang has them
 	// when it speculates with EAGLE: a block depends on the token behind it,
 	// too, and prompts are hashed accordingly.

@@ -16,6 +16,7 @@
 //	                                           cache_config_info       of newer versions
 //	capacity    /server_info                   /metrics                not told
 //	            max_total_num_tokens           cache_config_info
+//	length      /v1/models max_model_len       the same                the same, if told
 //	bootstrap   /server_info host,             not told                has none
 //	            disaggregation_bootstrap_port
 //	KV events   /server_info kv_events         not told                not told

@@ -432,7 +432,7 @@ func FuzzAnswers(f *testing.F) {
 		if facts, err := parseServerInfo(body); err == nil {
 			require.NotEqual(t, "invalid", facts.Role.String())
 		}
-		if ms, _, err := parseModels(body); err == nil {
+		if ms, _, _, err := parseModels(body); err == nil {
 			require.NotContains(t, ms, "")
 		}
 		_, _ = parseLoads(body)

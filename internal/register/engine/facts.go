@@ -44,6 +44,7 @@ type Facts struct {
 	DPSize         uint32
 	BlockSize      uint32 // tokens
 	CapacityBlocks uint64 // per rank
+	MaxModelLen    uint32 // tokens of prompt and answer
 	Eagle          bool   // KV blocks are of token pairs
 
 	Host          string // that the engine listens on, unless that says nothing of where it is
@@ -76,7 +77,7 @@ func (f Facts) Keeping(before Facts) Facts {
 	}
 	// Adapters are named after the model itself, which is told elsewhere.
 	if f.Unread.Models != nil && (len(f.Models) == 0 || slices.Contains(before.Models, f.Models[0])) {
-		f.Models, f.Adapters = before.Models, before.Adapters
+		f.Models, f.Adapters, f.MaxModelLen = before.Models, before.Adapters, before.MaxModelLen
 	}
 	if f.Unread.Events != nil {
 		f.KV = before.KV

@@ -134,27 +134,29 @@ func telling(host string) string {
 }
 
 // parseModels reads the ids of an answer of /v1/models, and which of them have a parent:
-// LoRA adapters, at vLLM and SGLang alike.
-func parseModels(body []byte) (models, adapters []string, err error) {
+// LoRA adapters, at vLLM and SGLang alike. length is the model's max_model_len, 0 where it
+// is not told.
+func parseModels(body []byte) (models, adapters []string, length uint32, err error) {
 	var list struct {
 		Data []struct {
 			ID     string  `json:"id"`
 			Parent *string `json:"parent"`
+			Length *uint32 `json:"max_model_len"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, nil, fmt.Errorf("expected a JSON list of models: %w", err)
+		return nil, nil, 0, fmt.Errorf("expected a JSON list of models: %w", err)
 	}
 	for _, m := range list.Data {
 		if m.ID == "" || slices.Contains(models, m.ID) {
 			continue
 		}
-		models = append(models, m.ID)
+		models, length = append(models, m.ID), max(length, or0(m.Length))
 		if or0(m.Parent) != "" {
 			adapters = append(adapters, m.ID)
 		}
 	}
-	return models, adapters, nil
+	return models, adapters, length, nil
 }
 
 func (c *Client) sglangFacts(ctx context.Context) (Facts, error) {
@@ -174,7 +176,7 @@ func (c *Client) sglangFacts(ctx context.Context) (Facts, error) {
 	body, err = c.getIfThere(ctx, "/v1/models")
 	if err == nil && body != nil {
 		var more []string
-		if more, f.Adapters, err = parseModels(body); err != nil {
+		if more, f.Adapters, f.MaxModelLen, err = parseModels(body); err != nil {
 			err = fmt.Errorf("/v1/models: %w", err)
 		}
 		for _, m := range more {

@@ -80,7 +80,7 @@ func (c *Client) trtFacts(ctx context.Context) (Facts, error) {
 	if body, err = c.get(ctx, "/v1/models"); err != nil {
 		return Facts{}, err
 	}
-	if f.Models, _, err = parseModels(body); err != nil {
+	if f.Models, _, f.MaxModelLen, err = parseModels(body); err != nil {
 		return Facts{}, fmt.Errorf("/v1/models: %w", err)
 	}
 	return f, nil

@@ -21,7 +21,7 @@ func (c *Client) vllmFacts(ctx context.Context) (Facts, error) {
 		return Facts{}, err
 	}
 	f := Facts{Engine: worker.VLLM, Version: version}
-	if f.Models, f.Adapters, err = parseModels(body); err != nil {
+	if f.Models, f.Adapters, f.MaxModelLen, err = parseModels(body); err != nil {
 		return Facts{}, fmt.Errorf("/v1/models: %w", err)
 	}
 	if ownedByTRT(body) {

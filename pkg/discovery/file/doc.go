@@ -12,6 +12,7 @@
 //	    port_per_rank: false        # rank r listens at the endpoint's port plus r
 //	    block_size: 64              # tokens per KV block
 //	    capacity_blocks: 4096       # per rank; default 0, unknown
+//	    max_model_len: 40960        # tokens of prompt and answer; default 0, unknown
 //	    eagle: false                # KV blocks of token pairs (SGLang with EAGLE)
 //	    adapters: []                # those of models that are LoRA adapters
 //	    bootstrap: {port: 8998}     # host: default the endpoint's IP; engine_ids: of vllm-mooncake

@@ -33,6 +33,8 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		w.BlockSize = uint32(r.number(v, 32))
 	case "capacity_blocks":
 		w.CapacityBlocks = r.number(v, 64)
+	case "max_model_len":
+		w.MaxModelLen = uint32(r.number(v, 32))
 	case "eagle":
 		w.Eagle = r.flag(v)
 	case "bootstrap":

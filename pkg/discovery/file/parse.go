@@ -203,7 +203,7 @@ func (r *reader) fields(n ast.Node, what, known string, set func(key string, v a
 
 const (
 	fileWhat       = "file"
-	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted"
+	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, max_model_len, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted"
 	bootstrapKeys  = "host, port, engine_ids"
 	kvEventsKeys   = "host, port, replay_port, topic"
 	defaultDPRanks = 1

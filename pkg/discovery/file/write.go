@@ -28,6 +28,7 @@ type record struct {
 	PortPerRank    bool   `json:"port_per_rank,omitempty"`
 	BlockSize      uint32 `json:"block_size"`
 	CapacityBlocks uint64 `json:"capacity_blocks,omitempty"`
+	MaxModelLen    uint32 `json:"max_model_len,omitempty"`
 	Eagle          bool   `json:"eagle,omitempty"`
 
 	Bootstrap *bootstrap `json:"bootstrap,omitempty"`
@@ -68,7 +69,7 @@ func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	rec := record{
 		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Adapters: w.Adapters, Namespace: w.Namespace,
 		Deployment: w.Deployment, Endpoint: w.Endpoint.String(), DPSize: w.DPSize, PortPerRank: w.PortPerRank,
-		BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks,
+		BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks, MaxModelLen: w.MaxModelLen,
 		Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
 		Fronted: w.Fronted, Taints: w.Taints, TopologyDomains: w.TopologyDomains,
 	}
