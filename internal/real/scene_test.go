@@ -170,8 +170,6 @@ type scene struct {
 	etcd    *stack.Etcd
 	key     string // shown with each request
 	keyFile string // of each register
-	// deadline of each request; default Baton's.
-	deadline time.Duration
 }
 
 func newScene(t *testing.T, config string, names ...string) *scene {
@@ -293,9 +291,6 @@ func (s *scene) ask(path string, body fields) *answer {
 	req.Header.Set("content-type", "application/json")
 	if s.key != "" {
 		req.Header.Set("authorization", "Bearer "+s.key)
-	}
-	if s.deadline > 0 {
-		req.Header.Set("x-request-timeout-ms", fmt.Sprint(s.deadline.Milliseconds()))
 	}
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(s.t, err)
