@@ -53,7 +53,9 @@ func TestALegOfOursBringsWhatAMirroredOneBrings(t *testing.T) {
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(ours)) {
-			require.Contains(t, of, name, "only a leg of ours brings it")
+			if name != "Content-Length" { // in full duplex a mirrored leg comes in chunks
+				require.Contains(t, of, name, "only a leg of ours brings it")
+			}
 			require.False(t, strings.HasPrefix(name, "X-Bootstrap-") || strings.HasPrefix(name, "X-Baton-") || strings.HasPrefix(name, "X-Envoy-"), name)
 		}
 		for _, name := range []string{"X-Bootstrap-Room", "X-Prefiller-Host-Port", "Target-Pod", "Te"} {
