@@ -38,6 +38,7 @@ type growingAnswer struct {
 type answers struct {
 	grown, rate, begun float64
 	n                  int // that count in it
+	waiting            int // whose first token is to come
 }
 
 func (a *answers) at(now float64) float64 {
@@ -50,6 +51,9 @@ func (a *answers) at(now float64) float64 {
 // count adds what an answer counts in its phase, or takes it off.
 func (a *answers) count(g *growingAnswer, sign float64) {
 	switch g.phase {
+	case waiting:
+		a.waiting += int(sign)
+		return
 	case growing:
 		a.rate += sign * g.rate
 		a.begun += sign * g.rate * g.from
@@ -59,7 +63,7 @@ func (a *answers) count(g *growingAnswer, sign float64) {
 		return
 	}
 	if a.n += int(sign); a.n == 0 {
-		*a = answers{}
+		*a = answers{waiting: a.waiting}
 	}
 }
 
@@ -71,6 +75,7 @@ func (b *Book) plantLocked(r *Reservation, e *entry, g Growth) {
 	from := (b.now + max(g.After, 0)).Seconds()
 	r.answer = growingAnswer{phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: g.PerSecond, most: g.Most}
 	heap.Push(&b.turns, r)
+	e.answers.count(&r.answer, 1)
 	b.turnLocked(r, e)
 }
 
@@ -104,9 +109,17 @@ func (b *Book) growLocked() {
 	}
 }
 
-// uprootLocked ends the growth of a booking; e is nil where its rank has left.
-func (b *Book) uprootLocked(r *Reservation, e *entry) {
+// uprootLocked ends the growth of a booking, and returns the blocks that it has come to;
+// e is nil where its rank has left.
+func (b *Book) uprootLocked(r *Reservation, e *entry) (blocks float64) {
 	a := &r.answer
+	switch a.phase {
+	case growing:
+		blocks = min(a.rate*(b.now.Seconds()-a.from), a.most)
+	case grown:
+		blocks = a.most
+	default:
+	}
 	if e != nil {
 		e.answers.count(a, -1)
 	}
@@ -114,6 +127,7 @@ func (b *Book) uprootLocked(r *Reservation, e *entry) {
 		heap.Remove(&b.turns, a.at)
 	}
 	a.phase = still
+	return blocks
 }
 
 // replantLocked goes on with a booking's growth, as far as it has come, on another rank.
@@ -123,6 +137,7 @@ func (b *Book) replantLocked(r *Reservation, e *entry) {
 	}
 	r.answer.phase = waiting
 	heap.Push(&b.turns, r)
+	e.answers.count(&r.answer, 1)
 	b.turnLocked(r, e)
 }
 

@@ -32,6 +32,10 @@ const (
 type correction struct {
 	blocks float64
 	since  time.Duration
+	// over is how many booked requests the engine had done with: that their answers have
+	// ended is heard later. The next that are released are these, and all that they have
+	// booked is in blocks.
+	over int64
 }
 
 func (c *correction) at(now time.Duration) float64 {
@@ -40,10 +44,10 @@ func (c *correction) at(now time.Duration) float64 {
 }
 
 // Report corrects what the book takes a rank to hold by what its engine says, which was
-// true at the given time. Bookings whose requests the engine does not run yet (their
-// prompt is being prefilled, or they wait for room) count with their prompts besides:
-// the engine will hold those, too. Bookings stay as they are. It reports false for an
-// unknown rank.
+// true at the given time. Of the bookings whose requests the engine does not run, those
+// whose first token is not to be expected yet count with their prompts besides: the engine
+// will hold those, too. The others are over. Bookings stay as they are. It reports false
+// for an unknown rank.
 func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -59,11 +63,14 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 		most = int64(e.capacity)
 	}
 	told := float64(min(max(rep.Blocks, 0), most))
+	var over int64
 	if n := int64(e.load.DecodeRequests); n > 0 {
-		told += float64(e.load.DecodeBlocks) / float64(n) * float64(max(0, n-max(rep.Requests, 0)))
+		missing := max(0, n-max(rep.Requests, 0))
+		over = max(0, missing-int64(e.answers.waiting))
+		told += float64(e.load.DecodeBlocks) / float64(n) * float64(missing-over)
 	}
 	v = Verdict{Expected: int64(e.decoding(b.now) + 0.5), Told: int64(told + 0.5)}
-	e.correction = correction{told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), b.now}
+	e.correction = correction{told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), b.now, over}
 	b.writeLocked(e)
 	return v, true
 }
@@ -74,9 +81,17 @@ func (e *entry) decoding(now time.Duration) float64 {
 	return max(0, float64(e.load.DecodeBlocks)+e.answers.at(now.Seconds())+e.correction.at(now))
 }
 
-// settle takes a booking off, and of the correction what came with its request.
-func (e *entry) settle(l *Load) {
-	if n := e.load.DecodeRequests; n > 0 && l.DecodeRequests > 0 {
+// settle takes a booking off whose answer has come to so many blocks, and of the
+// correction what came with its request.
+func (e *entry) settle(l *Load, grown float64) {
+	switch n := e.load.DecodeRequests; {
+	case n == 0 || l.DecodeRequests == 0:
+	case n == l.DecodeRequests:
+		e.correction = correction{}
+	case e.correction.over > 0:
+		e.correction.over--
+		e.correction.blocks += float64(l.DecodeBlocks) + grown
+	default:
 		e.correction.blocks *= float64(n-l.DecodeRequests) / float64(n)
 	}
 	e.load.add(l, -1)
