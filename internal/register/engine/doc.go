@@ -19,7 +19,8 @@
 //	length      /v1/models max_model_len       the same                the same, if told
 //	bootstrap   /server_info host,             not told                has none
 //	            disaggregation_bootstrap_port
-//	KV events   /server_info kv_events         not told                not told
+//	KV events   /server_info kv_events         /kv_event_sources       not told
+//	running     /v1/loads                      /metrics                not told
 //	the life    /metrics                       /metrics                not told
 //	            process_start_time_seconds,    process_start_time_seconds
 //	            /server_info random_seed
