@@ -96,7 +96,7 @@ func drawAsk(rng *rand.Rand, n int, models []model, lanes int) *ask {
 	}
 	if rng.IntN(10) == 0 {
 		b.N = 2 + rng.IntN(2)
-		if m.Engine != worker.SGLang && b.MaxTokens > 1 {
+		if m.Engine == worker.SGLang || b.MaxTokens > 1 { // with prefill first, prefill alone serves one token of each
 			a.Refusal = "not_disaggregable"
 		}
 	}
