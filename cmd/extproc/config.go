@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"time"
 
@@ -83,8 +82,8 @@ type PortConfig struct {
 }
 
 func (c *PortConfig) validate(name string) error {
-	if _, port, err := net.SplitHostPort(c.Listen); c.Listen != "" && (err != nil || port == "") {
-		return fmt.Errorf("%s.listen %q: expected host:port, or nothing", name, c.Listen)
+	if c.Listen != "" && !hostPort(c.Listen) {
+		return fmt.Errorf("%s.listen %q: expected host:port, with a port of 0 to 65535, or nothing", name, c.Listen)
 	}
 	return nil
 }

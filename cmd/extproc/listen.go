@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -18,10 +19,20 @@ func listenAddress(s string) (network, address string, err error) {
 		}
 		return "unix", path, nil
 	}
-	if _, _, err := net.SplitHostPort(s); err != nil {
-		return "", "", fmt.Errorf("listen %q: expected unix:///path or host:port", s)
+	if !hostPort(s) {
+		return "", "", fmt.Errorf("listen %q: expected unix:///path or host:port, with a port of 0 to 65535", s)
 	}
 	return "tcp", s, nil
+}
+
+// hostPort reports whether s is an address that can be listened on, by its spelling.
+func hostPort(s string) bool {
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 // listen opens the plugin's socket. A unix socket that a dead process has left

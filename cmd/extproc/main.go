@@ -169,7 +169,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 				return c, usageError{errors.Join(fault, err)}
 			}
 		}
-		if fault = errors.Join(fault, places.Explain(c.Validate())); fault != nil {
+		if fault = places.InOrder(errors.Join(fault, places.Explain(c.Validate()))); fault != nil {
 			return c, usageError{fault}
 		}
 		return c, nil
@@ -242,11 +242,12 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	c, err := config()
-	if err != nil {
-		return err
+	if err == nil {
+		err = checkParts(c)
 	}
-	if err := checkParts(c); err != nil {
-		return usageError{err}
+	if err != nil { // the workers' faults as well: who mends one file mends the other
+		_, workers := checkWorkers(c.Discovery.File, io.Discard)
+		return usageError{errors.Join(err, workers)}
 	}
 	if w := c.exposed().warning(c.Listen); w != "" {
 		fmt.Fprintf(stderr, "extproc: note: %s\n", w)

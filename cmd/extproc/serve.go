@@ -266,7 +266,7 @@ func legKey(file string) ([]byte, error) {
 	}
 	key, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("leg.key_file: %w", err)
+		return nil, fmt.Errorf("leg.key_file %s: %w: expected a file of at least 16 bytes, or none to make a key at each start", file, errors.Unwrap(err))
 	}
 	if len(key) < 16 {
 		return nil, fmt.Errorf("leg.key_file %s: holds %d bytes: expected at least 16", file, len(key))

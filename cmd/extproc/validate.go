@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -79,8 +78,8 @@ func (c *Config) validateAddresses() (errs []error) {
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
 		errs = append(errs, fmt.Errorf("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise))
 	}
-	if _, port, err := net.SplitHostPort(c.Admin.Listen); err != nil || port == "" {
-		errs = append(errs, fmt.Errorf("admin.listen (--admin) %q: expected host:port", c.Admin.Listen))
+	if !hostPort(c.Admin.Listen) {
+		errs = append(errs, fmt.Errorf("admin.listen (--admin) %q: expected host:port, with a port of 0 to 65535", c.Admin.Listen))
 	}
 	if e := c.Trace.Endpoint; e != "" {
 		if err := (telemetry.TraceConfig{Endpoint: e}).Validate(); err != nil {

@@ -2,9 +2,13 @@ package strictyaml
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -72,6 +76,25 @@ func (p Places) Explain(err error) error {
 		out = append(out, e)
 	}
 	return errors.Join(out...)
+}
+
+// InOrder returns the faults that err joins in the order of their lines; those without
+// one come last, as they came.
+func (p Places) InOrder(err error) error {
+	all := flatten(err)
+	slices.SortStableFunc(all, func(a, b error) int { return cmp.Compare(p.lineOf(a), p.lineOf(b)) })
+	return errors.Join(all...)
+}
+
+func (p Places) lineOf(err error) int {
+	rest, ok := strings.CutPrefix(err.Error(), p.name+":")
+	if ok {
+		digits, _, _ := strings.Cut(rest, ":")
+		if n, err := strconv.Atoi(digits); err == nil {
+			return n
+		}
+	}
+	return math.MaxInt
 }
 
 // placed is a fault with its place in front.

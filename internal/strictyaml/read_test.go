@@ -146,6 +146,13 @@ func TestFaultsAndMemoryAreBounded(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestFaultsAreToldInTheOrderOfTheirLines(t *testing.T) {
+	p := Places{name: "f.yaml", lines: map[string]int{"a": 12, "b": 3}}
+	all := errors.Join(errors.New("no place"), p.Explain(errors.Join(errors.New("a 1: late"), errors.New("b 2: early"))), errors.New("f.yaml:7: between"))
+	require.EqualError(t, p.InOrder(all), "f.yaml:3: b 2: early\nf.yaml:7: between\nf.yaml:12: a 1: late\nno place")
+	require.NoError(t, p.InOrder(nil))
+}
+
 func TestALaterFaultIsToldWithItsPlace(t *testing.T) {
 	_, p, err := read("listen: x\ninner:\n  wait: 0\n  count: 1\n")
 	require.NoError(t, err)
