@@ -57,7 +57,12 @@ type Params struct {
 	// answers: no time for each token is measured then.
 	Before139 bool
 
-	MaxBodyBytes   int    // bodies over this are refused with 413; default 64 MiB
+	MaxBodyBytes int // bodies over this are refused with 413; default 64 MiB
+	// MaxHeapBytes is what Envoy's heap may come to; default 2 GiB. From 80 % of it on
+	// Envoy gives memory back, from 90 % closes connections after their request, from
+	// 95 % refuses new requests with 503. Set it to what Envoy may use, less a tenth.
+	MaxHeapBytes   int64
+	MaxConnections int    // of clients, the plugin's own included; default 20000; more are closed at once
 	MaxRequests    int    // circuit breaker of every cluster; default 100000
 	Retries        int    // fresh picks after the first attempt; default 2
 	DefaultTimeout string // of one attempt where the plugin sets none; default 600s
@@ -90,6 +95,10 @@ func (p Params) withDefaults() Params {
 	}
 	num(&p.MaxBodyBytes, 64<<20)
 	num(&p.MaxRequests, 100000)
+	num(&p.MaxConnections, 20000)
+	if p.MaxHeapBytes == 0 {
+		p.MaxHeapBytes = 2 << 30
+	}
 	num(&p.Retries, 2)
 	def(&p.DefaultTimeout, "600s")
 	if p.PickerPort > 0 {

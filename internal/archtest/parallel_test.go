@@ -17,6 +17,7 @@ var alone = map[string]string{
 	"TestTwoThousandRequestsInFlight":          "all of them have to be in flight at once",
 	"TestThePluginDiesUnderStreamingAnswers":   "200 answers stream while the plugin is replaced",
 	"TestAReplicaThatIsAwayCostsNoRequest":     "24 clients ask without a pause",
+	"TestBodiesBeyondTheBudgetAreRefused":      "it fills what memory it has, with two processors' work",
 	"TestEachCellOfTheMatrixHoldsThroughEnvoy": "its fleets are as many as the others' together",
 }
 

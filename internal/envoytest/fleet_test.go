@@ -66,6 +66,7 @@ type fleet struct {
 	envoy  *stack.Envoy
 	plugin *stack.Plugin
 	config string
+	cgroup string
 
 	file       string        // see layout.workers
 	sent       *atomic.Int64 // requests; copies of a fleet share it
@@ -97,6 +98,7 @@ type layout struct {
 	patch           func(envoyYAML string) string // changes Envoy's rendered configuration
 	noCheck         bool                          // the test ends the plugin itself: do not check for leaks
 	threads         int                           // of Envoy; default: one
+	cgroup          string                        // cgroup.procs of the one that plugin and Envoy run in; default: the test's
 	alone           bool                          // the test needs the machine: its body modes follow each other
 }
 
@@ -128,7 +130,7 @@ func bodyModes(t *testing.T, l layout, f func(t *testing.T, l layout)) {
 func newFleet(t *testing.T, l layout) *fleet {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, sent: new(atomic.Int64), file: l.workers, config: l.config, fullDuplex: l.fullDuplex}
+	f := &fleet{t: t, dir: t.TempDir(), ctx: ctx, sent: new(atomic.Int64), file: l.workers, config: l.config, cgroup: l.cgroup, fullDuplex: l.fullDuplex}
 	t.Cleanup(func() {
 		if t.Failed() {
 			f.dump()
@@ -184,7 +186,7 @@ func newFleet(t *testing.T, l layout) *fleet {
 	if l.beforeEnvoy != nil {
 		l.beforeEnvoy(f)
 	}
-	o := stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p, TwoLegs: l.twoLegs, Concurrency: l.threads}
+	o := stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: p, TwoLegs: l.twoLegs, Concurrency: l.threads, Cgroup: l.cgroup}
 	if l.gateway != nil {
 		o.Gateway = f.gatewayParams(l)
 	}
@@ -233,7 +235,7 @@ func (f *fleet) startPlugin() {
 	var err error
 	f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
 		BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, cmp.Or(f.file, "workers.yaml")), Config: f.config,
-		Args: []string{"--log-level", "debug"}, Listen: f.listen,
+		Args: []string{"--log-level", "debug"}, Listen: f.listen, Cgroup: f.cgroup,
 	})
 	require.NoError(f.t, err)
 }
@@ -354,6 +356,9 @@ func (f *fleet) sendFrom(ctx context.Context, path string, body io.Reader, heade
 		r.err = err
 		return r
 	}
+	if b, ok := body.(*sizedBody); ok {
+		req.ContentLength = int64(b.size)
+	}
 	req.Header.Set("Content-Type", "application/json")
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
@@ -469,7 +474,7 @@ func (f *fleet) checkIdle() {
 		require.True(f.t, known, "the plugin shows what is booked")
 		return f.metric("baton_worker_prefill_requests") == 0 && f.metric("baton_worker_decode_requests") == 0 &&
 			f.metric("baton_worker_prefill_tokens") == 0 && f.metric("baton_worker_decode_blocks") == 0 &&
-			f.metric("baton_streams_in_flight") == 0
+			f.metric("baton_streams_in_flight") == 0 && f.metric("baton_body_bytes_in_flight") == 0
 	})
 	for _, w := range f.workers {
 		if !alive(w) {

@@ -33,6 +33,7 @@ type EnvoyOptions struct {
 	Config      []byte               // used in place of all these when set
 	Concurrency int                  // worker threads; 0 means 1
 	LogLevel    string               // default warning
+	Cgroup      string               // the cgroup.procs of the cgroup that it runs in; default: ours
 }
 
 // Render returns the configuration that the options ask for, on free ports where
@@ -97,9 +98,12 @@ func StartEnvoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
 	if err := os.RemoveAll(admin); err != nil {
 		return nil, fmt.Errorf("stack: %w", err)
 	}
-	proc, err := start(ctx, "envoy", nil, o.Path, "-c", file, "--disable-hot-restart",
+	path, args := within(o.Cgroup, o.Path, []string{
+		"-c", file, "--disable-hot-restart",
 		"--concurrency", strconv.Itoa(max(o.Concurrency, 1)), "--log-level", o.LogLevel,
-		"--admin-address-path", admin, "--drain-time-s", "1")
+		"--admin-address-path", admin, "--drain-time-s", "1",
+	})
+	proc, err := start(ctx, "envoy", nil, path, args...)
 	if err != nil {
 		return nil, err
 	}

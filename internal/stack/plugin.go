@@ -31,8 +31,9 @@ type PluginOptions struct {
 	Config  string // more YAML, appended to the generated configuration
 	Listen  string // default: a unix socket in Dir
 	Args    []string
-	Pprof   bool // serve Go's profiles on the admin address
-	NotWait bool // do not wait for readiness
+	Cgroup  string // the cgroup.procs of the cgroup that it runs in; default: ours
+	Pprof   bool   // serve Go's profiles on the admin address
+	NotWait bool   // do not wait for readiness
 
 	// Command runs the plugin so in place of serve: all else of its configuration is
 	// the caller's, who says at which port of loopback its admin address is.
@@ -62,7 +63,8 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 	if command == nil {
 		command = []string{"serve", "--config", name}
 	}
-	proc, err := start(ctx, "extproc", nil, filepath.Join(o.BinDir, "extproc"), append(command, o.Args...)...)
+	path, args := within(o.Cgroup, filepath.Join(o.BinDir, "extproc"), append(command, o.Args...))
+	proc, err := start(ctx, "extproc", nil, path, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,15 @@ func start(ctx context.Context, name string, stdout io.Writer, path string, args
 	return p, nil
 }
 
+// within makes a command that is in a cgroup from its beginning: file is what takes the
+// cgroup's processes (cgroup.procs). Without one the command stays as it is.
+func within(file, path string, args []string) (string, []string) {
+	if file == "" {
+		return path, args
+	}
+	return "/bin/sh", append([]string{"-c", `echo $$ >"$0" && exec "$@"`, file, path}, args...)
+}
+
 // waited has the process's end noticed.
 func (p *Process) waited() {
 	go func() {
