@@ -119,6 +119,11 @@ func StartSGLang(ctx context.Context, o Options) (*Engine, error) {
 		e.Bootstrap = ports[3]
 		args = append(args, "--disaggregation-mode", o.Role.String(), "--disaggregation-transfer-backend", "nixl",
 			"--disaggregation-bootstrap-port", strconv.Itoa(e.Bootstrap))
+		if o.Role == worker.Decode {
+			// Else it takes a share of what the machine has free beyond 10 GiB, and does not start
+			// where there is none.
+			args = append(args, "--hicache-ratio", "2")
+		}
 	}
 	env := []string{"SGLANG_USE_CPU_ENGINE=1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0"}
 	return e.start(ctx, o, ports[0], filepath.Join(venv, "bin", "python"), args, env)
