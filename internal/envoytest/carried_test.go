@@ -31,7 +31,7 @@ func TestALegOfOursBringsWhatAMirroredOneBrings(t *testing.T) {
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("who asks", 2, false), asked...), "who asks", 2)
 			got := f.ended(f.prefill)
 			require.Len(t, got, 1)
-			return http.Header(got[0].Headers)
+			return got[0].Headers
 		}
 		of, ours := brought(mirrored), brought(own)
 		for _, name := range []string{"Authorization", "X-Api-Key", "X-Tenant-Id", "Baggage", "Tracestate", "X-Request-Timeout-Ms", "Accept"} {

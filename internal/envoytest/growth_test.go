@@ -33,14 +33,14 @@ func TestWhatIsBookedIsWhatWorkersHold(t *testing.T) {
 			t.Parallel()
 			interval := time.Duration(0)
 			if run.reports {
-				interval = 2 * bookedSecond
+				interval = 2 * bookedTick
 			}
 			f := newFleet(t, layout{
 				prefill: 2, decode: 4, fullDuplex: true,
 				config: fmt.Sprintf("engines: {report_interval: %s}\n", interval),
 				simArgs: []string{
 					"--engine", run.engine, "--page-size", "4", "--stream-interval", "5",
-					"--decode-us-per-token", fmt.Sprint(bookedSecond.Microseconds() / 30),
+					"--decode-us-per-token", fmt.Sprint(bookedTick.Microseconds() / 30),
 				},
 			})
 			ctx, cancel := context.WithCancel(t.Context())
@@ -62,7 +62,7 @@ func TestWhatIsBookedIsWhatWorkersHold(t *testing.T) {
 					}
 				})
 			}
-			off, samples, held := f.strayed(bookedSeconds)
+			off, samples, held := f.strayed(bookedTicks)
 			cancel()
 			clients.Wait()
 			t.Logf("what is booked is %.1f %% off in the mean of %d samples, of %.0f blocks a worker", 100*off, samples, held)
@@ -77,7 +77,7 @@ func TestWhatIsBookedIsWhatWorkersHold(t *testing.T) {
 // to hold with those that it does: the mean of the shares by which they differ.
 func (f *fleet) strayed(seconds int) (off float64, samples int, held float64) {
 	f.t.Helper()
-	tick := time.NewTicker(bookedSecond)
+	tick := time.NewTicker(bookedTick)
 	defer tick.Stop()
 	for range seconds {
 		<-tick.C

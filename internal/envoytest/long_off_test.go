@@ -14,11 +14,11 @@ const leavers = 160
 // sweepTick is how long one second of the burst sweep's clock lasts.
 const sweepTick = time.Second / 10
 
-// bookedSecond is a second of the run in which what is booked is compared with what
-// workers hold, and bookedSeconds is how many it has.
+// bookedTick is a second of the run in which what is booked is compared with what
+// workers hold, and bookedTicks is how many it has.
 const (
-	bookedSecond  = time.Second / 5
-	bookedSeconds = 40
+	bookedTick  = time.Second / 5
+	bookedTicks = 40
 )
 
 // bookedBesides are runs besides the one of SGLang with reports.

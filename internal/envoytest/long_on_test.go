@@ -14,11 +14,11 @@ const leavers = 6000
 // sweepTick is how long one second of the burst sweep's clock lasts.
 const sweepTick = time.Second
 
-// bookedSecond is a second of the runs in which what is booked is compared with what
-// workers hold, and bookedSeconds is how many they have.
+// bookedTick is a second of the runs in which what is booked is compared with what
+// workers hold, and bookedTicks is how many they have.
 const (
-	bookedSecond  = time.Second
-	bookedSeconds = 180
+	bookedTick  = time.Second
+	bookedTicks = 180
 )
 
 // bookedBesides are runs besides the one of SGLang with reports: what they show is told.
