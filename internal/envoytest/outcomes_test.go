@@ -162,7 +162,7 @@ func TestWhoComesAndGoesStandsOnThePage(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(f.adminGet("/debug/state")), &state))
 		what := "worker " + goes.Info.ID.String()
 		for _, x := range state.Transitions {
-			if x.What == what && x.To == to {
+			if strings.HasPrefix(x.What, what+" (") && x.To == to {
 				require.Equal(t, "discovery", x.Cause)
 				require.Contains(t, f.adminGet("/"), what)
 				return true

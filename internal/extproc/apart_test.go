@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -136,7 +137,7 @@ func TestOfThreeEnginesThoseArePickedThatHaveDecode(t *testing.T) {
 func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	tele, err := telemetry.New(telemetry.Config{})
 	require.NoError(t, err)
-	srv := &Server{legs: t.Context(), log: slog.New(slog.DiscardHandler)}
+	srv := &Server{legs: t.Context(), log: slog.New(slog.DiscardHandler), bodies: budget.New(0)}
 	srv.cfg.Telemetry = tele.Instruments
 	s := &mainStream{wire: wire{srv: srv}}
 	events := make(chan event, 2)

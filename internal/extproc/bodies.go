@@ -8,9 +8,14 @@ import "strconv"
 // requests are refused.
 func (srv *Server) Bodies() (used, limit int64) { return srv.bodies.Used(), srv.bodies.Limit() }
 
-// weigh is what a request's body counts for when its headers come. A body of unknown
-// size that Envoy keeps until it is whole may be the largest that there may be; one that
-// comes in pieces is counted as it comes.
+// unsized is the part of the budget that a body of unknown size counts for while Envoy
+// keeps it. It may be the largest that there may be, but were it counted as that, a dozen
+// small requests at once without a content-length would leave no room; what they may all
+// come to in Envoy before they are whole is its overload manager's to bound.
+const unsized = 256
+
+// weigh is what a request's body counts for when its headers come. One that comes in
+// pieces is counted as it comes.
 func (srv *Server) weigh(ev *event) int64 {
 	if ev.endOfStream {
 		return 0
@@ -24,7 +29,7 @@ func (srv *Server) weigh(ev *event) int64 {
 	case ev.fullDuplex:
 		return 0
 	default:
-		return min(most, srv.bodies.Large())
+		return min(most, srv.bodies.Limit()/unsized)
 	}
 }
 

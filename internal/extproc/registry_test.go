@@ -7,6 +7,8 @@ import (
 	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/budget"
+
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -18,7 +20,7 @@ type names struct {
 }
 
 func newNames(t *testing.T) *names {
-	return &names{t, &Server{attempts: newRegistry(), unrouted: newUnrouted()}, testStart}
+	return &names{t, &Server{bodies: budget.New(0), attempts: newRegistry(), unrouted: newUnrouted()}, testStart}
 }
 
 // come is a main leg that has come, and has handed over if it is sent.

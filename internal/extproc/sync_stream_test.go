@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/budget"
 )
 
 // following is a context that counts who waits for its end.
@@ -32,7 +34,7 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	legs := &following{Context: context.Background(), done: make(chan struct{})}
 	client, err := newLegClient("unix:///nowhere/prefill.sock")
 	require.NoError(t, err)
-	srv := &Server{legs: legs, legClient: client}
+	srv := &Server{bodies: budget.New(0), legs: legs, legClient: client}
 	s := &mainStream{wire: wire{srv: srv}}
 	answers := make(chan *legAnswer, 1)
 	s.act.handle = func(ev *event) { answers <- ev.answer }

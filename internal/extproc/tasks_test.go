@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/budget"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -303,7 +305,7 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	client, err := newLegClient(listener(t, l.ServeHTTP))
 	require.NoError(t, err)
 	defer client.close()
-	srv := &Server{legs: context.Background(), legClient: client}
+	srv := &Server{bodies: budget.New(0), legs: context.Background(), legClient: client}
 	srv.senders.close()
 	s := &mainStream{wire: wire{srv: srv}}
 	s.m.plan = &plan{}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Gaps of the tiny trace are such that a second or two of waiting changes no
@@ -43,7 +44,11 @@ func TestThePluginTakesTheConfigurationOfEachLiveMode(t *testing.T) {
 	o, err := parse(nil, io.Discard)
 	require.NoError(t, err)
 	workers := filepath.Join(dir, "workers.yaml")
-	require.NoError(t, file.Write(workers, nil))
+	at, err := worker.ParseEndpoint("127.0.0.1:1")
+	require.NoError(t, err)
+	require.NoError(t, file.Write(workers, []*worker.Worker{{
+		ID: 1, Role: worker.Aggregated, Engine: worker.SGLang, Endpoint: at, Models: []string{"m"}, DPSize: 1, BlockSize: 16,
+	}}))
 	for i, m := range o.played.modes {
 		config := filepath.Join(dir, strconv.Itoa(i)+".yaml")
 		text := "discovery: {file: " + strconv.Quote(workers) + "}\n" + o.played.pluginConfig(&m)
