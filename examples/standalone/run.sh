@@ -17,6 +17,14 @@ baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 make --no-print-directory --silent tools
 envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
+taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+for port in "CLIENT_PORT=$client_port" "ENVOY_ADMIN_PORT=$envoy_admin_port" "BATON_ADMIN=$baton_admin"; do
+  if taken "${port##*[=:]}"; then
+    echo "$port: something listens on that port already; set ${port%%=*} to another" >&2
+    exit 1
+  fi
+done
+
 # A folder with a short path: a unix socket's may have 107 bytes.
 dir=$(mktemp -d)
 bin=${BIN:-$dir}
@@ -45,5 +53,11 @@ pids+=($!)
 "$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level warning &
 pids+=($!)
 
+for port in "$client_port" "$envoy_admin_port" "${baton_admin##*:}"; do
+  until taken "$port"; do
+    for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || exit 1; done # it has said why
+    sleep 0.1
+  done
+done
 echo "clients: http://127.0.0.1:$client_port   status page: http://$baton_admin/   Ctrl-C ends both"
 wait -n "${pids[@]}"

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -118,7 +119,37 @@ func runScript(t *testing.T, root, bin, list string) string {
 		}
 		require.NoError(t, err, "the script ends with 0 on Ctrl-C")
 	})
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	require.NoError(t, stack.Await(ctx, "the script to say where clients reach it", func() bool {
+		return strings.Contains(log.String(), "clients: http")
+	}), "%s", log)
+	for _, port := range ports { // each port is bound before it is said
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	}
 	return fmt.Sprintf("http://127.0.0.1:%d", ports[0])
+}
+
+// TestATakenPortIsSaidBeforeAnythingRuns, with the variable that changes it.
+func TestATakenPortIsSaidBeforeAnythingRuns(t *testing.T) {
+	root, bin := build(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
+	require.NoError(t, err)
+	free, err := stack.FreePorts(2)
+	require.NoError(t, err)
+	script := exec.CommandContext(t.Context(), filepath.Join(root, "examples", "standalone", "run.sh"))
+	script.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin, "ENVOY_ADMIN_PORT="+port,
+		fmt.Sprintf("CLIENT_PORT=%d", free[0]), fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", free[1]))
+	out, err := script.CombinedOutput()
+	require.Error(t, err)
+	require.Equal(t, "ENVOY_ADMIN_PORT="+port+": something listens on that port already; set ENVOY_ADMIN_PORT to another\n", string(out))
 }
 
 type lockedBuffer struct {

@@ -103,7 +103,7 @@ func TestABodyOfUnknownSizeCountsAsItComes(t *testing.T) {
 	p := r.open(filterMain)
 	p.begin(false)
 	require.NotNil(t, p.recv().GetRequestHeaders())
-	require.EqualValues(t, r.srv.bodies.Limit()/unsized, r.srv.bodies.Used(), "until it is whole")
+	require.Equal(t, r.srv.bodies.Limit()/unsized, r.srv.bodies.Used(), "until it is whole")
 	p.piece(someBody, true)
 	require.NotNil(t, p.recv().GetRequestBody())
 	require.EqualValues(t, len(someBody), r.srv.bodies.Used(), "until its answer has ended")
