@@ -216,6 +216,7 @@
 //	X6 pieces of an answer go back once, in order, after its headers.
 //	X7 who has told that first events are an error is answered: they go on, or the
 //	   attempt ends.
+//	X8 each clock that is due goes off once, also where several are due together.
 //
 // # Concurrency
 //

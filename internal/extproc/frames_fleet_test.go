@@ -39,7 +39,7 @@ type fleet struct {
 // pipeSize is what a connection within the process takes before somebody reads.
 const pipeSize = 1 << 20
 
-func newFleet(t *testing.T, d *datadriven.TestData, lines []string) *fleet {
+func newFleet(t *testing.T, d *datadriven.TestData, lines []string, set ...func(*Config)) *fleet {
 	f := &fleet{t: t, opened: make(chan *tap, 1)}
 	var ws fixed
 	loads := make(map[worker.ID]int)
@@ -57,6 +57,9 @@ func newFleet(t *testing.T, d *datadriven.TestData, lines []string) *fleet {
 		// Nothing goes by itself.
 		c.StartTimeout, c.OverdueBase = time.Minute, 5*time.Minute
 		c.MaxBodyBytes, c.MaxQueuedISLTokens = num(t, d, "max-body", 0), int64(num(t, d, "queue", 0))
+		for _, set := range set {
+			set(c)
+		}
 	})
 	f.occupy(ws, loads)
 	f.serve()
@@ -189,12 +192,8 @@ func (f *fleet) booked() string {
 
 // counters reads the counters that scenarios show.
 func (f *fleet) counters() map[string]int {
-	w := httptest.NewRecorder()
-	f.tele.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	text, err := io.ReadAll(w.Result().Body)
-	require.NoError(f.t, err)
 	out := make(map[string]int)
-	for line := range strings.SplitSeq(string(text), "\n") {
+	for line := range strings.SplitSeq(f.shown(), "\n") {
 		name, value, _ := strings.Cut(line, " ")
 		metric, _, _ := strings.Cut(name, "{")
 		switch metric {
@@ -205,6 +204,15 @@ func (f *fleet) counters() map[string]int {
 		}
 	}
 	return out
+}
+
+// shown is the metrics page.
+func (f *fleet) shown() string {
+	w := httptest.NewRecorder()
+	f.tele.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	text, err := io.ReadAll(w.Result().Body)
+	require.NoError(f.t, err)
+	return string(text)
 }
 
 // leave makes the workers leave, as far as waiting legs are concerned.

@@ -310,10 +310,26 @@ func (x *mainRandom) one() error {
 // stopped may have been on its way.
 func (x *mainRandom) timer() error {
 	if at := x.m.wakeAt(); !at.IsZero() && !at.After(x.now) || x.r.IntN(4) == 0 {
-		return x.send(event{kind: evTimer}, "timer")
+		return x.fire()
 	}
 	return nil
 }
+
+// fire lets the timer go off until no clock is due: each of them goes off once.
+func (x *mainRandom) fire() error {
+	for range clocksOfAnAttempt {
+		if err := x.send(event{kind: evTimer}, "timer"); err != nil {
+			return err
+		}
+		if at := x.m.wakeAt(); at.IsZero() || at.After(x.now) {
+			return nil
+		}
+	}
+	return x.fail("X8: a clock stays due, and the timer goes off for ever")
+}
+
+// clocksOfAnAttempt are those of wakeAt.
+const clocksOfAnAttempt = 7
 
 func (x *mainRandom) close() error {
 	if x.closed {
@@ -352,7 +368,7 @@ func (x *mainRandom) settle() error {
 		if at.After(x.now) {
 			x.now = at
 		}
-		if err := x.send(event{kind: evTimer}, "timer"); err != nil {
+		if err := x.fire(); err != nil {
 			return err
 		}
 	}

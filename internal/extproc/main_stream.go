@@ -104,7 +104,7 @@ func (s *mainStream) handle(ev *event) {
 		s.comeByName(now)
 	}
 	s.let()
-	s.arm(s.m.wakeAt(), s.fire)
+	s.arm(s.m.wakeAt(), s.fire, ev.kind == evTimer)
 	s.owes.Store(s.m.owes())
 }
 

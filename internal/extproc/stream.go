@@ -75,9 +75,10 @@ func (w *wire) read() {
 	}
 }
 
-// arm sets the timer to at, or stops it.
-func (w *wire) arm(at time.Time, fire func()) {
-	if at.Equal(w.timerAt) {
+// arm sets the timer to at, or stops it. fired says that it has gone off: then it is set
+// anew, though to the same time, for of two clocks that were due one has still to go off.
+func (w *wire) arm(at time.Time, fire func(), fired bool) {
+	if at.Equal(w.timerAt) && !fired {
 		return
 	}
 	w.timerAt = at

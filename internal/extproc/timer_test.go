@@ -1,0 +1,87 @@
+package extproc
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// TestClocksThatAreDueTogetherAllGoOff: an attempt has one timer for all of its clocks.
+// On a busy machine it goes off late, when a second clock is due; here two are set to the
+// same time. The one that is served second has to go off, too, and those after it.
+func TestClocksThatAreDueTogetherAllGoOff(t *testing.T) {
+	pair := []string{"1 prefill 10.0.0.1:80", "2 decode 10.0.0.2:80"}
+
+	t.Run("who is late, and is to be probed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			// What has answered at once may take a second; who is waited for is probed after one.
+			f := newFleet(t, &datadriven.TestData{}, pair, func(c *Config) { c.OverdueBase = time.Second })
+			var out strings.Builder
+			s := f.asked(&out)
+			s.otherLeg(&out, false)
+			s.end(&out, false)
+
+			s = f.asked(&out)
+			leg := s.hungLeg()
+			<-time.After(3500 * time.Millisecond)
+			synctest.Wait()
+			shown := strings.Split(f.shown(), "\n")
+			require.Contains(t, shown, `baton_blame_total{leg="mirrored_prefill",seen="stuck"} 3`)
+			slow := slices.DeleteFunc(shown, func(line string) bool { return !strings.Contains(line, `charge="slow"`) })
+			require.Equal(t, []string{`baton_worker_charges_total{charge="slow",worker_id="2"} 1`}, slow, "decode, the third time")
+			leg.cancel()
+			<-leg.tap.done
+			s.end(&out, true)
+		})
+	})
+
+	t.Run("a leg that has not begun", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, &datadriven.TestData{}, pair, func(c *Config) {
+				c.StartTimeout, c.OverdueBase, c.PrefillTimeout, c.MaxAttempts = 4*time.Second, time.Second, 10*time.Second, 1
+			})
+			var out strings.Builder
+			s := f.asked(&out)
+			<-time.After(15 * time.Second) // it is waited for again, as long as a prefill may take
+			synctest.Wait()
+			last := s.due()
+			require.Len(t, last, 1, "the request is answered, long before its deadline")
+			require.IsType(t, (*extprocv3.ProcessingResponse_ImmediateResponse)(nil), last[0].GetResponse())
+			s.end(&out, true)
+		})
+	})
+}
+
+// asked sends a whole request, and returns its stream once it is routed.
+func (f *fleet) asked(out *strings.Builder) *frameStream {
+	s := f.open(mode{twoLeg: true}, "")
+	for _, line := range [][2]string{{"request-headers", ""}, {"request-body", `: {"model":"m","prompt":"hello"}`}} {
+		for _, raw := range s.frames(line[0], line[1], nil) {
+			for _, m := range s.send(raw) {
+				s.print(out, m)
+			}
+		}
+	}
+	require.NotEmpty(f.t, s.headers[prefill.HeaderLeg], out)
+	return s
+}
+
+// hungLeg is the prefill leg of the request, at a worker that does not answer.
+func (s *frameStream) hungLeg() *frameStream {
+	leg := s.stream(mode{}, filterKey, filterPrefill)
+	for _, raw := range leg.frames("request-headers", "", []string{prefill.HeaderLeg + ": " + s.headers[prefill.HeaderLeg]}) {
+		leg.send(raw)
+	}
+	for _, raw := range leg.frames("request-body", ": "+string(s.request), nil) {
+		leg.send(raw)
+	}
+	return leg
+}
