@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
@@ -59,6 +60,9 @@ func notBound(key, address string, err error) error {
 		if errors.As(err, &call) {
 			err = call.Err
 		}
+	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("%s %q: this machine has no such address; choose one of its own", key, address)
 	}
 	return fmt.Errorf("%s %q: %w; choose another address, or end what has it", key, address, err)
 }

@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
@@ -72,11 +70,11 @@ func refusalText(answer []byte) string {
 }
 
 func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, error) {
-	u := at
-	if !strings.Contains(u, "://") {
-		u = "http://" + u
+	host, err := adminHost(at)
+	if err != nil {
+		return nil, usageError{err}
 	}
-	u = strings.TrimSuffix(u, "/") + "/debug/explain?path=" + url.QueryEscape(path)
+	u := "http://" + host + "/debug/explain?path=" + url.QueryEscape(path)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, bytes.NewReader(body))
 	if err != nil {
 		return nil, usageError{fmt.Errorf("explain: %w", err)}
@@ -84,7 +82,7 @@ func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, err
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, notReached(at, err)
+		return nil, notReached(ctx, at, host, err)
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
@@ -98,30 +96,4 @@ func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, err
 		return nil, errors.New("explain: the plugin refuses the request: " + refusalText(answer))
 	}
 	return answer, nil
-}
-
-// notReached says why nobody has answered at the address, and what to change.
-func notReached(at string, err error) error {
-	var op *net.OpError
-	switch {
-	// net/http has no error of its own for these: a gRPC server sends the first frame, before
-	// or after our request is on its way.
-	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "readLoopPeekFail"):
-		return fmt.Errorf("explain: --admin %s: what answers there speaks gRPC, as the plugin does where Envoy reaches it (listen): expected the address of its status page, admin.listen", at)
-	case errors.As(err, &op) && op.Op == "dial":
-		return fmt.Errorf("explain: --admin %s: nothing answers there (%w): expected the address of the status page of a plugin that runs, admin.listen", at, op.Err)
-	}
-	return fmt.Errorf("explain: --admin %s: %w", at, err)
-}
-
-// notTheAdmin says what answers in the plugin's place, as far as it says it.
-func notTheAdmin(at, by string) error {
-	who := "another server"
-	switch {
-	case by == "envoy":
-		who = "Envoy"
-	case by != "":
-		who = fmt.Sprintf("another server (%.60q)", by)
-	}
-	return fmt.Errorf("explain: --admin %s: %s answers there: expected the address of the plugin's status page, admin.listen", at, who)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -35,12 +36,33 @@ func TestExplainSaysWhatAnswersInThePluginsPlace(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
 
+	saying := func(words string) string { // to whoever comes
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.CopyN(io.Discard, c, 4)
+				_, _ = io.WriteString(c, words)
+				_ = c.Close()
+			}
+		}()
+		return l.Addr().String()
+	}
+
 	for admin, want := range map[string]string{
-		serves("envoy"):        "Envoy answers there",
-		serves("nginx"):        `another server ("nginx") answers there`,
-		serves(""):             "another server answers there",
-		l.Addr().String():      "speaks gRPC, as the plugin does where Envoy reaches it (listen)",
-		closed.Addr().String(): "nothing answers there (connect: connection refused)",
+		serves("envoy"):          "Envoy answers there",
+		serves("nginx"):          `another server ("nginx") answers there`,
+		serves(""):               "another server answers there",
+		l.Addr().String():        "speaks gRPC, as the plugin does where Envoy reaches it (listen)",
+		closed.Addr().String():   "nothing answers there (connect: connection refused)",
+		saying("SSH-2.0-x\r\n"):  "is no HTTP server",
+		saying("-ERR wrong\r\n"): "is no HTTP server",
+		saying(""):               "closes the connection without an answer",
 	} {
 		var stdout, stderr strings.Builder
 		require.Equal(t, exitFault, run(t.Context(), []string{"explain", body, "--admin", admin}, &stdout, &stderr))
@@ -63,5 +85,24 @@ func TestAnAddressThatIsTakenIsSaidWithItsKey(t *testing.T) {
 		require.Equal(t, exitFault, run(t.Context(), args, nil, &stderr))
 		require.Contains(t, stderr.String(), `"`+at+`": address already in use; choose another address`)
 		require.Contains(t, stderr.String(), "("+args[len(args)-2]+")")
+	}
+}
+
+func TestExplainSaysWhatIsWrongWithAnAddress(t *testing.T) {
+	body := filepath.Join(t.TempDir(), "body.json")
+	require.NoError(t, os.WriteFile(body, []byte("{}"), 0o600))
+	for admin, want := range map[string]string{
+		"https://127.0.0.1:9902":      "the status page speaks http alone",
+		"unix:///run/x.sock":          "the status page speaks http alone",
+		"127.0.0.1":                   "expected host:port",
+		"9902":                        "expected host:port",
+		"":                            "expected host:port",
+		"127.0.0.1:99020":             "with a port of 0 to 65535",
+		"http://127.0.0.1:9902/debug": "expected http://127.0.0.1:9902 without a path",
+	} {
+		var stdout, stderr strings.Builder
+		require.Equal(t, exitUsage, run(t.Context(), []string{"explain", body, "--admin", admin}, &stdout, &stderr), admin)
+		require.Contains(t, stderr.String(), want)
+		require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
 	}
 }

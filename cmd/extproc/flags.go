@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -53,8 +54,16 @@ func parseFlags(fs *flag.FlagSet, args []string, most int) error {
 		case given:
 		case yesNoFlag(f):
 			value = "true"
+			if len(args) > 0 && (args[0] == "true" || args[0] == "false") {
+				errs = append(errs, fmt.Errorf("%s: --%s %s: expected --%s=%s, or no value", fs.Name(), name, args[0], name, args[0]))
+				args = args[1:]
+				continue
+			}
 		case len(args) == 0:
 			errs = append(errs, fmt.Errorf("%s: --%s: expected %s", fs.Name(), name, expectedOf(f)))
+			continue
+		case isFlag(fs, args[0]):
+			errs = append(errs, fmt.Errorf("%s: --%s: expected %s, got the flag %s", fs.Name(), name, expectedOf(f), args[0]))
 			continue
 		default:
 			value, args = args[0], args[1:]
@@ -64,12 +73,26 @@ func parseFlags(fs *flag.FlagSet, args []string, most int) error {
 		}
 	}
 	for _, arg := range others[min(most, len(others)):] {
-		errs = append(errs, fmt.Errorf("%s: unexpected argument %q", fs.Name(), arg))
+		errs = append(errs, unexpected(fs, arg))
 	}
 	if len(errs) > 0 {
 		return usageError{errors.Join(errs...)}
 	}
 	return fs.Parse(append([]string{"--"}, others...)) // fills fs.Args
+}
+
+// isFlag reports whether an argument is one of the flags.
+func isFlag(fs *flag.FlagSet, arg string) bool {
+	name, is := strings.CutPrefix(arg, "--")
+	name, _, _ = strings.Cut(name, "=")
+	return is && fs.Lookup(name) != nil
+}
+
+func unexpected(fs *flag.FlagSet, arg string) error {
+	if ext := filepath.Ext(arg); (ext == ".yaml" || ext == ".yml") && fs.Lookup("config") != nil {
+		return fmt.Errorf("%s: unexpected argument %q: did you mean --config %s?", fs.Name(), arg, arg)
+	}
+	return fmt.Errorf("%s: unexpected argument %q", fs.Name(), arg)
 }
 
 func unknownFlag(fs *flag.FlagSet, name string) error {

@@ -17,6 +17,9 @@ func listenAddress(s string) (network, address string, err error) {
 		if path == "" || strings.HasSuffix(path, "/") {
 			return "", "", fmt.Errorf("listen %q: expected unix:///path/of/a/socket", s)
 		}
+		if !strings.HasPrefix(path, "/") {
+			return "", "", fmt.Errorf("listen %q: a unix socket has three slashes: unix:///%s", s, path)
+		}
 		return "unix", path, nil
 	}
 	if !hostPort(s) {

@@ -27,7 +27,8 @@ import (
 func TestListenAddresses(t *testing.T) {
 	for in, want := range map[string][2]string{
 		"unix:///run/x.sock": {"unix", "/run/x.sock"},
-		"unix://relative":    {"unix", "relative"},
+		"unix://relative":    {},
+		"127.0.0.1:99999":    {},
 		"127.0.0.1:9000":     {"tcp", "127.0.0.1:9000"},
 		":9000":              {"tcp", ":9000"},
 		"[::1]:9000":         {"tcp", "[::1]:9000"},

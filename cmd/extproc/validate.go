@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -72,7 +74,7 @@ func (c *Config) validateAddresses() (errs []error) {
 	}
 	if l := c.Prefill.Listener; l != "" {
 		if _, _, err := extproc.ParseListener(l); err != nil {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("prefill.listener %q: expected unix:///path or http://host:port", l))
 		}
 	}
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
@@ -86,7 +88,32 @@ func (c *Config) validateAddresses() (errs []error) {
 			errs = append(errs, fmt.Errorf("trace.endpoint (--trace-endpoint) %q: expected host:port", e))
 		}
 	}
-	return append(errs, c.Probes.validate("probes"), c.Metrics.validate("metrics"))
+	return append(append(errs, c.Probes.validate("probes"), c.Metrics.validate("metrics")), c.addressesTwice()...)
+}
+
+// addressesTwice tells of addresses that two of the plugin's own servers would have.
+func (c *Config) addressesTwice() (errs []error) {
+	type door struct{ key, at string }
+	var open []door
+	for _, d := range []door{{"listen", c.Listen}, {"admin.listen", c.Admin.Listen}, {"probes.listen", c.Probes.Listen}, {"metrics.listen", c.Metrics.Listen}} {
+		host, port, err := net.SplitHostPort(d.at)
+		if err != nil || port == "0" || strings.HasPrefix(d.at, "unix://") {
+			continue
+		}
+		for _, other := range open {
+			h, p, _ := net.SplitHostPort(other.at)
+			if p == port && (h == host || anyHost(h) || anyHost(host)) {
+				errs = append(errs, fmt.Errorf("%s %q: %s has that port already: expected another", d.key, d.at, other.key))
+			}
+		}
+		open = append(open, d)
+	}
+	return errs
+}
+
+func anyHost(h string) bool {
+	a, err := netip.ParseAddr(h)
+	return h == "" || err == nil && a.IsUnspecified()
 }
 
 // validateDurations holds that each is at least what it has a meaning from: 0 is 0

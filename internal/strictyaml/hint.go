@@ -51,7 +51,7 @@ func findAll(t reflect.Type, key, name string, depth int) (out []string) {
 // Nearest is the one of known that name may be a slip of the pen for: it differs in a few
 // letters alone. "" where there is none.
 func Nearest(name string, known []string) (best string) {
-	least := 1 + min(3, len(name)/2)
+	least := 1 + min(3, max(len(name)/3, min(2, len(name)/2)))
 	for _, k := range known {
 		if d := distance(name, k); d < least {
 			best, least = k, d

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// This file says what is wrong with the address that `extproc explain` was given.
+
+const statusPage = "expected the address of the plugin's status page, admin.listen"
+
+// adminHost is the host:port of an address that may have http:// in front.
+func adminHost(at string) (string, error) {
+	u, err := url.Parse(at)
+	if !strings.Contains(at, "://") {
+		u, err = url.Parse("http://" + at)
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("explain: --admin %q: expected host:port", at)
+	case u.Scheme != "http":
+		return "", fmt.Errorf("explain: --admin %s: the status page speaks http alone: expected host:port, or http://host:port", at)
+	case !hostPort(u.Host):
+		return "", fmt.Errorf("explain: --admin %q: expected host:port, with a port of 0 to 65535", at)
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
+		return "", fmt.Errorf("explain: --admin %s: expected http://%s without a path", at, u.Host)
+	}
+	return u.Host, nil
+}
+
+// notReached says why nobody has answered at the address, and what to change.
+func notReached(ctx context.Context, at, host string, err error) error {
+	var op *net.OpError
+	switch {
+	case errors.As(err, &op) && op.Op == "dial":
+		return fmt.Errorf("explain: --admin %s: nothing answers there (%w): expected the address of the status page of a plugin that runs, admin.listen", at, op.Err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("explain: --admin %s: something takes connections there and does not answer: %s", at, statusPage)
+	case speaksGRPC(ctx, host):
+		return fmt.Errorf("explain: --admin %s: what answers there speaks gRPC, as the plugin does where Envoy reaches it (listen) and where probes ask (probes.listen): %s", at, statusPage)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("explain: --admin %s: what is there closes the connection without an answer: %s", at, statusPage)
+	}
+	return fmt.Errorf("explain: --admin %s: what answers there is no HTTP server: %s", at, statusPage)
+}
+
+// speaksGRPC reports whether a server begins with the frame that HTTP/2 has first
+// (RFC 9113, section 3.4: SETTINGS, type 4, on stream 0).
+func speaksGRPC(ctx context.Context, host string) bool {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", host)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
+		return false
+	}
+	var frame [9]byte
+	_, err = io.ReadFull(conn, frame[:])
+	return err == nil && frame[3] == 4 && frame[0] == 0
+}
+
+// notTheAdmin says what answers in the plugin's place, as far as it says it.
+func notTheAdmin(at, by string) error {
+	who := "another server"
+	switch {
+	case by == "envoy":
+		who = "Envoy"
+	case by != "":
+		who = fmt.Sprintf("another server (%.60q)", by)
+	}
+	return fmt.Errorf("explain: --admin %s: %s answers there: expected the address of the plugin's status page, admin.listen", at, who)
+}
