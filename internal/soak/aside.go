@@ -81,7 +81,8 @@ func (h *healthWatch) look(ctx context.Context) {
 		h.ids[x.ID] = x.Endpoint
 	}
 	for _, t := range s.Transitions {
-		id, is := strings.CutPrefix(t.What, "worker ")
+		who, is := strings.CutPrefix(t.What, "worker ")
+		id, _, _ := strings.Cut(who, " ") // its role and endpoint follow
 		key := id + t.At.String()
 		if !is || t.To != "aside" || h.told[key] {
 			continue
