@@ -165,3 +165,15 @@ func TestTheModuleIsTheOneWeThink(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(string(mod), "module "+module+"\n"))
 }
+
+// TestTheReadmeHasTheGoVersionOfTheModule: who installs what the README says can build.
+func TestTheReadmeHasTheGoVersionOfTheModule(t *testing.T) {
+	mod, err := os.ReadFile("../../go.mod")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(mod), "\ngo ")
+	require.True(t, found)
+	version, _, _ := strings.Cut(rest, "\n")
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "with Go "+version+",")
+}
