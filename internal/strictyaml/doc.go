@@ -12,6 +12,7 @@
 //     has a meaning of its own.
 //   - A key that does not exist is a fault that names the nearest key that does, in
 //     the same mapping or elsewhere.
+//   - A byte order mark in front of the file is passed over.
 //   - Anchors, aliases and merge keys (<<) mean what YAML says.
 //   - [Places.Explain] puts the file and the line in front of faults that are found
 //     later, by their keys.

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 )
@@ -175,6 +174,7 @@ func (r *reader) document(data []byte) ast.Node {
 		r.faultAt(1, "%d bytes: expected at most %d", len(data), maxBytes)
 		return nil
 	}
+	data = WithoutMark(data)
 	if at := NotText(data); at >= 0 {
 		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML", at, data[at])
 		return nil
@@ -185,15 +185,8 @@ func (r *reader) document(data []byte) ast.Node {
 	}
 	f, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		l, text := 1, err.Error()
-		var y yaml.Error
-		if errors.As(err, &y) {
-			text = y.GetMessage()
-			if tk := y.GetToken(); tk != nil && tk.Position != nil {
-				l = tk.Position.Line
-			}
-		}
-		r.faultAt(l, "this is no YAML: %s", clip(text))
+		l, text := Syntax(data, err)
+		r.faultAt(l, "%s", text)
 		return nil
 	}
 	var body ast.Node

@@ -186,3 +186,18 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestAByteOrderMarkIsPassedOver(t *testing.T) {
+	v, _, err := read("\ufefflisten: x\n")
+	require.NoError(t, err)
+	require.Equal(t, "x", v.Listen)
+	_, _, err = read("listen: x\n\ufeffmost: 1\n")
+	require.Error(t, err, "only in front")
+}
+
+func TestTheParsersWordsAreCutBetweenWords(t *testing.T) {
+	require.Equal(t, "as it is", wholeWords("as it is\nnot this"))
+	long := wholeWords(strings.Repeat("word ", 50))
+	require.Less(t, len(long), 170)
+	require.True(t, strings.HasSuffix(long, "word …"), long)
+}

@@ -80,13 +80,16 @@ func expected(t reflect.Type) string {
 	}
 }
 
-// describe says what a node is.
+// describe says what a node is. Only text is shown in quotes: a number in quotes would
+// look like text.
 func describe(n ast.Node) string {
 	switch n.(type) {
 	case *ast.MappingNode:
 		return "a mapping"
 	case *ast.SequenceNode:
 		return "a list"
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return clip(textOf(n))
 	}
 	return strconv.Quote(clip(textOf(n)))
 }
@@ -112,7 +115,20 @@ func plain(n ast.Node) bool {
 	return kind != token.SingleQuoteType && kind != token.DoubleQuoteType
 }
 
+// Quoted reports whether n is text in quotes, which is never a number, true or false.
+func Quoted(n ast.Node) bool {
+	_, text := n.(*ast.StringNode)
+	return text && !plain(n)
+}
+
 func (r *reader) wrong(n ast.Node, key string, t reflect.Type) {
+	switch deref(t).Kind() {
+	case reflect.Bool, reflect.Float64, reflect.Int, reflect.Int64:
+		if Quoted(n) && t != reflect.TypeFor[time.Duration]() {
+			r.fault(n, "%s: text in quotes: expected %s, without quotes", key, expected(t))
+			return
+		}
+	}
 	r.fault(n, "%s: %s: expected %s", key, describe(n), expected(t))
 }
 
