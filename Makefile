@@ -127,7 +127,7 @@ $(TALLY): FORCE
 FORCE:
 
 test-long: tools ## the long tests: minutes
-	go test -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./internal/envoytest/ ./internal/soak/ ./pkg/kvevents/ ./pkg/discovery/etcd/
+	go test -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./internal/envoytest/ ./internal/extproc/ ./internal/soak/ ./pkg/kvevents/ ./pkg/discovery/etcd/
 
 test-envoys: $(TALLY) $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
 	@rm -rf .run/envoys && mkdir -p .run/envoys
