@@ -230,6 +230,26 @@ func TestAPrefillAnswerThatIsTooLongBlamesNobody(t *testing.T) {
 	})
 }
 
+// TestAPrefillThatEnvoysTimerEndsBlamesNobody: nobody else can be tried, so that it is
+// waited for as long as a prefill may take. It is late once by then.
+func TestAPrefillThatEnvoysTimerEndsBlamesNobody(t *testing.T) {
+	t.Parallel()
+	pair := layout{prefill: 1, decode: 1, prefillArgs: shortLease, config: "prefill: {timeout: 2s, orphan_grace: 200ms}\n"}
+	for leg, engine := range map[blame.Leg]worker.Engine{blame.Mirrored: worker.SGLang, blame.First: worker.VLLM} {
+		t.Run(leg.String(), func(t *testing.T) {
+			t.Parallel()
+			both(t, layoutOf(pair, engine), func(t *testing.T, f *fleet) {
+				f.faultAll(f.prefill, enginesim.Fault{Mode: enginesim.FaultHang})
+				requireError(t, f.send(t.Context(), "/v1/completions", completion("it hangs", 4, false)), http.StatusServiceUnavailable, "prefill_failed")
+				f.awaitOutcomes(1, "failed")
+				require.EqualValues(t, 1, f.saw(leg, blame.TimedOut))
+				require.Len(t, f.attempts(), 1)
+				requireBlameless(f)
+			})
+		})
+	}
+}
+
 // TestAPrefillThatBreaksOffForNobodyBlamesNobody: its client has left.
 func TestAPrefillThatBreaksOffForNobodyBlamesNobody(t *testing.T) {
 	t.Parallel()
