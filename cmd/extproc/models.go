@@ -70,16 +70,16 @@ func checkModels(c Config, stdout, stderr io.Writer) error {
 	if len(c.Discovery.Etcd.Endpoints) > 0 {
 		etcd = "etcd (" + strings.Join(c.Discovery.Etcd.Endpoints, ", ") + ")"
 	}
-	ws, err := checkWorkers(c.Discovery.File, stderr)
+	found, err := checkWorkers(c.Discovery.File, stderr)
 	if err != nil {
 		return usageError{err}
 	}
 	served := false
-	if ws == nil && c.Discovery.File != "" {
+	if found == nil && c.Discovery.File != "" {
 		fmt.Fprintf(stdout, "# %s is not there yet: which models can be served is not known.\n", c.Discovery.File)
 	}
-	if ws != nil {
-		world, err := worldOf(ws)
+	if found != nil {
+		world, err := worldOf(found.workers)
 		if err != nil {
 			return usageError{fmt.Errorf("discovery.file %s: %w", c.Discovery.File, err)}
 		}
@@ -93,11 +93,12 @@ func checkModels(c Config, stdout, stderr io.Writer) error {
 		if len(world.Keys()) == 0 {
 			fmt.Fprintln(stdout, "# - none: it lists no workers")
 		}
+		found.unusable(c.Discovery.File, stdout)
 	}
 	switch {
 	case etcd != "":
 		fmt.Fprintf(stdout, "# Workers come from %s: which models they can serve is not known here. A running plugin tells: its status page, or /readyz?model=NAME, at %s.\n", etcd, c.Admin.Listen)
-	case ws != nil && !served:
+	case found != nil && !served:
 		return errNothingServed
 	}
 	return nil
@@ -126,8 +127,24 @@ func modelLine(k worker.Key, o activation.Outlook, p *worker.Pool) string {
 	return name + " is served by " + o.How(p)
 }
 
+// listed are the workers of a file, and the line on which each begins.
+type listed struct {
+	workers []*worker.Worker
+	lines   map[worker.ID]int
+}
+
+// unusable tells of each worker that cannot be picked why, as serve does when it reads
+// the file: the model may be served without it.
+func (l *listed) unusable(name string, out io.Writer) {
+	for _, w := range l.workers {
+		if why := discovery.Ineligible(w); why != "" {
+			fmt.Fprintf(out, "# - %s:%d: worker %d gets no requests: %s\n", name, l.lines[w.ID], w.ID, why)
+		}
+	}
+}
+
 // checkWorkers reads the workers file; nil where there is none, or not yet.
-func checkWorkers(name string, stderr io.Writer) ([]*worker.Worker, error) {
+func checkWorkers(name string, stderr io.Writer) (*listed, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -139,9 +156,6 @@ func checkWorkers(name string, stderr io.Writer) ([]*worker.Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("discovery.file: %w", err)
 	}
-	ws, err := file.Parse(name, data)
-	if err == nil && ws == nil {
-		ws = []*worker.Worker{}
-	}
-	return ws, err
+	ws, lines, err := file.ParseLines(name, data)
+	return &listed{ws, lines}, err
 }

@@ -38,7 +38,7 @@ func Syntax(data []byte, err error) (line int, text string) {
 var (
 	repeatedKey = regexp.MustCompile(`^mapping key "(.*)" already defined at \[(\d+):`)
 	wantsOne    = regexp.MustCompile(`^',' or '([]}])' must be specified`)
-	unclosed    = regexp.MustCompile(`^could not find flow (?:mapping|sequence) end token '([]}])'`)
+	unclosed    = regexp.MustCompile(`^could not find flow mapping end token '([]}])'`)
 	unquoted    = regexp.MustCompile(`^could not find end character of (single|double)-quoted text`)
 	reserved    = regexp.MustCompile("^'([@`])' is a reserved character")
 )
@@ -59,7 +59,7 @@ const (
 func plainly(lines [][]byte, tk *token.Token, msg string) (line int, text string) {
 	line = tk.Position.Line
 	switch {
-	case strings.HasPrefix(msg, "found character '\t'"):
+	case strings.HasPrefix(msg, "found character '\t'"), strings.HasPrefix(msg, "tab character"):
 		return line, "a tab: YAML is indented with spaces"
 	case strings.HasPrefix(msg, strayMapping):
 		if more := strings.Count(strings.TrimSpace(tk.Origin), "\n"); more > 0 { // a value that a later line goes on with
@@ -114,6 +114,14 @@ func unfinished(value, msg string) string {
 	if m := wantsOne.FindStringSubmatch(msg); m != nil {
 		return fmt.Sprintf(`expected "," or %q before this`, m[1])
 	}
+	switch {
+	case strings.HasPrefix(msg, "could not find flow map content"):
+		return `"{" without the "}" that closes it`
+	case strings.HasPrefix(msg, "sequence end token ']' not found"):
+		return `"[" without the "]" that closes it`
+	case strings.HasPrefix(msg, "could not find '[' character"):
+		return `"]" without the "[" that opens it`
+	}
 	if m := unclosed.FindStringSubmatch(msg); m != nil {
 		i := strings.Index(closers, m[1])
 		return fmt.Sprintf("%q without the %q that closes it", openers[i:i+1], m[1])
@@ -124,7 +132,7 @@ func unfinished(value, msg string) string {
 	sign := ""
 	if m := reserved.FindStringSubmatch(msg); m != nil {
 		sign = m[1]
-	} else if strings.HasPrefix(msg, "undefined a") || strings.HasPrefix(msg, "unexpected directive value") {
+	} else if strings.HasPrefix(msg, "undefined alias name") || strings.HasPrefix(msg, "undefined anchor name") || strings.HasPrefix(msg, "unexpected directive value") {
 		sign = value
 	}
 	if sign == "" {

@@ -19,9 +19,9 @@ func Ineligible(w *worker.Worker) string {
 	switch {
 	case w.Role != worker.Prefill || !w.LacksBootstrap():
 	case w.Engine == worker.VLLMMooncake:
-		return "a vllm-mooncake prefill worker without bootstrap host, port and an engine id for each rank cannot hand over its KV"
+		return "a vllm-mooncake prefill worker without bootstrap host, port and an engine id for each rank cannot hand over its KV: add bootstrap: {port: PORT, engine_ids: [ID, …]}"
 	default:
-		return "an sglang prefill worker without bootstrap host and port cannot hand over its KV"
+		return "an sglang prefill worker without bootstrap host and port cannot hand over its KV: add bootstrap: {port: PORT}, that of its --disaggregation-bootstrap-port"
 	}
 	if why := w.TopologyFault(); why != "" {
 		return why

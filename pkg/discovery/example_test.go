@@ -44,7 +44,7 @@ func Example() {
 	// Output:
 	// ready: true
 	// worker: 10.0.0.7:30000
-	// ineligible 7 an sglang prefill worker without bootstrap host and port cannot hand over its KV
+	// ineligible 7 an sglang prefill worker without bootstrap host and port cannot hand over its KV: add bootstrap: {port: PORT}, that of its --disaggregation-bootstrap-port
 }
 
 func ExampleReducer() {

@@ -116,7 +116,7 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	a, err := netip.ParseAddrPort(s)
 	ip := a.Addr().Unmap()
 	if err != nil || a.Port() == 0 || a.Addr().Zone() != "" || !oneMachine(ip) {
-		return Endpoint{}, fmt.Errorf("worker: endpoint %q: expected ip:port of one machine, with an IPv6 address in brackets", s)
+		return Endpoint{}, fmt.Errorf("worker: endpoint %.100q: expected ip:port of one machine: an IP address, not a name, in brackets if it is IPv6, and a port from 1 to 65535", s)
 	}
 	a = netip.AddrPortFrom(ip, a.Port())
 	return Endpoint{addr: a, text: a.String()}, nil
@@ -283,6 +283,9 @@ func (w *Worker) Validate() error {
 	}
 	if len(errs) == 0 {
 		return nil
+	}
+	if w.ID == 0 {
+		return fmt.Errorf("a worker without id: %w", errors.Join(errs...))
 	}
 	return fmt.Errorf("worker %d: %w", w.ID, errors.Join(errs...))
 }

@@ -1,10 +1,14 @@
 package file
 
 import (
+	"fmt"
+	"math"
 	"strconv"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/seed-60ae5743/baton/internal/strictyaml"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -38,9 +42,9 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 	case "eagle":
 		w.Eagle = r.flag(v)
 	case "bootstrap":
-		r.fields(v, key, bootstrapKeys, func(k string, v ast.Node) bool { return r.bootstrapField(&w.Bootstrap, k, v) })
+		r.inner(v, bootstrapKeys, func(k string, v ast.Node) bool { return r.bootstrapField(&w.Bootstrap, k, v) })
 	case "kv_events":
-		r.fields(v, key, kvEventsKeys, func(k string, v ast.Node) bool { return r.kvEventsField(&w.KVEvents, k, v) })
+		r.inner(v, kvEventsKeys, func(k string, v ast.Node) bool { return r.kvEventsField(&w.KVEvents, k, v) })
 	case "adapters":
 		if w.Adapters = r.texts(v); len(w.Adapters) == 0 {
 			w.Adapters = nil // as if nothing were said
@@ -53,7 +57,7 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		w.TopologyDomains = r.pairs(v)
 	case "kv_transfer":
 		w.KVTransfer.Enforcement = worker.Required
-		r.fields(v, key, kvTransferKeys, func(k string, v ast.Node) bool { return r.kvTransferField(&w.KVTransfer, k, v) })
+		r.inner(v, kvTransferKeys, func(k string, v ast.Node) bool { return r.kvTransferField(&w.KVTransfer, k, v) })
 	case "accepts_aggregated":
 		w.AcceptsAggregated = r.flag(v)
 	case "header_overrides":
@@ -110,7 +114,8 @@ func parsed[T any](r *reader, v ast.Node, parse func(string) (T, error)) T {
 	}
 	t, err := parse(s)
 	if err != nil {
-		r.fault(v, "%s", err)
+		// The text names the key itself.
+		r.fault(v, "%s: %s%s", r.what, r.in, strings.TrimPrefix(err.Error(), "worker: "))
 		return zero
 	}
 	return t
@@ -128,7 +133,7 @@ func (r *reader) text(v ast.Node) string {
 		}
 		return ""
 	default:
-		r.fault(v, "%s: expected text, in quotes if it looks like something else", describe(v))
+		r.bad(v, ": %s: expected text, in quotes if it looks like something else", describe(v))
 		return ""
 	}
 }
@@ -136,13 +141,16 @@ func (r *reader) text(v ast.Node) string {
 func (r *reader) texts(v ast.Node) []string {
 	seq, ok := v.(*ast.SequenceNode)
 	if !ok {
-		r.fault(v, "%s: expected a list of names", describe(v))
+		r.bad(v, ": %s: expected a list of names", describe(v))
 		return nil
 	}
 	ss := make([]string, 0, len(seq.Values))
-	for _, n := range seq.Values {
+	key := r.key
+	for i, n := range seq.Values {
+		r.key = key + "[" + strconv.Itoa(i) + "]"
 		ss = append(ss, r.text(n))
 	}
+	r.key = key
 	return ss
 }
 
@@ -156,7 +164,11 @@ func (r *reader) number(v ast.Node, bits int) uint64 {
 			return x
 		}
 	}
-	r.fault(v, "%s: expected a decimal number from 0 to 2^%d-1", describe(v), bits)
+	kind := "a decimal number" // 0x10 is a number, too
+	if strictyaml.Quoted(v) {
+		kind = "a number"
+	}
+	r.plain(v, fmt.Sprintf("%s from 0 to %d", kind, uint64(math.MaxUint64)>>(64-bits)))
 	return 0
 }
 
@@ -170,6 +182,14 @@ func decimal(s string, bits int) (uint64, bool) {
 
 // id reads an instance id as a number or a string.
 func (r *reader) id(v ast.Node) worker.ID {
+	id, ok := readID(v)
+	if !ok {
+		r.bad(v, " %s: expected a decimal number from 1 to %d", describe(v), uint64(math.MaxUint64))
+	}
+	return id
+}
+
+func readID(v ast.Node) (worker.ID, bool) {
 	var s string
 	switch n := v.(type) {
 	case *ast.IntegerNode:
@@ -178,21 +198,30 @@ func (r *reader) id(v ast.Node) worker.ID {
 		s = n.Value
 	}
 	if x, ok := decimal(s, 64); ok && x != 0 {
-		return worker.ID(x)
+		return worker.ID(x), true
 	}
-	r.fault(v, "id %s: expected a decimal number from 1 to 2^64-1", describe(v))
-	return 0
+	return 0, false
 }
 
 func (r *reader) flag(v ast.Node) bool {
 	if n, ok := v.(*ast.BoolNode); ok {
 		return n.Value
 	}
-	r.fault(v, "%s: expected true or false", describe(v))
+	r.plain(v, "true or false")
 	return false
 }
 
-// describe names a value for an error, short.
+// plain is a fault of a value that ought to be expected, and not text.
+func (r *reader) plain(v ast.Node, expected string) {
+	if strictyaml.Quoted(v) {
+		r.bad(v, ": text in quotes: expected %s, without quotes", expected)
+		return
+	}
+	r.bad(v, ": %s: expected %s", describe(v), expected)
+}
+
+// describe names a value for an error, short. Only text is in quotes: a number in
+// quotes would look like text.
 func describe(v ast.Node) string {
 	switch n := v.(type) {
 	case *ast.MappingNode:
@@ -205,8 +234,12 @@ func describe(v ast.Node) string {
 		return "an anchor"
 	case *ast.TagNode:
 		return "a tag"
+	case *ast.NullNode:
+		return "no value"
 	case *ast.StringNode:
 		return strconv.Quote(short(n.Value))
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return short(v.GetToken().Value)
 	default:
 		if tk := v.GetToken(); tk != nil {
 			return strconv.Quote(short(tk.Value))

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
@@ -31,16 +30,23 @@ const (
 // "name:line: what was expected". The workers are the caller's. It returns
 // either every worker or an error, never some.
 func Parse(name string, data []byte) ([]*worker.Worker, error) {
+	ws, _, err := ParseLines(name, data)
+	return ws, err
+}
+
+// ParseLines is [Parse] that also says on which line each worker begins.
+func ParseLines(name string, data []byte) ([]*worker.Worker, map[worker.ID]int, error) {
 	r := &reader{name: name}
 	body := r.document(data)
 	var ws []*worker.Worker
+	lines := map[worker.ID]int{}
 	if body != nil {
-		ws = r.file(body)
+		ws = r.file(body, lines)
 	}
 	if err := r.err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return ws, nil
+	return ws, lines, nil
 }
 
 // ParseWorker reads one worker: the mapping that is an item of `workers`, for
@@ -72,7 +78,10 @@ func (r *reader) single(data []byte) (*worker.Worker, error) {
 // reader walks a parsed document and collects faults.
 type reader struct {
 	name    string
-	lenient bool // unknown keys are no faults
+	lenient bool   // unknown keys are no faults
+	what    string // is being read: "file", "worker 7"
+	in      string // the mapping of it that is being read, with a dot behind: "bootstrap."
+	key     string // the key of that mapping whose value is being read
 	faults  []error
 	more    int // faults beyond maxFaults
 }
@@ -96,6 +105,19 @@ func (r *reader) fault(n ast.Node, format string, a ...any) {
 	r.faultAt(line(n), format, a...)
 }
 
+// bad is a fault of the value of the key that is being read.
+func (r *reader) bad(v ast.Node, format string, a ...any) {
+	r.fault(v, "%s: %s%s%s", r.what, r.in, r.key, fmt.Sprintf(format, a...))
+}
+
+// where is the mapping that is being read.
+func (r *reader) where() string {
+	if r.in == "" {
+		return r.what
+	}
+	return r.what + ": " + strings.TrimSuffix(r.in, ".")
+}
+
 func line(n ast.Node) int {
 	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
 		n = m.Values[0].Key // the mapping's own token is a colon
@@ -112,6 +134,7 @@ func (r *reader) document(data []byte) ast.Node {
 		r.faultAt(1, "%d bytes: expected at most %d", len(data), maxBytes)
 		return nil
 	}
+	data = strictyaml.WithoutMark(data)
 	if at := strictyaml.NotText(data); at >= 0 {
 		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML", at, data[at])
 		return nil
@@ -122,14 +145,7 @@ func (r *reader) document(data []byte) ast.Node {
 	}
 	f, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		l, text := 1, err.Error()
-		var ye yaml.Error
-		if errors.As(err, &ye) {
-			text = ye.GetMessage()
-			if tk := ye.GetToken(); tk != nil && tk.Position != nil {
-				l = tk.Position.Line
-			}
-		}
+		l, text := strictyaml.Syntax(data, err)
 		r.faultAt(l, "%s", text)
 		return nil
 	}
@@ -175,30 +191,38 @@ func tooDeep(data []byte) int {
 
 // fields calls set for each key of a mapping. set returns false for a key it
 // does not know. A value of null counts as absent.
-func (r *reader) fields(n ast.Node, what, known string, set func(key string, v ast.Node) bool) bool {
+func (r *reader) fields(n ast.Node, known string, set func(key string, v ast.Node) bool) bool {
 	m, ok := n.(*ast.MappingNode)
 	if !ok {
-		r.fault(n, "%s: %s: expected a mapping of %s", what, describe(n), known)
+		r.fault(n, "%s: %s: expected a mapping of %s", r.where(), describe(n), known)
 		return false
 	}
 	for _, kv := range m.Values {
 		k, ok := kv.Key.(*ast.StringNode)
 		if !ok {
-			r.fault(kv.Key, "%s: key %q: expected one of %s", what, kv.Key.String(), known)
+			r.fault(kv.Key, "%s: key %q: expected one of %s", r.where(), kv.Key.String(), known)
 			continue
 		}
-		if _, null := kv.Value.(*ast.NullNode); null && what != fileWhat {
+		if _, null := kv.Value.(*ast.NullNode); null && r.what != fileWhat {
 			continue
 		}
+		r.key = k.Value
 		if !set(k.Value, kv.Value) && !r.lenient {
 			if best := strictyaml.Nearest(k.Value, strings.Split(known, ", ")); best != "" {
-				r.fault(k, "%s: unknown key %q: did you mean %s?", what, k.Value, best)
+				r.fault(k, "%s: unknown key %q: did you mean %s?", r.where(), short(k.Value), best)
 			} else {
-				r.fault(k, "%s: unknown key %q: expected one of %s", what, k.Value, known)
+				r.fault(k, "%s: unknown key %q: expected one of %s", r.where(), short(k.Value), known)
 			}
 		}
 	}
 	return true
+}
+
+// inner is fields of the mapping that is the value of the key being read.
+func (r *reader) inner(n ast.Node, known string, set func(key string, v ast.Node) bool) {
+	r.in, r.key = r.key+".", ""
+	r.fields(n, known, set)
+	r.in = ""
 }
 
 const (
@@ -209,9 +233,11 @@ const (
 	defaultDPRanks = 1
 )
 
-func (r *reader) file(n ast.Node) []*worker.Worker {
+// file reads the list of workers, and notes in lines where each id is first used.
+func (r *reader) file(n ast.Node, lines map[worker.ID]int) []*worker.Worker {
 	var list ast.Node
-	if !r.fields(n, fileWhat, "workers", func(k string, v ast.Node) bool {
+	r.what = fileWhat
+	if !r.fields(n, "workers", func(k string, v ast.Node) bool {
 		if k == "workers" {
 			list = v
 		}
@@ -229,17 +255,19 @@ func (r *reader) file(n ast.Node) []*worker.Worker {
 		return nil
 	}
 	ws := make([]*worker.Worker, 0, len(seq.Values))
-	ids := map[worker.ID]int{}
 	addrs := map[netip.AddrPort]int{}
 	for _, item := range seq.Values {
+		if id, ok := idOf(item); ok { // also of a worker that has faults: all are told at once
+			if l, dup := lines[id]; dup {
+				r.fault(item, "worker %d: id is already used on line %d", id, l)
+			} else {
+				lines[id] = line(item)
+			}
+		}
 		w := r.worker(item)
 		if w == nil {
 			continue
 		}
-		if l, dup := ids[w.ID]; dup {
-			r.fault(item, "worker %d: id is already used on line %d", w.ID, l)
-		}
-		ids[w.ID] = line(item)
 		if !w.Fronted {
 			r.claim(addrs, w, item)
 		}
@@ -260,11 +288,46 @@ func (r *reader) claim(addrs map[netip.AddrPort]int, w *worker.Worker, item ast.
 	}
 }
 
+// idNode is the value of a worker's id; nil where it has none.
+func idNode(item ast.Node) ast.Node {
+	m, ok := item.(*ast.MappingNode)
+	if !ok {
+		return nil
+	}
+	for _, kv := range m.Values {
+		if k, ok := kv.Key.(*ast.StringNode); ok && k.Value == "id" {
+			return kv.Value
+		}
+	}
+	return nil
+}
+
+// idOf is the id of a worker, whatever else of it can be read.
+func idOf(item ast.Node) (worker.ID, bool) {
+	n := idNode(item)
+	if n == nil {
+		return 0, false
+	}
+	return readID(n)
+}
+
+// nameOf is what faults of a worker call it.
+func nameOf(item ast.Node) string {
+	if id, ok := idOf(item); ok {
+		return "worker " + id.String()
+	}
+	if _, mapping := item.(*ast.MappingNode); mapping && idNode(item) == nil {
+		return "a worker without id"
+	}
+	return "worker"
+}
+
 // worker reads one item; nil after a fault in it.
 func (r *reader) worker(n ast.Node) *worker.Worker {
 	w := &worker.Worker{DPSize: defaultDPRanks}
 	before := len(r.faults) + r.more
-	if !r.fields(n, "worker", workerKeys, func(k string, v ast.Node) bool { return r.workerField(w, k, v) }) {
+	r.what = nameOf(n)
+	if !r.fields(n, workerKeys, func(k string, v ast.Node) bool { return r.workerField(w, k, v) }) {
 		return nil
 	}
 	if len(r.faults)+r.more > before {
@@ -313,7 +376,7 @@ func (r *reader) complete(w *worker.Worker) {
 func (r *reader) host(v ast.Node) string {
 	s := strings.TrimSuffix(strings.TrimPrefix(r.text(v), "["), "]")
 	if err := worker.CheckHost(s); s != "" && err != nil {
-		r.fault(v, "host %v", err)
+		r.bad(v, " %v", err)
 	}
 	return s
 }

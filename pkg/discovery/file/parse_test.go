@@ -74,7 +74,7 @@ func TestOneWorkerIsReadFromALineOfJSON(t *testing.T) {
 	require.Equal(t, worker.Bootstrap{Host: "127.0.0.1", Port: 8998}, w.Bootstrap)
 
 	_, err = ParseWorker("ready", []byte(`{"id":1,"rol":"prefill"}`))
-	require.ErrorContains(t, err, `ready:1: worker: unknown key "rol"`)
+	require.ErrorContains(t, err, `ready:1: worker 1: unknown key "rol"`)
 	_, err = ParseWorker("ready", nil)
 	require.ErrorContains(t, err, "ready:1: nothing in it")
 }
@@ -92,11 +92,17 @@ func TestARecordOfANewerWriterIsReadWithoutWhatNobodyKnows(t *testing.T) {
 		`role "prefil"`:                          `{"id":7,"role":"prefil"}`,
 		"expected a decimal number from 0":       `{"id":7,"block_size":-1,"zone":1}`,
 		"models: expected at least one name":     `{"id":7,"role":"prefill","engine":"sglang","model":["m"],"endpoint":"127.0.0.1:9","block_size":16}`,
-		`mapping key "id" already defined`:       `{"id":7,"id":8}`,
+		`key "id" stands on line 1 already`:      `{"id":7,"id":8}`,
 		"expected a mapping of id, role, engine": `[7]`,
 		"nothing in it":                          ``,
 	} {
 		_, err := ParseRecord("key", []byte(bad))
 		require.ErrorContains(t, err, text)
 	}
+}
+
+func TestAByteOrderMarkIsPassedOver(t *testing.T) {
+	ws, err := Parse("w.yaml", []byte("\ufeffworkers:\n- {id: 7, role: decode, engine: sglang, models: [m], endpoint: \"10.0.0.7:1\", block_size: 16}\n"))
+	require.NoError(t, err)
+	require.Equal(t, worker.ID(7), ws[0].ID)
 }

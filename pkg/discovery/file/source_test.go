@@ -164,8 +164,8 @@ func TestABadFileIsReportedWithTheLine(t *testing.T) {
 		put(t, p.path, "workers:\n- id: 1\n  rol: decode\n  dp_size: x\n")
 		got := p.after(onePoll)
 		require.Len(t, got, 1)
-		require.Contains(t, got[0], p.path+`:3: worker: unknown key "rol"`)
-		require.Contains(t, got[0], "; "+p.path+`:4: "x": expected a decimal number`)
+		require.Contains(t, got[0], p.path+`:3: worker 1: unknown key "rol"`)
+		require.Contains(t, got[0], "; "+p.path+`:4: worker 1: dp_size: "x": expected a decimal number`)
 	})
 }
 

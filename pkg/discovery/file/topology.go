@@ -29,22 +29,25 @@ func (r *reader) kvTransferField(k *worker.KVTransfer, key string, v ast.Node) b
 func (r *reader) pairs(v ast.Node) map[string]string {
 	m, ok := v.(*ast.MappingNode)
 	if !ok {
-		r.fault(v, "%s: expected a mapping of names to values", describe(v))
+		r.bad(v, ": %s: expected a mapping of names to values", describe(v))
 		return nil
 	}
+	key := r.key
 	out := make(map[string]string, len(m.Values))
 	for _, kv := range m.Values {
 		k, ok := kv.Key.(*ast.StringNode)
 		if !ok {
-			r.fault(kv.Key, "key %q: expected text, in quotes if it looks like something else", kv.Key.String())
+			r.fault(kv.Key, "%s: %s: key %q: expected text, in quotes if it looks like something else", r.what, key, kv.Key.String())
 			continue
 		}
 		if _, null := kv.Value.(*ast.NullNode); null {
 			out[k.Value] = ""
 			continue
 		}
+		r.key = key + "." + short(k.Value)
 		out[k.Value] = r.text(kv.Value)
 	}
+	r.key = key
 	if len(out) == 0 {
 		return nil
 	}
@@ -59,6 +62,6 @@ func (r *reader) share(v ast.Node) float64 {
 			return f
 		}
 	}
-	r.fault(v, "%s: expected a number from 0 to 1", describe(v))
+	r.plain(v, "a number from 0 to 1")
 	return 0
 }
