@@ -176,7 +176,7 @@ func (r *reader) document(data []byte) ast.Node {
 	}
 	data = WithoutMark(data)
 	if at := NotText(data); at >= 0 {
-		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML", at, data[at])
+		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML in UTF-8", at, data[at])
 		return nil
 	}
 	if l := tooDeep(data); l > 0 {

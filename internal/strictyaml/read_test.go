@@ -112,9 +112,11 @@ func TestFaultsAreToldAsTheFilesHaveThem(t *testing.T) {
 
 func TestWhatIsNoTextIsNotShown(t *testing.T) {
 	_, _, err := read("listen: a\n\x7fELF\x02\x01\x00secret")
-	require.EqualError(t, err, "f.yaml:2: this is no text file (byte 14 is 0x02): expected YAML")
+	require.EqualError(t, err, "f.yaml:2: this is no text file (byte 14 is 0x02): expected YAML in UTF-8")
 	_, _, err = read("listen: \xff\xfe")
-	require.EqualError(t, err, "f.yaml:1: this is no text file (byte 8 is 0xff): expected YAML")
+	require.EqualError(t, err, "f.yaml:1: this is no text file (byte 8 is 0xff): expected YAML in UTF-8")
+	_, _, err = read("\xff\xfel\x00i\x00")
+	require.EqualError(t, err, "f.yaml:1: this is no text file (byte 0 is 0xff): expected YAML in UTF-8", "what some editors call Unicode")
 	_, _, err = read("listen: [" + strings.Repeat("x", 10_000) + "]")
 	require.Error(t, err)
 	require.Less(t, len(err.Error()), 300)

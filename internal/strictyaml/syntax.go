@@ -65,7 +65,7 @@ func plainly(lines [][]byte, tk *token.Token, msg string) (line int, text string
 		if more := strings.Count(strings.TrimSpace(tk.Origin), "\n"); more > 0 { // a value that a later line goes on with
 			return line + more, otherIndent
 		}
-		return line, `a second ": " on this line: put the value in quotes`
+		return line, `a second ": " on this line: put what is behind the first in quotes if it is text, in { } if it is a mapping`
 	case strings.HasPrefix(msg, notAllowed):
 		return line, misplaced(lines, line, tk.Value)
 	case strings.HasPrefix(msg, notMapping) && tk.Value == "-":

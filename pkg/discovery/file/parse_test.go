@@ -56,7 +56,7 @@ func TestDeepNestingIsRefusedBeforeItIsParsed(t *testing.T) {
 
 func TestAFileThatIsNoTextIsNotEchoed(t *testing.T) {
 	_, err := Parse("w.yaml", []byte("workers:\n\x7fELF\x02\x01\x00\xff"))
-	require.EqualError(t, err, "w.yaml:2: this is no text file (byte 13 is 0x02): expected YAML")
+	require.EqualError(t, err, "w.yaml:2: this is no text file (byte 13 is 0x02): expected YAML in UTF-8")
 }
 
 func TestOnlyTheFirstFaultsAreNamed(t *testing.T) {
