@@ -294,6 +294,14 @@ func readConfig(file string) (Config, error) {
 	return c, err
 }
 
+// Hint says where people find what they look for at a key that there is not.
+func (*Config) Hint(key string) string {
+	if key == "workers" {
+		return "workers are listed in a file of their own: name it in discovery.file (--workers)"
+	}
+	return ""
+}
+
 // readConfigOver overlays c with the file, and says where the file has what.
 func readConfigOver(c Config, file string) (Config, strictyaml.Places, error) {
 	if file == "" {

@@ -16,8 +16,19 @@ func keysOf(t reflect.Type) (out []string) {
 	return out
 }
 
+// Hinter is a struct that knows keys which people look for in it and which stand elsewhere.
+type Hinter interface {
+	// Hint says where what a.b.c stands for is to be written; "" where nothing is known.
+	Hint(key string) string
+}
+
 // hint says what may have been meant by a key that there is not in a mapping of type t.
 func (r *reader) hint(key, name string, t reflect.Type) string {
+	if h, is := reflect.New(r.root).Interface().(Hinter); is {
+		if text := h.Hint(join(key, name)); text != "" {
+			return ": " + text
+		}
+	}
 	if best := Nearest(name, keysOf(t)); best != "" {
 		return ": did you mean " + join(key, best) + "?"
 	}
