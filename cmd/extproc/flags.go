@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,8 +55,8 @@ func parseFlags(fs *flag.FlagSet, args []string, most int) error {
 		case given:
 		case yesNoFlag(f):
 			value = "true"
-			if len(args) > 0 && (args[0] == "true" || args[0] == "false") {
-				errs = append(errs, fmt.Errorf("%s: --%s %s: expected --%s=%s, or no value", fs.Name(), name, args[0], name, args[0]))
+			if len(args) > 0 && slices.Contains([]string{"true", "false", "yes", "no", "on", "off", "0", "1"}, args[0]) {
+				errs = append(errs, fmt.Errorf("%s: --%s %s: expected --%s=true or --%s=false", fs.Name(), name, args[0], name, name))
 				args = args[1:]
 				continue
 			}
@@ -90,7 +91,7 @@ func isFlag(fs *flag.FlagSet, arg string) bool {
 
 func unexpected(fs *flag.FlagSet, arg string) error {
 	if ext := filepath.Ext(arg); (ext == ".yaml" || ext == ".yml") && fs.Lookup("config") != nil {
-		return fmt.Errorf("%s: unexpected argument %q: did you mean --config %s?", fs.Name(), arg, arg)
+		return fmt.Errorf("%s: unexpected argument %q: did you mean --config %s, or --workers %s?", fs.Name(), arg, arg, arg)
 	}
 	return fmt.Errorf("%s: unexpected argument %q", fs.Name(), arg)
 }

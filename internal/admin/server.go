@@ -152,7 +152,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		if !s.hosts.allows(r.Host) {
 			text(w, http.StatusForbidden, fmt.Sprintf(
-				"host %q is not allowed here: use a loopback address, or add the name to the allowed hosts\n", r.Host))
+				"host %q is not allowed here: use a loopback address such as 127.0.0.1, or add the name to admin.hosts\n", r.Host))
 			return
 		}
 		next.ServeHTTP(w, r)

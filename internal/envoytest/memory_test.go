@@ -1,4 +1,4 @@
-//go:build e2e
+//go:build e2e && long
 
 package envoytest
 
@@ -253,12 +253,6 @@ func (f *fleet) sendSized(ctx context.Context, body io.Reader, size int, sized b
 		return f.sendFrom(ctx, "/v1/completions", body)
 	}
 	return f.sendFrom(ctx, "/v1/completions", &sizedBody{body, size})
-}
-
-// sizedBody tells sendFrom how long a body is.
-type sizedBody struct {
-	io.Reader
-	size int
 }
 
 // TestBodiesBeyondTheBudgetAreRefused sends more than plugin and Envoy have memory for: in

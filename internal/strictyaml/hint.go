@@ -24,7 +24,7 @@ type Hinter interface {
 
 // hint says what may have been meant by a key that there is not in a mapping of type t.
 func (r *reader) hint(key, name string, t reflect.Type) string {
-	if h, is := reflect.New(r.root).Interface().(Hinter); is {
+	if h, is := reflect.TypeAssert[Hinter](reflect.New(r.root)); is {
 		if text := h.Hint(join(key, name)); text != "" {
 			return ": " + text
 		}
