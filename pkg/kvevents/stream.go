@@ -87,6 +87,9 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
 	}
 	s.begin(cfg, r)
+	if src.addr != "" { // ids tell nobody which worker it is
+		s.log = s.log.With(slog.String("address", src.addr))
+	}
 	if src.clears {
 		s.tracker.EmptyBefore(1)
 	}
