@@ -200,7 +200,9 @@ func TestAFailedDecodeAfterAGoodHandOffIsInvisible(t *testing.T) {
 				want++
 			}
 			f.await("the count of collected hand-offs", func() bool {
-				return f.metric("baton_prefill_legs_total", `outcome="collected"`) == want
+				got := f.metric("baton_prefill_legs_total", `outcome="collected"`)
+				// One that dies may do so before it has told that it has taken the KV.
+				return got == want || x.Mode == enginesim.FaultDie && got == want+1
 			})
 		}
 	})
