@@ -77,5 +77,5 @@ func notTheAdmin(at, by string) error {
 	case by != "":
 		who = fmt.Sprintf("another server (%.60q)", by)
 	}
-	return fmt.Errorf("explain: --admin %s: %s answers there: expected the address of the plugin's status page, admin.listen", at, who)
+	return fmt.Errorf("explain: --admin %s: %s answers there: %s", at, who, statusPage)
 }

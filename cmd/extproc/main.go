@@ -265,7 +265,9 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 // effective prints a configuration as a file that reads back as itself.
 func effective(c Config) (string, error) {
 	c.Prefill.Listener, c.Models = prefillListener(c), c.filledModels()
-	c.Request.MaxBodiesBytes = c.bodiesBytes(memoryHere())
+	if c.Request.MaxBodiesBytes == 0 { // not of a plugin, which has asked once
+		c.Request.MaxBodiesBytes = memoryHere().bodies()
+	}
 	for _, p := range []*PickConfig{&c.Routing.Prefill, &c.Routing.Decode, &c.Routing.Aggregated} {
 		*p = p.filled()
 	}

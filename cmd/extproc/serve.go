@@ -58,6 +58,7 @@ type plugin struct {
 	tokens  *tokens.Resolver
 	server  *extproc.Server
 	creds   credentials.TransportCredentials // nil: none
+	memory  memory
 	grpc    *grpc.Server
 	probes  *probes
 	history *history
@@ -81,7 +82,9 @@ func checkParts(c Config) error {
 }
 
 func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
-	p := &plugin{cfg: c, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
+	m := memoryHere()
+	c.Request.MaxBodiesBytes = c.bodiesBytes(m)
+	p := &plugin{cfg: c, memory: m, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
 	var err error
 	if p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format); err != nil {
 		return nil, usageError{err}
@@ -186,7 +189,7 @@ func (p *plugin) newServer() error {
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
-		MaxBodiesBytes: c.bodiesBytes(memoryHere()),
+		MaxBodiesBytes: c.Request.MaxBodiesBytes,
 		NoHold:         c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
 		RefuseOther:    c.Request.PassOtherPaths != nil && !*c.Request.PassOtherPaths,
 		FirstToken:     c.Answer.FirstToken, AnswerBase: c.Answer.OverdueBase,
@@ -292,7 +295,7 @@ func serve(ctx context.Context, c Config, notes []note, stderr io.Writer) error 
 		return err
 	}
 	d.tell(p)
-	limitMemory(&c, memoryHere(), p.log)
+	limitMemory(&p.cfg, p.memory, p.log)
 	for _, n := range notes {
 		p.log.Log(ctx, n.level, "this flag has no effect here", "flag", n.flag, telemetry.KeyReason, n.reason)
 	}
