@@ -132,19 +132,24 @@ func (m *model) update(s *worker.Snapshot, now time.Time) {
 		p.w = w
 		m.workers[w.ID] = p
 	}
-	for _, w := range s.Workers() {
-		for _, members := range m.mates(m.workers[w.ID]) {
-			for count(members, isJudged) > m.limit(members) {
-				back := slices.MinFunc(slices.DeleteFunc(slices.Clone(members), func(p *patient) bool { return !isJudged(p) }), func(a, b *patient) int {
-					x, y := a.Reason == ReasonServerErrors, b.Reason == ReasonServerErrors
-					if x != y {
-						return map[bool]int{true: -1, false: 1}[x]
-					}
-					return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.ID, b.ID))
-				})
-				m.move(back, Recovering, ReasonShare, now)
+	for {
+		var back []*patient
+		for _, p := range m.workers {
+			over := func(members []*patient) bool { return count(members, isJudged) > m.limit(members) }
+			if isJudged(p) && slices.ContainsFunc(m.mates(p), over) {
+				back = append(back, p)
 			}
 		}
+		if len(back) == 0 {
+			return
+		}
+		m.move(slices.MinFunc(back, func(a, b *patient) int {
+			x, y := a.Reason == ReasonServerErrors, b.Reason == ReasonServerErrors
+			if x != y {
+				return map[bool]int{true: -1, false: 1}[x]
+			}
+			return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.ID, b.ID))
+		}), Recovering, ReasonShare, now)
 	}
 }
 

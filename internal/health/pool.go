@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -86,16 +87,20 @@ func (t *Tracker) poolOfLocked(ws []*worker.Worker, known map[worker.ID]*entry, 
 	return p
 }
 
-// enforceShareLocked lets workers back when a pool has shrunk around them:
-// those with server errors first, then the latest to go. Who is dead stays.
-func (t *Tracker) enforceShareLocked(p *pool, now time.Time) {
-	if p.judged <= p.limit {
-		return
-	}
+// enforceSharesLocked lets workers back where pools have shrunk around them: those with
+// server errors first, then the latest to go, as long as a pool of theirs has more aside
+// than its share. Who is dead stays. One order holds for all pools, so that it does not
+// matter which of them is looked at first.
+func (t *Tracker) enforceSharesLocked(now time.Time) {
 	var back []*entry
-	for _, e := range p.members {
-		if e.is().aside() && !e.dead {
-			back = append(back, e)
+	for _, p := range t.pools {
+		if !p.overfull() {
+			continue
+		}
+		for _, e := range p.members {
+			if e.is().aside() && !e.dead {
+				back = append(back, e)
+			}
 		}
 	}
 	slices.SortFunc(back, func(a, b *entry) int {
@@ -105,12 +110,17 @@ func (t *Tracker) enforceShareLocked(p *pool, now time.Time) {
 			}
 			return 1
 		}
-		return b.since.Compare(a.since)
+		return cmp.Or(b.since.Compare(a.since), cmp.Compare(a.id, b.id))
 	})
-	for _, e := range back[:p.judged-p.limit] {
-		t.moveLocked(e, Recovering, false, ReasonShare, now)
+	for _, e := range slices.Compact(back) {
+		if slices.ContainsFunc(*e.pools.Load(), (*pool).overfull) {
+			t.moveLocked(e, Recovering, false, ReasonShare, now)
+		}
 	}
 }
+
+// overfull reports whether more members are aside by judgement than the share allows.
+func (p *pool) overfull() bool { return p.judged > p.limit }
 
 // room reports whether every pool of e can spare it for what requests have met.
 func (e *entry) room(r Reason) bool {

@@ -131,9 +131,7 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 			t.changes.note(id)
 		}
 	}
-	for _, p := range t.pools {
-		t.enforceShareLocked(p, now)
-	}
+	t.enforceSharesLocked(now)
 }
 
 // moveLocked is the only place where a state changes between healthy, aside
