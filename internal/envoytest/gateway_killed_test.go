@@ -222,6 +222,8 @@ func (s *stage) again() {
 func TestAGatewaysPluginIsKilled(t *testing.T) {
 	t.Parallel()
 	const cut, whole = `200 "one ", cut ours`, `200 "one two" ours`
+	// Envoy finds at once that nobody listens: before the body's first byte has come, or after.
+	const either = `500 | 200 "two" theirs`
 	for _, c := range []struct {
 		form string // failure mode or two legs, bodies
 		want map[string]string
@@ -233,7 +235,7 @@ func TestAGatewaysPluginIsKilled(t *testing.T) {
 			"before": "500", "headers": "500", "counting": "500", "routed": "500 ours", "answering": cut,
 		}},
 		{"FailOpen full-duplex", map[string]string{
-			"before": "500", "headers": `200 "two" theirs`, "body": "500", "counting": "500", "routed": "500 ours", "answering": cut,
+			"before": either, "headers": `200 "two" theirs`, "body": "500", "counting": "500", "routed": "500 ours", "answering": cut,
 		}},
 		{"FailOpen buffered", map[string]string{
 			"before": `200 "two" theirs`, "headers": `200 "two" theirs`, "counting": `200 "two" theirs`, "routed": `200 "two" ours`, "answering": whole,
@@ -255,13 +257,14 @@ func TestAGatewaysPluginIsKilled(t *testing.T) {
 					continue
 				}
 				kill := func() { require.NoError(t, s.f.plugin.Kill()) }
-				require.Equal(t, want, s.play(at, s.theirs.addr, kill), at)
+				wants := strings.Split(want, " | ")
+				require.Contains(t, wants, s.play(at, s.theirs.addr, kill), at)
 				s.again()
 				if !strings.Contains(want, "theirs") {
 					continue
 				}
 				// Open means open to the pool, wherever the client points.
-				require.Contains(t, []string{want, `200 "two" ours`}, s.play(at, s.canary.addr, kill), at)
+				require.Contains(t, append(wants, `200 "two" ours`), s.play(at, s.canary.addr, kill), at)
 				s.again()
 			}
 		})
