@@ -58,7 +58,7 @@ func TestEachRequirementHasARowOfTheDependencies(t *testing.T) {
 	require.NoError(t, err)
 	page, err := os.ReadFile("../../" + dependenciesPage)
 	require.NoError(t, err)
-	require.Equal(t, strings.Count(string(mod), "\tgo.opentelemetry.io/otel/trace "), 1, "go.mod is not read as it is written")
+	require.Equal(t, 1, strings.Count(string(mod), "\tgo.opentelemetry.io/otel/trace "), "go.mod is not read as it is written")
 	obey(t, unlisted(string(mod), string(page)))
 }
 

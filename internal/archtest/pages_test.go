@@ -1,0 +1,153 @@
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rulePages are the pages of numbered rules. Comments cite one by page and name.
+var rulePages = []string{"docs/engines.md"}
+
+var (
+	ruleName  = regexp.MustCompile(`^\d+\. <a id="([a-z0-9-]+)"></a>\*\*([a-z0-9-]+)\*\*[.:] `)
+	ruleItem  = regexp.MustCompile(`^\d+\. `)
+	citation  = regexp.MustCompile(`docs/(?:behaviour|engines)\.md#[A-Za-z0-9_-]*`)
+	testNamed = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
+)
+
+// rules returns the names that a page gives its rules, and what is wrong with it: a rule
+// without a name, two of one name, one that no test shows, a test that is not there.
+func rules(page, text string, tests map[string]bool) (names map[string]bool, faults []string) {
+	names = map[string]bool{}
+	name, shown := "", true
+	end := func() {
+		if name != "" && !shown {
+			faults = append(faults, fmt.Sprintf("%s#%s: names no test, scenario or file that shows it", page, name))
+		}
+		name = ""
+	}
+	for line := range strings.Lines(text) {
+		if line == "\n" || strings.HasPrefix(line, "#") {
+			end()
+		}
+		if ruleItem.MatchString(line) {
+			end()
+			m := ruleName.FindStringSubmatch(line)
+			switch {
+			case m == nil || m[1] != m[2]:
+				faults = append(faults, fmt.Sprintf("%s: %.40s…: a rule begins with its anchor and, in bold, its name", page, line))
+			case names[m[1]]:
+				faults = append(faults, fmt.Sprintf("%s#%s: two rules of this name", page, m[1]))
+			default:
+				names[m[1]], name, shown = true, m[1], false
+			}
+		}
+		for _, tt := range testNamed.FindAllString(line, -1) {
+			shown = true
+			if !tests[tt] {
+				faults = append(faults, fmt.Sprintf("%s#%s: there is no %s", page, name, tt))
+			}
+		}
+		shown = shown || strings.Contains(line, "internal/") || strings.Contains(line, "pkg/")
+	}
+	end()
+	return names, faults
+}
+
+// uncited returns citations of rules that no page has: in comments, and in Markdown.
+func uncited(t *tree, fsys fs.FS, known map[string]bool) []string {
+	var out []string
+	check := func(at, text string) {
+		for _, c := range citation.FindAllString(text, -1) {
+			if !known[c] {
+				out = append(out, fmt.Sprintf("%s: cites %s, which is no rule", at, c))
+			}
+		}
+	}
+	t.files(func(s *source) {
+		for _, g := range s.ast.Comments {
+			for _, c := range g.List {
+				check(t.at(c), c.Text)
+			}
+		}
+	})
+	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && p != "." && d.Name()[0] == '.' {
+			return fs.SkipDir
+		}
+		if d.IsDir() || path.Ext(p) != ".md" {
+			return nil
+		}
+		text, err := fs.ReadFile(fsys, p)
+		check(p, string(text))
+		return err
+	})
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	return out
+}
+
+// testNames are the tests and fuzz tests of a tree.
+func testNames(t *tree) map[string]bool {
+	names := map[string]bool{}
+	t.files(func(s *source) {
+		for _, d := range s.ast.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && s.test && f.Recv == nil {
+				names[f.Name.Name] = true
+			}
+		}
+	})
+	return names
+}
+
+func TestRulesHaveNamesAndTestsAndAreCitedByThem(t *testing.T) {
+	tr, known := house(t), map[string]bool{}
+	tests := testNames(tr)
+	for _, page := range rulePages {
+		text, err := os.ReadFile("../../" + page)
+		require.NoError(t, err)
+		names, faults := rules(page, string(text), tests)
+		require.NotEmpty(t, names, page)
+		obey(t, faults)
+		for n := range names {
+			known[page+"#"+n] = true
+		}
+	}
+	obey(t, uncited(tr, os.DirFS("../.."), known))
+}
+
+func TestLawsOfRulesAreSeenToFail(t *testing.T) {
+	const good = "1. <a id=\"one\"></a>**one**. A rule.\n   *Shown by* TestA.\n2. <a id=\"two\"></a>**two**. Another: pkg/a.\n"
+	names, faults := rules("p", good, map[string]bool{"TestA": true})
+	require.Equal(t, map[string]bool{"one": true, "two": true}, names)
+	require.Empty(t, faults)
+	_, faults = rules("p", strings.ReplaceAll(good, "two", "one")+"3. **three**. None.\n4. <a id=\"four\"></a>**four**. None.\n\nTestB, of no rule\n", map[string]bool{})
+	require.Equal(t, []string{
+		"p#one: there is no TestA",
+		"p#one: two rules of this name",
+		"p: 3. **three**. None.\n…: a rule begins with its anchor and, in bold, its name",
+		"p#four: names no test, scenario or file that shows it",
+		"p#: there is no TestB",
+	}, faults)
+
+	const text = "// docs/engines.md#one, and docs/engines.md#on\npackage a"
+	tr := madeUp(t, map[string]string{"pkg/a/a.go": text})
+	pages := fstest.MapFS{"docs/x.md": {Data: []byte("docs/behaviour.md#one and a docs/behaviour.md of its own")}}
+	require.Equal(t, []string{
+		"pkg/a/a.go:1: cites docs/engines.md#on, which is no rule",
+		"docs/x.md: cites docs/behaviour.md#one, which is no rule",
+	}, uncited(tr, pages, map[string]bool{"docs/engines.md#one": true}))
+}
