@@ -15,7 +15,7 @@ import (
 )
 
 // rulePages are the pages of numbered rules. Comments cite one by page and name.
-var rulePages = []string{"docs/engines.md"}
+var rulePages = []string{"docs/behaviour.md", "docs/engines.md"}
 
 var (
 	ruleName  = regexp.MustCompile(`^\d+\. <a id="([a-z0-9-]+)"></a>\*\*([a-z0-9-]+)\*\*[.:] `)
