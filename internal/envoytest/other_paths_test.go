@@ -10,11 +10,14 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/extproc/routetable"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -95,4 +98,58 @@ func TestOtherPathsAreRefusedWhereTheyAreNotToPass(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 1, config: "request: {pass_other_paths: false}\n"})
 	requireError(t, f.do(http.MethodPost, "/tokenize", strings.NewReader(`{"model":"m","prompt":"a"}`), nil), 404, "unknown_path")
+}
+
+// routerOnly are bodies that say what only a router may, at the places where an engine
+// might read it.
+var routerOnly = []string{
+	`{"model":"embedder","do_remote_prefill":true}`,
+	`{"model":"embedder","messages":[],"prompt":"a","text":"a","kv_transfer_params":{"do_remote_prefill":true}}`,
+	`{"vllm_xargs":{"kv_transfer_params":{"do_remote_prefill":true}},"model":"embedder"}`,
+}
+
+// deepRouterOnly are those of which the paths that are read here have no such place.
+var deepRouterOnly = []string{
+	`{"model":"embedder","sampling_params":{"extra_args":{"kv_transfer_params":{"do_remote_prefill":true}}}}`,
+	`{"model":"embedder","instances":[{"text":"a","do_remote_prefill":true}]}`,
+}
+
+// TestEachPathOfTheEnginesIsTreatedAsItsClassSays, by our own edge and by gateways, in
+// both body modes: what is passed on reaches a worker as it came, what controls an engine
+// reaches none, and no path lets a client say what only a router may.
+func TestEachPathOfTheEnginesIsTreatedAsItsClassSays(t *testing.T) {
+	t.Parallel()
+	classes, err := routetable.Classes("../extproc/testdata/routes")
+	require.NoError(t, err)
+	test := func(t *testing.T, f *fleet) {
+		f.publishAndWait(echoing(t, f.decode[0].Info, 902, "embedder"))
+		ask := func(path, body string) *reply {
+			return f.do(http.MethodPost, path, strings.NewReader(body), http.Header{"Content-Type": {"application/json"}})
+		}
+		for route, class := range classes {
+			path := routetable.Concrete(route)
+			forbidden := routerOnly
+			switch class {
+			case routetable.Never:
+				requireError(t, ask(path, `{"model":"embedder"}`), 404, "unknown_path")
+				continue
+			case routetable.Passed:
+				forbidden = slices.Concat(routerOnly, deepRouterOnly)
+				r := ask(path, `{"model":"embedder"}`)
+				require.Equal(t, http.StatusOK, r.status, "%s: %s", path, r.body)
+				require.Equal(t, "embedder "+told(http.MethodPost, path, []byte(`{"model":"embedder"}`)), r.body)
+			case routetable.Ours:
+				continue
+			}
+			for _, body := range forbidden {
+				requireError(t, ask(path, body), 400, "forbidden_field")
+			}
+		}
+	}
+	t.Run("own edge", func(t *testing.T) {
+		t.Parallel()
+		both(t, layout{decode: 1}, test)
+	})
+	l := layout{decode: 1, gateway: &envoy.GatewayParams{OriginalDst: true}}
+	eachGateway(t, l, func(t *testing.T, f *fleet, _ bool) { test(t, f) })
 }

@@ -6,10 +6,11 @@ import (
 )
 
 // Control reports whether a path may reach an engine's own control: what puts it to
-// sleep, changes its weights, drops its cache, loads adapters, profiles it, or tells how
-// it is configured. A request for one is never passed on. Any segment counts, since an
-// engine may serve its paths below a prefix; so does a path that an engine might read in
-// another way than we do.
+// sleep, changes its weights or its role, drops its cache, loads adapters, profiles it, or
+// tells how it is configured. A request for one is never passed on. Any segment counts,
+// since an engine may serve its paths below a prefix; so does a path that an engine might
+// read in another way than we do. What each path of the engines is stands in
+// internal/extproc/testdata/routes.
 func Control(path string) bool {
 	path, _, _ = strings.Cut(path, "?")
 	if !strings.HasPrefix(path, "/") || path == "/" || strings.ContainsAny(path, "%\\;#") || strings.Contains(path, "//") {
@@ -32,21 +33,22 @@ func Control(path string) bool {
 var controlNames = [...]string{
 	// vLLM
 	"sleep", "wake_up", "collective_rpc", "server_info", "pause", "resume", "is_paused", "is_sleeping",
-	"kv_event_sources", "scale_elastic_ep", "load", "rpc", "tokenizer_info",
+	"kv_event_sources", "load", "rpc", "tokenizer_info", "fault_tolerance",
 	// SGLang
-	"freeze_gc", "slow_down", "weights_checker", "post_process_weights", "continue_generation", "pause_generation",
+	"freeze_gc", "slow_down", "post_process_weights", "continue_generation", "pause_generation",
 	"loads", "hicache", "dumper", "open_session", "close_session", "engine_metrics", "remote_instance_transfer_engine_info",
-	"generate_from_file", "configure_logging",
+	"generate_from_file", "configure_logging", "pd_role_switch", "gate", "send", "stats",
 	// TensorRT-LLM
 	"kv_cache_events", "perf_metrics", "cluster_info", "steady_clock_offset",
 	// all of them, what they are built on, and the simulators
-	"metrics", "prometheus", "docs", "redoc", "openapi.json", "debug", "admin", "sim",
+	"metrics", "prometheus", "docs", "redoc", "openapi.json", "static", "debug", "admin", "sim",
 }
 
 // controlVerbs are what the names of such segments begin with, those of later versions
 // included.
 var controlVerbs = [...]string{
-	"abort_request", "add_", "attach_", "clear_", "destroy_", "detach_", "dump_", "finish_weight", "flush_",
-	"get_", "init_", "is_scaling", "list_external", "load_lora", "release_memory", "remove_", "reset_", "resume_memory",
-	"scale_", "send_weights", "set_", "start_", "stop_", "unload_", "update_",
+	"abort_request", "add_", "attach_", "begin_", "clear_", "destroy_", "detach_", "dump_", "end_", "finish_weight", "flush_",
+	"get_", "init_", "is_scaling", "list_", "load_lora", "merge_", "register_", "release_", "remove_", "reset_", "resume_",
+	"scale_", "scheduler_", "send_", "set_", "shutdown_", "start_", "stop_", "unload_", "unmerge_", "unregister_", "update_",
+	"weight",
 }

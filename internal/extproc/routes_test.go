@@ -1,0 +1,62 @@
+package extproc
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/extproc/routetable"
+)
+
+// TestEachRouteOfTheEnginesIsOfItsClass: what becomes of a request on each path that the
+// engines' sources declare, by our own edge and by a gateway, with a body and without.
+func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
+	classes, err := routetable.Classes("testdata/routes")
+	require.NoError(t, err)
+	for route, class := range classes {
+		path := routetable.Concrete(route)
+		for _, w := range []way{{}, {gateway: true}, {gateway: true, plain: true}} {
+			require.Equal(t, class, becomes(w, "POST", path, false), "%s with a body, %+v", route, w)
+			bare := becomes(w, "GET", path, true)
+			switch {
+			case class == routetable.Passed && !w.gateway:
+				require.Equal(t, routetable.Never, bare, "%s without a body names no model", route)
+			case class == routetable.Read:
+				require.Equal(t, failMethod.code, bare, route)
+			default:
+				require.Equal(t, class, bare, "%s without a body, %+v", route, w)
+			}
+			if class != routetable.Never || path == "/" {
+				continue
+			}
+			// Engines may serve their paths below a prefix, and in other spellings.
+			for _, p := range []string{"/engine" + path, path + "/", path + "?x=1", strings.ToUpper(path), "/" + path} {
+				require.Equal(t, routetable.Never, becomes(w, "POST", p, false), "%s, %+v", p, w)
+			}
+		}
+	}
+}
+
+// becomes is what a leg makes of a request's headers: its class, or the code of another
+// refusal.
+func becomes(w way, method, path string, bare bool) string {
+	m := mainLeg{rules: testRules(), way: w}
+	for _, e := range m.step(testStart, &event{kind: evRequestHeaders, endOfStream: bare, headers: &headers{method: method, path: path}}) {
+		switch {
+		case e.op == opModels:
+			return routetable.Ours
+		case e.fail == nil:
+		case e.fail.code == failUnknownPath.code:
+			return routetable.Never
+		case e.fail.code == failMethod.code && e.fail.allow != failMethod.allow:
+			return routetable.Ours
+		default:
+			return e.fail.code
+		}
+	}
+	if m.passing.on {
+		return routetable.Passed
+	}
+	return routetable.Read
+}

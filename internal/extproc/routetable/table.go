@@ -1,0 +1,95 @@
+// Package routetable reads what becomes of a request on each path that engines declare
+// (internal/extproc/testdata/routes), for the tests that ask the machine, and for those
+// that ask through a real Envoy and real engines.
+//
+// Contract. The file classes has each path once, with its class; the others, one for each
+// engine, have the paths that its sources declare. A path without a class, one with two,
+// and a class of a path that no engine declares are errors.
+//
+// What it does not do: it judges no path, and asks nothing.
+package routetable
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The classes: its body is read, and it may be split; answered by the plugin itself; passed
+// on to one worker; never passed on.
+const (
+	Read   = "read"
+	Ours   = "ours"
+	Passed = "passed"
+	Never  = "never"
+)
+
+// Classes reads the folder and returns the class of each path.
+func Classes(dir string) (map[string]string, error) {
+	classes, errs := map[string]string{}, []error(nil)
+	lines, err := read(filepath.Join(dir, "classes"))
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range lines {
+		class := line[0]
+		if !slices.Contains([]string{Read, Ours, Passed, Never}, class) {
+			errs = append(errs, fmt.Errorf("routetable: class %q: expected read, ours, passed or never", class))
+		}
+		for _, path := range line[1:] {
+			if classes[path] != "" {
+				errs = append(errs, fmt.Errorf("routetable: %s stands in classes twice", path))
+			}
+			classes[path] = class
+		}
+	}
+	declared := map[string]bool{}
+	engines, err := filepath.Glob(filepath.Join(dir, "*-*"))
+	if err != nil {
+		return nil, fmt.Errorf("routetable: %w", err)
+	}
+	for _, engine := range engines {
+		lines, err := read(engine)
+		errs = append(errs, err)
+		for _, line := range lines {
+			if declared[line[0]] = true; classes[line[0]] == "" {
+				errs = append(errs, fmt.Errorf("routetable: %s of %s has no class: what becomes of a request on it?", line[0], filepath.Base(engine)))
+			}
+		}
+	}
+	for path := range classes {
+		if !declared[path] {
+			errs = append(errs, fmt.Errorf("routetable: %s is %s, and no engine declares it", path, classes[path]))
+		}
+	}
+	return classes, errors.Join(errs...)
+}
+
+// Concrete returns a path that a request may have: one with something in the place of
+// what is in braces.
+func Concrete(path string) string {
+	for {
+		begin, end := strings.IndexByte(path, '{'), strings.IndexByte(path, '}')
+		if begin < 0 || end < begin {
+			return path
+		}
+		path = path[:begin] + "x17" + path[end+1:]
+	}
+}
+
+// read returns the words of each line that says something.
+func read(file string) (out [][]string, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("routetable: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 0 && f[0] != "#" {
+			out = append(out, f)
+		}
+	}
+	return out, nil
+}
