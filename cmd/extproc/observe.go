@@ -26,7 +26,7 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.book.Update(now)
 	p.health.Update(now, time.Now())
 	p.reports.Update(now)
-	p.events.Update(now) // which attaches ranks to the index and detaches them, and nobody else does (D5)
+	p.events.Update(now) // which attaches ranks to the index and detaches them, and nobody else does
 	// Last, since requests see the new set from here on.
 	for _, t := range p.board.Follow(now, c, time.Now()) {
 		p.onActivation(t)
@@ -112,7 +112,7 @@ func (p *plugin) judgeKeys() {
 	p.refused = now
 }
 
-// onActivation tells of one transition, once (B7).
+// onActivation tells of one transition, once (docs/behaviour.md#told-once).
 func (p *plugin) onActivation(c activation.Change) {
 	cause := c.Event.Kind.String()
 	p.tele.Instruments.Activation(c.From.String(), c.To.String(), cause)

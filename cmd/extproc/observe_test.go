@@ -63,7 +63,7 @@ func (x *told) set(c discovery.Change, ws ...*worker.Worker) {
 	x.old = now
 }
 
-// TestNothingIsKeptOfAWorkerThatHasLeft is row D5, part by part.
+// TestNothingIsKeptOfAWorkerThatHasLeft is docs/behaviour.md#leaves-nothing, part by part.
 func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 	x := newTold(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -78,8 +78,8 @@ func TestTheExampleTakesOnesOwnWorkers(t *testing.T) {
 	require.Contains(t, out, "model_not_found")
 }
 
-// TestThePickerIsAskedAgainOnEachAttempt is row C6 where the picker sits in the
-// same attempt: of two prefill workers one is dead, and no client sees it.
+// TestThePickerIsAskedAgainOnEachAttempt is docs/behaviour.md#fresh-attempt where the
+// picker sits in the same attempt: of two prefill workers one is dead, and no client sees it.
 func TestThePickerIsAskedAgainOnEachAttempt(t *testing.T) {
 	t.Parallel()
 	envoyPath, err := stack.FindEnvoy(os.Getenv("ENVOY"))

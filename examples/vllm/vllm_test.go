@@ -21,7 +21,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestTheExampleRunsAsItStands is row C4. The script itself fails where a
+// TestTheExampleRunsAsItStands is docs/behaviour.md#prefill-first. The script itself fails where a
 // hand-off was not taken, or a rule of the engine was broken.
 func TestTheExampleRunsAsItStands(t *testing.T) {
 	t.Parallel()

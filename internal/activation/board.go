@@ -25,10 +25,10 @@ type Standing struct {
 	State     prefill.State
 	Ready     int  // cached prefill endpoints
 	Sides     int  // decode sides
-	Activated bool // a decode side is active: enforced disaggregation may serve (B9)
+	Activated bool // a decode side is active: enforced disaggregation may serve
 }
 
-// CanServe is row B9.
+// CanServe is docs/behaviour.md#can-serve.
 func (s Standing) CanServe(enforced bool) bool { return !enforced || s.Activated }
 
 // World is the workers and what follows from them. Immutable; safe for
@@ -150,7 +150,8 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 	return changes
 }
 
-// grade is row B6: only what could be picked for its role is an endpoint. What
+// grade is docs/behaviour.md#facts-first: only what could be picked for its role is an
+// endpoint. What
 // never can be is none, not one that is still to come: to wait for it would be
 // to wait for ever.
 func grade(w *worker.Worker) prefill.Grade {

@@ -5,8 +5,8 @@
 // Contract. [Board.Follow] is the view's subscriber: it is told each set, turns
 // it into events (pure, in pkg/prefill), applies them and stores the new world
 // with one atomic store. No request sees workers without their standing, nor a
-// state between the removal of one endpoint and the arrival of the next (row
-// B2). The board is told after everything else that keeps something of a
+// state between the removal of one endpoint and the arrival of the next
+// (docs/behaviour.md#one-publication). The board is told after everything else that keeps something of a
 // worker, so a worker that a request can see is one that can be booked.
 //
 // A key whose workers have all gone is remembered for a while: a request for it

@@ -27,14 +27,14 @@ const (
 	NoReason     Reason = iota
 	NoWorker            // nobody serves the model
 	Foreign             // it is of another namespace than the plugin serves
-	Pending             // a prefill worker is known, not all of its facts are (C2)
-	NoPrefill           // the prefill workers take no new requests (C24)
-	NoDecode            // the same of the decode workers (B3)
+	Pending             // a prefill worker is known, not all of its facts are
+	NoPrefill           // the prefill workers take no new requests
+	NoDecode            // the same of the decode workers
 	NoCommon            // no prefill and decode worker hand KV over in the same way
-	NoListener          // the hand-off needs a prefill listener (C4)
-	Enforced            // no prefill worker, and one worker may not serve (B5, C1)
-	PrefillGone         // the prefill workers have left (B5)
-	NoAggregated        // no prefill worker was known, and nobody can do without one (C1)
+	NoListener          // the hand-off needs a prefill listener
+	Enforced            // no prefill worker, and one worker may not serve
+	PrefillGone         // the prefill workers have left
+	NoAggregated        // no prefill worker was known, and nobody can do without one
 	Off                 // the model is never split
 )
 
@@ -55,8 +55,8 @@ type Outlook struct {
 }
 
 // Judge says whether and how a model can be served, by the standing of its prefill
-// workers, by who may be picked, and by the settings: the checks of rows C1, C2, B5, B9
-// and C24 that need no request. A nil pool is one without workers.
+// workers, by who may be picked, and by the settings: the checks of
+// "Who serves a request" in docs/behaviour.md that need no request. A nil pool is one without workers.
 func Judge(s prefill.State, p *worker.Pool, r Rules) Outlook {
 	if p == nil {
 		return Outlook{Reason: NoWorker}

@@ -29,8 +29,9 @@ func poolOf(t *testing.T, letters string) *worker.Pool {
 	return set(t, 1, ws...).Pool(worker.Key{Model: "m"})
 }
 
-// Rows C1, C2, B5, B9 and C24, as a table: the standing of the prefill workers, who
-// may be picked, the settings, and what comes of them.
+// The standing of the prefill workers, who may be picked, the settings, and what comes of
+// them: one-worker, becoming-ready, nobody-eligible, prefill-lost and can-serve of
+// docs/behaviour.md, as a table.
 func TestWhatAModelIsServedWithFollowsFromTheStateOfItsKey(t *testing.T) {
 	free := Rules{Listener: true}
 	enforced := Rules{Listener: true, Enforced: true}
@@ -51,14 +52,14 @@ func TestWhatAModelIsServedWithFollowsFromTheStateOfItsKey(t *testing.T) {
 		{prefill.DecodeWaiting, "DA", enforced, Outlook{Reason: Enforced}, "no prefill worker, and disaggregation is enforced (enforce_disagg)"},
 		{prefill.PrefillPending, "DA", free, Outlook{Reason: Pending}, "its prefill workers are known, but not all that is needed of one"},
 		{prefill.PrefillPending, "DA", enforced, Outlook{Reason: Pending}, ""},
-		{prefill.PrefillPending, "DA", fallback, Outlook{Reason: Pending}, ""}, // C2: it may not fall back
+		{prefill.PrefillPending, "DA", fallback, Outlook{Reason: Pending}, ""}, // becoming ready: it may not fall back
 		{prefill.PrefillReady, "PDA", free, Outlook{Way: Apart}, "prefill and decode apart (vllm)"},
 		{prefill.PrefillReady, "PDA", enforced, Outlook{Way: Apart}, ""},
 		{prefill.PrefillReady, "PDpd", free, Outlook{Way: Apart}, "prefill and decode apart (sglang, vllm)"},
-		{prefill.PrefillReady, "DA", free, Outlook{Reason: NoPrefill}, "its prefill workers take no new requests"}, // draining: C24
+		{prefill.PrefillReady, "DA", free, Outlook{Reason: NoPrefill}, "its prefill workers take no new requests"}, // they drain
 		{prefill.PrefillReady, "DA", enforced, Outlook{Reason: NoPrefill}, ""},
 		{prefill.PrefillReady, "DA", fallback, Outlook{Way: Alone, Reason: NoPrefill, Fallback: true}, "one worker, as the fallback: its prefill workers take no new requests"},
-		{prefill.PrefillReady, "P", free, Outlook{Reason: NoDecode}, "no decode worker takes new requests"}, // never a silent fall (B3)
+		{prefill.PrefillReady, "P", free, Outlook{Reason: NoDecode}, "no decode worker takes new requests"}, // never one worker in silence
 		{prefill.PrefillReady, "P", enforced, Outlook{Reason: NoDecode}, ""},
 		{prefill.Deactivated, "DA", free, Outlook{Way: Alone, Reason: PrefillGone}, "one worker: all prefill workers have left"},
 		{prefill.Deactivated, "D", free, Outlook{Reason: PrefillGone}, "all prefill workers have left, and no worker can do without one"},

@@ -334,7 +334,7 @@ func newDecisionView(r *journal.Record) decisionView {
 		v.Overlap = fmt.Sprintf("%d of %d", r.Prefill.OverlapBlocks, r.PromptBlocks)
 	}
 	v.addChoice("prefill", &r.Prefill, r.PromptBlocks)
-	// C15: overlap plays no part in the decode pick of a disaggregated request.
+	// Overlap earns no credit in the decode pick of a disaggregated request.
 	blocks := int64(0)
 	if !r.Prefill.Made() {
 		blocks = r.PromptBlocks

@@ -87,7 +87,7 @@ type Config struct {
 // LoadFailure is vLLM's kv_load_failure_policy.
 type LoadFailure string
 
-// The policies of vLLM (engines.md §0.6, §2.1).
+// The policies of vLLM (docs/engines.md#vllm-load-failure).
 const (
 	LoadFail      LoadFailure = "fail"      // the request fails with 500
 	LoadRecompute LoadFailure = "recompute" // decode computes the prompt itself

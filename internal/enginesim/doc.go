@@ -48,22 +48,22 @@
 //
 // # SGLang's rendezvous
 //
-// Sections are those of the design note on engines.
+// Names are those of docs/engines.md.
 //
 //   - A disaggregated worker answers 400 to a request without bootstrap_room
-//     (§1.1); so it does to a room outside [0, 2^63-1] and to a bad port.
-//   - Order of arrival does not matter: decode waits for prefill (§1.4). Decode
+//     (sglang-triple); so it does to a room outside [0, 2^63-1] and to a bad port.
+//   - Order of arrival does not matter: decode waits for prefill (sglang-order). Decode
 //     asks the very host:port that its request names, over GET /route first.
 //   - Prefill answers one token, finish reason "length", and only after its KV
-//     has been taken (§1.4).
+//     has been taken (sglang-prefill-answer).
 //   - The prefill rank is room mod dp_size unless routed_dp_rank says otherwise,
 //     which both halves must then know: else "follow_bootstrap_room conflict"
-//     (§1.3). X-Data-Parallel-Rank beats the body (§1.2).
+//     (sglang-rank). X-Data-Parallel-Rank beats the body (sglang-rank-header).
 //   - n > 1 and prompt lists use room, room+1, …; a list of rooms is repeated
-//     under n > 1, which makes duplicates and fails (§1.1). That n > 1 is served
+//     under n > 1, which makes duplicates and fails (sglang-parallel). That n > 1 is served
 //     apart is as the source reads: a real decode (0.5.23) never answers it.
 //   - With HeaderOverrides, x-override-* beat the body on chat and generate, not
-//     on completions (§1.2).
+//     on completions (sglang-override).
 //
 // Kinds of [Violation]: room_reused, prompt_mismatch (the halves have different
 // prompts), rank_mismatch, rank_conflict, wrong_worker (prefill got a bootstrap
@@ -75,14 +75,14 @@
 // # What becomes of an orphaned half
 //
 //	what happens                        what the other half does                    source
-//	prefill never comes                 decode: 500 after WaitingTimeout            §1.4
-//	prefill fails or aborts on its own  decode waits on, then the same              §1.4
-//	prefill's client closes             prefill aborts, its KV is freed;            §1.4; seen: nothing is left,
+//	prefill never comes                 decode: 500 after WaitingTimeout            sglang-alone
+//	prefill fails or aborts on its own  decode waits on, then the same              sglang-alone
+//	prefill's client closes             prefill aborts, its KV is freed;            sglang-prefill-stays; seen: nothing is left,
 //	                                    decode waits on, then the same              decode waits 5 s and more
-//	prefill process dies or is stopped  decode: 500 after HeartbeatFailures beats   §1.4; seen: killed, 5.5 s
+//	prefill process dies or is stopped  decode: 500 after HeartbeatFailures beats   sglang-dead-prefill; seen: killed, 5.5 s
 //	prefill process is back before      decode waits for the room in the new one    inferred
-//	decode never comes                  prefill: 500 after BootstrapTimeout         §1.4
-//	decode's client closes              decode aborts, its KV is freed; prefill     §1.4 "that side only"; that KV
+//	decode never comes                  prefill: 500 after BootstrapTimeout         sglang-alone
+//	decode's client closes              decode aborts, its KV is freed; prefill     source: an abort is of one side; that KV
 //	                                    computes, holds its KV until its client     is held until then is inferred
 //	                                    closes or BootstrapTimeout
 //	decode process dies                 as if its clients had closed                inferred
@@ -99,12 +99,12 @@
 // # The hand-off of vLLM and TensorRT-LLM
 //
 // Their halves do not meet: prefill runs first and answers a hand-off, which
-// the router puts into decode's body unread and unchanged (row C4). From the
+// the router puts into decode's body unread and unchanged (docs/behaviour.md#handoff-unread). From the
 // prefill's answer on its KV is held under a lease, outside of any request,
 // until the decode worker takes it over a side channel. The ledger of that is
 // [HandoffState]; at the end of a test Held is zero on every worker.
 //
-//	                  vLLM, NixlConnector, pull (§2.1)     TensorRT-LLM, context first (§3)
+//	                  vLLM, NixlConnector, pull            TensorRT-LLM, context first
 //	prefill asked by  kv_transfer_params                   disaggregated_params context_only and a
 //	                  do_remote_decode                     disagg_request_id in [2^42, 2^63), never
 //	                                                       used before

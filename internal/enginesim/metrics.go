@@ -43,7 +43,7 @@ func (e sglang) pages(mux *http.ServeMux) {
 	}
 }
 
-// metrics answers GET /metrics with SGLang's names (engines.md §6) in the
+// metrics answers GET /metrics with SGLang's names (docs/engines.md#sglang-tells) in the
 // Prometheus text format.
 func (s *Sim) metrics(w http.ResponseWriter, _ *http.Request) {
 	st := s.State(false)

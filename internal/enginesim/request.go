@@ -48,7 +48,7 @@ type genRequest struct {
 
 	cacheSalt, extraKey, loraPath []byte // as they stand; nil: absent
 
-	// Routing fields as they stand in the body (engines.md §1.1); nil: absent.
+	// Routing fields as they stand in the body (docs/engines.md#sglang-triple); nil: absent.
 	bootstrapHost, bootstrapPort, bootstrapRoom []byte
 	routedRank, prefillRank                     []byte
 	repeated                                    []string // routing fields that came more than once

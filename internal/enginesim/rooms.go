@@ -40,7 +40,7 @@ func newRooms(violate func(Violation)) *rooms {
 }
 
 // enter admits a prefill request to its room. A room in use is refused: rooms
-// must be unique among the requests in flight (engines.md §1.1).
+// must be unique among the requests in flight (docs/engines.md#sglang-room).
 func (r *rooms) enter(p *prefillHalf) error {
 	r.mu.Lock()
 	if old := r.prefill[p.room]; old != nil {

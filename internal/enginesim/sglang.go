@@ -24,7 +24,7 @@ type meeting struct {
 }
 
 // noRoom is SGLang's answer of a disaggregated worker to a request without a
-// room (engines.md §1.1).
+// room (docs/engines.md#sglang-triple).
 const noRoom = "Invalid request: Disaggregated request received without bootstrap room id"
 
 // route is what a request's routing fields say, headers applied.
@@ -35,8 +35,8 @@ type route struct {
 }
 
 // readRoute merges body fields and headers: X-Data-Parallel-Rank beats the
-// body (engines.md §1.2), the x-override-* headers beat it where they are
-// switched on, on chat and generate alone.
+// body (docs/engines.md#sglang-rank-header), the x-override-* headers beat it where they
+// are switched on (docs/engines.md#sglang-override), on chat and generate alone.
 func (s *Sim) readRoute(q *genRequest, h http.Header) (route, error) {
 	rt := route{host: q.bootstrapHost, port: q.bootstrapPort, room: q.bootstrapRoom}
 	own, prefill := q.routedRank, q.prefillRank
@@ -177,7 +177,7 @@ func (s *Sim) newItems(q *genRequest) ([]*item, error) {
 }
 
 // placeItem picks the rank: the one asked for, on prefill the room's
-// (follow_bootstrap_room, engines.md §1.3), else the next.
+// (follow_bootstrap_room, docs/engines.md#sglang-rank), else the next.
 func (s *Sim) placeItem(it *item, rt route) {
 	switch {
 	case rt.rank >= 0:
@@ -190,7 +190,7 @@ func (s *Sim) placeItem(it *item, rt route) {
 }
 
 // checkFollow refuses a prefill rank that the decode cannot know of: SGLang's
-// "follow_bootstrap_room conflict" (engines.md §1.3).
+// "follow_bootstrap_room conflict" (docs/engines.md#sglang-rank).
 func (s *Sim) checkFollow(it *item, rt route, seq uint64) error {
 	byRoom := int(it.meet.room % int64(len(s.ranks)))
 	if it.rank.id == byRoom || rt.prefillRank == it.rank.id {

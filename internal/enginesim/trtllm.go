@@ -15,10 +15,10 @@ import (
 )
 
 // minDisaggID is the lowest disagg_request_id that every version read takes
-// (engines.md §3).
+// (docs/engines.md#trt-id).
 const minDisaggID = 1 << 42
 
-// trtllm is the protocol of TensorRT-LLM, context first (engines.md §3).
+// trtllm is the protocol of TensorRT-LLM, context first (docs/engines.md#trt-context).
 type trtllm struct {
 	s    *Sim
 	seen *idSet // of disagg_request_ids

@@ -14,8 +14,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// vllm is the protocol of vLLM with NixlConnector in pull mode (engines.md
-// §2.1): prefill first, its hand-off in its answer, then decode.
+// vllm is the protocol of vLLM with NixlConnector in pull mode: prefill first, its hand-off
+// in its answer, then decode (docs/engines.md#vllm-hold, docs/engines.md#vllm-handoff).
 type vllm struct {
 	s        *Sim
 	mooncake bool // with MooncakeConnector, see mooncake.go
@@ -48,7 +48,7 @@ func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
 	items, err := v.planItems(c, p, h)
 	if err != nil {
 		// "notify_kv_transfer_request_rejected": what the serving layer refuses
-		// has its KV freed at the prefill worker (§2.1).
+		// has its KV freed at the prefill worker (docs/engines.md#vllm-once).
 		v.s.dropTransfer(c.transfer)
 		return nil, err
 	}
@@ -63,7 +63,8 @@ func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
 	return items, nil
 }
 
-// externalID is the id of the answer: X-Request-Id names it (§2.1).
+// externalID is the id of the answer: X-Request-Id names it
+// (docs/engines.md#vllm-request-id).
 func externalID(kind api, h http.Header) string {
 	id := h.Get("X-Request-Id")
 	if id == "" {
@@ -89,7 +90,7 @@ func (v vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
 		return nil, err
 	}
 	rank := c.asked
-	if n, err := strconv.Atoi(h.Get("X-Data-Parallel-Rank")); err == nil { // else silently ignored (§2.1)
+	if n, err := strconv.Atoi(h.Get("X-Data-Parallel-Rank")); err == nil { // else ignored: docs/engines.md#vllm-rank
 		if n < 0 || n >= len(v.s.ranks) {
 			return nil, badRequest("data_parallel_rank %d is out of range [0, %d).", n, len(v.s.ranks))
 		}
@@ -232,7 +233,7 @@ func (v vllm) prepare(ctx context.Context, c *call, it *item) error {
 func (v vllm) output(c *call) (int, string) { return c.limit() }
 
 // handOver holds the KV of a prefill that ended by length, or by itself
-// (§2.1: null for other reasons), and tells of it.
+// (docs/engines.md#vllm-stop-holds; null for other reasons), and tells of it.
 func (v vllm) handOver(c *call, reason string) {
 	text := "null"
 	ended := reason == "length" || reason == "stop" && !v.s.cfg.NullOnStop && !v.mooncake

@@ -98,8 +98,8 @@ func (vllm) errorBody(e *apiError, _ bool) any {
 	return b
 }
 
-// metrics answers GET /metrics with vLLM's names (engines.md §6); a rank is an
-// engine there.
+// metrics answers GET /metrics with vLLM's names (docs/engines.md#vllm-tells); a rank
+// is an engine there.
 func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	s := v.s
 	st := s.State(false)
@@ -154,7 +154,7 @@ func (v vllm) appendSleep(b []byte) []byte {
 
 // appendEvents appends [ts, [events], data_parallel_rank], each event a map as
 // vLLM >= 0.24 encodes it, hashes unsigned. Blocks that were stored one behind
-// the other are one event, as in the engine (engines.md §5.2).
+// the other are one event, as in the engine (docs/engines.md#event-many).
 func (v vllm) appendEvents(dst []byte, ts float64, events []event, rank uint32) []byte {
 	rows := runs(events, false)
 	dst = append(dst, 0x93, 0xcb)

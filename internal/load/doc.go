@@ -44,7 +44,8 @@
 //
 // A rank that leaves loses its load at once, and one that comes back under the
 // same id, at another endpoint too, starts clean: bookings carry the rank's
-// generation, and the release of an older one is harmless (D5).
+// generation, and the release of an older one is harmless
+// (docs/behaviour.md#leaves-nothing).
 //
 // # Invariants
 //
@@ -53,7 +54,7 @@
 //     millisecond ago.
 //   - The cursor of a pool moves once for each booking made in turn, never for
 //     a preview or a failed pick, and goes back with one that is cancelled before
-//     another pick (C18).
+//     another pick (docs/behaviour.md#one-turn).
 //
 // # Lock order
 //

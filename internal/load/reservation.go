@@ -117,7 +117,7 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 }
 
 // Cancel is ReleaseIfHeld for a booking that nothing came of: a pick that was made
-// in turn gives its turn back, unless others have been made since (C18). Of a nil
+// in turn gives its turn back, unless others have been made since. Of a nil
 // Reservation there is nothing to cancel.
 func (r *Reservation) Cancel(now time.Time) bool {
 	if r == nil || !r.ReleaseIfHeld(now) {

@@ -67,7 +67,7 @@ type Request struct {
 	Growth Growth
 
 	// MaxQueuedISLTokens refuses the pick when the candidates have this many
-	// prompt tokens queued already (C5). The request that crosses the limit
+	// prompt tokens queued already. The request that crosses the limit
 	// is taken. 0: no limit.
 	MaxQueuedISLTokens int64
 

@@ -31,7 +31,7 @@ func (f FinishReason) String() string {
 	return finishNames[f]
 }
 
-// Failed reports whether the generation did not end as asked (C6).
+// Failed reports whether the generation did not end as asked.
 func (f FinishReason) Failed() bool { return f == FinishAbort || f == FinishError }
 
 // Answer is what routing needs from an engine's whole, not streamed, answer.

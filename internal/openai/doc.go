@@ -15,8 +15,8 @@
 //   - No member that this package knows occurs twice, in any spelling: keys are
 //     compared after unescaping, so "mod\u0065l" is "model". Keys are compared
 //     exactly, as the engines do: "Model" is some other key.
-//   - No top-level member that only a router may set is there (C12 of the
-//     behaviour rows), unless [ScanInjected] was asked to let them pass. The
+//   - No top-level member that only a router may set is there
+//     (docs/behaviour.md#router-only), unless [ScanInjected] was asked to let them pass. The
 //     same names inside other values are the user's text and are let be.
 //
 // Of other paths [ScanOther] reads the model alone, of JSON and of forms, and refuses what

@@ -86,7 +86,8 @@ func (f Field) String() string {
 	return fieldNames[f]
 }
 
-// routerOnly reports whether only a router may set the field (C12).
+// routerOnly reports whether only a router may set the field
+// (docs/behaviour.md#router-only).
 func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DoRemoteDecode }
 
 // maxKeyLen is the length of the longest key that lookup knows.

@@ -1,7 +1,7 @@
 package openai
 
 // MaxN is the greatest n that [Scan] lets pass. It bounds the bootstrap rooms
-// of one request (C14).
+// of one request (docs/behaviour.md#room).
 const MaxN = 1 << 16
 
 // Scan reads a client's body for the path into r, whatever r held before. It
@@ -123,7 +123,7 @@ func (r *Request) scanValue(body []byte, v int, f Field, injected bool) (int, er
 }
 
 // checkXArgs refuses, in vLLM's vllm_xargs, what only a router may set: its
-// connectors read it there as they do at the top (C12).
+// connectors read it there as they do at the top.
 func checkXArgs(body []byte, s Span) (err error) {
 	EachMember(body, s, func(key, val Span) bool {
 		for _, f := range [...]Field{KVTransferParams, ECTransferParams} {

@@ -27,8 +27,8 @@
 //
 // # Rules
 //
-//   - Nothing is announced before facts are complete and health is good (row
-//     B6). What is missing is said once, and asked for again.
+//   - Nothing is announced before facts are complete and health is good.
+//     What is missing is said once, and asked for again.
 //   - A refused connection takes the worker away at once; other bad answers do
 //     after a few in a row. The connection that health is asked over is kept:
 //     when the engine closes it, health is asked at once, so that a process

@@ -171,7 +171,7 @@ func first[T comparable](vs ...T) T {
 
 // bootstrap finds where decode workers meet this one: flag, annotation, engine,
 // and for the host at last the worker's own address. A host without a port is
-// none (row D6).
+// none (docs/behaviour.md#addresses).
 func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Addr) (worker.Bootstrap, error) {
 	port := o.BootstrapPort
 	if text := notes[annotationPort]; port == 0 && text != "" {

@@ -76,8 +76,8 @@ func TestNamesAreLookedUpAndAddressesAreNot(t *testing.T) {
 	require.ErrorContains(t, err, "resolve x: no such host")
 }
 
-// Row D6: flag, then annotation, then what the engine says, then the worker's
-// own address; a host without a port counts as absent.
+// Flag, then annotation, then what the engine says, then the worker's
+// own address (docs/behaviour.md#addresses); a host without a port counts as absent.
 func TestWhereDecodeWorkersMeetAPrefillWorker(t *testing.T) {
 	own := netip.MustParseAddrPort("10.0.0.7:30000")
 	six := netip.MustParseAddrPort("[fd00::7]:30000")

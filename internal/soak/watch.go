@@ -98,7 +98,7 @@ var parameters = map[worker.Engine]string{
 
 // checkDecode holds that nothing reaches a decode worker without its parameters.
 // Disaggregation is enforced here, so that not even a vLLM worker that can is given
-// the prompt alone after a prefill that gave no hand-off (C8).
+// the prompt alone after a prefill that gave no hand-off.
 func (w *world) checkDecode(m *member, r enginesim.Request) {
 	if strings.Contains(r.Body, parameters[m.model.Engine]) {
 		return

@@ -26,7 +26,7 @@
 //     ever seen half done.
 //   - While a source is watching, its set is exactly the source's at Revision.
 //   - A source that loses touch goes stale: its last good set is served, marked,
-//     for as long as it takes (row D7). Working from stale workers is better than
+//     for as long as it takes (docs/behaviour.md#store-away). Working from stale workers is better than
 //     working from some of them, or none.
 //   - The view is not ready, and holds no worker, until every source has sent its
 //     first full set. Once ready it stays ready: an outage of discovery is no
@@ -41,7 +41,7 @@
 // at its old address registers anew while its old lease still has time to run,
 // and only one process can listen there.
 //
-// Where row C4 is decided: [Ineligible]. An SGLang prefill worker without
+// [Ineligible] decides docs/behaviour.md#eligible: an SGLang prefill worker without
 // bootstrap data stays in the set, so that it is seen, and is not to be picked.
 //
 // What this package does not do: it dials nobody and reads no file (the

@@ -3,13 +3,13 @@ package discovery
 import "github.com/seed-60ae5743/baton/pkg/worker"
 
 // Ineligible says why w may not be picked for its role although it is known,
-// or "" when it may. It is where row C4 is decided: an SGLang prefill worker
-// meets its decode worker at a bootstrap address, so without one it can never
-// hand its KV over; and row B6: a prefill endpoint counts as ready only when
-// its runtime facts are known.
+// or "" when it may (docs/behaviour.md#eligible): an SGLang prefill worker meets its
+// decode worker at a bootstrap address, so without one it can never hand its KV
+// over. A prefill endpoint counts as ready only when its facts are known
+// (docs/behaviour.md#facts-first).
 //
-// And row C17: a transfer domain without a value may still get one, so until
-// then nothing is picked (it is ineligible, and not unfit).
+// A transfer domain without a value may still get one, so until then the worker is
+// not picked: it is ineligible, and not unfit (docs/behaviour.md#transfer-domain).
 //
 // Draining is not judged here: that is [worker.Worker.CanServe].
 func Ineligible(w *worker.Worker) string {

@@ -59,7 +59,7 @@ type Batch struct {
 // Batches is what happened at several revisions that came faster than they were taken, in
 // order. Readers see what came of all of them at once, which is what keeps thousands of
 // registrations in a row from being merged thousands of times. A worker that goes and comes
-// back among them is seen to have been away all the same (row D5). Where one is refused,
+// back among them is seen to have been away all the same. Where one is refused,
 // those before it hold and those after it are not looked at.
 type Batches []Batch
 

@@ -9,7 +9,8 @@ import (
 
 // Change is the difference between two snapshots, each list sorted. A worker
 // that left and came back under its id between two calls is in both Left and
-// Joined: handle Left first, and it starts clean (row D5).
+// Joined: handle Left first, and it starts clean
+// (docs/behaviour.md#leaves-nothing).
 type Change struct {
 	Joined  []worker.ID
 	Left    []worker.ID

@@ -172,7 +172,8 @@ func (s *Subscriber) reconcile(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		s.ranks[r].leave()
 		s.ranks[r].feed.setState(StateNone) // what comes next may have no events
-		// D5: its blocks go at once, and only after nobody can add any.
+		// Its blocks go at once, and only after nobody can add any
+		// (docs/behaviour.md#leaves-nothing).
 		s.cfg.Index.Detach(r)
 		s.mu.Lock()
 		delete(s.ranks, r)

@@ -20,7 +20,7 @@
 // [AppendTable] gives the terms behind the costs of the same arguments, and
 // [AppendNear] only those of the picked candidate and the cheapest others, which
 // a [Shortlist] keeps on the way. [CheckQueue] is the limit on queued prompt
-// tokens (C5).
+// tokens (docs/behaviour.md#full-queue).
 //
 // # Cost
 //

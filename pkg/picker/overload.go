@@ -144,7 +144,7 @@ func (c *Candidates) overloaded(p *Params) error {
 	return e
 }
 
-// SaturatedError says that a pool has too much prefill queued (C5).
+// SaturatedError says that a pool has too much prefill queued.
 type SaturatedError struct {
 	QueuedISLTokens    int64
 	MaxQueuedISLTokens int64

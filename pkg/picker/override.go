@@ -57,7 +57,7 @@ func ParseOverride(data []byte) (Override, error) {
 
 // Apply returns p with what the override asks for. The override of a decode
 // pick, DecodeOverride, is applied after it: a request cannot ask for what has
-// no meaning there (C15).
+// no meaning there (docs/behaviour.md#decode-pick).
 func (o *Override) Apply(p Params) Params {
 	if w := o.OverlapScoreWeight; w != nil {
 		p.PrefillLoadScale = *w

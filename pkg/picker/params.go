@@ -90,7 +90,8 @@ type Params struct {
 	PrefillTokensPerSecond float64
 
 	// ServeOverloaded picks among all candidates when each is over a
-	// threshold. Default false: the request is refused (row C24).
+	// threshold. Default false: the request is refused
+	// (docs/behaviour.md#nobody-eligible).
 	ServeOverloaded bool
 }
 
@@ -117,7 +118,7 @@ func DefaultParams() Params {
 // it: the prompt is prefilled elsewhere, so that nothing that is cached earns credit and
 // prompt tokens are not counted. What has to be fetched costs, where that depends on
 // the rank. All else is kept, a
-// request's own temperature for example (C15).
+// request's own temperature for example (docs/behaviour.md#decode-pick).
 func DecodeOverride(p Params) Params {
 	p.OverlapScoreCredit = 0
 	p.SharedCacheMultiplier = 0

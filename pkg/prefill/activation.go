@@ -18,9 +18,9 @@ type State uint8
 const (
 	Absent         State = iota // no prefill endpoint, no decode side
 	DecodeWaiting               // decode sides, and no prefill endpoint so far
-	PrefillPending              // a prefill endpoint is known, its runtime facts are not (B6)
+	PrefillPending              // a prefill endpoint is known, its facts are not: docs/behaviour.md#facts-first
 	PrefillReady                // an endpoint is cached, for the decode sides of now and of later
-	Deactivated                 // decode sides whose last prefill endpoint has gone (B5)
+	Deactivated                 // decode sides whose last prefill endpoint has gone: docs/behaviour.md#prefill-lost
 )
 
 var stateNames = [...]string{
@@ -238,8 +238,8 @@ func (a *Activation) Ready() int {
 // Sides returns how many decode sides there are.
 func (a *Activation) Sides() int { return len(a.sides) }
 
-// CanServe is row B9: with disaggregation enforced, only while a decode side
-// is active; else always.
+// CanServe is docs/behaviour.md#can-serve: with disaggregation enforced, only while a
+// decode side is active; else always.
 func (a *Activation) CanServe(enforced bool) bool {
 	return !enforced || len(a.sides) > 0 && a.Ready() > 0
 }
@@ -335,7 +335,7 @@ type Grade uint8
 // The grades.
 const (
 	Unfit   Grade = iota // can never hand over, or take over: it has no part in this
-	Pending              // not all of its runtime facts are known yet (B6)
+	Pending              // not all of its facts are known yet
 	Ready
 )
 

@@ -95,7 +95,7 @@ func scenarioEvents(t *testing.T, a *Activation, f []string) []ActivationEvent {
 	return nil
 }
 
-// The rule as the table of the behaviour rows has it, told by what is there,
+// The rule of docs/behaviour.md#all-or-none, told by what is there,
 // without a state machine: what the machine is compared with.
 type rule struct {
 	decode map[worker.ID]string

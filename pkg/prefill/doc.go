@@ -27,7 +27,7 @@
 //	absent ──── decode ───► decode-waiting
 //	  │                        │
 //	  │ seen                   │ seen            prefill-pending: an endpoint is
-//	  ▼                        ▼                 known, its facts are not (B6)
+//	  ▼                        ▼                 known, its facts are not
 //	prefill-pending ◄──────────┘
 //	  │ ready
 //	  ▼                     last endpoint gone
@@ -36,8 +36,9 @@
 //	  └────────────── ready ─────────────────┘
 //
 // An endpoint that is ready stays cached while it lives, whether a decode side
-// is there or not: a decode side that returns is active at once (B3). The rule
-// of B2, all sides active if and only if an endpoint is ready, is invariant A1.
+// is there or not: a decode side that returns is active at once
+// (docs/behaviour.md#decode-returns). That all sides are active if and only if an
+// endpoint is ready (docs/behaviour.md#all-or-none) is invariant A1.
 //
 // # What it does not do
 //

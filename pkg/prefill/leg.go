@@ -32,9 +32,9 @@ type LegKind uint8
 
 // The kinds.
 const (
-	MirrorLeg  LegKind = iota // Envoy's copy of the main leg (C3)
-	SyncLeg                   // a prefill that the plugin asks for itself (C4)
-	CollectLeg                // a decode that takes KV which nobody else will (C9)
+	MirrorLeg  LegKind = iota // Envoy's copy of the main leg
+	SyncLeg                   // a prefill that the plugin asks for itself
+	CollectLeg                // a decode that takes KV which nobody else will
 	AnswerLeg                 // decode's answer, whose first events are read
 	numLegKinds
 )

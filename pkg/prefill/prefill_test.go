@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestDrawnRoomsPinTheRankAndLeaveSpaceForParallelPrompts is row C14.
+// TestDrawnRoomsPinTheRankAndLeaveSpaceForParallelPrompts is docs/behaviour.md#room.
 func TestDrawnRoomsPinTheRankAndLeaveSpaceForParallelPrompts(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {

@@ -38,7 +38,8 @@ func ParseEnforcement(s string) (Enforcement, error) {
 }
 
 // KVTransfer binds the decode pick of a disaggregated request to the topology
-// domain of its prefill worker, for KV that should not leave it (row C17). The
+// domain of its prefill worker, for KV that should not leave it
+// (docs/behaviour.md#transfer-domain). The
 // zero value binds nothing.
 type KVTransfer struct {
 	Domain      string      // a key of TopologyDomains

@@ -133,7 +133,7 @@ func (e Endpoint) IsZero() bool { return e.text == "" }
 
 // Bootstrap is where a decode worker meets a prefill worker to fetch KV. The
 // zero value means that the worker has none. A host without a port counts as
-// absent (D6 of the behaviour rows).
+// absent (docs/behaviour.md#addresses).
 type Bootstrap struct {
 	Host string // IP or name as the engines need it; IPv6 without brackets
 	Port uint16
@@ -220,7 +220,8 @@ type Worker struct {
 }
 
 // LacksBootstrap reports whether no decode worker could find the KV of a prefill
-// worker, since it does not say where to meet it (row C4).
+// worker, since it does not say where to meet it
+// (docs/behaviour.md#eligible).
 func (w *Worker) LacksBootstrap() bool {
 	switch w.Engine {
 	case SGLang:
@@ -233,7 +234,8 @@ func (w *Worker) LacksBootstrap() bool {
 }
 
 // CanServe reports whether the worker may be picked for the role. A prefill
-// worker that lacks bootstrap data may not. Nor may one whose transfer domain has no value (row C17).
+// worker that lacks bootstrap data may not. Nor may one whose transfer domain has no
+// value (docs/behaviour.md#transfer-domain).
 func (w *Worker) CanServe(r Role) bool {
 	switch {
 	case w.Draining, w.Fronted, w.TopologyFault() != "":

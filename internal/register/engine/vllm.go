@@ -50,7 +50,7 @@ func (c *Client) vllmEvents(ctx context.Context) (KVEvents, error) {
 }
 
 // parseEventSources reads the answer of /kv_event_sources, which has a source for each
-// rank. Rank 0's ports are told: those of rank r are r higher (engines.md §5.1).
+// rank. Rank 0's ports are told: those of rank r are r higher (docs/engines.md#vllm-event-sources).
 func parseEventSources(body []byte) (KVEvents, error) {
 	var sources map[string]struct {
 		Enabled   bool   `json:"enable_kv_cache_events"`

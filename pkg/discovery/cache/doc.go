@@ -1,5 +1,6 @@
 // Package cache keeps a source's last good set on disk, so that a plugin that
-// starts while its store is away serves the workers it knew (rows B8 and D7).
+// starts while its store is away serves the workers it knew
+// (docs/behaviour.md#state-survives, docs/behaviour.md#store-away).
 //
 // Contract. A [Source] wraps another one. Everything that one sends is passed on
 // unchanged and in order, with the sink's answer. What the sink has accepted is

@@ -44,8 +44,9 @@ func startView(t *testing.T, src discovery.Source) (v *discovery.View, stop func
 	}
 }
 
-// TestAViewThatStartsWhileTheStoreIsAwayServesWhatWasKnown is row B8 in small: the
-// plugin starts, stops, starts without its store, and the store returns.
+// TestAViewThatStartsWhileTheStoreIsAwayServesWhatWasKnown is
+// docs/behaviour.md#state-survives in small: the plugin starts, stops, starts without
+// its store, and the store returns.
 func TestAViewThatStartsWhileTheStoreIsAwayServesWhatWasKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "made", "last.yaml")

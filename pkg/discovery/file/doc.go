@@ -28,7 +28,7 @@
 // and repeated keys, YAML anchors, aliases, tags and merge keys, a second
 // document, repeated ids or endpoints and values of the wrong form are refused
 // with the line they stand on. `bootstrap` or `kv_events` without a port counts
-// as absent (row D6). A byte order mark in front is passed over. The `domain` of `kv_transfer` needs a value in
+// as absent. A byte order mark in front is passed over. The `domain` of `kv_transfer` needs a value in
 // `topology_domains`: a worker without it is shown as a problem and not picked.
 //
 // A file that is missing, empty or wrong never empties the set: the last good

@@ -361,7 +361,7 @@ func (r *reader) complete(w *worker.Worker) {
 		ip = w.Endpoint.AddrPort().Addr().String()
 	}
 	if w.Bootstrap.Port == 0 {
-		w.Bootstrap = worker.Bootstrap{} // D6: a host without a port counts as absent
+		w.Bootstrap = worker.Bootstrap{} // a host without a port counts as absent
 	} else if w.Bootstrap.Host == "" {
 		w.Bootstrap.Host = ip
 	}

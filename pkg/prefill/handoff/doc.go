@@ -10,9 +10,9 @@
 // MooncakeConnector finds prefill's engine at one: [AppendMooncake] gives decode's
 // member, and [MooncakePrefill] makes prefill's body of decode's. Its prefill keeps what it
 // has computed ([Kind.Holds]) for a decode that may never come: [AppendMooncakeCollect]
-// makes a request that fetches it (C9).
+// makes a request that fetches it (docs/behaviour.md#collected).
 //
-// The others (row C4) prefill first, and decode's body carries what prefill
+// The others prefill first (docs/behaviour.md#prefill-first), and decode's body carries what prefill
 // answered. [Kind] says which protocol it is:
 //
 //	NIXLPull      vLLM, NixlConnector in pull mode     kv_transfer_params
@@ -29,13 +29,13 @@
 //  3. For a whole 2xx, [ReadAnswer]. An error means that the answer is not
 //     to be used for anything. Its [Verdict] says how to go on:
 //     HandOff: [AppendDecode], send it to decode, whose answer is the response.
-//     Finished: [AppendFinal] makes the response (C8).
-//     Missing, Failed: another prefill worker, or an error (C7). Where nothing is
+//     Finished: [AppendFinal] makes the response (docs/behaviour.md#prefill-answers).
+//     Missing, Failed: another prefill worker, or an error. Where nothing is
 //     held, decode's body is the client's own: a vLLM decode worker that may
 //     prefill serves it alone.
 //  4. Whenever [Result.Held] is true and no decode takes the KV, because the
 //     client has left, or the answer was final or has failed, [AppendCollect] makes a request
-//     that takes it and whose answer is dropped (C9).
+//     that takes it and whose answer is dropped.
 //
 // # What holds
 //
@@ -46,10 +46,10 @@
 //   - A hand-off that is no object, is there twice, names a member twice, or is
 //     beyond [MaxHandOffBytes] or [MaxHandOffDepth] is malformed, and never
 //     spliced.
-//   - Decode's body is the client's own outside what is injected (C13); prefill's
+//   - Decode's body is the client's own outside what is injected (docs/behaviour.md#one-token); prefill's
 //     asks for one token and no stream. A floor of tokens becomes one, too: it
 //     forbids the engine to end the text with prefill's token, which would then
-//     be the client's whole answer (C8).
+//     be the client's whole answer.
 //   - Given a body that [openai.Scan] let pass and an answer that ReadAnswer let
 //     pass, the bodies are valid JSON and no key of ours stands in them twice.
 //

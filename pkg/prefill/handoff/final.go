@@ -18,10 +18,10 @@ var (
 	errFinalChoice = errors.New("handoff: final answer: expected choices that are objects, with a message in a chat, with a text in a completion")
 )
 
-// AppendFinal appends the client's response made of prefill's own answer (C8),
-// and returns its content type: the answer without the hand-off and what the
-// engine added for it, or, if the client streams, the same as server-sent
-// events. body is what r was read from. An error means that the answer has not
+// AppendFinal appends the client's response made of prefill's own answer
+// (docs/behaviour.md#prefill-answers), and returns its content type: the answer without
+// the hand-off and what the engine added for it, or, if the client streams, the same as
+// server-sent events. body is what r was read from. An error means that the answer has not
 // the shape of the path's answers; dst is then returned as it came.
 //
 // Every other member keeps its value byte for byte, so that numbers of any size

@@ -30,11 +30,13 @@ func (k Kind) String() string {
 	}
 }
 
-// PrefillFirst reports whether decode needs prefill's answer (row C4).
+// PrefillFirst reports whether decode needs prefill's answer
+// (docs/behaviour.md#prefill-first).
 func (k Kind) PrefillFirst() bool { return k == NIXLPull || k == ContextFirst }
 
 // Holds reports whether prefill, which starts beside decode, keeps what it has computed
-// for a decode that never comes: no end of its own request frees it (row C9).
+// for a decode that never comes: no end of its own request frees it
+// (docs/engines.md#mooncake-holds).
 func (k Kind) Holds() bool { return k == Mooncake }
 
 // KindOf returns the kind that an engine's workers speak, 0 for none.

@@ -49,7 +49,7 @@ func MooncakePrefill(edits []openai.Edit, r *openai.Request, room prefill.Room) 
 }
 
 // AppendMooncakeCollect appends the body of a decode that fetches what prefill holds for
-// one that has not come, so that it is freed (row C9). Prefill gives the last blocks to one
+// one that has not come, so that it is freed. Prefill gives the last blocks to one
 // that asks for fewer, and one token is too short for a block of the cache: what is fetched
 // is never found there.
 func AppendMooncakeCollect(dst []byte, model string, b worker.Bootstrap, rank worker.DPRank, room prefill.Room) []byte {

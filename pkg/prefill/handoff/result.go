@@ -16,9 +16,9 @@ type Verdict uint8
 // The verdicts. The zero value is none.
 const (
 	HandOff  Verdict = iota + 1 // go on with decode
-	Finished                    // the generation is over: this answer is the response (C8)
-	Missing                     // not over, and nothing to hand over (C7)
-	Failed                      // an error body, or a generation that was aborted (C7)
+	Finished                    // the generation is over: this answer is the response
+	Missing                     // not over, and nothing to hand over
+	Failed                      // an error body, or a generation that was aborted
 )
 
 // String returns the verdict as it stands in labels.

@@ -41,7 +41,7 @@ func AppendSGLang(dst []byte, host string, port uint16, room prefill.Room) []byt
 }
 
 // SGLangPrefill returns the edits that make r's body prefill's: one token, no
-// stream (C13). The engine forces one token itself (prefill.py
+// stream. The engine forces one token itself (prefill.py
 // _process_req), but answers as a stream where it is asked to. Its token is the
 // answer's first, so a floor forbids it to be the last one. body is what r was
 // read from. The returned slice is shared and must not be written to.

@@ -13,7 +13,7 @@ import (
 //
 // The engine's own service leaves max_tokens to prefill as the client set it,
 // since context_only ends after one token whatever it is. One token is asked
-// for all the same (C13): the answer is the same, and a worker that does not
+// for all the same: the answer is the same, and a worker that does not
 // know context_only does not generate the whole of it.
 const (
 	trtMember    = "disaggregated_params"
