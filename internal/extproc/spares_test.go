@@ -52,7 +52,7 @@ func TestADecisionLooksAtNoMoreWorkersWhereHalfOfManyAreAside(t *testing.T) {
 	if !invariants.Enabled {
 		t.Skip("work is counted where invariants are compiled in")
 	}
-	for _, n := range []int{100, 1000, 10_000} {
+	for _, n := range []int{100, 1000, 4000} {
 		r := newReplicaOf(t, "a", fixed(manyWorkers(t, n)), nil)
 		r.setAside(n)
 		ids := make([]worker.ID, n)
