@@ -204,10 +204,10 @@ func (s *Subscriber) follow(ctx context.Context, r worker.Rank, src source, wg *
 		delete(s.saved, r)
 		f.resume(k)
 	}
-	s.mu.Unlock()
-	if s.plane != nil {
+	if s.plane != nil { // a rank that Status shows has its events taken
 		s.plane.add(r, f.plane)
 	}
+	s.mu.Unlock()
 	if src.addr == "" && len(s.binders) == 0 {
 		close(f.done)
 		return

@@ -82,7 +82,7 @@ func newRig(t *testing.T, cfg nats.Config) *rig {
 		cancel()
 		wg.Wait()
 	})
-	r.eventually(func() bool { _, ok := r.index.Slot(one); return ok })
+	r.eventually(func() bool { return len(r.sub.Status()) == 1 })
 	return r
 }
 
