@@ -96,8 +96,8 @@ static-tidy:
 static-lint: $(LINT_BIN)
 	$(call step,$@,$(LINT_BIN) run ./...)
 
-test-unit: ## the tests that need no Envoy, always run: under a minute (RUN=Pattern)
-	$(call told,half-unit TAGS=invariants REAL=none UNIT_FLAGS='-count 1')
+test-unit: ## the tests that need no Envoy, always run, random ones with few rounds: a minute (RUN=Pattern)
+	$(call told,half-unit TAGS=invariants REAL=none UNIT_FLAGS='-count 1 -short')
 
 test-race: ## the tests under the race detector: both of its halves, of at most 20 minutes each (RUN=Pattern)
 	$(call told,half-unit half-examples half-envoy $(RACING))

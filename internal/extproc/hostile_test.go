@@ -21,11 +21,20 @@ import (
 // what they can to have healthy workers set aside, and workers are sick in every way.
 
 // hostileRequests is how many requests are played, over all fleets.
-const hostileRequests = 100_000
+func hostileRequests() int { return fewer(100_000) }
 
 // hostileShare is how many of them meet the nth fleet.
 func hostileShare(n int) int {
-	return hostileRequests*(n+1)/len(hostileLayouts) - hostileRequests*n/len(hostileLayouts)
+	return hostileRequests()*(n+1)/len(hostileLayouts) - hostileRequests()*n/len(hostileLayouts)
+}
+
+// fewer is a tenth of the rounds of a random test where -short asks for few, as make
+// test-unit does.
+func fewer(rounds int) int {
+	if testing.Short() {
+		return rounds / 10
+	}
+	return rounds
 }
 
 // act is what comes of one attempt at its workers: the events of its legs.
@@ -439,7 +448,7 @@ func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
 		}
 	})
 	if !t.Failed() {
-		require.EqualValues(t, hostileRequests, played.Load(), "requests that were played to their end")
+		require.EqualValues(t, hostileRequests(), played.Load(), "requests that were played to their end")
 	}
 }
 
@@ -447,7 +456,7 @@ func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
 // of a mate, since a worker has refused it, whatever clients ask for. The other fleets'
 // turn is in make test-long.
 func TestHealthyWorkersHaveFewRequestsAskedTwice(t *testing.T) {
-	const requests = 30_000
+	requests := fewer(30_000)
 	for _, c := range hostileLayouts {
 		if !everyFleet && c.name != "aggregated" && c.name != "mirrored 2+2" && c.name != "first 2+2" {
 			continue
@@ -468,7 +477,7 @@ func TestHealthyWorkersHaveFewRequestsAskedTwice(t *testing.T) {
 					a := mix.acts[g.r.IntN(len(mix.acts))]
 					g.request(func(int, worker.ID, worker.ID) act { return a })
 				}
-				t.Logf("%d of %d: %.2f %%", g.mates, requests, 100*float64(g.mates)/requests)
+				t.Logf("%d of %d: %.2f %%", g.mates, requests, 100*float64(g.mates)/float64(requests))
 				require.LessOrEqual(t, g.mates, requests/100)
 			})
 		}

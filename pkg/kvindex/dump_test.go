@@ -99,7 +99,7 @@ func TestADumpGivesBackWhatRanksHold(t *testing.T) {
 				s.oracle.Attach(r)
 			}
 			rounds := 40
-			if slow {
+			if fewRounds() {
 				rounds = 4
 			}
 			for range rounds {

@@ -100,7 +100,7 @@ func TestTreeStaysWholeUnderABudget(t *testing.T) {
 		tr.Attach(worker.Rank{ID: worker.ID(i + 1)})
 	}
 	shed, ops := uint64(0), 20_000
-	if slow {
+	if fewRounds() {
 		ops = 8_000
 	}
 	for op := range ops {

@@ -189,7 +189,7 @@ func locals(runs ...[]Block) (c []LocalHash) {
 // find a sequence that never was.
 func TestQueriesBesideWritersGiveNoImpossibleAnswer(t *testing.T) {
 	rounds := 4000
-	if slow {
+	if fewRounds() {
 		rounds = 600
 	}
 	tr, _ := filledTree(t, 0, 1)

@@ -116,7 +116,7 @@ func TestWhatIsLeftCanBeReached(t *testing.T) {
 		tr.Attach(rankOf(i))
 	}
 	ops := 40_000
-	if slow {
+	if fewRounds() {
 		ops = 15_000
 	}
 	for range ops {

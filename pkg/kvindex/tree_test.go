@@ -17,6 +17,10 @@ var treeOpsFlag = flag.Int("model.treeops", 1_000_000, "operations of the tree's
 // slow is the race detector's build: the same tests with fewer rounds.
 const slow = MostBytes < 1<<28
 
+// fewRounds reports whether random tests run a part of their rounds: under the race
+// detector, and where -short asks for it, as make test-unit does.
+func fewRounds() bool { return slow || testing.Short() }
+
 func newTree(t testing.TB, slots *Slots) *Tree {
 	return newTreeOf(t, slots, TreeConfig{MaxBytes: 32 << 20, NoHugePages: true})
 }
@@ -215,7 +219,7 @@ func TestTreeEqualsMapUnderRandomOperations(t *testing.T) {
 				s.oracle.Attach(r)
 			}
 			ops := *treeOpsFlag / 2
-			if slow {
+			if fewRounds() {
 				ops /= 10
 			}
 			for op := range ops {
