@@ -457,6 +457,10 @@ func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
 // turn is in make test-long.
 func TestHealthyWorkersHaveFewRequestsAskedTwice(t *testing.T) {
 	requests := fewer(30_000)
+	most := requests / 100
+	if testing.Short() {
+		most += 3 // which a tracker begins with
+	}
 	for _, c := range hostileLayouts {
 		if !everyFleet && c.name != "aggregated" && c.name != "mirrored 2+2" && c.name != "first 2+2" {
 			continue
@@ -478,7 +482,7 @@ func TestHealthyWorkersHaveFewRequestsAskedTwice(t *testing.T) {
 					g.request(func(int, worker.ID, worker.ID) act { return a })
 				}
 				t.Logf("%d of %d: %.2f %%", g.mates, requests, 100*float64(g.mates)/float64(requests))
-				require.LessOrEqual(t, g.mates, requests/100)
+				require.LessOrEqual(t, g.mates, most)
 			})
 		}
 	}
