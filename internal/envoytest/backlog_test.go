@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 )
 
-// saturated is the error body of row C5.
+// saturated is the error body of docs/behaviour.md#full-queue.
 type saturated struct {
 	Error struct {
 		Reason    string `json:"reason"`
@@ -33,8 +33,9 @@ func requireSaturated(t *testing.T, r *reply, limit int64) {
 	require.GreaterOrEqual(t, *e.Error.Queued, limit)
 }
 
-// TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained is row C5: slow
-// prefill workers, and more prompts at once than may wait for them.
+// TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained is
+// docs/behaviour.md#full-queue: slow prefill workers, and more prompts at once than may
+// wait for them.
 func TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained(t *testing.T) {
 	t.Parallel()
 	const limit, burst = 400, 16

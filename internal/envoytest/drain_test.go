@@ -85,7 +85,7 @@ func TestADrainServesWhatHasBegun(t *testing.T) {
 	}
 }
 
-// TestADrainCollectsWhatItsClientsHaveLeft is row C9 at SIGTERM.
+// TestADrainCollectsWhatItsClientsHaveLeft is docs/behaviour.md#collected at SIGTERM.
 func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n", noCheck: true}

@@ -49,9 +49,9 @@ func (f *fleet) received(w *stack.Worker) uint64 {
 	return s.Requests
 }
 
-// TestAFailedPrefillIsInvisibleToTheClient is row C6: whatever way a prefill
-// worker fails, the client gets its whole answer from a fresh pair, and no KV
-// is held anywhere at the end.
+// TestAFailedPrefillIsInvisibleToTheClient is docs/behaviour.md#fresh-attempt: whatever
+// way a prefill worker fails, the client gets its whole answer from a fresh pair, and
+// no KV is held anywhere at the end.
 func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
 	t.Parallel()
 	faults := map[string]enginesim.Fault{
@@ -117,7 +117,7 @@ func (f *fleet) awaitNoSuspect() {
 }
 
 // TestALegThatNeverStartsGetsAFreshPick: a mirror over its cluster's limit is
-// dropped without a word (row C6).
+// dropped without a word (docs/behaviour.md#not-started).
 func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 	t.Parallel()
 	oneLeg := func(y string) string {
@@ -141,7 +141,8 @@ func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 	})
 }
 
-// TestOneOfTwoPrefillWorkersDead is row C26's drill, four requests a second.
+// TestOneOfTwoPrefillWorkersDead is docs/behaviour.md#aside-at-once, four requests a
+// second.
 func TestOneOfTwoPrefillWorkersDead(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"killed", "stopped"} {
@@ -195,7 +196,7 @@ func (f *fleet) drill(bad *stack.Worker) {
 	require.LessOrEqual(f.t, late, float64(asideAt+1), "only what was in flight is retried")
 }
 
-// TestAnUnreachableDecodeGetsAFreshPick is row C10.
+// TestAnUnreachableDecodeGetsAFreshPick is docs/behaviour.md#decode-unreachable.
 func TestAnUnreachableDecodeGetsAFreshPick(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, config: quickFaults}, func(t *testing.T, f *fleet) {
@@ -220,7 +221,7 @@ func TestAnUnreachableDecodeGetsAFreshPick(t *testing.T) {
 }
 
 // TestWhenEveryAttemptFailsTheClientGetsOneError: a real status, never a 200
-// with an error inside (rows C6, C27).
+// with an error inside (docs/behaviour.md#real-status).
 func TestWhenEveryAttemptFailsTheClientGetsOneError(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, config: quickFaults}, func(t *testing.T, f *fleet) {
@@ -239,7 +240,8 @@ func TestWhenEveryAttemptFailsTheClientGetsOneError(t *testing.T) {
 	})
 }
 
-// TestAClientThatLeavesCancelsDecodeAndNotPrefill is the C3 part of row C9.
+// TestAClientThatLeavesCancelsDecodeAndNotPrefill is docs/behaviour.md#client-leaves
+// for engines that meet.
 func TestAClientThatLeavesCancelsDecodeAndNotPrefill(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
@@ -273,7 +275,7 @@ func TestAClientThatLeavesCancelsDecodeAndNotPrefill(t *testing.T) {
 }
 
 // TestAPrefillWorkerThatLeavesDiscoveryHasFailed: its requests do not wait for
-// it to be overdue (row C6), and its load goes with it (D5).
+// it to be overdue, and its load goes with it (docs/behaviour.md#leaves-nothing).
 func TestAPrefillWorkerThatLeavesDiscoveryHasFailed(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, config: "prefill: {overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {

@@ -195,10 +195,10 @@ func requireApart(t *testing.T, owner, other *replica, legs func(), n float64) {
 
 const takeTurns = "routing: {prefill: {mode: round-robin}, decode: {mode: round-robin}}\n"
 
-// TestAGatewaysLegsMayMeetTwoReplicas is rows C6, C16 and C23 where both replicas
-// own requests at the same time: a leg is served by one who knows nothing but the
-// seal, the owner hears how it went, and a failed prefill is nobody's business but
-// theirs. Each books its own.
+// TestAGatewaysLegsMayMeetTwoReplicas is docs/behaviour.md#fresh-attempt, #booked-once
+// and #one-decision where both replicas own requests at the same time: a leg is served
+// by one who knows nothing but the seal, the owner hears how it went, and a failed
+// prefill is nobody's business but theirs. Each books its own.
 func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: takeTurns + "health: {server_errors: 100, probe_interval: 200ms}\n", prefillArgs: []string{"--prefill-base-us", "20000"}}
@@ -285,9 +285,10 @@ func (f *fleet) running(ws []*stack.Worker) (n int) {
 	return n
 }
 
-// TestAClientLeavesAGatewayWithTwoReplicas is row C9 for engines that meet: decode
-// is cancelled, prefill runs on. Its owner cannot end a leg at another replica:
-// Envoy does, at the request's deadline, and until then it is booked.
+// TestAClientLeavesAGatewayWithTwoReplicas is docs/behaviour.md#client-leaves for
+// engines that meet: decode is cancelled, prefill runs on. Its owner cannot end a leg
+// at another replica: Envoy does, at the request's deadline, and until then it is
+// booked.
 func TestAClientLeavesAGatewayWithTwoReplicas(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--decode-us-per-token", "20000"}, prefillArgs: []string{"--prefill-base-us", "300000"}}
@@ -314,9 +315,10 @@ func TestAClientLeavesAGatewayWithTwoReplicas(t *testing.T) {
 	})
 }
 
-// TestAGatewaysOwnLegsMayMeetTwoReplicas is rows C4, C7, C9 and C23 for engines whose
-// decode needs prefill's answer: another replica admits the owner's legs, those that
-// collect included.
+// TestAGatewaysOwnLegsMayMeetTwoReplicas is docs/behaviour.md#prefill-first,
+// #first-prefill-fails, #collected and #one-decision for engines whose decode needs
+// prefill's answer: another replica admits the owner's legs, those that collect
+// included.
 func TestAGatewaysOwnLegsMayMeetTwoReplicas(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []worker.Engine{worker.VLLM, worker.TensorRTLLM} {

@@ -70,7 +70,7 @@ func badInputs() []badInput {
 	}
 }
 
-// TestABadRequestIsRefusedWithItsRowOfTheFailureTable is row C11.
+// TestABadRequestIsRefusedWithItsRowOfTheFailureTable is docs/behaviour.md#bad-request.
 func TestABadRequestIsRefusedWithItsRowOfTheFailureTable(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
@@ -176,8 +176,8 @@ func TestBodiesOfEverySizeReachBothLegs(t *testing.T) {
 	})
 }
 
-// TestWhoCannotServeIsSaidWithItsOwnCode: rows C1 and C24 and a plugin that
-// does not know its workers yet.
+// TestWhoCannotServeIsSaidWithItsOwnCode: one-worker and nobody-eligible of
+// docs/behaviour.md, and a plugin that does not know its workers yet.
 func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
 	t.Parallel()
 	unavailable := func(t *testing.T, f *fleet, code string) {
@@ -233,7 +233,7 @@ func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
 	})
 }
 
-// TestAnAggregatedWorkerServesWhereNoPrefillIsKnown is row C1.
+// TestAnAggregatedWorkerServesWhereNoPrefillIsKnown is docs/behaviour.md#one-worker.
 func TestAnAggregatedWorkerServesWhereNoPrefillIsKnown(t *testing.T) {
 	t.Parallel()
 	both(t, layout{aggregated: 1}, func(t *testing.T, f *fleet) {
@@ -251,7 +251,8 @@ func TestAnAggregatedWorkerServesWhereNoPrefillIsKnown(t *testing.T) {
 	})
 }
 
-// TestADecodeWorkerThatTakesAggregatedRequestsServesAlone is row C1.
+// TestADecodeWorkerThatTakesAggregatedRequestsServesAlone is
+// docs/behaviour.md#one-worker.
 func TestADecodeWorkerThatTakesAggregatedRequestsServesAlone(t *testing.T) {
 	t.Parallel()
 	both(t, layout{decode: 1, simArgs: []string{"--accepts-aggregated"}}, func(t *testing.T, f *fleet) {
@@ -259,7 +260,7 @@ func TestADecodeWorkerThatTakesAggregatedRequestsServesAlone(t *testing.T) {
 	})
 }
 
-// TestNothingWaitsPastTheClientsDeadline is row C25.
+// TestNothingWaitsPastTheClientsDeadline is docs/behaviour.md#deadline.
 func TestNothingWaitsPastTheClientsDeadline(t *testing.T) {
 	t.Parallel()
 	for name, leg := range map[string]func(*fleet) []*stack.Worker{
@@ -435,7 +436,7 @@ func TestTrailersOfTheRequestDoNotDisturb(t *testing.T) {
 	})
 }
 
-// C27: Envoy would answer what says that it is gRPC with 200 and no body.
+// Envoy by itself would answer what says that it is gRPC with 200 and no body.
 func TestARequestThatSaysItIsGRPCIsAnsweredAsAnyOther(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, f *fleet) {

@@ -31,9 +31,9 @@ const (
 	moments
 )
 
-// TestClientsThatLeaveAtAnyMoment is row C9, at random, with engines that meet
-// (C3) and those that prefill first (C4): whenever clients leave, no KV waits for
-// its lease, and no booking and no goroutine stays. The long tests do it with
+// TestClientsThatLeaveAtAnyMoment is docs/behaviour.md#client-leaves, at random, with
+// engines that meet and those that prefill first: whenever clients leave, no KV waits
+// for its lease, and no booking and no goroutine stays. The long tests do it with
 // thousands.
 func TestClientsThatLeaveAtAnyMoment(t *testing.T) {
 	t.Parallel()

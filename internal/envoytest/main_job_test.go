@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestARequestIsServedByAPair is the main job, rows C3, C13, C14 and C20.
+// TestARequestIsServedByAPair is the main job: docs/behaviour.md#both-at-once,
+// #one-token, #room and #injected.
 func TestARequestIsServedByAPair(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet) {

@@ -63,9 +63,10 @@ func matrixPlugins() []matrixPlugin {
 	}
 }
 
-// TestEachCellOfTheMatrixHoldsThroughEnvoy is rows C1, C2, C5 and C24 whole, with
-// what C19 adds: the table that internal/extproc asks its server, in both body
-// modes. Which worker a pick finds is not the table's to say here, but of which role.
+// TestEachCellOfTheMatrixHoldsThroughEnvoy is docs/behaviour.md#one-worker,
+// #becoming-ready, #full-queue and #nobody-eligible whole, with what #named-workers
+// adds: the table that internal/extproc asks its server, in both body modes. Which
+// worker a pick finds is not the table's to say here, but of which role.
 func TestEachCellOfTheMatrixHoldsThroughEnvoy(t *testing.T) {
 	cells, err := matrixtable.Read("../extproc/testdata/matrix")
 	require.NoError(t, err)

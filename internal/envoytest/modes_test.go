@@ -35,7 +35,7 @@ func (f *fleet) picks(n int) (prefill, decode []string) {
 	return prefill, decode
 }
 
-// TestRoundRobinTakesEachRankInTurn is a part of row C18: a preview moves no
+// TestRoundRobinTakesEachRankInTurn is docs/behaviour.md#one-turn: a preview moves no
 // cursor and each request moves it once.
 func TestRoundRobinTakesEachRankInTurn(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,7 @@ func TestALaterTurnGoesToThePrefillWorkerThatHoldsTheEarlierOnes(t *testing.T) {
 						require.GreaterOrEqual(t, d.Prefill.Overlap, 3, "turn %d", turn)
 						require.Equal(t, "lowest-cost", d.Prefill.Reason)
 					}
-					require.Zero(t, d.Decode.Overlap, "a disaggregated decode pick ignores overlap (C15)")
+					require.Zero(t, d.Decode.Overlap, "a disaggregated decode pick gives no credit for overlap")
 					if c.source != "byte estimate" { // events must be in, or the next turn is a race
 						f.await("the turn's blocks in the index", func() bool {
 							n, _ := f.gauge("baton_worker_index_blocks", fmt.Sprintf(`worker_id="%s"`, home))
@@ -195,8 +195,9 @@ func TestALaterTurnGoesToThePrefillWorkerThatHoldsTheEarlierOnes(t *testing.T) {
 	}
 }
 
-// TestARankOfAWorkerIsPickedAndTheRoomNamesIt is row C14 with data-parallel
-// ranks: a wrong rank would be a violation, for which every fleet is checked.
+// TestARankOfAWorkerIsPickedAndTheRoomNamesIt is docs/behaviour.md#room with
+// data-parallel ranks: a wrong rank would be a violation, for which every fleet is
+// checked.
 func TestARankOfAWorkerIsPickedAndTheRoomNamesIt(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: modes("round-robin", "round-robin"), simArgs: []string{"--dp-size", "2"}}
@@ -223,7 +224,8 @@ func TestARankOfAWorkerIsPickedAndTheRoomNamesIt(t *testing.T) {
 	})
 }
 
-// TestParallelPromptsTakeRoomsInARow is row C14: several prompts and choices.
+// TestParallelPromptsTakeRoomsInARow is docs/behaviour.md#room: several prompts and
+// choices.
 func TestParallelPromptsTakeRoomsInARow(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, simArgs: []string{"--dp-size", "2"}}, func(t *testing.T, f *fleet) {

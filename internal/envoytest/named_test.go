@@ -43,7 +43,7 @@ func (f *fleet) served() (prefill, decode string) {
 	return prefill, decode
 }
 
-// Row C19: ids of both dialects, addresses and members of nvext.
+// Ids of both dialects, addresses and members of nvext (docs/behaviour.md#named-workers).
 func TestARequestMayNameItsWorkers(t *testing.T) {
 	t.Parallel()
 	for _, routing := range []string{"prerouted", "direct"} {
@@ -83,7 +83,7 @@ func TestARequestMayNameItsWorkers(t *testing.T) {
 	}
 }
 
-// Engines that prefill first (C4) take the named pair, too.
+// Engines that prefill first take the named pair, too.
 func TestANamedPairHandsOver(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, envoy: trusting("direct"), simArgs: []string{"--engine", string(worker.VLLM)}}, func(t *testing.T, f *fleet) {
@@ -139,8 +139,8 @@ func strangers(t *testing.T, f *fleet) []*stack.Worker {
 	}, f.workers...)
 }
 
-// Row C19: every wrong choice has its typed error, names what is at fault and
-// reaches no worker.
+// Every wrong choice has its typed error (docs/behaviour.md#named-workers), names what
+// is at fault and reaches no worker.
 func TestEachWrongChoiceIsSaidWithItsOwnCode(t *testing.T) {
 	t.Parallel()
 	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
@@ -207,8 +207,9 @@ func TestEachWrongChoiceIsSaidWithItsOwnCode(t *testing.T) {
 	})
 }
 
-// Row C24 after C19: where all prefill workers drain, what is named is judged
-// first. The rest is in the matrix (TestEachCellOfTheMatrixHoldsThroughEnvoy).
+// Where all prefill workers drain, what is named is judged first
+// (docs/behaviour.md#named-workers before #nobody-eligible). The rest is in the matrix
+// (TestEachCellOfTheMatrixHoldsThroughEnvoy).
 func TestWhatIsNamedIsJudgedThoughAllPrefillWorkersDrain(t *testing.T) {
 	t.Parallel()
 	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
@@ -244,7 +245,7 @@ func TestANamedWorkerThatHasLeftIsGone(t *testing.T) {
 	})
 }
 
-// C6 where the workers are named: one typed error, and no second attempt.
+// A failure where the workers are named: one typed error, and no second attempt.
 func TestAFailureOfANamedWorkerIsOneError(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 2, decode: 2, config: quickFaults, envoy: trusting("direct")}, func(t *testing.T, f *fleet) {
@@ -355,7 +356,7 @@ func TestAnAnswerNamesWorkersThatTakeTheRequest(t *testing.T) {
 	})
 }
 
-// C6 where the workers are named, and an answer that breaks off after its headers,
+// Where the workers are named, an answer that breaks off after its headers,
 // which Envoy alone sees: the same worker would be asked again.
 func TestANamedDecodeThatBreaksOffIsAskedOnce(t *testing.T) {
 	t.Parallel()

@@ -72,8 +72,9 @@ func (f *etcdFleet) awaitStale(p *stack.Plugin, want bool) {
 	require.Eventually(f.t, func() bool { return look(f.t, p).View.Stale == want }, 15*time.Second, 20*time.Millisecond, "stale: %t", want)
 }
 
-// TestEtcdIsStoppedAndComesBack is row D7: nothing fails, the fleet stays known
-// and marked stale; a plugin that is started meanwhile serves what was known.
+// TestEtcdIsStoppedAndComesBack is docs/behaviour.md#store-away: nothing fails, the
+// fleet stays known and marked stale; a plugin that is started meanwhile serves what
+// was known.
 func TestEtcdIsStoppedAndComesBack(t *testing.T) {
 	t.Parallel()
 	for _, wiped := range []bool{false, true} {
@@ -181,7 +182,7 @@ func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
 	})
 }
 
-// TestAPluginThatIsRestartedKnowsEachStateAgain is row B8.
+// TestAPluginThatIsRestartedKnowsEachStateAgain is docs/behaviour.md#state-survives.
 func TestAPluginThatIsRestartedKnowsEachStateAgain(t *testing.T) {
 	t.Parallel()
 	f := newEtcdFleet(t, false, "")

@@ -62,9 +62,9 @@ func newApart(t *testing.T, duplex bool) (f *fleet, carrying *stack.Plugin) {
 	return newFleet(t, l), carrying
 }
 
-// TestTheLegsOfARequestMayMeetTwoReplicas is row C23 through a real Envoy: the
-// prefill leg, the answer's first events and its end are seen by a replica that knows
-// nothing but the sealed token, and the owner hears of them.
+// TestTheLegsOfARequestMayMeetTwoReplicas is docs/behaviour.md#one-decision through a
+// real Envoy: the prefill leg, the answer's first events and its end are seen by a
+// replica that knows nothing but the sealed token, and the owner hears of them.
 func TestTheLegsOfARequestMayMeetTwoReplicas(t *testing.T) {
 	t.Parallel()
 	for _, duplex := range []bool{false, true} {
@@ -83,7 +83,8 @@ func requireTheOwnerHears(t *testing.T, f *fleet) {
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
 	}
 	require.Zero(t, f.metric("baton_prefill_legs_total", `outcome="started"`), "no leg came to its owner's own streams")
-	// C6 holds across replicas: the owner hears of the failure and picks afresh.
+	// A failure at another replica is a fresh attempt, too: the owner hears of the
+	// failure and picks afresh.
 	f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError, Count: 1})
 	for i := range 3 {
 		prompt := fmt.Sprintf("one of the prefills fails, request %d", i)

@@ -72,8 +72,9 @@ func summary(ds []time.Duration) string {
 	return fmt.Sprintf("median %s, slowest %s of %d", ds[len(ds)/2].Round(time.Millisecond/10), ds[len(ds)-1].Round(time.Millisecond/10), len(ds))
 }
 
-// TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives is row B3, and
-// B10's "decode first, handshake, decode rebuilt while prefill lives".
+// TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives is
+// docs/behaviour.md#decode-returns: decode first, then the pair serves, then decode is
+// rebuilt while prefill lives.
 func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
 	t.Parallel()
 	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
@@ -110,7 +111,8 @@ func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
 	})
 }
 
-// TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten is row B4.
+// TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten is
+// docs/behaviour.md#decode-came-and-went.
 func TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten(t *testing.T) {
 	t.Parallel()
 	bothEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
@@ -242,7 +244,8 @@ func (f *etcdFleet) sweepOnce(tr trigger, canary bool, decode []*member, times *
 	return living
 }
 
-// TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns is row B5.
+// TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns is
+// docs/behaviour.md#prefill-lost.
 func TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns(t *testing.T) {
 	t.Parallel()
 	bothEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
@@ -264,13 +267,13 @@ func TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns(t *testing.T) {
 			require.NotContains(t, f.models(), `"m"`)
 		}
 		f.requireNoneAggregated()
-		require.Len(t, logLines(f.plugin.Log(), "prefill activation", "from=prefill-ready", "to=deactivated"), 2, "each transition is logged once (B7)")
+		require.Len(t, logLines(f.plugin.Log(), "prefill activation", "from=prefill-ready", "to=deactivated"), 2, "each transition is logged once")
 		require.InDelta(t, 2, f.metric("baton_activation_transitions_total", `from="prefill-ready"`, `to="deactivated"`, `cause="prefill_left"`), 0)
 	})
 }
 
-// TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway is the
-// other half of B5.
+// TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway is
+// docs/behaviour.md#prefill-lost where one worker may serve.
 func TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway(t *testing.T) {
 	t.Parallel()
 	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
@@ -290,9 +293,10 @@ func TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway(t *t
 	})
 }
 
-// TestAWorkerThatReturnsStartsClean is row D5: blocks and load go with it, and
-// are not found again by what comes back at its address. That nothing of it is
-// kept in any part is TestNothingIsKeptOfAWorkerThatHasLeft of cmd/extproc.
+// TestAWorkerThatReturnsStartsClean is docs/behaviour.md#leaves-nothing: blocks and
+// load go with it, and are not found again by what comes back at its address. That
+// nothing of it is kept in any part is TestNothingIsKeptOfAWorkerThatHasLeft of
+// cmd/extproc.
 func TestAWorkerThatReturnsStartsClean(t *testing.T) {
 	t.Parallel()
 	for _, events := range []bool{true, false} {

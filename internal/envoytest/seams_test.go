@@ -15,13 +15,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file is for rows of the design that meet: what is named, asked or served
+// This file is for rules that meet: what is named, asked or served
 // alone while something else binds the pick.
 
 const asks = `"nvext":{"annotations":["query_instance_id:"]}`
 
-// TestWhatIsNamedStaysInTheDomainThatIsRequired is row C19 with C17: KV that is
-// not to leave its domain does not leave it because a request says so.
+// TestWhatIsNamedStaysInTheDomainThatIsRequired is docs/behaviour.md#named-workers with
+// #transfer-domain: KV that is not to leave its domain does not leave it because a
+// request says so.
 func TestWhatIsNamedStaysInTheDomainThatIsRequired(t *testing.T) {
 	t.Parallel()
 	const d, p = "x-worker-instance-id", "x-prefill-instance-id"
@@ -93,8 +94,8 @@ var (
 	pairOf100  = map[string]json.Number{"prefill_worker_id": "100", "prefill_dp_rank": "0", "decode_worker_id": "200", "decode_dp_rank": "0"}
 )
 
-// TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe is the query-only mode
-// with C21: nothing runs, and nothing is counted.
+// TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe is docs/behaviour.md#question
+// with #conditional: nothing runs, and nothing is counted.
 func TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
@@ -120,8 +121,9 @@ func TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe(t *testing.T) {
 	})
 }
 
-// TestAQuestionIsAnsweredWithTheFallback is the query-only mode with C24: one
-// worker where that is configured, else the refusal that the request would get.
+// TestAQuestionIsAnsweredWithTheFallback is docs/behaviour.md#question with
+// #nobody-eligible: one worker where that is configured, else the refusal that the
+// request would get.
 func TestAQuestionIsAnsweredWithTheFallback(t *testing.T) {
 	t.Parallel()
 	for _, fallback := range []string{"aggregated", "none"} {

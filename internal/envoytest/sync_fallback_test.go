@@ -12,11 +12,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestAFallbackServesWhatNoPrefillWorkerCould is row C7: with fallback: aggregated
-// one worker serves the request, whole and as it came, after the last attempt; it
-// is counted. What the engine has refused itself stays refused, and without the
-// setting nothing else happens than TestWhenNoPrefillWorkerCanTheClientGetsOneError
-// says.
+// TestAFallbackServesWhatNoPrefillWorkerCould is the end of
+// docs/behaviour.md#first-prefill-fails: with fallback: aggregated one worker serves
+// the request, whole and as it came, after the last attempt; it is counted. What the
+// engine has refused itself stays refused, and without the setting nothing else happens
+// than TestWhenNoPrefillWorkerCanTheClientGetsOneError says.
 func TestAFallbackServesWhatNoPrefillWorkerCould(t *testing.T) {
 	t.Parallel()
 	l := layout{

@@ -20,8 +20,9 @@ import (
 // lease alone.
 var shortLease = []string{"--kv-lease", "2s"}
 
-// TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient is row C7: whatever way
-// prefill fails, another prefill worker does it, and the client gets one answer.
+// TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient is
+// docs/behaviour.md#first-prefill-fails: whatever way prefill fails, another prefill
+// worker does it, and the client gets one answer.
 func TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient(t *testing.T) {
 	t.Parallel()
 	faults := []struct {
@@ -64,8 +65,9 @@ func TestAFailedPrefillBeforeDecodeIsInvisibleToTheClient(t *testing.T) {
 	})
 }
 
-// TestWhenNoPrefillWorkerCanTheClientGetsOneError is row C7's end: within the
-// deadline, and never a decode without its parameters.
+// TestWhenNoPrefillWorkerCanTheClientGetsOneError is the end of
+// docs/behaviour.md#first-prefill-fails: within the deadline, and never a decode
+// without its parameters.
 func TestWhenNoPrefillWorkerCanTheClientGetsOneError(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 2, decode: 1, config: spareErrors, prefillArgs: shortLease}
@@ -112,8 +114,9 @@ func TestThePrefillWorkersRefusalIsTheAnswer(t *testing.T) {
 	})
 }
 
-// TestADecodeThatCanDoWithoutGetsTheRequestAsItCame is the one case of row C8 in
-// which a request that was to be split is not: it is counted.
+// TestADecodeThatCanDoWithoutGetsTheRequestAsItCame is the one case of
+// docs/behaviour.md#prefill-answers in which a request that was to be split is not: it
+// is counted.
 func TestADecodeThatCanDoWithoutGetsTheRequestAsItCame(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"}}

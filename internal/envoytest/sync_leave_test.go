@@ -50,9 +50,9 @@ func (f *fleet) leavesPrefill(l *leaver) {
 	f.await("the plugin to see its client leave", func() bool { return open() < before })
 }
 
-// TestAClientThatLeavesLeavesNothingHeld is row C9 with prefill first: what is
-// dispatched runs on, and the KV is taken by a decode for one token, or freed by
-// the decode that has seen it.
+// TestAClientThatLeavesLeavesNothingHeld is docs/behaviour.md#client-leaves and
+// #collected with prefill first: what is dispatched runs on, and the KV is taken by a
+// decode for one token, or freed by the decode that has seen it.
 func TestAClientThatLeavesLeavesNothingHeld(t *testing.T) {
 	t.Parallel()
 	l := layout{
@@ -187,9 +187,9 @@ func TestTwoHundredAtOnce(t *testing.T) {
 	})
 }
 
-// TestTheDeadlineHoldsWhilePrefillRuns is row C25 with prefill first; and a
-// prefill may take longer than Envoy waits for a message of ours by itself: here 2 s,
-// and the delay is met twice.
+// TestTheDeadlineHoldsWhilePrefillRuns is docs/behaviour.md#deadline with prefill
+// first; and a prefill may take longer than Envoy waits for a message of ours by
+// itself: here 2 s, and the delay is met twice.
 func TestTheDeadlineHoldsWhilePrefillRuns(t *testing.T) {
 	t.Parallel()
 	short := func(y string) string { return strings.ReplaceAll(y, " message_timeout: 5s", " message_timeout: 2s") }

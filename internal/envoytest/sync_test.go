@@ -85,9 +85,10 @@ func (q question) require(t *testing.T, r *reply) {
 	require.True(t, strings.HasPrefix(r.header.Get("Content-Type"), kind), r.header.Get("Content-Type"))
 }
 
-// TestEnginesThatPrefillFirstAreServed is rows C4, C13 and C20: prefill is asked
-// once, for one token; decode gets its hand-off in the client's own body; the
-// ranks that were picked are those that ran; nothing is held at the end.
+// TestEnginesThatPrefillFirstAreServed is docs/behaviour.md#prefill-first, #one-token
+// and #injected: prefill is asked once, for one token; decode gets its hand-off in the
+// client's own body; the ranks that were picked are those that ran; nothing is held at
+// the end.
 func TestEnginesThatPrefillFirstAreServed(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: modes("round-robin", "round-robin"), simArgs: []string{"--dp-size", "2"}}
@@ -148,9 +149,9 @@ func requireSyncLegs(t *testing.T, e worker.Engine, q question, prefill, decode 
 	require.Contains(t, decode.Body, fmt.Sprintf(`"stream":%t`, q.stream))
 }
 
-// TestAPrefillThatIsAllThereIsToSayIsTheAnswer is row C8: prefill ends by itself
-// or the client wants one token. It reads like decode's answer, no decode worker
-// is asked to answer, and nothing stays held.
+// TestAPrefillThatIsAllThereIsToSayIsTheAnswer is docs/behaviour.md#prefill-answers:
+// prefill ends by itself or the client wants one token. It reads like decode's answer,
+// no decode worker is asked to answer, and nothing stays held.
 func TestAPrefillThatIsAllThereIsToSayIsTheAnswer(t *testing.T) {
 	t.Parallel()
 	eachSync(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet, e worker.Engine) {
@@ -250,7 +251,8 @@ func (f *fleet) awaitCollected() {
 	f.await("what prefill holds to be taken", func() bool { h := f.ledger(); return h.Held == 0 && h.Given == h.Taken+h.Released })
 }
 
-// TestClientsCannotSetAHandOff is row C12 for the engines of row C4.
+// TestClientsCannotSetAHandOff is docs/behaviour.md#router-only for the engines that
+// prefill first.
 func TestClientsCannotSetAHandOff(t *testing.T) {
 	t.Parallel()
 	eachSync(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet, _ worker.Engine) {

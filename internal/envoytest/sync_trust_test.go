@@ -102,7 +102,8 @@ func (k *tap) holdAnswers() (goOn func()) {
 	}
 }
 
-// TestTheListenerOfOurLegsTakesNothingWithoutASeal is row C23 with prefill first.
+// TestTheListenerOfOurLegsTakesNothingWithoutASeal is docs/behaviour.md#seal with
+// prefill first.
 func TestTheListenerOfOurLegsTakesNothingWithoutASeal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -46,8 +46,8 @@ func (f *fleet) crossings() (crossed, all int) {
 	return crossed, all
 }
 
-// TestNoKVLeavesADomainThatIsRequired is row C17, for engines that meet and for
-// those that prefill first.
+// TestNoKVLeavesADomainThatIsRequired is docs/behaviour.md#transfer-domain, for engines
+// that meet and for those that prefill first.
 func TestNoKVLeavesADomainThatIsRequired(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake} {
@@ -73,7 +73,8 @@ func TestNoKVLeavesADomainThatIsRequired(t *testing.T) {
 	}
 }
 
-// TestADomainWithoutADecodeWorkerFailsClosed is rows C17 and C24.
+// TestADomainWithoutADecodeWorkerFailsClosed is docs/behaviour.md#transfer-domain and
+// #nobody-eligible.
 func TestADomainWithoutADecodeWorkerFailsClosed(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
@@ -93,7 +94,8 @@ func TestADomainWithoutADecodeWorkerFailsClosed(t *testing.T) {
 	})
 }
 
-// TestAPreferredDomainIsKeptToWhileItIsFree is row C17.
+// TestAPreferredDomainIsKeptToWhileItIsFree is the preferred form of
+// docs/behaviour.md#transfer-domain.
 func TestAPreferredDomainIsKeptToWhileItIsFree(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
@@ -116,7 +118,7 @@ func TestAPreferredDomainIsKeptToWhileItIsFree(t *testing.T) {
 	})
 }
 
-// TestAClientMayAskForATaint is rows C15 and C17.
+// TestAClientMayAskForATaint is docs/behaviour.md#decode-pick and #transfer-domain.
 func TestAClientMayAskForATaint(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
@@ -139,8 +141,8 @@ func TestAClientMayAskForATaint(t *testing.T) {
 	})
 }
 
-// TestAPromptThatDecodeStillHoldsIsServedThere is row C21, by what is left to
-// prefill.
+// TestAPromptThatDecodeStillHoldsIsServedThere is docs/behaviour.md#conditional, by
+// what is left to prefill.
 func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
@@ -162,7 +164,7 @@ func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 	})
 }
 
-// TestWhilePrefillIsBehindDecodeServesAlone is row C21, by load.
+// TestWhilePrefillIsBehindDecodeServesAlone is docs/behaviour.md#conditional, by load.
 func TestWhilePrefillIsBehindDecodeServesAlone(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
@@ -184,8 +186,8 @@ func TestWhilePrefillIsBehindDecodeServesAlone(t *testing.T) {
 	})
 }
 
-// TestAFallbackIsTheOnlyWayToOneWorker is row C24; that without it nobody serves is
-// TestADomainWithoutADecodeWorkerFailsClosed.
+// TestAFallbackIsTheOnlyWayToOneWorker is docs/behaviour.md#nobody-eligible; that
+// without it nobody serves is TestADomainWithoutADecodeWorkerFailsClosed.
 func TestAFallbackIsTheOnlyWayToOneWorker(t *testing.T) {
 	t.Parallel()
 	both(t, layout{

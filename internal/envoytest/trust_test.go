@@ -78,7 +78,8 @@ func forge(h http.Header, addr string, spelling int) {
 	}
 }
 
-// TestAClientsRoutingHeadersReachNoAddressOfItsChoosing is row C12 for headers.
+// TestAClientsRoutingHeadersReachNoAddressOfItsChoosing is
+// docs/behaviour.md#router-only for headers.
 func TestAClientsRoutingHeadersReachNoAddressOfItsChoosing(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
@@ -143,7 +144,8 @@ func TestWithThePluginDeadNoRequestGoesAnywhere(t *testing.T) {
 	})
 }
 
-// TestFieldsThatOnlyTheRouterMaySetAreRefused is row C12 for bodies.
+// TestFieldsThatOnlyTheRouterMaySetAreRefused is docs/behaviour.md#router-only for
+// bodies.
 func TestFieldsThatOnlyTheRouterMaySetAreRefused(t *testing.T) {
 	t.Parallel()
 	fields := []string{
@@ -175,7 +177,8 @@ func TestFieldsThatOnlyTheRouterMaySetAreRefused(t *testing.T) {
 	})
 }
 
-// TestBothLegsCarryTheClientsBytesAndTheSameRendezvous is rows C13, C14 and C20.
+// TestBothLegsCarryTheClientsBytesAndTheSameRendezvous is docs/behaviour.md#one-token,
+// #room and #injected.
 func TestBothLegsCarryTheClientsBytesAndTheSameRendezvous(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
@@ -217,7 +220,7 @@ func TestBothLegsCarryTheClientsBytesAndTheSameRendezvous(t *testing.T) {
 	})
 }
 
-// TestEachRequestDrawsARoomOfItsOwn is a part of row C14.
+// TestEachRequestDrawsARoomOfItsOwn is a part of docs/behaviour.md#room.
 func TestEachRequestDrawsARoomOfItsOwn(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, layout{prefill: 1, decode: 1})
@@ -340,7 +343,7 @@ func injected(r *extprocv3.ProcessingResponse) map[string]string {
 	return out
 }
 
-// TestALegThatTheRouterDidNotSealReachesNoWorker is row C23. The prefill
+// TestALegThatTheRouterDidNotSealReachesNoWorker is docs/behaviour.md#seal. The prefill
 // listener is internal to Envoy, so the plugin is asked as Envoy would.
 func TestALegThatTheRouterDidNotSealReachesNoWorker(t *testing.T) {
 	t.Parallel()
