@@ -18,9 +18,11 @@ import (
 var rulePages = []string{"docs/behaviour.md", "docs/engines.md"}
 
 var (
-	ruleName  = regexp.MustCompile(`^\d+\. <a id="([a-z0-9-]+)"></a>\*\*([a-z0-9-]+)\*\*[.:] `)
-	ruleItem  = regexp.MustCompile(`^\d+\. `)
-	citation  = regexp.MustCompile(`docs/(?:behaviour|engines)\.md#[A-Za-z0-9_-]*`)
+	ruleName = regexp.MustCompile(`^\d+\. <a id="([a-z0-9-]+)"></a>\*\*([a-z0-9-]+)\*\*[.:] `)
+	ruleItem = regexp.MustCompile(`^\d+\. `)
+	// Several rules of one page are cited as page#one, #two and #three.
+	citation  = regexp.MustCompile(`(docs/(?:behaviour|engines)\.md)(#[A-Za-z0-9_-]*(?:(?:,| and|, and| with| before) #[a-z0-9-]+)*)`)
+	cited     = regexp.MustCompile(`#[A-Za-z0-9_-]*`)
 	testNamed = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
 )
 
@@ -67,17 +69,17 @@ func rules(page, text string, tests map[string]bool) (names map[string]bool, fau
 func uncited(t *tree, fsys fs.FS, known map[string]bool) []string {
 	var out []string
 	check := func(at, text string) {
-		for _, c := range citation.FindAllString(text, -1) {
-			if !known[c] {
-				out = append(out, fmt.Sprintf("%s: cites %s, which is no rule", at, c))
+		for _, c := range citation.FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1) {
+			for _, name := range cited.FindAllString(c[2], -1) {
+				if !known[c[1]+name] {
+					out = append(out, fmt.Sprintf("%s: cites %s, which is no rule", at, c[1]+name))
+				}
 			}
 		}
 	}
 	t.files(func(s *source) {
 		for _, g := range s.ast.Comments {
-			for _, c := range g.List {
-				check(t.at(c), c.Text)
-			}
+			check(t.at(g), strings.ReplaceAll(g.Text(), "\n", " "))
 		}
 	})
 	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
@@ -143,11 +145,12 @@ func TestLawsOfRulesAreSeenToFail(t *testing.T) {
 		"p#: there is no TestB",
 	}, faults)
 
-	const text = "// docs/engines.md#one, and docs/engines.md#on\npackage a"
+	const text = "// docs/engines.md#one, and docs/engines.md#on, #one and\n// #tow\npackage a"
 	tr := madeUp(t, map[string]string{"pkg/a/a.go": text})
 	pages := fstest.MapFS{"docs/x.md": {Data: []byte("docs/behaviour.md#one and a docs/behaviour.md of its own")}}
 	require.Equal(t, []string{
 		"pkg/a/a.go:1: cites docs/engines.md#on, which is no rule",
+		"pkg/a/a.go:1: cites docs/engines.md#tow, which is no rule",
 		"docs/x.md: cites docs/behaviour.md#one, which is no rule",
 	}, uncited(tr, pages, map[string]bool{"docs/engines.md#one": true}))
 }
