@@ -66,9 +66,9 @@ func few(snap *worker.Snapshot, ids []worker.ID) string {
 	return b.String()
 }
 
-func endpointOf(snap *worker.Snapshot, id worker.ID) string {
-	if w := snap.Worker(id); w != nil {
-		return w.Endpoint.String()
+func endpointOf(snap *worker.Snapshot, r worker.Rank) string {
+	if w := snap.Worker(r.ID); w != nil {
+		return w.EndpointOf(r.DPRank).String()
 	}
 	return ""
 }
@@ -156,11 +156,15 @@ func (p *plugin) onProblem(x discovery.Problem) {
 func (p *plugin) onHealth(t health.Transition) {
 	p.tele.Instruments.Aside(t.To.String(), string(t.Reason))
 	snap := p.board.Load().Snapshot
-	p.log.Info("worker "+t.To.String(), telemetry.KeyWorkerID, t.ID.String(), telemetry.KeyEndpoint, endpointOf(snap, t.ID), "from", t.From.String(), telemetry.KeyReason, string(t.Reason))
-	if t.Silent() {
-		p.server.SetAside(t.ID)
+	what, at := "worker "+placed(snap, t.Rank.ID), []any{telemetry.KeyWorkerID, t.Rank.ID.String(), telemetry.KeyEndpoint, endpointOf(snap, t.Rank)}
+	if t.OwnPort {
+		what, at = fmt.Sprintf("rank %d of %s", t.Rank.DPRank, what), append(at, telemetry.KeyDPRank, t.Rank.DPRank)
 	}
-	p.history.add(admin.Transition{At: t.At, What: "worker " + placed(snap, t.ID), From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
+	p.log.Info("worker "+t.To.String(), append(at, "from", t.From.String(), telemetry.KeyReason, string(t.Reason))...)
+	if t.Silent() {
+		p.server.SetAside(t.Rank, t.OwnPort)
+	}
+	p.history.add(admin.Transition{At: t.At, What: what, From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
 }
 
 // doubtful reports whether what is known of a rank's cache may be wrong: its
@@ -250,10 +254,7 @@ func (p *plugin) state() admin.State {
 	snap := p.board.Load()
 	found := p.view.Status()
 	s.View = viewState(&found, snap.Snapshot, s.Now)
-	healths := make(map[worker.ID]health.WorkerHealth)
-	for _, h := range p.health.Status() {
-		healths[h.ID] = h
-	}
+	healths := p.healths()
 	for _, k := range snap.AllKeys(s.Now) {
 		s.Keys = append(s.Keys, p.keyRow(snap, k))
 	}
@@ -325,22 +326,84 @@ func (p *plugin) isKeyReady(k worker.Key) (bool, string) {
 	return why == "", why
 }
 
-func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[worker.Rank]kvevents.RankStatus) admin.WorkerRow {
-	row := admin.WorkerRow{
-		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
-		Health: admin.Healthy, Since: h.Since,
+// healths is what is known of the health of each worker: once, or once for each rank that
+// has a port of its own.
+func (p *plugin) healths() map[worker.ID][]health.RankHealth {
+	out := make(map[worker.ID][]health.RankHealth)
+	for _, h := range p.health.Status() {
+		out[h.Rank.ID] = append(out[h.Rank.ID], h)
+	}
+	return out
+}
+
+// standing is a state with why it is so, and since when.
+type standing struct {
+	admin.Health
+	why   string
+	since time.Time
+}
+
+// standingOf is what is shown of one of them.
+func standingOf(h *health.RankHealth) standing {
+	s := standing{Health: admin.Healthy, since: h.Since}
+	switch {
+	case h.State == health.Aside || h.State == health.Probing:
+		s.Health, s.why = admin.Aside, string(h.Reason)
+	case h.State == health.Recovering:
+		s.Health, s.why = admin.Recovering, string(h.Reason)
+	case h.SparedFor != "":
+		s.why = "failing (" + string(h.SparedFor) + "), kept: too many are aside"
+	case h.Suspected:
+		s.why = "suspected: it is probed"
+	}
+	return s
+}
+
+// stateOf is what is shown of a worker. It is aside if all its ranks are; where some are,
+// it says which.
+func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
+	if len(hs) == 0 || w.Draining {
+		return standing{Health: map[bool]admin.Health{true: admin.Draining, false: admin.Healthy}[w.Draining]}
+	}
+	if len(hs) == 1 {
+		return standingOf(&hs[0])
+	}
+	out := standing{Health: admin.Healthy}
+	var aside, recovering int
+	var which []string
+	for i := range hs {
+		s := standingOf(&hs[i])
+		switch s.Health {
+		case admin.Aside:
+			aside++
+		case admin.Recovering:
+			recovering++
+		case admin.Healthy, admin.Partly, admin.Draining:
+		}
+		if s.since.After(out.since) {
+			out.since = s.since
+		}
+		if s.why != "" {
+			which = append(which, fmt.Sprintf("rank %d: %s", hs[i].Rank.DPRank, s.why))
+		}
 	}
 	switch {
-	case w.Draining:
-		row.Health = admin.Draining
-	case h.State == health.Aside || h.State == health.Probing:
-		row.Health, row.Reason = admin.Aside, string(h.Reason)
-	case h.State == health.Recovering:
-		row.Health, row.Reason = admin.Recovering, string(h.Reason)
-	case h.SparedFor != "":
-		row.Reason = "failing (" + string(h.SparedFor) + "), kept: too many are aside"
-	case h.Suspected:
-		row.Reason = "suspected: it is probed"
+	case aside == len(hs):
+		out.Health = admin.Aside
+	case aside > 0:
+		out.Health = admin.Partly
+	case recovering > 0:
+		out.Health = admin.Recovering
+	}
+	out.why = strings.Join(which, "; ")
+	return out
+}
+
+func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map[worker.Rank]kvevents.RankStatus) admin.WorkerRow {
+	s := stateOf(w, hs)
+	row := admin.WorkerRow{
+		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
+		Health: s.Health, Reason: s.why, Since: s.since,
 	}
 	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
 		row.Reason = why
@@ -348,8 +411,14 @@ func (p *plugin) workerRow(w *worker.Worker, h health.WorkerHealth, streams map[
 	for dp := range worker.DPRank(w.DPSize) {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
 		l, _ := p.book.Load(r)
+		var own standing
+		if len(hs) > 1 && int(dp) < len(hs) {
+			if own = standingOf(&hs[dp]); own.Health == admin.Healthy {
+				own = standing{}
+			}
+		}
 		row.Ranks = append(row.Ranks, admin.RankRow{
-			DPRank: dp, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
+			DPRank: dp, Health: own.Health, Reason: own.why, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
 			DecodeBlocks: l.DecodeBlocks, IndexBlocks: p.indexBlocks(w, r), CapacityBlocks: int64(w.CapacityBlocks),
 			ShedBlocks: p.indexShed(r),
 			Events:     eventStream(streams[r]),
@@ -381,10 +450,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	found := p.view.Status()
 	v := viewState(&found, snap.Snapshot, time.Now())
 	o.Revision, o.Age, o.Stale = v.Revision, v.Age, v.Stale
-	states := make(map[worker.ID]health.State)
-	for _, h := range p.health.Status() {
-		states[h.ID] = h.State
-	}
+	healths := p.healths()
 	o.BodyBytes, o.BodyLimit = p.server.Bodies()
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	keys := make(map[telemetry.StandingCount]int64)
@@ -405,7 +471,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	}
 	counts, now := make(map[telemetry.WorkerCount]int64), time.Now()
 	for _, w := range snap.Workers() {
-		counts[telemetry.WorkerCount{Role: w.Role, State: string(p.workerRow(w, health.WorkerHealth{State: states[w.ID]}, nil).Health)}]++
+		counts[telemetry.WorkerCount{Role: w.Role, State: string(stateOf(w, healths[w.ID]).Health)}]++
 		for dp := range worker.DPRank(w.DPSize) {
 			r := worker.Rank{ID: w.ID, DPRank: dp}
 			l, _ := p.book.Load(r)

@@ -222,6 +222,8 @@ type workerJSON struct {
 
 type rankJSON struct {
 	DPRank         worker.DPRank `json:"dp_rank"`
+	State          string        `json:"state,omitempty"` // of a rank with a port of its own, unless it is healthy
+	Reason         string        `json:"reason,omitempty"`
 	Requests       int           `json:"requests"`
 	PrefillTokens  int64         `json:"prefill_tokens"`
 	DecodeBlocks   int64         `json:"decode_blocks"`
@@ -310,7 +312,7 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 	}
 	for _, r := range w.Ranks {
 		rj := rankJSON{
-			DPRank: r.DPRank, Requests: r.Requests, PrefillTokens: r.PrefillTokens,
+			DPRank: r.DPRank, State: string(r.Health), Reason: r.Reason, Requests: r.Requests, PrefillTokens: r.PrefillTokens,
 			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, ShedBlocks: r.ShedBlocks, CapacityBlocks: r.CapacityBlocks,
 		}
 		if e := r.Events; e.State != NoStream {

@@ -196,7 +196,7 @@ func newKeyView(k *KeyRow) keyView {
 // severity orders workers: those in trouble first.
 func severity(w *WorkerRow) int {
 	switch w.Health {
-	case Aside:
+	case Aside, Partly:
 		return 0
 	case Recovering:
 		return 1
@@ -221,9 +221,9 @@ func counts(ws []WorkerRow) []countView {
 	}
 	var out []countView
 	for _, r := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
-		for _, h := range []Health{Healthy, Aside, Recovering, Draining} {
+		for _, h := range []Health{Healthy, Aside, Partly, Recovering, Draining} {
 			if c := n[r][h]; c > 0 {
-				out = append(out, countView{fmt.Sprintf("%d %s %s", c, r, h), h == Aside})
+				out = append(out, countView{fmt.Sprintf("%d %s %s", c, r, h), h == Aside || h == Partly})
 			}
 		}
 	}
@@ -250,7 +250,11 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 	}
 	for i := range w.Ranks {
 		r := &w.Ranks[i]
-		v.Ranks = append(v.Ranks, newRankView(fmt.Sprintf("rank %d", r.DPRank), r, now))
+		name := fmt.Sprintf("rank %d", r.DPRank)
+		if r.Health != "" {
+			name += fmt.Sprintf(" (%s%s)", r.Health, because(r.Reason))
+		}
+		v.Ranks = append(v.Ranks, newRankView(name, r, now))
 	}
 	return v
 }

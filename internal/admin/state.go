@@ -66,6 +66,7 @@ type Health string
 const (
 	Healthy    Health = "healthy"
 	Aside      Health = "aside"
+	Partly     Health = "partly aside" // some of its ranks are, which have ports of their own
 	Recovering Health = "recovering"
 	Draining   Health = "draining"
 )
@@ -86,13 +87,17 @@ type WorkerRow struct {
 
 // RankRow is one data-parallel rank of a worker.
 type RankRow struct {
-	DPRank         worker.DPRank
-	Requests       int   // legs booked on it
-	PrefillTokens  int64 // prompt tokens booked and not yet prefilled
-	DecodeBlocks   int64 // KV blocks booked for running answers
-	IndexBlocks    int64 // blocks that the index knows on it
-	ShedBlocks     int64 // blocks that the index has dropped for want of memory
-	CapacityBlocks int64 // 0: unknown
+	DPRank worker.DPRank
+	// Health of a rank with a port of its own, where it is not healthy; else the worker's
+	// is all there is, and this empty.
+	Health         Health
+	Reason         string // of Health
+	Requests       int    // legs booked on it
+	PrefillTokens  int64  // prompt tokens booked and not yet prefilled
+	DecodeBlocks   int64  // KV blocks booked for running answers
+	IndexBlocks    int64  // blocks that the index knows on it
+	ShedBlocks     int64  // blocks that the index has dropped for want of memory
+	CapacityBlocks int64  // 0: unknown
 	Events         EventStream
 }
 

@@ -101,6 +101,8 @@ func workerTroubles(s *State) []trouble {
 		switch w.Health {
 		case Aside:
 			add(true, fmt.Sprintf("Worker %s (%s, id %d) is set aside%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
+		case Partly:
+			add(true, fmt.Sprintf("Worker %s (%s, id %d) is set aside in part%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
 		case Recovering:
 			add(false, fmt.Sprintf("Worker %s (%s, id %d) is coming back%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
 		case Healthy, Draining:

@@ -3,7 +3,8 @@
 package envoytest
 
 import (
-	"net/http"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,10 +14,10 @@ import (
 )
 
 // TestOneOfFourRanksDiesAndComesBack: the only decode worker has four data-parallel
-// ranks. The process of one of them dies, and is started again; then the worker dies with
-// all of them, as an engine does that runs them in one process. Nothing is ever served by
-// one leg alone; what is refused is told to try again; and once the rank is back every
-// request is served, by each rank in turn.
+// ranks, each with a port of its own. The process of one of them dies: every request is
+// served, by the other three. It is started again, and each has its turn; then the worker
+// dies with all of them, as an engine does that runs them in one process. Nothing is ever
+// served by one leg alone, and what is refused is told to try again.
 func TestOneOfFourRanksDiesAndComesBack(t *testing.T) {
 	t.Parallel()
 	bothEtcd(t, modes("round-robin", "round-robin")+"health: {probe_interval: 100ms}\n", func(t *testing.T, f *etcdFleet) {
@@ -28,18 +29,22 @@ func TestOneOfFourRanksDiesAndComesBack(t *testing.T) {
 
 		const dead = worker.DPRank(2)
 		f.fault(decode.worker, enginesim.Fault{Mode: enginesim.FaultRefuse, Port: decode.worker.Info.EndpointOf(dead).String()})
-		for met := false; !met; { // its port is tried by a request, and it is no longer used
-			s := f.ask()
-			f.requireServedOrTyped("without one rank", []sent{s})
+		for met := false; !met; { // its port is tried by a request, which the client does not see
+			f.requireServed(f.ask(), "as one rank is dead")
 			met = f.metric("baton_aside_transitions_total", `to="aside"`) > 0
 		}
-		f.requireServedOrTyped("without one rank", f.burst(12))
+		by := f.byRank(decode, "without one rank")
+		require.ElementsMatch(t, []int{0, 1, 3}, slices.Collect(maps.Keys(by)))
+		require.EqualValues(t, 1, f.metric("baton_workers", `role="decode"`, `state="partly aside"`))
+		require.Contains(t, f.adminGet("/debug/state"), `"reason": "rank 2: connect-failed"`)
+		for _, s := range f.burst(12) {
+			f.requireServed(s, "without one rank, at once")
+		}
 
 		f.fault(decode.worker, enginesim.Fault{})
-		f.await("the worker to serve again", func() bool {
-			s := f.ask()
-			f.requireServedOrTyped("as the rank is back", []sent{s})
-			return s.status == http.StatusOK && f.metric("baton_workers", `role="decode"`, `state="healthy"`) == 1
+		f.await("the rank to serve again", func() bool {
+			f.requireServed(f.ask(), "as the rank is back")
+			return f.metric("baton_workers", `role="decode"`, `state="healthy"`) == 1
 		})
 		require.Equal(t, map[int]int{0: 3, 1: 3, 2: 3, 3: 3}, f.byRank(decode, "with the rank back"))
 

@@ -120,7 +120,7 @@ func TestAWorkerThatIsAsideHasNoQueue(t *testing.T) {
 	held := r.queue(4, 6)
 	require.Equal(t, "prefill_saturated", r.explain(eightTokens).Detail)
 	for range 2 {
-		r.srv.cfg.Health.Report(2, health.Report{Outcome: health.Overdue}, time.Now())
+		r.srv.cfg.Health.Report(worker.Rank{ID: 2}, health.Report{Outcome: health.Overdue}, time.Now())
 	}
 	require.Equal(t, worker.Rank{ID: 1}, r.explain(eightTokens).Prefill.Rank)
 	queued, _ := r.srv.Backlog(r.srv.cfg.Board.Load(), worker.Key{Model: "m"})

@@ -84,7 +84,7 @@ func (srv *Server) decodes(q *question, e worker.Engine, domain string) bool {
 		if at := q.places.Decode; at != nil {
 			return w.ID == at.Worker.ID
 		}
-		return w.CanServe(worker.Decode) && allowed(q.wish.subset, w) && srv.cfg.Health.Allows(worker.Rank{ID: w.ID})
+		return w.CanServe(worker.Decode) && allowed(q.wish.subset, w) && srv.cfg.Health.AllowsSome(w.ID)
 	}
 	return slices.ContainsFunc(q.pool.Decode, func(w *worker.Worker) bool {
 		return w.Engine == e && w.HasTaint(domain) && q.constraints.Lacks(w) == "" && may(w)

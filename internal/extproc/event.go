@@ -28,7 +28,7 @@ const (
 	evLeg       // the prefill leg reports
 	evTimer
 	evAbort     // the owner wants this prefill leg ended
-	evGone      // a worker of the attempt has left discovery, or was set aside
+	evGone      // a rank of the attempt has left discovery, or was set aside
 	evDrain     // the process is about to end: leave what can be left
 	evPrefilled // a prefill that the plugin asked for itself has ended: answer
 	evCollected // so has a collecting decode
@@ -59,7 +59,8 @@ type event struct {
 	imm          *immediate   // evAnswered
 	seen         blame.Sight  // evLogged: how the answer ended; evFound: what its first events say
 	pass         func()       // evFound: lets the answer go on; of the stream, not the machine
-	worker       worker.ID    // evGone
+	rank         worker.Rank  // evGone
+	whole        bool         // evGone: all ranks of its worker
 	left         bool         // evGone: discovery says so; else it was set aside
 	odd          bool         // evResponseHeaders, evFound: decode refuses more than its pool
 	status       int          // evLogged: what Envoy has sent on; evFound: what the events name

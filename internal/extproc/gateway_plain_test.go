@@ -89,7 +89,7 @@ func TestAWorkersWordIsNoLocalReplyBehindAPlainGateway(t *testing.T) {
 		p.cancel()
 	}
 	for id := worker.ID(1); id <= 4; id++ {
-		require.False(t, r.srv.cfg.Health.Aside(id))
+		require.False(t, r.srv.cfg.Health.Aside(worker.Rank{ID: id}))
 	}
 }
 

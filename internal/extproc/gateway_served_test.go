@@ -41,13 +41,13 @@ func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
 	}
 	for _, status := range []string{"200", "200", "200", "200", "500", "500", "200", "500", "500"} {
 		ask(status)
-		require.False(t, r.srv.cfg.Health.Aside(1))
+		require.False(t, r.srv.cfg.Health.Aside(worker.Rank{ID: 1}))
 	}
-	for i := 0; i < 20 && !r.srv.cfg.Health.Aside(1); i++ { // nobody else was asked anything: three in a row may be the requests' doing
+	for i := 0; i < 20 && !r.srv.cfg.Health.Aside(worker.Rank{ID: 1}); i++ { // nobody else was asked anything: three in a row may be the requests' doing
 		ask("500")
 	}
-	require.True(t, r.srv.cfg.Health.Aside(1), "it is charged with what the tunnel answers")
-	require.False(t, r.srv.cfg.Health.Aside(2))
+	require.True(t, r.srv.cfg.Health.Aside(worker.Rank{ID: 1}), "it is charged with what the tunnel answers")
+	require.False(t, r.srv.cfg.Health.Aside(worker.Rank{ID: 2}))
 }
 
 // Who has answered, by all the ways in which an address may be one of ours.

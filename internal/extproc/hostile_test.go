@@ -86,11 +86,11 @@ func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve 
 	g := &playground{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: testStart, moves: map[worker.ID]int{}, aside: map[worker.ID]int{}, silent: map[worker.ID]bool{}, gone: map[worker.ID]bool{}, kind: kind}
 	var err error
 	g.tracker, err = health.New(health.Config{Seed: seed + 1, Hooks: health.Hooks{Transition: func(x health.Transition) {
-		g.moves[x.ID]++
-		g.gone[x.ID] = x.Silent()
+		g.moves[x.Rank.ID]++
+		g.gone[x.Rank.ID] = x.Silent()
 		if x.To == health.Aside {
-			g.aside[x.ID]++
-			g.tellf("worker %s is set aside: %s", x.ID, x.Reason)
+			g.aside[x.Rank.ID]++
+			g.tellf("worker %s is set aside: %s", x.Rank.ID, x.Reason)
 		}
 	}}})
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 			}
 			p.disaggregated, p.kind, p.token, p.decodeAlone = true, g.kind, "sealed", false
 			_, p.spare.prefill = g.other(g.prefill, p.prefill.ID, before.ranks)
-			p.failing = g.tracker.HandoffFailing(p.prefill.ID, d.ID, g.now)
+			p.failing = g.tracker.HandoffFailing(p.prefill, d, g.now)
 		}
 		x := &attemptPlay{g: g, m: &mainLeg{rules: testRules()}, plan: p, number: attempt}
 		trial := g.tracker.Begin(d)
@@ -227,7 +227,7 @@ func (x *attemptPlay) send(ev *event) {
 		switch e.op {
 		case opRelay:
 			if x.m.sightOfStart() == blame.Served {
-				x.g.tracker.Began(x.m.plan.decode.ID)
+				x.g.tracker.Began(x.m.plan.decode)
 			}
 		case opCharge, opPairFailed, opPairServed:
 			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, opNames[e.op], e.rank, e.charge, e.proven)
@@ -243,7 +243,7 @@ func (x *attemptPlay) send(ev *event) {
 // probe is what health's own prober does for a suspect.
 func (g *playground) probe(id worker.ID) {
 	if g.silent[id] {
-		g.tracker.Report(id, health.Report{Outcome: health.ConnectFailed}, g.now)
+		g.tracker.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, g.now)
 	}
 }
 
@@ -259,7 +259,7 @@ func (x *attemptPlay) wait(d time.Duration) {
 		x.send(&event{kind: evTimer})
 		for _, id := range []worker.ID{x.plan.prefill.ID, x.plan.decode.ID} {
 			if x.m.awaitsAnswer() && id != 0 && x.g.gone[id] {
-				x.send(&event{kind: evGone, worker: id})
+				x.send(&event{kind: evGone, rank: worker.Rank{ID: id}, whole: true})
 			}
 		}
 	}
@@ -403,7 +403,7 @@ func (x *attemptPlay) play(a act) {
 var nearby = map[act]act{actRejectedFar: actRejected, actErrorFar: actError, actLostFar: actLost, actRefuseFar: actRefuse}
 
 func (x *attemptPlay) odd(s blame.Sight, at worker.Rank, spare bool) bool {
-	if s != blame.Rejected || !spare || x.number >= 3 || !x.g.tracker.AskMate(at.ID) {
+	if s != blame.Rejected || !spare || x.number >= 3 || !x.g.tracker.AskMate(at) {
 		return false
 	}
 	x.g.mates++

@@ -78,7 +78,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 					Client: &http.Client{Transport: stoppedWorker("10.0.1.1:80")},
 					Hooks: health.Hooks{Transition: func(x health.Transition) {
 						if x.Silent() {
-							gone <- x.ID
+							gone <- x.Rank.ID
 						}
 					}},
 				})
@@ -104,7 +104,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 				send := func(ev *event) {
 					for _, e := range m.step(time.Now(), ev) {
 						if e.op == opSuspect {
-							tracker.Suspect(e.rank.ID, health.Overdue, time.Now())
+							tracker.Suspect(e.rank, health.Overdue, time.Now())
 						}
 					}
 				}
@@ -115,7 +115,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 				for m.awaitsAnswer() {
 					select {
 					case id := <-gone:
-						send(&event{kind: evGone, worker: id})
+						send(&event{kind: evGone, rank: worker.Rank{ID: id}, whole: true})
 					case <-time.After(time.Until(m.wakeAt())):
 						send(&event{kind: evTimer})
 					}

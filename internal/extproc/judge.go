@@ -24,9 +24,9 @@ var requestSeed = maphash.MakeSeed()
 // judge performs what the machine says of a worker.
 func (s *mainStream) judge(now time.Time, e *effect) {
 	if e.op == opSuspect {
-		s.srv.cfg.Health.Suspect(e.rank.ID, health.Overdue, now)
-		if s.srv.cfg.Health.Aside(e.rank.ID) { // for another request, before this one has waited so long
-			s.post(&event{kind: evGone, worker: e.rank.ID})
+		s.srv.cfg.Health.Suspect(e.rank, health.Overdue, now)
+		if s.srv.cfg.Health.Aside(e.rank) { // for another request, before this one has waited so long
+			s.post(&event{kind: evGone, rank: e.rank})
 		}
 		return
 	}
@@ -39,14 +39,14 @@ func (s *mainStream) judge(now time.Time, e *effect) {
 func tell(h *health.Tracker, e *effect, request uint64, since, now time.Time) {
 	switch e.op {
 	case opCharge:
-		h.Report(e.rank.ID, health.Report{Outcome: healthOutcome[e.charge], Request: request, Since: since, Proven: e.proven}, now)
+		h.Report(e.rank, health.Report{Outcome: healthOutcome[e.charge], Request: request, Since: since, Proven: e.proven}, now)
 		if e.proven && e.charge == blame.Refusal {
 			h.MateServed()
 		}
 	case opPairFailed:
-		h.HandoffFailed(e.rank.ID, e.other.ID, now)
+		h.HandoffFailed(e.rank, e.other, now)
 	case opPairServed:
-		h.HandoffServed(e.rank.ID, e.other.ID)
+		h.HandoffServed(e.rank, e.other)
 	}
 }
 
@@ -77,6 +77,6 @@ func (s *mainStream) countWorker(o outcome) {
 
 // odd reports whether a refusal with that status is to be asked of a mate: who refuses
 // more than its pool may be at fault itself.
-func (s *mainStream) odd(id worker.ID, status int) bool {
-	return sightOfStatus(status) == blame.Rejected && s.m.attempt < s.m.rules.maxAttempts && !s.m.way.plain && s.srv.cfg.Health.AskMate(id)
+func (s *mainStream) odd(r worker.Rank, status int) bool {
+	return sightOfStatus(status) == blame.Rejected && s.m.attempt < s.m.rules.maxAttempts && !s.m.way.plain && s.srv.cfg.Health.AskMate(r)
 }

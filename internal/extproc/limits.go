@@ -52,7 +52,7 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 		return
 	}
 	kind := kindOf(q.query.Body)
-	p.spare.decode = !p.decodeNamed && srv.spares(q, p.server(), p.decode.ID)
+	p.spare.decode = !p.decodeNamed && srv.spares(q, p.server(), p.decode)
 	s.decodeLimit = limited{
 		subject:   patience.Subject{Worker: p.decode.ID, Pool: q.pool.Key, Leg: patience.Stream, Kind: kind},
 		allowance: srv.cfg.AnswerBase,
@@ -69,8 +69,8 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 	if !p.disaggregated {
 		return
 	}
-	p.failing = srv.cfg.Health.HandoffFailing(p.prefill.ID, p.decode.ID, now)
-	p.spare.prefill = !p.prefillNamed && srv.spares(q, worker.Prefill, p.prefill.ID)
+	p.failing = srv.cfg.Health.HandoffFailing(p.prefill, p.decode, now)
+	p.spare.prefill = !p.prefillNamed && srv.spares(q, worker.Prefill, p.prefill)
 	p.startWithin = srv.cfg.StartTimeout + time.Duration(len(q.query.Body))*time.Second/startBytesPerSec +
 		time.Duration(srv.attempts.len())*startPerRequest
 	queued, _ := srv.cfg.Book.Load(p.prefill)
@@ -85,7 +85,7 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 // none, or it may not be picked.
 func (srv *Server) kept(q *question, role worker.Role) *worker.Worker {
 	w := q.snap.Worker(q.before.keep.ID)
-	if w == nil || w.Role != role || w.Draining || !q.disagg || !allowed(q.wish.subset, w) || srv.cfg.Health.Aside(w.ID) {
+	if w == nil || w.Role != role || w.Draining || !q.disagg || !allowed(q.wish.subset, w) || srv.cfg.Health.AllAside(w.ID) {
 		return nil
 	}
 	return w
@@ -99,8 +99,9 @@ func (srv *Server) learn(l *limited, now time.Time) {
 	}
 }
 
-// SetAside tells the attempts that wait for a worker that it is dead or silent, so
-// that they need not wait. It returns at once; health's hooks may call it.
-func (srv *Server) SetAside(id worker.ID) {
-	srv.engines.run(func() { srv.attempts.gone([]worker.ID{id}, false) })
+// SetAside tells the attempts that wait for a rank that it is dead or silent, so
+// that they need not wait: for any of its worker unless it has a port of its own. It returns at
+// once; health's hooks may call it.
+func (srv *Server) SetAside(r worker.Rank, ownPort bool) {
+	srv.engines.run(func() { srv.attempts.aside(r, ownPort) })
 }

@@ -293,7 +293,7 @@ func (x *mainRandom) one() error {
 		x.now = x.now.Add(pickOf(x.r, time.Millisecond, 300*time.Millisecond, 2*time.Second, 30*time.Second, 5*time.Minute))
 		return x.timer()
 	case n == 8:
-		return x.send(event{kind: evGone, worker: pickOf[worker.ID](x.r, 3, 7), left: x.r.IntN(2) == 0}, "gone")
+		return x.send(event{kind: evGone, rank: worker.Rank{ID: pickOf[worker.ID](x.r, 3, 7)}, whole: true, left: x.r.IntN(2) == 0}, "gone")
 	case n == 9 && x.r.IntN(3) == 0:
 		return x.send(event{kind: evDrain}, "drain")
 	case n == 10 && x.booked && x.r.IntN(2) == 0:

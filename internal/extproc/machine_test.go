@@ -171,7 +171,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "found":
 		ev = event{kind: evFound, seen: blame.Sight(str(d, "seen", "")), odd: d.HasArg("odd")}
 	case "gone":
-		ev = event{kind: evGone, worker: worker.ID(num(t, d, "worker", 7)), left: !d.HasArg("aside")}
+		ev = event{kind: evGone, rank: worker.Rank{ID: worker.ID(num(t, d, "worker", 7))}, whole: true, left: !d.HasArg("aside")}
 	case "drain":
 		ev = event{kind: evDrain}
 	case "logged":

@@ -247,16 +247,17 @@ func (m *mainLeg) onSilent(now time.Time) {
 	m.answerBy = now.Add(m.plan.answerWithin)
 }
 
-// onGone takes the word that a worker has left discovery, or was set aside while this
+// onGone takes the word that a rank has left discovery, or was set aside while this
 // attempt waited for it longer than it should: it need not wait any more.
-func (m *mainLeg) onGone(now time.Time, id worker.ID) {
+func (m *mainLeg) onGone(now time.Time, ev *event) {
 	if m.plan == nil {
 		return
 	}
-	if m.plan.disaggregated && m.plan.prefill.ID == id {
+	gone := func(r worker.Rank) bool { return r == ev.rank || ev.whole && r.ID == ev.rank.ID }
+	if m.plan.disaggregated && gone(m.plan.prefill) {
 		m.onLegFailed(now, legReport{state: legFailed, reason: blame.Gone})
 	}
-	if m.phase == mainRouted && m.plan.decode.ID == id {
+	if m.phase == mainRouted && gone(m.plan.decode) {
 		f := failDecodeLost
 		if !m.decodeFailed(now, blame.Gone, false, &f) {
 			m.reject(&f, false)

@@ -125,7 +125,7 @@ func (m *mainLeg) step(now time.Time, ev *event) []effect {
 		}
 	case evGone:
 		if ev.left || m.suspected {
-			m.onGone(now, ev.worker)
+			m.onGone(now, ev)
 		}
 	case evTimer:
 		m.onTimer(now)

@@ -53,7 +53,7 @@ type mainStream struct {
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come
 	closed bool           // guarded by mu: no leg is wanted any more
-	picked [2]worker.ID   // guarded by mu: the prefill and the decode worker, 0 for none
+	picked [2]worker.Rank // guarded by mu: for prefill and for decode; of worker 0: none
 	begun  bool           // guarded by mu: a leg of our own has reached Envoy
 
 	carrier string // guarded by mu: the replica at which the leg runs; empty: here, or not known
@@ -134,16 +134,16 @@ func (s *mainStream) prepare(ev *event) {
 			s.srv.unread(ev.headers)
 		}
 		if s.m.phase == mainRouted && ev.headers.localReply == "" && s.m.plan.spare.decode {
-			ev.odd = s.odd(s.m.plan.decode.ID, statusOf(ev.headers.status))
+			ev.odd = s.odd(s.m.plan.decode, statusOf(ev.headers.status))
 		}
 	case evFound:
 		s.pass = ev.pass
 		if s.m.plan != nil && s.m.plan.spare.decode {
-			ev.odd = s.odd(s.m.plan.decode.ID, ev.status)
+			ev.odd = s.odd(s.m.plan.decode, ev.status)
 		}
 	case evLeg:
 		if ev.leg.reason == blame.Rejected && s.m.waitsForPrefill() && s.m.plan.spare.prefill {
-			ev.leg.odd = s.odd(s.m.plan.prefill.ID, ev.leg.status)
+			ev.leg.odd = s.odd(s.m.plan.prefill, ev.leg.status)
 		}
 	case evPicked:
 		if s.m.instead != nil && !s.m.finished {
@@ -158,7 +158,7 @@ func (s *mainStream) prepare(ev *event) {
 		}
 	case evPrefilled:
 		if ev.answer.localReply == "" && s.m.waitsForPrefill() && s.m.plan.spare.prefill {
-			ev.answer.odd = s.odd(s.m.plan.prefill.ID, ev.answer.status)
+			ev.answer.odd = s.odd(s.m.plan.prefill, ev.answer.status)
 		}
 		s.keepDecode(ev.answer)
 	case evRefused, evAnswered:
@@ -283,7 +283,7 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 	}
 	if s.m.sightOfStart() == blame.Served {
 		s.srv.learn(&s.decodeLimit, now)
-		s.srv.cfg.Health.Began(s.m.plan.decode.ID)
+		s.srv.cfg.Health.Began(s.m.plan.decode)
 	}
 	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), s.strange, extras{}))
 	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
@@ -326,7 +326,7 @@ func (s *mainStream) abort() {
 }
 
 // workers are the prefill and the decode worker, 0 for none.
-func (s *mainStream) workers() [2]worker.ID {
+func (s *mainStream) ranks() [2]worker.Rank {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.picked

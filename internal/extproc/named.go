@@ -235,4 +235,4 @@ func (everyone) Changes(since uint64, dst []worker.ID) (now uint64, changed []wo
 	return 1, dst, since != 1
 }
 
-func (everyone) Standing(worker.ID) health.Standing { return health.Free }
+func (everyone) Standing(worker.Rank) health.Standing { return health.Free }

@@ -284,9 +284,9 @@ func TestANamedWorkerIsTakenThoughItIsAsideOrBusy(t *testing.T) {
 	})
 	held := r.queue(6, 6)
 	for range 2 {
-		r.srv.cfg.Health.Report(1, health.Report{Outcome: health.Overdue}, time.Now())
+		r.srv.cfg.Health.Report(worker.Rank{ID: 1}, health.Report{Outcome: health.Overdue}, time.Now())
 	}
-	r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 	require.False(t, r.srv.cfg.Health.Allows(worker.Rank{ID: 1}))
 	p := r.through(direct()...)
 	set, _ := routed(t, p.ask(eightTokens, "x-worker-instance-id", "3", "x-prefill-instance-id", "1"))

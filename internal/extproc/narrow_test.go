@@ -56,7 +56,7 @@ func TestANamedWorkerKeepsWhatIsKnownOfItsRanks(t *testing.T) {
 			require.Equal(t, row.estimated, estimated)
 			require.Nil(t, r.Exclude, "what has failed the request before is no reason either")
 			require.Zero(t, r.MaxQueuedISLTokens)
-			require.Equal(t, health.Free, r.Filter.Standing(row.want[0].ID))
+			require.Equal(t, health.Free, r.Filter.Standing(row.want[0]))
 			require.True(t, p.ServeOverloaded)
 			require.Equal(t, picker.KV, p.Mode, "no turn moves")
 		})

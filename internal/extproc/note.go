@@ -149,14 +149,14 @@ func (srv *Server) fillOut(out *journal.Choice, c *choice, q *question) {
 		case load.OutOverloaded:
 			row.Note = o.Overload.String()
 		case load.OutAside:
-			row.Note = srv.asideNote(o.Rank.ID)
+			row.Note = srv.asideNote(o.Rank)
 		}
 		out.Offer(&row)
 	}
 }
 
-func (srv *Server) asideNote(id worker.ID) string {
-	if h, known := srv.cfg.Health.Lookup(id); known && h.State != health.Healthy {
+func (srv *Server) asideNote(r worker.Rank) string {
+	if h, known := srv.cfg.Health.Lookup(r); known && h.State != health.Healthy {
 		return h.State.String() + ": " + string(h.Reason)
 	}
 	return "was aside" // it came back since the pick

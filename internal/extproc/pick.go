@@ -168,12 +168,12 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	}
 	b.note = srv.record(s, q, &v)
 	s.mu.Lock()
-	s.picked = [2]worker.ID{pl.prefill.ID, pl.decode.ID}
+	s.picked = [2]worker.Rank{pl.prefill, pl.decode}
 	s.mu.Unlock()
 	srv.attempts.add(pl.nonce, s)
 	s.post(&event{kind: evPicked, plan: pl, booked: b})
 	if pl.disaggregated && srv.view.Load().Worker(pl.prefill.ID) == nil {
-		s.post(&event{kind: evGone, worker: pl.prefill.ID, left: true}) // it left between the pick and now
+		s.post(&event{kind: evGone, rank: pl.prefill, left: true}) // it left between the pick and now
 	}
 }
 
@@ -184,7 +184,7 @@ func (srv *Server) tokenizers(q *question) []worker.Endpoint {
 	var out []worker.Endpoint
 	for _, ws := range [][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
 		for _, w := range ws {
-			if allowed(q.wish.subset, w) && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
+			if allowed(q.wish.subset, w) && srv.cfg.Health.AllowsSome(w.ID) {
 				out = append(out, w.Endpoint)
 			}
 		}
@@ -254,7 +254,15 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		}
 		return err
 	}
+	exclude := r.Exclude
+	if mates := q.portMates(); len(mates) > 0 {
+		r.Exclude = slices.Concat(exclude, mates)
+	}
 	err := pick()
+	if errors.Is(err, picker.ErrNoCandidate) && len(r.Exclude) > len(exclude) {
+		r.Exclude = exclude // better another rank of a worker that has failed before than none
+		err = pick()
+	}
 	if errors.Is(err, picker.ErrNoCandidate) && len(q.before.ranks) > 0 {
 		r.Exclude = c.stranded // better one that has failed before than none
 		err = pick()
@@ -269,6 +277,17 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		srv.others(c, r, q)
 	}
 	return err
+}
+
+// portMates are the other ranks of workers that have failed the request, where each has a
+// port of its own: they may be dead with it, and the probe that tells takes its time.
+func (q *question) portMates() (mates []worker.Rank) {
+	for _, r := range q.before.ranks {
+		if w := q.snap.Worker(r.ID); w != nil && w.Ports() > 1 {
+			mates = appendRanks(mates, w)
+		}
+	}
+	return mates
 }
 
 // offer is what one leg's rank is picked from.

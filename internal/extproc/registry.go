@@ -73,16 +73,29 @@ func (r *registry) len() int {
 	return n
 }
 
-// gone tells every attempt with a worker that has left discovery, or was set aside.
-func (r *registry) gone(ids []worker.ID, byDiscovery bool) {
+// gone tells every attempt with a worker that has left discovery.
+func (r *registry) gone(ids []worker.ID) {
 	left := make(map[worker.ID]bool, len(ids))
 	for _, id := range ids {
 		left[id] = true
 	}
+	r.tell(event{kind: evGone, whole: true, left: true}, func(x worker.Rank) bool { return left[x.ID] })
+}
+
+// aside tells every attempt with a rank that was set aside, or with any of its worker where
+// it has no port of its own.
+func (r *registry) aside(rank worker.Rank, ownPort bool) {
+	r.tell(event{kind: evGone, whole: !ownPort}, func(x worker.Rank) bool { return x == rank || !ownPort && x.ID == rank.ID })
+}
+
+// tell posts the event for each rank of an attempt that it is of.
+func (r *registry) tell(ev event, of func(worker.Rank) bool) {
 	for _, s := range r.all() {
-		for _, id := range s.workers() {
-			if left[id] {
-				s.post(&event{kind: evGone, worker: id, left: byDiscovery})
+		for _, rank := range s.ranks() {
+			if of(rank) {
+				e := ev
+				e.rank = rank
+				s.post(&e)
 			}
 		}
 	}

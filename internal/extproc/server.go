@@ -301,7 +301,7 @@ func (srv *Server) enterStage(s stage) []*mainStream {
 func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 	if len(c.Left) > 0 {
 		srv.leavers.add(c.Left, old, time.Now())
-		srv.attempts.gone(c.Left, true)
+		srv.attempts.gone(c.Left)
 		srv.patience.Forget(c.Left)
 	}
 	err := srv.CheckListener()

@@ -14,14 +14,11 @@ func (p *plan) server() worker.Role {
 	return worker.Aggregated
 }
 
-// spares reports whether somebody of the role but id could be tried: nobody who has
+// spares reports whether somebody of the role but r could be tried: nobody who has
 // failed the request, is aside, or is not allowed. It looks at few workers, however many
 // there are.
-func (srv *Server) spares(q *question, role worker.Role, id worker.ID) bool {
-	but := append(make([]worker.ID, 0, 8), id)
-	for _, r := range q.before.ranks {
-		but = append(but, r.ID)
-	}
+func (srv *Server) spares(q *question, role worker.Role, r worker.Rank) bool {
+	but := append(append(make([]worker.Rank, 0, 8), r), q.before.ranks...)
 	if q.wish.subset == nil {
 		return srv.cfg.Health.Spare(q.pool.Key, role, but...)
 	}
@@ -36,21 +33,27 @@ const spareLooks = 256
 
 // sparesWithin is spares within a subset: by its addresses where these are few, and by
 // the pool's workers, whose address may have no port in the subset, or be shared.
-func (srv *Server) sparesWithin(q *question, role worker.Role, but []worker.ID) bool {
-	free := func(w *worker.Worker) bool { return !slices.Contains(but, w.ID) && !srv.cfg.Health.Aside(w.ID) }
+func (srv *Server) sparesWithin(q *question, role worker.Role, but []worker.Rank) bool {
+	free := func(w *worker.Worker, dp worker.DPRank) bool {
+		r := worker.Rank{ID: w.ID, DPRank: dp}
+		failed := func(x worker.Rank) bool { return x == r || x.ID == r.ID && w.Ports() == 1 }
+		return !slices.ContainsFunc(but, failed) && !srv.cfg.Health.Aside(r)
+	}
 	n := 0
 	for at := range q.wish.subset.Endpoints() {
 		if n++; n > spareLooks {
 			break
 		}
-		if w, _ := q.snap.RankAt(at); w != nil && q.has(role, w) && free(w) {
+		if w, dp := q.snap.RankAt(at); w != nil && q.has(role, w) && free(w, dp) {
 			return true
 		}
 	}
 	ws := q.members(role)
 	for _, w := range ws[:min(len(ws), spareLooks)] {
-		if allowed(q.wish.subset, w) && free(w) {
-			return true
+		for dp := range worker.DPRank(w.Ports()) { //nolint:gosec // DPSize is bounded
+			if q.wish.subset.Allows(w.EndpointOf(dp).AddrPort()) && free(w, dp) {
+				return true
+			}
 		}
 	}
 	return false

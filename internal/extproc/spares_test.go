@@ -34,7 +34,7 @@ func manyWorkers(t *testing.T, n int) (ws []*worker.Worker) {
 func (r *replica) setAside(n int) {
 	for i := range n / 2 {
 		for _, id := range []worker.ID{worker.ID(i + 1), worker.ID(n + i + 1)} {
-			r.srv.cfg.Health.Report(id, health.Report{Outcome: health.ConnectFailed}, time.Now())
+			r.srv.cfg.Health.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 		}
 	}
 }
@@ -82,13 +82,13 @@ func TestADecisionLooksAtNoMoreWorkersWhereHalfOfManyAreAside(t *testing.T) {
 
 		q := r.asking(eightTokens)
 		q.wish.subset = setOf(addressesOf(manyWorkers(t, n)[n : n+n/2]))
-		of = work(func() { require.False(t, r.srv.spares(q, worker.Decode, worker.ID(2*n))) })
+		of = work(func() { require.False(t, r.srv.spares(q, worker.Decode, worker.Rank{ID: worker.ID(2 * n)})) })
 		require.LessOrEqual(t, of, int64(2*spareLooks), "of a subset of %d, all of them aside", n/2)
 		few := manyWorkers(t, n)[2*n-3:]
 		q.wish.subset = setOf(addressesOf(few))
-		require.True(t, r.srv.spares(q, worker.Decode, worker.ID(2*n)), "a small subset is looked at whole")
+		require.True(t, r.srv.spares(q, worker.Decode, worker.Rank{ID: worker.ID(2 * n)}), "a small subset is looked at whole")
 		q.wish.subset = setOf(addressesOf(few[2:]))
-		require.False(t, r.srv.spares(q, worker.Decode, worker.ID(2*n)), "nobody else is in it")
+		require.False(t, r.srv.spares(q, worker.Decode, worker.Rank{ID: worker.ID(2 * n)}), "nobody else is in it")
 	}
 }
 
@@ -103,7 +103,7 @@ func addressesOf(ws []*worker.Worker) string {
 func TestWhoElseCouldBeTried(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(testWorkers(t)), nil) // 1 and 2 prefill, 3 and 4 decode
 	q := r.asking(eightTokens)
-	spares := func(role worker.Role, id worker.ID) bool { return r.srv.spares(q, role, id) }
+	spares := func(role worker.Role, id worker.ID) bool { return r.srv.spares(q, role, worker.Rank{ID: id}) }
 	require.True(t, spares(worker.Prefill, 1))
 	require.True(t, spares(worker.Decode, 3))
 	require.False(t, spares(worker.Aggregated, 3), "nobody has that role")
@@ -111,11 +111,32 @@ func TestWhoElseCouldBeTried(t *testing.T) {
 	require.False(t, spares(worker.Decode, 3), "the other has failed the request before")
 	require.True(t, spares(worker.Prefill, 1), "which is of no matter to another role")
 	q.before.ranks = nil
-	r.srv.cfg.Health.Report(4, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	r.srv.cfg.Health.Report(worker.Rank{ID: 4}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 	require.False(t, spares(worker.Decode, 3), "the other is aside")
 	require.True(t, spares(worker.Decode, 4), "who is aside itself is not counted twice")
 	q.wish.subset = setOf("127.0.0.1:40000,127.0.0.1:40003")
 	require.False(t, spares(worker.Prefill, 1), "the other is not allowed")
 	q.wish.subset = setOf("127.0.0.1")
 	require.True(t, spares(worker.Prefill, 1), "an address without a port is every port")
+}
+
+// Another rank of the same worker can be tried where each has a port of its own: it may
+// live though this one is dead.
+func TestARankWithAPortOfItsOwnIsSomebodyElse(t *testing.T) {
+	ws := portedWorkers(t)
+	r := newReplicaOf(t, "a", fixed([]*worker.Worker{ws[0], ws[2]}), nil) // 1 prefill, 3 decode
+	q := r.asking(eightTokens)
+	spares := func() bool { return r.srv.spares(q, worker.Decode, worker.Rank{ID: 3, DPRank: 1}) }
+	require.True(t, spares())
+	q.wish.subset = setOf("127.0.0.1:40301")
+	require.False(t, spares(), "the others are not allowed")
+	q.wish.subset = setOf("127.0.0.1:40301,127.0.0.1:40302")
+	require.True(t, spares())
+	r.srv.cfg.Health.Report(worker.Rank{ID: 3, DPRank: 2}, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	require.False(t, spares(), "the other that is allowed is aside")
+	q.wish.subset = nil
+	require.True(t, spares())
+	q.before.ranks = []worker.Rank{{ID: 3}}
+	require.False(t, spares(), "the third has failed the request before")
+	require.ElementsMatch(t, []worker.Rank{{ID: 3}, {ID: 3, DPRank: 1}, {ID: 3, DPRank: 2}}, q.portMates(), "they are rather not tried")
 }

@@ -95,7 +95,7 @@ func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 		"it drains":               {set: func(w *worker.Worker) { w.Draining = true }},
 		"it is of another engine": {set: func(w *worker.Worker) { w.Engine = worker.VLLM }},
 		"it is aside": {act: func(r *replica) *load.Reservation {
-			r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
+			r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 			return nil
 		}},
 		"it is overloaded": {

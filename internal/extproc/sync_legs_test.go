@@ -118,7 +118,7 @@ func TestALongAnswerOfPrefillIsTheRequestsOwnDoing(t *testing.T) {
 	require.EqualValues(t, 400, im.GetStatus().GetCode())
 	require.Contains(t, string(im.GetBody()), `"prefill_answer_too_large"`)
 	require.Empty(t, setHeaders(im.GetHeaders())[prefill.HeaderRetry])
-	require.False(t, r.srv.cfg.Health.Aside(1) || r.srv.cfg.Health.Aside(2))
+	require.False(t, r.srv.cfg.Health.Aside(worker.Rank{ID: 1}) || r.srv.cfg.Health.Aside(worker.Rank{ID: 2}))
 	p.cancel()
 	r.forgetLegs()
 	r.requireIdle()
@@ -229,8 +229,8 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 			require.NotNil(t, p.ask(body, names...).GetOverrideMessageTimeout())
 			<-l.came
 			require.Equal(t, worker.ID(3), r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID)
-			r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
-			require.True(t, r.srv.cfg.Health.Aside(3))
+			r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
+			require.True(t, r.srv.cfg.Health.Aside(worker.Rank{ID: 3}))
 			close(let)
 			m := p.settled()
 			if row.want == "" {
@@ -276,7 +276,7 @@ func TestEnforcedNothingIsServedByDecodeAlone(t *testing.T) {
 			p.ask(eightTokens)
 			<-l.came
 			if replaced {
-				r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
+				r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 			}
 			close(let)
 			im := p.settled().GetImmediateResponse()
@@ -315,7 +315,7 @@ func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
 		p := r.open(filterMain)
 		p.ask(eightTokens)
 		<-l.came
-		r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
+		r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 		close(let)
 		set, _ := routed(t, p.settled())
 		require.Equal(t, want, set["x-worker-instance-id"], "5 is in zone %s", zone)
@@ -353,7 +353,7 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 		<-l.came
 		first := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID
 		require.NotEqual(t, worker.ID(4), first)
-		r.srv.cfg.Health.Report(first, health.Report{Outcome: health.ConnectFailed}, time.Now())
+		r.srv.cfg.Health.Report(worker.Rank{ID: first}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 		close(let)
 		set, _ := routed(t, p.settled())
 		if others {
@@ -384,7 +384,7 @@ func collectors(t *testing.T, ws []*worker.Worker, way, names []string, change f
 	p.cancel()
 	require.Eventually(t, func() bool { return r.srv.Streams() == 0 }, 20*time.Second, time.Millisecond)
 	if aside != 0 {
-		r.srv.cfg.Health.Report(aside, health.Report{Outcome: health.ConnectFailed}, time.Now())
+		r.srv.cfg.Health.Report(worker.Rank{ID: aside}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 	}
 	close(let)
 	r.requireIdle()

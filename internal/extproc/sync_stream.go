@@ -179,7 +179,7 @@ func (s *mainStream) collect(e *effect) {
 		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
-			if w != nil && p.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.decodeNamed || !s.srv.cfg.Health.Aside(w.ID)) && leg(w, dp) {
+			if w != nil && p.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.decodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && leg(w, dp) {
 				outcome = "collected"
 				break
 			}
@@ -216,7 +216,7 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	switch {
 	case snap.Worker(p.decode.ID) == nil:
 		why = "left"
-	case srv.cfg.Health.Aside(p.decode.ID):
+	case srv.cfg.Health.Aside(p.decode):
 		why = "was set aside"
 	default:
 		return
@@ -259,7 +259,7 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	p.decodeAlone = srv.mayDecodeAlone(w)
 	s.decodeLimit.subject.Worker = w.ID
 	s.mu.Lock()
-	s.picked[1] = w.ID
+	s.picked[1] = d.Rank
 	s.mu.Unlock()
 	srv.cfg.Telemetry.FreshPick("decode_left")
 }
@@ -278,13 +278,12 @@ func (srv *Server) anotherDecode(p *plan, tried []worker.ID) (*worker.Worker, wo
 		return nil, 0
 	}
 	for _, w := range pool.Decode {
-		if slices.Contains(tried, w.ID) || handoff.KindOf(w.Engine) != p.kind || p.decodeRequest.Constraints.Lacks(w) != "" ||
-			!srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) {
+		if slices.Contains(tried, w.ID) || handoff.KindOf(w.Engine) != p.kind || p.decodeRequest.Constraints.Lacks(w) != "" {
 			continue
 		}
-		for dp := range w.DPSize {
-			if p.subset.Allows(w.EndpointOf(worker.DPRank(dp)).AddrPort()) {
-				return w, worker.DPRank(dp)
+		for dp := range worker.DPRank(w.DPSize) {
+			if p.subset.Allows(w.EndpointOf(dp).AddrPort()) && srv.cfg.Health.Allows(worker.Rank{ID: w.ID, DPRank: dp}) {
+				return w, dp
 			}
 		}
 	}

@@ -235,7 +235,7 @@ func TestALegThatADrainCutsIsNoFaultOfItsWorker(t *testing.T) {
 	main.cancel()
 	owner.requireIdle()
 	for id := range worker.ID(5) {
-		require.False(t, owner.srv.cfg.Health.Aside(id), id)
+		require.False(t, owner.srv.cfg.Health.Aside(worker.Rank{ID: id}), id)
 	}
 }
 
@@ -243,7 +243,7 @@ func TestALegThatADrainCutsIsNoFaultOfItsWorker(t *testing.T) {
 func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) {
 	for why, act := range map[string]func(r *replica, s leaving){
 		"was set aside": func(r *replica, _ leaving) {
-			r.srv.cfg.Health.Report(3, health.Report{Outcome: health.ConnectFailed}, time.Now())
+			r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 		},
 		"left": func(r *replica, s leaving) {
 			told := make(chan discovery.Change, 2)

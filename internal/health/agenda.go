@@ -57,7 +57,10 @@ func (a *agenda) Less(i, j int) bool {
 	if !x.due.Equal(y.due) {
 		return x.due.Before(y.due)
 	}
-	return x.id < y.id
+	if x.rank.ID != y.rank.ID {
+		return x.rank.ID < y.rank.ID
+	}
+	return x.rank.DPRank < y.rank.DPRank
 }
 
 func (a *agenda) Swap(i, j int) {

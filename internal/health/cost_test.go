@@ -53,7 +53,7 @@ func costs(t *testing.T, n int) map[string]int {
 	report := func(name string, r Report) {
 		for id := worker.ID(1); int(id) <= n/2; id++ {
 			now = now.Add(time.Microsecond)
-			m.step("report: "+name, func() { tr.Report(id, r, now) })
+			m.step("report: "+name, func() { tr.Report(rankOf(id), r, now) })
 		}
 	}
 	back := func(v verdict) {
@@ -67,7 +67,7 @@ func costs(t *testing.T, n int) map[string]int {
 				return
 			}
 			now = now.Add(tr.gap)
-			m.step("probe: result", func() { tr.probed(p.id, p.number, v, now) })
+			m.step("probe: result", func() { tr.probed(p.rank, p.number, v, now) })
 		}
 	}
 	report("refused connection", Report{Outcome: ConnectFailed})
@@ -89,9 +89,9 @@ func costs(t *testing.T, n int) map[string]int {
 	report("suspicion", Report{Outcome: BrokeOff})
 	back(silent)
 	for id := worker.ID(1); int(id) < n; id++ {
-		m.step("hand-off", func() { tr.HandoffFailed(id, id+1, now) })
-		m.step("mate", func() { tr.AskMate(id) })
-		m.step("lookup", func() { tr.Lookup(id) })
+		m.step("hand-off", func() { tr.HandoffFailed(rankOf(id), rankOf(id+1), now) })
+		m.step("mate", func() { tr.AskMate(rankOf(id)) })
+		m.step("lookup", func() { tr.Lookup(rankOf(id)) })
 	}
 	checkInvariants(t, tr)
 	return m.most
@@ -115,15 +115,21 @@ func TestNoStepGrowsFasterThanTheLogarithmOfTheFleet(t *testing.T) {
 // agendas against the states.
 func checkInvariants(t *testing.T, tr *Tracker) {
 	limited := int64(0)
-	for id, e := range *tr.known.Load() {
-		require.Equal(t, id, e.id)
+	var entries []*entry
+	for id, es := range *tr.known.Load() {
+		for dp, e := range es {
+			require.Equal(t, worker.Rank{ID: id, DPRank: worker.DPRank(dp)}, e.rank)
+			entries = append(entries, e)
+		}
+	}
+	for _, e := range entries {
 		s := e.is()
 		if s != Healthy {
 			limited++
 		}
 		switch {
 		case s == Aside:
-			require.Same(t, &tr.scheduled, e.agenda, "%d", id)
+			require.Same(t, &tr.scheduled, e.agenda, "%v", e.rank)
 		case s == Probing:
 			require.Nil(t, e.agenda)
 			require.Equal(t, onSchedule, e.flight)
@@ -159,10 +165,10 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 	}
 	for k, p := range *tr.byRole.Load() {
 		require.Contains(t, tr.pools, p)
-		var serving []worker.ID
+		var serving []worker.Rank
 		for _, e := range p.members {
 			if !e.is().aside() {
-				serving = append(serving, e.id)
+				serving = append(serving, e.rank)
 			}
 		}
 		require.Equal(t, len(serving) > 0, tr.Spare(k.Key, k.role))

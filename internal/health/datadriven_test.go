@@ -19,7 +19,8 @@ import (
 // have it.
 //
 //	config [share=0.5] [errors=3] [probes=200]   first, if at all
-//	workers                           the snapshot; a worker is: id role [port] [draining] [models=a,b]
+//	workers                           the snapshot; a worker is: id role [port] [draining] [models=a,b] [ports=4]
+//	                                  with ports each rank has one of its own; rank 2 is then 7/2
 //	report id=7 outcome=server-error [times=2] [request=1] [since=0.5] [proven]
 //	suspect id=7 outcome=overdue
 //	handoff prefill=7 decode=3        it failed; with served: it did not
@@ -34,7 +35,7 @@ import (
 // Jitter is taken out: waits are what the configuration says.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := &scenario{t: t, trials: map[string]begun{}, probing: map[worker.ID]uint64{}}
+		s := &scenario{t: t, trials: map[string]begun{}, probing: map[worker.Rank]uint64{}}
 		s.start(Config{})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.out.Reset()
@@ -57,7 +58,7 @@ type scenario struct {
 	now     time.Time
 	out     strings.Builder
 	trials  map[string]begun
-	probing map[worker.ID]uint64
+	probing map[worker.Rank]uint64
 }
 
 var zero = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -70,9 +71,11 @@ func (noJitter) Uint64() uint64 { return 1 << 52 }
 func (s *scenario) start(c Config) {
 	c.Hooks = Hooks{
 		Transition: func(x Transition) {
-			fmt.Fprintf(&s.out, "%v: %v -> %v (%s)\n", x.ID, x.From, x.To, x.Reason)
+			fmt.Fprintf(&s.out, "%s: %v -> %v (%s)\n", s.name(x.Rank), x.From, x.To, x.Reason)
 		},
-		Spared: func(id worker.ID, r Reason, _ time.Time) { fmt.Fprintf(&s.out, "%v: spared (%s)\n", id, r) },
+		Spared: func(x worker.Rank, r Reason, _ time.Time) {
+			fmt.Fprintf(&s.out, "%s: spared (%s)\n", s.name(x), r)
+		},
 	}
 	tr, err := New(c)
 	require.NoError(s.t, err)
@@ -82,10 +85,10 @@ func (s *scenario) start(c Config) {
 
 func (s *scenario) status() {
 	for _, w := range s.tr.Status() {
-		if w == (WorkerHealth{ID: w.ID, State: Healthy, Reason: w.Reason, Since: w.Since}) {
+		if w == (RankHealth{Rank: w.Rank, OwnPort: w.OwnPort, State: Healthy, Reason: w.Reason, Since: w.Since}) {
 			continue
 		}
-		fmt.Fprintf(&s.out, "  %v %v", w.ID, w.State)
+		fmt.Fprintf(&s.out, "  %s %v", s.name(w.Rank), w.State)
 		if w.State != Healthy {
 			fmt.Fprintf(&s.out, " since %v by %s", w.Since.Sub(zero), w.Reason)
 		}
@@ -105,6 +108,14 @@ func (s *scenario) status() {
 	}
 }
 
+// name is what the scenarios call a rank: its worker's id, where it has no port of its own.
+func (s *scenario) name(r worker.Rank) string {
+	if w := s.snap.Worker(r.ID); w != nil && w.Ports() > 1 {
+		return r.String()
+	}
+	return r.ID.String()
+}
+
 func (s *scenario) do(d *datadriven.TestData) {
 	args := map[string]string{}
 	for _, a := range d.CmdArgs {
@@ -115,12 +126,14 @@ func (s *scenario) do(d *datadriven.TestData) {
 		require.False(s.t, next.Before(s.now), d.Pos)
 		s.now = next
 	}
-	ids := map[string]worker.ID{}
+	ids := map[string]worker.Rank{}
 	for _, key := range []string{"id", "prefill", "decode"} {
 		if args[key] != "" {
-			var err error
-			ids[key], err = worker.ParseID(args[key])
+			id, dp, _ := strings.Cut(args[key], "/")
+			n, err := worker.ParseID(id)
 			require.NoError(s.t, err, d.Pos)
+			i, _ := strconv.Atoi(dp)
+			ids[key] = worker.Rank{ID: n, DPRank: worker.DPRank(i)}
 		}
 	}
 	id := ids["id"]
@@ -166,8 +179,8 @@ func (s *scenario) do(d *datadriven.TestData) {
 	case "handoff":
 		if d.HasArg("served") {
 			s.tr.HandoffServed(ids["prefill"], ids["decode"])
-		} else if blamed := s.tr.HandoffFailed(ids["prefill"], ids["decode"], s.now); blamed != 0 {
-			fmt.Fprintf(&s.out, "blamed: %v\n", blamed)
+		} else if blamed := s.tr.HandoffFailed(ids["prefill"], ids["decode"], s.now); blamed.ID != 0 {
+			fmt.Fprintf(&s.out, "blamed: %s\n", s.name(blamed))
 		}
 	case "mate":
 		fmt.Fprintln(&s.out, map[bool]string{true: "yes", false: "no"}[s.tr.AskMate(id)])
@@ -182,14 +195,15 @@ func (s *scenario) do(d *datadriven.TestData) {
 	case "allows":
 		var allowed []string
 		for _, w := range s.snap.Workers() {
-			if s.tr.Allows(worker.Rank{ID: w.ID}) {
-				allowed = append(allowed, w.ID.String())
+			for dp := range w.Ports() {
+				if r := (worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}); s.tr.Allows(r) {
+					allowed = append(allowed, s.name(r))
+				}
 			}
 		}
 		fmt.Fprintf(&s.out, "allowed: %s\n", strings.Join(allowed, " "))
 	case "begin":
-		r := worker.Rank{ID: id}
-		b := begun{r, s.tr.Begin(r)}
+		b := begun{id, s.tr.Begin(id)}
 		s.trials[args["name"]] = b
 		if b.trial != 0 {
 			s.out.WriteString("a trial\n")
@@ -216,7 +230,7 @@ func (s *scenario) seconds(text string) time.Duration {
 func (s *scenario) probe(within time.Duration) {
 	for at := s.now; ; {
 		if p, any := s.tr.begin(at); any {
-			s.probing[p.id] = p.number
+			s.probing[p.rank] = p.number
 			fmt.Fprintf(&s.out, "get %s", p.url)
 			if after := at.Sub(s.now); after > 0 {
 				fmt.Fprintf(&s.out, " after %v", after)
@@ -253,9 +267,11 @@ func parseWorkers(t *testing.T, text string) *worker.Snapshot {
 		require.NoError(t, err)
 		role, err := worker.ParseRole(f[1])
 		require.NoError(t, err)
-		port, draining, models := "8000", false, []string{"m"}
+		port, draining, models, ranks := "8000", false, []string{"m"}, 1
 		for _, x := range f[2:] {
-			if list, named := strings.CutPrefix(x, "models="); named {
+			if n, ports := strings.CutPrefix(x, "ports="); ports {
+				ranks, _ = strconv.Atoi(n)
+			} else if list, named := strings.CutPrefix(x, "models="); named {
 				models = strings.Split(list, ",")
 			} else if x == "draining" {
 				draining = true
@@ -266,7 +282,7 @@ func parseWorkers(t *testing.T, text string) *worker.Snapshot {
 		e, err := worker.ParseEndpoint(fmt.Sprintf("10.0.0.%d:%s", id, port))
 		require.NoError(t, err)
 		ws = append(ws, &worker.Worker{
-			ID: id, Role: role, Engine: worker.SGLang, Endpoint: e, Models: models, DPSize: 1, BlockSize: 16,
+			ID: id, Role: role, Engine: worker.SGLang, Endpoint: e, Models: models, DPSize: uint32(ranks), PortPerRank: ranks > 1, BlockSize: 16,
 			Bootstrap: worker.Bootstrap{Host: "10.0.0.1", Port: 8998}, Draining: draining,
 		})
 	}

@@ -40,6 +40,10 @@
 //   - Hand-offs between two workers: whoever has failed with two different partners
 //     within a minute, with none that succeeded between (pairs.go).
 //
+// Where each rank of a worker has a port of its own, all of this is of the rank: one may
+// be dead while the others serve. Whose port refuses a connection has the others probed
+// at once, for they may have gone together. Ranks that share a port are one.
+//
 // What was never started blames nobody. Each relapse while recovering doubles the
 // time before the next probe, up to a limit.
 //
@@ -94,8 +98,9 @@
 // # What it costs
 //
 // With n workers, each in few pools: a report, a suspicion, a hand-off and the
-// begin and the end of a probe cost O(log n), by the agenda of probes; Lookup,
-// Allows, Spare and AskMate O(1). A pick applies each change once and looks at all
+// begin and the end of a probe cost O(log n), by the agenda of probes, and for each port
+// of its worker once more where a rank cannot be reached; Lookup, Allows, Spare and
+// AskMate O(1). A pick applies each change once and looks at all
 // workers only after some thousands of them. Update and Status look at all, and
 // Update sorts those of a pool that has become too small.
 //

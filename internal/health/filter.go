@@ -34,12 +34,20 @@ func (e *entry) standing() Standing {
 	}
 }
 
-// find returns nil for an unknown worker.
-func (t *Tracker) find(id worker.ID) *entry {
+// find returns nil for an unknown worker. What its ranks have in common is what is known
+// of any of them.
+func (t *Tracker) find(r worker.Rank) *entry {
 	if invariants.Enabled {
 		t.looked.Add(1)
 	}
-	return (*t.known.Load())[id]
+	switch es := (*t.known.Load())[r.ID]; {
+	case len(es) == 1:
+		return es[0]
+	case uint64(r.DPRank) < uint64(len(es)):
+		return es[r.DPRank]
+	default:
+		return nil
+	}
 }
 
 // Looked returns how many workers callers have had looked up: the work of a decision,
@@ -53,33 +61,40 @@ func (t *Tracker) Changes(since uint64, dst []worker.ID) (now uint64, changed []
 	return t.changes.after(since, dst)
 }
 
-// Standing returns what may be picked of the worker; of an unknown one, all. It
+// Standing returns what may be picked of the rank; of an unknown worker, all. It
 // takes no lock.
-func (t *Tracker) Standing(id worker.ID) Standing {
+func (t *Tracker) Standing(r worker.Rank) Standing {
 	if t.limited.Load() == 0 {
 		return Free
 	}
-	if e := t.find(id); e != nil {
+	if e := t.find(r); e != nil {
 		return e.standing()
 	}
 	return Free
 }
 
-// Allows reports whether the rank's worker may be picked now, beside all workers
-// of its pools. It takes no lock.
+// Allows reports whether the rank may be picked now, beside all others of its pools. It
+// takes no lock.
 func (t *Tracker) Allows(r worker.Rank) bool {
 	if t.limited.Load() == 0 {
 		return true
 	}
-	e := t.find(r.ID)
-	if e == nil {
-		return true
-	}
+	e := t.find(r)
+	return e == nil || e.allowed()
+}
+
+func (e *entry) allowed() bool {
 	s := e.standing()
 	return s < Tried || s == Tried && e.open()
 }
 
-// open reports whether a pool of the worker has nobody who is healthy: then all
+// AllowsSome reports whether a rank of the worker may be picked now. It takes no lock.
+func (t *Tracker) AllowsSome(id worker.ID) bool {
+	es := (*t.known.Load())[id]
+	return len(es) == 0 || slices.ContainsFunc(es, (*entry).allowed)
+}
+
+// open reports whether a pool of it has nobody who is healthy: then all
 // requests may try those that recover.
 func (e *entry) open() bool {
 	for _, p := range *e.pools.Load() {
@@ -90,24 +105,31 @@ func (e *entry) open() bool {
 	return false
 }
 
-// Aside reports whether nobody may be sent to the worker. Of one that is being
+// Aside reports whether nobody may be sent to the rank. Of one that is being
 // tried Allows says no too, to all but the request that tries it: who has
 // booked a rank asks Aside. It takes no lock.
-func (t *Tracker) Aside(id worker.ID) bool { return t.Standing(id) == Barred }
+func (t *Tracker) Aside(r worker.Rank) bool { return t.Standing(r) == Barred }
 
-// Spare reports whether a worker of the key and role is not aside, but for those
-// given. It takes no lock, and looks at no worker but those.
-func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.ID) bool {
+// AllAside reports whether nobody may be sent to any rank of the worker. It takes no lock.
+func (t *Tracker) AllAside(id worker.ID) bool {
+	es := (*t.known.Load())[id]
+	return len(es) > 0 && !slices.ContainsFunc(es, func(e *entry) bool { return !e.is().aside() })
+}
+
+// Spare reports whether somebody of the key and role is not aside, but for those
+// given. It takes no lock, and looks at nobody but those.
+func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool {
 	p := (*t.byRole.Load())[poolKey{k, role}]
 	if p == nil {
 		return false
 	}
 	n := len(p.members) - int(p.aside.Load())
-	for i, id := range but {
-		if slices.Contains(but[:i], id) {
+	for i, r := range but {
+		e := t.find(r)
+		if e == nil || e.is().aside() || !slices.Contains(*e.pools.Load(), p) {
 			continue
 		}
-		if e := t.find(id); e != nil && !e.is().aside() && slices.Contains(*e.pools.Load(), p) {
+		if !slices.ContainsFunc(but[:i], func(x worker.Rank) bool { return x == r || x.ID == r.ID && !e.ownPort }) {
 			n--
 		}
 	}
@@ -122,7 +144,7 @@ func (t *Tracker) Begin(r worker.Rank) (trial uint64) {
 	if t.limited.Load() == 0 {
 		return 0
 	}
-	e := t.find(r.ID)
+	e := t.find(r)
 	if e == nil || e.is() != Recovering {
 		return 0
 	}
@@ -140,7 +162,7 @@ func (t *Tracker) End(r worker.Rank, trial uint64) {
 	if trial == 0 {
 		return
 	}
-	if e := t.find(r.ID); e != nil && e.trial.CompareAndSwap(trial, 0) {
+	if e := t.find(r); e != nil && e.trial.CompareAndSwap(trial, 0) {
 		t.changes.note(r.ID)
 	}
 }

@@ -50,17 +50,17 @@ func TestTheFilterAllocatesNothing(t *testing.T) {
 	tr, err := New(Config{})
 	require.NoError(t, err)
 	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
-	tr.Report(7, Report{Outcome: ConnectFailed}, zero)
+	tr.Report(rankOf(7), Report{Outcome: ConnectFailed}, zero)
 	tr.begin(zero.Add(time.Hour))
-	tr.probed(7, 1, well, zero.Add(time.Hour))
-	require.Equal(t, Half, tr.Standing(7))
+	tr.probed(rankOf(7), 1, well, zero.Add(time.Hour))
+	require.Equal(t, Half, tr.Standing(rankOf(7)))
 	var version uint64
 	changed := make([]worker.ID, 0, kept)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		for _, r := range []worker.Rank{{ID: 7}, {ID: 8}} {
 			tr.Allows(r)
 			tr.End(r, tr.Begin(r))
-			tr.Standing(r.ID)
+			tr.Standing(r)
 		}
 		version, changed, _ = tr.Changes(version, changed[:0])
 	}))
@@ -73,7 +73,7 @@ func TestOnlyOneRequestTriesARecoveringWorker(t *testing.T) {
 	require.NoError(t, err)
 	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
 	stall(tr, 7, zero)
-	tr.Report(7, Report{}, zero)
+	tr.Report(rankOf(7), Report{}, zero)
 	require.Equal(t, Recovering, tr.Status()[0].State)
 	var pick sync.Mutex // as the book's lock
 	trying := 0
@@ -106,8 +106,8 @@ func TestOnlyOneRequestTriesARecoveringWorker(t *testing.T) {
 
 // stall sets a worker aside for two requests that were too slow.
 func stall(tr *Tracker, id worker.ID, now time.Time) {
-	tr.Report(id, Report{Outcome: Overdue, Request: 1}, now)
-	tr.Report(id, Report{Outcome: Overdue, Request: 2}, now)
+	tr.Report(rankOf(id), Report{Outcome: Overdue, Request: 1}, now)
+	tr.Report(rankOf(id), Report{Outcome: Overdue, Request: 2}, now)
 }
 
 // workersHTTP answers probes in place of the network.
@@ -174,7 +174,7 @@ func TestTheProberBringsWorkersBack(t *testing.T) {
 
 		net.set("10.0.0.7:8000", refused)
 		net.set("10.0.0.3:8000", hang)
-		tr.Report(7, Report{Outcome: ConnectFailed}, time.Now())
+		tr.Report(rankOf(7), Report{Outcome: ConnectFailed}, time.Now())
 		stall(tr, 3, time.Now())
 		pass(2500 * time.Millisecond) // 3 at 1 s until 2 s; 7 right after, and again
 		synctest.Wait()
@@ -199,7 +199,7 @@ func TestTheProberBringsWorkersBack(t *testing.T) {
 		pass(time.Second) // 3 at 4 s and a little
 		synctest.Wait()
 		require.Equal(t, []State{Probing, Healthy, Recovering, Healthy}, states())
-		tr.Report(7, Report{}, time.Now())
+		tr.Report(rankOf(7), Report{}, time.Now())
 		require.Equal(t, []State{Probing, Healthy, Healthy, Healthy}, states())
 
 		// Run ends only after the probe under way has.
@@ -229,11 +229,11 @@ func TestAWorkerThatIsTriedIsNotAside(t *testing.T) {
 	tr, err := New(Config{})
 	require.NoError(t, err)
 	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
-	require.False(t, tr.Aside(7))
+	require.False(t, tr.Aside(rankOf(7)))
 	stall(tr, 7, zero)
-	require.True(t, tr.Aside(7))
-	tr.Report(7, Report{}, zero)
+	require.True(t, tr.Aside(rankOf(7)))
+	tr.Report(rankOf(7), Report{}, zero)
 	require.NotZero(t, tr.Begin(worker.Rank{ID: 7}))
 	require.False(t, tr.Allows(worker.Rank{ID: 7}), "one at a time")
-	require.False(t, tr.Aside(7))
+	require.False(t, tr.Aside(rankOf(7)))
 }

@@ -1,5 +1,12 @@
 package health
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
 
 func newRand(s rand.Source) *rand.Rand { return rand.New(s) }
+
+// rankOf is a worker whose ranks share an address.
+func rankOf(id worker.ID) worker.Rank { return worker.Rank{ID: id} }

@@ -6,14 +6,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Report takes what a request met at a worker. Unknown workers are ignored.
-func (t *Tracker) Report(id worker.ID, r Report, now time.Time) {
+// Report takes what a request met at a rank. Those of unknown workers are ignored.
+func (t *Tracker) Report(rank worker.Rank, r Report, now time.Time) {
 	if r.Outcome == NotStarted {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.find(id)
+	e := t.find(rank)
 	if e == nil {
 		return
 	}
@@ -66,10 +66,10 @@ func (t *Tracker) rateLocked(e *entry, good bool) {
 // Began takes that a worker's answer has begun, and is no refusal. How it ends comes
 // later, and an answer's end later than a refusal: a run of refusals would look longer
 // than it is where many are under way.
-func (t *Tracker) Began(id worker.ID) {
+func (t *Tracker) Began(r worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.find(id); e != nil {
+	if e := t.find(r); e != nil {
 		e.refusals = 0
 	}
 }
@@ -125,7 +125,7 @@ func (t *Tracker) judgeLocked(e *entry, r Reason, now time.Time) {
 	}
 	if !e.room(r) {
 		if e.sparedFor == "" && t.cfg.Hooks.Spared != nil {
-			t.cfg.Hooks.Spared(e.id, r, now)
+			t.cfg.Hooks.Spared(e.rank, r, now)
 		}
 		e.sparedFor = r
 		return
@@ -135,10 +135,14 @@ func (t *Tracker) judgeLocked(e *entry, r Reason, now time.Time) {
 
 // condemnLocked sets a worker aside that cannot be reached. Nobody is served
 // better by one that is spared, so that no share limits it. One that is aside
-// already makes room for others.
+// already makes room for others. The other ranks of its worker may have gone with it.
 func (t *Tracker) condemnLocked(e *entry, r Reason, now time.Time) {
 	if !e.is().aside() {
 		t.setAsideLocked(e, true, r, now)
+		for _, mate := range (*t.known.Load())[e.rank.ID] {
+			t.touchLocked()
+			t.suspectLocked(mate, ConnectFailed, now)
+		}
 		return
 	}
 	t.countLocked(e, -1)
@@ -156,13 +160,13 @@ func (t *Tracker) setAsideLocked(e *entry, dead bool, r Reason, now time.Time) {
 	t.nudge()
 }
 
-// Suspect asks for a probe of the worker at once: one at a time, and not more
-// than one in a ProbeInterval. why is what made it suspect. A worker that is
-// aside is probed anyway, and an unknown one is ignored.
-func (t *Tracker) Suspect(id worker.ID, why Outcome, now time.Time) {
+// Suspect asks for a probe of the rank at once: one at a time, and not more
+// than one in a ProbeInterval. why is what made it suspect. Who is aside is probed
+// anyway, and an unknown worker is ignored.
+func (t *Tracker) Suspect(r worker.Rank, why Outcome, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.find(id); e != nil {
+	if e := t.find(r); e != nil {
 		t.suspectLocked(e, why, now)
 	}
 }

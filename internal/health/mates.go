@@ -33,10 +33,10 @@ func (t *Tracker) earnLocked(e *entry) {
 // its rate or by a run of refusals, this one included, and there is budget for it, which
 // is then spent. One that recovers is asked for whatever its rate is, and without budget.
 // It does not matter whether the refusal has been reported yet.
-func (t *Tracker) AskMate(id worker.ID) bool {
+func (t *Tracker) AskMate(r worker.Rank) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.find(id)
+	e := t.find(r)
 	if e == nil || !t.hasMateLocked(e) {
 		return false
 	}

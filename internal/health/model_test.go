@@ -30,7 +30,7 @@ type model struct {
 
 type patient struct {
 	w *worker.Worker
-	WorkerHealth
+	RankHealth
 	dead     bool
 	ends     []bool // of requests, good or not
 	refusals int    // in a row
@@ -127,7 +127,7 @@ func (m *model) update(s *worker.Snapshot, now time.Time) {
 	for _, w := range s.Workers() {
 		p := before[w.ID]
 		if p == nil || p.w.Endpoint != w.Endpoint {
-			p = &patient{WorkerHealth: WorkerHealth{ID: w.ID}}
+			p = &patient{RankHealth: RankHealth{Rank: rankOf(w.ID)}}
 		}
 		p.w = w
 		m.workers[w.ID] = p
@@ -148,7 +148,7 @@ func (m *model) update(s *worker.Snapshot, now time.Time) {
 			if x != y {
 				return map[bool]int{true: -1, false: 1}[x]
 			}
-			return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.ID, b.ID))
+			return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Rank.ID, b.Rank.ID))
 		}), Recovering, ReasonShare, now)
 	}
 }
@@ -158,7 +158,7 @@ func (m *model) move(p *patient, to State, r Reason, now time.Time) {
 	if from == Probing {
 		from = Aside
 	}
-	m.lines = append(m.lines, fmt.Sprint(p.ID, from, to, r))
+	m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, from, to, r))
 	p.State, p.Reason, p.Since, p.tried = to, r, now, false
 	if !to.aside() {
 		p.dead, p.wanted = false, false
@@ -175,7 +175,7 @@ func (m *model) aside(p *patient, dead bool, r Reason, now time.Time) {
 		last := r == ReasonServerErrors && len(members)-count(members, isAside) <= 1
 		if !dead && (full || last) {
 			if p.SparedFor == "" {
-				m.lines = append(m.lines, fmt.Sprint(p.ID, "spared", r))
+				m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, "spared", r))
 			}
 			p.SparedFor = r
 			return
@@ -296,7 +296,7 @@ func (m *model) begin(now time.Time) *patient {
 			first *(*patient)
 			on    bool
 		}{{&suspect, p.wanted}, {&back, p.State == Aside}} {
-			if f := *row.first; row.on && !p.due.After(now) && (f == nil || cmp.Or(p.due.Compare(f.due), cmp.Compare(p.ID, f.ID)) < 0) {
+			if f := *row.first; row.on && !p.due.After(now) && (f == nil || cmp.Or(p.due.Compare(f.due), cmp.Compare(p.Rank.ID, f.Rank.ID)) < 0) {
 				*row.first = p
 			}
 		}
@@ -366,7 +366,7 @@ func (m *model) allows(p *patient) bool {
 
 type inFlight struct {
 	p      *patient
-	id     worker.ID
+	rank   worker.Rank
 	number uint64
 }
 
@@ -396,8 +396,8 @@ type duel struct {
 func (d *duel) run(steps int) {
 	c := Config{MaxShare: []float64{0.3, 0.5, 1}[d.rng.IntN(3)], MaxProbes: []int{1, 20, 1000}[d.rng.IntN(3)]}
 	c.Hooks = Hooks{
-		Transition: func(x Transition) { d.lines = append(d.lines, fmt.Sprint(x.ID, x.From, x.To, x.Reason)) },
-		Spared:     func(id worker.ID, r Reason, _ time.Time) { d.lines = append(d.lines, fmt.Sprint(id, "spared", r)) },
+		Transition: func(x Transition) { d.lines = append(d.lines, fmt.Sprint(x.Rank.ID, x.From, x.To, x.Reason)) },
+		Spared:     func(x worker.Rank, r Reason, _ time.Time) { d.lines = append(d.lines, fmt.Sprint(x.ID, "spared", r)) },
 	}
 	var err error
 	d.tr, err = New(c)
@@ -443,16 +443,16 @@ func (d *duel) step() {
 		}
 	case 1:
 		why := Outcome(d.rng.IntN(int(numOutcomes)))
-		d.tr.Suspect(id, why, d.now)
+		d.tr.Suspect(rankOf(id), why, d.now)
 		d.m.suspect(p, why, d.now)
 	case 2:
 		other := worker.ID(1 + d.rng.IntN(9))
 		if id != other {
-			require.Equal(d.t, d.m.handoff(id, other, d.now), d.tr.HandoffFailed(id, other, d.now))
+			require.Equal(d.t, d.m.handoff(id, other, d.now), d.tr.HandoffFailed(rankOf(id), rankOf(other), d.now).ID)
 		}
 	case 3:
 		other := worker.ID(1 + d.rng.IntN(9))
-		d.tr.HandoffServed(id, other)
+		d.tr.HandoffServed(rankOf(id), rankOf(other))
 		for _, id := range []worker.ID{id, other} {
 			if p := d.m.workers[id]; p != nil {
 				p.with = 0
@@ -475,7 +475,7 @@ func (d *duel) step() {
 			r.Since = d.now.Add(-time.Duration(d.rng.IntN(1000)) * time.Millisecond)
 		}
 		for range 1 + d.rng.IntN(3) {
-			d.tr.Report(id, r, d.now)
+			d.tr.Report(rankOf(id), r, d.now)
 			d.m.report(id, r, d.now)
 		}
 	}
@@ -484,7 +484,7 @@ func (d *duel) step() {
 func (d *duel) mate(id worker.ID, p *patient) {
 	switch d.rng.IntN(6) {
 	case 0:
-		d.tr.Began(id)
+		d.tr.Began(rankOf(id))
 		if p != nil {
 			p.refusals = 0
 		}
@@ -507,7 +507,7 @@ func (d *duel) mate(id worker.ID, p *patient) {
 	if want && !trial {
 		d.m.budget = max(d.m.budget-100, -5000)
 	}
-	require.Equal(d.t, want, d.tr.AskMate(id))
+	require.Equal(d.t, want, d.tr.AskMate(rankOf(id)))
 }
 
 func (d *duel) begin() {
@@ -515,8 +515,8 @@ func (d *duel) begin() {
 	want := d.m.begin(d.now)
 	require.Equal(d.t, want != nil, any)
 	if any {
-		require.Equal(d.t, want.ID, got.id)
-		d.flying = append(d.flying, inFlight{want, got.id, got.number})
+		require.Equal(d.t, want.Rank, got.rank)
+		d.flying = append(d.flying, inFlight{want, got.rank, got.number})
 	}
 }
 
@@ -528,8 +528,8 @@ func (d *duel) result() {
 	f := d.flying[i]
 	d.flying = slices.Delete(d.flying, i, i+1)
 	v := verdict(d.rng.IntN(int(silent) + 1))
-	d.tr.probed(f.id, f.number, v, d.now)
-	if d.m.workers[f.id] == f.p {
+	d.tr.probed(f.rank, f.number, v, d.now)
+	if d.m.workers[f.rank.ID] == f.p {
 		d.m.probed(f.p, v, d.now)
 	}
 }
@@ -546,7 +546,7 @@ func (d *duel) trial(id worker.ID, p *patient) {
 		// Of several trials the last one may be under way, and no other.
 		last := ns[len(ns)-1]
 		d.trials[id] = ns[:len(ns)-1]
-		e := d.tr.find(id)
+		e := d.tr.find(rankOf(id))
 		current := e != nil && e.trial.Load() == last
 		d.tr.End(worker.Rank{ID: id}, last)
 		if current {
@@ -560,16 +560,16 @@ func (d *duel) compare() {
 	status := d.tr.Status()
 	require.Len(d.t, status, len(d.m.workers))
 	for _, got := range status {
-		p := d.m.workers[got.ID]
-		want := p.WorkerHealth
+		p := d.m.workers[got.Rank.ID]
+		want := p.RankHealth
 		want.Suspected = !want.State.aside() && (p.wanted || p.flying == onSuspicion)
 		require.Equal(d.t, want, got)
-		one, known := d.tr.Lookup(got.ID)
+		one, known := d.tr.Lookup(got.Rank)
 		require.True(d.t, known)
 		require.Equal(d.t, got, one)
-		require.Equal(d.t, d.m.standing(p), d.tr.Standing(got.ID))
-		require.Equal(d.t, p.State.aside(), d.tr.Aside(got.ID))
-		require.Equal(d.t, d.m.allows(p), d.tr.Allows(worker.Rank{ID: got.ID}))
+		require.Equal(d.t, d.m.standing(p), d.tr.Standing(got.Rank))
+		require.Equal(d.t, p.State.aside(), d.tr.Aside(got.Rank))
+		require.Equal(d.t, d.m.allows(p), d.tr.Allows(got.Rank))
 	}
 	require.Equal(d.t, d.m.budget, d.tr.budget)
 	checkInvariants(d.t, d.tr)

@@ -10,9 +10,10 @@ import (
 const pairMemory = time.Minute
 
 // partner is with whom a worker's latest hand-off failed, and how often that was so
-// with nobody else between. The zero value is nobody: ids are not 0.
+// with nobody else between. Ranks of one worker are one partner: what is wrong with one may
+// be wrong with all. The zero value is nobody: ids are not 0.
 type partner struct {
-	id    worker.ID
+	rank  worker.Rank
 	at    time.Time
 	times int
 }
@@ -20,12 +21,12 @@ type partner struct {
 // HandoffFailed takes that the hand-off of KV from one worker to another failed,
 // with no word of whose fault it is. Who has failed with two different partners
 // within a minute is to blame: it goes aside where there is room. It is returned,
-// of two the prefill worker, and 0 where nobody is to blame yet.
-func (t *Tracker) HandoffFailed(prefill, decode worker.ID, now time.Time) (blamed worker.ID) {
+// of two the prefill rank, and nobody's where nobody is to blame yet.
+func (t *Tracker) HandoffFailed(prefill, decode worker.Rank, now time.Time) (blamed worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p, d := t.find(prefill), t.find(decode)
-	ofPrefill, ofDecode := p.failsWithAnother(decode, now), d.failsWithAnother(prefill, now)
+	ofPrefill, ofDecode := p.failsWithAnother(decode.ID, now), d.failsWithAnother(prefill.ID, now)
 	switch {
 	case ofPrefill && !ofDecode:
 		t.explainLocked(p, d)
@@ -51,19 +52,19 @@ func (t *Tracker) HandoffFailed(prefill, decode worker.ID, now time.Time) (blame
 // HandoffFailing returns how often the hand-off between the two has failed, not long
 // ago, while either of them has not failed with anybody else or served; 0 is never.
 // Another failure of the two says nothing new, and one of them with somebody else does.
-func (t *Tracker) HandoffFailing(prefill, decode worker.ID, now time.Time) (times int) {
+func (t *Tracker) HandoffFailing(prefill, decode worker.Rank, now time.Time) (times int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return max(t.find(prefill).failsWith(decode, now), t.find(decode).failsWith(prefill, now))
+	return max(t.find(prefill).failsWith(decode.ID, now), t.find(decode).failsWith(prefill.ID, now))
 }
 
 // HandoffServed takes that a hand-off succeeded: neither of the two is under
 // suspicion.
-func (t *Tracker) HandoffServed(prefill, decode worker.ID) {
+func (t *Tracker) HandoffServed(prefill, decode worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, id := range [...]worker.ID{prefill, decode} {
-		if e := t.find(id); e != nil {
+	for _, r := range [...]worker.Rank{prefill, decode} {
+		if e := t.find(r); e != nil {
 			e.partner = partner{}
 		}
 	}
@@ -72,8 +73,8 @@ func (t *Tracker) HandoffServed(prefill, decode worker.ID) {
 // explainLocked clears those with whom the one to blame has failed: what they
 // remember of it is no reason to blame them at their next failure.
 func (t *Tracker) explainLocked(toBlame, with *entry) {
-	for _, e := range [...]*entry{t.find(toBlame.partner.id), with} {
-		if e != nil && e.partner.id == toBlame.id {
+	for _, e := range [...]*entry{t.find(toBlame.partner.rank), with} {
+		if e != nil && e.partner.rank.ID == toBlame.rank.ID {
 			e.partner = partner{}
 		}
 	}
@@ -82,21 +83,21 @@ func (t *Tracker) explainLocked(toBlame, with *entry) {
 // failsWithAnother reports whether the latest failure, not long ago, was with
 // another worker than this one. e may be nil.
 func (e *entry) failsWithAnother(id worker.ID, now time.Time) bool {
-	return e != nil && e.partner.id != 0 && e.partner.id != id && now.Sub(e.partner.at) < pairMemory
+	return e != nil && e.partner.rank.ID != 0 && e.partner.rank.ID != id && now.Sub(e.partner.at) < pairMemory
 }
 
 // failsWith returns how often the latest failures, not long ago, were with that worker.
 // e may be nil.
 func (e *entry) failsWith(id worker.ID, now time.Time) int {
-	if e == nil || e.partner.id != id || now.Sub(e.partner.at) >= pairMemory {
+	if e == nil || e.partner.rank.ID != id || now.Sub(e.partner.at) >= pairMemory {
 		return 0
 	}
 	return e.partner.times
 }
 
 // remember notes a failure. e may be nil.
-func (e *entry) remember(id worker.ID, now time.Time) {
+func (e *entry) remember(with worker.Rank, now time.Time) {
 	if e != nil {
-		e.partner = partner{id, now, e.failsWith(id, now) + 1}
+		e.partner = partner{with, now, e.failsWith(with.ID, now) + 1}
 	}
 }

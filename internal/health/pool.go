@@ -10,7 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// pool is the workers of one key and role, draining ones left out. Keys that the
+// pool is the workers of one key and role, or their ranks, draining ones left out. Keys that the
 // very same workers serve share one.
 //
 // Invariants: healthy, aside and judged are the members that are; sum is the sum
@@ -47,7 +47,7 @@ func (p *pool) count(s State, dead bool, sign int) {
 }
 
 // layLocked makes the pools of a snapshot.
-func (t *Tracker) layLocked(s *worker.Snapshot, known map[worker.ID]*entry) {
+func (t *Tracker) layLocked(s *worker.Snapshot, known map[worker.ID][]*entry) {
 	t.pools = nil
 	of, byRole := make(map[*entry][]*pool, len(known)), make(map[poolKey]*pool)
 	for _, k := range s.Keys() {
@@ -58,23 +58,26 @@ func (t *Tracker) layLocked(s *worker.Snapshot, known map[worker.ID]*entry) {
 			}
 		}
 	}
-	for _, e := range known {
-		pools := of[e]
-		for _, p := range pools {
-			p.count(e.is(), e.dead, 1)
-			p.sum = p.sum.plus(e.rate)
+	for _, es := range known {
+		for _, e := range es {
+			pools := of[e]
+			for _, p := range pools {
+				p.count(e.is(), e.dead, 1)
+				p.sum = p.sum.plus(e.rate)
+			}
+			e.pools.Store(&pools)
 		}
-		e.pools.Store(&pools)
 	}
 	t.byRole.Store(&byRole)
 }
 
 // poolOfLocked returns the pool of workers: one of before, or a new one.
-func (t *Tracker) poolOfLocked(ws []*worker.Worker, known map[worker.ID]*entry, of map[*entry][]*pool) *pool {
-	p := &pool{limit: int(math.Ceil(t.cfg.MaxShare * float64(len(ws))))}
+func (t *Tracker) poolOfLocked(ws []*worker.Worker, known map[worker.ID][]*entry, of map[*entry][]*pool) *pool {
+	p := &pool{}
 	for _, w := range ws {
-		p.members = append(p.members, known[w.ID])
+		p.members = append(p.members, known[w.ID]...)
 	}
+	p.limit = int(math.Ceil(t.cfg.MaxShare * float64(len(p.members))))
 	for _, same := range of[p.members[0]] {
 		if slices.Equal(same.members, p.members) {
 			return same
@@ -110,7 +113,7 @@ func (t *Tracker) enforceSharesLocked(now time.Time) {
 			}
 			return 1
 		}
-		return cmp.Or(b.since.Compare(a.since), cmp.Compare(a.id, b.id))
+		return cmp.Or(b.since.Compare(a.since), cmp.Compare(a.rank.ID, b.rank.ID), cmp.Compare(a.rank.DPRank, b.rank.DPRank))
 	})
 	for _, e := range slices.Compact(back) {
 		if slices.ContainsFunc(*e.pools.Load(), (*pool).overfull) {

@@ -14,7 +14,7 @@ import (
 
 // probe is one GET to send.
 type probe struct {
-	id     worker.ID
+	rank   worker.Rank
 	number uint64
 	url    string
 }
@@ -50,7 +50,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 		if p, any := t.begin(time.Now()); any {
 			probes.Go(func() {
 				v := t.send(ctx, p)
-				t.probed(p.id, p.number, v, time.Now())
+				t.probed(p.rank, p.number, v, time.Now())
 			})
 		}
 		var fire <-chan time.Time
@@ -140,7 +140,7 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 	t.nextBegin = now.Add(t.gap)
 	t.probes++
 	e.probe = t.probes
-	return probe{e.id, e.probe, "http://" + e.endpoint.String() + t.cfg.ProbePath}, true
+	return probe{e.rank, e.probe, "http://" + e.endpoint.String() + t.cfg.ProbePath}, true
 }
 
 // nextDue returns when to look for the next probe, if one will be.
@@ -160,10 +160,10 @@ func (t *Tracker) nextDue() (at time.Time, any bool) {
 
 // probed takes the result of a probe. One of a worker that has moved on since
 // is ignored.
-func (t *Tracker) probed(id worker.ID, number uint64, v verdict, now time.Time) {
+func (t *Tracker) probed(r worker.Rank, number uint64, v verdict, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.find(id)
+	e := t.find(r)
 	if e == nil || e.flight == grounded || e.probe != number {
 		return
 	}

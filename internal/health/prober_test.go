@@ -50,18 +50,18 @@ func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
 			tr, err := New(Config{Client: &http.Client{Transport: web}})
 			require.NoError(t, err)
 			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
-			tr.Report(8, Report{Outcome: ConnectionLost, Proven: true}, time.Now()) // no room in the share
+			tr.Report(rankOf(8), Report{Outcome: ConnectionLost, Proven: true}, time.Now()) // no room in the share
 			end := running(t, tr)
-			tr.Report(7, Report{Outcome: Overdue, Request: 1}, time.Now())
-			tr.Report(7, Report{Outcome: Overdue, Request: 1}, time.Now())
+			tr.Report(rankOf(7), Report{Outcome: Overdue, Request: 1}, time.Now())
+			tr.Report(rankOf(7), Report{Outcome: Overdue, Request: 1}, time.Now())
 			synctest.Wait()
 			require.Equal(t, []string{"0s GET http://10.0.0.7:8000/health"}, web.seen, row.what)
-			h, _ := tr.Lookup(7)
+			h, _ := tr.Lookup(rankOf(7))
 			require.Equal(t, row.what == "hangs", h.Suspected, row.what)
 			web.set("10.0.0.8:8000", status(503))
 			web.set("10.0.0.7:8000", status(503))
 			pass(1100 * time.Millisecond)
-			h, _ = tr.Lookup(7)
+			h, _ = tr.Lookup(rankOf(7))
 			require.Equal(t, row.want, string(h.Reason), row.what)
 			require.Equal(t, row.want != "", h.State.aside(), row.what)
 			end()
@@ -76,13 +76,13 @@ func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
 		tr, err := New(Config{Client: &http.Client{Transport: web}})
 		require.NoError(t, err)
 		tr.Update(parseWorkers(t, "7 prefill\n"), time.Now())
-		tr.Suspect(7, BrokeOff, time.Now())
+		tr.Suspect(rankOf(7), BrokeOff, time.Now())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
 		require.NoError(t, tr.Run(ctx))
 		require.Equal(t, 1, web.probes())
-		h, _ := tr.Lookup(7)
-		require.Equal(t, WorkerHealth{ID: 7}, h)
+		h, _ := tr.Lookup(rankOf(7))
+		require.Equal(t, RankHealth{Rank: rankOf(7)}, h)
 	})
 }
 
@@ -99,7 +99,7 @@ func TestProbesAreSpreadEvenlyOverTheFleet(t *testing.T) {
 		require.NoError(t, err)
 		tr.Update(s, time.Now())
 		for _, w := range s.Workers() {
-			tr.Report(w.ID, Report{Outcome: ConnectFailed}, time.Now())
+			tr.Report(rankOf(w.ID), Report{Outcome: ConnectFailed}, time.Now())
 		}
 		end := running(t, tr)
 		pass(13 * time.Second)
@@ -136,9 +136,9 @@ func TestChangesAreToldOnceOrAsAll(t *testing.T) {
 	require.Empty(t, changed)
 	since := now
 	for range kept / 2 {
-		tr.Report(2, Report{Outcome: ConnectFailed}, zero)
+		tr.Report(rankOf(2), Report{Outcome: ConnectFailed}, zero)
 		tr.begin(zero.Add(time.Hour))
-		tr.probed(2, tr.probes, well, zero.Add(time.Hour))
+		tr.probed(rankOf(2), tr.probes, well, zero.Add(time.Hour))
 		tr.nextBegin = zero
 	}
 	now, changed, all = tr.Changes(since, []worker.ID{9})
@@ -164,6 +164,6 @@ func TestChangesAreToldOnceOrAsAll(t *testing.T) {
 	tr.Update(fleetOf(t, 1), zero)
 	_, changed, _ = tr.Changes(again, nil)
 	require.Equal(t, []worker.ID{2}, changed)
-	require.Equal(t, Free, tr.Standing(2))
+	require.Equal(t, Free, tr.Standing(rankOf(2)))
 	require.True(t, tr.Allows(worker.Rank{ID: 2}))
 }

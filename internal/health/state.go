@@ -95,13 +95,14 @@ func reasonOf(o Outcome) Reason { return Reason(o.String()) }
 // Transition is one change of state. Probing counts as Aside here: a probe that
 // begins or fails is no transition.
 type Transition struct {
-	ID       worker.ID
+	Rank     worker.Rank
+	OwnPort  bool // the rank has a port of its own; else it is rank 0, and all of the worker
 	From, To State
 	Reason   Reason
 	At       time.Time
 }
 
-// Silent reports whether the worker went aside because it does not answer: what waits
+// Silent reports whether it went aside because it does not answer: what waits
 // for it waits in vain.
 func (t *Transition) Silent() bool {
 	return t.To == Aside && (t.Reason == reasonOf(ConnectFailed) || t.Reason == reasonOf(Overdue) || t.Reason == reasonOf(Timeout))
@@ -115,12 +116,13 @@ type Hooks struct {
 
 	// Spared is called when a worker should go aside and there is no room:
 	// once until it has served a request or gone aside.
-	Spared func(id worker.ID, r Reason, at time.Time)
+	Spared func(rank worker.Rank, r Reason, at time.Time)
 }
 
-// WorkerHealth is one worker as the status page shows it.
-type WorkerHealth struct {
-	ID                worker.ID
+// RankHealth is one worker, or one rank of it, as the status page shows it.
+type RankHealth struct {
+	Rank              worker.Rank
+	OwnPort           bool // the rank has a port of its own; else it is rank 0, and all of the worker
 	State             State
 	Reason            Reason    // of the last transition; empty if there was none
 	Since             time.Time // of the last transition; zero if there was none

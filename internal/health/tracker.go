@@ -22,11 +22,11 @@ type Tracker struct {
 	gap  time.Duration // between the beginnings of two probes
 	wake chan struct{} // one slot: Run should look again
 
-	// known is every worker. Update replaces the map, under mu; it is never
-	// written to.
-	known   atomic.Pointer[map[worker.ID]*entry]
+	// known is every worker: one entry, or one for each rank that has an address of its
+	// own. Update replaces the map, under mu; it is never written to.
+	known   atomic.Pointer[map[worker.ID][]*entry]
 	byRole  atomic.Pointer[map[poolKey]*pool] // as known
-	limited atomic.Int64                      // workers that are not healthy; written under mu
+	limited atomic.Int64                      // entries that are not healthy; written under mu
 	trials  atomic.Uint64                     // last trial given out
 	changes changes
 
@@ -48,11 +48,13 @@ type Tracker struct {
 	looked  atomic.Int64 // the same of the methods that take no lock
 }
 
-// entry is one worker. What is atomic is written under Tracker.mu, trial
+// entry is what lives and dies by itself, as far as requests can tell: a worker, or one of
+// its ranks where each has an address of its own. What is atomic is written under Tracker.mu, trial
 // excepted, and read by anyone; the rest is guarded by it.
 type entry struct {
 	// Set at construction, read-only.
-	id       worker.ID
+	rank     worker.Rank // of a whole worker rank 0
+	ownPort  bool        // the rank is all of it
 	endpoint worker.Endpoint
 	prefill  bool
 
@@ -100,7 +102,7 @@ func New(cfg Config) (*Tracker, error) {
 		cfg: cfg, gap: time.Second / time.Duration(cfg.MaxProbes), wake: make(chan struct{}, 1),
 		rng: rand.New(rand.NewPCG(seed, seed)), budget: firstMates,
 	}
-	t.known.Store(new(map[worker.ID]*entry))
+	t.known.Store(new(map[worker.ID][]*entry))
 	t.byRole.Store(new(map[poolKey]*pool))
 	t.changes.version.Store(1)
 	return t, nil
@@ -110,28 +112,45 @@ func New(cfg Config) (*Tracker, error) {
 func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before, known := *t.known.Load(), make(map[worker.ID]*entry)
+	before, known := *t.known.Load(), make(map[worker.ID][]*entry)
 	for _, w := range s.Workers() {
-		e := before[w.ID]
-		if e == nil || e.endpoint != w.Endpoint || e.prefill != (w.Role == worker.Prefill) {
-			e = &entry{id: w.ID, endpoint: w.Endpoint, prefill: w.Role == worker.Prefill}
-			e.pools.Store(new([]*pool))
+		es := before[w.ID]
+		if !stillOf(es, w) {
+			es = entriesOf(w)
 		}
-		known[w.ID] = e
+		known[w.ID] = es
 	}
 	t.layLocked(s, known)
 	t.known.Store(&known)
-	for id, e := range before {
-		if known[id] == e {
+	for id, es := range before {
+		if now := known[id]; len(now) > 0 && now[0] == es[0] {
 			continue
 		}
-		e.strike()
-		if e.is() != Healthy {
-			t.limited.Add(-1)
-			t.changes.note(id)
+		for _, e := range es {
+			e.strike()
+			if e.is() != Healthy {
+				t.limited.Add(-1)
+				t.changes.note(id)
+			}
 		}
 	}
 	t.enforceSharesLocked(now)
+}
+
+// entriesOf makes what is to be known of a worker.
+func entriesOf(w *worker.Worker) []*entry {
+	es := make([]*entry, w.Ports())
+	for dp := range es {
+		r := worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)} //nolint:gosec // DPSize is bounded
+		es[dp] = &entry{rank: r, ownPort: len(es) > 1, endpoint: w.EndpointOf(r.DPRank), prefill: w.Role == worker.Prefill}
+		es[dp].pools.Store(new([]*pool))
+	}
+	return es
+}
+
+// stillOf reports whether what is known is of the worker as it is now.
+func stillOf(es []*entry, w *worker.Worker) bool {
+	return len(es) == w.Ports() && es[0].endpoint == w.Endpoint && es[0].prefill == (w.Role == worker.Prefill)
 }
 
 // moveLocked is the only place where a state changes between healthy, aside
@@ -146,12 +165,12 @@ func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.T
 	if !to.aside() {
 		e.strike()
 	}
-	t.changes.note(e.id)
+	t.changes.note(e.rank.ID)
 	if from == Probing {
 		from = Aside
 	}
 	if t.cfg.Hooks.Transition != nil {
-		t.cfg.Hooks.Transition(Transition{ID: e.id, From: from, To: to, Reason: r, At: now})
+		t.cfg.Hooks.Transition(Transition{Rank: e.rank, OwnPort: e.ownPort, From: from, To: to, Reason: r, At: now})
 	}
 }
 
@@ -185,34 +204,39 @@ func (t *Tracker) nudge() {
 	}
 }
 
-// Lookup returns one worker, and whether it is known.
-func (t *Tracker) Lookup(id worker.ID) (WorkerHealth, bool) {
+// Lookup returns what is known of a rank, or of its whole worker, and whether it is known.
+func (t *Tracker) Lookup(r worker.Rank) (RankHealth, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.find(id)
+	e := t.find(r)
 	if e == nil {
-		return WorkerHealth{}, false
+		return RankHealth{}, false
 	}
 	return e.shown(), true
 }
 
-// Status returns every worker, ordered by id. It is for people: it looks at all.
-func (t *Tracker) Status() []WorkerHealth {
+// Status returns every worker, or each of its ranks, in order. It is for people: it looks
+// at all.
+func (t *Tracker) Status() []RankHealth {
 	t.mu.Lock()
 	known := *t.known.Load()
-	out := make([]WorkerHealth, 0, len(known))
-	for _, e := range known {
-		out = append(out, e.shown())
+	out := make([]RankHealth, 0, len(known))
+	for _, es := range known {
+		for _, e := range es {
+			out = append(out, e.shown())
+		}
 	}
 	t.mu.Unlock()
-	slices.SortFunc(out, func(a, b WorkerHealth) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b RankHealth) int {
+		return cmp.Or(cmp.Compare(a.Rank.ID, b.Rank.ID), cmp.Compare(a.Rank.DPRank, b.Rank.DPRank))
+	})
 	return out
 }
 
-func (e *entry) shown() WorkerHealth {
+func (e *entry) shown() RankHealth {
 	s := e.is()
-	return WorkerHealth{
-		ID: e.id, State: s, Reason: e.reason, Since: e.since,
+	return RankHealth{
+		Rank: e.rank, OwnPort: e.ownPort, State: s, Reason: e.reason, Since: e.since,
 		ConsecutiveErrors: e.serverErrors, Relapses: e.relapses, SparedFor: e.sparedFor,
 		Suspected: !s.aside() && (e.agenda != nil || e.flight == onSuspicion),
 	}

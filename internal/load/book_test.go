@@ -265,9 +265,11 @@ func (f *recorder) Changes(since uint64, dst []worker.ID) (now uint64, changed [
 	return f.now, append(dst, f.changed...), since+1 != f.now
 }
 
-func (f *recorder) Standing(id worker.ID) health.Standing {
-	f.asked = append(f.asked, id)
-	return f.stands[id]
+func (f *recorder) Standing(r worker.Rank) health.Standing {
+	if n := len(f.asked); n == 0 || f.asked[n-1] != r.ID { // ranks of one worker follow each other
+		f.asked = append(f.asked, r.ID)
+	}
+	return f.stands[r.ID]
 }
 
 func (f *recorder) Begin(r worker.Rank) uint64 {

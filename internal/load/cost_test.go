@@ -40,7 +40,7 @@ func TestAPickLooksAtThoseAloneWhoHaveChanged(t *testing.T) {
 		}
 		require.Equal(t, n*dp, pick(), "the first pick looks at all")
 		require.Zero(t, pick())
-		fail := func(id worker.ID) { tr.Report(id, health.Report{Outcome: health.ConnectFailed}, now) }
+		fail := func(id worker.ID) { tr.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, now) }
 		fail(1)
 		require.Equal(t, 1+dp, pick())
 		require.Zero(t, pick(), "%d workers, one of them aside", n)
@@ -103,10 +103,10 @@ func TestATableAgreesWithOneThatLearnsAll(t *testing.T) {
 			}
 		case 1:
 			for range 2 {
-				tr.Report(id, health.Report{Outcome: health.Overdue}, now)
+				tr.Report(worker.Rank{ID: id}, health.Report{Outcome: health.Overdue}, now)
 			}
 		case 2:
-			tr.Report(id, health.Report{}, now)
+			tr.Report(worker.Rank{ID: id}, health.Report{}, now)
 		case 3, 4:
 			if n := len(held); n > 0 {
 				i := rng.IntN(n)

@@ -321,8 +321,8 @@ func (l *denyList) Changes(since uint64, dst []worker.ID) (now uint64, changed [
 	return 1, dst, since != 1
 }
 
-func (l *denyList) Standing(id worker.ID) health.Standing {
-	if slices.Contains(*l, id) {
+func (l *denyList) Standing(r worker.Rank) health.Standing {
+	if slices.Contains(*l, r.ID) {
 		return health.Barred
 	}
 	return health.Free

@@ -45,17 +45,17 @@ func TestARecoveringWorkerGetsOneOfManyRequestsAtOnce(t *testing.T) {
 			res[i].Release(later)
 		}
 	}
-	tr.Report(2, health.Report{Outcome: health.Overdue, Request: 1}, now)
-	tr.Report(2, health.Report{Outcome: health.Overdue, Request: 2}, now)
+	tr.Report(worker.Rank{ID: 2}, health.Report{Outcome: health.Overdue, Request: 1}, now)
+	tr.Report(worker.Rank{ID: 2}, health.Report{Outcome: health.Overdue, Request: 2}, now)
 	require.Equal(t, map[worker.ID]int{1: 30, 3: 30}, pickAll())
 	releaseAll()
 
-	tr.Report(2, health.Report{Outcome: health.OK}, now)
+	tr.Report(worker.Rank{ID: 2}, health.Report{Outcome: health.OK}, now)
 	require.Equal(t, 1, pickAll()[2])
 	releaseAll()
 	require.Equal(t, 1, pickAll()[2], "a trial without an outcome makes way for the next")
 
-	tr.Report(2, health.Report{Outcome: health.OK}, now)
+	tr.Report(worker.Rank{ID: 2}, health.Report{Outcome: health.OK}, now)
 	releaseAll()
 	require.Equal(t, map[worker.ID]int{1: 20, 2: 20, 3: 20}, pickAll())
 	releaseAll()

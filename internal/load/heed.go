@@ -21,7 +21,7 @@ func (t *table) heed(b *Book, f Filter) picker.Bits {
 		t.learn(b, f)
 	} else {
 		for _, id := range changed {
-			t.apply(b, id, f.Standing(id))
+			t.apply(b, id, f)
 		}
 	}
 	if t.free == 0 {
@@ -30,24 +30,20 @@ func (t *table) heed(b *Book, f Filter) picker.Bits {
 	return t.closed
 }
 
-// learn notes what the filter says of each rank's worker.
+// learn notes what the filter says of each rank.
 func (t *table) learn(b *Book, f Filter) {
 	copy(t.barred, t.unknown)
 	copy(t.closed, t.unknown)
 	clear(t.standings)
 	t.free = len(t.standings) - t.unknown.Count()
-	ranks := t.cols.Ranks
-	for from, to := 0, 0; from < len(ranks); from = to {
-		s := f.Standing(ranks[from].ID)
-		for to = from; to < len(ranks) && ranks[to].ID == ranks[from].ID; to++ {
-			t.stand(b, to, s)
-		}
+	for i, r := range t.cols.Ranks {
+		t.stand(b, i, f.Standing(r))
 	}
 }
 
-// apply notes what the filter says of a worker, which may be in other lists
+// apply notes what the filter says of a worker's ranks, which may be in other lists
 // alone. Its ranks lie together, the first of them first.
-func (t *table) apply(b *Book, id worker.ID, s health.Standing) {
+func (t *table) apply(b *Book, id worker.ID, f Filter) {
 	b.workLocked()
 	slot := b.slotLocked(worker.Rank{ID: id})
 	if slot < 0 {
@@ -58,12 +54,12 @@ func (t *table) apply(b *Book, id worker.ID, s health.Standing) {
 			continue
 		}
 		for i := int(p.at); i < len(t.cols.Ranks) && t.cols.Ranks[i].ID == id; i++ {
-			t.stand(b, i, s)
+			t.stand(b, i, f.Standing(t.cols.Ranks[i]))
 		}
 	}
 }
 
-// stand notes the standing of one rank's worker.
+// stand notes the standing of one rank.
 func (t *table) stand(b *Book, i int, s health.Standing) {
 	b.workLocked()
 	if t.unknown.Has(i) || t.standings[i] == s {

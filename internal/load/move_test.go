@@ -20,7 +20,7 @@ func (f *told) Changes(_ uint64, dst []worker.ID) (now uint64, changed []worker.
 	return 1, dst, false
 }
 
-func (f *told) Standing(worker.ID) health.Standing { return health.Free }
+func (f *told) Standing(worker.Rank) health.Standing { return health.Free }
 
 func (f *told) Begin(r worker.Rank) uint64 {
 	f.trial++

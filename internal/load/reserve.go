@@ -17,8 +17,8 @@ type Filter interface {
 	// since 0, which is no version.
 	Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool)
 
-	// Standing is asked for one worker at a time, after a change.
-	Standing(worker.ID) health.Standing
+	// Standing is asked for one rank at a time, after a change of its worker's.
+	Standing(worker.Rank) health.Standing
 
 	// Begin learns that the rank has been booked. What it returns is given to
 	// End when the booking is released.

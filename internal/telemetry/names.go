@@ -255,7 +255,7 @@ func Labels() []Label {
 		{LabelErrorType, "`none`, or as code"},
 		{LabelWhere, "the part that panicked: `main_leg`, `prefill_leg`, or the name of a task"},
 		{LabelSource, "as token_source"},
-		{LabelState, "`healthy`, `aside`, `recovering`, `draining`"},
+		{LabelState, "`healthy`, `aside`, `partly aside` (ranks with ports of their own, some of them), `recovering`, `draining`"},
 		{LabelActivation, "an activation state: `absent`, `decode-waiting`, `prefill-pending`, `prefill-ready`, `deactivated`"},
 		{LabelCanServe, "`true`, `false`"},
 		{LabelFrom, "as activation"},

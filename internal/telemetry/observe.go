@@ -28,7 +28,7 @@ type RankLoad struct {
 // WorkerCount is how many workers of a role are in a state.
 type WorkerCount struct {
 	Role  worker.Role
-	State string // healthy, aside, recovering or draining
+	State string // healthy, aside, partly aside, recovering or draining
 	Count int64
 }
 

@@ -61,6 +61,15 @@ func (w *Worker) RanksPerPort() uint32 {
 	return max(w.DPSize, 1)
 }
 
+// Ports returns how many addresses the ranks have: one each, or one for all. A rank with a
+// port of its own may be dead while the others serve.
+func (w *Worker) Ports() int {
+	if w.PortPerRank && w.DPSize > 1 {
+		return int(w.DPSize)
+	}
+	return 1
+}
+
 // Equal reports whether both say the same of a worker.
 func (w *Worker) Equal(o *Worker) bool {
 	if w.ranks == nil && o.ranks == nil {

@@ -72,8 +72,8 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 	l.book.Update(l.snap)
 	l.health.Update(l.snap, now)
 	for i := 0; n > 1 && i < len(ws); i += 200 {
-		l.health.Report(ws[i].ID, health.Report{Outcome: health.ConnectFailed}, now)
-		l.health.Report(ws[i+1].ID, health.Report{Outcome: health.ConnectFailed}, now)
+		l.health.Report(worker.Rank{ID: ws[i].ID}, health.Report{Outcome: health.ConnectFailed}, now)
+		l.health.Report(worker.Rank{ID: ws[i+1].ID}, health.Report{Outcome: health.ConnectFailed}, now)
 	}
 	slots := kvindex.NewSlots()
 	if l.index, err = kvindex.NewTree(kvindex.TreeConfig{Route: kvindex.RouteConfig{PredictedTTL: time.Hour}}, slots); err != nil {
