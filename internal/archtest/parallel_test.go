@@ -18,6 +18,7 @@ var alone = map[string]string{
 	"TestThePluginDiesUnderStreamingAnswers":   "200 answers stream while the plugin is replaced",
 	"TestAReplicaThatIsAwayCostsNoRequest":     "24 clients ask without a pause",
 	"TestBodiesBeyondTheBudgetAreRefused":      "it fills what memory it has, with two processors' work",
+	"TestFiveHundredLargeBodiesInOneGibibyte":  "the same",
 	"TestEachCellOfTheMatrixHoldsThroughEnvoy": "its fleets are as many as the others' together",
 }
 

@@ -8,48 +8,113 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// fill lets in as many bodies of n bytes as there is room for.
+func fill(b *Budget, n int64) (in []*Share) {
+	for s := new(Share); s.Admit(b, n); s = new(Share) {
+		in = append(in, s)
+	}
+	return in
+}
+
 func TestLargeBodiesLeaveRoomForSmallOnes(t *testing.T) {
 	t.Parallel()
 	b := New(100 << 20)
-	var large []*Share
-	for {
-		s := new(Share)
-		if !s.Grow(b, 10<<20) {
-			require.Zero(t, s.Size(), "who is refused holds nothing")
-			break
-		}
-		large = append(large, s)
-	}
+	large := fill(b, 10<<20)
 	require.Len(t, large, 7)
-	require.EqualValues(t, 70<<20, b.Used())
-	small := 0
-	for s := new(Share); s.Grow(b, Small); s = new(Share) {
-		small++
-	}
-	require.Equal(t, 30, small)
+	require.EqualValues(t, 70<<20, b.Used(), "who is refused holds nothing")
+	small := fill(b, Small)
+	require.Len(t, small, 30)
 	require.Equal(t, b.Limit(), b.Used())
 	large[0].Set(b, 0)
-	require.False(t, new(Share).Grow(b, 10<<20), "it has to be less than what large ones may have")
-	require.True(t, new(Share).Grow(b, 1))
+	require.False(t, new(Share).Admit(b, 10<<20+1), "it has to be less than what large ones may have")
+	require.Len(t, fill(b, Small), 10)
+	require.Empty(t, fill(b, 2*Small), "small ones may fill all that is free")
+}
+
+// TestSecondLegsDoNotTakeWhatSmallBodiesHave: they are counted, and may exceed the budget.
+func TestSecondLegsDoNotTakeWhatSmallBodiesHave(t *testing.T) {
+	t.Parallel()
+	b := New(100 << 20)
+	for range fill(b, 10<<20) {
+		new(Share).Set(b, 10<<20)
+	}
+	require.EqualValues(t, 140<<20, b.Used())
+	require.Len(t, fill(b, Small), 25)
+	require.Empty(t, fill(b, 2*Small))
 }
 
 func TestAShareGrowsAndIsSet(t *testing.T) {
 	t.Parallel()
 	b := New(0)
 	require.EqualValues(t, Least, b.Limit())
+	const most = 4 << 20
 	var s Share
-	require.True(t, s.Grow(b, 5<<20))
-	require.True(t, s.Grow(b, 1), "what is held already needs no room")
-	require.EqualValues(t, 5<<20, s.Size())
-	require.False(t, s.Grow(b, 7<<20))
-	require.EqualValues(t, 5<<20, b.Used(), "a share that cannot grow stays as it was")
+	require.True(t, s.Grow(b, 4000, most))
+	require.EqualValues(t, 4000, s.Size(), "so little may be small")
+	require.True(t, s.Grow(b, 5000, most))
+	require.EqualValues(t, Small, s.Size())
+	require.True(t, s.Grow(b, 5000, most), "what is held already needs no room")
+	require.True(t, s.Grow(b, 2<<20+1, most))
+	require.EqualValues(t, most, s.Size(), "no more than may be")
+	other := new(Share)
+	require.True(t, other.Grow(b, 4096, most))
+	require.False(t, other.Grow(b, 4097, most), "half of the room for large ones is gone")
+	require.EqualValues(t, 4096, other.Size(), "a share that cannot grow stays as it was")
 	s.Set(b, 20<<20)
-	require.EqualValues(t, 20<<20, b.Used(), "what was let in is counted")
-	require.False(t, new(Share).Grow(b, 1))
+	require.EqualValues(t, 20<<20+4096, b.Used(), "what was let in is counted")
+	require.False(t, new(Share).Admit(b, Small+1))
 	s.Set(b, 1000)
+	other.Set(b, 0)
 	require.EqualValues(t, 1000, b.Used())
 	s.Set(b, 0)
 	require.Zero(t, b.Used())
+}
+
+// TestBodiesOfUnknownSizeComeToTheirEnd: of many at once, some are refused early, and those
+// that go on have room.
+func TestBodiesOfUnknownSizeComeToTheirEnd(t *testing.T) {
+	t.Parallel()
+	const most, size = 64 << 20, 10 << 20
+	b := New(128 << 20)
+	shares := make([]*Share, 250)
+	for i := range shares {
+		shares[i] = new(Share)
+	}
+	for n := int64(16 << 10); n <= size; n += 16 << 10 {
+		for i, s := range shares {
+			if s != nil && !s.Grow(b, n, most) {
+				s.Set(b, 0)
+				shares[i] = nil
+			}
+		}
+		require.True(t, new(Share).Admit(b, 0))
+		require.GreaterOrEqual(t, len(fillAndLeave(b)), 16, "small ones find room beside them")
+	}
+	whole := 0
+	for _, s := range shares {
+		if s != nil {
+			whole++
+		}
+	}
+	require.Equal(t, 6, whole, "each counts for 16 MiB")
+	require.Empty(t, fill(b, 2*Small))
+}
+
+func fillAndLeave(b *Budget) []*Share {
+	in := fill(b, Small)
+	for _, s := range in {
+		s.Set(b, 0)
+	}
+	return in
+}
+
+func TestABodyThatNobodySeesIsTakenForALargeOne(t *testing.T) {
+	t.Parallel()
+	b := New(100 << 20)
+	for s := new(Share); s.AdmitUnseen(b, Small); s = new(Share) {
+		require.Less(t, b.Used(), b.Limit())
+	}
+	require.Equal(t, b.Large(), b.Used())
 }
 
 func TestSharesOfManyStreamsNeverExceedTheLimit(t *testing.T) {
@@ -61,10 +126,13 @@ func TestSharesOfManyStreamsNeverExceedTheLimit(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			var s Share
 			for range 20_000 {
-				if r.IntN(3) == 0 {
+				switch r.IntN(6) {
+				case 0, 1:
 					s.Set(b, 0)
-				} else {
-					s.Grow(b, s.Size()+r.Int64N(2<<20))
+				case 2:
+					s.Admit(b, r.Int64N(3<<20))
+				default:
+					s.Grow(b, s.Size()+r.Int64N(2<<20), 8<<20)
 				}
 				if used := b.Used(); used < 0 || used > b.Limit() {
 					t.Errorf("%d bytes are counted of %d", used, b.Limit())

@@ -6,9 +6,10 @@
 // of one stream. It is taken by what the headers announce, which the protocol does not
 // let a client exceed, or grows as bytes come; taking a share takes no memory.
 //
-// Large bodies may fill three quarters of the budget, so that small ones, which are most,
-// find room beside any number of them. What has been let in is counted and never refused:
-// a fresh attempt, the second leg, an answer that another leg has to be sent.
+// Large bodies are let in while they fill at most three quarters of the budget. What has
+// been let in is counted and never refused: a fresh attempt, the second leg, an answer that
+// another leg has to be sent. Such shares may exceed the budget, but not take what is kept:
+// a quarter of it is for small bodies, which are most, beside any number of large ones.
 //
-// The package is pure counting, on atomics: it knows no request, no memory and no clock.
+// The package is pure counting: it knows no request, no memory and no clock.
 package budget

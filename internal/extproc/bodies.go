@@ -8,59 +8,82 @@ import "strconv"
 // requests are refused.
 func (srv *Server) Bodies() (used, limit int64) { return srv.bodies.Used(), srv.bodies.Limit() }
 
-// unsized is the part of the budget that a body of unknown size counts for while Envoy
-// keeps it. It may be the largest that there may be, but were it counted as that, a dozen
-// small requests at once without a content-length would leave no room; what they may all
-// come to in Envoy before they are whole is its overload manager's to bound.
-const unsized = 256
+// bodyLength is what a content-length says of a body. The zero value says nothing.
+type bodyLength struct {
+	n    int64
+	said bool
+}
 
-// weigh is what a request's body counts for when its headers come. One that comes in
-// pieces is counted as it comes.
-func (srv *Server) weigh(ev *event) int64 {
-	if ev.endOfStream {
+func bodyLengthOf(contentLength string) bodyLength {
+	n, err := strconv.ParseUint(contentLength, 10, 63)
+	if err != nil {
+		return bodyLength{}
+	}
+	return bodyLength{int64(n), true}
+}
+
+// within is the length, 0 where none is said, or none that may be.
+func (l bodyLength) within(most int) int {
+	if l.n > int64(most) {
 		return 0
 	}
-	n, err := strconv.ParseInt(ev.headers.contentLength, 10, 64)
-	switch most := int64(srv.cfg.MaxBodyBytes); {
-	case err == nil && n > most: // refused for that
-		return 0
-	case err == nil:
-		return max(n, 0)
-	case ev.fullDuplex:
-		return 0
+	return int(l.n)
+}
+
+// unseen is the part of the budget that a body of unknown size counts for where Envoy
+// keeps it until it is whole. It may be the largest that there may be, but were it counted
+// as that, a dozen at once would leave no room.
+const unseen = 256
+
+// admit counts a request's body when its headers come, and reports whether there is room.
+func (s *mainStream) admit(ev *event) bool {
+	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
+	length := ev.headers.length
+	switch {
+	case ev.endOfStream, length.n > most: // there is none, or it is refused for that
+		return true
+	case length.said:
+		return s.body.Admit(b, length.n)
+	case ev.fullDuplex: // it counts as it comes
+		return true
 	default:
-		return min(most, srv.bodies.Limit()/unsized)
+		return s.body.AdmitUnseen(b, min(most, b.Limit()/unseen))
 	}
+}
+
+// grow counts what has come of a request's body, n bytes, and reports whether there is
+// room. A fresh attempt's has: Envoy holds it already.
+func (s *mainStream) grow(n int64, whole bool) bool {
+	b := s.srv.bodies
+	switch {
+	case s.letIn:
+		s.body.Set(b, max(n, s.body.Size()))
+		return true
+	case !s.body.Grow(b, n, int64(s.srv.cfg.MaxBodyBytes)):
+		return false
+	case whole: // what it is, and not what it might have been
+		s.body.Set(b, n)
+	}
+	return true
 }
 
 // hold counts a request's body, and says on the event if it has no room. What Envoy holds
 // of an earlier attempt has room already.
 func (s *mainStream) hold(ev *event) {
-	b := s.srv.bodies
-	grow := func(n int64) {
-		if s.m.way.plain || s.m.attempt <= 1 {
-			ev.full = !s.body.Grow(b, n)
-		} else {
-			s.body.Set(b, max(n, s.body.Size()))
-		}
-	}
 	switch {
 	case ev.kind == evRequestHeaders && s.m.phase == mainAwaitHeaders:
 		if again, _ := strconv.Atoi(ev.headers.attemptCount); !s.m.way.plain && again > 1 {
-			s.body.Set(b, s.srv.weigh(ev))
+			s.letIn = true
+			s.body.Set(s.srv.bodies, ev.headers.length.n)
 			return
 		}
-		grow(s.srv.weigh(ev))
+		ev.full = !s.admit(ev)
 	case ev.kind == evRequestBody && s.m.phase == mainAwaitBody:
-		n := int64(s.m.pieces.size + len(ev.body))
-		if whole := ev.endOfStream || !s.fullDuplex; whole && n < s.body.Size() {
-			s.body.Set(b, n) // what it is, and not what it might have been
-		}
-		grow(n)
+		ev.full = !s.grow(int64(s.m.pieces.size+len(ev.body)), ev.endOfStream || !s.fullDuplex)
 	case ev.kind == evPrefilled:
-		s.own.Set(b, int64(len(ev.answer.body)))
+		s.own.Set(s.srv.bodies, int64(len(ev.answer.body)))
 	case ev.kind == evCollected:
-		s.own.Set(b, 0)
+		s.own.Set(s.srv.bodies, 0)
 	}
 }
 

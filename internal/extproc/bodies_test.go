@@ -38,12 +38,12 @@ func (p *proxy) piece(body string, last bool) {
 	}))
 }
 
-func (p *proxy) requireFull() {
+func (p *proxy) requireFull(retryAfter string) {
 	p.t.Helper()
 	im := p.recv().GetImmediateResponse()
 	require.EqualValues(p.t, 503, im.GetStatus().GetCode())
 	require.Contains(p.t, string(im.GetBody()), `"bodies_full"`)
-	require.Equal(p.t, "1", setHeaders(im.GetHeaders())["retry-after"])
+	require.Equal(p.t, retryAfter, setHeaders(im.GetHeaders())["retry-after"])
 	p.cancel()
 }
 
@@ -61,18 +61,21 @@ func TestABodyWithoutRoomIsRefused(t *testing.T) {
 	used, limit := r.srv.Bodies()
 	require.EqualValues(t, 6<<20, used)
 	require.EqualValues(t, 8<<20, limit)
-	announce(2<<20, false).requireFull()
-	announce(2<<20, true).requireFull()
+	announce(2<<20, false).requireFull("5")
+	announce(2<<20, true).requireFull("5")
 	other := announce(2<<20, false, prefill.HeaderStart, "1800000000000", "x-envoy-attempt-count", "2")
 	require.NotNil(t, other.recv(), "Envoy holds the body of a fresh attempt already")
 	other.cancel()
 
 	small := announce(len(someBody), false)
 	require.NotNil(t, small.recv().GetRequestHeaders(), "a small one finds room")
+	more := announce(1<<20, false)
+	require.NotNil(t, more.recv().GetRequestHeaders())
+	announce(1<<20, false).requireFull("1")
 	small.piece(someBody, true)
 	require.NotNil(t, small.recv().GetRequestBody())
 	small.responseHeaders("500") // whatever its end
-	for _, p := range []*proxy{first, second, small} {
+	for _, p := range []*proxy{first, second, small, more} {
 		p.cancel()
 	}
 	r.forgetLegs()
@@ -81,29 +84,45 @@ func TestABodyWithoutRoomIsRefused(t *testing.T) {
 }
 
 // TestABodyOfUnknownSizeCountsAsItComes, where it comes in pieces. Where Envoy keeps it
-// until it is whole, it counts as the largest that there may be until it is.
+// until it is whole, it counts for a part of the budget until it is.
 func TestABodyOfUnknownSizeCountsAsItComes(t *testing.T) {
 	r := roomFor(t)
-	half := strings.Repeat("x", 2<<20)
-	a, b, c := r.open(filterMain), r.open(filterMain), r.open(filterMain)
-	for _, p := range []*proxy{a, b, c} {
-		p.begin(true)
-		p.piece(half[:3<<19], false)
+	uses := func(n int, why string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return r.srv.bodies.Used() == int64(n) }, 20*time.Second, 5*time.Millisecond, why)
 	}
-	require.Eventually(t, func() bool { return r.srv.bodies.Used() == 9<<19 }, 20*time.Second, 5*time.Millisecond)
-	a.piece(half[:3<<19], false)
-	require.Eventually(t, func() bool { return r.srv.bodies.Used() == 12<<19 }, 20*time.Second, 5*time.Millisecond)
-	b.piece(half, false)
-	b.requireFull()
-	require.Eventually(t, func() bool { return r.srv.bodies.Used() == 9<<19 }, 20*time.Second, 5*time.Millisecond, "it is given back at once")
+	some := strings.Repeat("x", 3<<19)
+	a, b := r.open(filterMain), r.open(filterMain)
+	a.begin(true)
+	a.piece(some, false)
+	uses(2<<20, "the next power of two")
+	b.begin(true)
+	b.piece(some[:4000], false)
+	uses(2<<20+4000, "so little may be small")
+	b.piece(some, false)
+	b.requireFull("5")
+	uses(2<<20, "it is given back at once")
+	a.piece(some, false)
+	uses(4<<20, "one that has begun goes on")
 	a.cancel()
-	c.cancel()
+	r.requireIdle()
+
+	whole := r.open(filterMain)
+	whole.begin(true)
+	whole.piece(`{"model":"m","prompt":"`, false)
+	whole.piece(some, false)
+	whole.piece(`"}`, true)
+	require.NotNil(t, whole.recv().GetRequestHeaders())
+	uses(len(some)+25, "what it is")
+	whole.cancel()
+	r.forgetLegs()
+	r.accessLog()
 	r.requireIdle()
 
 	p := r.open(filterMain)
 	p.begin(false)
 	require.NotNil(t, p.recv().GetRequestHeaders())
-	require.Equal(t, r.srv.bodies.Limit()/unsized, r.srv.bodies.Used(), "until it is whole")
+	require.Equal(t, r.srv.bodies.Limit()/unseen, r.srv.bodies.Used(), "until it is whole")
 	p.piece(someBody, true)
 	require.NotNil(t, p.recv().GetRequestBody())
 	require.EqualValues(t, len(someBody), r.srv.bodies.Used(), "until its answer has ended")

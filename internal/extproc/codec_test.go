@@ -90,7 +90,8 @@ func headersOf(m *corev3.HeaderMap, timeoutHeader string) *headers {
 		case ":status":
 			dst = &h.status
 		case "content-length":
-			dst = &h.contentLength
+			h.length = bodyLengthOf(kv.Value + string(kv.RawValue))
+			continue
 		case "x-request-id":
 			dst = &h.requestID
 		case "traceparent":

@@ -314,6 +314,8 @@ func (d *decoder) headerMap(b []byte) error {
 		switch dst := h.field(key, d.c.timeoutHeader); {
 		case dst != nil:
 			*dst = string(raw)
+		case string(key) == "content-length":
+			h.length = bodyLengthOf(string(raw))
 		case pin.Known(key):
 			h.named = append(h.named, pin.Header{Name: string(key), Value: string(raw)})
 		case string(key) == subset.Header:

@@ -122,8 +122,6 @@ func (h *headers) field(key []byte, timeoutHeader string) *string {
 		return &h.path
 	case ":status":
 		return &h.status
-	case "content-length":
-		return &h.contentLength
 	case "content-type":
 		return &h.contentType
 	case "retry-after":

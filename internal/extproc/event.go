@@ -73,7 +73,8 @@ type event struct {
 // headers is what routing reads of a header map. Names and values are copied
 // strings; absent is empty.
 type headers struct {
-	method, path, contentLength        string
+	method, path                       string
+	length                             bodyLength
 	requestID, traceparent, tracestate string
 	start, attemptCount, timeout       string
 	received                           time.Time // when the data plane received the request, by our clock; zero: not known

@@ -1,7 +1,5 @@
 package extproc
 
-import "strconv"
-
 // gather puts a body together that comes in pieces. It takes memory as bytes come: what
 // a caller announces only spares copies. Its memory is the body's size and a sixteenth;
 // only while the parts of a body of unknown size are joined, one body in the process at
@@ -20,15 +18,6 @@ const (
 	// memory is taken for all that was announced.
 	earnest = 32
 )
-
-// announced reads a content-length. 0: none, or none that may be.
-func announced(contentLength string, most int) int {
-	n, err := strconv.ParseUint(contentLength, 10, 63)
-	if err != nil || n > uint64(most) {
-		return 0
-	}
-	return int(n)
-}
 
 // add takes a piece, whose buffer it gives back.
 func (g *gather) add(p *bufferPool, piece []byte) {

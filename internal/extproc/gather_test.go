@@ -57,7 +57,7 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 			}
 			head := &event{
 				kind: evRequestHeaders, fullDuplex: true,
-				headers: &headers{method: "POST", path: "/v1/completions", contentLength: length, requestID: "r"},
+				headers: &headers{method: "POST", path: "/v1/completions", length: bodyLengthOf(length), requestID: "r"},
 			}
 			check := func(name string, leg func(*event) *gather, body func() []byte) {
 				t.Run(fmt.Sprintf("%s, sized %t, pieces of %d", name, sized, piece), func(t *testing.T) { //nolint:paralleltest // see above
@@ -120,9 +120,11 @@ func TestWhatIsAnnouncedTakesNoMemory(t *testing.T) {
 	}
 	require.LessOrEqual(t, g.held(), 5_000_000)
 	require.True(t, bytes.Equal(bytes.Repeat([]byte("x"), 4_000_000), g.take(p)), "so is more")
-	require.Zero(t, announced("67108865", 64<<20))
-	require.Zero(t, announced("", 64<<20))
-	require.Zero(t, announced("-1", 64<<20))
+	require.Zero(t, bodyLengthOf("67108865").within(64<<20))
+	require.Equal(t, 64<<20, bodyLengthOf("67108864").within(64<<20))
+	for _, s := range []string{"", "-1", "1e3", "9223372036854775808"} {
+		require.Equal(t, bodyLength{}, bodyLengthOf(s), s)
+	}
 }
 
 // TestALargeMessageIsReadIntoItsOwnSize is the buffered body mode's way.

@@ -133,7 +133,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev.answerBodies = ev.answerDuplex || d.HasArg("answers")
 		ev.headers = &headers{
 			method: str(d, "method", "POST"), path: str(d, "path", "/v1/completions"),
-			contentLength: str(d, "length", ""), timeout: str(d, "timeout", ""),
+			length: bodyLengthOf(str(d, "length", "")), timeout: str(d, "timeout", ""),
 			attemptCount: strconv.Itoa(dr.m.attempt),
 		}
 		if name := str(d, "strange", ""); name != "" {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -246,13 +247,13 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		m.reject(&failMethod, false)
 	case ev.endOfStream:
 		m.reject(&failNoBody, false)
-	case m.tooLarge():
+	case m.hdr.length.n > int64(m.rules.maxBodyBytes):
 		m.reject(&failBodyTooLarge, false)
 	case ev.full:
-		m.reject(&failBodiesFull, false)
+		m.reject(m.noRoom(), false)
 	default:
 		m.path = path
-		m.pieces.announced = announced(m.hdr.contentLength, m.rules.maxBodyBytes)
+		m.pieces.announced = m.hdr.length.within(m.rules.maxBodyBytes)
 		m.phase = mainAwaitBody
 		if !m.fullDuplex {
 			m.emit(effect{op: opContinue, of: ofRequestHeaders})
@@ -260,10 +261,17 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	}
 }
 
-func (m *mainLeg) tooLarge() bool {
-	n, err := strconv.ParseUint(m.hdr.contentLength, 10, 63)
-	return err == nil && n > uint64(m.rules.maxBodyBytes)
+// noRoom refuses a body. Room for a large one takes as long as others of its kind take to
+// come: who asks for it at once again costs those that are served, small ones above all.
+func (m *mainLeg) noRoom() *failure {
+	f := failBodiesFull
+	if m.hdr.length.n > budget.Small || !m.hdr.length.said {
+		f.retryAfter = largeAgain
+	}
+	return &f
 }
+
+const largeAgain = 5 * time.Second
 
 // setDeadline counts the client's time-out from Envoy's receipt of the request,
 // so that a fresh attempt does not start the clock again.
@@ -293,7 +301,7 @@ func (m *mainLeg) onRequestBody(ev *event) {
 		return
 	}
 	if ev.full {
-		m.reject(&failBodiesFull, false)
+		m.reject(m.noRoom(), false)
 		return
 	}
 	last := ev.endOfStream || !m.fullDuplex // buffered, it is whole, though trailers may end it

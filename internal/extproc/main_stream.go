@@ -49,6 +49,7 @@ type mainStream struct {
 	tokenAt        time.Time   // when the first token was seen, where that is not the head's time
 	sent           sent
 	body, own      budget.Share // of bodies in flight: the request's, and those of legs of our own
+	letIn          bool         // the request's had room in an earlier attempt
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the leg that has come

@@ -187,9 +187,7 @@ func (srv *Server) noteRefusal(s *mainStream, e *effect) journal.Handle {
 	return srv.cfg.Journal.Add(func(r *journal.Record) {
 		r.Time, r.RequestID, r.Attempt = s.began, s.m.hdr.requestID, s.m.attempt
 		r.Path = short(s.m.hdr.path)
-		if n, err := strconv.ParseInt(s.m.hdr.contentLength, 10, 64); err == nil {
-			r.BodyBytes = n
-		}
+		r.BodyBytes = s.m.hdr.length.n
 		if s.m.scan != nil {
 			r.Model = short(string(s.m.scan.Model))
 		}

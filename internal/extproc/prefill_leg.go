@@ -145,7 +145,7 @@ func (l *prefillLeg) onRequestHeaders(now time.Time, ev *event, t *ticket) {
 		return
 	}
 	l.path = path
-	l.pieces.announced = announced(ev.headers.contentLength, l.rules.maxBodyBytes)
+	l.pieces.announced = ev.headers.length.within(l.rules.maxBodyBytes)
 	l.tell(legReport{state: legStarted})
 	l.phase = prefillAwaitBody
 	if !l.fullDuplex {

@@ -144,8 +144,8 @@ func (srv *Server) GRPCOptions() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(math.MaxUint32),
 		// A proxy that vanished must not hold what waits to be sent to it.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-		grpc.InitialWindowSize(16 << 20),
-		grpc.InitialConnWindowSize(64 << 20),
+		grpc.InitialWindowSize(1 << 20),
+		grpc.InitialConnWindowSize(4 << 20),
 	}
 }
 

@@ -213,7 +213,7 @@ func stateMetrics() []Metric {
 		{MetricQueueLimit, Gauge, "{token}", nil, "prefill.max_queued_isl_tokens: from so many queued tokens on, new requests for the model get 429. 0: no limit.", nil},
 
 		{MetricBodyBytes, Gauge, "By", nil, "Bytes of request bodies in flight, over all requests and both legs, from their headers to their answers' ends: what request.max_bodies_bytes bounds. Requests that had no room are `bodies_full` in baton_failures_total.", nil},
-		{MetricBodyLimit, Gauge, "By", nil, "request.max_bodies_bytes, or what it is where it is not set: from so many bytes on, new requests get 503; those over 1 MiB from three quarters of it on.", nil},
+		{MetricBodyLimit, Gauge, "By", nil, "request.max_bodies_bytes, or what it is where it is not set: from so many bytes on, new requests get 503; those over 1 MiB from where large ones come to three quarters of it.", nil},
 
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
 		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},
