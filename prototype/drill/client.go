@@ -142,6 +142,8 @@ func (r *result) wrong(prompt []uint32, tokens int) string {
 		return fmt.Sprintf("status %d %.100s", r.status, r.text)
 	case r.err != nil:
 		return fmt.Sprintf("cut after %d events: %v", len(r.events), r.err)
+	case r.errors > 0 && r.done == 0:
+		return fmt.Sprintf("an error event after %d events", len(r.events)-r.errors)
 	case r.text != text.String():
 		at := 0
 		for at < len(r.text) && at < text.Len() && r.text[at] == text.String()[at] {

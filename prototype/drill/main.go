@@ -37,7 +37,7 @@ var (
 	step      = flag.Int("step-us", 50000, "µs a token")
 	engine    = flag.String("engine", "vllm", "vllm or sglang")
 	plain     = flag.Bool("plain", false, "without the module")
-	mode      = flag.String("mode", "kill", "kill, plugin, twice, cost, cases, stall")
+	mode      = flag.String("mode", "kill", "kill, plugin, twice, cost, cases, stall, facts, real")
 	duplex    = flag.Bool("duplex", false, "bodies in full duplex")
 	envoyPath = flag.String("envoy", "", "Envoy's binary; default: the one on PATH, or in .tools")
 	keep      = flag.Bool("log", false, "print Envoy's log")
@@ -66,8 +66,11 @@ type scene struct {
 func run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if *mode == "facts" {
+	switch *mode {
+	case "facts":
 		return facts(ctx)
+	case "real":
+		return inReal(ctx)
 	}
 	s, err := open(ctx)
 	if s != nil {
@@ -96,17 +99,17 @@ func open(ctx context.Context) (*scene, error) {
 		return nil, err
 	}
 	s := &scene{}
-	if s.dir, err = os.MkdirTemp("", "goeson"); err != nil {
-		return nil, err
-	}
-	if err := s.build(ctx, root); err != nil {
+	if err := s.prepare(ctx, root); err != nil {
 		return s, err
 	}
 	return s, s.start(ctx)
 }
 
-// build puts the commands and the module into the scene's folder.
-func (s *scene) build(ctx context.Context, root string) error {
+// prepare makes the scene's folder, with the commands and the module in it.
+func (s *scene) prepare(ctx context.Context, root string, more ...string) (err error) {
+	if s.dir, err = os.MkdirTemp("", "goeson"); err != nil {
+		return err
+	}
 	s.bin = filepath.Join(s.dir, "bin")
 	over, err := overlay(root, s.dir)
 	if err != nil {
@@ -115,17 +118,17 @@ func (s *scene) build(ctx context.Context, root string) error {
 	if err := os.MkdirAll(s.bin, 0o755); err != nil {
 		return err
 	}
-	if err := stack.Build(s.bin, "", false, "./cmd/extproc"); err != nil {
+	if err := stack.Build(s.bin, "", false, append(more, "./cmd/extproc")...); err != nil {
 		return err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-overlay", over, "-o", filepath.Join(s.bin, "enginesim"), "./cmd/enginesim")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w\n%s", err, out)
-	}
 	module := filepath.Join(s.dir, "libgoeson.so")
-	if out, err := exec.CommandContext(ctx, "gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", module,
-		filepath.Join(root, "prototype/module/goeson.c")).CombinedOutput(); err != nil {
-		return fmt.Errorf("%w\n%s", err, out)
+	for _, c := range [][]string{
+		{"go", "build", "-overlay", over, "-o", filepath.Join(s.bin, "enginesim"), "./cmd/enginesim"},
+		{"gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", module, filepath.Join(root, "prototype/module/goeson.c")},
+	} {
+		if out, err := exec.CommandContext(ctx, c[0], c[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w\n%s", c, err, out)
+		}
 	}
 	return os.Setenv("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", s.dir) // Envoy's own, to find modules
 }
@@ -143,9 +146,18 @@ func (s *scene) start(ctx context.Context) (err error) {
 	if err := s.publish(1); err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: s.bin, Dir: s.dir, Workers: filepath.Join(s.dir, "workers.yaml")})
 	if err != nil {
 		return err
+	}
+	return s.proxy(ctx)
+}
+
+// plan starts the planner.
+func (s *scene) plan() (port int, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
 	}
 	s.planner = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.asked.Add(1)
@@ -162,7 +174,12 @@ func (s *scene) start(ctx context.Context) (err error) {
 		plan.Handler(w, r)
 	})}
 	go func() { _ = s.planner.Serve(l) }()
-	s.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: s.bin, Dir: s.dir, Workers: filepath.Join(s.dir, "workers.yaml")})
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// proxy starts the planner, and Envoy with the module.
+func (s *scene) proxy(ctx context.Context) error {
+	port, err := s.plan()
 	if err != nil {
 		return err
 	}
@@ -175,7 +192,7 @@ func (s *scene) start(ctx context.Context) (err error) {
 		return err
 	}
 	if !*plain {
-		o.Config = []byte(patch(string(o.Config), l.Addr().(*net.TCPAddr).Port))
+		o.Config = []byte(patch(string(o.Config), port))
 	}
 	s.envoy, err = stack.StartEnvoy(ctx, o)
 	return err

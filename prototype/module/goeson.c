@@ -114,6 +114,14 @@ static void cut(filter *f, const char *why) {
   if (f->gone) return;
   note(f, why);
   f->phase = OVER, f->gone = true;
+  if (f->started && f->joinable && !f->full) {  // whole events have gone out: one more tells
+    envoy_dynamic_module_callback_http_send_response_data(
+        f->e,
+        str("data: {\"error\":{\"message\":\"The answer broke off.\",\"type\":\"service_unavailable_error\",\"param\":null,"
+            "\"code\":\"answer_cut\"}}\n\n"),
+        true);
+    return;
+  }
   if (f->started) {
     envoy_dynamic_module_callback_http_filter_reset_stream(f->e, 0, str("answer_cut"));
     return;
