@@ -7,9 +7,11 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -25,6 +27,31 @@ var (
 	cited     = regexp.MustCompile(`#[A-Za-z0-9_-]*`)
 	testNamed = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
 )
+
+// narrowPages are pages whose tables are read on one screen: no cell is over cellWidth. A
+// page joins them when it is rewritten, and stays.
+var narrowPages = []string{
+	"docs/decisions/0002-dependencies.md", "docs/decisions/0014-routed-prompts-in-the-tree.md",
+	"docs/decisions/0015-dump-and-resume.md", "docs/decisions/0016-a-simulator-of-our-own.md",
+}
+
+const cellWidth = 200
+
+// wide returns the cells of a page's tables that are too long to be read in one.
+func wide(page, text string) []string {
+	var out []string
+	for i, line := range strings.Split(text, "\n") {
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		for _, cell := range strings.Split(line, "|") {
+			if n := utf8.RuneCountInString(strings.TrimSpace(cell)); n > cellWidth {
+				out = append(out, fmt.Sprintf("%s:%d: a cell of %d characters, at most %d: make it two rows, or prose below the table", page, i+1, n, cellWidth))
+			}
+		}
+	}
+	return out
+}
 
 // rules returns the names that a page gives its rules, and what is wrong with it: a rule
 // without a name, two of one name, one that no test shows, a test that is not there.
@@ -131,7 +158,24 @@ func TestRulesHaveNamesAndTestsAndAreCitedByThem(t *testing.T) {
 	obey(t, uncited(tr, os.DirFS("../.."), known))
 }
 
+func TestTablesAreNarrow(t *testing.T) {
+	for _, page := range slices.Concat(narrowPages, rulePages) {
+		text, err := os.ReadFile("../../" + page)
+		require.NoError(t, err)
+		obey(t, wide(page, string(text)))
+	}
+	text, err := os.ReadFile("../../ARCHITECTURE.md")
+	require.NoError(t, err)
+	_, glossary, found := strings.Cut(string(text), "\n## Glossary\n")
+	require.True(t, found)
+	obey(t, wide("ARCHITECTURE.md, its glossary", glossary))
+}
+
 func TestLawsOfRulesAreSeenToFail(t *testing.T) {
+	fits := strings.Repeat("ä", cellWidth)
+	require.Empty(t, wide("p", "| "+fits+" | a |\n"+fits+fits))
+	require.Equal(t, []string{"p:2: a cell of 201 characters, at most 200: make it two rows, or prose below the table"}, wide("p", "\n| a | "+fits+"ä |"))
+
 	const good = "1. <a id=\"one\"></a>**one**. A rule.\n   *Shown by* TestA.\n2. <a id=\"two\"></a>**two**. Another: pkg/a.\n"
 	names, faults := rules("p", good, map[string]bool{"TestA": true})
 	require.Equal(t, map[string]bool{"one": true, "two": true}, names)
