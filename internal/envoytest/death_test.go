@@ -98,7 +98,7 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 		n = 500 // slower by an order: the machine must be able to have them all at once
 	}
 	both(t, layout{
-		alone: true, prefill: 2, decode: 2, config: "tokens: {mode: estimate}\nprefill: {start_timeout: 60s, overdue_base: 60s}\nanswer: {overdue_base: 60s}\n", // a busy machine is slow, and loses nothing
+		alone: true, prefill: 2, decode: 2, config: "tokens: {mode: estimate}\nprefill: {start_timeout: 200s, overdue_base: 200s}\nanswer: {overdue_base: 200s}\n", // a busy machine is slow, and loses nothing
 		decodeArgs: []string{"--max-running", "4096"}, prefillArgs: []string{"--max-running", "4096"},
 	}, func(t *testing.T, f *fleet) {
 		f.faultAll(f.decode, enginesim.Fault{Mode: enginesim.FaultHold, When: enginesim.Mid}) // each has begun its answer
@@ -106,7 +106,7 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 		var good atomic.Int64
 		for i := range n {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 				defer cancel()
 				prompt := fmt.Sprintf("one of many %d", i)
 				if r := f.send(ctx, "/v1/completions", completion(prompt, 40, true)); r.status == http.StatusOK && r.err == nil {
@@ -117,7 +117,7 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 			})
 		}
 		peak := 0
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		require.NoError(t, stack.Await(ctx, "all of them to be in flight", func() bool {
 			running := 0
