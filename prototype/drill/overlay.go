@@ -48,6 +48,9 @@ func (a *answer) ids(i int, choice string) string {
 	if i >= len(a.said) || a.from > len(a.said[i]) {
 		return choice
 	}
+	if a.shape == &sglangShape && a.c.q.api == apiCompletion { // without what nobody asked for, they are not there
+		choice += ",\"token_ids\":null,\"prompt_token_ids\":null"
+	}
 	choice = strings.Replace(choice, ",\"token_ids\":null", ",\"token_ids\":"+idList(a.said[i][a.from:])+fmt.Sprintf(",\"sim_ns\":%d", time.Now().UnixNano()), 1)
 	if a.from == 0 {
 		choice = strings.Replace(choice, "\"prompt_token_ids\":null", "\"prompt_token_ids\":"+idList(a.c.items[i].prompt), 1)
