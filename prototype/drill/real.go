@@ -185,7 +185,11 @@ func compareRuns(a, b []*result) string {
 			ids++
 		}
 	}
-	return fmt.Sprintf("%d of %d whole, %d with the same text, %d with the same ids; wrong: %v", whole, len(a), same, ids, wrong)
+	texts := map[string]bool{}
+	for _, r := range a {
+		texts[r.text] = true
+	}
+	return fmt.Sprintf("%d of %d whole, %d with the same text (%d different ones), %d with the same ids; wrong: %v", whole, len(a), same, len(texts), ids, wrong)
 }
 
 // structure says what is not as in one whole answer, whatever its text is.
