@@ -51,7 +51,7 @@ type Params struct {
 
 	// Before137 is for Envoy before 1.37, which by itself shows the plugin none of
 	// its own replies: a refused connection would get no fresh pick. Envoy from 1.37
-	// on complains of it.
+	// on complains of it. Nor does a filter keep more than a connection's buffer there.
 	Before137 bool
 	// Before139 is for Envoy before 1.39, which cannot read the usage of streamed
 	// answers: no time for each token is measured then.
