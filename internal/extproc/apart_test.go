@@ -36,7 +36,7 @@ func mixed(t *testing.T, first, second worker.Engine, change func(*worker.Worker
 
 const twoGenerations = `{"model":"m","prompt":[[1,2,3,4],[5,6,7,8]]}`
 
-// Row C4 in a pool of two engines: the pair that serves says how KV is handed over,
+// In a pool of two engines the pair that serves says how KV is handed over,
 // not the worker that the pool begins with.
 func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 	alone := func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode && w.Engine == worker.VLLM }

@@ -50,7 +50,7 @@ func (p *proxy) askAt(path, body string, headers ...string) *extprocv3.Processin
 
 const eightTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8]}`
 
-// Row C5.
+// docs/behaviour.md#full-queue.
 func TestANewRequestIsRefusedWhileThePrefillQueueIsFull(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens = 10 })
 	world := r.srv.cfg.Board.Load()
@@ -88,7 +88,7 @@ func TestANewRequestIsRefusedWhileThePrefillQueueIsFull(t *testing.T) {
 	r.requireIdle()
 }
 
-// Row C6 after C5: what was let in is not sent away for a worker's failure.
+// What was let in is not sent away for a worker's failure.
 func TestARequestThatWasAdmittedIsNotRefusedOnItsFreshPick(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens = 10 })
 	first := r.open(filterMain)

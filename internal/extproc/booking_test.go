@@ -94,7 +94,8 @@ func TestIdenticalRequestsAtOnceAreRoutedAsOneByOne(t *testing.T) {
 	}
 }
 
-// C16: prefill's booking goes when its leg ends, decode's when the answer does.
+// docs/behaviour.md#booked-once: prefill's booking goes when its leg ends, decode's
+// when the answer does.
 func TestEachBookingGoesWithItsOwnLeg(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	main := r.open(filterMain)

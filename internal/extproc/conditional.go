@@ -11,9 +11,9 @@ import (
 )
 
 // Conditional says when a request whose model has prefill workers is served by
-// one worker all the same, its prompt included (row C21): a decode worker that
-// takes requests without a prefill, or an aggregated one. The zero value is off;
-// where disaggregation is enforced it always is.
+// one worker all the same, its prompt included (docs/behaviour.md#conditional): a
+// decode worker that takes requests without a prefill, or an aggregated one. The zero
+// value is off; where disaggregation is enforced it always is.
 type Conditional struct {
 	// ByISL serves by one worker what has little left to prefill there.
 	ByISL bool
@@ -146,7 +146,7 @@ func (srv *Server) alone(v *verdict, q *question, sc *scratch, booking *load.Res
 	}
 	least, known := srv.cfg.Book.LeastQueuedISLTokens(q.pool.PrefillRanks, srv.cfg.Health, time.Now())
 	if v.split.queued = least; srv.queueIsFull(q) {
-		return false // back-pressure is the answer to that (C5)
+		return false // back-pressure is the answer to that: docs/behaviour.md#full-queue
 	}
 	return known && least > c.PrefillBusyTokens && try(0, splitPrefillBusy)
 }
@@ -158,8 +158,8 @@ func (srv *Server) queueIsFull(q *question) bool {
 }
 
 // mayFallBack reports whether what fails so may be served by one worker instead
-// (C24). Back-pressure may not (C5), nor may a model whose prefill is becoming
-// ready (C2).
+// (docs/behaviour.md#nobody-eligible). Back-pressure may not (#full-queue), nor may a
+// model whose prefill is becoming ready (#becoming-ready).
 func (srv *Server) mayFallBack(f *failure, pool *worker.Pool) bool {
 	if !srv.cfg.FallbackAggregated || len(pool.AggregatedRanks) == 0 {
 		return false

@@ -50,7 +50,7 @@ type Config struct {
 	// Namespace is the one whose models this plugin serves.
 	Namespace string
 	// EnforceDisagg refuses what cannot be served with prefill and decode
-	// apart (rows C1, B5).
+	// apart (docs/behaviour.md#one-worker, #prefill-lost).
 	EnforceDisagg bool
 	// NeverSplit are the models whose requests one worker serves, whoever else is
 	// there, and whatever EnforceDisagg says.
@@ -65,9 +65,9 @@ type Config struct {
 	// for prefill.
 	Conditional Conditional
 	// FallbackAggregated serves by one worker what nobody can serve with prefill
-	// and decode apart although prefill workers are known (C24), and what prefill
-	// has failed in the last attempt, where decode waits for its answer (C7).
-	// Without it such requests fail.
+	// and decode apart although prefill workers are known
+	// (docs/behaviour.md#nobody-eligible), and what prefill has failed in the last
+	// attempt, where decode waits for its answer. Without it such requests fail.
 	FallbackAggregated bool
 
 	// Names are the headers that tell workers what was chosen.
@@ -75,7 +75,7 @@ type Config struct {
 	// PrefillCluster is the mirror's cluster in Envoy. Default prefill_leg.
 	PrefillCluster string
 	// PrefillListener is where the plugin's Envoy takes the legs that the plugin
-	// begins itself, for engines whose decode needs prefill's answer (row C4):
+	// begins itself, for engines whose decode needs prefill's answer:
 	// unix:///path or http://host:port, this host's. Empty: such workers are
 	// not served.
 	PrefillListener string
@@ -129,8 +129,8 @@ type Config struct {
 	OverdueBase, OverduePerToken time.Duration
 	// MaxQueuedISLTokens refuses new requests with 429 while the prefill ranks
 	// of their model that may be picked have this many prompt tokens booked and
-	// not done (C5). The request that crosses the limit is taken. Default 0: no
-	// limit. Higher lets more requests wait, and wait longer.
+	// not done (docs/behaviour.md#full-queue). The request that crosses the limit is
+	// taken. Default 0: no limit. Higher lets more requests wait, and wait longer.
 	MaxQueuedISLTokens int64
 	// OrphanGrace is how long a prefill leg may outlive its client; 0: not at all.
 	OrphanGrace time.Duration

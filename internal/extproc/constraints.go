@@ -67,7 +67,7 @@ func (srv *Server) readConstraints(q *question, r *openai.Request, body []byte) 
 }
 
 // bound returns what binds one pick: what the request asks for, and for decode the
-// domain that the KV of its prefill worker is not to leave (C17). It may lie in c
+// domain that the KV of its prefill worker is not to leave. It may lie in c
 // or be the question's own; nil for nothing.
 func (q *question) bound(c *picker.Constraints, role worker.Role, prefill worker.ID) *picker.Constraints {
 	var k worker.KVTransfer
@@ -90,7 +90,7 @@ func (q *question) bound(c *picker.Constraints, role worker.Role, prefill worker
 }
 
 // reach leaves of a prefill pick those whose KV may go to the decode worker that
-// the request names (C17), and all of them where none may: decode's pick then says
+// the request names, and all of them where none may: decode's pick then says
 // why.
 func (q *question) reach(r *load.Request, decode *worker.Worker) {
 	may, n := picker.NewBits(len(r.Ranks)), 0

@@ -25,7 +25,7 @@
 //	                 nothing can be picked    refuse                                      rejected
 //	                 it was a question        answer with who would serve it              rejected
 //	prefilling       prefill's answer         hand it over: route                         routed
-//	                 it is the last word      answer with it (C8)                         rejected
+//	                 it is the last word      answer with it                              rejected
 //	                 it failed                retry, or refuse                            rejected
 //	                 for good, with fallback  release both, pick one worker               resolving
 //	routed           prefill leg well/ended   note it; decode's time begins               routed
@@ -50,7 +50,7 @@
 //	                 the stream's end         release decode                              ended
 //	ended            Envoy's access log       note how the answer ended                   lingering, done
 //	any other        the stream's end         release decode                              lingering, done
-//	lingering        prefill's answer         collect what it holds (C9)                  lingering
+//	lingering        prefill's answer         collect what it holds                       lingering
 //	                 collected                release decode                              done
 //	                 prefill leg's end        release prefill                             done
 //	                 orphan grace over        abort the prefill leg                       lingering
@@ -70,7 +70,7 @@
 //	                         prerouted: what is named is taken, the rest is picked
 //	                         direct: both legs are named by another picker, nothing is picked
 //	x-baton-repick: true     that picker is asked again on each attempt: a fresh one makes
-//	                         sense though its worker was named (C6). Without it a failure of
+//	                         sense though its worker was named. Without it a failure of
 //	                         a named worker is one typed error
 //	x-baton-routing-fields   refuse: headers alone are believed, not nvext. For filters that
 //	                         clients reach, whose headers the edge strips
@@ -99,17 +99,19 @@
 // One worker serves a request whose prefill workers are known only by conditional
 // disaggregation, decided before prefill is picked, or as a fallback where that is
 // configured, after the pair could not be had in the newest world (conditional.go),
-// or after a synchronous hand-off has failed in its last attempt (C7): the request is
-// still here then, where in C3 decode has it already, and its end is C6's one error;
+// or after a synchronous hand-off has failed in its last attempt: the request is
+// still here then, where at a rendezvous decode has it already, and its end is one error
+// (docs/behaviour.md#first-prefill-fails, #fresh-attempt);
 // never one that names a worker, and never to get around back-pressure.
 //
 // # The synchronous way
 //
-// Prefilling is the way of engines whose decode needs prefill's answer (C4): the
-// plugin sends that leg itself, through a listener of its Envoy, and reads the
-// answer. KV that prefill then holds is taken by decode, or, when no decode will
-// come, by a collecting one: a decode for one token whose answer is dropped. So is what a
-// mirrored prefill holds for a decode that never had the request ([handoff.Kind.Holds]).
+// Prefilling is the way of engines whose decode needs prefill's answer
+// (docs/behaviour.md#prefill-first): the plugin sends that leg itself, through a listener
+// of its Envoy, and reads the answer. KV that prefill then holds is taken by decode, or,
+// when no decode will come, by a collecting one: a decode for one token whose answer is
+// dropped. So is what a mirrored prefill holds for a decode that never had the request
+// ([handoff.Kind.Holds]).
 //
 // Times: a leg that has not started within StartTimeout of the dispatch, and more for a
 // large body or many attempts in flight, has failed; so has one that takes longer than

@@ -15,8 +15,9 @@ import (
 const maxDomains = 8
 
 // pair picks prefill, then decode. Where nobody may be picked for decode in the
-// domain that prefill's KV is not to leave (C17), prefill is picked again in
-// another one: only then is that looked at, so that it costs nothing elsewhere.
+// domain that prefill's KV is not to leave (docs/behaviour.md#transfer-domain), prefill
+// is picked again in another one: only then is that looked at, so that it costs nothing
+// elsewhere.
 func (srv *Server) pair(v *verdict, q *question, sc *scratch, prefillBooking, decodeBooking *load.Reservation) {
 	prefillParams, decodeParams := q.override.Apply(srv.cfg.Prefill), picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
 	for range maxDomains {

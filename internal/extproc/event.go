@@ -139,7 +139,7 @@ type plan struct {
 	// Of a synchronous hand-off.
 	prefillDPSize uint32       // ranks at prefill's address
 	handoffID     uint64       // TensorRT-LLM's disagg_request_id
-	decodeAlone   bool         // decode can do without a hand-off (C8)
+	decodeAlone   bool         // decode can do without a hand-off
 	decodeRequest load.Request // to pick decode again, should it go while prefill runs
 
 	token        string

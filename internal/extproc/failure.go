@@ -118,7 +118,7 @@ var (
 )
 
 // because returns the row with the reason why nobody could be picked, where it
-// is more than that there was nobody (C24), or the row of a full queue (C5).
+// is more than that there was nobody, or the row of a full queue.
 func (f failure) because(err error) *failure {
 	var full *picker.SaturatedError
 	if errors.As(err, &full) {
@@ -261,7 +261,7 @@ func immediateOf(f *failure, retry bool) *immediate {
 	return im
 }
 
-// members are what the error object holds besides what every one does (C5, C17).
+// members are what the error object holds besides what every one does.
 func (f *failure) members() []string {
 	if f.taint != "" {
 		return []string{`"required_taint":` + string(openai.AppendString(nil, f.taint))}

@@ -37,7 +37,7 @@ func refusing(status int) http.HandlerFunc {
 	}
 }
 
-// Row C7: what prefill could not do in the last attempt is served by one worker
+// What prefill could not do in the last attempt is served by one worker
 // where that is configured, and only where somebody can.
 func TestWhatPrefillHasFailedForGoodIsServedByOneWorkerAsAFallback(t *testing.T) {
 	for name, row := range map[string]struct {

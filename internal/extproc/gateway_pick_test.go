@@ -222,7 +222,7 @@ func TestAPassingRequestIsOfTheModelThatItsBodyNames(t *testing.T) {
 
 // A plain gateway carries one leg. A hand-off that needs a mirrored one is done
 // without, if it may be and somebody can; one through prefill's answer needs only
-// our listener (C4).
+// our listener.
 func TestWhatAPlainGatewayCarries(t *testing.T) {
 	listener := func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" }
 	enforced := func(c *Config) { c.EnforceDisagg = true }

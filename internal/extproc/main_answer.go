@@ -168,8 +168,8 @@ func (m *mainLeg) onLegEnded(now time.Time, r legReport) {
 	}
 }
 
-// onLegFailed is row C6: decode is ended at once. While no byte has gone to
-// the client the request gets a fresh pick, else one error.
+// onLegFailed is docs/behaviour.md#fresh-attempt: decode is ended at once. While no
+// byte has gone to the client the request gets a fresh pick, else one error.
 func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	if m.plan == nil || !m.waitsForPrefill() {
 		return
@@ -288,7 +288,7 @@ func (m *mainLeg) giveUp() {
 }
 
 // mayRetry reports whether a fresh attempt is allowed and makes sense: one that
-// would meet the same worker, since the request names it, does not (C6).
+// would meet the same worker, since the request names it, does not.
 func (m *mainLeg) mayRetry(f *failure) bool {
 	if !f.fresh || m.attempt >= m.rules.maxAttempts || m.way.plain {
 		return false

@@ -7,7 +7,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
-// onClosed ends the main leg's part. The prefill leg may run on (C9).
+// onClosed ends the main leg's part. The prefill leg may run on
+// (docs/behaviour.md#client-leaves).
 func (m *mainLeg) onClosed(now time.Time) {
 	if m.closed {
 		return
@@ -160,8 +161,9 @@ func (m *mainLeg) onTimer(now time.Time) {
 // ended.
 const orphanAgain = 100 * time.Millisecond
 
-// onOrphan ends a prefill leg that outlives its attempt (C9). A leg at another
-// replica may never report its end: past the deadline it is taken as ended.
+// onOrphan ends a prefill leg that outlives its attempt
+// (docs/behaviour.md#client-leaves). A leg at another replica may never report its end:
+// past the deadline it is taken as ended.
 func (m *mainLeg) onOrphan(now time.Time) {
 	if now.After(m.deadline.Add(2 * m.rules.orphanGrace)) {
 		m.onLegEnded(now, legReport{state: legEnded, reason: blame.TimedOut})

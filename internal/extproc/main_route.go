@@ -59,7 +59,8 @@ func (m *mainLeg) leftover(set []kv) []string {
 	return out
 }
 
-// routeHeaders lists what the request carries from here on (C20).
+// routeHeaders lists what the request carries from here on
+// (docs/behaviour.md#injected).
 func (m *mainLeg) routeHeaders(now time.Time) []kv {
 	p, names := m.plan, &m.rules.names
 	set := make([]kv, 0, 20)

@@ -209,7 +209,8 @@ func matrixAsk(t *testing.T, st *matrixState, c *matrixtable.Cell) string {
 	return got
 }
 
-// Rows C1, C2, C5 and C24 whole, with what C19 adds. Each cell is asked of a
+// docs/behaviour.md#one-worker, #becoming-ready, #full-queue and #nobody-eligible whole,
+// with what #named-workers adds. Each cell is asked of a
 // plugin of its own; internal/envoytest asks them through Envoy.
 func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
 	cells, err := matrixtable.Read("testdata/matrix")

@@ -119,12 +119,12 @@ type modelJSON struct {
 	Status string `json:"status,omitempty"`
 }
 
-// models answers GET /v1/models with the models that can be served (B9), or of one of
-// them. The plugin answers since no worker knows of the others, and one without its other
-// half can serve nothing of what it would list. A model whose workers are away
-// for a moment stays on the list while it is not enforced: clients take one
-// that is missing for one that does not exist; it says why it cannot be served. retry: a
-// replica without a view asks for a fresh attempt.
+// models answers GET /v1/models with the models that can be served
+// (docs/behaviour.md#can-serve), or of one of them. The plugin answers since no worker
+// knows of the others, and one without its other half can serve nothing of what it
+// would list. A model whose workers are away for a moment stays on the list while it is
+// not enforced: clients take one that is missing for one that does not exist; it says
+// why it cannot be served. retry: a replica without a view asks for a fresh attempt.
 func (srv *Server) models(only string, retry bool) *immediate {
 	list := struct {
 		Object string      `json:"object"`

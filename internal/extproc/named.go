@@ -21,7 +21,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file is for requests that name their workers themselves (row C19).
+// This file is for requests that name their workers themselves
+// (docs/behaviour.md#named-workers).
 
 // way is what a main leg's filter says of the requests that come through it.
 // The zero value believes nothing.
@@ -123,7 +124,8 @@ func wishOf(w way, headers []pin.Header, r *openai.Request, body []byte) (wish, 
 }
 
 // stillAsks reports whether a request that cannot be served for f is answered
-// all the same: a question while prefill is becoming ready (C2).
+// all the same: a question while prefill is becoming ready
+// (docs/behaviour.md#becoming-ready).
 func (q *question) stillAsks(f *failure) bool {
 	q.decodeOnly = q.wish.query && f == &failPending && len(q.pool.Decode) > 0
 	return q.decodeOnly
@@ -158,7 +160,7 @@ func (srv *Server) place(q *question) *failure {
 }
 
 // misnamed returns what is wrong with the workers that the request names where
-// nobody could be picked for f (C24): that is judged before any pick, and who
+// nobody could be picked for f: that is judged before any pick, and who
 // named a worker that drains must learn that it was this one.
 func (srv *Server) misnamed(q *question, f *failure) *failure {
 	if f != &failNoPrefill && f != &failNoDecode && f != &failNoCommon {
@@ -195,7 +197,7 @@ func (q *question) nobody(r worker.Role, f *failure, err error) *failure {
 // narrow leaves of a pick only what the request names: one rank, or the ranks
 // of one worker. What keeps others from being picked does not count for it:
 // neither that it is set aside, nor that it has failed this request, nor a
-// limit. No cursor moves (C18).
+// limit. No cursor moves (docs/behaviour.md#one-turn).
 func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
 	from, _ := slices.BinarySearchFunc(r.Ranks, worker.Rank{ID: at.Worker.ID, DPRank: at.DPRank}, func(a, b worker.Rank) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.DPRank, b.DPRank))

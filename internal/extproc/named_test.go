@@ -84,7 +84,7 @@ func TestAFilterThatSaysWhatNobodyKnowsIsRefused(t *testing.T) {
 	r.requireIdle()
 }
 
-// C18 and C19: what is named is taken and booked, and moves no cursor.
+// What is named is taken and booked, and moves no cursor.
 func TestANamedPairIsBookedAndTheTurnStays(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) {
 		c.Prefill.Mode, c.Decode.Mode = picker.RoundRobin, picker.RoundRobin
@@ -169,7 +169,7 @@ func TestWhoIsNotBelievedChoosesNothing(t *testing.T) {
 	r.requireIdle()
 }
 
-// C6 in direct mode: the same worker would be met again.
+// In direct mode the same worker would be met again.
 func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
 	fail := func(prefillFails bool, filter []string, headers ...string) (status string, retry bool) {
@@ -218,7 +218,7 @@ func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.
 	r.requireIdle()
 }
 
-// C6 where the picker is asked again: one that has named a worker which cannot take
+// Where the picker is asked again, one that has named a worker which cannot take
 // the request may name another, as long as attempts are left.
 func TestAPickerThatIsAskedAgainMayNameAnother(t *testing.T) {
 	ws := testWorkers(t)
@@ -332,7 +332,7 @@ func TestARankOfANamedWorkerIsTakenOrPicked(t *testing.T) {
 	r.requireIdle()
 }
 
-// C2 and the order of checks: a question is answered where the request would be,
+// The order of checks: a question is answered where the request would be,
 // and while prefill becomes ready.
 func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 	const ids = `"nvext":{"worker_id":{`

@@ -90,7 +90,7 @@ func TestANamedWorkersRankIsPickedThoughItHasFailedTheRequest(t *testing.T) {
 	r.requireIdle()
 }
 
-// Row C2 has nothing to tell where there is nobody for decode either.
+// That prefill is becoming ready is not told where there is nobody for decode either.
 func TestAQuestionWithoutADecodeWorkerIsRefusedWhilePrefillBecomesReady(t *testing.T) {
 	ws := testWorkers(t)[:2]
 	for _, w := range ws {

@@ -57,7 +57,8 @@ func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
 	require.Equal(t, "missing_field", ask(boardOf(t, workers, another), openai.Generate, `{"text":"hi"}`), "one is there, one only away: which is not clear")
 }
 
-// Row B9: a model that enforced disaggregation cannot serve is not offered.
+// A model that enforced disaggregation cannot serve is not offered
+// (docs/behaviour.md#can-serve).
 func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	offered := func(enforced bool, workers []*worker.Worker) int {
 		srv := &Server{cfg: Config{Board: boardOf(t, workers), EnforceDisagg: enforced}}
@@ -160,7 +161,7 @@ func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
 }
 
 // TestARequestFollowsItsModelIntoANewerWorld: all workers are replaced while it
-// is being decided; rows D7 and B3.
+// is being decided (docs/behaviour.md#decode-returns).
 func TestARequestFollowsItsModelIntoANewerWorld(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	var scan openai.Request

@@ -193,7 +193,8 @@ func (srv *Server) tokenizers(q *question) []worker.Endpoint {
 }
 
 // judge makes and books the picks: prefill first, so that its load is there
-// when decode is picked (C16). With nil reservations it only previews.
+// when decode is picked (docs/behaviour.md#booked-once). With nil reservations it only
+// previews.
 func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, prefillBooking, decodeBooking *load.Reservation) {
 	start := time.Now()
 	defer func() { v.took = time.Since(start) }()

@@ -26,7 +26,7 @@ func (r *replica) explain(body string) *journal.Record {
 const withOverride = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{"router_config_override":%}}`
 
 // A request's own temperature holds for both picks; what is about the prompt
-// does not hold for decode (C15).
+// does not hold for decode (docs/behaviour.md#decode-pick).
 func TestARequestMayWeighItsOwnPicks(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
 		r := newReplica(t, "a", func(c *Config) { c.Overrides = allowed })
@@ -77,7 +77,7 @@ func TestAnOverrideOfTheWrongTypeIsRefused(t *testing.T) {
 	r.requireIdle()
 }
 
-// Row C24: every prefill worker is over its threshold.
+// Every prefill worker is over its threshold (docs/behaviour.md#nobody-eligible).
 func TestWhenAllAreOverloadedTheClientIsToldSo(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Prefill.PrefillTokensThreshold = 5 })
 	params := r.srv.cfg.Prefill

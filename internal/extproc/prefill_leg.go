@@ -167,8 +167,8 @@ func (l *prefillLeg) onRequestBody(now time.Time, ev *event) {
 // editRoom is more than the edits ever add.
 const editRoom = 64
 
-// onRequestEnd asks for one token and no stream (C13). The bootstrap fields
-// are in the body or the headers already: the mirror copied them.
+// onRequestEnd asks for one token and no stream (docs/behaviour.md#one-token). The
+// bootstrap fields are in the body or the headers already: the mirror copied them.
 func (l *prefillLeg) onRequestEnd(now time.Time) {
 	if l.body == nil {
 		l.body = l.pieces.take(l.rules.buffers)

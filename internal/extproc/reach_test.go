@@ -10,8 +10,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode is rows C17 and C19: either
-// zone has one of each.
+// TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode is
+// docs/behaviour.md#transfer-domain and #named-workers: either zone has one of each.
 func TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(zoned(t, worker.Required, 0)), func(c *Config) { c.StartTimeout = time.Minute })
 	for range 6 {

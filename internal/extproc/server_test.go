@@ -285,8 +285,8 @@ func (r *replica) accessLog() {
 
 const someBody = `{"model":"m","prompt":"hello there, how are you","max_tokens":4}`
 
-// TestALegAtAnotherReplicaReportsToItsOwner is row C23: the decision travels
-// with the request, and any replica can serve the prefill leg.
+// TestALegAtAnotherReplicaReportsToItsOwner is docs/behaviour.md#one-decision: the
+// decision travels with the request, and any replica can serve the prefill leg.
 func TestALegAtAnotherReplicaReportsToItsOwner(t *testing.T) {
 	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
 	main := owner.open(filterMain)

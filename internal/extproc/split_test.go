@@ -57,7 +57,7 @@ func TestDecodeStaysInTheDomainThatItsPrefillWorkerRequires(t *testing.T) {
 	require.Len(t, seen, 2)
 }
 
-// Row C24: it fails closed, by name, and what prefill had booked is given back.
+// It fails closed, by name, and what prefill had booked is given back.
 func TestADomainWithoutDecodeFailsClosed(t *testing.T) {
 	ws := zoned(t, worker.Required, 0)
 	for _, w := range ws[2:] {
@@ -81,7 +81,7 @@ func TestADomainWithoutDecodeFailsClosed(t *testing.T) {
 	}
 }
 
-// Row C17: one domain without decode is no reason to fail where another has it.
+// One domain without decode is no reason to fail where another has it.
 func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 	const stays = "no decode worker may be picked in its transfer domain"
 	for name, row := range map[string]struct {
@@ -238,7 +238,7 @@ func (r *replica) holds(rank worker.Rank, body string, blocks int) {
 
 const sixteenTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`
 
-// Row C21, by what is left to prefill.
+// docs/behaviour.md#conditional, by what is left to prefill.
 func TestWhatHasLittleLeftToPrefillIsServedByOneWorker(t *testing.T) {
 	for _, row := range []struct {
 		name             string
@@ -287,7 +287,7 @@ func TestWhatHasLittleLeftToPrefillIsServedByOneWorker(t *testing.T) {
 	}
 }
 
-// Row C21, by load: prefill is busy if its least busy rank is.
+// docs/behaviour.md#conditional, by load: prefill is busy if its least busy rank is.
 func TestWhilePrefillIsBusyARequestIsServedByOneWorker(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(ableAlone(t)), func(c *Config) {
 		c.Conditional = Conditional{ByLoad: true, PrefillBusyTokens: 10}
@@ -322,7 +322,7 @@ func TestWhilePrefillIsBusyARequestIsServedByOneWorker(t *testing.T) {
 	r.requireIdle()
 }
 
-// Row C24: one worker alone only where that is configured.
+// One worker alone only where that is configured (docs/behaviour.md#nobody-eligible).
 func TestOnlyAFallbackServesByOneWorkerWhatCannotBeSplit(t *testing.T) {
 	for name, change := range map[string]func(ws []*worker.Worker, c *Config){
 		"no_prefill_worker": func(ws []*worker.Worker, _ *Config) { ws[0].Draining, ws[1].Draining = true, true },
@@ -359,7 +359,7 @@ func TestOnlyAFallbackServesByOneWorkerWhatCannotBeSplit(t *testing.T) {
 	}
 }
 
-// Back-pressure is no reason to do without prefill (C5).
+// Back-pressure is no reason to do without prefill (docs/behaviour.md#full-queue).
 func TestAFallbackIsNoWayAroundBackPressure(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(ableAlone(t)), func(c *Config) { c.FallbackAggregated, c.MaxQueuedISLTokens = true, 1 })
 	params := r.srv.cfg.Prefill
@@ -373,7 +373,7 @@ func TestAFallbackIsNoWayAroundBackPressure(t *testing.T) {
 	r.requireIdle()
 }
 
-// Row C18: a pick moves its pool's cursor once, when a request leaves with it.
+// A pick moves its pool's cursor once, when a request leaves with it.
 func TestTheCursorMovesOnceForEachRequestThatLeaves(t *testing.T) {
 	ws := testWorkers(t)
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {

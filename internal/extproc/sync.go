@@ -14,7 +14,7 @@ import (
 )
 
 // This file is the main leg's part where prefill must have ended before decode
-// may begin (row C4).
+// may begin (docs/behaviour.md#prefill-first).
 
 // legAnswer is what came of a leg that the plugin sent itself.
 type legAnswer struct {
@@ -48,7 +48,7 @@ func (a *legAnswer) taken() bool {
 // handover is the synchronous hand-off of one attempt.
 type handover struct {
 	asked  bool // prefill has not answered; the request is kept
-	alone  bool // prefill's answer is the response, whatever it says (C8)
+	alone  bool // prefill's answer is the response, whatever it says
 	answer []byte
 	result handoff.Result
 	held   bool // prefill holds KV that nobody has taken
@@ -193,7 +193,7 @@ func (m *mainLeg) afterPrefill(now time.Time, a *legAnswer, result handoff.Resul
 	case m.handover.alone, result.Verdict == handoff.Finished:
 		m.answerWithPrefill(a.body)
 	case result.Verdict == handoff.Missing:
-		// Decode does the whole prompt itself: right, slow and counted (C8).
+		// Decode does the whole prompt itself: right, slow and counted.
 		m.emit(effect{op: opMark, report: legReport{state: legFailed, reason: blame.NoHandoff}})
 		body := m.body
 		m.body = nil
@@ -207,7 +207,8 @@ func (m *mainLeg) afterPrefill(now time.Time, a *legAnswer, result handoff.Resul
 	}
 }
 
-// answerWithPrefill is row C8: what prefill answered is all there is to say.
+// answerWithPrefill is docs/behaviour.md#prefill-answers: what prefill answered is all
+// there is to say.
 func (m *mainLeg) answerWithPrefill(answer []byte) {
 	body, contentType, err := handoff.AppendFinal(nil, answer, m.scan, m.body, m.plan.kind)
 	if err != nil {
@@ -227,9 +228,9 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 }
 
 // mayServeAlone reports whether one worker is to serve the request, whole, where
-// f would be its last word (C7): what failed is prefill and not the request, and
-// nobody has named a worker. Prefill workers that are busy are back-pressure, and
-// no reason to do without them (C5).
+// f would be its last word (docs/behaviour.md#first-prefill-fails): what failed is
+// prefill and not the request, and nobody has named a worker. Prefill workers that are
+// busy are back-pressure, and no reason to do without them.
 func (m *mainLeg) mayServeAlone(f *failure, r legReport) bool {
 	return m.rules.fallback && f.fresh && !r.busy() && r.reason != blame.Rejected && !m.mayRetry(f) && !m.plan.prefillNamed && !m.plan.decodeNamed
 }
@@ -245,7 +246,7 @@ func (m *mainLeg) serveAlone(now time.Time) {
 }
 
 // collect sends a decode for one token whose answer nobody gets, so that KV
-// which no decode has been told of is taken and freed (C9).
+// which no decode has been told of is taken and freed (docs/behaviour.md#collected).
 func (m *mainLeg) collect() {
 	h := &m.handover
 	if !h.held || h.sent {

@@ -263,7 +263,7 @@ func (r *replica) nextDecode() string {
 	return d.Rank.ID.String()
 }
 
-// C8 in a fleet where disaggregation is enforced: what has no hand-off is served by
+// In a fleet where disaggregation is enforced, what has no hand-off is served by
 // no decode worker alone, picked at first or while prefill ran.
 func TestEnforcedNothingIsServedByDecodeAlone(t *testing.T) {
 	for _, replaced := range []bool{false, true} {

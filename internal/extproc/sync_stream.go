@@ -155,8 +155,8 @@ func (s *mainStream) survive(where string, post func()) {
 	}
 }
 
-// collect lets a decode worker take what prefill holds (C9): the booked one, or
-// another where that one cannot be reached and was not named.
+// collect lets a decode worker take what prefill holds (docs/behaviour.md#collected):
+// the booked one, or another where that one cannot be reached and was not named.
 func (s *mainStream) collect(e *effect) {
 	p, path, body := *s.m.plan, e.path.String(), e.body
 	leg := func(w *worker.Worker, dp worker.DPRank) bool {
@@ -265,7 +265,7 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 }
 
 // mayDecodeAlone reports whether the decode worker may serve a request that
-// nothing was handed over for (C8).
+// nothing was handed over for (docs/behaviour.md#prefill-answers).
 func (srv *Server) mayDecodeAlone(w *worker.Worker) bool {
 	return !srv.cfg.EnforceDisagg && w.CanServe(worker.Aggregated)
 }

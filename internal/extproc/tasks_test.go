@@ -107,7 +107,7 @@ func (r *replica) awaitStage(s stage) {
 	require.Eventually(r.t, func() bool { return r.srv.reached(s) }, 20*time.Second, time.Millisecond)
 }
 
-// Row C9 at SIGTERM.
+// docs/behaviour.md#client-leaves at SIGTERM.
 func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 	l := newSlowPrefill()
 	r := leftAlone(t, l)
