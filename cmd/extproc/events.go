@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -113,6 +114,7 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 	t := func() *telemetry.Instruments { return p.tele.Instruments }
 	return kvevents.Hooks{
 		Applied: func(_ worker.Rank, events, _ int) { t().KVEvents(events) },
+		Wrote:   p.onWritten,
 		Refused: func(_ worker.Rank, why kvevents.Reason, n uint64) { t().KVRefused(why.String(), n) },
 		Gap:     func(worker.Rank) { t().KVGap() },
 		State: func(r worker.Rank, s kvevents.State) {
@@ -131,6 +133,18 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 			t().KVReset(why.String())
 			p.log.Warn("a rank's blocks were dropped from the index", "rank", r.String(), telemetry.KeyReason, why.String())
 		},
+	}
+}
+
+// onWritten has the book heed what KV events tell of running answers, and the server learn
+// how fast they are written, where the engine tells of each block when it is full.
+func (p *plugin) onWritten(r worker.Rank, blocks int, live bool) {
+	w := p.view.Load().Worker(r.ID)
+	if w == nil || !w.Engine.TellsAsItWrites() || w.Role == worker.Prefill {
+		return
+	}
+	if told, compared := p.book.Wrote(r, blocks, live, time.Now()); compared {
+		p.server.Wrote(w, told)
 	}
 }
 

@@ -137,6 +137,9 @@ func (a *answer) stream() error {
 			a.appendTokens(i, sent, upto)
 		}
 		sent = upto
+		if perToken > 0 && sent < a.out {
+			c.grows(sent)
+		}
 		if sent < a.out && (perToken > 0 || len(a.buf) > flushBytes) {
 			if err := a.send(true); err != nil {
 				return err

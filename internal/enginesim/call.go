@@ -26,6 +26,7 @@ type item struct {
 	hold   *hold
 	half   *prefillHalf
 	cached int // tokens
+	full   int // blocks of the prompt and the answer that were told of; see grows
 }
 
 // call is one generation request from arrival to answer.
@@ -333,6 +334,22 @@ func (c *call) release() {
 		}
 		if it.hold != nil {
 			it.hold.release()
+		}
+	}
+}
+
+// grows stores what has been generated of a streamed answer, as vLLM does, whose blocks are
+// shared and told of once they are full; SGLang's radix tree gets an answer when it ends.
+func (c *call) grows(out int) {
+	if !c.s.cfg.Engine.TellsAsItWrites() || out < 2 || c.leg == legPrefill {
+		return
+	}
+	page := c.s.cfg.PageSize
+	for _, it := range c.items {
+		if full := (len(it.prompt) + out - 1) / page; it.hold != nil && full > it.full {
+			it.full = full
+			tokens := slices.Concat(it.prompt, answerTokens(it.digest, 0, out-1))
+			it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, page, it.space), tokens)
 		}
 	}
 }

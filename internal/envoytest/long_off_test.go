@@ -21,5 +21,9 @@ const (
 	bookedTicks = 40
 )
 
-// bookedBesides are runs besides the one of SGLang with reports.
-var bookedBesides []bookedRun
+// bookedRight is the run in which what is booked has to be right.
+var bookedRight = []bookedRun{{"sglang", true, true}}
+
+// bookedBesides is a further run: what it shows is told, since what is learned in its first
+// seconds is much of it.
+var bookedBesides = []bookedRun{{"vllm", false, false}}

@@ -21,5 +21,9 @@ const (
 	bookedTicks = 180
 )
 
-// bookedBesides are runs besides the one of SGLang with reports: what they show is told.
-var bookedBesides = []bookedRun{{"vllm", true}, {"sglang", false}, {"vllm", false}}
+// bookedRight are the runs in which what is booked has to be right: by reports, and by KV
+// events alone.
+var bookedRight = []bookedRun{{"sglang", true, true}, {"vllm", false, false}}
+
+// bookedBesides are further runs: what they show is told.
+var bookedBesides = []bookedRun{{"vllm", true, true}, {"sglang", false, true}, {"vllm", false, true}}

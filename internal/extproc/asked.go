@@ -37,10 +37,17 @@ func (srv *Server) growth(a *answerAsked, blockSize int) load.Growth {
 	return load.Growth{After: e.First, PerSecond: e.PerSecond * each, Most: float64(e.Tokens) * each}
 }
 
+// Wrote notes what answers on a rank of the worker were seen to write.
+func (srv *Server) Wrote(w *worker.Worker, told load.Written) {
+	for _, model := range w.Models {
+		srv.lately.Wrote(worker.Key{Model: model, Namespace: w.Namespace}, told.Blocks*float64(w.BlockSize), told.Seconds)
+	}
+}
+
 // learn notes what came of an answer that was served. Of several generations only the
-// sum of their tokens is told.
+// sum of their tokens is told, and of what is passed on nothing.
 func (s *mainStream) learn(t *telemetry.Served) {
-	if t.Error != "" || s.asked.parallel != 1 {
+	if t.Error != "" || s.asked.parallel != 1 || s.m.passing.on {
 		return
 	}
 	s.srv.lately.Heard(s.asked.key, outlen.Answer{

@@ -72,7 +72,7 @@ func (s *mainStream) grow(n int64, whole bool) bool {
 func (s *mainStream) hold(ev *event) {
 	switch {
 	case ev.kind == evRequestHeaders && s.m.phase == mainAwaitHeaders:
-		if again, _ := strconv.Atoi(ev.headers.attemptCount); !s.m.way.plain && again > 1 {
+		if !s.m.way.plain && ev.headers.attempt() > 1 {
 			s.letIn = true
 			s.body.Set(s.srv.bodies, ev.headers.length.n)
 			return

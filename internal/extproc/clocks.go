@@ -114,8 +114,7 @@ func (srv *Server) receipt(ctx context.Context, h *headers, now time.Time) time.
 		return now
 	}
 	host := peerHost(ctx)
-	attempt, _ := strconv.Atoi(h.attemptCount)
-	t, ahead, first := srv.clocks.received(h.start, attempt, host, now, srv.rules.maxTimeout)
+	t, ahead, first := srv.clocks.received(h.start, h.attempt(), host, now, srv.rules.maxTimeout)
 	if ahead != 0 {
 		srv.cfg.Telemetry.ClockOff()
 	}

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -86,6 +87,12 @@ type headers struct {
 	named                              []pin.Header // those that may name workers, as they came
 	strange                            []string     // names of those that only routers may set
 	selection                          []string     // the conformance suite's
+}
+
+// attempt is the number of the request's attempt, from 1, as Envoy counts them.
+func (h *headers) attempt() int {
+	n, _ := strconv.Atoi(h.attemptCount)
+	return max(n, 1)
 }
 
 type legState uint8

@@ -217,8 +217,7 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	if m.way.plain {
 		m.distrust()
 	}
-	m.attempt, _ = strconv.Atoi(m.hdr.attemptCount)
-	m.attempt = max(m.attempt, 1)
+	m.attempt = m.hdr.attempt()
 	if f := m.setDeadline(now); f != nil {
 		m.reject(f, false)
 		return

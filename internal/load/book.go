@@ -116,6 +116,8 @@ type entry struct {
 	load       Load
 	queue      queue
 	answers    answers // of the held bookings
+	over       float64 // blocks of answers that are over
+	written    written
 	correction correction
 	places     []place
 }

@@ -39,7 +39,14 @@ type answers struct {
 	grown, rate, begun float64
 	n                  int // that count in it
 	waiting            int // whose first token is to come
+
+	// How long they have been written for, added up: at a time t in seconds
+	// running × t - starts, and done of those that are over.
+	running, starts, done float64
 }
+
+// took is for how many seconds answers have been written, those that are over included.
+func (a *answers) took(now float64) float64 { return a.running*now - a.starts + a.done }
 
 func (a *answers) at(now float64) float64 {
 	if a.n == 0 {
@@ -62,8 +69,10 @@ func (a *answers) count(g *growingAnswer, sign float64) {
 	default:
 		return
 	}
+	a.running += sign
+	a.starts += sign * g.from
 	if a.n += int(sign); a.n == 0 {
-		*a = answers{waiting: a.waiting}
+		*a = answers{waiting: a.waiting, done: a.done}
 	}
 }
 
@@ -121,7 +130,11 @@ func (b *Book) uprootLocked(r *Reservation, e *entry) (blocks float64) {
 	default:
 	}
 	if e != nil {
+		took := a.took(b.now.Seconds())
 		e.answers.count(a, -1)
+		e.answers.done += took
+		e.over += blocks
+		e.written.end(blocks, took, a.most)
 	}
 	if a.phase == waiting || a.phase == growing {
 		heap.Remove(&b.turns, a.at)
@@ -138,7 +151,18 @@ func (b *Book) replantLocked(r *Reservation, e *entry) {
 	r.answer.phase = waiting
 	heap.Push(&b.turns, r)
 	e.answers.count(&r.answer, 1)
+	before := e.expected(b.now)
 	b.turnLocked(r, e)
+	e.over -= e.expected(b.now) - before // it has not grown here
+}
+
+// took is for how many seconds the answer has been written until now: as long as it is
+// booked, also when it has come to more than was expected.
+func (a *growingAnswer) took(now float64) float64 {
+	if a.phase != growing && a.phase != grown {
+		return 0
+	}
+	return now - a.from
 }
 
 // next is when the phase ends.

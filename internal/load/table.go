@@ -25,8 +25,8 @@ type table struct {
 	decaying         int // elements of rate that are not 0
 	fresh            time.Duration
 
-	// KV blocks of running answers are as answers has it, and correction; the column
-	// Decode has them as of told.
+	// KV blocks of running answers are as answers has it, and correction; in booked is
+	// what KV events have corrected. The column Decode has them as of told.
 	booked      []float64
 	answers     []answers
 	corrections []correction
@@ -146,7 +146,7 @@ func (t *table) setDegraded(i int, degraded bool) {
 // write brings the columns of one rank in step with its entry.
 func (t *table) write(i int, e *entry, now time.Duration) {
 	l := &e.load
-	t.booked[i], t.answers[i], t.corrections[i] = float64(l.DecodeBlocks), e.answers, e.correction
+	t.booked[i], t.answers[i], t.corrections[i] = float64(l.DecodeBlocks)+e.written.off, e.answers, e.correction
 	t.cols.Decode[i] = float64(int64(e.decoding(now) + 0.5))
 	t.cols.Requests[i] = float64(l.PrefillRequests + l.DecodeRequests)
 	if t.rate[i] != 0 {

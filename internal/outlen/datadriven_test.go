@@ -21,7 +21,7 @@ func TestScenarios(t *testing.T) {
 		var l Lately
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var a Answer
-			times, k := 1, worker.Key{Model: "m"}
+			times, k, seconds := 1, worker.Key{Model: "m"}, 0.0
 			a.MaxTokens = NotSaid
 			for _, arg := range d.CmdArgs {
 				var err error
@@ -34,6 +34,8 @@ func TestScenarios(t *testing.T) {
 					_, err = fmt.Sscan(v, &a.MaxTokens)
 				case "tokens":
 					_, err = fmt.Sscan(v, &a.Tokens)
+				case "seconds":
+					_, err = fmt.Sscan(v, &seconds)
 				case "first":
 					a.First, err = time.ParseDuration(v)
 				case "whole":
@@ -43,10 +45,14 @@ func TestScenarios(t *testing.T) {
 				}
 				require.NoError(t, err, d.Pos)
 			}
-			if d.Cmd == "heard" {
+			switch d.Cmd {
+			case "heard":
 				for range times {
 					l.Heard(k, a)
 				}
+				return ""
+			case "wrote":
+				l.Wrote(k, float64(a.Tokens), seconds)
 				return ""
 			}
 			e := l.Expect(k, a.MaxTokens)

@@ -5,8 +5,10 @@
 //
 // # Contract
 //
-// [Lately.Heard] takes what came of one answer, [Lately.Expect] says what another is
-// expected to be. Both are safe for concurrent use, read no clock and depend on nothing
+// [Lately.Heard] takes what came of one answer, [Lately.Wrote] what answers were seen to
+// write while they ran, and [Lately.Expect] says what another is expected to be. How long
+// an answer was that does not say it is judged by the pace and by how long it took. All
+// are safe for concurrent use, read no clock and depend on nothing
 // but what was heard before, in its order.
 //
 // What was heard counts less the more has been heard since: by half after some 22

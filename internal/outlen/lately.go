@@ -27,7 +27,7 @@ const NotSaid = -1
 // Answer is what came of one request.
 type Answer struct {
 	MaxTokens int64         // that the request allows; NotSaid
-	Tokens    int64         // of the answer
+	Tokens    int64         // of the answer; 0: not known
 	First     time.Duration // until its first token; 0: not known
 	Whole     time.Duration // until its last
 }
@@ -104,31 +104,62 @@ func classOf(maxTokens int64) int {
 	return min(bits.Len64(uint64(maxTokens-1))/2, classes-2)
 }
 
-// Heard takes what came of an answer. One without tokens or time says nothing.
+// Heard takes what came of an answer. How long one is that does not say it, is judged by
+// how long it took; without time it says nothing.
 func (l *Lately) Heard(k worker.Key, a Answer) {
-	if a.Tokens <= 0 || a.Whole <= 0 || a.First < 0 || a.First > a.Whole {
+	if a.Tokens < 0 || a.Whole <= 0 || a.First < 0 || a.First > a.Whole {
 		return
 	}
 	a.Tokens, a.Whole, a.First = min(a.Tokens, mostTokens), min(a.Whole, mostWhole), min(a.First, mostWhole)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	m := l.modelOf(k)
+	if a.First > 0 {
+		m.first.add(a.First.Seconds())
+	}
+	took := a.Whole.Seconds() - m.until(a.First)
+	switch {
+	case a.Tokens > 1:
+		m.wrote(float64(a.Tokens-1), took)
+	case a.Tokens == 0 && m.paced == 0:
+		return // neither is known
+	case a.Tokens == 0:
+		a.Tokens = min(1+int64(max(0, took)*m.tokens/m.seconds), mostTokens)
+	}
+	m.all.add(a.Tokens)
+	m.class[classOf(a.MaxTokens)].add(a.Tokens)
+}
+
+// Wrote takes that answers of the model were seen to write so many tokens, in so many
+// seconds of each of them together: by who tells of an answer while it runs.
+func (l *Lately) Wrote(k worker.Key, tokens, seconds float64) {
+	if !(tokens >= 0 && seconds > 0) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.modelOf(k).wrote(tokens, min(seconds, mostWhole.Seconds()))
+}
+
+// modelOf returns the model, which is known from now on.
+func (l *Lately) modelOf(k worker.Key) *model {
 	l.clock++
 	m := l.models[k]
 	if m == nil {
 		m = l.add(k)
 	}
 	m.heard = l.clock
-	if a.First > 0 {
-		m.first.add(a.First.Seconds())
+	return m
+}
+
+// wrote adds to what is known of the pace.
+func (m *model) wrote(tokens, seconds float64) {
+	if seconds <= 0 {
+		return
 	}
-	if took := a.Whole.Seconds() - m.until(a.First); a.Tokens > 1 && took > 0 {
-		fade := 1 - 1.0/memory
-		tokens := min(float64(a.Tokens-1), mostPace*took)
-		m.tokens, m.seconds = m.tokens*fade+tokens, m.seconds*fade+took
-		m.paced++
-	}
-	m.all.add(a.Tokens)
-	m.class[classOf(a.MaxTokens)].add(a.Tokens)
+	fade := 1 - 1.0/memory
+	m.tokens, m.seconds = m.tokens*fade+min(tokens, mostPace*seconds), m.seconds*fade+seconds
+	m.paced++
 }
 
 // until is how long the first token took: where that is not known, as long as it mostly

@@ -75,15 +75,17 @@ type spec struct {
 
 // specs are the engines that tests share, by name. Those of few blocks evict soon.
 var specs = map[string]spec{
-	"vllm-1":     {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
-	"vllm-2":     {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
-	"vllm-key":   {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: pairBlocks, APIKey: "sesame"}},
-	"sliding":    {worker.VLLM, Options{Model: "sliding", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512"}}},
-	"lora":       {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512", "--enable-lora", "--lora-modules"}}},
-	"vllm-p1":    {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
-	"vllm-p2":    {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
-	"vllm-d1":    {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
-	"vllm-d2":    {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	"vllm-1":   {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
+	"vllm-2":   {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
+	"vllm-key": {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: pairBlocks, APIKey: "sesame"}},
+	"sliding":  {worker.VLLM, Options{Model: "sliding", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512"}}},
+	"lora":     {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512", "--enable-lora", "--lora-modules"}}},
+	"vllm-p1":  {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
+	"vllm-p2":  {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Args: pairBlocks}},
+	"vllm-d1":  {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	"vllm-d2":  {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	// Decode of a pair that serves alone, too: what it is told of a transfer it does.
+	"vllm-open":  {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
 	"mooncake-p": {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Mooncake: true, Args: pairBlocks}},
 	"mooncake-d": {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Mooncake: true, Args: pairBlocks}},
 	"sglang-lora": {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{

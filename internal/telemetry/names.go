@@ -218,7 +218,7 @@ func stateMetrics() []Metric {
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
 		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},
 		{MetricDecodeBlocks, Gauge, "{block}", perWorker(), "KV blocks booked for the prompts of running answers.", nil},
-		{MetricDecodingBlocks, Gauge, "{block}", perWorker(), "KV blocks that the rank is taken to hold, which is what picks weigh: those booked, those that answers have grown by, and what the engine's latest report has put right.", nil},
+		{MetricDecodingBlocks, Gauge, "{block}", perWorker(), "KV blocks that the rank is taken to hold, which is what picks weigh: those booked, those that answers have grown by, and what KV events and the engine's latest report have put right.", nil},
 		{MetricDecodeRequests, Gauge, "{request}", perWorker(), "Answers booked.", nil},
 		{MetricIndexBlocks, Gauge, "{block}", perWorker(), "Blocks that the index knows on the rank.", nil},
 		{MetricIndexShed, Counter, "{block}", perWorker(), "Blocks of the rank that the index dropped because it had reached index.max_bytes, since the worker was last found.", nil},

@@ -26,6 +26,11 @@ type Event struct {
 	Removed kvindex.Removed // of Kind Removed
 }
 
+// extends reports whether the event is of one block that continues a chain on the device.
+func (e *Event) extends() bool {
+	return e.Kind == Stored && e.Stored.HasParent && len(e.Stored.Blocks) == 1 && e.Stored.Tier == kvindex.Device
+}
+
 // Batch is one decoded payload. It belongs to the Decoder and is valid until
 // its next Decode.
 type Batch struct {

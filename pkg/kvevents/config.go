@@ -90,6 +90,10 @@ type Hooks struct {
 	// Applied: one message was decoded and applied, with so many events and
 	// stored or removed blocks.
 	Applied func(r worker.Rank, events, blocks int)
+	// Wrote: a message told of so many blocks, each in an event of its own, that extend a
+	// chain on the device: what a running answer does, where the engine tells of each
+	// block when it is full. live says that it came as it was sent, once.
+	Wrote func(r worker.Rank, blocks int, live bool)
 	// Refused: n events were not used. The zero rank stands for none that is
 	// known.
 	Refused func(r worker.Rank, why Reason, n uint64)
@@ -109,6 +113,12 @@ type Hooks struct {
 func (h *Hooks) applied(r worker.Rank, events, blocks int) {
 	if h.Applied != nil {
 		h.Applied(r, events, blocks)
+	}
+}
+
+func (h *Hooks) wrote(r worker.Rank, blocks int, live bool) {
+	if h.Wrote != nil {
+		h.Wrote(r, blocks, live)
 	}
 }
 

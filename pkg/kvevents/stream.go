@@ -422,14 +422,20 @@ func (s *stream) apply(m message) {
 	if err != nil {
 		s.fault(fmt.Errorf("kvevents: message %d of %s: %w", m.seq, s.session.conn.peer, err))
 	}
-	blocks := 0
+	blocks, written := 0, 0
 	for i := range b.Events {
+		if b.Events[i].extends() {
+			written++
+		}
 		blocks += s.perform(&b.Events[i], &b.Refused)
 		if b.Events[i].Kind == Cleared {
 			s.tracker.Cleared()
 		}
 	}
 	s.refuseAll(&b.Refused)
+	if written > 0 {
+		s.cfg.Hooks.wrote(s.rank, written, s.tracker.Phase() != Replaying)
+	}
 	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true
 		s.log.Warn("kv events are of other blocks than the worker is registered with: none can be used",

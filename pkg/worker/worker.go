@@ -101,6 +101,11 @@ func ParseEngine(s string) (Engine, error) {
 // decode keeps no cache of prompts, and of others it is not known.
 func (e Engine) FetchesLacking() bool { return e == VLLM }
 
+// TellsAsItWrites reports whether the engine's KV events tell of each block of an answer
+// when it is full, as vLLM's do. SGLang's tell of an answer when it has ended, and of
+// others it is not known.
+func (e Engine) TellsAsItWrites() bool { return e == VLLM || e == VLLMMooncake }
+
 // Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
 // port, since an original-destination cluster takes nothing else. The zero
 // value is no endpoint.

@@ -1,0 +1,114 @@
+package load
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/outlen"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// clients of a run in which no answer says how long it was, and no engine what it runs.
+type silentRun struct {
+	pace   float64 // tokens a second of each answer
+	events bool    // ranks tell of each block when it is full
+}
+
+// answering is one request of a client.
+type answering struct {
+	r             *Reservation
+	from          time.Time // its first token
+	prompt, total int       // tokens
+	told          int       // blocks
+	began         time.Time
+}
+
+func (a *answering) written(now time.Time, pace float64) int {
+	if now.Before(a.from) {
+		return 0
+	}
+	return min(a.total, 1+int(now.Sub(a.from).Seconds()*pace))
+}
+
+// off plays three minutes of 32 clients on four decode ranks, and returns the mean share by
+// which what the book takes a rank to hold differs from what it holds, second by second.
+func (x silentRun) off(t *testing.T) float64 {
+	const page = 16
+	rng, now := newRand(7), time.Unix(1000, 0)
+	b, lately := New(7), new(outlen.Lately)
+	s := snapshot(t, testWorker(t, 1, worker.Decode, 1, 8000), testWorker(t, 2, worker.Decode, 1, 8001),
+		testWorker(t, 3, worker.Decode, 1, 8002), testWorker(t, 4, worker.Decode, 1, 8003))
+	b.Update(s)
+	ranks, p := s.Pool(key).DecodeRanks, picker.DecodeOverride(*params())
+	clients := make([]*answering, 32)
+	ask := func() *answering {
+		a := &answering{r: new(Reservation), began: now, prompt: 16 + rng.IntN(200), total: int(100 * math.Exp(rng.Float64()*math.Log(9)))}
+		a.from = now.Add(200 * time.Millisecond)
+		e := lately.Expect(key, int64(a.total))
+		_, err := b.PickAndReserve(&Request{
+			Key: key, Ranks: ranks, Params: &p, Now: now,
+			Pick:   picker.Request{Role: worker.Decode, ISLTokens: a.prompt, NewBlocks: a.prompt / page},
+			Growth: Growth{After: e.First, PerSecond: e.PerSecond / page, Most: float64(e.Tokens) / page},
+		}, a.r)
+		require.NoError(t, err)
+		return a
+	}
+	blocks := func(a *answering) int { return (a.prompt + a.written(now, x.pace)) / page } // that are full
+	sum, samples := 0.0, 0
+	for tick := range 1800 {
+		now = now.Add(100 * time.Millisecond)
+		full := map[worker.Rank]int{}
+		for i, a := range clients {
+			if a == nil {
+				clients[i] = ask()
+				clients[i].told = clients[i].prompt / page
+				continue
+			}
+			full[a.r.Rank()] += blocks(a) - a.told
+			if a.told = blocks(a); a.written(now, x.pace) == a.total {
+				lately.Heard(key, outlen.Answer{MaxTokens: int64(a.total), First: a.from.Sub(a.began), Whole: now.Sub(a.began)})
+				a.r.Release(now)
+				clients[i] = nil
+			}
+		}
+		for _, r := range ranks {
+			if n := full[r]; n > 0 && x.events {
+				if w, compared := b.Wrote(r, n, true, now); compared {
+					lately.Wrote(key, w.Blocks*page, w.Seconds)
+				}
+			}
+		}
+		if tick%10 != 9 {
+			continue
+		}
+		for _, r := range ranks {
+			own := 0
+			for _, a := range clients {
+				if a != nil && a.r.Rank() == r {
+					own += (a.prompt + a.written(now, x.pace) + page - 1) / page
+				}
+			}
+			if held, _ := b.DecodingBlocks(r, now); own > 0 || held > 0 {
+				sum += math.Abs(float64(held)-float64(own)) / max(float64(held), float64(own))
+				samples++
+			}
+		}
+	}
+	return sum / float64(samples)
+}
+
+// Answers that write three times as fast as is taken for granted, or a third as fast, and do
+// not say how long they were: KV events tell.
+func TestKVEventsTellWhatRanksHold(t *testing.T) {
+	t.Parallel()
+	for _, pace := range []float64{10, 30, 90} {
+		without, with := silentRun{pace, false}.off(t), silentRun{pace, true}.off(t)
+		t.Logf("%.0f tokens a second: what is booked is %.1f %% off without events, and %.1f %% with them", pace, 100*without, 100*with)
+		require.LessOrEqual(t, with, 0.15, "%.0f tokens a second", pace)
+		require.True(t, pace == 30 || without > 2*with, "%.0f tokens a second is not what is taken for granted", pace)
+	}
+}
