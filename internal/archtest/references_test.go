@@ -1,0 +1,116 @@
+package archtest
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// defined are the numbers that a package gives its own invariants, in its doc.go.
+var defined = map[string][]string{
+	"internal/blame": {"E1", "E3", "E4", "E5", "E6"},
+	"pkg/prefill":    {"A1", "A2"},
+}
+
+// made are pages that a command writes, and that are not kept.
+var made = map[string]string{
+	".run/bench/path.md": "make bench writes it",
+}
+
+var (
+	// reference is a number of a row, or a section.
+	reference = regexp.MustCompile(`\b[A-E][0-9]{1,2}\b|§ ?[0-9.]*`)
+	// document is a page by its name, with the folders that are given.
+	document = regexp.MustCompile(`[\w./-]*\w\.md\b`)
+	address  = regexp.MustCompile(`https?://\S+`)
+)
+
+// foreign returns references in comments and in Markdown to what the repository does not
+// contain: rows, sections and pages of something else. A reader cannot look them up.
+func foreign(t *tree, fsys fs.FS) []string {
+	var out []string
+	check := func(at, dir, text string) {
+		text = address.ReplaceAllString(text, "")
+		for _, r := range reference.FindAllString(text, -1) {
+			if !slices.Contains(defined[dir], r) {
+				out = append(out, fmt.Sprintf("%s: refers to %s, which is defined nowhere: cite a rule of docs/behaviour.md or docs/engines.md, or say it", at, r))
+			}
+		}
+		for _, d := range document.FindAllString(text, -1) {
+			if !there(fsys, dir, d) && made[d] == "" {
+				out = append(out, fmt.Sprintf("%s: refers to %s, which is not there", at, d))
+			}
+		}
+	}
+	t.files(func(s *source) {
+		for _, g := range s.ast.Comments {
+			for _, c := range g.List {
+				check(t.at(c), path.Dir(s.path), c.Text)
+			}
+		}
+	})
+	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (p != "." && d.Name()[0] == '.' || d.Name() == "testdata") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || path.Ext(p) != ".md" {
+			return nil
+		}
+		text, err := fs.ReadFile(fsys, p)
+		for i, line := range strings.Split(string(text), "\n") {
+			check(fmt.Sprintf("%s:%d", p, i+1), path.Dir(p), line)
+		}
+		return err
+	})
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	return out
+}
+
+// there reports whether a page is in the tree: from the root, from docs, or from the folder
+// of the text that names it.
+func there(fsys fs.FS, dir, page string) bool {
+	for _, from := range []string{".", "docs", dir} {
+		if _, err := fs.Stat(fsys, path.Join(from, page)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func TestNothingRefersToWhatIsNotHere(t *testing.T) {
+	obey(t, foreign(house(t), os.DirFS("../..")))
+}
+
+func TestForeignReferencesAreSeen(t *testing.T) {
+	tr := madeUp(t, map[string]string{
+		"pkg/a/a.go":              "// As row C4 has it (§1.5 of x.md), docs/y.md, y.md and https://x.y/C5/z.md.\npackage a",
+		"internal/blame/blame.go": "// E1 is ours, E2 is not.\npackage blame",
+		"pkg/b/b.go":              "package b\n\nconst x = \"C4 §1\" // C400, H100 and XC4 are words",
+	})
+	pages := fstest.MapFS{
+		"docs/y.md":     {Data: []byte("see [y](y.md) and ../Z.md\nB6")},
+		"testdata/z.md": {Data: []byte("C1")},
+	}
+	const nowhere = ", which is defined nowhere: cite a rule of docs/behaviour.md or docs/engines.md, or say it"
+	require.Equal(t, []string{
+		"internal/blame/blame.go:1: refers to E2" + nowhere,
+		"pkg/a/a.go:1: refers to C4" + nowhere,
+		"pkg/a/a.go:1: refers to §1.5" + nowhere,
+		"pkg/a/a.go:1: refers to x.md, which is not there",
+		"docs/y.md:1: refers to ../Z.md, which is not there",
+		"docs/y.md:2: refers to B6" + nowhere,
+	}, foreign(tr, pages))
+}
