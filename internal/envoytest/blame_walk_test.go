@@ -162,6 +162,7 @@ func TestEveryCellOfTheBlameTableIsSeen(t *testing.T) {
 			f.config = walkConfig + "prefill: {overdue_base: 1s, orphan_grace: 200ms" + listener + "}\n"
 		}
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			both(t, c.l, func(t *testing.T, f *fleet) {
 				f.gate = newGate(t, filepath.Join(f.dir, gateSocket), filepath.Join(f.dir, "prefill.sock"))
 				for _, x := range theWalk() {
