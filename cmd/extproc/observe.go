@@ -248,6 +248,7 @@ func (p *plugin) state() admin.State {
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = effective(p.cfg)
 	s.BodyBytes, s.BodyLimit = p.server.Bodies()
+	s.BodiesTight = p.server.BodiesTight()
 	if w := p.cfg.exposed().warning(p.cfg.Listen); w != "" {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "OPEN", Text: w})
 	}

@@ -167,7 +167,7 @@ func bodyTroubles(s *State) []trouble {
 	if !s.bodiesFull() {
 		return nil
 	}
-	return []trouble{{true, "FULL", fmt.Sprintf("New requests get 503, those with a body over 1 MiB first: %s of bodies are in flight, and %s may be (request.max_bodies_bytes).",
+	return []trouble{{true, "FULL", fmt.Sprintf("New requests get 503, first those with a body over 1 MiB or of unknown size: %s of bodies are in flight, and %s may be (request.max_bodies_bytes).",
 		bytesText(s.BodyBytes), bytesText(s.BodyLimit))}}
 }
 

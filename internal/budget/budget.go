@@ -29,6 +29,14 @@ func (b *Budget) Limit() int64 { return b.limit }
 // Large is what those of large bodies may come to where one is let in.
 func (b *Budget) Large() int64 { return b.limit - b.limit/4 }
 
+// Tight reports whether a large body may be refused now, for what others hold: one of
+// unknown size, which needs half of the room for large ones free, or any.
+func (b *Budget) Tight() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.large+2*Small > b.Large()/2 || b.small+b.large > b.Large()
+}
+
 // Used is what they come to now. It may be over Limit by what was let in before.
 func (b *Budget) Used() int64 {
 	b.mu.Lock()

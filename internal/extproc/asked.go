@@ -39,6 +39,9 @@ func (srv *Server) growth(a *answerAsked, blockSize int) load.Growth {
 
 // Wrote notes what answers on a rank of the worker were seen to write.
 func (srv *Server) Wrote(w *worker.Worker, told load.Written) {
+	if srv.cfg.Advertise != "" {
+		return // the blocks are of every replica's answers, the seconds of ours alone
+	}
 	for _, model := range w.Models {
 		srv.lately.Wrote(worker.Key{Model: model, Namespace: w.Namespace}, told.Blocks*float64(w.BlockSize), told.Seconds)
 	}

@@ -8,6 +8,9 @@ import "strconv"
 // requests are refused.
 func (srv *Server) Bodies() (used, limit int64) { return srv.bodies.Used(), srv.bodies.Limit() }
 
+// BodiesTight reports whether requests with a large body may be refused now.
+func (srv *Server) BodiesTight() bool { return srv.bodies.Tight() }
+
 // bodyLength is what a content-length says of a body. The zero value says nothing.
 type bodyLength struct {
 	n    int64
@@ -54,12 +57,15 @@ func (s *mainStream) admit(ev *event) bool {
 // grow counts what has come of a request's body, n bytes, and reports whether there is
 // room. A fresh attempt's has: Envoy holds it already.
 func (s *mainStream) grow(n int64, whole bool) bool {
-	b := s.srv.bodies
+	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
+	if whole { // no more will come
+		most = n
+	}
 	switch {
 	case s.letIn:
 		s.body.Set(b, max(n, s.body.Size()))
 		return true
-	case !s.body.Grow(b, n, int64(s.srv.cfg.MaxBodyBytes)):
+	case !s.body.Grow(b, n, most):
 		return false
 	case whole: // what it is, and not what it might have been
 		s.body.Set(b, n)

@@ -85,7 +85,7 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 // none, or it may not be picked.
 func (srv *Server) kept(q *question, role worker.Role) *worker.Worker {
 	w := q.snap.Worker(q.before.keep.ID)
-	if w == nil || w.Role != role || w.Draining || !q.disagg || !allowed(q.wish.subset, w) || srv.cfg.Health.AllAside(w.ID) {
+	if w == nil || w.Role != role || w.Draining || !q.disagg || !allowed(q.wish.subset, w) || srv.cfg.Health.Aside(q.before.keep) {
 		return nil
 	}
 	return w

@@ -184,7 +184,7 @@ func (srv *Server) tokenizers(q *question) []worker.Endpoint {
 	var out []worker.Endpoint
 	for _, ws := range [][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
 		for _, w := range ws {
-			if allowed(q.wish.subset, w) && srv.cfg.Health.AllowsSome(w.ID) {
+			if allowed(q.wish.subset, w) && srv.cfg.Health.Allows(worker.Rank{ID: w.ID}) { // the first rank's port is asked
 				out = append(out, w.Endpoint)
 			}
 		}
@@ -260,7 +260,7 @@ func (srv *Server) choose(c *choice, role worker.Role, params picker.Params, v *
 		r.Exclude = slices.Concat(exclude, mates)
 	}
 	err := pick()
-	if errors.Is(err, picker.ErrNoCandidate) && len(r.Exclude) > len(exclude) {
+	if err != nil && len(r.Exclude) > len(exclude) {
 		r.Exclude = exclude // better another rank of a worker that has failed before than none
 		err = pick()
 	}

@@ -134,7 +134,7 @@ func (b *Book) uprootLocked(r *Reservation, e *entry) (blocks float64) {
 		e.answers.count(a, -1)
 		e.answers.done += took
 		e.over += blocks
-		e.written.end(blocks, took, a.most)
+		e.written.end(b.now, blocks, took, a.most)
 	}
 	if a.phase == waiting || a.phase == growing {
 		heap.Remove(&b.turns, a.at)

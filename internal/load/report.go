@@ -79,7 +79,7 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 // decoding is how many KV blocks the rank is taken to hold for requests: those of their
 // prompts, those of answers so far, and what KV events and the last report have corrected.
 func (e *entry) decoding(now time.Duration) float64 {
-	return max(0, float64(e.load.DecodeBlocks)+e.answers.at(now.Seconds())+e.written.off+e.correction.at(now))
+	return max(0, float64(e.load.DecodeBlocks)+e.answers.at(now.Seconds())+e.written.at(now)+e.correction.at(now))
 }
 
 // settle takes a booking off whose answer has come to so many blocks, and of the

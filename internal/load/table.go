@@ -146,7 +146,7 @@ func (t *table) setDegraded(i int, degraded bool) {
 // write brings the columns of one rank in step with its entry.
 func (t *table) write(i int, e *entry, now time.Duration) {
 	l := &e.load
-	t.booked[i], t.answers[i], t.corrections[i] = float64(l.DecodeBlocks)+e.written.off, e.answers, e.correction
+	t.booked[i], t.answers[i], t.corrections[i] = float64(l.DecodeBlocks)+e.written.at(now), e.answers, e.correction
 	t.cols.Decode[i] = float64(int64(e.decoding(now) + 0.5))
 	t.cols.Requests[i] = float64(l.PrefillRequests + l.DecodeRequests)
 	if t.rate[i] != 0 {

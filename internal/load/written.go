@@ -68,6 +68,9 @@ func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Writ
 		compared = true
 		x.off *= 1 - float64(took)/float64(offLasts)
 		x.off = min(x.off+w.Blocks-(grown-x.from), mostReported)
+		if e.load.DecodeRequests == 0 { // they are of answers that others have booked, or that are over
+			x.off = 0
+		}
 		x.learn(w)
 		b.writeLocked(e)
 	}
@@ -92,10 +95,21 @@ func (x *written) learn(w Written) {
 	}
 }
 
+// at is what is found to be off now: nothing where the rank's events have ceased.
+func (x *written) at(now time.Duration) float64 {
+	if !x.fresh(now) {
+		return 0
+	}
+	return x.off
+}
+
+func (x *written) fresh(now time.Duration) bool { return x.counting && now-x.since <= writtenGap }
+
 // end takes off what an answer that is over has come to beyond what was expected: it was
 // written for so many seconds, and could come to so many blocks at most.
-func (x *written) end(grown, seconds, most float64) {
-	if x.pace > 0 {
+func (x *written) end(now time.Duration, grown, seconds, most float64) {
+	x.off = x.at(now)
+	if x.pace > 0 && x.fresh(now) {
 		x.off -= min(seconds*x.pace, most) - grown
 	}
 }
