@@ -67,11 +67,12 @@ func TestAChatGoesOnFromItsText(t *testing.T) {
 func TestWhatCannotGoOnIsRefused(t *testing.T) {
 	t.Parallel()
 	for more, why := range map[string]string{
-		`,"n":2}`:              "n",
-		`,"logprobs":1}`:       "logprobs",
-		`,"logprobs":0,"n":1}`: "",
-		`,"echo":true}`:        "echo",
-		`,"stop":["x"]}`:       "stop",
+		`,"n":2}`:                 "n",
+		`,"logprobs":1}`:          "logprobs",
+		`,"logprobs":0}`:          "logprobs",
+		`,"logprobs":null,"n":1}`: "",
+		`,"echo":true}`:           "echo",
+		`,"stop":["x"]}`:          "stop",
 		`,"response_format":{"type":"json_object"}}`: "response_format",
 		`,"structured_outputs":{"regex":"a"}}`:       "structured_outputs",
 		`,"tools":[{}]}`:                             "tools",
