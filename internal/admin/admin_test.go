@@ -37,7 +37,7 @@ func ago(d time.Duration) time.Time { return now().Add(-d) }
 func nightState() State {
 	return State{
 		Version: "v0.1.0", StartedAt: ago(26*time.Hour + 3*time.Minute), Now: now(), Ready: true,
-		BodyBytes: 101 << 20, BodyLimit: 128 << 20,
+		BodyBytes: 101 << 20, BodyLimit: 128 << 20, BodiesTight: true,
 		View: View{Revision: 418, Source: "file /etc/baton/workers.yaml", Age: 190 * time.Second, Stale: true, StaleReason: "the file cannot be read"},
 		Keys: []KeyRow{
 			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, How: "prefill and decode apart (sglang)", Prefill: 1, Decode: 2, QueuedTokens: 12480, MaxQueuedTokens: 12000},
@@ -241,7 +241,7 @@ func TestAQuietNightSaysSo(t *testing.T) {
 		c.Journal = nil
 		c.State = func() State {
 			st := nightState()
-			st.BodyBytes = 3 << 20
+			st.BodyBytes, st.BodiesTight = 3<<20, false
 			st.View.Stale, st.Keys, st.Workers, st.Channels = false, nil, st.Workers[:1], st.Channels[:1]
 			return st
 		}

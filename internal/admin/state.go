@@ -18,7 +18,7 @@ type State struct {
 
 	BodyBytes   int64     // of request bodies, in flight
 	BodyLimit   int64     // from so many on, new requests are refused
-	BodiesTight bool      // those with a large body may be, before
+	BodiesTight bool      // those with a large body may be refused already
 	Warnings    []Warning // what holds, and is not as it should be
 	View        View
 	Problems    []string // what discovery says that cannot be used as it is
@@ -28,11 +28,6 @@ type State struct {
 	Transitions []Transition // newest first
 	Failures    []FailureRow
 	Config      string // effective configuration as text, without secrets
-}
-
-// bodiesFull reports whether new requests may be refused for want of room.
-func (s *State) bodiesFull() bool {
-	return s.BodiesTight || s.BodyLimit > 0 && s.BodyBytes >= s.BodyLimit-s.BodyLimit/4
 }
 
 // View describes the present view of the workers.

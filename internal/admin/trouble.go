@@ -164,7 +164,7 @@ func recentTrouble(recs []journal.Record) (trouble, bool) {
 }
 
 func bodyTroubles(s *State) []trouble {
-	if !s.bodiesFull() {
+	if !s.BodiesTight {
 		return nil
 	}
 	return []trouble{{true, "FULL", fmt.Sprintf("New requests get 503, first those with a body over 1 MiB or of unknown size: %s of bodies are in flight, and %s may be (request.max_bodies_bytes).",

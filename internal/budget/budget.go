@@ -34,7 +34,7 @@ func (b *Budget) Large() int64 { return b.limit - b.limit/4 }
 func (b *Budget) Tight() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.large+2*Small > b.Large()/2 || b.small+b.large > b.Large()
+	return b.large+2*Small > b.Large()/2 || b.small+b.large >= b.Large()
 }
 
 // Used is what they come to now. It may be over Limit by what was let in before.

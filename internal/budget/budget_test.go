@@ -19,8 +19,10 @@ func fill(b *Budget, n int64) (in []*Share) {
 func TestLargeBodiesLeaveRoomForSmallOnes(t *testing.T) {
 	t.Parallel()
 	b := New(100 << 20)
+	require.False(t, b.Tight())
 	large := fill(b, 10<<20)
 	require.Len(t, large, 7)
+	require.True(t, b.Tight())
 	require.EqualValues(t, 70<<20, b.Used(), "who is refused holds nothing")
 	small := fill(b, Small)
 	require.Len(t, small, 30)
