@@ -109,7 +109,15 @@ func uncited(t *tree, fsys fs.FS, known map[string]bool) []string {
 			check(t.at(g), strings.ReplaceAll(g.Text(), "\n", " "))
 		}
 	})
-	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
+	if err := eachPage(fsys, check); err != nil {
+		out = append(out, err.Error())
+	}
+	return out
+}
+
+// eachPage calls f with the path and the text of every Markdown page.
+func eachPage(fsys fs.FS, f func(p, text string)) error {
+	return fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -120,13 +128,9 @@ func uncited(t *tree, fsys fs.FS, known map[string]bool) []string {
 			return nil
 		}
 		text, err := fs.ReadFile(fsys, p)
-		check(p, string(text))
+		f(p, string(text))
 		return err
 	})
-	if err != nil {
-		out = append(out, err.Error())
-	}
-	return out
 }
 
 // testNames are the tests and fuzz tests of a tree.

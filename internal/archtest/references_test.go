@@ -57,21 +57,13 @@ func foreign(t *tree, fsys fs.FS) []string {
 			}
 		}
 	})
-	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	err := eachPage(fsys, func(p, text string) {
+		if slices.Contains(strings.Split(p, "/"), "testdata") {
+			return
 		}
-		if d.IsDir() && (p != "." && d.Name()[0] == '.' || d.Name() == "testdata") {
-			return fs.SkipDir
-		}
-		if d.IsDir() || path.Ext(p) != ".md" {
-			return nil
-		}
-		text, err := fs.ReadFile(fsys, p)
-		for i, line := range strings.Split(string(text), "\n") {
+		for i, line := range strings.Split(text, "\n") {
 			check(fmt.Sprintf("%s:%d", p, i+1), path.Dir(p), line)
 		}
-		return err
 	})
 	if err != nil {
 		out = append(out, err.Error())
