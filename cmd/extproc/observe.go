@@ -363,10 +363,12 @@ func standingOf(h *health.RankHealth) standing {
 // stateOf is what is shown of a worker. It is aside if all its ranks are; where some are,
 // it says which.
 func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
-	if len(hs) == 0 || w.Draining {
-		return standing{Health: map[bool]admin.Health{true: admin.Draining, false: admin.Healthy}[w.Draining]}
-	}
-	if len(hs) == 1 {
+	switch {
+	case w.Draining:
+		return standing{Health: admin.Draining}
+	case len(hs) == 0:
+		return standing{Health: admin.Healthy}
+	case len(hs) == 1:
 		return standingOf(&hs[0])
 	}
 	out := standing{Health: admin.Healthy}

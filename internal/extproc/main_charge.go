@@ -253,7 +253,7 @@ func (m *mainLeg) onGone(now time.Time, ev *event) {
 	if m.plan == nil {
 		return
 	}
-	gone := func(r worker.Rank) bool { return r == ev.rank || ev.whole && r.ID == ev.rank.ID }
+	gone := func(r worker.Rank) bool { return r.In(ev.rank, ev.whole) }
 	if m.plan.disaggregated && gone(m.plan.prefill) {
 		m.onLegFailed(now, legReport{state: legFailed, reason: blame.Gone})
 	}

@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,9 +198,7 @@ func (q *question) nobody(r worker.Role, f *failure, err error) *failure {
 // neither that it is set aside, nor that it has failed this request, nor a
 // limit. No cursor moves (docs/behaviour.md#one-turn).
 func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
-	from, _ := slices.BinarySearchFunc(r.Ranks, worker.Rank{ID: at.Worker.ID, DPRank: at.DPRank}, func(a, b worker.Rank) int {
-		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.DPRank, b.DPRank))
-	})
+	from, _ := slices.BinarySearchFunc(r.Ranks, worker.Rank{ID: at.Worker.ID, DPRank: at.DPRank}, worker.Rank.Compare)
 	n := 1
 	if at.AnyRank {
 		n = int(at.Worker.DPSize)

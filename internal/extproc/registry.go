@@ -85,7 +85,7 @@ func (r *registry) gone(ids []worker.ID) {
 // aside tells every attempt with a rank that was set aside, or with any of its worker where
 // it has no port of its own.
 func (r *registry) aside(rank worker.Rank, ownPort bool) {
-	r.tell(event{kind: evGone, whole: !ownPort}, func(x worker.Rank) bool { return x == rank || !ownPort && x.ID == rank.ID })
+	r.tell(event{kind: evGone, whole: !ownPort}, func(x worker.Rank) bool { return x.In(rank, !ownPort) })
 }
 
 // tell posts the event for each rank of an attempt that it is of.

@@ -36,7 +36,7 @@ const spareLooks = 256
 func (srv *Server) sparesWithin(q *question, role worker.Role, but []worker.Rank) bool {
 	free := func(w *worker.Worker, dp worker.DPRank) bool {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
-		failed := func(x worker.Rank) bool { return x == r || x.ID == r.ID && w.Ports() == 1 }
+		failed := func(x worker.Rank) bool { return x.In(r, w.Ports() == 1) }
 		return !slices.ContainsFunc(but, failed) && !srv.cfg.Health.Aside(r)
 	}
 	n := 0

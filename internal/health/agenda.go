@@ -57,10 +57,7 @@ func (a *agenda) Less(i, j int) bool {
 	if !x.due.Equal(y.due) {
 		return x.due.Before(y.due)
 	}
-	if x.rank.ID != y.rank.ID {
-		return x.rank.ID < y.rank.ID
-	}
-	return x.rank.DPRank < y.rank.DPRank
+	return x.rank.Compare(y.rank) < 0
 }
 
 func (a *agenda) Swap(i, j int) {

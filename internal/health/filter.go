@@ -129,7 +129,7 @@ func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool
 		if e == nil || e.is().aside() || !slices.Contains(*e.pools.Load(), p) {
 			continue
 		}
-		if !slices.ContainsFunc(but[:i], func(x worker.Rank) bool { return x == r || x.ID == r.ID && !e.ownPort }) {
+		if !slices.ContainsFunc(but[:i], func(x worker.Rank) bool { return x.In(r, !e.ownPort) }) {
 			n--
 		}
 	}

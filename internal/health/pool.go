@@ -113,7 +113,7 @@ func (t *Tracker) enforceSharesLocked(now time.Time) {
 			}
 			return 1
 		}
-		return cmp.Or(b.since.Compare(a.since), cmp.Compare(a.rank.ID, b.rank.ID), cmp.Compare(a.rank.DPRank, b.rank.DPRank))
+		return cmp.Or(b.since.Compare(a.since), a.rank.Compare(b.rank))
 	})
 	for _, e := range slices.Compact(back) {
 		if slices.ContainsFunc(*e.pools.Load(), (*pool).overfull) {

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"cmp"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -123,7 +122,8 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 	t.layLocked(s, known)
 	t.known.Store(&known)
 	for id, es := range before {
-		if now := known[id]; len(now) > 0 && now[0] == es[0] {
+		still := known[id]
+		if len(still) > 0 && still[0] == es[0] {
 			continue
 		}
 		for _, e := range es {
@@ -227,9 +227,7 @@ func (t *Tracker) Status() []RankHealth {
 		}
 	}
 	t.mu.Unlock()
-	slices.SortFunc(out, func(a, b RankHealth) int {
-		return cmp.Or(cmp.Compare(a.Rank.ID, b.Rank.ID), cmp.Compare(a.Rank.DPRank, b.Rank.DPRank))
-	})
+	slices.SortFunc(out, func(a, b RankHealth) int { return a.Rank.Compare(b.Rank) })
 	return out
 }
 

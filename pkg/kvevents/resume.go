@@ -1,7 +1,6 @@
 package kvevents
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,12 +129,12 @@ func (s *Subscriber) Dump(w *kvindex.DumpWriter) error {
 		return fmt.Errorf("kvevents: dump: an index of type %T: expected one whose ranks can be copied", s.cfg.Index)
 	}
 	s.mu.Lock()
-	ranks := slices.SortedFunc(maps.Keys(s.ranks), byRank)
+	ranks := slices.SortedFunc(maps.Keys(s.ranks), worker.Rank.Compare)
 	followers := make([]*follower, len(ranks))
 	for i, r := range ranks {
 		followers[i] = s.ranks[r]
 	}
-	saved := slices.SortedFunc(maps.Values(s.saved), func(a, b *kept) int { return byRank(a.rank.Rank, b.rank.Rank) })
+	saved := slices.SortedFunc(maps.Values(s.saved), func(a, b *kept) int { return a.rank.Rank.Compare(b.rank.Rank) })
 	s.mu.Unlock()
 	var c kvindex.RankCopy
 	for _, f := range followers {
@@ -154,10 +153,6 @@ func (s *Subscriber) Dump(w *kvindex.DumpWriter) error {
 		}
 	}
 	return nil
-}
-
-func byRank(a, b worker.Rank) int {
-	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.DPRank, b.DPRank))
 }
 
 // copy copies the rank. Without a note there is nothing that could be resumed.

@@ -1,7 +1,6 @@
 package kvevents
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -333,9 +332,7 @@ func (s *Subscriber) Status() []RankStatus {
 		st, _ := s.cfg.Index.Stats(out[i].Rank)
 		out[i].Blocks = st.Blocks
 	}
-	slices.SortFunc(out, func(a, b RankStatus) int {
-		return cmp.Or(cmp.Compare(a.Rank.ID, b.Rank.ID), cmp.Compare(a.Rank.DPRank, b.Rank.DPRank))
-	})
+	slices.SortFunc(out, func(a, b RankStatus) int { return a.Rank.Compare(b.Rank) })
 	return out
 }
 

@@ -43,7 +43,7 @@ func (w *Worker) addressOf(dp uint32) (netip.AddrPort, bool) {
 // PortPerRank once for each rank.
 func (w *Worker) Addresses() iter.Seq[netip.AddrPort] {
 	return func(yield func(netip.AddrPort) bool) {
-		for dp := range max(w.DPSize/w.RanksPerPort(), 1) {
+		for dp := range uint32(w.Ports()) { //nolint:gosec // DPSize is bounded
 			at, ok := w.addressOf(dp)
 			if !ok || !yield(at) {
 				return
@@ -64,10 +64,7 @@ func (w *Worker) RanksPerPort() uint32 {
 // Ports returns how many addresses the ranks have: one each, or one for all. A rank with a
 // port of its own may be dead while the others serve.
 func (w *Worker) Ports() int {
-	if w.PortPerRank && w.DPSize > 1 {
-		return int(w.DPSize)
-	}
-	return 1
+	return int(max(w.DPSize/w.RanksPerPort(), 1))
 }
 
 // Equal reports whether both say the same of a worker.

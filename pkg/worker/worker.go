@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -40,6 +41,15 @@ type Rank struct {
 func (r Rank) String() string {
 	return r.ID.String() + "/" + strconv.FormatUint(uint64(r.DPRank), 10)
 }
+
+// Compare orders ranks by their worker, then by their number, for slices.SortFunc.
+func (r Rank) Compare(o Rank) int {
+	return cmp.Or(cmp.Compare(r.ID, o.ID), cmp.Compare(r.DPRank, o.DPRank))
+}
+
+// In reports whether r is o, or any rank of o's worker where whole is set: ranks that
+// share a port live and die together.
+func (r Rank) In(o Rank, whole bool) bool { return r == o || whole && r.ID == o.ID }
 
 // Role is what a worker may do.
 type Role uint8
