@@ -1,7 +1,6 @@
 package load
 
 import (
-	"cmp"
 	"errors"
 	"hash/maphash"
 	"math/rand/v2"
@@ -213,6 +212,17 @@ func (b *Book) slotLocked(r worker.Rank) int32 {
 	return -1
 }
 
+// grownLocked returns a known rank as it is at the given time, nil for an unknown one.
+func (b *Book) grownLocked(r worker.Rank, at time.Time) *entry {
+	slot := b.slotLocked(r)
+	if slot < 0 {
+		return nil
+	}
+	b.tellLocked(at)
+	b.growLocked()
+	return &b.entries[slot]
+}
+
 // SetDegraded notes whether all that the rank told of its cache has come. The
 // overlap of a degraded rank counts for less (picker.Params). Unknown ranks are
 // ignored; one that is new is not degraded.
@@ -249,9 +259,7 @@ func (b *Book) Loads(dst []RankLoad) []RankLoad {
 		}
 	}
 	b.mu.Unlock()
-	slices.SortFunc(dst[from:], func(x, y RankLoad) int {
-		return cmp.Or(cmp.Compare(x.Rank.ID, y.Rank.ID), cmp.Compare(x.Rank.DPRank, y.Rank.DPRank))
-	})
+	slices.SortFunc(dst[from:], func(x, y RankLoad) int { return x.Rank.Compare(y.Rank) })
 	return dst
 }
 

@@ -51,13 +51,10 @@ func (c *correction) at(now time.Duration) float64 {
 func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	slot := b.slotLocked(r)
-	if slot < 0 {
+	e := b.grownLocked(r, at)
+	if e == nil {
 		return v, false
 	}
-	b.tellLocked(at)
-	b.growLocked()
-	e := &b.entries[slot]
 	most := int64(mostReported)
 	if e.capacity > 0 {
 		most = int64(e.capacity)
@@ -103,11 +100,9 @@ func (e *entry) settle(l *Load, grown float64) {
 func (b *Book) DecodingBlocks(r worker.Rank, now time.Time) (int64, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	slot := b.slotLocked(r)
-	if slot < 0 {
+	e := b.grownLocked(r, now)
+	if e == nil {
 		return 0, false
 	}
-	b.tellLocked(now)
-	b.growLocked()
-	return int64(b.entries[slot].decoding(b.now) + 0.5), true
+	return int64(e.decoding(b.now) + 0.5), true
 }

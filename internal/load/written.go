@@ -8,9 +8,8 @@ import (
 
 // Written is what the answers of a rank have come to, by its KV events.
 type Written struct {
-	Blocks  float64       // that have become full
-	Seconds float64       // that answers took for it, added up
-	Within  time.Duration // so long
+	Blocks  float64 // that have become full
+	Seconds float64 // that answers took for it, added up
 }
 
 const (
@@ -47,13 +46,10 @@ type written struct {
 func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Written, compared bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	slot := b.slotLocked(r)
-	if slot < 0 {
+	e := b.grownLocked(r, at)
+	if e == nil {
 		return w, false
 	}
-	b.tellLocked(at)
-	b.growLocked()
-	e := &b.entries[slot]
 	x, now := &e.written, b.now
 	grown, seconds := e.expected(now), e.answers.took(now.Seconds())
 	took := now - x.since
@@ -64,7 +60,7 @@ func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Writ
 		x.blocks += float64(blocks)
 		return w, false
 	default:
-		w = Written{Blocks: x.blocks + float64(blocks), Seconds: seconds - x.seconds, Within: took}
+		w = Written{Blocks: x.blocks + float64(blocks), Seconds: seconds - x.seconds}
 		compared = true
 		x.off *= 1 - float64(took)/float64(offLasts)
 		x.off = min(x.off+w.Blocks-(grown-x.from), mostReported)
