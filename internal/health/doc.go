@@ -99,8 +99,8 @@
 //
 // With n workers, each in few pools: a report, a suspicion, a hand-off and the
 // begin and the end of a probe cost O(log n), by the agenda of probes, and for each port
-// of its worker once more where a rank cannot be reached; Lookup, Allows, Spare and
-// AskMate O(1). A pick applies each change once and looks at all
+// of its worker once more where a rank cannot be reached or its partner is to blame;
+// Lookup, Allows, Spare and AskMate O(1). A pick applies each change once and looks at all
 // workers only after some thousands of them. Update and Status look at all, and
 // Update sorts those of a pool that has become too small.
 //

@@ -29,10 +29,10 @@ func (t *Tracker) HandoffFailed(prefill, decode worker.Rank, now time.Time) (bla
 	ofPrefill, ofDecode := p.failsWithAnother(decode.ID, now), d.failsWithAnother(prefill.ID, now)
 	switch {
 	case ofPrefill && !ofDecode:
-		t.explainLocked(p, d)
+		t.explainLocked(p, decode.ID)
 		p.remember(decode, now)
 	case ofDecode && !ofPrefill:
-		t.explainLocked(d, p)
+		t.explainLocked(d, prefill.ID)
 		d.remember(prefill, now)
 	default:
 		p.remember(decode, now)
@@ -70,12 +70,16 @@ func (t *Tracker) HandoffServed(prefill, decode worker.Rank) {
 	}
 }
 
-// explainLocked clears those with whom the one to blame has failed: what they
-// remember of it is no reason to blame them at their next failure.
-func (t *Tracker) explainLocked(toBlame, with *entry) {
-	for _, e := range [...]*entry{t.find(toBlame.partner.rank), with} {
-		if e != nil && e.partner.rank.ID == toBlame.rank.ID {
-			e.partner = partner{}
+// explainLocked clears those with whom the one to blame has failed, each with all of its
+// ranks, which are one partner: what they remember of it is no reason to blame them at
+// their next failure.
+func (t *Tracker) explainLocked(toBlame *entry, with worker.ID) {
+	for _, id := range [...]worker.ID{toBlame.partner.rank.ID, with} {
+		for _, e := range (*t.known.Load())[id] {
+			t.touchLocked()
+			if e.partner.rank.ID == toBlame.rank.ID {
+				e.partner = partner{}
+			}
 		}
 	}
 }
