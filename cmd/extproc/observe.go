@@ -361,7 +361,8 @@ func standingOf(h *health.RankHealth) standing {
 }
 
 // stateOf is what is shown of a worker. It is aside if all its ranks are; where some are,
-// it says which.
+// it says which. Aside, or healthy, is the whole of it since the last of its ranks is;
+// partly, or recovering, since the first of those that are.
 func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
 	switch {
 	case w.Draining:
@@ -371,35 +372,47 @@ func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
 	case len(hs) == 1:
 		return standingOf(&hs[0])
 	}
-	out := standing{Health: admin.Healthy}
-	var aside, recovering int
+	var all, aside, recovering span
 	var which []string
 	for i := range hs {
 		s := standingOf(&hs[i])
+		all.add(s.since)
 		switch s.Health {
 		case admin.Aside:
-			aside++
+			aside.add(s.since)
 		case admin.Recovering:
-			recovering++
+			recovering.add(s.since)
 		case admin.Healthy, admin.Partly, admin.Draining:
-		}
-		if s.since.After(out.since) {
-			out.since = s.since
 		}
 		if s.why != "" {
 			which = append(which, fmt.Sprintf("rank %d: %s", hs[i].Rank.DPRank, s.why))
 		}
 	}
+	out := standing{Health: admin.Healthy, since: all.last, why: strings.Join(which, "; ")}
 	switch {
-	case aside == len(hs):
+	case aside.n == len(hs):
 		out.Health = admin.Aside
-	case aside > 0:
-		out.Health = admin.Partly
-	case recovering > 0:
-		out.Health = admin.Recovering
+	case aside.n > 0:
+		out.Health, out.since = admin.Partly, aside.first
+	case recovering.n > 0:
+		out.Health, out.since = admin.Recovering, recovering.first
 	}
-	out.why = strings.Join(which, "; ")
 	return out
+}
+
+// span is of times: how many, the first and the last.
+type span struct {
+	n           int
+	first, last time.Time
+}
+
+func (x *span) add(at time.Time) {
+	if x.n++; x.n == 1 || at.Before(x.first) {
+		x.first = at
+	}
+	if at.After(x.last) {
+		x.last = at
+	}
 }
 
 func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map[worker.Rank]kvevents.RankStatus) admin.WorkerRow {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -229,6 +231,31 @@ func TestWhatTheIndexDropsAndWhatIsQueuedIsShown(t *testing.T) {
 
 func TestTheQueueLimitIsShownBeforeThereIsAModel(t *testing.T) {
 	require.Contains(t, newTold(t, "prefill: {max_queued_isl_tokens: 90}").metrics(), "baton_prefill_queue_limit_tokens 90")
+}
+
+// A worker whose ranks have ports of their own is aside in part since the first of them
+// is, and altogether since the last.
+func TestSinceWhenAWorkerOfSeveralPortsIsSo(t *testing.T) {
+	t.Parallel()
+	at := func(minute int) time.Time { return time.Unix(0, 0).Add(time.Duration(minute) * time.Minute) }
+	rank := func(state health.State, minute int) health.RankHealth {
+		return health.RankHealth{OwnPort: true, State: state, Since: at(minute)}
+	}
+	for name, c := range map[string]struct {
+		ranks []health.RankHealth
+		shown admin.Health
+		since int
+	}{
+		"all healthy":      {[]health.RankHealth{rank(health.Healthy, 1), rank(health.Healthy, 3), rank(health.Healthy, 2)}, admin.Healthy, 3},
+		"two of three":     {[]health.RankHealth{rank(health.Aside, 7), rank(health.Probing, 5), rank(health.Healthy, 9)}, admin.Partly, 5},
+		"all":              {[]health.RankHealth{rank(health.Aside, 5), rank(health.Probing, 7), rank(health.Aside, 6)}, admin.Aside, 7},
+		"one may be tried": {[]health.RankHealth{rank(health.Recovering, 6), rank(health.Recovering, 4), rank(health.Healthy, 8)}, admin.Recovering, 4},
+		"one is aside yet": {[]health.RankHealth{rank(health.Recovering, 4), rank(health.Aside, 6), rank(health.Healthy, 8)}, admin.Partly, 6},
+	} {
+		got := stateOf(&worker.Worker{}, c.ranks)
+		require.Equal(t, c.shown, got.Health, name)
+		require.Equal(t, at(c.since), got.since, name)
+	}
 }
 
 func TestManyIDsAreCutShortInTheLog(t *testing.T) {
