@@ -92,7 +92,9 @@ type Hooks struct {
 	Applied func(r worker.Rank, events, blocks int)
 	// Wrote: a message told of so many blocks, each in an event of its own, that extend a
 	// chain on the device: what a running answer does, where the engine tells of each
-	// block when it is full. live says that it came as it was sent, once.
+	// block when it is full. live says that it came as it was sent, and that nothing is
+	// known to be missing before it; else it was replayed or held back, or, of no blocks,
+	// the rank's stream was broken.
 	Wrote func(r worker.Rank, blocks int, live bool)
 	// Refused: n events were not used. The zero rank stands for none that is
 	// known.

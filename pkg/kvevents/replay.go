@@ -48,6 +48,7 @@ func (b *budget) take(m message) error {
 type message struct {
 	seq     uint64
 	payload []byte
+	late    bool // it was replayed or held back: when it was sent, nobody knows
 }
 
 // parsePublished reads [topic, sequence, payload].
@@ -66,7 +67,7 @@ func parseReplayed(frames [][]byte) (message, bool) {
 	if n < 2 || n > 4 || len(frames[n-2]) != 8 {
 		return message{}, false
 	}
-	return message{seq: binary.BigEndian.Uint64(frames[n-2]), payload: frames[n-1]}, true
+	return message{seq: binary.BigEndian.Uint64(frames[n-2]), payload: frames[n-1], late: true}, true
 }
 
 // replayLimits bound one replay.

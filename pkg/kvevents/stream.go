@@ -179,6 +179,7 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 		}
 		s.obey(s.tracker.Connect(), message{})
 		for _, m := range before {
+			m.late = true
 			s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
 		}
 	})
@@ -270,6 +271,7 @@ func (s *stream) obey(v Verdict, m message) {
 		if v.Replay {
 			s.session.buffer, s.session.bufferBytes = nil, 0
 		}
+		s.cfg.Hooks.wrote(s.rank, 0, false) // what was lost told of such blocks, too
 	}
 	if v.Restore {
 		s.decoder.resume(s.restore())
@@ -289,6 +291,7 @@ func (s *stream) obey(v Verdict, m message) {
 // is given up: better to forget one rank than to grow without end.
 func (s *stream) hold(m message) {
 	ss := s.session
+	m.late = true
 	ss.buffer = append(ss.buffer, m)
 	ss.bufferBytes += len(m.payload)
 	if ss.bufferBytes > s.cfg.MaxBufferedBytes && s.tracker.Phase() == Replaying {
@@ -434,7 +437,7 @@ func (s *stream) apply(m message) {
 	}
 	s.refuseAll(&b.Refused)
 	if written > 0 {
-		s.cfg.Hooks.wrote(s.rank, written, s.tracker.Phase() != Replaying)
+		s.cfg.Hooks.wrote(s.rank, written, !m.late)
 	}
 	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true

@@ -1,0 +1,148 @@
+package kvevents
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// heardWrote is what Hooks.Wrote was told.
+type heardWrote struct {
+	mu         sync.Mutex
+	calls      int
+	live, late int // blocks
+	broken     int // that something may be missing
+}
+
+func (h *heardWrote) hook(_ worker.Rank, blocks int, live bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls++
+	switch {
+	case live:
+		h.live += blocks
+	case blocks > 0:
+		h.late += blocks
+	default:
+		h.broken++
+	}
+}
+
+// count is how often it was told anything.
+func (h *heardWrote) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls
+}
+
+// said returns what was told since it was asked last.
+func (h *heardWrote) said() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := fmt.Sprintf("%d live, %d late, %d broken", h.live, h.late, h.broken)
+	h.live, h.late, h.broken = 0, 0, 0
+	return s
+}
+
+// handStream is a stream whose connection is the test. Its replays never come by themselves.
+func handStream(t *testing.T, replayAddr string, hooks Hooks) *stream {
+	t.Helper()
+	index := kvindex.NewMap(kvindex.NewSlots())
+	index.Attach(one)
+	cfg := Config{Index: index, Hooks: hooks, Dial: nowhere, ReplayAttempts: 1}.withDefaults()
+	s := newStream(&cfg, one, source{addr: "w:1", replayAddr: replayAddr, blockSize: 2})
+	ctx, cancel := context.WithCancel(t.Context())
+	s.session = &session{
+		ctx: ctx, conn: &conn{peer: "w:1"}, inbox: make(chan message, inboxMessages), stopReplay: func() {},
+		audit: time.NewTimer(time.Hour), check: time.NewTimer(time.Hour), checker: newChecker(&cfg, replayAddr),
+	}
+	t.Cleanup(func() {
+		cancel()
+		s.session.wg.Wait()
+	})
+	s.inTurn(func() { s.obey(s.tracker.Connect(), message{}) })
+	return s
+}
+
+// chained is block n of one chain, which block 0 begins.
+func chained(n int) event {
+	e := event{"block_hashes": []int{n}, "parent_block_hash": n - 1, "token_ids": []int{n, n}}
+	if n == 0 {
+		e["parent_block_hash"] = nil
+	}
+	return store(e)
+}
+
+func (s *stream) hears(m message) {
+	s.inTurn(func() { s.obey(s.tracker.Live(m.seq, s.sum(m)), m) })
+}
+
+// replays gives the stream a replay of some messages to its end.
+func (s *stream) replays(t *testing.T, ms ...message) {
+	t.Helper()
+	for _, m := range ms {
+		m, ok := parseReplayed([][]byte{nil, be64(m.seq), m.payload})
+		require.True(t, ok)
+		s.inTurn(func() { s.answered(answer{m: m}) })
+	}
+	s.inTurn(func() { s.answered(answer{end: true}) })
+}
+
+// What a replay brings, and what was held back meanwhile, tells nothing of how fast answers
+// are written now.
+func TestWhatIsReplayedOrHeldBackIsNotLive(t *testing.T) {
+	t.Parallel()
+	var heard heardWrote
+	s := handStream(t, "w:2", Hooks{Wrote: heard.hook})
+	sent := make([]message, 10)
+	for n := range sent {
+		sent[n] = message{seq: uint64(n), payload: payload(t, 0, chained(n))}
+	}
+	s.hears(sent[3])
+	require.Equal(t, "0 live, 0 late, 0 broken", heard.said(), "it waits for the replay")
+	s.replays(t, sent[0], sent[1], sent[2])
+	require.Equal(t, "0 live, 3 late, 0 broken", heard.said())
+	s.hears(sent[4])
+	require.Equal(t, "1 live, 0 late, 0 broken", heard.said())
+	s.hears(sent[6]) // and not 5
+	s.hears(sent[7])
+	s.replays(t, sent[4], sent[5])
+	require.Equal(t, "0 live, 3 late, 0 broken", heard.said())
+	s.hears(sent[8])
+	require.Equal(t, "1 live, 0 late, 0 broken", heard.said())
+}
+
+// A loss that no replay makes good says that what was counted until then is not all.
+func TestALossBreaksWhatIsCounted(t *testing.T) {
+	t.Parallel()
+	var heard heardWrote
+	s := handStream(t, "", Hooks{Wrote: heard.hook})
+	s.hears(message{seq: 0, payload: payload(t, 0, chained(0))})
+	s.hears(message{seq: 1, payload: payload(t, 0, chained(1), chained(2))})
+	require.Equal(t, "2 live, 0 late, 0 broken", heard.said())
+	s.hears(message{seq: 3, payload: payload(t, 0, block(9))})
+	require.Equal(t, "0 live, 0 late, 1 broken", heard.said())
+}
+
+// The first message of a publisher that dials waits until it is known whose it is.
+func TestTheFirstMessageOfAPublisherThatDialsIsLate(t *testing.T) {
+	t.Parallel()
+	var heard heardWrote
+	r, addr := bindRig(t, func(c *Config) { c.Hooks.Wrote = heard.hook })
+	r.follow(worker.KVEvents{})
+	r.attached(one)
+	d := dialIn(t, addr)
+	d.publish(t, "kv@127.0.0.1:1001@m", 0, 0, chained(1))
+	r.eventually("the first", func() bool { return heard.count() == 1 })
+	require.Equal(t, "0 live, 1 late, 0 broken", heard.said())
+	d.publish(t, "kv@127.0.0.1:1001@m", 1, 0, chained(2))
+	r.eventually("the second", func() bool { return heard.count() == 2 })
+	require.Equal(t, "1 live, 0 late, 0 broken", heard.said())
+}
