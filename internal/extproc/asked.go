@@ -32,9 +32,8 @@ func (q *question) asked() answerAsked {
 // growth is how many KV blocks the answer is expected to take: by what answers of the
 // model have lately been, and by what the request allows if that is less.
 func (srv *Server) growth(a *answerAsked, blockSize int) load.Growth {
-	e := srv.lately.Expect(a.key, a.maxTokens)
-	each := float64(min(a.parallel, mostParallel)) / float64(max(blockSize, 1))
-	return load.Growth{After: e.First, PerSecond: e.PerSecond * each, Most: float64(e.Tokens) * each}
+	e, size := srv.lately.Expect(a.key, a.maxTokens), float64(max(blockSize, 1))
+	return load.Growth{After: e.First, PerSecond: e.PerSecond / size, Most: float64(e.Tokens) / size, Choices: min(a.parallel, mostParallel)}
 }
 
 // Wrote notes what answers on a rank of the worker were seen to write.

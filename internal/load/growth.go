@@ -10,8 +10,9 @@ import (
 // takes none.
 type Growth struct {
 	After     time.Duration // from the booking on, until the first token
-	PerSecond float64       // blocks
-	Most      float64       // blocks
+	PerSecond float64       // blocks, of each choice
+	Most      float64       // blocks, of each choice
+	Choices   int           // that are written at once; 0: one
 }
 
 // phase is how far the answer of a booking has come.
@@ -29,7 +30,8 @@ const (
 type growingAnswer struct {
 	phase       phase
 	from, until float64
-	rate, most  float64
+	rate, most  float64 // of all choices together
+	choices     float64
 	at          int // in Book.turns, while waiting or growing
 }
 
@@ -40,12 +42,12 @@ type answers struct {
 	n                  int // that count in it
 	waiting            int // whose first token is to come
 
-	// How long they have been written for, added up: at a time t in seconds
+	// How long their choices have been written for, added up: at a time t in seconds
 	// running × t - starts, and done of those that are over.
 	running, starts, done float64
 }
 
-// took is for how many seconds answers have been written, those that are over included.
+// took is for how many seconds choices have been written, those that are over included.
 func (a *answers) took(now float64) float64 { return a.running*now - a.starts + a.done }
 
 func (a *answers) at(now float64) float64 {
@@ -69,8 +71,8 @@ func (a *answers) count(g *growingAnswer, sign float64) {
 	default:
 		return
 	}
-	a.running += sign
-	a.starts += sign * g.from
+	a.running += sign * g.choices
+	a.starts += sign * g.choices * g.from
 	if a.n += int(sign); a.n == 0 {
 		*a = answers{waiting: a.waiting, done: a.done}
 	}
@@ -81,8 +83,8 @@ func (b *Book) plantLocked(r *Reservation, e *entry, g Growth) {
 	if !(g.PerSecond > 0 && g.Most > 0) {
 		return
 	}
-	from := (b.now + max(g.After, 0)).Seconds()
-	r.answer = growingAnswer{phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: g.PerSecond, most: g.Most}
+	from, n := (b.now + max(g.After, 0)).Seconds(), float64(max(g.Choices, 1))
+	r.answer = growingAnswer{phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: n * g.PerSecond, most: n * g.Most, choices: n}
 	heap.Push(&b.turns, r)
 	e.answers.count(&r.answer, 1)
 	b.turnLocked(r, e)
@@ -156,13 +158,13 @@ func (b *Book) replantLocked(r *Reservation, e *entry) {
 	e.over -= e.expected(b.now) - before // it has not grown here
 }
 
-// took is for how many seconds the answer has been written until now: as long as it is
-// booked, also when it has come to more than was expected.
+// took is for how many seconds the choices of the answer have been written until now, added
+// up: as long as it is booked, also when it has come to more than was expected.
 func (a *growingAnswer) took(now float64) float64 {
 	if a.phase != growing && a.phase != grown {
 		return 0
 	}
-	return now - a.from
+	return a.choices * (now - a.from)
 }
 
 // next is when the phase ends.

@@ -43,7 +43,7 @@ func TestWhatARankHoldsIsTheSumOfItsAnswers(t *testing.T) {
 		for _, a := range held {
 			if a.r.Rank() == r && b.entryLocked(a.r) != nil {
 				grown := a.growth.PerSecond * (now.Sub(a.at) - a.growth.After).Seconds()
-				sum += float64(a.blocks) + max(0, min(grown, a.growth.Most))
+				sum += float64(a.blocks) + float64(max(a.growth.Choices, 1))*max(0, min(grown, a.growth.Most))
 			}
 		}
 		return sum
@@ -56,7 +56,7 @@ func TestWhatARankHoldsIsTheSumOfItsAnswers(t *testing.T) {
 			s = world()
 		case 1, 2, 3, 4:
 			isl := 16 * rng.IntN(20)
-			a := answer{new(Reservation), Growth{time.Duration(rng.IntN(3000)) * time.Millisecond, 5 * rng.Float64(), 50 * rng.Float64()}, now, int64(isl / 16)}
+			a := answer{new(Reservation), Growth{time.Duration(rng.IntN(3000)) * time.Millisecond, 5 * rng.Float64(), 50 * rng.Float64(), rng.IntN(4)}, now, int64(isl / 16)}
 			req := &Request{
 				Key: key, Ranks: ranks, Params: &p, Now: now, Growth: a.growth,
 				Pick: picker.Request{Role: worker.Decode, ISLTokens: isl},

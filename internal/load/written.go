@@ -9,7 +9,7 @@ import (
 // Written is what the answers of a rank have come to, by its KV events.
 type Written struct {
 	Blocks  float64 // that have become full
-	Seconds float64 // that answers took for it, added up
+	Seconds float64 // that the choices of answers took for it, added up
 }
 
 const (
@@ -29,7 +29,7 @@ const (
 // differs from how they were expected to grow.
 type written struct {
 	off  float64 // goes with the answers that it was found with
-	pace float64 // blocks a second of one answer; 0: not known
+	pace float64 // blocks a second of one choice; 0: not known
 
 	counting bool
 	since    time.Duration // when counting began
@@ -101,8 +101,8 @@ func (x *written) at(now time.Duration) float64 {
 
 func (x *written) fresh(now time.Duration) bool { return x.counting && now-x.since <= writtenGap }
 
-// end takes off what an answer that is over has come to beyond what was expected: it was
-// written for so many seconds, and could come to so many blocks at most.
+// end takes off what an answer that is over has come to beyond what was expected: its
+// choices were written for so many seconds, and could come to so many blocks at most.
 func (x *written) end(now time.Duration, grown, seconds, most float64) {
 	x.off = x.at(now)
 	if x.pace > 0 && x.fresh(now) {

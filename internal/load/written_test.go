@@ -112,3 +112,34 @@ func TestKVEventsTellWhatRanksHold(t *testing.T) {
 		require.True(t, pace == 30 || without > 2*with, "%.0f tokens a second is not what is taken for granted", pace)
 	}
 }
+
+// The choices of one answer are written side by side: the pace is that of each.
+func TestAnAnswerOfSeveralChoicesTellsThePaceOfOne(t *testing.T) {
+	t.Parallel()
+	for _, choices := range []int{0, 1, 4} {
+		b, lately, now := New(1), new(outlen.Lately), time.Unix(1000, 0)
+		s := snapshot(t, testWorker(t, 1, worker.Decode, 1, 8000))
+		b.Update(s)
+		ranks, p := s.Pool(key).DecodeRanks, picker.DecodeOverride(*params())
+		lately.Heard(key, outlen.Answer{Whole: time.Second}) // the model is known
+		r := new(Reservation)
+		_, err := b.PickAndReserve(&Request{
+			Key: key, Ranks: ranks, Params: &p, Now: now, Pick: picker.Request{Role: worker.Decode, ISLTokens: 16},
+			Growth: Growth{PerSecond: 1, Most: 1000, Choices: choices},
+		}, r)
+		require.NoError(t, err)
+		each := 5 // blocks a second
+		for range 10 {
+			now = now.Add(time.Second)
+			w, compared := b.Wrote(ranks[0], each*max(choices, 1), true, now)
+			if compared {
+				require.InDelta(t, each, w.Blocks/w.Seconds, 1e-9)
+				lately.Wrote(key, w.Blocks*16, w.Seconds)
+			}
+		}
+		require.InDelta(t, 16*each, lately.Expect(key, outlen.NotSaid).PerSecond, 1e-9, "%d choices", choices)
+		held, _ := b.DecodingBlocks(ranks[0], now)
+		require.InDelta(t, 10*each*max(choices, 1), held, 0.2*float64(held), "%d choices", choices)
+		r.Release(now)
+	}
+}
