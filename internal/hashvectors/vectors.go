@@ -24,11 +24,32 @@ type Vector struct {
 
 // Read reads the vectors of a file.
 func Read(path string) ([]Vector, error) {
+	out, err := read(path, "name", (*Vector).set)
+	for _, v := range out {
+		if len(v.Sequence) != len(v.Local) || len(v.Objects) > len(v.Local) {
+			return nil, fmt.Errorf("%s: %q: expected a sequence hash for each local one, and no more objects", path, v.Name)
+		}
+	}
+	return out, err
+}
+
+// Object is what a multimodal object is called.
+type Object struct {
+	Identifier string
+	Hash       uint64
+	Pad        uint32 // the token id that stands for it
+}
+
+// ReadObjects reads the vectors of a file of multimodal objects.
+func ReadObjects(path string) ([]Object, error) { return read(path, "identifier", (*Object).set) }
+
+// read reads a file of vectors, each of which begins with the key first.
+func read[T any](path, first string, set func(v *T, key, value string) error) ([]T, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	var out []Vector
+	var out []T
 	seen := map[string]bool{}
 	n := 0
 	for line := range strings.Lines(string(text)) {
@@ -38,23 +59,34 @@ func Read(path string) ([]Vector, error) {
 			continue
 		}
 		key, value, ok := strings.Cut(line, ":")
-		if key == "name" {
-			out, seen = append(out, Vector{}), map[string]bool{}
+		if key == first {
+			out, seen = append(out, *new(T)), map[string]bool{}
 		}
 		if !ok || len(out) == 0 || seen[key] {
-			return nil, fmt.Errorf("%s:%d: %q: expected a key once in its vector, the name first", path, n, line)
+			return nil, fmt.Errorf("%s:%d: %q: expected a key once in its vector, %s first", path, n, line, first)
 		}
 		seen[key] = true
-		if err := out[len(out)-1].set(key, strings.TrimSpace(value)); err != nil {
+		if err := set(&out[len(out)-1], key, strings.TrimSpace(value)); err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
 		}
 	}
-	for _, v := range out {
-		if len(v.Sequence) != len(v.Local) || len(v.Objects) > len(v.Local) {
-			return nil, fmt.Errorf("%s: %q: expected a sequence hash for each local one, and no more objects", path, v.Name)
-		}
-	}
 	return out, nil
+}
+
+func (o *Object) set(key, value string) (err error) {
+	switch key {
+	case "identifier":
+		o.Identifier = value
+	case "hash":
+		o.Hash, err = strconv.ParseUint(value, 10, 64)
+	case "pad":
+		var pad uint64
+		pad, err = strconv.ParseUint(value, 10, 32)
+		o.Pad = uint32(pad)
+	default:
+		err = fmt.Errorf("key %q: expected one of the format", key)
+	}
+	return err
 }
 
 func (v *Vector) set(key, value string) (err error) {

@@ -48,3 +48,20 @@ func TestWhatCannotBeReadIsRefused(t *testing.T) {
 	_, err := Read(filepath.Join(t.TempDir(), "none"))
 	require.Error(t, err)
 }
+
+func TestAMultimodalObjectIsReadAsItIsWritten(t *testing.T) {
+	got, err := ReadObjects(write(t, "# a comment\n\nidentifier: a:b\nhash: 18446744073709551615\npad: 4294967295\n\nidentifier: c\n"))
+	require.NoError(t, err)
+	require.Equal(t, []Object{{Identifier: "a:b", Hash: 1<<64 - 1, Pad: 1<<32 - 1}, {Identifier: "c"}}, got)
+	for name, text := range map[string]string{
+		"a key before any identifier": "hash: 4\n",
+		"a key that is not known":     "identifier: x\nname: 4\n",
+		"a hash over 64 bits":         "identifier: x\nhash: 18446744073709551616\n",
+		"a token over 32 bits":        "identifier: x\npad: 4294967296\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ReadObjects(write(t, text))
+			require.Error(t, err)
+		})
+	}
+}
