@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -155,17 +157,43 @@ func (w *web) count(host string) int {
 	return w.asked[host]
 }
 
-// heard is what a poller has handed on.
+// heard is what a poller has handed on. A bubble's clock orders what a test reads before
+// what the poller writes later, but the race detector does not know of it.
 type heard struct {
-	mu       sync.Mutex
-	reports  []Report
-	outcomes map[Outcome]int
-	log      bytes.Buffer
+	mu      sync.Mutex
+	reports []Report        // guarded by mu
+	counts  map[Outcome]int // guarded by mu
+	text    bytes.Buffer    // guarded by mu
+}
+
+// Write takes the log.
+func (h *heard) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text.Write(b)
+}
+
+func (h *heard) log() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text.String()
+}
+
+func (h *heard) told() []Report {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.reports)
+}
+
+func (h *heard) outcomes() map[Outcome]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.counts)
 }
 
 func start(t *testing.T, c Config, s *worker.Snapshot) (h *heard, p *Poller, end func()) {
 	t.Helper()
-	h = &heard{outcomes: map[Outcome]int{}}
+	h = &heard{counts: map[Outcome]int{}}
 	c.Heard = func(r Report, _ time.Time) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -174,9 +202,9 @@ func start(t *testing.T, c Config, s *worker.Snapshot) (h *heard, p *Poller, end
 	c.Counted = func(o Outcome) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.outcomes[o]++
+		h.counts[o]++
 	}
-	c.Log, c.Seed = slog.New(slog.NewTextHandler(&h.log, nil)), 1
+	c.Log, c.Seed = slog.New(slog.NewTextHandler(h, nil)), 1
 	p = New(c)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -200,7 +228,7 @@ func TestEachWorkerIsAskedOnceAnInterval(t *testing.T) {
 		for _, host := range []string{"10.0.0.8:8000", "10.0.0.9:8000"} {
 			require.InDelta(t, 30, w.count(host), 4, host)
 		}
-		require.Equal(t, Report{worker.Rank{ID: 7}, 10, 3, false}, h.reports[len(h.reports)-1].with(7))
+		require.Equal(t, Report{worker.Rank{ID: 7}, 10, 3, false}, h.told()[len(h.told())-1].with(7))
 		// Who has left is not asked any more, and who stays is asked as before.
 		p.Update(snapshot(t, eight))
 		left, stays := w.count("10.0.0.8:8000"), w.count("10.0.0.9:8000")
@@ -213,7 +241,7 @@ func TestEachWorkerIsAskedOnceAnInterval(t *testing.T) {
 		<-time.After(time.Hour)
 		require.Equal(t, stays, w.count("10.0.0.9:8000"))
 		end()
-		require.Empty(t, h.log.String())
+		require.Empty(t, h.log())
 	})
 }
 
@@ -250,18 +278,18 @@ func TestWhoDoesNotTellIsToldOfOnce(t *testing.T) {
 			h, _, end := start(t, Config{Transport: w}, snapshot(t, aWorker(t, 7, worker.SGLang, nil)))
 			<-time.After(4 * time.Minute)
 			synctest.Wait()
-			require.Empty(t, h.reports, row.what)
+			require.Empty(t, h.told(), row.what)
 			require.InDelta(t, 11, w.count("10.0.0.8:8000"), 1, row.what)
-			require.Equal(t, 1, strings.Count(h.log.String(), "msg=\"an engine does not tell"), row.what)
-			require.Contains(t, h.log.String(), "worker_id=7 endpoint=10.0.0.8:8000", row.what)
-			require.Contains(t, h.log.String(), row.says, row.what)
-			require.Equal(t, map[Outcome]int{row.counts: w.count("10.0.0.8:8000")}, h.outcomes, row.what)
+			require.Equal(t, 1, strings.Count(h.log(), "msg=\"an engine does not tell"), row.what)
+			require.Contains(t, h.log(), "worker_id=7 endpoint=10.0.0.8:8000", row.what)
+			require.Contains(t, h.log(), row.says, row.what)
+			require.Equal(t, map[Outcome]int{row.counts: w.count("10.0.0.8:8000")}, h.outcomes(), row.what)
 			if row.took == 0 {
 				<-time.After(3 * time.Minute)
 				synctest.Wait()
-				require.NotEmpty(t, h.reports, row.what)
-				require.Equal(t, 1, strings.Count(h.log.String(), "tells again"), row.what)
-				require.Equal(t, 1, strings.Count(h.log.String(), "msg=\"an engine does not tell"), row.what)
+				require.NotEmpty(t, h.told(), row.what)
+				require.Equal(t, 1, strings.Count(h.log(), "tells again"), row.what)
+				require.Equal(t, 1, strings.Count(h.log(), "msg=\"an engine does not tell"), row.what)
 			}
 			end()
 		})
@@ -281,8 +309,8 @@ func TestASingleFailureIsNotTold(t *testing.T) {
 		<-time.After(time.Minute)
 		synctest.Wait()
 		end()
-		require.Empty(t, h.log.String())
-		require.Greater(t, h.outcomes[OK], 5)
+		require.Empty(t, h.log())
+		require.Greater(t, h.outcomes()[OK], 5)
 	})
 }
 
@@ -305,7 +333,7 @@ func TestAFleetIsAskedWithinBounds(t *testing.T) {
 			end()
 			require.LessOrEqual(t, w.most, mostAtOnce)
 			if !hang {
-				require.InDelta(t, 20*mostPerSecond, h.outcomes[OK], mostPerSecond)
+				require.InDelta(t, 20*mostPerSecond, h.outcomes()[OK], mostPerSecond)
 				least := 1 << 30
 				for _, x := range many {
 					least = min(least, w.count(x.Endpoint.String()))
@@ -341,8 +369,8 @@ func TestWhoIsLeavingTellsOfNobody(t *testing.T) {
 		<-time.After(10 * time.Second)
 		synctest.Wait()
 		end()
-		require.Empty(t, h.outcomes)
-		require.Empty(t, h.log.String())
+		require.Empty(t, h.outcomes())
+		require.Empty(t, h.log())
 	})
 }
 
@@ -368,8 +396,8 @@ func TestAnEngineThatSleepsIsTold(t *testing.T) {
 		<-time.After(5 * time.Second)
 		end()
 		require.Equal(t, map[worker.Rank]bool{{ID: 7}: true, {ID: 8}: true}, asleep)
-		require.NotEmpty(t, h.reports)
-		for _, r := range h.reports {
+		require.NotEmpty(t, h.told())
+		for _, r := range h.told() {
 			require.NotEqual(t, worker.ID(7), r.Rank.ID)
 		}
 	})
