@@ -90,11 +90,12 @@ type Hooks struct {
 	// Applied: one message was decoded and applied, with so many events and
 	// stored or removed blocks.
 	Applied func(r worker.Rank, events, blocks int)
-	// Wrote: a message told of so many blocks, each in an event of its own, that extend a
+	// Wrote: a rank told of so many blocks, each in an event of its own, that extend a
 	// chain on the device: what a running answer does, where the engine tells of each
-	// block when it is full. live says that it came as it was sent, and that nothing is
-	// known to be missing before it; else it was replayed or held back, or, of no blocks,
-	// the rank's stream was broken.
+	// block when it is full. It is called once for the messages that are applied
+	// together, up to 64 where they wait. live says that all of them came as they were
+	// sent, and that nothing is known to be missing; else some were replayed or held
+	// back, or what was published is lost.
 	Wrote func(r worker.Rank, blocks int, live bool)
 	// Refused: n events were not used. The zero rank stands for none that is
 	// known.

@@ -146,3 +146,44 @@ func TestTheFirstMessageOfAPublisherThatDialsIsLate(t *testing.T) {
 	r.eventually("the second", func() bool { return heard.count() == 2 })
 	require.Equal(t, "1 live, 0 late, 0 broken", heard.said())
 }
+
+// Whoever is told of blocks is told once for all messages that have waited together, live
+// ones and those of a replay: a pick needs the same lock.
+func TestMessagesThatWaitAreToldAsOne(t *testing.T) {
+	t.Parallel()
+	sent := func(n int) message {
+		return message{seq: uint64(n), payload: payload(t, 0, chained(4*n), chained(4*n+1), chained(4*n+2), chained(4*n+3))}
+	}
+	t.Run("live", func(t *testing.T) {
+		t.Parallel()
+		var heard heardWrote
+		s := handStream(t, "", Hooks{Wrote: heard.hook})
+		inbox := s.session.inbox
+		for n := range 256 {
+			inbox <- sent(n)
+		}
+		for len(inbox) > 0 {
+			s.inTurn(func() { s.takeLive(<-inbox) })
+		}
+		require.Equal(t, "1023 live, 0 late, 0 broken", heard.said())
+		require.Equal(t, 4, heard.count())
+	})
+	t.Run("replayed", func(t *testing.T) {
+		t.Parallel()
+		var heard heardWrote
+		s := handStream(t, "w:2", Hooks{Wrote: heard.hook})
+		ss := s.session
+		ss.stopReplay()
+		ss.wg.Wait()
+		ss.answers = make(chan answer, 64)
+		for n := range 63 {
+			ss.answers <- answer{m: message{seq: uint64(n), payload: sent(n).payload, late: true}}
+		}
+		ss.answers <- answer{end: true}
+		s.hears(sent(63)) // waits for it
+		s.inTurn(func() { s.takeReplayed(<-ss.answers) })
+		require.Equal(t, Live, s.tracker.Phase())
+		require.Equal(t, "0 live, 255 late, 0 broken", heard.said())
+		require.Equal(t, 1, heard.count())
+	})
+}

@@ -19,6 +19,7 @@ const (
 	// were asked for: a part of what is missing, or another past.
 	maxBarren     = 16
 	inboxMessages = 256         // between socket and index, for each rank
+	turnMessages  = 64          // that wait are judged in one turn, whoever else waits for it
 	settle        = time.Second // from connecting to the first audit
 )
 
@@ -33,11 +34,13 @@ type stream struct {
 	ended   chan struct{} // closed when run has ended, for whoever brings one
 
 	// turn is held while anything is judged or applied, so that others find
-	// tracker, decoder and index of one mind. It guards them and feed.kept.
+	// tracker, decoder and index of one mind. It guards them, wrote and feed.kept.
 	// Before feed.mu and the index's own.
 	turn    sync.Mutex
 	tracker *Tracker
 	decoder *Decoder
+
+	wrote wrote // in this turn
 
 	// owned by the run goroutine
 	session *session // nil while disconnected
@@ -45,6 +48,13 @@ type stream struct {
 	// auditing: the replay in progress is but a question in a quiet time.
 	auditing bool
 	next     *adopted // the connection to follow next; nil: none yet
+}
+
+// wrote is what Hooks.Wrote is to be told: once for all that a turn has applied, since what
+// hears of it takes a lock that every pick takes.
+type wrote struct {
+	blocks int
+	late   bool // some are, or something may be missing
 }
 
 // session is what lives as long as one connection.
@@ -192,6 +202,10 @@ func (s *stream) inTurn(do func()) {
 	defer s.turn.Unlock()
 	do()
 	s.settleState()
+	if w := s.wrote; w != (wrote{}) {
+		s.wrote = wrote{}
+		s.cfg.Hooks.wrote(s.rank, w.blocks, !w.late)
+	}
 }
 
 // receive reads messages into the inbox until the connection ends.
@@ -235,9 +249,9 @@ func (s *stream) loop(ss *session) error {
 			}
 			ss.audit.Reset(s.cfg.Audit)
 			ss.check.Reset(s.cfg.Check)
-			s.inTurn(func() { s.obey(s.tracker.Live(m.seq, s.sum(m)), m) })
+			s.inTurn(func() { s.takeLive(m) })
 		case a := <-ss.answers:
-			s.inTurn(func() { s.answered(a) })
+			s.inTurn(func() { s.takeReplayed(a) })
 		case <-ss.audit.C:
 			ss.audit.Reset(s.cfg.Audit)
 			s.inTurn(s.audit)
@@ -252,6 +266,30 @@ func (s *stream) loop(ss *session) error {
 				return fmt.Errorf("kvevents: ping %s: %w", ss.conn.peer, err)
 			}
 		}
+	}
+}
+
+// takeLive judges a message of the subscription, and those that wait behind it.
+func (s *stream) takeLive(m message) {
+	inbox := s.session.inbox
+	for waiting := min(len(inbox), turnMessages-1); ; waiting-- {
+		s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
+		if waiting == 0 {
+			return
+		}
+		m = <-inbox
+	}
+}
+
+// takeReplayed judges an answer of the replay in progress, and those that wait behind it.
+func (s *stream) takeReplayed(a answer) {
+	answers := s.session.answers
+	for waiting := min(len(answers), turnMessages-1); ; waiting-- {
+		s.answered(a)
+		if waiting == 0 || s.session.answers != answers { // it has ended, or another was asked for
+			return
+		}
+		a = <-answers
 	}
 }
 
@@ -271,7 +309,7 @@ func (s *stream) obey(v Verdict, m message) {
 		if v.Replay {
 			s.session.buffer, s.session.bufferBytes = nil, 0
 		}
-		s.cfg.Hooks.wrote(s.rank, 0, false) // what was lost told of such blocks, too
+		s.wrote.late = true // what was lost told of such blocks, too
 	}
 	if v.Restore {
 		s.decoder.resume(s.restore())
@@ -425,10 +463,11 @@ func (s *stream) apply(m message) {
 	if err != nil {
 		s.fault(fmt.Errorf("kvevents: message %d of %s: %w", m.seq, s.session.conn.peer, err))
 	}
-	blocks, written := 0, 0
+	blocks := 0
 	for i := range b.Events {
 		if b.Events[i].extends() {
-			written++
+			s.wrote.blocks++
+			s.wrote.late = s.wrote.late || m.late
 		}
 		blocks += s.perform(&b.Events[i], &b.Refused)
 		if b.Events[i].Kind == Cleared {
@@ -436,9 +475,6 @@ func (s *stream) apply(m message) {
 		}
 	}
 	s.refuseAll(&b.Refused)
-	if written > 0 {
-		s.cfg.Hooks.wrote(s.rank, written, !m.late)
-	}
 	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true
 		s.log.Warn("kv events are of other blocks than the worker is registered with: none can be used",
