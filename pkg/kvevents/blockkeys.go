@@ -13,15 +13,18 @@ import (
 var saltKey = []byte("dynamo-cache-salt:")
 
 // blockKeys is what the blocks of one store depend on besides their tokens,
-// adapter and salt: the hashes of multimodal objects. It reuses its buffers.
+// adapter and salt: the pictures in them, and other multimodal objects. It reuses
+// its buffers.
 type blockKeys struct {
-	hashes []uint64
-	ends   []int // of each block's hashes; empty: no block has any
+	keys   []uint64 // as kvindex.AppendKeyedHash takes them
+	ends   []int    // of each block's keys; empty: no block has any
+	most   int      // pictures that a block may have: no more than tokens
+	placed bool     // those of the block that is read are told with their places
 }
 
-func (k *blockKeys) any() bool { return len(k.hashes) > 0 }
+func (k *blockKeys) any() bool { return len(k.keys) > 0 }
 
-// of returns the hashes of block i in the order in which they are hashed.
+// of returns the keys of block i in the order in which they are hashed.
 func (k *blockKeys) of(i int) []uint64 {
 	if i >= len(k.ends) {
 		return nil
@@ -30,17 +33,25 @@ func (k *blockKeys) of(i int) []uint64 {
 	if i > 0 {
 		from = k.ends[i-1]
 	}
-	return k.hashes[from:k.ends[i]]
+	return k.keys[from:k.ends[i]]
 }
 
-// end closes the list of one block.
-func (k *blockKeys) end() {
-	from := 0
+// begun returns the keys so far of the block that is read.
+func (k *blockKeys) begun() []uint64 {
 	if n := len(k.ends); n > 0 {
-		from = k.ends[n-1]
+		return k.keys[k.ends[n-1]:]
 	}
-	slices.Sort(k.hashes[from:])
-	k.ends = append(k.ends, len(k.hashes))
+	return k.keys
+}
+
+// end closes the list of one block. Hashes without a place are hashed in rising order,
+// as Dynamo's router does.
+func (k *blockKeys) end() {
+	if !k.placed {
+		slices.Sort(k.begun())
+	}
+	k.placed = false
+	k.ends = append(k.ends, len(k.keys))
 }
 
 // read reads the keys of an event of so many blocks, and returns how many
@@ -48,7 +59,7 @@ func (k *blockKeys) end() {
 // of the first block is put into salt. Explicit multimodal infos are preferred
 // to what the keys tell of them.
 func (k *blockKeys) read(f *fields, blocks int, salt *kvindex.Salt) (usable int, ok bool) {
-	k.hashes, k.ends = k.hashes[:0], k.ends[:0]
+	k.keys, k.ends = k.keys[:0], k.ends[:0]
 	usable = blocks
 	if f.extraKeys != nil {
 		if usable, ok = k.readExtra(f.extraKeys, blocks, f.parent == nil, salt); !ok {
@@ -56,18 +67,18 @@ func (k *blockKeys) read(f *fields, blocks int, salt *kvindex.Salt) (usable int,
 		}
 	}
 	if f.mmInfos != nil {
-		k.hashes, k.ends = k.hashes[:0], k.ends[:0]
+		k.keys, k.ends = k.keys[:0], k.ends[:0]
 		return usable, k.readInfos(f.mmInfos)
 	}
 	return usable, true
 }
 
-// readExtra reads an array with nil or an array of keys for each block; a key
-// is a text, or an array that begins with one. Keys may be given for fewer
-// blocks than there are. first: the first block begins a prompt. There, vLLM has the
-// request's cache_salt as a bare text (kv_cache_utils.py generate_block_hash_extra_keys).
-// Versions that write the name of a picture bare as well are taken to mean a salt,
-// which no prompt names: such blocks match nothing, and what has both is left out.
+// readExtra reads an array with nil or an array of keys for each block; a key is a text, or
+// a picture with its place. Keys may be given for fewer blocks than there are. first: the
+// first block begins a prompt. There, vLLM has the request's cache_salt as a bare text
+// (docs/engines.md#event-pictures). Versions that write the name of a picture bare as well
+// are taken to mean a salt, which no prompt names: such blocks match nothing, and what has
+// both is left out.
 func (k *blockKeys) readExtra(array []byte, blocks int, first bool, salt *kvindex.Salt) (usable int, ok bool) {
 	r := reader{b: array}
 	usable = blocks
@@ -91,17 +102,20 @@ func (k *blockKeys) readBlock(r *reader, head, first bool, salt *kvindex.Salt) (
 	adapter := salt.LoRA
 	salted := false
 	for left := r.array(); left > 0 && r.err == nil; left-- {
-		bare := !isArray(r.peek())
-		key := r.key()
+		if isArray(r.peek()) {
+			usable = k.readPicture(r) && usable
+			continue
+		}
+		key := r.textOrSkip()
 		mm, isObject := multimodalHash(key)
 		switch {
 		case isObject:
-			k.hashes = append(k.hashes, mm)
+			k.keys = append(k.keys, mm)
 		case head && bytes.HasPrefix(key, saltKey) && !salted:
 			salt.CacheSalt, salted = string(key[len(saltKey):]), true
 		case len(key) > 0 && string(key) == adapter:
 			adapter = "" // a salt may have the same name
-		case first && bare && len(key) > 0 && !salted:
+		case first && len(key) > 0 && !salted:
 			salt.CacheSalt, salted = string(key), true
 		default:
 			usable = false
@@ -110,20 +124,28 @@ func (k *blockKeys) readBlock(r *reader, head, first bool, salt *kvindex.Salt) (
 	return usable
 }
 
-// key reads one key and returns its text, nil where it has none.
-func (r *reader) key() []byte {
-	if !isArray(r.peek()) {
-		return r.textOrSkip()
-	}
-	var key []byte
-	for i, n := 0, r.array(); i < n && r.err == nil; i++ {
-		if i == 0 {
-			key = r.textOrSkip()
-		} else {
+// readPicture reads the name of a picture and where it begins, counted from the block's
+// first token (docs/engines.md#event-pictures), and reports whether it is that.
+func (k *blockKeys) readPicture(r *reader) bool {
+	n := r.array()
+	if n != 2 || !isString(r.peek()) {
+		for range n {
 			r.skip()
 		}
+		return false
 	}
-	return key
+	hash, ok := kvindex.HashMMIdentifier(r.text())
+	if !isInt(r.peek()) {
+		r.skip()
+		return false
+	}
+	offset, _ := r.int()
+	if !ok || len(k.begun()) >= 2*k.most {
+		return false
+	}
+	k.placed = true
+	k.keys = kvindex.Picture{Hash: hash, Offset: int(offset)}.AppendKeys(k.keys) //nolint:gosec // a bit pattern
+	return true
 }
 
 // digestLen is how long the names of multimodal objects are, as engines write them.
@@ -166,7 +188,7 @@ func (k *blockKeys) readInfo(r *reader) {
 					continue
 				}
 				v, _ := r.int()
-				k.hashes = append(k.hashes, v)
+				k.keys = append(k.keys, v)
 			}
 		}
 	}

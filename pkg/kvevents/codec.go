@@ -238,6 +238,7 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	}
 	salt := kvindex.Salt{LoRA: string(f.adapter), CacheSalt: string(f.cacheSalt)}
 	usable := len(d.hashes)
+	d.keys.most = d.width()
 	if usable, ok = d.keys.read(f, usable, &salt); !ok {
 		return Malformed, false
 	}
@@ -248,13 +249,18 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	if kind, out := after.kind.followers(salt.CacheSalt != ""); out {
 		return d.leaveOut(d.hashes, kind, tier)
 	}
+	if usable > 0 || len(d.hashes) == 0 {
+		if reason, ok := d.readTokens(f, &usable); !ok {
+			return reason, false
+		}
+	}
 	if usable < len(d.hashes) {
 		if why, ok := d.leaveOut(d.hashes[usable:], unread, tier); why == NoRoom || usable == 0 {
 			return why, ok
 		}
 		d.batch.Refused[ExtraKeys]++
 	}
-	if reason, ok := d.hash(f, usable, &e, salt, after.seed); !ok {
+	if reason, ok := d.hash(usable, &e, salt, after.seed); !ok {
 		return reason, false
 	}
 	from := len(d.blocks)
@@ -290,46 +296,62 @@ func (d *Decoder) seed(usable int, salt kvindex.Salt, after uint64, t kvindex.Ti
 	return seed, d.spaces.note(d.hashes[:usable], space{seed: seed}, t)
 }
 
-// hash computes the local hashes of the first usable blocks of a store. after is
-// the seed of the block before them, if it has a salt.
-func (d *Decoder) hash(f *fields, usable int, e *kvindex.Stored, salt kvindex.Salt, after uint64) (Reason, bool) {
+// width is how many tokens a block is hashed over: blocks of n pairs are of n+1 tokens
+// each, the last being the next one's first.
+func (d *Decoder) width() int {
+	if d.eagle {
+		return d.blockSize + 1
+	}
+	return d.blockSize
+}
+
+// readTokens reads the tokens of a store, and takes off usable what begins with a block
+// that has one of SGLang's ids in place of a picture: no prompt comes to those.
+func (d *Decoder) readTokens(f *fields, usable *int) (Reason, bool) {
+	var wide int
 	var pairs, ok bool
-	if d.tokens, pairs, ok = appendTokens(d.tokens[:0], f.tokens); !ok {
+	if d.tokens, wide, pairs, ok = appendTokens(d.tokens[:0], f.tokens); !ok {
 		return Malformed, false
 	}
 	if len(d.tokens) > 0 && pairs != d.eagle {
 		return EagleMismatch, false
 	}
-	// Blocks of n pairs are of n+1 tokens each, the last being the next one's
-	// first.
-	width, all := d.blockSize, len(d.hashes)*d.blockSize
+	all := len(d.hashes) * d.blockSize
 	if pairs {
-		width, all = width+1, all+1
+		all++
 	}
 	if len(d.tokens) != all {
 		return TokenCount, false
 	}
+	if wide < len(d.tokens) {
+		if pairs {
+			wide = max(wide-1, 0) // it ends a block as well
+		}
+		*usable = min(*usable, wide/d.blockSize)
+	}
+	return 0, true
+}
+
+// hash computes the local hashes of the first usable blocks of a store, whose tokens have
+// been read. after is the seed of the block before them, if it has a salt.
+func (d *Decoder) hash(usable int, e *kvindex.Stored, salt kvindex.Salt, after uint64) (Reason, bool) {
 	seed, ok := d.seed(usable, salt, after, e.Tier)
 	if !ok {
 		return NoRoom, false
 	}
 	if !d.keys.any() {
 		hash := kvindex.AppendLocalHashes
-		if pairs {
+		if d.eagle {
 			hash = kvindex.AppendPairHashes
 		}
-		d.locals = hash(d.locals[:0], d.tokens[:usable*d.blockSize+width-d.blockSize], d.blockSize, seed)
+		to := min(usable*d.blockSize+d.width()-d.blockSize, len(d.tokens))
+		d.locals = hash(d.locals[:0], d.tokens[:to], d.blockSize, seed)
 		return 0, true
 	}
 	d.locals = d.locals[:0]
 	for i := range usable {
-		// What else a block depends on is hashed behind its tokens, as two of
-		// them for each hash of 64 bits: in memory they look the same.
-		d.window = append(d.window[:0], d.tokens[i*d.blockSize:i*d.blockSize+width]...)
-		for _, m := range d.keys.of(i) {
-			d.window = append(d.window, uint32(m), uint32(m>>32))
-		}
-		d.locals = kvindex.AppendLocalHashes(d.locals, d.window, len(d.window), seed)
+		from := i * d.blockSize
+		d.locals = kvindex.AppendKeyedHash(d.locals, d.tokens[from:from+d.width()], d.keys.of(i), seed, &d.window)
 	}
 	return 0, true
 }

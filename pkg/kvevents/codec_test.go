@@ -171,7 +171,7 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"too few tokens":                              {store(event{"token_ids": []int{1}}), "token_count"},
 		"too many tokens":                             {store(event{"token_ids": []int{1, 2, 3}}), "token_count"},
 		"a negative token":                            {store(event{"token_ids": []int{1, -2}}), "malformed"},
-		"a token beyond 32 bits":                      {store(event{"token_ids": []int64{1, 1 << 32}}), "malformed"},
+		"a token beyond 32 bits":                      {store(event{"token_ids": []int64{1, 1 << 32}}), "extra_keys"},
 		"pairs of tokens, unannounced":                {store(event{"token_ids": [][]int{{10, 11}, {11, 12}}}), "eagle_mismatch"},
 		"pairs that do not follow each other":         {store(event{"token_ids": [][]int{{10, 11}, {12, 13}}}), "malformed"},
 		"a pair of three":                             {store(event{"token_ids": [][]int{{10, 11, 12}, {11, 12, 13}}}), "malformed"},
@@ -179,7 +179,16 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"an array to be ignored":                      {[]any{"Ignored"}, "ignored"},
 		"a clear of another owner":                    {event{"type": "AllBlocksCleared", "ownership": "kvcr"}, "foreign_owner"},
 		"an array that clears another owner's":        {[]any{"AllBlocksCleared", "kvcr"}, "foreign_owner"},
-		"a key with its offset":                       {store(event{"lora_name": "a", "extra_keys": [][]any{{[]any{"a", 3}}}}), "device"},
+		"a picture called as the adapter":             {store(event{"lora_name": "a", "extra_keys": [][]any{{[]any{"a", 3}}}}), "device"},
+		"a picture":                                   {store(event{"extra_keys": [][]any{{[]any{"image", 3}}}}), "device"},
+		"a picture without a name":                    {store(event{"extra_keys": [][]any{{[]any{"", 3}}}}), "extra_keys"},
+		"a picture without a place":                   {store(event{"extra_keys": [][]any{{[]any{"image"}}}}), "extra_keys"},
+		"a picture at no whole place":                 {store(event{"extra_keys": [][]any{{[]any{"image", 1.5}}}}), "extra_keys"},
+		"a picture whose name is a number":            {store(event{"extra_keys": [][]any{{[]any{7, 3}}}}), "extra_keys"},
+		"a picture of three values":                   {store(event{"extra_keys": [][]any{{[]any{"mm", "image", 3}}}}), "extra_keys"},
+		"as many pictures as tokens":                  {store(event{"extra_keys": [][]any{{[]any{"a", 0}, []any{"b", 1}}}}), "device"},
+		"more pictures than tokens":                   {store(event{"extra_keys": [][]any{{[]any{"a", 0}, []any{"b", 1}, []any{"c", 1}}}}), "extra_keys"},
+		"the bytes of a prompt's embeddings":          {store(event{"extra_keys": [][]any{{[]byte("embeds")}}}), "extra_keys"},
 		"a key that is a number":                      {store(event{"extra_keys": [][]any{{7}}}), "extra_keys"},
 		"a digest for a key":                          {store(event{"extra_keys": [][]string{{strings.Repeat("ab", 32)}}}), "extra_keys"},
 		"multimodal infos that are no array":          {store(event{"block_mm_infos": 3}), "malformed"},
@@ -196,7 +205,6 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"an adapter without a name":                   {store(event{"lora_id": 3}), "unnamed_adapter"},
 		"an adapter with a name":                      {store(event{"lora_id": 3, "lora_name": "a"}), "device"},
 		"a later block with keys of its own":          {store(event{"parent_block_hash": 9, "extra_keys": [][]string{{"image"}}}), "extra_keys"},
-		"a key with an offset, of no adapter":         {store(event{"extra_keys": [][]any{{[]any{"image", 3}}}}), "extra_keys"},
 		"keys that are the adapter's name":            {store(event{"lora_name": "a", "extra_keys": [][]string{{"a"}}}), "device"},
 		"keys that are absent for each block":         {store(event{"extra_keys": []any{nil}}), "device"},
 		"keys that are no array":                      {store(event{"extra_keys": "image"}), "malformed"},
@@ -330,11 +338,10 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 		map[string]any{"mm_hash": uint64(1<<63 + 9), "offsets": [][]int{{0, 1}}}, map[string]any{"mm_hash": 5},
 	}}
 	for name, more := range map[string]event{
-		"as extra keys":              {"extra_keys": []any{nil, []string{object(1<<63 + 9), object(5)}, nil}},
-		"as extra keys with offsets": {"extra_keys": []any{nil, []any{[]any{object(1<<63 + 9), -3}, []any{object(5), 1.5}}}},
-		"as infos":                   {"block_mm_infos": []any{nil, info, nil}},
-		"as both":                    {"block_mm_infos": []any{nil, info}, "extra_keys": []any{nil, []string{object(5), object(1<<63 + 9)}}},
-		"as both, the infos first":   {"block_mm_infos": []any{nil, info}, "extra_keys": []any{[]string{object(7)}, []string{object(8)}}},
+		"as extra keys":            {"extra_keys": []any{nil, []string{object(1<<63 + 9), object(5)}, nil}},
+		"as infos":                 {"block_mm_infos": []any{nil, info, nil}},
+		"as both":                  {"block_mm_infos": []any{nil, info}, "extra_keys": []any{nil, []string{object(5), object(1<<63 + 9)}}},
+		"as both, the infos first": {"block_mm_infos": []any{nil, info}, "extra_keys": []any{[]string{object(7)}, []string{object(8)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := store(base)
@@ -346,6 +353,92 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAPicturesBlocksAreCalledAsARequestsWithIt, in the form in which vLLM tells them.
+func TestAPicturesBlocksAreCalledAsARequestsWithIt(t *testing.T) {
+	t.Parallel()
+	digest := strings.Repeat("0123456789abcdef", 4)
+	opaque, _ := kvindex.HashMMIdentifier("a name of the client's")
+	tokens := []uint32{1, 9, 9, 9, 9, 9, 8, 8, 3, 4, 5, 6}
+	want := kvindex.AppendPictureHashes(nil, tokens, []kvindex.Picture{
+		{Hash: 0x0123456789abcdef, Offset: 1, Length: 5}, {Hash: opaque, Offset: 6, Length: 2},
+	}, 4, false, kvindex.Salt{LoRA: "a", CacheSalt: "t"}.Seed())
+	d := NewDecoder(4, 0, false)
+	got := decodeOne(t, d, payload(t, 0, store(event{
+		"block_hashes": []int{1, 2, 3}, "parent_block_hash": nil, "token_ids": tokens, "block_size": 4, "lora_id": 1, "lora_name": "a",
+		"extra_keys": []any{
+			[]any{"a", []any{digest, 1}, "t"},
+			[]any{"a", []any{digest, -3}, []any{"a name of the client's", 2}},
+			[]string{"a"},
+		},
+	}))).Stored.Blocks
+	require.Len(t, got, 3)
+	for i, b := range got {
+		require.Equal(t, want[i], b.Local, "block %d", i)
+	}
+}
+
+// TestABlockOfManyPicturesIsLeftOutAlone: what is kept of an event does not grow with the
+// names in it.
+func TestABlockOfManyPicturesIsLeftOutAlone(t *testing.T) {
+	t.Parallel()
+	many := make([]any, 10_000)
+	for i := range many {
+		many[i] = []any{strings.Repeat("x", 300), i}
+	}
+	d := NewDecoder(2, 0, false)
+	b, err := d.Decode(payload(t, 0, store(event{
+		"block_hashes": []int{1, 2}, "token_ids": []int{1, 2, 3, 4}, "extra_keys": []any{[]any{[]any{strings.Repeat("y", 1<<20), 0}}, many},
+	})))
+	require.NoError(t, err)
+	require.Equal(t, map[string]uint64{"extra_keys": 1}, b.Refused.Map())
+	require.Len(t, b.Events[0].Stored.Blocks, 1)
+	require.LessOrEqual(t, cap(d.keys.keys), 16)
+	require.Equal(t, 1, d.LeftOut())
+}
+
+// TestSGLangsIdsOfAPictureLeaveItsBlocksOut, and what follows them, as 0.5.23 pads.
+func TestSGLangsIdsOfAPictureLeaveItsBlocksOut(t *testing.T) {
+	t.Parallel()
+	const pad = 1<<62 + 999_999
+	for name, c := range map[string]struct {
+		eagle  bool
+		tokens any
+		kept   int
+	}{
+		"none":                        {false, []uint64{1, 2, 3, 4, 5, 6}, 3},
+		"in the second":               {false, []uint64{1, 2, 3, pad, pad, 6}, 1},
+		"in the last":                 {false, []uint64{1, 2, 3, 4, 5, pad}, 2},
+		"in the first":                {false, []uint64{pad, 2, 3, 4, 5, 6}, 0},
+		"behind the first, of pairs":  {true, [][2]uint64{{1, 2}, {2, pad}, {pad, 4}, {4, 5}, {5, 6}, {6, 7}}, 0},
+		"within the second, of pairs": {true, [][2]uint64{{1, 2}, {2, 3}, {3, pad}, {pad, 5}, {5, 6}, {6, 7}}, 1},
+		"behind the second, of pairs": {true, [][2]uint64{{1, 2}, {2, 3}, {3, 4}, {4, pad}, {pad, 6}, {6, 7}}, 1},
+		"at the very first, of pairs": {true, [][2]uint64{{pad, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}, {6, 7}}, 0},
+		"at the very end, of pairs":   {true, [][2]uint64{{1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}, {6, pad}}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewDecoder(2, 0, c.eagle)
+			b, err := d.Decode(payload(t, 0, store(event{"block_hashes": []int{1, 2, 3}, "token_ids": c.tokens})))
+			require.NoError(t, err)
+			kept := 0
+			for _, e := range b.Events {
+				kept += len(e.Stored.Blocks)
+			}
+			require.Equal(t, c.kept, kept)
+			require.Equal(t, 3-c.kept, d.LeftOut())
+			worst, n := b.Refused.Worst()
+			require.Zero(t, n, "%v: the rank is as well as before", worst)
+			require.Equal(t, c.kept == 3, outcome(t, d, store(event{"block_hashes": []int{4}, "parent_block_hash": 3, "token_ids": pairsOr(c.eagle)})) == "device")
+		})
+	}
+}
+
+func pairsOr(eagle bool) any {
+	if eagle {
+		return [][2]int{{7, 8}, {8, 9}}
+	}
+	return []int{7, 8}
 }
 
 func TestASaltIsInheritedFromTheParent(t *testing.T) {

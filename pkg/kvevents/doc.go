@@ -19,7 +19,8 @@
 //     writes it, or as Dynamo's vLLM does. Engines name it with the first block
 //     of a prompt only, so blocks have it by their parent; where one engine hash
 //     was stored under two salts, what follows it is left out;
-//   - multimodal objects, by their 64-bit hashes as Dynamo's workers pass them.
+//   - pictures and the like, as vLLM tells them, each by the hash of its name and by
+//     where it begins, or by their 64-bit hashes alone, as Dynamo's workers pass them.
 //     A block with keys of any other kind is left out with those that follow it.
 //     RankStatus.LeftOut counts such blocks until the engine removes them; all
 //     others are right, so the rank is not degraded;

@@ -279,13 +279,15 @@ func appendHashes(dst []kvindex.EngineHash, array []byte) ([]kvindex.EngineHash,
 
 // appendTokens appends the token ids of a store. They may come as pairs, each
 // beginning with what the one before ended with: those of [a b] [b c] are
-// a, b, c.
-func appendTokens(dst []uint32, array []byte) (tokens []uint32, pairs, ok bool) {
+// a, b, c. wide is the place of the first that has more than 32 bits, as SGLang's in place of
+// a picture have, or how many there are.
+func appendTokens(dst []uint32, array []byte) (tokens []uint32, wide int, pairs, ok bool) {
 	r := reader{b: array}
 	n := r.array()
-	if n > 0 && isArray(r.peek()) {
-		dst = appendPairs(dst, &r, n)
-		return dst, true, r.err == nil
+	wide = math.MaxInt
+	if pairs = n > 0 && isArray(r.peek()); pairs {
+		dst, wide = appendPairs(dst, &r, n)
+		return dst, min(wide, len(dst)), true, r.err == nil
 	}
 	dst = slices.Grow(dst, n)
 	for ; n > 0 && r.err == nil; n-- {
@@ -297,13 +299,24 @@ func appendTokens(dst []uint32, array []byte) (tokens []uint32, pairs, ok bool) 
 			dst = append(dst, binary.BigEndian.Uint32(b[1:]))
 			r.i += 5
 		} else {
-			dst = append(dst, r.token())
+			t := r.token()
+			if t > math.MaxUint32 {
+				wide = min(wide, len(dst))
+			}
+			dst = append(dst, uint32(t)) //nolint:gosec // those that are wide are not used
 		}
 	}
-	return dst, false, r.err == nil
+	return dst, min(wide, len(dst)), false, r.err == nil
 }
 
-func appendPairs(dst []uint32, r *reader, n int) []uint32 {
+func appendPairs(dst []uint32, r *reader, n int) (tokens []uint32, wide int) {
+	wide = math.MaxInt
+	add := func(t uint64) {
+		if t > math.MaxUint32 {
+			wide = min(wide, len(dst))
+		}
+		dst = append(dst, uint32(t)) //nolint:gosec // as above
+	}
 	for i := 0; i < n && r.err == nil; i++ {
 		if r.array() != 2 {
 			r.fail()
@@ -311,23 +324,24 @@ func appendPairs(dst []uint32, r *reader, n int) []uint32 {
 		first, second := r.token(), r.token()
 		switch {
 		case i == 0:
-			dst = append(dst, first)
-		case dst[len(dst)-1] != first:
+			add(first)
+		case dst[len(dst)-1] != uint32(first): //nolint:gosec // as above
 			r.fail()
 		}
-		dst = append(dst, second)
+		add(second)
 	}
-	return dst
+	return dst, wide
 }
 
-func (r *reader) token() uint32 {
+// token reads a token id, which may have more than 32 bits.
+func (r *reader) token() uint64 {
 	if c := r.peek(); c < 0x80 {
 		r.i++
-		return uint32(c)
+		return uint64(c)
 	}
 	v, neg := r.int()
-	if neg || v > math.MaxUint32 {
+	if neg {
 		r.fail()
 	}
-	return uint32(v)
+	return v
 }

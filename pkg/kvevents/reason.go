@@ -31,9 +31,9 @@ const (
 	ForeignOwner
 	// UnnamedAdapter: a LoRA id without the name that requests use.
 	UnnamedAdapter
-	// ExtraKeys: a block that depends on more than its tokens (multimodal
-	// input, prompt embeddings), or follows one that does. RankStatus.LeftOut
-	// counts such blocks for as long as the engine has them.
+	// ExtraKeys: a block that depends on more than its tokens and pictures that are
+	// named (prompt embeddings, pictures as SGLang pads them), or follows one that does.
+	// RankStatus.LeftOut counts such blocks for as long as the engine has them.
 	ExtraKeys
 	// AmbiguousSalt: a block whose parent was stored under several cache salts.
 	// It is left out likewise.

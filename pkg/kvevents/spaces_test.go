@@ -20,6 +20,7 @@ func TestTheSaltOfAStockVLLMIsReadFromTheFirstBlock(t *testing.T) {
 		keys    []any // of the first block
 		parent  any
 		want    kvindex.Salt
+		behind  []uint64 // hashed behind the tokens
 		out     bool
 	}{
 		"a salt":                                     {keys: []any{"a"}, want: kvindex.Salt{CacheSalt: "a"}},
@@ -28,8 +29,9 @@ func TestTheSaltOfAStockVLLMIsReadFromTheFirstBlock(t *testing.T) {
 		"an adapter and a salt":                      {adapter: "ada", keys: []any{"ada", "a"}, want: kvindex.Salt{LoRA: "ada", CacheSalt: "a"}},
 		"a salt that has the adapter's name":         {adapter: "ada", keys: []any{"ada", "ada"}, want: kvindex.Salt{LoRA: "ada", CacheSalt: "ada"}},
 		"an adapter's name without an adapter":       {keys: []any{"ada"}, want: kvindex.Salt{CacheSalt: "ada"}},
-		"a picture":                                  {keys: []any{[]any{digest, 3}}, out: true},
-		"a picture and a salt":                       {keys: []any{[]any{digest, 3}, "a"}, out: true},
+		"a picture":                                  {keys: []any{[]any{digest, 1}}, behind: []uint64{0x5e5e5e5e5e5e5e5e, 1}},
+		"a picture and a salt":                       {keys: []any{[]any{digest, 1}, "a"}, want: kvindex.Salt{CacheSalt: "a"}, behind: []uint64{0x5e5e5e5e5e5e5e5e, 1}},
+		"a picture and bytes":                        {keys: []any{[]any{digest, 1}, []byte("0123456789")}, out: true},
 		"a picture named as old versions do, a salt": {keys: []any{digest, "a"}, out: true},
 		"bytes, as of prompt embeddings":             {keys: []any{[]byte("0123456789")}, out: true},
 		"a salt and bytes":                           {keys: []any{"a", []byte("0123456789")}, out: true},
@@ -50,7 +52,7 @@ func TestTheSaltOfAStockVLLMIsReadFromTheFirstBlock(t *testing.T) {
 				return
 			}
 			require.Empty(t, b.Refused.Map())
-			require.Equal(t, locals(2, c.want, 1, 2)[0], b.Events[0].Stored.Blocks[0].Local)
+			require.Equal(t, hashBytes(c.want.Seed(), []uint32{1, 2}, c.behind...), b.Events[0].Stored.Blocks[0].Local)
 			require.Zero(t, d.LeftOut())
 		})
 	}
@@ -62,9 +64,9 @@ func TestWhatFollowsABlockThatIsLeftOutIsLeftOutAsLongAsTheEngineHasIt(t *testin
 		return outcome(t, d, store(event{"block_hashes": []int{hash}, "parent_block_hash": parent, "extra_keys": keys}))
 	}
 	gone := func(hashes ...int) { outcome(t, d, removal(event{"block_hashes": hashes})) }
-	picture := []any{[]any{[]any{"a picture", 0}}}
+	embeds := []any{[]any{[]byte("of embeddings")}}
 	require.Equal(t, "device", put(1, nil, nil))
-	require.Equal(t, "extra_keys", put(2, 1, picture))
+	require.Equal(t, "extra_keys", put(2, 1, embeds))
 	require.Equal(t, "extra_keys", put(3, 2, nil), "its parent is in no index")
 	require.Equal(t, "extra_keys", put(3, 2, nil))
 	require.Equal(t, "device", put(4, 1, nil), "its neighbour is not concerned")
@@ -75,7 +77,7 @@ func TestWhatFollowsABlockThatIsLeftOutIsLeftOutAsLongAsTheEngineHasIt(t *testin
 	require.Zero(t, d.LeftOut())
 	require.Equal(t, "device", put(2, 1, nil), "the name is free again")
 
-	require.Equal(t, "extra_keys", put(5, 1, picture))
+	require.Equal(t, "extra_keys", put(5, 1, embeds))
 	outcome(t, d, event{"type": "AllBlocksCleared"})
 	require.Zero(t, d.LeftOut())
 
@@ -90,7 +92,7 @@ func TestWhatFollowsABlockThatIsLeftOutIsLeftOutAsLongAsTheEngineHasIt(t *testin
 
 func TestWhatIsLeftOutOutlivesARestartOfThisProcess(t *testing.T) {
 	d := NewDecoder(2, 0, false)
-	outcome(t, d, store(event{"block_hashes": []int{2}, "extra_keys": []any{[]any{[]any{"a picture", 0}}}}))
+	outcome(t, d, store(event{"block_hashes": []int{2}, "extra_keys": []any{[]any{[]byte("of embeddings")}}}))
 	next := NewDecoder(2, 0, false)
 	next.resume(d.learnt())
 	require.Equal(t, 1, next.LeftOut())
@@ -134,7 +136,7 @@ func TestABlockThatCannotBeReadDegradesNoRank(t *testing.T) {
 	r.follow(w.source())
 	r.eventually("connected", func() bool { return r.status(one).Seen || r.status(one).State == StateConnected })
 	w.store(1, false)
-	w.publish(store(event{"block_hashes": []int{2}, "parent_block_hash": 1, "extra_keys": []any{[]any{[]any{"a picture", 0}}}}), false)
+	w.publish(store(event{"block_hashes": []int{2}, "parent_block_hash": 1, "extra_keys": []any{[]any{[]byte("of embeddings")}}}), false)
 	w.publish(store(event{"block_hashes": []int{3}, "parent_block_hash": 2}), false)
 	w.store(4, false)
 	r.eventually("all heard", func() bool { return r.holds(one, map[int]bool{1: true, 4: true}) })
