@@ -121,7 +121,7 @@ func TestAnAnswerOfSeveralChoicesTellsThePaceOfOne(t *testing.T) {
 		s := snapshot(t, testWorker(t, 1, worker.Decode, 1, 8000))
 		b.Update(s)
 		ranks, p := s.Pool(key).DecodeRanks, picker.DecodeOverride(*params())
-		lately.Heard(key, outlen.Answer{Whole: time.Second}) // the model is known
+		lately.Expect(key, outlen.NotSaid) // the model is known
 		r := new(Reservation)
 		_, err := b.PickAndReserve(&Request{
 			Key: key, Ranks: ranks, Params: &p, Now: now, Pick: picker.Request{Role: worker.Decode, ISLTokens: 16},

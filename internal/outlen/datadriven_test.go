@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
@@ -72,6 +73,27 @@ func TestNoMoreModelsAreKnownThanFit(t *testing.T) {
 	require.InDelta(t, 20, l.Expect(name(0), NotSaid).PerSecond, 0.1, "the one that was heard of lately stays")
 	require.InDelta(t, defaultPace, l.Expect(name(1), NotSaid).PerSecond, 0)
 	require.InDelta(t, 10, l.Expect(name(3*mostModels-1), NotSaid).PerSecond, 0)
+}
+
+// A worker tells of what it writes under each of its names: those that nobody asks for are
+// not known for it, and keep no other from being forgotten.
+func TestNamesThatNobodyAsksForAreNotKnown(t *testing.T) {
+	var l Lately
+	name := func(i int) worker.Key { return worker.Key{Model: fmt.Sprint(i)} }
+	for i := range 3 * mostModels {
+		l.Wrote(name(i), 60, 1)
+	}
+	require.Empty(t, l.models)
+	l.Expect(name(0), NotSaid)
+	l.Wrote(name(0), 60, 1)
+	require.InDelta(t, 60, l.Expect(name(0), NotSaid).PerSecond, 0, "what was expected is known")
+	for i := range mostModels {
+		l.Expect(name(1+i), NotSaid)
+		l.Wrote(name(0), 60, 1)
+		require.LessOrEqual(t, len(l.models), mostModels)
+	}
+	require.NotContains(t, l.models, name(0), "the one that was asked for longest ago goes")
+	require.Less(t, mostModels*int(unsafe.Sizeof(model{})), 3<<20)
 }
 
 func TestAnExpectationAllocatesNothing(t *testing.T) {

@@ -5,8 +5,8 @@
 //
 // # Contract
 //
-// [Lately.Heard] takes what came of one answer, [Lately.Wrote] what answers were seen to
-// write while they ran, and [Lately.Expect] says what another is expected to be. How long
+// [Lately.Expect] says what an answer is expected to be, [Lately.Wrote] takes what answers
+// were seen to write while they ran, and [Lately.Heard] what came of one. How long
 // an answer was that does not say it is judged by the pace and by how long it took. All
 // are safe for concurrent use, read no clock and depend on nothing
 // but what was heard before, in its order.
@@ -24,8 +24,11 @@
 // What a client says can only make less be expected: a request that allows 10^9 tokens
 // is of the class of those that allow very many, whose answers are as long as answers
 // are. What an engine says of one answer is believed up to [mostTokens] and [mostPace].
-// At most [mostModels] models are known; of more, those go that were heard of longest
-// ago. Callers name models that discovery lists, never a client's own words.
+// A model is known once an answer of it is expected or heard: not for what is written
+// alone, since a worker may have thousands of names that nobody asks for. At most
+// [mostModels] are known, in some 3 MB; of more, those go of which an answer was expected
+// or heard longest ago. Callers name models that discovery lists, never a client's own
+// words.
 //
 // # What it does not do
 //

@@ -42,7 +42,7 @@ type Expectation struct {
 // Lately is what was heard. The zero value is ready.
 type Lately struct {
 	mu     sync.Mutex
-	clock  uint64 // answers heard
+	clock  uint64 // answers expected and heard
 	models map[worker.Key]*model
 }
 
@@ -51,7 +51,7 @@ const classes = 12
 
 // model is what was heard of one model.
 type model struct {
-	heard           uint64 // Lately.clock when it was last
+	used            uint64 // Lately.clock when an answer was last expected or heard
 	first           mean
 	tokens, seconds float64 // from the first token to the last, of all answers
 	paced           int
@@ -131,14 +131,17 @@ func (l *Lately) Heard(k worker.Key, a Answer) {
 }
 
 // Wrote takes that answers of the model were seen to write so many tokens, in so many
-// seconds of each of them together: by who tells of an answer while it runs.
+// seconds of each of them together: by who tells of an answer while it runs. Of a model of
+// which no answer was expected or heard it is nothing: a worker may have thousands of names.
 func (l *Lately) Wrote(k worker.Key, tokens, seconds float64) {
 	if !(tokens >= 0 && seconds > 0) {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.modelOf(k).wrote(tokens, min(seconds, mostWhole.Seconds()))
+	if m := l.models[k]; m != nil {
+		m.wrote(tokens, min(seconds, mostWhole.Seconds()))
+	}
 }
 
 // modelOf returns the model, which is known from now on.
@@ -148,7 +151,7 @@ func (l *Lately) modelOf(k worker.Key) *model {
 	if m == nil {
 		m = l.add(k)
 	}
-	m.heard = l.clock
+	m.used = l.clock
 	return m
 }
 
@@ -180,8 +183,8 @@ func (l *Lately) add(k worker.Key) *model {
 		var oldest worker.Key
 		least := l.clock
 		for k, m := range l.models {
-			if m.heard < least {
-				oldest, least = k, m.heard
+			if m.used < least {
+				oldest, least = k, m.used
 			}
 		}
 		delete(l.models, oldest)
@@ -195,18 +198,17 @@ func (l *Lately) add(k worker.Key) *model {
 func (l *Lately) Expect(k worker.Key, maxTokens int64) Expectation {
 	e := Expectation{First: defaultFirst, PerSecond: defaultPace, Tokens: defaultTokens}
 	l.mu.Lock()
-	if m := l.models[k]; m != nil {
-		if m.first.n > 0 {
-			e.First = time.Duration(m.first.v * float64(time.Second))
-		}
-		if m.paced > 0 && m.seconds > 0 {
-			e.PerSecond = m.tokens / m.seconds
-		}
-		if c := &m.class[classOf(maxTokens)]; c.n >= enough {
-			e.Tokens = min(c.most(), mostTokens)
-		} else if m.all.n >= enough {
-			e.Tokens = min(max(m.all.most(), defaultTokens), mostTokens)
-		}
+	m := l.modelOf(k)
+	if m.first.n > 0 {
+		e.First = time.Duration(m.first.v * float64(time.Second))
+	}
+	if m.paced > 0 && m.seconds > 0 {
+		e.PerSecond = m.tokens / m.seconds
+	}
+	if c := &m.class[classOf(maxTokens)]; c.n >= enough {
+		e.Tokens = min(c.most(), mostTokens)
+	} else if m.all.n >= enough {
+		e.Tokens = min(max(m.all.most(), defaultTokens), mostTokens)
 	}
 	l.mu.Unlock()
 	if maxTokens > 0 {
