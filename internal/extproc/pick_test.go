@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
-	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -116,16 +117,24 @@ func TestWhenAllAreOverloadedTheClientIsToldSo(t *testing.T) {
 // The table of a large pool keeps the picked one and the cheapest, and says how
 // many there were.
 func TestTheDebugHeaderSaysHowManyItLeavesOut(t *testing.T) {
-	v := &verdict{}
-	v.prefill.made, v.prefill.explain = true, new(load.Explanation)
-	v.prefill.decision.Candidates = 8000
-	for i := range 17 {
-		row := picker.Row{Candidate: picker.Candidate{Rank: worker.Rank{ID: worker.ID(i + 1)}}, Cost: float64(i)}
-		v.prefill.explain.Rows = append(v.prefill.explain.Rows, row)
+	ws := testWorkers(t)
+	for i := range 40 {
+		w, err := *ws[1], error(nil)
+		w.ID = worker.ID(100 + i)
+		w.Endpoint, err = worker.ParseEndpoint(fmt.Sprintf("127.0.0.1:%d", 41000+i))
+		require.NoError(t, err)
+		ws = append(ws, &w)
 	}
-	text := explainHeader(1, v)
-	require.Contains(t, text, " 16/0:15(overlap=0) +7984")
-	require.NotContains(t, text, "17/0")
+	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.DebugHeader = true })
+	p := r.through()
+	defer p.cancel()
+	im := p.ask(`{"model":"m","prompt":[1,2,3,4],"nvext":{"annotations":["query_instance_id:"]}}`, prefill.HeaderDebug, "1").GetImmediateResponse()
+	prefillLeg, decodeLeg, found := strings.Cut(setHeaders(im.GetHeaders())[prefill.HeaderDecision], "; decode=")
+	require.True(t, found)
+	require.Equal(t, 16, strings.Count(prefillLeg, "(overlap="))
+	require.True(t, strings.HasSuffix(prefillLeg, "0) +26"), prefillLeg)
+	require.Equal(t, 2, strings.Count(decodeLeg, "(overlap="))
+	require.NotContains(t, decodeLeg, "+")
 }
 
 // What a worker told counts as known, what was routed to one that tells nothing

@@ -67,8 +67,7 @@ func (j *Journal) Add(fill func(r *Record)) Handle {
 		// The ring went round while this writer waited: it is history already.
 		return Handle{seq}
 	}
-	s.rec.reset()
-	s.rec.Seq = seq
+	s.rec = Record{Seq: seq}
 	fill(&s.rec)
 	s.rec.Seq = seq
 	s.rec.clip()
@@ -206,25 +205,6 @@ func setOnce(p *time.Duration, d time.Duration) {
 	if *p == 0 {
 		*p = max(d, 1)
 	}
-}
-
-// reset empties r without touching the rows, which their counts hide.
-func (r *Record) reset() {
-	p, d := &r.Prefill, &r.Decode
-	p.reset()
-	d.reset()
-	r.Seq, r.Time, r.RequestID, r.Attempt = 0, time.Time{}, "", 0
-	r.Model, r.Namespace, r.Path, r.BodyBytes = "", "", "", 0
-	r.TokenSource, r.TokenReason, r.ISLTokens, r.PromptBlocks, r.BlockSize = "", "", 0, 0, 0
-	r.Outcome, r.Detail, r.Status, r.Leg, r.LegDetail = "", "", 0, LegNone, ""
-	r.Split, r.Timings, r.DecisionIn = "", Timings{}, 0
-}
-
-func (c *Choice) reset() {
-	c.Rank.ID, c.Rank.DPRank = 0, 0
-	c.Endpoint, c.Mode, c.Reason, c.OverlapBlocks, c.Cost = "", "", "", 0, 0
-	c.Refused, c.Replaced = "", ""
-	c.n, c.left = 0, 0
 }
 
 // clip cuts what a client may have made long, and drops the query of a path,

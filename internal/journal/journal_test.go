@@ -71,7 +71,7 @@ func TestAReusedSlotKeepsNothingOfTheOldRecord(t *testing.T) {
 			Seq: 9, Time: at(1), RequestID: "a", Attempt: 2, Model: "m", Namespace: "n", Path: "/p", BodyBytes: 1,
 			TokenSource: ByteEstimate, TokenReason: "x", ISLTokens: 1, PromptBlocks: 1, BlockSize: 1,
 			Outcome: Failed, Detail: "d", Status: 500, Leg: LegFailed, LegDetail: "l",
-			Timings: Timings{1, 1, 1, 1, 1}, DecisionIn: 1,
+			Timings: Timings{PrefillStarted: 1, PrefillWell: 1, PrefillEnded: 1, ResponseHeaders: 1, End: 1}, DecisionIn: 1,
 		}
 		for _, c := range []*Choice{&r.Prefill, &r.Decode} {
 			*c = Choice{Rank: worker.Rank{ID: 1, DPRank: 1}, Endpoint: "e", Mode: "kv", Reason: "r", OverlapBlocks: 1, Cost: 1}
@@ -84,7 +84,6 @@ func TestAReusedSlotKeepsNothingOfTheOldRecord(t *testing.T) {
 	got := j.Recent(nil, 0)[0]
 	require.Empty(t, got.Prefill.Rows())
 	require.Empty(t, got.Decode.Rows())
-	got.Prefill.rows, got.Decode.rows = [MaxRows]Row{}, [MaxRows]Row{}
 	require.Equal(t, Record{Seq: 2}, got)
 }
 
