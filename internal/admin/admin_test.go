@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -81,57 +82,57 @@ func nightJournal(t *testing.T) *journal.Journal {
 	require.NoError(t, err)
 	p7, p8, d31 := worker.Rank{ID: 7}, worker.Rank{ID: 8}, worker.Rank{ID: 31}
 	big := worker.Rank{ID: 1<<64 - 1, DPRank: 1}
-	base := func(r *journal.Record, id string, before time.Duration) {
+	base := func(r *decision.Record, id string, before time.Duration) {
 		r.Time, r.RequestID, r.Attempt, r.Model, r.Path = ago(before), id, 1, "llama-3.1-70b", "/v1/chat/completions"
-		r.BodyBytes, r.TokenSource, r.ISLTokens, r.PromptBlocks, r.BlockSize = 2231, journal.EngineTokenize, 2561, 40, 64
-		r.DecisionIn, r.Outcome = 84*time.Microsecond, journal.Routed
+		r.BodyBytes, r.TokenSource, r.ISLTokens, r.PromptBlocks, r.BlockSize = 2231, decision.EngineTokenize, 2561, 40, 64
+		r.DecisionIn, r.Outcome = 84*time.Microsecond, decision.Routed
 	}
-	decode := func(r *journal.Record) {
+	decode := func(r *decision.Record) {
 		r.Decode.Rank, r.Decode.Mode, r.Decode.Reason, r.Decode.Endpoint, r.Decode.Cost = big, "kv", "lowest-cost", "10.0.1.3:8000", 4039
-		r.Decode.Offer(&journal.Row{Rank: d31, ActiveDecodeBlocks: 12, Cost: math.Inf(1), Out: true, Note: "recovering"})
-		r.Decode.Offer(&journal.Row{Rank: big, ActiveDecodeBlocks: 3999, ActiveRequests: 18, DecodeCost: 4039, Cost: 4039})
-		r.Decode.Offer(&journal.Row{Rank: worker.Rank{ID: big.ID}, ActiveDecodeBlocks: 4312, ActiveRequests: 21, DecodeCost: 4352, Cost: 4352})
+		r.Decode.Offer(&decision.Row{Rank: d31, ActiveDecodeBlocks: 12, Cost: math.Inf(1), Out: true, Note: "recovering"})
+		r.Decode.Offer(&decision.Row{Rank: big, ActiveDecodeBlocks: 3999, ActiveRequests: 18, DecodeCost: 4039, Cost: 4039})
+		r.Decode.Offer(&decision.Row{Rank: worker.Rank{ID: big.ID}, ActiveDecodeBlocks: 4312, ActiveRequests: 21, DecodeCost: 4352, Cost: 4352})
 	}
-	prefill := func(r *journal.Record, to worker.Rank, endpoint string, cost7, cost8 float64) {
+	prefill := func(r *decision.Record, to worker.Rank, endpoint string, cost7, cost8 float64) {
 		r.Prefill.Rank, r.Prefill.Mode, r.Prefill.Reason, r.Prefill.Endpoint = to, "kv", "lowest-cost", endpoint
 		r.Prefill.OverlapBlocks, r.Prefill.Cost = 12, min(cost7, cost8)
-		r.Prefill.Offer(&journal.Row{Rank: p8, UncachedTokens: 2561, ActivePrefillTokens: 640, ActiveRequests: 1, PrefillCost: cost8, Cost: cost8})
-		r.Prefill.Offer(&journal.Row{Rank: p7, OverlapBlocks: 12, PredictedBlocks: 5, HostBlocks: 3, DiskBlocks: 8, CachedTokens: 768, UncachedTokens: 1793, CreditBlocks: 12, ActivePrefillTokens: 12480, ActiveRequests: 3, PrefillCost: cost7, Cost: cost7})
+		r.Prefill.Offer(&decision.Row{Rank: p8, UncachedTokens: 2561, ActivePrefillTokens: 640, ActiveRequests: 1, PrefillCost: cost8, Cost: cost8})
+		r.Prefill.Offer(&decision.Row{Rank: p7, OverlapBlocks: 12, PredictedBlocks: 5, HostBlocks: 3, DiskBlocks: 8, CachedTokens: 768, UncachedTokens: 1793, CreditBlocks: 12, ActivePrefillTokens: 12480, ActiveRequests: 3, PrefillCost: cost7, Cost: cost7})
 	}
-	h := j.Add(func(r *journal.Record) {
+	h := j.Add(func(r *decision.Record) {
 		base(r, "5f0c-lost", 5*time.Minute)
 		prefill(r, p8, "10.0.0.8:8000", 41, 15.2)
 		r.Prefill.OverlapBlocks = 0
 		decode(r)
 	})
-	j.Mark(h, journal.PrefillStarted, ago(5*time.Minute-time.Millisecond))
-	j.LegEnd(h, journal.LegFailed, "connection lost", ago(5*time.Minute-130*time.Millisecond))
-	j.End(h, journal.Retried, "prefill connection lost", 0, ago(5*time.Minute-131*time.Millisecond))
-	h = j.Add(func(r *journal.Record) {
+	j.Mark(h, decision.PrefillStarted, ago(5*time.Minute-time.Millisecond))
+	j.LegEnd(h, decision.LegFailed, "connection lost", ago(5*time.Minute-130*time.Millisecond))
+	j.End(h, decision.Retried, "prefill connection lost", 0, ago(5*time.Minute-131*time.Millisecond))
+	h = j.Add(func(r *decision.Record) {
 		base(r, "5f0c-lost", 5*time.Minute-132*time.Millisecond)
 		r.Attempt = 2
 		prefill(r, p7, "10.0.0.7:8000", 12, 15.2)
 		decode(r)
 	})
 	start := ago(5*time.Minute - 132*time.Millisecond)
-	j.Mark(h, journal.PrefillStarted, start.Add(1200*time.Microsecond))
-	j.Mark(h, journal.PrefillWell, start.Add(180*time.Millisecond))
-	j.Mark(h, journal.ResponseHeaders, start.Add(181*time.Millisecond))
-	j.Mark(h, journal.PrefillEnded, start.Add(190*time.Millisecond))
-	j.End(h, journal.OK, "", 200, start.Add(4200*time.Millisecond))
-	h = j.Add(func(r *journal.Record) {
+	j.Mark(h, decision.PrefillStarted, start.Add(1200*time.Microsecond))
+	j.Mark(h, decision.PrefillWell, start.Add(180*time.Millisecond))
+	j.Mark(h, decision.ResponseHeaders, start.Add(181*time.Millisecond))
+	j.Mark(h, decision.PrefillEnded, start.Add(190*time.Millisecond))
+	j.End(h, decision.OK, "", 200, start.Add(4200*time.Millisecond))
+	h = j.Add(func(r *decision.Record) {
 		base(r, `<img src=x onerror=alert(1)>`, 2*time.Minute)
 		r.Model, r.TokenSource, r.ISLTokens, r.PromptBlocks = `<script>alert("m")</script>`, "", 0, 0
 	})
-	j.End(h, journal.Refused, "no_worker", 503, ago(2*time.Minute-300*time.Microsecond))
-	h = j.Add(func(r *journal.Record) {
+	j.End(h, decision.Refused, "no_worker", 503, ago(2*time.Minute-300*time.Microsecond))
+	h = j.Add(func(r *decision.Record) {
 		base(r, "77aa-full", 90*time.Second)
 		r.Prefill.Mode, r.Prefill.Refused = "kv", "its workers have 12480 prompt tokens queued, the limit is 12000"
 	})
-	j.End(h, journal.Refused, "prefill_saturated", 429, ago(90*time.Second-200*time.Microsecond))
-	j.Add(func(r *journal.Record) {
+	j.End(h, decision.Refused, "prefill_saturated", 429, ago(90*time.Second-200*time.Microsecond))
+	j.Add(func(r *decision.Record) {
 		base(r, "c1d2-estimate", time.Second)
-		r.TokenSource, r.TokenReason = journal.ByteEstimate, "tokenize timed out"
+		r.TokenSource, r.TokenReason = decision.ByteEstimate, "tokenize timed out"
 		prefill(r, p7, "10.0.0.7:8000", 12, 15.2)
 		r.Prefill.Rows()[0].Estimated = true
 		decode(r)

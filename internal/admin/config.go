@@ -49,7 +49,7 @@ type Config struct {
 	Metrics http.Handler
 
 	// Explain decides a request without routing it: nothing is booked and no
-	// cursor moves. What it returns is shown as JSON; a *journal.Record in the
+	// cursor moves. What it returns is shown as JSON; a *decision.Record in the
 	// form of /debug/decisions. nil answers 404. Safe for concurrent use.
 	Explain func(ctx context.Context, path string, body []byte) (any, error)
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -100,7 +100,7 @@ func refusedText(counts map[string]uint64) string {
 
 // overlapText writes the blocks on the device, then those beyond in host memory,
 // on disk and in the cache outside, where there are any. A tilde marks an estimate.
-func overlapText(r *journal.Row) string {
+func overlapText(r *decision.Row) string {
 	s := grouped(r.OverlapBlocks)
 	if r.Estimated {
 		s = "~" + s

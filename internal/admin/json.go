@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -90,7 +90,7 @@ type rowJSON struct {
 }
 
 // NewDecisionJSON converts a record. It keeps nothing of r.
-func NewDecisionJSON(r *journal.Record) *DecisionJSON {
+func NewDecisionJSON(r *decision.Record) *DecisionJSON {
 	return &DecisionJSON{
 		Seq: r.Seq, Time: r.Time.UTC(), RequestID: r.RequestID, Attempt: r.Attempt,
 		Model: r.Model, Namespace: r.Namespace, Path: r.Path, BodyBytes: r.BodyBytes,
@@ -112,7 +112,7 @@ func NewDecisionJSON(r *journal.Record) *DecisionJSON {
 	}
 }
 
-func newChoiceJSON(c *journal.Choice, promptBlocks int64) *choiceJSON {
+func newChoiceJSON(c *decision.Choice, promptBlocks int64) *choiceJSON {
 	if !c.Made() && len(c.Rows()) == 0 && c.Refused == "" {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -135,7 +135,7 @@ func assetHandler() http.Handler {
 	})
 }
 
-func newPageView(s *State, recs []journal.Record, size int) *pageView {
+func newPageView(s *State, recs []decision.Record, size int) *pageView {
 	p := &pageView{
 		Version: s.Version, Uptime: duration(s.Now.Sub(s.StartedAt)),
 		Now: s.Now.UTC().Format("15:04:05"), NowFull: full(s.Now),
@@ -308,13 +308,13 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 	return v
 }
 
-func newDecisionView(r *journal.Record) decisionView {
+func newDecisionView(r *decision.Record) decisionView {
 	v := decisionView{
 		ID: r.Seq, Clock: clock(r.Time), Full: full(r.Time), RequestID: r.RequestID, Attempt: r.Attempt,
 		Model: keyName(worker.Key{Model: r.Model, Namespace: r.Namespace}), ISL: grouped(r.ISLTokens),
 		Tokens: r.TokenText(), Source: sourceWord(r.TokenSource), Path: r.Path, Body: bytesText(r.BodyBytes),
 		Prefill: "–", Decode: "–", Overlap: "–",
-		Outcome: r.Text(), Class: outcomeClass(r.Outcome), Leg: r.LegText(), Split: r.Split,
+		Outcome: r.OutcomeText(), Class: outcomeClass(r.Outcome), Leg: r.LegText(), Split: r.Split,
 		FirstByte: after(r.Timings.ResponseHeaders), Whole: after(r.Timings.End),
 		Times: []timeView{
 			{"decided in", after(r.DecisionIn)},
@@ -348,32 +348,32 @@ func newDecisionView(r *journal.Record) decisionView {
 }
 
 // sourceWord is the token source in one word, for a narrow column.
-func sourceWord(s journal.TokenSource) string {
+func sourceWord(s decision.TokenSource) string {
 	switch s {
-	case journal.RequestIDs:
+	case decision.RequestIDs:
 		return "ids"
-	case journal.EngineTokenize:
+	case decision.EngineTokenize:
 		return "engine"
-	case journal.ByteEstimate:
+	case decision.ByteEstimate:
 		return "estimate"
 	}
 	return ""
 }
 
-func outcomeClass(o journal.Outcome) string {
+func outcomeClass(o decision.Outcome) string {
 	switch o {
-	case journal.OK:
+	case decision.OK:
 		return "good"
-	case journal.Retried, journal.ClientLeft, journal.Unfinished, journal.Rejected:
+	case decision.Retried, decision.ClientLeft, decision.Unfinished, decision.Rejected:
 		return "warn"
-	case journal.Refused, journal.Failed, journal.Cut:
+	case decision.Refused, decision.Failed, decision.Cut:
 		return "bad"
-	case journal.Routed, journal.Answered:
+	case decision.Routed, decision.Answered:
 	}
 	return "quiet"
 }
 
-func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks int64) {
+func (v *decisionView) addChoice(role string, c *decision.Choice, promptBlocks int64) {
 	if !c.Made() && len(c.Rows()) == 0 && c.Refused == "" {
 		return
 	}
@@ -382,7 +382,7 @@ func (v *decisionView) addChoice(role string, c *journal.Choice, promptBlocks in
 		Why: c.Why(promptBlocks), Left: c.Left(),
 	}
 	if c.Made() {
-		cv.Picked = journal.Name(c.Endpoint, c.Rank)
+		cv.Picked = decision.Name(c.Endpoint, c.Rank)
 	}
 	for _, r := range c.Rows() {
 		row := choiceRow{

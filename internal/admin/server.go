@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -190,7 +190,7 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 }
 
 // decisions reads ?n=, with a default where it is missing.
-func (s *Server) decisions(r *http.Request, n int) ([]journal.Record, error) {
+func (s *Server) decisions(r *http.Request, n int) ([]decision.Record, error) {
 	if q := r.URL.Query().Get("n"); q != "" {
 		v, err := strconv.Atoi(q)
 		if err != nil || v < 1 {
@@ -249,7 +249,7 @@ func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, status, err)
 		return
 	}
-	if rec, ok := v.(*journal.Record); ok {
+	if rec, ok := v.(*decision.Record); ok {
 		d, st := NewDecisionJSON(rec), s.state()
 		d.know(&st)
 		v = d

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 )
 
 // trouble is one thing that is wrong now, in words.
@@ -20,7 +20,7 @@ type trouble struct {
 const maxNamed = 8
 
 // troubles lists what is wrong, worst first.
-func troubles(s *State, recs []journal.Record) []trouble {
+func troubles(s *State, recs []decision.Record) []trouble {
 	var ts []trouble
 	add := func(bad bool, tag, format string, a ...any) {
 		ts = append(ts, trouble{bad, tag, fmt.Sprintf(format, a...)})
@@ -127,18 +127,18 @@ func streamWord(e *EventStream) string {
 }
 
 // recentTrouble sums up the latest decisions that went wrong.
-func recentTrouble(recs []journal.Record) (trouble, bool) {
+func recentTrouble(recs []decision.Record) (trouble, bool) {
 	counts := map[string]int{}
 	bad := 0
 	for i := range recs {
-		if s := recs[i].Status; (recs[i].Outcome == journal.Refused || recs[i].Outcome == journal.Rejected) && s >= 400 && s < 500 && s != 429 {
+		if s := recs[i].Status; (recs[i].Outcome == decision.Refused || recs[i].Outcome == decision.Rejected) && s >= 400 && s < 500 && s != 429 {
 			continue // the client's own fault: it must not hide ours
 		}
 		switch recs[i].Outcome {
-		case journal.Refused, journal.Rejected, journal.Failed, journal.Cut, journal.Retried:
+		case decision.Refused, decision.Rejected, decision.Failed, decision.Cut, decision.Retried:
 			bad++
-			counts[recs[i].Text()]++
-		case journal.Routed, journal.OK, journal.ClientLeft, journal.Answered, journal.Unfinished:
+			counts[recs[i].OutcomeText()]++
+		case decision.Routed, decision.OK, decision.ClientLeft, decision.Answered, decision.Unfinished:
 		}
 	}
 	if bad == 0 {

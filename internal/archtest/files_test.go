@@ -71,6 +71,26 @@ func environment(t *tree) []string {
 	return out
 }
 
+// clockless are packages that are told the time, with the reason.
+var clockless = map[string]string{
+	"internal/decision": "a record is told when what has happened: it is the same wherever it is read",
+}
+
+func clocks(t *tree, clockless map[string]string) []string {
+	var out []string
+	t.files(func(s *source) {
+		for pkg, why := range clockless {
+			if s.test || !under(s.path, pkg) {
+				continue
+			}
+			for _, at := range t.refers(s, "time", "Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep") {
+				out = append(out, at+": reads a clock: "+why)
+			}
+		}
+	})
+	return out
+}
+
 // undocumented returns packages without a doc.go that documents them. Where
 // there is one file, the comment may stand over that; a folder of tests alone
 // needs none.
@@ -137,8 +157,11 @@ func TestNoTestSleeps(t *testing.T)                   { obey(t, sleeps(house(t))
 func TestNoPackageHasAnInit(t *testing.T)             { obey(t, inits(house(t))) }
 func TestNoTestUsesAssert(t *testing.T)               { obey(t, asserts(house(t))) }
 func TestOnlyTheEdgesReadTheEnvironment(t *testing.T) { obey(t, environment(house(t))) }
-func TestEveryPackageIsDocumented(t *testing.T)       { obey(t, undocumented(house(t))) }
-func TestFilesAndFunctionsAreShort(t *testing.T)      { obey(t, tooLong(house(t), excused)) }
+func TestPackagesThatAreToldTheTimeReadNoClock(t *testing.T) {
+	obey(t, clocks(house(t), clockless))
+}
+func TestEveryPackageIsDocumented(t *testing.T)  { obey(t, undocumented(house(t))) }
+func TestFilesAndFunctionsAreShort(t *testing.T) { obey(t, tooLong(house(t), excused)) }
 func TestEveryExcuseHasAReason(t *testing.T) {
 	for e, why := range excused {
 		require.NotEmpty(t, why, e)
@@ -164,6 +187,7 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 	require.Len(t, asserts(tr), 1)
 	require.Len(t, environment(tr), 1)
 	require.Contains(t, environment(tr)[0], "pkg/a/a.go:6: reads the environment")
+	require.Equal(t, []string{"pkg/a/a.go:6: reads a clock: for the test"}, clocks(tr, map[string]string{"pkg/a": "for the test"}))
 	undoc := undocumented(tr)
 	require.Len(t, undoc, 2)
 	require.Contains(t, undoc[0], "pkg/a: no package comment")

@@ -109,6 +109,14 @@ var bans = []ban{
 		why: "it counts what it is told",
 	},
 	{
+		pkg: "internal/decision",
+		not: []string{
+			"internal", "cmd", "pkg/picker", "pkg/kvindex", "pkg/kvevents", "pkg/discovery", "pkg/tokens", "pkg/prefill", anyModule,
+			"context", "sync", "net", "net/http", "os", "log", "log/slog",
+		},
+		why: "what was decided is told to it in values and words: whoever reads a record needs to know nobody who decides",
+	},
+	{
 		pkg: "internal/load", not: []string{"internal/extproc", "pkg/discovery", grpcModule, otelModule},
 		why: "bookings are numbers by rank; who streams and who watches is told to them",
 	},

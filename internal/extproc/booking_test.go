@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -147,7 +147,7 @@ func TestAPickSeesThatPrefillProceeds(t *testing.T) {
 			n, _ := r.srv.Backlog(q.snap, q.query.Key)
 			return n
 		}
-		ask := func() *journal.Record {
+		ask := func() *decision.Record {
 			var v verdict
 			r.srv.judge(&v, q, prompt, sc, nil, nil)
 			return r.srv.explained(&v, q, "", body)

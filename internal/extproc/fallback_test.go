@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -86,10 +86,10 @@ func TestWhatPrefillHasFailedForGoodIsServedByOneWorkerAsAFallback(t *testing.T)
 				require.Equal(t, 1, r.book.Totals().Held)
 				require.Len(t, records, 2, "the pair has its record, and so has the one")
 				require.Equal(t, "one worker: fallback for prefill_failed", records[0].Split)
-				require.Equal(t, journal.Routed, records[0].Outcome)
-				require.Equal(t, journal.Retried, records[1].Outcome)
+				require.Equal(t, decision.Routed, records[0].Outcome)
+				require.Equal(t, decision.Retried, records[1].Outcome)
 				require.Equal(t, "prefill_failed", records[1].Detail)
-				require.Equal(t, journal.LegFailed, records[1].Leg)
+				require.Equal(t, decision.LegFailed, records[1].Leg)
 			}
 			p.cancel()
 			r.requireIdle()

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -269,7 +269,7 @@ func (s *mainStream) served(now time.Time, by worker.Rank) {
 	if by.ID != 0 && s.decodeBooking.Move(by, now) == nil { // else it has left meanwhile
 		where = "other"
 	}
-	s.srv.cfg.Journal.Update(s.note, func(r *journal.Record) {
+	s.srv.cfg.Journal.Update(s.note, func(r *decision.Record) {
 		c := &r.Decode
 		if c.Replaced = "in place of " + c.Rank.String() + ", by the gateway's word"; where == "other" {
 			c.Rank = by

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -20,25 +20,25 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 	j := s.srv.cfg.Journal
 	switch r.state {
 	case legStarted:
-		j.Mark(s.note, journal.PrefillStarted, now)
+		j.Mark(s.note, decision.PrefillStarted, now)
 	case legWell:
-		j.Mark(s.note, journal.PrefillWell, now)
+		j.Mark(s.note, decision.PrefillWell, now)
 		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
 		s.srv.learn(&s.prefillLimit, now)
 		s.decodeLimit.from = now
 	case legFailed:
-		j.LegEnd(s.note, journal.LegFailed, string(r.reason), now)
+		j.LegEnd(s.note, decision.LegFailed, string(r.reason), now)
 		s.srv.cfg.Telemetry.Leg("owner_failed", string(r.reason))
 		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
 	case legEnded:
-		j.Mark(s.note, journal.PrefillEnded, now)
+		j.Mark(s.note, decision.PrefillEnded, now)
 	}
 }
 
-var journalOutcome = map[outcome]journal.Outcome{
-	blame.OK: journal.OK, blame.Retried: journal.Retried, outcomeRefused: journal.Refused, blame.OfWorker: journal.Rejected,
-	blame.Failed: journal.Failed, blame.Cut: journal.Cut, blame.Left: journal.ClientLeft, outcomeAnswered: journal.Answered,
-	blame.Unknown: journal.Unfinished,
+var journalOutcome = map[outcome]decision.Outcome{
+	blame.OK: decision.OK, blame.Retried: decision.Retried, outcomeRefused: decision.Refused, blame.OfWorker: decision.Rejected,
+	blame.Failed: decision.Failed, blame.Cut: decision.Cut, blame.Left: decision.ClientLeft, outcomeAnswered: decision.Answered,
+	blame.Unknown: decision.Unfinished,
 }
 
 // turnPage closes the record of a pair whose prefill has failed: one worker serves
@@ -47,7 +47,7 @@ func (s *mainStream) turnPage(now time.Time) {
 	code := s.m.instead.code
 	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
 	s.srv.cfg.Telemetry.FreshPick(code)
-	s.srv.cfg.Journal.End(s.note, journal.Retried, code, 0, now)
+	s.srv.cfg.Journal.End(s.note, decision.Retried, code, 0, now)
 	telemetry.End(s.decodeSpan, now, code, attribute.String(telemetry.AttrOutcome, string(blame.Retried)))
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
@@ -154,7 +155,7 @@ func (s *mainStream) prepare(ev *event) {
 		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
 		s.prompt, s.asked = ev.booked.prompt, ev.booked.answer
 		if s.m.finished { // the attempt ended while its tokens were counted
-			s.srv.cfg.Journal.End(s.note, journal.ClientLeft, "before the decision", 0, time.Now())
+			s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
 			telemetry.End(s.decodeSpan, time.Now(), "too late")
 		}
 	case evPrefilled:
@@ -287,7 +288,7 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 		s.srv.cfg.Health.Began(s.m.plan.decode)
 	}
 	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), s.strange, extras{}))
-	s.srv.cfg.Journal.Mark(s.note, journal.ResponseHeaders, now)
+	s.srv.cfg.Journal.Mark(s.note, decision.ResponseHeaders, now)
 }
 
 // attach makes l the prefill leg of this attempt. It reports false when the

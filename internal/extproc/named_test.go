@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/health"
-	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -380,7 +380,7 @@ func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 				set := setHeaders(im.GetHeaders())
 				require.Equal(t, "application/json", set["content-type"])
 				require.Contains(t, set[prefill.HeaderDecision], " reason=")
-				require.Equal(t, journal.Answered, r.srv.cfg.Journal.Recent(nil, 1)[0].Outcome, tt.name)
+				require.Equal(t, decision.Answered, r.srv.cfg.Journal.Recent(nil, 1)[0].Outcome, tt.name)
 			}
 			require.Zero(t, r.book.Totals().Held, tt.name)
 			for _, w := range tt.workers {

@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -58,7 +59,7 @@ func (srv *Server) record(s *mainStream, q *question, v *verdict) journal.Handle
 		return journal.Handle{}
 	}
 	m := &s.m
-	return srv.cfg.Journal.Add(func(r *journal.Record) {
+	return srv.cfg.Journal.Add(func(r *decision.Record) {
 		srv.fill(r, q, v)
 		r.Time = s.began
 		r.RequestID, r.Attempt = m.hdr.requestID, m.attempt
@@ -66,19 +67,19 @@ func (srv *Server) record(s *mainStream, q *question, v *verdict) journal.Handle
 			r.Path = short(m.hdr.path)
 		}
 		r.BodyBytes = int64(len(q.query.Body))
-		r.Outcome = journal.Routed
+		r.Outcome = decision.Routed
 		if q.wish.query {
-			r.Outcome = journal.Answered
+			r.Outcome = decision.Answered
 		}
 		if q.disagg && v.fail == nil && !q.wish.query {
-			r.Leg = journal.LegDispatched
+			r.Leg = decision.LegDispatched
 		}
 	})
 }
 
-func (srv *Server) fill(r *journal.Record, q *question, v *verdict) {
+func (srv *Server) fill(r *decision.Record, q *question, v *verdict) {
 	r.Model, r.Namespace = q.pool.Key.Model, q.pool.Key.Namespace
-	r.TokenSource = journal.TokenSource(v.prompt.Source.String())
+	r.TokenSource = decision.TokenSource(v.prompt.Source.String())
 	r.TokenReason = string(v.prompt.Reason)
 	r.ISLTokens, r.PromptBlocks, r.BlockSize = int64(v.prompt.ISLTokens), int64(v.blocks), v.size
 	r.DecisionIn = v.took
@@ -87,7 +88,7 @@ func (srv *Server) fill(r *journal.Record, q *question, v *verdict) {
 	srv.fillChoice(&r.Decode, &v.decode, q)
 }
 
-func (srv *Server) fillChoice(out *journal.Choice, c *choice, q *question) {
+func (srv *Server) fillChoice(out *decision.Choice, c *choice, q *question) {
 	if c.explain == nil {
 		return
 	}
@@ -126,11 +127,11 @@ func queueNote(e *picker.SaturatedError) string {
 }
 
 // fillOut adds ranks that could not be picked, with the reason.
-func (srv *Server) fillOut(out *journal.Choice, c *choice, q *question) {
+func (srv *Server) fillOut(out *decision.Choice, c *choice, q *question) {
 	x := c.explain
 	for i := range x.Out {
 		o := &x.Out[i]
-		row := journal.Row{Rank: o.Rank, Endpoint: endpointOf(q, o.Rank), Out: true}
+		row := decision.Row{Rank: o.Rank, Endpoint: endpointOf(q, o.Rank), Out: true}
 		switch o.Cause {
 		case load.OutExcluded:
 			row.Note = "has failed this request before"
@@ -162,8 +163,8 @@ func (srv *Server) asideNote(r worker.Rank) string {
 	return "was aside" // it came back since the pick
 }
 
-func rowOf(r *picker.Row) journal.Row {
-	row := journal.Row{
+func rowOf(r *picker.Row) decision.Row {
+	row := decision.Row{
 		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated,
 		CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
@@ -184,7 +185,7 @@ func (srv *Server) noteRefusal(s *mainStream, e *effect) journal.Handle {
 	if srv.cfg.Journal == nil || e.outcome == outcomeAnswered {
 		return journal.Handle{}
 	}
-	return srv.cfg.Journal.Add(func(r *journal.Record) {
+	return srv.cfg.Journal.Add(func(r *decision.Record) {
 		r.Time, r.RequestID, r.Attempt = s.began, s.m.hdr.requestID, s.m.attempt
 		r.Path = short(s.m.hdr.path)
 		r.BodyBytes = s.m.hdr.length.n
@@ -203,13 +204,13 @@ func short(s string) string {
 	return strings.ToValidUTF8(path[:min(len(path), 80)], "")
 }
 
-func (srv *Server) explained(v *verdict, q *question, path string, body []byte) *journal.Record {
-	r := new(journal.Record)
+func (srv *Server) explained(v *verdict, q *question, path string, body []byte) *decision.Record {
+	r := new(decision.Record)
 	srv.fill(r, q, v)
 	r.Time, r.Path, r.BodyBytes = time.Now(), path, int64(len(body))
-	r.Outcome = journal.Answered
+	r.Outcome = decision.Answered
 	if v.fail != nil {
-		r.Outcome, r.Detail, r.Status = journal.Refused, v.fail.code, v.fail.status
+		r.Outcome, r.Detail, r.Status = decision.Refused, v.fail.code, v.fail.status
 	}
 	return r
 }
@@ -243,11 +244,11 @@ func explainHeader(attempt int, v *verdict) string {
 		}
 		b.WriteString("; " + c.role.String() + "=" + c.decision.Rank.String() + " reason=" + c.decision.Reason.String())
 		rows := c.explain.Rows
-		for i := range rows[:min(len(rows), journal.MaxRows)] {
+		for i := range rows[:min(len(rows), decision.MaxRows)] {
 			r := &rows[i]
 			b.WriteString(" " + r.Rank.String() + ":" + strconv.FormatFloat(r.Cost, 'g', 5, 64) + "(overlap=" + r.Overlap() + ")")
 		}
-		if more := c.decision.Candidates - min(len(rows), journal.MaxRows); more > 0 {
+		if more := c.decision.Candidates - min(len(rows), decision.MaxRows); more > 0 {
 			b.WriteString(" +" + strconv.Itoa(more))
 		}
 	}
@@ -268,7 +269,7 @@ func (srv *Server) traceDecision(s *mainStream, v *verdict, b *booked) string {
 }
 
 // Explain decides a request without routing it: nothing is booked and no
-// cursor moves. It returns a *journal.Record. The error is fit for the admin
+// cursor moves. It returns a *decision.Record. The error is fit for the admin
 // page; it names a row of the failure table.
 func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, error) {
 	p, ok := openai.ParsePath(path)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -17,11 +17,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-func (r *replica) explain(body string) *journal.Record {
+func (r *replica) explain(body string) *decision.Record {
 	r.t.Helper()
 	got, err := r.srv.Explain(r.t.Context(), "/v1/completions", []byte(body))
 	require.NoError(r.t, err)
-	return got.(*journal.Record)
+	return got.(*decision.Record)
 }
 
 const withOverride = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{"router_config_override":%}}`
@@ -158,7 +158,7 @@ func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
 	e.Blocks = e.Blocks[:1]
 	require.NoError(t, r.srv.cfg.Index.Store(tells, e))
 	r.srv.cfg.Index.Route(quiet, p.Hashes, kvindex.Estimated, time.Now())
-	seen := map[worker.Rank]journal.Row{}
+	seen := map[worker.Rank]decision.Row{}
 	rec := r.explain(body)
 	for _, row := range rec.Prefill.Rows() {
 		seen[row.Rank] = row

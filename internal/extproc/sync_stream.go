@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -251,7 +251,7 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	s.decodeBooking = booking
 	why = "in place of " + p.decode.String() + ", which " + why + " while prefill ran"
 	at := w.EndpointOf(d.Rank.DPRank).String()
-	srv.cfg.Journal.Update(s.note, func(r *journal.Record) {
+	srv.cfg.Journal.Update(s.note, func(r *decision.Record) {
 		c := &r.Decode
 		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, at, d.Reason.String(), d.Cost, why
 	})

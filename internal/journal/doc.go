@@ -1,32 +1,26 @@
-// Package journal keeps the latest decisions in memory, for people: which
-// request came, what it was taken to be, which workers were picked over which
-// others and why, and how it ended.
+// Package journal keeps the latest decisions in memory, for people. What a
+// decision's record holds is [decision.Record]'s.
 //
 // # Contract
 //
 // A [Journal] is a ring of fixed size. [Journal.Add] takes the next slot, hands
-// the empty [Record] in it to the caller to fill, and returns a [Handle]. What
+// the empty record in it to the caller to fill, and returns a [Handle]. What
 // becomes known later (the prefill leg has started, the answer has ended) is
 // written through the handle with [Journal.Update], [Journal.Mark] and
 // [Journal.End]. A handle outlives its slot without harm: once a newer record
 // has taken the slot, writes through the old handle do nothing and say so.
 // [Journal.Recent] copies records out, newest first.
 //
-// Writing is cheap enough for every request: no allocation (rows live in
-// fixed arrays inside the record), and a lock of one slot only, so that two
-// requests never wait for each other unless the ring has gone all the way
-// round between them.
+// Writing is cheap enough for every request: no allocation, and a lock of one
+// slot only, so that two requests never wait for each other unless the ring has
+// gone all the way round between them.
 //
 // # Invariants
 //
 //   - Slot i holds a record whose sequence number is i modulo the size, or none.
 //   - The sequence number of a slot never goes back.
-//   - A [Choice] holds its picked row whenever one was offered, then the
-//     cheapest of the others, in order; Left counts those not held.
 //
 // # What it does not do
 //
-// It never holds prompt text, bodies, rooms or header values other than the
-// request id: there is no field for them. It decides nothing, writes nothing to
-// disk and imports no package that does.
+// It decides nothing, writes nothing to disk and imports no package that does.
 package journal

@@ -2,10 +2,11 @@ package journal
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/decision"
 )
 
 // DefaultSize is how many records a journal keeps unless told otherwise.
@@ -16,17 +17,6 @@ type Handle struct{ seq uint64 }
 
 // IsZero reports whether h names no record.
 func (h Handle) IsZero() bool { return h.seq == 0 }
-
-// Event is a moment in the life of an attempt, for [Journal.Mark].
-type Event uint8
-
-// The events, in the usual order.
-const (
-	PrefillStarted Event = iota + 1
-	PrefillWell
-	PrefillEnded
-	ResponseHeaders
-)
 
 // Journal is a ring of the latest records. Safe for concurrent use. A nil
 // Journal takes everything and keeps nothing.
@@ -39,7 +29,7 @@ type slot struct {
 	// mu guards rec. It is a leaf: nothing else is locked while it is held,
 	// and the functions given to Add and Update must not call the journal.
 	mu  sync.Mutex
-	rec Record // rec.Seq 0: the slot has never been used
+	rec decision.Record // rec.Seq 0: the slot has never been used
 }
 
 // New returns a journal of the given size; 0 means DefaultSize.
@@ -55,7 +45,7 @@ func New(size int) (*Journal, error) {
 
 // Add takes the next slot and lets fill write the record, which is empty but
 // for Seq. fill must be short, must not block and must not keep r.
-func (j *Journal) Add(fill func(r *Record)) Handle {
+func (j *Journal) Add(fill func(r *decision.Record)) Handle {
 	if j == nil {
 		return Handle{}
 	}
@@ -67,17 +57,17 @@ func (j *Journal) Add(fill func(r *Record)) Handle {
 		// The ring went round while this writer waited: it is history already.
 		return Handle{seq}
 	}
-	s.rec = Record{Seq: seq}
+	s.rec = decision.Record{Seq: seq}
 	fill(&s.rec)
 	s.rec.Seq = seq
-	s.rec.clip()
+	s.rec.Clip()
 	return Handle{seq}
 }
 
 // Update lets change write to the record of h. It returns false, and does not
 // call change, when the record is no longer there. The rules of Add's fill hold
 // for change.
-func (j *Journal) Update(h Handle, change func(r *Record)) bool {
+func (j *Journal) Update(h Handle, change func(r *decision.Record)) bool {
 	if j == nil || h.seq == 0 {
 		return false
 	}
@@ -89,47 +79,29 @@ func (j *Journal) Update(h Handle, change func(r *Record)) bool {
 	}
 	change(&s.rec)
 	s.rec.Seq = h.seq
-	s.rec.clip()
+	s.rec.Clip()
 	return true
 }
 
-// Mark notes that e happened at the given time. The first mark of an event
-// stands. Marks of the prefill leg move Record.Leg along unless it has failed.
-func (j *Journal) Mark(h Handle, e Event, at time.Time) bool {
-	return j.Update(h, func(r *Record) { r.mark(e, at) })
+// Mark notes that e happened at the given time: see [decision.Record.Mark].
+func (j *Journal) Mark(h Handle, e decision.Event, at time.Time) bool {
+	return j.Update(h, func(r *decision.Record) { r.Mark(e, at) })
 }
 
-// LegEnd notes that the prefill leg failed or was aborted, and why. The first
-// such end stands.
-func (j *Journal) LegEnd(h Handle, o LegOutcome, detail string, at time.Time) bool {
-	return j.Update(h, func(r *Record) {
-		if r.Leg == LegFailed || r.Leg == LegAborted {
-			return
-		}
-		r.Leg, r.LegDetail = o, detail
-		setOnce(&r.Timings.PrefillEnded, at.Sub(r.Time))
-	})
+// LegEnd notes that the prefill leg failed or was aborted, and why: see
+// [decision.Record.EndLeg].
+func (j *Journal) LegEnd(h Handle, o decision.LegOutcome, detail string, at time.Time) bool {
+	return j.Update(h, func(r *decision.Record) { r.EndLeg(o, detail, at) })
 }
 
-// End notes how the attempt ended: its outcome, the detail of it ("" for none),
-// the status the client got (0: none) and when. The first end stands, so that a
-// late report cannot hide the cause.
-func (j *Journal) End(h Handle, o Outcome, detail string, status int, at time.Time) bool {
-	return j.Update(h, func(r *Record) {
-		if r.Timings.End != 0 {
-			return
-		}
-		r.Outcome, r.Detail = o, detail
-		if status != 0 {
-			r.Status = status
-		}
-		setOnce(&r.Timings.End, at.Sub(r.Time))
-	})
+// End notes how the attempt ended: see [decision.Record.End].
+func (j *Journal) End(h Handle, o decision.Outcome, detail string, status int, at time.Time) bool {
+	return j.Update(h, func(r *decision.Record) { r.End(o, detail, status, at) })
 }
 
 // Recent appends copies of the latest n records to dst, newest first, and
 // returns it. Fewer come back when there are fewer. n ≤ 0 means all.
-func (j *Journal) Recent(dst []Record, n int) []Record {
+func (j *Journal) Recent(dst []decision.Record, n int) []decision.Record {
 	if j == nil {
 		return dst
 	}
@@ -159,66 +131,3 @@ func (j *Journal) Size() int {
 }
 
 func (j *Journal) slot(seq uint64) *slot { return &j.slots[seq%uint64(len(j.slots))] }
-
-func (r *Record) mark(e Event, at time.Time) {
-	d := at.Sub(r.Time)
-	leg := LegNone
-	switch e {
-	case PrefillStarted:
-		setOnce(&r.Timings.PrefillStarted, d)
-		leg = LegStarted
-	case PrefillWell:
-		setOnce(&r.Timings.PrefillWell, d)
-		leg = LegWell
-	case PrefillEnded:
-		setOnce(&r.Timings.PrefillEnded, d)
-		leg = LegEnded
-	case ResponseHeaders:
-		setOnce(&r.Timings.ResponseHeaders, d)
-	}
-	if leg != LegNone && legOrder(leg) > legOrder(r.Leg) {
-		r.Leg = leg
-	}
-}
-
-// legOrder ranks the outcomes so that a late report never takes one back.
-func legOrder(l LegOutcome) int {
-	switch l {
-	case LegNone:
-		return 0
-	case LegDispatched:
-		return 1
-	case LegStarted:
-		return 2
-	case LegWell:
-		return 3
-	case LegEnded, LegFailed, LegAborted:
-		return 4
-	default:
-		return 0
-	}
-}
-
-// setOnce keeps the first value. Zero means unset, so an event at the very
-// start counts as one nanosecond in.
-func setOnce(p *time.Duration, d time.Duration) {
-	if *p == 0 {
-		*p = max(d, 1)
-	}
-}
-
-// clip cuts what a client may have made long, and drops the query of a path,
-// which may hold anything.
-func (r *Record) clip() {
-	if i := strings.IndexByte(r.Path, '?'); i >= 0 {
-		r.Path = strings.Clone(r.Path[:i])
-	}
-	for _, s := range []*string{
-		&r.RequestID, &r.Model, &r.Namespace, &r.Path,
-		&r.TokenReason, &r.Split, &r.Detail, &r.LegDetail,
-	} {
-		if len(*s) > maxText {
-			*s = strings.ToValidUTF8((*s)[:maxText], "") + "…"
-		}
-	}
-}

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -23,14 +23,14 @@ func newJournal(t *testing.T, size int) *Journal {
 }
 
 func add(j *Journal, id string) Handle {
-	return j.Add(func(r *Record) {
-		r.RequestID, r.Time, r.Outcome = id, at(0), Routed
+	return j.Add(func(r *decision.Record) {
+		r.RequestID, r.Time, r.Outcome = id, at(0), decision.Routed
 		r.Prefill.Rank = worker.Rank{ID: 7}
-		r.Prefill.Offer(&Row{Rank: worker.Rank{ID: 7}, Cost: 1})
+		r.Prefill.Offer(&decision.Row{Rank: worker.Rank{ID: 7}, Cost: 1})
 	})
 }
 
-func ids(rs []Record) string {
+func ids(rs []decision.Record) string {
 	var s []string
 	for _, r := range rs {
 		s = append(s, r.RequestID)
@@ -47,64 +47,64 @@ func TestRecentGivesTheNewestFirst(t *testing.T) {
 	require.Equal(t, "r4 r3 r2", ids(j.Recent(nil, 0)))
 	require.Equal(t, "r4 r3", ids(j.Recent(nil, 2)))
 	require.Equal(t, "r4 r3 r2", ids(j.Recent(nil, 99)))
-	require.Equal(t, "old r4", ids(j.Recent([]Record{{RequestID: "old"}}, 1)))
+	require.Equal(t, "old r4", ids(j.Recent([]decision.Record{{RequestID: "old"}}, 1)))
 }
 
 func TestAHandleOutlivesItsSlotWithoutHarm(t *testing.T) {
 	j := newJournal(t, 2)
 	h := add(j, "first")
-	require.True(t, j.End(h, OK, "", 200, at(5)))
+	require.True(t, j.End(h, decision.OK, "", 200, at(5)))
 	add(j, "second")
 	add(j, "third")
-	require.False(t, j.End(h, Failed, "late", 500, at(9)))
-	require.False(t, j.Update(Handle{}, func(*Record) { t.Fatal("called for no record") }))
+	require.False(t, j.End(h, decision.Failed, "late", 500, at(9)))
+	require.False(t, j.Update(Handle{}, func(*decision.Record) { t.Fatal("called for no record") }))
 	for _, r := range j.Recent(nil, 0) {
-		require.Equal(t, Routed, r.Outcome)
+		require.Equal(t, decision.Routed, r.Outcome)
 		require.Zero(t, r.Status)
 	}
 }
 
 func TestAReusedSlotKeepsNothingOfTheOldRecord(t *testing.T) {
 	j := newJournal(t, 1)
-	j.Add(func(r *Record) {
-		*r = Record{
+	j.Add(func(r *decision.Record) {
+		*r = decision.Record{
 			Seq: 9, Time: at(1), RequestID: "a", Attempt: 2, Model: "m", Namespace: "n", Path: "/p", BodyBytes: 1,
-			TokenSource: ByteEstimate, TokenReason: "x", ISLTokens: 1, PromptBlocks: 1, BlockSize: 1,
-			Outcome: Failed, Detail: "d", Status: 500, Leg: LegFailed, LegDetail: "l",
-			Timings: Timings{PrefillStarted: 1, PrefillWell: 1, PrefillEnded: 1, ResponseHeaders: 1, End: 1}, DecisionIn: 1,
+			TokenSource: decision.ByteEstimate, TokenReason: "x", ISLTokens: 1, PromptBlocks: 1, BlockSize: 1,
+			Outcome: decision.Failed, Detail: "d", Status: 500, Leg: decision.LegFailed, LegDetail: "l",
+			Timings: decision.Timings{PrefillStarted: 1, PrefillWell: 1, PrefillEnded: 1, ResponseHeaders: 1, End: 1}, DecisionIn: 1,
 		}
-		for _, c := range []*Choice{&r.Prefill, &r.Decode} {
-			*c = Choice{Rank: worker.Rank{ID: 1, DPRank: 1}, Endpoint: "e", Mode: "kv", Reason: "r", OverlapBlocks: 1, Cost: 1}
-			for i := range MaxRows + 1 {
-				c.Offer(&Row{Rank: worker.Rank{ID: worker.ID(i + 1)}})
+		for _, c := range []*decision.Choice{&r.Prefill, &r.Decode} {
+			*c = decision.Choice{Rank: worker.Rank{ID: 1, DPRank: 1}, Endpoint: "e", Mode: "kv", Reason: "r", OverlapBlocks: 1, Cost: 1}
+			for i := range decision.MaxRows + 1 {
+				c.Offer(&decision.Row{Rank: worker.Rank{ID: worker.ID(i + 1)}})
 			}
 		}
 	})
-	j.Add(func(*Record) {})
+	j.Add(func(*decision.Record) {})
 	got := j.Recent(nil, 0)[0]
 	require.Empty(t, got.Prefill.Rows())
 	require.Empty(t, got.Decode.Rows())
-	require.Equal(t, Record{Seq: 2}, got)
+	require.Equal(t, decision.Record{Seq: 2}, got)
 }
 
 func TestTheFirstEndAndTheFirstMarkStand(t *testing.T) {
 	j := newJournal(t, 0)
 	require.Equal(t, DefaultSize, j.Size())
 	h := add(j, "r")
-	require.True(t, j.Mark(h, PrefillStarted, at(0)))
-	j.Mark(h, PrefillStarted, at(50))
-	j.Mark(h, ResponseHeaders, at(7))
-	j.LegEnd(h, LegFailed, "connection lost", at(9))
-	j.LegEnd(h, LegAborted, "orphan", at(10))
-	j.Mark(h, PrefillWell, at(11))
-	j.End(h, Retried, "prefill connection lost", 0, at(12))
-	j.End(h, OK, "", 200, at(30))
+	require.True(t, j.Mark(h, decision.PrefillStarted, at(0)))
+	j.Mark(h, decision.PrefillStarted, at(50))
+	j.Mark(h, decision.ResponseHeaders, at(7))
+	j.LegEnd(h, decision.LegFailed, "connection lost", at(9))
+	j.LegEnd(h, decision.LegAborted, "orphan", at(10))
+	j.Mark(h, decision.PrefillWell, at(11))
+	j.End(h, decision.Retried, "prefill connection lost", 0, at(12))
+	j.End(h, decision.OK, "", 200, at(30))
 	r := j.Recent(nil, 1)[0]
-	require.Equal(t, Timings{
+	require.Equal(t, decision.Timings{
 		PrefillStarted: 1, PrefillWell: 11 * time.Millisecond, PrefillEnded: 9 * time.Millisecond,
 		ResponseHeaders: 7 * time.Millisecond, End: 12 * time.Millisecond,
 	}, r.Timings)
-	require.Equal(t, "retried: prefill connection lost", r.Text())
+	require.Equal(t, "retried: prefill connection lost", r.OutcomeText())
 	require.Equal(t, "failed: connection lost", r.LegText())
 	require.Zero(t, r.Status)
 }
@@ -113,9 +113,9 @@ func TestLegMarksMoveForwardOnly(t *testing.T) {
 	j := newJournal(t, 1)
 	h := add(j, "r")
 	for _, tc := range []struct {
-		e    Event
-		want LegOutcome
-	}{{PrefillWell, LegWell}, {PrefillStarted, LegWell}, {PrefillEnded, LegEnded}, {PrefillWell, LegEnded}} {
+		e    decision.Event
+		want decision.LegOutcome
+	}{{decision.PrefillWell, decision.LegWell}, {decision.PrefillStarted, decision.LegWell}, {decision.PrefillEnded, decision.LegEnded}, {decision.PrefillWell, decision.LegEnded}} {
 		j.Mark(h, tc.e, at(1))
 		require.Equal(t, tc.want, j.Recent(nil, 1)[0].Leg)
 	}
@@ -123,21 +123,21 @@ func TestLegMarksMoveForwardOnly(t *testing.T) {
 
 func TestLongTextIsCutAndQueriesAreDropped(t *testing.T) {
 	j := newJournal(t, 1)
-	j.Add(func(r *Record) {
+	j.Add(func(r *decision.Record) {
 		r.RequestID = strings.Repeat("é", 1000)
 		r.Path = "/v1/completions?key=secret"
 	})
 	r := j.Recent(nil, 1)[0]
-	require.LessOrEqual(t, len(r.RequestID), maxText+len("…"))
+	require.LessOrEqual(t, len(r.RequestID), decision.MaxText+len("…"))
 	require.True(t, strings.HasSuffix(r.RequestID, "é…"))
 	require.Equal(t, "/v1/completions", r.Path)
 }
 
 func TestANilJournalKeepsNothing(t *testing.T) {
 	var j *Journal
-	h := j.Add(func(*Record) { t.Fatal("called without a journal") })
+	h := j.Add(func(*decision.Record) { t.Fatal("called without a journal") })
 	require.True(t, h.IsZero())
-	require.False(t, j.End(h, OK, "", 200, at(0)))
+	require.False(t, j.End(h, decision.OK, "", 200, at(0)))
 	require.Nil(t, j.Recent(nil, 5))
 	require.Zero(t, j.Size())
 }
@@ -149,23 +149,23 @@ func TestNewRefusesANegativeSize(t *testing.T) {
 
 func TestWritingDoesNotAllocate(t *testing.T) {
 	j := newJournal(t, 4)
-	now, rows := at(3), make([]Row, 40)
+	now, rows := at(3), make([]decision.Row, 40)
 	for i := range rows {
-		rows[i] = Row{Rank: worker.Rank{ID: worker.ID(40 - i)}, Cost: float64(40 - i)}
+		rows[i] = decision.Row{Rank: worker.Rank{ID: worker.ID(40 - i)}, Cost: float64(40 - i)}
 	}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		h := j.Add(func(r *Record) {
+		h := j.Add(func(r *decision.Record) {
 			r.Time, r.RequestID = now, "abc"
 			r.Prefill.Rank = rows[3].Rank
 			for i := range rows {
 				r.Prefill.Offer(&rows[i])
 			}
 		})
-		j.Mark(h, PrefillStarted, now)
-		j.LegEnd(h, LegFailed, "status 500", now)
-		j.End(h, OK, "", 200, now)
+		j.Mark(h, decision.PrefillStarted, now)
+		j.LegEnd(h, decision.LegFailed, "status 500", now)
+		j.End(h, decision.OK, "", 200, now)
 	}))
-	dst := make([]Record, 0, 4)
+	dst := make([]decision.Record, 0, 4)
 	require.Zero(t, testing.AllocsPerRun(20, func() { dst = j.Recent(dst[:0], 0) }))
 }
 
@@ -177,12 +177,12 @@ func TestWritersAndReadersMayRunTogether(t *testing.T) {
 			for i := range 300 {
 				id := fmt.Sprint(w, "-", i)
 				h := add(j, id)
-				j.Update(h, func(r *Record) {
+				j.Update(h, func(r *decision.Record) {
 					if r.RequestID != id {
 						t.Errorf("handle of %s reached %s", id, r.RequestID)
 					}
 				})
-				j.End(h, OK, "", 200, at(1))
+				j.End(h, decision.OK, "", 200, at(1))
 			}
 		})
 	}
@@ -201,91 +201,11 @@ func TestWritersAndReadersMayRunTogether(t *testing.T) {
 	require.Len(t, j.Recent(nil, 0), 4)
 }
 
-// TestWhy runs the scenario files. Verbs:
-//
-//	pick worker=7/0 mode=kv overlap=12 blocks=40   (worker, overlap, blocks may be left out)
-//	7/0 cost=12 [requests=3] [estimated] [predicted=1] [host=2] [disk=4] [out=reason]   one candidate a line; many=N offers N at cost+1…
-//
-// It prints the kept rows and the sentence.
-func TestWhy(t *testing.T) {
-	datadriven.RunTest(t, "testdata/why", func(t *testing.T, d *datadriven.TestData) string {
-		var c Choice
-		var mode, id string
-		var blocks int64
-		d.MaybeScanArgs(t, "mode", &mode)
-		d.MaybeScanArgs(t, "overlap", &c.OverlapBlocks)
-		d.MaybeScanArgs(t, "blocks", &blocks)
-		d.MaybeScanArgs(t, "reason", &c.Reason)
-		c.Mode = mode
-		if d.MaybeScanArgs(t, "worker", &id) {
-			c.Rank = rank(t, id)
-		}
-		for line := range strings.Lines(d.Input) {
-			offer(t, &c, strings.TrimSpace(line))
-		}
-		var b strings.Builder
-		for _, r := range c.Rows() {
-			fmt.Fprintf(&b, "%s %.1f %s\n", r.Rank, r.Cost, r.Note)
-		}
-		fmt.Fprintf(&b, "left out: %d\n%s\n", c.Left(), c.Why(blocks))
-		return strings.ReplaceAll(b.String(), " \n", "\n")
-	})
-}
-
-func rank(t *testing.T, s string) worker.Rank {
-	t.Helper()
-	var r worker.Rank
-	_, err := fmt.Sscanf(s, "%d/%d", &r.ID, &r.DPRank)
-	require.NoError(t, err)
-	return r
-}
-
-func offer(t *testing.T, c *Choice, line string) {
-	t.Helper()
-	fields := strings.Fields(line)
-	r := Row{Rank: rank(t, fields[0])}
-	many := 1
-	for _, f := range fields[1:] {
-		k, v, _ := strings.Cut(f, "=")
-		switch k {
-		case "cost":
-			_, err := fmt.Sscan(v, &r.Cost)
-			require.NoError(t, err)
-		case "out":
-			r.Out, r.Note = true, strings.ReplaceAll(v, "_", " ")
-		case "requests":
-			_, err := fmt.Sscan(v, &r.ActiveRequests)
-			require.NoError(t, err)
-		case "estimated":
-			r.Estimated = true
-		case "predicted":
-			_, err := fmt.Sscan(v, &r.PredictedBlocks)
-			require.NoError(t, err)
-		case "host":
-			_, err := fmt.Sscan(v, &r.HostBlocks)
-			require.NoError(t, err)
-		case "disk":
-			_, err := fmt.Sscan(v, &r.DiskBlocks)
-			require.NoError(t, err)
-		case "many":
-			_, err := fmt.Sscan(v, &many)
-			require.NoError(t, err)
-		default:
-			t.Fatalf("row %q: %q is not cost, out, requests, estimated, predicted, host, disk or many", line, k)
-		}
-	}
-	for range many {
-		c.Offer(&r)
-		r.Rank.ID++
-		r.Cost++
-	}
-}
-
 func TestARecordHasNothingOfTheOneThatItsSlotHadBefore(t *testing.T) {
 	j, err := New(1)
 	require.NoError(t, err)
-	j.Add(func(r *Record) {
+	j.Add(func(r *decision.Record) {
 		r.Split, r.Decode.Replaced, r.Prefill.Refused = "one worker", "in place of 3/0", "full"
 	})
-	j.Add(func(r *Record) { require.Equal(t, Record{Seq: 2}, *r) })
+	j.Add(func(r *decision.Record) { require.Equal(t, decision.Record{Seq: 2}, *r) })
 }

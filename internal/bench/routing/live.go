@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/decision"
 )
 
 // liveOptions say what is played live, and how.
@@ -123,7 +123,7 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	if err != nil {
 		r.cpu = math.NaN()
 	}
-	var list struct{ Decisions []decision }
+	var list struct{ Decisions []decided }
 	if err := l.ask(ctx, fmt.Sprintf("/debug/decisions?n=%d", len(trace)), &list); err != nil {
 		return liveRun{}, err
 	}
@@ -134,8 +134,8 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	return r, nil
 }
 
-// decision is what the run needs of one of the plugin's decisions.
-type decision struct {
+// decided is what the run needs of one of the plugin's decisions.
+type decided struct {
 	Attempt     int    `json:"attempt"`
 	TokenSource string `json:"token_source"`
 	ISLTokens   int64  `json:"isl_tokens"`
@@ -146,14 +146,14 @@ type decision struct {
 }
 
 // judge adds what the plugin says of its decisions.
-func (r *liveRun) judge(list []decision, m *liveMode) {
+func (r *liveRun) judge(list []decided, m *liveMode) {
 	var believed, tokens int64
 	again, alone := 0, 0
 	for _, d := range list {
 		if d.Attempt > 1 {
 			again++
 		}
-		if m.exact() && d.TokenSource != string(journal.EngineTokenize) {
+		if m.exact() && d.TokenSource != string(decision.EngineTokenize) {
 			r.estimated++
 		}
 		if d.Prefill == nil {

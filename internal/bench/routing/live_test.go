@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
-	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -239,12 +239,12 @@ func TestADriveThatIsInterruptedSaysSoOfEachRequestLeft(t *testing.T) {
 }
 
 func TestThePluginsDecisionsAreJudged(t *testing.T) {
-	var list []decision
+	var list []decided
 	require.NoError(t, json.Unmarshal([]byte(`[
 		{"attempt":1,"token_source":"engine tokenize","isl_tokens":100,"block_size":16,"prefill":{"overlap_blocks":2}},
 		{"attempt":2,"token_source":"byte estimate","isl_tokens":60,"block_size":16,"prefill":{"overlap_blocks":3}},
 		{"attempt":1,"token_source":"engine tokenize","isl_tokens":10,"block_size":16}]`), &list))
-	require.Equal(t, "engine tokenize", string(journal.EngineTokenize))
+	require.Equal(t, "engine tokenize", string(decision.EngineTokenize))
 	var r liveRun
 	r.judge(list, &liveMode{tokens: "auto"})
 	require.InDelta(t, 0.5, r.Believed, 1e-12)

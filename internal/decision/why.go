@@ -1,4 +1,4 @@
-package journal
+package decision
 
 import (
 	"fmt"
@@ -154,8 +154,8 @@ func modeWhy(mode, reason string) string {
 // cost prints a cost as people compare it: one digit after the point.
 func cost(f float64) string { return fmt.Sprintf("%.1f", f) }
 
-// Text says the outcome with its detail, as "refused: no_worker".
-func (r *Record) Text() string {
+// OutcomeText says the outcome with its detail, as "refused: no_worker".
+func (r *Record) OutcomeText() string {
 	o := string(r.Outcome)
 	if o == "" {
 		o = "deciding"

@@ -1,6 +1,7 @@
-package journal
+package decision
 
 import (
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -166,12 +167,11 @@ func before(a, b *Row) bool {
 // has one record for each attempt, with the same RequestID.
 //
 // Strings must not be parts of a request body: a record would keep the whole
-// body in memory. Long ones are cut when the record is added.
+// body in memory. Clip cuts the long ones.
 type Record struct {
-	// Set by Add; read-only for the caller.
-	Seq uint64 // grows by one with each record of the journal
+	Seq uint64 // set by the journal: grows by one with each record
 
-	// Set when the record is added.
+	// Known when the decision is made.
 	Time      time.Time // when the attempt began
 	RequestID string
 	Attempt   int // 1 for the first
@@ -211,5 +211,21 @@ type Timings struct {
 	End             time.Duration
 }
 
-// maxText bounds each string of a record, in bytes.
-const maxText = 256
+// MaxText bounds each string of a record that comes from a request, in bytes.
+const MaxText = 256
+
+// Clip cuts what a client may have made long, and drops the query of a path,
+// which may hold anything. It is to be called before a record is kept or shown.
+func (r *Record) Clip() {
+	if i := strings.IndexByte(r.Path, '?'); i >= 0 {
+		r.Path = strings.Clone(r.Path[:i])
+	}
+	for _, s := range []*string{
+		&r.RequestID, &r.Model, &r.Namespace, &r.Path,
+		&r.TokenReason, &r.Split, &r.Detail, &r.LegDetail,
+	} {
+		if len(*s) > MaxText {
+			*s = strings.ToValidUTF8((*s)[:MaxText], "") + "…"
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package decision
+
+import "time"
+
+// Event is a moment in the life of an attempt, for [Record.Mark].
+type Event uint8
+
+// The events, in the usual order.
+const (
+	PrefillStarted Event = iota + 1
+	PrefillWell
+	PrefillEnded
+	ResponseHeaders
+)
+
+// Mark notes that e happened at the given time. The first mark of an event
+// stands. Marks of the prefill leg move Leg along unless it has failed.
+func (r *Record) Mark(e Event, at time.Time) {
+	d := at.Sub(r.Time)
+	leg := LegNone
+	switch e {
+	case PrefillStarted:
+		setOnce(&r.Timings.PrefillStarted, d)
+		leg = LegStarted
+	case PrefillWell:
+		setOnce(&r.Timings.PrefillWell, d)
+		leg = LegWell
+	case PrefillEnded:
+		setOnce(&r.Timings.PrefillEnded, d)
+		leg = LegEnded
+	case ResponseHeaders:
+		setOnce(&r.Timings.ResponseHeaders, d)
+	}
+	if leg != LegNone && legOrder(leg) > legOrder(r.Leg) {
+		r.Leg = leg
+	}
+}
+
+// EndLeg notes that the prefill leg failed or was aborted, and why. The first
+// such end stands.
+func (r *Record) EndLeg(o LegOutcome, detail string, at time.Time) {
+	if r.Leg == LegFailed || r.Leg == LegAborted {
+		return
+	}
+	r.Leg, r.LegDetail = o, detail
+	setOnce(&r.Timings.PrefillEnded, at.Sub(r.Time))
+}
+
+// End notes how the attempt ended: its outcome, the detail of it ("" for none),
+// the status the client got (0: none) and when. The first end stands, so that a
+// late report cannot hide the cause.
+func (r *Record) End(o Outcome, detail string, status int, at time.Time) {
+	if r.Timings.End != 0 {
+		return
+	}
+	r.Outcome, r.Detail = o, detail
+	if status != 0 {
+		r.Status = status
+	}
+	setOnce(&r.Timings.End, at.Sub(r.Time))
+}
+
+// legOrder ranks the outcomes so that a late report never takes one back.
+func legOrder(l LegOutcome) int {
+	switch l {
+	case LegNone:
+		return 0
+	case LegDispatched:
+		return 1
+	case LegStarted:
+		return 2
+	case LegWell:
+		return 3
+	case LegEnded, LegFailed, LegAborted:
+		return 4
+	default:
+		return 0
+	}
+}
+
+// setOnce keeps the first value. Zero means unset, so an event at the very
+// start counts as one nanosecond in.
+func setOnce(p *time.Duration, d time.Duration) {
+	if *p == 0 {
+		*p = max(d, 1)
+	}
+}

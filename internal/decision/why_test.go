@@ -1,0 +1,92 @@
+package decision
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// TestWhy runs the scenario files. Verbs:
+//
+//	pick worker=7/0 mode=kv overlap=12 blocks=40   (worker, overlap, blocks may be left out)
+//	7/0 cost=12 [requests=3] [estimated] [predicted=1] [host=2] [disk=4] [out=reason]   one candidate a line; many=N offers N at cost+1…
+//
+// It prints the kept rows and the sentence.
+func TestWhy(t *testing.T) {
+	datadriven.RunTest(t, "testdata/why", func(t *testing.T, d *datadriven.TestData) string {
+		var c Choice
+		var mode, id string
+		var blocks int64
+		d.MaybeScanArgs(t, "mode", &mode)
+		d.MaybeScanArgs(t, "overlap", &c.OverlapBlocks)
+		d.MaybeScanArgs(t, "blocks", &blocks)
+		d.MaybeScanArgs(t, "reason", &c.Reason)
+		c.Mode = mode
+		if d.MaybeScanArgs(t, "worker", &id) {
+			c.Rank = rank(t, id)
+		}
+		for line := range strings.Lines(d.Input) {
+			offer(t, &c, strings.TrimSpace(line))
+		}
+		var b strings.Builder
+		for _, r := range c.Rows() {
+			fmt.Fprintf(&b, "%s %.1f %s\n", r.Rank, r.Cost, r.Note)
+		}
+		fmt.Fprintf(&b, "left out: %d\n%s\n", c.Left(), c.Why(blocks))
+		return strings.ReplaceAll(b.String(), " \n", "\n")
+	})
+}
+
+func rank(t *testing.T, s string) worker.Rank {
+	t.Helper()
+	var r worker.Rank
+	_, err := fmt.Sscanf(s, "%d/%d", &r.ID, &r.DPRank)
+	require.NoError(t, err)
+	return r
+}
+
+func offer(t *testing.T, c *Choice, line string) {
+	t.Helper()
+	fields := strings.Fields(line)
+	r := Row{Rank: rank(t, fields[0])}
+	many := 1
+	for _, f := range fields[1:] {
+		k, v, _ := strings.Cut(f, "=")
+		switch k {
+		case "cost":
+			_, err := fmt.Sscan(v, &r.Cost)
+			require.NoError(t, err)
+		case "out":
+			r.Out, r.Note = true, strings.ReplaceAll(v, "_", " ")
+		case "requests":
+			_, err := fmt.Sscan(v, &r.ActiveRequests)
+			require.NoError(t, err)
+		case "estimated":
+			r.Estimated = true
+		case "predicted":
+			_, err := fmt.Sscan(v, &r.PredictedBlocks)
+			require.NoError(t, err)
+		case "host":
+			_, err := fmt.Sscan(v, &r.HostBlocks)
+			require.NoError(t, err)
+		case "disk":
+			_, err := fmt.Sscan(v, &r.DiskBlocks)
+			require.NoError(t, err)
+		case "many":
+			_, err := fmt.Sscan(v, &many)
+			require.NoError(t, err)
+		default:
+			t.Fatalf("row %q: %q is not cost, out, requests, estimated, predicted, host, disk or many", line, k)
+		}
+	}
+	for range many {
+		c.Offer(&r)
+		r.Rank.ID++
+		r.Cost++
+	}
+}
