@@ -21,8 +21,8 @@ type Verdict struct {
 const (
 	// reportLasts is how long a report counts: less and less, and then not at all.
 	reportLasts = 10 * time.Second
-	// mostReported bounds what is believed of a report, where the rank's capacity does
-	// not: some 16 million tokens.
+	// mostReported bounds what is believed of a report or of KV events, where the rank's
+	// capacity does not: some 16 million tokens.
 	mostReported = 1 << 20
 )
 
@@ -55,11 +55,7 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	if e == nil {
 		return v, false
 	}
-	most := int64(mostReported)
-	if e.capacity > 0 {
-		most = int64(e.capacity)
-	}
-	told := float64(min(max(rep.Blocks, 0), most))
+	told := min(max(float64(rep.Blocks), 0), e.mostHeld())
 	var over int64
 	if n := int64(e.load.DecodeRequests); n > 0 {
 		missing := max(0, n-max(rep.Requests, 0))
@@ -71,6 +67,14 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	e.written.off = 0 // it is in what is reported
 	b.writeLocked(e)
 	return v, true
+}
+
+// mostHeld is how many KV blocks the rank may be said to hold.
+func (e *entry) mostHeld() float64 {
+	if e.capacity > 0 {
+		return e.capacity
+	}
+	return mostReported
 }
 
 // decoding is how many KV blocks the rank is taken to hold for requests: those of their

@@ -63,7 +63,7 @@ func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Writ
 		w = Written{Blocks: x.blocks + float64(blocks), Seconds: seconds - x.seconds}
 		compared = true
 		x.off *= 1 - float64(took)/float64(offLasts)
-		x.off = min(x.off+w.Blocks-(grown-x.from), mostReported)
+		x.off = min(x.off+w.Blocks-(grown-x.from), e.mostHeld())
 		if e.load.DecodeRequests == 0 { // they are of answers that others have booked, or that are over
 			x.off = 0
 		}
