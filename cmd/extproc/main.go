@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/seed-60ae5743/baton/internal/budget"
 )
 
 func main() {
@@ -268,6 +270,7 @@ func effective(c Config) (string, error) {
 	if c.Request.MaxBodiesBytes == 0 { // not of a plugin, which has asked once
 		c.Request.MaxBodiesBytes = memoryHere().bodies()
 	}
+	c.Request.MaxBodyBytes = int(min(int64(c.Request.MaxBodyBytes), budget.New(c.Request.MaxBodiesBytes).Large()))
 	for _, p := range []*PickConfig{&c.Routing.Prefill, &c.Routing.Decode, &c.Routing.Aggregated} {
 		*p = p.filled()
 	}

@@ -26,7 +26,8 @@ func New(limit int64) *Budget { return &Budget{limit: max(limit, Least)} }
 // Limit is what all shares may come to.
 func (b *Budget) Limit() int64 { return b.limit }
 
-// Large is what those of large bodies may come to where one is let in.
+// Large is what those of large bodies may come to where one is let in: no larger body ever
+// finds room, and one of that size does, where nothing else is in flight.
 func (b *Budget) Large() int64 { return b.limit - b.limit/4 }
 
 // Tight reports whether a large body may be refused now, for what others hold: one of
@@ -66,9 +67,10 @@ func (s *Share) Admit(b *Budget, n int64) bool { return s.take(b, n, n > Small, 
 func (s *Share) AdmitUnseen(b *Budget, n int64) bool { return s.take(b, n, true, b.Large()) }
 
 // Grow is Admit for a body of unknown size, of which n bytes have come, and which may be
-// as large as most. Once it is no longer taken for a small one it counts for more than has
-// come, and begins so only while half of the room for large ones is free: those that have
-// begun are to come to their end, rather than many to get half as far.
+// as large as most, Large at most. Once it is no longer taken for a small one it counts for
+// more than has come, and begins so only while half of the room for large ones is free, or
+// all of it where it needs more at once: those that have begun are to come to their end,
+// rather than many to get half as far.
 func (s *Share) Grow(b *Budget, n, most int64) bool {
 	switch {
 	case n <= s.n:
@@ -80,7 +82,7 @@ func (s *Share) Grow(b *Budget, n, most int64) bool {
 	if s.large {
 		return s.take(b, next, true, b.Large())
 	}
-	return s.take(b, next, true, b.Large()/2)
+	return s.take(b, next, true, max(next, b.Large()/2))
 }
 
 // take makes the share n bytes, where there is room: for large bodies, while they come to

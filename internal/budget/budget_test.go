@@ -102,6 +102,39 @@ func TestBodiesOfUnknownSizeComeToTheirEnd(t *testing.T) {
 	require.Empty(t, fill(b, 2*Small))
 }
 
+// TestABodyMayHaveAllTheRoomForLargeOnes, whether it says what it will come to or not: who
+// is refused may ask again, and has to find room some day.
+func TestABodyMayHaveAllTheRoomForLargeOnes(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int64{Least, 100 << 20, 1 << 30} {
+		b := New(limit)
+		most := b.Large()
+		for name, whole := range map[string]func(s *Share) bool{
+			"said":   func(s *Share) bool { return s.Admit(b, most) },
+			"unseen": func(s *Share) bool { return s.AdmitUnseen(b, limit/256) && s.Grow(b, most, most) },
+			"unsaid": func(s *Share) bool {
+				for n := most / 64; n < most; n += most / 64 {
+					if !s.Grow(b, n, most) {
+						return false
+					}
+				}
+				return s.Grow(b, most, most)
+			},
+			"unsaid, at once": func(s *Share) bool { return s.Grow(b, most, most) },
+		} {
+			var s, other Share
+			require.True(t, other.Admit(b, 2*Small))
+			require.False(t, whole(&s), "%s: another is there", name)
+			s.Set(b, 0)
+			other.Set(b, 0)
+			require.True(t, whole(&s), "%s, of %d", name, limit)
+			require.Equal(t, most, b.Used())
+			require.False(t, other.Admit(b, 2*Small))
+			s.Set(b, 0)
+		}
+	}
+}
+
 func fillAndLeave(b *Budget) []*Share {
 	in := fill(b, Small)
 	for _, s := range in {

@@ -4,6 +4,7 @@ package envoytest
 
 import (
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -15,20 +16,49 @@ import (
 func TestABodyOfUnknownSizeIsRefusedWhileItComes(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, config: "request: {max_bodies_bytes: 8388608}\n"}, func(t *testing.T, f *fleet) {
-		body, w := io.Pipe()
-		defer w.Close()
-		go func() {
-			_, _ = io.WriteString(w, `{"model":"m","prompt":"`+strings.Repeat("x", 5<<20)) // fails once it is refused
-		}()
-		r := f.sendFrom(t.Context(), "/v1/completions", body)
+		inFlight := func(n float64) {
+			t.Helper()
+			f.await("what is in flight", func() bool { return f.metric("baton_body_bytes_in_flight") == n })
+		}
+		// begin sends the beginning of a body and no end.
+		begin := func(n int) *reply {
+			body, w := io.Pipe()
+			defer w.Close()
+			go func() {
+				_, _ = io.WriteString(w, `{"model":"m","prompt":"`+strings.Repeat("x", n)) // fails once it is refused
+			}()
+			return f.sendFrom(t.Context(), "/v1/completions", body)
+		}
+		// announce says how long a body is, and sends none of it. The request ends with end.
+		announce := func(n int) (r chan *reply, end func()) {
+			body, w := io.Pipe()
+			r = make(chan *reply, 1)
+			go func() { r <- f.sendFrom(t.Context(), "/v1/completions", &sizedBody{body, n}) }()
+			return r, func() { _ = w.Close() }
+		}
+		held, end := announce(2 << 20)
+		inFlight(2 << 20)
+		r := begin(5 << 20)
 		require.NoError(t, r.err)
 		require.Equal(t, 503, r.status, r.body)
 		require.Contains(t, r.body, `"bodies_full"`)
 		require.Equal(t, "5", r.header.Get("Retry-After"))
-		f.await("its bytes to be given back", func() bool { return f.metric("baton_body_bytes_in_flight") == 0 })
+		inFlight(2 << 20) // its bytes are given back
+		end()
+		require.Error(t, (<-held).err)
+		inFlight(0)
 
+		// There is room for so much of it, and for more than that never.
 		whole := completion("of unknown size", 2, false)
-		whole = strings.TrimSuffix(whole, "}") + `,"user":"` + strings.Repeat("x", 2<<20) + `"}`
+		whole = strings.TrimSuffix(whole, "}") + `,"user":"` + strings.Repeat("x", 5<<20) + `"}`
 		requireAnswer(t, f.sendFrom(t.Context(), "/v1/completions", io.MultiReader(strings.NewReader(whole))), "of unknown size", 2)
+		inFlight(0)
+		r = begin(7 << 20)
+		requireError(t, r, http.StatusRequestEntityTooLarge, "body_too_large")
+		require.Empty(t, r.header.Get("Retry-After"))
+		said, end := announce(6<<20 + 1)
+		requireError(t, <-said, http.StatusRequestEntityTooLarge, "body_too_large")
+		end()
+		inFlight(0)
 	})
 }

@@ -83,6 +83,59 @@ func TestABodyWithoutRoomIsRefused(t *testing.T) {
 	r.requireIdle()
 }
 
+// TestABodyThatNeverFindsRoomIsTooLarge: it is told so at once, by what it says or when so
+// much has come, and not to ask again. What does find room is admitted.
+func TestABodyThatNeverFindsRoomIsTooLarge(t *testing.T) {
+	r := newReplica(t, "a", func(c *Config) { c.MaxBodiesBytes = 8 << 20 })
+	const most = 6 << 20
+	requireTooLarge := func(p *proxy) {
+		t.Helper()
+		im := p.recv().GetImmediateResponse()
+		require.EqualValues(t, 413, im.GetStatus().GetCode())
+		require.Contains(t, string(im.GetBody()), `"body_too_large"`)
+		require.Empty(t, setHeaders(im.GetHeaders())["retry-after"])
+		p.cancel()
+	}
+	uses := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return r.srv.bodies.Used() == int64(n) }, 20*time.Second, 5*time.Millisecond)
+	}
+	announce := func(n int, duplex bool) *proxy {
+		p := r.open(filterMain)
+		p.begin(duplex, "content-length", strconv.Itoa(n))
+		return p
+	}
+	holds := announce(most, false)
+	require.NotNil(t, holds.recv().GetRequestHeaders())
+	requireTooLarge(announce(most+1, false))
+	requireTooLarge(announce(most+1, true))
+	announce(most, true).requireFull("5")
+	holds.cancel()
+	uses(0)
+
+	mib := strings.Repeat("x", 1<<20)
+	p := r.open(filterMain)
+	p.begin(true)
+	for range 5 {
+		p.piece(mib, false)
+	}
+	uses(most)
+	p.piece(mib, false)
+	uses(most)
+	p.piece("x", false)
+	requireTooLarge(p)
+	uses(0)
+
+	p = r.open(filterMain)
+	p.begin(false)
+	require.NotNil(t, p.recv().GetRequestHeaders())
+	p.piece(strings.Repeat("x", most+1), true)
+	requireTooLarge(p)
+	r.forgetLegs()
+	r.accessLog()
+	r.requireIdle()
+}
+
 // TestABodyOfUnknownSizeCountsAsItComes, where it comes in pieces. Where Envoy keeps it
 // until it is whole, it counts for a part of the budget until it is.
 func TestABodyOfUnknownSizeCountsAsItComes(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -85,8 +86,8 @@ type Config struct {
 	// DefaultTimeout bounds a request without that header, MaxTimeout any.
 	// Defaults 10 minutes and 1 hour.
 	DefaultTimeout, MaxTimeout time.Duration
-	// MaxBodyBytes bounds a request's body. Default 64 MiB. Envoy's own limit
-	// comes first.
+	// MaxBodyBytes bounds a request's body, and so does what MaxBodiesBytes leaves for
+	// large ones: three quarters. Default 64 MiB. Envoy's own limit comes first.
 	MaxBodyBytes int
 	// MaxBodiesBytes bounds the bytes of bodies that are in flight, over all requests;
 	// beyond it new requests get 503. Default 1 GiB. See package budget.
@@ -171,6 +172,7 @@ func (c Config) withDefaults() Config {
 	if c.MaxBodiesBytes == 0 {
 		c.MaxBodiesBytes = 1 << 30
 	}
+	c.MaxBodyBytes = int(min(int64(c.MaxBodyBytes), budget.New(c.MaxBodiesBytes).Large()))
 	if c.Gateway.Endpoints == 0 {
 		c.Gateway.Endpoints = 1
 	}
