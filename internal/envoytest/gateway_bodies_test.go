@@ -165,6 +165,42 @@ func TestBodiesOfEverySizeReachBothLegsOfAGateway(t *testing.T) {
 	})
 }
 
+// TestAChunkedBodyGoesThroughAGatewayWhole to the worker, or to both legs, as it was sent;
+// one that comes to more than may be is refused, though nobody has said so beforehand.
+func TestAChunkedBodyGoesThroughAGatewayWhole(t *testing.T) {
+	t.Parallel()
+	const most = 1_000_000
+	l := layout{
+		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"},
+		simArgs: []string{"--log-body-bytes", "2000000", "--log-total-bytes", "10000000", "--prefill-us-per-token", "0", "--decode-us-per-token", "0"},
+		config:  fmt.Sprintf("request: {max_body_bytes: %d}\ntokens: {mode: estimate}\nprefill: {start_timeout: 10s, overdue_base: 60s}\n", most),
+	}
+	eachGateway(t, l, func(t *testing.T, f *fleet, twoLegs bool) {
+		send := func(body string) *reply {
+			f.forget()
+			return f.do(http.MethodPost, "/v1/completions", io.MultiReader(strings.NewReader(body)), http.Header{"Content-Type": {"application/json"}})
+		}
+		for _, n := range []int{100, 62_001, most} {
+			body, what := oddCompletion(n), fmt.Sprint(n)
+			r := send(body)
+			require.NoError(t, r.err, what)
+			require.Equal(t, http.StatusOK, r.status, "%d bytes: %.200s", n, r.body)
+			if !twoLegs {
+				require.Empty(t, f.gotAll(f.prefill), "nothing carries a prefill leg")
+				got := f.gotAll(f.decode)
+				require.Len(t, got, 1)
+				requireSame(t, body, got[0].Body, what)
+				continue
+			}
+			prefill, decode := f.legs()
+			require.True(t, strings.HasPrefix(decode.Body, body[:len(body)-1]+`,"bootstrap_host"`), "%d bytes: decode's body is another", n)
+			requireSame(t, strings.Replace(decode.Body, `"max_tokens":2`, `"max_tokens":1`, 1), prefill.Body, what)
+		}
+		requireError(t, send(oddCompletion(most+1)), http.StatusRequestEntityTooLarge, "body_too_large")
+		require.Empty(t, f.gotAll(f.workers))
+	})
+}
+
 // TestOtherPathsAndMethodsGoToOneWorker, with a body or without, and what we answer or
 // refuse ourselves is answered and refused in a gateway too.
 func TestOtherPathsAndMethodsGoToOneWorker(t *testing.T) {
