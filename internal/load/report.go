@@ -64,7 +64,7 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	}
 	v = Verdict{Expected: int64(e.decoding(b.now) + 0.5), Told: int64(told + 0.5)}
 	e.correction = correction{told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), b.now, over}
-	e.written.off = 0 // it is in what is reported
+	e.written.off.blocks = 0 // it is in what is reported
 	b.writeLocked(e)
 	return v, true
 }
@@ -80,7 +80,7 @@ func (e *entry) mostHeld() float64 {
 // decoding is how many KV blocks the rank is taken to hold for requests: those of their
 // prompts, those of answers so far, and what KV events and the last report have corrected.
 func (e *entry) decoding(now time.Duration) float64 {
-	return max(0, float64(e.load.DecodeBlocks)+e.answers.at(now.Seconds())+e.written.at(now)+e.correction.at(now))
+	return max(0, float64(e.load.DecodeBlocks)+e.answers.at(now.Seconds())+e.written.off.at(now)+e.correction.at(now))
 }
 
 // settle takes a booking off whose answer has come to so many blocks, and of the
@@ -89,7 +89,7 @@ func (e *entry) settle(l *Load, grown float64) {
 	switch n := e.load.DecodeRequests; {
 	case n == 0 || l.DecodeRequests == 0:
 	case n == l.DecodeRequests:
-		e.correction, e.written.off = correction{}, 0
+		e.correction, e.written.off.blocks = correction{}, 0
 	case e.correction.over > 0:
 		e.correction.over--
 		e.correction.blocks += float64(l.DecodeBlocks) + grown

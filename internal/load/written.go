@@ -28,14 +28,29 @@ const (
 // written is what KV events have told of a rank's answers, and by how many blocks that
 // differs from how they were expected to grow.
 type written struct {
-	off  float64 // goes with the answers that it was found with
+	off  offBy
 	pace float64 // blocks a second of one choice; 0: not known
 
-	counting bool
-	since    time.Duration // when counting began
-	blocks   float64       // heard since then
-	from     float64       // what had been expected until then
-	seconds  float64       // answers' time until then
+	counting bool    // since off.heard
+	blocks   float64 // heard since then
+	from     float64 // what had been expected until then
+	seconds  float64 // answers' time until then
+}
+
+// offBy is by how many blocks a rank differs from what is booked on it. It goes with the
+// answers that it was found with, and where nothing is heard of the rank any more.
+type offBy struct {
+	blocks float64
+	heard  time.Duration // the last time
+}
+
+func (o *offBy) fresh(now time.Duration) bool { return now-o.heard <= writtenGap }
+
+func (o *offBy) at(now time.Duration) float64 {
+	if !o.fresh(now) {
+		return 0
+	}
+	return o.blocks
 }
 
 // Wrote corrects what the book takes a rank to hold by its KV events: so many blocks that
@@ -51,26 +66,25 @@ func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Writ
 		return w, false
 	}
 	x, now := &e.written, b.now
-	grown, seconds := e.expected(now), e.answers.took(now.Seconds())
-	took := now - x.since
-	switch {
-	case !live || !x.counting || took > writtenGap:
-		x.blocks = 0 // what came with it may be of before
-	case took < writtenWindow:
+	took, counts := now-x.off.heard, live && x.counting
+	if counts && took < writtenWindow {
 		x.blocks += float64(blocks)
 		return w, false
-	default:
-		w = Written{Blocks: x.blocks + float64(blocks), Seconds: seconds - x.seconds}
-		compared = true
-		x.off *= 1 - float64(took)/float64(offLasts)
-		x.off = min(x.off+w.Blocks-(grown-x.from), e.mostHeld())
-		if e.load.DecodeRequests == 0 { // they are of answers that others have booked, or that are over
-			x.off = 0
-		}
-		x.learn(w)
-		b.writeLocked(e)
 	}
-	x.counting, x.since, x.blocks, x.from, x.seconds = live, now, 0, grown, seconds
+	grown, seconds := e.expected(now), e.answers.took(now.Seconds())
+	off := x.off.at(now) * (1 - float64(took)/float64(offLasts))
+	if counts && x.off.fresh(now) {
+		w, compared = Written{Blocks: x.blocks + float64(blocks), Seconds: seconds - x.seconds}, true
+		off = min(off+w.Blocks-(grown-x.from), e.mostHeld())
+		x.learn(w)
+	}
+	if e.load.DecodeRequests == 0 { // they are of answers that others have booked, or that are over
+		off = 0
+	}
+	x.off = offBy{off, now}
+	b.writeLocked(e)
+	// What came with the first message that counts may be of before.
+	x.counting, x.blocks, x.from, x.seconds = live, 0, grown, seconds
 	return w, compared
 }
 
@@ -91,21 +105,10 @@ func (x *written) learn(w Written) {
 	}
 }
 
-// at is what is found to be off now: nothing where the rank's events have ceased.
-func (x *written) at(now time.Duration) float64 {
-	if !x.fresh(now) {
-		return 0
-	}
-	return x.off
-}
-
-func (x *written) fresh(now time.Duration) bool { return x.counting && now-x.since <= writtenGap }
-
 // end takes off what an answer that is over has come to beyond what was expected: its
 // choices were written for so many seconds, and could come to so many blocks at most.
 func (x *written) end(now time.Duration, grown, seconds, most float64) {
-	x.off = x.at(now)
-	if x.pace > 0 && x.fresh(now) {
-		x.off -= min(seconds*x.pace, most) - grown
+	if x.pace > 0 && x.off.fresh(now) {
+		x.off.blocks -= min(seconds*x.pace, most) - grown
 	}
 }

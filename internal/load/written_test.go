@@ -143,3 +143,54 @@ func TestAnAnswerOfSeveralChoicesTellsThePaceOfOne(t *testing.T) {
 		r.Release(now)
 	}
 }
+
+// What was found to be off holds through a replay, whose blocks count for nothing, and is
+// gone after a silence.
+func TestACorrectionHoldsThroughAReplayAndNotThroughASilence(t *testing.T) {
+	t.Parallel()
+	b, now := New(1), time.Unix(1000, 0)
+	s := snapshot(t, testWorker(t, 1, worker.Decode, 1, 8000))
+	b.Update(s)
+	ranks, p, r := s.Pool(key).DecodeRanks, picker.DecodeOverride(*params()), new(Reservation)
+	began := now
+	req := &Request{
+		Key: key, Ranks: ranks, Params: &p, Now: now, Pick: picker.Request{Role: worker.Decode, ISLTokens: 16},
+		Growth: Growth{PerSecond: 1, Most: 1000},
+	}
+	_, err := b.PickAndReserve(req, r)
+	require.NoError(t, err)
+	holds := func() float64 {
+		t.Helper()
+		held, _ := b.DecodingBlocks(ranks[0], now)
+		req.Now = now
+		_, err := b.Preview(req)
+		require.NoError(t, err)
+		require.InDelta(t, held, b.tableLocked(ranks).cols.Decode[0], 2, "what a pick sees")
+		return float64(held)
+	}
+	wrote := func(after time.Duration, blocks int, live bool) (compared bool) {
+		now = now.Add(after)
+		_, compared = b.Wrote(ranks[0], blocks, live, now)
+		return compared
+	}
+	for range 6 {
+		wrote(time.Second, 20, true)
+	}
+	off := holds() - now.Sub(began).Seconds() - 1
+	require.Greater(t, off, 80.0)
+	before := holds()
+	require.False(t, wrote(100*time.Millisecond, 5000, false))
+	require.InDelta(t, before, holds(), 2)
+	require.False(t, wrote(100*time.Millisecond, 5000, true), "what came with it may be of before")
+	require.False(t, wrote(100*time.Millisecond, 2, true))
+	require.InDelta(t, before, holds(), 2)
+	require.True(t, wrote(time.Second, 18, true))
+	require.InDelta(t, before+20, holds(), 6)
+
+	now = now.Add(time.Minute)
+	booked := now.Sub(began).Seconds() + 1
+	require.InDelta(t, booked, holds(), 1, "events have ceased")
+	require.False(t, wrote(0, 1, true))
+	require.InDelta(t, booked, holds(), 1, "what was off a minute ago is not off now")
+	r.Release(now)
+}
