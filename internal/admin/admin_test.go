@@ -190,7 +190,7 @@ func TestTheDecisionsInJSON(t *testing.T) {
 	s := newServer(t, nil)
 	golden(t, "decisions.json", get(s, "/debug/decisions").Body.String())
 
-	var got struct{ Decisions []DecisionJSON }
+	var got struct{ Decisions []decision.Record }
 	require.NoError(t, json.Unmarshal(get(s, "/debug/decisions?n=1").Body.Bytes(), &got))
 	require.Len(t, got.Decisions, 1)
 	require.Equal(t, "c1d2-estimate", got.Decisions[0].RequestID)

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"math"
 	"strings"
 	"time"
 
@@ -9,160 +8,22 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// DecisionJSON is a record of the journal in JSON. Worker ids are strings,
-// since they exceed what a JSON number holds; durations are seconds; what has
-// not happened is left out.
-type DecisionJSON struct {
-	Seq         uint64    `json:"seq"`
-	Time        time.Time `json:"time"`
-	RequestID   string    `json:"request_id"`
-	Attempt     int       `json:"attempt"`
-	Model       string    `json:"model"`
-	Namespace   string    `json:"namespace,omitempty"`
-	Path        string    `json:"path"`
-	BodyBytes   int64     `json:"body_bytes"`
-	TokenSource string    `json:"token_source,omitempty"`
-	TokenReason string    `json:"token_reason,omitempty"`
-	ISLTokens   int64     `json:"isl_tokens"`
-	Blocks      int64     `json:"prompt_blocks"`
-	BlockSize   int       `json:"block_size,omitempty"`
-
-	Split   string      `json:"split,omitempty"` // why one worker, or two, where that was to be chosen
-	Prefill *choiceJSON `json:"prefill,omitempty"`
-	Decode  *choiceJSON `json:"decode,omitempty"`
-
-	Outcome   string `json:"outcome"`
-	Detail    string `json:"detail,omitempty"`
-	Status    int    `json:"status,omitempty"`
-	Leg       string `json:"prefill_leg,omitempty"`
-	LegDetail string `json:"prefill_leg_detail,omitempty"`
-
-	DecisionSeconds float64     `json:"decision_seconds,omitempty"`
-	Timings         timingsJSON `json:"timings"`
-}
-
-type timingsJSON struct {
-	PrefillStarted  float64 `json:"prefill_started_seconds,omitempty"`
-	PrefillWell     float64 `json:"prefill_well_seconds,omitempty"`
-	PrefillEnded    float64 `json:"prefill_ended_seconds,omitempty"`
-	ResponseHeaders float64 `json:"response_headers_seconds,omitempty"`
-	End             float64 `json:"end_seconds,omitempty"`
-}
-
-type choiceJSON struct {
-	WorkerID      worker.ID     `json:"worker_id,string,omitempty"`
-	DPRank        worker.DPRank `json:"dp_rank"`
-	Endpoint      string        `json:"endpoint,omitempty"`
-	Mode          string        `json:"mode"`
-	Reason        string        `json:"reason,omitempty"`
-	Why           string        `json:"why"`
-	OverlapBlocks int64         `json:"overlap_blocks"`
-	Cost          *float64      `json:"cost"`
-	Table         []rowJSON     `json:"table"`
-	LeftOut       int           `json:"left_out"`
-}
-
-type rowJSON struct {
-	WorkerID            worker.ID     `json:"worker_id,string"`
-	DPRank              worker.DPRank `json:"dp_rank"`
-	Endpoint            string        `json:"endpoint,omitempty"`
-	Picked              bool          `json:"picked"`
-	Eligible            bool          `json:"eligible"`
-	OverlapBlocks       int64         `json:"overlap_blocks"`
-	PredictedBlocks     uint32        `json:"predicted_blocks,omitempty"` // of those
-	HostBlocks          uint32        `json:"host_blocks,omitempty"`      // beyond those
-	DiskBlocks          uint32        `json:"disk_blocks,omitempty"`      // beyond both
-	SharedBlocks        int64         `json:"shared_blocks,omitempty"`    // in the cache outside, beyond all of those
-	Estimated           bool          `json:"overlap_estimated"`
-	CachedTokens        int64         `json:"cached_tokens"`
-	UncachedTokens      int64         `json:"uncached_tokens"`
-	ActivePrefillTokens int64         `json:"active_prefill_tokens"`
-	ActiveDecodeBlocks  int64         `json:"active_decode_blocks"`
-	ActiveRequests      int64         `json:"active_requests"`
-	CreditBlocks        *float64      `json:"credit_blocks"`
-	PrefillCost         *float64      `json:"prefill_cost"`
-	DecodeCost          *float64      `json:"decode_cost"`
-	Cost                *float64      `json:"cost"`
-	Note                string        `json:"note,omitempty"`
-	// How long ago it was known last that none of its events is missing; of an answer
-	// to explain.
-	KnownSecondsAgo *float64 `json:"known_seconds_ago,omitempty"`
-}
-
-// NewDecisionJSON converts a record. It keeps nothing of r.
-func NewDecisionJSON(r *decision.Record) *DecisionJSON {
-	return &DecisionJSON{
-		Seq: r.Seq, Time: r.Time.UTC(), RequestID: r.RequestID, Attempt: r.Attempt,
-		Model: r.Model, Namespace: r.Namespace, Path: r.Path, BodyBytes: r.BodyBytes,
-		TokenSource: string(r.TokenSource), TokenReason: r.TokenReason,
-		ISLTokens: r.ISLTokens, Blocks: r.PromptBlocks, BlockSize: r.BlockSize,
-		Split:   r.Split,
-		Prefill: newChoiceJSON(&r.Prefill, r.PromptBlocks),
-		Decode:  newChoiceJSON(&r.Decode, 0),
-		Outcome: string(r.Outcome), Detail: r.Detail, Status: r.Status,
-		Leg: string(r.Leg), LegDetail: r.LegDetail,
-		DecisionSeconds: r.DecisionIn.Seconds(),
-		Timings: timingsJSON{
-			PrefillStarted:  r.Timings.PrefillStarted.Seconds(),
-			PrefillWell:     r.Timings.PrefillWell.Seconds(),
-			PrefillEnded:    r.Timings.PrefillEnded.Seconds(),
-			ResponseHeaders: r.Timings.ResponseHeaders.Seconds(),
-			End:             r.Timings.End.Seconds(),
-		},
-	}
-}
-
-func newChoiceJSON(c *decision.Choice, promptBlocks int64) *choiceJSON {
-	if !c.Made() && len(c.Rows()) == 0 && c.Refused == "" {
-		return nil
-	}
-	out := &choiceJSON{
-		WorkerID: c.Rank.ID, DPRank: c.Rank.DPRank, Endpoint: c.Endpoint, Mode: c.Mode, Reason: c.Reason,
-		Why: c.Why(promptBlocks), OverlapBlocks: c.OverlapBlocks, Cost: number(c.Cost),
-		Table: make([]rowJSON, 0, len(c.Rows())), LeftOut: c.Left(),
-	}
-	for _, r := range c.Rows() {
-		out.Table = append(out.Table, rowJSON{
-			WorkerID: r.Rank.ID, DPRank: r.Rank.DPRank, Endpoint: r.Endpoint, Picked: c.Made() && r.Rank == c.Rank, Eligible: !r.Out,
-			OverlapBlocks: r.OverlapBlocks, PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated,
-			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens, CreditBlocks: number(r.CreditBlocks),
-			ActivePrefillTokens: r.ActivePrefillTokens,
-			ActiveDecodeBlocks:  r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,
-			PrefillCost: number(r.PrefillCost), DecodeCost: number(r.DecodeCost), Cost: number(r.Cost), Note: r.Note,
-		})
-	}
-	return out
-}
-
 // know adds how old what is known of each candidate is.
-func (d *DecisionJSON) know(s *State) {
-	ages := map[worker.Rank]*float64{}
+func know(d *decision.Record, s *State) {
+	ages := map[worker.Rank]time.Duration{}
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		for _, r := range w.Ranks {
 			if at := r.Events.AsOf; !at.IsZero() {
-				ago := s.Now.Sub(at).Seconds()
-				ages[worker.Rank{ID: w.ID, DPRank: r.DPRank}] = &ago
+				ages[worker.Rank{ID: w.ID, DPRank: r.DPRank}] = max(s.Now.Sub(at), 1)
 			}
 		}
 	}
-	for _, c := range []*choiceJSON{d.Prefill, d.Decode} {
-		if c == nil {
-			continue
-		}
-		for i := range c.Table {
-			r := &c.Table[i]
-			r.KnownSecondsAgo = ages[worker.Rank{ID: r.WorkerID, DPRank: r.DPRank}]
+	for _, c := range []*decision.Choice{&d.Prefill, &d.Decode} {
+		for i, r := range c.Rows() {
+			c.Rows()[i].KnownAgo = ages[r.Rank]
 		}
 	}
-}
-
-// number returns nil for what JSON has no number for.
-func number(f float64) *float64 {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return nil
-	}
-	return &f
 }
 
 type stateDoc struct {

@@ -374,7 +374,7 @@ func outcomeClass(o decision.Outcome) string {
 }
 
 func (v *decisionView) addChoice(role string, c *decision.Choice, promptBlocks int64) {
-	if !c.Made() && len(c.Rows()) == 0 && c.Refused == "" {
+	if !c.Told() {
 		return
 	}
 	cv := choiceView{
@@ -386,7 +386,7 @@ func (v *decisionView) addChoice(role string, c *decision.Choice, promptBlocks i
 	}
 	for _, r := range c.Rows() {
 		row := choiceRow{
-			Rank: r.Rank.String(), Endpoint: r.Endpoint, Picked: c.Made() && r.Rank == c.Rank, Out: r.Out,
+			Rank: r.Rank.String(), Endpoint: r.Endpoint, Picked: c.Picked(&r), Out: r.Out,
 			Overlap: overlapText(&r), Uncached: grouped(r.UncachedTokens),
 			PrefillTokens: grouped(r.ActivePrefillTokens),
 			Blocks:        grouped(r.ActiveDecodeBlocks), Requests: grouped(r.ActiveRequests),

@@ -198,7 +198,7 @@ func (s *Server) decisions(r *http.Request, n int) ([]decision.Record, error) {
 		}
 		n = v
 	}
-	return s.cfg.Journal.Recent(nil, n), nil
+	return s.cfg.Journal.Recent([]decision.Record{}, n), nil
 }
 
 func (s *Server) serveDecisions(w http.ResponseWriter, r *http.Request) {
@@ -207,11 +207,7 @@ func (s *Server) serveDecisions(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, http.StatusBadRequest, err)
 		return
 	}
-	out := make([]*DecisionJSON, len(recs))
-	for i := range recs {
-		out[i] = NewDecisionJSON(&recs[i])
-	}
-	s.json(w, http.StatusOK, map[string]any{"decisions": out})
+	s.json(w, http.StatusOK, map[string]any{"decisions": recs})
 }
 
 // readBody reads what was posted, or answers why not.
@@ -250,9 +246,8 @@ func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if rec, ok := v.(*decision.Record); ok {
-		d, st := NewDecisionJSON(rec), s.state()
-		d.know(&st)
-		v = d
+		st := s.state()
+		know(rec, &st)
 	}
 	s.json(w, http.StatusOK, v)
 }

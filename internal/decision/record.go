@@ -61,8 +61,9 @@ type Row struct {
 	PredictedBlocks     uint32 // of OverlapBlocks: expected, not told
 	HostBlocks          uint32 // in host memory, beyond those
 	DiskBlocks          uint32 // on disk, beyond both
-	SharedBlocks        int64  // in the cache outside of the workers, beyond all of those
 	Estimated           bool   // OverlapBlocks is an estimate
+	Out                 bool   // it was not eligible; Note says why
+	SharedBlocks        int64  // in the cache outside of the workers, beyond all of those
 	CachedTokens        int64  // of the prompt, as the cost counts them
 	UncachedTokens      int64  // of the prompt
 	ActivePrefillTokens int64
@@ -72,11 +73,11 @@ type Row struct {
 	PrefillCost         float64
 	DecodeCost          float64
 	Cost                float64 // lower wins; the mode says what it is made of
+	Note                string  // why it was not eligible, or something of one that was
 
-	// Out marks a candidate that was not eligible; Note says why. Note may
-	// also say something of an eligible one.
-	Out  bool
-	Note string
+	// KnownAgo is how long ago it was known last that none of the rank's KV events is
+	// missing; of what was asked, not of what is kept. Zero: not told.
+	KnownAgo time.Duration
 }
 
 // Name is what people call the candidate: its endpoint and, in brackets, its rank.
@@ -107,6 +108,8 @@ type Choice struct {
 	// cost table is that of the decision. Empty: nobody's.
 	Replaced string
 
+	said string // of a choice that was read: Why as its writer had it
+
 	rows [MaxRows]Row
 	n    int
 	left int
@@ -114,6 +117,13 @@ type Choice struct {
 
 // Made reports whether a worker was picked.
 func (c *Choice) Made() bool { return c.Rank.ID != 0 }
+
+// Told reports whether there is anything to tell of the choice: a pick, or why
+// there was none.
+func (c *Choice) Told() bool { return c.Made() || c.n > 0 || c.Refused != "" || c.said != "" }
+
+// Picked reports whether r is the row of the picked rank.
+func (c *Choice) Picked(r *Row) bool { return c.Made() && r.Rank == c.Rank }
 
 // Rows returns the kept candidates: the picked one first if it was offered,
 // then the others by cost, ineligible ones last. The slice is part of c.

@@ -6,8 +6,12 @@ import (
 )
 
 // Why says in one sentence why the rank was picked, from the cost table.
-// promptBlocks is Record.PromptBlocks; 0 leaves the overlap out.
+// promptBlocks is Record.PromptBlocks; 0 leaves the overlap out. Of a choice that
+// was read it is what the writer said.
 func (c *Choice) Why(promptBlocks int64) string {
+	if c.said != "" {
+		return c.said
+	}
 	rows := c.Rows()
 	if !c.Made() {
 		if c.Refused != "" {
