@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/decision"
 )
 
 // explainCommand asks a running plugin what it would decide. Nothing is routed
@@ -50,11 +51,11 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 		_, err = fmt.Fprintln(stdout, out.String())
 		return err
 	}
-	text, err := explainText(answer)
-	if err != nil {
-		return err
+	var r decision.Record
+	if err := json.Unmarshal(answer, &r); err != nil {
+		return fmt.Errorf("explain: the plugin's answer: %w", err)
 	}
-	_, err = io.WriteString(stdout, text)
+	_, err = io.WriteString(stdout, r.Text())
 	return err
 }
 

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -89,4 +90,14 @@ func offer(t *testing.T, c *Choice, line string) {
 		r.Rank.ID++
 		r.Cost++
 	}
+}
+
+// TestText runs the scenario files. The verb text takes a record in JSON and prints
+// it in many lines, as `extproc explain` does; ~ is an empty line.
+func TestText(t *testing.T) {
+	datadriven.RunTest(t, "testdata/text", func(t *testing.T, d *datadriven.TestData) string {
+		var r Record
+		require.NoError(t, json.Unmarshal([]byte(d.Input), &r))
+		return strings.ReplaceAll(r.Text(), "\n\n", "\n~\n")
+	})
 }

@@ -1,0 +1,88 @@
+package decision
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+)
+
+// Text is the decision in many lines, for a terminal: what the prompt was taken
+// to be, then each pick with its table of candidates.
+func (r *Record) Text() string {
+	var b strings.Builder
+	if r.TokenSource != "" {
+		fmt.Fprintf(&b, "model %s, %d tokens in %d blocks (%s: %s)\n", r.Model, r.ISLTokens, r.PromptBlocks, r.TokenSource, r.TokenReason)
+	}
+	if r.Split != "" {
+		fmt.Fprintf(&b, "%s\n", r.Split)
+	}
+	if r.Outcome == Refused {
+		fmt.Fprintf(&b, "%s\n", r.OutcomeText())
+	}
+	for _, leg := range []struct {
+		name string
+		c    *Choice
+		why  string
+	}{{"prefill", &r.Prefill, r.Prefill.Why(r.PromptBlocks)}, {"decode", &r.Decode, r.Decode.Why(0)}} {
+		if !leg.c.Told() {
+			continue
+		}
+		who := "nobody"
+		if leg.c.Made() {
+			who = Name(leg.c.Endpoint, leg.c.Rank)
+		}
+		fmt.Fprintf(&b, "\n%s: %s (%s)\n  %s\n", leg.name, who, leg.c.Mode, leg.why)
+		if len(leg.c.Rows()) > 0 {
+			leg.c.table(&b)
+		}
+	}
+	return b.String()
+}
+
+// table writes the candidates that are held.
+func (c *Choice) table(to io.Writer) {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "  \tworker\trank\toverlap\tprefill tokens\tdecode blocks\trequests\tcost\tknown\t")
+	for i := range c.Rows() {
+		r := &c.rows[i]
+		mark, cost, known := "", "-", "-"
+		if r.KnownAgo > 0 {
+			known = fmt.Sprintf("%.0f s ago", r.KnownAgo.Seconds())
+		}
+		if c.Picked(r) {
+			mark = "*"
+		}
+		if !math.IsNaN(r.Cost) && !math.IsInf(r.Cost, 0) {
+			cost = fmt.Sprintf("%.4g", r.Cost)
+		}
+		if r.Out {
+			cost = "out: " + r.Note
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t\n", mark, cmp.Or(r.Endpoint, "-"), r.Rank, r.Overlap(),
+			r.ActivePrefillTokens, r.ActiveDecodeBlocks, r.ActiveRequests, cost, known)
+	}
+	_ = w.Flush()
+	if c.left > 0 {
+		fmt.Fprintf(to, "  and %d more\n", c.left)
+	}
+}
+
+// Overlap is how many leading blocks of the prompt the candidate holds, in short:
+// those on the device, how many of them are predicted (p), then those beyond in host
+// memory (h) and on disk (d), where there are any.
+func (r *Row) Overlap() string {
+	s := fmt.Sprint(r.OverlapBlocks)
+	if r.PredictedBlocks > 0 {
+		s += fmt.Sprintf("(%dp)", r.PredictedBlocks)
+	}
+	if r.HostBlocks > 0 {
+		s += fmt.Sprintf("+%dh", r.HostBlocks)
+	}
+	if r.DiskBlocks > 0 {
+		s += fmt.Sprintf("+%dd", r.DiskBlocks)
+	}
+	return s
+}
