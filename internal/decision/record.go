@@ -62,6 +62,7 @@ type Row struct {
 	HostBlocks          uint32 // in host memory, beyond those
 	DiskBlocks          uint32 // on disk, beyond both
 	Estimated           bool   // OverlapBlocks is an estimate
+	Degraded            bool   // not all of its KV events came; in JSON the note says so
 	Out                 bool   // it was not eligible; Note says why
 	SharedBlocks        int64  // in the cache outside of the workers, beyond all of those
 	CachedTokens        int64  // of the prompt, as the cost counts them
@@ -95,6 +96,7 @@ func Name(endpoint string, r worker.Rank) string {
 // Choice is one pick: who was picked, how, and over whom. The zero value is no
 // pick.
 type Choice struct {
+	Role          worker.Role // that was picked for; not in JSON
 	Rank          worker.Rank // zero: nobody was picked
 	Endpoint      string
 	Mode          string // router mode, as kv or round-robin

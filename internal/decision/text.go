@@ -9,6 +9,32 @@ import (
 	"text/tabwriter"
 )
 
+// Line is the decision in one line, for a header: what the prompt was taken to be,
+// then of each pick the candidates with their costs, cheapest first, and how many
+// more there were.
+func (r *Record) Line() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "attempt=%d isl=%d blocks=%d tokens=%q", r.Attempt, r.ISLTokens, r.PromptBlocks, r.TokenSource)
+	for _, c := range []*Choice{&r.Prefill, &r.Decode} {
+		if !c.Made() {
+			continue
+		}
+		fmt.Fprintf(&b, "; %s=%s reason=%s", c.Role, c.Rank, c.Reason)
+		for i := range c.Rows() {
+			if row := &c.rows[i]; !row.Out {
+				fmt.Fprintf(&b, " %s:%.5g(overlap=%s)", row.Rank, row.Cost, row.Overlap())
+			}
+		}
+		if c.left > 0 {
+			fmt.Fprintf(&b, " +%d", c.left)
+		}
+	}
+	if r.Split != "" {
+		fmt.Fprintf(&b, "; split=%q", r.Split)
+	}
+	return b.String()
+}
+
 // Text is the decision in many lines, for a terminal: what the prompt was taken
 // to be, then each pick with its table of candidates.
 func (r *Record) Text() string {
@@ -72,7 +98,8 @@ func (c *Choice) table(to io.Writer) {
 
 // Overlap is how many leading blocks of the prompt the candidate holds, in short:
 // those on the device, how many of them are predicted (p), then those beyond in host
-// memory (h) and on disk (d), where there are any.
+// memory (h), on disk (d) and in the cache outside (s), where there are any. A tilde
+// marks an estimate, an exclamation mark a rank that did not tell all.
 func (r *Row) Overlap() string {
 	s := fmt.Sprint(r.OverlapBlocks)
 	if r.PredictedBlocks > 0 {
@@ -83,6 +110,15 @@ func (r *Row) Overlap() string {
 	}
 	if r.DiskBlocks > 0 {
 		s += fmt.Sprintf("+%dd", r.DiskBlocks)
+	}
+	if r.SharedBlocks > 0 {
+		s += fmt.Sprintf("+%ds", r.SharedBlocks)
+	}
+	switch {
+	case r.Estimated:
+		return "~" + s
+	case r.Degraded:
+		return "!" + s
 	}
 	return s
 }

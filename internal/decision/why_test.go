@@ -101,3 +101,20 @@ func TestText(t *testing.T) {
 		return strings.ReplaceAll(r.Text(), "\n\n", "\n~\n")
 	})
 }
+
+func TestTheLineNamesThePicksAndTheirCosts(t *testing.T) {
+	r := &Record{Attempt: 2, ISLTokens: 9, PromptBlocks: 2, TokenSource: RequestIDs}
+	require.Equal(t, `attempt=2 isl=9 blocks=2 tokens="request ids"`, r.Line())
+	r.Prefill = Choice{Role: worker.Prefill, Rank: worker.Rank{ID: 7, DPRank: 1}, Reason: "lowest-cost"}
+	r.Prefill.Offer(&Row{Rank: r.Prefill.Rank, OverlapBlocks: 2, PredictedBlocks: 1, HostBlocks: 3, DiskBlocks: 4, SharedBlocks: 5, Degraded: true, Cost: 0.5})
+	r.Prefill.Offer(&Row{Rank: worker.Rank{ID: 8}, Estimated: true, Degraded: true, Cost: 123456.7})
+	r.Prefill.Offer(&Row{Rank: worker.Rank{ID: 9}, Out: true, Note: "set aside"})
+	r.Decode = Choice{Role: worker.Aggregated, Rank: worker.Rank{ID: 3}, Reason: "tie"}
+	for i := range MaxRows + 2 {
+		r.Decode.Offer(&Row{Rank: worker.Rank{ID: worker.ID(3 + i)}, Cost: float64(i)})
+	}
+	r.Split = "one worker"
+	line := r.Line()
+	require.Contains(t, line, `; prefill=7/1 reason=lowest-cost 7/1:0.5(overlap=!2(1p)+3h+4d+5s) 8/0:1.2346e+05(overlap=~0); aggregated=3/0 reason=tie 3/0:0(overlap=0) 4/0:1(`)
+	require.Contains(t, line, ` 18/0:15(overlap=0) +2; split="one worker"`)
+}

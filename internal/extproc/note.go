@@ -53,28 +53,38 @@ func sourceLabel(s tokens.Source) string {
 	}
 }
 
-// record adds a decision to the journal.
-func (srv *Server) record(s *mainStream, q *question, v *verdict) journal.Handle {
-	if srv.cfg.Journal == nil {
-		return journal.Handle{}
-	}
+// recordOf fills in the record of a decision, which the journal keeps, and the header and
+// the trace are made of.
+func (srv *Server) recordOf(r *decision.Record, s *mainStream, q *question, v *verdict) *decision.Record {
 	m := &s.m
-	return srv.cfg.Journal.Add(func(r *decision.Record) {
-		srv.fill(r, q, v)
-		r.Time = s.began
-		r.RequestID, r.Attempt = m.hdr.requestID, m.attempt
-		if r.Path = m.path.String(); m.passing.on {
-			r.Path = short(m.hdr.path)
-		}
-		r.BodyBytes = int64(len(q.query.Body))
-		r.Outcome = decision.Routed
-		if q.wish.query {
-			r.Outcome = decision.Answered
-		}
-		if q.disagg && v.fail == nil && !q.wish.query {
-			r.Leg = decision.LegDispatched
-		}
-	})
+	*r = decision.Record{}
+	r.Time = s.began
+	r.RequestID, r.Attempt = m.hdr.requestID, m.attempt
+	if r.Path = m.path.String(); m.passing.on {
+		r.Path = short(m.hdr.path)
+	}
+	r.BodyBytes = int64(len(q.query.Body))
+	r.Outcome = decision.Routed
+	if q.wish.query {
+		r.Outcome = decision.Answered
+	}
+	if q.disagg && v.fail == nil && !q.wish.query {
+		r.Leg = decision.LegDispatched
+	}
+	srv.fill(r, q, v)
+	return r
+}
+
+// tell puts a decision where people look: into the journal, the trace and, where the
+// client asks for it, a header of its answer.
+func (srv *Server) tell(s *mainStream, r *decision.Record, p *plan, b *booked) {
+	b.note = srv.cfg.Journal.Keep(r)
+	if s.span != nil && srv.cfg.Tracer.Enabled() {
+		p.traceparent = srv.traceDecision(s, r, b)
+	}
+	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
+		p.explain = r.Line()
+	}
 }
 
 func (srv *Server) fill(r *decision.Record, q *question, v *verdict) {
@@ -92,7 +102,7 @@ func (srv *Server) fillChoice(out *decision.Choice, c *choice, q *question) {
 	if c.explain == nil {
 		return
 	}
-	out.Mode = c.mode()
+	out.Role, out.Mode = c.role, c.mode()
 	if c.made {
 		out.Rank = c.decision.Rank
 		out.Endpoint = endpointOf(q, out.Rank)
@@ -165,7 +175,7 @@ func (srv *Server) asideNote(r worker.Rank) string {
 
 func rowOf(r *picker.Row) decision.Row {
 	row := decision.Row{
-		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated,
+		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated, Degraded: r.Degraded,
 		CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
 		ActiveRequests: int64(r.ActiveRequests), CreditBlocks: r.CreditBlocks,
@@ -215,54 +225,30 @@ func (srv *Server) explained(v *verdict, q *question, path string, body []byte) 
 	return r
 }
 
-func decisionAttributes(v *verdict) []attribute.KeyValue {
-	c := &v.decode
-	if v.prefill.made {
-		c = &v.prefill
+func decisionAttributes(r *decision.Record) []attribute.KeyValue {
+	c := &r.Decode
+	if r.Prefill.Made() {
+		c = &r.Prefill
 	}
 	out := []attribute.KeyValue{
-		attribute.String(telemetry.AttrMode, c.mode()), attribute.String(telemetry.AttrReason, c.decision.Reason.String()),
-		attribute.Float64(telemetry.AttrCost, c.decision.Cost),
-		attribute.Int64(telemetry.AttrISLTokens, int64(v.prompt.ISLTokens)),
-		attribute.String(telemetry.AttrTokenSource, v.prompt.Source.String()),
-		attribute.String(telemetry.AttrDecode, v.decode.decision.Rank.String()),
+		attribute.String(telemetry.AttrMode, c.Mode), attribute.String(telemetry.AttrReason, c.Reason),
+		attribute.Float64(telemetry.AttrCost, c.Cost),
+		attribute.Int64(telemetry.AttrISLTokens, r.ISLTokens),
+		attribute.String(telemetry.AttrTokenSource, string(r.TokenSource)),
+		attribute.String(telemetry.AttrDecode, r.Decode.Rank.String()),
 	}
-	if v.prefill.made {
-		out = append(out, attribute.String(telemetry.AttrPrefill, v.prefill.decision.Rank.String()),
-			attribute.Int64(telemetry.AttrOverlapBlocks, int64(v.prefill.decision.OverlapBlocks)))
+	if r.Prefill.Made() {
+		out = append(out, attribute.String(telemetry.AttrPrefill, c.Rank.String()),
+			attribute.Int64(telemetry.AttrOverlapBlocks, c.OverlapBlocks))
 	}
 	return out
 }
 
-// explainHeader is the cost table in one line, for a client that asked.
-func explainHeader(attempt int, v *verdict) string {
-	var b strings.Builder
-	b.WriteString("attempt=" + strconv.Itoa(attempt) + " isl=" + strconv.Itoa(v.prompt.ISLTokens) + " blocks=" + strconv.Itoa(v.blocks) + " tokens=" + strconv.Quote(v.prompt.Source.String()))
-	for _, c := range []*choice{&v.prefill, &v.decode} {
-		if !c.made {
-			continue
-		}
-		b.WriteString("; " + c.role.String() + "=" + c.decision.Rank.String() + " reason=" + c.decision.Reason.String())
-		rows := c.explain.Rows
-		for i := range rows[:min(len(rows), decision.MaxRows)] {
-			r := &rows[i]
-			b.WriteString(" " + r.Rank.String() + ":" + strconv.FormatFloat(r.Cost, 'g', 5, 64) + "(overlap=" + r.Overlap() + ")")
-		}
-		if more := c.decision.Candidates - min(len(rows), decision.MaxRows); more > 0 {
-			b.WriteString(" +" + strconv.Itoa(more))
-		}
-	}
-	if s := v.split.String(); s != "" {
-		b.WriteString("; split=" + strconv.Quote(s))
-	}
-	return b.String()
-}
-
 // traceDecision writes the decision's span and returns the header that makes
 // both legs children of this attempt.
-func (srv *Server) traceDecision(s *mainStream, v *verdict, b *booked) string {
+func (srv *Server) traceDecision(s *mainStream, r *decision.Record, b *booked) string {
 	now := time.Now()
-	sp := srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecision, now.Add(-v.took), decisionAttributes(v)...)
+	sp := srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecision, now.Add(-r.DecisionIn), decisionAttributes(r)...)
 	telemetry.End(sp, now, "")
 	b.span = srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecodeLeg, now)
 	return telemetry.Traceparent(s.span.SpanContext())

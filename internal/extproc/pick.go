@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/pin"
@@ -22,6 +23,7 @@ type scratch struct {
 	overlap overlap.Answer
 	explain [2]load.Explanation
 	bound   picker.Constraints
+	record  decision.Record
 	rng     *rand.Rand
 }
 
@@ -143,7 +145,7 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 	}()
 	if q.wish.query {
 		q = srv.judgeInTime(&v, q, p, sc, nil, nil)
-		srv.answer(s, q, &v)
+		srv.answer(s, q, &v, srv.recordOf(&sc.record, s, q, &v))
 		return
 	}
 	q = srv.judgeInTime(&v, q, p, sc, prefillBooking, decodeBooking)
@@ -153,12 +155,12 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 		s.refuse(q.instead)
 		return
 	case v.fail != nil:
-		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.record(s, q, &v)}})
+		s.post(&event{kind: evRefused, failure: v.fail, booked: &booked{note: srv.cfg.Journal.Keep(srv.recordOf(&sc.record, s, q, &v))}})
 		return
 	}
 	srv.remember(&v, q, sc)
 	b := &booked{prefill: prefillBooking, decode: decodeBooking, prompt: promptOf(q, &v), answer: q.asked()}
-	pl, err := srv.plan(s, q, &v, sc.rng, b)
+	pl, err := srv.plan(s, q, &v, sc.rng)
 	if err != nil {
 		decodeBooking.Cancel(time.Now())
 		prefillBooking.Cancel(time.Now())
@@ -166,7 +168,7 @@ func (srv *Server) settle(s *mainStream, q *question, p tokens.Prompt, sc *scrat
 		s.refuse(&failInternal)
 		return
 	}
-	b.note = srv.record(s, q, &v)
+	srv.tell(s, srv.recordOf(&sc.record, s, q, &v), pl, b)
 	s.mu.Lock()
 	s.picked = [2]worker.Rank{pl.prefill, pl.decode}
 	s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 )
 
 // plan turns a verdict into what the machine needs.
-func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, b *booked) (*plan, error) {
+func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand) (*plan, error) {
 	decode := q.snap.Worker(v.decode.decision.Rank.ID)
 	p := &plan{
 		nonce: newNonce(), disaggregated: q.disagg,
@@ -21,12 +21,6 @@ func (srv *Server) plan(s *mainStream, q *question, v *verdict, rng *rand.Rand, 
 		decode: v.decode.decision.Rank, decodeDPSize: decode.RanksPerPort(), subset: q.wish.subset,
 	}
 	p.decodeAddr, p.others = q.destinations(&v.decode)
-	if s.span != nil && srv.cfg.Tracer.Enabled() {
-		p.traceparent = srv.traceDecision(s, v, b)
-	}
-	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
-		p.explain = explainHeader(s.m.attempt, v)
-	}
 	var err error
 	if p.looks = s.m.looks(); p.looks || srv.rules.replicas && !s.m.way.gateway {
 		if p.answerToken, err = srv.sealer.Seal(prefill.Leg{

@@ -4,14 +4,15 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // answer tells a stream whose request was a question who would serve it.
-func (srv *Server) answer(s *mainStream, q *question, v *verdict) {
-	b := &booked{note: srv.record(s, q, v)}
+func (srv *Server) answer(s *mainStream, q *question, v *verdict, r *decision.Record) {
+	b := &booked{note: srv.cfg.Journal.Keep(r)}
 	if v.fail != nil {
 		s.post(&event{kind: evRefused, failure: v.fail, booked: b})
 		return
@@ -19,7 +20,7 @@ func (srv *Server) answer(s *mainStream, q *question, v *verdict) {
 	im := &immediate{status: 200, detail: "baton_query", body: appendQueryAnswer(nil, s.m.path, q, v, time.Now())}
 	im.set = append(im.set, kv{"content-type", "application/json"})
 	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
-		im.set = append(im.set, kv{prefill.HeaderDecision, explainHeader(s.m.attempt, v)})
+		im.set = append(im.set, kv{prefill.HeaderDecision, r.Line()})
 	}
 	s.post(&event{kind: evAnswered, imm: im, booked: b})
 }

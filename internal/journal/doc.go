@@ -3,9 +3,9 @@
 //
 // # Contract
 //
-// A [Journal] is a ring of fixed size. [Journal.Add] takes the next slot, hands
-// the empty record in it to the caller to fill, and returns a [Handle]. What
-// becomes known later (the prefill leg has started, the answer has ended) is
+// A [Journal] is a ring of fixed size. [Journal.Keep] copies a record into the next
+// slot, [Journal.Add] hands the empty record in it to the caller to fill; both return
+// a [Handle]. What becomes known later (the prefill leg has started, the answer has ended) is
 // written through the handle with [Journal.Update], [Journal.Mark] and
 // [Journal.End]. A handle outlives its slot without harm: once a newer record
 // has taken the slot, writes through the old handle do nothing and say so.

@@ -43,9 +43,22 @@ func New(size int) (*Journal, error) {
 	return &Journal{slots: make([]slot, size)}, nil
 }
 
-// Add takes the next slot and lets fill write the record, which is empty but
-// for Seq. fill must be short, must not block and must not keep r.
+// Keep takes the next slot for a copy of r.
+func (j *Journal) Keep(r *decision.Record) Handle {
+	return j.put(func(kept *decision.Record) { *kept = *r })
+}
+
+// Add takes the next slot and lets fill write the record, which is empty. fill must
+// be short, must not block and must not keep r.
 func (j *Journal) Add(fill func(r *decision.Record)) Handle {
+	return j.put(func(r *decision.Record) {
+		*r = decision.Record{Seq: r.Seq}
+		fill(r)
+	})
+}
+
+// put lets write overwrite the record of the next slot, of which it sees the old one.
+func (j *Journal) put(write func(r *decision.Record)) Handle {
 	if j == nil {
 		return Handle{}
 	}
@@ -57,8 +70,8 @@ func (j *Journal) Add(fill func(r *decision.Record)) Handle {
 		// The ring went round while this writer waited: it is history already.
 		return Handle{seq}
 	}
-	s.rec = decision.Record{Seq: seq}
-	fill(&s.rec)
+	s.rec.Seq = seq
+	write(&s.rec)
 	s.rec.Seq = seq
 	s.rec.Clip()
 	return Handle{seq}

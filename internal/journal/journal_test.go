@@ -209,3 +209,18 @@ func TestARecordHasNothingOfTheOneThatItsSlotHadBefore(t *testing.T) {
 	})
 	j.Add(func(r *decision.Record) { require.Equal(t, decision.Record{Seq: 2}, *r) })
 }
+
+func TestWhatIsKeptIsACopy(t *testing.T) {
+	j := newJournal(t, 1)
+	add(j, "before")
+	r := decision.Record{Seq: 99, RequestID: strings.Repeat("x", 2*decision.MaxText), Outcome: decision.Routed}
+	h := j.Keep(&r)
+	require.True(t, j.End(h, decision.OK, "", 200, at(5)))
+	require.Equal(t, decision.Routed, r.Outcome)
+	got := j.Recent(nil, 1)[0]
+	require.Equal(t, decision.OK, got.Outcome)
+	require.EqualValues(t, 2, got.Seq)
+	require.Empty(t, got.Prefill.Rows())
+	require.Len(t, got.RequestID, decision.MaxText+len("…"))
+	require.Zero(t, testing.AllocsPerRun(100, func() { j.Keep(&decision.Record{}) }))
+}
