@@ -36,7 +36,7 @@ type pageView struct {
 	Channels                      []channelView
 	WorkersAll, WorkersLeft       int
 	Counts                        []countView
-	Decisions                     []decisionView
+	Decisions                     []decision.Record
 	JournalSize                   int
 	Transitions                   []transitionView
 	Failures                      []failureView
@@ -72,41 +72,6 @@ type streamView struct {
 	Class, Text, Detail string
 }
 
-type decisionView struct {
-	ID                     uint64
-	Clock, Full            string
-	RequestID              string
-	Attempt                int
-	Model, ISL             string
-	Tokens, Source         string
-	Path, Body             string
-	Prefill, Decode        string // endpoints
-	PrefillRank            string
-	DecodeRank             string
-	Overlap                string
-	Outcome, Class, Status string
-	Leg, Split             string
-	FirstByte, Whole       string
-	Times                  []timeView
-	Choices                []choiceView
-}
-
-type timeView struct{ Name, Text string }
-
-type choiceView struct {
-	Role, Picked, Mode, Reason, Why string
-	Rows                            []choiceRow
-	Left                            int
-}
-
-type choiceRow struct {
-	Rank, Endpoint                             string
-	Picked, Out                                bool
-	Overlap, Uncached, PrefillTokens           string
-	Blocks, Requests                           string
-	PrefillCost, DecodeCost, Cost, NoteOrState string
-}
-
 type transitionView struct{ Clock, Full, What, From, To, Why string }
 
 type channelView struct{ Name, State, Class, Messages, Refused, Reason string }
@@ -114,7 +79,7 @@ type channelView struct{ Name, State, Class, Messages, Refused, Reason string }
 type failureView struct{ Code, Status, Count, Last string }
 
 func parsePage() (*template.Template, error) {
-	return template.ParseFS(assets, "assets/page.html")
+	return template.New("page.html").Funcs(words).ParseFS(assets, "assets/page.html")
 }
 
 // assetHandler serves the style sheet and the script, and nothing else.
@@ -142,7 +107,7 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 		Ready: s.Ready, NotReady: cmp.Or(s.NotReadyReason, "no reason given"),
 		View: s.View, ViewAge: duration(s.View.Age), Bodies: bytesText(s.BodyBytes) + " of " + bytesText(s.BodyLimit),
 		Troubles:   troubles(s, recs),
-		WorkersAll: len(s.Workers), JournalSize: size, Config: s.Config,
+		WorkersAll: len(s.Workers), Decisions: recs, JournalSize: size, Config: s.Config,
 	}
 	p.Bad = slices.ContainsFunc(p.Troubles, func(t trouble) bool { return t.Bad })
 	for _, k := range s.Keys {
@@ -159,9 +124,6 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 	}
 	for i := range ws {
 		p.Workers = append(p.Workers, newWorkerView(&ws[i], s.Now))
-	}
-	for i := range recs {
-		p.Decisions = append(p.Decisions, newDecisionView(&recs[i]))
 	}
 	for _, c := range s.Channels {
 		v := channelView{Name: c.Name, State: "up", Class: "good", Messages: strconv.FormatUint(c.Messages, 10), Refused: refusedText(c.Refused), Reason: c.Reason}
@@ -308,43 +270,25 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 	return v
 }
 
-func newDecisionView(r *decision.Record) decisionView {
-	v := decisionView{
-		ID: r.Seq, Clock: clock(r.Time), Full: full(r.Time), RequestID: r.RequestID, Attempt: r.Attempt,
-		Model: keyName(worker.Key{Model: r.Model, Namespace: r.Namespace}), ISL: grouped(r.ISLTokens),
-		Tokens: r.TokenText(), Source: sourceWord(r.TokenSource), Path: r.Path, Body: bytesText(r.BodyBytes),
-		Prefill: "–", Decode: "–", Overlap: "–",
-		Outcome: r.OutcomeText(), Class: outcomeClass(r.Outcome), Leg: r.LegText(), Split: r.Split,
-		FirstByte: after(r.Timings.ResponseHeaders), Whole: after(r.Timings.End),
-		Times: []timeView{
-			{"decided in", after(r.DecisionIn)},
-			{"prefill started", after(r.Timings.PrefillStarted)},
-			{"prefill well", after(r.Timings.PrefillWell)},
-			{"prefill ended", after(r.Timings.PrefillEnded)},
-			{"response headers", after(r.Timings.ResponseHeaders)},
-			{"end", after(r.Timings.End)},
-		},
-	}
-	if r.Status != 0 {
-		v.Status = strconv.Itoa(r.Status)
-	}
-	if r.Prefill.Made() {
-		v.Prefill, v.PrefillRank = cmp.Or(r.Prefill.Endpoint, r.Prefill.Rank.String()), r.Prefill.Rank.String()
-	}
-	if r.Decode.Made() {
-		v.Decode, v.DecodeRank = cmp.Or(r.Decode.Endpoint, r.Decode.Rank.String()), r.Decode.Rank.String()
-	}
-	if r.PromptBlocks > 0 && r.Prefill.Made() {
-		v.Overlap = fmt.Sprintf("%d of %d", r.Prefill.OverlapBlocks, r.PromptBlocks)
-	}
-	v.addChoice("prefill", &r.Prefill, r.PromptBlocks)
-	// Overlap earns no credit in the decode pick of a disaggregated request.
-	blocks := int64(0)
-	if !r.Prefill.Made() {
-		blocks = r.PromptBlocks
-	}
-	v.addChoice("decode", &r.Decode, blocks)
-	return v
+// words are what the page says of a decision besides what its record says itself.
+var words = template.FuncMap{
+	"after": after, "bytes": bytesText, "class": outcomeClass, "clock": clock, "cost": costText, "full": full,
+	"grouped": grouped, "overlap": overlapText, "source": sourceWord,
+	"model": func(r *decision.Record) string {
+		return keyName(worker.Key{Model: r.Model, Namespace: r.Namespace})
+	},
+	"at": func(c *decision.Choice) string { // where it was sent, for a narrow column
+		if !c.Made() {
+			return "–"
+		}
+		return cmp.Or(c.Endpoint, c.Rank.String())
+	},
+	"held": func(r *decision.Record) string {
+		if r.PromptBlocks == 0 || !r.Prefill.Made() {
+			return "–"
+		}
+		return fmt.Sprintf("%d of %d", r.Prefill.OverlapBlocks, r.PromptBlocks)
+	},
 }
 
 // sourceWord is the token source in one word, for a narrow column.
@@ -371,33 +315,4 @@ func outcomeClass(o decision.Outcome) string {
 	case decision.Routed, decision.Answered:
 	}
 	return "quiet"
-}
-
-func (v *decisionView) addChoice(role string, c *decision.Choice, promptBlocks int64) {
-	if !c.Told() {
-		return
-	}
-	cv := choiceView{
-		Role: role, Picked: "nobody", Mode: c.Mode, Reason: c.Reason,
-		Why: c.Why(promptBlocks), Left: c.Left(),
-	}
-	if c.Made() {
-		cv.Picked = decision.Name(c.Endpoint, c.Rank)
-	}
-	for _, r := range c.Rows() {
-		row := choiceRow{
-			Rank: r.Rank.String(), Endpoint: r.Endpoint, Picked: c.Picked(&r), Out: r.Out,
-			Overlap: overlapText(&r), Uncached: grouped(r.UncachedTokens),
-			PrefillTokens: grouped(r.ActivePrefillTokens),
-			Blocks:        grouped(r.ActiveDecodeBlocks), Requests: grouped(r.ActiveRequests),
-			PrefillCost: costText(r.PrefillCost), DecodeCost: costText(r.DecodeCost), Cost: costText(r.Cost),
-			NoteOrState: r.Note,
-		}
-		if r.Out {
-			row.Cost = "–"
-			row.NoteOrState = "out: " + cmp.Or(r.Note, "not eligible")
-		}
-		cv.Rows = append(cv.Rows, row)
-	}
-	v.Choices = append(v.Choices, cv)
 }

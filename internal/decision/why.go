@@ -43,6 +43,38 @@ func (c *Choice) Why(promptBlocks int64) string {
 	return c.holds(c.against(rows[0], rest), promptBlocks)
 }
 
+// Leg is one pick of a decision as it is told.
+type Leg struct {
+	Name   string
+	Why    string
+	Choice *Choice
+}
+
+// Legs returns the picks that there is something to tell of. An overlap earns no
+// credit in the decode pick of a pair, which its sentence leaves out.
+func (r *Record) Legs() []Leg {
+	var out []Leg
+	if r.Prefill.Told() {
+		out = append(out, Leg{"prefill", r.Prefill.Why(r.PromptBlocks), &r.Prefill})
+	}
+	if r.Decode.Told() {
+		blocks := r.PromptBlocks
+		if r.Prefill.Made() {
+			blocks = 0
+		}
+		out = append(out, Leg{"decode", r.Decode.Why(blocks), &r.Decode})
+	}
+	return out
+}
+
+// Who names who was picked.
+func (c *Choice) Who() string {
+	if !c.Made() {
+		return "nobody"
+	}
+	return Name(c.Endpoint, c.Rank)
+}
+
 // against compares the picked row with the cheapest of the others.
 func (c *Choice) against(picked Row, rest []Row) string {
 	next := rest[0]
