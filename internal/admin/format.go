@@ -70,13 +70,6 @@ func bytesText(n int64) string {
 	}
 }
 
-func costText(f float64) string {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return "–"
-	}
-	return fmt.Sprintf("%.1f", f)
-}
-
 func keyName(k worker.Key) string {
 	if k.Namespace == "" {
 		return k.Model

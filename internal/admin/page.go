@@ -272,7 +272,7 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 
 // words are what the page says of a decision besides what its record says itself.
 var words = template.FuncMap{
-	"after": after, "bytes": bytesText, "class": outcomeClass, "clock": clock, "cost": costText, "full": full,
+	"after": after, "bytes": bytesText, "class": outcomeClass, "clock": clock, "cost": decision.CostText, "full": full,
 	"grouped": grouped, "overlap": overlapText, "source": sourceWord,
 	"model": func(r *decision.Record) string {
 		return keyName(worker.Key{Model: r.Model, Namespace: r.Namespace})

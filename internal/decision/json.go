@@ -91,13 +91,12 @@ type rowForm struct {
 // none of the words.
 func (r *Record) MarshalJSON() ([]byte, error) {
 	t := &r.Timings
-	return json.Marshal(&recordForm{
+	f := recordForm{
 		Seq: r.Seq, Time: r.Time.UTC(), RequestID: r.RequestID, Attempt: r.Attempt,
 		Model: r.Model, Namespace: r.Namespace, Path: r.Path, BodyBytes: r.BodyBytes,
 		TokenSource: string(r.TokenSource), TokenReason: r.TokenReason,
 		ISLTokens: r.ISLTokens, Blocks: r.PromptBlocks, BlockSize: r.BlockSize,
 		Split:   r.Split,
-		Prefill: formOf(&r.Prefill, r.PromptBlocks), Decode: formOf(&r.Decode, 0),
 		Outcome: string(r.Outcome), Detail: r.Detail, Status: r.Status,
 		Leg: string(r.Leg), LegDetail: r.LegDetail,
 		DecisionSeconds: r.DecisionIn.Seconds(),
@@ -105,7 +104,15 @@ func (r *Record) MarshalJSON() ([]byte, error) {
 			t.PrefillStarted.Seconds(), t.PrefillWell.Seconds(), t.PrefillEnded.Seconds(),
 			t.ResponseHeaders.Seconds(), t.End.Seconds(),
 		},
-	})
+	}
+	for _, leg := range r.Legs() {
+		if leg.Choice == &r.Prefill {
+			f.Prefill = formOf(leg.Choice, leg.Why)
+		} else {
+			f.Decode = formOf(leg.Choice, leg.Why)
+		}
+	}
+	return json.Marshal(&f)
 }
 
 // UnmarshalJSON reads what MarshalJSON has written. A choice has the sentence
@@ -135,13 +142,10 @@ func (r *Record) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-func formOf(c *Choice, promptBlocks int64) *choiceForm {
-	if !c.Told() {
-		return nil
-	}
+func formOf(c *Choice, why string) *choiceForm {
 	f := &choiceForm{
 		WorkerID: c.Rank.ID, DPRank: c.Rank.DPRank, Endpoint: c.Endpoint, Mode: c.Mode, Reason: c.Reason,
-		Why: c.Why(promptBlocks), OverlapBlocks: c.OverlapBlocks, Cost: number(c.Cost),
+		Why: why, OverlapBlocks: c.OverlapBlocks, Cost: number(c.Cost),
 		Table: make([]rowForm, 0, c.n), LeftOut: c.left,
 	}
 	for i := range c.Rows() {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"text/tabwriter"
 )
@@ -40,7 +39,7 @@ func (r *Record) Line() string {
 func (r *Record) Text() string {
 	var b strings.Builder
 	if r.TokenSource != "" {
-		fmt.Fprintf(&b, "model %s, %d tokens in %d blocks (%s: %s)\n", r.Model, r.ISLTokens, r.PromptBlocks, r.TokenSource, r.TokenReason)
+		fmt.Fprintf(&b, "model %s, %d tokens in %d blocks, from %s\n", r.Model, r.ISLTokens, r.PromptBlocks, r.TokenText())
 	}
 	if r.Split != "" {
 		fmt.Fprintf(&b, "%s\n", r.Split)
@@ -48,21 +47,11 @@ func (r *Record) Text() string {
 	if r.Outcome == Refused {
 		fmt.Fprintf(&b, "%s\n", r.OutcomeText())
 	}
-	for _, leg := range []struct {
-		name string
-		c    *Choice
-		why  string
-	}{{"prefill", &r.Prefill, r.Prefill.Why(r.PromptBlocks)}, {"decode", &r.Decode, r.Decode.Why(0)}} {
-		if !leg.c.Told() {
-			continue
-		}
-		who := "nobody"
-		if leg.c.Made() {
-			who = Name(leg.c.Endpoint, leg.c.Rank)
-		}
-		fmt.Fprintf(&b, "\n%s: %s (%s)\n  %s\n", leg.name, who, leg.c.Mode, leg.why)
-		if len(leg.c.Rows()) > 0 {
-			leg.c.table(&b)
+	for _, leg := range r.Legs() {
+		c := leg.Choice
+		fmt.Fprintf(&b, "\n%s: %s (%s)\n  %s\n", leg.Name, c.Who(), c.Mode, leg.Why)
+		if len(c.Rows()) > 0 {
+			c.table(&b)
 		}
 	}
 	return b.String()
@@ -74,16 +63,14 @@ func (c *Choice) table(to io.Writer) {
 	fmt.Fprintln(w, "  \tworker\trank\toverlap\tprefill tokens\tdecode blocks\trequests\tcost\tknown\t")
 	for i := range c.Rows() {
 		r := &c.rows[i]
-		mark, cost, known := "", "-", "-"
+		mark, known := "", "-"
 		if r.KnownAgo > 0 {
 			known = fmt.Sprintf("%.0f s ago", r.KnownAgo.Seconds())
 		}
 		if c.Picked(r) {
 			mark = "*"
 		}
-		if !math.IsNaN(r.Cost) && !math.IsInf(r.Cost, 0) {
-			cost = fmt.Sprintf("%.4g", r.Cost)
-		}
+		cost := CostText(r.Cost)
 		if r.Out {
 			cost = "out: " + r.Note
 		}

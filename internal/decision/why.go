@@ -2,6 +2,7 @@ package decision
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -85,7 +86,7 @@ func (c *Choice) against(picked Row, rest []Row) string {
 	case !byCost(c.Mode):
 		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.left)
 	case picked.Cost < next.Cost:
-		return fmt.Sprintf("lowest cost %s; next best %s at %s", cost(picked.Cost), next.Name(), cost(next.Cost))
+		return fmt.Sprintf("lowest cost %s; next best %s at %s", CostText(picked.Cost), next.Name(), CostText(next.Cost))
 	case picked.Cost == next.Cost:
 		ties := 1
 		for _, r := range rest {
@@ -93,10 +94,10 @@ func (c *Choice) against(picked Row, rest []Row) string {
 				ties++
 			}
 		}
-		return fmt.Sprintf("lowest cost %s, a tie of %d settled by the draw", cost(picked.Cost), ties)
+		return fmt.Sprintf("lowest cost %s, a tie of %d settled by the draw", CostText(picked.Cost), ties)
 	default:
 		return fmt.Sprintf("%s; cost %s, though %s was at %s",
-			modeWhy(c.Mode, c.Reason), cost(picked.Cost), next.Name(), cost(next.Cost))
+			modeWhy(c.Mode, c.Reason), CostText(picked.Cost), next.Name(), CostText(next.Cost))
 	}
 }
 
@@ -187,8 +188,13 @@ func modeWhy(mode, reason string) string {
 	return "picked"
 }
 
-// cost prints a cost as people compare it: one digit after the point.
-func cost(f float64) string { return fmt.Sprintf("%.1f", f) }
+// CostText is a cost as people compare it: one digit after the point.
+func CostText(f float64) string {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f", f)
+}
 
 // OutcomeText says the outcome with its detail, as "refused: no_worker".
 func (r *Record) OutcomeText() string {

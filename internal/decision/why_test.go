@@ -118,3 +118,16 @@ func TestTheLineNamesThePicksAndTheirCosts(t *testing.T) {
 	require.Contains(t, line, `; prefill=7/1 reason=lowest-cost 7/1:0.5(overlap=!2(1p)+3h+4d+5s) 8/0:1.2346e+05(overlap=~0); aggregated=3/0 reason=tie 3/0:0(overlap=0) 4/0:1(`)
 	require.Contains(t, line, ` 18/0:15(overlap=0) +2; split="one worker"`)
 }
+
+// One worker that serves alone is picked for what it holds; the decode worker of a
+// pair is not.
+func TestWhatAWorkerHoldsIsSaidOfTheOneThatPrefills(t *testing.T) {
+	r := &Record{PromptBlocks: 40, Decode: Choice{Rank: worker.Rank{ID: 3}, Mode: "kv", OverlapBlocks: 12}}
+	require.Contains(t, r.Legs()[0].Why, "; it holds 12 of the prompt's 40 blocks")
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "; it holds 12 of the prompt's 40 blocks")
+	r.Prefill.Rank.ID = 1
+	require.Contains(t, r.Legs()[0].Why, "; it holds none of the prompt's 40 blocks")
+	require.NotContains(t, r.Legs()[1].Why, "holds")
+}
