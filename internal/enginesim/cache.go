@@ -20,13 +20,17 @@ func (b *blockSum) published() int64 { return int64(binary.BigEndian.Uint64(b.to
 
 // chainBlocks appends to sums the sums of the full pages of tokens that sums
 // does not hold yet: sha256 over the parent's sum, or the namespace's root, and the
-// little-endian ids.
+// little-endian ids, and the pictures that are in the page.
 func chainBlocks(sums []blockSum, tokens []uint32, page int, ns namespace) []blockSum {
 	buf := make([]byte, 0, sha256.Size+4*page)
-	link := func(parent []byte, ids []uint32) [sha256.Size]byte {
+	link := func(parent []byte, from int) [sha256.Size]byte {
+		ids := tokens[from : from+page]
 		buf = append(buf[:0], parent...)
 		for _, t := range ids {
 			buf = binary.LittleEndian.AppendUint32(buf, t)
+		}
+		for _, p := range ns.seen.within(from, from+page) {
+			buf = binary.LittleEndian.AppendUint64(append(buf, p.id...), uint64(p.offset-from)) //nolint:gosec // a bit pattern
 		}
 		return sha256.Sum256(buf)
 	}
@@ -35,10 +39,9 @@ func chainBlocks(sums []blockSum, tokens []uint32, page int, ns namespace) []blo
 		if i > 0 {
 			own, told = sums[i-1].own[:], sums[i-1].told[:]
 		}
-		ids := tokens[i*page : (i+1)*page]
-		sum := blockSum{own: link(own, ids)}
+		sum := blockSum{own: link(own, i*page)}
 		if sum.told = sum.own; ns.told() != ns {
-			sum.told = link(told, ids)
+			sum.told = link(told, i*page)
 		}
 		sums = append(sums, sum)
 	}
@@ -186,7 +189,7 @@ func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32, ns names
 		b := c.blocks[h]
 		if b == nil {
 			b = &block{hash: h, told: sums[i].published(), heapAt: -1, tokens: append([]uint32(nil), tokens[i*c.page:(i+1)*c.page]...)}
-			ev := event{kind: blockStored, hash: b.told, tokens: b.tokens, space: ns.told()}
+			ev := event{kind: blockStored, hash: b.told, tokens: b.tokens, from: i * c.page, space: ns.told()}
 			if i > 0 {
 				b.parent = path[i-1]
 				b.parent.children++

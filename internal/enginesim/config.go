@@ -44,6 +44,8 @@ type Config struct {
 	MaxModelLen    int    // tokens of prompt and output together; default 1,048,576
 	Poison         string // a request whose body has this text is answered with 500, by every worker alike; default none
 
+	ScaleOut bool // vLLM tells what it makes of a prompt (--enable-scale-out)
+
 	APIKey string // what requests have to show (--api-key); default none
 
 	// Latency. Zero means the default, None (or anything negative) none at all.
@@ -189,6 +191,9 @@ func (c Config) Validate() error {
 	}
 	c.validateHandoff(bad)
 	c.validateAdapters(bad)
+	if c.ScaleOut && c.Engine != worker.VLLM && c.Engine != worker.VLLMMooncake {
+		bad("scale-out: only vllm has it")
+	}
 	if c.APIKey != "" && c.Engine == worker.TensorRTLLM {
 		bad("api-key: trtllm asks for none")
 	}

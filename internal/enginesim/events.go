@@ -21,6 +21,7 @@ type event struct {
 	parent    int64
 	hasParent bool
 	tokens    []uint32 // owned by the cache; read-only
+	from      int      // where they begin in the prompt
 	space     namespace
 }
 
@@ -86,7 +87,7 @@ func appendEvent(dst []byte, run []event) []byte {
 		} else {
 			dst = append(dst, 0xc0)
 		}
-		dst = appendTokenIDs(dst, run)
+		dst = appendTokenIDs(dst, run, true)
 		dst = appendUint(appendString(dst, "block_size"), uint64(len(e.tokens)))
 		dst = append(appendString(dst, "lora_id"), 0xc0)
 		dst = appendString(appendString(dst, "medium"), "GPU")
@@ -111,14 +112,21 @@ func appendSignedHashes(dst []byte, run []event) []byte {
 	return dst
 }
 
-// appendTokenIDs appends the member with the tokens of all blocks of a run.
-func appendTokenIDs(dst []byte, run []event) []byte {
+// appendTokenIDs appends the member with the tokens of all blocks of a run, pictures padded
+// as SGLang pads them or as they are in the prompt.
+func appendTokenIDs(dst []byte, run []event, padded bool) []byte {
 	n := 0
 	for i := range run {
 		n += len(run[i].tokens)
 	}
 	dst = appendArrayHeader(appendString(dst, "token_ids"), n)
 	for i := range run {
+		if padded && run[i].space.seen != nil {
+			for _, t := range run[i].padded() {
+				dst = appendUint(dst, t)
+			}
+			continue
+		}
 		for _, t := range run[i].tokens {
 			dst = appendUint(dst, uint64(t))
 		}

@@ -285,7 +285,9 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	var list bool
 	if err == nil && !isNull(messages) {
 		lists = make([][]uint32, 1)
-		lists[0], err = chatPrompt(messages, tools, generation)
+		chat := chatWriter{marks: !s.vllm()}
+		err = chat.prompt(messages, tools, generation)
+		lists[0] = chat.tokens
 	} else if err == nil {
 		lists, list, err = readPromptUnion(prompt)
 	}

@@ -13,6 +13,8 @@ type namespace struct {
 	adapter string // the LoRA adapter's name
 	salt    string // cache_salt
 	extra   string // SGLang's extra_key, which no event tells
+
+	seen *gallery // the prompt's pictures, which keep those blocks apart that they are in
 }
 
 // told is what events, and the hashes in them, depend on. SGLang hashes an extra_key where
@@ -26,7 +28,7 @@ func (ns namespace) told() namespace {
 
 // root is what the first block's hash begins with; nothing for the plain model.
 func (ns namespace) root() []byte {
-	if ns == (namespace{}) {
+	if ns.seen = nil; ns == (namespace{}) {
 		return nil
 	}
 	var b []byte
@@ -63,7 +65,7 @@ func (s *Sim) spaceOf(q *genRequest, i int) (ns namespace, err error) {
 		}
 		return all[i]
 	}
-	ns.salt = of("cache_salt", q.cacheSalt)
+	ns.salt, ns.seen = of("cache_salt", q.cacheSalt), q.seen
 	switch {
 	case sglang:
 		ns.extra = of("extra_key", q.extraKey)

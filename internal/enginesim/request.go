@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // api is the shape of a request and of its answer.
@@ -44,7 +43,9 @@ type genRequest struct {
 	maxTokens    int // -1: none given
 	stream       bool
 	includeUsage bool
-	endsAtOnce   bool // its logit_bias makes the mark that ends an answer the first token
+	payload      bool     // asks /render for what its pictures were made into
+	seen         *gallery // the pictures of its prompt; nil: none
+	endsAtOnce   bool     // its logit_bias makes the mark that ends an answer the first token
 
 	cacheSalt, extraKey, loraPath []byte // as they stand; nil: absent
 
@@ -82,7 +83,7 @@ func parseRequest(kind api, body []byte) (*genRequest, error) {
 	if !json.Valid(body) {
 		return nil, badRequest("Invalid request: body is not valid JSON")
 	}
-	q := &genRequest{api: kind, n: 1, maxTokens: -1}
+	q := &genRequest{api: kind, n: 1, maxTokens: -1, payload: true}
 	p := requestParser{q: q}
 	if err := eachField(body, p.field); err != nil {
 		if ae, ok := err.(*apiError); ok { //nolint:errorlint // made by p.field, never wrapped
@@ -163,6 +164,8 @@ func (p *requestParser) field(key string, v []byte) error {
 		q.extraKey = v
 	case "lora_path":
 		q.loraPath = v
+	case "mm_payload":
+		q.payload = string(v) != `"none"`
 	}
 	return nil
 }
@@ -283,9 +286,12 @@ func (p *requestParser) readPrompts() error {
 		q.prompts, q.batch, err = readPromptUnion(p.inputIDs)
 	case isNull(p.prompt):
 	case q.api == apiChat:
-		var tokens []uint32
-		tokens, err = chatPrompt(p.prompt, p.tools, true)
-		q.prompts = [][]uint32{tokens}
+		var w chatWriter
+		err = w.prompt(p.prompt, p.tools, true)
+		q.prompts = [][]uint32{w.tokens}
+		if len(w.seen) > 0 {
+			q.seen = &w.seen
+		}
 	default:
 		q.prompts, q.batch, err = readPromptUnion(p.prompt)
 		q.tokenPrompt = p.prompt[0] == '[' && !q.batch
@@ -321,61 +327,52 @@ func readPromptUnion(v []byte) (prompts [][]uint32, list bool, err error) {
 	return prompts, true, err
 }
 
-// chatPrompt applies the chat template to a messages array.
-func chatPrompt(messages, tools []byte, addGenerationPrompt bool) ([]uint32, error) {
-	var ms []Message
+// prompt applies the chat template to a messages array.
+func (w *chatWriter) prompt(messages, tools []byte, addGenerationPrompt bool) error {
 	if !isNull(tools) && string(tools) != "[]" {
-		ms = append(ms, Message{Role: "tools", Content: string(tools)})
+		w.tokens = appendMessage(w.tokens, Message{Role: "tools", Content: string(tools)})
 	}
-	before := len(ms)
+	none := true
 	err := eachElem(messages, func(e []byte) error {
-		var m Message
-		var calls string
-		err := eachField(e, func(key string, v []byte) error {
-			var err error
-			switch key {
-			case "role":
-				m.Role, _ = unquote(v)
-			case "content":
-				m.Content, err = readContent(v)
-			case "tool_calls":
-				if !isNull(v) {
-					calls = string(v)
-				}
-			}
-			return err
-		})
-		m.Content += calls
-		ms = append(ms, m)
-		return err
+		none = false
+		return w.message(e)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("messages: %w", err)
+		return fmt.Errorf("messages: %w", err)
 	}
-	if len(ms) == before {
-		return nil, fmt.Errorf("messages: expected at least one")
+	if none {
+		return fmt.Errorf("messages: expected at least one")
 	}
-	return ChatTokens(ms, addGenerationPrompt), nil
+	if addGenerationPrompt {
+		w.begin("assistant")
+	}
+	return nil
 }
 
-// readContent reads a message's content: a string, null, or parts of which the
-// text ones count.
-func readContent(v []byte) (string, error) {
-	if s, ok := unquote(v); ok {
-		return s, nil
-	}
-	if isNull(v) {
-		return "", nil
-	}
-	var b strings.Builder
-	err := eachElem(v, func(part []byte) error {
-		return eachField(part, func(key string, v []byte) error {
-			if key == "text" {
-				s, _ := unquote(v)
-				b.WriteString(s)
-			}
-			return nil
-		})
+func (w *chatWriter) message(e []byte) error {
+	var role string
+	content, calls := []byte("null"), []byte("null")
+	err := eachField(e, func(key string, v []byte) error {
+		switch key {
+		case "role":
+			role, _ = unquote(v)
+		case "content":
+			content = v
+		case "tool_calls":
+			calls = v
+		}
+		return nil
 	})
-	return b.String(), err
+	if err != nil {
+		return err
+	}
+	w.begin(role)
+	if err := w.content(content); err != nil {
+		return err
+	}
+	if !isNull(calls) {
+		w.tokens = AppendTokens(w.tokens, string(calls))
+	}
+	w.tokens = append(w.tokens, tokenEnd)
+	return nil
 }

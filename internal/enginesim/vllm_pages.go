@@ -27,6 +27,7 @@ func (v vllm) pages(mux *http.ServeMux) {
 		writeJSON(w, http.StatusOK, map[string]bool{"is_sleeping": v.s.asleep.Load() != 0})
 	})
 	mux.HandleFunc("POST /tokenize", v.s.tokenize)
+	mux.HandleFunc("POST /v1/chat/completions/render", v.render)
 	mux.HandleFunc("GET /metrics", v.metrics)
 }
 
@@ -178,7 +179,7 @@ func (v vllm) appendEvent(dst []byte, run []event) []byte {
 		} else {
 			dst = append(dst, 0xc0)
 		}
-		dst = appendTokenIDs(dst, run)
+		dst = appendTokenIDs(dst, run, false)
 		dst = appendUint(appendString(dst, "block_size"), uint64(len(first.tokens)))
 		adapter := first.space.adapter
 		if dst = appendString(dst, "lora_id"); adapter == "" {
@@ -208,22 +209,29 @@ func (v vllm) appendEvent(dst []byte, run []event) []byte {
 	}
 }
 
-// appendExtraKeys appends what else goes into a block's hash: the adapter's name, and in the
-// first block of a prompt the salt (to_event_extra_keys of 0.32).
+// appendExtraKeys appends what else goes into a block's hash: the adapter's name, the
+// pictures in it with where they begin, and in the first block of a prompt the salt
+// (to_event_extra_keys of 0.32).
 func appendExtraKeys(dst []byte, e *event) []byte {
-	var keys []string
-	if e.space.adapter != "" {
-		keys = append(keys, e.space.adapter)
+	pictures := e.space.seen.within(e.from, e.from+len(e.tokens))
+	n := len(pictures)
+	salted := e.space.salt != "" && !e.hasParent
+	for _, is := range []bool{e.space.adapter != "", salted} {
+		n += map[bool]int{true: 1}[is]
 	}
-	if e.space.salt != "" && !e.hasParent {
-		keys = append(keys, e.space.salt)
-	}
-	if len(keys) == 0 {
+	if n == 0 {
 		return append(dst, 0xc0)
 	}
-	dst = appendArrayHeader(dst, len(keys))
-	for _, k := range keys {
-		dst = appendString(dst, k)
+	dst = appendArrayHeader(dst, n)
+	if e.space.adapter != "" {
+		dst = appendString(dst, e.space.adapter)
+	}
+	for _, p := range pictures {
+		dst = appendString(appendArrayHeader(dst, 2), p.id)
+		dst = appendInt(dst, int64(p.offset-e.from))
+	}
+	if salted {
+		dst = appendString(dst, e.space.salt)
 	}
 	return dst
 }

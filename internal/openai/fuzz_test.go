@@ -58,6 +58,8 @@ func FuzzScan(f *testing.F) {
 		}
 		require.True(t, valid, "%q", body)
 		VisitPrompt(body, &r, func(PieceKind, []byte) {})
+		cut, ok := AppendBeforeMedia(nil, body, &r)
+		require.True(t, !ok || json.Valid(cut), "%q", cut)
 		if r.PromptKind == PromptIDs {
 			ids, err := AppendTokenIDs(nil, body, r.Value(r.PromptField))
 			if err == nil {

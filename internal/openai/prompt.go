@@ -125,24 +125,78 @@ func visitMessage(b []byte, s Span, visit func(PieceKind, []byte)) {
 // visitContent visits the parts of a message whose content is the array at i.
 func visitContent(b []byte, i int, visit func(PieceKind, []byte)) {
 	for s, more := firstElement(b, i); more; s, more = nextElement(b, s) {
-		switch {
-		case b[s.Start] == '"':
-			visit(PieceText, inside(s).Of(b))
-			continue
-		case b[s.Start] != '{':
-			visit(PieceText, s.Of(b))
-			continue
-		}
-		var text Span
-		for k, v, ok := firstMember(b, s.Start); ok; k, v, ok = nextMember(b, v) {
-			if isKey(b, k, "text") && b[v.Start] == '"' {
-				text = v
-			}
-		}
-		if text.End != 0 {
-			visit(PieceText, inside(text).Of(b))
-		} else {
-			visit(PieceMedia, s.Of(b))
+		kind, piece := pieceOf(b, s)
+		visit(kind, piece.Of(b))
+	}
+}
+
+// pieceOf returns what the part of a message's content at s is.
+func pieceOf(b []byte, s Span) (PieceKind, Span) {
+	switch b[s.Start] {
+	case '"':
+		return PieceText, inside(s)
+	case '{':
+	default:
+		return PieceText, s
+	}
+	var text Span
+	for k, v, ok := firstMember(b, s.Start); ok; k, v, ok = nextMember(b, v) {
+		if isKey(b, k, "text") && b[v.Start] == '"' {
+			text = v
 		}
 	}
+	if text.End == 0 {
+		return PieceMedia, s
+	}
+	return PieceText, inside(text)
+}
+
+// AppendBeforeMedia appends the messages of a prompt, a JSON list, up to its first content
+// part that is not text: those before the message with it, and of that the parts before it,
+// if there are any. It is false where nothing stands before it, and where there is none.
+func AppendBeforeMedia(dst, body []byte, r *Request) ([]byte, bool) {
+	if r.PromptKind != PromptMessages {
+		return dst, false
+	}
+	list, before := r.members[Messages].val, 0 // the end of the message before
+	for s, more := firstElement(body, list.Start); more; s, more = nextElement(body, s) {
+		content, upTo, found := mediaIn(body, s)
+		switch {
+		case !found:
+			before = s.End
+			continue
+		case upTo > 0:
+			dst = append(append(dst, body[list.Start:upTo]...), ']')
+			dst = append(dst, body[content.End:s.End]...)
+		case before > 0:
+			dst = append(dst, body[list.Start:before]...)
+		default:
+			return dst, false
+		}
+		return append(dst, ']'), true
+	}
+	return dst, false
+}
+
+// mediaIn finds the first part of the message's content that is not text, and where the
+// part before it ends: 0 without one.
+func mediaIn(b []byte, message Span) (content Span, before int, found bool) {
+	if b[message.Start] != '{' {
+		return content, 0, false
+	}
+	for k, v, ok := firstMember(b, message.Start); ok; k, v, ok = nextMember(b, v) {
+		if isKey(b, k, "content") {
+			content = v
+		}
+	}
+	if content.End == 0 || b[content.Start] != '[' {
+		return content, 0, false
+	}
+	for s, more := firstElement(b, content.Start); more; s, more = nextElement(b, s) {
+		if kind, _ := pieceOf(b, s); kind == PieceMedia {
+			return content, before, true
+		}
+		before = s.End
+	}
+	return content, 0, false
 }

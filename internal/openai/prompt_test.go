@@ -59,3 +59,26 @@ func TestALongerConversationBeginsWithTheShorterOnesPieces(t *testing.T) {
 	require.Greater(t, len(b), len(a))
 	require.Equal(t, a, b[:len(a)])
 }
+
+func TestWhatStandsBeforeAPictureIsAListOfMessagesOfItsOwn(t *testing.T) {
+	t.Parallel()
+	const picture = `{"type":"image_url","image_url":{"url":"u"}}`
+	for name, c := range map[string]struct{ messages, want string }{
+		"a message":               {`[ {"role":"system","content":"a"} , {"role":"user","content":[` + picture + `]}]`, `[ {"role":"system","content":"a"}]`},
+		"a part of the same":      {`[{"content":[ {"type":"text","text":"b"}, ` + picture + `,{"text":"c"}],"role":"user"},{"role":"user","content":"d"}]`, `[{"content":[ {"type":"text","text":"b"}],"role":"user"}]`},
+		"both":                    {`[{"role":"system","content":[{"text":"a"}]},{"role":"user","content":["b",` + picture + `]}]`, `[{"role":"system","content":[{"text":"a"}]},{"role":"user","content":["b"]}]`},
+		"nothing":                 {`[{"role":"user","content":[` + picture + `,{"text":"c"}]}]`, ``},
+		"no picture":              {`[{"role":"user","content":[{"text":"c"}]},1,{"content":null}]`, ``},
+		"the content that counts": {`[{"content":[` + picture + `],"content":["a",` + picture + `]}]`, `[{"content":[` + picture + `],"content":["a"]}]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := `{"model":"m","messages":` + c.messages + `}`
+			got, ok := AppendBeforeMedia(nil, []byte(body), mustScan(t, ChatCompletions, body))
+			require.Equal(t, c.want != "", ok)
+			require.Equal(t, c.want, string(got))
+		})
+	}
+	body := `{"model":"m","prompt":"a"}`
+	_, ok := AppendBeforeMedia(nil, []byte(body), mustScan(t, Completions, body))
+	require.False(t, ok)
+}

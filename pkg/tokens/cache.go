@@ -38,6 +38,9 @@ func (q *Query) key(h hashing) cacheKey {
 	if h.eagle {
 		form = 1
 	}
+	if q.Renders {
+		form |= 2
+	}
 	part(form, xxh3.Uint128{Hi: uint64(h.blockSize)<<8 | uint64(r.PromptKind), Lo: h.seed})
 	part(0, xxh3.HashString128(q.Key.Model))
 	part(0, xxh3.HashString128(q.Key.Namespace))
@@ -58,6 +61,10 @@ type entry struct {
 	tokens []uint32
 	hashes []kvindex.LocalHash
 	isl    int
+
+	reason   Reason            // how it became known
+	partial  bool              // see Prompt.Partial
+	pictures []kvindex.Picture // until hashes are there
 }
 
 // entryOverhead is what an entry costs beside its slices, in bytes.
@@ -67,8 +74,8 @@ func (e *entry) bytes() int { return entryOverhead + 4*cap(e.tokens) + 8*cap(e.h
 
 func (e *entry) prompt(cached bool) Prompt {
 	p := Prompt{Tokens: e.tokens, Hashes: e.hashes, ISLTokens: e.isl, Source: FromEngine,
-		Cached: cached, Reason: ReasonTokenized}
-	if cached {
+		Cached: cached, Reason: e.reason, Partial: e.partial}
+	if cached && e.reason == ReasonTokenized {
 		p.Reason = ReasonCached
 	}
 	return p

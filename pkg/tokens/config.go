@@ -17,10 +17,25 @@ const (
 	Off          Mode = "off"      // no hashes; the length is still guessed
 )
 
+// PictureMode says what is asked about prompts with pictures, and whatever else is not text.
+type PictureMode string
+
+// The modes.
+const (
+	// AskPictures asks an engine that tells pictures' hashes for them, and else for what
+	// stands before the first. Either has the engine load the pictures once more.
+	AskPictures PictureMode = "auto"
+	// EstimatePictures asks nobody.
+	EstimatePictures PictureMode = "estimate"
+)
+
 // Config is how a [Resolver] works. The zero value is the documented default.
 type Config struct {
 	// Mode is auto, estimate or off. Default: auto.
 	Mode Mode
+
+	// Pictures is auto or estimate, under Mode auto. Default: auto.
+	Pictures PictureMode
 
 	// Wait bounds how long one request waits for a tokenizer. Default: 50 ms.
 	// Raising it makes more prompts exact and slow tokenizers dearer.
@@ -55,6 +70,10 @@ type Config struct {
 	// TokenizePath is the path that tokenizers answer. Default: /tokenize.
 	TokenizePath string
 
+	// RenderPath is the path that engines answer which tell pictures' hashes.
+	// Default: /v1/chat/completions/render.
+	RenderPath string
+
 	// Transport carries the tokenize requests. Default: one of the resolver's
 	// own, with connections kept alive and no proxy.
 	Transport http.RoundTripper
@@ -71,6 +90,7 @@ const maxSetAside = 30 * time.Second
 
 func (c Config) withDefaults() Config {
 	c.Mode = or(c.Mode, Auto)
+	c.Pictures = or(c.Pictures, AskPictures)
 	c.Wait = or(c.Wait, 50*time.Millisecond)
 	c.MaxInFlight = or(c.MaxInFlight, 32)
 	c.MaxTokenizeBytes = or(c.MaxTokenizeBytes, 1<<20)
@@ -80,6 +100,7 @@ func (c Config) withDefaults() Config {
 	c.EstimateBytesPerToken = or(c.EstimateBytesPerToken, 4)
 	c.MaxBlocks = or(c.MaxBlocks, 131072)
 	c.TokenizePath = or(c.TokenizePath, "/tokenize")
+	c.RenderPath = or(c.RenderPath, "/v1/chat/completions/render")
 	if c.Transport == nil {
 		c.Transport = &http.Transport{
 			MaxIdleConns:        4 * c.MaxInFlight,
@@ -109,6 +130,9 @@ func (c Config) Validate() error {
 	if c.Mode != Auto && c.Mode != EstimateOnly && c.Mode != Off {
 		errs = append(errs, fmt.Errorf("tokens: mode %q: expected auto, estimate or off", string(c.Mode)))
 	}
+	if c.Pictures != AskPictures && c.Pictures != EstimatePictures {
+		errs = append(errs, fmt.Errorf("tokens: pictures %q: expected auto or estimate", string(c.Pictures)))
+	}
 	for _, v := range []struct {
 		name  string
 		value int64
@@ -122,8 +146,10 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("tokens: %s %d: expected no negative value", v.name, v.value))
 		}
 	}
-	if c.TokenizePath[0] != '/' {
-		errs = append(errs, fmt.Errorf("tokens: tokenize_path %q: expected a path from /", c.TokenizePath))
+	for _, p := range []struct{ name, path string }{{"tokenize_path", c.TokenizePath}, {"render_path", c.RenderPath}} {
+		if p.path[0] != '/' {
+			errs = append(errs, fmt.Errorf("tokens: %s %q: expected a path from /", p.name, p.path))
+		}
 	}
 	return errors.Join(errs...)
 }

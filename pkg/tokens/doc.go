@@ -5,7 +5,8 @@
 // and why:
 //
 //   - the request itself, where it carries token ids;
-//   - an engine's own /tokenize, asked over HTTP and remembered;
+//   - an engine's own /tokenize, asked over HTTP and remembered; of a prompt with
+//     pictures what vLLM's /render tells, or what stands before the first picture;
 //   - the byte estimate: runs of bytes of the prompt's text in place of blocks
 //     of tokens.
 //
@@ -19,8 +20,9 @@
 //   - Hashes with Estimated false match KV events; hashes with Estimated true
 //     match only other estimates. One Prompt never mixes the two.
 //   - Hashes are made as the pool's workers make theirs: of tokens, or with
-//     EAGLE of pairs of them ([Query].Eagle). What the hashes of media would be
-//     no source tells: such a prompt is estimated.
+//     EAGLE of pairs of them ([Query].Eagle), and of pictures by what an engine
+//     calls them. Where none tells, the hashes end before the first picture
+//     ([Prompt].Partial), or the prompt is estimated.
 //   - No request waits for a tokenizer longer than Wait, and a tokenizer that
 //     is dead or hangs is not asked again for a while, so that it does not cost
 //     every request that wait.

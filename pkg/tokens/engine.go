@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -29,7 +30,8 @@ type flight struct {
 // one who waits has gone the question is dropped. It returns an *[Error]. The
 // body is not used after Engine has returned.
 func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) (Prompt, error) {
-	if err := r.tokenizable(q, from); err != nil {
+	n := pictures(&q)
+	if err := r.tokenizable(q, n, from); err != nil {
 		return Prompt{}, err
 	}
 	if ctx.Err() != nil {
@@ -37,12 +39,16 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 	}
 	h := q.hashing()
 	key := q.key(h)
-	f, start, err := r.join(key, from)
+	first := []*asides{r.asides}
+	if n > 0 {
+		first = r.forPictures(&q)
+	}
+	f, start, err := r.join(key, first, from)
 	if err != nil {
 		return Prompt{}, err
 	}
 	if start != nil {
-		start(questions(q), h)
+		start(questions(&q, n), h)
 	}
 	defer r.leave(key, f)
 	select {
@@ -59,8 +65,9 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 	}
 }
 
-// tokenizable says why no tokenizer should be asked about q, if none should.
-func (r *Resolver) tokenizable(q Query, from []worker.Endpoint) error {
+// tokenizable says why no tokenizer should be asked about q, which has so many pictures, if
+// none should.
+func (r *Resolver) tokenizable(q Query, pictures int, from []worker.Endpoint) error {
 	switch q.Request.PromptKind {
 	case openai.PromptString:
 	case openai.PromptStrings:
@@ -70,9 +77,7 @@ func (r *Resolver) tokenizable(q Query, from []worker.Endpoint) error {
 			return &Error{Reason: ReasonTooLarge}
 		}
 	case openai.PromptMessages:
-		media := false
-		openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, _ []byte) { media = media || k == openai.PieceMedia })
-		if media {
+		if pictures > maxPictures || pictures > 0 && r.cfg.Pictures != AskPictures {
 			return &Error{Reason: ReasonMedia}
 		}
 	default:
@@ -91,11 +96,12 @@ func (r *Resolver) tokenizable(q Query, from []worker.Endpoint) error {
 
 // startFunc sets a flight going with its questions and what their answers are hashed
 // with.
-type startFunc func(bodies [][]byte, h hashing)
+type startFunc func(a asking, h hashing)
 
 // join returns the flight for the key, with the caller counted. Who gets a
-// startFunc as well is the first, and must call it.
-func (r *Resolver) join(key cacheKey, from []worker.Endpoint) (*flight, startFunc, error) {
+// startFunc as well is the first, and must call it. first are the records by which to
+// choose whom to ask, in order.
+func (r *Resolver) join(key cacheKey, first []*asides, from []worker.Endpoint) (*flight, startFunc, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.flights[key]; f != nil {
@@ -112,7 +118,7 @@ func (r *Resolver) join(key cacheKey, from []worker.Endpoint) (*flight, startFun
 		close(f.done)
 		return f, nil, nil
 	}
-	ep, ok := r.asides.pick(from, 2*r.cfg.Wait)
+	to, ok := choose(first, from, 2*r.cfg.Wait)
 	if !ok {
 		return nil, nil, &Error{Reason: ReasonSetAside}
 	}
@@ -120,12 +126,43 @@ func (r *Resolver) join(key cacheKey, from []worker.Endpoint) (*flight, startFun
 	ctx, f.cancel = context.WithTimeout(context.Background(), r.cfg.Wait)
 	r.flights[key] = f
 	r.running.Add(1)
-	return f, func(bodies [][]byte, h hashing) {
+	return f, func(a asking, h hashing) {
 		go func() {
 			defer r.running.Done()
-			r.fly(ctx, f, key, ep, bodies, h)
+			r.fly(ctx, f, key, to, a, h)
 		}()
 	}, nil
+}
+
+// asked is who is asked first.
+type asked struct {
+	ep  worker.Endpoint
+	of  *asides           // who keeps its record
+	all []worker.Endpoint // from whom it was chosen
+}
+
+// choose picks whom to ask; who is picked must be told of in heard.
+func choose(by []*asides, from []worker.Endpoint, probe time.Duration) (asked, bool) {
+	for _, of := range by {
+		if ep, ok := of.pick(from, probe); ok {
+			return asked{ep: ep, of: of, all: from}, true
+		}
+	}
+	return asked{}, false
+}
+
+// heard notes what an answer says of who gave it.
+func (to *asked) heard(err error) {
+	if err == nil {
+		to.of.good(to.ep)
+		return
+	}
+	switch reason := ReasonOf(err); reason {
+	case ReasonCancelled, ReasonBusy:
+		to.of.undecided(to.ep)
+	default:
+		to.of.bad(to.ep, reason == ReasonFailed || reason == ReasonKey || reason == ReasonUntold)
+	}
 }
 
 // leave takes one who waits off the flight.
@@ -141,23 +178,25 @@ func (r *Resolver) leave(key cacheKey, f *flight) {
 }
 
 // fly runs one flight to its end.
-func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.Endpoint, bodies [][]byte, h hashing) {
+func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, to asked, a asking, h hashing) {
 	defer f.cancel()
 	start := time.Now()
-	e, err := r.askAll(ctx, ep, bodies)
-	outcome := ReasonTokenized
-	if err != nil {
-		outcome = ReasonOf(err)
+	var e *entry
+	var err error
+	if a.pictures > 0 {
+		e, err = r.askPictures(ctx, to, a)
+	} else {
+		e, err = r.askAll(ctx, to.ep, a.texts)
+		to.heard(err)
 	}
-	switch outcome {
-	case ReasonTokenized:
-		r.asides.good(ep)
-		e.key, e.hashes = key, r.hash(nil, e.tokens, h)
-		r.cache.put(e)
-	case ReasonCancelled, ReasonBusy:
-		r.asides.undecided(ep)
-	default:
-		r.asides.bad(ep, outcome == ReasonFailed || outcome == ReasonKey)
+	outcome := ReasonOf(err)
+	if err == nil {
+		outcome = e.reason
+		e.key = key
+		r.hashEntry(e, h)
+		if !e.partial || !a.renders { // else more may be told the next time
+			r.cache.put(e)
+		}
 	}
 	f.entry, f.err = e, err
 	r.mu.Lock()
@@ -169,6 +208,15 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, ep worker.E
 	if r.cfg.OnTokenize != nil {
 		r.cfg.OnTokenize(time.Since(start), outcome)
 	}
+}
+
+func (r *Resolver) hashEntry(e *entry, h hashing) {
+	if len(e.pictures) == 0 {
+		e.hashes = r.hash(nil, e.tokens, h)
+		return
+	}
+	e.hashes = kvindex.AppendPictureHashes(nil, r.hashed(e.tokens, h), e.pictures, h.blockSize, h.eagle, h.seed)
+	e.pictures = nil
 }
 
 // askAll sends one question after the other: the first prompt's tokens count for the
@@ -187,15 +235,36 @@ func (r *Resolver) askAll(ctx context.Context, ep worker.Endpoint, bodies [][]by
 	return whole, err
 }
 
-// ask sends one question. Its errors are *Error.
+// ask has one prompt tokenized. Its errors are *Error.
 func (r *Resolver) ask(ctx context.Context, ep worker.Endpoint, body []byte) (*entry, error) {
+	release, err := take(ctx, r.slots)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	// No tokenizer makes more tokens than there are bytes, and no id takes
+	// more than 12 bytes with its comma.
+	text, err := r.post(ctx, ep, r.cfg.TokenizePath, body, 12*int64(len(body))+64<<10)
+	if err != nil {
+		return nil, err
+	}
+	return parseTokens(text, ep)
+}
+
+// take waits for one of the slots.
+func take(ctx context.Context, slots chan struct{}) (release func(), err error) {
 	select {
-	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
 	case <-ctx.Done():
 		return nil, ended(ctx, ReasonBusy)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+ep.String()+r.cfg.TokenizePath, bytes.NewReader(body))
+}
+
+// post sends one question and returns what is answered, up to so many bytes. Its errors
+// are *Error.
+func (r *Resolver) post(ctx context.Context, ep worker.Endpoint, path string, body []byte, most int64) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+ep.String()+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, &Error{Reason: ReasonFailed, Err: err}
 	}
@@ -212,25 +281,32 @@ func (r *Resolver) ask(ctx context.Context, ep worker.Endpoint, body []byte) (*e
 		// What a tokenizer says may quote the prompt: read to keep the
 		// connection, and dropped.
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
-		reason := ReasonFailed
-		switch res.StatusCode {
-		case http.StatusBadRequest, http.StatusUnprocessableEntity:
-			reason = ReasonRefused
-		case http.StatusUnauthorized, http.StatusForbidden:
-			reason = ReasonKey
-		}
-		return nil, &Error{Reason: reason, Err: fmt.Errorf("%s answered %d", ep, res.StatusCode)}
+		return nil, &Error{Reason: r.refusal(path, res.StatusCode), Err: fmt.Errorf("%s answered %d", ep, res.StatusCode)}
 	}
-	// No tokenizer makes more tokens than there are bytes, and no id takes
-	// more than 12 bytes with its comma.
-	text, err := io.ReadAll(io.LimitReader(res.Body, 12*int64(len(body))+64<<10))
+	text, err := io.ReadAll(io.LimitReader(res.Body, most))
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ended(ctx, ReasonSlow)
 		}
 		return nil, &Error{Reason: ReasonFailed, Err: err}
 	}
-	return parseTokens(text, ep)
+	return text, nil
+}
+
+// refusal is what the status of an answer that is none says.
+func (r *Resolver) refusal(path string, status int) Reason {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		return ReasonRefused
+	case http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		if path == r.cfg.RenderPath {
+			return ReasonUntold // docs/engines.md#render
+		}
+	}
+	if status == http.StatusUnauthorized || status == http.StatusForbidden {
+		return ReasonKey
+	}
+	return ReasonFailed
 }
 
 // ended says why a flight's context is over: late if its time was up, else all
@@ -258,17 +334,31 @@ func parseTokens(text []byte, ep worker.Endpoint) (*entry, error) {
 	if err != nil {
 		return nil, bad
 	}
-	return &entry{tokens: tokens, isl: n}, nil
+	return &entry{tokens: tokens, isl: n, reason: ReasonTokenized}, nil
 }
 
 // maxPrompts bounds how many questions a list of prompts becomes.
 const maxPrompts = 32
 
+// asking is what is asked about a prompt.
+type asking struct {
+	texts [][]byte // of a prompt of text
+
+	// Of one with pictures:
+	pictures int
+	renders  bool
+	whole    []byte // with them
+	before   []byte // what stands before the first; nil: nothing
+}
+
 // questions are what is asked about q's prompt: vLLM tokenizes no list of prompts, so each
 // of a list is a question of its own.
-func questions(q Query) [][]byte {
+func questions(q *Query, pictures int) asking {
+	if pictures > 0 {
+		return pictureQuestions(q, pictures)
+	}
 	if q.Request.PromptKind != openai.PromptStrings {
-		return [][]byte{tokenizeBody(q)}
+		return asking{texts: [][]byte{tokenizeBody(q)}}
 	}
 	var out [][]byte
 	openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, text []byte) {
@@ -279,32 +369,32 @@ func questions(q Query) [][]byte {
 		b = append(openai.AppendString(append(b, `{"model":`...), q.Key.Model), `,"prompt":"`...)
 		out = append(out, append(append(b, text...), `"}`...))
 	})
-	return out
+	return asking{texts: out}
 }
 
 // tokenizeBody writes the question about q's prompt, with the raw values of the
 // request. SGLang and vLLM take {"model","prompt"} or {"model","messages"} with
 // what else the chat template is given.
-func tokenizeBody(q Query) []byte {
+func tokenizeBody(q *Query) []byte {
 	r := q.Request
-	b := make([]byte, 0, len(q.Body)+len(q.Key.Model)+64)
-	b = append(b, `{"model":`...)
-	b = openai.AppendString(b, q.Key.Model)
-	put := func(name string, f openai.Field) {
-		b = append(b, ',', '"')
-		b = append(b, name...)
-		b = append(b, '"', ':')
-		b = append(b, r.Value(f).Of(q.Body)...)
+	if r.PromptKind == openai.PromptMessages {
+		return messagesBody(q, r.Value(openai.Messages).Of(q.Body), "")
 	}
-	if r.PromptKind != openai.PromptMessages {
-		put("prompt", r.PromptField)
-		return append(b, '}')
-	}
-	put("messages", openai.Messages)
+	b := append(make([]byte, 0, len(q.Body)+len(q.Key.Model)+64), `{"model":`...)
+	b = append(openai.AppendString(b, q.Key.Model), `,"prompt":`...)
+	return append(append(b, r.Value(r.PromptField).Of(q.Body)...), '}')
+}
+
+// messagesBody writes the question about messages, with more members behind.
+func messagesBody(q *Query, messages []byte, more string) []byte {
+	b := append(make([]byte, 0, len(q.Body)+len(q.Key.Model)+64), `{"model":`...)
+	b = append(openai.AppendString(b, q.Key.Model), `,"messages":`...)
+	b = append(b, messages...)
 	for _, f := range templateFields() {
-		if r.Given(q.Body, f) {
-			put(f.String(), f)
+		if q.Request.Given(q.Body, f) {
+			b = append(append(append(b, ',', '"'), f.String()...), '"', ':')
+			b = append(b, q.Request.Value(f).Of(q.Body)...)
 		}
 	}
-	return append(b, '}')
+	return append(append(b, more...), '}')
 }

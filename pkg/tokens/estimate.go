@@ -20,6 +20,7 @@ type estimator struct {
 	hashes     []kvindex.LocalHash
 	carry      []byte // the run begun, shorter than blockBytes
 	blockBytes int    // 0: count only
+	mediaBytes int    // what a picture counts for among the text
 	maxBlocks  int
 	seed       uint64
 	bytes      int // of text
@@ -28,8 +29,8 @@ type estimator struct {
 	onlyFirst  bool // hash the first prompt only
 }
 
-func (e *estimator) reset(blockBytes, maxBlocks int, seed uint64, onlyFirst bool) {
-	*e = estimator{hashes: e.hashes[:0], carry: e.carry[:0], blockBytes: blockBytes,
+func (e *estimator) reset(blockBytes, perToken, maxBlocks int, seed uint64, onlyFirst bool) {
+	*e = estimator{hashes: e.hashes[:0], carry: e.carry[:0], blockBytes: blockBytes, mediaBytes: mediaTokens * perToken,
 		maxBlocks: maxBlocks, seed: seed, first: true, onlyFirst: onlyFirst}
 }
 
@@ -51,7 +52,9 @@ func (e *estimator) visit(kind openai.PieceKind, piece []byte) {
 			var b [16]byte
 			binary.LittleEndian.PutUint64(b[:8], h.Hi)
 			binary.LittleEndian.PutUint64(b[8:], h.Lo)
-			e.add(b[:])
+			for n := 0; n < e.mediaBytes; n += len(b) {
+				e.add(b[:])
+			}
 			e.close(1)
 		}
 	case openai.PieceEnd:
@@ -99,7 +102,7 @@ const estimateStride = 4
 func (r *Resolver) Estimate(q Query, s *Scratch, why Reason) Prompt {
 	perToken := r.cfg.EstimateBytesPerToken
 	e := &s.est
-	e.reset(max(q.BlockSize, 0)*perToken*estimateStride, r.cfg.MaxBlocks, q.Salt.Seed(), q.Request.PromptKind == openai.PromptStrings)
+	e.reset(max(q.BlockSize, 0)*perToken*estimateStride, perToken, r.cfg.MaxBlocks, q.Salt.Seed(), q.Request.PromptKind == openai.PromptStrings)
 	openai.VisitPrompt(q.Body, q.Request, e.visit)
 	return Prompt{
 		ISLTokens: q.Request.PromptTokens + e.tokens + (e.bytes+perToken-1)/perToken,

@@ -47,7 +47,10 @@ const (
 	ReasonOff         Reason = "tokens are off"
 	ReasonMode        Reason = "estimate mode"
 	ReasonNoText      Reason = "no text in the request"
-	ReasonMedia       Reason = "the prompt has media"
+	ReasonMedia       Reason = "the prompt has pictures"
+	ReasonRendered    Reason = "tokenized with its pictures"
+	ReasonBefore      Reason = "tokenized up to its first picture"
+	ReasonUntold      Reason = "no engine tells of pictures"
 	ReasonBadIDs      Reason = "token ids out of range"
 	ReasonTooLarge    Reason = "prompt too large to tokenize"
 	ReasonNoTokenizer Reason = "no tokenizer"
@@ -75,6 +78,10 @@ type Prompt struct {
 	// to find it.
 	Hashes []kvindex.LocalHash
 
+	// Partial says that Hashes end before the prompt's first picture: of what follows
+	// nothing is known but what ISLTokens guesses.
+	Partial bool
+
 	// BlocksPerHash is how many KV blocks each of Hashes stands for; 0 counts
 	// as 1.
 	BlocksPerHash int
@@ -92,6 +99,9 @@ type Query struct {
 	Body      []byte // the bytes that Request was scanned from
 	BlockSize int    // tokens per KV block of the pool; below 1: no hashes
 	Eagle     bool   // the pool's KV blocks are of token pairs
+	// Renders says that the pool's engines may tell what pictures are in a prompt, and
+	// where, and that their tokenizers count pictures' tokens (docs/engines.md#render).
+	Renders bool
 	// Salt is what separates the request's blocks from those of equal tokens, as the
 	// engine that serves it tells them apart.
 	Salt kvindex.Salt

@@ -16,10 +16,15 @@ type Resolver struct {
 	cfg    Config
 	cache  *cache
 	asides *asides
-	client *http.Client
-	slots  chan struct{} // one element for each tokenize request under way
+	// Of prompts with pictures, which take engines longer: who does not tell their
+	// hashes, and who does not tokenize them.
+	renderers, expanders *asides
+	client               *http.Client
+	slots                chan struct{} // one element for each tokenize request under way
 
-	// mu guards all below. Lock order: mu → cache.mu, mu → asides.mu. No I/O and
+	pictureSlots chan struct{} // the same of prompts with pictures
+
+	// mu guards all below. Lock order: mu → cache.mu, mu → mu of each asides. No I/O and
 	// no caller's function while it is held.
 	mu      sync.Mutex
 	flights map[cacheKey]*flight
@@ -37,12 +42,18 @@ func New(cfg Config) (*Resolver, error) {
 		cfg:    cfg,
 		cache:  newCache(cfg.CacheEntries, cfg.CacheBytes),
 		asides: newAsides(cfg.SetAside),
+
+		renderers: newAsides(cfg.SetAside),
+		expanders: newAsides(cfg.SetAside),
+
 		client: &http.Client{
 			Transport:     cfg.Transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		slots:   make(chan struct{}, cfg.MaxInFlight),
-		flights: make(map[cacheKey]*flight),
+		slots: make(chan struct{}, cfg.MaxInFlight),
+
+		pictureSlots: make(chan struct{}, cfg.MaxInFlight),
+		flights:      make(map[cacheKey]*flight),
 	}, nil
 }
 
@@ -123,12 +134,21 @@ func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
 
 // hash appends the hashes of the blocks of tokens, up to MaxBlocks of them.
 func (r *Resolver) hash(dst []kvindex.LocalHash, tokens []uint32, h hashing) []kvindex.LocalHash {
-	hash, behind := kvindex.AppendLocalHashes, 0
+	hash := kvindex.AppendLocalHashes
 	if h.eagle {
-		hash, behind = kvindex.AppendPairHashes, 1
+		hash = kvindex.AppendPairHashes
+	}
+	return hash(dst, r.hashed(tokens, h), h.blockSize, h.seed)
+}
+
+// hashed returns those of the tokens that are in blocks which are hashed.
+func (r *Resolver) hashed(tokens []uint32, h hashing) []uint32 {
+	behind := 0
+	if h.eagle {
+		behind = 1
 	}
 	if h.blockSize > 0 && (len(tokens)-behind)/h.blockSize > r.cfg.MaxBlocks {
-		tokens = tokens[:r.cfg.MaxBlocks*h.blockSize+behind]
+		return tokens[:r.cfg.MaxBlocks*h.blockSize+behind]
 	}
-	return hash(dst, tokens, h.blockSize, h.seed)
+	return tokens
 }

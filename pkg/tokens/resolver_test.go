@@ -193,7 +193,7 @@ func TestTheEstimatorDoesNotSeeWhereItIsFed(t *testing.T) {
 		want := kvindex.AppendByteHashes(nil, text, blockBytes, 7)
 		for step := 1; step < 200; step += 13 {
 			var e estimator
-			e.reset(blockBytes, 1<<20, 7, false)
+			e.reset(blockBytes, 4, 1<<20, 7, false)
 			for rest := text; len(rest) > 0; {
 				n := min(step, len(rest))
 				e.add(rest[:n])
@@ -205,7 +205,9 @@ func TestTheEstimatorDoesNotSeeWhereItIsFed(t *testing.T) {
 }
 
 func TestConfigIsRefused(t *testing.T) {
-	_, err := New(Config{Mode: "exact", Wait: -1, CacheEntries: -1, TokenizePath: "tokenize"})
+	_, err := New(Config{Mode: "exact", Wait: -1, CacheEntries: -1, TokenizePath: "tokenize", RenderPath: "render", Pictures: "some"})
+	require.ErrorContains(t, err, `pictures "some"`)
+	require.ErrorContains(t, err, `render_path "render"`)
 	require.ErrorContains(t, err, `mode "exact"`)
 	require.ErrorContains(t, err, "wait")
 	require.ErrorContains(t, err, "cache_entries")

@@ -116,6 +116,10 @@ func (e Engine) FetchesLacking() bool { return e == VLLM }
 // others it is not known.
 func (e Engine) TellsAsItWrites() bool { return e == VLLM || e == VLLMMooncake }
 
+// TellsPictures reports whether the engine may be asked what pictures are in a prompt, and
+// counts their tokens where it tokenizes one (docs/engines.md#render).
+func (e Engine) TellsPictures() bool { return e == VLLM || e == VLLMMooncake }
+
 // Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
 // port, since an original-destination cluster takes nothing else. The zero
 // value is no endpoint.

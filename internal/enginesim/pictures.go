@@ -1,0 +1,222 @@
+package enginesim
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// The template's marks around a picture, and what stands for each part of it.
+const (
+	tokenPictureStart uint32 = 3
+	tokenPictureEnd   uint32 = 4
+	tokenPicture      uint32 = 5
+)
+
+// picture is one of a prompt, from token offset on.
+type picture struct {
+	id             string // what vLLM calls it
+	sum            uint64 // SGLang's hash of it
+	offset, length int
+}
+
+// gallery is the pictures of a prompt, in order. Read-only.
+type gallery []picture
+
+// within returns those pictures of which a part is among the tokens from up to to.
+func (g *gallery) within(from, to int) []picture {
+	if g == nil {
+		return nil
+	}
+	var out []picture
+	for _, p := range *g {
+		if p.offset < to && p.offset+p.length > from {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// pictureTokens is how large a picture is that has so long an address: the simulators load
+// none, so that two of one length are two pictures of one size.
+func pictureTokens(address string) int { return min(4+len(address)/4, 1024) }
+
+// readPicture reads a content part; false: it is none of a picture.
+func readPicture(part []byte) (p picture, ok bool, err error) {
+	var address, uuid string
+	err = eachField(part, func(key string, v []byte) error {
+		switch key {
+		case "image_url":
+			if s, isText := unquote(v); isText {
+				address = s
+				return nil
+			}
+			return eachField(v, func(key string, v []byte) error {
+				if key == "url" {
+					address, _ = unquote(v)
+				}
+				return nil
+			})
+		case "uuid":
+			uuid, _ = unquote(v)
+		}
+		return nil
+	})
+	if err != nil || address == "" {
+		return p, false, err
+	}
+	sum := sha256.Sum256([]byte(address))
+	p = picture{id: hex.EncodeToString(sum[:]), sum: binary.BigEndian.Uint64(sum[:8]), length: pictureTokens(address)}
+	if uuid != "" {
+		p.id = uuid // docs/engines.md#event-pictures
+	}
+	return p, true, nil
+}
+
+// chatWriter applies the chat template to messages whose content may have pictures.
+type chatWriter struct {
+	tokens []uint32
+	seen   gallery
+	marks  bool // one token for a picture, as SGLang's tokenizer has it
+}
+
+func (w *chatWriter) begin(role string) {
+	w.tokens = append(w.tokens, tokenStart, pieceToken(role))
+}
+
+func (w *chatWriter) picture(p picture) {
+	if w.marks {
+		p.length = 1
+	}
+	w.tokens = append(w.tokens, tokenPictureStart)
+	p.offset = len(w.tokens)
+	w.tokens = append(w.tokens, slices.Repeat([]uint32{tokenPicture}, p.length)...)
+	w.tokens = append(w.tokens, tokenPictureEnd)
+	w.seen = append(w.seen, p)
+}
+
+// content writes a message's content: a string, null, or parts. Text that no picture
+// parts is tokenized as one.
+func (w *chatWriter) content(v []byte) error {
+	if s, ok := unquote(v); ok || isNull(v) {
+		w.tokens = AppendTokens(w.tokens, s)
+		return nil
+	}
+	var text strings.Builder
+	flush := func() {
+		w.tokens = AppendTokens(w.tokens, text.String())
+		text.Reset()
+	}
+	err := eachElem(v, func(part []byte) error {
+		p, ok, err := readPicture(part)
+		if err != nil {
+			return err
+		}
+		if ok {
+			flush()
+			w.picture(p)
+			return nil
+		}
+		return eachField(part, func(key string, v []byte) error {
+			if key == "text" {
+				s, _ := unquote(v)
+				text.WriteString(s)
+			}
+			return nil
+		})
+	})
+	flush()
+	return err
+}
+
+// pads are what SGLang 0.5.23 has in place of a picture's tokens, by turns
+// (docs/engines.md#event-pads).
+func (p *picture) pads() (out [4]uint64) {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("sglang-mm-wide-pad-v1"), p.sum))
+	for i := range out {
+		out[i] = 1_000_000 + binary.BigEndian.Uint64(sum[8*i:])&(1<<62-1)
+	}
+	return out
+}
+
+// padded returns the event's tokens as SGLang has them, with ids of its own for pictures.
+func (e *event) padded() []uint64 {
+	out := make([]uint64, len(e.tokens))
+	for i, t := range e.tokens {
+		out[i] = uint64(t)
+	}
+	for _, p := range e.space.seen.within(e.from, e.from+len(e.tokens)) {
+		pads := p.pads()
+		for i := max(p.offset, e.from); i < min(p.offset+p.length, e.from+len(e.tokens)); i++ {
+			out[i-e.from] = pads[(i-p.offset)%len(pads)]
+		}
+	}
+	return out
+}
+
+// rendered is the answer of vLLM's /render: the request as its engine would get it, of
+// which only some members are told here.
+type rendered struct {
+	RequestID    string         `json:"request_id"`
+	TokenIDs     []uint32       `json:"token_ids"`
+	TokenOffsets any            `json:"token_offsets"`
+	Features     *features      `json:"features"`
+	ContentParts any            `json:"content_parts"`
+	Sampling     map[string]int `json:"sampling_params"`
+	Model        string         `json:"model"`
+	Stream       bool           `json:"stream"`
+}
+
+type features struct {
+	Hashes       map[string][]string      `json:"mm_hashes"`
+	Placeholders map[string][]placeholder `json:"mm_placeholders"`
+	Data         map[string][]string      `json:"kwargs_data"` // null: was not asked for
+	Metadata     any                      `json:"mm_metadata"`
+}
+
+type placeholder struct {
+	Offset int `json:"offset"`
+	Length int `json:"length"`
+}
+
+// render answers POST /v1/chat/completions/render (docs/engines.md#render).
+func (v vllm) render(w http.ResponseWriter, r *http.Request) {
+	if !v.s.cfg.ScaleOut {
+		v.s.refuse(w, &apiError{status: http.StatusForbidden, msg: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."})
+		return
+	}
+	body, err := readBody(r)
+	if err != nil {
+		v.s.refuse(w, badRequest("Invalid request: %v", err))
+		return
+	}
+	q, err := parseRequest(apiChat, body)
+	if err == nil {
+		err = v.known(q)
+	}
+	if err != nil {
+		ae, ok := err.(*apiError) //nolint:errorlint // made by parseRequest or known, never wrapped
+		if !ok {
+			ae = badRequest("Invalid request: %v", err)
+		}
+		v.s.refuse(w, ae)
+		return
+	}
+	out := rendered{RequestID: "chatcmpl-" + newProcessID(), TokenIDs: q.prompts[0], Sampling: map[string]int{"max_tokens": max(q.maxTokens, 1)}, Model: q.model, Stream: q.stream}
+	if q.seen != nil {
+		out.Features = &features{Hashes: map[string][]string{}, Placeholders: map[string][]placeholder{}}
+		payload := map[string][]string{}
+		for _, p := range *q.seen {
+			out.Features.Hashes["image"] = append(out.Features.Hashes["image"], p.id)
+			out.Features.Placeholders["image"] = append(out.Features.Placeholders["image"], placeholder{Offset: p.offset, Length: p.length})
+			payload["image"] = append(payload["image"], strings.Repeat("A", 1<<20))
+		}
+		if q.payload {
+			out.Features.Data = payload
+		}
+	}
+	writeJSON(w, http.StatusOK, out)
+}

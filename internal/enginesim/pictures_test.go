@@ -1,0 +1,119 @@
+package enginesim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+const chat = "/v1/chat/completions"
+
+func looking(address, uuid string) string {
+	return fmt.Sprintf(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"text","text":"what is"},`+
+		`{"type":"image_url","image_url":{"url":%q},"uuid":%q},{"type":"text","text":" and why?"}]}]}`, address, uuid)
+}
+
+// lastStored returns the last stores of a rank's events, told in so many messages.
+func lastStored(t *testing.T, s *Sim) (out []map[string]any) {
+	t.Helper()
+	pub := s.ranks[0].pub
+	var batch []any
+	require.NoError(t, msgpack.Unmarshal(pub.batches[len(pub.batches)-1], &batch))
+	for _, e := range batch[1].([]any) {
+		if e := e.(map[string]any); e["type"] == "BlockStored" {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo, under the same names and places.
+func TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM, Models: []string{"m"}, PageSize: 4, ScaleOut: true})
+	const address = "http://pictures/1" // 4 + 17/4 tokens
+	sum := sha256.Sum256([]byte(address))
+	digest := hex.EncodeToString(sum[:])
+	require.Equal(t, 200, post(t.Context(), s.URL()+chat, looking(address, "")).status)
+	stored := lastStored(t, s)[0]
+	require.Equal(t, []any{nil, []any{[]any{digest, int8(1)}}, []any{[]any{digest, int8(-3)}}, []any{[]any{digest, int8(-7)}}, nil}, stored["extra_keys"])
+
+	var told rendered
+	r := post(t.Context(), s.URL()+chat+"/render", looking(address, ""))
+	require.Equal(t, 200, r.status, r.body)
+	require.Greater(t, len(r.body), 1<<20, "with what its pictures were made into")
+	asked := looking(address, "")
+	r = post(t.Context(), s.URL()+chat+"/render", asked[:len(asked)-1]+`,"mm_payload":"none"}`)
+	require.NoError(t, json.Unmarshal([]byte(r.body), &told))
+	require.Nil(t, told.Features.Data)
+	require.Equal(t, map[string][]string{"image": {digest}}, told.Features.Hashes)
+	require.Equal(t, []placeholder{{Offset: 5, Length: 8}}, told.Features.Placeholders["image"])
+	require.Equal(t, slices.Repeat([]uint32{tokenPicture}, 8), told.TokenIDs[5:13])
+	whole := len(told.TokenIDs) / 4 * 4
+	require.Len(t, stored["token_ids"], whole)
+	for i, id := range stored["token_ids"].([]any) {
+		require.EqualValues(t, told.TokenIDs[i], id)
+	}
+	require.Contains(t, post(t.Context(), s.URL()+"/tokenize", looking(address, "")).body, "5,5,5,5,5,5,5,5")
+
+	r = post(t.Context(), s.URL()+chat+"/render", looking(address, "a name"))
+	require.NoError(t, json.Unmarshal([]byte(r.body), &told))
+	require.Equal(t, map[string][]string{"image": {"a name"}}, told.Features.Hashes)
+	r = post(t.Context(), s.URL()+chat+"/render", `{"model":"m","messages":[{"role":"user","content":"none"}]}`)
+	require.Contains(t, r.body, `"features":null`)
+	require.Equal(t, 404, post(t.Context(), s.URL()+chat+"/render", `{"model":"n","messages":[{"role":"user","content":"none"}]}`).status)
+
+	closed := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM})
+	require.Equal(t, 403, post(t.Context(), closed.URL()+chat+"/render", looking(address, "")).status)
+	_, err := New(Config{Role: worker.Aggregated, ScaleOut: true})
+	require.ErrorContains(t, err, "scale-out")
+}
+
+func TestAPictureIsCachedAsWhatItIs(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []worker.Engine{worker.VLLM, worker.SGLang} {
+		s := start(t, Config{Role: worker.Aggregated, Engine: engine, Models: []string{"m"}, PageSize: 4})
+		cached := func(address string) int {
+			before := s.State(false).Ranks[0].CachedTokens
+			require.Equal(t, 200, post(t.Context(), s.URL()+chat, looking(address, "")).status)
+			return int(s.State(false).Ranks[0].CachedTokens - before)
+		}
+		require.Zero(t, cached("http://pictures/1"))
+		require.Equal(t, 16, cached("http://pictures/1"))
+		require.Equal(t, 4, cached("http://pictures/2"), "another of the same size: what stands before it")
+	}
+}
+
+// TestSGLangPadsPictures as _compute_pad_values of 0.5.23 does; the pads of a hash of 1 were
+// computed with it.
+func TestSGLangPadsPictures(t *testing.T) {
+	t.Parallel()
+	p := picture{sum: 1}
+	require.Equal(t, [4]uint64{3788338550080000423, 377845433008484899, 3733550331958129848, 2196988971805300528}, p.pads())
+
+	s := start(t, Config{Role: worker.Aggregated, Models: []string{"m"}, PageSize: 4})
+	require.Equal(t, 200, post(t.Context(), s.URL()+chat, looking("http://pictures/1", "")).status)
+	var tokens []any
+	for _, e := range lastStored(t, s) {
+		tokens = append(tokens, e["token_ids"].([]any)...)
+	}
+	require.Len(t, tokens, 20)
+	sum := sha256.Sum256([]byte("http://pictures/1"))
+	p = picture{sum: 0}
+	for _, b := range sum[:8] {
+		p.sum = p.sum<<8 | uint64(b)
+	}
+	pads := p.pads()
+	for i := range 8 {
+		require.EqualValues(t, pads[i%4], tokens[5+i], i)
+	}
+	require.Contains(t, post(t.Context(), s.URL()+"/tokenize", looking("http://pictures/1", "")).body, "3,5,4")
+}

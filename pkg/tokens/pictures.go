@@ -1,0 +1,182 @@
+package tokens
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// What stands for a picture in a prompt is a run of tokens that are the same for every
+// picture of its size. What it shows is in the hash of the blocks, and only an engine that
+// has loaded it knows that hash. vLLM tells it (docs/engines.md#render); of what does not,
+// the prompt's tokens up to the first picture are known.
+
+// maxPictures is how many pictures a prompt may have that an engine is asked about: each of
+// them it loads once more.
+const maxPictures = 64
+
+// maxRendered bounds an answer with pictures: a short address may stand for many tokens.
+const maxRendered = 4 << 20
+
+// pictures counts the parts of a prompt that are not text.
+func pictures(q *Query) (n int) {
+	if q.Request.PromptKind != openai.PromptMessages {
+		return 0
+	}
+	openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, _ []byte) {
+		if k == openai.PieceMedia {
+			n++
+		}
+	})
+	return n
+}
+
+// pictureQuestions are what is asked about a prompt with n pictures.
+func pictureQuestions(q *Query, n int) asking {
+	a := asking{pictures: n, renders: q.Renders}
+	more := ""
+	if q.Renders {
+		more = `,"mm_payload":"none"` // not what the pictures were made into
+	}
+	a.whole = messagesBody(q, q.Request.Value(openai.Messages).Of(q.Body), more)
+	if before, ok := openai.AppendBeforeMedia(nil, q.Body, q.Request); ok {
+		a.before = messagesBody(q, before, "")
+	}
+	return a
+}
+
+// forPictures are the records by which to choose whom to ask about a prompt with pictures.
+func (r *Resolver) forPictures(q *Query) []*asides {
+	if q.Renders {
+		return []*asides{r.renderers, r.expanders}
+	}
+	return []*asides{r.expanders}
+}
+
+// askPictures asks for the prompt with its pictures where that is told, else for what
+// stands before them. Its errors are *Error.
+func (r *Resolver) askPictures(ctx context.Context, to asked, a asking) (*entry, error) {
+	release, err := take(ctx, r.pictureSlots)
+	if err != nil {
+		to.heard(err)
+		return nil, err
+	}
+	defer release()
+	if to.of == r.renderers {
+		e, err := r.render(ctx, to.ep, a.whole)
+		to.heard(err)
+		if err == nil || ctx.Err() != nil {
+			return e, err
+		}
+		var ok bool
+		if to, ok = choose([]*asides{r.expanders}, to.all, 2*r.cfg.Wait); !ok {
+			return nil, &Error{Reason: ReasonSetAside}
+		}
+	}
+	if a.before == nil {
+		to.heard(&Error{Reason: ReasonCancelled}) // it was not asked
+		return nil, &Error{Reason: ReasonMedia}
+	}
+	e, err := r.askBefore(ctx, to.ep, a)
+	to.heard(err)
+	return e, err
+}
+
+// askBefore has the prompt tokenized as a whole and up to its first picture. What both
+// begin with is what the prompt begins with, whatever the chat template makes of a picture
+// and wherever it puts it.
+func (r *Resolver) askBefore(ctx context.Context, ep worker.Endpoint, a asking) (*entry, error) {
+	var of [2]*entry
+	for i, body := range [][]byte{a.whole, a.before} {
+		text, err := r.post(ctx, ep, r.cfg.TokenizePath, body, maxRendered)
+		if err != nil {
+			return nil, err
+		}
+		if of[i], err = parseTokens(text, ep); err != nil {
+			return nil, err
+		}
+	}
+	e, before := of[0], of[1].tokens
+	n := 0
+	for n < min(len(e.tokens), len(before)) && e.tokens[n] == before[n] {
+		n++
+	}
+	if !a.renders {
+		e.isl += a.pictures * mediaTokens // a mark stands for each
+	}
+	e.tokens = slices.Clone(e.tokens[:n])
+	e.partial, e.reason = true, ReasonBefore
+	return e, nil
+}
+
+// render asks for the prompt's tokens and its pictures. Its errors are *Error.
+func (r *Resolver) render(ctx context.Context, ep worker.Endpoint, body []byte) (*entry, error) {
+	text, err := r.post(ctx, ep, r.cfg.RenderPath, body, maxRendered)
+	if err != nil {
+		return nil, err
+	}
+	return parseRendered(text, ep)
+}
+
+// features is what vLLM tells of the pictures in a prompt, by what kind they are.
+type features struct {
+	Hashes       map[string][]string `json:"mm_hashes"`
+	Placeholders map[string][]struct {
+		Offset int `json:"offset"`
+		Length int `json:"length"`
+	} `json:"mm_placeholders"`
+}
+
+// parseRendered reads {"token_ids":[…],"features":{…}}. An answer that does not say of each
+// picture what it is and where is refused as a whole.
+func parseRendered(text []byte, ep worker.Endpoint) (*entry, error) {
+	bad := &Error{Reason: ReasonFailed, Err: fmt.Errorf("%s: expected token ids and the hashes and places of pictures", ep)}
+	ids, ok := openai.FindValue(text, "token_ids")
+	if !ok || !json.Valid(text) { // one that is cut short would seem to have no pictures
+		return nil, bad
+	}
+	tokens, err := openai.AppendTokenIDs(nil, text, ids)
+	if err != nil {
+		return nil, bad
+	}
+	var f features // null: what is not text in the prompt is no picture either
+	if told, ok := openai.FindValue(text, "features"); ok && json.Unmarshal(told.Of(text), &f) != nil {
+		return nil, bad
+	}
+	e := &entry{tokens: tokens, isl: len(tokens), reason: ReasonRendered}
+	if e.pictures, ok = f.within(len(tokens)); !ok {
+		return nil, bad
+	}
+	return e, nil
+}
+
+// within returns the pictures in the order of their places, in a prompt of so many tokens.
+func (f *features) within(tokens int) ([]kvindex.Picture, bool) {
+	var out []kvindex.Picture
+	for kind, hashes := range f.Hashes {
+		places := f.Placeholders[kind]
+		if len(places) != len(hashes) {
+			return nil, false
+		}
+		for i, p := range places {
+			hash, ok := kvindex.HashMMIdentifier(hashes[i])
+			if !ok || p.Offset < 0 || p.Length < 1 || p.Length > tokens-p.Offset {
+				return nil, false
+			}
+			out = append(out, kvindex.Picture{Hash: hash, Offset: p.Offset, Length: p.Length})
+		}
+	}
+	slices.SortFunc(out, func(a, b kvindex.Picture) int { return cmp.Compare(a.Offset, b.Offset) })
+	for i := 1; i < len(out); i++ {
+		if out[i-1].Offset+out[i-1].Length > out[i].Offset {
+			return nil, false
+		}
+	}
+	return out, len(f.Hashes) == len(f.Placeholders)
+}
