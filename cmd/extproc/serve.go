@@ -148,7 +148,7 @@ func (p *plugin) newWorld() error {
 	}
 	t := p.cfg.Tokens
 	p.tokens, err = tokens.New(tokens.Config{
-		Around: keyed, Mode: tokens.Mode(t.Mode), Wait: t.Wait, EstimateBytesPerToken: t.BytesPerToken, CacheBytes: t.CacheBytes,
+		Around: keyed, Mode: tokens.Mode(t.Mode), Pictures: tokens.PictureMode(t.Pictures), Wait: t.Wait, EstimateBytesPerToken: t.BytesPerToken, CacheBytes: t.CacheBytes,
 		OnTokenize: func(took time.Duration, outcome tokens.Reason) {
 			p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
 		},

@@ -216,6 +216,11 @@ func (c *Config) validateWords() (errs []error) {
 	default:
 		bad("tokens.mode %q: expected auto, estimate or off", c.Tokens.Mode)
 	}
+	switch tokens.PictureMode(c.Tokens.Pictures) {
+	case tokens.AskPictures, tokens.EstimatePictures:
+	default:
+		bad("tokens.pictures %q: expected auto or estimate", c.Tokens.Pictures)
+	}
 	if !strings.HasPrefix(c.Health.ProbePath, "/") {
 		bad("health.probe_path %q: expected a path that begins with /", c.Health.ProbePath)
 	}

@@ -197,8 +197,10 @@ type choiceSeen struct {
 	Reason   string `json:"reason"`
 	Overlap  int    `json:"overlap_blocks"`
 	Table    []struct {
-		WorkerID string `json:"worker_id"`
-		Eligible bool   `json:"eligible"`
+		WorkerID  string `json:"worker_id"`
+		Eligible  bool   `json:"eligible"`
+		Predicted int    `json:"predicted_blocks"`
+		Note      string `json:"note"`
 	} `json:"table"`
 }
 

@@ -173,7 +173,7 @@ func (srv *Server) fallBack(v *verdict, q *question, sc *scratch, booking *load.
 	if v.fail == nil || !q.disagg || q.named() || !srv.mayFallBack(v.fail, q.pool) {
 		return
 	}
-	one := verdict{prompt: v.prompt, size: v.size, blocks: v.blocks, took: v.took}
+	one := verdict{prompt: v.prompt, rest: v.rest, size: v.size, blocks: v.blocks, took: v.took}
 	if srv.choose(&one.decode, worker.Aggregated, q.override.Apply(srv.cfg.Aggregated), &one, q, sc, booking) != nil {
 		return
 	}

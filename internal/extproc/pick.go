@@ -21,6 +21,7 @@ type scratch struct {
 	tokens  tokens.Scratch
 	guess   tokens.Scratch
 	overlap overlap.Answer
+	beyond  overlap.Answer // of a prompt that is known in part
 	explain [2]load.Explanation
 	bound   picker.Constraints
 	record  decision.Record
@@ -56,6 +57,7 @@ func (c *choice) mode() string {
 // verdict is a whole decision.
 type verdict struct {
 	prompt  tokens.Prompt
+	rest    tokens.Prompt // where prompt is known in part: all of it, estimated
 	blocks  int
 	size    int
 	prefill choice
@@ -202,6 +204,10 @@ func (srv *Server) judge(v *verdict, q *question, p tokens.Prompt, sc *scratch, 
 	defer func() { v.took = time.Since(start) }()
 	v.prompt, v.size = p, q.query.BlockSize
 	v.blocks = len(p.Hashes) * max(p.BlocksPerHash, 1)
+	if p.Partial {
+		v.rest = srv.cfg.Tokens.Estimate(q.query, &sc.guess, p.Reason)
+		v.blocks = max(v.blocks, p.ISLTokens/max(v.size, 1))
+	}
 	switch {
 	case q.decodeOnly:
 		params := picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
@@ -293,6 +299,10 @@ func (q *question) portMates() (mates []worker.Rank) {
 	return mates
 }
 
+func blocksOf(p *tokens.Prompt) overlap.Prompt {
+	return overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}
+}
+
 // offer is what one leg's rank is picked from.
 func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.Request {
 	role := c.role
@@ -322,9 +332,11 @@ func (srv *Server) offer(c *choice, v *verdict, q *question, sc *scratch) load.R
 	if role == worker.Decode && !r.Pick.FetchesLacking {
 		return r
 	}
-	p := &v.prompt
-	srv.overlaps.Of(q.snap.Snapshot, r.Ranks,
-		overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}, &sc.overlap)
+	srv.overlaps.Of(q.snap.Snapshot, r.Ranks, blocksOf(&v.prompt), &sc.overlap)
+	if v.prompt.Partial {
+		srv.overlaps.Of(q.snap.Snapshot, r.Ranks, blocksOf(&v.rest), &sc.beyond)
+		sc.overlap.Beyond(len(v.prompt.Hashes), &sc.beyond, c.params.EstimatedOverlapWeight, v.blocks)
+	}
 	r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
 	r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
 	r.Pick.SharedBlocks = int(sc.overlap.Shared)

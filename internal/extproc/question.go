@@ -91,7 +91,7 @@ func (srv *Server) questionOf(r *openai.Request, body []byte, w wish, instead *f
 		return nil, f
 	}
 	lead := q.lead()
-	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle, Salt: home.saltOf(lead[0], r, body)}
+	q.query = tokens.Query{Key: key, Request: r, Body: body, BlockSize: int(lead[0].BlockSize), Eagle: lead[0].Eagle, Renders: lead[0].Engine.TellsPictures(), Salt: home.saltOf(lead[0], r, body)}
 	if f = srv.readOverride(q, r, body); f != nil {
 		return nil, f
 	}

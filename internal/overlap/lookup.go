@@ -70,8 +70,8 @@ type Answer struct {
 	// Blocks runs parallel to the ranks; nil: nobody holds anything. It may be
 	// the memory of the index's answer, and is good until the next question.
 	Blocks []uint32
-	// Predicted is how many of Blocks were not told, but routed there lately; nil:
-	// none. Of ranks in Guessed, and of estimated prompts, none is.
+	// Predicted is how many of Blocks were not told, but routed there lately, or are
+	// guessed of a prompt that is known in part; nil: none. Of ranks in Guessed, and of estimated prompts, none is.
 	Predicted []uint32
 	// Host and Disk are what they hold in host memory beyond Blocks, and on disk
 	// beyond both; nil: nobody does, as of an estimated prompt.
@@ -191,6 +191,40 @@ func (a *Answer) readTiers(at *layout) {
 	a.disk = sized(a.disk, at.n)
 	if beyond(a.disk, counted, at.disk, a.held.Blocks) {
 		a.Disk = a.disk
+	}
+}
+
+// Beyond adds what is guessed of the ranks that hold all of the known blocks which a prompt
+// begins with, and of which a tells: those may hold more of it. Others hold nothing behind
+// what they lack. A guess is worth weight, and never more than most blocks in all. guess is
+// the answer for the same ranks and the whole prompt, estimated.
+func (a *Answer) Beyond(known int, guess *Answer, weight float64, most int) {
+	if a.Blocks == nil && known > 0 || guess.Blocks == nil {
+		return
+	}
+	if a.Blocks == nil {
+		a.copied = sized(a.copied, len(guess.Blocks))
+		clear(a.copied)
+		a.Blocks = a.copied
+	}
+	if a.Predicted == nil {
+		a.predicted = sized(a.predicted, len(a.Blocks))
+		clear(a.predicted)
+	}
+	for i, held := range a.Blocks {
+		g := min(guess.Blocks[i], uint32(max(most, 0))) //nolint:gosec // blocks of a prompt
+		if int(held) < known || g <= held {
+			continue
+		}
+		if a.Guessed.Has(i) {
+			a.Blocks[i] = g
+			continue
+		}
+		if more := uint32(weight * float64(g-held)); more > 0 {
+			a.Blocks[i] += more
+			a.predicted[i] += more
+			a.Predicted = a.predicted
+		}
 	}
 }
 

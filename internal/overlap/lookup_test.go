@@ -256,3 +256,41 @@ func TestEveryPartIsRequired(t *testing.T) {
 		require.ErrorContains(t, err, name)
 	}
 }
+
+// TestWhatIsGuessedBeyondTheKnownIsOfRanksThatHoldAllOfThat alone, and never more than the
+// prompt has.
+func TestWhatIsGuessedBeyondTheKnownIsOfRanksThatHoldAllOfThat(t *testing.T) {
+	t.Parallel()
+	cfg, l := parts(t)
+	s := fleet(t, func(i int) bool { return i != 3 }, 5, 1)
+	ranks := ranksOf(s)
+	known, all := []kvindex.LocalHash{1, 2}, []kvindex.LocalHash{11, 12}
+	for i, told := range []int{2, 1, 2} {
+		cfg.Index.Attach(ranks[i])
+		require.NoError(t, cfg.Index.Store(ranks[i], stored(known[:told], 1)))
+	}
+	cfg.Index.Attach(ranks[3])
+	cfg.Index.Route(ranks[3], known, kvindex.Estimated, time.Unix(1, 0)) // it tells nothing
+	for _, i := range []int{0, 1, 3} {
+		cfg.Index.Route(ranks[i], all, kvindex.Estimated, time.Unix(1, 0))
+	}
+	beyond := func(hashes []kvindex.LocalHash, weight float64, most int) (a Answer) {
+		var guess Answer
+		l.Of(s, ranks, Prompt{Hashes: hashes}, &a)
+		l.Of(s, ranks, Prompt{Hashes: all, Estimated: true, BlocksPerHash: 4}, &guess)
+		a.Beyond(len(hashes), &guess, weight, most)
+		return a
+	}
+	a := beyond(known, 1, 9)
+	require.Equal(t, []uint32{8, 1, 2, 8, 0}, a.Blocks)
+	require.Equal(t, []uint32{6, 0, 0, 0, 0}, a.Predicted)
+	require.True(t, a.Guessed.Has(3))
+	a = beyond(known, 0.5, 7)
+	require.Equal(t, []uint32{4, 1, 2, 7, 0}, a.Blocks)
+	require.Equal(t, []uint32{2, 0, 0, 0, 0}, a.Predicted)
+	a = beyond(known, 0, 9)
+	require.Nil(t, a.Predicted)
+	require.Equal(t, []uint32{2, 1, 2, 8, 0}, a.Blocks)
+	require.Equal(t, []uint32{8, 8, 0, 8, 0}, beyond(nil, 1, 9).Blocks, "where nothing is known all is guessed")
+	require.Nil(t, beyond([]kvindex.LocalHash{77}, 1, 9).Predicted, "nobody holds what is known")
+}

@@ -1,0 +1,96 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// asking is a chat request about a picture, whose address is what it shows.
+func asking(before int, address, behind string) string {
+	return fmt.Sprintf(`{"model":"m","max_tokens":2,"messages":[{"role":"system","content":%q},{"role":"user","content":[`+
+		`{"type":"text","text":"look at"},{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":%q}]}]}`, words(9, before), address, behind)
+}
+
+// address is that of a picture of so many blocks.
+func address(name string, blocks int) string {
+	return "http://pictures/" + name + strings.Repeat("-", 4*16*blocks)
+}
+
+// TestARequestWithAPictureGoesToTheWorkerThatHoldsIt: which of vLLM's workers has prefilled
+// a picture is known by their events, and what is in a request by an engine's word. What is
+// predicted is what the worker then finds, block for block.
+func TestARequestWithAPictureGoesToTheWorkerThatHoldsIt(t *testing.T) {
+	t.Parallel()
+	l := layoutOf(layout{prefill: 3, decode: 1, config: toldOnly, simArgs: []string{"--scale-out"}}, worker.VLLM)
+	both(t, l, func(t *testing.T, f *fleet) {
+		ask := func(body string) (predicted, had int, at string) {
+			f.forget()
+			r := f.send(t.Context(), "/v1/chat/completions", body)
+			require.Equal(t, 200, r.status, r.body)
+			prefill, _ := f.legs()
+			f.awaitTold()
+			d := f.decisions()[0]
+			require.Equal(t, "engine tokenize", d.TokenSource)
+			require.Equal(t, "tokenized with its pictures", d.TokenReason)
+			return d.Prefill.Overlap, prefill.CachedTokens, d.Prefill.WorkerID
+		}
+		_, had, first := ask(asking(20, address("a", 4), " what is it?"))
+		require.Zero(t, had)
+		for i, other := range []string{"b", "c"} {
+			predicted, had, _ := ask(asking(20, address(other, 4), " what is it?"))
+			require.Equal(t, had, 16*predicted)
+			require.LessOrEqual(t, predicted, 1, "picture %d has what stands before it alone, if that", i)
+		}
+		for range 2 {
+			predicted, had, at := ask(asking(20, address("a", 4), " and why?"))
+			require.Equal(t, had, 16*predicted)
+			require.GreaterOrEqual(t, predicted, 5)
+			require.Equal(t, first, at)
+		}
+		predicted, had, _ := ask(asking(21, address("a", 4), " and why?"))
+		require.Equal(t, had, 16*predicted)
+		require.LessOrEqual(t, predicted, 1, "the same picture at another place")
+	})
+}
+
+// TestOfAPictureThatNobodyTellsOfTheRestIsGuessed: what stands before it is known, and the
+// rest goes where such a prompt was routed lately.
+func TestOfAPictureThatNobodyTellsOfTheRestIsGuessed(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []worker.Engine{worker.VLLM, worker.SGLang} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, layoutOf(layout{prefill: 3, decode: 1, config: toldOnly}, engine))
+			ask := func(body string) (overlap, predicted int, at string) {
+				f.forget()
+				r := f.send(t.Context(), "/v1/chat/completions", body)
+				require.Equal(t, 200, r.status, r.body)
+				d := f.decisions()[0]
+				require.Equal(t, "tokenized up to its first picture", d.TokenReason)
+				for _, row := range d.Prefill.Table {
+					if row.WorkerID == d.Prefill.WorkerID {
+						predicted = row.Predicted
+					}
+					require.Empty(t, row.Note, "blocks that cannot be read degrade no rank")
+				}
+				return d.Prefill.Overlap, predicted, d.Prefill.WorkerID
+			}
+			before, _, first := ask(asking(40, address("a", 8), " what is it?"))
+			require.Zero(t, before)
+			f.await("what stands before the picture is told", func() bool {
+				return f.metric("baton_worker_index_blocks", fmt.Sprintf(`worker_id="%s"`, first)) >= 2
+			})
+			overlap, predicted, at := ask(asking(40, address("a", 8), " what is it?"))
+			require.Equal(t, first, at)
+			require.Positive(t, predicted, "the rest is a guess, and marked as one")
+			require.GreaterOrEqual(t, overlap-predicted, 2, "what stands before it is known")
+		})
+	}
+}
