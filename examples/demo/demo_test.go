@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -38,32 +40,39 @@ func TestHeldCountsLeadingBlocksOnly(t *testing.T) {
 	}
 }
 
+// told is a decision as the plugin tells it.
+func told(text string) decision {
+	var d decision
+	if err := json.Unmarshal([]byte(text), &d); err != nil {
+		panic(err)
+	}
+	return d
+}
+
 func TestWhySaysWhatDecided(t *testing.T) {
-	picked := func(r row) row { r.Worker, r.Picked, r.Eligible = 101, true, true; return r }
-	other := func(r row) row { r.Worker, r.Eligible = 102, true; return r }
-	for name, c := range map[string]struct {
-		table []row
-		want  string
-	}{
-		"cached blocks":          {[]row{picked(row{OverlapBlocks: 9, Cost: 2}), other(row{Cost: 11})}, "holds 9 of 10 blocks: cost 2.0, p2 11.0"},
-		"load":                   {[]row{picked(row{Cost: 10}), other(row{Cost: 20, ActiveRequests: 1})}, "p2 is busy: cost 10.0, p2 20.0"},
-		"a tie":                  {[]row{picked(row{Cost: 10}), other(row{Cost: 10})}, "as cheap as p2, drawn by lot"},
-		"a draw":                 {[]row{picked(row{Cost: 10}), other(row{Cost: 9})}, "drawn, at cost 10.0 against 9.0"},
-		"cost alone":             {[]row{picked(row{Cost: 9}), other(row{Cost: 10})}, "cost 9.0, p2 10.0"},
-		"the only worker":        {[]row{picked(row{Cost: 9})}, "the only prefill worker"},
-		"the others set aside":   {[]row{picked(row{OverlapBlocks: 3}), {Worker: 102, Note: "aside"}}, "the only one left, 1 set aside"},
-		"nothing that was told":  {nil, "not told"},
-		"nobody that was picked": {[]row{other(row{})}, "not told"},
+	picked := func(more string) string { return `{"worker_id":"101","picked":true,"eligible":true` + more + `}` }
+	other := func(more string) string { return `{"worker_id":"102","eligible":true` + more + `}` }
+	for name, c := range map[string]struct{ worker, table, want string }{
+		"cached blocks":          {"101", picked(`,"overlap_blocks":9,"cost":2`) + "," + other(`,"cost":11`), "holds 9 of 10 blocks: cost 2.0, p2 11.0"},
+		"load":                   {"101", picked(`,"cost":10`) + "," + other(`,"cost":20,"active_requests":1`), "p2 is busy: cost 10.0, p2 20.0"},
+		"a tie":                  {"101", picked(`,"cost":10`) + "," + other(`,"cost":10`), "as cheap as p2, drawn by lot"},
+		"a draw":                 {"101", picked(`,"cost":10`) + "," + other(`,"cost":9`), "drawn, at cost 10.0 against 9.0"},
+		"cost alone":             {"101", picked(`,"cost":9`) + "," + other(`,"cost":10`), "cost 9.0, p2 10.0"},
+		"the only worker":        {"101", picked(`,"cost":9`), "the only prefill worker"},
+		"the others set aside":   {"101", picked(`,"overlap_blocks":3`) + `,{"worker_id":"102","note":"aside"}`, "the only one left, 1 set aside"},
+		"nothing that was told":  {"0", "", "not told"},
+		"nobody that was picked": {"0", other(""), "not told"},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, why(&choice{Table: c.table}, 10, names{102: "p2"})) })
+		t.Run(name, func(t *testing.T) {
+			d := told(`{"prefill":{"worker_id":"` + c.worker + `","mode":"kv","table":[` + c.table + `]}}`)
+			require.Equal(t, c.want, why(&d.Prefill, 10, names{102: "p2"}))
+		})
 	}
 }
 
 func TestAttemptTextNamesTheFailure(t *testing.T) {
-	d := decision{
-		Prefill: choice{Worker: 101}, Decode: choice{Worker: 201}, Outcome: outcomeRetried, Detail: "prefill_failed",
-		Leg: "failed", LegDetail: "connection_lost",
-	}
+	d := told(`{"prefill":{"worker_id":"101"},"decode":{"worker_id":"201"},"outcome":"retried","detail":"prefill_failed",
+		"prefill_leg":"failed","prefill_leg_detail":"connection_lost"}`)
 	require.Equal(t, "prefill p1, decode 201: the prefill leg failed (connection_lost); given up for a fresh pick (prefill_failed)", attemptText(&d, names{101: "p1"}))
 	d.Outcome, d.Detail, d.Leg = outcomeOK, "", "ended"
 	require.Equal(t, "prefill 101, decode 201: ok", attemptText(&d, nil))
@@ -80,10 +89,9 @@ func fitting() *served {
 			text: expected(messages, answerTokens), promptTokens: len(prompt), cachedTokens: 3 * blockSize,
 			explained: "isl=9; prefill=101/0 reason=lowest-cost", firstToken: 41 * time.Millisecond,
 		},
-		attempts: []decision{{
-			Attempt: 1, Outcome: outcomeOK, PromptBlocks: len(prompt) / blockSize, Decode: choice{Worker: 201},
-			Prefill: choice{Worker: 101, OverlapBlocks: 3, Table: []row{{Worker: 101, Picked: true, Eligible: true, OverlapBlocks: 3}, {Worker: 102, Eligible: true, Cost: 3}}},
-		}},
+		attempts: []decision{told(fmt.Sprintf(`{"attempt":1,"outcome":"ok","prompt_blocks":%d,"decode":{"worker_id":"201"},
+			"prefill":{"worker_id":"101","mode":"kv","overlap_blocks":3,"table":[
+				{"worker_id":"101","picked":true,"eligible":true,"overlap_blocks":3,"cost":0},{"worker_id":"102","eligible":true,"cost":3}]}}`, len(prompt)/blockSize))},
 	}
 }
 

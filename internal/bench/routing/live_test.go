@@ -241,8 +241,8 @@ func TestADriveThatIsInterruptedSaysSoOfEachRequestLeft(t *testing.T) {
 func TestThePluginsDecisionsAreJudged(t *testing.T) {
 	var list []decided
 	require.NoError(t, json.Unmarshal([]byte(`[
-		{"attempt":1,"token_source":"engine tokenize","isl_tokens":100,"block_size":16,"prefill":{"overlap_blocks":2}},
-		{"attempt":2,"token_source":"byte estimate","isl_tokens":60,"block_size":16,"prefill":{"overlap_blocks":3}},
+		{"attempt":1,"token_source":"engine tokenize","isl_tokens":100,"block_size":16,"prefill":{"worker_id":"1","overlap_blocks":2}},
+		{"attempt":2,"token_source":"byte estimate","isl_tokens":60,"block_size":16,"prefill":{"worker_id":"1","overlap_blocks":3}},
 		{"attempt":1,"token_source":"engine tokenize","isl_tokens":10,"block_size":16}]`), &list))
 	require.Equal(t, "engine tokenize", string(decision.EngineTokenize))
 	var r liveRun
