@@ -5,44 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"time"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-// decision is one attempt of a request as GET /debug/decisions tells it; only
-// what the story needs.
-type decision struct {
-	Time         time.Time `json:"time"`
-	RequestID    string    `json:"request_id"`
-	Attempt      int       `json:"attempt"`
-	TokenSource  string    `json:"token_source"`
-	PromptBlocks int       `json:"prompt_blocks"`
-	Prefill      choice    `json:"prefill"`
-	Decode       choice    `json:"decode"`
-	Outcome      string    `json:"outcome"`
-	Detail       string    `json:"detail"`
-	Leg          string    `json:"prefill_leg"`
-	LegDetail    string    `json:"prefill_leg_detail"`
-}
-
-// choice is the pick of one leg.
-type choice struct {
-	Worker        worker.ID `json:"worker_id,string"`
-	OverlapBlocks int       `json:"overlap_blocks"`
-	Table         []row     `json:"table"`
-}
-
-// row is one candidate of a choice.
-type row struct {
-	Worker         worker.ID `json:"worker_id,string"`
-	Picked         bool      `json:"picked"`
-	Eligible       bool      `json:"eligible"`
-	OverlapBlocks  int       `json:"overlap_blocks"`
-	ActiveRequests int       `json:"active_requests"`
-	Cost           float64   `json:"cost"`
-	Note           string    `json:"note"`
-}
 
 // workerState is one worker as GET /debug/state tells it.
 type workerState struct {
@@ -82,17 +48,17 @@ func (a admin) activation(ctx context.Context) (string, error) {
 
 // attempts returns the attempts of a request, the first one first; none while
 // nothing has been decided for it.
-func (a admin) attempts(ctx context.Context, id string) ([]decision, error) {
+func (a admin) attempts(ctx context.Context, id string) ([]decision.Record, error) {
 	var doc struct {
-		Decisions []decision `json:"decisions"`
+		Decisions []decision.Record `json:"decisions"`
 	}
 	if err := a.get(ctx, "/debug/decisions", &doc); err != nil {
 		return nil, err
 	}
-	var out []decision
+	var out []decision.Record
 	for _, d := range doc.Decisions {
 		if d.RequestID == id {
-			out = append([]decision{d}, out...) // they come newest first
+			out = append([]decision.Record{d}, out...) // they come newest first
 		}
 	}
 	return out, nil

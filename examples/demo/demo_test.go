@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -41,8 +42,8 @@ func TestHeldCountsLeadingBlocksOnly(t *testing.T) {
 }
 
 // told is a decision as the plugin tells it.
-func told(text string) decision {
-	var d decision
+func told(text string) decision.Record {
+	var d decision.Record
 	if err := json.Unmarshal([]byte(text), &d); err != nil {
 		panic(err)
 	}
@@ -74,7 +75,7 @@ func TestAttemptTextNamesTheFailure(t *testing.T) {
 	d := told(`{"prefill":{"worker_id":"101"},"decode":{"worker_id":"201"},"outcome":"retried","detail":"prefill_failed",
 		"prefill_leg":"failed","prefill_leg_detail":"connection_lost"}`)
 	require.Equal(t, "prefill p1, decode 201: the prefill leg failed (connection_lost); given up for a fresh pick (prefill_failed)", attemptText(&d, names{101: "p1"}))
-	d.Outcome, d.Detail, d.Leg = outcomeOK, "", "ended"
+	d.Outcome, d.Detail, d.Leg = decision.OK, "", "ended"
 	require.Equal(t, "prefill 101, decode 201: ok", attemptText(&d, nil))
 }
 
@@ -89,7 +90,7 @@ func fitting() *served {
 			text: expected(messages, answerTokens), promptTokens: len(prompt), cachedTokens: 3 * blockSize,
 			explained: "isl=9; prefill=101/0 reason=lowest-cost", firstToken: 41 * time.Millisecond,
 		},
-		attempts: []decision{told(fmt.Sprintf(`{"attempt":1,"outcome":"ok","prompt_blocks":%d,"decode":{"worker_id":"201"},
+		attempts: []decision.Record{told(fmt.Sprintf(`{"attempt":1,"outcome":"ok","prompt_blocks":%d,"decode":{"worker_id":"201"},
 			"prefill":{"worker_id":"101","mode":"kv","overlap_blocks":3,"table":[
 				{"worker_id":"101","picked":true,"eligible":true,"overlap_blocks":3,"cost":0},{"worker_id":"102","eligible":true,"cost":3}]}}`, len(prompt)/blockSize))},
 	}
@@ -124,11 +125,11 @@ func TestTheRowsAfterTheKillMustAvoidTheDead(t *testing.T) {
 
 	r := fitting()
 	r.held = map[worker.ID]int{102: 3}
-	r.attempts[0].Prefill.Worker, r.answer.explained = 102, "prefill=102/0 reason=only-candidate"
+	r.attempts[0].Prefill.Rank.ID, r.answer.explained = 102, "prefill=102/0 reason=only-candidate"
 	require.NoError(t, s.check(r))
 
-	first := decision{Attempt: 1, Time: killed.Add(time.Second), Outcome: outcomeRetried}
-	r.attempts = append([]decision{first}, r.attempts...)
+	first := decision.Record{Attempt: 1, Time: killed.Add(time.Second), Outcome: decision.Retried}
+	r.attempts = append([]decision.Record{first}, r.attempts...)
 	require.ErrorContains(t, s.check(r), "needed 2 attempts")
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -29,13 +30,13 @@ type served struct {
 	prompt       []uint32
 	held         map[worker.ID]int // leading blocks of the prompt, by the prefill workers' own lists
 	answer       *answer
-	attempts     []decision // the first one first
+	attempts     []decision.Record // the first one first
 	names        names
 }
 
 func (r *served) label() string { return r.conversation.name + " " + strconv.Itoa(r.turn) }
 
-func (r *served) last() *decision { return &r.attempts[len(r.attempts)-1] }
+func (r *served) last() *decision.Record { return &r.attempts[len(r.attempts)-1] }
 
 // history says how the attempts went, for an error.
 func (r *served) history() string {
@@ -112,7 +113,7 @@ func (s *show) learn(ctx context.Context, r *served) (err error) {
 			return false, err
 		}
 		r.attempts, err = s.admin.attempts(ctx, r.id)
-		return len(r.attempts) > 0 && r.last().Outcome != outcomeRouted, err
+		return len(r.attempts) > 0 && r.last().Outcome != decision.Routed, err
 	})
 }
 
@@ -136,7 +137,7 @@ func requestID(ctx context.Context, pods []*pod, user string) (string, error) {
 
 // underWay waits until a request has reached its prefill worker, and returns
 // the decision.
-func (s *show) underWay(ctx context.Context, user string) (d decision, err error) {
+func (s *show) underWay(ctx context.Context, user string) (d decision.Record, err error) {
 	err = s.st.await(ctx, "request "+user+" to reach its prefill worker", func(ctx context.Context) (bool, error) {
 		id, err := requestID(ctx, s.st.living(s.st.prefill), user)
 		if err != nil || id == "" {
@@ -163,7 +164,7 @@ func (s *show) check(r *served) error {
 		return fmt.Errorf("%s is a later turn, and nobody held anything of it", r.label())
 	}
 	if s.dead != nil {
-		if d.Prefill.Worker == s.dead.id {
+		if d.Prefill.Rank.ID == s.dead.id {
 			return fmt.Errorf("%s went to prefill worker %s, which is dead", r.label(), s.dead.name)
 		}
 		if len(r.attempts) > 1 && r.attempts[0].Time.After(s.killed) {
@@ -180,28 +181,28 @@ func (r *served) verify() error {
 		return fmt.Errorf("the answer is %q, the right one is %q", r.answer.text, want)
 	}
 	d := r.last()
-	if d.Outcome != outcomeOK {
+	if d.Outcome != decision.OK {
 		return fmt.Errorf("the plugin calls it %q (%s)", d.Outcome, d.Detail)
 	}
-	if told := "prefill=" + d.Prefill.Worker.String() + "/0 "; !strings.Contains(r.answer.explained, told) {
+	if told := "prefill=" + d.Prefill.Rank.ID.String() + "/0 "; !strings.Contains(r.answer.explained, told) {
 		return fmt.Errorf("its header says %q, without %q", r.answer.explained, told)
 	}
 	if r.answer.promptTokens != len(r.prompt) {
 		return fmt.Errorf("the worker counts %d tokens of prompt, there are %d", r.answer.promptTokens, len(r.prompt))
 	}
-	if want := len(r.prompt) / blockSize; d.PromptBlocks != want {
+	if want := int64(len(r.prompt) / blockSize); d.PromptBlocks != want {
 		return fmt.Errorf("the plugin counts %d blocks of prompt, there are %d (%s)", d.PromptBlocks, want, d.TokenSource)
 	}
-	if has := r.held[d.Prefill.Worker]; d.Prefill.OverlapBlocks != has {
-		return fmt.Errorf("the plugin knows of %d blocks at worker %s, which held %d", d.Prefill.OverlapBlocks, r.names.of(d.Prefill.Worker), has)
+	if has := int64(r.held[d.Prefill.Rank.ID]); d.Prefill.OverlapBlocks != has {
+		return fmt.Errorf("the plugin knows of %d blocks at worker %s, which held %d", d.Prefill.OverlapBlocks, r.names.of(d.Prefill.Rank.ID), has)
 	}
-	if d.Prefill.OverlapBlocks*blockSize != r.answer.cachedTokens {
+	if d.Prefill.OverlapBlocks*blockSize != int64(r.answer.cachedTokens) {
 		return fmt.Errorf("%d blocks were held, and %d tokens were cached", d.Prefill.OverlapBlocks, r.answer.cachedTokens)
 	}
 	for id, n := range r.held {
-		if n > r.held[d.Prefill.Worker] && d.Attempt == 1 {
+		if n > r.held[d.Prefill.Rank.ID] && d.Attempt == 1 {
 			return fmt.Errorf("worker %s was picked with %d blocks, though %s held %d",
-				r.names.of(d.Prefill.Worker), r.held[d.Prefill.Worker], r.names.of(id), n)
+				r.names.of(d.Prefill.Rank.ID), r.held[d.Prefill.Rank.ID], r.names.of(id), n)
 		}
 	}
 	return nil

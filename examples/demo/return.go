@@ -50,8 +50,8 @@ func (s *show) comeBack(ctx context.Context, travel, kitchen *conversation) erro
 	if err := s.check(r); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(back, func(p *pod) bool { return p.id == r.last().Decode.Worker }) {
-		return fmt.Errorf("decode worker %s answered, which is none of those that came", r.names.of(r.last().Decode.Worker))
+	if !slices.ContainsFunc(back, func(p *pod) bool { return p.id == r.last().Decode.Rank.ID }) {
+		return fmt.Errorf("decode worker %s answered, which is none of those that came", r.names.of(r.last().Decode.Rank.ID))
 	}
 	if err := s.turn(ctx, travel, travelTurns[6]); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (s *show) comeBack(ctx context.Context, travel, kitchen *conversation) erro
 	first := slices.MinFunc(back, func(a, b *pod) int { return a.since.Compare(b.since) })
 	s.out.checked("%s after etcd had the registration of %s, Dan had his first token, from prefill %s and decode %s (at the first time, %s after he had asked)",
 		millis(r.answer.at.Add(r.answer.firstToken).Sub(first.since)), first.name,
-		r.names.of(r.last().Prefill.Worker), r.names.of(r.last().Decode.Worker), millis(usual))
+		r.names.of(r.last().Prefill.Rank.ID), r.names.of(r.last().Decode.Rank.ID), millis(usual))
 	s.out.checked("each of the %d requests before it was refused with a typed 503 and retry-after; none was served by one worker alone", s.refused)
 	s.out.checked("each one after it was served at its first attempt, and conversations found their blocks")
 	return nil

@@ -98,8 +98,8 @@ func (s *screen) tableHead() {
 // tableRow prints one served request.
 func (s *screen) tableRow(r *served) {
 	d := r.last()
-	s.printf("  %s\n", line(r.label(), r.names.of(d.Prefill.Worker), r.names.of(d.Decode.Worker),
-		strconv.Itoa(d.Prefill.OverlapBlocks)+"/"+strconv.Itoa(d.PromptBlocks),
+	s.printf("  %s\n", line(r.label(), r.names.of(d.Prefill.Rank.ID), r.names.of(d.Decode.Rank.ID),
+		fmt.Sprintf("%d/%d", d.Prefill.OverlapBlocks, d.PromptBlocks),
 		strconv.Itoa(r.answer.cachedTokens)+"/"+strconv.Itoa(r.answer.promptTokens),
 		millis(r.answer.firstToken), why(&d.Prefill, d.PromptBlocks, r.names)))
 }

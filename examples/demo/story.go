@@ -7,14 +7,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/seed-60ae5743/baton/internal/decision"
 )
 
-const (
-	outcomeRouted  = "routed"
-	outcomeOK      = "ok"
-	outcomeRetried = "retried"
-	stateHealthy   = "healthy"
-)
+const stateHealthy = "healthy"
 
 // answerTokens is how long an answer is.
 const answerTokens = 16
@@ -178,7 +175,7 @@ func (s *show) kill(ctx context.Context, travel, _ *conversation) error {
 		}
 		s.out.printf("  attempt %d, decided %s: %s\n", d.Attempt, when, attemptText(d, s.names))
 	}
-	if len(r.attempts) < 2 || r.attempts[0].Outcome != outcomeRetried || r.attempts[0].Prefill.Worker != victim.id {
+	if len(r.attempts) < 2 || r.attempts[0].Outcome != decision.Retried || r.attempts[0].Prefill.Rank.ID != victim.id {
 		return fmt.Errorf("expected a first attempt at %s, given up, and a second one; got %s", victim.name, r.history())
 	}
 	s.out.printf("\n")
@@ -198,9 +195,9 @@ func (s *show) killPrefillOf(ctx context.Context, r *served) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	victim := s.st.byID(d.Prefill.Worker)
+	victim := s.st.byID(d.Prefill.Rank.ID)
 	if victim == nil {
-		return nil, fmt.Errorf("the plugin names a prefill worker %s that nobody started", d.Prefill.Worker)
+		return nil, fmt.Errorf("the plugin names a prefill worker %s that nobody started", d.Prefill.Rank.ID)
 	}
 	if err := pause(ctx, beforeKill); err != nil {
 		return nil, err

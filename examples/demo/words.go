@@ -3,18 +3,20 @@ package main
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/seed-60ae5743/baton/internal/decision"
 )
 
 // why says in plain words why a prefill worker was picked, from its cost table.
-func why(c *choice, blocks int, n names) string {
-	var picked *row
-	var others []row
+func why(c *decision.Choice, blocks int64, n names) string {
+	var picked *decision.Row
+	var others []decision.Row
 	out := 0
-	for i := range c.Table {
-		switch r := &c.Table[i]; {
-		case r.Picked:
+	for i := range c.Rows() {
+		switch r := &c.Rows()[i]; {
+		case c.Picked(r):
 			picked = r
-		case r.Eligible:
+		case !r.Out:
 			others = append(others, *r)
 		default:
 			out++
@@ -35,14 +37,14 @@ func why(c *choice, blocks int, n names) string {
 	case picked.Cost > next.Cost:
 		return fmt.Sprintf("drawn, at cost %s against %s", cost(picked.Cost), cost(next.Cost))
 	case picked.Cost == next.Cost:
-		return "as cheap as " + n.of(next.Worker) + ", drawn by lot"
+		return "as cheap as " + n.of(next.Rank.ID) + ", drawn by lot"
 	case picked.OverlapBlocks > next.OverlapBlocks:
 		return fmt.Sprintf("holds %d of %d blocks: cost %s, %s %s",
-			picked.OverlapBlocks, blocks, cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
+			picked.OverlapBlocks, blocks, cost(picked.Cost), n.of(next.Rank.ID), cost(next.Cost))
 	case picked.ActiveRequests < next.ActiveRequests:
-		return fmt.Sprintf("%s is busy: cost %s, %s %s", n.of(next.Worker), cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
+		return fmt.Sprintf("%s is busy: cost %s, %s %s", n.of(next.Rank.ID), cost(picked.Cost), n.of(next.Rank.ID), cost(next.Cost))
 	default:
-		return fmt.Sprintf("cost %s, %s %s", cost(picked.Cost), n.of(next.Worker), cost(next.Cost))
+		return fmt.Sprintf("cost %s, %s %s", cost(picked.Cost), n.of(next.Rank.ID), cost(next.Cost))
 	}
 }
 
@@ -50,10 +52,10 @@ func why(c *choice, blocks int, n names) string {
 func cost(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
 
 // attemptText says in one line how an attempt went.
-func attemptText(d *decision, n names) string {
-	pair := fmt.Sprintf("prefill %s, decode %s", n.of(d.Prefill.Worker), n.of(d.Decode.Worker))
-	if d.Outcome != outcomeRetried {
-		return pair + ": " + d.Outcome + detail(d.Detail)
+func attemptText(d *decision.Record, n names) string {
+	pair := fmt.Sprintf("prefill %s, decode %s", n.of(d.Prefill.Rank.ID), n.of(d.Decode.Rank.ID))
+	if d.Outcome != decision.Retried {
+		return pair + ": " + string(d.Outcome) + detail(d.Detail)
 	}
 	leg := ""
 	if d.Leg == "failed" {

@@ -123,7 +123,7 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	if err != nil {
 		r.cpu = math.NaN()
 	}
-	var list struct{ Decisions []decided }
+	var list struct{ Decisions []decision.Record }
 	if err := l.ask(ctx, fmt.Sprintf("/debug/decisions?n=%d", len(trace)), &list); err != nil {
 		return liveRun{}, err
 	}
@@ -134,33 +134,23 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	return r, nil
 }
 
-// decided is what the run needs of one of the plugin's decisions.
-type decided struct {
-	Attempt     int    `json:"attempt"`
-	TokenSource string `json:"token_source"`
-	ISLTokens   int64  `json:"isl_tokens"`
-	BlockSize   int64  `json:"block_size"`
-	Prefill     *struct {
-		OverlapBlocks int64 `json:"overlap_blocks"`
-	} `json:"prefill"`
-}
-
 // judge adds what the plugin says of its decisions.
-func (r *liveRun) judge(list []decided, m *liveMode) {
+func (r *liveRun) judge(list []decision.Record, m *liveMode) {
 	var believed, tokens int64
 	again, alone := 0, 0
-	for _, d := range list {
+	for i := range list {
+		d := &list[i]
 		if d.Attempt > 1 {
 			again++
 		}
-		if m.exact() && d.TokenSource != string(decision.EngineTokenize) {
+		if m.exact() && d.TokenSource != decision.EngineTokenize {
 			r.estimated++
 		}
-		if d.Prefill == nil {
+		if !d.Prefill.Made() {
 			alone++
 			continue
 		}
-		believed, tokens = believed+d.Prefill.OverlapBlocks*d.BlockSize, tokens+d.ISLTokens
+		believed, tokens = believed+d.Prefill.OverlapBlocks*int64(d.BlockSize), tokens+d.ISLTokens
 	}
 	if again > 0 {
 		r.faults = append(r.faults, fmt.Sprintf("%d attempts were fresh picks: expected none", again))

@@ -239,7 +239,7 @@ func TestADriveThatIsInterruptedSaysSoOfEachRequestLeft(t *testing.T) {
 }
 
 func TestThePluginsDecisionsAreJudged(t *testing.T) {
-	var list []decided
+	var list []decision.Record
 	require.NoError(t, json.Unmarshal([]byte(`[
 		{"attempt":1,"token_source":"engine tokenize","isl_tokens":100,"block_size":16,"prefill":{"worker_id":"1","overlap_blocks":2}},
 		{"attempt":2,"token_source":"byte estimate","isl_tokens":60,"block_size":16,"prefill":{"worker_id":"1","overlap_blocks":3}},

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/real"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -173,7 +174,7 @@ func converse(ctx context.Context, out io.Writer, st *stage) error {
 				return err
 			}
 			fmt.Fprintf(out, "conversation %d, turn %d: worker %s; %4d tokens, Baton expected %4d in its cache, vLLM found %4d\n",
-				i+1, turn+1, d.Aggregated.Worker, u.Prompt, d.Aggregated.Overlap*real.BlockSize, u.Details.Cached)
+				i+1, turn+1, d.Decode.Rank.ID, u.Prompt, d.Decode.OverlapBlocks*real.BlockSize, u.Details.Cached)
 			if err := settle(ctx, st); err != nil {
 				return err
 			}
@@ -218,20 +219,13 @@ func ask(ctx context.Context, url string, ms []message) (string, usage, error) {
 	return a.Choices[0].Message.Content, a.Usage, nil
 }
 
-// decision is what is read of the plugin's latest.
-type decision struct {
-	Aggregated struct {
-		Worker  string `json:"worker_id"`
-		Overlap int    `json:"overlap_blocks"`
-	} `json:"decode"`
-}
-
-func latest(ctx context.Context, p *stack.Plugin) (*decision, error) {
+// latest is the plugin's latest decision.
+func latest(ctx context.Context, p *stack.Plugin) (*decision.Record, error) {
 	page, err := p.Page(ctx, "/debug/decisions?n=1")
 	if err != nil {
 		return nil, err
 	}
-	var list struct{ Decisions []decision }
+	var list struct{ Decisions []decision.Record }
 	if err := json.Unmarshal([]byte(page), &list); err != nil || len(list.Decisions) != 1 {
 		return nil, fmt.Errorf("the plugin's decisions: %.200s", page)
 	}
