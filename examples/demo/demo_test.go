@@ -50,25 +50,9 @@ func told(text string) decision.Record {
 	return d
 }
 
-func TestWhySaysWhatDecided(t *testing.T) {
-	picked := func(more string) string { return `{"worker_id":"101","picked":true,"eligible":true` + more + `}` }
-	other := func(more string) string { return `{"worker_id":"102","eligible":true` + more + `}` }
-	for name, c := range map[string]struct{ worker, table, want string }{
-		"cached blocks":          {"101", picked(`,"overlap_blocks":9,"cost":2`) + "," + other(`,"cost":11`), "holds 9 of 10 blocks: cost 2.0, p2 11.0"},
-		"load":                   {"101", picked(`,"cost":10`) + "," + other(`,"cost":20,"active_requests":1`), "p2 is busy: cost 10.0, p2 20.0"},
-		"a tie":                  {"101", picked(`,"cost":10`) + "," + other(`,"cost":10`), "as cheap as p2, drawn by lot"},
-		"a draw":                 {"101", picked(`,"cost":10`) + "," + other(`,"cost":9`), "drawn, at cost 10.0 against 9.0"},
-		"cost alone":             {"101", picked(`,"cost":9`) + "," + other(`,"cost":10`), "cost 9.0, p2 10.0"},
-		"the only worker":        {"101", picked(`,"cost":9`), "the only prefill worker"},
-		"the others set aside":   {"101", picked(`,"overlap_blocks":3`) + `,{"worker_id":"102","note":"aside"}`, "the only one left, 1 set aside"},
-		"nothing that was told":  {"0", "", "not told"},
-		"nobody that was picked": {"0", other(""), "not told"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := told(`{"prefill":{"worker_id":"` + c.worker + `","mode":"kv","table":[` + c.table + `]}}`)
-			require.Equal(t, c.want, why(&d.Prefill, 10, names{102: "p2"}))
-		})
-	}
+func TestWhyNamesTheNextBestAsTheStoryDoes(t *testing.T) {
+	d := fitting().attempts[0]
+	require.Equal(t, "lowest cost 0.0; next best p2 at 3.0", why(&d.Prefill, names{102: "p2"}))
 }
 
 func TestAttemptTextNamesTheFailure(t *testing.T) {
@@ -155,7 +139,7 @@ func TestTableRowsStandUnderTheirTitles(t *testing.T) {
 		require.NotEqual(t, byte(' '), lines[1][end-1], "right edge of %s: %q", c, lines[1])
 		require.Equal(t, byte(' '), lines[1][end], "right edge of %s: %q", c, lines[1])
 	}
-	require.Equal(t, strings.Index(lines[0], "why"), strings.Index(lines[1], "holds"))
+	require.Equal(t, strings.Index(lines[0], "why"), strings.Index(lines[1], "lowest"))
 }
 
 func TestColoursAreLeftOutWhereNotWanted(t *testing.T) {

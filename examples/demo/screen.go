@@ -101,7 +101,7 @@ func (s *screen) tableRow(r *served) {
 	s.printf("  %s\n", line(r.label(), r.names.of(d.Prefill.Rank.ID), r.names.of(d.Decode.Rank.ID),
 		fmt.Sprintf("%d/%d", d.Prefill.OverlapBlocks, d.PromptBlocks),
 		strconv.Itoa(r.answer.cachedTokens)+"/"+strconv.Itoa(r.answer.promptTokens),
-		millis(r.answer.firstToken), why(&d.Prefill, d.PromptBlocks, r.names)))
+		millis(r.answer.firstToken), why(&d.Prefill, r.names)))
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + " ms" }

@@ -13,6 +13,11 @@ func (c *Choice) Why(promptBlocks int64) string {
 	if c.said != "" {
 		return c.said
 	}
+	return c.WhyNaming(promptBlocks, (*Row).Name)
+}
+
+// WhyNaming is Why in the reader's own names of the candidates.
+func (c *Choice) WhyNaming(promptBlocks int64, name func(*Row) string) string {
 	rows := c.Rows()
 	if !c.Made() {
 		if c.Refused != "" {
@@ -41,7 +46,7 @@ func (c *Choice) Why(promptBlocks int64) string {
 		}
 		return c.holds("the only candidate left: the others were not eligible", promptBlocks)
 	}
-	return c.holds(c.against(rows[0], rest), promptBlocks)
+	return c.holds(c.against(&rows[0], rest, name), promptBlocks)
 }
 
 // Leg is one pick of a decision as it is told.
@@ -77,16 +82,16 @@ func (c *Choice) Who() string {
 }
 
 // against compares the picked row with the cheapest of the others.
-func (c *Choice) against(picked Row, rest []Row) string {
-	next := rest[0]
+func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string {
+	next := &rest[0]
 	switch {
 	case c.Mode == "least-loaded":
 		return fmt.Sprintf("fewest requests in flight, %d; next %s with %d",
-			picked.ActiveRequests, next.Name(), next.ActiveRequests)
+			picked.ActiveRequests, name(next), next.ActiveRequests)
 	case !byCost(c.Mode):
 		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.left)
 	case picked.Cost < next.Cost:
-		return fmt.Sprintf("lowest cost %s; next best %s at %s", CostText(picked.Cost), next.Name(), CostText(next.Cost))
+		return fmt.Sprintf("lowest cost %s; next best %s at %s", CostText(picked.Cost), name(next), CostText(next.Cost))
 	case picked.Cost == next.Cost:
 		ties := 1
 		for _, r := range rest {
@@ -97,7 +102,7 @@ func (c *Choice) against(picked Row, rest []Row) string {
 		return fmt.Sprintf("lowest cost %s, a tie of %d settled by the draw", CostText(picked.Cost), ties)
 	default:
 		return fmt.Sprintf("%s; cost %s, though %s was at %s",
-			modeWhy(c.Mode, c.Reason), CostText(picked.Cost), next.Name(), CostText(next.Cost))
+			modeWhy(c.Mode, c.Reason), CostText(picked.Cost), name(next), CostText(next.Cost))
 	}
 }
 

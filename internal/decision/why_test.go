@@ -92,6 +92,16 @@ func offer(t *testing.T, c *Choice, line string) {
 	}
 }
 
+func TestAReaderMayHaveNamesOfItsOwn(t *testing.T) {
+	var r Record
+	require.NoError(t, json.Unmarshal([]byte(`{"prompt_blocks":10,"prefill":{"worker_id":"101","mode":"kv","why":"in other words","overlap_blocks":9,"table":[
+		{"worker_id":"101","eligible":true,"overlap_blocks":9,"cost":2},{"worker_id":"102","eligible":true,"cost":11}]}}`), &r))
+	require.Equal(t, "in other words", r.Legs()[0].Why)
+	name := func(r *Row) string { return map[worker.ID]string{102: "p2"}[r.Rank.ID] }
+	require.Equal(t, "lowest cost 2.0; next best p2 at 11.0", r.Prefill.WhyNaming(0, name))
+	require.Equal(t, "lowest cost 2.0; next best p2 at 11.0; it holds 9 of the prompt's 10 blocks", r.Prefill.WhyNaming(10, name))
+}
+
 // TestText runs the scenario files. The verb text takes a record in JSON and prints
 // it in many lines, as `extproc explain` does; ~ is an empty line.
 func TestText(t *testing.T) {
