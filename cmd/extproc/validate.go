@@ -17,6 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Bounds far beyond what makes sense, so that sums and multiples of what is
@@ -41,11 +42,14 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.Gateway.validate()...)
 	errs = append(errs, c.validateFiles()...)
 	for _, role := range []struct {
-		name string
+		role worker.Role
 		pick PickConfig
-	}{{"prefill", c.Routing.Prefill}, {"decode", c.Routing.Decode}, {"aggregated", c.Routing.Aggregated}} {
-		_, err := role.pick.params()
-		errs = append(errs, keyed("routing."+role.name+".", err)...)
+	}{{worker.Prefill, c.Routing.Prefill}, {worker.Decode, c.Routing.Decode}, {worker.Aggregated, c.Routing.Aggregated}} {
+		p, err := role.pick.params()
+		if err == nil {
+			err = p.ValidateFor(role.role)
+		}
+		errs = append(errs, keyed("routing."+role.role.String()+".", err)...)
 	}
 	return errors.Join(errs...)
 }

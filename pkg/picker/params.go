@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Params are the knobs of a pick. A zero is a value here, not a default: start
@@ -124,6 +126,44 @@ func DecodeOverride(p Params) Params {
 	p.SharedCacheMultiplier = 0
 	p.TrackPrefillTokens = false
 	return p
+}
+
+// ValidateFor is Validate, and refuses what does nothing in the picks of a role unless it
+// is at its default: whoever sets it expects something of it. The decode pick is made with
+// DecodeOverride, and only there is KV fetched.
+func (p *Params) ValidateFor(role worker.Role) error {
+	d := DefaultParams()
+	const elsewhere, fetches = "the prompt is prefilled elsewhere", "only a decode worker fetches KV"
+	idle := []param{{"fetch_cost", p.FetchCost, d.FetchCost, fetches}}
+	switch role {
+	case worker.Prefill:
+		idle = append(idle, param{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, d.DecodeBlocksThreshold, "a prefill worker answers nothing"})
+	case worker.Decode:
+		idle = []param{
+			{"overlap_score_credit", p.OverlapScoreCredit, d.OverlapScoreCredit, elsewhere},
+			{"overlap_score_credit_decay", p.OverlapScoreCreditDecay, d.OverlapScoreCreditDecay, elsewhere},
+			{"prefill_load_scale", p.PrefillLoadScale, d.PrefillLoadScale, elsewhere},
+			{"host_cache_hit_weight", p.HostHitWeight, d.HostHitWeight, elsewhere},
+			{"disk_cache_hit_weight", p.DiskHitWeight, d.DiskHitWeight, elsewhere},
+			{"shared_cache_multiplier", p.SharedCacheMultiplier, d.SharedCacheMultiplier, elsewhere},
+			{"track_prefill_tokens", p.TrackPrefillTokens, d.TrackPrefillTokens, elsewhere},
+			{"prefill_tokens_per_second", p.PrefillTokensPerSecond, d.PrefillTokensPerSecond, elsewhere},
+		}
+	}
+	errs := []error{p.Validate()}
+	for _, i := range idle {
+		if i.is != i.def {
+			errs = append(errs, fmt.Errorf("picker: %s %v: expected none: it does nothing there, since %s", i.name, i.is, i.why))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// param is a parameter of either kind.
+type param struct {
+	name    string
+	is, def any
+	why     string // it does nothing
 }
 
 // Validate returns every fault of p, joined, or nil.
