@@ -91,6 +91,33 @@ func clocks(t *tree, clockless map[string]string) []string {
 	return out
 }
 
+// inDecisions are names that only a decision's JSON has.
+var inDecisions = []string{"token_source", "prefill_leg", "left_out", "overlap_blocks", "uncached_tokens", "decision_seconds"}
+
+// shapes returns the structs that have the names of a decision's JSON outside of
+// internal/decision. Tests may: that they read the names holds that those stay.
+func shapes(t *tree) []string {
+	var out []string
+	t.files(func(s *source) {
+		if s.test || under(s.path, "internal/decision") {
+			return
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			f, ok := n.(*ast.Field)
+			if !ok || f.Tag == nil {
+				return true
+			}
+			for _, name := range inDecisions {
+				if strings.Contains(f.Tag.Value, `json:"`+name+`"`) || strings.Contains(f.Tag.Value, `json:"`+name+`,`) {
+					out = append(out, t.at(f)+": a shape of its own of a decision, with "+name+": read decision.Record, which there is one of")
+				}
+			}
+			return true
+		})
+	})
+	return out
+}
+
 // undocumented returns packages without a doc.go that documents them. Where
 // there is one file, the comment may stand over that; a folder of tests alone
 // needs none.
@@ -160,6 +187,7 @@ func TestOnlyTheEdgesReadTheEnvironment(t *testing.T) { obey(t, environment(hous
 func TestPackagesThatAreToldTheTimeReadNoClock(t *testing.T) {
 	obey(t, clocks(house(t), clockless))
 }
+func TestADecisionHasOneShape(t *testing.T)      { obey(t, shapes(house(t))) }
 func TestEveryPackageIsDocumented(t *testing.T)  { obey(t, undocumented(house(t))) }
 func TestFilesAndFunctionsAreShort(t *testing.T) { obey(t, tooLong(house(t), excused)) }
 func TestEveryExcuseHasAReason(t *testing.T) {
@@ -188,6 +216,10 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 	require.Len(t, environment(tr), 1)
 	require.Contains(t, environment(tr)[0], "pkg/a/a.go:6: reads the environment")
 	require.Equal(t, []string{"pkg/a/a.go:6: reads a clock: for the test"}, clocks(tr, map[string]string{"pkg/a": "for the test"}))
+	own := func(tag string) string { return "package a\ntype d struct {\nA int `json:\"" + tag + "\"`\n}" }
+	require.Equal(t, []string{"pkg/a/a.go:3: a shape of its own of a decision, with left_out: read decision.Record, which there is one of"}, shapes(madeUp(t, map[string]string{
+		"pkg/a/a.go": own("left_out,omitempty"), "pkg/a/a_test.go": own("left_out"), "pkg/b/b.go": own("left_outside"), "internal/decision/a.go": own("left_out"),
+	})))
 	undoc := undocumented(tr)
 	require.Len(t, undoc, 2)
 	require.Contains(t, undoc[0], "pkg/a: no package comment")

@@ -12,6 +12,12 @@
 // [Record.EndLeg] and [Record.End]. Who decides fills it; the journal keeps it;
 // pages, commands and tests read it.
 //
+// A record is written and read as JSON by itself, and has one text for each purpose:
+// [Record.Line] for a header, [Record.Text] for a terminal, and the sentence why
+// somebody was picked, [Choice.Why], in all that shows a table. [Record.Legs] has what
+// a page walks over. What a record is filled with in words, why somebody could not be
+// picked, comes from who decides.
+//
 // A record may be copied by assignment and holds its rows in itself, so that to
 // keep one allocates nothing. It is not safe for concurrent use.
 //
