@@ -238,7 +238,7 @@ type Label struct {
 // Labels returns every label.
 func Labels() []Label {
 	return []Label{
-		{LabelOutcome, "requests, each in exactly one: `ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin, no worker was asked; `answered` by the plugin itself; `unfinished` where nobody has told how the answer ended. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `ok`, `cached`, `timeout`, `error`, `skipped`. Replays, dumps: `ok`, `failed`. Engine reports: `ok`, `unreachable`, `refused`, `unreadable`"},
+		{LabelOutcome, "requests, each in exactly one: `ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin, no worker was asked; `answered` by the plugin itself; `unfinished` where nobody has told how the answer ended. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `tokenized`, `tokenized with its pictures`, `tokenized up to its first picture`, `the prompt has pictures`, `too many tokenize requests`, `tokenizer set aside`, `tokenizer too slow`, `tokenizer failed`, `tokenizer refused the prompt`, `tokenizer refused the API key`, `cancelled`. Replays, dumps: `ok`, `failed`. Engine reports: `ok`, `unreachable`, `refused`, `unreadable`"},
 		{LabelCode, "a label of the failure table in ARCHITECTURE.md; where nothing failed, the outcome"},
 		{LabelModel, "a model that discovery lists; on the queue metric only"},
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
