@@ -41,7 +41,7 @@ func tell(ctx context.Context, out *screen, st *stage) error {
 	if err := s.end(ctx); err != nil {
 		return err
 	}
-	out.printf("\nThe story took %.1f s. `make up` leaves the same stack running; README.md says what to look at.\n",
+	out.printf("\nThe story took %.1f s. `make up` leaves the same stack running; docs/using.md says what to try.\n",
 		time.Since(begun).Seconds())
 	return nil
 }
