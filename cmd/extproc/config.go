@@ -223,7 +223,7 @@ type AnswerConfig struct {
 // TokensConfig says how prompts are counted; see tokens.Config.
 type TokensConfig struct {
 	Mode          string        `yaml:"mode"`            // auto, estimate, off; default auto
-	Pictures      string        `yaml:"pictures"`        // auto, estimate; default auto
+	Pictures      string        `yaml:"pictures"`        // auto, estimate; default estimate
 	Wait          time.Duration `yaml:"wait"`            // default 100ms
 	BytesPerToken int           `yaml:"bytes_per_token"` // default 4
 	CacheBytes    int           `yaml:"cache_bytes"`     // default 64 MiB
@@ -281,7 +281,7 @@ func defaultConfig() Config {
 			MaxBodyBytes: 64 << 20, MaxAttempts: 3, PassOtherPaths: &yes,
 		},
 		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold, OverdueBase: 10 * time.Second},
-		Tokens:       TokensConfig{Mode: "auto", Pictures: "auto", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
+		Tokens:       TokensConfig{Mode: "auto", Pictures: "estimate", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
 		Engines:      EnginesConfig{ReportInterval: 2 * time.Second},
 		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health", MaxProbes: 200},
 		Journal:      256,

@@ -12,6 +12,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+// askedOfPictures: what was routed predicts nothing, and engines are asked of pictures.
+const askedOfPictures = "tokens: {wait: 3s, pictures: auto}\nrouting: {predicted_weight: 0}\n"
+
 // asking is a chat request about a picture, whose address is what it shows.
 func asking(before int, address, behind string) string {
 	return fmt.Sprintf(`{"model":"m","max_tokens":2,"messages":[{"role":"system","content":%q},{"role":"user","content":[`+
@@ -28,7 +31,7 @@ func address(name string, blocks int) string {
 // predicted is what the worker then finds, block for block.
 func TestARequestWithAPictureGoesToTheWorkerThatHoldsIt(t *testing.T) {
 	t.Parallel()
-	l := layoutOf(layout{prefill: 3, decode: 1, config: toldOnly, simArgs: []string{"--scale-out"}}, worker.VLLM)
+	l := layoutOf(layout{prefill: 3, decode: 1, config: askedOfPictures, simArgs: []string{"--scale-out"}}, worker.VLLM)
 	both(t, l, func(t *testing.T, f *fleet) {
 		ask := func(body string) (predicted, had int, at string) {
 			f.forget()
@@ -67,7 +70,7 @@ func TestOfAPictureThatNobodyTellsOfTheRestIsGuessed(t *testing.T) {
 	for _, engine := range []worker.Engine{worker.VLLM, worker.SGLang} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			f := newFleet(t, layoutOf(layout{prefill: 3, decode: 1, config: toldOnly}, engine))
+			f := newFleet(t, layoutOf(layout{prefill: 3, decode: 1, config: askedOfPictures}, engine))
 			ask := func(body string) (overlap, predicted int, at string) {
 				f.forget()
 				r := f.send(t.Context(), "/v1/chat/completions", body)

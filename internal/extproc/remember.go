@@ -17,14 +17,12 @@ func (srv *Server) told(w *worker.Worker, r worker.Rank) bool {
 // events tell, and for others until the events come.
 func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	p := &v.prompt
-	if len(p.Hashes) == 0 {
-		return
-	}
 	rank, now := v.decode.decision.Rank, time.Now()
 	if q.disagg {
 		rank = v.prefill.decision.Rank
 	}
 	switch {
+	case len(p.Hashes) == 0: // of one with a picture there may be no whole block before it
 	case p.Estimated || !srv.told(q.snap.Worker(rank.ID), rank):
 		srv.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
 	case srv.cfg.PredictedWeight > 0:
@@ -33,6 +31,8 @@ func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	if p.Source == tokens.FromEngine {
 		// So that a later turn whose tokens come too late still finds its worker.
 		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
-		srv.cfg.Routes.Note(rank, guess.Hashes, kvindex.Estimated, now)
+		if len(guess.Hashes) > 0 {
+			srv.cfg.Routes.Note(rank, guess.Hashes, kvindex.Estimated, now)
+		}
 	}
 }

@@ -52,7 +52,7 @@ func (e *estimator) visit(kind openai.PieceKind, piece []byte) {
 			var b [16]byte
 			binary.LittleEndian.PutUint64(b[:8], h.Hi)
 			binary.LittleEndian.PutUint64(b[8:], h.Lo)
-			for n := 0; n < e.mediaBytes; n += len(b) {
+			for n := 0; n < e.mediaBytes && len(e.hashes) < e.maxBlocks; n += len(b) { // a caller may name millions
 				e.add(b[:])
 			}
 			e.close(1)
