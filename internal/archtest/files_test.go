@@ -13,7 +13,11 @@ import (
 const (
 	maxFileLines = 600
 	maxFuncLines = 60
+	maxMethods   = 40
 )
+
+// handy are the rooms whose types may not have many methods.
+var handy = []string{"internal/extproc/wire", "internal/decision"}
 
 // excused are files, or folders, that may be longer, each with its reason. Test
 // files need no excuse.
@@ -180,6 +184,46 @@ func tooLong(t *tree, excused map[string]string) []string {
 	return out
 }
 
+// tooHandy returns the types of the rooms with more methods than one reader can hold.
+func tooHandy(t *tree, rooms []string) []string {
+	methods := map[string]int{}
+	t.files(func(s *source) {
+		pkg := s.path[:max(strings.LastIndexByte(s.path, '/'), 0)]
+		if s.test || !underAny(pkg, rooms) {
+			return
+		}
+		for _, d := range s.ast.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
+				methods[pkg+"."+receiver(f.Recv.List[0].Type)]++
+			}
+		}
+	})
+	var out []string
+	for name, n := range methods {
+		if n > maxMethods {
+			out = append(out, fmt.Sprintf("%s has %d methods; at most %d, else it is several types", name, n, maxMethods))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// receiver is the name of a method's type.
+func receiver(e ast.Expr) string {
+	switch x := e.(type) {
+	case *ast.StarExpr:
+		return receiver(x.X)
+	case *ast.IndexExpr:
+		return receiver(x.X)
+	case *ast.IndexListExpr:
+		return receiver(x.X)
+	case *ast.Ident:
+		return x.Name
+	default:
+		return "?"
+	}
+}
+
 func TestNoTestSleeps(t *testing.T)                   { obey(t, sleeps(house(t))) }
 func TestNoPackageHasAnInit(t *testing.T)             { obey(t, inits(house(t))) }
 func TestNoTestUsesAssert(t *testing.T)               { obey(t, asserts(house(t))) }
@@ -187,9 +231,10 @@ func TestOnlyTheEdgesReadTheEnvironment(t *testing.T) { obey(t, environment(hous
 func TestPackagesThatAreToldTheTimeReadNoClock(t *testing.T) {
 	obey(t, clocks(house(t), clockless))
 }
-func TestADecisionHasOneShape(t *testing.T)      { obey(t, shapes(house(t))) }
-func TestEveryPackageIsDocumented(t *testing.T)  { obey(t, undocumented(house(t))) }
-func TestFilesAndFunctionsAreShort(t *testing.T) { obey(t, tooLong(house(t), excused)) }
+func TestADecisionHasOneShape(t *testing.T)       { obey(t, shapes(house(t))) }
+func TestEveryPackageIsDocumented(t *testing.T)   { obey(t, undocumented(house(t))) }
+func TestFilesAndFunctionsAreShort(t *testing.T)  { obey(t, tooLong(house(t), excused)) }
+func TestTypesOfARoomHaveFewMethods(t *testing.T) { obey(t, tooHandy(house(t), handy)) }
 func TestEveryExcuseHasAReason(t *testing.T) {
 	for e, why := range excused {
 		require.NotEmpty(t, why, e)
@@ -202,6 +247,7 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 		"pkg/a/a.go":      "package a\nimport (\nx \"os\"\n\"time\"\n)\nfunc init() { x.Getenv(\"A\"); time.Sleep(1) }\ntype T int\nfunc (T) init() {}",
 		"pkg/a/a_test.go": "package a\nimport (\nclock \"time\"\n_ \"github.com/stretchr/testify/assert\"\n)\nfunc f() { clock.Sleep(1); g := clock.Sleep; g(1) }",
 		"pkg/a/long.go":   long,
+		"pkg/a/many.go":   "package a\n" + strings.Repeat("func (T) F() {}\nfunc (*T) G() {}\n", maxMethods/2),
 		"pkg/b/b.go":      "// not over package\n\n" + long + strings.Repeat("\n", maxFileLines),
 		"pkg/c/doc.go":    "// Package c is said to be long.\npackage c",
 		"pkg/c/c.go":      "package c",
@@ -220,6 +266,8 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 	require.Equal(t, []string{"pkg/a/a.go:3: a shape of its own of a decision, with left_out: read decision.Record, which there is one of"}, shapes(madeUp(t, map[string]string{
 		"pkg/a/a.go": own("left_out,omitempty"), "pkg/a/a_test.go": own("left_out"), "pkg/b/b.go": own("left_outside"), "internal/decision/a.go": own("left_out"),
 	})))
+	require.Equal(t, []string{"pkg/a.T has 41 methods; at most 40, else it is several types"}, tooHandy(tr, []string{"pkg/a"}))
+	require.Empty(t, tooHandy(tr, []string{"pkg/b"}))
 	undoc := undocumented(tr)
 	require.Len(t, undoc, 2)
 	require.Contains(t, undoc[0], "pkg/a: no package comment")

@@ -4,49 +4,40 @@ import (
 	"errors"
 	"io"
 	"strconv"
-	"strings"
-
-	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
-	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
 // accessLog receives Envoy's gRPC access log of the main leg. It is how we
 // learn how an answer ended, and that one has ended whose stream we had left.
-type accessLog struct {
-	accesslogv3.UnimplementedAccessLogServiceServer
-	srv *Server
-}
+type accessLog struct{ srv *Server }
 
-// logged says how an answer ended that had begun: by Envoy's response flags and details,
-// and by what the engine has said in events. The details name every way in which an
-// upstream can break off, those whose flag says no more than "protocol error" included
-// (a chunked body that ends early, measured on 1.40).
-func logged(e *datav3.HTTPAccessLogEntry) blame.Sight {
-	f, r, said := e.GetCommonProperties().GetResponseFlags(), e.GetResponse(), saidIn(e)
+// logged says how an answer ended that had begun.
+func logged(e *wire.Entry) blame.Sight {
 	switch {
-	case f.GetUpstreamRequestTimeout(), f.GetUpstreamMaxStreamDurationReached(), f.GetStreamIdleTimeout(), f.GetDurationTimeout():
+	case e.TimedOut:
 		return blame.Expired
-	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset(), f.GetUpstreamProtocolError(), strings.HasPrefix(r.GetResponseCodeDetails(), "upstream_reset"):
+	case e.BrokeOff:
 		return blame.BrokeOff
-	case f.GetDownstreamConnectionTermination():
+	case e.ClientLeft:
 		return blame.ClientLeft
-	case r.GetResponseBodyBytes() == 0:
+	case e.Bytes == 0:
 		return blame.Empty
-	case said["error"] != nil:
-		return sightOfError(int(said["error_code"].GetNumberValue()))
+	case e.Said.Errored:
+		return sightOfError(e.Said.ErrorCode)
 	default:
 		return blame.Served
 	}
 }
 
-// StreamAccessLogs takes entries until Envoy ends the stream, or a drain has ended:
-// a gRPC server that waits for its streams would wait for ever.
-func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+// serve takes entries until Envoy ends the stream, or a drain has ended: a gRPC server that
+// waits for its streams would wait for ever.
+func (a *accessLog) serve(logs *wire.Logs) error {
 	read := make(chan error, 1)
-	go func() { read <- a.read(stream) }()
+	go func() { read <- a.read(logs) }()
 	select {
 	case err := <-read:
 		return err
@@ -55,9 +46,9 @@ func (a *accessLog) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamA
 	}
 }
 
-func (a *accessLog) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+func (a *accessLog) read(logs *wire.Logs) error {
 	for {
-		msg, err := stream.Recv()
+		entries, err := logs.Recv()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -65,8 +56,9 @@ func (a *accessLog) read(stream accesslogv3.AccessLogService_StreamAccessLogsSer
 			return err
 		}
 		others := make(map[string][]peerEntry)
-		for _, e := range msg.GetHttpLogs().GetLogEntry() {
-			if s := a.find(e.GetRequest()); s != nil {
+		for i := range entries {
+			e := &entries[i]
+			if s := a.find(e); s != nil {
 				s.post(entryEvent(e))
 			} else if owner, entry := a.anothers(e); owner != "" {
 				others[owner] = append(others[owner], entry)
@@ -78,40 +70,48 @@ func (a *accessLog) read(stream accesslogv3.AccessLogService_StreamAccessLogsSer
 	}
 }
 
-func entryEvent(e *datav3.HTTPAccessLogEntry) *event {
+// sent is when an answer was sent on, as Envoy's access log has it: from the start of
+// the attempt. 0 is never, or not known.
+type sent struct {
+	start       time.Time // of the attempt
+	first, last time.Duration
+}
+
+func entryEvent(e *wire.Entry) *event {
 	return &event{
-		kind: evLogged, seen: logged(e), sent: sentOf(e), usage: usageOf(e),
-		status:  int(e.GetResponse().GetResponseCode().GetValue()),
-		reached: e.GetRequest().GetUpstreamHeaderBytesSent() > 0,
+		kind: evLogged, seen: logged(e), sent: sent{e.Start, e.First, e.Last}, usage: usageOf(e),
+		status: e.Status, reached: e.Reached,
 	}
+}
+
+// usageOf is what the filter baton.usage has found in an answer of events.
+func usageOf(e *wire.Entry) openai.Usage {
+	u := openai.Usage{Prompt: e.Said.Prompt, Output: e.Said.Output, Cached: e.Said.Cached}
+	u.HasCached = e.Said.HasCached
+	return u
 }
 
 // anothers returns what another replica is to hear of an entry, and which one; empty:
 // none. Envoy sends its log over one stream, to one of them.
-func (a *accessLog) anothers(e *datav3.HTTPAccessLogEntry) (owner string, entry peerEntry) {
-	token := e.GetCommonProperties().GetMetadata().GetFilterMetadata()[metadataSpace].GetFields()[metadataLeg].GetStringValue()
-	if token == "" {
+func (a *accessLog) anothers(e *wire.Entry) (owner string, entry peerEntry) {
+	if e.Token == "" {
 		return "", entry
 	}
-	leg, err := a.srv.sealer.Open(token)
+	leg, err := a.srv.sealer.Open(e.Token)
 	if err != nil || leg.Owner == a.srv.owner || !a.srv.peers.reachable(leg.Owner) {
 		return "", entry
 	}
-	ev := entryEvent(e)
 	return leg.Owner, peerEntry{
-		Token: token, Seen: ev.seen, Status: ev.status, Reached: ev.reached,
-		Start: ev.sent.start, First: ev.sent.first, Last: ev.sent.last, Usage: ev.usage,
+		Token: e.Token, Seen: logged(e), Status: e.Status, Reached: e.Reached,
+		Start: e.Start, First: e.First, Last: e.Last, Usage: usageOf(e),
 	}
 }
 
 // find returns the attempt that an entry is of, or nil. An attempt that Envoy did
 // not route has no number in it: its client left before our word came.
-func (a *accessLog) find(r *datav3.HTTPRequestProperties) *mainStream {
-	h := r.GetRequestHeaders()
-	if nonce, err := strconv.ParseUint(h[prefill.HeaderAttempt], 10, 64); err == nil {
+func (a *accessLog) find(e *wire.Entry) *mainStream {
+	if nonce, err := strconv.ParseUint(e.Attempt, 10, 64); err == nil {
 		return a.srv.attempts.find(nonce)
 	}
-	return a.srv.unrouted.find(r.GetRequestId(), h[headerAttemptCount])
+	return a.srv.unrouted.find(e.RequestID, e.AttemptCount)
 }
-
-const headerAttemptCount = "x-envoy-attempt-count"

@@ -139,7 +139,7 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	require.NoError(t, err)
 	srv := &Server{legs: t.Context(), log: slog.New(slog.DiscardHandler), bodies: budget.New(0)}
 	srv.cfg.Telemetry = tele.Instruments
-	s := &mainStream{wire: wire{srv: srv}}
+	s := &mainStream{stream: stream{srv: srv}}
 	events := make(chan event, 2)
 	s.act.handle = func(ev *event) { events <- *ev }
 	s.askPrefill(&effect{wait: time.Minute}) // without a client to send it

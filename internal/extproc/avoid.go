@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -39,7 +40,7 @@ func newAvoidList(ttl time.Duration) *avoidList {
 	return &avoidList{ttl: min(ttl, 5*time.Minute), m: make(map[string]avoided)}
 }
 
-func avoidKey(h *headers) string { return bounded(h.start + "/" + h.requestID) }
+func avoidKey(h *wire.Headers) string { return bounded(h.Start + "/" + h.RequestID) }
 
 // maxKeyBytes is the longest text of a client's that is kept as it is, to find what is known
 // of its request. Request ids are some 36 bytes.

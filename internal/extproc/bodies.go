@@ -1,7 +1,5 @@
 package extproc
 
-import "strconv"
-
 // This file counts the bytes of bodies: see docs/decisions/0012-memory.md.
 
 // Bodies returns how many bytes of bodies are in flight, and how many may be before
@@ -11,28 +9,6 @@ func (srv *Server) Bodies() (used, limit int64) { return srv.bodies.Used(), srv.
 // BodiesTight reports whether requests with a large body may be refused now.
 func (srv *Server) BodiesTight() bool { return srv.bodies.Tight() }
 
-// bodyLength is what a content-length says of a body. The zero value says nothing.
-type bodyLength struct {
-	n    int64
-	said bool
-}
-
-func bodyLengthOf(contentLength string) bodyLength {
-	n, err := strconv.ParseUint(contentLength, 10, 63)
-	if err != nil {
-		return bodyLength{}
-	}
-	return bodyLength{int64(n), true}
-}
-
-// within is the length, 0 where none is said, or none that may be.
-func (l bodyLength) within(most int) int {
-	if l.n > int64(most) {
-		return 0
-	}
-	return int(l.n)
-}
-
 // unseen is the part of the budget that a body of unknown size counts for where Envoy
 // keeps it until it is whole. It may be the largest that there may be, but were it counted
 // as that, a dozen at once would leave no room.
@@ -41,12 +17,12 @@ const unseen = 256
 // admit counts a request's body when its headers come, and reports whether there is room.
 func (s *mainStream) admit(ev *event) bool {
 	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
-	length := ev.headers.length
+	length := ev.headers.Length
 	switch {
-	case ev.endOfStream, length.n > most: // there is none, or it is refused for that
+	case ev.endOfStream, length.N > most: // there is none, or it is refused for that
 		return true
-	case length.said:
-		return s.body.Admit(b, length.n)
+	case length.Said:
+		return s.body.Admit(b, length.N)
 	case ev.fullDuplex: // it counts as it comes
 		return true
 	default:
@@ -78,9 +54,9 @@ func (s *mainStream) grow(n int64, whole bool) bool {
 func (s *mainStream) hold(ev *event) {
 	switch {
 	case ev.kind == evRequestHeaders && s.m.phase == mainAwaitHeaders:
-		if !s.m.way.plain && ev.headers.attempt() > 1 {
+		if !s.m.way.plain && ev.headers.Attempt() > 1 {
 			s.letIn = true
-			s.body.Set(s.srv.bodies, ev.headers.length.n)
+			s.body.Set(s.srv.bodies, ev.headers.Length.N)
 			return
 		}
 		ev.full = !s.admit(ev)

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 )
 
 func TestALongRequestIDIsKeptAsADigest(t *testing.T) {
@@ -19,7 +21,7 @@ func TestALongRequestIDIsKeptAsADigest(t *testing.T) {
 	require.Equal(t, nameOf(long, 2), nameOf(long, 2), "the access log finds it")
 
 	a := newAvoidList(time.Minute)
-	m := &mainLeg{plan: &plan{}, attempt: 1, hdr: headers{start: long, requestID: long}}
+	m := &mainLeg{plan: &plan{}, attempt: 1, hdr: wire.Headers{Start: long, RequestID: long}}
 	a.add(m, time.Now())
 	for k := range a.m {
 		require.LessOrEqual(t, len(k), maxKeyBytes)

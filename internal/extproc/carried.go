@@ -5,39 +5,30 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
-	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/pin"
 )
 
-// carried appends to what we set on a leg of our own the headers of its request, all is a
-// HeaderMap, that a mirrored leg would carry: all but those that are set, that belong to
+// carried appends to what we set on a leg of our own the headers of its request, all is
+// wire.Headers.All, that a mirrored leg would carry: all but those that are set, that belong to
 // one connection or one message, that only routers may set, or that HTTP/1.1 cannot say.
-func carried(set []kv, all []byte) []kv {
+func carried(set []wire.Header, all []byte) []wire.Header {
 	ours := len(set)
-	// The decoder has read it before: it is no worse now.
-	_ = each(all, func(num protowire.Number, _ uint64, sub []byte) error {
-		if num != fieldMapHeaders || sub == nil {
-			return nil
-		}
-		key, value, err := headerOf(sub)
-		if err != nil {
-			return err
-		}
+	for key, value := range wire.EachHeader(all) {
 		name := strings.ToLower(string(key))
 		switch {
 		case name == ":authority":
 			name = "host"
-		case ofOneHop[name], pin.Known([]byte(name)), strange([]byte(name)), strings.HasPrefix(name, "x-envoy-"),
+		case ofOneHop[name], pin.Known([]byte(name)), wire.Strange([]byte(name)), strings.HasPrefix(name, "x-envoy-"),
 			slices.Contains(ofRouters, name), !httpguts.ValidHeaderFieldName(name):
-			return nil
+			continue
 		}
-		told := slices.ContainsFunc(set[:ours], func(h kv) bool { return h.name == name })
+		told := slices.ContainsFunc(set[:ours], func(h wire.Header) bool { return h.Name == name })
 		if !told && httpguts.ValidHeaderFieldValue(string(value)) {
-			set = append(set, kv{name, string(value)})
+			set = append(set, wire.Header{Name: name, Value: string(value)})
 		}
-		return nil
-	})
+	}
 	return set
 }
 

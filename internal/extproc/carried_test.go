@@ -5,13 +5,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 )
 
 // TestWhatALegOfOursCarriesOfItsRequest is by table: what passes, what does not, and
 // what we set ourselves.
 func TestWhatALegOfOursCarriesOfItsRequest(t *testing.T) {
 	t.Parallel()
-	ours := []kv{{"x-baton-leg", "sealed"}, {"content-type", "application/json"}, {"traceparent", "00-ours"}}
+	ours := []wire.Header{{Name: "x-baton-leg", Value: "sealed"}, {Name: "content-type", Value: "application/json"}, {Name: "traceparent", Value: "00-ours"}}
 	for _, c := range []struct {
 		why, name, value string
 		as               string // "": it does not pass
@@ -58,10 +60,10 @@ func TestWhatALegOfOursCarriesOfItsRequest(t *testing.T) {
 		if c.as == "" {
 			require.Empty(t, got[len(ours):], "%s: %s", c.why, c.name)
 		} else {
-			require.Equal(t, []kv{{c.as, c.value}}, got[len(ours):], "%s: %s", c.why, c.name)
+			require.Equal(t, []wire.Header{{Name: c.as, Value: c.value}}, got[len(ours):], "%s: %s", c.why, c.name)
 		}
 	}
 	all, err := proto.Marshal(headerMap("x-many", "1", "x-many", "2"))
 	require.NoError(t, err)
-	require.Equal(t, []kv{{"x-many", "1"}, {"x-many", "2"}}, carried(nil, all), "one that is there twice")
+	require.Equal(t, []wire.Header{{Name: "x-many", Value: "1"}, {Name: "x-many", Value: "2"}}, carried(nil, all), "one that is there twice")
 }

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc/peer"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
 
@@ -109,12 +110,12 @@ func (c *clocks) wrong(host string, ahead time.Duration) (first bool) {
 }
 
 // receipt is when the proxy received a request that has come, whose headers are h.
-func (srv *Server) receipt(ctx context.Context, h *headers, now time.Time) time.Time {
-	if h.start == "" {
+func (srv *Server) receipt(ctx context.Context, h *wire.Headers, now time.Time) time.Time {
+	if h.Start == "" {
 		return now
 	}
 	host := peerHost(ctx)
-	t, ahead, first := srv.clocks.received(h.start, h.attempt(), host, now, srv.rules.maxTimeout)
+	t, ahead, first := srv.clocks.received(h.Start, h.Attempt(), host, now, srv.rules.maxTimeout)
 	if ahead != 0 {
 		srv.cfg.Telemetry.ClockOff()
 	}

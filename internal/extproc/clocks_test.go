@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -70,7 +71,7 @@ func TestAProxyWhoseClockIsBehindIsServed(t *testing.T) {
 	var logged bytes.Buffer
 	r := newReplica(t, "a", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
 	p := r.open(filterMain)
-	routed(t, p.ask(eightTokens, headerAttemptCount, "1", prefill.HeaderStart, millis(time.Now().Add(-11*time.Minute))))
+	routed(t, p.ask(eightTokens, wire.HeaderAttemptCount, "1", prefill.HeaderStart, millis(time.Now().Add(-11*time.Minute))))
 	off := r.srv.ClocksOff()
 	require.Len(t, off, 1)
 	require.InDelta(t, 11*time.Minute, off[0].Ahead, float64(time.Minute))

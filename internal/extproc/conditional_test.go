@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -108,7 +109,7 @@ func TestByLoadIsNoWayAroundBackPressure(t *testing.T) {
 			})
 			held := r.queue(12, 12)
 			p := r.open(filterMain)
-			m := p.ask(eightTokens, headerAttemptCount, attempt)
+			m := p.ask(eightTokens, wire.HeaderAttemptCount, attempt)
 			require.EqualValues(t, want, m.GetImmediateResponse().GetStatus().GetCode(), "limit %d, attempt %s: %v", limit, attempt, m)
 			if want == 0 {
 				set, _ := routed(t, m)

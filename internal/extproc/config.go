@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -246,7 +247,7 @@ func (c *Config) rules() *rules {
 	return &rules{
 		prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
 		hold: !c.NoHold, firstToken: c.FirstToken, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts, passOther: !c.RefuseOther,
-		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(bufferPool),
+		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(wire.Pool),
 		reasonHeader: c.Gateway.ReasonHeader, replicas: c.Advertise != "",
 	}
 }

@@ -1,5 +1,6 @@
-// Package extproc is Baton's gRPC side: Envoy's external-processing service,
-// with one small state machine for each stream.
+// Package extproc serves Envoy's external-processing streams, with one small state machine
+// for each. What Envoy's messages look like is internal/extproc/wire's: here they are plain
+// values.
 //
 // Envoy opens one stream for each leg of a request. Which leg it is, the
 // filter's own initial metadata says (x-baton-filter: main, prefill, sync or

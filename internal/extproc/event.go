@@ -1,13 +1,12 @@
 package extproc
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -16,17 +15,22 @@ import (
 
 type eventKind uint8
 
+// Messages of Envoy.
 const (
-	evRequestHeaders eventKind = iota + 1
-	evRequestBody
-	evRequestTrailers
-	evResponseHeaders
-	evResponseBody
-	evResponseTrailers
-	evMalformed // a message that cannot be read
-	evPicked    // the plan is made and booked
-	evRefused   // nothing can be picked
-	evLeg       // the prefill leg reports
+	evRequestHeaders   = eventKind(wire.RequestHeaders)
+	evRequestBody      = eventKind(wire.RequestBody)
+	evRequestTrailers  = eventKind(wire.RequestTrailers)
+	evResponseHeaders  = eventKind(wire.ResponseHeaders)
+	evResponseBody     = eventKind(wire.ResponseBody)
+	evResponseTrailers = eventKind(wire.ResponseTrailers)
+	evMalformed        = eventKind(wire.Malformed)
+)
+
+// What else happens to a stream.
+const (
+	evPicked  eventKind = evMalformed + 1 + iota // the plan is made and booked
+	evRefused                                    // nothing can be picked
+	evLeg                                        // the prefill leg reports
 	evTimer
 	evAbort     // the owner wants this prefill leg ended
 	evGone      // a rank of the attempt has left discovery, or was set aside
@@ -44,55 +48,40 @@ const (
 // the kind.
 type event struct {
 	kind         eventKind
-	headers      *headers // evRequestHeaders, evResponseHeaders
-	body         []byte   // evRequestBody, evResponseBody: a buffer of the pool, ours
 	endOfStream  bool
-	full         bool         // evRequestHeaders, evRequestBody: bodies have no room for it
-	fullDuplex   bool         // the first message: the filter streams bodies
-	answerBodies bool         // the first message: it sends those of answers, too
-	answerDuplex bool         // … and streams them
-	hints        *hints       // what the data plane says beside the message; nil: nothing
-	plan         *plan        // evPicked
-	failure      *failure     // evRefused
-	booked       *booked      // evPicked, evRefused: for the stream, not the machine
-	leg          legReport    // evLeg
-	answer       *legAnswer   // evPrefilled
-	imm          *immediate   // evAnswered
-	seen         blame.Sight  // evLogged: how the answer ended; evFound: what its first events say
-	pass         func()       // evFound: lets the answer go on; of the stream, not the machine
-	rank         worker.Rank  // evGone
-	whole        bool         // evGone: all ranks of its worker
-	left         bool         // evGone: discovery says so; else it was set aside
-	odd          bool         // evResponseHeaders, evFound: decode refuses more than its pool
-	status       int          // evLogged: what Envoy has sent on; evFound: what the events name
-	reached      bool         // evLogged: decode has seen the request
-	sent         sent         // evLogged
-	usage        openai.Usage // evLogged
-	answerer     *answerer    // evResponseHeaders: not who was picked has answered
+	full         bool            // evRequestHeaders, evRequestBody: bodies have no room for it
+	fullDuplex   bool            // the first message: the filter streams bodies
+	answerBodies bool            // the first message: it sends those of answers, too
+	answerDuplex bool            // … and streams them
+	whole        bool            // evGone: all ranks of its worker
+	left         bool            // evGone: discovery says so; else it was set aside
+	odd          bool            // evResponseHeaders, evFound: decode refuses more than its pool
+	reached      bool            // evLogged: decode has seen the request
+	headers      *wire.Headers   // evRequestHeaders, evResponseHeaders
+	body         []byte          // evRequestBody, evResponseBody: a buffer of the pool, ours
+	received     time.Time       // evRequestHeaders: when the data plane received the request, by our clock; zero: not known
+	hints        *wire.Hints     // what the data plane says beside the message; nil: nothing
+	plan         *plan           // evPicked
+	failure      *failure        // evRefused
+	booked       *booked         // evPicked, evRefused: for the stream, not the machine
+	leg          legReport       // evLeg
+	answer       *legAnswer      // evPrefilled
+	imm          *wire.Immediate // evAnswered
+	seen         blame.Sight     // evLogged: how the answer ended; evFound: what its first events say
+	pass         func()          // evFound: lets the answer go on; of the stream, not the machine
+	rank         worker.Rank     // evGone
+	status       int             // evLogged: what Envoy has sent on; evFound: what the events name
+	sent         sent            // evLogged
+	usage        openai.Usage    // evLogged
+	answerer     *answerer       // evResponseHeaders: not who was picked has answered
 }
 
-// headers is what routing reads of a header map. Names and values are copied
-// strings; absent is empty.
-type headers struct {
-	method, path                       string
-	length                             bodyLength
-	requestID, traceparent, tracestate string
-	start, attemptCount, timeout       string
-	received                           time.Time // when the data plane received the request, by our clock; zero: not known
-	authorization                      string
-	leg, debug                         string
-	status, localReply, retryAfter     string
-	contentType                        string
-	all                                []byte       // a request's, as a HeaderMap: kept where legs of our own may need them
-	named                              []pin.Header // those that may name workers, as they came
-	strange                            []string     // names of those that only routers may set
-	selection                          []string     // the conformance suite's
-}
-
-// attempt is the number of the request's attempt, from 1, as Envoy counts them.
-func (h *headers) attempt() int {
-	n, _ := strconv.Atoi(h.attemptCount)
-	return max(n, 1)
+// eventOf is the event that a message is.
+func eventOf(m *wire.Message) *event {
+	return &event{
+		kind: eventKind(m.Kind), headers: m.Headers, body: m.Body, endOfStream: m.EndOfStream,
+		fullDuplex: m.FullDuplex, answerBodies: m.AnswerBodies, answerDuplex: m.AnswerDuplex, hints: m.Hints,
+	}
 }
 
 type legState uint8
@@ -205,25 +194,11 @@ var opNames = [...]string{
 	"abort-leg", "charge", "suspect", "pair failed", "pair served", "served", "release decode", "release prefill", "mark", "finish", "leave", "found", "pass", "forget",
 }
 
-// message says which of Envoy's messages a reply answers.
-type message uint8
-
-const (
-	ofRequestHeaders message = iota + 1
-	ofRequestBody
-	ofRequestTrailers
-	ofResponseHeaders
-	ofResponseBody
-	ofResponseTrailers
-)
-
-type kv struct{ name, value string }
-
 // effect is one thing the runner is to do. Which fields count depends on op.
 type effect struct {
 	op          op
-	of          message
-	set         []kv
+	of          wire.Kind
+	set         []wire.Header
 	remove      []string
 	body        []byte      // opRoute: the new body; nil: as it came
 	path        openai.Path // opCollect
@@ -231,7 +206,7 @@ type effect struct {
 	trailers    bool        // opRoute: request trailers end the body
 	token       string      // opRoute: goes with the answer
 	newRoute    bool        // opRoute: the headers choose the route
-	imm         *immediate
+	imm         *wire.Immediate
 	wait        time.Duration
 	report      legReport
 	rank        worker.Rank
@@ -242,14 +217,6 @@ type effect struct {
 	fail        *failure
 	found       openai.Finding
 	endOfStream bool
-}
-
-// immediate is an answer of ours in place of a worker's.
-type immediate struct {
-	status int
-	set    []kv
-	body   []byte
-	detail string // for Envoy's access log
 }
 
 // outcome is how an attempt ended. The names are metric labels.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -240,23 +241,23 @@ func failureOfEnd(s blame.Sight, status int) *failure {
 }
 
 // immediateOf returns f as an answer. retry asks Envoy for a fresh attempt.
-func immediateOf(f *failure, retry bool) *immediate {
-	im := &immediate{status: f.status, detail: "baton_" + f.code}
-	im.set = append(im.set, kv{"content-type", "application/json"})
+func immediateOf(f *failure, retry bool) *wire.Immediate {
+	im := &wire.Immediate{Status: f.status, Detail: "baton_" + f.code}
+	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: "application/json"})
 	if f.retry != "" {
-		im.set = append(im.set, kv{"retry-after", f.retry})
+		im.Headers = append(im.Headers, wire.Header{Name: "retry-after", Value: f.retry})
 	} else if f.retryAfter > 0 {
-		im.set = append(im.set, kv{"retry-after", strconv.Itoa(int(f.retryAfter.Seconds()))})
+		im.Headers = append(im.Headers, wire.Header{Name: "retry-after", Value: strconv.Itoa(int(f.retryAfter.Seconds()))})
 	}
 	if f.allow != "" {
-		im.set = append(im.set, kv{"allow", f.allow})
+		im.Headers = append(im.Headers, wire.Header{Name: "allow", Value: f.allow})
 	}
 	if retry {
-		im.set = append(im.set, kv{prefill.HeaderRetry, "1"})
+		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderRetry, Value: "1"})
 	}
-	im.body = f.answer
-	if len(im.body) == 0 {
-		im.body = openai.AppendError(nil, f.status, f.kind, f.code, f.message, f.param, f.members()...)
+	im.Body = f.answer
+	if len(im.Body) == 0 {
+		im.Body = openai.AppendError(nil, f.status, f.kind, f.code, f.message, f.param, f.members()...)
 	}
 	return im
 }

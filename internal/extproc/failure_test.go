@@ -101,10 +101,10 @@ func TestEveryFailureHasAnOpenAIShapedBody(t *testing.T) {
 				Param               *string
 			}
 		}
-		require.NoError(t, json.Unmarshal(im.body, &body), f.code)
+		require.NoError(t, json.Unmarshal(im.Body, &body), f.code)
 		require.Equal(t, f.code, body.Error.Code)
 		require.NotEmpty(t, body.Error.Message)
 		require.NotEmpty(t, body.Error.Type)
-		require.GreaterOrEqual(t, im.status, 400)
+		require.GreaterOrEqual(t, im.Status, 400)
 	}
 }

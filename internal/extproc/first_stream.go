@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -14,7 +15,7 @@ import (
 // before it on the answer's way to the client: see doc.go. What it is of, the token
 // says.
 type firstStream struct {
-	wire
+	stream
 	token  string
 	leg    prefill.Leg
 	owner  *mainStream // nil: at another replica
@@ -49,7 +50,7 @@ func (s *firstStream) handle(ev *event) {
 		s.begin(ev)
 	case ev.kind == evResponseBody:
 		s.piece(ev.body, ev.endOfStream)
-		s.srv.rules.buffers.put(ev.body)
+		s.srv.rules.buffers.Return(ev.body)
 	case ev.kind == evResponseTrailers:
 		s.piece(nil, true)
 	default: // Envoy was told to send nothing else
@@ -65,8 +66,8 @@ func (s *firstStream) leave() {
 
 func (s *firstStream) begin(ev *event) {
 	leg, err := s.srv.sealer.Open(s.token)
-	if err != nil || leg.Kind != prefill.AnswerLeg || ev.headers.localReply != "" ||
-		sightOfStatus(statusOf(ev.headers.status)) != blame.Served || !isEventStream(ev.headers.contentType) {
+	if err != nil || leg.Kind != prefill.AnswerLeg || ev.headers.LocalReply != "" ||
+		sightOfStatus(statusOf(ev.headers.Status)) != blame.Served || !isEventStream(ev.headers.ContentType) {
 		s.leave()
 		return
 	}
@@ -91,13 +92,13 @@ func (s *firstStream) begin(ev *event) {
 // wait has Envoy hold what has come for as long as the request may take: each message
 // has a time of its own, in which a plugin that hangs is noticed.
 func (s *firstStream) wait() {
-	s.sendProto(extendOf(min(time.Until(s.leg.Deadline)+time.Second, maxExtension)))
+	s.send(wire.Extend(min(time.Until(s.leg.Deadline)+time.Second, maxExtension)))
 }
 
 // unread says once that nobody asks us to read the first events of answers: an Envoy
 // whose configuration is older, or not ours. Of several replicas another may read them.
-func (srv *Server) unread(head *headers) {
-	if !srv.rules.replicas && head.localReply == "" && statusOf(head.status)/100 == 2 && isEventStream(head.contentType) {
+func (srv *Server) unread(head *wire.Headers) {
+	if !srv.rules.replicas && head.LocalReply == "" && statusOf(head.Status)/100 == 2 && isEventStream(head.ContentType) {
 		srv.saidUnread.Do(func() {
 			srv.log.Warn("Envoy's main leg has no filter baton.first_token, or not on the route of x-baton-first-token: " +
 				"an error in a streamed answer is not seen (docs/decisions/0011-first-token.md); answer.first_token: off ends this line")

@@ -1,19 +1,20 @@
 package extproc
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
 
-	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -29,42 +30,33 @@ func framesOf(reqs ...*extprocv3.ProcessingRequest) (out []byte) {
 	return out
 }
 
-// plausible are the messages of one request in their order.
-func plausible(path string, body, answer []byte) []*extprocv3.ProcessingRequest {
-	return []*extprocv3.ProcessingRequest{
-		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":method", "POST", ":path", path)}}},
-		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: true}}},
-		{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200")}}},
-		{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: answer, EndOfStream: true}}},
-	}
-}
-
 // FuzzMainFrames sends a main leg whatever comes as messages of Envoy, read by the
 // codec, with what else may happen to it between them, and holds it to X1 to X6.
 func FuzzMainFrames(f *testing.F) {
 	r := rand.New(rand.NewPCG(5, 6))
-	whole := plausible("/v1/completions", []byte(`{"model":"m","prompt":"hi"}`), []byte("1"))
+	whole := wiretest.Plausible("/v1/completions", []byte(`{"model":"m","prompt":"hi"}`), []byte("1"))
 	f.Add(uint64(1), framesOf(whole...))
-	f.Add(uint64(2), framesOf(plausible("/v1/embeddings", []byte("x"), []byte("1"))...))
+	f.Add(uint64(2), framesOf(wiretest.Plausible("/v1/embeddings", []byte("x"), []byte("1"))...))
 	f.Add(uint64(3), framesOf(append(whole, whole...)...))
 	f.Add(uint64(4), append(framesOf(whole[:2]...), 3, 0xff, 0xff, 0xff))
 	for i := range 30 {
 		var reqs []*extprocv3.ProcessingRequest
 		for range 1 + r.IntN(6) {
-			reqs = append(reqs, randomRequest(r))
+			reqs = append(reqs, wiretest.RandomRequest(r))
 		}
 		f.Add(uint64(i), framesOf(reqs...))
 	}
-	c := newCodec(new(bufferPool), "x-timeout")
+	pool := new(wire.Pool)
+	c := wire.NewCodec(pool, wire.Config{TimeoutHeader: "x-timeout", Named: pin.Known})
 	f.Fuzz(func(t *testing.T, seed uint64, frames []byte) {
-		require.NoError(t, runFrames(c, seed, frames), "seed %d", seed)
+		require.NoError(t, runFrames(c, pool, seed, frames), "seed %d", seed)
 	})
 }
 
-func runFrames(c *codec, seed uint64, frames []byte) error {
+func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error {
 	r := rand.New(rand.NewPCG(seed, 2))
 	rules := testRules()
-	rules.hold, rules.fallback, rules.buffers = r.IntN(4) > 0, r.IntN(2) == 0, c.buffers
+	rules.hold, rules.fallback, rules.buffers = r.IntN(4) > 0, r.IntN(2) == 0, pool
 	x := &mainRandom{r: r, m: &mainLeg{rules: rules}, now: testStart}
 	x.m.way = pickOf(r, way{}, way{gateway: true}, way{gateway: true, plain: true})
 	for range 64 {
@@ -73,14 +65,14 @@ func runFrames(c *codec, seed uint64, frames []byte) error {
 			break
 		}
 		frames = frames[n:]
-		var in incoming
-		if err := c.Unmarshal(pieces(r, frame), &in); err != nil {
+		var in wire.Message
+		if err := c.Unmarshal(wiretest.Pieces(r, frame), &in); err != nil {
 			return err
 		}
-		if in.ev.kind == 0 {
+		if in.Kind == 0 {
 			continue
 		}
-		if err := x.frame(in.ev); err != nil {
+		if err := x.frame(eventOf(&in)); err != nil {
 			return err
 		}
 		for range r.IntN(3) {
@@ -126,49 +118,4 @@ func (x *mainRandom) beside() error {
 		return x.send(event{kind: evLeg, leg: rep}, "leg "+rep.state.String()+" "+string(rep.reason))
 	}
 	return nil
-}
-
-// requireReadAlike holds what the codec reads of a message to what protobuf does.
-func requireReadAlike(t *testing.T, c *codec, b []byte, cut uint64) {
-	var in incoming
-	data := pieces(rand.New(rand.NewPCG(cut, cut)), b)
-	require.NoError(t, c.Unmarshal(data, &in))
-	defer func() { c.buffers.put(in.ev.body) }()
-	var req extprocv3.ProcessingRequest
-	err := proto.Unmarshal(b, &req)
-	if err != nil || in.ev.kind == evMalformed {
-		return // text that is no UTF-8, which we do not look at; or groups, which nobody sends
-	}
-	want, known := eventOf(&req, "x-timeout")
-	require.Equal(t, known, in.ev.kind != 0)
-	requireSameConfig(t, &req, in.ev)
-	if !known {
-		return
-	}
-	require.Equal(t, want.kind, in.ev.kind)
-	require.Equal(t, want.endOfStream, in.ev.endOfStream)
-	require.True(t, bytes.Equal(want.body, in.ev.body))
-	require.Equal(t, want.headers, in.ev.headers)
-	if fieldsOf(b, fieldAttributes) <= 1 { // of several, which one counts is a matter of order
-		requireSameHints(t, hintsOf(&req), in.ev.hints)
-	}
-}
-
-// requireSameConfig compares what is said of bodies.
-func requireSameConfig(t *testing.T, req *extprocv3.ProcessingRequest, ev *event) {
-	answers := req.GetProtocolConfig().GetResponseBodyMode()
-	require.Equal(t, req.GetProtocolConfig().GetRequestBodyMode() == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, ev.fullDuplex)
-	require.Equal(t, answers == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, ev.answerDuplex)
-	require.Equal(t, answers != extprocfilterv3.ProcessingMode_NONE, ev.answerBodies)
-}
-
-// fieldsOf counts how often a message has a field.
-func fieldsOf(b []byte, field protowire.Number) (n int) {
-	_ = each(b, func(num protowire.Number, _ uint64, _ []byte) error {
-		if num == field {
-			n++
-		}
-		return nil
-	})
-	return n
 }

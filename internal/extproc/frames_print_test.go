@@ -14,6 +14,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -78,10 +79,10 @@ func (s *frameStream) common(out *strings.Builder, c *extprocv3.CommonResponse, 
 		fmt.Fprintf(out, "    replaced: %s\n", s.compared(all, *into))
 	case *extprocv3.BodyMutation_StreamedResponse:
 		p := b.StreamedResponse
-		require.LessOrEqual(s.t, len(p.GetBody()), chunkBytes)
+		require.LessOrEqual(s.t, len(p.GetBody()), wire.ChunkBytes)
 		*into = append(*into, p.GetBody()...)
 		size := strconv.Itoa(len(p.GetBody()))
-		if !ofAnswer && len(p.GetBody()) < chunkBytes && s.headers["x-bootstrap-room"] != "" {
+		if !ofAnswer && len(p.GetBody()) < wire.ChunkBytes && s.headers["x-bootstrap-room"] != "" {
 			size = "the rest" // rooms are numbers of some length
 		}
 		fmt.Fprintf(out, "    chunk of %s, eos=%t\n", size, p.GetEndOfStream())

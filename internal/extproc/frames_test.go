@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed-60ae5743/baton/internal/subset"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 )
 
 // The files of testdata/frames say what comes back for what a data plane sends:
@@ -208,7 +208,7 @@ func beside(t *testing.T, line string, req *extprocv3.ProcessingRequest, hs *cor
 		v := new(structpb.Value)
 		require.NoError(t, protojson.Unmarshal([]byte(rest), v), rest)
 		req.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-			subset.Namespace: {Fields: map[string]*structpb.Value{subset.Key: v}},
+			wire.SubsetNamespace: {Fields: map[string]*structpb.Value{wire.SubsetKey: v}},
 		}}
 	case "metadata":
 		req.MetadataContext = &corev3.Metadata{FilterMetadata: structsOf(t, rest)}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -170,8 +171,8 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	if ev.hints == nil || p == nil {
 		return nil
 	}
-	s.told = ev.hints.served
-	at := cmp.Or(s.told, ev.hints.upstream)
+	s.told = ev.hints.Served
+	at := cmp.Or(s.told, ev.hints.Upstream)
 	s.servedBy = at
 	first, _, _ := strings.Cut(p.decodeAddr, ",")
 	if at == "" || at == first {
@@ -214,11 +215,11 @@ func (m *mainLeg) onAnswerer(a *answerer) {
 }
 
 // immediate is a refusal in the words of whoever asks.
-func (m *mainLeg) immediate(f *failure, retry bool) *immediate {
+func (m *mainLeg) immediate(f *failure, retry bool) *wire.Immediate {
 	im := immediateOf(f, retry)
 	if m.way.gateway && m.rules.reasonHeader != "" && !retry {
 		if reason := dropReason(f); reason != "" {
-			im.set = append(im.set, kv{m.rules.reasonHeader, reason})
+			im.Headers = append(im.Headers, wire.Header{Name: m.rules.reasonHeader, Value: reason})
 		}
 	}
 	return im
@@ -232,14 +233,14 @@ func (m *mainLeg) distrust() {
 		name  string
 		value *string
 	}{
-		{prefill.HeaderStart, &h.start}, {prefill.HeaderLeg, &h.leg}, {prefill.HeaderLocalReply, &h.localReply},
+		{prefill.HeaderStart, &h.Start}, {prefill.HeaderLeg, &h.Leg}, {prefill.HeaderLocalReply, &h.LocalReply},
 	} {
 		if *x.value != "" {
-			h.strange = append(h.strange, x.name)
+			h.Strange = append(h.Strange, x.name)
 			*x.value = ""
 		}
 	}
-	h.attemptCount = "" // Envoy's own, where it is not a client's
+	h.AttemptCount = "" // Envoy's own, where it is not a client's
 }
 
 // carried turns a request of which a gateway carries one leg only into one for one
@@ -277,29 +278,29 @@ func (s *mainStream) served(now time.Time, by worker.Rank) {
 		c.Endpoint = s.servedBy
 	})
 	s.srv.cfg.Telemetry.ServedElsewhere(where)
-	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.hdr.requestID, "by", by.String())
+	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.hdr.RequestID, "by", by.String())
 }
 
 // conform adds what the conformance suite wants to see of who has served.
-func (s *mainStream) conform(set []kv) []kv {
+func (s *mainStream) conform(set []wire.Header) []wire.Header {
 	if !s.srv.cfg.Gateway.SelectionHeader || !s.m.way.gateway {
 		return set
 	}
-	return append(set, kv{"x-conformance-test-served-endpoint", cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
+	return append(set, wire.Header{Name: "x-conformance-test-served-endpoint", Value: cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
 }
 
 // strangeIn lists the headers of a worker's answer that name workers or attempts: a client,
 // or a proxy before this one, would take them for the router's. Our own Envoy configurations
 // remove them where the worker is; a gateway's do not.
-func (s *mainStream) strangeIn(h *headers) []string {
-	if !s.m.way.plain || len(h.named) == 0 && len(h.strange) == 0 {
+func (s *mainStream) strangeIn(h *wire.Headers) []string {
+	if !s.m.way.plain || len(h.Named) == 0 && len(h.Strange) == 0 {
 		return nil
 	}
-	out := make([]string, 0, len(h.named)+len(h.strange))
-	for _, n := range h.named {
+	out := make([]string, 0, len(h.Named)+len(h.Strange))
+	for _, n := range h.Named {
 		out = append(out, n.Name)
 	}
-	out = append(out, h.strange...)
+	out = append(out, h.Strange...)
 	out = slices.DeleteFunc(out, func(name string) bool { return !utf8.ValidString(name) }) // nobody reads such a name
 	slices.Sort(out)
 	return slices.Compact(out)
@@ -310,10 +311,10 @@ func (s *mainStream) strangeIn(h *headers) []string {
 func (srv *Server) subsetOf(ev *event, gateway bool) *subset.Set {
 	var set *subset.Set
 	switch {
-	case ev.hints != nil && ev.hints.subset != nil:
-		set = subset.Parse(ev.hints.subset)
-	case gateway && srv.cfg.Gateway.SelectionHeader && len(ev.headers.selection) > 0:
-		set = subset.ParseHeader(ev.headers.selection)
+	case ev.hints != nil && ev.hints.Subset != nil:
+		set = subset.Parse(ev.hints.Subset)
+	case gateway && srv.cfg.Gateway.SelectionHeader && len(ev.headers.Selection) > 0:
+		set = subset.ParseHeader(ev.headers.Selection)
 	default:
 		return nil
 	}

@@ -31,7 +31,7 @@ func TestAnAnswerThatWaitsTakesSoMuchMemoryAndNoMore(t *testing.T) {
 		held, pieces := 0, 0
 		for m.phase == mainHolding {
 			require.Less(t, held, maxHeldAnswer+size+injectRoom+4096, "of %d bytes", pieces*size)
-			b := m.rules.buffers.get(size + injectRoom)[:size]
+			b := m.rules.buffers.Borrow(size + injectRoom)[:size]
 			m.step(testStart, &event{kind: evResponseBody, body: b})
 			held += cap(b) + pieceCost
 			pieces++
@@ -44,7 +44,7 @@ func TestAnAnswerThatWaitsTakesSoMuchMemoryAndNoMore(t *testing.T) {
 		require.Empty(t, m.answer.held)
 		require.Zero(t, m.answer.heldBytes)
 
-		m.step(testStart, &event{kind: evResponseBody, body: m.rules.buffers.get(1)[:1]})
+		m.step(testStart, &event{kind: evResponseBody, body: m.rules.buffers.Borrow(1)[:1]})
 		require.Equal(t, []op{opContinue}, opsOf(m.out), "from now on nothing waits")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -56,17 +57,17 @@ func TestACollectingLegGoesToAnAllowedRank(t *testing.T) {
 func TestTheSelectionHeaderChoosesNoOneBesideTheDataPlanesHint(t *testing.T) {
 	r := newReplicaOf(t, "a", aggregated(testWorkers(t)), func(c *Config) { enabled(c); c.Gateway.SelectionHeader = true })
 	p := r.plainly()
-	require.Equal(t, "127.0.0.1:40000", setHeaders(p.get(allowing("127.0.0.1:40000"), subset.Header, "127.0.0.1:40003"))[prefill.HeaderDestination])
+	require.Equal(t, "127.0.0.1:40000", setHeaders(p.get(allowing("127.0.0.1:40000"), wire.HeaderSelection, "127.0.0.1:40003"))[prefill.HeaderDestination])
 	p.cancel()
 	p = r.plainly()
-	p.sendGet(allowing(""), subset.Header, "127.0.0.1:40003")
+	p.sendGet(allowing(""), wire.HeaderSelection, "127.0.0.1:40003")
 	_, code, _ := codeOf(t, p.recv())
 	require.Equal(t, failOutside.code, code)
 	p.cancel()
 	p = r.plainly()
-	require.Equal(t, "127.0.0.1:40003", setHeaders(p.get(nil, subset.Header, "127.0.0.1:40003"))[prefill.HeaderDestination], "alone it counts")
+	require.Equal(t, "127.0.0.1:40003", setHeaders(p.get(nil, wire.HeaderSelection, "127.0.0.1:40003"))[prefill.HeaderDestination], "alone it counts")
 	p.cancel()
-	ev := &event{headers: &headers{selection: []string{"127.0.0.1:40003"}}}
+	ev := &event{headers: &wire.Headers{Selection: []string{"127.0.0.1:40003"}}}
 	require.Nil(t, r.srv.subsetOf(ev, false))
 	require.NotNil(t, r.srv.subsetOf(ev, true))
 	r.srv.cfg.Gateway.SelectionHeader = false

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed-60ae5743/baton/internal/subset"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -73,8 +73,8 @@ func (p *proxy) answered(by string, pairs ...string) {
 
 // allowing is a data plane's hint of whom it allows.
 func allowing(list string) *corev3.Metadata {
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{subset.Namespace: {
-		Fields: map[string]*structpb.Value{subset.Key: structpb.NewStringValue(list)},
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{wire.SubsetNamespace: {
+		Fields: map[string]*structpb.Value{wire.SubsetKey: structpb.NewStringValue(list)},
 	}}}
 }
 
@@ -116,13 +116,12 @@ func TestAPlainGatewaysClientsSayNothingOfRouting(t *testing.T) {
 // A client's count of attempts is not Envoy's: it neither makes its request one
 // that has been let in before, nor counts in what the decision says.
 func TestAClientsAttemptCountSaysNothing(t *testing.T) {
-	const count = "x-envoy-attempt-count"
 	for _, c := range []struct {
 		way     way
 		attempt int
 	}{{way{gateway: true, plain: true}, 1}, {way{gateway: true}, 3}, {way{}, 3}} {
 		m := &mainLeg{rules: testRules(), way: c.way}
-		m.step(testStart, &event{kind: evRequestHeaders, headers: headersOf(headerMap(":method", "POST", ":path", "/v1/completions", count, "3"), "")})
+		m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "3"}})
 		require.Equal(t, c.attempt, m.attempt, "%+v", c.way)
 	}
 }
@@ -130,10 +129,11 @@ func TestAClientsAttemptCountSaysNothing(t *testing.T) {
 // What only our own listeners say is forgotten, and removed from the request.
 func TestWhatOnlyAListenerSaysIsForgotten(t *testing.T) {
 	m := &mainLeg{rules: testRules(), way: way{gateway: true, plain: true}}
-	m.step(testStart, &event{kind: evRequestHeaders, headers: headersOf(headerMap(
-		":method", "POST", ":path", "/v1/completions", prefill.HeaderStart, "1", prefill.HeaderLeg, "token", prefill.HeaderLocalReply, "UT"), "")})
+	m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{
+		Method: "POST", Path: "/v1/completions", Start: "1", Leg: "token", LocalReply: "UT",
+	}})
 	require.Equal(t, mainAwaitBody, m.phase, "an old start is no deadline")
-	require.Equal(t, []string{"", "", ""}, []string{m.hdr.start, m.hdr.leg, m.hdr.localReply})
+	require.Equal(t, []string{"", "", ""}, []string{m.hdr.Start, m.hdr.Leg, m.hdr.LocalReply})
 	removed := m.leftover(nil)
 	for _, name := range []string{prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderLocalReply} {
 		require.Contains(t, removed, name)

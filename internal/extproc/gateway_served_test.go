@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -55,7 +56,7 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 	ws := aggregated(testWorkers(t))
 	ws[1].DPSize, ws[2].DPSize, ws[3].DPSize, ws[3].PortPerRank = 4, 2, 3, true // 40001; 40002; 40003 to 40005
 	r := newReplicaOf(t, "a", ws, enabled)
-	s := &mainStream{wire: wire{srv: r.srv}, m: mainLeg{rules: testRules(), plan: &plan{
+	s := &mainStream{stream: stream{srv: r.srv}, m: mainLeg{rules: testRules(), plan: &plan{
 		decode: worker.Rank{ID: 2, DPRank: 3}, decodeAddr: "127.0.0.1:40001,127.0.0.1:40000",
 		others: []endpointRank{{"127.0.0.1:40000", worker.Rank{ID: 1}}},
 	}}}
@@ -68,15 +69,15 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 		"127.0.0.1:40004": {rank: worker.Rank{ID: 4, DPRank: 1}, known: true},
 		"127.0.0.1:40009": {},
 	} {
-		require.Equal(t, want, s.answererOf(&event{hints: &hints{upstream: at}}), at)
+		require.Equal(t, want, s.answererOf(&event{hints: &wire.Hints{Upstream: at}}), at)
 		require.Equal(t, at, s.servedBy)
 	}
 	s.m.plan.decode.DPRank = 1 // of ranks behind one port, the header names this one
-	require.Equal(t, &answerer{rank: worker.Rank{ID: 3, DPRank: 1}, known: true}, s.answererOf(&event{hints: &hints{upstream: "127.0.0.1:40002"}}))
-	require.Equal(t, &answerer{}, s.answererOf(&event{hints: &hints{served: "9.9.9.9:9", upstream: "127.0.0.1:40000"}}), "the protocol's word goes first")
+	require.Equal(t, &answerer{rank: worker.Rank{ID: 3, DPRank: 1}, known: true}, s.answererOf(&event{hints: &wire.Hints{Upstream: "127.0.0.1:40002"}}))
+	require.Equal(t, &answerer{}, s.answererOf(&event{hints: &wire.Hints{Served: "9.9.9.9:9", Upstream: "127.0.0.1:40000"}}), "the protocol's word goes first")
 	require.Nil(t, s.answererOf(&event{}))
 	s.m.plan = nil
-	require.Nil(t, s.answererOf(&event{hints: &hints{upstream: "127.0.0.1:40000"}}), "nobody was picked")
+	require.Nil(t, s.answererOf(&event{hints: &wire.Hints{Upstream: "127.0.0.1:40000"}}), "nobody was picked")
 }
 
 // Those to try next are whom the data plane allows, and who read the rank's header

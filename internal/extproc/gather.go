@@ -1,5 +1,11 @@
 package extproc
 
+import (
+	"sync"
+
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+)
+
 // gather puts a body together that comes in pieces. It takes memory as bytes come: what
 // a caller announces only spares copies. Its memory is the body's size and a sixteenth;
 // only while the parts of a body of unknown size are joined, one body in the process at
@@ -20,9 +26,9 @@ const (
 )
 
 // add takes a piece, whose buffer it gives back.
-func (g *gather) add(p *bufferPool, piece []byte) {
+func (g *gather) add(p *wire.Pool, piece []byte) {
 	g.size += len(piece)
-	if g.whole == nil && g.announced >= g.size && (g.announced <= largestPooled || g.size >= g.announced/earnest) {
+	if g.whole == nil && g.announced >= g.size && (g.announced <= wire.LargestPooled || g.size >= g.announced/earnest) {
 		g.whole = g.join(p, g.announced)
 	}
 	switch {
@@ -34,11 +40,11 @@ func (g *gather) add(p *bufferPool, piece []byte) {
 	default:
 		g.keep(p, piece)
 	}
-	p.put(piece)
+	p.Return(piece)
 }
 
 // keep appends a piece to the parts.
-func (g *gather) keep(p *bufferPool, piece []byte) {
+func (g *gather) keep(p *wire.Pool, piece []byte) {
 	for len(piece) > 0 {
 		if n := len(g.parts); n > 0 && len(g.parts[n-1]) < cap(g.parts[n-1]) {
 			last := g.parts[n-1]
@@ -46,15 +52,18 @@ func (g *gather) keep(p *bufferPool, piece []byte) {
 			g.parts[n-1], piece = append(last, piece[:k]...), piece[k:]
 			continue
 		}
-		g.parts = append(g.parts, p.get(min(max(g.size, smallestPart), largestPart)))
+		g.parts = append(g.parts, p.Borrow(min(max(g.size, smallestPart), largestPart)))
 	}
 }
 
+// joining is held while a body is there twice.
+var joining sync.Mutex
+
 // take returns the body in one piece, with room for what will be injected.
-func (g *gather) take(p *bufferPool) []byte {
+func (g *gather) take(p *wire.Pool) []byte {
 	if g.whole == nil {
-		p.joining.Lock()
-		defer p.joining.Unlock()
+		joining.Lock()
+		defer joining.Unlock()
 		g.whole = g.join(p, g.size)
 	}
 	b := g.whole
@@ -63,21 +72,21 @@ func (g *gather) take(p *bufferPool) []byte {
 }
 
 // join copies the parts into one piece with room for n bytes.
-func (g *gather) join(p *bufferPool, n int) []byte {
-	b := p.get(n + injectRoom)
+func (g *gather) join(p *wire.Pool, n int) []byte {
+	b := p.Borrow(n + injectRoom)
 	for _, part := range g.parts {
 		b = append(b, part...)
-		p.put(part)
+		p.Return(part)
 	}
 	g.parts = nil
 	return b
 }
 
 // drop gives back what is here.
-func (g *gather) drop(p *bufferPool) {
-	p.put(g.whole)
+func (g *gather) drop(p *wire.Pool) {
+	p.Return(g.whole)
 	for _, part := range g.parts {
-		p.put(part)
+		p.Return(part)
 	}
 	*g = gather{}
 }

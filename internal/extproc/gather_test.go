@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -25,10 +24,10 @@ func (g *gather) held() int {
 }
 
 // piecesOf cuts a body as Envoy does, into buffers of the pool.
-func piecesOf(p *bufferPool, body []byte, size int) (out [][]byte) {
+func piecesOf(p *wire.Pool, body []byte, size int) (out [][]byte) {
 	for len(body) > 0 {
 		n := min(size, len(body))
-		out = append(out, append(p.get(n+injectRoom), body[:n]...))
+		out = append(out, append(p.Borrow(n+injectRoom), body[:n]...))
 		body = body[n:]
 	}
 	return out
@@ -57,13 +56,13 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 			}
 			head := &event{
 				kind: evRequestHeaders, fullDuplex: true,
-				headers: &headers{method: "POST", path: "/v1/completions", length: bodyLengthOf(length), requestID: "r"},
+				headers: &wire.Headers{Method: "POST", Path: "/v1/completions", Length: wire.LengthOf(length), RequestID: "r"},
 			}
 			check := func(name string, leg func(*event) *gather, body func() []byte) {
 				t.Run(fmt.Sprintf("%s, sized %t, pieces of %d", name, sized, piece), func(t *testing.T) { //nolint:paralleltest // see above
 					leg(head)
 					came := 0
-					pieces := piecesOf(new(bufferPool), whole, piece)
+					pieces := piecesOf(new(wire.Pool), whole, piece)
 					most := 0
 					n := allocated(func() {
 						for i, p := range pieces {
@@ -106,36 +105,23 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 // TestWhatIsAnnouncedTakesNoMemory: it only spares copies.
 func TestWhatIsAnnouncedTakesNoMemory(t *testing.T) {
 	t.Parallel()
-	p := new(bufferPool)
+	p := new(wire.Pool)
 	g := gather{announced: 64 << 20}
 	for i := range 50 {
-		g.add(p, append(p.get(1000), bytes.Repeat([]byte{byte(i)}, 1000)...))
+		g.add(p, append(p.Borrow(1000), bytes.Repeat([]byte{byte(i)}, 1000)...))
 		require.LessOrEqual(t, g.held(), 2*smallestPart)
 	}
 	require.Len(t, g.take(p), 50_000, "less than was announced is there all the same")
 
 	g = gather{announced: 3_000_000}
 	for range 40 {
-		g.add(p, append(p.get(100_000), bytes.Repeat([]byte("x"), 100_000)...))
+		g.add(p, append(p.Borrow(100_000), bytes.Repeat([]byte("x"), 100_000)...))
 	}
 	require.LessOrEqual(t, g.held(), 5_000_000)
 	require.True(t, bytes.Equal(bytes.Repeat([]byte("x"), 4_000_000), g.take(p)), "so is more")
-	require.Zero(t, bodyLengthOf("67108865").within(64<<20))
-	require.Equal(t, 64<<20, bodyLengthOf("67108864").within(64<<20))
+	require.Zero(t, wire.LengthOf("67108865").Within(64<<20))
+	require.Equal(t, 64<<20, wire.LengthOf("67108864").Within(64<<20))
 	for _, s := range []string{"", "-1", "1e3", "9223372036854775808"} {
-		require.Equal(t, bodyLength{}, bodyLengthOf(s), s)
+		require.Equal(t, wire.Length{}, wire.LengthOf(s), s)
 	}
-}
-
-// TestALargeMessageIsReadIntoItsOwnSize is the buffered body mode's way.
-func TestALargeMessageIsReadIntoItsOwnSize(t *testing.T) {
-	t.Parallel()
-	const size = 10_000_000
-	inner := protowire.AppendBytes(protowire.AppendTag(nil, fieldBody, protowire.BytesType), make([]byte, size))
-	msg := protowire.AppendBytes(protowire.AppendTag(nil, fieldRequestBody, protowire.BytesType), inner)
-	var in incoming
-	require.NoError(t, newCodec(new(bufferPool), "x").Unmarshal(mem.BufferSlice{mem.SliceBuffer(msg)}, &in))
-	require.Len(t, in.ev.body, size)
-	require.GreaterOrEqual(t, cap(in.ev.body), size+injectRoom)
-	require.LessOrEqual(t, cap(in.ev.body), size*11/10)
 }

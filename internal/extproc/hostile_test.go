@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -270,7 +271,7 @@ func (x *attemptPlay) wait(d time.Duration) {
 
 // begin brings the attempt to where its workers have been picked.
 func (x *attemptPlay) begin() {
-	x.send(&event{kind: evRequestHeaders, headers: &headers{method: "POST", path: "/v1/completions", attemptCount: fmt.Sprint(x.number)}})
+	x.send(&event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: fmt.Sprint(x.number)}})
 	x.send(&event{kind: evRequestBody, body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), endOfStream: true})
 	x.send(&event{kind: evPicked, plan: x.plan})
 }
@@ -307,7 +308,7 @@ func (x *attemptPlay) play(a act) {
 		}
 	}
 	head := func(status int, local string, eos bool) {
-		h := &headers{status: fmt.Sprint(status), localReply: local}
+		h := &wire.Headers{Status: fmt.Sprint(status), LocalReply: local}
 		ev := &event{kind: evResponseHeaders, headers: h, endOfStream: eos}
 		if local == "" {
 			ev.odd = x.odd(sightOfStatus(status), x.plan.decode, x.plan.spare.decode)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -108,7 +109,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 						}
 					}
 				}
-				send(&event{kind: evRequestHeaders, headers: &headers{method: "POST", path: "/v1/completions", attemptCount: "1"}})
+				send(&event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "1"}})
 				send(&event{kind: evRequestBody, body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), endOfStream: true})
 				send(&event{kind: evPicked, plan: p})
 				send(&event{kind: evLeg, leg: legReport{state: legStarted}})

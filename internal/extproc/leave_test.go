@@ -127,7 +127,7 @@ func TestWhatIsBookedAfterAPanicIsGivenBack(t *testing.T) {
 		require.NoError(t, r.book.Reserve(req, to.rank, 0, *to.into))
 	}
 	require.Equal(t, 2, r.book.Totals().Held)
-	s := &mainStream{wire: wire{srv: r.srv, broken: true}}
+	s := &mainStream{stream: stream{srv: r.srv, broken: true}}
 	r.srv.attempts.add(7, s)
 	s.handle(&event{kind: evPicked, plan: &plan{nonce: 7}, booked: &b})
 	r.requireIdle()

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -91,7 +92,7 @@ func newLegClient(listener string) (*legClient, error) {
 // send sends one leg and reads its answer whole. The body must not be written to
 // until the answer says that it is spent: the transport may read it after send
 // has returned.
-func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte) *legAnswer {
+func (c *legClient) send(ctx context.Context, path string, set []wire.Header, body []byte) *legAnswer {
 	src := newLegBody(body)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, src)
 	if err != nil {
@@ -99,11 +100,11 @@ func (c *legClient) send(ctx context.Context, path string, set []kv, body []byte
 	}
 	req.ContentLength, req.GetBody = int64(len(body)), src.reread
 	for _, h := range set {
-		if h.name == "host" {
-			req.Host = h.value
+		if h.Name == "host" {
+			req.Host = h.Value
 			continue
 		}
-		req.Header.Add(h.name, h.value)
+		req.Header.Add(h.Name, h.Value)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

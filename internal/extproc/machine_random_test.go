@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -94,7 +95,7 @@ func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
 		x.taken = true
 		return true
 	case evResponseHeaders:
-		x.taken = ev.headers.localReply == "" || x.m.way.plain || reached(ev.headers.localReply)
+		x.taken = ev.headers.LocalReply == "" || x.m.way.plain || reached(ev.headers.LocalReply)
 		return x.taken
 	case evLogged:
 		x.taken = ev.reached
@@ -118,13 +119,13 @@ func (x *mainRandom) check(e *effect) error {
 	}
 	switch e.op {
 	case opContinue:
-		x.relayed = x.relayed || e.of == ofResponseHeaders                              // of an answer made before us
-		if e.of == ofResponseBody && bytes.Contains(e.body, []byte(`data: {"error"`)) { // it is cut
+		x.relayed = x.relayed || e.of == wire.ResponseHeaders                              // of an answer made before us
+		if e.of == wire.ResponseBody && bytes.Contains(e.body, []byte(`data: {"error"`)) { // it is cut
 			if !e.endOfStream || !x.relayed {
 				return x.fail("X6: an error event is no end")
 			}
-		} else if e.of == ofResponseBody || e.of == ofResponseTrailers {
-			if x.passed++; !x.relayed || e.of == ofResponseBody && string(e.body) != strconv.Itoa(x.passed) {
+		} else if e.of == wire.ResponseBody || e.of == wire.ResponseTrailers {
+			if x.passed++; !x.relayed || e.of == wire.ResponseBody && string(e.body) != strconv.Itoa(x.passed) {
 				return x.fail("X6: piece %d of the answer is %q, headers relayed: %t", x.passed, e.body, x.relayed)
 			}
 		}
@@ -250,19 +251,19 @@ func (x *mainRandom) message() error {
 		ev.endOfStream = x.r.IntN(20) == 0
 		ev.fullDuplex, ev.answerDuplex = x.r.IntN(2) == 0, x.r.IntN(2) == 0
 		ev.answerBodies = ev.answerDuplex
-		ev.headers = &headers{
-			method: pickOf(x.r, "POST", "POST", "POST", "POST", "GET"), path: pickOf(x.r, "/v1/completions", "/v1/completions", "/v1/completions", "/v1/models", "/x"),
-			attemptCount: pickOf(x.r, "1", "2", "3"), timeout: pickOf(x.r, "", "", "5000", "-1"),
+		ev.headers = &wire.Headers{
+			Method: pickOf(x.r, "POST", "POST", "POST", "POST", "GET"), Path: pickOf(x.r, "/v1/completions", "/v1/completions", "/v1/completions", "/v1/models", "/x"),
+			AttemptCount: pickOf(x.r, "1", "2", "3"), Timeout: pickOf(x.r, "", "", "5000", "-1"),
 		}
 	case evRequestBody:
-		ev.body = append(x.m.rules.buffers.get(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi","stream":true}`, `{`)...)
+		ev.body = append(x.m.rules.buffers.Borrow(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi","stream":true}`, `{`)...)
 	case evResponseBody:
 		x.came++
-		ev.body = strconv.AppendInt(x.m.rules.buffers.get(10), int64(x.came), 10)
+		ev.body = strconv.AppendInt(x.m.rules.buffers.Borrow(10), int64(x.came), 10)
 	case evResponseTrailers:
 		x.came++
 	case evResponseHeaders:
-		ev.headers = &headers{status: pickOf(x.r, "200", "200", "200", "404", "500", "503"), localReply: pickOf(x.r, "", "", "", "", "UF", "UC", "UT"), contentType: pickOf(x.r, "", "text/event-stream")}
+		ev.headers = &wire.Headers{Status: pickOf(x.r, "200", "200", "200", "404", "500", "503"), LocalReply: pickOf(x.r, "", "", "", "", "UF", "UC", "UT"), ContentType: pickOf(x.r, "", "text/event-stream")}
 		ev.answerer = pickOf(x.r, nil, nil, nil, &answerer{}, &answerer{rank: worker.Rank{ID: 4}, known: true})
 	}
 	return x.send(ev, fmt.Sprintf("message %d %+v", kind, ev.headers))
@@ -482,15 +483,15 @@ func (x *prefillRandom) message() error {
 	switch kind {
 	case evRequestHeaders:
 		ev.endOfStream, ev.fullDuplex = x.r.IntN(20) == 0, x.r.IntN(2) == 0
-		ev.headers = &headers{path: pickOf(x.r, "/v1/completions", "/v1/completions", "/x")}
+		ev.headers = &wire.Headers{Path: pickOf(x.r, "/v1/completions", "/v1/completions", "/x")}
 		t = &ticket{endpoint: "10.0.0.7:80", leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}, fail: pickOf(x.r, nil, nil, nil, &failLegLate)}
 	case evRequestBody:
-		ev.body = append(x.l.rules.buffers.get(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
+		ev.body = append(x.l.rules.buffers.Borrow(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
 	case evResponseHeaders:
 		ev.endOfStream = x.r.IntN(4) == 0
-		ev.headers = &headers{status: pickOf(x.r, "200", "200", "200", "302", "404", "429", "500"), localReply: pickOf(x.r, "", "", "", "UF", "UT")}
+		ev.headers = &wire.Headers{Status: pickOf(x.r, "200", "200", "200", "302", "404", "429", "500"), LocalReply: pickOf(x.r, "", "", "", "UF", "UT")}
 	case evResponseBody:
-		ev.body = append(x.l.rules.buffers.get(100), pickOf(x.r, `{"choices":[{"finish_reason":"length"}]}`, `{"choices":[{"finish_reason":"abort"}]}`, `{`)...)
+		ev.body = append(x.l.rules.buffers.Borrow(100), pickOf(x.r, `{"choices":[{"finish_reason":"length"}]}`, `{"choices":[{"finish_reason":"abort"}]}`, `{`)...)
 	}
 	return x.send(ev, t, fmt.Sprintf("message %d %+v", kind, ev.headers))
 }

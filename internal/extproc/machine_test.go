@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -53,7 +54,7 @@ func testRules() *rules {
 	return &rules{
 		prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
 		hold: true, firstToken: FirstTokenHold, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20, passOther: true,
-		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(bufferPool),
+		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(wire.Pool),
 	}
 }
 
@@ -131,17 +132,17 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev = event{kind: evRequestHeaders, endOfStream: d.HasArg("eos"), fullDuplex: dr.m.fullDuplex}
 		ev.answerDuplex = d.HasArg("answers-duplex")
 		ev.answerBodies = ev.answerDuplex || d.HasArg("answers")
-		ev.headers = &headers{
-			method: str(d, "method", "POST"), path: str(d, "path", "/v1/completions"),
-			length: bodyLengthOf(str(d, "length", "")), timeout: str(d, "timeout", ""),
-			attemptCount: strconv.Itoa(dr.m.attempt),
+		ev.headers = &wire.Headers{
+			Method: str(d, "method", "POST"), Path: str(d, "path", "/v1/completions"),
+			Length: wire.LengthOf(str(d, "length", "")), Timeout: str(d, "timeout", ""),
+			AttemptCount: strconv.Itoa(dr.m.attempt),
 		}
 		if name := str(d, "strange", ""); name != "" {
-			ev.headers.strange = []string{name}
+			ev.headers.Strange = []string{name}
 		}
 		if ago := str(d, "start", ""); ago != "" {
-			ev.headers.received = dr.now.Add(-dur(t, ago))
-			ev.headers.start = millis(ev.headers.received)
+			ev.received = dr.now.Add(-dur(t, ago))
+			ev.headers.Start = millis(ev.received)
 		}
 	case "request-body":
 		ev = event{kind: evRequestBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
@@ -158,10 +159,10 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "collected":
 		ev = event{kind: evCollected}
 	case "response-headers":
-		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", "")}}
 		ev.odd = d.HasArg("odd")
 		if d.HasArg("events") {
-			ev.headers.contentType = "text/event-stream; charset=utf-8"
+			ev.headers.ContentType = "text/event-stream; charset=utf-8"
 		}
 		ev.answerer = answererArg(t, str(d, "answered", ""))
 	case "response-body":
@@ -284,7 +285,7 @@ func textOf(effects []effect) string {
 				b.WriteString(" with trailers")
 			}
 			for _, s := range e.set {
-				fmt.Fprintf(&b, "\n  set %s: %s", s.name, s.value)
+				fmt.Fprintf(&b, "\n  set %s: %s", s.Name, s.Value)
 			}
 			for _, s := range e.remove {
 				fmt.Fprintf(&b, "\n  remove %s", s)
@@ -293,11 +294,11 @@ func textOf(effects []effect) string {
 				fmt.Fprintf(&b, "\n  body %s", e.body)
 			}
 		case opImmediate:
-			fmt.Fprintf(&b, " %d", e.imm.status)
-			for _, s := range e.imm.set {
-				fmt.Fprintf(&b, " %s=%s", s.name, s.value)
+			fmt.Fprintf(&b, " %d", e.imm.Status)
+			for _, s := range e.imm.Headers {
+				fmt.Fprintf(&b, " %s=%s", s.Name, s.Value)
 			}
-			fmt.Fprintf(&b, "\n  %s", e.imm.body)
+			fmt.Fprintf(&b, "\n  %s", e.imm.Body)
 		case opPick:
 			if e.fail != nil {
 				fmt.Fprintf(&b, " one worker instead of %s", e.fail.code)
@@ -361,7 +362,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 		dr.l, dr.now, dr.fdup = &prefillLeg{rules: testRules()}, testStart, d.HasArg("full-duplex")
 		return "phase: " + dr.l.phase.String() + "\n"
 	case "admit":
-		ev = event{kind: evRequestHeaders, fullDuplex: dr.fdup, endOfStream: d.HasArg("eos"), headers: &headers{path: str(d, "path", "/v1/completions")}}
+		ev = event{kind: evRequestHeaders, fullDuplex: dr.fdup, endOfStream: d.HasArg("eos"), headers: &wire.Headers{Path: str(d, "path", "/v1/completions")}}
 		tk = &ticket{endpoint: "10.0.0.7:30000", leg: prefill.Leg{Deadline: dr.now.Add(dur(t, str(d, "deadline", "1m")))}}
 		if code := str(d, "refused", ""); code != "" {
 			tk.fail = failureByCode(t, code)
@@ -371,7 +372,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "request-trailers":
 		ev = event{kind: evRequestTrailers}
 	case "response-headers":
-		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &headers{status: str(d, "status", "200"), localReply: str(d, "local", "")}}
+		ev = event{kind: evResponseHeaders, endOfStream: d.HasArg("eos"), headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", "")}}
 	case "response-body":
 		ev = event{kind: evResponseBody, body: []byte(strings.TrimSuffix(d.Input, "\n")), endOfStream: !d.HasArg("more")}
 	case "response-trailers":
@@ -392,9 +393,9 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 func TestAPrefillAnswerTooLongToReadIsNoFault(t *testing.T) {
 	l := &prefillLeg{rules: testRules()}
 	tk := &ticket{endpoint: "10.0.0.7:30000", leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}}
-	l.step(testStart, &event{kind: evRequestHeaders, headers: &headers{path: "/generate"}}, tk)
+	l.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{Path: "/generate"}}, tk)
 	l.step(testStart, &event{kind: evRequestBody, body: []byte(`{"text":"hello"}`), endOfStream: true}, nil)
-	l.step(testStart, &event{kind: evResponseHeaders, headers: &headers{status: "200"}}, nil)
+	l.step(testStart, &event{kind: evResponseHeaders, headers: &wire.Headers{Status: "200"}}, nil)
 	for i := range 5 {
 		effects := l.step(testStart, &event{kind: evResponseBody, body: make([]byte, 300_000), endOfStream: i == 4}, nil)
 		require.Equal(t, opContinue, effects[0].op)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -11,10 +12,10 @@ import (
 // onResponseHeaders judges decode's answer while nothing of it has gone to the
 // client, so that a bad one can still become a fresh attempt.
 func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
-	m.status, m.answer.headAlone, m.answer.whole = ev.headers.status, ev.endOfStream, ev.endOfStream
+	m.status, m.answer.headAlone, m.answer.whole = ev.headers.Status, ev.endOfStream, ev.endOfStream
 	m.answerBy, m.suspectAt = time.Time{}, time.Time{}
 	m.onAnswerer(ev.answerer)
-	flags := ev.headers.localReply
+	flags := ev.headers.LocalReply
 	if m.way.plain { // nobody keeps a worker from saying it
 		flags = ""
 	}
@@ -35,7 +36,7 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		}
 		return
 	}
-	m.answer.streams = m.answer.duplex && isEventStream(ev.headers.contentType)
+	m.answer.streams = m.answer.duplex && isEventStream(ev.headers.ContentType)
 	m.readsFirst(ev)
 	if m.holds() {
 		m.phase = mainHolding
@@ -86,9 +87,9 @@ func (m *mainLeg) onLocalReply(now time.Time, flags string) {
 func (m *mainLeg) relay(now time.Time) {
 	m.phase = mainStreaming
 	m.relayedAt = now
-	e := effect{op: opRelay, of: ofResponseHeaders}
+	e := effect{op: opRelay, of: wire.ResponseHeaders}
 	if m.plan.explain != "" {
-		e.set = append(e.set, kv{prefill.HeaderDecision, m.plan.explain})
+		e.set = append(e.set, wire.Header{Name: prefill.HeaderDecision, Value: m.plan.explain})
 	}
 	m.emit(e)
 	m.letAnswerPass()
@@ -256,7 +257,7 @@ func (m *mainLeg) cut(f *failure) {
 		event = append(event, "\n\n"...)
 	}
 	event = openai.AppendSSEError(event, f.status, f.kind, f.code, f.message, f.param)
-	m.emit(effect{op: opContinue, of: ofResponseBody, body: event, endOfStream: true})
+	m.emit(effect{op: opContinue, of: wire.ResponseBody, body: event, endOfStream: true})
 	m.emit(effect{op: opLeave})
 }
 

@@ -98,8 +98,8 @@ func (s *mainStream) endSpans(now time.Time, o outcome, detail string, status in
 		ends = append(ends, attribute.Int(telemetry.AttrStatus, status))
 	}
 	h := &s.m.hdr
-	of := append(slices.Clone(ends), attribute.String(telemetry.AttrRequestID, bounded(h.requestID)),
-		attribute.Int(telemetry.AttrAttempt, s.m.attempt), attribute.String(telemetry.AttrPath, short(h.path)))
+	of := append(slices.Clone(ends), attribute.String(telemetry.AttrRequestID, bounded(h.RequestID)),
+		attribute.Int(telemetry.AttrAttempt, s.m.attempt), attribute.String(telemetry.AttrPath, short(h.Path)))
 	if p := s.m.plan; p != nil {
 		telemetry.End(s.decodeSpan, now, detail, append(ends, attribute.String(telemetry.AttrDecode, p.decode.String()),
 			attribute.String(telemetry.AttrEndpoint, p.decodeAddr))...)
@@ -116,7 +116,7 @@ func (s *mainStream) logFinish(e *effect, detail string) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String(telemetry.KeyRequestID, s.m.hdr.requestID), slog.Int(telemetry.KeyAttempt, s.m.attempt),
+		slog.String(telemetry.KeyRequestID, s.m.hdr.RequestID), slog.Int(telemetry.KeyAttempt, s.m.attempt),
 		slog.String("outcome", string(e.outcome)), slog.String(telemetry.KeyReason, detail),
 		slog.Duration("took", time.Since(s.began)),
 	}

@@ -52,7 +52,7 @@ func (m *mainLeg) looks() bool {
 // readsFirst notes that the answer whose head has come shows its first events to the
 // main leg.
 func (m *mainLeg) readsFirst(ev *event) {
-	m.first.reads = m.answer.sent && !m.passing.on && !ev.endOfStream && isEventStream(ev.headers.contentType)
+	m.first.reads = m.answer.sent && !m.passing.on && !ev.endOfStream && isEventStream(ev.headers.ContentType)
 }
 
 // holds reports whether decode's head waits: for prefill to be well, or for the first

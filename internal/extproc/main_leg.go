@@ -3,9 +3,11 @@ package extproc
 import (
 	"errors"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -51,7 +53,7 @@ type rules struct {
 	names          prefill.Names
 	reasonHeader   string // of the endpoint picker protocol's refusals
 	replicas       bool   // Envoy's access log may go to another process
-	buffers        *bufferPool
+	buffers        *wire.Pool
 }
 
 // mainLeg is the machine of one attempt's main leg; see the phase table in the
@@ -67,7 +69,7 @@ type mainLeg struct {
 	fullDuplex bool
 	answer     answerPath
 	path       openai.Path
-	hdr        headers
+	hdr        wire.Headers
 	start      time.Time // when the data plane received the request
 	deadline   time.Time
 	attempt    int
@@ -184,7 +186,7 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 			return
 		}
 		if ev.kind == evRequestTrailers && !m.fullDuplex { // they come once a buffered body is answered
-			m.emit(effect{op: opContinue, of: ofRequestTrailers})
+			m.emit(effect{op: opContinue, of: wire.RequestTrailers})
 			return
 		}
 	case mainResolving, mainPrefilling:
@@ -198,7 +200,7 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) {
 		}
 	case mainRejected:
 		if !m.answer.foreign || !m.onAnswerPiece(now, ev) {
-			m.rules.buffers.put(ev.body)
+			m.rules.buffers.Return(ev.body)
 		}
 		return
 	case mainEnded, mainLeft, mainLingering, mainDone:
@@ -217,19 +219,19 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 	if m.way.plain {
 		m.distrust()
 	}
-	m.attempt = m.hdr.attempt()
-	if f := m.setDeadline(now); f != nil {
+	m.attempt = m.hdr.Attempt()
+	if f := m.setDeadline(now, ev.received); f != nil {
 		m.reject(f, false)
 		return
 	}
-	path, known := openai.ParsePath(m.hdr.path)
-	model, aboutModels := modelsPath(m.hdr.path)
+	path, known := openai.ParsePath(m.hdr.Path)
+	model, aboutModels := modelsPath(m.hdr.Path)
 	if !known && !aboutModels && m.passes(ev.endOfStream) {
 		m.passing.on, m.passing.bare = true, ev.endOfStream
 		path = openai.Other
 	}
 	switch {
-	case aboutModels && m.hdr.method != "GET" && m.hdr.method != "HEAD":
+	case aboutModels && m.hdr.Method != "GET" && m.hdr.Method != "HEAD":
 		f := failMethod
 		f.message, f.allow = "Use GET on this path.", "GET, HEAD"
 		m.reject(&f, false)
@@ -242,20 +244,20 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		m.emit(effect{op: opPick})
 	case !known && !m.passing.on:
 		m.reject(&failUnknownPath, false)
-	case known && m.hdr.method != "POST":
+	case known && m.hdr.Method != "POST":
 		m.reject(&failMethod, false)
 	case ev.endOfStream:
 		m.reject(&failNoBody, false)
-	case m.hdr.length.n > int64(m.rules.maxBodyBytes):
+	case m.hdr.Length.N > int64(m.rules.maxBodyBytes):
 		m.reject(&failBodyTooLarge, false)
 	case ev.full:
 		m.reject(m.noRoom(), false)
 	default:
 		m.path = path
-		m.pieces.announced = m.hdr.length.within(m.rules.maxBodyBytes)
+		m.pieces.announced = m.hdr.Length.Within(m.rules.maxBodyBytes)
 		m.phase = mainAwaitBody
 		if !m.fullDuplex {
-			m.emit(effect{op: opContinue, of: ofRequestHeaders})
+			m.emit(effect{op: opContinue, of: wire.RequestHeaders})
 		}
 	}
 }
@@ -264,7 +266,7 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 // come: who asks for it at once again costs those that are served, small ones above all.
 func (m *mainLeg) noRoom() *failure {
 	f := failBodiesFull
-	if m.hdr.length.n > budget.Small || !m.hdr.length.said {
+	if m.hdr.Length.N > budget.Small || !m.hdr.Length.Said {
 		f.retryAfter = largeAgain
 	}
 	return &f
@@ -274,14 +276,14 @@ const largeAgain = 5 * time.Second
 
 // setDeadline counts the client's time-out from Envoy's receipt of the request,
 // so that a fresh attempt does not start the clock again.
-func (m *mainLeg) setDeadline(now time.Time) *failure {
-	m.start = m.hdr.received
+func (m *mainLeg) setDeadline(now, received time.Time) *failure {
+	m.start = received
 	if m.start.IsZero() {
 		m.start = now
 	}
 	timeout := m.rules.defaultTimeout
-	if m.hdr.timeout != "" {
-		ms, err := strconv.ParseInt(m.hdr.timeout, 10, 32)
+	if m.hdr.Timeout != "" {
+		ms, err := strconv.ParseInt(m.hdr.Timeout, 10, 32)
 		if err != nil || ms <= 0 {
 			return &failBadTimeout
 		}
@@ -315,7 +317,10 @@ func (m *mainLeg) onRequestBody(ev *event) {
 }
 
 // injectRoom is more than the members we inject ever take.
-const injectRoom = 512
+const injectRoom = wire.BodyRoom
+
+// requests lends scan results, which are large for their lives.
+var requests = sync.Pool{New: func() any { return new(openai.Request) }}
 
 func (m *mainLeg) onRequestEnd() {
 	if m.body == nil {
@@ -324,7 +329,7 @@ func (m *mainLeg) onRequestEnd() {
 	m.scan = requests.Get().(*openai.Request)
 	var err error
 	if m.passing.on {
-		err = openai.ScanOther(m.hdr.contentType, m.body, m.scan)
+		err = openai.ScanOther(m.hdr.ContentType, m.body, m.scan)
 	} else {
 		err = openai.Scan(m.path, m.body, m.scan)
 	}
@@ -350,7 +355,7 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 	m.plan, m.pickedAt = p, now
 	m.decodeHeld, m.prefillHeld = true, p.disaggregated
 	if !p.disaggregated || !p.kind.PrefillFirst() && p.kind != handoff.Mooncake {
-		m.hdr.all = nil // no leg of ours will need them
+		m.hdr.All = nil // no leg of ours will need them
 	}
 	if m.phase != mainResolving || m.closed { // over while tokens were counted
 		m.releaseDecode()

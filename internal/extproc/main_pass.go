@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
@@ -21,7 +22,7 @@ type passing struct {
 
 // piece is a part of a body, or its trailers.
 type piece struct {
-	of   message
+	of   wire.Kind
 	body []byte
 	last bool
 }
@@ -30,11 +31,11 @@ type piece struct {
 // is read here, and none that an engine is controlled by. Without a body it names no
 // model: only a gateway, which wants an endpoint for each request, gets one for it.
 func (m *mainLeg) passes(bare bool) bool {
-	return m.rules.passOther && (m.way.gateway || !bare) && !openai.Control(m.hdr.path)
+	return m.rules.passOther && (m.way.gateway || !bare) && !openai.Control(m.hdr.Path)
 }
 
 func (m *mainLeg) letPass(p piece) {
-	if n := len(p.body); n > 0 && p.of == ofResponseBody {
+	if n := len(p.body); n > 0 && p.of == wire.ResponseBody {
 		m.answer.midEvent = p.body[n-1] != '\n'
 	}
 	m.emit(effect{op: opContinue, of: p.of, body: p.body, endOfStream: p.last})
@@ -85,10 +86,10 @@ const pieceCost = 64
 
 // onAnswerPiece takes a piece of an answer whose headers have come.
 func (m *mainLeg) onAnswerPiece(now time.Time, ev *event) bool {
-	p := piece{of: ofResponseBody, body: ev.body, last: ev.endOfStream}
+	p := piece{of: wire.ResponseBody, body: ev.body, last: ev.endOfStream}
 	switch ev.kind {
 	case evResponseTrailers:
-		p = piece{of: ofResponseTrailers, last: true}
+		p = piece{of: wire.ResponseTrailers, last: true}
 	case evResponseBody:
 	default:
 		return false
@@ -114,7 +115,7 @@ func (m *mainLeg) onAnswerPiece(now time.Time, ev *event) bool {
 // goes to the client as it is.
 func (m *mainLeg) onProxyRefusal(ev *event) {
 	f := failProxy
-	switch ev.headers.status {
+	switch ev.headers.Status {
 	case "413":
 		f = failBodyTooLarge
 	case "408":
@@ -124,7 +125,7 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 	m.giveUp()
 	m.finish(outcomeRefused, &f)
 	m.releaseDecode()
-	m.emit(effect{op: opContinue, of: ofResponseHeaders})
+	m.emit(effect{op: opContinue, of: wire.ResponseHeaders})
 }
 
 // letAnswerPass lets what was held follow the headers.
@@ -139,7 +140,7 @@ func (m *mainLeg) letAnswerPass() {
 // dropPieces forgets what is held of bodies that go nowhere.
 func (m *mainLeg) dropPieces() {
 	for _, p := range m.answer.held {
-		m.rules.buffers.put(p.body)
+		m.rules.buffers.Return(p.body)
 	}
 	m.answer.held = nil
 	m.pieces.drop(m.rules.buffers)

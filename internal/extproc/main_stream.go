@@ -13,6 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
@@ -24,7 +25,7 @@ import (
 // booked and the prefill leg that belongs to it. It outlives its gRPC stream
 // while the prefill leg runs.
 type mainStream struct {
-	wire
+	stream
 	m mainLeg
 
 	// Owned by whoever handles an event.
@@ -135,8 +136,8 @@ func (s *mainStream) prepare(ev *event) {
 		if s.m.phase == mainRouted && s.m.plan.looks && !s.looked.Load() {
 			s.srv.unread(ev.headers)
 		}
-		if s.m.phase == mainRouted && ev.headers.localReply == "" && s.m.plan.spare.decode {
-			ev.odd = s.odd(s.m.plan.decode, statusOf(ev.headers.status))
+		if s.m.phase == mainRouted && ev.headers.LocalReply == "" && s.m.plan.spare.decode {
+			ev.odd = s.odd(s.m.plan.decode, statusOf(ev.headers.Status))
 		}
 	case evFound:
 		s.pass = ev.pass
@@ -194,12 +195,12 @@ func (s *mainStream) fire() { s.post(&event{kind: evTimer}) }
 func (s *mainStream) begin(ev *event) {
 	s.began = time.Now()
 	s.subset = s.srv.subsetOf(ev, s.m.way.gateway)
-	ev.headers.received = s.srv.receipt(s.grpc.Context(), ev.headers, s.began)
-	if ev.headers.requestID == "" {
-		ev.headers.requestID, s.m.named = uuid.NewString(), true
+	ev.received = s.srv.receipt(s.grpc.Context(), ev.headers, s.began)
+	if ev.headers.RequestID == "" {
+		ev.headers.RequestID, s.m.named = uuid.NewString(), true
 	}
 	if s.srv.cfg.Tracer.Enabled() {
-		parent := telemetry.Extract(ev.headers.traceparent, ev.headers.tracestate)
+		parent := telemetry.Extract(ev.headers.Traceparent, ev.headers.Tracestate)
 		s.span = s.srv.cfg.Tracer.Start(parent, telemetry.SpanRequest, s.began)
 	}
 }
@@ -211,7 +212,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opRoute:
 		s.route(now, e)
 	case opRouteHeaders:
-		s.send(headersAnswer(fieldAnswerRequestHeaders, e.set, e.remove, extras{metadata: s.srv.metadataOf(e.set)}))
+		s.send(s.srv.replies.RouteHeaders(&wire.Route{Set: e.set, Remove: e.remove}))
 	case opRelay:
 		s.relay(now, e)
 	case opImmediate:
@@ -220,7 +221,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		if s.m.phase == mainHolding && s.m.waitsForPrefill() {
 			s.heldAt = now
 		}
-		s.sendProto(extendOf(e.wait))
+		s.send(wire.Extend(e.wait))
 	case opPrefill:
 		s.askPrefill(e)
 	case opCollect:
@@ -287,7 +288,7 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 		s.srv.learn(&s.decodeLimit, now)
 		s.srv.cfg.Health.Began(s.m.plan.decode)
 	}
-	s.send(headersAnswer(fieldAnswerResponseHeaders, s.conform(e.set), s.strange, extras{}))
+	s.send(wire.Relay(s.conform(e.set), s.strange))
 	s.srv.cfg.Journal.Mark(s.note, decision.ResponseHeaders, now)
 }
 

@@ -3,9 +3,6 @@ package extproc
 import (
 	"time"
 
-	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -15,37 +12,11 @@ import (
 // was cached. Answers pass Envoy alone, so Envoy's access log has the times, and the
 // usage that its filter baton.usage has read.
 
-// sent is when an answer was sent on, as Envoy's access log has it: from the start of
-// the attempt. 0 is never, or not known.
-type sent struct {
-	start       time.Time // of the attempt
-	first, last time.Duration
-}
-
 // tokenCounts is what engines say of a request's tokens.
 type tokenCounts struct {
 	usage  openai.Usage // of the answer
 	cached int64        // of the prompt, by who had to compute it
 	known  bool         // cached is
-}
-
-func sentOf(e *datav3.HTTPAccessLogEntry) sent {
-	p := e.GetCommonProperties()
-	return sent{p.GetStartTime().AsTime(), p.GetTimeToFirstDownstreamTxByte().AsDuration(), p.GetTimeToLastDownstreamTxByte().AsDuration()}
-}
-
-// saidIn is what the filter baton.usage has found in an answer of events.
-func saidIn(e *datav3.HTTPAccessLogEntry) map[string]*structpb.Value {
-	return e.GetCommonProperties().GetMetadata().GetFilterMetadata()["baton.usage"].GetFields()
-}
-
-// usageOf reads what the filter baton.usage has found in an answer of events.
-func usageOf(e *datav3.HTTPAccessLogEntry) (u openai.Usage) {
-	fields := saidIn(e)
-	count := func(key string) int64 { return int64(fields[key].GetNumberValue()) }
-	u = openai.Usage{Prompt: count("prompt_tokens"), Output: count("completion_tokens"), Cached: count("cached_tokens")}
-	u.HasCached = fields["cached_tokens"] != nil
-	return u
 }
 
 // promptOf is what a decision knows of its prompt.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -125,7 +126,7 @@ type modelJSON struct {
 // would list. A model whose workers are away for a moment stays on the list while it is
 // not enforced: clients take one that is missing for one that does not exist; it says
 // why it cannot be served. retry: a replica without a view asks for a fresh attempt.
-func (srv *Server) models(only string, retry bool) *immediate {
+func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	list := struct {
 		Object string      `json:"object"`
 		Data   []modelJSON `json:"data"`
@@ -159,7 +160,7 @@ func (srv *Server) models(only string, retry bool) *immediate {
 	if err != nil {
 		return immediateOf(&failInternal, false)
 	}
-	return &immediate{status: 200, set: []kv{{"content-type", "application/json"}}, body: body, detail: "baton_models"}
+	return &wire.Immediate{Status: 200, Headers: []wire.Header{{Name: "content-type", Value: "application/json"}}, Body: body, Detail: "baton_models"}
 }
 
 // lengthOf is how many tokens a prompt and its answer may have at each worker that tells

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -98,7 +99,7 @@ func (w *wish) names() bool { return w.pins.Prefill.Named() || w.pins.Decode.Nam
 // wishOf reads a request's wish. Members of the body that name workers are
 // refused where they are not believed: passed on, they could be believed by
 // what stands behind a worker's address. Headers are overwritten or removed.
-func wishOf(w way, headers []pin.Header, r *openai.Request, body []byte) (wish, *failure) {
+func wishOf(w way, headers []wire.Header, r *openai.Request, body []byte) (wish, *failure) {
 	out := wish{trust: w.trust, endpoints: 1, oneLeg: w.plain}
 	var fields pin.Fields
 	if r != nil && r.Given(body, openai.NVExt) {
@@ -115,8 +116,12 @@ func wishOf(w way, headers []pin.Header, r *openai.Request, body []byte) (wish, 
 	if w.trust == pin.Normal {
 		return out, nil
 	}
+	var named []pin.Header
+	for _, h := range headers {
+		named = append(named, pin.Header(h))
+	}
 	var err *pin.Error
-	if out.pins, err = pin.Read(headers, fields); err != nil {
+	if out.pins, err = pin.Read(named, fields); err != nil {
 		return out, pinned(err)
 	}
 	return out, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -77,7 +78,7 @@ func TestANamedWorkersRankIsPickedThoughItHasFailedTheRequest(t *testing.T) {
 		req.Pick.Role, req.Pick.ISLTokens, req.Pick.NewBlocks = worker.Decode, 4000, 1000
 		require.NoError(t, r.book.Reserve(req, rank, 0, &busy[i]))
 	}
-	m := mainLeg{attempt: 1, avoid: []worker.Rank{{ID: 4}}, plan: new(plan), hdr: headers{requestID: "r", start: "1"}}
+	m := mainLeg{attempt: 1, avoid: []worker.Rank{{ID: 4}}, plan: new(plan), hdr: wire.Headers{RequestID: "r", Start: "1"}}
 	r.srv.avoid.add(&m, time.Now())
 	p := r.through(routingKey, "prerouted", routingRepickKey, "true")
 	set, _ := routed(t, p.ask(eightTokens, "x-worker-instance-id", "4", "x-request-id", "r", "x-baton-start", "1", "x-envoy-attempt-count", "2"))

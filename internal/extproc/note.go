@@ -59,9 +59,9 @@ func (srv *Server) recordOf(r *decision.Record, s *mainStream, q *question, v *v
 	m := &s.m
 	*r = decision.Record{}
 	r.Time = s.began
-	r.RequestID, r.Attempt = m.hdr.requestID, m.attempt
+	r.RequestID, r.Attempt = m.hdr.RequestID, m.attempt
 	if r.Path = m.path.String(); m.passing.on {
-		r.Path = short(m.hdr.path)
+		r.Path = short(m.hdr.Path)
 	}
 	r.BodyBytes = int64(len(q.query.Body))
 	r.Outcome = decision.Routed
@@ -82,7 +82,7 @@ func (srv *Server) tell(s *mainStream, r *decision.Record, p *plan, b *booked) {
 	if s.span != nil && srv.cfg.Tracer.Enabled() {
 		p.traceparent = srv.traceDecision(s, r, b)
 	}
-	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
+	if srv.cfg.DebugHeader && s.m.hdr.Debug != "" {
 		p.explain = r.Line()
 	}
 }
@@ -196,9 +196,9 @@ func (srv *Server) noteRefusal(s *mainStream, e *effect) journal.Handle {
 		return journal.Handle{}
 	}
 	return srv.cfg.Journal.Add(func(r *decision.Record) {
-		r.Time, r.RequestID, r.Attempt = s.began, s.m.hdr.requestID, s.m.attempt
-		r.Path = short(s.m.hdr.path)
-		r.BodyBytes = s.m.hdr.length.n
+		r.Time, r.RequestID, r.Attempt = s.began, s.m.hdr.RequestID, s.m.attempt
+		r.Path = short(s.m.hdr.Path)
+		r.BodyBytes = s.m.hdr.Length.N
 		if s.m.scan != nil {
 			r.Model = short(string(s.m.scan.Model))
 		}

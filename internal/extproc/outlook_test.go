@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -63,9 +64,9 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	offered := func(enforced bool, workers []*worker.Worker) int {
 		srv := &Server{cfg: Config{Board: boardOf(t, workers), EnforceDisagg: enforced}}
 		im := srv.models("", true)
-		require.Equal(t, 200, im.status)
+		require.Equal(t, 200, im.Status)
 		var list struct{ Data []struct{ ID string } }
-		require.NoError(t, json.Unmarshal(im.body, &list))
+		require.NoError(t, json.Unmarshal(im.Body, &list))
 		return len(list.Data)
 	}
 	all := testWorkers(t)
@@ -81,8 +82,8 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	blind := &Server{cfg: Config{Board: activation.New()}}
 	for _, retry := range []bool{true, false} {
 		im := blind.models("", retry)
-		require.Equal(t, 503, im.status, "before the first set")
-		require.Equal(t, retry, slices.Contains(im.set, kv{prefill.HeaderRetry, "1"}), "another replica may know more")
+		require.Equal(t, 503, im.Status, "before the first set")
+		require.Equal(t, retry, slices.Contains(im.Headers, wire.Header{Name: prefill.HeaderRetry, Value: "1"}), "another replica may know more")
 	}
 }
 
@@ -98,8 +99,8 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 		only, ok := modelsPath(path)
 		require.True(t, ok, path)
 		im := srv.models(only, false)
-		require.NoError(t, json.Unmarshal(im.body, &got))
-		return im.status, got
+		require.NoError(t, json.Unmarshal(im.Body, &got))
+		return im.Status, got
 	}
 	status, got := told("/v1/models/org/served?x=y")
 	require.Equal(t, 200, status)

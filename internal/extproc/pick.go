@@ -80,7 +80,7 @@ const freshByEnvoy = "envoy"
 // the tokens are known or estimated, else when an engine has counted them. With
 // instead only one worker will do, and instead is answered where there is none.
 func (srv *Server) decide(s *mainStream, instead *failure) {
-	w, f := wishOf(s.m.way, s.m.hdr.named, s.m.scan, s.m.body)
+	w, f := wishOf(s.m.way, s.m.hdr.Named, s.m.scan, s.m.body)
 	if f != nil {
 		s.refuse(f)
 		return
@@ -91,7 +91,7 @@ func (srv *Server) decide(s *mainStream, instead *failure) {
 	}
 	var q *question
 	if s.m.passing.on {
-		q, f = srv.passingQuestion(w, s.m.hdr.path, s.m.scan, s.m.body)
+		q, f = srv.passingQuestion(w, s.m.hdr.Path, s.m.scan, s.m.body)
 	} else {
 		q, f = srv.questionOf(s.m.scan, s.m.body, w, instead)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -104,7 +105,7 @@ func (l *prefillLeg) onMessage(now time.Time, ev *event, t *ticket) {
 			l.onResponseBody(ev)
 			return
 		case evResponseTrailers:
-			l.emit(effect{op: opContinue, of: ofResponseTrailers})
+			l.emit(effect{op: opContinue, of: wire.ResponseTrailers})
 			l.onAnswerEnd()
 			return
 		}
@@ -123,16 +124,16 @@ func (l *prefillLeg) onMessage(now time.Time, ev *event, t *ticket) {
 func (l *prefillLeg) pass(ev *event) {
 	switch ev.kind {
 	case evResponseBody:
-		l.emit(effect{op: opContinue, of: ofResponseBody, body: ev.body, endOfStream: ev.endOfStream})
+		l.emit(effect{op: opContinue, of: wire.ResponseBody, body: ev.body, endOfStream: ev.endOfStream})
 	case evResponseTrailers:
-		l.emit(effect{op: opContinue, of: ofResponseTrailers})
+		l.emit(effect{op: opContinue, of: wire.ResponseTrailers})
 	}
 }
 
 func (l *prefillLeg) onRequestHeaders(now time.Time, ev *event, t *ticket) {
 	l.fullDuplex = ev.fullDuplex
 	l.ticket = *t
-	path, known := openai.ParsePath(ev.headers.path)
+	path, known := openai.ParsePath(ev.headers.Path)
 	switch {
 	case t.fail != nil:
 		l.refuse(t.fail)
@@ -145,11 +146,11 @@ func (l *prefillLeg) onRequestHeaders(now time.Time, ev *event, t *ticket) {
 		return
 	}
 	l.path = path
-	l.pieces.announced = ev.headers.length.within(l.rules.maxBodyBytes)
+	l.pieces.announced = ev.headers.Length.Within(l.rules.maxBodyBytes)
 	l.tell(legReport{state: legStarted})
 	l.phase = prefillAwaitBody
 	if !l.fullDuplex {
-		l.emit(effect{op: opContinue, of: ofRequestHeaders})
+		l.emit(effect{op: opContinue, of: wire.RequestHeaders})
 	}
 }
 
@@ -185,23 +186,23 @@ func (l *prefillLeg) onRequestEnd(now time.Time) {
 	} else {
 		edits = handoff.SGLangPrefill(l.body, r)
 	}
-	body := openai.AppendEdited(l.rules.buffers.get(len(l.body)+editRoom), l.body, r, edits...)
-	l.rules.buffers.put(l.body)
+	body := openai.AppendEdited(l.rules.buffers.Borrow(len(l.body)+editRoom), l.body, r, edits...)
+	l.rules.buffers.Return(l.body)
 	l.body = nil
 	l.phase = prefillRouted
-	set := []kv{
-		{prefill.HeaderPrefillEndpoint, l.ticket.endpoint},
-		{"content-length", strconv.Itoa(len(body))},
-		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(l.timeout(now).Milliseconds(), 1), 10)},
+	set := []wire.Header{
+		{Name: prefill.HeaderPrefillEndpoint, Value: l.ticket.endpoint},
+		{Name: "content-length", Value: strconv.Itoa(len(body))},
+		{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(l.timeout(now).Milliseconds(), 1), 10)},
 	}
 	// Decode's rank and address are not prefill's business.
 	remove := []string{prefill.HeaderDestination, prefill.HeaderPrefillCluster, prefill.HeaderLeg}
 	if l.ticket.namesRank {
-		set = append(set, kv{handoff.SGLangDPRankHeader, strconv.FormatUint(uint64(l.ticket.leg.Prefill.DPRank), 10)})
+		set = append(set, wire.Header{Name: handoff.SGLangDPRankHeader, Value: strconv.FormatUint(uint64(l.ticket.leg.Prefill.DPRank), 10)})
 	} else {
 		remove = append(remove, handoff.SGLangDPRankHeader)
 	}
-	l.emit(effect{op: opRoute, of: ofRequestBody, body: body, trailers: l.trailers, set: set, remove: remove})
+	l.emit(effect{op: opRoute, of: wire.RequestBody, body: body, trailers: l.trailers, set: set, remove: remove})
 }
 
 // timeout lets Envoy end a leg that nobody waits for any more.
@@ -210,13 +211,13 @@ func (l *prefillLeg) timeout(now time.Time) time.Duration {
 }
 
 func (l *prefillLeg) onResponseHeaders(ev *event) {
-	l.status, _ = strconv.Atoi(ev.headers.status)
+	l.status, _ = strconv.Atoi(ev.headers.Status)
 	l.phase = prefillAnswering
-	l.emit(effect{op: opContinue, of: ofResponseHeaders})
-	if flags := ev.headers.localReply; flags != "" {
+	l.emit(effect{op: opContinue, of: wire.ResponseHeaders})
+	if flags := ev.headers.LocalReply; flags != "" {
 		l.tell(legReport{state: legFailed, reason: localSight(flags), status: l.status})
 	} else if s := sightOfStatus(l.status); s == blame.Busy || s == blame.Errored && l.status >= 500 {
-		l.tell(legReport{state: legFailed, reason: s, status: l.status, retryAfter: ev.headers.retryAfter})
+		l.tell(legReport{state: legFailed, reason: s, status: l.status, retryAfter: ev.headers.RetryAfter})
 	}
 	if ev.endOfStream {
 		l.onAnswerEnd()
@@ -233,7 +234,7 @@ func (l *prefillLeg) onResponseBody(ev *event) {
 	} else {
 		l.answer = append(l.answer, ev.body...)
 	}
-	l.emit(effect{op: opContinue, of: ofResponseBody, body: ev.body, endOfStream: ev.endOfStream})
+	l.emit(effect{op: opContinue, of: wire.ResponseBody, body: ev.body, endOfStream: ev.endOfStream})
 	if ev.endOfStream {
 		l.onAnswerEnd()
 	}

@@ -16,7 +16,7 @@ import (
 // prefillStream runs one prefill leg: its machine, its gRPC stream and the way
 // to its owner.
 type prefillStream struct {
-	wire
+	stream
 	m     prefillLeg
 	owner *mainStream // in this process; nil when elsewhere or unknown
 	leg   prefill.Leg
@@ -86,12 +86,12 @@ func (s *prefillStream) endSpan() {
 // is gone: it runs on its own.
 func (s *prefillStream) admit(ev *event) *ticket {
 	srv := s.srv
-	leg, err := srv.sealer.Open(ev.headers.leg)
+	leg, err := srv.sealer.Open(ev.headers.Leg)
 	if err != nil || leg.Kind != prefill.MirrorLeg {
 		srv.cfg.Telemetry.Leg("refused", "token")
 		return &ticket{fail: &failLegRefused}
 	}
-	s.leg, s.token = leg, ev.headers.leg
+	s.leg, s.token = leg, ev.headers.Leg
 	t := &ticket{leg: leg}
 	w := srv.view.Load().Worker(leg.Prefill.ID)
 	switch {
@@ -117,7 +117,7 @@ func (s *prefillStream) admit(ev *event) *ticket {
 		t.namesRank = t.mooncake && w.RanksPerPort() > 1
 	}
 	if srv.cfg.Tracer.Enabled() {
-		parent := telemetry.Extract(ev.headers.traceparent, ev.headers.tracestate)
+		parent := telemetry.Extract(ev.headers.Traceparent, ev.headers.Tracestate)
 		s.span = srv.cfg.Tracer.Start(parent, telemetry.SpanPrefillLeg, time.Now())
 	}
 	return t

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -17,10 +18,10 @@ func (srv *Server) answer(s *mainStream, q *question, v *verdict, r *decision.Re
 		s.post(&event{kind: evRefused, failure: v.fail, booked: b})
 		return
 	}
-	im := &immediate{status: 200, detail: "baton_query", body: appendQueryAnswer(nil, s.m.path, q, v, time.Now())}
-	im.set = append(im.set, kv{"content-type", "application/json"})
-	if srv.cfg.DebugHeader && s.m.hdr.debug != "" {
-		im.set = append(im.set, kv{prefill.HeaderDecision, r.Line()})
+	im := &wire.Immediate{Status: 200, Detail: "baton_query", Body: appendQueryAnswer(nil, s.m.path, q, v, time.Now())}
+	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: "application/json"})
+	if srv.cfg.DebugHeader && s.m.hdr.Debug != "" {
+		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderDecision, Value: r.Line()})
 	}
 	s.post(&event{kind: evAnswered, imm: im, booked: b})
 }

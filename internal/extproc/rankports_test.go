@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -133,7 +134,7 @@ func TestALegOfTheSynchronousWayGoesToItsRanksOwnPort(t *testing.T) {
 			require.Equal(t, tt.want, setHeaders(m.GetRequestHeaders().GetResponse().GetHeaderMutation())[prefill.HeaderPrefillEndpoint])
 			w := r.srv.view.Load().Worker(2)
 			l := mainLeg{rules: r.srv.rules, plan: &plan{}}
-			told := slices.Contains(l.syncHeaders(tt.rank, w.RanksPerPort(), token), kv{"x-data-parallel-rank", "2"})
+			told := slices.Contains(l.syncHeaders(tt.rank, w.RanksPerPort(), token), wire.Header{Name: "x-data-parallel-rank", Value: "2"})
 			require.Equal(t, tt.told, told)
 		})
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/budget"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -26,7 +27,7 @@ func newNames(t *testing.T) *names {
 // come is a main leg that has come, and has handed over if it is sent.
 func (n *names) come(id string, attempt int, sent bool) *mainStream {
 	s := &mainStream{}
-	s.m.hdr.requestID, s.m.attempt = id, attempt
+	s.m.hdr.RequestID, s.m.attempt = id, attempt
 	n.srv.unrouted.come(s, s.m.name(), n.now)
 	if sent {
 		n.srv.unrouted.handOff(s, s.m.name())
@@ -42,30 +43,31 @@ func (n *names) logged(id string, headers ...string) *mainStream {
 	for i := 0; i < len(headers); i += 2 {
 		h[headers[i]] = headers[i+1]
 	}
-	return (&accessLog{srv: n.srv}).find(&datav3.HTTPRequestProperties{RequestId: id, RequestHeaders: h})
+	e := wire.EntryOf(&datav3.HTTPAccessLogEntry{Request: &datav3.HTTPRequestProperties{RequestId: id, RequestHeaders: h}})
+	return (&accessLog{srv: n.srv}).find(&e)
 }
 
 func TestAnAttemptThatEnvoyDidNotRouteIsFoundByItsName(t *testing.T) {
 	n := newNames(t)
 	first, second, early := n.come("a", 1, true), n.come("a", 2, true), n.come("b", 1, false)
-	require.Same(t, first, n.logged("a", headerAttemptCount, "1"))
-	require.Same(t, second, n.logged("a", headerAttemptCount, "2"))
-	require.Nil(t, n.logged("a", headerAttemptCount, "3"))
-	require.Nil(t, n.logged("b", headerAttemptCount, "1"), "nothing of its hand-off has left")
+	require.Same(t, first, n.logged("a", wire.HeaderAttemptCount, "1"))
+	require.Same(t, second, n.logged("a", wire.HeaderAttemptCount, "2"))
+	require.Nil(t, n.logged("a", wire.HeaderAttemptCount, "3"))
+	require.Nil(t, n.logged("b", wire.HeaderAttemptCount, "1"), "nothing of its hand-off has left")
 	require.Nil(t, n.logged("a"), "a configuration that logs no count")
-	require.Nil(t, n.logged("", headerAttemptCount, "1"))
-	require.Nil(t, n.logged("a", headerAttemptCount, "1", prefill.HeaderAttempt, "7"), "it was routed, and is no attempt of ours")
+	require.Nil(t, n.logged("", wire.HeaderAttemptCount, "1"))
+	require.Nil(t, n.logged("a", wire.HeaderAttemptCount, "1", prefill.HeaderAttempt, "7"), "it was routed, and is no attempt of ours")
 	for _, s := range []*mainStream{first, second, early} {
 		n.leave(s, false)
 	}
-	require.Nil(t, n.logged("a", headerAttemptCount, "1"))
+	require.Nil(t, n.logged("a", wire.HeaderAttemptCount, "1"))
 	require.Empty(t, n.srv.unrouted.m)
 }
 
 // Request ids may be a client's. The log of one that Envoy did not route must not
 // be the word that another one's decode has not seen the hand-off.
 func TestTheLogOfAnotherRequestOfTheSameNameIsNotBelieved(t *testing.T) {
-	found := func(n *names) *mainStream { return n.logged("a", headerAttemptCount, "1") }
+	found := func(n *names) *mainStream { return n.logged("a", wire.HeaderAttemptCount, "1") }
 	t.Run("while both are here", func(t *testing.T) {
 		for _, sent := range []bool{false, true} {
 			n := newNames(t)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/routetable"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 )
 
 // TestEachRouteOfTheEnginesIsOfItsClass: what becomes of a request on each path that the
@@ -42,7 +43,7 @@ func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
 // refusal.
 func becomes(w way, method, path string, bare bool) string {
 	m := mainLeg{rules: testRules(), way: w}
-	for _, e := range m.step(testStart, &event{kind: evRequestHeaders, endOfStream: bare, headers: &headers{method: method, path: path}}) {
+	for _, e := range m.step(testStart, &event{kind: evRequestHeaders, endOfStream: bare, headers: &wire.Headers{Method: method, Path: path}}) {
 		switch {
 		case e.op == opModels:
 			return routetable.Ours

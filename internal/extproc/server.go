@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/experimental"
@@ -22,9 +20,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/patience"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -50,15 +50,14 @@ const (
 
 // Server is Envoy's external processor. Safe for concurrent use.
 type Server struct {
-	extprocv3.UnimplementedExternalProcessorServer
-
 	// Set at construction, read-only.
-	cfg    Config
-	log    *slog.Logger
-	rules  *rules
-	sealer *prefill.Sealer
-	owner  string
-	view   *discovery.View
+	cfg     Config
+	log     *slog.Logger
+	rules   *rules
+	replies *wire.Writer
+	sealer  *prefill.Sealer
+	owner   string
+	view    *discovery.View
 
 	bodies    *budget.Budget
 	overlaps  *overlap.Lookup
@@ -85,8 +84,7 @@ type Server struct {
 
 	saidUnread sync.Once
 
-	unheard  bool     // owned by OnChange: a worker is known that needs the listener that there is not
-	metadata sync.Map // address → []byte; as many as there were workers
+	unheard bool // owned by OnChange: a worker is known that needs the listener that there is not
 
 	mu    sync.Mutex
 	live  map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
@@ -112,6 +110,7 @@ func New(cfg Config) (*Server, error) {
 		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout),
 		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
+	srv.replies = wire.NewWriter(srv.rules.buffers)
 	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Slots: cfg.Slots, Tells: cfg.Tells, PredictedWeight: cfg.PredictedWeight}); err != nil {
 		return nil, err
 	}
@@ -132,8 +131,9 @@ func New(cfg Config) (*Server, error) {
 // GRPCOptions are the options of the gRPC server that Envoy's streams need: bodies come in
 // messages as large as Envoy's buffers, and windows must not make them wait.
 func (srv *Server) GRPCOptions() []grpc.ServerOption {
-	c := newCodec(srv.rules.buffers, srv.cfg.TimeoutHeader)
-	c.keepHeaders = srv.legClient != nil
+	c := wire.NewCodec(srv.rules.buffers, wire.Config{
+		TimeoutHeader: srv.cfg.TimeoutHeader, Named: pin.Known, KeepHeaders: srv.legClient != nil,
+	})
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(c),
 		experimental.BufferPool(srv.rules.buffers), // gRPC's own clears what it lends
@@ -152,8 +152,7 @@ func (srv *Server) GRPCOptions() []grpc.ServerOption {
 // Register adds the services to g: the external processor, the access log and
 // what replicas say to each other.
 func (srv *Server) Register(g *grpc.Server) {
-	extprocv3.RegisterExternalProcessorServer(g, srv)
-	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{srv: srv})
+	wire.Register(g, srv.process, (&accessLog{srv: srv}).serve)
 	g.RegisterService(legsDesc(srv), srv)
 }
 
@@ -167,8 +166,8 @@ const (
 	stageEnding         // and streams without an end of their own are ended
 )
 
-// Process serves one stream: one leg of one attempt.
-func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
+// process serves one stream: one leg of one attempt.
+func (srv *Server) process(g *wire.Stream) error {
 	leg := initial(g.Context(), filterKey)
 	plain := leg == "" && srv.cfg.Gateway.Enabled
 	switch {
@@ -191,18 +190,18 @@ func (srv *Server) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
 	case filterMain:
 		return srv.processMain(g, plain)
 	case filterPrefill:
-		s := &prefillStream{wire: newWire(srv, g), m: prefillLeg{rules: srv.rules}}
+		s := &prefillStream{stream: newStream(srv, g), m: prefillLeg{rules: srv.rules}}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		s.read()
 	case filterFirst: // left at the first token
-		s := &firstStream{wire: newWire(srv, g), token: initial(g.Context(), prefill.HeaderLeg)}
+		s := &firstStream{stream: newStream(srv, g), token: initial(g.Context(), prefill.HeaderLeg)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		go s.read()
 		<-s.over
 	case filterSync: // left once it is admitted
-		s := &syncStream{wire: newWire(srv, g)}
+		s := &syncStream{stream: newStream(srv, g)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		go s.read()
@@ -230,12 +229,12 @@ func (srv *Server) misled(err error) error {
 
 // processMain serves a main leg, whose stream we may leave before Envoy ends it;
 // plain is one of the endpoint picker protocol and nothing more.
-func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer, plain bool) error {
+func (srv *Server) processMain(g *wire.Stream, plain bool) error {
 	way, err := wayOf(g.Context(), plain)
 	if err != nil {
 		return srv.misled(err)
 	}
-	s := &mainStream{wire: newWire(srv, g), began: time.Now(), m: mainLeg{rules: srv.rules, way: way}}
+	s := &mainStream{stream: newStream(srv, g), began: time.Now(), m: mainLeg{rules: srv.rules, way: way}}
 	s.act.handle = s.handle
 	if !srv.enter(s) { // Envoy tries another replica, and leaves this one alone for a while
 		return status.Error(codes.Unavailable, "this process is about to end")
@@ -247,8 +246,8 @@ func (srv *Server) processMain(g extprocv3.ExternalProcessor_ProcessServer, plai
 	return nil
 }
 
-func newWire(srv *Server, g extprocv3.ExternalProcessor_ProcessServer) wire {
-	return wire{srv: srv, grpc: g, over: make(chan struct{})}
+func newStream(srv *Server, g *wire.Stream) stream {
+	return stream{srv: srv, grpc: g, over: make(chan struct{})}
 }
 
 // initial reads a value of the stream's initial metadata.

@@ -5,16 +5,14 @@ import (
 	"sync"
 	"time"
 
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 )
 
-// wire is the part that both kinds of stream share: the gRPC stream, the
+// stream is the part that all kinds of stream share: the gRPC stream, the
 // one-at-a-time inbox and the timer.
-type wire struct {
+type stream struct {
 	srv  *Server
-	grpc extprocv3.ExternalProcessor_ProcessServer
+	grpc *wire.Stream
 	act  actor
 
 	over     chan struct{} // closed once the gRPC handler may return
@@ -30,54 +28,43 @@ type wire struct {
 }
 
 // finishStream lets the gRPC handler return with OK.
-func (w *wire) finishStream() { w.overOnce.Do(func() { close(w.over) }) }
+func (w *stream) finishStream() { w.overOnce.Do(func() { close(w.over) }) }
 
 // send sends one message. A failed send is the stream's end, of which the
 // reader hears too: there is nothing more to do here.
-func (w *wire) send(o *outgoing) {
+func (w *stream) send(r wire.Reply) {
 	if w.deaf {
-		if o.body != nil {
-			o.body.Free()
-		}
+		r.Drop()
 		return
 	}
-	if err := w.grpc.SendMsg(o); err != nil {
+	if err := w.grpc.Send(r); err != nil {
 		w.deaf = true
 	}
 }
 
-// sendProto sends one of the rare messages.
-func (w *wire) sendProto(r *extprocv3.ProcessingResponse) {
-	o, err := protoMessage(r)
-	if err != nil {
-		panic("extproc: our own message cannot be written: " + err.Error())
-	}
-	w.send(o)
-}
-
 // read is the only reader of the stream. It posts each message and, at last,
 // evClosed.
-func (w *wire) read() {
+func (w *stream) read() {
 	defer w.srv.readers.Done()
 	defer w.finishStream()
+	var m wire.Message
 	for {
-		var in incoming
-		if err := w.grpc.RecvMsg(&in); err != nil {
+		if err := w.grpc.Recv(&m); err != nil {
 			// Envoy ends a stream by half-closing or by cancelling it, at an
 			// answer's end as when the client vanishes (measured on 1.40): how it
 			// ended, only the access log tells.
 			w.act.post(&event{kind: evClosed})
 			return
 		}
-		if in.ev.kind != 0 { // else a flow-control note of newer proxies
-			w.act.post(in.ev)
+		if m.Kind != 0 { // else a flow-control note of newer proxies
+			w.act.post(eventOf(&m))
 		}
 	}
 }
 
 // arm sets the timer to at, or stops it. fired says that it has gone off: then it is set
 // anew, though to the same time, for of two clocks that were due one has still to go off.
-func (w *wire) arm(at time.Time, fire func(), fired bool) {
+func (w *stream) arm(at time.Time, fire func(), fired bool) {
 	if at.Equal(w.timerAt) && !fired {
 		return
 	}
@@ -96,13 +83,12 @@ func (w *wire) arm(at time.Time, fire func(), fired bool) {
 
 // recovered ends this stream, and only this one, after a panic in its machine. The
 // answer carries the headers besides.
-func (w *wire) recovered(where string, r any, set ...kv) {
+func (w *stream) recovered(where string, r any, set ...wire.Header) {
 	w.broken = true
 	w.srv.panicked(where, r)
 	im := immediateOf(&failInternal, false)
-	im.set = append(im.set, set...)
-	w.sendProto(immediateResponseOf(im))
-	w.deaf = true
+	im.Headers = append(im.Headers, set...)
+	w.sendImmediate(im)
 	w.finishStream()
 }
 
@@ -113,53 +99,34 @@ func (srv *Server) panicked(where string, r any) {
 }
 
 // sendRoute answers the request's end in the stream's own mode.
-func (w *wire) sendRoute(e *effect) {
-	x := extrasOf(e, w.srv.metadataOf(e.set))
+func (w *stream) sendRoute(e *effect) {
+	r := wire.Route{Set: e.set, Remove: e.remove, Body: e.body, Token: e.token, NewRoute: e.newRoute}
 	if !w.fullDuplex {
-		var body mem.Buffer
-		if e.body != nil {
-			body = w.srv.rules.buffers.lend(e.body)
-		}
-		w.send(bodyAnswer(e.set, e.remove, body, x))
+		w.send(w.srv.replies.Route(&r))
 		return
 	}
-	w.send(headersAnswer(fieldAnswerRequestHeaders, e.set, e.remove, x))
-	w.sendChunks(fieldAnswerRequestBody, e.body, !e.trailers)
+	w.send(w.srv.replies.RouteHeaders(&r))
+	w.srv.replies.Chunks(wire.RequestBody, e.body, !e.trailers, w.send)
 	if e.trailers {
-		w.sendProto(continueOf(ofRequestTrailers))
+		w.send(wire.Continue(wire.RequestTrailers))
 	}
-}
-
-// sendChunks sends a full-duplex body in pieces of the portable size.
-func (w *wire) sendChunks(field protowire.Number, body []byte, last bool) {
-	rest := w.srv.rules.buffers.lend(body)
-	for rest.Len() > chunkBytes {
-		var piece mem.Buffer
-		piece, rest = mem.SplitUnsafe(rest, chunkBytes)
-		w.send(chunkAnswer(field, piece, false))
-	}
-	w.send(chunkAnswer(field, rest, last))
 }
 
 // sendContinue lets a message pass. A full-duplex body must be sent back.
-func (w *wire) sendContinue(e *effect) {
+func (w *stream) sendContinue(e *effect) {
 	switch {
-	case e.of == ofRequestHeaders:
-		w.send(headersAnswer(fieldAnswerRequestHeaders, nil, nil, extras{}))
-	case e.of == ofResponseHeaders:
-		w.send(headersAnswer(fieldAnswerResponseHeaders, e.set, nil, extras{}))
-	case e.of == ofResponseBody && w.answerDuplex:
-		w.sendChunks(fieldAnswerResponseBody, e.body, e.endOfStream)
-	case e.of == ofRequestBody && w.fullDuplex:
-		w.sendChunks(fieldAnswerRequestBody, e.body, e.endOfStream)
+	case e.of == wire.ResponseHeaders:
+		w.send(wire.Relay(e.set, nil))
+	case e.of == wire.ResponseBody && w.answerDuplex, e.of == wire.RequestBody && w.fullDuplex:
+		w.srv.replies.Chunks(e.of, e.body, e.endOfStream, w.send)
 	default:
-		w.srv.rules.buffers.put(e.body)
-		w.sendProto(continueOf(e.of))
+		w.srv.rules.buffers.Return(e.body)
+		w.send(wire.Continue(e.of))
 	}
 }
 
 // sendImmediate ends the exchange with an answer of ours.
-func (w *wire) sendImmediate(im *immediate) {
-	w.sendProto(immediateResponseOf(im))
+func (w *stream) sendImmediate(im *wire.Immediate) {
+	w.send(im.Reply())
 	w.deaf = true
 }

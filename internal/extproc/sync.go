@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -61,7 +62,7 @@ func (m *mainLeg) askPrefill(now time.Time) {
 	m.phase = mainPrefilling
 	h := &m.handover
 	h.asked, h.alone = true, handoff.Alone(m.scan)
-	body := handoff.AppendPrefill(m.rules.buffers.get(len(m.body)+syncRoom), m.body, m.scan, m.plan.kind, m.plan.handoffID, h.alone)
+	body := handoff.AppendPrefill(m.rules.buffers.Borrow(len(m.body)+syncRoom), m.body, m.scan, m.plan.kind, m.plan.handoffID, h.alone)
 	if !m.fullDuplex {
 		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})
 	}
@@ -76,22 +77,22 @@ const syncRoom = 320
 
 // syncHeaders lists what a leg of ours carries: what a mirrored one would, and in place of
 // what Envoy adds there, what we know.
-func (m *mainLeg) syncHeaders(dp worker.DPRank, dpSize uint32, token string) []kv {
-	set := make([]kv, 0, 8)
-	set = append(set, kv{prefill.HeaderLeg, token}, kv{"content-type", "application/json"})
-	if m.hdr.requestID != "" {
-		set = append(set, kv{"x-request-id", m.hdr.requestID})
+func (m *mainLeg) syncHeaders(dp worker.DPRank, dpSize uint32, token string) []wire.Header {
+	set := make([]wire.Header, 0, 8)
+	set = append(set, wire.Header{Name: prefill.HeaderLeg, Value: token}, wire.Header{Name: "content-type", Value: "application/json"})
+	if m.hdr.RequestID != "" {
+		set = append(set, wire.Header{Name: "x-request-id", Value: m.hdr.RequestID})
 	}
 	if m.plan.traceparent != "" {
-		set = append(set, kv{"traceparent", m.plan.traceparent})
+		set = append(set, wire.Header{Name: "traceparent", Value: m.plan.traceparent})
 	}
 	for _, name := range m.rules.names.PrefillID {
-		set = append(set, kv{name, m.plan.prefill.ID.String()})
+		set = append(set, wire.Header{Name: name, Value: m.plan.prefill.ID.String()})
 	}
 	if dpSize > 1 {
-		set = append(set, kv{handoff.SGLangDPRankHeader, strconv.FormatUint(uint64(dp), 10)})
+		set = append(set, wire.Header{Name: handoff.SGLangDPRankHeader, Value: strconv.FormatUint(uint64(dp), 10)})
 	}
-	return carried(set, m.hdr.all)
+	return carried(set, m.hdr.All)
 }
 
 // onPrefilled takes prefill's answer, or what became of it.
@@ -200,7 +201,7 @@ func (m *mainLeg) afterPrefill(now time.Time, a *legAnswer, result handoff.Resul
 		m.route(now, body, false)
 		m.forgetRequest()
 	default:
-		body := handoff.AppendDecode(m.rules.buffers.get(len(m.body)+len(a.body)+injectRoom),
+		body := handoff.AppendDecode(m.rules.buffers.Borrow(len(m.body)+len(a.body)+injectRoom),
 			m.body, m.scan, m.plan.kind, a.body, result)
 		m.handover.sent = true
 		m.route(now, body, true)
@@ -217,10 +218,10 @@ func (m *mainLeg) answerWithPrefill(answer []byte) {
 	}
 	m.phase = mainRejected
 	m.finish(blame.OK, nil)
-	im := &immediate{status: 200, detail: "baton_prefill_answer", body: body}
-	im.set = append(im.set, kv{"content-type", contentType})
+	im := &wire.Immediate{Status: 200, Detail: "baton_prefill_answer", Body: body}
+	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: contentType})
 	if m.plan.explain != "" {
-		im.set = append(im.set, kv{prefill.HeaderDecision, m.plan.explain})
+		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderDecision, Value: m.plan.explain})
 	}
 	m.collect() // vLLM may hold what it has computed all the same
 	m.releaseDecode()
@@ -285,7 +286,7 @@ func (m *mainLeg) owes() bool {
 	return m.phase != mainDone && (m.handover.asked || m.handover.held || m.handover.taking)
 }
 
-func (m *mainLeg) name() attemptName { return nameOf(m.hdr.requestID, m.attempt) }
+func (m *mainLeg) name() attemptName { return nameOf(m.hdr.RequestID, m.attempt) }
 
 // forgetRequest gives back the request's body and what was read of it.
 func (m *mainLeg) forgetRequest() {
@@ -294,7 +295,7 @@ func (m *mainLeg) forgetRequest() {
 		m.scan = nil
 	}
 	if m.body != nil {
-		m.rules.buffers.put(m.body)
+		m.rules.buffers.Return(m.body)
 		m.body = nil
 	}
 }

@@ -14,6 +14,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -135,7 +136,7 @@ func TestALegsAnswerIsReadUpToItsLimit(t *testing.T) {
 	}))
 	require.NoError(t, err)
 	defer client.close()
-	for _, set := range [][]kv{nil, {{"length", "told"}}} {
+	for _, set := range [][]wire.Header{nil, {{Name: "length", Value: "told"}}} {
 		size.Store(legAnswerLimit)
 		a := client.send(t.Context(), "/v1/completions", set, []byte("{}"))
 		require.NoError(t, a.err)
@@ -346,10 +347,10 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 				busy = append(busy, r.load(w.ID, worker.Decode, 400))
 			}
 		}
-		failed := &mainLeg{hdr: headers{requestID: "again", start: "1800000000000"}, attempt: 1, avoid: []worker.Rank{{ID: 4}}, plan: new(plan)}
+		failed := &mainLeg{hdr: wire.Headers{RequestID: "again", Start: "1800000000000"}, attempt: 1, avoid: []worker.Rank{{ID: 4}}, plan: new(plan)}
 		r.srv.avoid.add(failed, time.Now())
 		p := r.open(filterMain)
-		p.ask(eightTokens, "x-request-id", "again", headerAttemptCount, "2", prefill.HeaderStart, "1800000000000")
+		p.ask(eightTokens, "x-request-id", "again", wire.HeaderAttemptCount, "2", prefill.HeaderStart, "1800000000000")
 		<-l.came
 		first := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID
 		require.NotEqual(t, worker.ID(4), first)
@@ -554,11 +555,11 @@ func TestARequestBearsItsNameAsLongAsItIsHere(t *testing.T) {
 	r := withLegs(t, newLegs(saying(handedOver)), prefillFirst(t, nil), nil)
 	believed := func() bool { return r.srv.unrouted.find("same", "1") != nil }
 	first := r.open(filterMain)
-	first.ask(eightTokens, "x-request-id", "same", headerAttemptCount, "1")
+	first.ask(eightTokens, "x-request-id", "same", wire.HeaderAttemptCount, "1")
 	routed(t, first.settled())
 	require.True(t, believed())
 	second := r.open(filterMain)
-	second.requestHeaders("x-request-id", "same", headerAttemptCount, "1")
+	second.requestHeaders("x-request-id", "same", wire.HeaderAttemptCount, "1")
 	second.recv()
 	require.False(t, believed(), "whose log comes without an attempt is not known any more")
 	second.cancel()

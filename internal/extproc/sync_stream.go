@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -18,7 +19,7 @@ import (
 // syncStream admits one leg that a plugin sent itself: it checks the seal and
 // says where the leg goes. All else is between Envoy and the sender.
 type syncStream struct {
-	wire
+	stream
 	seen bool
 }
 
@@ -42,11 +43,11 @@ func (s *syncStream) handle(ev *event) {
 
 // noWorker marks an answer of ours to a leg of our own: else its sender would take
 // it for the worker's.
-var noWorker = kv{prefill.HeaderLocalReply, "-"}
+var noWorker = wire.Header{Name: prefill.HeaderLocalReply, Value: "-"}
 
 func (s *syncStream) admit(ev *event) {
 	srv := s.srv
-	leg, err := srv.sealer.Open(ev.headers.leg)
+	leg, err := srv.sealer.Open(ev.headers.Leg)
 	if err != nil || leg.Kind != prefill.SyncLeg && leg.Kind != prefill.CollectLeg {
 		s.refuse(&failLegRefused, "token")
 		return
@@ -60,14 +61,14 @@ func (s *syncStream) admit(ev *event) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
-	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.leg) || leg.Kind == prefill.CollectLeg && !srv.collects(leg) {
+	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.Leg) || leg.Kind == prefill.CollectLeg && !srv.collects(leg) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
-	s.send(headersAnswer(fieldAnswerRequestHeaders, []kv{
-		{prefill.HeaderPrefillEndpoint, w.EndpointOf(leg.Prefill.DPRank).String()},
-		{"x-envoy-upstream-rq-timeout-ms", strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
-	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}, extras{}))
+	s.send(wire.Mutate([]wire.Header{
+		{Name: prefill.HeaderPrefillEndpoint, Value: w.EndpointOf(leg.Prefill.DPRank).String()},
+		{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
+	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}))
 	s.finishStream() // nothing else comes; Envoy 1.36 would keep it to the answer's end, and end the leg where we die
 }
 
@@ -98,7 +99,7 @@ func (s *syncStream) refuse(f *failure, label string) {
 	s.srv.cfg.Telemetry.Leg("refused", label)
 	s.srv.cfg.Telemetry.Failure(f.code)
 	im := immediateOf(f, false)
-	im.set = append(im.set, noWorker)
+	im.Headers = append(im.Headers, noWorker)
 	s.sendImmediate(im)
 }
 
@@ -129,7 +130,7 @@ func (s *mainStream) askPrefill(e *effect) {
 		defer s.survive("prefill_sender", func() { s.post(&event{kind: evPrefilled, answer: &legAnswer{err: errPanicked}}) })
 		a := s.srv.legClient.send(ctx, path, set, body)
 		if a.spent {
-			s.srv.rules.buffers.put(body)
+			s.srv.rules.buffers.Return(body)
 		}
 		s.post(&event{kind: evPrefilled, answer: a})
 	})

@@ -35,7 +35,7 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	client, err := newLegClient("unix:///nowhere/prefill.sock")
 	require.NoError(t, err)
 	srv := &Server{bodies: budget.New(0), legs: legs, legClient: client}
-	s := &mainStream{wire: wire{srv: srv}}
+	s := &mainStream{stream: stream{srv: srv}}
 	answers := make(chan *legAnswer, 1)
 	s.act.handle = func(ev *event) { answers <- ev.answer }
 	s.askPrefill(&effect{wait: time.Minute})

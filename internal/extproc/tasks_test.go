@@ -306,7 +306,7 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	defer client.close()
 	srv := &Server{bodies: budget.New(0), legs: context.Background(), legClient: client}
 	srv.senders.close()
-	s := &mainStream{wire: wire{srv: srv}}
+	s := &mainStream{stream: stream{srv: srv}}
 	s.m.plan = &plan{}
 	got := make(chan *event, 2)
 	s.act.handle = func(ev *event) { got <- ev }

@@ -26,7 +26,8 @@
 // White space around an entry is no part of it. An IPv4 address that is written
 // as IPv6 (::ffff:10.0.0.1) is the IPv4 address; one with a zone is none.
 //
-// Conformance tests send the same as a header, [Header]; [ParseHeader] reads it.
+// Conformance tests send the same as a header; [ParseHeader] reads it. Where both are in a
+// request, internal/extproc/wire knows.
 //
 // What this package does not do: it knows no workers, decides nothing and says
 // nothing to clients. Whether a request's own header may be believed is its

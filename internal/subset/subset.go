@@ -10,14 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Where the hint is: a field of a namespace of a request's metadata, or, for
-// conformance tests, a header.
-const (
-	Namespace = "envoy.lb.subset_hint"
-	Key       = "x-gateway-destination-endpoint-subset"
-	Header    = "test-epp-endpoint-selection"
-)
-
 // MaxEntries bounds what one request can make us keep. A hint of more allows
 // nobody.
 const MaxEntries = 65536

@@ -1,8 +1,9 @@
-package extproc
+package wire
 
 import (
 	"errors"
 	"io"
+	"iter"
 
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
@@ -10,61 +11,67 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-
-	"github.com/seed-60ae5743/baton/internal/pin"
-	"github.com/seed-60ae5743/baton/internal/subset"
 )
 
-// codec is gRPC's codec for this server. It reads ProcessingRequests and writes
-// ProcessingResponses itself, straight from and into gRPC's buffers: a body is
-// copied once on its way in and not at all on its way out, and of hundreds of
-// bytes of headers only those that routing reads become strings. Everything
-// else (health, access log, peers) goes through the usual codec.
+// Codec is gRPC's codec for a server of Envoy's streams. It reads a ProcessingRequest into
+// a *Message and writes a *Reply itself, straight from and into gRPC's buffers: a body is
+// copied once on its way in and not at all on its way out, and of hundreds of bytes of
+// headers only those that are asked for become strings. Everything else (health, access
+// log, what replicas say to each other) goes through the usual codec. Safe for concurrent
+// use.
 //
 // Tests hold it equal to protobuf's own reading and writing.
-type codec struct {
+type Codec struct {
 	encoding.CodecV2
-	buffers       *bufferPool
-	timeoutHeader string
-	// keepHeaders: all headers of a request are kept as they came, for legs of our own.
-	keepHeaders bool
+	buffers *Pool
+	cfg     Config
 }
 
-func newCodec(buffers *bufferPool, timeoutHeader string) *codec {
-	return &codec{CodecV2: encoding.GetCodecV2(protocodec.Name), buffers: buffers, timeoutHeader: timeoutHeader}
+// Config says which headers are read besides those that Headers has a field for.
+type Config struct {
+	// TimeoutHeader is the one that Headers.Timeout is of.
+	TimeoutHeader string
+	// Named reports whether a header of that name, in lower case, goes to Headers.Named. It
+	// must not keep the name.
+	Named func(name []byte) bool
+	// KeepHeaders keeps all headers of a request in Headers.All.
+	KeepHeaders bool
+}
+
+// NewCodec returns a codec that reads bodies into buffers of the pool.
+func NewCodec(buffers *Pool, cfg Config) *Codec {
+	if cfg.Named == nil {
+		cfg.Named = func([]byte) bool { return false }
+	}
+	return &Codec{CodecV2: encoding.GetCodecV2(protocodec.Name), buffers: buffers, cfg: cfg}
 }
 
 // Marshal implements encoding.CodecV2.
-func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
-	if o, ok := v.(*outgoing); ok {
-		return o.buffers(), nil
+func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
+	if r, ok := v.(*Reply); ok {
+		return r.buffers(), nil
 	}
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal implements encoding.CodecV2.
-func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
-	in, ok := v.(*incoming)
+// Unmarshal implements encoding.CodecV2. What was in a *Message is gone, whatever comes.
+func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*Message)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
+	*m = Message{}
 	r := data.Reader()
 	defer r.Close()
-	d := decoder{r: r, c: c, ev: new(event)}
+	d := decoder{r: r, c: c, m: m}
 	if err := d.request(); err != nil {
-		c.buffers.put(d.ev.body)
+		c.buffers.Return(m.Body)
 		// An error here would end the stream, and a filter that fails open would
-		// let the request go on. The machines refuse it.
-		d.ev = &event{kind: evMalformed}
+		// let the request go on. Whoever reads the message refuses it.
+		*m = Message{Kind: Malformed}
 	}
-	in.ev = d.ev
 	return nil
 }
-
-// incoming is one ProcessingRequest as an event; its kind is 0 for a message
-// that is none of the six. The body is a buffer of the pool, with room for what
-// will be injected, and belongs to the receiver.
-type incoming struct{ ev *event }
 
 // Field numbers of envoy.service.ext_proc.v3 (external_processor.proto) and of
 // the messages in it.
@@ -95,12 +102,12 @@ const (
 	fieldEntryValue     = 2
 )
 
-var errMalformed = errors.New("extproc: malformed ProcessingRequest")
+var errMalformed = errors.New("wire: malformed ProcessingRequest")
 
 type decoder struct {
-	r  *mem.Reader
-	c  *codec
-	ev *event
+	r *mem.Reader
+	c *Codec
+	m *Message
 }
 
 func (d *decoder) varint() (uint64, error) {
@@ -165,10 +172,10 @@ func (d *decoder) skip(typ protowire.Type) error {
 	return nil
 }
 
-var kindOfField = [...]eventKind{
-	fieldRequestHeaders: evRequestHeaders, fieldResponseHeaders: evResponseHeaders,
-	fieldRequestBody: evRequestBody, fieldResponseBody: evResponseBody,
-	fieldRequestTrailers: evRequestTrailers, fieldResponseTrailers: evResponseTrailers,
+var kindOfField = [...]Kind{
+	fieldRequestHeaders: RequestHeaders, fieldResponseHeaders: ResponseHeaders,
+	fieldRequestBody: RequestBody, fieldResponseBody: ResponseBody,
+	fieldRequestTrailers: RequestTrailers, fieldResponseTrailers: ResponseTrailers,
 }
 
 func (d *decoder) request() error {
@@ -192,9 +199,9 @@ func (d *decoder) request() error {
 // begin says which of the six the message is: of several the last one counts, and
 // nothing of the others.
 func (d *decoder) begin(num protowire.Number) {
-	if kind := kindOfField[num]; d.ev.kind != kind {
-		d.c.buffers.put(d.ev.body)
-		d.ev.kind, d.ev.headers, d.ev.body, d.ev.endOfStream = kind, nil, nil, false
+	if kind := kindOfField[num]; d.m.Kind != kind {
+		d.c.buffers.Return(d.m.Body)
+		d.m.Kind, d.m.Headers, d.m.Body, d.m.EndOfStream = kind, nil, nil, false
 	}
 }
 
@@ -221,8 +228,8 @@ func (d *decoder) small(num protowire.Number) error {
 	if err != nil {
 		return err
 	}
-	b := d.c.buffers.get(n)[:n]
-	defer d.c.buffers.put(b)
+	b := d.c.buffers.Borrow(n)[:n]
+	defer d.c.buffers.Return(b)
 	if _, err := io.ReadFull(d.r, b); err != nil {
 		return errMalformed
 	}
@@ -234,10 +241,10 @@ func (d *decoder) small(num protowire.Number) error {
 			}
 			switch mode := extprocfilterv3.ProcessingMode_BodySendMode(v); num {
 			case fieldConfigBodies:
-				d.ev.fullDuplex = mode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+				d.m.FullDuplex = mode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 			case fieldConfigAnswers:
-				d.ev.answerBodies = mode != extprocfilterv3.ProcessingMode_NONE
-				d.ev.answerDuplex = mode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+				d.m.AnswerBodies = mode != extprocfilterv3.ProcessingMode_NONE
+				d.m.AnswerDuplex = mode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 			}
 			return nil
 		})
@@ -247,15 +254,15 @@ func (d *decoder) small(num protowire.Number) error {
 		return d.attribute(b)
 	case fieldRequestHeaders, fieldResponseHeaders:
 		d.begin(num)
-		if d.ev.headers == nil {
-			d.ev.headers = new(headers)
+		if d.m.Headers == nil {
+			d.m.Headers = new(Headers)
 		}
 		return each(b, func(num protowire.Number, v uint64, sub []byte) error {
 			switch {
 			case num == fieldHeadersMap && sub != nil:
 				return d.headerMap(sub)
 			case num == fieldHeadersEnd && sub == nil:
-				d.ev.endOfStream = v != 0
+				d.m.EndOfStream = v != 0
 			}
 			return nil
 		})
@@ -299,8 +306,8 @@ func each(b []byte, f func(num protowire.Number, v uint64, sub []byte) error) er
 }
 
 func (d *decoder) headerMap(b []byte) error {
-	if d.c.keepHeaders && d.ev.kind == evRequestHeaders {
-		d.ev.headers.all = append(d.ev.headers.all, b...)
+	if d.c.cfg.KeepHeaders && d.m.Kind == RequestHeaders {
+		d.m.Headers.All = append(d.m.Headers.All, b...)
 	}
 	return each(b, func(num protowire.Number, _ uint64, sub []byte) error {
 		if num != fieldMapHeaders || sub == nil {
@@ -310,18 +317,18 @@ func (d *decoder) headerMap(b []byte) error {
 		if err != nil {
 			return err
 		}
-		h := d.ev.headers
-		switch dst := h.field(key, d.c.timeoutHeader); {
+		h := d.m.Headers
+		switch dst := h.field(key, d.c.cfg.TimeoutHeader); {
 		case dst != nil:
 			*dst = string(raw)
 		case string(key) == "content-length":
-			h.length = bodyLengthOf(string(raw))
-		case pin.Known(key):
-			h.named = append(h.named, pin.Header{Name: string(key), Value: string(raw)})
-		case string(key) == subset.Header:
-			h.selection = append(h.selection, string(raw))
-		case strange(key):
-			h.strange = append(h.strange, string(key))
+			h.Length = LengthOf(string(raw))
+		case d.c.cfg.Named(key):
+			h.Named = append(h.Named, Header{Name: string(key), Value: string(raw)})
+		case string(key) == HeaderSelection:
+			h.Selection = append(h.Selection, string(raw))
+		case Strange(key):
+			h.Strange = append(h.Strange, string(key))
 		}
 		return nil
 	})
@@ -363,9 +370,9 @@ func (d *decoder) httpBody(rest int) error {
 			if err != nil {
 				return err
 			}
-			d.c.buffers.put(d.ev.body)
-			d.ev.body = d.c.buffers.get(n + injectRoom)[:n]
-			if _, err := io.ReadFull(d.r, d.ev.body); err != nil {
+			d.c.buffers.Return(d.m.Body)
+			d.m.Body = d.c.buffers.Borrow(n + BodyRoom)[:n]
+			if _, err := io.ReadFull(d.r, d.m.Body); err != nil {
 				return errMalformed
 			}
 		case num == fieldBodyEnd && typ == protowire.VarintType:
@@ -373,7 +380,7 @@ func (d *decoder) httpBody(rest int) error {
 			if err != nil {
 				return err
 			}
-			d.ev.endOfStream = v != 0
+			d.m.EndOfStream = v != 0
 		default:
 			if err := d.skip(typ); err != nil {
 				return err
@@ -385,3 +392,22 @@ func (d *decoder) httpBody(rest int) error {
 	}
 	return nil
 }
+
+// EachHeader ranges over the headers in Headers.All. What it yields is not to be kept.
+func EachHeader(all []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		// It was read before: it is no worse now.
+		_ = each(all, func(num protowire.Number, _ uint64, sub []byte) error {
+			if num != fieldMapHeaders || sub == nil {
+				return nil
+			}
+			key, value, err := headerOf(sub)
+			if err == nil && !yield(key, value) {
+				err = errStopped
+			}
+			return err
+		})
+	}
+}
+
+var errStopped = errors.New("wire: the caller has seen enough")

@@ -1,4 +1,4 @@
-package extproc
+package wire
 
 import (
 	"slices"
@@ -7,7 +7,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -16,24 +15,21 @@ import (
 
 // Where the protocol's words are.
 const (
+	SubsetNamespace = "envoy.lb.subset_hint" // of metadata: who may be picked
+	SubsetKey       = "x-gateway-destination-endpoint-subset"
+	HeaderSelection = "test-epp-endpoint-selection" // the same, in conformance tests
+
 	lbNamespace     = "envoy.lb"
 	servedKey       = "x-gateway-destination-endpoint-served"
 	upstreamAddress = "upstream.address" // Envoy's attribute, where a filter asks for it
 )
 
-// hints is what a data plane says beside one message.
-type hints struct {
-	subset   *structpb.Value // who may be picked; nil: not said
-	served   string          // who has answered; empty: not said
-	upstream string          // the same, as Envoy's attribute
-}
-
 // hints returns where what is said goes.
-func (d *decoder) hints() *hints {
-	if d.ev.hints == nil {
-		d.ev.hints = new(hints)
+func (d *decoder) hints() *Hints {
+	if d.m.Hints == nil {
+		d.m.Hints = new(Hints)
 	}
-	return d.ev.hints
+	return d.m.Hints
 }
 
 // metadata reads a core.v3.Metadata: a map of structs.
@@ -49,14 +45,14 @@ func (d *decoder) metadata(b []byte) error {
 		switch string(name) {
 		case lbNamespace:
 			v, said, err := member(fields, servedKey)
-			if said || d.ev.hints != nil { // of a name that is there twice, the last one counts
-				d.hints().served = v.GetStringValue()
+			if said || d.m.Hints != nil { // of a name that is there twice, the last one counts
+				d.hints().Served = v.GetStringValue()
 			}
 			return err
-		case subset.Namespace:
-			v, said, err := member(fields, subset.Key)
-			if said || d.ev.hints != nil {
-				d.hints().subset = v
+		case SubsetNamespace:
+			v, said, err := member(fields, SubsetKey)
+			if said || d.m.Hints != nil {
+				d.hints().Subset = v
 			}
 			return err
 		}
@@ -72,7 +68,7 @@ func (d *decoder) attribute(entry []byte) error {
 	}
 	v, _, err := member(fields, upstreamAddress)
 	if v.GetStringValue() != "" {
-		d.hints().upstream = v.GetStringValue()
+		d.hints().Upstream = v.GetStringValue()
 	}
 	return err
 }
@@ -114,46 +110,46 @@ func mapEntry(entry []byte) (name, value []byte, err error) {
 }
 
 // field returns where the header of that name goes, nil if nobody reads it.
-func (h *headers) field(key []byte, timeoutHeader string) *string {
+func (h *Headers) field(key []byte, timeoutHeader string) *string {
 	switch string(key) {
 	case ":method":
-		return &h.method
+		return &h.Method
 	case ":path":
-		return &h.path
+		return &h.Path
 	case ":status":
-		return &h.status
+		return &h.Status
 	case "content-type":
-		return &h.contentType
+		return &h.ContentType
 	case "retry-after":
-		return &h.retryAfter
+		return &h.RetryAfter
 	case "x-request-id":
-		return &h.requestID
+		return &h.RequestID
 	case "traceparent":
-		return &h.traceparent
+		return &h.Traceparent
 	case "tracestate":
-		return &h.tracestate
+		return &h.Tracestate
 	case "authorization":
-		return &h.authorization
-	case "x-envoy-attempt-count":
-		return &h.attemptCount
+		return &h.Authorization
+	case HeaderAttemptCount:
+		return &h.AttemptCount
 	case prefill.HeaderStart:
-		return &h.start
+		return &h.Start
 	case prefill.HeaderLeg:
-		return &h.leg
+		return &h.Leg
 	case prefill.HeaderDebug:
-		return &h.debug
+		return &h.Debug
 	case prefill.HeaderLocalReply:
-		return &h.localReply
+		return &h.LocalReply
 	case timeoutHeader:
-		return &h.timeout
+		return &h.Timeout
 	default:
 		return nil
 	}
 }
 
-// strange reports whether a header is one that only routers and proxies may set,
+// Strange reports whether a header is one that only routers and proxies may set,
 // so that one which a client has set must not go on.
-func strange(name []byte) bool {
+func Strange(name []byte) bool {
 	if len(name) < 3 || name[0] != 'x' {
 		return false
 	}

@@ -1,4 +1,4 @@
-package extproc
+package wire
 
 import (
 	"strings"
@@ -17,35 +17,71 @@ import (
 // This file is the only one that builds protos; encode.go writes the frequent
 // messages without them.
 
-// chunkBytes is the largest piece of a streamed body: the portable size of the
-// endpoint picker protocol's implementations.
-const chunkBytes = 62_000
+// replyOf writes one of the rare replies. What is in them is ours: one that cannot be
+// written is a defect.
+func replyOf(r *extprocv3.ProcessingResponse) Reply {
+	b, err := proto.Marshal(r)
+	if err != nil {
+		panic("wire: our own message cannot be written: " + err.Error())
+	}
+	return Reply{head: b}
+}
 
-func mutationOf(set []kv, remove []string) *extprocv3.HeaderMutation {
+// Continue lets a message pass. A full-duplex body has to be sent back instead: Chunks.
+func Continue(of Kind) Reply {
+	switch of {
+	case RequestHeaders:
+		return headersAnswer(fieldAnswerRequestHeaders, nil, nil, extras{})
+	case ResponseHeaders:
+		return headersAnswer(fieldAnswerResponseHeaders, nil, nil, extras{})
+	default:
+		return replyOf(continueOf(of))
+	}
+}
+
+// Extend extends the time in which Envoy waits for an answer to its message.
+func Extend(d time.Duration) Reply { return replyOf(extendOf(d)) }
+
+// Immediate is an answer of ours in place of a worker's.
+type Immediate struct {
+	Status  int
+	Headers []Header
+	Body    []byte
+	Detail  string // for Envoy's access log
+}
+
+// Reply ends the exchange: nothing can be sent after it.
+func (im *Immediate) Reply() Reply { return replyOf(immediateResponseOf(im)) }
+
+// ChunkBytes is the largest piece of a streamed body: the portable size of the
+// endpoint picker protocol's implementations.
+const ChunkBytes = 62_000
+
+func mutationOf(set []Header, remove []string) *extprocv3.HeaderMutation {
 	if len(set) == 0 && len(remove) == 0 {
 		return nil
 	}
 	m := &extprocv3.HeaderMutation{RemoveHeaders: remove}
 	for _, h := range set {
 		m.SetHeaders = append(m.SetHeaders, &corev3.HeaderValueOption{
-			Header:       &corev3.HeaderValue{Key: h.name, RawValue: []byte(h.value)},
+			Header:       &corev3.HeaderValue{Key: h.Name, RawValue: []byte(h.Value)},
 			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 		})
 	}
 	return m
 }
 
-func continueOf(of message) *extprocv3.ProcessingResponse {
+func continueOf(of Kind) *extprocv3.ProcessingResponse {
 	switch of {
-	case ofRequestHeaders:
+	case RequestHeaders:
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}}
-	case ofRequestBody:
+	case RequestBody:
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}}}
-	case ofRequestTrailers:
+	case RequestTrailers:
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}}
-	case ofResponseHeaders:
+	case ResponseHeaders:
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}}
-	case ofResponseBody:
+	case ResponseBody:
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}}
 	default:
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
@@ -55,35 +91,35 @@ func continueOf(of message) *extprocv3.ProcessingResponse {
 // metadataOf repeats the destination as envoy.lb metadata: the endpoint picker
 // protocol asks for both, and for them to be equal. It is written once for each
 // address and shared.
-func (srv *Server) metadataOf(set []kv) []byte {
+func (w *Writer) metadataOf(set []Header) []byte {
 	for i := range set {
-		if set[i].name != prefill.HeaderDestination {
+		if set[i].Name != prefill.HeaderDestination {
 			continue
 		}
-		if strings.Contains(set[i].value, ",") { // there are too many lists to keep
-			b, _ := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].value)})
+		if strings.Contains(set[i].Value, ",") { // there are too many lists to keep
+			b, _ := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].Value)})
 			return b
 		}
-		if m, ok := srv.metadata.Load(set[i].value); ok {
+		if m, ok := w.metadata.Load(set[i].Value); ok {
 			return m.([]byte)
 		}
-		b, err := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].value)})
+		b, err := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].Value)})
 		if err != nil {
 			return nil // an address that is no UTF-8: there is none
 		}
-		srv.metadata.Store(set[i].value, b)
+		w.metadata.Store(set[i].Value, b)
 		return b
 	}
 	return nil
 }
 
-func immediateResponseOf(im *immediate) *extprocv3.ProcessingResponse {
+func immediateResponseOf(im *Immediate) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 		ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(im.status)},
-			Headers: mutationOf(im.set, nil),
-			Body:    im.body,
-			Details: im.detail,
+			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(im.Status)},
+			Headers: mutationOf(im.Headers, nil),
+			Body:    im.Body,
+			Details: im.Detail,
 		},
 	}}
 }
@@ -94,7 +130,7 @@ func extendOf(d time.Duration) *extprocv3.ProcessingResponse {
 
 func destinationMetadata(address string) *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		"envoy.lb": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+		lbNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			prefill.HeaderDestination: structpb.NewStringValue(address),
 		}}),
 	}}

@@ -1,35 +1,35 @@
-package extproc
+package wire
 
 import (
 	"slices"
+	"sync"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 )
 
-// outgoing is one ProcessingResponse, already written but for its body, which
-// stays where it is: gRPC sends the three parts one after the other and gives
-// the body's buffer back once it is on the wire.
-type outgoing struct {
+// Reply is one ProcessingResponse, already written but for its body, which stays where it
+// is: gRPC sends the three parts one after the other and gives the body's buffer back once
+// it is on the wire. A Reply is sent once, or dropped.
+type Reply struct {
 	head []byte
 	body mem.Buffer // nil: none
 	tail []byte
 }
 
-func (o *outgoing) buffers() mem.BufferSlice {
-	if o.body == nil {
-		return mem.BufferSlice{mem.SliceBuffer(o.head)}
+// Drop gives back what a reply holds that is not sent.
+func (r *Reply) Drop() {
+	if r.body != nil {
+		r.body.Free()
 	}
-	return mem.BufferSlice{mem.SliceBuffer(o.head), o.body, mem.SliceBuffer(o.tail)}
 }
 
-// protoMessage is a response that is built of protos: the rare ones.
-func protoMessage(r *extprocv3.ProcessingResponse) (*outgoing, error) {
-	b, err := proto.Marshal(r)
-	return &outgoing{head: b}, err
+func (r *Reply) buffers() mem.BufferSlice {
+	if r.body == nil {
+		return mem.BufferSlice{mem.SliceBuffer(r.head)}
+	}
+	return mem.BufferSlice{mem.SliceBuffer(r.head), r.body, mem.SliceBuffer(r.tail)}
 }
 
 // Field numbers of ProcessingResponse and of the messages in it.
@@ -65,12 +65,12 @@ func appendTag(b []byte, num protowire.Number, n int) []byte {
 	return protowire.AppendVarint(b, uint64(n))
 }
 
-func headerSize(h *kv) (value, option int) {
-	value = sized(len(h.name)) + sized(len(h.value))
+func headerSize(h *Header) (value, option int) {
+	value = sized(len(h.Name)) + sized(len(h.Value))
 	return value, sized(value) + 2
 }
 
-func mutationSize(set []kv, remove []string) int {
+func mutationSize(set []Header, remove []string) int {
 	n := 0
 	for i := range set {
 		_, option := headerSize(&set[i])
@@ -83,16 +83,16 @@ func mutationSize(set []kv, remove []string) int {
 }
 
 // appendMutation appends a HeaderMutation: raw values that overwrite.
-func appendMutation(b []byte, set []kv, remove []string) []byte {
+func appendMutation(b []byte, set []Header, remove []string) []byte {
 	for i := range set {
 		h := &set[i]
 		value, option := headerSize(h)
 		b = appendTag(b, fieldSetHeaders, option)
 		b = appendTag(b, fieldOptionHeader, value)
-		b = appendTag(b, fieldValueKey, len(h.name))
-		b = append(b, h.name...)
-		b = appendTag(b, fieldValueRaw, len(h.value))
-		b = append(b, h.value...)
+		b = appendTag(b, fieldValueKey, len(h.Name))
+		b = append(b, h.Name...)
+		b = appendTag(b, fieldValueRaw, len(h.Value))
+		b = append(b, h.Value...)
 		b = protowire.AppendTag(b, fieldOptionAction, protowire.VarintType)
 		b = protowire.AppendVarint(b, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
 	}
@@ -103,6 +103,67 @@ func appendMutation(b []byte, set []kv, remove []string) []byte {
 	return b
 }
 
+// Writer makes the replies that hold bodies and destinations. Safe for concurrent use.
+type Writer struct {
+	buffers  *Pool
+	metadata sync.Map // address → []byte: written once for each; as many as there were workers
+}
+
+// NewWriter returns a writer of bodies that are buffers of the pool, or of nobody.
+func NewWriter(buffers *Pool) *Writer { return &Writer{buffers: buffers} }
+
+// Route is the answer to the end of a request, which sends it to its destination.
+type Route struct {
+	Set    []Header // a prefill.HeaderDestination among them is repeated as metadata
+	Remove []string
+	Body   []byte // the new one, the writer's from now on; nil: as it came
+	// Token goes with the answer as metadata: the filter that opens the stream of an
+	// answer's first events hands it back, and so does Envoy's access log. Empty: none.
+	Token    string
+	NewRoute bool // with Token: the headers choose the route, and Envoy is to look it up again
+}
+
+// Route answers a buffered request body.
+func (w *Writer) Route(r *Route) Reply {
+	x := extrasOf(r, w.metadataOf(r.Set))
+	if r.Body == nil {
+		return bodyAnswer(r.Set, r.Remove, nil, x)
+	}
+	return bodyAnswer(r.Set, r.Remove, w.buffers.lend(r.Body), x)
+}
+
+// RouteHeaders answers request headers: of a body that is sent in Chunks, or that passes
+// by. The route's own body is not looked at.
+func (w *Writer) RouteHeaders(r *Route) Reply {
+	return headersAnswer(fieldAnswerRequestHeaders, r.Set, r.Remove, extrasOf(r, w.metadataOf(r.Set)))
+}
+
+// Chunks sends a full-duplex body, the writer's from now on, in pieces of the portable
+// size: one at least. of is RequestBody or ResponseBody. last: it ends there.
+func (w *Writer) Chunks(of Kind, body []byte, last bool, send func(Reply)) {
+	field := protowire.Number(fieldAnswerRequestBody)
+	if of == ResponseBody {
+		field = fieldAnswerResponseBody
+	}
+	rest := w.buffers.lend(body)
+	for rest.Len() > ChunkBytes {
+		var piece mem.Buffer
+		piece, rest = mem.SplitUnsafe(rest, ChunkBytes)
+		send(chunkAnswer(field, piece, false))
+	}
+	send(chunkAnswer(field, rest, last))
+}
+
+// Mutate answers request headers, whose body is not sent here.
+func Mutate(set []Header, remove []string) Reply {
+	return headersAnswer(fieldAnswerRequestHeaders, set, remove, extras{})
+}
+
+// Relay answers response headers.
+func Relay(set []Header, remove []string) Reply {
+	return headersAnswer(fieldAnswerResponseHeaders, set, remove, extras{})
+}
+
 // extras is what an answer to the request says besides its headers and body.
 type extras struct {
 	metadata []byte // a written ProcessingResponse of nothing but dynamic metadata
@@ -110,11 +171,11 @@ type extras struct {
 }
 
 // extrasOf returns those of a route, beside the metadata that it has.
-func extrasOf(e *effect, metadata []byte) extras {
-	if e.token == "" {
+func extrasOf(r *Route, metadata []byte) extras {
+	if r.Token == "" {
 		return extras{metadata: metadata}
 	}
-	return extras{metadata: appendTokenMetadata(slices.Clip(metadata), e.token), newRoute: e.newRoute}
+	return extras{metadata: appendTokenMetadata(slices.Clip(metadata), r.Token), newRoute: r.NewRoute}
 }
 
 // size is what newRoute takes in a CommonResponse.
@@ -133,7 +194,7 @@ func (x *extras) appendRoute(b []byte) []byte {
 }
 
 // headersAnswer answers request or response headers.
-func headersAnswer(field protowire.Number, set []kv, remove []string, x extras) *outgoing {
+func headersAnswer(field protowire.Number, set []Header, remove []string, x extras) Reply {
 	mutation := mutationSize(set, remove)
 	common := x.size()
 	if mutation > 0 {
@@ -142,7 +203,7 @@ func headersAnswer(field protowire.Number, set []kv, remove []string, x extras) 
 	b := make([]byte, 0, sized(sized(common))+len(x.metadata)+8)
 	if common == 0 {
 		b = appendTag(b, field, 0)
-		return &outgoing{head: append(b, x.metadata...)}
+		return Reply{head: append(b, x.metadata...)}
 	}
 	b = appendTag(b, field, sized(common))
 	b = appendTag(b, fieldResponse, common)
@@ -150,12 +211,12 @@ func headersAnswer(field protowire.Number, set []kv, remove []string, x extras) 
 		b = appendTag(b, fieldHeaderMutation, mutation)
 		b = appendMutation(b, set, remove)
 	}
-	return &outgoing{head: append(x.appendRoute(b), x.metadata...)}
+	return Reply{head: append(x.appendRoute(b), x.metadata...)}
 }
 
 // bodyAnswer answers a buffered request body: headers, and the new body unless
 // it is nil.
-func bodyAnswer(set []kv, remove []string, body mem.Buffer, x extras) *outgoing {
+func bodyAnswer(set []Header, remove []string, body mem.Buffer, x extras) Reply {
 	mutation, common, length := mutationSize(set, remove), x.size(), 0
 	if mutation > 0 {
 		common += sized(mutation)
@@ -173,15 +234,15 @@ func bodyAnswer(set []kv, remove []string, body mem.Buffer, x extras) *outgoing 
 	}
 	b = x.appendRoute(b)
 	if body == nil {
-		return &outgoing{head: append(b, x.metadata...)}
+		return Reply{head: append(b, x.metadata...)}
 	}
 	b = appendTag(b, fieldBodyMutation, length)
 	b = appendTag(b, fieldMutationBody, body.Len())
-	return &outgoing{head: b, body: body, tail: x.metadata}
+	return Reply{head: b, body: body, tail: x.metadata}
 }
 
 // chunkAnswer is one piece of a full-duplex body.
-func chunkAnswer(field protowire.Number, piece mem.Buffer, last bool) *outgoing {
+func chunkAnswer(field protowire.Number, piece mem.Buffer, last bool) Reply {
 	n := piece.Len()
 	streamed := 0
 	if n > 0 {
@@ -201,33 +262,13 @@ func chunkAnswer(field protowire.Number, piece mem.Buffer, last bool) *outgoing 
 	b = appendTag(b, fieldMutationStream, streamed)
 	if n == 0 {
 		piece.Free()
-		return &outgoing{head: append(b, tail...)}
+		return Reply{head: append(b, tail...)}
 	}
 	b = appendTag(b, fieldStreamBody, n)
-	return &outgoing{head: b, body: piece, tail: tail}
+	return Reply{head: b, body: piece, tail: tail}
 }
 
-// Get and Put make the pool one of gRPC's kind.
-func (p *bufferPool) Get(n int) *[]byte {
-	b := p.get(n)[:n]
-	return &b
-}
-
-// Put takes a buffer back from gRPC.
-func (p *bufferPool) Put(b *[]byte) { p.put(*b) }
-
-// lend hands a body to gRPC, which gives it back when it is sent. A body that
-// is not of the pool is left to the collector.
-func (p *bufferPool) lend(body []byte) mem.Buffer {
-	if len(body) == 0 {
-		return mem.SliceBuffer(nil)
-	}
-	return mem.NewBuffer(&body, p)
-}
-
-// appendTokenMetadata appends dynamic metadata that holds a token. The filter that
-// opens the stream of an answer's first events hands it back (see firstStream), and so
-// does Envoy's access log.
+// appendTokenMetadata appends dynamic metadata that holds a token.
 func appendTokenMetadata(b []byte, token string) []byte {
 	value := sized(len(token))
 	entry := sized(len(metadataLeg)) + sized(value)

@@ -1,0 +1,59 @@
+package wire
+
+import (
+	"context"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+)
+
+// Register adds Envoy's two services to g, a server with a Codec: each stream of the
+// external processor is handed to process, each of the access log to logs. A stream ends
+// when its handler returns, with the error that it returns.
+func Register(g grpc.ServiceRegistrar, process func(*Stream) error, logs func(*Logs) error) {
+	extprocv3.RegisterExternalProcessorServer(g, &processor{process: process})
+	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{logs: logs})
+}
+
+type processor struct {
+	extprocv3.UnimplementedExternalProcessorServer
+	process func(*Stream) error
+}
+
+// Process implements extprocv3.ExternalProcessorServer.
+func (p *processor) Process(g extprocv3.ExternalProcessor_ProcessServer) error {
+	return p.process(&Stream{grpc: g})
+}
+
+type accessLog struct {
+	accesslogv3.UnimplementedAccessLogServiceServer
+	logs func(*Logs) error
+}
+
+// StreamAccessLogs implements accesslogv3.AccessLogServiceServer.
+func (a *accessLog) StreamAccessLogs(g accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	return a.logs(&Logs{grpc: g})
+}
+
+// Stream is one stream of the external processor. One goroutine may receive while another
+// sends.
+type Stream struct {
+	grpc grpc.ServerStream
+	out  Reply // what is being sent: gRPC takes it by its address
+}
+
+// Context is the stream's. The filter's own initial metadata is in it.
+func (s *Stream) Context() context.Context { return s.grpc.Context() }
+
+// Recv reads the next message into m. An error is the stream's end: Envoy half-closes or
+// cancels it, at an answer's end as when the client vanishes.
+func (s *Stream) Recv(m *Message) error { return s.grpc.RecvMsg(m) }
+
+// Send sends one message. An error is the stream's end, of which Recv hears too.
+func (s *Stream) Send(r Reply) error {
+	s.out = r
+	err := s.grpc.SendMsg(&s.out)
+	s.out = Reply{}
+	return err
+}
