@@ -200,7 +200,7 @@ func (srv *Server) noteRefusal(s *mainStream, e *effect) journal.Handle {
 		r.Path = short(s.m.hdr.Path)
 		r.BodyBytes = s.m.hdr.Length.N
 		if s.m.scan != nil {
-			r.Model = short(string(s.m.scan.Model))
+			r.Model = short(string(s.m.scan.Model[:min(len(s.m.scan.Model), mostShown+1)]))
 		}
 		if r.Time.IsZero() {
 			r.Time = time.Now()
@@ -208,10 +208,17 @@ func (srv *Server) noteRefusal(s *mainStream, e *effect) journal.Handle {
 	})
 }
 
+// mostShown is how many bytes of a client's own words are shown.
+const mostShown = 80
+
 // short is what is shown of a client's own words: names, never prompts.
 func short(s string) string {
 	path, _, _ := strings.Cut(s, "?")
-	return strings.ToValidUTF8(path[:min(len(path), 80)], "")
+	path = path[:min(len(path), mostShown)]
+	if len(path) < len(s) { // or a record would keep all of it, as long as the client liked
+		path = strings.Clone(path)
+	}
+	return strings.ToValidUTF8(path, "")
 }
 
 func (srv *Server) explained(v *verdict, q *question, path string, body []byte) *decision.Record {
