@@ -62,7 +62,8 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 		over = max(0, missing-int64(e.answers.waiting))
 		told += float64(e.load.DecodeBlocks) / float64(n) * float64(missing-over)
 	}
-	v = Verdict{Expected: int64(e.decoding(b.now) + 0.5), Told: int64(told + 0.5)}
+	h := e.held()
+	v = Verdict{Expected: int64(h.whole(b.now)), Told: int64(told + 0.5)}
 	e.correction = correction{told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), b.now, over}
 	e.written.off.blocks = 0 // it is in what is reported
 	b.writeLocked(e)
@@ -77,11 +78,30 @@ func (e *entry) mostHeld() float64 {
 	return mostReported
 }
 
-// decoding is how many KV blocks the rank is taken to hold for requests: those of their
+// held is how many KV blocks a rank is taken to hold for requests: those of their
 // prompts, those of answers so far, and what KV events and the last report have corrected.
-func (e *entry) decoding(now time.Duration) float64 {
-	return max(0, float64(e.load.DecodeBlocks)+e.answers.at(now.Seconds())+e.written.off.at(now)+e.correction.at(now))
+type held struct {
+	booked     float64
+	answers    answers
+	correction correction
+	off        offBy
 }
+
+func (e *entry) held() held {
+	return held{float64(e.load.DecodeBlocks), e.answers, e.correction, e.written.off}
+}
+
+// changes reports whether it is another number as time goes by.
+func (h *held) changes() bool {
+	return h.answers.n > 0 || h.correction.blocks != 0 || h.off.blocks != 0
+}
+
+func (h *held) at(now time.Duration) float64 {
+	return max(0, h.booked+h.answers.at(now.Seconds())+h.correction.at(now)+h.off.at(now))
+}
+
+// whole is at, in whole blocks.
+func (h *held) whole(now time.Duration) float64 { return float64(int64(h.at(now) + 0.5)) }
 
 // settle takes a booking off whose answer has come to so many blocks, and of the
 // corrections what came with its request.
@@ -108,5 +128,6 @@ func (b *Book) DecodingBlocks(r worker.Rank, now time.Time) (int64, bool) {
 	if e == nil {
 		return 0, false
 	}
-	return int64(e.decoding(b.now) + 0.5), true
+	h := e.held()
+	return int64(h.whole(b.now)), true
 }

@@ -25,13 +25,8 @@ type table struct {
 	decaying         int // elements of rate that are not 0
 	fresh            time.Duration
 
-	// KV blocks of running answers are booked, what answers has, and what corrections and
-	// offs have found to differ. The column Decode has them as of told.
-	booked      []float64
-	answers     []answers
-	corrections []correction
-	offs        []offBy
-	told        time.Duration
+	held []held // the column Decode has it as of told
+	told time.Duration
 
 	// What the filter said last (heed.go).
 	filter    Filter
@@ -109,7 +104,7 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		},
 		unknown: picker.NewBits(n), zeros: make([]uint32, n),
 		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
-		booked: make([]float64, n), answers: make([]answers, n), corrections: make([]correction, n), offs: make([]offBy, n), told: b.now,
+		held: make([]held, n), told: b.now,
 		fresh: b.now, out: picker.NewBits(n), starved: picker.NewBits(n),
 		standings: make([]health.Standing, n), barred: picker.NewBits(n), closed: picker.NewBits(n),
 	}
@@ -147,8 +142,8 @@ func (t *table) setDegraded(i int, degraded bool) {
 // write brings the columns of one rank in step with its entry.
 func (t *table) write(i int, e *entry, now time.Duration) {
 	l := &e.load
-	t.booked[i], t.answers[i], t.corrections[i], t.offs[i] = float64(l.DecodeBlocks), e.answers, e.correction, e.written.off
-	t.cols.Decode[i] = float64(int64(e.decoding(now) + 0.5))
+	t.held[i] = e.held()
+	t.cols.Decode[i] = t.held[i].whole(now)
 	t.cols.Requests[i] = float64(l.PrefillRequests + l.DecodeRequests)
 	if t.rate[i] != 0 {
 		t.decaying--
@@ -196,11 +191,9 @@ func (t *table) refresh(now time.Duration) {
 }
 
 func (t *table) grow(now time.Duration) {
-	at := now.Seconds()
-	for i := range t.answers {
-		a, c, o := &t.answers[i], &t.corrections[i], &t.offs[i]
-		if a.n > 0 || c.blocks != 0 || o.blocks != 0 {
-			t.cols.Decode[i] = float64(int64(max(0, t.booked[i]+a.at(at)+c.at(now)+o.at(now)) + 0.5))
+	for i := range t.held {
+		if h := &t.held[i]; h.changes() {
+			t.cols.Decode[i] = h.whole(now)
 		}
 	}
 }
