@@ -27,12 +27,13 @@ func AppendPictureHashes(dst []LocalHash, tokens []uint32, pictures []Picture, b
 	if eagle {
 		window++
 	}
-	var keyed keyedHasher
+	var keys []uint64
+	var scratch []uint32
 	for from := 0; from+window <= len(tokens); from += blockSize {
 		for len(pictures) > 0 && pictures[0].Offset+pictures[0].Length <= from {
 			pictures = pictures[1:]
 		}
-		keys := keyed.keys[:0]
+		keys = keys[:0]
 		for _, p := range pictures {
 			if p.Offset >= from+blockSize {
 				break
@@ -40,15 +41,14 @@ func AppendPictureHashes(dst []LocalHash, tokens []uint32, pictures []Picture, b
 			p.Offset -= from
 			keys = p.AppendKeys(keys)
 		}
-		keyed.keys = keys
-		dst = append(dst, keyed.hash(tokens[from:from+window], keys, seed))
+		dst = AppendKeyedHash(dst, tokens[from:from+window], keys, seed, &scratch)
 	}
 	return dst
 }
 
 // AppendKeyedHash appends the hash of the one block of tokens that depends on keys as well.
 // It is hashed behind them, as two tokens for each key: in memory they look the same.
-// scratch is used, and may be nil.
+// What scratch points to is used as memory, and may be nil.
 func AppendKeyedHash(dst []LocalHash, tokens []uint32, keys []uint64, seed uint64, scratch *[]uint32) []LocalHash {
 	w := append((*scratch)[:0], tokens...)
 	for _, k := range keys {
@@ -56,17 +56,6 @@ func AppendKeyedHash(dst []LocalHash, tokens []uint32, keys []uint64, seed uint6
 	}
 	*scratch = w
 	return appendWindows(dst, w, len(w), len(w), seed)
-}
-
-// keyedHasher is memory for hashing one block after the other.
-type keyedHasher struct {
-	keys   []uint64
-	window []uint32
-	one    [1]LocalHash
-}
-
-func (k *keyedHasher) hash(tokens []uint32, keys []uint64, seed uint64) LocalHash {
-	return AppendKeyedHash(k.one[:0], tokens, keys, seed, &k.window)[0]
 }
 
 // digestLen is how many hexadecimal digits the names have that vLLM gives to pictures.
