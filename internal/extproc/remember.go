@@ -30,7 +30,10 @@ func (srv *Server) remember(v *verdict, q *question, sc *scratch) {
 	}
 	if p.Source == tokens.FromEngine {
 		// So that a later turn whose tokens come too late still finds its worker.
-		guess := srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
+		guess := v.rest
+		if !p.Partial {
+			guess = srv.cfg.Tokens.Estimate(q.query, &sc.guess, tokens.ReasonMode)
+		}
 		if len(guess.Hashes) > 0 {
 			srv.cfg.Routes.Note(rank, guess.Hashes, kvindex.Estimated, now)
 		}
