@@ -138,7 +138,7 @@ func (c *Choice) Left() int { return c.left }
 // the row of that rank is always kept. Offering n rows costs n comparisons and
 // no allocation.
 func (c *Choice) Offer(r *Row) {
-	picked := c.Made() && r.Rank == c.Rank
+	picked := c.Picked(r)
 	if c.n == MaxRows {
 		c.left++
 		if !picked && !before(r, &c.rows[c.n-1]) {
@@ -147,7 +147,7 @@ func (c *Choice) Offer(r *Row) {
 		c.n--
 	}
 	first := 0
-	if c.n > 0 && c.Made() && c.rows[0].Rank == c.Rank {
+	if c.n > 0 && c.Picked(&c.rows[0]) {
 		first = 1
 	}
 	i := c.n

@@ -96,10 +96,6 @@ func (w *Writer) metadataOf(set []Header) []byte {
 		if set[i].Name != prefill.HeaderDestination {
 			continue
 		}
-		if strings.Contains(set[i].Value, ",") { // there are too many lists to keep
-			b, _ := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].Value)})
-			return b
-		}
 		if m, ok := w.metadata.Load(set[i].Value); ok {
 			return m.([]byte)
 		}
@@ -107,7 +103,9 @@ func (w *Writer) metadataOf(set []Header) []byte {
 		if err != nil {
 			return nil // an address that is no UTF-8: there is none
 		}
-		w.metadata.Store(set[i].Value, b)
+		if !strings.Contains(set[i].Value, ",") { // there are too many lists to keep
+			w.metadata.Store(set[i].Value, b)
+		}
 		return b
 	}
 	return nil
