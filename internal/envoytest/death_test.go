@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,13 +23,13 @@ import (
 
 // streamers starts n streaming answers of some seconds each and returns once
 // every one of them has begun, with the function that waits for their ends.
-func (f *fleet) streamers(n, tokens int) (wait func() []*reply) {
+func (f *fleet) streamers(n, tokens int, headers ...string) (wait func() []*reply) {
 	f.t.Helper()
 	replies := make([]*reply, n)
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			replies[i] = f.send(context.Background(), "/v1/completions", completion(fmt.Sprintf("stream %d", i), tokens, true))
+			replies[i] = f.send(context.Background(), "/v1/completions", completion(fmt.Sprintf("stream %d", i), tokens, true), headers...)
 		})
 	}
 	f.await("every answer to have begun", func() bool {
@@ -140,5 +142,37 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 		}
 		require.Zero(t, f.metric("baton_fresh_picks_total"), "by reason: %s", regexp.MustCompile(`(?m)^baton_fresh_picks_total.*$`).FindAllString(f.adminGet("/metrics"), -1))
 		require.EqualValues(t, n, legs, "each request had its prefill leg, once")
+	})
+}
+
+// TestEndsWaitForAPluginThatIsStopped: Envoy keeps the ends of answers that a stopped
+// plugin does not read, and tells them all when it goes on. A lost end would leave decode
+// booked for minutes.
+func TestEndsWaitForAPluginThatIsStopped(t *testing.T) {
+	t.Parallel()
+	const n, tokens = 400, 8
+	agent := strings.Repeat("a", 4096) // is told with each end: together they are more than the connection takes unread
+	both(t, layout{
+		prefill: 1, decode: 2, config: "tokens: {mode: estimate}\n",
+		decodeArgs: []string{"--max-running", "512"}, prefillArgs: []string{"--max-running", "512"},
+	}, func(t *testing.T, f *fleet) {
+		f.faultAll(f.decode, enginesim.Fault{Mode: enginesim.FaultHold, When: enginesim.Mid})
+		wait := f.streamers(n, tokens, "user-agent", agent)
+		f.await("streams on which nothing depends to be left", func() bool {
+			return f.metric("baton_streams_in_flight", `leg="prefill"`) == 0 &&
+				(!f.fullDuplex || f.metric("baton_streams_in_flight", `leg="main"`) == 0)
+		})
+		require.EqualValues(t, n, f.metric("baton_worker_decode_requests"))
+		require.NoError(t, f.plugin.Signal(syscall.SIGSTOP))
+		f.faultAll(f.decode, enginesim.Fault{})
+		replies := wait()
+		require.NoError(t, f.plugin.Signal(syscall.SIGCONT))
+		for i, r := range replies {
+			requireAnswer(t, r, fmt.Sprintf("stream %d", i), tokens)
+		}
+		f.await("every end to be told", func() bool { return f.metric("baton_worker_decode_requests") == 0 })
+		dropped, err := f.envoy.Stat(t.Context(), "access_logs.grpc_access_log.logs_dropped")
+		require.NoError(t, err)
+		require.Zero(t, dropped)
 	})
 }

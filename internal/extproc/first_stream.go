@@ -92,7 +92,7 @@ func (s *firstStream) begin(ev *event) {
 // wait has Envoy hold what has come for as long as the request may take: each message
 // has a time of its own, in which a plugin that hangs is noticed.
 func (s *firstStream) wait() {
-	s.send(wire.Extend(min(time.Until(s.leg.Deadline)+time.Second, maxExtension)))
+	s.send(wire.Extend(extension(time.Until(s.leg.Deadline))))
 }
 
 // unread says once that nobody asks us to read the first events of answers: an Envoy
@@ -155,7 +155,7 @@ func (s *firstStream) tell(seen blame.Sight) {
 		s.owner.post(&event{kind: evFound, seen: seen, status: s.events.Status(), pass: pass})
 		return
 	}
-	ctx, cancel := context.WithDeadline(s.grpc.Context(), s.leg.Deadline.Add(time.Second))
+	ctx, cancel := context.WithDeadline(s.grpc.Context(), s.leg.Deadline.Add(messageTimeout))
 	s.srv.peers.found(ctx, s.leg.Owner, peerReport{Token: s.token, Reason: seen, Status: s.events.Status()}, func() {
 		cancel()
 		pass()

@@ -40,7 +40,7 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 	m.readsFirst(ev)
 	if m.holds() {
 		m.phase = mainHolding
-		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})
+		m.emit(effect{op: opExtend, wait: extension(m.deadline.Sub(now))})
 		return
 	}
 	m.relay(now)
@@ -69,8 +69,17 @@ func sightOfStatus(code int) blame.Sight {
 	}
 }
 
-// maxExtension is the most that Envoy accepts (max_message_timeout).
-const maxExtension = time.Hour
+// extension is how long Envoy is to wait for a reply that comes at a deadline, left
+// from now. A filter that fails open lets the answer pass when its time is over, so a
+// plugin that is late at the deadline has as long as it has for any message.
+func extension(left time.Duration) time.Duration {
+	return min(left+messageTimeout, maxExtension)
+}
+
+const (
+	messageTimeout = 5 * time.Second // message_timeout of the shipped configurations
+	maxExtension   = time.Hour       // the most that Envoy accepts (max_message_timeout)
+)
 
 func (m *mainLeg) waitsForPrefill() bool { return m.leg == legDispatched || m.leg == legStarted }
 

@@ -64,7 +64,7 @@ func (m *mainLeg) askPrefill(now time.Time) {
 	h.asked, h.alone = true, handoff.Alone(m.scan)
 	body := handoff.AppendPrefill(m.rules.buffers.Borrow(len(m.body)+syncRoom), m.body, m.scan, m.plan.kind, m.plan.handoffID, h.alone)
 	if !m.fullDuplex {
-		m.emit(effect{op: opExtend, wait: min(m.deadline.Sub(now)+time.Second, maxExtension)})
+		m.emit(effect{op: opExtend, wait: extension(m.deadline.Sub(now))})
 	}
 	m.emit(effect{
 		op: opPrefill, body: body, set: m.syncHeaders(m.plan.prefill.DPRank, m.plan.prefillDPSize, m.plan.token),
