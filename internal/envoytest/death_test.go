@@ -150,11 +150,11 @@ func TestTwoThousandRequestsInFlight(t *testing.T) {
 // booked for minutes.
 func TestEndsWaitForAPluginThatIsStopped(t *testing.T) {
 	t.Parallel()
-	const n, tokens = 400, 8
-	agent := strings.Repeat("a", 4096) // is told with each end: together they are more than the connection takes unread
+	const n, tokens = 100, 8
+	agent := strings.Repeat("a", 16384) // is told with each end: together they are more than the connection takes unread
 	both(t, layout{
 		prefill: 1, decode: 2, config: "tokens: {mode: estimate}\n",
-		decodeArgs: []string{"--max-running", "512"}, prefillArgs: []string{"--max-running", "512"},
+		decodeArgs: []string{"--max-running", "128"}, prefillArgs: []string{"--max-running", "128"},
 	}, func(t *testing.T, f *fleet) {
 		f.faultAll(f.decode, enginesim.Fault{Mode: enginesim.FaultHold, When: enginesim.Mid})
 		wait := f.streamers(n, tokens, "user-agent", agent)

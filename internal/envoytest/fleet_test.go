@@ -469,13 +469,14 @@ func (f *fleet) checkIdle() {
 	if f.t.Failed() {
 		return
 	}
-	f.await("every booking to be released", func() bool {
-		_, known := f.gauge("baton_worker_prefill_requests")
-		require.True(f.t, known, "the plugin shows what is booked")
-		return f.metric("baton_worker_prefill_requests") == 0 && f.metric("baton_worker_decode_requests") == 0 &&
-			f.metric("baton_worker_prefill_tokens") == 0 && f.metric("baton_worker_decode_blocks") == 0 &&
-			f.metric("baton_streams_in_flight") == 0 && f.metric("baton_body_bytes_in_flight") == 0
-	})
+	_, known := f.gauge("baton_worker_prefill_requests")
+	require.True(f.t, known, "the plugin shows what is booked")
+	for _, name := range []string{
+		"baton_worker_prefill_requests", "baton_worker_prefill_tokens", "baton_worker_decode_requests", "baton_worker_decode_blocks",
+		"baton_streams_in_flight", "baton_body_bytes_in_flight",
+	} {
+		f.await(name+" to be zero", func() bool { return f.metric(name) == 0 })
+	}
 	for _, w := range f.workers {
 		if !alive(w) {
 			continue
