@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,8 +54,10 @@ func TestPatterns(t *testing.T) {
 					x.round(when[round%len(when)])
 				}
 				require.Zero(t, x.metric("baton_served_alone_total"))
-				tellf(t, engine, what+" is killed and back", "%d rounds: %s; others are refused meanwhile (the slowest took %s), then served apart; none by one worker alone, nothing is left",
-					rounds, strings.Join(x.seen, "; "), x.slowest.Round(10*time.Millisecond))
+				slices.Sort(x.seen)
+				tellf(t, engine, what+" is killed and back", "%d rounds: %s", rounds, strings.Join(slices.Compact(x.seen), "; "))
+				tellf(t, engine, what+", other requests", "refused meanwhile (the slowest took %s), then served apart; none by one worker alone, nothing is left",
+					x.slowest.Round(10*time.Millisecond))
 			})
 		}
 	}

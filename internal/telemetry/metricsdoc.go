@@ -17,8 +17,8 @@ func MetricsDoc() string {
 	for _, m := range Metrics() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Kind, m.Unit, quoted(m.Labels), m.Help)
 	}
-	b.WriteString("\n`gen_ai_…` and `baton_time_to_first_byte_seconds` are native histograms as well, for a scrape that asks for them (`scrape_native_histograms`). " +
-		"Names and buckets of the former are those of OpenTelemetry's GenAI conventions.\n\n" +
+	b.WriteString("\n`gen_ai_…` and `baton_time_to_first_byte_seconds` are also native histograms, for a scrape that asks for them (`scrape_native_histograms`). " +
+		"`gen_ai_…` have the names and buckets of OpenTelemetry's GenAI conventions.\n\n" +
 		"Buckets, as upper bounds:\n\n")
 	for _, m := range Metrics() {
 		if m.Kind != Histogram {
@@ -37,6 +37,10 @@ func MetricsDoc() string {
 	for _, l := range Labels() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.Name, l.Values)
 	}
+	b.WriteString("\nValues of `" + LabelOutcome + "`:\n\n")
+	list(&b, outcomes())
+	b.WriteString("\nValues of `" + LabelKind + "`:\n\n")
+	list(&b, promptKinds())
 	b.WriteString("\n## Spans\n\n" +
 		"Sent over OTLP gRPC when an endpoint is configured. Trace context is W3C (`traceparent`, `tracestate`); " +
 		"a sampled parent is always followed.\n\n" +
@@ -49,6 +53,13 @@ func MetricsDoc() string {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", k.Name, k.Help)
 	}
 	return b.String()
+}
+
+// list writes values that are too long for a cell of a table.
+func list(b *strings.Builder, values []Label) {
+	for _, v := range values {
+		fmt.Fprintf(b, "- %s: %s.\n", v.Name, v.Values)
+	}
 }
 
 func quoted(names []string) string {

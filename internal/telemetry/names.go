@@ -157,27 +157,27 @@ func l(names ...string) []string { return names }
 func requestMetrics() []Metric {
 	return []Metric{
 		{MetricRequests, Counter, "{request}", l(LabelOutcome, LabelCode), "Client requests that have ended.", nil},
-		{MetricAttempts, Counter, "{attempt}", l(LabelOutcome), "Attempts that have ended: one for each request, one more for each fresh pick.", nil},
-		{MetricWorkerAttempts, Counter, "{attempt}", l(LabelWorker, LabelRole, LabelOutcome), "Attempts that have ended, by the worker that was to answer: `ok`, `rejected`, `failed` …, and, with the role prefill, by the one that was to prefill: `well`, `failed`. Of more than 256 workers the later ones count as one, `other`.", nil},
-		{MetricWorkerCharges, Counter, "{charge}", l(LabelWorker, LabelCharge), "What workers were charged with, as the blame table of ARCHITECTURE.md says. Of more than 256 workers the later ones count as one, `other`.", nil},
+		{MetricAttempts, Counter, "{attempt}", l(LabelOutcome), "Attempts that have ended: one for each request, one more for each fresh attempt.", nil},
+		{MetricWorkerAttempts, Counter, "{attempt}", l(LabelWorker, LabelRole, LabelOutcome), "Attempts that have ended, by the worker picked to answer (`ok`, `rejected`, `failed` …) and, with role prefill, to prefill (`well`, `failed`). From the 257th on, workers count together as `other`.", nil},
+		{MetricWorkerCharges, Counter, "{charge}", l(LabelWorker, LabelCharge), "Charges to workers, by the blame table of ARCHITECTURE.md. From the 257th on, workers count together as `other`.", nil},
 		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
-		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests given to one worker although their model's prefill workers are known: `short_prompt` and `prefill_busy` by routing.conditional, `fallback` by fallback, `one_leg` where a gateway carries no prefill leg.", nil},
-		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that another endpoint has answered than was picked, by a gateway's word: `other` of ours, whose load they are from then on, or one `unknown` here.", nil},
-		{MetricSubsetFaults, Counter, "{request}", l(LabelReason), "Requests whose subset hint is not as the endpoint picker protocol has it. What cannot be read of one allows nobody.", nil},
+		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests served by one worker although their model has prefill workers: `short_prompt` and `prefill_busy` by routing.conditional, `fallback` by fallback, `one_leg` if a gateway has no prefill leg.", nil},
+		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that, by a gateway's report, another endpoint has answered than the picked one: `other`, a worker of ours, which then has the booking; or `unknown`.", nil},
+		{MetricSubsetFaults, Counter, "{request}", l(LabelReason), "Requests whose subset hint breaks the endpoint picker protocol. A part that cannot be read allows no endpoint.", nil},
 		{MetricDecisionSeconds, Histogram, "s", nil, "Time from the complete request to the decision, tokenizing and queueing included.", fastBuckets()},
-		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Requests given a new pair of workers, or one worker as a fallback, by what had failed; `decode_left`: a new decode worker only; `envoy`: Envoy repeated the attempt on its own word, or another replica had given it up.", nil},
+		{MetricFreshPicks, Counter, "{pick}", l(LabelReason), "Fresh attempts, with another pair or one worker as a fallback, by what had failed; `decode_left`: another decode worker only; `envoy`: begun by Envoy, or after another replica's attempt.", nil},
 		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},
 		{MetricStreams, Gauge, "{stream}", l(LabelLeg), "Envoy streams open now.", nil},
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
 		{MetricClockOff, Counter, "{request}", nil, "Requests whose x-baton-start was not used, because the clock of their proxy is more than 2 s off.", nil},
 		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
-		{MetricBlame, Counter, "{leg}", l(LabelLeg, LabelSeen), "What was seen of legs, by the rows of the blame table in ARCHITECTURE.md: who is charged with it stands there.", nil},
-		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they said: a token; an error, or the end, before any token; other: they could not be read.", nil},
-		{MetricRequestSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel, LabelErrorType), "Time from when the data plane received a request to the last byte that it sent, of requests that a worker was picked for, all attempts included.", requestBuckets()},
-		{MetricFirstByteSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first byte of a worker's answer that was sent on. A head is no token.", firstTokenBuckets()},
+		{MetricBlame, Counter, "{leg}", l(LabelLeg, LabelSeen), "What was seen of legs, by the rows of the blame table in ARCHITECTURE.md, which says who is charged.", nil},
+		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they were: a token; an error, or the end, before any token; or other, if they could not be read.", nil},
+		{MetricRequestSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel, LabelErrorType), "Time from the data plane's receipt of a request to the last byte that it sent, over all attempts, of requests for which a worker was picked.", requestBuckets()},
+		{MetricFirstByteSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first byte of a worker's answer that was sent on. The headers alone are not a token.", firstTokenBuckets()},
 		{MetricFirstTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first token of a streamed answer, where its first events are read (answer.first_token).", firstTokenBuckets()},
 		{MetricPerTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time from the first token of a streamed answer to its end, for each token after the first, where its usage is known.", perTokenBuckets()},
-		{MetricPromptTokens, Counter, "{token}", l(LabelModel, LabelRole, LabelKind), "Tokens of the prompts of requests that were served, by what the caches were good for.", nil},
+		{MetricPromptTokens, Counter, "{token}", l(LabelModel, LabelRole, LabelKind), "Prompt tokens of requests that were served, by how far caches held them.", nil},
 		{MetricPrefillWaitSeconds, Histogram, "s", nil, "Time that response headers were held back until prefill was well.", slowBuckets()},
 
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
@@ -188,7 +188,7 @@ func requestMetrics() []Metric {
 		{MetricKVGaps, Counter, "{gap}", nil, "Gaps seen in the sequence numbers of KV event streams.", nil},
 		{MetricKVReplays, Counter, "{replay}", l(LabelOutcome), "Replays that have ended: asked for when a stream connects, after a gap, and in quiet times.", nil},
 		{MetricKVResets, Counter, "{reset}", l(LabelReason), "Ranks whose blocks were dropped from the index.", nil},
-		{MetricKVRestores, Counter, "{restore}", nil, "Ranks whose blocks of before a restart were proved to be there still and taken into the index.", nil},
+		{MetricKVRestores, Counter, "{restore}", nil, "Ranks whose blocks from before a restart were proved to be held still, and taken into the index.", nil},
 		{MetricIndexDumps, Counter, "{dump}", l(LabelOutcome), "Times the index was written to index.dump.", nil},
 	}
 }
@@ -204,21 +204,21 @@ func stateMetrics() []Metric {
 		{MetricReady, Gauge, "1", nil, "1 when Baton takes requests, else 0.", nil},
 		{MetricViewRevision, Gauge, "1", nil, "Discovery revision of the present view of the workers.", nil},
 		{MetricViewAge, Gauge, "s", nil, "Time since the view was last confirmed by its source.", nil},
-		{MetricViewStale, Gauge, "1", nil, "1 when the source of the view cannot vouch for it any more, else 0.", nil},
+		{MetricViewStale, Gauge, "1", nil, "1 when the view cannot be confirmed by its source, else 0.", nil},
 		{MetricWorkers, Gauge, "{worker}", l(LabelRole, LabelState), "Workers in the view.", nil},
-		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that are served here, those whose workers have all left in the last 30 minutes included, by prefill activation and whether requests for them can be served.", nil},
-		{MetricProblems, Gauge, "{entry}", nil, "What of discovery cannot be used as it is: entries that are unreadable, in conflict, or of a worker that cannot be picked, and pools whose workers have blocks of different kinds.", nil},
+		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that are served here, by prefill activation and whether requests for them can be served. A model counts until 30 minutes after its last worker has left.", nil},
+		{MetricProblems, Gauge, "{entry}", nil, "Entries of discovery that cannot be used: unreadable, in conflict, or of a worker that cannot be picked; and pools whose workers have blocks of different kinds.", nil},
 
-		{MetricQueuedTokens, Gauge, "{token}", l(LabelModel), "Prompt tokens booked on the prefill workers of a model that may be picked, and not done as far as is known: what prefill.max_queued_isl_tokens bounds.", nil},
+		{MetricQueuedTokens, Gauge, "{token}", l(LabelModel), "Prompt tokens booked on the eligible prefill workers of a model, and not yet done as far as is known: bounded by prefill.max_queued_isl_tokens.", nil},
 		{MetricQueueLimit, Gauge, "{token}", nil, "prefill.max_queued_isl_tokens: from so many queued tokens on, new requests for the model get 429. 0: no limit.", nil},
 
-		{MetricBodyBytes, Gauge, "By", nil, "Bytes of request bodies in flight, over all requests and both legs, from their headers to their answers' ends: what request.max_bodies_bytes bounds. Requests that had no room are `bodies_full` in baton_failures_total.", nil},
-		{MetricBodyLimit, Gauge, "By", nil, "request.max_bodies_bytes, or what it is where it is not set: from so many bytes on, new requests get 503; those over 1 MiB from where large ones come to three quarters of it.", nil},
+		{MetricBodyBytes, Gauge, "By", nil, "Bytes of request bodies in flight, both legs included, from a request's headers to its answer's end: bounded by request.max_bodies_bytes; see `bodies_full` in baton_failures_total.", nil},
+		{MetricBodyLimit, Gauge, "By", nil, "request.max_bodies_bytes, or the limit used if it is not set: beyond it new requests get 503; those over 1 MiB once large ones have three quarters of it.", nil},
 
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},
 		{MetricPrefillRequests, Gauge, "{request}", perWorker(), "Prefill legs booked.", nil},
 		{MetricDecodeBlocks, Gauge, "{block}", perWorker(), "KV blocks booked for the prompts of running answers.", nil},
-		{MetricDecodingBlocks, Gauge, "{block}", perWorker(), "KV blocks that the rank is taken to hold, which is what picks weigh: those booked, those that answers have grown by, and what KV events and the engine's latest report have put right.", nil},
+		{MetricDecodingBlocks, Gauge, "{block}", perWorker(), "KV blocks that picks count for the rank: those booked and those that answers have grown by, corrected by KV events and the engine's latest report.", nil},
 		{MetricDecodeRequests, Gauge, "{request}", perWorker(), "Answers booked.", nil},
 		{MetricIndexBlocks, Gauge, "{block}", perWorker(), "Blocks that the index knows on the rank.", nil},
 		{MetricIndexShed, Counter, "{block}", perWorker(), "Blocks of the rank that the index dropped because it had reached index.max_bytes, since the worker was last found.", nil},
@@ -238,19 +238,19 @@ type Label struct {
 // Labels returns every label.
 func Labels() []Label {
 	return []Label{
-		{LabelOutcome, "requests, each in exactly one: `ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin, no worker was asked; `answered` by the plugin itself; `unfinished` where nobody has told how the answer ended. Attempts: these and `retried`. Prefill legs: `started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`. Tokenize: `tokenized`, `tokenized with its pictures`, `tokenized up to its first picture`, `the prompt has pictures`, `too many tokenize requests`, `tokenizer set aside`, `tokenizer too slow`, `tokenizer failed`, `tokenizer refused the prompt`, `tokenizer refused the API key`, `cancelled`. Replays, dumps: `ok`, `failed`. Engine reports: `ok`, `unreachable`, `refused`, `unreadable`"},
-		{LabelCode, "a label of the failure table in ARCHITECTURE.md; where nothing failed, the outcome"},
+		{LabelOutcome, "by what has ended: below"},
+		{LabelCode, "a code of the failure table in ARCHITECTURE.md; if nothing failed, the outcome"},
 		{LabelModel, "a model that discovery lists; on the queue metric only"},
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
 		{LabelRole, "`prefill`, `decode`, `aggregated`"},
-		{LabelMode, "a router mode: `kv`, `round-robin`, `random`, `least-loaded`, `power-of-two`; `direct` or `pre-routed` where the request named the worker"},
+		{LabelMode, "a router mode: `kv`, `round-robin`, `random`, `least-loaded`, `power-of-two`; `direct` or `pre-routed` if the request named the worker"},
 		{LabelTokenSource, "`request_ids`, `engine_tokenize`, `byte_estimate`, `none`"},
 		{LabelLeg, "`main`, `prefill`; of streams also `first_token`, one that reads the beginning of an answer. Of what was seen: `mirrored_prefill`, `first_prefill`, `decode`, `alone`"},
 		{LabelSeen, "the first column of the blame table in ARCHITECTURE.md"},
-		{LabelCharge, "the blame table's fourth column, with `_` for spaces; `held` is what a mate has yet to show, or has shown not to be the worker's fault; `handoff_failed` is charged to both workers of a pair"},
+		{LabelCharge, "the blame table's fourth column, with `_` for spaces; `held`: a mate has not shown yet, or has disproved, that the worker is at fault; `handoff_failed`: charged to both workers of a pair"},
 		{LabelFinding, "`token`, `error`, `end`, `other`"},
-		{LabelKind, "`asked`: all; `available`: held by the best worker that could be picked, as the index knows it; `predicted`: held by the one that was; `delivered`: not computed, as the engine's usage says. Not every engine says it of every request: `told` and `told_predicted` are `asked` and `predicted` of those whose engine did"},
-		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` where only headers were read"},
+		{LabelKind, "`asked`, `available`, `predicted`, `delivered`, `told`, `told_predicted`: below"},
+		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` if only headers were read"},
 		{LabelGenAIModel, "as model"},
 		{LabelErrorType, "`none`, or as code"},
 		{LabelWhere, "the part that panicked: `main_leg`, `prefill_leg`, or the name of a task"},
@@ -266,6 +266,29 @@ func Labels() []Label {
 		{LabelVersion, "Baton's version"},
 		{LabelRevision, "the commit it was built from"},
 		{LabelGoVersion, "the Go version it was built with"},
+	}
+}
+
+// outcomes are the values of LabelOutcome, by what has ended.
+func outcomes() []Label {
+	return []Label{
+		{"Requests, each in exactly one", "`ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin, which asked no worker; `answered` by the plugin itself; `unfinished` if no access log said how the answer ended"},
+		{"Attempts", "these and `retried`"},
+		{"Prefill legs", "`started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`"},
+		{"Tokenize", "`tokenized`, `tokenized with its pictures`, `tokenized up to its first picture`, `the prompt has pictures`, `too many tokenize requests`, `tokenizer set aside`, `tokenizer too slow`, `tokenizer failed`, `tokenizer refused the prompt`, `tokenizer refused the API key`, `cancelled`"},
+		{"Replays, dumps", "`ok`, `failed`"},
+		{"Engine reports", "`ok`, `unreachable`, `refused`, `unreadable`"},
+	}
+}
+
+// promptKinds are the values of LabelKind.
+func promptKinds() []Label {
+	return []Label{
+		{"`asked`", "all tokens"},
+		{"`available`", "held by the best eligible worker, as far as the index says"},
+		{"`predicted`", "held by the picked worker, as far as the index says"},
+		{"`delivered`", "not computed, as the engine's usage says; not every engine says it of every request"},
+		{"`told`, `told_predicted`", "`asked` and `predicted` of the requests whose engine said it"},
 	}
 }
 
