@@ -50,7 +50,7 @@ type Params struct {
 	TracingPort int
 
 	// Before137 is for Envoy before 1.37, which by itself shows the plugin none of
-	// its own replies: a refused connection would get no fresh pick. Envoy from 1.37
+	// its own replies: a refused connection would get no fresh attempt. Envoy from 1.37
 	// on complains of it. Nor does a filter keep more than a connection's buffer there.
 	Before137 bool
 	// Before139 is for Envoy before 1.39, which cannot read the usage of streamed
@@ -64,7 +64,7 @@ type Params struct {
 	MaxHeapBytes   int64
 	MaxConnections int    // of clients, the plugin's own included; default 20000; more are closed at once
 	MaxRequests    int    // circuit breaker of every cluster; default 100000
-	Retries        int    // fresh picks after the first attempt; default 2
+	Retries        int    // fresh attempts after the first one; default 2
 	DefaultTimeout string // of one attempt where the plugin sets none; default 600s
 
 	Title string

@@ -58,7 +58,7 @@ func TestWhyNamesTheNextBestAsTheStoryDoes(t *testing.T) {
 func TestAttemptTextNamesTheFailure(t *testing.T) {
 	d := told(`{"prefill":{"worker_id":"101"},"decode":{"worker_id":"201"},"outcome":"retried","detail":"prefill_failed",
 		"prefill_leg":"failed","prefill_leg_detail":"connection_lost"}`)
-	require.Equal(t, "prefill p1, decode 201: the prefill leg failed (connection_lost); given up for a fresh pick (prefill_failed)", attemptText(&d, names{101: "p1"}))
+	require.Equal(t, "prefill p1, decode 201: the prefill leg failed (connection_lost); given up for a fresh attempt (prefill_failed)", attemptText(&d, names{101: "p1"}))
 	d.Outcome, d.Detail, d.Leg = decision.OK, "", "ended"
 	require.Equal(t, "prefill 101, decode 201: ok", attemptText(&d, nil))
 }

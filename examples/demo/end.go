@@ -44,7 +44,7 @@ func (s *show) end(ctx context.Context) error {
 	for _, r := range s.served {
 		retried += len(r.attempts) - 1
 	}
-	s.out.printf("\n%s %d requests answered in full, %d fresh pick after a worker's death; %d refused while no decode worker lived.\n",
+	s.out.printf("\n%s %d requests answered in full, %d fresh attempt after a worker's death; %d refused while no decode worker lived.\n",
 		s.out.paint(bold, "Summary:"), len(s.served), retried, s.refused)
 	return nil
 }

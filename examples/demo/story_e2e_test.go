@@ -53,7 +53,7 @@ func TestTheStoryIsTrue(t *testing.T) {
 	err := tell(t.Context(), &screen{w: &out}, st)
 	t.Log(out.String())
 	require.NoError(t, err)
-	require.Contains(t, out.String(), "given up for a fresh pick")
+	require.Contains(t, out.String(), "given up for a fresh attempt")
 	require.Contains(t, out.String(), ": 503 no_decode_worker, retry-after 1: ")
 	require.Contains(t, out.String(), "Dan had his first token, from prefill ")
 	require.Contains(t, out.String(), "Summary:")

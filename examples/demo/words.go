@@ -21,7 +21,7 @@ func attemptText(d *decision.Record, n names) string {
 	if d.Leg == "failed" {
 		leg = "the prefill leg failed" + detail(d.LegDetail) + "; "
 	}
-	return pair + ": " + leg + "given up for a fresh pick" + detail(d.Detail)
+	return pair + ": " + leg + "given up for a fresh attempt" + detail(d.Detail)
 }
 
 func detail(s string) string {

@@ -19,7 +19,7 @@ type Outcome string
 const (
 	Routed     Outcome = "routed"      // decided and sent on; not ended yet
 	OK         Outcome = "ok"          // the whole answer went to the client
-	Retried    Outcome = "retried"     // given up for a fresh pick; Detail: why
+	Retried    Outcome = "retried"     // given up for a fresh attempt; Detail: why
 	ClientLeft Outcome = "client_left" // the client went before the answer ended
 	Refused    Outcome = "refused"     // answered by Baton itself, nobody was asked; Detail: the failure code
 	Rejected   Outcome = "rejected"    // refused by a worker, with its Status; Detail: the failure code
@@ -175,7 +175,7 @@ func before(a, b *Row) bool {
 	return a.Cost < b.Cost
 }
 
-// Record is one attempt to serve one request. A request that got a fresh pick
+// Record is one attempt to serve one request. A request that got a fresh attempt
 // has one record for each attempt, with the same RequestID.
 //
 // Strings must not be parts of a request body: a record would keep the whole
