@@ -31,7 +31,12 @@ var (
 	// document is a page by its name, with the folders that are given.
 	document = regexp.MustCompile(`[\w./-]*\w\.md\b`)
 	address  = regexp.MustCompile(`https?://\S+`)
+	// goFile is a Go file that a page names, by its path or by its name alone.
+	goFile = regexp.MustCompile("`([\\w./-]*\\w\\.go)`")
 )
+
+// guides are the pages that say which files a change touches.
+var guides = []string{"ARCHITECTURE.md", "CONTRIBUTING.md"}
 
 // foreign returns references in comments and in Markdown to what the repository does not
 // contain: rows, sections and pages of something else. A reader cannot look them up.
@@ -82,6 +87,31 @@ func there(fsys fs.FS, dir, page string) bool {
 	return false
 }
 
+// astray returns the Go files that a page names and that the tree does not have.
+func astray(t *tree, page, text string) []string {
+	known := map[string]bool{}
+	t.files(func(s *source) { known[s.path], known[path.Base(s.path)] = true, true })
+	var out []string
+	for i, line := range strings.Split(text, "\n") {
+		for _, m := range goFile.FindAllStringSubmatch(line, -1) {
+			if !known[m[1]] {
+				out = append(out, fmt.Sprintf("%s:%d: names the file %s, which is not there", page, i+1, m[1]))
+			}
+		}
+	}
+	return out
+}
+
+func TestGuidesNameFilesThatAreThere(t *testing.T) {
+	tr := house(t)
+	for _, page := range guides {
+		text, err := os.ReadFile("../../" + page)
+		require.NoError(t, err)
+		require.Regexp(t, goFile, string(text), page)
+		obey(t, astray(tr, page, string(text)))
+	}
+}
+
 func TestNothingRefersToWhatIsNotHere(t *testing.T) {
 	obey(t, foreign(house(t), os.DirFS("../..")))
 }
@@ -105,4 +135,8 @@ func TestForeignReferencesAreSeen(t *testing.T) {
 		"docs/y.md:1: refers to ../Z.md, which is not there",
 		"docs/y.md:2: refers to B6" + nowhere,
 	}, foreign(tr, pages))
+	require.Equal(t, []string{
+		"x.md:2: names the file pkg/a/b.go, which is not there",
+		"x.md:2: names the file c.go, which is not there",
+	}, astray(tr, "x.md", "`a.go`, `pkg/b/b.go`, z.go\n`pkg/a/b.go` and `c.go`, `m_*.go`"))
 }
