@@ -294,7 +294,7 @@ func TestResetForgetsCountsAndKeepsWhatIsHeld(t *testing.T) {
 
 func TestFaultsOfADecodeWithAHandOff(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e worker.Engine) {
-		p, d := pair(t, Config{Engine: e, KVLease: 50 * time.Millisecond})
+		p, d := pair(t, Config{Engine: e, KVLease: time.Second})
 		require.NoError(t, d.SetFault(Fault{Mode: FaultError, Status: 503, Count: 1}))
 		body := prefillOnly(t, p, "a", "")
 		require.Equal(t, 503, post(t.Context(), d.URL()+completions, body).status)
