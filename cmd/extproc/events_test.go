@@ -109,3 +109,12 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, eventStream(c.status)) })
 	}
 }
+
+func TestOnlyAWholeStreamIsBelieved(t *testing.T) {
+	for s, want := range map[kvevents.State]bool{
+		kvevents.StateNone: false, kvevents.StateConnected: false,
+		kvevents.StateConnecting: true, kvevents.StateReplaying: true, kvevents.StateDegraded: true,
+	} {
+		require.Equal(t, want, doubtful(s), s.String())
+	}
+}

@@ -74,20 +74,6 @@ func TestExplainSaysWhatAnswersInThePluginsPlace(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatIsTakenIsSaidWithItsKey(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer taken.Close()
-	at := taken.Addr().String()
-	for _, args := range [][]string{{"--admin", at}, {"--listen", at}} {
-		var stderr strings.Builder
-		args = append([]string{"serve", "--workers", "workers.yaml", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
-		require.Equal(t, exitFault, run(t.Context(), args, nil, &stderr))
-		require.Contains(t, stderr.String(), `"`+at+`": address already in use; choose another address`)
-		require.Contains(t, stderr.String(), "("+args[len(args)-2]+")")
-	}
-}
-
 func TestExplainSaysWhatIsWrongWithAnAddress(t *testing.T) {
 	body := filepath.Join(t.TempDir(), "body.json")
 	require.NoError(t, os.WriteFile(body, []byte("{}"), 0o600))

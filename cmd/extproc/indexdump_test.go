@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -236,29 +235,21 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	}, 20*time.Second, time.Millisecond)
 	require.Regexp(t, `baton_index_dumps_total\{outcome="ok"\} [1-9]`, r.get("/metrics"))
 
-	// The same by the admin port, and for people.
+	// The same by the admin port.
 	asked := filepath.Join(t.TempDir(), "asked")
 	require.NoError(t, os.WriteFile(asked, []byte(r.get("/debug/index/dump")), 0o600))
-	var out, errs bytes.Buffer
-	require.Equal(t, exitOK, run(t.Context(), []string{"index", asked}, &out, &errs), errs.String())
-	require.Regexp(t, fmt.Sprintf(`^1 ranks, %d different blocks in \d+ runs\nrank +blocks +device +host +disk +external +age +events followed to\n`+
-		`7/0 +%d +%d +0 +0 +0 +\ds +%d\n$`, blocks, blocks, blocks, e.State(false).Ranks[0].EventSeq-1), out.String())
-	require.Equal(t, exitFault, run(t.Context(), []string{"index", filepath.Join(t.TempDir(), "none")}, &out, &errs))
-	require.Equal(t, exitUsage, run(t.Context(), []string{"index"}, &out, &errs))
+	d, err := readDump(asked)
+	require.NoError(t, err)
+	require.Equal(t, blocks, d.Blocks())
+	require.Len(t, d.Ranks(), 1)
+	require.Equal(t, blocks, d.Ranks()[0].Blocks)
+	at, err := kvevents.ReadPosition(d.Ranks()[0].Note)
+	require.NoError(t, err)
+	require.Equal(t, e.State(false).Ranks[0].EventSeq-1, at.Last)
 
 	require.NoError(t, os.Rename(filepath.Dir(path), filepath.Dir(path)+".gone"))
 	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "the index was not dumped") }, 20*time.Second, time.Millisecond)
 	require.Regexp(t, `baton_index_dumps_total\{outcome="failed"\} [1-9]`, r.get("/metrics"))
-}
-
-func TestADumpWithoutRanksIsShownAsSuch(t *testing.T) {
-	var b, out bytes.Buffer
-	w := kvindex.NewDumpWriter(&b)
-	require.NoError(t, w.Close())
-	d, err := kvindex.ReadDump(&b)
-	require.NoError(t, err)
-	require.NoError(t, showDump(&out, d, time.Now()))
-	require.Equal(t, "0 ranks, 0 different blocks in 0 runs\n", out.String())
 }
 
 // TestASlowReaderOfADumpDoesNotStretchThePauseBetweenDumps: the pause after a

@@ -127,17 +127,6 @@ func TestTheBudgetOfTheIndexIsTheConfigurations(t *testing.T) {
 	require.NotContains(t, text, shed+"0\n")
 }
 
-func TestHugePagesAreAskedForUnlessToldOtherwise(t *testing.T) {
-	yes, no := true, false
-	c := defaultConfig()
-	route := kvindex.RouteConfig{TTL: 2 * time.Minute, PredictedTTL: 10 * time.Second, MaxBlocks: kvindex.DefaultRoutedBlocks}
-	require.Equal(t, kvindex.TreeConfig{MaxBytes: kvindex.DefaultMaxBytes, Route: route}, c.tree())
-	c.Index.HugePages = &yes
-	require.False(t, c.tree().NoHugePages)
-	c.Index.HugePages, c.Index.MaxBytes = &no, 5
-	require.Equal(t, kvindex.TreeConfig{MaxBytes: 5, NoHugePages: true, Route: route}, c.tree())
-}
-
 // TestTheIndexTakesHalfWhereAddressSpaceIsShort, and half of that, down to the
 // least; other faults are told as they are.
 func TestTheIndexTakesHalfWhereAddressSpaceIsShort(t *testing.T) {

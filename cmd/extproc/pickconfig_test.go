@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 )
 
@@ -53,13 +52,4 @@ func mustParams(t *testing.T, c PickConfig) picker.Params {
 	p, err := c.params()
 	require.NoError(t, err)
 	return p
-}
-
-func TestOnlyAWholeStreamIsBelieved(t *testing.T) {
-	for s, want := range map[kvevents.State]bool{
-		kvevents.StateNone: false, kvevents.StateConnected: false,
-		kvevents.StateConnecting: true, kvevents.StateReplaying: true, kvevents.StateDegraded: true,
-	} {
-		require.Equal(t, want, doubtful(s), s.String())
-	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -11,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +21,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
-	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -265,44 +262,4 @@ func TestTheSecondSignalHurries(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		require.Fail(t, "not hurried by two signals")
 	}
-}
-
-// To be told no is not to be told nothing.
-func TestWhatWasNotGivenDoesNotBeatTheEngine(t *testing.T) {
-	parse := func(args ...string) register.Override {
-		fs := newFlagSet("register", "", io.Discard)
-		config := registerFlags(fs)
-		require.NoError(t, fs.Parse(append([]string{"--engine-url", "http://127.0.0.1:30000", "--etcd-endpoints", "127.0.0.1:2379"}, args...)))
-		c, err := config()
-		require.NoError(t, err)
-		return c.worker.Override
-	}
-	require.Equal(t, register.Override{}, parse())
-	require.Equal(t, register.Override{Eagle: new(false), AcceptsAggregated: new(false), KVTopic: new("")},
-		parse("--eagle=false", "--accepts-aggregated=false", "--kv-events-topic="))
-}
-
-// TestEveryFlagOfRegisterIsDocumented: the tables of docs/register.md name each
-// flag with its default, and no other.
-func TestEveryFlagOfRegisterIsDocumented(t *testing.T) {
-	fs := newFlagSet("register", "", io.Discard)
-	registerFlags(fs)
-	want := map[string]string{}
-	fs.VisitAll(func(f *flag.Flag) { want["--"+f.Name] = f.DefValue })
-
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "register.md"))
-	require.NoError(t, err)
-	got := map[string]string{}
-	for line := range strings.SplitSeq(string(page), "\n") {
-		if !strings.HasPrefix(line, "| `--") {
-			continue
-		}
-		cells := strings.Split(line, "|")
-		require.Len(t, cells, 5, line)
-		name := strings.Trim(cells[1], " `")
-		require.NotContains(t, got, name, "documented twice")
-		got[name] = strings.Trim(cells[2], " `")
-		require.NotEmpty(t, strings.TrimSpace(cells[3]), line)
-	}
-	require.Equal(t, want, got)
 }
