@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/cache"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
@@ -14,7 +15,7 @@ import (
 
 // sources makes the sources of the view, in order of precedence. The caller
 // closes what is returned with them, once the view has ended.
-func (d *DiscoveryConfig) sources(log *slog.Logger) (out []discovery.Named, closers []io.Closer, err error) {
+func sources(d *config.DiscoveryConfig, log *slog.Logger) (out []discovery.Named, closers []io.Closer, err error) {
 	defer func() {
 		if err != nil {
 			_ = closeAll(closers)
@@ -30,7 +31,7 @@ func (d *DiscoveryConfig) sources(log *slog.Logger) (out []discovery.Named, clos
 	if len(d.Etcd.Endpoints) == 0 {
 		return out, nil, nil
 	}
-	conf, err := d.Etcd.client()
+	conf, err := d.Etcd.Client()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -84,7 +84,7 @@ func (d *doors) tell(p *plugin) {
 	if d.main.Addr().Network() == "tcp" { // the port may be one of the system's choice
 		where = d.main.Addr().String()
 	}
-	attrs := []any{"listen", where, "tls", p.cfg.TLS.on(), "admin", "http://" + d.page.Addr().String()}
+	attrs := []any{"listen", where, "tls", p.cfg.TLS.On(), "admin", "http://" + d.page.Addr().String()}
 	if d.probes != nil {
 		attrs = append(attrs, "probes", d.probes.Addr().String())
 	}
@@ -92,10 +92,10 @@ func (d *doors) tell(p *plugin) {
 		attrs = append(attrs, "metrics", "http://"+d.metrics.Addr().String()+"/metrics")
 	}
 	p.log.Info("baton listens", append(attrs, "version", versionText())...)
-	if w := p.cfg.exposed().warning(p.cfg.Listen); w != "" {
+	if w := p.cfg.Warning(); w != "" {
 		p.log.Warn(w)
 	}
-	if p.cfg.gateway().SelectionHeader {
+	if p.cfg.Gateway.ClientsChoose() {
 		p.log.Warn("gateway.selection_header is on: whoever sends test-epp-endpoint-selection chooses the endpoint; this is for conformance tests alone")
 	}
 }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -15,79 +13,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// EventsConfig says where KV events come from besides the addresses that
-// workers name in discovery.
-type EventsConfig struct {
-	// Bind are addresses on which publishers that dial are awaited.
-	Bind   []string    `yaml:"bind"`
-	Dynamo PlaneConfig `yaml:"dynamo"`
-}
-
-// PlaneConfig is Dynamo's event plane.
-type PlaneConfig struct {
-	ZMQ  []string   `yaml:"zmq"` // publishers or brokers, tcp://host:port
-	NATS NATSConfig `yaml:"nats"`
-}
-
-// NATSConfig is where NATS carries the plane.
-type NATSConfig struct {
-	URL          string `yaml:"url"`           // nats://host:port or tls://host:port; empty: no NATS
-	Subject      string `yaml:"subject"`       // default nats.DefaultSubject
-	Username     string `yaml:"username"`      // where NATS asks for one
-	PasswordFile string `yaml:"password_file"` // holds the user's password
-}
-
-// zmqAddress reads tcp://host:port.
-func zmqAddress(s string) (string, error) {
-	addr, ok := strings.CutPrefix(s, "tcp://")
-	if _, port, err := net.SplitHostPort(addr); !ok || err != nil || port == "" {
-		return "", fmt.Errorf("%q: expected tcp://host:port", s)
-	}
-	return addr, nil
-}
-
-func (c *EventsConfig) validate() error {
-	_, err := c.addresses(&kvevents.Config{})
-	if len(c.Bind) > 0 && (len(c.Dynamo.ZMQ) > 0 || c.Dynamo.NATS.URL != "") {
-		err = errors.Join(err, errors.New("events: expected bind or dynamo: both would tell of the same workers"))
-	}
-	n := c.Dynamo.NATS
-	if n.URL != "" {
-		if e := n.channel("").Validate(); e != nil {
-			err = errors.Join(err, fmt.Errorf("events.dynamo.nats: %w", e))
-		}
-	}
-	if (n.Username == "") != (n.PasswordFile == "") {
-		err = errors.Join(err, errors.New("events.dynamo.nats: expected both username and password_file, or neither"))
-	}
-	return err
-}
-
-// addresses fills in the addresses of ZeroMQ.
-func (c *EventsConfig) addresses(out *kvevents.Config) (*kvevents.Config, error) {
-	var errs []error
-	read := func(key string, from []string, to *[]string) {
-		for _, s := range from {
-			a, err := zmqAddress(s)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s %w", key, err))
-			}
-			*to = append(*to, a)
-		}
-	}
-	read("events.bind", c.Bind, &out.Bind)
-	read("events.dynamo.zmq", c.Dynamo.ZMQ, &out.PlaneZMQ)
-	return out, errors.Join(errs...)
-}
-
-func (n *NATSConfig) channel(password string) nats.Config {
-	return nats.Config{URL: n.URL, Subject: n.Subject, Username: n.Username, Password: password}
-}
-
 // newEvents makes what follows the workers' KV events.
 func (p *plugin) newEvents() error {
 	c := p.cfg.Events
-	conf, err := c.addresses(&kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks(), Keep: p.cfg.Index.DumpMaxAge})
+	conf, err := c.Addresses(&kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks(), Keep: p.cfg.Index.DumpMaxAge})
 	if err != nil {
 		return err
 	}
@@ -100,7 +29,7 @@ func (p *plugin) newEvents() error {
 			}
 			password = strings.TrimRight(string(b), "\r\n")
 		}
-		channel, err := nats.New(n.channel(password))
+		channel, err := nats.New(n.Channel(password))
 		if err != nil {
 			return err
 		}

@@ -13,17 +13,18 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/decision"
 )
 
 // explainCommand asks a running plugin what it would decide. Nothing is routed
 // and nothing is booked.
 func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	fs := newFlagSet("explain", "Asks a running plugin what it would decide for a request body, and why.\nThe body is read from the file named, or from standard input where none is (or -).", stderr)
-	at := fs.String("admin", "http://"+defaultConfig().Admin.Listen, "admin `address` of the plugin, with or without http://")
+	fs := config.NewFlagSet("explain", "Asks a running plugin what it would decide for a request body, and why.\nThe body is read from the file named, or from standard input where none is (or -).", stderr)
+	at := fs.String("admin", "http://"+config.Default().Admin.Listen, "admin `address` of the plugin, with or without http://")
 	path := fs.String("path", "/v1/chat/completions", "request path")
 	raw := fs.Bool("json", false, "print the whole answer as JSON")
-	if err := parseFlags(fs, args, 1); err != nil {
+	if err := config.ParseFlags(fs, args, 1); err != nil {
 		return err
 	}
 	name := fs.Arg(0)
@@ -35,7 +36,7 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 		body, err = os.ReadFile(name)
 	}
 	if err != nil {
-		return usageError{fmt.Errorf("explain: %w", err)}
+		return config.Usage(fmt.Errorf("explain: %w", err))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -73,12 +74,12 @@ func refusalText(answer []byte) string {
 func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, error) {
 	host, err := adminHost(at)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, config.Usage(err)
 	}
 	u := "http://" + host + "/debug/explain?path=" + url.QueryEscape(path)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, bytes.NewReader(body))
 	if err != nil {
-		return nil, usageError{fmt.Errorf("explain: %w", err)}
+		return nil, config.Usage(fmt.Errorf("explain: %w", err))
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/config"
 )
 
 // This file says what is wrong with the address that `extproc explain` was given.
@@ -27,7 +29,7 @@ func adminHost(at string) (string, error) {
 		return "", fmt.Errorf("explain: --admin %q: expected host:port", at)
 	case u.Scheme != "http":
 		return "", fmt.Errorf("explain: --admin %s: the status page speaks http alone: expected host:port, or http://host:port", at)
-	case !hostPort(u.Host):
+	case !config.HostPort(u.Host):
 		return "", fmt.Errorf("explain: --admin %q: expected host:port, with a port of 0 to 65535", at)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
 		return "", fmt.Errorf("explain: --admin %s: expected http://%s without a path", at, u.Host)

@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -125,13 +126,13 @@ func (p *plugin) writeIndex(w io.Writer) error {
 }
 
 func indexCommand(args []string, stdout, stderr io.Writer) error {
-	fs := newFlagSet("index", "Tells what a dump of the index has: of each rank its blocks, their age, and how far its events were followed.\n"+
+	fs := config.NewFlagSet("index", "Tells what a dump of the index has: of each rank its blocks, their age, and how far its events were followed.\n"+
 		"Expects the file of index.dump, or what GET /debug/index/dump gave: extproc index FILE", stderr)
-	if err := parseFlags(fs, args, 1); err != nil {
+	if err := config.ParseFlags(fs, args, 1); err != nil {
 		return err
 	}
 	if fs.NArg() == 0 {
-		return usageError{errors.New("index: expected the file of a dump")}
+		return config.Usage(errors.New("index: expected the file of a dump"))
 	}
 	d, err := readDump(fs.Arg(0))
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
@@ -260,7 +261,7 @@ func TestASlowReaderOfADumpDoesNotStretchThePauseBetweenDumps(t *testing.T) {
 		require.NoError(t, err)
 		path := filepath.Join(t.TempDir(), "index.dump")
 		p := &plugin{
-			cfg: Config{Index: IndexConfig{Dump: path, DumpInterval: time.Minute}}, events: events, dumping: make(chan struct{}, 1),
+			cfg: config.Config{Index: config.IndexConfig{Dump: path, DumpInterval: time.Minute}}, events: events, dumping: make(chan struct{}, 1),
 			log: slog.New(slog.DiscardHandler), tele: &telemetry.Telemetry{},
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -6,44 +6,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/config"
 )
-
-// listenAddress splits "unix:///path" and "host:port".
-func listenAddress(s string) (network, address string, err error) {
-	if path, ok := strings.CutPrefix(s, "unix://"); ok {
-		if path == "" || strings.HasSuffix(path, "/") {
-			return "", "", fmt.Errorf("listen %q: expected unix:///path/of/a/socket", s)
-		}
-		if !strings.HasPrefix(path, "/") {
-			return "", "", fmt.Errorf("listen %q: a unix socket has three slashes: unix:///%s", s, path)
-		}
-		return "unix", path, nil
-	}
-	if !hostPort(s) {
-		return "", "", fmt.Errorf("listen %q: expected unix:///path or host:port, with a port of 0 to 65535", s)
-	}
-	return "tcp", s, nil
-}
-
-// hostPort reports whether s is an address that can be listened on, by its spelling.
-func hostPort(s string) bool {
-	_, port, err := net.SplitHostPort(s)
-	if err != nil {
-		return false
-	}
-	_, err = strconv.ParseUint(port, 10, 16)
-	return err == nil
-}
 
 // listen opens the plugin's socket. A unix socket that a dead process has left
 // behind is replaced; one that someone answers on is not.
-func listen(s string, mode socketMode) (net.Listener, error) {
-	network, address, err := listenAddress(s)
+func listen(s string, mode config.SocketMode) (net.Listener, error) {
+	network, address, err := config.ListenAddress(s)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, config.Usage(err)
 	}
 	if network != "unix" {
 		l, err := net.Listen(network, address)
@@ -52,9 +25,9 @@ func listen(s string, mode socketMode) (net.Listener, error) {
 		}
 		return l, nil
 	}
-	bits, err := mode.bits()
+	bits, err := mode.Bits()
 	if err != nil {
-		return nil, usageError{err}
+		return nil, config.Usage(err)
 	}
 	if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
 		return nil, fmt.Errorf("listen: %w; choose another place with --listen", err)

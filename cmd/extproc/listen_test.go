@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/config"
 )
 
 func TestASocketThatADeadProcessLeftIsReplaced(t *testing.T) {
@@ -177,7 +179,7 @@ func TestTLSFilesOfTheWrongKindAreRefused(t *testing.T) {
 	other, otherKey := a.leaf("other")
 	none := filepath.Join(a.dir, "none.pem")
 	require.NoError(t, os.WriteFile(none, []byte("no certificate"), 0o600))
-	for name, c := range map[string]TLSConfig{
+	for name, c := range map[string]config.TLSConfig{
 		"a key of another certificate":  {Cert: cert, Key: otherKey},
 		"a certificate in place of key": {Cert: cert, Key: other},
 		"an authority without a file":   {Cert: cert, Key: key, ClientCA: filepath.Join(a.dir, "gone.pem")},
@@ -186,13 +188,13 @@ func TestTLSFilesOfTheWrongKindAreRefused(t *testing.T) {
 		_, err := transport(c, slog.New(slog.DiscardHandler))
 		require.ErrorContains(t, err, "tls", name)
 	}
-	creds, err := transport(TLSConfig{}, slog.New(slog.DiscardHandler))
+	creds, err := transport(config.TLSConfig{}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.Nil(t, creds)
 }
 
 func TestTheSocketHasItsModeFromTheFirstConnectionOn(t *testing.T) {
-	for mode, want := range map[socketMode]fs.FileMode{"0660": 0o660, "600": 0o600, "0666": 0o666} {
+	for mode, want := range map[config.SocketMode]fs.FileMode{"0660": 0o660, "600": 0o600, "0666": 0o666} {
 		path := filepath.Join(t.TempDir(), "x.sock")
 		l, err := listen("unix://"+path, mode)
 		require.NoError(t, err)
@@ -204,8 +206,8 @@ func TestTheSocketHasItsModeFromTheFirstConnectionOn(t *testing.T) {
 		require.Len(t, left, 1, "nothing else is left in the folder")
 		require.NoError(t, l.Close())
 	}
-	for _, mode := range []socketMode{"", "0", "rw", "0460", "7777", "-660", "0o660", "0880"} {
-		_, err := mode.bits()
+	for _, mode := range []config.SocketMode{"", "0", "rw", "0460", "7777", "-660", "0o660", "0880"} {
+		_, err := mode.Bits()
 		require.ErrorContains(t, err, "socket_mode", "%q", mode)
 	}
 }

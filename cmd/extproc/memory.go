@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/seed-60ae5743/baton/internal/config"
 )
 
 // memory is what this process may use with all that shares it, as far as the system says.
@@ -50,23 +52,29 @@ func (m memory) runtime(bodies int64) int64 {
 }
 
 // bodiesBytes is request.max_bodies_bytes, or what it is where it is not set.
-func (c *Config) bodiesBytes(m memory) int64 {
+func bodiesBytes(c *config.Config, m memory) int64 {
 	if c.Request.MaxBodiesBytes > 0 {
 		return c.Request.MaxBodiesBytes
 	}
 	return m.bodies()
 }
 
+// sized is a configuration that says what bodies may take.
+func sized(c config.Config, m memory) config.Config {
+	c.Request.MaxBodiesBytes = bodiesBytes(&c, m)
+	return c
+}
+
 // limitMemory sets the runtime's memory limit, unless GOMEMLIMIT has, and says what is
 // bounded by what.
-func limitMemory(c *Config, m memory, log *slog.Logger) {
-	limit := m.runtime(c.bodiesBytes(m))
+func limitMemory(c *config.Config, m memory, log *slog.Logger) {
+	limit := m.runtime(bodiesBytes(c, m))
 	if set := os.Getenv("GOMEMLIMIT"); set != "" {
-		log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", c.bodiesBytes(m), "gomemlimit", set)
+		log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", bodiesBytes(c, m), "gomemlimit", set)
 		return
 	}
 	if limit > 0 {
 		debug.SetMemoryLimit(limit)
 	}
-	log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", c.bodiesBytes(m), "runtime_limit", limit)
+	log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", bodiesBytes(c, m), "runtime_limit", limit)
 }

@@ -7,16 +7,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/config"
 )
 
 func TestBodiesAndTheRuntimeShareTheMemory(t *testing.T) {
 	t.Parallel()
 	m := memory{bytes: 1 << 30}
-	var c Config
-	require.EqualValues(t, 128<<20, c.bodiesBytes(m))
+	var c config.Config
+	require.EqualValues(t, 128<<20, bodiesBytes(&c, m))
 	require.EqualValues(t, 384<<20+heapFloor, m.runtime(128<<20))
 	c.Request.MaxBodiesBytes = 300 << 20
-	require.EqualValues(t, 300<<20, c.bodiesBytes(m))
+	require.EqualValues(t, 300<<20, bodiesBytes(&c, m))
 	require.EqualValues(t, 600<<20+heapFloor, m.runtime(300<<20), "both legs have room")
 	require.EqualValues(t, unknownBodies, memory{}.bodies())
 	require.Zero(t, memory{}.runtime(unknownBodies))
@@ -29,10 +31,10 @@ func TestTheRuntimesMemoryLimitIsSetUnlessItIs(t *testing.T) { //nolint:parallel
 	defer debug.SetMemoryLimit(old)
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	limitMemory(&Config{}, memory{bytes: 8 << 30, source: "a test's"}, log)
+	limitMemory(&config.Config{}, memory{bytes: 8 << 30, source: "a test's"}, log)
 	require.EqualValues(t, 3<<30+heapFloor, debug.SetMemoryLimit(-1))
 	require.Contains(t, out.String(), "max_bodies_bytes=1073741824")
 	t.Setenv("GOMEMLIMIT", "5GiB")
-	limitMemory(&Config{}, memory{bytes: 4 << 30, source: "a test's"}, log)
+	limitMemory(&config.Config{}, memory{bytes: 4 << 30, source: "a test's"}, log)
 	require.EqualValues(t, 3<<30+heapFloor, debug.SetMemoryLimit(-1), "who has set it knows better")
 }

@@ -1,63 +1,19 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-// Words of models.NAME.disaggregation.
-const (
-	disaggregationAuto = "auto"
-	disaggregationOff  = "off"
-)
-
-// validateModels checks what is said of single models.
-func (c *Config) validateModels() (errs []error) {
-	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
-		switch d := c.Models[name].Disaggregation; d {
-		case "", disaggregationAuto, disaggregationOff:
-		default:
-			errs = append(errs, fmt.Errorf("models.%s.disaggregation %q: expected auto or off", name, d))
-		}
-	}
-	return errs
-}
-
-// filledModels are the models with all that holds of them.
-func (c *Config) filledModels() map[string]ModelConfig {
-	out := maps.Clone(c.Models)
-	for name, m := range out {
-		m.Disaggregation = cmp.Or(m.Disaggregation, disaggregationAuto)
-		out[name] = m
-	}
-	return out
-}
-
-// policy is what models are judged by.
-func (c *Config) policy() activation.Policy {
-	p := activation.Policy{
-		Namespace: c.Namespace, NeverSplit: make(map[string]bool),
-		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.Fallback == fallbackAggregated, Listener: prefillListener(*c) != ""},
-	}
-	for name, m := range c.Models {
-		if m.Disaggregation == disaggregationOff {
-			p.NeverSplit[name] = true
-		}
-	}
-	return p
-}
 
 // errNothingServed: of the workers that are listed, no model can be served.
 var errNothingServed = errors.New("no model can be served by the workers that are listed: see above why")
@@ -65,14 +21,14 @@ var errNothingServed = errors.New("no model can be served by the workers that ar
 // checkModels reads the workers as serve would, and tells of each model whether and how
 // it can be served, in lines that are comments of the configuration. A file that is not
 // there is no fault: serve waits for it.
-func checkModels(c Config, stdout, stderr io.Writer) error {
+func checkModels(c config.Config, stdout, stderr io.Writer) error {
 	etcd := ""
 	if len(c.Discovery.Etcd.Endpoints) > 0 {
 		etcd = "etcd (" + strings.Join(c.Discovery.Etcd.Endpoints, ", ") + ")"
 	}
 	found, err := checkWorkers(c.Discovery.File, stderr)
 	if err != nil {
-		return usageError{err}
+		return config.Usage(err)
 	}
 	served := false
 	if found == nil && c.Discovery.File != "" {
@@ -81,9 +37,9 @@ func checkModels(c Config, stdout, stderr io.Writer) error {
 	if found != nil {
 		world, err := worldOf(found.workers)
 		if err != nil {
-			return usageError{fmt.Errorf("discovery.file %s: %w", c.Discovery.File, err)}
+			return config.Usage(fmt.Errorf("discovery.file %s: %w", c.Discovery.File, err))
 		}
-		policy := c.policy()
+		policy := c.Policy()
 		fmt.Fprintf(stdout, "# Models of %s:\n", c.Discovery.File)
 		for _, k := range world.Keys() {
 			o := policy.Outlook(world, k)

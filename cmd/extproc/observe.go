@@ -246,10 +246,10 @@ func (p *plugin) state() admin.State {
 	version := versionText()
 	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
 	s.Ready, s.NotReadyReason = p.isReady()
-	s.Config, _ = effective(p.cfg)
+	s.Config, _ = p.cfg.Effective()
 	s.BodyBytes, s.BodyLimit = p.server.Bodies()
 	s.BodiesTight = p.server.BodiesTight()
-	if w := p.cfg.exposed().warning(p.cfg.Listen); w != "" {
+	if w := p.cfg.Warning(); w != "" {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "OPEN", Text: w})
 	}
 	snap := p.board.Load()

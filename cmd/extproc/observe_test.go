@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -39,11 +40,11 @@ type told struct {
 	old *worker.Snapshot
 }
 
-func newTold(t *testing.T, config ...string) *told {
+func newTold(t *testing.T, settings ...string) *told {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(strings.Join(config, "")), 0o600))
-	c, err := readConfig(file)
+	require.NoError(t, os.WriteFile(file, []byte(strings.Join(settings, "")), 0o600))
+	c, err := config.Read(file)
 	require.NoError(t, err)
 	c.Discovery.File = filepath.Join(t.TempDir(), "none.yaml")
 	x := &told{t: t, old: &worker.Snapshot{}}
@@ -205,7 +206,7 @@ func TestWhatTheIndexDropsAndWhatIsQueuedIsShown(t *testing.T) {
 		}
 		require.NoError(t, x.index.Store(rank, e))
 	}
-	params, _ := x.cfg.Routing.Prefill.params()
+	params, _ := x.cfg.Routing.Prefill.Params()
 	var r load.Reservation
 	req := &load.Request{Params: &params}
 	req.Pick.Role, req.Pick.ISLTokens = worker.Prefill, 64

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/config"
 )
 
 // running is a plugin that serves within the test.
@@ -83,14 +84,14 @@ func (l *lockedBuffer) String() string {
 
 // startPlugin serves with a configuration until the test ends. There is no
 // workers file until the test writes one.
-func startPlugin(t *testing.T, config string) *running {
+func startPlugin(t *testing.T, settings string) *running {
 	t.Helper()
 	dir := t.TempDir()
 	r := &running{t: t, workers: filepath.Join(dir, "workers.yaml"), log: &lockedBuffer{}, ended: make(chan error, 1)}
 	file := filepath.Join(dir, "config.yaml")
-	text := "admin: {listen: \"127.0.0.1:0\"}\ndiscovery: {file: " + r.workers + "}\n" + config
+	text := "admin: {listen: \"127.0.0.1:0\"}\ndiscovery: {file: " + r.workers + "}\n" + settings
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	c, err := readConfig(file)
+	c, err := config.Read(file)
 	require.NoError(t, err)
 	require.NoError(t, c.Validate())
 	r.plugin, err = newPlugin(c, r.log)
@@ -282,14 +283,14 @@ func TestTheKeyOfLegTokensIsReadWhole(t *testing.T) {
 	short, long := filepath.Join(dir, "short"), filepath.Join(dir, "long")
 	require.NoError(t, os.WriteFile(short, make([]byte, 15), 0o600))
 	require.NoError(t, os.WriteFile(long, []byte("0123456789abcdef"), 0o600))
-	_, err := legKey(short)
+	_, err := config.LegKey(short)
 	require.ErrorContains(t, err, "holds 15 bytes: expected at least 16")
-	key, err := legKey(long)
+	key, err := config.LegKey(long)
 	require.NoError(t, err)
 	require.Equal(t, "0123456789abcdef", string(key))
-	a, err := legKey("")
+	a, err := config.LegKey("")
 	require.NoError(t, err)
-	b, err := legKey("")
+	b, err := config.LegKey("")
 	require.NoError(t, err)
 	require.NotEqual(t, a, b)
 	require.NotEqual(t, instance("x"), instance("x"), "two lives of one instance differ")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -10,9 +9,7 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,6 +20,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
@@ -33,14 +31,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
-	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // plugin is everything that one process is made of.
 type plugin struct {
-	cfg     Config
+	cfg     config.Config
 	log     *slog.Logger
 	started time.Time
 
@@ -68,7 +65,7 @@ type plugin struct {
 }
 
 // checkParts builds every part, so that `extproc check` finds what serve would.
-func checkParts(c Config) error {
+func checkParts(c config.Config) error {
 	p, err := newPlugin(c, io.Discard)
 	if err != nil {
 		return err
@@ -81,45 +78,35 @@ func checkParts(c Config) error {
 	return p.tele.Shutdown(ctx)
 }
 
-func newPlugin(c Config, stderr io.Writer) (*plugin, error) {
+func newPlugin(c config.Config, stderr io.Writer) (*plugin, error) {
 	m := memoryHere()
-	c.Request.MaxBodiesBytes = c.bodiesBytes(m)
-	p := &plugin{cfg: c, memory: m, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
+	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
 	var err error
 	if p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format); err != nil {
-		return nil, usageError{err}
+		return nil, config.Usage(err)
 	}
 	version, revision := buildVersion()
 	p.tele, err = telemetry.New(telemetry.Config{
-		Version: version, Revision: revision, Logger: p.log,
-		Trace: telemetry.TraceConfig{Endpoint: c.Trace.Endpoint, Insecure: c.Trace.Insecure, SampleRatio: sampled(c.Trace.Ratio)},
+		Version: version, Revision: revision, Logger: p.log, Trace: c.Trace.Spans(),
 	})
 	if err != nil {
-		return nil, usageError{err}
+		return nil, config.Usage(err)
 	}
 	if p.journal, err = journal.New(c.Journal); err != nil {
-		return nil, usageError{err}
+		return nil, config.Usage(err)
 	}
 	if err := p.newWorld(); err != nil {
-		return nil, usageError{err}
+		return nil, config.Usage(err)
 	}
 	if err := p.newServer(); err != nil {
-		return nil, usageError{err}
+		return nil, config.Usage(err)
 	}
 	return p, nil
 }
 
-// sampled is the ratio as telemetry reads it, where 0 is all.
-func sampled(ratio float64) float64 {
-	if ratio == 0 {
-		return -1
-	}
-	return ratio
-}
-
 // newWorld makes what the plugin knows of its workers.
 func (p *plugin) newWorld() error {
-	sources, closers, err := p.cfg.Discovery.sources(p.log)
+	sources, closers, err := sources(&p.cfg.Discovery, p.log)
 	if err != nil {
 		return err
 	}
@@ -132,95 +119,54 @@ func (p *plugin) newWorld() error {
 	}
 	p.board = activation.New()
 	p.book = load.New(mathrand.Uint64())
-	keyed, err := p.cfg.Engines.keyed(p.log)
+	keyed, err := keyed(p.cfg.Engines, p.log)
 	if err != nil {
 		return err
 	}
 	p.reports = p.newReports(keyed)
-	h := p.cfg.Health
-	p.health, err = health.New(health.Config{
-		Around:       keyed,
-		ServerErrors: h.ServerErrors, MaxShare: h.MaxShare, ProbeInterval: h.ProbeInterval,
-		ProbeTimeout: h.ProbeTimeout, ProbePath: h.ProbePath, MaxProbes: h.MaxProbes, Hooks: health.Hooks{Transition: p.onHealth},
-	})
-	if err != nil {
+	h := p.cfg.Health.Tracker()
+	h.Around, h.Hooks = keyed, health.Hooks{Transition: p.onHealth}
+	if p.health, err = health.New(h); err != nil {
 		return err
 	}
-	t := p.cfg.Tokens
-	p.tokens, err = tokens.New(tokens.Config{
-		Around: keyed, Mode: tokens.Mode(t.Mode), Pictures: tokens.PictureMode(t.Pictures), Wait: t.Wait, EstimateBytesPerToken: t.BytesPerToken, CacheBytes: t.CacheBytes,
-		OnTokenize: func(took time.Duration, outcome tokens.Reason) {
-			p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
-		},
-	})
+	t := p.cfg.Tokens.Resolver()
+	t.Around, t.OnTokenize = keyed, func(took time.Duration, outcome tokens.Reason) {
+		p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
+	}
+	p.tokens, err = tokens.New(t)
 	return err
 }
 
 func (p *plugin) newServer() error {
-	c := p.cfg
 	p.slots = kvindex.NewSlots()
 	var err error
-	if p.index, err = newIndex(kvindex.NewTree, c.tree(), p.slots, p.log); err != nil {
+	if p.index, err = newIndex(kvindex.NewTree, p.cfg.Tree(), p.slots, p.log); err != nil {
 		return err
 	}
 	p.routes = overlap.NewRoutes(p.index)
 	if err = p.newEvents(); err != nil {
 		return err
 	}
-	names, err := prefill.NamesOf(c.Routing.Headers)
+	conf, err := p.cfg.Server()
 	if err != nil {
 		return err
 	}
-	key, err := legKey(c.Leg.KeyFile)
-	if err != nil {
+	if conf.LegKey, err = config.LegKey(p.cfg.Leg.KeyFile); err != nil {
 		return err
 	}
-	if p.creds, err = transport(c.TLS, p.log); err != nil {
+	if p.creds, err = transport(p.cfg.TLS, p.log); err != nil {
 		return err
 	}
-	policy := c.policy()
-	conf := extproc.Config{
-		View: p.view, Board: p.board, Index: p.index, Routes: p.routes, Slots: p.slots, Tells: p.events.Tells, Tokens: p.tokens, Book: p.book,
-		Health: p.health, Journal: p.journal, Telemetry: p.tele.Instruments, Tracer: p.tele.Tracer, Logger: p.log,
-		PredictedWeight: c.Routing.predictedWeight(),
-		Namespace:       policy.Namespace, EnforceDisagg: policy.Rules.Enforced, NeverSplit: policy.NeverSplit, Names: names,
-		Gateway:     c.gateway(),
-		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: policy.Rules.Fallback,
-		PrefillCluster: c.Prefill.Cluster, PrefillListener: prefillListener(c), TimeoutHeader: c.Request.TimeoutHeader,
-		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
-		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
-		MaxBodiesBytes: c.Request.MaxBodiesBytes,
-		NoHold:         c.Prefill.HoldResponse != nil && !*c.Prefill.HoldResponse,
-		RefuseOther:    c.Request.PassOtherPaths != nil && !*c.Request.PassOtherPaths,
-		FirstToken:     c.Answer.FirstToken, AnswerBase: c.Answer.OverdueBase,
-		DebugHeader:  c.Routing.DebugHeader == nil || *c.Routing.DebugHeader,
-		Overrides:    c.Routing.RequestOverrides == nil || *c.Routing.RequestOverrides,
-		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
-		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,
-		LegKey: key, Instance: instance(c.Leg.Instance), Advertise: c.Leg.Advertise, MaxQueuedISLTokens: c.Prefill.MaxQueuedISLTokens,
-	}
-	// Validate has parsed these before.
-	conf.Prefill, _ = c.Routing.Prefill.params()
-	conf.Decode, _ = c.Routing.Decode.params()
-	conf.Aggregated, _ = c.Routing.Aggregated.params()
+	conf.Instance = instance(p.cfg.Leg.Instance)
+	conf.View, conf.Board, conf.Tokens, conf.Book, conf.Health = p.view, p.board, p.tokens, p.book, p.health
+	conf.Index, conf.Routes, conf.Slots, conf.Tells = p.index, p.routes, p.slots, p.events.Tells
+	conf.Journal, conf.Telemetry, conf.Tracer, conf.Logger = p.journal, p.tele.Instruments, p.tele.Tracer, p.log
 	if p.server, err = extproc.New(conf); err != nil {
 		return err
 	}
 	p.probes = newProbes()
 	p.grpc = p.newGRPC()
 	return nil
-}
-
-// prefillListener is where Envoy takes our own legs: unless it is said, beside
-// the plugin's own socket, since then Envoy is on this machine.
-func prefillListener(c Config) string {
-	if c.Prefill.Listener != "" {
-		return c.Prefill.Listener
-	}
-	if path, ok := strings.CutPrefix(c.Listen, "unix://"); ok {
-		return "unix://" + filepath.Join(filepath.Dir(path), "prefill.sock")
-	}
-	return ""
 }
 
 // leastIndex is the budget below which a plugin does not start for want of
@@ -260,23 +206,6 @@ func (p *plugin) newGRPC() *grpc.Server {
 	return s
 }
 
-// legKey reads the key that seals leg tokens, or draws one.
-func legKey(file string) ([]byte, error) {
-	if file == "" {
-		key := make([]byte, 32)
-		_, _ = rand.Read(key) // crypto/rand never fails
-		return key, nil
-	}
-	key, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("leg.key_file %s: %w: expected a file of at least 16 bytes, or none to make a key at each start", file, errors.Unwrap(err))
-	}
-	if len(key) < 16 {
-		return nil, fmt.Errorf("leg.key_file %s: holds %d bytes: expected at least 16", file, len(key))
-	}
-	return key, nil
-}
-
 // instance names this process: unique among replicas and among its own lives.
 func instance(name string) string {
 	if name == "" {
@@ -285,7 +214,7 @@ func instance(name string) string {
 	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
 }
 
-func serve(ctx context.Context, c Config, notes []note, stderr io.Writer) error {
+func serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.Writer) error {
 	p, err := newPlugin(c, stderr)
 	if err != nil {
 		return err
@@ -297,7 +226,7 @@ func serve(ctx context.Context, c Config, notes []note, stderr io.Writer) error 
 	d.tell(p)
 	limitMemory(&p.cfg, p.memory, p.log)
 	for _, n := range notes {
-		p.log.Log(ctx, n.level, "this flag has no effect here", "flag", n.flag, telemetry.KeyReason, n.reason)
+		p.log.Log(ctx, n.Level, "this flag has no effect here", "flag", n.Flag, telemetry.KeyReason, n.Reason)
 	}
 	return p.run(ctx, d)
 }
@@ -327,8 +256,8 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	main := inTurns(d.main)
 	defer main.Close()
 	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
-	if network, path, _ := listenAddress(p.cfg.Listen); network == "unix" {
-		mode, _ := p.cfg.SocketMode.bits() // Validate has read it before
+	if network, path, _ := config.ListenAddress(p.cfg.Listen); network == "unix" {
+		mode, _ := p.cfg.SocketMode.Bits() // Validate has read it before
 		look := time.NewTicker(socketEvery)
 		defer look.Stop()
 		g.Go(func() error { return keepSocket(world, path, mode, main, p.log, look.C) })

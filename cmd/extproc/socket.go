@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -14,17 +13,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
-
-// socketMode is the mode of the unix socket: octal digits, as chmod takes them.
-type socketMode string
-
-func (m socketMode) bits() (fs.FileMode, error) {
-	n, err := strconv.ParseUint(string(m), 8, 32)
-	if err != nil || n > 0o777 || n&0o600 != 0o600 {
-		return 0, fmt.Errorf("socket_mode %q: expected three octal digits by which at least the owner may read and write, as 0660", string(m))
-	}
-	return fs.FileMode(n), nil
-}
 
 // bindUnix makes the socket under another name and moves it into place, so that nobody can
 // connect before it has its mode.

@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -20,84 +19,20 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/seed-60ae5743/baton/internal/config"
 )
 
-// TLSConfig names PEM files, and says what a handshake must be like.
-type TLSConfig struct {
-	Cert     string `yaml:"cert"`
-	Key      string `yaml:"key"`
-	ClientCA string `yaml:"client_ca"` // clients must have a certificate of it
-	// SelfSigned makes a certificate at the start where none is named. Default
-	// false: plain text then.
-	SelfSigned bool `yaml:"self_signed"`
-	// Reload reads cert and key again when the files change. Default false.
-	Reload bool `yaml:"reload"`
-	// MinVersion is VersionTLS12 or VersionTLS13. Default VersionTLS12, since
-	// HTTP/2 needs that.
-	MinVersion string `yaml:"min_version"`
-	// CipherSuites are those of TLS 1.2, by Go's names. Default: Go's own.
-	CipherSuites []string `yaml:"cipher_suites"`
-}
-
-func (c *TLSConfig) on() bool { return c.Cert != "" || c.SelfSigned }
-
-func (c *TLSConfig) validate() (errs []error) {
-	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if (c.Cert == "") != (c.Key == "") {
-		bad("tls: expected both cert and key, or neither")
-	}
-	if c.ClientCA != "" && !c.on() {
-		bad("tls.client_ca: expected cert and key, or self_signed, too")
-	}
-	if _, err := c.minVersion(); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := c.suites(); err != nil {
-		errs = append(errs, err)
-	}
-	return errs
-}
-
-func (c *TLSConfig) minVersion() (uint16, error) {
-	switch c.MinVersion {
-	case "", "VersionTLS12":
-		return tls.VersionTLS12, nil
-	case "VersionTLS13":
-		return tls.VersionTLS13, nil
-	default:
-		return 0, fmt.Errorf("tls.min_version %q: expected VersionTLS12 or VersionTLS13", c.MinVersion)
-	}
-}
-
-// suites returns nil for Go's own choice.
-func (c *TLSConfig) suites() ([]uint16, error) {
-	var ids []uint16
-	var errs []error
-	for _, name := range c.CipherSuites {
-		i := slices.IndexFunc(tls.CipherSuites(), func(s *tls.CipherSuite) bool { return s.Name == name })
-		if i < 0 {
-			errs = append(errs, fmt.Errorf("tls.cipher_suites: %q: expected the name of one that Go's crypto/tls calls secure, as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", name))
-			continue
-		}
-		ids = append(ids, tls.CipherSuites()[i].ID)
-	}
-	return ids, errors.Join(errs...)
-}
-
 // transport returns the credentials of the gRPC listener; nil: plain text.
-func transport(c TLSConfig, log *slog.Logger) (credentials.TransportCredentials, error) {
-	if !c.on() {
+func transport(c config.TLSConfig, log *slog.Logger) (credentials.TransportCredentials, error) {
+	if !c.On() {
 		return nil, nil
 	}
-	conf := &tls.Config{NextProtos: []string{"h2"}}
-	var err error
-	if conf.MinVersion, err = c.minVersion(); err != nil {
+	conf, err := c.Handshake()
+	if err != nil {
 		return nil, err
 	}
-	if conf.CipherSuites, err = c.suites(); err != nil {
-		return nil, err
-	}
-	if err := c.certify(conf, log); err != nil {
+	if err := certify(&c, conf, log); err != nil {
 		return nil, fmt.Errorf("tls: %w", err)
 	}
 	if c.ClientCA != "" {
@@ -115,7 +50,7 @@ func transport(c TLSConfig, log *slog.Logger) (credentials.TransportCredentials,
 }
 
 // certify says which certificate is shown.
-func (c *TLSConfig) certify(conf *tls.Config, log *slog.Logger) error {
+func certify(c *config.TLSConfig, conf *tls.Config, log *slog.Logger) error {
 	if c.Cert == "" {
 		cert, err := selfSigned(c.CipherSuites)
 		if err != nil {

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
+
+	"github.com/seed-60ae5743/baton/internal/config"
 )
 
 // handshake calls over a fresh connection and returns how it was secured.
@@ -93,8 +95,7 @@ func TestEachStartMakesItsOwnCertificate(t *testing.T) {
 	require.IsType(t, &ecdsa.PublicKey{}, a.PublicKey)
 	require.IsType(t, &rsa.PublicKey{}, parse("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256").PublicKey)
 	require.IsType(t, &ecdsa.PublicKey{}, parse("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256").PublicKey)
-	client := TLSConfig{SelfSigned: true, ClientCA: "gone.pem"}
-	require.Empty(t, client.validate())
+	client := config.TLSConfig{SelfSigned: true, ClientCA: "gone.pem"}
 	_, err := transport(client, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "gone.pem")
 }
@@ -142,7 +143,7 @@ func (m *mounted) shown() []byte {
 func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
 	t.Parallel()
 	m := newMounted(t)
-	c, _ := readEPP(t, "--cert-path", m.dir, "--enable-cert-reload")
+	c := readEPP(t, "--cert-path", m.dir, "--enable-cert-reload")
 	r := startPlugin(t, "listen: 127.0.0.1:0\ntls: {cert: "+c.TLS.Cert+", key: "+c.TLS.Key+", reload: true}\n")
 	shown := func() []byte {
 		s, err := handshake(t, r.listener.Addr().String(), &tls.Config{RootCAs: m.a.pool()})
@@ -156,9 +157,9 @@ func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
 	require.Eventually(t, func() bool { return string(shown()) == string(m.shown()) }, 30*time.Second, 50*time.Millisecond)
 	require.Contains(t, r.log.String(), "the TLS certificate was read again")
 
-	c, _ = readEPP(t, "--cert-path", m.dir)
+	c = readEPP(t, "--cert-path", m.dir)
 	var conf tls.Config
-	require.NoError(t, c.TLS.certify(&conf, slog.New(slog.DiscardHandler)))
+	require.NoError(t, certify(&c.TLS, &conf, slog.New(slog.DiscardHandler)))
 	require.Nil(t, conf.GetCertificate, "the files are read once, at the start")
 	require.Equal(t, m.shown(), conf.Certificates[0].Certificate[0])
 }
@@ -199,4 +200,12 @@ func TestTheFilesOfACertificateAreLookedAtOnceASecond(t *testing.T) {
 	told := log.String()
 	require.Equal(t, 2, strings.Count(told, "cannot be read again"), told)
 	require.Equal(t, 2, strings.Count(told, "was read again"), told)
+}
+
+// readEPP reads a reference picker's command line.
+func readEPP(t *testing.T, args ...string) config.Config {
+	t.Helper()
+	c, _, err := config.EPP(config.NewFlagSet("epp", "", t.Output()), append([]string{"--workers", "workers.yaml"}, args...))
+	require.NoError(t, err)
+	return c
 }

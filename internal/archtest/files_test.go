@@ -17,7 +17,7 @@ const (
 )
 
 // handy are the rooms whose types may not have many methods.
-var handy = []string{"internal/extproc/wire", "internal/decision"}
+var handy = []string{"internal/extproc/wire", "internal/decision", "internal/config"}
 
 // excused are files, or folders, that may be longer, each with its reason. Test
 // files need no excuse.
@@ -77,6 +77,7 @@ func environment(t *tree) []string {
 
 // clockless are packages that are told the time, with the reason.
 var clockless = map[string]string{
+	"internal/config":   "what is written means the same whenever it is read",
 	"internal/decision": "a record is told when what has happened: it is the same wherever it is read",
 }
 
@@ -89,6 +90,33 @@ func clocks(t *tree, clockless map[string]string) []string {
 			}
 			for _, at := range t.refers(s, "time", "Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep") {
 				out = append(out, at+": reads a clock: "+why)
+			}
+		}
+	})
+	return out
+}
+
+// idle are packages that start nothing, with the reason.
+var idle = map[string]string{
+	"internal/config": "what is written is read and judged: who runs what it says is another",
+}
+
+// starts returns where idle packages begin a goroutine, or open a connection or an address.
+func starts(t *tree, idle map[string]string) []string {
+	var out []string
+	t.files(func(s *source) {
+		for pkg, why := range idle {
+			if s.test || !under(s.path, pkg) {
+				continue
+			}
+			ast.Inspect(s.ast, func(n ast.Node) bool {
+				if g, ok := n.(*ast.GoStmt); ok {
+					out = append(out, t.at(g)+": starts a goroutine: "+why)
+				}
+				return true
+			})
+			for _, at := range t.refers(s, "net", "Listen", "ListenPacket", "ListenTCP", "ListenUnix", "Dial", "DialTimeout", "DialTCP", "DialUnix", "Dialer") {
+				out = append(out, at+": opens a connection or an address: "+why)
 			}
 		}
 	})
@@ -231,6 +259,7 @@ func TestOnlyTheEdgesReadTheEnvironment(t *testing.T) { obey(t, environment(hous
 func TestPackagesThatAreToldTheTimeReadNoClock(t *testing.T) {
 	obey(t, clocks(house(t), clockless))
 }
+func TestPackagesThatStartNothing(t *testing.T)   { obey(t, starts(house(t), idle)) }
 func TestADecisionHasOneShape(t *testing.T)       { obey(t, shapes(house(t))) }
 func TestEveryPackageIsDocumented(t *testing.T)   { obey(t, undocumented(house(t))) }
 func TestFilesAndFunctionsAreShort(t *testing.T)  { obey(t, tooLong(house(t), excused)) }
@@ -262,6 +291,12 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 	require.Len(t, environment(tr), 1)
 	require.Contains(t, environment(tr)[0], "pkg/a/a.go:6: reads the environment")
 	require.Equal(t, []string{"pkg/a/a.go:6: reads a clock: for the test"}, clocks(tr, map[string]string{"pkg/a": "for the test"}))
+	begins := madeUp(t, map[string]string{
+		"pkg/a/a.go":      "package a\nimport \"net\"\nfunc f() { go f() }\nvar x = net.Listen\nvar y net.Addr",
+		"pkg/a/a_test.go": "package a\nfunc g() { go g() }", "pkg/b/b.go": "package b\nfunc f() { go f() }",
+	})
+	require.Equal(t, []string{"pkg/a/a.go:3: starts a goroutine: for the test", "pkg/a/a.go:4: opens a connection or an address: for the test"},
+		starts(begins, map[string]string{"pkg/a": "for the test"}))
 	own := func(tag string) string { return "package a\ntype d struct {\nA int `json:\"" + tag + "\"`\n}" }
 	require.Equal(t, []string{"pkg/a/a.go:3: a shape of its own of a decision, with left_out: read decision.Record, which there is one of"}, shapes(madeUp(t, map[string]string{
 		"pkg/a/a.go": own("left_out,omitempty"), "pkg/a/a_test.go": own("left_out"), "pkg/b/b.go": own("left_outside"), "internal/decision/a.go": own("left_out"),

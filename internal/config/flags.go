@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"errors"
@@ -13,7 +13,19 @@ import (
 	"github.com/seed-60ae5743/baton/internal/strictyaml"
 )
 
-func newFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
+// ErrUsage marks errors of the command line or the configuration.
+var ErrUsage = errors.New("usage")
+
+// Usage marks err as one of the command line or the configuration.
+func Usage(err error) error { return usageError{err} }
+
+type usageError struct{ err error }
+
+func (u usageError) Error() string   { return u.err.Error() }
+func (u usageError) Unwrap() []error { return []error{u.err, ErrUsage} }
+
+// NewFlagSet returns the flags of a command, which tell of themselves at stderr.
+func NewFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
@@ -23,10 +35,10 @@ func newFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
 	return fs
 }
 
-// parseFlags sets the flags of fs as package flag would, but takes them before, between and
+// ParseFlags sets the flags of fs as package flag would, but takes them before, between and
 // behind the other arguments, of which there may be at most most, and tells every mistake at
 // once, one line each. What is no flag is in fs.Args.
-func parseFlags(fs *flag.FlagSet, args []string, most int) error {
+func ParseFlags(fs *flag.FlagSet, args []string, most int) error {
 	var errs []error
 	var others []string
 	for len(args) > 0 {
@@ -77,7 +89,7 @@ func parseFlags(fs *flag.FlagSet, args []string, most int) error {
 		errs = append(errs, unexpected(fs, arg))
 	}
 	if len(errs) > 0 {
-		return usageError{errors.Join(errs...)}
+		return Usage(errors.Join(errs...))
 	}
 	return fs.Parse(append([]string{"--"}, others...)) // fills fs.Args
 }

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -37,10 +37,13 @@ func (c *GatewayConfig) validate() (errs []error) {
 	return errs
 }
 
+// ClientsChoose reports whether a client may choose its endpoint itself.
+func (c *GatewayConfig) ClientsChoose() bool { return c.Enabled && c.SelectionHeader }
+
 // gateway is what the server is told.
 func (c *Config) gateway() extproc.Gateway {
-	g := c.Gateway
-	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: g.ReasonHeader, SelectionHeader: g.Enabled && g.SelectionHeader}
+	g := &c.Gateway
+	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: g.ReasonHeader, SelectionHeader: g.ClientsChoose()}
 }
 
 // headerName reports whether h is a header's name as HTTP/2 writes it.

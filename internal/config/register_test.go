@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"flag"
@@ -16,12 +16,12 @@ import (
 // To be told no is not to be told nothing.
 func TestWhatWasNotGivenDoesNotBeatTheEngine(t *testing.T) {
 	parse := func(args ...string) register.Override {
-		fs := newFlagSet("register", "", io.Discard)
-		config := registerFlags(fs)
+		fs := NewFlagSet("register", "", io.Discard)
+		config := RegisterFlags(fs)
 		require.NoError(t, fs.Parse(append([]string{"--engine-url", "http://127.0.0.1:30000", "--etcd-endpoints", "127.0.0.1:2379"}, args...)))
 		c, err := config()
 		require.NoError(t, err)
-		return c.worker.Override
+		return c.Worker.Override
 	}
 	require.Equal(t, register.Override{}, parse())
 	require.Equal(t, register.Override{Eagle: new(false), AcceptsAggregated: new(false), KVTopic: new("")},
@@ -31,8 +31,8 @@ func TestWhatWasNotGivenDoesNotBeatTheEngine(t *testing.T) {
 // TestEveryFlagOfRegisterIsDocumented: the tables of docs/register.md name each
 // flag with its default, and no other.
 func TestEveryFlagOfRegisterIsDocumented(t *testing.T) {
-	fs := newFlagSet("register", "", io.Discard)
-	registerFlags(fs)
+	fs := NewFlagSet("register", "", io.Discard)
+	RegisterFlags(fs)
 	want := map[string]string{}
 	fs.VisitAll(func(f *flag.Flag) { want["--"+f.Name] = f.DefValue })
 

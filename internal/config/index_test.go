@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"testing"
@@ -11,11 +11,11 @@ import (
 
 func TestHugePagesAreAskedForUnlessToldOtherwise(t *testing.T) {
 	yes, no := true, false
-	c := defaultConfig()
+	c := Default()
 	route := kvindex.RouteConfig{TTL: 2 * time.Minute, PredictedTTL: 10 * time.Second, MaxBlocks: kvindex.DefaultRoutedBlocks}
-	require.Equal(t, kvindex.TreeConfig{MaxBytes: kvindex.DefaultMaxBytes, Route: route}, c.tree())
+	require.Equal(t, kvindex.TreeConfig{MaxBytes: kvindex.DefaultMaxBytes, Route: route}, c.Tree())
 	c.Index.HugePages = &yes
-	require.False(t, c.tree().NoHugePages)
+	require.False(t, c.Tree().NoHugePages)
 	c.Index.HugePages, c.Index.MaxBytes = &no, 5
-	require.Equal(t, kvindex.TreeConfig{MaxBytes: 5, NoHugePages: true, Route: route}, c.tree())
+	require.Equal(t, kvindex.TreeConfig{MaxBytes: 5, NoHugePages: true, Route: route}, c.Tree())
 }

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ type Config struct {
 	Listen string `yaml:"listen"`
 	// SocketMode is the mode of a unix socket, in octal digits. Default 0660: Envoy runs as
 	// the same user, or in its group.
-	SocketMode socketMode `yaml:"socket_mode"`
+	SocketMode SocketMode `yaml:"socket_mode"`
 	// InsecureListen allows a listen that other machines reach without tls.client_ca.
 	InsecureListen bool `yaml:"insecure_listen"`
 	// TLS, for a listener that is not a unix socket.
@@ -82,7 +82,7 @@ type PortConfig struct {
 }
 
 func (c *PortConfig) validate(name string) error {
-	if c.Listen != "" && !hostPort(c.Listen) {
+	if c.Listen != "" && !HostPort(c.Listen) {
 		return fmt.Errorf("%s.listen %q: expected host:port, with a port of 0 to 65535, or nothing", name, c.Listen)
 	}
 	return nil
@@ -202,7 +202,7 @@ type RequestConfig struct {
 	MaxTimeout     time.Duration `yaml:"max_timeout"`     // default 1h
 	MaxBodyBytes   int           `yaml:"max_body_bytes"`  // default 64 MiB
 	// MaxBodiesBytes bounds the bytes of bodies in flight, over all requests. Default: an
-	// eighth of the memory, see memoryHere.
+	// eighth of the memory, which the process asks for.
 	MaxBodiesBytes int64 `yaml:"max_bodies_bytes"`
 	MaxAttempts    int   `yaml:"max_attempts"` // default 3; at most Envoy's num_retries + 1
 	// PassOtherPaths sends requests on paths that are not read here to one worker of the
@@ -252,7 +252,8 @@ type LegConfig struct {
 	Advertise string `yaml:"advertise"`
 }
 
-func defaultConfig() Config {
+// Default returns what holds without a file and flags.
+func Default() Config {
 	yes := true
 	return Config{
 		Listen: "unix:///run/baton/extproc.sock", SocketMode: "0660",
@@ -289,9 +290,9 @@ func defaultConfig() Config {
 	}
 }
 
-// readConfig returns the defaults, overlaid with the file where one is named.
-func readConfig(file string) (Config, error) {
-	c, _, err := readConfigOver(defaultConfig(), file)
+// Read returns the defaults, overlaid with the file where one is named.
+func Read(file string) (Config, error) {
+	c, _, err := readOver(Default(), file)
 	return c, err
 }
 
@@ -303,8 +304,8 @@ func (*Config) Hint(key string) string {
 	return ""
 }
 
-// readConfigOver overlays c with the file, and says where the file has what.
-func readConfigOver(c Config, file string) (Config, strictyaml.Places, error) {
+// readOver overlays c with the file, and says where the file has what.
+func readOver(c Config, file string) (Config, strictyaml.Places, error) {
 	if file == "" {
 		return c, strictyaml.Places{}, nil
 	}

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"cmp"
@@ -45,7 +45,7 @@ func (c *Config) Validate() error {
 		role worker.Role
 		pick PickConfig
 	}{{worker.Prefill, c.Routing.Prefill}, {worker.Decode, c.Routing.Decode}, {worker.Aggregated, c.Routing.Aggregated}} {
-		p, err := role.pick.params()
+		p, err := role.pick.Params()
 		if err == nil {
 			err = p.ValidateFor(role.role)
 		}
@@ -67,10 +67,10 @@ func keyed(prefix string, err error) (out []error) {
 }
 
 func (c *Config) validateAddresses() (errs []error) {
-	if _, _, err := listenAddress(c.Listen); err != nil {
+	if _, _, err := ListenAddress(c.Listen); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := c.SocketMode.bits(); err != nil {
+	if _, err := c.SocketMode.Bits(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := c.validateExposure(); err != nil {
@@ -84,7 +84,7 @@ func (c *Config) validateAddresses() (errs []error) {
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
 		errs = append(errs, fmt.Errorf("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise))
 	}
-	if !hostPort(c.Admin.Listen) {
+	if !HostPort(c.Admin.Listen) {
 		errs = append(errs, fmt.Errorf("admin.listen (--admin) %q: expected host:port, with a port of 0 to 65535", c.Admin.Listen))
 	}
 	if e := c.Trace.Endpoint; e != "" {
@@ -242,11 +242,11 @@ func (c *Config) validateWords() (errs []error) {
 
 // validateFiles reads the files that are named, as a start would.
 func (c *Config) validateFiles() (errs []error) {
-	if _, err := legKey(c.Leg.KeyFile); err != nil {
+	if _, err := LegKey(c.Leg.KeyFile); err != nil {
 		errs = append(errs, err)
 	}
 	if len(c.Discovery.Etcd.Endpoints) > 0 {
-		if _, err := c.Discovery.Etcd.client(); err != nil {
+		if _, err := c.Discovery.Etcd.Client(); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"testing"
@@ -10,9 +10,9 @@ import (
 func TestTheLargestBodyIsShownAsItIs(t *testing.T) {
 	t.Parallel()
 	for bodies, shown := range map[int64]string{8 << 20: "max_body_bytes: 6291456\n", 1 << 30: "max_body_bytes: 67108864\n"} {
-		c := defaultConfig()
+		c := Default()
 		c.Request.MaxBodiesBytes = bodies
-		text, err := effective(c)
+		text, err := c.Effective()
 		require.NoError(t, err)
 		require.Contains(t, text, shown)
 	}

@@ -1,4 +1,4 @@
-package main
+package config
 
 import "github.com/seed-60ae5743/baton/pkg/picker"
 
@@ -61,8 +61,8 @@ func (p PickConfig) filled() PickConfig {
 	return p
 }
 
-// params returns the parameters of a pick. The error names every fault.
-func (p PickConfig) params() (picker.Params, error) {
+// Params returns the parameters of a pick. The error names every fault.
+func (p PickConfig) Params() (picker.Params, error) {
 	out := picker.DefaultParams()
 	if p.Mode != "" {
 		mode, err := picker.ParseMode(p.Mode)

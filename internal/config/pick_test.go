@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"reflect"
@@ -31,7 +31,7 @@ func TestEveryKnobOfAPickTurnsOneParameter(t *testing.T) {
 			v.Elem().SetBool(!reflect.ValueOf(full).Field(i).Elem().Bool())
 		}
 		reflect.ValueOf(&c).Elem().Field(i).Set(v)
-		p, err := c.params()
+		p, err := c.Params()
 		require.NoError(t, err, name)
 		was, is := reflect.ValueOf(defaults), reflect.ValueOf(p)
 		n := 0
@@ -49,7 +49,7 @@ func TestEveryKnobOfAPickTurnsOneParameter(t *testing.T) {
 }
 
 func mustParams(t *testing.T, c PickConfig) picker.Params {
-	p, err := c.params()
+	p, err := c.Params()
 	require.NoError(t, err)
 	return p
 }

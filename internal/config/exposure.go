@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ type exposure struct {
 // exposed says it of listen. A unix socket is its owner's and its group's, and a client
 // certificate is proof.
 func (c *Config) exposed() exposure {
-	network, address, err := listenAddress(c.Listen)
+	network, address, err := ListenAddress(c.Listen)
 	if err != nil || network == "unix" || c.TLS.ClientCA != "" {
 		return exposure{}
 	}
@@ -36,6 +36,9 @@ func (x exposure) warning(listen string) string {
 	}
 	return ""
 }
+
+// Warning is what is told of who may speak to the plugin; "" where there is nothing to warn of.
+func (c *Config) Warning() string { return c.exposed().warning(c.Listen) }
 
 func (c *Config) validateExposure() error {
 	if c.exposed().beyond && !c.InsecureListen {

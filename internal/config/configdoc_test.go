@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 )
 
@@ -87,7 +89,7 @@ func elsewhere() map[string]string {
 func TestEveryKeyIsDocumentedWithItsUnitAndDefault(t *testing.T) {
 	rows := readConfigDoc(t)
 	keys := map[string]reflect.Value{}
-	keysOf(reflect.ValueOf(defaultConfig()), "", keys)
+	keysOf(reflect.ValueOf(Default()), "", keys)
 	require.Contains(t, keys, "routing.<role>.temperature", "the walk sees nested keys")
 	for key, def := range keys {
 		t.Run(key, func(t *testing.T) {
@@ -175,7 +177,7 @@ func TestAnEmptyTextIsEmptyOrRefused(t *testing.T) {
 // apart.
 func keysOfConfig() map[string]reflect.Value {
 	keys := map[string]reflect.Value{}
-	keysOf(reflect.ValueOf(defaultConfig()), "", keys)
+	keysOf(reflect.ValueOf(Default()), "", keys)
 	maps.DeleteFunc(keys, func(key string, def reflect.Value) bool {
 		return def.Kind() == reflect.Pointer || strings.Contains(key, "<role>")
 	})
@@ -193,8 +195,8 @@ func withKey(t *testing.T, key, value string) (reflect.Value, error) {
 		value = strings.Replace(value, "{", "{listen: \"127.0.0.1:0\", ", 1)
 	}
 	require.NoError(t, os.WriteFile(file, []byte(value), 0o600))
-	fs := newFlagSet("check", "", t.Output())
-	config := configFlags(fs)
+	fs := NewFlagSet("check", "", t.Output())
+	config := Flags(fs)
 	require.NoError(t, fs.Parse([]string{"--config", file, "--workers", "workers.yaml"}))
 	c, err := config()
 	got := map[string]reflect.Value{}
@@ -207,4 +209,14 @@ func reverse(key string) string {
 	parts := strings.Split(key, ".")
 	slices.Reverse(parts)
 	return strings.Join(parts, ".")
+}
+
+// as64BitLinux is a text of this build with the index's bounds as they are on 64-bit Linux.
+// Elsewhere, and under the race detector, they are lower, and the default is the most.
+func as64BitLinux(text string) string {
+	if kvindex.DefaultMaxBytes != kvindex.MostBytes {
+		return text
+	}
+	most := strconv.Itoa(kvindex.MostBytes)
+	return strings.NewReplacer(" to "+most, " to 8589934592", " max_bytes: "+most, " max_bytes: 536870912").Replace(text)
 }

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"errors"
@@ -54,8 +54,8 @@ func (d *DiscoveryConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// client returns what the client needs.
-func (c EtcdConfig) client() (etcd.ClientConfig, error) {
+// Client returns what the client needs.
+func (c EtcdConfig) Client() (etcd.ClientConfig, error) {
 	out := etcd.ClientConfig{
 		Endpoints: c.Endpoints, Username: c.Username, PasswordFile: c.PasswordFile,
 		CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName,

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestListenAddresses(t *testing.T) {
 		"":                   {},
 		"::1:9000":           {},
 	} {
-		network, address, err := listenAddress(in)
+		network, address, err := ListenAddress(in)
 		require.Equal(t, want, [2]string{network, address}, in)
 		require.Equal(t, want[0] == "", err != nil, in)
 	}
@@ -33,7 +33,7 @@ func TestWhoMayReachTheListenerIsSaid(t *testing.T) {
 		":9000": {open: true, beyond: true}, "0.0.0.0:9000": {open: true, beyond: true}, "[::]:9000": {open: true, beyond: true},
 		"10.0.0.7:9000": {open: true, beyond: true}, "localhost.example:9000": {open: true, beyond: true},
 	} {
-		c := defaultConfig()
+		c := Default()
 		c.Listen, c.Discovery.File = listen, "workers.yaml"
 		require.Equal(t, want, c.exposed(), listen)
 		require.Equal(t, want.open, c.exposed().warning(listen) != "", listen)

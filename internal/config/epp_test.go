@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"bytes"
@@ -49,7 +49,7 @@ func TestTheTableOfFlagsIsTheOneThatIsParsed(t *testing.T) {
 func TestHelpSaysWhatBecomesOfEachFlag(t *testing.T) {
 	for _, args := range [][]string{{"--help"}, {"--pool-name", "x", "-h"}} {
 		var stderr bytes.Buffer
-		_, _, err := eppConfig(newFlagSet("epp", "", &stderr), args)
+		_, _, err := EPP(NewFlagSet("epp", "", &stderr), args)
 		require.ErrorIs(t, err, flag.ErrHelp)
 		for _, f := range eppFlags() {
 			require.Contains(t, stderr.String(), "  -"+f.name, f.name)
@@ -63,10 +63,10 @@ func TestHelpSaysWhatBecomesOfEachFlag(t *testing.T) {
 }
 
 // readEPP reads a command line, with workers unless it names them.
-func readEPP(t *testing.T, args ...string) (Config, []note) {
+func readEPP(t *testing.T, args ...string) (Config, []Note) {
 	t.Helper()
-	fs := newFlagSet("epp", "", t.Output())
-	c, notes, err := eppConfig(fs, append([]string{"--workers", "workers.yaml"}, args...))
+	fs := NewFlagSet("epp", "", t.Output())
+	c, notes, err := EPP(fs, append([]string{"--workers", "workers.yaml"}, args...))
 	require.NoError(t, err)
 	return c, notes
 }
@@ -106,7 +106,7 @@ func TestTheReferencesFlagsSetWhatTheySay(t *testing.T) {
 		"our own listen beats theirs": {[]string{"--grpc-port", "1", "--listen", "unix:///x"}, func(c *Config) { c.Listen = "unix:///x" }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := defaultConfig()
+			want := Default()
 			want.Discovery.File = "workers.yaml"
 			want.Listen, want.Probes.Listen, want.Metrics.Listen = ":9002", ":9003", ":9090"
 			want.TLS.SelfSigned, want.Gateway.Enabled, want.InsecureListen = true, true, true
@@ -135,7 +135,7 @@ gateway: {endpoints: 3, selection_header: true}
 discovery: {file: workers.yaml}
 `), 0o600))
 	read := func(args ...string) Config {
-		c, _, err := eppConfig(newFlagSet("epp", "", t.Output()), append([]string{"--baton-config", file}, args...))
+		c, _, err := EPP(NewFlagSet("epp", "", t.Output()), append([]string{"--baton-config", file}, args...))
 		require.NoError(t, err)
 		return c
 	}
@@ -150,7 +150,7 @@ discovery: {file: workers.yaml}
 	require.Equal(t, "c/tls.crt", c.TLS.Cert)
 	require.Empty(t, c.Trace.Endpoint)
 	c = read("--secure-serving=false")
-	require.False(t, c.TLS.on(), "a certificate in the file is not used then")
+	require.False(t, c.TLS.On(), "a certificate in the file is not used then")
 }
 
 // TestValuesOfTheWrongFormAreRefused, and flags that no reference has.
@@ -160,8 +160,8 @@ func TestValuesOfTheWrongFormAreRefused(t *testing.T) {
 		"--secure-serving=maybe", "--v=much", "--ha-enable-leader-election=2", "--refresh-metrics-interval 50",
 		"--disable-endpoint-subset-filter=x", "--pool-nam x", "--config x", "--pool-name", "extra",
 	} {
-		_, _, err := eppConfig(newFlagSet("epp", "", t.Output()), append([]string{"--workers", "w.yaml"}, strings.Fields(args)...))
-		require.ErrorIs(t, err, errUsage, args)
+		_, _, err := EPP(NewFlagSet("epp", "", t.Output()), append([]string{"--workers", "w.yaml"}, strings.Fields(args)...))
+		require.ErrorIs(t, err, ErrUsage, args)
 	}
 }
 
@@ -181,10 +181,10 @@ func TestFlagsWithoutEffectAreNotedOnce(t *testing.T) {
 			_, notes := readEPP(t, x.args...)
 			var flags []string
 			for _, n := range notes {
-				flags = append(flags, n.flag)
-				require.NotEmpty(t, n.reason)
-				require.Equal(t, n.flag == "--metrics-endpoint-auth", n.level == slog.LevelWarn)
-				require.Equal(t, n.flag == "--metrics-endpoint-auth", strings.Contains(n.reason, open))
+				flags = append(flags, n.Flag)
+				require.NotEmpty(t, n.Reason)
+				require.Equal(t, n.Flag == "--metrics-endpoint-auth", n.Level == slog.LevelWarn)
+				require.Equal(t, n.Flag == "--metrics-endpoint-auth", strings.Contains(n.Reason, open))
 			}
 			require.Equal(t, x.flags, flags)
 		})

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"flag"
@@ -10,7 +10,7 @@ import (
 )
 
 func someFlags() (fs *flag.FlagSet, got func() []any) {
-	fs = newFlagSet("try", "Tries.", io.Discard)
+	fs = NewFlagSet("try", "Tries.", io.Discard)
 	text := fs.String("listen", "", "")
 	on := fs.Bool("on", false, "")
 	n := fs.Int("n", 0, "")
@@ -27,18 +27,18 @@ func TestFlagsStandAnywhere(t *testing.T) {
 		{"--on", "--listen", "a", "--n", "3", "--wait", "2s", "--share", "0.5", "--", "body.json"},
 	} {
 		fs, got := someFlags()
-		require.NoError(t, parseFlags(fs, args, 1))
+		require.NoError(t, ParseFlags(fs, args, 1))
 		require.Equal(t, []any{"a", true, 3, 2 * time.Second, 0.5, []string{"body.json"}}, got(), "%q", args)
 	}
 	fs, got := someFlags()
-	require.NoError(t, parseFlags(fs, []string{"-", "--n", "-3"}, 1))
+	require.NoError(t, ParseFlags(fs, []string{"-", "--n", "-3"}, 1))
 	require.Equal(t, []any{"", false, -3, time.Duration(0), 0.0, []string{"-"}}, got())
 }
 
 func TestEveryMistakeInFlagsIsALine(t *testing.T) {
 	fs, _ := someFlags()
-	err := parseFlags(fs, []string{"--lisen", "a", "--on=perhaps", "--n", "many", "--wait", "5", "--share=x", "--whatever=1", "extra", "--listen"}, 0)
-	require.ErrorIs(t, err, errUsage)
+	err := ParseFlags(fs, []string{"--lisen", "a", "--on=perhaps", "--n", "many", "--wait", "5", "--share=x", "--whatever=1", "extra", "--listen"}, 0)
+	require.ErrorIs(t, err, ErrUsage)
 	require.Equal(t, `try: --lisen: there is no such flag: did you mean --listen?
 try: --on "perhaps": expected true or false
 try: --n "many": expected a whole number

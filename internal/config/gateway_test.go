@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 // TestTheGatewaysDefaults: off, one destination, the reason said, and no client
 // that chooses for itself. What is refused is in testdata/bad.
 func TestTheGatewaysDefaults(t *testing.T) {
-	c := defaultConfig()
+	c := Default()
 	require.Equal(t, extproc.Gateway{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason"}, c.gateway())
 	require.Empty(t, c.Gateway.validate())
 

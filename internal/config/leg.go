@@ -1,0 +1,25 @@
+package config
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// LegKey reads the key that seals leg tokens, or draws one.
+func LegKey(file string) ([]byte, error) {
+	if file == "" {
+		key := make([]byte, 32)
+		_, _ = rand.Read(key) // crypto/rand never fails
+		return key, nil
+	}
+	key, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("leg.key_file %s: %w: expected a file of at least 16 bytes, or none to make a key at each start", file, errors.Unwrap(err))
+	}
+	if len(key) < 16 {
+		return nil, fmt.Errorf("leg.key_file %s: holds %d bytes: expected at least 16", file, len(key))
+	}
+	return key, nil
+}

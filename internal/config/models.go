@@ -1,0 +1,52 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/seed-60ae5743/baton/internal/activation"
+)
+
+// Words of models.NAME.disaggregation.
+const (
+	disaggregationAuto = "auto"
+	disaggregationOff  = "off"
+)
+
+// validateModels checks what is said of single models.
+func (c *Config) validateModels() (errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		switch d := c.Models[name].Disaggregation; d {
+		case "", disaggregationAuto, disaggregationOff:
+		default:
+			errs = append(errs, fmt.Errorf("models.%s.disaggregation %q: expected auto or off", name, d))
+		}
+	}
+	return errs
+}
+
+// filledModels are the models with all that holds of them.
+func (c *Config) filledModels() map[string]ModelConfig {
+	out := maps.Clone(c.Models)
+	for name, m := range out {
+		m.Disaggregation = cmp.Or(m.Disaggregation, disaggregationAuto)
+		out[name] = m
+	}
+	return out
+}
+
+// Policy is what models are judged by.
+func (c *Config) Policy() activation.Policy {
+	p := activation.Policy{
+		Namespace: c.Namespace, NeverSplit: make(map[string]bool),
+		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.Fallback == fallbackAggregated, Listener: c.prefillListener() != ""},
+	}
+	for name, m := range c.Models {
+		if m.Disaggregation == disaggregationOff {
+			p.NeverSplit[name] = true
+		}
+	}
+	return p
+}

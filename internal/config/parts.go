@@ -1,0 +1,71 @@
+package config
+
+import (
+	"errors"
+
+	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+)
+
+// This file says to the parts what the file says of them. Whom they work with, and whom
+// they tell, is added by who makes them.
+
+// Server is what the server is told: policies, bounds and names.
+func (c *Config) Server() (extproc.Config, error) {
+	policy := c.Policy()
+	out := extproc.Config{
+		PredictedWeight: c.Routing.predictedWeight(),
+		Namespace:       policy.Namespace, EnforceDisagg: policy.Rules.Enforced, NeverSplit: policy.NeverSplit,
+		Gateway:     c.gateway(),
+		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: policy.Rules.Fallback,
+		PrefillCluster: c.Prefill.Cluster, PrefillListener: c.prefillListener(), TimeoutHeader: c.Request.TimeoutHeader,
+		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
+		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
+		MaxBodiesBytes: c.Request.MaxBodiesBytes,
+		NoHold:         !unlessFalse(c.Prefill.HoldResponse),
+		RefuseOther:    !unlessFalse(c.Request.PassOtherPaths),
+		FirstToken:     c.Answer.FirstToken, AnswerBase: c.Answer.OverdueBase,
+		DebugHeader:  unlessFalse(c.Routing.DebugHeader),
+		Overrides:    unlessFalse(c.Routing.RequestOverrides),
+		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
+		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,
+		Advertise: c.Leg.Advertise, MaxQueuedISLTokens: c.Prefill.MaxQueuedISLTokens,
+	}
+	var errs [4]error
+	out.Names, errs[0] = prefill.NamesOf(c.Routing.Headers)
+	out.Prefill, errs[1] = c.Routing.Prefill.Params()
+	out.Decode, errs[2] = c.Routing.Decode.Params()
+	out.Aggregated, errs[3] = c.Routing.Aggregated.Params()
+	return out, errors.Join(errs[:]...)
+}
+
+// unlessFalse is true of what is not said.
+func unlessFalse(b *bool) bool { return b == nil || *b }
+
+// Tracker is what is told of health.
+func (c *HealthConfig) Tracker() health.Config {
+	return health.Config{
+		ServerErrors: c.ServerErrors, MaxShare: c.MaxShare, MaxProbes: c.MaxProbes,
+		ProbeInterval: c.ProbeInterval, ProbeTimeout: c.ProbeTimeout, ProbePath: c.ProbePath,
+	}
+}
+
+// Resolver is what is told of tokens.
+func (c *TokensConfig) Resolver() tokens.Config {
+	return tokens.Config{
+		Mode: tokens.Mode(c.Mode), Pictures: tokens.PictureMode(c.Pictures), Wait: c.Wait,
+		EstimateBytesPerToken: c.BytesPerToken, CacheBytes: c.CacheBytes,
+	}
+}
+
+// Spans is what is told of spans. There a ratio of 0 is all.
+func (c *TraceConfig) Spans() telemetry.TraceConfig {
+	ratio := c.Ratio
+	if ratio == 0 {
+		ratio = -1
+	}
+	return telemetry.TraceConfig{Endpoint: c.Endpoint, Insecure: c.Insecure, SampleRatio: ratio}
+}

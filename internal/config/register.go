@@ -1,0 +1,179 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/register"
+	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Register is what `extproc register` is told.
+type Register struct {
+	Worker    register.Config
+	Etcd      EtcdConfig
+	LeaseTTL  time.Duration
+	Admin     string
+	LogLevel  string
+	LogFormat string
+}
+
+// engineFlags adds the flags that say where the engine is and how it is
+// watched, and returns a function that puts them into c.
+func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
+	url := fs.String("engine-url", "", "`URL` of the engine as it is reached from here, for example http://127.0.0.1:30000; required")
+	kind := fs.String("engine", "auto", "auto, sglang, vllm, vllm-mooncake or trtllm; auto takes vllm-mooncake for vllm")
+	advertise := fs.String("advertise", "", "`host[:port]` that plugins and Envoy reach the engine at; default: the engine URL's")
+	ipv6 := fs.Bool("prefer-ipv6", false, "of a name with addresses of both families, advertise the IPv6 one")
+	annotations := fs.String("annotations-file", "", "`file` of the pod's annotations (Kubernetes downward API)")
+	key := fs.String("engine-api-key-file", "", "`file` of the API key that the engine asks for (its --api-key), read again for each request; default: none")
+	path := fs.String("health-path", "/health", "`path` to ask for health")
+	interval := fs.Duration("health-interval", time.Second, "between two questions after health")
+	timeout := fs.Duration("health-timeout", 5*time.Second, "of one question after health")
+	after := fs.Int("unhealthy-after", 3, "bad answers in a row that take the worker away; a refused connection does at once")
+	refresh := fs.Duration("refresh", 10*time.Second, "between two readings of what the engine tells, of names and of annotations")
+	settle := fs.Duration("drain-settle", time.Second, "shortest drain, from when etcd holds that the worker drains")
+	drain := fs.Duration("drain-timeout", 2*time.Minute, "longest drain; all of it if the engine does not count its requests, as TensorRT-LLM")
+	return func(c *register.Config) error {
+		k, err := engine.ParseKind(*kind)
+		errs := []error{err}
+		for _, d := range []struct {
+			name string
+			v    time.Duration
+		}{
+			{"health-interval", *interval}, {"health-timeout", *timeout}, {"refresh", *refresh},
+			{"drain-settle", *settle}, {"drain-timeout", *drain},
+		} {
+			if d.v <= 0 {
+				errs = append(errs, fmt.Errorf("--%s %v: expected more than 0", d.name, d.v))
+			}
+		}
+		if *after < 1 {
+			errs = append(errs, fmt.Errorf("--unhealthy-after %d: expected at least 1", *after))
+		}
+		if *url == "" {
+			errs = append(errs, errors.New("--engine-url: expected http://host:port"))
+		}
+		c.Engine = engine.Config{URL: *url, Kind: k, APIKeyFile: *key, HealthPath: *path, HealthTimeout: *timeout}
+		c.Advertise, c.PreferIPv6, c.AnnotationsFile = *advertise, *ipv6, *annotations
+		c.HealthInterval, c.UnhealthyAfter, c.Refresh = *interval, *after, *refresh
+		c.DrainSettle, c.DrainTimeout = *settle, *drain
+		return errors.Join(errs...)
+	}
+}
+
+// overrideFlags adds the flags that beat what the engine says.
+func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
+	role := fs.String("role", "", "prefill, decode or aggregated; default: what SGLang says, aggregated for vLLM; TensorRT-LLM needs it")
+	models := fs.String("model", "", "`names` that the worker answers to, separated by commas; default: what the engine says")
+	namespace := fs.String("namespace", "", "`name` that separates fleets of one model")
+	deployment := fs.String("deployment", "", "`name` of what the worker was started with; decode workers of one come and go together")
+	dpSize := fs.Uint("dp-size", 0, "data-parallel `ranks`; 0: what the engine says")
+	portPerRank := fs.Bool("port-per-rank", false, "each rank listens on a port of its own: the advertised one plus the rank")
+	blockSize := fs.Uint("block-size", 0, "`tokens` in a KV block; 0: what the engine says, which an older TensorRT-LLM does not")
+	capacity := fs.Uint64("capacity-blocks", 0, "KV `blocks` of a rank; 0: what the engine says")
+	eagle := fs.Bool("eagle", false, "whether its KV blocks are of pairs of tokens (speculation by EAGLE); default: what the engine says")
+	bootHost := fs.String("bootstrap-host", "", "`host` at which decode workers meet this prefill worker; default: annotation, engine, the advertised address")
+	bootPort := fs.Uint("bootstrap-port", 0, "`port` of it; 0: annotation, else what the engine says")
+	kvHost := fs.String("kv-events-host", "", "`host` that publishes the KV events; default: what the engine says, else the advertised address")
+	kvPort := fs.Int("kv-events-port", 0, "`port` of rank 0's KV events; 0: what the engine says, -1: none are read")
+	kvReplay := fs.Uint("kv-replay-port", 0, "`port` of rank 0's replay; 0: what the engine says")
+	kvTopic := fs.String("kv-events-topic", "", "`topic` of the KV events; default: what the engine says")
+	aggregated := fs.Bool("accepts-aggregated", false, "whether this decode worker can serve without a prefill; default: vLLM yes, SGLang and TensorRT-LLM no")
+	headers := fs.Bool("header-overrides", false, "the engine takes bootstrap data as x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)")
+	return func(o *register.Override) error {
+		var errs []error
+		port := func(name string, n uint) uint16 {
+			if n > 65535 {
+				errs = append(errs, fmt.Errorf("--%s %d: expected a port up to 65535", name, n))
+			}
+			return uint16(n)
+		}
+		count := func(name string, n uint) uint32 {
+			if n > 1<<31 {
+				errs = append(errs, fmt.Errorf("--%s %d: expected at most %d", name, n, 1<<31))
+			}
+			return uint32(n)
+		}
+		*o = register.Override{
+			Models: splitList(*models), Namespace: *namespace, Deployment: *deployment,
+			DPSize: count("dp-size", *dpSize), PortPerRank: *portPerRank, BlockSize: count("block-size", *blockSize), CapacityBlocks: *capacity,
+			BootstrapHost: *bootHost, BootstrapPort: port("bootstrap-port", *bootPort),
+			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay), HeaderOverrides: *headers,
+		}
+		if *kvPort < -1 {
+			errs = append(errs, fmt.Errorf("--kv-events-port %d: expected -1 to 65535", *kvPort))
+		} else if !o.NoKVEvents {
+			o.KVPort = port("kv-events-port", uint(*kvPort))
+		}
+		if *role != "" {
+			var err error
+			if o.Role, err = worker.ParseRole(*role); err != nil {
+				errs = append(errs, fmt.Errorf("--role %q: expected prefill, decode or aggregated", *role))
+			}
+		}
+		o.Eagle, o.AcceptsAggregated = given(fs, "eagle", eagle), given(fs, "accepts-aggregated", aggregated)
+		o.KVTopic = given(fs, "kv-events-topic", kvTopic)
+		return errors.Join(errs...)
+	}
+}
+
+// given returns the value of a flag that was given, else nil: to be told no is
+// not to be told nothing.
+func given[T any](fs *flag.FlagSet, name string, v *T) *T {
+	var out *T
+	fs.Visit(func(f *flag.Flag) {
+		if f.Name == name {
+			out = v
+		}
+	})
+	return out
+}
+
+// RegisterFlags adds every flag and returns a function that gives the
+// configuration once they are parsed.
+func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
+	watched := engineFlags(fs)
+	overrides := overrideFlags(fs)
+	topology := topologyFlags(fs)
+	store := etcdFlags(fs)
+	ttl := fs.Duration("lease-ttl", 10*time.Second, "how long etcd keeps the worker after this process died; whole seconds")
+	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz, /state and /metrics; default: none")
+	level := fs.String("log-level", "info", "debug, info, warn or error")
+	format := fs.String("log-format", "text", "text or json")
+	return func() (Register, error) {
+		c := Register{LeaseTTL: *ttl, Admin: *admin, LogLevel: *level, LogFormat: *format}
+		c.Etcd.Prefix = etcd.DefaultPrefix
+		errs := []error{watched(&c.Worker), overrides(&c.Worker.Override), topology(&c.Worker.Override)}
+		if c.Worker.Engine.Kind == engine.VLLMMooncake && c.Worker.Override.Role == worker.Prefill {
+			c.Worker.Engine.Bootstrap = cmp.Or(c.Worker.Override.BootstrapPort, engine.DefaultMooncakeBootstrap)
+		}
+		store(&c.Etcd)
+		if len(c.Etcd.Endpoints) == 0 {
+			errs = append(errs, errors.New("--etcd-endpoints: expected at least one address"))
+		}
+		if *admin != "" {
+			if _, _, err := net.SplitHostPort(*admin); err != nil {
+				errs = append(errs, fmt.Errorf("--admin %q: expected host:port", *admin))
+			}
+		}
+		errs = append(errs, etcd.RegistrarConfig{Prefix: c.Etcd.Prefix}.Validate())
+		if *ttl < time.Second || *ttl > time.Hour || *ttl%time.Second != 0 {
+			errs = append(errs, fmt.Errorf("--lease-ttl %v: expected whole seconds, from 1s to 1h", *ttl))
+		}
+		err := errors.Join(errs...)
+		if err == nil {
+			err = c.Worker.Validate()
+		}
+		if err != nil {
+			return c, Usage(err)
+		}
+		return c, nil
+	}
+}
