@@ -44,7 +44,8 @@ type Config struct {
 	MaxModelLen    int    // tokens of prompt and output together; default 1,048,576
 	Poison         string // a request whose body has this text is answered with 500, by every worker alike; default none
 
-	ScaleOut bool // vLLM tells what it makes of a prompt (--enable-scale-out)
+	ScaleOut      bool // vLLM tells what it makes of a prompt (--enable-scale-out)
+	TrustMMKwargs bool // vLLM's requests may say how pictures are read (--trust-request-mm-kwargs)
 
 	APIKey string // what requests have to show (--api-key); default none
 
@@ -191,8 +192,8 @@ func (c Config) Validate() error {
 	}
 	c.validateHandoff(bad)
 	c.validateAdapters(bad)
-	if c.ScaleOut && c.Engine != worker.VLLM && c.Engine != worker.VLLMMooncake {
-		bad("scale-out: only vllm has it")
+	if (c.ScaleOut || c.TrustMMKwargs) && c.Engine != worker.VLLM && c.Engine != worker.VLLMMooncake {
+		bad("scale-out, trust-request-mm-kwargs: only vllm has them")
 	}
 	if c.APIKey != "" && c.Engine == worker.TensorRTLLM {
 		bad("api-key: trtllm asks for none")

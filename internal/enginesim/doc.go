@@ -27,10 +27,11 @@
 //   - LoRA adapters and cache salts keep blocks apart, named as each engine has them named
 //     and told as it tells them; so does SGLang's extra_key, which its events do not have:
 //     those blocks are published under the hashes of the plain model's.
-//   - Pictures in messages are not loaded: one is a run of tokens as long as its address
-//     makes it, and its name is the address's SHA-256, or the uuid beside it. vLLM tells
-//     them in its events and, with ScaleOut, at /v1/chat/completions/render; SGLang pads
-//     them in its events and has a single mark for one at /tokenize.
+//   - Pictures in messages are what a data: URL has in it, what is at an address of this
+//     machine, or any other address itself: a run of tokens as long as that makes it, whose
+//     name is its SHA-256, with what the request says of reading it, or the uuid beside it.
+//     vLLM tells them in its events and, with ScaleOut, at /v1/chat/completions/render;
+//     SGLang pads them in its events and has a single mark for one at /tokenize.
 //   - vLLM sleeps and wakes up (/sleep, /wake_up, as its documentation has them): its cache is
 //     empty then, its /metrics says so, and its next events do.
 //   - With PortPerRank each rank serves the API on a port of its own, as in

@@ -295,7 +295,7 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 		err = errors.New("prompt: expected a string")
 	}
 	if err != nil {
-		s.refuse(w, badRequest("Invalid request: %v", err))
+		s.refuse(w, refusalOf(err))
 		return
 	}
 	s.writeTokens(w, lists, list)

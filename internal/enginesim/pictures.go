@@ -4,9 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The template's marks around a picture, and what stands for each part of it.
@@ -40,12 +43,41 @@ func (g *gallery) within(from, to int) []picture {
 	return out
 }
 
-// pictureTokens is how large a picture is that has so long an address: the simulators load
-// none, so that two of one length are two pictures of one size.
-func pictureTokens(address string) int { return min(4+len(address)/4, 1024) }
+// pictureTokens is how large a picture of so many bytes is: two of one length are two
+// pictures of one size.
+func pictureTokens(content string) int { return min(4+len(content)/4, 1024) }
+
+// load returns the picture at an address: what a data: URL has in it, what a server on this
+// machine answers, and of any other address its text. Errors are as of vLLM
+// (docs/engines.md#render).
+func load(address string) (string, error) {
+	if spec, ok := strings.CutPrefix(address, "data:"); ok {
+		_, data, _ := strings.Cut(spec, ",")
+		return data, nil
+	}
+	if !strings.HasPrefix(address, "http://127.0.0.1:") {
+		return address, nil
+	}
+	failed := &apiError{status: http.StatusInternalServerError, reason: "media", msg: "Internal server error"}
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Get(address)
+	if err != nil {
+		return "", failed
+	}
+	defer func() { _ = res.Body.Close() }()
+	content, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	switch {
+	case err != nil || res.StatusCode >= 500:
+		return "", failed
+	case res.StatusCode != http.StatusOK:
+		return "", &apiError{status: http.StatusUnprocessableEntity, reason: "media",
+			msg: fmt.Sprintf("Failed to fetch media from URL: HTTP %d error", res.StatusCode)}
+	}
+	return string(content), nil
+}
 
 // readPicture reads a content part; false: it is none of a picture.
-func readPicture(part []byte) (p picture, ok bool, err error) {
+func (w *chatWriter) readPicture(part []byte) (p picture, ok bool, err error) {
 	var address, uuid string
 	err = eachField(part, func(key string, v []byte) error {
 		switch key {
@@ -68,19 +100,37 @@ func readPicture(part []byte) (p picture, ok bool, err error) {
 	if err != nil || address == "" {
 		return p, false, err
 	}
-	sum := sha256.Sum256([]byte(address))
-	p = picture{id: hex.EncodeToString(sum[:]), sum: binary.BigEndian.Uint64(sum[:8]), length: pictureTokens(address)}
-	if uuid != "" {
-		p.id = uuid // docs/engines.md#event-pictures
+	if w.marks {
+		return picture{length: 1}, true, nil
 	}
+	content, err := load(address)
+	if err != nil {
+		return p, false, err
+	}
+	sum := sha256.Sum256([]byte(content))
+	p = picture{sum: binary.BigEndian.Uint64(sum[:8]), length: pictureTokens(content)}
+	p.id = w.idOf(content, uuid)
 	return p, true, nil
+}
+
+// idOf is what vLLM calls a picture (docs/engines.md#event-pictures).
+func (w *chatWriter) idOf(content, uuid string) string {
+	if uuid != "" {
+		content = uuid
+		if w.kwargs == nil {
+			return uuid
+		}
+	}
+	sum := sha256.Sum256(append([]byte(content), w.kwargs...))
+	return hex.EncodeToString(sum[:])
 }
 
 // chatWriter applies the chat template to messages whose content may have pictures.
 type chatWriter struct {
 	tokens []uint32
 	seen   gallery
-	marks  bool // one token for a picture, as SGLang's tokenizer has it
+	marks  bool   // one token for a picture, which is not loaded, as SGLang's tokenizer has it
+	kwargs []byte // what the request says of how pictures are read; nil: nothing
 }
 
 func (w *chatWriter) begin(role string) {
@@ -88,9 +138,6 @@ func (w *chatWriter) begin(role string) {
 }
 
 func (w *chatWriter) picture(p picture) {
-	if w.marks {
-		p.length = 1
-	}
 	w.tokens = append(w.tokens, tokenPictureStart)
 	p.offset = len(w.tokens)
 	w.tokens = append(w.tokens, slices.Repeat([]uint32{tokenPicture}, p.length)...)
@@ -111,7 +158,7 @@ func (w *chatWriter) content(v []byte) error {
 		text.Reset()
 	}
 	err := eachElem(v, func(part []byte) error {
-		p, ok, err := readPicture(part)
+		p, ok, err := w.readPicture(part)
 		if err != nil {
 			return err
 		}
@@ -198,11 +245,7 @@ func (v vllm) render(w http.ResponseWriter, r *http.Request) {
 		err = v.known(q)
 	}
 	if err != nil {
-		ae, ok := err.(*apiError) //nolint:errorlint // made by parseRequest or known, never wrapped
-		if !ok {
-			ae = badRequest("Invalid request: %v", err)
-		}
-		v.s.refuse(w, ae)
+		v.s.refuse(w, refusalOf(err))
 		return
 	}
 	out := rendered{RequestID: "chatcmpl-" + newProcessID(), TokenIDs: q.prompts[0], Sampling: map[string]int{"max_tokens": max(q.maxTokens, 1)}, Model: q.model, Stream: q.stream}

@@ -5,7 +5,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -75,6 +80,48 @@ func TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo(t *testing.T) {
 	require.Equal(t, 403, post(t.Context(), closed.URL()+chat+"/render", looking(address, "")).status)
 	_, err := New(Config{Role: worker.Aggregated, ScaleOut: true})
 	require.ErrorContains(t, err, "scale-out")
+}
+
+// TestAPictureIsWhatIsAtItsAddress, and what the request says of reading it.
+func TestAPictureIsWhatIsAtItsAddress(t *testing.T) {
+	t.Parallel()
+	var now atomic.Value
+	now.Store("a cat")
+	there := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status, err := strconv.Atoi(r.URL.Path[1:]); err == nil {
+			w.WriteHeader(status)
+		}
+		_, _ = io.WriteString(w, now.Load().(string))
+	}))
+	t.Cleanup(there.Close)
+	s := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM, Models: []string{"m"}, PageSize: 4, ScaleOut: true, TrustMMKwargs: true})
+	named := func(address, uuid, more string) string {
+		asked := looking(address, uuid)
+		var told rendered
+		r := post(t.Context(), s.URL()+chat+"/render", asked[:len(asked)-1]+more+"}")
+		require.Equal(t, 200, r.status, r.body)
+		require.NoError(t, json.Unmarshal([]byte(r.body), &told))
+		return told.Features.Hashes["image"][0]
+	}
+	cat := named(there.URL, "", "")
+	require.Equal(t, cat, named("data:image/png;base64,a cat", "", ""))
+	now.Store("a dog")
+	require.NotEqual(t, cat, named(there.URL, "", ""))
+	const kwargs = `,"mm_processor_kwargs":{"do_resize":false}`
+	require.Equal(t, cat, named("data:,a cat", "", `,"mm_processor_kwargs":{},"media_io_kwargs":null`))
+	require.NotEqual(t, cat, named("data:,a cat", "", kwargs))
+	require.NotEqual(t, "a name", named("data:,a cat", "a name", kwargs))
+	require.Equal(t, named("data:,a dog", "a name", kwargs), named("data:,a cat", "a name", kwargs))
+
+	for path, want := range map[string]int{"/404": 422, "/503": 500} {
+		require.Equal(t, want, post(t.Context(), s.URL()+chat, looking(there.URL+path, "")).status, path)
+		require.Equal(t, want, post(t.Context(), s.URL()+"/tokenize", looking(there.URL+path, "")).status, path)
+	}
+	strict := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM, Models: []string{"m"}, ScaleOut: true})
+	asked := looking("data:,a cat", "")
+	require.Equal(t, 400, post(t.Context(), strict.URL()+chat, asked[:len(asked)-1]+kwargs+"}").status)
+	_, err := New(Config{Role: worker.Aggregated, TrustMMKwargs: true})
+	require.ErrorContains(t, err, "trust-request-mm-kwargs")
 }
 
 func TestAPictureIsCachedAsWhatItIs(t *testing.T) {

@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -45,6 +46,7 @@ type genRequest struct {
 	includeUsage bool
 	payload      bool     // asks /render for what its pictures were made into
 	seen         *gallery // the pictures of its prompt; nil: none
+	mmKwargs     []byte   // what it says of how they are read, names and values; nil: nothing
 	endsAtOnce   bool     // its logit_bias makes the mark that ends an answer the first token
 
 	cacheSalt, extraKey, loraPath []byte // as they stand; nil: absent
@@ -78,6 +80,15 @@ func badRequest(format string, a ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, reason: "bad_request", msg: fmt.Sprintf(format, a...)}
 }
 
+// refusalOf is what is answered where a request cannot be read.
+func refusalOf(err error) *apiError {
+	var ae *apiError
+	if errors.As(err, &ae) {
+		return ae
+	}
+	return badRequest("Invalid request: %v", err)
+}
+
 // parseRequest reads a body. Unknown fields are ignored, as engines do.
 func parseRequest(kind api, body []byte) (*genRequest, error) {
 	if !json.Valid(body) {
@@ -86,10 +97,7 @@ func parseRequest(kind api, body []byte) (*genRequest, error) {
 	q := &genRequest{api: kind, n: 1, maxTokens: -1, payload: true}
 	p := requestParser{q: q}
 	if err := eachField(body, p.field); err != nil {
-		if ae, ok := err.(*apiError); ok { //nolint:errorlint // made by p.field, never wrapped
-			return nil, ae
-		}
-		return nil, badRequest("Invalid request: %v", err)
+		return nil, refusalOf(err)
 	}
 	if err := p.finish(); err != nil {
 		return nil, err
@@ -164,10 +172,20 @@ func (p *requestParser) field(key string, v []byte) error {
 		q.extraKey = v
 	case "lora_path":
 		q.loraPath = v
-	case "mm_payload":
-		q.payload = string(v) != `"none"`
+	case "mm_processor_kwargs", "media_io_kwargs", "mm_payload":
+		p.media(key, v)
 	}
 	return nil
+}
+
+// media reads what is said of the pictures in the prompt.
+func (p *requestParser) media(key string, v []byte) {
+	switch {
+	case key == "mm_payload":
+		p.q.payload = string(v) != `"none"`
+	case !isNull(v) && string(v) != "{}":
+		p.q.mmKwargs = append(append(p.q.mmKwargs, key...), v...)
+	}
 }
 
 // sampling reads the native API's sampling_params.
@@ -286,7 +304,7 @@ func (p *requestParser) readPrompts() error {
 		q.prompts, q.batch, err = readPromptUnion(p.inputIDs)
 	case isNull(p.prompt):
 	case q.api == apiChat:
-		var w chatWriter
+		w := chatWriter{kwargs: q.mmKwargs}
 		err = w.prompt(p.prompt, p.tools, true)
 		q.prompts = [][]uint32{w.tokens}
 		if len(w.seen) > 0 {
@@ -297,7 +315,7 @@ func (p *requestParser) readPrompts() error {
 		q.tokenPrompt = p.prompt[0] == '[' && !q.batch
 	}
 	if err != nil {
-		return badRequest("Invalid request: %v", err)
+		return refusalOf(err)
 	}
 	return nil
 }

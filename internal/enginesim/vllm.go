@@ -76,9 +76,13 @@ func externalID(kind api, h http.Header) string {
 	return "cmpl-" + id
 }
 
-// known refuses a model that the worker does not serve, as SGLang does not.
+// known refuses a model that the worker does not serve, as SGLang does not, and a say in how
+// pictures are read (validate_request_mm_kwargs).
 func (v vllm) known(q *genRequest) error {
 	if v.s.names(q) {
+		if q.mmKwargs != nil && !v.s.cfg.TrustMMKwargs {
+			return badRequest("Per-request mm_processor_kwargs are disabled by default.")
+		}
 		return nil
 	}
 	return &apiError{status: http.StatusNotFound, reason: "model", msg: fmt.Sprintf("The model `%s` does not exist.", q.model)}

@@ -4,7 +4,11 @@ package envoytest
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +30,23 @@ func address(name string, blocks int) string {
 	return "http://pictures/" + name + strings.Repeat("-", 4*16*blocks)
 }
 
+// asker sends a request whose pictures an engine tells of, and says what was predicted of
+// the prefill worker that was picked, what that then had, and which it is.
+func asker(t *testing.T, f *fleet) func(body string) (predicted, had int, at string) {
+	return func(body string) (predicted, had int, at string) {
+		t.Helper()
+		f.forget()
+		r := f.send(t.Context(), "/v1/chat/completions", body)
+		require.Equal(t, 200, r.status, r.body)
+		prefill, _ := f.legs()
+		f.awaitTold()
+		d := f.decisions()[0]
+		require.Equal(t, "engine tokenize", d.TokenSource)
+		require.Equal(t, "tokenized with its pictures", d.TokenReason)
+		return d.Prefill.Overlap, prefill.CachedTokens, d.Prefill.WorkerID
+	}
+}
+
 // TestARequestWithAPictureGoesToTheWorkerThatHoldsIt: which of vLLM's workers has prefilled
 // a picture is known by their events, and what is in a request by an engine's word. What is
 // predicted is what the worker then finds, block for block.
@@ -33,17 +54,7 @@ func TestARequestWithAPictureGoesToTheWorkerThatHoldsIt(t *testing.T) {
 	t.Parallel()
 	l := layoutOf(layout{prefill: 3, decode: 1, config: askedOfPictures, simArgs: []string{"--scale-out"}}, worker.VLLM)
 	both(t, l, func(t *testing.T, f *fleet) {
-		ask := func(body string) (predicted, had int, at string) {
-			f.forget()
-			r := f.send(t.Context(), "/v1/chat/completions", body)
-			require.Equal(t, 200, r.status, r.body)
-			prefill, _ := f.legs()
-			f.awaitTold()
-			d := f.decisions()[0]
-			require.Equal(t, "engine tokenize", d.TokenSource)
-			require.Equal(t, "tokenized with its pictures", d.TokenReason)
-			return d.Prefill.Overlap, prefill.CachedTokens, d.Prefill.WorkerID
-		}
+		ask := asker(t, f)
 		_, had, first := ask(asking(20, address("a", 4), " what is it?"))
 		require.Zero(t, had)
 		for i, other := range []string{"b", "c"} {
@@ -61,6 +72,55 @@ func TestARequestWithAPictureGoesToTheWorkerThatHoldsIt(t *testing.T) {
 		require.Equal(t, had, 16*predicted)
 		require.LessOrEqual(t, predicted, 1, "the same picture at another place")
 	})
+}
+
+// TestAPictureIsKnownByWhatItIsNow: not by its address, its size or its place among others,
+// and by what the request says of reading it.
+func TestAPictureIsKnownByWhatItIsNow(t *testing.T) {
+	t.Parallel()
+	var now atomic.Value
+	there := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, now.Load().(string))
+	}))
+	t.Cleanup(there.Close)
+	of := func(name string) string { return name + strings.Repeat("-", 4*16*4) } // of four blocks
+	l := layoutOf(layout{prefill: 3, decode: 1, config: askedOfPictures, simArgs: []string{"--scale-out", "--trust-request-mm-kwargs"}}, worker.VLLM)
+	f := newFleet(t, l)
+	ask := asker(t, f)
+	known := func(body, why string) {
+		t.Helper()
+		predicted, had, _ := ask(body)
+		require.Equal(t, had, 16*predicted, why)
+		require.GreaterOrEqual(t, predicted, 5, why)
+	}
+	unknown := func(body, why string) {
+		t.Helper()
+		predicted, had, _ := ask(body)
+		require.Equal(t, had, 16*predicted, why)
+		require.LessOrEqual(t, predicted, 1, why)
+	}
+	now.Store(of("cat"))
+	asked := asking(20, there.URL, " what is it?")
+	unknown(asked, "the first")
+	known(asked, "the same")
+	now.Store(of("dog"))
+	unknown(asked, "another at the same address")
+	known(asked, "which is known by then")
+	now.Store(of("cat"))
+	known(asked, "and so is the one before")
+	known(asking(20, "data:,"+of("cat"), " what is it?"), "wherever it comes from")
+
+	const kwargs = `,"mm_processor_kwargs":{"do_resize":false}}`
+	unknown(strings.TrimSuffix(asked, "}")+kwargs, "read in another way")
+	known(strings.TrimSuffix(asked, "}")+kwargs, "in the same way")
+
+	pair := func(one, other string) string {
+		return fmt.Sprintf(`{"model":"m","max_tokens":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,%s"}},`+
+			`{"type":"image_url","image_url":{"url":"data:,%s"}}]}]}`, of(one), of(other))
+	}
+	unknown(pair("hen", "cow"), "two")
+	known(pair("hen", "cow"), "the same two")
+	unknown(pair("cow", "hen"), "exchanged")
 }
 
 // TestOfAPictureThatNobodyTellsOfTheRestIsGuessed: what stands before it is known, and the

@@ -18,6 +18,11 @@ const (
 	ReasoningEffort
 	ContinueFinalMessage
 	AddGenerationPrompt
+	ChatTemplate
+	Documents
+	AddSpecialTokens
+	MMProcessorKwargs
+	MediaIOKwargs
 	Stream
 	StreamOptions
 	MaxTokens
@@ -62,7 +67,9 @@ var fieldNames = [numFields]string{
 	InputIDs: "input_ids", InputEmbeds: "input_embeds", Tools: "tools",
 	ToolChoice: "tool_choice", ChatTemplateKwargs: "chat_template_kwargs",
 	ReasoningEffort: "reasoning_effort", ContinueFinalMessage: "continue_final_message",
-	AddGenerationPrompt: "add_generation_prompt", Stream: "stream",
+	AddGenerationPrompt: "add_generation_prompt", ChatTemplate: "chat_template",
+	Documents: "documents", AddSpecialTokens: "add_special_tokens",
+	MMProcessorKwargs: "mm_processor_kwargs", MediaIOKwargs: "media_io_kwargs", Stream: "stream",
 	StreamOptions: "stream_options", MaxTokens: "max_tokens",
 	MaxCompletionTokens: "max_completion_tokens", MinTokens: "min_tokens", N: "n",
 	MinCompletionTokens: "min_completion_tokens", PromptTokenIDs: "prompt_token_ids",
@@ -159,6 +166,16 @@ func lookup(key []byte) Field {
 
 func lookupRest(key []byte) Field {
 	switch string(key) {
+	case "chat_template":
+		return ChatTemplate
+	case "documents":
+		return Documents
+	case "add_special_tokens":
+		return AddSpecialTokens
+	case "mm_processor_kwargs":
+		return MMProcessorKwargs
+	case "media_io_kwargs":
+		return MediaIOKwargs
 	case "vllm_xargs":
 		return VLLMXArgs
 	case "bootstrap_host":

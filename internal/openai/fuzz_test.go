@@ -57,7 +57,11 @@ func FuzzScan(f *testing.F) {
 			return
 		}
 		require.True(t, valid, "%q", body)
-		VisitPrompt(body, &r, func(PieceKind, []byte) {})
+		VisitPrompt(body, &r, func(kind PieceKind, piece []byte) {
+			if kind == PieceMedia {
+				Picture(piece)
+			}
+		})
 		cut, ok := AppendBeforeMedia(nil, body, &r)
 		require.True(t, !ok || json.Valid(cut), "%q", cut)
 		if r.PromptKind == PromptIDs {

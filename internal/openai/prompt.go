@@ -1,5 +1,7 @@
 package openai
 
+import "bytes"
+
 // PieceKind says what a piece of a prompt is.
 type PieceKind uint8
 
@@ -139,16 +141,108 @@ func pieceOf(b []byte, s Span) (PieceKind, Span) {
 	default:
 		return PieceText, s
 	}
+	var buf [6 * maxKeyLen]byte
 	var text Span
+	media := false
 	for k, v, ok := firstMember(b, s.Start); ok; k, v, ok = nextMember(b, v) {
-		if isKey(b, k, "text") && b[v.Start] == '"' {
+		switch name := keyOf(b, k, &buf); {
+		case string(name) == "type":
+			media = media || !isTextType(b, v)
+		case isTextName(name) && b[v.Start] == '"':
 			text = v
+		case isMediaName(name):
+			media = true
 		}
 	}
-	if text.End == 0 {
+	if media || text.End == 0 {
 		return PieceMedia, s
 	}
 	return PieceText, inside(text)
+}
+
+// isTextName reports whether a member of a content part with this name is its text.
+func isTextName(name []byte) bool {
+	switch string(name) {
+	case "text", "refusal", "thinking":
+		return true
+	default:
+		return false
+	}
+}
+
+// isTextType reports whether the type at v, null or the name of one, is that of a text.
+func isTextType(b []byte, v Span) bool {
+	switch string(v.Of(b)) {
+	case "null", `"text"`, `"input_text"`, `"output_text"`, `"refusal"`, `"thinking"`:
+		return true
+	default:
+		return false
+	}
+}
+
+// isMediaName reports whether a member of a content part with this name is no text,
+// whatever else is in the part: engines go by the names where the type is missing, and
+// vLLM also where there is a uuid (docs/engines.md#parts).
+func isMediaName(name []byte) bool {
+	switch string(name) {
+	case "image_url", "image", "image_pil", "image_embeds", "input_image",
+		"audio_url", "audio", "audio_embeds", "input_audio",
+		"video_url", "video", "video_embeds", "prompt_embeds", "file", "input_file":
+		return true
+	default:
+		return false
+	}
+}
+
+// Picture reports whether a part that is not text, a piece of [VisitPrompt], is a picture
+// and nothing besides; and whether it has the picture in it, in a data: URL, rather than
+// where to load it from.
+func Picture(part []byte) (inside, ok bool) {
+	if part[0] != '{' {
+		return false, false
+	}
+	var buf [6 * maxKeyLen]byte
+	var url Span
+	for k, v, more := firstMember(part, 0); more; k, v, more = nextMember(part, v) {
+		switch name := keyOf(part, k, &buf); {
+		case string(name) == "image_url":
+			url = urlOf(part, v)
+		case string(name) == "type":
+			if t := string(v.Of(part)); t != `"image_url"` && t != "null" {
+				return false, false
+			}
+		case isMediaName(name):
+			return false, false
+		}
+	}
+	if url.End == 0 {
+		return false, false
+	}
+	return isDataURL(url.Of(part)), true
+}
+
+// urlOf returns the text at v, or that in the member url of the object at v; nothing where
+// there is none.
+func urlOf(b []byte, v Span) (url Span) {
+	switch b[v.Start] {
+	case '"':
+		return v
+	case '{':
+		for k, w, ok := firstMember(b, v.Start); ok; k, w, ok = nextMember(b, w) {
+			if isKey(b, k, "url") {
+				if url = (Span{}); b[w.Start] == '"' {
+					url = w
+				}
+			}
+		}
+	}
+	return url
+}
+
+// isDataURL is false also for one whose first letters are escaped.
+func isDataURL(quoted []byte) bool {
+	const scheme = "data:"
+	return len(quoted) > len(scheme) && bytes.EqualFold(quoted[1:len(scheme)+1], []byte(scheme))
 }
 
 // AppendBeforeMedia appends the messages of a prompt, a JSON list, up to its first content

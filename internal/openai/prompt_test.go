@@ -41,6 +41,12 @@ func TestVisitPrompt(t *testing.T) {
 		{"content parts", ChatCompletions,
 			`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"u"}},{"text":"b"}]}]}`,
 			`user / a / media:{"type":"image_url","image_url":{"url":"u"}} / b / |`},
+		{"a part that is more than its text", ChatCompletions,
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a","image_url":{"url":"u"}},{"text":"b","uuid":"x","im\u0061ge_url":null},{"type":"input_audio","text":"c"}]}]}`,
+			`user / media:{"type":"text","text":"a","image_url":{"url":"u"}} / media:{"text":"b","uuid":"x","im\u0061ge_url":null} / media:{"type":"input_audio","text":"c"} / |`},
+		{"texts by other names, and with more than a text", ChatCompletions,
+			`{"model":"m","messages":[{"role":"assistant","content":[{"type":"refusal","refusal":"a"},{"thinking":"b","type":"thinking","closed":true},{"type":null,"text":"c","cache_control":{"type":"ephemeral"}}]}]}`,
+			`assistant / a / b / c / |`},
 		{"tool calls and their answers", ChatCompletions,
 			`{"model":"m","messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]},{"role":"tool","tool_call_id":"1","content":"7"}]}`,
 			`assistant / [{"id":"1"}] / | / tool / 7 / 1 / |`},
@@ -50,6 +56,37 @@ func TestVisitPrompt(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			require.Equal(t, tt.want, strings.Join(pieces(t, tt.path, tt.body), " / "))
 		})
+	}
+}
+
+func TestAPictureIsToldFromOtherMedia(t *testing.T) {
+	t.Parallel()
+	const none, away, within = "no picture", "elsewhere", "within"
+	for part, want := range map[string]string{
+		`{"type":"image_url","image_url":{"url":"http://a/b"}}`:                              away,
+		`{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}`:                within,
+		`{"image_url":"DATA:,AA","uuid":"x"}`:                                                within,
+		`{ "type" : null , "im\u0061ge_url" : { "detail":"low", "url" : "file:///a" } }`:     away,
+		`{"image_url":{"url":"\u0064ata:,AA"}}`:                                              away,
+		`{"image_url":{"url":"data:,AA","url":"http://a"}}`:                                  away,
+		`{"image_url":{"url":"data:,AA","url":null}}`:                                        none,
+		`{"type":"image_url","image_url":{"url":""}}`:                                        away,
+		`{"type":"image_url","image_url":null,"uuid":"x"}`:                                   none,
+		`{"type":"image_url"}`:                                                               none,
+		`{"type":"text","text":"a","image_url":{"url":"data:,AA"}}`:                          none,
+		`{"type":"image_url","image_url":{"url":"data:,AA"},"video_url":{"url":"data:,AA"}}`: none,
+		`{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}`:                  none,
+		`{"type":"video_url","video_url":{"url":"data:,AA"}}`:                                none,
+		`{"type":"image_embeds","image_embeds":"AA"}`:                                        none,
+		`7`: none,
+	} {
+		inside, ok := Picture([]byte(part))
+		got := map[bool]string{true: within, false: away}[inside]
+		if !ok {
+			got = none
+		}
+		require.Equal(t, want, got, part)
+		require.False(t, inside && !ok, part)
 	}
 }
 

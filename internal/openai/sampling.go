@@ -67,15 +67,22 @@ func eachElement(b []byte, i, depth int, fn func(s Span)) int {
 
 // isKey reports whether the quoted key is name, in any spelling.
 func isKey(b []byte, key Span, name string) bool {
-	raw := b[key.Start+1 : key.End-1]
-	if !hasEscape(raw) {
-		return string(raw) == name
-	}
-	if len(raw) > 6*maxKeyLen {
-		return false
-	}
 	var buf [6 * maxKeyLen]byte
-	return string(appendUnescaped(buf[:0], raw)) == name
+	return string(keyOf(b, key, &buf)) == name
+}
+
+// keyOf returns the quoted key unescaped, in buf where it has escapes; nothing of one that is
+// longer than any name that is looked for.
+func keyOf(b []byte, key Span, buf *[6 * maxKeyLen]byte) []byte {
+	raw := b[key.Start+1 : key.End-1]
+	switch {
+	case !hasEscape(raw):
+		return raw
+	case len(raw) > len(buf):
+		return nil
+	default:
+		return appendUnescaped(buf[:0], raw)
+	}
 }
 
 // scanSampling reads n and max_new_tokens from SGLang's sampling_params at v:

@@ -7,8 +7,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// strikesOut is how many answers that were late or refusals set a tokenizer
-// aside; one that cannot be reached or breaks goes at once.
+// strikesOut is how many late answers set a tokenizer aside; one that cannot be reached or
+// breaks goes at once.
 const strikesOut = 3
 
 // asides remembers which tokenizers not to ask. Safe for concurrent use.

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"encoding/binary"
 	"sync"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -16,17 +17,20 @@ import (
 // mislead the routing of its own requests, and nothing else.
 type cacheKey xxh3.Uint128
 
-// templateFields are the members that go into a chat template beside the
-// messages. The tokenizer is given them, and the key covers them.
-func templateFields() [6]openai.Field {
+// besideMessages are the members on which the tokens of messages depend, and what an engine
+// calls the pictures in them (docs/engines.md#render). The tokenizer is given them, and the
+// key covers them.
+func besideMessages() [11]openai.Field {
 	return [...]openai.Field{openai.Tools, openai.ToolChoice, openai.ChatTemplateKwargs,
-		openai.ReasoningEffort, openai.ContinueFinalMessage, openai.AddGenerationPrompt}
+		openai.ReasoningEffort, openai.ContinueFinalMessage, openai.AddGenerationPrompt,
+		openai.ChatTemplate, openai.Documents, openai.AddSpecialTokens,
+		openai.MMProcessorKwargs, openai.MediaIOKwargs}
 }
 
 // key hashes what q's prompt depends on, each part on its own, and then the
 // hashes. It allocates nothing.
 func (q *Query) key(h hashing) cacheKey {
-	var buf [10 * 17]byte
+	var buf [15 * 17]byte
 	b := buf[:0]
 	part := func(tag byte, h xxh3.Uint128) {
 		b = append(b, tag)
@@ -46,7 +50,7 @@ func (q *Query) key(h hashing) cacheKey {
 	part(0, xxh3.HashString128(q.Key.Namespace))
 	part(byte(r.PromptField), xxh3.Hash128(r.Value(r.PromptField).Of(q.Body)))
 	if r.PromptKind == openai.PromptMessages {
-		for _, f := range templateFields() {
+		for _, f := range besideMessages() {
 			if r.Has(f) {
 				part(byte(f), xxh3.Hash128(r.Value(f).Of(q.Body)))
 			}
@@ -65,6 +69,7 @@ type entry struct {
 	reason   Reason            // how it became known
 	partial  bool              // see Prompt.Partial
 	pictures []kvindex.Picture // until hashes are there
+	until    time.Time         // it is not used after that; zero: for good
 }
 
 // entryOverhead is what an entry costs beside its slices, in bytes.
@@ -104,8 +109,20 @@ func (c *cache) get(k cacheKey) *entry {
 	if el == nil {
 		return nil
 	}
+	e := el.Value.(*entry)
+	if !e.until.IsZero() && time.Now().After(e.until) {
+		c.drop(el)
+		return nil
+	}
 	c.order.MoveToFront(el)
-	return el.Value.(*entry)
+	return e
+}
+
+// drop takes an entry out. The caller holds c.mu.
+func (c *cache) drop(el *list.Element) {
+	e := c.order.Remove(el).(*entry)
+	delete(c.byKey, e.key)
+	c.bytes -= e.bytes()
 }
 
 // put adds an entry and drops those used longest ago. One that is larger than
@@ -119,9 +136,6 @@ func (c *cache) put(e *entry) {
 	c.byKey[e.key] = c.order.PushFront(e)
 	c.bytes += e.bytes()
 	for c.order.Len() > c.maxEntries || c.bytes > c.maxBytes {
-		last := c.order.Back()
-		old := c.order.Remove(last).(*entry)
-		delete(c.byKey, old.key)
-		c.bytes -= old.bytes()
+		c.drop(c.order.Back())
 	}
 }

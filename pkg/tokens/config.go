@@ -23,7 +23,7 @@ type PictureMode string
 // The modes.
 const (
 	// AskPictures asks an engine that tells pictures' hashes for them, and else for what
-	// stands before the first. Either has the engine load the pictures once more.
+	// stands before the first. Either may have the engine load what is asked about once more.
 	AskPictures PictureMode = "auto"
 	// EstimatePictures asks nobody.
 	EstimatePictures PictureMode = "estimate"
@@ -41,13 +41,16 @@ type Config struct {
 	// Raising it makes more prompts exact and slow tokenizers dearer.
 	Wait time.Duration
 
-	// MaxInFlight bounds the tokenize requests under way at once. Default: 32.
-	// More of them load the engines' frontends; a request over the bound waits
-	// for its turn within Wait.
+	// MaxInFlight bounds the questions about texts that are under way at once. Default: 32.
+	// Of those about prompts with pictures a quarter as many are, beside them: each has an
+	// engine load pictures. More of them load the engines' frontends; a request over the
+	// bound waits for its turn within Wait.
 	MaxInFlight int
 
 	// MaxTokenizeBytes is the longest prompt, as raw JSON, that a tokenizer is
-	// asked about. Default: 1 MiB.
+	// asked about. Default: 1 MiB. All that are asked about or wait for their turn are
+	// copied, and come to no more than MaxInFlight times that: one that is over it is not
+	// asked about.
 	MaxTokenizeBytes int
 
 	// SetAside is how long a failed tokenizer is not asked; it doubles with
@@ -88,6 +91,9 @@ type Config struct {
 
 const maxSetAside = 30 * time.Second
 
+// picturesInFlight is MaxInFlight for prompts with pictures.
+func (c *Config) picturesInFlight() int { return max(c.MaxInFlight/4, 1) }
+
 func (c Config) withDefaults() Config {
 	c.Mode = or(c.Mode, Auto)
 	c.Pictures = or(c.Pictures, AskPictures)
@@ -104,7 +110,7 @@ func (c Config) withDefaults() Config {
 	if c.Transport == nil {
 		c.Transport = &http.Transport{
 			MaxIdleConns:        4 * c.MaxInFlight,
-			MaxIdleConnsPerHost: c.MaxInFlight,
+			MaxIdleConnsPerHost: c.MaxInFlight + c.picturesInFlight(),
 			IdleConnTimeout:     30 * time.Second,
 			DisableCompression:  true,
 		}

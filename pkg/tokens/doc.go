@@ -25,7 +25,10 @@
 //     ([Prompt].Partial), or the prompt is estimated.
 //   - No request waits for a tokenizer longer than Wait, and a tokenizer that
 //     is dead or hangs is not asked again for a while, so that it does not cost
-//     every request that wait.
+//     every request that wait. What is the prompt's fault, or may be that of who
+//     has the pictures in it, is held against no tokenizer.
+//   - What is remembered of a prompt depends on that prompt alone: one with a
+//     picture that an engine loads from elsewhere is asked about each time.
 //   - The estimate of a conversation that goes on begins with the hashes of
 //     the conversation so far.
 //   - In a steady state Fast and Estimate allocate nothing.

@@ -20,6 +20,7 @@ type flight struct {
 	done   chan struct{} // closed when entry and err are set
 
 	waiters int // guarded by Resolver.mu
+	copied  int // bytes of the prompt that its questions have
 
 	entry *entry // set before done is closed, read-only afterwards
 	err   error
@@ -30,8 +31,8 @@ type flight struct {
 // one who waits has gone the question is dropped. It returns an *[Error]. The
 // body is not used after Engine has returned.
 func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) (Prompt, error) {
-	n := pictures(&q)
-	if err := r.tokenizable(q, n, from); err != nil {
+	m := mediaOf(&q)
+	if err := r.tokenizable(q, m.parts, from); err != nil {
 		return Prompt{}, err
 	}
 	if ctx.Err() != nil {
@@ -39,16 +40,16 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 	}
 	h := q.hashing()
 	key := q.key(h)
-	first := []*asides{r.asides}
-	if n > 0 {
-		first = r.forPictures(&q)
+	first, copied := []*asides{r.asides}, r.promptBytes(q)
+	if m.parts > 0 {
+		first, copied = r.forPictures(&q, m), 2*copied // what stands before the first as well
 	}
-	f, start, err := r.join(key, first, from)
+	f, start, err := r.join(key, copied, first, from)
 	if err != nil {
 		return Prompt{}, err
 	}
 	if start != nil {
-		start(questions(&q, n), h)
+		start(questions(&q, m), h)
 	}
 	defer r.leave(key, f)
 	select {
@@ -65,9 +66,9 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 	}
 }
 
-// tokenizable says why no tokenizer should be asked about q, which has so many pictures, if
-// none should.
-func (r *Resolver) tokenizable(q Query, pictures int, from []worker.Endpoint) error {
+// tokenizable says why no tokenizer should be asked about q, of which so many parts are not
+// text, if none should.
+func (r *Resolver) tokenizable(q Query, media int, from []worker.Endpoint) error {
 	switch q.Request.PromptKind {
 	case openai.PromptString:
 	case openai.PromptStrings:
@@ -77,7 +78,7 @@ func (r *Resolver) tokenizable(q Query, pictures int, from []worker.Endpoint) er
 			return &Error{Reason: ReasonTooLarge}
 		}
 	case openai.PromptMessages:
-		if pictures > maxPictures || pictures > 0 && r.cfg.Pictures != AskPictures {
+		if media > maxPictures || media > 0 && r.cfg.Pictures != AskPictures {
 			return &Error{Reason: ReasonMedia}
 		}
 	default:
@@ -99,9 +100,9 @@ func (r *Resolver) tokenizable(q Query, pictures int, from []worker.Endpoint) er
 type startFunc func(a asking, h hashing)
 
 // join returns the flight for the key, with the caller counted. Who gets a
-// startFunc as well is the first, and must call it. first are the records by which to
-// choose whom to ask, in order.
-func (r *Resolver) join(key cacheKey, first []*asides, from []worker.Endpoint) (*flight, startFunc, error) {
+// startFunc as well is the first, and must call it. Its questions have so many bytes of the
+// prompt copied. first are the records by which to choose whom to ask, in order.
+func (r *Resolver) join(key cacheKey, copied int, first []*asides, from []worker.Endpoint) (*flight, startFunc, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.flights[key]; f != nil {
@@ -113,15 +114,19 @@ func (r *Resolver) join(key cacheKey, first []*asides, from []worker.Endpoint) (
 	}
 	// A flight puts its entry into the cache before it leaves the table, so
 	// what is in neither has not been asked.
-	f := &flight{cancel: func() {}, done: make(chan struct{}), waiters: 1}
+	f := &flight{cancel: func() {}, done: make(chan struct{}), waiters: 1, copied: copied}
 	if f.entry = r.cache.get(key); f.entry != nil {
 		close(f.done)
 		return f, nil, nil
+	}
+	if r.copied > 0 && r.copied+copied > r.cfg.MaxInFlight*r.cfg.MaxTokenizeBytes {
+		return nil, nil, &Error{Reason: ReasonBusy}
 	}
 	to, ok := choose(first, from, 2*r.cfg.Wait)
 	if !ok {
 		return nil, nil, &Error{Reason: ReasonSetAside}
 	}
+	r.copied += copied
 	var ctx context.Context
 	ctx, f.cancel = context.WithTimeout(context.Background(), r.cfg.Wait)
 	r.flights[key] = f
@@ -151,17 +156,23 @@ func choose(by []*asides, from []worker.Endpoint, probe time.Duration) (asked, b
 	return asked{}, false
 }
 
-// heard notes what an answer says of who gave it.
-func (to *asked) heard(err error) {
+// heard notes what an answer says of who gave it: nothing where it says something of the
+// prompt or of who asks. shared: nor does its time, or that it failed, since others had a
+// part in it.
+func (to *asked) heard(err error, shared bool) {
 	if err == nil {
 		to.of.good(to.ep)
 		return
 	}
-	switch reason := ReasonOf(err); reason {
-	case ReasonCancelled, ReasonBusy:
-		to.of.undecided(to.ep)
+	switch reason := ReasonOf(err); {
+	case reason == ReasonKey || reason == ReasonUntold:
+		to.of.bad(to.ep, true)
+	case reason == ReasonFailed && !shared:
+		to.of.bad(to.ep, true)
+	case reason == ReasonSlow && !shared:
+		to.of.bad(to.ep, false)
 	default:
-		to.of.bad(to.ep, reason == ReasonFailed || reason == ReasonKey || reason == ReasonUntold)
+		to.of.undecided(to.ep)
 	}
 }
 
@@ -183,31 +194,41 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, to asked, a
 	start := time.Now()
 	var e *entry
 	var err error
-	if a.pictures > 0 {
+	if a.media.parts > 0 {
 		e, err = r.askPictures(ctx, to, a)
 	} else {
 		e, err = r.askAll(ctx, to.ep, a.texts)
-		to.heard(err)
+		to.heard(err, false)
 	}
 	outcome := ReasonOf(err)
 	if err == nil {
 		outcome = e.reason
 		e.key = key
 		r.hashEntry(e, h)
-		if !e.partial || !a.renders { // else more may be told the next time
-			r.cache.put(e)
-		}
+		r.keep(e, &a)
 	}
 	f.entry, f.err = e, err
 	r.mu.Lock()
 	if r.flights[key] == f {
 		delete(r.flights, key)
 	}
+	r.copied -= f.copied
 	r.mu.Unlock()
 	close(f.done)
 	if r.cfg.OnTokenize != nil {
 		r.cfg.OnTokenize(time.Since(start), outcome)
 	}
+}
+
+// keep puts what was answered into the cache, for as long as it is so.
+func (r *Resolver) keep(e *entry, a *asking) {
+	switch {
+	case e.partial && a.renders:
+		e.until = time.Now().Add(maxSetAside) // by then more may be told
+	case !e.partial && a.loads:
+		return // at the same address there may be another picture at once
+	}
+	r.cache.put(e)
 }
 
 func (r *Resolver) hashEntry(e *entry, h hashing) {
@@ -283,12 +304,14 @@ func (r *Resolver) post(ctx context.Context, ep worker.Endpoint, path string, bo
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
 		return nil, &Error{Reason: r.refusal(path, res.StatusCode), Err: fmt.Errorf("%s answered %d", ep, res.StatusCode)}
 	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, most))
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ended(ctx, ReasonSlow)
-		}
+	text, err := io.ReadAll(io.LimitReader(res.Body, most+1))
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ended(ctx, ReasonSlow)
+	case err != nil:
 		return nil, &Error{Reason: ReasonFailed, Err: err}
+	case int64(len(text)) > most: // what is short may stand for a long prompt
+		return nil, &Error{Reason: ReasonTooLarge, Err: fmt.Errorf("%s answered more than %d bytes", ep, most)}
 	}
 	return text, nil
 }
@@ -345,17 +368,18 @@ type asking struct {
 	texts [][]byte // of a prompt of text
 
 	// Of one with pictures:
-	pictures int
-	renders  bool
-	whole    []byte // with them
-	before   []byte // what stands before the first; nil: nothing
+	media   media
+	renders bool   // see Query.Renders
+	loads   bool   // to answer, an engine loads what is not in the request
+	whole   []byte // with them
+	before  []byte // what stands before the first; nil: nothing
 }
 
 // questions are what is asked about q's prompt: vLLM tokenizes no list of prompts, so each
 // of a list is a question of its own.
-func questions(q *Query, pictures int) asking {
-	if pictures > 0 {
-		return pictureQuestions(q, pictures)
+func questions(q *Query, m media) asking {
+	if m.parts > 0 {
+		return pictureQuestions(q, m)
 	}
 	if q.Request.PromptKind != openai.PromptStrings {
 		return asking{texts: [][]byte{tokenizeBody(q)}}
@@ -374,7 +398,7 @@ func questions(q *Query, pictures int) asking {
 
 // tokenizeBody writes the question about q's prompt, with the raw values of the
 // request. SGLang and vLLM take {"model","prompt"} or {"model","messages"} with
-// what else the chat template is given.
+// what else those depend on.
 func tokenizeBody(q *Query) []byte {
 	r := q.Request
 	if r.PromptKind == openai.PromptMessages {
@@ -390,7 +414,7 @@ func messagesBody(q *Query, messages []byte, more string) []byte {
 	b := append(make([]byte, 0, len(q.Body)+len(q.Key.Model)+64), `{"model":`...)
 	b = append(openai.AppendString(b, q.Key.Model), `,"messages":`...)
 	b = append(b, messages...)
-	for _, f := range templateFields() {
+	for _, f := range besideMessages() {
 		if q.Request.Given(q.Body, f) {
 			b = append(append(append(b, ',', '"'), f.String()...), '"', ':')
 			b = append(b, q.Request.Value(f).Of(q.Body)...)

@@ -309,7 +309,7 @@ func TestATokenizerThatBreaksIsSetAsideAtOnce(t *testing.T) {
 	})
 }
 
-func TestARefusalIsOfThePromptFirst(t *testing.T) {
+func TestARefusalIsOfThePrompt(t *testing.T) {
 	tk := newTokenizer(t)
 	tk.handle = func(w http.ResponseWriter, _ *http.Request) bool {
 		http.Error(w, "cannot read SECRET", http.StatusBadRequest)
@@ -321,8 +321,20 @@ func TestARefusalIsOfThePromptFirst(t *testing.T) {
 		requireReason(t, ReasonRefused, err)
 		require.NotContains(t, err.Error(), "SECRET")
 	}
+	require.Empty(t, r.asides.byEndpoint, "no client can have a tokenizer set aside")
+}
+
+// TestAnAnswerThatIsTooLongIsOfThePrompt as well.
+func TestAnAnswerThatIsTooLongIsOfThePrompt(t *testing.T) {
+	tk := newTokenizer(t)
+	tk.handle = func(w http.ResponseWriter, _ *http.Request) bool {
+		_, _ = io.WriteString(w, `{"tokens":[`+strings.Repeat("1,", 100<<10)+`1]}`)
+		return true
+	}
+	r := newResolver(t, patient)
 	_, err := r.Engine(t.Context(), text(t, "x"), []worker.Endpoint{tk.ep})
-	requireReason(t, ReasonSetAside, err)
+	requireReason(t, ReasonTooLarge, err)
+	require.Empty(t, r.asides.byEndpoint)
 }
 
 // TestAKeyThatIsMissingIsNoFaultOfThePrompt: who asks for it is not asked again for a while.

@@ -14,32 +14,41 @@ import (
 
 // What stands for a picture in a prompt is a run of tokens that are the same for every
 // picture of its size. What it shows is in the hash of the blocks, and only an engine that
-// has loaded it knows that hash. vLLM tells it (docs/engines.md#render); of what does not,
-// the prompt's tokens up to the first picture are known.
+// has loaded it knows that hash. vLLM tells it (docs/engines.md#render). Where nobody does,
+// and of prompts with what is neither text nor picture, the tokens up to the first part that
+// is not text are known.
 
-// maxPictures is how many pictures a prompt may have that an engine is asked about: each of
-// them it loads once more.
+// maxPictures is how many parts that are not text a prompt may have that an engine is asked
+// about: each of them it loads once more.
 const maxPictures = 64
 
 // maxRendered bounds an answer with pictures: a short address may stand for many tokens.
 const maxRendered = 4 << 20
 
-// pictures counts the parts of a prompt that are not text.
-func pictures(q *Query) (n int) {
-	if q.Request.PromptKind != openai.PromptMessages {
-		return 0
-	}
-	openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, _ []byte) {
-		if k == openai.PieceMedia {
-			n++
-		}
-	})
-	return n
+// media is what of a prompt is not text.
+type media struct {
+	parts    int
+	pictures bool // they are pictures, all of them
+	inside   bool // and in the request themselves
 }
 
-// pictureQuestions are what is asked about a prompt with n pictures.
-func pictureQuestions(q *Query, n int) asking {
-	a := asking{pictures: n, renders: q.Renders}
+func mediaOf(q *Query) media {
+	m := media{pictures: true, inside: true}
+	if q.Request.PromptKind == openai.PromptMessages {
+		openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, piece []byte) {
+			if k == openai.PieceMedia {
+				inside, picture := openai.Picture(piece)
+				m.parts++
+				m.pictures, m.inside = m.pictures && picture, m.inside && inside
+			}
+		})
+	}
+	return m
+}
+
+// pictureQuestions are what is asked about a prompt with media.
+func pictureQuestions(q *Query, m media) asking {
+	a := asking{media: m, renders: q.Renders, loads: q.Renders && !m.inside}
 	more := ""
 	if q.Renders {
 		more = `,"mm_payload":"none"` // not what the pictures were made into
@@ -51,9 +60,9 @@ func pictureQuestions(q *Query, n int) asking {
 	return a
 }
 
-// forPictures are the records by which to choose whom to ask about a prompt with pictures.
-func (r *Resolver) forPictures(q *Query) []*asides {
-	if q.Renders {
+// forPictures are the records by which to choose whom to ask about a prompt with media.
+func (r *Resolver) forPictures(q *Query, m media) []*asides {
+	if q.Renders && m.pictures {
 		return []*asides{r.renderers, r.expanders}
 	}
 	return []*asides{r.expanders}
@@ -64,27 +73,29 @@ func (r *Resolver) forPictures(q *Query) []*asides {
 func (r *Resolver) askPictures(ctx context.Context, to asked, a asking) (*entry, error) {
 	release, err := take(ctx, r.pictureSlots)
 	if err != nil {
-		to.heard(err)
+		to.heard(err, true)
 		return nil, err
 	}
 	defer release()
+	shared := a.loads
 	if to.of == r.renderers {
-		e, err := r.render(ctx, to.ep, a.whole)
-		to.heard(err)
-		if err == nil || ctx.Err() != nil {
+		e, err := r.render(ctx, to.ep, a)
+		to.heard(err, shared)
+		if err == nil || ReasonOf(err) != ReasonUntold {
 			return e, err
 		}
 		var ok bool
 		if to, ok = choose([]*asides{r.expanders}, to.all, 2*r.cfg.Wait); !ok {
 			return nil, &Error{Reason: ReasonSetAside}
 		}
+		shared = true // the time has not been its own alone
 	}
 	if a.before == nil {
-		to.heard(&Error{Reason: ReasonCancelled}) // it was not asked
+		to.heard(&Error{Reason: ReasonCancelled}, true) // it was not asked
 		return nil, &Error{Reason: ReasonMedia}
 	}
 	e, err := r.askBefore(ctx, to.ep, a)
-	to.heard(err)
+	to.heard(err, shared)
 	return e, err
 }
 
@@ -108,7 +119,7 @@ func (r *Resolver) askBefore(ctx context.Context, ep worker.Endpoint, a asking) 
 		n++
 	}
 	if !a.renders {
-		e.isl += a.pictures * mediaTokens // a mark stands for each
+		e.isl += a.media.parts * mediaTokens // a mark stands for each
 	}
 	e.tokens = slices.Clone(e.tokens[:n])
 	e.partial, e.reason = true, ReasonBefore
@@ -116,12 +127,16 @@ func (r *Resolver) askBefore(ctx context.Context, ep worker.Endpoint, a asking) 
 }
 
 // render asks for the prompt's tokens and its pictures. Its errors are *Error.
-func (r *Resolver) render(ctx context.Context, ep worker.Endpoint, body []byte) (*entry, error) {
-	text, err := r.post(ctx, ep, r.cfg.RenderPath, body, maxRendered)
+func (r *Resolver) render(ctx context.Context, ep worker.Endpoint, a asking) (*entry, error) {
+	text, err := r.post(ctx, ep, r.cfg.RenderPath, a.whole, maxRendered)
 	if err != nil {
 		return nil, err
 	}
-	return parseRendered(text, ep)
+	e, err := parseRendered(text, ep)
+	if err == nil && len(e.pictures) != a.media.parts {
+		return nil, &Error{Reason: ReasonNotAll} // which are missing, and where, nobody knows
+	}
+	return e, err
 }
 
 // features is what vLLM tells of the pictures in a prompt, by what kind they are.
@@ -134,7 +149,7 @@ type features struct {
 }
 
 // parseRendered reads {"token_ids":[…],"features":{…}}. An answer that does not say of each
-// picture what it is and where is refused as a whole.
+// picture it has what it is and where is refused as a whole.
 func parseRendered(text []byte, ep worker.Endpoint) (*entry, error) {
 	bad := &Error{Reason: ReasonFailed, Err: fmt.Errorf("%s: expected token ids and the hashes and places of pictures", ep)}
 	ids, ok := openai.FindValue(text, "token_ids")
@@ -145,7 +160,7 @@ func parseRendered(text []byte, ep worker.Endpoint) (*entry, error) {
 	if err != nil {
 		return nil, bad
 	}
-	var f features // null: what is not text in the prompt is no picture either
+	var f features // null: it has none
 	if told, ok := openai.FindValue(text, "features"); ok && json.Unmarshal(told.Of(text), &f) != nil {
 		return nil, bad
 	}

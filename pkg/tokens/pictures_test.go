@@ -1,13 +1,21 @@
 package tokens
 
 import (
+	"cmp"
+	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,16 +25,19 @@ import (
 )
 
 // seer is an engine that takes pictures: 1 begins a message and 2 ends it, 100 and 101
-// stand around a picture, and for the picture itself so many 200 as its address is long.
+// stand around a picture, and for the picture itself so many 200 as its content is long.
 type seer struct {
 	ep     worker.Endpoint
 	marks  bool   // as SGLang: /tokenize has one 200 for a picture
 	ahead  bool   // its template puts a message's pictures before its text
 	render string // the answer of render, in place of its own
 	status int    // of render; 0: as vLLM without --enable-scale-out, for which it is 403
+	expand int    // the status of tokenize; 0: 200
+	hangs  bool   // what is asked about pictures waits until who asks has gone
 
 	mu    sync.Mutex
-	asked []string // the paths
+	at    map[string]string // the pictures at addresses
+	asked []string          // the paths
 	sent  []map[string]json.RawMessage
 }
 
@@ -48,13 +59,17 @@ func (s *seer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	s.asked, s.sent = append(s.asked, r.URL.Path), append(s.sent, body)
+	tokens, features := s.tokens(body, s.marks && r.URL.Path == "/tokenize")
 	s.mu.Unlock()
-	tokens, features := s.tokens(body["messages"], s.marks && r.URL.Path == "/tokenize")
-	switch {
-	case r.URL.Path == "/tokenize":
+	switch tokenize := r.URL.Path == "/tokenize"; {
+	case s.hangs && features != nil:
+		<-r.Context().Done()
+	case tokenize && s.expand != 0:
+		w.WriteHeader(s.expand)
+	case tokenize:
 		_ = json.NewEncoder(w).Encode(map[string]any{"count": len(tokens), "tokens": tokens})
 	case s.status != http.StatusOK:
-		w.WriteHeader(max(s.status, http.StatusForbidden))
+		w.WriteHeader(cmp.Or(s.status, http.StatusForbidden))
 	case s.render != "":
 		_, _ = w.Write([]byte(s.render))
 	default:
@@ -62,19 +77,35 @@ func (s *seer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *seer) tokens(messages []byte, marks bool) (out []uint32, told any) {
+// load returns the picture at a url, which is the url itself where nothing else is said.
+func (s *seer) load(url string) string {
+	if _, data, ok := strings.Cut(url, "data:,"); ok {
+		return data
+	}
+	if there, ok := s.at[url]; ok {
+		return there
+	}
+	return url
+}
+
+func (s *seer) tokens(body map[string]json.RawMessage, marks bool) (out []uint32, told any) {
+	if body["prompt"] != nil {
+		return []uint32{1}, nil
+	}
 	var list []struct {
 		Content json.RawMessage
 	}
-	_ = json.Unmarshal(messages, &list)
+	_ = json.Unmarshal(body["messages"], &list)
 	hashes, places := []string{}, []map[string]int{}
 	see := func(url string) {
-		n := len(url)
+		content := s.load(url)
+		n := len(content)
 		if marks {
 			n = 1
 		}
 		out = append(out, 100)
-		hashes, places = append(hashes, digestOf(url)), append(places, map[string]int{"offset": len(out), "length": n})
+		hashes = append(hashes, digestOf(content+string(body["mm_processor_kwargs"])))
+		places = append(places, map[string]int{"offset": len(out), "length": n})
 		for range n {
 			out = append(out, 200)
 		}
@@ -115,7 +146,15 @@ func (s *seer) tokens(messages []byte, marks bool) (out []uint32, told any) {
 }
 
 // digestOf is what the seer calls a picture.
-func digestOf(url string) string { return fmt.Sprintf("%064x", len(url)) }
+func digestOf(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }
+
+// hashOf is what is hashed in its place.
+func hashOf(t testing.TB, content string) uint64 {
+	t.Helper()
+	h, ok := kvindex.HashMMIdentifier(digestOf(content))
+	require.True(t, ok)
+	return h
+}
 
 func picture(url string) string {
 	return fmt.Sprintf(`{"type":"image_url","image_url":{"url":%q}}`, url)
@@ -127,7 +166,10 @@ func looking(t testing.TB, parts ...string) Query {
 	return query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"system","content":"be brief"},{"role":"user","content":[`+strings.Join(parts, ",")+`]}]}`)
 }
 
-const question = `{"type":"text","text":"what is it?"}`
+const (
+	question = `{"type":"text","text":"what is it?"}`
+	sound    = `{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}`
+)
 
 func (s *seer) paths() []string {
 	s.mu.Lock()
@@ -139,19 +181,26 @@ func TestAPromptWithPicturesIsHashedWithWhatAnEngineTellsOfThem(t *testing.T) {
 	t.Parallel()
 	e := newSeer(t, &seer{status: http.StatusOK})
 	r := newResolver(t, patient)
-	q := looking(t, question, picture("seven!!"), picture("five!"), question)
-	q.Renders = true
-	p, err := r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
-	require.NoError(t, err)
+	ask := func(parts ...string) Prompt {
+		q := looking(t, parts...)
+		q.Renders = true
+		p, err := r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
+		require.NoError(t, err)
+		return p
+	}
+	p := ask(question, picture("data:,seven!!"), picture("data:,another"), question)
 	require.Equal(t, []string{"/v1/chat/completions/render"}, e.paths())
 	require.Equal(t, `"none"`, string(e.sent[0]["mm_payload"]))
 	require.Equal(t, `"m"`, string(e.sent[0]["model"]))
 
-	first, second := 10+1+11+1, 10+1+11+1+7+2
-	want := kvindex.AppendPictureHashes(nil, p.Tokens, []kvindex.Picture{
-		{Hash: 0, Offset: first, Length: 7}, {Hash: 0, Offset: second, Length: 5},
-	}, 4, false, kvindex.Salt{}.Seed())
-	require.Equal(t, want, p.Hashes)
+	first := 10 + 1 + 11 + 1
+	second := first + 7 + 2
+	want := func(one, other string) []kvindex.LocalHash {
+		return kvindex.AppendPictureHashes(nil, p.Tokens, []kvindex.Picture{
+			{Hash: hashOf(t, one), Offset: first, Length: 7}, {Hash: hashOf(t, other), Offset: second, Length: 7},
+		}, 4, false, kvindex.Salt{}.Seed())
+	}
+	require.Equal(t, want("seven!!", "another"), p.Hashes)
 	require.NotEqual(t, kvindex.AppendLocalHashes(nil, p.Tokens, 4, kvindex.Salt{}.Seed()), p.Hashes)
 	require.Equal(t, len(p.Tokens), p.ISLTokens)
 	require.Equal(t, FromEngine, p.Source)
@@ -159,11 +208,79 @@ func TestAPromptWithPicturesIsHashedWithWhatAnEngineTellsOfThem(t *testing.T) {
 	require.False(t, p.Partial)
 	require.False(t, p.Estimated)
 
+	exchanged := ask(question, picture("data:,another"), picture("data:,seven!!"), question)
+	require.Equal(t, p.Tokens, exchanged.Tokens, "two of one size")
+	require.Equal(t, want("another", "seven!!"), exchanged.Hashes)
+	require.Equal(t, p.Hashes[:first/4], exchanged.Hashes[:first/4])
+	require.NotEqual(t, p.Hashes[first/4], exchanged.Hashes[first/4])
+
+	asked := len(e.paths())
+	require.Equal(t, p.Hashes, ask(question, picture("data:,seven!!"), picture("data:,another"), question).Hashes)
+	require.Len(t, e.paths(), asked, "what is in the request is what it was")
+	q := looking(t, question, picture("data:,seven!!"), picture("data:,another"), question)
+	q.Renders = true
 	again, ok := r.Fast(q, new(Scratch))
 	require.True(t, ok)
 	require.Equal(t, p.Hashes, again.Hashes)
 	require.True(t, again.Cached)
 	require.Equal(t, ReasonRendered, again.Reason)
+}
+
+// TestAPictureAtAnAddressIsAskedAboutEachTime: another may be there by then.
+func TestAPictureAtAnAddressIsAskedAboutEachTime(t *testing.T) {
+	t.Parallel()
+	const address = "http://pictures/1"
+	e := newSeer(t, &seer{status: http.StatusOK, at: map[string]string{address: "a cat"}})
+	r := newResolver(t, patient)
+	ask := func() Prompt {
+		q := looking(t, question, picture("data:,within"), picture(address))
+		q.Renders = true
+		_, known := r.Fast(q, new(Scratch))
+		require.False(t, known)
+		p, err := r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
+		require.NoError(t, err)
+		require.Equal(t, ReasonRendered, p.Reason)
+		return p
+	}
+	cat := ask()
+	require.Equal(t, cat.Hashes, ask().Hashes)
+	e.mu.Lock()
+	e.at[address] = "a dog" // as large as a cat
+	e.mu.Unlock()
+	dog := ask()
+	require.Equal(t, cat.Tokens, dog.Tokens)
+	require.NotEqual(t, cat.Hashes, dog.Hashes)
+	require.Len(t, e.paths(), 3)
+}
+
+// TestAQuestionAboutPicturesHasWhatTheirNamesDependOn, and so has what is remembered of it.
+func TestAQuestionAboutPicturesHasWhatTheirNamesDependOn(t *testing.T) {
+	t.Parallel()
+	e := newSeer(t, &seer{status: http.StatusOK})
+	r := newResolver(t, patient)
+	var seen [][]kvindex.LocalHash
+	for i, more := range []string{"", `,"mm_processor_kwargs":{"do_resize":false}`, `,"mm_processor_kwargs":{"do_resize":true}`,
+		`,"media_io_kwargs":{"image":{}}`, `,"chat_template":"x"`, `,"documents":[]`, `,"add_special_tokens":true`} {
+		q := query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":[`+picture("data:,a picture")+`]}]`+more+`}`)
+		q.Renders = true
+		p, err := r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
+		require.NoError(t, err)
+		require.Len(t, e.paths(), i+1, "each is another prompt: %s", more)
+		for _, other := range seen[:min(i, 3)] {
+			if strings.Contains(more, "mm_processor_kwargs") {
+				require.NotEqual(t, other, p.Hashes, more)
+			}
+		}
+		seen = append(seen, p.Hashes)
+		if more == "" {
+			continue
+		}
+		var want map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte("{"+more[1:]+"}"), &want))
+		for k, v := range want {
+			require.Equal(t, string(v), string(e.sent[i][k]))
+		}
+	}
 }
 
 func TestWhereNoEngineTellsOfPicturesWhatStandsBeforeThemIsKnown(t *testing.T) {
@@ -181,6 +298,8 @@ func TestWhereNoEngineTellsOfPicturesWhatStandsBeforeThemIsKnown(t *testing.T) {
 		"a picture before its question":        {&seer{marks: true}, false, []string{picture("seven!!"), question}, header, 2},
 		"a template that puts pictures before": {&seer{marks: true, ahead: true}, false, []string{question, picture("seven!!")}, header + 1, 2},
 		"an engine without the page":           {&seer{status: http.StatusNotFound}, true, []string{question, picture("seven!!")}, header + 1 + 11, 3},
+		"a picture, and a sound behind it":     {&seer{status: http.StatusOK}, true, []string{question, picture("seven!!"), sound}, header + 1 + 11, 2},
+		"a part that is a text and a picture":  {&seer{status: http.StatusOK}, true, []string{question, `{"type":"text","text":"seven!!","image_url":{"url":"seven!!"}}`}, header + 1 + 11, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -197,20 +316,21 @@ func TestWhereNoEngineTellsOfPicturesWhatStandsBeforeThemIsKnown(t *testing.T) {
 			require.False(t, p.Estimated)
 			require.Equal(t, FromEngine, p.Source)
 			require.Equal(t, ReasonBefore, p.Reason)
-			whole, _ := e.tokens(q.Request.Value(openai.Messages).Of(q.Body), c.seer.marks)
+			whole, _ := e.tokens(map[string]json.RawMessage{"messages": q.Request.Value(openai.Messages).Of(q.Body)}, c.seer.marks)
 			guess := 0
 			if !c.renders {
 				guess = mediaTokens
 			}
 			require.Equal(t, len(whole)+guess, p.ISLTokens)
 
-			_, err = r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
-			require.NoError(t, err)
-			if c.renders {
-				require.Len(t, e.paths(), c.asked+2, "more might be told by now, but who does not tell is not asked at once")
-			} else {
-				require.Len(t, e.paths(), c.asked)
-			}
+			again, ok := r.Fast(q, new(Scratch))
+			require.True(t, ok)
+			require.Equal(t, p.Hashes, again.Hashes)
+			require.True(t, again.Partial)
+			r.cache.mu.Lock()
+			kept := r.cache.order.Front().Value.(*entry).until
+			r.cache.mu.Unlock()
+			require.Equal(t, c.renders, !kept.IsZero(), "where more may be told it is kept for a while")
 		})
 	}
 }
@@ -238,8 +358,8 @@ func TestOfAPromptThatBeginsWithAPictureNothingIsAsked(t *testing.T) {
 	require.Empty(t, e.paths())
 }
 
-// TestWhatAnEngineTellsOfPicturesIsBelievedAsAWholeOrNotAtAll: then the part before the
-// first is asked about.
+// TestWhatAnEngineTellsOfPicturesIsBelievedAsAWholeOrNotAtAll: an answer that has no sense
+// sets who gives it aside, and one that leaves a picture out does not: it may be the prompt's.
 func TestWhatAnEngineTellsOfPicturesIsBelievedAsAWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	list := func(n int, one func(i int) string) string {
@@ -254,46 +374,181 @@ func TestWhatAnEngineTellsOfPicturesIsBelievedAsAWholeOrNotAtAll(t *testing.T) {
 	}
 	at := func(offset, length int) string { return fmt.Sprintf(`{"offset":%d,"length":%d}`, offset, length) }
 	for name, c := range map[string]struct {
-		answer string
-		ok     bool
+		answer   string
+		pictures int
+		want     Reason
 	}{
-		"one":                        {answer(9, `"aa"`, at(2, 3)), true},
-		"up to the end":              {answer(9, `"aa"`, at(2, 7)), true},
-		"two, the later one first":   {answer(9, `"aa","bb"`, at(5, 2)+","+at(2, 3)), true},
-		"a name that is no hash":     {answer(9, `"a picture of ours: ü"`, at(2, 3)), true},
-		"a name of a megabyte":       {answer(9, `"`+strings.Repeat("x", 1<<20)+`"`, at(2, 3)), true},
-		"10,000 pictures":            {answer(20_000, list(10_000, func(int) string { return `"x"` }), list(10_000, func(i int) string { return at(2*i, 2) })), true},
-		"none, as of what is heard":  {`{"token_ids":[7,7,7,7],"features":null}`, true},
-		"nothing of them":            {`{"token_ids":[7,7,7,7]}`, true},
-		"no name":                    {answer(9, `""`, at(2, 3)), false},
-		"a name that is a number":    {answer(9, `7`, at(2, 3)), false},
-		"fewer names than places":    {answer(9, `"aa"`, at(2, 3)+","+at(5, 2)), false},
-		"more names than places":     {answer(9, `"aa","bb"`, at(2, 3)), false},
-		"before the prompt":          {answer(9, `"aa"`, at(-1, 3)), false},
-		"beyond its end":             {answer(9, `"aa"`, at(7, 3)), false},
-		"of a length that overflows": {answer(9, `"aa"`, at(2, 1<<62)), false},
-		"no tokens at all":           {answer(9, `"aa"`, at(2, 0)), false},
-		"one within another":         {answer(9, `"aa","bb"`, at(2, 4)+","+at(5, 2)), false},
-		"10,000 in one place":        {answer(9, list(10_000, func(int) string { return `"x"` }), list(10_000, func(int) string { return at(2, 1) })), false},
-		"places of nothing":          {`{"token_ids":[7,7],"features":{"mm_hashes":{},"mm_placeholders":{"image":[{"offset":0,"length":1}]}}}`, false},
-		"a list":                     {`{"token_ids":[7,7],"features":[]}`, false},
-		"ids that are none":          {`{"token_ids":[-7],"features":null}`, false},
-		"no ids":                     {`{"features":null}`, false},
-		"no JSON":                    {`{"token_ids":[7,7],"features":{`, false},
-		"more than is read":          {`{"kwargs":"` + strings.Repeat("x", maxRendered) + `","token_ids":[7],"features":null}`, false},
+		"one":                        {answer(9, `"aa"`, at(2, 3)), 1, ReasonRendered},
+		"up to the end":              {answer(9, `"aa"`, at(2, 7)), 1, ReasonRendered},
+		"two, the later one first":   {answer(9, `"aa","bb"`, at(5, 2)+","+at(2, 3)), 2, ReasonRendered},
+		"a name that is no hash":     {answer(9, `"a picture of ours: ü"`, at(2, 3)), 1, ReasonRendered},
+		"a name of a megabyte":       {answer(9, `"`+strings.Repeat("x", 1<<20)+`"`, at(2, 3)), 1, ReasonRendered},
+		"10,000 pictures":            {answer(20_000, list(10_000, func(int) string { return `"x"` }), list(10_000, func(i int) string { return at(2*i, 2) })), 64, ReasonNotAll},
+		"none":                       {`{"token_ids":[7,7,7,7],"features":null}`, 1, ReasonNotAll},
+		"nothing of them":            {`{"token_ids":[7,7,7,7]}`, 1, ReasonNotAll},
+		"one of two":                 {answer(9, `"aa"`, at(2, 3)), 2, ReasonNotAll},
+		"two of one":                 {answer(9, `"aa","bb"`, at(2, 3)+","+at(5, 2)), 1, ReasonNotAll},
+		"no name":                    {answer(9, `""`, at(2, 3)), 1, ReasonFailed},
+		"a name that is a number":    {answer(9, `7`, at(2, 3)), 1, ReasonFailed},
+		"fewer names than places":    {answer(9, `"aa"`, at(2, 3)+","+at(5, 2)), 1, ReasonFailed},
+		"more names than places":     {answer(9, `"aa","bb"`, at(2, 3)), 1, ReasonFailed},
+		"before the prompt":          {answer(9, `"aa"`, at(-1, 3)), 1, ReasonFailed},
+		"beyond its end":             {answer(9, `"aa"`, at(7, 3)), 1, ReasonFailed},
+		"of a length that overflows": {answer(9, `"aa"`, at(2, 1<<62)), 1, ReasonFailed},
+		"no tokens at all":           {answer(9, `"aa"`, at(2, 0)), 1, ReasonFailed},
+		"one within another":         {answer(9, `"aa","bb"`, at(2, 4)+","+at(5, 2)), 2, ReasonFailed},
+		"10,000 in one place":        {answer(9, list(10_000, func(int) string { return `"x"` }), list(10_000, func(int) string { return at(2, 1) })), 64, ReasonFailed},
+		"places of nothing":          {`{"token_ids":[7,7],"features":{"mm_hashes":{},"mm_placeholders":{"image":[{"offset":0,"length":1}]}}}`, 1, ReasonFailed},
+		"a list":                     {`{"token_ids":[7,7],"features":[]}`, 1, ReasonFailed},
+		"ids that are none":          {`{"token_ids":[-7],"features":null}`, 1, ReasonFailed},
+		"no ids":                     {`{"features":null}`, 1, ReasonFailed},
+		"no JSON":                    {`{"token_ids":[7,7],"features":{`, 1, ReasonFailed},
+		"more than is read":          {`{"kwargs":"` + strings.Repeat("x", maxRendered) + `","token_ids":[7],"features":null}`, 1, ReasonTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newSeer(t, &seer{status: http.StatusOK, render: c.answer})
-			q := looking(t, question, picture("seven!!"))
+			q := looking(t, append([]string{question}, slices.Repeat([]string{picture("data:,seven!!")}, c.pictures)...)...)
 			q.Renders = true
-			p, err := newResolver(t, patient).Engine(t.Context(), q, []worker.Endpoint{e.ep})
+			r := newResolver(t, patient)
+			p, err := r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
+			require.Equal(t, c.want == ReasonFailed, len(r.renderers.byEndpoint) == 1, "who makes no sense is set aside")
+			require.Empty(t, r.expanders.byEndpoint)
+			require.Len(t, e.paths(), 1)
+			if c.want != ReasonRendered {
+				requireReason(t, c.want, err)
+				return
+			}
 			require.NoError(t, err)
-			require.Equal(t, c.ok, p.Reason == ReasonRendered, p.Reason)
-			require.Equal(t, !c.ok, p.Partial)
-			require.LessOrEqual(t, len(p.Hashes), 5000)
+			require.Equal(t, ReasonRendered, p.Reason)
+			require.False(t, p.Partial)
 		})
 	}
+}
+
+// TestWhatIsThePromptsFaultSetsNobodyAside: a template that refuses it, an answer without an
+// end, a picture that cannot be loaded or not in time. But an engine that fails by itself, or
+// cannot tell in time what the request has, is asked about texts alone for a while.
+func TestWhatIsThePromptsFaultSetsNobodyAside(t *testing.T) {
+	t.Parallel()
+	const within, away = "data:,seven!!", "http://pictures/1"
+	large := `{"x":"` + strings.Repeat("x", maxRendered) + `"}`
+	for name, c := range map[string]struct {
+		seer    *seer
+		address string
+		renders bool
+		want    Reason
+		aside   bool
+	}{
+		"the template refuses it":                    {&seer{status: http.StatusBadRequest}, within, true, ReasonRefused, false},
+		"a picture is not there":                     {&seer{status: http.StatusUnprocessableEntity}, away, true, ReasonRefused, false},
+		"a picture's server fails":                   {&seer{status: http.StatusInternalServerError}, away, true, ReasonFailed, false},
+		"a picture's server is slow":                 {&seer{hangs: true}, away, true, ReasonSlow, false},
+		"the answer is large":                        {&seer{status: http.StatusOK, render: large}, within, true, ReasonTooLarge, false},
+		"an engine fails":                            {&seer{status: http.StatusInternalServerError}, within, true, ReasonFailed, true},
+		"an engine is slow":                          {&seer{hangs: true}, within, true, ReasonSlow, true},
+		"the template refuses it where none renders": {&seer{expand: http.StatusBadRequest}, within, true, ReasonRefused, false},
+		"an engine that loads none fails":            {&seer{expand: http.StatusInternalServerError}, away, false, ReasonFailed, true},
+		"an engine that loads none is slow":          {&seer{hangs: true}, away, false, ReasonSlow, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newSeer(t, c.seer)
+			cfg := patient
+			cfg.SetAside = time.Hour
+			if c.seer.hangs {
+				cfg.Wait = 20 * time.Millisecond
+			}
+			r := newResolver(t, cfg)
+			for i := range strikesOut {
+				q := looking(t, fmt.Sprintf(`{"type":"text","text":"what is %d?"}`, i), picture(c.address))
+				q.Renders = c.renders
+				p := r.Resolve(t.Context(), q, []worker.Endpoint{e.ep}, new(Scratch))
+				if i == 0 || !c.aside {
+					require.Equal(t, Estimate, p.Source)
+					require.Equal(t, c.want, p.Reason)
+				}
+			}
+			of := r.expanders
+			if c.renders && c.seer.expand == 0 {
+				of = r.renderers
+				require.Empty(t, r.expanders.byEndpoint)
+			}
+			aside := of.byEndpoint[e.ep]
+			require.Equal(t, c.aside, aside != nil && aside.last > 0)
+			require.Zero(t, r.copied)
+		})
+	}
+}
+
+// TestWhoIsAskedSecondIsNotBlamedForItsTime, of which whoever was asked first has had a part.
+func TestWhoIsAskedSecondIsNotBlamedForItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+		srv := &httptest.Server{Listener: p, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if r.URL.Path != "/tokenize" {
+				w.WriteHeader(http.StatusForbidden)
+				return
+			}
+			<-r.Context().Done()
+		})}}
+		srv.Start()
+		t.Cleanup(srv.Close)
+		ep, err := worker.ParseEndpoint(p.Addr().String())
+		require.NoError(t, err)
+		r := newResolver(t, Config{SetAside: time.Hour, Transport: &http.Transport{DialContext: p.DialContext}})
+		q := looking(t, question, picture("data:,seven!!"))
+		q.Renders = true
+		ask := func() {
+			_, err := r.Engine(t.Context(), q, []worker.Endpoint{ep})
+			requireReason(t, ReasonSlow, err)
+			r.running.Wait()
+		}
+		ask()
+		require.Len(t, r.renderers.byEndpoint, 1)
+		require.Empty(t, r.expanders.byEndpoint)
+		ask()
+		require.Equal(t, 1, r.expanders.byEndpoint[ep].strikes, "it was the first to be asked")
+	})
+}
+
+// TestCopiesOfPromptsAreBounded: what is asked about keeps no more bytes of prompts than so
+// many of the longest have.
+func TestCopiesOfPromptsAreBounded(t *testing.T) {
+	t.Parallel()
+	e := newSeer(t, &seer{hangs: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	r := newResolver(t, Config{Wait: time.Minute, MaxInFlight: 2, MaxTokenizeBytes: 1000})
+	long := func(i int) Query {
+		return looking(t, fmt.Sprintf(`{"type":"text","text":"%d%s"}`, i, strings.Repeat("x", 250)), picture("data:,seven!!"))
+	}
+	errs := make(chan error, 2)
+	for i := range 2 {
+		q := long(i)
+		go func() {
+			_, err := r.Engine(ctx, q, []worker.Endpoint{e.ep})
+			errs <- err
+		}()
+	}
+	require.Eventually(t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.flights) == 2
+	}, 20*time.Second, time.Millisecond)
+	_, err := r.Engine(t.Context(), long(2), []worker.Endpoint{e.ep})
+	requireReason(t, ReasonBusy, err)
+	_, err = r.Engine(t.Context(), text(t, strings.Repeat("x", 900)), []worker.Endpoint{e.ep})
+	requireReason(t, ReasonBusy, err)
+	cancel()
+	requireReason(t, ReasonCancelled, <-errs)
+	requireReason(t, ReasonCancelled, <-errs)
+	r.running.Wait()
+	require.Zero(t, r.copied)
+	_, err = r.Engine(t.Context(), text(t, strings.Repeat("x", 900)), []worker.Endpoint{e.ep})
+	require.NoError(t, err)
+	require.Zero(t, r.copied)
 }
 
 // TestAnEngineThatIsSlowWithPicturesIsStillAskedAboutTexts, and pictures take no text's turn.
@@ -317,7 +572,7 @@ func TestAnEngineThatIsSlowWithPicturesIsStillAskedAboutTexts(t *testing.T) {
 	ep, err := worker.ParseEndpoint(srv.Listener.Addr().String())
 	require.NoError(t, err)
 	r := newResolver(t, Config{MaxInFlight: 1})
-	q := looking(t, question, picture("seven!!"))
+	q := looking(t, question, picture("data:,seven!!"))
 	q.Renders = true
 	for range strikesOut {
 		_, err = r.Engine(t.Context(), q, []worker.Endpoint{ep})

@@ -51,6 +51,7 @@ const (
 	ReasonRendered    Reason = "tokenized with its pictures"
 	ReasonBefore      Reason = "tokenized up to its first picture"
 	ReasonUntold      Reason = "no engine tells of pictures"
+	ReasonNotAll      Reason = "not every picture was told of"
 	ReasonBadIDs      Reason = "token ids out of range"
 	ReasonTooLarge    Reason = "prompt too large to tokenize"
 	ReasonNoTokenizer Reason = "no tokenizer"

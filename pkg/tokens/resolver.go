@@ -20,7 +20,7 @@ type Resolver struct {
 	// hashes, and who does not tokenize them.
 	renderers, expanders *asides
 	client               *http.Client
-	slots                chan struct{} // one element for each tokenize request under way
+	slots                chan struct{} // one element for each question under way about a text
 
 	pictureSlots chan struct{} // the same of prompts with pictures
 
@@ -28,6 +28,7 @@ type Resolver struct {
 	// no caller's function while it is held.
 	mu      sync.Mutex
 	flights map[cacheKey]*flight
+	copied  int // bytes of prompts that their questions have
 	closed  bool
 	running sync.WaitGroup // flights; added to under mu while not closed
 }
@@ -52,7 +53,7 @@ func New(cfg Config) (*Resolver, error) {
 		},
 		slots: make(chan struct{}, cfg.MaxInFlight),
 
-		pictureSlots: make(chan struct{}, cfg.MaxInFlight),
+		pictureSlots: make(chan struct{}, cfg.picturesInFlight()),
 		flights:      make(map[cacheKey]*flight),
 	}, nil
 }
@@ -106,8 +107,15 @@ func (r *Resolver) Resolve(ctx context.Context, q Query, from []worker.Endpoint,
 
 // promptBytes returns the length of what a tokenizer would be sent.
 func (r *Resolver) promptBytes(q Query) int {
-	s, t := q.Request.Value(q.Request.PromptField), q.Request.Value(openai.Tools)
-	return s.End - s.Start + t.End - t.Start
+	s := q.Request.Value(q.Request.PromptField)
+	n := s.End - s.Start
+	if q.Request.PromptKind == openai.PromptMessages {
+		for _, f := range besideMessages() {
+			s = q.Request.Value(f)
+			n += s.End - s.Start
+		}
+	}
+	return n
 }
 
 // guess is for when hashes are not wanted: the length alone, from the length of

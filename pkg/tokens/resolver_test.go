@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -239,6 +241,21 @@ func TestTheCacheKeepsToItsBounds(t *testing.T) {
 		require.Nil(t, c.get(key(99)))
 		require.Equal(t, 3, c.order.Len())
 	})
+	t.Run("time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCache(2, 1<<20)
+			e := entryOf(1, 1)
+			e.until = time.Now().Add(maxSetAside)
+			c.put(e)
+			<-time.After(maxSetAside)
+			require.Equal(t, e, c.get(key(1)))
+			<-time.After(time.Second)
+			require.Nil(t, c.get(key(1)))
+			require.Zero(t, c.bytes)
+			c.put(entryOf(1, 1))
+			require.NotNil(t, c.get(key(1)), "its place is free")
+		})
+	})
 	t.Run("the same key again changes nothing", func(t *testing.T) {
 		c := newCache(2, 1<<20)
 		c.put(entryOf(1, 1))
@@ -261,6 +278,7 @@ func TestKeysDifferWithWhatThePromptDependsOn(t *testing.T) {
 	model.Key.Model, namespace.Key.Namespace = "m2", "n"
 	seen := map[cacheKey]int{}
 	for i, q := range []Query{chat(""), chat(`,"tools":[{}]`), chat(`,"tool_choice":[{}]`), chat(`,"chat_template_kwargs":{"a":1}`),
+		chat(`,"mm_processor_kwargs":{"a":1}`), chat(`,"media_io_kwargs":{"a":1}`), chat(`,"chat_template":"x"`), chat(`,"documents":[]`), chat(`,"add_special_tokens":true`),
 		salt, lora, block, eagle, model, namespace,
 		query(t, openai.Completions, `{"model":"m","prompt":"x"}`), query(t, openai.Generate, `{"text":"x"}`)} {
 		k := q.key(q.hashing())
