@@ -5,9 +5,12 @@
 //	extproc epp     --pool-name POOL …      the same, called as a Gateway API endpoint picker is
 //	extproc check   --config baton.yaml     validate, and print the effective configuration
 //	extproc explain --admin URL body.json   what would be decided for this request, and why
+//	extproc register --engine-url URL …      keep an engine known to the plugins, from beside it
+//	extproc index   FILE                    what a dump of the index has
 //	extproc version
 //
-// The command reads files and flags, wires the packages by hand and ends with
-// exit code 0 after SIGTERM, 1 after a failure and 2 for a wrong command line
-// or configuration. It decides nothing itself.
+// Each command has a file. It reads its flags (internal/config), starts the plugin
+// (internal/plugin) or what registers an engine (internal/register), and prints results.
+// Exit codes: 0 after SIGTERM, 1 after a failure, 2 for a wrong command line or
+// configuration. No command decides anything about a request.
 package main

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/plugin"
 )
 
 const eppSummary = `Runs the plugin as an endpoint picker of the Gateway API, with the flags of a
@@ -17,5 +18,5 @@ func eppCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, c, notes, stderr)
+	return plugin.Serve(ctx, c, notes, stderr)
 }

@@ -9,24 +9,22 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/plugin"
 )
 
 func main() {
 	// A heap of a few megabytes is collected many times a second. Memory that
 	// is never touched costs address space only, and moves the first
 	// collection to where it is cheap; it matters not to a large heap.
-	floor := make([]byte, heapFloor)
+	floor := make([]byte, plugin.HeapFloor)
 	code := mainCode()
 	runtime.KeepAlive(floor)
 	os.Exit(code)
 }
-
-const heapFloor = 64 << 20
 
 func mainCode() int {
 	ctx, end := context.WithCancel(context.Background())
@@ -86,7 +84,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "index":
 		err = indexCommand(args[1:], stdout, stderr)
 	case "version", "--version", "-version":
-		fmt.Fprintln(stdout, "extproc "+versionText())
+		fmt.Fprintln(stdout, "extproc "+plugin.Version())
 	case "help", "--help", "-help", "-h":
 		fmt.Fprint(stdout, usage)
 	default:
@@ -107,71 +105,4 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "extproc:", err)
 		return exitFault
 	}
-}
-
-func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
-	fs := config.NewFlagSet("serve", "Runs the plugin until SIGTERM, then drains.", stderr)
-	given := config.Flags(fs)
-	if err := config.ParseFlags(fs, args, 0); err != nil {
-		return err
-	}
-	c, err := given()
-	if err != nil {
-		return err
-	}
-	return serve(ctx, c, nil, stderr)
-}
-
-func checkCommand(args []string, stdout, stderr io.Writer) error {
-	fs := config.NewFlagSet("check", "Validates the configuration, prints the effective one, and tells of each model of the workers' file whether and how it can be served.", stderr)
-	given := config.Flags(fs)
-	if err := config.ParseFlags(fs, args, 0); err != nil {
-		return err
-	}
-	c, err := given()
-	if err == nil {
-		err = checkParts(c)
-	}
-	if err != nil { // the workers' faults as well: who mends one file mends the other
-		_, workers := checkWorkers(c.Discovery.File, io.Discard)
-		return config.Usage(errors.Join(err, workers))
-	}
-	if w := c.Warning(); w != "" {
-		fmt.Fprintf(stderr, "extproc: note: %s\n", w)
-	}
-	text, err := sized(c, memoryHere()).Effective()
-	if err != nil {
-		return err
-	}
-	if _, err = io.WriteString(stdout, text); err != nil {
-		return err
-	}
-	return checkModels(c, stdout, stderr)
-}
-
-// versionText is the module's version and the commit it was built from, as far
-// as the toolchain knows them.
-func versionText() string {
-	v, rev := buildVersion()
-	if rev != "" {
-		return v + " (" + rev + ")"
-	}
-	return v
-}
-
-func buildVersion() (version, revision string) {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown", ""
-	}
-	version = info.Main.Version
-	if version == "" || version == "(devel)" {
-		version = "devel"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			revision = s.Value
-		}
-	}
-	return version, revision
 }

@@ -17,6 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/plugin"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
@@ -106,7 +108,7 @@ func (s *script) steady(text string) string {
 		text = strings.ReplaceAll(text, s.admin, "$ADMIN")
 	}
 	text = version.ReplaceAllString(text, "extproc VERSION")
-	text = strings.ReplaceAll(text, "max_bodies_bytes: "+strconv.FormatInt(memoryHere().bodies(), 10), "max_bodies_bytes: AN_EIGHTH")
+	text = strings.ReplaceAll(text, "max_bodies_bytes: "+strconv.FormatInt(plugin.Sized(config.Config{}).Request.MaxBodiesBytes, 10), "max_bodies_bytes: AN_EIGHTH")
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		if strings.TrimSpace(line) == "" {

@@ -127,7 +127,7 @@ var bans = []ban{
 	},
 	{
 		pkg: "internal/loads", not: []string{"internal/load", "internal/health", "internal/extproc", "pkg/discovery", grpcModule, otelModule},
-		why: "it asks engines and hands on what they say; who books is told by cmd",
+		why: "it asks engines and hands on what they say; who books is told by internal/plugin",
 	},
 	{
 		pkg: "internal/outlen", not: []string{"internal/load", "internal/extproc", "pkg/discovery", grpcModule, otelModule, "net", "os"},
@@ -135,12 +135,20 @@ var bans = []ban{
 	},
 	{
 		pkg: "internal/extproc", not: []string{"internal/admin", "internal/enginesim", "pkg/kvevents", etcdModule, k8sModules, zmqModule},
-		why: "what it is fed with and who shows it is wired by cmd",
+		why: "what it is fed with and who shows it is wired by internal/plugin",
 	},
 	{
 		pkg: "internal/extproc/wire", not: []string{ourPackages, otelModule, "log/slog", "net", "os"},
 		may: []string{"pkg/prefill", "pkg/worker"},
 		why: "it turns Envoy's messages into values and back; of ours it knows the names of headers, which pkg/prefill has",
+	},
+	{
+		pkg: "cmd/extproc", not: []string{ourPackages, grpcModule, envoyModule, otelModule}, own: true,
+		may: []string{
+			"internal/activation", "internal/admin", "internal/config", "internal/decision", "internal/plugin", "internal/register",
+			"internal/telemetry", "pkg/discovery", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/kvevents", "pkg/kvindex", "pkg/worker",
+		},
+		why: "it reads what it is called with, starts what that names and prints what is answered: it decides nothing and wires nothing of the plugin",
 	},
 	{
 		pkg: "internal/config",
@@ -170,7 +178,7 @@ type only struct {
 
 var onlys = []only{
 	{
-		what: envoyModule, in: []string{"internal/extproc/wire", "internal/envoytest", "internal/bench", "cmd", "examples/direct", "examples/gateway-api"},
+		what: envoyModule, in: []string{"internal/extproc/wire", "internal/envoytest", "internal/bench", "internal/plugin", "examples/direct", "examples/gateway-api"},
 		why: "protos must not leak into the core",
 	},
 	{
@@ -188,12 +196,16 @@ var onlys = []only{
 		why: "metadata is read where messages are, and a subset hint, which may be any value, by who judges it",
 	},
 	{
-		what: "internal/extproc", in: []string{"internal/extproc", "internal/envoytest", "internal/bench", "internal/config", "cmd"},
+		what: "internal/extproc", in: []string{"internal/extproc", "internal/envoytest", "internal/bench", "internal/config", "internal/plugin"},
 		why: "the server is the top; only what starts it, and what says to it what the file says, imports it",
 	},
 	{
-		what: "internal/config", in: []string{"cmd/extproc"},
+		what: "internal/config", in: []string{"cmd/extproc", "internal/plugin"},
 		why: "a part is told by a Config of its own, and knows no file and no flag",
+	},
+	{
+		what: "internal/plugin", in: []string{"cmd/extproc"},
+		why: "it is the process, which only a command can be",
 	},
 	{
 		what: etcdModule, in: []string{"pkg/discovery/etcd", "cmd", "internal/stack", "internal/envoytest"},
@@ -371,7 +383,7 @@ func TestImportLawsAreSeenToFail(t *testing.T) {
 	require.Equal(t, []string{
 		"main.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack may: what ships does not link the test framework",
 		"internal/extproc/a.go imports google.golang.org/protobuf/encoding/protowire, which only internal/extproc/wire, prototype may: the numbers of a message's fields are known in one place",
-		"pkg/journal/a.go imports github.com/envoyproxy/go-control-plane/envoy/x, which only internal/extproc/wire, internal/envoytest, internal/bench, cmd, examples/direct, examples/gateway-api may: protos must not leak into the core",
+		"pkg/journal/a.go imports github.com/envoyproxy/go-control-plane/envoy/x, which only internal/extproc/wire, internal/envoytest, internal/bench, internal/plugin, examples/direct, examples/gateway-api may: protos must not leak into the core",
 		"pkg/journal/a.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack may: what ships does not link the test framework",
 	}, breachesOfOnlys(tr, onlys))
 	require.Equal(t, []string{"a law names internal/gone, which does not exist: mend the law"},

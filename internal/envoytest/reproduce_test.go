@@ -296,7 +296,7 @@ func TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway(t *t
 // TestAWorkerThatReturnsStartsClean is docs/behaviour.md#leaves-nothing: blocks and
 // load go with it, and are not found again by what comes back at its address. That
 // nothing of it is kept in any part is TestNothingIsKeptOfAWorkerThatHasLeft of
-// cmd/extproc.
+// internal/plugin.
 func TestAWorkerThatReturnsStartsClean(t *testing.T) {
 	t.Parallel()
 	for _, events := range []bool{true, false} {

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"log/slog"
@@ -10,6 +10,10 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/config"
 )
+
+// HeapFloor is what the command allocates at the start and never touches, so that the
+// first collection comes where it is cheap (docs/decisions/0005-codec-and-heap-floor.md).
+const HeapFloor = 64 << 20
 
 // memory is what this process may use with all that shares it, as far as the system says.
 type memory struct {
@@ -48,7 +52,7 @@ func (m memory) runtime(bodies int64) int64 {
 	if m.bytes == 0 {
 		return 0
 	}
-	return max(m.bytes/8*3, 2*bodies) + heapFloor
+	return max(m.bytes/8*3, 2*bodies) + HeapFloor
 }
 
 // bodiesBytes is request.max_bodies_bytes, or what it is where it is not set.
@@ -59,11 +63,13 @@ func bodiesBytes(c *config.Config, m memory) int64 {
 	return m.bodies()
 }
 
-// sized is a configuration that says what bodies may take.
 func sized(c config.Config, m memory) config.Config {
 	c.Request.MaxBodiesBytes = bodiesBytes(&c, m)
 	return c
 }
+
+// Sized is a configuration that says what bodies may take on this machine.
+func Sized(c config.Config) config.Config { return sized(c, memoryHere()) }
 
 // limitMemory sets the runtime's memory limit, unless GOMEMLIMIT has, and says what is
 // bounded by what.

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"cmp"
@@ -243,7 +243,7 @@ func (p *plugin) isReady() (bool, string) {
 
 // state builds what the page shows. It is for people: it may take its time.
 func (p *plugin) state() admin.State {
-	version := versionText()
+	version := Version()
 	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = p.cfg.Effective()

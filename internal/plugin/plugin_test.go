@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -294,4 +295,11 @@ func TestTheKeyOfLegTokensIsReadWhole(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, a, b)
 	require.NotEqual(t, instance("x"), instance("x"), "two lives of one instance differ")
+}
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The library that plays a publisher: a closed PUB socket may leave its
+		// writer waiting.
+		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
 }

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -91,7 +91,7 @@ func (d *doors) tell(p *plugin) {
 	if d.metrics != nil {
 		attrs = append(attrs, "metrics", "http://"+d.metrics.Addr().String()+"/metrics")
 	}
-	p.log.Info("baton listens", append(attrs, "version", versionText())...)
+	p.log.Info("baton listens", append(attrs, "version", Version())...)
 	if w := p.cfg.Warning(); w != "" {
 		p.log.Warn(w)
 	}

@@ -10,10 +10,38 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/plugin"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
+
+func checkCommand(args []string, stdout, stderr io.Writer) error {
+	fs := config.NewFlagSet("check", "Validates the configuration, prints the effective one, and tells of each model of the workers' file whether and how it can be served.", stderr)
+	given := config.Flags(fs)
+	if err := config.ParseFlags(fs, args, 0); err != nil {
+		return err
+	}
+	c, err := given()
+	if err == nil {
+		err = plugin.Check(c)
+	}
+	if err != nil { // the workers' faults as well: who mends one file mends the other
+		_, workers := checkWorkers(c.Discovery.File, io.Discard)
+		return config.Usage(errors.Join(err, workers))
+	}
+	if w := c.Warning(); w != "" {
+		fmt.Fprintf(stderr, "extproc: note: %s\n", w)
+	}
+	text, err := plugin.Sized(c).Effective()
+	if err != nil {
+		return err
+	}
+	if _, err = io.WriteString(stdout, text); err != nil {
+		return err
+	}
+	return checkModels(c, stdout, stderr)
+}
 
 // errNothingServed: of the workers that are listed, no model can be served.
 var errNothingServed = errors.New("no model can be served by the workers that are listed: see above why")

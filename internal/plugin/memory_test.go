@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"bytes"
@@ -16,10 +16,10 @@ func TestBodiesAndTheRuntimeShareTheMemory(t *testing.T) {
 	m := memory{bytes: 1 << 30}
 	var c config.Config
 	require.EqualValues(t, 128<<20, bodiesBytes(&c, m))
-	require.EqualValues(t, 384<<20+heapFloor, m.runtime(128<<20))
+	require.EqualValues(t, 384<<20+HeapFloor, m.runtime(128<<20))
 	c.Request.MaxBodiesBytes = 300 << 20
 	require.EqualValues(t, 300<<20, bodiesBytes(&c, m))
-	require.EqualValues(t, 600<<20+heapFloor, m.runtime(300<<20), "both legs have room")
+	require.EqualValues(t, 600<<20+HeapFloor, m.runtime(300<<20), "both legs have room")
 	require.EqualValues(t, unknownBodies, memory{}.bodies())
 	require.Zero(t, memory{}.runtime(unknownBodies))
 	here := memoryHere()
@@ -32,9 +32,9 @@ func TestTheRuntimesMemoryLimitIsSetUnlessItIs(t *testing.T) { //nolint:parallel
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	limitMemory(&config.Config{}, memory{bytes: 8 << 30, source: "a test's"}, log)
-	require.EqualValues(t, 3<<30+heapFloor, debug.SetMemoryLimit(-1))
+	require.EqualValues(t, 3<<30+HeapFloor, debug.SetMemoryLimit(-1))
 	require.Contains(t, out.String(), "max_bodies_bytes=1073741824")
 	t.Setenv("GOMEMLIMIT", "5GiB")
 	limitMemory(&config.Config{}, memory{bytes: 4 << 30, source: "a test's"}, log)
-	require.EqualValues(t, 3<<30+heapFloor, debug.SetMemoryLimit(-1), "who has set it knows better")
+	require.EqualValues(t, 3<<30+HeapFloor, debug.SetMemoryLimit(-1), "who has set it knows better")
 }

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -231,7 +231,7 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	require.FileExists(t, others, "another plugin writes index.dump.b here")
 	blocks := e.State(false).Ranks[0].CachedBlocks
 	require.Eventually(t, func() bool {
-		d, err := readDump(path)
+		d, err := ReadDump(path)
 		return err == nil && len(d.Ranks()) == 1 && d.Ranks()[0].Blocks == blocks
 	}, 20*time.Second, time.Millisecond)
 	require.Regexp(t, `baton_index_dumps_total\{outcome="ok"\} [1-9]`, r.get("/metrics"))
@@ -239,7 +239,7 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	// The same by the admin port.
 	asked := filepath.Join(t.TempDir(), "asked")
 	require.NoError(t, os.WriteFile(asked, []byte(r.get("/debug/index/dump")), 0o600))
-	d, err := readDump(asked)
+	d, err := ReadDump(asked)
 	require.NoError(t, err)
 	require.Equal(t, blocks, d.Blocks())
 	require.Len(t, d.Ranks(), 1)

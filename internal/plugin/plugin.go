@@ -1,0 +1,353 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/loads"
+	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/kvevents"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// plugin is everything that one process is made of.
+type plugin struct {
+	cfg     config.Config
+	log     *slog.Logger
+	started time.Time
+
+	tele    *telemetry.Telemetry
+	journal *journal.Journal
+	view    *discovery.View
+	board   *activation.Board
+	slots   *kvindex.Slots // of index
+	index   kvindex.Index
+	routes  *overlap.Routes
+	events  *kvevents.Subscriber
+	book    *load.Book
+	health  *health.Tracker
+	reports *loads.Poller // of what engines run
+	tokens  *tokens.Resolver
+	server  *extproc.Server
+	creds   credentials.TransportCredentials // nil: none
+	memory  memory
+	grpc    *grpc.Server
+	probes  *probes
+	history *history
+	dumping chan struct{}         // of size 1: one dump of the index at a time
+	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
+	closers []io.Closer           // of the discovery sources
+}
+
+// Check builds every part, and runs none, so that `extproc check` finds what serve would.
+func Check(c config.Config) error {
+	p, err := newPlugin(c, io.Discard)
+	if err != nil {
+		return err
+	}
+	p.grpc.Stop()
+	p.tokens.Close()
+	_ = closeAll(p.closers)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return p.tele.Shutdown(ctx)
+}
+
+func newPlugin(c config.Config, stderr io.Writer) (*plugin, error) {
+	m := memoryHere()
+	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
+	var err error
+	if p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format); err != nil {
+		return nil, config.Usage(err)
+	}
+	version, revision := buildVersion()
+	p.tele, err = telemetry.New(telemetry.Config{
+		Version: version, Revision: revision, Logger: p.log, Trace: c.Trace.Spans(),
+	})
+	if err != nil {
+		return nil, config.Usage(err)
+	}
+	if p.journal, err = journal.New(c.Journal); err != nil {
+		return nil, config.Usage(err)
+	}
+	if err := p.newWorld(); err != nil {
+		return nil, config.Usage(err)
+	}
+	if err := p.newServer(); err != nil {
+		return nil, config.Usage(err)
+	}
+	return p, nil
+}
+
+// newWorld makes what the plugin knows of its workers.
+func (p *plugin) newWorld() error {
+	sources, closers, err := sources(&p.cfg.Discovery, p.log)
+	if err != nil {
+		return err
+	}
+	p.closers = closers
+	p.view, err = discovery.New(discovery.Config{
+		Sources: sources, Hooks: discovery.Hooks{Transition: p.onTransition, Problem: p.onProblem},
+	})
+	if err != nil {
+		return err
+	}
+	p.board = activation.New()
+	p.book = load.New(mathrand.Uint64())
+	keyed, err := keyed(p.cfg.Engines, p.log)
+	if err != nil {
+		return err
+	}
+	p.reports = p.newReports(keyed)
+	h := p.cfg.Health.Tracker()
+	h.Around, h.Hooks = keyed, health.Hooks{Transition: p.onHealth}
+	if p.health, err = health.New(h); err != nil {
+		return err
+	}
+	t := p.cfg.Tokens.Resolver()
+	t.Around, t.OnTokenize = keyed, func(took time.Duration, outcome tokens.Reason) {
+		p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
+	}
+	p.tokens, err = tokens.New(t)
+	return err
+}
+
+func (p *plugin) newServer() error {
+	p.slots = kvindex.NewSlots()
+	var err error
+	if p.index, err = newIndex(kvindex.NewTree, p.cfg.Tree(), p.slots, p.log); err != nil {
+		return err
+	}
+	p.routes = overlap.NewRoutes(p.index)
+	if err = p.newEvents(); err != nil {
+		return err
+	}
+	conf, err := p.cfg.Server()
+	if err != nil {
+		return err
+	}
+	if conf.LegKey, err = config.LegKey(p.cfg.Leg.KeyFile); err != nil {
+		return err
+	}
+	if p.creds, err = transport(p.cfg.TLS, p.log); err != nil {
+		return err
+	}
+	conf.Instance = instance(p.cfg.Leg.Instance)
+	conf.View, conf.Board, conf.Tokens, conf.Book, conf.Health = p.view, p.board, p.tokens, p.book, p.health
+	conf.Index, conf.Routes, conf.Slots, conf.Tells = p.index, p.routes, p.slots, p.events.Tells
+	conf.Journal, conf.Telemetry, conf.Tracer, conf.Logger = p.journal, p.tele.Instruments, p.tele.Tracer, p.log
+	if p.server, err = extproc.New(conf); err != nil {
+		return err
+	}
+	p.probes = newProbes()
+	p.grpc = p.newGRPC()
+	return nil
+}
+
+// leastIndex is the budget below which a plugin does not start for want of
+// address space.
+const leastIndex = 64 << 20
+
+// openTree is kvindex.NewTree; another in tests.
+type openTree func(kvindex.TreeConfig, *kvindex.Slots) (*kvindex.Tree, error)
+
+// newIndex makes the index, with half the budget, and half of that, where the
+// system does not give the address space: eight times the budget is reserved.
+func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log *slog.Logger) (kvindex.Index, error) {
+	if conf.MaxBytes == 0 {
+		conf.MaxBytes = kvindex.DefaultMaxBytes
+	}
+	for {
+		tree, err := open(conf, slots)
+		if err == nil {
+			return tree, nil
+		}
+		if conf.MaxBytes /= 2; !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes < leastIndex {
+			return nil, err
+		}
+		log.Warn("the index gets less memory than asked for", "max_bytes", conf.MaxBytes, "err", err)
+	}
+}
+
+// newGRPC makes a server of all that the plugin answers at its own listener.
+func (p *plugin) newGRPC() *grpc.Server {
+	options := p.server.GRPCOptions()
+	if p.creds != nil {
+		options = append(options, grpc.Creds(p.creds))
+	}
+	s := grpc.NewServer(options...)
+	p.server.Register(s)
+	healthv1.RegisterHealthServer(s, p.probes.health)
+	return s
+}
+
+// instance names this process: unique among replicas and among its own lives.
+func instance(name string) string {
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
+}
+
+// Serve runs the plugin until ctx ends, then drains. The notes are told at the start.
+func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.Writer) error {
+	p, err := newPlugin(c, stderr)
+	if err != nil {
+		return err
+	}
+	d, err := p.open()
+	if err != nil {
+		return err
+	}
+	d.tell(p)
+	limitMemory(&p.cfg, p.memory, p.log)
+	for _, n := range notes {
+		p.log.Log(ctx, n.Level, "this flag has no effect here", "flag", n.Flag, telemetry.KeyReason, n.Reason)
+	}
+	return p.run(ctx, d)
+}
+
+// run serves until ctx ends, drains, and returns when every goroutine has
+// ended. The world goes on while requests drain.
+func (p *plugin) run(ctx context.Context, d *doors) error {
+	world, endWorld := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWorld()
+	g, world := errgroup.WithContext(world)
+	cancel := p.view.Subscribe(p.onChange)
+	defer cancel()
+	stopObserving, err := p.tele.Instruments.Observe(p.observe)
+	if err != nil {
+		return err
+	}
+	p.resumeIndex()
+	g.Go(func() error { return p.view.Run(world) })
+	g.Go(func() error { return p.events.Run(world) })
+	g.Go(func() error { return p.keepIndex(world) })
+	g.Go(func() error { return p.routes.Run(world) })
+	g.Go(func() error { return p.health.Run(world) })
+	if p.cfg.Engines.ReportInterval > 0 {
+		g.Go(func() error { return p.reports.Run(world) })
+	}
+	g.Go(func() error { return d.page.Run(world) })
+	main := inTurns(d.main)
+	defer main.Close()
+	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
+	if network, path, _ := config.ListenAddress(p.cfg.Listen); network == "unix" {
+		mode, _ := p.cfg.SocketMode.Bits() // Validate has read it before
+		look := time.NewTicker(socketEvery)
+		defer look.Stop()
+		g.Go(func() error { return keepSocket(world, path, mode, main, p.log, look.C) })
+	}
+	probing := newProbeServer(p.probes)
+	if d.probes != nil {
+		g.Go(func() error { return serveGRPC(probing, d.probes) })
+	}
+	if d.metrics != nil {
+		g.Go(func() error { return p.serveMetrics(world, d.metrics) })
+	}
+	g.Go(func() error { return p.awaitView(world) })
+	select {
+	case <-ctx.Done():
+		p.drain(main)
+	case <-world.Done(): // a part has failed
+		p.grpc.Stop()
+		_ = main.Close()
+	}
+	p.server.Close()
+	p.tokens.Close()
+	endWorld()
+	probing.Stop() // answers probes through the drain
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	p.saveIndex() // after the last event
+	flush, done := context.WithTimeout(context.Background(), 2*time.Second)
+	defer done()
+	return errors.Join(err, closeAll(p.closers), stopObserving(), p.tele.Shutdown(flush))
+}
+
+func serveGRPC(s *grpc.Server, l net.Listener) error {
+	if err := s.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}
+
+// awaitView makes the plugin ready once there is a worker view.
+func (p *plugin) awaitView(ctx context.Context) error {
+	select {
+	case <-p.board.Ready():
+		if err := p.server.CheckListener(); err != nil {
+			return err
+		}
+		p.probes.becomeReady()
+		p.log.Info("ready", "workers", len(p.board.Load().Workers()))
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// lastWords is how long a drain waits at its end until what streams have said is on
+// the wire: a stream is over before that, and a connection that is cut then fails a
+// request that was served.
+const lastWords = time.Second
+
+// drain serves what has begun to its end, and what comes meanwhile as long as
+// requests from before run. Envoy is told to go away, which finds another replica
+// where a balancer is between; else it comes back to a second server: the legs of
+// requests that have begun, what collects, and what replicas tell each other still
+// have to come in.
+func (p *plugin) drain(main *turns) {
+	p.log.Info("draining", "streams", p.server.Streams(), "at_most", p.cfg.DrainTimeout)
+	p.probes.drain()
+	var servers sync.WaitGroup
+	servers.Go(p.grpc.GracefulStop) // ends its turn, and waits for its streams
+	last := p.newGRPC()
+	servers.Go(func() {
+		if err := serveGRPC(last, main.turn()); err != nil {
+			p.log.Warn("new connections are refused", "err", err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
+	defer cancel()
+	left := lastWords
+	if err := p.server.Drain(ctx, p.cfg.DrainTimeout/2); err != nil {
+		left = 0
+		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
+	}
+	servers.Go(last.GracefulStop)
+	cut := time.AfterFunc(left, func() { // health streams have no end of their own
+		p.grpc.Stop()
+		last.Stop()
+	})
+	servers.Wait()
+	cut.Stop()
+	_ = main.Close() // not before: who serves it would call that a failure
+	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())
+}
