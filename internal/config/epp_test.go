@@ -166,7 +166,7 @@ func TestValuesOfTheWrongFormAreRefused(t *testing.T) {
 }
 
 func TestFlagsWithoutEffectAreNotedOnce(t *testing.T) {
-	open := "nobody is asked who he is"
+	open := "no credentials are checked"
 	for name, x := range map[string]struct {
 		args  []string
 		flags []string

@@ -91,7 +91,7 @@ func eppFlagsOfTLS() []eppFlag {
 			}
 			return nil
 		}},
-		{name: "secure-serving", def: "true", form: eppYesNo, text: "`tls`: yes, with a certificate made at the start where none is named (`tls.self_signed`); no, plain text", set: func(c *Config, v string) error {
+		{name: "secure-serving", def: "true", form: eppYesNo, text: "`tls`: yes, with a certificate made at the start if none is named (`tls.self_signed`); no, plain text", set: func(c *Config, v string) error {
 			if c.TLS.SelfSigned = yes(v); !c.TLS.SelfSigned {
 				c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA = "", "", ""
 			}
@@ -115,7 +115,7 @@ func eppFlagsOfTLS() []eppFlag {
 func eppFlagsOfLogs() []eppFlag {
 	return []eppFlag{
 		{name: "v", def: "2", form: eppNumber, text: "`log.level`: from 4 on `debug`, else `info`", set: setVerbosity},
-		{name: "zap-log-level", form: eppText, text: "`log.level`: `debug`, `info`, `error`, `panic` (errors) or a number as with `--v`, which it beats", set: func(c *Config, v string) error {
+		{name: "zap-log-level", form: eppText, text: "`log.level`: `debug`, `info`, `error`, `panic` (errors) or a number as with `--v`, over which it wins", set: func(c *Config, v string) error {
 			switch v {
 			case "debug", "info", "error":
 				c.Log.Level = v
@@ -163,19 +163,19 @@ func setVerbosity(c *Config, v string) error {
 
 func eppFlagsWithoutEffect() []eppFlag {
 	const (
-		pool    = "InferencePools are not read yet: workers are those of `--workers`, `--etcd-endpoints` or `--baton-config`"
-		scrape  = "no worker's metrics are read: load is what is booked, caches are known by their events"
-		message = "gRPC messages have no limit of their own: bodies have, `request.max_body_bytes`"
+		pool    = "InferencePools are not read yet; workers come from `--workers`, `--etcd-endpoints` or `--baton-config`"
+		scrape  = "these metrics are not read: load is what is booked, corrected by `engines.report_interval`; caches are followed by KV events"
+		message = "gRPC messages have no limit of their own; bodies have `request.max_body_bytes`"
 		zap     = "the log is not zap's"
 	)
 	return []eppFlag{
 		{name: "pool-name", text: pool},
 		{name: "pool-namespace", text: pool},
 		{name: "pool-group", def: "inference.networking.k8s.io", text: pool},
-		{name: "kubeconfig", text: "Kubernetes is not asked"},
+		{name: "kubeconfig", text: "Kubernetes is not read"},
 		{name: "ha-enable-leader-election", def: "false", form: eppYesNo, text: "every replica is ready and serves; give them one `leg.key_file`"},
 		{name: "health-checking", def: "false", form: eppYesNo, text: "health is always served, at the gRPC port too"},
-		{name: "metrics-endpoint-auth", def: "true", form: eppYesNo, text: "nobody is asked who he is: whoever reaches the metrics port reads the metrics, which name models and workers' ids, never a prompt; close it to others in the network"},
+		{name: "metrics-endpoint-auth", def: "true", form: eppYesNo, text: "no credentials are checked: anyone who reaches the metrics port reads the metrics, which name models and workers' ids, never a prompt; close the port to others in the network"},
 		{name: "enable-grpc-stream-metrics", def: "false", form: eppYesNo, text: "streams are always counted: `baton_streams_in_flight`"},
 		{name: "emit-endpoint-scores", def: "false", form: eppYesNo, text: "costs are in the header `x-baton-decision` and on the status page, not in metadata"},
 		{name: "fairness-id-metric-label-limit", def: "1000", form: eppNumber, text: "no metric has that label"},
@@ -205,9 +205,9 @@ func eppFlagsWithoutEffect() []eppFlag {
 
 func eppFlagsRefused() []eppFlag {
 	const (
-		scheduler = "it configures another picker's scheduler, by whose plugins workers would be picked; ours is configured with `--baton-config`"
-		pods      = "it chooses pods by their labels, and no source of workers here knows those: others would be served; list the workers with `--workers` or `--etcd-endpoints`"
-		metrics   = "metrics are served in plain text, to whoever reaches the port"
+		scheduler = "it configures another picker's scheduler, whose plugins would pick the workers; configure Baton with `--baton-config`"
+		pods      = "it selects pods by their labels, which no source of workers here has, so other workers would serve; list the workers with `--workers` or `--etcd-endpoints`"
+		metrics   = "metrics are served in plain text, to anyone who reaches the port"
 	)
 	return []eppFlag{
 		{name: "config-file", text: scheduler},
