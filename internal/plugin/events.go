@@ -119,3 +119,14 @@ func (p *plugin) channelRows() []admin.ChannelRow {
 	}
 	return rows
 }
+
+// doubtful reports whether what is known of a rank's cache may be wrong: its
+// stream is cut or being caught up with, or some of it is lost.
+func doubtful(s kvevents.State) bool {
+	switch s {
+	case kvevents.StateConnecting, kvevents.StateReplaying, kvevents.StateDegraded:
+		return true
+	default:
+		return false
+	}
+}

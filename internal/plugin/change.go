@@ -1,0 +1,164 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// onChange tells every part that keeps something of a worker that the set has
+// changed, those first whose answer a pick needs.
+func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
+	p.book.Update(now)
+	p.health.Update(now, time.Now())
+	p.reports.Update(now)
+	p.events.Update(now) // which attaches ranks to the index and detaches them, and nobody else does
+	// Last, since requests see the new set from here on.
+	for _, t := range p.board.Follow(now, c, time.Now()) {
+		p.onActivation(t)
+	}
+	p.server.OnChange(old, c)
+	if !c.IsZero() {
+		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
+			"joined", few(now, c.Joined), "left", few(old, c.Left), "changed", few(now, c.Changed))
+		p.history.moved(old, now, c, time.Now())
+	}
+	p.judgeKeys()
+}
+
+// cut bounds what others have written, for the log and the page.
+func cut(s string) string {
+	const most = 300
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// few lists workers for the log, the first of many: where each is reached, and its id.
+func few(snap *worker.Snapshot, ids []worker.ID) string {
+	const most = 8
+	var b strings.Builder
+	for i, id := range ids {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(ids)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(placed(snap, id))
+	}
+	return b.String()
+}
+
+func endpointOf(snap *worker.Snapshot, r worker.Rank) string {
+	if w := snap.Worker(r.ID); w != nil {
+		return w.EndpointOf(r.DPRank).String()
+	}
+	return ""
+}
+
+// placed is what people call a worker: its id, its role and where it is reached.
+func placed(snap *worker.Snapshot, id worker.ID) string {
+	w := snap.Worker(id)
+	if w == nil {
+		return id.String()
+	}
+	return id.String() + " (" + w.Role.String() + " " + w.Endpoint.String() + ")"
+}
+
+// judgeKeys tells which models have become, or ceased to be, servable.
+func (p *plugin) judgeKeys() {
+	world := p.board.Load()
+	now := make(map[worker.Key]string)
+	for _, k := range world.AllKeys(time.Now()) {
+		if k.Namespace == p.cfg.Namespace {
+			now[k] = p.server.Outlook(world, k).Why(world.Pool(k))
+		}
+	}
+	for k, why := range now {
+		switch was := p.refused[k]; {
+		case why == was:
+			continue
+		case why == "":
+			p.log.Info("model is served again", "model", k.Model, "after", was)
+		default:
+			p.log.Warn("model cannot be served", "model", k.Model, telemetry.KeyReason, why)
+		}
+		from, to := "served", "served"
+		if p.refused[k] != "" {
+			from = "refused"
+		}
+		if why != "" {
+			to = "refused"
+		}
+		p.history.add(admin.Transition{At: time.Now(), What: "requests for " + k.Model, From: from, To: to, Why: why})
+	}
+	p.refused = now
+}
+
+// onActivation tells of one transition, once (docs/behaviour.md#told-once).
+func (p *plugin) onActivation(c activation.Change) {
+	cause := c.Event.Kind.String()
+	p.tele.Instruments.Activation(c.From.String(), c.To.String(), cause)
+	p.log.Info("prefill activation", "model", c.Key.Model, "namespace", c.Key.Namespace,
+		"from", c.From.String(), "to", c.To.String(), "cause", cause, telemetry.KeyWorkerID, c.Event.Worker.String(),
+		"activated", len(c.Activated), "reactivated", len(c.Reactivated), "deactivated", len(c.Deactivated),
+		telemetry.KeyEnforceDisagg, p.cfg.EnforceDisagg)
+	p.history.add(admin.Transition{
+		At: time.Now(), What: "model " + c.Key.Model, From: c.From.String(), To: c.To.String(),
+		Why: cause + " " + c.Event.Worker.String() + sides("activated", c.Activated) +
+			sides("reactivated", c.Reactivated) + sides("deactivated", c.Deactivated),
+	})
+}
+
+// sides names the decode sides of a transition for the page.
+func sides(what string, names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	named := make([]string, len(names))
+	for i, n := range names {
+		named[i] = cmp.Or(n, "(unnamed)")
+	}
+	return "; " + what + " decode side " + strings.Join(named, ", ")
+}
+
+func (p *plugin) onTransition(t discovery.Transition) {
+	level := slog.LevelInfo
+	if t.To == discovery.Stale || t.Cause != "" {
+		level = slog.LevelWarn
+	}
+	p.log.Log(context.Background(), level, "discovery", "source", t.Source, "from", t.From.String(), "to", t.To.String(),
+		"revision", t.Revision, "workers", t.Workers, "cause", t.Cause)
+	p.history.add(admin.Transition{At: time.Now(), What: t.Source, From: t.From.String(), To: t.To.String(), Why: t.Cause})
+}
+
+func (p *plugin) onProblem(x discovery.Problem) {
+	p.log.Warn("discovery problem", "kind", string(x.Kind), "source", x.Source, "key", cut(x.Key), "problem", cut(x.Text))
+}
+
+func (p *plugin) onHealth(t health.Transition) {
+	p.tele.Instruments.Aside(t.To.String(), string(t.Reason))
+	snap := p.board.Load().Snapshot
+	what, at := "worker "+placed(snap, t.Rank.ID), []any{telemetry.KeyWorkerID, t.Rank.ID.String(), telemetry.KeyEndpoint, endpointOf(snap, t.Rank)}
+	if t.OwnPort {
+		what, at = fmt.Sprintf("rank %d of %s", t.Rank.DPRank, what), append(at, telemetry.KeyDPRank, t.Rank.DPRank)
+	}
+	p.log.Info("worker "+t.To.String(), append(at, "from", t.From.String(), telemetry.KeyReason, string(t.Reason))...)
+	if t.Silent() {
+		p.server.SetAside(t.Rank, t.OwnPort)
+	}
+	p.history.add(admin.Transition{At: t.At, What: what, From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
+}

@@ -1,0 +1,55 @@
+package plugin
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// observe fills the gauges at a scrape.
+func (p *plugin) observe(o *telemetry.Observation) {
+	snap := p.board.Load()
+	o.Ready, _ = p.isReady()
+	found := p.view.Status()
+	v := viewState(&found, snap.Snapshot, time.Now())
+	o.Revision, o.Age, o.Stale = v.Revision, v.Age, v.Stale
+	healths := p.healths()
+	o.BodyBytes, o.BodyLimit = p.server.Bodies()
+	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
+	keys := make(map[telemetry.StandingCount]int64)
+	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)))
+	for _, k := range snap.AllKeys(time.Now()) {
+		if k.Namespace != p.cfg.Namespace {
+			continue
+		}
+		var q telemetry.Queue
+		q.Model = k.Model
+		q.Tokens, _ = p.server.Backlog(snap, k)
+		o.Queues = append(o.Queues, q)
+		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Outlook(snap, k).Way != activation.Refused}]++
+	}
+	for k, n := range keys {
+		k.Count = n
+		o.Keys = append(o.Keys, k)
+	}
+	counts, now := make(map[telemetry.WorkerCount]int64), time.Now()
+	for _, w := range snap.Workers() {
+		counts[telemetry.WorkerCount{Role: w.Role, State: string(stateOf(w, healths[w.ID]).Health)}]++
+		for dp := range worker.DPRank(w.DPSize) {
+			r := worker.Rank{ID: w.ID, DPRank: dp}
+			l, _ := p.book.Load(r)
+			holds, _ := p.book.DecodingBlocks(r, now)
+			o.Ranks = append(o.Ranks, telemetry.RankLoad{
+				Rank: r, Role: w.Role, PrefillTokens: l.PrefillTokens, PrefillRequests: int64(l.PrefillRequests),
+				DecodeBlocks: l.DecodeBlocks, DecodingBlocks: holds, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: p.indexBlocks(w, r),
+				IndexShed: p.indexShed(r),
+			})
+		}
+	}
+	for k, n := range counts {
+		k.Count = n
+		o.Workers = append(o.Workers, k)
+	}
+}

@@ -1,0 +1,177 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/kvevents"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+func (p *plugin) adminConfig() admin.Config {
+	return admin.Config{
+		Address: p.cfg.Admin.Listen, AllowedHosts: p.cfg.Admin.Hosts, Pprof: p.cfg.Admin.Pprof,
+		State: p.state, Ready: p.isReady, ReadyKey: p.isKeyReady, Journal: p.journal, Metrics: p.tele.Handler(),
+		Explain: p.server.Explain, Index: p.askIndex, IndexDump: p.dumpIndex, Logger: p.log,
+	}
+}
+
+func (p *plugin) isReady() (bool, string) {
+	if p.board.Load().Ready() {
+		return true, ""
+	}
+	why := "no worker view yet"
+	for _, s := range p.view.Status().Sources {
+		if s.LastError != "" {
+			why += "; " + s.Name + ": " + s.LastError
+		}
+	}
+	return false, why
+}
+
+// state builds what the page shows. It is for people: it may take its time.
+func (p *plugin) state() admin.State {
+	version := Version()
+	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
+	s.Ready, s.NotReadyReason = p.isReady()
+	s.Config, _ = p.cfg.Effective()
+	s.BodyBytes, s.BodyLimit = p.server.Bodies()
+	s.BodiesTight = p.server.BodiesTight()
+	if w := p.cfg.Warning(); w != "" {
+		s.Warnings = append(s.Warnings, admin.Warning{Tag: "OPEN", Text: w})
+	}
+	snap := p.board.Load()
+	found := p.view.Status()
+	s.View = viewState(&found, snap.Snapshot, s.Now)
+	healths := p.healths()
+	for _, k := range snap.AllKeys(s.Now) {
+		s.Keys = append(s.Keys, p.keyRow(snap, k))
+	}
+	for _, x := range found.Problems {
+		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
+	}
+	s.Problems = append(s.Problems, p.mixed(snap)...)
+	streams := make(map[worker.Rank]kvevents.RankStatus)
+	for _, r := range p.events.Status() {
+		streams[r.Rank] = r
+	}
+	for _, w := range snap.Workers() {
+		s.Workers = append(s.Workers, p.workerRow(w, healths[w.ID], streams))
+	}
+	s.Channels = p.channelRows()
+	for _, c := range p.server.ClocksOff() {
+		s.Warnings = append(s.Warnings, admin.Warning{Tag: "CLOCK", Text: clockText(c)})
+	}
+	return s
+}
+
+func clockText(c extproc.ClockOff) string {
+	where := cmp.Or(c.Host, "the unix socket")
+	side := "behind"
+	if c.Ahead < 0 {
+		side = "ahead of"
+	}
+	return fmt.Sprintf("The clock of the proxy at %s is %s %s this process's, so deadlines of its requests, %d so far, count from when they reach the plugin: set that clock",
+		where, c.Ahead.Abs().Round(time.Second), side, c.Requests)
+}
+
+func viewState(found *discovery.Status, snap *worker.Snapshot, now time.Time) admin.View {
+	v := admin.View{Revision: snap.Revision(), Stale: snap.Stale()}
+	var names []string
+	for _, src := range found.Sources {
+		names = append(names, src.Name)
+		if src.State != discovery.Watching {
+			v.Age = max(v.Age, now.Sub(src.Since))
+		}
+		if src.State == discovery.Stale {
+			v.StaleReason = src.Name + ": " + src.LastError
+		}
+	}
+	v.Source = strings.Join(names, ", ")
+	return v
+}
+
+func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
+	pool := cmp.Or(world.Pool(k), &worker.Pool{})
+	row := admin.KeyRow{
+		Key: k, Activation: world.Standing(k).State.String(),
+		Prefill: len(pool.Prefill), Decode: len(pool.Decode), Aggregated: len(pool.Aggregated),
+	}
+	o := p.server.Outlook(world, k)
+	row.CanServe, row.Reason, row.How = o.Way != activation.Refused, o.Why(world.Pool(k)), o.How(world.Pool(k))
+	if k.Namespace == p.cfg.Namespace {
+		row.QueuedTokens, row.MaxQueuedTokens = p.server.Backlog(world, k)
+	}
+	return row
+}
+
+// isKeyReady says whether requests for the key are served now.
+func (p *plugin) isKeyReady(k worker.Key) (bool, string) {
+	if ready, why := p.isReady(); !ready {
+		return false, why
+	}
+	world := p.board.Load()
+	why := p.server.Outlook(world, k).Why(world.Pool(k))
+	return why == "", why
+}
+
+// healths is what is known of the health of each worker: once, or once for each rank that
+// has a port of its own.
+func (p *plugin) healths() map[worker.ID][]health.RankHealth {
+	out := make(map[worker.ID][]health.RankHealth)
+	for _, h := range p.health.Status() {
+		out[h.Rank.ID] = append(out[h.Rank.ID], h)
+	}
+	return out
+}
+
+func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map[worker.Rank]kvevents.RankStatus) admin.WorkerRow {
+	s := stateOf(w, hs)
+	row := admin.WorkerRow{
+		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
+		Health: s.Health, Reason: s.why, Since: s.since,
+	}
+	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
+		row.Reason = why
+	}
+	for dp := range worker.DPRank(w.DPSize) {
+		r := worker.Rank{ID: w.ID, DPRank: dp}
+		l, _ := p.book.Load(r)
+		var own standing
+		if len(hs) > 1 && int(dp) < len(hs) {
+			if own = standingOf(&hs[dp]); own.Health == admin.Healthy {
+				own = standing{}
+			}
+		}
+		row.Ranks = append(row.Ranks, admin.RankRow{
+			DPRank: dp, Health: own.Health, Reason: own.why, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
+			DecodeBlocks: l.DecodeBlocks, IndexBlocks: p.indexBlocks(w, r), CapacityBlocks: int64(w.CapacityBlocks),
+			ShedBlocks: p.indexShed(r),
+			Events:     eventStream(streams[r]),
+		})
+	}
+	return row
+}
+
+// indexBlocks is what is known of a rank's cache: by its events, or by what was
+// routed to it where it publishes none.
+func (p *plugin) indexBlocks(w *worker.Worker, r worker.Rank) int64 {
+	st, _ := p.index.Stats(r)
+	if w.KVEvents.IsZero() && !p.events.Tells(r) {
+		return int64(st.Routed)
+	}
+	return int64(st.Blocks)
+}
+
+// indexShed is how many of the rank's blocks the index had no memory for.
+func (p *plugin) indexShed(r worker.Rank) int64 {
+	st, _ := p.index.Stats(r)
+	return int64(st.Shed)
+}
