@@ -17,7 +17,7 @@ import (
 )
 
 func checkCommand(args []string, stdout, stderr io.Writer) error {
-	fs := config.NewFlagSet("check", "Validates the configuration, prints the effective one, and tells of each model of the workers' file whether and how it can be served.", stderr)
+	fs := config.NewFlagSet("check", "Validates the configuration, prints the effective one, and says for each model in the workers' file whether and how it can be served.", stderr)
 	given := config.Flags(fs)
 	if err := config.ParseFlags(fs, args, 0); err != nil {
 		return err

@@ -58,10 +58,10 @@ func TestExplainSaysWhatAnswersInThePluginsPlace(t *testing.T) {
 		serves("envoy"):          "Envoy answers there",
 		serves("nginx"):          `another server ("nginx") answers there`,
 		serves(""):               "another server answers there",
-		l.Addr().String():        "speaks gRPC, as the plugin does where Envoy reaches it (listen)",
+		l.Addr().String():        "speaks gRPC, as the plugin does at listen",
 		closed.Addr().String():   "nothing answers there (connect: connection refused)",
-		saying("SSH-2.0-x\r\n"):  "is no HTTP server",
-		saying("-ERR wrong\r\n"): "is no HTTP server",
+		saying("SSH-2.0-x\r\n"):  "the server there does not speak HTTP",
+		saying("-ERR wrong\r\n"): "the server there does not speak HTTP",
 		saying(""):               "closes the connection without an answer",
 	} {
 		var stdout, stderr strings.Builder

@@ -42,15 +42,15 @@ func notReached(ctx context.Context, at, host string, err error) error {
 	var op *net.OpError
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
-		return fmt.Errorf("explain: --admin %s: nothing answers there (%w): expected the address of the status page of a plugin that runs, admin.listen", at, op.Err)
+		return fmt.Errorf("explain: --admin %s: nothing answers there (%w): expected the address of a running plugin's status page, admin.listen", at, op.Err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("explain: --admin %s: something takes connections there and does not answer: %s", at, statusPage)
+		return fmt.Errorf("explain: --admin %s: a server accepts connections there and does not answer: %s", at, statusPage)
 	case speaksGRPC(ctx, host):
-		return fmt.Errorf("explain: --admin %s: what answers there speaks gRPC, as the plugin does where Envoy reaches it (listen) and where probes ask (probes.listen): %s", at, statusPage)
+		return fmt.Errorf("explain: --admin %s: the server there speaks gRPC, as the plugin does at listen and at probes.listen: %s", at, statusPage)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
-		return fmt.Errorf("explain: --admin %s: what is there closes the connection without an answer: %s", at, statusPage)
+		return fmt.Errorf("explain: --admin %s: the server there closes the connection without an answer: %s", at, statusPage)
 	}
-	return fmt.Errorf("explain: --admin %s: what answers there is no HTTP server: %s", at, statusPage)
+	return fmt.Errorf("explain: --admin %s: the server there does not speak HTTP: %s", at, statusPage)
 }
 
 // speaksGRPC reports whether a server begins with the frame that HTTP/2 has first

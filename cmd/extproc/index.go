@@ -16,8 +16,8 @@ import (
 )
 
 func indexCommand(args []string, stdout, stderr io.Writer) error {
-	fs := config.NewFlagSet("index", "Tells what a dump of the index has: of each rank its blocks, their age, and how far its events were followed.\n"+
-		"Expects the file of index.dump, or what GET /debug/index/dump gave: extproc index FILE", stderr)
+	fs := config.NewFlagSet("index", "Prints what a dump of the index holds: for each rank its blocks, their age, and how far its events were followed.\n"+
+		"Expects the file of index.dump, or the answer of GET /debug/index/dump: extproc index FILE", stderr)
 	if err := config.ParseFlags(fs, args, 1); err != nil {
 		return err
 	}

@@ -52,10 +52,10 @@ worker serve it, and lets Envoy carry the bytes.
 Usage:
   extproc serve    [flags]             run the plugin that Envoy calls
   extproc epp      [flags]             the same with the flags of a Gateway API endpoint picker; the word may be left out
-  extproc register [flags]             keep a worker known to the plugins, from beside it
+  extproc register [flags]             announce a worker to the plugins, from beside it
   extproc check    [flags]             validate the configuration, print the effective one, and tell which models can be served
   extproc explain  [flags] [body.json] ask a running plugin what it would decide for a request, and why
-  extproc index    FILE                tell what a dump of the index has
+  extproc index    FILE                print what a dump of the index holds
   extproc version                      print the version
 
 "extproc COMMAND --help" lists a command's flags. A configuration file is not needed to begin:

@@ -20,9 +20,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-const registerSummary = `Keeps the engine beside it known to the plugins through etcd: reads what the engine
-tells of itself, follows its health, and on SIGTERM drains it: no new requests are
-sent to it, those that it has end, then it is gone. A second SIGTERM ends at once.`
+const registerSummary = `Announces an engine to the plugins through etcd, from beside it: reads the engine's
+facts, follows its health, and drains it on SIGTERM: it gets no new requests, those that
+it has end, then its record is removed. A second SIGTERM ends the command at once.`
 
 func registerCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	fs := config.NewFlagSet("register", registerSummary, stderr)

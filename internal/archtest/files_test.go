@@ -80,7 +80,7 @@ func environment(t *tree) []string {
 
 // clockless are packages that are told the time, with the reason.
 var clockless = map[string]string{
-	"internal/config":   "what is written means the same whenever it is read",
+	"internal/config":   "a file means the same whenever it is read",
 	"internal/decision": "a record is told when what has happened: it is the same wherever it is read",
 }
 
@@ -101,7 +101,7 @@ func clocks(t *tree, clockless map[string]string) []string {
 
 // idle are packages that start nothing, with the reason.
 var idle = map[string]string{
-	"internal/config": "what is written is read and judged: who runs what it says is another",
+	"internal/config": "it reads and validates; internal/plugin runs the parts",
 }
 
 // starts returns where idle packages begin a goroutine, or open a connection or an address.
@@ -228,7 +228,7 @@ func tooLarge(t *tree, small map[string]int) []string {
 	var out []string
 	for room, most := range small {
 		if lines[room] > most {
-			out = append(out, fmt.Sprintf("%s has %d lines; at most %d: what it does beside its purpose has another place", room, lines[room], most))
+			out = append(out, fmt.Sprintf("%s has %d lines; at most %d: move what it does besides its purpose", room, lines[room], most))
 		}
 	}
 	slices.Sort(out)
@@ -327,7 +327,7 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 	})))
 	require.Equal(t, []string{"pkg/a.T has 41 methods; at most 40, else it is several types"}, tooHandy(tr, []string{"pkg/a"}))
 	require.Empty(t, tooHandy(tr, []string{"pkg/b"}))
-	require.Equal(t, []string{"pkg/c has 1 lines; at most 0: what it does beside its purpose has another place"}, tooLarge(tr, map[string]int{"pkg/c": 0, "pkg/d": 0}))
+	require.Equal(t, []string{"pkg/c has 1 lines; at most 0: move what it does besides its purpose"}, tooLarge(tr, map[string]int{"pkg/c": 0, "pkg/d": 0}))
 	undoc := undocumented(tr)
 	require.Len(t, undoc, 2)
 	require.Contains(t, undoc[0], "pkg/a: no package comment")

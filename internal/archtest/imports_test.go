@@ -148,7 +148,7 @@ var bans = []ban{
 			"internal/activation", "internal/admin", "internal/config", "internal/decision", "internal/plugin", "internal/register",
 			"internal/telemetry", "pkg/discovery", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/kvevents", "pkg/kvindex", "pkg/worker",
 		},
-		why: "it reads what it is called with, starts what that names and prints what is answered: it decides nothing and wires nothing of the plugin",
+		why: "a command reads its flags, starts a process and prints results: it decides nothing, and the parts of the plugin are connected elsewhere",
 	},
 	{
 		pkg: "internal/config",
@@ -156,8 +156,8 @@ var bans = []ban{
 			"internal/plugin", "cmd", grpcModule, envoyModule, otelModule, etcdModule, zmqModule, natsModule,
 			"context", "sync", "sync/atomic", "net/http", "os/exec", "os/signal",
 		},
-		own: true, // a part's words and bounds are the part's, which may reach far
-		why: "it reads what is written and says it to the parts; who makes them of it, and runs them, is not its business",
+		own: true, // it imports the parts for the bounds and words of their settings, and they import grpc
+		why: "it reads, validates and converts; making and running the parts is internal/plugin's",
 	},
 	{
 		pkg: "internal/enginesim",
@@ -197,11 +197,11 @@ var onlys = []only{
 	},
 	{
 		what: "internal/extproc", in: []string{"internal/extproc", "internal/envoytest", "internal/bench", "internal/config", "internal/plugin"},
-		why: "the server is the top; only what starts it, and what says to it what the file says, imports it",
+		why: "the server is the top; only what starts it, and what converts the file to its settings, imports it",
 	},
 	{
 		what: "internal/config", in: []string{"cmd/extproc", "internal/plugin"},
-		why: "a part is told by a Config of its own, and knows no file and no flag",
+		why: "a part has settings of its own, and depends on no file and no flag",
 	},
 	{
 		what: "internal/plugin", in: []string{"cmd/extproc"},

@@ -202,7 +202,7 @@ type RequestConfig struct {
 	MaxTimeout     time.Duration `yaml:"max_timeout"`     // default 1h
 	MaxBodyBytes   int           `yaml:"max_body_bytes"`  // default 64 MiB
 	// MaxBodiesBytes bounds the bytes of bodies in flight, over all requests. Default: an
-	// eighth of the memory, which the process asks for.
+	// eighth of the memory.
 	MaxBodiesBytes int64 `yaml:"max_bodies_bytes"`
 	MaxAttempts    int   `yaml:"max_attempts"` // default 3; at most Envoy's num_retries + 1
 	// PassOtherPaths sends requests on paths that are not read here to one worker of the

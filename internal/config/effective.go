@@ -10,9 +10,9 @@ import (
 	"github.com/seed-60ae5743/baton/internal/budget"
 )
 
-// Effective prints a configuration as a file that reads back as itself. What bodies may
-// take has to be set: where the file does not say it, it follows from the machine's
-// memory, and whoever asks for that fills it in.
+// Effective prints a configuration as a file that reads back as itself. The bytes
+// that bodies may take have to be set: without a key they follow from the machine's memory,
+// which this package does not read.
 func (c Config) Effective() (string, error) {
 	c.Prefill.Listener, c.Models = c.prefillListener(), c.filledModels()
 	c.Request.MaxBodyBytes = int(min(int64(c.Request.MaxBodyBytes), budget.New(c.Request.MaxBodiesBytes).Large()))

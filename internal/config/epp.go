@@ -112,8 +112,8 @@ func (g *eppGiven) notes(c *Config) (out []Note) {
 // glued is the short form that the reference takes for --v=4.
 var glued = regexp.MustCompile(`^-v(\d+)$`)
 
-var errNoWorkers = errors.New("epp: nobody says which workers there are: InferencePools are not read yet, so list them " +
-	"with --workers, --etcd-endpoints or --baton-config")
+var errNoWorkers = errors.New("epp: no source of workers is set: InferencePools are not read yet; " +
+	"set --workers, --etcd-endpoints or --baton-config")
 
 // EPP adds the flags of a reference endpoint picker, and those of serve, and reads the
 // command line. The notes are of flags without effect.

@@ -27,7 +27,7 @@ func (d *DiscoveryConfig) validate() error {
 	bad := func(text string) { errs = append(errs, errors.New(text)) }
 	e := &d.Etcd
 	if d.File == "" && len(e.Endpoints) == 0 {
-		bad("discovery.file (--workers) or discovery.etcd.endpoints (--etcd-endpoints): expected where the workers are listed")
+		bad("discovery.file (--workers) or discovery.etcd.endpoints (--etcd-endpoints): expected at least one of them: they list the workers")
 	}
 	if len(e.Endpoints) == 0 {
 		for _, f := range []struct {
@@ -76,10 +76,10 @@ func (c EtcdConfig) Client() (etcd.ClientConfig, error) {
 func etcdFlags(fs *flag.FlagSet) func(c *EtcdConfig) {
 	endpoints := fs.String("etcd-endpoints", "", "etcd's `addresses`, separated by commas: host:port, http://host:port or https://host:port")
 	texts := map[string]*string{
-		"etcd-prefix":        fs.String("etcd-prefix", etcd.DefaultPrefix, "what the workers' `keys` begin with"),
-		"etcd-user":          fs.String("etcd-user", "", "user `name`, where etcd asks for one"),
+		"etcd-prefix":        fs.String("etcd-prefix", etcd.DefaultPrefix, "`prefix` of the workers' keys"),
+		"etcd-user":          fs.String("etcd-user", "", "user `name`, if etcd requires one"),
 		"etcd-password-file": fs.String("etcd-password-file", "", "`file` that holds the user's password"),
-		"etcd-cacert":        fs.String("etcd-cacert", "", "`file` of the authority that etcd's certificates must be from (PEM)"),
+		"etcd-cacert":        fs.String("etcd-cacert", "", "`file` of the certificate authority that signs etcd's certificates (PEM)"),
 		"etcd-cert":          fs.String("etcd-cert", "", "`file` of the certificate to show to etcd (PEM)"),
 		"etcd-key":           fs.String("etcd-key", "", "`file` of that certificate's key (PEM)"),
 		"etcd-server-name":   fs.String("etcd-server-name", "", "`name` that etcd's certificates must be for"),

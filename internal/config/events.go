@@ -44,7 +44,7 @@ func zmqAddress(s string) (string, error) {
 func (c *EventsConfig) validate() error {
 	_, err := c.Addresses(&kvevents.Config{})
 	if len(c.Bind) > 0 && (len(c.Dynamo.ZMQ) > 0 || c.Dynamo.NATS.URL != "") {
-		err = errors.Join(err, errors.New("events: expected bind or dynamo: both would tell of the same workers"))
+		err = errors.Join(err, errors.New("events: expected bind or dynamo, not both: they would report the same workers"))
 	}
 	n := c.Dynamo.NATS
 	if n.URL != "" {
@@ -75,7 +75,8 @@ func (c *EventsConfig) Addresses(out *kvevents.Config) (*kvevents.Config, error)
 	return out, errors.Join(errs...)
 }
 
-// Channel is what the client of NATS is told, with the password that the file holds.
+// Channel converts to the settings of a NATS client, with the password that was read from
+// the file.
 func (n *NATSConfig) Channel(password string) nats.Config {
 	return nats.Config{URL: n.URL, Subject: n.Subject, Username: n.Username, Password: password}
 }

@@ -37,7 +37,7 @@ func (x exposure) warning(listen string) string {
 	return ""
 }
 
-// Warning is what is told of who may speak to the plugin; "" where there is nothing to warn of.
+// Warning says who may speak to the plugin; "" if nobody but those who are meant to.
 func (c *Config) Warning() string { return c.exposed().warning(c.Listen) }
 
 func (c *Config) validateExposure() error {

@@ -40,7 +40,7 @@ func (c *GatewayConfig) validate() (errs []error) {
 // ClientsChoose reports whether a client may choose its endpoint itself.
 func (c *GatewayConfig) ClientsChoose() bool { return c.Enabled && c.SelectionHeader }
 
-// gateway is what the server is told.
+// gateway converts to the server's settings.
 func (c *Config) gateway() extproc.Gateway {
 	g := &c.Gateway
 	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: g.ReasonHeader, SelectionHeader: g.ClientsChoose()}

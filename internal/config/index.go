@@ -35,7 +35,7 @@ func (c *RoutingConfig) predictedWeight() float64 {
 	return c.PredictedWeight
 }
 
-// Tree is what the index is told.
+// Tree converts to the index's settings.
 func (c *Config) Tree() kvindex.TreeConfig {
 	return kvindex.TreeConfig{
 		MaxBytes: c.Index.MaxBytes, NoHugePages: c.Index.HugePages != nil && !*c.Index.HugePages,

@@ -32,7 +32,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 	fs.StringVar(&given.Log.Level, "log-level", d.Log.Level, "debug, info, warn or error")
 	fs.StringVar(&given.Log.Format, "log-format", d.Log.Format, "text or json")
 	fs.StringVar(&given.Trace.Endpoint, "trace-endpoint", "", "OTLP gRPC collector as host:port; empty: no spans")
-	fs.StringVar(&given.Discovery.Cache, "discovery-cache", "", "`file` that keeps what etcd last said, for a start while etcd is away (discovery.cache)")
+	fs.StringVar(&given.Discovery.Cache, "discovery-cache", "", "`file` that keeps the last set of workers from etcd, for a start while etcd cannot be reached (discovery.cache)")
 	fs.BoolVar(&given.EnforceDisagg, "enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
 	etcd := etcdFlags(fs)
 	return func() (Config, error) {

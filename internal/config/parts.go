@@ -10,10 +10,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 )
 
-// This file says to the parts what the file says of them. Whom they work with, and whom
-// they tell, is added by who makes them.
+// This file converts to the settings of parts. Whoever makes a part adds the parts that it
+// works with, and its hooks.
 
-// Server is what the server is told: policies, bounds and names.
+// Server converts to the server's settings: policies, bounds and names.
 func (c *Config) Server() (extproc.Config, error) {
 	policy := c.Policy()
 	out := extproc.Config{
@@ -42,10 +42,10 @@ func (c *Config) Server() (extproc.Config, error) {
 	return out, errors.Join(errs[:]...)
 }
 
-// unlessFalse is true of what is not said.
+// unlessFalse is true of a key that is not set.
 func unlessFalse(b *bool) bool { return b == nil || *b }
 
-// Tracker is what is told of health.
+// Tracker converts to the settings of who is set aside.
 func (c *HealthConfig) Tracker() health.Config {
 	return health.Config{
 		ServerErrors: c.ServerErrors, MaxShare: c.MaxShare, MaxProbes: c.MaxProbes,
@@ -53,7 +53,7 @@ func (c *HealthConfig) Tracker() health.Config {
 	}
 }
 
-// Resolver is what is told of tokens.
+// Resolver converts to the settings of how tokens are counted.
 func (c *TokensConfig) Resolver() tokens.Config {
 	return tokens.Config{
 		Mode: tokens.Mode(c.Mode), Pictures: tokens.PictureMode(c.Pictures), Wait: c.Wait,
@@ -61,7 +61,7 @@ func (c *TokensConfig) Resolver() tokens.Config {
 	}
 }
 
-// Spans is what is told of spans. There a ratio of 0 is all.
+// Spans converts to the settings of spans, where a ratio of 0 means all.
 func (c *TraceConfig) Spans() telemetry.TraceConfig {
 	ratio := c.Ratio
 	if ratio == 0 {

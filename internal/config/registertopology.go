@@ -16,7 +16,7 @@ func topologyFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	taints := fs.String("taints", "", "`taints` that requests may ask a worker to carry, separated by commas")
 	domains := fs.String("topology", "", "topology `domains` and their values, as zone=us-east-1a,rack=r7; each is a taint, too")
 	domain := fs.String("kv-transfer-domain", "", "topology `domain` that the KV of this prefill worker is not to leave")
-	enforcement := fs.String("kv-transfer-enforcement", "required", "required: a decode worker outside of the domain never gets it; preferred: it is dearer")
+	enforcement := fs.String("kv-transfer-enforcement", "required", "required: a decode worker outside of the domain never gets it; preferred: it costs more")
 	weight := fs.Float64("kv-transfer-weight", 0, "`weight` of a preferred domain, above 0 and at most 1; raising it leaves the domain later")
 	return func(o *register.Override) error {
 		var errs []error

@@ -35,7 +35,7 @@ func defaultConditional() ConditionalConfig {
 	return ConditionalConfig{Policy: policyISL, ISLTokens: 2048, ISLRatio: 0.7, PrefillBusyTokens: 16384, DecodeBusyBlocks: 0.8}
 }
 
-// conditional returns what the server is told.
+// conditional converts to the server's settings.
 func (c *ConditionalConfig) conditional() extproc.Conditional {
 	return extproc.Conditional{
 		ByISL:     c.Enabled && c.Policy != policyLoad,

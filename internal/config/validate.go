@@ -150,7 +150,7 @@ func (c *Config) validateDurations() (errs []error) {
 		errs = append(errs, errors.New("prefill.overdue_base 0s: expected more than 0, or prefill.overdue_per_token above 0: each prefill would be overdue at once"))
 	}
 	if e := c.Engines.ReportInterval; e > 0 && e < leastReportInterval {
-		errs = append(errs, fmt.Errorf("engines.report_interval %s: expected at least %s, or 0: nobody is asked", e, leastReportInterval))
+		errs = append(errs, fmt.Errorf("engines.report_interval %s: expected at least %s, or 0 for no reports", e, leastReportInterval))
 	}
 	if c.Tokens.Wait > 4*time.Second {
 		errs = append(errs, fmt.Errorf("tokens.wait %s: expected at most 4s, below Envoy's message_timeout", c.Tokens.Wait))

@@ -62,9 +62,9 @@ func notBound(key, address string, err error) error {
 		}
 	}
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return fmt.Errorf("%s %q: this machine has no such address; choose one of its own", key, address)
+		return fmt.Errorf("%s %q: this machine has no such address; choose an address of this machine", key, address)
 	}
-	return fmt.Errorf("%s %q: %w; choose another address, or end what has it", key, address, err)
+	return fmt.Errorf("%s %q: %w; choose another address, or end the process that uses it", key, address, err)
 }
 
 func (d *doors) close() {

@@ -97,14 +97,14 @@ func eventStream(r kvevents.RankStatus) admin.EventStream {
 		e.State = admin.Connected
 	}
 	if r.Kept > 0 {
-		e.Degraded, e.Reason = true, fmt.Sprintf("%d blocks of before the restart wait for proof that they are still there", r.Kept)
+		e.Degraded, e.Reason = true, fmt.Sprintf("%d blocks from before the restart are not used until the events confirm them", r.Kept)
 	}
 	// What was refused of late says more than that something is amiss.
 	if why, n := r.Missing.Worst(); n > 0 && e.State == admin.Connected {
 		e.Degraded, e.Reason = true, "events refused: "+why.String()
 	}
 	if r.LeftOut > 0 && e.Reason == "" {
-		e.Reason = fmt.Sprintf("%d of its blocks are left out: they depend on what cannot be read, as of a picture", r.LeftOut)
+		e.Reason = fmt.Sprintf("%d of its blocks are left out: their hashes depend on what cannot be read, such as a picture", r.LeftOut)
 	}
 	return e
 }

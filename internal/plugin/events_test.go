@@ -74,7 +74,7 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 		"none": {kvevents.RankStatus{}, admin.EventStream{}},
 		"a dump waits for a plane": {
 			kvevents.RankStatus{Kept: 5},
-			admin.EventStream{State: admin.Connecting, Degraded: true, Reason: "5 blocks of before the restart wait for proof that they are still there"},
+			admin.EventStream{State: admin.Connecting, Degraded: true, Reason: "5 blocks from before the restart are not used until the events confirm them"},
 		},
 		"in step":     {kvevents.RankStatus{State: kvevents.StateConnected, LastSeq: 4, Seen: true, Via: "x"}, admin.EventStream{State: admin.Connected, LastSequence: 4, Any: true, Via: "x"}},
 		"replaying":   {kvevents.RankStatus{State: kvevents.StateReplaying}, admin.EventStream{State: admin.Connected}},
@@ -95,7 +95,7 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 		},
 		"blocks that cannot be read": {
 			kvevents.RankStatus{State: kvevents.StateConnected, LeftOut: 2, Refused: kvevents.Refusals{kvevents.ExtraKeys: 2}},
-			admin.EventStream{State: admin.Connected, Reason: "2 of its blocks are left out: they depend on what cannot be read, as of a picture", Refused: map[string]uint64{"extra_keys": 2}},
+			admin.EventStream{State: admin.Connected, Reason: "2 of its blocks are left out: their hashes depend on what cannot be read, such as a picture", Refused: map[string]uint64{"extra_keys": 2}},
 		},
 		"refused before the worker cleared": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.TokenCount: 1}},

@@ -30,14 +30,14 @@ func listen(s string, mode config.SocketMode) (net.Listener, error) {
 		return nil, config.Usage(err)
 	}
 	if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
-		return nil, fmt.Errorf("listen: %w; choose another place with --listen", err)
+		return nil, fmt.Errorf("listen: %w; choose another path with --listen", err)
 	}
 	if err := mayBind(address); err != nil {
 		return nil, err
 	}
 	l, err := bindUnix(address, bits)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w; choose another place with --listen", err)
+		return nil, fmt.Errorf("listen: %w; choose another path with --listen", err)
 	}
 	return l, nil
 }
@@ -53,11 +53,11 @@ func mayBind(path string) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	if info.Mode()&os.ModeSocket == 0 {
-		return fmt.Errorf("listen: %s exists and is no socket", path)
+		return fmt.Errorf("listen: %s exists and is no socket: remove it, or choose another path with --listen", path)
 	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
-		return fmt.Errorf("listen: another process answers on %s", path)
+		return fmt.Errorf("listen: another process answers on %s: end it, or choose another path with --listen", path)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ type memory struct {
 
 // memoryHere asks the cgroup of this process, and the machine.
 func memoryHere() memory {
-	m := memory{source: "nobody says how much memory there is"}
+	m := memory{source: "the size of the memory is not known"}
 	if n, err := memlimit.FromSystem(); err == nil && n > 0 && n < math.MaxInt64 {
 		m = memory{int64(n), "the machine's memory"}
 	}

@@ -26,7 +26,7 @@ func standingOf(h *health.RankHealth) standing {
 	case h.State == health.Recovering:
 		s.Health, s.why = admin.Recovering, string(h.Reason)
 	case h.SparedFor != "":
-		s.why = "failing (" + string(h.SparedFor) + "), kept: too many are aside"
+		s.why = "failing (" + string(h.SparedFor) + "), kept in service: too many are set aside"
 	case h.Suspected:
 		s.why = "suspected: it is probed"
 	}

@@ -42,7 +42,7 @@ func transport(c config.TLSConfig, log *slog.Logger) (credentials.TransportCrede
 		}
 		conf.ClientCAs = x509.NewCertPool()
 		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls: %s holds no certificate", c.ClientCA)
+			return nil, fmt.Errorf("tls.client_ca %q: expected a PEM file with at least one certificate", c.ClientCA)
 		}
 		conf.ClientAuth = tls.RequireAndVerifyClientCert
 	}
