@@ -26,29 +26,30 @@ type home struct {
 	adapter string // as SGLang is told it; "": none
 }
 
-// homeOf finds the pool of the model that a request names. It has none where the failure
+// homeOf finds the pool of the model that a request names. It has none where the refusal
 // says why.
-func homeOf(snap *activation.World, key worker.Key, r *openai.Request, body []byte) (home, *failure) {
-	h := home{pool: snap.Pool(key)}
-	departed := h.pool == nil && snap.Departed(key, time.Now())
+func homeOf(world *activation.World, now time.Time, key worker.Key, r *Request) (home, *Refusal) {
+	h := home{pool: world.Pool(key)}
+	departed := h.pool == nil && world.Departed(key, now)
 	// Its native path reads no model.
-	for at := len(key.Model); h.pool == nil && r.Path != openai.Generate; {
-		if at = strings.LastIndexByte(key.Model[:at], ':'); at < 0 {
+	for at := len(key.Model); h.pool == nil && r.Scan.Path != openai.Generate; {
+		at = strings.LastIndexByte(key.Model[:at], ':')
+		if at < 0 {
 			break
 		}
 		base := worker.Key{Model: strings.TrimSpace(key.Model[:at]), Namespace: key.Namespace}
-		departed = departed || snap.Departed(base, time.Now())
-		if p := snap.Pool(base); p != nil && every(p, ofSGLang) {
+		departed = departed || world.Departed(base, now)
+		if p := world.Pool(base); p != nil && every(p, ofSGLang) {
 			h.pool, h.adapter = p, strings.TrimSpace(key.Model[at+1:])
 		}
 	}
 	switch {
 	case h.pool == nil && departed:
-		return h, &failNoWorker
+		return h, refuse(NoWorker)
 	case h.pool == nil:
-		return h, &failUnknownModel
-	case h.adapter == "" && r.LoRA != nil && every(h.pool, ofSGLang):
-		h.adapter = firstText(r, body, openai.LoRAPath, r.LoRA)
+		return h, &Refusal{Reason: UnknownModel, Model: key.Model}
+	case h.adapter == "" && r.Scan.LoRA != nil && every(h.pool, ofSGLang):
+		h.adapter = firstText(r, openai.LoRAPath, r.Scan.LoRA)
 	}
 	if h.adapter == "" {
 		return h, nil
@@ -56,7 +57,7 @@ func homeOf(snap *activation.World, key worker.Key, r *openai.Request, body []by
 	// Of the base's workers only those serve it that have loaded it. Where none says so,
 	// one may still load it when it is asked.
 	base := h.pool.Key.Model
-	own := snap.Pool(worker.Key{Model: h.adapter, Namespace: key.Namespace})
+	own := world.Pool(worker.Key{Model: h.adapter, Namespace: key.Namespace})
 	if own != nil && every(own, func(w *worker.Worker) bool {
 		return slices.Contains(w.Adapters, h.adapter) && slices.Contains(w.Models, base)
 	}) {
@@ -67,8 +68,8 @@ func homeOf(snap *activation.World, key worker.Key, r *openai.Request, body []by
 
 // saltOf returns what separates the request's KV blocks from those of equal tokens at
 // lead's engine.
-func (h *home) saltOf(lead *worker.Worker, r *openai.Request, body []byte) kvindex.Salt {
-	s := kvindex.Salt{CacheSalt: firstText(r, body, openai.CacheSalt, r.CacheSalt)}
+func (h *home) saltOf(lead *worker.Worker, r *Request) kvindex.Salt {
+	s := kvindex.Salt{CacheSalt: firstText(r, openai.CacheSalt, r.Scan.CacheSalt)}
 	if !ofSGLang(lead) {
 		if model := h.pool.Key.Model; slices.Contains(lead.Adapters, model) {
 			s.LoRA = model
@@ -76,10 +77,10 @@ func (h *home) saltOf(lead *worker.Worker, r *openai.Request, body []byte) kvind
 		return s
 	}
 	s.LoRA = h.adapter
-	if r.ExtraKey != nil {
+	if r.Scan.ExtraKey != nil {
 		// SGLang keeps blocks of another extra_key apart and tells it in no event. So they
 		// match what was routed, and no event's blocks.
-		s.CacheSalt += "\x00extra_key\x00" + firstText(r, body, openai.ExtraKey, r.ExtraKey)
+		s.CacheSalt += "\x00extra_key\x00" + firstText(r, openai.ExtraKey, r.Scan.ExtraKey)
 	}
 	return s
 }
@@ -105,8 +106,8 @@ func adapterAlone(p *worker.Pool) bool {
 
 // firstText is what a member says of the first prompt: given is its text. It may be a
 // list with an element for each prompt.
-func firstText(r *openai.Request, body []byte, f openai.Field, given []byte) string {
-	s := r.Value(f)
+func firstText(r *Request, f openai.Field, given []byte) string {
+	s, body := r.Scan.Value(f), r.Body
 	if given == nil || s.End == 0 || body[s.Start] != '[' {
 		return string(given)
 	}

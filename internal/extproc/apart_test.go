@@ -12,7 +12,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -113,23 +112,6 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 			r.requireIdle()
 		})
 	}
-}
-
-// Of three engines those are picked that have somebody for decode.
-func TestOfThreeEnginesThoseArePickedThatHaveDecode(t *testing.T) {
-	ws := mixed(t, worker.SGLang, worker.VLLM, nil)
-	e, err := worker.ParseEndpoint("127.0.0.1:40005")
-	require.NoError(t, err)
-	third := *ws[0]
-	third.ID, third.Endpoint, third.Engine, third.KVEvents = 5, e, worker.TensorRTLLM, worker.KVEvents{}
-	r := newReplicaOf(t, "a", append(ws, &third), func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" })
-	body := []byte(eightTokens)
-	var scan openai.Request
-	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
-	q, f := r.srv.question(&scan, body)
-	require.Nil(t, f)
-	require.Len(t, q.pool.Prefill, 3)
-	require.Equal(t, []worker.Rank{{ID: 1}, {ID: 2}}, r.srv.ranks(q, new(verdict), worker.Prefill))
 }
 
 // What sends a leg of ours may fail as it likes: the request ends, typed, and the

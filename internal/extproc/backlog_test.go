@@ -132,8 +132,7 @@ func TestAWorkerThatIsAsideHasNoQueue(t *testing.T) {
 }
 
 func TestARequestForOneWorkerAloneKnowsNoPrefillQueue(t *testing.T) {
-	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens = 1 })
-	r.srv.cfg.Board = aggregatedBoard(t)
+	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens, c.Board = 1, aggregatedBoard(t) })
 	var streams []*proxy
 	for range 3 {
 		p := r.open(filterMain)

@@ -133,25 +133,19 @@ func TestAPickSeesThatPrefillProceeds(t *testing.T) {
 		body := []byte(eightTokens)
 		var scan openai.Request
 		require.NoError(t, openai.Scan(openai.Completions, body, &scan))
-		q, f := r.srv.question(&scan, body)
+		q, f := r.srv.router.Ask(Request{Now: time.Now(), Scan: &scan, Body: body})
 		require.Nil(t, f)
-		sc := newScratch()
-		prompt, ok := r.srv.cfg.Tokens.Fast(q.query, &sc.tokens)
+		sc := NewScratch()
+		prompt, ok := r.srv.cfg.Tokens.Fast(q.Query(), &sc.Tokens)
 		require.True(t, ok)
-		var booked [2]load.Reservation
-		var v verdict
-		r.srv.judge(&v, q, prompt, sc, &booked[0], &booked[1])
-		require.Nil(t, v.fail)
-		first := v.prefill.decision.Rank
+		d, f := r.srv.router.Decide(q, prompt, sc, time.Now())
+		require.Nil(t, f)
+		first := d.Prefill.Rank
 		queued := func() int64 {
-			n, _ := r.srv.Backlog(q.snap, q.query.Key)
+			n, _ := r.srv.Backlog(r.srv.cfg.Board.Load(), d.Key)
 			return n
 		}
-		ask := func() *decision.Record {
-			var v verdict
-			r.srv.judge(&v, q, prompt, sc, nil, nil)
-			return r.srv.explained(&v, q, "", body)
-		}
+		ask := func() *decision.Record { return r.explain(eightTokens) }
 		require.EqualValues(t, 8, queued())
 		require.Equal(t, "prefill_saturated", ask().Detail)
 		<-time.After(1500 * time.Millisecond) // of the bubble
@@ -166,8 +160,8 @@ func TestAPickSeesThatPrefillProceeds(t *testing.T) {
 		require.Equal(t, first, rows[1].Rank)
 		require.EqualValues(t, 5, rows[1].ActivePrefillTokens)
 		require.EqualValues(t, 8, r.book.Totals().PrefillTokens)
-		booked[0].Release(time.Now())
-		booked[1].Release(time.Now())
+		d.Prefill.Booking.Release(time.Now())
+		d.Decode.Booking.Release(time.Now())
 	})
 	r.requireIdle()
 }

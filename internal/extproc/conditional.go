@@ -3,9 +3,7 @@ package extproc
 import (
 	"fmt"
 	"math"
-	"time"
 
-	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -75,20 +73,21 @@ func (c *Conditional) spare(p picker.Params) picker.Params {
 	return p
 }
 
-// splitReason says why a request was not served with prefill and decode apart
+// SplitReason says why a request was not served with prefill and decode apart
 // although its model's prefill workers are known. The names are metric labels.
-type splitReason string
+type SplitReason string
 
+// The reasons why one worker serves.
 const (
-	splitShortPrompt splitReason = "short_prompt"
-	splitPrefillBusy splitReason = "prefill_busy"
-	splitFallback    splitReason = "fallback"
-	splitOneLeg      splitReason = "one_leg"
+	ShortPrompt SplitReason = "short_prompt"
+	PrefillBusy SplitReason = "prefill_busy"
+	Fallback    SplitReason = "fallback"
+	OneLeg      SplitReason = "one_leg"
 )
 
 // split is a choice between one worker and two, where there was one.
 type split struct {
-	reason          splitReason // empty: two
+	reason          SplitReason // empty: two
 	asked           bool        // whether conditional disaggregation was
 	uncached, limit int64       // of the prompt, at the worker looked at; limit 0: not looked at
 	queued          int64       // at the least busy prefill rank, by load
@@ -98,13 +97,13 @@ type split struct {
 // String says it for people, "" where there was no choice.
 func (s *split) String() string {
 	switch {
-	case s.reason == splitShortPrompt:
+	case s.reason == ShortPrompt:
 		return fmt.Sprintf("one worker: %d tokens of the prompt are not cached there, fewer than %d", s.uncached, s.limit)
-	case s.reason == splitPrefillBusy:
+	case s.reason == PrefillBusy:
 		return fmt.Sprintf("one worker: every prefill rank has at least %d prompt tokens queued", s.queued)
-	case s.reason == splitFallback:
+	case s.reason == Fallback:
 		return "one worker: fallback for " + s.cause
-	case s.reason == splitOneLeg:
+	case s.reason == OneLeg:
 		return "one worker: the gateway carries no prefill leg"
 	case !s.asked:
 		return ""
@@ -117,66 +116,77 @@ func (s *split) String() string {
 
 // named reports whether the request names a worker itself: then nobody else
 // decides how many serve it.
-func (q *question) named() bool { return q.places.Prefill != nil || q.places.Decode != nil }
+func (q *Question) named() bool { return q.places.Prefill != nil || q.places.Decode != nil }
 
 // alone serves the request by one worker if that is what conditional
 // disaggregation says. Otherwise nothing is booked.
-func (srv *Server) alone(v *verdict, q *question, sc *scratch, booking *load.Reservation) bool {
-	c := &srv.cfg.Conditional
-	if !c.on() || srv.cfg.EnforceDisagg || len(q.pool.AggregatedRanks) == 0 || q.named() {
+func (d *decider) alone() bool {
+	q, v := d.q, &d.v
+	c := &d.cfg.Conditional
+	if !c.on() || d.cfg.Policy.Rules.Enforced || len(q.pool.AggregatedRanks) == 0 || q.named() {
 		return false
 	}
 	v.split.asked = true
-	params := c.spare(q.override.Apply(srv.cfg.Aggregated))
-	try := func(limit int64, reason splitReason) bool {
+	params := c.spare(q.override.Apply(d.cfg.Aggregated))
+	try := func(limit int64, reason SplitReason) bool {
 		v.decode = choice{limit: limit}
-		if srv.choose(&v.decode, worker.Aggregated, params, v, q, sc, booking) != nil {
+		if d.choose(&v.decode, worker.Aggregated, params) != nil {
 			v.decode = choice{}
 			return false
 		}
 		v.split.reason, v.split.uncached = reason, v.decode.decision.UncachedTokens
-		q.disagg = false
+		q.apart = false
 		return true
 	}
-	if v.split.limit = c.uncachedLimit(v.prompt.ISLTokens); v.split.limit > 0 && try(v.split.limit, splitShortPrompt) {
+	v.split.limit = c.uncachedLimit(v.prompt.ISLTokens)
+	if v.split.limit > 0 && try(v.split.limit, ShortPrompt) {
 		return true
 	}
 	if !c.ByLoad {
 		return false
 	}
-	least, known := srv.cfg.Book.LeastQueuedISLTokens(q.pool.PrefillRanks, srv.cfg.Health, time.Now())
-	if v.split.queued = least; srv.queueIsFull(q) {
+	least, known := d.cfg.Book.LeastQueuedISLTokens(q.pool.PrefillRanks, d.cfg.Health, q.now)
+	v.split.queued = least
+	if d.queueIsFull() {
 		return false // back-pressure is the answer to that: docs/behaviour.md#full-queue
 	}
-	return known && least > c.PrefillBusyTokens && try(0, splitPrefillBusy)
+	return known && least > c.PrefillBusyTokens && try(0, PrefillBusy)
 }
 
 // queueIsFull reports whether a pick for prefill would be refused with 429.
-func (srv *Server) queueIsFull(q *question) bool {
-	limit := srv.cfg.MaxQueuedISLTokens
-	return limit > 0 && !q.admitted && srv.cfg.Book.QueuedISLTokens(q.pool.PrefillRanks, srv.cfg.Health, time.Now()) >= limit
+func (d *decider) queueIsFull() bool {
+	q := d.q
+	limit := d.cfg.MaxQueuedISLTokens
+	return limit > 0 && !q.req.Admitted && d.cfg.Book.QueuedISLTokens(q.pool.PrefillRanks, d.cfg.Health, q.now) >= limit
 }
 
-// mayFallBack reports whether what fails so may be served by one worker instead
+// mayFallBack reports whether what has failed may be served by one worker instead
 // (docs/behaviour.md#nobody-eligible). Back-pressure may not (#full-queue), nor may a
 // model whose prefill is becoming ready (#becoming-ready).
-func (srv *Server) mayFallBack(f *failure, pool *worker.Pool) bool {
-	if !srv.cfg.FallbackAggregated || len(pool.AggregatedRanks) == 0 {
+func (d *decider) mayFallBack() bool {
+	if !d.cfg.Policy.Rules.Fallback || len(d.q.pool.AggregatedRanks) == 0 {
 		return false
 	}
-	return f.code == failNoPrefill.code || f.code == failNoDecode.code || f.code == failNoTaint.code || f.code == failOutside.code
+	switch d.v.fail.Reason {
+	case NoPrefill, NoDecode, NoTaint, Outside:
+		return true
+	default:
+		return false
+	}
 }
 
 // fallBack turns a verdict that nobody can serve the request with prefill and
 // decode apart into one for a single worker, where that is wanted and possible.
-func (srv *Server) fallBack(v *verdict, q *question, sc *scratch, booking *load.Reservation) {
-	if v.fail == nil || !q.disagg || q.named() || !srv.mayFallBack(v.fail, q.pool) {
+func (d *decider) fallBack() {
+	q, pair := d.q, d.v
+	if pair.fail == nil || !q.apart || q.named() || !d.mayFallBack() {
 		return
 	}
-	one := verdict{prompt: v.prompt, rest: v.rest, size: v.size, blocks: v.blocks, took: v.took}
-	if srv.choose(&one.decode, worker.Aggregated, q.override.Apply(srv.cfg.Aggregated), &one, q, sc, booking) != nil {
+	d.v = verdict{bookings: pair.bookings, prompt: pair.prompt, rest: pair.rest, size: pair.size, blocks: pair.blocks}
+	if d.choose(&d.v.decode, worker.Aggregated, q.override.Apply(d.cfg.Aggregated)) != nil {
+		d.v = pair
 		return
 	}
-	one.split = split{reason: splitFallback, cause: v.fail.code}
-	*v, q.disagg = one, false
+	d.v.split = split{reason: Fallback, cause: string(pair.fail.Reason)}
+	q.apart = false
 }

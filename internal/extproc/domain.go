@@ -2,9 +2,7 @@ package extproc
 
 import (
 	"slices"
-	"time"
 
-	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -18,25 +16,27 @@ const maxDomains = 8
 // domain that prefill's KV is not to leave (docs/behaviour.md#transfer-domain), prefill
 // is picked again in another one: only then is that looked at, so that it costs nothing
 // elsewhere.
-func (srv *Server) pair(v *verdict, q *question, sc *scratch, prefillBooking, decodeBooking *load.Reservation) {
-	prefillParams, decodeParams := q.override.Apply(srv.cfg.Prefill), picker.DecodeOverride(q.override.Apply(srv.cfg.Decode))
+func (d *decider) pair() {
+	q, v := d.q, &d.v
+	prefillParams, decodeParams := q.override.Apply(d.cfg.Prefill), picker.DecodeOverride(q.override.Apply(d.cfg.Decode))
 	for range maxDomains {
-		if err := srv.choose(&v.prefill, worker.Prefill, prefillParams, v, q, sc, prefillBooking); err != nil {
+		err := d.choose(&v.prefill, worker.Prefill, prefillParams)
+		if err != nil {
 			if v.fail == nil {
-				v.fail = q.nobody(worker.Prefill, &failNoPrefill, err)
+				v.fail = q.nobody(worker.Prefill, err)
 			}
 			return
 		}
-		err := srv.choose(&v.decode, worker.Decode, decodeParams, v, q, sc, decodeBooking)
+		err = d.choose(&v.decode, worker.Decode, decodeParams)
 		if err == nil {
 			v.fail = nil
 			return
 		}
-		prefillBooking.Cancel(time.Now())
+		v.bookings.prefill.Cancel(q.now)
 		if v.fail == nil {
-			v.fail = q.nobody(worker.Decode, &failNoDecode, err)
+			v.fail = q.nobody(worker.Decode, err)
 		}
-		if !srv.strand(v, q) {
+		if !d.strand() {
 			return
 		}
 	}
@@ -45,21 +45,22 @@ func (srv *Server) pair(v *verdict, q *question, sc *scratch, prefillBooking, de
 // strand takes the prefill workers out of the pick whose KV would be stranded:
 // those of the domain that has just failed, and of those that have no decode worker
 // to pick. It reports false where no domain binds the pick, or the worker is named.
-func (srv *Server) strand(v *verdict, q *question) bool {
-	failed := q.domain(q.snap.Worker(v.prefill.decision.Rank.ID))
+func (d *decider) strand() bool {
+	q, v := d.q, &d.v
+	failed := q.domain(q.world.Worker(v.prefill.decision.Rank.ID))
 	if failed == "" || q.places.Prefill != nil {
 		return false
 	}
 	served := map[string]bool{failed: false}
 	for _, w := range q.pool.Prefill {
-		d := q.domain(w)
-		if d == "" {
+		at := q.domain(w)
+		if at == "" {
 			continue
 		}
-		ok, known := served[d]
+		ok, known := served[at]
 		if !known {
-			ok = srv.decodes(q, w.Engine, d)
-			served[d] = ok
+			ok = d.decodes(w.Engine, at)
+			served[at] = ok
 		}
 		if ok || slices.Contains(v.stranded, worker.Rank{ID: w.ID}) {
 			continue
@@ -71,21 +72,22 @@ func (srv *Server) strand(v *verdict, q *question) bool {
 
 // domain returns the taint that the KV of the worker requires of decode, "" for
 // none.
-func (q *question) domain(w *worker.Worker) string {
+func (q *Question) domain(w *worker.Worker) string {
 	if w == nil || w.KVTransfer.Domain == "" || w.KVTransfer.Enforcement == worker.Preferred {
 		return ""
 	}
-	return q.snap.TransferTaint(w.ID)
+	return q.world.TransferTaint(w.ID)
 }
 
 // decodes reports whether some decode worker of the domain could be picked, if it
 // is not too busy.
-func (srv *Server) decodes(q *question, e worker.Engine, domain string) bool {
+func (d *decider) decodes(e worker.Engine, domain string) bool {
+	q := d.q
 	may := func(w *worker.Worker) bool {
 		if at := q.places.Decode; at != nil {
 			return w.ID == at.Worker.ID
 		}
-		return w.CanServe(worker.Decode) && allowed(q.wish.subset, w) && srv.cfg.Health.AllowsSome(w.ID)
+		return w.CanServe(worker.Decode) && allowed(q.req.Subset, w) && d.cfg.Health.AllowsSome(w.ID)
 	}
 	return slices.ContainsFunc(q.pool.Decode, func(w *worker.Worker) bool {
 		return w.Engine == e && w.HasTaint(domain) && q.constraints.Lacks(w) == "" && may(w)

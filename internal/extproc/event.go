@@ -5,7 +5,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -121,7 +120,7 @@ type plan struct {
 	decode        worker.Rank
 	prefill       worker.Rank
 	decodeAddr    string           // who is to serve, or several, best first
-	others        []endpointRank   // the several but the first
+	others        []Destination    // the several but the first
 	subset        *subset.Set      // whom the data plane allows
 	decodeDPSize  uint32           // ranks at decodeAddr
 	prefillAddr   string           // of a mirrored leg, which starts without us where we die before it comes
@@ -133,10 +132,10 @@ type plan struct {
 	inHeaders     bool // the engine takes bootstrap data as headers
 
 	// Of a synchronous hand-off.
-	prefillDPSize uint32       // ranks at prefill's address
-	handoffID     uint64       // TensorRT-LLM's disagg_request_id
-	decodeAlone   bool         // decode can do without a hand-off
-	decodeRequest load.Request // to pick decode again, should it go while prefill runs
+	prefillDPSize uint32 // ranks at prefill's address
+	handoffID     uint64 // TensorRT-LLM's disagg_request_id
+	decodeAlone   bool   // decode can do without a hand-off
+	again         *Again // to pick decode again, should it go while prefill runs; nil: not
 
 	token        string
 	answerToken  string        // goes with the answer: who it is of; empty: nobody asks

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"cmp"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -118,26 +117,78 @@ var (
 	failInternal = failure{code: "internal_error", status: 500, kind: kindInternal, message: "The router failed on this request.", ends: blame.Failed}
 )
 
-// because returns the row with the reason why nobody could be picked, where it
-// is more than that there was nobody, or the row of a full queue.
-func (f failure) because(err error) *failure {
-	var full *picker.SaturatedError
-	if errors.As(err, &full) {
-		f = failSaturated
-		f.queue = full
+// failureOf returns the row of a refusal, with its facts.
+func (srv *Server) failureOf(r *Refusal) *failure {
+	switch r.Reason {
+	case UnknownModel:
+		return srv.unknownModel(r.Model)
+	case BadBody:
+		return badBody(r.Body)
+	case BadName:
+		return pinned(r.Pin)
 	}
-	var taint *picker.TaintError
-	if errors.As(err, &taint) {
-		role := f.code
-		f = failNoTaint
-		f.taint = taint.Taint
-		f.message = "No " + strings.TrimSuffix(strings.TrimPrefix(role, "no_"), "_worker") + " worker that can take the request carries the taint " + taint.Taint + "; try again."
+	f := *failureRow(r.Reason)
+	switch r.Reason {
+	case NamedLeft:
+		f.message += ": " + r.Role.String() + " worker " + r.Worker.String() + "."
+	case NoTaint:
+		f.taint = r.Taint
+		f.message = "No " + r.Role.String() + " worker that can take the request carries the taint " + r.Taint + "; try again."
+	case NoHandoff:
+		f.message += ": " + r.Obstacle
+		if r.Obstacle == "" {
+			f.message = "The model's requests are never split"
+		}
+		f.param = r.By
+		if r.By != "" {
+			f.message += "; and " + r.By + " names a prefill worker"
+		}
+		f.message += "."
+	case Saturated:
+		f.queue = r.Queue
 	}
-	var over *picker.OverloadedError
-	if errors.As(err, &over) {
+	if r.Overloaded {
 		f.message = strings.TrimSuffix(f.message, "; try again.") + ": all of them are overloaded; try again."
 	}
 	return &f
+}
+
+// failureRow is the row of a reason that has one of its own.
+func failureRow(r Reason) *failure {
+	switch r {
+	case NotReady:
+		return &failNotReady
+	case NoWorker:
+		return &failNoWorker
+	case Pending:
+		return &failPending
+	case NoPrefill:
+		return &failNoPrefill
+	case NoDecode:
+		return &failNoDecode
+	case NoAggregated:
+		return &failNoAggregated
+	case NoCommon:
+		return &failNoCommon
+	case PrefillGone:
+		return &failPrefillGone
+	case NoListener:
+		return &failNoListener
+	case NoHandoff:
+		return &failNoHandoff
+	case Saturated:
+		return &failSaturated
+	case NoTaint:
+		return &failNoTaint
+	case Outside:
+		return &failOutside
+	case Enforced:
+		return &failEnforced
+	case NamedLeft:
+		return &failPinGone
+	default:
+		return &failInternal
+	}
 }
 
 // pinned returns the row of a fault in what the request names.

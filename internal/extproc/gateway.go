@@ -4,7 +4,6 @@ import (
 	"unicode/utf8"
 
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,12 +12,9 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
-	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -72,92 +68,6 @@ func dropReason(f *failure) string {
 	}
 }
 
-// errOutside: nobody of those that a data plane allows has the role.
-var errOutside = errors.New("extproc: no endpoint of the subset has the role")
-
-// within returns who of the ranks a data plane allows; nil for all, and false
-// where there is nobody.
-func within(snap *worker.Snapshot, set *subset.Set, ranks []worker.Rank) (picker.Bits, bool) {
-	if set == nil {
-		return nil, true
-	}
-	bits, some := picker.NewBits(len(ranks)), false
-	for i, r := range ranks {
-		if w := snap.Worker(r.ID); w != nil && set.Allows(w.EndpointOf(r.DPRank).AddrPort()) {
-			bits.Set(i)
-			some = true
-		}
-	}
-	return bits, some
-}
-
-// allowed reports whether a data plane allows some rank of w.
-func allowed(set *subset.Set, w *worker.Worker) bool {
-	for at := range w.Addresses() {
-		if set.Allows(at) {
-			return true
-		}
-	}
-	return false
-}
-
-// others picks who is to be tried after the decode worker that was picked, best
-// first. Nothing is booked on them: who has served, the answer tells.
-func (srv *Server) others(c *choice, r load.Request, q *question) {
-	r.Explain = nil
-	first := q.snap.Worker(c.decision.Rank.ID)
-	last := c.decision.Rank
-	for tries := 0; len(c.others) < q.wish.endpoints-1 && tries < 2*MaxEndpoints; tries++ {
-		r.Exclude = append(slices.Clip(r.Exclude), samePort(q.snap.Worker(last.ID), last)...)
-		d, err := srv.cfg.Book.Preview(&r)
-		if err != nil {
-			return
-		}
-		last = d.Rank
-		// The rank travels in a header, which must be right for each of them.
-		if w := q.snap.Worker(last.ID); w.RanksPerPort() == first.RanksPerPort() {
-			c.others = append(c.others, last)
-		}
-	}
-}
-
-// samePort lists the ranks of w that are reached where r is.
-func samePort(w *worker.Worker, r worker.Rank) []worker.Rank {
-	if w.RanksPerPort() == 1 {
-		return []worker.Rank{r}
-	}
-	return appendRanks(nil, w)
-}
-
-// appendRanks appends every rank of w.
-func appendRanks(dst []worker.Rank, w *worker.Worker) []worker.Rank {
-	for dp := range w.DPSize {
-		dst = append(dst, worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)})
-	}
-	return dst
-}
-
-// destinations is the value of the destination header.
-func (q *question) destinations(c *choice) (list string, others []endpointRank) {
-	rank := c.decision.Rank
-	list = q.snap.Worker(rank.ID).EndpointOf(rank.DPRank).String()
-	for _, r := range c.others {
-		w := q.snap.Worker(r.ID)
-		if w.RanksPerPort() > 1 {
-			r.DPRank = rank.DPRank
-		}
-		at := w.EndpointOf(r.DPRank).String()
-		list += "," + at
-		others = append(others, endpointRank{at, r})
-	}
-	return list, others
-}
-
-type endpointRank struct {
-	address string
-	rank    worker.Rank
-}
-
 // answerer is who a data plane says has answered in place of the picked one.
 type answerer struct {
 	rank  worker.Rank
@@ -179,8 +89,8 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 		return nil
 	}
 	for _, o := range p.others {
-		if o.address == at {
-			return &answerer{rank: o.rank, known: true}
+		if o.Address == at {
+			return &answerer{rank: o.Rank, known: true}
 		}
 	}
 	e, err := worker.ParseEndpoint(at)
@@ -241,27 +151,6 @@ func (m *mainLeg) distrust() {
 		}
 	}
 	h.AttemptCount = "" // Envoy's own, where it is not a client's
-}
-
-// carried turns a request of which a gateway carries one leg only into one for one
-// worker. A synchronous hand-off needs no more than that.
-func (srv *Server) carried(q *question) *failure {
-	if !q.disagg || !q.wish.oneLeg {
-		return nil
-	}
-	engines := q.engines()
-	first := slices.ContainsFunc(engines, func(e worker.Engine) bool { return handoff.KindOf(e).PrefillFirst() })
-	if len(engines) == 0 || first && srv.legClient != nil {
-		return nil
-	}
-	switch {
-	case srv.cfg.EnforceDisagg:
-		return &failEnforced
-	case len(q.pool.AggregatedRanks) == 0:
-		return &failNoAggregated
-	}
-	q.disagg, q.alone = false, splitOneLeg
-	return nil
 }
 
 // served moves decode's booking to who has answered in place of the picked one.

@@ -58,7 +58,7 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 	r := newReplicaOf(t, "a", ws, enabled)
 	s := &mainStream{stream: stream{srv: r.srv}, m: mainLeg{rules: testRules(), plan: &plan{
 		decode: worker.Rank{ID: 2, DPRank: 3}, decodeAddr: "127.0.0.1:40001,127.0.0.1:40000",
-		others: []endpointRank{{"127.0.0.1:40000", worker.Rank{ID: 1}}},
+		others: []Destination{{Address: "127.0.0.1:40000", Rank: worker.Rank{ID: 1}}},
 	}}}
 	for at, want := range map[string]*answerer{
 		"":                nil,
@@ -116,28 +116,5 @@ func TestAListIsOfWhomTheDataPlaneAllowsAndTheRankFits(t *testing.T) {
 			require.Contains(t, row.want, list)
 			p.cancel()
 		}
-	}
-}
-
-// The rank goes along in a header, so that it is the same with whoever answers;
-// where ranks have ports of their own, the address says it.
-func TestAListSaysWhichRankServesAtEachAddress(t *testing.T) {
-	for _, ported := range []bool{false, true} {
-		ws := portedWorkers(t)
-		for _, w := range ws {
-			w.PortPerRank = ported
-		}
-		r := newReplicaOf(t, "a", aggregated(ws), nil)
-		q := &question{snap: r.srv.cfg.Board.Load()}
-		c := &choice{others: []worker.Rank{{ID: 4, DPRank: 2}, {ID: 2}}}
-		c.decision.Rank = worker.Rank{ID: 1, DPRank: 1}
-		list, others := q.destinations(c)
-		if ported {
-			require.Equal(t, "127.0.0.1:40101,127.0.0.1:40402,127.0.0.1:40200", list)
-			require.Equal(t, []endpointRank{{"127.0.0.1:40402", worker.Rank{ID: 4, DPRank: 2}}, {"127.0.0.1:40200", worker.Rank{ID: 2}}}, others)
-			continue
-		}
-		require.Equal(t, "127.0.0.1:40100,127.0.0.1:40400,127.0.0.1:40200", list)
-		require.Equal(t, []endpointRank{{"127.0.0.1:40400", worker.Rank{ID: 4, DPRank: 1}}, {"127.0.0.1:40200", worker.Rank{ID: 2, DPRank: 1}}}, others)
 	}
 }

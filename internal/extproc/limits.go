@@ -8,7 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file says how long the legs of a plan may take, and who else could be tried.
+// This file says how long the legs of a plan may take.
 
 // What decode may take, before anything is learned of it, for each token of an answer
 // that comes as a whole; and what a leg may take to begin.
@@ -45,16 +45,15 @@ func kindOf(body []byte) patience.Kind {
 	return patience.Plain
 }
 
-// limit fills in how long the plan's legs may take.
-func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
-	p.suspects = q.before.suspects
-	if q.passing != "" {
+// limit fills in how long the plan's legs may take: of a request with that body, to
+// workers of that pool.
+func (s *mainStream) limit(p *plan, pool worker.Key, body []byte, now time.Time) {
+	if s.m.passing.on {
 		return
 	}
-	kind := kindOf(q.query.Body)
-	p.spare.decode = !p.decodeNamed && srv.spares(q, p.server(), p.decode)
+	srv, kind := s.srv, kindOf(body)
 	s.decodeLimit = limited{
-		subject:   patience.Subject{Worker: p.decode.ID, Pool: q.pool.Key, Leg: patience.Stream, Kind: kind},
+		subject:   patience.Subject{Worker: p.decode.ID, Pool: pool, Leg: patience.Stream, Kind: kind},
 		allowance: srv.cfg.AnswerBase,
 	}
 	if !s.m.scan.Stream {
@@ -70,25 +69,14 @@ func (srv *Server) limit(s *mainStream, q *question, p *plan, now time.Time) {
 		return
 	}
 	p.failing = srv.cfg.Health.HandoffFailing(p.prefill, p.decode, now)
-	p.spare.prefill = !p.prefillNamed && srv.spares(q, worker.Prefill, p.prefill)
-	p.startWithin = srv.cfg.StartTimeout + time.Duration(len(q.query.Body))*time.Second/startBytesPerSec +
+	p.startWithin = srv.cfg.StartTimeout + time.Duration(len(body))*time.Second/startBytesPerSec +
 		time.Duration(srv.attempts.len())*startPerRequest
 	queued, _ := srv.cfg.Book.Load(p.prefill)
 	s.prefillLimit = limited{
-		subject:   patience.Subject{Worker: p.prefill.ID, Pool: q.pool.Key, Leg: patience.Prefill, Kind: kind},
+		subject:   patience.Subject{Worker: p.prefill.ID, Pool: pool, Leg: patience.Prefill, Kind: kind},
 		allowance: srv.cfg.overdueAfter(queued.PrefillTokens), from: now,
 	}
 	p.overdueAfter = min(srv.patience.Limit(s.prefillLimit.subject, s.prefillLimit.allowance), srv.cfg.PrefillTimeout)
-}
-
-// kept is the worker that is to be tried with another partner, nil where the role has
-// none, or it may not be picked.
-func (srv *Server) kept(q *question, role worker.Role) *worker.Worker {
-	w := q.snap.Worker(q.before.keep.ID)
-	if w == nil || w.Role != role || w.Draining || !q.disagg || !allowed(q.wish.subset, w) || srv.cfg.Health.Aside(q.before.keep) {
-		return nil
-	}
-	return w
 }
 
 // learn notes how long a leg has taken that has served.

@@ -19,7 +19,8 @@ func (r *replica) startLimit(body string) time.Duration {
 	s.m.scan = new(openai.Request)
 	require.NoError(r.t, openai.Scan(openai.Completions, []byte(body), s.m.scan))
 	p := &plan{disaggregated: true, kind: handoff.Rendezvous, prefill: worker.Rank{ID: 1}, decode: worker.Rank{ID: 2}}
-	r.srv.limit(s, r.asking(body), p, time.Now())
+	s.srv = r.srv
+	s.limit(p, worker.Key{Model: "m"}, []byte(body), time.Now())
 	return p.startWithin
 }
 

@@ -46,7 +46,7 @@ type mainStream struct {
 	pass           func()      // lets decode's first events go on
 	looked         atomic.Bool // a stream here reads them
 	prompt         telemetry.PromptTokens
-	asked          answerAsked
+	asked          Answer
 	counts         tokenCounts // what engines say
 	tokenAt        time.Time   // when the first token was seen, where that is not the head's time
 	sent           sent
@@ -75,7 +75,7 @@ type booked struct {
 	note            journal.Handle
 	span            trace.Span // of the decode leg
 	prompt          telemetry.PromptTokens
-	answer          answerAsked
+	answer          Answer
 }
 
 func (s *mainStream) post(ev *event) { s.act.post(ev) }
@@ -230,7 +230,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		if e.fail != nil {
 			s.began = now // of the record that one worker gets
 		}
-		s.srv.decide(s, e.fail)
+		s.decide(e.fail)
 	case opModels:
 		s.sendImmediate(s.srv.models(e.model, s.m.mayRetry(&failNotReady)))
 	case opAbortLeg:

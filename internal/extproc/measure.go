@@ -19,20 +19,6 @@ type tokenCounts struct {
 	known  bool         // cached is
 }
 
-// promptOf is what a decision knows of its prompt.
-func promptOf(q *question, v *verdict) telemetry.PromptTokens {
-	c := &v.decode
-	if v.prefill.made {
-		c = &v.prefill
-	}
-	isl := int64(v.prompt.ISLTokens)
-	held := func(blocks uint32) int64 { return min(int64(blocks)*int64(v.size), isl) }
-	return telemetry.PromptTokens{
-		Model: q.pool.Key.Model, Role: c.role.String(), Prompt: isl,
-		Available: held(c.decision.MostOverlap), Predicted: held(c.decision.OverlapBlocks),
-	}
-}
-
 // hears takes what an event says of tokens and times.
 func (s *mainStream) hears(ev *event) {
 	switch ev.kind {

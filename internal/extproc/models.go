@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"encoding/json"
-	"iter"
 	"net/url"
 	"strconv"
 	"strings"
@@ -12,17 +11,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-// keys ranges over what this plugin serves.
-func (srv *Server) keys(snap *activation.World) iter.Seq[worker.Key] {
-	return func(yield func(worker.Key) bool) {
-		for _, k := range snap.Keys() {
-			if k.Namespace == srv.cfg.Namespace && !yield(k) {
-				return
-			}
-		}
-	}
-}
 
 // Outlook says whether and how requests for the key are served, and why not: what a
 // request is judged by, for probes and pages.
@@ -49,28 +37,6 @@ func (srv *Server) Backlog(world *activation.World, k worker.Key) (queued, limit
 	return queued, srv.cfg.MaxQueuedISLTokens
 }
 
-func (srv *Server) onlyModel(snap *activation.World) worker.Key {
-	only := worker.Key{}
-	for _, k := range snap.DepartedKeys(time.Now()) { // away, but not unknown
-		if k.Namespace == srv.cfg.Namespace {
-			if only.Model != "" {
-				return worker.Key{}
-			}
-			only = k
-		}
-	}
-	for k := range srv.keys(snap) {
-		if adapterAlone(snap.Pool(k)) {
-			continue // its base model is here, too
-		}
-		if only.Model != "" {
-			return worker.Key{}
-		}
-		only = k
-	}
-	return only
-}
-
 // What an error or a page shows of names that others chose.
 const (
 	mostKnown    = 20
@@ -84,7 +50,7 @@ func (srv *Server) unknownModel(model string) *failure {
 	f.message = "The model " + shown(model) + " does not exist here."
 	var names []string
 	n := 0
-	for k := range srv.keys(srv.cfg.Board.Load()) {
+	for k := range Keys(srv.cfg.Board.Load(), srv.cfg.Namespace) {
 		if n++; n <= mostKnown {
 			names = append(names, shown(k.Model))
 		}
@@ -135,7 +101,7 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	if !world.Ready() {
 		return immediateOf(&failNotReady, retry)
 	}
-	for k := range srv.keys(world) {
+	for k := range Keys(world, srv.cfg.Namespace) {
 		policy, pool := srv.policy(), world.Pool(k)
 		rules := policy.RulesOf(pool)
 		if only != "" && k.Model != only || !world.Standing(k).CanServe(rules.Enforced && !rules.NeverSplit) {

@@ -3,39 +3,33 @@ package extproc
 import (
 	"context"
 	"errors"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
-	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
-	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
-	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // This file turns decisions into what people and metrics see. No prompt text
 // passes through it.
 
 // observe counts one decision.
-func (srv *Server) observe(v *verdict, q *question) {
+func (srv *Server) observe(d *Decision) {
 	t := srv.cfg.Telemetry
-	t.DecisionTook(v.took)
-	if v.split.reason != "" && v.fail == nil {
-		t.ServedAlone(string(v.split.reason))
+	t.DecisionTook(d.Record.DecisionIn)
+	if d.Alone != "" {
+		t.ServedAlone(string(d.Alone))
 	}
-	source := sourceLabel(v.prompt.Source)
-	for _, c := range []*choice{&v.prefill, &v.decode} {
-		if c.made {
-			t.Decided(c.role.String(), c.mode(), c.decision.Reason.String(), source)
+	source := sourceLabel(d.Prompt.Source)
+	for _, c := range [...]*decision.Choice{&d.Record.Prefill, &d.Record.Decode} {
+		if c.Made() {
+			t.Decided(c.Role.String(), c.Mode, c.Reason, source)
 		}
 	}
 }
@@ -53,141 +47,27 @@ func sourceLabel(s tokens.Source) string {
 	}
 }
 
-// recordOf fills in the record of a decision, which the journal keeps, and the header and
-// the trace are made of.
-func (srv *Server) recordOf(r *decision.Record, s *mainStream, q *question, v *verdict) *decision.Record {
+// describe adds to the record of a decision what the stream knows of its request.
+func (s *mainStream) describe(r *decision.Record) {
 	m := &s.m
-	*r = decision.Record{}
-	r.Time = s.began
-	r.RequestID, r.Attempt = m.hdr.RequestID, m.attempt
-	if r.Path = m.path.String(); m.passing.on {
+	r.Time, r.RequestID, r.Attempt = s.began, m.hdr.RequestID, m.attempt
+	r.Path = m.path.String()
+	if m.passing.on {
 		r.Path = short(m.hdr.Path)
 	}
-	r.BodyBytes = int64(len(q.query.Body))
-	r.Outcome = decision.Routed
-	if q.wish.query {
-		r.Outcome = decision.Answered
-	}
-	if q.disagg && v.fail == nil && !q.wish.query {
-		r.Leg = decision.LegDispatched
-	}
-	srv.fill(r, q, v)
-	return r
 }
 
 // tell puts a decision where people look: into the journal, the trace and, where the
 // client asks for it, a header of its answer.
-func (srv *Server) tell(s *mainStream, r *decision.Record, p *plan, b *booked) {
+func (s *mainStream) tell(r *decision.Record, p *plan, b *booked) {
+	srv := s.srv
 	b.note = srv.cfg.Journal.Keep(r)
 	if s.span != nil && srv.cfg.Tracer.Enabled() {
-		p.traceparent = srv.traceDecision(s, r, b)
+		p.traceparent = s.traceDecision(r, b)
 	}
 	if srv.cfg.DebugHeader && s.m.hdr.Debug != "" {
 		p.explain = r.Line()
 	}
-}
-
-func (srv *Server) fill(r *decision.Record, q *question, v *verdict) {
-	r.Model, r.Namespace = q.pool.Key.Model, q.pool.Key.Namespace
-	r.TokenSource = decision.TokenSource(v.prompt.Source.String())
-	r.TokenReason = string(v.prompt.Reason)
-	r.ISLTokens, r.PromptBlocks, r.BlockSize = int64(v.prompt.ISLTokens), int64(v.blocks), v.size
-	r.DecisionIn = v.took
-	r.Split = v.split.String()
-	srv.fillChoice(&r.Prefill, &v.prefill, q)
-	srv.fillChoice(&r.Decode, &v.decode, q)
-}
-
-func (srv *Server) fillChoice(out *decision.Choice, c *choice, q *question) {
-	if c.explain == nil {
-		return
-	}
-	out.Role, out.Mode = c.role, c.mode()
-	if c.made {
-		out.Rank = c.decision.Rank
-		out.Endpoint = endpointOf(q, out.Rank)
-		out.Reason = c.decision.Reason.String()
-		out.OverlapBlocks, out.Cost = int64(c.decision.OverlapBlocks), c.decision.Cost
-	}
-	if c.full != nil {
-		out.Refused = queueNote(c.full)
-	}
-	for i := range c.explain.Rows {
-		row := rowOf(&c.explain.Rows[i])
-		row.Endpoint = endpointOf(q, row.Rank)
-		out.Offer(&row)
-	}
-	srv.fillOut(out, c, q)
-	out.Skip(c.explain.Left)
-}
-
-// endpointOf is where a rank is reached; "" if it is not in the set that was decided on.
-func endpointOf(q *question, r worker.Rank) string {
-	w := q.snap.Worker(r.ID)
-	if w == nil {
-		return ""
-	}
-	e := w.EndpointOf(r.DPRank)
-	return e.String()
-}
-
-func queueNote(e *picker.SaturatedError) string {
-	return "its workers have " + strconv.FormatInt(e.QueuedISLTokens, 10) + " prompt tokens queued, the limit is " +
-		strconv.FormatInt(e.MaxQueuedISLTokens, 10)
-}
-
-// fillOut adds ranks that could not be picked, with the reason.
-func (srv *Server) fillOut(out *decision.Choice, c *choice, q *question) {
-	x := c.explain
-	for i := range x.Out {
-		o := &x.Out[i]
-		row := decision.Row{Rank: o.Rank, Endpoint: endpointOf(q, o.Rank), Out: true}
-		switch o.Cause {
-		case load.OutExcluded:
-			row.Note = "has failed this request before"
-			if slices.Contains(c.stranded, o.Rank) {
-				row.Note = "no decode worker may be picked in its transfer domain"
-			}
-		case load.OutUnknown:
-			row.Note = "has left"
-		case load.OutTaint:
-			row.Note = "lacks the taint " + o.Taint
-			if o.Taint == noTaint {
-				row.Note = "lacks the taint " + c.missing
-			}
-		case load.OutSubset:
-			row.Note = c.without
-		case load.OutOverloaded:
-			row.Note = o.Overload.String()
-		case load.OutAside:
-			row.Note = srv.asideNote(o.Rank)
-		}
-		out.Offer(&row)
-	}
-}
-
-func (srv *Server) asideNote(r worker.Rank) string {
-	if h, known := srv.cfg.Health.Lookup(r); known && h.State != health.Healthy {
-		return h.State.String() + ": " + string(h.Reason)
-	}
-	return "was aside" // it came back since the pick
-}
-
-func rowOf(r *picker.Row) decision.Row {
-	row := decision.Row{
-		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated, Degraded: r.Degraded,
-		CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
-		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
-		ActiveRequests: int64(r.ActiveRequests), CreditBlocks: r.CreditBlocks,
-		PrefillCost: r.PrefillCost, DecodeCost: r.DecodeCost, Cost: r.Cost,
-	}
-	if r.Degraded && !r.Estimated {
-		row.Note = "degraded: not all of its events came"
-	}
-	if r.Overload != picker.NotOverloaded {
-		row.Note = r.Overload.String()
-	}
-	return row
 }
 
 // noteRefusal records a request that was refused before anything was decided.
@@ -221,17 +101,6 @@ func short(s string) string {
 	return strings.ToValidUTF8(path, "")
 }
 
-func (srv *Server) explained(v *verdict, q *question, path string, body []byte) *decision.Record {
-	r := new(decision.Record)
-	srv.fill(r, q, v)
-	r.Time, r.Path, r.BodyBytes = time.Now(), path, int64(len(body))
-	r.Outcome = decision.Answered
-	if v.fail != nil {
-		r.Outcome, r.Detail, r.Status = decision.Refused, v.fail.code, v.fail.status
-	}
-	return r
-}
-
 func decisionAttributes(r *decision.Record) []attribute.KeyValue {
 	c := &r.Decode
 	if r.Prefill.Made() {
@@ -253,8 +122,8 @@ func decisionAttributes(r *decision.Record) []attribute.KeyValue {
 
 // traceDecision writes the decision's span and returns the header that makes
 // both legs children of this attempt.
-func (srv *Server) traceDecision(s *mainStream, r *decision.Record, b *booked) string {
-	now := time.Now()
+func (s *mainStream) traceDecision(r *decision.Record, b *booked) string {
+	srv, now := s.srv, time.Now()
 	sp := srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecision, now.Add(-r.DecisionIn), decisionAttributes(r)...)
 	telemetry.End(sp, now, "")
 	b.span = srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecodeLeg, now)
@@ -273,18 +142,20 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	if err := openai.Scan(p, body, &r); err != nil {
 		return nil, err
 	}
-	w, f := wishOf(way{trust: pin.Prerouted}, nil, &r, body)
-	if f != nil {
+	q, refused := srv.router.Ask(Request{Now: time.Now(), Scan: &r, Body: body, Trust: pin.Prerouted, Preview: true})
+	if refused != nil {
+		f := srv.failureOf(refused)
 		return nil, errors.New(f.code + ": " + f.message)
 	}
-	q, f := srv.questionOf(&r, body, w, nil)
-	if f != nil {
-		return nil, errors.New(f.code + ": " + f.message)
+	sc := NewScratch()
+	prompt := srv.cfg.Tokens.Resolve(ctx, q.Query(), srv.router.Tokenizers(q), &sc.Tokens)
+	began := time.Now()
+	d, refused := srv.router.Decide(q, prompt, sc, began)
+	rec := d.Record
+	rec.DecisionIn, rec.Time, rec.Path = time.Since(began), began, path
+	if refused != nil {
+		f := srv.failureOf(refused)
+		rec.Outcome, rec.Detail, rec.Status = decision.Refused, f.code, f.status
 	}
-	sc := newScratch()
-	prompt := srv.cfg.Tokens.Resolve(ctx, q.query, srv.tokenizers(q), &sc.tokens)
-	var v verdict
-	srv.judge(&v, q, prompt, sc, nil, nil)
-	srv.fallBack(&v, q, sc, nil)
-	return srv.explained(&v, q, path, body), nil
+	return rec, nil
 }

@@ -11,54 +11,46 @@ import (
 
 // This file is for requests on paths that are not read here: one worker serves them.
 
-// passingQuestion finds who may serve a request on such a path: one worker of the model
-// that its body names. r is nil where headers are all there is: then one of any model.
-func (srv *Server) passingQuestion(w wish, path string, r *openai.Request, body []byte) (*question, *failure) {
-	q := &question{snap: srv.cfg.Board.Load(), wish: w, passing: path}
-	if !q.snap.Ready() {
-		return nil, &failNotReady
-	}
-	q.query.Request, q.query.Body = r, body
-	anyPart := r == nil || tokenizes(path)
-	f := srv.passingPool(q, r, body, anyPart)
+// askPassing is Ask for a request on such a path: one worker of the model that its body
+// names serves it. Where headers are all there is, one of any model.
+func (rt *Router) askPassing(q *Question) *Refusal {
+	r := &q.req
+	q.query.Request, q.query.Body = r.Scan, r.Body
+	anyPart := r.Scan == nil || tokenizes(r.Passing)
+	f := rt.passingPool(q, anyPart)
 	if f != nil {
-		return nil, f
+		return f
 	}
-	rules := srv.policy()
-	if of := rules.RulesOf(q.pool); of.Enforced && !of.NeverSplit && !anyPart {
-		return nil, &failEnforced
+	if of := rt.cfg.Policy.RulesOf(q.pool); of.Enforced && !of.NeverSplit && !anyPart {
+		return refuse(Enforced)
 	}
 	q.decodeOnly = anyPart && len(q.pool.AggregatedRanks) == 0
 	lead := q.lead()
 	if len(lead) == 0 {
-		return nil, &failNoAggregated
+		return refuse(NoAggregated)
 	}
 	q.query.Key, q.query.BlockSize = q.pool.Key, int(lead[0].BlockSize)
-	if f = srv.place(q); f != nil {
-		return nil, f
-	}
-	return q, nil
+	return rt.place(q)
 }
 
 // passingPool finds the pool of the model that the body names, or of the worker that
 // the request names, or of the only model; without a body one in which somebody may serve.
-func (srv *Server) passingPool(q *question, r *openai.Request, body []byte, anyPart bool) *failure {
-	named := q.wish.pins.Decode.Worker(q.snap.Snapshot)
-	if r != nil && (len(r.Model) > 0 || named == nil) {
-		key := worker.Key{Model: string(r.Model), Namespace: srv.cfg.Namespace}
+func (rt *Router) passingPool(q *Question, anyPart bool) *Refusal {
+	named := q.wish.pins.Decode.Worker(q.world.Snapshot)
+	if r := q.req.Scan; r != nil && (len(r.Model) > 0 || named == nil) {
+		key := worker.Key{Model: string(r.Model), Namespace: rt.cfg.Policy.Namespace}
 		if key.Model == "" {
-			if key = srv.onlyModel(q.snap); key.Model == "" {
-				return badBody(&openai.Error{Kind: openai.MissingField, Field: "model"})
-			}
+			key = rt.onlyModel(q.world, q.now)
 		}
-		home, f := homeOf(q.snap, key, r, body)
-		if q.pool = home.pool; f == &failUnknownModel {
-			f = srv.unknownModel(key.Model)
+		if key.Model == "" {
+			return badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
 		}
+		home, f := homeOf(q.world, q.now, key, &q.req)
+		q.pool = home.pool
 		return f
 	}
-	for key := range srv.keys(q.snap) {
-		pool := q.snap.Pool(key)
+	for key := range Keys(q.world, rt.cfg.Policy.Namespace) {
+		pool := q.world.Pool(key)
 		if named != nil && !slices.Contains(named.Models, key.Model) {
 			continue // the request has no model: that of who is named
 		}
@@ -66,12 +58,12 @@ func (srv *Server) passingPool(q *question, r *openai.Request, body []byte, anyP
 		if anyPart && len(ranks) == 0 {
 			ranks = pool.DecodeRanks
 		}
-		if _, some := within(q.snap.Snapshot, q.wish.subset, ranks); q.pool == nil || some && len(ranks) > 0 {
+		if _, some := within(q.world.Snapshot, q.req.Subset, ranks); q.pool == nil || some && len(ranks) > 0 {
 			q.pool = pool
 		}
 	}
 	if q.pool == nil {
-		return &failNoWorker
+		return refuse(NoWorker)
 	}
 	return nil
 }
@@ -94,7 +86,7 @@ const (
 	passedTokensMost    = 16 << 10
 )
 
-func (q *question) passedPrompt() tokens.Prompt {
+func (q *Question) passedPrompt() tokens.Prompt {
 	if q.query.Request == nil || q.query.Request.End() == 0 { // headers alone, or a form
 		return tokens.Prompt{}
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -31,31 +30,6 @@ func boardOf(t *testing.T, sets ...[]*worker.Worker) *activation.Board {
 		b.Follow(snap, discovery.Change{}, time.Now())
 	}
 	return b
-}
-
-func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
-	ask := func(board *activation.Board, path openai.Path, body string) string {
-		srv := &Server{cfg: Config{Board: board}}
-		var r openai.Request
-		require.NoError(t, openai.Scan(path, []byte(body), &r))
-		_, f := srv.question(&r, []byte(body))
-		require.NotNil(t, f)
-		return f.code
-	}
-	workers := testWorkers(t)
-	body := `{"model":"` + workers[0].Models[0] + `","prompt":"hi"}`
-	require.Equal(t, "not_ready", ask(boardOf(t), openai.Completions, body))
-	require.Equal(t, "model_not_found", ask(boardOf(t, nil), openai.Completions, body))
-	gone := boardOf(t, workers, nil)
-	require.Equal(t, "no_worker", ask(gone, openai.Completions, body))
-	require.Equal(t, "no_worker", ask(gone, openai.Generate, `{"text":"hi"}`), "which model is clear: there was one")
-	require.Equal(t, "model_not_found", ask(gone, openai.Completions, `{"model":"other","prompt":"hi"}`))
-	another := testWorkers(t)
-	for _, w := range another {
-		w.Models = []string{"other"}
-		w.ID += 10
-	}
-	require.Equal(t, "missing_field", ask(boardOf(t, workers, another), openai.Generate, `{"text":"hi"}`), "one is there, one only away: which is not clear")
 }
 
 // A model that enforced disaggregation cannot serve is not offered
@@ -142,58 +116,18 @@ func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
 // What a model is refused for is told to clients with a row of the failure table, that
 // they may come back but where only a listener is missing.
 func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
-	rows := map[string]activation.Reason{}
-	for reason := activation.NoWorker; reason <= activation.NoAggregated; reason++ {
-		if reason == activation.Foreign || reason == activation.NoListener {
-			continue // a request of another namespace finds no model; splittable judges the listener
-		}
-		f := refusal(activation.Outlook{Reason: reason})
-		require.NotNil(t, f, reason)
-		require.Equal(t, 503, f.status)
-		require.Positive(t, f.retryAfter)
-		require.NotContains(t, rows, f.code)
-		rows[f.code] = reason
+	srv := new(Server)
+	for _, reason := range []Reason{
+		NotReady, NoWorker, Pending, NoPrefill, NoDecode, NoAggregated, NoCommon,
+		PrefillGone, NoListener, NoHandoff, Saturated, NoTaint, Outside, Enforced, NamedLeft,
+	} {
+		f := srv.failureOf(&Refusal{Reason: reason})
+		require.Equal(t, string(reason), f.code)
+		again := reason != NoListener && reason != NoHandoff
+		require.Equal(t, again, f.retryAfter > 0, reason)
+		require.Equal(t, reason == Saturated, f.status == 429, reason)
+		require.Equal(t, reason == NoHandoff, f.status == 400, reason)
 	}
-	require.Equal(t, activation.PrefillGone, rows["prefill_gone"])
-	require.Equal(t, activation.NoCommon, rows["no_common_handoff"])
-	require.Nil(t, refusal(activation.Outlook{Reason: activation.NoListener}))
-	require.Nil(t, refusal(activation.Outlook{Way: activation.Alone, Reason: activation.PrefillGone}))
-	require.Equal(t, &failNoCommon, refusal(activation.Outlook{Way: activation.Alone, Reason: activation.NoCommon, Fallback: true}), "what one worker serves in place of")
-}
-
-// TestARequestFollowsItsModelIntoANewerWorld: all workers are replaced while it
-// is being decided (docs/behaviour.md#decode-returns).
-func TestARequestFollowsItsModelIntoANewerWorld(t *testing.T) {
-	r := newReplica(t, "a", nil)
-	var scan openai.Request
-	body := []byte(`{"model":"m","prompt":"hi"}`)
-	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
-	q, f := r.srv.question(&scan, body)
-	require.Nil(t, f)
-	require.Nil(t, r.srv.newer(q), "there is none")
-	fresh := testWorkers(t)
-	for _, w := range fresh {
-		w.ID += 10
-	}
-	snap, err := worker.NewSnapshot(q.snap.Revision()+1, fresh)
-	require.NoError(t, err)
-	r.book.Update(snap)
-	var v verdict
-	reservations := [2]load.Reservation{}
-	r.srv.judge(&v, q, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
-	require.NotNil(t, v.fail, "the old workers cannot be booked any more")
-	r.srv.cfg.Board.Follow(snap, discovery.Change{}, time.Now())
-	q.admitted, q.before.ranks = true, []worker.Rank{{ID: 3}}
-	n := r.srv.newer(q)
-	require.NotNil(t, n)
-	require.True(t, n.admitted)
-	require.Equal(t, q.before.ranks, n.before.ranks)
-	v = verdict{}
-	r.srv.judge(&v, n, tokens.Prompt{}, newScratch(), &reservations[0], &reservations[1])
-	require.Nil(t, v.fail)
-	require.Greater(t, v.decode.decision.Rank.ID, worker.ID(10))
-	reservations[0].Release(time.Now())
-	reservations[1].Release(time.Now())
 }
 
 // TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce, again and again: what
@@ -204,21 +138,19 @@ func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 	body := []byte(`{"model":"m","prompt":"hi"}`)
 	var scan openai.Request
 	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
-	sc := newScratch()
-	worlds := map[uint64]bool{}
+	sc := NewScratch()
+	pairs := map[worker.ID]bool{}
 	for range 20_000 {
-		q, f := r.srv.question(&scan, body)
+		q, f := r.srv.router.Ask(Request{Now: time.Now(), Scan: &scan, Body: body})
 		require.Nil(t, f)
-		var v verdict
-		var prefill, decode load.Reservation
-		q = r.srv.judgeInTime(&v, q, tokens.Prompt{}, sc, &prefill, &decode)
-		require.Nil(t, v.fail)
-		worlds[q.snap.Revision()] = true
-		prefill.ReleaseIfHeld(time.Now())
-		decode.ReleaseIfHeld(time.Now())
+		d, f := r.srv.router.Decide(q, tokens.Prompt{}, sc, time.Now())
+		require.Nil(t, f)
+		pairs[d.Decode.Worker.ID/10] = true // it says in which set it was
+		d.Prefill.Booking.ReleaseIfHeld(time.Now())
+		d.Decode.Booking.ReleaseIfHeld(time.Now())
 	}
 	close(stop)
-	require.Greater(t, len(worlds), 10, "the workers were not replaced")
+	require.Greater(t, len(pairs), 10, "the workers were not replaced")
 }
 
 // TestARequestIsJudgedInTheWorldOfNow: workers came while its tokens were
@@ -228,7 +160,8 @@ func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
 	body := []byte(eightTokens)
 	var scan openai.Request
 	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
-	q, f := r.srv.question(&scan, body)
+	world := r.srv.cfg.Board.Load()
+	q, f := r.srv.router.Ask(Request{Now: time.Now(), Scan: &scan, Body: body})
 	require.Nil(t, f)
 	ws := testWorkers(t)
 	for _, w := range testWorkers(t) {
@@ -236,18 +169,15 @@ func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
 		w.Endpoint, _ = worker.ParseEndpoint("127.0.0.2:" + w.ID.String())
 		ws = append(ws, w)
 	}
-	snap, err := worker.NewSnapshot(q.snap.Revision()+1, ws)
+	snap, err := worker.NewSnapshot(world.Revision()+1, ws)
 	require.NoError(t, err)
 	r.book.Update(snap)
 	r.srv.cfg.Board.Follow(snap, discovery.Change{}, time.Now())
-	var v verdict
-	var prefill, decode load.Reservation
-	now := r.srv.judgeInTime(&v, q, tokens.Prompt{}, newScratch(), &prefill, &decode)
-	require.Nil(t, v.fail)
-	require.Equal(t, snap.Revision(), now.snap.Revision())
-	require.Equal(t, 4, v.prefill.decision.Candidates)
-	prefill.Release(time.Now())
-	decode.Release(time.Now())
+	d, f := r.srv.router.Decide(q, tokens.Prompt{}, NewScratch(), time.Now())
+	require.Nil(t, f)
+	require.Equal(t, 4, d.Prefill.Candidates, "of the new world")
+	d.Prefill.Booking.Release(time.Now())
+	d.Decode.Booking.Release(time.Now())
 }
 
 // A prefill that may take for ever by its settings is bounded by its time-out,

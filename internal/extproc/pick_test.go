@@ -14,6 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -24,6 +25,18 @@ func (r *replica) explain(body string) *decision.Record {
 	return got.(*decision.Record)
 }
 
+// promptOf is what a prompt is taken to be.
+func (r *replica) promptOf(body string) tokens.Prompt {
+	r.t.Helper()
+	req := Request{Now: time.Now(), Scan: new(openai.Request), Body: []byte(body)}
+	require.NoError(r.t, openai.Scan(openai.Completions, req.Body, req.Scan))
+	q, f := r.srv.router.Ask(req)
+	require.Nil(r.t, f)
+	p, ok := r.srv.cfg.Tokens.Fast(q.Query(), new(tokens.Scratch))
+	require.True(r.t, ok)
+	return p
+}
+
 const withOverride = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{"router_config_override":%}}`
 
 // A request's own temperature holds for both picks; what is about the prompt
@@ -31,21 +44,11 @@ const withOverride = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{"router_c
 func TestARequestMayWeighItsOwnPicks(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
 		r := newReplica(t, "a", func(c *Config) { c.Overrides = allowed })
-		q := func(override string) *question {
-			body := strings.Replace(withOverride, "%", override, 1)
-			var req openai.Request
-			require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
-			q, f := r.srv.question(&req, []byte(body))
-			require.Nil(t, f)
-			return q
-		}
-		o := q(`{"router_temperature":0.7,"overlap_score_credit":3}`).override
+		require.Equal(t, "tie", r.explain(strings.Replace(withOverride, "%", `null`, 1)).Decode.Reason)
 		if !allowed {
-			require.Zero(t, o)
+			require.Equal(t, "tie", r.explain(strings.Replace(withOverride, "%", `{"router_temperature":0.7}`, 1)).Decode.Reason)
 			continue
 		}
-		require.InDelta(t, 0.7, *o.Temperature, 0)
-		require.Zero(t, q(`null`).override)
 		require.Equal(t, "sampled", r.explain(strings.Replace(withOverride, "%", `{"router_temperature":0.7,"track_prefill_tokens":true}`, 1)).Decode.Reason)
 		require.Equal(t, "tie", r.explain(strings.Replace(withOverride, "%", `{}`, 1)).Decode.Reason)
 
@@ -142,12 +145,7 @@ func TestTheDebugHeaderSaysHowManyItLeavesOut(t *testing.T) {
 func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
-	var req openai.Request
-	require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
-	q, f := r.srv.question(&req, []byte(body))
-	require.Nil(t, f)
-	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
-	require.True(t, ok)
+	p := r.promptOf(body)
 	require.False(t, p.Estimated)
 	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
 	r.srv.cfg.Index.Attach(tells)
@@ -175,12 +173,7 @@ func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
 func TestBlocksInHostMemoryWinOverNone(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Tells = func(worker.Rank) bool { return true } })
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
-	var req openai.Request
-	require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
-	q, f := r.srv.question(&req, []byte(body))
-	require.Nil(t, f)
-	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
-	require.True(t, ok)
+	p := r.promptOf(body)
 	var blocks []kvindex.Block
 	for i, h := range p.Hashes {
 		blocks = append(blocks, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: h})
@@ -210,12 +203,7 @@ func TestBlocksInHostMemoryWinOverNone(t *testing.T) {
 func TestWhatIsInTheCacheOutsideCountsForEveryWorker(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Tells = func(worker.Rank) bool { return true } })
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
-	var req openai.Request
-	require.NoError(t, openai.Scan(openai.Completions, []byte(body), &req))
-	q, f := r.srv.question(&req, []byte(body))
-	require.Nil(t, f)
-	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
-	require.True(t, ok)
+	p := r.promptOf(body)
 	var blocks []kvindex.Block
 	for i, h := range p.Hashes {
 		blocks = append(blocks, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: h})
@@ -268,8 +256,7 @@ func TestAPromptThatWasRoutedIsPredictedUntilEventsTellOfIt(t *testing.T) {
 // The prompt of an aggregated request is done when its answer begins; what the
 // answer takes stays booked.
 func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {
-	r := newReplica(t, "a", nil)
-	r.srv.cfg.Board = aggregatedBoard(t)
+	r := newReplica(t, "a", func(c *Config) { c.Board = aggregatedBoard(t) })
 	p := r.open(filterMain)
 	p.route(someBody)
 	before := r.book.Totals()

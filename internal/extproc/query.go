@@ -4,24 +4,24 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// answer tells a stream whose request was a question who would serve it.
-func (srv *Server) answer(s *mainStream, q *question, v *verdict, r *decision.Record) {
-	b := &booked{note: srv.cfg.Journal.Keep(r)}
-	if v.fail != nil {
-		s.post(&event{kind: evRefused, failure: v.fail, booked: b})
+// answerQuestion tells a stream whose request was a question who would serve it.
+func (s *mainStream) answerQuestion(d *Decision, refused *Refusal) {
+	srv := s.srv
+	b := &booked{note: srv.cfg.Journal.Keep(d.Record)}
+	if refused != nil {
+		s.post(&event{kind: evRefused, failure: srv.failureOf(refused), booked: b})
 		return
 	}
-	im := &wire.Immediate{Status: 200, Detail: "baton_query", Body: appendQueryAnswer(nil, s.m.path, q, v, time.Now())}
+	im := &wire.Immediate{Status: 200, Detail: "baton_query", Body: appendQueryAnswer(nil, s.m.path, d, time.Now())}
 	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: "application/json"})
 	if srv.cfg.DebugHeader && s.m.hdr.Debug != "" {
-		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderDecision, Value: r.Line()})
+		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderDecision, Value: d.Record.Line()})
 	}
 	s.post(&event{kind: evAnswered, imm: im, booked: b})
 }
@@ -30,7 +30,7 @@ func (srv *Server) answer(s *mainStream, q *question, v *verdict, r *decision.Re
 // own kind, so that clients' libraries read it, with no choices. nvext.worker_id
 // has the names of NVIDIA Dynamo's response extensions. Ids are JSON numbers up
 // to 2^64-1; members of a leg that there would not be are absent.
-func appendQueryAnswer(dst []byte, p openai.Path, q *question, v *verdict, now time.Time) []byte {
+func appendQueryAnswer(dst []byte, p openai.Path, d *Decision, now time.Time) []byte {
 	object := "chat.completion"
 	if p == openai.Completions {
 		object = "text_completion"
@@ -42,15 +42,15 @@ func appendQueryAnswer(dst []byte, p openai.Path, q *question, v *verdict, now t
 		dst = append(dst, `"id":"query","object":"`+object+`","created":`...)
 		dst = strconv.AppendInt(dst, now.Unix(), 10)
 		dst = append(dst, `,"model":`...)
-		dst = openai.AppendString(dst, q.pool.Key.Model)
+		dst = openai.AppendString(dst, d.Key.Model)
 		dst = append(dst, `,"choices":[],`...)
 	}
 	dst = append(dst, `"nvext":{"worker_id":{`...)
-	if v.prefill.made {
-		dst = appendPlace(dst, "prefill", v.prefill.decision.Rank)
+	if d.Apart {
+		dst = appendPlace(dst, "prefill", d.Prefill.Rank)
 		dst = append(dst, ',')
 	}
-	dst = appendPlace(dst, "decode", v.decode.decision.Rank)
+	dst = appendPlace(dst, "decode", d.Decode.Rank)
 	return append(dst, `}}}`...)
 }
 

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/outlen"
@@ -60,19 +61,17 @@ type Server struct {
 	view    *discovery.View
 
 	bodies    *budget.Budget
-	overlaps  *overlap.Lookup
+	router    *Router
 	lately    outlen.Lately // what answers have been like
 	attempts  *registry
 	unrouted  unrouted
 	avoid     *avoidList
 	clocks    clocks
 	patience  patience.Limits
-	taints    taintSets
 	leavers   leavers
 	collected once
 	peers     *peers
 	carriers  carriers
-	scratch   sync.Pool // of *scratch
 	readers   sync.WaitGroup
 	engines   tasks // decisions that wait for a tokenizer
 
@@ -111,19 +110,19 @@ func New(cfg Config) (*Server, error) {
 		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
 	srv.replies = wire.NewWriter(srv.rules.buffers)
-	if srv.overlaps, err = overlap.New(overlap.Config{Index: cfg.Index, Slots: cfg.Slots, Tells: cfg.Tells, PredictedWeight: cfg.PredictedWeight}); err != nil {
-		return nil, err
-	}
 	srv.legs, srv.stopLegs = context.WithCancel(context.Background())
 	if cfg.PrefillListener != "" {
 		if srv.legClient, err = newLegClient(cfg.PrefillListener); err != nil {
 			return nil, err
 		}
 	}
+	srv.router, err = NewRouter(srv.routing())
+	if err != nil {
+		return nil, err
+	}
 	if cfg.Advertise != "" {
 		srv.owner += "@" + cfg.Advertise
 	}
-	srv.scratch.New = func() any { return newScratch() }
 	srv.peers = newPeers(cfg.Advertise, cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
 	return srv, nil
 }
@@ -311,7 +310,40 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 }
 
 // Heard says that events of a rank have begun or ceased to arrive.
-func (srv *Server) Heard() { srv.overlaps.Forget() }
+func (srv *Server) Heard() { srv.router.Heard() }
+
+// routing is what the router is made of.
+func (srv *Server) routing() RouterConfig {
+	c := &srv.cfg
+	return RouterConfig{
+		Board: c.Board, Newer: srv.newer, Book: c.Book, Health: c.Health,
+		Overlap: overlap.Config{Index: c.Index, Slots: c.Slots, Tells: c.Tells, PredictedWeight: c.PredictedWeight},
+		Routes:  c.Routes, Estimate: c.Tokens.Estimate, Expect: srv.lately.Expect,
+		Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt, Policy: srv.policy(),
+		Prefill: c.Prefill, Decode: c.Decode, Aggregated: c.Aggregated,
+		Conditional: c.Conditional, Overrides: c.Overrides, MaxQueuedISLTokens: c.MaxQueuedISLTokens,
+	}
+}
+
+// worldLag bounds the wait for the board to follow the view, which it does in
+// well under a millisecond.
+const worldLag = 100 * time.Millisecond
+
+// newer returns a later world than that, and the time, or nil where there is none. It waits
+// for one that the view has already.
+func (srv *Server) newer(than *activation.World) (*activation.World, time.Time) {
+	if than.Revision() < srv.view.Load().Revision() {
+		select {
+		case <-than.Replaced():
+		case <-time.After(worldLag):
+		}
+	}
+	now := srv.cfg.Board.Load()
+	if now == than {
+		return nil, time.Time{}
+	}
+	return now, time.Now()
+}
 
 // Drain leaves every stream that nothing depends on any more, now and from now
 // on, and returns when no main stream is open, no leg of another replica's requests

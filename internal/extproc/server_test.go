@@ -408,7 +408,12 @@ func TestExplainingLeavesNoTrace(t *testing.T) {
 	long := `{"model":"m","prompt":"` + strings.Repeat("a long prompt ", 40) + `","max_tokens":4}`
 	for _, aggregated := range []bool{false, true} {
 		var index kvindex.Index
-		r := newReplica(t, "a", func(c *Config) { index = c.Index })
+		r := newReplica(t, "a", func(c *Config) {
+			index = c.Index
+			if aggregated {
+				c.Board = aggregatedBoard(t)
+			}
+		})
 		remembered := func() (n int) {
 			for id := worker.ID(1); id <= 4; id++ {
 				st, _ := index.Stats(worker.Rank{ID: id})
@@ -417,7 +422,6 @@ func TestExplainingLeavesNoTrace(t *testing.T) {
 			return n
 		}
 		if aggregated {
-			r.srv.cfg.Board = aggregatedBoard(t)
 			r.book.Update(r.srv.view.Load())
 		}
 		_, err := r.srv.Explain(t.Context(), "/v1/completions", []byte(long))

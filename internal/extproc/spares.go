@@ -7,8 +7,8 @@ import (
 )
 
 // server is the role of the worker that answers.
-func (p *plan) server() worker.Role {
-	if p.disaggregated {
+func (q *Question) server() worker.Role {
+	if q.apart {
 		return worker.Decode
 	}
 	return worker.Aggregated
@@ -17,12 +17,12 @@ func (p *plan) server() worker.Role {
 // spares reports whether somebody of the role but r could be tried: nobody who has
 // failed the request, is aside, or is not allowed. It looks at few workers, however many
 // there are.
-func (srv *Server) spares(q *question, role worker.Role, r worker.Rank) bool {
-	but := append(append(make([]worker.Rank, 0, 8), r), q.before.ranks...)
-	if q.wish.subset == nil {
-		return srv.cfg.Health.Spare(q.pool.Key, role, but...)
+func (rt *Router) spares(q *Question, role worker.Role, r worker.Rank) bool {
+	but := append(append(make([]worker.Rank, 0, 8), r), q.req.Failed...)
+	if q.req.Subset == nil {
+		return rt.cfg.Health.Spare(q.pool.Key, role, but...)
 	}
-	return srv.sparesWithin(q, role, but)
+	return rt.sparesWithin(q, role, but)
 }
 
 // spareLooks bounds the search among those to whom a data plane limits a request. Of a
@@ -33,25 +33,26 @@ const spareLooks = 256
 
 // sparesWithin is spares within a subset: by its addresses where these are few, and by
 // the pool's workers, whose address may have no port in the subset, or be shared.
-func (srv *Server) sparesWithin(q *question, role worker.Role, but []worker.Rank) bool {
+func (rt *Router) sparesWithin(q *Question, role worker.Role, but []worker.Rank) bool {
 	free := func(w *worker.Worker, dp worker.DPRank) bool {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
 		failed := func(x worker.Rank) bool { return x.In(r, w.Ports() == 1) }
-		return !slices.ContainsFunc(but, failed) && !srv.cfg.Health.Aside(r)
+		return !slices.ContainsFunc(but, failed) && !rt.cfg.Health.Aside(r)
 	}
 	n := 0
-	for at := range q.wish.subset.Endpoints() {
-		if n++; n > spareLooks {
+	for at := range q.req.Subset.Endpoints() {
+		n++
+		if n > spareLooks {
 			break
 		}
-		if w, dp := q.snap.RankAt(at); w != nil && q.has(role, w) && free(w, dp) {
+		if w, dp := q.world.RankAt(at); w != nil && q.has(role, w) && free(w, dp) {
 			return true
 		}
 	}
 	ws := q.members(role)
 	for _, w := range ws[:min(len(ws), spareLooks)] {
 		for dp := range worker.DPRank(w.Ports()) { //nolint:gosec // DPSize is bounded
-			if q.wish.subset.Allows(w.EndpointOf(dp).AddrPort()) && free(w, dp) {
+			if q.req.Subset.Allows(w.EndpointOf(dp).AddrPort()) && free(w, dp) {
 				return true
 			}
 		}
@@ -60,12 +61,12 @@ func (srv *Server) sparesWithin(q *question, role worker.Role, but []worker.Rank
 }
 
 // has reports whether a worker is of the pool, in that role.
-func (q *question) has(role worker.Role, w *worker.Worker) bool {
+func (q *Question) has(role worker.Role, w *worker.Worker) bool {
 	return w.CanServe(role) && w.Namespace == q.pool.Key.Namespace && slices.Contains(w.Models, q.pool.Key.Model)
 }
 
 // members are the pool's workers in that role.
-func (q *question) members(role worker.Role) []*worker.Worker {
+func (q *Question) members(role worker.Role) []*worker.Worker {
 	switch role {
 	case worker.Prefill:
 		return q.pool.Prefill

@@ -3,7 +3,6 @@ package extproc
 import (
 	"fmt"
 	"math/bits"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/invariants"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -37,14 +35,6 @@ func (r *replica) setAside(n int) {
 			r.srv.cfg.Health.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 		}
 	}
-}
-
-func (r *replica) asking(body string) *question {
-	var scan openai.Request
-	require.NoError(r.t, openai.Scan(openai.Completions, []byte(body), &scan))
-	q, f := r.srv.question(&scan, []byte(body))
-	require.Nil(r.t, f)
-	return q
 }
 
 // Work is workers whose health is looked at.
@@ -79,64 +69,5 @@ func TestADecisionLooksAtNoMoreWorkersWhereHalfOfManyAreAside(t *testing.T) {
 		}
 		t.Logf("%d workers: %d looked at for a decision", n, of)
 		require.LessOrEqual(t, of, int64(32+4*bits.Len(uint(n))))
-
-		q := r.asking(eightTokens)
-		q.wish.subset = setOf(addressesOf(manyWorkers(t, n)[n : n+n/2]))
-		of = work(func() { require.False(t, r.srv.spares(q, worker.Decode, worker.Rank{ID: worker.ID(2 * n)})) })
-		require.LessOrEqual(t, of, int64(2*spareLooks), "of a subset of %d, all of them aside", n/2)
-		few := manyWorkers(t, n)[2*n-3:]
-		q.wish.subset = setOf(addressesOf(few))
-		require.True(t, r.srv.spares(q, worker.Decode, worker.Rank{ID: worker.ID(2 * n)}), "a small subset is looked at whole")
-		q.wish.subset = setOf(addressesOf(few[2:]))
-		require.False(t, r.srv.spares(q, worker.Decode, worker.Rank{ID: worker.ID(2 * n)}), "nobody else is in it")
 	}
-}
-
-func addressesOf(ws []*worker.Worker) string {
-	var out []string
-	for _, w := range ws {
-		out = append(out, w.Endpoint.String())
-	}
-	return strings.Join(out, ",")
-}
-
-func TestWhoElseCouldBeTried(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(testWorkers(t)), nil) // 1 and 2 prefill, 3 and 4 decode
-	q := r.asking(eightTokens)
-	spares := func(role worker.Role, id worker.ID) bool { return r.srv.spares(q, role, worker.Rank{ID: id}) }
-	require.True(t, spares(worker.Prefill, 1))
-	require.True(t, spares(worker.Decode, 3))
-	require.False(t, spares(worker.Aggregated, 3), "nobody has that role")
-	q.before.ranks = []worker.Rank{{ID: 4}, {ID: 4, DPRank: 1}, {ID: 3}}
-	require.False(t, spares(worker.Decode, 3), "the other has failed the request before")
-	require.True(t, spares(worker.Prefill, 1), "which is of no matter to another role")
-	q.before.ranks = nil
-	r.srv.cfg.Health.Report(worker.Rank{ID: 4}, health.Report{Outcome: health.ConnectFailed}, time.Now())
-	require.False(t, spares(worker.Decode, 3), "the other is aside")
-	require.True(t, spares(worker.Decode, 4), "who is aside itself is not counted twice")
-	q.wish.subset = setOf("127.0.0.1:40000,127.0.0.1:40003")
-	require.False(t, spares(worker.Prefill, 1), "the other is not allowed")
-	q.wish.subset = setOf("127.0.0.1")
-	require.True(t, spares(worker.Prefill, 1), "an address without a port is every port")
-}
-
-// Another rank of the same worker can be tried where each has a port of its own: it may
-// live though this one is dead.
-func TestARankWithAPortOfItsOwnIsSomebodyElse(t *testing.T) {
-	ws := portedWorkers(t)
-	r := newReplicaOf(t, "a", fixed([]*worker.Worker{ws[0], ws[2]}), nil) // 1 prefill, 3 decode
-	q := r.asking(eightTokens)
-	spares := func() bool { return r.srv.spares(q, worker.Decode, worker.Rank{ID: 3, DPRank: 1}) }
-	require.True(t, spares())
-	q.wish.subset = setOf("127.0.0.1:40301")
-	require.False(t, spares(), "the others are not allowed")
-	q.wish.subset = setOf("127.0.0.1:40301,127.0.0.1:40302")
-	require.True(t, spares())
-	r.srv.cfg.Health.Report(worker.Rank{ID: 3, DPRank: 2}, health.Report{Outcome: health.ConnectFailed}, time.Now())
-	require.False(t, spares(), "the other that is allowed is aside")
-	q.wish.subset = nil
-	require.True(t, spares())
-	q.before.ranks = []worker.Rank{{ID: 3}}
-	require.False(t, spares(), "the third has failed the request before")
-	require.ElementsMatch(t, []worker.Rank{{ID: 3}, {ID: 3, DPRank: 1}, {ID: 3, DPRank: 2}}, q.portMates(), "they are rather not tried")
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -222,12 +221,7 @@ func ableAlone(t *testing.T) []*worker.Worker {
 
 // holds makes a rank hold the first blocks of the prompt.
 func (r *replica) holds(rank worker.Rank, body string, blocks int) {
-	var req openai.Request
-	require.NoError(r.t, openai.Scan(openai.Completions, []byte(body), &req))
-	q, f := r.srv.question(&req, []byte(body))
-	require.Nil(r.t, f)
-	p, ok := r.srv.cfg.Tokens.Fast(q.query, &newScratch().tokens)
-	require.True(r.t, ok)
+	p := r.promptOf(body)
 	r.srv.cfg.Index.Attach(rank)
 	var e kvindex.Stored
 	for i, h := range p.Hashes[:blocks] {

@@ -3,16 +3,12 @@ package extproc
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/load"
-	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -187,7 +183,8 @@ func (s *mainStream) collect(e *effect) {
 			if p.decodeNamed {
 				break
 			}
-			if w, dp = s.srv.anotherDecode(&p, tried); w == nil {
+			w, dp = s.srv.another(&p, tried)
+			if w == nil {
 				break
 			}
 			tried = append(tried, w.ID)
@@ -213,80 +210,36 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	if p == nil || p.decodeNamed || !s.m.goesOn(a) {
 		return
 	}
-	snap, why := srv.cfg.Board.Load(), ""
-	switch {
-	case snap.Worker(p.decode.ID) == nil:
-		why = "left"
-	case srv.cfg.Health.Aside(p.decode):
-		why = "was set aside"
-	default:
+	if p.again == nil {
 		return
 	}
-	pool := snap.Pool(p.decodeRequest.Key)
-	prefillWorker := snap.Worker(p.prefill.ID)
-	if pool == nil || prefillWorker == nil {
+	now := time.Now()
+	d, why := srv.router.DecodeAgain(p.again, p.prefill, p.decode, now)
+	if !d.Made() {
 		return
 	}
-	r := p.decodeRequest
-	r.Ranks, r.Now = pool.DecodeRanksOf(prefillWorker.Engine), time.Now()
-	r.Exclude = append(slices.Clone(p.decodeRequest.Exclude), p.decode)
-	var some bool
-	if r.Within, some = within(snap.Snapshot, p.subset, r.Ranks); !some {
-		return // as where nobody is picked, below
-	}
-	booking := new(load.Reservation)
-	d, err := srv.cfg.Book.PickAndReserve(&r, booking)
-	if errors.Is(err, picker.ErrNoCandidate) {
-		r.Exclude = []worker.Rank{p.decode} // better one that has failed before than none
-		d, err = srv.cfg.Book.PickAndReserve(&r, booking)
-	}
-	if err != nil {
-		return // the attempt will find out, and say so
-	}
-	w := snap.Worker(d.Rank.ID)
-	if w == nil {
-		booking.Release(time.Now())
-		return
-	}
-	s.decodeBooking.Release(time.Now())
-	s.decodeBooking = booking
+	s.decodeBooking.Release(now)
+	s.decodeBooking = d.Booking
 	why = "in place of " + p.decode.String() + ", which " + why + " while prefill ran"
-	at := w.EndpointOf(d.Rank.DPRank).String()
+	at := d.Address()
 	srv.cfg.Journal.Update(s.note, func(r *decision.Record) {
 		c := &r.Decode
 		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, at, d.Reason.String(), d.Cost, why
 	})
-	p.decode, p.decodeAddr, p.decodeDPSize, p.others = d.Rank, at, w.RanksPerPort(), nil
-	p.decodeAlone = srv.mayDecodeAlone(w)
-	s.decodeLimit.subject.Worker = w.ID
+	p.decode, p.decodeAddr, p.decodeDPSize, p.others = d.Rank, at, d.Worker.RanksPerPort(), nil
+	p.decodeAlone = d.Alone
+	s.decodeLimit.subject.Worker = d.Rank.ID
 	s.mu.Lock()
 	s.picked[1] = d.Rank
 	s.mu.Unlock()
 	srv.cfg.Telemetry.FreshPick("decode_left")
 }
 
-// mayDecodeAlone reports whether the decode worker may serve a request that
-// nothing was handed over for (docs/behaviour.md#prefill-answers).
-func (srv *Server) mayDecodeAlone(w *worker.Worker) bool {
-	return !srv.cfg.EnforceDisagg && w.CanServe(worker.Aggregated)
-}
-
-// anotherDecode returns a decode worker of the attempt's pool that may be used and
-// was not tried, and the rank of it.
-func (srv *Server) anotherDecode(p *plan, tried []worker.ID) (*worker.Worker, worker.DPRank) {
-	pool := srv.view.Load().Pool(p.decodeRequest.Key)
-	if pool == nil {
+// another returns a decode worker of the attempt's pool that may collect what prefill
+// holds and was not tried, and the rank of it.
+func (srv *Server) another(p *plan, tried []worker.ID) (*worker.Worker, worker.DPRank) {
+	if p.again == nil {
 		return nil, 0
 	}
-	for _, w := range pool.Decode {
-		if slices.Contains(tried, w.ID) || handoff.KindOf(w.Engine) != p.kind || p.decodeRequest.Constraints.Lacks(w) != "" {
-			continue
-		}
-		for dp := range worker.DPRank(w.DPSize) {
-			if p.subset.Allows(w.EndpointOf(dp).AddrPort()) && srv.cfg.Health.Allows(worker.Rank{ID: w.ID, DPRank: dp}) {
-				return w, dp
-			}
-		}
-	}
-	return nil, 0
+	return srv.router.Collector(p.again, srv.view.Load(), tried)
 }

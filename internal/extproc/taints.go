@@ -69,7 +69,7 @@ func (t *taintSets) known(world *activation.World, c *picker.Constraints) (missi
 }
 
 // nameTaint gives the taint that no worker carries its name again.
-func (q *question) nameTaint(err error) error {
+func (q *Question) nameTaint(err error) error {
 	var taint *picker.TaintError
 	if errors.As(err, &taint) && taint.Taint == noTaint {
 		return &picker.TaintError{Taint: q.missing}

@@ -4,107 +4,100 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
-	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 )
 
-// refusal is the row of the failure table for a model that cannot be served, or only
-// as a fallback; nil for one that can. Without a listener a request may still find
-// another way: splittable judges that.
-func refusal(o activation.Outlook) *failure {
+// reasonOf is why a model cannot be served, or only as a fallback; empty for one that
+// can. Without a listener a request may still find another way: splittable judges that.
+func reasonOf(o activation.Outlook) Reason {
 	if o.Way != activation.Refused && !o.Fallback {
-		return nil
+		return ""
 	}
 	switch o.Reason {
 	case activation.Pending:
-		return &failPending
+		return Pending
 	case activation.NoPrefill:
-		return &failNoPrefill
+		return NoPrefill
 	case activation.NoDecode:
-		return &failNoDecode
+		return NoDecode
 	case activation.NoCommon:
-		return &failNoCommon
+		return NoCommon
 	case activation.NoListener:
-		return nil
+		return ""
 	case activation.Enforced:
-		return &failEnforced
+		return Enforced
 	case activation.PrefillGone:
-		return &failPrefillGone
+		return PrefillGone
 	case activation.NoAggregated:
-		return &failNoAggregated
+		return NoAggregated
 	default:
-		return &failNoWorker
+		return NoWorker
 	}
 }
 
 // outlook says whether a request is to be served with prefill and decode apart, and
-// has the row of why it cannot be served at all, or of what one worker is to serve in
+// has the reason why it cannot be served at all, or of what one worker is to serve in
 // place of.
-func (srv *Server) outlook(q *question) (disagg, fallback bool, f *failure) {
-	policy := srv.policy()
-	rules := policy.RulesOf(q.pool)
-	o := activation.Judge(q.snap.Standing(q.pool.Key).State, q.pool, rules)
+func (rt *Router) outlook(q *Question) (apart, fallback bool, why Reason) {
+	rules := rt.cfg.Policy.RulesOf(q.pool)
+	o := activation.Judge(q.world.Standing(q.pool.Key).State, q.pool, rules)
 	q.undivided = rules.NeverSplit
-	return o.Way == activation.Apart || o.Reason == activation.NoListener, o.Fallback, refusal(o)
+	return o.Way == activation.Apart || o.Reason == activation.NoListener, o.Fallback, reasonOf(o)
 }
 
-// judgeInTime is judge in the world of now, and again in a newer world while nobody can be picked
-// in the one that was judged. It returns the last question.
-func (srv *Server) judgeInTime(v *verdict, q *question, p tokens.Prompt, sc *scratch, prefillBooking, decodeBooking *load.Reservation) *question {
-	if srv.cfg.Board.Load() != q.snap { // it has changed while tokens were counted
-		if n := srv.newer(q); n != nil {
-			q = n
-		}
+// judgeInTime is judge in the world of now, and again in a newer world while nobody can be
+// picked in the one that was judged.
+func (d *decider) judgeInTime(p tokens.Prompt) {
+	if d.cfg.Board.Load() != d.q.world { // it has changed while tokens were counted
+		d.follow()
 	}
 	for range maxWorlds {
-		*v = verdict{}
-		srv.judge(v, q, p, sc, prefillBooking, decodeBooking)
-		if v.fail == nil {
+		d.v = verdict{bookings: d.v.bookings}
+		d.judge(p)
+		if d.v.fail == nil || !d.follow() {
 			break
 		}
-		n := srv.newer(q)
-		if n == nil {
-			break
-		}
-		q = n
 	}
-	srv.fallBack(v, q, sc, decodeBooking)
-	return q
+	d.fallBack()
+}
+
+// follow goes on with the question in a newer world, or reports that there is none.
+func (d *decider) follow() bool {
+	n := d.newer(d.q)
+	if n == nil {
+		return false
+	}
+	d.q = n
+	return true
 }
 
 // maxWorlds bounds how often one request is judged.
 const maxWorlds = 10
-
-// worldLag bounds the wait for the board to follow the view, which it does in
-// well under a millisecond.
-const worldLag = 100 * time.Millisecond
 
 // newer returns the question in a later world than q's, or nil where there is
 // none or it cannot be asked there. All workers of a request may have been
 // replaced while its tokens were counted, or be replaced right now: then the
 // load book does not know the old ones any more, and a request must not be
 // refused though the new ones could serve it.
-func (srv *Server) newer(q *question) *question {
-	if q.snap.Revision() < srv.view.Load().Revision() {
-		select {
-		case <-q.snap.Replaced():
-		case <-time.After(worldLag):
-		}
-	}
-	if srv.cfg.Board.Load() == q.snap {
+func (rt *Router) newer(q *Question) *Question {
+	world, now := rt.newerWorld(q)
+	if world == nil {
 		return nil
 	}
-	if q.passing != "" {
-		n, f := srv.passingQuestion(q.wish, q.passing, q.query.Request, q.query.Body)
-		if f == nil {
-			n.before, n.admitted = q.before, q.admitted
-		}
-		return n
-	}
-	n, f := srv.questionOf(q.query.Request, q.query.Body, q.wish, q.instead)
-	if f != nil || n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle {
+	n, f := rt.askIn(world, now, &q.req, q.wish)
+	if f != nil || q.req.Passing == "" && (n.query.BlockSize != q.query.BlockSize || n.query.Eagle != q.query.Eagle) {
 		return nil
 	}
-	n.before, n.admitted = q.before, q.admitted
 	return n
+}
+
+func (rt *Router) newerWorld(q *Question) (*activation.World, time.Time) {
+	if rt.cfg.Newer != nil {
+		return rt.cfg.Newer(q.world)
+	}
+	world := rt.cfg.Board.Load()
+	if world == q.world {
+		return nil, q.now
+	}
+	return world, q.now
 }

@@ -10,12 +10,12 @@ import (
 
 // Choices are booked by their count: how fast each is written is the same.
 func TestTheChoicesOfAnAnswerAreBookedByTheirCount(t *testing.T) {
-	r := newReplica(t, "a", nil)
-	one := r.srv.growth(&answerAsked{maxTokens: outlen.NotSaid, parallel: 1}, 16)
+	r := newRig(t, testWorkers(t), nil)
+	one := r.growth(&Answer{MaxTokens: outlen.NotSaid, Parallel: 1}, 16)
 	require.Positive(t, one.PerSecond)
 	for parallel, booked := range map[int]int{1: 1, 4: 4, 1000: mostParallel} {
 		want := one
 		want.Choices = booked
-		require.Equal(t, want, r.srv.growth(&answerAsked{maxTokens: outlen.NotSaid, parallel: parallel}, 16))
+		require.Equal(t, want, r.growth(&Answer{MaxTokens: outlen.NotSaid, Parallel: parallel}, 16))
 	}
 }

@@ -66,12 +66,9 @@ func TestAnAdapterIsFoundAsItsEngineFindsIt(t *testing.T) {
 				path, prompt = row.path, "text"
 			}
 			body := []byte(`{"` + prompt + `":"hi",` + row.body + `}`)
-			var r openai.Request
-			require.NoError(t, openai.Scan(path, body, &r))
-			srv := &Server{cfg: Config{Board: board}}
-			q, f := srv.question(&r, body)
+			q, f := asked(t, board, path, string(body))
 			if f != nil {
-				require.Equal(t, row.want, f.code)
+				require.Equal(t, row.want, string(f.Reason))
 				return
 			}
 			require.Equal(t, row.want, fmt.Sprintf("%s %q %q", q.pool.Key.Model, q.query.Salt.LoRA, q.query.Salt.CacheSalt))
@@ -83,21 +80,15 @@ func TestAnAdapterIsFoundAsItsEngineFindsIt(t *testing.T) {
 // TestAdaptersAreNoFurtherModels: /generate names no model, which is right where there is
 // one, with however many adapters.
 func TestAdaptersAreNoFurtherModels(t *testing.T) {
-	srv := &Server{cfg: Config{Board: boardOf(t, []*worker.Worker{loaded(t, 1, worker.SGLang, "s", "a", "b")})}}
-	body := []byte(`{"text":"hi","lora_path":"b"}`)
-	var r openai.Request
-	require.NoError(t, openai.Scan(openai.Generate, body, &r))
-	q, f := srv.question(&r, body)
+	board := boardOf(t, []*worker.Worker{loaded(t, 1, worker.SGLang, "s", "a", "b")})
+	q, f := asked(t, board, openai.Generate, `{"text":"hi","lora_path":"b"}`)
 	require.Nil(t, f)
 	require.Equal(t, "b", q.query.Salt.LoRA)
 }
 
 // TestAnAdapterOfAModelThatIsAwayIsNotUnknown as its base is not.
 func TestAnAdapterOfAModelThatIsAwayIsNotUnknown(t *testing.T) {
-	srv := &Server{cfg: Config{Board: boardOf(t, []*worker.Worker{loaded(t, 1, worker.SGLang, "s")}, nil)}}
-	body := []byte(`{"model":"s:a","prompt":"hi"}`)
-	var r openai.Request
-	require.NoError(t, openai.Scan(openai.Completions, body, &r))
-	_, f := srv.question(&r, body)
-	require.Equal(t, &failNoWorker, f)
+	board := boardOf(t, []*worker.Worker{loaded(t, 1, worker.SGLang, "s")}, nil)
+	_, f := asked(t, board, openai.Completions, `{"model":"s:a","prompt":"hi"}`)
+	require.Equal(t, &Refusal{Reason: NoWorker}, f)
 }

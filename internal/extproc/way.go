@@ -1,0 +1,72 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// way is what a main leg's filter says of the requests that come through it.
+// The zero value believes nothing.
+type way struct {
+	trust  pin.Trust
+	repick bool // who names workers is asked again on each attempt
+	// headersOnly: clients reach this filter, and their bodies with them; only
+	// headers, which the edge strips, come from who may name workers.
+	headersOnly bool
+	// gateway: the filter speaks the endpoint picker protocol; plain: and there is
+	// nothing of ours beside it, no listener for a prefill leg, no fresh attempt,
+	// no access log, and nobody strips what clients may not set.
+	gateway, plain bool
+}
+
+// strangeKey returns an error where the filter's metadata has a key of ours that
+// nobody knows: one that is misspelt would let in what it was to keep out.
+func strangeKey(ctx context.Context) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	known := []string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
+	for _, key := range slices.Sorted(maps.Keys(md)) {
+		if strings.HasPrefix(key, "x-baton-") && !slices.Contains(known, key) {
+			return fmt.Errorf("initial metadata %s is not known: expected none but %s; mend it on the ext_proc filter's grpc_service", key, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// wayOf reads the filter's metadata. The error says what was expected.
+func wayOf(ctx context.Context, plain bool) (way, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	one := func(key string, allowed ...string) (string, error) {
+		v := md.Get(key)
+		if len(v) == 0 {
+			return "", nil
+		}
+		if len(v) > 1 || !slices.Contains(allowed, v[0]) {
+			return "", fmt.Errorf("initial metadata %s is %q: expected one of %q, or none; set it on the ext_proc filter's grpc_service", key, v, allowed)
+		}
+		return v[0], nil
+	}
+	routing, err1 := one(routingKey, "prerouted", "direct")
+	repick, err2 := one(routingRepickKey, "true", "false")
+	fields, err3 := one(routingFieldsKey, "believe", "refuse")
+	protocol, err4 := one(protocolKey, "gateway")
+	var err5 error
+	if plain && routing+repick+fields+protocol != "" {
+		err5 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
+	}
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		return way{}, err
+	}
+	trust, err := pin.ParseTrust(routing)
+	return way{
+		trust: trust, repick: repick == "true", headersOnly: fields == "refuse", gateway: plain || protocol != "", plain: plain,
+	}, err
+}
