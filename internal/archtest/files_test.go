@@ -3,6 +3,7 @@ package archtest
 import (
 	"fmt"
 	"go/ast"
+	"go/token"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ const (
 )
 
 // handy are the rooms whose types may not have many methods.
-var handy = []string{"internal/extproc/wire", "internal/decision", "internal/config", "internal/plugin", "cmd/extproc"}
+var handy = []string{"internal/extproc/wire", "internal/decision", "internal/config", "internal/plugin", "internal/route", "cmd/extproc"}
 
 // excused are files, or folders, that may be longer, each with its reason. Test
 // files need no excuse.
@@ -82,6 +83,7 @@ func environment(t *tree) []string {
 var clockless = map[string]string{
 	"internal/config":   "a file means the same whenever it is read",
 	"internal/decision": "a record is told when what has happened: it is the same wherever it is read",
+	"internal/route":    "a decision is of one moment, which comes with the request",
 }
 
 func clocks(t *tree, clockless map[string]string) []string {
@@ -259,6 +261,40 @@ func tooHandy(t *tree, rooms []string) []string {
 	return out
 }
 
+// plain are the rooms in which the head of an if or switch changes nothing.
+var plain = []string{"internal/route"}
+
+// hidden returns what is changed in the head of an if or switch, where a reader who looks
+// for what a function changes does not look.
+func hidden(t *tree, rooms []string) []string {
+	var out []string
+	t.files(func(s *source) {
+		if s.test || !underAny(s.path, rooms) {
+			return
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			var init ast.Stmt
+			switch x := n.(type) {
+			case *ast.IfStmt:
+				init = x.Init
+			case *ast.SwitchStmt:
+				init = x.Init
+			}
+			switch x := init.(type) {
+			case nil:
+			case *ast.AssignStmt:
+				if x.Tok != token.DEFINE {
+					out = append(out, t.at(x)+": assigns in the head of an if or switch: give it a line of its own")
+				}
+			default:
+				out = append(out, t.at(x)+": does something in the head of an if or switch: give it a line of its own")
+			}
+			return true
+		})
+	})
+	return out
+}
+
 // receiver is the name of a method's type.
 func receiver(e ast.Expr) string {
 	switch x := e.(type) {
@@ -288,6 +324,9 @@ func TestEveryPackageIsDocumented(t *testing.T)   { obey(t, undocumented(house(t
 func TestFilesAndFunctionsAreShort(t *testing.T)  { obey(t, tooLong(house(t), excused)) }
 func TestSmallRoomsStaySmall(t *testing.T)        { obey(t, tooLarge(house(t), small)) }
 func TestTypesOfARoomHaveFewMethods(t *testing.T) { obey(t, tooHandy(house(t), handy)) }
+func TestNothingIsHiddenInTheHeadOfAnIf(t *testing.T) {
+	obey(t, hidden(house(t), plain))
+}
 func TestEveryExcuseHasAReason(t *testing.T) {
 	for e, why := range excused {
 		require.NotEmpty(t, why, e)
@@ -328,6 +367,13 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 	require.Equal(t, []string{"pkg/a.T has 41 methods; at most 40, else it is several types"}, tooHandy(tr, []string{"pkg/a"}))
 	require.Empty(t, tooHandy(tr, []string{"pkg/b"}))
 	require.Equal(t, []string{"pkg/c has 1 lines; at most 0: move what it does besides its purpose"}, tooLarge(tr, map[string]int{"pkg/c": 0, "pkg/d": 0}))
+	require.Equal(t, []string{
+		"pkg/a/a.go:3: assigns in the head of an if or switch: give it a line of its own",
+		"pkg/a/a.go:4: does something in the head of an if or switch: give it a line of its own",
+	}, hidden(madeUp(t, map[string]string{
+		"pkg/a/a.go": "package a\nfunc f(x int) {\nif x = 1; x > 0 {}\nswitch x++; x {}\nif y := x; y > 0 {}\nif x > 0 {}\n}",
+		"pkg/b/b.go": "package b\nfunc f(x int) { if x = 1; x > 0 {} }",
+	}), []string{"pkg/a"}))
 	undoc := undocumented(tr)
 	require.Len(t, undoc, 2)
 	require.Contains(t, undoc[0], "pkg/a: no package comment")

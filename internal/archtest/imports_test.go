@@ -160,6 +160,14 @@ var bans = []ban{
 		why: "it reads, validates and converts; making and running the parts is internal/plugin's",
 	},
 	{
+		pkg: "internal/route",
+		not: []string{
+			"internal/extproc", "internal/blame", "internal/journal", "internal/admin", "internal/telemetry", "pkg/kvevents",
+			grpcModule, otelModule, envoyModule, "context", "net", "net/http", "os", "log", "log/slog",
+		},
+		why: "who serves a request follows from the request and the fleet: what streams, phases and errors are is not its business",
+	},
+	{
 		pkg: "internal/enginesim",
 		not: []string{
 			"pkg/picker", "pkg/kvindex", "pkg/kvevents", "pkg/prefill", "pkg/tokens",

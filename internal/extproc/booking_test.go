@@ -11,6 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -133,9 +134,9 @@ func TestAPickSeesThatPrefillProceeds(t *testing.T) {
 		body := []byte(eightTokens)
 		var scan openai.Request
 		require.NoError(t, openai.Scan(openai.Completions, body, &scan))
-		q, f := r.srv.router.Ask(Request{Now: time.Now(), Scan: &scan, Body: body})
+		q, f := r.srv.router.Ask(route.Request{Now: time.Now(), Scan: &scan, Body: body})
 		require.Nil(t, f)
-		sc := NewScratch()
+		sc := route.NewScratch()
 		prompt, ok := r.srv.cfg.Tokens.Fast(q.Query(), &sc.Tokens)
 		require.True(t, ok)
 		d, f := r.srv.router.Decide(q, prompt, sc, time.Now())

@@ -15,6 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -23,6 +24,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
+
+// Conditional says when one worker serves although prefill is there.
+type Conditional = route.Conditional
 
 // Config is what a Server is made of. Durations and sizes of zero mean the
 // documented default.

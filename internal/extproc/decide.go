@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -19,8 +20,8 @@ const freshByEnvoy = "envoy"
 
 // asking is what is kept of a stream while its request is decided.
 type asking struct {
-	question *Question
-	scratch  *Scratch
+	question *route.Question
+	scratch  *route.Scratch
 	suspects suspects // of earlier attempts
 	instead  *failure // answered where one worker was to serve in its place, and none can
 }
@@ -68,9 +69,9 @@ func (s *mainStream) count(a asking) {
 }
 
 // request is what the stream asks for.
-func (s *mainStream) request(before *avoided, instead *failure) Request {
+func (s *mainStream) request(before *avoided, instead *failure) route.Request {
 	way := &s.m.way
-	r := Request{
+	r := route.Request{
 		Now: time.Now(), Scan: s.m.scan, Body: s.m.body,
 		Trust: way.trust, HeadersOnly: way.headersOnly,
 		Subset: s.subset, OneLeg: way.plain,
@@ -98,7 +99,7 @@ func (s *mainStream) request(before *avoided, instead *failure) Request {
 func (s *mainStream) settle(a *asking, p tokens.Prompt) {
 	srv := s.srv
 	defer srv.router.Return(a.scratch)
-	var d Decision
+	var d route.Decision
 	defer s.survive("decision", func() {
 		d.Cancel(time.Now())
 		s.refuse(&failInternal)
@@ -142,7 +143,7 @@ func (s *mainStream) settle(a *asking, p tokens.Prompt) {
 func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure: f}) }
 
 // promptOf is what a decision knows of its prompt.
-func promptOf(d *Decision) telemetry.PromptTokens {
+func promptOf(d *route.Decision) telemetry.PromptTokens {
 	c := &d.Decode
 	if d.Apart {
 		c = &d.Prefill

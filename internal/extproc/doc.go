@@ -1,6 +1,6 @@
 // Package extproc serves Envoy's external-processing streams, with one small state machine
 // for each. What Envoy's messages look like is internal/extproc/wire's: here they are plain
-// values.
+// values. Who serves a request is internal/route's: the stream asks and is told (decide.go).
 //
 // Envoy opens one stream for each leg of a request. Which leg it is, the
 // filter's own initial metadata says (x-baton-filter: main, prefill, sync or
@@ -57,10 +57,7 @@
 //	                 orphan grace over        abort the prefill leg                       lingering
 //	left             Envoy's access log, or the deadline: release decode                  done
 //
-// Before a pick the checks are, in this order: is it only a question, is the
-// model known, can it be served now (outlook, splittable), are the workers that
-// it names able to (place). Where all workers of a leg drain, place comes before
-// that is said. testdata/matrix has what comes of it, case by case.
+// testdata/matrix has what comes of a pick, case by case.
 //
 // # Requests that name their workers
 //
@@ -76,34 +73,11 @@
 //	x-baton-routing-fields   refuse: headers alone are believed, not nvext. For filters that
 //	                         clients reach, whose headers the edge strips
 //
-// A named worker is booked as a picked one is (narrow), and its load counts for
-// those who are picked. It is not refused for being set aside, overloaded, or
-// over a queue's limit: who named it may know better, and keeping those limits
-// is then their part. It is refused, typed, where it cannot serve: unknown, gone,
-// draining, of another model, role or engine. No cursor moves, and no synchronous
-// hand-off goes to another decode worker than the named one. A request that its
-// engine cannot split and that names a prefill worker is refused (splittable). Of a
-// pool of several engines, the named worker's counts, and those are picked that can.
-//
-// A question (an entry of nvext.annotations begins query_instance_id:) is decided
-// as any request and answered with the ids; nothing is booked or remembered. It
-// is answered where the request itself would be, and while prefill is becoming
-// ready, then with decode alone.
-//
-// # What binds a pick, and when one worker serves
-//
-// Taints that a request requires or prefers bind all of its picks, and the transfer
-// domain of its prefill worker the pick of decode, a later one of a synchronous
-// hand-off and a collecting one included (constraints.go). They bind named workers
-// too. Nobody left: 503, and what prefill had booked is cancelled, its turn included.
-//
-// One worker serves a request whose prefill workers are known only by conditional
-// disaggregation, decided before prefill is picked, or as a fallback where that is
-// configured, after the pair could not be had in the newest world (conditional.go),
-// or after a synchronous hand-off has failed in its last attempt: the request is
-// still here then, where at a rendezvous decode has it already, and its end is one error
-// (docs/behaviour.md#first-prefill-fails, #fresh-attempt);
-// never one that names a worker, and never to get around back-pressure.
+// What becomes of a request that names its workers, or that asks who would serve it,
+// internal/route says. No synchronous hand-off goes to another decode worker than the named
+// one. Where one worker serves in place of a pair whose synchronous hand-off has failed in
+// its last attempt, the request is still here then; at a rendezvous decode has it already,
+// and its end is one error (docs/behaviour.md#first-prefill-fails, #fresh-attempt).
 //
 // # The synchronous way
 //
@@ -180,14 +154,14 @@
 //	         implementation configures it. There is one leg, one attempt, no access
 //	         log, and nobody strips what clients may not set: the machine distrusts
 //	         it (distrust) and removes it. One worker serves a request whose pair
-//	         could only rendezvous (carried); a synchronous hand-off works, since
-//	         its prefill leg is our own
+//	         could only rendezvous; a synchronous hand-off works, since its prefill
+//	         leg is our own
 //	gateway  x-baton-protocol: gateway on a main filter: all that two legs need is
 //	         beside it
 //
 // What the protocol adds to a decision: a subset of the endpoints, from metadata,
-// that binds the picks of both legs (within); an ordered list of endpoints in
-// place of one (others, destinations); a reason on refusals (dropReason). What it
+// that binds the picks of both legs; an ordered list of endpoints in place of one; a
+// reason on refusals (dropReason). What it
 // adds to an answer: who has served it, when that is not who was picked (answerer),
 // whereupon decode's booking moves there.
 //
@@ -227,7 +201,7 @@
 // and taken one at a time by whoever finds the stream idle; see stream. Sends
 // happen there only, so they are never concurrent.
 //
-// What this package does not do: it does not choose (pkg/picker), keep load
+// What this package does not do: it does not choose (internal/route), keep load
 // (internal/load) or watch workers (pkg/discovery); it sends requests to
 // workers only to tokenise, and carries no bytes of any answer.
 package extproc

@@ -6,6 +6,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -119,23 +120,23 @@ type plan struct {
 	kind          handoff.Kind // with disaggregated
 	decode        worker.Rank
 	prefill       worker.Rank
-	decodeAddr    string           // who is to serve, or several, best first
-	others        []Destination    // the several but the first
-	subset        *subset.Set      // whom the data plane allows
-	decodeDPSize  uint32           // ranks at decodeAddr
-	prefillAddr   string           // of a mirrored leg, which starts without us where we die before it comes
-	model         string           // of the pool
-	bootstrap     worker.Bootstrap // prefill's, where both legs go at once
+	decodeAddr    string              // who is to serve, or several, best first
+	others        []route.Destination // the several but the first
+	subset        *subset.Set         // whom the data plane allows
+	decodeDPSize  uint32              // ranks at decodeAddr
+	prefillAddr   string              // of a mirrored leg, which starts without us where we die before it comes
+	model         string              // of the pool
+	bootstrap     worker.Bootstrap    // prefill's, where both legs go at once
 	bootstrapHost string
 	bootstrapPort uint16
 	room          prefill.Room
 	inHeaders     bool // the engine takes bootstrap data as headers
 
 	// Of a synchronous hand-off.
-	prefillDPSize uint32 // ranks at prefill's address
-	handoffID     uint64 // TensorRT-LLM's disagg_request_id
-	decodeAlone   bool   // decode can do without a hand-off
-	again         *Again // to pick decode again, should it go while prefill runs; nil: not
+	prefillDPSize uint32       // ranks at prefill's address
+	handoffID     uint64       // TensorRT-LLM's disagg_request_id
+	decodeAlone   bool         // decode can do without a hand-off
+	again         *route.Again // to pick decode again, should it go while prefill runs; nil: not
 
 	token        string
 	answerToken  string        // goes with the answer: who it is of; empty: nobody asks

@@ -10,6 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -118,23 +119,23 @@ var (
 )
 
 // failureOf returns the row of a refusal, with its facts.
-func (srv *Server) failureOf(r *Refusal) *failure {
+func (srv *Server) failureOf(r *route.Refusal) *failure {
 	switch r.Reason {
-	case UnknownModel:
+	case route.UnknownModel:
 		return srv.unknownModel(r.Model)
-	case BadBody:
+	case route.BadBody:
 		return badBody(r.Body)
-	case BadName:
+	case route.BadName:
 		return pinned(r.Pin)
 	}
 	f := *failureRow(r.Reason)
 	switch r.Reason {
-	case NamedLeft:
+	case route.NamedLeft:
 		f.message += ": " + r.Role.String() + " worker " + r.Worker.String() + "."
-	case NoTaint:
+	case route.NoTaint:
 		f.taint = r.Taint
 		f.message = "No " + r.Role.String() + " worker that can take the request carries the taint " + r.Taint + "; try again."
-	case NoHandoff:
+	case route.NoHandoff:
 		f.message += ": " + r.Obstacle
 		if r.Obstacle == "" {
 			f.message = "The model's requests are never split"
@@ -144,7 +145,7 @@ func (srv *Server) failureOf(r *Refusal) *failure {
 			f.message += "; and " + r.By + " names a prefill worker"
 		}
 		f.message += "."
-	case Saturated:
+	case route.Saturated:
 		f.queue = r.Queue
 	}
 	if r.Overloaded {
@@ -154,37 +155,37 @@ func (srv *Server) failureOf(r *Refusal) *failure {
 }
 
 // failureRow is the row of a reason that has one of its own.
-func failureRow(r Reason) *failure {
+func failureRow(r route.Reason) *failure {
 	switch r {
-	case NotReady:
+	case route.NotReady:
 		return &failNotReady
-	case NoWorker:
+	case route.NoWorker:
 		return &failNoWorker
-	case Pending:
+	case route.Pending:
 		return &failPending
-	case NoPrefill:
+	case route.NoPrefill:
 		return &failNoPrefill
-	case NoDecode:
+	case route.NoDecode:
 		return &failNoDecode
-	case NoAggregated:
+	case route.NoAggregated:
 		return &failNoAggregated
-	case NoCommon:
+	case route.NoCommon:
 		return &failNoCommon
-	case PrefillGone:
+	case route.PrefillGone:
 		return &failPrefillGone
-	case NoListener:
+	case route.NoListener:
 		return &failNoListener
-	case NoHandoff:
+	case route.NoHandoff:
 		return &failNoHandoff
-	case Saturated:
+	case route.Saturated:
 		return &failSaturated
-	case NoTaint:
+	case route.NoTaint:
 		return &failNoTaint
-	case Outside:
+	case route.Outside:
 		return &failOutside
-	case Enforced:
+	case route.Enforced:
 		return &failEnforced
-	case NamedLeft:
+	case route.NamedLeft:
 		return &failPinGone
 	default:
 		return &failInternal

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -58,7 +59,7 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 	r := newReplicaOf(t, "a", ws, enabled)
 	s := &mainStream{stream: stream{srv: r.srv}, m: mainLeg{rules: testRules(), plan: &plan{
 		decode: worker.Rank{ID: 2, DPRank: 3}, decodeAddr: "127.0.0.1:40001,127.0.0.1:40000",
-		others: []Destination{{Address: "127.0.0.1:40000", Rank: worker.Rank{ID: 1}}},
+		others: []route.Destination{{Address: "127.0.0.1:40000", Rank: worker.Rank{ID: 1}}},
 	}}}
 	for at, want := range map[string]*answerer{
 		"":                nil,

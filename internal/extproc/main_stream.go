@@ -16,6 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -46,7 +47,7 @@ type mainStream struct {
 	pass           func()      // lets decode's first events go on
 	looked         atomic.Bool // a stream here reads them
 	prompt         telemetry.PromptTokens
-	asked          Answer
+	asked          route.Answer
 	counts         tokenCounts // what engines say
 	tokenAt        time.Time   // when the first token was seen, where that is not the head's time
 	sent           sent
@@ -75,7 +76,7 @@ type booked struct {
 	note            journal.Handle
 	span            trace.Span // of the decode leg
 	prompt          telemetry.PromptTokens
-	answer          Answer
+	answer          route.Answer
 }
 
 func (s *mainStream) post(ev *event) { s.act.post(ev) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -50,7 +51,7 @@ func (srv *Server) unknownModel(model string) *failure {
 	f.message = "The model " + shown(model) + " does not exist here."
 	var names []string
 	n := 0
-	for k := range Keys(srv.cfg.Board.Load(), srv.cfg.Namespace) {
+	for k := range route.Keys(srv.cfg.Board.Load(), srv.cfg.Namespace) {
 		if n++; n <= mostKnown {
 			names = append(names, shown(k.Model))
 		}
@@ -101,7 +102,7 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	if !world.Ready() {
 		return immediateOf(&failNotReady, retry)
 	}
-	for k := range Keys(world, srv.cfg.Namespace) {
+	for k := range route.Keys(world, srv.cfg.Namespace) {
 		policy, pool := srv.policy(), world.Pool(k)
 		rules := policy.RulesOf(pool)
 		if only != "" && k.Model != only || !world.Standing(k).CanServe(rules.Enforced && !rules.NeverSplit) {

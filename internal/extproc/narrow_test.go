@@ -11,6 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -56,7 +57,7 @@ func TestAQuestionWithoutADecodeWorkerIsRefusedWhilePrefillBecomesReady(t *testi
 }
 
 func TestTheAnswerToAQuestionLetterByLetter(t *testing.T) {
-	d := &Decision{Key: worker.Key{Model: `a "quoted" name`}, Apart: true}
+	d := &route.Decision{Key: worker.Key{Model: `a "quoted" name`}, Apart: true}
 	d.Prefill.Rank, d.Decode.Rank = worker.Rank{ID: 1<<64 - 1, DPRank: 2}, worker.Rank{ID: 3}
 	at := time.Unix(1_700_000_000, 999)
 	const ids = `"nvext":{"worker_id":{"prefill_worker_id":18446744073709551615,"prefill_dp_rank":2,"decode_worker_id":3,"decode_dp_rank":0}}}`

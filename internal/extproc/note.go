@@ -12,6 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 )
@@ -20,7 +21,7 @@ import (
 // passes through it.
 
 // observe counts one decision.
-func (srv *Server) observe(d *Decision) {
+func (srv *Server) observe(d *route.Decision) {
 	t := srv.cfg.Telemetry
 	t.DecisionTook(d.Record.DecisionIn)
 	if d.Alone != "" {
@@ -142,12 +143,12 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	if err := openai.Scan(p, body, &r); err != nil {
 		return nil, err
 	}
-	q, refused := srv.router.Ask(Request{Now: time.Now(), Scan: &r, Body: body, Trust: pin.Prerouted, Preview: true})
+	q, refused := srv.router.Ask(route.Request{Now: time.Now(), Scan: &r, Body: body, Trust: pin.Prerouted, Preview: true})
 	if refused != nil {
 		f := srv.failureOf(refused)
 		return nil, errors.New(f.code + ": " + f.message)
 	}
-	sc := NewScratch()
+	sc := route.NewScratch()
 	prompt := srv.cfg.Tokens.Resolve(ctx, q.Query(), srv.router.Tokenizers(q), &sc.Tokens)
 	began := time.Now()
 	d, refused := srv.router.Decide(q, prompt, sc, began)

@@ -15,6 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -117,16 +118,16 @@ func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
 // they may come back but where only a listener is missing.
 func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
 	srv := new(Server)
-	for _, reason := range []Reason{
-		NotReady, NoWorker, Pending, NoPrefill, NoDecode, NoAggregated, NoCommon,
-		PrefillGone, NoListener, NoHandoff, Saturated, NoTaint, Outside, Enforced, NamedLeft,
+	for _, reason := range []route.Reason{
+		route.NotReady, route.NoWorker, route.Pending, route.NoPrefill, route.NoDecode, route.NoAggregated, route.NoCommon,
+		route.PrefillGone, route.NoListener, route.NoHandoff, route.Saturated, route.NoTaint, route.Outside, route.Enforced, route.NamedLeft,
 	} {
-		f := srv.failureOf(&Refusal{Reason: reason})
+		f := srv.failureOf(&route.Refusal{Reason: reason})
 		require.Equal(t, string(reason), f.code)
-		again := reason != NoListener && reason != NoHandoff
+		again := reason != route.NoListener && reason != route.NoHandoff
 		require.Equal(t, again, f.retryAfter > 0, reason)
-		require.Equal(t, reason == Saturated, f.status == 429, reason)
-		require.Equal(t, reason == NoHandoff, f.status == 400, reason)
+		require.Equal(t, reason == route.Saturated, f.status == 429, reason)
+		require.Equal(t, reason == route.NoHandoff, f.status == 400, reason)
 	}
 }
 
@@ -138,10 +139,10 @@ func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 	body := []byte(`{"model":"m","prompt":"hi"}`)
 	var scan openai.Request
 	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
-	sc := NewScratch()
+	sc := route.NewScratch()
 	pairs := map[worker.ID]bool{}
 	for range 20_000 {
-		q, f := r.srv.router.Ask(Request{Now: time.Now(), Scan: &scan, Body: body})
+		q, f := r.srv.router.Ask(route.Request{Now: time.Now(), Scan: &scan, Body: body})
 		require.Nil(t, f)
 		d, f := r.srv.router.Decide(q, tokens.Prompt{}, sc, time.Now())
 		require.Nil(t, f)
@@ -161,7 +162,7 @@ func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
 	var scan openai.Request
 	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
 	world := r.srv.cfg.Board.Load()
-	q, f := r.srv.router.Ask(Request{Now: time.Now(), Scan: &scan, Body: body})
+	q, f := r.srv.router.Ask(route.Request{Now: time.Now(), Scan: &scan, Body: body})
 	require.Nil(t, f)
 	ws := testWorkers(t)
 	for _, w := range testWorkers(t) {
@@ -173,7 +174,7 @@ func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
 	require.NoError(t, err)
 	r.book.Update(snap)
 	r.srv.cfg.Board.Follow(snap, discovery.Change{}, time.Now())
-	d, f := r.srv.router.Decide(q, tokens.Prompt{}, NewScratch(), time.Now())
+	d, f := r.srv.router.Decide(q, tokens.Prompt{}, route.NewScratch(), time.Now())
 	require.Nil(t, f)
 	require.Equal(t, 4, d.Prefill.Candidates, "of the new world")
 	d.Prefill.Booking.Release(time.Now())

@@ -12,6 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -28,7 +29,7 @@ func (r *replica) explain(body string) *decision.Record {
 // promptOf is what a prompt is taken to be.
 func (r *replica) promptOf(body string) tokens.Prompt {
 	r.t.Helper()
-	req := Request{Now: time.Now(), Scan: new(openai.Request), Body: []byte(body)}
+	req := route.Request{Now: time.Now(), Scan: new(openai.Request), Body: []byte(body)}
 	require.NoError(r.t, openai.Scan(openai.Completions, req.Body, req.Scan))
 	q, f := r.srv.router.Ask(req)
 	require.Nil(r.t, f)

@@ -4,12 +4,13 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // plan turns a decision into what the machine needs.
-func (s *mainStream) plan(a *asking, d *Decision) (*plan, error) {
+func (s *mainStream) plan(a *asking, d *route.Decision) (*plan, error) {
 	srv := s.srv
 	p := &plan{
 		nonce: newNonce(), disaggregated: d.Apart,

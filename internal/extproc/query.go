@@ -6,12 +6,13 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // answerQuestion tells a stream whose request was a question who would serve it.
-func (s *mainStream) answerQuestion(d *Decision, refused *Refusal) {
+func (s *mainStream) answerQuestion(d *route.Decision, refused *route.Refusal) {
 	srv := s.srv
 	b := &booked{note: srv.cfg.Journal.Keep(d.Record)}
 	if refused != nil {
@@ -30,7 +31,7 @@ func (s *mainStream) answerQuestion(d *Decision, refused *Refusal) {
 // own kind, so that clients' libraries read it, with no choices. nvext.worker_id
 // has the names of NVIDIA Dynamo's response extensions. Ids are JSON numbers up
 // to 2^64-1; members of a leg that there would not be are absent.
-func appendQueryAnswer(dst []byte, p openai.Path, d *Decision, now time.Time) []byte {
+func appendQueryAnswer(dst []byte, p openai.Path, d *route.Decision, now time.Time) []byte {
 	object := "chat.completion"
 	if p == openai.Completions {
 		object = "text_completion"

@@ -26,6 +26,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -61,7 +62,7 @@ type Server struct {
 	view    *discovery.View
 
 	bodies    *budget.Budget
-	router    *Router
+	router    *route.Router
 	lately    outlen.Lately // what answers have been like
 	attempts  *registry
 	unrouted  unrouted
@@ -116,7 +117,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	srv.router, err = NewRouter(srv.routing())
+	srv.router, err = route.New(srv.routing())
 	if err != nil {
 		return nil, err
 	}
@@ -313,9 +314,9 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 func (srv *Server) Heard() { srv.router.Heard() }
 
 // routing is what the router is made of.
-func (srv *Server) routing() RouterConfig {
+func (srv *Server) routing() route.Config {
 	c := &srv.cfg
-	return RouterConfig{
+	return route.Config{
 		Board: c.Board, Newer: srv.newer, Book: c.Book, Health: c.Health,
 		Overlap: overlap.Config{Index: c.Index, Slots: c.Slots, Tells: c.Tells, PredictedWeight: c.PredictedWeight},
 		Routes:  c.Routes, Estimate: c.Tokens.Estimate, Expect: srv.lately.Expect,

@@ -1,0 +1,104 @@
+package route
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/subset"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file is for decode workers that take the place of the one that was picked, while
+// prefill ran or after it: what prefill holds is good for any.
+
+// Again is what decode is picked by once more, as it was for the decision. It must not be
+// changed.
+type Again struct {
+	key         worker.Key
+	kind        handoff.Kind
+	subset      *subset.Set
+	exclude     []worker.Rank
+	pick        picker.Request
+	params      picker.Params
+	constraints *picker.Constraints
+	bound       picker.Constraints // where the domain of prefill binds
+}
+
+// again is what decode is picked by, should it go while prefill runs.
+func (d *decider) again(kind handoff.Kind) *Again {
+	q, v := d.q, &d.v
+	a := &Again{
+		key: q.pool.Key, kind: kind, subset: q.req.Subset, exclude: q.req.Failed, params: v.decode.params,
+		pick: picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
+	}
+	a.constraints = q.bound(&a.bound, worker.Decode, v.prefill.decision.Rank.ID)
+	return a
+}
+
+// DecodeAgain picks and books another decode worker where the one that was picked has
+// left, or was set aside, and says why. Nobody is picked where that one may stay, where
+// the prefill worker has left, or where there is nobody else.
+func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Time) (p Pick, why string) {
+	world := rt.cfg.Board.Load()
+	switch {
+	case world.Worker(decode.ID) == nil:
+		why = "left"
+	case rt.cfg.Health.Aside(decode):
+		why = "was set aside"
+	default:
+		return p, ""
+	}
+	pool, from := world.Pool(a.key), world.Worker(prefill.ID)
+	if pool == nil || from == nil {
+		return p, why
+	}
+	params := a.params
+	r := load.Request{
+		Key: a.key, Params: &params, Filter: rt.cfg.Health, Constraints: a.constraints, Pick: a.pick,
+		Ranks: pool.DecodeRanksOf(from.Engine), Now: now, Exclude: append(slices.Clone(a.exclude), decode),
+	}
+	var some bool
+	r.Within, some = within(world.Snapshot, a.subset, r.Ranks)
+	if !some {
+		return p, why
+	}
+	booking := new(load.Reservation)
+	d, err := rt.cfg.Book.PickAndReserve(&r, booking)
+	if errors.Is(err, picker.ErrNoCandidate) {
+		r.Exclude = []worker.Rank{decode} // better one that has failed before than none
+		d, err = rt.cfg.Book.PickAndReserve(&r, booking)
+	}
+	if err != nil {
+		return p, why // the attempt will find out, and say so
+	}
+	w := world.Worker(d.Rank.ID)
+	if w == nil {
+		booking.Release(now)
+		return p, why
+	}
+	return Pick{Decision: d, Role: worker.Decode, Worker: w, Booking: booking, Alone: rt.servesAlone(w)}, why
+}
+
+// Collector returns a decode worker of the snapshot, and a rank of it, that may take what
+// prefill holds and was not tried; nil for nobody.
+func (rt *Router) Collector(a *Again, snap *worker.Snapshot, tried []worker.ID) (*worker.Worker, worker.DPRank) {
+	pool := snap.Pool(a.key)
+	if pool == nil {
+		return nil, 0
+	}
+	for _, w := range pool.Decode {
+		if slices.Contains(tried, w.ID) || handoff.KindOf(w.Engine) != a.kind || a.constraints.Lacks(w) != "" {
+			continue
+		}
+		for dp := range worker.DPRank(w.DPSize) {
+			if a.subset.Allows(w.EndpointOf(dp).AddrPort()) && rt.cfg.Health.Allows(worker.Rank{ID: w.ID, DPRank: dp}) {
+				return w, dp
+			}
+		}
+	}
+	return nil, 0
+}

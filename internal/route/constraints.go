@@ -1,0 +1,117 @@
+package route
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// overrideField is where a request says how its own picks are to be weighed.
+// The name is that of Dynamo's router API; nvext is what engines leave alone.
+const overrideField = "router_config_override"
+
+func (rt *Router) readOverride(q *Question) *Refusal {
+	if !rt.cfg.Overrides {
+		return nil
+	}
+	given, found := q.ext(overrideField)
+	if !found {
+		return nil
+	}
+	var err error
+	q.override, err = picker.ParseOverride(given)
+	switch {
+	case errors.Is(err, picker.ErrAssumesReuse):
+		return badMember(openai.Error{Kind: openai.WrongType, Field: "nvext." + overrideField + ".assume_kv_reuse", Detail: "false, or none"})
+	case err != nil:
+		return badMember(openai.Error{
+			Kind: openai.WrongType, Field: "nvext." + overrideField, Detail: "an object of numbers from 0 up and booleans",
+		})
+	}
+	return nil
+}
+
+// ext returns a member of the request's nvext.
+func (q *Question) ext(field string) (value []byte, found bool) {
+	r := q.req.Scan
+	if !r.Given(q.req.Body, openai.NVExt) {
+		return nil, false
+	}
+	ext := r.Value(openai.NVExt).Of(q.req.Body)
+	s, found := openai.FindValue(ext, field)
+	if !found {
+		return nil, false
+	}
+	return s.Of(ext), true
+}
+
+// constraintsField is where a request says which taints its workers must, or had
+// better, carry. The name is that of Dynamo's requests.
+const constraintsField = "routing_constraints"
+
+// readConstraints reads what the request asks of its workers. Where requests may
+// not, one that does is refused: what it requires would not hold.
+func (rt *Router) readConstraints(q *Question) *Refusal {
+	given, found := q.ext(constraintsField)
+	if !found {
+		return nil
+	}
+	c, err := picker.ParseConstraints(given)
+	switch {
+	case err != nil:
+		return badMember(openai.Error{
+			Kind: openai.WrongType, Field: "nvext." + constraintsField,
+			Detail: "required_taints, a list, and preferred_taints, an object of weights, of at most " + strconv.Itoa(picker.MaxConstraints) + " taints each",
+		})
+	case !c.None() && !rt.cfg.Overrides:
+		return badMember(openai.Error{Kind: openai.ForbiddenField, Field: "nvext." + constraintsField})
+	}
+	q.constraints = c
+	q.missing = rt.taints.known(q.world, &q.constraints)
+	return nil
+}
+
+// bound returns what binds one pick: what the request asks for, and for decode the
+// domain that the KV of its prefill worker is not to leave. It may lie in c
+// or be the question's own; nil for nothing.
+func (q *Question) bound(c *picker.Constraints, role worker.Role, prefill worker.ID) *picker.Constraints {
+	var k worker.KVTransfer
+	if w := q.world.Worker(prefill); w != nil && role == worker.Decode {
+		k = w.KVTransfer
+	}
+	if k.Domain == "" {
+		if q.constraints.None() {
+			return nil
+		}
+		return &q.constraints
+	}
+	c.Copy(&q.constraints)
+	if taint := q.world.TransferTaint(prefill); k.Enforcement == worker.Preferred {
+		c.Prefer(taint, k.Weight)
+	} else {
+		c.Require(taint)
+	}
+	return c
+}
+
+// reach leaves of a prefill pick those whose KV may go to the decode worker that
+// the request names, and all of them where none may: decode's pick then says
+// why.
+func (q *Question) reach(r *load.Request, decode *worker.Worker) {
+	may, n := picker.NewBits(len(r.Ranks)), 0
+	for i, rank := range r.Ranks {
+		w := q.world.Worker(rank.ID)
+		free := w == nil || w.KVTransfer.Domain == "" || w.KVTransfer.Enforcement == worker.Preferred
+		if (free || decode.HasTaint(q.world.TransferTaint(rank.ID))) && (r.Within == nil || r.Within.Has(i)) {
+			may.Set(i)
+			n++
+		}
+	}
+	if n > 0 {
+		r.Within = may
+	}
+}

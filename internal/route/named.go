@@ -1,0 +1,124 @@
+package route
+
+import (
+	"slices"
+
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file is for requests that name their workers themselves
+// (docs/behaviour.md#named-workers).
+
+// stillAsks reports whether a request that cannot be served is answered
+// all the same: a question while prefill is becoming ready
+// (docs/behaviour.md#becoming-ready).
+func (q *Question) stillAsks(why Reason) bool {
+	q.decodeOnly = q.wish.query && why == Pending && len(q.pool.Decode) > 0
+	return q.decodeOnly
+}
+
+// lead returns the workers that say how the prompt is to be read.
+func (q *Question) lead() []*worker.Worker {
+	switch {
+	case q.apart:
+		return q.pool.Prefill
+	case q.decodeOnly:
+		return q.pool.Decode
+	default:
+		return q.pool.Aggregated
+	}
+}
+
+// place finds the workers that the request names.
+func (rt *Router) place(q *Question) *Refusal {
+	if q.req.Trust == pin.Normal {
+		return nil
+	}
+	var err *pin.Error
+	q.places, err = q.wish.pins.Resolve(pin.Scope{
+		Snap: q.world.Snapshot, Key: q.pool.Key, Trust: q.req.Trust,
+		Disaggregated: q.apart, Alone: !q.apart && !q.decodeOnly, Left: rt.cfg.Left, LeftFrom: rt.cfg.LeftFrom,
+	})
+	if err != nil {
+		return &Refusal{Reason: BadName, Pin: err}
+	}
+	return nil
+}
+
+// misnamed returns what is wrong with the workers that the request names where
+// nobody could be picked: that is judged before any pick, and who
+// named a worker that drains must learn that it was this one.
+func (rt *Router) misnamed(q *Question, why Reason) *Refusal {
+	if why != NoPrefill && why != NoDecode && why != NoCommon {
+		return nil
+	}
+	apart := *q
+	apart.apart = true
+	return rt.place(&apart)
+}
+
+// placeOf returns the worker that is named for the role, nil for none.
+func (q *Question) placeOf(r worker.Role) *pin.Place {
+	if r == worker.Prefill {
+		return q.places.Prefill
+	}
+	return q.places.Decode
+}
+
+// narrow leaves of a pick only what the request names: one rank, or the ranks
+// of one worker. What keeps others from being picked does not count for it:
+// neither that it is set aside, nor that it has failed this request, nor a
+// limit. No cursor moves (docs/behaviour.md#one-turn).
+func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
+	from, _ := slices.BinarySearchFunc(r.Ranks, worker.Rank{ID: at.Worker.ID, DPRank: at.DPRank}, worker.Rank.Compare)
+	n := 1
+	if at.AnyRank {
+		n = int(at.Worker.DPSize)
+	}
+	n = min(n, len(r.Ranks)-from)
+	guessed := r.Estimated
+	r.Estimated = nil
+	for i := range n {
+		if guessed.Has(from + i) {
+			if r.Estimated == nil {
+				r.Estimated = picker.NewBits(n)
+			}
+			r.Estimated.Set(i)
+		}
+	}
+	for _, column := range []*[]uint32{&r.Overlaps, &r.Predicted, &r.Host, &r.Disk} {
+		if len(*column) >= from+n {
+			*column = (*column)[from : from+n]
+		}
+	}
+	r.Ranks = r.Ranks[from : from+n : from+n]
+	r.Filter, r.Exclude, r.MaxQueuedISLTokens = everyone{r.Filter}, nil, 0
+	p.ServeOverloaded = true
+	if p.Mode == picker.RoundRobin {
+		p.Mode = picker.KV
+	}
+}
+
+// everyone lets all workers be picked, and tells the filter within who was.
+type everyone struct{ load.Filter }
+
+func (everyone) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
+	return 1, dst, since != 1
+}
+
+func (everyone) Standing(worker.Rank) health.Standing { return health.Free }
+
+// kept is the worker that is to be tried with another partner, nil where the role has
+// none, or it may not be picked.
+func (d *decider) kept(role worker.Role) *worker.Worker {
+	q := d.q
+	w := q.world.Worker(q.req.Keep.ID)
+	if w == nil || w.Role != role || w.Draining || !q.apart || !allowed(q.req.Subset, w) || d.cfg.Health.Aside(q.req.Keep) {
+		return nil
+	}
+	return w
+}

@@ -1,0 +1,94 @@
+package route
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file is for requests on paths that are not read here: one worker serves them.
+
+// askPassing is Ask for a request on such a path: one worker of the model that its body
+// names serves it. Where headers are all there is, one of any model.
+func (rt *Router) askPassing(q *Question) *Refusal {
+	r := &q.req
+	q.query.Request, q.query.Body = r.Scan, r.Body
+	anyPart := r.Scan == nil || tokenizes(r.Passing)
+	f := rt.passingPool(q, anyPart)
+	if f != nil {
+		return f
+	}
+	if of := rt.cfg.Policy.RulesOf(q.pool); of.Enforced && !of.NeverSplit && !anyPart {
+		return refuse(Enforced)
+	}
+	q.decodeOnly = anyPart && len(q.pool.AggregatedRanks) == 0
+	lead := q.lead()
+	if len(lead) == 0 {
+		return refuse(NoAggregated)
+	}
+	q.query.Key, q.query.BlockSize = q.pool.Key, int(lead[0].BlockSize)
+	return rt.place(q)
+}
+
+// passingPool finds the pool of the model that the body names, or of the worker that
+// the request names, or of the only model; without a body one in which somebody may serve.
+func (rt *Router) passingPool(q *Question, anyPart bool) *Refusal {
+	named := q.wish.pins.Decode.Worker(q.world.Snapshot)
+	if r := q.req.Scan; r != nil && (len(r.Model) > 0 || named == nil) {
+		key := worker.Key{Model: string(r.Model), Namespace: rt.cfg.Policy.Namespace}
+		if key.Model == "" {
+			key = rt.onlyModel(q.world, q.now)
+		}
+		if key.Model == "" {
+			return badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
+		}
+		home, f := homeOf(q.world, q.now, key, &q.req)
+		q.pool = home.pool
+		return f
+	}
+	for key := range Keys(q.world, rt.cfg.Policy.Namespace) {
+		pool := q.world.Pool(key)
+		if named != nil && !slices.Contains(named.Models, key.Model) {
+			continue // the request has no model: that of who is named
+		}
+		ranks := pool.AggregatedRanks
+		if anyPart && len(ranks) == 0 {
+			ranks = pool.DecodeRanks
+		}
+		if _, some := within(q.world.Snapshot, q.req.Subset, ranks); q.pool == nil || some && len(ranks) > 0 {
+			q.pool = pool
+		}
+	}
+	if q.pool == nil {
+		return refuse(NoWorker)
+	}
+	return nil
+}
+
+// tokenizes reports whether a path asks for tokens or their text alone, which a decode
+// worker answers as well: it needs no KV for it.
+func tokenizes(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	switch strings.TrimPrefix(path, "/v1") {
+	case "/tokenize", "/detokenize":
+		return true
+	}
+	return false
+}
+
+// What a request that is passed on is booked with: its tokens are guessed by its size,
+// up to a bound, since pictures and sounds are long as text.
+const (
+	passedBytesPerToken = 4
+	passedTokensMost    = 16 << 10
+)
+
+func (q *Question) passedPrompt() tokens.Prompt {
+	if q.query.Request == nil || q.query.Request.End() == 0 { // headers alone, or a form
+		return tokens.Prompt{}
+	}
+	return tokens.Prompt{ISLTokens: min(len(q.query.Body)/passedBytesPerToken, passedTokensMost), Estimated: true}
+}

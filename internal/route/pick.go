@@ -1,0 +1,225 @@
+package route
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// choice is one pick with what it was made of.
+type choice struct {
+	role     worker.Role
+	params   picker.Params
+	decision picker.Decision
+	explain  *load.Explanation // nil: nobody was asked for
+	made     bool
+	limit    int64                  // of uncached tokens; 0: none
+	others   []worker.Rank          // to try after the picked one, best first
+	missing  string                 // what is shown for noTaint
+	without  string                 // why somebody was not among those to pick from
+	stranded []worker.Rank          // out since nobody decodes in their domain
+	full     *picker.SaturatedError // why nobody was picked, where it was this
+	named    pin.Trust              // not Normal: the request names the worker
+}
+
+// mode is the router mode as people read it.
+func (c *choice) mode() string {
+	if c.named != pin.Normal {
+		return c.named.String()
+	}
+	return c.params.Mode.String()
+}
+
+// verdict is a whole decision while it is made.
+type verdict struct {
+	bookings bookings // of the attempt; they outlast the worlds that it is judged in
+	prompt   tokens.Prompt
+	rest     tokens.Prompt // where prompt is known in part: all of it, estimated
+	blocks   int
+	size     int
+	prefill  choice
+	decode   choice
+	split    split
+	// stranded are the prefill ranks in whose domain nobody may be picked for decode.
+	stranded []worker.Rank
+	fail     *Refusal
+}
+
+// newBlocks is how many KV blocks the prompt takes where nothing of it is.
+func (v *verdict) newBlocks() int { return (v.prompt.ISLTokens + v.size - 1) / v.size }
+
+// Tokenizers lists the workers that may be asked to count the request's tokens.
+func (rt *Router) Tokenizers(q *Question) []worker.Endpoint {
+	var out []worker.Endpoint
+	for _, ws := range [][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
+		for _, w := range ws {
+			if allowed(q.req.Subset, w) && rt.cfg.Health.Allows(worker.Rank{ID: w.ID}) { // the first rank's port is asked
+				out = append(out, w.Endpoint)
+			}
+		}
+	}
+	return out
+}
+
+// judge makes and books the picks: prefill first, so that its load is there
+// when decode is picked (docs/behaviour.md#booked-once). Without bookings it only
+// previews.
+func (d *decider) judge(p tokens.Prompt) {
+	q, v, sc := d.q, &d.v, d.sc
+	v.prompt, v.size = p, q.query.BlockSize
+	v.blocks = len(p.Hashes) * max(p.BlocksPerHash, 1)
+	if p.Partial {
+		v.rest = d.cfg.Estimate(q.query, &sc.guess, p.Reason)
+		v.blocks = max(v.blocks, p.ISLTokens/max(v.size, 1))
+	}
+	switch {
+	case q.decodeOnly:
+		params := picker.DecodeOverride(q.override.Apply(d.cfg.Decode))
+		if err := d.choose(&v.decode, worker.Decode, params); err != nil {
+			v.fail = q.nobody(worker.Decode, err)
+		}
+	case !q.apart:
+		if err := d.choose(&v.decode, worker.Aggregated, q.override.Apply(d.cfg.Aggregated)); err != nil {
+			v.fail = q.nobody(worker.Aggregated, err)
+		}
+		switch {
+		case q.fellBack != "":
+			v.split = split{reason: Fallback, cause: q.fellBack}
+		case q.alone != "":
+			v.split = split{reason: q.alone}
+		}
+	case !d.alone():
+		d.pair()
+	}
+}
+
+// choose picks one leg's rank and books it.
+func (d *decider) choose(c *choice, role worker.Role, params picker.Params) error {
+	q, v := d.q, &d.v
+	into := v.bookings.of(role)
+	params.BlockSize = v.size
+	*c = choice{limit: c.limit, role: role, params: params}
+	r := d.offer(c)
+	if at := q.placeOf(role); at != nil {
+		c.named = q.req.Trust
+		narrow(&r, at, &c.params)
+	} else if w := d.kept(role); w != nil {
+		narrow(&r, &pin.Place{Worker: w, DPRank: q.req.Keep.DPRank}, &c.params)
+	}
+	var some bool
+	r.Within, some = within(q.world.Snapshot, q.req.Subset, r.Ranks)
+	if !some {
+		c.explain = nil
+		return errOutside
+	}
+	c.without = "is none that the gateway allows"
+	if c.named == pin.Normal && role == worker.Prefill && q.places.Decode != nil {
+		q.reach(&r, q.places.Decode.Worker)
+		if q.req.Subset == nil {
+			c.without = "the request's own choice leaves it out"
+		}
+	}
+	err := q.nameTaint(d.pick(c, &r, into))
+	c.made, c.missing = err == nil, q.missing
+	if c.made && c.named != pin.Normal {
+		c.decision.Reason = picker.Named
+	}
+	errors.As(err, &c.full)
+	if c.made && role != worker.Prefill && q.req.Endpoints > 1 && c.named == pin.Normal && into != nil {
+		d.others(c, r)
+	}
+	return err
+}
+
+// pick picks of what is offered, and books it where there is what to book it in. Where
+// nobody is left, those count again who are rather not tried: first the other ranks of a
+// worker that has failed before, then all who have.
+func (d *decider) pick(c *choice, r *load.Request, into *load.Reservation) error {
+	q := d.q
+	pick := func() (err error) {
+		if into == nil {
+			c.decision, err = d.cfg.Book.Preview(r)
+		} else {
+			c.decision, err = d.cfg.Book.PickAndReserve(r, into)
+		}
+		return err
+	}
+	exclude := r.Exclude
+	mates := q.portMates()
+	if len(mates) > 0 {
+		r.Exclude = slices.Concat(exclude, mates)
+	}
+	err := pick()
+	if err != nil && len(r.Exclude) > len(exclude) {
+		r.Exclude = exclude
+		err = pick()
+	}
+	if errors.Is(err, picker.ErrNoCandidate) && len(q.req.Failed) > 0 {
+		r.Exclude = c.stranded
+		err = pick()
+	}
+	return err
+}
+
+// portMates are the other ranks of workers that have failed the request, where each has a
+// port of its own: they may be dead with it, and the probe that tells takes its time.
+func (q *Question) portMates() (mates []worker.Rank) {
+	for _, r := range q.req.Failed {
+		if w := q.world.Worker(r.ID); w != nil && w.Ports() > 1 {
+			mates = appendRanks(mates, w)
+		}
+	}
+	return mates
+}
+
+func blocksOf(p *tokens.Prompt) overlap.Prompt {
+	return overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}
+}
+
+// offer is what one leg's rank is picked from.
+func (d *decider) offer(c *choice) load.Request {
+	q, v, sc := d.q, &d.v, d.sc
+	role := c.role
+	c.explain = &sc.explain[0]
+	r := load.Request{
+		Key: q.pool.Key, Ranks: d.ranks(role), Params: &c.params, Now: q.now,
+		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
+		Filter: d.cfg.Health, Exclude: q.req.Failed, MaxUncachedTokens: c.limit,
+		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
+	}
+	if role == worker.Prefill {
+		if !q.req.Admitted {
+			r.MaxQueuedISLTokens = d.cfg.MaxQueuedISLTokens
+		}
+		c.stranded = v.stranded
+		if len(c.stranded) > 0 {
+			r.Exclude = slices.Concat(q.req.Failed, c.stranded)
+		}
+	} else {
+		c.explain, r.Pick.NewBlocks = &sc.explain[1], v.newBlocks()
+		asked := q.answer()
+		r.Growth = d.growth(&asked, v.size)
+	}
+	r.Explain = c.explain
+	// A decode pick whose prompt is prefilled elsewhere asks who holds it only where that
+	// tells what has to be fetched.
+	r.Pick.FetchesLacking = role == worker.Decode && v.prefill.made && q.world.Worker(v.prefill.decision.Rank.ID).Engine.FetchesLacking()
+	if role == worker.Decode && !r.Pick.FetchesLacking {
+		return r
+	}
+	d.overlaps.Of(q.world.Snapshot, r.Ranks, blocksOf(&v.prompt), &sc.overlap)
+	if v.prompt.Partial {
+		d.overlaps.Of(q.world.Snapshot, r.Ranks, blocksOf(&v.rest), &sc.beyond)
+		sc.overlap.Beyond(len(v.prompt.Hashes), &sc.beyond, c.params.EstimatedOverlapWeight, v.blocks)
+	}
+	r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
+	r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
+	r.Pick.SharedBlocks = int(sc.overlap.Shared)
+	return r
+}

@@ -1,0 +1,131 @@
+package route
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file writes down what was decided, and why, in people's words. No prompt text
+// passes through it.
+
+// record writes the decision down.
+func (d *decider) record() *decision.Record {
+	q, v, r := d.q, &d.v, &d.sc.record
+	*r = decision.Record{}
+	r.BodyBytes = int64(len(q.req.Body))
+	r.Outcome = decision.Routed
+	switch {
+	case q.preview():
+		r.Outcome = decision.Answered
+	case q.apart && v.fail == nil:
+		r.Leg = decision.LegDispatched
+	}
+	r.Model, r.Namespace = q.pool.Key.Model, q.pool.Key.Namespace
+	r.TokenSource = decision.TokenSource(v.prompt.Source.String())
+	r.TokenReason = string(v.prompt.Reason)
+	r.ISLTokens, r.PromptBlocks, r.BlockSize = int64(v.prompt.ISLTokens), int64(v.blocks), v.size
+	r.Split = v.split.String()
+	d.fillChoice(&r.Prefill, &v.prefill)
+	d.fillChoice(&r.Decode, &v.decode)
+	return r
+}
+
+func (d *decider) fillChoice(out *decision.Choice, c *choice) {
+	q := d.q
+	if c.explain == nil {
+		return
+	}
+	out.Role, out.Mode = c.role, c.mode()
+	if c.made {
+		out.Rank = c.decision.Rank
+		out.Endpoint = endpointOf(q, out.Rank)
+		out.Reason = c.decision.Reason.String()
+		out.OverlapBlocks, out.Cost = int64(c.decision.OverlapBlocks), c.decision.Cost
+	}
+	if c.full != nil {
+		out.Refused = queueNote(c.full)
+	}
+	for i := range c.explain.Rows {
+		row := rowOf(&c.explain.Rows[i])
+		row.Endpoint = endpointOf(q, row.Rank)
+		out.Offer(&row)
+	}
+	d.fillOut(out, c)
+	out.Skip(c.explain.Left)
+}
+
+// endpointOf is where a rank is reached; "" if it is not in the set that was decided on.
+func endpointOf(q *Question, r worker.Rank) string {
+	w := q.world.Worker(r.ID)
+	if w == nil {
+		return ""
+	}
+	e := w.EndpointOf(r.DPRank)
+	return e.String()
+}
+
+func queueNote(e *picker.SaturatedError) string {
+	return "its workers have " + strconv.FormatInt(e.QueuedISLTokens, 10) + " prompt tokens queued, the limit is " +
+		strconv.FormatInt(e.MaxQueuedISLTokens, 10)
+}
+
+// fillOut adds ranks that could not be picked, with the reason.
+func (d *decider) fillOut(out *decision.Choice, c *choice) {
+	q := d.q
+	x := c.explain
+	for i := range x.Out {
+		o := &x.Out[i]
+		row := decision.Row{Rank: o.Rank, Endpoint: endpointOf(q, o.Rank), Out: true}
+		switch o.Cause {
+		case load.OutExcluded:
+			row.Note = "has failed this request before"
+			if slices.Contains(c.stranded, o.Rank) {
+				row.Note = "no decode worker may be picked in its transfer domain"
+			}
+		case load.OutUnknown:
+			row.Note = "has left"
+		case load.OutTaint:
+			row.Note = "lacks the taint " + o.Taint
+			if o.Taint == noTaint {
+				row.Note = "lacks the taint " + c.missing
+			}
+		case load.OutSubset:
+			row.Note = c.without
+		case load.OutOverloaded:
+			row.Note = o.Overload.String()
+		case load.OutAside:
+			row.Note = d.asideNote(o.Rank)
+		}
+		out.Offer(&row)
+	}
+}
+
+func (d *decider) asideNote(r worker.Rank) string {
+	if h, known := d.cfg.Health.Lookup(r); known && h.State != health.Healthy {
+		return h.State.String() + ": " + string(h.Reason)
+	}
+	return "was aside" // it came back since the pick
+}
+
+func rowOf(r *picker.Row) decision.Row {
+	row := decision.Row{
+		Rank: r.Rank, OverlapBlocks: int64(r.OverlapBlocks), PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks, DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated, Degraded: r.Degraded,
+		CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
+		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
+		ActiveRequests: int64(r.ActiveRequests), CreditBlocks: r.CreditBlocks,
+		PrefillCost: r.PrefillCost, DecodeCost: r.DecodeCost, Cost: r.Cost,
+	}
+	if r.Degraded && !r.Estimated {
+		row.Note = "degraded: not all of its events came"
+	}
+	if r.Overload != picker.NotOverloaded {
+		row.Note = r.Overload.String()
+	}
+	return row
+}

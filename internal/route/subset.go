@@ -1,0 +1,99 @@
+package route
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/subset"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file is for the endpoints that a data plane allows, and for the list of those
+// that it is given.
+
+// errOutside: nobody of those that a data plane allows has the role.
+var errOutside = errors.New("route: no endpoint of the subset has the role")
+
+// within returns who of the ranks a data plane allows; nil for all, and false
+// where there is nobody.
+func within(snap *worker.Snapshot, set *subset.Set, ranks []worker.Rank) (picker.Bits, bool) {
+	if set == nil {
+		return nil, true
+	}
+	bits, some := picker.NewBits(len(ranks)), false
+	for i, r := range ranks {
+		if w := snap.Worker(r.ID); w != nil && set.Allows(w.EndpointOf(r.DPRank).AddrPort()) {
+			bits.Set(i)
+			some = true
+		}
+	}
+	return bits, some
+}
+
+// allowed reports whether a data plane allows some rank of w.
+func allowed(set *subset.Set, w *worker.Worker) bool {
+	for at := range w.Addresses() {
+		if set.Allows(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// otherTries bounds the picks for the list, some of which name nobody new.
+const otherTries = 16
+
+// others picks who is to be tried after the decode worker that was picked, best
+// first. Nothing is booked on them: who has served, the answer tells.
+func (d *decider) others(c *choice, r load.Request) {
+	q := d.q
+	r.Explain = nil
+	first := q.world.Worker(c.decision.Rank.ID)
+	last := c.decision.Rank
+	for tries := 0; len(c.others) < q.req.Endpoints-1 && tries < otherTries; tries++ {
+		r.Exclude = append(slices.Clip(r.Exclude), samePort(q.world.Worker(last.ID), last)...)
+		next, err := d.cfg.Book.Preview(&r)
+		if err != nil {
+			return
+		}
+		last = next.Rank
+		// The rank travels in a header, which must be right for each of them.
+		if w := q.world.Worker(last.ID); w.RanksPerPort() == first.RanksPerPort() {
+			c.others = append(c.others, last)
+		}
+	}
+}
+
+// samePort lists the ranks of w that are reached where r is.
+func samePort(w *worker.Worker, r worker.Rank) []worker.Rank {
+	if w.RanksPerPort() == 1 {
+		return []worker.Rank{r}
+	}
+	return appendRanks(nil, w)
+}
+
+// appendRanks appends every rank of w.
+func appendRanks(dst []worker.Rank, w *worker.Worker) []worker.Rank {
+	for dp := range w.DPSize {
+		dst = append(dst, worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)})
+	}
+	return dst
+}
+
+// destinations lists where the request goes: to whom was picked, and to the others.
+func (q *Question) destinations(c *choice) (list string, others []Destination) {
+	rank := c.decision.Rank
+	list = q.world.Worker(rank.ID).EndpointOf(rank.DPRank).String()
+	for _, r := range c.others {
+		w := q.world.Worker(r.ID)
+		if w.RanksPerPort() > 1 {
+			r.DPRank = rank.DPRank
+		}
+		at := w.EndpointOf(r.DPRank).String()
+		list += "," + at
+		others = append(others, Destination{at, r})
+	}
+	return list, others
+}
