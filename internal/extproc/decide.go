@@ -18,8 +18,9 @@ import (
 // as where decode breaks off before its headers have gone to the client.
 const freshByEnvoy = "envoy"
 
-// asking is what is kept of a stream while its request is decided.
+// asking is a stream while its request is decided.
 type asking struct {
+	*mainStream
 	question *route.Question
 	scratch  *route.Scratch
 	suspects suspects // of earlier attempts
@@ -32,115 +33,117 @@ type asking struct {
 func (s *mainStream) decide(instead *failure) {
 	srv := s.srv
 	before, ours := srv.avoid.of(&s.m)
-	q, refused := srv.router.Ask(s.request(&before, instead))
+	a := asking{mainStream: s, suspects: before.suspects, instead: instead}
+	var refused *route.Refusal
+	a.question, refused = srv.router.Ask(a.request(&before))
 	if refused != nil {
-		s.refuse(cmp.Or(instead, srv.failureOf(refused)))
+		a.refuse(cmp.Or(instead, srv.failureOf(refused)))
 		return
 	}
 	if !ours && instead == nil {
 		srv.cfg.Telemetry.FreshPick(freshByEnvoy)
 	}
-	a := asking{q, srv.router.Borrow(), before.suspects, instead}
-	p, known := q.Prompt()
+	a.scratch = srv.router.Borrow()
+	p, known := a.question.Prompt()
 	if !known {
-		p, known = srv.cfg.Tokens.Fast(q.Query(), &a.scratch.Tokens)
+		p, known = srv.cfg.Tokens.Fast(a.question.Query(), &a.scratch.Tokens)
 	}
 	if known {
-		s.settle(&a, p)
+		a.settle(p)
 		return
 	}
-	s.count(a)
+	a.count()
 }
 
 // count has an engine count the tokens, and then decides.
-func (s *mainStream) count(a asking) {
-	srv := s.srv
+func (a asking) count() {
+	srv := a.srv
 	began := srv.engines.run(func() {
-		defer s.survive("tokens", func() { s.refuse(&failInternal) })
-		p, err := srv.cfg.Tokens.Engine(s.grpc.Context(), a.question.Query(), srv.router.Tokenizers(a.question))
+		defer a.survive("tokens", func() { a.refuse(&failInternal) })
+		p, err := srv.cfg.Tokens.Engine(a.grpc.Context(), a.question.Query(), srv.router.Tokenizers(a.question))
 		if err != nil {
 			p = srv.cfg.Tokens.Estimate(a.question.Query(), &a.scratch.Tokens, tokens.ReasonOf(err))
 		}
-		s.settle(&a, p)
+		a.settle(p)
 	})
 	if !began {
-		s.refuse(&failNotReady)
+		a.refuse(&failNotReady)
 	}
 }
 
 // request is what the stream asks for.
-func (s *mainStream) request(before *avoided, instead *failure) route.Request {
-	way := &s.m.way
+func (a *asking) request(before *avoided) route.Request {
+	way := &a.m.way
 	r := route.Request{
-		Now: time.Now(), Scan: s.m.scan, Body: s.m.body,
+		Now: time.Now(), Scan: a.m.scan, Body: a.m.body,
 		Trust: way.trust, HeadersOnly: way.headersOnly,
-		Subset: s.subset, OneLeg: way.plain,
-		Failed: before.ranks, Keep: before.keep, Admitted: s.m.attempt > 1,
+		Subset: a.subset, OneLeg: way.plain,
+		Failed: before.ranks, Keep: before.keep, Admitted: a.m.attempt > 1,
 	}
-	if s.m.passing.on {
-		r.Passing = s.m.hdr.Path
+	if a.m.passing.on {
+		r.Passing = a.m.hdr.Path
 	}
 	if way.trust != pin.Normal {
-		for _, h := range s.m.hdr.Named {
+		for _, h := range a.m.hdr.Named {
 			r.Named = append(r.Named, pin.Header(h))
 		}
 	}
 	if way.plain { // two legs go to exactly who was picked
-		r.Endpoints = s.srv.cfg.Gateway.Endpoints
+		r.Endpoints = a.srv.cfg.Gateway.Endpoints
 	}
-	if instead != nil {
-		r.InPlaceOf = instead.code
+	if a.instead != nil {
+		r.InPlaceOf = a.instead.code
 	}
 	return r
 }
 
 // settle decides, and tells the stream. It may run beside the stream's
 // events: of the stream it reads only what the request's end has fixed.
-func (s *mainStream) settle(a *asking, p tokens.Prompt) {
-	srv := s.srv
+func (a *asking) settle(p tokens.Prompt) {
+	srv := a.srv
 	defer srv.router.Return(a.scratch)
 	var d route.Decision
-	defer s.survive("decision", func() {
+	defer a.survive("decision", func() {
 		d.Cancel(time.Now())
-		s.refuse(&failInternal)
+		a.refuse(&failInternal)
 	})
 	began := time.Now()
 	d, refused := srv.router.Decide(a.question, p, a.scratch, began)
 	d.Record.DecisionIn = time.Since(began)
-	s.describe(d.Record)
+	a.describe(d.Record)
 	if a.question.Asks() {
-		s.answerQuestion(&d, refused)
+		a.answer(&d, refused)
 		return
 	}
-	srv.observe(&d)
+	observe(srv.cfg.Telemetry, &d)
 	switch {
 	case refused != nil && a.instead != nil:
-		s.refuse(a.instead)
+		a.refuse(a.instead)
 		return
 	case refused != nil:
-		s.post(&event{kind: evRefused, failure: srv.failureOf(refused), booked: &booked{note: srv.cfg.Journal.Keep(d.Record)}})
+		a.post(&event{kind: evRefused, failure: srv.failureOf(refused), booked: &booked{note: srv.cfg.Journal.Keep(d.Record)}})
 		return
 	}
 	b := &booked{prefill: d.Prefill.Booking, decode: d.Decode.Booking, prompt: promptOf(&d), answer: d.Answer}
-	pl, err := s.plan(a, &d)
+	pl, err := a.plan(&d)
 	if err != nil {
 		d.Cancel(time.Now())
 		srv.log.Error("a leg token could not be sealed", "err", err)
-		s.refuse(&failInternal)
+		a.refuse(&failInternal)
 		return
 	}
-	s.tell(d.Record, pl, b)
-	s.mu.Lock()
-	s.picked = [2]worker.Rank{pl.prefill, pl.decode}
-	s.mu.Unlock()
-	srv.attempts.add(pl.nonce, s)
-	s.post(&event{kind: evPicked, plan: pl, booked: b})
+	a.tell(d.Record, pl, b)
+	a.mu.Lock()
+	a.picked = [2]worker.Rank{pl.prefill, pl.decode}
+	a.mu.Unlock()
+	srv.attempts.add(pl.nonce, a.mainStream)
+	a.post(&event{kind: evPicked, plan: pl, booked: b})
 	if pl.disaggregated && srv.view.Load().Worker(pl.prefill.ID) == nil {
-		s.post(&event{kind: evGone, rank: pl.prefill, left: true}) // it left between the pick and now
+		a.post(&event{kind: evGone, rank: pl.prefill, left: true}) // it left between the pick and now
 	}
 }
 
-func (s *mainStream) refuse(f *failure) { s.post(&event{kind: evRefused, failure: f}) }
+func (a *asking) refuse(f *failure) { a.post(&event{kind: evRefused, failure: f}) }
 
 // promptOf is what a decision knows of its prompt.
 func promptOf(d *route.Decision) telemetry.PromptTokens {

@@ -30,7 +30,7 @@ func (s *mainStream) judge(now time.Time, e *effect) {
 		}
 		return
 	}
-	s.countCharge(e)
+	countCharge(s.srv.cfg.Telemetry, e)
 	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.hdr)), s.m.pickedAt, now)
 }
 
@@ -51,8 +51,7 @@ func tell(h *health.Tracker, e *effect, request uint64, since, now time.Time) {
 }
 
 // countCharge counts what workers are charged with: of a pair that has failed both.
-func (s *mainStream) countCharge(e *effect) {
-	t := s.srv.cfg.Telemetry
+func countCharge(t *telemetry.Instruments, e *effect) {
 	switch e.op {
 	case opCharge:
 		t.Charged(e.rank.ID, e.charge.Label())

@@ -47,24 +47,24 @@ func kindOf(body []byte) patience.Kind {
 
 // limit fills in how long the plan's legs may take: of a request with that body, to
 // workers of that pool.
-func (s *mainStream) limit(p *plan, pool worker.Key, body []byte, now time.Time) {
-	if s.m.passing.on {
+func (a *asking) limit(p *plan, pool worker.Key, body []byte, now time.Time) {
+	if a.m.passing.on {
 		return
 	}
-	srv, kind := s.srv, kindOf(body)
-	s.decodeLimit = limited{
+	srv, kind := a.srv, kindOf(body)
+	a.decodeLimit = limited{
 		subject:   patience.Subject{Worker: p.decode.ID, Pool: pool, Leg: patience.Stream, Kind: kind},
 		allowance: srv.cfg.AnswerBase,
 	}
-	if !s.m.scan.Stream {
-		tokens := s.m.scan.MaxTokens
+	if !a.m.scan.Stream {
+		tokens := a.m.scan.MaxTokens
 		if tokens < 0 {
 			tokens = unsaidMaxTokens
 		}
-		s.decodeLimit.subject.Leg = patience.Whole
-		s.decodeLimit.allowance += time.Duration(min(tokens, 1<<24)) * decodePerToken
+		a.decodeLimit.subject.Leg = patience.Whole
+		a.decodeLimit.allowance += time.Duration(min(tokens, 1<<24)) * decodePerToken
 	}
-	p.answerWithin = srv.patience.Limit(s.decodeLimit.subject, s.decodeLimit.allowance)
+	p.answerWithin = srv.patience.Limit(a.decodeLimit.subject, a.decodeLimit.allowance)
 	if !p.disaggregated {
 		return
 	}
@@ -72,17 +72,17 @@ func (s *mainStream) limit(p *plan, pool worker.Key, body []byte, now time.Time)
 	p.startWithin = srv.cfg.StartTimeout + time.Duration(len(body))*time.Second/startBytesPerSec +
 		time.Duration(srv.attempts.len())*startPerRequest
 	queued, _ := srv.cfg.Book.Load(p.prefill)
-	s.prefillLimit = limited{
+	a.prefillLimit = limited{
 		subject:   patience.Subject{Worker: p.prefill.ID, Pool: pool, Leg: patience.Prefill, Kind: kind},
 		allowance: srv.cfg.overdueAfter(queued.PrefillTokens), from: now,
 	}
-	p.overdueAfter = min(srv.patience.Limit(s.prefillLimit.subject, s.prefillLimit.allowance), srv.cfg.PrefillTimeout)
+	p.overdueAfter = min(srv.patience.Limit(a.prefillLimit.subject, a.prefillLimit.allowance), srv.cfg.PrefillTimeout)
 }
 
 // learn notes how long a leg has taken that has served.
-func (srv *Server) learn(l *limited, now time.Time) {
+func (l *limited) learn(p *patience.Limits, now time.Time) {
 	if !l.from.IsZero() {
-		srv.patience.Took(l.subject, l.allowance, now.Sub(l.from))
+		p.Took(l.subject, l.allowance, now.Sub(l.from))
 		l.from = time.Time{}
 	}
 }

@@ -20,7 +20,7 @@ func (r *replica) startLimit(body string) time.Duration {
 	require.NoError(r.t, openai.Scan(openai.Completions, []byte(body), s.m.scan))
 	p := &plan{disaggregated: true, kind: handoff.Rendezvous, prefill: worker.Rank{ID: 1}, decode: worker.Rank{ID: 2}}
 	s.srv = r.srv
-	s.limit(p, worker.Key{Model: "m"}, []byte(body), time.Now())
+	(&asking{mainStream: s}).limit(p, worker.Key{Model: "m"}, []byte(body), time.Now())
 	return p.startWithin
 }
 

@@ -24,7 +24,7 @@ func (s *mainStream) mark(now time.Time, r legReport) {
 	case legWell:
 		j.Mark(s.note, decision.PrefillWell, now)
 		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.state.String())
-		s.srv.learn(&s.prefillLimit, now)
+		s.prefillLimit.learn(&s.srv.patience, now)
 		s.decodeLimit.from = now
 	case legFailed:
 		j.LegEnd(s.note, decision.LegFailed, string(r.reason), now)

@@ -115,7 +115,10 @@ func (s *mainStream) handle(ev *event) {
 // prepare adds to an event what the machine has to know of the world, and takes what
 // is the stream's own.
 func (s *mainStream) prepare(ev *event) {
-	s.hears(ev)
+	s.counts.hear(ev)
+	if ev.kind == evLogged {
+		s.sent = ev.sent
+	}
 	s.hold(ev)
 	switch ev.kind {
 	case evClosed:
@@ -286,7 +289,7 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun: its prompt is done
 	}
 	if s.m.sightOfStart() == blame.Served {
-		s.srv.learn(&s.decodeLimit, now)
+		s.decodeLimit.learn(&s.srv.patience, now)
 		s.srv.cfg.Health.Began(s.m.plan.decode)
 	}
 	s.send(wire.Relay(s.conform(e.set), s.strange))

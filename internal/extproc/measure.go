@@ -19,24 +19,24 @@ type tokenCounts struct {
 	known  bool         // cached is
 }
 
-// hears takes what an event says of tokens and times.
-func (s *mainStream) hears(ev *event) {
+// hear takes what an event says of tokens.
+func (c *tokenCounts) hear(ev *event) {
 	switch ev.kind {
 	case evLeg:
 		if ev.leg.state == legWell && ev.leg.counted {
-			s.counts.cached, s.counts.known = ev.leg.cached, true
+			c.cached, c.known = ev.leg.cached, true
 		}
 	case evPrefilled:
 		if u, ok := openai.FindUsage(ev.answer.body); ok && u.HasCached {
-			s.counts.cached, s.counts.known = u.Cached, true
+			c.cached, c.known = u.Cached, true
 		}
 	case evResponseBody:
 		if u, ok := openai.FindUsage(ev.body); ok {
-			s.counts.usage = u
+			c.usage = u
 		}
 	case evLogged:
-		if s.sent = ev.sent; ev.usage.Output > 0 {
-			s.counts.usage = ev.usage
+		if ev.usage.Output > 0 {
+			c.usage = ev.usage
 		}
 	}
 }

@@ -21,8 +21,7 @@ import (
 // passes through it.
 
 // observe counts one decision.
-func (srv *Server) observe(d *route.Decision) {
-	t := srv.cfg.Telemetry
+func observe(t *telemetry.Instruments, d *route.Decision) {
 	t.DecisionTook(d.Record.DecisionIn)
 	if d.Alone != "" {
 		t.ServedAlone(string(d.Alone))
@@ -49,9 +48,9 @@ func sourceLabel(s tokens.Source) string {
 }
 
 // describe adds to the record of a decision what the stream knows of its request.
-func (s *mainStream) describe(r *decision.Record) {
-	m := &s.m
-	r.Time, r.RequestID, r.Attempt = s.began, m.hdr.RequestID, m.attempt
+func (a *asking) describe(r *decision.Record) {
+	m := &a.m
+	r.Time, r.RequestID, r.Attempt = a.began, m.hdr.RequestID, m.attempt
 	r.Path = m.path.String()
 	if m.passing.on {
 		r.Path = short(m.hdr.Path)
@@ -60,13 +59,13 @@ func (s *mainStream) describe(r *decision.Record) {
 
 // tell puts a decision where people look: into the journal, the trace and, where the
 // client asks for it, a header of its answer.
-func (s *mainStream) tell(r *decision.Record, p *plan, b *booked) {
-	srv := s.srv
+func (a *asking) tell(r *decision.Record, p *plan, b *booked) {
+	srv := a.srv
 	b.note = srv.cfg.Journal.Keep(r)
-	if s.span != nil && srv.cfg.Tracer.Enabled() {
-		p.traceparent = s.traceDecision(r, b)
+	if a.span != nil && srv.cfg.Tracer.Enabled() {
+		p.traceparent = a.traceDecision(r, b)
 	}
-	if srv.cfg.DebugHeader && s.m.hdr.Debug != "" {
+	if srv.cfg.DebugHeader && a.m.hdr.Debug != "" {
 		p.explain = r.Line()
 	}
 }
@@ -123,12 +122,12 @@ func decisionAttributes(r *decision.Record) []attribute.KeyValue {
 
 // traceDecision writes the decision's span and returns the header that makes
 // both legs children of this attempt.
-func (s *mainStream) traceDecision(r *decision.Record, b *booked) string {
-	srv, now := s.srv, time.Now()
-	sp := srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecision, now.Add(-r.DecisionIn), decisionAttributes(r)...)
+func (a *asking) traceDecision(r *decision.Record, b *booked) string {
+	srv, now := a.srv, time.Now()
+	sp := srv.cfg.Tracer.Start(a.span.SpanContext(), telemetry.SpanDecision, now.Add(-r.DecisionIn), decisionAttributes(r)...)
 	telemetry.End(sp, now, "")
-	b.span = srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanDecodeLeg, now)
-	return telemetry.Traceparent(s.span.SpanContext())
+	b.span = srv.cfg.Tracer.Start(a.span.SpanContext(), telemetry.SpanDecodeLeg, now)
+	return telemetry.Traceparent(a.span.SpanContext())
 }
 
 // Explain decides a request without routing it: nothing is booked and no

@@ -230,16 +230,20 @@ func (p *peers) close() {
 	}
 }
 
+// inbox takes what other replicas say.
+type inbox struct{ srv *Server }
+
 // legsDesc describes baton.v1.Legs for grpc-go.
 func legsDesc(srv *Server) *grpc.ServiceDesc {
+	in := inbox{srv}
 	return &grpc.ServiceDesc{
 		ServiceName: legsService,
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{
-			{MethodName: "Report", Handler: legsMethod(func(_ context.Context, b []byte) error { return srv.onPeerReport(b) })},
-			{MethodName: "Found", Handler: legsMethod(srv.onPeerFound)},
-			{MethodName: "Logged", Handler: legsMethod(func(_ context.Context, b []byte) error { return srv.onPeerLog(b) })},
-			{MethodName: "Abort", Handler: legsMethod(func(_ context.Context, b []byte) error { return srv.onPeerAbort(b) })},
+			{MethodName: "Report", Handler: legsMethod(func(_ context.Context, b []byte) error { return in.report(b) })},
+			{MethodName: "Found", Handler: legsMethod(in.found)},
+			{MethodName: "Logged", Handler: legsMethod(func(_ context.Context, b []byte) error { return in.logged(b) })},
+			{MethodName: "Abort", Handler: legsMethod(func(_ context.Context, b []byte) error { return in.abort(b) })},
 		},
 	}
 }
@@ -254,10 +258,10 @@ func legsMethod(take func(context.Context, []byte) error) grpc.MethodHandler {
 	}
 }
 
-// onPeerFound takes what another replica has read of an answer whose request is ours. It
+// found takes what another replica has read of an answer whose request is ours. It
 // returns when the answer may go on; where another attempt follows, the caller leaves.
-func (srv *Server) onPeerFound(ctx context.Context, body []byte) error {
-	s, r, err := srv.ofPeer(body)
+func (in inbox) found(ctx context.Context, body []byte) error {
+	s, r, err := in.attempt(body)
 	if err != nil {
 		return err
 	}
@@ -276,14 +280,14 @@ func (srv *Server) onPeerFound(ctx context.Context, body []byte) error {
 	}
 }
 
-// onPeerAbort ends a leg whose request another replica has given up. Who has its token
+// abort ends a leg whose request another replica has given up. Who has its token
 // has booked it.
-func (srv *Server) onPeerAbort(body []byte) error {
+func (in inbox) abort(body []byte) error {
 	r := new(peerReport)
 	if err := json.Unmarshal(body, r); err != nil {
 		return status.Error(codes.InvalidArgument, "expected a leg's token")
 	}
-	s := srv.guests.find(r.Token)
+	s := in.srv.guests.find(r.Token)
 	if s == nil {
 		return status.Error(codes.NotFound, "the leg is over")
 	}
@@ -291,20 +295,20 @@ func (srv *Server) onPeerAbort(body []byte) error {
 	return nil
 }
 
-// onPeerLog takes what another replica has got of Envoy's access log. Attempts that are
+// logged takes what another replica has got of Envoy's access log. Attempts that are
 // over need none of it.
-func (srv *Server) onPeerLog(body []byte) error {
+func (in inbox) logged(body []byte) error {
 	var entries []peerEntry
 	if err := json.Unmarshal(body, &entries); err != nil {
 		return status.Error(codes.InvalidArgument, "expected entries of an access log")
 	}
 	for i := range entries {
 		e := &entries[i]
-		leg, err := srv.sealer.Open(e.Token)
-		if err != nil || leg.Owner != srv.owner {
+		leg, err := in.srv.sealer.Open(e.Token)
+		if err != nil || leg.Owner != in.srv.owner {
 			return status.Error(codes.PermissionDenied, "the token is not ours")
 		}
-		if s := srv.attempts.find(leg.Nonce); s != nil {
+		if s := in.srv.attempts.find(leg.Nonce); s != nil {
 			s.post(&event{
 				kind: evLogged, seen: e.Seen, status: e.Status, reached: e.Reached,
 				sent: sent{e.Start, e.First, e.Last}, usage: e.Usage,
@@ -314,33 +318,33 @@ func (srv *Server) onPeerLog(body []byte) error {
 	return nil
 }
 
-// ofPeer reads what another replica says, and finds the attempt of ours that it means.
-func (srv *Server) ofPeer(body []byte) (*mainStream, *peerReport, error) {
+// attempt reads what another replica says, and finds the attempt of ours that it means.
+func (in inbox) attempt(body []byte) (*mainStream, *peerReport, error) {
 	r := new(peerReport)
 	if err := json.Unmarshal(body, r); err != nil {
 		return nil, nil, status.Error(codes.InvalidArgument, "expected a leg report")
 	}
-	leg, err := srv.sealer.Open(r.Token)
-	if err != nil || leg.Owner != srv.owner {
+	leg, err := in.srv.sealer.Open(r.Token)
+	if err != nil || leg.Owner != in.srv.owner {
 		return nil, nil, status.Error(codes.PermissionDenied, "the token is not ours")
 	}
-	s := srv.attempts.find(leg.Nonce)
+	s := in.srv.attempts.find(leg.Nonce)
 	if s == nil {
 		return nil, nil, status.Error(codes.NotFound, "the attempt is over")
 	}
 	return s, r, nil
 }
 
-// onPeerReport takes what another replica says of a leg that we booked.
-func (srv *Server) onPeerReport(body []byte) error {
-	s, r, err := srv.ofPeer(body)
+// report takes what another replica says of a leg that we booked.
+func (in inbox) report(body []byte) error {
+	s, r, err := in.attempt(body)
 	switch {
 	case err != nil:
 		return err
 	case r.State <= legDispatched || r.State > legEnded:
 		return status.Error(codes.InvalidArgument, "expected the state of a leg")
 	case r.State == legStarted:
-		srv.carriedBy(s, r.From)
+		in.srv.carriedBy(s, r.From)
 	}
 	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry, cached: r.Cached, counted: r.Counted}})
 	return nil

@@ -10,8 +10,8 @@ import (
 )
 
 // plan turns a decision into what the machine needs.
-func (s *mainStream) plan(a *asking, d *route.Decision) (*plan, error) {
-	srv := s.srv
+func (a *asking) plan(d *route.Decision) (*plan, error) {
+	srv := a.srv
 	p := &plan{
 		nonce: newNonce(), disaggregated: d.Apart,
 		prefillNamed: d.Prefill.Named, decodeNamed: d.Decode.Named,
@@ -20,10 +20,10 @@ func (s *mainStream) plan(a *asking, d *route.Decision) (*plan, error) {
 		spare: spare{prefill: d.Spare.Prefill, decode: d.Spare.Decode}, suspects: a.suspects,
 	}
 	var err error
-	p.looks = s.m.looks()
-	if p.looks || srv.rules.replicas && !s.m.way.gateway {
+	p.looks = a.m.looks()
+	if p.looks || srv.rules.replicas && !a.m.way.gateway {
 		p.answerToken, err = srv.sealer.Seal(prefill.Leg{
-			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.nonce, Prefill: p.decode, Deadline: s.m.deadline,
+			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.nonce, Prefill: p.decode, Deadline: a.m.deadline,
 		})
 		if err != nil {
 			return nil, err
@@ -31,23 +31,23 @@ func (s *mainStream) plan(a *asking, d *route.Decision) (*plan, error) {
 	}
 	body := a.question.Query().Body
 	if !d.Apart {
-		s.limit(p, d.Key, body, time.Now())
+		a.limit(p, d.Key, body, time.Now())
 		return p, nil
 	}
 	w := d.Prefill.Worker
 	p.prefill, p.kind = d.Prefill.Rank, d.Kind
-	s.limit(p, d.Key, body, time.Now())
-	leg := prefill.Leg{Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Deadline: s.m.deadline}
+	a.limit(p, d.Key, body, time.Now())
+	leg := prefill.Leg{Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Deadline: a.m.deadline}
 	if p.kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg
-		leg.Deadline = time.Now().Add(min(time.Until(s.m.deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
+		leg.Deadline = time.Now().Add(min(time.Until(a.m.deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
 		p.prefillDPSize, p.decodeAlone = w.RanksPerPort(), d.Decode.Alone
 		p.again, p.handoffID = d.Again, d.HandoffID
 	} else {
 		p.prefillAddr = d.Prefill.Address()
 		p.bootstrap, p.model = w.Bootstrap, d.Key.Model
 		p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
-		p.inHeaders = p.kind == handoff.Rendezvous && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && s.m.path != openai.Completions
+		p.inHeaders = p.kind == handoff.Rendezvous && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.path != openai.Completions
 		p.room = d.Room
 		leg.Room = p.room
 	}

@@ -11,20 +11,20 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// answerQuestion tells a stream whose request was a question who would serve it.
-func (s *mainStream) answerQuestion(d *route.Decision, refused *route.Refusal) {
-	srv := s.srv
+// answer tells a stream whose request was a question who would serve it.
+func (a *asking) answer(d *route.Decision, refused *route.Refusal) {
+	srv := a.srv
 	b := &booked{note: srv.cfg.Journal.Keep(d.Record)}
 	if refused != nil {
-		s.post(&event{kind: evRefused, failure: srv.failureOf(refused), booked: b})
+		a.post(&event{kind: evRefused, failure: srv.failureOf(refused), booked: b})
 		return
 	}
-	im := &wire.Immediate{Status: 200, Detail: "baton_query", Body: appendQueryAnswer(nil, s.m.path, d, time.Now())}
+	im := &wire.Immediate{Status: 200, Detail: "baton_query", Body: appendQueryAnswer(nil, a.m.path, d, time.Now())}
 	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: "application/json"})
-	if srv.cfg.DebugHeader && s.m.hdr.Debug != "" {
+	if srv.cfg.DebugHeader && a.m.hdr.Debug != "" {
 		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderDecision, Value: d.Record.Line()})
 	}
-	s.post(&event{kind: evAnswered, imm: im, booked: b})
+	a.post(&event{kind: evAnswered, imm: im, booked: b})
 }
 
 // appendQueryAnswer appends the answer to a question: an answer of the request's

@@ -317,7 +317,7 @@ func (srv *Server) Heard() { srv.router.Heard() }
 func (srv *Server) routing() route.Config {
 	c := &srv.cfg
 	return route.Config{
-		Board: c.Board, Newer: srv.newer, Book: c.Book, Health: c.Health,
+		Board: c.Board, Newer: newerOf(c.Board, c.View), Book: c.Book, Health: c.Health,
 		Overlap: overlap.Config{Index: c.Index, Slots: c.Slots, Tells: c.Tells, PredictedWeight: c.PredictedWeight},
 		Routes:  c.Routes, Estimate: c.Tokens.Estimate, Expect: srv.lately.Expect,
 		Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt, Policy: srv.policy(),
@@ -330,20 +330,22 @@ func (srv *Server) routing() route.Config {
 // well under a millisecond.
 const worldLag = 100 * time.Millisecond
 
-// newer returns a later world than that, and the time, or nil where there is none. It waits
-// for one that the view has already.
-func (srv *Server) newer(than *activation.World) (*activation.World, time.Time) {
-	if than.Revision() < srv.view.Load().Revision() {
-		select {
-		case <-than.Replaced():
-		case <-time.After(worldLag):
+// newerOf returns what finds a later world than one, and the time, or nil where there is
+// none. It waits for one that the view has already.
+func newerOf(board *activation.Board, view *discovery.View) func(than *activation.World) (*activation.World, time.Time) {
+	return func(than *activation.World) (*activation.World, time.Time) {
+		if than.Revision() < view.Load().Revision() {
+			select {
+			case <-than.Replaced():
+			case <-time.After(worldLag):
+			}
 		}
+		now := board.Load()
+		if now == than {
+			return nil, time.Time{}
+		}
+		return now, time.Now()
 	}
-	now := srv.cfg.Board.Load()
-	if now == than {
-		return nil, time.Time{}
-	}
-	return now, time.Now()
 }
 
 // Drain leaves every stream that nothing depends on any more, now and from now

@@ -57,7 +57,7 @@ func (s *syncStream) admit(ev *event) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
-	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.Leg) || leg.Kind == prefill.CollectLeg && !srv.collects(leg) {
+	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.Leg) || leg.Kind == prefill.CollectLeg && !s.collects(leg) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
@@ -87,8 +87,8 @@ func (s *syncStream) begun(leg prefill.Leg, token string) bool {
 
 // collects reports false where a collecting leg of ours has come before: its token
 // is good for one.
-func (srv *Server) collects(leg prefill.Leg) bool {
-	return leg.Owner != srv.owner || srv.collected.first(collecting{leg.Nonce, leg.Prefill.ID}, leg.Deadline, time.Now())
+func (s *syncStream) collects(leg prefill.Leg) bool {
+	return leg.Owner != s.srv.owner || s.srv.collected.first(collecting{leg.Nonce, leg.Prefill.ID}, leg.Deadline, time.Now())
 }
 
 func (s *syncStream) refuse(f *failure, label string) {
@@ -183,7 +183,7 @@ func (s *mainStream) collect(e *effect) {
 			if p.decodeNamed {
 				break
 			}
-			w, dp = s.srv.another(&p, tried)
+			w, dp = s.srv.router.Collector(p.again, s.srv.view.Load(), tried)
 			if w == nil {
 				break
 			}
@@ -233,13 +233,4 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 	s.picked[1] = d.Rank
 	s.mu.Unlock()
 	srv.cfg.Telemetry.FreshPick("decode_left")
-}
-
-// another returns a decode worker of the attempt's pool that may collect what prefill
-// holds and was not tried, and the rank of it.
-func (srv *Server) another(p *plan, tried []worker.ID) (*worker.Worker, worker.DPRank) {
-	if p.again == nil {
-		return nil, 0
-	}
-	return srv.router.Collector(p.again, srv.view.Load(), tried)
 }

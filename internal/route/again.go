@@ -84,8 +84,11 @@ func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Ti
 }
 
 // Collector returns a decode worker of the snapshot, and a rank of it, that may take what
-// prefill holds and was not tried; nil for nobody.
+// prefill holds and was not tried; nil for nobody, as without an Again.
 func (rt *Router) Collector(a *Again, snap *worker.Snapshot, tried []worker.ID) (*worker.Worker, worker.DPRank) {
+	if a == nil {
+		return nil, 0
+	}
 	pool := snap.Pool(a.key)
 	if pool == nil {
 		return nil, 0
