@@ -32,7 +32,8 @@ type growingAnswer struct {
 	from, until float64
 	rate, most  float64 // of all choices together
 	choices     float64
-	at          int // in Book.turns, while waiting or growing
+	here        float64 // since when it is booked on its rank
+	at          int     // in Book.turns, while waiting or growing
 }
 
 // answers are the answers of a rank: at a time t in seconds they hold
@@ -84,7 +85,10 @@ func (b *Book) plantLocked(r *Reservation, e *entry, g Growth) {
 		return
 	}
 	from, n := (b.now + max(g.After, 0)).Seconds(), float64(max(g.Choices, 1))
-	r.answer = growingAnswer{phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: n * g.PerSecond, most: n * g.Most, choices: n}
+	r.answer = growingAnswer{
+		phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: n * g.PerSecond, most: n * g.Most, choices: n,
+		here: b.now.Seconds(),
+	}
 	heap.Push(&b.turns, r)
 	e.answers.count(&r.answer, 1)
 	b.turnLocked(r, e)
@@ -120,29 +124,19 @@ func (b *Book) growLocked() {
 	}
 }
 
-// uprootLocked ends the growth of a booking, and returns the blocks that it has come to;
-// e is nil where its rank has left.
-func (b *Book) uprootLocked(r *Reservation, e *entry) (blocks float64) {
-	a := &r.answer
-	switch a.phase {
-	case growing:
-		blocks = min(a.rate*(b.now.Seconds()-a.from), a.most)
-	case grown:
-		blocks = a.most
-	default:
-	}
+// uprootLocked ends the growth of a booking; e is nil where its rank has left.
+func (b *Book) uprootLocked(r *Reservation, e *entry) {
+	b.turnLocked(r, e)
+	a, now := &r.answer, b.now.Seconds()
 	if e != nil {
-		took := a.took(b.now.Seconds())
 		e.answers.count(a, -1)
-		e.answers.done += took
-		e.over += blocks
-		e.written.end(b.now, blocks, took, a.most)
+		e.answers.done += a.took(now)
+		e.over += a.come(now)
 	}
 	if a.phase == waiting || a.phase == growing {
 		heap.Remove(&b.turns, a.at)
 	}
 	a.phase = still
-	return blocks
 }
 
 // replantLocked goes on with a booking's growth, as far as it has come, on another rank.
@@ -150,21 +144,24 @@ func (b *Book) replantLocked(r *Reservation, e *entry) {
 	if r.answer.most == 0 {
 		return
 	}
-	r.answer.phase = waiting
+	a, now := &r.answer, b.now.Seconds()
+	a.phase, a.here = waiting, now
 	heap.Push(&b.turns, r)
-	e.answers.count(&r.answer, 1)
-	before := e.expected(b.now)
+	e.answers.count(a, 1)
 	b.turnLocked(r, e)
-	e.over -= e.expected(b.now) - before // it has not grown here
+	e.answers.done -= a.took(now) // it was not written here
+	e.over -= a.come(now)
+}
+
+// come is how many blocks the answer is expected to have come to.
+func (a *growingAnswer) come(now float64) float64 {
+	return max(0, min(a.rate*(now-a.from), a.most))
 }
 
 // took is for how many seconds the choices of the answer have been written until now, added
 // up: as long as it is booked, also when it has come to more than was expected.
 func (a *growingAnswer) took(now float64) float64 {
-	if a.phase != growing && a.phase != grown {
-		return 0
-	}
-	return a.choices * (now - a.from)
+	return a.choices * max(0, now-a.from)
 }
 
 // next is when the phase ends.

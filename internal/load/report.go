@@ -65,7 +65,7 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	h := e.held()
 	v = Verdict{Expected: int64(h.whole(b.now)), Told: int64(told + 0.5)}
 	e.correction = correction{told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), b.now, over}
-	e.written.off.blocks = 0 // it is in what is reported
+	e.agree(b.now)
 	b.writeLocked(e)
 	return v, true
 }
@@ -103,18 +103,23 @@ func (h *held) at(now time.Duration) float64 {
 // whole is at, in whole blocks.
 func (h *held) whole(now time.Duration) float64 { return float64(int64(h.at(now) + 0.5)) }
 
-// settle takes a booking off whose answer has come to so many blocks, and of the
-// corrections what came with its request.
-func (e *entry) settle(l *Load, grown float64) {
+// settle takes off a booking whose answer is over, and of the corrections what came with
+// its request. What was off when the last report came is in its correction; what was off
+// since then is in what KV events have corrected.
+func (e *entry) settle(r *Reservation, now time.Duration) {
+	l, a, c := &r.load, &r.answer, &e.correction
 	switch n := e.load.DecodeRequests; {
 	case n == 0 || l.DecodeRequests == 0:
 	case n == l.DecodeRequests:
-		e.correction, e.written.off.blocks = correction{}, 0
-	case e.correction.over > 0:
-		e.correction.over--
-		e.correction.blocks += float64(l.DecodeBlocks) + grown
+		*c = correction{}
+		e.agree(now)
+	case c.over > 0:
+		c.over--
+		c.blocks += float64(l.DecodeBlocks) + a.come(c.since.Seconds())
+		e.written.end(a, now, 0)
 	default:
-		e.correction.blocks *= float64(n-l.DecodeRequests) / float64(n)
+		c.blocks *= float64(n-l.DecodeRequests) / float64(n)
+		e.written.end(a, now, e.written.pace)
 	}
 	e.load.add(l, -1)
 }

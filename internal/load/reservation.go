@@ -93,12 +93,12 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 	r.held = false
 	b.held--
 	e := b.entryLocked(r)
-	grown := b.uprootLocked(r, e)
+	b.uprootLocked(r, e)
 	if e != nil {
 		if r.load.PrefillTokens > 0 {
 			e.queue.remove(r, b.now)
 		}
-		e.settle(&r.load, grown)
+		e.settle(r, b.now)
 		b.writeLocked(e)
 		if e.load.negative() { // arguments are built only when they are needed
 			invariants.Check(false, "load: rank %s has load %+v", r.rank, e.load)
@@ -153,12 +153,12 @@ func (r *Reservation) Move(to worker.Rank, now time.Time) error {
 	}
 	b.tellLocked(now)
 	old := b.entryLocked(r)
-	grown := b.uprootLocked(r, old)
+	b.uprootLocked(r, old)
 	if old != nil {
 		if r.load.PrefillTokens > 0 {
 			old.queue.remove(r, b.now)
 		}
-		old.settle(&r.load, grown)
+		old.settle(r, b.now)
 		b.writeLocked(old)
 	}
 	from, filter, trial := r.rank, r.filter, r.trial

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"math"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -28,12 +29,13 @@ const (
 // written is what KV events have told of a rank's answers, and by how many blocks that
 // differs from how they were expected to grow.
 type written struct {
-	off  offBy
-	pace float64 // blocks a second of one choice; 0: not known
+	off   offBy
+	since time.Duration // since when off has come about; nothing was off then
+	pace  float64       // blocks a second of one choice; 0: not known
 
 	counting bool    // since off.heard
 	blocks   float64 // heard since then
-	from     float64 // what had been expected until then
+	from     float64 // what had been expected until then, and what of blocks was told otherwise
 	seconds  float64 // answers' time until then
 }
 
@@ -77,6 +79,8 @@ func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Writ
 		w, compared = Written{Blocks: x.blocks + float64(blocks), Seconds: seconds - x.seconds}, true
 		off = min(off+w.Blocks-(grown-x.from), e.mostHeld())
 		x.learn(w)
+	} else if off == 0 {
+		x.since = now
 	}
 	if e.load.DecodeRequests == 0 { // they are of answers that others have booked, or that are over
 		off = 0
@@ -105,10 +109,31 @@ func (x *written) learn(w Written) {
 	}
 }
 
-// end takes off what an answer that is over has come to beyond what was expected: its
-// choices were written for so many seconds, and could come to so many blocks at most.
-func (x *written) end(now time.Duration, grown, seconds, most float64) {
-	if x.pace > 0 && x.off.fresh(now) {
-		x.off.blocks -= min(seconds*x.pace, most) - grown
+// agree takes what the book has now for what the rank holds: nothing is off, and of what
+// is being counted only what is still to come will be.
+func (e *entry) agree(now time.Duration) {
+	x := &e.written
+	x.off.blocks, x.since = 0, now
+	x.from = e.expected(now) - x.blocks
+}
+
+// end takes off what is left in off of an answer that is over: of what its choices wrote at
+// a pace, which could come to so many blocks at most, and of what was expected in its place.
+func (x *written) end(a *growingAnswer, now time.Duration, pace float64) {
+	if x.pace == 0 || a.most == 0 || !x.off.fresh(now) {
+		return
 	}
+	to, from, wrote := now.Seconds(), max(x.since.Seconds(), a.here, a.from), pace*a.choices
+	at := (x.off.heard - writtenWindow/2).Seconds() // nothing is given up of what came in a window before that ends
+	x.off.blocks -= remaining(wrote, from, min(a.from+a.most/wrote, to), at) - remaining(a.rate, from, min(a.until, to), at)
+}
+
+// remaining is what is left, at a time, of what came at a rate from one time until another and
+// was given up as off is.
+func remaining(rate, from, until, at float64) float64 {
+	if rate == 0 || until <= from {
+		return 0
+	}
+	lasts := offLasts.Seconds()
+	return rate * lasts * (math.Exp((until-at)/lasts) - math.Exp((from-at)/lasts))
 }

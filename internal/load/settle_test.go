@@ -1,0 +1,310 @@
+package load
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// hand is one rank whose answers, KV events and reports a test has in its hand.
+type hand struct {
+	t    *testing.T
+	b    *Book
+	s    *worker.Snapshot
+	p    picker.Params
+	now  time.Time
+	rank worker.Rank
+}
+
+func newHand(t *testing.T) *hand {
+	t.Helper()
+	h := &hand{t: t, b: New(1), s: snapshot(t, testWorker(t, 1, worker.Decode, 1, 8000)), p: picker.DecodeOverride(*params()), now: time.Unix(1000, 0)}
+	h.b.Update(h.s)
+	h.rank = h.s.Pool(key).DecodeRanks[0]
+	return h
+}
+
+// book books an answer to a prompt of one block.
+func (h *hand) book(g Growth) *Reservation {
+	h.t.Helper()
+	r := new(Reservation)
+	_, err := h.b.PickAndReserve(&Request{
+		Key: key, Ranks: h.s.Pool(key).DecodeRanks, Params: &h.p, Now: h.now, Growth: g,
+		Pick: picker.Request{Role: worker.Decode, ISLTokens: 16},
+	}, r)
+	require.NoError(h.t, err)
+	return r
+}
+
+func (h *hand) holds() float64 {
+	h.t.Helper()
+	n, known := h.b.DecodingBlocks(h.rank, h.now)
+	require.True(h.t, known)
+	return float64(n)
+}
+
+// tells has the rank tell of so many blocks each tenth of a second, for a time.
+func (h *hand) tells(d time.Duration, blocks int) {
+	for range d / (100 * time.Millisecond) {
+		h.now = h.now.Add(100 * time.Millisecond)
+		h.b.Wrote(h.rank, blocks, true, h.now)
+	}
+}
+
+func (h *hand) reports(blocks, requests int64) {
+	h.t.Helper()
+	_, known := h.b.Report(h.rank, Report{Blocks: blocks, Requests: requests}, h.now)
+	require.True(h.t, known)
+}
+
+// What was heard before a report is in the report.
+func TestWhatAReportHasInItIsNotCountedAgain(t *testing.T) {
+	t.Parallel()
+	h := newHand(t)
+	r := h.book(Growth{PerSecond: 1, Most: 1e6})
+	h.tells(10*time.Second+500*time.Millisecond, 100)
+	h.reports(10_500, 1)
+	require.InDelta(t, 10_500, h.holds(), 1)
+	h.tells(600*time.Millisecond, 100) // the count that had begun before is compared
+	require.InDelta(t, 11_100, h.holds(), 0.06*11_100, "the report counts for less and less")
+	require.InDelta(t, 599, h.b.entries[0].written.off.blocks, 2)
+	require.InDelta(t, 1000, h.b.entries[0].written.pace, 2)
+	r.Release(h.now)
+}
+
+// What an answer has come to beyond what was expected is in the last report, or in what
+// was heard since then, and comes off once.
+func TestTheExcessOfAnAnswerComesOffOnce(t *testing.T) {
+	t.Parallel()
+	for _, expected := range []float64{1, 100, 400} { // each writes 100 blocks a second
+		h := newHand(t)
+		one, two := h.book(Growth{PerSecond: expected, Most: 1e6}), h.book(Growth{PerSecond: expected, Most: 1e6})
+		h.tells(20*time.Second, 20)
+		h.reports(4002, 2)
+		h.tells(1100*time.Millisecond, 20)
+		whole := h.holds()
+		one.Release(h.now)
+		require.InDelta(t, whole/2, h.holds(), 30, "expected: %v", expected)
+		two.Release(h.now)
+		require.Zero(t, h.holds())
+	}
+}
+
+// An answer that its engine had done with when it reported was in no report, and has
+// written nothing since.
+func TestAnAnswerThatWasOverBeforeTheReportTakesNothingWithIt(t *testing.T) {
+	t.Parallel()
+	for _, events := range []bool{false, true} {
+		h := newHand(t)
+		over, runs := h.book(Growth{PerSecond: 400, Most: 1e6}), h.book(Growth{PerSecond: 400, Most: 1e6})
+		if events {
+			h.tells(10*time.Second, 20)
+		} else {
+			h.now = h.now.Add(10 * time.Second)
+		}
+		h.reports(1001, 1) // the other one's, who has written 100 a second
+		if events {
+			h.tells(1100*time.Millisecond, 10)
+		} else {
+			h.now = h.now.Add(1100 * time.Millisecond)
+		}
+		over.Release(h.now)
+		want := 1111.0 + 330 // of the 3,000 blocks that the report has put right
+		if !events {
+			want += 330 // nobody tells that it is slow
+		}
+		require.InDelta(t, want, h.holds(), 40, "events: %v", events)
+		runs.Release(h.now)
+		require.Zero(t, h.holds())
+	}
+}
+
+// What the last of a rank's answers had come to is not taken for the next one's.
+func TestAnAnswerBeginsWithNothingOfTheOneBefore(t *testing.T) {
+	t.Parallel()
+	h := newHand(t)
+	one := h.book(Growth{PerSecond: 1, Most: 1e6})
+	h.tells(10*time.Second+800*time.Millisecond, 100)
+	one.Release(h.now)
+	two := h.book(Growth{PerSecond: 1000, Most: 1e6})
+	h.tells(2*time.Second, 100)
+	require.InDelta(t, 2001, h.holds(), 10)
+	two.Release(h.now)
+}
+
+// plainAnswer is an answer with what it has come to beyond what was expected, of its own.
+type plainAnswer struct {
+	r      *Reservation
+	g      Growth
+	began  time.Time
+	pace   float64
+	beyond float64 // that was found
+	seen   time.Time
+}
+
+func (a *plainAnswer) at(now time.Time, pace float64) float64 {
+	return max(0, min(pace*(now.Sub(a.began)-a.g.After).Seconds(), a.g.Most))
+}
+
+// find adds what has come about since it was looked at last.
+func (a *plainAnswer) find(now time.Time) {
+	more := func(pace float64) float64 { return a.at(now, pace) - a.at(a.seen, pace) }
+	a.beyond += more(a.pace) - more(a.g.PerSecond)
+	a.seen = now
+}
+
+// plainRank is what a rank holds with nothing summed up: each answer is known by itself,
+// and takes with it what was found of it.
+type plainRank struct {
+	running    []*plainAnswer
+	correction float64
+	reported   time.Time
+	compared   time.Time
+}
+
+func (p *plainRank) booked(now time.Time) (n float64) {
+	for _, a := range p.running {
+		n += 1 + a.at(now, a.g.PerSecond)
+	}
+	return n
+}
+
+func (p *plainRank) holds(now time.Time) float64 {
+	n := p.booked(now) + p.correction*max(0, 1-now.Sub(p.reported).Seconds()/reportLasts.Seconds())
+	for _, a := range p.running {
+		n += a.beyond
+	}
+	return max(0, n)
+}
+
+func (p *plainRank) compare(now time.Time) {
+	for _, a := range p.running {
+		a.beyond *= 1 - now.Sub(p.compared).Seconds()/offLasts.Seconds()
+		a.find(now)
+	}
+	p.compared = now
+}
+
+func (p *plainRank) report(now time.Time) (own float64) {
+	for _, a := range p.running {
+		own += 1 + a.at(now, a.pace)
+		a.beyond, a.seen = 0, now
+	}
+	p.correction, p.reported = own-p.booked(now), now
+	return own
+}
+
+func (p *plainRank) end(i int) {
+	n := float64(len(p.running))
+	p.correction *= (n - 1) / n
+	p.running = slices.Delete(p.running, i, i+1)
+}
+
+// run is three minutes of a rank, beside its plain twin.
+type run struct {
+	*hand
+	plainRank
+
+	rng     *rand.Rand
+	pace    float64 // of each answer
+	growth  Growth  // as it is expected
+	reports bool
+
+	written, told float64 // by answers that are over; of all
+	lately        float64 // the most that was held not long ago
+}
+
+func newRun(t *testing.T, rng *rand.Rand) *run {
+	t.Helper()
+	x := &run{
+		hand: newHand(t), rng: rng, pace: 100 * (1 + rng.Float64()), reports: rng.IntN(3) == 0,
+		growth: Growth{PerSecond: 300*rng.Float64() + 10, Most: 1e6},
+	}
+	if rng.IntN(2) == 0 {
+		x.growth.Most = 4000
+	}
+	x.b.Wrote(x.rank, 0, true, x.now)
+	x.compared = x.now
+	return x
+}
+
+func (x *run) begin() {
+	g := x.growth
+	g.After = time.Duration(x.rng.IntN(500)) * time.Millisecond
+	x.running = append(x.running, &plainAnswer{r: x.book(g), g: g, began: x.now, pace: x.pace, seen: x.now})
+}
+
+func (x *run) over(i int) {
+	x.written += x.running[i].at(x.now, x.pace)
+	x.running[i].r.Release(x.now)
+	x.end(i)
+}
+
+// step is a tenth of a second. It returns by what share of what was held lately the two
+// differ, where that is to be seen.
+func (x *run) step(mayEnd bool) (off float64) {
+	x.now = x.now.Add(100 * time.Millisecond)
+	n := x.rng.IntN(60)
+	switch {
+	case n < 2 && len(x.running) < 12 || len(x.running) < 2:
+		x.begin()
+	case n < 4 && len(x.running) > 2 && mayEnd:
+		x.over(x.rng.IntN(len(x.running)))
+	}
+	whole := slices.IndexFunc(x.running, func(a *plainAnswer) bool { return a.at(x.now, x.pace) >= x.growth.Most })
+	if whole >= 0 {
+		x.over(whole)
+	}
+	sum := x.written
+	for _, a := range x.running {
+		sum += a.at(x.now, x.pace)
+	}
+	full := int(sum - x.told)
+	x.told += float64(full)
+	_, compared := x.b.Wrote(x.rank, full, true, x.now)
+	if compared {
+		x.compare(x.now)
+		want := x.plainRank.holds(x.now)
+		x.lately = max(want, x.lately*0.967, 500)
+		off = (x.hand.holds() - want) / x.lately
+	}
+	if x.reports && n == 4 {
+		x.hand.reports(int64(x.report(x.now)+0.5), int64(len(x.running)))
+		require.InDelta(x.t, x.plainRank.holds(x.now), x.hand.holds(), 2)
+	}
+	return off
+}
+
+// The sums of a rank say what its answers say one by one, whatever ends and is reported
+// meanwhile.
+func TestARankHoldsWhatItsAnswersHoldOneByOne(t *testing.T) {
+	t.Parallel()
+	seed, rounds := *seedFlag, 60
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	if testing.Short() {
+		rounds = 6
+	}
+	t.Logf("seed %d (-seed to repeat)", seed)
+	rng, worst := newRand(seed), 0.0
+	for round := range rounds {
+		x := newRun(t, rng)
+		for tick := range 1800 {
+			off := x.step(tick > 20) // the pace is known by then
+			worst = max(worst, off, -off)
+			require.InDelta(t, 0, off, 0.05, "round %d: %v blocks, expected %v", round, x.hand.holds(), x.plainRank.holds(x.now))
+		}
+		for _, a := range x.running {
+			a.r.Release(x.now)
+		}
+		require.Zero(t, x.hand.holds())
+	}
+	t.Logf("at most %.1f %% off", 100*worst)
+}
