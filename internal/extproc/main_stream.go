@@ -116,9 +116,6 @@ func (s *mainStream) handle(ev *event) {
 // is the stream's own.
 func (s *mainStream) prepare(ev *event) {
 	s.counts.hear(ev)
-	if ev.kind == evLogged {
-		s.sent = ev.sent
-	}
 	s.hold(ev)
 	switch ev.kind {
 	case evClosed:
@@ -156,22 +153,34 @@ func (s *mainStream) prepare(ev *event) {
 		if s.m.instead != nil && !s.m.finished {
 			s.turnPage(time.Now())
 		}
-		s.prefillBooking, s.decodeBooking = ev.booked.prefill, ev.booked.decode
-		s.note, s.decodeSpan, s.nonce = ev.booked.note, ev.booked.span, ev.plan.nonce
-		s.prompt, s.asked = ev.booked.prompt, ev.booked.answer
-		if s.m.finished { // the attempt ended while its tokens were counted
-			s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
-			telemetry.End(s.decodeSpan, time.Now(), "too late")
-		}
+		ev.booked.give(s, ev.plan.nonce)
 	case evPrefilled:
 		if ev.answer.localReply == "" && s.m.waitsForPrefill() && s.m.plan.spare.prefill {
 			ev.answer.odd = s.odd(s.m.plan.prefill, ev.answer.status)
 		}
 		s.keepDecode(ev.answer)
 	case evRefused, evAnswered:
-		if ev.booked != nil {
-			s.note = ev.booked.note
-		}
+		ev.booked.tell(s)
+	case evLogged:
+		s.sent = ev.sent
+	}
+}
+
+// give hands the stream what was decided for it.
+func (b *booked) give(s *mainStream, nonce uint64) {
+	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
+	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
+	s.prompt, s.asked = b.prompt, b.answer
+	if s.m.finished { // the attempt ended while its tokens were counted
+		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
+		telemetry.End(s.decodeSpan, time.Now(), "too late")
+	}
+}
+
+// tell says under which note a request is known that nothing was booked for; nil: under none.
+func (b *booked) tell(s *mainStream) {
+	if b != nil {
+		s.note = b.note
 	}
 }
 
