@@ -142,6 +142,7 @@ func TestEventsThatMeanNothingChangeNothing(t *testing.T) {
 			p := newPublisher(t)
 			w.KVEvents = worker.KVEvents{Host: "w", Port: 1}
 			s, params := snapshot(t, w), picker.DecodeOverride(*params())
+			f.lately.Booked(key)
 			expected := f.lately.Expect(key, outlen.NotSaid)
 			f.both(func(b *Book, r *Reservation) {
 				b.Update(s)

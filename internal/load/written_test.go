@@ -55,6 +55,7 @@ func (x silentRun) off(t *testing.T) float64 {
 			Growth: Growth{After: e.First, PerSecond: e.PerSecond / page, Most: float64(e.Tokens) / page},
 		}, a.r)
 		require.NoError(t, err)
+		lately.Booked(key)
 		return a
 	}
 	blocks := func(a *answering) int { return (a.prompt + a.written(now, x.pace)) / page } // that are full
@@ -121,7 +122,7 @@ func TestAnAnswerOfSeveralChoicesTellsThePaceOfOne(t *testing.T) {
 		s := snapshot(t, testWorker(t, 1, worker.Decode, 1, 8000))
 		b.Update(s)
 		ranks, p := s.Pool(key).DecodeRanks, picker.DecodeOverride(*params())
-		lately.Expect(key, outlen.NotSaid) // the model is known
+		lately.Booked(key)
 		r := new(Reservation)
 		_, err := b.PickAndReserve(&Request{
 			Key: key, Ranks: ranks, Params: &p, Now: now, Pick: picker.Request{Role: worker.Decode, ISLTokens: 16},

@@ -84,11 +84,16 @@ func TestNamesThatNobodyAsksForAreNotKnown(t *testing.T) {
 		l.Wrote(name(i), 60, 1)
 	}
 	require.Zero(t, len(l.models)) //nolint:testifylint // thousands are not to be printed
-	l.Expect(name(0), NotSaid)
+	l.Booked(name(0))
 	l.Wrote(name(0), 60, 1)
-	require.InDelta(t, 60, l.Expect(name(0), NotSaid).PerSecond, 0, "what was expected is known")
-	for i := range mostModels {
+	require.InDelta(t, 60, l.Expect(name(0), NotSaid).PerSecond, 0, "what was booked is known")
+	for i := range 2 * mostModels {
 		l.Expect(name(1+i), NotSaid)
+	}
+	require.Equal(t, 1, len(l.models), "whoever only asks leaves no trace") //nolint:testifylint // as above
+	require.EqualValues(t, 1, l.clock)
+	for i := range mostModels {
+		l.Booked(name(1 + i))
 		l.Wrote(name(0), 60, 1)
 		require.LessOrEqual(t, len(l.models), mostModels)
 	}

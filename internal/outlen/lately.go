@@ -42,7 +42,7 @@ type Expectation struct {
 // Lately is what was heard. The zero value is ready.
 type Lately struct {
 	mu     sync.Mutex
-	clock  uint64 // answers expected and heard
+	clock  uint64 // answers booked and heard
 	models map[worker.Key]*model
 }
 
@@ -51,7 +51,7 @@ const classes = 12
 
 // model is what was heard of one model.
 type model struct {
-	used            uint64 // Lately.clock when an answer was last expected or heard
+	used            uint64 // Lately.clock when an answer was last booked or heard
 	first           mean
 	tokens, seconds float64 // from the first token to the last, of all answers
 	paced           int
@@ -132,7 +132,7 @@ func (l *Lately) Heard(k worker.Key, a Answer) {
 
 // Wrote takes that answers of the model were seen to write so many tokens, in so many
 // seconds of each of them together: by who tells of an answer while it runs. Of a model of
-// which no answer was expected or heard it is nothing: a worker may have thousands of names.
+// which no answer was booked or heard it is nothing: a worker may have thousands of names.
 func (l *Lately) Wrote(k worker.Key, tokens, seconds float64) {
 	if !(tokens >= 0 && seconds > 0) {
 		return
@@ -194,11 +194,24 @@ func (l *Lately) add(k worker.Key) *model {
 	return m
 }
 
-// Expect says what the answer of a request that allows so many tokens is expected to be.
+// Expect says what the answer of a request that allows so many tokens is expected to be. It
+// changes nothing: who only asks leaves no trace.
 func (l *Lately) Expect(k worker.Key, maxTokens int64) Expectation {
 	e := Expectation{First: defaultFirst, PerSecond: defaultPace, Tokens: defaultTokens}
 	l.mu.Lock()
-	m := l.modelOf(k)
+	m := l.models[k]
+	if m != nil {
+		m.tell(&e, maxTokens)
+	}
+	l.mu.Unlock()
+	if maxTokens > 0 {
+		e.Tokens = min(e.Tokens, maxTokens)
+	}
+	return e
+}
+
+// tell writes what is known of the model in place of what is taken for granted.
+func (m *model) tell(e *Expectation, maxTokens int64) {
 	if m.first.n > 0 {
 		e.First = time.Duration(m.first.v * float64(time.Second))
 	}
@@ -210,9 +223,11 @@ func (l *Lately) Expect(k worker.Key, maxTokens int64) Expectation {
 	} else if m.all.n >= enough {
 		e.Tokens = min(max(m.all.most(), defaultTokens), mostTokens)
 	}
+}
+
+// Booked takes that an answer of the model is to come, which is known from now on.
+func (l *Lately) Booked(k worker.Key) {
+	l.mu.Lock()
+	l.modelOf(k)
 	l.mu.Unlock()
-	if maxTokens > 0 {
-		e.Tokens = min(e.Tokens, maxTokens)
-	}
-	return e
 }
