@@ -125,7 +125,7 @@ func (a *asking) settle(p tokens.Prompt) {
 		return
 	}
 	b := &booked{prefill: d.Prefill.Booking, decode: d.Decode.Booking, prompt: promptOf(&d), answer: d.Answer}
-	a.srv.lately.Booked(d.Answer.Key)
+	srv.lately.Booked(d.Answer.Key)
 	pl, err := a.plan(&d)
 	if err != nil {
 		d.Cancel(time.Now())

@@ -243,6 +243,10 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 				rank := worker.Rank{ID: 7 - worker.ID(row.want[0]-'0')}
 				other, _ := r.book.Load(rank)
 				require.Zero(t, other.DecodeRequests, "the old booking is given back")
+				rank.ID = 7 - rank.ID
+				booked, _ := r.book.Load(rank)
+				held, _ := r.book.DecodingBlocks(rank, time.Now().Add(time.Hour))
+				require.Greater(t, held, booked.DecodeBlocks, "its answer will grow")
 			}
 			p.cancel()
 			r.accessLog()

@@ -23,6 +23,7 @@ type Again struct {
 	subset      *subset.Set
 	exclude     []worker.Rank
 	pick        picker.Request
+	growth      load.Growth
 	params      picker.Params
 	constraints *picker.Constraints
 	bound       picker.Constraints // where the domain of prefill binds
@@ -35,6 +36,8 @@ func (d *decider) again(kind handoff.Kind) *Again {
 		key: q.pool.Key, kind: kind, subset: q.req.Subset, exclude: q.req.Failed, params: v.decode.params,
 		pick: picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
 	}
+	answer := q.answer()
+	a.growth = d.growth(&answer, v.size)
 	a.constraints = q.bound(&a.bound, worker.Decode, v.prefill.decision.Rank.ID)
 	return a
 }
@@ -58,7 +61,7 @@ func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Ti
 	}
 	params := a.params
 	r := load.Request{
-		Key: a.key, Params: &params, Filter: rt.cfg.Health, Constraints: a.constraints, Pick: a.pick,
+		Key: a.key, Params: &params, Filter: rt.cfg.Health, Constraints: a.constraints, Pick: a.pick, Growth: a.growth,
 		Ranks: pool.DecodeRanksOf(from.Engine), Now: now, Exclude: append(slices.Clone(a.exclude), decode),
 	}
 	var some bool
