@@ -60,6 +60,7 @@ type choiceForm struct {
 	Cost          *float64      `json:"cost"`
 	Table         []rowForm     `json:"table"`
 	LeftOut       int           `json:"left_out"`
+	EligibleOut   int           `json:"left_out_eligible,omitempty"` // of them
 }
 
 type rowForm struct {
@@ -74,6 +75,7 @@ type rowForm struct {
 	DiskBlocks          uint32        `json:"disk_blocks,omitempty"`
 	SharedBlocks        int64         `json:"shared_blocks,omitempty"`
 	Estimated           bool          `json:"overlap_estimated"`
+	Degraded            bool          `json:"overlap_degraded,omitempty"`
 	CachedTokens        int64         `json:"cached_tokens"`
 	UncachedTokens      int64         `json:"uncached_tokens"`
 	ActivePrefillTokens int64         `json:"active_prefill_tokens"`
@@ -146,14 +148,14 @@ func formOf(c *Choice, why string) *choiceForm {
 	f := &choiceForm{
 		WorkerID: c.Rank.ID, DPRank: c.Rank.DPRank, Endpoint: c.Endpoint, Mode: c.Mode, Reason: c.Reason,
 		Why: why, OverlapBlocks: c.OverlapBlocks, Cost: number(c.Cost),
-		Table: make([]rowForm, 0, c.n), LeftOut: c.left,
+		Table: make([]rowForm, 0, c.n), LeftOut: c.left, EligibleOut: c.more,
 	}
 	for i := range c.Rows() {
 		r := &c.rows[i]
 		f.Table = append(f.Table, rowForm{
 			WorkerID: r.Rank.ID, DPRank: r.Rank.DPRank, Endpoint: r.Endpoint, Picked: c.Picked(r), Eligible: !r.Out,
 			OverlapBlocks: r.OverlapBlocks, PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks,
-			DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated,
+			DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated, Degraded: r.Degraded,
 			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 			ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,
 			CreditBlocks: number(r.CreditBlocks), PrefillCost: number(r.PrefillCost), DecodeCost: number(r.DecodeCost), Cost: number(r.Cost),
@@ -171,13 +173,18 @@ func (f *choiceForm) into(c *Choice) {
 	c.Rank, c.Endpoint = worker.Rank{ID: f.WorkerID, DPRank: f.DPRank}, f.Endpoint
 	c.Mode, c.Reason, c.OverlapBlocks, c.Cost, c.said = f.Mode, f.Reason, f.OverlapBlocks, float(f.Cost), f.Why
 	c.n = min(len(f.Table), MaxRows)
-	c.left = f.LeftOut + len(f.Table) - c.n
+	c.left, c.more = f.LeftOut+len(f.Table)-c.n, f.EligibleOut
+	for i := range f.Table[c.n:] {
+		if f.Table[c.n+i].Eligible {
+			c.more++
+		}
+	}
 	for i := range c.n {
 		r := &f.Table[i]
 		c.rows[i] = Row{
 			Rank: worker.Rank{ID: r.WorkerID, DPRank: r.DPRank}, Endpoint: r.Endpoint, Out: !r.Eligible,
 			OverlapBlocks: r.OverlapBlocks, PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks,
-			DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated,
+			DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated, Degraded: r.Degraded,
 			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 			ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,
 			CreditBlocks: float(r.CreditBlocks), PrefillCost: float(r.PrefillCost), DecodeCost: float(r.DecodeCost), Cost: float(r.Cost),

@@ -29,11 +29,11 @@ func told() *Record {
 		*c = Choice{Rank: big, Endpoint: "10.0.0.7:8000", Mode: "kv", Reason: "lowest-cost", OverlapBlocks: 12, Cost: 12.25}
 		c.Offer(&Row{
 			Rank: big, Endpoint: "10.0.0.7:8000", OverlapBlocks: 12, PredictedBlocks: 5, HostBlocks: 3, DiskBlocks: 8, SharedBlocks: 2,
-			Estimated: true, CachedTokens: 768, UncachedTokens: 1793, ActivePrefillTokens: 12480, ActiveDecodeBlocks: 4, ActiveRequests: 3,
+			Estimated: true, Degraded: true, CachedTokens: 768, UncachedTokens: 1793, ActivePrefillTokens: 12480, ActiveDecodeBlocks: 4, ActiveRequests: 3,
 			CreditBlocks: 12, PrefillCost: 11, DecodeCost: 1.25, Cost: 12.25, Note: "degraded", KnownAgo: time.Second,
 		})
 		c.Offer(&Row{Rank: worker.Rank{ID: 8}, Cost: math.Inf(1), CreditBlocks: math.NaN(), Out: true, Note: "set aside: overdue"})
-		c.Skip(4)
+		c.Skip(1, 3)
 	}
 	return r
 }
@@ -75,11 +75,13 @@ func TestWhatWasSaidIsSaidAgain(t *testing.T) {
 }
 
 func TestALongerTableIsReadAsFarAsItIsKept(t *testing.T) {
-	f := choiceForm{WorkerID: 1, Table: make([]rowForm, MaxRows+3), LeftOut: 2}
+	f := choiceForm{WorkerID: 1, Table: make([]rowForm, MaxRows+3), LeftOut: 2, EligibleOut: 1}
+	f.Table[MaxRows+1].Eligible = true
 	var c Choice
 	f.into(&c)
 	require.Len(t, c.Rows(), MaxRows)
 	require.Equal(t, 5, c.Left())
+	require.Equal(t, 2, c.more)
 }
 
 // FuzzReadJSON holds that what can be read is written, and read as the same.

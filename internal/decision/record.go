@@ -62,7 +62,7 @@ type Row struct {
 	HostBlocks          uint32 // in host memory, beyond those
 	DiskBlocks          uint32 // on disk, beyond both
 	Estimated           bool   // OverlapBlocks is an estimate
-	Degraded            bool   // not all of its KV events came; in JSON the note says so
+	Degraded            bool   // not all of its KV events came
 	Out                 bool   // it was not eligible; Note says why
 	SharedBlocks        int64  // in the cache outside of the workers, beyond all of those
 	CachedTokens        int64  // of the prompt, as the cost counts them
@@ -115,6 +115,7 @@ type Choice struct {
 	rows [MaxRows]Row
 	n    int
 	left int
+	more int // of left: eligible ones
 }
 
 // Made reports whether a worker was picked.
@@ -140,11 +141,18 @@ func (c *Choice) Left() int { return c.left }
 func (c *Choice) Offer(r *Row) {
 	picked := c.Picked(r)
 	if c.n == MaxRows {
+		goes, last := r, &c.rows[c.n-1]
+		if picked || before(r, last) {
+			goes = last
+			c.n--
+		}
 		c.left++
-		if !picked && !before(r, &c.rows[c.n-1]) {
+		if !goes.Out {
+			c.more++
+		}
+		if goes == r {
 			return
 		}
-		c.n--
 	}
 	first := 0
 	if c.n > 0 && c.Picked(&c.rows[0]) {
@@ -163,8 +171,12 @@ func (c *Choice) Offer(r *Row) {
 	c.n++
 }
 
-// Skip counts n candidates that there were and that are not offered.
-func (c *Choice) Skip(n int) { c.left += n }
+// Skip counts candidates that there were and that are not offered: eligible ones, and
+// others.
+func (c *Choice) Skip(eligible, others int) {
+	c.left += eligible + others
+	c.more += eligible
+}
 
 // before orders rows: eligible ones first, then by cost. Equal rows keep the
 // order they were offered in.

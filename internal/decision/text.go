@@ -9,8 +9,8 @@ import (
 )
 
 // Line is the decision in one line, for a header: what the prompt was taken to be,
-// then of each pick the candidates with their costs, cheapest first, and how many
-// more there were.
+// then of each pick the eligible candidates with their costs, cheapest first, and how
+// many more of them there were.
 func (r *Record) Line() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "attempt=%d isl=%d blocks=%d tokens=%q", r.Attempt, r.ISLTokens, r.PromptBlocks, r.TokenSource)
@@ -24,8 +24,8 @@ func (r *Record) Line() string {
 				fmt.Fprintf(&b, " %s:%.5g(overlap=%s)", row.Rank, row.Cost, row.Overlap())
 			}
 		}
-		if c.left > 0 {
-			fmt.Fprintf(&b, " +%d", c.left)
+		if c.more > 0 {
+			fmt.Fprintf(&b, " +%d", c.more)
 		}
 	}
 	if r.Split != "" {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Why says in one sentence why the rank was picked, from the cost table.
@@ -57,7 +59,7 @@ type Leg struct {
 }
 
 // Legs returns the picks that there is something to tell of. An overlap earns no
-// credit in the decode pick of a pair, which its sentence leaves out.
+// credit in a pick for decode alone, which its sentence leaves out.
 func (r *Record) Legs() []Leg {
 	var out []Leg
 	if r.Prefill.Told() {
@@ -65,7 +67,7 @@ func (r *Record) Legs() []Leg {
 	}
 	if r.Decode.Told() {
 		blocks := r.PromptBlocks
-		if r.Prefill.Made() {
+		if r.Prefill.Made() || r.Decode.Role == worker.Decode {
 			blocks = 0
 		}
 		out = append(out, Leg{"decode", r.Decode.Why(blocks), &r.Decode})
@@ -89,7 +91,7 @@ func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string
 		return fmt.Sprintf("fewest requests in flight, %d; next %s with %d",
 			picked.ActiveRequests, name(next), next.ActiveRequests)
 	case !byCost(c.Mode):
-		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.left)
+		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.more)
 	case picked.Cost < next.Cost:
 		return fmt.Sprintf("lowest cost %s; next best %s at %s", CostText(picked.Cost), name(next), CostText(next.Cost))
 	case picked.Cost == next.Cost:

@@ -123,6 +123,9 @@ func TestTheLineNamesThePicksAndTheirCosts(t *testing.T) {
 	for i := range MaxRows + 2 {
 		r.Decode.Offer(&Row{Rank: worker.Rank{ID: worker.ID(3 + i)}, Cost: float64(i)})
 	}
+	r.Decode.Skip(0, 7)
+	r.Decode.Offer(&Row{Rank: worker.Rank{ID: 90}, Out: true})
+	r.Prefill.Skip(0, 3)
 	r.Split = "one worker"
 	line := r.Line()
 	require.Contains(t, line, `; prefill=7/1 reason=lowest-cost 7/1:0.5(overlap=!2(1p)+3h+4d+5s) 8/0:1.2346e+05(overlap=~0); aggregated=3/0 reason=tie 3/0:0(overlap=0) 4/0:1(`)
@@ -140,4 +143,9 @@ func TestWhatAWorkerHoldsIsSaidOfTheOneThatPrefills(t *testing.T) {
 	r.Prefill.Rank.ID = 1
 	require.Contains(t, r.Legs()[0].Why, "; it holds none of the prompt's 40 blocks")
 	require.NotContains(t, r.Legs()[1].Why, "holds")
+
+	alone := &Record{PromptBlocks: 40, Decode: Choice{Role: worker.Decode, Rank: worker.Rank{ID: 3}, Mode: "kv"}}
+	require.NotContains(t, alone.Legs()[0].Why, "holds", "a question about decode alone")
+	alone.Decode.Role = worker.Aggregated
+	require.Contains(t, alone.Legs()[0].Why, "holds")
 }

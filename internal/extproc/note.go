@@ -55,6 +55,7 @@ func (a *asking) describe(r *decision.Record) {
 	if m.passing.on {
 		r.Path = short(m.hdr.Path)
 	}
+	r.Clip()
 }
 
 // tell puts a decision where people look: into the journal, the trace and, where the
@@ -157,5 +158,6 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 		f := srv.failureOf(refused)
 		rec.Outcome, rec.Detail, rec.Status = decision.Refused, f.code, f.status
 	}
+	rec.Clip()
 	return rec, nil
 }

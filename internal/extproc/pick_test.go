@@ -26,6 +26,14 @@ func (r *replica) explain(body string) *decision.Record {
 	return got.(*decision.Record)
 }
 
+// A path's query may hold anything, and is shown to nobody.
+func TestAnExplanationShowsNoQuery(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	got, err := r.srv.Explain(t.Context(), "/v1/completions?key=secret", []byte(eightTokens))
+	require.NoError(t, err)
+	require.Equal(t, "/v1/completions", got.(*decision.Record).Path)
+}
+
 // promptOf is what a prompt is taken to be.
 func (r *replica) promptOf(body string) tokens.Prompt {
 	r.t.Helper()

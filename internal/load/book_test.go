@@ -195,7 +195,7 @@ func TestOfManyRanksTheExplanationKeepsThePickedAndTheCheapest(t *testing.T) {
 	b.Update(s)
 	req := prefillRequest(s, 160, params())
 	req.Params.Temperature = 50 // the picked one is hardly ever among the cheapest
-	req.Overlaps, req.Explain, req.Filter = make([]uint32, 320), new(Explanation), &denyList{3}
+	req.Overlaps, req.Explain, req.Filter = make([]uint32, 320), new(Explanation), &denyList{3, 4, 5}
 	for i := range 100 {
 		req.Overlaps[319-i] = uint32(i % 10)
 	}
@@ -207,8 +207,9 @@ func TestOfManyRanksTheExplanationKeepsThePickedAndTheCheapest(t *testing.T) {
 		require.Equal(t, d.Rank, x.Rows[0].Rank)
 		require.GreaterOrEqual(t, len(x.Rows), picker.ShortlistLen)
 		require.Equal(t, uint32(9), x.Rows[1].OverlapBlocks)
-		require.Len(t, x.Out, 8)
+		require.Len(t, x.Out, picker.ShortlistLen)
 		require.Equal(t, 320, len(x.Rows)+len(x.Out)+x.Left)
+		require.Equal(t, 320-24, len(x.Rows)+x.More, "those of three workers are not eligible")
 		r.Release(later)
 	}
 }

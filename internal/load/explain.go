@@ -36,11 +36,12 @@ type Explanation struct {
 	Rows []picker.Row // the picked one first, the others by cost; none if nobody was picked
 	Out  []OutRow     // at most picker.ShortlistLen
 	Left int          // ranks that are in neither
+	More int          // of those: that could have been picked
 
 	near picker.Shortlist
 }
 
-func (x *Explanation) reset() { x.Rows, x.Out, x.Left = x.Rows[:0], x.Out[:0], 0 }
+func (x *Explanation) reset() { x.Rows, x.Out, x.Left, x.More = x.Rows[:0], x.Out[:0], 0, 0 }
 
 // fill is called under the book's lock, right after the pick.
 func (x *Explanation) fill(b *Book, t *table, req *Request, d *picker.Decision) {
@@ -51,6 +52,7 @@ func (x *Explanation) fill(b *Book, t *table, req *Request, d *picker.Decision) 
 	}
 	in := c.Eligible()
 	for w := range in {
+		x.More += bits.OnesCount64(in[w])
 		rest := ^in[w]
 		if n := len(c.Ranks) - w*64; n < 64 {
 			rest &= 1<<n - 1
@@ -59,7 +61,7 @@ func (x *Explanation) fill(b *Book, t *table, req *Request, d *picker.Decision) 
 			x.Out = append(x.Out, b.outRow(t, req, w*64+bits.TrailingZeros64(rest)))
 		}
 	}
-	x.Left = len(c.Ranks) - len(x.Rows) - len(x.Out)
+	x.Left, x.More = len(c.Ranks)-len(x.Rows)-len(x.Out), x.More-len(x.Rows)
 }
 
 func (b *Book) outRow(t *table, req *Request, i int) OutRow {

@@ -57,7 +57,7 @@ func (d *decider) fillChoice(out *decision.Choice, c *choice) {
 		out.Offer(&row)
 	}
 	d.fillOut(out, c)
-	out.Skip(c.explain.Left)
+	out.Skip(c.explain.More, c.explain.Left-c.explain.More)
 }
 
 // endpointOf is where a rank is reached; "" if it is not in the set that was decided on.
