@@ -93,7 +93,7 @@ type Hooks struct {
 	// Wrote: a rank told of so many blocks, each in an event of its own, that extend a
 	// chain on the device: what a running answer does, where the engine tells of each
 	// block when it is full. It is called once for the messages that are applied
-	// together, up to 64 where they wait. live says that all of them came as they were
+	// together, up to 64 or some 1 MiB where they wait. live says that all of them came as they were
 	// sent, and that nothing is known to be missing; else some were replayed or held
 	// back, or what was published is lost.
 	Wrote func(r worker.Rank, blocks int, live bool)

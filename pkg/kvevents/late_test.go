@@ -3,6 +3,7 @@ package kvevents
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func handStream(t *testing.T, replayAddr string, hooks Hooks) *stream {
 	s := newStream(&cfg, one, source{addr: "w:1", replayAddr: replayAddr, blockSize: 2})
 	ctx, cancel := context.WithCancel(t.Context())
 	s.session = &session{
-		ctx: ctx, conn: &conn{peer: "w:1"}, inbox: make(chan message, inboxMessages), stopReplay: func() {},
+		ctx: ctx, conn: &conn{peer: "w:1"}, inbox: make(chan message, inboxMessages), inRoom: newRoom(), stopReplay: func() {},
 		audit: time.NewTimer(time.Hour), check: time.NewTimer(time.Hour), checker: newChecker(&cfg, replayAddr),
 	}
 	t.Cleanup(func() {
@@ -175,7 +176,7 @@ func TestMessagesThatWaitAreToldAsOne(t *testing.T) {
 		ss := s.session
 		ss.stopReplay()
 		ss.wg.Wait()
-		ss.answers = make(chan answer, 64)
+		ss.answers, ss.answerRoom = make(chan answer, 64), new(room)
 		for n := range 63 {
 			ss.answers <- answer{m: message{seq: uint64(n), payload: sent(n).payload, late: true}}
 		}
@@ -185,5 +186,49 @@ func TestMessagesThatWaitAreToldAsOne(t *testing.T) {
 		require.Equal(t, Live, s.tracker.Phase())
 		require.Equal(t, "0 live, 255 late, 0 broken", heard.said())
 		require.Equal(t, 1, heard.count())
+	})
+}
+
+// A turn holds up whoever waits for it: few messages fill one where they are large.
+func TestATurnTakesNoMoreBytesThanItMay(t *testing.T) {
+	t.Parallel()
+	sent := func(n int) message {
+		e := chained(n)
+		e["beside"] = strings.Repeat("x", 256<<10)
+		return message{seq: uint64(n), payload: payload(t, 0, e)}
+	}
+	t.Run("live", func(t *testing.T) {
+		t.Parallel()
+		var heard heardWrote
+		s := handStream(t, "", Hooks{Wrote: heard.hook})
+		inbox := s.session.inbox
+		for n := range 32 {
+			inbox <- sent(n)
+		}
+		for turn := range 8 {
+			s.inTurn(func() { s.takeLive(<-inbox) })
+			require.Len(t, inbox, 28-4*turn)
+		}
+		require.Equal(t, "31 live, 0 late, 0 broken", heard.said())
+	})
+	t.Run("replayed", func(t *testing.T) {
+		t.Parallel()
+		s := handStream(t, "w:2", Hooks{})
+		ss := s.session
+		ss.stopReplay()
+		ss.wg.Wait()
+		answers := make(chan answer, 64)
+		ss.answers, ss.answerRoom = answers, new(room)
+		for n := range 8 {
+			answers <- answer{m: message{seq: uint64(n), payload: sent(n).payload, late: true}}
+		}
+		answers <- answer{end: true}
+		for turn := range 2 {
+			s.inTurn(func() { s.takeReplayed(<-answers) })
+			require.Len(t, answers, 5-4*turn)
+			require.Equal(t, Replaying, s.tracker.Phase())
+		}
+		s.inTurn(func() { s.takeReplayed(<-answers) })
+		require.Equal(t, Live, s.tracker.Phase())
 	})
 }

@@ -18,9 +18,13 @@ const (
 	// maxBarren is how many replays in a row may bring something else than what they
 	// were asked for: a part of what is missing, or another past.
 	maxBarren     = 16
-	inboxMessages = 256         // between socket and index, for each rank
-	turnMessages  = 64          // that wait are judged in one turn, whoever else waits for it
-	settle        = time.Second // from connecting to the first audit
+	inboxMessages = 256     // between socket and index, for each rank
+	turnMessages  = 64      // that wait are judged in one turn, whoever else waits for it,
+	turnBytes     = 1 << 20 // and no more once they have come to so many bytes
+	// waitingBytes is how much may wait to be judged, of a connection and of a replay each:
+	// who has sent more waits, or drops, which is then found missing.
+	waitingBytes = 16 << 20
+	settle       = time.Second // from connecting to the first audit
 )
 
 // stream follows the publisher of one rank. All but the status belongs to the
@@ -63,12 +67,14 @@ type session struct {
 	wg      sync.WaitGroup
 	conn    *conn
 	inbox   chan message
+	inRoom  *room
 	readErr error // valid once inbox is closed
 
 	buffer      []message // live messages held back by the tracker
 	bufferBytes int
 
 	answers    chan answer // of the replay in progress; nil when none is
+	answerRoom *room       // with it
 	stopReplay context.CancelFunc
 	barren     int  // replays in a row that did not bring what they were asked for
 	upset      bool // the one in progress has shown another past
@@ -159,7 +165,7 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, c.close)
 	ss := &session{
-		ctx: ctx, conn: c, inbox: make(chan message, inboxMessages),
+		ctx: ctx, conn: c, inbox: make(chan message, inboxMessages), inRoom: newRoom(),
 		stopReplay: func() {}, audit: time.NewTimer(settle), check: time.NewTimer(s.cfg.Check),
 		checker: newChecker(s.cfg, s.src.replayAddr),
 	}
@@ -223,6 +229,10 @@ func (s *stream) receive(ss *session) {
 			s.refuse(BadFrames, 1)
 			continue
 		}
+		if err = ss.inRoom.enter(ss.ctx, len(m.payload)); err != nil {
+			ss.readErr = err
+			return
+		}
 		select {
 		case ss.inbox <- m:
 		case <-ss.ctx.Done():
@@ -271,10 +281,12 @@ func (s *stream) loop(ss *session) error {
 
 // takeLive judges a message of the subscription, and those that wait behind it.
 func (s *stream) takeLive(m message) {
-	inbox := s.session.inbox
+	inbox, bytes := s.session.inbox, 0
 	for waiting := min(len(inbox), turnMessages-1); ; waiting-- {
+		s.session.inRoom.leave(len(m.payload))
 		s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
-		if waiting == 0 {
+		bytes += len(m.payload)
+		if waiting == 0 || bytes >= turnBytes {
 			return
 		}
 		m = <-inbox
@@ -283,10 +295,12 @@ func (s *stream) takeLive(m message) {
 
 // takeReplayed judges an answer of the replay in progress, and those that wait behind it.
 func (s *stream) takeReplayed(a answer) {
-	answers := s.session.answers
+	answers, room, bytes := s.session.answers, s.session.answerRoom, 0
 	for waiting := min(len(answers), turnMessages-1); ; waiting-- {
+		room.leave(len(a.m.payload))
 		s.answered(a)
-		if waiting == 0 || s.session.answers != answers { // it has ended, or another was asked for
+		bytes += len(a.m.payload)
+		if waiting == 0 || bytes >= turnBytes || s.session.answers != answers { // it has ended, or another was asked for
 			return
 		}
 		a = <-answers
@@ -343,12 +357,15 @@ func (s *stream) startReplay(from uint64) {
 	ss := s.session
 	ss.stopReplay()
 	ctx, cancel := context.WithCancel(ss.ctx)
-	answers := make(chan answer, 64)
-	ss.answers, ss.stopReplay = answers, cancel
+	answers, room := make(chan answer, 64), newRoom()
+	ss.answers, ss.answerRoom, ss.stopReplay = answers, room, cancel
 	s.auditing = false
 	ss.wg.Go(func() {
 		defer cancel()
 		err := s.replay(ctx, from, func(a answer) bool {
+			if room.enter(ctx, len(a.m.payload)) != nil {
+				return false
+			}
 			select {
 			case answers <- a:
 				return true
