@@ -59,7 +59,8 @@ func (t *Tracker) HandoffFailing(prefill, decode worker.Rank, now time.Time) (ti
 }
 
 // HandoffServed takes that a hand-off succeeded: neither of the two is under
-// suspicion.
+// suspicion. It acquits these two alone: where each rank has a port of its own, one that
+// fails is to be found though its mates serve.
 func (t *Tracker) HandoffServed(prefill, decode worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +73,7 @@ func (t *Tracker) HandoffServed(prefill, decode worker.Rank) {
 
 // explainLocked clears those with whom the one to blame has failed, each with all of its
 // ranks, which are one partner: what they remember of it is no reason to blame them at
-// their next failure.
+// their next failure. What they remember of others stays.
 func (t *Tracker) explainLocked(toBlame *entry, with worker.ID) {
 	for _, id := range [...]worker.ID{toBlame.partner.rank.ID, with} {
 		for _, e := range (*t.known.Load())[id] {
