@@ -3,6 +3,7 @@ package extproc
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,20 @@ func TestARequestMayWeighItsOwnPicks(t *testing.T) {
 		require.Zero(t, rec.Decode.Rows()[0].PrefillCost)
 		require.Zero(t, rec.Decode.Rows()[0].CreditBlocks)
 	}
+}
+
+// Where requests may not, the log says once that one would, and not what it says.
+func TestWhoMayNotWeighIsToldOfOnce(t *testing.T) {
+	var said strings.Builder
+	r := newReplica(t, "a", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	r.explain(`{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{"agent_hints":{}}}`)
+	require.Empty(t, said.String())
+	for _, override := range []string{`{"router_temperature":0.7}`, `"of the wrong type"`, `{}`} {
+		require.Equal(t, decision.Answered, r.explain(strings.Replace(withOverride, "%", override, 1)).Outcome)
+	}
+	require.Equal(t, 1, strings.Count(said.String(), "\n"), said.String())
+	require.Contains(t, said.String(), "nvext.router_config_override is not read while routing.request_overrides is off")
+	require.NotContains(t, said.String(), "wrong type")
 }
 
 func TestAnOverrideOfTheWrongTypeIsRefused(t *testing.T) {

@@ -82,7 +82,7 @@ type Server struct {
 	senders   tasks // legs of our own on their way
 	guests    guests
 
-	saidUnread sync.Once
+	saidUnread, saidUnweighed sync.Once
 
 	unheard bool // owned by OnChange: a worker is known that needs the listener that there is not
 
@@ -323,6 +323,12 @@ func (srv *Server) routing() route.Config {
 		Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt, Policy: srv.policy(),
 		Prefill: c.Prefill, Decode: c.Decode, Aggregated: c.Aggregated,
 		Conditional: c.Conditional, Overrides: c.Overrides, MaxQueuedISLTokens: c.MaxQueuedISLTokens,
+		Unweighed: func() {
+			srv.saidUnweighed.Do(func() {
+				srv.log.Warn("a request would weigh its own picks, and is picked for like others: its nvext.router_config_override " +
+					"is not read while routing.request_overrides is off; logged once")
+			})
+		},
 	}
 }
 

@@ -15,11 +15,14 @@ import (
 const overrideField = "router_config_override"
 
 func (rt *Router) readOverride(q *Question) *Refusal {
-	if !rt.cfg.Overrides {
-		return nil
-	}
 	given, found := q.ext(overrideField)
 	if !found {
+		return nil
+	}
+	if !rt.cfg.Overrides {
+		if rt.cfg.Unweighed != nil {
+			rt.cfg.Unweighed()
+		}
 		return nil
 	}
 	var err error

@@ -46,8 +46,10 @@ type Config struct {
 	Prefill, Decode, Aggregated picker.Params
 	// Conditional says which requests one worker serves though prefill is there.
 	Conditional Conditional
-	// Overrides lets a request weigh and bind its own picks.
+	// Overrides lets a request weigh and bind its own picks. Unweighed is called where a
+	// request would weigh them and may not; nil: nobody is told.
 	Overrides bool
+	Unweighed func()
 	// MaxQueuedISLTokens refuses new requests while so many prompt tokens are queued at
 	// the prefill workers of their model; 0: never.
 	MaxQueuedISLTokens int64
