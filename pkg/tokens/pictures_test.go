@@ -600,3 +600,27 @@ func TestAPictureCountsInTheEstimateForWhatItIsTakenToBe(t *testing.T) {
 	require.Equal(t, one, hashes("one"))
 	require.NotEqual(t, one[1:], hashes("two")[1:])
 }
+
+// Once there are blocks enough nothing more is hashed, however much a caller names: not all
+// that a picture is taken to be, and nothing of the parts behind it.
+func TestAnEstimateEndsWhereItHasBlocksEnough(t *testing.T) {
+	t.Parallel()
+	var e estimator
+	e.reset(64, 1<<40, 4, 0, false) // a picture that would take days
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 1_000_000 {
+			e.visit(openai.PieceMedia, nil)
+			e.visit(openai.PieceText, nil)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		require.Fail(t, "it goes on")
+	}
+	require.Len(t, e.hashes, 4)
+	require.Less(t, len(e.carry), 64)
+	require.Equal(t, 1_000_000*mediaTokens, e.tokens, "all are counted")
+}
