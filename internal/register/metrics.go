@@ -40,21 +40,21 @@ func newMetrics(state func() State) *metrics {
 		reg.MustRegister(prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: metricPrefix + name, Help: help}, func() float64 { return value(state()) }))
 	}
-	gauge("announced", "Whether there is a record for the registry to hold.", func(s State) float64 { return one(s.Record != nil) })
-	gauge("held", "Whether the registry holds the latest record.", func(s State) float64 { return one(s.Held) })
-	gauge("draining", "Whether the worker drains.", func(s State) float64 { return one(s.Phase == draining.String()) })
-	gauge("engine_healthy", "Whether the engine's health is good.", func(s State) float64 { return one(s.Healthy) })
+	gauge("announced", "1 while there is a record that the registry should hold.", func(s State) float64 { return one(s.Record != nil) })
+	gauge("held", "1 while the registry holds the latest record.", func(s State) float64 { return one(s.Held) })
+	gauge("draining", "1 while the worker drains.", func(s State) float64 { return one(s.Phase == draining.String()) })
+	gauge("engine_healthy", "1 while the engine's health is good.", func(s State) float64 { return one(s.Healthy) })
 	reg.MustRegister(prometheus.NewCounterFunc(
 		prometheus.CounterOpts{Name: metricPrefix + "lives_total", Help: "Lives of the engine that were announced."},
 		func() float64 { return float64(state().Life) }))
 	m := &metrics{
 		page:            promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
-		withdrawals:     counters("withdrawals_total", "Records that were taken back.", "reason"),
-		healthFailures:  counters("health_failures_total", "Questions after health that were not answered well.", "outcome"),
-		drains:          counter("drains_total", "Drains that were begun."),
-		registrations:   counter("registrations_total", "Times the worker became known under an instance id."),
-		losses:          counter("losses_total", "Registrations that were found gone although they were wanted."),
-		registryFailure: counter("registry_failures_total", "Failures of the registry, the first of each row."),
+		withdrawals:     counters("withdrawals_total", "Records that were withdrawn.", "reason"),
+		healthFailures:  counters("health_failures_total", "Health questions without a good answer.", "outcome"),
+		drains:          counter("drains_total", "Drains that have begun."),
+		registrations:   counter("registrations_total", "Times the worker became announced under an instance id."),
+		losses:          counter("losses_total", "Registrations that were lost: the lease ended, or another process deleted the key."),
+		registryFailure: counter("registry_failures_total", "Failures of the registry; of a series in a row, the first only."),
 	}
 	// An alert on a rate needs the zero before the first.
 	for _, c := range causes {

@@ -437,7 +437,7 @@ func LogKeys() []LogKey {
 		{KeyVersion, "Baton's version"},
 		{KeyElapsed, "time taken"},
 		{KeyCount, "how many"},
-		{KeyComponent, "part of Baton that speaks"},
+		{KeyComponent, "part of Baton that logs"},
 		{KeyPanic, "value of a recovered panic"},
 		{KeyStack, "stack of a recovered panic"},
 	}
