@@ -287,7 +287,7 @@ func TestAPrefillWorkerThatLeavesDiscoveryHasFailed(t *testing.T) {
 		f.publish(f.decode...)
 		r := <-done
 		require.Equal(t, http.StatusServiceUnavailable, r.status, r.body)
-		require.Contains(t, r.body, `"code":"prefill_gone"`, "the fresh pick finds no prefill worker, and SGLang's decode cannot do without")
+		require.Contains(t, r.body, `"code":"prefill_gone"`, "the fresh attempt finds no prefill worker, and SGLang's decode cannot do without")
 		require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"))
 		f.await("its prefill to be ended", func() bool { s, _ := f.state(f.prefill[0]); return s.Running == 0 && s.KVHeldBlocks == 0 })
 		f.publish(f.workers...)

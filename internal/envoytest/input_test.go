@@ -345,7 +345,7 @@ func TestAWorkersRefusalOfTheRequestIsPassedOn(t *testing.T) {
 	}
 }
 
-// TestDecodesOwnErrorIsGivenOnTheLastAttempt: until then it is a fresh pick.
+// TestDecodesOwnErrorIsGivenOnTheLastAttempt: until then it is a fresh attempt.
 func TestDecodesOwnErrorIsGivenOnTheLastAttempt(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 2, config: "prefill: {orphan_grace: 50ms}\nrouting: {decode: {mode: round-robin}}\nhealth: {server_errors: 100}\n"}

@@ -81,7 +81,7 @@ func TestOtherPathsArePassedOn(t *testing.T) {
 		} {
 			requireError(t, f.do(http.MethodPost, "/v1/embeddings", strings.NewReader(body), nil), 400, "forbidden_field")
 		}
-		// Its worker does not listen: as with any request, told after fresh picks.
+		// Its worker does not listen: as with any request, told after fresh attempts.
 		gone := *whisper.Info
 		gone.Endpoint, err = worker.ParseEndpoint("127.0.0.1:1")
 		require.NoError(t, err)

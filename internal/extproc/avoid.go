@@ -11,7 +11,7 @@ import (
 )
 
 // avoidList remembers, from one attempt of a request to the next, which workers
-// have failed it, so that a fresh pick is a different one even where the fault
+// have failed it, so that a fresh attempt is a different one even where the fault
 // is too small to set the worker aside. The key is made of the request id and
 // the moment Envoy received the request; a client that repeats both only makes
 // its own picks worse. Safe for concurrent use.

@@ -48,7 +48,7 @@ func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 }
 
 // A full queue is a 429 (docs/behaviour.md#full-queue), and by load nobody gets around
-// it; a fresh pick is never refused so.
+// it; a fresh attempt is never refused so.
 func TestByLoadIsNoWayAroundBackPressure(t *testing.T) {
 	for limit, want := range map[int64]int{0: 0, 25: 0, 24: 429, 12: 429} {
 		for attempt, want := range map[string]int{"1": want, "2": 0} {

@@ -97,7 +97,7 @@ type Config struct {
 	// MaxBodiesBytes bounds the bytes of bodies that are in flight, over all requests;
 	// beyond it new requests get 503. Default 1 GiB. See package budget.
 	MaxBodiesBytes int64
-	// MaxAttempts is the first attempt and the fresh picks after it. It must
+	// MaxAttempts is the first attempt and the fresh attempts after it. It must
 	// not exceed Envoy's num_retries plus one. Default 3.
 	MaxAttempts int
 	// NoHold relays decode's response headers although prefill is not well

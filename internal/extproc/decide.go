@@ -14,7 +14,7 @@ import (
 // This file asks internal/route for decisions: what a stream knows becomes a request, and
 // a decision the machine's plan.
 
-// freshByEnvoy is the reason of a fresh pick that Envoy asks for on its own word,
+// freshByEnvoy is the reason of a fresh attempt that Envoy asks for on its own word,
 // as where decode breaks off before its headers have gone to the client.
 const freshByEnvoy = "envoy"
 

@@ -22,7 +22,7 @@ import (
 // legClient sends the legs that the plugin begins itself, through the listener
 // of its Envoy that takes nothing without a sealed x-baton-leg: connections to
 // workers, TLS and statistics are Envoy's. Nobody sends a leg to the same worker
-// again: one that fails is a fresh pick's. Safe for concurrent use.
+// again: one that fails is a fresh attempt's. Safe for concurrent use.
 type legClient struct {
 	http *http.Client
 	base string

@@ -179,7 +179,7 @@ func (m *mainLeg) onLegEnded(now time.Time, r legReport) {
 }
 
 // onLegFailed is docs/behaviour.md#fresh-attempt: decode is ended at once. While no
-// byte has gone to the client the request gets a fresh pick, else one error.
+// byte has gone to the client the request gets a fresh attempt, else one error.
 func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	if m.plan == nil || !m.waitsForPrefill() {
 		return

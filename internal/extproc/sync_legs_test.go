@@ -331,7 +331,7 @@ func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
 	}
 }
 
-// A fresh pick keeps away from who has failed the request, a later one of decode
+// A fresh attempt keeps away from who has failed the request, a later one of decode
 // included; better one that has failed before than none.
 func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 	for _, others := range []bool{false, true} {

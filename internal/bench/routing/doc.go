@@ -42,7 +42,7 @@
 // blocks.
 //
 // The hit rate is what the prefill workers counted, and must be what the answers
-// told their clients. A request that failed, a fresh pick, a leg too many or a
+// told their clients. A request that failed, a fresh attempt, a leg too many or a
 // broken rule makes the run an error, after the figures have been printed;
 // requests sent late and prompts that had to be estimated are warnings.
 //

@@ -153,7 +153,7 @@ func (r *liveRun) judge(list []decision.Record, m *liveMode) {
 		believed, tokens = believed+d.Prefill.OverlapBlocks*int64(d.BlockSize), tokens+d.ISLTokens
 	}
 	if again > 0 {
-		r.faults = append(r.faults, fmt.Sprintf("%d attempts were fresh picks: expected none", again))
+		r.faults = append(r.faults, fmt.Sprintf("%d attempts were fresh: expected none", again))
 	}
 	if alone > 0 {
 		r.faults = append(r.faults, fmt.Sprintf("%d attempts had no prefill worker: expected none", alone))

@@ -249,7 +249,7 @@ func TestThePluginsDecisionsAreJudged(t *testing.T) {
 	r.judge(list, &liveMode{tokens: "auto"})
 	require.InDelta(t, 0.5, r.Believed, 1e-12)
 	require.Equal(t, 1, r.estimated)
-	require.Equal(t, []string{"1 attempts were fresh picks: expected none", "1 attempts had no prefill worker: expected none"}, r.faults)
+	require.Equal(t, []string{"1 attempts were fresh: expected none", "1 attempts had no prefill worker: expected none"}, r.faults)
 	r = liveRun{}
 	r.judge(list, &liveMode{tokens: "estimate"})
 	require.Zero(t, r.estimated)
