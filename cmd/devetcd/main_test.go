@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -15,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 )
 
 func TestMain(m *testing.M) {
@@ -33,7 +34,7 @@ func begin(t *testing.T, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r, w := io.Pipe()
-	var stderr buffer
+	var stderr syncbuf.Buffer
 	code := make(chan int, 1)
 	go func() {
 		code <- run(ctx, args, w, &stderr)
@@ -136,7 +137,7 @@ func TestAMemberThatCannotStartSaysWhy(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	var out, stderr buffer
+	var out, stderr syncbuf.Buffer
 	require.Equal(t, 1, run(bounded(t), []string{"--dir", t.TempDir(), "--listen", l.Addr().String()}, &out, &stderr))
 	require.Contains(t, stderr.String(), "address already in use")
 	require.Empty(t, out.String())
@@ -149,7 +150,7 @@ func TestAMemberThatIsAloneOfThreeStopsWhenAsked(t *testing.T) {
 	require.NoError(t, err)
 	peer := l.Addr().String()
 	require.NoError(t, l.Close())
-	var out, stderr buffer
+	var out, stderr syncbuf.Buffer
 	require.Zero(t, run(ctx, []string{
 		"--dir", t.TempDir(), "--name", "a", "--peer", peer, "--no-fsync",
 		"--initial-cluster", "a=http://" + peer + ",b=http://127.0.0.1:1,c=http://127.0.0.1:2",
@@ -160,7 +161,7 @@ func TestAMemberThatIsAloneOfThreeStopsWhenAsked(t *testing.T) {
 func TestAnOpenAddressIsAllowedWithAWarning(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	cancel()
-	var out, stderr buffer
+	var out, stderr syncbuf.Buffer
 	require.Zero(t, run(ctx, []string{"--dir", t.TempDir(), "--no-fsync", "--peer", "0.0.0.0:0"}, &out, &stderr), stderr.String())
 	require.Contains(t, stderr.String(), "0.0.0.0:0 is not a loopback address")
 	require.NotContains(t, stderr.String(), "127.0.0.1:0 is not")
@@ -180,7 +181,7 @@ func TestFlagsAreRefusedByName(t *testing.T) {
 		{[]string{"--dir", "d", "--election-timeout", "1ms"}, "--election-timeout 1ms: expected 50ms to 50s"},
 		{[]string{"--dir", "d", "--quota", "0"}, "--quota 0: expected bytes above 0"},
 	} {
-		var out, stderr buffer
+		var out, stderr syncbuf.Buffer
 		require.Equal(t, 2, run(t.Context(), c.args, &out, &stderr), c.args)
 		require.Contains(t, stderr.String(), c.want)
 		require.Empty(t, out.String())
@@ -188,27 +189,9 @@ func TestFlagsAreRefusedByName(t *testing.T) {
 }
 
 func TestHelpSaysWhatItIsFor(t *testing.T) {
-	var out, stderr buffer
+	var out, stderr syncbuf.Buffer
 	require.Zero(t, run(t.Context(), []string{"--help"}, &out, &stderr))
 	require.Contains(t, stderr.String(), "for development and tests")
 	require.Contains(t, stderr.String(), "Production uses a cluster of etcd itself")
 	require.Contains(t, stderr.String(), "-no-fsync")
-}
-
-// buffer is a bytes.Buffer that may be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

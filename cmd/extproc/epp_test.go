@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 )
 
 // TestAReferencePickersImageIsSwapped starts with the arguments of lwepp's
@@ -22,13 +24,13 @@ func TestAReferencePickersImageIsSwapped(t *testing.T) {
 	workers := filepath.Join(t.TempDir(), "workers.yaml")
 	require.NoError(t, os.WriteFile(workers, []byte("workers: []\n"), 0o600))
 	ctx, stop := context.WithCancel(t.Context())
-	var log lockedBuffer
+	var log syncbuf.Buffer
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{
 			"--pool-name", "primary", "--pool-namespace", "infra", "--zap-encoder", "json", "--grpc-port", "0", "--grpc-health-port", "0",
 			"--metrics-port", "0", "--workers", workers, "--admin", "127.0.0.1:0",
-		}, &lockedBuffer{}, &log)
+		}, &syncbuf.Buffer{}, &log)
 	}()
 	t.Cleanup(stop)
 	said := func(msg string) (out []map[string]any) {

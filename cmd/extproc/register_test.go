@@ -21,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -169,7 +170,7 @@ func TestAWorkerComesAndGoesWithItsEngine(t *testing.T) {
 }
 
 // wordAfter returns the rest of the line that follows the text, once there is one.
-func wordAfter(t *testing.T, said *lockedBuffer, text string) (word string) {
+func wordAfter(t *testing.T, said *syncbuf.Buffer, text string) (word string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		_, rest, _ := strings.Cut(said.String(), text)
@@ -192,7 +193,7 @@ func TestEtcdIsAwayFromTheStart(t *testing.T) {
 	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	start := func(endpoint string) (get func(path string) string, sigterm func(), code chan int) {
 		ctx, cancel := context.WithCancel(t.Context())
-		stderr := &lockedBuffer{}
+		stderr := &syncbuf.Buffer{}
 		code = make(chan int, 1)
 		go func() {
 			code <- run(ctx, []string{

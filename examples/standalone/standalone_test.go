@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -106,7 +106,7 @@ func runScript(t *testing.T, root, bin, list string) string {
 	script.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin,
 		fmt.Sprintf("CLIENT_PORT=%d", ports[0]), fmt.Sprintf("ENVOY_ADMIN_PORT=%d", ports[1]),
 		fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[2]))
-	log := &lockedBuffer{}
+	log := &syncbuf.Buffer{}
 	script.Stdout, script.Stderr = log, log
 	script.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stack.EndWithParent(script, syscall.SIGTERM)
@@ -150,21 +150,4 @@ func TestATakenPortIsSaidBeforeAnythingRuns(t *testing.T) {
 	out, err := script.CombinedOutput()
 	require.Error(t, err)
 	require.Equal(t, "ENVOY_ADMIN_PORT="+port+": something listens on that port already; set ENVOY_ADMIN_PORT to another\n", string(out))
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

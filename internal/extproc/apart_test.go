@@ -12,15 +12,16 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// mixed is testWorkers of two engines: 1 and 3 are of the first, 2 and 4 of the
+// mixed are routetest.Workers of two engines: 1 and 3 are of the first, 2 and 4 of the
 // second.
 func mixed(t *testing.T, first, second worker.Engine, change func(*worker.Worker)) fixed {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	for i, w := range ws {
 		w.Engine = []worker.Engine{first, second}[i%2]
 		if w.Engine != worker.SGLang {

@@ -10,6 +10,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -28,7 +29,7 @@ func (p *proxy) begin(duplex bool, pairs ...string) {
 	pairs = append([]string{":method", "POST", ":path", "/v1/completions"}, pairs...)
 	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
 		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: mode},
-		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headerMap(pairs...)}},
+		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(pairs...)}},
 	}))
 }
 

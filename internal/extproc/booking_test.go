@@ -12,6 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -23,7 +24,7 @@ func unequal(t *testing.T) (r *replica, done func()) {
 	var ws []*worker.Worker
 	for _, role := range []worker.Role{worker.Prefill, worker.Decode} {
 		for range 4 {
-			w := *testWorkers(t)[0]
+			w := *routetest.Workers()[0]
 			w.ID, w.Role, w.DPSize = worker.ID(len(ws)+1), role, 2
 			w.Endpoint, _ = worker.ParseEndpoint("127.0.0.1:" + string(rune('1'+len(ws))))
 			ws = append(ws, &w)

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 )
 
 // TestWhatALegOfOursCarriesOfItsRequest is by table: what passes, what does not, and
@@ -53,7 +54,7 @@ func TestWhatALegOfOursCarriesOfItsRequest(t *testing.T) {
 		{"not to be said in HTTP/1.1", "x-lines", "a\r\nx-baton-leg: b", ""},
 		{"not to be said in HTTP/1.1", "x name", "a", ""},
 	} {
-		all, err := proto.Marshal(headerMap(c.name, c.value))
+		all, err := proto.Marshal(wiretest.HeaderMap(c.name, c.value))
 		require.NoError(t, err)
 		got := carried(ours, all)
 		require.Equal(t, ours, got[:len(ours)])
@@ -63,7 +64,7 @@ func TestWhatALegOfOursCarriesOfItsRequest(t *testing.T) {
 			require.Equal(t, []wire.Header{{Name: c.as, Value: c.value}}, got[len(ours):], "%s: %s", c.why, c.name)
 		}
 	}
-	all, err := proto.Marshal(headerMap("x-many", "1", "x-many", "2"))
+	all, err := proto.Marshal(wiretest.HeaderMap("x-many", "1", "x-many", "2"))
 	require.NoError(t, err)
 	require.Equal(t, []wire.Header{{Name: "x-many", Value: "1"}, {Name: "x-many", Value: "2"}}, carried(nil, all), "one that is there twice")
 }

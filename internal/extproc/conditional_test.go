@@ -8,24 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-// stranded puts prefill into a domain in which nobody decodes.
-func stranded(ws []*worker.Worker) {
-	for _, w := range ws {
-		if w.Role == worker.Prefill {
-			w.TopologyDomains = map[string]string{"zone": "x"}
-			w.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: worker.Required}
-		}
-	}
-}
 
 // Who names a worker has decided how many serve, and who takes its part.
 func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 	for _, header := range []string{"x-worker-instance-id", "x-prefill-instance-id"} {
 		id := map[string]string{"x-worker-instance-id": "3", "x-prefill-instance-id": "2"}[header]
-		r := newReplicaOf(t, "a", fixed(ableAlone(t)), func(c *Config) {
+		r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), func(c *Config) {
 			c.Conditional = Conditional{ByISL: true, ISLTokens: 100, ISLRatio: 1}
 		})
 		r.holds(worker.Rank{ID: 3}, sixteenTokens, 3)
@@ -37,8 +28,8 @@ func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 		r.forgetLegs()
 		r.requireIdle()
 	}
-	ws := ableAlone(t)
-	stranded(ws)
+	ws := routetest.AbleAlone()
+	routetest.Strand(ws)
 	r := newReplicaOf(t, "b", fixed(ws), func(c *Config) { c.FallbackAggregated = true })
 	p := r.through(routingKey, "prerouted")
 	status, code, _ := codeOf(t, p.ask(sixteenTokens, "x-worker-instance-id", "3"))
@@ -52,7 +43,7 @@ func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 func TestByLoadIsNoWayAroundBackPressure(t *testing.T) {
 	for limit, want := range map[int64]int{0: 0, 25: 0, 24: 429, 12: 429} {
 		for attempt, want := range map[string]int{"1": want, "2": 0} {
-			r := newReplicaOf(t, "a", fixed(ableAlone(t)), func(c *Config) {
+			r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), func(c *Config) {
 				c.MaxQueuedISLTokens = limit
 				c.Conditional = Conditional{ByLoad: true, PrefillBusyTokens: 8}
 			})
@@ -78,7 +69,7 @@ func TestByLoadIsNoWayAroundBackPressure(t *testing.T) {
 // KV: neither takes the other's place.
 func TestARequestsOwnTaintsHoldWhereADomainBinds(t *testing.T) {
 	for enforcement, zone := range map[worker.Enforcement]string{worker.Required: "a", worker.Preferred: "b"} {
-		ws := zoned(t, enforcement, map[worker.Enforcement]float64{worker.Preferred: 0.5}[enforcement])
+		ws := routetest.Zoned(enforcement, map[worker.Enforcement]float64{worker.Preferred: 0.5}[enforcement])
 		ws[1].TopologyDomains = map[string]string{"zone": "a"} // prefill is in a, decode in a and b
 		for _, w := range ws {
 			w.Taints = []string{"gpu=h"}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -66,10 +67,10 @@ func (s *frameStream) frames(verb, rest string, lines []string) [][]byte {
 		if len(words) > 1 {
 			method, path = words[0], words[1]
 		}
-		hs = headerMap(":method", method, ":path", path)
+		hs = wiretest.HeaderMap(":method", method, ":path", path)
 		req.Request = &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: hs, EndOfStream: eos}}
 	case "response-headers":
-		hs = headerMap(":status", words[0])
+		hs = wiretest.HeaderMap(":status", words[0])
 		req.Request = &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: hs, EndOfStream: eos}}
 	case "request-body", "response-body":
 		return s.bodies(verb == "request-body", words, text, hasText, lines)

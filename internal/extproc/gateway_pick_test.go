@@ -6,13 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
 // A client's header does not widen what the data plane allows, and is nothing to
 // filters that do not speak the protocol.
 func TestTheSelectionHeaderChoosesNoOneBesideTheDataPlanesHint(t *testing.T) {
-	r := newReplicaOf(t, "a", aggregated(testWorkers(t)), func(c *Config) { enabled(c); c.Gateway.SelectionHeader = true })
+	r := newReplicaOf(t, "a", aggregated(routetest.Workers()), func(c *Config) { enabled(c); c.Gateway.SelectionHeader = true })
 	p := r.plainly()
 	require.Equal(t, "127.0.0.1:40000", setHeaders(p.get(allowing("127.0.0.1:40000"), wire.HeaderSelection, "127.0.0.1:40003"))[prefill.HeaderDestination])
 	p.cancel()
@@ -35,7 +36,7 @@ func TestTheSelectionHeaderChoosesNoOneBesideTheDataPlanesHint(t *testing.T) {
 // its pool is the one to pick from, whichever comes first.
 func TestAPassingRequestThatNamesAWorkerIsOfItsModel(t *testing.T) {
 	for i := range 2 {
-		ws := aggregated(testWorkers(t))
+		ws := aggregated(routetest.Workers())
 		ws[i].Models = []string{"other"}
 		r := newReplicaOf(t, "a", ws, enabled)
 		for _, id := range []string{"1", "2"} {
@@ -55,7 +56,7 @@ func TestAPassingRequestThatNamesAWorkerIsOfItsModel(t *testing.T) {
 // The body says of which model; only what asks for tokens alone goes to a decode worker
 // that cannot serve without a prefill, and past what is enforced.
 func TestAPassingRequestIsOfTheModelThatItsBodyNames(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	ws[1].Models, ws[3].Models = []string{"n"}, []string{"n"}
 	ws[3].AcceptsAggregated = true
 	for _, row := range []struct {

@@ -16,17 +16,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // aggregated are workers of which each serves a request alone.
-func aggregated(ws []*worker.Worker) fixed {
-	for _, w := range ws {
-		w.Role = worker.Aggregated
-	}
-	return fixed(ws)
-}
+func aggregated(ws []*worker.Worker) fixed { return fixed(routetest.Aggregated(ws)) }
 
 func enabled(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: 1} }
 
@@ -50,7 +47,7 @@ func (p *proxy) get(md *corev3.Metadata, pairs ...string) *extprocv3.HeaderMutat
 
 func (p *proxy) sendGet(md *corev3.Metadata, pairs ...string) {
 	const duplex = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
-	hs := headerMap(append([]string{":method", "GET", ":path", "/health"}, pairs...)...)
+	hs := wiretest.HeaderMap(append([]string{":method", "GET", ":path", "/health"}, pairs...)...)
 	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
 		ProtocolConfig:  &extprocv3.ProtocolConfiguration{RequestBodyMode: duplex, ResponseBodyMode: duplex},
 		MetadataContext: md,
@@ -65,7 +62,7 @@ func (p *proxy) answered(by string, pairs ...string) {
 		Attributes: map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {
 			Fields: map[string]*structpb.Value{"upstream.address": structpb.NewStringValue(by)},
 		}},
-		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(pairs...), EndOfStream: true}},
+		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(pairs...), EndOfStream: true}},
 	}))
 	m := p.recv()
 	require.NotNil(p.t, m.GetResponseHeaders(), "%v", m)
@@ -81,7 +78,7 @@ func allowing(list string) *corev3.Metadata {
 // Nobody keeps a worker behind a plain gateway from saying what only a listener of
 // ours may: it is its answer all the same.
 func TestAWorkersWordIsNoLocalReplyBehindAPlainGateway(t *testing.T) {
-	r := newReplicaOf(t, "a", aggregated(testWorkers(t)), enabled)
+	r := newReplicaOf(t, "a", aggregated(routetest.Workers()), enabled)
 	for _, flags := range []string{"UT", "UF", "UC"} {
 		p := r.plainly()
 		set := setHeaders(p.get(nil))
@@ -97,7 +94,7 @@ func TestAWorkersWordIsNoLocalReplyBehindAPlainGateway(t *testing.T) {
 // what we say stands in its place.
 func TestAPlainGatewaysClientsSayNothingOfRouting(t *testing.T) {
 	for _, endpoints := range []int{1, 3} {
-		r := newReplicaOf(t, "a", aggregated(testWorkers(t)), func(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: endpoints} })
+		r := newReplicaOf(t, "a", aggregated(routetest.Workers()), func(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: endpoints} })
 		for _, name := range []string{
 			"x-prefiller-host-port", "x-data-parallel-host-port", "x-encoder-hosts-ports", "x-kv-cache-source-host-port",
 			"x-data-parallel-rank", "x-dynamo-routing-mode", "x-dynamo-prefill-instance-id", "x-prefill-instance-id", "x-worker-instance-id", "x-dp-rank",
@@ -143,7 +140,7 @@ func TestWhatOnlyAListenerSaysIsForgotten(t *testing.T) {
 // A filter that says twice what it is says nothing that is known, and is not taken
 // for one that says nothing.
 func TestAFilterThatSaysTwoThingsOfItselfIsRefused(t *testing.T) {
-	r := newReplicaOf(t, "a", aggregated(testWorkers(t)), enabled)
+	r := newReplicaOf(t, "a", aggregated(routetest.Workers()), enabled)
 	for _, said := range [][]string{{filterMain, filterMain}, {filterMain, filterPrefill}, {"", filterMain}, {"", ""}} {
 		p := r.plainly(filterKey, said[0], filterKey, said[1])
 		_, err := p.s.Recv()

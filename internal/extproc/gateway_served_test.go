@@ -9,13 +9,14 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // A rank with a port of its own is who has answered there, whatever rank was picked.
 func TestAnAnswerFromARanksOwnPortIsThatRanks(t *testing.T) {
-	r := newReplicaOf(t, "a", aggregated(portedWorkers(t)), enabled)
+	r := newReplicaOf(t, "a", aggregated(routetest.Ported()), enabled)
 	p := r.plainly()
 	defer p.cancel()
 	require.Equal(t, "127.0.0.1:40100", setHeaders(p.get(allowing("127.0.0.1:40100")))[prefill.HeaderDestination])
@@ -33,7 +34,7 @@ func TestAnAnswerFromARanksOwnPortIsThatRanks(t *testing.T) {
 // An address that nobody of ours has may be a tunnel in front of whom we picked:
 // its answers are that one's, good or bad, and nobody is taken for unreachable.
 func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
-	r := newReplicaOf(t, "a", aggregated(testWorkers(t)[:2]), enabled)
+	r := newReplicaOf(t, "a", aggregated(routetest.Workers()[:2]), enabled)
 	ask := func(status string) {
 		p := r.plainly()
 		p.get(allowing("127.0.0.1:40000"))
@@ -54,7 +55,7 @@ func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
 
 // Who has answered, by all the ways in which an address may be one of ours.
 func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
-	ws := aggregated(testWorkers(t))
+	ws := aggregated(routetest.Workers())
 	ws[1].DPSize, ws[2].DPSize, ws[3].DPSize, ws[3].PortPerRank = 4, 2, 3, true // 40001; 40002; 40003 to 40005
 	r := newReplicaOf(t, "a", ws, enabled)
 	s := &mainStream{stream: stream{srv: r.srv}, m: mainLeg{rules: testRules(), plan: &plan{
@@ -98,7 +99,7 @@ func TestAListIsOfWhomTheDataPlaneAllowsAndTheRankFits(t *testing.T) {
 		{endpoints: 8, ranks: [4]uint32{2, 3, 3, 2}, want: [][]string{{a, d}, {b, c}}},
 		{allow: a + "," + c + "," + d, endpoints: 8, ranks: [4]uint32{2, 3, 3, 2}, want: [][]string{{a, d}, {c}}},
 	} {
-		ws := aggregated(testWorkers(t))
+		ws := aggregated(routetest.Workers())
 		for i, n := range row.ranks {
 			ws[i].DPSize = n
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -102,7 +103,7 @@ func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve 
 	var ws []*worker.Worker
 	add := func(n int, from worker.ID, role worker.Role, list *[]worker.ID) {
 		for i := range n {
-			w := testWorkers(t)[0]
+			w := routetest.Workers()[0]
 			w.ID, w.Role = from+worker.ID(i), role
 			if role != worker.Prefill {
 				w.Bootstrap = worker.Bootstrap{}

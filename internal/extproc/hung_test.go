@@ -14,6 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/patience"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -84,7 +85,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 					}},
 				})
 				require.NoError(t, err)
-				ws := testWorkers(t)[:1]
+				ws := routetest.Workers()[:1]
 				ws[0].Role = worker.Prefill
 				ws[0].Endpoint, err = worker.ParseEndpoint("10.0.1.1:80")
 				require.NoError(t, err)

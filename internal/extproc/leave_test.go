@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -21,7 +22,7 @@ func unsealable(c *Config) { c.Instance = strings.Repeat("x", 300) }
 // or with it.
 func TestAClientThatLeavesAfterAFailedSealLeavesNothingBooked(t *testing.T) {
 	listener := func(c *Config) { unsealable(c); c.PrefillListener = "unix:///nowhere/prefill.sock" }
-	silent := testWorkers(t)
+	silent := routetest.Workers()
 	silent[0].KVEvents = worker.KVEvents{} // so that it is asked who tells of them
 	for name, r := range map[string]*replica{
 		"engines that meet":       newReplica(t, "a", unsealable),

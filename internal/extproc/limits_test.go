@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -27,7 +28,7 @@ func (r *replica) startLimit(body string) time.Duration {
 // TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight: both have to pass Envoy before
 // a leg can begin.
 func TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(manyWorkers(t, 1)), func(c *Config) { c.StartTimeout = time.Second })
+	r := newReplicaOf(t, "a", fixed(routetest.Many(1)), func(c *Config) { c.StartTimeout = time.Second })
 	body := func(n int) string { return `{"model":"m","prompt":"` + strings.Repeat("x", n) + `"}` }
 	small := r.startLimit(body(10))
 	require.InDelta(t, time.Second, small, float64(time.Millisecond), "nothing weighs")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/matrixtable"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -84,7 +85,7 @@ func (l leaving) Run(ctx context.Context, sink discovery.Sink) error {
 // replicaIn is a plugin whose key is in the state.
 func replicaIn(t *testing.T, st *matrixState, enforced, accepts bool) *replica {
 	t.Helper()
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	if st.set != nil {
 		st.set(ws[:2])
 	}
@@ -230,7 +231,7 @@ func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
 // serve instead: never one that was not named.
 func TestWhoNamesAWorkerThatDrainsIsToldWhich(t *testing.T) {
 	for _, fallback := range []bool{false, true} {
-		ws := testWorkers(t)
+		ws := routetest.Workers()
 		ws[2].Draining, ws[3].Draining = true, true
 		alone := *ws[3]
 		alone.ID, alone.Role, alone.Draining = 5, worker.Aggregated, false

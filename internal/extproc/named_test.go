@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -183,7 +185,7 @@ func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.
 			leg.cancel()
 		} else {
 			require.NoError(t, p.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
-				ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "503", prefill.HeaderLocalReply, "UF")},
+				ResponseHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(":status", "503", prefill.HeaderLocalReply, "UF")},
 			}}))
 		}
 		m := p.recv()
@@ -221,7 +223,7 @@ func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.
 // Where the picker is asked again, one that has named a worker which cannot take
 // the request may name another, as long as attempts are left.
 func TestAPickerThatIsAskedAgainMayNameAnother(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	ws[2].Draining, ws[3].Fronted = true, true
 	other := *ws[2]
 	other.ID, other.Draining = 5, false
@@ -263,7 +265,7 @@ func TestAPickerThatIsAskedAgainMayNameAnother(t *testing.T) {
 
 // An address in a header and the id of the same worker in the body.
 func TestTheRankOfTheSameWorkerIsReadThoughItIsNamedTwice(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	for _, w := range ws {
 		w.DPSize = 4
 	}
@@ -301,7 +303,7 @@ func TestANamedWorkerIsTakenThoughItIsAsideOrBusy(t *testing.T) {
 }
 
 func TestARankOfANamedWorkerIsTakenOrPicked(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	for _, w := range ws {
 		w.DPSize = 4
 	}
@@ -339,11 +341,11 @@ func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 	question := func(more string) string {
 		return `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"stream":true,"nvext":{"annotations":["query_instance_id:"]` + more + `}}`
 	}
-	pending := testWorkers(t)
+	pending := routetest.Workers()
 	for _, w := range pending[:2] {
 		w.Bootstrap = worker.Bootstrap{}
 	}
-	alone := testWorkers(t)[2:]
+	alone := routetest.Workers()[2:]
 	for _, w := range alone {
 		w.AcceptsAggregated = true
 	}
@@ -355,15 +357,15 @@ func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 		want    string // of the answer; or the code of the error
 		status  int
 	}{
-		{"a pair", testWorkers(t), nil, question(""), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
+		{"a pair", routetest.Workers(), nil, question(""), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
 		{"one worker", alone, nil, question(""), ids + `"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
 		{"prefill becomes ready", pending, nil, question(""), ids + `"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
-		{"a named one", testWorkers(t), []string{routingKey, "prerouted"}, question(`,"decode_worker_id":4`), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
+		{"a named one", routetest.Workers(), []string{routingKey, "prerouted"}, question(`,"decode_worker_id":4`), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
 		{"a named one while prefill becomes ready", pending, []string{routingKey, "prerouted"}, question(`,"decode_worker_id":4`), ids + `"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
-		{"one that may not be named", testWorkers(t), nil, question(`,"decode_worker_id":4`), "forbidden_field", 400},
-		{"an unknown one", testWorkers(t), []string{routingKey, "prerouted"}, question(`,"decode_worker_id":9`), "worker_unknown", 404},
-		{"nobody to serve it", testWorkers(t)[2:], nil, question(""), "no_aggregated_worker", 503},
-		{"another model", testWorkers(t), nil, `{"model":"x","prompt":"p","nvext":{"annotations":["query_instance_id:"]}}`, "model_not_found", 404},
+		{"one that may not be named", routetest.Workers(), nil, question(`,"decode_worker_id":4`), "forbidden_field", 400},
+		{"an unknown one", routetest.Workers(), []string{routingKey, "prerouted"}, question(`,"decode_worker_id":9`), "worker_unknown", 404},
+		{"nobody to serve it", routetest.Workers()[2:], nil, question(""), "no_aggregated_worker", 503},
+		{"another model", routetest.Workers(), nil, `{"model":"x","prompt":"p","nvext":{"annotations":["query_instance_id:"]}}`, "model_not_found", 404},
 	} {
 		r := newReplicaOf(t, "a", fixed(tt.workers), func(c *Config) {
 			c.Prefill.Mode, c.Decode.Mode, c.Aggregated.Mode, c.DebugHeader = picker.RoundRobin, picker.RoundRobin, picker.RoundRobin, true
@@ -420,7 +422,7 @@ func TestTheAnswerToAQuestionIsOfItsOwnKind(t *testing.T) {
 // A decode worker that the request names stays, whatever happens while prefill
 // runs; a pool of two engines picks the other half among its own.
 func TestAPickedWorkerFitsTheNamedOne(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	ws[1].Engine, ws[3].Engine = worker.TensorRTLLM, worker.TensorRTLLM
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout = time.Minute })
 	for range 5 {

@@ -12,13 +12,14 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // A picker that is asked again may name the same worker again: then any of its ranks
 // is as good as before, the one that has failed the request too.
 func TestANamedWorkersRankIsPickedThoughItHasFailedTheRequest(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	ws[3].DPSize = 2
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout = time.Minute })
 	busy := make([]load.Reservation, 2) // rank 1 of it, and all of the other
@@ -44,7 +45,7 @@ func TestANamedWorkersRankIsPickedThoughItHasFailedTheRequest(t *testing.T) {
 
 // That prefill is becoming ready is not told where there is nobody for decode either.
 func TestAQuestionWithoutADecodeWorkerIsRefusedWhilePrefillBecomesReady(t *testing.T) {
-	ws := testWorkers(t)[:2]
+	ws := routetest.Workers()[:2]
 	for _, w := range ws {
 		w.Bootstrap = worker.Bootstrap{}
 	}

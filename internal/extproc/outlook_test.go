@@ -16,6 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -44,12 +45,12 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 		require.NoError(t, json.Unmarshal(im.Body, &list))
 		return len(list.Data)
 	}
-	all := testWorkers(t)
+	all := routetest.Workers()
 	require.Equal(t, 1, offered(true, all))
 	require.Equal(t, 0, offered(true, all[2:]), "decode alone")
-	require.Equal(t, 0, offered(true, testWorkers(t)[:2]), "prefill alone: no side is active")
-	require.Equal(t, 1, offered(false, testWorkers(t)[2:]))
-	foreign := testWorkers(t)
+	require.Equal(t, 0, offered(true, routetest.Workers()[:2]), "prefill alone: no side is active")
+	require.Equal(t, 1, offered(false, routetest.Workers()[2:]))
+	foreign := routetest.Workers()
 	for _, w := range foreign {
 		w.Namespace = "foreign"
 	}
@@ -102,7 +103,7 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 
 // Nothing that a client or a fleet has chosen makes an error long.
 func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	for i := range 500 {
 		ws[0].Models = append(ws[0].Models, strings.Repeat("ä", 120)+strconv.Itoa(i))
 	}
@@ -164,8 +165,8 @@ func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
 	world := r.srv.cfg.Board.Load()
 	q, f := r.srv.router.Ask(route.Request{Now: time.Now(), Scan: &scan, Body: body})
 	require.Nil(t, f)
-	ws := testWorkers(t)
-	for _, w := range testWorkers(t) {
+	ws := routetest.Workers()
+	for _, w := range routetest.Workers() {
 		w.ID += 10
 		w.Endpoint, _ = worker.ParseEndpoint("127.0.0.2:" + w.ID.String())
 		ws = append(ws, w)

@@ -14,6 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -144,7 +145,7 @@ func TestWhenAllAreOverloadedTheClientIsToldSo(t *testing.T) {
 // The table of a large pool keeps the picked one and the cheapest, and says how
 // many there were.
 func TestTheDebugHeaderSaysHowManyItLeavesOut(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	for i := range 40 {
 		w, err := *ws[1], error(nil)
 		w.ID = worker.ID(100 + i)
@@ -300,7 +301,7 @@ func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {
 // such.
 func TestAPromptIsHashedAsThePoolsWorkersHashTheirs(t *testing.T) {
 	for _, eagle := range []bool{false, true} {
-		ws := testWorkers(t)
+		ws := routetest.Workers()
 		for _, w := range ws {
 			w.Eagle = eagle
 		}

@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -9,23 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-// portedWorkers are testWorkers with three ranks each, of which each has a port
-// of its own: 40100 to 40102, 40200 to 40202 …
-func portedWorkers(t *testing.T) []*worker.Worker {
-	ws := testWorkers(t)
-	for _, w := range ws {
-		var err error
-		w.Endpoint, err = worker.ParseEndpoint(fmt.Sprintf("127.0.0.1:%d", 40000+100*w.ID))
-		require.NoError(t, err)
-		w.DPSize, w.PortPerRank = 3, true
-	}
-	return ws
-}
 
 func slowStart(c *Config) { c.StartTimeout = time.Minute }
 
@@ -33,7 +20,7 @@ func slowStart(c *Config) { c.StartTimeout = time.Minute }
 // leg; the engine is told no rank, which it would look for among those behind
 // that port.
 func TestALegGoesToItsRanksOwnPort(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(portedWorkers(t)), func(c *Config) {
+	r := newReplicaOf(t, "a", fixed(routetest.Ported()), func(c *Config) {
 		slowStart(c)
 		c.Prefill.Mode, c.Decode.Mode = picker.RoundRobin, picker.RoundRobin
 	})
@@ -71,7 +58,7 @@ func TestALegGoesToItsRanksOwnPort(t *testing.T) {
 
 // Direct mode: the address says which rank it is.
 func TestAnotherPickerNamesARankByItsPort(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(portedWorkers(t)), slowStart)
+	r := newReplicaOf(t, "a", fixed(routetest.Ported()), slowStart)
 	ask := func(headers ...string) *proxy {
 		p := r.through(direct()...)
 		t.Cleanup(p.cancel)
@@ -101,7 +88,7 @@ func TestAnotherPickerNamesARankByItsPort(t *testing.T) {
 // its worker does not have any more is gone.
 func TestALegOfTheSynchronousWayGoesToItsRanksOwnPort(t *testing.T) {
 	shared := prefillFirst(t, func(w *worker.Worker) { w.DPSize = 3 })
-	own := portedWorkers(t)
+	own := routetest.Ported()
 	for _, w := range own {
 		w.Engine, w.Bootstrap = worker.VLLM, worker.Bootstrap{}
 	}

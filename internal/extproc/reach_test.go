@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -13,7 +14,7 @@ import (
 // TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode is
 // docs/behaviour.md#transfer-domain and #named-workers: either zone has one of each.
 func TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(zoned(t, worker.Required, 0)), func(c *Config) { c.StartTimeout = time.Minute })
+	r := newReplicaOf(t, "a", fixed(routetest.Zoned(worker.Required, 0)), func(c *Config) { c.StartTimeout = time.Minute })
 	for range 6 {
 		for decode, prefill := range map[string]string{"3": "1", "4": "2"} {
 			p := r.through(routingKey, "prerouted")
@@ -32,7 +33,7 @@ func TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode(t *testing.T) {
 	r.forgetLegs()
 	r.requireIdle()
 
-	preferred := newReplicaOf(t, "b", fixed(zoned(t, worker.Preferred, 1)), func(c *Config) { c.StartTimeout, c.Prefill.Mode = time.Minute, picker.RoundRobin })
+	preferred := newReplicaOf(t, "b", fixed(routetest.Zoned(worker.Preferred, 1)), func(c *Config) { c.StartTimeout, c.Prefill.Mode = time.Minute, picker.RoundRobin })
 	var picked []string
 	for range 2 {
 		p := preferred.through(routingKey, "prerouted")

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -20,10 +19,12 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -53,20 +54,6 @@ func (f fixed) Run(ctx context.Context, sink discovery.Sink) error {
 	return nil
 }
 
-func testWorkers(t *testing.T) []*worker.Worker {
-	var ws []*worker.Worker
-	for i, role := range []worker.Role{worker.Prefill, worker.Prefill, worker.Decode, worker.Decode} {
-		e, err := worker.ParseEndpoint(fmt.Sprintf("127.0.0.1:%d", 40000+i))
-		require.NoError(t, err)
-		ws = append(ws, &worker.Worker{
-			ID: worker.ID(i + 1), Role: role, Engine: worker.SGLang, Endpoint: e, Models: []string{"m"}, DPSize: 1, BlockSize: 4,
-			Bootstrap: worker.Bootstrap{Host: "127.0.0.1", Port: 8998},
-		})
-	}
-	ws[0].KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 5557} // so that the index is asked
-	return ws
-}
-
 // swapping is a discovery source that replaces all workers at once, again and
 // again, at their addresses.
 type swapping struct {
@@ -77,7 +64,7 @@ type swapping struct {
 func (s swapping) Run(ctx context.Context, sink discovery.Sink) error {
 	for revision := uint64(1); ; revision++ {
 		l := discovery.List{Revision: revision}
-		for _, w := range testWorkers(s.t) {
+		for _, w := range routetest.Workers() {
 			w.ID += worker.ID(revision * 10)
 			l.Entries = append(l.Entries, discovery.Entry{Key: w.ID.String(), Worker: w, Revision: revision, Version: 1})
 		}
@@ -106,7 +93,7 @@ type replica struct {
 
 func newReplica(t *testing.T, name string, change func(*Config)) *replica {
 	t.Helper()
-	return newReplicaOf(t, name, fixed(testWorkers(t)), change)
+	return newReplicaOf(t, name, fixed(routetest.Workers()), change)
 }
 
 func newReplicaOf(t *testing.T, name string, source discovery.Source, change func(*Config)) *replica {
@@ -202,19 +189,11 @@ func (r *replica) open(filter string) *proxy {
 	return &proxy{r.t, s, cancel}
 }
 
-func headerMap(pairs ...string) *corev3.HeaderMap {
-	m := &corev3.HeaderMap{}
-	for i := 0; i < len(pairs); i += 2 {
-		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: pairs[i], RawValue: []byte(pairs[i+1])})
-	}
-	return m
-}
-
 func (p *proxy) requestHeaders(pairs ...string) {
 	pairs = append([]string{":method", "POST", ":path", "/v1/completions"}, pairs...)
 	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
 		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: extprocfilterv3.ProcessingMode_BUFFERED},
-		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headerMap(pairs...)}},
+		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(pairs...)}},
 	}))
 }
 
@@ -226,7 +205,7 @@ func (p *proxy) requestBody(body string) {
 
 func (p *proxy) responseHeaders(status string) {
 	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
-		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", status)}},
+		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(":status", status)}},
 	}))
 }
 
@@ -448,7 +427,7 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var index kvindex.Index
-			silent := testWorkers(t)
+			silent := routetest.Workers()
 			for _, w := range silent {
 				w.KVEvents = worker.KVEvents{}
 			}
@@ -476,7 +455,7 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 
 // aggregatedBoard is of decode workers that can do without a prefill.
 func aggregatedBoard(t *testing.T) *activation.Board {
-	workers := testWorkers(t)[2:]
+	workers := routetest.Workers()[2:]
 	for _, w := range workers {
 		w.AcceptsAggregated = true
 	}
@@ -556,7 +535,7 @@ func (r *replica) stumble(step int) {
 	if over() || step == 5 {
 		return
 	}
-	_ = leg.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200")}}})
+	_ = leg.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(":status", "200")}}})
 	if step == 6 {
 		return
 	}

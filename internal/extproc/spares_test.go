@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"fmt"
 	"math/bits"
 	"testing"
 	"time"
@@ -10,23 +9,10 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/invariants"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-// manyWorkers are n for prefill, ids from 1, and then n for decode.
-func manyWorkers(t *testing.T, n int) (ws []*worker.Worker) {
-	for i := range 2 * n {
-		e, err := worker.ParseEndpoint(fmt.Sprintf("10.0.%d.%d:8000", i>>8, i&255))
-		require.NoError(t, err)
-		w := &worker.Worker{ID: worker.ID(i + 1), Role: worker.Prefill, Engine: worker.SGLang, Endpoint: e, Models: []string{"m"}, DPSize: 1, BlockSize: 4}
-		if w.Bootstrap = (worker.Bootstrap{Host: "10.0.0.1", Port: 8998}); i >= n {
-			w.Role, w.Bootstrap = worker.Decode, worker.Bootstrap{}
-		}
-		ws = append(ws, w)
-	}
-	return ws
-}
 
 // setAside has the first half of each role refuse connections.
 func (r *replica) setAside(n int) {
@@ -43,7 +29,7 @@ func TestADecisionLooksAtNoMoreWorkersWhereHalfOfManyAreAside(t *testing.T) {
 		t.Skip("work is counted where invariants are compiled in")
 	}
 	for _, n := range []int{100, 1000, 4000} {
-		r := newReplicaOf(t, "a", fixed(manyWorkers(t, n)), nil)
+		r := newReplicaOf(t, "a", fixed(routetest.Many(n)), nil)
 		r.setAside(n)
 		ids := make([]worker.ID, n)
 		for i := range ids {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -17,19 +18,6 @@ import (
 const extTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{%}}`
 
 func withExt(ext string) string { return strings.Replace(extTokens, "%", ext, 1) }
-
-// zoned puts worker 1 and 3 into zone a, 2 and 4 into zone b, and binds the KV of
-// the prefill workers to them.
-func zoned(t *testing.T, e worker.Enforcement, weight float64) []*worker.Worker {
-	ws := testWorkers(t)
-	for i, w := range ws {
-		w.TopologyDomains = map[string]string{"zone": string("ab"[i%2])}
-		if w.Role == worker.Prefill {
-			w.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: e, Weight: weight}
-		}
-	}
-	return ws
-}
 
 // ask sends a request and returns the status and the body of an answer of ours, or
 // 0 where it went to workers.
@@ -45,7 +33,7 @@ func (r *replica) ask(body string) (int, string) {
 }
 
 func TestDecodeStaysInTheDomainThatItsPrefillWorkerRequires(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(zoned(t, worker.Required, 0)), nil)
+	r := newReplicaOf(t, "a", fixed(routetest.Zoned(worker.Required, 0)), nil)
 	seen := map[worker.ID]int{}
 	for range 20 {
 		rec := r.explain(withExt(""))
@@ -58,7 +46,7 @@ func TestDecodeStaysInTheDomainThatItsPrefillWorkerRequires(t *testing.T) {
 
 // It fails closed, by name, and what prefill had booked is given back.
 func TestADomainWithoutDecodeFailsClosed(t *testing.T) {
-	ws := zoned(t, worker.Required, 0)
+	ws := routetest.Zoned(worker.Required, 0)
 	for _, w := range ws[2:] {
 		w.TopologyDomains = map[string]string{"zone": "c"}
 	}
@@ -109,7 +97,7 @@ func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 		"the request names the other": {filter: []string{routingKey, "prerouted"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ws := zoned(t, worker.Required, 0)
+			ws := routetest.Zoned(worker.Required, 0)
 			for _, w := range ws {
 				w.Taints = []string{"gpu=h"}
 			}
@@ -163,7 +151,7 @@ func (r *replica) load(id worker.ID, role worker.Role, isl int) *load.Reservatio
 }
 
 func TestAPreferredDomainIsLeftWhereItIsTooBusy(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(zoned(t, worker.Preferred, 1)), func(c *Config) { c.Prefill.Mode = picker.RoundRobin })
+	r := newReplicaOf(t, "a", fixed(routetest.Zoned(worker.Preferred, 1)), func(c *Config) { c.Prefill.Mode = picker.RoundRobin })
 	require.Equal(t, worker.ID(3), r.explain(withExt("")).Decode.Rank.ID, "prefill is 1, in zone a")
 	params := r.srv.cfg.Decode
 	params.BlockSize = 4
@@ -176,7 +164,7 @@ func TestAPreferredDomainIsLeftWhereItIsTooBusy(t *testing.T) {
 }
 
 func TestARequestMayBindItsOwnPicks(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(zoned(t, worker.Preferred, 0.5)), func(c *Config) { c.Overrides = true })
+	r := newReplicaOf(t, "a", fixed(routetest.Zoned(worker.Preferred, 0.5)), func(c *Config) { c.Overrides = true })
 	for range 10 {
 		rec := r.explain(withExt(`"routing_constraints":{"required_taints":["dynamo.topology/zone=b"]}`))
 		require.Equal(t, worker.ID(2), rec.Prefill.Rank.ID)
@@ -211,14 +199,6 @@ func TestWhereRequestsMayNotBindTheirPicksOneThatDoesIsRefused(t *testing.T) {
 	r.requireIdle()
 }
 
-// ableAlone lets worker 3, a decode worker, do without a prefill.
-func ableAlone(t *testing.T) []*worker.Worker {
-	ws := testWorkers(t)
-	ws[2].AcceptsAggregated = true
-	ws[2].KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 5558} // so that the index is asked
-	return ws
-}
-
 // holds makes a rank hold the first blocks of the prompt.
 func (r *replica) holds(rank worker.Rank, body string, blocks int) {
 	p := r.promptOf(body)
@@ -251,7 +231,7 @@ func TestWhatHasLittleLeftToPrefillIsServedByOneWorker(t *testing.T) {
 		{name: "nobody can do without a prefill", tokens: 100, ratio: 1, held: 3, banned: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			ws := ableAlone(t)
+			ws := routetest.AbleAlone()
 			ws[2].AcceptsAggregated = !row.banned
 			r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
 				c.EnforceDisagg = row.enforced
@@ -283,7 +263,7 @@ func TestWhatHasLittleLeftToPrefillIsServedByOneWorker(t *testing.T) {
 
 // docs/behaviour.md#conditional, by load: prefill is busy if its least busy rank is.
 func TestWhilePrefillIsBusyARequestIsServedByOneWorker(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(ableAlone(t)), func(c *Config) {
+	r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), func(c *Config) {
 		c.Conditional = Conditional{ByLoad: true, PrefillBusyTokens: 10}
 	})
 	params := r.srv.cfg.Prefill
@@ -330,7 +310,7 @@ func TestOnlyAFallbackServesByOneWorkerWhatCannotBeSplit(t *testing.T) {
 	} {
 		for _, fallback := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				ws := ableAlone(t)
+				ws := routetest.AbleAlone()
 				r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
 					change(ws, c)
 					c.FallbackAggregated = fallback
@@ -355,7 +335,7 @@ func TestOnlyAFallbackServesByOneWorkerWhatCannotBeSplit(t *testing.T) {
 
 // Back-pressure is no reason to do without prefill (docs/behaviour.md#full-queue).
 func TestAFallbackIsNoWayAroundBackPressure(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(ableAlone(t)), func(c *Config) { c.FallbackAggregated, c.MaxQueuedISLTokens = true, 1 })
+	r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), func(c *Config) { c.FallbackAggregated, c.MaxQueuedISLTokens = true, 1 })
 	params := r.srv.cfg.Prefill
 	req := &load.Request{Params: &params}
 	req.Pick.Role, req.Pick.ISLTokens = worker.Prefill, 6
@@ -369,7 +349,7 @@ func TestAFallbackIsNoWayAroundBackPressure(t *testing.T) {
 
 // A pick moves its pool's cursor once, when a request leaves with it.
 func TestTheCursorMovesOnceForEachRequestThatLeaves(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
 		c.Prefill.Mode, c.Decode.Mode, c.Overrides = picker.RoundRobin, picker.RoundRobin, true
 	})

@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// prefillFirst is testWorkers as an engine whose decode needs prefill's answer.
+// prefillFirst are routetest.Workers as an engine whose decode needs prefill's answer.
 func prefillFirst(t *testing.T, change func(*worker.Worker)) fixed {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	for _, w := range ws {
 		w.Engine, w.Bootstrap = worker.VLLM, worker.Bootstrap{}
 		if change != nil {

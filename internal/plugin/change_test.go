@@ -17,6 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -36,7 +37,7 @@ func testWorker(t *testing.T, id worker.ID, role worker.Role, port string) *work
 type told struct {
 	*plugin
 	t   *testing.T
-	log lockedBuffer
+	log syncbuf.Buffer
 	old *worker.Snapshot
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 )
 
 // running is a plugin that serves within the test.
@@ -35,7 +36,7 @@ type running struct {
 	listener net.Listener
 	page     *admin.Server
 	workers  string
-	log      *lockedBuffer
+	log      *syncbuf.Buffer
 	stop     context.CancelFunc // as SIGTERM does
 	ended    chan error
 	writes   heldListener
@@ -66,29 +67,12 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // startPlugin serves with a configuration until the test ends. There is no
 // workers file until the test writes one.
 func startPlugin(t *testing.T, settings string) *running {
 	t.Helper()
 	dir := t.TempDir()
-	r := &running{t: t, workers: filepath.Join(dir, "workers.yaml"), log: &lockedBuffer{}, ended: make(chan error, 1)}
+	r := &running{t: t, workers: filepath.Join(dir, "workers.yaml"), log: &syncbuf.Buffer{}, ended: make(chan error, 1)}
 	file := filepath.Join(dir, "config.yaml")
 	text := "admin: {listen: \"127.0.0.1:0\"}\ndiscovery: {file: " + r.workers + "}\n" + settings
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))

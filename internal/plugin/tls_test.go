@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 )
 
 // handshake calls over a fresh connection and returns how it was secured.
@@ -168,7 +169,7 @@ func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
 // not fit, the pair before is shown, and that is told once.
 func TestTheFilesOfACertificateAreLookedAtOnceASecond(t *testing.T) {
 	m := newMounted(t)
-	var log lockedBuffer
+	var log syncbuf.Buffer
 	k, err := newKeyPair(filepath.Join(m.dir, "tls.crt"), filepath.Join(m.dir, "tls.key"), slog.New(slog.NewTextHandler(&log, nil)))
 	require.NoError(t, err)
 	now := time.Now().Add(time.Minute)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -22,7 +23,7 @@ func TestAnEngineThatAsksForAKeyIsAnnouncedOnceItIsShownTheRightOne(t *testing.T
 			sim, _ := startSim(t, enginesim.Config{Role: worker.Prefill, Engine: kind, APIKey: "sesame"})
 			path := map[worker.Engine]string{worker.SGLang: "/server_info", worker.VLLM: "/v1/models"}[kind]
 
-			var bare syncBuffer
+			var bare syncbuf.Buffer
 			c := quick(sim.URL())
 			c.Override.Role, c.Logger = worker.Prefill, slog.New(slog.NewTextHandler(&bare, nil))
 			r, _ := startRunner(t, c, &fakeRegistry{})
@@ -33,7 +34,7 @@ func TestAnEngineThatAsksForAKeyIsAnnouncedOnceItIsShownTheRightOne(t *testing.T
 			require.Equal(t, 1, strings.Count(bare.String(), missing), "once")
 			require.NotContains(t, bare.String(), "tried SGLang")
 
-			var said syncBuffer
+			var said syncbuf.Buffer
 			c.Engine.APIKeyFile = filepath.Join(t.TempDir(), "key")
 			require.NoError(t, os.WriteFile(c.Engine.APIKeyFile, []byte("first-key\n"), 0o600))
 			c.Logger = slog.New(slog.NewTextHandler(&said, nil))

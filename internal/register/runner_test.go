@@ -1,7 +1,6 @@
 package register
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -256,7 +256,7 @@ func sglangLike(info func() string) http.Handler {
 func TestAStuckEngineIsTakenAwayAfterAFewAnswersAndIsTheSameAfterwards(t *testing.T) {
 	sim, _ := startSim(t, enginesim.Config{Role: worker.Decode})
 	reg := &fakeRegistry{}
-	var log syncBuffer
+	var log syncbuf.Buffer
 	c := quick(sim.URL())
 	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	r, _ := startRunner(t, c, reg)
@@ -349,7 +349,7 @@ func TestAnEngineThatCountsNothingIsGivenTheWholeTime(t *testing.T) {
 	srv := httptest.NewServer(sglangLike(func() string { return `{"model_path":"m","page_size":16}` }))
 	defer srv.Close()
 	reg := &fakeRegistry{}
-	var log syncBuffer
+	var log syncbuf.Buffer
 	c := quick(srv.URL)
 	c.DrainTimeout = 300 * time.Millisecond
 	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -480,7 +480,7 @@ func TestARecordThatTheRegistryRefusesIsNotHeld(t *testing.T) {
 	}))
 	defer srv.Close()
 	reg := &fakeRegistry{refuse: errors.New("models: too many")}
-	var log syncBuffer
+	var log syncbuf.Buffer
 	c := quick(srv.URL)
 	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	r, run := startRunner(t, c, reg)
@@ -676,22 +676,4 @@ func TestPagesForOperators(t *testing.T) {
 	code, body = page(r, "/readyz")
 	require.Equal(t, 503, code)
 	require.Contains(t, body, "gone")
-}
-
-// syncBuffer is a log that is written and read at once.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

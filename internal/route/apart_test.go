@@ -5,12 +5,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Of three engines those are picked that have somebody for decode.
 func TestOfThreeEnginesThoseArePickedThatHaveDecode(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	for i, w := range ws {
 		w.Engine = []worker.Engine{worker.SGLang, worker.VLLM}[i%2]
 		if w.Engine == worker.VLLM {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -33,7 +34,7 @@ func TestASpareWorkerHasRoom(t *testing.T) {
 	stricter := picker.Params{DecodeBlocksThreshold: 0.25, PrefillTokensThreshold: 10}
 	require.Equal(t, stricter, c.spare(stricter))
 
-	r := newRig(t, ableAlone(t), func(c *Config) {
+	r := newRig(t, routetest.AbleAlone(), func(c *Config) {
 		c.Conditional = Conditional{ByISL: true, ISLTokens: 100, ISLRatio: 1, PrefillBusyTokens: 10}
 		c.Aggregated.ServeOverloaded = true
 	})
@@ -49,14 +50,14 @@ func TestOneWorkerIsPickedAsTheRequestAsks(t *testing.T) {
 	body := withExt(`"router_config_override":{"prefill_load_scale":7.5}`)
 	for name, change := range map[SplitReason]func(ws []*worker.Worker, c *Config){
 		Fallback: func(ws []*worker.Worker, c *Config) {
-			stranded(ws)
+			routetest.Strand(ws)
 			c.Policy.Rules.Fallback = true
 		},
 		ShortPrompt: func(_ []*worker.Worker, c *Config) {
 			c.Conditional = Conditional{ByISL: true, ISLTokens: 100, ISLRatio: 1}
 		},
 	} {
-		ws := ableAlone(t)
+		ws := routetest.AbleAlone()
 		r := newRig(t, ws, func(c *Config) {
 			change(ws, c)
 			c.Overrides = true

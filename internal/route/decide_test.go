@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -21,7 +22,7 @@ func TestWhatADecisionAllocatesIsBounded(t *testing.T) {
 		"prefill first": {worker.VLLM, 7},
 	} {
 		for _, n := range []int{2, 64} {
-			ws := engineOf(manyWorkers(t, n), row.engine)
+			ws := engineOf(routetest.Many(n), row.engine)
 			for _, w := range ws {
 				w.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 5557} // else what is routed is kept, which grows
 			}
@@ -49,7 +50,7 @@ func TestWhatADecisionAllocatesIsBounded(t *testing.T) {
 
 // A decision that panics books nothing: a part that fails must not keep load on a worker.
 func TestADecisionThatPanicsBooksNothing(t *testing.T) {
-	r := newRig(t, testWorkers(t), nil)
+	r := newRig(t, routetest.Workers(), nil)
 	q := r.asking(eightTokens)
 	p, sc := r.tokens(q)
 	r.cfg.Routes = nil // what was picked cannot be noted
@@ -59,7 +60,7 @@ func TestADecisionThatPanicsBooksNothing(t *testing.T) {
 
 // A request that asks who would serve it, and a preview, leave nothing behind.
 func TestAPreviewLeavesNothing(t *testing.T) {
-	r := newRig(t, testWorkers(t), nil)
+	r := newRig(t, routetest.Workers(), nil)
 	asks := withExt(`"annotations":["query_instance_id:"]`)
 	q := r.asking(asks)
 	require.True(t, q.Asks())

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -40,7 +41,7 @@ func TestWhoServesAPassingRequest(t *testing.T) {
 		{name: "decode that serves alone", roles: pair, change: alone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ws := testWorkers(t)
+			ws := routetest.Workers()
 			for i, role := range c.roles {
 				ws[i].Role = role
 			}
@@ -74,7 +75,7 @@ func TestWhoServesAPassingRequest(t *testing.T) {
 
 // Nobody is there, or nobody that could be asked.
 func TestNobodyServesAPassingRequest(t *testing.T) {
-	ws := testWorkers(t)
+	ws := routetest.Workers()
 	r := newRig(t, ws[:2], nil) // prefill alone
 	for _, bare := range []bool{true, false} {
 		scan := new(openai.Request)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -15,7 +16,7 @@ import (
 // taken to be, and found by that.
 func TestAPromptWithoutABlockBeforeItsPictureIsRemembered(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, testWorkers(t), func(c *Config) { c.Prefill.EstimatedOverlapWeight = 1 })
+	r := newRig(t, routetest.Workers(), func(c *Config) { c.Prefill.EstimatedOverlapWeight = 1 })
 	decide := func() (rank worker.Rank, overlap int64) {
 		req := Request{
 			Now: time.Now(), Scan: new(openai.Request),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/invariants"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -18,7 +19,7 @@ func TestWhoElseOfASubsetCouldBeTriedIsFoundByFewLooks(t *testing.T) {
 		t.Skip("work is counted where invariants are compiled in")
 	}
 	for _, n := range []int{100, 1000, 4000} {
-		r := newRig(t, manyWorkers(t, n), nil)
+		r := newRig(t, routetest.Many(n), nil)
 		for i := range n / 2 {
 			for _, id := range []worker.ID{worker.ID(i + 1), worker.ID(n + i + 1)} {
 				r.cfg.Health.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, time.Now())
@@ -30,10 +31,10 @@ func TestWhoElseOfASubsetCouldBeTriedIsFoundByFewLooks(t *testing.T) {
 			return r.cfg.Health.Looked() - before
 		}
 		q := r.asking(eightTokens)
-		q.req.Subset = setOf(addressesOf(manyWorkers(t, n)[n : n+n/2]))
+		q.req.Subset = setOf(addressesOf(routetest.Many(n)[n : n+n/2]))
 		of := work(func() { require.False(t, r.spares(q, worker.Decode, worker.Rank{ID: worker.ID(2 * n)})) })
 		require.LessOrEqual(t, of, int64(2*spareLooks), "of a subset of %d, all of them aside", n/2)
-		few := manyWorkers(t, n)[2*n-3:]
+		few := routetest.Many(n)[2*n-3:]
 		q.req.Subset = setOf(addressesOf(few))
 		require.True(t, r.spares(q, worker.Decode, worker.Rank{ID: worker.ID(2 * n)}), "a small subset is looked at whole")
 		q.req.Subset = setOf(addressesOf(few[2:]))
@@ -50,7 +51,7 @@ func addressesOf(ws []*worker.Worker) string {
 }
 
 func TestWhoElseCouldBeTried(t *testing.T) {
-	r := newRig(t, testWorkers(t), nil) // 1 and 2 prefill, 3 and 4 decode
+	r := newRig(t, routetest.Workers(), nil) // 1 and 2 prefill, 3 and 4 decode
 	q := r.asking(eightTokens)
 	spares := func(role worker.Role, id worker.ID) bool { return r.spares(q, role, worker.Rank{ID: id}) }
 	require.True(t, spares(worker.Prefill, 1))
@@ -72,7 +73,7 @@ func TestWhoElseCouldBeTried(t *testing.T) {
 // Another rank of the same worker can be tried where each has a port of its own: it may
 // live though this one is dead.
 func TestARankWithAPortOfItsOwnIsSomebodyElse(t *testing.T) {
-	ws := portedWorkers(t)
+	ws := routetest.Ported()
 	r := newRig(t, []*worker.Worker{ws[0], ws[2]}, nil) // 1 prefill, 3 decode
 	q := r.asking(eightTokens)
 	spares := func() bool { return r.spares(q, worker.Decode, worker.Rank{ID: 3, DPRank: 1}) }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -35,7 +36,7 @@ func TestWhatAPlainGatewayCarries(t *testing.T) {
 		{name: "two legs", engine: worker.SGLang, twoLeg: true, disagg: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ws := engineOf(testWorkers(t), c.engine)
+			ws := engineOf(routetest.Workers(), c.engine)
 			ws[2].AcceptsAggregated = c.alone
 			r := newRig(t, ws, c.change)
 			q, f := r.ask(someBody, func(r *Request) { r.OneLeg = !c.twoLeg })
@@ -55,7 +56,7 @@ func TestWhatAPlainGatewayCarries(t *testing.T) {
 
 // Tokens are counted by whom the data plane allows, and nobody else.
 func TestTokensAreCountedWithinTheSubset(t *testing.T) {
-	r := newRig(t, testWorkers(t), nil)
+	r := newRig(t, routetest.Workers(), nil)
 	q := r.asking(eightTokens)
 	asked := func() (out []string) {
 		for _, e := range r.Tokenizers(q) {
@@ -75,11 +76,11 @@ func TestTokensAreCountedWithinTheSubset(t *testing.T) {
 // where ranks have ports of their own, the address says it.
 func TestAListSaysWhichRankServesAtEachAddress(t *testing.T) {
 	for _, ported := range []bool{false, true} {
-		ws := portedWorkers(t)
+		ws := routetest.Ported()
 		for _, w := range ws {
 			w.PortPerRank = ported
 		}
-		r := newRig(t, aggregated(ws), nil)
+		r := newRig(t, routetest.Aggregated(ws), nil)
 		q := &Question{world: r.cfg.Board.Load()}
 		c := &choice{others: []worker.Rank{{ID: 4, DPRank: 2}, {ID: 2}}}
 		c.decision.Rank = worker.Rank{ID: 1, DPRank: 1}
@@ -97,7 +98,7 @@ func TestAListSaysWhichRankServesAtEachAddress(t *testing.T) {
 // The KV that nobody has fetched is collected by whom the data plane allows, at the
 // port of a rank that it allows.
 func TestACollectingLegGoesToAnAllowedRank(t *testing.T) {
-	r := newRig(t, engineOf(portedWorkers(t), worker.VLLM), nil)
+	r := newRig(t, engineOf(routetest.Ported(), worker.VLLM), nil)
 	a := &Again{kind: handoff.KindOf(worker.VLLM), key: worker.Key{Model: "m"}}
 	snap := r.cfg.Board.Load().Snapshot
 	for list, want := range map[string]worker.Rank{

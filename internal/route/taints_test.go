@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -14,7 +15,7 @@ import (
 // fleet under its lock for each: it is asked for what some worker carries, and for
 // one name that stands for all else.
 func TestTheBookIsNotAskedForTaintsThatNoWorkerCarries(t *testing.T) {
-	ws := zoned(t, worker.Preferred, 0.5)
+	ws := routetest.Zoned(worker.Preferred, 0.5)
 	ws[0].Taints = []string{"gpu=h"}
 	r := newRig(t, ws, func(c *Config) { c.Overrides = true })
 	taken := map[string]bool{}
@@ -37,8 +38,8 @@ func TestTheBookIsNotAskedForTaintsThatNoWorkerCarries(t *testing.T) {
 
 func TestTheTaintsOfANewWorldAreLookedUpAnew(t *testing.T) {
 	var sets taintSets
-	first := boardOf(t, zoned(t, worker.Preferred, 0.5)).Load()
-	ws := testWorkers(t)
+	first := boardOf(t, routetest.Zoned(worker.Preferred, 0.5)).Load()
+	ws := routetest.Workers()
 	ws[3].Taints = []string{"late"}
 	second := boardOf(t, ws).Load()
 	require.NotContains(t, sets.of(first), "late")

@@ -9,6 +9,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -19,7 +20,7 @@ func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
 		_, f := asked(t, board, path, body)
 		return reasonIn(f)
 	}
-	workers := testWorkers(t)
+	workers := routetest.Workers()
 	body := `{"model":"` + workers[0].Models[0] + `","prompt":"hi"}`
 	require.Equal(t, "not_ready", ask(boardOf(t), openai.Completions, body))
 	require.Equal(t, "model_not_found", ask(boardOf(t, nil), openai.Completions, body))
@@ -27,7 +28,7 @@ func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
 	require.Equal(t, "no_worker", ask(gone, openai.Completions, body))
 	require.Equal(t, "no_worker", ask(gone, openai.Generate, `{"text":"hi"}`), "which model is clear: there was one")
 	require.Equal(t, "model_not_found", ask(gone, openai.Completions, `{"model":"other","prompt":"hi"}`))
-	another := testWorkers(t)
+	another := routetest.Workers()
 	for _, w := range another {
 		w.Models = []string{"other"}
 		w.ID += 10
@@ -58,11 +59,11 @@ func TestEachOutlookHasItsReason(t *testing.T) {
 // TestARequestFollowsItsModelIntoANewerWorld: all workers are replaced while it
 // is being decided (docs/behaviour.md#decode-returns).
 func TestARequestFollowsItsModelIntoANewerWorld(t *testing.T) {
-	r := newRig(t, testWorkers(t), nil)
+	r := newRig(t, routetest.Workers(), nil)
 	q, f := r.ask(`{"model":"m","prompt":"hi"}`, func(r *Request) { r.Admitted, r.Failed = true, []worker.Rank{{ID: 3}} })
 	require.Nil(t, f)
 	require.Nil(t, r.newer(q), "there is none")
-	fresh := testWorkers(t)
+	fresh := routetest.Workers()
 	for _, w := range fresh {
 		w.ID += 10
 	}

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -63,8 +62,8 @@ type scenario struct {
 	inner  *script
 	cancel context.CancelFunc
 	ended  chan error
-	out    buffer // what the verb prints
-	log    buffer
+	out    syncbuf.Buffer // what the verb prints
+	log    syncbuf.Buffer
 	set    discovery.Reducer // the sink's
 }
 
@@ -285,30 +284,6 @@ func logger(b io.Writer) *slog.Logger {
 		}
 		return a
 	}}))
-}
-
-// buffer is a bytes.Buffer for several goroutines. The zero value is empty.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-func (b *buffer) Reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.b.Reset()
 }
 
 func key(id uint64) string { return fmt.Sprintf("k/%d", id) }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -137,7 +138,7 @@ func (f inner) Run(ctx context.Context, sink discovery.Sink) error { return f(ct
 func TestAWorkerThatTheFileCannotHoldDoesNotCostTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "last.yaml")
-		var log buffer
+		var log syncbuf.Buffer
 		in := newScript()
 		src, err := New(Config{Inner: in, Path: path, Logger: logger(&log)})
 		require.NoError(t, err)

@@ -110,14 +110,15 @@ func RandomRequest(r *rand.Rand) *extprocv3.ProcessingRequest {
 // Plausible are the messages of one request in their order.
 func Plausible(path string, body, answer []byte) []*extprocv3.ProcessingRequest {
 	return []*extprocv3.ProcessingRequest{
-		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":method", "POST", ":path", path)}}},
+		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: HeaderMap(":method", "POST", ":path", path)}}},
 		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: true}}},
-		{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200")}}},
+		{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: HeaderMap(":status", "200")}}},
 		{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: answer, EndOfStream: true}}},
 	}
 }
 
-func headerMap(pairs ...string) *corev3.HeaderMap {
+// HeaderMap makes the headers of a message from pairs of name and value.
+func HeaderMap(pairs ...string) *corev3.HeaderMap {
 	m := &corev3.HeaderMap{}
 	for i := 0; i < len(pairs); i += 2 {
 		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: pairs[i], RawValue: []byte(pairs[i+1])})

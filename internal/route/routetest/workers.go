@@ -1,0 +1,100 @@
+// Package routetest makes workers for tests of who serves a request.
+//
+// Contract. Each call makes workers of its own, which a test may change. It panics where
+// it is asked for what cannot be.
+//
+// What it does not do: it publishes nothing, and imports nothing of internal/route, whose
+// tests use it.
+package routetest
+
+import (
+	"fmt"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Workers are two for prefill, 1 and 2, and two for decode, at 127.0.0.1:40000 and on.
+func Workers() []*worker.Worker {
+	var ws []*worker.Worker
+	for i, role := range []worker.Role{worker.Prefill, worker.Prefill, worker.Decode, worker.Decode} {
+		ws = append(ws, &worker.Worker{
+			ID: worker.ID(i + 1), Role: role, Engine: worker.SGLang, Endpoint: endpoint("127.0.0.1:%d", 40000+i), Models: []string{"m"}, DPSize: 1, BlockSize: 4,
+			Bootstrap: worker.Bootstrap{Host: "127.0.0.1", Port: 8998},
+		})
+	}
+	ws[0].KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 5557} // so that the index is asked
+	return ws
+}
+
+// Ported are Workers with three ranks each, of which each has a port of its own: 40100
+// to 40102, 40200 to 40202 …
+func Ported() []*worker.Worker {
+	ws := Workers()
+	for _, w := range ws {
+		w.Endpoint = endpoint("127.0.0.1:%d", 40000+100*w.ID)
+		w.DPSize, w.PortPerRank = 3, true
+	}
+	return ws
+}
+
+// Many are n for prefill, ids from 1, and then n for decode.
+func Many(n int) (ws []*worker.Worker) {
+	for i := range 2 * n {
+		w := &worker.Worker{
+			ID: worker.ID(i + 1), Role: worker.Prefill, Engine: worker.SGLang, Endpoint: endpoint("10.0.%d.%d:8000", i>>8, i&255), Models: []string{"m"}, DPSize: 1, BlockSize: 4,
+			Bootstrap: worker.Bootstrap{Host: "10.0.0.1", Port: 8998},
+		}
+		if i >= n {
+			w.Role, w.Bootstrap = worker.Decode, worker.Bootstrap{}
+		}
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+// Zoned are Workers with 1 and 3 in zone a, 2 and 4 in zone b, and the KV of the prefill
+// workers bound to them.
+func Zoned(e worker.Enforcement, weight float64) []*worker.Worker {
+	ws := Workers()
+	for i, w := range ws {
+		w.TopologyDomains = map[string]string{"zone": string("ab"[i%2])}
+		if w.Role == worker.Prefill {
+			w.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: e, Weight: weight}
+		}
+	}
+	return ws
+}
+
+// AbleAlone are Workers of which 3, a decode worker, can do without a prefill.
+func AbleAlone() []*worker.Worker {
+	ws := Workers()
+	ws[2].AcceptsAggregated = true
+	ws[2].KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 5558} // so that the index is asked
+	return ws
+}
+
+// Strand puts prefill into a domain in which nobody decodes.
+func Strand(ws []*worker.Worker) {
+	for _, w := range ws {
+		if w.Role == worker.Prefill {
+			w.TopologyDomains = map[string]string{"zone": "x"}
+			w.KVTransfer = worker.KVTransfer{Domain: "zone", Enforcement: worker.Required}
+		}
+	}
+}
+
+// Aggregated makes each of ws serve a request alone, and returns them.
+func Aggregated(ws []*worker.Worker) []*worker.Worker {
+	for _, w := range ws {
+		w.Role = worker.Aggregated
+	}
+	return ws
+}
+
+func endpoint(format string, args ...any) worker.Endpoint {
+	e, err := worker.ParseEndpoint(fmt.Sprintf(format, args...))
+	if err != nil {
+		panic(err)
+	}
+	return e
+}
