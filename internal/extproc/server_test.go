@@ -459,11 +459,7 @@ func aggregatedBoard(t *testing.T) *activation.Board {
 	for _, w := range workers {
 		w.AcceptsAggregated = true
 	}
-	snap, err := worker.NewSnapshot(1, workers)
-	require.NoError(t, err)
-	board := activation.New()
-	board.Follow(snap, discovery.Change{}, time.Now())
-	return board
+	return routetest.Board(workers)
 }
 
 func TestAStreamWithoutAKnownFilterIsRefused(t *testing.T) {

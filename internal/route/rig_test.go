@@ -13,6 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -38,7 +39,7 @@ func newRig(t *testing.T, ws []*worker.Worker, change func(*Config)) *rig {
 	tracker, err := health.New(health.Config{})
 	require.NoError(t, err)
 	cfg := Config{
-		Board: boardOf(t, ws), Book: load.New(1), Health: tracker,
+		Board: routetest.Board(ws), Book: load.New(1), Health: tracker,
 		Overlap: overlap.Config{Index: r.index, Slots: slots}, Routes: overlap.NewRoutes(r.index),
 		Estimate: r.resolver.Estimate, Expect: new(outlen.Lately).Expect,
 		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),

@@ -38,10 +38,10 @@ func TestTheBookIsNotAskedForTaintsThatNoWorkerCarries(t *testing.T) {
 
 func TestTheTaintsOfANewWorldAreLookedUpAnew(t *testing.T) {
 	var sets taintSets
-	first := boardOf(t, routetest.Zoned(worker.Preferred, 0.5)).Load()
+	first := routetest.Board(routetest.Zoned(worker.Preferred, 0.5)).Load()
 	ws := routetest.Workers()
 	ws[3].Taints = []string{"late"}
-	second := boardOf(t, ws).Load()
+	second := routetest.Board(ws).Load()
 	require.NotContains(t, sets.of(first), "late")
 	require.Contains(t, sets.of(first), "dynamo.topology/zone=b")
 	require.Equal(t, map[string]struct{}{"late": {}}, sets.of(second))

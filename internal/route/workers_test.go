@@ -2,15 +2,10 @@ package route
 
 import (
 	"strings"
-	"testing"
-	"time"
 
-	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/subset"
-	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -25,17 +20,6 @@ const (
 func withExt(ext string) string { return strings.Replace(extTokens, "%", ext, 1) }
 
 func setOf(list string) *subset.Set { return subset.Parse(structpb.NewStringValue(list)) }
-
-func boardOf(t *testing.T, sets ...[]*worker.Worker) *activation.Board {
-	t.Helper()
-	b := activation.New()
-	for i, ws := range sets {
-		snap, err := worker.NewSnapshot(uint64(i+1), ws)
-		require.NoError(t, err)
-		b.Follow(snap, discovery.Change{}, time.Now())
-	}
-	return b
-}
 
 // engineOf makes workers of one engine; those of a hand-off through prefill's answer
 // have no bootstrap.

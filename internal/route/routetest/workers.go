@@ -1,15 +1,19 @@
-// Package routetest makes workers for tests of who serves a request.
+// Package routetest makes workers, and the board that publishes them, for tests of who
+// serves a request.
 //
 // Contract. Each call makes workers of its own, which a test may change. It panics where
 // it is asked for what cannot be.
 //
-// What it does not do: it publishes nothing, and imports nothing of internal/route, whose
+// What it does not do: it imports nothing of internal/route, whose
 // tests use it.
 package routetest
 
 import (
 	"fmt"
+	"time"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -89,6 +93,19 @@ func Aggregated(ws []*worker.Worker) []*worker.Worker {
 		w.Role = worker.Aggregated
 	}
 	return ws
+}
+
+// Board publishes sets of workers one after the other, and returns what follows them.
+func Board(sets ...[]*worker.Worker) *activation.Board {
+	b := activation.New()
+	for i, ws := range sets {
+		snap, err := worker.NewSnapshot(uint64(i+1), ws)
+		if err != nil {
+			panic(err)
+		}
+		b.Follow(snap, discovery.Change{}, time.Now())
+	}
+	return b
 }
 
 func endpoint(format string, args ...any) worker.Endpoint {
