@@ -27,7 +27,7 @@ import (
 // (docs/behaviour.md#can-serve).
 func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	offered := func(enforced bool, workers []*worker.Worker) int {
-		srv := &Server{cfg: Config{Board: routetest.Board(workers), EnforceDisagg: enforced}}
+		srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), workers), EnforceDisagg: enforced}}
 		im := srv.models("", true)
 		require.Equal(t, 200, im.Status)
 		var list struct{ Data []struct{ ID string } }
@@ -59,7 +59,7 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 	ws[2].Models = []string{"m", "org/served"}
 	ws[0].MaxModelLen, ws[2].MaxModelLen = 8192, 4096
 	ws[1].Models, ws[3].Models, ws[3].Engine = []string{"odd"}, []string{"odd"}, worker.SGLang
-	srv := &Server{cfg: Config{Board: routetest.Board(ws)}, legClient: new(legClient)}
+	srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), ws)}, legClient: new(legClient)}
 	told := func(path string) (status int, got map[string]any) {
 		only, ok := modelsPath(path)
 		require.True(t, ok, path)
@@ -96,12 +96,12 @@ func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
 	for i := range 500 {
 		ws[0].Models = append(ws[0].Models, strings.Repeat("ä", 120)+strconv.Itoa(i))
 	}
-	srv := &Server{cfg: Config{Board: routetest.Board(ws)}}
+	srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), ws)}}
 	f := srv.unknownModel(strings.Repeat("\x00\xff", 1<<20))
 	require.Less(t, len(f.message), 10_000)
 	require.Contains(t, f.message, " and 481 more.")
 	require.True(t, utf8.ValidString(f.message))
-	require.Equal(t, `The model "x" does not exist here. No model has a worker.`, (&Server{cfg: Config{Board: routetest.Board(nil)}}).unknownModel("x").message)
+	require.Equal(t, `The model "x" does not exist here. No model has a worker.`, (&Server{cfg: Config{Board: routetest.Board(time.Now(), nil)}}).unknownModel("x").message)
 }
 
 // What a model is refused for is told to clients with a row of the failure table, that

@@ -459,7 +459,7 @@ func aggregatedBoard(t *testing.T) *activation.Board {
 	for _, w := range workers {
 		w.AcceptsAggregated = true
 	}
-	return routetest.Board(workers)
+	return routetest.Board(time.Now(), workers)
 }
 
 func TestAStreamWithoutAKnownFilterIsRefused(t *testing.T) {

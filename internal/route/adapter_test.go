@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,7 +26,7 @@ func loaded(t *testing.T, id worker.ID, e worker.Engine, model string, adapters 
 // TestAnAdapterIsFoundAsItsEngineFindsIt: who serves a request, and what separates its
 // blocks, for each way in which an adapter and a namespace are named.
 func TestAnAdapterIsFoundAsItsEngineFindsIt(t *testing.T) {
-	board := routetest.Board([]*worker.Worker{
+	board := routetest.Board(time.Now(), []*worker.Worker{
 		loaded(t, 1, worker.VLLM, "v", "va"), loaded(t, 2, worker.VLLM, "v"),
 		loaded(t, 3, worker.SGLang, "s", "sa"), loaded(t, 4, worker.SGLang, "s"),
 		loaded(t, 5, worker.SGLang, "s3://x"),
@@ -81,7 +82,7 @@ func TestAnAdapterIsFoundAsItsEngineFindsIt(t *testing.T) {
 // TestAdaptersAreNoFurtherModels: /generate names no model, which is right where there is
 // one, with however many adapters.
 func TestAdaptersAreNoFurtherModels(t *testing.T) {
-	board := routetest.Board([]*worker.Worker{loaded(t, 1, worker.SGLang, "s", "a", "b")})
+	board := routetest.Board(time.Now(), []*worker.Worker{loaded(t, 1, worker.SGLang, "s", "a", "b")})
 	q, f := asked(t, board, openai.Generate, `{"text":"hi","lora_path":"b"}`)
 	require.Nil(t, f)
 	require.Equal(t, "b", q.query.Salt.LoRA)
@@ -89,7 +90,7 @@ func TestAdaptersAreNoFurtherModels(t *testing.T) {
 
 // TestAnAdapterOfAModelThatIsAwayIsNotUnknown as its base is not.
 func TestAnAdapterOfAModelThatIsAwayIsNotUnknown(t *testing.T) {
-	board := routetest.Board([]*worker.Worker{loaded(t, 1, worker.SGLang, "s")}, nil)
+	board := routetest.Board(time.Now(), []*worker.Worker{loaded(t, 1, worker.SGLang, "s")}, nil)
 	_, f := asked(t, board, openai.Completions, `{"model":"s:a","prompt":"hi"}`)
 	require.Equal(t, &Refusal{Reason: NoWorker}, f)
 }

@@ -39,7 +39,7 @@ func newRig(t *testing.T, ws []*worker.Worker, change func(*Config)) *rig {
 	tracker, err := health.New(health.Config{})
 	require.NoError(t, err)
 	cfg := Config{
-		Board: routetest.Board(ws), Book: load.New(1), Health: tracker,
+		Board: routetest.Board(time.Now(), ws), Book: load.New(1), Health: tracker,
 		Overlap: overlap.Config{Index: r.index, Slots: slots}, Routes: overlap.NewRoutes(r.index),
 		Estimate: r.resolver.Estimate, Expect: new(outlen.Lately).Expect,
 		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),

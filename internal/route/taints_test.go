@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -38,10 +39,10 @@ func TestTheBookIsNotAskedForTaintsThatNoWorkerCarries(t *testing.T) {
 
 func TestTheTaintsOfANewWorldAreLookedUpAnew(t *testing.T) {
 	var sets taintSets
-	first := routetest.Board(routetest.Zoned(worker.Preferred, 0.5)).Load()
+	first := routetest.Board(time.Now(), routetest.Zoned(worker.Preferred, 0.5)).Load()
 	ws := routetest.Workers()
 	ws[3].Taints = []string{"late"}
-	second := routetest.Board(ws).Load()
+	second := routetest.Board(time.Now(), ws).Load()
 	require.NotContains(t, sets.of(first), "late")
 	require.Contains(t, sets.of(first), "dynamo.topology/zone=b")
 	require.Equal(t, map[string]struct{}{"late": {}}, sets.of(second))

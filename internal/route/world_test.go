@@ -22,9 +22,9 @@ func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
 	}
 	workers := routetest.Workers()
 	body := `{"model":"` + workers[0].Models[0] + `","prompt":"hi"}`
-	require.Equal(t, "not_ready", ask(routetest.Board(), openai.Completions, body))
-	require.Equal(t, "model_not_found", ask(routetest.Board(nil), openai.Completions, body))
-	gone := routetest.Board(workers, nil)
+	require.Equal(t, "not_ready", ask(routetest.Board(time.Now()), openai.Completions, body))
+	require.Equal(t, "model_not_found", ask(routetest.Board(time.Now(), nil), openai.Completions, body))
+	gone := routetest.Board(time.Now(), workers, nil)
 	require.Equal(t, "no_worker", ask(gone, openai.Completions, body))
 	require.Equal(t, "no_worker", ask(gone, openai.Generate, `{"text":"hi"}`), "which model is clear: there was one")
 	require.Equal(t, "model_not_found", ask(gone, openai.Completions, `{"model":"other","prompt":"hi"}`))
@@ -33,7 +33,7 @@ func TestAModelWhoseWorkersAreAllAwayIsNotUnknown(t *testing.T) {
 		w.Models = []string{"other"}
 		w.ID += 10
 	}
-	require.Equal(t, "missing_field", ask(routetest.Board(workers, another), openai.Generate, `{"text":"hi"}`), "one is there, one only away: which is not clear")
+	require.Equal(t, "missing_field", ask(routetest.Board(time.Now(), workers, another), openai.Generate, `{"text":"hi"}`), "one is there, one only away: which is not clear")
 }
 
 // What a model is refused for has a reason of its own, but where only a listener is

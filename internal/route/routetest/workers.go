@@ -95,15 +95,15 @@ func Aggregated(ws []*worker.Worker) []*worker.Worker {
 	return ws
 }
 
-// Board publishes sets of workers one after the other, and returns what follows them.
-func Board(sets ...[]*worker.Worker) *activation.Board {
+// Board publishes sets of workers one after the other, now, and returns what follows them.
+func Board(now time.Time, sets ...[]*worker.Worker) *activation.Board {
 	b := activation.New()
 	for i, ws := range sets {
 		snap, err := worker.NewSnapshot(uint64(i+1), ws)
 		if err != nil {
 			panic(err)
 		}
-		b.Follow(snap, discovery.Change{}, time.Now())
+		b.Follow(snap, discovery.Change{}, now)
 	}
 	return b
 }
