@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -246,7 +247,7 @@ func tooLarge(t *tree, small map[string]int) []string {
 func tooHandy(t *tree, rooms []string, excused map[string]string) []string {
 	methods := map[string]int{}
 	t.files(func(s *source) {
-		pkg := s.path[:max(strings.LastIndexByte(s.path, '/'), 0)]
+		pkg := path.Dir(s.path)
 		if s.test || !underAny(pkg, rooms) {
 			return
 		}

@@ -38,7 +38,7 @@ func (c *RoutingConfig) predictedWeight() float64 {
 // Tree converts to the index's settings.
 func (c *Config) Tree() kvindex.TreeConfig {
 	return kvindex.TreeConfig{
-		MaxBytes: c.Index.MaxBytes, NoHugePages: c.Index.HugePages != nil && !*c.Index.HugePages,
+		MaxBytes: c.Index.MaxBytes, NoHugePages: !unlessFalse(c.Index.HugePages),
 		Route: kvindex.RouteConfig{TTL: c.Routing.RoutedTTL, PredictedTTL: c.Routing.PredictedTTL, MaxBlocks: c.Index.MaxRoutedBlocks},
 	}
 }

@@ -61,7 +61,8 @@ func TestWhatComesByDynamosEventPlaneIsShown(t *testing.T) {
 	require.Contains(t, r.get("/debug/state"), `"unknown_worker"`)
 	require.Contains(t, r.get("/"), channel)
 	require.True(t, r.plugin.events.Tells(worker.Rank{ID: 7}))
-	require.Positive(t, r.plugin.indexBlocks(r.plugin.board.Load().Worker(7), worker.Rank{ID: 7}))
+	blocks, _ := r.plugin.indexed(r.plugin.board.Load().Worker(7), worker.Rank{ID: 7})
+	require.Positive(t, blocks)
 	require.Contains(t, r.get("/metrics"), `baton_kv_refused_total{reason="unknown_worker"} `)
 }
 

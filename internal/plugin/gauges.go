@@ -41,10 +41,10 @@ func (p *plugin) observe(o *telemetry.Observation) {
 			r := worker.Rank{ID: w.ID, DPRank: dp}
 			l, _ := p.book.Load(r)
 			holds, _ := p.book.DecodingBlocks(r, now)
+			blocks, shed := p.indexed(w, r)
 			o.Ranks = append(o.Ranks, telemetry.RankLoad{
 				Rank: r, Role: w.Role, PrefillTokens: l.PrefillTokens, PrefillRequests: int64(l.PrefillRequests),
-				DecodeBlocks: l.DecodeBlocks, DecodingBlocks: holds, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: p.indexBlocks(w, r),
-				IndexShed: p.indexShed(r),
+				DecodeBlocks: l.DecodeBlocks, DecodingBlocks: holds, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: blocks, IndexShed: shed,
 			})
 		}
 	}

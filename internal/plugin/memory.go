@@ -55,16 +55,11 @@ func (m memory) runtime(bodies int64) int64 {
 	return max(m.bytes/8*3, 2*bodies) + HeapFloor
 }
 
-// bodiesBytes is request.max_bodies_bytes, or what it is where it is not set.
-func bodiesBytes(c *config.Config, m memory) int64 {
-	if c.Request.MaxBodiesBytes > 0 {
-		return c.Request.MaxBodiesBytes
-	}
-	return m.bodies()
-}
-
+// sized is c with request.max_bodies_bytes as it is where it is not set.
 func sized(c config.Config, m memory) config.Config {
-	c.Request.MaxBodiesBytes = bodiesBytes(&c, m)
+	if c.Request.MaxBodiesBytes <= 0 {
+		c.Request.MaxBodiesBytes = m.bodies()
+	}
 	return c
 }
 
@@ -72,15 +67,15 @@ func sized(c config.Config, m memory) config.Config {
 func Sized(c config.Config) config.Config { return sized(c, memoryHere()) }
 
 // limitMemory sets the runtime's memory limit, unless GOMEMLIMIT has, and says what is
-// bounded by what.
-func limitMemory(c *config.Config, m memory, log *slog.Logger) {
-	limit := m.runtime(bodiesBytes(c, m))
+// bounded by what. bodies is request.max_bodies_bytes.
+func limitMemory(bodies int64, m memory, log *slog.Logger) {
+	limit := m.runtime(bodies)
 	if set := os.Getenv("GOMEMLIMIT"); set != "" {
-		log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", bodiesBytes(c, m), "gomemlimit", set)
+		log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", bodies, "gomemlimit", set)
 		return
 	}
 	if limit > 0 {
 		debug.SetMemoryLimit(limit)
 	}
-	log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", bodiesBytes(c, m), "runtime_limit", limit)
+	log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", bodies, "runtime_limit", limit)
 }

@@ -225,7 +225,7 @@ func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.
 		return err
 	}
 	d.tell(p)
-	limitMemory(&p.cfg, p.memory, p.log)
+	limitMemory(p.cfg.Request.MaxBodiesBytes, p.memory, p.log)
 	for _, n := range notes {
 		p.log.Log(ctx, n.Level, "this flag has no effect here", "flag", n.Flag, telemetry.KeyReason, n.Reason)
 	}

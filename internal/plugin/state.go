@@ -150,28 +150,23 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 				own = standing{}
 			}
 		}
+		blocks, shed := p.indexed(w, r)
 		row.Ranks = append(row.Ranks, admin.RankRow{
 			DPRank: dp, Health: own.Health, Reason: own.why, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
-			DecodeBlocks: l.DecodeBlocks, IndexBlocks: p.indexBlocks(w, r), CapacityBlocks: int64(w.CapacityBlocks),
-			ShedBlocks: p.indexShed(r),
+			DecodeBlocks: l.DecodeBlocks, IndexBlocks: blocks, CapacityBlocks: int64(w.CapacityBlocks),
+			ShedBlocks: shed,
 			Events:     eventStream(streams[r]),
 		})
 	}
 	return row
 }
 
-// indexBlocks is what is known of a rank's cache: by its events, or by what was
-// routed to it where it publishes none.
-func (p *plugin) indexBlocks(w *worker.Worker, r worker.Rank) int64 {
+// indexed is how many blocks are known of a rank's cache, by its events, or by what was
+// routed to it where it publishes none; and how many the index had no memory for.
+func (p *plugin) indexed(w *worker.Worker, r worker.Rank) (blocks, shed int64) {
 	st, _ := p.index.Stats(r)
 	if w.KVEvents.IsZero() && !p.events.Tells(r) {
-		return int64(st.Routed)
+		return int64(st.Routed), int64(st.Shed)
 	}
-	return int64(st.Blocks)
-}
-
-// indexShed is how many of the rank's blocks the index had no memory for.
-func (p *plugin) indexShed(r worker.Rank) int64 {
-	st, _ := p.index.Stats(r)
-	return int64(st.Shed)
+	return int64(st.Blocks), int64(st.Shed)
 }

@@ -31,7 +31,7 @@ type flight struct {
 // one who waits has gone the question is dropped. It returns an *[Error]. The
 // body is not used after Engine has returned.
 func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) (Prompt, error) {
-	m := mediaOf(&q)
+	m := r.mediaOf(&q)
 	if err := r.tokenizable(q, m.parts, from); err != nil {
 		return Prompt{}, err
 	}
@@ -165,9 +165,7 @@ func (to *asked) heard(err error, shared bool) {
 		return
 	}
 	switch reason := ReasonOf(err); {
-	case reason == ReasonKey || reason == ReasonUntold:
-		to.of.bad(to.ep, true)
-	case reason == ReasonFailed && !shared:
+	case reason == ReasonKey || reason == ReasonUntold || reason == ReasonFailed && !shared:
 		to.of.bad(to.ep, true)
 	case reason == ReasonSlow && !shared:
 		to.of.bad(to.ep, false)
@@ -225,7 +223,7 @@ func (r *Resolver) keep(e *entry, a *asking) {
 	switch {
 	case e.partial && a.renders:
 		e.until = time.Now().Add(maxSetAside) // by then more may be told
-	case !e.partial && a.loads:
+	case a.loads():
 		return // at the same address there may be another picture at once
 	}
 	r.cache.put(e)
@@ -370,10 +368,12 @@ type asking struct {
 	// Of one with pictures:
 	media   media
 	renders bool   // see Query.Renders
-	loads   bool   // to answer, an engine loads what is not in the request
 	whole   []byte // with them
 	before  []byte // what stands before the first; nil: nothing
 }
+
+// loads reports whether an engine has to load what is not in the request, to answer.
+func (a *asking) loads() bool { return a.renders && !a.media.inside }
 
 // questions are what is asked about q's prompt: vLLM tokenizes no list of prompts, so each
 // of a list is a question of its own.

@@ -27,19 +27,24 @@ const maxRendered = 4 << 20
 
 // media is what of a prompt is not text.
 type media struct {
-	parts    int
+	parts int
+
+	// Looked at where an engine would be asked about pictures:
 	pictures bool // they are pictures, all of them
 	inside   bool // and in the request themselves
 }
 
-func mediaOf(q *Query) media {
+func (r *Resolver) mediaOf(q *Query) media {
 	m := media{pictures: true, inside: true}
+	look := q.Renders && r.cfg.Pictures == AskPictures
 	if q.Request.PromptKind == openai.PromptMessages {
 		openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, piece []byte) {
 			if k == openai.PieceMedia {
-				inside, picture := openai.Picture(piece)
 				m.parts++
-				m.pictures, m.inside = m.pictures && picture, m.inside && inside
+				if look {
+					inside, picture := openai.Picture(piece)
+					m.pictures, m.inside = m.pictures && picture, m.inside && inside
+				}
 			}
 		})
 	}
@@ -48,7 +53,7 @@ func mediaOf(q *Query) media {
 
 // pictureQuestions are what is asked about a prompt with media.
 func pictureQuestions(q *Query, m media) asking {
-	a := asking{media: m, renders: q.Renders, loads: q.Renders && !m.inside}
+	a := asking{media: m, renders: q.Renders}
 	more := ""
 	if q.Renders {
 		more = `,"mm_payload":"none"` // not what the pictures were made into
@@ -73,11 +78,11 @@ func (r *Resolver) forPictures(q *Query, m media) []*asides {
 func (r *Resolver) askPictures(ctx context.Context, to asked, a asking) (*entry, error) {
 	release, err := take(ctx, r.pictureSlots)
 	if err != nil {
-		to.heard(err, true)
+		to.of.undecided(to.ep) // it was not asked
 		return nil, err
 	}
 	defer release()
-	shared := a.loads
+	shared := a.loads()
 	if to.of == r.renderers {
 		e, err := r.render(ctx, to.ep, a)
 		to.heard(err, shared)
@@ -91,7 +96,7 @@ func (r *Resolver) askPictures(ctx context.Context, to asked, a asking) (*entry,
 		shared = true // the time has not been its own alone
 	}
 	if a.before == nil {
-		to.heard(&Error{Reason: ReasonCancelled}, true) // it was not asked
+		to.of.undecided(to.ep)
 		return nil, &Error{Reason: ReasonMedia}
 	}
 	e, err := r.askBefore(ctx, to.ep, a)
