@@ -145,7 +145,7 @@ type plan struct {
 	overdueAfter time.Duration // from the dispatch, of prefill
 	startWithin  time.Duration // the same, until its leg has begun
 	answerWithin time.Duration // of decode, once it has all that it needs; 0: no limit
-	spare        spare         // who else could be tried
+	spare        route.Spare   // who else could be tried
 	failing      int           // how often its hand-off has lately failed for other requests
 	suspects     suspects      // of earlier attempts of the request
 	explain      string        // the debug header's value, if asked for
@@ -153,9 +153,6 @@ type plan struct {
 	// The request has named the worker: a fresh attempt would meet it again.
 	prefillNamed, decodeNamed bool
 }
-
-// spare says whether a leg could be tried elsewhere.
-type spare struct{ prefill, decode bool }
 
 type suspects = blame.Suspects[worker.Rank]
 

@@ -154,43 +154,22 @@ func (srv *Server) failureOf(r *route.Refusal) *failure {
 	return &f
 }
 
-// failureRow is the row of a reason that has one of its own.
+// failureRow is the row of a reason that has one of its own: its code is the reason's word.
 func failureRow(r route.Reason) *failure {
-	switch r {
-	case route.NotReady:
-		return &failNotReady
-	case route.NoWorker:
-		return &failNoWorker
-	case route.Pending:
-		return &failPending
-	case route.NoPrefill:
-		return &failNoPrefill
-	case route.NoDecode:
-		return &failNoDecode
-	case route.NoAggregated:
-		return &failNoAggregated
-	case route.NoCommon:
-		return &failNoCommon
-	case route.PrefillGone:
-		return &failPrefillGone
-	case route.NoListener:
-		return &failNoListener
-	case route.NoHandoff:
-		return &failNoHandoff
-	case route.Saturated:
-		return &failSaturated
-	case route.NoTaint:
-		return &failNoTaint
-	case route.Outside:
-		return &failOutside
-	case route.Enforced:
-		return &failEnforced
-	case route.NamedLeft:
-		return &failPinGone
-	default:
-		return &failInternal
+	if f, ok := rows[string(r)]; ok {
+		return &f
 	}
+	return &failInternal
 }
+
+// rows are the failures by their codes.
+var rows = func() map[string]failure {
+	out := make(map[string]failure)
+	for _, f := range failures() {
+		out[f.code] = f
+	}
+	return out
+}()
 
 // pinned returns the row of a fault in what the request names.
 func pinned(err *pin.Error) *failure {
@@ -226,7 +205,7 @@ func pinned(err *pin.Error) *failure {
 	return &f
 }
 
-// failures lists every row, for the table's tests and documentation.
+// failures lists every row.
 func failures() []failure {
 	return []failure{
 		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,

@@ -168,7 +168,7 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 			return false
 		}
 		p := &plan{nonce: g.seq, decode: d, decodeAddr: "a", suspects: before.suspects, startWithin: time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second}
-		_, p.spare.decode = g.other(g.serve, d.ID, before.ranks)
+		_, p.spare.Decode = g.other(g.serve, d.ID, before.ranks)
 		if len(g.prefill) > 0 {
 			if p.prefill, ok = g.pick(g.prefill, before.ranks); !ok {
 				return false
@@ -178,11 +178,11 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 					p.prefill = before.keep
 				} else {
 					p.decode, d = before.keep, before.keep
-					_, p.spare.decode = g.other(g.serve, d.ID, before.ranks)
+					_, p.spare.Decode = g.other(g.serve, d.ID, before.ranks)
 				}
 			}
 			p.disaggregated, p.kind, p.token, p.decodeAlone = true, g.kind, "sealed", false
-			_, p.spare.prefill = g.other(g.prefill, p.prefill.ID, before.ranks)
+			_, p.spare.Prefill = g.other(g.prefill, p.prefill.ID, before.ranks)
 			p.failing = g.tracker.HandoffFailing(p.prefill, d, g.now)
 		}
 		x := &attemptPlay{g: g, m: &mainLeg{rules: testRules()}, plan: p, number: attempt}
@@ -284,7 +284,7 @@ func (x *attemptPlay) play(a act) {
 	x.begin()
 	leg := func(s blame.Sight, status int) {
 		if first {
-			ans := &legAnswer{status: status, sent: true, odd: x.odd(s, x.plan.prefill, x.plan.spare.prefill)}
+			ans := &legAnswer{status: status, sent: true, odd: x.odd(s, x.plan.prefill, x.plan.spare.Prefill)}
 			if s == blame.Lost || s == blame.Unconnected {
 				ans.localReply = map[blame.Sight]string{blame.Lost: "UC", blame.Unconnected: "UF"}[s]
 			}
@@ -298,7 +298,7 @@ func (x *attemptPlay) play(a act) {
 		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
 		r := legReport{state: legWell}
 		if s != blame.Served {
-			r = legReport{state: legFailed, reason: s, status: status, odd: x.odd(s, x.plan.prefill, x.plan.spare.prefill)}
+			r = legReport{state: legFailed, reason: s, status: status, odd: x.odd(s, x.plan.prefill, x.plan.spare.Prefill)}
 		}
 		x.send(&event{kind: evLeg, leg: r})
 		x.send(&event{kind: evLeg, leg: legReport{state: legEnded}})
@@ -312,7 +312,7 @@ func (x *attemptPlay) play(a act) {
 		h := &wire.Headers{Status: fmt.Sprint(status), LocalReply: local}
 		ev := &event{kind: evResponseHeaders, headers: h, endOfStream: eos}
 		if local == "" {
-			ev.odd = x.odd(sightOfStatus(status), x.plan.decode, x.plan.spare.decode)
+			ev.odd = x.odd(sightOfStatus(status), x.plan.decode, x.plan.spare.Decode)
 		}
 		x.send(ev)
 	}

@@ -101,7 +101,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 					startWithin: cfg.StartTimeout, answerWithin: 30 * time.Second,
 					overdueAfter: nothing.Limit(patience.Subject{Worker: ws[0].ID}, cfg.overdueAfter(100)),
 				}
-				p.spare.prefill = true
+				p.spare.Prefill = true
 				m := &mainLeg{rules: testRules()}
 				send := func(ev *event) {
 					for _, e := range m.step(time.Now(), ev) {

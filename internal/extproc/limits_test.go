@@ -53,7 +53,7 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 				disaggregated: true, kind: kind, token: "sealed", decodeAddr: "a", prefill: worker.Rank{ID: 100}, decode: worker.Rank{ID: 200},
 				startWithin: 3 * time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second,
 			}
-			p.spare.prefill, p.spare.decode = true, true
+			p.spare.Prefill, p.spare.Decode = true, true
 			x := &attemptPlay{g: g, m: &mainLeg{rules: testRules()}, plan: p, number: attempt}
 			x.begin()
 			x.wait(3*time.Second - 1)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -182,7 +183,7 @@ func (x *mainRandom) answerPick() error {
 	if x.r.IntN(5) == 0 {
 		return x.send(event{kind: evRefused, failure: &failNoDecode}, "refused")
 	}
-	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second, startWithin: time.Second, answerWithin: pickOf(x.r, 0, 3*time.Second), spare: spare{x.r.IntN(2) == 0, x.r.IntN(2) == 0}}
+	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second, startWithin: time.Second, answerWithin: pickOf(x.r, 0, 3*time.Second), spare: route.Spare{Prefill: x.r.IntN(2) == 0, Decode: x.r.IntN(2) == 0}}
 	x.booked, x.decode, x.disaggregated = true, 1, false
 	if x.m.instead == nil && !x.m.passing.on && x.r.IntN(4) > 0 {
 		x.disaggregated, x.prefill = true, 1

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -212,7 +213,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 		nonce: 77, decode: worker.Rank{ID: 3, DPRank: 1}, decodeAddr: "10.0.0.3:30000",
 		decodeDPSize: uint32(num(t, d, "dp", 1)), overdueAfter: dur(t, str(d, "overdue", "5s")),
 		startWithin: time.Second, answerWithin: dur(t, str(d, "answer", "0s")),
-		spare: spare{prefill: !d.HasArg("lone"), decode: !d.HasArg("lone")},
+		spare: route.Spare{Prefill: !d.HasArg("lone"), Decode: !d.HasArg("lone")},
 	}
 	for _, x := range strings.FieldsFunc(str(d, "suspects", ""), func(r rune) bool { return r == ',' }) {
 		id, charge, _ := strings.Cut(x, ":")

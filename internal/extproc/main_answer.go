@@ -200,7 +200,7 @@ func (m *mainLeg) onLegFailed(now time.Time, r legReport) {
 	if r.reason == blame.TimedOut && !now.Before(m.deadline) {
 		f = failDeadline
 	}
-	f.fresh = m.fresh(row, m.plan.spare.prefill, r.odd)
+	f.fresh = m.fresh(row, m.plan.spare.Prefill, r.odd)
 	retry := awaited && m.mayRetry(&f)
 	m.charge(now, row, m.plan.prefill, retry)
 	switch r.reason {

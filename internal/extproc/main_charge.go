@@ -30,7 +30,7 @@ func (m *mainLeg) saw(l blame.Leg, s blame.Sight) { m.seen = append(m.seen, sigh
 // where that may do better: it reports whether it has.
 func (m *mainLeg) decodeFailed(now time.Time, s blame.Sight, odd bool, f *failure) bool {
 	row := blame.Of(m.decodeLeg(), s)
-	f.fresh = m.fresh(row, m.plan.spare.decode, odd)
+	f.fresh = m.fresh(row, m.plan.spare.Decode, odd)
 	retry := m.mayRetry(f)
 	m.charge(now, row, m.plan.decode, retry)
 	if retry {
@@ -43,7 +43,7 @@ func (m *mainLeg) decodeFailed(now time.Time, s blame.Sight, odd bool, f *failur
 // that the leg could be tried elsewhere.
 func (m *mainLeg) fresh(row blame.Row, mate, odd bool) bool {
 	if row.Avoid == blame.Both {
-		mate = m.plan.spare.prefill || m.plan.spare.decode
+		mate = m.plan.spare.Prefill || m.plan.spare.Decode
 	}
 	switch row.Fresh {
 	case blame.Yes:
@@ -75,7 +75,7 @@ func (m *mainLeg) charge(now time.Time, row blame.Row, at worker.Rank, retry boo
 		x := blame.Suspect[worker.Rank]{Worker: at, Charge: row.Charge}
 		if row.Pair {
 			x.Pair = &[2]worker.Rank{m.plan.prefill, m.plan.decode}
-			x.Lone = [2]bool{!m.plan.spare.prefill, !m.plan.spare.decode}
+			x.Lone = [2]bool{!m.plan.spare.Prefill, !m.plan.spare.Decode}
 		}
 		if row.Sight == blame.Overdue {
 			x.Within = now.Sub(m.pickedAt)
@@ -94,9 +94,9 @@ func (m *mainLeg) charge(now time.Time, row blame.Row, at worker.Rank, retry boo
 // tried with somebody else, which shows whether it is that one.
 func (m *mainLeg) avoidPair() {
 	switch p := m.plan; {
-	case p.failing > 0 && p.spare.prefill && (p.failing%2 == 1 || !p.spare.decode):
+	case p.failing > 0 && p.spare.Prefill && (p.failing%2 == 1 || !p.spare.Decode):
 		m.keep, m.avoid = p.decode, append(m.avoid, p.prefill)
-	case p.failing > 0 && p.spare.decode:
+	case p.failing > 0 && p.spare.Decode:
 		m.keep, m.avoid = p.prefill, append(m.avoid, p.decode)
 	default:
 		m.avoid = append(m.avoid, p.decode, p.prefill)
@@ -222,7 +222,7 @@ func (m *mainLeg) onOverdue(now time.Time) {
 		return
 	}
 	row, f := blame.Of(m.prefillLeg(), blame.Overdue), failPrefill
-	f.fresh = m.fresh(row, m.plan.spare.prefill, false)
+	f.fresh = m.fresh(row, m.plan.spare.Prefill, false)
 	late := legReport{state: legFailed, reason: blame.Overdue}
 	if m.mayRetry(&f) || m.phase == mainPrefilling && m.mayServeAlone(&failPrefill, late) {
 		m.onLegFailed(now, late)
@@ -239,7 +239,7 @@ func (m *mainLeg) onSilent(now time.Time) {
 		return
 	}
 	f := failDecodeSilent
-	if f.fresh = m.fresh(blame.Of(m.decodeLeg(), blame.Overdue), m.plan.spare.decode, false); m.mayRetry(&f) {
+	if f.fresh = m.fresh(blame.Of(m.decodeLeg(), blame.Overdue), m.plan.spare.Decode, false); m.mayRetry(&f) {
 		m.decodeFailed(now, blame.Overdue, false, &f)
 		return
 	}

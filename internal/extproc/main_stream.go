@@ -137,16 +137,16 @@ func (s *mainStream) prepare(ev *event) {
 		if s.m.phase == mainRouted && s.m.plan.looks && !s.looked.Load() {
 			s.srv.unread(ev.headers)
 		}
-		if s.m.phase == mainRouted && ev.headers.LocalReply == "" && s.m.plan.spare.decode {
+		if s.m.phase == mainRouted && ev.headers.LocalReply == "" && s.m.plan.spare.Decode {
 			ev.odd = s.odd(s.m.plan.decode, statusOf(ev.headers.Status))
 		}
 	case evFound:
 		s.pass = ev.pass
-		if s.m.plan != nil && s.m.plan.spare.decode {
+		if s.m.plan != nil && s.m.plan.spare.Decode {
 			ev.odd = s.odd(s.m.plan.decode, ev.status)
 		}
 	case evLeg:
-		if ev.leg.reason == blame.Rejected && s.m.waitsForPrefill() && s.m.plan.spare.prefill {
+		if ev.leg.reason == blame.Rejected && s.m.waitsForPrefill() && s.m.plan.spare.Prefill {
 			ev.leg.odd = s.odd(s.m.plan.prefill, ev.leg.status)
 		}
 	case evPicked:
@@ -155,7 +155,7 @@ func (s *mainStream) prepare(ev *event) {
 		}
 		ev.booked.give(s, ev.plan.nonce)
 	case evPrefilled:
-		if ev.answer.localReply == "" && s.m.waitsForPrefill() && s.m.plan.spare.prefill {
+		if ev.answer.localReply == "" && s.m.waitsForPrefill() && s.m.plan.spare.Prefill {
 			ev.answer.odd = s.odd(s.m.plan.prefill, ev.answer.status)
 		}
 		s.keepDecode(ev.answer)

@@ -15,9 +15,10 @@ func (a *asking) plan(d *route.Decision) (*plan, error) {
 	p := &plan{
 		nonce: newNonce(), disaggregated: d.Apart,
 		prefillNamed: d.Prefill.Named, decodeNamed: d.Decode.Named,
-		decode: d.Decode.Rank, decodeDPSize: d.Decode.Worker.RanksPerPort(), subset: d.Subset,
+		decode: d.Decode.Rank, decodeDPSize: d.Decode.Worker.RanksPerPort(), subset: a.subset,
 		decodeAddr: d.Destination, others: d.Others,
-		spare: spare{prefill: d.Spare.Prefill, decode: d.Spare.Decode}, suspects: a.suspects,
+		prefill: d.Prefill.Rank, kind: d.Kind,
+		spare: d.Spare, suspects: a.suspects,
 	}
 	var err error
 	p.looks = a.m.looks()
@@ -30,13 +31,11 @@ func (a *asking) plan(d *route.Decision) (*plan, error) {
 		}
 	}
 	body := a.question.Query().Body
+	a.limit(p, d.Key, body, time.Now())
 	if !d.Apart {
-		a.limit(p, d.Key, body, time.Now())
 		return p, nil
 	}
 	w := d.Prefill.Worker
-	p.prefill, p.kind = d.Prefill.Rank, d.Kind
-	a.limit(p, d.Key, body, time.Now())
 	leg := prefill.Leg{Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Deadline: a.m.deadline}
 	if p.kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg

@@ -207,10 +207,7 @@ const (
 // request nothing is picked, so that no turn is taken for it.
 func (s *mainStream) keepDecode(a *legAnswer) {
 	p, srv := s.m.plan, s.srv
-	if p == nil || p.decodeNamed || !s.m.goesOn(a) {
-		return
-	}
-	if p.again == nil {
+	if p == nil || p.decodeNamed || !s.m.goesOn(a) || p.again == nil {
 		return
 	}
 	now := time.Now()

@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -26,9 +24,17 @@ type home struct {
 	adapter string // as SGLang is told it; "": none
 }
 
-// homeOf finds the pool of the model that a request names. It has none where the refusal
-// says why.
-func homeOf(world *activation.World, now time.Time, key worker.Key, r *Request) (home, *Refusal) {
+// homeOf finds the pool of the model that a request names, or of the only model where it
+// names none. It has none where the refusal says why.
+func (rt *Router) homeOf(q *Question) (home, *Refusal) {
+	r, world, now := &q.req, q.world, q.now
+	key := worker.Key{Model: string(r.Scan.Model), Namespace: rt.cfg.Policy.Namespace}
+	if key.Model == "" { // /generate names no model: right where there is one
+		key = rt.onlyModel(world, now)
+		if key.Model == "" {
+			return home{}, badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
+		}
+	}
 	h := home{pool: world.Pool(key)}
 	departed := h.pool == nil && world.Departed(key, now)
 	// Its native path reads no model.

@@ -33,11 +33,9 @@ type Again struct {
 func (d *decider) again(kind handoff.Kind) *Again {
 	q, v := d.q, &d.v
 	a := &Again{
-		key: q.pool.Key, kind: kind, subset: q.req.Subset, exclude: q.req.Failed, params: v.decode.params,
+		key: q.pool.Key, kind: kind, subset: q.req.Subset, exclude: q.req.Failed, params: v.decode.params, growth: v.decode.growth,
 		pick: picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
 	}
-	answer := q.answer()
-	a.growth = d.growth(&answer, v.size)
 	a.constraints = q.bound(&a.bound, worker.Decode, v.prefill.decision.Rank.ID)
 	return a
 }

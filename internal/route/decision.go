@@ -5,7 +5,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
-	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -33,7 +32,6 @@ type Decision struct {
 	// of Others, to be tried in turn.
 	Destination string
 	Others      []Destination
-	Subset      *subset.Set // whom the data plane allows; nil: all
 	Spare       Spare
 	Answer      Answer
 
@@ -128,9 +126,8 @@ type decider struct {
 // fill says who serves, and notes what is routed to them.
 func (d *decider) fill(out *Decision) {
 	q, v := d.q, &d.v
-	out.Apart, out.Subset, out.Answer, out.Alone = q.apart, q.req.Subset, q.answer(), v.split.reason
+	out.Apart, out.Answer, out.Alone = q.apart, q.answer(), v.split.reason
 	out.Decode = d.picked(&v.decode)
-	out.Prefill.Named = q.places.Prefill != nil
 	out.Destination, out.Others = q.destinations(&v.decode)
 	if out.Apart {
 		out.Prefill = d.picked(&v.prefill)
@@ -141,7 +138,7 @@ func (d *decider) fill(out *Decision) {
 	}
 	d.remember()
 	if q.req.Passing == "" {
-		out.Spare.Decode = !out.Decode.Named && d.spares(q, q.server(), out.Decode.Rank)
+		out.Spare.Decode = !out.Decode.Named && d.spares(q, out.Decode.Role, out.Decode.Rank)
 		out.Spare.Prefill = out.Apart && !out.Prefill.Named && d.spares(q, worker.Prefill, out.Prefill.Rank)
 	}
 	switch {

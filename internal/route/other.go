@@ -4,9 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // This file is for requests on paths that are not read here: one worker serves them.
@@ -38,14 +36,7 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 func (rt *Router) passingPool(q *Question, anyPart bool) *Refusal {
 	named := q.wish.pins.Decode.Worker(q.world.Snapshot)
 	if r := q.req.Scan; r != nil && (len(r.Model) > 0 || named == nil) {
-		key := worker.Key{Model: string(r.Model), Namespace: rt.cfg.Policy.Namespace}
-		if key.Model == "" {
-			key = rt.onlyModel(q.world, q.now)
-		}
-		if key.Model == "" {
-			return badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
-		}
-		home, f := homeOf(q.world, q.now, key, &q.req)
+		home, f := rt.homeOf(q)
 		q.pool = home.pool
 		return f
 	}

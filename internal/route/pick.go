@@ -19,6 +19,7 @@ type choice struct {
 	decision picker.Decision
 	explain  *load.Explanation // nil: nobody was asked for
 	made     bool
+	growth   load.Growth            // of decode's answer
 	limit    int64                  // of uncached tokens; 0: none
 	others   []worker.Rank          // to try after the picked one, best first
 	missing  string                 // what is shown for noTaint
@@ -204,7 +205,8 @@ func (d *decider) offer(c *choice) load.Request {
 	} else {
 		c.explain, r.Pick.NewBlocks = &sc.explain[1], v.newBlocks()
 		asked := q.answer()
-		r.Growth = d.growth(&asked, v.size)
+		c.growth = d.growth(&asked, v.size)
+		r.Growth = c.growth
 	}
 	r.Explain = c.explain
 	// A decode pick whose prompt is prefilled elsewhere asks who holds it only where that

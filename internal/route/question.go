@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -81,18 +80,11 @@ func (rt *Router) askIn(world *activation.World, now time.Time, r *Request, w wi
 // askRead is Ask for a request on a path that is read.
 func (rt *Router) askRead(q *Question) *Refusal {
 	r := &q.req
-	key := worker.Key{Model: string(r.Scan.Model), Namespace: rt.cfg.Policy.Namespace}
-	if key.Model == "" { // /generate names no model: right where there is one
-		key = rt.onlyModel(q.world, q.now)
-		if key.Model == "" {
-			return badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
-		}
-	}
-	home, f := homeOf(q.world, q.now, key, r)
+	home, f := rt.homeOf(q)
 	if f != nil {
 		return f
 	}
-	q.pool, key = home.pool, home.pool.Key
+	q.pool = home.pool
 	f = rt.divide(q)
 	if f == nil {
 		f = rt.splittable(q)
@@ -105,7 +97,7 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	}
 	lead := q.lead()[0]
 	q.query = tokens.Query{
-		Key: key, Request: r.Scan, Body: r.Body, BlockSize: int(lead.BlockSize), Eagle: lead.Eagle,
+		Key: q.pool.Key, Request: r.Scan, Body: r.Body, BlockSize: int(lead.BlockSize), Eagle: lead.Eagle,
 		Renders: lead.Engine.TellsPictures(), Salt: home.saltOf(lead, r),
 	}
 	f = rt.readOverride(q)

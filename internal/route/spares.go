@@ -6,14 +6,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// server is the role of the worker that answers.
-func (q *Question) server() worker.Role {
-	if q.apart {
-		return worker.Decode
-	}
-	return worker.Aggregated
-}
-
 // spares reports whether somebody of the role but r could be tried: nobody who has
 // failed the request, is aside, or is not allowed. It looks at few workers, however many
 // there are.

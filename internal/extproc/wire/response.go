@@ -29,14 +29,10 @@ func replyOf(r *extprocv3.ProcessingResponse) Reply {
 
 // Continue lets a message pass. A full-duplex body has to be sent back instead: Chunks.
 func Continue(of Kind) Reply {
-	switch of {
-	case RequestHeaders:
+	if of == RequestHeaders {
 		return headersAnswer(fieldAnswerRequestHeaders, nil, nil, extras{})
-	case ResponseHeaders:
-		return headersAnswer(fieldAnswerResponseHeaders, nil, nil, extras{})
-	default:
-		return replyOf(continueOf(of))
 	}
+	return replyOf(continueOf(of))
 }
 
 // Extend extends the time in which Envoy waits for an answer to its message.
