@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -64,6 +65,7 @@ func TestAReplicaThatIsAwayCostsNoRequest(t *testing.T) {
 			r.awaitUsed()
 		}
 		stop()
+		require.Zero(t, a.saw(blame.Mirrored, blame.CarrierLost), "a replica that is back is not taken for dead")
 	})
 }
 

@@ -32,7 +32,7 @@ func TestALongRequestIDIsKeptAsADigest(t *testing.T) {
 }
 
 func TestConnectionsToReplicasThatHaveGoneAreClosed(t *testing.T) {
-	p := newPeers("self:1", nil, insecure.NewCredentials(), func() {})
+	p := newPeers("self:1", "1", nil, insecure.NewCredentials(), func() {})
 	defer p.close()
 	old, err := p.conn("127.0.0.1:1")
 	require.NoError(t, err)

@@ -56,34 +56,40 @@ func (g *guests) len() int {
 	return len(g.m)
 }
 
+// carrier is a replica at which a leg of ours runs.
+type carrier struct {
+	addr string
+	life string // of its process; empty: it has not said
+}
+
 // carriers knows at which replicas legs of ours run. Safe for concurrent use.
 type carriers struct {
 	mu      sync.Mutex
-	watched map[string]bool // guarded by mu; by address
+	watched map[carrier]bool // guarded by mu
 }
 
 // carriedBy notes that a leg of the attempt runs at another replica.
-func (srv *Server) carriedBy(s *mainStream, addr string) {
-	if addr == "" {
+func (srv *Server) carriedBy(s *mainStream, at carrier) {
+	if at.addr == "" {
 		return
 	}
 	s.mu.Lock()
-	s.carrier = addr
+	s.carrier = at
 	s.mu.Unlock()
 	c := &srv.carriers
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.watched[addr] {
+	if c.watched[at] {
 		return
 	}
 	if c.watched == nil {
-		c.watched = make(map[string]bool)
+		c.watched = make(map[carrier]bool)
 	}
-	c.watched[addr] = srv.engines.run(func() { srv.watch(addr) })
+	c.watched[at] = srv.engines.run(func() { srv.watch(at) })
 }
 
 // watch asks a replica whether it is alive while legs of ours run there.
-func (srv *Server) watch(addr string) {
+func (srv *Server) watch(at carrier) {
 	tick := time.NewTicker(carrierEvery)
 	defer tick.Stop()
 	misses := 0
@@ -93,15 +99,20 @@ func (srv *Server) watch(addr string) {
 			return
 		case <-tick.C:
 		}
-		if srv.unwatch(addr) {
+		if srv.unwatch(at) {
 			return
 		}
-		if misses++; srv.alive(addr) {
+		switch srv.pulse(at) {
+		case alive:
 			misses = 0
+		case silent:
+			misses++
+		case replaced:
+			misses = carrierMisses
 		}
 		if misses >= carrierMisses {
 			misses = 0
-			for _, s := range srv.at(addr) {
+			for _, s := range srv.at(at) {
 				s.post(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.CarrierLost}})
 				s.post(&event{kind: evLeg, leg: legReport{state: legEnded, reason: blame.CarrierLost}})
 			}
@@ -111,26 +122,31 @@ func (srv *Server) watch(addr string) {
 
 // unwatch ends the watch where no leg of ours runs there any more. A leg that comes
 // meanwhile finds the watch, or starts one.
-func (srv *Server) unwatch(addr string) bool {
-	if len(srv.at(addr)) > 0 {
+func (srv *Server) unwatch(at carrier) bool {
+	if len(srv.at(at)) > 0 {
 		return false
 	}
 	c := &srv.carriers
 	set := func(watched bool) (was bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		was, c.watched[addr] = c.watched[addr], watched
+		was = c.watched[at]
+		if watched {
+			c.watched[at] = true
+		} else {
+			delete(c.watched, at) // a process that has ended is not there again
+		}
 		return was
 	}
 	set(false)
-	return len(srv.at(addr)) == 0 || set(true)
+	return len(srv.at(at)) == 0 || set(true)
 }
 
 // at lists the attempts whose leg runs at a replica.
-func (srv *Server) at(addr string) (out []*mainStream) {
+func (srv *Server) at(at carrier) (out []*mainStream) {
 	for _, s := range srv.attempts.all() {
 		s.mu.Lock()
-		if s.carrier == addr {
+		if s.carrier == at {
 			out = append(out, s)
 		}
 		s.mu.Unlock()
@@ -138,15 +154,33 @@ func (srv *Server) at(addr string) (out []*mainStream) {
 	return out
 }
 
-// alive asks a replica for something that it refuses. Whatever it answers, it is alive.
-func (srv *Server) alive(addr string) bool {
-	conn, err := srv.peers.conn(addr)
+// pulse is what asking a replica whether it is alive has shown.
+type pulse uint8
+
+const (
+	silent   pulse = iota // no answer, which may be the network's doing
+	replaced              // another process is there: what the one before carried is lost
+	alive
+)
+
+// pulse asks whether a replica is alive. If there is no connection it waits for one, since the
+// replica may have been away and be back.
+func (srv *Server) pulse(at carrier) pulse {
+	conn, err := srv.peers.conn(at.addr)
 	if err != nil {
-		return false
+		return silent
 	}
 	ctx, cancel := context.WithTimeout(srv.legs, carrierTimeout)
 	defer cancel()
-	err = conn.Invoke(ctx, legsReport, wrapperspb.Bytes([]byte("{}")), new(wrapperspb.BytesValue))
-	c := status.Code(err)
-	return c != codes.Unavailable && c != codes.DeadlineExceeded && c != codes.Canceled
+	var life wrapperspb.BytesValue
+	err = conn.Invoke(ctx, legsAlive, wrapperspb.Bytes(nil), &life)
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return silent
+	case codes.OK:
+		if at.life != "" && string(life.GetValue()) != at.life {
+			return replaced
+		}
+	}
+	return alive // whatever it answers: an older one does not know the question
 }

@@ -60,7 +60,7 @@ type mainStream struct {
 	picked [2]worker.Rank // guarded by mu: for prefill and for decode; of worker 0: none
 	begun  bool           // guarded by mu: a leg of our own has reached Envoy
 
-	carrier string // guarded by mu: the replica at which the leg runs; empty: here, or not known
+	carrier carrier // guarded by mu: the replica at which the leg runs; zero: here, or not known
 
 	stopSync context.CancelCauseFunc // guarded by mu: ends a leg of our own
 
@@ -328,13 +328,13 @@ func (s *mainStream) detach() {
 func (s *mainStream) abort() {
 	s.mu.Lock()
 	s.closed = true
-	l, stop, carrier := s.leg, s.stopSync, s.carrier
+	l, stop, at := s.leg, s.stopSync, s.carrier
 	s.mu.Unlock()
 	if l != nil {
 		l.post(&event{kind: evAbort})
 	}
-	if carrier != "" {
-		s.srv.peers.abort(carrier, s.m.plan.token)
+	if at.addr != "" {
+		s.srv.peers.abort(at.addr, s.m.plan.token)
 	}
 	if stop != nil {
 		stop(errLegAborted)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
@@ -32,12 +33,14 @@ const (
 	legsFound      = "/" + legsService + "/Found"
 	legsAbort      = "/" + legsService + "/Abort"
 	legsLogged     = "/" + legsService + "/Logged"
+	legsAlive      = "/" + legsService + "/Alive"
 	reportTimeout  = 2 * time.Second
 	maxPeerReports = 4096 // reports on their way at once; more are dropped and counted
 )
 
 type peerReport struct {
 	From    string      `json:"from,omitempty"` // where the replica that says it can be reached
+	Life    string      `json:"life,omitempty"` // which process is there
 	Token   string      `json:"token"`
 	State   legState    `json:"state,omitempty"`
 	Reason  blame.Sight `json:"reason,omitempty"`
@@ -51,6 +54,13 @@ type peerReport struct {
 // it is idle, too, nothing is on its way.
 const peerKept = time.Hour
 
+// peerConnect tries a replica that was away again at least each second: gRPC's own pause grows
+// to two minutes, for which one that is back would be taken for dead, and get no report.
+var peerConnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	MinConnectTimeout: time.Second,
+}
+
 type peerConn struct {
 	*grpc.ClientConn
 	used time.Time // guarded by peers.mu: when it was last asked for
@@ -59,6 +69,7 @@ type peerConn struct {
 // peers tells other replicas how their legs went. Safe for concurrent use.
 type peers struct {
 	self  string // where this one can be reached
+	life  string // tells this process from another at the same address
 	log   *slog.Logger
 	creds credentials.TransportCredentials
 
@@ -70,11 +81,11 @@ type peers struct {
 	lost  func()
 }
 
-func newPeers(self string, log *slog.Logger, creds credentials.TransportCredentials, lost func()) *peers {
+func newPeers(self, life string, log *slog.Logger, creds credentials.TransportCredentials, lost func()) *peers {
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	return &peers{self: self, log: log, creds: creds, conns: make(map[string]*peerConn), calls: make(chan struct{}, maxPeerReports), lost: lost}
+	return &peers{self: self, life: life, log: log, creds: creds, conns: make(map[string]*peerConn), calls: make(chan struct{}, maxPeerReports), lost: lost}
 }
 
 // addressOf returns the address in an owner's name: "instance@host:port".
@@ -115,11 +126,11 @@ func (p *peers) report(owner, token string, r legReport, before <-chan struct{})
 			<-before
 		}
 		defer func() { <-p.calls }()
-		body, err := json.Marshal(peerReport{From: p.self, Token: token, State: r.state, Reason: r.reason, Status: r.status, Retry: r.retryAfter, Cached: r.cached, Counted: r.counted})
+		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.state, Reason: r.reason, Status: r.status, Retry: r.retryAfter, Cached: r.cached, Counted: r.counted})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()
-			err = conn.Invoke(ctx, legsReport, wrapperspb.Bytes(body), new(wrapperspb.BytesValue), grpc.WaitForReady(true))
+			err = conn.Invoke(ctx, legsReport, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
 		}
 		if err != nil {
 			p.log.Debug("a leg's owner was not told", "owner", owner, "err", err)
@@ -136,7 +147,7 @@ func (p *peers) found(ctx context.Context, owner string, r peerReport, then func
 		conn, err := p.conn(addressOf(owner))
 		if err == nil {
 			body, _ := json.Marshal(r) // it has nothing that cannot be written
-			err = conn.Invoke(ctx, legsFound, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
+			err = conn.Invoke(ctx, legsFound, wrapperspb.Bytes(body), new(wrapperspb.BytesValue), grpc.WaitForReady(false))
 		}
 		if err != nil && ctx.Err() == nil {
 			p.log.Debug("an answer's owner was not told", "owner", owner, "err", err)
@@ -200,7 +211,8 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 		return c.ClientConn, nil
 	}
 	p.forgetLocked(now)
-	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(p.creds))
+	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(p.creds), grpc.WithConnectParams(peerConnect),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true))) // calls have deadlines of their own
 	if err != nil {
 		return nil, fmt.Errorf("extproc: peer %q: %w", addr, err)
 	}
@@ -240,21 +252,23 @@ func legsDesc(srv *Server) *grpc.ServiceDesc {
 		ServiceName: legsService,
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{
-			{MethodName: "Report", Handler: legsMethod(func(_ context.Context, b []byte) error { return in.report(b) })},
-			{MethodName: "Found", Handler: legsMethod(in.found)},
-			{MethodName: "Logged", Handler: legsMethod(func(_ context.Context, b []byte) error { return in.logged(b) })},
-			{MethodName: "Abort", Handler: legsMethod(func(_ context.Context, b []byte) error { return in.abort(b) })},
+			{MethodName: "Report", Handler: legsMethod(func(_ context.Context, b []byte) ([]byte, error) { return nil, in.report(b) })},
+			{MethodName: "Found", Handler: legsMethod(func(ctx context.Context, b []byte) ([]byte, error) { return nil, in.found(ctx, b) })},
+			{MethodName: "Logged", Handler: legsMethod(func(_ context.Context, b []byte) ([]byte, error) { return nil, in.logged(b) })},
+			{MethodName: "Abort", Handler: legsMethod(func(_ context.Context, b []byte) ([]byte, error) { return nil, in.abort(b) })},
+			{MethodName: "Alive", Handler: legsMethod(func(context.Context, []byte) ([]byte, error) { return []byte(srv.peers.life), nil })},
 		},
 	}
 }
 
-func legsMethod(take func(context.Context, []byte) error) grpc.MethodHandler {
+func legsMethod(take func(context.Context, []byte) ([]byte, error)) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		in := new(wrapperspb.BytesValue)
 		if err := dec(in); err != nil {
 			return nil, err
 		}
-		return new(wrapperspb.BytesValue), take(ctx, in.GetValue())
+		out, err := take(ctx, in.GetValue())
+		return wrapperspb.Bytes(out), err
 	}
 }
 
@@ -344,7 +358,7 @@ func (in inbox) report(body []byte) error {
 	case r.State <= legDispatched || r.State > legEnded:
 		return status.Error(codes.InvalidArgument, "expected the state of a leg")
 	case r.State == legStarted:
-		in.srv.carriedBy(s, r.From)
+		in.srv.carriedBy(s, carrier{r.From, r.Life})
 	}
 	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry, cached: r.Cached, counted: r.Counted}})
 	return nil

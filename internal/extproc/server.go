@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -124,7 +125,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Advertise != "" {
 		srv.owner += "@" + cfg.Advertise
 	}
-	srv.peers = newPeers(cfg.Advertise, cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
+	srv.peers = newPeers(cfg.Advertise, strconv.FormatUint(newNonce(), 36), cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
 	return srv, nil
 }
 

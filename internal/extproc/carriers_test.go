@@ -1,0 +1,64 @@
+package extproc
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// lives has a replica of such a life at an address until stop is called; without one it is
+// older and does not know the question.
+func lives(t *testing.T, addr, life string) (at string, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	require.NoError(t, err)
+	g := grpc.NewServer()
+	if life != "" {
+		p := newPeers(l.Addr().String(), life, slog.New(slog.DiscardHandler), insecure.NewCredentials(), func() {})
+		g.RegisterService(legsDesc(&Server{peers: p}), nil)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = g.Serve(l) }()
+	return l.Addr().String(), func() { g.Stop(); <-ended }
+}
+
+// TestAReplicaIsAliveReplacedOrSilent: one that was away and is back is alive, though the last
+// try to reach it failed, and another process at its address is not taken for it.
+func TestAReplicaIsAliveReplacedOrSilent(t *testing.T) {
+	owner := &Server{peers: newPeers("", "", slog.New(slog.DiscardHandler), insecure.NewCredentials(), func() {})}
+	defer owner.peers.close()
+	ask := func(at carrier, within time.Duration) pulse {
+		var cancel context.CancelFunc
+		owner.legs, cancel = context.WithTimeout(t.Context(), within)
+		defer cancel()
+		return owner.pulse(at)
+	}
+	addr, stop := lives(t, "127.0.0.1:0", "first")
+	require.Equal(t, alive, ask(carrier{addr, "first"}, time.Minute))
+	require.Equal(t, alive, ask(carrier{addr, ""}, time.Minute), "it has not said")
+	require.Equal(t, replaced, ask(carrier{addr, "zeroth"}, time.Minute))
+	ends := func() {
+		stop()
+		conn, err := owner.peers.conn(addr)
+		require.NoError(t, err)
+		for conn.GetState() == connectivity.Ready {
+			require.True(t, conn.WaitForStateChange(t.Context(), connectivity.Ready))
+		}
+	}
+	ends()
+	require.Equal(t, silent, ask(carrier{addr, "first"}, 200*time.Millisecond))
+	_, stop = lives(t, addr, "second")
+	require.Equal(t, replaced, ask(carrier{addr, "first"}, time.Minute))
+	require.Equal(t, alive, ask(carrier{addr, "second"}, time.Minute))
+	ends()
+	_, stop = lives(t, addr, "")
+	defer stop()
+	require.Equal(t, alive, ask(carrier{addr, "second"}, time.Minute), "an older one")
+}
