@@ -348,10 +348,16 @@ func (c *call) grows(out int) {
 	for _, it := range c.items {
 		if full := (len(it.prompt) + out - 1) / page; it.hold != nil && full > it.full {
 			it.full = full
-			tokens := slices.Concat(it.prompt, answerTokens(it.digest, 0, out-1))
-			it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, page, it.space), tokens)
+			it.store(out, page)
 		}
 	}
+}
+
+// store keeps the full blocks of the prompt and of the answer's tokens but the last, whose KV
+// no step has computed yet.
+func (it *item) store(out, page int) {
+	tokens := slices.Concat(it.prompt, answerTokens(it.digest, 0, out-1))
+	it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, page, it.space), tokens)
 }
 
 // complete stores what was generated, releases everything and closes the
@@ -360,8 +366,7 @@ func (c *call) grows(out int) {
 func (c *call) complete(out int, reason string) {
 	for _, it := range c.items {
 		if out > 1 && it.hold != nil && c.leg != legPrefill {
-			tokens := slices.Concat(it.prompt, answerTokens(it.digest, 0, out-1))
-			it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, c.s.cfg.PageSize, it.space), tokens)
+			it.store(out, c.s.cfg.PageSize)
 		}
 		it.rank.account(len(it.prompt), it.cached, out)
 	}

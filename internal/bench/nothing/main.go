@@ -44,7 +44,7 @@ func run() error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	// Windows and limits as the plugin sets them: the body must not wait.
-	srv := grpc.NewServer(grpc.MaxRecvMsgSize(math.MaxInt32), grpc.InitialWindowSize(16<<20), grpc.InitialConnWindowSize(64<<20),
+	srv := grpc.NewServer(grpc.MaxRecvMsgSize(math.MaxInt32), grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(4<<20),
 		grpc.MaxConcurrentStreams(math.MaxUint32))
 	extprocv3.RegisterExternalProcessorServer(srv, &nothing{decode: *decode, prefill: *prefill, body: *body})
 	accesslogv3.RegisterAccessLogServiceServer(srv, accessLog{})
