@@ -37,6 +37,9 @@ var (
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		if crowd := os.Getenv(crowdIs); crowd != "" {
+			return playCrowd(crowd)
+		}
 		var err error
 		if envoyPath, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -348,10 +351,15 @@ func (f *fleet) send(ctx context.Context, path, body string, headers ...string) 
 
 // sendFrom is send for a body that comes from a reader.
 func (f *fleet) sendFrom(ctx context.Context, path string, body io.Reader, headers ...string) *reply {
+	f.sent.Add(1)
+	return post(ctx, f.envoy.URL+path, body, headers...)
+}
+
+// post sends a request and reads its whole answer.
+func post(ctx context.Context, url string, body io.Reader, headers ...string) *reply {
 	start := time.Now()
 	r := &reply{}
-	f.sent.Add(1)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.envoy.URL+path, body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
 	if err != nil {
 		r.err = err
 		return r

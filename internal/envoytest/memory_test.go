@@ -5,7 +5,6 @@ package envoytest
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -27,13 +26,9 @@ type flood struct {
 	memory  int64 // of plugin and Envoy together
 	heap    int64 // Envoy's fixed heap
 	maxBody int   // of one request
-	clients int
-	size    int           // of each one's body
-	rate    int64         // bytes in a second that reach Envoy, of all of them together
-	slow    int64         // and of each slow one
-	lasts   time.Duration // refused clients ask again until then
-	small   int           // requests alone, four in a second, and at least so many beside them
-	engines []string      // whose hand-offs are tried
+	crowd
+	small   int      // requests alone, four in a second, and at least so many beside them
+	engines []string // whose hand-offs are tried
 }
 
 // cgroupOf makes a cgroup of so much memory and returns its folder, or "" where the
@@ -84,130 +79,6 @@ func usedMost(t *testing.T, dir string) (most, met int64) {
 	return read("memory.max_usage_in_bytes", "memory.peak"), read("memory.failcnt")
 }
 
-// link is a line on which so many bytes a second pass.
-type link struct {
-	rate int64
-
-	mu   sync.Mutex
-	free time.Time // guarded by mu: when what was given to it has passed
-}
-
-func (l *link) pass(ctx context.Context, n int) error {
-	l.mu.Lock()
-	if now := time.Now(); l.free.Before(now) {
-		l.free = now
-	}
-	l.free = l.free.Add(time.Duration(n) * time.Second / time.Duration(l.rate))
-	at := l.free
-	l.mu.Unlock()
-	select {
-	case <-time.After(time.Until(at)):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// linked is a body that comes over lines. Its bytes take no memory until they do.
-type linked struct {
-	r     io.Reader
-	links []*link
-	ctx   context.Context //nolint:containedctx // the test's
-}
-
-func (b *linked) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p[:min(len(p), 64<<10)])
-	for _, l := range b.links {
-		if err := l.pass(b.ctx, n); err != nil {
-			return 0, err
-		}
-	}
-	return n, err
-}
-
-// exes is a text of so many letters.
-type exes struct{ left int }
-
-var someExes = []byte(strings.Repeat("x", 64<<10))
-
-func (x *exes) Read(p []byte) (int, error) {
-	if x.left == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p[:min(len(p), x.left)], someExes)
-	x.left -= n
-	return n, nil
-}
-
-// outcomes are what the clients of a flood got.
-type outcomes struct {
-	mu    sync.Mutex
-	count map[string]int // guarded by mu
-}
-
-// add counts what a client got, and says in how long it may ask again, 0 for never.
-func (o *outcomes) add(ctx context.Context, r *reply) (again time.Duration) {
-	what := fmt.Sprintf("%d %.200s", r.status, r.body)
-	switch {
-	case ctx.Err() != nil:
-		what = "time over"
-	case r.err != nil:
-		what, again = "broken off", 5*time.Second // refused while it wrote
-	case r.status == 200:
-		what = "200"
-	case r.status == 503:
-		if s, err := strconv.Atoi(r.header.Get("Retry-After")); err == nil {
-			what, again = "503", time.Duration(s)*time.Second
-		}
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.count == nil {
-		o.count = map[string]int{}
-	}
-	o.count[what]++
-	return again
-}
-
-// sendAll has the clients send, half of them slowly, half of them without saying how
-// much, again when they are refused, as soon as they may. It returns what they got.
-func (x *flood) sendAll(t *testing.T, f *fleet) map[string]int {
-	ctx, cancel := context.WithTimeout(t.Context(), x.lasts)
-	defer cancel()
-	shared := &link{rate: x.rate}
-	var got outcomes
-	var wg sync.WaitGroup
-	for i := range x.clients {
-		links, sized := []*link{shared}, i/2%2 == 0
-		if i%2 == 1 {
-			links = append(links, &link{rate: x.slow})
-		}
-		wg.Go(func() {
-			for again := time.Duration(0); ; {
-				select {
-				case <-time.After(again):
-				case <-ctx.Done():
-					return
-				}
-				if again = got.add(ctx, x.ask(ctx, f, i, links, sized)); again == 0 {
-					return
-				}
-				again += time.Duration(i) * time.Millisecond
-			}
-		})
-	}
-	wg.Wait()
-	return got.count
-}
-
-// ask sends one large body. No long prompt: simulated workers take their time over its tokens.
-func (x *flood) ask(ctx context.Context, f *fleet, i int, links []*link, sized bool) *reply {
-	const tail = `"}`
-	head := fmt.Sprintf(`{"model":"m","prompt":"large %d","max_tokens":2,"user":"`, i)
-	body := &linked{io.MultiReader(strings.NewReader(head), &exes{x.size}, strings.NewReader(tail)), links, ctx}
-	return f.sendSized(ctx, body, len(head)+x.size+len(tail), sized)
-}
-
 // meets runs the flood against a deployment of both body modes and both kinds of hand-off.
 func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, beside []time.Duration, got map[string]int)) {
 	for _, engine := range x.engines {
@@ -216,6 +87,7 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 				prefill: 1, decode: 1, simArgs: []string{"--engine", engine},
 				config: fmt.Sprintf("request: {max_body_bytes: %d}\ntokens: {mode: estimate}\n", x.maxBody),
 				envoy:  envoy.Params{MaxBodyBytes: x.maxBody, MaxHeapBytes: x.heap}, alone: true,
+				threads: 2, // one for each of the processors, as Envoy has by itself
 			}
 			bodyModes(t, l, func(t *testing.T, l layout) {
 				cgroup := cgroupOf(t, x.memory)
@@ -237,7 +109,7 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 				var resident int64
 				var wg sync.WaitGroup
 				wg.Go(func() { beside, resident = x.askSmall(t, f, done) })
-				got := x.sendAll(t, f)
+				got := x.sends(t, f)
 				close(done)
 				wg.Wait()
 				require.True(t, f.plugin.Alive(), "the plugin was killed: %v", f.plugin.Err())
@@ -318,20 +190,13 @@ func requireOnly(t *testing.T, got map[string]int) {
 	require.Less(t, 10*got["broken off"], got["503"], "%v: who is refused while it writes reads why", got)
 }
 
-// sendSized is send, with a content-length or without one.
-func (f *fleet) sendSized(ctx context.Context, body io.Reader, size int, sized bool) *reply {
-	if !sized {
-		return f.sendFrom(ctx, "/v1/completions", body)
-	}
-	return f.sendFrom(ctx, "/v1/completions", &sizedBody{body, size})
-}
-
 // TestBodiesBeyondTheBudgetAreRefused sends more than plugin and Envoy have memory for: in
 // a cgroup with little memory, tens of clients.
 func TestBodiesBeyondTheBudgetAreRefused(t *testing.T) {
 	x := flood{
-		memory: 384 << 20, heap: 224 << 20, maxBody: 8 << 20, clients: 32, size: 4 << 20,
-		rate: 125 << 20, slow: 12 << 20, lasts: 8 * time.Second, small: 4, engines: []string{"sglang"},
+		memory: 384 << 20, heap: 224 << 20, maxBody: 8 << 20, small: 4,
+		crowd:   crowd{Clients: 32, Size: 4 << 20, Rate: 125 << 20, Slow: 12 << 20, Lasts: 8 * time.Second},
+		engines: []string{"sglang"},
 	}
 	x.meets(t, func(t *testing.T, f *fleet, _, beside []time.Duration, got map[string]int) {
 		requireOnly(t, got)
@@ -344,8 +209,9 @@ func TestBodiesBeyondTheBudgetAreRefused(t *testing.T) {
 // which ask again when they may.
 func TestFiveHundredLargeBodiesInOneGibibyte(t *testing.T) {
 	x := flood{
-		memory: 1 << 30, heap: 576 << 20, maxBody: 64 << 20, clients: 500, size: 10 << 20,
-		rate: 125 << 20, slow: 1 << 20, lasts: 25 * time.Second, small: 40, engines: []string{"sglang", "vllm"},
+		memory: 1 << 30, heap: 576 << 20, maxBody: 64 << 20, small: 40,
+		crowd:   crowd{Clients: 500, Size: 10 << 20, Rate: 125 << 20, Slow: 1 << 20, Lasts: 60 * time.Second},
+		engines: []string{"sglang", "vllm"},
 	}
 	x.meets(t, func(t *testing.T, _ *fleet, _, beside []time.Duration, got map[string]int) {
 		requireOnly(t, got)

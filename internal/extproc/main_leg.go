@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"errors"
+	"hash/fnv"
 	"strconv"
 	"sync"
 	"time"
@@ -267,12 +268,18 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 func (m *mainLeg) noRoom() *failure {
 	f := failBodiesFull
 	if m.hdr.Length.N > budget.Small || !m.hdr.Length.Said {
-		f.retryAfter = largeAgain
+		f.retryAfter = largeAgain(m.hdr.RequestID)
 	}
 	return &f
 }
 
-const largeAgain = 5 * time.Second
+// largeAgain is 5 to 14 s, by the request's id: of many that are refused at once few come
+// again at once.
+func largeAgain(requestID string) time.Duration {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(requestID))
+	return time.Duration(5+h.Sum32()%10) * time.Second
+}
 
 // setDeadline counts the client's time-out from Envoy's receipt of the request,
 // so that a fresh attempt does not start the clock again.
