@@ -7,13 +7,13 @@ import (
 	"reflect"
 )
 
-// maxPort is the highest port there is.
+// maxPort is the highest port number.
 const maxPort = 65535
 
-// EndpointOf returns where the rank is reached: the worker's own endpoint, or
-// with PortPerRank the port that is that many higher. A rank that the worker
-// does not have, or that would be beyond the last port, has no endpoint. Of a
-// worker of a Snapshot it does not allocate.
+// EndpointOf returns the endpoint of the rank: the worker's own endpoint, or with
+// PortPerRank the endpoint whose port is higher by dp. A rank that the worker does not
+// have, or whose port would exceed 65535, has the zero Endpoint. For a worker of a
+// Snapshot EndpointOf does not allocate.
 func (w *Worker) EndpointOf(dp DPRank) Endpoint {
 	switch {
 	case !w.PortPerRank || dp == 0:
@@ -30,7 +30,8 @@ func (w *Worker) EndpointOf(dp DPRank) Endpoint {
 	return Endpoint{addr: at, text: at.String()}
 }
 
-// addressOf is EndpointOf without the text; false beyond the last port.
+// addressOf is EndpointOf without the text. False means that the port would exceed
+// maxPort.
 func (w *Worker) addressOf(dp uint32) (netip.AddrPort, bool) {
 	port := uint64(w.Endpoint.addr.Port()) + uint64(dp)
 	if port > maxPort {
@@ -39,8 +40,8 @@ func (w *Worker) addressOf(dp uint32) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(w.Endpoint.addr.Addr(), uint16(port)), true
 }
 
-// Addresses lists where the worker listens, the endpoint first: once, or with
-// PortPerRank once for each rank.
+// Addresses lists the addresses where the worker listens, Endpoint's first: one
+// address, or with PortPerRank one for each rank.
 func (w *Worker) Addresses() iter.Seq[netip.AddrPort] {
 	return func(yield func(netip.AddrPort) bool) {
 		for dp := range uint32(w.Ports()) { //nolint:gosec // DPSize is bounded
@@ -52,8 +53,8 @@ func (w *Worker) Addresses() iter.Seq[netip.AddrPort] {
 	}
 }
 
-// RanksPerPort returns how many ranks share an endpoint. Where there are
-// several, a request has to say which of them it is for.
+// RanksPerPort returns how many ranks share one endpoint. If several do, a request has
+// to say which of them it is for.
 func (w *Worker) RanksPerPort() uint32 {
 	if w.PortPerRank {
 		return 1
@@ -61,13 +62,15 @@ func (w *Worker) RanksPerPort() uint32 {
 	return max(w.DPSize, 1)
 }
 
-// Ports returns how many addresses the ranks have: one each, or one for all. A rank with a
-// port of its own may be dead while the others serve.
+// Ports returns how many addresses the worker has: one for all ranks, or with
+// PortPerRank one for each. Callers need to know, since a rank with a port of its own
+// may be dead while the other ranks serve.
 func (w *Worker) Ports() int {
 	return int(max(w.DPSize/w.RanksPerPort(), 1))
 }
 
-// Equal reports whether both say the same of a worker.
+// Equal reports whether w and o are equal, apart from the endpoints that NewSnapshot
+// fills in.
 func (w *Worker) Equal(o *Worker) bool {
 	if w.ranks == nil && o.ranks == nil {
 		return reflect.DeepEqual(w, o)
@@ -77,14 +80,14 @@ func (w *Worker) Equal(o *Worker) bool {
 	return reflect.DeepEqual(&a, &b)
 }
 
-// tabled reports whether ranks are those of w as it is: it may be a copy of a
-// worker of a snapshot that was changed since.
+// tabled reports whether w.ranks has the endpoints of w's present fields. It has others
+// if w is a copy of a Snapshot's worker and the copy was changed.
 func (w *Worker) tabled() bool {
 	return uint64(len(w.ranks)) == uint64(w.DPSize) && w.DPSize > 0 && w.ranks[0] == w.Endpoint
 }
 
-// withRanks returns w, or a copy of it that has its ranks' endpoints at hand.
-// w itself may be read by others already.
+// withRanks returns w, or if w has several ports a copy of w with the ranks' endpoints
+// filled in. It copies because other goroutines may read w already.
 func (w *Worker) withRanks() *Worker {
 	if !w.PortPerRank || w.DPSize < 2 || w.tabled() {
 		return w
@@ -97,8 +100,8 @@ func (w *Worker) withRanks() *Worker {
 	return &c
 }
 
-// portFault says why the ranks cannot have the ports that they would need, or
-// "".
+// portFault says why the ranks cannot have the ports that PortPerRank gives them, or
+// returns "".
 func (w *Worker) portFault() string {
 	if !w.PortPerRank || w.Endpoint.IsZero() || w.DPSize == 0 {
 		return ""

@@ -8,36 +8,36 @@ import (
 	"slices"
 )
 
-// Key names one model in one namespace: what a request asks for and what a
-// pool serves.
+// Key names one model in one namespace: what a request asks for and what a pool serves.
 type Key struct {
 	Model     string
 	Namespace string
 }
 
-// Pool is the workers of one key by what they may do. Draining workers are in
-// none of the lists. The slices are shared and must not be written to.
+// Pool is the workers of one key, listed by role. A worker that cannot serve a role,
+// such as a draining worker, is not in the list of that role. The slices are shared and
+// must not be written to.
 type Pool struct {
 	Key        Key
 	Prefill    []*Worker
 	Decode     []*Worker
 	Aggregated []*Worker // aggregated workers, and decode workers that accept aggregated requests
 
-	// Ranks of the lists above, in the same order, every data-parallel rank
-	// of a worker next to the others.
+	// Ranks of the workers in the lists above, in the same order. The ranks of a worker
+	// are next to each other.
 	PrefillRanks    []Rank
 	DecodeRanks     []Rank
 	AggregatedRanks []Rank
 
-	// PrefillEngines are the engines of Prefill, sorted.
+	// PrefillEngines are the engines of the Prefill workers, sorted, each once.
 	PrefillEngines []Engine
 
-	decodeOf  map[Engine][]Rank // where decode workers are of several engines
-	prefillOf map[Engine][]Rank // the same of prefill workers
+	decodeOf  map[Engine][]Rank // ranks of Decode by engine; nil if all are of one engine
+	prefillOf map[Engine][]Rank // ranks of Prefill by engine; nil if all are of one engine
 }
 
-// DecodeRanksOf returns the decode ranks of one engine's workers: those of
-// another could not take the KV. The slice is shared.
+// DecodeRanksOf returns the ranks of the decode workers that run the engine: decode
+// workers of another engine could not take the KV. The slice is shared.
 func (p *Pool) DecodeRanksOf(e Engine) []Rank {
 	switch {
 	case p.decodeOf != nil:
@@ -49,7 +49,8 @@ func (p *Pool) DecodeRanksOf(e Engine) []Rank {
 	}
 }
 
-// PrefillRanksOf is DecodeRanksOf for prefill.
+// PrefillRanksOf returns the ranks of the prefill workers that run the engine. The
+// slice is shared.
 func (p *Pool) PrefillRanksOf(e Engine) []Rank {
 	switch {
 	case p.prefillOf != nil:
@@ -61,7 +62,7 @@ func (p *Pool) PrefillRanksOf(e Engine) []Rank {
 	}
 }
 
-// sortByEngine fills what there is of several engines.
+// sortByEngine fills decodeOf, prefillOf and PrefillEngines.
 func (p *Pool) sortByEngine() {
 	p.decodeOf, p.prefillOf = byEngine(p.Decode), byEngine(p.Prefill)
 	for _, w := range p.Prefill {
@@ -72,7 +73,7 @@ func (p *Pool) sortByEngine() {
 	slices.Sort(p.PrefillEngines)
 }
 
-// byEngine returns the ranks of each engine's workers; nil where there is one.
+// byEngine returns the ranks of the workers by engine, or nil if all are of one engine.
 func byEngine(ws []*Worker) map[Engine][]Rank {
 	if !slices.ContainsFunc(ws, func(w *Worker) bool { return w.Engine != ws[0].Engine }) {
 		return nil
@@ -101,8 +102,8 @@ func (p *Pool) Ranks(r Role) []Rank {
 	}
 }
 
-// Snapshot is an immutable set of workers at one revision. The zero value and
-// nil are an empty set at revision 0. Safe for concurrent use.
+// Snapshot is an immutable set of workers at one revision. The zero value and a nil
+// *Snapshot are an empty set at revision 0. Safe for concurrent use.
 type Snapshot struct {
 	revision uint64
 	stale    bool
@@ -112,18 +113,18 @@ type Snapshot struct {
 	pools    map[Key]*Pool
 	models   []Key // sorted
 
-	transfer map[ID]string // taints of transfer domains, so that no pick writes one
+	transfer map[ID]string // taint of each worker's transfer domain, so that a pick builds no string
 }
 
-// place is what listens at an address.
+// place is the worker and the rank that listen at an address.
 type place struct {
 	worker *Worker
 	dp     DPRank
 }
 
-// NewSnapshot builds a snapshot. It takes ownership of workers, and puts copies
-// in the place of some. It refuses invalid workers, repeated ids and repeated
-// endpoints, ranks' own ones included, with every fault named.
+// NewSnapshot builds a snapshot. It takes ownership of the slice, and replaces some of
+// its workers by copies. It refuses invalid workers, repeated ids and repeated
+// addresses, those of ranks included; its error names every fault.
 func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 	s := &Snapshot{
 		revision: revision,
@@ -176,8 +177,9 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 	return s, nil
 }
 
-// addAddresses notes where w listens. Fronted workers share their process's
-// address.
+// addAddresses enters the addresses of w into byAddr, and refuses an address that
+// another worker has. Fronted workers are left out: they share the address of their
+// process.
 func (s *Snapshot) addAddresses(w *Worker) error {
 	if w.Fronted {
 		return nil
@@ -213,7 +215,7 @@ func (s *Snapshot) addToPool(k Key, w *Worker) {
 	add(Aggregated, &p.Aggregated, &p.AggregatedRanks)
 }
 
-// WithStale returns a snapshot of the same workers marked stale or fresh.
+// WithStale returns a snapshot of the same workers that is marked stale or fresh.
 func (s *Snapshot) WithStale(stale bool) *Snapshot {
 	if s == nil {
 		return &Snapshot{stale: stale}
@@ -223,8 +225,8 @@ func (s *Snapshot) WithStale(stale bool) *Snapshot {
 	return &c
 }
 
-// Revision counts the sets that were published; each source has a revision of
-// its own besides.
+// Revision counts the sets that were published. The sources' own revisions are other
+// numbers.
 func (s *Snapshot) Revision() uint64 {
 	if s == nil {
 		return 0
@@ -232,8 +234,8 @@ func (s *Snapshot) Revision() uint64 {
 	return s.revision
 }
 
-// Stale reports whether the source that the set came from cannot vouch for it
-// any more.
+// Stale reports whether the source of the set is away, so that the set may be out of
+// date.
 func (s *Snapshot) Stale() bool { return s != nil && s.stale }
 
 // Workers returns all workers sorted by ID. The slice is shared.
@@ -252,8 +254,8 @@ func (s *Snapshot) Worker(id ID) *Worker {
 	return s.byID[id]
 }
 
-// TransferTaint returns the taint of the worker's transfer domain, "" where it
-// has none or is not in the set.
+// TransferTaint returns the taint of the worker's transfer domain, or "" if the worker
+// has no transfer domain or is not in the set.
 func (s *Snapshot) TransferTaint(id ID) string {
 	if s == nil {
 		return ""
@@ -261,7 +263,7 @@ func (s *Snapshot) TransferTaint(id ID) string {
 	return s.transfer[id]
 }
 
-// WorkerAt returns the worker that listens at addr ("ip:port"), or nil.
+// WorkerAt returns the worker that listens at addr ("ip:port"), or nil if none does.
 func (s *Snapshot) WorkerAt(addr string) *Worker {
 	e, err := ParseEndpoint(addr)
 	if err != nil {
@@ -271,8 +273,8 @@ func (s *Snapshot) WorkerAt(addr string) *Worker {
 	return w
 }
 
-// RankAt returns the worker that listens at addr, or nil, and with PortPerRank
-// which of its ranks does; else 0. It does not allocate.
+// RankAt returns the worker that listens at addr, or nil if none does, and the rank
+// that listens there: 0 unless the worker has PortPerRank. It does not allocate.
 func (s *Snapshot) RankAt(addr netip.AddrPort) (*Worker, DPRank) {
 	if s == nil {
 		return nil, 0
@@ -281,7 +283,7 @@ func (s *Snapshot) RankAt(addr netip.AddrPort) (*Worker, DPRank) {
 	return p.worker, p.dp
 }
 
-// Pool returns the pool of the key, or nil when no worker serves it.
+// Pool returns the pool of the key, or nil if no worker has the key.
 func (s *Snapshot) Pool(k Key) *Pool {
 	if s == nil {
 		return nil

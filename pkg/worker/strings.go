@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// Bounds of the texts of one worker. Whoever may write to discovery writes them; they end
-// up in requests' bodies and headers, on pages and in logs.
+// Bounds of the texts of one worker. Anyone who may write to discovery chooses these
+// texts, and they end up in bodies and headers of requests, on pages and in logs.
 const (
-	MaxNameBytes = 256 // of a model, a namespace, a deployment, a topic
-	maxHostBytes = 253 // of a host name (RFC 1035, 2.3.4)
+	MaxNameBytes = 256 // for a model, a namespace, a deployment, a topic
+	maxHostBytes = 253 // for a host name (RFC 1035, 2.3.4)
 )
 
-// CheckHost returns nil if h can be dialled as it is: an IP address, IPv6 without brackets,
-// or a name of letters, digits, dots, dashes and underscores; neither with a port. An
-// address with a zone is refused, since the zone may be any text and means something on one
-// machine only, and so is one that stands for every address of a machine or for many
-// machines.
+// CheckHost returns nil if h can be dialled as it is: an IP address (IPv6 without
+// brackets), or a name of letters, digits, dots, dashes and underscores, in each case
+// without a port. It refuses an address with a zone, since a zone may be any text and
+// has a meaning on one machine only. It also refuses addresses that stand for every
+// address of a machine or for many machines.
 func CheckHost(h string) error {
 	if a, err := netip.ParseAddr(h); err == nil {
 		switch {
@@ -34,20 +34,21 @@ func CheckHost(h string) error {
 	return nil
 }
 
-// oneMachine reports whether a can be one machine's. 255.255.255.255 is every machine's of
-// a network.
+// oneMachine reports whether a can be the address of one machine. 255.255.255.255 is
+// every machine of a network.
 func oneMachine(a netip.Addr) bool {
 	a = a.Unmap()
 	return !a.IsUnspecified() && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// notOfNames reports whether r is none of the letters, digits, dots, dashes and underscores
-// of which host names and engines' ids consist.
+// notOfNames reports whether r is a character that host names and engines' ids may not
+// have: they consist of letters, digits, dots, dashes and underscores.
 func notOfNames(r rune) bool {
 	return r > 'z' || !strings.ContainsRune("._-", r) && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
 }
 
-// badTexts tells each text of w that is too long, is not printable, or is no host.
+// badTexts calls bad for each text of w that is too long, is not printable, or is no
+// host.
 func (w *Worker) badTexts(bad func(format string, a ...any)) {
 	for _, m := range w.Models {
 		if m != "" && (!printable(m) || len(m) > MaxNameBytes) {

@@ -9,24 +9,24 @@ import (
 	"unicode/utf8"
 )
 
-// TopologyTaint is what the taints of topology domains begin with; domain,
-// equals sign and value follow. The form is NVIDIA Dynamo's.
+// TopologyTaint is the prefix of taints of topology domains. The domain, "=" and the
+// value follow, as in NVIDIA Dynamo.
 const TopologyTaint = "dynamo.topology/"
 
-// Bounds of what one worker may carry.
+// Bounds of the taints of one worker.
 const (
-	MaxTaints     = 64  // and as many topology domains
-	MaxTaintBytes = 256 // of a taint; domain and value together as well
+	MaxTaints     = 64  // own taints; as many topology domains are allowed besides
+	MaxTaintBytes = 256 // of a taint; also of the taint that a domain and its value make
 )
 
-// Enforcement says what becomes of a decode pick outside of the transfer domain
-// of the prefill worker.
+// Enforcement says whether decode may be picked outside of the transfer domain of the
+// prefill worker.
 type Enforcement string
 
 // The enforcements.
 const (
-	Required  Enforcement = "required"  // never: the request fails rather
-	Preferred Enforcement = "preferred" // dearer, by KVTransfer.Weight
+	Required  Enforcement = "required"  // decode outside is never picked: without a worker inside the request fails
+	Preferred Enforcement = "preferred" // decode outside costs more, by KVTransfer.Weight
 )
 
 // ParseEnforcement reads the name of an enforcement.
@@ -37,24 +37,24 @@ func ParseEnforcement(s string) (Enforcement, error) {
 	return "", fmt.Errorf("worker: enforcement %q: expected required or preferred", s)
 }
 
-// KVTransfer binds the decode pick of a disaggregated request to the topology
-// domain of its prefill worker, for KV that should not leave it
-// (docs/behaviour.md#transfer-domain). The
-// zero value binds nothing.
+// KVTransfer binds the decode pick of a disaggregated request to a topology domain of
+// its prefill worker, for KV that should not leave that domain
+// (docs/behaviour.md#transfer-domain). The zero value binds nothing.
 type KVTransfer struct {
-	Domain      string      // a key of TopologyDomains
-	Enforcement Enforcement // set if and only if Domain is
-	// Weight, above 0 and at most 1, is that of the preferred taint: the cost
-	// of workers in the domain is multiplied by exp(-tanh(Weight)). Higher
-	// leaves the domain later. Only with Preferred.
+	Domain      string      // a key of TopologyDomains; "": no transfer domain
+	Enforcement Enforcement // set if and only if Domain is set
+	// Weight is the weight of the taint with Preferred, above 0 and at most 1: the cost
+	// of decode workers in the domain is multiplied by exp(-tanh(Weight)). With a
+	// higher weight, decode outside of the domain is picked less often. With Required
+	// it is 0.
 	Weight float64
 }
 
 // TaintOf returns the taint of a topology domain's value.
 func TaintOf(domain, value string) string { return TopologyTaint + domain + "=" + value }
 
-// HasTaint reports whether the worker carries the taint, as one of its own or by
-// its topology. It does not allocate.
+// HasTaint reports whether the worker carries the taint, either among Taints or by one
+// of its TopologyDomains. It does not allocate.
 func (w *Worker) HasTaint(taint string) bool {
 	if slices.Contains(w.Taints, taint) {
 		return true
@@ -67,7 +67,7 @@ func (w *Worker) HasTaint(taint string) bool {
 	return false
 }
 
-// SameTaints reports whether both carry the same taints by the same means.
+// SameTaints reports whether w and o have the same Taints and the same TopologyDomains.
 func (w *Worker) SameTaints(o *Worker) bool {
 	if !slices.Equal(w.Taints, o.Taints) || len(w.TopologyDomains) != len(o.TopologyDomains) {
 		return false
@@ -80,9 +80,9 @@ func (w *Worker) SameTaints(o *Worker) bool {
 	return true
 }
 
-// TopologyFault says why the worker may not be picked for what it declares of
-// its topology, or "". A domain that the KV must not leave, and whose value
-// nobody knows, cannot be kept to.
+// TopologyFault says why the worker may not be picked because of its transfer domain,
+// or returns "". If the domain has no value, it is not known which decode workers are
+// inside.
 func (w *Worker) TopologyFault() string {
 	if d := w.KVTransfer.Domain; d != "" && w.TopologyDomains[d] == "" {
 		return fmt.Sprintf("its kv transfer domain %q has no value in its topology domains", d)
@@ -90,9 +90,9 @@ func (w *Worker) TopologyFault() string {
 	return ""
 }
 
-// ValidateTopology returns every fault of taints, domains and transfer, joined,
-// or nil. A transfer domain without a value is none of them: it may still
-// come, and the worker is to be seen until then.
+// ValidateTopology returns every fault of taints, domains and transfer, joined, or nil.
+// A transfer domain without a value is not a fault here: the value may still come, and
+// the worker is shown until then.
 func (w *Worker) ValidateTopology() error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }

@@ -47,11 +47,11 @@ func (r Rank) Compare(o Rank) int {
 	return cmp.Or(cmp.Compare(r.ID, o.ID), cmp.Compare(r.DPRank, o.DPRank))
 }
 
-// In reports whether r is o, or any rank of o's worker where whole is set: ranks that
-// share a port live and die together.
+// In reports whether r is o or, if the flag whole is set, any rank of o's worker: ranks
+// that share a port live and die together.
 func (r Rank) In(o Rank, whole bool) bool { return r == o || whole && r.ID == o.ID }
 
-// Role is what a worker may do.
+// Role is what a worker may do: prefill, decode, or both (aggregated).
 type Role uint8
 
 // The roles. The zero value is not a role.
@@ -81,8 +81,7 @@ func ParseRole(s string) (Role, error) {
 	return 0, fmt.Errorf("worker: role %q: expected prefill, decode or aggregated", s)
 }
 
-// Engine names the serving engine, which decides how prefill and decode are
-// brought together.
+// Engine names the serving engine, which decides how prefill hands KV over to decode.
 type Engine string
 
 // The engines Baton knows.
@@ -90,12 +89,12 @@ const (
 	SGLang      Engine = "sglang"
 	VLLM        Engine = "vllm"
 	TensorRTLLM Engine = "trtllm"
-	// VLLMMooncake is vLLM with MooncakeConnector: with VLLM, which is vLLM with
-	// NixlConnector, it has no hand-off in common.
+	// VLLMMooncake is vLLM with MooncakeConnector; VLLM is vLLM with NixlConnector. The
+	// two have no hand-off in common.
 	VLLMMooncake Engine = "vllm-mooncake"
 )
 
-// engineNames is for those who wrote another.
+// engineNames lists the engines for errors that refuse another name.
 const engineNames = "sglang, vllm, vllm-mooncake or trtllm"
 
 // ParseEngine reads an engine name.
@@ -106,31 +105,33 @@ func ParseEngine(s string) (Engine, error) {
 	return "", fmt.Errorf("worker: engine %q: expected "+engineNames, s)
 }
 
-// FetchesLacking reports whether a decode worker of the engine fetches from prefill only
-// those blocks of a prompt that it does not have: vLLM with NixlConnector does. SGLang's
-// decode keeps no cache of prompts, and of others it is not known.
+// FetchesLacking reports whether a decode worker of the engine fetches from prefill
+// only those blocks of a prompt that it lacks. vLLM with NixlConnector does. SGLang's
+// decode keeps no cache of prompts. Of the other engines it is not known: false.
 func (e Engine) FetchesLacking() bool { return e == VLLM }
 
-// TellsAsItWrites reports whether the engine's KV events tell of each block of an answer
-// when it is full, as vLLM's do. SGLang's tell of an answer when it has ended, and of
-// others it is not known.
+// TellsAsItWrites reports whether the engine's KV events name each block of an answer
+// as soon as the block is full, as vLLM's events do. SGLang's events name the blocks of
+// an answer when the answer has ended. Of the other engines it is not known: false.
 func (e Engine) TellsAsItWrites() bool { return e == VLLM || e == VLLMMooncake }
 
-// TellsPictures reports whether the engine may be asked what pictures are in a prompt, and
-// counts their tokens where it tokenizes one (docs/engines.md#render).
+// TellsPictures reports whether the engine can be asked which pictures a prompt has,
+// and counts the tokens of pictures when it tokenizes a prompt
+// (docs/engines.md#render).
 func (e Engine) TellsPictures() bool { return e == VLLM || e == VLLMMooncake }
 
-// Endpoint is the address Envoy sends a worker's bytes to: always an IP and a
-// port, since an original-destination cluster takes nothing else. The zero
+// Endpoint is the address where Envoy sends a worker's requests: always an IP address
+// and a port, since an original-destination cluster accepts nothing else. The zero
 // value is no endpoint.
 type Endpoint struct {
 	addr netip.AddrPort
 	text string
 }
 
-// ParseEndpoint reads "ip:port" or "[ipv6]:port". Names are refused: they are
-// resolved before a worker is registered, and so are addresses that are not one machine's. An IPv4 address that is spelled as an
-// IPv6 one is the IPv4 address: one place has one endpoint.
+// ParseEndpoint reads "ip:port" or "[ipv6]:port". It refuses names, since names are
+// resolved before a worker is registered, and addresses that do not stand for one
+// machine. An IPv4 address in IPv6 form becomes the IPv4 address, so that one place has
+// one endpoint.
 func ParseEndpoint(s string) (Endpoint, error) {
 	a, err := netip.ParseAddrPort(s)
 	ip := a.Addr().Unmap()
@@ -141,27 +142,27 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return Endpoint{addr: a, text: a.String()}, nil
 }
 
-// String returns "ip:port", IPv6 bracketed. It does not allocate.
+// String returns "ip:port", with IPv6 in brackets. It does not allocate.
 func (e Endpoint) String() string { return e.text }
 
 // AddrPort returns the parsed address.
 func (e Endpoint) AddrPort() netip.AddrPort { return e.addr }
 
-// IsZero reports whether there is no endpoint.
+// IsZero reports whether e is the zero value, no endpoint.
 func (e Endpoint) IsZero() bool { return e.text == "" }
 
-// Bootstrap is where a decode worker meets a prefill worker to fetch KV. The
-// zero value means that the worker has none. A host without a port counts as
+// Bootstrap is where a decode worker meets a prefill worker to fetch KV. The zero value
+// means that the worker has no bootstrap address. A host without a port counts as
 // absent (docs/behaviour.md#addresses).
 type Bootstrap struct {
 	Host string // IP or name as the engines need it; IPv6 without brackets
 	Port uint16
-	// EngineIDs name the ranks of a VLLMMooncake prefill worker, in their order. They are
-	// new with each of its processes.
+	// EngineIDs name the ranks of a VLLMMooncake prefill worker, in the order of the
+	// ranks. Each process of the engine has new ones.
 	EngineIDs []string
 }
 
-// Equal reports whether both say the same.
+// Equal reports whether all fields of b and o are equal.
 func (b Bootstrap) Equal(o Bootstrap) bool {
 	return b.Host == o.Host && b.Port == o.Port && slices.Equal(b.EngineIDs, o.EngineIDs)
 }
@@ -169,21 +170,21 @@ func (b Bootstrap) Equal(o Bootstrap) bool {
 // IsZero reports whether the worker offers no rendezvous.
 func (b Bootstrap) IsZero() bool { return b.Host == "" || b.Port == 0 }
 
-// KVEvents says where a worker publishes its KV events (ZMQ, one publisher per
-// rank: the port of rank r is the base plus r). The zero value means that it
-// publishes none.
+// KVEvents says where a worker publishes its KV events over ZMQ. Each rank has a
+// publisher of its own: rank r uses Port + r, and ReplayPort + r. The zero value means
+// that the worker publishes no KV events.
 type KVEvents struct {
 	Host       string
 	Port       uint16 // PUB socket of rank 0
-	ReplayPort uint16 // ROUTER socket of rank 0; 0: no replay offered
+	ReplayPort uint16 // ROUTER socket of rank 0; 0: events cannot be replayed
 	Topic      string
 }
 
 // IsZero reports whether the worker publishes no KV events.
 func (k KVEvents) IsZero() bool { return k.Host == "" || k.Port == 0 }
 
-// MaxDPSize bounds the ranks of one worker, so that one bad record cannot take
-// the memory of many.
+// MaxDPSize bounds the ranks of one worker, so that one wrong record in discovery
+// cannot use up memory.
 const MaxDPSize = 4096
 
 // Worker is one engine process. A Worker in a Snapshot is immutable and shared:
@@ -193,54 +194,56 @@ type Worker struct {
 	Role     Role
 	Engine   Engine
 	Endpoint Endpoint
-	Models   []string // names it answers to; at least one
-	// Adapters are those of Models that are LoRA adapters. An engine salts their KV blocks
-	// with the adapter's name: a prompt's blocks are not those of the model itself.
+	Models   []string // names that requests may ask for; at least one
+	// Adapters are those names of Models that are LoRA adapters. An engine salts the KV
+	// blocks of an adapter with the adapter's name, so that they differ from the blocks
+	// that the model itself has for the same prompt.
 	Adapters  []string
 	Namespace string // separates fleets of one model; may be empty
-	// Deployment names what it was started with, and comes and goes with: the
-	// decode workers of one deployment are one decode side of prefill
-	// activation. May be empty, which is a deployment like any other.
+	// Deployment names the deployment that the worker was started with, and with which
+	// it comes and goes. The decode workers of one deployment are one decode side for
+	// prefill activation. The empty name is a deployment like any other.
 	Deployment string
 
 	DPSize uint32 // data-parallel ranks; at least 1
-	// PortPerRank says that each rank listens on a port of its own, Endpoint's
-	// plus the rank, as where vLLM leaves the balancing to others. A request
-	// goes to the rank's own endpoint and names no rank. See EndpointOf.
+	// PortPerRank says that each rank listens on a port of its own: the port of
+	// Endpoint plus the rank. vLLM does so when it leaves balancing to others. A
+	// request is then sent to the rank's own endpoint and names no rank. See
+	// EndpointOf.
 	PortPerRank    bool
 	BlockSize      uint32 // tokens per KV block; at least 1
 	CapacityBlocks uint64 // KV blocks per rank; 0: unknown
-	// MaxModelLen is the most tokens that a prompt and its answer may have together;
-	// 0: unknown. Clients are told it.
+	// MaxModelLen is the most tokens that a prompt and its answer may have together; 0:
+	// unknown. Clients are told this limit.
 	MaxModelLen uint32
-	// Eagle says that the KV blocks are of pairs of tokens, as SGLang has them
-	// when it speculates with EAGLE: a block depends on the token behind it,
-	// too, and prompts are hashed accordingly.
+	// Eagle says that each KV block is identified by pairs of tokens, as in SGLang with
+	// EAGLE speculation. A block then depends also on the token behind it, and prompts
+	// must be hashed accordingly (kvindex.AppendPairHashes).
 	Eagle bool
 
 	Bootstrap Bootstrap
 	KVEvents  KVEvents
 
-	// Taints are what requests may ask a worker to carry. Each domain of
-	// TopologyDomains is one more; see HasTaint.
+	// Taints are the worker's own taints, which requests may require. Each entry of
+	// TopologyDomains is one more taint; see HasTaint.
 	Taints          []string
-	TopologyDomains map[string]string // domain to value, as zone to us-east-1a
+	TopologyDomains map[string]string // domain to value: "zone" to "us-east-1a"
 	KVTransfer      KVTransfer
 
 	AcceptsAggregated bool // a decode worker that can serve without a prefill
 	HeaderOverrides   bool // the engine takes bootstrap data as x-override-* headers
 	Draining          bool // takes no new picks; running requests go on
-	// Fronted says that it speaks no HTTP: another program's front reaches it,
-	// by its id, at Endpoint, which it may share with others of its process.
-	// Envoy can send it nothing.
+	// Fronted says that the worker speaks no HTTP: only the frontend of another program
+	// can reach it, at Endpoint and by its id. Other workers of the same process may
+	// share that Endpoint. Envoy cannot send the worker anything.
 	Fronted bool
 
-	ranks []Endpoint // with PortPerRank, filled by NewSnapshot; see tabled
+	ranks []Endpoint // endpoints of the ranks if PortPerRank is set; filled by NewSnapshot; see tabled
 }
 
-// LacksBootstrap reports whether no decode worker could find the KV of a prefill
-// worker, since it does not say where to meet it
-// (docs/behaviour.md#eligible).
+// LacksBootstrap reports whether w, as a prefill worker, does not say where decode
+// workers meet it although its engine requires that (docs/behaviour.md#eligible). No
+// decode worker could find its KV.
 func (w *Worker) LacksBootstrap() bool {
 	switch w.Engine {
 	case SGLang:
@@ -252,9 +255,9 @@ func (w *Worker) LacksBootstrap() bool {
 	}
 }
 
-// CanServe reports whether the worker may be picked for the role. A prefill
-// worker that lacks bootstrap data may not. Nor may one whose transfer domain has no
-// value (docs/behaviour.md#transfer-domain).
+// CanServe reports whether the worker may be picked for the role. A prefill worker that
+// lacks bootstrap data may not, nor may a worker whose transfer domain has no value
+// (docs/behaviour.md#transfer-domain).
 func (w *Worker) CanServe(r Role) bool {
 	switch {
 	case w.Draining, w.Fronted, w.TopologyFault() != "":
