@@ -2,9 +2,9 @@ package kvindex
 
 import "unsafe"
 
-// arena is memory for n values of T, which holds no pointers, at an address
-// that never changes: pages are taken from the system when they are first
-// written, so what is reserved costs nothing. Zeroed at first.
+// arena is zeroed memory for n values of T, at an address that never changes. T must
+// hold no pointers. The system provides a page when it is first written, so that
+// reserved memory costs nothing.
 type arena[T any] struct {
 	all     []T
 	release func()
@@ -23,19 +23,20 @@ func newArena[T any](n int, huge bool) (arena[T], error) {
 	}, nil
 }
 
-// pageBytes is the size of page that memory is given back in; elsewhere none is.
+// pageBytes is the page size that giveBack needs. On systems with another, nothing is
+// given back.
 const pageBytes = 4096
 
-// giveBack lets the system have the memory of values that begin and end with a
-// page. They are zero afterwards. It reports false if the system does not take
-// it.
+// giveBack gives the memory of the values, which must be whole pages, back to the
+// system. They are zero afterwards. False means that the system keeps the memory as it
+// is.
 func giveBack[T any](s []T) bool {
 	var zero T
 	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero)))
 	return discard(b)
 }
 
-// marks is a set of numbers that knows its size.
+// marks is a set of numbers, with its size in n.
 type marks struct {
 	words []uint64
 	n     int
@@ -63,12 +64,12 @@ func (m *marks) drop(i uint32) {
 	}
 }
 
-// pool hands out numbers of an arena's values, from 1: the one freed last, else
-// one whose memory was given back, else a new one.
+// pool hands out indexes of an arena's values, from 1. It prefers the one that was
+// freed last, then one whose memory was given back, then a new one.
 type pool struct {
 	next uint32
 	free []uint32
-	cold []uint32 // free, and without memory
+	cold []uint32 // free, and their memory was given back
 }
 
 func (p *pool) get() uint32 {
@@ -88,5 +89,5 @@ func (p *pool) get() uint32 {
 
 func (p *pool) put(id uint32) { p.free = append(p.free, id) }
 
-// used returns how many numbers are out.
+// used returns how many indexes are handed out.
 func (p *pool) used() int { return int(p.next) - len(p.free) - len(p.cold) }

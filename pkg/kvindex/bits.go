@@ -20,8 +20,8 @@ func (b slotSet) with(s Slot) slotSet {
 	return b
 }
 
-// without clears the bit and cuts trailing empty words, so that an empty set
-// has length 0.
+// without removes s, and cuts empty words off the end, so that an empty set has length
+// 0.
 func (b slotSet) without(s Slot) slotSet {
 	if w := int(s / 64); w < len(b) {
 		b[w] &^= 1 << (s % 64)
@@ -32,8 +32,8 @@ func (b slotSet) without(s Slot) slotSet {
 	return b
 }
 
-// holders is which slots hold each sequence; a sequence that none holds is not
-// in it.
+// holders has for each sequence hash the slots that hold it. A hash without a holder is
+// not in the map.
 type holders map[SequenceHash]slotSet
 
 func (h holders) add(q SequenceHash, s Slot) { h[q] = h[q].with(s) }
@@ -46,8 +46,8 @@ func (h holders) drop(q SequenceHash, s Slot) {
 	}
 }
 
-// overlap follows the chain for as long as some slot holds every block of it,
-// and writes a slot's count when it falls out.
+// overlap follows the chain as long as some slot holds every block of it. When a slot
+// does not hold the next block, it writes the slot's count.
 func (h holders) overlap(chain []LocalHash, n int, dst *Overlap) {
 	dst.reset(n)
 	if len(chain) == 0 {
@@ -66,8 +66,8 @@ func (h holders) overlap(chain []LocalHash, n int, dst *Overlap) {
 	dst.narrow(nil, depth)
 }
 
-// narrow drops the slots that are not in set, writes depth as their overlap and
-// reports whether none is left.
+// narrow removes the slots that are not in set from o.alive, and writes depth as their
+// overlap. It reports whether no slot is left.
 func (o *Overlap) narrow(set slotSet, depth uint32) bool {
 	var left uint64
 	for i, was := range o.alive {

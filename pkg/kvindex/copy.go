@@ -7,10 +7,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// RankCopy is what one rank holds, apart from any index: its engine names, on
-// which tiers, and the chains of hashes that lead to them. Blocks that it does
-// not hold are in it where one that it holds follows them. It is filled by
-// [Tree.Copy] or [Dump.Copy] and reuses its memory; the zero value is ready. Not
+// RankCopy is what one rank holds, apart from any index: its engine hashes, their
+// tiers, and the chains of local hashes that lead to their blocks. A block that the
+// rank does not hold is in the copy if a held block follows it. [Tree.Copy] and
+// [Dump.Copy] fill a RankCopy and use its memory again; the zero value is ready. Not
 // safe for concurrent use.
 type RankCopy struct {
 	rank   worker.Rank
@@ -18,14 +18,14 @@ type RankCopy struct {
 	locals []LocalHash // block n has locals[n-1]
 	held   []heldName  // in the order of their blocks
 
-	// Until settle: numbers are the source's own.
+	// Used until settle. Blocks have the numbers of the source.
 	raw  []rawRun
-	seen slotSet   // blocks that are in raw
-	of   *treeRank // the life of the rank that is copied
+	seen slotSet   // blocks that raw has
+	of   *treeRank // the rank as it was when the copy began, to notice that it was detached
 }
 
-// copiedRun is a run of blocks without a branch: those from first up to the next
-// run's.
+// copiedRun is a run of blocks without a branch: the blocks from first up to the first
+// of the next run.
 type copiedRun struct {
 	first  uint32
 	parent uint32 // 0: none
@@ -37,33 +37,33 @@ type heldName struct {
 	tiers uint8
 }
 
-// rawRun is a run with the source's numbers.
+// rawRun is a run with the block numbers of the source.
 type rawRun struct {
 	first, parent uint32
-	at, n         uint32 // in locals
-	need          uint32 // how many of its blocks are needed
+	at, n         uint32 // its hashes are locals[at : at+n]
+	need          uint32 // how many of its first blocks the copy needs
 }
 
-// chains is where a copy is taken from.
+// chains is the source of a copy: a Tree or a Dump.
 type chains interface {
-	// run returns the run that a block is in: its first block, the one before
-	// that, 0 at the root, and dst with its hashes.
+	// run returns the run that a block is in: its first block, the block before that
+	// (0: none), and dst with the run's hashes appended.
 	run(block uint32, dst []LocalHash) (first, parent uint32, _ []LocalHash)
 }
 
-// Rank returns whose blocks they are.
+// Rank returns the rank whose blocks these are.
 func (c *RankCopy) Rank() worker.Rank { return c.rank }
 
-// Blocks returns how many engine blocks are held on any tier.
+// Blocks returns how many engine blocks the rank holds on any tier.
 func (c *RankCopy) Blocks() int { return len(c.held) }
 
 func (c *RankCopy) begin(r worker.Rank) {
 	c.rank, c.of = r, nil
-	c.unsee() // of one that was given up
+	c.unsee() // a copy that failed may have left some
 	c.runs, c.locals, c.held = c.runs[:0], c.locals[:0], c.held[:0]
 }
 
-// add takes a name, and the chain of its block as far as it is not there yet.
+// add adds a name, and those runs of its block's chain that the copy does not have yet.
 func (c *RankCopy) add(name EngineHash, block uint32, tiers uint8, from chains) {
 	c.held = append(c.held, heldName{name, block, tiers})
 	top := len(c.raw)
@@ -81,8 +81,8 @@ func (c *RankCopy) add(name EngineHash, block uint32, tiers uint8, from chains) 
 	slices.Reverse(c.raw[top:])
 }
 
-// settle numbers the blocks anew, from 1 on and parents first, and leaves out
-// those that nothing which is held needs.
+// settle numbers the blocks anew, from 1 on and parents first, and leaves out blocks
+// that no held block needs.
 func (c *RankCopy) settle() {
 	slices.SortFunc(c.held, func(a, b heldName) int {
 		return cmp.Or(cmp.Compare(a.block, b.block), cmp.Compare(a.name, b.name))
@@ -92,7 +92,7 @@ func (c *RankCopy) settle() {
 		order[i] = uint32(i)
 	}
 	slices.SortFunc(order, func(a, b uint32) int { return cmp.Compare(c.raw[a].first, c.raw[b].first) })
-	// of returns the run with the last first block up to b: it is b's.
+	// of(b) finds the run of block b: the one with the highest first block up to b.
 	of := func(b uint32) *rawRun {
 		i, found := slices.BinarySearchFunc(order, b, func(i, b uint32) int { return cmp.Compare(c.raw[i].first, b) })
 		if !found {
@@ -116,7 +116,7 @@ func (c *RankCopy) settle() {
 	for i := range c.raw {
 		x := &c.raw[i]
 		from := x.at
-		x.at = uint32(len(locals)) // of what is kept, from here on
+		x.at = uint32(len(locals)) // from here on x.at is an index of the kept hashes
 		locals = append(locals, c.locals[from:from+x.need]...)
 	}
 	number := func(b uint32) uint32 {
@@ -142,7 +142,7 @@ func (c *RankCopy) settle() {
 	c.unsee()
 }
 
-// unsee forgets which blocks are in raw, and those.
+// unsee empties raw and seen.
 func (c *RankCopy) unsee() {
 	for _, x := range c.raw {
 		for b := x.first; b < x.first+x.n; b++ {
@@ -152,7 +152,7 @@ func (c *RankCopy) unsee() {
 	c.raw = c.raw[:0]
 }
 
-// before returns the block before another, 0 if it is a first one.
+// before returns the block before another, or 0 if it is the first of a chain.
 func (c *RankCopy) before(block uint32) uint32 {
 	i, found := slices.BinarySearchFunc(c.runs, block, func(r copiedRun, b uint32) int { return cmp.Compare(r.first, b) })
 	if found {

@@ -8,17 +8,16 @@ import (
 	"slices"
 )
 
-// loadSlice is how many blocks one event has when a copy is loaded.
+// loadSlice is the most blocks of one event when a copy is loaded.
 const loadSlice = 512
 
-// Load stores what the copy has, as events of its rank, which must be attached
-// and hold nothing. So the index's budget holds, writers of other ranks take
-// turns with it, and those of this rank must wait. It returns how many blocks
-// the index did not take, for want of memory. Error: [ErrUnknownRank].
+// Load stores the copy as events of its rank, which must be attached and hold nothing.
+// As with events, the index keeps within its budget and writers of other ranks take
+// turns; other events of this rank must wait. Load returns how many blocks the index
+// refused, in most cases because memory is short. Error: [ErrUnknownRank].
 //
-// Blocks that the rank does not hold but that lie on the way to one that it does
-// are stored on External for a while, where only [OnExternal] counts them, and
-// removed again.
+// Blocks that the rank does not hold, but that a held block follows, are stored on
+// External meanwhile, where only [OnExternal] counts them, and removed at the end.
 func (c *RankCopy) Load(into Index) (left int, err error) {
 	l := loader{c: c, into: into, holes: map[uint32]EngineHash{}}
 	for from := 0; from < len(c.held) && err == nil; {
@@ -32,13 +31,13 @@ func (c *RankCopy) Load(into Index) (left int, err error) {
 type loader struct {
 	c      *RankCopy
 	into   Index
-	holes  map[uint32]EngineHash // names made up for blocks that are not held
+	holes  map[uint32]EngineHash // made-up names of blocks that the rank does not hold
 	left   int
 	blocks []Block
 }
 
-// group returns the end of the blocks from i on that make one event: each the
-// parent of the next, on the same tiers.
+// group returns the end of the held blocks from i on that make one event: each is the
+// parent of the next, and all are on the same tiers.
 func (l *loader) group(i int) int {
 	h := l.c.held
 	to := i + 1
@@ -49,7 +48,7 @@ func (l *loader) group(i int) int {
 	return to
 }
 
-// store stores blocks on each of their tiers.
+// store stores the blocks on each of their tiers.
 func (l *loader) store(held []heldName) error {
 	e := Stored{Blocks: l.blocks[:0]}
 	for _, h := range held {
@@ -73,7 +72,8 @@ func (l *loader) store(held []heldName) error {
 	return nil
 }
 
-// judge counts blocks that were not taken, and returns what ends the load.
+// judge counts blocks that the index refused. It returns the error if the load cannot
+// go on.
 func (l *loader) judge(err error, blocks int) error {
 	l.left += blocks
 	if errors.Is(err, ErrUnknownRank) {
@@ -82,9 +82,10 @@ func (l *loader) judge(err error, blocks int) error {
 	return nil
 }
 
-// name returns a name under which the block is in the index. For blocks that
-// are not held it makes one up and stores them: the chance that an engine has
-// given the same name is next to none, and one of the two is left out then.
+// name returns a name under which the rank has the block in the index. For a block that
+// the rank does not hold it makes up a name, and stores the block under it. An engine
+// has hardly ever given the same name; if it has, the block of one of the two is
+// refused.
 func (l *loader) name(block uint32) (EngineHash, error) {
 	var missing []uint32
 	e := Stored{Tier: External}
@@ -121,7 +122,7 @@ func (l *loader) known(block uint32) (EngineHash, bool) {
 	return name, found
 }
 
-// fillIn removes the blocks that are not held.
+// fillIn removes the blocks that the rank does not hold.
 func (l *loader) fillIn() error {
 	for some := range slices.Chunk(slices.Collect(maps.Values(l.holes)), loadSlice) {
 		if err := l.into.Remove(l.c.rank, Removed{Blocks: some, Tier: External}); err != nil {

@@ -2,10 +2,10 @@ package kvindex
 
 import "sync/atomic"
 
-// A crowd is the holders of a node that found no place in it. 64 slots' cuts
-// make a group of 16 words; a list of groups, in one or more units of the same
-// size, says where each is. Word 0 of a list is its length in units. Queries
-// copy whole groups into their answer.
+// A crowd is the holders of a node that have no place in the node itself. The cuts of
+// 64 consecutive slots make a group: 16 words in one unit. A list has the unit of each
+// group that is not empty. It takes one or more units; its word 0 is its length in
+// units. Queries copy whole groups into their answer.
 
 const (
 	groupSlots = 64
@@ -15,8 +15,8 @@ const (
 
 type unit [unitWords]atomic.Uint64
 
-// groupAt returns the word of the list that has the number of group g, nil if
-// the list is too short.
+// groupAt returns the word of the list that has the unit of group g, or nil if the list
+// is too short.
 func (t *Tree) groupAt(list, g uint32) *atomic.Uint64 {
 	if g+1 >= uint32(t.units[list][0].Load())*unitWords {
 		return nil
@@ -41,7 +41,8 @@ func (t *Tree) crowdCut(n *node, s Slot) uint32 {
 	return uint32(t.units[at.Load()][w].Load()>>shift) & laneMask
 }
 
-// setCrowdCut changes a holder's cut, adding or dropping it as need be.
+// setCrowdCut changes the cut of a slot in the crowd. It adds the slot if it is new,
+// and removes it if cut is 0.
 func (t *Tree) setCrowdCut(n *node, s Slot, cut uint32) {
 	list := n.crowd.Load()
 	if list == 0 || t.groupAt(list, uint32(s)/groupSlots) == nil {
@@ -66,7 +67,8 @@ func (t *Tree) setCrowdCut(n *node, s Slot, cut uint32) {
 	}
 }
 
-// widenCrowd gives the node a list that is long enough for the slot.
+// widenCrowd gives the node a list that is long enough for the slot, and returns the
+// list.
 func (t *Tree) widenCrowd(n *node, s Slot) uint32 {
 	need := max(uint32(s), uint32(t.slots.Len())) / groupSlots
 	list := t.newList((need+1)/unitWords + 1)
@@ -85,8 +87,8 @@ func (t *Tree) widenCrowd(n *node, s Slot) uint32 {
 	return list
 }
 
-// copyCrowd gives to, which queries cannot see yet, the holders of from with
-// cuts of at most k.
+// copyCrowd copies the crowd of one node to another, which queries cannot see yet. Cuts
+// above k become k.
 func (t *Tree) copyCrowd(to, from *node, k uint32) {
 	old := from.crowd.Load()
 	if old == 0 {
@@ -107,8 +109,8 @@ func (t *Tree) copyCrowd(to, from *node, k uint32) {
 	to.crowd.Store(list)
 }
 
-// cutCrowd takes the first k blocks from every holder; the node is being
-// changed.
+// cutCrowd reduces every cut of the crowd by k, since the node loses its first k
+// blocks. The node must be between begin and end.
 func (t *Tree) cutCrowd(n *node, k uint32) {
 	list := n.crowd.Load()
 	if list == 0 {
@@ -134,7 +136,7 @@ func (t *Tree) cutCrowd(n *node, k uint32) {
 	}
 }
 
-// dropCrowd forgets all holders; the node is being changed.
+// dropCrowd frees the crowd. The node must be between begin and end.
 func (t *Tree) dropCrowd(n *node) {
 	list := n.crowd.Load()
 	if list == 0 {
@@ -188,7 +190,7 @@ func (t *Tree) newList(n uint32) uint32 {
 	return list
 }
 
-// newUnits returns n zeroed units in a row.
+// newUnits returns the first of n consecutive units, all zero.
 func (t *Tree) newUnits(n uint32) uint32 {
 	for int(n) >= len(t.unitIDs) {
 		t.unitIDs = append(t.unitIDs, nil)

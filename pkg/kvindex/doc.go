@@ -1,141 +1,142 @@
-// Package kvindex knows which rank holds which KV blocks, and answers for a
-// chain of block hashes how many leading blocks each rank has.
+// Package kvindex knows which rank holds which KV blocks. For a chain of block
+// hashes it answers how many leading blocks each rank holds.
 //
 // # Hashes
 //
-// A block's [LocalHash] depends on its tokens and on the [Salt] (LoRA adapter,
-// cache salt) only; its [SequenceHash] is chained on that of its parent and so
-// names the whole prefix. Both are XXH3-64 with the seeds Dynamo uses, so one
-// hash means the same thing in both. An [EngineHash] is the engine's own name
-// of a block. It is opaque: it serves to resolve parents and removals of one
-// rank and is never recomputed.
+// A block's [LocalHash] depends only on the block's tokens, on its pictures and on the
+// [Salt] (LoRA adapter, cache salt). Its [SequenceHash] is chained on the SequenceHash of
+// its parent and so names the whole prefix. Both are XXH3-64 with the seeds that Dynamo
+// uses, so that a hash means the same in Baton and in Dynamo. An [EngineHash] is the
+// engine's own name of a block. It is opaque: the index uses it to find the parents and
+// the removed blocks that one rank's events name, and never computes it.
 //
 // # Contract
 //
-// [Index] is what the rest of Baton sees; [Tree] is the fast implementation,
-// [Map] the plain, obviously correct one and the yardstick. Events of one rank
-// must be given in the order the engine made them, by one goroutine at a time;
-// events of different ranks may be given concurrently, and Overlap may be
-// called by any number of goroutines at any time.
+// [Index] is what the rest of Baton sees. [Tree] is the fast implementation. [Map] is
+// plain and obviously correct; tests compare Tree with it. Events of one rank must be
+// given in the order in which the engine made them, by one goroutine at a time. Events of
+// different ranks may be given concurrently. Any number of goroutines may call Overlap at
+// any time.
 //
-// What the plugin itself has sent where is in the same index ([Index].Route): of
-// workers that publish no events it is all that is known, and of the others it
-// is what their events have not told yet. It sees no restart, no traffic of
-// others, and no eviction but those that events tell of, so it is a guess, and
-// believed for a while only.
+// The same index notes which prompts the plugin has routed to which rank
+// ([Index].Route). For a worker without KV events this is all that is known; for other
+// workers it stands in until their events arrive. The note is a guess and is believed only
+// for a while: the plugin sees no restart of the engine, no traffic that others send, and
+// only those evictions that events tell of.
 //
-// What is nearest counts most, so a query answers for each rank in several
-// views ([View]): the leading blocks on Device; those on Device or Host; those on
-// Device, Host or Disk; those on External; and those of prompts that were routed there. A union is
-// nearly always a beginning of the prompt where a tier alone is not: an engine
-// that moves blocks from one tier to the next moves ends first. External is a
-// cache outside of the workers, to which they write the beginnings of prompts whether
-// or not they keep them: it has a view to itself.
+// Blocks on near tiers count more than blocks on far ones. A query therefore answers for
+// each rank in several views ([View]): the leading blocks on Device; on Device or Host; on
+// Device, Host or Disk; on External; and of prompts that were routed to the rank. The
+// views for Host and Disk include the nearer tiers, since an engine that moves blocks to
+// the next tier moves the ends of prompts first: what is on Host alone is seldom the
+// beginning of a prompt. External is a cache outside of the workers. Workers write the
+// beginnings of prompts to it whether or not they keep them, so External is a view alone.
 //
-// Every attached rank has a [Slot], a small dense number; answers are slices
-// indexed by it, so that a query writes no map and allocates nothing. A view
-// beyond the first has a slot of its own, from the first block on that tier
-// until the rank is detached, and one walk answers for all. The views' slots
-// come in groups of 64 that mirror a group of ranks: the numbering changes
-// rarely, and ranks in a row have views in a row. A rank that only Route has
-// named has a slot, too, until it is detached; those of which nothing is left go
-// now and then, when others come.
+// Every attached rank has a [Slot], a small dense number. Answers are slices indexed by
+// slot, so that a query writes no map and allocates nothing. The view OnDevice uses the
+// rank's slot. The other views have slots of their own, so that one walk answers for all
+// views. These are made in groups of 64, one for each rank of a group of 64, when the first
+// of the ranks needs the view, and stay: so the numbering changes rarely, and the views of
+// neighbouring ranks are neighbours. A rank that
+// only Route has named also has a slot until it is detached. When other such ranks come,
+// those with nothing left are now and then detached.
 //
 // # The tree
 //
-// A [Tree] has a node for each run of blocks without a branch: a cache line
-// that says where the run's hashes lie in one large array, and who holds how
-// many of its first blocks. A rank that holds other than the first ones of a
-// run has the run split, so that one number a rank and node is enough. A query
-// walks from the root: it finds a child by hash, reads the run in sequence, and
-// moves the ranks that have come so far on by what they hold; where many hold a
-// node their numbers lie in the order of the slots and are copied. Nothing is
-// hashed by a query, and it costs a few cache misses a node.
+// A [Tree] has a node for each run of blocks without a branch. A node is one cache line.
+// It says where the run's hashes lie in one large array, and for each holder how many of
+// the run's first blocks the holder has. If a rank holds blocks that are not the first
+// ones of the run, the run is split: so one number for each rank and node is enough.
+// A query walks from the root. It finds a child by the child's first hash, compares the
+// run block by block, and raises the answer of each slot that has held everything so far.
+// If many ranks hold a node, their numbers are stored in the order of the slots and are
+// copied in bulk. A query computes no hash of blocks, and costs a few cache misses a node.
 //
-// The engine hashes of a rank are in a table of its own, from name to block. A
-// block keeps its number whatever becomes of the nodes, so that a split changes
-// no name. Most events append a block to a run that its rank alone holds, or
-// take its last one: each is one search and one store to the node.
+// Each rank has a table of its own from engine hash to block. A block keeps its number
+// when nodes are split, so that a split changes no table. Most events append a block to
+// a run that only their rank holds, or remove its last block: each is one search and one
+// store to the node.
 //
-// Prompts that were routed to a rank lie in the same nodes, without names: what
-// the view Routed holds is always whole beginnings, so beside the nodes' numbers
-// only the ends of prompts are kept, and where they part. A prompt routed again
-// moves its end to the front of a list; what is over, and beyond the budget what
-// was routed longest ago, goes from its end up to where another prompt needs it.
-// An event that takes a block off Device ends the prompts below it; one that
-// stores blocks needs to change nothing, since Device then counts as many.
+// Prompts that were routed to a rank lie in the same nodes, but have no engine hashes.
+// The view Routed always holds whole beginnings of prompts. So the tree keeps, beside
+// the numbers in the nodes, only the blocks where routed prompts end and where they
+// part. A prompt that is routed again moves to the front of a list. When its time is over,
+// or when the view exceeds its budget and the prompt was routed longest ago, its blocks are
+// dropped from its end up to the first block that another prompt needs. An event that
+// takes a block off Device ends the routed prompts below the block. An event that stores
+// blocks leaves the view as it is, since the same blocks then count on Device.
 //
-// All of it lies in arenas that are reserved once, never move, and hold no
-// pointers. Writers take turns (Tree.mu). Queries take no lock: they check a
-// node's version and length after reading it and begin anew if it was changed
-// under them. So a torn read can neither crash (every number read was valid for
-// some node, and is compared with the arena's end), nor go on for ever (each
-// node matches a block or ends the walk), nor give an impossible answer (what a
-// change in the making can show is not answered with). Of each rank the answer
-// is such that each block counted was held at some instant of the call, and the
-// next one was not: two ranks' counts may be of different instants.
+// All of this lies in arenas that are reserved once, never move, and hold no pointers.
+// Writers take turns (Tree.mu). Queries take no lock: they check a node's version and
+// length after reading the node, and begin again if a writer has changed it meanwhile. A
+// torn read cannot crash, since every number that is read was valid for some node and is
+// compared with the arena's end. It cannot loop for ever, since each node matches a block or
+// ends the walk. It cannot give an impossible answer, since an answer that may
+// come from a half-made change is discarded. For each rank there was an instant during the
+// call when the rank held every block that is counted and did not hold the next one. The
+// instants of two ranks may differ.
 //
-// Limits: 2^20 slots, 2^28 blocks, runs of 1,023 blocks (longer sequences have
-// several nodes). A version has 24 bits: a query would have to sleep through
-// exactly a multiple of 8 million changes of one node to be misled by it.
+// Limits: 2^20 slots, 2^28 blocks, runs of 1,023 blocks (a longer sequence has several
+// nodes). A version has 24 bits and changes by 2: a query would be misled only if a
+// multiple of 8 million changes of one node happened while it ran.
 //
-// Where a removal in the middle of runs shatters them, they stay shattered
-// until they are gone: runs are not joined again. Tables of names do not shrink
-// until the rank is cleared, or memory is short.
+// When removals in the middle split runs, the parts are not joined again before they are
+// gone. The tables of engine hashes do not shrink until the rank is cleared or memory is
+// short.
 //
-// Whoever has much to do gives the lock up after each slice: clearing a rank,
-// shedding, a removal of many blocks, a rank's first block on a tier, for which
-// what it holds is entered into a view; until then the view answers with less. Others wait for a slice at most, of some
-// ten thousand blocks, or for one event of an engine, whose length nobody but
-// the engine bounds; so does a query that was torn 64 times and asks for
-// the lock. A rank that is cleared or detached is busy until all of it is gone:
-// its own events, and Check, wait for the end.
+// Long work gives the lock up after each slice: clearing a rank, shedding, removing many
+// blocks, and filling a view that a rank needs for the first time; until it is filled,
+// the view answers with less. So another writer waits for one slice of some ten thousand
+// blocks, or for one event, whose length only the engine bounds. So does a query that
+// was torn 64 times and then takes the lock. A rank that is being cleared or detached
+// is busy to the end: its own events, and Check, wait.
 //
 // # Memory
 //
-// A block costs 16 bytes, more where it shares its run with room to grow, and
-// each name 13 to 32, by how full the rank's table is; a rank that holds
-// anything costs 6 KiB at least. What is in use stays below
-// [TreeConfig.MaxBytes]. Where less than a 32nd of it is free, a rank that holds
-// most, or nearly, loses an eighth of that, and so on until a 16th is free:
-// what was stored longest ago first, but never a block before those that follow
-// it, nor one that the event at hand goes on from. That is done in small steps,
-// of which each event does a few; an event waits for more only where there is
-// no room left at all. What is old is judged by a sample, and by node: blocks of
-// one node are as old as the newest of them. It is counted in [Stats].Shed, and
-// later events of the engine about such blocks count as unknown. A rank whose
-// engine has removed most of what it held has its table made smaller first.
+// A block costs 16 bytes, and its share of the room in which its run may grow. An engine
+// hash costs 13 to 32 bytes, depending on how full the rank's table is. A rank that holds
+// anything costs at least 6 KiB. The memory in use stays below [TreeConfig.MaxBytes].
 //
-// What was routed takes an eighth of the budget at most, where an end of a prompt
-// counts as a node with room to grow. Events that find no room drop told blocks
-// before it, and it only where nothing told is left but what they go on from.
-// Shedding a block from Device ends the prompts below it, as an event would.
+// When less than 1/32 of the budget is free, a rank that holds most, or nearly most, loses
+// an eighth of its blocks. This is repeated until 1/16 is free. The rank loses the blocks that
+// were stored longest ago first, but never a block before the blocks that follow it, nor a
+// block that the present event continues from. Each event does a few small steps of
+// this work; it waits for more only if there is no room at all. The age of blocks is judged
+// from a sample and by node: all blocks of a node are as old as its newest. Blocks lost
+// this way are counted in [Stats].Shed; later events of the engine about them count as
+// unknown. A rank whose engine has removed most of its blocks gets a smaller table before
+// any rank loses blocks.
 //
-// What those who feed the index must keep of its blocks, such as their salts, is
-// taken from the budget by [Tree.Reserve], an eighth of it at most.
+// Routed prompts take at most an eighth of the budget, where the end of each prompt counts
+// as a node with room to grow. When a routed prompt finds no room, blocks that events have
+// stored are dropped for it first. When an event finds no room, routed prompts are dropped
+// only after every block that may be shed. Shedding a block from Device ends the routed
+// prompts below it, as an event would.
 //
-// Freed memory is kept for its own kind. Where another kind is needed and the
-// budget would be passed, what makes whole pages of it is given back to the
-// system. Free nodes and short runs do not; they count as used then, so that
-// what is taken stays within an eighth of the budget, nearly always a 16th. Not
-// counted: what shedding notes of what is to go, a 64th of the budget at most;
-// the clearing of a rank, 8 bytes for each of its blocks up to 8 MiB;
-// directories of tables, 4 bytes for each of their segments; the ends of routed
-// prompts, some 100 bytes each; and copies for a dump, some 24 bytes for each
-// block of a rank while it is copied, and 8 for each different block of the dump.
+// [Tree.Reserve] counts what those who feed the index keep about its blocks, such as
+// their salts, as part of the budget, up to an eighth of it.
+//
+// Freed memory is kept for data of the same kind. If data of another kind needs memory and
+// the budget would be exceeded, freed memory that makes whole pages is given back to the
+// system. Free nodes and short runs cannot be given back; they then count as used, so that
+// the memory taken exceeds the budget by at most an eighth, nearly always by less than a
+// 16th. Not counted are: the list of what shedding is about to drop, at most a 64th of the
+// budget; the clearing of a rank, 8 bytes for each of its blocks, up to 8 MiB; the
+// directories of tables, 4 bytes for each segment; the ends of routed prompts, some 100
+// bytes each; and copies for a dump, some 24 bytes for each block of a rank while it is
+// copied, and 8 for each different block of the dump.
 //
 // # Dumps
 //
-// [Tree.Copy] copies what one rank holds, in slices of some 4,000 names, so that
-// writers of other ranks never wait long; the rank's own must not write
-// meanwhile, and so whoever feeds it takes the copy, together with how far the
-// feed has come. A [DumpWriter] puts copies of ranks into a dump: engine names,
-// tiers and chains, a prefix once whoever holds it, with a note of the caller's
-// for each rank. So a dump is consistent for each rank, at an instant of its own.
-// [ReadDump] checks a dump from end to end before anything is made of it;
-// [RankCopy.Load] stores a rank's blocks as events would, within the budget. What
-// was routed is not dumped, nor the order in which blocks were stored: the first
-// that a full index sheds after a load are any.
+// [Tree.Copy] copies what one rank holds, in slices of some 4,000 names, so that writers of
+// other ranks never wait long. Events of the copied rank must wait meanwhile. So the
+// goroutine that feeds the rank takes the copy, and notes with it how far the feed has
+// come. A [DumpWriter] writes copies of ranks into a dump: engine hashes, tiers and chains,
+// each prefix once however many ranks hold it, and a note of the caller's for each rank. So
+// a dump is consistent for each rank, at an instant of its own. [ReadDump] checks a whole
+// dump before any of it is used. [RankCopy.Load] stores a rank's blocks as
+// events would, within the budget. A dump has no routed prompts and not the order in which
+// blocks were stored: an index that is full after a load may shed any block first.
 //
 // # Invariants
 //
@@ -152,25 +153,26 @@
 //   - I5: no sequence hash without a holder is kept, and no bit belongs to a
 //     slot without an attached rank.
 //   - I6: a rank's block counts by tier equal what a walk counts.
-//   - I7: the view Routed holds what the rank's sendings, from the first block to
-//     their ends, are, each end once; ends and branches are marked, and nothing
-//     else; a list of sendings is ordered by time and has each once; the blocks
-//     are within the budget.
+//   - I7: the view Routed holds exactly the blocks from the first one to the ends
+//     of the rank's sendings; each end has one sending; ends and branches are
+//     marked, and no other block; a list of sendings is ordered by time and has
+//     each sending once; the blocks are within the budget.
 //
-// Of a Tree I3 to I5 read: the further names of a view's block beyond the first
-// are counted; a node's number for a slot is n exactly when its rank names the
-// node's first n blocks, and no others of it, on the view's tiers, or 0 where the
-// view is being made; no number belongs to a slot without an attached rank, none
-// to two entries, none exceeds the run.
-// And:
+// For a Tree I3 to I5 mean: the names of a block beyond its first are counted for each
+// view; a node's number for a slot is n exactly if the slot's rank names the node's first
+// n blocks, and no other block of it, on the view's tiers, or is 0 while the view is being
+// filled; no number belongs to a slot without an attached rank, no slot has two numbers in
+// a node, and no number exceeds the run. And:
 //
-//   - I8: a node's blocks say so; its run is 1 to room long; it is found under
-//     its parent by its first hash, and knows how many blocks are before it; it
-//     counts its children; without children its last block has a name.
+//   - I8: a node's blocks refer to the node; its run has 1 to room blocks; the node
+//     is found under its parent by its first hash, and knows how many blocks are
+//     before it; it counts its children; without children its last block has a
+//     name or is routed.
 //   - I9: each block counts the names that all ranks have for it, and the ranks
 //     it was routed to.
-//   - I10: every run of the arena is one node's or free; free runs do not touch
-//     and are on the list of their length; pages given back are inside of them.
+//   - I10: every run of the arena belongs to one node or is free; free runs do not
+//     touch and are on the list for their length; pages given back are inside
+//     of them.
 //   - I11: the table of children has each child of a node of several, once.
 //   - I12: every name is found from its own bucket; no name is beyond a bucket
 //     with a free place; every segment is in one table or free.
@@ -178,6 +180,6 @@
 // # What it does not do
 //
 // It reads no wire format and opens no socket (kvevents does), weighs nothing
-// (the picker does), and never guesses: a block whose parent is unknown is
-// refused and counted, not hung somewhere.
+// (the picker does), and never guesses a block's place: a block whose parent is unknown
+// is refused and counted.
 package kvindex

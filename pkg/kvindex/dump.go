@@ -19,15 +19,15 @@ import (
 //
 //	magic 8 bytes | version | scheme 8 bytes | parts | 'E' | number of ranks | checksum 8 bytes
 //
-// A part is either of
+// A part has one of two forms:
 //
 //	'N' | runs | each: first block − parent | length | local hashes
 //	'R' | worker id | dp rank | time in Unix ms | note's length | note | names | groups, as many as there are names
 //	    group: first block − last block of the group before | length | tiers 1 byte | engine hashes
 //
-// Blocks are numbered from 1 in the order in which the runs give them, 0 is the
-// root, and a part refers to what stands before it only. The checksum is XXH3-64
-// of all that precedes it.
+// Blocks are numbered from 1 in the order in which the runs give them; 0 is the root. A
+// part refers only to blocks of earlier parts and to its own earlier blocks. The
+// checksum is XXH3-64 of all bytes before it.
 const (
 	dumpMagic   = "BATONKVI"
 	dumpVersion = 1
@@ -37,8 +37,8 @@ const (
 	hashBytes   = 8
 )
 
-// hashScheme stands for how local hashes are made: hashes of another scheme
-// match nothing, or worse.
+// hashScheme returns a local hash that changes if local hashes are made in another way.
+// The hashes of a dump with another scheme would match nothing, or wrong blocks.
 func hashScheme() uint64 {
 	tokens := make([]uint32, 16)
 	for i := range tokens {
@@ -48,10 +48,10 @@ func hashScheme() uint64 {
 	return uint64(AppendLocalHashes(nil, tokens, len(tokens), seed)[0])
 }
 
-// DumpWriter writes a dump, rank after rank. It remembers the hashes of every
-// block that it has written, 8 bytes each and some 40 for each run, so that a
-// prefix is written once whoever holds it. After an error all that is left is
-// to throw away what was written. Not safe for concurrent use.
+// DumpWriter writes a dump, rank after rank. It keeps the hash of every block that it
+// has written, 8 bytes each and some 40 for each run, so that a prefix is written once
+// however many ranks hold it. After an error the dump is of no use. Not safe for
+// concurrent use.
 type DumpWriter struct {
 	out   *bufio.Writer
 	sum   *xxh3.Hasher
@@ -63,7 +63,7 @@ type DumpWriter struct {
 	kids   map[dumpKid]uint32
 
 	// Scratch of Add.
-	global  []uint32 // by the copy's own numbers
+	global  []uint32 // numbers in the dump, by the copy's own numbers
 	parents []uint32 // of the runs that are new
 	held    []heldName
 	b       []byte
@@ -85,8 +85,8 @@ func NewDumpWriter(w io.Writer) *DumpWriter {
 	return d
 }
 
-// Add writes what a rank held at a time, with a note of the caller's, which the
-// reader is given back. A rank is to be added once.
+// Add writes what a rank held, and when. The reader gets the note back as it is. Add
+// must be called once for each rank.
 func (d *DumpWriter) Add(c *RankCopy, at time.Time, note []byte) error {
 	if err := d.addRuns(c); err != nil {
 		return err
@@ -125,8 +125,8 @@ func (d *DumpWriter) Add(c *RankCopy, at time.Time, note []byte) error {
 	return d.flush()
 }
 
-// addRuns writes the blocks of a copy that were not written before, and finds
-// the numbers of all.
+// addRuns writes those blocks of a copy that are not in the dump yet. It fills d.global
+// with the numbers of all blocks of the copy.
 func (d *DumpWriter) addRuns(c *RankCopy) error {
 	was := uint32(len(d.locals))
 	if uint64(was)+uint64(len(c.locals)) > math.MaxUint32 {
@@ -165,8 +165,9 @@ func (d *DumpWriter) addRuns(c *RankCopy) error {
 	return d.flush()
 }
 
-// step returns the block after another that has the hash, a new one if there is
-// none. Blocks up to written have been written.
+// step returns the number of the block that follows another and has the hash h. If
+// there is none, it adds the block. Runs that are in the output already cannot grow:
+// those of the blocks with numbers up to the one given last.
 func (d *DumpWriter) step(at uint32, h LocalHash, written uint32) uint32 {
 	n := uint32(len(d.locals))
 	inRun := at != 0 && at < n && !d.begins.has(Slot(at+1))
@@ -178,7 +179,7 @@ func (d *DumpWriter) step(at uint32, h LocalHash, written uint32) uint32 {
 		return kid
 	}
 	d.locals = append(d.locals, h)
-	if at != n || at <= written { // else the run goes on
+	if at != n || at <= written { // otherwise the new block continues the last run
 		d.begins = d.begins.with(Slot(n + 1))
 		d.kids[dumpKid{at, h}] = n + 1
 		d.parents = append(d.parents, at)
@@ -186,7 +187,7 @@ func (d *DumpWriter) step(at uint32, h LocalHash, written uint32) uint32 {
 	return n + 1
 }
 
-// flush passes on what is ready.
+// flush passes the bytes in d.b on to d.out.
 func (d *DumpWriter) flush() error {
 	_, err := d.out.Write(d.b)
 	d.b = d.b[:0]
@@ -196,11 +197,11 @@ func (d *DumpWriter) flush() error {
 	return nil
 }
 
-// Close ends the dump. Without it, what was written counts as cut short.
+// Close ends the dump. A dump that was not closed is refused as cut short.
 func (d *DumpWriter) Close() error {
 	d.b = append(d.b, partEnd)
 	d.b = binary.AppendUvarint(d.b, uint64(d.ranks))
-	err := errors.Join(d.flush(), d.out.Flush()) // the sum is of all that
+	err := errors.Join(d.flush(), d.out.Flush()) // before Sum64, since the sum covers these bytes
 	d.b = binary.LittleEndian.AppendUint64(d.b, d.sum.Sum64())
 	return errors.Join(err, d.flush(), d.out.Flush())
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// ErrDump is why something is no dump that can be read: it is none, cut short,
+// ErrDump says that the input cannot be read as a dump: it is no dump, cut short,
 // damaged, or of another version or hash scheme.
 var ErrDump = errors.New("kvindex: dump")
 
-// maxNote bounds the note of a rank.
+// maxNote bounds the length of a rank's note.
 const maxNote = 1 << 30
 
-// Dump is a dump that was read: it keeps the bytes, and an index of its runs.
+// Dump is a dump that was read. It keeps the dump's bytes and an index of its runs.
 // Immutable.
 type Dump struct {
 	data   []byte
@@ -34,23 +34,21 @@ type Dump struct {
 
 type dumpRun struct {
 	first, parent uint32
-	at            int // of its hashes
+	at            int // where its hashes are in data
 }
 
-// DumpedRank is a rank of a dump. Note belongs to the dump and must not be
-// changed.
+// DumpedRank is a rank of a dump. Note belongs to the dump and must not be changed.
 type DumpedRank struct {
 	Rank       worker.Rank
-	At         time.Time // of the copy, to the millisecond
+	At         time.Time // the time that DumpWriter.Add was given, in milliseconds
 	Note       []byte
 	Blocks     int           // engine blocks on any tier
 	TierBlocks [numTiers]int // engine blocks by tier
-	at         int           // of its groups
+	at         int           // where its groups are in the dump
 }
 
-// ReadDump reads a dump to its end and checks it from end to end. It takes as
-// much memory as the dump is long and some more. An error is [ErrDump], or what
-// reading gave.
+// ReadDump reads a dump to its end and checks all of it. It takes somewhat more memory
+// than the dump is long. Every error is [ErrDump]; an error of r is wrapped as well.
 func ReadDump(r io.Reader) (*Dump, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -67,17 +65,16 @@ func ReadDump(r io.Reader) (*Dump, error) {
 	return d, nil
 }
 
-// Ranks returns the ranks of the dump. The slice is the caller's.
+// Ranks returns the ranks of the dump. The caller owns the slice.
 func (d *Dump) Ranks() []DumpedRank { return slices.Clone(d.ranks) }
 
-// Runs and Blocks return what the dump has of chains, whoever holds them.
+// Runs returns the number of runs of blocks without a branch, over all ranks.
 func (d *Dump) Runs() int { return len(d.runs) }
 
-// Blocks returns the number of different blocks.
+// Blocks returns the number of different blocks, over all ranks.
 func (d *Dump) Blocks() int { return int(d.blocks) }
 
-// Copy fills c with what the rank held, and reports false if it is not in the
-// dump.
+// Copy fills c with what the rank held. False means that the rank is not in the dump.
 func (d *Dump) Copy(r worker.Rank, c *RankCopy) bool {
 	c.begin(r)
 	i := slices.IndexFunc(d.ranks, func(x DumpedRank) bool { return x.Rank == r })
@@ -107,7 +104,7 @@ func (d *Dump) run(block uint32, dst []LocalHash) (first, parent uint32, _ []Loc
 	return x.first, x.parent, dst
 }
 
-// parts reads all parts of a dump whose head and checksum are right.
+// parts reads all parts of a dump whose head and checksum were checked.
 func (d *Dump) parts(p *dumpParser) error {
 	seen := make(map[worker.Rank]bool)
 	for {
@@ -180,7 +177,7 @@ func (p *dumpParser) fail(format string, a ...any) {
 	}
 }
 
-// head checks magic, version, scheme and checksum, and cuts the latter off.
+// head checks magic, version, scheme and checksum, and cuts the checksum off.
 func (p *dumpParser) head() error {
 	if !bytes.HasPrefix(p.b, []byte(dumpMagic)) {
 		if bytes.HasPrefix([]byte(dumpMagic), p.b) {
@@ -214,7 +211,8 @@ func (p *dumpParser) byte() byte {
 	return 0
 }
 
-// number reads a number up to most; 0 after a fault.
+// number reads a number. A number above the limit is a fault. After a fault number
+// returns 0.
 func (p *dumpParser) number(most uint64) uint64 {
 	if p.err != nil {
 		return 0
@@ -245,8 +243,8 @@ func (p *dumpParser) take(n int) []byte {
 	return b
 }
 
-// names reads the groups of so many names of blocks up to last, and calls f with
-// each.
+// names reads groups that have n names together, and calls f for each name. Block
+// numbers above the last one of the dump are a fault.
 func (p *dumpParser) names(n int, last uint32, f func(name EngineHash, block uint32, tiers uint8)) {
 	at := uint64(0)
 	for n > 0 && p.err == nil {

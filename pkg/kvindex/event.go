@@ -1,6 +1,6 @@
 package kvindex
 
-// Tier is where a rank keeps a block. One block may be on several.
+// Tier is where a rank keeps a block. A block may be on several tiers.
 type Tier uint8
 
 // The tiers, nearest first.
@@ -22,7 +22,7 @@ func (t Tier) String() string {
 	return tierNames[t]
 }
 
-// ParseTier reads a tier's lower-case name.
+// ParseTier reads a tier's lower-case name. False means that no tier has the name.
 func ParseTier(s string) (Tier, bool) {
 	for t, n := range tierNames {
 		if n == s {
@@ -32,15 +32,15 @@ func ParseTier(s string) (Tier, bool) {
 	return 0, false
 }
 
-// Block is one stored block: the engine's name of it and our hash of its
-// tokens.
+// Block is one stored block: the engine's name of the block, and the hash of its tokens
+// that Baton computes.
 type Block struct {
 	Engine EngineHash
 	Local  LocalHash
 }
 
-// Stored says that a rank now holds Blocks on Tier. The blocks are consecutive:
-// each is the parent of the next, and Parent, if there is one, of the first.
+// Stored says that a rank now holds Blocks on Tier. Each block is the parent of the
+// next. With HasParent, Parent is the parent of the first.
 type Stored struct {
 	Parent    EngineHash
 	HasParent bool

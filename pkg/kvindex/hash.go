@@ -7,24 +7,24 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// LocalHash is the hash of one block's tokens under a salt, whatever stands
-// before the block.
+// LocalHash is the hash of one block's tokens under a salt. It does not depend on what
+// stands before the block.
 type LocalHash uint64
 
-// SequenceHash is the hash of a block chained on its parent's: it names the
-// whole prefix that ends with the block.
+// SequenceHash is the hash of a block chained on the SequenceHash of its parent. It
+// names the whole prefix that ends with the block.
 type SequenceHash uint64
 
-// EngineHash is an engine's own name of a block, opaque to Baton. Signed forms
-// are bit-cast, byte forms are cut to their last eight bytes (big-endian);
-// that happens where the wire is decoded, nowhere else.
+// EngineHash is an engine's own name of a block, opaque to Baton. The decoders of the
+// wire formats make it: they bit-cast signed forms, and cut byte forms to the last
+// eight bytes (big-endian).
 type EngineHash uint64
 
 // baseSeed is the seed of block and sequence hashes in Dynamo's router.
 const baseSeed = 1337
 
-// Salt is what separates equal tokens that do not share KV. Empty strings mean
-// absent.
+// Salt separates prompts with equal tokens that must not share KV. An empty string
+// means that the prompt has no such salt.
 type Salt struct {
 	LoRA      string // adapter name
 	CacheSalt string // the request's cache namespace
@@ -43,21 +43,22 @@ func (s Salt) Seed() uint64 {
 	return seed
 }
 
-// AppendLocalHashes appends the local hash of every whole block of tokens to
-// dst and returns it. Tokens after the last whole block are left out, since no
-// engine shares a partial block. A blockSize below 1 gives no hashes.
+// AppendLocalHashes appends the local hash of every whole block of tokens to dst and
+// returns dst. Tokens after the last whole block are left out, since no engine shares a
+// partial block. A blockSize below 1 gives no hashes.
 func AppendLocalHashes(dst []LocalHash, tokens []uint32, blockSize int, seed uint64) []LocalHash {
 	return appendWindows(dst, tokens, blockSize, blockSize, seed)
 }
 
-// AppendPairHashes is AppendLocalHashes for workers whose blocks are of pairs
-// of tokens (EAGLE): each block is hashed over its own tokens and the one
-// behind them, without which it is not whole.
+// AppendPairHashes is AppendLocalHashes for workers whose blocks are identified by
+// pairs of tokens (EAGLE): each block is hashed over its own tokens and the next token.
+// A block without a next token is left out.
 func AppendPairHashes(dst []LocalHash, tokens []uint32, blockSize int, seed uint64) []LocalHash {
 	return appendWindows(dst, tokens, blockSize, blockSize+1, seed)
 }
 
-// appendWindows hashes every whole window of tokens, one each stride.
+// appendWindows hashes whole windows of tokens, whose beginnings are stride tokens
+// apart.
 func appendWindows(dst []LocalHash, tokens []uint32, stride, window int, seed uint64) []LocalHash {
 	if stride < 1 {
 		return dst
@@ -66,7 +67,7 @@ func appendWindows(dst []LocalHash, tokens []uint32, stride, window int, seed ui
 	for ; len(tokens) >= window; tokens = tokens[stride:] {
 		block := tokens[:window]
 		if littleEndian() {
-			// A token in memory is already the le32 that is hashed.
+			// In memory a token already has the little-endian form that is hashed.
 			b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(block))), 4*window)
 			dst = append(dst, LocalHash(xxh3.HashSeed(b, seed)))
 			continue
@@ -80,14 +81,13 @@ func appendWindows(dst []LocalHash, tokens []uint32, stride, window int, seed ui
 	return dst
 }
 
-// littleEndian reports the machine's byte order; the compiler folds it.
+// littleEndian reports the machine's byte order. The compiler makes it a constant.
 func littleEndian() bool {
 	b := [2]byte{1, 0}
 	return binary.NativeEndian.Uint16(b[:]) == 1
 }
 
-// AppendSequenceHashes appends the sequence hashes of the chain to dst and
-// returns it.
+// AppendSequenceHashes appends the sequence hashes of the chain to dst and returns dst.
 func AppendSequenceHashes(dst []SequenceHash, chain []LocalHash) []SequenceHash {
 	var s SequenceHash
 	for i, l := range chain {
@@ -97,8 +97,8 @@ func AppendSequenceHashes(dst []SequenceHash, chain []LocalHash) []SequenceHash 
 	return dst
 }
 
-// nextSequence chains a block on its parent; a block without one is its own
-// sequence: s0 = b0, s(i) = XXH3_64(le64(s(i-1)) || le64(b(i)), 1337).
+// nextSequence returns the sequence hash of a block with the local hash l. Without a
+// parent it is l: s0 = b0, s(i) = XXH3_64(le64(s(i-1)) || le64(b(i)), 1337).
 func nextSequence(parent SequenceHash, hasParent bool, l LocalHash) SequenceHash {
 	if !hasParent {
 		return SequenceHash(l)
@@ -109,9 +109,9 @@ func nextSequence(parent SequenceHash, hasParent bool, l LocalHash) SequenceHash
 	return SequenceHash(xxh3.HashSeed(b[:], baseSeed))
 }
 
-// AppendByteHashes appends the hash of every whole run of blockBytes bytes of
-// text to dst and returns it. It serves the byte estimate only: these hashes
-// match each other, never a block hashed from tokens.
+// AppendByteHashes appends the hash of every whole run of blockBytes bytes of text to
+// dst and returns dst. It serves the estimate from bytes only: these hashes match each
+// other, never the hash of a block of tokens.
 func AppendByteHashes(dst []LocalHash, text []byte, blockBytes int, seed uint64) []LocalHash {
 	if blockBytes < 1 {
 		return dst

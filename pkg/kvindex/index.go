@@ -7,7 +7,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Errors that a caller may branch on. Each leaves the index as it was.
+// Errors that a caller may branch on. With each of them no block of the event was
+// added.
 var (
 	// ErrUnknownRank: the rank is not attached.
 	ErrUnknownRank = errors.New("kvindex: rank is not attached")
@@ -16,19 +17,19 @@ var (
 	// ErrConflict: an engine hash already names another block of the rank, or
 	// names two blocks in one event.
 	ErrConflict = errors.New("kvindex: engine hash names another block")
-	// ErrNoRoom: with the event and what it goes on from, the index would be
-	// more than it may be, even if all else were dropped; or the rank is one too
-	// many.
+	// ErrNoRoom: the index cannot take the event within its memory budget, even after
+	// it has dropped everything else except the blocks that the event continues from.
+	// Also: the rank exceeds the limit of slots.
 	ErrNoRoom = errors.New("kvindex: no room for the event within the memory budget")
 )
 
 // Index maps chains of block hashes to the ranks that hold them.
 //
-// Events of one rank are given in order by one goroutine at a time. Everything
-// else may be called concurrently. No method keeps a slice it was given.
+// Events of one rank are given in order, by one goroutine at a time. All other methods
+// may be called concurrently. No method keeps a slice that it was given.
 type Index interface {
-	// Attach makes the rank known, with no blocks, and returns its slot. It
-	// does nothing to a rank that is attached already.
+	// Attach makes the rank known, with no blocks, and returns its slot. For a rank
+	// that is attached already it only returns the slot.
 	Attach(worker.Rank) Slot
 
 	// Detach drops all blocks of the rank, those routed to it included, and
@@ -39,57 +40,59 @@ type Index interface {
 	// the rank is detached.
 	Slot(worker.Rank) (Slot, bool)
 
-	// Store adds blocks. Adding a block again changes nothing. Errors:
-	// ErrUnknownRank, ErrUnknownParent, ErrConflict, ErrNoRoom; on each of them
-	// no block of the event is added.
+	// Store adds blocks. Adding a block again changes nothing. Errors: ErrUnknownRank,
+	// ErrUnknownParent, ErrConflict, ErrNoRoom; with each of them no block of the event
+	// is added.
 	Store(worker.Rank, Stored) error
 
-	// Remove takes blocks off a tier. Hashes that the rank does not hold are
-	// counted and ignored. Blocks after a removed one stay, out of reach of
-	// queries until the removed one returns. Error: ErrUnknownRank.
+	// Remove takes blocks off a tier. Hashes that the rank does not hold are counted
+	// and ignored. Blocks that follow a removed block stay, but queries do not count
+	// them until the removed block is stored again. Error: ErrUnknownRank.
 	Remove(worker.Rank, Removed) error
 
-	// Clear drops all blocks of this rank on every tier, and what was routed
-	// to it. Error: ErrUnknownRank.
+	// Clear drops all blocks of the rank, on every tier and in the view Routed. Error:
+	// ErrUnknownRank.
 	Clear(worker.Rank) error
 
-	// Route notes that a prompt with the chain was sent to the rank, which need
-	// not be attached: it is believed to hold it, in the view Routed, until its
-	// time is over or an event says otherwise: one that takes a block off
-	// Device, and Clear; or want of memory. The whole chain counts as routed now. It drops what is
-	// believed no more at now, and returns what Expire would.
+	// Route notes that a prompt with the chain was sent to the rank, which need not be
+	// attached. The whole chain then counts in the rank's view Routed. It counts until
+	// the time for the guess is over, an event takes a block off Device or clears the
+	// rank, or memory is short. Route first drops what has expired at now, and returns
+	// when Expire has to be called next.
 	Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time)
 
-	// Expire drops what is believed no more at now. It returns when there is
-	// more to drop; the zero time: never, as long as nothing is routed. Queries
-	// know no time: they answer with what was not dropped.
+	// Expire drops the routed prompts whose time is over at now. It returns when the
+	// next one's time is over, or the zero time if nothing is routed. Queries read no
+	// clock: they count whatever was not dropped.
 	Expire(now time.Time) (next time.Time)
 
-	// Overlap writes to dst how many leading blocks of chain each rank holds,
-	// in each of its views. It allocates nothing once dst is large enough.
+	// Overlap writes to dst how many leading blocks of chain each rank holds, in each
+	// of its views. It allocates nothing once dst is large enough.
 	Overlap(chain []LocalHash, dst *Overlap)
 
-	// Stats returns what is counted of one rank that is attached or has
-	// something routed to it.
+	// Stats returns the counts of one rank. False means that the rank is neither
+	// attached nor known from Route.
 	Stats(worker.Rank) (Stats, bool)
 
-	// Check walks the whole index and returns the first broken invariant (I1…
-	// of the package comment) or nil. It is slow and blocks writers.
+	// Check walks the whole index and returns an error that names the first invariant
+	// that does not hold (I1… of the package comment), or nil. It is slow and blocks
+	// writers.
 	Check() error
 }
 
-// Overlap is the answer to one query. The caller owns it and reuses it: the
-// zero value is ready. Not safe for concurrent use.
+// Overlap is the answer to one query. The caller owns it and may use it again: the zero
+// value is ready. Not safe for concurrent use.
 type Overlap struct {
-	// Blocks[slot] is the number of leading blocks that the rank with the slot
-	// holds on Device, or that count in the view with the slot; 0 for slots of
-	// neither. Overwritten by the next query. Slots.Held reads it for a rank.
+	// Blocks[slot] is how many leading blocks count for the slot: those that the rank
+	// with the slot holds on Device, or those that count in the view with the slot. It
+	// is 0 for a slot of no rank and no view. The next query overwrites it. Slots.Held
+	// reads all views of a rank.
 	Blocks []uint32
 
-	alive []uint64 // scratch: slots that held every block so far
+	alive []uint64 // scratch of Map's queries: slots that held every block so far
 }
 
-// At returns the overlap of a slot, 0 for one beyond the answer.
+// At returns the overlap of a slot, or 0 if the slot is beyond the answer.
 func (o *Overlap) At(s Slot) uint32 {
 	if int(s) >= len(o.Blocks) {
 		return 0
@@ -97,9 +100,9 @@ func (o *Overlap) At(s Slot) uint32 {
 	return o.Blocks[s]
 }
 
-// reset sizes the answer for n slots and zeroes it.
+// reset makes the answer long enough for n slots and sets it to zero.
 func (o *Overlap) reset(n int) {
-	// Whole groups, which Tree writes at once.
+	// The capacity is whole groups of slots, since Tree writes a group at once.
 	if whole := (n + groupSlots - 1) / groupSlots * groupSlots; cap(o.Blocks) < whole {
 		o.Blocks = make([]uint32, whole)
 	}
@@ -112,19 +115,19 @@ func (o *Overlap) reset(n int) {
 	o.alive = o.alive[:w]
 }
 
-// Stats is what is counted of one rank. Counts of what happened begin at
-// Attach and survive Clear.
+// Stats are the counts of one rank. The counters below begin when the rank becomes
+// known and are kept by Clear.
 type Stats struct {
 	Blocks     int           // engine blocks held on any tier
 	TierBlocks [numTiers]int // engine blocks by tier; one block may be on several
-	Routed     int           // blocks of prompts routed to it and believed in
+	Routed     int           // blocks in the view Routed
 
 	Stored         uint64 // blocks added to a tier
-	Duplicates     uint64 // stores of a block that was on the tier already
+	Duplicates     uint64 // stores of a block that was already on the tier
 	UnknownParents uint64 // events refused with ErrUnknownParent
 	Conflicts      uint64 // events refused with ErrConflict
 	Removed        uint64 // blocks taken off a tier
-	UnknownRemoves uint64 // removals of what was not there
+	UnknownRemoves uint64 // removals of a block that the rank did not hold on the tier
 	Clears         uint64 // Clear calls
 	Shed           uint64 // blocks dropped because the index had no more memory
 }

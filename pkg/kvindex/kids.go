@@ -5,23 +5,23 @@ import (
 	"sync/atomic"
 )
 
-// Nodes with two or more children have them in one hash table, by parent and
-// the first block's hash. Queries search it beside the writer: a child stays in
-// its place from insertion to removal, a removed one leaves a mark, and a
-// larger table replaces a full one at once; the collector keeps the old one for
-// as long as somebody reads it.
+// The root's children, and those of nodes that have had two or more, are in one hash
+// table, by parent and by the hash of the child's first block. Queries search the table
+// while a writer changes it: a child keeps its place until it is removed, a removed
+// child leaves a mark, and a full table is replaced by a larger one in one store. The
+// garbage collector keeps the old table for as long as a query reads it.
 
 const (
-	many      = ^uint32(0) // in node.kids: look in the table
-	kidShards = 64         // a table is rebuilt one shard at a time
+	many      = ^uint32(0) // in the low half of node.kids: the children are in the table
+	kidShards = 64         // the table is rebuilt one shard at a time
 	kidGone   = 1 << 32    // the mark of a removed child: node 0 with a tag
-	minKids   = 16         // places of a shard at first
+	minKids   = 16         // the places of a new shard
 )
 
 // kidShard is one part of the table.
 type kidShard struct {
-	// tab has a power of two words, tag in the high half and node in the low;
-	// 0 is a free place.
+	// tab has a power of two of words: the tag in the high half, the node in the low
+	// half. A word of 0 is a free place.
 	tab  atomic.Pointer[[]atomic.Uint64]
 	live int // writers only
 	gone int // writers only
@@ -32,15 +32,15 @@ func (t *Tree) kidHash(p nodeID, first uint64) uint64 {
 	return hi ^ lo
 }
 
-// kidWord is the entry of a node; the shard and the place come from other bits
-// of the hash than the tag.
+// kidWord returns the table's entry for a node. The tag, the shard and the place come
+// from different bits of the hash.
 func kidWord(h uint64, id nodeID) uint64 { return h<<6>>32<<32 | uint64(id) }
 
 func kidTag(w uint64) uint32 { return uint32(w >> 32) }
 
-// kid returns the child of p that begins with first, 0 if there is none, and
-// whether the answer may be trusted: a search beside a change of that very
-// child may have to be made again.
+// kid returns the child of p whose first block has the given hash, or 0 if there is
+// none. If ok is false, a writer was changing that child, and the search has to be made
+// again.
 func (t *Tree) kid(p nodeID, first uint64) (id nodeID, ok bool) {
 	kids := t.nodes[p].kids.Load()
 	if only := uint32(kids); only != many {
@@ -82,8 +82,8 @@ func (t *Tree) kid(p nodeID, first uint64) (id nodeID, ok bool) {
 		if uint32(place) == uint32(p) && t.blocks.local[place>>32].Load() == first {
 			return nodeID(w), true
 		}
-		// Another child with the same tag, or this one in the middle of a
-		// change.
+		// This is another child with the same tag, or the one searched for while a
+		// writer changes it.
 		if n.load().changing() || at.Load() != w {
 			return 0, false
 		}
@@ -107,7 +107,7 @@ func (t *Tree) addKid(p, id nodeID, first uint64) {
 	n.kids.Store(count<<32 | uint64(many))
 }
 
-// removeKid makes id no longer a child of p.
+// removeKid ends that id is a child of p.
 func (t *Tree) removeKid(p, id nodeID, first uint64) {
 	n := &t.nodes[p]
 	kids := n.kids.Load()
@@ -125,7 +125,7 @@ func (t *Tree) removeKid(p, id nodeID, first uint64) {
 	}
 }
 
-// replaceKid puts id where old was.
+// replaceKid puts id in the place of the child old.
 func (t *Tree) replaceKid(p, old, id nodeID, first uint64) {
 	n := &t.nodes[p]
 	if uint32(n.kids.Load()) != many {
@@ -136,7 +136,7 @@ func (t *Tree) replaceKid(p, old, id nodeID, first uint64) {
 	at.Store(kidWord(t.kidHash(p, first), id))
 }
 
-// kidPlace returns where a child that is there is.
+// kidPlace returns the place of a child that is in the table.
 func (t *Tree) kidPlace(p, id nodeID, first uint64) (*kidShard, *atomic.Uint64) {
 	h := t.kidHash(p, first)
 	sh := &t.kidShards[h>>58]
@@ -162,7 +162,8 @@ func (t *Tree) insertKid(p, id nodeID, first uint64) {
 	sh.live++
 }
 
-// putKid reports whether it took the place of a removed child.
+// putKid stores the word at the first place for h that has no child. It reports whether
+// that was the place of a removed child.
 func putKid(words []atomic.Uint64, h, word uint64) bool {
 	mask := uint64(len(words) - 1)
 	for i := h; ; i++ {
@@ -174,7 +175,7 @@ func putKid(words []atomic.Uint64, h, word uint64) bool {
 	}
 }
 
-// rebuildKids replaces a shard's table by one without marks and at most half
+// rebuildKids replaces a shard's table by one that has no marks and is at most half
 // full.
 func (t *Tree) rebuildKids(sh *kidShard) *[]atomic.Uint64 {
 	size := minKids

@@ -6,29 +6,29 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Map is the plain implementation of [Index]: Go maps behind one RWMutex.
-// Simple enough to be the oracle of faster ones, quick enough for some tens of
+// Map is the plain implementation of [Index]: Go maps behind one RWMutex. It is simple
+// enough for tests to compare faster ones with it, and fast enough for some tens of
 // ranks. Readers share the lock; a writer holds it for one event.
 type Map struct {
 	slots *Slots
 	route RouteConfig // read-only
 
-	// mu guards all below. Taken before Slots.mu, never after it.
+	// mu guards the fields below. It is taken before Slots.mu, never after it.
 	mu      sync.RWMutex
 	ranks   map[worker.Rank]*rankBlocks
-	holders holders // of every view's slot. Invariant: I4, I5
+	holders holders // by the slots of all views. Invariant: I4, I5
 
 	// Scratch of Store, guarded by mu.
 	seqs []SequenceHash
 	seen map[EngineHash]struct{}
 
 	time      timeline
-	seq       uint64 // counts Route
-	strangers int    // ranks that are not attached
-	tooMany   int    // of them
+	seq       uint64 // counts calls of Route
+	strangers int    // ranks that are known but not attached
+	tooMany   int    // as many strangers make adoptLocked look for those with nothing left
 }
 
-// rankBlocks is what one rank holds.
+// rankBlocks is the state of one rank.
 type rankBlocks struct {
 	rank   worker.Rank
 	slot   Slot
@@ -36,14 +36,15 @@ type rankBlocks struct {
 	views  [numViews]mapView
 	stats  Stats // Invariant: I6
 
-	attached bool // else only routing names it
+	attached bool // false: only Route has named the rank
 	sent     map[SequenceHash]*mapSending
 }
 
-// mapView is how many blocks of the rank count at each sequence hash.
+// mapView counts how many blocks of the rank have each sequence hash and are in the
+// view.
 type mapView struct {
 	slot   Slot
-	counts map[SequenceHash]uint32 // nil: not needed so far. Invariant: I3
+	counts map[SequenceHash]uint32 // nil: the rank has not needed the view. Invariant: I3
 }
 
 type heldBlock struct {
@@ -92,7 +93,7 @@ func (m *Map) newRankLocked(r worker.Rank) *rankBlocks {
 	return rb
 }
 
-// rankLocked returns an attached rank, nil if it is not.
+// rankLocked returns an attached rank, or nil if r is not attached.
 func (m *Map) rankLocked(r worker.Rank) *rankBlocks {
 	if rb := m.ranks[r]; rb != nil && rb.attached {
 		return rb
@@ -156,8 +157,9 @@ func (m *Map) Store(r worker.Rank, e Stored) error {
 	return nil
 }
 
-// planLocked computes the sequence hashes of the event's blocks into m.seqs and
-// reports whether every engine hash is free for its block.
+// planLocked computes the sequence hashes of the event's blocks into m.seqs. It returns
+// false if an engine hash of the event already names another block of the rank, or
+// occurs twice in the event.
 func (m *Map) planLocked(rb *rankBlocks, parent SequenceHash, e Stored) bool {
 	m.seqs = m.seqs[:0]
 	clear(m.seen)
@@ -196,7 +198,8 @@ func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
 	m.recountLocked(rb, q, held.tiers, now.tiers)
 }
 
-// seeLocked gives the rank the view that a tier's blocks are the first to need.
+// seeLocked adds and fills the view that blocks on the tier need, if the rank does not
+// have it.
 func (m *Map) seeLocked(rb *rankBlocks, t Tier) {
 	v := viewOf(t)
 	if rb.views[v].counts != nil {
@@ -210,7 +213,7 @@ func (m *Map) seeLocked(rb *rankBlocks, t Tier) {
 	}
 }
 
-// recountLocked notes that a block was on some tiers and is now on others.
+// recountLocked changes the counts of the views when the tiers of a block change.
 func (m *Map) recountLocked(rb *rankBlocks, q SequenceHash, was, is uint8) {
 	for v := range toldViews {
 		w := &rb.views[v]

@@ -7,11 +7,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// mapSending is a prompt that was routed.
+// mapSending is a prompt that was routed and is still believed to be held.
 type mapSending struct {
-	path  []SequenceHash // of its blocks
+	path  []SequenceHash // the sequence hashes of its blocks
 	until time.Duration
-	seq   uint64 // of Route: higher is later
+	seq   uint64 // the value of Map.seq at its Route call; a higher one is later
 }
 
 // Route implements [Index].
@@ -57,8 +57,8 @@ func (m *Map) adoptLocked(r worker.Rank) *rankBlocks {
 	return m.newRankLocked(r)
 }
 
-// sendLocked adds a sending, unless one that was routed later ends at the same
-// block.
+// sendLocked adds a sending. If a sending that ends at the same block was routed later,
+// it keeps that one instead.
 func (m *Map) sendLocked(rb *rankBlocks, s *mapSending) {
 	if len(s.path) == 0 {
 		return
@@ -90,8 +90,8 @@ func (m *Map) endLocked(rb *rankBlocks, leaf SequenceHash) *mapSending {
 	return s
 }
 
-// fitLocked takes blocks off the end of what was routed longest ago for as long
-// as there are too many.
+// fitLocked shortens the sendings that were routed longest ago, from their ends, until
+// no more than MaxBlocks blocks are routed.
 func (m *Map) fitLocked() {
 	for {
 		var oldest *mapSending
@@ -118,8 +118,9 @@ func (m *Map) cutLocked(rb *rankBlocks, s *mapSending, n int) {
 	m.sendLocked(rb, &mapSending{path: s.path[:n], until: s.until, seq: s.seq})
 }
 
-// disproveLocked drops a block that an event says is gone, and what follows it.
-// The sending that was routed last ends before it.
+// disproveLocked is called when an event takes a block off Device. It removes the block
+// and those that follow it from the view Routed. Of the sendings that have the block,
+// the one routed last is shortened to end before it; the others end.
 func (m *Map) disproveLocked(rb *rankBlocks, gone SequenceHash) {
 	var latest *mapSending
 	at := 0

@@ -2,28 +2,27 @@ package kvindex
 
 import "math/bits"
 
-// A rank's engine hashes are kept in segments of 96 buckets, one cache line
-// each. A directory indexed by the top bits of the mixed hash says which
-// segment: a full segment is split in two, so that a table grows in small steps
-// and leaves no garbage.
+// A rank's engine hashes are in segments of 96 buckets; a bucket is one cache line. A
+// directory, indexed by the top bits of the mixed hash, gives the segment. A full
+// segment is split in two, so that a table grows in small steps and leaves no garbage.
 const (
 	segBuckets = 96
 	segBytes   = segBuckets * 64
 	bucketKeys = 5
-	// pageBuckets: a page of them.
+	// pageBuckets is how many buckets make a page.
 	pageBuckets = pageBytes / 64
-	// probeLimit is how many buckets a new name may be away from its own before
-	// the segment is split.
+	// probeLimit is how many buckets a search for a free place looks at, from the
+	// name's own bucket on, before the segment is split.
 	probeLimit = 12
 )
 
 type bucket struct {
 	key [bucketKeys]EngineHash
 	val [bucketKeys]named // 0: free
-	// over counts the names that passed this full bucket on their way to a
-	// later one, in the low half: a search ends where it is 0. Above that is a
-	// bit for each of its names that passed another bucket. In the first bucket
-	// of a segment the high byte is the segment's depth.
+	// over has in the low half how many names passed this full bucket on their way to a
+	// later one: a search ends at a bucket where that is 0. Above it is a bit for each
+	// name of this bucket that passed another one. In the first bucket of a segment the
+	// high byte is the depth of the segment.
 	over uint32
 }
 
@@ -33,8 +32,8 @@ const (
 	depthShift = 24
 )
 
-// named is what an engine hash of a rank names: a block in the high 28 bits and
-// a bit per tier. Invariant: I2, the tiers are never 0.
+// named is what an engine hash of a rank names: a block in the high 28 bits, and a bit
+// for each tier. Invariant: I2, the tiers are never 0.
 type named uint32
 
 func (v named) block() blockID { return blockID(v >> numTiers) }
@@ -42,21 +41,21 @@ func (v named) tiers() uint8   { return uint8(v & (1<<numTiers - 1)) }
 
 func nameOf(b blockID, tiers uint8) named { return named(b)<<numTiers | named(tiers) }
 
-// names is one rank's table. All ranks' segments come from one store.
+// names is the table of one rank. The segments of all ranks come from one nameStore.
 type names struct {
-	dir   []uint32 // by the top bits of the mixed hash; empty: nothing stored yet
-	depth uint8    // bits that index dir
+	dir   []uint32 // segments by the top bits of the mixed hash; empty: nothing is stored yet
+	depth uint8    // how many bits index dir
 	n     int
 	segs  int
 }
 
-// nameStore is the memory of all tables.
+// nameStore is the memory of the tables of all ranks.
 type nameStore struct {
 	buckets []bucket
 	segs    pool
-	cold    marks  // segments of segs.cold, from 0
-	pages   int    // that were given back
-	seed    uint64 // against engine hashes chosen to collide
+	cold    marks  // the segments in segs.cold, counted from 0
+	pages   int    // how many pages were given back
+	seed    uint64 // makes engine hashes that were chosen to collide harmless
 }
 
 func (s *nameStore) mix(h EngineHash) uint64 {
@@ -68,11 +67,12 @@ func (s *nameStore) segment(id uint32) *[segBuckets]bucket {
 	return (*[segBuckets]bucket)(s.buckets[int(id-1)*segBuckets:])
 }
 
-// home is the bucket of a mixed hash, by its low half; the top bits index the
-// directory.
+// home returns the own bucket of a mixed hash. It uses the low half, since the top bits
+// index the directory.
 func home(m uint64) uint64 { return m & (1<<32 - 1) * segBuckets >> 32 }
 
-// after returns the bucket so many after i, at most a segment's number.
+// after returns the bucket n places after i, around the end of the segment. n is at
+// most segBuckets.
 func after(i, n uint64) uint64 {
 	if i += n; i >= segBuckets {
 		i -= segBuckets
@@ -82,7 +82,8 @@ func after(i, n uint64) uint64 {
 
 func (n *names) at(m uint64) uint32 { return n.dir[m>>(64-n.depth)] }
 
-// spot is where a name is; no bucket: nowhere. Valid until the table changes.
+// spot is the place of a name; a nil bucket: the name is nowhere. Valid until the table
+// changes.
 type spot struct {
 	b *bucket
 	j int
@@ -90,10 +91,10 @@ type spot struct {
 
 func (p spot) val() *named { return &p.b.val[p.j] }
 
-// has reports whether the name is there still.
+// has reports whether the spot still has the name h.
 func (p spot) has(h EngineHash) bool { return p.b != nil && p.b.key[p.j] == h && p.b.val[p.j] != 0 }
 
-// find returns where a name is.
+// find returns the spot of the name h, without a bucket if the table does not have h.
 func (s *nameStore) find(n *names, h EngineHash) spot {
 	if len(n.dir) == 0 {
 		return spot{}
@@ -114,18 +115,18 @@ func (s *nameStore) find(n *names, h EngineHash) spot {
 	return spot{}
 }
 
-// ahead is how many searches' cache misses are had side by side.
+// ahead is how many searches are made together, so that their cache misses overlap.
 const ahead = 16
 
-// touch reads the line that a search for h begins with and returns something of
-// it, so that it is read.
+// touch reads the cache line with which a search for h begins. It returns something
+// from it, so that the compiler does not leave out the read.
 func (s *nameStore) touch(n *names, h EngineHash) uint32 {
 	m := s.mix(h)
 	return s.segment(n.at(m))[home(m)].over
 }
 
-// put returns where the value of a name is, or a place for it, which the caller
-// must fill; and whether it was there. The place is valid until the next put.
+// put returns the value of the name h and true, or a new place for it and false. The
+// caller must then fill the new place. It is valid until the next put.
 func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
 	if len(n.dir) == 0 {
 		n.dir = append(n.dir, s.newSegment())
@@ -148,7 +149,7 @@ func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
 			if free < 0 {
 				continue
 			}
-			// I12: nothing is beyond a bucket with a free place.
+			// I12: no name is beyond a bucket with a free place.
 			b.key[free] = h
 			n.n++
 			if d > 0 {
@@ -166,8 +167,9 @@ func (s *nameStore) put(n *names, h EngineHash) (v *named, found bool) {
 	}
 }
 
-// erase removes a name from where it is. Then one that had to go beyond the
-// bucket comes back to it, and so on, so that searches stay short.
+// erase removes the name h from its spot. Then a name that had to pass the bucket moves
+// into the free place, and so on for the place that it leaves, so that searches stay
+// short.
 func (s *nameStore) erase(n *names, h EngineHash, at spot) {
 	m := s.mix(h)
 	seg := s.segment(n.at(m))
@@ -195,8 +197,8 @@ func (s *nameStore) erase(n *names, h EngineHash, at spot) {
 	}
 }
 
-// passing returns the first name that had to pass the bucket, and how far
-// beyond it is.
+// passing returns the first name after the bucket hole that had to pass it, and its
+// distance.
 func (s *nameStore) passing(seg *[segBuckets]bucket, hole uint64) (spot, uint64) {
 	for d := uint64(1); ; d++ {
 		at := after(hole, d)
@@ -210,8 +212,8 @@ func (s *nameStore) passing(seg *[segBuckets]bucket, hole uint64) (spot, uint64)
 	}
 }
 
-// split halves the segment of m, and doubles the directory where the segment is
-// indexed by all of its bits.
+// split divides the segment of the mixed hash m in two. It doubles the directory first
+// if only one entry of it has the segment.
 func (s *nameStore) split(n *names, m uint64) {
 	id := n.at(m)
 	seg := s.segment(id)
@@ -232,7 +234,8 @@ func (s *nameStore) split(n *names, m uint64) {
 	depth++
 	seg[0].over = uint32(depth) << depthShift
 	upper[0].over = uint32(depth) << depthShift
-	// The directory's run of this segment: its upper half is the new one's.
+	// The segment has 2*run consecutive entries of the directory; the upper half
+	// becomes the new segment's.
 	run := uint64(1) << (n.depth - depth)
 	first := m >> (64 - n.depth) &^ (2*run - 1)
 	for i := first + run; i < first+2*run; i++ {
@@ -254,7 +257,7 @@ func (s *nameStore) split(n *names, m uint64) {
 	}
 }
 
-// refill puts a name at the first free place of a segment that has one.
+// refill puts a name at the first free place of a segment, which must have one.
 func refill(seg *[segBuckets]bucket, m uint64, h EngineHash, v named) {
 	for d := range uint64(segBuckets) {
 		b := &seg[after(home(m), d)]
@@ -275,7 +278,7 @@ func refill(seg *[segBuckets]bucket, m uint64, h EngineHash, v named) {
 func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
 	var last uint32
 	for _, id := range n.dir {
-		if id == last { // runs of one segment are together
+		if id == last { // the entries of one segment are consecutive
 			continue
 		}
 		last = id
@@ -291,7 +294,7 @@ func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
 	}
 }
 
-// sample calls f with the names of about so many buckets.
+// sample calls f with the names of as many buckets as given, spread over the table.
 func (s *nameStore) sample(n *names, buckets int, f func(named)) {
 	for i := range min(buckets, n.segs*segBuckets) {
 		m := uint64(i+1) * 0x9e3779b97f4a7c15

@@ -2,7 +2,7 @@ package kvindex
 
 import "slices"
 
-// This file is how segments come, are joined and go.
+// This file has how segments are taken, joined and given back.
 
 // newSegment returns an empty segment.
 func (s *nameStore) newSegment() uint32 {
@@ -11,15 +11,16 @@ func (s *nameStore) newSegment() uint32 {
 		s.cold.drop(id - 1)
 		s.pages -= s.pagesOf(id - 1)
 	}
-	clear(s.segment(id)[:]) // one that was used before is as it was left
+	clear(s.segment(id)[:]) // a segment that was used before still has its names
 	return id
 }
 
-// bytes is how much memory there is, used or not.
+// bytes is the memory taken from the system, whether or not it is in use.
 func (s *nameStore) bytes() int { return int(s.segs.next)*segBytes - s.pages*pageBytes }
 
-// pagesOf is how many pages a segment has: two segments have three, and that
-// which they share goes with the second.
+// pagesOf returns how many pages are given back with the segment seg: one, or two if
+// the other segment of its pair was given back before. A pair has three pages and
+// shares the middle one.
 func (s *nameStore) pagesOf(seg uint32) int {
 	if s.cold.has(seg ^ 1) {
 		return 2
@@ -27,8 +28,8 @@ func (s *nameStore) pagesOf(seg uint32) int {
 	return 1
 }
 
-// giveBack lets the system have the memory of up to most free segments, and
-// returns how many.
+// giveBack gives the memory of free segments back to the system. It returns of how many
+// segments, at most as many as given.
 func (s *nameStore) giveBack(most int) (given int) {
 	for ; given < most && len(s.segs.free) > 0; given++ {
 		last := len(s.segs.free) - 1
@@ -53,10 +54,11 @@ func (s *nameStore) giveBack(most int) (given int) {
 	return given
 }
 
-// take gives segments back, from that of the mixed hash from on, until most
-// names are gone with them, and appends the blocks that they named to dst. It
-// returns the hash to go on from; 0 if the table is empty. In between nothing
-// else may be done with the table.
+// take frees segments in the order of the mixed hashes, beginning with the one of the
+// hash given. It stops when the number of names given, or a few more, are gone. It
+// appends the blocks that they named to dst. It returns the hash at which to continue,
+// or 0 if the table is empty. Before the table is empty it may be used for nothing
+// else.
 func (s *nameStore) take(n *names, from uint64, most int, dst []blockID) (uint64, []blockID) {
 	if len(n.dir) == 0 {
 		return 0, dst
@@ -69,7 +71,8 @@ func (s *nameStore) take(n *names, from uint64, most int, dst []blockID) (uint64
 		seg := s.segment(id)
 		for i := range seg {
 			for _, v := range seg[i].val {
-				// No branch: whether a place is free is a coin's toss.
+				// Without a branch, since the processor cannot predict which places are
+				// free.
 				all[k] = v.block()
 				k += int((v | -v) >> 31)
 			}
@@ -84,25 +87,26 @@ func (s *nameStore) take(n *names, from uint64, most int, dst []blockID) (uint64
 	return from, all[:k]
 }
 
-// segmentAt returns the segment of a mixed hash, and the least hash beyond it;
-// 0 if it is the last one.
+// segmentAt returns the segment of a mixed hash, and the lowest hash beyond the
+// segment, or 0 if it is the last one.
 func (s *nameStore) segmentAt(n *names, m uint64) (id uint32, next uint64) {
 	id = n.at(m)
 	return id, s.end(id, m)
 }
 
-// end is the least mixed hash beyond the segment, in which m is; 0: none.
+// end returns the lowest mixed hash beyond the segment that m is in, or 0 if there is
+// none.
 func (s *nameStore) end(id uint32, m uint64) uint64 {
 	free := 64 - s.segment(id)[0].over>>depthShift
 	return (m>>free + 1) << free
 }
 
-// mergeBelow is how many names two segments may have to become one: less than
-// what has one split, so that it is not split again at once.
+// mergeBelow is the most names that two segments may have together to be joined. It is
+// less than what a segment may hold, so that the joined one is not split again at once.
 const mergeBelow = segBuckets * bucketKeys * 3 / 4
 
-// merge makes the segment of m one with the other half that it was split from,
-// as long as both have few names, and returns how many it has saved.
+// merge joins the segment of m with the other half that it was split from, repeatedly,
+// as long as both together have few names. It returns how many segments were freed.
 func (s *nameStore) merge(n *names, m uint64) (saved int) {
 	for {
 		id := n.at(m)

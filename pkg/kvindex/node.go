@@ -2,39 +2,38 @@ package kvindex
 
 import "sync/atomic"
 
-// nodeID is the place of a node in its arena; 0 is the root, which has no
-// blocks.
+// nodeID is the index of a node in Tree.nodes; 0 is the root, which has no blocks.
 type nodeID uint32
 
 const (
 	noParent  = ^uint32(0)
-	nodeSlots = 7 // holders that have their place in the node
+	nodeSlots = 7 // holders whose numbers are in the node itself
 )
 
-// node is a run of blocks without a branch and who holds how much of it, in
-// one cache line. Only writers, who have Tree.mu, change it; queries read the
-// atomic fields beside them. Invariant: I8–I11.
+// node is a run of blocks without a branch, and how much of it each holder has, in one
+// cache line. A holder is the slot of a rank or of a view. Writers change nodes with
+// Tree.mu held; queries meanwhile read the atomic fields. Invariant: I8–I11.
 type node struct {
 	state atomic.Uint64 // see state
-	place atomic.Uint64 // first block, and in the low half the parent or noParent
-	kids  atomic.Uint64 // number of children, and in the low half the only one or many
-	crowd atomic.Uint32 // holders that found no place here; 0: none
+	place atomic.Uint64 // the first block; in the low half the parent, or noParent
+	kids  atomic.Uint64 // the number of children; in the low half the only child, 0, or many
+	crowd atomic.Uint32 // the list of the crowd: holders for which the node has no place; 0: none
 	more  [nodeSlots - 1]atomic.Uint32
-	room  uint32 // blocks the run has place for; writers only
+	room  uint32 // blocks for which the run has room; writers only
 	stamp uint32 // when something was last stored here; writers only
 	depth uint32 // blocks before the run in its sequence; writers only
 }
 
-// state is a node's word that changes most: length, the first holder and the
+// state is the word of a node that changes most often: length, first holder and
 // version.
 //
 //	version 24 | slot 20 | cut 10 | length 10
 //
-// The version is odd while what a query reads of the node is being changed in
-// more than one step, and of nodes not in use. It is another one after all
-// changes but two: a longer run, and holders that come, go or hold more or
-// less. So a query that finds the same version and length at its end has read
-// blocks that were the node's all the time.
+// The version is odd while a writer changes, in more than one step, what queries read
+// of the node, and in nodes that are not in use. Every change gives the node another
+// version, apart from two kinds: a longer run, and holders that come, go, or hold more
+// or fewer blocks. So if a query finds the same version and length at its end, the
+// blocks that it has read were the node's all the time.
 type state uint64
 
 const (
@@ -47,7 +46,8 @@ func (s state) cut() uint32    { return uint32(s>>10) & maxEdge }
 func (s state) slot() Slot     { return Slot(s>>20) & (maxSlots - 1) }
 func (s state) changing() bool { return s&versionOne != 0 }
 
-// same reports whether a run read at s was the node's until t.
+// same reports whether the blocks read when the state was s were the node's until it
+// was t.
 func (s state) same(t state) bool { return (s^t)>>40 == 0 && s.length() == t.length() }
 
 func (s state) withLength(n uint32) state { return s&^maxEdge | state(n) }
@@ -55,8 +55,8 @@ func (s state) withHolder(slot Slot, cut uint32) state {
 	return s>>40<<40 | state(slot)<<20 | state(cut)<<10 | s&maxEdge
 }
 
-// holder is a view's slot and how many of a node's first blocks count in it; a cut
-// of 0 is nobody.
+// holder is a slot, and how many of a node's first blocks count for it. A cut of 0 is
+// no holder.
 type holder uint32
 
 func holderOf(s Slot, cut uint32) holder {
@@ -76,7 +76,8 @@ func (n *node) parent() uint32         { return uint32(n.place.Load()) }
 func (n *node) kidCount() uint32       { return uint32(n.kids.Load() >> 32) }
 func place(b blockID, p uint32) uint64 { return uint64(b)<<32 | uint64(p) }
 
-// begin and end enclose a change that queries must not see half done.
+// begin and end enclose a change that queries must not see half done: end takes the
+// state that begin returned, with the changes.
 func (n *node) begin() state {
 	s := n.load() + versionOne
 	n.state.Store(uint64(s))
@@ -85,12 +86,12 @@ func (n *node) begin() state {
 
 func (n *node) end(s state) { n.state.Store(uint64(s + versionOne)) }
 
-// newNode returns a node that queries take for one being changed, until end.
+// newNode returns a node that queries take as one that is being changed, until end.
 func (t *Tree) newNode() nodeID {
 	id := nodeID(t.nodeIDs.get())
 	n := &t.nodes[id]
 	if s := n.load(); !s.changing() {
-		n.state.Store(uint64(s + versionOne)) // never used so far
+		n.state.Store(uint64(s + versionOne)) // the node was never used so far
 	}
 	for i := range n.more {
 		if n.more[i].Load() != 0 {
@@ -101,7 +102,7 @@ func (t *Tree) newNode() nodeID {
 	return id
 }
 
-// freeNode gives a node without children, and its run, back.
+// freeNode frees a node without children, and its run.
 func (t *Tree) freeNode(id nodeID) {
 	n := &t.nodes[id]
 	n.begin()
@@ -115,8 +116,8 @@ func (t *Tree) freeNode(id nodeID) {
 	t.nodeIDs.put(uint32(id))
 }
 
-// split cuts the node before its block k. The tail keeps the number, so that
-// its children keep their parent; the new head is returned.
+// split cuts the node before its block k. The tail keeps the id, so that its children
+// keep their parent. split returns the new head.
 func (t *Tree) split(id nodeID, k uint32) nodeID {
 	head := t.newNode()
 	h, n := &t.nodes[head], &t.nodes[id]
@@ -150,7 +151,7 @@ func (t *Tree) split(id nodeID, k uint32) nodeID {
 	return head
 }
 
-// cutOf returns how many of the node's first blocks the slot's rank holds.
+// cutOf returns how many of the node's first blocks count for the slot.
 func (t *Tree) cutOf(n *node, slot Slot) uint32 {
 	if s := n.load(); s.cut() > 0 && s.slot() == slot {
 		return s.cut()
@@ -163,8 +164,8 @@ func (t *Tree) cutOf(n *node, slot Slot) uint32 {
 	return t.crowdCut(n, slot)
 }
 
-// setCut changes that number. A holder stays where it was put until it is gone,
-// so that a query finds it wherever it has looked already.
+// setCut changes what cutOf returns. A holder keeps its place in the node until it is
+// gone, so that a query which reads the places in order cannot miss it.
 func (t *Tree) setCut(n *node, slot Slot, cut uint32) {
 	s := n.load()
 	if s.cut() > 0 && s.slot() == slot {
@@ -194,11 +195,11 @@ func (t *Tree) setCut(n *node, slot Slot, cut uint32) {
 	}
 }
 
-// pos returns where in its node a block is.
+// pos returns the position of a block in its node.
 func (t *Tree) pos(b blockID) uint32 { return uint32(b - t.nodes[t.blocks.node(b)].start()) }
 
-// trim gives back the blocks at the node's end that no rank names, and the node
-// with the last of them; then its parent is looked at.
+// trim removes the blocks at the node's end that no rank names and no routed prompt
+// needs. If none is left it frees the node, and then trims the parent.
 func (t *Tree) trim(id nodeID) {
 	for id != 0 {
 		n := &t.nodes[id]
@@ -212,7 +213,8 @@ func (t *Tree) trim(id nodeID) {
 		}
 		if length > 0 {
 			if length < s.length() {
-				// One store: what a query has read beyond the new end is void.
+				// One store, with another version: a query that has read beyond the new
+				// end begins again.
 				n.state.Store(uint64((s + 2*versionOne).withLength(length)))
 			}
 			return

@@ -6,19 +6,21 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Picture is a multimodal object of a prompt: Length tokens from Offset on stand for it,
-// and they are the same whatever it shows.
+// Picture is a multimodal object of a prompt. Length tokens from Offset on stand for
+// it; they are the same whatever the picture shows.
 type Picture struct {
 	Hash           uint64 // see HashMMIdentifier
-	Offset, Length int    // tokens; Offset is below zero where a block begins within it
+	Offset, Length int    // in tokens; Offset is negative if the block begins within the picture
 }
 
-// AppendKeys appends what a block depends on of a picture that is in it, and whose Offset
-// counts from the block's first token: which one it is and where it begins, as vLLM has it.
+// AppendKeys appends to dst what the hash of a block depends on for a picture in the
+// block: which picture it is, and where it begins, as in vLLM. The picture's Offset
+// counts from the first token of the block.
 func (p Picture) AppendKeys(dst []uint64) []uint64 { return append(dst, p.Hash, uint64(p.Offset)) }
 
-// AppendPictureHashes is AppendLocalHashes, or with eagle AppendPairHashes, for a prompt
-// with pictures. They stand in the order of their offsets, and none within another.
+// AppendPictureHashes is AppendLocalHashes, or with eagle AppendPairHashes, for a
+// prompt with pictures. The pictures are in the order of their offsets and do not
+// overlap.
 func AppendPictureHashes(dst []LocalHash, tokens []uint32, pictures []Picture, blockSize int, eagle bool, seed uint64) []LocalHash {
 	if blockSize < 1 {
 		return dst
@@ -46,9 +48,10 @@ func AppendPictureHashes(dst []LocalHash, tokens []uint32, pictures []Picture, b
 	return dst
 }
 
-// AppendKeyedHash appends the hash of the one block of tokens that depends on keys as well.
-// It is hashed behind them, as two tokens for each key: in memory they look the same.
-// What scratch points to is used as memory, and may be nil.
+// AppendKeyedHash appends the hash of one block of tokens that also depends on keys.
+// Each key is hashed as two tokens behind the block's own, since they have the same
+// form in memory. The slice that scratch points to, which may be nil, is used as
+// memory.
 func AppendKeyedHash(dst []LocalHash, tokens []uint32, keys []uint64, seed uint64, scratch *[]uint32) []LocalHash {
 	w := append((*scratch)[:0], tokens...)
 	for _, k := range keys {
@@ -58,12 +61,13 @@ func AppendKeyedHash(dst []LocalHash, tokens []uint32, keys []uint64, seed uint6
 	return appendWindows(dst, w, len(w), len(w), seed)
 }
 
-// digestLen is how many hexadecimal digits the names have that vLLM gives to pictures.
+// digestLen is the number of hexadecimal digits in the names that vLLM gives to
+// pictures.
 const digestLen = 64
 
-// HashMMIdentifier returns the hash of a multimodal object by its name, as Dynamo's router
-// makes it: of a digest of 64 hexadecimal digits the first 16, of any other name XXH3 with
-// the seed 0. It is false for no name.
+// HashMMIdentifier returns the hash of a multimodal object from its name, as Dynamo's
+// router does: the first 16 digits of a digest of 64 hexadecimal digits, or XXH3 with
+// the seed 0 of any other name. False means that the name is empty.
 func HashMMIdentifier[T ~string | ~[]byte](id T) (uint64, bool) {
 	if len(id) == 0 {
 		return 0, false
@@ -86,13 +90,14 @@ func allHex[T ~string | ~[]byte](s T) bool {
 	return true
 }
 
-// What PadValue makes: above every id of a vocabulary, and within 32 bits.
+// PadValue returns ids from padShift on, above every id of a vocabulary and within 32
+// bits.
 const (
 	padShift = 1_000_000
 	padMask  = 1<<30 - 1
 )
 
-// PadValue returns the token id that stands for each token of the multimodal object with
-// the hash, as Dynamo's router and SGLang workers with its patch have it. SGLang by itself
-// pads otherwise since 0.5.23 (docs/engines.md#event-pads).
+// PadValue returns the token id that stands for each token of the multimodal object
+// with the hash, as in Dynamo's router and in SGLang workers that have Dynamo's patch.
+// SGLang without the patch uses other ids since 0.5.23 (docs/engines.md#event-pads).
 func PadValue(hash uint64) uint32 { return padShift + uint32(hash&padMask) }

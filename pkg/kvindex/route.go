@@ -11,33 +11,34 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Guess is why it is believed that a rank has a prompt that was routed to it.
+// Guess is the reason to believe that a rank holds a prompt that was routed to it.
 type Guess uint8
 
 // The guesses.
 const (
-	Estimated Guess = iota // nothing will ever tell of it
-	Predicted              // events will, once the prompt has been computed
+	Estimated Guess = iota // no KV event will confirm the guess
+	Predicted              // KV events will confirm the guess once the prompt is computed
 	numGuesses
 )
 
-// DefaultRoutedBlocks is what RouteConfig.MaxBlocks is when 0.
+// DefaultRoutedBlocks is the default of RouteConfig.MaxBlocks.
 const DefaultRoutedBlocks = 500_000
 
-// RouteConfig says how long and how much of what was routed is believed to be
+// RouteConfig limits for how long, and how many blocks of, routed prompts are believed to be
 // held. The zero value is the documented default.
 type RouteConfig struct {
-	// TTL is for Estimated. Default 120 s. Higher keeps long conversations warm;
-	// too high believes in evicted blocks.
+	// TTL is how long an Estimated prompt is believed. Default 120 s. A higher value
+	// keeps long conversations warm; too high a value counts blocks that the worker has
+	// evicted.
 	TTL time.Duration
-	// PredictedTTL is for Predicted. Default 10 s: a prompt's way through a busy
-	// queue and back as an event. Higher helps where queues are longer; too high
-	// believes in prompts that were given up.
+	// PredictedTTL is how long a Predicted prompt is believed. Default 10 s, enough for
+	// a prompt to pass a busy queue and come back as an event. A higher value helps
+	// with longer queues; too high a value counts prompts that were given up.
 	PredictedTTL time.Duration
-	// MaxBlocks bounds the blocks of all ranks together, least recently routed
-	// first out. Default 500,000; in a Tree an eighth of the memory budget at
-	// most. A block costs 16 bytes of it, and each prompt's end some 200; beside
-	// it an end costs some 100 more.
+	// MaxBlocks bounds the routed blocks of all ranks together; the least recently
+	// routed are dropped first. Default 500,000. A Tree also bounds them to an eighth
+	// of its memory budget, where a block counts as 16 bytes and the end of each prompt
+	// as some 200. Some 100 bytes more for each end are outside of the budget.
 	MaxBlocks int
 }
 
@@ -76,9 +77,9 @@ func (c RouteConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// timeline is an index's own time: what callers say, since the first of them,
-// and never back. Callers read the clock before they take the lock, so that they
-// come a little out of order.
+// timeline is an index's clock: the latest time that a caller has told, counted from
+// the first. It never goes back, although callers come a little out of order, since
+// they read the clock before they take the lock.
 type timeline struct {
 	epoch time.Time
 	now   time.Duration
@@ -93,11 +94,11 @@ func (t *timeline) tell(now time.Time) {
 
 func (t *timeline) at(d time.Duration) time.Time { return t.epoch.Add(d) }
 
-// minStrangers is how many ranks that only routing names may be there before
-// those of whom nothing is left are looked for.
+// minStrangers is how many ranks that are not attached, but known from Route, may exist
+// before the index looks for those with nothing left.
 const minStrangers = 64
 
-// inOrder returns the ranks by their slots.
+// inOrder returns the ranks ordered by their slots.
 func inOrder[R any](ranks map[worker.Rank]R, slot func(R) Slot) []R {
 	return slices.SortedFunc(maps.Values(ranks), func(a, b R) int { return cmp.Compare(slot(a), slot(b)) })
 }

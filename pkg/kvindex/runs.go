@@ -5,36 +5,38 @@ import (
 	"sync/atomic"
 )
 
-// blockID is the place of a block in the arenas; 0 is none. A block keeps it
-// for as long as any rank names it, whatever node it comes to belong to.
+// blockID is the index of a block in the arenas; 0 is no block. A block keeps its id as
+// long as any rank names it, in whichever node it comes to lie.
 type blockID uint32
 
 const (
 	maxBlocks = 1<<28 - 1
-	maxEdge   = 1023 // blocks of one node
+	maxEdge   = 1023 // the most blocks of one node
 	freeMark  = ^uint32(0)
-	// minRest is the shortest rest of a run worth keeping apart.
+	// minRest is the shortest rest of a free run that is worth keeping as a run.
 	minRest = 8
 )
 
-// runs hands out runs of consecutive blocks. Free runs that touch are joined
-// and kept by length, so that the memory stays of use under churn.
+// runs hands out runs of consecutive blocks. Adjacent free runs are joined, and kept in
+// lists by length, so that memory stays usable when blocks come and go.
 type runs struct {
-	// local is each block's hash. Queries read it beside the writer.
+	// local is each block's hash. Queries read it while writers change it. In the first
+	// block of a free run it holds the links of its list.
 	local []atomic.Uint64
-	// meta is, of a block in use, its node, a flag, and in the high half how many
-	// names all ranks have for it, and how many ranks it was routed to; of the first
-	// and last block of a free run, freeMark and the run's length. Writers only.
+	// meta has, for a block in use, its node, a flag, and in the high half the count of
+	// its names over all ranks and of the ranks that it was routed to. For the first
+	// and the last block of a free run it has freeMark and the run's length. Writers
+	// only.
 	meta []uint64
-	next blockID // never handed out so far
+	next blockID // blocks from here on were never handed out
 	used int
-	cold marks // pages of both memories, all of free blocks, that were given back
+	cold marks // pages of local and meta, all inside free runs, that were given back
 
-	heads [maxEdge + 2]blockID // first free run by length; the last list has all longer ones
+	heads [maxEdge + 2]blockID // the first free run of each length; the last list has all longer ones
 	some  [(maxEdge + 2 + 63) / 64]uint64
 }
 
-// newRuns: both memories must be of one length.
+// newRuns returns runs over two arrays, which must have the same length.
 func newRuns(local []atomic.Uint64, meta []uint64) runs {
 	return runs{local: local, meta: meta, next: 1}
 }
@@ -48,15 +50,16 @@ func (r *runs) setNode(b blockID, n nodeID) {
 	r.meta[b] = r.meta[b]>>flagBit<<flagBit | uint64(n)
 }
 
-// flagBit marks a block where some rank's view of what was routed has, or once
-// had, an end or a branch.
+// flagBit is set for a block where, for some rank, a routed prompt ends or parts from
+// others, or once did.
 const flagBit = 31
 
 func (r *runs) flag(b blockID)         { r.meta[b] |= 1 << flagBit }
 func (r *runs) flagged(b blockID) bool { return r.meta[b]>>flagBit&1 != 0 }
 
-// alloc returns a run of about want blocks: a little more if the rest were too
-// short, fewer if there is no longer one; 0 if there is none at all.
+// alloc returns the first block of a run of about the length wanted, and the run's
+// length. The run is a little longer if the rest would be too short to keep, and
+// shorter if no free run is long enough. Both results are 0 if no block is free.
 func (r *runs) alloc(want uint32) (blockID, uint32) {
 	list := r.listFrom(want)
 	switch {
@@ -84,7 +87,7 @@ func (r *runs) alloc(want uint32) (blockID, uint32) {
 	return b, got
 }
 
-// take marks a run as in use at both ends.
+// take marks a run as in use, at both ends.
 func (r *runs) take(b blockID, size uint32) {
 	r.meta[b], r.meta[b+blockID(size)-1] = 0, 0
 	r.used += int(size)
@@ -95,8 +98,8 @@ func (r *runs) take(b blockID, size uint32) {
 	}
 }
 
-// enlarge adds up to more blocks to a run where those behind it are free, and
-// returns how many.
+// enlarge lengthens a run by at most the number of blocks given, as far as the blocks
+// behind it are free. It returns how many blocks it added.
 func (r *runs) enlarge(b blockID, size, more uint32) uint32 {
 	end := b + blockID(size)
 	switch {
@@ -122,7 +125,7 @@ func (r *runs) enlarge(b blockID, size, more uint32) uint32 {
 	return more
 }
 
-// release gives a run back.
+// release frees a run.
 func (r *runs) release(b blockID, size uint32) {
 	r.used -= int(size)
 	if before := r.meta[b-1]; uint32(before) == freeMark {
@@ -141,11 +144,12 @@ func (r *runs) release(b blockID, size uint32) {
 
 func listOf(size uint32) uint32 { return min(size, maxEdge+1) }
 
-// link puts a run on its list. The links lie in the hash of its first block.
+// link puts a free run on its list. The links are in the local word of the run's first
+// block.
 func (r *runs) link(b blockID, size uint32) {
 	mark := uint64(size)<<32 | uint64(freeMark)
 	r.meta[b], r.meta[b+blockID(size)-1] = mark, mark
-	r.cold.drop(uint32(b / pageBlocks)) // its last block was in use, or said so before
+	r.cold.drop(uint32(b / pageBlocks)) // its last page is not cold: the last block was in use, or the end of a free run
 	l := listOf(size)
 	next := r.heads[l]
 	r.local[b].Store(uint64(next))
@@ -170,7 +174,8 @@ func (r *runs) unlink(b blockID, size uint32) {
 	}
 }
 
-// listFrom returns the first list at or above size that has a run, 0 if none.
+// listFrom returns the first list for size or more that has a run, or 0 if there is
+// none.
 func (r *runs) listFrom(size uint32) uint32 {
 	w := r.some[size/64] >> (size % 64) << (size % 64)
 	for i := size / 64; ; w = r.some[i] {
@@ -183,7 +188,8 @@ func (r *runs) listFrom(size uint32) uint32 {
 	}
 }
 
-// listBelow returns the last list below size that has a run, 0 if none.
+// listBelow returns the last list for less than size that has a run, or 0 if there is
+// none.
 func (r *runs) listBelow(size uint32) uint32 {
 	for l := size - 1; l > 0; l-- {
 		if r.heads[l] != 0 {
@@ -193,14 +199,15 @@ func (r *runs) listBelow(size uint32) uint32 {
 	return 0
 }
 
-// pageBlocks is how many blocks' hashes, or metas, are a page.
+// pageBlocks is how many words of local, or of meta, make a page.
 const pageBlocks = pageBytes / 8
 
-// bytes is how much memory there is, used or not.
+// bytes is the memory taken from the system, whether or not it is in use.
 func (r *runs) bytes() int { return int(r.next)*blockBytes - r.cold.n*2*pageBytes }
 
-// giveBack lets the system have up to most pages inside of long free runs, and
-// returns how many. A run's ends say that it is free, and stay.
+// giveBack gives pages inside of long free runs back to the system, at most as many as
+// given, and returns how many. The first and the last block of a run say that it is
+// free, so their pages stay.
 func (r *runs) giveBack(most int) (given int) {
 	for b := r.heads[maxEdge+1]; b != 0; b = blockID(uint32(r.local[b].Load())) {
 		last := b + blockID(r.meta[b]>>32) - 1

@@ -8,41 +8,41 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Slot is a small dense number of an attached rank. It is reused after the
-// rank is detached everywhere, longest unused first: a caller that keeps slots
-// beyond one request must look at [Slots.Generation].
+// Slot is a small dense number of an attached rank. When no index has the rank any
+// more, the slot is used again, the one unused for longest first. A caller that keeps
+// slots beyond one request must look at [Slots.Generation].
 type Slot uint32
 
-// Slots numbers ranks. Indexes that share one table share the numbering. A rank
-// keeps its slot as long as one of them holds it. Safe for concurrent use; the
-// zero value is not ready, use NewSlots.
+// Slots numbers ranks. Indexes that share a Slots share the numbering. A rank keeps its
+// slot as long as one of them has it. Safe for concurrent use. The zero value is not
+// ready: use NewSlots.
 type Slots struct {
 	generation atomic.Uint64
-	length     atomic.Int64 // of refs
+	length     atomic.Int64 // the length of refs
 
-	// mu guards all below. It is a leaf: nothing is called with it held, and
-	// indexes take it while holding their own lock.
+	// mu guards the fields below. Nothing is called with mu held, and indexes take it
+	// while they hold their own lock.
 	mu     sync.RWMutex
 	byRank map[worker.Rank]Slot
 	refs   []slotRefs // by Slot
 	free   []Slot     // first in, first out
-	// views has, of each group of slots, the first slot of the group that
-	// counts its ranks' view; 0: none yet. That of OnDevice is not used.
+	// views[v] has for each group of 64 slots the first slot of the group that counts
+	// the ranks' view v; 0: there is none yet. views[OnDevice] is not used.
 	views [numViews][]Slot
 }
 
 type slotRefs struct {
 	rank worker.Rank
-	refs int // 0: free; below: a view's
+	refs int // 0: free; viewSlot: the slot of a view
 }
 
-// viewSlot is the count of references that a view's slot has for good.
+// viewSlot is the value of slotRefs.refs for the slot of a view, which is never freed.
 const viewSlot = -1
 
 // NewSlots returns an empty table.
 func NewSlots() *Slots { return &Slots{byRank: make(map[worker.Rank]Slot)} }
 
-// Slot returns the slot of a rank that some index holds.
+// Slot returns the slot of a rank. False means that no index has the rank.
 func (t *Slots) Slot(r worker.Rank) (Slot, bool) {
 	t.mu.RLock()
 	s, ok := t.byRank[r]
@@ -50,10 +50,11 @@ func (t *Slots) Slot(r worker.Rank) (Slot, bool) {
 	return s, ok
 }
 
-// View returns the slot of a view of the rank that has the slot s. It has the
-// same distance from s as those of all ranks of a group of 64, so that ranks in
-// a row have views in a row. A group of views is made when the first rank needs
-// it and stays; a rank that has nothing in its view is answered for with 0.
+// View returns the slot of view v of the rank that has the slot s. False means that no
+// rank of the group of 64 has needed the view. The slots of a view have the same
+// distance from the ranks' slots in the whole group, so that the views of neighbouring
+// ranks are neighbours. They are made when the first rank needs the view, and stay: a
+// rank with nothing in it gets 0.
 func (t *Slots) View(s Slot, v View) (Slot, bool) {
 	if v == OnDevice {
 		return s, true
@@ -70,14 +71,14 @@ func (t *Slots) viewLocked(s Slot, v View) (Slot, bool) {
 	return 0, false
 }
 
-// needView is View and makes the group.
+// needView is View, but adds the slots for the group if there are none.
 func (t *Slots) needView(s Slot, v View) Slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if x, ok := t.viewLocked(s, v); ok {
 		return x
 	}
-	for len(t.refs)%groupSlots != 0 { // groups are aligned, as a crowd's are
+	for len(t.refs)%groupSlots != 0 { // groups are aligned, as in a crowd
 		t.free = append(t.free, Slot(len(t.refs)))
 		t.refs = append(t.refs, slotRefs{})
 	}
@@ -94,12 +95,12 @@ func (t *Slots) needView(s Slot, v View) Slot {
 	return first + s%groupSlots
 }
 
-// Len returns the number of slots ever in use: one more than the highest.
+// Len returns the number of slots: one more than the highest.
 func (t *Slots) Len() int { return int(t.length.Load()) }
 
-// Generation changes whenever a rank gains or loses its slot, or a group of
-// ranks gains a view. Slots read after a generation are valid for as long as it
-// stays.
+// Generation changes when a rank gains or loses its slot, or a group of ranks gains a
+// view. Slots that were read after a call are valid as long as Generation returns the
+// same.
 func (t *Slots) Generation() uint64 { return t.generation.Load() }
 
 func (t *Slots) acquire(r worker.Rank) Slot {

@@ -15,24 +15,24 @@ import (
 
 // TreeConfig configures a [Tree]. The zero value is the documented default.
 type TreeConfig struct {
-	// MaxBytes bounds the memory of the index. Default 512 MiB, enough for some
-	// 10 million blocks held, at 40 to 60 bytes each. A process beside Envoy is
-	// given a GiB or two: too small an index forgets the oldest and says so
-	// (Stats.Shed), one that is larger than its container is killed and forgets
-	// all. Higher: larger pools are known as a whole. Address space of eight
-	// times as much is reserved at once, memory is taken as it is needed, at
-	// least 6 KiB a rank. From 1 MiB to 8 GiB; elsewhere than on 64-bit Linux to
-	// 64 MiB, which is the default there.
+	// MaxBytes bounds the memory of the index. Default 512 MiB, enough for some 10
+	// million blocks at 40 to 60 bytes each. An index that is too small drops the
+	// oldest blocks and counts them (Stats.Shed). An index that is larger than its
+	// container is killed with its process and loses everything, and the process beside
+	// Envoy usually has a GiB or two. A higher value keeps the blocks of larger pools.
+	// Address space of eight times MaxBytes is reserved at once; memory is taken as it
+	// is needed, at least 6 KiB a rank. From 1 MiB to 8 GiB. On other systems than
+	// 64-bit Linux at most 64 MiB, which is then the default.
 	MaxBytes int
-	// NoHugePages leaves the size of pages to the system. Huge pages are asked
-	// for otherwise: random reads of a large index are faster with them, and a
-	// small one takes up to 10 MiB.
+	// NoHugePages leaves the size of pages to the system. By default the index asks for
+	// huge pages: they make random reads of a large index faster, but even a small
+	// index then takes up to 10 MiB.
 	NoHugePages bool
-	// Route says how long what was routed is believed to be held.
+	// Route limits for how long, and how many, routed prompts are believed to be held.
 	Route RouteConfig
 }
 
-// LeastBytes is the least memory that an index may be given.
+// LeastBytes is the least value of TreeConfig.MaxBytes, apart from 0.
 const LeastBytes = 1 << 20
 
 const (
@@ -58,71 +58,72 @@ func (c TreeConfig) Validate() error {
 	return errors.Join(append(errs, c.Route.Validate())...)
 }
 
-// Tree is the fast implementation of [Index]: a radix tree over block hashes in
-// memory that the collector does not look at. See the package comment.
+// Tree is the fast implementation of [Index]: a radix tree over block hashes, in memory
+// that the garbage collector does not scan. See the package comment.
 type Tree struct {
 	cfg   TreeConfig // read-only
 	slots *Slots
-	seed  uint64 // of the children's table; read-only
+	seed  uint64 // of the hash of the children's table; read-only
 
-	// Queries read what is atomic in these without a lock; see node.
+	// Queries read the atomic words of these fields without a lock; see node.
 	blocks    runs
 	nodes     []node
 	units     []unit
 	kidShards [kidShards]kidShard
 
-	// mu is held by whoever changes anything. Taken before Slots.mu, never
-	// after it. Queries do not take it.
+	// mu is held for every change, and by the methods that read the fields below. It is
+	// taken before Slots.mu, never after it. Queries do not take it.
 	mu        sync.Mutex
 	ranks     map[worker.Rank]*treeRank
-	last      *treeRank // the rank of the event before, which is likely the next one's
+	last      *treeRank // the rank of the last event, likely the rank of the next one
 	names     nameStore
 	nodeIDs   pool
-	unitIDs   [][]uint32 // free units by how many in a row
+	unitIDs   [][]uint32 // free units; unitIDs[n] lists those of n units in a row
 	unitNext  uint32
 	unitsUsed int
 	kidBytes  int
-	beside    int    // bytes that Reserve counts
+	beside    int    // bytes counted by Reserve
 	clock     uint32 // counts stores
 	time      timeline
 	sent      sendings
-	strangers int // ranks that are not attached
-	tooMany   int // of them
+	strangers int // ranks that are known but not attached
+	tooMany   int // as many strangers make adopt look for those with nothing left
 	fresh     []Block
 	plan      []blockID
 	gain      [numViews]Slot
 	seen      []EngineHash
 	work      sorter
-	touched   uint32 // sum of what was read ahead, so that it is read
+	touched   uint32 // sum of words that were read ahead; keeps the compiler from leaving out the reads
 	sweep     sweep
-	victims   []*treeRank // who is shed from next
-	shedding  bool        // between the marks of pressed
-	credit    int         // events that may be stored before pressed looks again
-	reliefs   uint64      // counts events that shed; from 1
-	stuck     int         // bytes taken that giving back does not bring below
-	calm      *sync.Cond  // of mu: a rank is no longer busy
-	busy      int         // ranks that are
+	victims   []*treeRank // the ranks that the next sweeps shed from, last first
+	shedding  bool        // shedding has begun at the high mark and has not reached the low one; see pressed
+	credit    int         // events that may be stored before pressed computes again
+	reliefs   uint64      // counts calls that shed; the first is 1
+	stuck     int         // giveBack found nothing: it is not tried again before more bytes are taken than this
+	calm      *sync.Cond  // signals that a rank is no longer busy; uses mu
+	busy      int         // how many ranks are busy
 
-	torn    atomic.Uint64 // queries that found writers in their way at every try
+	torn    atomic.Uint64 // queries that were torn at every try and took mu
 	between func()        // see step; set before use
 	gaveUp  func()        // see giveUp; set before use
 }
 
-// treeRank is what one rank holds.
+// treeRank is the state of one rank.
 type treeRank struct {
 	rank  worker.Rank
 	slot  Slot
-	views []treeView // those it needs so far, OnDevice first
+	views []treeView // the views that the rank has needed so far, OnDevice first
 	names names
 	stats Stats // Invariant: I6
-	// busy: somebody changes the rank in slices and has given up mu between two
-	// of them. Others who want to change it, or Check, wait for calm.
+	// busy says that a goroutine changes the rank in slices and may have given mu up
+	// between two of them. Others that want to change the rank, and Check, wait for
+	// calm.
 	busy bool
 
-	barren  uint64 // the relief whose sweeps found nothing to shed here, and
-	barrens int    // how many
+	barren  uint64 // the value of Tree.reliefs when sweeps last found nothing to shed from this rank
+	barrens int    // how many such sweeps there were in that relief
 
-	attached bool // else only routing names it
+	attached bool // false: only Route has named the rank
 	sent     routed
 
 	// The last block stored, likely the next one's parent.
@@ -130,13 +131,14 @@ type treeRank struct {
 	lastBlock blockID // 0: unknown
 }
 
-// treeView is one of a rank's views of the blocks that it has names for.
+// treeView is one view of a rank that events fill.
 type treeView struct {
 	view  View
 	slot  Slot
-	extra map[blockID]uint32 // blocks with several names that count: how many beyond one. Invariant: I3
-	// making: what the rank held before the view was needed is being entered; names
-	// whose mixed hash is below next are. Nodes not entered have no number in it.
+	extra map[blockID]uint32 // for a block with several names that count: how many beyond the first. Invariant: I3
+	// making says that the view is being filled with what the rank held before it
+	// needed the view. Names whose mixed hash is below next are entered. A node that is
+	// not entered has no number for the view's slot.
 	making bool
 	next   uint64
 }
@@ -144,7 +146,7 @@ type treeView struct {
 var _ Index = (*Tree)(nil)
 
 // NewTree returns an empty index that numbers its ranks with slots. It needs no
-// closing: its memory goes when nothing refers to it.
+// closing: the memory is freed when the Tree is garbage.
 func NewTree(cfg TreeConfig, slots *Slots) (*Tree, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -162,15 +164,16 @@ func NewTree(cfg TreeConfig, slots *Slots) (*Tree, error) {
 	return t, nil
 }
 
-// reserve takes the address space. Each arena alone could use up the budget and
-// more, so that the budget is what ends first.
+// reserve takes the address space. Each kind of data alone may use up the whole budget,
+// so that the budget ends before any arena; only with more than 4 GiB the blocks end at
+// maxBlocks.
 func (t *Tree) reserve() error {
 	huge, bytes := !t.cfg.NoHugePages, t.cfg.MaxBytes
 	blocks := min(bytes/blockBytes, maxBlocks)
 	local, err1 := newArena[atomic.Uint64](blocks, huge)
 	meta, err2 := newArena[uint64](blocks, huge)
-	nodes, err3 := newArena[node](blocks+1, huge)            // each has a block
-	units, err4 := newArena[unit](2*bytes/unitBytes+1, huge) // lists of other lengths cannot use each other's
+	nodes, err3 := newArena[node](blocks+1, huge)            // each node has at least one block
+	units, err4 := newArena[unit](2*bytes/unitBytes+1, huge) // twice the budget, since a free list of one length cannot serve another
 	segs, err5 := newArena[bucket]((bytes/segBytes+1)*segBuckets, huge)
 	release := func() {
 		for _, f := range []func(){local.release, meta.release, nodes.release, units.release, segs.release} {
@@ -189,8 +192,8 @@ func (t *Tree) reserve() error {
 	return nil
 }
 
-// Attach implements [Index]. Events of a rank beyond the limit of slots are
-// refused with ErrNoRoom.
+// Attach implements [Index]. Store refuses the events of a rank beyond the limit of
+// slots with ErrNoRoom.
 func (t *Tree) Attach(r worker.Rank) Slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -204,12 +207,12 @@ func (t *Tree) Attach(r worker.Rank) Slot {
 	return rk.slot
 }
 
-// newRank makes a rank known.
+// newRank adds a rank without blocks; mu is held.
 func (t *Tree) newRank(r worker.Rank) *treeRank {
 	rk := &treeRank{rank: r, slot: t.slots.acquire(r)}
 	rk.views = []treeView{{slot: rk.slot}}
 	t.ranks[r] = rk
-	t.credit = 0 // it may take more to store in a crowd
+	t.credit = 0 // with another slot, a store into a crowd may take more
 	return rk
 }
 
@@ -222,7 +225,7 @@ func (t *Tree) Detach(r worker.Rank) {
 	}
 }
 
-// lose forgets a rank with all it has.
+// lose removes a rank with all its blocks; mu is held.
 func (t *Tree) lose(rk *treeRank) {
 	t.clearRank(rk)
 	delete(t.ranks, rk.rank)
@@ -233,7 +236,7 @@ func (t *Tree) lose(rk *treeRank) {
 	}
 }
 
-// rank returns an attached rank, nil if it is not; mu is held.
+// rank returns an attached rank, or nil if r is not attached; mu is held.
 func (t *Tree) rank(r worker.Rank) *treeRank {
 	if t.last != nil && t.last.rank == r {
 		return t.last
@@ -246,7 +249,8 @@ func (t *Tree) rank(r worker.Rank) *treeRank {
 	return rk
 }
 
-// known returns a rank that is attached or that routing names, as idle does.
+// known returns a rank that is attached or known from Route, or nil. It waits while the
+// rank is busy; mu is held, and given up while it waits.
 func (t *Tree) known(r worker.Rank) *treeRank {
 	for {
 		rk := t.ranks[r]
@@ -257,8 +261,8 @@ func (t *Tree) known(r worker.Rank) *treeRank {
 	}
 }
 
-// idle returns an attached rank that nobody is in the middle of changing, nil
-// if it is not attached; mu is held, and given up while it has to wait.
+// idle returns an attached rank that is not busy, or nil if r is not attached. It waits
+// while the rank is busy; mu is held, and given up while it waits.
 func (t *Tree) idle(r worker.Rank) *treeRank {
 	for {
 		rk := t.rank(r)
@@ -269,14 +273,14 @@ func (t *Tree) idle(r worker.Rank) *treeRank {
 	}
 }
 
-// allIdle waits until that is so of every rank.
+// allIdle waits until no rank is busy.
 func (t *Tree) allIdle() {
 	for t.busy > 0 {
 		t.calm.Wait()
 	}
 }
 
-// begin makes the rank busy, finish undoes it.
+// begin marks the rank as busy; finish ends that.
 func (t *Tree) begin(rk *treeRank) {
 	rk.busy = true
 	t.busy++
@@ -288,8 +292,8 @@ func (t *Tree) finish(rk *treeRank) {
 	t.calm.Broadcast()
 }
 
-// giveUp lets others have the lock. What is not of a busy rank may be another
-// after it.
+// giveUp lets others have mu. Afterwards everything may have changed except what
+// belongs to a busy rank.
 func (t *Tree) giveUp() {
 	t.mu.Unlock()
 	if invariants.Enabled && t.gaveUp != nil {

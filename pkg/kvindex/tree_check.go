@@ -29,15 +29,16 @@ type heldBy struct {
 	block blockID
 }
 
-// treeCheck is what a walk finds, to be compared with what is kept.
+// treeCheck is what Check finds in its walk, to be compared with the counts that the
+// Tree keeps.
 type treeCheck struct {
 	t      *Tree
 	bySlot map[Slot]*treeRank
 	refs   map[blockID]uint32
-	// counted has the blocks that the names say each view counts.
+	// counted has each block that counts in a view according to the rank's names.
 	counted map[heldBy]bool
 	live    []nodeID // parents before children
-	kids    int      // children that are in the table
+	kids    int      // how many children are in the table
 	units   int
 }
 
@@ -116,8 +117,7 @@ func (c *treeCheck) checkNames(rk *treeRank) (err error) {
 	return nil
 }
 
-// checkNodes walks the nodes by number; those not in use are being changed for
-// ever.
+// checkNodes walks the nodes by id. Nodes that are not in use have an odd version.
 func (c *treeCheck) checkNodes() error {
 	t := c.t
 	kids := make(map[nodeID]uint32)
@@ -186,8 +186,8 @@ func (c *treeCheck) checkShape(id nodeID, n *node) error {
 	return nil
 }
 
-// checkHolders compares a node's cuts with what the ranks name and returns
-// their sum.
+// checkHolders compares a node's cuts with the names of the ranks, and returns the
+// cuts' sum.
 func (c *treeCheck) checkHolders(id nodeID, n *node) (int, error) {
 	var all []holder
 	s := n.load()
@@ -230,7 +230,7 @@ func (c *treeCheck) checkHolders(id nodeID, n *node) (int, error) {
 	return sum, nil
 }
 
-// checkRuns walks the block memory from end to end.
+// checkRuns walks the memory of blocks from end to end.
 func (c *treeCheck) checkRuns() error {
 	r := &c.t.blocks
 	if len(c.refs) > 0 {
@@ -324,7 +324,7 @@ func (c *treeCheck) checkMemory() error {
 	if len(segs) != c.t.names.segs.used() {
 		return fmt.Errorf("kvindex: I12: %d segments are in tables, %d out", len(segs), c.t.names.segs.used())
 	}
-	halves := 0 // of pages: a lone segment has two, each of a pair three
+	halves := 0 // of pages: a segment alone gives back two halves, one of a pair three
 	for _, id := range c.t.names.segs.cold {
 		if !c.t.names.cold.has(id - 1) {
 			return fmt.Errorf("kvindex: I12: segment %d has no memory and no mark of it", id)

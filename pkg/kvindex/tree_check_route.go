@@ -5,7 +5,7 @@ import (
 	"maps"
 )
 
-// checkRouted walks from every sending of a rank to the root.
+// checkRouted walks from the end of every sending of a rank to the root.
 func (c *treeCheck) checkRouted(rk *treeRank) error {
 	t, slot := c.t, rk.sent.slot
 	if rk.sent.marks == nil {
@@ -15,7 +15,7 @@ func (c *treeCheck) checkRouted(rk *treeRank) error {
 		return fmt.Errorf("kvindex: I1: counts what was routed at slot %d, which is at %d (%t)", slot, s, ok)
 	}
 	c.bySlot[slot] = rk
-	all := make(map[blockID]mark) // of every block that is held
+	all := make(map[blockID]mark) // of every routed block
 	for b, m := range rk.sent.marks {
 		if m.end == 0 {
 			continue
@@ -47,7 +47,7 @@ func (c *treeCheck) checkRouted(rk *treeRank) error {
 	return nil
 }
 
-// checkSendings walks the lists.
+// checkSendings walks the lists of sendings.
 func (c *treeCheck) checkSendings() error {
 	s, listed, marked, blocks, strangers := &c.t.sent, 0, 0, 0, 0
 	for head := range firstSending {

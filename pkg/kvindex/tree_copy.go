@@ -6,14 +6,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// copySlice is about how many names and blocks are copied before writers get
-// their turn: some tens of microseconds.
+// copySlice is about how many names and blocks are copied before writers get the lock:
+// some tens of microseconds.
 const copySlice = 4096
 
-// Copy fills c with what the rank holds. No event of this rank may be given
-// until it returns; those of others may, and wait for a slice of it at most.
-// What the budget or a Clear takes from the rank meanwhile may be in the copy or
-// not. Error: [ErrUnknownRank], also where the rank leaves meanwhile.
+// Copy fills c with what the rank holds. The caller gives no event of this rank until
+// Copy returns. Events of other ranks wait for one slice at most. Blocks that the rank
+// loses meanwhile, to the budget or to a Clear, may or may not be in the copy. Error:
+// [ErrUnknownRank], also if the rank is detached meanwhile.
 func (t *Tree) Copy(r worker.Rank, c *RankCopy) error {
 	c.begin(r)
 	var err error
@@ -26,11 +26,11 @@ func (t *Tree) Copy(r worker.Rank, c *RankCopy) error {
 	return nil
 }
 
-// copySome copies the names whose mixed hash is from or above, for one slice,
-// and returns where the next one begins. Names do not move in that order
-// whatever becomes of the table between two slices. A block that has a name now
-// had it when the copy began, so its chain has been the same all the time, and
-// what was copied of it before is right.
+// copySome copies, for one slice, names in the order of their mixed hashes, beginning
+// with the hash given. It returns where the next slice begins, and whether there is
+// one. Names keep this order when the table changes between two slices. A block that
+// has a name now had the name when the copy began, so the chain of the block has not
+// changed, and what was copied of it before is right.
 func (t *Tree) copySome(r worker.Rank, from uint64, c *RankCopy) (next uint64, more bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,7 +38,7 @@ func (t *Tree) copySome(r worker.Rank, from uint64, c *RankCopy) (next uint64, m
 	if from == 0 {
 		c.of = rk
 	}
-	if rk == nil || rk != c.of { // it has left, and may have come back
+	if rk == nil || rk != c.of { // the rank was detached, and possibly attached again
 		return 0, false, ErrUnknownRank
 	}
 	n := &rk.names
@@ -55,7 +55,7 @@ func (t *Tree) copySome(r worker.Rank, from uint64, c *RankCopy) (next uint64, m
 				}
 			}
 		}
-		// The next segment is that of the next hashes with other top bits.
+		// The next segment has the next value of the top bits.
 		depth := seg[0].over >> depthShift
 		width := uint64(1) << (64 - depth)
 		var wrapped uint64

@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// tries is how often a query begins anew because a writer changed what it
-	// was reading, before it takes the writers' lock.
+	// tries is how often a query is walked without the lock. If a writer disturbs every
+	// try, the query takes the writers' lock.
 	tries = 64
-	// eager is how often it does so at once.
+	// eager is how many of the tries follow each other at once.
 	eager = 4
 )
 
-// Overlap implements [Index]. It takes no lock: a query that met a change in
-// the making begins anew. Of each rank the answer is such that each of the
-// blocks was held, and the one after them was not, at some instant of the call.
+// Overlap implements [Index]. It takes no lock: a query that met a half-made change
+// begins again. For each rank there was an instant during the call when it held each of
+// the blocks counted and did not hold the next one.
 func (t *Tree) Overlap(chain []LocalHash, dst *Overlap) {
 	n := t.slots.Len()
 	for i := range tries {
 		if i >= eager {
-			runtime.Gosched() // who tore it may be waiting for this processor
+			runtime.Gosched() // the disturbing writer may be waiting for this processor
 		}
 		dst.reset(n)
 		if t.walk(chain, dst.Blocks[:cap(dst.Blocks)]) {
@@ -35,15 +35,15 @@ func (t *Tree) Overlap(chain []LocalHash, dst *Overlap) {
 	t.walk(chain, dst.Blocks[:cap(dst.Blocks)])
 }
 
-// walk follows the chain down the tree and writes how far each slot has come.
-// It reports false, with dst of no use, where it may have read a change half
-// done. Each node matches a block or ends the walk, so that it ends whatever it
-// reads; every number read is that of some node or block, so that it reads
-// within the arenas.
+// walk follows the chain down the tree and writes for each slot how many blocks it
+// holds. It returns false if it may have read a half-made change; dst is then of no
+// use. It ends whatever it reads, since each node matches a block or ends the walk. It
+// stays within the arenas, since every number that it reads belongs to some node or
+// block.
 //
-// A node counts if its version and length are the same before and after it was
-// read, and the child was found, and had this parent, in between: then the
-// child's blocks followed the node's at that time.
+// A node counts if its version and length are the same before and after the node was
+// read and its child was found with this node as its parent. Then the child's blocks
+// followed the node's at that time.
 func (t *Tree) walk(chain []LocalHash, dst []uint32) bool {
 	var at nodeID
 	s := t.nodes[0].load()
@@ -88,18 +88,18 @@ func (t *Tree) walk(chain []LocalHash, dst []uint32) bool {
 	return s.same(t.nodes[at].load())
 }
 
-// step is where a test lets a writer in between two reads of a query. It is
-// nothing in other builds.
+// step is called between two reads of a query, so that a test can let a writer in
+// there. Other builds do nothing.
 func (t *Tree) step() {
 	if invariants.Enabled && t.between != nil {
 		t.between()
 	}
 }
 
-// advance moves the slots that have come to depth on by what they hold of the
-// node's first m blocks, and reports whether any holds all of them.
+// advance handles the slots that hold all of the chain up to depth: it adds what each
+// of them holds of the node's first m blocks. It reports whether any slot holds all m.
 func (t *Tree) advance(n *node, s state, depth, m uint32, dst []uint32) (alive bool) {
-	// A crowd's answer is copied over what is there, so it comes first.
+	// advanceCrowd overwrites its part of dst, so it comes first.
 	if list := n.crowd.Load(); list != 0 {
 		alive = t.advanceCrowd(list, depth, m, dst)
 	}
@@ -121,12 +121,13 @@ func (t *Tree) advance(n *node, s state, depth, m uint32, dst []uint32) (alive b
 	return alive
 }
 
-// advanceCrowd does so for the holders of a crowd.
+// advanceCrowd is advance for the slots in the node's crowd, which list is.
 func (t *Tree) advanceCrowd(list, depth, m uint32, dst []uint32) (alive bool) {
 	if int(list) >= len(t.units) {
 		return false
 	}
-	// The list may be no list any more: the answer bounds what is read of it.
+	// A writer may have put the list to other use by now, so dst bounds what is read of
+	// it.
 	most := uint32(len(dst)/groupSlots/unitWords + 1)
 	words := min(uint32(t.units[list][0].Load()), uint32(len(t.units))-list, most) * unitWords
 	for g := uint32(1); g < words; g++ {
@@ -147,10 +148,10 @@ func (t *Tree) advanceCrowd(list, depth, m uint32, dst []uint32) (alive bool) {
 	return alive
 }
 
-// copyTo writes the cuts of a group, at most m, where nothing was written
-// before; and returns the largest.
+// copyTo writes the cuts of a group, each at most m, to a part of the answer that is
+// still zero. It returns the largest.
 func (u *unit) copyTo(to *[groupSlots]uint32, m uint64) (top uint64) {
-	all := m * 0x1_0001_0001_0001 // four ranks that hold all of it, as most do of what many hold
+	all := m * 0x1_0001_0001_0001 // a word whose four slots hold all m blocks, as most slots in a crowd do
 	for i := range unitWords {
 		w := u[i].Load()
 		if w == 0 {
@@ -172,8 +173,8 @@ func (u *unit) copyTo(to *[groupSlots]uint32, m uint64) (top uint64) {
 	return top
 }
 
-// addTo moves on those of a group that have come to depth, and returns the
-// largest step.
+// addTo adds its cut, at most m, to each slot of the group that holds all up to depth.
+// It returns the largest amount added.
 func (u *unit) addTo(to *[groupSlots]uint32, depth, m uint32) (top uint64) {
 	for i := range unitWords {
 		w := u[i].Load()

@@ -12,8 +12,8 @@ func (t *Tree) Expire(now time.Time) (next time.Time) {
 	}
 }
 
-// expireSlice is how many sendings end, or this many times 64 blocks go, before
-// other writers get their turn.
+// expireSlice is how many sendings end, or how many times 64 blocks are dropped, before
+// other writers get the lock.
 const expireSlice = 64
 
 func (t *Tree) expireSome(now time.Time) (next time.Time, done bool) {
@@ -24,8 +24,8 @@ func (t *Tree) expireSome(now time.Time) (next time.Time, done bool) {
 	return t.nextExpiry(), done
 }
 
-// expire ends up to n sendings whose time is over, fewer where they are long, and
-// reports whether those are all.
+// expire ends up to n sendings whose time is over; long ones count for several. It
+// reports whether no such sending is left.
 func (t *Tree) expire(n int) bool {
 	for head := range firstSending {
 		for e := t.sent.all[head].prev; e >= firstSending && t.sent.all[e].until <= t.time.now; e = t.sent.all[head].prev {
@@ -40,7 +40,8 @@ func (t *Tree) expire(n int) bool {
 	return true
 }
 
-// nextExpiry is when the next sending ends; the zero time: there is none.
+// nextExpiry returns when the next sending's time is over, or the zero time if there is
+// none.
 func (t *Tree) nextExpiry() (next time.Time) {
 	for head := range firstSending {
 		if e := t.sent.all[head].prev; e >= firstSending {
@@ -52,12 +53,12 @@ func (t *Tree) nextExpiry() (next time.Time) {
 	return next
 }
 
-// recall takes up to n blocks off the end of a sending's prompt, those that no
-// other sending holds.
+// recall shortens a sending's prompt by up to n blocks from its end, as far as no other
+// sending needs them.
 func (t *Tree) recall(e int32, n int) {
 	s := &t.sent.all[e]
 	to := s.block
-	if m, _ := t.markOf(s.rank, to); m.kids > 0 { // it alone holds nothing
+	if m, _ := t.markOf(s.rank, to); m.kids > 0 { // other sendings hold all of its blocks
 		t.endSending(e)
 		return
 	}
@@ -72,8 +73,9 @@ func (t *Tree) recall(e int32, n int) {
 	t.raise(e, to)
 }
 
-// raise makes a sending end at a block before its own, if none that was routed
-// later does; 0 ends it.
+// raise moves the end of a sending up to a block before its own. If another sending
+// ends at that block, only the one that was routed later stays. With block 0 the
+// sending ends.
 func (t *Tree) raise(e int32, to blockID) {
 	if to == 0 {
 		t.endSending(e)
@@ -105,8 +107,8 @@ func (t *Tree) endSending(e int32) {
 	t.unend(rk, b)
 }
 
-// unend takes the end off a mark, and the blocks that nothing holds any more out
-// of the view: those up to the mark before.
+// unend takes the end off the mark of b. If no held block follows b, it removes b from
+// the view, and the blocks above it up to the next mark.
 func (t *Tree) unend(rk *treeRank, b blockID) {
 	m, _ := t.markOf(rk, b)
 	m.end = 0
@@ -148,7 +150,7 @@ func (t *Tree) isMarked(rk *treeRank, b blockID) bool {
 	return marked
 }
 
-// before returns the block before b in its sequence, 0 if b is the first.
+// before returns the block before b in its sequence, or 0 if b is the first one.
 func (t *Tree) before(b blockID) blockID {
 	n := &t.nodes[t.blocks.node(b)]
 	if b > n.start() {
@@ -162,8 +164,9 @@ func (t *Tree) before(b blockID) blockID {
 	return p.start() + blockID(p.load().length()) - 1
 }
 
-// disprove drops what the view has of a block that an event says is gone, and of
-// what follows it. The sending that was routed last ends before it.
+// disprove is called when an event takes block b off Device. It removes b and the
+// blocks that follow it from the view Routed. Of the sendings that end there, the one
+// routed last is shortened to end before b; the others end.
 func (t *Tree) disprove(rk *treeRank, b blockID) {
 	if rk.sent.blocks == 0 {
 		return
@@ -177,7 +180,7 @@ func (t *Tree) disprove(rk *treeRank, b blockID) {
 		t.raise(m.end, up)
 		return
 	}
-	// Rare, as engines evict ends first: look at all.
+	// This is rare, since engines evict ends first, so it may look at all marks.
 	var below []int32
 	last := 0
 	for x, m := range rk.sent.marks {
@@ -196,7 +199,7 @@ func (t *Tree) disprove(rk *treeRank, b blockID) {
 	t.raise(below[last], up)
 }
 
-// follows reports whether x is b or comes after it in a sequence.
+// follows reports whether x is b or comes after b in a sequence.
 func (t *Tree) follows(x, b blockID) bool {
 	for node := t.blocks.node(b); x != 0; {
 		id := t.blocks.node(x)
@@ -208,7 +211,7 @@ func (t *Tree) follows(x, b blockID) bool {
 	return false
 }
 
-// forgetSome drops some of a rank's view and reports whether anything is left.
+// forgetSome removes some of a rank's sendings, and reports whether any are left.
 func (t *Tree) forgetSome(rk *treeRank) bool {
 	had, n := t.sent.blocks, 0
 	for _, m := range rk.sent.marks {
@@ -223,8 +226,9 @@ func (t *Tree) forgetSome(rk *treeRank) bool {
 	return false
 }
 
-// recallFor drops what was routed longest ago for as long as n blocks cannot be
-// stored, where there is nothing to shed any more; it reports whether they can.
+// recallFor is called when nothing more can be shed. While n blocks cannot be stored,
+// it ends the sending that was routed longest ago. It reports whether n blocks can be
+// stored now.
 func (t *Tree) recallFor(n int) bool {
 	for t.short(n) {
 		e := t.sent.oldest()

@@ -2,7 +2,8 @@ package kvindex
 
 import "github.com/seed-60ae5743/baton/pkg/worker"
 
-// removeSlice is how many blocks one event takes before others are let in.
+// removeSlice is how many blocks of an event are removed before other writers get the
+// lock.
 const removeSlice = 1024
 
 // Remove implements [Index].
@@ -16,7 +17,7 @@ func (t *Tree) Remove(r worker.Rank, e Removed) error {
 		if done%removeSlice == removeSlice-ahead {
 			t.giveUp()
 		}
-		if t.pressed(ahead) { // a removal in the middle takes a node
+		if t.pressed(ahead) { // removing a block in the middle of a run takes a new node
 			t.shedShare(ahead)
 		}
 		rk := t.idle(r)
@@ -28,8 +29,8 @@ func (t *Tree) Remove(r worker.Rank, e Removed) error {
 	return nil
 }
 
-// takeSome removes names of the rank from a tier: first it finds them all, then
-// their blocks, so that the misses of each step overlap.
+// takeSome removes names of the rank from a tier. It finds all names first and then
+// their blocks, so that the cache misses of each step overlap.
 func (t *Tree) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 	var at [ahead]spot
 	if rk.names.n > 0 {
@@ -44,7 +45,7 @@ func (t *Tree) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 	}
 	for i, h := range hashes {
 		p := at[i]
-		if p.b != nil && !p.has(h) { // erasing another has moved it, or it is here twice
+		if p.b != nil && !p.has(h) { // an erase has moved the name, or the event has it twice
 			p = t.names.find(&rk.names, h)
 		}
 		if p.b == nil || p.val().tiers()&(1<<tier) == 0 {
@@ -55,8 +56,9 @@ func (t *Tree) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 	}
 }
 
-// takeLast does what most removals ask for, the last block of a run that this
-// rank alone holds, and reports false, with nothing done, if it is another.
+// takeLast removes the name if the case is the most frequent one: the last block of a
+// node without children that only this rank holds, on Device alone. Otherwise it
+// changes nothing and returns false.
 func (t *Tree) takeLast(rk *treeRank, h EngineHash, at spot, tier Tier) bool {
 	v := at.val()
 	b := v.block()
@@ -78,14 +80,15 @@ func (t *Tree) takeLast(rk *treeRank, h EngineHash, at spot, tier Tier) bool {
 	return true
 }
 
-// forget drops a name from the cache of the last one.
+// forget removes a name from the cache of the last stored block.
 func (rk *treeRank) forget(h EngineHash) {
 	if rk.lastName == h {
 		rk.lastBlock = 0
 	}
 }
 
-// take removes a name, from where it is and from a tier that it has.
+// take removes the name h from a tier that it has. The spot is where the table has the
+// name.
 func (t *Tree) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
 	v := at.val()
 	b := v.block()
@@ -114,7 +117,7 @@ func (t *Tree) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
 	}
 }
 
-// letGo undoes one hold.
+// letGo counts one name of block b less in the view; it undoes hold.
 func (t *Tree) letGo(w *treeView, b blockID) {
 	if x := w.extra[b]; x > 1 {
 		w.extra[b] = x - 1
@@ -126,25 +129,26 @@ func (t *Tree) letGo(w *treeView, b blockID) {
 	id := t.blocks.node(b)
 	n := &t.nodes[id]
 	pos, cut := uint32(b-n.start()), t.cutOf(n, w.slot)
-	if pos >= cut { // not entered into a view that is being made
+	if pos >= cut { // the view is being filled and has not come to this node
 		return
 	}
-	if pos+1 < cut { // held on both sides of it: what follows becomes a node
+	if pos+1 < cut { // the blocks after b are held too: let them begin a node
 		n = &t.nodes[t.split(id, pos+1)]
 	}
 	t.setCut(n, w.slot, pos)
 }
 
 const (
-	// clearSlice is how many names or blocks are done before others are let in.
+	// clearSlice is how many names or blocks are cleared before other writers get the
+	// lock.
 	clearSlice = 1 << 15
-	// clearPart is how many names of a rank are put in order as one.
+	// clearPart is about how many names of a rank are sorted together.
 	clearPart = 32 * clearSlice
 )
 
-// clearRank drops everything the rank has, slice by slice. The blocks are put in
-// order first: then they are visited a node at a time, in the order they lie in
-// memory. What a query sees in between is as if blocks were removed one by one.
+// clearRank drops everything that the rank has, in slices. It sorts the blocks first,
+// so that it visits each node once and in the order of memory. A query in between sees
+// what it would see if the blocks were removed one by one.
 func (t *Tree) clearRank(rk *treeRank) {
 	if t.sweep.rank == rk {
 		t.sweep.stop()
@@ -159,7 +163,7 @@ func (t *Tree) clearRank(rk *treeRank) {
 	for t.forgetSome(rk) {
 		t.giveUp()
 	}
-	work := t.work // others may need theirs in between
+	work := t.work // other ranks' clears may need a sorter while mu is given up
 	t.work = sorter{}
 	for from, more := uint64(0), true; more; {
 		work[0] = work[0][:0]
@@ -173,7 +177,7 @@ func (t *Tree) clearRank(rk *treeRank) {
 		if end := t.blocks.next; len(all) <= clearSlice {
 			all = work.sort(end)
 		} else {
-			t.mu.Unlock() // the rank is busy: its blocks stay
+			t.mu.Unlock() // the rank is busy, so its blocks stay
 			all = work.sort(end)
 			t.mu.Lock()
 		}
@@ -188,12 +192,12 @@ func (t *Tree) clearRank(rk *treeRank) {
 	t.finish(rk)
 }
 
-// release drops a rank from the nodes of the blocks, which are in order, and one
-// name from each of the blocks.
+// release removes the rank from the nodes of the sorted blocks, and one name from each
+// block.
 func (t *Tree) release(rk *treeRank, blocks []blockID) {
 	seen := 0
 	for i := 0; i < len(blocks); {
-		if seen <= i { // side by side, where they are far apart
+		if seen <= i { // read ahead several blocks, so that their cache misses overlap
 			some := blocks[i:min(i+ahead, len(blocks))]
 			seen = i + len(some)
 			for _, b := range some {
@@ -220,11 +224,11 @@ func (t *Tree) release(rk *treeRank, blocks []blockID) {
 	}
 }
 
-// sorter puts blocks in order, with a second memory.
+// sorter sorts blocks between two slices.
 type sorter [2][]blockID
 
-// sort puts the blocks, all below end, in order by counting digits of twelve
-// bits, and returns them.
+// sort sorts the blocks in s[0] by counting digits of twelve bits, and returns them.
+// Their ids must be lower than the argument.
 func (s *sorter) sort(end blockID) []blockID {
 	const digit = 12
 	from, to := s[0], s[1]

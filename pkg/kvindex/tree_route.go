@@ -6,46 +6,48 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// What was routed to a rank is the prompts that were sent there and are believed
-// in yet: a tree of blocks, in the nodes of the index, held in the view Routed. A
-// sending is the end of such a prompt; of the prompts' tree only ends and
-// branches are noted (mark), for all other blocks have one that follows. A block
-// is held as long as a sending ends there or below it. Invariant: I7.
+// A sending is a prompt that was routed to a rank and is still believed to be held
+// there; it is named by its last block. The prompts of a rank form a tree of blocks, in
+// the nodes of the index. A block of it is held in the view Routed as long as a sending
+// ends at the block or below it. Marks are kept only for the blocks where a sending
+// ends or where the tree branches: every other block of it has one held block after it.
+// Invariant: I7.
 
-// routed is what a rank has in the view Routed.
+// routed is the state of one rank's view Routed.
 type routed struct {
 	slot   Slot
 	blocks int
-	marks  map[blockID]mark // nil: nothing was routed to it so far
+	marks  map[blockID]mark // nil: nothing was routed to the rank so far
 }
 
-// mark is a block where a sending ends, or that other than one held block
-// follows.
+// mark is kept for a block where a sending ends, or that is not followed by exactly one
+// held block.
 type mark struct {
-	end  int32  // the sending; 0: none
-	kids uint32 // held blocks that follow
+	end  int32  // the sending that ends at the block, as an index of sendings.all; 0: none
+	kids uint32 // how many held blocks follow the block
 }
 
-// sending is a prompt that was routed, by its last block.
+// sending is one routed prompt.
 type sending struct {
 	rank       *treeRank
 	block      blockID
 	guess      Guess
 	until      time.Duration
-	seq        uint64 // of Route: higher is later
-	prev, next int32  // in the list of its guess, latest first
+	seq        uint64 // of Route calls; a higher one is later
+	prev, next int32  // the list of all sendings with the same guess, latest first
 }
 
-// sendings has all of them. The first are the heads of the lists: next the
-// latest, prev the oldest.
+// sendings has the sendings of all ranks. The first entries of all are the heads of the
+// lists, one for each guess: their next is the latest sending, their prev the oldest.
 type sendings struct {
 	all    []sending
 	free   []int32
-	blocks int // of all ranks
+	blocks int // routed blocks of all ranks
 	seq    uint64
 }
 
-// firstSending is the least number of one.
+// firstSending is the lowest index that a sending may have: those below are heads of
+// lists.
 const firstSending = int32(numGuesses)
 
 func newSendings() sendings {
@@ -61,7 +63,7 @@ func (s *sendings) unlink(e int32) {
 	s.all[p].next, s.all[n].prev = n, p
 }
 
-// latest puts a sending at the front of its guess's list.
+// latest puts a sending at the front of the list for its guess.
 func (s *sendings) latest(e int32) {
 	head := int32(s.all[e].guess)
 	n := s.all[head].next
@@ -85,10 +87,10 @@ func (s *sendings) drop(e int32) {
 	s.free = append(s.free, e)
 }
 
-// count returns how many there are.
+// count returns how many sendings there are.
 func (s *sendings) count() int { return len(s.all) - len(s.free) - int(firstSending) }
 
-// oldest returns the one that was routed longest ago, 0 if there is none.
+// oldest returns the sending that was routed longest ago, or 0 if there is none.
 func (s *sendings) oldest() (e int32) {
 	for head := range firstSending {
 		if x := s.all[head].prev; x >= firstSending && (e == 0 || s.all[x].seq < s.all[e].seq) {
@@ -98,7 +100,7 @@ func (s *sendings) oldest() (e int32) {
 	return e
 }
 
-// routeSlice is how many blocks are noted before other writers get their turn.
+// routeSlice is how many blocks Route notes before other writers get the lock.
 const routeSlice = 4096
 
 // Route implements [Index].
@@ -113,15 +115,16 @@ func (t *Tree) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (
 	}
 }
 
-// endBytes is what a prompt's end takes beside its blocks: a node, and the room
-// of its run to grow.
+// endBytes is what the end of a prompt costs apart from the prompt's blocks: a node,
+// and the room in which its run may grow.
 const endBytes = nodeBytes + 8*blockBytes
 
-// routedBytes is the view's share of the memory budget.
+// routedBytes is the share of the memory budget that the view Routed of all ranks may
+// use.
 func (t *Tree) routedBytes() int { return t.cfg.MaxBytes / 8 }
 
-// overRouted returns how many blocks of the view are to go: those beyond its own
-// limit, or as many as make up for what it has beyond its share of the memory.
+// overRouted returns how many routed blocks have to go so that MaxBlocks and the share
+// of the memory are kept. Zero or less: none.
 func (t *Tree) overRouted() int {
 	bytes := t.sent.blocks*blockBytes + t.sent.count()*endBytes - t.routedBytes()
 	return max(t.sent.blocks-t.cfg.Route.MaxBlocks, (bytes+blockBytes-1)/blockBytes)
@@ -131,7 +134,7 @@ func (t *Tree) routeSome(r worker.Rank, chain []LocalHash, g Guess, now time.Tim
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.time.tell(now)
-	for len(chain) > 0 && t.hopeless(len(chain)) { // its beginning is better than nothing
+	for len(chain) > 0 && t.hopeless(len(chain)) { // the beginning of the prompt is better than nothing
 		chain = chain[:len(chain)/2]
 	}
 	if len(chain) == 0 {
@@ -153,7 +156,7 @@ func (t *Tree) routeSome(r worker.Rank, chain []LocalHash, g Guess, now time.Tim
 			return t.nextExpiry()
 		}
 		rk.sent.marks, rk.sent.slot = make(map[blockID]mark), slot
-		t.credit = 0 // it may take more to store in a crowd
+		t.credit = 0 // with another slot, a store into a crowd may take more
 	}
 	t.clock++
 	last, grown := t.lead(rk, chain)
@@ -164,8 +167,9 @@ func (t *Tree) routeSome(r worker.Rank, chain []LocalHash, g Guess, now time.Tim
 	return t.nextExpiry()
 }
 
-// adopt makes a rank known that no events name. Those adopted of whom nothing is
-// left go from time to time: numbers of ranks should not change with each lull.
+// adopt adds a rank that is not attached, for Route. When there are too many such
+// ranks, it removes those with nothing left; not at once, since ranks that have nothing
+// in a quiet moment would otherwise change their slots again and again.
 func (t *Tree) adopt(r worker.Rank) *treeRank {
 	if t.strangers >= t.tooMany {
 		for _, rk := range inOrder(t.ranks, func(rk *treeRank) Slot { return rk.slot }) {
@@ -179,11 +183,11 @@ func (t *Tree) adopt(r worker.Rank) *treeRank {
 	return t.newRank(r)
 }
 
-// lead holds every block of the chain in the view, and returns the last and
-// whether it was not held before.
+// lead makes the view hold every block of the chain. It returns the last block, and
+// whether that block was not held before.
 func (t *Tree) lead(rk *treeRank, chain []LocalHash) (last blockID, grown bool) {
 	var id nodeID
-	var fork blockID // the last block that was held; 0: none, or nothing is new
+	var fork blockID // the last block of the chain that was held before; 0: none, or all were
 	i := 0
 	for i < len(chain) {
 		kid, _ := t.kid(id, uint64(chain[i]))
@@ -229,7 +233,7 @@ func (t *Tree) lead(rk *treeRank, chain []LocalHash) (last blockID, grown bool) 
 	return last, grown
 }
 
-// match returns how many of a run's first n blocks are the chain's.
+// match returns how many of the first n blocks of the run at start are the chain's.
 func (t *Tree) match(start blockID, n int, chain []LocalHash) int {
 	run := t.blocks.local[start : int(start)+n]
 	for i := range run {
@@ -246,8 +250,8 @@ func (t *Tree) countRouted(rk *treeRank, n int) {
 	rk.stats.Routed = rk.sent.blocks
 }
 
-// unnamed returns blocks that no engine has named. They are good until it is
-// called again.
+// unnamed returns the blocks of the chain without engine hashes. They are valid until
+// the next call.
 func (t *Tree) unnamed(chain []LocalHash) []Block {
 	t.fresh = t.fresh[:0]
 	for _, l := range chain {
@@ -256,8 +260,9 @@ func (t *Tree) unnamed(chain []LocalHash) []Block {
 	return t.fresh
 }
 
-// endAt notes a sending that ends at a held block; leaf: no held one follows.
-// One that ended there before is the same prompt, routed again.
+// endAt notes a sending that ends at the held block b. leaf says that no held block
+// follows b. A sending that ended at b before is replaced: it is the same prompt,
+// routed again.
 func (t *Tree) endAt(rk *treeRank, b blockID, leaf bool, g Guess) {
 	m, marked := t.markOf(rk, b)
 	if !marked && !leaf {
@@ -275,7 +280,8 @@ func (t *Tree) endAt(rk *treeRank, b blockID, leaf bool, g Guess) {
 	t.setMark(rk, b, m)
 }
 
-// markOf asks the block first whether anybody ever marked it.
+// markOf returns the mark of a block, or false if it has none. It reads the block's
+// flag first, which is cheaper than the map.
 func (t *Tree) markOf(rk *treeRank, b blockID) (m mark, marked bool) {
 	if !t.blocks.flagged(b) {
 		return m, false

@@ -2,8 +2,8 @@ package kvindex
 
 import "github.com/seed-60ae5743/baton/pkg/worker"
 
-// slack is how much longer than what it begins with a new run is, since most
-// sequences grow block by block.
+// slack returns the room of a new run that begins with n blocks: more than n, since
+// most sequences grow block by block.
 func slack(n int) uint32 { return uint32(min(n+n/2+8, maxEdge)) }
 
 // Store implements [Index].
@@ -57,7 +57,8 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 	return nil
 }
 
-// parentOf returns the block that the event goes on after, 0 if it has none.
+// parentOf returns the block after which the event's blocks come, or 0 if it is the
+// root.
 func (t *Tree) parentOf(rk *treeRank, e Stored) (blockID, error) {
 	if !e.HasParent {
 		return 0, nil
@@ -69,9 +70,9 @@ func (t *Tree) parentOf(rk *treeRank, e Stored) (blockID, error) {
 	return 0, ErrUnknownParent
 }
 
-// appendOne does what most events ask for, one decoded block after the last of
-// a run that this rank goes on with, and reports false, with nothing
-// done, if the event asks for anything else.
+// appendOne stores the event if it is of the most frequent kind: one block on Device,
+// after the last block of a node without children, all of which the rank holds.
+// Otherwise it changes nothing and returns false.
 func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 	id := t.blocks.node(parent)
 	n := &t.nodes[id]
@@ -80,12 +81,12 @@ func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 	if e.Tier != Device || len(rk.views) > 1 || n.kids.Load() != 0 || length >= n.room || b != n.start()+blockID(length) {
 		return false
 	}
-	first := s.slot() == rk.slot && s.cut() == length // else another holds it, too, as who was sent the prompt does
+	first := s.slot() == rk.slot && s.cut() == length // else the slot's number is in more or in the crowd: another slot holds the node too, such as the rank's view Routed
 	if !first && t.cutOf(n, rk.slot) != length {
 		return false
 	}
 	v, found := t.names.put(&rk.names, e.Blocks[0].Engine)
-	if found { // its parent's name perhaps
+	if found { // the name is known already, or is the parent's
 		return false
 	}
 	*v = nameOf(b, 1<<Device)
@@ -105,7 +106,7 @@ func (t *Tree) appendOne(rk *treeRank, parent blockID, e Stored) bool {
 	return true
 }
 
-// resolve returns the block that the rank names so, 0 if none.
+// resolve returns the block with the rank's engine hash h, or 0 if there is none.
 func (rk *treeRank) resolve(t *Tree, h EngineHash) blockID {
 	if rk.lastBlock != 0 && rk.lastName == h {
 		return rk.lastBlock
@@ -116,9 +117,9 @@ func (rk *treeRank) resolve(t *Tree, h EngineHash) blockID {
 	return 0
 }
 
-// planStore finds the leading blocks of the event that are in the tree, whoever
-// holds them, into t.plan; and reports false if an engine hash names another
-// block already, or two in this event.
+// planStore collects into t.plan the leading blocks of the event that are in the tree
+// already, whoever holds them. It returns false if an engine hash of the event already
+// names another block of the rank, or occurs twice in the event.
 func (t *Tree) planStore(rk *treeRank, parent blockID, e Stored) (known int, ok bool) {
 	t.plan = t.plan[:0]
 	at, on := parent, true
@@ -142,8 +143,8 @@ func (t *Tree) planStore(rk *treeRank, parent blockID, e Stored) (known int, ok 
 	return len(t.plan), t.distinct(e)
 }
 
-// follow returns the block after b, or the first one if b is 0, that has the
-// hash; 0 if there is none.
+// follow returns the block after b that has the hash l, or 0 if there is none. After 0
+// comes the first block of a sequence.
 func (t *Tree) follow(b blockID, l LocalHash) blockID {
 	var id nodeID
 	if b != 0 {
@@ -163,7 +164,8 @@ func (t *Tree) follow(b blockID, l LocalHash) blockID {
 	return t.nodes[kid].start()
 }
 
-// distinct reports whether the names of an event, its parent's included, are.
+// distinct reports whether the engine hashes of the event, the parent's included, all
+// differ.
 func (t *Tree) distinct(e Stored) bool {
 	if len(e.Blocks) == 1 {
 		return !e.HasParent || e.Parent != e.Blocks[0].Engine
@@ -177,7 +179,7 @@ func (t *Tree) distinct(e Stored) bool {
 	}
 	t.seen = t.seen[:size]
 	clear(t.seen)
-	zero := false // a free place is 0, so 0 itself is kept here
+	zero := false // 0 marks a free place in seen, so a hash of 0 is noted here
 	add := func(h EngineHash) bool {
 		if h == 0 {
 			was := zero
@@ -205,7 +207,7 @@ func (t *Tree) distinct(e Stored) bool {
 	return true
 }
 
-// keep notes that the rank has a block of the tree under a name.
+// keep notes that the rank has the block b of the tree, under the name h, on the tier.
 func (t *Tree) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
 	rk.lastName, rk.lastBlock = h, b
 	t.nodes[t.blocks.node(b)].stamp = t.clock
@@ -231,7 +233,7 @@ func (t *Tree) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
 	}
 }
 
-// hold notes one more name of a block that counts in a view.
+// hold counts one more name of block b in the view.
 func (t *Tree) hold(w *treeView, b blockID) {
 	id := t.blocks.node(b)
 	n := &t.nodes[id]
@@ -243,23 +245,24 @@ func (t *Tree) hold(w *treeView, b blockID) {
 		}
 		w.extra[b]++
 		return
-	case pos > cut: // the block before it is not held: begin a node with it
+	case pos > cut: // the rank does not hold the block before it: let a node begin here
 		t.split(id, pos)
 		pos = 0
 	}
 	t.setCut(n, w.slot, pos+1)
 }
 
-// adding is what blocks that are new to the tree are added as.
+// adding says for whom extend adds new blocks to the tree.
 type adding struct {
-	gain []Slot    // of the views that they count in
-	rk   *treeRank // nil: they get no names
+	gain []Slot    // slots of the views in which the blocks count
+	rk   *treeRank // nil: the blocks get no names
 	tier Tier
-	last blockID // the last one added so far
+	last blockID // the last block added so far
 }
 
-// extend adds blocks, of which the first is not in the tree, after a block of
-// it; 0 is the root. It returns the last.
+// extend adds blocks to the tree, behind the block whose id is given; with id 0 they
+// begin a sequence. The first of them must not be in the tree yet. extend returns the
+// id of the last block added.
 func (t *Tree) extend(a *adding, after blockID, blocks []Block) blockID {
 	var id nodeID
 	if after != 0 {
@@ -277,9 +280,9 @@ func (t *Tree) extend(a *adding, after blockID, blocks []Block) blockID {
 	return a.last
 }
 
-// lengthen appends as many blocks as there is place for to a node without
-// children, and returns the others. Whoever gains them must hold all of the
-// node, so that it holds a beginning of the longer one.
+// lengthen appends blocks to a node without children, as many as there is room for, and
+// returns the rest. Every slot in a.gain must hold the whole node, since afterwards it
+// must hold a beginning of the longer run; if one does not, nothing is appended.
 func (t *Tree) lengthen(a *adding, id nodeID, blocks []Block) []Block {
 	n := &t.nodes[id]
 	s := n.load()
@@ -310,12 +313,12 @@ func (t *Tree) lengthen(a *adding, id nodeID, blocks []Block) []Block {
 	return blocks[k:]
 }
 
-// grow adds a node under p with as many of the blocks as its run has place for,
-// and returns it and the others.
+// grow adds a child to node p with as many of the blocks as its run has room for, and
+// returns the child and the rest.
 func (t *Tree) grow(a *adding, p nodeID, blocks []Block) (nodeID, []Block) {
 	want := slack(len(blocks))
 	if x := &t.nodes[p]; x.kidCount() == 0 {
-		// The sequence goes on: as it has grown, so it will.
+		// The new run continues its parent's, and is likely to grow as much again.
 		want = max(want, min(x.room+x.room/2, maxEdge))
 	}
 	start, room := t.blocks.alloc(want)
@@ -337,8 +340,8 @@ func (t *Tree) grow(a *adding, p nodeID, blocks []Block) (nodeID, []Block) {
 	return id, blocks[k:]
 }
 
-// fill writes new blocks, which queries cannot see yet, and names them if they
-// have names.
+// fill writes blocks beyond the length of a node, where queries do not read yet, and
+// enters their names if a.rk is set.
 func (t *Tree) fill(a *adding, id nodeID, at blockID, blocks []Block) {
 	rk, tier := a.rk, a.tier
 	a.last = at + blockID(len(blocks)) - 1

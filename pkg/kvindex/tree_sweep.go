@@ -5,41 +5,41 @@ import (
 	"slices"
 )
 
-// A sweep drops the part of one rank's blocks that was stored longest ago, in
-// steps between which anything else may happen:
+// A sweep drops that part of one rank's blocks that was stored longest ago. It works in
+// steps; between two steps anything else may happen:
 //
-//  1. A sample of the rank's names says which keys are in that part. A block's
-//     key is its age, then its depth, so that of equally old ones the ends of
-//     sequences go first.
-//  2. All its names are looked at. Those in the part are gathered; the others
-//     make the nodes above theirs as new as their own is. So whatever follows a
-//     block that is to go is to go too.
-//  3. What was gathered is removed, what is deepest first, so that at no time a
-//     block stays without those before it. What has been stored again in the
-//     meantime, or gone on from, stays.
-//  4. Halves of the rank's table that have become empty enough are joined.
+//  1. A sample of the rank's names gives the limit: the lowest key that goes. The
+//     key of a block is its age and then its depth, so that among blocks of one age
+//     the ends of sequences go first.
+//  2. Every name of the rank is looked at. Blocks at or over the limit are
+//     gathered. Each other block makes the nodes above its node as new as its own,
+//     so that no block stays while a block before it goes.
+//  3. The gathered blocks are removed, deepest first, so that at no time a
+//     block stays without those before it. A block stays after all if it has been
+//     stored again meanwhile, or a new block follows it.
+//  4. Segments of the rank's table that have become nearly empty are joined.
 //
-// Whatever is stored during it makes the blocks that it follows young.
+// What is stored during the sweep makes the nodes above it young.
 type sweep struct {
 	rank   *treeRank // nil: there is no sweep
 	phase  func(*Tree)
-	from   uint64 // mixed hash to go on from
-	began  uint32 // Tree.clock
-	limit  uint64 // least key that goes
-	share  int    // names that are to go
+	from   uint64 // the mixed hash at which the next step continues
+	began  uint32 // the value of Tree.clock when the sweep began
+	limit  uint64 // the lowest key that goes
+	share  int    // how many names are to go
 	doomed doomed
-	done   int // what it has achieved
+	done   int // how many names have gone, and segments been freed
 }
 
 const (
-	shedShare   = 8   // one part of so many goes at a time
-	scratchPart = 64  // of the budget is what doomed may take
-	sampled     = 512 // buckets that are looked at for the keys
-	segNames    = 512 // more than a segment can have, and a power of two
+	shedShare   = 8   // a sweep drops one part in so many
+	scratchPart = 64  // the part of the budget that the gathered names may take
+	sampled     = 512 // buckets that the sample reads
+	segNames    = 512 // more than the names of a segment, and a power of two
 	dropStep    = 4 * ahead
 	mergeStep   = 16
-	// sparseBelow is how many names a segment has on average, where it pays to
-	// join segments: most pairs of them have few enough.
+	// sparseBelow is the average of names a segment below which joining segments pays:
+	// most pairs of segments then have few enough names.
 	sparseBelow = mergeBelow / 2 * 9 / 10
 )
 
@@ -47,8 +47,8 @@ func (s *sweep) stop() {
 	*s = sweep{doomed: s.doomed[:0]}
 }
 
-// shedStep does a step of the sweep, or begins one, and reports false if no rank
-// has anything to lose.
+// shedStep does one step of the sweep, or begins a sweep. It returns false if no rank
+// has anything to drop.
 func (t *Tree) shedStep() bool {
 	switch {
 	case t.tooWarm():
@@ -61,21 +61,22 @@ func (t *Tree) shedStep() bool {
 	return true
 }
 
-// sparse reports whether a table has become so empty that there is more to win
-// by joining its segments than by dropping names.
+// sparse reports whether a table is so empty that joining its segments frees more than
+// dropping names.
 func (n *names) sparse() bool { return n.segs > 1 && n.n < n.segs*sparseBelow }
 
-// mostVictims is how many ranks are chosen at once: looking at all takes time
-// where there are thousands.
+// mostVictims is how many ranks victim chooses at once: looking at all ranks is slow if
+// there are thousands.
 const mostVictims = 256
 
-// sheddable reports whether there is something to win from a rank.
+// sheddable reports whether a sweep of the rank may free something.
 func (t *Tree) sheddable(rk *treeRank) bool {
 	return !rk.busy && rk.names.segs > 0 && (rk.barren != t.reliefs || rk.barrens < 2)
 }
 
-// victim returns a rank to shed from, nil if there is none: those with a sparse
-// table, who lose nothing by it, else those that hold nearly most.
+// victim returns a rank to shed from, or nil if there is none. It prefers ranks with a
+// sparse table, since joining segments drops no blocks; then ranks that hold nearly as
+// much as the one that holds most.
 func (t *Tree) victim() *treeRank {
 	for len(t.victims) > 0 {
 		last := len(t.victims) - 1
@@ -107,14 +108,14 @@ func (t *Tree) victim() *treeRank {
 	return t.victim()
 }
 
-// beginSweep chooses a rank and what of it goes.
+// beginSweep begins a sweep of a rank. It returns false if there is no rank to sweep.
 func (t *Tree) beginSweep() bool {
 	rk := t.victim()
 	if rk == nil {
 		return false
 	}
 	t.credit = 0
-	t.sweep.rank, t.sweep.began = rk, t.clock-1 // what this event has made young is
+	t.sweep.rank, t.sweep.began = rk, t.clock-1 // so blocks that the present event made young count as young
 	t.sweep.share = max(1, min(rk.names.n/shedShare, t.maxDoomed()*3/4))
 	if rk.names.sparse() {
 		t.sweep.phase = (*Tree).mergeSome
@@ -126,9 +127,9 @@ func (t *Tree) beginSweep() bool {
 
 func (t *Tree) maxDoomed() int { return t.cfg.MaxBytes / scratchPart / doomedBytes }
 
-// keyOf returns a block's key; false if something was stored in its node since
-// the sweep began. The counter of stores wraps: then old blocks are young once
-// more.
+// keyOf returns the key of a block in node n, or false if something was stored in the
+// node since the sweep began. When the counter of stores wraps, old blocks count as
+// young again.
 func (t *Tree) keyOf(b blockID, n *node) (uint64, bool) {
 	age, since := t.clock-n.stamp, t.clock-t.sweep.began
 	if age < since {
@@ -137,13 +138,13 @@ func (t *Tree) keyOf(b blockID, n *node) (uint64, bool) {
 	return uint64(age-since)<<32 | uint64(n.depth) + uint64(b-n.start()), true
 }
 
-// goes reports whether a block is in the part that goes.
+// goes reports whether the block's key is at or over the limit.
 func (t *Tree) goes(b blockID) bool {
 	key, old := t.keyOf(b, &t.nodes[t.blocks.node(b)])
 	return old && key >= t.sweep.limit
 }
 
-// sampleKeys decides from a sample which keys go.
+// sampleKeys sets the limit from a sample of the rank's names.
 func (t *Tree) sampleKeys() {
 	s := &t.sweep
 	seen, keys := 0, make([]uint64, 0, sampled*bucketKeys)
@@ -162,7 +163,7 @@ func (t *Tree) sampleKeys() {
 	s.from, s.phase = 0, (*Tree).gatherSome
 }
 
-// gatherSome looks at the names of a segment. What it needs of each is read in
+// gatherSome looks at the names of one segment. It reads what it needs of all names in
 // turns, so that the cache misses of a turn overlap.
 func (t *Tree) gatherSome() {
 	s := &t.sweep
@@ -172,7 +173,8 @@ func (t *Tree) gatherSome() {
 	k := 0
 	for i, seg := 0, t.names.segment(id); i < len(seg); i++ {
 		for j, v := range seg[i].val {
-			// No branch: whether a place is free is a coin's toss.
+			// Without a branch, since the processor cannot predict which places are
+			// free.
 			all[k%segNames] = condemned{name: seg[i].key[j], block: v.block()}
 			k += int((v | -v) >> 31)
 		}
@@ -197,7 +199,7 @@ func (t *Tree) gatherSome() {
 		}
 	}
 	switch {
-	case len(s.doomed) > t.maxDoomed(): // the sample has misled us
+	case len(s.doomed) > t.maxDoomed(): // the sample was misleading: try with a smaller part
 		s.doomed = s.doomed[:0]
 		s.share = max(1, s.share/2)
 		t.sampleKeys()
@@ -208,7 +210,7 @@ func (t *Tree) gatherSome() {
 	}
 }
 
-// dropSome removes some of what was gathered.
+// dropSome removes some of the gathered names, unless their blocks have become young.
 func (t *Tree) dropSome() {
 	s := &t.sweep
 	rk := s.rank
@@ -234,7 +236,7 @@ func (t *Tree) dropSome() {
 	}
 }
 
-// drop removes a name from every tier.
+// drop removes a name from every tier. It counts as Shed, not as Removed.
 func (t *Tree) drop(rk *treeRank, h EngineHash, p spot) {
 	removed := rk.stats.Removed
 	if !t.takeLast(rk, h, p, Device) {
@@ -250,7 +252,7 @@ func (t *Tree) drop(rk *treeRank, h EngineHash, p spot) {
 	t.sweep.done++
 }
 
-// mergeSome joins segments.
+// mergeSome joins some segments of the table.
 func (t *Tree) mergeSome() {
 	s := &t.sweep
 	for range mergeStep {
@@ -262,8 +264,9 @@ func (t *Tree) mergeSome() {
 	}
 }
 
-// endSweep notes a rank of which nothing went: a first sweep may have done no
-// more than make blocks as new as what follows them.
+// endSweep ends the sweep and counts it against the rank if it freed nothing. The rank
+// is then swept once more in this relief, since a first sweep may do no more than make
+// blocks as new as what follows them.
 func (t *Tree) endSweep() {
 	if rk := t.sweep.rank; t.sweep.done > 0 {
 		rk.barrens = 0
@@ -276,7 +279,7 @@ func (t *Tree) endSweep() {
 	t.stuck = 0
 }
 
-// freshen makes the nodes above no older than this one.
+// freshen makes the nodes above no older than node id.
 func (t *Tree) freshen(id nodeID) {
 	for stamp := t.nodes[id].stamp; id != 0; {
 		id = nodeID(t.nodes[id].parent())
@@ -288,7 +291,8 @@ func (t *Tree) freshen(id nodeID) {
 	}
 }
 
-// protect makes young what a block that is gone on from follows, with itself.
+// protect makes the node of b, and the nodes above it, young, so that no sweep drops
+// the blocks that an event continues from.
 func (t *Tree) protect(b blockID) {
 	if b == 0 {
 		return
@@ -304,7 +308,7 @@ func (t *Tree) protect(b blockID) {
 	}
 }
 
-// condemned is a name that is to go, with the block that it named.
+// condemned is a name that a sweep has gathered, and the block that it named.
 type condemned struct {
 	name  EngineHash
 	block blockID
@@ -313,7 +317,7 @@ type condemned struct {
 
 const doomedBytes = 16
 
-// doomed is a heap of names, of which the deepest is taken first.
+// doomed is a heap of the gathered names; the deepest comes first.
 type doomed []condemned
 
 func (d *doomed) push(c condemned) {

@@ -5,11 +5,12 @@ import (
 	"slices"
 )
 
-// seeSlice is how many of a rank's segments are looked at for a new view before
-// others are let in.
+// seeSlice is how many of a rank's segments are entered into a new view before other
+// writers get the lock.
 const seeSlice = 32
 
-// lacks reports whether a view is to be made before a block on the tier is stored.
+// lacks reports whether a view has to be added or filled before a block on the tier is
+// stored.
 func (rk *treeRank) lacks(tier Tier) bool {
 	if rk.views[len(rk.views)-1].making {
 		return true
@@ -18,10 +19,10 @@ func (rk *treeRank) lacks(tier Tier) bool {
 	return !slices.ContainsFunc(rk.views, func(w treeView) bool { return w.view == view })
 }
 
-// see gives the rank the view that the event's blocks are the first to need, in
-// slices, and returns the rank and the parent anew. Where there is no room it is
-// left half made, as it was after any slice, and the rank's next event goes on:
-// until then nothing is stored for the rank.
+// see adds the view that blocks on the event's tier need, and fills it in slices. It
+// returns the rank and the parent as they are afterwards. On an error the view stays
+// partly filled, and the rank's next event continues: until the view is filled, nothing
+// is stored for the rank.
 func (t *Tree) see(rk *treeRank, parent blockID, e Stored) (*treeRank, blockID, error) {
 	r, one := rk.rank, e
 	one.Blocks = e.Blocks[:1]
@@ -46,15 +47,15 @@ func (t *Tree) see(rk *treeRank, parent blockID, e Stored) (*treeRank, blockID, 
 	return rk, parent, nil
 }
 
-// addView adds a view of which nothing is entered so far; nil if there is no
-// slot for it.
+// addView adds a view with nothing entered so far. It returns nil if there is no slot
+// for the view.
 func (t *Tree) addView(rk *treeRank, tier Tier) *treeView {
 	view := viewOf(tier)
 	slot := t.slots.needView(rk.slot, view)
 	if slot >= maxSlots {
 		return nil
 	}
-	t.credit = 0 // it may take more to store in a crowd
+	t.credit = 0 // with another slot, a store into a crowd may take more
 	w := treeView{view: view, slot: slot, making: view.widens()}
 	if w.making {
 		w.extra = maps.Clone(rk.narrower(view).extra)
@@ -63,7 +64,7 @@ func (t *Tree) addView(rk *treeRank, tier Tier) *treeView {
 	return &rk.views[len(rk.views)-1]
 }
 
-// narrower returns the next narrower view that the rank has.
+// narrower returns the widest view of the rank that is narrower than view.
 func (rk *treeRank) narrower(view View) *treeView {
 	best := &rk.views[0]
 	for i := range rk.views {
@@ -74,10 +75,10 @@ func (rk *treeRank) narrower(view View) *treeView {
 	return best
 }
 
-// enterSome enters what a segment's names name into a view that is being made,
-// and reports whether there is no room for more. What is in it already is what
-// the next narrower one counts, since no block of the tier was there before; so
-// it is entered by node.
+// enterSome enters the blocks of one segment's names into a view that is being filled.
+// It reports whether there is no room for more. Since the rank has no block on the new
+// tier yet, the view holds what the next narrower view holds; so whole nodes are
+// entered at once.
 func (t *Tree) enterSome(rk *treeRank, w *treeView) (full bool) {
 	if len(rk.names.dir) == 0 {
 		w.making = false
@@ -103,8 +104,8 @@ func (t *Tree) enterSome(rk *treeRank, w *treeView) (full bool) {
 	return false
 }
 
-// gains returns the slots of the views that a tier's blocks count in. They are
-// good until it is called again.
+// gains returns the slots of the rank's views in which blocks on the tier count. They
+// are valid until the next call.
 func (t *Tree) gains(rk *treeRank, tier Tier) []Slot {
 	out := t.gain[:0]
 	for _, w := range rk.views {
