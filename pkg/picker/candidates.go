@@ -6,10 +6,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// chunk is how many candidates are judged at a time: one word of Bits.
+// chunk is how many candidates are handled at a time: one word of Bits.
 const chunk = 64
 
-// Bits is a set of positions. Where a set is optional, nil is the empty one.
+// Bits is a set of positions. nil is the empty set.
 type Bits []uint64
 
 // NewBits returns an empty set with room for n positions.
@@ -18,10 +18,10 @@ func NewBits(n int) Bits { return make(Bits, (n+chunk-1)/chunk) }
 // Has reports whether the position is in the set.
 func (b Bits) Has(i int) bool { return i/chunk < len(b) && b[i/chunk]>>(i%chunk)&1 != 0 }
 
-// Set puts the position, for which there must be room, into the set.
+// Set adds the position to the set, which must have room for it.
 func (b Bits) Set(i int) { b[i/chunk] |= 1 << (i % chunk) }
 
-// Unset takes the position out of the set.
+// Unset removes the position from the set.
 func (b Bits) Unset(i int) { b[i/chunk] &^= 1 << (i % chunk) }
 
 // Count returns how many positions are in the set.
@@ -33,7 +33,7 @@ func (b Bits) Count() int {
 	return n
 }
 
-// word returns 64 positions of a set that may be nil.
+// word returns 64 positions of the set as one word. Beyond the set they are all absent.
 func (b Bits) word(w int) uint64 {
 	if w >= len(b) {
 		return 0
@@ -41,7 +41,8 @@ func (b Bits) word(w int) uint64 {
 	return b[w]
 }
 
-// nth returns the position of the n-th member, counted from 0.
+// nth returns the position of the n-th member, counted from 0, or -1 if there are not
+// so many.
 func (b Bits) nth(n int) int {
 	for w, v := range b {
 		if c := bits.OnesCount64(v); n >= c {
@@ -56,68 +57,69 @@ func (b Bits) nth(n int) int {
 	return -1
 }
 
-// Candidate is one rank with the numbers it is judged by. Counts must not be
+// Candidate is one rank with the numbers by which it is judged. Counts must not be
 // negative.
 type Candidate struct {
 	Rank worker.Rank
 
 	OverlapBlocks uint32 // leading blocks of the prompt on the device
 
-	// PredictedBlocks is how many of them are not told but expected to be. It
-	// weighs nothing here; it is for people.
+	// PredictedBlocks is how many of OverlapBlocks come from what was routed to the
+	// rank and not from its events yet. Pick does not use it: it is shown to people.
 	PredictedBlocks uint32
 
-	HostBlocks uint32 // blocks in host memory beyond those
-	DiskBlocks uint32 // blocks on disk beyond those
+	HostBlocks uint32 // blocks in host memory beyond OverlapBlocks
+	DiskBlocks uint32 // blocks on disk beyond OverlapBlocks and HostBlocks
 
-	ActivePrefillTokens int64 // prompt tokens booked and not yet done
-	ActiveDecodeBlocks  int64 // KV blocks booked for running answers
+	ActivePrefillTokens int64 // prompt tokens that are booked and not prefilled yet
+	ActiveDecodeBlocks  int64 // KV blocks that are booked for running answers
 	ActiveRequests      int32
-	CapacityBlocks      int64 // KV blocks that the rank has; 0: not known
+	CapacityBlocks      int64 // KV blocks that the rank has; 0: unknown
 
-	// TaintWeight is the sum of the weights of the request's preferred taints
-	// that the worker has; 0 where there is none or the request is pinned.
+	// TaintWeight is the sum of the weights of those preferred taints of the request
+	// that the worker has; 0 if it has none or the request names its worker.
 	TaintWeight float32
 
-	Estimated   bool // the overlap is what was routed there, not what it told
-	Degraded    bool // the overlap is what it told, but not all of that came
-	LoadUnknown bool // the Active… numbers mean nothing
+	Estimated   bool // the overlap is from what was routed to the rank, not from its events
+	Degraded    bool // the overlap is from the rank's events, of which some are missing
+	LoadUnknown bool // the Active… fields have no meaning
 	Starved     bool // see Candidates.Starved
 }
 
-// Candidates are the ranks of one pick as columns: every column has an element
-// for each of Ranks, in their order, or is nil, which stands for zeros. The
-// numbers are whole, and floating only so that a pick need not convert them.
-// Columns make a pick over thousands of ranks a walk through a few arrays, and
-// let the caller keep most of them from one pick to the next.
+// Candidates are the ranks of one pick as columns. Every column has an element for each
+// of Ranks, in the same order, or is nil, which stands for zeros. The numbers are
+// whole; they are floating-point so that a pick need not convert them. Columns make a
+// pick over thousands of ranks a walk through a few arrays, and callers can keep most
+// columns from one pick to the next.
 //
-// The picker writes to nothing of it but its own working memory, so one
-// Candidates must not serve two picks at a time.
+// A pick writes only to the working memory in Candidates. So one Candidates must not serve
+// two picks at the same time.
 type Candidates struct {
 	Ranks []worker.Rank
-	Out   Bits // who may not be picked
+	Out   Bits // candidates that may not be picked
 
 	Overlap, Host, Disk       []uint32 // see Candidate
 	Predicted                 []uint32
-	Prefill, Decode, Requests []float64 // never nil, but for no ranks
+	Prefill, Decode, Requests []float64 // never nil, unless Ranks is empty
 	Capacity                  []float64
 	Taint                     []float32
 
 	Estimated, Degraded, LoadUnknown Bits
 
-	// Starved has those who have lately been picked far less often than others. Where
-	// decode fetches what it lacks, they count as though they lacked no more than whoever
-	// lacks least: what a rank has must not keep it the only one that gets anything.
+	// Starved has the candidates that were lately picked far less often than others.
+	// When decode fetches the blocks that it lacks, a starved candidate counts as if it
+	// held as much of the prompt as the one that holds most. Otherwise the rank that
+	// holds a conversation could be the only one that is picked.
 	Starved Bits
 
-	// Near, if not nil, gets the cheapest candidates of each pick.
+	// Near, if not nil, receives the cheapest candidates of each pick.
 	Near *Shortlist
 
-	in Bits // working memory: who can be picked
+	in Bits // working memory: the candidates that can be picked
 }
 
-// NewCandidates lays rows out as columns. It is for few candidates: callers
-// with many keep the columns themselves.
+// NewCandidates makes columns of rows. It is for few candidates: callers with many keep
+// the columns themselves.
 func NewCandidates(rows ...Candidate) *Candidates {
 	n := len(rows)
 	c := &Candidates{
@@ -142,7 +144,8 @@ func NewCandidates(rows ...Candidate) *Candidates {
 	return c
 }
 
-// put writes to a column that is not there before it has a value.
+// put writes an element of a column. The column is made when it gets its first non-zero
+// element.
 func put[T comparable](column *[]T, n, i int, v T) {
 	var zero T
 	if v == zero {
@@ -164,7 +167,7 @@ func mark(b *Bits, n, i int, yes bool) {
 	b.Set(i)
 }
 
-// at reads a column that may be nil.
+// at reads an element of a column, or zero if the column is nil.
 func at[T any](column []T, i int) (v T) {
 	if column == nil {
 		return v
@@ -183,14 +186,15 @@ func (c *Candidates) At(i int) Candidate {
 	}
 }
 
-// Eligible returns who could be picked in the latest pick: not out, and not
-// left out for being overloaded. It is valid until the next pick.
+// Eligible returns the candidates that could be picked in the latest pick: neither Out
+// nor left out because of overload. It is valid until the next pick.
 func (c *Candidates) Eligible() Bits { return c.in }
 
-// Admit works out what Eligible says where no pick does.
+// Admit makes Eligible return all candidates that are not Out, for callers that do not
+// pick.
 func (c *Candidates) Admit() { c.admit() }
 
-// admit works out who can be picked, overload aside, and how many they are.
+// admit sets c.in to the candidates that are not Out, and returns their number.
 func (c *Candidates) admit() int {
 	n := len(c.Ranks)
 	words := (n + chunk - 1) / chunk

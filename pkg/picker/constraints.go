@@ -10,32 +10,33 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Constraints say by their taints which workers a request may go to, and which
-// it would rather go to. The zero value and nil say nothing.
+// Constraints say, by taints of workers, to which workers a request may go and which it
+// prefers. nil and the zero value constrain nothing.
 type Constraints struct {
-	Required  []string // whoever lacks one of them is out
+	Required  []string // a worker that lacks one of them may not be picked
 	Preferred []Preference
 }
 
-// Preference makes the cost of workers with the taint be multiplied by
-// exp(-tanh(w)), w being the sum of the weights of all that they carry: a
-// positive weight prefers, a negative one avoids.
+// Preference changes the cost of workers that carry the taint. The cost of a worker is
+// multiplied by exp(-tanh(w)), where w is the sum of the weights of all preferred
+// taints that it carries: a positive weight makes the worker cheaper, a negative one
+// dearer.
 type Preference struct {
 	Taint  string
 	Weight float64
 }
 
-// Bounds of what one request may ask for.
+// Bounds of the constraints of one request.
 const (
-	MaxConstraints   = 8 // required taints, and preferred ones
+	MaxConstraints   = 8 // of required taints, and of preferred ones
 	maxTaintWeight   = 100
 	maxConstraintsIn = 8 << 10 // bytes of JSON
 )
 
-// ParseConstraints reads the JSON object of a request's constraints, by the names
-// of NVIDIA Dynamo: required_taints, a list, and preferred_taints, an object of
-// weights. Unknown members are ignored, null says nothing. The error names the
-// member and what was expected.
+// ParseConstraints reads the JSON object of a request's constraints. As in NVIDIA
+// Dynamo it has required_taints, a list, and preferred_taints, an object of weights.
+// Unknown members are ignored, and null is no constraint. An error names the member and
+// what was expected.
 func ParseConstraints(data []byte) (Constraints, error) {
 	bad := func(format string, a ...any) (Constraints, error) {
 		return Constraints{}, fmt.Errorf("picker: constraints: "+format, a...)
@@ -70,17 +71,17 @@ func ParseConstraints(data []byte) (Constraints, error) {
 	return c, nil
 }
 
-// None reports whether nothing is asked for.
+// None reports whether c constrains nothing.
 func (c *Constraints) None() bool { return c == nil || len(c.Required)+len(c.Preferred) == 0 }
 
-// Require adds a required taint.
+// Require adds a required taint, once.
 func (c *Constraints) Require(taint string) {
 	if !slices.Contains(c.Required, taint) {
 		c.Required = append(c.Required, taint)
 	}
 }
 
-// Prefer adds the weight to that of the taint.
+// Prefer adds the weight to the weight that the taint has already.
 func (c *Constraints) Prefer(taint string, weight float64) {
 	for i := range c.Preferred {
 		if c.Preferred[i].Taint == taint {
@@ -91,7 +92,7 @@ func (c *Constraints) Prefer(taint string, weight float64) {
 	c.Preferred = append(c.Preferred, Preference{taint, weight})
 }
 
-// Copy makes c what o is, in c's own memory.
+// Copy makes c equal to o, in c's own memory.
 func (c *Constraints) Copy(o *Constraints) {
 	c.Required = append(c.Required[:0], o.Required...)
 	c.Preferred = append(c.Preferred[:0], o.Preferred...)
@@ -109,8 +110,8 @@ func (c *Constraints) Lacks(w *worker.Worker) string {
 	return ""
 }
 
-// TaintError says that a required taint has left nobody to pick from. It is an
-// ErrNoCandidate.
+// TaintError says that no candidate is left, since none carries the required taint. It
+// wraps ErrNoCandidate.
 type TaintError struct{ Taint string }
 
 // Error names the taint.

@@ -7,42 +7,42 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Request is what the picker needs to know of a request.
+// Request is what the picker needs to know about a request.
 type Request struct {
-	// Role is the leg that is picked for.
+	// Role is the role that the pick is for.
 	Role worker.Role
 
 	// ISLTokens is the length of the prompt.
 	ISLTokens int
 
-	// RequestBlocks is the number of whole blocks of the prompt. It scales
-	// the decay of the credit.
+	// RequestBlocks is the number of whole blocks of the prompt. It scales the decay of
+	// the credit, and bounds what decode fetches.
 	RequestBlocks int
 
-	// NewBlocks is how many KV blocks the request adds to the active ones of
-	// the rank it lands on; 0 for a prefill pick, where answers do not run.
+	// NewBlocks is how many KV blocks the request adds to the active blocks of the
+	// picked rank; 0 for a prefill pick, since a prefill worker runs no answers.
 	NewBlocks int
 
-	// SharedBlocks is the number of leading blocks of the prompt in the cache that
-	// all workers share. Every candidate can fetch those of them that it does not have.
+	// SharedBlocks is the number of leading blocks of the prompt in the cache that all
+	// workers share. Each candidate can fetch those of them that it does not hold.
 	SharedBlocks int
 
-	// FetchesLacking: the prompt is prefilled elsewhere, and the rank that is picked for
-	// decode fetches of its RequestBlocks those that it does not have.
+	// FetchesLacking says that the prompt is prefilled elsewhere, and that the rank
+	// picked for decode fetches those of the RequestBlocks that it does not hold.
 	FetchesLacking bool
 
-	// Estimated: every overlap of this request is an estimate.
+	// Estimated says that the overlaps of all candidates are estimates.
 	Estimated bool
 }
 
-// coster is what of a cost does not depend on the candidate, worked out once a
-// pick.
+// coster is the part of the costs that is the same for all candidates, computed once
+// for a pick.
 type coster struct {
 	c *Candidates
 
 	isl          float64
 	blockSize    float64
-	perToken     float64 // what a token of prompt costs: scale / blockSize
+	perToken     float64 // cost of one token of the prompt: scale / blockSize
 	credit       float64
 	scaledCredit float64 // scale × credit
 	scale        float64
@@ -50,27 +50,27 @@ type coster struct {
 	hostWeight   float64
 	diskWeight   float64
 	sharedWeight float64
-	fetch        float64 // what a block that is to be fetched costs; 0 where nothing is, or all
+	fetch        float64 // cost of one block that has to be fetched; 0 if nothing is fetched, or each rank fetches all
 	prompt       float64 // whole blocks of the prompt
-	mostHeld     float64 // of them, by any who can be picked: what a starved one counts with
-	shared       float64 // leading blocks in the shared cache; 0 where they are worth nothing
+	mostHeld     float64 // the greatest overlap of any that can be picked: a starved candidate counts with it
+	shared       float64 // leading blocks in the shared cache; 0 if they are worth nothing
 	estWeight    float64
 	degWeight    float64
 	newBlocks    float64
-	decayPerTok  float64 // decay D, block size and request blocks in one factor
-	leastPrefill float64 // the least of all who can be picked
+	decayPerTok  float64 // decay D, divided by block size and request blocks
+	leastPrefill float64 // the fewest active prefill tokens of any that can be picked
 	track        bool
 	allEstimated bool
-	creditDecode bool // the decode pick's special case
+	creditDecode bool // a decode pick that gives credit; see the package comment
 
-	// The factor of the taint weight that was met last: most candidates that
-	// have one have the same.
+	// The taint weight seen last, and its factor: most candidates with a taint weight
+	// have the same one.
 	taint  float32
 	factor float64
 }
 
-// newCoster reads the columns of c, and who can be picked where the cost of one
-// depends on the others.
+// newCoster reads the columns of c. For costs that depend on the other candidates it
+// also reads which candidates can be picked.
 func newCoster(req *Request, c *Candidates, p *Params) coster {
 	b := float64(max(p.BlockSize, 1))
 	k := coster{
@@ -92,7 +92,7 @@ func newCoster(req *Request, c *Candidates, p *Params) coster {
 		track:     p.TrackPrefillTokens,
 
 		allEstimated: req.Estimated,
-		factor:       1, // of weight 0
+		factor:       1, // the factor of taint weight 0
 
 		creditDecode: req.Role == worker.Decode && !p.TrackPrefillTokens && p.OverlapScoreCredit > 0,
 	}
@@ -111,7 +111,8 @@ func newCoster(req *Request, c *Candidates, p *Params) coster {
 	return k
 }
 
-// leastPrefill is 0 when the load of nobody is known.
+// leastPrefill returns the fewest active prefill tokens of the candidates that can be
+// picked and whose load is known; 0 if there is none.
 func (c *Candidates) leastPrefill() float64 {
 	least := math.Inf(1)
 	for w, in := range c.in {
@@ -136,19 +137,20 @@ func (c *Candidates) leastPrefill() float64 {
 	return least
 }
 
-// terms are the parts of one candidate's cost.
+// terms are the terms of one candidate's cost.
 type terms struct {
 	cached       float64 // tokens
-	lacking      float64 // blocks that are to be fetched
-	shared       float64 // blocks of the shared cache that are not in its own
+	lacking      float64 // blocks that have to be fetched
+	shared       float64 // blocks of the shared cache that the candidate does not hold
 	credit       float64
 	creditBlocks float64
 	prefill      float64 // blocks
-	decode       float64 // blocks, request weight and what is to be fetched included
+	decode       float64 // blocks, including the weight of requests and the cost of fetching
 	cost         float64
 }
 
-// weight is what the overlap of a candidate is worth.
+// weight is the factor for the overlap of a candidate: less than 1 for an estimate or a
+// degraded rank.
 func (k *coster) weight(i int) float64 {
 	switch {
 	case k.allEstimated || k.c.Estimated.Has(i):
@@ -160,11 +162,11 @@ func (k *coster) weight(i int) float64 {
 	}
 }
 
-// of works out the terms of one candidate: the formula of the package comment.
+// coster.of computes the terms of one candidate: the formula of the package comment.
 //
-// The conversions of products keep processors that fuse a product and a sum
-// from rounding this form and those of fill.go differently; equal costs would
-// then not be ties.
+// Each product is converted to float64 so that no processor fuses it with a sum. A
+// fused product would be rounded differently here and in fill.go, and equal costs would
+// then differ.
 func (k *coster) of(i int, t *terms) {
 	c, weight := k.c, k.weight(i)
 	overlap := float64(weight * float64(at(c.Overlap, i)))
@@ -194,7 +196,7 @@ func (k *coster) of(i int, t *terms) {
 	if k.track {
 		raw := k.isl
 		if !unknown {
-			raw = active + max(k.isl, t.cached) // uncached and cached together
+			raw = active + max(k.isl, t.cached) // isl is uncached plus cached tokens; at least cached
 		}
 		// scale × max(0, raw in blocks - credit blocks)
 		t.prefill = max(0, float64(raw*k.perToken)-float64(scaledCredit*overlap)-float64(k.scale*lower))
@@ -214,7 +216,7 @@ func (k *coster) of(i int, t *terms) {
 	}
 }
 
-// lacking is how many blocks of the prompt a candidate with the overlap would fetch.
+// lacking returns how many blocks of the prompt the candidate would fetch.
 func (k *coster) lacking(i int, overlap float64) float64 {
 	if k.c.Starved.Has(i) {
 		overlap = max(overlap, k.mostHeld)
@@ -222,7 +224,8 @@ func (k *coster) lacking(i int, overlap float64) float64 {
 	return max(0, k.prompt-overlap)
 }
 
-// heldMost is the greatest overlap, by its worth, where anybody is starved.
+// heldMost returns the greatest weighted overlap of the candidates that can be picked,
+// or 0 if no candidate is starved.
 func (k *coster) heldMost() (most float64) {
 	c := k.c
 	if c.Starved.Count() == 0 {
@@ -236,7 +239,7 @@ func (k *coster) heldMost() (most float64) {
 	return most
 }
 
-// taintFactor is what a taint weight multiplies a cost by.
+// taintFactor returns the factor for a cost with the taint weight.
 func (k *coster) taintFactor(weight float32) float64 {
 	if weight != k.taint {
 		k.taint, k.factor = weight, math.Exp(-math.Tanh(float64(weight)))
@@ -244,19 +247,20 @@ func (k *coster) taintFactor(weight float32) float64 {
 	return k.factor
 }
 
-// whole rounds a number of tokens, halves up.
+// whole rounds to a whole number of tokens; halves are rounded up.
 func whole(tokens float64) float64 { return float64(int64(tokens + 0.5)) }
 
-// uncached is how many tokens of the prompt the candidate would have to
-// prefill: what a booking adds to its prefill tokens.
+// uncached returns how many tokens of the prompt the candidate would have to prefill. A
+// booking adds them to the candidate's active prefill tokens.
 func (k *coster) uncached(i int) int64 {
 	var t terms
 	k.of(i, &t)
 	return int64(max(0, k.isl-t.cached))
 }
 
-// UncachedTokens is how many tokens of the prompt one candidate would have to
-// prefill, as the cost counts them. Pick returns that of the picked one.
+// UncachedTokens returns how many tokens of the prompt a candidate with the overlap
+// would have to prefill, as the cost counts them. For the picked candidate Pick returns
+// them.
 func UncachedTokens(req *Request, overlap uint32, p *Params) int64 {
 	b, weight := float64(max(p.BlockSize, 1)), 1.0
 	if req.Estimated {

@@ -1,35 +1,35 @@
-// Package picker is the policy: given a request, the candidates with the
-// numbers they are judged by, and the parameters, it says which candidate gets
-// the request and what each of them would have cost.
+// Package picker is the policy. From a request, the candidates with the numbers by
+// which they are judged, and the parameters, it says which candidate gets the request
+// and what each candidate costs.
 //
 // # Contract
 //
-// [Pick] is a function of its arguments. It reads no clock, takes no lock,
-// sends nothing, logs nothing and allocates nothing. The caller
+// [Pick] is a function of its arguments. It reads no clock, takes no lock, sends
+// nothing, logs nothing and allocates nothing. The caller
 //
-//  1. lays the candidates out as columns ([Candidates]) and marks in Out whoever
-//     may not be picked (unhealthy, draining, not carrying a required taint):
-//     nobody left is [ErrNoCandidate];
-//  2. passes the round-robin cursor and, once the pick is committed, keeps the
-//     cursor that the [Decision] returns. A pick that is not committed moves
-//     nothing;
-//  3. passes a source of randomness that nobody else uses at the same time;
-//  4. books the load of a committed pick, so that the next one sees it. Pick
-//     and booking must be one step (internal/load does that under one lock).
+//  1. lays the candidates out as columns ([Candidates]), and marks in Out those that may
+//     not be picked (unhealthy, draining, without a required taint): if none is left
+//     the error is [ErrNoCandidate];
+//  2. passes the round-robin cursor and, once the pick is committed, keeps the cursor
+//     that the [Decision] returns: a pick that is not committed does not move it;
+//  3. passes a source of random numbers that nothing else uses at the same time;
+//  4. books the load of a committed pick, so that the next pick counts it. Pick and
+//     booking must be one step (internal/load does both under one lock).
 //
-// [AppendTable] gives the terms behind the costs of the same arguments, and
-// [AppendNear] only those of the picked candidate and the cheapest others, which
-// a [Shortlist] keeps on the way. [CheckQueue] is the limit on queued prompt
-// tokens (docs/behaviour.md#full-queue).
+// [AppendTable] gives the terms of the costs for the same arguments. [AppendNear] gives
+// only those of the picked candidate and of the cheapest others, which a [Shortlist]
+// keeps during the pick. [CheckQueue] enforces the limit on queued prompt tokens
+// (docs/behaviour.md#full-queue).
 //
 // # Cost
 //
-// In blocks of KV cache; lower wins. Of one candidate, with b the block size:
+// A cost is in blocks of KV cache; the lowest wins. For one candidate, with b the block
+// size:
 //
-//	overlap       leading blocks of the prompt on the device, times the
-//	              estimate weight where it is only an estimate, times the
-//	              degraded weight where the rank has not told all; so for the
-//	              blocks beyond on host and on disk
+//	overlap       leading blocks of the prompt on the device, times the estimate
+//	              weight if the overlap is an estimate, or else times the degraded
+//	              weight if the rank is degraded; host and disk, the further blocks in
+//	              host memory and on disk, have the same factor
 //	cached        round(b × (overlap + host weight × host + disk weight × disk))
 //	uncached      max(0, ISL - cached)
 //	decay         1 / (1 + D × ((active prefill - the least of all) / b) / max(1, request blocks))
@@ -38,48 +38,52 @@
 //	              less those that the candidate has on device, host and disk
 //	credit blocks credit × overlap + host weight × host + disk weight × disk
 //	              + shared cache multiplier × shared
-//	prefill       scale × max(0, (active prefill + uncached + cached) / b - credit blocks)
-//	              0 when prefill tokens are not tracked; of ISL alone when the
-//	              load of the rank is not known
+//	prefill       scale × max(0, (active prefill + uncached + cached) / b - credit blocks);
+//	              0 if prefill tokens are not tracked; with ISL alone in place of the
+//	              three sums if the load of the rank is unknown
 //	decode        active blocks + the blocks that the request adds
-//	fetch         fetch cost × max(0, request blocks - overlap), of a decode pick whose
-//	              prompt is prefilled elsewhere, where the engine fetches only what the
-//	              rank lacks; of a starved candidate, with the greatest overlap of all
+//	fetch         fetch cost × max(0, request blocks - overlap), for a decode pick whose
+//	              prompt is prefilled elsewhere, if the engine fetches only what the rank
+//	              lacks; for a starved candidate with the greatest overlap of all
 //	cost          (prefill + decode + request weight × active requests + fetch)
 //	              × exp(-tanh(taint weight))
 //
-// A decode pick that does not track prefill tokens and gives credit takes the
-// credit blocks off its decode term, not below zero. The formula is that of
-// NVIDIA Dynamo's KV router, so that figures can be compared; so are the members
-// of an [Override], by which one request weighs its own picks.
+// A decode pick that does not track prefill tokens and gives credit subtracts the
+// credit blocks from its decode term, which stays at 0 or above. The formula is that of
+// NVIDIA Dynamo's KV router, so that numbers can be compared. The fields of an
+// [Override], with which one request changes the parameters of its own picks, are
+// Dynamo's as well.
 //
-// It is written twice: in full, for one candidate (cost.go), and short, for 64
-// that have nothing particular (fill.go). Both give the same bits, so that
-// equal costs are ties whichever way they were worked out.
+// The formula is written twice: in full, for one candidate (cost.go), and in short
+// forms, for 64 ordinary candidates (fill.go). Both give the same bits, so that equal
+// costs are ties whichever form computed them.
 //
-// What is to be fetched is a cost and never a credit: with a fetch cost of 1 it makes two
-// ranks differ by the blocks of one prompt at most, so that a rank is preferred for what
-// it holds until it runs about one answer more than another. Where no answers run, that would send
-// everything to one rank: the caller marks who is starved (Candidates.Starved).
+// Blocks that decode has to fetch add a cost; blocks that it holds give no credit. With
+// a fetch cost of 1 two ranks differ by at most the blocks of one prompt. So a rank is
+// preferred for what it holds until its running answers have about one answer more than
+// those of another rank. If no answers run, every request would go to one rank. To
+// prevent that, the caller marks the candidates that are seldom picked
+// (Candidates.Starved).
 //
 // # Overload
 //
-// A candidate with more prompt tokens or a greater share of its KV blocks booked
-// than a threshold allows is not picked. When every one is over a threshold the
-// pick fails with an [*OverloadedError] that has the numbers, or, if
-// Params.ServeOverloaded says so, all of them are candidates again.
+// A candidate is not picked if more prompt tokens, or a greater share of its KV blocks,
+// are booked than a threshold allows. If every candidate is over a threshold, the pick
+// fails with an [*OverloadedError] that has the numbers. With Params.ServeOverloaded
+// all of them can be picked then.
 //
 // # Choice
 //
-// Equal lowest costs are drawn from uniformly. A temperature above zero draws
-// from all candidates by softmax over -cost / (max - min) / temperature.
-// Least-loaded and power-of-two compare requests in flight, then booked tokens.
+// Of several candidates with the lowest cost one is drawn uniformly. A temperature
+// above zero draws from all candidates by softmax over -cost / (max - min) /
+// temperature. Least-loaded and power-of-two compare requests in flight, then booked
+// tokens.
 //
 // # What it does not do
 //
-// It holds no state between calls, knows no health and no pool, and looks no
-// taint up: [Constraints] say what a request asks for, its caller who has it. It
-// does not decide whether there should be a prefill leg at all. What is fetched from
-// the shared cache is not taken off the tokens that a booking adds: whether it was
-// fetched, only the worker knows.
+// It holds no state between calls, knows no health and no pool, and looks up no taint:
+// [Constraints] say what a request asks for; the caller knows which workers carry it.
+// It does not decide whether there is a prefill leg at all. A booking adds also those
+// tokens that may be fetched from the shared cache, since only the worker knows whether
+// they were fetched.
 package picker

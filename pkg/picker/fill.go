@@ -2,13 +2,13 @@ package picker
 
 import "math/bits"
 
-// costs are those of one chunk of candidates.
+// costs are the costs of one chunk of candidates.
 type costs [chunk]float64
 
-// fill works out the costs of the candidates of one word, those who cannot be
-// picked included, and returns how many there are. For candidates without
-// particulars it takes a short form, which gives the same bits as of and is
-// several times as fast.
+// fill computes the costs of the candidates in word w, also of those that cannot be
+// picked, and returns how many they are. If the candidates allow it, fill uses a short
+// form of the formula, which gives the same bits as coster.of and is several times as
+// fast.
 func (k *coster) fill(w int, dst *costs) int {
 	c := k.c
 	from := w * chunk
@@ -31,7 +31,8 @@ func (k *coster) fill(w int, dst *costs) int {
 	return n
 }
 
-// short is fill's short form, taints aside. It reports false where there is none.
+// short computes the costs by a short form, without taints. False means that there is
+// no short form for these candidates: dst is then unchanged.
 func (k *coster) short(w, n int, dst *costs) bool {
 	c := k.c
 	from := w * chunk
@@ -62,13 +63,13 @@ func (k *coster) short(w, n int, dst *costs) bool {
 	return false
 }
 
-// plain reports whether the candidates of a word have nothing but overlap, load
-// and taints.
+// plain reports whether the candidates of a word have a known load and hold nothing on
+// host or disk.
 func (c *Candidates) plain(w int) bool {
 	return c.LoadUnknown.word(w) == 0 && none(c.Host, w) && none(c.Disk, w)
 }
 
-// none reports whether a column has nothing for the candidates of a word.
+// none reports whether a column is zero for all candidates of a word.
 func none(column []uint32, w int) bool {
 	if column == nil {
 		return true
@@ -80,8 +81,8 @@ func none(column []uint32, w int) bool {
 	return any == 0
 }
 
-// chunkWeight returns what the overlaps of a word's candidates are worth, if it
-// is the same for all of them who can be picked.
+// chunkWeight returns the factor for the overlaps in a word. If the factor differs
+// between the candidates that can be picked, the second result is false.
 func (k *coster) chunkWeight(w int) (weight float64, same bool) {
 	in := k.c.in.word(w)
 	estimated := k.c.Estimated.word(w) & in
@@ -98,15 +99,15 @@ func (k *coster) chunkWeight(w int) (weight float64, same bool) {
 	}
 }
 
-// tracked: overlap is known and its credit does not decay. Of most chunks
-// nobody holds anything of the prompt, and requests mostly have no weight: both
-// are told apart once a chunk.
+// tracked is the short form for overlaps that are known and whose credit does not
+// decay. In most chunks no candidate holds anything of the prompt, and requests seldom
+// have a weight: so each chunk is tested for these cases once.
 func (k *coster) tracked(dst *costs, overlap []uint32, prefill, decode, requests []float64) {
 	n := len(overlap)
 	if n > chunk || len(prefill) < n || len(decode) < n || len(requests) < n {
-		return // so that the loops need no checks
+		return // this lets the compiler leave out the checks in the loops
 	}
-	var most uint32 // at least the greatest overlap
+	var most uint32 // at least as great as the greatest overlap
 	for _, o := range overlap {
 		most |= o
 	}
@@ -129,8 +130,8 @@ func (k *coster) tracked(dst *costs, overlap []uint32, prefill, decode, requests
 	}
 }
 
-// weighted: overlap may count for less, its credit may decay, requests may have
-// weight.
+// weighted is the short form for overlaps that may count for less and whose credit may
+// decay, and for requests that may have a weight.
 func (k *coster) weighted(dst *costs, weight float64, overlap []uint32, prefill, decode, requests []float64) {
 	n := len(overlap)
 	if n > chunk || len(prefill) < n || len(decode) < n || len(requests) < n {
@@ -157,7 +158,7 @@ func (k *coster) weighted(dst *costs, weight float64, overlap []uint32, prefill,
 	}
 }
 
-// untracked: nothing but running answers counts.
+// untracked is the short form if only running answers count.
 func (k *coster) untracked(dst *costs, decode, requests []float64) {
 	n := len(decode)
 	if n > chunk || len(requests) < n {
@@ -169,7 +170,8 @@ func (k *coster) untracked(dst *costs, decode, requests []float64) {
 	}
 }
 
-// fetching: running answers count, and what is to be fetched.
+// fetching is the short form if running answers count, and blocks that have to be
+// fetched.
 func (k *coster) fetching(dst *costs, weight float64, overlap []uint32, decode, requests []float64) {
 	n := len(overlap)
 	if n > chunk || len(decode) < n || len(requests) < n {

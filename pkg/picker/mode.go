@@ -10,9 +10,9 @@ type Mode uint8
 
 // The modes. The zero value is KV.
 const (
-	KV          Mode = iota // lowest cost: cached blocks against load
-	RoundRobin              // in turn
-	Random                  // uniformly
+	KV          Mode = iota // lowest cost, from cached blocks and load
+	RoundRobin              // each candidate in turn
+	Random                  // drawn uniformly
 	LeastLoaded             // fewest requests in flight
 	PowerOfTwo              // the less loaded of two drawn uniformly
 	numModes
@@ -41,21 +41,22 @@ func ParseMode(s string) (Mode, error) {
 	return 0, fmt.Errorf("picker: mode %q: expected one of %s", s, strings.Join(modeNames[:], ", "))
 }
 
-// Reason is why a candidate was picked: a closed set, fit for a metric label.
+// Reason says why a candidate was picked. The set of reasons is fixed, so that it can
+// be a label of a metric.
 type Reason uint8
 
 // The reasons. The zero value means that nothing was picked.
 const (
 	NoReason      Reason = iota
-	OnlyCandidate        // there was no other
+	OnlyCandidate        // there was no other candidate
 	LowestCost           // strictly cheaper than every other
-	Tie                  // drawn from equal lowest costs
+	Tie                  // drawn from several with the lowest cost
 	Sampled              // drawn by softmax (temperature above 0)
-	NextInTurn           // round-robin
-	RandomDraw           // random
-	LeastLoad            // least-loaded, draws from equals included
-	TwoChoices           // power-of-two
-	Named                // the request itself names the worker; Pick never says so
+	NextInTurn           // in the mode round-robin
+	RandomDraw           // in the mode random
+	LeastLoad            // in the mode least-loaded, also if drawn from equals
+	TwoChoices           // in the mode power-of-two
+	Named                // the request names the worker; Pick never returns it
 	numReasons
 )
 

@@ -6,10 +6,11 @@ import (
 	"math/bits"
 )
 
-// OverloadedError says that every candidate was over a threshold and that the
-// parameters refuse such a request. A candidate over both counts twice.
+// OverloadedError says that every candidate was over a threshold, and that the
+// parameters refuse the request then. A candidate that is over both thresholds is in
+// both counts.
 type OverloadedError struct {
-	Candidates       int // all of them overloaded
+	Candidates       int // how many candidates there are; all are overloaded
 	ByPrefillTokens  int // over Params.PrefillTokensThreshold
 	ByDecodeBlocks   int // over Params.DecodeBlocksThreshold
 	LeastPrefill     int64
@@ -29,17 +30,17 @@ func (e *OverloadedError) Error() string {
 	return s
 }
 
-// Overload is one reason for which a rank counts as overloaded.
+// Overload says which threshold a rank is over.
 type Overload uint8
 
-// The reasons. The zero value is none.
+// The zero value means that the rank is over none.
 const (
 	NotOverloaded   Overload = iota
 	ByPrefillTokens          // more prompt tokens are booked than the threshold
 	ByDecodeBlocks           // more of its KV blocks are booked than the threshold
 )
 
-// String returns the reason as people read it, "" for none.
+// String returns the reason in words for people, or "".
 func (o Overload) String() string {
 	switch o {
 	case ByPrefillTokens:
@@ -51,9 +52,9 @@ func (o Overload) String() string {
 	}
 }
 
-// OverloadOf says whether the candidate is over a threshold. One whose load is
-// not known is over none; one whose capacity is not known is over none in
-// blocks.
+// OverloadOf returns the threshold that the candidate is over. A candidate whose load
+// is unknown is over none. A candidate whose capacity is unknown is not over that for
+// KV blocks.
 func (c *Candidates) OverloadOf(i int, p *Params) Overload {
 	switch {
 	case c.LoadUnknown.Has(i):
@@ -76,8 +77,9 @@ func (c *Candidates) overDecode(i int, p *Params) bool {
 	return p.DecodeBlocksThreshold > 0 && blocks > 0 && c.Decode[i] > float64(p.DecodeBlocksThreshold*blocks)
 }
 
-// prepare works out who can be picked and counts them. Overloaded ones cannot,
-// unless all are and the parameters would rather serve than refuse.
+// prepare sets c.in to the candidates that can be picked, and returns their number.
+// Overloaded candidates cannot be picked, unless all are overloaded and
+// p.ServeOverloaded is set.
 func (c *Candidates) prepare(p *Params, d *Decision) (int, error) {
 	n := c.admit()
 	if n == 0 {
@@ -101,7 +103,7 @@ func (c *Candidates) prepare(p *Params, d *Decision) (int, error) {
 	}
 }
 
-// overloadedWord is OverloadOf for the candidates of one word.
+// overloadedWord returns the overloaded candidates of one word.
 func (c *Candidates) overloadedWord(w int, p *Params) uint64 {
 	var over uint64
 	from := w * chunk
@@ -123,7 +125,7 @@ func (c *Candidates) overloadedWord(w int, p *Params) uint64 {
 	return over &^ c.LoadUnknown.word(w)
 }
 
-// overloaded counts for the error. All candidates are overloaded.
+// overloaded returns the error for a pick in which all candidates are overloaded.
 func (c *Candidates) overloaded(p *Params) error {
 	e := &OverloadedError{
 		Candidates: c.admit(), LeastPrefill: int64(c.leastPrefill()),
@@ -144,7 +146,7 @@ func (c *Candidates) overloaded(p *Params) error {
 	return e
 }
 
-// SaturatedError says that a pool has too much prefill queued.
+// SaturatedError says that too many prompt tokens are queued in a pool.
 type SaturatedError struct {
 	QueuedISLTokens    int64
 	MaxQueuedISLTokens int64
@@ -155,11 +157,11 @@ func (e *SaturatedError) Error() string {
 	return fmt.Sprintf("picker: %d prompt tokens are queued: expected fewer than %d", e.QueuedISLTokens, e.MaxQueuedISLTokens)
 }
 
-// CheckQueue returns a *SaturatedError when those of c who are not out have
-// limit prompt tokens or more queued: the request that crosses the limit is
-// taken, the next one is not, so that no prompt is too long for an idle pool.
-// Overloaded ones count: a full queue is told before an overload. No limit (0)
-// and no candidates are no error.
+// CheckQueue returns a *SaturatedError if the candidates of c that are not Out have
+// limit or more prompt tokens queued. The request that crosses the limit is still
+// admitted, so that no prompt is too long for an idle pool. Overloaded candidates
+// count: a full queue is reported rather than an overload. There is no error if limit
+// is 0 or there are no candidates.
 func CheckQueue(c *Candidates, limit int64) error {
 	if limit <= 0 {
 		return nil
@@ -170,8 +172,8 @@ func CheckQueue(c *Candidates, limit int64) error {
 	return nil
 }
 
-// QueuedTokens sums the prompt tokens booked on those of c who are not out and
-// whose load is known.
+// QueuedTokens returns the sum of the prompt tokens that are booked on the candidates
+// of c that are not Out and whose load is known.
 func QueuedTokens(c *Candidates) int64 {
 	c.admit()
 	var queued float64
@@ -188,8 +190,9 @@ func QueuedTokens(c *Candidates) int64 {
 	return int64(queued)
 }
 
-// LeastQueuedTokens returns the fewest prompt tokens that one of c who is not out
-// has booked, and false where there is nobody or no load is known.
+// LeastQueuedTokens returns the fewest prompt tokens that any candidate of c has
+// booked, apart from candidates that are Out. False means that there is none, or that
+// no load is known.
 func LeastQueuedTokens(c *Candidates) (int64, bool) {
 	c.admit()
 	known := false
@@ -199,8 +202,8 @@ func LeastQueuedTokens(c *Candidates) (int64, bool) {
 	return int64(c.leastPrefill()), known
 }
 
-// sum adds in four lanes, for a processor to overlap them. The numbers are
-// whole: their order changes nothing.
+// sum adds in four independent sums, which a processor computes in parallel. Since the
+// numbers are whole, the order of adding does not change the result.
 func sum(tokens *[chunk]float64) float64 {
 	var a, b, c, d float64
 	for i := 0; i < chunk; i += 4 {

@@ -7,8 +7,8 @@ import (
 	"math"
 )
 
-// Override is what one request asks to be weighed differently for itself: the
-// RouterConfigOverride of NVIDIA Dynamo, by its names. A nil field asks for
+// Override is the parameters that one request sets for its own picks: the
+// RouterConfigOverride of NVIDIA Dynamo, with Dynamo's names. A nil field changes
 // nothing.
 type Override struct {
 	OverlapScoreCredit    *float64 `json:"overlap_score_credit"`
@@ -17,21 +17,20 @@ type Override struct {
 	Temperature           *float64 `json:"router_temperature"`
 	TrackPrefillTokens    *bool    `json:"track_prefill_tokens"`
 
-	// AssumeKVReuse may be false alone: nothing tells which blocks running requests
-	// hold in common, so a request adds all of its own.
+	// AssumeKVReuse can only be false: it is not known which blocks running requests
+	// share, so each request is booked with all of its own blocks.
 	AssumeKVReuse *bool `json:"assume_kv_reuse"`
 
-	// OverlapScoreWeight is the older name of PrefillLoadScale; 0 takes the
-	// credit away, too. The newer names win.
+	// OverlapScoreWeight is the older name of PrefillLoadScale. With 0 it also sets
+	// OverlapScoreCredit to 0. The newer names win over it.
 	OverlapScoreWeight *float64 `json:"overlap_score_weight"`
 }
 
-// ErrAssumesReuse refuses an override that asks for what cannot be had.
+// ErrAssumesReuse refuses an override with AssumeKVReuse true.
 var ErrAssumesReuse = errors.New("picker: override: assume_kv_reuse true: expected false or none: blocks that running requests share are not known")
 
-// ParseOverride reads the JSON object of an override. Unknown members are
-// ignored, null asks for nothing. The error names the member and what was
-// expected.
+// ParseOverride reads the JSON object of an override. Unknown members are ignored, and
+// null changes nothing. An error names the member and what was expected.
 func ParseOverride(data []byte) (Override, error) {
 	var o Override
 	if err := json.Unmarshal(data, &o); err != nil {
@@ -55,9 +54,9 @@ func ParseOverride(data []byte) (Override, error) {
 	return o, nil
 }
 
-// Apply returns p with what the override asks for. The override of a decode
-// pick, DecodeOverride, is applied after it: a request cannot ask for what has
-// no meaning there (docs/behaviour.md#decode-pick).
+// Apply returns p with what the override sets. For the decode pick of a pair
+// DecodeOverride must be applied after it: a request cannot set what has no meaning
+// there (docs/behaviour.md#decode-pick).
 func (o *Override) Apply(p Params) Params {
 	if w := o.OverlapScoreWeight; w != nil {
 		p.PrefillLoadScale = *w

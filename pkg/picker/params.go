@@ -8,90 +8,91 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Params are the knobs of a pick. A zero is a value here, not a default: start
-// from [DefaultParams].
+// Params are the parameters of a pick. Zero is a value like others, not the default:
+// start from [DefaultParams].
 type Params struct {
 	// Mode is how the candidate is chosen. Default kv.
 	Mode Mode
 
-	// BlockSize is the number of tokens in a KV block; below 1 counts as 1.
-	// It is the pool's, not a taste. Default 16.
+	// BlockSize is the number of tokens in a KV block; less than 1 counts as 1. It must
+	// be that of the pool's workers. Default 16.
 	BlockSize int
 
-	// OverlapScoreCredit is what one cached block takes off the prefill term,
-	// in blocks. Default 1. Higher keeps conversations where they were, at
-	// the price of less even load; 0 ignores the cache.
+	// OverlapScoreCredit is how many blocks one cached block takes off the prefill
+	// term. Default 1. A higher value keeps conversations on the same ranks, with less
+	// even load; 0 ignores the cache.
 	OverlapScoreCredit float64
 
-	// OverlapScoreCreditDecay lessens the credit of ranks that have more
-	// prefill queued than the least busy one. Default 0: no decay. Higher
-	// leaves a warm but busy rank sooner.
+	// OverlapScoreCreditDecay reduces the credit of ranks that have more prompt tokens
+	// queued than the least busy rank. Default 0: no reduction. With a higher value a
+	// warm but busy rank is left sooner.
 	OverlapScoreCreditDecay float64
 
-	// PrefillLoadScale multiplies the prefill term. Default 1. Higher weighs
-	// prompt work more against running answers.
+	// PrefillLoadScale multiplies the prefill term. Default 1. With a higher value
+	// prompts count more, compared with running answers.
 	PrefillLoadScale float64
 
-	// DecodeActiveRequestWeight adds this many blocks for each request in
-	// flight. Default 0.
+	// DecodeActiveRequestWeight is how many blocks each request in flight adds to the
+	// cost. Default 0.
 	DecodeActiveRequestWeight float64
 
-	// HostHitWeight and DiskHitWeight are what a block in host memory or on
-	// disk is worth, as a share of one on the device. Defaults 0.75 and 0.25.
+	// HostHitWeight and DiskHitWeight are how much a block in host memory or on disk is
+	// worth, compared with a block on the device. Defaults 0.75 and 0.25.
 	HostHitWeight float64
 	DiskHitWeight float64
 
-	// SharedCacheMultiplier is what a block is worth that the rank can fetch from the
-	// cache that all workers share, as a share of one on the device. Default 0.5; 0
-	// ignores that cache.
+	// SharedCacheMultiplier is how much a block is worth that the rank can fetch from
+	// the cache that all workers share, compared with a block on the device. Default
+	// 0.5; 0 ignores that cache.
 	SharedCacheMultiplier float64
 
-	// EstimatedOverlapWeight is what an overlap is worth that is known only
-	// by estimate (no token ids, or a rank that publishes no events), as a
-	// share of a known one. Default 0.5; 0 ignores estimates.
+	// EstimatedOverlapWeight is how much a block of an estimated overlap is worth,
+	// compared with a known block. An overlap is estimated if the request has no token
+	// ids or the rank publishes no events. Default 0.5; 0 ignores estimates.
 	EstimatedOverlapWeight float64
 
-	// DegradedOverlapWeight is the same for a rank whose event stream is cut
-	// or has a gap. Default 0.5; 1 believes it as any other, 0 ignores what
-	// it holds until its stream is whole again. A rank of which the index has
-	// dropped blocks for want of memory is not degraded: what is still known
-	// of it is so, only too little, and to halve that would be to count the
-	// lack twice.
+	// DegradedOverlapWeight is the same for a rank whose event stream is interrupted or
+	// has a gap. Default 0.5; 1 believes such a rank like any other, 0 ignores what it
+	// holds until its stream is whole again. A rank is not degraded because the index
+	// has dropped some of its blocks when memory was short: the blocks still known are
+	// right, and a lower weight would count the missing ones twice.
 	DegradedOverlapWeight float64
 
-	// FetchCost is what a block of the prompt costs that a decode rank has to fetch from
-	// prefill (Request.FetchesLacking), in blocks of running answers: 0 to 100. Default 1.
-	// Higher keeps conversations where they were decoded, at the price of less even
-	// load; 0 does not ask who has what.
+	// FetchCost is the cost of each block of the prompt that a decode rank has to fetch
+	// from prefill (Request.FetchesLacking), in blocks of running answers: 0 to 100.
+	// Default 1. A higher value keeps conversations where they were decoded, with less
+	// even load; 0 ignores which rank holds what.
 	FetchCost float64
 
-	// Temperature above 0 draws by softmax over normalised costs. Default 0:
-	// the lowest cost. 0.1 rarely leaves the cheapest, 1 spreads widely.
+	// Temperature above 0 draws by softmax over normalised costs. Default 0: the lowest
+	// cost is picked. With 0.1 another candidate than the cheapest is rare; with 1 the
+	// picks are widely spread.
 	Temperature float64
 
-	// TrackPrefillTokens counts queued prompt tokens and this prompt in the
-	// cost. Default true.
+	// TrackPrefillTokens says that the cost includes the queued prompt tokens and this
+	// prompt. Default true.
 	TrackPrefillTokens bool
 
-	// PrefillTokensThreshold is how many prompt tokens may be booked on a rank
-	// that is to be picked. Default 0: any number. Lower keeps queues short and
-	// leaves warm ranks sooner.
+	// PrefillTokensThreshold is the most prompt tokens that a rank may have booked and
+	// still be picked. Default 0: no limit. A lower value keeps queues short and leaves
+	// warm ranks sooner.
 	PrefillTokensThreshold int64
 
-	// DecodeBlocksThreshold is the share of a rank's KV blocks that may be
-	// booked for answers. Default 0: any. It counts for ranks whose capacity
-	// is known. Bookings count shared blocks twice, so above 1 makes sense.
+	// DecodeBlocksThreshold is the greatest share of its KV blocks that a rank may have
+	// booked for answers and still be picked. Default 0: no limit. It applies to ranks
+	// whose capacity is known. Blocks that answers share are booked twice, so a value
+	// above 1 can make sense.
 	DecodeBlocksThreshold float64
 
-	// PrefillTokensPerSecond is how fast a rank is expected to prefill: booked
-	// prompt tokens grow fewer at that rate, from the oldest request of the
-	// rank on, before a pick counts them. Default 0: they stay until the leg
-	// ends. It is for the one who books; Pick is given numbers that have
-	// decayed. At most 100,000,000, far beyond any worker, so that a year's
-	// tokens are still whole numbers to a float64.
+	// PrefillTokensPerSecond is how fast a rank is expected to prefill. Before a pick,
+	// the booked prompt tokens of a rank are reduced at this rate, its oldest request
+	// first. Default 0: tokens stay booked until the leg ends. Only the booking
+	// (internal/load) uses it; Pick is given the reduced numbers. At most 100,000,000,
+	// far more than any worker does: then a float64 holds the tokens of a year as whole
+	// numbers.
 	PrefillTokensPerSecond float64
 
-	// ServeOverloaded picks among all candidates when each is over a
+	// ServeOverloaded says that all candidates can be picked if every one is over a
 	// threshold. Default false: the request is refused
 	// (docs/behaviour.md#nobody-eligible).
 	ServeOverloaded bool
@@ -116,11 +117,10 @@ func DefaultParams() Params {
 	}
 }
 
-// DecodeOverride returns p as the decode pick of a disaggregated request uses
-// it: the prompt is prefilled elsewhere, so that nothing that is cached earns credit and
-// prompt tokens are not counted. What has to be fetched costs, where that depends on
-// the rank. All else is kept, a
-// request's own temperature for example (docs/behaviour.md#decode-pick).
+// DecodeOverride returns p for the decode pick of a disaggregated request. Since the
+// prompt is prefilled elsewhere, cached blocks give no credit and prompt tokens are not
+// counted. Blocks that decode has to fetch still cost. Everything else is kept, such as
+// a temperature that the request asks for (docs/behaviour.md#decode-pick).
 func DecodeOverride(p Params) Params {
 	p.OverlapScoreCredit = 0
 	p.SharedCacheMultiplier = 0
@@ -128,9 +128,10 @@ func DecodeOverride(p Params) Params {
 	return p
 }
 
-// ValidateFor is Validate, and refuses what does nothing in the picks of a role unless it
-// is at its default: whoever sets it expects something of it. The decode pick is made with
-// DecodeOverride, and only there is KV fetched.
+// ValidateFor returns every fault of p in picks for the role, joined, or nil. Apart
+// from those of Validate, a parameter that has no effect in such picks must be at its
+// default, since whoever sets it expects an effect. The decode pick uses
+// DecodeOverride, and only decode fetches KV.
 func (p *Params) ValidateFor(role worker.Role) error {
 	d := DefaultParams()
 	const elsewhere, fetches = "the prompt is prefilled elsewhere", "only a decode worker fetches KV"
@@ -159,11 +160,11 @@ func (p *Params) ValidateFor(role worker.Role) error {
 	return errors.Join(errs...)
 }
 
-// param is a parameter of either kind.
+// param is a number or a bool of Params, with its default.
 type param struct {
 	name    string
 	is, def any
-	why     string // it does nothing
+	why     string // why it has no effect
 }
 
 // Validate returns every fault of p, joined, or nil.

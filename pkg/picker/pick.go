@@ -9,28 +9,27 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// ErrNoCandidate says that there was nobody to pick from.
+// ErrNoCandidate says that there was no candidate that may be picked.
 var ErrNoCandidate = errors.New("picker: no candidate")
 
-// Decision is the outcome of a pick.
+// Decision is the result of a pick.
 type Decision struct {
-	Index      int // of the picked candidate, in the order of Ranks
+	Index      int // of the picked candidate in Ranks; -1 after an error
 	Rank       worker.Rank
-	Cost       float64 // kv: in blocks; least-loaded and power-of-two: requests in flight; else 0
+	Cost       float64 // kv: in blocks; least-loaded and power-of-two: requests in flight; other modes: 0
 	Reason     Reason
 	Candidates int    // how many could be picked
-	Overloaded int    // how many could not, or need not, for being overloaded
+	Overloaded int    // how many were over a threshold; they could not be picked, unless all were and ServeOverloaded is set
 	Cursor     uint64 // the round-robin cursor to keep if the pick is committed
 
-	OverlapBlocks  uint32 // of the picked candidate, on the device
-	MostOverlap    uint32 // of any that could be picked
-	UncachedTokens int64  // of the prompt, there: what a booking adds
+	OverlapBlocks  uint32 // blocks of the prompt that the picked candidate has on the device
+	MostOverlap    uint32 // the most such blocks of any candidate that could be picked
+	UncachedTokens int64  // tokens of the prompt that the picked candidate has to prefill: a booking adds them
 }
 
-// Pick chooses one candidate. It allocates nothing once c has been used, and
-// keeps none of its arguments. rng is needed in every mode but round-robin;
-// Pick is safe for concurrent use as far as neither rng nor c is shared. The
-// error is ErrNoCandidate or an *OverloadedError.
+// Pick chooses one candidate. It allocates nothing once c has been used, and keeps none
+// of its arguments. Every mode but round-robin needs rng. Concurrent calls are safe if
+// they share neither rng nor c. The error is ErrNoCandidate or an *OverloadedError.
 func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand) (Decision, error) {
 	d := Decision{Index: -1, Cursor: cursor}
 	if c.Near != nil {
@@ -78,7 +77,7 @@ func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand)
 	return d, nil
 }
 
-// mostOverlap returns the longest overlap of those who can be picked.
+// mostOverlap returns the greatest overlap of the candidates that can be picked.
 func (c *Candidates) mostOverlap() (most uint32) {
 	for i, o := range c.Overlap {
 		if o > most && c.in.Has(i) {
@@ -88,14 +87,15 @@ func (c *Candidates) mostOverlap() (most uint32) {
 	return most
 }
 
-// lowest returns the candidate of the lowest cost, one of the equals at random.
+// lowest returns a candidate with the lowest cost, drawn at random if several have it,
+// and how many have it.
 func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) {
 	best, lowest = -1, math.Inf(1)
-	near, worst := k.c.Near, math.Inf(1) // worst: a cost that near does not want any more
+	near, worst := k.c.Near, math.Inf(1) // a cost of worst or more is of no use to near
 	if near == nil {
 		worst = math.Inf(-1)
 	}
-	bar := math.Inf(1) // a cost above it is of no interest
+	bar := math.Inf(1) // a higher cost is of no use to lowest or near
 	var draw reservoir
 	var buf costs
 	for w, in := range k.c.in {
@@ -126,29 +126,30 @@ func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) 
 	return best, lowest, draw.seen
 }
 
-// barOf returns the greatest cost that is of interest: one below worst, or the
-// lowest. Busy fleets have thousands of ranks of the same cost; those at worst
-// must be passed over as quickly as those above it.
+// barOf returns the highest cost that is still of use: the lowest cost found, or the
+// next one below worst. In busy pools thousands of ranks have the same cost, so costs
+// equal to worst have to be skipped as fast as higher ones.
 func barOf(lowest, worst float64) float64 {
 	return max(lowest, math.Nextafter(worst, math.Inf(-1)))
 }
 
-// reservoir draws one of a run of equals of unknown length, each with the same
-// chance. That item j is the last one taken by then has chance 1/j, so after
-// taking item i the next one to take is item floor(i/U)+1, U uniform in (0, 1]:
-// one draw for each item taken, about ln(n) of them, not one for each item.
+// reservoir draws one of a sequence of equal candidates whose number is not known in
+// advance, each with the same probability. After item i was taken, no other is taken up
+// to item j with probability i/j. So the next one to take is item floor(i/U)+1, with U
+// uniform in (0, 1]: this needs one random number for each item taken, about ln(n), not
+// one for each item.
 type reservoir struct {
-	seen uint64 // items so far, the first included
-	next uint64 // number of the item to take next; 0: not drawn yet
+	seen uint64 // items so far, including the first
+	next uint64 // number of the next item to take; 0: not drawn yet
 }
 
-// take counts one more item and reports whether it replaces the one held.
+// take counts one more item, and reports whether it replaces the item held.
 func (r *reservoir) take(rng *rand.Rand) bool {
 	r.seen++
 	return r.seen >= r.next && r.draw(rng)
 }
 
-// draw is the rare half of take, apart from it so that take can be inlined.
+// draw is the rare part of take, a function of its own so that take can be inlined.
 func (r *reservoir) draw(rng *rand.Rand) bool {
 	if r.next == 0 {
 		r.next = after(r.seen-1, rng)
@@ -168,7 +169,7 @@ func after(i uint64, rng *rand.Rand) uint64 {
 	return uint64(f) + 1
 }
 
-// loadCost is the cost of the modes that look at load alone.
+// loadCost returns the cost in least-loaded and power-of-two.
 func (c *Candidates) loadCost(i int) float64 {
 	if c.LoadUnknown.Has(i) {
 		return 0
@@ -176,8 +177,8 @@ func (c *Candidates) loadCost(i int) float64 {
 	return c.Requests[i]
 }
 
-// moreLoaded compares by requests in flight, then by booked tokens: negative
-// when a is the less loaded.
+// moreLoaded compares requests in flight, then booked tokens. Its result is negative if
+// a is less loaded than b, positive if it is more loaded, and else 0.
 func (c *Candidates) moreLoaded(a, b int, blockSize float64) float64 {
 	if d := c.loadCost(a) - c.loadCost(b); d != 0 {
 		return d
@@ -215,8 +216,8 @@ func (c *Candidates) leastLoaded(blockSize float64, rng *rand.Rand) int {
 	return best
 }
 
-// twoChoices draws two different candidates and returns the less loaded one,
-// the first drawn of equals.
+// twoChoices draws two different candidates and returns the less loaded one. If both
+// are equal it returns the first.
 func (c *Candidates) twoChoices(n int, blockSize float64, rng *rand.Rand) int {
 	if n == 1 {
 		return c.in.nth(0)

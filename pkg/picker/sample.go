@@ -5,21 +5,22 @@ import (
 	"math/rand/v2"
 )
 
-// maxThrows bounds the cheap way of sample: enough for it to fail rarely where
-// it is the better one.
+// maxThrows is how often sample throws before it computes all weights. It is so high
+// that throwing seldom fails when it is the cheaper way.
 const maxThrows = 96
 
-// sample draws by softmax over -(cost / (max - min)) / temperature: candidate i
-// has weight exp((min - cost) × steep), which is at most 1. So a candidate
-// drawn uniformly and kept with its weight as the chance is one drawn by the
-// weights, and thousands of powers need not be computed. Where few candidates
-// have nearly all the weight most throws miss; then all are weighed, which
-// changes no chance since every throw is independent of those before.
+// sample draws by softmax over -(cost / (max - min)) / temperature: candidate i has the
+// weight exp((min - cost) × steep), which is at most 1. A throw draws a candidate
+// uniformly, and accepts it with its weight as the probability. So an accepted
+// candidate is drawn by the weights, and thousands of exponentials need not be
+// computed. If a few candidates have nearly all the weight, most throws fail. Then all
+// weights are computed. This changes no probability, since every throw is independent
+// of the earlier ones.
 func (k *coster) sample(n int, temperature float64, rng *rand.Rand) (int, float64) {
 	lowest, highest := k.bounds()
-	steep := 0.0 // all equal: uniform
+	steep := 0.0 // if all costs are equal: uniform
 	if highest > lowest {
-		// Bounded, since nought times infinity is no weight at all.
+		// It must not be infinite, since zero times infinity is not a number.
 		steep = min(1/(highest-lowest)/temperature, 1e300)
 	}
 	var t terms
@@ -42,7 +43,7 @@ func (k *coster) sample(n int, temperature float64, rng *rand.Rand) (int, float6
 	return picked, cost
 }
 
-// bounds returns the lowest and the highest cost, and tells Near of all.
+// bounds returns the lowest and the highest cost. It offers all candidates to Near.
 func (k *coster) bounds() (lowest, highest float64) {
 	lowest, highest = math.Inf(1), math.Inf(-1)
 	near, bar := k.c.Near, math.Inf(1)

@@ -8,9 +8,9 @@ import (
 // ShortlistLen is how many candidates a Shortlist keeps.
 const ShortlistLen = 16
 
-// Shortlist is the cheapest candidates of one pick, cheapest first, for those
-// who want to see afterwards what a decision was made of: the table of all of
-// them takes longer than the pick.
+// Shortlist keeps the cheapest candidates of one pick, cheapest first, to show later
+// what a decision was made of. A table of all candidates would take longer than the
+// pick.
 type Shortlist struct {
 	n        int
 	cost     [ShortlistLen]float64
@@ -20,13 +20,15 @@ type Shortlist struct {
 // Len returns how many candidates are kept.
 func (s *Shortlist) Len() int { return s.n }
 
-// Position returns the position of the i-th cheapest.
+// Position returns the position of the i-th cheapest, counted from 0, in
+// Candidates.Ranks.
 func (s *Shortlist) Position(i int) int { return int(s.position[i]) }
 
 func (s *Shortlist) reset() { s.n = 0 }
 
-// offer keeps the candidate if it is cheap enough, and returns the cost above
-// which no other will be. Of equals the earlier ones stay.
+// offer keeps the candidate if it is cheap enough. It returns the cost at or above
+// which no later candidate is kept. Of candidates with equal costs the earlier ones are
+// kept.
 func (s *Shortlist) offer(i int, cost float64) (bar float64) {
 	if s.n == ShortlistLen {
 		if cost >= s.cost[ShortlistLen-1] {
@@ -45,7 +47,7 @@ func (s *Shortlist) offer(i int, cost float64) (bar float64) {
 	return math.Inf(1)
 }
 
-// near fills the shortlist of a mode that compares no costs of kv.
+// near fills the shortlist in modes other than kv.
 func (c *Candidates) near(m Mode) {
 	byLoad := m == LeastLoaded || m == PowerOfTwo
 	bar := math.Inf(1)

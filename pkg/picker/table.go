@@ -12,21 +12,21 @@ import (
 type Row struct {
 	Candidate
 
-	LackingBlocks  int64    // of the prompt, that a decode rank would fetch; what the cost counts
-	SharedBlocks   int64    // that the rank can fetch from the shared cache
-	CachedTokens   int64    // of the prompt, as the cost counts them
-	UncachedTokens int64    // of the prompt
-	Credit         float64  // what one overlapping block is worth here, in blocks
-	CreditBlocks   float64  // what the cache takes off
+	LackingBlocks  int64    // blocks of the prompt that a decode rank would fetch, as the cost counts them
+	SharedBlocks   int64    // blocks of the prompt that the rank can fetch from the shared cache
+	CachedTokens   int64    // tokens of the prompt that are cached, as the cost counts them
+	UncachedTokens int64    // tokens of the prompt that are not cached
+	Credit         float64  // what one overlapping block is worth for this candidate, in blocks
+	CreditBlocks   float64  // what all cached blocks take off the cost
 	PrefillCost    float64  // in blocks
-	DecodeCost     float64  // in blocks, the weight of requests and what is to be fetched included
+	DecodeCost     float64  // in blocks, including the weight of requests and the cost of fetching
 	Cost           float64  // what the mode compares; see Decision.Cost
-	Overload       Overload // the threshold that it is over, if any
-	Out            bool     // it could not be picked, for overload or what the caller knows
+	Overload       Overload // the threshold that the candidate is over, if any
+	Out            bool     // it could not be picked: it is over a threshold, or in Candidates.Out
 }
 
-// AppendTable appends to dst the row of every candidate, in order: the costs
-// that Pick sees when given the same arguments.
+// AppendTable appends the row of every candidate to dst, in order, with the costs that
+// a Pick with the same arguments would compare.
 func AppendTable(dst []Row, req *Request, c *Candidates, p *Params) []Row {
 	_, _ = c.prepare(p, new(Decision))
 	k := newCoster(req, c, p)
@@ -36,9 +36,9 @@ func AppendTable(dst []Row, req *Request, c *Candidates, p *Params) []Row {
 	return dst
 }
 
-// AppendNear appends the rows of the picked candidate and, cheapest first, of
-// the others that c.Near holds. It is to be called after the Pick of the same
-// arguments, before the numbers of c change.
+// AppendNear appends the row of the picked candidate, and then, cheapest first, the
+// rows of the other candidates in c.Near. Call it after the Pick with the same
+// arguments, before the numbers in c change.
 func AppendNear(dst []Row, req *Request, c *Candidates, p *Params, d *Decision) []Row {
 	k := newCoster(req, c, p)
 	dst = append(dst, k.row(d.Index, p))
@@ -76,8 +76,8 @@ func (k *coster) row(i int, p *Params) Row {
 	return r
 }
 
-// Format writes rows as a table for people, the picked rank marked with a star,
-// one that could not be picked with an x. A zero picked marks none.
+// Format writes rows as a table for people. It marks the picked rank with a star, and
+// candidates that could not be picked with an x. With a zero picked no rank has a star.
 func Format(rows []Row, picked worker.Rank) string {
 	const columns = 12
 	cells := make([][columns]string, 0, len(rows)+1)
@@ -126,9 +126,9 @@ func Format(rows []Row, picked worker.Rank) string {
 	return out.String()
 }
 
-// Overlap writes device blocks, how many of them are predicted (p), then those beyond in host memory (h) and on disk
-// (d), where there are any; a tilde marks an estimate, an exclamation mark a rank
-// that did not tell all.
+// Overlap writes the blocks on the device, and if there are any how many of them are
+// predicted (p), the further ones in host memory (h) and those on disk (d). "~" before
+// them marks an estimate, "!" a degraded rank.
 func (c *Candidate) Overlap() string {
 	s := strconv.FormatUint(uint64(c.OverlapBlocks), 10)
 	if c.PredictedBlocks > 0 {
@@ -149,7 +149,8 @@ func (c *Candidate) Overlap() string {
 	return s
 }
 
-// Overlap adds to that of the candidate what it can fetch from the shared cache (s).
+// Overlap is the overlap of the candidate, and the blocks that it can fetch from the
+// shared cache (s).
 func (r *Row) Overlap() string {
 	s := r.Candidate.Overlap()
 	if r.SharedBlocks > 0 {
@@ -158,7 +159,7 @@ func (r *Row) Overlap() string {
 	return s
 }
 
-// num prints a term with three digits after the point at most.
+// num writes a term with at most three digits after the point.
 func num(f float64) string {
 	return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.3f", f), "0"), ".")
 }
