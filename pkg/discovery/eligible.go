@@ -2,16 +2,15 @@ package discovery
 
 import "github.com/seed-60ae5743/baton/pkg/worker"
 
-// Ineligible says why w may not be picked for its role although it is known,
-// or "" when it may (docs/behaviour.md#eligible): an SGLang prefill worker meets its
-// decode worker at a bootstrap address, so without one it can never hand its KV
-// over. A prefill endpoint counts as ready only when its facts are known
-// (docs/behaviour.md#facts-first).
+// Ineligible says why w may not be picked for its role although it is known, or returns
+// "" (docs/behaviour.md#eligible). An SGLang prefill worker meets decode workers at its
+// bootstrap address: without one it can never hand over its KV. A prefill endpoint is
+// ready only when its facts are known (docs/behaviour.md#facts-first).
 //
-// A transfer domain without a value may still get one, so until then the worker is
-// not picked: it is ineligible, and not unfit (docs/behaviour.md#transfer-domain).
+// A worker whose transfer domain has no value is ineligible but not unfit: the value
+// may still come (docs/behaviour.md#transfer-domain).
 //
-// Draining is not judged here: that is [worker.Worker.CanServe].
+// Whether w is draining is not checked here, but in [worker.Worker.CanServe].
 func Ineligible(w *worker.Worker) string {
 	if why := Unfit(w); why != "" {
 		return why
@@ -32,9 +31,9 @@ func Ineligible(w *worker.Worker) string {
 	return ""
 }
 
-// Unfit says why w can never be picked for its role as it is, or "": no fact
-// that is still to come will change that. An ineligible worker that is not unfit
-// is one whose facts are not all known.
+// Unfit says why w can never be picked for its role, whatever further facts come, or
+// returns "". A worker that is ineligible but not unfit is one whose facts are not all
+// known.
 func Unfit(w *worker.Worker) string {
 	if w.Fronted {
 		return "it speaks no HTTP: only its own front reaches it"

@@ -7,63 +7,64 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Source feeds the view with one origin's workers.
+// Source sends the workers of one origin to the view.
 type Source interface {
-	// Run sends a [List] first, then [Batch] events or further listings, until
-	// ctx ends or it can no longer vouch for what it sent; it returns only when
-	// its goroutines are done. The view calls it again after a pause, so a
-	// source may simply return its error. After an error from Send that wraps
-	// [ErrResync] it must list again, by itself or by returning. It calls Send
-	// from one goroutine at a time and not after it has returned.
+	// Run sends a [List] first, then [Batch] events or further listings, until ctx ends
+	// or the set that it has sent may be wrong. It returns when all of its goroutines
+	// have ended. The view calls Run again after a pause, so that a source may simply
+	// return its error. After an error of Send that wraps [ErrResync] the source must
+	// send a listing again, by itself or after returning. Run calls Send from one
+	// goroutine at a time, and not after it has returned.
 	Run(ctx context.Context, sink Sink) error
 }
 
-// Sink takes a source's events.
+// Sink receives a source's events.
 type Sink interface {
-	// Send applies one event; when it returns nil, readers already see the
-	// effect. An error wraps [ErrResync]. The sink owns what the event points
-	// to from then on.
+	// Send applies one event. When it returns nil, readers already see the effect.
+	// Every error wraps [ErrResync]. The sink owns what the event points to after the
+	// call.
 	Send(ev Event) error
 }
 
 // Event is one of [Begin], [List], [Batch], [Batches], [Broken].
 type Event interface{ isEvent() }
 
-// Begin says that the source starts to list.
+// Begin says that the source begins to list.
 type Begin struct{}
 
-// List is a full set, read at one revision. It replaces the set atomically and
-// may repeat the present revision, but not go back, unless Epoch differs.
+// List is a full set, read at one revision. It replaces the set at once. Within one
+// Epoch its revision may be that of the present set or higher, but not lower.
 type List struct {
-	// Epoch names the history that revisions belong to (etcd: the cluster id).
-	// A store that was rebuilt starts again at a low revision under a new one.
+	// Epoch names the history that the revisions belong to (etcd: the cluster id). A
+	// store that was rebuilt begins again at a low revision, with another Epoch.
 	Epoch    string
 	Revision uint64
 	Entries  []Entry // keys are unique
 }
 
-// Batch is everything that happened at one revision, in order. A source that
-// gets several revisions in one message sends a batch for each, and joins
-// what its transport splits: a revision sent in two parts is a repeat.
+// Batch is everything that happened at one revision, in order. If one message of the
+// store has several revisions, the source sends a batch for each. If the store splits a
+// revision into several messages, the source joins them: a second batch of a revision
+// is refused as a repeat.
 //
-// Without Ops it is a progress note: nothing else happened up to Revision.
+// A Batch without Ops is a progress note: nothing else has happened up to Revision.
 type Batch struct {
 	Revision uint64
-	// After is the revision that this batch follows, for sources that number
-	// their changes without holes; zero for those that do not (in etcd other
-	// keys move the revision, too), where Version finds gaps instead.
+	// After is the revision that this batch follows, for sources that number their
+	// changes without gaps. It is zero for other sources, such as etcd, where other
+	// keys raise the revision as well. For those Version shows a gap.
 	After uint64
 	Ops   []Op
 }
 
-// Batches is what happened at several revisions that came faster than they were taken, in
-// order. Readers see what came of all of them at once, which is what keeps thousands of
-// registrations in a row from being merged thousands of times. A worker that goes and comes
-// back among them is seen to have been away all the same. Where one is refused,
-// those before it hold and those after it are not looked at.
+// Batches is what happened at several revisions, in order, when they came faster than
+// the source handled them. Readers see the result of all of them at once. Otherwise
+// thousands of registrations in a row would each cause a merge. A worker that goes and
+// comes back within them is still seen to have been away. If one batch is refused,
+// those before it stay applied, and those after it are ignored.
 type Batches []Batch
 
-// Broken says that the source cannot vouch for its set any more.
+// Broken says that the source's set may be wrong from now on.
 type Broken struct{ Reason string }
 
 func (Begin) isEvent()   {}
@@ -72,7 +73,7 @@ func (Batch) isEvent()   {}
 func (Batches) isEvent() {}
 func (Broken) isEvent()  {}
 
-// ChangesSet reports whether the set may be another once the event has been accepted.
+// ChangesSet reports whether accepting the event may change the set.
 func ChangesSet(ev Event) bool {
 	switch ev := ev.(type) {
 	case List:
@@ -86,25 +87,24 @@ func ChangesSet(ev Event) bool {
 	}
 }
 
-// Entry is one key of a source and the worker it holds.
+// Entry is one key of a source and the worker that it holds.
 type Entry struct {
 	Key    string
-	Worker *worker.Worker // nil when Fault is set and the key never held one
-	// Fault says why the key's present value is not a worker. The key then
-	// keeps the last good one: one broken registration must not take a worker,
-	// or the fleet, with it.
+	Worker *worker.Worker // nil if Fault is set and the key never held a worker
+	// Fault says why the present value of the key is not a worker. The entry then keeps
+	// the last good worker, so that one broken registration takes away no worker.
 	Fault string
-	// Revision is that of the last write to the key (etcd: mod_revision). In a
-	// Batch it is ignored: the batch's own counts.
+	// Revision is the revision of the last write to the key (etcd: mod_revision). In a
+	// Batch it is ignored, since the batch has a revision.
 	Revision uint64
 	// Version counts the writes to the key since it was created, from 1 (etcd:
-	// version); zero when the source does not count them. It shows a lost write
-	// at the next one to the same key, not before, and not one that left the
-	// count as it was.
+	// version); zero if the source does not count them. It shows that a write was lost
+	// when the next write of the same key comes, unless the lost writes left the count
+	// as it was.
 	Version uint64
 }
 
-// Op is one change of a [Batch]: made by [Put] or [Delete].
+// Op is one change of a [Batch], made by [Put] or [Delete].
 type Op struct {
 	Entry
 	Gone bool
@@ -113,8 +113,8 @@ type Op struct {
 // Put says that the key now holds the entry.
 func Put(e Entry) Op { return Op{Entry: e} }
 
-// Delete says that the key is gone. Version is that of the deleted value, zero
-// when unknown (etcd: prev_kv.version).
+// Delete says that the key is gone. version is the Version of the deleted value, or
+// zero if unknown (etcd: prev_kv.version).
 func Delete(key string, version uint64) Op {
 	return Op{Entry: Entry{Key: key, Version: version}, Gone: true}
 }

@@ -14,23 +14,22 @@ type ProblemKind string
 
 // The kinds of problem.
 const (
-	ProblemConflict   ProblemKind = "conflict"   // its id or endpoint is another's
-	ProblemFault      ProblemKind = "fault"      // its value is not a worker
+	ProblemConflict   ProblemKind = "conflict"   // another entry has its id or its endpoint
+	ProblemFault      ProblemKind = "fault"      // the value of its key is not a worker
 	ProblemIneligible ProblemKind = "ineligible" // known, but may not be picked: see Ineligible
-	ProblemView       ProblemKind = "view"       // the merged set could not be built; a fault of Baton's
+	ProblemView       ProblemKind = "view"       // the merged set was refused, through a bug of Baton's
 )
 
-// Problem is something about one entry that an operator should see. It is
-// comparable.
+// Problem is something about one entry that an operator should see. It is comparable.
 type Problem struct {
 	Kind   ProblemKind
 	Source string
 	Key    string
-	Worker worker.ID // zero when the entry never held one
+	Worker worker.ID // zero if the entry never held a worker
 	Text   string
 }
 
-// part is one source's set.
+// part is the set of one source.
 type part struct {
 	source  string
 	entries []Entry // sorted by key
@@ -41,8 +40,8 @@ type claim struct {
 	Entry
 }
 
-// merge joins the sets. Earlier parts have precedence; the workers come in no
-// order, no id or endpoint twice. It is pure.
+// merge joins the sets. Earlier parts have precedence. The workers are in no order, and
+// no id or endpoint occurs twice. It is pure.
 func merge(parts []part) ([]*worker.Worker, []Problem) {
 	var (
 		workers  []*worker.Worker
@@ -93,8 +92,8 @@ func merge(parts []part) ([]*worker.Worker, []Problem) {
 	return workers, problems
 }
 
-// takenBy finds who listens already where w would. Fronted workers share an
-// address.
+// takenBy returns the claim of an address where w would listen, and false if no address
+// of w is taken. Fronted workers share an address.
 func takenBy(addrs map[netip.AddrPort]claim, w *worker.Worker) (at netip.AddrPort, by claim, taken bool) {
 	if w.Fronted {
 		return at, by, false
@@ -107,10 +106,10 @@ func takenBy(addrs map[netip.AddrPort]claim, w *worker.Worker) (at netip.AddrPor
 	return at, by, false
 }
 
-// byPrecedence orders one source's entries so that taking what is still free
-// gives an endpoint to the entry written last, and an id to the first key.
-// Entries that lose their id by that rule are moved to the end: they must not
-// take an endpoint from a worker of the set.
+// byPrecedence orders the entries of one source by precedence: if each entry in turn
+// takes what is free, an endpoint goes to the entry written last and an id to the first
+// key. Entries that do not get their id come at the end, so that they take no endpoint
+// from a worker of the set.
 func byPrecedence(entries []Entry) []Entry {
 	ordered := make([]Entry, 0, len(entries))
 	var late []Entry

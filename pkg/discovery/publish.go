@@ -7,36 +7,35 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Change is the difference between two snapshots, each list sorted. A worker
-// that left and came back under its id between two calls is in both Left and
-// Joined: handle Left first, and it starts clean
+// Change is the difference between two snapshots. Each list is sorted. A worker that
+// left and came back under its id between two calls is in both Left and Joined: a
+// subscriber that handles Left first then starts clean with it
 // (docs/behaviour.md#leaves-nothing).
 type Change struct {
 	Joined  []worker.ID
 	Left    []worker.ID
-	Changed []worker.ID // in both sets, with other contents
+	Changed []worker.ID // in both snapshots, and different
 }
 
-// IsZero reports whether the workers are the same.
+// IsZero reports whether no worker has changed.
 func (c Change) IsZero() bool { return len(c.Joined)+len(c.Left)+len(c.Changed) == 0 }
 
-// ChangeFunc is told of a new snapshot. The first call has an empty old one.
-// When only the stale mark changed, the Change is empty. It may read the view
-// and subscribe; it should return soon, since hooks and other subscribers wait.
+// ChangeFunc is called with a new snapshot. In the first call old is empty. If only the
+// stale mark has changed, the Change is empty. The function may read the view and
+// subscribe. It should return soon, since hooks and other subscribers wait for it.
 type ChangeFunc func(old, now *worker.Snapshot, c Change)
 
-// subscriber is guarded by View.mu, but for fn, which is read-only.
+// subscriber is guarded by View.mu, except fn, which is read-only.
 type subscriber struct {
 	fn   ChangeFunc
-	last *worker.Snapshot       // last told
-	left map[worker.ID]struct{} // left at some moment since last
+	last *worker.Snapshot       // the snapshot of the last call
+	left map[worker.ID]struct{} // workers that left at any time since last
 }
 
-// Subscribe calls fn for every change from now on, beginning with the set as it
-// is once the view is ready. Calls come one at a time, in order, from a
-// goroutine of Run; a burst of changes may come as one. A call that is under
-// way when cancel is called may end after it; none begins after it. cancel may
-// be called more than once.
+// Subscribe calls fn for every change from now on, and first for the present set, as
+// soon as the view is ready. Calls come one at a time, in order, from a goroutine of
+// Run. Several changes may come as one. A call that is on its way when cancel is called
+// may still end after it; no further call is made. cancel may be called more than once.
 func (v *View) Subscribe(fn ChangeFunc) (cancel func()) {
 	s := &subscriber{fn: fn, last: &worker.Snapshot{}, left: map[worker.ID]struct{}{}}
 	v.mu.Lock()
@@ -57,15 +56,15 @@ func (v *View) wakeLocked() {
 	}
 }
 
-// publishLocked stores a new snapshot if there is something new to see: other
-// workers (setChanged says that there may be), or another stale mark. A set
-// equal to the present one keeps its snapshot, so that a listing that repeats
-// what is known disturbs nobody.
+// publishLocked stores a new snapshot if the workers or the stale mark are different;
+// setChanged says that the workers may be. If the set equals the present one, the
+// snapshot stays, so that a listing which repeats what is known causes no call of
+// subscribers.
 func (v *View) publishLocked(setChanged bool) {
 	stale := false
 	for _, f := range v.feeds {
 		if !f.reducer.HasSet() {
-			return // no request sees part of a set
+			return // requests must not see only a part of the sources
 		}
 		stale = stale || f.reducer.State() == Stale
 	}
@@ -92,8 +91,8 @@ func (v *View) publishLocked(setChanged bool) {
 	}
 }
 
-// mergeLocked returns a snapshot of the present sets, or old if nothing is
-// different from it. Workers that did not change keep their pointers.
+// mergeLocked returns a snapshot of the present sets, or old if nothing has changed.
+// Workers that did not change keep their pointers.
 func (v *View) mergeLocked(old *worker.Snapshot, first bool) *worker.Snapshot {
 	parts := make([]part, len(v.feeds))
 	for i, f := range v.feeds {
@@ -106,7 +105,7 @@ func (v *View) mergeLocked(old *worker.Snapshot, first bool) *worker.Snapshot {
 		}
 	}
 	now, err := worker.NewSnapshot(old.Revision()+1, workers)
-	if err != nil { // merge lets nothing through that a snapshot refuses
+	if err != nil { // merge lets nothing pass that NewSnapshot refuses
 		now = old
 		problems = append(problems, Problem{Kind: ProblemView, Text: err.Error()})
 	}
@@ -126,13 +125,13 @@ func (v *View) setProblemsLocked(problems []Problem) {
 	v.problems = problems
 }
 
-// touched is what batches that are not published yet have to do with: keys, and the ids
-// and addresses of the workers that the keys hold and held.
+// touched has what the batches that are not published yet touch: their keys, and the
+// ids and addresses of the workers that these keys hold and held.
 type touched map[any]struct{}
 
-// again reports whether a batch has to do with something that one before it had to do
-// with: what came of those has to be published first, or a worker that was away for a
-// moment would seem to have stayed. It then begins anew with this batch.
+// again reports whether a batch touches something that an earlier batch in t touches.
+// The earlier ones must then be published first: otherwise a worker that was away for a
+// moment would seem to have stayed. In that case t begins anew with this batch.
 func (t touched) again(r *Reducer, b Batch) bool {
 	var now []any
 	for _, op := range b.Ops {
@@ -158,7 +157,7 @@ func (t touched) again(r *Reducer, b Batch) bool {
 	return again
 }
 
-// diff compares two sets in one walk over both, which are sorted by id.
+// diff compares two sets in one walk over both: both are sorted by id.
 func diff(old, now *worker.Snapshot) Change {
 	var c Change
 	a, b := old.Workers(), now.Workers()
@@ -189,8 +188,8 @@ func diff(old, now *worker.Snapshot) Change {
 	return c
 }
 
-// returned moves the workers that were away between the two sets of c from
-// Changed, or from nowhere, to Left and Joined.
+// returned adds to Left and Joined the workers that are in both snapshots but were away
+// at some time between them, and removes these workers from Changed.
 func (c Change) returned(left map[worker.ID]struct{}, old, now *worker.Snapshot) Change {
 	for id := range left {
 		if old.Worker(id) != nil && now.Worker(id) != nil {
@@ -204,7 +203,7 @@ func (c Change) returned(left map[worker.ID]struct{}, old, now *worker.Snapshot)
 	return c
 }
 
-// notify tells hooks and subscribers until stop is closed and all is told.
+// notify calls hooks and subscribers until stop is closed and everything is delivered.
 func (v *View) notify(stop <-chan struct{}) {
 	for {
 		select {

@@ -10,23 +10,23 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// ErrResync is wrapped by every refusal of an event: the source must send a
+// ErrResync is wrapped by every refusal of an event. The source must then send a
 // listing before anything else.
 var ErrResync = errors.New("discovery: resync")
 
-// MaxDPSize is the most data-parallel ranks that one worker may claim. It
-// bounds what a mistaken registration can make every reader allocate.
+// MaxDPSize is the most data-parallel ranks of one worker. It bounds what every reader
+// allocates for a wrong registration.
 const MaxDPSize = 4096
 
-// State is where a source stands.
+// State is the state of one source.
 type State uint8
 
-// The states. There is a set in Watching and Stale, and none in the others.
+// The states. A source has a set in Watching and Stale, and none in Empty and Listing.
 const (
-	Empty    State = iota // never asked
-	Listing               // asked; no full set yet
-	Watching              // the set is the source's at Revision
-	Stale                 // the last good set; the source cannot vouch for it
+	Empty    State = iota // the source has not begun
+	Listing               // the source has begun; it has sent no full set yet
+	Watching              // the set is what the store holds at Revision
+	Stale                 // the last good set; it may be out of date
 )
 
 var stateNames = [...]string{Empty: "empty", Listing: "listing", Watching: "watching", Stale: "stale"}
@@ -42,31 +42,31 @@ func (s State) String() string {
 // MarshalText returns the lower-case name, for the JSON state.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Reducer folds one source's events into its set. It does no I/O and reads no
-// clock. Not safe for concurrent use. The zero value is an empty set.
+// Reducer applies one source's events to its set. It does no I/O and reads no clock.
+// Not safe for concurrent use. The zero value has no set.
 type Reducer struct {
 	state    State
 	epoch    string
 	revision uint64
 	// Invariant: nil if and only if state is Empty or Listing.
 	entries map[string]Entry
-	cause   string // of the last loss; "" while watching
+	cause   string // why the set was last lost; "" while watching
 }
 
-// State returns where the source stands.
+// State returns the source's state.
 func (r *Reducer) State() State { return r.state }
 
-// Revision returns the revision of the set; zero when there is none.
+// Revision returns the revision of the set, or zero if there is none.
 func (r *Reducer) Revision() uint64 { return r.revision }
 
-// Cause says why the set is not fresh; it is empty while watching.
+// Cause says why the set is not fresh, or returns "" while watching.
 func (r *Reducer) Cause() string { return r.cause }
 
-// HasSet reports whether a full set has ever been accepted.
+// HasSet reports whether a full set was ever accepted.
 func (r *Reducer) HasSet() bool { return r.entries != nil }
 
-// Entries returns the set sorted by key. The slice is the caller's, the
-// workers are shared.
+// Entries returns the set sorted by key. The caller owns the slice; the workers are
+// shared.
 func (r *Reducer) Entries() []Entry {
 	es := make([]Entry, 0, len(r.entries))
 	for _, k := range slices.Sorted(maps.Keys(r.entries)) {
@@ -75,9 +75,10 @@ func (r *Reducer) Entries() []Entry {
 	return es
 }
 
-// Apply takes one event. A refused event leaves the set as it was and marks it
-// stale; the error wraps [ErrResync] and says what came and what was expected.
-// It panics on a type that is not one of this package's events.
+// Apply applies one event. If it refuses the event, the set stays as it was and is no
+// longer fresh; of [Batches] those before the refused one stay applied. The error wraps
+// [ErrResync] and says what came and what was expected. Apply panics on a type that is
+// not one of this package's events.
 func (r *Reducer) Apply(ev Event) error {
 	switch ev := ev.(type) {
 	case Begin:
@@ -108,7 +109,7 @@ func (r *Reducer) Apply(ev Event) error {
 	}
 }
 
-// lose marks the set as no longer vouched for.
+// lose marks the set as no longer fresh.
 func (r *Reducer) lose(cause string) {
 	r.cause = cause
 	if r.HasSet() {
@@ -190,7 +191,7 @@ func (r *Reducer) batch(b Batch) error {
 	return nil
 }
 
-// misfit says why op cannot follow on what the key holds, or "".
+// misfit says why op cannot follow what the key holds, or returns "".
 func misfit(op Op, held Entry, ok bool) string {
 	counted := op.Version != 0 && (held.Version != 0 || !ok)
 	switch {
@@ -204,8 +205,8 @@ func misfit(op Op, held Entry, ok bool) string {
 	return ""
 }
 
-// admit returns e, or, where e holds no valid worker, e with the reason as its
-// fault and the worker that the key held before.
+// admit returns e. If e has no valid worker, the result has the reason as its Fault,
+// and the worker that the key held before.
 func admit(e, held Entry) Entry {
 	if e.Fault == "" {
 		e.Fault = invalid(e.Worker)
@@ -229,8 +230,7 @@ func invalid(w *worker.Worker) string {
 	return ""
 }
 
-// String returns the state and the set, one line an entry: what scenario files
-// show.
+// String returns the state and the set, one line for each entry, for scenario files.
 func (r *Reducer) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s revision %d", r.state, r.revision)

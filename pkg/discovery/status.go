@@ -9,21 +9,21 @@ import (
 type Status struct {
 	Ready    bool
 	Stale    bool
-	Revision uint64 // of the snapshot: counts published sets
+	Revision uint64 // the snapshot's; it counts published sets
 	Workers  int    // in the snapshot
 	Sources  []SourceStatus
 	Problems []Problem
 }
 
-// SourceStatus is where one source stands.
+// SourceStatus is the state of one source.
 type SourceStatus struct {
 	Name     string
 	State    State
 	Revision uint64    // the source's own
 	Since    time.Time // when State began
 	Entries  int
-	// LastError is the last reason for a set that is not fresh. It stays after
-	// recovery; LastErrorAt says how old it is.
+	// LastError is the last reason why the set was not fresh. It stays after recovery;
+	// LastErrorAt is when it came.
 	LastError   string
 	LastErrorAt time.Time
 	Losses      uint64 // how often a fresh set was lost

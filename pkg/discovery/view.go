@@ -12,38 +12,38 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// ErrNotReady is returned while some source has not sent its first full set.
+// ErrNotReady says that some source has not sent its first full set.
 var ErrNotReady = errors.New("discovery: not ready")
 
-// Config is what a view is made of.
+// Config configures a [View].
 type Config struct {
-	// Sources in order of precedence: where two name the same worker, the
-	// earlier one keeps it. At least one.
+	// Sources in order of precedence: if two have the same worker, the earlier one
+	// keeps it. At least one.
 	Sources []Named
 
-	// MinBackoff is the first pause before a source that returned is run again;
-	// it doubles up to MaxBackoff, and each pause is drawn between half of it
-	// and all of it. Defaults: 100 ms and 2 s. Raising MaxBackoff spares a store
-	// in trouble and delays the first fresh set after it.
+	// MinBackoff is the first pause before a source that returned is run again. The
+	// pause doubles up to MaxBackoff; each is drawn between half of it and all of it.
+	// Defaults: 100 ms and 2 s. A higher MaxBackoff spares a store in trouble, but
+	// delays the first fresh set afterwards.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
 
 	Hooks Hooks
 }
 
-// Named is a source and the name it has in problems, logs and the page.
+// Named is a source with its name in problems, logs and the page.
 type Named struct {
 	Name   string
 	Source Source
 }
 
-// Hooks are told what could be logged. Any may be nil. They are called one at
-// a time, in order, by the goroutine that also calls subscribers.
+// Hooks are called with what may be logged. Each may be nil. They are called one at a
+// time, in order, by the goroutine that also calls subscribers.
 type Hooks struct {
-	// Transition fires when a source's state changes, and when a source without
-	// a fresh set gives a new reason for it.
+	// Transition is called when a source's state changes, and when a source that is not
+	// fresh has a new cause.
 	Transition func(Transition)
-	// Problem fires once for each problem as it appears.
+	// Problem is called once for each problem when it appears.
 	Problem func(Problem)
 }
 
@@ -53,7 +53,7 @@ type Transition struct {
 	From, To State
 	Revision uint64
 	Workers  int
-	Cause    string // why it is not fresh; "" when it is
+	Cause    string // why the set is not fresh; "" if it is
 }
 
 func (c Config) withDefaults() Config {
@@ -92,38 +92,37 @@ func (c Config) Validate() error {
 	return fmt.Errorf("discovery: %w", errors.Join(errs...))
 }
 
-// View is the one place where the present workers are read. All methods are
-// safe for concurrent use.
+// View holds the present workers. All methods are safe for concurrent use.
 type View struct {
 	// Set at construction, read-only.
 	cfg   Config
-	ready chan struct{} // closed when the first full set is in
-	kick  chan struct{} // one slot; wakes the notifier
+	ready chan struct{} // closed when every source has sent a full set
+	kick  chan struct{} // has room for one; wakes notify
 
 	snap    atomic.Pointer[worker.Snapshot] // never nil
 	running atomic.Bool
 
-	// mu guards all below. It is held while events are folded in and never
-	// while a source, hook or subscriber is called.
+	// mu guards the fields below. It is held while events are applied, and never while
+	// a source, a hook or a subscriber is called.
 	mu          sync.Mutex
-	feeds       []*feed // one a source, same order as cfg.Sources
+	feeds       []*feed // one for each source, in the order of cfg.Sources
 	subs        []*subscriber
 	problems    []Problem
-	transitions []Transition // not yet told to hooks
-	news        []Problem    // not yet told to hooks
+	transitions []Transition // still to be passed to Hooks.Transition
+	news        []Problem    // still to be passed to Hooks.Problem
 }
 
-// feed is one source's reducer and what the page shows of it. Guarded by
+// feed is one source's reducer and what the page shows of the source. Guarded by
 // View.mu.
 type feed struct {
 	reducer Reducer
-	since   time.Time // of the present state
-	lostAt  time.Time // of the last error
-	lastErr string    // kept after recovery
-	losses  uint64    // losses of a set that was fresh
+	since   time.Time // when the present state began
+	lostAt  time.Time // when the last error came
+	lastErr string    // the last error; kept after recovery
+	losses  uint64    // how often a fresh set was lost
 }
 
-// New returns a view that is empty and not ready until Run runs.
+// New returns a view that is empty and not ready until Run is called.
 func New(cfg Config) (*View, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -137,12 +136,12 @@ func New(cfg Config) (*View, error) {
 	return v, nil
 }
 
-// Load returns the present workers: one atomic load, never nil, never waits.
-// It is empty until the view is ready.
+// Load returns the present workers with one atomic load: it never returns nil and never
+// waits. The set is empty until the view is ready.
 func (v *View) Load() *worker.Snapshot { return v.snap.Load() }
 
-// Ready reports whether every source has sent a full set. It never turns back:
-// see the package's invariants.
+// Ready reports whether every source has sent a full set. Once true it stays true: see
+// the invariants of the package.
 func (v *View) Ready() bool {
 	select {
 	case <-v.ready:
@@ -152,7 +151,7 @@ func (v *View) Ready() bool {
 	}
 }
 
-// WaitReady waits until the view is ready. When ctx ends first, the error wraps
+// WaitReady waits until the view is ready. If ctx ends first, the error wraps
 // ErrNotReady and the cause of ctx, and names the sources that are missing.
 func (v *View) WaitReady(ctx context.Context) error {
 	select {
@@ -175,9 +174,9 @@ func (v *View) WaitReady(ctx context.Context) error {
 	return fmt.Errorf("%w: %w%s", ErrNotReady, context.Cause(ctx), missing)
 }
 
-// Run runs the sources until ctx ends and returns when all goroutines are done
-// and subscribers have heard of the last set. It returns an error only when the
-// view has been run before.
+// Run runs the sources until ctx ends. It returns when all goroutines have ended and
+// subscribers were told of the last set. It returns an error only if Run was called
+// before.
 func (v *View) Run(ctx context.Context) error {
 	if !v.running.CompareAndSwap(false, true) {
 		return errors.New("discovery: view is run twice; expected once")
@@ -194,7 +193,7 @@ func (v *View) Run(ctx context.Context) error {
 	return nil
 }
 
-// runSource runs one source again and again, with pauses.
+// runSource runs one source repeatedly, with pauses.
 func (v *View) runSource(ctx context.Context, i int) {
 	s := v.cfg.Sources[i]
 	backoff := v.cfg.MinBackoff
@@ -207,7 +206,7 @@ func (v *View) runSource(ctx context.Context, i int) {
 		}
 		v.stopped(i, err)
 		if time.Since(began) > 2*v.cfg.MaxBackoff {
-			backoff = v.cfg.MinBackoff // it had been well for a while
+			backoff = v.cfg.MinBackoff // the source ran well for a while
 		}
 		select {
 		case <-ctx.Done():
@@ -217,8 +216,8 @@ func (v *View) runSource(ctx context.Context, i int) {
 	}
 }
 
-// stopped records that a source has returned. A refusal is already known, and
-// by a better text.
+// stopped applies a Broken when a source has returned. If the source returned because
+// the reducer refused an event, the reducer already has the cause, in better words.
 func (v *View) stopped(i int, err error) {
 	v.mu.Lock()
 	fresh := v.feeds[i].reducer.State() == Watching
@@ -238,7 +237,7 @@ type sink struct {
 
 func (s sink) Send(ev Event) error { return s.view.apply(s.i, ev) }
 
-// apply folds one event of source i in and publishes what came of it.
+// apply applies one event of source i and publishes the result.
 func (v *View) apply(i int, ev Event) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -251,7 +250,7 @@ func (v *View) apply(i int, ev Event) error {
 	return err
 }
 
-// foldLocked applies an event, and reports whether the set may be another than before.
+// foldLocked applies an event, and reports whether the set may have changed.
 func (v *View) foldLocked(f *feed, ev Event) (changed bool, err error) {
 	several, ok := ev.(Batches)
 	if !ok {
@@ -271,7 +270,7 @@ func (v *View) foldLocked(f *feed, ev Event) (changed bool, err error) {
 	return changed, err
 }
 
-// recordLocked notes a change of state or cause.
+// recordLocked records a change of a source's state or cause.
 func (v *View) recordLocked(i int, from State, cause string) {
 	f := v.feeds[i]
 	to, now := f.reducer.State(), time.Now()

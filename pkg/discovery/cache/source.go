@@ -13,40 +13,38 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
-// Epoch is that of a listing that was read from the file.
+// Epoch is the epoch of a listing that was read from the file.
 const Epoch = "cache"
 
-// Config is what a source with a memory is made of.
+// Config configures a [Source].
 type Config struct {
-	// Inner is the source to remember. Its listings must not be of [Epoch].
-	// Required.
+	// Inner is the source whose set is kept. Its listings must not have the epoch
+	// [Epoch]. Required.
 	Inner discovery.Source
 
-	// Path of the file. Its folder is made when there is something to write.
-	// Required.
+	// Path of the file. Its folder is made when the file is first written. Required.
 	Path string
 
-	// Identity names what Inner reads, on one line, for example by its prefix. It
-	// is kept in the file; a file of another identity, or of none, is not served,
-	// as its workers are others'. Default none: the file is not asked whose it is.
+	// Identity names, on one line, what Inner reads, for example by its prefix. It is
+	// kept in the file. A file of another identity or of none is not served, since it
+	// has the workers of another store. Default none: every file is served.
 	Identity string
 
-	// Patience is how long the first Run waits for Inner's listing before it
-	// serves the file. Default 2 s. Raising it makes it less likely that a slow
-	// store is preceded by what was known before, and delays the first request
-	// by as much when the store is away.
+	// Patience is how long the first Run waits for Inner's listing before it serves the
+	// file. Default 2 s. With a higher value it is less likely that old workers are
+	// served because the store is slow, but the first request waits that much longer if
+	// the store is away.
 	Patience time.Duration
 
-	// MaxAge is how long after the source last vouched for it a set is still
-	// served at a start, to within a tenth; a file's time in the future counts
-	// as now. Default 24 h. Raising it survives longer times without plugin and
-	// store; lowering it makes it less likely that a worker's address is
-	// another's by then. What a plugin that runs has got is served without a
-	// bound.
+	// MaxAge is how old a set may be to be served at a start, counted from when Inner
+	// last vouched for it, to within a tenth. A file from the future counts as new.
+	// Default 24 h. A higher value bridges longer times without plugin and store; a
+	// lower value makes it less likely that another worker has a worker's address by
+	// then. A plugin that runs serves the set that it has without a time limit.
 	MaxAge time.Duration
 
-	// Logger is told when the file is served, cannot be used or cannot be
-	// written. Nil means silence.
+	// Logger is told when the file is served, cannot be used or cannot be written. Nil
+	// means no log.
 	Logger *slog.Logger
 }
 
@@ -88,23 +86,23 @@ func (c Config) Validate() error {
 	return fmt.Errorf("cache: %w", errors.Join(errs...))
 }
 
-// Source passes another source's events on and keeps its last good set in a
-// file. It implements [discovery.Source]. Run must not be called again before it
-// has returned.
+// Source passes the events of another source on, and keeps its last good set in a file.
+// It implements [discovery.Source]. Run must not be called again before it has
+// returned.
 type Source struct {
 	// set at construction, read-only
 	cfg Config
 	w   *writer
 
-	// Owned by the goroutine of Run; they outlive it.
-	mirror  discovery.Reducer // of what the sink has accepted from Inner
-	asked   bool              // the file was asked for, or is not needed any more
-	serving string            // what of the file is being served; "" when nothing is
+	// Owned by the goroutine of Run, and kept between Runs.
+	mirror  discovery.Reducer // what the sink has accepted from Inner
+	asked   bool              // the file was read, or is not needed any more
+	serving string            // describes the workers from the file that are being served; "": none are
 }
 
 var _ discovery.Source = (*Source)(nil)
 
-// New returns a source that remembers cfg.Inner.
+// New returns a source that wraps cfg.Inner.
 func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -113,9 +111,9 @@ func New(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg, w: newWriter(cfg.Path, cfg.Identity, cfg.Logger)}, nil
 }
 
-// Run runs the inner source until it returns and passes its error on, with what
-// is being served in its place, if anything is. All its goroutines have ended
-// then, but for a write that the disk holds up.
+// Run runs the inner source until it returns, and returns its error; if workers from
+// the file are being served, the error says so. All goroutines have ended then, except
+// a write that a slow disk delays.
 func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
 	defer func() {
 		if ctx.Err() == nil {
@@ -125,8 +123,8 @@ func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
 		}
 	}()
 	_ = s.mirror.Apply(discovery.Begin{}) // never refused
-	// The sink wants one caller at a time, and the file is served while the inner
-	// source runs: so that one sends through this goroutine, too.
+	// The sink needs one caller at a time, and recall sends to it while the inner
+	// source runs. So the inner source also sends through this goroutine.
 	relay := relay{events: make(chan discovery.Event), answers: make(chan error)}
 	ended := make(chan error, 1)
 	go func() { ended <- s.cfg.Inner.Run(ctx, relay) }()
@@ -161,7 +159,7 @@ func gaveUp(err error) string {
 	return "(" + strings.ReplaceAll(err.Error(), "\n", "; ") + ")"
 }
 
-// relay is the sink of the inner source.
+// relay is the sink that the inner source gets.
 type relay struct {
 	events  chan discovery.Event
 	answers chan error
@@ -172,7 +170,7 @@ func (r relay) Send(ev discovery.Event) error {
 	return <-r.answers
 }
 
-// pass gives an event to the sink and remembers what the sink has accepted.
+// pass gives an event to the sink, and records it if the sink accepts it.
 func (s *Source) pass(ev discovery.Event, sink discovery.Sink) error {
 	own := copied(ev)
 	if err := sink.Send(ev); err != nil {
@@ -180,8 +178,8 @@ func (s *Source) pass(ev discovery.Event, sink discovery.Sink) error {
 		return err
 	}
 	if err := s.mirror.Apply(own); err != nil {
-		// The sink has more to go by than the mirror; only what both accept is
-		// known to be the source's.
+		// The sink may know more than the mirror does. Only what both accept is certain
+		// to be the source's set.
 		s.cfg.Logger.Warn("not remembered", slog.Any("err", err))
 		return nil
 	}
@@ -197,8 +195,8 @@ func (s *Source) pass(ev discovery.Event, sink discovery.Sink) error {
 	return nil
 }
 
-// copied returns the event with lists of its own: the sink owns those it is
-// sent. Workers are shared; nobody changes them.
+// copied returns the event with slices of its own, since the sink owns those that it
+// receives. The workers are shared: nobody changes them.
 func copied(ev discovery.Event) discovery.Event {
 	switch ev := ev.(type) {
 	case discovery.List:
@@ -217,8 +215,8 @@ func copied(ev discovery.Event) discovery.Event {
 	return ev
 }
 
-// recall sends what the file holds, once, unless there was a listing. silence
-// says how the store has not answered.
+// recall sends what is in the file, once, unless a listing has been sent. silence is
+// the text that says how the store did not answer.
 func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string) {
 	if s.asked || ctx.Err() != nil {
 		return
@@ -228,7 +226,7 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, fs.ErrNotExist) {
-			level = slog.LevelInfo // as on every first start
+			level = slog.LevelInfo // as at every first start
 		}
 		s.cfg.Logger.LogAttrs(ctx, level, "no workers are known from before", slog.String("path", s.cfg.Path), slog.Any("err", err))
 		return

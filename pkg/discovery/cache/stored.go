@@ -15,10 +15,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// mark begins the line that says whose the file is.
+// mark begins the line that names the identity whose workers the file has.
 const mark = "# workers of "
 
-// written returns what the file of the workers holds.
+// written returns the content of the file for the workers.
 func written(identity string, ws []*worker.Worker) ([]byte, error) {
 	data, err := file.Marshal(ws)
 	if err != nil || identity == "" {
@@ -27,7 +27,7 @@ func written(identity string, ws []*worker.Worker) ([]byte, error) {
 	return append([]byte(mark+identity+"\n"), data...), nil
 }
 
-// checkOwner refuses a file of another identity.
+// checkOwner returns an error if the file is of another identity or of none.
 func checkOwner(path, identity string, data []byte) error {
 	if identity == "" {
 		return nil
@@ -43,7 +43,7 @@ func checkOwner(path, identity string, data []byte) error {
 	return nil
 }
 
-// read returns the workers of the file and when it was written.
+// read returns the workers of the file, and when it was written.
 func read(path, identity string) ([]discovery.Entry, time.Time, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -73,11 +73,11 @@ func read(path, identity string) ([]discovery.Entry, time.Time, error) {
 	return entries, info.ModTime(), nil
 }
 
-// known returns the workers of a set, sorted by key, as a file may hold them: no
-// id and no endpoint twice. Who keeps one that is claimed twice is as in a view
-// (see package discovery): an endpoint goes to the entry written last, since a
-// worker that came back at its old address is in the set twice while its old
-// lease runs; an id stays with its first key.
+// known returns the workers of a set as a file may have them: no id and no endpoint
+// occurs twice. If one is claimed twice, the same entry keeps it as in a view (see
+// package discovery). An endpoint goes to the entry written last, since a worker that
+// came back at its old address is in the set twice while its old lease runs. An id
+// stays with its first key. The workers are sorted by id.
 func known(entries []discovery.Entry) []*worker.Worker {
 	ids := make(map[worker.ID]bool, len(entries))
 	var order, late []discovery.Entry

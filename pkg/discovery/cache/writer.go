@@ -15,44 +15,43 @@ import (
 )
 
 const (
-	// interval is the least time between two writes.
+	// interval is the least time from the end of a write to the next write.
 	interval = 200 * time.Millisecond
-	// rest is how many times its own length the pause after a write lasts, if
-	// that is more than interval: thousands of workers that come and go must not
-	// cost a core.
+	// rest is how many times longer than a write the pause after it is, if that is more
+	// than interval: thousands of workers that come and go must not use up a core.
 	rest = 10
-	// retry is the pause after a write that failed.
+	// retry is the pause after a failed write.
 	retry = 10 * time.Second
-	// breakWait and endWait bound how long Run waits for the disk: when it is
-	// run again soon, and at the end, when what is not written is lost.
+	// breakWait and endWait are how long Run waits for the disk: breakWait if Run is
+	// called again soon, endWait at the end, when what is not written yet is lost.
 	breakWait = 100 * time.Millisecond
 	endWait   = 5 * time.Second
-	// vouches is how many times in MaxAge a set that does not change is written
-	// again: the file's time says when it was last vouched for.
+	// vouches is how often in MaxAge an unchanged set is written again. The time of the
+	// file says when the source last vouched for the set.
 	vouches = 10
 )
 
-// writer writes the latest set, in a goroutine that lives while there is
-// something to write. One writer serves every Run of a source: a disk that hangs
-// is waited for by that one goroutine, and the sets that come meanwhile take each
-// other's place. put and flush are for one goroutine at a time.
+// writer writes the latest set, in a goroutine that runs while there is something to
+// write. All Runs of a source use one writer. So if a disk hangs, only that goroutine
+// waits for it, and each set that comes meanwhile replaces the one before. put and
+// flush are for one goroutine at a time.
 type writer struct {
 	// set at construction, read-only
 	path    string
 	owner   string // the identity; "": none
 	log     *slog.Logger
-	replace func(ws []*worker.Worker) error // what the file holds
+	replace func(ws []*worker.Worker) error // writes the file; tests replace it
 
 	mu      sync.Mutex
-	next    []*worker.Worker // the latest that was not taken yet; nil: none
-	busy    bool             // the goroutine lives
-	idle    chan struct{}    // closed when it has ended
-	hurry   chan struct{}    // closed: pauses are not kept, and a failure is final
+	next    []*worker.Worker // the latest set, not yet taken by the goroutine; nil: none
+	busy    bool             // the goroutine runs
+	idle    chan struct{}    // closed when the goroutine has ended
+	hurry   chan struct{}    // closed: there are no pauses, and a failed write is not tried again
 	hurried bool             // hurry is closed
 
-	// Owned by the goroutine, and handed on by mu.
+	// Owned by the goroutine; mu passes them on to the next goroutine.
 	notBefore time.Time
-	told      string // what was logged of the last write; "": nothing was wrong
+	told      string // what was logged about the last write; "": it was good
 }
 
 func newWriter(path, owner string, log *slog.Logger) *writer {
@@ -61,13 +60,13 @@ func newWriter(path, owner string, log *slog.Logger) *writer {
 	return w
 }
 
-// put hands the writer a set, which it owns from then on, in place of one that
-// it has not taken.
+// put hands a set to the writer, which owns it from then on. It replaces a set that was
+// not taken yet.
 func (w *writer) put(ws []*worker.Worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next = ws
-	if w.hurried { // by the end of the Run before
+	if w.hurried { // the Run before has ended
 		w.hurry, w.hurried = make(chan struct{}), false
 	}
 	if !w.busy {
@@ -76,8 +75,8 @@ func (w *writer) put(ws []*worker.Worker) {
 	}
 }
 
-// flush lets what is still to be written be written at once, and waits for it
-// as long as is said; it goes on by itself after that.
+// flush has the pending set written at once, and waits for that up to wait. Afterwards
+// the writing goes on by itself.
 func (w *writer) flush(wait time.Duration) {
 	w.mu.Lock()
 	busy, idle := w.busy, w.idle
@@ -130,7 +129,8 @@ func (w *writer) pause() {
 	}
 }
 
-// take returns the set to write, or ends the goroutine's duty.
+// take returns the set to write. False means that there is none: the goroutine has to
+// end.
 func (w *writer) take() (ws []*worker.Worker, any bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,7 +139,8 @@ func (w *writer) take() (ws []*worker.Worker, any bool) {
 	return ws, w.busy
 }
 
-// giveBack keeps a set that could not be written for another try.
+// giveBack keeps a set that could not be written, so that it is tried again, unless a
+// newer one came.
 func (w *writer) giveBack(ws []*worker.Worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,14 +149,15 @@ func (w *writer) giveBack(ws []*worker.Worker) {
 	}
 }
 
-// write reports whether the set is in the file, as far as the file can hold it.
+// write reports whether the file has the set now, apart from workers that no file can
+// hold.
 func (w *writer) write(ws []*worker.Worker) bool {
 	err := w.replace(ws)
 	if err == nil {
 		w.tell("", nil)
 		return true
 	}
-	// One worker that the file cannot hold must not cost the others.
+	// If one worker cannot be held in the file, the others must still be written.
 	some, faults := holdable(ws)
 	if len(faults) > 0 && w.replace(some) == nil {
 		w.tell("some workers cannot be remembered", errors.Join(faults...))
@@ -179,7 +181,7 @@ func (w *writer) toDisk(ws []*worker.Worker) error {
 	return nil
 }
 
-// holdable parts the workers that a file can hold from the faults of the others.
+// holdable returns the workers that a file can hold, and the faults of the others.
 func holdable(ws []*worker.Worker) ([]*worker.Worker, []error) {
 	var faults []error
 	some := make([]*worker.Worker, 0, len(ws))
@@ -193,8 +195,8 @@ func holdable(ws []*worker.Worker) ([]*worker.Worker, []error) {
 	return some, faults
 }
 
-// tell logs how the last write went, when that is news. The error is not
-// compared: it names a file that is another at each try.
+// tell logs how the last write went, if that differs from the write before. It compares
+// no errors, since each names another temporary file.
 func (w *writer) tell(what string, err error) {
 	if what == w.told {
 		return

@@ -20,28 +20,29 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// DefaultPrefix is what every key of Baton's own layout begins with.
+// DefaultPrefix is the beginning of every key in Baton's own layout.
 const DefaultPrefix = "baton/v1"
 
 // ClientConfig says how to reach an etcd cluster.
 type ClientConfig struct {
-	// Endpoints are at least one of host:port, http://host:port and
-	// https://host:port, all of one kind. Without a scheme they are https if CA,
-	// Cert or ServerName is given, else http.
+	// Endpoints: host:port, http://host:port or https://host:port, at least one, all
+	// with the same scheme. Without a scheme they are https if CA, Cert or ServerName
+	// is given, else http.
 	Endpoints []string
 
-	// Username, and either Password or PasswordFile, or none of them. The file is
-	// read again each time that etcd is asked for a token, so that the password
-	// may be changed while the client is in use; a line end after it is ignored.
+	// Either Username and one of Password and PasswordFile, or none of them. The file
+	// is read again whenever etcd is asked for a token, so that the password can be
+	// changed while the client is in use. A line end after the password is ignored.
 	Username, Password, PasswordFile string
 
-	// Files in PEM. CA alone verifies the servers; without it the system's roots
-	// do. Cert and Key, given together, are also shown to them. These two are read
-	// again at each handshake, so that they may be rotated; CA is read once.
+	// Files in PEM. The CA verifies the servers; without it the roots of the system do.
+	// Cert and Key must be given together; the client identifies itself to the servers
+	// with them. They are read again at each handshake, so that they can be rotated.
+	// The CA is read once.
 	CA, Cert, Key string
-	ServerName    string // what the servers' certificates must be for; default: the endpoint's host
+	ServerName    string // the name that the servers' certificates must have; default: the endpoint's host
 
-	DialTimeout time.Duration // of one connection; default 2 s
+	DialTimeout time.Duration // for one connection; default 2 s
 }
 
 // Validate returns every fault of c, joined, or nil.
@@ -68,12 +69,12 @@ func (c ClientConfig) Validate() error {
 	return fmt.Errorf("etcd: %w", errors.Join(errs...))
 }
 
-// secured reports whether something is given that only TLS uses.
+// secured reports whether a field is given that only TLS uses.
 func (c ClientConfig) secured() bool { return c.CA != "" || c.Cert != "" || c.ServerName != "" }
 
-// urls returns the endpoints with their scheme. clientv3 takes the first one's
-// for all, drops certificates for http without a word, and takes whatever else
-// stands there for a name.
+// urls returns the endpoints with their scheme. It checks them, since clientv3 does
+// not: it uses the first scheme for all endpoints, drops certificates for http
+// silently, and reads anything else in an endpoint as a name.
 func (c ClientConfig) urls() ([]string, error) {
 	implied := "http"
 	if c.secured() {
@@ -105,8 +106,8 @@ func (c ClientConfig) urls() ([]string, error) {
 	return urls, errors.Join(errs...)
 }
 
-// Dial returns a client. It does not wait for a connection: a cluster that is
-// away is found again when it returns. The caller closes it.
+// Dial returns a client. It does not wait for a connection: the client connects when
+// the cluster is there. The caller closes the client.
 func Dial(c ClientConfig) (*clientv3.Client, error) { return dial(c) }
 
 func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
@@ -132,20 +133,20 @@ func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 	}
 	full := clientv3.Config{
 		Endpoints: urls, TLS: conf, DialTimeout: c.DialTimeout,
-		// A connection that is dead without a word is closed after 13 s; etcd
-		// refuses clients that ask more often than each 5 s, gRPC asks at most
-		// each 10 s.
+		// A dead connection is closed after 13 s. A shorter time is not possible: gRPC
+		// asks at most every 10 s, and etcd refuses clients that ask more often than
+		// every 5 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
 		DialOptions: append(more, grpc.WithConnectParams(redial(c.DialTimeout)), grpc.WithChainUnaryInterceptor(c.sign)),
-		// It would write a line to stderr for each try of an outage. What fails
-		// is returned, and told by who asked for it.
+		// clientv3 would write a line to stderr for each attempt in an outage. Errors
+		// are returned, and the caller logs them.
 		Logger: zap.NewNop(),
 	}
 	if c.Username != "" {
 		full.Token = unasked
 	}
 	if c.ServerName != "" {
-		// gRPC verifies the endpoint's host, whatever the TLS configuration says.
+		// gRPC verifies the host of the endpoint, whatever the TLS configuration says.
 		full.DialOptions = append(full.DialOptions, grpc.WithAuthority(c.ServerName))
 	}
 	client, err := clientv3.New(full)
@@ -153,13 +154,14 @@ func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	if c.Username != "" {
-		// The password is put in by sign; clientv3 asks for a token only with one.
+		// clientv3 asks for a token only if it has a password. sign puts in the real
+		// one.
 		client.Token, client.Username, client.Password = "", c.Username, "read when it is needed"
 	}
 	return client, nil
 }
 
-// password returns the password as it is now.
+// password returns the present password.
 func (c ClientConfig) password() (string, error) {
 	if c.PasswordFile == "" {
 		return c.Password, nil
@@ -175,7 +177,7 @@ func (c ClientConfig) password() (string, error) {
 	return word, nil
 }
 
-// sign puts the password into what asks for a token.
+// sign puts the password into requests for a token.
 func (c ClientConfig) sign(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if asked, ok := req.(*pb.AuthenticateRequest); ok {
 		word, err := c.password()
@@ -187,13 +189,13 @@ func (c ClientConfig) sign(ctx context.Context, method string, req, reply any, c
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// unasked is a token that no server has given. clientv3 asks for one with the
-// first call that is refused for it; given the user's name at once it would ask
-// in New, which then fails while etcd is away.
+// unasked is a token that no server has given. With it clientv3 asks for a real one
+// when the first call is refused. With the user's name alone it would already ask in
+// New, which then fails while etcd is away.
 const unasked = "not asked for yet"
 
-// redial says how soon a lost connection is tried again. gRPC's own pauses grow
-// to two minutes, which would outlast every lease.
+// redial says how soon a lost connection is tried again. The pauses of gRPC itself grow
+// to two minutes, which is longer than any lease.
 func redial(timeout time.Duration) grpc.ConnectParams {
 	return grpc.ConnectParams{
 		Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},

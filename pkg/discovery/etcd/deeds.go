@@ -15,7 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// do asks etcd for one action and tells the keeper what came of it.
+// do makes the request for one action, and tells the keeper the result.
 func (r *Registrar) do(whole context.Context, a action) {
 	ctx, cancel := context.WithTimeout(whole, min(2*time.Second, max(r.cfg.TTL/3, 500*time.Millisecond)))
 	defer cancel()
@@ -56,8 +56,7 @@ func (r *Registrar) grant(ctx context.Context) error {
 	return nil
 }
 
-// write puts the record under the lease. A key that is not there, or is ours,
-// is written; another's is not.
+// write writes the record to the key of the lease, unless another lease holds the key.
 func (r *Registrar) write(ctx context.Context, a action) error {
 	r.mu.Lock()
 	rec := r.record
@@ -96,13 +95,13 @@ func (r *Registrar) write(ctx context.Context, a action) error {
 	return nil
 }
 
-// renew keeps the lease alive and looks whether the key is still there.
+// renew keeps the lease alive, and checks that the key is still there.
 func (r *Registrar) renew(ctx context.Context, lease clientv3.LeaseID) error {
 	if err := r.pulse.beat(ctx, r.client, lease); err != nil {
 		return err
 	}
 	key := workerKey(r.cfg.Prefix, lease)
-	// NB: since 3.7 an answer WithKeysOnly says nothing of the lease.
+	// NB: since etcd 3.7 an answer WithKeysOnly does not have the lease.
 	res, err := r.client.Get(ctx, key)
 	if err != nil {
 		return err
@@ -134,8 +133,8 @@ func (r *Registrar) revoke(ctx context.Context, lease clientv3.LeaseID) error {
 	return nil
 }
 
-// lose tells the keeper and everybody that the registration under the lease is
-// gone.
+// lose records that the registration under the lease is gone. It calls the hook if the
+// worker was registered.
 func (r *Registrar) lose(lease clientv3.LeaseID, cause string) {
 	r.mu.Lock()
 	known := r.keeper.held.written != 0
@@ -163,7 +162,7 @@ func (r *Registrar) fail(err error) {
 	}
 }
 
-// hear takes what the sentry has seen.
+// hear handles what the sentry has seen.
 func (r *Registrar) hear(s sighting) {
 	if s.gone != "" {
 		r.lose(s.lease, s.gone)
@@ -174,8 +173,8 @@ func (r *Registrar) hear(s sighting) {
 	r.keeper.doubt(time.Now())
 }
 
-// follow wakes Run when the connection has come back, so that nobody waits for
-// a pause or a keep-alive that is due later.
+// follow wakes Run when the connection is back, so that nothing waits for the end of a
+// pause or for a keep-alive that is due later.
 func (r *Registrar) follow(ctx context.Context) {
 	conn := r.client.ActiveConnection()
 	for s := conn.GetState(); conn.WaitForStateChange(ctx, s); {

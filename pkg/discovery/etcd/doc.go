@@ -1,14 +1,13 @@
-// Package etcd keeps workers in etcd and reads them from it.
+// Package etcd writes workers to etcd and reads them from it.
 //
 // # The layout
 //
-// One key a worker:
+// Each worker has one key:
 //
 //	<prefix>/workers/<instance id>     prefix: baton/v1 unless configured
 //
-// The id is decimal, from 1 to 2^64-1. The value is one JSON object on one line,
-// with the keys of a worker in a workers file (see pkg/discovery/file), for
-// example:
+// The id is decimal, from 1 to 2^64-1. The value is one JSON object on one line, with
+// the keys that a worker has in a workers file (see pkg/discovery/file), for example:
 //
 //	{"id":7,"role":"prefill","engine":"sglang","models":["qwen"],"endpoint":"10.0.0.7:30000",
 //	 "dp_size":1,"block_size":64,"bootstrap":{"host":"10.0.0.7","port":8998}}
@@ -20,63 +19,62 @@
 //	etcdctl put --lease=$lease baton/v1/workers/$id '{"id":'$id',"role":…}'
 //	etcdctl lease keep-alive $lease
 //
-// Keys of the value that are not known are passed over, as a newer writer's;
-// what cannot be read otherwise is a fault of that entry, shown, and the worker
-// that the key held before stays.
+// Unknown keys of the value are ignored, since a newer version may have written them.
+// Any other value that cannot be read is a fault of its entry: the fault is shown, and
+// the entry keeps the worker that it had before.
 //
-// The id in the value is the id in the key. Whoever registers a worker attaches
-// the key to a lease and takes the lease's id as the worker's, since etcd gives
-// no id twice; a key without a lease is read like any other, and stays until
-// somebody deletes it. A worker that starts anew takes a new id.
+// The id in the value must be the id in the key. A registrar attaches the key to a
+// lease, and uses the lease's id as the worker's, since etcd gives no id twice. A key
+// without a lease is read like any other, and stays until someone deletes it. An engine
+// that is started again gets a new id.
 //
 // # Registrar
 //
-// [Registrar] keeps one worker registered. What it does next is decided by a
-// pure machine (keeper); deeds.go asks etcd for it, one thing at a time.
-// Invariants:
+// [Registrar] keeps one worker registered. A pure machine (keeper) decides what to do
+// next; deeds.go makes the requests to etcd, one at a time. Invariants:
 //
-//   - At most one lease is held, and its id is the worker's. A lease that is not
-//     wanted any more is revoked, however late: only etcd knows that it has ended.
-//   - From the first registration on there is no moment, seen from etcd, in which
-//     a worker that is wanted has no key: the key of a new lease is written, and
-//     those of older ones deleted, in one transaction. Losses by other hands are
-//     excepted; they are seen by a watch and mended at once.
-//   - Another's key is never overwritten. What is found under an id that was this
-//     worker's is not another's: whoever wrote it, it goes with the id.
-//   - However long etcd is away, the lease is tried first when it is back: etcd
-//     gives leases their whole time again when it elects a leader, so the worker
-//     mostly keeps its id, and nothing changes for anybody.
+//   - At most one lease is held, and its id is the worker's. A lease that is no longer
+//     needed is revoked, however late, since only etcd knows whether it has ended.
+//   - From its first registration on, a worker that is announced always has a key, as
+//     seen from etcd: one transaction writes the key of a new lease and deletes the
+//     keys of older ones. Someone else may still delete the key or revoke the
+//     lease; a watch sees that, and the worker is registered again at once.
+//   - A key that someone else holds is never overwritten. A key under an id that this
+//     worker had before belongs to the worker, whoever wrote it, and is deleted with
+//     the id.
+//   - However long etcd is away, the registrar first tries to renew the lease when etcd
+//     is back. A new leader of etcd starts all leases with their whole time, so the worker
+//     mostly keeps its id, and no other process sees a change.
 //
 // # Source
 //
-// [Source] lists the range at one revision, page by page, and watches from the
-// next; each revision is one batch. The loop is shared by all layouts
-// (follower); a layout is a reader. Invariants:
+// [Source] lists the range of keys at one revision, page by page, and watches from the
+// next revision on; each revision is one batch. All layouts share this loop (follower);
+// for each layout there is a reader. Invariants:
 //
-//   - The set is taken for fresh only while etcd vouches for it: by an event, by
-//     progress, or by a read that shows that nothing was written since. Without
-//     that for Silence the watch is given up, as clientv3 connects a lost one
-//     again for ever and says nothing of it. (Progress alone will not do: etcd
-//     tells none to a watch that waits for a revision which has not come.) While
-//     the set is behind a revision that such a read has seen, events do not vouch
-//     for it: they may be old ones, of thousands that wait. What stays behind for
-//     Silence is listed.
-//   - Revisions that wait are sent as one event, so that thousands of workers that
-//     register at once do not make as many sets.
-//   - A member that stands still is passed over: reads and watches that it does
-//     not answer in a third of their time are asked of the next.
-//   - A store that has lost its data is never taken for the one it was, though
-//     its cluster id is the same and its revision may be, too: what the set must
-//     hold at its revision is compared with what etcd says it held. Then the last
-//     good set is served on, marked stale, until each of its endpoints is there
-//     again or Grace has passed.
-//     Where etcd cannot show that revision any more (compacted), a listing in
-//     which workers are missing is treated in the same way.
-//   - The workers that are missing after an outage have Return to come back: an
-//     etcd that stood still for longer than the leases ends them all when it goes
-//     on, and registrars need a moment. Until then the last good set is served
-//     on, marked stale.
-//   - After that a listing of the same history is believed, also an empty one.
+//   - The set counts as fresh only while etcd confirms it: by an event, by progress, or
+//     by a read that shows that nothing was written since. Without a confirmation
+//     for Silence the watch is given up, since clientv3 reconnects a lost watch for ever
+//     without reporting it. (Progress alone is not enough: etcd sends none for a watch
+//     whose first revision has not come yet.) While the set is behind a revision that
+//     such a read has seen, events do not confirm the set: they may be old ones, of
+//     thousands that wait. If the set stays behind for Silence, it is listed again.
+//   - Waiting revisions are sent as one event, so that thousands of workers that register
+//     at once do not cause as many sets.
+//   - A member of etcd that hangs is skipped. The time for a read or a watch is
+//     divided among up to three members, which are asked in turn.
+//   - A store that has lost its data is never mistaken for the store as it was, although
+//     its cluster id is the same and its revision may be the same: what the set must
+//     have at its revision is compared with what etcd says that it had then. If they
+//     differ, the last good set is served, marked stale, until each of its endpoints
+//     is registered again or Grace has passed.
+//     If etcd cannot show that revision any more (it is compacted), a listing in which
+//     workers are missing is handled in the same way.
+//   - Workers that are missing after an outage have the time Return to come back. An
+//     etcd that hung for longer than the leases ends all of them when it continues, and
+//     registrars need a moment. Until then the last good set is served, marked
+//     stale.
+//   - Afterwards a listing of the same history is accepted, also an empty one.
 //
 // # Dynamo's layout
 //
@@ -86,17 +84,17 @@
 //	v1/instances/<namespace>/<component>/<endpoint>/<id in hex>
 //	v1/mdc/<namespace>/<component>/<endpoint>/<id in hex>[/<adapter>]
 //
-// A worker is an instance with its card; the pure joiner keeps both and makes
-// one entry of them, under the instance's key. Since several keys make an entry,
-// entries have no version; the comparison above finds lost writes all the same.
-// They are Fronted: shown, and never picked.
-// Ranks are counted from 0: data_parallel_start_rank is not kept.
+// A worker is an instance with its card. The pure joiner keeps both, and makes one
+// entry of them under the instance's key. Since an entry depends on several keys, it
+// has no version; the comparison described above finds lost writes as well. The workers
+// are Fronted: they are shown and never picked. Their ranks are counted from 0:
+// data_parallel_start_rank is ignored.
 //
-// A user with a password needs read and write permission on the prefix; for
-// Dynamo's layout, read permission from v1/instances/ to the end of v1/mdc/. A
-// password that is changed in etcd must be in the password file within the TTL:
-// etcd then takes no renewal with a token from before.
+// A user with a password needs read and write permission on the prefix; for Dynamo's
+// layout, read permission from v1/instances/ to the end of v1/mdc/. If the password is
+// changed in etcd, the password file must have the new one within the TTL: etcd refuses
+// to renew a lease with a token from before the change.
 //
-// What this package does not do: it keeps no set (pkg/discovery does), asks no
-// engine (who announces does), and starts no etcd.
+// What this package does not do: it keeps no set (pkg/discovery does), asks no engine
+// (the caller of the registrar does), and starts no etcd.
 package etcd

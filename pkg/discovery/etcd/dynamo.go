@@ -12,19 +12,19 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
-// DynamoConfig is what a source of Dynamo's layout is made of.
+// DynamoConfig configures a [DynamoSource].
 type DynamoConfig struct {
-	// Instances and Cards are the prefixes of the two kinds of key that make a
-	// worker. Defaults: v1/instances and v1/mdc. Both are read in one range, so a
-	// user with a password needs read permission from the first to the end of
-	// the last.
+	// Instances and Cards are the prefixes of the two kinds of key that make a worker.
+	// Defaults: v1/instances and v1/mdc. Both are read as one range, so a user with a
+	// password needs read permission from the beginning of the first to the end of the
+	// last.
 	Instances, Cards string
 
-	// As in Config, with the same defaults.
+	// See Config. The defaults are the same.
 	Progress, Silence, ListTimeout, Grace, Return time.Duration
 	PageSize                                      int
 
-	// Logger is told when etcd has lost its data. Nil means silence.
+	// Logger is told when etcd has lost its data. Nil means no log.
 	Logger *slog.Logger
 }
 
@@ -38,7 +38,7 @@ func (c DynamoConfig) withDefaults() DynamoConfig {
 	return c
 }
 
-// plain returns what c shares with the other layout.
+// plain returns the part of c that both layouts have.
 func (c DynamoConfig) plain() Config {
 	return Config{
 		Progress: c.Progress, Silence: c.Silence, ListTimeout: c.ListTimeout, Grace: c.Grace, Return: c.Return, PageSize: c.PageSize, Logger: c.Logger,
@@ -63,17 +63,15 @@ func (c DynamoConfig) Validate() error {
 // DynamoSource reads workers that Dynamo has registered. It implements
 // [discovery.Source]. Run must not be called again before it has returned.
 //
-// A worker is an instance key together with the model card of the same
-// namespace, component, endpoint and id; without a card an instance is not
-// (yet) a worker, and an instance that never gets one is something else. Cards
-// with a suffix are LoRA adapters, whose names the worker answers to as well.
-// All workers are Fronted: they speak Dynamo's request plane and no HTTP.
+// A worker is an instance key and the model card with the same namespace, component,
+// endpoint and id. An instance without a card is not a worker, or not yet. A card with
+// a suffix is a LoRA adapter, whose name requests may also ask the worker for. All
+// workers are Fronted: they speak Dynamo's request plane and no HTTP.
 type DynamoSource struct{ *follower }
 
 var _ discovery.Source = (*DynamoSource)(nil)
 
-// NewDynamo returns a source. The client stays the caller's and must live
-// longer than Run.
+// NewDynamo returns a source. The caller closes the client, after Run has returned.
 func NewDynamo(client *clientv3.Client, cfg DynamoConfig) (*DynamoSource, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -83,8 +81,8 @@ func NewDynamo(client *clientv3.Client, cfg DynamoConfig) (*DynamoSource, error)
 	}
 	c := cfg.withDefaults()
 	instances, cards := c.Instances+"/", c.Cards+"/"
-	// One range, and so one listing and one watch, covers both kinds: the set is
-	// then known at one revision. What else lies between is passed over.
+	// One range, and so one listing and one watch, has both kinds of key, so that the
+	// set is known at one revision. Other keys in the range are ignored.
 	j := &joiner{instances: instances, cards: cards}
 	return &DynamoSource{newFollower(storeOf(client, c.plain()), len(client.Endpoints()), c.plain(), min(instances, cards), clientv3.GetPrefixRangeEnd(max(instances, cards)), j)}, nil
 }

@@ -9,29 +9,30 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// maxCard bounds a value of Dynamo's layout; etcd takes no more than 1.5 MiB.
+// maxCard is the longest value that is read in Dynamo's layout; etcd stores at most 1.5
+// MiB.
 const maxCard = 1 << 20
 
-// instanceRecord is the value of an instance key, as far as it is needed. Ids
-// are numbers over 2^53: they are read as what they are, never as floats.
+// instanceRecord is the needed part of an instance key's value. Ids are numbers over
+// 2^53, so they are read as integers and never as floats.
 type instanceRecord struct {
 	Type      string `json:"type"`
 	ID        uint64 `json:"instance_id"`
 	Transport struct {
-		TCP string `json:"tcp"` // "host:port" and the path of the handler there
+		TCP string `json:"tcp"` // "host:port", followed by the path of the handler
 	} `json:"transport"`
 }
 
-// cardRecord is the value of a card key, as far as it is needed.
+// cardRecord is the needed part of a card key's value.
 type cardRecord struct {
 	Type string `json:"type"`
 	ID   uint64 `json:"instance_id"`
 	Card struct {
 		Name       string     `json:"display_name"`
 		BlockSize  uint32     `json:"kv_cache_block_size"`
-		ModelType  string     `json:"model_type"`  // names with " | " between them
+		ModelType  string     `json:"model_type"`  // names, separated by " | "
 		WorkerType string     `json:"worker_type"` // "" in older releases
-		Needs      [][]string `json:"needs"`       // any of these sets of roles
+		Needs      [][]string `json:"needs"`       // sets of roles; the worker needs one of the sets
 		Runtime    struct {
 			Blocks uint64 `json:"total_kv_blocks"`
 			DPSize uint32 `json:"data_parallel_size"`
@@ -61,7 +62,7 @@ func readValue(what string, value []byte, into any) error {
 	return nil
 }
 
-// readInstance returns where an instance listens.
+// readInstance returns the endpoint of an instance.
 func readInstance(value []byte, id worker.ID) (worker.Endpoint, error) {
 	var r instanceRecord
 	if err := readValue("instance", value, &r); err != nil {
@@ -78,7 +79,7 @@ func readInstance(value []byte, id worker.ID) (worker.Endpoint, error) {
 	return e, nil
 }
 
-// readCard returns a worker without its address and its place.
+// readCard returns the worker of a card, without endpoint, namespace and deployment.
 func readCard(value []byte, id worker.ID) (*worker.Worker, error) {
 	var r cardRecord
 	if err := readValue("card", value, &r); err != nil {
@@ -98,19 +99,19 @@ func readCard(value []byte, id worker.ID) (*worker.Worker, error) {
 	w := &worker.Worker{
 		ID: id, Role: role, Engine: worker.VLLM, Models: []string{r.Card.Name},
 		DPSize: max(run.DPSize, 1), BlockSize: r.Card.BlockSize, CapacityBlocks: run.Blocks, Eagle: run.Eagle,
-		// A decode worker that names what it needs, and not prefill, can do without.
+		// A decode worker whose needs do not include prefill can serve alone.
 		AcceptsAggregated: role == worker.Decode && r.Card.Needs != nil && !r.needsPrefill(),
 		Fronted:           true,
 		KVTransfer:        r.transfer(),
 	}
-	if len(run.Taints) > 0 { // an empty list is none
+	if len(run.Taints) > 0 { // an empty list means none
 		w.Taints = run.Taints
 	}
 	if len(run.Topology) > 0 {
 		w.TopologyDomains = run.Topology
 	}
 	if d := run.Disaggregated; d != nil {
-		w.Engine = worker.SGLang // no other engine meets at an address of its own
+		w.Engine = worker.SGLang // only SGLang has such an endpoint
 		if d.Port != 0 && d.Host != "" {
 			w.Bootstrap = worker.Bootstrap{Host: strings.TrimSuffix(strings.TrimPrefix(d.Host, "["), "]"), Port: d.Port}
 		}
@@ -118,8 +119,8 @@ func readCard(value []byte, id worker.ID) (*worker.Worker, error) {
 	return w, nil
 }
 
-// transfer reads how KV is to be kept in a topology domain. Without a word on how
-// strictly, it is required: to refuse is the safer mistake.
+// transfer returns how KV must stay in a topology domain. Without an enforcement it is
+// required, since a wrong refusal does less harm than KV outside of its domain.
 func (r *cardRecord) transfer() worker.KVTransfer {
 	run := &r.Card.Runtime
 	switch {
@@ -150,7 +151,8 @@ func (r *cardRecord) role() (worker.Role, error) {
 	}
 }
 
-// needsPrefill reports whether no set of roles will do without prefill.
+// needsPrefill reports whether every set in Needs contains prefill. It is false without
+// sets.
 func (r *cardRecord) needsPrefill() bool {
 	for _, set := range r.Card.Needs {
 		if !slices.Contains(set, "prefill") {

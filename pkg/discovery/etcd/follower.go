@@ -13,13 +13,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
-// store is what a follower asks of etcd.
+// store is the part of an etcd client that a follower uses.
 type store interface {
 	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
-	// NewWatcher returns a watcher with a stream of its own: progress is asked
-	// for by stream, and is told only when all its watches are up to date.
+	// NewWatcher returns a watcher with a stream of its own. Progress is requested for
+	// a whole stream, and etcd sends it only when all watches of the stream are up to
+	// date.
 	NewWatcher() watcher
-	// Explain adds why there is no connection to an error that does not tell.
+	// Explain adds to err why there is no connection, if err does not say so.
 	Explain(ctx context.Context, err error) error
 }
 
@@ -29,14 +30,14 @@ type watcher interface {
 	Close() error
 }
 
-// clientStore is a client as a store.
+// clientStore makes a client a store.
 type clientStore struct {
 	*clientv3.Client
-	try time.Duration // of one read before it is asked of another member; 0: there is no other
+	try time.Duration // the time for one read before another member is asked; 0: there is no other
 }
 
-// Get asks again, which is to say another member, when one does not answer: a
-// connection to a machine that stands still looks well for 13 s.
+// Get repeats a read that is not answered in time; the client then asks another member.
+// A connection to a machine that hangs seems to be good for 13 s.
 func (c clientStore) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	for c.try > 0 {
 		short, cancel := context.WithTimeout(ctx, c.try)
@@ -56,43 +57,43 @@ func (c clientStore) Explain(ctx context.Context, err error) error {
 	return explained(ctx, c.Client, err)
 }
 
-// reader turns keys and values into entries. One that makes an entry of several
-// keys keeps what it needs from call to call.
+// reader turns keys and values into entries. A reader that makes an entry from several
+// keys keeps what it needs between calls.
 type reader interface {
-	// list takes a full listing, which replaces whatever was before.
+	// list reads a full listing, which replaces everything from before.
 	list(kvs []*mvccpb.KeyValue) []discovery.Entry
-	// change takes what happened at one revision.
+	// change reads what happened at one revision.
 	change(events []*clientv3.Event) []discovery.Op
 }
 
-// pace is how a follower spends its time.
+// pace has the times and sizes by which a follower works.
 type pace struct {
 	progress, silence, listTimeout, grace, comeback time.Duration
 	pageSize                                        int64
-	tries                                           int // members that are asked in that time, one after another
+	tries                                           int // how many members are asked in turn within silence
 }
 
-// follower lists a range of keys and follows it. It is what the sources of this
-// package share. Its fields outlive Run, which must not be called again before
-// it has returned.
+// follower lists a range of keys and follows its changes. All sources of this package
+// use it. Its fields are kept between Runs. Run must not be called again before it has
+// returned.
 type follower struct {
 	// Set at construction, read-only.
 	store     store
-	from, end string // the keys from <= key < end
+	from, end string // the range: from <= key < end
 	pace      pace
 	logger    *slog.Logger
 
 	// Owned by the goroutine of Run.
 	reader    reader
 	past      history
-	endpoints map[string]string // of the workers in the set, by entry
+	endpoints map[string]string // of the workers in the set, by the key of the entry
 	awaiting  wait
-	owed      int64     // the revision that etcd has been seen at and that is not reached yet, the first such; 0: none
-	back      time.Time // when etcd was listed again after an outage; zero: there was none, or it lasts
+	owed      int64     // the first revision at which etcd was seen and which the set has not reached; 0: none
+	back      time.Time // when etcd was first listed again after an outage; zero: there was none, or it lasts
 }
 
-// Run sends a listing and what happens after it, until ctx ends (it then returns
-// nil) or until it cannot vouch for the set any more.
+// Run sends a listing and then what happens, until ctx ends or the set may be wrong. If
+// ctx has ended it returns nil.
 func (f *follower) Run(ctx context.Context, sink discovery.Sink) error {
 	err := f.follow(ctx, sink)
 	if ctx.Err() != nil {
@@ -102,7 +103,7 @@ func (f *follower) Run(ctx context.Context, sink discovery.Sink) error {
 }
 
 func (f *follower) follow(ctx context.Context, sink discovery.Sink) error {
-	f.awaiting.told = "" // this sink has been told nothing
+	f.awaiting.told = "" // nothing was sent to this sink yet
 	f.back = time.Time{}
 	for {
 		l, entries, err := f.settle(ctx, sink)

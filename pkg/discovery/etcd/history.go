@@ -7,15 +7,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// history knows which past the revisions belong to. A store that has lost its
-// data comes back with the same cluster id when its members are configured as
-// before, so the id alone does not tell. It is pure. The zero value has seen
-// nothing.
+// history knows to which past of the store the revisions belong. A store that has lost
+// its data has the same cluster id again if its members are configured as before, so
+// the id alone is not enough. It is pure. The zero value has seen nothing.
 type history struct {
-	generation uint64 // counts the histories seen
+	generation uint64 // counts the histories that were seen
 	cluster    uint64
-	revision   int64            // the set is known exactly at this one
-	keys       map[string]int64 // its keys, with the revision of their last write
+	revision   int64            // the set is exactly what the store had at this revision
+	keys       map[string]int64 // the keys of the set, with the revision of their last write
 }
 
 // listing is the store as it was at one revision.
@@ -25,8 +24,8 @@ type listing struct {
 	kvs      []*mvccpb.KeyValue
 }
 
-// differs says why a listing, read after everything that h has seen, must be of
-// another history, or "".
+// differs says why a listing that was read after everything in h must be of another
+// history, or returns "".
 func (h *history) differs(l listing) string {
 	if h.generation == 0 {
 		return ""
@@ -35,8 +34,8 @@ func (h *history) differs(l listing) string {
 		return reason
 	}
 	for _, kv := range l.kvs {
-		// A key written before the revision that is known, and not known: the
-		// store was rebuilt and has already overtaken that revision.
+		// The key was written before the known revision, but is not known. So the store
+		// was rebuilt, and has already passed the known revision.
 		if held, ok := h.keys[string(kv.Key)]; kv.ModRevision <= h.revision && (!ok || held != kv.ModRevision) {
 			return fmt.Sprintf("etcd has lost its data, at revision %d it did not hold %q", h.revision, kv.Key)
 		}
@@ -44,8 +43,8 @@ func (h *history) differs(l listing) string {
 	return ""
 }
 
-// departs says why a store that is at the revision, after least had been
-// reached, must have another history than h, or "".
+// departs says why a store that is at revision, although least was reached before, must
+// have another history than h, or returns "".
 func (h *history) departs(cluster uint64, revision, least int64) string {
 	switch {
 	case cluster != h.cluster:
@@ -57,8 +56,8 @@ func (h *history) departs(cluster uint64, revision, least int64) string {
 	}
 }
 
-// judge says why a store that shows the sign must have another history than h,
-// or "".
+// judge says why a store that shows the sign must have another history than h, or
+// returns "".
 func (h *history) judge(s sign) string {
 	reason := h.departs(s.cluster, s.revision, s.asked.revision)
 	if reason == "" && !s.asked.fits(s) {
@@ -67,7 +66,8 @@ func (h *history) judge(s sign) string {
 	return reason
 }
 
-// adopt takes a listing as what is known, of another history or the same.
+// adopt makes the listing what is known. another says that the listing is of another
+// history.
 func (h *history) adopt(l listing, another bool) {
 	if another || h.generation == 0 {
 		h.generation++
@@ -79,7 +79,7 @@ func (h *history) adopt(l listing, another bool) {
 	}
 }
 
-// advance takes what happened at a later revision.
+// advance adds what happened at a later revision.
 func (h *history) advance(revision int64, events []*clientv3.Event) {
 	h.revision = revision
 	for _, ev := range events {
@@ -91,7 +91,7 @@ func (h *history) advance(revision int64, events []*clientv3.Event) {
 	}
 }
 
-// mark returns what a store of this history holds.
+// mark returns what a store with this history must have at the known revision.
 func (h *history) mark() mark {
 	m := mark{revision: h.revision, count: int64(len(h.keys))}
 	for key, written := range h.keys {
@@ -105,5 +105,5 @@ func (h *history) mark() mark {
 	return m
 }
 
-// epoch names the history for the reducer.
+// epoch returns the name of the history for the reducer.
 func (h *history) epoch() string { return fmt.Sprintf("%x/%d", h.cluster, h.generation) }

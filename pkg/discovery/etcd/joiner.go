@@ -14,32 +14,32 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// joiner makes workers of Dynamo's instances and cards. It is pure.
+// joiner makes workers from Dynamo's instances and cards. It is pure.
 //
-// Its entries have the instance's key and no version: they change with any of
-// several keys, whose versions are not one count. A lost write is found by the
-// follower, which compares the whole range; what is lost with the versions is
-// only that the reducer would find it at the next write.
+// An entry has the key of the instance and no version, since it changes with any of
+// several keys, each of which has a version of its own. So the reducer cannot find a
+// lost write at the next write. The follower still finds it, since it compares the
+// whole range.
 type joiner struct {
 	instances, cards string // prefixes, with the last slash; set at construction
 
 	parts map[place]*parts
 }
 
-// place is what an instance and its cards have in common.
+// place is what the keys of an instance and of its cards have in common.
 type place struct {
 	namespace, component, endpoint string
 	id                             worker.ID
 }
 
-// parts are the keys of one place. Both may be empty.
+// parts are the keys of one place. There may be no instance, or no cards.
 type parts struct {
 	instance *part
-	cards    map[string]*part // by suffix; "" is the model's own
-	known    bool             // the set holds an entry for it
+	cards    map[string]*part // by the suffix of the key; "" is the card of the model itself
+	known    bool             // the set has an entry for the place
 }
 
-// part is one key's value.
+// part is the value of one key.
 type part struct {
 	key      string
 	value    []byte
@@ -94,7 +94,7 @@ func (j *joiner) change(events []*clientv3.Event) []discovery.Op {
 	return ops
 }
 
-// set takes a key's value. It reports false for a key that is none of ours.
+// set keeps a key's value. False means that the key is neither an instance nor a card.
 func (j *joiner) set(kv *mvccpb.KeyValue) (place, bool) {
 	at, suffix, card, ok := j.place(string(kv.Key))
 	if !ok {
@@ -114,7 +114,7 @@ func (j *joiner) set(kv *mvccpb.KeyValue) (place, bool) {
 	return at, true
 }
 
-// unset takes a key away. It reports false for one that was not there.
+// unset removes a key. False means that the key was not there.
 func (j *joiner) unset(key string) (place, bool) {
 	at, suffix, card, ok := j.place(key)
 	p := j.parts[at]
@@ -129,8 +129,8 @@ func (j *joiner) unset(key string) (place, bool) {
 	return at, true
 }
 
-// place reads a key: "<prefix><namespace>/<component>/<endpoint>/<id in hex>",
-// and for a card perhaps "/<suffix>".
+// place reads a key: "<prefix><namespace>/<component>/<endpoint>/<id in hex>", for a
+// card possibly followed by "/<suffix>". ok is false for any other key.
 func (j *joiner) place(key string) (at place, suffix string, card, ok bool) {
 	rest, ok := strings.CutPrefix(key, j.instances)
 	if !ok {
@@ -154,12 +154,13 @@ func (j *joiner) place(key string) (at place, suffix string, card, ok bool) {
 	return place{names[0], names[1], names[2], worker.ID(id)}, suffix, card, true
 }
 
-// key returns the instance's key. No two keys are read as one place.
+// key returns the key of the instance. Two different keys never have the same place.
 func (j *joiner) key(at place) string {
 	return j.instances + at.namespace + "/" + at.component + "/" + at.endpoint + "/" + strconv.FormatUint(uint64(at.id), 16)
 }
 
-// join returns the entry that the parts make; false while they make none.
+// join returns the entry that the parts make. False means that the instance or its card
+// is missing.
 func (p *parts) join(at place) (discovery.Entry, bool) {
 	own := p.cards[""]
 	if p.instance == nil || own == nil {

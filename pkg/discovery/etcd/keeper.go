@@ -9,12 +9,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// keeper decides what a registrar does next. It is pure: the time and what
-// happened are told to it. Not safe for concurrent use.
+// keeper decides what a registrar does next. It is pure: the time and the events are
+// arguments. Not safe for concurrent use.
 //
-// Invariants: at most one lease is held; a lease that was held and is not any
-// more is retired until etcd says that it is gone; the keys of
-// retired leases are deleted in the transaction that writes the held one's.
+// Invariants: at most one lease is held. A lease that was held and no longer is stays
+// retired until etcd says that it is gone. The transaction that writes the key of the
+// held lease deletes the keys of retired ones.
 type keeper struct {
 	// Set at construction, read-only.
 	ttl                time.Duration
@@ -25,67 +25,68 @@ type keeper struct {
 	held    holding
 	retired []retired
 
-	notBefore time.Time // nothing is tried before
-	fails     int       // tries that failed, in a row
-	losses    int       // registrations that did not last, in a row
+	notBefore time.Time // no request is made before this time
+	fails     int       // how many requests have failed in a row
+	losses    int       // how many registrations in a row were lost soon
 }
 
-// wanted is what etcd should hold.
+// wanted is what etcd should have.
 type wanted struct {
-	gen     uint64 // counts what was asked for
+	gen     uint64 // counts calls of ask
 	present bool
 	life    uint64
 }
 
-// holding is the lease that is held and what its key says. The zero value is
-// no lease.
+// holding is the held lease, and what its key has. The zero value is no lease.
 type holding struct {
 	lease   clientv3.LeaseID
 	life    uint64
-	written uint64    // the wanted.gen that the key holds; 0: none
-	since   time.Time // of the key's first write
-	due     time.Time // of the next keep-alive
+	written uint64    // the wanted.gen that the key has; 0: there is no key
+	since   time.Time // when the key was first written
+	due     time.Time // when the next keep-alive is due
 }
 
-// retired is a lease that is to be revoked.
+// retired is a lease that has to be revoked.
 type retired struct {
 	lease clientv3.LeaseID
-	noKey bool // its key has been deleted
+	noKey bool // the lease's key has been deleted
 }
 
-// deed is what a registrar can be told to do.
+// deed is a kind of action.
 type deed uint8
 
 const (
-	rest   deed = iota // until action.until, or until something happens
-	grant              // a new lease
-	write              // the record under the lease, dropping the keys of `drop`
-	renew              // keep the lease alive and see that the key is there
-	revoke             // the lease
+	rest   deed = iota // wait until action.until, or until something happens
+	grant              // get a new lease
+	write              // write the record to the lease's key, and delete the keys of action.drop
+	renew              // keep the lease alive, and check that its key is there
+	revoke             // revoke the lease
 )
 
 var deedNames = [...]string{rest: "rest", grant: "grant", write: "write", renew: "renew", revoke: "revoke"}
 
 func (d deed) String() string { return deedNames[d] }
 
-// maxDrop bounds a transaction. etcd takes 128 operations, and the write names
-// its own twice. The keys of older leases go when those are revoked.
+// maxDrop bounds the operations of a transaction. etcd allows 128, and write has its
+// operations twice. The keys of further retired leases go when those leases are
+// revoked.
 const maxDrop = 32
 
-// maxRetired bounds how many leases are remembered to be revoked.
+// maxRetired is how many leases are kept to be revoked.
 const maxRetired = 1000
 
-// action is one deed. A deed that etcd is asked for ends with exactly one of
-// the keeper's granted, wrote, renewed, revoked, lost and failed.
+// action is one deed with its arguments. When a request for it has ended, exactly one
+// of the keeper's methods granted, wrote, renewed, revoked, lost and failed must be
+// called.
 type action struct {
 	deed  deed
 	lease clientv3.LeaseID
-	gen   uint64             // write: what is written
-	drop  []clientv3.LeaseID // write: whose keys go in the same transaction
-	until time.Time          // rest; zero: until something happens
+	gen   uint64             // write: the wanted.gen that is written
+	drop  []clientv3.LeaseID // write: the leases whose keys are deleted in the same transaction
+	until time.Time          // rest: until when; zero: until something happens
 }
 
-// next says what to do now.
+// next returns what to do now.
 func (k *keeper) next(now time.Time) action {
 	k.retireUnwanted()
 	a := k.pending(now)
@@ -117,7 +118,7 @@ func (k *keeper) pending(now time.Time) action {
 	}
 }
 
-// retireUnwanted gives up the lease when nothing is to be registered.
+// retireUnwanted retires the lease if nothing is to be registered.
 func (k *keeper) retireUnwanted() {
 	if !k.want.present {
 		k.retire()
@@ -125,26 +126,25 @@ func (k *keeper) retireUnwanted() {
 	}
 }
 
-// retire notes that the lease is to be revoked. However long that takes: a lease
-// does not run while etcd is away, and has its whole time again after it, so that
-// only etcd can say that it has ended.
+// retire adds the held lease to those that have to be revoked. They stay there however
+// long that takes: a lease does not expire while etcd is away, and has its whole time
+// again afterwards, so only etcd can say that it has ended.
 func (k *keeper) retire() {
 	if k.held.lease == 0 {
 		return
 	}
 	k.retired = append(k.retired, retired{lease: k.held.lease})
 	if len(k.retired) > maxRetired {
-		k.retired = k.retired[1:] // etcd grants leases and revokes none: they run out by themselves
+		k.retired = k.retired[1:] // etcd grants leases but revokes none: let the oldest expire
 	}
 }
 
-// ask replaces what is wanted.
+// ask sets what is wanted.
 func (k *keeper) ask(present bool, life uint64) {
 	k.want = wanted{gen: k.want.gen + 1, present: present, life: life}
 }
 
-// settled reports whether etcd holds what was last asked for, as far as is
-// known.
+// settled reports whether etcd has what is wanted, as far as is known.
 func (k *keeper) settled() bool {
 	if !k.want.present {
 		return k.held.lease == 0 && len(k.retired) == 0
@@ -152,16 +152,16 @@ func (k *keeper) settled() bool {
 	return k.held.written == k.want.gen && k.held.life == k.want.life
 }
 
-// granted says that there is a new lease. One that is held is retired, and its
-// key stays until the new one's is written.
+// granted records a new lease. It retires the held one, whose key stays until the key
+// of the new one is written.
 func (k *keeper) granted(lease clientv3.LeaseID) {
 	k.retire()
 	k.held = holding{lease: lease, life: k.want.life}
 	k.worked()
 }
 
-// wrote says that the write was done. It reports whether the worker is now known
-// by a new id.
+// wrote records that a write was done. It reports whether the worker is now registered
+// with a new id.
 func (k *keeper) wrote(now time.Time, a action) bool {
 	first := k.held.written == 0
 	k.held.written = a.gen
@@ -184,15 +184,15 @@ func (k *keeper) renewed(now time.Time) {
 	k.worked()
 }
 
-// revoked says that the lease is gone, by us or before.
+// revoked records that the lease is gone, because it was revoked or had ended before.
 func (k *keeper) revoked(lease clientv3.LeaseID) {
 	k.retired = slices.DeleteFunc(k.retired, func(r retired) bool { return r.lease == lease })
 	k.worked()
 }
 
-// lost says that the lease, or its key, is gone or another's. The worker is
-// registered anew at once, unless it has been lost like that lately. It reports
-// false for a lease that is not held (any more).
+// lost records that the lease or its key is gone, or that another lease holds the key.
+// The worker is registered again: at once, or after a pause if that was the case
+// recently as well. False means that the lease is not the held one.
 func (k *keeper) lost(now time.Time, lease clientv3.LeaseID) bool {
 	if lease != k.held.lease || lease == 0 {
 		return false
@@ -211,8 +211,9 @@ func (k *keeper) lost(now time.Time, lease clientv3.LeaseID) bool {
 	return true
 }
 
-// doubt says that the key has to be looked at before the time is due: its watch
-// has ended. Not at once, as a watch that is refused ends at once, too.
+// doubt is called when the watch of the key has ended. The key then has to be checked
+// before the keep-alive is due; not at once, since a watch that is refused also ends at
+// once.
 func (k *keeper) doubt(now time.Time) {
 	k.hasten(now.Add(k.pause(1) + k.retryMax/2))
 }
@@ -223,8 +224,8 @@ func (k *keeper) hasten(due time.Time) {
 	}
 }
 
-// reconnected says that etcd is there again: whatever waits is done now, unless
-// it waits because the registration did not last.
+// reconnected is called when the connection to etcd is back. What waits after a failure
+// is then done at once; what waits because registrations were lost is not.
 func (k *keeper) reconnected(now time.Time) {
 	k.hasten(now)
 	if k.fails > 0 {
@@ -232,7 +233,7 @@ func (k *keeper) reconnected(now time.Time) {
 	}
 }
 
-// failed says that etcd could not be asked, or did not say what came of it.
+// failed records that a request has failed, or that its result is not known.
 func (k *keeper) failed(now time.Time) {
 	k.fails++
 	k.notBefore = now.Add(k.pause(k.fails))
@@ -249,7 +250,7 @@ func (k *keeper) pause(n int) time.Duration {
 	return k.jitter(min(d, k.retryMax))
 }
 
-// String is what scenario files show.
+// String shows the state, for scenario files.
 func (k *keeper) String() string {
 	var b strings.Builder
 	switch h := k.held; {

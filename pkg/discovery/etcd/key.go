@@ -10,14 +10,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// folder returns what the keys of all workers under the prefix begin with.
+// folder returns the beginning of the keys of all workers under the prefix.
 func folder(prefix string) string { return prefix + "/workers/" }
 
 func workerKey(prefix string, lease clientv3.LeaseID) string {
 	return folder(prefix) + worker.ID(lease).String()
 }
 
-// checkPrefix refuses prefixes under which keys would not be found again.
+// checkPrefix refuses prefixes under which keys would not be found.
 func checkPrefix(prefix string) error {
 	if prefix == "" || strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") || strings.ContainsAny(prefix, "\x00 \n") {
 		return fmt.Errorf("prefix %q: expected names with slashes between them, for example %s", prefix, DefaultPrefix)
@@ -25,7 +25,8 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
-// joined returns the faults as one error that names the package, or nil.
+// joined returns the faults as one error that names the package, or nil if there are
+// none.
 func joined(errs []error) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("etcd: %w", err)

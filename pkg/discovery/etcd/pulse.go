@@ -9,24 +9,23 @@ import (
 	"google.golang.org/grpc"
 )
 
-// pulse keeps leases alive over one stream, which it opens anew when it has
-// failed. A stream for each beat would be simpler; but clientv3 asks etcd for a
-// new token with each stream, which costs etcd a hash of the password, some
-// 40 ms of a processor. clientv3's own calls are not used: KeepAlive gives up
-// after an outage of one TTL, and KeepAliveOnce spins while there is no
-// connection. Not safe for concurrent use; the zero value has no stream.
+// pulse keeps leases alive over one stream, and opens a new stream after a failure. A
+// stream for each renewal would be simpler, but clientv3 asks etcd for a new token with
+// each stream, and etcd then computes a hash of the password, which takes some 40 ms of
+// a processor. clientv3's own calls do not fit: KeepAlive gives up after an outage of
+// one TTL, and KeepAliveOnce loops without a pause while there is no connection. Not
+// safe for concurrent use; the zero value has no stream.
 type pulse struct {
-	stream pb.Lease_LeaseKeepAliveClient // nil: none is open
+	stream pb.Lease_LeaseKeepAliveClient // nil: no stream is open
 	end    context.CancelFunc
 }
 
-// beat renews the lease. It returns rpctypes.ErrLeaseNotFound for one that has
-// ended.
+// beat renews the lease. It returns rpctypes.ErrLeaseNotFound if the lease has ended.
 func (p *pulse) beat(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) error {
 	used := p.stream != nil
 	res, err := p.ask(ctx, client, lease)
 	if err != nil && used && ctx.Err() == nil {
-		// The stream may have ended long ago; only asking tells.
+		// The stream may have ended long ago, which only a request shows.
 		res, err = p.ask(ctx, client, lease)
 	}
 	if err != nil {
@@ -38,8 +37,8 @@ func (p *pulse) beat(ctx context.Context, client *clientv3.Client, lease clientv
 	return nil
 }
 
-// ask sends one request and takes its answer. After a failure the stream is
-// closed, so that an answer that is late is not taken for the next one's.
+// ask sends one request and reads its answer. After a failure it closes the stream, so
+// that a late answer is not read as the answer to the next request.
 func (p *pulse) ask(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) (res *pb.LeaseKeepAliveResponse, err error) {
 	whole := context.WithoutCancel(ctx)
 	if p.stream == nil {
@@ -52,7 +51,7 @@ func (p *pulse) ask(ctx context.Context, client *clientv3.Client, lease clientv3
 	if err == nil {
 		err = p.stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(lease)})
 	}
-	if p.stream != nil { // what ended a stream is told by Recv
+	if p.stream != nil { // Recv returns why a stream has ended
 		var told error
 		if res, told = p.stream.Recv(); told != nil {
 			err = told

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// explained adds to an error that says only that time has run out why there is
-// no connection. clientv3 waits for one with each call, and an outage has to be
-// waited for; but a wrong certificate, name or port looks just the same.
+// explained adds the reason why there is no connection to an error that says only that
+// the time is over. clientv3 makes each call wait for a connection, so an outage, a
+// wrong certificate, a wrong name and a wrong port all give the same error.
 func explained(ctx context.Context, client *clientv3.Client, err error) error {
 	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.DeadlineExceeded {
 		return err
@@ -26,12 +26,12 @@ func explained(ctx context.Context, client *clientv3.Client, err error) error {
 	return err
 }
 
-// unconnected returns why there is no connection, or "" when there is one or
-// when that is not known.
+// unconnected returns why there is no connection, or "" if there is one or the reason
+// is not known.
 func unconnected(ctx context.Context, client *clientv3.Client) string {
 	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
-	// A call that does not wait fails at once with what befell the connection.
+	// A call that does not wait for a connection fails at once with the reason.
 	_, err := pb.NewKVClient(client.ActiveConnection()).Range(ctx, &pb.RangeRequest{Key: []byte{0}, Serializable: true, CountOnly: true},
 		grpc.WaitForReady(false))
 	if s, ok := status.FromError(err); ok && s.Code() == codes.Unavailable {

@@ -20,46 +20,46 @@ import (
 // leaveTime bounds how long Run goes on after its context has ended.
 const leaveTime = 2 * time.Second
 
-// maxTTL bounds how long a worker may be known after its registrar died. etcd
-// itself takes 285 years.
+// maxTTL bounds how long a worker may stay known after its registrar died. etcd would
+// allow 285 years.
 const maxTTL = time.Hour
 
 // ErrStopped is returned by Sync when Run has ended.
 var ErrStopped = errors.New("etcd: the registrar has stopped")
 
-// RegistrarConfig is what a registrar is made of.
+// RegistrarConfig configures a [Registrar].
 type RegistrarConfig struct {
 	// Prefix of the keys. Default DefaultPrefix.
 	Prefix string
 
-	// TTL is how long the worker stays registered after its registrar died, in
-	// whole seconds, an hour at most; default 10 s. The lease is renewed each third of it. Raising
-	// it spares etcd, and leaves a dead worker known for longer. etcd has a least
-	// TTL of its own (1.5 election timeouts).
+	// TTL is how long the worker stays registered after its registrar died: whole
+	// seconds, at most an hour; default 10 s. The lease is renewed after each third of
+	// the TTL. A higher value spares etcd, but a dead worker stays known for longer.
+	// etcd has a minimum of its own (1.5 election timeouts).
 	TTL time.Duration
 
-	// RetryMin and RetryMax are the first and the longest pause after a failure;
-	// pauses double, and each is drawn between half of it and all of it.
-	// Defaults: 50 ms and 1 s.
+	// RetryMin and RetryMax are the first and the longest pause after a failure. Pauses
+	// double, and each is drawn between half of it and all of it. Defaults: 50 ms and 1
+	// s.
 	RetryMin, RetryMax time.Duration
 
-	// Logger is told of registrations and losses. Nil means silence.
+	// Logger is told of registrations and losses. Nil means no log.
 	Logger *slog.Logger
 
 	Hooks RegistrarHooks
 }
 
-// RegistrarHooks are told what happens. Any may be nil. Run calls them, one at
-// a time; they must not wait for the registrar.
+// RegistrarHooks are called when something happens. Each may be nil. Run calls them one
+// at a time; they must not wait for the registrar.
 type RegistrarHooks struct {
-	// Registered fires when the worker has become known by the id.
+	// Registered is called when the worker is registered with a new id.
 	Registered func(id worker.ID)
-	// Lost fires when a registration was found to be gone although it was
-	// wanted: the lease ended, or the key was deleted. A new one follows.
+	// Lost is called when a registration that is still wanted was found to be gone: the
+	// lease has ended, or the key was deleted. The worker is then registered again.
 	Lost func(cause string)
-	// Failed fires for the first failure in a row, for one that reads otherwise,
-	// and each minute while it goes on. What was registered stays so while its
-	// lease lives.
+	// Failed is called for the first of several failures, for a failure with another
+	// text (at most every 5 s), and every minute while failures continue. A worker
+	// stays registered as long as its lease lives.
 	Failed func(err error)
 }
 
@@ -107,33 +107,33 @@ func (c RegistrarConfig) Validate() error {
 	return joined(errs)
 }
 
-// Registrar keeps one worker registered under a lease, whose id is the
-// worker's. All methods are safe for concurrent use.
+// Registrar keeps one worker registered under a lease, whose id is the worker's id. All
+// methods are safe for concurrent use.
 type Registrar struct {
 	// Set at construction, read-only.
 	cfg    RegistrarConfig
 	client *clientv3.Client
-	kick   chan struct{} // one slot; wakes Run
+	kick   chan struct{} // has room for one; wakes Run
 
 	// Owned by Run.
 	sentry sentry
 	pulse  pulse
 
-	// mu guards all below. It is held for no call of another package's.
+	// mu guards the fields below. It is not held while other packages are called.
 	mu      sync.Mutex
 	keeper  keeper
-	record  worker.Worker // what was last announced; its ID is not used
-	line    []byte        // record as it is compared; nil before the first
-	refused error         // why the last announcement was not taken
+	record  worker.Worker // what was announced last; its ID is not used
+	line    []byte        // record as it is compared with the next one; nil: nothing was announced
+	refused error         // why the last announcement was refused
 	trouble trouble
-	news    chan struct{} // closed and replaced when what Sync waits for may have come
+	news    chan struct{} // closed and replaced when Sync has to check again
 	running bool
-	leaving bool // Run's context has ended: nothing is asked for any more
+	leaving bool // Run's context has ended: announcements have no effect any more
 	stopped bool
 }
 
-// NewRegistrar returns a registrar with nothing to register. The client stays
-// the caller's and must live longer than Run.
+// NewRegistrar returns a registrar that has nothing to register. The caller closes the
+// client, after Run has returned.
 func NewRegistrar(client *clientv3.Client, cfg RegistrarConfig) (*Registrar, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -152,12 +152,12 @@ func NewRegistrar(client *clientv3.Client, cfg RegistrarConfig) (*Registrar, err
 	}, nil
 }
 
-// Announce says what etcd should hold. rec's ID is not used: the lease's id
-// takes its place. Another life means that the engine was started anew, so that
-// nothing known of the worker holds any more: it gets a new id, and its old key
-// goes in the transaction that writes the new one. The same life with other
-// content is written under the same id. It does not wait; see Sync. A record
-// that is no valid worker changes nothing, and Sync returns why.
+// Announce sets what etcd should have. rec.ID is not used: the lease's id takes its
+// place. Another life means that the engine was started again, so that nothing known of
+// the worker is true any more: it gets a new id, and the transaction that writes the
+// new key deletes the old one. The same life with other content is written under the
+// same id. Announce does not wait; see Sync. If the record is not a valid worker,
+// nothing changes, and Sync returns the reason.
 func (r *Registrar) Announce(rec worker.Worker, life uint64) {
 	rec.Models = slices.Clone(rec.Models)
 	rec.ID = 1
@@ -177,8 +177,7 @@ func (r *Registrar) Announce(rec worker.Worker, life uint64) {
 	r.wake()
 }
 
-// Withdraw says that the worker should not be known. It does not wait; see
-// Sync.
+// Withdraw sets that the worker should not be registered. It does not wait; see Sync.
 func (r *Registrar) Withdraw() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,9 +189,9 @@ func (r *Registrar) Withdraw() {
 	r.wake()
 }
 
-// Sync waits until etcd holds what was last asked for. It returns the reason
-// when the last announcement was not taken, ErrStopped when Run has ended, and
-// else the cause of ctx.
+// Sync waits until etcd has what was last announced or withdrawn. It returns the reason
+// if the last announcement was refused, ErrStopped if Run has ended, and otherwise an
+// error that wraps the cause of ctx if ctx ends first.
 func (r *Registrar) Sync(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -214,8 +213,8 @@ func (r *Registrar) Sync(ctx context.Context) error {
 	}
 }
 
-// ID returns the id that the worker is known by, as far as the registrar knows;
-// zero when by none.
+// ID returns the id with which the worker is registered, as far as the registrar knows,
+// or zero if it is not registered.
 func (r *Registrar) ID() worker.ID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -225,15 +224,15 @@ func (r *Registrar) ID() worker.ID {
 	return worker.ID(r.keeper.held.lease)
 }
 
-// LastError returns why etcd could not be asked the last time, and since when it
-// has failed each time; nil when it did not fail.
+// LastError returns why the last request to etcd failed, and since when all have
+// failed. err is nil if the last one succeeded.
 func (r *Registrar) LastError() (err error, since time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.trouble.err, r.trouble.since
 }
 
-// tellLocked lets those who wait in Sync look again.
+// tellLocked lets waiting calls of Sync check again.
 func (r *Registrar) tellLocked() {
 	close(r.news)
 	r.news = make(chan struct{})
@@ -246,10 +245,9 @@ func (r *Registrar) wake() {
 	}
 }
 
-// Run keeps the worker registered until ctx ends. Then it revokes the lease, so
-// that the worker is gone at once, for which it takes 2 s at most. It returns an
-// error when it has been run before, or when the lease could not be revoked and
-// has to run out.
+// Run keeps the worker registered until ctx ends. Then it revokes the lease, for which
+// it takes at most 2 s, so that the worker is gone at once. It returns an error if it
+// was called before, or if the lease could not be revoked and has to expire.
 func (r *Registrar) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
@@ -282,7 +280,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 	return err
 }
 
-// rest waits until the time, or until there is something new.
+// rest waits until the time, or until something happens.
 func (r *Registrar) rest(ctx context.Context, until time.Time) {
 	var timer <-chan time.Time
 	if !until.IsZero() {
@@ -297,7 +295,7 @@ func (r *Registrar) rest(ctx context.Context, until time.Time) {
 	}
 }
 
-// leave revokes every lease that is left.
+// leave revokes all leases that are left.
 func (r *Registrar) leave() error {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()

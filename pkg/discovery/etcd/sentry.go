@@ -7,25 +7,25 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// sighting is what a sentry has to say of the key of a lease.
+// sighting is what a sentry has seen of the key of a lease.
 type sighting struct {
 	lease clientv3.LeaseID
-	gone  string // how the key was lost; "": the watch has ended, look yourself
+	gone  string // how the key was lost; "": the watch has ended, and the key has to be checked
 }
 
-// sentry watches one key, so that its loss is known at once and not with the
-// next keep-alive. It is a convenience: whoever uses it looks from time to time
-// himself. Not safe for concurrent use; the zero value watches nothing.
+// sentry watches one key, so that its loss is known before the next keep-alive. It may
+// miss a loss, so the registrar also checks the key with each keep-alive. Not safe for
+// concurrent use; the zero value watches nothing.
 type sentry struct {
-	lease clientv3.LeaseID // whose key is watched, or was
-	said  chan sighting    // at most one for each start
-	done  chan struct{}    // closed when the watch has ended; nil: none was started
+	lease clientv3.LeaseID // the lease whose key is or was watched
+	said  chan sighting    // at most one sighting for each start
+	done  chan struct{}    // closed when the watch has ended; nil: no watch was started
 	end   context.CancelFunc
 	wait  sync.WaitGroup
 }
 
-// start watches the key from the revision on. It does nothing when the lease's
-// key is being watched.
+// start watches the key from the given revision on, unless the lease's key is already
+// being watched.
 func (s *sentry) start(client *clientv3.Client, key string, lease clientv3.LeaseID, from int64) {
 	if s.done != nil && s.lease == lease {
 		select {
@@ -53,10 +53,10 @@ func (s *sentry) stop() {
 	}
 }
 
-// watchKey returns how the key was lost, or "" when it cannot be watched.
+// watchKey returns how the key was lost, or "" if it cannot be watched any longer.
 func watchKey(ctx context.Context, client *clientv3.Client, key string, lease clientv3.LeaseID, from int64) string {
-	// A watcher of its own: on the client's, one that is slow to be made would
-	// hold up the others.
+	// It uses a watcher of its own: on the client's watcher, other watches would wait
+	// while this one is made.
 	watcher := clientv3.NewWatcher(client)
 	defer watcher.Close()
 	for res := range watcher.Watch(ctx, key, clientv3.WithRev(from)) {

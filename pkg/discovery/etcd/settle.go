@@ -13,29 +13,28 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
-// relist is the pause between listings while workers are awaited.
+// relist is the pause between listings while missing workers may still come.
 const relist = 250 * time.Millisecond
 
-// errMissing ends a watch that tells, just after an outage, that workers are
-// gone. They are listed again before that is believed.
+// errMissing ends a watch that reports, just after an outage, that workers are gone. A
+// new listing must then confirm it.
 var errMissing = errors.New("etcd: workers are missing after an outage")
 
-// wait is the time after data was lost, in which workers register again.
+// wait is the waiting for workers that have to register again after etcd lost its data.
 type wait struct {
 	reason string // why the history is another; "": it is the same
 	since  time.Time
-	last   int64 // revision of the last listing
+	last   int64 // the revision of the last listing
 	told   string
 }
 
-// settle lists until there is a listing to be believed: one in which all workers
-// are that were known, or one after which those that are not have had their
-// time.
+// settle lists until a listing can be accepted: one that has all known workers, or one
+// after which the missing workers have had their time to come back.
 func (f *follower) settle(ctx context.Context, sink discovery.Sink) (listing, []discovery.Entry, error) {
 	for {
 		l, entries, another, err := f.relist(ctx)
 		if err != nil {
-			// Nobody can register while etcd is away.
+			// While etcd is away no worker can register, so the waiting begins again.
 			f.awaiting.since, f.back = time.Time{}, time.Time{}
 			return l, nil, err
 		}
@@ -60,7 +59,7 @@ func (f *follower) settle(ctx context.Context, sink discovery.Sink) (listing, []
 	}
 }
 
-// relist lists, and says why the listing is of another history, if it is.
+// relist lists. If the listing is of another history, another says why.
 func (f *follower) relist(ctx context.Context) (l listing, entries []discovery.Entry, another string, err error) {
 	if l, err = f.list(ctx); err != nil {
 		return l, nil, "", err
@@ -72,7 +71,7 @@ func (f *follower) relist(ctx context.Context) (l listing, entries []discovery.E
 	if f.back.IsZero() {
 		f.back = time.Now()
 	}
-	another = f.awaiting.reason // once it is another it stays so, even when it overtakes
+	another = f.awaiting.reason // once the history is another it stays so, even when the new one reaches the old revision
 	if another == "" {
 		another = f.past.differs(l)
 	}
@@ -82,9 +81,9 @@ func (f *follower) relist(ctx context.Context) (l listing, entries []discovery.E
 	return l, entries, another, err
 }
 
-// lookBack compares what etcd held at the revision that is known. A rebuilt
-// store that has overtaken it, and in which nobody is registered yet, shows no
-// key that would tell.
+// lookBack compares what etcd had at the known revision. This is needed if a store was
+// rebuilt, has passed the known revision, and has no registered worker yet: then no key
+// in the listing shows it.
 func (f *follower) lookBack(ctx context.Context, missing int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.pace.listTimeout)
 	defer cancel()
@@ -101,7 +100,7 @@ func (f *follower) lookBack(ctx context.Context, missing int) (string, error) {
 	}
 }
 
-// doubt says why a listing in which workers are missing is not believed yet, or
+// doubt says why a listing in which workers are missing is not accepted yet, or returns
 // "".
 func (f *follower) doubt(another string, l listing, missing int) string {
 	w := &f.awaiting
@@ -124,13 +123,13 @@ func (f *follower) doubt(another string, l listing, missing int) string {
 	}
 }
 
-// justBack reports whether an outage has ended so lately that workers whose
-// leases ended in it may still be about to register again.
+// justBack reports whether an outage has ended so recently that workers whose leases
+// have ended in it may still be about to register again.
 func (f *follower) justBack() bool {
 	return !f.back.IsZero() && time.Since(f.back) < f.pace.comeback
 }
 
-// tell says what is awaited, when that is news.
+// tell sends what the source waits for, unless it was the last text that was sent.
 func (f *follower) tell(sink discovery.Sink, text string) error {
 	if text == f.awaiting.told {
 		return nil
@@ -139,7 +138,7 @@ func (f *follower) tell(sink discovery.Sink, text string) error {
 	return sink.Send(discovery.Broken{Reason: text})
 }
 
-// missing counts the endpoints of the set that are not among the others.
+// missing counts the endpoints of the set that the given endpoints do not include.
 func (f *follower) missing(others map[string]string) int {
 	back, n := distinct(others), 0
 	for addr := range distinct(f.endpoints) {
@@ -150,15 +149,15 @@ func (f *follower) missing(others map[string]string) int {
 	return n
 }
 
-// after returns where workers are once the ops are done.
+// after returns the endpoints of the set as they are after the ops, by entry.
 func (f *follower) after(ops []discovery.Op) map[string]string {
 	next := maps.Clone(f.endpoints)
 	note(next, ops)
 	return next
 }
 
-// note does the ops to where workers are, by key. A fault changes nothing, as
-// the reducer goes on with the worker from before.
+// note applies the ops to endpoints by entry. A fault changes nothing, since the
+// reducer keeps the worker from before.
 func note(endpoints map[string]string, ops []discovery.Op) {
 	for _, op := range ops {
 		if op.Gone {

@@ -15,40 +15,41 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// maxValue bounds the value of one key that is read as a worker.
+// maxValue is the longest value of a key that is read as a worker.
 const maxValue = 64 << 10
 
-// Config is what a source of Baton's own layout is made of.
+// Config configures a [Source].
 type Config struct {
 	// Prefix of the keys. Default DefaultPrefix.
 	Prefix string
 
-	// Progress is how often etcd is asked whether anything was missed. Default
-	// 1 s. Raising it spares etcd one small read a time.
+	// Progress is how often etcd is asked whether changes were missed. Default 1 s. A
+	// higher value saves small reads.
 	Progress time.Duration
 
-	// Silence is how long the set is taken for fresh without any word of etcd.
-	// Default 3 s. Raising it hides longer outages, and shows each one later.
+	// Silence is how long the set counts as fresh without a confirmation by etcd.
+	// Default 3 s. With a higher value shorter outages are not shown, and each is shown
+	// later.
 	Silence time.Duration
 
-	// ListTimeout bounds one listing. Default 3 s.
+	// ListTimeout is the most time for one listing. Default 3 s.
 	ListTimeout time.Duration
 
-	// Grace is how long, after etcd has lost its data, workers have time to
-	// register again before those that have not are dropped. Default 15 s.
-	// Raising it keeps workers known that have gone meanwhile.
+	// Grace is how long workers have time to register again after etcd lost its data.
+	// Those that have not are then dropped. Default 15 s. With a higher value workers
+	// that were stopped meanwhile stay known for longer.
 	Grace time.Duration
 
-	// Return is how long, after etcd was away or stood still, workers whose
-	// leases ended meanwhile have time to register again before they are
-	// dropped. Default 3 s. Raising it keeps workers known that have gone
-	// meanwhile; below 2 s, workers that are well go for a moment.
+	// Return is how long workers whose leases ended while etcd was away or hung have
+	// time to register again. Those that have not are then dropped. Default 3 s. With a
+	// higher value workers that were stopped meanwhile stay known for longer; below 2
+	// s, healthy workers are dropped for a moment.
 	Return time.Duration
 
 	// PageSize is how many keys are listed at a time. Default 500.
 	PageSize int
 
-	// Logger is told when etcd has lost its data. Nil means silence.
+	// Logger is told when etcd has lost its data. Nil means no log.
 	Logger *slog.Logger
 }
 
@@ -97,14 +98,13 @@ func (c Config) paceFaults() []error {
 	return errs
 }
 
-// Source reads workers in Baton's own layout. It implements
-// [discovery.Source]. Run must not be called again before it has returned.
+// Source reads workers in Baton's own layout. It implements [discovery.Source]. Run
+// must not be called again before it has returned.
 type Source struct{ *follower }
 
 var _ discovery.Source = (*Source)(nil)
 
-// New returns a source. The client stays the caller's and must live longer than
-// Run.
+// New returns a source. The caller closes the client, after Run has returned.
 func New(client *clientv3.Client, cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -116,10 +116,11 @@ func New(client *clientv3.Client, cfg Config) (*Source, error) {
 	return newSource(storeOf(client, cfg), len(client.Endpoints()), cfg), nil
 }
 
-// maxTries bounds how many members are asked in the time for one answer.
+// maxTries is how many members are asked at most in the time for one answer.
 const maxTries = 3
 
-// storeOf returns the client as a store.
+// storeOf returns the client as a store. It divides the time for a read among the
+// members.
 func storeOf(client *clientv3.Client, c Config) clientStore {
 	s := clientStore{Client: client}
 	if n := min(len(client.Endpoints()), maxTries); n > 1 {
@@ -133,7 +134,7 @@ func newSource(s store, members int, c Config) *Source {
 	return &Source{newFollower(s, members, c, dir, clientv3.GetPrefixRangeEnd(dir), plain{dir})}
 }
 
-// newFollower takes everything but the prefix from c.
+// newFollower uses everything in c except the prefix.
 func newFollower(s store, members int, c Config, from, end string, r reader) *follower {
 	return &follower{
 		store: s, from: from, end: end, reader: r, logger: c.Logger,
@@ -144,7 +145,7 @@ func newFollower(s store, members int, c Config, from, end string, r reader) *fo
 	}
 }
 
-// plain reads Baton's own layout: a key is a worker.
+// plain reads Baton's own layout, in which each key is a worker.
 type plain struct{ dir string }
 
 func (p plain) list(kvs []*mvccpb.KeyValue) []discovery.Entry {

@@ -3,20 +3,20 @@ package etcd
 import "time"
 
 const (
-	sayAgain   = time.Minute     // between two words on the same failure
-	sayChanged = 5 * time.Second // the least between two that differ, as some differ each time
+	sayAgain   = time.Minute     // between two reports of the same failure
+	sayChanged = 5 * time.Second // between two reports of different failures: the text of some differs each time
 )
 
-// trouble is what fails, and when it was last told. It is pure. The zero value
-// is no trouble.
+// trouble is the present failure, and when it was last reported. It is pure. The zero
+// value is no failure.
 type trouble struct {
 	err   error
 	since time.Time
 	said  time.Time
-	text  string // that was said
+	text  string // the text that was last reported
 }
 
-// failed takes a failure and reports whether it should be told.
+// failed records a failure, and reports whether it should be reported.
 func (t *trouble) failed(now time.Time, err error) bool {
 	if t.err == nil {
 		t.since = now

@@ -13,34 +13,33 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
-// mark is what the store must hold at a revision if its history is the one that
-// is known.
+// mark is what the store must have at a revision if its history is the known one.
 type mark struct {
 	revision int64
-	count    int64    // keys in the range
-	written  int64    // revision of the last write to any of them
-	newest   []string // those that it wrote
+	count    int64    // number of keys in the range
+	written  int64    // the highest revision at which any of them was written
+	newest   []string // the keys that were written at that revision
 }
 
-// sign is what a probe has found.
+// sign is what probe has found.
 type sign struct {
 	asked    mark
 	cluster  uint64
-	revision int64  // where the store was
-	count    int64  // keys that it held at asked.revision
-	newest   string // the one written last, or one of them
+	revision int64  // the present revision of the store
+	count    int64  // number of keys that it had at asked.revision
+	newest   string // a key that was written last
 	written  int64
 	err      error
 }
 
-// fits reports whether the store held what it must.
+// fits reports whether the store had what the mark says.
 func (m mark) fits(s sign) bool {
 	return s.count == m.count && s.written == m.written && (m.count == 0 || slices.Contains(m.newest, s.newest))
 }
 
-// watch sends what happens after the revision that is known. It returns when
-// the watch has ended, or when nothing has vouched for the set for too long:
-// clientv3 connects a lost watch again for ever and says nothing of it.
+// watch sends what happens after the known revision. It returns when the watch has
+// ended, or when nothing has confirmed the set for too long: clientv3 reconnects a lost
+// watch for ever without reporting it.
 func (f *follower) watch(ctx context.Context, sink discovery.Sink) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -66,13 +65,13 @@ func (f *follower) watch(ctx context.Context, sink discovery.Sink) error {
 	return f.heed(ctx, sink, responses, marks, signs)
 }
 
-// open makes the watch, of another member when one does not answer. It lasts as
+// open makes the watch, with another member if one does not answer. The watch lasts as
 // long as ctx.
 func (f *follower) open(ctx context.Context, first int64) (watcher, clientv3.WatchChan, error) {
 	for range f.pace.tries {
 		w := f.store.NewWatcher()
 		try, giveUp := context.WithCancel(ctx)
-		// Watch returns only when the watch is made.
+		// Watch returns only when the watch exists.
 		late := time.AfterFunc(f.pace.silence/time.Duration(f.pace.tries), giveUp)
 		responses := w.Watch(try, f.from, clientv3.WithRange(f.end), clientv3.WithRev(first),
 			clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithFragment())
@@ -85,7 +84,7 @@ func (f *follower) open(ctx context.Context, first int64) (watcher, clientv3.Wat
 	return nil, nil, fmt.Errorf("etcd: no watch from revision %d within %s", first, f.pace.silence)
 }
 
-// heed takes responses and signs as they come.
+// heed handles responses and signs as they come.
 func (f *follower) heed(ctx context.Context, sink discovery.Sink, responses clientv3.WatchChan, marks chan<- mark, signs <-chan sign) error {
 	heard, probed, probing := time.Now(), error(nil), false
 	silence := time.NewTimer(f.pace.silence)
@@ -125,10 +124,10 @@ func (f *follower) heed(ctx context.Context, sink discovery.Sink, responses clie
 	}
 }
 
-// weigh judges a sign: whether it vouches for the set, or tells that the store
-// has another history. That shows even where the revision does not: a store
-// that lost its data and in which the same workers registered again may be at
-// the very revision it was at before.
+// weigh judges a sign. True means that it confirms the set. An error means that the
+// store has another history. The sign shows that even if the revision does not: a store
+// that lost its data, and in which the same workers registered again, may be at the
+// same revision as before.
 func (f *follower) weigh(s sign) (bool, error) {
 	if s.err != nil {
 		return false, nil
@@ -137,7 +136,7 @@ func (f *follower) weigh(s sign) (bool, error) {
 		f.awaiting.reason = reason
 		return false, errors.New(reason)
 	}
-	// What had been written then has been taken: nothing was missed.
+	// Everything that was written up to then is in the set: nothing was missed.
 	if s.revision <= f.past.revision {
 		return true, nil
 	}
@@ -147,8 +146,8 @@ func (f *follower) weigh(s sign) (bool, error) {
 	return false, nil
 }
 
-// reached reports whether the set is known up to where etcd has been seen. What happened
-// before that vouches for nothing: it may be long ago.
+// reached reports whether the set has reached the revision at which etcd was seen.
+// Before that, events do not confirm the set, since they may be old.
 func (f *follower) reached() bool {
 	if f.past.revision >= f.owed {
 		f.owed = 0
@@ -156,7 +155,7 @@ func (f *follower) reached() bool {
 	return f.owed == 0
 }
 
-// silent says why nothing has vouched for the set since then.
+// silent returns the error that nothing has confirmed the set since the given time.
 func (f *follower) silent(since time.Time) error {
 	what := "nothing heard"
 	if f.owed > 0 {
@@ -170,7 +169,7 @@ func (f *follower) closed() error {
 	return fmt.Errorf("etcd: the watch was closed at revision %d", f.past.revision)
 }
 
-// broken says why a watch has ended, or nil.
+// broken returns why a watch has ended, or nil if it has not.
 func broken(res clientv3.WatchResponse, at int64) error {
 	err := res.Err()
 	switch {
@@ -183,11 +182,11 @@ func broken(res clientv3.WatchResponse, at int64) error {
 	}
 }
 
-// mostTaken bounds how many responses are sent as one event.
+// mostTaken is how many responses are sent as one event at most.
 const mostTaken = 1000
 
-// haul is what responses hold and the sink has not been sent yet: a batch for each
-// revision, and of each what etcd said.
+// haul is what was read from responses and not sent to the sink yet: a batch for each
+// revision, and etcd's events for each batch.
 type haul struct {
 	batches discovery.Batches
 	events  [][]*clientv3.Event
@@ -198,8 +197,8 @@ func (h *haul) add(revision int64, ops []discovery.Op, events []*clientv3.Event)
 	h.events = append(h.events, events)
 }
 
-// take sends what a response holds, and the responses that wait behind it, as one event.
-// It reports whether they vouch for the set.
+// take reads a response and those that wait behind it, and sends them as one event. It
+// reports whether they confirm the set.
 func (f *follower) take(sink discovery.Sink, res clientv3.WatchResponse, more clientv3.WatchChan) (vouched bool, err error) {
 	var h haul
 	for n, waits := 1, true; waits; n++ {
@@ -221,10 +220,10 @@ func (f *follower) take(sink discovery.Sink, res clientv3.WatchResponse, more cl
 	if sent := f.send(sink, &h); sent != nil {
 		return false, sent
 	}
-	return vouched && f.reached(), err // where what follows cannot be read, this still holds
+	return vouched && f.reached(), err // with an error, what was read before it is still sent
 }
 
-// send sends the haul, and takes it as known once the sink has accepted it.
+// send sends the haul. When the sink has accepted it, it counts as known.
 func (f *follower) send(sink discovery.Sink, h *haul) error {
 	if len(h.batches) == 0 {
 		return nil
@@ -240,8 +239,8 @@ func (f *follower) send(sink discovery.Sink, h *haul) error {
 	return nil
 }
 
-// read adds what a response holds to the haul. It reports whether the response tells of
-// something that is not long known: a note from a member that lags behind does not.
+// read adds a response to the haul. It reports whether the response is recent: a
+// progress note from a member that lags behind is not.
 func (f *follower) read(sink discovery.Sink, res clientv3.WatchResponse, h *haul) (bool, error) {
 	at := f.past.revision
 	if n := len(h.batches); n > 0 {
@@ -262,8 +261,8 @@ func (f *follower) read(sink discovery.Sink, res clientv3.WatchResponse, h *haul
 			n++
 		}
 		ops := f.reader.change(events[:n])
-		// etcd ends leases that ran out while it stood still when it goes on,
-		// before or after it lets itself be listed.
+		// An etcd that hung ends, when it continues, the leases that expired meanwhile:
+		// before it answers a listing or after.
 		if f.justBack() {
 			if err := f.send(sink, h); err != nil {
 				return false, err
@@ -278,28 +277,28 @@ func (f *follower) read(sink discovery.Sink, res clientv3.WatchResponse, h *haul
 	return len(res.Events) > 0, nil
 }
 
-// probe asks for progress, and looks at the store at the revision of the mark.
-// The second is needed, as a watch whose first revision has not come yet
-// (nothing was written since the listing) is told no progress; it also finds a
-// store that lost its data, in which a watch would wait for ever.
+// probe requests progress, and looks at the store at the mark's revision. The look is
+// needed because etcd sends no progress to a watch whose first revision has not come
+// yet (nothing was written since the listing). It also finds a store that lost its
+// data, in which a watch would wait for ever.
 func (f *follower) probe(ctx context.Context, w watcher, m mark) sign {
 	short, cancel := context.WithTimeout(ctx, f.pace.progress)
-	_ = w.RequestProgress(short) // what fails here is heard as silence
+	_ = w.RequestProgress(short) // a failure shows as silence
 	cancel()
 	short, cancel = context.WithTimeout(ctx, f.pace.silence)
 	defer cancel()
 	return f.look(short, m)
 }
 
-// look reads what the store held at the revision of the mark.
+// look reads what the store had at the mark's revision.
 func (f *follower) look(ctx context.Context, m mark) sign {
 	res, err := f.store.Get(ctx, f.from, clientv3.WithRange(f.end), clientv3.WithRev(m.revision), clientv3.WithLimit(1),
 		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithKeysOnly())
 	s := sign{asked: m, err: err}
 	switch {
 	case errors.Is(err, rpctypes.ErrFutureRev):
-		// It is not there yet, or any more. The header says where it is, and an
-		// error has none.
+		// The store is not at the revision yet, or not any more. The error does not say
+		// where it is, but the header of another answer does.
 		if res, err = f.store.Get(ctx, f.from, clientv3.WithLimit(1), clientv3.WithKeysOnly()); err != nil {
 			return s
 		}

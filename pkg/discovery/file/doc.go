@@ -24,23 +24,22 @@
 //	    header_overrides: false
 //	    draining: false
 //
-// Contract. The file is one listing: it is taken whole or not at all. Unknown
-// and repeated keys, YAML anchors, aliases, tags and merge keys, a second
-// document, repeated ids or endpoints and values of the wrong form are refused
-// with the line they stand on. `bootstrap` or `kv_events` without a port counts
-// as absent. A byte order mark in front is passed over. The `domain` of `kv_transfer` needs a value in
-// `topology_domains`: a worker without it is shown as a problem and not picked.
+// Contract. The file is one listing: either all of it is taken or nothing. Unknown and
+// repeated keys, YAML anchors, aliases, tags and merge keys, a second document,
+// repeated ids or endpoints and values of the wrong form are refused; the error names
+// the line. `bootstrap` or `kv_events` without a port counts as absent. A byte order
+// mark at the beginning is ignored. The `domain` of `kv_transfer` needs a value in
+// `topology_domains`: a worker without that value is shown as a problem and not picked.
 //
-// A file that is missing, empty or wrong never empties the set: the last good
-// one stays, marked stale, with the error as the cause. To say that there are
-// no workers, write `workers: []`.
+// A file that is missing, empty or wrong leaves the last good set in place, marked
+// stale, with the error as the cause. To say that there are no workers, write `workers:
+// []`.
 //
-// Changes are seen at once through the file system's notifications on the
-// folder (so atomic renames, editors and Kubernetes' symbolic-link swaps are
-// seen), and within [Config.Poll] without them. A file that is still being
-// written may parse and yet lack its tail, so it is read only once it has been
-// quiet for [Config.Settle]; writers should replace it by rename, as [Write]
-// does.
+// Changes are seen at once through the file system's notifications for the folder. So
+// atomic renames, editors and Kubernetes' swaps of symbolic links are seen. Without
+// notifications changes are seen within [Config.Poll]. A file that is still being
+// written may be valid and lack its end, so it is read only when it has not changed for
+// [Config.Settle]. Writers should replace it by rename, as [Write] does.
 //
 // What this package does not do: it keeps no set (pkg/discovery does), and
 // resolves no names.

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// workerField reads one key of a worker; false when there is no such key.
+// workerField reads one key of a worker. False means that there is no such key.
 func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 	switch key {
 	case "id":
@@ -47,11 +47,11 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		r.inner(v, kvEventsKeys, func(k string, v ast.Node) bool { return r.kvEventsField(&w.KVEvents, k, v) })
 	case "adapters":
 		if w.Adapters = r.texts(v); len(w.Adapters) == 0 {
-			w.Adapters = nil // as if nothing were said
+			w.Adapters = nil // as if the key were absent
 		}
 	case "taints":
 		if w.Taints = r.texts(v); len(w.Taints) == 0 {
-			w.Taints = nil // as if nothing were said
+			w.Taints = nil // as if the key were absent
 		}
 	case "topology_domains":
 		w.TopologyDomains = r.pairs(v)
@@ -80,7 +80,7 @@ func (r *reader) bootstrapField(b *worker.Bootstrap, key string, v ast.Node) boo
 		b.Port = uint16(r.number(v, 16))
 	case "engine_ids":
 		if b.EngineIDs = r.texts(v); len(b.EngineIDs) == 0 {
-			b.EngineIDs = nil // as if nothing were said
+			b.EngineIDs = nil // as if the key were absent
 		}
 	default:
 		return false
@@ -104,7 +104,8 @@ func (r *reader) kvEventsField(k *worker.KVEvents, key string, v ast.Node) bool 
 	return true
 }
 
-// parsed reads a text and gives it to parse, whose error it puts on the line.
+// parsed reads a text and passes it to parse. An error of parse becomes a fault of the
+// line.
 func parsed[T any](r *reader, v ast.Node, parse func(string) (T, error)) T {
 	var zero T
 	before := len(r.faults) + r.more
@@ -114,15 +115,15 @@ func parsed[T any](r *reader, v ast.Node, parse func(string) (T, error)) T {
 	}
 	t, err := parse(s)
 	if err != nil {
-		// The text names the key itself.
+		// The text of the error names the key itself.
 		r.fault(v, "%s: %s%s", r.what, r.in, strings.TrimPrefix(err.Error(), "worker: "))
 		return zero
 	}
 	return t
 }
 
-// text reads a string. Numbers and booleans are refused: `topic: 0x10` may
-// mean either, so it has to be quoted.
+// text reads a string. It refuses numbers and booleans: `topic: 0x10` may mean a number
+// or a text, so a text like that has to be quoted.
 func (r *reader) text(v ast.Node) string {
 	switch n := v.(type) {
 	case *ast.StringNode:
@@ -154,9 +155,9 @@ func (r *reader) texts(v ast.Node) []string {
 	return ss
 }
 
-// number reads a plain decimal of at most so many bits. It reads the token, not
-// the parser's value, so that nothing passes through a float and no other
-// notation is taken for a decimal.
+// number reads a plain decimal of at most the given bits. It reads the token and not
+// the parser's value, so that no number passes through a float, and no other notation
+// is read as a decimal.
 func (r *reader) number(v ast.Node, bits int) uint64 {
 	n, ok := v.(*ast.IntegerNode)
 	if ok {
@@ -164,7 +165,7 @@ func (r *reader) number(v ast.Node, bits int) uint64 {
 			return x
 		}
 	}
-	kind := "a decimal number" // 0x10 is a number, too
+	kind := "a decimal number" // 0x10 is a number as well
 	if strictyaml.Quoted(v) {
 		kind = "a number"
 	}
@@ -174,7 +175,7 @@ func (r *reader) number(v ast.Node, bits int) uint64 {
 
 func decimal(s string, bits int) (uint64, bool) {
 	if len(s) > 1 && s[0] == '0' {
-		return 0, false // octal to some readers of YAML
+		return 0, false // some readers of YAML read it as octal
 	}
 	x, err := strconv.ParseUint(s, 10, bits)
 	return x, err == nil
@@ -211,7 +212,7 @@ func (r *reader) flag(v ast.Node) bool {
 	return false
 }
 
-// plain is a fault of a value that ought to be expected, and not text.
+// plain adds a fault of a value that must be a plain value and not a text.
 func (r *reader) plain(v ast.Node, expected string) {
 	if strictyaml.Quoted(v) {
 		r.bad(v, ": text in quotes: expected %s, without quotes", expected)
@@ -220,8 +221,8 @@ func (r *reader) plain(v ast.Node, expected string) {
 	r.bad(v, ": %s: expected %s", describe(v), expected)
 }
 
-// describe names a value for an error, short. Only text is in quotes: a number in
-// quotes would look like text.
+// describe names a value for an error, in a few words. Only text is in quotes: a number
+// in quotes would look like text.
 func describe(v ast.Node) string {
 	switch n := v.(type) {
 	case *ast.MappingNode:

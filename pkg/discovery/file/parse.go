@@ -16,25 +16,23 @@ import (
 )
 
 const (
-	// maxBytes bounds what one file can make the parser allocate: about 20,000
-	// workers.
+	// maxBytes bounds what one file makes the parser allocate: some 20,000 workers.
 	maxBytes = 8 << 20
-	// maxDepth bounds nesting, which a good file needs four levels of; the
-	// parser recurses on it.
+	// maxDepth bounds how deep a file may nest, since the parser is recursive. A good
+	// file has four levels.
 	maxDepth = 64
-	// maxFaults is how many faults of one file are named.
+	// maxFaults is the most faults of one file that an error names.
 	maxFaults = 50
 )
 
-// Parse reads a workers file. name goes in front of errors, each as
-// "name:line: what was expected". The workers are the caller's. It returns
-// either every worker or an error, never some.
+// Parse reads a workers file. Errors begin with name, as "name:line: what was
+// expected". The caller owns the workers. Parse returns every worker or an error.
 func Parse(name string, data []byte) ([]*worker.Worker, error) {
 	ws, _, err := ParseLines(name, data)
 	return ws, err
 }
 
-// ParseLines is [Parse] that also says on which line each worker begins.
+// ParseLines is [Parse], and also returns the line on which each worker begins.
 func ParseLines(name string, data []byte) ([]*worker.Worker, map[worker.ID]int, error) {
 	r := &reader{name: name}
 	body := r.document(data)
@@ -49,15 +47,14 @@ func ParseLines(name string, data []byte) ([]*worker.Worker, map[worker.ID]int, 
 	return ws, lines, nil
 }
 
-// ParseWorker reads one worker: the mapping that is an item of `workers`, for
-// example the line that a simulated worker prints when it is ready.
+// ParseWorker reads one worker: a mapping as in the list `workers`, for example the
+// line that a simulated worker prints when it is ready.
 func ParseWorker(name string, data []byte) (*worker.Worker, error) {
 	return (&reader{name: name}).single(data)
 }
 
-// ParseRecord reads one worker as [ParseWorker] does, except that keys which
-// nobody here knows are passed over: a store is also written by newer versions
-// of Baton. Known keys are read as strictly as ever.
+// ParseRecord is [ParseWorker], but ignores unknown keys, since newer versions of Baton
+// write to the same store. It reads known keys as strictly as ParseWorker.
 func ParseRecord(name string, data []byte) (*worker.Worker, error) {
 	return (&reader{name: name, lenient: true}).single(data)
 }
@@ -78,10 +75,10 @@ func (r *reader) single(data []byte) (*worker.Worker, error) {
 // reader walks a parsed document and collects faults.
 type reader struct {
 	name    string
-	lenient bool   // unknown keys are no faults
-	what    string // is being read: "file", "worker 7"
-	in      string // the mapping of it that is being read, with a dot behind: "bootstrap."
-	key     string // the key of that mapping whose value is being read
+	lenient bool   // unknown keys are not faults
+	what    string // what is being read: "file", "worker 7"
+	in      string // the inner mapping that is being read, with a dot behind: "bootstrap."
+	key     string // the key whose value is being read
 	faults  []error
 	more    int // faults beyond maxFaults
 }
@@ -105,12 +102,12 @@ func (r *reader) fault(n ast.Node, format string, a ...any) {
 	r.faultAt(line(n), format, a...)
 }
 
-// bad is a fault of the value of the key that is being read.
+// bad adds a fault of the value of the key that is being read.
 func (r *reader) bad(v ast.Node, format string, a ...any) {
 	r.fault(v, "%s: %s%s%s", r.what, r.in, r.key, fmt.Sprintf(format, a...))
 }
 
-// where is the mapping that is being read.
+// where names the mapping that is being read.
 func (r *reader) where() string {
 	if r.in == "" {
 		return r.what
@@ -120,7 +117,7 @@ func (r *reader) where() string {
 
 func line(n ast.Node) int {
 	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
-		n = m.Values[0].Key // the mapping's own token is a colon
+		n = m.Values[0].Key // the token of a mapping is a colon, not where the mapping begins
 	}
 	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
 		return 1
@@ -166,9 +163,9 @@ func (r *reader) document(data []byte) ast.Node {
 	return body
 }
 
-// tooDeep returns the line on which brackets, or dashes and indents, nest
-// deeper than maxDepth, or zero. It may count what stands in a string; a good
-// file has no such string.
+// tooDeep returns the line on which brackets, or dashes and indents, nest deeper than
+// maxDepth, or zero. It also counts brackets in strings; no good file has strings with
+// so many.
 func tooDeep(data []byte) int {
 	depth, l, dashes := 0, 1, 0
 	for _, c := range data {
@@ -189,8 +186,9 @@ func tooDeep(data []byte) int {
 	return 0
 }
 
-// fields calls set for each key of a mapping. set returns false for a key it
-// does not know. A value of null counts as absent.
+// fields calls set for each key of a mapping. Inside of a worker a key with the value
+// null counts as absent. set returns false for a key that it does not know: that is a
+// fault, unless the reader is lenient. fields returns false if n is no mapping.
 func (r *reader) fields(n ast.Node, known string, set func(key string, v ast.Node) bool) bool {
 	m, ok := n.(*ast.MappingNode)
 	if !ok {
@@ -218,7 +216,7 @@ func (r *reader) fields(n ast.Node, known string, set func(key string, v ast.Nod
 	return true
 }
 
-// inner is fields of the mapping that is the value of the key being read.
+// inner reads the mapping that is the value of the present key, as fields does.
 func (r *reader) inner(n ast.Node, known string, set func(key string, v ast.Node) bool) {
 	r.in, r.key = r.key+".", ""
 	r.fields(n, known, set)
@@ -233,7 +231,8 @@ const (
 	defaultDPRanks = 1
 )
 
-// file reads the list of workers, and notes in lines where each id is first used.
+// file reads the list of workers, and sets lines to the line where each id is first
+// used.
 func (r *reader) file(n ast.Node, lines map[worker.ID]int) []*worker.Worker {
 	var list ast.Node
 	r.what = fileWhat
@@ -257,7 +256,7 @@ func (r *reader) file(n ast.Node, lines map[worker.ID]int) []*worker.Worker {
 	ws := make([]*worker.Worker, 0, len(seq.Values))
 	addrs := map[netip.AddrPort]int{}
 	for _, item := range seq.Values {
-		if id, ok := idOf(item); ok { // also of a worker that has faults: all are told at once
+		if id, ok := idOf(item); ok { // also if the worker has faults, so that all faults are reported at once
 			if l, dup := lines[id]; dup {
 				r.fault(item, "worker %d: id is already used on line %d", id, l)
 			} else {
@@ -276,7 +275,8 @@ func (r *reader) file(n ast.Node, lines map[worker.ID]int) []*worker.Worker {
 	return ws
 }
 
-// claim notes where w listens, and the first address that another has.
+// claim adds the addresses of w to addrs. If others have some of them already, the
+// first one is a fault.
 func (r *reader) claim(addrs map[netip.AddrPort]int, w *worker.Worker, item ast.Node) {
 	told := false
 	for a := range w.Addresses() {
@@ -288,7 +288,7 @@ func (r *reader) claim(addrs map[netip.AddrPort]int, w *worker.Worker, item ast.
 	}
 }
 
-// idNode is the value of a worker's id; nil where it has none.
+// idNode returns the value of a worker's id, or nil if it has none.
 func idNode(item ast.Node) ast.Node {
 	m, ok := item.(*ast.MappingNode)
 	if !ok {
@@ -302,7 +302,8 @@ func idNode(item ast.Node) ast.Node {
 	return nil
 }
 
-// idOf is the id of a worker, whatever else of it can be read.
+// idOf returns the id of a worker, even if the rest of it cannot be read. False means
+// that it has no valid id.
 func idOf(item ast.Node) (worker.ID, bool) {
 	n := idNode(item)
 	if n == nil {
@@ -311,7 +312,7 @@ func idOf(item ast.Node) (worker.ID, bool) {
 	return readID(n)
 }
 
-// nameOf is what faults of a worker call it.
+// nameOf returns the name of a worker for faults.
 func nameOf(item ast.Node) string {
 	if id, ok := idOf(item); ok {
 		return "worker " + id.String()
@@ -322,7 +323,7 @@ func nameOf(item ast.Node) string {
 	return "worker"
 }
 
-// worker reads one item; nil after a fault in it.
+// worker reads one item of the list; it returns nil after a fault in the item.
 func (r *reader) worker(n ast.Node) *worker.Worker {
 	w := &worker.Worker{DPSize: defaultDPRanks}
 	before := len(r.faults) + r.more
@@ -354,7 +355,7 @@ func (r *reader) worker(n ast.Node) *worker.Worker {
 	return w
 }
 
-// complete fills in what follows from other fields.
+// complete sets the fields whose defaults depend on other fields.
 func (r *reader) complete(w *worker.Worker) {
 	ip := ""
 	if !w.Endpoint.IsZero() {
@@ -372,7 +373,7 @@ func (r *reader) complete(w *worker.Worker) {
 	}
 }
 
-// host reads an IP address, its brackets dropped, or a name.
+// host reads a name or an IP address, without brackets.
 func (r *reader) host(v ast.Node) string {
 	s := strings.TrimSuffix(strings.TrimPrefix(r.text(v), "["), "]")
 	if err := worker.CheckHost(s); s != "" && err != nil {

@@ -18,23 +18,23 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Config is what a file source is made of.
+// Config configures a [Source].
 type Config struct {
-	// Path of the file. It need not exist yet, nor its folder. Required.
+	// Path of the file. Neither the file nor its folder has to exist yet. Required.
 	Path string
 
-	// Poll is how often the file is looked at without being told. Default 2 s.
-	// It bounds how late a change is seen on file systems that notify of none
-	// (network mounts); raising it saves one stat a time.
+	// Poll is how often the file is checked without a notification. Default 2 s. It
+	// bounds how late a change is seen on file systems without notifications (network
+	// mounts). A higher value saves calls of stat.
 	Poll time.Duration
 
-	// Settle is how long the file has to be quiet after a change before it is
-	// read. Default 20 ms. Raising it protects against writers that pause in
-	// the middle of a file, and delays every change.
+	// Settle is how long the file must not change before it is read. Default 20 ms. A
+	// higher value protects against writers that pause in the middle of a file, but
+	// delays every change.
 	Settle time.Duration
 
-	// Logger is told once when notifications cannot be had and Poll is all
-	// there is. Nil means silence.
+	// Logger gets a warning when notifications are not available and the file is only
+	// polled. Nil means no log.
 	Logger *slog.Logger
 }
 
@@ -67,18 +67,18 @@ func (c Config) Validate() error {
 	return fmt.Errorf("file: %w", errors.Join(errs...))
 }
 
-// Source watches one file. It implements [discovery.Source]. Run must not be
-// called again before it has returned.
+// Source watches one file. It implements [discovery.Source]. Run must not be called
+// again before it has returned.
 type Source struct {
 	cfg Config // set at construction, read-only
 
-	// Owned by the goroutine of Run; they outlive it, so that a second Run goes
-	// on counting.
-	revision uint64      // of the last listing sent
-	seen     os.FileInfo // what was last read; nil: nothing could be
-	data     []byte      // what it held
-	fresh    bool        // the last event sent was a listing of data
-	reason   string      // of the last Broken sent, while not fresh
+	// Owned by the goroutine of Run. They are kept between Runs, so that a second Run
+	// continues to count.
+	revision uint64      // the revision of the last listing that was sent
+	seen     os.FileInfo // the file as it was last read; nil: it could not be read
+	data     []byte      // the content that was last read
+	fresh    bool        // the last event that was sent was a listing of data
+	reason   string      // the reason of the last Broken that was sent, while not fresh
 }
 
 var _ discovery.Source = (*Source)(nil)
@@ -91,11 +91,11 @@ func New(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg.withDefaults()}, nil
 }
 
-// Run sends the file as a listing whenever it changes, until ctx ends; it then
-// returns nil. A listing's revision counts the listings. It returns an error
-// only when the sink refuses one.
+// Run sends the file as a listing whenever it changes, until ctx ends; it then returns
+// nil. The revision counts the listings. Run returns an error only if the sink refuses
+// an event.
 func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
-	s.fresh, s.reason, s.seen = false, "", nil // this sink has been told nothing
+	s.fresh, s.reason, s.seen = false, "", nil // nothing was sent to this sink yet
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		s.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "no file notifications, polling only",
@@ -104,13 +104,13 @@ func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
 	}
 	defer w.Close()
 	dir := filepath.Dir(s.cfg.Path)
-	// Adding a folder that is watched already changes nothing; one that was
-	// removed and made again, or came later, is watched from the next poll on.
+	// Adding a folder that is already watched changes nothing. A folder that is made
+	// later, or removed and made again, is watched from the next poll on.
 	rewatch := func() { _ = w.Add(dir) }
 	return s.loop(ctx, sink, w.Events, w.Errors, rewatch)
 }
 
-// loop does the work of Run. The channels may be nil.
+// loop is the loop of Run. The channels may be nil.
 func (s *Source) loop(ctx context.Context, sink discovery.Sink, events <-chan fsnotify.Event, faults <-chan error, rewatch func()) error {
 	rewatch()
 	poll := time.NewTicker(s.cfg.Poll)
@@ -131,7 +131,7 @@ func (s *Source) loop(ctx context.Context, sink discovery.Sink, events <-chan fs
 			if !ok {
 				faults = nil
 			}
-			q.disturb(s.stat()) // notifications were lost
+			q.disturb(s.stat()) // some notifications may be lost
 		case <-poll.C:
 			rewatch()
 			if now := s.stat(); !unchanged(s.seen, now) {
@@ -148,16 +148,16 @@ func (s *Source) loop(ctx context.Context, sink discovery.Sink, events <-chan fs
 	}
 }
 
-// quiet waits until a file has stayed as it is for a while, but not for ever.
-// Owned by the goroutine of Run.
+// quiet waits until a file has not changed for settle, but no longer than most. Owned
+// by the goroutine of Run.
 type quiet struct {
 	settle, most time.Duration
 	timer        *time.Timer
 	was          os.FileInfo
-	since        time.Time // of the first disturbance; zero when none is pending
+	since        time.Time // when the first change that is still pending came; zero: none is
 }
 
-// disturb says that the file may have changed and is now so.
+// disturb records that the file may have changed, and how it is at present.
 func (q *quiet) disturb(now os.FileInfo) {
 	if q.since.IsZero() {
 		q.since = time.Now()
@@ -168,7 +168,7 @@ func (q *quiet) disturb(now os.FileInfo) {
 	}
 }
 
-// done reports, when the timer has fired, whether the file may be read.
+// done is called when the timer has fired. It reports whether the file may be read.
 func (q *quiet) done(now os.FileInfo) bool {
 	if !unchanged(q.was, now) && time.Since(q.since) < q.most {
 		q.disturb(now)
@@ -178,7 +178,7 @@ func (q *quiet) done(now os.FileInfo) bool {
 	return true
 }
 
-// stat returns what the path leads to; nil when nothing can be told.
+// stat returns the file at the path, or nil if it cannot be looked at.
 func (s *Source) stat() os.FileInfo {
 	info, err := os.Stat(s.cfg.Path)
 	if err != nil {
@@ -187,8 +187,8 @@ func (s *Source) stat() os.FileInfo {
 	return info
 }
 
-// unchanged reports whether both are the same file with the same size and time
-// of change, or both nothing.
+// unchanged reports whether a and b are the same file with the same size and time of
+// change, or both nil.
 func unchanged(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -196,9 +196,9 @@ func unchanged(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// concerns reports whether an event in the folder may have changed what the
-// path leads to: the file itself, or a link that it passes through (Kubernetes
-// swaps "..data").
+// concerns reports whether an event in the folder may have changed the file at the
+// path: an event of the file itself, or of a link on the way to it (Kubernetes swaps
+// "..data").
 func (s *Source) concerns(e fsnotify.Event) bool {
 	if e.Op == fsnotify.Chmod {
 		return false
@@ -207,7 +207,8 @@ func (s *Source) concerns(e fsnotify.Event) bool {
 	return name == filepath.Base(s.cfg.Path) || strings.HasPrefix(name, "..")
 }
 
-// look reads the file and sends what came of it, if that is news.
+// look reads the file, and sends a listing or a Broken unless that was the last event
+// already.
 func (s *Source) look(sink discovery.Sink) error {
 	info, data, err := s.read()
 	if err != nil {
@@ -231,8 +232,8 @@ func (s *Source) look(sink discovery.Sink) error {
 	return nil
 }
 
-// read returns the file's contents and what it was before they were read, so
-// that a change in between is seen by the next poll.
+// read returns the file as it was before its content was read, and the content. So the
+// next poll sees a change that happened while it was read.
 func (s *Source) read() (os.FileInfo, []byte, error) {
 	info, err := os.Stat(s.cfg.Path)
 	if err != nil {
@@ -250,7 +251,7 @@ func (s *Source) read() (os.FileInfo, []byte, error) {
 	return info, data, err
 }
 
-// lose tells the sink, once for each reason, that the file cannot be had.
+// lose sends a Broken, once for each reason.
 func (s *Source) lose(sink discovery.Sink, cause error) error {
 	s.fresh = false
 	reason := strings.ReplaceAll(cause.Error(), "\n", "; ")
@@ -261,7 +262,8 @@ func (s *Source) lose(sink discovery.Sink, cause error) error {
 	return sink.Send(discovery.Broken{Reason: s.reason})
 }
 
-// entries keys each worker by its id: Parse lets no id through twice.
+// entries makes an entry of each worker, with the id as the key: Parse refuses repeated
+// ids.
 func entries(ws []*worker.Worker) []discovery.Entry {
 	es := make([]discovery.Entry, 0, len(ws))
 	for _, w := range ws {

@@ -24,8 +24,8 @@ func (r *reader) kvTransferField(k *worker.KVTransfer, key string, v ast.Node) b
 	return true
 }
 
-// pairs reads a mapping of texts to texts. Of a domain without a value the
-// value is empty: that the operator meant one is kept.
+// pairs reads a mapping of texts to texts. A domain without a value gets an empty
+// value, so that it is known that the domain was declared.
 func (r *reader) pairs(v ast.Node) map[string]string {
 	m, ok := v.(*ast.MappingNode)
 	if !ok {

@@ -10,9 +10,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// record is a worker as the file has it. JSON is YAML, and its quoting leaves
-// no room for a name that looks like a number, so Marshal writes one JSON
-// object a line in a YAML list.
+// record is a worker as it is in a file. Marshal writes each worker as one JSON object,
+// on a line of a YAML list. JSON is also YAML, and JSON's quotes keep a name that looks
+// like a number from being read as one.
 type record struct {
 	ID        worker.ID `json:"id"`
 	Role      string    `json:"role"`
@@ -63,8 +63,8 @@ type kvEvents struct {
 	Topic      string `json:"topic,omitempty"`
 }
 
-// MarshalWorker returns w as one line of JSON, which [ParseWorker] reads back.
-// It refuses what the reader would refuse.
+// MarshalWorker returns w as one line of JSON, which [ParseWorker] reads back. It
+// refuses a worker that ParseWorker would refuse.
 func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	rec := record{
 		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Models: w.Models, Adapters: w.Adapters, Namespace: w.Namespace,
@@ -96,8 +96,8 @@ func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	return line, nil
 }
 
-// Marshal returns a file that [Parse] reads back as the same workers in the
-// same order. It refuses what Parse would refuse.
+// Marshal returns a file that [Parse] reads back as the same workers in the same order.
+// It refuses workers that Parse would refuse.
 func Marshal(ws []*worker.Worker) ([]byte, error) {
 	if len(ws) == 0 {
 		return []byte("workers: []\n"), nil
@@ -118,9 +118,9 @@ func Marshal(ws []*worker.Worker) ([]byte, error) {
 	return out, nil
 }
 
-// Write replaces the file at path with the workers, atomically: a reader sees
-// the old file or the new one. The new one is readable by everyone, as it holds
-// no secrets. Several writers may race; one of them wins whole.
+// Write replaces the file at path with the workers. It is atomic: a reader sees the old
+// file or the new one. Everyone may read the new file, since it has no secrets. If
+// several writers write at once, the file of one of them remains.
 func Write(path string, ws []*worker.Worker) error {
 	data, err := Marshal(ws)
 	if err != nil {
@@ -132,8 +132,8 @@ func Write(path string, ws []*worker.Worker) error {
 	return nil
 }
 
-// Replace is Write of a file's text as it is. Its error names the path, and no
-// package: the caller's comes in front.
+// Replace is Write for a text. Its error names the path but no package, since the
+// caller puts its own in front.
 func Replace(path string, data []byte) error {
 	return ReplaceWith(path, 0o644, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -141,8 +141,8 @@ func Replace(path string, data []byte) error {
 	})
 }
 
-// ReplaceWith is Replace of what write writes, for a file that is too large to be
-// held in memory.
+// ReplaceWith is Replace for the text that write writes, for files that are too large
+// to be held in memory.
 func ReplaceWith(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
