@@ -10,17 +10,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// State is where the prefill activation of one key (model and namespace)
-// stands.
+// State is the state of the prefill activation of one key (model and namespace).
 type State uint8
 
 // The states. In PrefillReady, and only there, decode sides are active.
 const (
 	Absent         State = iota // no prefill endpoint, no decode side
-	DecodeWaiting               // decode sides, and no prefill endpoint so far
-	PrefillPending              // a prefill endpoint is known, its facts are not: docs/behaviour.md#facts-first
-	PrefillReady                // an endpoint is cached, for the decode sides of now and of later
-	Deactivated                 // decode sides whose last prefill endpoint has gone: docs/behaviour.md#prefill-lost
+	DecodeWaiting               // decode sides that have not been active, and no prefill endpoint
+	PrefillPending              // prefill endpoints are known, but none is ready: docs/behaviour.md#facts-first
+	PrefillReady                // an endpoint is ready; present and later decode sides use it
+	Deactivated                 // a decode side that was active, and no prefill endpoint any more: docs/behaviour.md#prefill-lost
 )
 
 var stateNames = [...]string{
@@ -39,13 +38,13 @@ func (s State) String() string {
 // EventKind says what happened to a worker of the key.
 type EventKind uint8
 
-// The events. Each may come again, and in any order: one that says nothing new
-// changes nothing.
+// The events. Each may be repeated, and they may come in any order. An event that says
+// nothing new changes nothing.
 const (
 	DecodeJoined EventKind = iota
 	DecodeLeft
-	PrefillSeen // known, but its runtime facts are not
-	PrefillUp   // known with all its facts: ready
+	PrefillSeen // the prefill endpoint is known, but not all of its runtime facts
+	PrefillUp   // the prefill endpoint is known with all of its facts: it is ready
 	PrefillLeft
 )
 
@@ -54,7 +53,7 @@ var eventNames = [...]string{
 	PrefillSeen: "prefill_seen", PrefillUp: "prefill_ready", PrefillLeft: "prefill_left",
 }
 
-// String returns the name used as a transition's cause.
+// String returns the name by which transitions name their cause.
 func (k EventKind) String() string {
 	if int(k) >= len(eventNames) {
 		return "invalid"
@@ -66,20 +65,20 @@ func (k EventKind) String() string {
 type ActivationEvent struct {
 	Kind   EventKind
 	Worker worker.ID
-	Side   string // of DecodeJoined: the worker's deployment
+	Side   string // for DecodeJoined: the worker's deployment
 }
 
-// Transition is what an event has changed. Sides are sorted.
+// Transition is what one event has changed. The names of sides are sorted.
 type Transition struct {
 	From, To State
 	Event    ActivationEvent
 
-	Activated   []string // waiting or new before
-	Reactivated []string // deactivated before
-	Deactivated []string // active before
+	Activated   []string // sides that are active now, and were waiting or new
+	Reactivated []string // sides that are active now, and were deactivated
+	Deactivated []string // sides that were active, and no longer are
 }
 
-// sideState is where one decode side stands.
+// sideState is the state of one decode side.
 type sideState uint8
 
 const (
@@ -90,28 +89,26 @@ const (
 
 type side struct {
 	state     sideState
-	instances int // above 0
+	instances int // how many decode workers the side has; at least 1
 }
 
-// Activation is the prefill activation of one key: the cached prefill
-// endpoints and the decode sides that use them. A decode side is the decode
-// workers of one deployment. It is pure. Not safe for concurrent use; the zero
-// value is Absent.
+// Activation is the prefill activation of one key: the cached prefill endpoints and the
+// decode sides that use them. A decode side is the decode workers of one deployment. It
+// is pure. Not safe for concurrent use; the zero value is Absent.
 //
-// Invariants, which [Activation.Check] walks:
+// Invariants, checked by [Activation.Check]:
 //
-//   - A1: every decode side is active if an endpoint is ready, and none is if
-//     none is.
-//   - A2: a side has as many instances as there are decode workers that name
-//     it, and at least one.
+//   - A1: if an endpoint is ready every decode side is active; else none is.
+//   - A2: a side has as many instances as there are decode workers of its
+//     deployment, and at least one.
 type Activation struct {
-	prefill map[worker.ID]bool   // known endpoints; true: ready
-	decode  map[worker.ID]string // known decode workers and their sides
+	prefill map[worker.ID]bool   // known endpoints; true: the endpoint is ready
+	decode  map[worker.ID]string // the side of each known decode worker
 	sides   map[string]side
 }
 
-// Apply takes one event. It reports false when neither the key's state nor a
-// side's has changed.
+// Apply applies one event. False means that neither the key's state nor any side's
+// state has changed.
 func (a *Activation) Apply(ev ActivationEvent) (Transition, bool) {
 	if a.sides == nil {
 		a.prefill, a.decode, a.sides = map[worker.ID]bool{}, map[worker.ID]string{}, map[string]side{}
@@ -147,7 +144,7 @@ func (a *Activation) joinDecode(t *Transition) {
 		if was == name {
 			return
 		}
-		a.leaveDecode(id) // it says now that it came with another
+		a.leaveDecode(id) // the worker now names another deployment
 	}
 	a.decode[id] = name
 	s, known := a.sides[name]
@@ -173,7 +170,7 @@ func (a *Activation) leaveDecode(id worker.ID) {
 	a.sides[name] = s
 }
 
-// activate makes every side active. An endpoint is ready.
+// activate makes every side active. It is called when an endpoint is ready.
 func (a *Activation) activate(t *Transition) {
 	for name, s := range a.sides {
 		switch s.state {
@@ -189,9 +186,8 @@ func (a *Activation) activate(t *Transition) {
 	}
 }
 
-// deactivate deactivates the active sides if no endpoint is ready any more.
-// There are none if there was none before: what removed nothing deactivates
-// nobody.
+// deactivate deactivates the active sides if no endpoint is ready. If none was ready
+// before either, no side is active, and nothing changes.
 func (a *Activation) deactivate(t *Transition) {
 	if a.Ready() > 0 {
 		return
@@ -205,7 +201,7 @@ func (a *Activation) deactivate(t *Transition) {
 	}
 }
 
-// State returns where the key stands.
+// State returns the state of the key.
 func (a *Activation) State() State {
 	switch {
 	case a.Ready() > 0:
@@ -224,7 +220,7 @@ func (a *Activation) State() State {
 	return Absent
 }
 
-// Ready returns how many prefill endpoints are cached.
+// Ready returns how many prefill endpoints are ready.
 func (a *Activation) Ready() int {
 	n := 0
 	for _, ready := range a.prefill {
@@ -238,31 +234,31 @@ func (a *Activation) Ready() int {
 // Sides returns how many decode sides there are.
 func (a *Activation) Sides() int { return len(a.sides) }
 
-// CanServe is docs/behaviour.md#can-serve: with disaggregation enforced, only while a
-// decode side is active; else always.
+// CanServe reports whether the key may be served (docs/behaviour.md#can-serve). With
+// enforced disaggregation that is so while a decode side is active, else always.
 func (a *Activation) CanServe(enforced bool) bool {
 	return !enforced || len(a.sides) > 0 && a.Ready() > 0
 }
 
-// Prefill returns whether the endpoint is known and whether it is ready.
+// Prefill reports whether the endpoint is known, and whether it is ready.
 func (a *Activation) Prefill(id worker.ID) (known, ready bool) {
 	ready, known = a.prefill[id]
 	return known, ready
 }
 
-// Decode returns the side of a decode worker, if it is known.
+// Decode returns the side of a decode worker. False means that the worker is not known.
 func (a *Activation) Decode(id worker.ID) (name string, known bool) {
 	name, known = a.decode[id]
 	return name, known
 }
 
-// Workers returns the known prefill endpoints and decode workers, sorted. The
-// slices are the caller's.
+// Workers returns the known prefill endpoints and decode workers, sorted. The caller
+// owns the slices.
 func (a *Activation) Workers() (prefill, decode []worker.ID) {
 	return slices.Sorted(maps.Keys(a.prefill)), slices.Sorted(maps.Keys(a.decode))
 }
 
-// Check returns the first invariant that does not hold, or nil.
+// Check returns an error for the first invariant that does not hold, or nil.
 func (a *Activation) Check() error {
 	counts := map[string]int{}
 	for _, name := range a.decode {
@@ -282,8 +278,8 @@ func (a *Activation) Check() error {
 	return nil
 }
 
-// String shows the whole state on one line: what scenario files compare, and
-// equal if and only if the states are.
+// String shows the whole state on one line, for scenario files. Two activations have
+// the same text if and only if their states are equal.
 func (a *Activation) String() string {
 	var b strings.Builder
 	b.WriteString(a.State().String())
@@ -329,22 +325,21 @@ func (t Transition) String() string {
 	return b.String()
 }
 
-// Grade is what a worker is to the activation of its key.
+// Grade is how far a worker can take part in the activation of its key.
 type Grade uint8
 
 // The grades.
 const (
-	Unfit   Grade = iota // can never hand over, or take over: it has no part in this
+	Unfit   Grade = iota // it cannot hand KV over, or take it, and never will: it takes no part
 	Pending              // not all of its facts are known yet
 	Ready
 )
 
-// Follow returns the events that take the activation from what it knows to the
-// workers given: those of its key, by role and grade. A decode worker takes
-// part when it is Ready. left names workers that have been
-// away in between though they are here again. What comes is told before what
-// goes, so that an endpoint that was replaced between two sets deactivates
-// nobody.
+// Follow returns the events that bring the activation from the workers it knows to
+// those that are present for its key, by role and grade. A decode worker takes part if
+// it is Ready. The argument left names workers that were away meanwhile, even if they
+// are present again. Events of workers that come precede those of workers that go. So
+// if one endpoint replaced another between two sets, no side is deactivated.
 func (a *Activation) Follow(present []*worker.Worker, grade func(*worker.Worker) Grade, left []worker.ID) []ActivationEvent {
 	var come, back []ActivationEvent
 	here := make(map[worker.ID]worker.Role, len(present))

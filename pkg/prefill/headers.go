@@ -2,24 +2,24 @@ package prefill
 
 import "fmt"
 
-// Headers between Baton and Envoy. They are not configurable: the shipped Envoy
-// configurations name them, and no worker and no client sees them.
+// Headers between Baton and Envoy. They are not configurable, since the shipped Envoy
+// configurations name them. They reach no worker and no client, unless noted below.
 const (
 	HeaderLeg             = "x-baton-leg"                    // the sealed decision, main leg → prefill leg
-	HeaderRetry           = "x-baton-retry"                  // on our answer: Envoy is to make a fresh attempt
+	HeaderRetry           = "x-baton-retry"                  // set on our answer: asks Envoy for a fresh attempt
 	HeaderStart           = "x-baton-start"                  // when Envoy received the request, Unix milliseconds
-	HeaderAttempt         = "x-attempt-id"                   // the attempt nonce, for Envoy's access log; workers see it too
-	HeaderLocalReply      = "x-baton-local-reply"            // response flags of an answer that Envoy itself made
-	HeaderPrefillCluster  = "x-prefill-cluster"              // mirrors the request when it names a cluster
+	HeaderAttempt         = "x-attempt-id"                   // the attempt nonce, for Envoy's access log; workers receive it as well
+	HeaderLocalReply      = "x-baton-local-reply"            // response flags of an answer that Envoy made itself
+	HeaderPrefillCluster  = "x-prefill-cluster"              // Envoy mirrors the request if this names a cluster
 	HeaderDestination     = "x-gateway-destination-endpoint" // GAIE endpoint picker protocol, section 4.2
 	HeaderPrefillEndpoint = "x-prefill-destination-endpoint"
-	HeaderFirstToken      = "x-baton-first-token" // has Envoy send us the first events of the answer
-	HeaderDecision        = "x-baton-decision"    // on the client's answer, when it asked with HeaderDebug
-	HeaderDebug           = "x-debug-decision"    // a client's wish to see the decision
+	HeaderFirstToken      = "x-baton-first-token" // makes Envoy send us the first events of the answer
+	HeaderDecision        = "x-baton-decision"    // on the client's answer, if the client has sent HeaderDebug
+	HeaderDebug           = "x-debug-decision"    // from a client that wants to see the decision
 )
 
-// Names are the headers that tell workers and observers what was chosen. Each
-// list may hold several spellings; all of them are set.
+// Names are the names of the headers that tell workers and observers what was chosen.
+// Each list may have several names: all of them are set.
 type Names struct {
 	WorkerID      []string
 	PrefillID     []string
@@ -30,9 +30,9 @@ type Names struct {
 	BootstrapRoom []string
 }
 
-// Dialects of Names.
+// The dialects that NamesOf knows.
 const (
-	DialectPlain  = "plain"  // x-worker-instance-id and its kin, read by all versions of Dynamo and by SGLang's tools
+	DialectPlain  = "plain"  // x-worker-instance-id and the like, read by all versions of Dynamo and by SGLang's tools
 	DialectDynamo = "dynamo" // the x-dynamo-… names of Dynamo 1.6 and later
 	DialectBoth   = "both"
 )
@@ -57,7 +57,7 @@ func NamesOf(dialect string) (Names, error) {
 	case DialectPlain:
 		return plain, nil
 	case DialectDynamo:
-		// x-prefill-instance-id is what Baton promises in every dialect.
+		// Every dialect has x-prefill-instance-id, as Baton promises.
 		dynamo.PrefillID = append(dynamo.PrefillID, plain.PrefillID...)
 		return dynamo, nil
 	case DialectBoth:

@@ -16,30 +16,30 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Leg is what the prefill leg must know of the decision, and whom to tell how
-// it went.
+// Leg is what the prefill leg must know of the decision, and to which replica it
+// reports. Other legs have one as well: see LegKind.
 type Leg struct {
 	Kind     LegKind
-	Owner    string      // who booked it: an opaque name of at most 255 bytes
-	Nonce    uint64      // the attempt, unique at its owner
-	Prefill  worker.Rank // where it goes; of a collecting leg and of an answer, the decode rank
+	Owner    string      // the replica that booked the attempt: an opaque name of at most 255 bytes
+	Nonce    uint64      // names the attempt; unique at its owner
+	Prefill  worker.Rank // the prefill rank; of a CollectLeg and an AnswerLeg the decode rank
 	Room     Room
 	Deadline time.Time // millisecond resolution
 }
 
-// LegKind says what a leg is, and with that at which listener it is good.
+// LegKind says what a leg is for, and so at which listener it is accepted.
 type LegKind uint8
 
 // The kinds.
 const (
 	MirrorLeg  LegKind = iota // Envoy's copy of the main leg
 	SyncLeg                   // a prefill that the plugin asks for itself
-	CollectLeg                // a decode that takes KV which nobody else will
-	AnswerLeg                 // decode's answer, whose first events are read
+	CollectLeg                // a decode request that collects held KV which no other decode takes
+	AnswerLeg                 // decode's answer, whose first events the plugin reads
 	numLegKinds
 )
 
-// The errors of Open. Both mean that the leg reaches no worker.
+// The errors of Open. With either of them the leg reaches no worker.
 var (
 	ErrLegMissing = errors.New("prefill: leg token missing")
 	ErrLegInvalid = errors.New("prefill: leg token invalid")
@@ -47,7 +47,7 @@ var (
 
 const (
 	legVersion = 2
-	legFixed   = 1 + 1 + 8 + 8 + 4 + 8 + 8 + 1 // up to and with the owner's length
+	legFixed   = 1 + 1 + 8 + 8 + 4 + 8 + 8 + 1 // bytes up to and including the owner's length
 	legMAC     = 16
 	legMaxText = 512
 )
@@ -57,8 +57,8 @@ type Sealer struct {
 	macs sync.Pool // of hash.Hash, keyed
 }
 
-// NewSealer returns a Sealer for the key, which must hold at least 16 bytes.
-// All replicas behind one Envoy need the same key.
+// NewSealer returns a Sealer for the key, which must have at least 16 bytes. All
+// replicas behind one Envoy need the same key.
 func NewSealer(key []byte) (*Sealer, error) {
 	if len(key) < 16 {
 		return nil, fmt.Errorf("prefill: leg key has %d bytes: expected at least 16", len(key))
@@ -94,14 +94,14 @@ func (s *Sealer) Seal(l Leg) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(b), nil
 }
 
-// Open verifies a token and returns what it says. It does not look at the
-// deadline. It returns ErrLegMissing for an empty token and ErrLegInvalid for
-// any other it did not seal, without saying why.
+// Open verifies a token and returns its Leg. It does not check the deadline. An empty
+// token gives ErrLegMissing. Any other token that was not sealed with the key gives
+// ErrLegInvalid, without the reason.
 func (s *Sealer) Open(token string) (Leg, error) {
 	if token == "" {
 		return Leg{}, ErrLegMissing
 	}
-	// The decoder skips line ends; a token has one spelling.
+	// The decoder would skip line ends, but a token must have one spelling only.
 	if len(token) > legMaxText || strings.ContainsAny(token, "\r\n") {
 		return Leg{}, ErrLegInvalid
 	}

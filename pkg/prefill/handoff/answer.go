@@ -2,9 +2,9 @@ package handoff
 
 import "github.com/seed-60ae5743/baton/internal/openai"
 
-// ReadAnswer judges prefill's whole answer, a 2xx. alone is what
-// AppendPrefill was told. An error is a [Malformed]: nothing of such an answer
-// may be used. It keeps nothing of answer and allocates nothing.
+// ReadAnswer reads prefill's whole answer, a 2xx. The flag alone must be as it was for
+// AppendPrefill. An error is a [Malformed] and means that nothing of the answer may be
+// used. ReadAnswer keeps nothing of answer and allocates nothing.
 func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	var top members
 	a, err := openai.ScanAnswerMembers(answer, func(key, val openai.Span) { top.note(answer, key, val) })
@@ -37,17 +37,17 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 		return Result{}, err
 	}
 	if res.Verdict = judge(a.FinishReason, res.Held()); k == ContextFirst && res.Verdict != HandOff {
-		// Its members are there all the same, and stand for nothing.
+		// The members are there all the same, but nothing is held under them.
 		res.HandOff, res.PromptIDs, res.Usage = openai.Span{}, openai.Span{}, openai.Span{}
 	}
 	return res, nil
 }
 
-// judge says how to go on after one token. Where the reason does not plainly
-// say that the text is over, held KV decides: decode's answer is the whole text
-// either way, so that going on is never wrong, and one token given as the
-// response might be. A tool call, for one, is no single token: the engines'
-// parsers may name it for a call that has just begun.
+// judge says how to go on after one token. If the finish reason does not plainly say
+// that the text is over, the held KV decides. Going on with held KV is always right,
+// since decode's answer is then the whole text, while one token as the response might
+// be wrong. For example a tool call is never a single token: the engines' parsers may
+// give it as the reason for a call that has just begun.
 func judge(f openai.FinishReason, held bool) Verdict {
 	switch {
 	case f.Failed():
@@ -63,7 +63,7 @@ func judge(f openai.FinishReason, held bool) Verdict {
 	}
 }
 
-// members are those of an answer that a hand-off is made of.
+// members are those members of an answer that a hand-off is made of.
 type members struct {
 	choices, promptIDs, usage slot
 	vllm                      slot
@@ -82,7 +82,7 @@ func (m *members) note(answer []byte, key, val openai.Span) {
 	}
 }
 
-// slot is a member that may be there once.
+// slot is a member that may occur once.
 type slot struct {
 	val   openai.Span
 	twice bool
@@ -95,11 +95,11 @@ func (s *slot) put(val openai.Span) {
 	s.val = val
 }
 
-// given reports whether the member is there with a value other than null.
+// given reports whether the member is present with a value other than null.
 func (s *slot) given(answer []byte) bool { return s.found() && answer[s.val.Start] != 'n' }
 
-// checkHandOff holds the member against the bounds of what is spliced, and
-// returns its value, or the zero Span for null and the empty object.
+// checkHandOff checks the member against the bounds for a hand-off. It returns the
+// member's value, or the zero Span for null, an empty object or no member.
 func checkHandOff(answer []byte, m slot) (openai.Span, error) {
 	s := m.val
 	switch {

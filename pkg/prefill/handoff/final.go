@@ -6,7 +6,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// The content types of [AppendFinal].
+// The content types that [AppendFinal] returns.
 const (
 	contentJSON = "application/json"
 	contentSSE  = "text/event-stream"
@@ -18,14 +18,15 @@ var (
 	errFinalChoice = errors.New("handoff: final answer: expected choices that are objects, with a message in a chat, with a text in a completion")
 )
 
-// AppendFinal appends the client's response made of prefill's own answer
-// (docs/behaviour.md#prefill-answers), and returns its content type: the answer without
-// the hand-off and what the engine added for it, or, if the client streams, the same as
-// server-sent events. body is what r was read from. An error means that the answer has not
-// the shape of the path's answers; dst is then returned as it came.
+// AppendFinal appends the client's response, made from prefill's own answer
+// (docs/behaviour.md#prefill-answers), and returns its content type. The response is
+// the answer without the hand-off and without what the engine added for the hand-off;
+// if the client streams, it is the same as server-sent events. body is the body that r
+// was read from. An error means that the answer does not have the form that answers of
+// the path have; dst is then returned unchanged.
 //
-// Every other member keeps its value byte for byte, so that numbers of any size
-// and fields that nobody here knows pass.
+// All other members keep their values byte for byte, so that numbers of any size and
+// unknown fields pass.
 func AppendFinal(dst, answer []byte, r *openai.Request, body []byte, k Kind) (out []byte, contentType string, err error) {
 	if r.Path != openai.ChatCompletions && r.Path != openai.Completions {
 		return dst, "", errFinalPath
@@ -54,16 +55,17 @@ func AppendFinal(dst, answer []byte, r *openai.Request, body []byte, k Kind) (ou
 	return f.appendEvents(dst, root), contentSSE, nil
 }
 
-// final is one answer on its way to a client.
+// final is one answer of prefill that becomes the client's response.
 type final struct {
 	answer  []byte
 	kind    Kind
 	chat    bool
 	usage   bool        // the client streams and asks for the usage
-	choices openai.Span // a list
+	choices openai.Span // the list of choices
 }
 
-// checkChoices holds the choices against what a chunk is made of.
+// checkChoices returns an error if there are no choices, or if a choice lacks what a
+// chunk is made of.
 func (f *final) checkChoices() error {
 	n, bad := 0, false
 	openai.EachElement(f.answer, f.choices, func(c openai.Span) {
@@ -86,7 +88,8 @@ func (f *final) checkChoices() error {
 
 func (f *final) begins(s openai.Span, c byte) bool { return s.End > 0 && f.answer[s.Start] == c }
 
-// member returns the value of the key in the object at s, or the zero Span.
+// member returns the value of the key in the object at s, or the zero Span if there is
+// none.
 func (f *final) member(s openai.Span, name string) openai.Span {
 	var found openai.Span
 	openai.EachMember(f.answer, s, func(key, val openai.Span) bool {
@@ -98,9 +101,9 @@ func (f *final) member(s openai.Span, name string) openai.Span {
 	return found
 }
 
-// added reports whether the engine has put the member there for the hand-off.
-// A client cannot ask TensorRT-LLM for the prompt's ids; of vLLM it can, and
-// gets them for no other reason.
+// added reports whether the engine added the member for the hand-off. Token ids count
+// for TensorRT-LLM, since its clients cannot ask for them. They do not count for vLLM,
+// which answers with them only if the client asks.
 func (f *final) added(key openai.Span) bool {
 	is := func(name string) bool { return openai.IsKey(f.answer, key, name) }
 	switch f.kind {
@@ -113,7 +116,7 @@ func (f *final) added(key openai.Span) bool {
 	}
 }
 
-// appendWhole appends the answer without what was added.
+// appendWhole appends the answer without the added members.
 func (f *final) appendWhole(dst []byte, root openai.Span) []byte {
 	dst = append(dst, '{')
 	o := object{dst: dst}
@@ -151,7 +154,7 @@ func (f *final) appendChoices(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-// object appends the members of one object, commas between them.
+// object appends the members of one object, with commas between them.
 type object struct {
 	dst  []byte
 	some bool
@@ -164,25 +167,25 @@ func (o *object) comma() {
 	o.some = true
 }
 
-// key appends a key of b as it stands.
+// key appends a key of b unchanged.
 func (o *object) key(b []byte, key openai.Span) {
 	o.comma()
 	o.dst = append(append(o.dst, key.Of(b)...), ':')
 }
 
-// copy appends a member of b as it stands.
+// copy appends a member of b unchanged.
 func (o *object) copy(b []byte, key, val openai.Span) {
 	o.key(b, key)
 	o.dst = append(o.dst, val.Of(b)...)
 }
 
-// raw appends a member that is JSON already, such as `"index":0`.
+// raw appends a member that is already JSON, such as `"index":0`.
 func (o *object) raw(member string) {
 	o.comma()
 	o.dst = append(o.dst, member...)
 }
 
-// asksForUsage reads stream_options.include_usage.
+// asksForUsage reports whether stream_options.include_usage is true in the body.
 func asksForUsage(body []byte, r *openai.Request) bool {
 	if !r.Given(body, openai.StreamOptions) {
 		return false

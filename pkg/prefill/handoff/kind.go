@@ -2,19 +2,19 @@ package handoff
 
 import "github.com/seed-60ae5743/baton/pkg/worker"
 
-// Kind is how the KV of a prompt gets from prefill to decode. The zero value
-// is no kind.
+// Kind says how the KV of a prompt gets from prefill to decode. The zero value is no
+// kind.
 type Kind uint8
 
 // The kinds.
 const (
-	Rendezvous   Kind = iota + 1 // both at once, meeting at a bootstrap server
-	NIXLPull                     // prefill first; decode pulls from where its answer says
-	ContextFirst                 // prefill first, as TensorRT-LLM's context_only
-	Mooncake                     // both at once; decode pulls from where prefill's bootstrap server says
+	Rendezvous   Kind = iota + 1 // both legs at once; they meet at a bootstrap server
+	NIXLPull                     // prefill first; decode pulls the KV from where prefill's answer says
+	ContextFirst                 // prefill first, with TensorRT-LLM's context_only
+	Mooncake                     // both legs at once; decode pulls the KV from where prefill's bootstrap server says
 )
 
-// String returns the kind as it stands in labels and on the status page.
+// String returns the kind as labels and the status page show it.
 func (k Kind) String() string {
 	switch k {
 	case Rendezvous:
@@ -34,12 +34,13 @@ func (k Kind) String() string {
 // (docs/behaviour.md#prefill-first).
 func (k Kind) PrefillFirst() bool { return k == NIXLPull || k == ContextFirst }
 
-// Holds reports whether prefill, which starts beside decode, keeps what it has computed
-// for a decode that never comes: no end of its own request frees it
+// Holds reports whether prefill, which begins together with decode, keeps its KV until
+// a decode fetches it: the end of prefill's own request does not free it
 // (docs/engines.md#mooncake-holds).
 func (k Kind) Holds() bool { return k == Mooncake }
 
-// KindOf returns the kind that an engine's workers speak, 0 for none.
+// KindOf returns the kind that the workers of an engine use, or 0 for an unknown
+// engine.
 func KindOf(e worker.Engine) Kind {
 	switch e {
 	case worker.SGLang:

@@ -2,8 +2,8 @@ package handoff
 
 import "github.com/seed-60ae5743/baton/internal/openai"
 
-// Bounds of what is spliced. A million tokens in blocks of 16 are some 500 KB
-// of block ids; the engines nest no deeper than four.
+// Bounds of a hand-off that is copied into a body. A million tokens in blocks of 16
+// have some 500 KB of block ids. The engines nest at most four deep.
 const (
 	MaxHandOffBytes   = 8 << 20
 	MaxHandOffDepth   = 16
@@ -13,15 +13,15 @@ const (
 // Verdict says how to go on after prefill's answer.
 type Verdict uint8
 
-// The verdicts. The zero value is none.
+// The verdicts. The zero value is no verdict.
 const (
-	HandOff  Verdict = iota + 1 // go on with decode
-	Finished                    // the generation is over: this answer is the response
-	Missing                     // not over, and nothing to hand over
-	Failed                      // an error body, or a generation that was aborted
+	HandOff  Verdict = iota + 1 // send the hand-off to decode
+	Finished                    // the generation is over: prefill's answer is the response
+	Missing                     // the generation is not over, and there is nothing to hand over
+	Failed                      // an error body, or an aborted generation
 )
 
-// String returns the verdict as it stands in labels.
+// String returns the verdict as labels show it.
 func (v Verdict) String() string {
 	switch v {
 	case HandOff:
@@ -37,39 +37,39 @@ func (v Verdict) String() string {
 	}
 }
 
-// Result is what [ReadAnswer] found. The spans are places in the answer.
+// Result is what [ReadAnswer] has read. The spans are places in the answer.
 type Result struct {
 	Verdict Verdict
 	Finish  openai.FinishReason
 	Choices int
 
-	HandOff   openai.Span // the hand-off, an object; zero: none, or nothing is held under it
-	PromptIDs openai.Span // ContextFirst: the prompt's token ids, a list; zero: none
-	Usage     openai.Span // ContextFirst: prefill's usage, an object; zero: none
+	HandOff   openai.Span // the hand-off, an object; zero: there is none, or nothing is held under it
+	PromptIDs openai.Span // ContextFirst: the list of the prompt's token ids; zero: none
+	Usage     openai.Span // ContextFirst: the object with prefill's usage; zero: none
 }
 
-// Held reports whether the prefill worker holds KV that a decode must take,
-// whatever the verdict is.
+// Held reports whether the prefill worker holds KV that a decode must collect. It may
+// be true with every verdict.
 func (r Result) Held() bool { return r.HandOff.End != 0 }
 
-// Malformed says why an answer must not be used. The set is closed; a
-// [ReadAnswer] returns no other errors.
+// Malformed says why an answer must not be used. ReadAnswer returns no other errors, so
+// that the set of labels is fixed.
 type Malformed uint8
 
 // The faults.
 const (
-	NotJSON        Malformed = iota + 1 // not JSON, such as a cut body
-	NoChoices                           // not an error body, and nothing generated
-	ManyChoices                         // more than one, where there is one hand-off for one
+	NotJSON        Malformed = iota + 1 // not JSON, such as a body that was cut short
+	NoChoices                           // not an error body, and without choices
+	ManyChoices                         // several choices, while the hand-off serves one
 	NotAnObject                         // the hand-off is neither an object nor null
-	TwoHandOffs                         // the hand-off's key is there twice
-	RepeatedMember                      // a key of the hand-off, or of what goes with it, is there twice
-	TooLarge                            // beyond MaxHandOffBytes or MaxHandOffMembers
-	TooDeep                             // beyond MaxHandOffDepth
-	NotTokenIDs                         // the prompt's ids are no list of such, or an empty one
+	TwoHandOffs                         // the hand-off occurs twice
+	RepeatedMember                      // a member of the hand-off, or a member that goes with it, occurs twice
+	TooLarge                            // exceeds MaxHandOffBytes or MaxHandOffMembers
+	TooDeep                             // exceeds MaxHandOffDepth
+	NotTokenIDs                         // the prompt's ids are not a list of token ids, or the list is empty
 )
 
-// String returns the fault as it stands in labels.
+// String returns the fault as labels show it.
 func (m Malformed) String() string {
 	switch m {
 	case NotJSON:
@@ -95,7 +95,7 @@ func (m Malformed) String() string {
 	}
 }
 
-// Error returns a sentence that holds no part of the answer.
+// Error returns a text that has no part of the answer in it.
 func (m Malformed) Error() string {
 	return "handoff: prefill's answer is malformed: " + m.String()
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// The body fields of SGLang's disaggregation (openai/protocol.py
-// PDRoutingFields) and the headers that replace them where the engine was
-// started with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1
-// (entrypoints/request_headers.py; chat since 0.5.18, /generate since 0.5.15).
+// The body fields of SGLang's disaggregation are in openai/protocol.py PDRoutingFields.
+// These headers replace them if the engine was started with
+// SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1 (entrypoints/request_headers.py; chat since
+// 0.5.18, /generate since 0.5.15).
 const (
 	SGLangOverrideHost = "x-override-bootstrap-host"
 	SGLangOverridePort = "x-override-bootstrap-port"
@@ -20,7 +20,7 @@ const (
 	SGLangDPRankHeader = "x-data-parallel-rank"
 )
 
-// SGLangHost returns the bootstrap host as SGLang needs it: the engine builds
+// SGLangHost returns the bootstrap host in the form that SGLang needs. The engine makes
 // "host:port" from it, so an IPv6 address must be in brackets.
 func SGLangHost(b worker.Bootstrap) string {
 	if strings.Contains(b.Host, ":") && !strings.HasPrefix(b.Host, "[") {
@@ -29,8 +29,8 @@ func SGLangHost(b worker.Bootstrap) string {
 	return b.Host
 }
 
-// AppendSGLang appends the raw JSON members that both legs carry. The room is
-// written as an integer: it exceeds 2^53 and must never pass through a float.
+// AppendSGLang appends the raw JSON members that both bodies carry. The room is written
+// as an integer: it may exceed 2^53 and must never pass through a float.
 func AppendSGLang(dst []byte, host string, port uint16, room prefill.Room) []byte {
 	dst = append(dst, `"bootstrap_host":`...)
 	dst = openai.AppendString(dst, host)
@@ -40,10 +40,10 @@ func AppendSGLang(dst []byte, host string, port uint16, room prefill.Room) []byt
 	return strconv.AppendUint(dst, uint64(room), 10)
 }
 
-// SGLangPrefill returns the edits that make r's body prefill's: one token, no
-// stream. The engine forces one token itself (prefill.py
-// _process_req), but answers as a stream where it is asked to. Its token is the
-// answer's first, so a floor forbids it to be the last one. body is what r was
+// SGLangPrefill returns the edits that make prefill's body from r's: one token, no
+// stream. The engine generates one token in any case (prefill.py _process_req), but
+// answers with a stream if it is asked to. Prefill's token is the first of the answer,
+// so a minimum of tokens forbids that it is also the last. body is the body that r was
 // read from. The returned slice is shared and must not be written to.
 func SGLangPrefill(body []byte, r *openai.Request) []openai.Edit {
 	edits := sglangPrefill[:]
@@ -59,9 +59,9 @@ func SGLangPrefill(body []byte, r *openai.Request) []openai.Edit {
 	return edits
 }
 
-// sglangPrefill holds the edits of all paths in an order of which each path
-// takes a part: max_completion_tokens only where it is given, max_new_tokens
-// only for /generate.
+// sglangPrefill and sglangFloor have the edits of all paths, in such an order that each
+// path needs a part of the array: max_completion_tokens only if it is given,
+// max_new_tokens only for /generate.
 var (
 	sglangPrefill = [...]openai.Edit{
 		{Field: openai.MaxCompletionTokens, Value: one},

@@ -6,11 +6,11 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// The events of a finished answer, as OpenAI's API streams them
-// (https://platform.openai.com/docs/api-reference/chat-streaming): for each
-// choice a chunk with all that was generated and one with the reason of its
-// end, then, if asked for, the usage beside an empty list of choices, and
-// "[DONE]". Some clients drop what comes along with a reason, hence two chunks.
+// appendEvents appends the events of a finished answer, as OpenAI's API streams them
+// (https://platform.openai.com/docs/api-reference/chat-streaming): for each choice a
+// chunk with all that was generated and a chunk with its finish reason; then, if the
+// client asks for it, the usage with an empty list of choices; then "[DONE]". There are
+// two chunks because some clients ignore text that comes together with a finish reason.
 func (f *final) appendEvents(dst []byte, root openai.Span) []byte {
 	i := 0
 	openai.EachElement(f.answer, f.choices, func(c openai.Span) {
@@ -24,8 +24,9 @@ func (f *final) appendEvents(dst []byte, root openai.Span) []byte {
 	return append(dst, "data: [DONE]\n\n"...)
 }
 
-// appendEvent appends one event with one choice; choice nil: the usage instead.
-// full: with every member of the answer, not only those of each chunk.
+// appendEvent appends one event, with the choice that choice appends, or if that is nil
+// with the usage. With full it has every member of the answer, else only those that
+// each chunk has.
 func (f *final) appendEvent(dst []byte, root openai.Span, full bool, choice func([]byte) []byte) []byte {
 	dst = append(dst, "data: "...)
 	start := len(dst)
@@ -54,7 +55,8 @@ func (f *final) appendEvent(dst []byte, root openai.Span, full bool, choice func
 		}
 	}
 	dst = append(o.dst, '}')
-	// A line break ends a field of an event. In JSON it can only be white space.
+	// A line break ends a field of an event. In JSON a line break can only be white
+	// space.
 	for i, c := range dst[start:] {
 		if c == '\n' || c == '\r' {
 			dst[start+i] = ' '
@@ -63,7 +65,7 @@ func (f *final) appendEvent(dst []byte, root openai.Span, full bool, choice func
 	return append(dst, "\n\n"...)
 }
 
-// appendContent appends the choice with what was generated, not yet ended.
+// appendContent appends the choice with what was generated, and no finish reason yet.
 func (f *final) appendContent(dst []byte, c openai.Span, i int) []byte {
 	o := object{dst: append(dst, '{')}
 	f.index(&o, c, i)
@@ -83,7 +85,7 @@ func (f *final) appendContent(dst []byte, c openai.Span, i int) []byte {
 	return append(o.dst, '}')
 }
 
-// appendReason appends the choice with nothing but the reason of its end.
+// appendReason appends the choice with only its finish reason.
 func (f *final) appendReason(dst []byte, c openai.Span, i int) []byte {
 	o := object{dst: append(dst, '{')}
 	f.index(&o, c, i)
@@ -101,7 +103,7 @@ func (f *final) appendReason(dst []byte, c openai.Span, i int) []byte {
 	return append(o.dst, '}')
 }
 
-// index appends the choice's index, its place where it does not say.
+// index appends the choice's index, or its position i if it has none.
 func (f *final) index(o *object, c openai.Span, i int) {
 	o.raw(`"index":`)
 	if s := f.member(c, "index"); s.End > 0 {
@@ -111,9 +113,9 @@ func (f *final) index(o *object, c openai.Span, i int) {
 	o.dst = strconv.AppendInt(o.dst, int64(i), 10)
 }
 
-// appendDelta appends a message as the first delta of a stream: the role in
-// front, no members that are null but content, and each tool call with the
-// index that ties its parts together.
+// appendDelta appends a message as the first delta of a stream: the role first, no null
+// members except content, and each tool call with its index, by which clients put its
+// parts together.
 func (f *final) appendDelta(dst []byte, message openai.Span) []byte {
 	o := object{dst: append(dst, '{')}
 	o.raw(`"role":`)
@@ -137,7 +139,7 @@ func (f *final) appendDelta(dst []byte, message openai.Span) []byte {
 	return append(o.dst, '}')
 }
 
-// toolCalls appends the calls of a message, if there are any.
+// toolCalls appends the tool calls of a message, if there are any.
 func (f *final) toolCalls(o *object, calls openai.Span) {
 	i := 0
 	openai.EachElement(f.answer, calls, func(call openai.Span) {

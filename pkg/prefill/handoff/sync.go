@@ -7,33 +7,33 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// The range of TensorRT-LLM's disagg_request_id. The engine takes a smaller one
-// for a local id; the floor was 2^42 and is 2^40 by now.
+// The range of TensorRT-LLM's disagg_request_id. The engine takes a smaller number as a
+// local id. Its lowest number was 2^42 and is 2^40 now; 2^42 is in the range of both.
 const (
 	MinRequestID = 1 << 42
 	MaxRequestID = 1<<63 - 1
 )
 
-// DrawRequestID draws the id of one attempt. The engine needs an id that no
-// other request of any router has at the time: among a million at once two
-// random ones are the same with a chance below one in ten million.
+// DrawRequestID draws the id of one attempt. No other request of any router may have
+// the same id at the same time. If a million requests run at once, the probability that
+// two of them have the same random id is below one in ten million.
 func DrawRequestID(r *rand.Rand) uint64 {
 	return MinRequestID + r.Uint64N(MaxRequestID-MinRequestID+1)
 }
 
-// Alone reports whether prefill's answer is the response whatever it is: at most
-// one token is asked for, by any number of generations.
+// Alone reports whether prefill's answer is the whole response, since each generation
+// of the request has at most one token.
 func Alone(r *openai.Request) bool { return r.MaxTokens == 0 || r.MaxTokens == 1 }
 
-// Obstacle returns why the request cannot be handed from prefill to decode by an
-// engine's hand-off of one generation, as it stands in labels, or "" where nothing is in the way. body is what r was
-// read from.
+// Obstacle returns the reason why the request cannot be handed from prefill to decode,
+// as a label, or "" if it can. body is the body that r was read from.
 //
 //	path      the engines have no such path
 //	parallel  several prompts, n or best_of: one hand-off serves one generation,
-//	          and vLLM answers that of the first alone, so that the KV of the
-//	          others would stay held. Of SGLang n alone: its decode never answers
-//	          (tried with 0.5.23); a list of prompts has a room each
+//	          and vLLM answers with that of the first alone, so that the KV of the
+//	          others would stay held. For SGLang only n is an obstacle: its decode
+//	          never answers then (tried with 0.5.23); prompts of a list have a
+//	          room each
 func Obstacle(k Kind, body []byte, r *openai.Request) string {
 	switch {
 	case k == Rendezvous && r.N == 1:
@@ -49,14 +49,15 @@ func Obstacle(k Kind, body []byte, r *openai.Request) string {
 	}
 }
 
-// handOffRoom is what the bodies need beside the client's own and the hand-off.
+// handOffRoom is what the bodies need beyond the client's own body and the hand-off, in
+// bytes.
 const handOffRoom = 320
 
-// AppendPrefill appends prefill's body: one token, no stream, and what makes the
-// engine hold its KV for a decode. id is ContextFirst's disagg_request_id, from
-// MinRequestID to MaxRequestID; the others ignore it. alone: the client's own
-// limit, no stream and no hand-off. dst must not share memory with body; given
-// room in it, nothing is allocated.
+// AppendPrefill appends prefill's body: one token, no stream, and the members that make
+// the engine hold its KV for a decode. The id is the disagg_request_id for
+// ContextFirst, from MinRequestID to MaxRequestID; other kinds ignore it. If the flag
+// alone is set, the body has the client's own limit, no stream and no hand-off. dst
+// must not share memory with body. If dst has room enough, nothing is allocated.
 func AppendPrefill(dst, body []byte, r *openai.Request, k Kind, id uint64, alone bool) []byte {
 	dst = slices.Grow(dst, len(body)+handOffRoom)
 	if alone {
@@ -74,17 +75,17 @@ func AppendPrefill(dst, body []byte, r *openai.Request, k Kind, id uint64, alone
 	return append(dst, body[r.End():]...)
 }
 
-// AppendDecode appends decode's body: the client's own, with the hand-off of
-// res in it. res is what ReadAnswer made of answer; where nothing is held, the
-// body is the client's. dst must share memory with neither; given room in it,
-// nothing is allocated.
+// AppendDecode appends decode's body: the client's own with the hand-off of res, which
+// ReadAnswer has read from answer. If nothing is held, the body is the client's own.
+// dst must share memory with neither body nor answer. If dst has room enough, nothing
+// is allocated.
 func AppendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, res Result) []byte {
 	var buf [maxEdits]openai.Edit
 	return appendDecode(dst, body, r, k, answer, res, buf[:0])
 }
 
-// AppendCollect is AppendDecode for a request whose only purpose is that decode
-// takes the held KV: one token, no stream.
+// AppendCollect is AppendDecode for a request that only collects the held KV: one
+// token, no stream.
 func AppendCollect(dst, body []byte, r *openai.Request, k Kind, answer []byte, res Result) []byte {
 	var buf [maxEdits]openai.Edit
 	return appendDecode(dst, body, r, k, answer, res, oneToken(buf[:0], body, r))
@@ -98,7 +99,7 @@ func appendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, re
 		edits = trtEdits(edits, answer, r, res)
 	}
 	dst = openai.AppendEdited(dst, body, r, edits...)
-	// A scanned body has a model and a prompt at least, so a comma is right.
+	// A scanned body has at least a model and a prompt, so the comma in front is right.
 	dst = dst[:len(dst)-(len(body)-r.End())]
 	switch k {
 	case NIXLPull:
@@ -109,7 +110,7 @@ func appendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, re
 	return append(dst, body[r.End():]...)
 }
 
-// maxEdits is how many edits a body gets at most.
+// maxEdits is the most edits of one body.
 const maxEdits = 12
 
 var (
@@ -117,14 +118,14 @@ var (
 	no  = []byte("false")
 )
 
-// clean appends the removal of hand-offs that a body scanned with
-// [openai.ScanInjected] may carry, so that no key stands in a body twice.
+// clean appends edits that remove a hand-off which a body scanned with
+// [openai.ScanInjected] may carry already, so that no body has a key twice.
 func clean(edits []openai.Edit) []openai.Edit {
 	return append(edits, openai.Edit{Field: openai.KVTransferParams}, openai.Edit{Field: openai.DisaggregatedParams})
 }
 
-// oneToken appends the edits that ask for one token and no stream. The stream's
-// options go because they are refused without a stream.
+// oneToken appends the edits that ask for one token and no stream. stream_options is
+// removed, since engines refuse it without a stream.
 func oneToken(edits []openai.Edit, body []byte, r *openai.Request) []openai.Edit {
 	edits = append(edits,
 		openai.Edit{Field: openai.MaxTokens, Value: one},
@@ -138,9 +139,10 @@ func oneToken(edits []openai.Edit, body []byte, r *openai.Request) []openai.Edit
 	return edits
 }
 
-// floor returns the edit of a least number of tokens: one is as high as the limit
-// allows, and it still forbids the engine to end the text with its first token,
-// which would then be the client's whole answer. One that forbids nothing goes.
+// floor returns the edit of a minimum of tokens. A minimum becomes one, the highest
+// that the limit allows: it still forbids the engine to end the text with its first
+// token, which would then be the client's whole answer. A minimum of zero or less is
+// removed.
 func floor(body []byte, r *openai.Request, f openai.Field) openai.Edit {
 	if !forbidsAnEnd(body, r, f) {
 		return openai.Edit{Field: f}
@@ -148,8 +150,8 @@ func floor(body []byte, r *openai.Request, f openai.Field) openai.Edit {
 	return openai.Edit{Field: f, Value: one}
 }
 
-// forbidsAnEnd reports whether f is a floor above no tokens at all. What is no
-// number counts as one: the engine then says so itself.
+// forbidsAnEnd reports whether f is a minimum above zero. A value that is no number
+// counts as one: the engine then refuses it itself.
 func forbidsAnEnd(body []byte, r *openai.Request, f openai.Field) bool {
 	if !r.Given(body, f) {
 		return false
@@ -158,7 +160,8 @@ func forbidsAnEnd(body []byte, r *openai.Request, f openai.Field) bool {
 	return v[0] != '-' && string(v) != "0"
 }
 
-// noStream returns the edits that leave all but the stream as the client asked.
+// noStream returns the edits that turn the stream off and leave the rest as the client
+// sent it.
 func noStream(r *openai.Request) []openai.Edit {
 	edits := streamOff[:]
 	if !r.Has(openai.Stream) {

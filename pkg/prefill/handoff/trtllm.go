@@ -6,23 +6,23 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// TensorRT-LLM, context first (serve/openai_disagg_service.py
-// _get_ctx_request, _verify_ctx_response, _get_gen_request). The hand-off is in
-// the one choice of the answer; beside the choices stand the prompt's token ids,
-// which spare decode the tokenizer, and prefill's usage.
+// TensorRT-LLM, context first (serve/openai_disagg_service.py _get_ctx_request,
+// _verify_ctx_response, _get_gen_request). The hand-off is in the only choice of the
+// answer. Beside the choices are the prompt's token ids, so that decode need not
+// tokenize the prompt, and prefill's usage.
 //
-// The engine's own service leaves max_tokens to prefill as the client set it,
-// since context_only ends after one token whatever it is. One token is asked
-// for all the same: the answer is the same, and a worker that does not
-// know context_only does not generate the whole of it.
+// The engine's own service leaves max_tokens of prefill's body as the client set it,
+// since context_only ends after one token anyway. Baton asks for one token: the answer
+// is the same, and a worker that does not know context_only does not generate the whole
+// answer.
 const (
 	trtMember    = "disaggregated_params"
 	trtPromptIDs = "prompt_token_ids"
 	trtPromptB64 = "prompt_token_ids_b64"
 )
 
-// appendTRTHold appends what makes the prefill worker hold its KV under id.
-// schedule_style is left out: its default is context first.
+// appendTRTHold appends what makes the prefill worker hold its KV under the id.
+// schedule_style is left out, since its default is context first.
 func appendTRTHold(dst []byte, id uint64) []byte {
 	dst = append(dst, `,"disaggregated_params":{"request_type":"context_only","disagg_request_id":`...)
 	dst = strconv.AppendUint(dst, id, 10)
@@ -30,8 +30,8 @@ func appendTRTHold(dst []byte, id uint64) []byte {
 }
 
 // readTRT reads the hand-off in the only choice, the prompt's ids and the usage.
-// Where there are no ids decode tokenizes the prompt itself; ids that are none
-// would be some other prompt.
+// Without ids decode tokenizes the prompt itself. A value that is no list of ids is
+// refused: decode would generate for another prompt.
 func readTRT(answer []byte, top *members, res *Result) error {
 	var choice, params slot
 	openai.EachElement(answer, top.choices.val, choice.put)
@@ -61,8 +61,8 @@ func readTRT(answer []byte, top *members, res *Result) error {
 	return nil
 }
 
-// trtHolds reports whether the hand-off is one: a request that was over before
-// its KV was set up for a transfer has the object, but no ids in it.
+// trtHolds reports whether KV is held under the hand-off. If a request was over before
+// its KV was set up for a transfer, the object is present but has no ids.
 func trtHolds(answer []byte, h openai.Span) bool {
 	var ctx, global bool
 	openai.EachMember(answer, h, func(key, val openai.Span) bool {
@@ -77,8 +77,8 @@ func trtHolds(answer []byte, h openai.Span) bool {
 	return ctx && global
 }
 
-// trtEdits appends the edits of decode's body: the prompt's ids in place of a
-// completion's prompt, beside the messages of a chat.
+// trtEdits appends the edits that put the prompt's ids into decode's body: in place of
+// a completion's prompt, or beside the messages of a chat.
 func trtEdits(edits []openai.Edit, answer []byte, r *openai.Request, res Result) []openai.Edit {
 	if res.PromptIDs.End == 0 {
 		return edits
@@ -91,8 +91,8 @@ func trtEdits(edits []openai.Edit, answer []byte, r *openai.Request, res Result)
 		openai.Edit{Field: openai.PromptTokenIDsB64})
 }
 
-// appendTRT appends the member that decode's body gets: the hand-off, with the
-// request's type changed and prefill's usage in it.
+// appendTRT appends the hand-off to decode's body, with another request_type and with
+// prefill's usage as ctx_usage.
 func appendTRT(dst, answer []byte, res Result) []byte {
 	if !res.Held() {
 		return dst
