@@ -10,7 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// ported is a worker whose ranks have ports of their own.
+// ported returns a worker whose ranks have ports of their own.
 func ported(t *testing.T, id worker.ID, addr string, ranks uint32) *worker.Worker {
 	w := good(t, id, worker.Decode, addr)
 	w.DPSize, w.PortPerRank = ranks, true
@@ -23,7 +23,7 @@ func TestARankIsReachedAtThePortOfItsOwnOrAtItsWorkers(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		w    *worker.Worker
-		want []string // of ranks 0, 1, …; the last is beyond the worker's
+		want []string // of ranks 0, 1, …; the worker does not have the last one
 	}{
 		{"one port for all", shared, []string{"10.0.0.1:80", "10.0.0.1:80", "10.0.0.1:80"}},
 		{"one for each", ported(t, 2, "10.0.0.2:80", 3), []string{"10.0.0.2:80", "10.0.0.2:81", "10.0.0.2:82", ""}},
@@ -74,7 +74,7 @@ func TestAddressesAreWhereTheWorkerListens(t *testing.T) {
 	require.Equal(t, []string{"10.0.0.1:80"}, texts(w))
 	require.Equal(t, uint32(3), w.RanksPerPort())
 	for range w.Addresses() {
-		break // no more is asked for
+		break // the loop must be able to end early
 	}
 }
 
@@ -104,8 +104,8 @@ func TestASnapshotFindsARankByItsPort(t *testing.T) {
 	}
 }
 
-// A snapshot has the endpoints of ranks at hand, and neither writes to the
-// worker that it was given nor keeps one from being compared or changed.
+// A snapshot has the ranks' endpoints at hand. It does not write to the worker that it
+// was given, and its workers can be compared, copied and changed like others.
 func TestASnapshotsRanksAreAtHand(t *testing.T) {
 	given := ported(t, 1, "10.0.0.1:80", 3)
 	s, err := worker.NewSnapshot(1, []*worker.Worker{given})
