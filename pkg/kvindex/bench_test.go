@@ -38,8 +38,8 @@ func BenchmarkLocalHashes(b *testing.B) {
 	}
 }
 
-// BenchmarkTreeRoute notes a prompt of 8,000 blocks, 128,000 tokens: one that is
-// new, one that was routed before, and the query for it beside.
+// BenchmarkTreeRoute measures Route for a prompt of 8,000 blocks (128,000 tokens) that
+// is new, Route for one that was routed before, and a query for the prompt.
 func BenchmarkTreeRoute(b *testing.B) {
 	const blocks = 8000
 	at := time.Unix(1000, 0)
@@ -49,7 +49,7 @@ func BenchmarkTreeRoute(b *testing.B) {
 		r := worker.Rank{ID: 1}
 		b.ReportAllocs()
 		for b.Loop() {
-			at = at.Add(time.Hour) // the one before is over
+			at = at.Add(time.Hour) // so that the prompt before has expired
 			t.Route(r, chain, Estimated, at)
 		}
 	})

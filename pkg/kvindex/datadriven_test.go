@@ -13,26 +13,27 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// The verbs of testdata. A block is written a, b, …:
-// its local hash is that of the name. Its engine hash is the name's too, unless
-// written name=engine.
+// The verbs of testdata. A block is written a, b, …: its local hash is the hash of that
+// name. Its engine hash is that of the name as well, or of engine if it is written
+// name=engine.
 //
 //	attach 7/0                      slot of the rank
 //	detach 7/0
 //	store 7/0 [parent=b] [tier=host] a b=x c
 //	remove 7/0 [tier=host] a b
 //	clear 7/0
-//	overlap a b c                   rank:blocks of each rank that has any on Device, +h on Host, +d on Disk, +e on External
+//	overlap a b c                   for each rank that has any, rank:blocks on Device, +h on Host, +d on Disk, +e on External
 //	overlap-run n                   the blocks 1 … n as the chain
 //	store-run 7/0 n                 the same blocks stored as one event
 //	stats 7/0
 //	slots                           the numbering
-//	route 7/0 at=1s [predicted] a b c   and when the next is to go
+//	route 7/0 at=1s [predicted] a b c   prints when Expire has to be called next
 //	route-run 7/0 at=1s n           the blocks 1 … n
-//	expire at=1s                    when the next is to go
+//	expire at=1s                    prints when Expire has to be called next
 //
-// What was routed lasts 10 s, 2 s if predicted, and is of six blocks at most;
-// overlap shows it as +r: how much of it is beyond the device. Check runs after every verb. Both implementations answer every file.
+// Routed prompts last 10 s, predicted ones 2 s, and have at most six blocks together.
+// overlap shows as +r how many routed blocks there are beyond those on Device. Check
+// runs after every verb. Both implementations answer every file.
 func TestScenarios(t *testing.T) {
 	for name, index := range map[string]func(*Slots) Index{
 		"map": func(s *Slots) Index { return newMap(s, scenarioRoute) },
@@ -86,7 +87,7 @@ func args(d *datadriven.TestData) string {
 type scenario struct {
 	slots *Slots
 	m     Index
-	ranks []worker.Rank // ever seen, sorted
+	ranks []worker.Rank // all ranks of the file so far, sorted
 	dst   Overlap
 }
 

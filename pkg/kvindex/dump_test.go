@@ -22,7 +22,7 @@ import (
 
 var dumpTime = time.UnixMilli(1_700_000_000_000)
 
-// dumpOf dumps ranks of a tree, each with its name as the note.
+// dumpOf dumps ranks of a tree. The note of each rank is its name.
 func dumpOf(t testing.TB, tr *Tree, ranks ...worker.Rank) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -37,7 +37,7 @@ func dumpOf(t testing.TB, tr *Tree, ranks ...worker.Rank) []byte {
 	return b.Bytes()
 }
 
-// loaded loads every rank of a dump.
+// loaded loads every rank of a dump into an index.
 func loaded(t testing.TB, dump []byte, into Index) {
 	t.Helper()
 	d, err := ReadDump(bytes.NewReader(dump))
@@ -58,7 +58,8 @@ func loaded(t testing.TB, dump []byte, into Index) {
 	}
 }
 
-// alike compares two indexes for the ranks, whatever their slots.
+// alike requires that two indexes answer the same for the ranks; their slots may
+// differ.
 func alike(t testing.TB, want, got Index, ranks []worker.Rank, chains ...[]LocalHash) {
 	t.Helper()
 	var a, b Overlap
@@ -79,9 +80,9 @@ func alike(t testing.TB, want, got Index, ranks []worker.Rank, chains ...[]Local
 	}
 }
 
-// TestADumpGivesBackWhatRanksHold dumps a tree in the middle of random
-// operations, loads the dump, and takes the blocks off again one by one: names,
-// tiers, chains and holes must be those of the map that saw every operation.
+// TestADumpGivesBackWhatRanksHold dumps a tree in the middle of random operations,
+// loads the dump, and removes the blocks one by one. Names, tiers, chains and holes
+// must be those of the map that executed every operation.
 func TestADumpGivesBackWhatRanksHold(t *testing.T) {
 	t.Parallel()
 	for name, ranks := range map[string]int{"a few ranks": 6, "many ranks": 80} {
@@ -122,9 +123,10 @@ func TestADumpGivesBackWhatRanksHold(t *testing.T) {
 	}
 }
 
-// takeApart removes what ranks hold in random order from copies of the oracle's.
+// takeApart removes what the ranks hold, in random order, from both indexes and from a
+// copy of the oracle.
 func (s *script) takeApart(tree *Tree, flat *Map, ranks []worker.Rank) {
-	oracle := NewMap(NewSlots()) // by the map's own means: the dump is not to be trusted here
+	oracle := NewMap(NewSlots()) // copied without a dump, since dumps are what is tested
 	for _, r := range ranks {
 		oracle.Attach(r)
 	}
@@ -169,8 +171,8 @@ func (s *script) takeApart(tree *Tree, flat *Map, ranks []worker.Rank) {
 	require.Zero(s.t, tree.blocks.used, "something is left of nothing")
 }
 
-// chats stores sequences with common beginnings for a rank, and returns the path
-// of each name.
+// chats stores sequences with common beginnings for a rank. It returns the path of each
+// name.
 func chats(t *testing.T, x Index, r worker.Rank, rng *rand.Rand, blocks int) map[EngineHash][]LocalHash {
 	paths := map[EngineHash][]LocalHash{}
 	var names []EngineHash
@@ -192,7 +194,7 @@ func chats(t *testing.T, x Index, r worker.Rank, rng *rand.Rand, blocks int) map
 	return paths
 }
 
-// paths returns the path of each name of a copy.
+// paths returns the path of each name in the copy.
 func (c *RankCopy) paths() map[EngineHash][]LocalHash {
 	out := map[EngineHash][]LocalHash{}
 	for _, h := range c.held {
@@ -206,8 +208,8 @@ func (c *RankCopy) paths() map[EngineHash][]LocalHash {
 	return out
 }
 
-// TestACopyIsOfOneInstantWhateverOthersDoMeanwhile lets ranks that share its
-// blocks split, lengthen and clear them between the slices of a copy.
+// TestACopyIsOfOneInstantWhateverOthersDoMeanwhile lets a rank that shares blocks with
+// the copied rank split, lengthen and clear them between the slices of a copy.
 func TestACopyIsOfOneInstantWhateverOthersDoMeanwhile(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	tr := newTree(t, NewSlots())
@@ -242,13 +244,13 @@ func TestACopyIsOfOneInstantWhateverOthersDoMeanwhile(t *testing.T) {
 		}
 		c.settle()
 		require.Greater(t, pieces, 3, "a copy in one piece shows nothing")
-		require.True(t, maps.EqualFunc(paths, c.paths(), slices.Equal), "round %d", round) // Equal would compare for minutes
+		require.True(t, maps.EqualFunc(paths, c.paths(), slices.Equal), "round %d", round) // require.Equal would take minutes
 	}
 	require.NoError(t, tr.Check())
 }
 
-// TestACopyBesideTheBudgetHasWhatIsLeftAndNothingWrong: what is shed between two
-// slices may be in the copy or not; what stays must be.
+// TestACopyBesideTheBudgetHasWhatIsLeftAndNothingWrong: blocks that are shed between
+// two slices may or may not be in the copy; blocks that stay must be.
 func TestACopyBesideTheBudgetHasWhatIsLeftAndNothingWrong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 1))
 	tr, err := NewTree(TreeConfig{MaxBytes: 2 << 20, NoHugePages: true}, NewSlots())
@@ -320,7 +322,8 @@ func TestAPrefixThatRanksShareIsWrittenOnce(t *testing.T) {
 	require.Equal(t, 2_200, d.Blocks())
 }
 
-// smallDump has two ranks that share a block, a hole and a second tier.
+// smallDump returns a dump of two ranks that share a block; it has a hole and a second
+// tier.
 func smallDump(t testing.TB) []byte {
 	tr := newTree(t, NewSlots())
 	a, b := worker.Rank{ID: 1}, worker.Rank{ID: 300, DPRank: 1}
@@ -333,7 +336,7 @@ func smallDump(t testing.TB) []byte {
 	return dumpOf(t, tr, a, b)
 }
 
-// The form is other processes' too: when this changes, so must the version.
+// Other processes read the form of a dump: if this test changes, so must the version.
 func TestTheFormOfADumpStays(t *testing.T) {
 	require.Equal(t, "4241544f4e4b5649"+"01"+"d82d7e739c2391c1"+ // magic, version, scheme
 		"4e"+"01"+"01"+"03"+"010000000000000002000000000000000300000000000000"+
@@ -345,7 +348,7 @@ func TestTheFormOfADumpStays(t *testing.T) {
 		"45"+"02", hex.EncodeToString(smallDump(t)[:len(smallDump(t))-hashBytes]))
 }
 
-// sealed puts the checksum behind what is to pass for a whole dump.
+// sealed appends the checksum, so that b can pass as a whole dump.
 func sealed(b []byte) []byte { return binary.LittleEndian.AppendUint64(b, xxh3.Hash(b)) }
 
 func TestADumpThatIsNotWholeIsRefused(t *testing.T) {
@@ -433,8 +436,8 @@ func TestARankThatIsNotThereIsNotCopied(t *testing.T) {
 	require.False(t, d.Copy(worker.Rank{ID: 1, DPRank: 1}, &c))
 }
 
-// TestACopyOfARankThatIsClearedOrLeavesIsGivenUpOrWhole, and the next one owes
-// nothing to it.
+// TestACopyOfARankThatIsClearedOrLeavesIsGivenUpOrWhole: also, the next copy has
+// nothing left over from it.
 func TestACopyOfARankThatIsClearedOrLeavesIsGivenUpOrWhole(t *testing.T) {
 	tr := newTree(t, NewSlots())
 	mine := worker.Rank{ID: 1}
@@ -486,8 +489,8 @@ func TestACopyOfARankThatIsClearedOrLeavesIsGivenUpOrWhole(t *testing.T) {
 	require.NoError(t, tr.Check())
 }
 
-// FuzzReadDump: whatever passes for a whole dump is loaded by the tree as by
-// the map, and leaves the tree whole.
+// FuzzReadDump: the tree and the map load every accepted dump alike, and Check of the
+// tree passes.
 func FuzzReadDump(f *testing.F) {
 	whole := smallDump(f)
 	head := len(dumpMagic) + 1 + hashBytes

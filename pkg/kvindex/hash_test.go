@@ -7,7 +7,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// seqTokens returns from, from+1, … n tokens.
+// seqTokens returns the n tokens from, from+1, ….
 func seqTokens(from, n int) []uint32 {
 	out := make([]uint32, n)
 	for i := range out {

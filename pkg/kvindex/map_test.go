@@ -85,7 +85,7 @@ func TestGenerationChangesWithTheNumberingOnly(t *testing.T) {
 	require.NotEqual(t, g, s.Generation())
 }
 
-// TestReadersBesideWriters is for the race detector; Check judges the end.
+// TestReadersBesideWriters is for the race detector. Check runs at the end.
 func TestReadersBesideWriters(t *testing.T) {
 	m, chain := filled(8, 50)
 	m.route.MaxBlocks = 100

@@ -17,7 +17,7 @@ var (
 	opsFlag  = flag.Int("model.ops", 30_000, "operations of the model test")
 )
 
-// lists is the index as lists: every block with its whole path.
+// lists is an index made of lists: it has every block with its whole path.
 type lists map[worker.Rank][]listed
 
 type listed struct {
@@ -82,7 +82,8 @@ func (l lists) remove(r worker.Rank, e Removed) error {
 	return nil
 }
 
-// overlap is how many leading blocks the rank has on any of the tiers from one to before another.
+// overlap returns how many leading blocks the rank has on any of the tiers from <= tier
+// < to.
 func (l lists) overlap(r worker.Rank, chain []LocalHash, from, to Tier) uint32 {
 	for n := 1; n <= len(chain); n++ {
 		if !slices.ContainsFunc(l[r], func(b listed) bool {
@@ -99,8 +100,8 @@ func (l lists) held(r worker.Rank, chain []LocalHash) Held {
 	return Held{Device: d, Host: h - d, Disk: k - h, External: l.overlap(r, chain, External, numTiers)}
 }
 
-// TestMapEqualsListsUnderRandomOperations runs the same random operations on
-// Map and on lists and compares everything that can be observed.
+// TestMapEqualsListsUnderRandomOperations runs the same random operations on Map and on
+// lists, and compares everything that can be observed.
 func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
@@ -114,8 +115,8 @@ func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 	for id := range 5 {
 		ranks = append(ranks, worker.Rank{ID: worker.ID(id + 1)}, worker.Rank{ID: worker.ID(id + 1), DPRank: 1})
 	}
-	// Few local hashes and few engine hashes, so that prefixes meet, parents
-	// exist and names collide.
+	// There are few local hashes and few engine hashes, so that prefixes are shared,
+	// parents exist and names collide.
 	engine := func(path []LocalHash) EngineHash {
 		h := EngineHash(len(path))
 		for _, p := range path {

@@ -10,15 +10,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// change is what a writer does in the middle of a query: one event or several,
-// between which no rank's answer is less than the least or more than the most
-// of those at both ends.
+// change is what a writer does in the middle of a query: one event or several. Between
+// these events no rank's answer is less than the lower, or more than the higher, of its
+// answers before and after.
 type change struct {
 	name string
 	do   func(Index)
 }
 
-// world is a state, a question, and what may happen beside it.
+// world is a state of the index, a query, and the changes that may happen during the
+// query.
 type world struct {
 	name    string
 	build   func(Index)
@@ -43,7 +44,7 @@ func down(from, to int) (out []EngineHash) {
 	return out
 }
 
-// other is a block that the chains asked for do not have.
+// other returns a block that no query's chain has.
 func other(n int) Block { return Block{Engine: EngineHash(n), Local: LocalHash(n)} }
 
 func worlds() []world {
@@ -64,8 +65,8 @@ func worlds() []world {
 		remove(x, 0, down(20, 1)...)
 		store(x, 0, 0, append(seqRun(701, 10), seqRun(11, 10)...)...)
 	}}
-	// The question is two halves that are never held as one: the first before,
-	// the second, in the same memory, after.
+	// The query asks for two halves that are never held together: the first is held
+	// before the change, and the second, in the same memory, after it.
 	halves := world{"the first half is there", func(x Index) {
 		x.Attach(rankOf(0))
 		store(x, 0, 0, append(seqRun(1, 10), seqRun(211, 10)...)...)
@@ -87,8 +88,8 @@ func worlds() []world {
 			}
 		}},
 	}}
-	// A rank that holds little of a node comes to hold all of the one that has
-	// its memory next.
+	// A rank that holds little of a node later holds all of another node in the same
+	// memory.
 	heir := world{"a rank holds a part", func(x Index) {
 		held(2, 20)(x)
 		remove(x, 0, down(20, 6)...)
@@ -113,7 +114,8 @@ func worlds() []world {
 			store(x, 0, 710, other(800))
 		}},
 	}}
-	// One rank's tail becomes another's: the first must not be given it.
+	// The tail of one rank becomes the tail of another: it must not count for the first
+	// rank.
 	tails := func(name string, asked []LocalHash) world {
 		return world{name, func(x Index) {
 			held(2, 10)(x)
@@ -142,7 +144,7 @@ func worlds() []world {
 			{"it is cut in two", func(x Index) { store(x, 0, 7, other(900)) }},
 			{"it grows", func(x Index) { store(x, 0, 20, seqRun(21, 2)...) }},
 			{"it grows and has a child like the next of the question", func(x Index) {
-				// A rank that does not hold the run on Device makes a child.
+				// A rank that does not hold the run on Device makes a child of it.
 				store(x, 0, 20, other(900))
 				x.Attach(rankOf(1))
 				_ = x.Store(rankOf(1), Stored{Blocks: append(seqRun(1, 20), other(900)), Tier: Host})
@@ -192,9 +194,9 @@ func worlds() []world {
 	}
 }
 
-// TestAWriterBetweenAnyTwoReadsOfAQuery lets each change happen between each
-// two reads of a query. A rank's answer may be that before, that after, or
-// between them, if one node was read before and the next after.
+// TestAWriterBetweenAnyTwoReadsOfAQuery makes each change between each two reads of a
+// query. A rank's answer may be the one before the change, the one after it, or one
+// between them, if one node was read before the change and the next node after it.
 func TestAWriterBetweenAnyTwoReadsOfAQuery(t *testing.T) {
 	if !invariants.Enabled {
 		t.Skip("needs the build tag invariants")
@@ -211,7 +213,7 @@ func TestAWriterBetweenAnyTwoReadsOfAQuery(t *testing.T) {
 	}
 }
 
-// answers are what the map says, with the change or without.
+// answers returns the answers of a Map, with the change or, if that is nil, without.
 func answers(w world, change func(Index)) []uint32 {
 	m := NewMap(NewSlots())
 	w.build(m)
@@ -223,8 +225,8 @@ func answers(w world, change func(Index)) []uint32 {
 	return slices.Clone(dst.Blocks)
 }
 
-// letIn makes the change after so many steps of a query, and reports whether
-// the query had as many.
+// letIn makes the change after so many steps of a query. False means that the query had
+// fewer steps.
 func letIn(t *testing.T, w world, c change, after int, was, is []uint32) bool {
 	tr, err := NewTree(TreeConfig{MaxBytes: 2 << 20, NoHugePages: true}, NewSlots())
 	require.NoError(t, err)

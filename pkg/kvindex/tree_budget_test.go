@@ -10,7 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// storeChats gives the rank sequences of five blocks, numbered from first.
+// storeChats stores n sequences of five blocks for the rank, numbered from first.
 func storeChats(t *testing.T, tr *Tree, r worker.Rank, first, n int) {
 	for i := first; i < first+n; i++ {
 		var e Stored
@@ -87,8 +87,8 @@ func TestAnEventLargerThanTheBudgetIsRefused(t *testing.T) {
 	storeChats(t, tr, r, 1, 10)
 }
 
-// TestTreeStaysWholeUnderABudget runs random operations with far too little
-// room and lets Check judge.
+// TestTreeStaysWholeUnderABudget runs random operations with far too little memory, and
+// Check.
 func TestTreeStaysWholeUnderABudget(t *testing.T) {
 	tr, err := NewTree(TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, NewSlots())
 	require.NoError(t, err)
@@ -155,7 +155,8 @@ func TestTreeConfigNamesItsFaults(t *testing.T) {
 	}
 }
 
-// TestWhatIsRoutedKeepsToAShareOfTheBudget, and gives it up where events need it.
+// TestWhatIsRoutedKeepsToAShareOfTheBudget: also, it gives memory up when events need
+// it.
 func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
 	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: LeastBytes, NoHugePages: true})
 	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
@@ -180,7 +181,8 @@ func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
 	slot, _ := tr.slots.Slot(quiet)
 	require.Equal(t, uint32(1000), tr.slots.Held(slot, &dst).Routed)
 
-	// Short prompts take more than their blocks, and do not starve what is told.
+	// Short prompts take more than their blocks, and still cost no block that events
+	// have stored.
 	told, _ = tr.Stats(tells)
 	for i := range 9000 {
 		tr.Route(quiet, []LocalHash{LocalHash(100_000 + i)}, Estimated, now)
@@ -192,8 +194,9 @@ func TestWhatIsRoutedKeepsToAShareOfTheBudget(t *testing.T) {
 	require.Equal(t, LeastBytes/8/(blockBytes+endBytes), st.Routed)
 }
 
-// TestWhatIsRoutedMakesRoomWhereNothingElseCan: where one sequence is all there is
-// to shed and goes on, the prompts routed longest ago go, one by one.
+// TestWhatIsRoutedMakesRoomWhereNothingElseCan: if the only sequence that could be shed
+// is the one that grows, the prompts that were routed longest ago are dropped, one by
+// one.
 func TestWhatIsRoutedMakesRoomWhereNothingElseCan(t *testing.T) {
 	tr := newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: LeastBytes, NoHugePages: true})
 	tells, quiet := worker.Rank{ID: 1}, worker.Rank{ID: 2}
@@ -254,9 +257,9 @@ func TestNothingIsShedForAnEventThatNoArenaCouldHold(t *testing.T) {
 	require.Greater(t, refused, 100)
 }
 
-// TestMemoryServesWhatItIsNeededFor has the kind of what is held change, back
-// and forth: many short sequences of each rank's own, then the same long ones of
-// all ranks. What the system gives stays near the budget.
+// TestMemoryServesWhatItIsNeededFor changes back and forth between two kinds of data:
+// many short sequences of each rank's own, and long sequences that all ranks share. The
+// memory taken must stay near the budget.
 func TestMemoryServesWhatItIsNeededFor(t *testing.T) {
 	if slow {
 		t.Skip("the collector's heap gives nothing back")
@@ -293,7 +296,7 @@ func TestMemoryServesWhatItIsNeededFor(t *testing.T) {
 	}
 	require.Less(t, tr.names.bytes()+tr.blocks.bytes(), 100<<10, "all of what is free can be given back")
 	require.NoError(t, tr.Check())
-	storeChats(t, tr, rankOf(0), 1, 5000) // and taken again
+	storeChats(t, tr, rankOf(0), 1, 5000) // and the memory can be taken again
 	require.NoError(t, tr.Check())
 }
 

@@ -76,7 +76,7 @@ func TestADetachedRanksSlotHoldsNothingForTheNext(t *testing.T) {
 func TestALongSequenceIsHeldAsFarAsItIsAsked(t *testing.T) {
 	tr, chain := filledTree(t, 1, 1)
 	r := worker.Rank{ID: 1}
-	for n := 1; n < 5000; n++ { // decoded block by block, over many nodes
+	for n := 1; n < 5000; n++ { // block by block, as an answer grows, over many nodes
 		require.NoError(t, tr.Store(r, Stored{Parent: EngineHash(n), HasParent: true, Blocks: []Block{{EngineHash(n + 1), LocalHash(n + 1)}}}))
 		chain = append(chain, LocalHash(n+1))
 	}
@@ -89,8 +89,8 @@ func TestALongSequenceIsHeldAsFarAsItIsAsked(t *testing.T) {
 	require.Less(t, tr.nodeIDs.used(), 20, "a growing sequence takes few nodes")
 }
 
-// TestManyNamesGoInAnyOrder: in a full segment a name that goes has others come
-// back, those of the same event too.
+// TestManyNamesGoInAnyOrder: in a full segment, a name that is erased makes other names
+// move back, also names of the same event.
 func TestManyNamesGoInAnyOrder(t *testing.T) {
 	tr := newTree(t, NewSlots())
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -114,7 +114,7 @@ func TestManyNamesGoInAnyOrder(t *testing.T) {
 	require.NoError(t, tr.Check())
 }
 
-// TestCheckNamesWhatIsBrokenInTheTree: each line breaks one thing by hand.
+// TestCheckNamesWhatIsBrokenInTheTree: each case breaks one thing by hand.
 func TestCheckNamesWhatIsBrokenInTheTree(t *testing.T) {
 	rank := worker.Rank{ID: 1}
 	lead := func(tr *Tree) *node { return &tr.nodes[tr.blocks.node(1)] }
@@ -166,7 +166,7 @@ func TestCheckNamesWhatIsBrokenInTheTree(t *testing.T) {
 	}
 }
 
-// seqRun is a run of n blocks whose hashes begin at from.
+// seqRun returns a run of n blocks whose hashes begin at from.
 func seqRun(from, n int) (out []Block) {
 	for i := range n {
 		out = append(out, Block{Engine: EngineHash(from + i), Local: LocalHash(from + i)})
@@ -183,10 +183,9 @@ func locals(runs ...[]Block) (c []LocalHash) {
 	return c
 }
 
-// TestQueriesBesideWritersGiveNoImpossibleAnswer has writers that put other
-// blocks where some were, cut runs in two, fill crowds and leave; beside them
-// ranks at rest must be answered for exactly at every time, and no query may
-// find a sequence that never was.
+// TestQueriesBesideWritersGiveNoImpossibleAnswer has writers that replace blocks, split
+// runs, fill crowds and leave. Meanwhile the answers for ranks that do not change must
+// be exact, and no query may find a sequence that never existed.
 func TestQueriesBesideWritersGiveNoImpossibleAnswer(t *testing.T) {
 	rounds := 4000
 	if fewRounds() {
@@ -195,7 +194,7 @@ func TestQueriesBesideWritersGiveNoImpossibleAnswer(t *testing.T) {
 	tr, _ := filledTree(t, 0, 1)
 	tr.cfg.Route.PredictedTTL = 2 * time.Second
 	common, left, right := seqRun(1, 40), seqRun(1001, 30), seqRun(2001, 30)
-	// As many at rest as make a crowd.
+	// Enough ranks that do not change to make a crowd.
 	const still = 10
 	for i := range still {
 		r := worker.Rank{ID: worker.ID(1), DPRank: worker.DPRank(i)}
@@ -301,8 +300,8 @@ func churn(tr *Tree, ranks []worker.Rank, common, left, right []Block, rounds in
 	}
 }
 
-// TestAQueryThatMeetsNothingButChangesTakesItsTurn holds a change open for as
-// long as the query tries.
+// TestAQueryThatMeetsNothingButChangesTakesItsTurn keeps a change half done until the
+// query has used up its tries.
 func TestAQueryThatMeetsNothingButChangesTakesItsTurn(t *testing.T) {
 	tr, chain := filledTree(t, 1, 5)
 	require.NoError(t, tr.Store(worker.Rank{ID: 1}, Stored{Blocks: seqRun(1, 5)}))
@@ -321,8 +320,8 @@ func TestAQueryThatMeetsNothingButChangesTakesItsTurn(t *testing.T) {
 	require.Equal(t, uint32(5), <-got)
 }
 
-// TestACrowdCarriesTheQueryOn where those noted in the node itself hold only its
-// beginning.
+// TestACrowdCarriesTheQueryOn: the query goes on for the crowd, although the holders
+// noted in the node itself have only the node's beginning.
 func TestACrowdCarriesTheQueryOn(t *testing.T) {
 	tr := newTree(t, NewSlots())
 	for i := range 16 {
@@ -341,8 +340,9 @@ func TestACrowdCarriesTheQueryOn(t *testing.T) {
 	require.Equal(t, []uint32{5, 5, 5, 5, 5, 5, 5, 5, 11, 10, 11, 10, 11, 10, 11, 10}, dst.Blocks)
 }
 
-// TestRanksThatOnlyRoutingNamesComeAndGo: each has a slot for as long as it has
-// something, or until others come; those that are attached stay.
+// TestRanksThatOnlyRoutingNamesComeAndGo: a rank that only Route has named keeps its
+// slot while it has something, and loses it when others come later. Attached ranks
+// stay.
 func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
 	for name, index := range map[string]func(*Slots) Index{
 		"map":  func(s *Slots) Index { return NewMap(s) },
@@ -357,7 +357,7 @@ func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
 			now := time.Unix(1000, 0)
 			for i := 10; i < 3000; i++ {
 				x.Route(rankOf(i), []LocalHash{1, 2}, Estimated, now)
-				now = now.Add(10 * time.Second) // 12 of them have something
+				now = now.Add(10 * time.Second) // twelve ranks have something at any time
 				_, kept := slots.Slot(rankOf(max(i-11, 0)))
 				require.True(t, kept)
 				if i%100 == 0 {
@@ -379,7 +379,7 @@ func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
 			_, ok := slots.Slot(rankOf(11))
 			require.False(t, ok)
 
-			// One that is attached then is as any other.
+			// A rank that is attached afterwards is like any other.
 			s := x.Attach(rankOf(2999))
 			x.Expire(now.Add(time.Hour))
 			require.NoError(t, x.Store(rankOf(2999), Stored{Blocks: seqRun(1, 1)}))
@@ -390,7 +390,7 @@ func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
 	}
 }
 
-// FuzzTreeEqualsMap takes bytes for the choices of the model test.
+// FuzzTreeEqualsMap makes the choices of the model test from the input's bytes.
 func FuzzTreeEqualsMap(f *testing.F) {
 	f.Add([]byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))
 	f.Add([]byte{0, 0, 1, 0, 0, 1, 0, 5, 60, 0, 1, 3, 1, 0, 1, 0, 1, 60, 0, 1, 3, 2, 0, 0, 0, 120, 1, 0, 0, 190, 3})
@@ -398,7 +398,7 @@ func FuzzTreeEqualsMap(f *testing.F) {
 		if len(data) > 1<<12 {
 			return
 		}
-		// The trees go when the collector comes, so they are small.
+		// Trees are freed only by the garbage collector, so they are small.
 		small, err := NewTree(TreeConfig{MaxBytes: LeastBytes, NoHugePages: true, Route: twinRoute}, NewSlots())
 		require.NoError(t, err)
 		s := newScript(t, 4, func(n int) int {
@@ -409,7 +409,7 @@ func FuzzTreeEqualsMap(f *testing.F) {
 			data = data[1:]
 			return c % n
 		})
-		small.seed, small.names.seed = 1, 1 // else coverage differs from run to run
+		small.seed, small.names.seed = 1, 1 // otherwise coverage would differ from run to run
 		s.tree = small
 		for _, r := range s.ranks {
 			s.tree.Attach(r)

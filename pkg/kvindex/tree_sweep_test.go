@@ -10,7 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// smallTree has room for some 25,000 blocks a MiB.
+// smallTree returns a tree with room for some 25,000 blocks in each MiB.
 func smallTree(t testing.TB, mib int) *Tree {
 	tr, err := NewTree(TreeConfig{MaxBytes: mib << 20, NoHugePages: true}, NewSlots())
 	require.NoError(t, err)
@@ -22,7 +22,7 @@ func shedOf(tr *Tree, r worker.Rank) uint64 {
 	return st.Shed
 }
 
-// endSweeps runs what shedding is under way to its end.
+// endSweeps runs the present sweep to its end.
 func endSweeps(tr *Tree) {
 	for tr.sweep.rank != nil {
 		tr.shedStep()
@@ -31,8 +31,8 @@ func endSweeps(tr *Tree) {
 
 func TestAnEventThatShedsTakesLittleOfALargeRank(t *testing.T) {
 	tr := smallTree(t, 16)
-	// One of some sixty seeds spreads the names so that one event finds no room at all,
-	// and goes on, in more holds than one, until it has some.
+	// With one of some sixty seeds the names are spread so that one event finds no room
+	// at all and has to shed, in several holds of the lock, until there is room.
 	tr.seed, tr.names.seed = 1, 1
 	r := rankOf(0)
 	tr.Attach(r)
@@ -54,7 +54,7 @@ func TestALongChainIsCutAtItsEnd(t *testing.T) {
 	r := rankOf(0)
 	tr.Attach(r)
 	chain := seqRun(1, 7000)
-	require.NoError(t, tr.Store(r, Stored{Blocks: chain})) // of one age
+	require.NoError(t, tr.Store(r, Stored{Blocks: chain})) // all blocks have the same age
 	for i := 0; shedOf(tr, r) == 0; i++ {
 		storeChats(t, tr, r, 10_000+i, 1)
 	}
@@ -67,8 +67,8 @@ func TestALongChainIsCutAtItsEnd(t *testing.T) {
 	require.NoError(t, tr.Check())
 }
 
-// TestTheParentOfAnEventIsNotShedForIt: where one sequence is all there is, it
-// is the event that is refused.
+// TestTheParentOfAnEventIsNotShedForIt: if there is nothing but one sequence, the event
+// that continues it is refused.
 func TestTheParentOfAnEventIsNotShedForIt(t *testing.T) {
 	tr := smallTree(t, 1)
 	r := rankOf(0)
@@ -85,7 +85,7 @@ func TestTheParentOfAnEventIsNotShedForIt(t *testing.T) {
 	require.Zero(t, shedOf(tr, r))
 	require.NoError(t, tr.Check())
 
-	// The same, with others to shed.
+	// The same, with another rank to shed from.
 	tr.Attach(rankOf(1))
 	_ = tr.Clear(r)
 	storeChats(t, tr, rankOf(1), 10_000, 1000)
@@ -99,9 +99,9 @@ func TestTheParentOfAnEventIsNotShedForIt(t *testing.T) {
 	require.NoError(t, tr.Check())
 }
 
-// TestWhatIsLeftCanBeReached grows trees of sequences at random ends, over
-// several ranks that share them, far beyond the budget: at the end of each
-// sweep no rank may hold a block without those before it.
+// TestWhatIsLeftCanBeReached stores sequences with random ends, for several ranks that
+// share them, far beyond the budget. At the end of each sweep no rank may hold a block
+// without the blocks before it.
 func TestWhatIsLeftCanBeReached(t *testing.T) {
 	tr := smallTree(t, 1)
 	rng := rand.New(rand.NewPCG(*seedFlag, 7))
@@ -147,7 +147,8 @@ func TestWhatIsLeftCanBeReached(t *testing.T) {
 	require.NoError(t, tr.Check())
 }
 
-// requireWhole: the rank holds all of the nodes above one that it holds some of.
+// requireWhole requires that for each block that the rank holds it holds all nodes
+// above.
 func requireWhole(t *testing.T, tr *Tree, r worker.Rank) {
 	rk := tr.ranks[r]
 	tr.names.each(&rk.names, func(h EngineHash, v *named) {
@@ -164,8 +165,8 @@ func requireWhole(t *testing.T, tr *Tree, r worker.Rank) {
 	})
 }
 
-// TestATableThatHasBecomeEmptyMakesRoom: a rank whose blocks its engine took
-// away one by one has its table still.
+// TestATableThatHasBecomeEmptyMakesRoom: a rank whose engine has removed its blocks one
+// by one still has its large table.
 func TestATableThatHasBecomeEmptyMakesRoom(t *testing.T) {
 	tr := smallTree(t, 1)
 	a, b := rankOf(0), rankOf(1)
@@ -180,7 +181,7 @@ func TestATableThatHasBecomeEmptyMakesRoom(t *testing.T) {
 	require.Greater(t, tr.names.segs.used(), 30)
 	storeChats(t, tr, b, 10_000, 2100)
 	require.Less(t, tr.ranks[a].names.segs, 3)
-	if !slow { // the race detector's arenas cannot be given back, so that some is shed for what is stuck
+	if !slow { // the race detector's arenas cannot give memory back, so some blocks are shed for it
 		require.Zero(t, shedOf(tr, b))
 	}
 	require.NoError(t, tr.Check())
@@ -214,8 +215,8 @@ func TestSegmentsAreJoinedAndNothingIsLost(t *testing.T) {
 	require.NoError(t, tr.Check())
 }
 
-// TestALargeRankIsClearedInSlices lets others in between two slices: a query, a
-// writer of another rank, and one of the same rank, who has to wait.
+// TestALargeRankIsClearedInSlices lets others in between two slices: a query, a writer
+// of another rank, and a writer of the same rank, which has to wait.
 func TestALargeRankIsClearedInSlices(t *testing.T) {
 	if !invariants.Enabled {
 		t.Skip("needs the build tag invariants")
@@ -255,7 +256,7 @@ func TestALargeRankIsClearedInSlices(t *testing.T) {
 	require.NoError(t, tr.Check())
 }
 
-// TestWhoWaitsForARankThatLeavesFindsItGone, and may attach it anew.
+// TestWhoWaitsForARankThatLeavesFindsItGone: also, the rank may be attached again.
 func TestWhoWaitsForARankThatLeavesFindsItGone(t *testing.T) {
 	if !invariants.Enabled {
 		t.Skip("needs the build tag invariants")
@@ -275,7 +276,7 @@ func TestWhoWaitsForARankThatLeavesFindsItGone(t *testing.T) {
 	}
 	tr.Detach(r)
 	<-attach
-	if err := <-store; err != nil { // it came before the rank was back
+	if err := <-store; err != nil { // Store was called before the rank was attached again
 		require.ErrorIs(t, err, ErrUnknownRank)
 	}
 	if err := <-remove; err != nil {

@@ -14,11 +14,11 @@ import (
 
 var treeOpsFlag = flag.Int("model.treeops", 1_000_000, "operations of the tree's model test")
 
-// slow is the race detector's build: the same tests with fewer rounds.
+// slow says that this is the race detector's build, in which tests have fewer rounds.
 const slow = MostBytes < 1<<28
 
-// fewRounds reports whether random tests run a part of their rounds: under the race
-// detector, and where -short asks for it, as make test-unit does.
+// fewRounds reports whether random tests run only a part of their rounds: under the
+// race detector, and with -short, as in make test-unit.
 func fewRounds() bool { return slow || testing.Short() }
 
 func newTree(t testing.TB, slots *Slots) *Tree {
@@ -31,10 +31,10 @@ func newTreeOf(t testing.TB, slots *Slots, c TreeConfig) *Tree {
 	return tr
 }
 
-// twinRoute makes what is routed go early, and for want of place.
+// twinRoute makes routed prompts expire early, and exceed the most blocks.
 var twinRoute = RouteConfig{TTL: 50 * time.Second, PredictedTTL: 20 * time.Second, MaxBlocks: 120}
 
-// twin is a tree and the map that says what it should answer.
+// twin is a tree, and the map that says what the tree should answer.
 type twin struct {
 	t      testing.TB
 	tree   *Tree
@@ -64,7 +64,7 @@ func (w *twin) remove(r worker.Rank, e Removed) {
 func (w *twin) compare(chain []LocalHash) {
 	w.tree.Overlap(chain, &w.a)
 	w.oracle.Overlap(chain, &w.b)
-	if !slices.Equal(w.b.Blocks, w.a.Blocks) { // of every view, since both number alike
+	if !slices.Equal(w.b.Blocks, w.a.Blocks) { // for all views, since both number them in the same way
 		require.Equal(w.t, w.b.Blocks, w.a.Blocks, "overlap %v", chain)
 	}
 }
@@ -78,11 +78,11 @@ func (w *twin) compareStats() {
 	}
 }
 
-// script makes operations out of choices; what chooses is a random source or a
+// script makes operations from choices, which come from a random source or from a
 // fuzzer's bytes.
 type script struct {
 	twin
-	held   map[worker.Rank][]EngineHash // ever stored, newest last
+	held   map[worker.Rank][]EngineHash // all names that were stored, newest last
 	paths  map[EngineHash][]LocalHash
 	choose func(n int) int
 }
@@ -94,7 +94,7 @@ func (s *script) chain(n int) (c []LocalHash) {
 	return c
 }
 
-// name is an engine hash of a path, now and then one that clashes.
+// name returns an engine hash for a path; now and then it is the hash of another path.
 func (s *script) name(path []LocalHash) EngineHash {
 	h := EngineHash(len(path))
 	for _, p := range path {
@@ -160,8 +160,8 @@ func (s *script) storeSome(r worker.Rank, tier Tier) {
 	}
 }
 
-// routeSome sends a prompt that may be held already, in part or whole, there or
-// elsewhere.
+// routeSome routes a prompt that may be held already, as a whole or in part, by this
+// rank or another.
 func (s *script) routeSome(r worker.Rank) {
 	s.now = s.now.Add(time.Duration(s.choose(8)) * time.Second)
 	if s.choose(8) == 0 {
@@ -200,9 +200,9 @@ func newScript(t testing.TB, ranks int, choose func(int) int) *script {
 	}
 }
 
-// TestTreeEqualsMapUnderRandomOperations runs the same random operations on
-// both and compares everything that can be observed. Few ranks make holes and
-// partly held runs; many make crowds.
+// TestTreeEqualsMapUnderRandomOperations runs the same random operations on both, and
+// compares everything that can be observed. A few ranks make holes and partly held
+// runs; many ranks make crowds.
 func TestTreeEqualsMapUnderRandomOperations(t *testing.T) {
 	t.Parallel() // each half takes seconds of one processor
 	for name, ranks := range map[string]int{"a few ranks": 6, "many ranks": 150} {

@@ -8,8 +8,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/invariants"
 )
 
-// TestALargeRankGetsAViewInSlices: its first block on Host lets others in, who
-// find the index whole.
+// TestALargeRankGetsAViewInSlices: storing the first block on Host lets other callers
+// in between; they find an index that passes Check.
 func TestALargeRankGetsAViewInSlices(t *testing.T) {
 	if !invariants.Enabled {
 		t.Skip("needs the build tag invariants")
@@ -63,8 +63,8 @@ func TestALargeRankGetsAViewInSlices(t *testing.T) {
 	}
 }
 
-// TestViewsKeepToTheBudget: where seven ranks share short sequences, each gets a
-// place beside the nodes for its view, and something old has to go for it.
+// TestViewsKeepToTheBudget: if seven ranks share short sequences, the view of each rank
+// needs a crowd at the nodes, and old blocks have to be shed for it.
 func TestViewsKeepToTheBudget(t *testing.T) {
 	tr := smallTree(t, 2)
 	for i := range nodeSlots {
@@ -95,8 +95,9 @@ func TestViewsKeepToTheBudget(t *testing.T) {
 	}
 }
 
-// TestAViewForWhichThereIsNoRoomIsMadeLater: nothing can go for it but the
-// event's own beginning, so the event is refused, and so is any other.
+// TestAViewForWhichThereIsNoRoomIsMadeLater: only the blocks that the event continues
+// from could be shed for the view, so the event is refused, and so is every other
+// event.
 func TestAViewForWhichThereIsNoRoomIsMadeLater(t *testing.T) {
 	tr := smallTree(t, 1)
 	r := rankOf(0)

@@ -21,7 +21,7 @@ func TestHashesMatchVectorsOfAnotherImplementation(t *testing.T) {
 			require.Equal(t, hashes[SequenceHash](v.Sequence), AppendSequenceHashes(nil, want))
 			sequences += len(want)
 			if v.Objects != nil {
-				return // local hashes over objects are pkg/kvevents' to make
+				return // pkg/kvevents makes the local hashes over objects
 			}
 			hash := AppendLocalHashes
 			if v.Eagle {
