@@ -26,9 +26,10 @@ import (
 //	7/0 overlap=4 host=0 disk=0 prefill_tokens=0 decode_blocks=0
 //	     requests=0 capacity=0 taint=0 estimated degraded starved load-unknown out
 //
-// What is not given is the default. blocks is isl / block-size when not given.
-// Each candidate is one line. It prints the table and who is picked: where
-// chance has a part, everybody who was picked in 1,000 draws.
+// Arguments that are not given have their defaults; blocks is isl / block-size by
+// default. Each line is one candidate. The verb prints the table and the picked
+// candidate; if the pick is random, it prints all candidates that were picked in 1,000
+// draws.
 func TestCostTables(t *testing.T) {
 	datadriven.Walk(t, "testdata/cost", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

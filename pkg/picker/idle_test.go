@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// keyOf are the names of the parameters in a configuration.
+// keyOf has the key of each parameter in a configuration.
 var keyOf = map[string]string{
 	"OverlapScoreCredit": "overlap_score_credit", "OverlapScoreCreditDecay": "overlap_score_credit_decay",
 	"PrefillLoadScale": "prefill_load_scale", "DecodeActiveRequestWeight": "decode_active_request_weight",
@@ -25,9 +25,9 @@ var keyOf = map[string]string{
 	"ServeOverloaded": "serve_overloaded", "Mode": "mode",
 }
 
-// TestNoParameterDoesNothing: each one changes what is picked, or for what, in every role,
-// or it is refused there. Of prefill_tokens_per_second that is shown in internal/load:
-// nothing here reads it.
+// TestNoParameterDoesNothing: for each role, a parameter either changes which candidate
+// is picked or its cost, or it is refused. For prefill_tokens_per_second internal/load
+// tests that, since nothing here reads it.
 func TestNoParameterDoesNothing(t *testing.T) {
 	t.Parallel()
 	for _, role := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
@@ -35,7 +35,7 @@ func TestNoParameterDoesNothing(t *testing.T) {
 		for i := range fields.NumField() {
 			name := fields.Field(i).Name
 			if name == "BlockSize" {
-				continue // it comes from the workers
+				continue // the workers determine it
 			}
 			key, known := keyOf[name]
 			require.True(t, known, "%s: which key is it?", name)
@@ -53,7 +53,7 @@ func TestNoParameterDoesNothing(t *testing.T) {
 					return outcome(role, &set, i, true, seed) != outcome(role, &set, i, false, seed)
 				})
 				if key == "prefill_tokens_per_second" {
-					moves = role != worker.Decode // whose reservations have no prompt tokens
+					moves = role != worker.Decode // decode bookings have no prompt tokens
 				}
 				require.Equal(t, !moves, refused)
 			})
@@ -69,7 +69,7 @@ func seeds(n int) []uint64 {
 	return out
 }
 
-// change sets a parameter to something else.
+// change sets a parameter to another value than its default.
 func change(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Bool:
@@ -83,8 +83,8 @@ func change(v reflect.Value) {
 	}
 }
 
-// outcome is a pick among random candidates, with one parameter as it is set or at its
-// default, and the others as chance has them.
+// outcome returns the result of a pick among random candidates. One parameter is as in
+// set or at its default; some others are random.
 func outcome(role worker.Role, set *Params, field int, changed bool, seed uint64) string {
 	rng := newRand(seed)
 	cands := randomCandidates(1+rng.IntN(12), rng)
@@ -121,7 +121,7 @@ func outcome(role worker.Role, set *Params, field int, changed bool, seed uint64
 	}
 	uncached := d.UncachedTokens
 	if role == worker.Decode {
-		uncached = 0 // it is booked for prompts alone
+		uncached = 0 // decode bookings have no prompt tokens
 	}
 	return fmt.Sprint(d.Rank, d.Cost, uncached)
 }

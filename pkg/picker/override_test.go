@@ -43,7 +43,7 @@ func TestAnOverrideThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-// Whatever a request asks for, the parameters stay fit for a pick.
+// Whatever a request sets, the parameters must stay valid for a pick.
 func FuzzParseOverride(f *testing.F) {
 	for _, s := range []string{
 		`{"overlap_score_credit":0.5,"router_temperature":1}`, `{"overlap_score_weight":0}`,

@@ -92,8 +92,8 @@ func TestOnlyRoundRobinMovesTheCursor(t *testing.T) {
 	}
 }
 
-// chiSquared is against a uniform draw; 99.9th percentiles of few degrees of
-// freedom are under 30.
+// chiSquared compares counts with a uniform draw. For few degrees of freedom the 99.9th
+// percentile is below 30.
 func chiSquared(counts []int) float64 {
 	total := 0
 	for _, c := range counts {
@@ -194,7 +194,7 @@ func TestPowerOfTwoComparesTwoDifferentOnes(t *testing.T) {
 		counts[d.Index]++
 	}
 	require.Zero(t, counts[2])
-	require.InDelta(t, 6000, counts[0], 300) // two of the three pairs hold it
+	require.InDelta(t, 6000, counts[0], 300) // two of the three pairs have candidate 0
 }
 
 func TestTheTableHasTheCostThatThePickSaw(t *testing.T) {
@@ -219,7 +219,7 @@ func TestTheTableHasTheCostThatThePickSaw(t *testing.T) {
 	}
 }
 
-// slowCost is the formula of the package comment written out plainly.
+// slowCost is the formula of the package comment, written in the plainest way.
 func slowCost(req *Request, cands []Candidate, c Candidate, p *Params) float64 {
 	b := float64(p.BlockSize)
 	w := 1.0
@@ -280,7 +280,7 @@ func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
 			if tiers && rng.IntN(3) == 0 {
 				cands[i].HostBlocks, cands[i].DiskBlocks = uint32(rng.IntN(9)), uint32(rng.IntN(9))
 			}
-			// None, all, or some: each takes a way of its own.
+			// None, all or some are estimated: the code is different for each case.
 			cands[i].Estimated = estimated == 1 || estimated > 1 && rng.IntN(estimated) == 0
 			cands[i].Starved = seed%2 == 0 && rng.IntN(4) == 0
 			cands[i].Degraded = degraded == 1 || degraded > 1 && rng.IntN(degraded) == 0
@@ -305,7 +305,7 @@ func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
 		columns.Near = new(Shortlist)
 		for i, r := range AppendTable(nil, req, columns, &p) {
 			want := slowCost(req, cands, cands[i], &p)
-			if math.Abs(want-r.Cost) > 1e-9*(1+want) { // require is slow for so many
+			if math.Abs(want-r.Cost) > 1e-9*(1+want) { // require is slow for so many cases
 				require.InDelta(t, want, r.Cost, 1e-9*(1+want), "seed %d, candidate %d", seed, i)
 			}
 			least = min(least, want)
@@ -317,7 +317,7 @@ func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
 	}
 }
 
-// requireCheapest holds a shortlist against the whole table.
+// requireCheapest compares a shortlist with the whole table.
 func requireCheapest(t *testing.T, c *Candidates, req *Request, p *Params, d *Decision) {
 	near := AppendNear(nil, req, c, p, d)
 	require.Equal(t, d.Rank, near[0].Rank)
@@ -331,8 +331,8 @@ func requireCheapest(t *testing.T, c *Candidates, req *Request, p *Params, d *De
 	require.GreaterOrEqual(t, len(near), min(len(all)+1, ShortlistLen))
 }
 
-// The short forms of fill.go are compared with of, bit by bit: two candidates
-// of equal cost in different chunks must be a tie.
+// The short forms of fill.go are compared with coster.of, bit by bit: two candidates of
+// equal cost in different chunks must be a tie.
 func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 	for seed := range uint64(1000) {
 		rng := newRand(seed)
@@ -344,7 +344,7 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 			if seed%4 == 0 && i%3 == 0 {
 				cands[i].TaintWeight = [...]float32{0.5, -2}[i%2]
 			}
-			if seed%3 == 0 && i < 64 { // a chunk that holds nothing of the prompt
+			if seed%3 == 0 && i < 64 { // a chunk in which no candidate holds anything of the prompt
 				cands[i].OverlapBlocks = 0
 			}
 		}
@@ -381,8 +381,8 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 	}
 }
 
-// Who is out is never picked and never in the shortlist, in any mode, wherever
-// the gaps lie; the others are picked as they would be without the gaps.
+// A candidate in Out is never picked and never in the shortlist, in any mode and at any
+// position. The others are picked as they would be if it were not there.
 func TestWhoIsOutIsNeverPicked(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := newRand(seed)
@@ -453,8 +453,8 @@ func TestPickAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { rows = AppendNear(rows[:0], req, cands, &p, &d) }))
 }
 
-// Both ways of sample give the weights of the softmax: many candidates of which
-// one is far cheaper, so that throws mostly miss, and many of like cost.
+// Both ways of sample must give the probabilities of the softmax: with many candidates
+// of which one is far cheaper, so that most throws fail, and with many of similar cost.
 func TestSampleDrawsByWeightWhicheverWayItTakes(t *testing.T) {
 	const n, draws = 500, 10000
 	for _, temperature := range []float64{0.05, 0.12, 0.5} {
@@ -514,8 +514,8 @@ func TestTheQueueLimitCountsThoseWhoCouldTakeTheRequest(t *testing.T) {
 	require.NoError(t, CheckQueue(c, 1))
 }
 
-// Whole words take a short way through the columns: it must give what a walk
-// over each candidate does.
+// Whole words are added in a faster way: the result must be that of a loop over all
+// candidates.
 func TestTheLeastAndTheSumOfTheQueuesAreThoseOfEachCandidate(t *testing.T) {
 	rng := newRand(17)
 	for range 300 {
@@ -526,7 +526,7 @@ func TestTheLeastAndTheSumOfTheQueuesAreThoseOfEachCandidate(t *testing.T) {
 		}
 		c := NewCandidates(rows...)
 		c.Out, c.LoadUnknown = NewBits(n), NewBits(n)
-		for range rng.IntN(4) { // few, so that words stay whole; they hold the extremes
+		for range rng.IntN(4) { // only a few, so that most words stay whole; they have the extreme values
 			i, j := rng.IntN(n), rng.IntN(n)
 			c.Out.Set(i)
 			c.LoadUnknown.Set(j)
