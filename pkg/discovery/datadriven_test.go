@@ -12,18 +12,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Verbs of testdata/reducer. Each prints the reducer, after the refusal if the
-// event was refused.
+// Verbs of testdata/reducer. Each prints the refusal, if the event was refused, and
+// then the reducer.
 //
-//	new                      forget everything
+//	new                      a new reducer
 //	begin                    the source starts to list
 //	list rev=N [epoch=E]     a listing; a line is an entry
 //	watch rev=N [after=M]    a batch; a line is "put ENTRY" or "delete KEY [version=V]"
 //	broken                   the line is the reason
 //
-// An ENTRY is a key and any of id=, role=, addr=, bootstrap=, block=, dp=,
-// ports= (as many ranks, each with a port of its own), rev=, version=, fault= (a
-// word). Without id there is no worker.
+// An ENTRY is a key and any of id=, role=, addr=, bootstrap=, block=, dp=, ports= (the
+// number of ranks, each with a port of its own), rev=, version=, fault= (a word).
+// Without id the entry has no worker.
 func TestReducerScenarios(t *testing.T) {
 	r := &Reducer{}
 	datadriven.RunTest(t, "testdata/reducer", func(t *testing.T, d *datadriven.TestData) string {
@@ -165,8 +165,8 @@ func endpoint(id worker.ID) worker.Endpoint {
 	return e
 }
 
-// newWorker returns a valid decode or prefill worker; variant tells two apart
-// that have the same id.
+// newWorker returns a valid decode or prefill worker. Two with the same id and another
+// variant differ.
 func newWorker(id worker.ID, role worker.Role, variant uint64) *worker.Worker {
 	w := &worker.Worker{
 		ID: id, Role: role, Engine: worker.SGLang, Models: []string{"m"},

@@ -8,7 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// fixed is the smallest source: one listing, and nothing ever changes.
+// fixed is the smallest source: it sends one listing and no changes.
 type fixed []discovery.Entry
 
 func (f fixed) Run(ctx context.Context, sink discovery.Sink) error {

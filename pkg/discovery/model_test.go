@@ -23,8 +23,8 @@ func newRand(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// store is the slow twin: a store of keys with revisions and versions, and the
-// log of all that happened to it.
+// store is a slow model of a store: its keys with revisions and versions, and a log of
+// all changes.
 type store struct {
 	revision uint64
 	keys     map[string]Entry
@@ -71,10 +71,10 @@ func (s *store) at(rev uint64) string {
 	return fmt.Sprint(s.states[best])
 }
 
-// TestAReducerThatIsWatchingIsNeverWrong feeds a reducer from a random store
-// over a stream that loses, repeats and reorders messages. While the reducer
-// says that it is watching, its set must be the store's at that revision; when
-// it does not, its set must be that of the last revision it was right at.
+// TestAReducerThatIsWatchingIsNeverWrong feeds a reducer from a random store, over a
+// stream that loses, repeats and reorders messages. While the reducer is watching, its
+// set must be the store's at that revision. At other times its set must be that of the
+// last revision at which it was watching.
 func TestAReducerThatIsWatchingIsNeverWrong(t *testing.T) {
 	rnd := newRand(t)
 	refusals := 0

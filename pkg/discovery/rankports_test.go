@@ -9,8 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A snapshot keeps the endpoints of ranks with a worker; the source's own does
-// not have them, and is the same worker all the same.
+// The workers of a snapshot have the endpoints of their ranks; the source's workers do
+// not. They must count as equal all the same.
 func TestAWorkerWithPortsOfRanksThatDidNotChangeKeepsItsPointer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := start(t, "etcd")

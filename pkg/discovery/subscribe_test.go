@@ -10,7 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// told records what a subscriber hears, and may be held in a call.
+// told records the calls of a subscriber, and can block one.
 type told struct {
 	calls []string
 	hold  chan struct{} // nil: calls return at once
@@ -66,7 +66,7 @@ func TestABurstComesAsOneCallAndReadersDoNotWaitForIt(t *testing.T) {
 		v.Subscribe(d.hear)
 		r := <-v.scripts[0].runs
 		require.NoError(t, r.sink.Send(listOf(1, 1)))
-		synctest.Wait() // the subscriber is held in its first call
+		synctest.Wait() // the subscriber blocks in its first call
 		for rev := uint64(2); rev <= 50; rev++ {
 			require.NoError(t, r.sink.Send(putOf(rev, worker.ID(rev), 0)))
 			require.NotNil(t, v.Load().Worker(worker.ID(rev)), "the view does not wait for subscribers")
@@ -86,9 +86,9 @@ func TestAWorkerThatWasAwayDuringABurstHasLeftAndJoined(t *testing.T) {
 		require.NoError(t, r.sink.Send(listOf(1, 1, 2, 3)))
 		synctest.Wait()
 		for _, ev := range []Event{
-			deleteOf(2, 1), putOf(3, 1, 0), // away and back the same
-			deleteOf(4, 2), putOf(5, 2, 9), // away and back changed
-			putOf(6, 4, 0), deleteOf(7, 4), // came and went: nobody needs to know
+			deleteOf(2, 1), putOf(3, 1, 0), // away, and back unchanged
+			deleteOf(4, 2), putOf(5, 2, 9), // away, and back changed
+			putOf(6, 4, 0), deleteOf(7, 4), // came and went: no subscriber needs to know
 		} {
 			require.NoError(t, r.sink.Send(ev))
 		}
@@ -98,7 +98,7 @@ func TestAWorkerThatWasAwayDuringABurstHasLeftAndJoined(t *testing.T) {
 	})
 }
 
-// The same where they come as one event, which is published in as few steps as that takes.
+// The same changes as one event: it is published in as few steps as show each absence.
 func TestBatchesArePublishedTogetherUnlessAWorkerComesBackWithinThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := start(t, "etcd")
@@ -109,8 +109,8 @@ func TestBatchesArePublishedTogetherUnlessAWorkerComesBackWithinThem(t *testing.
 		synctest.Wait()
 		before := v.Load().Revision()
 		require.NoError(t, r.sink.Send(Batches{
-			deleteOf(2, 1), putOf(3, 1, 0), // away and back the same
-			deleteOf(4, 2), putOf(5, 2, 9), // away and back changed
+			deleteOf(2, 1), putOf(3, 1, 0), // away, and back unchanged
+			deleteOf(4, 2), putOf(5, 2, 9), // away, and back changed
 			putOf(6, 4, 0), deleteOf(7, 4), // came and went
 		}))
 		require.EqualValues(t, 4, v.Load().Revision()-before, "each of the three is seen to be away")
@@ -133,7 +133,7 @@ func TestBatchesArePublishedTogetherUnlessAWorkerComesBackWithinThem(t *testing.
 	})
 }
 
-// A worker whose address another one takes for a moment is away in that moment, too.
+// A worker is also away while another worker has its address for a moment.
 func TestBatchesTellOfAWorkerThatAnotherStoodInFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := start(t, "etcd")
@@ -145,7 +145,7 @@ func TestBatchesTellOfAWorkerThatAnotherStoodInFor(t *testing.T) {
 		other := *v.Load().Worker(1)
 		other.ID = 9
 		require.NoError(t, r.sink.Send(Batches{
-			{Revision: 2, Ops: []Op{Put(Entry{Key: "9", Worker: &other})}}, // written last, it has the address
+			{Revision: 2, Ops: []Op{Put(Entry{Key: "9", Worker: &other})}}, // it was written last, so it has the address
 			deleteOf(3, 9),
 		}))
 		synctest.Wait()

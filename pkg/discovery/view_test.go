@@ -16,14 +16,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// script is a source that a test drives: each Run hands its sink to the test
-// and ends when the test says so.
+// script is a source that the test controls: each Run gives its sink to the test, and
+// ends when the test says so.
 type script struct {
 	runs  chan run
 	ended time.Time
 
 	mu    sync.Mutex
-	pause []time.Duration // guarded by mu: between the end of a Run and the next
+	pause []time.Duration // guarded by mu: the times between the end of a Run and the next Run
 }
 
 func (s *script) pauses() []time.Duration {
@@ -176,7 +176,7 @@ func TestALostSourceIsServedMarkedStaleUntilItIsListedAgain(t *testing.T) {
 		require.True(t, v.Ready(), "an outage is no reason to refuse requests")
 		require.Equal(t, []worker.ID{1, 2}, ids(v.Load()))
 
-		r = <-v.scripts[0].runs // the view runs it again by itself
+		r = <-v.scripts[0].runs // the view calls Run again without help
 		require.True(t, v.Load().Stale())
 		require.NoError(t, r.sink.Send(listOf(12, 1, 3)))
 		require.False(t, v.Load().Stale())
@@ -249,7 +249,7 @@ func TestPausesBetweenRunsGrowWithinTheirBounds(t *testing.T) {
 			require.LessOrEqual(t, p, most, "pause %d", i)
 			most = min(2*most, 2*time.Second)
 		}
-		// A long healthy run makes the next pause short again.
+		// After a long healthy run the next pause is short again.
 		r := <-v.scripts[0].runs
 		require.NoError(t, r.sink.Send(listOf(1)))
 		<-time.After(time.Minute)
@@ -337,8 +337,8 @@ func TestAViewRunsOnce(t *testing.T) {
 	require.ErrorContains(t, v.Run(ctx), "run twice")
 }
 
-// Readers load while two sources write; each snapshot that is seen must be one
-// that was published: ids in pairs (n, n+1000) always come and go together.
+// Readers load while two sources write. Each snapshot that they see must be one that
+// was published: the ids n and n+1000 always come and go together.
 func TestReadersNeverSeeHalfABatch(t *testing.T) {
 	v := start(t, "a", "b")
 	var writers, readers sync.WaitGroup

@@ -15,13 +15,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// disk is a disk that takes its time.
+// disk is a slow disk.
 type disk struct {
 	takes  time.Duration
-	hang   chan struct{} // nil: it does not; else until it is closed
+	hang   chan struct{} // not nil: a write waits until it is closed
 	fails  atomic.Bool
 	begun  atomic.Int64
-	at     atomic.Int64 // once
+	at     atomic.Int64 // how many writes are in progress
 	most   atomic.Int64
 	latest atomic.Pointer[[]*worker.Worker]
 }
@@ -50,7 +50,7 @@ func onDisk(t *testing.T, d *disk) (*Source, *script) {
 	return src, in
 }
 
-// list lets the inner source send a listing.
+// list makes the inner source send a listing.
 func (s *script) list(revision uint64, ids ...uint64) {
 	s.do <- func(sink discovery.Sink) (bool, error) {
 		l := discovery.List{Revision: revision}
@@ -70,14 +70,14 @@ func TestADiskThatHangsHoldsUpNothing(t *testing.T) {
 		d := &disk{hang: make(chan struct{})}
 		src, in := onDisk(t, d)
 		v, stop := startView(t, src)
-		// Stream after stream breaks, and the view is fresh again each time.
+		// Stream after stream breaks, and the view becomes fresh again each time.
 		for n := range uint64(20) {
 			in.list(n+1, n+1)
 			synctest.Wait()
 			require.NotNil(t, v.Load().Worker(worker.ID(n+1)), "%d", n)
 			require.False(t, v.Load().Stale())
 			in.end(errors.New("connection lost"))
-			<-time.After(5 * time.Second) // a pause of the view, and breakWait
+			<-time.After(5 * time.Second) // for the pause of the view, and breakWait
 			synctest.Wait()
 		}
 		began := time.Now()
@@ -86,15 +86,15 @@ func TestADiskThatHangsHoldsUpNothing(t *testing.T) {
 		require.Equal(t, int64(1), d.begun.Load(), "nobody queues for a disk that hangs")
 
 		close(d.hang)
-		synctest.Wait() // the bubble would not end with a goroutine left
+		synctest.Wait() // the bubble would not end if a goroutine were left
 		<-time.After(time.Second)
 		require.Equal(t, int64(1), d.most.Load(), "two writes at once")
 		require.Equal(t, []*worker.Worker{made(20)}, *d.latest.Load(), "the latest is written in the end")
 	})
 }
 
-// A Run that ends on a slow disk has written; one that is followed by another
-// leaves the rest to the writer.
+// If a Run ends for good on a slow disk, it has written. If another Run follows, the
+// writer writes the rest.
 func TestWhatIsUnwrittenAtTheEndOfRunIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{takes: time.Second}
@@ -119,7 +119,7 @@ func TestWhatIsUnwrittenAtTheEndOfRunIsWritten(t *testing.T) {
 	})
 }
 
-// Pauses are kept again in the Run after one that hurried the writer.
+// In the Run after one that hurried the writer, the writer pauses again.
 func TestASlowDiskIsLeftAloneMostOfTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{takes: 100 * time.Millisecond}
@@ -154,7 +154,7 @@ func TestAWriteThatFailsIsTriedAgainUnlessThereIsANewerSetOrAnEnd(t *testing.T) 
 		go func() { done <- src.Run(ctx, &careful{}) }()
 		in.list(1, 1)
 		synctest.Wait()
-		in.list(2, 2) // while the first is being written
+		in.list(2, 2) // while the first listing is being written
 		<-time.After(2 * time.Second)
 		d.fails.Store(false)
 		require.Equal(t, int64(1), d.begun.Load(), "not before the pause is over")
@@ -172,7 +172,7 @@ func TestAWriteThatFailsIsTriedAgainUnlessThereIsANewerSetOrAnEnd(t *testing.T) 
 	})
 }
 
-// spoiler is a sink that makes use of its right to the lists it is sent.
+// spoiler is a sink that overwrites the slices that it receives, as it may.
 type spoiler struct{}
 
 func (spoiler) Send(ev discovery.Event) error {
@@ -198,7 +198,7 @@ func TestWhatTheSinkDoesToItsListsIsNotRemembered(t *testing.T) {
 	requireFile(t, path, 1, 2, 3)
 }
 
-// picky is a sink that refuses one event and forgets that it did.
+// picky is a sink that refuses one event and accepts those after it.
 type picky struct{ refuses uint64 }
 
 func (p picky) Send(ev discovery.Event) error {
@@ -218,5 +218,5 @@ func TestAfterARefusalNothingIsRememberedBeforeAListing(t *testing.T) {
 	})})
 	require.NoError(t, err)
 	require.NoError(t, src.Run(t.Context(), picky{2}))
-	requireFile(t, path, 1, 2) // and not 2 alone, which was never so
+	requireFile(t, path, 1, 2) // not worker 2 alone: there was no such set
 }

@@ -24,11 +24,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Verbs of testdata/source. Time is the bubble's. Each prints what has reached
-// the sink meanwhile, with its refusals, and what was logged.
+// Verbs of testdata/source. Time is the time of the synctest bubble. Each verb prints
+// what the sink has received meanwhile, what it refused, and what was logged.
 //
 //	new file=<none|good|damaged|empty|folder> [patience=<d>] [age=<d>] [identity=<text>] [owner=<text>]   good: workers 1 and 2
-//	run                    runs the source; again after it has ended
+//	run                    runs the source; also again after it has ended
 //	list revision=<n> [epoch=<e>] [workers=(id,…)]   the inner source sends a listing
 //	batch revision=<n> [put=(id,…)] [del=(id,…)]     … a batch
 //	begin                                            … a Begin
@@ -39,8 +39,8 @@ import (
 //	clear                  removes what is at the file's path
 //	file                   the workers in the file
 //
-// A worker's endpoint follows from its id modulo 100: worker 103 is a worker 3
-// that came back.
+// A worker's endpoint is computed from its id modulo 100: worker 103 is worker 3 after
+// it came back.
 func TestSourceScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/source", func(t *testing.T, path string) {
 		synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestSourceScenarios(t *testing.T) {
 	})
 }
 
-// temporary is the name of a file that is being written.
+// temporary matches the name of a file that is being written.
 var temporary = regexp.MustCompile(`[^ ]*/made/\.workers\.yaml\.\d+`)
 
 type scenario struct {
@@ -64,7 +64,7 @@ type scenario struct {
 	ended  chan error
 	out    syncbuf.Buffer // what the verb prints
 	log    syncbuf.Buffer
-	set    discovery.Reducer // the sink's
+	set    discovery.Reducer // the set of the sink
 }
 
 func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
@@ -146,7 +146,7 @@ func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 		data, err := written(owner, []*worker.Worker{made(1), made(2)})
 		require.NoError(t, err)
 		require.NoError(t, file.Replace(s.path, data))
-		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // later than the bubble's time
+		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // later than the time of the bubble
 		if age != "" {
 			old, err := time.ParseDuration(age)
 			require.NoError(t, err)
@@ -185,7 +185,7 @@ func (s *scenario) run(t *testing.T) {
 	go func() { ended <- s.src.Run(ctx, s) }()
 }
 
-// Send is the sink's.
+// Send implements the sink.
 func (s *scenario) Send(ev discovery.Event) error {
 	fmt.Fprintf(&s.out, "sink: %s\n", text(ev))
 	err := s.set.Apply(ev)
@@ -195,8 +195,8 @@ func (s *scenario) Send(ev discovery.Event) error {
 	return err
 }
 
-// send lets the inner source send an event and says when it got another answer
-// than the sink gave.
+// send makes the inner source send an event. It prints the answer to the inner source
+// if that is not the sink's.
 func (s *scenario) send(ev discovery.Event) {
 	answered := make(chan error, 1)
 	s.inner.do <- func(sink discovery.Sink) (bool, error) {
@@ -232,7 +232,7 @@ func (s *scenario) file() string {
 	return fmt.Sprintf("%s workers %s%s\n", info.Mode(), strings.Join(list, " "), of)
 }
 
-// script is an inner source that does what it is told until it is told to end.
+// script is an inner source that does what the test tells it.
 type script struct {
 	do chan func(discovery.Sink) (goOn bool, err error)
 }
@@ -318,7 +318,7 @@ func ids(t *testing.T, d *datadriven.TestData, arg string) []uint64 {
 	return out
 }
 
-// words are the arguments of a verb as they stand.
+// words returns the arguments of a verb as they are written.
 func words(d *datadriven.TestData) string {
 	var out []string
 	for _, a := range d.CmdArgs {

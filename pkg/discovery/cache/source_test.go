@@ -45,9 +45,9 @@ func startView(t *testing.T, src discovery.Source) (v *discovery.View, stop func
 	}
 }
 
-// TestAViewThatStartsWhileTheStoreIsAwayServesWhatWasKnown is
-// docs/behaviour.md#state-survives in small: the plugin starts, stops, starts without
-// its store, and the store returns.
+// TestAViewThatStartsWhileTheStoreIsAwayServesWhatWasKnown tests
+// docs/behaviour.md#state-survives on a small scale: the plugin starts, stops, and
+// starts without its store; then the store returns.
 func TestAViewThatStartsWhileTheStoreIsAwayServesWhatWasKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "made", "last.yaml")
@@ -77,7 +77,7 @@ func TestAViewThatStartsWhileTheStoreIsAwayServesWhatWasKnown(t *testing.T) {
 		require.Equal(t, made(1), v.Load().Worker(1))
 		require.Contains(t, v.Status().Sources[0].LastError, "the store has not answered for 2s: serving the 2 workers that were known at ")
 
-		for range 3 { // it is run again and again, and what is served stays
+		for range 3 { // the source is run repeatedly, and the workers stay served
 			second.do <- func(discovery.Sink) (bool, error) { return false, errors.New("connection refused") }
 			<-time.After(10 * time.Second)
 			synctest.Wait()
@@ -112,7 +112,7 @@ func requireFile(t *testing.T, path string, want ...uint64) {
 	require.Equal(t, want, got)
 }
 
-// refuser is a sink that takes nothing.
+// refuser is a sink that refuses everything.
 type refuser struct{ err error }
 
 func (r refuser) Send(discovery.Event) error { return r.err }
@@ -146,7 +146,7 @@ func TestAWorkerThatTheFileCannotHoldDoesNotCostTheOthers(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- src.Run(ctx, &careful{}) }()
 		odd := entry(2)
-		odd.Worker.DPSize, odd.Worker.KVEvents = 2, worker.KVEvents{Host: "10.0.0.1", Port: 65535} // no port for the second rank
+		odd.Worker.DPSize, odd.Worker.KVEvents = 2, worker.KVEvents{Host: "10.0.0.1", Port: 65535} // there is no port for the second rank
 		revision := uint64(0)
 		list := func(es ...discovery.Entry) {
 			revision++
@@ -168,7 +168,7 @@ func TestAWorkerThatTheFileCannotHoldDoesNotCostTheOthers(t *testing.T) {
 	})
 }
 
-// careful is a sink that says when it is sent to by two at once, or after the end.
+// careful is a sink that counts calls that overlap or come after the end.
 type careful struct {
 	busy, closed atomic.Bool
 	faults       atomic.Int32
@@ -184,8 +184,8 @@ func (c *careful) Send(ev discovery.Event) error {
 	return c.set.Apply(ev)
 }
 
-// TestTheSinkHasOneCallerAtATime lets patience end, the inner source send and the
-// context end all at once, in real time, for the race detector.
+// TestTheSinkHasOneCallerAtATime makes patience end, the inner source send and the
+// context end at the same time, in real time, for the race detector.
 func TestTheSinkHasOneCallerAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last.yaml")
 	for i := range 200 {
@@ -216,8 +216,8 @@ func TestTheSinkHasOneCallerAtATime(t *testing.T) {
 	}
 }
 
-// TestWhatIsRememberedIsWhatAViewServes compares known with the merge of a view,
-// over sets in which ids and endpoints are claimed twice.
+// TestWhatIsRememberedIsWhatAViewServes compares known with a view's merge, for sets in
+// which ids and endpoints are claimed twice.
 func TestWhatIsRememberedIsWhatAViewServes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -255,7 +255,7 @@ func TestNoLoggerIsSilence(t *testing.T) {
 	require.Equal(t, slog.DiscardHandler, Config{}.withDefaults().Logger.Handler())
 }
 
-// BenchmarkWrite is what one write costs: marshalling reads its own output back.
+// BenchmarkWrite measures one write; Marshal also reads its own output back.
 func BenchmarkWrite(b *testing.B) {
 	ws := make([]*worker.Worker, 1000)
 	for i := range ws {

@@ -17,7 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// passwordFile returns a file that holds the word.
+// passwordFile returns the path of a file with the password.
 func passwordFile(t *testing.T, word string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "password")
@@ -41,8 +41,8 @@ func TestAPasswordMayBeChangedWhileWorkersAreRegistered(t *testing.T) {
 	require.NoError(t, err)
 	eventually(t, func() bool { _, _, faults := r.heard(); return len(faults) > 0 }, "the registrar is refused")
 	w.state(discovery.Stale)
-	// etcd takes no token from before, not even for a renewal: the file may lag
-	// behind by less than the TTL.
+	// etcd accepts no token from before the change, not even for a renewal: the file
+	// must be changed within the TTL.
 	require.NoError(t, os.WriteFile(path, []byte("new\n"), 0o600))
 	w.state(discovery.Watching)
 	eventually(t, func() bool { r.Registrar.mu.Lock(); defer r.Registrar.mu.Unlock(); return r.keeper.fails == 0 }, "it goes on")
@@ -68,7 +68,7 @@ func TestRenewalsAskForNoToken(t *testing.T) {
 			case *pb.AuthenticateRequest:
 				tokens.Add(1)
 			case *pb.RangeRequest:
-				looks.Add(1) // a renewal looks at the key once
+				looks.Add(1) // each renewal reads the key once
 			}
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}))
@@ -90,7 +90,7 @@ func TestRenewalsAskForNoToken(t *testing.T) {
 	before := tokens.Load()
 	require.NotZero(t, before)
 	renewed(30)
-	// A connection that breaks on a busy machine brings a token of its own.
+	// A connection that breaks on a busy machine causes one more token.
 	require.Less(t, tokens.Load()-before, int64(10))
 }
 

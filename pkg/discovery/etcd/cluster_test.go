@@ -35,7 +35,7 @@ func threeMembers(t *testing.T) []*embed.Etcd {
 	for i := range 3 {
 		c := quickConfig(t, fmt.Sprintf("m%d", i), t.TempDir())
 		c.ElectionMs = 200
-		// A free port, held by nobody until the member takes it.
+		// A free port, which is free until the member uses it.
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		peer := []url.URL{{Scheme: "http", Host: ln.Addr().String()}}
@@ -106,7 +106,7 @@ func TestAMovedLeaderLosesNoWorker(t *testing.T) {
 	_, left := w.heard()
 	require.Empty(t, left)
 
-	// A member dies for good: two of three go on.
+	// One of three members stops for good; the other two continue.
 	gates[0].shut()
 	members[0].Close()
 	members[0] = nil
@@ -121,7 +121,7 @@ func TestAMemberThatStandsStillIsPassedOver(t *testing.T) {
 	t.Run("by listings", func(t *testing.T) {
 		t.Parallel()
 		src := oneOfThreeIsDeaf(t)
-		for range 9 { // each way three times
+		for range 9 { // each endpoint is used three times
 			l, err := src.list(t.Context())
 			require.NoError(t, err)
 			require.Len(t, l.kvs, 1)
@@ -142,8 +142,8 @@ func TestAMemberThatStandsStillIsPassedOver(t *testing.T) {
 	})
 }
 
-// oneOfThreeIsDeaf is a source with three ways to an etcd that holds one key, each of
-// which was used; one of them leads nowhere any more.
+// oneOfThreeIsDeaf returns a source with three endpoints of an etcd that has one key.
+// All three were used; one of them does not answer any more.
 func oneOfThreeIsDeaf(t *testing.T) *Source {
 	t.Helper()
 	s := newServer(t)
@@ -178,8 +178,8 @@ func oneOfThreeIsDeaf(t *testing.T) *Source {
 	return src
 }
 
-// pki writes an authority, a server's and a client's certificate, and returns
-// their files.
+// pki writes the certificates of an authority, a server and a client, and returns their
+// files.
 func pki(t *testing.T) (ca string, server, client [2]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -264,12 +264,12 @@ func TestTLSWithClientCertificates(t *testing.T) {
 			}, "the registrar says %q", why)
 		})
 	}
-	for _, f := range said { // each takes seconds to be said: they wait together
+	for _, f := range said { // each takes seconds until it fails, so they run together
 		f()
 	}
 }
 
-// withUsers turns authentication on: root, and user who may use the prefix.
+// withUsers turns authentication on, with root and a user that may use the prefix.
 func withUsers(t *testing.T, c *clientv3.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -299,7 +299,7 @@ func TestUsersWithPasswordsOutliveTheirTokens(t *testing.T) {
 	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, second)
 	w.has("10.0.0.1:30000")
-	rested(t, 4500*time.Millisecond) // four tokens, and longer than the TTL
+	rested(t, 4500*time.Millisecond) // the life of four tokens, and longer than the TTL
 	require.NotNil(t, w.Load().Worker(id))
 	r2 := register(t, first)
 	r2.announce(record(t, worker.Decode, "10.0.0.1:8000"), 1)

@@ -21,9 +21,9 @@ import (
 
 func newJoiner() *joiner { return &joiner{instances: "v1/instances/", cards: "v1/mdc/"} }
 
-// Verbs of testdata/dynamo. A line is "put KEY VALUE" or "delete KEY"; a value
-// is JSON without spaces in front. Both print the workers that the reducer
-// holds then, as records.
+// Verbs of testdata/dynamo. A line is "put KEY VALUE" or "delete KEY"; a value is JSON,
+// without spaces in front. Both verbs print the workers of the reducer afterwards, as
+// records.
 //
 //	list      the lines are a listing: only puts
 //	change    the lines are one revision
@@ -85,7 +85,7 @@ const (
 	someCard     = `{"type":"Model","namespace":"n","component":"c","endpoint":"e","instance_id":%d,"card_json":{"display_name":"m%d","kv_cache_block_size":16,"worker_type":"decode"}}`
 )
 
-// The slow twin of a change is to list everything anew.
+// A change must have the same result as a new listing of everything.
 func TestWhatFollowsFromChangesIsWhatAListingSays(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -106,7 +106,7 @@ func TestWhatFollowsFromChangesIsWhatAListingSays(t *testing.T) {
 					value = fmt.Sprintf(someCard, id, rng.IntN(9))
 				}
 				if slices.ContainsFunc(events, func(ev *clientv3.Event) bool { return string(ev.Kv.Key) == key }) {
-					continue // etcd writes a key once a revision
+					continue // etcd writes a key at most once in a revision
 				}
 				ev := &clientv3.Event{Kv: &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), ModRevision: revision}}
 				if held[key] != nil && rng.IntN(2) == 0 {
@@ -193,8 +193,7 @@ func TestDynamoConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
 	require.ErrorContains(t, err, "expected a client")
 }
 
-// FuzzDynamo: no pair of values panics, and what is taken is a worker of the
-// key's id.
+// FuzzDynamo: no pair of values panics. An accepted worker has the id of the key.
 func FuzzDynamo(f *testing.F) {
 	f.Add([]byte(fmt.Sprintf(someInstance, 7, 8000)), []byte(fmt.Sprintf(someCard, 7, 1)))
 	f.Add([]byte(`{"type":"Endpoint","instance_id":7,"transport":{"nats_tcp":"x"}}`), []byte(`{"type":"Model","instance_id":7,"card_json":null}`))
@@ -214,8 +213,8 @@ func FuzzDynamo(f *testing.F) {
 	})
 }
 
-// FuzzRecord: no key and value panics, and what is taken is a worker of the
-// key's id that a view accepts.
+// FuzzRecord: no key and value panics. An accepted worker has the id of the key, and a
+// view accepts it.
 func FuzzRecord(f *testing.F) {
 	f.Add("7", []byte(`{"id":7,"role":"prefill","engine":"sglang","models":["m"],"endpoint":"10.0.0.7:1","block_size":16,"x":{"y":[1]}}`))
 	f.Add("18446744073709551615", []byte(`{"id":"18446744073709551615"}`))

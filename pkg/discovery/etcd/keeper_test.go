@@ -13,23 +13,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Verbs of testdata/keeper. Each line of the input is one event; then the
-// keeper is shown, and what it would do now. TTL 9 s; pauses 100 ms to 800 ms,
-// without jitter. Time stands still but for `pass`.
+// Verbs of testdata/keeper. Each line of the input is one event; after it the test
+// prints the keeper, and what it would do now. The TTL is 9 s; pauses are 100 ms to 800
+// ms, without jitter. Only `pass` lets time pass.
 //
-//	new                   forget everything
+//	new                   a new keeper
 //	do                    the lines:
 //	  announce life=N     something new is wanted
 //	  withdraw
-//	  pass D              time goes by
-//	  granted LEASE       what came of a grant
-//	  wrote               what came of a write
-//	  renewed             what came of a renewal
-//	  revoked LEASE       what came of a revocation
+//	  pass D              time passes
+//	  granted LEASE       the result of a grant
+//	  wrote               the result of a write
+//	  renewed             the result of a renewal
+//	  revoked LEASE       the result of a revocation
 //	  lost LEASE          the lease or its key is gone
-//	  failed              what was tried failed
-//	  reconnected         etcd is there again
-//	  doubt               the key's watch has ended
+//	  failed              the last request has failed
+//	  reconnected         etcd can be reached again
+//	  doubt               the watch of the key has ended
 func TestKeeperScenarios(t *testing.T) {
 	var k *keeper
 	var now, start time.Time

@@ -2,8 +2,8 @@
 
 package etcd
 
-// So many workers register within that time.
+// manyWorkers register within the time manyWithin.
 const (
 	manyWorkers = 1000
-	manyWithin  = 0 // as fast as etcd takes them
+	manyWithin  = 0 // as fast as etcd accepts them
 )

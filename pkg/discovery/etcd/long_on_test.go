@@ -4,7 +4,7 @@ package etcd
 
 import "time"
 
-// So many workers register within that time.
+// manyWorkers register within the time manyWithin.
 const (
 	manyWorkers = 5000
 	manyWithin  = time.Minute

@@ -27,7 +27,7 @@ func record(t *testing.T, role worker.Role, addr string) worker.Worker {
 	}
 }
 
-// registration is a registrar that runs, and what its hooks were told.
+// registration is a registrar that runs, and the calls of its hooks.
 type registration struct {
 	*Registrar
 	t   *testing.T
@@ -42,7 +42,7 @@ type registration struct {
 func register(t *testing.T, client *clientv3.Client, adjust ...func(*RegistrarConfig)) *registration {
 	t.Helper()
 	r := &registration{t: t}
-	// A deed is given a third of the TTL: a second is enough on a busy machine.
+	// A request gets a third of the TTL: a second is enough on a busy machine.
 	cfg := RegistrarConfig{TTL: 3 * time.Second, RetryMax: 200 * time.Millisecond, Hooks: RegistrarHooks{
 		Registered: func(id worker.ID) { r.mu.Lock(); defer r.mu.Unlock(); r.ids = append(r.ids, id) },
 		Lost:       func(cause string) { r.mu.Lock(); defer r.mu.Unlock(); r.losses = append(r.losses, cause) },
@@ -69,7 +69,7 @@ func (r *registration) sync() {
 	require.NoError(r.t, r.Sync(ctx))
 }
 
-// announce registers and returns the id.
+// announce registers a worker, and returns its id.
 func (r *registration) announce(rec worker.Worker, life uint64) worker.ID {
 	r.t.Helper()
 	r.Announce(rec, life)
@@ -85,7 +85,7 @@ func (r *registration) heard() (ids []worker.ID, losses []string, faults []error
 	return append([]worker.ID(nil), r.ids...), append([]string(nil), r.losses...), append([]error(nil), r.faults...)
 }
 
-// only returns the one worker that etcd holds.
+// only returns the one worker that etcd has.
 func only(t *testing.T, c *clientv3.Client) worker.Worker {
 	t.Helper()
 	all := keys(t, c, folder(DefaultPrefix))
@@ -99,9 +99,9 @@ func only(t *testing.T, c *clientv3.Client) worker.Worker {
 	panic("unreachable")
 }
 
-// leases returns the leases that etcd holds, as the ids that workers have by
-// them. Of a lease whose grant was answered too late nobody knows: it is there
-// until it has run out.
+// leases returns the leases that etcd has, as the ids of workers. It includes leases
+// whose grant was answered too late, which no registrar knows: they stay until they
+// expire.
 func leases(t *testing.T, c *clientv3.Client) []worker.ID {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -175,7 +175,7 @@ func TestAnEngineThatRestartsAgainAndAgainLeavesNothingBehind(t *testing.T) {
 	c := s.dial()
 	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
 	rec := record(t, worker.Decode, "10.0.0.2:30000")
-	for life := range uint64(150) { // more than one transaction could drop
+	for life := range uint64(150) { // more than one transaction can drop
 		r.announce(rec, life)
 	}
 	require.Equal(t, r.ID(), only(t, c).ID)
@@ -271,7 +271,7 @@ func TestALostRegistrationIsMadeAnewAtOnce(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
 			c := s.dial()
-			// With an hour's TTL a keep-alive cannot be what finds it out.
+			// With a TTL of an hour no keep-alive can find the loss.
 			r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
 			old := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
 			by(t, c, old)
@@ -386,7 +386,7 @@ func TestALeaseWithdrawnInALongOutageIsRevokedAfterIt(t *testing.T) {
 	id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
 	s.stop()
 	r.Withdraw()
-	rested(t, 6500*time.Millisecond) // twice the TTL and more
+	rested(t, 6500*time.Millisecond) // more than twice the TTL
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, r.Sync(short), context.DeadlineExceeded, "it has not ended")
@@ -395,7 +395,7 @@ func TestALeaseWithdrawnInALongOutageIsRevokedAfterIt(t *testing.T) {
 	require.NotContains(t, leases(t, c), id, "although it had its whole time again")
 }
 
-// rested lets real time pass where the passing of it is what is tested.
+// rested lets real time pass, in tests of what happens when time passes.
 func rested(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -471,7 +471,7 @@ func TestAWriteWhoseAnswerWasLostIsRepeated(t *testing.T) {
 	a := r.keeper.next(time.Now())
 	require.NoError(t, r.write(t.Context(), a))
 	r.sentry.stop()
-	r.keeper.held.written = 0 // as if nothing had come back
+	r.keeper.held.written = 0 // as if the answer had been lost
 	require.Equal(t, a, r.keeper.next(time.Now()))
 	require.NoError(t, r.write(t.Context(), a))
 	r.sentry.stop()

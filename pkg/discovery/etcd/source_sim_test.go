@@ -24,30 +24,30 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// script is a store that answers as it was told to, and a sink that shows what
-// it was sent.
+// script is a store that answers as the test says, and a sink that shows the events it
+// received.
 type script struct {
 	mu        sync.Mutex
 	cluster   uint64
 	revision  int64
 	kvs       []*mvccpb.KeyValue // sorted by key
-	past      []snapshot         // of this history, the oldest first
-	away      bool               // nobody answers
-	compacted bool               // whatever is before the newest revision
+	past      []snapshot         // of the present history, the oldest first
+	away      bool               // the store does not answer
+	compacted bool               // everything before the newest revision is compacted
 	responses chan clientv3.WatchResponse
-	answering bool // progress that is asked for is told
+	answering bool // requested progress is sent
 	asked     []string
 	reducer   discovery.Reducer
 	log       []string
 }
 
-// snapshot is what the store held from a revision on.
+// snapshot is what the store had from a revision on.
 type snapshot struct {
 	revision int64
 	kvs      []*mvccpb.KeyValue
 }
 
-// keep notes what is held now, of the same history or of another.
+// keep records what the store has now, in the same history or another.
 func (s *script) keep(another bool) {
 	if another {
 		s.past = nil
@@ -55,8 +55,8 @@ func (s *script) keep(another bool) {
 	s.past = append(s.past, snapshot{s.revision, slices.Clone(s.kvs)})
 }
 
-// held returns what was held at a revision. Before the first snapshot that is
-// what it held of keys written until then: there is a past that nobody told.
+// held returns what the store had at a revision. Before the first snapshot that is
+// those of its keys that were written until then: no test says more about that time.
 func (s *script) held(at int64) []*mvccpb.KeyValue {
 	kvs := s.kvs
 	if at != 0 && len(s.past) > 0 {
@@ -186,7 +186,7 @@ func (s *script) Send(ev discovery.Event) error {
 	return err
 }
 
-// hold applies an event to what the store holds.
+// hold applies an event to what the store has.
 func (s *script) hold(ev *clientv3.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +198,7 @@ func (s *script) hold(ev *clientv3.Event) {
 	s.keep(false)
 }
 
-// flush returns what was logged and the reducer.
+// flush returns the log and the reducer.
 func (s *script) flush() string {
 	synctest.Wait()
 	s.mu.Lock()
@@ -247,21 +247,21 @@ func scriptKV(t *testing.T, words []string) *mvccpb.KeyValue {
 	return kv
 }
 
-// Verbs of testdata/source. Each prints what the sink was sent and the reducer
-// that it feeds. The follower has its default pace, and pages of two.
+// Verbs of testdata/source. Each prints the events that the sink received, and its
+// reducer. The follower has its default times, and pages of two keys.
 //
 //	new                          a new source and an empty reducer
-//	store [cluster=N] rev=N [wiped]  what etcd holds, of another history when wiped or when the revision falls; a line is "KEY mod=N version=N" and "id=N [port=N]", "value=TEXT" or "size=N"
-//	run                          run the source, again when it has returned
+//	store [cluster=N] rev=N [wiped]  what etcd has; another history if wiped or if the revision is lower; a line is "KEY mod=N version=N" and "id=N [port=N]", "value=TEXT" or "size=N"
+//	run                          run the source, also again after it has returned
 //	respond                      one watch response; a line is "put KEY …" as above, or "delete KEY mod=N [version=N]"
 //	note rev=N                   a progress note
 //	cancel [compacted=N] [reason=TEXT]  the watch is cancelled
 //	close                        the watch's channel is closed
-//	away, back                   etcd does not answer, etcd answers
-//	answering                    progress that is asked for is told from now on
-//	pages                        what was asked for since
-//	compacted                    nothing but the newest revision is shown from now on
-//	pass D                       time goes by
+//	away, back                   etcd does not answer; etcd answers again
+//	answering                    requested progress is sent from now on
+//	pages                        prints what was requested since the last pages
+//	compacted                    only the newest revision can be read from now on
+//	pass D                       time passes
 func TestSourceScenarios(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s *script

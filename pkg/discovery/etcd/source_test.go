@@ -17,19 +17,19 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// quick is a source's config for tests in real time.
+// quick returns a source's config for tests in real time.
 func quick() Config {
 	return Config{Progress: 50 * time.Millisecond, Silence: time.Second, ListTimeout: 2 * time.Second, Grace: 10 * time.Second, PageSize: 2}
 }
 
-// watched is a view over a source, and what was heard of it.
+// watched is a view over a source, and a record of its calls.
 type watched struct {
 	*discovery.View
 	t *testing.T
 
 	mu     sync.Mutex
 	causes []string
-	left   []string // endpoints that were in a set, and not in the next
+	left   []string // endpoints that were in a set and not in the next
 }
 
 func watch(t *testing.T, src discovery.Source) *watched {
@@ -134,9 +134,9 @@ func TestTheViewFollowsEtcd(t *testing.T) {
 	require.NotContains(t, left, "10.0.0.1:8004")
 }
 
-// TestThousandsRegisterAndAreKnown: nobody is missed, nobody seems to leave, and the set
-// that is shown as fresh is whole. With the tag long they come over a minute, and are known
-// two seconds after the last.
+// TestThousandsRegisterAndAreKnown: every worker becomes known, none seems to leave,
+// and the set is complete when it is shown as fresh. With the build tag long they come
+// over a minute, and are known two seconds after the last one.
 func TestThousandsRegisterAndAreKnown(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -193,7 +193,7 @@ func TestAKeyWithdrawnByItsLeaseIsGone(t *testing.T) {
 	w := watchPlain(t, s.dial())
 	lease, err := c.Grant(t.Context(), 3600)
 	require.NoError(t, err)
-	// What the package's documentation says, done by hand.
+	// What the documentation of the package says, done by hand.
 	value := fmt.Sprintf(`{"id":%d,"role":"prefill","engine":"sglang","models":["qwen"],"endpoint":"10.0.0.7:30000",`+
 		`"dp_size":1,"block_size":64,"bootstrap":{"host":"10.0.0.7","port":8998},"colour":"of a newer writer"}`, lease.ID)
 	_, err = c.Put(t.Context(), fmt.Sprintf("baton/v1/workers/%d", lease.ID), value, clientv3.WithLease(lease.ID))
@@ -214,7 +214,7 @@ func TestWhatWasCompactedWhileTheSourceWasAwayIsListed(t *testing.T) {
 	t.Cleanup(func() { _ = direct.Close() })
 	put(t, direct, 1, "10.0.0.1:8000")
 	put(t, direct, 2, "10.0.0.1:8001")
-	w := watchPlain(t, s.dial(), func(c *Config) { c.Grace = 500 * time.Millisecond }) // what is missing may be lost data
+	w := watchPlain(t, s.dial(), func(c *Config) { c.Grace = 500 * time.Millisecond }) // a missing worker may mean lost data
 	w.has("10.0.0.1:8000", "10.0.0.1:8001")
 	s.gate.shut()
 	w.state(discovery.Stale)
@@ -258,7 +258,7 @@ func TestSilenceMakesTheViewStale(t *testing.T) {
 	put(t, s.dial(), 1, "10.0.0.1:8000")
 	w := watchPlain(t, s.dial())
 	w.has("10.0.0.1:8000")
-	put(t, s.dial(), 2, "10.0.0.1:8001") // seen through the watch, so there is one
+	put(t, s.dial(), 2, "10.0.0.1:8001") // it is seen through the watch, so there is a watch
 	w.has("10.0.0.1:8000", "10.0.0.1:8001")
 	s.gate.deafen()
 	w.state(discovery.Stale)

@@ -14,18 +14,18 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// patience is how long a test waits for something that must come, however busy
-// the machine is.
+// patience is how long a test waits for something that must come, also on a busy
+// machine.
 const patience = 90 * time.Second
 
-// eventually fails the test when ok does not become true.
+// eventually fails the test if ok does not become true within patience.
 func eventually(t *testing.T, ok func() bool, format string, a ...any) {
 	t.Helper()
 	require.Eventually(t, ok, patience, 5*time.Millisecond, append([]any{format}, a...)...)
 }
 
-// server is a real etcd of one member behind a gate, which can be stopped,
-// started and wiped.
+// server is a real etcd of one member behind a gate. It can be stopped, started and
+// wiped.
 type server struct {
 	t      *testing.T
 	gate   *gate
@@ -83,7 +83,7 @@ func (s *server) stop() {
 	}
 }
 
-// wipe stops etcd and takes its data away.
+// wipe stops etcd and deletes its data.
 func (s *server) wipe() {
 	s.stop()
 	s.dir = s.t.TempDir()
@@ -101,7 +101,7 @@ func (s *server) dial(adjust ...func(*ClientConfig)) *clientv3.Client {
 	return client
 }
 
-// keys returns what is stored under the prefix, by key.
+// keys returns the values that are stored under the prefix, by key.
 func keys(t *testing.T, c *clientv3.Client, prefix string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -115,8 +115,8 @@ func keys(t *testing.T, c *clientv3.Client, prefix string) map[string]string {
 	return m
 }
 
-// gate carries connections to an address while it is open. Shut, it cuts those
-// that are and takes no more; deaf, it takes everything and passes nothing on.
+// gate passes connections on to an address while it is open. When it is shut, it cuts
+// them and accepts no others. When it is deaf, it accepts all and passes nothing on.
 type gate struct {
 	ln   net.Listener
 	wait sync.WaitGroup

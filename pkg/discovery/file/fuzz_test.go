@@ -8,8 +8,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// FuzzParse: no input panics, hangs or is half taken, and whatever is accepted
-// can be written and reads back the same.
+// FuzzParse: no input panics, hangs or is taken in part. Accepted workers can be
+// written, and read back as the same workers.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"workers: []\n", "", "---", "workers:\n", "{\"workers\":[]}", "\t", "- - -", "a: &a [*a]", "? [a]: b", "workers: |\n  x",
@@ -30,7 +30,7 @@ func FuzzParse(f *testing.F) {
 		require.NoError(t, err, "what the file accepts a snapshot accepts")
 		out, err := Marshal(ws)
 		if err != nil {
-			require.ErrorContains(t, err, "would not read back the same") // text that is not UTF-8
+			require.ErrorContains(t, err, "would not read back the same") // a text that is not UTF-8
 			return
 		}
 		back, err := Parse("fuzz", out)

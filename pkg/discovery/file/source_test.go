@@ -18,7 +18,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// sinkTape is a sink that keeps the events as text.
+// sinkTape is a sink that keeps the events as texts.
 type sinkTape struct {
 	events chan string
 	refuse error
@@ -85,8 +85,7 @@ func put(t *testing.T, path, text string) {
 	require.NoError(t, os.Rename(tmp, path))
 }
 
-// polled runs a source in a bubble without notifications but those that the
-// test sends.
+// polled runs a source in a synctest bubble. Only the test sends notifications.
 type polled struct {
 	*sinkTape
 	path   string
@@ -112,7 +111,7 @@ func startPolled(t *testing.T) *polled {
 	return p
 }
 
-// after lets time pass and returns what was sent meanwhile.
+// after lets time pass, and returns the events that came meanwhile.
 func (p *polled) after(d time.Duration) []string {
 	<-time.After(d)
 	synctest.Wait()
@@ -175,8 +174,8 @@ func TestAFileIsNotReadWhileItIsBeingWritten(t *testing.T) {
 		put(t, p.path, workersFile(1, 2, 3))
 		require.Equal(t, []string{"list 1: 1 2 3"}, p.after(onePoll))
 
-		// A writer that truncates and writes on: the first part alone would
-		// parse, and worker 3 would be gone.
+		// A writer truncates the file and then writes on. The first part alone would be
+		// valid, and worker 3 would be gone.
 		whole := workersFile(1, 2, 4)
 		half := strings.Index(whole, "- {id: 4")
 		written := fsnotify.Event{Name: p.path, Op: fsnotify.Write}
@@ -198,7 +197,7 @@ func TestAWriterThatWasNotNoticedIsWaitedForToo(t *testing.T) {
 		whole := workersFile(1, 2, 44)
 		half := strings.Index(whole, "- {id: 44")
 		require.NoError(t, os.WriteFile(p.path, []byte(whole[:half]), 0o600))
-		require.Empty(t, p.after(time.Second+10*time.Millisecond)) // polled 10 ms ago
+		require.Empty(t, p.after(time.Second+10*time.Millisecond)) // the last poll was 10 ms ago
 		require.NoError(t, os.WriteFile(p.path, []byte(whole), 0o600))
 		require.Equal(t, []string{"list 2: 1 2 44"}, p.after(30*time.Millisecond))
 	})
@@ -253,10 +252,10 @@ func TestNotificationsAreSeenLongBeforeThePoll(t *testing.T) {
 	tape := startReal(t, path)
 	require.Equal(t, "list 1: 1", tape.next(t))
 
-	put(t, path, workersFile(1, 2)) // atomic rename
+	put(t, path, workersFile(1, 2)) // an atomic rename
 	require.Equal(t, "list 2: 1 2", tape.next(t))
 
-	require.NoError(t, os.WriteFile(path, []byte(workersFile(3)), 0o600)) // in place
+	require.NoError(t, os.WriteFile(path, []byte(workersFile(3)), 0o600)) // written in place
 	require.Equal(t, "list 3: 3", tape.next(t))
 
 	require.NoError(t, os.Remove(path))
@@ -273,9 +272,9 @@ func TestNotificationsAreSeenLongBeforeThePoll(t *testing.T) {
 	require.Equal(t, "list 5: 9", tape.next(t))
 }
 
-// Kubernetes mounts a ConfigMap as links: w.yaml → ..data/w.yaml, and
-// ..data → a folder with a date, which is swapped by renaming a new link over
-// ..data. No event ever names w.yaml.
+// Kubernetes mounts a ConfigMap as links: w.yaml → ..data/w.yaml, and ..data → a folder
+// named by date. It changes the ConfigMap by renaming a new link to ..data. No event
+// names w.yaml.
 func TestAConfigMapsLinksAreSeenToSwap(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "w.yaml")
@@ -293,8 +292,8 @@ func TestAConfigMapsLinksAreSeenToSwap(t *testing.T) {
 	require.Equal(t, "list 2: 1 2", tape.next(t))
 }
 
-// startReal runs a source with real notifications and a poll that cannot be
-// what saw the change.
+// startReal runs a source with real notifications. It polls so seldom that only a
+// notification can show a change.
 func startReal(t *testing.T, path string) *sinkTape {
 	t.Helper()
 	s, err := New(Config{Path: path, Poll: time.Hour})

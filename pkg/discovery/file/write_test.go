@@ -17,8 +17,8 @@ func mustEndpoint(t *testing.T, s string) worker.Endpoint {
 	return e
 }
 
-// fleet is a prefill worker with every field set, a decode worker with the least,
-// and one whose ranks have ports of their own.
+// fleet returns a prefill worker with every field set, a decode worker with as few as
+// possible, and a worker whose ranks have ports of their own.
 func fleet(t *testing.T) []*worker.Worker {
 	return []*worker.Worker{
 		{
@@ -65,7 +65,8 @@ func TestOneWorkerIsWrittenAsALineThatReadsBackTheSame(t *testing.T) {
 	}
 }
 
-// A snapshot's worker has its ranks' endpoints at hand; they are not in the file.
+// A worker of a snapshot has its ranks' endpoints at hand. They are not written to the
+// file.
 func TestAWorkerOfASnapshotIsWrittenAsTheOneThatWasRead(t *testing.T) {
 	ws := fleet(t)[2:]
 	snap, err := worker.NewSnapshot(1, fleet(t)[2:])
