@@ -19,9 +19,9 @@ import (
 //	seen ID            a prefill endpoint is known without its facts
 //	ready ID           a prefill endpoint is ready
 //	gone decode|prefill ID
-//	set WORKER…        Follow to the set: p1 (ready), p1? (pending), p1! (unfit), dA1; "left: 1" names those that were away
+//	set WORKER…        Follow to the set: p1 (ready), p1? (pending), p1! (unfit), dA1; "left: 1" names workers that were away
 //
-// Each answers with its transition, if there is one, and the state after it.
+// Each verb prints its transition, if there is one, and the state after it.
 func TestActivationScenarios(t *testing.T) {
 	datadriven.RunTest(t, "testdata/activation", func(t *testing.T, d *datadriven.TestData) string {
 		require.Equal(t, "key", d.Cmd)
@@ -95,12 +95,12 @@ func scenarioEvents(t *testing.T, a *Activation, f []string) []ActivationEvent {
 	return nil
 }
 
-// The rule of docs/behaviour.md#all-or-none, told by what is there,
-// without a state machine: what the machine is compared with.
+// rule is docs/behaviour.md#all-or-none, computed from what is present and without a
+// state machine. The state machine is compared with it.
 type rule struct {
 	decode map[worker.ID]string
-	known  map[worker.ID]bool // true: ready
-	// served names the sides that have been active since they came.
+	known  map[worker.ID]bool // known endpoints; true: the endpoint is ready
+	// served names the sides that were active at some time since they came.
 	served map[string]bool
 }
 
@@ -160,7 +160,7 @@ func (r rule) sideStates() map[string]string {
 	return out
 }
 
-// copyOf returns an activation that shares nothing with a.
+// copyOf returns a copy that shares nothing with a.
 func copyOf(a *Activation) *Activation {
 	return &Activation{prefill: maps.Clone(a.prefill), decode: maps.Clone(a.decode), sides: maps.Clone(a.sides)}
 }
@@ -169,13 +169,13 @@ type node struct {
 	a     *Activation
 	rule  rule
 	depth int
-	way   string // the first sequence that led here
+	way   string // the first sequence of events that led here
 }
 
-// alphabet is everything that may happen: two decode sides, each with an
-// instance and the one that it is rebuilt as, which may come before the old
-// one's lease has run out and after it; two prefill endpoints likewise, each
-// seen before it is ready.
+// alphabet returns all events that may happen. There are two decode sides. Each has a
+// worker, and the worker that takes its place when it is rebuilt: that one may come
+// before or after the lease of the first has ended. There are two prefill endpoints
+// likewise, each seen before it is ready.
 func alphabet() []ActivationEvent {
 	var evs []ActivationEvent
 	for _, d := range []struct {
@@ -192,10 +192,10 @@ func alphabet() []ActivationEvent {
 	return evs
 }
 
-// Every interleaving of the alphabet, as a graph: sequences that lead to the
-// same state go on the same way, so each state's events need following once.
-// It goes on past eight events until nothing new is found, so that longer
-// sequences are covered, too.
+// This follows every sequence of the alphabet, as a graph: sequences that lead to the
+// same state continue alike, so each state is followed only once. It continues beyond
+// eight events until it finds no new state, so that longer sequences are covered as
+// well.
 func TestEverySequenceOfEventsKeepsAllSidesActiveIfAndOnlyIfAnEndpointIsReady(t *testing.T) {
 	start := node{a: &Activation{}, rule: rule{map[worker.ID]string{}, map[worker.ID]bool{}, map[string]bool{}}}
 	seen := map[string]bool{}
@@ -219,8 +219,8 @@ func TestEverySequenceOfEventsKeepsAllSidesActiveIfAndOnlyIfAnEndpointIsReady(t 
 			}
 		}
 	}
-	// 16 sets of decode workers with each of the 65 sets of endpoints of which
-	// one is ready; with each of the other 16, every side of the set either
+	// 16 sets of decode workers with each of the 65 sets of endpoints that have a ready
+	// one. With each of the other 16 sets of endpoints, every side of the set either
 	// waits or is deactivated.
 	require.Len(t, seen, 16*65+(1+3*2+3*2+9*2*2)*16, "distinct states")
 	require.GreaterOrEqual(t, deepest, 8)
@@ -258,9 +258,8 @@ func judgeStep(t *testing.T, from, to node, tr Transition, changed bool) {
 	require.True(t, to.a.CanServe(false))
 }
 
-// Follow is told sets, not events; whatever the set was and whatever it is
-// now, the state must be that of the present one, and the rule must hold at
-// each step in between.
+// Follow is given sets, not events. Whatever the sets before and now are, the state
+// must be that of the present set, and the rule must hold after each event in between.
 func TestFollowLeadsFromAnySetToAnyOther(t *testing.T) {
 	sets := everySet()
 	grade := func(w *worker.Worker) Grade {
@@ -301,8 +300,8 @@ func TestFollowLeadsFromAnySetToAnyOther(t *testing.T) {
 	require.Greater(t, steps, 1000)
 }
 
-// everySet is all sets of two decode workers of two sides and two prefill
-// endpoints, each absent, pending or ready.
+// everySet returns all sets of two decode workers of two sides and two prefill
+// endpoints; each endpoint is absent, pending or ready.
 func everySet() [][]*worker.Worker {
 	var sets [][]*worker.Worker
 	for n := range 2 * 2 * 3 * 3 {

@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestDrawnRoomsPinTheRankAndLeaveSpaceForParallelPrompts is docs/behaviour.md#room.
+// TestDrawnRoomsPinTheRankAndLeaveSpaceForParallelPrompts tests docs/behaviour.md#room.
 func TestDrawnRoomsPinTheRankAndLeaveSpaceForParallelPrompts(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
@@ -26,7 +26,7 @@ func TestDrawnRoomsPinTheRankAndLeaveSpaceForParallelPrompts(t *testing.T) {
 	}
 }
 
-// highest always answers the largest value a source can give.
+// highest is a source that always gives the largest number.
 type highest struct{}
 
 func (highest) Uint64() uint64 { return math.MaxUint64 }

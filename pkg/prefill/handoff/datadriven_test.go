@@ -12,20 +12,20 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
-// testID is the disagg_request_id of the scenarios: no float holds it.
+// testID is the disagg_request_id of the scenarios; a float cannot represent it.
 const testID = handoff.MaxRequestID - 2
 
-// TestSync runs the scenarios of hand-offs that go through prefill's answer.
+// TestSync runs the scenarios of hand-offs in which prefill goes first.
 //
-// Arguments of all verbs: kind (nixl_pull, context_first), path (chat,
-// completion; default chat). The input is the client's body; where a verb needs
-// prefill's answer, a line "answer:" comes between them.
+// Arguments of all verbs: kind (nixl_pull, context_first), path (chat, completion;
+// default chat). The input is the client's body. For verbs that need prefill's answer,
+// a line "answer:" and the answer follow.
 //
-//	obstacle    why the body cannot be handed over; whether it is served alone
+//	obstacle    why the body cannot be handed over, and whether Alone is true
 //	prefill     prefill's body; alone: as the whole request
-//	answer      the input is an answer alone: what ReadAnswer makes of it
+//	answer      the input is only an answer; prints what ReadAnswer returns
 //	decode      decode's body, after the verdict
-//	collect     the body that takes held KV
+//	collect     the body that collects the held KV
 //	final       the client's response
 //
 // Rewrite the output with "make golden".
@@ -54,7 +54,7 @@ func TestSync(t *testing.T) {
 	})
 }
 
-// scene is what the verbs of one directive work on.
+// scene is what the verbs of one scenario work on.
 type scene struct {
 	t            *testing.T
 	kind         handoff.Kind
@@ -116,7 +116,7 @@ func (s *scene) final() string {
 		require.Equal(s.t, "x", string(out), "on an error dst is as it came")
 		return err.Error() + "\n"
 	}
-	// A blank line would end the expected output; a dot shows where one is.
+	// A blank line would end the expected output, so a dot stands for it.
 	text := strings.ReplaceAll(string(out[1:]), "\n\n", "\n.\n")
 	return contentType + "\n" + strings.TrimSuffix(text, "\n") + "\n"
 }

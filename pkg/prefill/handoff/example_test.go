@@ -7,7 +7,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
-// A request for vLLM: what is sent to prefill, what its answer means, and what is
+// A request for vLLM: what is sent to prefill, what prefill's answer means, and what is
 // sent to decode.
 func Example() {
 	const kind = handoff.NIXLPull
@@ -35,8 +35,8 @@ func Example() {
 	// {"model":"m","prompt":"Once","max_tokens":64,"stream":true,"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[12,13]],"remote_host":"10.0.0.5"}}
 }
 
-// The model had nothing to say: prefill's own answer is the response. KV that is
-// held all the same is fetched by a request whose answer nobody reads.
+// If the generation ends with prefill's token, prefill's answer is the response. If KV
+// is held all the same, a request whose answer is dropped collects it.
 func ExampleAppendFinal() {
 	const kind = handoff.NIXLPull
 	body := []byte(`{"model":"m","prompt":"The end.","max_tokens":64,"stream":true,"stream_options":{"include_usage":true}}`)

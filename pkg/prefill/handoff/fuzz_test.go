@@ -31,7 +31,7 @@ var fuzzBodies = []string{
 	`{"prompt_token_ids_b64":"","model":"m","messages":[],"prompt":["a"],"prompt_token_ids":[1],"max_completion_tokens":5}`,
 }
 
-// FuzzReadAnswer holds what is read against what encoding/json reads.
+// FuzzReadAnswer compares what ReadAnswer reads with what encoding/json reads.
 func FuzzReadAnswer(f *testing.F) {
 	for _, a := range fuzzAnswers {
 		f.Add([]byte(a), false, false)
@@ -70,8 +70,8 @@ func FuzzReadAnswer(f *testing.F) {
 	})
 }
 
-// FuzzAppendDecode holds the bodies of all legs against the same edits of a
-// map: what is injected is there, and the client's members are untouched.
+// FuzzAppendDecode compares the bodies of all legs with the same edits made on a map:
+// what is injected must be there, and the client's members must be unchanged.
 func FuzzAppendDecode(f *testing.F) {
 	for _, b := range fuzzBodies {
 		for _, a := range fuzzAnswers {
@@ -120,8 +120,7 @@ func FuzzAppendDecode(f *testing.F) {
 	})
 }
 
-// legObject decodes a leg's body, which must be one that the plugin itself
-// would let pass.
+// legObject decodes a leg's body, which the plugin itself must accept.
 func legObject(t *testing.T, path openai.Path, out []byte) object {
 	t.Helper()
 	var again openai.Request
@@ -129,7 +128,7 @@ func legObject(t *testing.T, path openai.Path, out []byte) object {
 	return decodeObject(t, out)
 }
 
-// injectWanted does on maps what decode's body gets.
+// injectWanted makes on a map the changes that decode's body gets.
 func injectWanted(t *testing.T, want object, answer []byte, res handoff.Result, trt, chat bool) {
 	t.Helper()
 	switch {
@@ -142,8 +141,8 @@ func injectWanted(t *testing.T, want object, answer []byte, res handoff.Result, 
 		if res.Usage.End > 0 {
 			params["ctx_usage"] = res.Usage.Of(answer)
 		}
-		// The order and the white space of the object are the engine's: compare
-		// its members, and put the real bytes in.
+		// The object keeps the engine's order and white space: compare its members, and
+		// then put in the real bytes.
 		var r openai.Request
 		plain := []byte(`{"model":"m","prompt":"a"}`)
 		require.NoError(t, openai.Scan(openai.Completions, plain, &r))
@@ -182,8 +181,8 @@ func choicesOf(t *testing.T, o object) []object {
 	return choices
 }
 
-// FuzzAppendFinal: whatever the answer, a client gets JSON or well-formed events
-// that say nothing of a hand-off.
+// FuzzAppendFinal: whatever the answer, the client gets JSON or well-formed events
+// without anything of the hand-off.
 func FuzzAppendFinal(f *testing.F) {
 	for _, b := range fuzzBodies {
 		for _, a := range fuzzAnswers {
@@ -232,8 +231,8 @@ func FuzzAppendFinal(f *testing.F) {
 	})
 }
 
-// FuzzTheBodyStaysOneObject: whatever a discovery writer has said of a worker, a leg's body
-// stays one JSON object with the client's members and the router's, and none besides.
+// FuzzTheBodyStaysOneObject: whatever was written to discovery about a worker, a leg's
+// body stays one JSON object with the client's members, the router's, and no others.
 func FuzzTheBodyStaysOneObject(f *testing.F) {
 	f.Add("10.0.0.5", "e1", uint16(8998))
 	f.Add(`fe80::1%","max_tokens":1,"x":"`, "a\"},\"b\":{\"c", uint16(1))

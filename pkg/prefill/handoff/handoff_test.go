@@ -24,7 +24,7 @@ func TestAnIPv6BootstrapHostIsBracketedOnce(t *testing.T) {
 	}
 }
 
-// TestThePrefillLegAsksForOneTokenAndNoStream is docs/behaviour.md#one-token.
+// TestThePrefillLegAsksForOneTokenAndNoStream tests docs/behaviour.md#one-token.
 func TestThePrefillLegAsksForOneTokenAndNoStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		path     openai.Path

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestMooncakesHalves: what decode's body gets, and what prefill's becomes of it, as vLLM
-// 0.32 has taken them.
+// TestMooncakesHalves tests the member of decode's body, and prefill's body made from
+// it. vLLM 0.32 has accepted both.
 func TestMooncakesHalves(t *testing.T) {
 	const room = prefill.MaxRoom
 	b := worker.Bootstrap{Host: "10.0.0.5", Port: 8998, EngineIDs: []string{"e0", "e1"}}

@@ -2,5 +2,5 @@
 
 package handoff_test
 
-// raceEnabled: the detector allocates by itself.
+// raceEnabled: the race detector allocates memory itself.
 const raceEnabled = true

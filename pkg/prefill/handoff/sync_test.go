@@ -17,7 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// object is one JSON object with its values as they stand.
+// object is a JSON object whose values are not decoded.
 type object = map[string]json.RawMessage
 
 func decodeObject(t *testing.T, b []byte) object {
@@ -27,7 +27,7 @@ func decodeObject(t *testing.T, b []byte) object {
 	return o
 }
 
-// vllmAnswer returns prefill's answer with a hand-off of so many blocks.
+// vllmAnswer returns prefill's answer with a hand-off of the given number of blocks.
 func vllmAnswer(blocks int) []byte {
 	ids := make([]string, blocks)
 	for i := range ids {
@@ -39,7 +39,7 @@ func vllmAnswer(blocks int) []byte {
 		`"remote_request_id":"chatcmpl-1","remote_host":"10.0.0.5","remote_port":5600,"tp_size":1,"remote_num_tokens":48}}`)
 }
 
-// trtAnswer returns prefill's answer for a prompt of so many tokens.
+// trtAnswer returns prefill's answer for a prompt of the given number of tokens.
 func trtAnswer(tokens int) []byte {
 	return []byte(`{"id":"cmpl-1","choices":[{"index":0,"text":"b","message":{"content":"b"},"finish_reason":"length","disaggregated_params":` +
 		`{"request_type":"context_only","first_gen_tokens":[7],"ctx_request_id":9007199254740993,"disagg_request_id":9223372036854775805,` +
@@ -87,8 +87,8 @@ func TestACutAnswerIsMalformedWhereverItIsCut(t *testing.T) {
 	}
 }
 
-// TestABodyThatARouterHasWrittenGetsNoKeyTwice is the second attempt of a
-// request whose body was kept with the first attempt's hand-off in it.
+// TestABodyThatARouterHasWrittenGetsNoKeyTwice makes the second attempt of a request
+// whose body was kept with the first attempt's hand-off in it.
 func TestABodyThatARouterHasWrittenGetsNoKeyTwice(t *testing.T) {
 	body := []byte(`{"kv_transfer_params":{"old":1},"model":"m","prompt":"a","disaggregated_params":{"old":1}}`)
 	var r openai.Request
@@ -132,12 +132,12 @@ func TestAnEngineHasOneKind(t *testing.T) {
 	require.True(t, handoff.ContextFirst.PrefillFirst())
 }
 
-// edge is a source that gives the same number for ever.
+// edge is a source that always gives the same number.
 type edge uint64
 
 func (e edge) Uint64() uint64 { return uint64(e) }
 
-// The engine takes ids below the range for local ones, and those above are no
+// The engine takes ids below the range as local ones, and ids above it do not fit an
 // int64.
 func TestDrawnRequestIDsAreInTheEnginesRange(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -150,7 +150,7 @@ func TestDrawnRequestIDsAreInTheEnginesRange(t *testing.T) {
 	require.Equal(t, uint64(handoff.MaxRequestID), handoff.DrawRequestID(rand.New(edge(math.MaxUint64))))
 }
 
-// TestLabelsAreDistinct: they become label values and log texts.
+// TestLabelsAreDistinct: these texts are label values and are in logs.
 func TestLabelsAreDistinct(t *testing.T) {
 	distinct := func(labels ...string) {
 		t.Helper()
@@ -172,7 +172,8 @@ func TestLabelsAreDistinct(t *testing.T) {
 	require.Equal(t, "invalid", handoff.Verdict(0).String())
 }
 
-// events returns the data of each event, "[DONE]" checked and left out.
+// events returns the data of each event. It requires the last to be "[DONE]" and leaves
+// it out.
 func events(t *testing.T, stream []byte) []object {
 	t.Helper()
 	parts := strings.Split(string(stream), "\n\n")
@@ -187,8 +188,8 @@ func events(t *testing.T, stream []byte) []object {
 	return all
 }
 
-// TestAStreamingClientGathersTheSameMessage puts the deltas together as a
-// client does and holds the result against the answer.
+// TestAStreamingClientGathersTheSameMessage joins the deltas as a client does, and
+// compares the result with the answer.
 func TestAStreamingClientGathersTheSameMessage(t *testing.T) {
 	body := []byte(`{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true}}`)
 	var r openai.Request
@@ -228,8 +229,8 @@ func TestAStreamingClientGathersTheSameMessage(t *testing.T) {
 	}
 }
 
-// TestALineBreakOfTheEnginesEndsNoEvent: values are copied as they stand, and
-// between their parts an engine may break lines.
+// TestALineBreakOfTheEnginesEndsNoEvent: values are copied unchanged, and an engine may
+// break lines between their parts.
 func TestALineBreakOfTheEnginesEndsNoEvent(t *testing.T) {
 	body := []byte(`{"model":"m","prompt":"a","stream":true,"stream_options":{"include_usage":true}}`)
 	var r openai.Request
@@ -252,8 +253,8 @@ func decodeText(t *testing.T, raw json.RawMessage) string {
 	return s
 }
 
-// TestNothingIsAllocatedOnTheWayToDecode is the path of every request that is
-// served by a prefill-first engine.
+// TestNothingIsAllocatedOnTheWayToDecode tests what every request of a prefill-first
+// engine goes through.
 func TestNothingIsAllocatedOnTheWayToDecode(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates by itself")
@@ -274,7 +275,7 @@ func TestNothingIsAllocatedOnTheWayToDecode(t *testing.T) {
 			_ = handoff.AppendDecode(dst, body, &r, k, answer, res)
 			_ = handoff.AppendCollect(dst, body, &r, k, answer, res)
 		}))
-		require.Equal(t, 1.0, testing.AllocsPerRun(100, func() { // dst itself, at once large enough
+		require.Equal(t, 1.0, testing.AllocsPerRun(100, func() { // one allocation, of dst, which is large enough at once
 			_ = handoff.AppendPrefill(nil, body, &r, k, testID, false)
 		}))
 		res, err := handoff.ReadAnswer(k, answer, false)
