@@ -32,7 +32,7 @@ type growingAnswer struct {
 	from, until float64
 	rate, most  float64 // of all choices together
 	choices     float64
-	here        float64 // since when it is booked on its rank
+	here        float64 // since when it is booked on its rank, of one that does not grow as well
 	at          int     // in Book.turns, while waiting or growing
 }
 
@@ -87,7 +87,7 @@ func (b *Book) plantLocked(r *Reservation, e *entry, g Growth) {
 	from, n := (b.now + max(g.After, 0)).Seconds(), float64(max(g.Choices, 1))
 	r.answer = growingAnswer{
 		phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: n * g.PerSecond, most: n * g.Most, choices: n,
-		here: b.now.Seconds(),
+		here: r.answer.here,
 	}
 	heap.Push(&b.turns, r)
 	e.answers.count(&r.answer, 1)
@@ -141,11 +141,11 @@ func (b *Book) uprootLocked(r *Reservation, e *entry) {
 
 // replantLocked goes on with a booking's growth, as far as it has come, on another rank.
 func (b *Book) replantLocked(r *Reservation, e *entry) {
-	if r.answer.most == 0 {
+	a, now := &r.answer, b.now.Seconds()
+	if a.here = now; a.most == 0 {
 		return
 	}
-	a, now := &r.answer, b.now.Seconds()
-	a.phase, a.here = waiting, now
+	a.phase = waiting
 	heap.Push(&b.turns, r)
 	e.answers.count(a, 1)
 	b.turnLocked(r, e)

@@ -32,10 +32,19 @@ const (
 type correction struct {
 	blocks float64
 	since  time.Duration
-	// over is how many booked requests the engine had done with: that their answers have
-	// ended is heard later. The next that are released are these, and all that they have
-	// booked is in blocks.
+	// of is of how many requests it was found that are not released yet, those of other
+	// replicas included: each takes its part of blocks with it.
+	of int64
+	// over is how many of them the engine had done with: that their answers have ended is
+	// heard later. While the report counts, the next of them that are released are these,
+	// and all that they have booked is in blocks.
 	over int64
+}
+
+// has reports whether a booking was there when the report came: what is booked from then on
+// has no part in it.
+func (c *correction) has(r *Reservation) bool {
+	return c.of > 0 && r.answer.here <= c.since.Seconds()
 }
 
 func (c *correction) at(now time.Duration) float64 {
@@ -57,14 +66,18 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	}
 	told := min(max(float64(rep.Blocks), 0), e.mostHeld())
 	var over int64
-	if n := int64(e.load.DecodeRequests); n > 0 {
+	n := int64(e.load.DecodeRequests)
+	if n > 0 {
 		missing := max(0, n-max(rep.Requests, 0))
 		over = max(0, missing-int64(e.answers.waiting))
 		told += float64(e.load.DecodeBlocks) / float64(n) * float64(missing-over)
 	}
 	h := e.held()
 	v = Verdict{Expected: int64(h.whole(b.now)), Told: int64(told + 0.5)}
-	e.correction = correction{told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), b.now, over}
+	e.correction = correction{
+		blocks: told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), since: b.now,
+		of: max(n, rep.Requests), over: over,
+	}
 	e.agree(b.now)
 	b.writeLocked(e)
 	return v, true
@@ -113,12 +126,16 @@ func (e *entry) settle(r *Reservation, now time.Duration) {
 	case n == l.DecodeRequests:
 		*c = correction{}
 		e.agree(now)
-	case c.over > 0:
+	case !c.has(r):
+		e.written.end(a, now, e.written.pace)
+	case c.over > 0 && now-c.since < reportLasts:
 		c.over--
+		c.of--
 		c.blocks += float64(l.DecodeBlocks) + a.come(c.since.Seconds())
 		e.written.end(a, now, 0)
 	default:
-		c.blocks *= float64(n-l.DecodeRequests) / float64(n)
+		c.blocks *= float64(c.of-1) / float64(c.of)
+		c.of--
 		e.written.end(a, now, e.written.pace)
 	}
 	e.load.add(l, -1)

@@ -212,7 +212,7 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	}
 	*into = Reservation{
 		book: b, slot: slot, generation: e.generation, rank: e.rank, rate: req.Params.PrefillTokensPerSecond,
-		load: d, held: true,
+		load: d, held: true, answer: growingAnswer{here: b.now.Seconds()},
 	}
 	e.load.add(&d, 1)
 	if d.PrefillTokens > 0 {

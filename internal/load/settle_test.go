@@ -125,6 +125,99 @@ func TestAnAnswerThatWasOverBeforeTheReportTakesNothingWithIt(t *testing.T) {
 	}
 }
 
+// A report says whose requests were over as long as it counts. What is released later may be
+// any of those that it knew: one that the engine had not begun, and runs by then, too.
+func TestWhoWasOverIsForgottenWithTheReport(t *testing.T) {
+	t.Parallel()
+	h := newHand(t)
+	one, two := h.book(Growth{PerSecond: 1, Most: 1e6}), h.book(Growth{PerSecond: 1, Most: 1e6})
+	h.tells(5*time.Second, 10)
+	h.reports(501, 1)        // the engine has put the other one off
+	h.tells(time.Minute, 20) // and runs both again, and is asked no more
+	whole := h.holds()
+	one.Release(h.now)
+	require.InDelta(t, whole/2, h.holds(), 0.1*whole)
+	two.Release(h.now)
+	require.Zero(t, h.holds())
+}
+
+// What is booked after a report has no part in it, and ends without changing it.
+func TestAReportIsOfTheRequestsThatWereThere(t *testing.T) {
+	t.Parallel()
+	long := func(h *hand) *Reservation {
+		r := new(Reservation)
+		_, err := h.b.PickAndReserve(&Request{
+			Key: key, Ranks: h.s.Pool(key).DecodeRanks, Params: &h.p, Now: h.now,
+			Pick: picker.Request{Role: worker.Decode, ISLTokens: 16_000},
+		}, r)
+		require.NoError(t, err)
+		return r
+	}
+	t.Run("an answer was over", func(t *testing.T) {
+		t.Parallel()
+		h := newHand(t)
+		over, runs := h.book(Growth{}), h.book(Growth{})
+		h.now = h.now.Add(time.Second)
+		h.reports(1, 1)
+		h.now = h.now.Add(time.Second)
+		before := h.holds()
+		long(h).Release(h.now)
+		require.InDelta(t, before, h.holds(), 0)
+		over.Release(h.now)
+		require.InDelta(t, 1, h.holds(), 0)
+		runs.Release(h.now)
+	})
+	t.Run("it holds more than is booked", func(t *testing.T) {
+		t.Parallel()
+		h := newHand(t)
+		one, two := h.book(Growth{}), h.book(Growth{})
+		h.now = h.now.Add(time.Second)
+		h.reports(4002, 2)
+		var since []*Reservation
+		h.now = h.now.Add(time.Millisecond)
+		for range 8 {
+			since = append(since, h.book(Growth{}))
+		}
+		since[0].Release(h.now)
+		require.InDelta(t, 4002+7, h.holds(), 1)
+		one.Release(h.now)
+		require.InDelta(t, 2001+7, h.holds(), 1)
+		two.Release(h.now)
+		require.InDelta(t, 7, h.holds(), 1, "what was found goes with those that it was found with")
+		for _, r := range since[1:] {
+			r.Release(h.now)
+		}
+		require.Zero(t, h.holds())
+	})
+	t.Run("others have sent requests there, too", func(t *testing.T) {
+		t.Parallel()
+		h := newHand(t)
+		one := h.book(Growth{})
+		h.now = h.now.Add(time.Second)
+		h.reports(4001, 5)
+		h.now = h.now.Add(time.Millisecond)
+		next := h.book(Growth{})
+		one.Release(h.now)
+		require.InDelta(t, 3201, h.holds(), 1, "theirs go on")
+		next.Release(h.now)
+	})
+	t.Run("one has come from another rank", func(t *testing.T) {
+		t.Parallel()
+		b, s := New(1), snapshot(t, testWorker(t, 1, worker.Decode, 2, 8000))
+		b.Update(s)
+		h := &hand{t: t, b: b, s: s, p: picker.DecodeOverride(*params()), now: time.Unix(1000, 0)}
+		one, two := h.book(Growth{}), h.book(Growth{})
+		h.rank = two.Rank()
+		require.NotEqual(t, one.Rank(), h.rank)
+		h.reports(401, 1)
+		h.now = h.now.Add(time.Millisecond)
+		require.NoError(t, one.Move(h.rank, h.now))
+		one.Release(h.now)
+		require.InDelta(t, 401, h.holds(), 1)
+		two.Release(h.now)
+	})
+}
+
 // What the last of a rank's answers had come to is not taken for the next one's.
 func TestAnAnswerBeginsWithNothingOfTheOneBefore(t *testing.T) {
 	t.Parallel()
@@ -164,6 +257,7 @@ func (a *plainAnswer) find(now time.Time) {
 type plainRank struct {
 	running    []*plainAnswer
 	correction float64
+	of         float64 // those of the report that run still
 	reported   time.Time
 	compared   time.Time
 }
@@ -196,13 +290,15 @@ func (p *plainRank) report(now time.Time) (own float64) {
 		own += 1 + a.at(now, a.pace)
 		a.beyond, a.seen = 0, now
 	}
-	p.correction, p.reported = own-p.booked(now), now
+	p.correction, p.reported, p.of = own-p.booked(now), now, float64(len(p.running))
 	return own
 }
 
 func (p *plainRank) end(i int) {
-	n := float64(len(p.running))
-	p.correction *= (n - 1) / n
+	if !p.running[i].began.After(p.reported) {
+		p.correction *= (p.of - 1) / p.of
+		p.of--
+	}
 	p.running = slices.Delete(p.running, i, i+1)
 }
 
