@@ -40,11 +40,11 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 	}
 	h := q.hashing()
 	key := q.key(h)
-	first, copied := []*asides{r.asides}, r.promptBytes(q)
+	first := []*asides{r.asides}
 	if m.parts > 0 {
-		first, copied = r.forPictures(&q, m), 2*copied // what stands before the first as well
+		first = r.forPictures(&q, m)
 	}
-	f, start, err := r.join(key, copied, first, from)
+	f, start, err := r.join(key, q.copied(m), first, from)
 	if err != nil {
 		return Prompt{}, err
 	}
@@ -87,7 +87,7 @@ func (r *Resolver) tokenizable(q Query, media int, from []worker.Endpoint) error
 	switch {
 	case r.cfg.Mode != Auto:
 		return &Error{Reason: ReasonMode}
-	case r.promptBytes(q) > r.cfg.MaxTokenizeBytes:
+	case q.promptBytes() > r.cfg.MaxTokenizeBytes:
 		return &Error{Reason: ReasonTooLarge}
 	case len(from) == 0:
 		return &Error{Reason: ReasonNoTokenizer}
@@ -389,11 +389,32 @@ func questions(q *Query, m media) asking {
 		if k != openai.PieceText {
 			return
 		}
-		b := make([]byte, 0, len(text)+len(q.Key.Model)+64)
-		b = append(openai.AppendString(append(b, `{"model":`...), q.Key.Model), `,"prompt":"`...)
+		b := append(q.begin(len(text)), `,"prompt":"`...)
 		out = append(out, append(append(b, text...), `"}`...))
 	})
 	return asking{texts: out}
+}
+
+// beside bounds what a question has beside what it copies of the request: the names of
+// members, and the model's, each byte of which may be written as six.
+func (q *Query) beside() int { return 512 + 6*len(q.Key.Model) }
+
+// copied bounds the bytes of all questions about q's prompt, whatever else its body has.
+func (q *Query) copied(m media) int {
+	switch n := q.promptBytes(); {
+	case m.parts > 0: // what stands before the first as well
+		return 2 * (n + q.beside())
+	case q.Request.PromptKind == openai.PromptStrings:
+		return n + maxPrompts*q.beside()
+	default:
+		return n + q.beside()
+	}
+}
+
+// begin begins a question that copies so many bytes of the request.
+func (q *Query) begin(copies int) []byte {
+	b := append(make([]byte, 0, copies+q.beside()), `{"model":`...)
+	return openai.AppendString(b, q.Key.Model)
 }
 
 // tokenizeBody writes the question about q's prompt, with the raw values of the
@@ -402,18 +423,24 @@ func questions(q *Query, m media) asking {
 func tokenizeBody(q *Query) []byte {
 	r := q.Request
 	if r.PromptKind == openai.PromptMessages {
-		return messagesBody(q, r.Value(openai.Messages).Of(q.Body), "")
+		return messagesBody(q, false, "")
 	}
-	b := append(make([]byte, 0, len(q.Body)+len(q.Key.Model)+64), `{"model":`...)
-	b = append(openai.AppendString(b, q.Key.Model), `,"prompt":`...)
+	b := append(q.begin(q.promptBytes()), `,"prompt":`...)
 	return append(append(b, r.Value(r.PromptField).Of(q.Body)...), '}')
 }
 
-// messagesBody writes the question about messages, with more members behind.
-func messagesBody(q *Query, messages []byte, more string) []byte {
-	b := append(make([]byte, 0, len(q.Body)+len(q.Key.Model)+64), `{"model":`...)
-	b = append(openai.AppendString(b, q.Key.Model), `,"messages":`...)
-	b = append(b, messages...)
+// messagesBody writes the question about messages, with more members behind: about all of
+// them, or about what stands before the first part that is not text. nil: nothing does.
+func messagesBody(q *Query, before bool, more string) []byte {
+	b := append(q.begin(q.promptBytes()), `,"messages":`...)
+	if before {
+		var ok bool
+		if b, ok = openai.AppendBeforeMedia(b, q.Body, q.Request); !ok {
+			return nil
+		}
+	} else {
+		b = append(b, q.Request.Value(openai.Messages).Of(q.Body)...)
+	}
 	for _, f := range besideMessages() {
 		if q.Request.Given(q.Body, f) {
 			b = append(append(append(b, ',', '"'), f.String()...), '"', ':')

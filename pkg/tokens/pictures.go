@@ -58,10 +58,8 @@ func pictureQuestions(q *Query, m media) asking {
 	if q.Renders {
 		more = `,"mm_payload":"none"` // not what the pictures were made into
 	}
-	a.whole = messagesBody(q, q.Request.Value(openai.Messages).Of(q.Body), more)
-	if before, ok := openai.AppendBeforeMedia(nil, q.Body, q.Request); ok {
-		a.before = messagesBody(q, before, "")
-	}
+	a.whole = messagesBody(q, false, more)
+	a.before = messagesBody(q, true, "")
 	return a
 }
 

@@ -520,9 +520,9 @@ func TestCopiesOfPromptsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newSeer(t, &seer{hangs: true})
 	ctx, cancel := context.WithCancel(t.Context())
-	r := newResolver(t, Config{Wait: time.Minute, MaxInFlight: 2, MaxTokenizeBytes: 1000})
+	r := newResolver(t, Config{Wait: time.Minute, MaxInFlight: 2, MaxTokenizeBytes: 10_000})
 	long := func(i int) Query {
-		return looking(t, fmt.Sprintf(`{"type":"text","text":"%d%s"}`, i, strings.Repeat("x", 250)), picture("data:,seven!!"))
+		return looking(t, fmt.Sprintf(`{"type":"text","text":"%d%s"}`, i, strings.Repeat("x", 3000)), picture("data:,seven!!"))
 	}
 	errs := make(chan error, 2)
 	for i := range 2 {
@@ -539,16 +539,47 @@ func TestCopiesOfPromptsAreBounded(t *testing.T) {
 	}, 20*time.Second, time.Millisecond)
 	_, err := r.Engine(t.Context(), long(2), []worker.Endpoint{e.ep})
 	requireReason(t, ReasonBusy, err)
-	_, err = r.Engine(t.Context(), text(t, strings.Repeat("x", 900)), []worker.Endpoint{e.ep})
+	_, err = r.Engine(t.Context(), text(t, strings.Repeat("x", 9000)), []worker.Endpoint{e.ep})
 	requireReason(t, ReasonBusy, err)
 	cancel()
 	requireReason(t, ReasonCancelled, <-errs)
 	requireReason(t, ReasonCancelled, <-errs)
 	r.running.Wait()
 	require.Zero(t, r.copied)
-	_, err = r.Engine(t.Context(), text(t, strings.Repeat("x", 900)), []worker.Endpoint{e.ep})
+	_, err = r.Engine(t.Context(), text(t, strings.Repeat("x", 9000)), []worker.Endpoint{e.ep})
 	require.NoError(t, err)
 	require.Zero(t, r.copied)
+}
+
+// TestAQuestionTakesWhatIsCountedOfIt: what else a body has is no part of it.
+func TestAQuestionTakesWhatIsCountedOfIt(t *testing.T) {
+	t.Parallel()
+	r := newResolver(t, Config{})
+	other := `,"other":"` + strings.Repeat("x", 1<<20) + `"}`
+	for name, q := range map[string]Query{
+		"a text":     query(t, openai.Completions, `{"model":"m","prompt":"what is it?"`+other),
+		"many texts": query(t, openai.Completions, `{"model":"m","prompt":["what is it?"`+strings.Repeat(`,"and that?"`, maxPrompts-1)+`]`+other),
+		"messages":   query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"what is it?"}]`+other),
+		"a picture":  query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":[`+question+`,`+picture("data:,seven!!")+`]}]`+other),
+		"all that they depend on": query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":[`+question+`,`+picture("data:,seven!!")+`]}]`+
+			`,"tools":[],"tool_choice":{},"chat_template_kwargs":{},"reasoning_effort":"","continue_final_message":true,"add_generation_prompt":true,"chat_template":"",`+
+			`"documents":[],"add_special_tokens":true,"mm_processor_kwargs":{},"media_io_kwargs":{}`+other),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q.Renders = true
+			q.Key.Model = strings.Repeat("\x01", 100) // six bytes each
+			m := r.mediaOf(&q)
+			a := questions(&q, m)
+			sum := cap(a.whole) + cap(a.before)
+			for _, text := range a.texts {
+				sum += cap(text)
+			}
+			require.Positive(t, sum)
+			require.Less(t, sum, 64<<10)
+			require.LessOrEqual(t, sum, q.copied(m))
+		})
+	}
 }
 
 // TestAnEngineThatIsSlowWithPicturesIsStillAskedAboutTexts, and pictures take no text's turn.

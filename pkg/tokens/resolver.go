@@ -83,7 +83,7 @@ func (r *Resolver) Fast(q Query, s *Scratch) (Prompt, bool) {
 		return Prompt{Reason: ReasonNoText}, true
 	case r.cfg.Mode == EstimateOnly:
 		return r.Estimate(q, s, ReasonMode), true
-	case r.promptBytes(q) > r.cfg.MaxTokenizeBytes:
+	case q.promptBytes() > r.cfg.MaxTokenizeBytes:
 		return r.Estimate(q, s, ReasonTooLarge), true
 	}
 	if e := r.cache.get(q.key(q.hashing())); e != nil {
@@ -106,7 +106,7 @@ func (r *Resolver) Resolve(ctx context.Context, q Query, from []worker.Endpoint,
 }
 
 // promptBytes returns the length of what a tokenizer would be sent.
-func (r *Resolver) promptBytes(q Query) int {
+func (q *Query) promptBytes() int {
 	s := q.Request.Value(q.Request.PromptField)
 	n := s.End - s.Start
 	if q.Request.PromptKind == openai.PromptMessages {
@@ -123,7 +123,7 @@ func (r *Resolver) promptBytes(q Query) int {
 func (r *Resolver) guess(q Query) Prompt {
 	n := q.Request.PromptTokens
 	if k := q.Request.PromptKind; k != openai.PromptIDs && k != openai.PromptIDLists {
-		n = (r.promptBytes(q) + r.cfg.EstimateBytesPerToken - 1) / r.cfg.EstimateBytesPerToken
+		n = (q.promptBytes() + r.cfg.EstimateBytesPerToken - 1) / r.cfg.EstimateBytesPerToken
 	}
 	return Prompt{ISLTokens: n, Reason: ReasonOff}
 }
