@@ -53,8 +53,9 @@
 // [Tracker] decides, as a pure state machine, what each message means:
 //
 //   - contiguous: apply;
-//   - gap: replay, keeping the old blocks meanwhile and buffering what arrives;
-//     where the publisher cannot replay so far back, the rank is reset and
+//   - gap: replay, keeping the old blocks meanwhile and buffering what arrives, which
+//     is judged afterwards, before what is newer, and no more at once than of live
+//     messages that wait; where the publisher cannot replay so far back, the rank is reset and
 //     marked degraded: what is answered for it is then true but incomplete;
 //   - sequence going back, or a replay that shows another message under the
 //     last sequence seen: the publisher has restarted; the rank's blocks are

@@ -232,3 +232,85 @@ func TestATurnTakesNoMoreBytesThanItMay(t *testing.T) {
 		require.Equal(t, Live, s.tracker.Phase())
 	})
 }
+
+// What was held back while a replay ran may be a thousand times what a turn takes: it is
+// judged in turns, in its order, and what comes meanwhile after it.
+func TestWhatWasHeldBackIsJudgedInTurns(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		beside, held, most int // bytes beside each block; messages; messages in a turn
+		limit              int // of what may be held, in messages; 0: all may
+	}{
+		"many":                {0, 256, turnMessages, 0},
+		"large":               {256 << 10, 16, 4, 0},
+		"more than is waited": {0, 256, turnMessages, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var turns, longest, late, gaps int // guarded by the turn
+			var whole uint64
+			var s *stream
+			s = handStream(t, "w:2", Hooks{
+				Wrote: func(_ worker.Rank, blocks int, live bool) {
+					longest = max(longest, blocks)
+					if turns++; !live {
+						late += blocks
+					}
+				},
+				Gap: func(worker.Rank) { gaps++ },
+				State: func(_ worker.Rank, st State) {
+					if st == StateConnected || st == StateDegraded {
+						whole, _ = s.tracker.Last()
+					}
+				},
+			})
+			s.cfg.Heartbeat = time.Hour
+			ss := s.session
+			ss.stopReplay()
+			ss.wg.Wait()
+			sent := func(n int) message {
+				e := chained(n)
+				e["beside"] = strings.Repeat("x", c.beside)
+				return message{seq: uint64(n), payload: payload(t, 0, e)}
+			}
+			s.cfg.MaxBufferedBytes = 64 << 20
+			if c.limit > 0 {
+				s.cfg.MaxBufferedBytes = c.limit * len(sent(200).payload)
+			}
+			answers := make(chan answer, 64)
+			ss.answers, ss.answerRoom = answers, new(room)
+			n := c.held
+			if c.limit > 0 {
+				n = 20
+			}
+			for i := 1; i <= n; i++ {
+				s.hears(sent(i))
+			}
+			for ; n < c.held; n++ {
+				ss.inbox <- sent(n + 1)
+			}
+			if c.limit == 0 {
+				answers <- answer{m: message{seq: 0, payload: sent(0).payload, late: true}}
+				answers <- answer{end: true}
+				ss.wg.Go(func() { _ = s.loop(ss) })
+				require.Eventually(t, func() bool { return s.snapshot().LastSeq >= 1 }, 20*time.Second, time.Millisecond)
+				ss.inbox <- sent(c.held + 1)
+			} else {
+				ss.inbox <- sent(c.held + 1)
+				ss.wg.Go(func() { _ = s.loop(ss) })
+			}
+			require.Eventually(t, func() bool { return s.snapshot().LastSeq == uint64(c.held+1) }, 20*time.Second, time.Millisecond)
+			s.turn.Lock()
+			defer s.turn.Unlock()
+			require.Zero(t, gaps)
+			require.LessOrEqual(t, longest, c.most)
+			require.Greater(t, turns, c.held/c.most)
+			require.False(t, s.draining)
+			require.Zero(t, ss.bufferBytes)
+			if c.limit == 0 {
+				require.Equal(t, c.held, late)
+				require.EqualValues(t, c.held, whole, "until then it is replaying")
+			}
+		})
+	}
+}

@@ -38,13 +38,16 @@ type stream struct {
 	ended   chan struct{} // closed when run has ended, for whoever brings one
 
 	// turn is held while anything is judged or applied, so that others find
-	// tracker, decoder and index of one mind. It guards them, wrote and feed.kept.
+	// tracker, decoder and index of one mind. It guards them, draining, wrote and feed.kept.
 	// Before feed.mu and the index's own.
 	turn    sync.Mutex
 	tracker *Tracker
 	decoder *Decoder
 
-	wrote wrote // in this turn
+	// draining: a replay has ended, and what was held back meanwhile is judged, a turn at
+	// a time. What has come since then waits behind it.
+	draining bool
+	wrote    wrote // in this turn
 
 	// owned by the run goroutine
 	session *session // nil while disconnected
@@ -78,6 +81,7 @@ type session struct {
 	stopReplay context.CancelFunc
 	barren     int  // replays in a row that did not bring what they were asked for
 	upset      bool // the one in progress has shown another past
+	failed     bool // the one that has ended last could not be had
 	audit      *time.Timer
 	check      *time.Timer
 	checker    *checker
@@ -178,6 +182,7 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 		ss.check.Stop()
 		ss.wg.Wait()
 		s.turn.Lock()
+		s.draining = false
 		s.tracker.Disconnect()
 		if s.kept.expired() { // while it was being judged
 			s.abandon()
@@ -247,6 +252,9 @@ func (s *stream) loop(ss *session) error {
 	ping := time.NewTicker(s.cfg.Heartbeat)
 	defer ping.Stop()
 	for {
+		for s.draining && ss.ctx.Err() == nil {
+			s.inTurn(s.drain)
+		}
 		select {
 		case <-ss.ctx.Done():
 			return ss.ctx.Err()
@@ -286,7 +294,7 @@ func (s *stream) takeLive(m message) {
 		s.session.inRoom.leave(len(m.payload))
 		s.obey(s.tracker.Live(m.seq, s.sum(m)), m)
 		bytes += len(m.payload)
-		if waiting == 0 || bytes >= turnBytes {
+		if waiting == 0 || bytes >= turnBytes || s.draining {
 			return
 		}
 		m = <-inbox
@@ -407,7 +415,7 @@ func (s *stream) answered(a answer) {
 	s.obey(v, a.m)
 }
 
-// endReplay ends the replay in progress, well or not, and drains the buffer.
+// endReplay ends the replay in progress, well or not, and begins to drain the buffer.
 func (s *stream) endReplay(fail error) {
 	ss := s.session
 	ss.stopReplay()
@@ -429,40 +437,45 @@ func (s *stream) endReplay(fail error) {
 			ss.upset = true
 			return
 		}
-		s.whole()
 	}
 	if ss.barren >= maxBarren {
 		s.endless(fmt.Errorf("%w: %d in a row have not brought what was missing", errEndless, ss.barren))
 	}
-	was := ss.barren
-	if s.drain(); fail != nil {
-		ss.barren = was // it has brought nothing at all
-	}
+	s.draining, ss.failed = true, fail != nil
+	s.drain()
 }
 
-// drain judges what was held back while a replay ran.
+// drain judges what was held back while a replay ran, as much of it as a turn takes.
 func (s *stream) drain() {
-	ss := s.session
-	held := ss.buffer
-	ss.buffer, ss.bufferBytes = nil, 0
-	for i, m := range held {
+	ss, bytes := s.session, 0
+	for range turnMessages {
+		if len(ss.buffer) == 0 || bytes >= turnBytes {
+			break
+		}
+		m := ss.buffer[0]
 		v := s.tracker.Drain(m.seq, s.sum(m))
 		ss.upset = ss.upset || v.Reset
-		if !v.Replay {
-			s.obey(v, m)
-			continue
+		if v.Replay { // it stays, and what is behind it
+			s.draining, v.Buffer = false, false
+			ss.barren++
+			s.obey(v, message{})
+			return
 		}
-		for _, m := range held[i:] {
-			ss.buffer = append(ss.buffer, m)
-			ss.bufferBytes += len(m.payload)
-		}
-		v.Buffer = false
-		ss.barren++
-		s.obey(v, message{})
+		ss.buffer[0] = message{}
+		ss.buffer = ss.buffer[1:]
+		ss.bufferBytes -= len(m.payload)
+		bytes += len(m.payload)
+		s.obey(v, m)
+	}
+	if len(ss.buffer) > 0 {
 		return
 	}
-	if ss.barren++; !ss.upset {
-		ss.barren = 0
+	ss.buffer, s.draining = nil, false
+	if !ss.failed { // else it has brought nothing at all
+		s.whole()
+		if ss.barren++; !ss.upset {
+			ss.barren = 0
+		}
 	}
 	ss.upset = false
 }
@@ -503,8 +516,8 @@ func (s *stream) apply(m message) {
 // settleState writes what the tracker says into the status.
 func (s *stream) settleState() {
 	switch {
-	case s.tracker.Phase() == Replaying && s.auditing: // no change
-	case s.tracker.Phase() == Replaying:
+	case (s.tracker.Phase() == Replaying || s.draining) && s.auditing: // no change
+	case s.tracker.Phase() == Replaying || s.draining:
 		s.setState(StateReplaying)
 	case s.tracker.Degraded():
 		s.setState(StateDegraded)
