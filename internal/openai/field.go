@@ -23,6 +23,8 @@ const (
 	AddSpecialTokens
 	MMProcessorKwargs
 	MediaIOKwargs
+	TruncatePromptTokens
+	TruncationSide
 	Stream
 	StreamOptions
 	MaxTokens
@@ -69,7 +71,8 @@ var fieldNames = [numFields]string{
 	ReasoningEffort: "reasoning_effort", ContinueFinalMessage: "continue_final_message",
 	AddGenerationPrompt: "add_generation_prompt", ChatTemplate: "chat_template",
 	Documents: "documents", AddSpecialTokens: "add_special_tokens",
-	MMProcessorKwargs: "mm_processor_kwargs", MediaIOKwargs: "media_io_kwargs", Stream: "stream",
+	MMProcessorKwargs: "mm_processor_kwargs", MediaIOKwargs: "media_io_kwargs",
+	TruncatePromptTokens: "truncate_prompt_tokens", TruncationSide: "truncation_side", Stream: "stream",
 	StreamOptions: "stream_options", MaxTokens: "max_tokens",
 	MaxCompletionTokens: "max_completion_tokens", MinTokens: "min_tokens", N: "n",
 	MinCompletionTokens: "min_completion_tokens", PromptTokenIDs: "prompt_token_ids",
@@ -176,6 +179,10 @@ func lookupRest(key []byte) Field {
 		return MMProcessorKwargs
 	case "media_io_kwargs":
 		return MediaIOKwargs
+	case "truncate_prompt_tokens":
+		return TruncatePromptTokens
+	case "truncation_side":
+		return TruncationSide
 	case "vllm_xargs":
 		return VLLMXArgs
 	case "bootstrap_host":

@@ -78,3 +78,14 @@ func TestAPreviewLeavesNothing(t *testing.T) {
 		require.Zero(t, st.Routed)
 	}
 }
+
+// What an engine leaves of a prompt may depend on how much it takes.
+func TestAQuestionKnowsHowLongAPromptItsEngineTakes(t *testing.T) {
+	t.Parallel()
+	w := loaded(t, 1, worker.VLLM, "v")
+	w.MaxModelLen = 100
+	q, f := asked(t, routetest.Board(time.Now(), []*worker.Worker{w}), openai.Completions, `{"model":"v","prompt":"x"}`)
+	require.Nil(t, f)
+	require.Equal(t, 100, q.Query().MaxModelLen)
+	require.True(t, q.Query().Renders)
+}

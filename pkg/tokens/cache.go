@@ -30,7 +30,7 @@ func besideMessages() [11]openai.Field {
 // key hashes what q's prompt depends on, each part on its own, and then the
 // hashes. It allocates nothing.
 func (q *Query) key(h hashing) cacheKey {
-	var buf [15 * 17]byte
+	var buf [19 * 17]byte
 	b := buf[:0]
 	part := func(tag byte, h xxh3.Uint128) {
 		b = append(b, tag)
@@ -56,6 +56,13 @@ func (q *Query) key(h hashing) cacheKey {
 			}
 		}
 	}
+	if q.truncates() {
+		for _, f := range truncation() {
+			if r.Has(f) {
+				part(byte(f), xxh3.Hash128(r.Value(f).Of(q.Body)))
+			}
+		}
+	}
 	return cacheKey(xxh3.Hash128(b))
 }
 
@@ -69,6 +76,7 @@ type entry struct {
 	reason   Reason            // how it became known
 	partial  bool              // see Prompt.Partial
 	pictures []kvindex.Picture // until hashes are there
+	longest  int               // tokens of the longest prompt, where nothing was cut; until it is believed
 	until    time.Time         // it is not used after that; zero: for good
 }
 

@@ -23,6 +23,8 @@
 //     EAGLE of pairs of them ([Query].Eagle), and of pictures by what an engine
 //     calls them. Where none tells, the hashes end before the first picture
 //     ([Prompt].Partial), or the prompt is estimated.
+//   - A prompt that its engine cuts to so many tokens is hashed as it is cut, by an
+//     engine that tells so, or it is estimated; of ids there are no hashes then.
 //   - No request waits for a tokenizer longer than Wait, and a tokenizer that
 //     is dead or hangs is not asked again for a while, so that it does not cost
 //     every request that wait. What is the prompt's fault, or may be that of who

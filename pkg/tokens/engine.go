@@ -198,6 +198,9 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, to asked, a
 		e, err = r.askAll(ctx, to.ep, a.texts)
 		to.heard(err, false)
 	}
+	if err == nil && e.longest > a.keeps {
+		e, err = nil, &Error{Reason: ReasonTruncated} // it is the prompt's, and whoever answered did well
+	}
 	outcome := ReasonOf(err)
 	if err == nil {
 		outcome = e.reason
@@ -249,6 +252,7 @@ func (r *Resolver) askAll(ctx context.Context, ep worker.Endpoint, bodies [][]by
 		var e *entry
 		if e, err = r.ask(ctx, ep, body); err == nil {
 			whole.isl += e.isl
+			whole.longest = max(whole.longest, e.longest)
 		}
 	}
 	return whole, err
@@ -355,7 +359,7 @@ func parseTokens(text []byte, ep worker.Endpoint) (*entry, error) {
 	if err != nil {
 		return nil, bad
 	}
-	return &entry{tokens: tokens, isl: n, reason: ReasonTokenized}, nil
+	return &entry{tokens: tokens, isl: n, longest: n, reason: ReasonTokenized}, nil
 }
 
 // maxPrompts bounds how many questions a list of prompts becomes.
@@ -364,6 +368,7 @@ const maxPrompts = 32
 // asking is what is asked about a prompt.
 type asking struct {
 	texts [][]byte // of a prompt of text
+	keeps int      // see Query.keeps
 
 	// Of one with pictures:
 	media   media
@@ -382,7 +387,7 @@ func questions(q *Query, m media) asking {
 		return pictureQuestions(q, m)
 	}
 	if q.Request.PromptKind != openai.PromptStrings {
-		return asking{texts: [][]byte{tokenizeBody(q)}}
+		return asking{texts: [][]byte{tokenizeBody(q)}, keeps: q.keeps()}
 	}
 	var out [][]byte
 	openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, text []byte) {
@@ -392,7 +397,7 @@ func questions(q *Query, m media) asking {
 		b := append(q.begin(len(text)), `,"prompt":"`...)
 		out = append(out, append(append(b, text...), `"}`...))
 	})
-	return asking{texts: out}
+	return asking{texts: out, keeps: q.keeps()}
 }
 
 // beside bounds what a question has beside what it copies of the request: the names of
@@ -423,15 +428,16 @@ func (q *Query) begin(copies int) []byte {
 func tokenizeBody(q *Query) []byte {
 	r := q.Request
 	if r.PromptKind == openai.PromptMessages {
-		return messagesBody(q, false, "")
+		return messagesBody(q, false, false)
 	}
 	b := append(q.begin(q.promptBytes()), `,"prompt":`...)
 	return append(append(b, r.Value(r.PromptField).Of(q.Body)...), '}')
 }
 
-// messagesBody writes the question about messages, with more members behind: about all of
-// them, or about what stands before the first part that is not text. nil: nothing does.
-func messagesBody(q *Query, before bool, more string) []byte {
+// messagesBody writes the question about messages: about all of them, or about what stands
+// before the first part that is not text. nil: nothing does. render: it is one for an engine
+// that renders them.
+func messagesBody(q *Query, before, render bool) []byte {
 	b := append(q.begin(q.promptBytes()), `,"messages":`...)
 	if before {
 		var ok bool
@@ -442,10 +448,19 @@ func messagesBody(q *Query, before bool, more string) []byte {
 		b = append(b, q.Request.Value(openai.Messages).Of(q.Body)...)
 	}
 	for _, f := range besideMessages() {
-		if q.Request.Given(q.Body, f) {
-			b = append(append(append(b, ',', '"'), f.String()...), '"', ':')
-			b = append(b, q.Request.Value(f).Of(q.Body)...)
-		}
+		b = q.appendMember(b, f)
 	}
-	return append(append(b, more...), '}')
+	if render {
+		b = append(q.appendTruncation(b), `,"mm_payload":"none"`...) // not what the pictures were made into
+	}
+	return append(b, '}')
+}
+
+// appendMember appends a member of the request as it stands there, if it is given.
+func (q *Query) appendMember(b []byte, f openai.Field) []byte {
+	if !q.Request.Given(q.Body, f) {
+		return b
+	}
+	b = append(append(append(b, ',', '"'), f.String()...), '"', ':')
+	return append(b, q.Request.Value(f).Of(q.Body)...)
 }

@@ -53,14 +53,10 @@ func (r *Resolver) mediaOf(q *Query) media {
 
 // pictureQuestions are what is asked about a prompt with media.
 func pictureQuestions(q *Query, m media) asking {
-	a := asking{media: m, renders: q.Renders}
-	more := ""
-	if q.Renders {
-		more = `,"mm_payload":"none"` // not what the pictures were made into
+	return asking{
+		media: m, renders: q.Renders, keeps: q.keeps(),
+		whole: messagesBody(q, false, q.Renders), before: messagesBody(q, true, false),
 	}
-	a.whole = messagesBody(q, false, more)
-	a.before = messagesBody(q, true, "")
-	return a
 }
 
 // forPictures are the records by which to choose whom to ask about a prompt with media.

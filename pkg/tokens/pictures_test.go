@@ -60,6 +60,9 @@ func (s *seer) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.asked, s.sent = append(s.asked, r.URL.Path), append(s.sent, body)
 	tokens, features := s.tokens(body, s.marks && r.URL.Path == "/tokenize")
+	if r.URL.Path != "/tokenize" {
+		tokens, features = cutAs(body, tokens, features)
+	}
 	s.mu.Unlock()
 	switch tokenize := r.URL.Path == "/tokenize"; {
 	case s.hangs && features != nil:
@@ -143,6 +146,27 @@ func (s *seer) tokens(body map[string]json.RawMessage, marks bool) (out []uint32
 		return out, nil
 	}
 	return out, map[string]any{"mm_hashes": map[string]any{"image": hashes}, "mm_placeholders": map[string]any{"image": places}, "kwargs_data": nil}
+}
+
+// cutAs is what is left of a prompt whose request says how many tokens, and of which end.
+func cutAs(body map[string]json.RawMessage, tokens []uint32, told any) ([]uint32, any) {
+	var n int
+	if json.Unmarshal(body["truncate_prompt_tokens"], &n) != nil || n < 0 || n > len(tokens) {
+		return tokens, told
+	}
+	from := 0
+	if string(body["truncation_side"]) == `"left"` {
+		from = len(tokens) - n
+	}
+	f, _ := told.(map[string]any)
+	hashes, places := []string{}, []map[string]int{}
+	for i, p := range f["mm_placeholders"].(map[string]any)["image"].([]map[string]int) {
+		if offset := p["offset"] - from; offset >= 0 && offset+p["length"] <= n {
+			hashes = append(hashes, f["mm_hashes"].(map[string]any)["image"].([]string)[i])
+			places = append(places, map[string]int{"offset": offset, "length": p["length"]})
+		}
+	}
+	return tokens[from : from+n], map[string]any{"mm_hashes": map[string]any{"image": hashes}, "mm_placeholders": map[string]any{"image": places}}
 }
 
 // digestOf is what the seer calls a picture.

@@ -52,6 +52,7 @@ const (
 	ReasonBefore      Reason = "tokenized up to its first picture"
 	ReasonUntold      Reason = "no engine tells of pictures"
 	ReasonNotAll      Reason = "not every picture was told of"
+	ReasonTruncated   Reason = "the prompt is truncated"
 	ReasonBadIDs      Reason = "token ids out of range"
 	ReasonTooLarge    Reason = "prompt too large to tokenize"
 	ReasonNoTokenizer Reason = "no tokenizer"
@@ -101,8 +102,11 @@ type Query struct {
 	BlockSize int    // tokens per KV block of the pool; below 1: no hashes
 	Eagle     bool   // the pool's KV blocks are of token pairs
 	// Renders says that the pool's engines may tell what pictures are in a prompt, and
-	// where, and that their tokenizers count pictures' tokens (docs/engines.md#render).
+	// where, that their tokenizers count pictures' tokens (docs/engines.md#render), and that
+	// they cut prompts where a request asks for it.
 	Renders bool
+	// MaxModelLen is the most tokens that a prompt and its answer may have; 0: not known.
+	MaxModelLen int
 	// Salt is what separates the request's blocks from those of equal tokens, as the
 	// engine that serves it tells them apart.
 	Salt kvindex.Salt

@@ -115,6 +115,12 @@ func (q *Query) promptBytes() int {
 			n += s.End - s.Start
 		}
 	}
+	if q.truncates() {
+		for _, f := range truncation() {
+			s = q.Request.Value(f)
+			n += s.End - s.Start
+		}
+	}
 	return n
 }
 
@@ -134,6 +140,9 @@ func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
 	s.tokens, err = openai.AppendTokenIDs(s.tokens[:0], q.Body, q.Request.Value(q.Request.PromptField))
 	if err != nil {
 		return Prompt{ISLTokens: q.Request.PromptTokens, Reason: ReasonBadIDs}
+	}
+	if len(s.tokens) > q.keeps() {
+		return Prompt{ISLTokens: q.Request.PromptTokens, Reason: ReasonTruncated}
 	}
 	s.est.hashes = r.hash(s.est.hashes[:0], s.tokens, q.hashing())
 	return Prompt{Tokens: s.tokens, Hashes: s.est.hashes, ISLTokens: q.Request.PromptTokens,

@@ -269,6 +269,11 @@ func TestKeysDifferWithWhatThePromptDependsOn(t *testing.T) {
 	chat := func(s string) Query {
 		return query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"x"}]`+s+`}`)
 	}
+	cut := func(s string) Query {
+		q := chat(s)
+		q.Renders = true
+		return q
+	}
 	block := chat("")
 	block.BlockSize = 8
 	eagle := chat("")
@@ -279,6 +284,8 @@ func TestKeysDifferWithWhatThePromptDependsOn(t *testing.T) {
 	seen := map[cacheKey]int{}
 	for i, q := range []Query{chat(""), chat(`,"tools":[{}]`), chat(`,"tool_choice":[{}]`), chat(`,"chat_template_kwargs":{"a":1}`),
 		chat(`,"mm_processor_kwargs":{"a":1}`), chat(`,"media_io_kwargs":{"a":1}`), chat(`,"chat_template":"x"`), chat(`,"documents":[]`), chat(`,"add_special_tokens":true`),
+		cut(""), cut(`,"truncate_prompt_tokens":5`), cut(`,"truncate_prompt_tokens":6`), cut(`,"truncate_prompt_tokens":5,"truncation_side":"left"`),
+		cut(`,"truncate_prompt_tokens":5,"truncation_side":"right"`), cut(`,"truncate_prompt_tokens":-1,"max_tokens":5`), cut(`,"truncate_prompt_tokens":-1,"max_completion_tokens":5`),
 		salt, lora, block, eagle, model, namespace,
 		query(t, openai.Completions, `{"model":"m","prompt":"x"}`), query(t, openai.Generate, `{"text":"x"}`)} {
 		k := q.key(q.hashing())
@@ -288,6 +295,10 @@ func TestKeysDifferWithWhatThePromptDependsOn(t *testing.T) {
 	}
 	a, b := chat(""), chat(`,"temperature":0.5,"stream":true`)
 	require.Equal(t, a.key(a.hashing()), b.key(b.hashing()))
+	a, b = chat(""), chat(`,"truncate_prompt_tokens":5`)
+	require.Equal(t, a.key(a.hashing()), b.key(b.hashing()), "an engine that cuts nothing")
+	a, b = cut(""), cut(`,"truncate_prompt_tokens":null,"truncation_side":"left","max_tokens":5`)
+	require.Equal(t, a.key(a.hashing()), b.key(b.hashing()), "nothing is cut")
 }
 
 func TestTheSteadyStateAllocatesNothing(t *testing.T) {

@@ -1,0 +1,157 @@
+package tokens
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// cut is a conversation for a vLLM, whose request has more members.
+func cut(t testing.TB, more string, parts ...string) Query {
+	t.Helper()
+	q := query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":[`+strings.Join(parts, ",")+`]}]`+more+`}`)
+	q.Renders = true
+	return q
+}
+
+// The engine that is asked about a prompt with pictures is told to what its request has the
+// prompt cut, and what is left is remembered for such requests alone.
+func TestAPromptThatIsCutIsHashedAsItsEngineCutsIt(t *testing.T) {
+	t.Parallel()
+	e := newSeer(t, &seer{status: http.StatusOK})
+	r := newResolver(t, patient)
+	ask := func(more string) Prompt {
+		p, err := r.Engine(t.Context(), cut(t, more, question, picture("data:,seven!!"), question), []worker.Endpoint{e.ep})
+		require.NoError(t, err)
+		require.Equal(t, ReasonRendered, p.Reason)
+		return p
+	}
+	whole := ask("")
+	require.Len(t, whole.Tokens, 1+11+1+7+1+11+1)
+	for i, c := range []struct {
+		more     string
+		from, to int
+	}{
+		{`,"truncate_prompt_tokens":25,"truncation_side":"left"`, 8, 33},
+		{`,"truncate_prompt_tokens":25,"truncation_side":"right"`, 0, 25},
+		{`,"truncate_prompt_tokens":26,"truncation_side":"right","max_tokens":7,"max_completion_tokens":5`, 0, 26},
+		{`,"truncate_prompt_tokens":null,"truncation_side":"right"`, 0, 33},
+	} {
+		p := ask(c.more)
+		require.Equal(t, whole.Tokens[c.from:c.to], p.Tokens)
+		require.Equal(t, c.to-c.from, p.ISLTokens)
+		require.Equal(t, kvindex.AppendPictureHashes(nil, p.Tokens,
+			[]kvindex.Picture{{Hash: hashOf(t, "seven!!"), Offset: 13 - c.from, Length: 7}}, 4, false, kvindex.Salt{}.Seed()), p.Hashes)
+		if i < 3 {
+			require.Len(t, e.paths(), i+2, "each is another prompt")
+		} else {
+			require.Len(t, e.paths(), i+1, "it is as if nothing were said")
+		}
+		require.Equal(t, p.Hashes, ask(c.more).Hashes)
+	}
+	for _, f := range []string{"truncate_prompt_tokens", "truncation_side", "max_tokens", "max_completion_tokens"} {
+		require.Contains(t, e.sent[3], f)
+	}
+	_, err := r.Engine(t.Context(), cut(t, `,"truncate_prompt_tokens":15,"truncation_side":"right"`, question, picture("data:,seven!!")), []worker.Endpoint{e.ep})
+	requireReason(t, ReasonNotAll, err)
+}
+
+// A tokenizer knows of no cut. What it answers is what the engine computes where nothing of
+// the prompt is cut.
+func TestOfATokenizerNoPromptIsBelievedThatIsCut(t *testing.T) {
+	t.Parallel()
+	const tokens = 1 + 11 + 1 // of the question
+	for name, c := range map[string]struct {
+		more  string
+		most  int
+		other bool // no vLLM
+		known bool
+	}{
+		"to less":                        {`"truncate_prompt_tokens":12`, 0, false, false},
+		"to as much":                     {`"truncate_prompt_tokens":13`, 0, false, true},
+		"to nothing":                     {`"truncate_prompt_tokens":0`, 0, false, false},
+		"nothing is said":                {`"truncate_prompt_tokens":null,"truncation_side":"left"`, 0, false, true},
+		"by an engine that cuts nothing": {`"truncate_prompt_tokens":12`, 0, true, true},
+		"to what fits":                   {`"truncate_prompt_tokens":-1,"max_tokens":20`, tokens + 20, false, true},
+		"to less than it has":            {`"truncate_prompt_tokens":-1,"max_tokens":21`, tokens + 20, false, false},
+		"beside an answer of any length": {`"truncate_prompt_tokens":-1`, tokens + 16, false, true},
+		"beside a long answer":           {`"truncate_prompt_tokens":-1,"max_tokens":9223372036854775807`, 1000, false, false},
+		"to what nobody knows":           {`"truncate_prompt_tokens":-1`, 0, false, false},
+		"to what is no length":           {`"truncate_prompt_tokens":-2`, 1000, false, false},
+		"to what is no integer":          {`"truncate_prompt_tokens":"13"`, 1000, false, false},
+		"to what is no number of ours":   {`"truncate_prompt_tokens":1e9`, 1000, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newSeer(t, &seer{})
+			r := newResolver(t, patient)
+			judge := func(q Query) {
+				q.Renders, q.MaxModelLen = !c.other, c.most
+				for range 2 {
+					p, err := r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
+					_, remembered := r.Fast(q, new(Scratch))
+					require.Equal(t, c.known, remembered)
+					if !c.known {
+						requireReason(t, ReasonTruncated, err)
+						continue
+					}
+					require.NoError(t, err)
+					require.NotEmpty(t, p.Hashes)
+					require.False(t, p.Estimated)
+				}
+			}
+			judge(cut(t, ","+c.more, question))
+			if !c.other {
+				// The picture counts as the tokenizer counts it.
+				seven := strings.Replace(c.more, "13", "22", 1)
+				q := cut(t, ","+seven, question, picture("data:,seven!!"))
+				c.most += 9
+				judge(q)
+			}
+			require.Empty(t, r.asides.byEndpoint)
+			require.Empty(t, r.expanders.byEndpoint, "who answers is not blamed")
+		})
+	}
+}
+
+func TestIdsOfARequestAreTheirPromptWhereNothingIsCut(t *testing.T) {
+	t.Parallel()
+	r := newResolver(t, Config{})
+	resolve := func(prompt, more string) Prompt {
+		q := query(t, openai.Completions, `{"model":"m","prompt":`+prompt+more+`}`)
+		q.Renders = true
+		p, ok := r.Fast(q, new(Scratch))
+		require.True(t, ok)
+		return p
+	}
+	ids := `[1,2,3,4,5,6,7,8]`
+	for _, list := range []string{ids, "[" + ids + ",[1]]"} {
+		require.Len(t, resolve(list, `,"truncate_prompt_tokens":8`).Hashes, 2)
+		p := resolve(list, `,"truncate_prompt_tokens":7`)
+		require.Empty(t, p.Hashes)
+		require.Equal(t, ReasonTruncated, p.Reason)
+		require.Equal(t, None, p.Source)
+		require.GreaterOrEqual(t, p.ISLTokens, 8)
+	}
+}
+
+func TestOfSeveralTextsNoneIsCut(t *testing.T) {
+	t.Parallel()
+	e := newSeer(t, &seer{}) // each text is one token
+	r := newResolver(t, patient)
+	q := query(t, openai.Completions, `{"model":"m","prompt":["a","b","c"],"truncate_prompt_tokens":1}`)
+	q.Renders = true
+	p, err := r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
+	require.NoError(t, err)
+	require.Equal(t, 3, p.ISLTokens)
+	q = query(t, openai.Completions, `{"model":"m","prompt":["a","b","c"],"truncate_prompt_tokens":0}`)
+	q.Renders = true
+	_, err = r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
+	requireReason(t, ReasonTruncated, err)
+}
