@@ -7,21 +7,21 @@ import (
 	"github.com/seed-60ae5743/baton/internal/invariants"
 )
 
-// agenda is the workers to be probed, the one due longest first. A worker is on
-// one agenda at most. Guarded by Tracker.mu.
+// agenda holds the workers that are to be probed, the one that has been due longest
+// first. A worker is on at most one agenda. Guarded by Tracker.mu.
 type agenda struct {
 	rows  []*entry
-	steps int // comparisons made, where invariants are compiled in
+	steps int // comparisons that were made; counted only in builds with invariants
 }
 
-// put has e probed when it is due.
+// put makes e due for a probe at the given time.
 func (a *agenda) put(e *entry, due time.Time) {
 	e.strike()
 	e.agenda, e.due = a, due
 	heap.Push(a, e)
 }
 
-// strike takes e off the agenda that it is on, if any.
+// strike takes e off its agenda, if it is on one.
 func (e *entry) strike() {
 	if e.agenda != nil {
 		heap.Remove(e.agenda, e.row)
@@ -29,7 +29,7 @@ func (e *entry) strike() {
 	}
 }
 
-// first returns who is due next, nil where there is nobody.
+// first returns the entry that is due next, nil if the agenda is empty.
 func (a *agenda) first() *entry {
 	if len(a.rows) == 0 {
 		return nil
@@ -37,7 +37,7 @@ func (a *agenda) first() *entry {
 	return a.rows[0]
 }
 
-// ready returns who is due, nil where there is nobody.
+// ready returns an entry that is due now, nil if there is none.
 func (a *agenda) ready(now time.Time) *entry {
 	if e := a.first(); e != nil && !e.due.After(now) {
 		return e
@@ -45,7 +45,7 @@ func (a *agenda) ready(now time.Time) *entry {
 	return nil
 }
 
-// The following are for container/heap.
+// The following methods are for container/heap.
 
 func (a *agenda) Len() int { return len(a.rows) }
 

@@ -7,20 +7,20 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// kept is how many changes are remembered. Who is further behind looks at every
-// worker once; between two such looks lie as many changes as this.
+// kept is how many changes are remembered. A reader that is further behind looks at every
+// worker once, and then has at least this many changes until it may have to again.
 const kept = 4096
 
-// changes is the latest workers whose standing has changed. Safe for concurrent
-// use. Its lock is a leaf.
+// changes remembers which workers' standing has changed lately. Safe for concurrent use.
+// No other lock is taken while its lock is held.
 type changes struct {
-	version atomic.Uint64 // changes noted, and one; written under mu
+	version atomic.Uint64 // one more than the changes that were noted; written under mu
 
 	mu   sync.Mutex
 	ring [kept]worker.ID // the change that made version v is at v % kept
 }
 
-// note is called after the change, so that who hears of it sees it.
+// note must be called after the change: a reader of the version then sees the change.
 func (c *changes) note(id worker.ID) {
 	c.mu.Lock()
 	v := c.version.Load() + 1
@@ -29,7 +29,8 @@ func (c *changes) note(id worker.ID) {
 	c.mu.Unlock()
 }
 
-// after appends who has changed after the version to dst.
+// after appends to dst the workers that have changed since the version. all says that any
+// worker may have.
 func (c *changes) after(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
 	if now = c.version.Load(); now == since {
 		return now, dst, false

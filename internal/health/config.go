@@ -8,49 +8,50 @@ import (
 	"time"
 )
 
-// mostProbes a second are as many as a machine may be asked for.
+// mostProbes is the highest number of probes a second: what one machine can be expected
+// to do.
 const mostProbes = 100_000
 
-// Config of a Tracker. The zero value is the documented default.
+// Config sets up a Tracker. The zero value stands for the documented defaults.
 type Config struct {
-	// MaxShare of the workers of one key and role that may be aside for what
-	// requests have met, rounded up. Default 0.5. Higher removes more failing
-	// workers and leaves more work to the others. Workers that cannot be
-	// reached go beyond it.
+	// MaxShare is the share of the workers of one key and role that may be set aside for
+	// what requests have met, rounded up. Default 0.5. A higher share removes more
+	// failing workers, and leaves more work to the others. Workers that cannot be reached
+	// are set aside beyond it.
 	MaxShare float64
 
-	// ServerErrors in a row set a worker aside that fails more than its pools
-	// do. Default 3. Higher tolerates more failed requests before it acts.
+	// ServerErrors is how many in a row set a worker aside that fails more than its pools
+	// do. Default 3. A higher number tolerates more failed requests before.
 	ServerErrors int
 
-	// ProbeInterval is the time before the first probe and between probes of
-	// one worker, ±20 % by chance. Default 1 s. Lower finds a recovered
-	// worker sooner, at the price of more probes.
+	// ProbeInterval is the time before the first probe and between probes of one worker,
+	// ±20 % at random. Default 1 s. A shorter one finds a recovered worker sooner, with
+	// more probes.
 	ProbeInterval time.Duration
 
 	// ProbeTimeout bounds one probe. Default 1 s.
 	ProbeTimeout time.Duration
 
-	// MaxProbes begin in a second, over all workers. Default 200. Lower costs
-	// less and finds recovered workers later when many are aside.
+	// MaxProbes is how many begin in a second, over all workers. Default 200. A lower
+	// number costs less, and finds recovered workers later when many are aside.
 	MaxProbes int
 
-	// MaxHold bounds the time before the first probe of a worker that fails
-	// again and again while recovering. Default 30 s.
+	// MaxHold bounds the time before the first probe of a worker that fails repeatedly
+	// while it recovers. Default 30 s.
 	MaxHold time.Duration
 
-	// ProbePath is what a probe gets. Default /health.
+	// ProbePath is the path that probes request. Default /health.
 	ProbePath string
 
-	// Client sends the probes. Default: one without kept connections, proxies
-	// and redirects.
+	// Client sends the probes. Default: a client without kept connections, proxies and
+	// redirects.
 	Client *http.Client
 
-	// Around goes around the default client's transport: what shows a key, for example.
+	// Around wraps the transport of the default client, to add an API key for example.
 	// Default: nothing.
 	Around func(http.RoundTripper) http.RoundTripper
 
-	// Seed of the jitter; 0: random.
+	// Seed is for the jitter; 0: random.
 	Seed uint64
 
 	Hooks Hooks

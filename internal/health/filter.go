@@ -7,14 +7,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Standing is what may be picked of a worker.
+// Standing says which requests may be sent to a worker.
 type Standing uint8
 
 // The standings. The zero value is Free.
 const (
 	Free   Standing = iota // healthy
 	Half                   // recovering: one request may try it
-	Tried                  // recovering, and a request tries it: only where nobody beside it is Free
+	Tried                  // recovering, while a request tries it: more may only if its pool has no Free worker
 	Barred                 // aside
 )
 
@@ -34,8 +34,8 @@ func (e *entry) standing() Standing {
 	}
 }
 
-// find returns nil for an unknown worker. What its ranks have in common is what is known
-// of any of them.
+// find returns nil for an unknown worker. If its ranks share a port, all of them have one
+// entry.
 func (t *Tracker) find(r worker.Rank) *entry {
 	if invariants.Enabled {
 		t.looked.Add(1)
@@ -50,19 +50,19 @@ func (t *Tracker) find(r worker.Rank) *entry {
 	}
 }
 
-// Looked returns how many workers callers have had looked up: the work of a decision,
-// for tests. It counts where invariants are compiled in.
+// Looked returns how many workers callers have looked up: the work of a decision, for
+// tests. It counts only in builds with invariants.
 func (t *Tracker) Looked() int64 { return t.looked.Load() }
 
-// Changes appends to dst the workers whose Standing may have changed since the
-// version that an earlier call returned, some more than once. all says that it is
-// not known any more, or not yet (since is 0), who they are: it may be anyone.
+// Changes appends to dst the workers whose Standing may have changed since the version,
+// which an earlier call has returned; a worker may come twice. all says that any worker
+// may have changed: since is 0, or too long ago.
 func (t *Tracker) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
 	return t.changes.after(since, dst)
 }
 
-// Standing returns what may be picked of the rank; of an unknown worker, all. It
-// takes no lock.
+// Standing returns the standing of the rank; Free for an unknown worker. It takes no
+// lock.
 func (t *Tracker) Standing(r worker.Rank) Standing {
 	if t.limited.Load() == 0 {
 		return Free
@@ -73,8 +73,7 @@ func (t *Tracker) Standing(r worker.Rank) Standing {
 	return Free
 }
 
-// Allows reports whether the rank may be picked now, beside all others of its pools. It
-// takes no lock.
+// Allows reports whether the rank may be picked now. It takes no lock.
 func (t *Tracker) Allows(r worker.Rank) bool {
 	if t.limited.Load() == 0 {
 		return true
@@ -94,8 +93,8 @@ func (t *Tracker) AllowsSome(id worker.ID) bool {
 	return len(es) == 0 || slices.ContainsFunc(es, (*entry).allowed)
 }
 
-// open reports whether a pool of it has nobody who is healthy: then all
-// requests may try those that recover.
+// open reports whether a pool of e has no healthy worker: then all requests may try the
+// ones that recover.
 func (e *entry) open() bool {
 	for _, p := range *e.pools.Load() {
 		if p.healthy.Load() == 0 {
@@ -105,19 +104,20 @@ func (e *entry) open() bool {
 	return false
 }
 
-// Aside reports whether nobody may be sent to the rank. Of one that is being
-// tried Allows says no too, to all but the request that tries it: who has
-// booked a rank asks Aside. It takes no lock.
+// Aside reports whether no request may be sent to the rank. It differs from Allows for a
+// worker that recovers while a request tries it: Allows then returns false, but the
+// request that tries it has booked it, and may be sent. It takes no lock.
 func (t *Tracker) Aside(r worker.Rank) bool { return t.Standing(r) == Barred }
 
-// AllAside reports whether nobody may be sent to any rank of the worker. It takes no lock.
+// AllAside reports whether no request may be sent to any rank of the worker. It takes no
+// lock.
 func (t *Tracker) AllAside(id worker.ID) bool {
 	es := (*t.known.Load())[id]
 	return len(es) > 0 && !slices.ContainsFunc(es, func(e *entry) bool { return !e.is().aside() })
 }
 
-// Spare reports whether somebody of the key and role is not aside, but for those
-// given. It takes no lock, and looks at nobody but those.
+// Spare reports whether the pool of the key and role has a rank that is not aside, apart
+// from those given. It takes no lock, and looks only at the given ones.
 func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool {
 	p := (*t.byRole.Load())[poolKey{k, role}]
 	if p == nil {
@@ -136,10 +136,10 @@ func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool
 	return n > 0
 }
 
-// Begin learns that a request was given to the rank. If the request is the one
-// that tries a recovering worker it returns a number for End, else 0. Between
-// Standing, or Allows, and Begin of one pick no other pick may come: the book's
-// lock sees to that.
+// Begin must be called when a request is booked on the rank. If the request is the one
+// that tries a recovering worker, Begin returns a number for End, else 0. No other pick
+// may come between Standing or Allows and Begin of one pick: internal/load's lock ensures
+// that.
 func (t *Tracker) Begin(r worker.Rank) (trial uint64) {
 	if t.limited.Load() == 0 {
 		return 0
@@ -156,8 +156,8 @@ func (t *Tracker) Begin(r worker.Rank) (trial uint64) {
 	return n
 }
 
-// End learns that the request has ended, however it did. A trial that had no
-// outcome to report makes way for the next.
+// End must be called when the request has ended, in any way. If it was a trial and its
+// outcome was not reported, another request may try the worker.
 func (t *Tracker) End(r worker.Rank, trial uint64) {
 	if trial == 0 {
 		return

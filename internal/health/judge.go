@@ -6,7 +6,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Report takes what a request met at a rank. Those of unknown workers are ignored.
+// Report takes what a request has met at a rank. Reports about unknown workers are
+// ignored.
 func (t *Tracker) Report(rank worker.Rank, r Report, now time.Time) {
 	if r.Outcome == NotStarted {
 		return
@@ -50,7 +51,7 @@ func (t *Tracker) Report(rank worker.Rank, r Report, now time.Time) {
 	}
 }
 
-// rateLocked counts an ended request of e, in the sums of its pools too.
+// rateLocked counts an ended request of e, for e and in the sums of its pools.
 func (t *Tracker) rateLocked(e *entry, good bool) {
 	next := e.rate.and(good)
 	for _, p := range *e.pools.Load() {
@@ -63,9 +64,9 @@ func (t *Tracker) rateLocked(e *entry, good bool) {
 	}
 }
 
-// Began takes that a worker's answer has begun, and is no refusal. How it ends comes
-// later, and an answer's end later than a refusal: a run of refusals would look longer
-// than it is where many are under way.
+// Began must be called when a worker's answer has begun and is no refusal. Without it a
+// run of refusals would look longer than it is when many requests run: answers end later
+// than refusals.
 func (t *Tracker) Began(r worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,9 +91,10 @@ func (t *Tracker) servedLocked(e *entry, now time.Time) {
 	}
 }
 
-// erredLocked takes a server error. What all workers of a pool answer alike is the
-// requests' doing: without proof, only a run of errors that the others' rate does not
-// explain is held against a worker, and against one on trial what is odd.
+// erredLocked takes a server error. Errors that all workers of a pool have alike are
+// caused by the requests. So, without proof, they count against a worker only as a run
+// that the others' rate does not explain, or, during its trial, if it fails more than the
+// others do.
 func (t *Tracker) erredLocked(e *entry, proven bool, now time.Time) {
 	e.serverErrors++
 	trial := e.is() == Recovering
@@ -104,8 +106,8 @@ func (t *Tracker) erredLocked(e *entry, proven bool, now time.Time) {
 	}
 }
 
-// slowLocked takes a request that was too slow. One alone may be so by its own
-// doing, however often it is tried.
+// slowLocked takes a request that was too slow. One request alone may be slow by its own
+// fault, in all its attempts.
 func (t *Tracker) slowLocked(e *entry, r Report, now time.Time) {
 	if e.is().aside() || !r.Since.IsZero() && r.Since.Before(e.servedAt) {
 		return
@@ -117,8 +119,7 @@ func (t *Tracker) slowLocked(e *entry, r Report, now time.Time) {
 	}
 }
 
-// judgeLocked sets a worker aside for what requests have met, where there is
-// room.
+// judgeLocked sets a worker aside for what requests have met, if its pools have room.
 func (t *Tracker) judgeLocked(e *entry, r Reason, now time.Time) {
 	if e.is().aside() {
 		return
@@ -133,9 +134,10 @@ func (t *Tracker) judgeLocked(e *entry, r Reason, now time.Time) {
 	t.setAsideLocked(e, false, r, now)
 }
 
-// condemnLocked sets a worker aside that cannot be reached. Nobody is served
-// better by one that is spared, so that no share limits it. One that is aside
-// already makes room for others. The other ranks of its worker may have gone with it.
+// condemnLocked sets aside a worker that cannot be reached. No share limits it, since
+// such a worker could serve no request. If the worker was aside by judgement already, it
+// makes room for others. The other ranks of the worker may be dead too: they become
+// suspects.
 func (t *Tracker) condemnLocked(e *entry, r Reason, now time.Time) {
 	if !e.is().aside() {
 		t.setAsideLocked(e, true, r, now)
@@ -160,9 +162,9 @@ func (t *Tracker) setAsideLocked(e *entry, dead bool, r Reason, now time.Time) {
 	t.nudge()
 }
 
-// Suspect asks for a probe of the rank at once: one at a time, and not more
-// than one in a ProbeInterval. why is what made it suspect. Who is aside is probed
-// anyway, and an unknown worker is ignored.
+// Suspect asks for a probe of the rank as soon as possible: one at a time, and at most
+// one in a ProbeInterval. why is what made the rank suspect. A worker that is aside is
+// probed in any case, and an unknown one is ignored.
 func (t *Tracker) Suspect(r worker.Rank, why Outcome, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

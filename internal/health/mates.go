@@ -2,37 +2,37 @@ package health
 
 import "github.com/seed-60ae5743/baton/pkg/worker"
 
-// The budget of second askings, in hundredths of one. An ended request earns
-// one: with healthy workers one request in a hundred is asked twice at most.
-// Those that are hardly an accident are made beyond it, and taken from it.
+// The budget for asking a mate, in hundredths of a request. Each ended request earns one
+// hundredth, so that with healthy workers at most one in a hundred is asked twice.
+// Requests whose refusal is surely no accident may overdraw it.
 const (
 	leastMates = -5000
 	firstMates = 300
 	mostMates  = 500
-	keptMates  = 200 // for workers whose refusals are hardly an accident any more
+	keptMates  = 200 // kept for workers whose refusals are hardly by accident
 	aMate      = 100
 )
 
-// How rarely requests may make a run of refusals by accident that has a mate asked: out
-// of the budget, and without.
+// How likely a run of refusals by accident may be for a mate to be asked: within the
+// budget, and beyond it.
 const (
 	rareRun  = 0.02
 	rarerRun = 0.001
 )
 
-// earnLocked takes that a request has ended at a worker. Of a pair it is decode that
-// ends it.
+// earnLocked adds to the budget for a request that has ended at a worker. Of a pair, only
+// the decode worker counts.
 func (t *Tracker) earnLocked(e *entry) {
 	if !e.prefill {
 		t.budget = min(t.budget+1, mostMates)
 	}
 }
 
-// AskMate reports whether a request that this worker has refused may be asked once
-// more, of another: there is one in service, the worker fails more than its pools do, by
-// its rate or by a run of refusals, this one included, and there is budget for it, which
-// is then spent. One that recovers is asked for whatever its rate is, and without budget.
-// It does not matter whether the refusal has been reported yet.
+// AskMate reports whether a request that this worker has refused may be sent once more,
+// to another worker. It needs another worker in service, a worker here that fails more
+// than its pools do (by its rate, or by a run of refusals with this one), and budget,
+// which is then spent. If the worker is recovering, the answer is yes whatever its rate
+// is, and costs no budget. The refusal may have been reported already, or not yet.
 func (t *Tracker) AskMate(r worker.Rank) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,16 +64,16 @@ func (t *Tracker) AskMate(r worker.Rank) bool {
 	return true
 }
 
-// MateServed takes that a second asking has served its request: it was not in
-// vain, and its budget comes back.
+// MateServed returns the budget that AskMate has spent, after the mate has served the
+// request.
 func (t *Tracker) MateServed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.budget = min(t.budget+aMate, mostMates)
 }
 
-// hasMateLocked reports whether a pool of e has somebody else in service. One
-// that drains is in none.
+// hasMateLocked reports whether a pool of e has another worker in service. Draining
+// workers are in no pool.
 func (t *Tracker) hasMateLocked(e *entry) bool {
 	for _, p := range *e.pools.Load() {
 		t.touchLocked()

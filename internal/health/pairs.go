@@ -9,19 +9,19 @@ import (
 // pairMemory is how long a failed hand-off is remembered.
 const pairMemory = time.Minute
 
-// partner is with whom a worker's latest hand-off failed, and how often that was so
-// with nobody else between. Ranks of one worker are one partner: what is wrong with one may
-// be wrong with all. The zero value is nobody: ids are not 0.
+// partner is the worker with which an entry's latest hand-off failed, and how often that
+// was so without another partner between. Ranks of one worker count as one partner, since
+// a fault of one may be a fault of all. The zero value means none: ids are not 0.
 type partner struct {
 	rank  worker.Rank
 	at    time.Time
 	times int
 }
 
-// HandoffFailed takes that the hand-off of KV from one worker to another failed,
-// with no word of whose fault it is. Who has failed with two different partners
-// within a minute is to blame: it goes aside where there is room. It is returned,
-// of two the prefill rank, and nobody's where nobody is to blame yet.
+// HandoffFailed takes that the hand-off of KV from one worker to another failed, for an
+// unknown reason. A worker that has failed with two different partners within a minute is
+// to blame: it is set aside if there is room, and returned; if both are to blame, the
+// prefill rank is returned. The zero Rank means that none is to blame yet.
 func (t *Tracker) HandoffFailed(prefill, decode worker.Rank, now time.Time) (blamed worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,18 +49,19 @@ func (t *Tracker) HandoffFailed(prefill, decode worker.Rank, now time.Time) (bla
 	return blamed
 }
 
-// HandoffFailing returns how often the hand-off between the two has failed, not long
-// ago, while either of them has not failed with anybody else or served; 0 is never.
-// Another failure of the two says nothing new, and one of them with somebody else does.
+// HandoffFailing returns how often the hand-off between these two has lately failed,
+// while at least one of them has neither served nor failed with another partner; 0:
+// never. Another failure of the same two would tell nothing new; a failure of one of them
+// with another partner would.
 func (t *Tracker) HandoffFailing(prefill, decode worker.Rank, now time.Time) (times int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return max(t.find(prefill).failsWith(decode.ID, now), t.find(decode).failsWith(prefill.ID, now))
 }
 
-// HandoffServed takes that a hand-off succeeded: neither of the two is under
-// suspicion. It acquits these two alone: where each rank has a port of its own, one that
-// fails is to be found though its mates serve.
+// HandoffServed takes that a hand-off succeeded, which clears both ranks of suspicion. It
+// clears only these two: if each rank has a port of its own, a failing one must be found
+// although its mates serve.
 func (t *Tracker) HandoffServed(prefill, decode worker.Rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,9 +72,9 @@ func (t *Tracker) HandoffServed(prefill, decode worker.Rank) {
 	}
 }
 
-// explainLocked clears those with whom the one to blame has failed, each with all of its
-// ranks, which are one partner: what they remember of it is no reason to blame them at
-// their next failure. What they remember of others stays.
+// explainLocked clears the partners of a worker that is to blame, with all their ranks:
+// their failures with that worker must not count against them at their next one. Their
+// failures with other workers stay.
 func (t *Tracker) explainLocked(toBlame *entry, with worker.ID) {
 	for _, id := range [...]worker.ID{toBlame.partner.rank.ID, with} {
 		for _, e := range (*t.known.Load())[id] {
@@ -85,14 +86,14 @@ func (t *Tracker) explainLocked(toBlame *entry, with worker.ID) {
 	}
 }
 
-// failsWithAnother reports whether the latest failure, not long ago, was with
-// another worker than this one. e may be nil.
+// failsWithAnother reports whether e's latest failure was lately, and with another worker
+// than this one. e may be nil.
 func (e *entry) failsWithAnother(id worker.ID, now time.Time) bool {
 	return e != nil && e.partner.rank.ID != 0 && e.partner.rank.ID != id && now.Sub(e.partner.at) < pairMemory
 }
 
-// failsWith returns how often the latest failures, not long ago, were with that worker.
-// e may be nil.
+// failsWith returns how often e has lately failed with that worker, without another
+// partner between. e may be nil.
 func (e *entry) failsWith(id worker.ID, now time.Time) int {
 	if e == nil || e.partner.rank.ID != id || now.Sub(e.partner.at) >= pairMemory {
 		return 0
@@ -100,7 +101,7 @@ func (e *entry) failsWith(id worker.ID, now time.Time) int {
 	return e.partner.times
 }
 
-// remember notes a failure. e may be nil.
+// remember records a failed hand-off. e may be nil.
 func (e *entry) remember(with worker.Rank, now time.Time) {
 	if e != nil {
 		e.partner = partner{with, now, e.failsWith(with.ID, now) + 1}

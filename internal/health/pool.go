@@ -10,22 +10,22 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// pool is the workers of one key and role, or their ranks, draining ones left out. Keys that the
-// very same workers serve share one.
+// pool holds the entries of one key and role, without draining workers. Keys that exactly
+// the same workers serve share one pool.
 //
-// Invariants: healthy, aside and judged are the members that are; sum is the sum
-// of their tallies, but for rounding.
+// Invariants: healthy, aside and judged count the members that are so; sum is the sum of
+// their tallies, apart from rounding.
 type pool struct {
 	// Set at construction, read-only.
 	members []*entry
-	limit   int // how many may be aside by judgement
+	limit   int // how many may be aside by judgement of requests
 
 	// Written under Tracker.mu, read by anyone.
 	healthy atomic.Int32
-	aside   atomic.Int32 // probing ones among them
+	aside   atomic.Int32 // with those that are probing
 
 	// Guarded by Tracker.mu.
-	judged int // of those aside, by what requests have met: they take room of the share
+	judged int // of aside: those set aside by judgement of requests; they count towards limit
 	sum    tally
 }
 
@@ -71,7 +71,8 @@ func (t *Tracker) layLocked(s *worker.Snapshot, known map[worker.ID][]*entry) {
 	t.byRole.Store(&byRole)
 }
 
-// poolOfLocked returns the pool of workers: one of before, or a new one.
+// poolOfLocked returns the pool of these workers: an existing one with the same members,
+// or a new one.
 func (t *Tracker) poolOfLocked(ws []*worker.Worker, known map[worker.ID][]*entry, of map[*entry][]*pool) *pool {
 	p := &pool{}
 	for _, w := range ws {
@@ -90,10 +91,10 @@ func (t *Tracker) poolOfLocked(ws []*worker.Worker, known map[worker.ID][]*entry
 	return p
 }
 
-// enforceSharesLocked lets workers back where pools have shrunk around them: those with
-// server errors first, then the latest to go, as long as a pool of theirs has more aside
-// than its share. Who is dead stays. One order holds for all pools, so that it does not
-// matter which of them is looked at first.
+// enforceSharesLocked brings workers back whose pools have shrunk, as long as a pool of
+// theirs has more aside than its share. Those with server errors come first, then those
+// that were set aside last. Dead workers stay aside. All pools use this one order, so
+// that it does not matter which pool is looked at first.
 func (t *Tracker) enforceSharesLocked(now time.Time) {
 	var back []*entry
 	for _, p := range t.pools {
@@ -125,7 +126,8 @@ func (t *Tracker) enforceSharesLocked(now time.Time) {
 // overfull reports whether more members are aside by judgement than the share allows.
 func (p *pool) overfull() bool { return p.judged > p.limit }
 
-// room reports whether every pool of e can spare it for what requests have met.
+// room reports whether every pool of e has room for setting it aside by judgement of
+// requests.
 func (e *entry) room(r Reason) bool {
 	for _, p := range *e.pools.Load() {
 		if p.judged >= p.limit {
@@ -138,13 +140,14 @@ func (e *entry) room(r Reason) bool {
 	return true
 }
 
-// odd reports whether a worker of that tally fails more than the others of each
+// oddLocked reports whether a worker with that tally fails more than the others of each
 // pool of e.
 func (t *Tracker) oddLocked(e *entry, rate tally) bool {
 	return t.everyPoolLocked(e, rate.odd)
 }
 
-// everyPoolLocked reports whether something holds for the others of each pool of e.
+// everyPoolLocked reports whether holds is true for each pool of e, of the tally of its
+// other members.
 func (t *Tracker) everyPoolLocked(e *entry, holds func(others tally) bool) bool {
 	for _, p := range *e.pools.Load() {
 		t.touchLocked()

@@ -12,35 +12,35 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// probe is one GET to send.
+// probe is one request that is to be sent.
 type probe struct {
 	rank   worker.Rank
 	number uint64
 	url    string
 }
 
-// flight is what the probe under way is for.
+// flight says what the probe that is under way is for.
 type flight uint8
 
 const (
 	grounded    flight = iota // none is under way
-	onSchedule                // to bring back who is aside
-	onSuspicion               // to see whether who is in service still lives
+	onSchedule                // to bring back a worker that is aside
+	onSuspicion               // to see whether a worker in service is alive
 )
 
-// verdict is what a probe has shown.
+// verdict says what a probe has shown.
 type verdict uint8
 
 const (
-	unclear     verdict = iota // it did not reach the worker, by no fault of it
-	well                       // answered with success
-	answered                   // answered with something else
+	unclear     verdict = iota // the probe did not reach the worker, for a reason that is not the worker's
+	well                       // the answer was a success
+	answered                   // the answer was something else
 	unreachable                // the connection was refused, or it broke
-	silent                     // no answer in time
+	silent                     // there was no answer in time
 )
 
-// Run probes workers that are aside or suspect, until ctx ends. It returns nil,
-// after the last probe has ended. It sleeps while there is nothing to probe.
+// Run probes workers that are aside or suspect, until ctx ends. It returns nil after the
+// last probe has ended. It sleeps while there is nothing to probe.
 func (t *Tracker) Run(ctx context.Context) error {
 	var probes sync.WaitGroup
 	defer probes.Wait()
@@ -78,7 +78,7 @@ func (t *Tracker) send(ctx context.Context, p probe) verdict {
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return unclear // we are leaving
+		return unclear // ctx has ended: the error says nothing about the worker
 	default:
 		return verdictOf(err)
 	}
@@ -90,8 +90,8 @@ func (t *Tracker) send(ctx context.Context, p probe) verdict {
 	return well
 }
 
-// verdictOf tells what the worker or the way to it has done from what has failed
-// here: without a file descriptor to spare no worker is dead.
+// verdictOf tells failures of the worker, or of the way to it, from failures on this
+// machine: that no file descriptor is free does not mean that a worker is dead.
 func verdictOf(err error) verdict {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return silent
@@ -107,12 +107,12 @@ func verdictOf(err error) verdict {
 	return unclear
 }
 
-// aheadMost is how many suspects in a row go before a worker aside that is due:
-// while a whole fleet is suspect, workers still come back.
+// aheadMost is how many suspects in a row are probed before a worker aside that is due:
+// workers come back even while a whole fleet is suspect.
 const aheadMost = 3
 
-// begin returns the next probe that is due, if one is. Between two lies a gap, so
-// that those of a large pool that failed at once are spread.
+// begin returns the next probe if one is due. A gap between two probes spreads those of a
+// large pool that has failed at once.
 func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 		}
 	case back == nil:
 		return probe{}, false
-	case back.flight != grounded: // that on suspicion is still under way
+	case back.flight != grounded: // the probe on suspicion is still under way
 		t.scheduled.put(back, now.Add(t.cfg.ProbeInterval))
 		return probe{}, false
 	default:
@@ -143,7 +143,7 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 	return probe{e.rank, e.probe, "http://" + e.endpoint.String() + t.cfg.ProbePath}, true
 }
 
-// nextDue returns when to look for the next probe, if one will be.
+// nextDue returns when the next probe is due, if there is one.
 func (t *Tracker) nextDue() (at time.Time, any bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,8 +158,8 @@ func (t *Tracker) nextDue() (at time.Time, any bool) {
 	return at, any
 }
 
-// probed takes the result of a probe. One of a worker that has moved on since
-// is ignored.
+// probed takes the result of a probe. It ignores a result that is not of the worker's
+// latest probe.
 func (t *Tracker) probed(r worker.Rank, number uint64, v verdict, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -186,8 +186,8 @@ func (t *Tracker) probed(r worker.Rank, number uint64, v verdict, now time.Time)
 	}
 }
 
-// reasonFor is why a suspect goes aside: that it is silent shows the stall that
-// it was suspected of.
+// reasonFor returns why a suspect is set aside: if it is silent, the reason is the stall
+// that made it suspect.
 func (e *entry) reasonFor(v verdict) Reason {
 	switch {
 	case v == unreachable:

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// maxRelapses keeps the doubling of the hold from overflowing.
+// maxRelapses bounds the doubling of the hold, so that it does not overflow.
 const maxRelapses = 16
 
 // Tracker knows the health of every worker. Safe for concurrent use.
@@ -19,75 +19,74 @@ type Tracker struct {
 	// Set at construction, read-only.
 	cfg  Config
 	gap  time.Duration // between the beginnings of two probes
-	wake chan struct{} // one slot: Run should look again
+	wake chan struct{} // has room for one: tells Run to look again
 
-	// known is every worker: one entry, or one for each rank that has an address of its
-	// own. Update replaces the map, under mu; it is never written to.
+	// known has one entry for every worker, or one for each rank if each has an address
+	// of its own. Update replaces the map, under mu; nothing writes to the map itself.
 	known   atomic.Pointer[map[worker.ID][]*entry]
-	byRole  atomic.Pointer[map[poolKey]*pool] // as known
+	byRole  atomic.Pointer[map[poolKey]*pool] // replaced in the same way
 	limited atomic.Int64                      // entries that are not healthy; written under mu
-	trials  atomic.Uint64                     // last trial given out
+	trials  atomic.Uint64                     // the number of the last trial
 	changes changes
 
-	// mu guards the following, and what entries and pools say. Hooks are called
-	// while it is held; nothing else is, and of other locks only that of changes
-	// is taken.
+	// mu guards the fields below, and the fields of entries and pools. Hooks are called
+	// while it is held, and no other code outside of the package. The only other lock
+	// that is taken meanwhile is the one of changes.
 	mu        sync.Mutex
 	rng       *rand.Rand
 	pools     []*pool
 	suspects  agenda    // of workers in service
 	scheduled agenda    // of workers aside
-	ahead     int       // suspects that were probed in a row while a worker aside was due
+	ahead     int       // suspects probed in a row while a worker aside was due
 	nextBegin time.Time // no probe begins before
-	probes    uint64    // number of the last probe begun
-	budget    int       // of second askings, in hundredths
+	probes    uint64    // the number of the last probe
+	budget    int       // for asking mates, in hundredths of a request
 
-	// Where invariants are compiled in.
-	touched int          // entries and pools looked at
-	looked  atomic.Int64 // the same of the methods that take no lock
+	// Counted only in builds with invariants.
+	touched int          // entries and pools that were looked at
+	looked  atomic.Int64 // the same, by the methods that take no lock
 }
 
-// entry is what lives and dies by itself, as far as requests can tell: a worker, or one of
-// its ranks where each has an address of its own. What is atomic is written under Tracker.mu, trial
-// excepted, and read by anyone; the rest is guarded by it.
+// entry is what can fail by itself, as far as requests can tell: a worker, or one of its
+// ranks if each has an address of its own. Atomic fields are written under Tracker.mu,
+// except trial, and read by anyone. The other fields are guarded by Tracker.mu.
 type entry struct {
 	// Set at construction, read-only.
-	rank     worker.Rank // of a whole worker rank 0
-	ownPort  bool        // the rank is all of it
+	rank     worker.Rank // rank 0 if the entry is a whole worker
+	ownPort  bool        // the entry is one rank
 	endpoint worker.Endpoint
 	prefill  bool
 
 	state atomic.Uint32           // a State
-	pools atomic.Pointer[[]*pool] // none while it drains; never nil
+	pools atomic.Pointer[[]*pool] // empty while the worker drains; never nil
 	trial atomic.Uint64           // the request that tries a recovering worker; 0: none
 
 	reason    Reason
 	since     time.Time
-	dead      bool // aside on evidence that needs no share: a refused connection, a failed probe
+	dead      bool // aside on evidence to which no share applies: a refused connection, a failed probe
 	relapses  int
-	sparedFor Reason // why it should be aside, while there is no room
+	sparedFor Reason // why it should be aside, if there is no room
 
 	// What requests have met.
 	serverErrors int // in a row
 	rate         tally
-	refusals     int       // bad ends in a row, without an answer that has begun between
+	refusals     int       // bad ends in a row, with no answer that has begun between
 	servedAt     time.Time // the latest OK
-	slow         bool      // a request was slow since then
-	slowRequest  uint64    // which; 0: not known
-	partner      partner   // of the latest failed hand-off
+	slow         bool      // a request was slow after that
+	slowRequest  uint64    // the slow request; 0: not known
+	partner      partner   // in the latest failed hand-off
 
-	// Probes. agenda is nil where none is to come.
+	// Probes. agenda is nil if no probe is due.
 	agenda *agenda
-	row    int // on it
+	row    int // in the agenda
 	due    time.Time
 	flight flight
-	probe  uint64    // number of its last probe
+	probe  uint64    // the number of its last probe
 	asked  time.Time // when its last probe on suspicion began
 	why    Outcome   // of the suspicion
 }
 
-// New returns a Tracker that knows no worker. The error names every fault of
-// cfg.
+// New returns a Tracker that knows no worker. The error names every fault of cfg.
 func New(cfg Config) (*Tracker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -137,7 +136,7 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 	t.enforceSharesLocked(now)
 }
 
-// entriesOf makes what is to be known of a worker.
+// entriesOf returns new entries for a worker.
 func entriesOf(w *worker.Worker) []*entry {
 	es := make([]*entry, w.Ports())
 	for dp := range es {
@@ -148,13 +147,13 @@ func entriesOf(w *worker.Worker) []*entry {
 	return es
 }
 
-// stillOf reports whether what is known is of the worker as it is now.
+// stillOf reports whether the entries still fit the worker.
 func stillOf(es []*entry, w *worker.Worker) bool {
 	return len(es) == w.Ports() && es[0].endpoint == w.Endpoint && es[0].prefill == (w.Role == worker.Prefill)
 }
 
-// moveLocked is the only place where a state changes between healthy, aside
-// and recovering. dead is of a worker that goes aside.
+// moveLocked is the only method that changes a state between healthy, aside and
+// recovering. dead says that a worker that is set aside cannot be reached.
 func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.Time) {
 	from := e.is()
 	t.countLocked(e, -1)
@@ -174,7 +173,7 @@ func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.T
 	}
 }
 
-// countLocked adds e to what is counted of workers, or takes it away.
+// countLocked adds e to the counters, or takes it away with a sign of -1.
 func (t *Tracker) countLocked(e *entry, sign int) {
 	s := e.is()
 	if s != Healthy {
@@ -186,7 +185,7 @@ func (t *Tracker) countLocked(e *entry, sign int) {
 	}
 }
 
-// touchLocked counts the work of a step, so that tests see what it grows with.
+// touchLocked counts the work of a call, so that tests can see how it grows.
 func (t *Tracker) touchLocked() {
 	if invariants.Enabled {
 		t.touched++
@@ -204,7 +203,8 @@ func (t *Tracker) nudge() {
 	}
 }
 
-// Lookup returns what is known of a rank, or of its whole worker, and whether it is known.
+// Lookup returns the health of a rank, or of its whole worker. False means that it is not
+// known.
 func (t *Tracker) Lookup(r worker.Rank) (RankHealth, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,8 +215,8 @@ func (t *Tracker) Lookup(r worker.Rank) (RankHealth, bool) {
 	return e.shown(), true
 }
 
-// Status returns every worker, or each of its ranks, in order. It is for people: it looks
-// at all.
+// Status returns the health of every worker, or of each of its ranks, in order. It looks
+// at all of them: it is for people, not for requests.
 func (t *Tracker) Status() []RankHealth {
 	t.mu.Lock()
 	known := *t.known.Load()
