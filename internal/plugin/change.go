@@ -16,14 +16,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// onChange tells every part that keeps something of a worker that the set has
-// changed, those first whose answer a pick needs.
+// onChange tells every part that keeps facts about workers that the set has changed. The
+// parts that a pick reads come first.
 func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.book.Update(now)
 	p.health.Update(now, time.Now())
 	p.reports.Update(now)
-	p.events.Update(now) // which attaches ranks to the index and detaches them, and nobody else does
-	// Last, since requests see the new set from here on.
+	p.events.Update(now) // only this attaches ranks to the index and detaches them
+	// The board is late in the order, since requests see the new set from here on.
 	for _, t := range p.board.Follow(now, c, time.Now()) {
 		p.onActivation(t)
 	}
@@ -36,7 +36,7 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.judgeKeys()
 }
 
-// cut bounds what others have written, for the log and the page.
+// cut shortens text from outside, for the log and the page.
 func cut(s string) string {
 	const most = 300
 	if len(s) > most {
@@ -45,7 +45,8 @@ func cut(s string) string {
 	return s
 }
 
-// few lists workers for the log, the first of many: where each is reached, and its id.
+// few lists workers for the log, each with id, role and endpoint. Of many it lists only
+// the first.
 func few(snap *worker.Snapshot, ids []worker.ID) string {
 	const most = 8
 	var b strings.Builder
@@ -69,7 +70,7 @@ func endpointOf(snap *worker.Snapshot, r worker.Rank) string {
 	return ""
 }
 
-// placed is what people call a worker: its id, its role and where it is reached.
+// placed is how people name a worker: its id, its role and its endpoint.
 func placed(snap *worker.Snapshot, id worker.ID) string {
 	w := snap.Worker(id)
 	if w == nil {
@@ -78,7 +79,7 @@ func placed(snap *worker.Snapshot, id worker.ID) string {
 	return id.String() + " (" + w.Role.String() + " " + w.Endpoint.String() + ")"
 }
 
-// judgeKeys tells which models have become, or ceased to be, servable.
+// judgeKeys reports which models can be served again, and which can be served no more.
 func (p *plugin) judgeKeys() {
 	world := p.board.Load()
 	now := make(map[worker.Key]string)
@@ -108,7 +109,7 @@ func (p *plugin) judgeKeys() {
 	p.refused = now
 }
 
-// onActivation tells of one transition, once (docs/behaviour.md#told-once).
+// onActivation reports one transition, once (docs/behaviour.md#told-once).
 func (p *plugin) onActivation(c activation.Change) {
 	cause := c.Event.Kind.String()
 	p.tele.Instruments.Activation(c.From.String(), c.To.String(), cause)
@@ -123,7 +124,7 @@ func (p *plugin) onActivation(c activation.Change) {
 	})
 }
 
-// sides names the decode sides of a transition for the page.
+// sides lists the decode sides of a transition, for the page.
 func sides(what string, names []string) string {
 	if len(names) == 0 {
 		return ""

@@ -13,8 +13,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 )
 
-// sources makes the sources of the view, in order of precedence. The caller
-// closes what is returned with them, once the view has ended.
+// sources makes the sources of the view, in order of precedence. The caller must close
+// the closers after the view has ended.
 func sources(d *config.DiscoveryConfig, log *slog.Logger) (out []discovery.Named, closers []io.Closer, err error) {
 	defer func() {
 		if err != nil {

@@ -5,34 +5,33 @@
 //
 // [Serve] runs until its context ends, then drains for at most drain_timeout, and returns
 // when every goroutine has ended. It returns an error if an address cannot be opened or a
-// part fails. An error of the configuration is a config.ErrUsage. [Check] makes the parts
-// and runs none of them, so that a check finds what a start would find. [Sized] fills in
-// how many bytes bodies may take of this machine's memory.
+// part fails. An error in the configuration is a config.ErrUsage. [Check] makes the parts
+// and runs none of them, so that a check finds the faults that a start would find.
+// [Sized] sets how many bytes bodies may take, from this machine's memory.
 //
 // A change of the workers reaches the parts in this order:
 //
 //	view → book, health, engines' reports, KV events → board → registry of attempts → log, page
 //
-// Requests see a worker once the board has it. The hooks of this package are the only
-// place where what one part reports is passed to another; parts do not import each other
-// for it.
+// Requests see a worker once the board has it. Only the hooks of this package pass on
+// what one part reports to another: parts do not import each other for that.
 //
 // Addresses, by their keys:
 //
-//	listen           Envoy's streams, access logs, replicas; gRPC health
+//	listen           Envoy's streams, access logs, messages of replicas; gRPC health
 //	admin.listen     the status page, its JSON, metrics
-//	probes.listen    gRPC health alone
-//	metrics.listen   /metrics and /healthz alone
+//	probes.listen    only gRPC health
+//	metrics.listen   only /metrics and /healthz
 //
 // # Invariants
 //
-//   - A plugin serves when all its addresses are open; if one cannot be opened, none is kept.
-//   - Liveness is SERVING as long as the process runs; readiness from the first view of the
-//     workers until a drain begins, and never again after that.
-//   - During a drain the listener accepts connections, since legs of requests that have
-//     begun still come in, and the parts go on until these requests have ended.
+//   - A plugin serves when all its addresses are open; if one cannot be opened, none stays open.
+//   - Liveness is SERVING as long as the process runs. Readiness begins with the first view of
+//     the workers, and ends for good when a drain begins.
+//   - During a drain the listener accepts connections, since legs of requests that have begun
+//     still come in, and the parts run until these requests have ended.
 //   - The index is dumped after the last event; a dump is written whole or not at all.
-//   - A socket that another process answers on is not replaced.
+//   - A socket on which another process answers is not replaced.
 //
 // # What it does not do
 //

@@ -15,7 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/admin"
 )
 
-// doors are the addresses that a plugin answers on.
+// doors are the addresses on which a plugin answers.
 type doors struct {
 	main    net.Listener
 	page    *admin.Server
@@ -51,7 +51,8 @@ func (p *plugin) open() (_ *doors, err error) {
 	return d, nil
 }
 
-// notBound says which key named an address that cannot be had; err names it again.
+// notBound names the key of an address that cannot be opened. It drops the address from
+// err, since the text has it already.
 func notBound(key, address string, err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -78,10 +79,10 @@ func (d *doors) close() {
 	}
 }
 
-// tell logs where the plugin answers.
+// tell logs on which addresses the plugin answers.
 func (d *doors) tell(p *plugin) {
 	where := p.cfg.Listen
-	if d.main.Addr().Network() == "tcp" { // the port may be one of the system's choice
+	if d.main.Addr().Network() == "tcp" { // the system may have chosen the port
 		where = d.main.Addr().String()
 	}
 	attrs := []any{"listen", where, "tls", p.cfg.TLS.On(), "admin", "http://" + d.page.Addr().String()}
@@ -100,8 +101,8 @@ func (d *doors) tell(p *plugin) {
 	}
 }
 
-// serveMetrics serves /metrics and /healthz, and nothing that tells of a
-// request or of a worker's address, until ctx ends.
+// serveMetrics serves /metrics and /healthz until ctx ends. Neither shows a request or a
+// worker's address.
 func (p *plugin) serveMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", p.tele.Handler())

@@ -13,8 +13,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// keyed returns what goes around the transports of all that the plugin asks engines
-// itself: for tokens, for health and for what they run.
+// keyed returns the wrapper that adds the API key to the transports by which the plugin
+// itself asks engines: for tokens, for health, and for what they run.
 func keyed(c config.EnginesConfig, log *slog.Logger) (func(http.RoundTripper) http.RoundTripper, error) {
 	const setting = "engines.api_key_file"
 	key, err := apikey.Open(c.APIKeyFile)
@@ -24,7 +24,8 @@ func keyed(c config.EnginesConfig, log *slog.Logger) (func(http.RoundTripper) ht
 	return (&apikey.Transport{Key: key, Setting: setting, Log: log}).Around, nil
 }
 
-// newReports makes what asks engines what they run, and has the book heed it.
+// newReports makes the poller that asks engines what they run, and passes the reports to
+// the book.
 func (p *plugin) newReports(keyed func(http.RoundTripper) http.RoundTripper) *loads.Poller {
 	return loads.New(loads.Config{
 		Interval: p.cfg.Engines.ReportInterval, Around: keyed, Log: p.log,

@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// newEvents makes what follows the workers' KV events.
+// newEvents makes the subscriber to the workers' KV events.
 func (p *plugin) newEvents() error {
 	c := p.cfg.Events
 	conf, err := c.Addresses(&kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks(), Keep: p.cfg.Index.DumpMaxAge})
@@ -65,8 +65,9 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 	}
 }
 
-// onWritten has the book heed what KV events tell of running answers, and the server learn
-// how fast they are written, where the engine tells of each block when it is full.
+// onWritten tells the book how many blocks running answers have filled, by the KV events
+// of a rank. It tells the server how fast the rank writes. Only some engines report each
+// block when it is full.
 func (p *plugin) onWritten(r worker.Rank, blocks int, live bool) {
 	w := p.view.Load().Worker(r.ID)
 	if w == nil || !w.Engine.TellsAsItWrites() || w.Role == worker.Prefill {
@@ -77,7 +78,7 @@ func (p *plugin) onWritten(r worker.Rank, blocks int, live bool) {
 	}
 }
 
-// eventStream is what the page says of a rank's events.
+// eventStream is what the page shows of a rank's events.
 func eventStream(r kvevents.RankStatus) admin.EventStream {
 	e := admin.EventStream{LastSequence: r.LastSeq, Any: r.Seen, LastAt: r.LastAt, AsOf: r.AsOf, Via: r.Via, Refused: r.Refused.Map()}
 	switch r.State {
@@ -99,7 +100,7 @@ func eventStream(r kvevents.RankStatus) admin.EventStream {
 	if r.Kept > 0 {
 		e.Degraded, e.Reason = true, fmt.Sprintf("%d blocks from before the restart are not used until the events confirm them", r.Kept)
 	}
-	// What was refused of late says more than that something is amiss.
+	// Recent refusals come before the reasons above, since they say what is wrong.
 	if why, n := r.Missing.Worst(); n > 0 && e.State == admin.Connected {
 		e.Degraded, e.Reason = true, "events refused: "+why.String()
 	}
@@ -120,8 +121,8 @@ func (p *plugin) channelRows() []admin.ChannelRow {
 	return rows
 }
 
-// doubtful reports whether what is known of a rank's cache may be wrong: its
-// stream is cut or being caught up with, or some of it is lost.
+// doubtful reports whether what is known of a rank's cache may be wrong: the connection
+// is lost, events are being replayed, or some are lost.
 func doubtful(s kvevents.State) bool {
 	switch s {
 	case kvevents.StateConnecting, kvevents.StateReplaying, kvevents.StateDegraded:

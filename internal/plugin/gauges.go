@@ -8,7 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// observe fills the gauges at a scrape.
+// observe fills in the gauges for a scrape.
 func (p *plugin) observe(o *telemetry.Observation) {
 	snap := p.board.Load()
 	o.Ready, _ = p.isReady()

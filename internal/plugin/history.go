@@ -10,8 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// history keeps the latest changes of state for the page. Safe for concurrent
-// use.
+// history keeps the latest changes of state, for the page. Safe for concurrent use.
 type history struct {
 	mu   sync.Mutex
 	last []admin.Transition // newest first
@@ -19,8 +18,9 @@ type history struct {
 
 const historySize = 50
 
-// moved adds the workers that have come and gone, one line for each of a few, else one
-// for all: a store that comes back with a thousand must not push all else off the page.
+// moved adds the workers that have joined and left: one line for each of a few, one line
+// for all if they are many. A store that comes back with a thousand workers must not push
+// all else off the page.
 func (h *history) moved(before, after *worker.Snapshot, c discovery.Change, now time.Time) {
 	const few = 5
 	for _, x := range []struct {

@@ -13,9 +13,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// resumeIndex gives what an earlier process has dumped to what follows events.
-// That it is missing, damaged or of another version is told, and changes nothing
-// else: the index begins empty then.
+// resumeIndex passes the dump of an earlier process to the subscriber of KV events. If
+// the dump is missing, damaged or of another version, that is logged, and the index
+// begins empty.
 func (p *plugin) resumeIndex() {
 	path := p.cfg.Index.Dump
 	if path == "" {
@@ -39,12 +39,12 @@ func (p *plugin) resumeIndex() {
 		"blocks", d.Blocks())
 }
 
-// removeTorn removes what processes that were killed while they dumped have left.
+// removeTorn removes the partial files of processes that were killed during a dump.
 func removeTorn(path string) {
-	entries, _ := os.ReadDir(filepath.Dir(path)) // a folder that is not there is told when it is written to
+	entries, _ := os.ReadDir(filepath.Dir(path)) // the next dump reports a folder that does not exist
 	for _, e := range entries {
 		drawn, torn := strings.CutPrefix(e.Name(), "."+filepath.Base(path)+".")
-		if torn && strings.Trim(drawn, "0123456789") == "" { // else it is of a dump whose name begins alike
+		if torn && strings.Trim(drawn, "0123456789") == "" { // other names belong to another dump
 			_ = os.Remove(filepath.Join(filepath.Dir(path), e.Name()))
 		}
 	}
@@ -56,15 +56,15 @@ func ReadDump(path string) (*kvindex.Dump, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // it was read
+	defer f.Close() //nolint:errcheck // nothing was written to it
 	return kvindex.ReadDump(f)
 }
 
-// dumpRest is how many times its own length the pause after a dump lasts, if
-// that is more than the interval.
+// dumpRest sets the shortest pause after a dump, as a multiple of the time that the dump
+// took.
 const dumpRest = 9
 
-// keepIndex writes the dump every so often.
+// keepIndex writes the dump at intervals.
 func (p *plugin) keepIndex(ctx context.Context) error {
 	c := p.cfg.Index
 	if c.Dump == "" || c.DumpInterval == 0 {
@@ -82,9 +82,9 @@ func (p *plugin) keepIndex(ctx context.Context) error {
 	}
 }
 
-// saveIndex replaces the dump: whoever reads it sees the old one or the new one.
-// It returns how long that took, which the wait for another dump is no part of:
-// that one may go to somebody who reads it slowly.
+// saveIndex replaces the dump: a reader sees the old one or the new one. It returns how
+// long the dump took, without the wait for another dump: that one may go to a client that
+// reads slowly.
 func (p *plugin) saveIndex() (took time.Duration) {
 	path := p.cfg.Index.Dump
 	if path == "" {
@@ -105,7 +105,7 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	return took
 }
 
-// dumpIndex writes a dump, after the one that may be in progress.
+// dumpIndex writes a dump to w. It first waits for any dump that is in progress.
 func (p *plugin) dumpIndex(w io.Writer) error {
 	p.dumping <- struct{}{}
 	defer func() { <-p.dumping }()

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// askIndex answers a person's question who holds how much of a prompt.
+// askIndex answers the question of a person: how much of a prompt does each rank hold?
 func (p *plugin) askIndex(q admin.IndexQuery) (admin.IndexAnswer, error) {
 	var workers []*worker.Worker
 	for _, w := range p.board.Load().Workers() {
@@ -38,8 +38,8 @@ func (p *plugin) askIndex(q admin.IndexQuery) (admin.IndexAnswer, error) {
 	return a, nil
 }
 
-// chains are the hashes of one prompt's blocks, for workers with and without
-// EAGLE; where hashes were asked about, they are the same.
+// chains are the hashes of one prompt's blocks, for workers without EAGLE (plain) and
+// with it (pairs). If the question gives hashes, both are these.
 type chains struct{ plain, pairs []kvindex.LocalHash }
 
 func (c *chains) of(eagle bool) []kvindex.LocalHash {
@@ -49,8 +49,8 @@ func (c *chains) of(eagle bool) []kvindex.LocalHash {
 	return c.plain
 }
 
-// chainsOf returns the hashes of the prompt's blocks, and the block size where
-// there was something to cut.
+// chainsOf returns the hashes of the prompt's blocks. The block size is 0 if the question
+// gives hashes.
 func chainsOf(q *admin.IndexQuery, workers []*worker.Worker) (chains, int, error) {
 	if len(q.Hashes) > 0 {
 		chain := make([]kvindex.LocalHash, len(q.Hashes))
@@ -76,8 +76,8 @@ func chainsOf(q *admin.IndexQuery, workers []*worker.Worker) (chains, int, error
 	}, size, nil
 }
 
-// overlaps asks the index. A slot is a rank's only as long as no rank comes
-// or goes, so it asks again when one has.
+// overlaps asks the index. A slot belongs to one rank only until a rank comes or goes:
+// then overlaps asks again.
 func (p *plugin) overlaps(c chains, workers []*worker.Worker) ([]admin.IndexOverlap, error) {
 	const tries = 10
 	for range tries {
@@ -91,7 +91,7 @@ func (p *plugin) overlaps(c chains, workers []*worker.Worker) ([]admin.IndexOver
 	return nil, errors.New("workers join and leave just now: ask again")
 }
 
-// overlapsOf asks the index about the workers with EAGLE, or those without.
+// overlapsOf asks the index for the workers with EAGLE, or for those without.
 func (p *plugin) overlapsOf(c *chains, workers []*worker.Worker, eagle bool) []admin.IndexOverlap {
 	var all kvindex.Overlap
 	p.index.Overlap(c.of(eagle), &all)

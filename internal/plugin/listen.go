@@ -11,8 +11,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/config"
 )
 
-// listen opens the plugin's socket. A unix socket that a dead process has left
-// behind is replaced; one that someone answers on is not.
+// listen opens the plugin's socket. It replaces a unix socket that a dead process has
+// left behind, but not one on which a process answers.
 func listen(s string, mode config.SocketMode) (net.Listener, error) {
 	network, address, err := config.ListenAddress(s)
 	if err != nil {
@@ -42,8 +42,9 @@ func listen(s string, mode config.SocketMode) (net.Listener, error) {
 	return l, nil
 }
 
-// mayBind reports what speaks against a socket at the path: what is there and is none, or
-// somebody who answers. One that a dead process has left is replaced.
+// mayBind returns what prevents a socket at the path: a file that is no socket, or a
+// process that answers on the socket. The socket of a dead process prevents nothing: it
+// is replaced.
 func mayBind(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {

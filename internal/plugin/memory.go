@@ -11,17 +11,19 @@ import (
 	"github.com/seed-60ae5743/baton/internal/config"
 )
 
-// HeapFloor is what the command allocates at the start and never touches, so that the
-// first collection comes where it is cheap (docs/decisions/0005-codec-and-heap-floor.md).
+// HeapFloor is how much the command allocates at the start and never touches, so that the
+// first garbage collection comes when it is cheap
+// (docs/decisions/0005-codec-and-heap-floor.md).
 const HeapFloor = 64 << 20
 
-// memory is what this process may use with all that shares it, as far as the system says.
+// memory is the memory that this process and those beside it may use together, as the
+// system reports it.
 type memory struct {
 	bytes  int64  // 0: not known
-	source string // for people
+	source string // in words, for the log
 }
 
-// memoryHere asks the cgroup of this process, and the machine.
+// memoryHere reads the limit of this process's cgroup, and the memory of the machine.
 func memoryHere() memory {
 	m := memory{source: "the size of the memory is not known"}
 	if n, err := memlimit.FromSystem(); err == nil && n > 0 && n < math.MaxInt64 {
@@ -33,7 +35,7 @@ func memoryHere() memory {
 	return m
 }
 
-// unknownBodies is the bound where nobody says how much memory there is.
+// unknownBodies is the bound for bodies if the memory is not known.
 const unknownBodies = 1 << 30
 
 // bodies is the default of request.max_bodies_bytes. Envoy, which may share the memory,
@@ -45,9 +47,10 @@ func (m memory) bodies() int64 {
 	return m.bytes / 8
 }
 
-// runtime is from where on the collector works harder, given what bodies may take: twice
-// that, for both legs, or three eighths of the memory, and the heap's floor, of which
-// nothing is resident. 0: no limit.
+// runtime returns the memory from which the garbage collector works harder, if bodies may
+// take the given bytes. It is twice those bytes, for both legs, or three eighths of the
+// memory if that is more, plus the heap's floor, of which nothing is resident. 0: no
+// limit.
 func (m memory) runtime(bodies int64) int64 {
 	if m.bytes == 0 {
 		return 0
@@ -55,7 +58,7 @@ func (m memory) runtime(bodies int64) int64 {
 	return max(m.bytes/8*3, 2*bodies) + HeapFloor
 }
 
-// sized is c with request.max_bodies_bytes as it is where it is not set.
+// sized returns c with the default of request.max_bodies_bytes filled in.
 func sized(c config.Config, m memory) config.Config {
 	if c.Request.MaxBodiesBytes <= 0 {
 		c.Request.MaxBodiesBytes = m.bodies()
@@ -63,11 +66,12 @@ func sized(c config.Config, m memory) config.Config {
 	return c
 }
 
-// Sized is a configuration that says what bodies may take on this machine.
+// Sized returns c with the default of request.max_bodies_bytes for this machine filled
+// in.
 func Sized(c config.Config) config.Config { return sized(c, memoryHere()) }
 
-// limitMemory sets the runtime's memory limit, unless GOMEMLIMIT has, and says what is
-// bounded by what. bodies is request.max_bodies_bytes.
+// limitMemory sets the runtime's memory limit, unless GOMEMLIMIT is set, and logs the
+// bounds. bodies is request.max_bodies_bytes.
 func limitMemory(bodies int64, m memory, log *slog.Logger) {
 	limit := m.runtime(bodies)
 	if set := os.Getenv("GOMEMLIMIT"); set != "" {

@@ -7,9 +7,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// mixed tells of the pools whose workers cut prompts into different blocks. A
-// prompt is cut once, as for the first worker: what the others hold is never
-// found, though nothing fails.
+// mixed describes the pools whose workers cut prompts into different blocks. Baton cuts a
+// prompt once, as the first worker does. The blocks that the others hold are then never
+// found, without any failure.
 func (p *plugin) mixed(world *activation.World) []string {
 	var out []string
 	for _, k := range world.Keys() {

@@ -35,7 +35,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// plugin is everything that one process is made of.
+// plugin holds all parts of one process.
 type plugin struct {
 	cfg     config.Config
 	log     *slog.Logger
@@ -51,20 +51,21 @@ type plugin struct {
 	events  *kvevents.Subscriber
 	book    *load.Book
 	health  *health.Tracker
-	reports *loads.Poller // of what engines run
+	reports *loads.Poller // asks engines what they run
 	tokens  *tokens.Resolver
 	server  *extproc.Server
-	creds   credentials.TransportCredentials // nil: none
+	creds   credentials.TransportCredentials // nil: plain text
 	memory  memory
 	grpc    *grpc.Server
 	probes  *probes
 	history *history
-	dumping chan struct{}         // of size 1: one dump of the index at a time
+	dumping chan struct{}         // has room for one: only one dump of the index is written at a time
 	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers []io.Closer           // of the discovery sources
 }
 
-// Check builds every part, and runs none, so that `extproc check` finds what serve would.
+// Check makes every part and runs none, so that `extproc check` finds the faults that
+// serve would find.
 func Check(c config.Config) error {
 	p, err := newPlugin(c, io.Discard)
 	if err != nil {
@@ -104,7 +105,7 @@ func newPlugin(c config.Config, stderr io.Writer) (*plugin, error) {
 	return p, nil
 }
 
-// newWorld makes what the plugin knows of its workers.
+// newWorld makes the parts that know the workers.
 func (p *plugin) newWorld() error {
 	sources, closers, err := sources(&p.cfg.Discovery, p.log)
 	if err != nil {
@@ -169,15 +170,14 @@ func (p *plugin) newServer() error {
 	return nil
 }
 
-// leastIndex is the budget below which a plugin does not start for want of
-// address space.
+// leastIndex is the smallest budget with which newIndex tries.
 const leastIndex = 64 << 20
 
-// openTree is kvindex.NewTree; another in tests.
+// openTree is kvindex.NewTree, except in tests.
 type openTree func(kvindex.TreeConfig, *kvindex.Slots) (*kvindex.Tree, error)
 
-// newIndex makes the index, with half the budget, and half of that, where the
-// system does not give the address space: eight times the budget is reserved.
+// newIndex makes the index. If the system does not give it the address space, eight times
+// the budget, newIndex tries with half the budget, again and again down to leastIndex.
 func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log *slog.Logger) (kvindex.Index, error) {
 	if conf.MaxBytes == 0 {
 		conf.MaxBytes = kvindex.DefaultMaxBytes
@@ -194,7 +194,7 @@ func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log 
 	}
 }
 
-// newGRPC makes a server of all that the plugin answers at its own listener.
+// newGRPC makes a server for all services of the plugin's own listener.
 func (p *plugin) newGRPC() *grpc.Server {
 	options := p.server.GRPCOptions()
 	if p.creds != nil {
@@ -206,7 +206,8 @@ func (p *plugin) newGRPC() *grpc.Server {
 	return s
 }
 
-// instance names this process: unique among replicas and among its own lives.
+// instance returns a name of this process that is unique among replicas and among its
+// lives.
 func instance(name string) string {
 	if name == "" {
 		name, _ = os.Hostname()
@@ -214,7 +215,7 @@ func instance(name string) string {
 	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
 }
 
-// Serve runs the plugin until ctx ends, then drains. The notes are told at the start.
+// Serve runs the plugin until ctx ends, then drains. The notes are logged at the start.
 func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.Writer) error {
 	p, err := newPlugin(c, stderr)
 	if err != nil {
@@ -232,8 +233,8 @@ func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.
 	return p.run(ctx, d)
 }
 
-// run serves until ctx ends, drains, and returns when every goroutine has
-// ended. The world goes on while requests drain.
+// run serves until ctx ends, drains, and returns when every goroutine has ended. The
+// parts that follow the workers run on while requests drain.
 func (p *plugin) run(ctx context.Context, d *doors) error {
 	world, endWorld := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWorld()
@@ -258,7 +259,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	defer main.Close()
 	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
 	if network, path, _ := config.ListenAddress(p.cfg.Listen); network == "unix" {
-		mode, _ := p.cfg.SocketMode.Bits() // Validate has read it before
+		mode, _ := p.cfg.SocketMode.Bits() // Validate has checked it before
 		look := time.NewTicker(socketEvery)
 		defer look.Stop()
 		g.Go(func() error { return keepSocket(world, path, mode, main, p.log, look.C) })
@@ -281,7 +282,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	p.server.Close()
 	p.tokens.Close()
 	endWorld()
-	probing.Stop() // answers probes through the drain
+	probing.Stop() // it answers probes through the drain
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
 		err = nil
@@ -299,7 +300,7 @@ func serveGRPC(s *grpc.Server, l net.Listener) error {
 	return nil
 }
 
-// awaitView makes the plugin ready once there is a worker view.
+// awaitView makes the plugin ready once the board has a set of workers.
 func (p *plugin) awaitView(ctx context.Context) error {
 	select {
 	case <-p.board.Ready():
@@ -313,21 +314,21 @@ func (p *plugin) awaitView(ctx context.Context) error {
 	return nil
 }
 
-// lastWords is how long a drain waits at its end until what streams have said is on
-// the wire: a stream is over before that, and a connection that is cut then fails a
+// lastWords is how long a drain waits at its end until the last messages of its streams
+// are sent. A stream has ended before that, and to cut its connection would fail a
 // request that was served.
 const lastWords = time.Second
 
-// drain serves what has begun to its end, and what comes meanwhile as long as
-// requests from before run. Envoy is told to go away, which finds another replica
-// where a balancer is between; else it comes back to a second server: the legs of
-// requests that have begun, what collects, and what replicas tell each other still
-// have to come in.
+// drain serves the requests that have begun to their end, and new ones as long as those
+// run. Envoy is told to go away. If a balancer is between, it finds another replica; else
+// it connects again, to a second server here. That one has to be there for the legs of
+// requests that have begun, for decodes that collect held KV, and for messages of
+// replicas.
 func (p *plugin) drain(main *turns) {
 	p.log.Info("draining", "streams", p.server.Streams(), "at_most", p.cfg.DrainTimeout)
 	p.probes.drain()
 	var servers sync.WaitGroup
-	servers.Go(p.grpc.GracefulStop) // ends its turn, and waits for its streams
+	servers.Go(p.grpc.GracefulStop) // this server accepts no more, and waits for its streams
 	last := p.newGRPC()
 	servers.Go(func() {
 		if err := serveGRPC(last, main.turn()); err != nil {
@@ -342,12 +343,12 @@ func (p *plugin) drain(main *turns) {
 		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
 	}
 	servers.Go(last.GracefulStop)
-	cut := time.AfterFunc(left, func() { // health streams have no end of their own
+	cut := time.AfterFunc(left, func() { // health streams do not end by themselves
 		p.grpc.Stop()
 		last.Stop()
 	})
 	servers.Wait()
 	cut.Stop()
-	_ = main.Close() // not before: who serves it would call that a failure
+	_ = main.Close() // only now, since the servers would report a closed listener as a failure
 	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())
 }

@@ -11,23 +11,23 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// The services that a prober may ask for: those of the endpoint picker protocol
-// and "", the process as a whole. The charts of the reference pickers ask for
-// inference-extension, which the protocol does not name; those pickers answer
-// any name with their readiness.
+// The services for which a prober may ask: those of the endpoint picker protocol and "",
+// the whole process. The charts of the reference pickers ask for inference-extension. The
+// protocol does not name it; those pickers answer with their readiness whatever the name
+// is.
 const (
 	probeLiveness  = "liveness"
 	probeReadiness = "readiness"
 	probeCharts    = "inference-extension"
 )
 
-// probes answers gRPC health, on the plugin's own listener and on a port of
-// its own. Liveness is SERVING from first to last; all else once the worker
-// view is there, until the drain begins. Safe for concurrent use.
+// probes answers gRPC health, on the plugin's own listener and on a port of its own.
+// Liveness is always SERVING; the other services are, from the first set of workers until
+// the drain begins. Safe for concurrent use.
 type probes struct {
 	health *grpchealth.Server
 
-	// Guarded by mu, which is held over health's own lock.
+	// Guarded by mu. The lock of health is taken while mu is held.
 	mu       sync.Mutex
 	ready    bool
 	draining bool
@@ -40,10 +40,10 @@ func newProbes() *probes {
 	return p
 }
 
-// becomeReady is called when the worker view is there.
+// becomeReady is called once the board has a set of workers.
 func (p *probes) becomeReady() { p.set(func() { p.ready = true }) }
 
-// drain is final: a view that comes later makes nothing ready.
+// drain is final: no later call makes anything ready.
 func (p *probes) drain() { p.set(func() { p.draining = true }) }
 
 func (p *probes) set(change func()) {
@@ -59,13 +59,13 @@ func (p *probes) set(change func()) {
 	}
 }
 
-// newProbeServer serves health alone.
+// newProbeServer returns a server that serves only health.
 func newProbeServer(p *probes) *grpc.Server {
 	s := grpc.NewServer(
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.MaxConcurrentStreams(100),
 		grpc.MaxRecvMsgSize(4<<10),
-		// A prober that vanished holds nothing.
+		// So that a prober that has vanished does not keep a connection.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 	)
 	healthv1.RegisterHealthServer(s, p.health)

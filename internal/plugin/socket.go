@@ -14,8 +14,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
 
-// bindUnix makes the socket under another name and moves it into place, so that nobody can
-// connect before it has its mode.
+// bindUnix makes the socket under another name and moves it to path, so that no process
+// can connect before it has its mode.
 func bindUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	made := filepath.Join(filepath.Dir(path), "."+strconv.Itoa(os.Getpid())) // short: the system's limit for the path is some 107 bytes
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -25,7 +25,7 @@ func bindUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // a successor may have bound the path by the time we end
+	l.SetUnlinkOnClose(false) // path may belong to a successor by then
 	if err = os.Chmod(made, mode); err == nil {
 		err = os.Rename(made, path)
 	}
@@ -37,7 +37,7 @@ func bindUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	return socket{l, net.UnixAddr{Name: path, Net: "unix"}}, nil
 }
 
-// socket is a listener that has been moved since it was bound.
+// socket is a listener that was moved after it was bound: its address is the new one.
 type socket struct {
 	net.Listener
 	at net.UnixAddr
@@ -45,12 +45,13 @@ type socket struct {
 
 func (s socket) Addr() net.Addr { return &s.at }
 
-// socketEvery is how often it is looked whether the socket's file is still there.
+// socketEvery is how often keepSocket looks for the socket's file.
 const socketEvery = 2 * time.Second
 
-// keepSocket looks at each tick whether the socket's file is there, and makes it again where
-// something has deleted it, as what clears temporary folders does: connections that are open go on, and no new one could be made. A
-// file that is there is left alone, whosesoever it is: a successor's may be it.
+// keepSocket looks at each tick for the socket's file, and makes it again if it was
+// deleted, by a program that clears temporary folders for example. Without the file, open
+// connections go on, and no new one could be made. A file that is there is left alone: it
+// may be a successor's.
 func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, log *slog.Logger, look <-chan time.Time) error {
 	for told := false; ; {
 		select {

@@ -10,14 +10,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// standing is a state with why it is so, and since when.
+// standing is a state, its reason, and when it began.
 type standing struct {
 	admin.Health
 	why   string
 	since time.Time
 }
 
-// standingOf is what is shown of one of them.
+// standingOf is how the page shows one entry of health.
 func standingOf(h *health.RankHealth) standing {
 	s := standing{Health: admin.Healthy, since: h.Since}
 	switch {
@@ -33,9 +33,9 @@ func standingOf(h *health.RankHealth) standing {
 	return s
 }
 
-// stateOf is what is shown of a worker. It is aside if all its ranks are; where some are,
-// it says which. Aside, or healthy, is the whole of it since the last of its ranks is;
-// partly, or recovering, since the first of those that are.
+// stateOf is how the page shows a worker. It is aside if all its ranks are, and partly
+// aside, with their names, if some are. since is when the last of its ranks became aside,
+// or healthy, if all of them are; else when the first of the ranks in question did.
 func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
 	switch {
 	case w.Draining:
@@ -73,7 +73,7 @@ func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
 	return out
 }
 
-// span is of times: how many, the first and the last.
+// span holds of some times their number, the first and the last.
 type span struct {
 	n           int
 	first, last time.Time

@@ -36,7 +36,7 @@ func (p *plugin) isReady() (bool, string) {
 	return false, why
 }
 
-// state builds what the page shows. It is for people: it may take its time.
+// state collects what the page shows. It is for people, and may be slow.
 func (p *plugin) state() admin.State {
 	version := Version()
 	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
@@ -112,7 +112,8 @@ func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
 	return row
 }
 
-// isKeyReady says whether requests for the key are served now.
+// isKeyReady reports whether requests for the key are served now. If they are not, the
+// text says why.
 func (p *plugin) isKeyReady(k worker.Key) (bool, string) {
 	if ready, why := p.isReady(); !ready {
 		return false, why
@@ -122,8 +123,8 @@ func (p *plugin) isKeyReady(k worker.Key) (bool, string) {
 	return why == "", why
 }
 
-// healths is what is known of the health of each worker: once, or once for each rank that
-// has a port of its own.
+// healths returns the health of each worker: one entry, or one for each rank that has a
+// port of its own.
 func (p *plugin) healths() map[worker.ID][]health.RankHealth {
 	out := make(map[worker.ID][]health.RankHealth)
 	for _, h := range p.health.Status() {
@@ -161,8 +162,9 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 	return row
 }
 
-// indexed is how many blocks are known of a rank's cache, by its events, or by what was
-// routed to it where it publishes none; and how many the index had no memory for.
+// indexed returns how many blocks of a rank's cache are known, by its events, or, if it
+// has none, by what was routed to it. shed is how many blocks the index had no memory
+// for.
 func (p *plugin) indexed(w *worker.Worker, r worker.Rank) (blocks, shed int64) {
 	st, _ := p.index.Stats(r)
 	if w.KVEvents.IsZero() && !p.events.Tells(r) {

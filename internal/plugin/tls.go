@@ -49,7 +49,7 @@ func transport(c config.TLSConfig, log *slog.Logger) (credentials.TransportCrede
 	return credentials.NewTLS(conf), nil
 }
 
-// certify says which certificate is shown.
+// certify sets the certificate that the listener shows.
 func certify(c *config.TLSConfig, conf *tls.Config, log *slog.Logger) error {
 	if c.Cert == "" {
 		cert, err := selfSigned(c.CipherSuites)
@@ -71,8 +71,8 @@ func certify(c *config.TLSConfig, conf *tls.Config, log *slog.Logger) error {
 	return nil
 }
 
-// selfSigned makes a certificate that nobody can verify, for callers that only
-// want the bytes hidden. Its key is one that the suites can be used with.
+// selfSigned makes a certificate that clients cannot verify, for those that only want the
+// bytes hidden. Its key is of a kind that the cipher suites can use.
 func selfSigned(suites []string) (tls.Certificate, error) {
 	var key crypto.Signer
 	var err error
@@ -94,7 +94,7 @@ func selfSigned(suites []string) (tls.Certificate, error) {
 	now := time.Now()
 	c := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"Baton"}, CommonName: "self-signed"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(10, 0, 0), // a process is not expected to live longer
+		NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(10, 0, 0), // longer than any process is expected to live
 		KeyUsage: usage, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames: []string{"localhost"}, BasicConstraintsValid: true,
 	}
@@ -105,22 +105,22 @@ func selfSigned(suites []string) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// keyPair is a certificate and its key, read again when their files have
+// keyPair is a certificate and its key, which are read again when their files have
 // changed. Safe for concurrent use.
 type keyPair struct {
 	// Set at construction, read-only.
 	files [2]string
 	log   *slog.Logger
 
-	// Guarded by mu, a leaf lock.
+	// Guarded by mu. No other lock is taken while it is held.
 	mu     sync.Mutex
 	cert   *tls.Certificate
-	read   [2]os.FileInfo // of what cert was read from
+	read   [2]os.FileInfo // the state of the files from which cert was read
 	looked time.Time
-	fault  string // told last
+	fault  string // the fault that was logged last
 }
 
-// lookEvery bounds how often handshakes cause files to be looked at.
+// lookEvery bounds how often handshakes look at the files.
 const lookEvery = time.Second
 
 func newKeyPair(cert, key string, log *slog.Logger) (*keyPair, error) {
@@ -128,8 +128,8 @@ func newKeyPair(cert, key string, log *slog.Logger) (*keyPair, error) {
 	return k, k.load()
 }
 
-// at returns the certificate of the files as they are now, or as they were
-// last whole: those who write them may be between the two.
+// at returns the certificate in the files. If the files do not match, as while they are
+// being written, it returns the last one that could be read.
 func (k *keyPair) at(now time.Time) *tls.Certificate {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,8 +161,8 @@ func (k *keyPair) changed() bool {
 	return false
 }
 
-// load reads both files. What is remembered of them is older than what was
-// read, so that a change between is seen at the next look.
+// load reads both files. It notes their state before it reads them, so that a change
+// between the two is seen at the next look.
 func (k *keyPair) load() error {
 	var read [2]os.FileInfo
 	for i, file := range k.files {

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// turns lets several servers serve one listener, one after the other: the next
-// takes over where one has closed its turn, and no connection is refused between.
-// A drain needs it: a gRPC server that tells its clients to go away closes its
-// listener, and the legs of requests that have begun still have to come in.
+// turns lets several servers serve one listener, one after the other. The next one takes
+// over when one has closed its turn, and no connection is refused between. A drain needs
+// this: a gRPC server that tells its clients to go away closes its listener, while the
+// legs of requests that have begun still have to come in.
 type turns struct {
 	net.Listener
 	next   chan accepted
@@ -17,24 +17,24 @@ type turns struct {
 
 	mu   sync.Mutex
 	over bool           // guarded by mu
-	more []net.Listener // guarded by mu: those that have been added
+	more []net.Listener // guarded by mu: the listeners that were added
 }
 
-// accepted is what the listener's Accept has returned.
+// accepted is a result of the listener's Accept.
 type accepted struct {
 	conn net.Conn
 	err  error
 }
 
-// inTurns takes l over. Close ends it, and the goroutine.
+// inTurns takes over l. Close closes l and ends the goroutine.
 func inTurns(l net.Listener) *turns {
 	t := &turns{Listener: l, next: make(chan accepted), closed: make(chan struct{})}
 	go t.accept(l)
 	return t
 }
 
-// add serves l beside the first, as where a socket's file had to be made again. Close ends
-// it, too.
+// add serves l beside the first listener: a socket whose file had to be made again. Close
+// closes it, too.
 func (t *turns) add(l net.Listener) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,7 +46,8 @@ func (t *turns) add(l net.Listener) {
 	go t.accept(l)
 }
 
-// accept offers what comes to whose turn it is. Errors are theirs, too: some pass.
+// accept passes connections and errors to the server whose turn it is. The server judges
+// errors, since some are temporary.
 func (t *turns) accept(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -76,8 +77,8 @@ func (t *turns) Close() error {
 	return err
 }
 
-// turn returns a listener to serve. Its Close ends the turn, and leaves the real one
-// open.
+// turn returns a listener for a server. Its Close ends the turn, and leaves the real
+// listener open.
 func (t *turns) turn() net.Listener { return &turn{turns: t, over: make(chan struct{})} }
 
 type turn struct {
@@ -88,7 +89,7 @@ type turn struct {
 
 func (t *turn) Accept() (net.Conn, error) {
 	select {
-	case <-t.over: // before a connection that waits
+	case <-t.over: // checked first, so that no waiting connection is taken after the end
 		return nil, net.ErrClosed
 	default:
 	}

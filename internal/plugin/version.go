@@ -2,8 +2,8 @@ package plugin
 
 import "runtime/debug"
 
-// Version is the module's version and the commit it was built from, as far
-// as the toolchain knows them.
+// Version is the module's version with the commit from which it was built, as far as the
+// toolchain recorded them.
 func Version() string {
 	v, rev := buildVersion()
 	if rev != "" {
