@@ -13,27 +13,28 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// Config is the file given with --config. Unknown keys are refused. `extproc
-// check` prints the effective one, which reads back as itself.
+// Config is the file that --config names. Unknown keys are refused. `extproc check`
+// prints the effective configuration, which reads back as itself.
 type Config struct {
-	// Listen is where Envoy reaches the plugin: unix:///path or host:port.
-	// Default unix:///run/baton/extproc.sock. One plugin per Envoy over a unix
-	// socket is the recommended deployment.
+	// Listen is where Envoy reaches the plugin: unix:///path or host:port. Default
+	// unix:///run/baton/extproc.sock. One plugin per Envoy over a unix socket is the
+	// recommended deployment.
 	Listen string `yaml:"listen"`
 	// SocketMode is the mode of a unix socket, in octal digits. Default 0660: Envoy runs as
 	// the same user, or in its group.
 	SocketMode SocketMode `yaml:"socket_mode"`
-	// InsecureListen allows a listen that other machines reach without tls.client_ca.
+	// InsecureListen allows a listen address that other machines reach without
+	// tls.client_ca.
 	InsecureListen bool `yaml:"insecure_listen"`
-	// TLS, for a listener that is not a unix socket.
+	// TLS is for a listener that is not a unix socket.
 	TLS TLSConfig `yaml:"tls"`
 
 	Admin AdminConfig `yaml:"admin"`
-	// Probes serves gRPC health alone, in plain text.
+	// Probes serves only gRPC health, in plain text.
 	Probes PortConfig `yaml:"probes"`
-	// Metrics serves /metrics and /healthz alone, in plain text.
+	// Metrics serves only /metrics and /healthz, in plain text.
 	Metrics PortConfig `yaml:"metrics"`
-	// Gateway is the part of an endpoint picker of the Gateway API.
+	// Gateway makes the plugin an endpoint picker of the Gateway API.
 	Gateway GatewayConfig `yaml:"gateway"`
 	Log     LogConfig     `yaml:"log"`
 	Trace   TraceConfig   `yaml:"trace"`
@@ -42,15 +43,15 @@ type Config struct {
 	Events    EventsConfig    `yaml:"events"`
 	Index     IndexConfig     `yaml:"index"`
 
-	// Namespace is the one whose models are served. Default: none.
+	// Namespace is the namespace whose models are served. Default: none.
 	Namespace string `yaml:"namespace"`
-	// EnforceDisagg refuses a request that could only be served by one worker.
+	// EnforceDisagg refuses a request that only one worker alone could serve.
 	EnforceDisagg bool `yaml:"enforce_disagg"`
-	// Fallback is what becomes of a request whose model has prefill workers, and
-	// that nobody can serve with prefill and decode apart: none, it fails;
-	// aggregated, one worker serves it if one can. Default none.
+	// Fallback says what happens to a request whose model has prefill workers if no pair
+	// can serve it. none: it fails; aggregated: one worker serves it, if one can. Default
+	// none.
 	Fallback string `yaml:"fallback"`
-	// Models says what holds of single models, by their names.
+	// Models holds settings of single models, by their names.
 	Models map[string]ModelConfig `yaml:"models"`
 
 	Routing RoutingConfig `yaml:"routing"`
@@ -68,15 +69,15 @@ type Config struct {
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 }
 
-// ModelConfig is what holds of one model.
+// ModelConfig holds the settings of one model.
 type ModelConfig struct {
-	// Disaggregation is whether its requests may be split: auto, where there are workers
-	// for prefill and decode; off, one worker serves each, whatever enforce_disagg says.
-	// Default auto.
+	// Disaggregation says whether the model's requests may be split. auto: they may, if
+	// the model has workers for prefill and decode; off: one worker serves each, also
+	// with enforce_disagg. Default auto.
 	Disaggregation string `yaml:"disaggregation"`
 }
 
-// PortConfig is a port for one purpose alone.
+// PortConfig is a port that serves one purpose only.
 type PortConfig struct {
 	Listen string `yaml:"listen"` // host:port; default: none
 }
@@ -88,10 +89,10 @@ func (c *PortConfig) validate(name string) error {
 	return nil
 }
 
-// AdminConfig is the page for people and for Prometheus.
+// AdminConfig is the address of the status page and of the metrics.
 type AdminConfig struct {
 	Listen string   `yaml:"listen"` // default 127.0.0.1:9902
-	Hosts  []string `yaml:"hosts"`  // Host headers answered besides loopback ones
+	Hosts  []string `yaml:"hosts"`  // Host headers that are answered, besides those of loopback
 	Pprof  bool     `yaml:"pprof"`
 }
 
@@ -105,55 +106,55 @@ type LogConfig struct {
 type TraceConfig struct {
 	Endpoint string  `yaml:"endpoint"` // OTLP gRPC host:port; empty: no spans
 	Insecure bool    `yaml:"insecure"` // plain text to an address that is not loopback
-	Ratio    float64 `yaml:"ratio"`    // of requests without a parent; default 1
+	Ratio    float64 `yaml:"ratio"`    // share of the requests without a parent span; default 1
 }
 
-// DiscoveryConfig says where workers are found: a file, etcd, or both. Where two
-// name the same worker, the file is right.
+// DiscoveryConfig says where workers are found: in a file, in etcd, or in both. If both
+// name the same worker, the file's entry is used.
 type DiscoveryConfig struct {
 	File string        `yaml:"file"`
-	Poll time.Duration `yaml:"poll"` // of the file; default 2s
+	Poll time.Duration `yaml:"poll"` // how often the file is read; default 2s
 
 	Etcd EtcdConfig `yaml:"etcd"`
-	// Dynamo reads the workers that Dynamo keeps in the same etcd, too.
+	// Dynamo also reads the workers that Dynamo keeps in the same etcd.
 	Dynamo bool `yaml:"dynamo"`
-	// Cache is a file that keeps what etcd last said, for a start while etcd is
-	// away. Default: none.
+	// Cache is a file that keeps the last worker set from etcd, for a start while etcd
+	// cannot be reached. Default: none.
 	Cache string `yaml:"cache"`
 	// CacheMaxAge is how old the cache may be at a start. Default 24h.
 	CacheMaxAge time.Duration `yaml:"cache_max_age"`
 }
 
-// RoutingConfig says how each role is picked and what is told of it.
+// RoutingConfig says how each role is picked, and what is shown of the decision.
 type RoutingConfig struct {
 	Prefill    PickConfig `yaml:"prefill"`
 	Decode     PickConfig `yaml:"decode"`
 	Aggregated PickConfig `yaml:"aggregated"`
-	// Headers is the dialect of what was chosen: plain, dynamo or both.
+	// Headers says by which names headers show the decision: plain, dynamo or both.
 	// Default plain.
 	Headers string `yaml:"headers"`
-	// DebugHeader answers x-debug-decision with the cost table. Default true:
-	// it shows loads and worker ids to whoever asks; turn it off at an edge
-	// that strangers reach.
+	// DebugHeader answers x-debug-decision with the cost table. Default true. The table
+	// shows loads and worker ids to any client that asks: turn it off at an edge that
+	// strangers reach.
 	DebugHeader *bool `yaml:"debug_header"`
-	// RequestOverrides lets a request weigh its own picks by
-	// nvext.router_config_override, and bind them by nvext.routing_constraints.
+	// RequestOverrides allows a request to set the weights of its own picks, in
+	// nvext.router_config_override, and to bind them, in nvext.routing_constraints.
 	// Default true.
 	RequestOverrides *bool `yaml:"request_overrides"`
-	// Conditional says which requests one worker serves though there are others
-	// for prefill.
+	// Conditional says which requests one worker serves although the model has prefill
+	// workers.
 	Conditional ConditionalConfig `yaml:"conditional"`
-	// RoutedTTL is how long a routed prompt is believed to be cached where no
-	// events tell. Default 2m.
+	// RoutedTTL is how long a routed prompt counts as cached on a rank without KV events.
+	// Default 2m.
 	RoutedTTL time.Duration `yaml:"routed_ttl"`
-	// PredictedTTL is how long a routed prompt is believed to be cached where
-	// events will tell, until they do. Default 10s; 0: not at all.
+	// PredictedTTL is how long a routed prompt counts as cached on a rank with KV events,
+	// until its events come. Default 10s; 0: not at all.
 	PredictedTTL time.Duration `yaml:"predicted_ttl"`
-	// PredictedWeight is what such a block is worth. Default 1.
+	// PredictedWeight is how much such a block counts, from 0 to 1. Default 1.
 	PredictedWeight float64 `yaml:"predicted_weight"`
 }
 
-// PickConfig is one role's policy; see picker.Params.
+// PickConfig is the policy of one role; see picker.Params.
 type PickConfig struct {
 	Mode                         string   `yaml:"mode"` // kv, round-robin, random, least-loaded, power-of-two
 	OverlapScoreCredit           *float64 `yaml:"overlap_score_credit"`
@@ -174,49 +175,50 @@ type PickConfig struct {
 	ServeOverloaded              *bool    `yaml:"serve_overloaded"`
 }
 
-// PrefillConfig is when a prefill leg counts as failed, and what then.
+// PrefillConfig says when a prefill leg counts as failed, and what follows.
 type PrefillConfig struct {
 	StartTimeout    time.Duration `yaml:"start_timeout"`     // default 1s
 	Timeout         time.Duration `yaml:"timeout"`           // default 5m
 	OverdueBase     time.Duration `yaml:"overdue_base"`      // default 2s
 	OverduePerToken time.Duration `yaml:"overdue_per_token"` // default 1ms, for each token booked on the rank
 	OrphanGrace     time.Duration `yaml:"orphan_grace"`      // default 30s
-	// MaxQueuedISLTokens refuses new requests for a model with 429 while its
-	// prefill workers have so many prompt tokens queued. Default 0: no limit.
-	// Choose what the whole pool prefills in the longest wait that is worth
-	// more than a refusal; higher lets more requests wait, and wait longer.
+	// MaxQueuedISLTokens refuses new requests for a model with 429 while so many prompt
+	// tokens are queued at its prefill workers. Default 0: no limit. Choose as many tokens
+	// as the whole pool prefills in the longest wait that is better than a refusal. A
+	// higher number lets more requests wait, and longer.
 	MaxQueuedISLTokens int64  `yaml:"max_queued_isl_tokens"`
 	HoldResponse       *bool  `yaml:"hold_response"` // default true
-	Cluster            string `yaml:"cluster"`       // the mirror's cluster in Envoy; default prefill_leg
+	Cluster            string `yaml:"cluster"`       // the cluster in Envoy to which the mirror sends; default prefill_leg
 
-	// Listener is Envoy's for the legs that the plugin begins itself, which
-	// vLLM and TensorRT-LLM need: unix:///path or http://host:port. Default
-	// prefill.sock beside the plugin's own socket, if it listens on one.
+	// Listener is where Envoy takes the legs that the plugin itself begins, which vLLM
+	// and TensorRT-LLM need: unix:///path or http://host:port. Default prefill.sock
+	// beside the plugin's own socket, if it listens on one.
 	Listener string `yaml:"listener"`
 }
 
-// RequestConfig bounds a request.
+// RequestConfig sets the bounds of a request.
 type RequestConfig struct {
 	TimeoutHeader  string        `yaml:"timeout_header"`  // milliseconds; default x-request-timeout-ms
 	DefaultTimeout time.Duration `yaml:"default_timeout"` // default 10m
 	MaxTimeout     time.Duration `yaml:"max_timeout"`     // default 1h
 	MaxBodyBytes   int           `yaml:"max_body_bytes"`  // default 64 MiB
-	// MaxBodiesBytes bounds the bytes of bodies in flight, over all requests. Default: an
+	// MaxBodiesBytes bounds the bytes of all bodies that are in flight. Default: an
 	// eighth of the memory.
 	MaxBodiesBytes int64 `yaml:"max_bodies_bytes"`
 	MaxAttempts    int   `yaml:"max_attempts"` // default 3; at most Envoy's num_retries + 1
-	// PassOtherPaths sends requests on paths that are not read here to one worker of the
-	// model that their bodies name. Default true.
+	// PassOtherPaths sends a request on a path that Baton does not read to one worker of
+	// the model that its body names. Default true.
 	PassOtherPaths *bool `yaml:"pass_other_paths"`
 }
 
-// AnswerConfig says what is made of answers.
+// AnswerConfig says how answers are handled.
 type AnswerConfig struct {
-	// FirstToken is what becomes of a streamed answer before its first token: hold, it
-	// waits, and an error before it becomes a fresh attempt; off, it passes, and an error
-	// is learnt from Envoy's access log. Default hold.
+	// FirstToken says what happens to a streamed answer before its first token. hold: it
+	// waits, and an error in place of the first token becomes a fresh attempt; off: it
+	// goes on at once, and Envoy's access log reports such an error. Default hold.
 	FirstToken extproc.FirstToken `yaml:"first_token"`
-	// OverdueBase is what decode may take for its head before anything is learned of it.
+	// OverdueBase is how long decode may take for its response headers before anything
+	// has been learned of it.
 	OverdueBase time.Duration `yaml:"overdue_base"` // default 10s
 }
 
@@ -236,15 +238,14 @@ type HealthConfig struct {
 	ProbeInterval time.Duration `yaml:"probe_interval"` // default 1s
 	ProbeTimeout  time.Duration `yaml:"probe_timeout"`  // default 1s
 	ProbePath     string        `yaml:"probe_path"`     // default /health
-	MaxProbes     int           `yaml:"max_probes"`     // begun in a second, over all workers; default 200
+	MaxProbes     int           `yaml:"max_probes"`     // begun within a second, over all workers; default 200
 }
 
-// LegConfig is about legs that reach another replica or another life of this
-// process.
+// LegConfig is for legs that reach another replica, or another life of this process.
 type LegConfig struct {
-	// KeyFile holds the key that seals leg tokens, at least 16 bytes. All
-	// replicas behind one Envoy need the same. Default: a key drawn at start;
-	// legs that began before a restart are then refused.
+	// KeyFile holds the key that seals leg tokens, at least 16 bytes. All replicas behind
+	// one Envoy need the same key. Default: a key drawn at start; legs that began before
+	// a restart are then refused.
 	KeyFile string `yaml:"key_file"`
 	// Instance names this process among replicas. Default: host name and pid.
 	Instance string `yaml:"instance"`
@@ -252,7 +253,7 @@ type LegConfig struct {
 	Advertise string `yaml:"advertise"`
 }
 
-// Default returns what holds without a file and flags.
+// Default returns the configuration without a file and flags.
 func Default() Config {
 	yes := true
 	return Config{
@@ -290,13 +291,14 @@ func Default() Config {
 	}
 }
 
-// Read returns the defaults, overlaid with the file where one is named.
+// Read returns the defaults, overlaid with the file, if one is named.
 func Read(file string) (Config, error) {
 	c, _, err := readOver(Default(), file)
 	return c, err
 }
 
-// Hint says where people find what they look for at a key that there is not.
+// Hint says where a setting is, to a user who looks for it under a key that does not
+// exist.
 func (*Config) Hint(key string) string {
 	if key == "workers" {
 		return "workers are listed in a file of their own: name it in discovery.file (--workers)"
@@ -304,7 +306,7 @@ func (*Config) Hint(key string) string {
 	return ""
 }
 
-// readOver overlays c with the file, and says where the file has what.
+// readOver overlays c with the file, and returns the place of each key in the file.
 func readOver(c Config, file string) (Config, strictyaml.Places, error) {
 	if file == "" {
 		return c, strictyaml.Places{}, nil

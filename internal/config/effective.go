@@ -10,9 +10,9 @@ import (
 	"github.com/seed-60ae5743/baton/internal/budget"
 )
 
-// Effective prints a configuration as a file that reads back as itself. The bytes
-// that bodies may take have to be set: without a key they follow from the machine's memory,
-// which this package does not read.
+// Effective prints a configuration as a file that reads back as itself. The caller sets
+// Request.MaxBodiesBytes before: its default follows from the machine's memory, which
+// this package does not read.
 func (c Config) Effective() (string, error) {
 	c.Prefill.Listener, c.Models = c.prefillListener(), c.filledModels()
 	c.Request.MaxBodyBytes = int(min(int64(c.Request.MaxBodyBytes), budget.New(c.Request.MaxBodiesBytes).Large()))
@@ -26,8 +26,9 @@ func (c Config) Effective() (string, error) {
 	return string(b), nil
 }
 
-// prefillListener is where Envoy takes our own legs: unless it is said, beside
-// the plugin's own socket, since then Envoy is on this machine.
+// prefillListener is where Envoy takes the legs that the plugin itself begins. The
+// default is a socket beside the plugin's own: if the plugin listens on a socket, Envoy
+// is on this machine.
 func (c *Config) prefillListener() string {
 	if c.Prefill.Listener != "" {
 		return c.Prefill.Listener

@@ -8,15 +8,15 @@ import (
 	"regexp"
 )
 
-// Note is told once at the start, of a flag without effect.
+// Note is a remark for the log, at the start, about a flag that has no effect.
 type Note struct {
 	Level  slog.Level
 	Flag   string
 	Reason string
 }
 
-// eppBase is what a configuration file of the epp command is laid over: the
-// reference pickers' defaults where they have one, ours for the rest.
+// eppBase is the configuration below the file of the epp command: the reference pickers'
+// defaults if they have one, else ours.
 func eppBase() (Config, error) {
 	c := Default()
 	c.Gateway.Enabled = true
@@ -26,17 +26,17 @@ func eppBase() (Config, error) {
 		}
 	}
 	c.TLS.SelfSigned = true
-	c.InsecureListen = true // whose arguments these are configures the network, too; it is told all the same
+	c.InsecureListen = true // whoever sets these arguments configures the network, too; a warning is logged all the same
 	return c, nil
 }
 
-// eppGiven is what the command line says of the reference's flags.
+// eppGiven holds the reference's flags, and the values that the command line gives them.
 type eppGiven struct {
 	flags  []eppFlag
 	values map[string]string
 }
 
-// eppValue takes the value of one flag.
+// eppValue stores the value of one flag.
 type eppValue struct {
 	flag *eppFlag
 	to   map[string]string
@@ -67,7 +67,8 @@ func addEPPFlags(fs *flag.FlagSet) *eppGiven {
 	return g
 }
 
-// apply lays what was given over c, and refuses what cannot be ignored.
+// apply lays the given flags over c. It returns an error for flags that must not be
+// ignored.
 func (g *eppGiven) apply(c *Config) error {
 	var errs []error
 	for i := range g.flags {
@@ -91,9 +92,9 @@ func (g *eppGiven) apply(c *Config) error {
 	return errors.Join(errs...)
 }
 
-// notes are for the flags without effect that were given, in the table's order.
-// That metrics are open is said unless that is asked for: the reference asks
-// who reads them by default.
+// notes returns a note for each given flag without effect, in the order of eppFlags. It
+// also notes that metrics are open, unless a flag asks for that: by default the reference
+// checks who reads them.
 func (g *eppGiven) notes(c *Config) (out []Note) {
 	for i := range g.flags {
 		f := &g.flags[i]
@@ -109,14 +110,14 @@ func (g *eppGiven) notes(c *Config) (out []Note) {
 	return out
 }
 
-// glued is the short form that the reference takes for --v=4.
+// glued matches the short form -v4, which the reference accepts for --v=4.
 var glued = regexp.MustCompile(`^-v(\d+)$`)
 
 var errNoWorkers = errors.New("epp: no source of workers is set: InferencePools are not read yet; " +
 	"set --workers, --etcd-endpoints or --baton-config")
 
-// EPP adds the flags of a reference endpoint picker, and those of serve, and reads the
-// command line. The notes are of flags without effect.
+// EPP adds the flags of a reference endpoint picker and those of serve, and reads the
+// command line. The notes are about flags without effect.
 func EPP(fs *flag.FlagSet, args []string) (Config, []Note, error) {
 	base, err := eppBase()
 	if err != nil {

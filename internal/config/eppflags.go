@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// eppForm is what a flag's value looks like.
+// eppForm is the form of a flag's value.
 type eppForm int
 
 const (
@@ -20,13 +20,13 @@ const (
 	eppDuration
 )
 
-// eppFate is what becomes of a reference picker's flag.
+// eppFate says what Baton does with a reference picker's flag.
 type eppFate int
 
 const (
-	eppSets    eppFate = iota // it sets something of ours
-	eppNoted                  // it is accepted, and what it asks for has no effect here
-	eppRefused                // to ignore it would change who is served, or who may read what
+	eppSets    eppFate = iota // it sets a key of Baton's
+	eppNoted                  // it is accepted, and has no effect here
+	eppRefused                // without it other workers would serve, or others could read something
 )
 
 // eppFlag is one flag of a reference picker.
@@ -35,13 +35,13 @@ type eppFlag struct {
 	def  string // the reference's default
 	form eppForm
 	fate eppFate
-	text string                          // what it sets, or the reason
-	set  func(c *Config, v string) error // of eppSets
+	text string                          // what the flag sets, or why it has no effect or is refused
+	set  func(c *Config, v string) error // only with eppSets
 }
 
-// eppFlags lists every flag of the reference pickers: lwepp of the Gateway API
-// inference extension, the extension's own former picker, and llm-d-router's.
-// They are laid over the configuration in this order.
+// eppFlags lists every flag of the reference pickers: lwepp of the Gateway API inference
+// extension, the extension's own former picker, and llm-d-router's. They are applied to
+// the configuration in this order.
 func eppFlags() []eppFlag {
 	var all []eppFlag
 	all = append(all, eppFlagsOfPorts()...)
@@ -58,7 +58,7 @@ func eppFlags() []eppFlag {
 	return all
 }
 
-// everywhere is a port on all of the machine's addresses.
+// everywhere returns the port on all addresses of the machine.
 func everywhere(port string) string { return ":" + port }
 
 func eppFlagsOfPorts() []eppFlag {
@@ -221,13 +221,13 @@ func eppFlagsRefused() []eppFlag {
 	}
 }
 
-// yes reads a value that eppYesNo has passed.
+// yes reads a value that has passed the check of eppYesNo.
 func yes(v string) bool {
 	b, _ := strconv.ParseBool(v)
 	return b
 }
 
-// check reports whether v has the form.
+// check returns an error if v does not have the form.
 func (f eppForm) check(v string) error {
 	var err error
 	switch f {
@@ -252,7 +252,7 @@ func (f eppForm) check(v string) error {
 	return nil
 }
 
-// outcome says in a line what becomes of the flag.
+// outcome says in one line what Baton does with the flag.
 func (f *eppFlag) outcome() string {
 	switch f.fate {
 	case eppSets:
@@ -266,5 +266,5 @@ func (f *eppFlag) outcome() string {
 	}
 }
 
-// plain is text for a terminal.
+// plain returns text without backquotes, for a terminal.
 func plain(text string) string { return strings.ReplaceAll(text, "`", "") }

@@ -10,16 +10,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 )
 
-// EtcdConfig says how to reach etcd and where in it the workers are.
+// EtcdConfig says how to reach etcd, and where the workers are in it.
 type EtcdConfig struct {
 	Endpoints    []string `yaml:"endpoints"` // default: none, etcd is not used
-	Prefix       string   `yaml:"prefix"`    // of Baton's own layout; default baton/v1
+	Prefix       string   `yaml:"prefix"`    // of the keys in Baton's own layout; default baton/v1
 	Username     string   `yaml:"username"`
 	PasswordFile string   `yaml:"password_file"`
 	CA           string   `yaml:"ca"`          // PEM; verifies the servers
 	Cert         string   `yaml:"cert"`        // PEM; shown to the servers
 	Key          string   `yaml:"key"`         // PEM
-	ServerName   string   `yaml:"server_name"` // what the servers' certificates must be for; default: the endpoint's host
+	ServerName   string   `yaml:"server_name"` // the name that the servers' certificates must have; default: the endpoint's host
 }
 
 func (d *DiscoveryConfig) validate() error {
@@ -54,13 +54,13 @@ func (d *DiscoveryConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Client returns what the client needs.
+// Client converts to the settings of an etcd client.
 func (c EtcdConfig) Client() (etcd.ClientConfig, error) {
 	out := etcd.ClientConfig{
 		Endpoints: c.Endpoints, Username: c.Username, PasswordFile: c.PasswordFile,
 		CA: c.CA, Cert: c.Cert, Key: c.Key, ServerName: c.ServerName,
 	}
-	if c.PasswordFile != "" { // said at the start, and not when etcd first asks for it
+	if c.PasswordFile != "" { // reported at the start, not when etcd first asks for the password
 		if _, err := os.ReadFile(c.PasswordFile); err != nil {
 			return out, fmt.Errorf("discovery.etcd.password_file (--etcd-password-file) %q: %w", c.PasswordFile, reason(err))
 		}
@@ -71,8 +71,8 @@ func (c EtcdConfig) Client() (etcd.ClientConfig, error) {
 	return out, nil
 }
 
-// etcdFlags adds the flags that serve, check and register share, and returns a
-// function that lays those that were given over c.
+// etcdFlags adds the flags that serve, check and register share. The function that it
+// returns copies the given ones to c.
 func etcdFlags(fs *flag.FlagSet) func(c *EtcdConfig) {
 	endpoints := fs.String("etcd-endpoints", "", "etcd's `addresses`, separated by commas: host:port, http://host:port or https://host:port")
 	texts := map[string]*string{

@@ -10,25 +10,25 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
 )
 
-// EventsConfig says where KV events come from besides the addresses that
-// workers name in discovery.
+// EventsConfig says from where KV events come, besides the addresses that workers name in
+// discovery.
 type EventsConfig struct {
-	// Bind are addresses on which publishers that dial are awaited.
+	// Bind are addresses on which the plugin listens for publishers that dial.
 	Bind   []string    `yaml:"bind"`
 	Dynamo PlaneConfig `yaml:"dynamo"`
 }
 
-// PlaneConfig is Dynamo's event plane.
+// PlaneConfig says where Dynamo's event plane is.
 type PlaneConfig struct {
 	ZMQ  []string   `yaml:"zmq"` // publishers or brokers, tcp://host:port
 	NATS NATSConfig `yaml:"nats"`
 }
 
-// NATSConfig is where NATS carries the plane.
+// NATSConfig says where NATS carries Dynamo's event plane.
 type NATSConfig struct {
 	URL          string `yaml:"url"`           // nats://host:port or tls://host:port; empty: no NATS
 	Subject      string `yaml:"subject"`       // default nats.DefaultSubject
-	Username     string `yaml:"username"`      // where NATS asks for one
+	Username     string `yaml:"username"`      // if NATS asks for one
 	PasswordFile string `yaml:"password_file"` // holds the user's password
 }
 
@@ -58,7 +58,7 @@ func (c *EventsConfig) validate() error {
 	return err
 }
 
-// Addresses fills in the addresses of ZeroMQ.
+// Addresses writes the ZeroMQ addresses into out.
 func (c *EventsConfig) Addresses(out *kvevents.Config) (*kvevents.Config, error) {
 	var errs []error
 	read := func(key string, from []string, to *[]string) {
@@ -75,8 +75,8 @@ func (c *EventsConfig) Addresses(out *kvevents.Config) (*kvevents.Config, error)
 	return out, errors.Join(errs...)
 }
 
-// Channel converts to the settings of a NATS client, with the password that was read from
-// the file.
+// Channel converts to the settings of a NATS client. The password is the one in
+// PasswordFile.
 func (n *NATSConfig) Channel(password string) nats.Config {
 	return nats.Config{URL: n.URL, Subject: n.Subject, Username: n.Username, Password: password}
 }

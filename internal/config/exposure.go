@@ -6,15 +6,15 @@ import (
 	"net/netip"
 )
 
-// exposure is who may speak to the plugin as Envoy does: have requests decided, book load
-// and read which workers there are.
+// exposure says who can speak to the plugin as Envoy does: whoever can may have requests
+// decided, book load, and read which workers there are.
 type exposure struct {
-	open   bool // anybody who can connect
-	beyond bool // from other machines, too
+	open   bool // any process that can connect
+	beyond bool // also from other machines
 }
 
-// exposed says it of listen. A unix socket is its owner's and its group's, and a client
-// certificate is proof.
+// exposed returns the exposure of the listen address. A unix socket is open only to its
+// owner and group, and a client certificate proves who connects.
 func (c *Config) exposed() exposure {
 	network, address, err := ListenAddress(c.Listen)
 	if err != nil || network == "unix" || c.TLS.ClientCA != "" {
@@ -26,7 +26,8 @@ func (c *Config) exposed() exposure {
 	return exposure{open: true, beyond: !local}
 }
 
-// warning is told at the start, by check, and on the page; "" where there is none.
+// warning is logged at the start, and shown by check and on the page; "" if there is
+// none.
 func (x exposure) warning(listen string) string {
 	switch {
 	case x.beyond:
@@ -37,7 +38,7 @@ func (x exposure) warning(listen string) string {
 	return ""
 }
 
-// Warning says who may speak to the plugin; "" if nobody but those who are meant to.
+// Warning says who can speak to the plugin; "" if only those can who are meant to.
 func (c *Config) Warning() string { return c.exposed().warning(c.Listen) }
 
 func (c *Config) validateExposure() error {

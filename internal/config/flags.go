@@ -16,7 +16,7 @@ import (
 // ErrUsage marks errors of the command line or the configuration.
 var ErrUsage = errors.New("usage")
 
-// Usage marks err as one of the command line or the configuration.
+// Usage marks err as an error of the command line or the configuration.
 func Usage(err error) error { return usageError{err} }
 
 type usageError struct{ err error }
@@ -24,7 +24,7 @@ type usageError struct{ err error }
 func (u usageError) Error() string   { return u.err.Error() }
 func (u usageError) Unwrap() []error { return []error{u.err, ErrUsage} }
 
-// NewFlagSet returns the flags of a command, which tell of themselves at stderr.
+// NewFlagSet returns an empty set of flags for a command. Help and errors go to stderr.
 func NewFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -35,9 +35,10 @@ func NewFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
 	return fs
 }
 
-// ParseFlags sets the flags of fs as package flag would, but takes them before, between and
-// behind the other arguments, of which there may be at most most, and tells every mistake at
-// once, one line each. What is no flag is in fs.Args.
+// ParseFlags sets the flags of fs as package flag would, with two differences: flags may
+// stand before, between and behind the other arguments, and it reports every mistake at
+// once, one a line. At most the given number of other arguments is allowed; they are in
+// fs.Args afterwards.
 func ParseFlags(fs *flag.FlagSet, args []string, most int) error {
 	var errs []error
 	var others []string
@@ -91,10 +92,10 @@ func ParseFlags(fs *flag.FlagSet, args []string, most int) error {
 	if len(errs) > 0 {
 		return Usage(errors.Join(errs...))
 	}
-	return fs.Parse(append([]string{"--"}, others...)) // fills fs.Args
+	return fs.Parse(append([]string{"--"}, others...)) // so that fs.Args returns the others
 }
 
-// isFlag reports whether an argument is one of the flags.
+// isFlag reports whether arg is a flag of fs with two dashes.
 func isFlag(fs *flag.FlagSet, arg string) bool {
 	name, is := strings.CutPrefix(arg, "--")
 	name, _, _ = strings.Cut(name, "=")
@@ -117,8 +118,8 @@ func unknownFlag(fs *flag.FlagSet, name string) error {
 	return fmt.Errorf("%s: --%.60s: there is no such flag; extproc %s --help lists them", fs.Name(), name, fs.Name())
 }
 
-// badFlag says what is wrong with a value. Package flag's own types say nothing of what they
-// take.
+// badFlag says what is wrong with a value. The errors of package flag's own types do not
+// say what is expected.
 func badFlag(fs *flag.FlagSet, f *flag.Flag, value string, err error) error {
 	if want := expectedOf(f); want != aValue {
 		return fmt.Errorf("%s: --%s %.60q: expected %s", fs.Name(), f.Name, value, want)

@@ -9,21 +9,21 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc"
 )
 
-// GatewayConfig is the part of an endpoint picker of the Gateway API inference
+// GatewayConfig makes the plugin an endpoint picker of the Gateway API inference
 // extension.
 type GatewayConfig struct {
-	// Enabled takes streams without x-baton-filter in their filter's metadata
-	// for those of the endpoint picker protocol. Default false: they are
-	// refused. The flags of a reference picker turn it on.
+	// Enabled serves a stream without x-baton-filter in its filter's metadata as one of
+	// the endpoint picker protocol. Default false: such a stream is refused. The flags of
+	// a reference picker turn it on.
 	Enabled bool `yaml:"enabled"`
-	// Endpoints is how many destinations are named, in order of preference: 1
-	// to 8. Default 1; more only where the data plane takes a list.
+	// Endpoints is how many destinations an answer names, in order of preference: 1 to 8.
+	// Default 1; choose more only if the data plane takes a list.
 	Endpoints int `yaml:"endpoints"`
-	// ReasonHeader says in an answer of ours why the request was dropped; empty:
-	// it is not said. Default x-llm-d-request-dropped-reason.
+	// ReasonHeader is the header in which Baton's own answers say why the request was
+	// dropped; empty: none. Default x-llm-d-request-dropped-reason.
 	ReasonHeader string `yaml:"reason_header"`
-	// SelectionHeader obeys test-epp-endpoint-selection, by which a client
-	// chooses its endpoints: for the conformance suite alone. Default false.
+	// SelectionHeader obeys the header test-epp-endpoint-selection, in which a client
+	// chooses its endpoints: only for the conformance suite. Default false.
 	SelectionHeader bool `yaml:"selection_header"`
 }
 
@@ -37,7 +37,7 @@ func (c *GatewayConfig) validate() (errs []error) {
 	return errs
 }
 
-// ClientsChoose reports whether a client may choose its endpoint itself.
+// ClientsChoose reports whether a client may choose its endpoints.
 func (c *GatewayConfig) ClientsChoose() bool { return c.Enabled && c.SelectionHeader }
 
 // gateway converts to the server's settings.
@@ -46,7 +46,7 @@ func (c *Config) gateway() extproc.Gateway {
 	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: g.ReasonHeader, SelectionHeader: g.ClientsChoose()}
 }
 
-// headerName reports whether h is a header's name as HTTP/2 writes it.
+// headerName reports whether h is a header name in HTTP/2's form.
 func headerName(h string) bool {
 	return strings.ToLower(h) == h && httpguts.ValidHeaderFieldName(h)
 }

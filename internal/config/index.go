@@ -6,28 +6,27 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// IndexConfig is the index of what the workers hold.
+// IndexConfig is about the index, which knows what the workers have cached.
 type IndexConfig struct {
-	// MaxBytes bounds its memory. Default kvindex.DefaultMaxBytes. Higher:
-	// more of what large pools hold is known.
+	// MaxBytes bounds the index's memory. Default kvindex.DefaultMaxBytes. With more,
+	// more of what large pools have cached is known.
 	MaxBytes int `yaml:"max_bytes"`
 	// HugePages asks the system for huge pages. Default true.
 	HugePages *bool `yaml:"huge_pages"`
-	// Dump is a file that keeps what the index holds over a restart. Default:
-	// none.
+	// Dump is a file that keeps the index's content over a restart. Default: none.
 	Dump string `yaml:"dump"`
-	// DumpInterval is how often it is written. Default 1m; 0: at the end only.
-	// Shorter leaves less to be replayed after a crash.
+	// DumpInterval is how often the dump is written. Default 1m; 0: only at the end. With
+	// a shorter interval, less has to be replayed after a crash.
 	DumpInterval time.Duration `yaml:"dump_interval"`
-	// DumpMaxAge is how old what it has of a rank may be, above 0. Default 15m. Longer
-	// helps after longer absences, as far as workers' replays reach.
+	// DumpMaxAge is how old the dump's content of a rank may be, above 0. Default 15m. A
+	// longer age helps after a longer absence, as far back as workers can replay.
 	DumpMaxAge time.Duration `yaml:"dump_max_age"`
-	// MaxRoutedBlocks bounds what is remembered of routed prompts, of all ranks
-	// together. Default kvindex.DefaultRoutedBlocks.
+	// MaxRoutedBlocks bounds how many blocks of routed prompts are remembered, over all
+	// ranks. Default kvindex.DefaultRoutedBlocks.
 	MaxRoutedBlocks int `yaml:"max_routed_blocks"`
 }
 
-// predictedWeight is 0 where nothing is predicted.
+// predictedWeight is 0 if nothing is predicted.
 func (c *RoutingConfig) predictedWeight() float64 {
 	if c.PredictedTTL == 0 {
 		return 0

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// LegKey reads the key that seals leg tokens, or draws one.
+// LegKey reads the key that seals leg tokens; without a file it draws one.
 func LegKey(file string) ([]byte, error) {
 	if file == "" {
 		key := make([]byte, 32)

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// ListenAddress splits "unix:///path" and "host:port".
+// ListenAddress splits unix:///path or host:port into a network and an address of package
+// net.
 func ListenAddress(s string) (network, address string, err error) {
 	if path, ok := strings.CutPrefix(s, "unix://"); ok {
 		if path == "" || strings.HasSuffix(path, "/") {
@@ -25,7 +26,7 @@ func ListenAddress(s string) (network, address string, err error) {
 	return "tcp", s, nil
 }
 
-// HostPort reports whether s is an address that can be listened on, by its spelling.
+// HostPort reports whether s has the form of an address that can be listened on.
 func HostPort(s string) bool {
 	_, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -35,10 +36,10 @@ func HostPort(s string) bool {
 	return err == nil
 }
 
-// SocketMode is the mode of the unix socket: octal digits, as chmod takes them.
+// SocketMode is the mode of the unix socket in octal digits, as chmod takes it.
 type SocketMode string
 
-// Bits reads it.
+// Bits returns the mode as a number.
 func (m SocketMode) Bits() (fs.FileMode, error) {
 	n, err := strconv.ParseUint(string(m), 8, 32)
 	if err != nil || n > 0o777 || n&0o600 != 0o600 {

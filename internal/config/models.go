@@ -9,13 +9,13 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 )
 
-// Words of models.NAME.disaggregation.
+// The values of models.NAME.disaggregation.
 const (
 	disaggregationAuto = "auto"
 	disaggregationOff  = "off"
 )
 
-// validateModels checks what is said of single models.
+// validateModels returns the faults of the settings of single models.
 func (c *Config) validateModels() (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		switch d := c.Models[name].Disaggregation; d {
@@ -27,7 +27,7 @@ func (c *Config) validateModels() (errs []error) {
 	return errs
 }
 
-// filledModels are the models with all that holds of them.
+// filledModels returns the models with their defaults filled in.
 func (c *Config) filledModels() map[string]ModelConfig {
 	out := maps.Clone(c.Models)
 	for name, m := range out {
@@ -37,7 +37,7 @@ func (c *Config) filledModels() map[string]ModelConfig {
 	return out
 }
 
-// Policy is what models are judged by.
+// Policy converts to the rules that say whether and how a model is served.
 func (c *Config) Policy() activation.Policy {
 	p := activation.Policy{
 		Namespace: c.Namespace, NeverSplit: make(map[string]bool),

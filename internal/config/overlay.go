@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// Flags adds the flags that serve and check share and returns a function
-// that gives the effective configuration once they are parsed. A flag beats
-// the file.
+// Flags adds the flags that serve and check share. The function that it returns gives the
+// effective configuration once the flags are parsed. A flag overrides the file.
 func Flags(fs *flag.FlagSet) func() (Config, error) {
 	return overlay{base: Default(), file: "config"}.flags(fs)
 }
 
-// overlay is what a configuration is made of, the later over the earlier: base,
-// the file, under, our flags; over has the last word, before it is judged.
+// overlay holds what a configuration is made from, each overriding the ones before: base,
+// the file, under, the flags of serve, over. The result is then validated.
 type overlay struct {
 	base        Config
 	file        string // the flag that names the file
@@ -38,7 +37,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 	return func() (Config, error) {
 		c, places, fault := readOver(o.base, *file)
 		if fault != nil && !places.Known() {
-			return c, Usage(fault) // what else may be wrong cannot be said
+			return c, Usage(fault) // further faults cannot be found in a file that cannot be read
 		}
 		if o.under != nil {
 			if err := o.under(&c); err != nil {
@@ -64,7 +63,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 	}
 }
 
-// overrule copies what a flag has given.
+// overrule copies the value that a flag has given.
 func overrule(c, given *Config, flag string) {
 	switch flag {
 	case "listen":
@@ -90,7 +89,7 @@ func overrule(c, given *Config, flag string) {
 	}
 }
 
-// keyOfFlag is the key that a flag of ours overrules, "" for none.
+// keyOfFlag returns the key that a flag of serve overrides, "" for none.
 func keyOfFlag(name string) string {
 	switch name {
 	case "listen", "namespace":

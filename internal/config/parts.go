@@ -10,8 +10,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 )
 
-// This file converts to the settings of parts. Whoever makes a part adds the parts that it
-// works with, and its hooks.
+// This file converts to the settings of parts. internal/plugin, which makes the parts,
+// adds the other parts that each works with, and its hooks.
 
 // Server converts to the server's settings: policies, bounds and names.
 func (c *Config) Server() (extproc.Config, error) {
@@ -42,10 +42,10 @@ func (c *Config) Server() (extproc.Config, error) {
 	return out, errors.Join(errs[:]...)
 }
 
-// unlessFalse is true of a key that is not set.
+// unlessFalse returns true for a key that is not set.
 func unlessFalse(b *bool) bool { return b == nil || *b }
 
-// Tracker converts to the settings of who is set aside.
+// Tracker converts to the settings that say when a worker is set aside.
 func (c *HealthConfig) Tracker() health.Config {
 	return health.Config{
 		ServerErrors: c.ServerErrors, MaxShare: c.MaxShare, MaxProbes: c.MaxProbes,
@@ -53,7 +53,7 @@ func (c *HealthConfig) Tracker() health.Config {
 	}
 }
 
-// Resolver converts to the settings of how tokens are counted.
+// Resolver converts to the settings that say how tokens are counted.
 func (c *TokensConfig) Resolver() tokens.Config {
 	return tokens.Config{
 		Mode: tokens.Mode(c.Mode), Pictures: tokens.PictureMode(c.Pictures), Wait: c.Wait,
@@ -61,7 +61,7 @@ func (c *TokensConfig) Resolver() tokens.Config {
 	}
 }
 
-// Spans converts to the settings of spans, where a ratio of 0 means all.
+// Spans converts to the settings of spans, in which a ratio of 0 means all.
 func (c *TraceConfig) Spans() telemetry.TraceConfig {
 	ratio := c.Ratio
 	if ratio == 0 {

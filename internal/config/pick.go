@@ -2,13 +2,13 @@ package config
 
 import "github.com/seed-60ae5743/baton/pkg/picker"
 
-// knob is one setting of a PickConfig and where picker.Params has it.
+// knob pairs one setting of a PickConfig with its field in picker.Params.
 type knob struct {
 	given any // a pointer to the field of the PickConfig, itself a pointer
 	param any // a pointer to the field of the Params
 }
 
-// knobs pairs every setting but the mode.
+// knobs returns the pair of every setting but the mode.
 func (p *PickConfig) knobs(to *picker.Params) []knob {
 	return []knob{
 		{&p.OverlapScoreCredit, &to.OverlapScoreCredit},
@@ -30,8 +30,8 @@ func (p *PickConfig) knobs(to *picker.Params) []knob {
 	}
 }
 
-// apply writes what was given to the parameter, and the parameter to what was
-// not given.
+// apply copies the setting to the parameter, or, if the setting is not given, the
+// parameter to the setting.
 func (k knob) apply() {
 	switch given := k.given.(type) {
 	case **float64:
@@ -52,7 +52,7 @@ func settle[T any](given **T, param *T) {
 	*param = **given
 }
 
-// filled returns p with everything that was not given at its default.
+// filled returns p with the default for each setting that is not given.
 func (p PickConfig) filled() PickConfig {
 	d := picker.DefaultParams()
 	for _, k := range p.knobs(&d) {
@@ -61,7 +61,7 @@ func (p PickConfig) filled() PickConfig {
 	return p
 }
 
-// Params returns the parameters of a pick. The error names every fault.
+// Params converts to the parameters of a pick. The error names every fault.
 func (p PickConfig) Params() (picker.Params, error) {
 	out := picker.DefaultParams()
 	if p.Mode != "" {

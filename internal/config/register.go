@@ -14,7 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Register is what `extproc register` is told.
+// Register is the configuration of `extproc register`.
 type Register struct {
 	Worker    register.Config
 	Etcd      EtcdConfig
@@ -24,8 +24,8 @@ type Register struct {
 	LogFormat string
 }
 
-// engineFlags adds the flags that say where the engine is and how it is
-// watched, and returns a function that puts them into c.
+// engineFlags adds the flags that say where the engine is and how it is watched. The
+// function that it returns copies them to c.
 func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 	url := fs.String("engine-url", "", "`URL` of the engine as it is reached from here, for example http://127.0.0.1:30000; required")
 	kind := fs.String("engine", "auto", "auto, sglang, vllm, vllm-mooncake or trtllm; auto takes vllm-mooncake for vllm")
@@ -68,7 +68,7 @@ func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 	}
 }
 
-// overrideFlags adds the flags that beat what the engine says.
+// overrideFlags adds the flags that override what the engine says.
 func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	role := fs.String("role", "", "prefill, decode or aggregated; default: what SGLang says, aggregated for vLLM; TensorRT-LLM needs it")
 	models := fs.String("model", "", "`names` that the worker answers to, separated by commas; default: what the engine says")
@@ -124,8 +124,8 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	}
 }
 
-// given returns the value of a flag that was given, else nil: to be told no is
-// not to be told nothing.
+// given returns the value of a flag, or nil if the command line does not have the flag:
+// false, if given, differs from nothing.
 func given[T any](fs *flag.FlagSet, name string, v *T) *T {
 	var out *T
 	fs.Visit(func(f *flag.Flag) {
@@ -136,8 +136,8 @@ func given[T any](fs *flag.FlagSet, name string, v *T) *T {
 	return out
 }
 
-// RegisterFlags adds every flag and returns a function that gives the
-// configuration once they are parsed.
+// RegisterFlags adds every flag of register. The function that it returns gives the
+// configuration once the flags are parsed.
 func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 	watched := engineFlags(fs)
 	overrides := overrideFlags(fs)

@@ -10,8 +10,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// topologyFlags adds the flags that say where a worker stands and where its KV
-// may go, and returns a function that puts them into o.
+// topologyFlags adds the flags that say in which domains a worker is and where its KV may
+// go. The function that it returns copies them to o.
 func topologyFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	taints := fs.String("taints", "", "`taints` that requests may ask a worker to carry, separated by commas")
 	domains := fs.String("topology", "", "topology `domains` and their values, as zone=us-east-1a,rack=r7; each is a taint, too")

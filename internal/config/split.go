@@ -18,12 +18,12 @@ const (
 	policyISLOrLoad = "isl_or_load"
 )
 
-// ConditionalConfig is when one worker serves a request, prompt and answer,
-// though its model has prefill workers; see extproc.Conditional.
+// ConditionalConfig says when one worker serves a request, its prompt included, although
+// the model has prefill workers; see extproc.Conditional.
 type ConditionalConfig struct {
 	Enabled bool `yaml:"enabled"` // default false
-	// Policy: isl, what has little left to prefill; load, while prefill is busy;
-	// isl_or_load. Default isl.
+	// Policy says for which requests. isl: those of which little is left to prefill;
+	// load: all while prefill is busy; isl_or_load: both. Default isl.
 	Policy            string  `yaml:"policy"`
 	ISLTokens         int64   `yaml:"isl_tokens"`          // default 2048
 	ISLRatio          float64 `yaml:"isl_ratio"`           // default 0.7
@@ -44,12 +44,12 @@ func (c *ConditionalConfig) conditional() extproc.Conditional {
 	}
 }
 
-// validateSplit returns the faults of when one worker serves alone.
+// validateSplit returns the faults of the settings by which one worker serves alone.
 func (c *Config) validateSplit() (errs []error) {
 	switch k := &c.Routing.Conditional; k.Policy {
 	case policyISL, policyLoad, policyISLOrLoad:
 		both := *k
-		both.Enabled, both.Policy = true, policyISLOrLoad // what is off must be right, too
+		both.Enabled, both.Policy = true, policyISLOrLoad // settings that are off must be right, too
 		for _, err := range both.conditional().Faults() {
 			errs = append(errs, fmt.Errorf("routing.%w", err))
 		}

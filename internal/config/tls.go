@@ -7,20 +7,20 @@ import (
 	"slices"
 )
 
-// TLSConfig names PEM files, and says what a handshake must be like.
+// TLSConfig names PEM files, and sets the terms of a handshake.
 type TLSConfig struct {
 	Cert     string `yaml:"cert"`
 	Key      string `yaml:"key"`
-	ClientCA string `yaml:"client_ca"` // clients must have a certificate of it
-	// SelfSigned makes a certificate at the start where none is named. Default
-	// false: plain text then.
+	ClientCA string `yaml:"client_ca"` // clients must have a certificate that this authority has signed
+	// SelfSigned makes a certificate at the start if no certificate is named. Default
+	// false: then the listener speaks plain text.
 	SelfSigned bool `yaml:"self_signed"`
 	// Reload reads cert and key again when the files change. Default false.
 	Reload bool `yaml:"reload"`
-	// MinVersion is VersionTLS12 or VersionTLS13. Default VersionTLS12, since
-	// HTTP/2 needs that.
+	// MinVersion is VersionTLS12 or VersionTLS13. Default VersionTLS12, the least that
+	// HTTP/2 allows.
 	MinVersion string `yaml:"min_version"`
-	// CipherSuites are those of TLS 1.2, by Go's names. Default: Go's own.
+	// CipherSuites are the suites for TLS 1.2, by Go's names. Default: Go's own choice.
 	CipherSuites []string `yaml:"cipher_suites"`
 }
 
@@ -70,8 +70,8 @@ func (c *TLSConfig) suites() ([]uint16, error) {
 	return ids, errors.Join(errs...)
 }
 
-// Handshake is what a handshake must be like, but for the certificates, which the process
-// reads.
+// Handshake returns the terms of a handshake, without the certificates: the process reads
+// those.
 func (c *TLSConfig) Handshake() (*tls.Config, error) {
 	conf := &tls.Config{NextProtos: []string{"h2"}}
 	var err error

@@ -20,8 +20,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Bounds far beyond what makes sense, so that sums and multiples of what is
-// configured never overflow.
+// Bounds far beyond any use, so that no sum or product of settings overflows.
 const (
 	mostDuration      = 365 * 24 * time.Hour
 	mostBytesPerToken = 1 << 20
@@ -29,7 +28,7 @@ const (
 	mostJournal       = 1_000_000
 )
 
-// Validate returns every fault, joined, or nil. Each begins with its key.
+// Validate returns every fault, joined, or nil. Each fault begins with its key.
 func (c *Config) Validate() error {
 	errs := []error{c.Discovery.validate(), c.Events.validate()}
 	errs = append(errs, c.validateAddresses()...)
@@ -54,8 +53,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// keyed puts a prefix before each key that the faults of a part begin with, in place
-// of the part's name.
+// keyed splits the faults of a part, and replaces the part's name before each key by
+// prefix.
 func keyed(prefix string, err error) (out []error) {
 	if err == nil {
 		return nil
@@ -95,7 +94,8 @@ func (c *Config) validateAddresses() (errs []error) {
 	return append(append(errs, c.Probes.validate("probes"), c.Metrics.validate("metrics")), c.addressesTwice()...)
 }
 
-// addressesTwice tells of addresses that two of the plugin's own servers would have.
+// addressesTwice returns a fault for each address that two of the plugin's own servers
+// would use.
 func (c *Config) addressesTwice() (errs []error) {
 	type door struct{ key, at string }
 	var open []door
@@ -120,9 +120,8 @@ func anyHost(h string) bool {
 	return h == "" || err == nil && a.IsUnspecified()
 }
 
-// validateDurations holds that each is at least what it has a meaning from: 0 is 0
-// where that makes sense, and else refused, never another value than the one that is
-// written.
+// validateDurations checks that each duration is at least the shortest with a meaning. 0
+// is accepted if it makes sense, and otherwise refused: no default takes its place.
 func (c *Config) validateDurations() (errs []error) {
 	const tick = time.Millisecond
 	for _, d := range []struct {
@@ -240,7 +239,7 @@ func (c *Config) validateWords() (errs []error) {
 	return errs
 }
 
-// validateFiles reads the files that are named, as a start would.
+// validateFiles reads the files that are named, as the start does.
 func (c *Config) validateFiles() (errs []error) {
 	if _, err := LegKey(c.Leg.KeyFile); err != nil {
 		errs = append(errs, err)
@@ -261,7 +260,7 @@ func (c *Config) validateFiles() (errs []error) {
 	return errs
 }
 
-// readable reports why the file cannot be read; no name is no file.
+// readable returns why the file cannot be read. Without a name there is nothing to read.
 func readable(name string) error {
 	if name == "" {
 		return nil
@@ -273,7 +272,7 @@ func readable(name string) error {
 	return f.Close()
 }
 
-// reason is err without the name of the file, which the fault has.
+// reason returns err without the file's name, which the fault already has.
 func reason(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {
