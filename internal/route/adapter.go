@@ -12,24 +12,24 @@ import (
 
 // Engines name LoRA adapters in two ways:
 //
-//   - vLLM by the model alone, which is then the adapter's name; it reads neither
-//     lora_path nor extra_key;
-//   - SGLang by "base:adapter" as the model, else by lora_path. To it an adapter's name
-//     alone is a name like any other, and the base model answers
+//   - vLLM takes the adapter's name as the model; it reads neither lora_path nor extra_key;
+//   - SGLang takes "base:adapter" as the model, or the adapter from lora_path. SGLang reads
+//     an adapter's name alone as any other name, and the base model answers
 //     (OpenAIServingBase._resolve_lora_path, 0.5.23).
 
-// home is who serves a request, and the adapter that it names where its model is not one.
+// home is the pool that serves a request, and the LoRA adapter that the request names
+// beside the pool's model.
 type home struct {
 	pool    *worker.Pool
-	adapter string // as SGLang is told it; "": none
+	adapter string // only for SGLang; "": none
 }
 
-// homeOf finds the pool of the model that a request names, or of the only model where it
-// names none. It has none where the refusal says why.
+// homeOf finds the pool of the model that a request names, or of the only model if the
+// request names none. The home has no pool if there is a refusal.
 func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 	r, world, now := &q.req, q.world, q.now
 	key := worker.Key{Model: string(r.Scan.Model), Namespace: rt.cfg.Policy.Namespace}
-	if key.Model == "" { // /generate names no model: right where there is one
+	if key.Model == "" { // a request on /generate names no model: it is for the only one
 		key = rt.onlyModel(world, now)
 		if key.Model == "" {
 			return home{}, badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
@@ -37,7 +37,7 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 	}
 	h := home{pool: world.Pool(key)}
 	departed := h.pool == nil && world.Departed(key, now)
-	// Its native path reads no model.
+	// SGLang's native path /generate reads no model.
 	for at := len(key.Model); h.pool == nil && r.Scan.Path != openai.Generate; {
 		at = strings.LastIndexByte(key.Model[:at], ':')
 		if at < 0 {
@@ -60,8 +60,9 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 	if h.adapter == "" {
 		return h, nil
 	}
-	// Of the base's workers only those serve it that have loaded it. Where none says so,
-	// one may still load it when it is asked.
+	// Only those workers of the base model serve the adapter that have loaded it. If no
+	// worker says that it has, the pool stays the base model's: a worker may load the
+	// adapter when it is asked for.
 	base := h.pool.Key.Model
 	own := world.Pool(worker.Key{Model: h.adapter, Namespace: key.Namespace})
 	if own != nil && every(own, func(w *worker.Worker) bool {
@@ -72,8 +73,8 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 	return h, nil
 }
 
-// saltOf returns what separates the request's KV blocks from those of equal tokens at
-// lead's engine.
+// saltOf returns what tells the request's KV blocks from blocks of the same tokens under
+// another adapter or salt, in the words of lead's engine.
 func (h *home) saltOf(lead *worker.Worker, r *Request) kvindex.Salt {
 	s := kvindex.Salt{CacheSalt: firstText(r, openai.CacheSalt, r.Scan.CacheSalt)}
 	if !ofSGLang(lead) {
@@ -84,8 +85,9 @@ func (h *home) saltOf(lead *worker.Worker, r *Request) kvindex.Salt {
 	}
 	s.LoRA = h.adapter
 	if r.Scan.ExtraKey != nil {
-		// SGLang keeps blocks of another extra_key apart and tells it in no event. So they
-		// match what was routed, and no event's blocks.
+		// SGLang keeps blocks of another extra_key apart, and no KV event names the key.
+		// So the salt below matches what was routed with the same key, and no block of an
+		// event.
 		s.CacheSalt += "\x00extra_key\x00" + firstText(r, openai.ExtraKey, r.Scan.ExtraKey)
 	}
 	return s
@@ -93,7 +95,7 @@ func (h *home) saltOf(lead *worker.Worker, r *Request) kvindex.Salt {
 
 func ofSGLang(w *worker.Worker) bool { return w.Engine == worker.SGLang }
 
-// every reports whether something holds of each worker of a pool.
+// every reports whether holds is true of each worker of a pool.
 func every(p *worker.Pool, holds func(w *worker.Worker) bool) bool {
 	for _, ws := range [...][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
 		for _, w := range ws {
@@ -105,13 +107,14 @@ func every(p *worker.Pool, holds func(w *worker.Worker) bool) bool {
 	return true
 }
 
-// adapterAlone reports whether the pool's name is an adapter's at all of its workers.
+// adapterAlone reports whether all of the pool's workers have the pool's model as an
+// adapter.
 func adapterAlone(p *worker.Pool) bool {
 	return every(p, func(w *worker.Worker) bool { return slices.Contains(w.Adapters, p.Key.Model) })
 }
 
-// firstText is what a member says of the first prompt: given is its text. It may be a
-// list with an element for each prompt.
+// firstText returns the text that a field has for the first prompt. A field may be a list
+// with an element for each prompt; given is its text if it is a single one.
 func firstText(r *Request, f openai.Field, given []byte) string {
 	s, body := r.Scan.Value(f), r.Body
 	if given == nil || s.End == 0 || body[s.Start] != '[' {
@@ -120,7 +123,7 @@ func firstText(r *Request, f openai.Field, given []byte) string {
 	first, found := "", false
 	openai.EachElement(body, s, func(v openai.Span) {
 		if !found {
-			_ = json.Unmarshal(v.Of(body), &first) // null: none; what else it may be the engine refuses
+			_ = json.Unmarshal(v.Of(body), &first) // stays "" for null; the engine refuses any other value
 		}
 		found = true
 	})

@@ -12,11 +12,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file is for decode workers that take the place of the one that was picked, while
-// prefill ran or after it: what prefill holds is good for any.
+// This file picks another decode worker for a request, while prefill runs or after it has
+// ended: the KV that prefill holds can go to any decode worker of the same hand-off.
 
-// Again is what decode is picked by once more, as it was for the decision. It must not be
-// changed.
+// Again is what a further pick of decode needs: the same terms as at the decision. It
+// must not be changed.
 type Again struct {
 	key         worker.Key
 	kind        handoff.Kind
@@ -26,10 +26,11 @@ type Again struct {
 	growth      load.Growth
 	params      picker.Params
 	constraints *picker.Constraints
-	bound       picker.Constraints // where the domain of prefill binds
+	bound       picker.Constraints // the memory of constraints if the domain of the prefill worker adds one
 }
 
-// again is what decode is picked by, should it go while prefill runs.
+// again returns the terms for a further pick of decode, in case the decode worker leaves
+// while prefill runs.
 func (d *decider) again(kind handoff.Kind) *Again {
 	q, v := d.q, &d.v
 	a := &Again{
@@ -40,9 +41,10 @@ func (d *decider) again(kind handoff.Kind) *Again {
 	return a
 }
 
-// DecodeAgain picks and books another decode worker where the one that was picked has
-// left, or was set aside, and says why. Nobody is picked where that one may stay, where
-// the prefill worker has left, or where there is nobody else.
+// DecodeAgain picks and books another decode worker if the one that was picked has left
+// or was set aside; why says which. It returns no pick, and no why, if that worker may
+// stay; no pick if the prefill worker has left or if no other decode worker may be
+// picked.
 func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Time) (p Pick, why string) {
 	world := rt.cfg.Board.Load()
 	switch {
@@ -70,11 +72,11 @@ func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Ti
 	booking := new(load.Reservation)
 	d, err := rt.cfg.Book.PickAndReserve(&r, booking)
 	if errors.Is(err, picker.ErrNoCandidate) {
-		r.Exclude = []worker.Rank{decode} // better one that has failed before than none
+		r.Exclude = []worker.Rank{decode} // a rank that has failed this request before is better than none
 		d, err = rt.cfg.Book.PickAndReserve(&r, booking)
 	}
 	if err != nil {
-		return p, why // the attempt will find out, and say so
+		return p, why // the attempt fails at the missing worker, and reports it
 	}
 	w := world.Worker(d.Rank.ID)
 	if w == nil {
@@ -84,8 +86,9 @@ func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Ti
 	return Pick{Decision: d, Role: worker.Decode, Worker: w, Booking: booking, Alone: rt.servesAlone(w)}, why
 }
 
-// Collector returns a decode worker of the snapshot, and a rank of it, that may take what
-// prefill holds and was not tried; nil for nobody, as without an Again.
+// Collector returns a decode worker of the snapshot that may fetch the KV that prefill
+// holds, and a rank of it. It passes over the workers in tried. It returns nil if there
+// is no such worker, or without an Again.
 func (rt *Router) Collector(a *Again, snap *worker.Snapshot, tried []worker.ID) (*worker.Worker, worker.DPRank) {
 	if a == nil {
 		return nil, 0

@@ -9,13 +9,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file is for the engines of a pool: each hands KV over in its own way, and
-// not every way is open to every request.
+// This file judges the engines of a pool: each engine hands KV over in its own way, and a
+// request may be one that this way cannot serve.
 
-// engines returns those of which one is to prefill the request: that of the worker
-// it names, else those of the pool that have decode workers too, where any has.
-// Nil where it names a worker that this pool does not have, which place will say.
-// The slice is shared.
+// engines returns the engines of which one is to prefill the request: the engine of the
+// worker that the request names; else the pool's engines that have decode workers too;
+// else, if none has, all of the pool's prefill engines. It returns nil if the named
+// worker is not in this pool: the method place refuses that request. The slice is shared.
 func (q *Question) engines() []worker.Engine {
 	for _, t := range [...]*pin.Target{&q.wish.pins.Prefill, &q.wish.pins.Decode} {
 		if !t.Named() {
@@ -38,13 +38,13 @@ func (q *Question) engines() []worker.Engine {
 	return whole
 }
 
-// What keeps an engine's hand-off from serving a request; handoff.Obstacle has more.
+// Reasons why an engine's hand-off cannot serve a request; handoff.Obstacle returns more.
 const (
 	noListener = "listener"
 	noMirror   = "mirror"
 )
 
-// hindrance says why an engine's hand-off cannot serve the request, "" where it can.
+// hindrance says why an engine's hand-off cannot serve the request. "" means that it can.
 func (rt *Router) hindrance(e worker.Engine, q *Question) string {
 	kind := handoff.KindOf(e)
 	switch {
@@ -59,11 +59,11 @@ func (rt *Router) hindrance(e worker.Engine, q *Question) string {
 	}
 }
 
-// splittable says why a request that is to be served with prefill and decode
-// apart cannot be, by any engine that might: where the hand-off goes through
-// prefill's answer, it needs a listener and one generation. Of several engines those
-// are left to be picked that can. A request that none can split goes to a worker that
-// can serve it alone, if one can, and if it names no prefill worker.
+// splittable refuses a request that is to be served with prefill and decode apart if no
+// engine can do it: a hand-off through prefill's answer needs the prefill listener, and a
+// request for one generation. If only some engines can, the pick is limited to these. If
+// none can, one worker alone serves the request, provided that the pool has one and the
+// request names no prefill worker.
 func (rt *Router) splittable(q *Question) *Refusal {
 	if !q.apart {
 		return nil
@@ -86,7 +86,8 @@ func (rt *Router) splittable(q *Question) *Refusal {
 	return nil
 }
 
-// unsplit has one worker serve what no engine can split, or says why not.
+// unsplit makes the request one for a single worker, since no engine can split it, or
+// returns why a single worker cannot serve it.
 func (rt *Router) unsplit(q *Question, why string) *Refusal {
 	if why == noListener {
 		return refuse(NoListener)
@@ -102,15 +103,15 @@ func (rt *Router) unsplit(q *Question, why string) *Refusal {
 	return nil
 }
 
-// notUsed is f for a request that names a prefill worker: who does is told that it
-// would not be used.
+// notUsed adds to f who named the request's prefill worker: the answer says that this
+// worker would not be used.
 func (q *Question) notUsed(f *Refusal) *Refusal {
 	named := &q.wish.pins.Prefill
 	f.By = cmp.Or(named.IDBy, named.AddressBy)
 	return f
 }
 
-// unused says so of a request of a model that is never split.
+// unused refuses a request that names a prefill worker if its model is never split.
 func (q *Question) unused() *Refusal {
 	if !q.undivided || !q.wish.pins.Prefill.Named() {
 		return nil
@@ -118,14 +119,14 @@ func (q *Question) unused() *Refusal {
 	return q.notUsed(refuse(NoHandoff))
 }
 
-// servesAlone reports whether the decode worker may serve a request that
-// nothing was handed over for (docs/behaviour.md#prefill-answers).
+// servesAlone reports whether the decode worker may serve a request without a hand-off
+// (docs/behaviour.md#prefill-answers).
 func (rt *Router) servesAlone(w *worker.Worker) bool {
 	return !rt.cfg.Policy.Rules.Enforced && w.CanServe(worker.Aggregated)
 }
 
-// carried turns a request of which a gateway carries one leg only into one for one
-// worker. A synchronous hand-off needs no more than that.
+// carried makes a request one for a single worker if the gateway cannot carry its prefill
+// leg. An engine that prefills first needs only the one leg: its requests stay split.
 func (rt *Router) carried(q *Question) *Refusal {
 	if !q.apart || !q.req.OneLeg {
 		return nil
@@ -145,8 +146,9 @@ func (rt *Router) carried(q *Question) *Refusal {
 	return nil
 }
 
-// ranks lists who may be picked. Decode must speak the hand-off of the prefill
-// worker that was picked, and prefill that of the decode worker that is named.
+// ranks lists the ranks from which a role is picked. A decode worker must be of the same
+// engine as the prefill worker that was picked, and a prefill worker of the same engine
+// as the decode worker that the request names.
 func (d *decider) ranks(role worker.Role) []worker.Rank {
 	q, v := d.q, &d.v
 	switch {

@@ -8,32 +8,32 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Conditional says when a request whose model has prefill workers is served by
-// one worker all the same, its prompt included (docs/behaviour.md#conditional): a
-// decode worker that takes requests without a prefill, or an aggregated one. The zero
-// value is off; where disaggregation is enforced it always is.
+// Conditional says when one worker serves a request, its prompt included, although the
+// model has prefill workers (docs/behaviour.md#conditional). That worker is an aggregated
+// one, or a decode worker that takes requests without a prefill. The zero value is off.
+// Enforced disaggregation turns it off.
 type Conditional struct {
-	// ByISL serves by one worker what has little left to prefill there.
+	// ByISL has one worker serve a request of which little is left to prefill there.
 	ByISL bool
-	// ISLTokens and ISLRatio are what is little: fewer tokens of the prompt not
-	// cached on the worker than ISLTokens, and a smaller share of the prompt
-	// than ISLRatio. Higher serves more requests so, whose prompts then hold up
-	// the answers that run there.
+	// ISLTokens and ISLRatio say what is little: fewer uncached tokens of the prompt than
+	// ISLTokens, and a smaller share of the prompt than ISLRatio. Higher values have more
+	// requests served by one worker; their prompts then delay the answers that run there.
 	ISLTokens int64
 	ISLRatio  float64
-	// ByLoad serves by one worker while prefill is busy: every prefill rank has
-	// more than PrefillBusyTokens prompt tokens queued. Higher does so later.
+	// ByLoad has one worker serve a request while prefill is busy: while every prefill
+	// rank has more than PrefillBusyTokens prompt tokens queued. A higher number does
+	// this later.
 	ByLoad            bool
 	PrefillBusyTokens int64
-	// DecodeBusyBlocks is the share of a worker's KV blocks that may be booked
-	// for it to be given a prompt in either case; 0: any. Higher gives prompts
-	// to fuller workers.
+	// DecodeBusyBlocks is the share of a worker's KV blocks up to which the worker is
+	// given a prompt, by ISL or by load; 0: no limit. A higher share gives prompts to
+	// fuller workers.
 	DecodeBusyBlocks float64
 }
 
 func (c *Conditional) on() bool { return c.ByISL || c.ByLoad }
 
-// Faults returns what is wrong with c.
+// Faults returns an error for each value that is out of its range.
 func (c Conditional) Faults() (errs []error) {
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf("conditional."+format, a...)) }
 	if c.ByISL && c.ISLTokens < 1 {
@@ -51,8 +51,8 @@ func (c Conditional) Faults() (errs []error) {
 	return errs
 }
 
-// uncachedLimit returns how many tokens of the prompt are too many to prefill
-// where it is answered; 0 where any are.
+// uncachedLimit returns the number of uncached tokens at which a prompt of isl tokens is
+// too long for one worker; 0: there is no limit.
 func (c *Conditional) uncachedLimit(isl int) int64 {
 	if !c.ByISL {
 		return 0
@@ -60,8 +60,8 @@ func (c *Conditional) uncachedLimit(isl int) int64 {
 	return min(c.ISLTokens, int64(math.Ceil(c.ISLRatio*float64(isl))))
 }
 
-// spare returns p with the limits of a worker that a prompt is given to although
-// others are there for prompts.
+// spare returns p with the lower limits that hold for a worker that gets a prompt
+// although the model has prefill workers.
 func (c *Conditional) spare(p picker.Params) picker.Params {
 	if c.DecodeBusyBlocks > 0 && (p.DecodeBlocksThreshold == 0 || p.DecodeBlocksThreshold > c.DecodeBusyBlocks) {
 		p.DecodeBlocksThreshold = c.DecodeBusyBlocks
@@ -73,8 +73,8 @@ func (c *Conditional) spare(p picker.Params) picker.Params {
 	return p
 }
 
-// SplitReason says why a request was not served with prefill and decode apart
-// although its model's prefill workers are known. The names are metric labels.
+// SplitReason says why one worker served a request although its model's prefill workers
+// are known. The names are metric labels.
 type SplitReason string
 
 // The reasons why one worker serves.
@@ -85,16 +85,17 @@ const (
 	OneLeg      SplitReason = "one_leg"
 )
 
-// split is a choice between one worker and two, where there was one.
+// split is the choice between one worker and two; the zero value if there was none to
+// make.
 type split struct {
-	reason          SplitReason // empty: two
-	asked           bool        // whether conditional disaggregation was
-	uncached, limit int64       // of the prompt, at the worker looked at; limit 0: not looked at
-	queued          int64       // at the least busy prefill rank, by load
-	cause           string      // of a fallback: the failure in its place
+	reason          SplitReason // empty: two workers
+	asked           bool        // conditional disaggregation was considered
+	uncached, limit int64       // tokens of the prompt, at the worker that was considered; limit 0: none was
+	queued          int64       // prompt tokens at the least busy prefill rank, if load was considered
+	cause           string      // of a fallback: the failure that it replaces
 }
 
-// String says it for people, "" where there was no choice.
+// String returns the choice in words, "" if there was no choice.
 func (s *split) String() string {
 	switch {
 	case s.reason == ShortPrompt:
@@ -114,12 +115,12 @@ func (s *split) String() string {
 	}
 }
 
-// named reports whether the request names a worker itself: then nobody else
-// decides how many serve it.
+// named reports whether the request names a worker itself. Then conditional
+// disaggregation and the fallback leave it as it is.
 func (q *Question) named() bool { return q.places.Prefill != nil || q.places.Decode != nil }
 
-// alone serves the request by one worker if that is what conditional
-// disaggregation says. Otherwise nothing is booked.
+// alone picks and books one worker for the request if conditional disaggregation allows
+// it. False means that nothing is booked.
 func (d *decider) alone() bool {
 	q, v := d.q, &d.v
 	c := &d.cfg.Conditional
@@ -148,7 +149,7 @@ func (d *decider) alone() bool {
 	least, known := d.cfg.Book.LeastQueuedISLTokens(q.pool.PrefillRanks, d.cfg.Health, q.now)
 	v.split.queued = least
 	if d.queueIsFull() {
-		return false // back-pressure is the answer to that: docs/behaviour.md#full-queue
+		return false // a full queue is answered with back-pressure: docs/behaviour.md#full-queue
 	}
 	return known && least > c.PrefillBusyTokens && try(0, PrefillBusy)
 }
@@ -160,8 +161,8 @@ func (d *decider) queueIsFull() bool {
 	return limit > 0 && !q.req.Admitted && d.cfg.Book.QueuedISLTokens(q.pool.PrefillRanks, d.cfg.Health, q.now) >= limit
 }
 
-// mayFallBack reports whether what has failed may be served by one worker instead
-// (docs/behaviour.md#nobody-eligible). Back-pressure may not (#full-queue), nor may a
+// mayFallBack reports whether one worker may serve the request after this failure
+// (docs/behaviour.md#nobody-eligible). False for back-pressure (#full-queue), and for a
 // model whose prefill is becoming ready (#becoming-ready).
 func (d *decider) mayFallBack() bool {
 	if !d.cfg.Policy.Rules.Fallback || len(d.q.pool.AggregatedRanks) == 0 {
@@ -175,8 +176,8 @@ func (d *decider) mayFallBack() bool {
 	}
 }
 
-// fallBack turns a verdict that nobody can serve the request with prefill and
-// decode apart into one for a single worker, where that is wanted and possible.
+// fallBack picks one worker for a request that no pair can serve, if the configuration
+// allows that and a worker can.
 func (d *decider) fallBack() {
 	q, pair := d.q, d.v
 	if pair.fail == nil || !q.apart || q.named() || !d.mayFallBack() {

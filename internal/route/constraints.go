@@ -10,8 +10,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// overrideField is where a request says how its own picks are to be weighed.
-// The name is that of Dynamo's router API; nvext is what engines leave alone.
+// overrideField is the member of nvext in which a request sets weights for its own picks.
+// The name is that of Dynamo's router API. Engines do not read nvext.
 const overrideField = "router_config_override"
 
 func (rt *Router) readOverride(q *Question) *Refusal {
@@ -52,12 +52,13 @@ func (q *Question) ext(field string) (value []byte, found bool) {
 	return s.Of(ext), true
 }
 
-// constraintsField is where a request says which taints its workers must, or had
-// better, carry. The name is that of Dynamo's requests.
+// constraintsField is the member of nvext that names the taints that a request requires
+// of its workers or prefers. The name is that of Dynamo's requests.
 const constraintsField = "routing_constraints"
 
-// readConstraints reads what the request asks of its workers. Where requests may
-// not, one that does is refused: what it requires would not hold.
+// readConstraints reads the taints that the request requires or prefers. If requests may
+// not set them, such a request is refused: served, it could reach a worker without a
+// taint that it requires.
 func (rt *Router) readConstraints(q *Question) *Refusal {
 	given, found := q.ext(constraintsField)
 	if !found {
@@ -78,9 +79,9 @@ func (rt *Router) readConstraints(q *Question) *Refusal {
 	return nil
 }
 
-// bound returns what binds one pick: what the request asks for, and for decode the
-// domain that the KV of its prefill worker is not to leave. It may lie in c
-// or be the question's own; nil for nothing.
+// bound returns the constraints of one pick: those of the request, and for decode also
+// the domain that the KV of its prefill worker is not to leave. The result may be c or
+// the question's own constraints; nil means that there are none.
 func (q *Question) bound(c *picker.Constraints, role worker.Role, prefill worker.ID) *picker.Constraints {
 	var k worker.KVTransfer
 	if w := q.world.Worker(prefill); w != nil && role == worker.Decode {
@@ -101,9 +102,9 @@ func (q *Question) bound(c *picker.Constraints, role worker.Role, prefill worker
 	return c
 }
 
-// reach leaves of a prefill pick those whose KV may go to the decode worker that
-// the request names, and all of them where none may: decode's pick then says
-// why.
+// reach limits a prefill pick to the workers whose KV may go to the decode worker that
+// the request names. If there are none it limits nothing: the decode pick then fails,
+// with the reason.
 func (q *Question) reach(r *load.Request, decode *worker.Worker) {
 	may, n := picker.NewBits(len(r.Ranks)), 0
 	for i, rank := range r.Ranks {

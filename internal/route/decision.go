@@ -12,70 +12,72 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Decision is who serves a request. Of one that is refused only Record and Prompt are
-// set.
+// Decision says which workers serve a request. With a refusal only BlockSize, Key, Record
+// and Prompt are set.
 type Decision struct {
-	// Record tells the decision with its reasons. It lies in the Scratch; the caller adds
-	// what it knows of the request.
+	// Record holds the decision with its reasons. Its memory is the Scratch's. The caller
+	// adds to it the facts about the request that the router is not told.
 	Record *decision.Record
-	// Prompt is what the request's prompt was taken to be; its slices lie in the Scratch.
+	// Prompt is the prompt that the picks were made for; its slices are the Scratch's
+	// memory.
 	Prompt    tokens.Prompt
 	BlockSize int // tokens of a KV block
 
-	Key     worker.Key // of the pool
+	Key     worker.Key // the pool's
 	Apart   bool       // prefill and decode are two workers
-	Prefill Pick       // with Apart
-	Decode  Pick       // of who answers, be it one worker
+	Prefill Pick       // only with Apart
+	Decode  Pick       // the worker that answers, also if it is the only one
 	Alone   SplitReason
 
-	// Destination is where the request goes: the address of Decode, and behind it those
-	// of Others, to be tried in turn.
+	// Destination is where the request is sent: the address of Decode, then those of
+	// Others, in the order in which they are tried.
 	Destination string
 	Others      []Destination
 	Spare       Spare
 	Answer      Answer
 
-	// With Apart, of the hand-off.
+	// The rest is about the hand-off, and is set only with Apart.
 	Kind      handoff.Kind
-	Room      prefill.Room // of a rendezvous
-	HandoffID uint64       // of one through prefill's answer
-	Again     *Again       // the same: to pick decode again; nil: not
+	Room      prefill.Room // with a rendezvous
+	HandoffID uint64       // with a hand-off through prefill's answer
+	Again     *Again       // with a hand-off through prefill's answer: to pick decode again
 }
 
-// Pick is a rank that is to do its part of a request, and its booking, which is the
-// caller's to release. The zero value is nobody.
+// Pick is a rank that serves one leg of a request, with its booking, which the caller
+// must release. The zero value is no pick.
 type Pick struct {
 	picker.Decision
 	Role    worker.Role
 	Worker  *worker.Worker
-	Booking *load.Reservation // nil: of a preview
-	Named   bool              // the request names the worker: a fresh attempt would meet it again
-	Alone   bool              // of Decode: it may do without a hand-off
+	Booking *load.Reservation // nil in a preview
+	Named   bool              // the request names the worker: a fresh attempt would get the same one
+	Alone   bool              // of Decode: the worker may serve without a hand-off
 }
 
-// Made reports whether somebody was picked.
+// Made reports whether a rank was picked.
 func (p *Pick) Made() bool { return p.Worker != nil }
 
-// Address is where the rank is reached.
+// Address returns the endpoint of the picked rank.
 func (p *Pick) Address() string { return p.Worker.EndpointOf(p.Rank.DPRank).String() }
 
-// Destination is an address where a request may be sent, and whom it reaches there.
+// Destination is an address where a request may be sent, and the rank behind that
+// address.
 type Destination struct {
 	Address string
 	Rank    worker.Rank
 }
 
-// Spare says for which leg somebody else could be tried.
+// Spare says for which leg another worker could be tried.
 type Spare struct{ Prefill, Decode bool }
 
-// Cancel takes back what is booked, and whose turn it was, of a decision that nothing
-// comes of.
+// Cancel takes back the bookings of a decision that is not carried out, and the turns of
+// round robin that its picks took.
 func (d *Decision) Cancel(now time.Time) {
 	b := bookings{d.Prefill.Booking, d.Decode.Booking}
 	b.cancel(now)
 }
 
-// bookings are what a decision books, nil for nothing.
+// bookings are the two bookings of a decision. A nil one books nothing.
 type bookings struct{ prefill, decode *load.Reservation }
 
 func (b *bookings) of(role worker.Role) *load.Reservation {
@@ -90,9 +92,9 @@ func (b *bookings) cancel(now time.Time) {
 	b.prefill.Cancel(now)
 }
 
-// Decide picks and books who serves a request whose prompt is p. The Record is there
-// also where it refuses. sc is not to be used for anything else until the decision is
-// done with.
+// Decide picks and books the workers that serve a request with the prompt p. The Decision
+// has its Record also if it is a refusal. The caller must not use sc for anything else
+// until it needs the Decision no more.
 func (rt *Router) Decide(q *Question, p tokens.Prompt, sc *Scratch, now time.Time) (Decision, *Refusal) {
 	d := decider{Router: rt, q: q, sc: sc}
 	if !q.preview() {
@@ -118,12 +120,12 @@ func (rt *Router) Decide(q *Question, p tokens.Prompt, sc *Scratch, now time.Tim
 // decider makes one decision.
 type decider struct {
 	*Router
-	q  *Question // in the world that is judged
+	q  *Question // the question in the world that is judged
 	sc *Scratch
 	v  verdict
 }
 
-// fill says who serves, and notes what is routed to them.
+// fill writes the picks into out, and records that the prompt was routed to them.
 func (d *decider) fill(out *Decision) {
 	q, v := d.q, &d.v
 	out.Apart, out.Answer, out.Alone = q.apart, q.answer(), v.split.reason

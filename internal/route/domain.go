@@ -7,15 +7,15 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// maxDomains bounds how many prefill workers are picked for one request because
-// decode was busy in the domain of the one before. Domains that nobody decodes
-// in are passed over together and count once.
+// maxDomains bounds how many prefill workers are picked for one request because no decode
+// worker could be picked in the domain of the one before. All domains without a decode
+// worker are passed over together, and count once.
 const maxDomains = 8
 
-// pair picks prefill, then decode. Where nobody may be picked for decode in the
-// domain that prefill's KV is not to leave (docs/behaviour.md#transfer-domain), prefill
-// is picked again in another one: only then is that looked at, so that it costs nothing
-// elsewhere.
+// pair picks prefill, then decode. If no decode worker may be picked in the domain that
+// prefill's KV is not to leave (docs/behaviour.md#transfer-domain), pair picks prefill
+// again in another domain. Domains are looked at only after such a failure: other
+// requests pay nothing for them.
 func (d *decider) pair() {
 	q, v := d.q, &d.v
 	prefillParams, decodeParams := q.override.Apply(d.cfg.Prefill), picker.DecodeOverride(q.override.Apply(d.cfg.Decode))
@@ -42,9 +42,10 @@ func (d *decider) pair() {
 	}
 }
 
-// strand takes the prefill workers out of the pick whose KV would be stranded:
-// those of the domain that has just failed, and of those that have no decode worker
-// to pick. It reports false where no domain binds the pick, or the worker is named.
+// strand takes prefill workers out of the pick whose KV no decode worker may fetch: those
+// of the domain that has just failed, and those of domains without a decode worker to
+// pick. It returns false if no domain binds the pick, or if the request names the prefill
+// worker.
 func (d *decider) strand() bool {
 	q, v := d.q, &d.v
 	failed := q.domain(q.world.Worker(v.prefill.decision.Rank.ID))
@@ -70,7 +71,7 @@ func (d *decider) strand() bool {
 	return true
 }
 
-// domain returns the taint that the KV of the worker requires of decode, "" for
+// domain returns the taint that a decode worker must carry to get the KV of w, "" for
 // none.
 func (q *Question) domain(w *worker.Worker) string {
 	if w == nil || w.KVTransfer.Domain == "" || w.KVTransfer.Enforcement == worker.Preferred {
@@ -79,8 +80,8 @@ func (q *Question) domain(w *worker.Worker) string {
 	return q.world.TransferTaint(w.ID)
 }
 
-// decodes reports whether some decode worker of the domain could be picked, if it
-// is not too busy.
+// decodes reports whether the domain has a decode worker of the engine that could be
+// picked. Load is not looked at: such a worker may be overloaded.
 func (d *decider) decodes(e worker.Engine, domain string) bool {
 	q := d.q
 	may := func(w *worker.Worker) bool {

@@ -8,7 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Keys ranges over what is served of a namespace.
+// Keys ranges over the keys of a namespace that have workers in the world.
 func Keys(world *activation.World, namespace string) iter.Seq[worker.Key] {
 	return func(yield func(worker.Key) bool) {
 		for _, k := range world.Keys() {
@@ -19,10 +19,11 @@ func Keys(world *activation.World, namespace string) iter.Seq[worker.Key] {
 	}
 }
 
-// onlyModel is the one model that there is, adapters aside; none where there are several.
+// onlyModel returns the only model of the namespace, adapters aside. It returns the zero
+// Key if there are several or none.
 func (rt *Router) onlyModel(world *activation.World, now time.Time) worker.Key {
 	only := worker.Key{}
-	for _, k := range world.DepartedKeys(now) { // away, but not unknown
+	for _, k := range world.DepartedKeys(now) { // a model whose workers have all left counts: it may come back
 		if k.Namespace == rt.cfg.Policy.Namespace {
 			if only.Model != "" {
 				return worker.Key{}
@@ -32,7 +33,7 @@ func (rt *Router) onlyModel(world *activation.World, now time.Time) worker.Key {
 	}
 	for k := range Keys(world, rt.cfg.Policy.Namespace) {
 		if adapterAlone(world.Pool(k)) {
-			continue // its base model is here, too
+			continue // the pool of its base model counts instead
 		}
 		if only.Model != "" {
 			return worker.Key{}

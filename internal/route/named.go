@@ -13,15 +13,16 @@ import (
 // This file is for requests that name their workers themselves
 // (docs/behaviour.md#named-workers).
 
-// stillAsks reports whether a request that cannot be served is answered
-// all the same: a question while prefill is becoming ready
+// stillAsks reports whether a request is answered although it cannot be served: it asks
+// which workers would serve it, and prefill is becoming ready
 // (docs/behaviour.md#becoming-ready).
 func (q *Question) stillAsks(why Reason) bool {
 	q.decodeOnly = q.wish.query && why == Pending && len(q.pool.Decode) > 0
 	return q.decodeOnly
 }
 
-// lead returns the workers that say how the prompt is to be read.
+// lead returns the workers whose facts, such as the block size, say how the prompt is
+// read.
 func (q *Question) lead() []*worker.Worker {
 	switch {
 	case q.apart:
@@ -49,9 +50,9 @@ func (rt *Router) place(q *Question) *Refusal {
 	return nil
 }
 
-// misnamed returns what is wrong with the workers that the request names where
-// nobody could be picked: that is judged before any pick, and who
-// named a worker that drains must learn that it was this one.
+// misnamed returns what is wrong with the workers that the request names, if no worker of
+// a leg can be picked. Named workers are checked before any pick: a client that has named
+// a draining worker must learn that this worker is the reason.
 func (rt *Router) misnamed(q *Question, why Reason) *Refusal {
 	if why != NoPrefill && why != NoDecode && why != NoCommon {
 		return nil
@@ -61,7 +62,7 @@ func (rt *Router) misnamed(q *Question, why Reason) *Refusal {
 	return rt.place(&apart)
 }
 
-// placeOf returns the worker that is named for the role, nil for none.
+// placeOf returns the worker that the request names for the role, nil for none.
 func (q *Question) placeOf(r worker.Role) *pin.Place {
 	if r == worker.Prefill {
 		return q.places.Prefill
@@ -69,10 +70,9 @@ func (q *Question) placeOf(r worker.Role) *pin.Place {
 	return q.places.Decode
 }
 
-// narrow leaves of a pick only what the request names: one rank, or the ranks
-// of one worker. What keeps others from being picked does not count for it:
-// neither that it is set aside, nor that it has failed this request, nor a
-// limit. No cursor moves (docs/behaviour.md#one-turn).
+// narrow limits a pick to what the request names: one rank, or the ranks of one worker.
+// That worker may be picked although it is set aside, has failed this request, or is over
+// a limit. No cursor moves (docs/behaviour.md#one-turn).
 func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
 	from, _ := slices.BinarySearchFunc(r.Ranks, worker.Rank{ID: at.Worker.ID, DPRank: at.DPRank}, worker.Rank.Compare)
 	n := 1
@@ -103,7 +103,8 @@ func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
 	}
 }
 
-// everyone lets all workers be picked, and tells the filter within who was.
+// everyone is a filter by which any worker may be picked. It reports bookings to the
+// filter inside.
 type everyone struct{ load.Filter }
 
 func (everyone) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
@@ -112,8 +113,9 @@ func (everyone) Changes(since uint64, dst []worker.ID) (now uint64, changed []wo
 
 func (everyone) Standing(worker.Rank) health.Standing { return health.Free }
 
-// kept is the worker that is to be tried with another partner, nil where the role has
-// none, or it may not be picked.
+// kept returns the worker that an earlier attempt has left to be tried with another
+// partner. It returns nil if there is none for the role, or if that worker may not be
+// picked.
 func (d *decider) kept(role worker.Role) *worker.Worker {
 	q := d.q
 	w := q.world.Worker(q.req.Keep.ID)

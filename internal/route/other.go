@@ -7,10 +7,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 )
 
-// This file is for requests on paths that are not read here: one worker serves them.
+// This file is for requests on paths that Baton does not read: one worker serves them.
 
-// askPassing is Ask for a request on such a path: one worker of the model that its body
-// names serves it. Where headers are all there is, one of any model.
+// askPassing is Ask for a request on such a path. A worker of the model that the body
+// names serves it. If the request has only headers, the worker may be one of any model.
 func (rt *Router) askPassing(q *Question) *Refusal {
 	r := &q.req
 	q.query.Request, q.query.Body = r.Scan, r.Body
@@ -31,8 +31,9 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 	return rt.place(q)
 }
 
-// passingPool finds the pool of the model that the body names, or of the worker that
-// the request names, or of the only model; without a body one in which somebody may serve.
+// passingPool finds the pool of the model that the body names, or of the worker that the
+// request names, or of the only model. For a request without a body it prefers a pool
+// that has a worker for it.
 func (rt *Router) passingPool(q *Question, anyPart bool) *Refusal {
 	named := q.wish.pins.Decode.Worker(q.world.Snapshot)
 	if r := q.req.Scan; r != nil && (len(r.Model) > 0 || named == nil) {
@@ -43,7 +44,7 @@ func (rt *Router) passingPool(q *Question, anyPart bool) *Refusal {
 	for key := range Keys(q.world, rt.cfg.Policy.Namespace) {
 		pool := q.world.Pool(key)
 		if named != nil && !slices.Contains(named.Models, key.Model) {
-			continue // the request has no model: that of who is named
+			continue // a request without a model is for a model of the named worker
 		}
 		ranks := pool.AggregatedRanks
 		if anyPart && len(ranks) == 0 {
@@ -59,8 +60,8 @@ func (rt *Router) passingPool(q *Question, anyPart bool) *Refusal {
 	return nil
 }
 
-// tokenizes reports whether a path asks for tokens or their text alone, which a decode
-// worker answers as well: it needs no KV for it.
+// tokenizes reports whether a path asks only for tokens or their text. A decode worker
+// can answer this, since it takes no KV.
 func tokenizes(path string) bool {
 	path, _, _ = strings.Cut(path, "?")
 	switch strings.TrimPrefix(path, "/v1") {
@@ -70,15 +71,15 @@ func tokenizes(path string) bool {
 	return false
 }
 
-// What a request that is passed on is booked with: its tokens are guessed by its size,
-// up to a bound, since pictures and sounds are long as text.
+// A request that is passed on is booked with tokens that are guessed from its size. The
+// bound is there because pictures and sounds are long as text.
 const (
 	passedBytesPerToken = 4
 	passedTokensMost    = 16 << 10
 )
 
 func (q *Question) passedPrompt() tokens.Prompt {
-	if q.query.Request == nil || q.query.Request.End() == 0 { // headers alone, or a form
+	if q.query.Request == nil || q.query.Request.End() == 0 { // only headers, or a form
 		return tokens.Prompt{}
 	}
 	return tokens.Prompt{ISLTokens: min(len(q.query.Body)/passedBytesPerToken, passedTokensMost), Estimated: true}

@@ -12,24 +12,24 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// choice is one pick with what it was made of.
+// choice is one pick, with what it was made from.
 type choice struct {
 	role     worker.Role
 	params   picker.Params
 	decision picker.Decision
-	explain  *load.Explanation // nil: nobody was asked for
+	explain  *load.Explanation // nil: no pick was asked for
 	made     bool
 	growth   load.Growth            // of decode's answer
 	limit    int64                  // of uncached tokens; 0: none
 	others   []worker.Rank          // to try after the picked one, best first
-	missing  string                 // what is shown for noTaint
-	without  string                 // why somebody was not among those to pick from
-	stranded []worker.Rank          // out since nobody decodes in their domain
-	full     *picker.SaturatedError // why nobody was picked, where it was this
-	named    pin.Trust              // not Normal: the request names the worker
+	missing  string                 // the required taint that is shown in place of noTaint
+	without  string                 // why a rank was not among those to pick from
+	stranded []worker.Rank          // left out, since no decode worker is in their domain
+	full     *picker.SaturatedError // why no rank was picked, if a full queue was the reason
+	named    pin.Trust              // if not Normal: the request names the worker
 }
 
-// mode is the router mode as people read it.
+// mode is the way of picking, in the words of the record: a router mode, or a trust.
 func (c *choice) mode() string {
 	if c.named != pin.Normal {
 		return c.named.String()
@@ -37,30 +37,30 @@ func (c *choice) mode() string {
 	return c.params.Mode.String()
 }
 
-// verdict is a whole decision while it is made.
+// verdict is the decision while it is being made.
 type verdict struct {
-	bookings bookings // of the attempt; they outlast the worlds that it is judged in
+	bookings bookings // kept when the decision is judged again in a newer world
 	prompt   tokens.Prompt
-	rest     tokens.Prompt // where prompt is known in part: all of it, estimated
+	rest     tokens.Prompt // if prompt is known in part: the whole prompt, estimated
 	blocks   int
 	size     int
 	prefill  choice
 	decode   choice
 	split    split
-	// stranded are the prefill ranks in whose domain nobody may be picked for decode.
+	// stranded are the prefill ranks in whose domain no decode worker may be picked.
 	stranded []worker.Rank
 	fail     *Refusal
 }
 
-// newBlocks is how many KV blocks the prompt takes where nothing of it is.
+// newBlocks is how many KV blocks the prompt takes on a rank that has none of it cached.
 func (v *verdict) newBlocks() int { return (v.prompt.ISLTokens + v.size - 1) / v.size }
 
-// Tokenizers lists the workers that may be asked to count the request's tokens.
+// Tokenizers lists the workers that may count the request's tokens.
 func (rt *Router) Tokenizers(q *Question) []worker.Endpoint {
 	var out []worker.Endpoint
 	for _, ws := range [][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
 		for _, w := range ws {
-			if allowed(q.req.Subset, w) && rt.cfg.Health.Allows(worker.Rank{ID: w.ID}) { // the first rank's port is asked
+			if allowed(q.req.Subset, w) && rt.cfg.Health.Allows(worker.Rank{ID: w.ID}) { // the question goes to the first rank's port
 				out = append(out, w.Endpoint)
 			}
 		}
@@ -68,9 +68,8 @@ func (rt *Router) Tokenizers(q *Question) []worker.Endpoint {
 	return out
 }
 
-// judge makes and books the picks: prefill first, so that its load is there
-// when decode is picked (docs/behaviour.md#booked-once). Without bookings it only
-// previews.
+// judge makes and books the picks. It books prefill before it picks decode, whose pick
+// counts that load (docs/behaviour.md#booked-once). Without bookings it only previews.
 func (d *decider) judge(p tokens.Prompt) {
 	q, v, sc := d.q, &d.v, d.sc
 	v.prompt, v.size = p, q.query.BlockSize
@@ -138,9 +137,10 @@ func (d *decider) choose(c *choice, role worker.Role, params picker.Params) erro
 	return err
 }
 
-// pick picks of what is offered, and books it where there is what to book it in. Where
-// nobody is left, those count again who are rather not tried: first the other ranks of a
-// worker that has failed before, then all who have.
+// pick picks from the ranks that r offers, and books the pick unless it is a preview
+// (into is nil). If no rank is left, it tries again with ranks that were left out: first
+// with the other ranks of a worker that has failed before, then with all ranks that have
+// failed.
 func (d *decider) pick(c *choice, r *load.Request, into *load.Reservation) error {
 	q := d.q
 	pick := func() (err error) {
@@ -168,8 +168,9 @@ func (d *decider) pick(c *choice, r *load.Request, into *load.Reservation) error
 	return err
 }
 
-// portMates are the other ranks of workers that have failed the request, where each has a
-// port of its own: they may be dead with it, and the probe that tells takes its time.
+// portMates are the other ranks of workers that have failed the request, if each rank has
+// a port of its own. They may be dead with the failed rank, and the probe that finds out
+// takes its time.
 func (q *Question) portMates() (mates []worker.Rank) {
 	for _, r := range q.req.Failed {
 		if w := q.world.Worker(r.ID); w != nil && w.Ports() > 1 {
@@ -183,7 +184,7 @@ func blocksOf(p *tokens.Prompt) overlap.Prompt {
 	return overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}
 }
 
-// offer is what one leg's rank is picked from.
+// offer returns what one leg's rank is picked from.
 func (d *decider) offer(c *choice) load.Request {
 	q, v, sc := d.q, &d.v, d.sc
 	role := c.role
@@ -209,8 +210,8 @@ func (d *decider) offer(c *choice) load.Request {
 		r.Growth = c.growth
 	}
 	r.Explain = c.explain
-	// A decode pick whose prompt is prefilled elsewhere asks who holds it only where that
-	// tells what has to be fetched.
+	// If the prompt is prefilled elsewhere, the overlaps on decode's ranks are looked up
+	// only for an engine that fetches just the blocks that decode lacks.
 	r.Pick.FetchesLacking = role == worker.Decode && v.prefill.made && q.world.Worker(v.prefill.decision.Rank.ID).Engine.FetchesLacking()
 	if role == worker.Decode && !r.Pick.FetchesLacking {
 		return r

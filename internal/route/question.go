@@ -10,8 +10,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Question is one request to be decided: what is known of it before its tokens are. It
-// belongs to the world that it was asked in.
+// Question is one request to be decided, with all that is known before its tokens are
+// counted. It belongs to the world in which it was asked.
 type Question struct {
 	req   Request
 	wish  wish
@@ -23,26 +23,27 @@ type Question struct {
 
 	override    picker.Override
 	constraints picker.Constraints // of the request itself
-	missing     string             // a required taint that no worker carries; noTaint is in its place
+	missing     string             // a required taint that no worker carries; constraints has noTaint in its place
 	undivided   bool               // its model is never split
-	fellBack    string             // the failure that one worker is to serve in place of
+	fellBack    string             // the failure in whose place one worker is to serve
 
-	places     pin.Places      // the workers that it names
-	able       []worker.Engine // who alone may prefill it; nil: all
-	decodeOnly bool            // it asks who would serve it while prefill is becoming ready
-	alone      SplitReason     // why one worker is to serve, where the pair could be had
+	places     pin.Places      // the workers that the request names
+	able       []worker.Engine // the engines from which prefill may be picked; nil: all
+	decodeOnly bool            // the request asks which workers would serve it, while prefill is becoming ready
+	alone      SplitReason     // why one worker is to serve although a pair could be had
 }
 
-// Query is what the request's tokens are counted by.
+// Query returns what counting the request's tokens needs.
 func (q *Question) Query() tokens.Query { return q.query }
 
-// Asks reports whether the request asks who would serve it, and is not to be served.
+// Asks reports whether the request only asks which workers would serve it.
 func (q *Question) Asks() bool { return q.wish.query }
 
 // preview reports whether nothing is to be booked.
 func (q *Question) preview() bool { return q.wish.query || q.req.Preview }
 
-// Prompt returns what the prompt is taken to be where nobody is to count its tokens.
+// Prompt returns the prompt of a request whose tokens are not counted. ok is false if
+// they have to be counted.
 func (q *Question) Prompt() (p tokens.Prompt, ok bool) {
 	if q.req.Passing == "" {
 		return tokens.Prompt{}, false
@@ -50,7 +51,7 @@ func (q *Question) Prompt() (p tokens.Prompt, ok bool) {
 	return q.passedPrompt(), true
 }
 
-// Ask finds who may serve a request: its pool, and what is to be picked there.
+// Ask finds the pool of a request and the picks that are to be made there.
 func (rt *Router) Ask(r Request) (*Question, *Refusal) {
 	w, f := r.wish()
 	if f != nil {
@@ -59,7 +60,7 @@ func (rt *Router) Ask(r Request) (*Question, *Refusal) {
 	return rt.askIn(rt.cfg.Board.Load(), r.Now, &r, w)
 }
 
-// askIn is Ask in a world, at a time in it.
+// askIn is Ask in the given world; now is a time in that world.
 func (rt *Router) askIn(world *activation.World, now time.Time, r *Request, w wish) (*Question, *Refusal) {
 	q := &Question{req: *r, wish: w, now: now, world: world}
 	if !world.Ready() {
@@ -77,7 +78,7 @@ func (rt *Router) askIn(world *activation.World, now time.Time, r *Request, w wi
 	return q, nil
 }
 
-// askRead is Ask for a request on a path that is read.
+// askRead is Ask for a request on a path that Baton reads.
 func (rt *Router) askRead(q *Question) *Refusal {
 	r := &q.req
 	home, f := rt.homeOf(q)
@@ -107,7 +108,7 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	return rt.readConstraints(q)
 }
 
-// divide says whether one worker is to serve the request or two.
+// divide decides whether one worker serves the request or two.
 func (rt *Router) divide(q *Question) *Refusal {
 	apart, fallback, why := rt.outlook(q)
 	q.apart = apart

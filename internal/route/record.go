@@ -11,10 +11,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file writes down what was decided, and why, in people's words. No prompt text
+// This file writes the record of a decision, with its reasons in words. No prompt text
 // passes through it.
 
-// record writes the decision down.
+// record fills in the record of the decision, in the scratch's memory.
 func (d *decider) record() *decision.Record {
 	q, v, r := d.q, &d.v, &d.sc.record
 	*r = decision.Record{}
@@ -60,7 +60,8 @@ func (d *decider) fillChoice(out *decision.Choice, c *choice) {
 	out.Skip(c.explain.More, c.explain.Left-c.explain.More)
 }
 
-// endpointOf is where a rank is reached; "" if it is not in the set that was decided on.
+// endpointOf returns the endpoint of a rank; "" if the worker is not in the question's
+// world.
 func endpointOf(q *Question, r worker.Rank) string {
 	w := q.world.Worker(r.ID)
 	if w == nil {
@@ -75,7 +76,7 @@ func queueNote(e *picker.SaturatedError) string {
 		strconv.FormatInt(e.MaxQueuedISLTokens, 10)
 }
 
-// fillOut adds ranks that could not be picked, with the reason.
+// fillOut adds the ranks that could not be picked, each with the reason.
 func (d *decider) fillOut(out *decision.Choice, c *choice) {
 	q := d.q
 	x := c.explain
@@ -110,7 +111,7 @@ func (d *decider) asideNote(r worker.Rank) string {
 	if h, known := d.cfg.Health.Lookup(r); known && h.State != health.Healthy {
 		return h.State.String() + ": " + string(h.Reason)
 	}
-	return "was aside" // it came back since the pick
+	return "was aside" // the rank came back after the pick
 }
 
 func rowOf(r *picker.Row) decision.Row {

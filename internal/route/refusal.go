@@ -9,45 +9,45 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Reason says why nobody serves a request. The words are those of metrics and of
-// error.code; what a client reads besides is its caller's to write.
+// Reason says why no worker serves a request. Metrics and error.code use these words; the
+// caller writes the rest of what a client reads.
 type Reason string
 
-// The reasons. Behind each stand the facts of a Refusal that go with it.
+// The reasons. Each comment names the fields of the Refusal that are set with the reason.
 const (
-	NotReady     Reason = "not_ready"               // no set of workers is known yet
+	NotReady     Reason = "not_ready"               // no worker set is known yet
 	UnknownModel Reason = "model_not_found"         // Model
-	NoWorker     Reason = "no_worker"               // the model is away for a while
-	Pending      Reason = "prefill_not_ready"       // prefill workers are there, and not ready
+	NoWorker     Reason = "no_worker"               // the model's workers have left; they may come back
+	Pending      Reason = "prefill_not_ready"       // prefill workers are known, and not ready
 	NoPrefill    Reason = "no_prefill_worker"       // Overloaded
 	NoDecode     Reason = "no_decode_worker"        // Overloaded
 	NoAggregated Reason = "no_aggregated_worker"    // Overloaded
-	NoCommon     Reason = "no_common_handoff"       // prefill and decode are of other engines
-	PrefillGone  Reason = "prefill_gone"            // and nobody can do without
-	NoListener   Reason = "no_prefill_listener"     // the engine's hand-off needs one
+	NoCommon     Reason = "no_common_handoff"       // no prefill and decode worker are of one engine
+	PrefillGone  Reason = "prefill_gone"            // the pair's prefill worker has left, and no worker can serve alone
+	NoListener   Reason = "no_prefill_listener"     // the engine's hand-off needs the prefill listener
 	NoHandoff    Reason = "not_disaggregable"       // Obstacle, By
 	Saturated    Reason = "prefill_saturated"       // Queue
 	NoTaint      Reason = "no_worker_with_taint"    // Taint, Role
-	Outside      Reason = "no_endpoint_in_subset"   // of whom the data plane allows
+	Outside      Reason = "no_endpoint_in_subset"   // the subset that the data plane allows has no worker of the role
 	Enforced     Reason = "disaggregation_enforced" // one worker could serve, and may not
-	NamedLeft    Reason = "worker_gone"             // Role, Worker: since it was looked up
-	BadName      Reason = "invalid_routing"         // Pin: what names a worker; its Kind has a word of its own
-	BadBody      Reason = "invalid_body"            // Body: a member of the body; its Kind has a word of its own
+	NamedLeft    Reason = "worker_gone"             // Role, Worker: it has left since it was looked up
+	BadName      Reason = "invalid_routing"         // Pin: what is wrong with the worker's name; its Kind has a word of its own
+	BadBody      Reason = "invalid_body"            // Body: the faulty member of the body; its Kind has a word of its own
 )
 
-// Refusal is why nobody serves a request, with what is known of it. Which facts are
-// there, its Reason says.
+// Refusal says why no worker serves a request. The Reason says which of the other fields
+// are set.
 type Refusal struct {
 	Reason Reason
 
-	Model      string                 // that was asked for
-	Role       worker.Role            // that nobody was found for
-	Worker     worker.ID              // that is named
+	Model      string                 // that the request names
+	Role       worker.Role            // for which no worker was found
+	Worker     worker.ID              // that the request names
 	Taint      string                 // that is required, as the request or a topology names it
-	Queue      *picker.SaturatedError // how full it is
-	Overloaded bool                   // all who could serve are over a threshold
-	Obstacle   string                 // what of the request cannot be split; empty: its model's never are
-	By         string                 // who names a prefill worker that would not be used; empty: nobody
+	Queue      *picker.SaturatedError // how full the queue is
+	Overloaded bool                   // all workers that could serve are over a threshold
+	Obstacle   string                 // the part of the request that cannot be split; empty: the model is never split
+	By         string                 // who has named a prefill worker that would not be used; empty: none is named
 	Pin        *pin.Error
 	Body       *openai.Error
 }
@@ -56,8 +56,8 @@ func refuse(r Reason) *Refusal { return &Refusal{Reason: r} }
 
 func badMember(e openai.Error) *Refusal { return &Refusal{Reason: BadBody, Body: &e} }
 
-// nobody is the refusal of a pick for the role that found nobody; of a worker that was
-// named, that it has left since.
+// nobody is the refusal after a pick for the role has found no rank. If the request names
+// the worker, the refusal says that this worker has left.
 func (q *Question) nobody(role worker.Role, err error) *Refusal {
 	if errors.Is(err, errOutside) {
 		return refuse(Outside)
@@ -79,7 +79,7 @@ func (q *Question) nobody(role worker.Role, err error) *Refusal {
 	}
 }
 
-// lackOf is the reason where nobody serves in the role.
+// lackOf returns the reason for a pick that found no worker in the role.
 func lackOf(role worker.Role) Reason {
 	switch role {
 	case worker.Prefill:

@@ -6,13 +6,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// told reports whether events tell what the rank holds.
+// told reports whether KV events tell which blocks the rank holds.
 func (rt *Router) told(w *worker.Worker, r worker.Rank) bool {
 	return !w.KVEvents.IsZero() || rt.cfg.Overlap.Tells != nil && rt.cfg.Overlap.Tells(r)
 }
 
-// remember notes what was routed where: for prompts and workers of which no
-// events tell, and for others until the events come.
+// remember notes to which rank the prompt was routed. If events tell of the rank's
+// blocks, the note stands in until they arrive; otherwise it is all that is known of
+// them.
 func (d *decider) remember() {
 	q, v, sc := d.q, &d.v, d.sc
 	p := &v.prompt
@@ -21,14 +22,15 @@ func (d *decider) remember() {
 		rank = v.prefill.decision.Rank
 	}
 	switch {
-	case len(p.Hashes) == 0: // of one with a picture there may be no whole block before it
+	case len(p.Hashes) == 0: // a prompt with a picture may have no whole block before it
 	case p.Estimated || !d.told(q.world.Worker(rank.ID), rank):
 		d.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
 	case d.cfg.Overlap.PredictedWeight > 0:
 		d.cfg.Routes.Note(rank, p.Hashes, kvindex.Predicted, now)
 	}
 	if p.Source == tokens.FromEngine {
-		// So that a later turn whose tokens come too late still finds its worker.
+		// A later turn of the conversation, if its tokens come too late, finds its worker
+		// by this.
 		guess := v.rest
 		if !p.Partial {
 			guess = d.cfg.Estimate(q.query, &sc.guess, tokens.ReasonMode)

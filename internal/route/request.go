@@ -10,55 +10,56 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Request is what a decision is made of: what was asked, who may say what of workers,
-// and what came of earlier attempts. Scan, Body and the slices must stay as they are until
-// it is decided; nothing is kept of them.
+// Request is what a decision is made from: what was asked, how far to trust the workers
+// that it names, and what became of earlier attempts. Scan, Body and the slices must not
+// change until the decision is made; no reference to them is kept after it.
 type Request struct {
 	Now time.Time
 
-	// Scan is what was read of Body; nil: headers are all there is.
+	// Scan is what was read of Body; nil: the request has only headers.
 	Scan *openai.Request
 	Body []byte
-	// Passing is the path of a request that is passed on; empty: its path is read.
+	// Passing is the path if Baton passes the request on unread; empty: the request is
+	// read.
 	Passing string
 
-	// Trust says how far what names workers is believed. Named are the headers that do;
-	// of the body it is read here, and refused with HeadersOnly.
+	// Trust says how far names of workers are believed. Named are the headers that name
+	// workers. Names in the body are read from Scan; HeadersOnly refuses them.
 	Trust       pin.Trust
 	HeadersOnly bool
 	Named       []pin.Header
 
 	// What a data plane says besides.
-	Subset    *subset.Set // who may be picked; nil: all
-	Endpoints int         // how many decode workers are named at most; below 2: one
-	OneLeg    bool        // nothing carries a mirrored prefill leg
+	Subset    *subset.Set // the endpoints that may be picked; nil: all
+	Endpoints int         // how many decode workers to list at most; below 2: one
+	OneLeg    bool        // the gateway cannot carry a mirrored prefill leg
 
-	// Of earlier attempts of the request.
-	Failed []worker.Rank // who may be at fault
-	Keep   worker.Rank   // to be tried with another partner; of worker 0: none
-	// Admitted: one was let in. Back-pressure is for new requests: a failure of ours must
-	// not end in "come back later".
+	// What earlier attempts of the request have left.
+	Failed []worker.Rank // ranks that may be at fault
+	Keep   worker.Rank   // to be tried with another partner; ID 0: none
+	// Admitted says that an earlier attempt was let in. Back-pressure is for new
+	// requests: a failure of ours must not end in "come back later".
 	Admitted bool
-	// InPlaceOf is the failure that one worker is to serve in place of, whatever else
-	// could be picked; empty: none.
+	// InPlaceOf is the failure in whose place one worker is to serve, even if a pair could
+	// be picked; empty: none.
 	InPlaceOf string
 
-	// Preview books nothing, notes nothing and takes nobody's turn.
+	// Preview books nothing, notes nothing and moves no cursor.
 	Preview bool
 }
 
-// wish is what a request says of workers, as far as it is believed.
+// wish is what a request says of workers, as far as it is trusted.
 type wish struct {
 	pins  pin.Pins
-	query bool // it asks who would serve it, and is not to be served
+	query bool // the request only asks which workers would serve it
 }
 
 // names reports whether the request names a worker, for either leg.
 func (w *wish) names() bool { return w.pins.Prefill.Named() || w.pins.Decode.Named() }
 
-// wish reads what the request says of workers. Members of the body that name workers are
-// refused where they are not believed: passed on, they could be believed by
-// what stands behind a worker's address. Headers are overwritten or removed.
+// wish reads what the request says of workers. A body that names workers without trust is
+// refused: passed on, its names could be believed behind a worker's address. Headers need
+// no refusal, since they are overwritten or removed.
 func (r *Request) wish() (w wish, f *Refusal) {
 	var fields pin.Fields
 	var err *pin.Error
@@ -82,12 +83,11 @@ func (r *Request) wish() (w wish, f *Refusal) {
 	return w, nil
 }
 
-// Answer is what a request says of the answer that it wants. The zero value is one
-// of which nothing is known.
+// Answer is what a request says of the answer that it wants. The zero value says nothing.
 type Answer struct {
 	Key       worker.Key
 	MaxTokens int64
-	Parallel  int // generations
+	Parallel  int // number of generations
 }
 
 func (q *Question) answer() Answer {

@@ -17,41 +17,43 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Config is what a Router is made of. The parts and functions are required but where it
-// says otherwise, and safe for concurrent use.
+// Config is what a Router is made of. Parts and functions are required unless their
+// comment allows nil. They must be safe for concurrent use.
 type Config struct {
-	// Board has the world that requests are judged in.
+	// Board has the current world, in which requests are judged.
 	Board *activation.Board
-	// Newer returns a later world than that, and when that is, or nil where there is
-	// none. It may wait for one that is known to come. Nil: what the board has.
+	// Newer returns a world that is later than the given one, and its time; a nil world
+	// if there is none. It may wait for a world that is known to come. Without it the
+	// router looks at the Board.
 	Newer func(than *activation.World) (*activation.World, time.Time)
 
 	Book    *load.Book
 	Health  *health.Tracker
 	Overlap overlap.Config
-	Routes  *overlap.Routes // of Overlap's index
-	// Estimate guesses a prompt without asking anybody for its tokens.
+	Routes  *overlap.Routes // for the index that Overlap names
+	// Estimate guesses a prompt's tokens, without a question to an engine.
 	Estimate func(q tokens.Query, s *tokens.Scratch, why tokens.Reason) tokens.Prompt
-	// Expect says what answers of a model have been like.
+	// Expect says how long answers of a model have lately been.
 	Expect func(k worker.Key, maxTokens int64) outlen.Expectation
-	// Left and LeftFrom report whether a worker has left that had the id, or listened
-	// there. Nil: none has.
+	// Left and LeftFrom report whether a worker with the id, or with the endpoint, has
+	// left. Without them none has.
 	Left     func(worker.ID) bool
 	LeftFrom func(worker.Endpoint) bool
 
-	// Policy is what models are judged by: which are served, and whether one worker may.
+	// Policy says which models are served, and whether one worker may serve a request.
 	Policy activation.Policy
 
 	// How to pick, by role.
 	Prefill, Decode, Aggregated picker.Params
-	// Conditional says which requests one worker serves though prefill is there.
+	// Conditional says which requests one worker serves although prefill workers are
+	// known.
 	Conditional Conditional
-	// Overrides lets a request weigh and bind its own picks. Unweighed is called where a
-	// request would weigh them and may not; nil: nobody is told.
+	// Overrides allows a request to set the weights and the constraints of its own picks.
+	// Unweighed, if set, is called when weights are given and Overrides is false.
 	Overrides bool
 	Unweighed func()
-	// MaxQueuedISLTokens refuses new requests while so many prompt tokens are queued at
-	// the prefill workers of their model; 0: never.
+	// MaxQueuedISLTokens refuses new requests while at least so many prompt tokens are
+	// queued at the prefill workers of their model; 0: never.
 	MaxQueuedISLTokens int64
 }
 
@@ -74,17 +76,18 @@ func New(cfg Config) (*Router, error) {
 	return rt, nil
 }
 
-// Heard says that events of a rank have begun or ceased to arrive.
+// Heard must be called when events of a rank begin or cease to arrive: the router then
+// looks up anew which ranks have events.
 func (rt *Router) Heard() { rt.overlaps.Forget() }
 
-// Scratch is the memory of one decision at a time, reused.
+// Scratch is memory for one decision at a time, which later decisions use again.
 type Scratch struct {
-	// Tokens is for whoever counts the request's tokens.
+	// Tokens is for the caller, to count the request's tokens in.
 	Tokens tokens.Scratch
 
 	guess   tokens.Scratch
 	overlap overlap.Answer
-	beyond  overlap.Answer // of a prompt that is known in part
+	beyond  overlap.Answer // the estimate beyond the known part of a prompt
 	explain [2]load.Explanation
 	bound   picker.Constraints
 	record  decision.Record
@@ -99,6 +102,6 @@ func NewScratch() *Scratch {
 // Borrow lends memory for a decision until Return.
 func (rt *Router) Borrow() *Scratch { return rt.scratch.Get().(*Scratch) }
 
-// Return takes back what was lent. Neither the prompt whose tokens were counted in it nor
-// the record of the decision may be looked at any more.
+// Return takes the memory back. The prompt whose tokens were counted in it and the record
+// of the decision must not be used after that.
 func (rt *Router) Return(sc *Scratch) { rt.scratch.Put(sc) }

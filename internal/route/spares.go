@@ -6,9 +6,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// spares reports whether somebody of the role but r could be tried: nobody who has
-// failed the request, is aside, or is not allowed. It looks at few workers, however many
-// there are.
+// spares reports whether another worker of the role than r could be tried: one that has
+// not failed the request, is not set aside, and is allowed. It looks at few workers,
+// however large the pool is.
 func (rt *Router) spares(q *Question, role worker.Role, r worker.Rank) bool {
 	but := append(append(make([]worker.Rank, 0, 8), r), q.req.Failed...)
 	if q.req.Subset == nil {
@@ -17,14 +17,15 @@ func (rt *Router) spares(q *Question, role worker.Role, r worker.Rank) bool {
 	return rt.sparesWithin(q, role, but)
 }
 
-// spareLooks bounds the search among those to whom a data plane limits a request. Of a
-// subset and a pool that are both larger, a few who could be tried among many who could
-// not may be overlooked: then there is no fresh attempt where only another worker may do
-// better.
+// spareLooks bounds that search in a subset that a data plane sets. If both the subset
+// and the pool are larger, a few workers that could be tried may be overlooked among many
+// that could not. Then there is no fresh attempt for a failure that only another worker
+// can avoid.
 const spareLooks = 256
 
-// sparesWithin is spares within a subset: by its addresses where these are few, and by
-// the pool's workers, whose address may have no port in the subset, or be shared.
+// sparesWithin is spares within a subset. It looks through the subset's addresses, and
+// then through the pool's workers: a worker's address may be in the subset without its
+// port, or be shared.
 func (rt *Router) sparesWithin(q *Question, role worker.Role, but []worker.Rank) bool {
 	free := func(w *worker.Worker, dp worker.DPRank) bool {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
@@ -52,12 +53,12 @@ func (rt *Router) sparesWithin(q *Question, role worker.Role, but []worker.Rank)
 	return false
 }
 
-// has reports whether a worker is of the pool, in that role.
+// has reports whether a worker is in the question's pool and can serve in the role.
 func (q *Question) has(role worker.Role, w *worker.Worker) bool {
 	return w.CanServe(role) && w.Namespace == q.pool.Key.Namespace && slices.Contains(w.Models, q.pool.Key.Model)
 }
 
-// members are the pool's workers in that role.
+// members returns the pool's workers that serve in the role.
 func (q *Question) members(role worker.Role) []*worker.Worker {
 	switch role {
 	case worker.Prefill:

@@ -10,14 +10,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file is for the endpoints that a data plane allows, and for the list of those
-// that it is given.
+// This file applies the subset of endpoints that a data plane allows, and lists the
+// further endpoints that a data plane may try.
 
-// errOutside: nobody of those that a data plane allows has the role.
+// errOutside means that the data plane allows no rank of the role.
 var errOutside = errors.New("route: no endpoint of the subset has the role")
 
-// within returns who of the ranks a data plane allows; nil for all, and false
-// where there is nobody.
+// within returns which of the ranks a data plane allows; nil for all. It returns false if
+// the data plane allows none of them.
 func within(snap *worker.Snapshot, set *subset.Set, ranks []worker.Rank) (picker.Bits, bool) {
 	if set == nil {
 		return nil, true
@@ -42,11 +42,11 @@ func allowed(set *subset.Set, w *worker.Worker) bool {
 	return false
 }
 
-// otherTries bounds the picks for the list, some of which name nobody new.
+// otherTries bounds the picks for that list: a pick may add no new rank.
 const otherTries = 16
 
-// others picks who is to be tried after the decode worker that was picked, best
-// first. Nothing is booked on them: who has served, the answer tells.
+// others picks the ranks that are to be tried after the decode worker that was picked,
+// best first. Nothing is booked on them: the answer tells which worker has served.
 func (d *decider) others(c *choice, r load.Request) {
 	q := d.q
 	r.Explain = nil
@@ -59,14 +59,15 @@ func (d *decider) others(c *choice, r load.Request) {
 			return
 		}
 		last = next.Rank
-		// The rank travels in a header, which must be right for each of them.
+		// The request has one header that names the rank: it must be right at each
+		// destination.
 		if w := q.world.Worker(last.ID); w.RanksPerPort() == first.RanksPerPort() {
 			c.others = append(c.others, last)
 		}
 	}
 }
 
-// samePort lists the ranks of w that are reached where r is.
+// samePort lists the ranks of w that have the same endpoint as r.
 func samePort(w *worker.Worker, r worker.Rank) []worker.Rank {
 	if w.RanksPerPort() == 1 {
 		return []worker.Rank{r}
@@ -82,7 +83,8 @@ func appendRanks(dst []worker.Rank, w *worker.Worker) []worker.Rank {
 	return dst
 }
 
-// destinations lists where the request goes: to whom was picked, and to the others.
+// destinations returns the addresses where the request may go, with the picked one first,
+// and the others with the rank behind each.
 func (q *Question) destinations(c *choice) (list string, others []Destination) {
 	rank := c.decision.Rank
 	list = q.world.Worker(rank.ID).EndpointOf(rank.DPRank).String()

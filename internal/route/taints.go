@@ -11,10 +11,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// taintSets knows which taints the fleet has. A request may ask for any; the
-// load book looks through all ranks, under its lock, for each that it has not
-// met, so that it is asked only for those that some worker carries. Safe for
-// concurrent use; the zero value knows nothing yet.
+// taintSets holds the taints that the workers carry. A request may name any taint. For
+// each taint that is new to the load book, the book looks through all ranks under its
+// lock: so it is asked only for taints that some worker carries. Safe for concurrent use;
+// the zero value is ready for use.
 type taintSets struct{ last atomic.Pointer[taintSet] }
 
 type taintSet struct {
@@ -22,8 +22,8 @@ type taintSet struct {
 	has   map[string]struct{}
 }
 
-// of returns the taints of the world's workers, those of their topology included.
-// They are looked through once a world.
+// of returns the taints of the world's workers, with those of their topology. It collects
+// them once for each world.
 func (t *taintSets) of(world *activation.World) map[string]struct{} {
 	if s := t.last.Load(); s != nil && s.world == world {
 		return s.has
@@ -43,13 +43,13 @@ func (t *taintSets) of(world *activation.World) map[string]struct{} {
 	return s.has
 }
 
-// noTaint stands for the taints that no worker carries. None can: what workers
-// declare is printable.
+// noTaint stands for the taints that no worker carries. No worker can carry noTaint: the
+// taints that workers declare are printable.
 const noTaint = "\x00"
 
-// known takes out of c, whose memory is its own, the preferences that no worker
-// meets, for they change nothing, and puts noTaint in the place of the required
-// taints that none carries. It returns the first of those, "" for none.
+// known changes c, which must have memory of its own. It drops preferences for taints that
+// no worker carries, since they change nothing, and replaces required taints that no worker
+// carries by noTaint. It returns the first of these, "" for none.
 func (t *taintSets) known(world *activation.World, c *picker.Constraints) (missing string) {
 	if c.None() {
 		return ""
@@ -68,7 +68,7 @@ func (t *taintSets) known(world *activation.World, c *picker.Constraints) (missi
 	return missing
 }
 
-// nameTaint gives the taint that no worker carries its name again.
+// nameTaint puts the name of the missing taint back in the place of noTaint.
 func (q *Question) nameTaint(err error) error {
 	var taint *picker.TaintError
 	if errors.As(err, &taint) && taint.Taint == noTaint {

@@ -7,8 +7,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 )
 
-// reasonOf is why a model cannot be served, or only as a fallback; empty for one that
-// can. Without a listener a request may still find another way: splittable judges that.
+// reasonOf says why a model cannot be served, or why only by a fallback; empty if it can.
+// Without a prefill listener a request may still be served: splittable judges that.
 func reasonOf(o activation.Outlook) Reason {
 	if o.Way != activation.Refused && !o.Fallback {
 		return ""
@@ -35,9 +35,8 @@ func reasonOf(o activation.Outlook) Reason {
 	}
 }
 
-// outlook says whether a request is to be served with prefill and decode apart, and
-// has the reason why it cannot be served at all, or of what one worker is to serve in
-// place of.
+// outlook says whether a request is to be served with prefill and decode apart. If it
+// cannot be, why is the reason; with fallback one worker serves in place of that error.
 func (rt *Router) outlook(q *Question) (apart, fallback bool, why Reason) {
 	rules := rt.cfg.Policy.RulesOf(q.pool)
 	o := activation.Judge(q.world.Standing(q.pool.Key).State, q.pool, rules)
@@ -45,10 +44,10 @@ func (rt *Router) outlook(q *Question) (apart, fallback bool, why Reason) {
 	return o.Way == activation.Apart || o.Reason == activation.NoListener, o.Fallback, reasonOf(o)
 }
 
-// judgeInTime is judge in the world of now, and again in a newer world while nobody can be
-// picked in the one that was judged.
+// judgeInTime judges the question in the current world, and again in each newer world as
+// long as the pick fails.
 func (d *decider) judgeInTime(p tokens.Prompt) {
-	if d.cfg.Board.Load() != d.q.world { // it has changed while tokens were counted
+	if d.cfg.Board.Load() != d.q.world { // the world has changed while tokens were counted
 		d.follow()
 	}
 	for range maxWorlds {
@@ -61,7 +60,7 @@ func (d *decider) judgeInTime(p tokens.Prompt) {
 	d.fallBack()
 }
 
-// follow goes on with the question in a newer world, or reports that there is none.
+// follow puts the question in a newer world. It returns false if there is none.
 func (d *decider) follow() bool {
 	n := d.newer(d.q)
 	if n == nil {
@@ -71,14 +70,13 @@ func (d *decider) follow() bool {
 	return true
 }
 
-// maxWorlds bounds how often one request is judged.
+// maxWorlds bounds in how many worlds one request is judged.
 const maxWorlds = 10
 
-// newer returns the question in a later world than q's, or nil where there is
-// none or it cannot be asked there. All workers of a request may have been
-// replaced while its tokens were counted, or be replaced right now: then the
-// load book does not know the old ones any more, and a request must not be
-// refused though the new ones could serve it.
+// newer returns the question in a later world than q's. It returns nil if there is none,
+// or if the question cannot be asked there. All workers of a request may be replaced
+// while its tokens are counted, or at this moment. The load book has then dropped the old
+// workers, and the new ones can serve the request.
 func (rt *Router) newer(q *Question) *Question {
 	world, now := rt.newerWorld(q)
 	if world == nil {

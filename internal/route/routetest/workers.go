@@ -1,11 +1,10 @@
-// Package routetest makes workers, and the board that publishes them, for tests of who
-// serves a request.
+// Package routetest makes workers, and the board that publishes them, for tests of
+// internal/route.
 //
-// Contract. Each call makes workers of its own, which a test may change. It panics where
-// it is asked for what cannot be.
+// Contract. Each call makes workers of its own, which a test may change. A call that
+// cannot be met panics.
 //
-// What it does not do: it imports nothing of internal/route, whose
-// tests use it.
+// What it does not do: it does not import internal/route, whose tests use it.
 package routetest
 
 import (
@@ -17,7 +16,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Workers are two for prefill, 1 and 2, and two for decode, at 127.0.0.1:40000 and on.
+// Workers returns two prefill workers, 1 and 2, and two decode workers, 3 and 4, at
+// 127.0.0.1:40000 and the ports after it.
 func Workers() []*worker.Worker {
 	var ws []*worker.Worker
 	for i, role := range []worker.Role{worker.Prefill, worker.Prefill, worker.Decode, worker.Decode} {
@@ -30,8 +30,8 @@ func Workers() []*worker.Worker {
 	return ws
 }
 
-// Ported are Workers with three ranks each, of which each has a port of its own: 40100
-// to 40102, 40200 to 40202 …
+// Ported returns Workers with three ranks each. Each rank has a port of its own: 40100 to
+// 40102, 40200 to 40202 …
 func Ported() []*worker.Worker {
 	ws := Workers()
 	for _, w := range ws {
@@ -41,7 +41,7 @@ func Ported() []*worker.Worker {
 	return ws
 }
 
-// Many are n for prefill, ids from 1, and then n for decode.
+// Many returns n prefill workers, with ids from 1, and after them n decode workers.
 func Many(n int) (ws []*worker.Worker) {
 	for i := range 2 * n {
 		w := &worker.Worker{
@@ -56,8 +56,8 @@ func Many(n int) (ws []*worker.Worker) {
 	return ws
 }
 
-// Zoned are Workers with 1 and 3 in zone a, 2 and 4 in zone b, and the KV of the prefill
-// workers bound to them.
+// Zoned returns Workers with 1 and 3 in zone a, 2 and 4 in zone b. The KV of the prefill
+// workers is bound to their zone.
 func Zoned(e worker.Enforcement, weight float64) []*worker.Worker {
 	ws := Workers()
 	for i, w := range ws {
@@ -69,7 +69,7 @@ func Zoned(e worker.Enforcement, weight float64) []*worker.Worker {
 	return ws
 }
 
-// AbleAlone are Workers of which 3, a decode worker, can do without a prefill.
+// AbleAlone returns Workers of which 3, a decode worker, can serve without a prefill.
 func AbleAlone() []*worker.Worker {
 	ws := Workers()
 	ws[2].AcceptsAggregated = true
@@ -77,7 +77,7 @@ func AbleAlone() []*worker.Worker {
 	return ws
 }
 
-// Strand puts prefill into a domain in which nobody decodes.
+// Strand puts the prefill workers into a domain that has no decode worker.
 func Strand(ws []*worker.Worker) {
 	for _, w := range ws {
 		if w.Role == worker.Prefill {
@@ -95,7 +95,8 @@ func Aggregated(ws []*worker.Worker) []*worker.Worker {
 	return ws
 }
 
-// Board publishes sets of workers one after the other, now, and returns what follows them.
+// Board returns a board to which the sets of workers were published in turn, at the time
+// now.
 func Board(now time.Time, sets ...[]*worker.Worker) *activation.Board {
 	b := activation.New()
 	for i, ws := range sets {
