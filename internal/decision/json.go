@@ -8,9 +8,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file is a record in JSON, written and read. Worker ids are strings, since
-// they exceed what a JSON number holds; durations are seconds; a cost that is no
-// number is null; what has not happened is left out.
+// This file writes and reads a record as JSON. Worker ids are strings, since they exceed
+// what a JSON number holds; durations are in seconds; a cost that is no number is null;
+// what has not happened is left out.
 
 type recordForm struct {
 	Seq         uint64    `json:"seq"`
@@ -60,7 +60,7 @@ type choiceForm struct {
 	Cost          *float64      `json:"cost"`
 	Table         []rowForm     `json:"table"`
 	LeftOut       int           `json:"left_out"`
-	EligibleOut   int           `json:"left_out_eligible,omitempty"` // of them
+	EligibleOut   int           `json:"left_out_eligible,omitempty"` // of LeftOut
 }
 
 type rowForm struct {
@@ -89,8 +89,8 @@ type rowForm struct {
 	KnownSecondsAgo     *float64      `json:"known_seconds_ago,omitempty"`
 }
 
-// MarshalJSON writes the record with its sentences, so that who reads it needs
-// none of the words.
+// MarshalJSON writes the record with the sentences of its picks, so that a reader of the
+// JSON need not make them.
 func (r *Record) MarshalJSON() ([]byte, error) {
 	t := &r.Timings
 	f := recordForm{
@@ -117,8 +117,8 @@ func (r *Record) MarshalJSON() ([]byte, error) {
 	return json.Marshal(&f)
 }
 
-// UnmarshalJSON reads what MarshalJSON has written. A choice has the sentence
-// that its writer gave it.
+// UnmarshalJSON reads what MarshalJSON has written. Why of a choice then returns the
+// sentence in the JSON.
 func (r *Record) UnmarshalJSON(b []byte) error {
 	var f recordForm
 	if err := json.Unmarshal(b, &f); err != nil {
@@ -165,7 +165,7 @@ func formOf(c *Choice, why string) *choiceForm {
 	return f
 }
 
-// into writes the form to a choice that is empty; a nil form is no pick.
+// into writes the form to an empty choice; a nil form is no pick.
 func (f *choiceForm) into(c *Choice) {
 	if f == nil {
 		return
@@ -196,7 +196,7 @@ func (f *choiceForm) into(c *Choice) {
 	}
 }
 
-// number returns nil for what JSON has no number for.
+// number returns nil for a number that JSON cannot write.
 func number(f float64) *float64 {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return nil
@@ -213,7 +213,7 @@ func float(f *float64) float64 {
 
 func seconds(s float64) time.Duration { return time.Duration(math.Round(s * float64(time.Second))) }
 
-// secondsOf returns nil for a duration of zero, which is none.
+// secondsOf returns nil for a duration of zero, which means that there is none.
 func secondsOf(d time.Duration) *float64 {
 	if d == 0 {
 		return nil

@@ -13,8 +13,8 @@ const (
 	ResponseHeaders
 )
 
-// Mark notes that e happened at the given time. The first mark of an event
-// stands. Marks of the prefill leg move Leg along unless it has failed.
+// Mark records that e happened at the given time. The first mark of an event stands.
+// Marks of the prefill leg move Leg forward unless it has failed.
 func (r *Record) Mark(e Event, at time.Time) {
 	d := at.Sub(r.Time)
 	leg := LegNone
@@ -36,8 +36,8 @@ func (r *Record) Mark(e Event, at time.Time) {
 	}
 }
 
-// EndLeg notes that the prefill leg failed or was aborted, and why. The first
-// such end stands.
+// EndLeg records that the prefill leg failed or was aborted, and why. The first such end
+// stands.
 func (r *Record) EndLeg(o LegOutcome, detail string, at time.Time) {
 	if r.Leg == LegFailed || r.Leg == LegAborted {
 		return
@@ -46,9 +46,9 @@ func (r *Record) EndLeg(o LegOutcome, detail string, at time.Time) {
 	setOnce(&r.Timings.PrefillEnded, at.Sub(r.Time))
 }
 
-// End notes how the attempt ended: its outcome, the detail of it ("" for none),
-// the status the client got (0: none) and when. The first end stands, so that a
-// late report cannot hide the cause.
+// End records how the attempt ended: its outcome, the outcome's detail ("" for none), the
+// status that the client got (0: none), and when. The first end stands, so that a late
+// report cannot hide the cause.
 func (r *Record) End(o Outcome, detail string, status int, at time.Time) {
 	if r.Timings.End != 0 {
 		return
@@ -60,7 +60,8 @@ func (r *Record) End(o Outcome, detail string, status int, at time.Time) {
 	setOnce(&r.Timings.End, at.Sub(r.Time))
 }
 
-// legOrder ranks the outcomes so that a late report never takes one back.
+// legOrder orders the outcomes: a mark moves Leg only to a later one, so that a late
+// report takes nothing back.
 func legOrder(l LegOutcome) int {
 	switch l {
 	case LegNone:
@@ -78,8 +79,8 @@ func legOrder(l LegOutcome) int {
 	}
 }
 
-// setOnce keeps the first value. Zero means unset, so an event at the very
-// start counts as one nanosecond in.
+// setOnce keeps the first value. Zero means unset, so an event at the very start is kept
+// as one nanosecond.
 func setOnce(p *time.Duration, d time.Duration) {
 	if *p == 0 {
 		*p = max(d, 1)

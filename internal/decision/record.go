@@ -7,26 +7,25 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// MaxRows is how many candidates of a cost table a record keeps: the picked
-// one and the cheapest others. Two tables of 16 rows make a record of about
-// 5 KiB.
+// MaxRows is how many candidates of a cost table a record keeps: the picked one and the
+// cheapest others. Two tables of 16 rows make a record of about 5 KiB.
 const MaxRows = 16
 
 // Outcome says how far a request has come, or how it ended.
 type Outcome string
 
-// The outcomes. Detail of the record says more where there is more to say.
+// The outcomes. The record's Detail says more about some of them.
 const (
 	Routed     Outcome = "routed"      // decided and sent on; not ended yet
 	OK         Outcome = "ok"          // the whole answer went to the client
-	Retried    Outcome = "retried"     // given up for a fresh attempt; Detail: why
-	ClientLeft Outcome = "client_left" // the client went before the answer ended
-	Refused    Outcome = "refused"     // answered by Baton itself, nobody was asked; Detail: the failure code
-	Rejected   Outcome = "rejected"    // refused by a worker, with its Status; Detail: the failure code
-	Failed     Outcome = "failed"      // no worker could serve it; Detail: the failure code
-	Cut        Outcome = "cut"         // the answer began and could not be ended; Detail: why
-	Unfinished Outcome = "unfinished"  // the answer began, and nobody has told how it ended
-	Answered   Outcome = "answered"    // by Baton itself: a question was decided, and nothing sent
+	Retried    Outcome = "retried"     // given up for a fresh attempt; Detail: the failure code
+	ClientLeft Outcome = "client_left" // the client left before the answer ended
+	Refused    Outcome = "refused"     // answered by Baton itself, and sent to no worker; Detail: the failure code
+	Rejected   Outcome = "rejected"    // refused by a worker, with that worker's Status; Detail: the failure code
+	Failed     Outcome = "failed"      // no worker could serve the request; Detail: the failure code
+	Cut        Outcome = "cut"         // the answer began and was not completed; Detail: why
+	Unfinished Outcome = "unfinished"  // the answer began, and no report says how it ended
+	Answered   Outcome = "answered"    // the request asked for a decision: Baton answered it, and sent nothing on
 )
 
 // TokenSource says where the token ids of a request came from.
@@ -53,39 +52,39 @@ const (
 	LegAborted    LegOutcome = "aborted"
 )
 
-// Row is one candidate with the numbers it was judged by.
+// Row is one candidate, with the numbers by which it was judged.
 type Row struct {
 	Rank                worker.Rank
-	Endpoint            string // of the rank; empty: it had left
+	Endpoint            string // the rank's; empty: its worker had left
 	OverlapBlocks       int64
-	PredictedBlocks     uint32 // of OverlapBlocks: expected, not told
-	HostBlocks          uint32 // in host memory, beyond those
-	DiskBlocks          uint32 // on disk, beyond both
+	PredictedBlocks     uint32 // of OverlapBlocks: expected, with no event yet
+	HostBlocks          uint32 // in host memory, beyond OverlapBlocks
+	DiskBlocks          uint32 // on disk, beyond those on the device and in host memory
 	Estimated           bool   // OverlapBlocks is an estimate
-	Degraded            bool   // not all of its KV events came
-	Out                 bool   // it was not eligible; Note says why
-	SharedBlocks        int64  // in the cache outside of the workers, beyond all of those
+	Degraded            bool   // some of its KV events are missing
+	Out                 bool   // not eligible; Note says why
+	SharedBlocks        int64  // in the cache outside of the workers, beyond all of the above
 	CachedTokens        int64  // of the prompt, as the cost counts them
-	UncachedTokens      int64  // of the prompt
+	UncachedTokens      int64  // of the prompt, as the cost counts them
 	ActivePrefillTokens int64
 	ActiveDecodeBlocks  int64
 	ActiveRequests      int64
-	CreditBlocks        float64 // what the cache takes off the cost, in blocks
+	CreditBlocks        float64 // by how much the cache lowers the cost
 	PrefillCost         float64
 	DecodeCost          float64
 	Cost                float64 // lower wins; the mode says what it is made of
-	Note                string  // why it was not eligible, or something of one that was
+	Note                string  // why the candidate was not eligible, or a remark on an eligible one
 
-	// KnownAgo is how long ago it was known last that none of the rank's KV events is
-	// missing; of what was asked, not of what is kept. Zero: not told.
+	// KnownAgo is how long ago all of the rank's KV events were last known to have come.
+	// It is set when a decision is explained, and not in kept records. Zero: not known.
 	KnownAgo time.Duration
 }
 
-// Name is what people call the candidate: its endpoint and, in brackets, its rank.
+// Name is how people name the candidate: the endpoint with the rank in brackets.
 func (r *Row) Name() string { return Name(r.Endpoint, r.Rank) }
 
-// Name is what people call a rank: its endpoint, where that is known, and its id, which is
-// what metrics and headers have.
+// Name is how people name a rank: the endpoint, if it is known, and the id that metrics
+// and headers have.
 func Name(endpoint string, r worker.Rank) string {
 	if endpoint == "" {
 		return r.String()
@@ -93,51 +92,49 @@ func Name(endpoint string, r worker.Rank) string {
 	return endpoint + " (" + r.String() + ")"
 }
 
-// Choice is one pick: who was picked, how, and over whom. The zero value is no
-// pick.
+// Choice is one pick: which rank was picked, how, and from which candidates. The zero
+// value is no pick.
 type Choice struct {
-	Role          worker.Role // that was picked for; not in JSON
-	Rank          worker.Rank // zero: nobody was picked
+	Role          worker.Role // for which the pick was made; not in JSON
+	Rank          worker.Rank // zero: none was picked
 	Endpoint      string
 	Mode          string // router mode, as kv or round-robin
 	Reason        string // reason code, as in the metrics
 	OverlapBlocks int64
 	Cost          float64
 
-	// Refused says why nobody was picked where it was not for the candidates.
+	// Refused says why no rank was picked, if the candidates were not the reason.
 	Refused string
-	// Replaced says whose place the rank took after the decision, and why; the
-	// cost table is that of the decision. Empty: nobody's.
+	// Replaced says which rank this one has replaced after the decision, and why; empty:
+	// none. The cost table is that of the decision.
 	Replaced string
 
-	said string // of a choice that was read: Why as its writer had it
+	said string // the sentence that Why returns of a choice that was read from JSON
 
 	rows [MaxRows]Row
 	n    int
 	left int
-	more int // of left: eligible ones
+	more int // of left: the eligible ones
 }
 
 // Made reports whether a worker was picked.
 func (c *Choice) Made() bool { return c.Rank.ID != 0 }
 
-// Told reports whether there is anything to tell of the choice: a pick, or why
-// there was none.
+// Told reports whether the choice has anything to show: a pick, or why there was none.
 func (c *Choice) Told() bool { return c.Made() || c.n > 0 || c.Refused != "" || c.said != "" }
 
 // Picked reports whether r is the row of the picked rank.
 func (c *Choice) Picked(r *Row) bool { return c.Made() && r.Rank == c.Rank }
 
-// Rows returns the kept candidates: the picked one first if it was offered,
-// then the others by cost, ineligible ones last. The slice is part of c.
+// Rows returns the candidates that are held: the picked one first, if it was offered,
+// then the others by cost, with the ineligible ones last. The slice is part of c.
 func (c *Choice) Rows() []Row { return c.rows[:c.n] }
 
-// Left returns how many candidates were offered and not kept.
+// Left returns how many candidates were offered or skipped, and are not held.
 func (c *Choice) Left() int { return c.left }
 
-// Offer adds one candidate to the cost table. Rank must have been set first:
-// the row of that rank is always kept. Offering n rows costs n comparisons and
-// no allocation.
+// Offer adds one candidate to the cost table. Rank must be set before: the row of that
+// rank is always held. Each call costs at most MaxRows comparisons, and no allocation.
 func (c *Choice) Offer(r *Row) {
 	picked := c.Picked(r)
 	if c.n == MaxRows {
@@ -171,15 +168,14 @@ func (c *Choice) Offer(r *Row) {
 	c.n++
 }
 
-// Skip counts candidates that there were and that are not offered: eligible ones, and
-// others.
+// Skip counts candidates that are not offered, in two groups: eligible ones and others.
 func (c *Choice) Skip(eligible, others int) {
 	c.left += eligible + others
 	c.more += eligible
 }
 
-// before orders rows: eligible ones first, then by cost. Equal rows keep the
-// order they were offered in.
+// before orders rows: eligible ones first, then by cost. Equal rows keep the order in
+// which they were offered.
 func before(a, b *Row) bool {
 	if a.Out != b.Out {
 		return b.Out
@@ -190,10 +186,10 @@ func before(a, b *Row) bool {
 // Record is one attempt to serve one request. A request that got a fresh attempt
 // has one record for each attempt, with the same RequestID.
 //
-// Strings must not be parts of a request body: a record would keep the whole
-// body in memory. Clip cuts the long ones.
+// Strings must not be parts of a request body: a record would keep the whole body in
+// memory. Clip cuts the long ones.
 type Record struct {
-	Seq uint64 // set by the journal: grows by one with each record
+	Seq uint64 // set by the journal: one more than that of the record before
 
 	// Known when the decision is made.
 	Time      time.Time // when the attempt began
@@ -201,17 +197,16 @@ type Record struct {
 	Attempt   int // 1 for the first
 	Model     string
 	Namespace string
-	Path      string // without its query
+	Path      string // without the query
 	BodyBytes int64
 
 	TokenSource  TokenSource
-	TokenReason  string // why there was no better source, if there was not
+	TokenReason  string // why there was no better source; empty: there is no reason to give
 	ISLTokens    int64
-	PromptBlocks int64 // whole KV blocks of the prompt: what OverlapBlocks is of
+	PromptBlocks int64 // whole KV blocks of the prompt, of which OverlapBlocks counts some
 	BlockSize    int   // tokens per block; 0: not known
 
-	// Split says why one worker serves the request or two do, where that was to
-	// be chosen; empty: it was not.
+	// Split says why one worker serves the request, or two; empty: there was no choice.
 	Split   string
 	Prefill Choice
 	Decode  Choice
@@ -226,7 +221,7 @@ type Record struct {
 	DecisionIn time.Duration // how long the decision took
 }
 
-// Timings are distances from Record.Time; zero means that it has not happened.
+// Timings are times since Record.Time; zero means that the event has not happened.
 type Timings struct {
 	PrefillStarted  time.Duration
 	PrefillWell     time.Duration
@@ -238,8 +233,8 @@ type Timings struct {
 // MaxText bounds each string of a record that comes from a request, in bytes.
 const MaxText = 256
 
-// Clip cuts what a client may have made long, and drops the query of a path,
-// which may hold anything. It is to be called before a record is kept or shown.
+// Clip cuts the strings that a client may have made long, and drops the query of the
+// path, which may hold anything. It must be called before a record is kept or shown.
 func (r *Record) Clip() {
 	if i := strings.IndexByte(r.Path, '?'); i >= 0 {
 		r.Path = strings.Clone(r.Path[:i])

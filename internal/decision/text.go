@@ -8,9 +8,9 @@ import (
 	"text/tabwriter"
 )
 
-// Line is the decision in one line, for a header: what the prompt was taken to be,
-// then of each pick the eligible candidates with their costs, cheapest first, and how
-// many more of them there were.
+// Line is the decision in one line, for a header: how the prompt was counted, then for
+// each pick the eligible candidates with their costs, cheapest first, and how many more
+// there were.
 func (r *Record) Line() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "attempt=%d isl=%d blocks=%d tokens=%q", r.Attempt, r.ISLTokens, r.PromptBlocks, r.TokenSource)
@@ -34,8 +34,8 @@ func (r *Record) Line() string {
 	return b.String()
 }
 
-// Text is the decision in many lines, for a terminal: what the prompt was taken
-// to be, then each pick with its table of candidates.
+// Text is the decision in several lines, for a terminal: how the prompt was counted, then
+// each pick with its table of candidates.
 func (r *Record) Text() string {
 	var b strings.Builder
 	if r.TokenSource != "" {
@@ -57,7 +57,7 @@ func (r *Record) Text() string {
 	return b.String()
 }
 
-// table writes the candidates that are held.
+// table writes the candidates that c holds.
 func (c *Choice) table(to io.Writer) {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "  \tworker\trank\toverlap\tprefill tokens\tdecode blocks\trequests\tcost\tknown\t")
@@ -83,10 +83,10 @@ func (c *Choice) table(to io.Writer) {
 	}
 }
 
-// Overlap is how many leading blocks of the prompt the candidate holds, in short:
-// those on the device, how many of them are predicted (p), then those beyond in host
-// memory (h), on disk (d) and in the cache outside (s), where there are any. A tilde
-// marks an estimate, an exclamation mark a rank that did not tell all.
+// Overlap is how many leading blocks of the prompt the candidate holds, in short form:
+// those on the device, how many of these are predicted (p), then any further ones in host
+// memory (h), on disk (d) and in the cache outside of the workers (s). A tilde marks an
+// estimate, an exclamation mark a rank with missing events.
 func (r *Row) Overlap() string {
 	s := fmt.Sprint(r.OverlapBlocks)
 	if r.PredictedBlocks > 0 {

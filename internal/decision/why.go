@@ -8,9 +8,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Why says in one sentence why the rank was picked, from the cost table.
-// promptBlocks is Record.PromptBlocks; 0 leaves the overlap out. Of a choice that
-// was read it is what the writer said.
+// Why says in one sentence why the rank was picked, from the cost table. promptBlocks is
+// Record.PromptBlocks; 0 leaves the overlap out. For a choice that was read from JSON it
+// is the sentence in the JSON.
 func (c *Choice) Why(promptBlocks int64) string {
 	if c.said != "" {
 		return c.said
@@ -18,7 +18,7 @@ func (c *Choice) Why(promptBlocks int64) string {
 	return c.WhyNaming(promptBlocks, (*Row).Name)
 }
 
-// WhyNaming is Why in the reader's own names of the candidates.
+// WhyNaming is Why with the caller's names for the candidates.
 func (c *Choice) WhyNaming(promptBlocks int64, name func(*Row) string) string {
 	rows := c.Rows()
 	if !c.Made() {
@@ -51,15 +51,15 @@ func (c *Choice) WhyNaming(promptBlocks int64, name func(*Row) string) string {
 	return c.holds(c.against(&rows[0], rest, name), promptBlocks)
 }
 
-// Leg is one pick of a decision as it is told.
+// Leg is one pick of a decision, as a page shows it.
 type Leg struct {
 	Name   string
 	Why    string
 	Choice *Choice
 }
 
-// Legs returns the picks that there is something to tell of. An overlap earns no
-// credit in a pick for decode alone, which its sentence leaves out.
+// Legs returns the picks that have anything to show. If a pick is for decode alone, its
+// sentence leaves the overlap out: the overlap does not lower the cost there.
 func (r *Record) Legs() []Leg {
 	var out []Leg
 	if r.Prefill.Told() {
@@ -75,7 +75,7 @@ func (r *Record) Legs() []Leg {
 	return out
 }
 
-// Who names who was picked.
+// Who names the rank that was picked.
 func (c *Choice) Who() string {
 	if !c.Made() {
 		return "nobody"
@@ -83,7 +83,7 @@ func (c *Choice) Who() string {
 	return Name(c.Endpoint, c.Rank)
 }
 
-// against compares the picked row with the cheapest of the others.
+// against compares the picked row with the cheapest of the other rows.
 func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string {
 	next := &rest[0]
 	switch {
@@ -108,7 +108,7 @@ func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string
 	}
 }
 
-// holds adds what the picked worker already has of the prompt.
+// holds adds to the sentence s how many of the prompt's blocks the picked worker has.
 func (c *Choice) holds(s string, promptBlocks int64) string {
 	if promptBlocks <= 0 {
 		return s
@@ -195,7 +195,7 @@ func modeWhy(mode, reason string) string {
 	return "picked"
 }
 
-// CostText is a cost as people compare it: one digit after the point.
+// CostText is a cost as people read it: one digit after the point.
 func CostText(f float64) string {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return "–"
@@ -203,7 +203,7 @@ func CostText(f float64) string {
 	return fmt.Sprintf("%.1f", f)
 }
 
-// OutcomeText says the outcome with its detail, as "refused: no_worker".
+// OutcomeText is the outcome with its detail, as "refused: no_worker".
 func (r *Record) OutcomeText() string {
 	o := string(r.Outcome)
 	if o == "" {
@@ -215,7 +215,7 @@ func (r *Record) OutcomeText() string {
 	return o + ": " + r.Detail
 }
 
-// LegText says how the prefill leg stands, as "failed: connection lost".
+// LegText is the state of the prefill leg with its detail, as "failed: connection lost".
 func (r *Record) LegText() string {
 	if r.LegDetail == "" {
 		return string(r.Leg)
@@ -223,7 +223,7 @@ func (r *Record) LegText() string {
 	return string(r.Leg) + ": " + r.LegDetail
 }
 
-// TokenText says where the tokens came from, as "byte estimate (tokenize
+// TokenText is the source of the tokens with its reason, as "byte estimate (tokenize
 // timed out)".
 func (r *Record) TokenText() string {
 	if r.TokenReason == "" {
