@@ -17,8 +17,8 @@ type Logs struct {
 	entries []Entry
 }
 
-// Recv returns the next entries of HTTP requests, which the call after it overwrites. The
-// error is io.EOF where Envoy ends the stream in order.
+// Recv returns the next entries of HTTP requests. The next call overwrites them. The
+// error is io.EOF if Envoy ends the stream in order.
 func (l *Logs) Recv() ([]Entry, error) {
 	msg, err := l.grpc.Recv()
 	if err != nil {
@@ -31,32 +31,32 @@ func (l *Logs) Recv() ([]Entry, error) {
 	return l.entries, nil
 }
 
-// Entry is what Envoy has logged of one attempt of a request.
+// Entry is what Envoy has logged about one attempt of a request.
 type Entry struct {
-	// Whose it is.
+	// Which request and attempt it is about.
 	RequestID, AttemptCount string
-	Attempt                 string // the request's prefill.HeaderAttempt; empty where Envoy did not route it
+	Attempt                 string // the request's prefill.HeaderAttempt; empty: Envoy did not route the attempt
 	Token                   string // Route.Token; empty: none
 
-	// How its answer ended: by Envoy's response flags and details. The details name every
-	// way in which an upstream can break off, those whose flag says no more than "protocol
-	// error" included (a chunked body that ends early, measured on 1.40).
+	// How the answer ended, by Envoy's response flags and details. The details name every
+	// way in which an upstream can break off. Some of these have no flag of their own but
+	// "protocol error": a chunked body that ends early, for example (measured on 1.40).
 	TimedOut, BrokeOff, ClientLeft bool
-	Bytes                          uint64 // of the answer's body, as sent on
-	Status                         int    // as sent on
-	Reached                        bool   // something of the request was sent to an upstream
+	Bytes                          uint64 // of the answer's body, as sent to the client
+	Status                         int    // as sent to the client
+	Reached                        bool   // some bytes of the request were sent to an upstream
 
-	// When it was sent on, from the start of the attempt; 0 is never, or not known.
+	// When the answer was sent on, since Start; 0: never, or not known.
 	Start       time.Time // of the attempt
 	First, Last time.Duration
 
 	Said Said
 }
 
-// Said is what the filter baton.usage has found in an answer of events.
+// Said is what the filter baton.usage has found in an answer that is a stream of events.
 type Said struct {
-	Errored                bool // there is an error among them
-	ErrorCode              int  // 0: it has none
+	Errored                bool // one of the events is an error
+	ErrorCode              int  // of that error; 0: it has none
 	Prompt, Output, Cached int64
 	HasCached              bool
 }
@@ -85,7 +85,7 @@ func EntryOf(e *datav3.HTTPAccessLogEntry) Entry {
 	}
 }
 
-// usageSpace is the namespace of what the filter baton.usage has found.
+// usageSpace is the namespace in which the filter baton.usage writes what it has found.
 const usageSpace = "baton.usage"
 
 func saidIn(fields map[string]*structpb.Value) Said {
@@ -97,5 +97,5 @@ func saidIn(fields map[string]*structpb.Value) Said {
 	}
 }
 
-// HeaderAttemptCount is where Envoy counts a request's attempts.
+// HeaderAttemptCount is the header in which Envoy counts a request's attempts.
 const HeaderAttemptCount = "x-envoy-attempt-count"

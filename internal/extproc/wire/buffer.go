@@ -7,19 +7,19 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Pool lends byte slices for bodies that are rewritten or put together. A body of 220 KB
-// that is allocated anew costs more in zeroing and collecting than in all that is done
-// with it. Safe for concurrent use; the zero value is ready.
+// Pool lends byte slices for bodies that are rewritten or assembled. To allocate a body
+// of 220 KB anew costs more, in zeroing and garbage collection, than all other work on
+// it. Safe for concurrent use; the zero value is ready.
 //
-// The codec reads bodies into its buffers; whoever holds one passes it on, has it sent
-// in a reply, or returns it. One that is forgotten is left to the collector. So is one
-// over LargestPooled: such are rare, would be rounded up by megabytes, and would be kept
-// when nobody needs them.
+// The codec reads bodies into its buffers. The holder of a buffer passes it on, sends it
+// in a reply, or returns it. The garbage collector frees a buffer that is not returned,
+// and those over LargestPooled: these are rare, would be rounded up by megabytes, and
+// would be kept without need.
 type Pool struct {
-	classes [9]sync.Pool // by power of two, from 4 KiB to LargestPooled; of *[]byte
+	classes [9]sync.Pool // by power of two, from 4 KiB to LargestPooled; each holds *[]byte
 }
 
-// LargestPooled is the size of the largest buffer that is kept.
+// LargestPooled is the size of the largest buffer that the pool keeps.
 const LargestPooled = 1 << 20
 
 const smallestClass = 12
@@ -38,7 +38,7 @@ func (p *Pool) Borrow(n int) []byte {
 	return make([]byte, 0, 1<<(c+smallestClass))
 }
 
-// Return takes a buffer of Borrow back. It does nothing with any other slice.
+// Return takes back a buffer that Borrow has made. It ignores any other slice.
 func (p *Pool) Return(b []byte) {
 	c := classOf(cap(b))
 	if cap(b) == 0 || c >= len(p.classes) || cap(b) != 1<<(c+smallestClass) {
@@ -47,7 +47,7 @@ func (p *Pool) Return(b []byte) {
 	p.classes[c].Put(&b)
 }
 
-// Get and Put make the pool one of gRPC's kind.
+// Get and Put make the pool a mem.BufferPool of gRPC.
 func (p *Pool) Get(n int) *[]byte {
 	b := p.Borrow(n)[:n]
 	return &b
@@ -56,8 +56,8 @@ func (p *Pool) Get(n int) *[]byte {
 // Put takes a buffer back from gRPC.
 func (p *Pool) Put(b *[]byte) { p.Return(*b) }
 
-// lend hands a body to gRPC, which gives it back when it is sent. A body that is not of
-// the pool is left to the collector.
+// lend hands a body to gRPC, which returns it to the pool when it is sent. A body that is
+// not a buffer of the pool is left to the garbage collector.
 func (p *Pool) lend(body []byte) mem.Buffer {
 	if len(body) == 0 {
 		return mem.SliceBuffer(nil)

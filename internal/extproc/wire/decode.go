@@ -13,26 +13,25 @@ import (
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 )
 
-// Codec is gRPC's codec for a server of Envoy's streams. It reads a ProcessingRequest into
-// a *Message and writes a *Reply itself, straight from and into gRPC's buffers: a body is
-// copied once on its way in and not at all on its way out, and of hundreds of bytes of
-// headers only those that are asked for become strings. Everything else (health, access
-// log, what replicas say to each other) goes through the usual codec. Safe for concurrent
-// use.
+// Codec is gRPC's codec for a server of Envoy's streams. It reads a ProcessingRequest
+// into a *Message and writes a *Reply by hand, directly from and into gRPC's buffers. So
+// a body is copied once when it is read, and never when it is written; of the headers
+// only those that are needed become strings. All other messages (health, access log,
+// messages between replicas) go through the usual codec. Safe for concurrent use.
 //
-// Tests hold it equal to protobuf's own reading and writing.
+// Tests compare it with protobuf's own reading and writing.
 type Codec struct {
 	encoding.CodecV2
 	buffers *Pool
 	cfg     Config
 }
 
-// Config says which headers are read besides those that Headers has a field for.
+// Config says which headers are read beside those that have a field in Headers.
 type Config struct {
-	// TimeoutHeader is the one that Headers.Timeout is of.
+	// TimeoutHeader is the name of the header that is read into Headers.Timeout.
 	TimeoutHeader string
-	// Named reports whether a header of that name, in lower case, goes to Headers.Named. It
-	// must not keep the name.
+	// Named reports whether the header of that name, in lower case, is read into
+	// Headers.Named. It must not keep the slice.
 	Named func(name []byte) bool
 	// KeepHeaders keeps all headers of a request in Headers.All.
 	KeepHeaders bool
@@ -54,7 +53,8 @@ func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal implements encoding.CodecV2. What was in a *Message is gone, whatever comes.
+// Unmarshal implements encoding.CodecV2. It first empties a *Message, whatever data
+// holds.
 func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*Message)
 	if !ok {
@@ -66,15 +66,15 @@ func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	d := decoder{r: r, c: c, m: m}
 	if err := d.request(); err != nil {
 		c.buffers.Return(m.Body)
-		// An error here would end the stream, and a filter that fails open would
-		// let the request go on. Whoever reads the message refuses it.
+		// A returned error would end the stream, and a filter that fails open would let
+		// the request go on. So the reader of the message has to refuse it.
 		*m = Message{Kind: Malformed}
 	}
 	return nil
 }
 
-// Field numbers of envoy.service.ext_proc.v3 (external_processor.proto) and of
-// the messages in it.
+// Field numbers of envoy.service.ext_proc.v3 (external_processor.proto), and of the
+// messages in it.
 const (
 	fieldRequestHeaders   = 2
 	fieldResponseHeaders  = 3
@@ -98,7 +98,7 @@ const (
 	fieldConfigAnswers  = 2
 	fieldFilterMetadata = 1 // Metadata
 	fieldStructFields   = 1 // Struct
-	fieldEntryKey       = 1 // of a map
+	fieldEntryKey       = 1 // an entry of a map
 	fieldEntryValue     = 2
 )
 
@@ -125,7 +125,7 @@ func (d *decoder) varint() (uint64, error) {
 	return 0, errMalformed
 }
 
-// length reads a length that the rest of the message can hold.
+// length reads a length, and fails if the rest of the message is shorter.
 func (d *decoder) length() (int, error) {
 	n, err := d.varint()
 	if err != nil || n > uint64(d.r.Remaining()) {
@@ -147,7 +147,7 @@ func (d *decoder) tag() (protowire.Number, protowire.Type, error) {
 	return num, typ, nil
 }
 
-// skip passes over a field that nobody reads.
+// skip passes over a field that is not read.
 func (d *decoder) skip(typ protowire.Type) error {
 	n := 0
 	switch typ {
@@ -196,8 +196,8 @@ func (d *decoder) request() error {
 	return nil
 }
 
-// begin says which of the six the message is: of several the last one counts, and
-// nothing of the others.
+// begin notes which of the six kinds the message is. If the message has several, the last
+// one counts, and what was read of the others is dropped.
 func (d *decoder) begin(num protowire.Number) {
 	if kind := kindOfField[num]; d.m.Kind != kind {
 		d.c.buffers.Return(d.m.Body)
@@ -222,7 +222,7 @@ func (d *decoder) field(num protowire.Number) error {
 	}
 }
 
-// small reads a message without a body: it is put together in one piece.
+// small reads a message without a body, from one contiguous copy.
 func (d *decoder) small(num protowire.Number) error {
 	n, err := d.length()
 	if err != nil {
@@ -272,8 +272,8 @@ func (d *decoder) small(num protowire.Number) error {
 	}
 }
 
-// each calls f for each field of a message, with its number or its bytes, which
-// are nil for a number.
+// each calls f for each field of a message: with its number in v, or with its bytes in
+// sub, which is nil for a number.
 func each(b []byte, f func(num protowire.Number, v uint64, sub []byte) error) error {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
@@ -357,7 +357,7 @@ func headerOf(b []byte) (key, value []byte, err error) {
 	return key, value, err
 }
 
-// httpBody reads an HttpBody of which rest bytes of the message follow.
+// httpBody reads an HttpBody, which ends where rest bytes of the message are left.
 func (d *decoder) httpBody(rest int) error {
 	for d.r.Remaining() > rest {
 		num, typ, err := d.tag()
@@ -393,10 +393,11 @@ func (d *decoder) httpBody(rest int) error {
 	return nil
 }
 
-// EachHeader ranges over the headers in Headers.All. What it yields is not to be kept.
+// EachHeader ranges over the headers in Headers.All. The slices that it yields must not
+// be kept.
 func EachHeader(all []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
-		// It was read before: it is no worse now.
+		// The bytes were read once without an error, and are the same.
 		_ = each(all, func(num protowire.Number, _ uint64, sub []byte) error {
 			if num != fieldMapHeaders || sub == nil {
 				return nil

@@ -10,21 +10,21 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// This file reads what a data plane says beside a request: metadata and
-// attributes, as the endpoint picker protocol has them (GAIE proposal 004).
+// This file reads what a data plane sends beside a request: metadata and attributes, as
+// in the endpoint picker protocol (GAIE proposal 004).
 
-// Where the protocol's words are.
+// The protocol's names, and where each is used.
 const (
-	SubsetNamespace = "envoy.lb.subset_hint" // of metadata: who may be picked
+	SubsetNamespace = "envoy.lb.subset_hint" // in metadata: which endpoints may be picked
 	SubsetKey       = "x-gateway-destination-endpoint-subset"
 	HeaderSelection = "test-epp-endpoint-selection" // the same, in conformance tests
 
 	lbNamespace     = "envoy.lb"
 	servedKey       = "x-gateway-destination-endpoint-served"
-	upstreamAddress = "upstream.address" // Envoy's attribute, where a filter asks for it
+	upstreamAddress = "upstream.address" // Envoy's attribute, if the filter is configured to send it
 )
 
-// hints returns where what is said goes.
+// hints returns the message's hints, to be written.
 func (d *decoder) hints() *Hints {
 	if d.m.Hints == nil {
 		d.m.Hints = new(Hints)
@@ -73,9 +73,9 @@ func (d *decoder) attribute(entry []byte) error {
 	return err
 }
 
-// member reads one field of a Struct and no other: what clients say may be in the
-// others, as bytes that are no UTF-8, which protobuf refuses. A value that cannot
-// be read is one of no kind.
+// member reads one field of a Struct and no other: the other fields may hold what clients
+// have sent, with bytes that are no UTF-8, on which protobuf fails. A value that cannot
+// be read is returned as a Value of no kind. said is false if there is no such field.
 func member(fields []byte, key string) (v *structpb.Value, said bool, err error) {
 	err = each(fields, func(num protowire.Number, _ uint64, entry []byte) error {
 		if num != fieldStructFields || entry == nil {
@@ -94,14 +94,14 @@ func member(fields []byte, key string) (v *structpb.Value, said bool, err error)
 	return v, said, err
 }
 
-// mapEntry reads an entry of a map of messages.
+// mapEntry reads an entry of a map whose values are messages.
 func mapEntry(entry []byte) (name, value []byte, err error) {
 	err = each(entry, func(num protowire.Number, _ uint64, v []byte) error {
 		switch {
 		case v == nil:
 		case num == fieldEntryKey:
 			name = v
-		case num == fieldEntryValue: // said again, messages are merged
+		case num == fieldEntryValue: // protobuf merges messages that come twice
 			value = append(slices.Clip(value), v...)
 		}
 		return nil
@@ -109,7 +109,7 @@ func mapEntry(entry []byte) (name, value []byte, err error) {
 	return name, value, err
 }
 
-// field returns where the header of that name goes, nil if nobody reads it.
+// field returns where the value of the header goes, nil if the header is not read.
 func (h *Headers) field(key []byte, timeoutHeader string) *string {
 	switch string(key) {
 	case ":method":
@@ -147,23 +147,23 @@ func (h *Headers) field(key []byte, timeoutHeader string) *string {
 	}
 }
 
-// Strange reports whether a header is one that only routers and proxies may set,
-// so that one which a client has set must not go on.
+// Strange reports whether only routers and proxies may set the header. If a client has
+// set it, it must not be sent on.
 func Strange(name []byte) bool {
 	if len(name) < 3 || name[0] != 'x' {
 		return false
 	}
 	for _, p := range strangePrefixes {
-		if len(name) >= len(p) && string(name[:len(p)]) == p { // each header comes here: nothing is copied
+		if len(name) >= len(p) && string(name[:len(p)]) == p { // no copy: this runs for each header
 			return true
 		}
 	}
 	return false
 }
 
-// The edge of our own Envoy configurations removes the same (docs/headers.md).
+// The edge of our own Envoy configurations removes the same headers (docs/headers.md).
 var strangePrefixes = [...]string{
 	"x-baton-", "x-prefill", "x-bootstrap-", "x-override-", "x-gateway-destination-", "x-decode-", "x-worker-", "x-dynamo-",
 	"x-data-parallel-", "x-instance-id", "x-attempt-id",
-	"x-encoder-hosts-ports", "x-kv-cache-source-host-port", // what llm-d's sidecars fetch from
+	"x-encoder-hosts-ports", "x-kv-cache-source-host-port", // from which llm-d's sidecars fetch
 }

@@ -9,16 +9,16 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Reply is one ProcessingResponse, already written but for its body, which stays where it
-// is: gRPC sends the three parts one after the other and gives the body's buffer back once
-// it is on the wire. A Reply is sent once, or dropped.
+// Reply is one ProcessingResponse. All but its body is already written, and the body is
+// not copied: gRPC sends the three parts one after the other, and returns the body's
+// buffer once it is sent. A Reply is sent once, or dropped.
 type Reply struct {
 	head []byte
-	body mem.Buffer // nil: none
+	body mem.Buffer // nil: there is none
 	tail []byte
 }
 
-// Drop gives back what a reply holds that is not sent.
+// Drop returns the body's buffer of a reply that is not sent.
 func (r *Reply) Drop() {
 	if r.body != nil {
 		r.body.Free()
@@ -56,8 +56,8 @@ const (
 	fieldStreamEnd      = 2
 )
 
-// sized returns the bytes that a field of n bytes takes with tag and length.
-// Every field number here is below 16, so that a tag is one byte.
+// sized returns how many bytes a field with a value of n bytes takes, with its tag and
+// its length. Every field number here is below 16, so that a tag is one byte.
 func sized(n int) int { return 1 + protowire.SizeBytes(n) }
 
 func appendTag(b []byte, num protowire.Number, n int) []byte {
@@ -82,7 +82,7 @@ func mutationSize(set []Header, remove []string) int {
 	return n
 }
 
-// appendMutation appends a HeaderMutation: raw values that overwrite.
+// appendMutation appends a HeaderMutation: raw values that overwrite existing ones.
 func appendMutation(b []byte, set []Header, remove []string) []byte {
 	for i := range set {
 		h := &set[i]
@@ -103,24 +103,24 @@ func appendMutation(b []byte, set []Header, remove []string) []byte {
 	return b
 }
 
-// Writer makes the replies that hold bodies and destinations. Safe for concurrent use.
+// Writer makes the replies that hold bodies or destinations. Safe for concurrent use.
 type Writer struct {
 	buffers  *Pool
-	metadata sync.Map // address → []byte: written once for each; as many as there were workers
+	metadata sync.Map // address → []byte, written once; as many as there have been workers
 }
 
-// NewWriter returns a writer of bodies that are buffers of the pool, or of nobody.
+// NewWriter returns a Writer. Bodies that are buffers of the pool return to it once sent.
 func NewWriter(buffers *Pool) *Writer { return &Writer{buffers: buffers} }
 
-// Route is the answer to the end of a request, which sends it to its destination.
+// Route is the answer to the end of a request; it sends the request to its destination.
 type Route struct {
-	Set    []Header // a prefill.HeaderDestination among them is repeated as metadata
+	Set    []Header // a prefill.HeaderDestination in it is repeated as metadata
 	Remove []string
-	Body   []byte // the new one, the writer's from now on; nil: as it came
-	// Token goes with the answer as metadata: the filter that opens the stream of an
-	// answer's first events hands it back, and so does Envoy's access log. Empty: none.
+	Body   []byte // the new body, which belongs to the writer from now on; nil: it stays as it came
+	// Token goes with the answer as metadata. It comes back with the stream for an answer's
+	// first events, and with Envoy's access log. Empty: none.
 	Token    string
-	NewRoute bool // with Token: the headers choose the route, and Envoy is to look it up again
+	NewRoute bool // with Token: Envoy looks the route up again, by the new headers
 }
 
 // Route answers a buffered request body.
@@ -132,14 +132,15 @@ func (w *Writer) Route(r *Route) Reply {
 	return bodyAnswer(r.Set, r.Remove, w.buffers.lend(r.Body), x)
 }
 
-// RouteHeaders answers request headers: of a body that is sent in Chunks, or that passes
-// by. The route's own body is not looked at.
+// RouteHeaders answers request headers, if the body is sent in Chunks or does not pass
+// the plugin. It does not use the route's Body.
 func (w *Writer) RouteHeaders(r *Route) Reply {
 	return headersAnswer(fieldAnswerRequestHeaders, r.Set, r.Remove, extrasOf(r, w.metadataOf(r.Set)))
 }
 
-// Chunks sends a full-duplex body, the writer's from now on, in pieces of the portable
-// size: one at least. of is RequestBody or ResponseBody. last: it ends there.
+// Chunks sends a full-duplex body, which belongs to the writer from now on, in pieces of
+// at most ChunkBytes, and at least in one. The argument of says whether it is a
+// RequestBody or a ResponseBody; last says that the body ends with the last piece.
 func (w *Writer) Chunks(of Kind, body []byte, last bool, send func(Reply)) {
 	field := protowire.Number(fieldAnswerRequestBody)
 	if of == ResponseBody {
@@ -154,7 +155,7 @@ func (w *Writer) Chunks(of Kind, body []byte, last bool, send func(Reply)) {
 	send(chunkAnswer(field, rest, last))
 }
 
-// Mutate answers request headers, whose body is not sent here.
+// Mutate answers request headers. The body is not part of it.
 func Mutate(set []Header, remove []string) Reply {
 	return headersAnswer(fieldAnswerRequestHeaders, set, remove, extras{})
 }
@@ -164,13 +165,13 @@ func Relay(set []Header, remove []string) Reply {
 	return headersAnswer(fieldAnswerResponseHeaders, set, remove, extras{})
 }
 
-// extras is what an answer to the request says besides its headers and body.
+// extras is what an answer to the request carries besides its headers and body.
 type extras struct {
-	metadata []byte // a written ProcessingResponse of nothing but dynamic metadata
-	newRoute bool   // the headers choose the route: Envoy is to look it up again
+	metadata []byte // a written ProcessingResponse with only dynamic metadata
+	newRoute bool   // Envoy looks the route up again, by the new headers
 }
 
-// extrasOf returns those of a route, beside the metadata that it has.
+// extrasOf returns the extras of a route that has the given metadata.
 func extrasOf(r *Route, metadata []byte) extras {
 	if r.Token == "" {
 		return extras{metadata: metadata}
@@ -178,7 +179,7 @@ func extrasOf(r *Route, metadata []byte) extras {
 	return extras{metadata: appendTokenMetadata(slices.Clip(metadata), r.Token), newRoute: r.NewRoute}
 }
 
-// size is what newRoute takes in a CommonResponse.
+// size is how many bytes newRoute takes in a CommonResponse.
 func (x *extras) size() int {
 	if x.newRoute {
 		return 2
@@ -214,8 +215,8 @@ func headersAnswer(field protowire.Number, set []Header, remove []string, x extr
 	return Reply{head: append(x.appendRoute(b), x.metadata...)}
 }
 
-// bodyAnswer answers a buffered request body: headers, and the new body unless
-// it is nil.
+// bodyAnswer answers a buffered request body with headers, and with the new body unless
+// that is nil.
 func bodyAnswer(set []Header, remove []string, body mem.Buffer, x extras) Reply {
 	mutation, common, length := mutationSize(set, remove), x.size(), 0
 	if mutation > 0 {

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Kind says which of Envoy's messages something is, or answers.
+// Kind says which of Envoy's messages a message is, or which one a reply answers.
 type Kind uint8
 
 // The kinds, in the order in which Envoy sends them.
@@ -17,27 +17,27 @@ const (
 	ResponseHeaders
 	ResponseBody
 	ResponseTrailers
-	Malformed // what cannot be read
+	Malformed // a message that cannot be read
 )
 
-// Message is one ProcessingRequest. Its kind is 0 where it is none of the six: newer
-// proxies send notes on flow control.
+// Message is one ProcessingRequest. Its kind is 0 if it is none of the six: newer proxies
+// send notes on flow control.
 type Message struct {
 	Kind         Kind
 	EndOfStream  bool
-	FullDuplex   bool     // the filter streams bodies of requests; only the first message says it
-	AnswerBodies bool     // it sends those of answers, too; as above
+	FullDuplex   bool     // the filter streams the bodies of requests; only the first message says it
+	AnswerBodies bool     // the filter sends the bodies of answers, too; only the first message says it
 	AnswerDuplex bool     // … and streams them
-	Headers      *Headers // RequestHeaders, ResponseHeaders
-	Body         []byte   // RequestBody, ResponseBody: a buffer of the pool, with BodyRoom; the receiver's
-	Hints        *Hints   // what the data plane says beside the message; nil: nothing
+	Headers      *Headers // of RequestHeaders and ResponseHeaders
+	Body         []byte   // of RequestBody and ResponseBody: a buffer of the pool with BodyRoom, which belongs to the receiver
+	Hints        *Hints   // what the data plane sends beside the message; nil: nothing
 }
 
-// BodyRoom is by how many bytes the body of a message can grow where it is.
+// BodyRoom is by how many bytes the body of a message can grow in its buffer.
 const BodyRoom = 512
 
-// Headers is what is read of a header map. Names and values are copied strings; absent is
-// empty.
+// Headers is what is read of a header map. Names and values are copied; a header that is
+// absent is empty.
 type Headers struct {
 	Method, Path                       string
 	Length                             Length
@@ -47,13 +47,13 @@ type Headers struct {
 	Leg, Debug                         string
 	Status, LocalReply, RetryAfter     string
 	ContentType                        string
-	All                                []byte   // a request's, for EachHeader, where Config.KeepHeaders is set
-	Named                              []Header // those of Config.Named, as they came
-	Strange                            []string // names of those that only routers may set
+	All                                []byte   // all of a request's, for EachHeader; only with Config.KeepHeaders
+	Named                              []Header // those that Config.Named chooses, in the order of the message
+	Strange                            []string // the names of headers that only routers may set
 	Selection                          []string // values of HeaderSelection
 }
 
-// Attempt is the number of the request's attempt, from 1, as Envoy counts them.
+// Attempt is the number of the request's attempt, from 1, as Envoy counts it.
 func (h *Headers) Attempt() int {
 	n, _ := strconv.Atoi(h.AttemptCount)
 	return max(n, 1)
@@ -62,7 +62,8 @@ func (h *Headers) Attempt() int {
 // Header is a name, in lower case, with its value.
 type Header struct{ Name, Value string }
 
-// Length is what a content-length says of a body. The zero value says nothing.
+// Length is the body's length, as the header content-length gives it. The zero value
+// means that the header does not say.
 type Length struct {
 	N    int64
 	Said bool
@@ -77,7 +78,7 @@ func LengthOf(contentLength string) Length {
 	return Length{int64(n), true}
 }
 
-// Within is the length, 0 where none is said, or none that may be.
+// Within returns the length; 0 if it is not known or is over the limit.
 func (l Length) Within(most int) int {
 	if l.N > int64(most) {
 		return 0
@@ -85,10 +86,10 @@ func (l Length) Within(most int) int {
 	return int(l.N)
 }
 
-// Hints is what a data plane says beside one message: metadata and attributes, as the
-// endpoint picker protocol has them (GAIE proposal 004).
+// Hints is what a data plane sends beside one message: metadata and attributes, as in the
+// endpoint picker protocol (GAIE proposal 004).
 type Hints struct {
-	Subset   *structpb.Value // who may be picked; nil: not said
-	Served   string          // who has answered; empty: not said
+	Subset   *structpb.Value // the endpoints that may be picked; nil: not said
+	Served   string          // the endpoint that has answered; empty: not said
 	Upstream string          // the same, as Envoy's attribute
 }

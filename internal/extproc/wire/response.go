@@ -14,11 +14,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// This file is the only one that builds protos; encode.go writes the frequent
-// messages without them.
+// This file is the only one that builds protos. encode.go writes the frequent messages
+// without them.
 
-// replyOf writes one of the rare replies. What is in them is ours: one that cannot be
-// written is a defect.
+// replyOf writes one of the rare replies. Its content is ours: if it cannot be written,
+// that is a defect.
 func replyOf(r *extprocv3.ProcessingResponse) Reply {
 	b, err := proto.Marshal(r)
 	if err != nil {
@@ -27,7 +27,8 @@ func replyOf(r *extprocv3.ProcessingResponse) Reply {
 	return Reply{head: b}
 }
 
-// Continue lets a message pass. A full-duplex body has to be sent back instead: Chunks.
+// Continue lets a message pass. A full-duplex body has to be sent back instead, with
+// Chunks.
 func Continue(of Kind) Reply {
 	if of == RequestHeaders {
 		return headersAnswer(fieldAnswerRequestHeaders, nil, nil, extras{})
@@ -35,10 +36,10 @@ func Continue(of Kind) Reply {
 	return replyOf(continueOf(of))
 }
 
-// Extend extends the time in which Envoy waits for an answer to its message.
+// Extend extends the time for which Envoy waits for the reply to its message.
 func Extend(d time.Duration) Reply { return replyOf(extendOf(d)) }
 
-// Immediate is an answer of ours in place of a worker's.
+// Immediate is an answer that Baton gives in place of a worker.
 type Immediate struct {
 	Status  int
 	Headers []Header
@@ -49,8 +50,8 @@ type Immediate struct {
 // Reply ends the exchange: nothing can be sent after it.
 func (im *Immediate) Reply() Reply { return replyOf(immediateResponseOf(im)) }
 
-// ChunkBytes is the largest piece of a streamed body: the portable size of the
-// endpoint picker protocol's implementations.
+// ChunkBytes is the largest piece of a streamed body: the size that all implementations
+// of the endpoint picker protocol take.
 const ChunkBytes = 62_000
 
 func mutationOf(set []Header, remove []string) *extprocv3.HeaderMutation {
@@ -84,9 +85,9 @@ func continueOf(of Kind) *extprocv3.ProcessingResponse {
 	}
 }
 
-// metadataOf repeats the destination as envoy.lb metadata: the endpoint picker
-// protocol asks for both, and for them to be equal. It is written once for each
-// address and shared.
+// metadataOf repeats the destination as envoy.lb metadata: the endpoint picker protocol
+// asks for both, and that they are equal. The bytes are written once for each address,
+// and shared.
 func (w *Writer) metadataOf(set []Header) []byte {
 	for i := range set {
 		if set[i].Name != prefill.HeaderDestination {
@@ -97,9 +98,9 @@ func (w *Writer) metadataOf(set []Header) []byte {
 		}
 		b, err := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].Value)})
 		if err != nil {
-			return nil // an address that is no UTF-8: there is none
+			return nil // no address has bytes that are no UTF-8
 		}
-		if !strings.Contains(set[i].Value, ",") { // there are too many lists to keep
+		if !strings.Contains(set[i].Value, ",") { // there are too many different lists to keep
 			w.metadata.Store(set[i].Value, b)
 		}
 		return b

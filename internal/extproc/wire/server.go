@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Register adds Envoy's two services to g, a server with a Codec: each stream of the
-// external processor is handed to process, each of the access log to logs. A stream ends
-// when its handler returns, with the error that it returns.
+// Register adds Envoy's two services to g, a server with a Codec. Each stream of the
+// external processor is passed to process, each stream of the access log to logs. A
+// stream ends when its handler returns, with the error that the handler returns.
 func Register(g grpc.ServiceRegistrar, process func(*Stream) error, logs func(*Logs) error) {
 	extprocv3.RegisterExternalProcessorServer(g, &processor{process: process})
 	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{logs: logs})
@@ -40,17 +40,18 @@ func (a *accessLog) StreamAccessLogs(g accesslogv3.AccessLogService_StreamAccess
 // sends.
 type Stream struct {
 	grpc grpc.ServerStream
-	out  Reply // what is being sent: gRPC takes it by its address
+	out  Reply // the reply that is being sent: gRPC takes a pointer to it
 }
 
-// Context is the stream's. The filter's own initial metadata is in it.
+// Context is the stream's context. It holds the filter's initial metadata.
 func (s *Stream) Context() context.Context { return s.grpc.Context() }
 
-// Recv reads the next message into m. An error is the stream's end: Envoy half-closes or
-// cancels it, at an answer's end as when the client vanishes.
+// Recv reads the next message into m. An error means that the stream has ended: Envoy
+// half-closes or cancels it, at an answer's end and when the client vanishes alike.
 func (s *Stream) Recv(m *Message) error { return s.grpc.RecvMsg(m) }
 
-// Send sends one message. An error is the stream's end, of which Recv hears too.
+// Send sends one reply. An error means that the stream has ended; Recv then returns one
+// too.
 func (s *Stream) Send(r Reply) error {
 	s.out = r
 	err := s.grpc.SendMsg(&s.out)

@@ -1,10 +1,11 @@
-// Package wiretest makes what a data plane sends, for tests of those who read it.
+// Package wiretest makes messages as a data plane sends them, for tests of code that
+// reads them.
 //
-// Contract. Messages are protobuf's own: what reads them by hand is held to them.
-// Everything random is of the source that is passed in, so that a seed repeats it.
+// Contract. Messages are protobuf's own: tests compare with them what is read by hand.
+// All that is random comes from the source that is passed in, so that a seed repeats it.
 //
-// What it does not do: it knows nothing of internal/extproc/wire, whose tests use it, nor
-// of what the messages mean.
+// What it does not do: it does not import internal/extproc/wire, whose tests use it, and
+// does not say what the messages mean.
 package wiretest
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// Words of the endpoint picker protocol.
+// Names of the endpoint picker protocol.
 const (
 	subsetNamespace = "envoy.lb.subset_hint"
 	subsetKey       = "x-gateway-destination-endpoint-subset"
@@ -32,7 +33,7 @@ const (
 	upstreamAddress = "upstream.address"
 )
 
-// Pieces cuts a message as gRPC may: anywhere.
+// Pieces cuts a message anywhere, as gRPC may.
 func Pieces(r *rand.Rand, b []byte) mem.BufferSlice {
 	var out mem.BufferSlice
 	for len(b) > 0 {
@@ -63,7 +64,8 @@ func randomHeaders(r *rand.Rand) *corev3.HeaderMap {
 	return m
 }
 
-// RandomRequest is a message of any kind, or of none, with what may be beside it.
+// RandomRequest returns a message of any kind, or of none, with or without metadata and
+// attributes.
 func RandomRequest(r *rand.Rand) *extprocv3.ProcessingRequest {
 	req := &extprocv3.ProcessingRequest{}
 	body := &extprocv3.HttpBody{Body: bytes.Repeat([]byte("x"), r.IntN(10_000)), EndOfStream: r.IntN(2) == 0}
@@ -107,7 +109,7 @@ func RandomRequest(r *rand.Rand) *extprocv3.ProcessingRequest {
 	return req
 }
 
-// Plausible are the messages of one request in their order.
+// Plausible returns the messages of one request, in their order.
 func Plausible(path string, body, answer []byte) []*extprocv3.ProcessingRequest {
 	return []*extprocv3.ProcessingRequest{
 		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: HeaderMap(":method", "POST", ":path", path)}}},
