@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// rememberFor is how long a key without workers is refused as unavailable
-	// instead of unknown: longer than a fleet takes to load its weights.
+	// rememberFor is how long a key without workers is refused as unavailable, and not as
+	// unknown: longer than a fleet takes to load its weights.
 	rememberFor = 30 * time.Minute
 	maxDeparted = 1000
 )
 
-// Standing is where one key stands. It is comparable.
+// Standing is the state of one key. It is comparable.
 type Standing struct {
 	State     prefill.State
 	Ready     int  // cached prefill endpoints
 	Sides     int  // decode sides
-	Activated bool // a decode side is active: enforced disaggregation may serve
+	Activated bool // a decode side is active: with enforced disaggregation the key may serve
 }
 
-// CanServe is docs/behaviour.md#can-serve.
+// CanServe reports whether the key may serve (docs/behaviour.md#can-serve).
 func (s Standing) CanServe(enforced bool) bool { return !enforced || s.Activated }
 
-// World is the workers and what follows from them. Immutable; safe for
+// World is one worker set with the standing of each of its keys. Immutable; safe for
 // concurrent use.
 type World struct {
 	*worker.Snapshot
@@ -42,25 +42,26 @@ type World struct {
 	departed map[worker.Key]time.Time
 }
 
-// Ready reports whether the workers are known at all. It never turns back.
+// Ready reports whether a worker set has been published. Once it has, every later world
+// is ready.
 func (w *World) Ready() bool { return w.followed }
 
-// Standing returns where the key stands; Absent for one without workers.
+// Standing returns the state of the key; Absent for one without workers.
 func (w *World) Standing(k worker.Key) Standing { return w.keys[k] }
 
-// Since returns when the board was told of the key that has workers now.
+// Since returns when the key's workers came to the board; zero for a key without workers.
 func (w *World) Since(k worker.Key) time.Time { return w.since[k] }
 
-// Departed reports whether the key has no worker now and had one not long ago.
+// Departed reports whether the key has no worker now, and had one not long ago.
 func (w *World) Departed(k worker.Key, now time.Time) bool {
 	at, known := w.departed[k]
 	return known && now.Sub(at) < rememberFor
 }
 
-// Replaced is closed when the board has a newer world.
+// Replaced returns a channel that is closed when the board has a newer world.
 func (w *World) Replaced() <-chan struct{} { return w.replaced }
 
-// DepartedKeys returns the keys that Departed is true of, sorted.
+// DepartedKeys returns the keys for which Departed is true, sorted.
 func (w *World) DepartedKeys(now time.Time) []worker.Key {
 	var keys []worker.Key
 	for k := range w.departed {
@@ -72,7 +73,7 @@ func (w *World) DepartedKeys(now time.Time) []worker.Key {
 	return keys
 }
 
-// AllKeys returns the keys that have workers and, after them, the departed ones.
+// AllKeys returns the keys that have workers, and after them the departed ones.
 func (w *World) AllKeys(now time.Time) []worker.Key {
 	return slices.Concat(w.Keys(), w.DepartedKeys(now))
 }
@@ -83,8 +84,8 @@ type Change struct {
 	prefill.Transition
 }
 
-// Board keeps the activations. Load may be called at any time by anyone;
-// Follow by one goroutine at a time, which is the view's.
+// Board keeps the activations of all keys. Any goroutine may call Load at any time. Only
+// one at a time may call Follow: the one of the discovery view.
 type Board struct {
 	world atomic.Pointer[World] // never nil
 	ready chan struct{}         // closed by the first Follow
@@ -95,21 +96,22 @@ type Board struct {
 	departed map[worker.Key]time.Time
 }
 
-// New returns a board of an empty world.
+// New returns a board whose world is empty.
 func New() *Board {
 	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, since: map[worker.Key]time.Time{}, departed: map[worker.Key]time.Time{}}
 	b.world.Store(&World{Snapshot: &worker.Snapshot{}, replaced: make(chan struct{})})
 	return b
 }
 
-// Ready is closed once the board has been told of a set.
+// Ready returns a channel that is closed by the first Follow.
 func (b *Board) Ready() <-chan struct{} { return b.ready }
 
-// Load returns the present world: one atomic load, never nil.
+// Load returns the present world, never nil. It is one atomic load.
 func (b *Board) Load() *World { return b.world.Load() }
 
-// Follow takes the view's new set and what has changed since the last one, and
-// returns the transitions that came of it, in order, after requests see them.
+// Follow takes the view's new worker set and its changes since the last one. It returns
+// the transitions that they have caused, in order. Requests see the new world before it
+// returns.
 func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time) []Change {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,10 +152,9 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 	return changes
 }
 
-// grade is docs/behaviour.md#facts-first: only what could be picked for its role is an
-// endpoint. What
-// never can be is none, not one that is still to come: to wait for it would be
-// to wait for ever.
+// grade says what a worker counts as (docs/behaviour.md#facts-first). Only a worker that
+// can be picked for its role is an endpoint. One that never can be is not pending either:
+// its key would then wait forever.
 func grade(w *worker.Worker) prefill.Grade {
 	switch {
 	case discovery.Unfit(w) != "":
@@ -180,15 +181,15 @@ func byKey(snap *worker.Snapshot) map[worker.Key][]*worker.Worker {
 	return out
 }
 
-// unloaded reports whether a worker that served the key lives and serves it no
-// more: then the model is gone, not its workers.
+// unloaded reports whether a worker that served the key is still there and no longer
+// serves it. Then the model itself is gone, and the key is not remembered as departed.
 func unloaded(before, now *worker.Snapshot, k worker.Key) bool {
 	return slices.ContainsFunc(before.Workers(), func(w *worker.Worker) bool {
 		return w.Namespace == k.Namespace && slices.Contains(w.Models, k.Model) && now.Worker(w.ID) != nil
 	})
 }
 
-// known returns the keys of present and those the board has, sorted.
+// known returns the keys in present and those of the board, sorted.
 func (b *Board) known(present map[worker.Key][]*worker.Worker) []worker.Key {
 	keys := slices.Collect(maps.Keys(present))
 	for k := range b.keys {
@@ -206,8 +207,8 @@ func sortKeys(keys []worker.Key) {
 	})
 }
 
-// forget drops departed keys that are old, and all of them where somebody
-// makes up models.
+// forget drops departed keys that are old. If there are more than maxDeparted, it drops
+// all of them: then the model names are made up.
 func (b *Board) forget(now time.Time) {
 	maps.DeleteFunc(b.departed, func(_ worker.Key, at time.Time) bool { return now.Sub(at) >= rememberFor })
 	if len(b.departed) > maxDeparted {

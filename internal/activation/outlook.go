@@ -9,7 +9,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Way is how a model's requests are served.
+// Way says how a model's requests are served.
 type Way uint8
 
 // The ways.
@@ -25,38 +25,38 @@ type Reason uint8
 // The reasons.
 const (
 	NoReason     Reason = iota
-	NoWorker            // nobody serves the model
-	Foreign             // it is of another namespace than the plugin serves
-	Pending             // a prefill worker is known, not all of its facts are
-	NoPrefill           // the prefill workers take no new requests
-	NoDecode            // the same of the decode workers
+	NoWorker            // no worker serves the model
+	Foreign             // the model is in another namespace than the plugin serves
+	Pending             // a prefill worker is known, and not all of its facts
+	NoPrefill           // no prefill worker takes new requests
+	NoDecode            // no decode worker takes new requests
 	NoCommon            // no prefill and decode worker hand KV over in the same way
 	NoListener          // the hand-off needs a prefill listener
 	Enforced            // no prefill worker, and one worker may not serve
 	PrefillGone         // the prefill workers have left
-	NoAggregated        // no prefill worker was known, and nobody can do without one
+	NoAggregated        // no prefill worker was known, and no worker can serve alone
 	Off                 // the model is never split
 )
 
-// Rules are the settings that a model is judged by.
+// Rules are the settings by which a model is judged.
 type Rules struct {
 	Enforced   bool // one worker may not serve: enforce_disagg
-	Fallback   bool // one worker serves where nobody can in two: fallback
-	Listener   bool // there is a listener for legs of the plugin's own: prefill.listener
-	NeverSplit bool // one worker serves, whoever else is there: models.NAME.disaggregation
+	Fallback   bool // one worker serves if no pair can: fallback
+	Listener   bool // Envoy has a listener for the legs that the plugin begins: prefill.listener
+	NeverSplit bool // one worker always serves: models.NAME.disaggregation
 }
 
-// Outlook is whether and how a model can be served, and why not.
+// Outlook says whether and how a model can be served, and why not.
 type Outlook struct {
 	Way    Way
 	Reason Reason // why Refused, or why Alone
-	// Fallback says that one worker serves in place of an error, for Reason.
+	// Fallback says that one worker serves in place of an error, whose reason is Reason.
 	Fallback bool
 }
 
-// Judge says whether and how a model can be served, by the standing of its prefill
-// workers, by who may be picked, and by the settings: the checks of
-// "Who serves a request" in docs/behaviour.md that need no request. A nil pool is one without workers.
+// Judge says whether and how a model can be served, from the standing of its prefill
+// workers, the ranks that may be picked, and the settings. It makes those checks of "Who
+// serves a request" in docs/behaviour.md that need no request. A nil pool has no workers.
 func Judge(s prefill.State, p *worker.Pool, r Rules) Outlook {
 	if p == nil {
 		return Outlook{Reason: NoWorker}
@@ -94,11 +94,11 @@ func Judge(s prefill.State, p *worker.Pool, r Rules) Outlook {
 	return Outlook{Reason: why}
 }
 
-// apart says why no two workers of the pool can serve, NoReason if two can.
+// apart says why no pair of the pool can serve, NoReason if one can.
 func apart(p *worker.Pool, listener bool) Reason {
 	switch {
 	case len(p.PrefillRanks) == 0:
-		return NoPrefill // all are draining: not a reason to do without
+		return NoPrefill // all are draining, which does not allow one worker to serve
 	case len(p.DecodeRanks) == 0:
 		return NoDecode
 	}
@@ -115,8 +115,8 @@ func apart(p *worker.Pool, listener bool) Reason {
 	return why
 }
 
-// Why says in words why the model is refused; "" where it is not. p is the pool that
-// was judged.
+// Why says in words why the model is refused, "" if it is not. p is the pool that was
+// judged.
 func (o Outlook) Why(p *worker.Pool) string {
 	if o.Way != Refused {
 		return ""
@@ -124,7 +124,8 @@ func (o Outlook) Why(p *worker.Pool) string {
 	return o.because(p)
 }
 
-// How says in words how the model is served; "" where it is refused. p is the pool that was judged.
+// How says in words how the model is served, "" if it is refused. p is the pool that was
+// judged.
 func (o Outlook) How(p *worker.Pool) string {
 	switch {
 	case o.Way == Refused:
@@ -190,16 +191,16 @@ func enginesOf(ws []*worker.Worker) string {
 	return strings.Join(slices.Compact(names), " and ")
 }
 
-// Policy is the part of a plugin's configuration that models are judged by. Read-only.
+// Policy is the part of the configuration by which models are judged. Read-only.
 type Policy struct {
 	Namespace string // whose models are served
 	Rules     Rules  // of every model
-	// NeverSplit are the models of which it says so, by name. An adapter follows the
-	// model that its worker serves it with.
+	// NeverSplit are the models for which Rules.NeverSplit is set, by name. An adapter is
+	// judged as the base model with which its worker serves it.
 	NeverSplit map[string]bool
 }
 
-// RulesOf returns what holds of the pool's model.
+// RulesOf returns the rules of the pool's model.
 func (p *Policy) RulesOf(pool *worker.Pool) Rules {
 	r := p.Rules
 	if len(p.NeverSplit) == 0 || pool == nil {
