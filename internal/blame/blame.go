@@ -2,7 +2,7 @@ package blame
 
 import "strings"
 
-// Leg is which leg of a request was seen.
+// Leg says which leg of a request was seen.
 type Leg uint8
 
 // The legs.
@@ -26,23 +26,23 @@ func (l Leg) Label() string { return legLabels[l] }
 // Prefill reports whether the leg is a prefill leg.
 func (l Leg) Prefill() bool { return l <= First }
 
-// Sight is what was seen of a leg. The names are metric labels.
+// Sight is what was seen of a leg's end. The names are metric labels.
 type Sight string
 
 // The sights.
 const (
-	NotStarted  Sight = "not_started"    // it did not begin in time, and Envoy names no worker
-	NotSent     Sight = "not_sent"       // it ended before a worker saw it
+	NotStarted  Sight = "not_started"    // the leg did not begin in time, and Envoy names no worker
+	NotSent     Sight = "not_sent"       // the leg ended before a worker saw it
 	Overflow    Sight = "overflow"       // Envoy has no room: a circuit breaker, or the overload manager
-	Unconnected Sight = "connect_failed" // the connection was refused, or did not come about (UF)
+	Unconnected Sight = "connect_failed" // the connection was refused, or was not made (UF)
 	Lost        Sight = "connection_lost"
-	Ended       Sight = "ended" // before any answer, without Envoy's word on the worker
+	Ended       Sight = "ended" // before any answer, and Envoy says nothing about the worker
 	TimedOut    Sight = "timeout"
 	Aborted     Sight = "aborted"      // by its owner, or a drain
-	CarrierLost Sight = "carrier_lost" // the replica that carried it has died
-	Gone        Sight = "gone"         // its worker left discovery, or was set aside, while it was waited for
-	Overdue     Sight = "overdue"      // it took longer than such a leg may
-	Stuck       Sight = "stuck"        // the same, and nobody else can be tried: it is waited for all the same
+	CarrierLost Sight = "carrier_lost" // the replica that carried the leg has died
+	Gone        Sight = "gone"         // the worker left discovery, or was set aside, while the leg waited for it
+	Overdue     Sight = "overdue"      // the leg took longer than such a leg may
+	Stuck       Sight = "stuck"        // the same, and no other worker can be tried: the request waits on
 	Busy        Sight = "busy"         // 408 or 429
 	Rejected    Sight = "rejected"
 	Unfetched   Sight = "handoff_failed" // decode: 5xx, or 2xx with nothing
@@ -53,14 +53,14 @@ const (
 	Empty       Sight = "empty"         // 2xx without a body
 	Failing     Sight = "finish_reason" // 2xx that says error or abort
 	Unreadable  Sight = "bad_answer"    // 2xx that cannot be read
-	NoHandoff   Sight = "no_handoff"    // 2xx without the hand-off that decode needs
-	TooLong     Sight = "too_long"      // 2xx longer than is handed on, by what the client asks for
+	NoHandoff   Sight = "no_handoff"    // 2xx without the hand-off data that decode needs
+	TooLong     Sight = "too_long"      // 2xx, longer than can be passed to decode because of what the client asks for
 	Served      Sight = "served"
 	ClientLeft  Sight = "client_left"
-	Unfinished  Sight = "unfinished" // nobody told how it ended
+	Unfinished  Sight = "unfinished" // no report says how it ended
 )
 
-// Charge is what a worker is told to have done.
+// Charge is what a leg's end counts as against its worker, or for it.
 type Charge uint8
 
 // The charges.
@@ -72,8 +72,8 @@ const (
 	Break          // its answer broke off
 	Error          // it answered with an error, or with nothing
 	Refusal        // it refused the request
-	Slow           // it is silent while somebody waits for it
-	Held           // something that counts; whose fault it was, a mate will show
+	Slow           // it is silent while a request waits for it
+	Held           // a charge is held back until a mate has shown whose fault it was
 )
 
 var chargeNames = [...]string{"nobody", "ok", "connect failed", "connection lost", "answer broke off", "server error", "refused", "slow", "held"}
@@ -87,22 +87,22 @@ func (c Charge) Label() string { return strings.ReplaceAll(chargeNames[c], " ", 
 // was.
 func (c Charge) waits() bool { return c == Loss || c == Error || c == Refusal || c == Slow }
 
-// Fresh says whether another attempt may do better.
+// Fresh says whether a fresh attempt may do better.
 type Fresh uint8
 
 // The values of Fresh.
 const (
 	No      Fresh = iota
-	Yes           // an attempt that is left is used
-	IfSpare       // only where somebody else can be tried
-	IfOdd         // the same, and this worker refuses more than its pool
+	Yes           // yes, if an attempt is left
+	IfSpare       // only if another worker can be tried
+	IfOdd         // the same, and only if this worker refuses more than its pool
 )
 
 var freshNames = [...]string{"no", "yes", "if another can", "if another can, and this one refuses more than its pool"}
 
 func (f Fresh) String() string { return freshNames[f] }
 
-// Avoid says whom a fresh attempt does not pick, where there is somebody else.
+// Avoid says which workers a fresh attempt does not pick, if it can pick others.
 type Avoid uint8
 
 // The values of Avoid.
@@ -119,7 +119,7 @@ func (a Avoid) String() string { return avoidNames[a] }
 // Outcome is how a request ended. The names are metric labels.
 type Outcome string
 
-// The outcomes that a leg's end can make.
+// The outcomes that a leg's end can give a request.
 const (
 	OK         Outcome = "ok"
 	OfWorker   Outcome = "rejected" // by a worker, with its status
@@ -128,23 +128,23 @@ const (
 	Cut        Outcome = "cut"
 	Left       Outcome = "client_left"
 	Unknown    Outcome = "unfinished"
-	notTheLegs Outcome = "" // the other leg's end makes it
+	notTheLegs Outcome = "" // the other leg's end gives it
 )
 
-// Row is one row of the table.
+// Row is one row of the blame table.
 type Row struct {
 	Sight   Sight
 	Leg     Leg
 	Charge  Charge
-	Pair    bool // the hand-off between the two may be what failed
+	Pair    bool // the hand-off between the two workers may have failed
 	Suspect bool // the worker is probed at once
 	Fresh   Fresh
 	Avoid   Avoid
-	Outcome Outcome // of a request that gets no fresh attempt; "": the other leg's end says
+	Outcome Outcome // of a request that gets no fresh attempt; "": the other leg's end gives it
 }
 
-// Of returns the row of a sight. One that no leg of the kind can have gets a row that
-// charges nobody.
+// Of returns the row of a sight. If a leg of this kind cannot have that sight, the row
+// charges no worker.
 func Of(leg Leg, s Sight) Row {
 	if r, ok := table[key{leg, s}]; ok {
 		return r

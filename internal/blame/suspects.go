@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// Suspect is what one attempt leaves open until a mate has shown whose fault it was.
+// Suspect is a possible charge from one attempt, held back until a mate has shown whose
+// fault it was.
 type Suspect[W comparable] struct {
 	Worker W
 	Charge Charge
-	Pair   *[2]W         // prefill and decode, where the hand-off between them is what failed
-	Lone   [2]bool       // nobody else could have stood for the pair's prefill, or its decode
-	Within time.Duration // a mate has to serve in less, to show that the worker was slow; 0: in any time
+	Pair   *[2]W         // prefill and decode, if the hand-off between them has failed
+	Lone   [2]bool       // the pair's prefill, or its decode, was the only worker that could have been picked
+	Within time.Duration // the mate has to serve in less, to show that the worker was slow; 0: in any time
 }
 
-// Suspects are what earlier attempts of a request left open, oldest first. The zero
-// value is a request's first attempt.
+// Suspects are the suspects of earlier attempts of a request, oldest first. The zero
+// value is for a request's first attempt.
 type Suspects[W comparable] []Suspect[W]
 
-// Verdict is a charge that is made: on a worker, or on the two of a pair.
+// Verdict is a charge that is made: against a worker, or against the two of a pair.
 type Verdict[W comparable] struct {
 	Worker W
 	Charge Charge
@@ -26,10 +27,10 @@ type Verdict[W comparable] struct {
 	Proven bool // a mate has served the same request
 }
 
-// Served returns what is charged once a worker, or a pair, has accepted after that
-// time what the suspects have failed. A worker that has part in both is cleared. Its
-// partner of then is charged only where it has no other one to fail with: else it may be
-// the way between the two, and the pair is charged.
+// Served returns the charges that follow when a worker, or a pair, has served the request
+// after the time took. A suspect worker that is one of them is cleared. Its partner in a
+// failed pair is charged alone only if the cleared worker could have had no mate in that
+// attempt; else the way between the two may be at fault, and the pair is charged.
 func (s Suspects[W]) Served(took time.Duration, by ...W) []Verdict[W] {
 	var out []Verdict[W]
 	for _, x := range s {
@@ -49,7 +50,7 @@ func (s Suspects[W]) Served(took time.Duration, by ...W) []Verdict[W] {
 	return out
 }
 
-// servedPair is Served for one pair.
+// servedPair is Served for the suspect x, which is a pair. made is false if x is cleared.
 func (x *Suspect[W]) servedPair(by []W) (v Verdict[W], made bool) {
 	side := Error
 	if x.Within > 0 {
@@ -68,8 +69,9 @@ func (x *Suspect[W]) servedPair(by []W) (v Verdict[W], made bool) {
 	}
 }
 
-// Last returns what is charged for a request whose last attempt has failed at a
-// worker with c: nothing where a mate failed it alike before, else that charge.
+// Last returns the charge for a request whose last attempt has failed at a worker with c.
+// It returns false if nothing is charged: a mate has failed the request in the same way
+// before.
 func (s Suspects[W]) Last(w W, c Charge) (Verdict[W], bool) {
 	if c == None {
 		return Verdict[W]{}, false
@@ -84,11 +86,11 @@ func (s Suspects[W]) Last(w W, c Charge) (Verdict[W], bool) {
 	return Verdict[W]{Worker: w, Charge: c}, true
 }
 
-// Stalled returns which side of a pair is charged, where it has taken too long and
-// nobody else can be tried: decode, for a prefill that meets its decode waits for it as
-// long as decode is silent, and no mate of decode's has served. Prefill only where each
-// attempt of the request was with it, and with more than one decode worker. same
-// reports whether two are of one worker.
+// Stalled returns which worker of a pair is charged if the pair has taken too long and no
+// other worker can be tried. It is decode: a prefill that meets its decode waits as long
+// as decode is silent, and no mate of decode has served. It is prefill only if each
+// attempt of the request was with that prefill worker, and with more than one decode
+// worker. same reports whether two ranks are of one worker.
 func (s Suspects[W]) Stalled(prefill, decode W, same func(a, b W) bool) W {
 	several := false
 	for _, x := range s {
@@ -106,7 +108,8 @@ func (s Suspects[W]) Stalled(prefill, decode W, same func(a, b W) bool) W {
 	return decode
 }
 
-// And returns the suspects with one more, and the charge that needs no mate's word.
+// And returns the suspects with x added, and the charge of x if that needs no mate's
+// proof.
 func (s Suspects[W]) And(x Suspect[W]) (Suspects[W], Charge) {
 	now := None
 	if !x.Charge.waits() {

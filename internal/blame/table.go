@@ -13,7 +13,7 @@ var table = func() map[key]Row {
 	return m
 }()
 
-// Rows lists the table, sight by sight.
+// Rows lists the blame table, sight by sight.
 func Rows() []Row {
 	var out []Row
 	for i := range groups {
@@ -41,7 +41,7 @@ var (
 type group struct {
 	sight Sight
 	legs  []Leg
-	why   string // who ended it, and how that is known
+	why   string // who ended the leg, and how that is known
 	row   Row
 }
 
