@@ -5,72 +5,75 @@ import (
 	"sync"
 )
 
-// Budget bounds the sum of its shares. Safe for concurrent use.
+// Budget bounds the bytes of its shares together. Safe for concurrent use.
 type Budget struct {
 	limit int64
 
 	mu    sync.Mutex
-	small int64 // guarded by mu: of bodies that are small
-	large int64 // guarded by mu: of the others
+	small int64 // guarded by mu: bytes of small bodies
+	large int64 // guarded by mu: bytes of the others
 }
 
-// Small is the largest body that is small.
+// Small is the size up to which a body counts as small.
 const Small = 1 << 20
 
-// Least is the smallest budget that leaves room for a large body and small ones beside it.
+// Least is the smallest budget that has room for a large body and for small ones beside
+// it.
 const Least = 8 * Small
 
-// New returns a budget of so many bytes, at least Least.
+// New returns a budget of limit bytes, or of Least if that is more.
 func New(limit int64) *Budget { return &Budget{limit: max(limit, Least)} }
 
-// Limit is what all shares may come to.
+// Limit is how many bytes all shares may take together.
 func (b *Budget) Limit() int64 { return b.limit }
 
-// Large is what those of large bodies may come to where one is let in: no larger body ever
-// finds room, and one of that size does, where nothing else is in flight.
+// Large is how many bytes the large bodies may take together for one more to be let in. No
+// larger body ever has room; a body of this size has, if nothing else is in flight.
 func (b *Budget) Large() int64 { return b.limit - b.limit/4 }
 
-// Tight reports whether a large body may be refused now, for what others hold: one of
-// unknown size, which needs half of the room for large ones free, or any.
+// Tight reports whether a large body may be refused now because of other bodies. A body
+// of unknown size is refused if less than half of the room for large ones is free; any
+// large body, if that room is taken.
 func (b *Budget) Tight() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.large+2*Small > b.Large()/2 || b.small+b.large >= b.Large()
 }
 
-// Used is what they come to now. It may be over Limit by what was let in before.
+// Used is how many bytes are taken now. It may exceed Limit, since bodies that were let
+// in may grow.
 func (b *Budget) Used() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.small + b.large
 }
 
-// unsure is how much of a body of unknown size is small: so many of them together leave
-// room for those that say that they are.
+// unsure is up to which size a body of unknown size counts as small. It is so little that
+// many such bodies leave room for those whose size is known to be small.
 func (b *Budget) unsure() int64 { return min(Small, b.limit/2048) }
 
-// Share is one stream's part. The zero value holds nothing; a share is owned by one
-// goroutine at a time.
+// Share is the part of one stream. The zero value holds nothing. One goroutine at a time
+// owns a share.
 type Share struct {
 	n     int64
 	large bool
 }
 
-// Size is what the share holds.
+// Size is how many bytes the share holds.
 func (s *Share) Size() int64 { return s.n }
 
-// Admit makes the share n bytes, what a new body is said to have, and reports whether
-// there is room. Where there is none, it stays as it was.
+// Admit sets the share to n bytes, the size that is announced for a new body. False means
+// that there is no room: the share then stays as it was.
 func (s *Share) Admit(b *Budget, n int64) bool { return s.take(b, n, n > Small, b.Large()) }
 
-// AdmitUnseen is Admit for a body of which nobody knows what it will come to.
+// AdmitUnseen is Admit for a body of unknown size.
 func (s *Share) AdmitUnseen(b *Budget, n int64) bool { return s.take(b, n, true, b.Large()) }
 
-// Grow is Admit for a body of unknown size, of which n bytes have come, and which may be
-// as large as most, Large at most. Once it is no longer taken for a small one it counts for
-// more than has come, and begins so only while half of the room for large ones is free, or
-// all of it where it needs more at once: those that have begun are to come to their end,
-// rather than many to get half as far.
+// Grow is Admit for a body of unknown size, of which n bytes have come. The body may be
+// as large as most, which is at most Large. Once it no longer counts as small, it counts
+// for more than has come. It may begin to do so only while half of the room for large
+// bodies is free, or all of it if it needs more than half: so those that have begun reach
+// their end, and no more begin than can.
 func (s *Share) Grow(b *Budget, n, most int64) bool {
 	switch {
 	case n <= s.n:
@@ -85,9 +88,9 @@ func (s *Share) Grow(b *Budget, n, most int64) bool {
 	return s.take(b, next, true, max(next, b.Large()/2))
 }
 
-// take makes the share n bytes, where there is room: for large bodies, while they come to
-// no more than atMost; for small ones, what those leave, and a quarter of the budget
-// however many they are.
+// take sets the share to n bytes if there is room. Large bodies have room up to atMost,
+// within the limit. Small ones have what the large ones leave, and always a quarter of
+// the budget.
 func (s *Share) take(b *Budget, n int64, large bool, atMost int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +108,7 @@ func (s *Share) take(b *Budget, n int64, large bool, atMost int64) bool {
 	return true
 }
 
-// without is what the other shares come to.
+// without returns how many bytes the other shares take.
 func (b *Budget) without(s *Share) (smalls, larges int64) {
 	if s.large {
 		return b.small, b.large - s.n
@@ -113,7 +116,7 @@ func (b *Budget) without(s *Share) (smalls, larges int64) {
 	return b.small - s.n, b.large
 }
 
-// Set makes the share n bytes, whether there is room or not. 0 gives it back.
+// Set sets the share to n bytes, with or without room. 0 gives the share back.
 func (s *Share) Set(b *Budget, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
