@@ -1,19 +1,18 @@
-// Package journal keeps the latest decisions in memory, for people. What a
-// decision's record holds is [decision.Record]'s.
+// Package journal keeps the latest decisions in memory, for people. Their form is
+// [decision.Record].
 //
 // # Contract
 //
-// A [Journal] is a ring of fixed size. [Journal.Keep] copies a record into the next
-// slot, [Journal.Add] hands the empty record in it to the caller to fill; both return
-// a [Handle]. What becomes known later (the prefill leg has started, the answer has ended) is
-// written through the handle with [Journal.Update], [Journal.Mark] and
-// [Journal.End]. A handle outlives its slot without harm: once a newer record
-// has taken the slot, writes through the old handle do nothing and say so.
-// [Journal.Recent] copies records out, newest first.
+// A [Journal] is a ring of fixed size. [Journal.Keep] copies a record into the next slot;
+// [Journal.Add] passes the empty record of that slot to the caller, to fill it in. Both
+// return a [Handle], by which later events are added (the prefill leg has started, the
+// answer has ended): [Journal.Update], [Journal.Mark] and [Journal.End]. Once a newer
+// record has taken the slot, writes through the old handle change nothing and return
+// false. [Journal.Recent] copies records out, newest first.
 //
-// Writing is cheap enough for every request: no allocation, and a lock of one
-// slot only, so that two requests never wait for each other unless the ring has
-// gone all the way round between them.
+// Writing is cheap enough for every request: it allocates nothing, and locks one slot
+// only. So two requests wait for each other only if the ring has gone all the way round
+// between them.
 //
 // # Invariants
 //

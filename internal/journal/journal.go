@@ -18,16 +18,16 @@ type Handle struct{ seq uint64 }
 // IsZero reports whether h names no record.
 func (h Handle) IsZero() bool { return h.seq == 0 }
 
-// Journal is a ring of the latest records. Safe for concurrent use. A nil
-// Journal takes everything and keeps nothing.
+// Journal is a ring of the latest records. Safe for concurrent use. A nil Journal accepts
+// all records and keeps none.
 type Journal struct {
 	slots []slot // set at construction; each guarded by its own mu
 	last  atomic.Uint64
 }
 
 type slot struct {
-	// mu guards rec. It is a leaf: nothing else is locked while it is held,
-	// and the functions given to Add and Update must not call the journal.
+	// mu guards rec. No other lock is taken while it is held, and the functions given to
+	// Add and Update must not call the journal.
 	mu  sync.Mutex
 	rec decision.Record // rec.Seq 0: the slot has never been used
 }
@@ -43,13 +43,13 @@ func New(size int) (*Journal, error) {
 	return &Journal{slots: make([]slot, size)}, nil
 }
 
-// Keep takes the next slot for a copy of r.
+// Keep copies r into the next slot.
 func (j *Journal) Keep(r *decision.Record) Handle {
 	return j.put(func(kept *decision.Record) { *kept = *r })
 }
 
-// Add takes the next slot and lets fill write the record, which is empty. fill must
-// be short, must not block and must not keep r.
+// Add calls fill with the empty record of the next slot. fill must be short, must not
+// block and must not keep r.
 func (j *Journal) Add(fill func(r *decision.Record)) Handle {
 	return j.put(func(r *decision.Record) {
 		*r = decision.Record{Seq: r.Seq}
@@ -57,7 +57,7 @@ func (j *Journal) Add(fill func(r *decision.Record)) Handle {
 	})
 }
 
-// put lets write overwrite the record of the next slot, of which it sees the old one.
+// put calls write with the next slot's record, which still holds the old one.
 func (j *Journal) put(write func(r *decision.Record)) Handle {
 	if j == nil {
 		return Handle{}
@@ -67,7 +67,8 @@ func (j *Journal) put(write func(r *decision.Record)) Handle {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.rec.Seq > seq {
-		// The ring went round while this writer waited: it is history already.
+		// The ring has gone round while this writer waited: its record is too old to be
+		// kept.
 		return Handle{seq}
 	}
 	s.rec.Seq = seq
@@ -77,9 +78,8 @@ func (j *Journal) put(write func(r *decision.Record)) Handle {
 	return Handle{seq}
 }
 
-// Update lets change write to the record of h. It returns false, and does not
-// call change, when the record is no longer there. The rules of Add's fill hold
-// for change.
+// Update calls change with the record of h. It returns false, and does not call change,
+// if the record is no longer there. change must keep to the rules of Add's fill.
 func (j *Journal) Update(h Handle, change func(r *decision.Record)) bool {
 	if j == nil || h.seq == 0 {
 		return false
@@ -96,24 +96,24 @@ func (j *Journal) Update(h Handle, change func(r *decision.Record)) bool {
 	return true
 }
 
-// Mark notes that e happened at the given time: see [decision.Record.Mark].
+// Mark records that e happened at the given time: see [decision.Record.Mark].
 func (j *Journal) Mark(h Handle, e decision.Event, at time.Time) bool {
 	return j.Update(h, func(r *decision.Record) { r.Mark(e, at) })
 }
 
-// LegEnd notes that the prefill leg failed or was aborted, and why: see
+// LegEnd records that the prefill leg failed or was aborted, and why: see
 // [decision.Record.EndLeg].
 func (j *Journal) LegEnd(h Handle, o decision.LegOutcome, detail string, at time.Time) bool {
 	return j.Update(h, func(r *decision.Record) { r.EndLeg(o, detail, at) })
 }
 
-// End notes how the attempt ended: see [decision.Record.End].
+// End records how the attempt ended: see [decision.Record.End].
 func (j *Journal) End(h Handle, o decision.Outcome, detail string, status int, at time.Time) bool {
 	return j.Update(h, func(r *decision.Record) { r.End(o, detail, status, at) })
 }
 
-// Recent appends copies of the latest n records to dst, newest first, and
-// returns it. Fewer come back when there are fewer. n ≤ 0 means all.
+// Recent appends copies of the latest n records to dst, newest first, and returns it. It
+// appends fewer if the journal has fewer. n ≤ 0 means all.
 func (j *Journal) Recent(dst []decision.Record, n int) []decision.Record {
 	if j == nil {
 		return dst
@@ -125,8 +125,8 @@ func (j *Journal) Recent(dst []decision.Record, n int) []decision.Record {
 	for seq := last; seq > 0 && last-seq < uint64(n); seq-- {
 		s := j.slot(seq)
 		s.mu.Lock()
-		// Another number: a writer has the slot and has not filled it yet, or a
-		// newer record has come meanwhile. Either way this one is not here.
+		// With another number, a writer has taken the slot and not filled it yet, or a
+		// newer record is there. In both cases the record with this number is not there.
 		if s.rec.Seq == seq {
 			dst = append(dst, s.rec)
 		}
