@@ -12,32 +12,32 @@ const (
 	mostPerSecond = 200              // questions that begin
 	mostAtOnce    = 16               // questions under way
 	mostPage      = 4 << 20          // bytes of an answer; vLLM's are some 100 KiB
-	longestPause  = 30 * time.Second // between two questions to who does not answer
-	tellEvery     = 10 * time.Minute // of one address
+	longestPause  = 30 * time.Second // between two questions to an address that does not answer
+	tellEvery     = 10 * time.Minute // between two lines of the log about one address
 )
 
-// agenda is who is asked when. It reads no clock. Guarded by Poller.mu.
+// agenda says which address is asked when. It reads no clock. Guarded by Poller.mu.
 type agenda struct {
 	interval time.Duration
 	rng      *rand.Rand
 	asked    map[place]*asked
 	due      dues
-	free     time.Time // from when on the next question may begin
+	free     time.Time // no question may begin before
 }
 
 // asked is an address, and how it has answered lately.
 type asked struct {
 	place
 	due   time.Time
-	at    int // in agenda.due; -1 while it is asked, or gone
+	at    int // in agenda.due; -1 while it is asked, or once it is gone
 	gone  bool
-	bad   int       // answers in a row that said nothing
-	told  time.Time // when that was said last
-	aloud bool      // that it was, since the last good answer
+	bad   int       // answers in a row without a report
+	told  time.Time // when the log last said so
+	aloud bool      // the log has said so since the last good answer
 }
 
-// update brings the agenda in step with a snapshot. Who is new is asked within an
-// interval, so that a thousand that join together are spread.
+// update brings the agenda in step with a snapshot. A new address is first asked within
+// an interval, at random, so that a thousand that join together are spread.
 func (a *agenda) update(s *worker.Snapshot, now time.Time) {
 	left := a.asked
 	a.asked = make(map[place]*asked, len(left))
@@ -59,8 +59,9 @@ func (a *agenda) update(s *worker.Snapshot, now time.Time) {
 	}
 }
 
-// begin returns whom to ask now; nil, and when to look again, where nobody is due. No
-// time: when the workers have changed or an answer has come.
+// begin returns the address that is to be asked now. If none is due, it returns nil and
+// when to call again; the zero time means after the next change of the workers, or the
+// next answer.
 func (a *agenda) begin(now time.Time) (x *asked, again time.Time) {
 	if len(a.due) == 0 {
 		return nil, time.Time{}
@@ -75,16 +76,16 @@ func (a *agenda) begin(now time.Time) (x *asked, again time.Time) {
 	return heap.Pop(&a.due).(*asked), time.Time{}
 }
 
-// news is what an answer changes in what the log has said.
+// news says whether an answer is news for the log.
 type news uint8
 
 const (
 	nothing news = iota
-	silent       // it does not tell what it runs
-	speaks       // it does again
+	silent       // the address does not say what it runs
+	speaks       // it says so again
 )
 
-// ended notes that an address was asked, and says when it is asked again.
+// ended records that an address was asked, and sets when it is asked again.
 func (a *agenda) ended(x *asked, well bool, now time.Time) (n news) {
 	if x.gone {
 		return nothing
@@ -108,7 +109,8 @@ func (a *agenda) ended(x *asked, well bool, now time.Time) (n news) {
 	return n
 }
 
-// dues are those that are not asked now, whom first: a heap.
+// dues is a heap of the addresses that are not being asked, with the one that is due
+// first on top.
 type dues []*asked
 
 // Len implements heap.Interface.

@@ -1,28 +1,27 @@
-// Package loads asks engines what they run, so that what is booked on them can be put
-// right.
+// Package loads asks engines what they run, so that their bookings can be corrected.
 //
 // # Contract
 //
-// A [Poller] knows the decode and aggregated workers of the latest snapshot
-// ([Poller.Update]), and vLLM's prefill workers, of which only [Config].Asleep hears: vLLM
-// says there that it sleeps, which empties its KV cache. It asks each of them every [Config].Interval, give or take a tenth, over HTTP: SGLang
-// its /v1/loads, vLLM its /metrics. What it hears goes to [Config].Heard, a rank at a time,
-// with the time at which the answer had come. TensorRT-LLM has no such page and is not
-// asked.
+// A [Poller] asks the decode and aggregated workers of the latest snapshot
+// ([Poller.Update]), each every [Config].Interval, give or take a tenth, over HTTP:
+// SGLang at /v1/loads, vLLM at /metrics. Their reports go to [Config].Heard, one for each
+// rank, with the time at which the answer had come. TensorRT-LLM has no such page and is
+// not asked. vLLM's prefill workers are asked as well, only for [Config].Asleep: their
+// page says when vLLM sleeps, which empties its KV cache.
 //
-// A worker that does not answer, or whose page cannot be read, changes nothing: what is
-// booked on it counts as it stands. It is asked less and less often, at last every
-// [longestPause], and the log says so the second time in a row, once in [tellEvery] at
-// most: engines are started and ended all the time.
+// If a worker does not answer, or its page cannot be read, nothing changes: its bookings
+// count as they are. It is asked less and less often, in the end every [longestPause].
+// The log says so after the second failure in a row, at most once in [tellEvery], since
+// engines are started and ended all the time.
 //
 // # Bounds
 //
-// At most [mostPerSecond] questions begin in a second and [mostAtOnce] are under way; a
-// fleet that has more addresses than that allows is asked less often. A page is read up
-// to [mostPage] bytes, a question takes [Config].Timeout at most.
+// At most [mostPerSecond] questions begin in a second, and at most [mostAtOnce] run at a
+// time. A fleet with more addresses than that allows is asked less often. A page is read
+// up to [mostPage] bytes, and a question takes at most [Config].Timeout.
 //
 // # What it does not do
 //
-// It books and weighs nothing (internal/load does), judges nobody's health by an answer
-// that does not come (internal/health does), and knows of no request.
+// It books and weighs nothing (internal/load does). It judges no worker by a missing
+// answer (internal/health does). It knows of no request.
 package loads

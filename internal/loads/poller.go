@@ -16,7 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Outcome is how a question went.
+// Outcome is the result of a question.
 type Outcome string
 
 // Outcomes.
@@ -24,28 +24,30 @@ const (
 	OK          Outcome = "ok"
 	Unreachable Outcome = "unreachable" // no answer in time
 	Refused     Outcome = "refused"     // another status than 200
-	Unreadable  Outcome = "unreadable"  // a page that does not tell what the worker runs
+	Unreadable  Outcome = "unreadable"  // the page does not say what the worker runs
 )
 
-// Config of a Poller.
+// Config sets up a Poller.
 type Config struct {
 	// Interval is the time between two questions to one address. Default 2 s.
 	Interval time.Duration
 	// Timeout bounds one question. Default 1 s.
 	Timeout time.Duration
-	// Around goes around the transport: what shows a key, for example. Default: nothing.
+	// Around wraps the transport, to add an API key for example. Default: nothing.
 	Around func(http.RoundTripper) http.RoundTripper
-	// Transport carries the questions. Default: one of its own, without proxies.
+	// Transport carries the questions. Default: a transport of the Poller's own, without
+	// proxies.
 	Transport http.RoundTripper
-	// Heard takes what an engine that decodes says, and when its answer had come.
+	// Heard gets each report of a worker that decodes, and the time at which the answer
+	// had come.
 	Heard func(Report, time.Time)
-	// Asleep takes each rank of which is heard that it has given its KV cache up, each
-	// time anew. Default: nobody is told.
+	// Asleep gets each rank that is reported to have given up its KV cache, again with
+	// each such report. Default: nothing is called.
 	Asleep func(worker.Rank)
-	// Counted takes how each question went. Default: nobody is told.
+	// Counted gets the outcome of each question. Default: nothing is called.
 	Counted func(Outcome)
 	Log     *slog.Logger
-	// Seed of the jitter; 0: random.
+	// Seed is for the jitter; 0: random.
 	Seed uint64
 }
 
@@ -54,14 +56,14 @@ type Poller struct {
 	// set at construction, read-only
 	cfg    Config
 	client *http.Client
-	slots  chan struct{} // one for each question under way
-	wake   chan struct{} // of size 1
+	slots  chan struct{} // one for each question that runs
+	wake   chan struct{} // has room for one
 
 	mu     sync.Mutex
 	agenda agenda
 }
 
-// New returns a Poller that knows nobody yet.
+// New returns a Poller that has no worker to ask yet.
 func New(c Config) *Poller {
 	if c.Interval == 0 {
 		c.Interval = 2 * time.Second
@@ -93,7 +95,7 @@ func New(c Config) *Poller {
 
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Update takes the workers of a snapshot in place of those of the one before.
+// Update replaces the workers of the last snapshot by those of s.
 func (p *Poller) Update(s *worker.Snapshot) {
 	p.mu.Lock()
 	p.agenda.update(s, time.Now())
@@ -101,7 +103,7 @@ func (p *Poller) Update(s *worker.Snapshot) {
 	p.nudge()
 }
 
-// nudge has Run look at the agenda again.
+// nudge makes Run look at the agenda again.
 func (p *Poller) nudge() {
 	select {
 	case p.wake <- struct{}{}:
@@ -109,7 +111,7 @@ func (p *Poller) nudge() {
 	}
 }
 
-// Run asks until ctx ends. It returns nil, after the last question has ended.
+// Run asks until ctx ends. It returns nil after the last question has ended.
 func (p *Poller) Run(ctx context.Context) error {
 	defer p.client.CloseIdleConnections()
 	var questions sync.WaitGroup
@@ -148,13 +150,13 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// ask puts one question, and hands on what was heard.
+// ask asks one question, and passes on the reports.
 func (p *Poller) ask(ctx context.Context, x *asked) {
 	within, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	reports, outcome, err := p.question(within, x)
 	if ctx.Err() != nil {
-		return // we are leaving: the worker has not failed
+		return // ctx has ended: the worker has not failed
 	}
 	now := time.Now()
 	for _, r := range reports {
@@ -187,7 +189,7 @@ func (p *Poller) question(ctx context.Context, x *asked) ([]Report, Outcome, err
 	res, err := p.client.Do(req)
 	if err != nil {
 		if ue := (*url.Error)(nil); errors.As(err, &ue) {
-			err = ue.Err // the log says the rest
+			err = ue.Err // the log has the rest
 		}
 		return nil, Unreachable, err
 	}

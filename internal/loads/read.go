@@ -7,16 +7,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Report is what an engine says of one rank.
+// Report is what an engine says about one rank.
 type Report struct {
 	Rank     worker.Rank
 	Blocks   int64 // KV blocks that running requests hold
-	Requests int64 // that hold them
-	// Asleep: it has given its KV cache up, and may not say so by events.
+	Requests int64 // running requests that hold them
+	// Asleep says that the rank has given up its KV cache, which its events may not say.
 	Asleep bool
 }
 
-// place is one address to ask, and what is known of the ranks behind it.
+// place is one address that is asked, and the facts about the ranks behind it.
 type place struct {
 	id        worker.ID
 	kind      engine.Kind
@@ -25,12 +25,12 @@ type place struct {
 	ranks     uint32
 	blockSize uint32
 	capacity  uint64
-	prefills  bool // only: what it runs are no answers
+	prefills  bool // only prefill: what it runs are no answers
 }
 
-// placesOf lists where a worker is asked: once, or once for each rank with a port of its
-// own. Nowhere: it speaks no HTTP, has no page that tells, or does not decode, and its page
-// does not tell whether it sleeps.
+// placesOf lists the addresses at which a worker is asked: one, or one for each rank with
+// a port of its own. There is none if the worker speaks no HTTP or has no such page, or
+// if it only prefills and its page does not say whether it sleeps.
 func placesOf(w *worker.Worker) (out []place) {
 	kind := engine.Kind(w.Engine)
 	prefills := w.Role == worker.Prefill
@@ -49,9 +49,9 @@ func placesOf(w *worker.Worker) (out []place) {
 	return out
 }
 
-// read returns what a page says of the ranks behind its address. Where that is one and the
-// page tells of one, they are the same, whatever number the engine gives it: a process of
-// vLLM that serves one rank of several may count from 0.
+// read returns the page's reports on the ranks behind its address. If the address has one
+// rank and the page has one, they are the same, whatever its number on the page: a
+// process of vLLM that serves one rank of several may count from 0.
 func (p *place) read(page []byte) ([]Report, error) {
 	told, err := engine.ParseRunning(p.kind, page, p.blockSize, p.capacity)
 	if err != nil {
