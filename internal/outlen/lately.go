@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	memory     = 32        // answers: what is heard counts 31/32 after each one more
-	enough     = 8         // answers, from which on they are believed
-	mostModels = 1024      // known at a time
+	memory     = 32        // answers: what is known counts 31/32 after each further one
+	enough     = 8         // answers, from which on they are used
+	mostModels = 1024      // kept at a time
 	mostTokens = 1 << 20   // of one answer
 	mostPace   = 100_000.0 // tokens a second of one answer
 	mostWhole  = 24 * time.Hour
@@ -21,45 +21,46 @@ const (
 	defaultTokens = 4096
 )
 
-// NotSaid is the MaxTokens of a request that does not say how many it allows.
+// NotSaid is the MaxTokens of a request that does not set a limit.
 const NotSaid = -1
 
-// Answer is what came of one request.
+// Answer is how the answer to one request was.
 type Answer struct {
-	MaxTokens int64         // that the request allows; NotSaid
+	MaxTokens int64         // that the request allows, or NotSaid
 	Tokens    int64         // of the answer; 0: not known
 	First     time.Duration // until its first token; 0: not known
-	Whole     time.Duration // until its last
+	Whole     time.Duration // until its last token
 }
 
-// Expectation is what an answer is expected to be.
+// Expectation is how an answer is expected to be.
 type Expectation struct {
 	First     time.Duration // until its first token
 	PerSecond float64       // tokens, from then on
 	Tokens    int64         // at most
 }
 
-// Lately is what was heard. The zero value is ready.
+// Lately is what is known of the latest answers of each model. The zero value is ready.
 type Lately struct {
 	mu     sync.Mutex
-	clock  uint64 // answers booked and heard
+	clock  uint64 // answers that were booked or reported
 	models map[worker.Key]*model
 }
 
-// classes are by powers of four of what requests allow, and one for those that do not say.
+// classes are by powers of four of the tokens that requests allow; one is for requests
+// without a limit.
 const classes = 12
 
-// model is what was heard of one model.
+// model is what is known of one model's answers.
 type model struct {
-	used            uint64 // Lately.clock when an answer was last booked or heard
+	used            uint64 // Lately.clock when an answer was last booked or reported
 	first           mean
-	tokens, seconds float64 // from the first token to the last, of all answers
+	tokens, seconds float64 // from the first token to the last, over all answers
 	paced           int
 	all             lengths
 	class           [classes]lengths
 }
 
-// mean is a mean in which the past fades.
+// mean is a mean in which older values count less.
 type mean struct {
 	v float64
 	n int
@@ -86,7 +87,8 @@ func (l *lengths) add(tokens int64) {
 	l.n++
 }
 
-// most is twice what 19 of 20 did not pass, rounded up to a power of two.
+// most is twice the length that 19 of 20 answers did not exceed, rounded up to a power of
+// two.
 func (l *lengths) most() int64 {
 	below := 0.0
 	for i, n := range l.of {
@@ -104,8 +106,8 @@ func classOf(maxTokens int64) int {
 	return min(bits.Len64(uint64(maxTokens-1))/2, classes-2)
 }
 
-// Heard takes what came of an answer. How long one is that does not say it, is judged by
-// how long it took; without time it says nothing.
+// Heard takes how an answer was. If its length is not known, it is worked out from how
+// long it took. An answer without a time is ignored.
 func (l *Lately) Heard(k worker.Key, a Answer) {
 	if a.Tokens < 0 || a.Whole <= 0 || a.First < 0 || a.First > a.Whole {
 		return
@@ -122,7 +124,7 @@ func (l *Lately) Heard(k worker.Key, a Answer) {
 	case a.Tokens > 1:
 		m.wrote(float64(a.Tokens-1), took)
 	case a.Tokens == 0 && m.paced == 0:
-		return // neither is known
+		return // neither the length nor the pace is known
 	case a.Tokens == 0:
 		a.Tokens = min(1+int64(max(0, took)*m.tokens/m.seconds), mostTokens)
 	}
@@ -130,9 +132,9 @@ func (l *Lately) Heard(k worker.Key, a Answer) {
 	m.class[classOf(a.MaxTokens)].add(a.Tokens)
 }
 
-// Wrote takes that answers of the model were seen to write so many tokens, in so many
-// seconds of each of them together: by who tells of an answer while it runs. Of a model of
-// which no answer was booked or heard it is nothing: a worker may have thousands of names.
+// Wrote takes that running answers of the model were seen to write so many tokens, in so
+// many seconds, summed over the answers. It is ignored for a model of which no answer was
+// booked or reported: a worker may have thousands of names.
 func (l *Lately) Wrote(k worker.Key, tokens, seconds float64) {
 	if !(tokens >= 0 && seconds > 0) {
 		return
@@ -144,7 +146,7 @@ func (l *Lately) Wrote(k worker.Key, tokens, seconds float64) {
 	}
 }
 
-// modelOf returns the model, which is known from now on.
+// modelOf returns the model of k, and keeps it from now on.
 func (l *Lately) modelOf(k worker.Key) *model {
 	l.clock++
 	m := l.models[k]
@@ -155,7 +157,7 @@ func (l *Lately) modelOf(k worker.Key) *model {
 	return m
 }
 
-// wrote adds to what is known of the pace.
+// wrote adds to the sums of the pace.
 func (m *model) wrote(tokens, seconds float64) {
 	if seconds <= 0 {
 		return
@@ -165,8 +167,7 @@ func (m *model) wrote(tokens, seconds float64) {
 	m.paced++
 }
 
-// until is how long the first token took: where that is not known, as long as it mostly
-// does.
+// until is how long the first token took; if that is not known, the mean for the model.
 func (m *model) until(first time.Duration) float64 {
 	if first == 0 {
 		return m.first.v
@@ -174,7 +175,7 @@ func (m *model) until(first time.Duration) float64 {
 	return first.Seconds()
 }
 
-// add makes a model known, and forgets another where there are too many.
+// add keeps a new model, and drops another if there are too many.
 func (l *Lately) add(k worker.Key) *model {
 	if l.models == nil {
 		l.models = make(map[worker.Key]*model)
@@ -194,8 +195,8 @@ func (l *Lately) add(k worker.Key) *model {
 	return m
 }
 
-// Expect says what the answer of a request that allows so many tokens is expected to be. It
-// changes nothing: who only asks leaves no trace.
+// Expect says how the answer of a request that allows so many tokens is expected to be.
+// It changes nothing.
 func (l *Lately) Expect(k worker.Key, maxTokens int64) Expectation {
 	e := Expectation{First: defaultFirst, PerSecond: defaultPace, Tokens: defaultTokens}
 	l.mu.Lock()
@@ -210,7 +211,7 @@ func (l *Lately) Expect(k worker.Key, maxTokens int64) Expectation {
 	return e
 }
 
-// tell writes what is known of the model in place of what is taken for granted.
+// tell replaces the defaults in e by what is known of the model.
 func (m *model) tell(e *Expectation, maxTokens int64) {
 	if m.first.n > 0 {
 		e.First = time.Duration(m.first.v * float64(time.Second))
@@ -225,7 +226,7 @@ func (m *model) tell(e *Expectation, maxTokens int64) {
 	}
 }
 
-// Booked takes that an answer of the model is to come, which is known from now on.
+// Booked takes that an answer of the model is booked. The model is kept from now on.
 func (l *Lately) Booked(k worker.Key) {
 	l.mu.Lock()
 	l.modelOf(k)
