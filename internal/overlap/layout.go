@@ -8,31 +8,31 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// layouts are those of one set of workers under one numbering of slots.
+// layouts holds the layouts of one worker set under one numbering of slots.
 type layouts struct {
 	snap       *worker.Snapshot
 	generation uint64
 	byFirst    sync.Map // *worker.Rank → *layout
 }
 
-// layout says where the overlaps of a list of ranks are found.
+// layout says where in the index's answer the overlaps of a list of ranks are.
 type layout struct {
 	n         int
-	told      []run // of ranks whose workers publish events
-	host      []run // of those of them that have been in host memory: the view's slots
-	disk      []run // the same of disk
-	external  []run // those that have written to the cache outside: the view's slots
-	predicted []run // the same of what was routed to them
-	guessed   []run // of what was routed to the others
-	routed    []run // of what was routed to all
+	told      []run // ranks with events: what these told of the device
+	host      []run // ranks with events of host memory
+	disk      []run // ranks with events of disk
+	external  []run // ranks with events of the cache outside of the workers
+	predicted []run // ranks with events: what was routed to them
+	guessed   []run // ranks without events: what was routed to them
+	routed    []run // all ranks: what was routed to them
 	guess     picker.Bits
-	guesses   int // members of guess
+	guesses   int // the number of ranks in guess
 }
 
-// run is ranks next to each other whose slots are, too.
+// run is a sequence of neighbouring ranks whose slots are neighbours, too.
 type run struct{ at, slot, n int }
 
-// appendRun adds one rank to the last run, or begins a new one.
+// appendRun adds one rank to the last run, or begins a new run.
 func appendRun(runs []run, at, slot int) []run {
 	if k := len(runs) - 1; k >= 0 && runs[k].at+runs[k].n == at && runs[k].slot+runs[k].n == slot {
 		runs[k].n++
@@ -82,7 +82,8 @@ func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots,
 	return l
 }
 
-// whole returns the answer itself where the runs are one that covers all.
+// whole returns the part of the answer that covers all n ranks, if the runs are a single
+// one; else nil.
 func whole(runs []run, n int, blocks []uint32) []uint32 {
 	if len(runs) != 1 || runs[0].n != n || runs[0].slot+n > len(blocks) {
 		return nil
@@ -91,8 +92,8 @@ func whole(runs []run, n int, blocks []uint32) []uint32 {
 	return blocks[from : from+n : from+n]
 }
 
-// gather copies the runs of an answer to their places, each count times factor.
-// Slots beyond the answer hold nothing.
+// gather copies the runs of an answer to their places in dst, each count times factor. A
+// slot beyond the answer's end counts as 0.
 func gather(dst []uint32, runs []run, blocks []uint32, factor uint32) {
 	for _, r := range runs {
 		if r.slot >= len(blocks) {
@@ -110,10 +111,9 @@ func gather(dst []uint32, runs []run, blocks []uint32, factor uint32) {
 	}
 }
 
-// beyond writes to dst by how much the runs of a wider view exceed what has been
-// counted so far, at least nothing. It reports whether any does. In most chunks
-// none does, since the view has as much, or nothing: those are told apart at
-// once.
+// beyond writes to dst by how much the runs of a wider view exceed what was counted so
+// far, or 0. It returns false if none exceeds it. In most chunks none does, since the
+// view has the same counts, or none: two quick comparisons find these chunks.
 func beyond(dst, counted []uint32, runs []run, blocks []uint32) bool {
 	clear(dst)
 	gather(dst, runs, blocks, 1)

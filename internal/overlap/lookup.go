@@ -13,13 +13,12 @@ import (
 // Config is what a Lookup reads. Index and Slots are required.
 type Config struct {
 	Index kvindex.Index
-	Slots *kvindex.Slots // its numbering
-	// PredictedWeight is what a block is worth that a rank is only predicted to
-	// hold, beyond those it told: 0 to 1. What it makes is rounded down to whole
-	// blocks.
+	Slots *kvindex.Slots // the numbering of Index
+	// PredictedWeight is how much a block counts that a rank is only predicted to hold: 0
+	// to 1. The product is rounded down to whole blocks.
 	PredictedWeight float64
-	// Tells reports whether events of a rank arrive although its worker names
-	// no stream. Optional; when its answer changes, Forget is called.
+	// Tells reports whether events of a rank arrive although its worker names no stream
+	// of events. Optional. Forget must be called when the answer changes.
 	Tells func(worker.Rank) bool
 }
 
@@ -54,34 +53,36 @@ func New(cfg Config) (*Lookup, error) {
 	return l, nil
 }
 
-// Forget makes the next question see who tells what it holds anew.
+// Forget makes the next question find out anew which ranks have events.
 func (l *Lookup) Forget() { l.known.Store(new(layouts)) }
 
-// Prompt is the blocks of a prompt.
+// Prompt holds the blocks of a prompt.
 type Prompt struct {
 	Hashes        []kvindex.LocalHash
 	BlocksPerHash int  // KV blocks that each hash stands for; 0 counts as 1
-	Estimated     bool // the hashes are not those of tokens
+	Estimated     bool // the hashes are of bytes, not of tokens
 }
 
-// Answer is what the ranks hold. The caller owns it and reuses it: the zero
-// value is ready. Not safe for concurrent use.
+// Answer says what the ranks hold. The caller owns it and uses it again. The zero value
+// is ready. Not safe for concurrent use.
 type Answer struct {
-	// Blocks runs parallel to the ranks; nil: nobody holds anything. It may be
-	// the memory of the index's answer, and is good until the next question.
+	// Blocks runs parallel to the ranks; nil: no rank holds any. It may be memory of the
+	// index's answer, and is valid until the next question.
 	Blocks []uint32
-	// Predicted is how many of Blocks were not told, but routed there lately, or are
-	// guessed of a prompt that is known in part; nil: none. Of ranks in Guessed, and of estimated prompts, none is.
+	// Predicted says how many of Blocks no event told of: they were routed there lately,
+	// or are guessed for a prompt that is known in part. nil: none. Ranks in Guessed have
+	// none, and an estimated prompt has none.
 	Predicted []uint32
-	// Host and Disk are what they hold in host memory beyond Blocks, and on disk
-	// beyond both; nil: nobody does, as of an estimated prompt.
+	// Host and Disk say what the ranks hold in host memory beyond Blocks, and on disk
+	// beyond both. nil: no rank holds any, or the prompt is estimated.
 	Host, Disk []uint32
 	// Shared is how many leading blocks of the prompt are in the cache outside of the
-	// workers: as many as any of the ranks has written there. 0 of an estimated prompt.
+	// workers: the most that any of the ranks has written there. 0 for an estimated
+	// prompt.
 	Shared uint32
-	// Guessed marks the ranks whose count is what was routed to them, not what
-	// they told; nil: none. It is shared and must not be written to. Of an
-	// estimated prompt every count is a guess, and nobody is marked.
+	// Guessed marks the ranks whose count is what was routed to them, not what events
+	// told; nil: none. It is shared and must not be written to. For an estimated prompt
+	// every count is a guess, and no rank is marked.
 	Guessed picker.Bits
 
 	held                        kvindex.Overlap
@@ -89,12 +90,12 @@ type Answer struct {
 	predicted, host, disk, both []uint32
 }
 
-// maxReads bounds how often an answer is read again because the numbering has
-// changed meanwhile. A wrong overlap makes a worse pick, not a wrong one.
+// maxReads bounds how often an answer is read again because the numbering has changed. A
+// wrong overlap makes a pick less good, but not invalid.
 const maxReads = 3
 
-// Of fills dst with what each of ranks, a list of the snapshot's pools, holds of
-// the prompt. It keeps nothing of its arguments but the snapshot.
+// Of writes to dst what each of ranks, a list of the snapshot's pools, holds of the
+// prompt. Of its arguments it keeps only the snapshot.
 func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *Answer) {
 	dst.Blocks, dst.Predicted, dst.Host, dst.Disk, dst.Guessed, dst.Shared = nil, nil, nil, nil, nil, 0
 	if len(p.Hashes) == 0 || len(ranks) == 0 {
@@ -117,8 +118,8 @@ func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *A
 	}
 }
 
-// read fills in Blocks with what is told, and what is guessed of ranks that do
-// not tell.
+// read fills in Blocks: what events told, and, for ranks without events, what was routed
+// to them.
 func (a *Answer) read(at *layout, p *Prompt) {
 	a.Guessed = nil
 	guesses := at.guesses
@@ -150,7 +151,7 @@ func (a *Answer) read(at *layout, p *Prompt) {
 	a.Blocks = a.copied
 }
 
-// readPredicted adds to what ranks told what was routed to them lately.
+// readPredicted adds what was lately routed to ranks with events, beyond what these told.
 func (a *Answer) readPredicted(at *layout, weight float64) {
 	if len(at.predicted) == 0 || weight == 0 {
 		return
@@ -169,7 +170,7 @@ func (a *Answer) readPredicted(at *layout, weight float64) {
 	a.Predicted = a.predicted
 }
 
-// readTiers fills in what is held below the device.
+// readTiers fills in the blocks in host memory and on disk.
 func (a *Answer) readTiers(at *layout) {
 	counted := a.Blocks
 	if len(at.host) > 0 {
@@ -194,10 +195,11 @@ func (a *Answer) readTiers(at *layout) {
 	}
 }
 
-// Beyond adds what is guessed of the ranks that hold all of the known blocks which a prompt
-// begins with, and of which a tells: those may hold more of it. Others hold nothing behind
-// what they lack. A guess is worth weight, and never more than most blocks in all. guess is
-// the answer for the same ranks and the whole prompt, estimated.
+// Beyond adds a guess for a prompt that is known only in part, its first known blocks.
+// guess is the answer for the same ranks and the whole prompt, estimated. A rank gets a
+// guess only if it holds all of the known blocks: without one of them it cannot use later
+// ones. For a rank with events each guessed block counts weight. No rank gets more than
+// most blocks in all.
 func (a *Answer) Beyond(known int, guess *Answer, weight float64, most int) {
 	if a.Blocks == nil && known > 0 || guess.Blocks == nil {
 		return
@@ -228,7 +230,7 @@ func (a *Answer) Beyond(known int, guess *Answer, weight float64, most int) {
 	}
 }
 
-// most returns the greatest count of the runs of an answer.
+// most returns the greatest count in the runs of an answer.
 func most(runs []run, blocks []uint32) (n uint32) {
 	for _, r := range runs {
 		for _, b := range blocks[min(r.slot, len(blocks)):min(r.slot+r.n, len(blocks))] {
@@ -238,7 +240,7 @@ func most(runs []run, blocks []uint32) (n uint32) {
 	return n
 }
 
-// sized returns memory for n numbers, whatever they are.
+// sized returns memory for n numbers, with any content.
 func sized(s []uint32, n int) []uint32 {
 	if cap(s) < n {
 		return make([]uint32, n)
@@ -246,7 +248,7 @@ func sized(s []uint32, n int) []uint32 {
 	return s[:n]
 }
 
-// layout returns that of a list of ranks.
+// layout returns the layout of a list of ranks.
 func (l *Lookup) layout(snap *worker.Snapshot, ranks []worker.Rank, generation uint64) *layout {
 	set := l.known.Load()
 	if set.snap != snap || set.generation != generation {

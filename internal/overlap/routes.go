@@ -10,30 +10,30 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// sweepEvery bounds how often what was routed is looked through, and so by how
-// much it is believed too long.
+// sweepEvery is the shortest time between two sweeps, and so the longest by which routed
+// blocks are kept too long.
 const sweepEvery = 100 * time.Millisecond
 
-// asleep is the time of the next sweep when there is nothing to wait for.
+// asleep is the time of the next sweep if there is nothing to sweep.
 const asleep = math.MaxInt64
 
-// Routes tells an index what was routed where, and makes it forget in time. Safe
-// for concurrent use.
+// Routes tells an index what was routed where, and makes it forget in time. Safe for
+// concurrent use.
 type Routes struct {
 	index kvindex.Index
-	next  atomic.Int64  // when Run looks again, in nanoseconds of Unix time
-	kick  chan struct{} // something is over before that
+	next  atomic.Int64  // when Run sweeps next, in nanoseconds of Unix time
+	kick  chan struct{} // a prompt's time is over before that
 }
 
-// NewRoutes returns Routes of an index. Nothing is forgotten before Run runs.
+// NewRoutes returns Routes for an index. The index forgets nothing before Run runs.
 func NewRoutes(index kvindex.Index) *Routes {
 	r := &Routes{index: index, kick: make(chan struct{}, 1)}
 	r.next.Store(asleep)
 	return r
 }
 
-// Note tells that a prompt with the chain was sent to the rank at now. It keeps
-// nothing of chain.
+// Note tells the index that a prompt with the chain was sent to the rank at the time now.
+// It does not keep chain.
 func (r *Routes) Note(rank worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, now time.Time) {
 	next := r.index.Route(rank, chain, g, now)
 	if next.IsZero() || next.UnixNano() >= r.next.Load() {
@@ -45,8 +45,8 @@ func (r *Routes) Note(rank worker.Rank, chain []kvindex.LocalHash, g kvindex.Gue
 	}
 }
 
-// Run makes the index forget what is over, at most 100 ms late, until ctx ends;
-// it returns the error of ctx. While nothing was routed it sleeps.
+// Run makes the index forget routed prompts whose time is over, at most 100 ms late,
+// until ctx ends; it returns the error of ctx. While nothing is routed it sleeps.
 func (r *Routes) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -57,7 +57,8 @@ func (r *Routes) Run(ctx context.Context) error {
 		case <-r.kick:
 		case <-timer.C:
 		}
-		// Whoever comes between these two kicks, rather than be missed.
+		// A Note that comes between these two lines has to kick, so that it is not
+		// missed.
 		r.next.Store(asleep)
 		now := time.Now()
 		next := r.index.Expire(now)
@@ -65,8 +66,8 @@ func (r *Routes) Run(ctx context.Context) error {
 			timer.Stop()
 			continue
 		}
-		// By the time that the index says and Note compares with, to the
-		// nanosecond: what is next already wakes nobody again.
+		// The exact time of the index, with which Note compares: so a Note for that very
+		// time does not wake Run again.
 		wait := next.Sub(now)
 		next = next.Add(max(0, sweepEvery-wait))
 		r.next.Store(next.UnixNano())
