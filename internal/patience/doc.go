@@ -3,22 +3,22 @@
 //
 // # What is learned
 //
-// For each worker and [Kind] of request: the longest that it lately took, in multiples
-// of an allowance which the caller makes of what is known of the request (its prompt
-// tokens, its output tokens). The longest fades by 2 % with each request that was
-// faster, so one slow answer is remembered for some fifty. The pool's own memory stands
-// in for a worker that has answered no request of the kind yet.
+// For each worker and [Kind] of request it learns the longest time of late, as a multiple
+// of an allowance. The caller works the allowance out from the request (its prompt
+// tokens, its output tokens). The longest fades by 2 % with each request that was faster,
+// so that one slow answer counts for some fifty requests. For a worker that has answered
+// no request of the kind, the longest of its pool is used.
 //
 // # Contract
 //
-// [Limits.Limit] returns the allowance times twice that multiple, never less than the
-// allowance. Where neither worker nor pool has served the kind, it is three times the
+// [Limits.Limit] returns the allowance times twice that multiple, and at least the
+// allowance. If neither worker nor pool has served the kind, it returns three times the
 // allowance (the first request of a life compiles and warms up), and at least half a
-// minute for the kinds whose cost the prompt does not tell. [Limits.Took] learns from a
-// leg that has served. [Limits.Forget] drops workers that have left. Safe for
-// concurrent use.
+// minute for the kinds whose cost the prompt does not show. [Limits.Took] learns from a
+// leg that has served. [Limits.Forget] drops workers that have left. Safe for concurrent
+// use.
 //
 // # What it does not do
 //
-// It blames nobody, ends nothing and reads no clock.
+// It charges no worker, ends nothing and reads no clock.
 package patience

@@ -7,25 +7,25 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Kind is a class of requests that take alike.
+// Kind is a class of requests that take similar times.
 type Kind uint8
 
 // The kinds.
 const (
 	Plain  Kind = iota
-	Media       // pictures, audio, video: their encoder's work is not in the prompt's tokens
+	Media       // pictures, audio, video: their encoder's work does not show in the prompt's tokens
 	Guided      // a grammar or a schema: compiled before the first token
 	numKinds
 )
 
-// Leg is which part of a request's work is limited.
+// Leg says which part of a request's work is limited.
 type Leg uint8
 
 // The legs.
 const (
 	Prefill Leg = iota // from the dispatch to the whole answer
-	Stream             // decode, to the head of a streamed answer
-	Whole              // decode, to the head of an answer that comes as a whole
+	Stream             // decode, up to the response headers of a streamed answer
+	Whole              // decode, up to the response headers of an answer that comes as a whole
 	numLegs
 )
 
@@ -36,7 +36,7 @@ const (
 	costlyFloor = 30 * time.Second
 )
 
-// Subject is whose leg is limited.
+// Subject says for which worker, leg and kind of request a limit is.
 type Subject struct {
 	Worker worker.ID
 	Pool   worker.Key
@@ -44,15 +44,15 @@ type Subject struct {
 	Kind   Kind
 }
 
-// Limits knows how long legs take. The zero value has seen none.
+// Limits learns how long legs take. The zero value is ready.
 type Limits struct {
 	mu      sync.Mutex
 	workers map[worker.ID]*longest  // guarded by mu
 	pools   map[worker.Key]*longest // guarded by mu
 }
 
-// longest is the longest of each leg and kind, in multiples of the allowance; 0: none
-// was seen.
+// longest holds the longest time of each leg and kind, as a multiple of the allowance; 0:
+// none was seen.
 type longest [numLegs][numKinds]float64
 
 // Limit returns how long the leg may take.
@@ -114,7 +114,7 @@ func (e *longest) of(s Subject) float64 {
 	return e[s.Leg][s.Kind]
 }
 
-// times multiplies without overflow.
+// times multiplies without overflow, up to a day.
 func times(d time.Duration, x float64) time.Duration {
 	const most = 24 * time.Hour
 	if f := float64(d) * x; f < float64(most) {
