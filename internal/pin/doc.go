@@ -1,32 +1,32 @@
-// Package pin reads which workers a request names for itself, and finds out
-// whether they can serve it.
+// Package pin reads which workers a request names, and finds out whether they can serve
+// it.
 //
 // # Contract
 //
-// [Known] says which headers may name a worker; [Read] turns those that came,
-// and the members of the body's nvext object that [ReadFields] has found, into
-// [Pins]: for each leg an instance id, an address, a data-parallel rank, each
-// with the name of the header or member that said it. [Pins.Resolve] finds the
-// workers in a snapshot and checks that they can serve the request. Every fault
-// is an [Error] of one [Kind], which callers switch on.
+// [Known] says which headers may name a worker. [Read] turns the request's headers, and
+// the members of the body's nvext object that [ReadFields] has found, into [Pins]: for
+// each leg an instance id, an address and a data-parallel rank, each with the name of the
+// header or member that has it. [Pins.Resolve] finds the workers in a snapshot and checks
+// that they can serve the request. Every fault is an [Error] of one [Kind], which callers
+// switch on.
 //
 // The rules:
 //
-//   - Ids are decimal numbers up to 2^64-1 and never pass through a float.
-//   - Two headers for one thing must agree, and so must two members of nvext, and
-//     an id and an address of the same leg.
-//   - Headers win over the body, for each thing by itself. Only the rank of a
-//     worker that the headers replace by another is not read; whether an address
-//     and an id are one worker, the snapshot tells.
-//   - An address may be a list, as pickers send it that know a second best: the
-//     first counts. It is looked up among known workers, never believed.
-//   - 4294967295 as prefill's rank means that none is said, as NVIDIA Dynamo
-//     has it (x-dynamo-prefill-dp-rank).
-//   - A rank without its worker is a fault: the router would have to guess.
+//   - Ids are decimal numbers up to 2^64-1, and are never converted to a float.
+//   - Two headers for one thing must agree, and so must two members of nvext, and an id and an
+//     address of the same leg.
+//   - Headers override the body, each thing by itself. The body's rank is not read if it belongs
+//     to another worker than the headers name. If the headers give an address and the body an
+//     id, the snapshot says whether they are one worker.
+//   - An address may be a list, as sent by pickers that have a second choice: the first counts.
+//     It is looked up among the known workers, and never used as it is.
+//   - 4294967295 as prefill's rank means that none is given, as in NVIDIA Dynamo
+//     (x-dynamo-prefill-dp-rank).
+//   - A rank without its worker is a fault: the router would have to guess the worker.
 //
-// Whether the request may name workers at all is not decided here: that is a
-// property of the filter it came through ([Trust]), which the caller knows. Nor
-// does anybody here pick: what was not named is the caller's to choose.
+// The package does not decide whether the request may name workers at all: that depends
+// on the filter through which it came ([Trust]), which the caller knows. It does not pick
+// either: the caller picks what is not named.
 //
 // Everything is pure, and safe for concurrent use.
 package pin

@@ -4,13 +4,13 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// Fields is what the nvext object of a body says of routing, by the names of
-// NVIDIA Dynamo's request extensions. The zero value says nothing.
+// Fields is what the nvext object of a body says about routing, by the names of NVIDIA
+// Dynamo's request extensions. The zero value says nothing.
 type Fields struct {
-	// Query is set where the request asks only who would serve it: an entry of
-	// annotations begins with query_instance_id:, whatever follows.
+	// Query is set if the request only asks which workers would serve it: an entry of
+	// annotations begins with query_instance_id:, with any text after it.
 	Query bool
-	// First is the first member that names a worker or a rank, empty for none.
+	// First is the first member that names a worker or a rank, empty if there is none.
 	First string
 
 	said said
@@ -24,16 +24,16 @@ var members = [...]struct {
 	t    thing
 }{
 	{"decode_worker_id", decodeID},
-	{"backend_instance_id", decodeID}, // Dynamo's name from when one worker did both
+	{"backend_instance_id", decodeID}, // Dynamo's name from the time when one worker did both
 	{"prefill_worker_id", prefillID},
 	{"dp_rank", decodeRank},
 	{"prefill_dp_rank", prefillRank},
 }
 
-// ReadFields reads ext, the value of nvext in a body that openai.Scan has
-// checked; empty is a body without one. null is as good as absent, for the
-// object and for its members. The error is Malformed or Conflict; First and
-// Query are right all the same.
+// ReadFields reads ext, the value of nvext in a body that openai.Scan has checked; empty
+// stands for a body without nvext. null counts as absent, for the object and for its
+// members. The error is Malformed or Conflict; First and Query are set also with an
+// error.
 func ReadFields(ext []byte) (Fields, *Error) {
 	var f Fields
 	if len(ext) == 0 || ext[0] != '{' {
@@ -74,12 +74,12 @@ func (f *Fields) tell(t thing, name string, v []byte) *Error {
 	return f.said.tell(t, name, value{number: n})
 }
 
-// asks reports whether a list holds the annotation of a question.
+// asks reports whether a list holds an annotation that makes the request a question.
 func asks(b []byte, list openai.Span) bool {
 	found := false
 	openai.EachElement(b, list, func(val openai.Span) {
 		e := val.Of(b)
-		// The prefix may be spelled with escapes; a longer text need not be read.
+		// The prefix may be written with escapes; the text after it need not be read.
 		found = found || len(e) > 1 && e[0] == '"' && openai.HasPrefix(e, queryPrefix)
 	})
 	return found

@@ -7,10 +7,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Header is one header as it came, its name in lower case.
+// Header is one header of the request, with its name in lower case.
 type Header struct{ Name, Value string }
 
-// thing is what a header or a member tells.
+// thing is what a header or a member gives.
 type thing uint8
 
 const (
@@ -24,7 +24,7 @@ const (
 	numThings
 )
 
-// The names that errors suggest where one is missing.
+// The names of headers that errors suggest if one is missing.
 const (
 	DecodeHeader      = "x-worker-instance-id"
 	PrefillHeader     = "x-prefill-instance-id"
@@ -32,18 +32,18 @@ const (
 	PrefillRankHeader = "x-prefill-dp-rank"
 )
 
-// PickedHeader has the address of another picker where Envoy's configuration
-// has moved it away from x-gateway-destination-endpoint, so that a request
-// which the plugin has not seen has nowhere to go.
+// PickedHeader has the address that another picker has chosen. Envoy's configuration may
+// move it there from x-gateway-destination-endpoint: then a request that the plugin has
+// not seen has no destination.
 const PickedHeader = "x-baton-picked-endpoint"
 
-// destinationHeader is what a picker sets, and what errors name: nobody outside
-// knows PickedHeader.
+// destinationHeader is the header that a picker sets. Errors name it, since clients do
+// not know PickedHeader.
 const destinationHeader = "x-gateway-destination-endpoint"
 
-// thingOf knows the headers of both dialects: NVIDIA Dynamo's older names and
-// its x-dynamo-… ones, the destination of the Gateway API endpoint picker
-// protocol and the prefiller of llm-d's pickers.
+// thingOf knows the headers of both dialects, NVIDIA Dynamo's older names and its
+// x-dynamo-… ones, and also the destination header of the Gateway API endpoint picker
+// protocol and the prefiller header of llm-d's pickers.
 func thingOf(name []byte) thing {
 	switch string(name) {
 	case "x-worker-instance-id", "x-dynamo-worker-instance-id":
@@ -63,13 +63,12 @@ func thingOf(name []byte) thing {
 	}
 }
 
-// Known reports whether a header of that name, in lower case, says something of
-// workers.
+// Known reports whether a header of that name, in lower case, names a worker or a rank.
 func Known(name []byte) bool { return thingOf(name) != nothing }
 
-// Read puts together what headers and body say. Headers whose value is empty or
-// "-", which is how Envoy writes one that was not there, say nothing. The error
-// is Malformed or Conflict.
+// Read puts together what headers and body say. A header counts as absent if its value is
+// empty or "-", which Envoy writes for a header that is absent. The error is Malformed or
+// Conflict.
 func Read(headers []Header, f Fields) (Pins, *Error) {
 	var s said
 	for _, h := range headers {
@@ -105,7 +104,7 @@ func Read(headers []Header, f Fields) (Pins, *Error) {
 	return p, nil
 }
 
-// parse reads a number; what was expected is returned where it is none.
+// parse reads a number. fault says what was expected, if v is none.
 func parse(t thing, v string) (n uint64, fault string) {
 	if t == decodeID || t == prefillID {
 		id, err := worker.ParseID(v)
@@ -121,19 +120,19 @@ func parse(t thing, v string) (n uint64, fault string) {
 	return n, ""
 }
 
-// value is one thing that was said: a number or an address.
+// value is the content of a thing: a number or an address.
 type value struct {
 	number  uint64
 	address worker.Endpoint
 }
 
-// said holds what one source says, each thing with who said it.
+// said holds all things from one source, each with the header or member that gives it.
 type said struct {
 	value [numThings]value
 	by    [numThings]string
 }
 
-// unsetRank, as prefill's rank, says that there is none.
+// unsetRank, as prefill's rank, means that none is given.
 const unsetRank = "4294967295"
 
 func (s *said) tell(t thing, by string, v value) *Error {
@@ -146,11 +145,11 @@ func (s *said) tell(t thing, by string, v value) *Error {
 	return nil
 }
 
-// legs are the things of each leg.
+// legs has the things of each leg.
 var legs = [...]struct{ id, address, rank thing }{{decodeID, decodeAddress, decodeRank}, {prefillID, prefillAddress, prefillRank}}
 
-// fill takes from body what s does not say, and returns what it has to say of the
-// rank of a worker that s names by its address, by the leg's id.
+// fill adds to s what only body says. It returns the body's rank for each leg of which s
+// gives the address and body the id, by the leg's id.
 func (s *said) fill(body *said) (others [numThings]otherRank) {
 	for _, leg := range legs {
 		ranked := s.by[leg.rank] == "" && body.by[leg.rank] != ""

@@ -6,14 +6,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Trust is how far a filter believes what requests say of workers.
+// Trust is how far a filter believes requests that name workers.
 type Trust uint8
 
 // The degrees. The zero value believes nothing.
 const (
 	Normal    Trust = iota // the plugin picks, whatever the request says
-	Prerouted              // what is named is taken, the plugin picks the rest
-	Direct                 // another picker has chosen: nothing is picked
+	Prerouted              // what is named is used, and the plugin picks the rest
+	Direct                 // another picker has chosen: the plugin picks nothing
 	numTrusts
 )
 
@@ -41,28 +41,29 @@ func ParseTrust(s string) (Trust, error) {
 	}
 }
 
-// Target is what a request says of one leg. The zero value says nothing.
+// Target is what a request says about one leg. The zero value says nothing.
 type Target struct {
 	ID      worker.ID       // 0: not said
 	Address worker.Endpoint // zero: not said
 	DPRank  worker.DPRank   // with HasRank
 	HasRank bool
 
-	// Which header or member said it; empty where it was not said.
+	// The header or member that gives each; empty: none does.
 	IDBy, AddressBy, RankBy string
 
 	other otherRank
 }
 
-// otherRank is what the body says of a worker where the headers say an address: it
-// counts if the two turn out to be one worker, which only a snapshot knows.
+// otherRank is the rank that the body gives for a worker by its id, while the headers
+// name a worker by its address. It counts if the two are one worker, which the snapshot
+// shows.
 type otherRank struct {
-	id     worker.ID // 0: nothing
+	id     worker.ID // 0: there is none
 	dpRank worker.DPRank
 	by     string
 }
 
-// rankOf returns t with the rank that the body says of w.
+// rankOf returns t with the rank that the body gives for w.
 func (t *Target) rankOf(w *worker.Worker) *Target {
 	if t.HasRank || t.other.id != w.ID {
 		return t
@@ -72,11 +73,11 @@ func (t *Target) rankOf(w *worker.Worker) *Target {
 	return &own
 }
 
-// Named reports whether a worker is named.
+// Named reports whether the request names a worker for this leg.
 func (t *Target) Named() bool { return t.ID != 0 || !t.Address.IsZero() }
 
-// Worker returns the worker that is named, if it is there: by its id, where that is
-// said, else by its address. Nobody has judged whether it can serve.
+// Worker returns the named worker if it is in the snapshot: found by its id if that is
+// given, else by its address. Whether it can serve has not been checked.
 func (t *Target) Worker(s *worker.Snapshot) *worker.Worker {
 	if t.ID != 0 {
 		return s.Worker(t.ID)
@@ -85,7 +86,7 @@ func (t *Target) Worker(s *worker.Snapshot) *worker.Worker {
 	return w
 }
 
-// by returns who named the worker.
+// by returns the header or member that names the worker.
 func (t *Target) by() string {
 	if t.ID != 0 {
 		return t.IDBy
@@ -93,38 +94,38 @@ func (t *Target) by() string {
 	return t.AddressBy
 }
 
-// Pins is what a request says of both legs.
+// Pins is what a request says about both legs.
 type Pins struct{ Prefill, Decode Target }
 
-// Kind says what is wrong with what a request names. The set is closed.
+// Kind says what is wrong with what a request names.
 type Kind uint8
 
 // The kinds.
 const (
 	Malformed   Kind = iota + 1 // not a number, not an address, not an object
 	Conflict                    // two spellings of one thing differ
-	NotNamed                    // a worker has to be named and is not
+	NotNamed                    // a worker must be named, and none is
 	Unknown                     // there is no such worker
 	Gone                        // there was one, and it has left
 	WrongModel                  // it serves neither this model nor in this namespace
-	WrongRole                   // it does not do what it is named for
+	WrongRole                   // its role is not the one for which it is named
 	Draining                    // it takes no new requests
-	NotUsable                   // not all that is needed of it is known, or it speaks no HTTP
+	NotUsable                   // not all facts that it needs are known, or it speaks no HTTP
 	NeedsOther                  // it needs a prefill worker, and none is known
 	RankTooHigh                 // it has no such rank
 	Unfit                       // the two cannot hand KV over to each other
 )
 
-// Error is a fault in what a request names. It holds nothing of a prompt.
+// Error is a fault in what a request names. It holds no part of a prompt.
 type Error struct {
 	Kind Kind
 	// Param is the header or member at fault, or the one that is missing.
 	Param string
-	// Subject says who or what it is about, in words fit for a client.
+	// Subject names the worker or the fault, in words fit for a client.
 	Subject string
 }
 
-// Error returns the fault for logs; what a client reads is chosen elsewhere.
+// Error returns the fault for logs. internal/extproc chooses what a client reads.
 func (e *Error) Error() string {
 	return fmt.Sprintf("pin: %s: %s", e.Param, e.Subject)
 }

@@ -7,40 +7,38 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Scope is what pins are judged by. All but Left and LeftFrom are required.
+// Scope is what Pins are checked against. All but Left and LeftFrom are required.
 type Scope struct {
 	Snap  *worker.Snapshot
-	Key   worker.Key // what the request asks for
+	Key   worker.Key // that the request asks for
 	Trust Trust
 
-	// Disaggregated says that the request is to be served by a pair; Alone, that
-	// it is to be served by one worker, which then needs no prefill. Neither is
-	// a question asked while prefill is still becoming ready: only decode is
-	// looked for.
+	// Disaggregated says that the request is to be served by a pair; Alone, that it is to
+	// be served by one worker, which then needs no prefill. Neither is set for a question
+	// that is asked while prefill is becoming ready: only decode is looked up.
 	Disaggregated, Alone bool
 
-	// Left reports whether an id that is not in the snapshot was in an earlier
-	// one. Nil: of none.
+	// Left reports whether an id that is not in the snapshot was in an earlier one.
+	// Without it no id was.
 	Left func(worker.ID) bool
-	// LeftFrom reports whether somebody listened there in an earlier one. Nil: nobody.
+	// LeftFrom reports the same for an endpoint. Without it no endpoint was.
 	LeftFrom func(worker.Endpoint) bool
 }
 
-// Place is a worker that a request has named, found and judged able.
+// Place is a worker that a request has named, and that can serve it.
 type Place struct {
 	Worker *worker.Worker
 	DPRank worker.DPRank
-	// AnyRank says that the request leaves the rank open, and that there are
-	// several.
+	// AnyRank says that the request gives no rank, and that the worker has several.
 	AnyRank bool
 }
 
-// Places are those of both legs; nil where none was named.
+// Places are the places of both legs; nil for a leg that names no worker.
 type Places struct{ Prefill, Decode *Place }
 
-// Resolve finds the workers that are named. That a worker is set aside is no
-// fault: the one who named it may know better, and an attempt says the rest.
-// Prefill is looked up where it is named even if it will not be needed.
+// Resolve finds the workers that are named. It is no fault that a worker is set aside:
+// the sender may have better knowledge, and the attempt will show. A named prefill worker
+// is looked up even if it will not be needed.
 func (p *Pins) Resolve(s Scope) (Places, *Error) {
 	var out Places
 	var err *Error
@@ -110,13 +108,13 @@ func (s *Scope) place(t *Target, r worker.Role) (*Place, *Error) {
 	return &Place{Worker: w, DPRank: t.DPRank, AnyRank: !t.HasRank && w.DPSize > 1}, nil
 }
 
-// does reports whether the worker's role is the one it is named for.
+// does reports whether the worker may serve in the role for which it is named.
 func (s *Scope) does(w *worker.Worker, r worker.Role) bool {
 	return w.Role == r || r == worker.Decode && s.Alone && w.Role == worker.Aggregated
 }
 
-// ranked returns t with the rank that listens at its address, where w's ranks
-// have ports of their own.
+// ranked returns t with the rank that listens at t's address, if each of w's ranks has a
+// port of its own.
 func (s *Scope) ranked(t *Target, w *worker.Worker) (*Target, *Error) {
 	if t.Address.IsZero() || !w.PortPerRank {
 		return t, nil
@@ -130,7 +128,7 @@ func (s *Scope) ranked(t *Target, w *worker.Worker) (*Target, *Error) {
 	return &own, nil
 }
 
-// find looks a worker up, by each of what is said of it.
+// find looks a worker up by its id and by its address, which must name the same one.
 func (s *Scope) find(t *Target, r worker.Role) (*worker.Worker, *Error) {
 	var byID, byAddress *worker.Worker
 	if t.ID != 0 {
