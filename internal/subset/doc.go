@@ -1,35 +1,35 @@
-// Package subset reads the endpoints that a request is limited to, as the
-// endpoint picker protocol of the Gateway API inference extension has it: a
-// data plane may say, in the metadata envoy.lb.subset_hint under
-// x-gateway-destination-endpoint-subset, from which endpoints the picker must
-// choose, and gets a 503 where the list is empty or nobody of it can serve
+// Package subset reads the endpoints to which a request is limited, as in the endpoint
+// picker protocol of the Gateway API inference extension. In the metadata
+// envoy.lb.subset_hint, under x-gateway-destination-endpoint-subset, a data plane may say
+// from which endpoints the picker must choose. It gets a 503 if the list is empty or no
+// endpoint of it can serve
 // (https://github.com/kubernetes-sigs/gateway-api-inference-extension,
 // docs/proposals/004-endpoint-picker-protocol).
 //
 // # Contract
 //
-//	what is there                           who may be picked
-//	nothing                                 everyone: the Set is nil
+//	the hint                                what may be picked
+//	none                                    every endpoint: the Set is nil
 //	a list of texts, a text with commas,
-//	or a list of texts with commas          who an entry names
-//	an entry ip:port, [ipv6]:port           that endpoint alone: several ranks of
+//	or a list of texts with commas          the endpoints that the entries name
+//	an entry ip:port, [ipv6]:port           only that endpoint: several ranks of
 //	                                        one pod differ by port
 //	an entry ip, ipv6, [ipv6]               every port of that address
 //	an entry of another form, or none
-//	between two commas                      nobody by this entry; the others stand
-//	an empty list or an empty text          nobody
-//	a number, true, false, null, a struct   nobody
-//	over MaxEntries entries                 nobody
+//	between two commas                      no endpoint by this entry; others count
+//	an empty list or an empty text          no endpoint
+//	a number, true, false, null, a struct   no endpoint
+//	over MaxEntries entries                 no endpoint
 //
-// What says nothing that can be understood closes, and never opens: a data
-// plane that sets the hint has a reason to. [Set.Fault] says what was wrong.
-// White space around an entry is no part of it. An IPv4 address that is written
-// as IPv6 (::ffff:10.0.0.1) is the IPv4 address; one with a zone is none.
+// A hint that cannot be understood allows nothing, since a data plane that sets one has a
+// reason to. [Set.Fault] says what was wrong. White space around an entry is not part of
+// it. An IPv4 address that is written as IPv6 (::ffff:10.0.0.1) counts as the IPv4
+// address; an address with a zone is no endpoint.
 //
-// Conformance tests send the same as a header; [ParseHeader] reads it. Where both are in a
-// request, internal/extproc/wire knows.
+// Conformance tests send the hint as a header, which [ParseHeader] reads.
+// internal/extproc/wire reads where in a request the two are.
 //
-// What this package does not do: it knows no workers, decides nothing and says
-// nothing to clients. Whether a request's own header may be believed is its
-// caller's to know: only metadata comes from nobody but the data plane.
+// What this package does not do: it knows no workers, decides nothing, and says nothing
+// to clients. The caller decides whether a request's own header is believed: only
+// metadata comes from the data plane alone.
 package subset

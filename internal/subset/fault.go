@@ -7,33 +7,32 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Kind says what is wrong with a hint. The set is closed: it is fit for a
-// metric's label.
+// Kind says what is wrong with a hint. There are few, so that it can be a metric's label.
 type Kind string
 
-// The kinds. All but Malformed close the set whole.
+// The kinds. With all but Malformed no endpoint may be picked.
 const (
-	Empty     Kind = "empty"      // there is a hint, and nothing in it
+	Empty     Kind = "empty"      // there is a hint, and it names nothing
 	WrongKind Kind = "wrong_kind" // neither a list nor a text
 	Malformed Kind = "malformed"  // some entries are no endpoints
 	TooMany   Kind = "too_many"   // over MaxEntries
 )
 
-// Fault is what was wrong with a hint; the zero value is nothing.
+// Fault is what was wrong with a hint; the zero value means nothing.
 type Fault struct {
 	Kind Kind
-	// Entries is how many there were for TooMany, how many were at fault for
-	// Malformed.
+	// Entries is how many entries there were (TooMany), or how many were wrong
+	// (Malformed).
 	Entries int
 
-	what string // the first text at fault, quoted and cut, or the kind
+	what string // the first wrong text, quoted and cut, or the kind of the value
 }
 
 // IsZero reports whether nothing was wrong.
 func (f Fault) IsZero() bool { return f.Kind == "" }
 
-// String is fit for a log line: one line, of bounded length. It is empty where
-// nothing was wrong.
+// String is for a log line: one line, of bounded length. It is empty if nothing was
+// wrong.
 func (f Fault) String() string {
 	switch f.Kind {
 	case Empty:
@@ -52,7 +51,7 @@ func (f Fault) String() string {
 	}
 }
 
-// quoted cuts what a log line shows of an entry.
+// quoted quotes an entry for a log line, and cuts it.
 func quoted(s string) string {
 	if len(s) > maxEntryBytes {
 		return strconv.Quote(s[:maxEntryBytes]) + "…"

@@ -10,22 +10,22 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// MaxEntries bounds what one request can make us keep. A hint of more allows
-// nobody.
+// MaxEntries bounds how much memory one request's hint takes. A hint with more entries
+// allows no endpoint.
 const MaxEntries = 65536
 
-// maxEntryBytes is more than the longest endpoint has, in characters.
+// maxEntryBytes is more than the longest endpoint takes.
 const maxEntryBytes = 64
 
-// Set is the endpoints that a request is limited to. A nil Set is no limit; the
-// zero value allows nobody. Immutable, safe for concurrent use.
+// Set is the endpoints to which a request is limited. A nil Set is no limit; the zero
+// value allows no endpoint. Immutable, safe for concurrent use.
 type Set struct {
 	entries map[netip.AddrPort]struct{} // port 0: every port of the address
 	fault   Fault
 }
 
-// Parse reads the value of the metadata's field; nil, which is no field, gives a
-// nil Set. It never fails: see [Set.Fault].
+// Parse reads the value of the metadata's field; nil, for no field, gives a nil Set. It
+// never fails: [Set.Fault] says what was wrong.
 func Parse(v *structpb.Value) *Set {
 	if v == nil {
 		return nil
@@ -53,8 +53,8 @@ func Parse(v *structpb.Value) *Set {
 	}
 }
 
-// ParseHeader reads the values of the header, one for each line of it; none
-// gives a nil Set.
+// ParseHeader reads the values of the header, one for each of its lines; no line gives a
+// nil Set.
 func ParseHeader(lines []string) *Set {
 	if len(lines) == 0 {
 		return nil
@@ -62,8 +62,7 @@ func ParseHeader(lines []string) *Set {
 	return newSet(lines, 0)
 }
 
-// newSet reads the texts, besides which there were strange values of other
-// kinds.
+// newSet reads the texts. strange is how many values of other kinds came with them.
 func newSet(texts []string, strange int) *Set {
 	n, blank := strange, strange == 0
 	for _, t := range texts {
@@ -88,7 +87,7 @@ func newSet(texts []string, strange int) *Set {
 	return s
 }
 
-// isPadding reports what may stand where there is no entry.
+// isPadding reports whether r may stand between entries, or in place of one.
 func isPadding(r rune) bool { return r == ',' || unicode.IsSpace(r) }
 
 func (s *Set) add(text string) {
@@ -103,7 +102,8 @@ func (s *Set) add(text string) {
 	s.fault.Entries++
 }
 
-// parseEntry reads an address with a port, or without, which is port 0.
+// parseEntry reads an address with a port; without one the port is 0. False means that s
+// is neither.
 func parseEntry(s string) (netip.AddrPort, bool) {
 	if s == "" || len(s) > maxEntryBytes {
 		return netip.AddrPort{}, false
@@ -146,7 +146,7 @@ func (s *Set) Allows(at netip.AddrPort) bool {
 	return ok
 }
 
-// Endpoints lists the endpoints that are named with their port, in no order.
+// Endpoints lists the endpoints that have a port, in no order.
 func (s *Set) Endpoints() iter.Seq[netip.AddrPort] {
 	return func(yield func(netip.AddrPort) bool) {
 		if s == nil {
@@ -160,8 +160,8 @@ func (s *Set) Endpoints() iter.Seq[netip.AddrPort] {
 	}
 }
 
-// String says how large the set is, for decision records: "3 endpoints". An
-// address without a port counts as one.
+// String says how large the set is, for decision records: "3 endpoints". An address
+// without a port counts as one.
 func (s *Set) String() string {
 	switch {
 	case s == nil:
@@ -175,8 +175,8 @@ func (s *Set) String() string {
 	}
 }
 
-// Fault returns what was wrong with the hint. Of a nil Set, and of one that was
-// read whole, it is zero.
+// Fault returns what was wrong with the hint; the zero Fault for a nil Set, and for a
+// hint that was read whole.
 func (s *Set) Fault() Fault {
 	if s == nil {
 		return Fault{}
