@@ -21,7 +21,7 @@
 // # Evidence
 //
 // A failure at a worker may be caused by the worker, by the request, or by another
-// worker. Each sight counts only as far as it is evidence against the worker:
+// worker. Each kind counts only as far as it is evidence against the worker:
 //
 //   - A refused connection: sets aside at once. The worker could serve no request.
 //   - A probe that is refused, or not answered in time: sets aside at once, since no client can
