@@ -26,7 +26,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	if err == nil {
 		err = plugin.Check(c)
 	}
-	if err != nil { // the workers' faults as well: who mends one file mends the other
+	if err != nil { // both files' faults at once, so that a user can mend them together
 		_, workers := checkWorkers(c.Discovery.File, io.Discard)
 		return config.Usage(errors.Join(err, workers))
 	}
@@ -43,12 +43,12 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	return checkModels(c, stdout, stderr)
 }
 
-// errNothingServed: of the workers that are listed, no model can be served.
+// errNothingServed means that the listed workers can serve no model.
 var errNothingServed = errors.New("no model can be served by the workers that are listed: see above why")
 
-// checkModels reads the workers as serve would, and tells of each model whether and how
-// it can be served, in lines that are comments of the configuration. A file that is not
-// there is no fault: serve waits for it.
+// checkModels reads the workers as serve would, and prints for each model whether and how
+// it can be served. The lines are comments in the printed configuration. A missing file
+// is no fault: serve waits for it.
 func checkModels(c config.Config, stdout, stderr io.Writer) error {
 	etcd := ""
 	if len(c.Discovery.Etcd.Endpoints) > 0 {
@@ -88,7 +88,7 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// worldOf is the world that the workers of a file make.
+// worldOf returns the world in which exactly these workers are known.
 func worldOf(ws []*worker.Worker) (*activation.World, error) {
 	snap, err := worker.NewSnapshot(1, ws)
 	if err != nil {
@@ -99,7 +99,7 @@ func worldOf(ws []*worker.Worker) (*activation.World, error) {
 	return board.Load(), nil
 }
 
-// modelLine says of one model whether and how it can be served, and why not.
+// modelLine says whether and how one model can be served, and why not.
 func modelLine(k worker.Key, o activation.Outlook, p *worker.Pool) string {
 	name := fmt.Sprintf("model %q", k.Model)
 	if k.Namespace != "" {
@@ -111,14 +111,14 @@ func modelLine(k worker.Key, o activation.Outlook, p *worker.Pool) string {
 	return name + " is served by " + o.How(p)
 }
 
-// listed are the workers of a file, and the line on which each begins.
+// listed holds the workers of a file, and the line on which each begins.
 type listed struct {
 	workers []*worker.Worker
 	lines   map[worker.ID]int
 }
 
-// unusable tells of each worker that cannot be picked why, as serve does when it reads
-// the file: the model may be served without it.
+// unusable prints why a worker cannot be picked, for each such worker, as serve does when
+// it reads the file: the model may be served without that worker.
 func (l *listed) unusable(name string, out io.Writer) {
 	for _, w := range l.workers {
 		if why := discovery.Ineligible(w); why != "" {
@@ -127,7 +127,8 @@ func (l *listed) unusable(name string, out io.Writer) {
 	}
 }
 
-// checkWorkers reads the workers file; nil where there is none, or not yet.
+// checkWorkers reads the workers file. It returns nil without a file, or if the file is
+// not there yet.
 func checkWorkers(name string, stderr io.Writer) (*listed, error) {
 	if name == "" {
 		return nil, nil

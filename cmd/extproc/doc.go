@@ -9,8 +9,8 @@
 //	extproc index   FILE                    what a dump of the index has
 //	extproc version
 //
-// Each command has a file. It reads its flags (internal/config), starts the plugin
-// (internal/plugin) or what registers an engine (internal/register), and prints results.
-// Exit codes: 0 after SIGTERM, 1 after a failure, 2 for a wrong command line or
-// configuration. No command decides anything about a request.
+// Each command has a file of its own. It reads its flags (internal/config), starts the
+// plugin (internal/plugin) or the registration of an engine (internal/register), and
+// prints results. Exit codes: 0 after SIGTERM, 1 after a failure, 2 for a wrong command
+// line or configuration. No command decides anything about a request.
 package main

@@ -17,8 +17,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/decision"
 )
 
-// explainCommand asks a running plugin what it would decide. Nothing is routed
-// and nothing is booked.
+// explainCommand asks a running plugin what it would decide for a request. Nothing is
+// routed and nothing is booked.
 func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := config.NewFlagSet("explain", "Asks a running plugin what it would decide for a request body, and why.\nThe body is read from the file named, or from standard input where none is (or -).", stderr)
 	at := fs.String("admin", "http://"+config.Default().Admin.Listen, "admin `address` of the plugin, with or without http://")
@@ -60,7 +60,7 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	return err
 }
 
-// refusalText takes the message out of an error body.
+// refusalText returns the message of an error body.
 func refusalText(answer []byte) string {
 	var body struct {
 		Error struct{ Message string }

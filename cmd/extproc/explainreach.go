@@ -14,11 +14,11 @@ import (
 	"github.com/seed-60ae5743/baton/internal/config"
 )
 
-// This file says what is wrong with the address that `extproc explain` was given.
+// This file says what is wrong with the --admin address of `extproc explain`.
 
 const statusPage = "expected the address of the plugin's status page, admin.listen"
 
-// adminHost is the host:port of an address that may have http:// in front.
+// adminHost returns the host:port of an address, which may begin with http://.
 func adminHost(at string) (string, error) {
 	u, err := url.Parse(at)
 	if !strings.Contains(at, "://") {
@@ -37,7 +37,7 @@ func adminHost(at string) (string, error) {
 	return u.Host, nil
 }
 
-// notReached says why nobody has answered at the address, and what to change.
+// notReached says why no answer came from the address, and what to change.
 func notReached(ctx context.Context, at, host string, err error) error {
 	var op *net.OpError
 	switch {
@@ -53,8 +53,8 @@ func notReached(ctx context.Context, at, host string, err error) error {
 	return fmt.Errorf("explain: --admin %s: the server there does not speak HTTP: %s", at, statusPage)
 }
 
-// speaksGRPC reports whether a server begins with the frame that HTTP/2 has first
-// (RFC 9113, section 3.4: SETTINGS, type 4, on stream 0).
+// speaksGRPC reports whether the server begins with the first frame of HTTP/2 (RFC 9113,
+// section 3.4: SETTINGS, type 4, on stream 0).
 func speaksGRPC(ctx context.Context, host string) bool {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", host)
 	if err != nil {
@@ -70,7 +70,7 @@ func speaksGRPC(ctx context.Context, host string) bool {
 	return err == nil && frame[3] == 4 && frame[0] == 0
 }
 
-// notTheAdmin says what answers in the plugin's place, as far as it says it.
+// notTheAdmin says which server answers at the address, if it names itself.
 func notTheAdmin(at, by string) error {
 	who := "another server"
 	switch {

@@ -31,7 +31,7 @@ func indexCommand(args []string, stdout, stderr io.Writer) error {
 	return showDump(stdout, d, time.Now())
 }
 
-// showDump prints a row for each rank, those with most blocks first.
+// showDump prints a row for each rank, with those that have most blocks first.
 func showDump(out io.Writer, d *kvindex.Dump, now time.Time) error {
 	ranks := d.Ranks()
 	slices.SortStableFunc(ranks, func(a, b kvindex.DumpedRank) int { return cmp.Compare(b.Blocks, a.Blocks) })

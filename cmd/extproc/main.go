@@ -17,9 +17,9 @@ import (
 )
 
 func main() {
-	// A heap of a few megabytes is collected many times a second. Memory that
-	// is never touched costs address space only, and moves the first
-	// collection to where it is cheap; it matters not to a large heap.
+	// A heap of a few megabytes would be collected many times a second. Memory that is
+	// never touched costs only address space, and moves the first collection to a size at
+	// which it is cheap. To a large heap it makes no difference.
 	floor := make([]byte, plugin.HeapFloor)
 	code := mainCode()
 	runtime.KeepAlive(floor)
@@ -33,7 +33,7 @@ func mainCode() int {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-signals
-		signal.Stop(signals) // before anybody hears of the first: a second one ends the process
+		signal.Stop(signals) // first, so that a second signal ends the process
 		end()
 	}()
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -63,7 +63,7 @@ Usage:
   extproc serve --etcd-endpoints 10.0.0.2:2379 --listen unix:///tmp/baton.sock
 `
 
-// run is main without the process around it.
+// run is main without the exit: it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
@@ -88,7 +88,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "help", "--help", "-help", "-h":
 		fmt.Fprint(stdout, usage)
 	default:
-		if strings.HasPrefix(args[0], "-") { // as a reference picker's image is called
+		if strings.HasPrefix(args[0], "-") { // the way in which a reference picker's image is called
 			err = eppCommand(ctx, args, stderr)
 			break
 		}

@@ -42,8 +42,8 @@ func registerCommand(ctx context.Context, args []string, stderr io.Writer) error
 	return registerWorker(ctx, c, log)
 }
 
-// registerWorker runs until ctx has ended and the worker is drained. The
-// registrar goes on until the record has been let go of.
+// registerWorker runs until ctx has ended and the worker is drained. The registrar runs
+// on until it has removed the record.
 func registerWorker(ctx context.Context, c config.Register, log *slog.Logger) error {
 	conf, err := c.Etcd.Client()
 	if err != nil {
@@ -54,7 +54,7 @@ func registerWorker(ctx context.Context, c config.Register, log *slog.Logger) er
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	var runner *register.Runner // made before the registrar runs and calls its hooks
+	var runner *register.Runner // made before the registrar runs, which calls the hooks
 	registrar, err := etcd.NewRegistrar(client, etcd.RegistrarConfig{
 		Prefix: c.Etcd.Prefix, TTL: c.LeaseTTL, Logger: log,
 		Hooks: etcd.RegistrarHooks{
@@ -84,16 +84,16 @@ func registerWorker(ctx context.Context, c config.Register, log *slog.Logger) er
 	err = runner.Run(ctx)
 	letGo()
 	if keptErr := <-kept; keptErr != nil {
-		return keptErr // says the same, and more
+		return keptErr // says the same as err, and more
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil // the registrar has let go since
+		return nil // the registrar has removed the record after that
 	}
 	return err
 }
 
-// hurryAtSecondSignal calls hurry at the second signal; the first one ends the
-// context of main. The function that it returns ends it.
+// hurryAtSecondSignal calls hurry at the second signal; the first one ends main's
+// context. stop ends the wait for signals.
 func hurryAtSecondSignal(hurry func()) (stop func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -116,7 +116,7 @@ func hurryAtSecondSignal(hurry func()) (stop func()) {
 	}
 }
 
-// serveRegisterAdmin serves the runner's pages, if there is an address.
+// serveRegisterAdmin serves the runner's pages, if addr is not empty.
 func serveRegisterAdmin(addr string, runner *register.Runner, log *slog.Logger) (closeAll func(), err error) {
 	if addr == "" {
 		return func() {}, nil
