@@ -23,52 +23,52 @@ const (
 
 // Config configures a [Server].
 type Config struct {
-	// Address to listen on, "ip:port" or "localhost:port"; "" means
-	// DefaultAddress, port 0 means any. Anyone who can reach it can read
-	// everything but prompts.
+	// Address to listen on, "ip:port" or "localhost:port"; "" means DefaultAddress, port
+	// 0 means any. Any client that can reach it can read everything except prompts, which
+	// are not kept.
 	Address string
 
-	// AllowedHosts are the names, without port, that a Host header may carry
-	// besides loopback ones: the name a person types to reach the page.
+	// AllowedHosts are the names, without port, that a Host header may carry besides
+	// loopback names: the names by which people reach the page.
 	AllowedHosts []string
 
-	// State tells the present state. Required; safe for concurrent use.
+	// State returns what the page shows. Required; safe for concurrent use.
 	State func() State
 
-	// Ready is asked by /readyz instead of State, where State is dear to build.
-	// It returns the reason when not ready. Optional; safe for concurrent use.
+	// Ready answers /readyz in place of State, if State is expensive. reason says why it
+	// is not ready. Optional; safe for concurrent use.
 	Ready func() (ready bool, reason string)
 
-	// ReadyKey is asked by /readyz?model=…&namespace=…. Optional, as Ready.
+	// ReadyKey answers /readyz?model=…&namespace=…. Optional; safe for concurrent use.
 	ReadyKey func(k worker.Key) (ready bool, reason string)
 
-	// Journal holds the decisions; nil shows none.
+	// Journal holds the decisions; with nil none are shown.
 	Journal *journal.Journal
 
-	// Metrics serves /metrics; nil answers 404.
+	// Metrics serves /metrics; with nil the answer is 404.
 	Metrics http.Handler
 
-	// Explain decides a request without routing it: nothing is booked and no
-	// cursor moves. What it returns is shown as JSON; a *decision.Record in the
-	// form of /debug/decisions. nil answers 404. Safe for concurrent use.
+	// Explain decides a request without routing it: nothing is booked and no cursor
+	// moves. Its result is shown as JSON; a *decision.Record has the form of
+	// /debug/decisions. With nil the answer is 404. Safe for concurrent use.
 	Explain func(ctx context.Context, path string, body []byte) (any, error)
 
-	// Index says who holds how much of a prompt. nil answers 404. An error is
-	// about the query. Safe for concurrent use.
+	// Index says how much of a prompt each rank holds. An error is about the query. With
+	// nil the answer is 404. Safe for concurrent use.
 	Index func(q IndexQuery) (IndexAnswer, error)
 
-	// IndexDump writes a dump of the index. nil answers 404. Safe for concurrent
-	// use.
+	// IndexDump writes a dump of the index. With nil the answer is 404. Safe for
+	// concurrent use.
 	IndexDump func(w io.Writer) error
 
-	// MaxExplainBytes bounds the bodies that are posted, to Explain and to
-	// Index; 0 means 8 MiB.
+	// MaxExplainBytes bounds the bodies that are posted to Explain and Index; 0 means 8
+	// MiB.
 	MaxExplainBytes int64
 
 	// Pprof serves /debug/pprof/. A profile costs CPU while it is taken.
 	Pprof bool
 
-	// Logger hears of panics and of broken connections; nil means nobody.
+	// Logger gets panics and broken connections; nil means no log.
 	Logger *slog.Logger
 }
 

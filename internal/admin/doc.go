@@ -15,19 +15,19 @@
 //
 // # Contract
 //
-// [New] opens the listener, [Server.Run] serves until its context ends and
-// returns only when every goroutine of it has finished. All that is shown comes
-// through [Config]: one function for the state, one journal, one handler for
-// metrics. The package imports nothing of the hot path and is never on it.
+// [New] opens the listener. [Server.Run] serves until its context ends, and returns when
+// all of its goroutines have ended. All that is shown comes from [Config]: functions for
+// the state, for explain and for the index, one journal, and one handler for metrics. The
+// package imports nothing of the hot path and is never on it.
 //
 // # Who may ask
 //
-// There is no login, so the default address is loopback. A browser on the same
-// machine is the way in from outside that remains, and two rules close it. The
-// Host header must be a loopback name or address or a configured name; where
-// the listener itself is not on loopback, any literal address will do, since
-// DNS rebinding needs a name. And a request that changes or computes anything
-// is refused when a browser marks it as coming from another site.
+// There is no login, so the default address is loopback. From outside, a browser on the
+// same machine could still reach it, which two rules prevent. The Host header must be a
+// loopback name or address, or a configured name; if the listener is not on loopback, any
+// literal address is allowed, since DNS rebinding needs a name. And a request that
+// changes or computes anything is refused if a browser marks it as coming from another
+// site.
 //
 // # Asking the index
 //
@@ -36,18 +36,18 @@
 //	{"tokens": [ids], "block_size": 16, "lora": "…", "cache_salt": "…"}
 //	{"hashes": ["decimal", "0x…"]}
 //
-// Hashes are those of each block's tokens alone (kvindex.LocalHash), as strings,
-// since they exceed what a JSON number holds; they are not an engine's own names
-// of blocks. "model" leaves only the workers that serve it, and tokens are then
-// cut by their block size where none is given. The answer has the number of
-// whole blocks in the prompt, and for each rank how many leading ones it holds:
-// by its KV events in tree_blocks on the device, in host_blocks beyond those in
-// host memory, in disk_blocks beyond both on disk; in routed_blocks by what was
-// routed to it lately. Ranks that hold most come first.
+// Hashes are those of each block's tokens alone (kvindex.LocalHash), as strings, since
+// they exceed what a JSON number holds; they are not an engine's own names of blocks.
+// "model" limits the answer to the workers that serve it; tokens without a block size are
+// cut by that of these workers. The answer has the number of whole blocks in the prompt,
+// and for each rank how many leading ones it holds. Three counts are from its KV events:
+// tree_blocks on the device, host_blocks beyond those in host memory, disk_blocks beyond
+// both on disk. routed_blocks are those that were lately routed to it. The ranks that
+// hold most come first.
 //
 // # What it does not do
 //
-// It changes no state of Baton: even explain and index only ask. It shows no prompt: the
-// types it is given have no place for one. Config text is shown as it is given;
-// keeping secrets out of it is the caller's part.
+// It changes no state of Baton: explain and index only ask. It shows no prompt: the types
+// that it is given have no field for one. Config text is shown as it is given: the caller
+// must keep secrets out of it.
 package admin

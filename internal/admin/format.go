@@ -14,7 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// duration prints d as people say it: two or three digits and a unit.
+// duration prints d as people say it, in one unit or two.
 func duration(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -38,7 +38,7 @@ func duration(d time.Duration) string {
 	}
 }
 
-// after prints a timing, or a dash for what has not happened.
+// after prints a time after the start, or a dash if it is zero: it has not happened.
 func after(d time.Duration) string {
 	if d == 0 {
 		return "–"
@@ -46,7 +46,7 @@ func after(d time.Duration) string {
 	return duration(d)
 }
 
-// grouped prints n with a thin mark between thousands.
+// grouped prints n with a comma between thousands.
 func grouped(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	sign := ""
@@ -80,7 +80,7 @@ func keyName(k worker.Key) string {
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 func full(t time.Time) string  { return t.UTC().Format(time.RFC3339Nano) }
 
-// refusedText lists what was refused, the most frequent reason first.
+// refusedText lists the counts by reason, with the most frequent reason first.
 func refusedText(counts map[string]uint64) string {
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
@@ -91,8 +91,8 @@ func refusedText(counts map[string]uint64) string {
 	return strings.Join(names, ", ")
 }
 
-// overlapText writes the blocks on the device, then those beyond in host memory,
-// on disk and in the cache outside, where there are any. A tilde marks an estimate.
+// overlapText prints the blocks on the device, then any beyond those in host memory, on
+// disk, and in the cache outside of the workers. A tilde marks an estimate.
 func overlapText(r *decision.Row) string {
 	s := grouped(r.OverlapBlocks)
 	if r.Estimated {

@@ -14,24 +14,23 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// IndexQuery asks which rank holds how much of a prompt. It has either Tokens
-// or Hashes.
+// IndexQuery asks how much of a prompt each rank holds. It has either Tokens or Hashes.
 type IndexQuery struct {
 	Tokens    []uint32
-	BlockSize int // of Tokens; 0: that of the model's workers
+	BlockSize int // of Tokens; 0: as the model's workers have it
 	LoRA      string
 	CacheSalt string
 
-	Hashes []uint64 // of the blocks' tokens, in the order of the prompt
+	Hashes []uint64 // one for the tokens of each block, in the prompt's order
 
-	Model string // only ranks of workers that serve it; "": all
+	Model string // only ranks of workers that serve this model; "": all
 }
 
-// IndexAnswer is what the index knows of a prompt.
+// IndexAnswer says what the index knows about a prompt.
 type IndexAnswer struct {
-	PromptBlocks int            `json:"prompt_blocks"`        // whole ones
-	BlockSize    int            `json:"block_size,omitempty"` // that tokens were cut by
-	Ranks        []IndexOverlap `json:"ranks"`                // those that hold most first
+	PromptBlocks int            `json:"prompt_blocks"`        // whole blocks
+	BlockSize    int            `json:"block_size,omitempty"` // by which tokens were cut
+	Ranks        []IndexOverlap `json:"ranks"`                // the ranks that hold most first
 }
 
 // IndexOverlap is how many leading blocks of the prompt one rank holds.
@@ -39,11 +38,11 @@ type IndexOverlap struct {
 	WorkerID     worker.ID     `json:"worker_id,string"`
 	DPRank       worker.DPRank `json:"dp_rank"`
 	Role         string        `json:"role"`
-	BlockSize    int           `json:"block_size"`    // the worker's own; blocks of another size never match
+	BlockSize    int           `json:"block_size"`    // the worker's own; blocks of another size are never found
 	TreeBlocks   uint32        `json:"tree_blocks"`   // on the device, by its KV events
-	HostBlocks   uint32        `json:"host_blocks"`   // in host memory, beyond those
+	HostBlocks   uint32        `json:"host_blocks"`   // in host memory, beyond TreeBlocks
 	DiskBlocks   uint32        `json:"disk_blocks"`   // on disk, beyond both
-	RoutedBlocks uint32        `json:"routed_blocks"` // by what was routed to it
+	RoutedBlocks uint32        `json:"routed_blocks"` // that were lately routed to it
 }
 
 const indexForm = `expected {"tokens": [ids], "block_size": n} or {"hashes": ["decimal or 0x…"]}, ` +
@@ -90,7 +89,7 @@ func parseIndexQuery(body []byte) (IndexQuery, error) {
 	return q, nil
 }
 
-// indexBodyError says what was expected in the words of JSON, not of Go.
+// indexBodyError says what was expected, in words of JSON and not of Go.
 func indexBodyError(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) || wrong.Field == "" {
@@ -140,8 +139,8 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 	s.json(w, http.StatusOK, a)
 }
 
-// serveIndexDump streams a dump. One that fails in the middle is cut off, which
-// whoever reads it finds out by its checksum.
+// serveIndexDump streams a dump. If it fails in the middle, the stream is cut off; the
+// reader finds that out by the dump's checksum.
 func (s *Server) serveIndexDump(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", `attachment; filename="index.dump"`)

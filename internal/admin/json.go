@@ -8,7 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// know adds how old what is known of each candidate is.
+// know adds to each candidate how long ago its events were last known to be complete.
 func know(d *decision.Record, s *State) {
 	ages := map[worker.Rank]time.Duration{}
 	for i := range s.Workers {
@@ -83,7 +83,7 @@ type workerJSON struct {
 
 type rankJSON struct {
 	DPRank         worker.DPRank `json:"dp_rank"`
-	State          string        `json:"state,omitempty"` // of a rank with a port of its own, unless it is healthy
+	State          string        `json:"state,omitempty"` // only for a rank with a port of its own that is not healthy
 	Reason         string        `json:"reason,omitempty"`
 	Requests       int           `json:"requests"`
 	PrefillTokens  int64         `json:"prefill_tokens"`

@@ -19,14 +19,13 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// maxWorkerRows bounds the workers table; workers in trouble come first.
+// maxWorkerRows bounds the table of workers, in which those in trouble come first.
 const maxWorkerRows = 200
 
-// pageView is what the template prints: text that is ready to be shown, but not
-// escaped, which the template does.
+// pageView is what the template prints: text for people. The template escapes it.
 type pageView struct {
 	Version, Uptime, Now, NowFull string
-	Ready, Bad                    bool // Bad: requests suffer from one of Troubles
+	Ready, Bad                    bool // Bad: one of Troubles makes requests fail or wait
 	NotReady                      string
 	View                          View
 	ViewAge, Bodies               string
@@ -82,7 +81,7 @@ func parsePage() (*template.Template, error) {
 	return template.New("page.html").Funcs(words).ParseFS(assets, "assets/page.html")
 }
 
-// assetHandler serves the style sheet and the script, and nothing else.
+// assetHandler serves only the style sheet and the script.
 func assetHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		types := map[string]string{
@@ -155,7 +154,7 @@ func newKeyView(k *KeyRow) keyView {
 	return v
 }
 
-// severity orders workers: those in trouble first.
+// severity orders workers, with those in trouble first.
 func severity(w *WorkerRow) int {
 	switch w.Health {
 	case Aside, Partly:
@@ -236,8 +235,8 @@ func newRankView(name string, r *RankRow, now time.Time) rankView {
 	return v
 }
 
-// agesAfter is how old what is known of a rank may be before its age is shown. Of
-// one that can be asked it is a second or two.
+// agesAfter is the age from which the age of a rank's events is shown. If the publisher
+// can be asked, it is a second or two.
 const agesAfter = 10 * time.Second
 
 func newStreamView(e *EventStream, now time.Time) streamView {
@@ -270,14 +269,15 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 	return v
 }
 
-// words are what the page says of a decision besides what its record says itself.
+// words are the functions by which the page shows a decision, beside the texts of its
+// record.
 var words = template.FuncMap{
 	"after": after, "bytes": bytesText, "class": outcomeClass, "clock": clock, "cost": decision.CostText, "full": full,
 	"grouped": grouped, "overlap": overlapText, "source": sourceWord,
 	"model": func(r *decision.Record) string {
 		return keyName(worker.Key{Model: r.Model, Namespace: r.Namespace})
 	},
-	"at": func(c *decision.Choice) string { // where it was sent, for a narrow column
+	"at": func(c *decision.Choice) string { // the endpoint, for a narrow column
 		if !c.Made() {
 			return "–"
 		}

@@ -35,12 +35,12 @@ type Server struct {
 	http  *http.Server
 }
 
-// ServerName is the Server header of every answer, by which a client knows that it has
-// reached a plugin's status page, and not another port.
+// ServerName is the Server header of every answer: by it a client knows that it has
+// reached a plugin's status page, and not another server.
 const ServerName = "baton-admin"
 
-// New checks cfg and opens the listener. The caller must call Run, which closes
-// it, or Close.
+// New checks cfg and opens the listener. The caller must call Run or Close; both close
+// it.
 func New(cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -67,15 +67,15 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns the address listened on.
+// Addr returns the address of the listener.
 func (s *Server) Addr() net.Addr { return s.lis.Addr() }
 
-// Close closes the listener of a server that is not going to run.
+// Close closes the listener of a server that will not run.
 func (s *Server) Close() error { return s.lis.Close() }
 
-// Run serves until ctx ends, then gives requests in progress a short while and
-// ends what is left. It returns when nothing of it runs any more: nil after
-// ctx has ended, else the error that stopped it.
+// Run serves until ctx ends, then gives requests in progress a short time and ends the
+// rest. It returns when all of its goroutines have ended: nil after the end of ctx, else
+// the error that stopped it.
 func (s *Server) Run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(s.lis) }()
@@ -94,7 +94,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// handler builds the mux behind the guards.
+// handler returns the mux behind the guards.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.servePage)
@@ -128,8 +128,8 @@ func (s *Server) handler() http.Handler {
 	return s.guard(http.NewCrossOriginProtection().Handler(mux))
 }
 
-// guard refuses foreign hosts, sets the headers that hold for every answer, and
-// turns a panic into a 500 of that request alone.
+// guard refuses foreign hosts, sets the headers of every answer, and turns a panic into a
+// 500 of that request alone.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -189,7 +189,7 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	text(w, http.StatusServiceUnavailable, "not ready: "+reason+"\n")
 }
 
-// decisions reads ?n=, with a default where it is missing.
+// decisions returns the latest decisions: as many as ?n= says, or n without it.
 func (s *Server) decisions(r *http.Request, n int) ([]decision.Record, error) {
 	if q := r.URL.Query().Get("n"); q != "" {
 		v, err := strconv.Atoi(q)
@@ -210,7 +210,8 @@ func (s *Server) serveDecisions(w http.ResponseWriter, r *http.Request) {
 	s.json(w, http.StatusOK, map[string]any{"decisions": recs})
 }
 
-// readBody reads what was posted, or answers why not.
+// readBody reads the posted body. False means that it has answered the request with the
+// reason.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxExplainBytes))
 	if err == nil {

@@ -6,22 +6,22 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// State is everything that the page and the JSON show besides the decisions.
-// The caller builds a fresh one for each call and does not write to it after.
+// State is all that the page and the JSON show, apart from the decisions. The caller
+// makes a new one for each call, and does not write to it afterwards.
 type State struct {
 	Version   string
 	StartedAt time.Time
-	Now       time.Time // zero: the server fills in the present
+	Now       time.Time // zero: the server sets it
 
 	Ready          bool
 	NotReadyReason string
 
 	BodyBytes   int64     // of request bodies, in flight
-	BodyLimit   int64     // from so many on, new requests are refused
-	BodiesTight bool      // those with a large body may be refused already
-	Warnings    []Warning // what holds, and is not as it should be
+	BodyLimit   int64     // new requests are refused once so many bytes are in flight
+	BodiesTight bool      // requests with a large body may be refused already
+	Warnings    []Warning // states that should be changed
 	View        View
-	Problems    []string // what discovery says that cannot be used as it is
+	Problems    []string // entries of discovery that cannot be used as they are
 	Keys        []KeyRow
 	Workers     []WorkerRow
 	Channels    []ChannelRow // of KV events
@@ -39,22 +39,22 @@ type View struct {
 	StaleReason string
 }
 
-// KeyRow is one model in one namespace: what it has, and whether it can serve.
+// KeyRow is one model in one namespace: its workers, and whether it can be served.
 type KeyRow struct {
 	Key        worker.Key
 	Activation string // state of the prefill activation
 	CanServe   bool
 	Reason     string // why it cannot serve
-	How        string // how it serves: by two workers or one
+	How        string // how it is served: by two workers or one
 	Prefill    int    // workers that can be picked for the role
 	Decode     int
 	Aggregated int
 
 	QueuedTokens    int64 // prompt tokens booked on the prefill workers and not done
-	MaxQueuedTokens int64 // from so many on, new requests are refused; 0: no limit
+	MaxQueuedTokens int64 // new requests are refused once so many are queued; 0: no limit
 }
 
-// full reports whether new requests are refused for what is queued.
+// full reports whether new requests are refused because of the queue.
 func (k *KeyRow) full() bool { return k.MaxQueuedTokens > 0 && k.QueuedTokens >= k.MaxQueuedTokens }
 
 // Health is the state of a worker as the picker sees it.
@@ -64,7 +64,7 @@ type Health string
 const (
 	Healthy    Health = "healthy"
 	Aside      Health = "aside"
-	Partly     Health = "partly aside" // some of its ranks are, which have ports of their own
+	Partly     Health = "partly aside" // some of its ranks are aside; each has a port of its own
 	Recovering Health = "recovering"
 	Draining   Health = "draining"
 )
@@ -79,30 +79,30 @@ type WorkerRow struct {
 	Namespace string
 	Health    Health
 	Reason    string    // why it is not healthy
-	Since     time.Time // of Health; zero: from the start
+	Since     time.Time // of Health; zero: since the start
 	Ranks     []RankRow // at least one
 }
 
 // RankRow is one data-parallel rank of a worker.
 type RankRow struct {
 	DPRank worker.DPRank
-	// Health of a rank with a port of its own, where it is not healthy; else the worker's
-	// is all there is, and this empty.
+	// Health is set only for a rank with a port of its own that is not healthy. If it is
+	// empty, the worker's Health holds.
 	Health         Health
 	Reason         string // of Health
 	Requests       int    // legs booked on it
 	PrefillTokens  int64  // prompt tokens booked and not yet prefilled
 	DecodeBlocks   int64  // KV blocks booked for running answers
 	IndexBlocks    int64  // blocks that the index knows on it
-	ShedBlocks     int64  // blocks that the index has dropped for want of memory
+	ShedBlocks     int64  // blocks that the index has dropped for lack of memory
 	CapacityBlocks int64  // 0: unknown
 	Events         EventStream
 }
 
-// StreamState says how a KV event stream stands.
+// StreamState is the state of a stream of KV events.
 type StreamState string
 
-// The states of a stream. The zero value means that the worker publishes none.
+// The states of a stream. The zero value means that the worker publishes no events.
 const (
 	NoStream   StreamState = ""
 	Connecting StreamState = "connecting"
@@ -114,38 +114,39 @@ const (
 type EventStream struct {
 	State        StreamState
 	LastSequence uint64
-	Any          bool      // whether LastSequence and LastAt mean anything
+	Any          bool      // LastSequence and LastAt are set
 	LastAt       time.Time // when the last batch came
-	AsOf         time.Time // when it was known last that none is missing; zero: never
+	AsOf         time.Time // when its events were last known to be complete; zero: never
 	Degraded     bool      // the index may differ from the worker's cache
 	Reason       string    // why it is degraded or lost
-	Via          string    // the channel that it comes by; "": the engine's own
-	// Refused is how many events were not used, by reason, normal ones included.
+	Via          string    // the channel that carries it; "": the engine's own address
+	// Refused counts the events that were not used, by reason; normal reasons are
+	// included.
 	Refused map[string]uint64
 }
 
-// ChannelRow is one channel that carries the KV events of many workers, or an
-// address that their publishers dial.
+// ChannelRow is one channel that carries the KV events of many workers, or one address at
+// which the plugin waits for their publishers.
 type ChannelRow struct {
 	Name     string
 	Up       bool
 	Since    time.Time // of Up
 	Messages uint64
-	Refused  map[string]uint64 // of what belongs to no rank
+	Refused  map[string]uint64 // messages that belong to no rank, by reason
 	Reason   string            // the latest error
-	// Waiting is how many peers have dialed and not said yet whose they are, and
-	// MaxWaiting how many may; 0 of a channel that nobody dials.
+	// Waiting is how many peers have dialed and not yet said to which worker they belong,
+	// and MaxWaiting how many may; 0 if nothing dials the channel.
 	Waiting, MaxWaiting int
 }
 
-// Transition is one change of a state that a person would want to know of.
+// Transition is one change of state, as the page shows it.
 type Transition struct {
 	At            time.Time
 	What          string // as "worker 7" or "model m"
 	From, To, Why string
 }
 
-// FailureRow counts one row of the failure table.
+// FailureRow counts the failures of one row of the failure table.
 type FailureRow struct {
 	Code   string
 	Status int
@@ -167,8 +168,8 @@ func (w *WorkerRow) totals() RankRow {
 	return t
 }
 
-// shed counts the blocks that the index has dropped for want of memory, and the
-// ranks that have lost some so.
+// shed counts the blocks that the index has dropped for lack of memory, and the ranks
+// that have lost some.
 func (s *State) shed() (blocks int64, ranks int) {
 	for i := range s.Workers {
 		for _, r := range s.Workers[i].Ranks {
@@ -190,7 +191,7 @@ func (w *WorkerRow) degraded() *RankRow {
 	return nil
 }
 
-// Warning is a sentence without its full stop, and one word to catch the eye.
+// Warning is a sentence without its full stop, with one word that catches the eye.
 type Warning struct {
 	Tag, Text string
 }

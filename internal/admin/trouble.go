@@ -11,12 +11,12 @@ import (
 
 // trouble is one thing that is wrong now, in words.
 type trouble struct {
-	Bad  bool   // requests suffer; else they may
+	Bad  bool   // requests fail or wait because of it; else they may
 	Tag  string // one word to catch the eye; may be empty
 	Text string
 }
 
-// maxNamed is how many workers are named one by one in the list of troubles.
+// maxNamed is how many workers the list of troubles names; it counts the others.
 const maxNamed = 8
 
 // troubles lists what is wrong, worst first.
@@ -107,7 +107,7 @@ func workerTroubles(s *State) []trouble {
 			add(false, fmt.Sprintf("Worker %s (%s, id %d) is coming back%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
 		case Healthy, Draining:
 		}
-		// The events of a worker that is aside are lost with it.
+		// A worker that is aside has no stream of events: that needs no line of its own.
 		if r := w.degraded(); r != nil && w.Health != Aside {
 			add(false, fmt.Sprintf("KV events of %s (%d/%d) are %s%s: its overlap may be wrong.",
 				w.Endpoint, w.ID, r.DPRank, streamWord(&r.Events), because(r.Events.Reason)))
@@ -132,7 +132,7 @@ func recentTrouble(recs []decision.Record) (trouble, bool) {
 	bad := 0
 	for i := range recs {
 		if s := recs[i].Status; (recs[i].Outcome == decision.Refused || recs[i].Outcome == decision.Rejected) && s >= 400 && s < 500 && s != 429 {
-			continue // the client's own fault: it must not hide ours
+			continue // the client's fault: it must not hide ours
 		}
 		switch recs[i].Outcome {
 		case decision.Refused, decision.Rejected, decision.Failed, decision.Cut, decision.Retried:

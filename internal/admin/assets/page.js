@@ -1,7 +1,7 @@
 "use strict";
-// Fetches the page again every few seconds and puts its content in place of the
-// old one, keeping open what the reader has opened. When Baton stops answering,
-// it says so instead of showing old numbers as if they were new.
+// Fetches the page again every few seconds and replaces its content, but keeps open what
+// the reader has opened. When Baton stops answering, the page says so: old numbers must
+// not look new.
 (() => {
   const every = 3000;
   const lost = document.getElementById("lost");
