@@ -1,7 +1,7 @@
 package telemetry
 
-// fastBuckets suit what takes microseconds when all is well; slowBuckets what
-// takes an engine's time. Both are in seconds.
+// fastBuckets are for work of the plugin's own, which takes microseconds; slowBuckets for
+// waits on an engine. Both are in seconds.
 func fastBuckets() []float64 {
 	return []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1}
 }
@@ -10,7 +10,7 @@ func slowBuckets() []float64 {
 	return []float64{1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30, 60}
 }
 
-// The buckets that the GenAI conventions advise, in seconds.
+// The buckets that OpenTelemetry's GenAI conventions recommend, in seconds.
 func requestBuckets() []float64 {
 	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 }

@@ -13,26 +13,26 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// maxSets is how many label combinations a counter keeps apart.
+// maxSets is how many label combinations a counter counts each for itself.
 const maxSets = 256
 
-// labels are the values of a counter's labels, in the order of its list.
+// labels are the values of a counter's labels, in the order of its keys.
 type labels [4]string
 
-// counter is a counter with its attribute sets made once for each combination.
+// counter is a counter that makes the attribute set of each label combination once.
 type counter struct {
 	// Set at construction, read-only.
 	inst metric.Int64Counter
 	keys []string
 	over []metric.AddOption
-	most int // label combinations that are kept apart, or, of a counter of workers, values of the first label
+	most int // label combinations that are counted each for itself; of a counter of workers: workers
 
-	ofWorkers bool // the rest is one worker, with its outcomes
+	ofWorkers bool // the first label is a worker; the others are few
 
-	// mu lets one writer at a time replace sets, which is never changed in
-	// place: readers load it without a lock.
+	// With mu only one writer at a time replaces sets. The map is never changed in place:
+	// readers load it without a lock.
 	mu    sync.Mutex
-	named map[string]bool // guarded by mu: the workers with a name of their own
+	named map[string]bool // guarded by mu: the workers that are counted by name
 	sets  atomic.Pointer[map[labels][]metric.AddOption]
 }
 
@@ -44,7 +44,7 @@ func (c *counter) add(n int64, v labels) {
 	c.inst.Add(context.Background(), n, o...)
 }
 
-// learn adds a combination, or returns the one for all others.
+// learn adds a combination, or returns the options that count all further ones together.
 func (c *counter) learn(v labels) []metric.AddOption {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *counter) learn(v labels) []metric.AddOption {
 		return c.over
 	}
 	for i := range v {
-		v[i] = strings.Clone(v[i]) // it may be a part of something large
+		v[i] = strings.Clone(v[i]) // the value may be part of a large string
 	}
 	o := addOptions(c.keys, v)
 	next := maps.Clone(old)
@@ -68,7 +68,8 @@ func (c *counter) learn(v labels) []metric.AddOption {
 	return o
 }
 
-// hasRoomFor reports whether a worker is counted by its name. The caller holds mu.
+// hasRoomFor reports whether a worker is counted by its name; if not, it is counted as
+// Other. The caller holds mu.
 func (c *counter) hasRoomFor(name string) bool {
 	if c.named[name] {
 		return true
@@ -99,7 +100,7 @@ func attributeSet(keys []string, v labels) attribute.Set {
 	return attribute.NewSet(kv...)
 }
 
-// builder makes instruments from the list of names and joins the errors.
+// builder makes instruments from the list of metrics, and joins the errors.
 type builder struct {
 	meter metric.Meter
 	reg   prometheus.Registerer

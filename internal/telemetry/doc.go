@@ -1,33 +1,31 @@
-// Package telemetry holds every name that Baton shows to machines (metrics,
-// their labels, spans, their attributes, log keys) in one list, and the
-// instruments behind them.
+// Package telemetry has every name that Baton shows to machines (metrics, their labels,
+// spans, their attributes, log keys) in one list, and the instruments behind the names.
 //
 // # Contract
 //
-// [New] builds one [Telemetry]: [Instruments] on an OpenTelemetry meter that a
-// private Prometheus registry reads ([Telemetry.Handler] serves it), and a
-// [Tracer] that sends spans over OTLP gRPC where an endpoint is configured and
-// does nothing, at no cost, where none is. Nothing global is read or set. The
-// caller ends it with [Telemetry.Shutdown], which sends what is left.
+// [New] makes one [Telemetry]: [Instruments] on an OpenTelemetry meter, which a
+// Prometheus registry of its own reads ([Telemetry.Handler] serves that), and a [Tracer].
+// The Tracer sends spans over OTLP gRPC if an endpoint is configured; else it does
+// nothing and costs nothing. No global state is read or set. The caller must call
+// [Telemetry.Shutdown], which sends the spans that are left.
 //
-// Core packages know nothing of this package: they offer hooks, and the wiring
-// connects those to the methods of Instruments. All methods are safe for
-// concurrent use, and all accept a nil receiver, which counts nothing.
+// Core packages do not import this package: they offer hooks, which internal/plugin
+// connects to the methods of Instruments. All methods are safe for concurrent use. A nil
+// Instruments counts nothing.
 //
-// The names are in names.go and nowhere else; docs/metrics.md is generated
-// from there ([MetricsDoc]), and a test compares both with what the registry
-// really shows.
+// Only names.go has the names. docs/metrics.md is generated from it ([MetricsDoc]), and a
+// test compares both with what the registry shows.
 //
 // # Invariants
 //
-//   - No label has values that a client can choose or that grow without bound.
-//     The worker id is a label of per-worker gauges only, which follow the
-//     workers of the present view. As a net under that rule, a counter keeps at
-//     most 256 label combinations; what comes after is counted under "other".
-//   - Counting on the hot path does not allocate once a combination was seen.
+//   - No label has values that a client can choose, or that grow without bound. The worker id is
+//     a label of gauges, which follow the workers of the present view, and of two counters, which
+//     count at most 256 workers by name. As a second bound, every other counter keeps at most 256
+//     label combinations, the one of prompt tokens 256 for each kind; further ones are counted as
+//     "other".
+//   - Counting on the hot path does not allocate for a label combination that was seen before.
 //
 // # What it does not do
 //
-// It does not decide what is worth counting, keeps no history, and never sees a
-// prompt.
+// It does not decide what is counted, keeps no history, and is never given a prompt.
 package telemetry

@@ -24,19 +24,19 @@ const (
 const (
 	LegMain    = "main"
 	LegPrefill = "prefill"
-	LegFirst   = "first_token" // a stream that reads decode's first events
+	LegFirst   = "first_token" // a stream that reads the first events of decode's answer
 )
 
 // Outcomes of prefill legs.
 const (
-	LegStarted = "started" // its request reached Baton
-	LegWell    = "well"    // the engine has taken it: a status below 400 came
-	LegFailed  = "failed"  // with a reason
-	LegEnded   = "ended"   // its response ended well
-	LegLate    = "late"    // it came after its attempt was given up
-	LegRefused = "refused" // missing or wrong MAC, or past its deadline
-	LegUnowned = "unowned" // the owner of the attempt is not known here
-	LegAborted = "aborted" // ended by Baton as an orphan
+	LegStarted = "started" // the leg's request has reached Baton
+	LegWell    = "well"    // the engine has accepted it: a status below 400 came
+	LegFailed  = "failed"  // the leg failed; it has a reason
+	LegEnded   = "ended"   // the response ended well
+	LegLate    = "late"    // the leg came after its attempt was given up
+	LegRefused = "refused" // its MAC is missing or wrong, or its deadline has passed
+	LegUnowned = "unowned" // this replica does not know the attempt's owner
+	LegAborted = "aborted" // Baton ended it as an orphan
 )
 
 // Values of the token_source label.
@@ -46,9 +46,8 @@ const (
 	SourceByteEstimate   = "byte_estimate"
 )
 
-// Instruments counts and measures. Its methods are safe for concurrent use, do
-// not block, and do nothing on a nil receiver. "" as a label value counts as
-// None.
+// Instruments counts and measures. Its methods are safe for concurrent use, do not block,
+// and do nothing on a nil receiver. A label value of "" counts as None.
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
@@ -68,28 +67,29 @@ type Instruments struct {
 	observables observables
 }
 
-// RequestEnded counts one client request. code is the failure-table label when
-// Baton answered it.
+// RequestEnded counts one client request. code is the failure table's label if Baton has
+// answered it.
 func (i *Instruments) RequestEnded(outcome, code string) {
 	if i != nil {
 		i.requests.add(1, labels{outcome, code})
 	}
 }
 
-// workersByName is how many workers a counter keeps apart.
+// workersByName is how many workers a counter counts by name, and kindsOfPromptTokens the
+// number of values of the label kind.
 const workersByName, kindsOfPromptTokens = 256, 6
 
-// ChargeHandoff is what both workers of a pair are charged with.
+// ChargeHandoff is the charge for both workers of a pair whose hand-off has failed.
 const ChargeHandoff = "handoff_failed"
 
-// WorkerAttempt counts one attempt by a worker of it, as the metric's text says.
+// WorkerAttempt counts one attempt for the worker that was picked.
 func (i *Instruments) WorkerAttempt(id worker.ID, role worker.Role, outcome string) {
 	if i != nil {
 		i.workerAttempts.add(1, labels{id.String(), role.String(), outcome})
 	}
 }
 
-// Charged counts what a worker is charged with.
+// Charged counts a charge against a worker.
 func (i *Instruments) Charged(id worker.ID, charge string) {
 	if i != nil {
 		i.charges.add(1, labels{id.String(), charge})
@@ -103,30 +103,30 @@ func (i *Instruments) AttemptEnded(outcome string) {
 	}
 }
 
-// ServedAlone counts a request that one worker serves though there are others for
-// its prefill.
+// ServedAlone counts a request that one worker serves although the model has prefill
+// workers.
 func (i *Instruments) ServedAlone(reason string) {
 	if i != nil {
 		i.servedAlone.add(1, labels{reason})
 	}
 }
 
-// ServedElsewhere counts a request that another endpoint has answered than was
-// picked: another of ours, or an unknown one.
+// ServedElsewhere counts a request that another endpoint has answered than the picked
+// one: one of ours, or an unknown one.
 func (i *Instruments) ServedElsewhere(where string) {
 	if i != nil {
 		i.servedElsewhere.add(1, labels{where})
 	}
 }
 
-// ClockOff counts a request whose proxy's clock is off.
+// ClockOff counts a request from a proxy whose clock is wrong.
 func (i *Instruments) ClockOff() {
 	if i != nil {
 		i.clockOff.add(1, labels{})
 	}
 }
 
-// SubsetFault counts a request whose subset hint cannot be read as a whole.
+// SubsetFault counts a request whose subset hint cannot be read in full.
 func (i *Instruments) SubsetFault(reason string) {
 	if i != nil {
 		i.subsetFaults.add(1, labels{reason})
@@ -140,21 +140,21 @@ func (i *Instruments) Decided(role, mode, reason, tokenSource string) {
 	}
 }
 
-// DecisionTook measures one decision, both picks together.
+// DecisionTook measures one decision, with both of its picks.
 func (i *Instruments) DecisionTook(d time.Duration) {
 	if i != nil {
 		i.decisionSeconds.Record(context.Background(), d.Seconds())
 	}
 }
 
-// FreshPick counts a request given a new pair.
+// FreshPick counts a fresh attempt of a request.
 func (i *Instruments) FreshPick(reason string) {
 	if i != nil {
 		i.freshPicks.add(1, labels{reason})
 	}
 }
 
-// Failure counts one error answered by Baton.
+// Failure counts one error that Baton has answered.
 func (i *Instruments) Failure(code string) {
 	if i != nil {
 		i.failures.add(1, labels{code})
@@ -168,22 +168,22 @@ func (i *Instruments) Panic(where string) {
 	}
 }
 
-// Leg counts an event of a prefill leg; reason goes with LegFailed, LegRefused
-// and LegAborted.
+// Leg counts an event of a prefill leg; reason is set with LegFailed, LegRefused and
+// LegAborted.
 func (i *Instruments) Leg(outcome, reason string) {
 	if i != nil {
 		i.legs.add(1, labels{outcome, reason})
 	}
 }
 
-// Seen counts what was seen of a leg: a row of the blame table.
+// Seen counts one sight of a leg, by its row of the blame table.
 func (i *Instruments) Seen(leg, seen string) {
 	if i != nil {
 		i.blame.add(1, labels{leg, seen})
 	}
 }
 
-// FirstEvents counts a streamed answer by what its first events have said.
+// FirstEvents counts a streamed answer by what its first events were.
 func (i *Instruments) FirstEvents(finding string) {
 	if i != nil {
 		i.firstEvents.add(1, labels{finding})
@@ -197,8 +197,8 @@ func (i *Instruments) PrefillWaited(d time.Duration) {
 	}
 }
 
-// Tokenized counts one attempt to get token ids. took is the time that an
-// engine needed; 0 when none was asked.
+// Tokenized counts one attempt to get token ids. took is how long an engine took; 0 if
+// none was asked.
 func (i *Instruments) Tokenized(source, outcome string, took time.Duration) {
 	if i == nil {
 		return
@@ -223,7 +223,7 @@ func (i *Instruments) KVRefused(reason string, n uint64) {
 	}
 }
 
-// KVGap counts a gap in a stream.
+// KVGap counts a gap in the sequence numbers of a stream.
 func (i *Instruments) KVGap() {
 	if i != nil {
 		i.kvGaps.add(1, labels{})
@@ -237,14 +237,14 @@ func (i *Instruments) KVReplay(outcome string) {
 	}
 }
 
-// KVReset counts a rank whose blocks were dropped.
+// KVReset counts a rank whose blocks were dropped from the index.
 func (i *Instruments) KVReset(reason string) {
 	if i != nil {
 		i.kvResets.add(1, labels{reason})
 	}
 }
 
-// KVRestored counts a rank whose blocks of before a restart were taken.
+// KVRestored counts a rank whose blocks from before a restart were taken into the index.
 func (i *Instruments) KVRestored() {
 	if i != nil {
 		i.kvRestores.add(1, labels{})
@@ -258,14 +258,14 @@ func (i *Instruments) IndexDump(outcome string) {
 	}
 }
 
-// Aside counts a change of a worker's health to the state given.
+// Aside counts a change of a worker's health to the given state.
 func (i *Instruments) Aside(to, reason string) {
 	if i != nil {
 		i.aside.add(1, labels{to, reason})
 	}
 }
 
-// EngineReport counts a question to an engine what it runs.
+// EngineReport counts one question to an engine about what it runs.
 func (i *Instruments) EngineReport(outcome string) {
 	if i != nil {
 		i.engineReports.add(1, labels{outcome})
@@ -279,10 +279,10 @@ func (i *Instruments) Activation(from, to, cause string) {
 	}
 }
 
-// StreamOpened counts one more open stream of the leg, StreamClosed one fewer.
+// StreamOpened adds one to the open streams of the leg.
 func (i *Instruments) StreamOpened(leg string) { i.stream(leg, 1) }
 
-// StreamClosed undoes StreamOpened.
+// StreamClosed takes one away.
 func (i *Instruments) StreamClosed(leg string) { i.stream(leg, -1) }
 
 func (i *Instruments) stream(leg string, n int64) {
@@ -350,8 +350,8 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 	for _, c := range []*counter{i.workerAttempts, i.charges} {
 		c.ofWorkers, c.most = true, workersByName
 	}
-	// What is a number from the start is shown from the start: a rate over a
-	// counter that appears with its first event misses that event.
+	// These are shown as 0 from the start: a rate over a counter that appears with its first
+	// event misses that event.
 	for _, c := range []*counter{i.kvGaps, i.traceFailures} {
 		c.add(0, labels{})
 	}

@@ -10,19 +10,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// latency is a histogram in both of Prometheus' forms: native, which a scrape in
-// protobuf gets, and with the buckets of the list for all others. OpenTelemetry's
-// exporter writes one form or the other. Safe for concurrent use.
+// latency is a histogram in both of Prometheus' forms: native, for a scrape in protobuf,
+// and with the listed buckets for all other scrapes. OpenTelemetry's exporter can write
+// only one of them. Safe for concurrent use.
 type latency struct {
 	// Set at construction, read-only.
 	vec *prometheus.HistogramVec
 
-	// mu lets one writer at a time replace sets, which is never changed in place.
+	// With mu only one writer at a time replaces sets, which is never changed in place.
 	mu   sync.Mutex
 	sets atomic.Pointer[map[labels]prometheus.Observer]
 }
 
-// nativeGrowth is how far apart the bounds of native buckets are at most: 10 %.
+// nativeGrowth bounds the width of native buckets: each bound is at most 10 % above the
+// one before.
 const nativeGrowth = 1.1
 
 func (b *builder) latency(name string) *latency {
@@ -36,7 +37,7 @@ func (b *builder) latency(name string) *latency {
 	return l
 }
 
-// observe takes a time; one that is not known, 0, is none.
+// observe records a time. 0 means that the time is not known, and is ignored.
 func (l *latency) observe(d time.Duration, values ...string) {
 	if d <= 0 {
 		return
@@ -50,7 +51,7 @@ func (l *latency) observe(d time.Duration, values ...string) {
 	o.Observe(d.Seconds())
 }
 
-// learn adds a combination, or returns the one for all others.
+// learn adds a combination, or returns the observer that takes all further ones together.
 func (l *latency) learn(v labels, n int) prometheus.Observer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +64,7 @@ func (l *latency) learn(v labels, n int) prometheus.Observer {
 		if values[i] = strings.ToValidUTF8(strings.Clone(v[i]), "?"); values[i] == "" {
 			values[i] = None
 		}
-		v[i] = strings.Clone(v[i]) // it may be a part of something large
+		v[i] = strings.Clone(v[i]) // the value may be part of a large string
 	}
 	if len(old) >= maxSets {
 		for i := range values {
@@ -78,15 +79,15 @@ func (l *latency) learn(v labels, n int) prometheus.Observer {
 	return o
 }
 
-// Served is what came of a request that a worker was picked for. Times count from when
-// the data plane received it; 0 is one that nobody knows.
+// Served describes a request for which a worker was picked, after its end. Times count
+// from when the data plane received the request; 0: not known.
 type Served struct {
-	Operation string // what was asked for, as OpenTelemetry's GenAI conventions name it
+	Operation string // the operation's name in OpenTelemetry's GenAI conventions
 	Model     string // one that discovery lists
-	Error     string // a row of the failure table, or how it ended otherwise; empty: well
+	Error     string // a code of the failure table, or another way in which it ended; empty: well
 
 	FirstByte, FirstToken, Whole time.Duration
-	PerToken                     time.Duration // from the first token to the last, for each after the first
+	PerToken                     time.Duration // mean time of each token after the first
 }
 
 // Took measures a request that has ended.
@@ -100,17 +101,17 @@ func (i *Instruments) Took(s *Served) {
 	i.perToken.observe(s.PerToken, s.Operation, s.Model)
 }
 
-// PromptTokens is what the cache was good for in one request, in tokens of its prompt.
+// PromptTokens says how much of one request's prompt was cached, in tokens.
 type PromptTokens struct {
-	Model, Role string // of the worker that had to compute the prompt
+	Model, Role string // Role: of the worker that had to compute the prompt
 	Prompt      int64
-	Available   int64 // held by the best of those who could be picked, as the index knows it
-	Predicted   int64 // held by the one that was
-	Delivered   int64 // not computed, as the engine says; with Told
+	Available   int64 // that the best eligible worker holds, as far as the index knows
+	Predicted   int64 // that the picked worker holds, as far as the index knows
+	Delivered   int64 // not computed, by the engine's usage; only with Told
 	Told        bool
 }
 
-// Prompt counts the tokens of a prompt.
+// Prompt counts the tokens of one prompt.
 func (i *Instruments) Prompt(p *PromptTokens) {
 	if i == nil {
 		return

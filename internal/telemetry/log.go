@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// NewLogger returns a logger that writes to w. level is debug, info, warn or
-// error; format is text or json; "" means info and text. Anything else is
-// refused.
+// NewLogger returns a logger that writes to w. level is debug, info, warn or error;
+// format is text or json; "" means info, or text. Other values are errors.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	var o slog.HandlerOptions
 	switch strings.ToLower(level) {
@@ -34,5 +33,5 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	}
 }
 
-// Err returns the attribute of an error.
+// Err returns the log attribute of an error.
 func Err(err error) slog.Attr { return slog.Any(KeyErr, err) }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// MetricsDoc returns docs/metrics.md.
+// MetricsDoc returns the text of docs/metrics.md.
 func MetricsDoc() string {
 	var b strings.Builder
 	b.WriteString("# Metrics, spans and log keys\n\n" +

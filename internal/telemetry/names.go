@@ -2,7 +2,7 @@ package telemetry
 
 import "slices"
 
-// Metric names, as Prometheus shows them. Nothing is added to them on the way.
+// Metric names, exactly as Prometheus shows them.
 const (
 	MetricRequests        = "baton_requests_total"
 	MetricAttempts        = "baton_attempts_total"
@@ -22,8 +22,8 @@ const (
 	MetricFirstEvents = "baton_first_events_total"
 	MetricBlame       = "baton_blame_total"
 
-	// OpenTelemetry's GenAI conventions name what a server of models measures; in
-	// Prometheus' spelling.
+	// Names of OpenTelemetry's GenAI conventions for servers of models, in Prometheus'
+	// spelling.
 	MetricRequestSeconds    = "gen_ai_server_request_duration_seconds"
 	MetricFirstTokenSeconds = "gen_ai_server_time_to_first_token_seconds"
 	MetricPerTokenSeconds   = "gen_ai_server_time_per_output_token_seconds"
@@ -108,8 +108,9 @@ const (
 	LabelGoVersion   = "go_version"
 )
 
-// None is the value of a label that does not apply; Other is the value of all
-// labels of a counter that has seen too many combinations.
+// None is the value of a label that does not apply. Other is the value for what is not
+// counted by itself any more, since a counter has seen too many label combinations or
+// workers.
 const (
 	None  = "none"
 	Other = "other"
@@ -125,7 +126,7 @@ const (
 	PromptDelivered     = "delivered"
 )
 
-// Kind is what a metric is to Prometheus.
+// Kind is the type of a metric in Prometheus.
 type Kind string
 
 // The kinds.
@@ -142,18 +143,18 @@ type Metric struct {
 	Unit    string
 	Labels  []string
 	Help    string
-	Buckets []float64 // histograms: upper bounds, in Unit
+	Buckets []float64 // of a histogram: upper bounds, in Unit
 }
 
-// Metrics returns every metric of Baton's own, in the order of the docs. The
-// Go runtime's and the process's (go_*, process_*) come beside them.
+// Metrics returns every metric of Baton's own, in the order of the docs. Those of the Go
+// runtime and of the process (go_*, process_*) are served beside them.
 func Metrics() []Metric {
 	return slices.Concat(requestMetrics(), stateMetrics())
 }
 
 func l(names ...string) []string { return names }
 
-// requestMetrics are those of requests, of what is done for them, and of KV events.
+// requestMetrics are those of requests, of the work for them, and of KV events.
 func requestMetrics() []Metric {
 	return []Metric{
 		{MetricRequests, Counter, "{request}", l(LabelOutcome, LabelCode), "Client requests that have ended.", nil},
@@ -292,8 +293,8 @@ func promptKinds() []Label {
 	}
 }
 
-// Span names. A trace of one request reads: the client's and Envoy's spans,
-// then one SpanRequest an attempt, with the decision and both legs under it.
+// Span names. The trace of one request has the client's and Envoy's spans, and under them
+// one SpanRequest for each attempt, with the decision and both legs.
 const (
 	SpanRequest    = "baton.request"
 	SpanDecision   = "baton.decision"
@@ -345,7 +346,7 @@ func Spans() []SpanDef {
 	}
 }
 
-// Log keys, the only ones in use.
+// Log keys, the only ones that are used.
 const (
 	KeyRequestID     = "request_id"
 	KeyAttempt       = "attempt"

@@ -12,14 +12,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// RankLoad is what is booked on one rank, and what the index knows of it.
+// RankLoad is what is booked on one rank, and what the index knows about it.
 type RankLoad struct {
 	Rank            worker.Rank
 	Role            worker.Role
 	PrefillTokens   int64
 	PrefillRequests int64
 	DecodeBlocks    int64
-	DecodingBlocks  int64 // that it is taken to hold
+	DecodingBlocks  int64 // that picks count for the rank
 	DecodeRequests  int64
 	IndexBlocks     int64
 	IndexShed       int64 // since the rank was attached to the index
@@ -32,20 +32,20 @@ type WorkerCount struct {
 	Count int64
 }
 
-// StandingCount is how many keys (model and namespace) stand alike.
+// StandingCount is how many keys (model and namespace) have one standing.
 type StandingCount struct {
 	Activation string
 	CanServe   bool
 	Count      int64
 }
 
-// Queue is what is queued at the prefill workers of one model.
+// Queue is how many prompt tokens are queued at the prefill workers of one model.
 type Queue struct {
 	Model  string
 	Tokens int64
 }
 
-// Observation is what gauges show at the moment of a scrape.
+// Observation is what the gauges show at a scrape.
 type Observation struct {
 	Ready    bool
 	Revision uint64
@@ -57,9 +57,9 @@ type Observation struct {
 	Queues   []Queue
 	Problems int64
 
-	BodyBytes, BodyLimit int64 // in flight
+	BodyBytes, BodyLimit int64 // of request bodies: in flight, and the most that may be
 
-	QueueLimit int64 // of each of Queues, in tokens; 0: none
+	QueueLimit int64 // in tokens, for each of Queues; 0: no limit
 }
 
 type observables struct {
@@ -99,9 +99,9 @@ func (b *builder) observables() observables {
 	}
 }
 
-// Observe has read called at each scrape, one call at a time. read appends to
-// the slices of o, which are empty with room from the scrape before, and sets
-// the rest. The function returned ends it.
+// Observe registers read, which is then called at each scrape, one call at a time. read
+// appends to the slices of o, which are empty and keep their memory from the scrape
+// before, and sets the other fields. stop ends this.
 func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err error) {
 	if i == nil {
 		return func() error { return nil }, nil

@@ -14,9 +14,9 @@ const (
 	HeaderTracestate  = "tracestate"
 )
 
-// Extract reads W3C trace context from header values. It returns the zero span
-// context when traceparent is missing or not valid; a bad tracestate is
-// dropped, as the W3C text asks.
+// Extract reads W3C trace context from header values. It returns the zero span context if
+// traceparent is missing or not valid. A bad tracestate is dropped, as the W3C text
+// demands.
 func Extract(traceparent, tracestate string) trace.SpanContext {
 	if traceparent == "" {
 		return trace.SpanContext{}
@@ -25,8 +25,8 @@ func Extract(traceparent, tracestate string) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), &c))
 }
 
-// Traceparent returns the header value for requests made under sc, or "" when
-// sc is not valid.
+// Traceparent returns the header value for requests that are made under sc, or "" if sc
+// is not valid.
 func Traceparent(sc trace.SpanContext) string {
 	if !sc.IsValid() {
 		return ""
@@ -36,7 +36,7 @@ func Traceparent(sc trace.SpanContext) string {
 	return c.traceparent
 }
 
-// carrier is the two headers, as a propagation.TextMapCarrier.
+// carrier holds the two headers, as a propagation.TextMapCarrier.
 type carrier struct{ traceparent, tracestate string }
 
 // Get returns one of the headers.

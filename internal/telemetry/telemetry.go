@@ -20,7 +20,7 @@ import (
 // scope is the instrumentation scope of metrics and spans.
 const scope = "github.com/seed-60ae5743/baton"
 
-// Config configures [New]. The zero value is metrics without tracing.
+// Config sets up [New]. The zero value gives metrics and no tracing.
 type Config struct {
 	// Version and Revision are shown in baton_build_info and in spans.
 	Version  string
@@ -28,12 +28,12 @@ type Config struct {
 
 	Trace TraceConfig
 
-	// Logger hears of spans that could not be sent, once a minute at most;
-	// nil means nobody does.
+	// Logger gets a line about spans that could not be sent, at most once a minute; nil
+	// means no log.
 	Logger *slog.Logger
 }
 
-// Telemetry is the instruments, the tracer and what serves them.
+// Telemetry holds the instruments and the tracer, and what serves them.
 type Telemetry struct {
 	Instruments *Instruments
 	Tracer      *Tracer
@@ -42,7 +42,7 @@ type Telemetry struct {
 	metrics  *sdkmetric.MeterProvider
 }
 
-// New builds the providers. It connects to nothing yet.
+// New makes a Telemetry. It does not connect to anything yet.
 func New(cfg Config) (*Telemetry, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -63,8 +63,8 @@ func New(cfg Config) (*Telemetry, error) {
 	mp := sdkmetric.NewMeterProvider(
 		sdkmetric.WithReader(exp),
 		sdkmetric.WithExemplarFilter(exemplar.AlwaysOffFilter),
-		// The SDK's own limit would merge workers beyond it into one line;
-		// counters have theirs in counter.go.
+		// The SDK's own limit would merge the workers beyond it into one line. Counters
+		// have limits of their own in counter.go.
 		sdkmetric.WithCardinalityLimit(0),
 	)
 	ins, err := newInstruments(mp.Meter(scope), reg)
@@ -106,16 +106,16 @@ func metricHelp(name string) string {
 	return ""
 }
 
-// Handler serves the metrics in the formats that Prometheus asks for.
+// Handler serves the metrics in the format that the scrape asks for.
 func (t *Telemetry) Handler() http.Handler {
 	return promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{
-		// A fault of one collector must not hide the others at 3 a.m.
+		// A fault of one collector must not hide the others.
 		ErrorHandling: promhttp.ContinueOnError,
 	})
 }
 
-// Shutdown sends the spans that are left and ends all goroutines. It waits no
-// longer than ctx.
+// Shutdown sends the spans that are left and ends all goroutines, within the time that
+// ctx allows.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	return errors.Join(t.Tracer.shutdown(ctx), t.metrics.Shutdown(ctx))
 }

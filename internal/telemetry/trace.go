@@ -24,22 +24,22 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TraceConfig says where spans go. The zero value is no tracing.
+// TraceConfig says where spans are sent. The zero value means no tracing.
 type TraceConfig struct {
 	// Endpoint is the OTLP gRPC collector as "host:port"; "" means none.
 	Endpoint string
 
-	// TLS is used towards the collector. nil means plain text to a loopback
+	// TLS is for the connection to the collector. nil means plain text to a loopback
 	// address, and TLS with the system's roots to any other.
 	TLS *tls.Config
 
-	// Insecure means plain text to any address. Spans hold request ids, model
-	// names and worker addresses, never prompts.
+	// Insecure means plain text to any address. Spans hold request ids, model names and
+	// worker addresses, and no prompts.
 	Insecure bool
 
-	// SampleRatio is the share of requests without a sampled or unsampled
-	// parent that is traced, in (0, 1]. 0 means 1; below 0 means none, so that
-	// only parents decide. A traced request costs tens of microseconds of CPU.
+	// SampleRatio is the share of requests that are traced, of those without a parent
+	// that decides it, in (0, 1]. 0 means 1. Below 0 means none: then only parents
+	// decide. A traced request costs tens of microseconds of CPU.
 	SampleRatio float64
 }
 
@@ -79,9 +79,9 @@ func isLoopback(hostPort string) bool {
 	return host == "localhost" || (err == nil && a.IsLoopback())
 }
 
-// Tracer starts spans. Safe for concurrent use; a nil Tracer starts none.
+// Tracer starts spans. Safe for concurrent use. A nil Tracer starts none.
 type Tracer struct {
-	tracer   trace.Tracer // nil: no tracing
+	tracer   trace.Tracer // nil: there is no tracing
 	provider *sdktrace.TracerProvider
 	conn     *grpc.ClientConn
 }
@@ -94,8 +94,8 @@ func newTracer(cfg Config, ins *Instruments) (*Tracer, error) {
 	if c.Endpoint == "" {
 		return &Tracer{}, nil
 	}
-	// A connection of our own: the exporter's would take its address and its
-	// credentials from the environment where it finds some.
+	// The exporter's own connection would take its address and its credentials from
+	// environment variables, if there are any. So it gets this one.
 	conn, err := grpc.NewClient(c.Endpoint, grpc.WithTransportCredentials(c.credentials()))
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: trace endpoint %q: %w", c.Endpoint, err)
@@ -126,13 +126,13 @@ func newSpanTracer(cfg Config, exp sdktrace.SpanExporter) *Tracer {
 	return &Tracer{tracer: tp.Tracer(scope), provider: tp}
 }
 
-// Enabled reports whether spans go anywhere. Callers ask before they build
+// Enabled reports whether spans are sent. If they are not, a caller need not make their
 // attributes.
 func (t *Tracer) Enabled() bool { return t != nil && t.tracer != nil }
 
-// Start starts a span under parent, which may be remote, local or zero (a new
-// trace, if it is sampled). at is when it began; zero means now. Without
-// tracing it returns a span that does nothing.
+// Start starts a span under parent, which may be remote, local or zero (a new trace, if
+// it is sampled). at is when the span began; zero means now. Without tracing the span
+// does nothing.
 func (t *Tracer) Start(parent trace.SpanContext, name string, at time.Time, attrs ...attribute.KeyValue) trace.Span {
 	if !t.Enabled() {
 		return noop.Span{}
@@ -152,8 +152,8 @@ func (t *Tracer) Start(parent trace.SpanContext, name string, at time.Time, attr
 	return span
 }
 
-// End ends the span at the given time; zero means now. A fault other than ""
-// marks the span as failed and says why. A nil span is none.
+// End ends the span at the given time; zero means now. A fault other than "" marks the
+// span as failed, and is its description. A nil span is ignored.
 func End(span trace.Span, at time.Time, fault string, attrs ...attribute.KeyValue) {
 	if span == nil {
 		return
@@ -183,16 +183,16 @@ func (t *Tracer) shutdown(ctx context.Context) error {
 	return err
 }
 
-// exporter counts and, now and then, logs the spans that could not be sent.
-// Errors stop here: the SDK would give them to a global handler.
+// exporter counts the spans that could not be sent, and logs that at intervals. It
+// returns no errors, since the SDK would pass them to a global handler.
 type exporter struct {
 	sdktrace.SpanExporter
 	ins    *Instruments
 	logger *slog.Logger
-	logged atomic.Int64 // unix seconds of the last log line
+	logged atomic.Int64 // when it last logged, in seconds of Unix time
 }
 
-// ExportSpans sends the spans and reports success in any case.
+// ExportSpans sends the spans and returns nil in any case.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	if err == nil {
