@@ -1,13 +1,13 @@
 package openai
 
-// FinishReason is why an engine stopped. The set is closed: a reason this
-// package does not know is FinishOther.
+// FinishReason says why an engine stopped. A reason that this package does not know is
+// FinishOther.
 type FinishReason uint8
 
-// The reasons, each more telling than the one before: of several choices the
-// greatest counts.
+// The reasons. Of several choices the one with the greatest reason counts: the reasons
+// are ordered by how much they say.
 const (
-	FinishNone     FinishReason = iota // not said, or null: not finished
+	FinishNone     FinishReason = iota // absent or null: not finished
 	FinishLength                       // the limit on output tokens
 	FinishStop                         // end of sequence, or a stop text
 	FinishToolCall                     // "tool_calls" and "function_call"
@@ -31,29 +31,29 @@ func (f FinishReason) String() string {
 	return finishNames[f]
 }
 
-// Failed reports whether the generation did not end as asked.
+// Failed reports whether the generation has ended by an error or an abort.
 func (f FinishReason) Failed() bool { return f == FinishAbort || f == FinishError }
 
-// Answer is what routing needs from an engine's whole, not streamed, answer.
+// Answer is what routing needs from an engine's answer that is not streamed.
 type Answer struct {
-	FinishReason FinishReason // the most telling of all choices
+	FinishReason FinishReason // the greatest of all choices
 	Choices      int          // choices, or answers of a /generate batch
-	// HasError says that the answer is an error body: it has an "error" that is
-	// not null, or calls itself one by "object":"error".
+	// HasError says that the answer is an error body: it has an "error" that is not null,
+	// or "object":"error".
 	HasError bool
 }
 
-// ScanAnswer reads a whole answer of /v1/chat/completions, /v1/completions or
-// /generate, a batch included. It returns an *[Error] of kind NotJSON for
-// anything that is not one JSON object or array, such as a cut body. It keeps
-// nothing of body and allocates nothing.
+// ScanAnswer reads a whole answer of /v1/chat/completions, /v1/completions or /generate,
+// or a batch of them. It returns an *[Error] of kind NotJSON if body is not one JSON
+// object or array, for example if it is cut. It keeps no reference to body and allocates
+// nothing.
 func ScanAnswer(body []byte) (Answer, error) {
 	return ScanAnswerMembers(body, func(Span, Span) {})
 }
 
-// ScanAnswerMembers is ScanAnswer that also calls fn, in the same pass, with
-// each key, quotes included, and value of the object that is the whole of body.
-// A fault may follow what fn has seen.
+// ScanAnswerMembers is ScanAnswer, and in the same pass calls fn with the key, quotes
+// included, and the value of each member, if body is an object. An error may follow after
+// calls of fn.
 func ScanAnswerMembers(body []byte, fn func(key, val Span)) (Answer, error) {
 	var a Answer
 	i := skipSpace(body, 0)
@@ -104,8 +104,8 @@ func (a *Answer) scanObject(b []byte, i, depth int, fn func(key, val Span)) int 
 	})
 }
 
-// scanReason reads finish_reason of the object at i: a text, or an object whose
-// type is one.
+// scanReason reads the finish_reason of the object at i: a text, or an object whose type
+// is one.
 func (a *Answer) scanReason(b []byte, i, depth int) {
 	if b[i] != '{' {
 		return
@@ -132,7 +132,7 @@ func (a *Answer) note(raw []byte) { a.FinishReason = max(a.FinishReason, finishR
 
 func finishReason(raw []byte) FinishReason {
 	switch string(raw) {
-	case "null", `""`, `"not_finished"`: // the last: TensorRT-LLM's context_only
+	case "null", `""`, `"not_finished"`: // TensorRT-LLM's context_only writes not_finished
 		return FinishNone
 	case `"length"`:
 		return FinishLength

@@ -2,8 +2,8 @@ package openai
 
 import "math"
 
-// check reads the small values and holds the whole against what the path
-// needs. Every span is known and valid by now.
+// check reads the small values, and checks that the request has what its path needs.
+// Every span is known and valid here.
 func (r *Request) check(body []byte) error {
 	if err := r.checkModel(body); err != nil {
 		return err
@@ -60,9 +60,9 @@ func (r *Request) checkModel(body []byte) error {
 	return nil
 }
 
-// checkCounts reads n and the limit on output tokens. Where a chat has both
-// limits the newer name, max_completion_tokens, decides. A completion knows the
-// older alone, and the engines ignore what they do not know.
+// checkCounts reads n and the limit on output tokens. In a chat with both limits, the
+// newer one, max_completion_tokens, counts. A completion has only the older one: the
+// engines ignore the other there.
 func (r *Request) checkCounts(body []byte) error {
 	for _, f := range [...]Field{N, MaxTokens, MaxCompletionTokens} {
 		if !r.Given(body, f) || f == MaxCompletionTokens && r.Path != ChatCompletions {
@@ -108,7 +108,7 @@ func parseCount(b []byte) (int64, bool) {
 	return v, true
 }
 
-// checkPrompt finds the field that carries the prompt.
+// checkPrompt finds the field that holds the prompt.
 func (r *Request) checkPrompt(body []byte) error {
 	switch r.Path {
 	case ChatCompletions:

@@ -5,12 +5,11 @@ import (
 	"strings"
 )
 
-// Control reports whether a path may reach an engine's own control: what puts it to
-// sleep, changes its weights or its role, drops its cache, loads adapters, profiles it, or
-// tells how it is configured. A request for one is never passed on. Any segment counts,
-// since an engine may serve its paths below a prefix; so does a path that an engine might
-// read in another way than we do. What each path of the engines is stands in
-// internal/extproc/testdata/routes.
+// Control reports whether a path may reach an engine's own control: paths that make the
+// engine sleep, change its weights or its role, drop its cache, load adapters, profile
+// it, or show its configuration. Such a request is never passed on. Any segment counts,
+// since an engine may serve its paths below a prefix. A path that an engine might read
+// differently counts, too. internal/extproc/testdata/routes lists the engines' paths.
 func Control(path string) bool {
 	path, _, _ = strings.Cut(path, "?")
 	if !strings.HasPrefix(path, "/") || path == "/" || strings.ContainsAny(path, "%\\;#") || strings.Contains(path, "//") {
@@ -44,8 +43,8 @@ var controlNames = [...]string{
 	"metrics", "prometheus", "docs", "redoc", "openapi.json", "static", "debug", "admin", "sim",
 }
 
-// controlVerbs are what the names of such segments begin with, those of later versions
-// included.
+// controlVerbs are beginnings of such segments; segments that later versions add begin
+// so, too.
 var controlVerbs = [...]string{
 	"abort_request", "add_", "attach_", "begin_", "clear_", "destroy_", "detach_", "dump_", "end_", "finish_weight", "flush_",
 	"get_", "init_", "is_scaling", "list_", "load_lora", "merge_", "register_", "release_", "remove_", "reset_", "resume_",

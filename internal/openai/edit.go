@@ -2,12 +2,12 @@ package openai
 
 import "slices"
 
-// AppendInjected appends body with members put before the closing brace of its
-// object, after a comma where one is needed. members is JSON text such as
+// AppendInjected appends body with members inserted before the closing brace of its
+// object, after a comma if one is needed. members is JSON text such as
 //
 //	"bootstrap_host":"10.0.0.5","bootstrap_port":8998,"bootstrap_room":1
 //
-// No other byte changes. Empty members give the body as it is. dst must not
+// No other byte changes. With empty members the body is appended as it is. dst must not
 // share memory with body.
 func AppendInjected(dst, body []byte, r *Request, members []byte) []byte {
 	dst = append(dst, body[:r.end]...)
@@ -20,11 +20,10 @@ func AppendInjected(dst, body []byte, r *Request, members []byte) []byte {
 	return append(dst, body[r.end:]...)
 }
 
-// InjectInPlace does what [AppendInjected] does in body's own memory: it moves
-// the closing brace and what follows it, and nothing else. It allocates, and
-// copies the body, only where body's capacity does not hold the members. r
-// describes the result, its spans are unmoved, and new members are not among
-// its fields.
+// InjectInPlace does the same as [AppendInjected] in body's own memory: it moves only the
+// closing brace and what follows. It allocates, and copies the body, only if body's
+// capacity is too small. Afterwards r describes the result: its spans have not moved, and
+// the new members are not among its fields.
 func InjectInPlace(body []byte, r *Request, members []byte) []byte {
 	if len(members) == 0 {
 		return body
@@ -47,21 +46,20 @@ func InjectInPlace(body []byte, r *Request, members []byte) []byte {
 	return body
 }
 
-// Edit sets one member to a raw JSON value, or removes it.
+// Edit sets one member to a raw JSON value, or removes the member.
 type Edit struct {
 	Field Field
 	Value []byte // valid JSON; nil removes the member
 }
 
-// AppendEdited appends body with the edits made, in one pass. A member that is
-// there keeps its place and its key as it is spelled; one that is not is added
-// at the end of the object, in the order of edits. A member that is removed
-// takes one comma with it. No other byte changes. Of several edits of one field
-// the last one counts.
+// AppendEdited appends body with the edits made, in one pass. A member that exists keeps
+// its place and the spelling of its key. A new one is added at the end of the object, in
+// the order of edits. A member is removed with one comma. No other byte changes. Of
+// several edits of one field the last one counts.
 //
-// An edit of [MaxNewTokens] reaches into sampling_params, which is added when it
-// is missing or null. It is left undone where sampling_params is a list, or is
-// itself edited. dst must not share memory with body.
+// An edit of [MaxNewTokens] changes sampling_params, which is added if it is missing or
+// null. The edit is not made if sampling_params is a list, or has an edit itself. dst
+// must not share memory with body.
 func AppendEdited(dst, body []byte, r *Request, edits ...Edit) []byte {
 	e := editor{body: body, r: r, dst: dst, kept: r.count}
 	for i, ed := range edits {
@@ -88,12 +86,12 @@ func AppendEdited(dst, body []byte, r *Request, edits ...Edit) []byte {
 type editor struct {
 	body []byte
 	r    *Request
-	by   [numFields]uint8 // the edit of a field, counted from 1
+	by   [numFields]uint8 // the number of a field's edit, counted from 1; 0: none
 
 	dst  []byte
-	pos  int // body is done up to here
-	lead int // leading members removed so far, without a gap
-	kept int // members that stay
+	pos  int // body has been copied up to here
+	lead int // how many of the first members were removed, without one that stays between
+	kept int // members that stay or were added
 }
 
 func (e *editor) copyTo(end int) {
@@ -101,7 +99,7 @@ func (e *editor) copyTo(end int) {
 	e.pos = end
 }
 
-// change replaces or removes a member of the body's object.
+// change replaces or removes a top-level member.
 func (e *editor) change(m *member, value []byte) {
 	if value == nil {
 		e.kept--
@@ -117,8 +115,8 @@ func (e *editor) replace(s Span, value []byte) {
 	e.pos = s.End
 }
 
-// cut removes a member with the comma before it; while nothing stays before
-// it, with the comma after it.
+// cut removes a member with the comma before it, or, if no member before it stays, with
+// the comma after it.
 func (e *editor) cut(m *member, lead *int) {
 	if m.ordinal != *lead {
 		e.copyTo(m.comma)
@@ -133,7 +131,7 @@ func (e *editor) cut(m *member, lead *int) {
 	}
 }
 
-// changeSampling sets or removes max_new_tokens within sampling_params.
+// changeSampling sets or removes max_new_tokens in sampling_params.
 func (e *editor) changeSampling(value []byte) {
 	m, s := &e.r.members[MaxNewTokens], e.r.members[SamplingParams].val
 	switch {
@@ -158,7 +156,7 @@ func (e *editor) changeSampling(value []byte) {
 	}
 }
 
-// add puts a member that the body does not have at the end.
+// add appends a member that the body does not have.
 func (e *editor) add(ed Edit) {
 	nested := ed.Field == MaxNewTokens
 	if e.r.Has(ed.Field) || ed.Field == NoField ||

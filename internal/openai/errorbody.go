@@ -6,10 +6,10 @@ import "unicode/utf8"
 //
 //	{"error":{"message":"…","type":"…","param":null,"code":null}}
 //
-// An empty typ is chosen from the HTTP status; an empty param or code is null.
-// The texts may hold anything: they are escaped, and broken UTF-8 is replaced.
-// Members are further ones of the error object, each written as it is: a quoted
-// name, a colon and a JSON value.
+// If typ is empty, it is chosen by the HTTP status; an empty param or code is written as
+// null. The texts may hold any bytes: they are escaped, and invalid UTF-8 is replaced.
+// members are added to the error object as they are: each is a quoted name, a colon and a
+// JSON value.
 func AppendError(dst []byte, status int, typ, code, message, param string, members ...string) []byte {
 	if typ == "" {
 		typ = errorType(status)
@@ -28,15 +28,15 @@ func AppendError(dst []byte, status int, typ, code, message, param string, membe
 	return append(dst, `}}`...)
 }
 
-// AppendSSEError appends the same body as one server-sent event, for a stream
-// that has begun. It holds no line break but those that end the event.
+// AppendSSEError appends the same body as one server-sent event, for a stream that has
+// begun. Its only line breaks are those that end the event.
 func AppendSSEError(dst []byte, status int, typ, code, message, param string) []byte {
 	dst = append(dst, "data: "...)
 	dst = AppendError(dst, status, typ, code, message, param)
 	return append(dst, "\n\n"...)
 }
 
-// errorType returns the type that OpenAI's API gives errors of the status.
+// errorType returns the type that OpenAI's API gives an error of this status.
 func errorType(status int) string {
 	switch {
 	case status == 401:
@@ -61,8 +61,7 @@ func appendStringOrNull(dst []byte, s string) []byte {
 	return AppendString(dst, s)
 }
 
-// AppendString appends s as a JSON string, quotes included. Broken UTF-8
-// becomes U+FFFD.
+// AppendString appends s as a JSON string, quotes included. Invalid UTF-8 becomes U+FFFD.
 func AppendString(dst []byte, s string) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')
@@ -74,7 +73,7 @@ func AppendString(dst []byte, s string) []byte {
 			dst = append(dst, '\\', 'n')
 		case c < 0x20 || c == 0x7f:
 			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
-		case c == 0x2028 || c == 0x2029: // line ends for some SSE and script readers
+		case c == 0x2028 || c == 0x2029: // some readers of SSE and of scripts take these as line ends
 			dst = append(dst, '\\', 'u', '2', '0', '2', digits[c&15])
 		default:
 			dst = utf8.AppendRune(dst, c)

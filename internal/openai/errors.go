@@ -2,15 +2,15 @@ package openai
 
 import "strconv"
 
-// Kind says what is wrong with a body. The set is closed: callers switch on it.
+// Kind says what is wrong with a body. Callers switch on it.
 type Kind uint8
 
 // The kinds.
 const (
-	NotJSON        Kind = iota + 1 // Offset says where
-	MissingField                   // Field says which
-	WrongType                      // Field says which, Detail what was expected
-	DuplicateField                 // a member this package knows stands there twice
+	NotJSON        Kind = iota + 1 // Offset has the place
+	MissingField                   // Field has the name
+	WrongType                      // Field has the name, Detail what was expected
+	DuplicateField                 // a member that this package knows occurs twice
 	ForbiddenField                 // a member that only a router may set
 )
 
@@ -32,8 +32,8 @@ func (k Kind) String() string {
 	}
 }
 
-// Error is what [Scan] and its like return. It holds no part of the body: Field
-// is a name of ours and Detail one of a few fixed sentences.
+// Error is what [Scan] and similar functions return. It holds no part of the body: Field
+// is a name of ours, and Detail one of a few fixed sentences.
 type Error struct {
 	Kind   Kind
 	Field  string // "" for NotJSON
@@ -41,7 +41,7 @@ type Error struct {
 	Detail string // what was expected; may be empty
 }
 
-// Error returns one lower-case sentence that is fit for a client.
+// Error returns one sentence in lower case, fit for a client.
 func (e *Error) Error() string {
 	switch e.Kind {
 	case NotJSON:

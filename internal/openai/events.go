@@ -2,44 +2,44 @@ package openai
 
 import "bytes"
 
-// Finding is what the first events of a streamed answer say of it.
+// Finding is what the first events of a streamed answer show.
 type Finding uint8
 
 // The findings.
 const (
-	FoundNothing Finding = iota // nothing yet: a role, a usage, a comment
-	FoundToken                  // a token, or an end that the engine calls a good one
-	FoundError                  // an error event, or a finish reason that is one
-	FoundEnd                    // the stream is over, and no event has carried a token
-	FoundOther                  // what this package cannot read: it may be a token
+	FoundNothing Finding = iota // nothing yet: only a role, a usage or a comment
+	FoundToken                  // a token, or a finish reason that is no failure
+	FoundError                  // an error event, or a finish reason that is a failure
+	FoundEnd                    // the stream has ended without a token
+	FoundOther                  // something that this package cannot read: it may be a token
 )
 
 var findingNames = [...]string{"nothing", "token", "error", "end", "other"}
 
-// String returns the finding's name, a metric label.
+// String returns the finding as a metric label.
 func (f Finding) String() string { return findingNames[f] }
 
-// MaxFirstEvents is how many bytes of an answer are read for its first token.
+// MaxFirstEvents is how many bytes of an answer are read to find its first token.
 const MaxFirstEvents = 64 << 10
 
-// FirstEvents reads an answer's event stream (text/event-stream, as the WHATWG
-// describes it) until an event says whether the answer serves the request. Engines
-// send the head, and an event with nothing but the role, before they know. The zero
-// value is ready. It is not safe for concurrent use, and keeps at most
-// [MaxFirstEvents] bytes.
+// FirstEvents reads an answer's event stream (text/event-stream, as the WHATWG specifies
+// it) until an event shows whether the answer serves the request. Engines send the
+// response headers, and an event with only the role, before they know that. The zero
+// value is ready. It is not safe for concurrent use, and keeps at most [MaxFirstEvents]
+// bytes.
 type FirstEvents struct {
-	rest   []byte // the beginning of a line whose end has not come
+	rest   []byte // the beginning of a line whose end has not come yet
 	data   []byte // of the event that is being read
 	read   int
 	found  Finding
 	status int
 }
 
-// Status returns the status that the error event names, 0 where it names none.
+// Status returns the status in the error event, 0 if it has none.
 func (f *FirstEvents) Status() int { return f.status }
 
-// Read takes the next piece of the answer; last says that it ends with it. Once
-// something is found, every further call returns that.
+// Read takes the next piece of the answer; last says that the answer ends with it. Once a
+// call has found something, all later ones return the same.
 func (f *FirstEvents) Read(piece []byte, last bool) Finding {
 	if f.found != FoundNothing {
 		return f.found
@@ -62,7 +62,7 @@ func (f *FirstEvents) Read(piece []byte, last bool) Finding {
 	}
 	if last && f.found == FoundNothing {
 		f.line(piece)
-		f.line(nil) // some end without the empty line
+		f.line(nil) // some streams end without the empty line
 		if f.found == FoundNothing {
 			f.found = FoundEnd
 		}
@@ -74,7 +74,7 @@ func (f *FirstEvents) Read(piece []byte, last bool) Finding {
 	return f.found
 }
 
-// line takes one line: a field, a comment, or the empty one that ends an event.
+// line takes one line: a field, a comment, or the empty line that ends an event.
 func (f *FirstEvents) line(l []byte) {
 	if value, ok := bytes.CutPrefix(l, []byte("data:")); ok {
 		if len(f.data) > 0 {
@@ -111,7 +111,7 @@ func (f *FirstEvents) event(b []byte) Finding {
 			f.statusOf(b, obj)
 		case IsKey(b, key, "choices"):
 			EachElement(b, val, func(choice Span) { found = max(found, f.choice(b, choice)) })
-		case IsKey(b, key, "text"), IsKey(b, key, "output_ids"): // of /generate
+		case IsKey(b, key, "text"), IsKey(b, key, "output_ids"): // /generate has these
 			found = max(found, tokenIf(!isEmpty(v)))
 		case IsKey(b, key, "meta_info"):
 			found = max(found, f.reason(b, val))
@@ -141,8 +141,8 @@ func (f *FirstEvents) choice(b []byte, s Span) Finding {
 	return found
 }
 
-// reason judges the finish reason of the object at s: a text, or an object that also
-// names a status.
+// reason judges the finish reason of the object at s: a text, or an object that may also
+// have a status.
 func (f *FirstEvents) reason(b []byte, s Span) Finding {
 	var a Answer
 	a.scanReason(b, s.Start, 0)
@@ -158,7 +158,7 @@ func (f *FirstEvents) reason(b []byte, s Span) Finding {
 	return FoundError
 }
 
-// statusOf reads the status out of an error: engines write it as code or status_code.
+// statusOf reads the status in an error: engines write it as code or status_code.
 func (f *FirstEvents) statusOf(b []byte, s Span) {
 	EachMember(b, s, func(key, val Span) bool {
 		if n, ok := parseCount(val.Of(b)); ok && n >= 400 && n < 600 && (IsKey(b, key, "code") || IsKey(b, key, "status_code")) {

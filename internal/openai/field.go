@@ -1,9 +1,10 @@
 package openai
 
-// Field is a top-level member of a request body that this package knows.
+// Field is a member of a request body that this package knows, at the top level unless it
+// says otherwise.
 type Field uint8
 
-// The fields. Those from BootstrapHost on may be set by a router only.
+// The fields. Only a router may set those from BootstrapHost to DoRemoteDecode.
 const (
 	NoField Field = iota
 	Model
@@ -31,7 +32,7 @@ const (
 	MaxCompletionTokens
 	MinTokens
 	MinCompletionTokens
-	PromptTokenIDs    // TensorRT-LLM's chat: the ids in place of the messages
+	PromptTokenIDs    // in TensorRT-LLM's chat: the ids in place of the messages
 	PromptTokenIDsB64 // the same, packed
 	N
 	BestOf
@@ -54,11 +55,11 @@ const (
 	DataParallelRank
 	ECTransferParams
 	DecodeTPSize
-	DoRemotePrefill // of kv_transfer_params
+	DoRemotePrefill // a member of kv_transfer_params
 	DoRemoteDecode  // the same
 
-	// MaxNewTokens is no top-level member: it is max_new_tokens within
-	// sampling_params, which /generate has in place of max_tokens.
+	// MaxNewTokens is max_new_tokens in sampling_params, by which /generate sets what
+	// max_tokens sets elsewhere.
 	MaxNewTokens
 
 	numFields
@@ -88,7 +89,7 @@ var fieldNames = [numFields]string{
 	VLLMXArgs: "vllm_xargs", MaxNewTokens: "sampling_params.max_new_tokens",
 }
 
-// String returns the key as it stands in a body, or "" for NoField.
+// String returns the key as written in a body, or "" for NoField.
 func (f Field) String() string {
 	if f >= numFields {
 		return ""
@@ -103,8 +104,8 @@ func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DoRemoteDec
 // maxKeyLen is the length of the longest key that lookup knows.
 const maxKeyLen = len("continue_final_message")
 
-// lookup returns the field with the unescaped key. The switch compiles to a
-// search over length and text and does not allocate.
+// lookup returns the field with the unescaped key, NoField if there is none. The switch
+// compiles to a search by length and text, and does not allocate.
 func lookup(key []byte) Field {
 	switch string(key) {
 	case "model":

@@ -10,9 +10,9 @@ var (
 	errIDSize = errors.New("openai: token ids: expected integers below 2^32")
 )
 
-// AppendTokenIDs appends the token ids of the list at s. Of a list of lists it
-// reads the first. It keeps nothing of body and, given room in dst, allocates
-// nothing. On an error dst is returned as it came.
+// AppendTokenIDs appends the token ids of the list at s; of a list of lists, those of the
+// first. It keeps no reference to body, and allocates nothing if dst has room. With an
+// error dst is returned unchanged.
 func AppendTokenIDs(dst []uint32, body []byte, s Span) ([]uint32, error) {
 	b := s.Of(body)
 	i := skipSpace(b, 0)
@@ -52,8 +52,8 @@ func AppendTokenIDs(dst []uint32, body []byte, s Span) ([]uint32, error) {
 	}
 }
 
-// CountTokenIDs counts the ids in the list, or in the lists of the list, at s.
-// It returns false for anything else.
+// CountTokenIDs counts the ids in the list at s, or in all lists of a list of lists. It
+// returns false for any other value.
 func CountTokenIDs(body []byte, s Span) (int, bool) {
 	b := s.Of(body)
 	i := skipSpace(b, 0)
@@ -68,9 +68,9 @@ func CountTokenIDs(body []byte, s Span) (int, bool) {
 	return l.tokens, ok
 }
 
-// FindValue returns where the value of the key stands in the object that is
-// the whole of body. It checks the body up to there. It is for answers of an
-// engine; request bodies are read with [Scan].
+// FindValue returns the value of the key in the object that body is. It checks body up to
+// there. False means that there is no such member, or that body is not valid so far.
+// Bodies of requests have to go through [Scan] first.
 func FindValue(body []byte, key string) (Span, bool) {
 	var s Span
 	i := skipSpace(body, 0)

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// ScanOther reads the body of a path that this package does not know: a JSON object, or
-// a form (multipart/form-data) as audio comes. Of it only the model is read, "" where it
-// names none, as one of nothing does. What only a router may set is refused wherever it stands: which of the
-// values inside an engine reads as a request is not known here.
+// ScanOther reads the body on a path that this package does not know: a JSON object, or a
+// form (multipart/form-data), as for audio. It reads only the model, "" if the body names
+// none or is empty. What only a router may set is refused at any depth, since it is not
+// known which of the inner values an engine reads as a request.
 func ScanOther(contentType string, body []byte, r *Request) error {
 	media, params, err := mime.ParseMediaType(contentType)
 	if strings.HasPrefix(media, "multipart/") || strings.HasPrefix(strings.ToLower(contentType), "multipart/") {
@@ -32,8 +32,8 @@ func ScanOther(contentType string, body []byte, r *Request) error {
 	return forbiddenWithin(body)
 }
 
-// forbiddenWithin refuses what only a router may set in a body that is valid JSON,
-// at whatever depth. A string before a colon is a key.
+// forbiddenWithin refuses what only a router may set in valid JSON, at any depth. A
+// string before a colon is a key.
 func forbiddenWithin(b []byte) error {
 	for i := bytes.IndexByte(b, '"'); i >= 0 && i < len(b); {
 		end := skipString(b, i+1)
@@ -56,7 +56,7 @@ func forbiddenWithin(b []byte) error {
 
 const (
 	maxFormParts = 1000
-	maxFormValue = 1 << 20 // of a part that is no file
+	maxFormValue = 1 << 20 // of a part that is not a file
 )
 
 // scanForm reads the parts of a form.
@@ -82,7 +82,7 @@ func (r *Request) scanForm(body []byte, boundary string) error {
 	}
 }
 
-// takePart reads one part of a form. A name may have a suffix, as in a[] and a[b].
+// takePart reads one part of a form. Its name may have a suffix, as in a[] and a[b].
 func (r *Request) takePart(name string, file bool, part io.Reader) error {
 	base := name
 	if i := strings.IndexAny(name, "[."); i >= 0 {

@@ -5,15 +5,16 @@ import "strings"
 // Path is a request path whose bodies this package reads.
 type Path uint8
 
-// The paths. The zero value is not a path.
+// The paths. The zero value is no path.
 const (
 	ChatCompletions Path = iota + 1 // POST /v1/chat/completions
 	Completions                     // POST /v1/completions
 	Generate                        // POST /generate, SGLang's own
-	Other                           // any other, of whose bodies ScanOther reads little
+	Other                           // any other; ScanOther reads little of such a body
 )
 
-// String returns the path as it stands in a request line, or "invalid".
+// String returns the path as in a request line, or "invalid" for Other and the zero
+// value.
 func (p Path) String() string {
 	switch p {
 	case ChatCompletions:
@@ -27,8 +28,8 @@ func (p Path) String() string {
 	}
 }
 
-// ParsePath reads the value of :path. A query string is ignored; anything else
-// beside the exact path is another path.
+// ParsePath reads the value of :path, without its query. False means that the path is
+// none of the first three: only an exact match counts.
 func ParsePath(s string) (Path, bool) {
 	if i := strings.IndexByte(s, '?'); i >= 0 {
 		s = s[:i]

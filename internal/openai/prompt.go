@@ -7,20 +7,19 @@ type PieceKind uint8
 
 // The kinds of pieces.
 const (
-	PieceText  PieceKind = iota // text, escaped as it stands in the body
+	PieceText  PieceKind = iota // text, with its escapes as in the body
 	PieceMedia                  // a content part that is not text, as raw JSON
-	PieceEnd                    // no bytes: a message, or one prompt of a list, is complete
+	PieceEnd                    // no bytes: the end of a message, or of one prompt of a list
 )
 
-// VisitPrompt calls visit with the parts of the prompt in a canonical order:
-// tools first, then message by message role, name, content, tool calls; white
-// space and the order of keys between them do not show. The pieces of a
-// conversation are therefore a prefix of those of the same conversation gone
-// on, up to the tools. A prompt of token ids has no pieces: read them with
-// [AppendTokenIDs].
+// VisitPrompt calls visit with the pieces of the prompt in a fixed order: first the
+// tools, then message by message its role, name, content and tool calls. White space and
+// the order of keys do not matter. So the pieces of a conversation are a prefix of those
+// of the same conversation with more messages. A prompt of token ids has no pieces: read
+// it with [AppendTokenIDs].
 //
-// The pieces share memory with body. visit must not keep them, log them or put
-// them into errors. VisitPrompt allocates nothing.
+// The pieces share memory with body. visit must not keep them, log them or put them into
+// errors. VisitPrompt allocates nothing.
 func VisitPrompt(body []byte, r *Request, visit func(kind PieceKind, piece []byte)) {
 	switch r.PromptKind {
 	case PromptString:
@@ -46,10 +45,11 @@ func VisitPrompt(body []byte, r *Request, visit func(kind PieceKind, piece []byt
 	}
 }
 
-// inside takes the quotes off a string's span.
+// inside returns a string's span without the quotes.
 func inside(s Span) Span { return Span{s.Start + 1, s.End - 1} }
 
-// firstElement returns the first element of the checked array at i.
+// firstElement returns the first element of the array at i, which must have been checked.
+// False means that it is empty.
 func firstElement(b []byte, i int) (Span, bool) {
 	if i = skipSpace(b, i+1); b[i] == ']' {
 		return Span{}, false
@@ -57,7 +57,8 @@ func firstElement(b []byte, i int) (Span, bool) {
 	return Span{i, skipValid(b, i)}, true
 }
 
-// nextElement returns the element after s in its checked array.
+// nextElement returns the element after s in its array, which must have been checked.
+// False means that s is the last.
 func nextElement(b []byte, s Span) (Span, bool) {
 	i := skipSpace(b, s.End)
 	if b[i] == ']' {
@@ -67,7 +68,8 @@ func nextElement(b []byte, s Span) (Span, bool) {
 	return Span{i, skipValid(b, i)}, true
 }
 
-// firstMember returns the first member of the checked object at i.
+// firstMember returns the first member of the object at i, which must have been checked.
+// ok is false if it is empty.
 func firstMember(b []byte, i int) (key, val Span, ok bool) {
 	if i = skipSpace(b, i+1); b[i] == '}' {
 		return Span{}, Span{}, false
@@ -75,8 +77,8 @@ func firstMember(b []byte, i int) (key, val Span, ok bool) {
 	return memberAt(b, i)
 }
 
-// nextMember returns the member after the one with the value, in its checked
-// object.
+// nextMember returns the member after the one with the value val, in an object that must
+// have been checked. ok is false if that one is the last.
 func nextMember(b []byte, val Span) (key, next Span, ok bool) {
 	i := skipSpace(b, val.End)
 	if b[i] == '}' {
@@ -124,7 +126,7 @@ func visitMessage(b []byte, s Span, visit func(PieceKind, []byte)) {
 	}
 }
 
-// visitContent visits the parts of a message whose content is the array at i.
+// visitContent visits the parts of the message content at i, which is an array.
 func visitContent(b []byte, i int, visit func(PieceKind, []byte)) {
 	for s, more := firstElement(b, i); more; s, more = nextElement(b, s) {
 		kind, piece := pieceOf(b, s)
@@ -132,7 +134,7 @@ func visitContent(b []byte, i int, visit func(PieceKind, []byte)) {
 	}
 }
 
-// pieceOf returns what the part of a message's content at s is.
+// pieceOf returns the kind and the piece of the content part at s.
 func pieceOf(b []byte, s Span) (PieceKind, Span) {
 	switch b[s.Start] {
 	case '"':
@@ -160,7 +162,8 @@ func pieceOf(b []byte, s Span) (PieceKind, Span) {
 	return PieceText, inside(text)
 }
 
-// isTextName reports whether a member of a content part with this name is its text.
+// isTextName reports whether a member of a content part with this name is the part's
+// text.
 func isTextName(name []byte) bool {
 	switch string(name) {
 	case "text", "refusal", "thinking":
@@ -170,7 +173,7 @@ func isTextName(name []byte) bool {
 	}
 }
 
-// isTextType reports whether the type at v, null or the name of one, is that of a text.
+// isTextType reports whether the type at v is null, or the name of a type of text.
 func isTextType(b []byte, v Span) bool {
 	switch string(v.Of(b)) {
 	case "null", `"text"`, `"input_text"`, `"output_text"`, `"refusal"`, `"thinking"`:
@@ -180,9 +183,9 @@ func isTextType(b []byte, v Span) bool {
 	}
 }
 
-// isMediaName reports whether a member of a content part with this name is no text,
-// whatever else is in the part: engines go by the names where the type is missing, and
-// vLLM also where there is a uuid (docs/engines.md#parts).
+// isMediaName reports whether a member with this name makes a content part media,
+// whatever else the part has: engines go by these names if the type is missing, and vLLM
+// also if there is a uuid (docs/engines.md#parts).
 func isMediaName(name []byte) bool {
 	switch string(name) {
 	case "image_url", "image", "image_pil", "image_embeds", "input_image",
@@ -194,9 +197,9 @@ func isMediaName(name []byte) bool {
 	}
 }
 
-// Picture reports whether a part that is not text, a piece of [VisitPrompt], is a picture
-// and nothing besides; and whether it has the picture in it, in a data: URL, rather than
-// where to load it from.
+// Picture reports whether a media piece of [VisitPrompt] is a picture and nothing else
+// (ok), and whether the piece holds the picture itself, in a data: URL, and not the place
+// from which to load it (inside).
 func Picture(part []byte) (inside, ok bool) {
 	if part[0] != '{' {
 		return false, false
@@ -221,8 +224,8 @@ func Picture(part []byte) (inside, ok bool) {
 	return isDataURL(url.Of(part)), true
 }
 
-// urlOf returns the text at v, or that in the member url of the object at v; nothing where
-// there is none.
+// urlOf returns the text at v, or the one in the member url of the object at v; the zero
+// Span if there is neither.
 func urlOf(b []byte, v Span) (url Span) {
 	switch b[v.Start] {
 	case '"':
@@ -239,20 +242,21 @@ func urlOf(b []byte, v Span) (url Span) {
 	return url
 }
 
-// isDataURL is false also for one whose first letters are escaped.
+// isDataURL returns false for a data: URL whose first letters are escaped.
 func isDataURL(quoted []byte) bool {
 	const scheme = "data:"
 	return len(quoted) > len(scheme) && bytes.EqualFold(quoted[1:len(scheme)+1], []byte(scheme))
 }
 
-// AppendBeforeMedia appends the messages of a prompt, a JSON list, up to its first content
-// part that is not text: those before the message with it, and of that the parts before it,
-// if there are any. It is false where nothing stands before it, and where there is none.
+// AppendBeforeMedia appends, as a JSON list, the messages of a prompt up to its first
+// content part that is not text: all messages before that part's own, and of that one the
+// parts before it, if it has any. It returns false if nothing is before that part, or if
+// there is no such part.
 func AppendBeforeMedia(dst, body []byte, r *Request) ([]byte, bool) {
 	if r.PromptKind != PromptMessages {
 		return dst, false
 	}
-	list, before := r.members[Messages].val, 0 // the end of the message before
+	list, before := r.members[Messages].val, 0 // before: where the last message without such a part ends
 	for s, more := firstElement(body, list.Start); more; s, more = nextElement(body, s) {
 		content, upTo, found := mediaIn(body, s)
 		switch {
@@ -272,8 +276,8 @@ func AppendBeforeMedia(dst, body []byte, r *Request) ([]byte, bool) {
 	return dst, false
 }
 
-// mediaIn finds the first part of the message's content that is not text, and where the
-// part before it ends: 0 without one.
+// mediaIn finds the first part of the message's content that is not text. before is where
+// the part before it ends, 0 if there is none.
 func mediaIn(b []byte, message Span) (content Span, before int, found bool) {
 	if b[message.Start] != '{' {
 		return content, 0, false

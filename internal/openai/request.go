@@ -5,19 +5,19 @@ import (
 	"unicode/utf8"
 )
 
-// Span is a part of a body, from Start up to but not including End. The zero
-// Span is no part.
+// Span is a part of a body, from Start up to but not including End. The zero Span means
+// that there is none.
 type Span struct{ Start, End int }
 
 // Of returns the bytes of the span, which are shared with body.
 func (s Span) Of(body []byte) []byte { return body[s.Start:s.End:s.End] }
 
-// PromptKind says in which form a request carries its prompt.
+// PromptKind says in which form a request has its prompt.
 type PromptKind uint8
 
 // The kinds.
 const (
-	PromptNone     PromptKind = iota // none this package can read (embeddings)
+	PromptNone     PromptKind = iota // in none that this package can read, as embeddings
 	PromptString                     // one text
 	PromptStrings                    // a list of texts
 	PromptIDs                        // one list of token ids
@@ -45,63 +45,62 @@ func (k PromptKind) String() string {
 	}
 }
 
-// member is one member of an object: where it stands and what separates it
-// from its neighbours.
+// member is one member of an object: where it is, and what separates it from its
+// neighbours.
 type member struct {
-	comma   int // offset of the comma before it; of the brace before the first
+	comma   int // offset of the comma before it, or of the opening brace before the first
 	key     Span
 	val     Span
-	after   int // offset of the comma or brace that follows the value
+	after   int // offset of the comma or brace after the value
 	ordinal int // 0 for the first member of the object
 }
 
 func (m *member) found() bool { return m.val.End != 0 }
 
-// Request is what [Scan] read from one body. The zero value is ready to be
-// filled; reuse it to allocate nothing. Not safe for concurrent use while it
-// is being filled.
+// Request is what [Scan] has read from one body. The zero value is ready; a Request that
+// is used again allocates nothing. It must not be used concurrently while it is being
+// filled.
 //
-// The byte slices share memory with the body, or with the Request where a value
-// had to be unescaped: they are good until either is used again, and must not
-// be written to.
+// The byte slices share memory with the body, or with the Request if a value had to be
+// unescaped. They are valid until either is used again, and must not be written to.
 type Request struct {
 	Path  Path
 	Model []byte // empty only for Generate and Other
 
 	Stream    bool
-	N         int   // completions asked for each prompt; at least 1
-	MaxTokens int64 // output tokens asked for; -1: not said
+	N         int   // how many completions are asked for each prompt; at least 1
+	MaxTokens int64 // the limit on output tokens; -1: not given
 
-	CacheSalt []byte // a string unescaped, any other value raw; nil: not given or null
+	CacheSalt []byte // a string unescaped, any other value raw; nil: absent or null
 	ExtraKey  []byte // the same; SGLang appends it to the salt
 	LoRA      []byte // the same
 
 	PromptKind  PromptKind
-	PromptField Field // the field that carries the prompt
-	Prompts     int   // prompts in the request; 1 unless it carries a list
-	// PromptTokens counts the ids of PromptIDs and PromptIDLists, of all lists
-	// together; 0 otherwise.
+	PromptField Field // the field that holds the prompt
+	Prompts     int   // number of prompts; 1 unless the prompt is a list
+	// PromptTokens counts the ids of PromptIDs and PromptIDLists, over all lists; 0 for
+	// other kinds.
 	PromptTokens int
 
 	members [numFields]member
-	order   [numFields]Field // known top-level fields as they stand
+	order   [numFields]Field // known top-level fields in the body's order
 	known   int
-	count   int // top-level members, unknown ones included
+	count   int // top-level members, with unknown ones
 	end     int // offset of the closing brace
 	buf     []byte
 
-	samplingCount int // members of the sampling_params object
+	samplingCount int // members of sampling_params, if that is an object
 	samplingList  bool
 }
 
-// Parallel returns how many generations the request starts, each of which needs
-// a bootstrap room of its own: prompts times completions for each.
+// Parallel returns how many generations the request starts: prompts times completions for
+// each. Each needs a bootstrap room of its own.
 func (r *Request) Parallel() int { return r.Prompts * r.N }
 
-// Has reports whether the field is there, with whatever value.
+// Has reports whether the body has the field, with any value.
 func (r *Request) Has(f Field) bool { return f < numFields && r.members[f].found() }
 
-// Value returns where the field's raw value stands, or the zero Span.
+// Value returns the span of the field's raw value, or the zero Span.
 func (r *Request) Value(f Field) Span {
 	if f >= numFields {
 		return Span{}
@@ -109,7 +108,7 @@ func (r *Request) Value(f Field) Span {
 	return r.members[f].val
 }
 
-// Key returns where the field's key stands, quotes included, or the zero Span.
+// Key returns the span of the field's key, quotes included, or the zero Span.
 func (r *Request) Key(f Field) Span {
 	if f >= numFields {
 		return Span{}
@@ -120,12 +119,12 @@ func (r *Request) Key(f Field) Span {
 // End returns the offset of the closing brace of the body's object.
 func (r *Request) End() int { return r.end }
 
-// Given reports whether the field is there with a value other than null.
+// Given reports whether the body has the field with a value other than null.
 func (r *Request) Given(body []byte, f Field) bool {
 	return r.Has(f) && body[r.members[f].val.Start] != 'n'
 }
 
-// reset forgets the last body and keeps the memory.
+// reset clears r for the next body, and keeps its memory.
 func (r *Request) reset(p Path) {
 	for _, f := range r.order[:r.known] {
 		r.members[f] = member{}
@@ -138,8 +137,7 @@ func (r *Request) reset(p Path) {
 	r.buf = r.buf[:0]
 }
 
-// text returns the value as a string unescaped, any other value raw, and nil
-// for null.
+// text returns the value: a string unescaped, any other value raw, and nil for null.
 func (r *Request) text(body []byte, s Span) []byte {
 	switch body[s.Start] {
 	case 'n':
@@ -159,8 +157,8 @@ func (r *Request) text(body []byte, s Span) []byte {
 
 func hasEscape(raw []byte) bool { return bytes.IndexByte(raw, '\\') >= 0 }
 
-// appendUnescaped appends the text of a checked string's inside. Half
-// surrogates become U+FFFD, as with encoding/json.
+// appendUnescaped appends the text of a string, given without its quotes, which must have
+// been checked. Half surrogates become U+FFFD, as in encoding/json.
 func appendUnescaped(dst, raw []byte) []byte {
 	for i := 0; i < len(raw); {
 		if raw[i] != '\\' {

@@ -1,9 +1,9 @@
 package openai
 
-// eachMember calls fn for each member of the object at i, with its key and
-// checked value, and returns the offset after the object or the complement of
-// a fault's. depth is how many arrays and objects are open around it. fn
-// returns false to stop early, and then the result is the value's end.
+// eachMember calls fn with each member of the object at i, whose value has been checked.
+// depth is how many arrays and objects are open around the object. It returns the offset
+// after the object, or the complement of the offset of a fault. If fn returns false, it
+// stops and returns the end of that member's value.
 func eachMember(b []byte, i, depth int, fn func(m member) bool) int {
 	m := member{comma: i}
 	if i = skipSpace(b, i+1); i < len(b) && b[i] == '}' {
@@ -40,8 +40,7 @@ func eachMember(b []byte, i, depth int, fn func(m member) bool) int {
 	}
 }
 
-// eachElement is eachMember for the array at i; fn gets the offsets of the
-// element's first byte and of the byte after it.
+// eachElement is eachMember for the array at i; fn gets the span of the element.
 func eachElement(b []byte, i, depth int, fn func(s Span)) int {
 	if i = skipSpace(b, i+1); i < len(b) && b[i] == ']' {
 		return i + 1
@@ -71,8 +70,8 @@ func isKey(b []byte, key Span, name string) bool {
 	return string(keyOf(b, key, &buf)) == name
 }
 
-// keyOf returns the quoted key unescaped, in buf where it has escapes; nothing of one that is
-// longer than any name that is looked for.
+// keyOf returns the quoted key unescaped, in buf if it has escapes. It returns nil for an
+// escaped key that is longer than any name that is looked for.
 func keyOf(b []byte, key Span, buf *[6 * maxKeyLen]byte) []byte {
 	raw := b[key.Start+1 : key.End-1]
 	switch {
@@ -85,8 +84,8 @@ func keyOf(b []byte, key Span, buf *[6 * maxKeyLen]byte) []byte {
 	}
 }
 
-// scanSampling reads n and max_new_tokens from SGLang's sampling_params at v:
-// an object, or a list with one object for each prompt.
+// scanSampling reads n and max_new_tokens in SGLang's sampling_params at v: an object, or
+// a list with one object for each prompt.
 func (r *Request) scanSampling(body []byte, v int) (int, error) {
 	end := skipValue(body, v, 1)
 	switch {
@@ -110,8 +109,8 @@ func (r *Request) scanSampling(body []byte, v int) (int, error) {
 	}
 }
 
-// readSampling reads one object of sampling parameters. Of several, the
-// greatest n and the greatest limit count. single: note where the limit stands.
+// readSampling reads one object of sampling parameters. Over several objects the greatest
+// n and the greatest limit count. With single it notes where the limit is, for edits.
 func (r *Request) readSampling(body []byte, v int, single bool) error {
 	var err error
 	seenN, seenMax := false, false

@@ -1,17 +1,16 @@
 package openai
 
-// MaxN is the greatest n that [Scan] lets pass. It bounds the bootstrap rooms
-// of one request (docs/behaviour.md#room).
+// MaxN is the greatest n that [Scan] accepts. It bounds the bootstrap rooms of one
+// request (docs/behaviour.md#room).
 const MaxN = 1 << 16
 
-// Scan reads a client's body for the path into r, whatever r held before. It
-// returns an *[Error], and r must not be used then.
+// Scan reads a client's body for the path into r, and overwrites what r held. It returns
+// an *[Error]; r must not be used then.
 func Scan(p Path, body []byte, r *Request) error { return scan(p, body, r, false) }
 
-// ScanInjected is Scan for a body that a router has written: the members that
-// only a router may set are let pass and can be edited. Envoy's mirrored
-// request carries the body as the main leg left it, so the prefill leg reads
-// its body with this.
+// ScanInjected is Scan for a body that a router has written: members that only a router
+// may set are accepted, and can be edited. The prefill leg uses it, since Envoy's mirror
+// sends the body as the main leg has changed it.
 func ScanInjected(p Path, body []byte, r *Request) error { return scan(p, body, r, true) }
 
 func scan(p Path, body []byte, r *Request, injected bool) error {
@@ -37,8 +36,8 @@ func scan(p Path, body []byte, r *Request, injected bool) error {
 	return r.check(body)
 }
 
-// scanMembers reads the members of the body's object, the first of which stands
-// at i, and returns the offset after the closing brace.
+// scanMembers reads the members of the body's object, from the first one at i, and
+// returns the offset after the closing brace.
 func (r *Request) scanMembers(body []byte, i int, m member, injected bool) (int, error) {
 	for {
 		m.key.Start = i
@@ -73,15 +72,15 @@ func (r *Request) scanMembers(body []byte, i int, m member, injected bool) (int,
 	}
 }
 
-// keyEnd returns the offset after the closing quote of the key whose value
-// stands at v. Between the two there are only white space and the colon.
+// keyEnd returns the offset after the closing quote of the key whose value is at v.
+// Between the two there are only white space and the colon.
 func keyEnd(body []byte, v int) int {
 	for v--; body[v] != '"'; v-- {
 	}
 	return v + 1
 }
 
-// lookupKey returns the field of a key given as it stands between its quotes.
+// lookupKey returns the field of a key, given as written between its quotes.
 func lookupKey(raw []byte) Field {
 	if len(raw) > 6*maxKeyLen {
 		return NoField
@@ -93,8 +92,8 @@ func lookupKey(raw []byte) Field {
 	return lookup(appendUnescaped(buf[:0], raw))
 }
 
-// scanValue checks the value at v, reads it if it is one of those that need
-// more than their place, and returns the offset of its end.
+// scanValue checks the value at v, reads it if more than its place is needed, and returns
+// the offset of its end.
 func (r *Request) scanValue(body []byte, v int, f Field, injected bool) (int, error) {
 	if f != NoField {
 		if r.members[f].found() {
@@ -122,8 +121,8 @@ func (r *Request) scanValue(body []byte, v int, f Field, injected bool) (int, er
 	return end, nil
 }
 
-// checkXArgs refuses, in vLLM's vllm_xargs, what only a router may set: its
-// connectors read it there as they do at the top.
+// checkXArgs refuses, in vLLM's vllm_xargs, what only a router may set: vLLM's connectors
+// read it there as well as at the top level.
 func checkXArgs(body []byte, s Span) (err error) {
 	EachMember(body, s, func(key, val Span) bool {
 		for _, f := range [...]Field{KVTransferParams, ECTransferParams} {
@@ -137,7 +136,8 @@ func checkXArgs(body []byte, s Span) (err error) {
 	return err
 }
 
-// carriesPrompt reports whether a list in the field is read element by element.
+// carriesPrompt reports whether a list in the field is read element by element, since it
+// is the prompt.
 func (r *Request) carriesPrompt(f Field) bool {
 	switch f {
 	case PromptText:
@@ -175,13 +175,13 @@ func (r *Request) scanPromptList(body []byte, v int, f Field) (int, error) {
 	}
 	var ok bool
 	if end, ok = l.scan(body, v); !ok {
-		// Either no JSON or JSON of another form: say which.
+		// Either it is not JSON, or JSON of another form: the error says which.
 		if end = skipValue(body, v, 1); end < 0 {
 			return 0, notJSON(^end, "a value")
 		}
 		return 0, wrongType(f, v, expected)
 	}
-	// input_ids wins over text, whichever comes first.
+	// input_ids overrides text, whichever comes first.
 	if r.PromptKind == PromptNone || f == InputIDs {
 		r.PromptKind, r.PromptField, r.PromptTokens = l.kind, f, l.tokens
 		r.Prompts = max(l.lists, 1)
@@ -189,8 +189,8 @@ func (r *Request) scanPromptList(body []byte, v int, f Field) (int, error) {
 	return end, nil
 }
 
-// scan walks the list at v and reports false at the first thing that a list of
-// its kind cannot hold.
+// scan checks the list at v. It returns false at the first thing that a list of its kind
+// cannot hold.
 func (l *promptList) scan(b []byte, v int) (int, bool) {
 	switch l.kind {
 	case PromptIDs:
@@ -228,14 +228,14 @@ func (l *promptList) scan(b []byte, v int) (int, bool) {
 	}
 }
 
-// skipIDs skips the list of token ids at v and counts them. It returns -1 for
-// anything else, the empty list included.
+// skipIDs skips the list of token ids at v and counts them. It returns -1 for anything
+// else, also for the empty list.
 func skipIDs(b []byte, v int) (end, n int) {
 	i := skipSpace(b, v+1)
 	for {
 		start := i
 		i = skipDigits(b, i)
-		// No id has more than ten digits, and JSON has no leading zeros.
+		// No id has more than ten digits, and a JSON number has no leading zeros.
 		if i == start || i-start > 10 || b[start] == '0' && i-start > 1 {
 			return -1, 0
 		}

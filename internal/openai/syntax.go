@@ -6,12 +6,12 @@ import (
 	"math/bits"
 )
 
-// MaxDepth is how deep a body may nest, the body's own object included.
+// MaxDepth is how deep a body may nest, its own object included.
 const MaxDepth = 512
 
-// The functions of this file take the offset at which to go on and return the
-// offset at which they stopped, or the complement of the offset of a fault: a
-// negative result r means a fault at ^r. They never read beyond b.
+// The functions of this file take the offset at which they begin, and return the offset
+// at which they stop. A negative result r means a fault at the offset ^r. They never read
+// beyond b.
 
 // skipSpace returns the offset of the first byte that is not white space.
 func skipSpace(b []byte, i int) int {
@@ -31,20 +31,20 @@ const (
 	highs = 0x8080808080808080
 )
 
-// stopMask has the high bit set of each byte of w that ends a run of plain
-// string bytes: a quote, a backslash or a control character. Bits above the
-// lowest one may be wrong, since borrows travel upward; the lowest is right.
+// stopMask sets the high bit of each byte of w that ends a run of plain string bytes: a
+// quote, a backslash or a control character. Only the lowest such bit is reliable, since
+// borrows travel upward.
 //
-// Flipping bit 1 takes the quote (0x22) to 0x20 and leaves control characters
-// below 0x20, so that one comparison with 0x21 finds both.
+// Flipping bit 1 turns the quote (0x22) into 0x20 and leaves control characters below
+// 0x20: then one comparison with 0x21 finds both.
 func stopMask(w uint64) uint64 {
 	low := (w ^ 2*ones) - 0x21*ones
 	backslash := (w ^ '\\'*ones) - ones
 	return (low | backslash) &^ w & highs
 }
 
-// skipString takes the offset after an opening quote and returns the one after
-// the closing quote.
+// skipString takes the offset after an opening quote and returns the one after the
+// closing quote.
 func skipString(b []byte, i int) int {
 	for {
 		if i = nextStop(b, i); i >= len(b) {
@@ -63,8 +63,8 @@ func skipString(b []byte, i int) int {
 	}
 }
 
-// nextStop returns the offset of the next quote, backslash or control
-// character, or len(b). Four words at a time keep the branches few.
+// nextStop returns the offset of the next quote, backslash or control character, or
+// len(b). It reads four words at a time to have few branches.
 func nextStop(b []byte, i int) int {
 	for i+32 <= len(b) {
 		p := b[i : i+32 : i+32]
@@ -93,7 +93,7 @@ func nextStop(b []byte, i int) int {
 	return i
 }
 
-// skipEscape takes the offset of a backslash.
+// skipEscape takes the offset of a backslash and returns the one after the escape.
 func skipEscape(b []byte, i int) int {
 	if i+1 >= len(b) {
 		return ^len(b)
@@ -122,7 +122,7 @@ func isHex(c byte) bool {
 
 func isDigit(c byte) bool { return c-'0' <= 9 }
 
-// skipDigits returns the offset of the first byte that is no digit.
+// skipDigits returns the offset of the first byte that is not a digit.
 func skipDigits(b []byte, i int) int {
 	for i < len(b) && isDigit(b[i]) {
 		i++
@@ -130,7 +130,7 @@ func skipDigits(b []byte, i int) int {
 	return i
 }
 
-// skipNumber takes the offset of a minus sign or digit.
+// skipNumber takes the offset of a minus sign or a digit.
 func skipNumber(b []byte, i int) int {
 	if b[i] == '-' {
 		i++
@@ -170,7 +170,7 @@ func skipLiteral(b []byte, i int, lit string) int {
 	return i + len(lit)
 }
 
-// skipScalar skips a value that is neither array nor object.
+// skipScalar skips a value that is neither an array nor an object.
 func skipScalar(b []byte, i int) int {
 	if i >= len(b) {
 		return ^i
@@ -192,9 +192,9 @@ func skipScalar(b []byte, i int) int {
 	}
 }
 
-// skipNumbers takes the offset of an array's first element and, if all of them
-// are token ids or the like, returns the offset after the array, and else 0.
-// Prompts and block ids are long lists of them.
+// skipNumbers takes the offset of an array's first element. If all elements look like
+// token ids, it returns the offset after the array, else 0. Prompts and block ids are
+// long lists of such numbers.
 func skipNumbers(b []byte, i int) int {
 	if i >= len(b) || !isDigit(b[i]) {
 		return 0
@@ -203,7 +203,7 @@ func skipNumbers(b []byte, i int) int {
 	return max(end, 0)
 }
 
-// skipKey takes the offset of a member's key and returns that of its value.
+// skipKey takes the offset of a member's key and returns the one of its value.
 func skipKey(b []byte, i int) int {
 	if i >= len(b) || b[i] != '"' {
 		return ^i
@@ -217,13 +217,13 @@ func skipKey(b []byte, i int) int {
 	return skipSpace(b, i+1)
 }
 
-// skipValue takes the offset of a value's first byte and checks the value to
-// its end. depth is how many arrays and objects are open around it.
+// skipValue takes the offset of a value's first byte and checks the value to its end.
+// depth is how many arrays and objects are open around it.
 func skipValue(b []byte, i, depth int) int {
 	if i < len(b) && b[i] != '{' && b[i] != '[' {
 		return skipScalar(b, i)
 	}
-	// One bit per open array or object: set for objects.
+	// One bit for each open array or object: it is set for objects.
 	var kinds [MaxDepth/64 + 1]uint64
 	base := depth
 	for {
@@ -255,7 +255,8 @@ func skipValue(b []byte, i, depth int) int {
 		} else if i = skipScalar(b, i); i < 0 {
 			return i
 		}
-		// After a value: close what ends here, up to the next comma.
+		// After a value: close the arrays and objects that end here, up to the next
+		// comma.
 		for {
 			if depth == base {
 				return i

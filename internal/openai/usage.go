@@ -2,19 +2,19 @@ package openai
 
 import "bytes"
 
-// Usage is what an engine says that an answer took, in tokens.
+// Usage is how many tokens an answer took, as the engine reports it.
 type Usage struct {
 	Prompt, Output int64
-	Cached         int64 // of Prompt: not computed, since the worker held them
-	HasCached      bool  // engines say it only where they are told to
+	Cached         int64 // of Prompt: not computed, since the worker had them cached
+	HasCached      bool  // the engine reports Cached; some do so only if configured to
 }
 
-// FindUsage returns the last usage that b names, a whole answer or any part of one: the
-// object of an answer or of an event of /v1/chat/completions and /v1/completions, or
-// the meta_info of /generate. ok is false where there is none, or it is not whole.
+// FindUsage returns the last usage in b, which is a whole answer or a part of one: the
+// usage object of /v1/chat/completions and /v1/completions, in an answer or in an event,
+// or the meta_info of /generate. ok is false if there is none, or only a part of one.
 func FindUsage(b []byte) (u Usage, ok bool) {
 	for _, key := range []string{`"usage"`, `"meta_info"`} {
-		at := bytes.LastIndex(b, []byte(key)) // not in a text: quotes are escaped there
+		at := bytes.LastIndex(b, []byte(key)) // it is a key: in a text the quotes would be escaped
 		if at < 0 {
 			continue
 		}
@@ -30,7 +30,8 @@ func FindUsage(b []byte) (u Usage, ok bool) {
 	return u, false
 }
 
-// read reads the object at i, and reports whether it is whole and counts tokens.
+// read reads the object at i. It returns false if the object is cut or has no
+// prompt_tokens.
 func (u *Usage) read(b []byte, i int) bool {
 	counted := false
 	end := eachMember(b, i, 1, func(m member) bool {
@@ -48,7 +49,7 @@ func (u *Usage) read(b []byte, i int) bool {
 			u.Prompt, counted = n, true
 		case isKey(b, m.key, "completion_tokens"):
 			u.Output = n
-		case isKey(b, m.key, "cached_tokens"): // of meta_info
+		case isKey(b, m.key, "cached_tokens"): // in meta_info
 			u.Cached, u.HasCached = n, true
 		}
 		return true

@@ -2,12 +2,11 @@ package openai
 
 import "bytes"
 
-// The functions of this file walk an engine's answer, which has many shapes.
-// Request bodies are read with [Scan].
+// The functions of this file walk JSON of many forms, such as an engine's answer. A
+// request body must have gone through [Scan] before.
 
-// WholeObject returns where the object stands that is the whole of b, white
-// space around it aside. It returns false for anything else: what it lets pass
-// is valid JSON.
+// WholeObject returns the span of the object that b is, apart from white space around it.
+// It returns false if b is anything else: if it returns true, b is valid JSON.
 func WholeObject(b []byte) (Span, bool) {
 	i := skipSpace(b, 0)
 	if i >= len(b) || b[i] != '{' {
@@ -20,9 +19,9 @@ func WholeObject(b []byte) (Span, bool) {
 	return Span{i, end}, true
 }
 
-// EachMember calls fn with each key, quotes included, and value of the object
-// at s, as they stand, until fn returns false. s must be a value of checked
-// JSON; of a value that is no object there are no members.
+// EachMember calls fn with the key, quotes included, and the value of each member of the
+// object at s, until fn returns false. The JSON at s must have been checked. A value that
+// is not an object has no members.
 func EachMember(b []byte, s Span, fn func(key, val Span) bool) {
 	if s.End == 0 || b[s.Start] != '{' {
 		return
@@ -30,9 +29,9 @@ func EachMember(b []byte, s Span, fn func(key, val Span) bool) {
 	eachMember(b, s.Start, 0, func(m member) bool { return fn(m.key, m.val) })
 }
 
-// EachMemberWithin is EachMember for an object that must nest no more than depth
-// arrays and objects, itself included; depth is at most [MaxDepth]. It returns
-// false, perhaps after some calls, where the object nests deeper.
+// EachMemberWithin is EachMember for an object that may nest at most depth arrays and
+// objects, itself included; depth is at most [MaxDepth]. If the object nests deeper, it
+// returns false, perhaps after some calls of fn.
 func EachMemberWithin(b []byte, s Span, depth int, fn func(key, val Span) bool) bool {
 	return eachMember(b, s.Start, MaxDepth-depth, func(m member) bool { return fn(m.key, m.val) }) >= 0
 }
@@ -57,8 +56,8 @@ func SameKey(b []byte, s, t Span) bool {
 	return bytes.Equal(appendUnescaped(nil, x), appendUnescaped(nil, y))
 }
 
-// HasPrefix reports whether the quoted text, an element or a value of checked
-// JSON, begins with prefix, in any spelling.
+// HasPrefix reports whether a quoted text, which must have been checked, begins with
+// prefix, in any spelling.
 func HasPrefix(quoted []byte, prefix string) bool {
 	raw := quoted[1 : len(quoted)-1]
 	if hasEscape(raw[:min(len(raw), 6*len(prefix))]) {
