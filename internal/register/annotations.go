@@ -11,11 +11,11 @@ import (
 // annotations at 256 KiB.
 const maxAnnotations = 1 << 20
 
-// parseAnnotations reads a file of Kubernetes' downward API: a line for each
-// annotation, key="value", with the value escaped as in Go.
+// parseAnnotations reads a file of Kubernetes' downward API: a line for each annotation,
+// key="value", with the value escaped as in Go.
 // https://kubernetes.io/docs/concepts/workloads/pods/downward-api/
 //
-// Of a key that stands twice the last counts.
+// If a key comes twice, the last one counts.
 func parseAnnotations(data []byte) (map[string]string, error) {
 	if len(data) > maxAnnotations {
 		return nil, fmt.Errorf("%d bytes: expected at most %d", len(data), maxAnnotations)

@@ -10,34 +10,33 @@ import (
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 )
 
-// Config says which worker to register and how to watch it.
+// Config says which worker is registered, and how it is watched.
 type Config struct {
 	Engine engine.Config
 
-	// Advertise is the host, or host:port, that others reach the engine at;
-	// default: those of the engine's URL.
+	// Advertise is the host, or host:port, at which others reach the engine; default: as
+	// in the engine's URL.
 	Advertise  string
-	PreferIPv6 bool // of a name that has addresses of both families
+	PreferIPv6 bool // if the name has addresses of both families
 
 	Override        Override
 	AnnotationsFile string // of Kubernetes' downward API; default none
 
-	// HealthInterval is the time between questions after health; default 1 s.
-	// Raising it finds a stuck engine later. A dead one is found by its
-	// connection.
+	// HealthInterval is the time between two questions about health; default 1 s. With a
+	// longer one, a stuck engine is found later. A dead one is found by its connection.
 	HealthInterval time.Duration
-	// UnhealthyAfter is how many bad answers in a row take the worker away;
-	// default 3. A refused connection does at once.
+	// UnhealthyAfter is how many bad answers in a row withdraw the worker; default 3. A
+	// refused connection withdraws it at once.
 	UnhealthyAfter int
-	// Refresh is the time between two readings of what the engine tells, of
-	// its address and of the annotations; default 10 s.
+	// Refresh is the time between two readings of the engine's facts, of its address and
+	// of the annotations; default 10 s.
 	Refresh time.Duration
-	// DrainSettle is the shortest drain, from when the registry holds that the
-	// worker drains; default 1 s. Raising it gives requests that were picked
-	// just before more time to arrive.
+	// DrainSettle is the shortest drain, counted from when the registry holds that the
+	// worker drains; default 1 s. A longer one leaves more time for requests that were
+	// picked just before.
 	DrainSettle time.Duration
-	// DrainTimeout is the longest drain; default 2 min. An engine that tells no
-	// count of its requests is given all of it.
+	// DrainTimeout is the longest drain; default 2 min. The drain of an engine that does
+	// not count its requests takes all of it.
 	DrainTimeout time.Duration
 
 	Resolver Resolver     // default net.DefaultResolver

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// pollInterval is the time between two counts of a draining engine's
-	// requests, and zerosToLeave how many in a row must be zero: a request may
-	// be between two of the engine's queues when one count is taken.
+	// pollInterval is the time between two counts of a draining engine's requests.
+	// zerosToLeave is how many counts in a row must be zero: during one count a request
+	// may be between two queues of the engine.
 	pollInterval = 200 * time.Millisecond
 	zerosToLeave = 3
 )
 
-// onTerm begins to drain. A worker that the registry has never held was picked
-// by nobody and has nothing to wait for.
+// onTerm begins the drain. A worker that the registry has never held was never picked: it
+// has no requests to wait for.
 func (m *machine) onTerm(now time.Time, e term) {
 	switch m.phase {
 	case away:

@@ -7,7 +7,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// phase is where the worker is in its life with the registry.
+// phase is the phase of the worker, as the registry has it.
 type phase uint8
 
 // The phases; doc.go has the table. The zero value is the first.
@@ -22,11 +22,11 @@ var phaseNames = [...]string{away: "away", announced: "announced", draining: "dr
 
 func (p phase) String() string { return phaseNames[p] }
 
-// event is what happens to the machine.
+// event is what the machine is told.
 type event interface{ isEvent() }
 
 type (
-	// tick is time alone.
+	// tick says only that time has passed.
 	tick struct{}
 	// healthAsked is the answer to verb askHealth.
 	healthAsked struct {
@@ -47,11 +47,11 @@ type (
 		n   int
 		err error
 	}
-	// held: the registry holds the announcement of that number.
+	// held says that the registry holds the announcement with that number.
 	held struct{ seq uint64 }
-	// lost: the engine closed the connection that health is asked over.
+	// lost says that the engine has closed the connection for health.
 	lost struct{}
-	// term asks to drain and leave, hurry to leave now. known: the registry
+	// term asks to drain and leave, hurry to leave at once. known says that the registry
 	// holds some record of the worker.
 	term  struct{ known bool }
 	hurry struct{}
@@ -66,11 +66,11 @@ func (lost) isEvent()        {}
 func (term) isEvent()        {}
 func (hurry) isEvent()       {}
 
-// verb is what the machine wants done.
+// verb is what the machine asks the runner to do.
 type verb uint8
 
-// The verbs. The first three are questions: each is answered by one event, and
-// none is asked again before.
+// The verbs. The first three are questions. Each is answered by one event, and is not
+// asked again before.
 const (
 	askHealth verb = iota + 1
 	refresh
@@ -86,18 +86,18 @@ const (
 	tellUncounted
 )
 
-// action is a verb with what it needs.
+// action is a verb with its arguments.
 type action struct {
 	verb verb
 	rec  worker.Worker // of announce
 	life uint64        // of announce
 	seq  uint64        // of announce
-	why  string        // of withdraw, leave and what is told
+	why  string        // of withdraw, of leave, and of the verbs that only log
 
 	cause cause // of withdraw
 }
 
-// cause is why a record was withdrawn, as metrics tell it.
+// cause says why a record was withdrawn, as a metric label.
 type cause string
 
 // The causes.

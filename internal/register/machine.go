@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// lostPause keeps an engine that closes every connection from being asked
-	// without end.
+	// lostPause is the shortest time between questions to an engine that closes every
+	// connection.
 	lostPause = 100 * time.Millisecond
-	// goneInterval is the longest time between questions while nobody listens,
-	// which costs nobody anything.
+	// goneInterval is the longest time between questions while nothing listens: such a
+	// question costs little.
 	goneInterval = 250 * time.Millisecond
 )
 
-// machine decides when a worker is announced, as what, and when it goes. It is
-// not safe for concurrent use; it knows no clock and does no I/O.
+// machine decides when a worker is announced, with which record, and when it is
+// withdrawn. It is not safe for concurrent use. It reads no clock and does no I/O.
 type machine struct {
 	// set at construction, read-only
 	cfg  Config
@@ -32,14 +32,14 @@ type machine struct {
 
 	// the engine
 	up       bool
-	down     engine.Health // the worst seen since facts were last taken; 0: nothing bad
+	down     engine.Health // the worst health since facts were last accepted; 0: none was bad
 	failures int           // in a row
 	lost     bool          // facts must be read again after the next good answer
-	again    bool          // health must be asked again after the question under way
+	again    bool          // health must be asked for again after the question that is under way
 
-	// what was told; kept when it cannot be read for a while
+	// What was read; kept if it cannot be read for a while.
 	facts   engine.Facts
-	fresh   bool // facts are of the engine that is up now
+	fresh   bool // facts have been read since the engine came up
 	stale   bool // the refresh under way began before that
 	notes   map[string]string
 	noted   bool
@@ -51,33 +51,33 @@ type machine struct {
 	rec    worker.Worker
 	life   uint64
 	seq    uint64
-	heldAt time.Time // zero until the registry holds seq
+	heldAt time.Time // zero until the registry holds the announcement seq
 
-	everHeld bool // the registry has held some announcement
+	everHeld bool // the registry has held an announcement before
 
-	// Invariant: a question that is under way has its flag set.
+	// Invariant: the flag of a question is set exactly while the question is under way.
 	asking, refreshing, counting bool
 	healthAt, refreshAt, countAt time.Time
-	healthAsked                  time.Time // when it was last
+	healthAsked                  time.Time // when the last question about health was asked
 
 	// the drain
 	termAt    time.Time
 	zeros     int
 	inFlight  int
-	known     bool // inFlight is
-	uncounted bool // has been told
+	known     bool // inFlight is known
+	uncounted bool // this has been logged
 
-	// told last, so that each is told once
+	// Logged last, so that each is logged once.
 	incomplete, kept string
 	warnings         []string
-	why              string // of the phase
+	why              string // the reason for the phase
 }
 
 func newMachine(cfg Config, port uint16) *machine {
 	return &machine{cfg: cfg, port: port, noted: cfg.AnnotationsFile == "", why: "starting"}
 }
 
-// step takes an event and returns what is to be done, in order.
+// step takes an event and returns the actions that follow, in order.
 func (m *machine) step(now time.Time, ev event) []action {
 	m.out = nil
 	if m.phase == gone {
@@ -106,8 +106,7 @@ func (m *machine) step(now time.Time, ev event) []action {
 
 func (m *machine) do(v verb, why string) { m.out = append(m.out, action{verb: v, why: why}) }
 
-// due asks the questions whose time has come and ends a drain that has taken
-// too long.
+// due asks the questions whose time has come, and ends a drain that has taken too long.
 func (m *machine) due(now time.Time) {
 	if m.phase == draining && !now.Before(m.termAt.Add(m.cfg.DrainTimeout)) {
 		m.end(causeTimeout, "the drain time-out is over")
@@ -131,11 +130,11 @@ func (m *machine) due(now time.Time) {
 
 func (m *machine) refreshes() bool { return m.up && m.phase < draining }
 
-// counts reports whether counting tells something: before the registry holds
-// that the worker drains, a zero is followed by new picks.
+// counts reports whether requests are to be counted: before the registry holds that the
+// worker drains, new picks may follow a zero.
 func (m *machine) counts() bool { return m.phase == draining && !m.heldAt.IsZero() }
 
-// next returns when the machine wants a tick, if nothing happens before.
+// next returns when the machine needs a tick, if no event comes before.
 func (m *machine) next() (at time.Time, any bool) {
 	earlier := func(t time.Time, want bool) {
 		if want && (!any || t.Before(at)) {
@@ -179,15 +178,15 @@ func (m *machine) onHealth(now time.Time, e healthAsked) {
 	}
 }
 
-// refreshSoon reads everything again; an answer that is under way may be of
-// the process before and does not count.
+// refreshSoon has everything read again. An answer that is under way is not used, since
+// it may be from the process before.
 func (m *machine) refreshSoon(now time.Time) {
 	m.refreshAt, m.stale = now, m.refreshing
 }
 
-// fell takes the worker away: its engine is dead or does not answer. While it
-// drains only its death counts: one that is ill still has its requests, and
-// nobody picks it any more.
+// fell withdraws the worker: its engine is dead or does not answer. During a drain only
+// the death counts: an engine that answers badly still has its requests, and the worker
+// is picked no more.
 func (m *machine) fell(e healthAsked) {
 	m.down = max(m.down, e.health)
 	why := fmt.Sprintf("engine health: %s", e.health)
@@ -198,7 +197,7 @@ func (m *machine) fell(e healthAsked) {
 		m.do(tellUnhealthy, why)
 	}
 	m.up = false
-	m.incomplete, m.kept = "", "" // to be told anew
+	m.incomplete, m.kept = "", "" // so that they are logged again
 	switch m.phase {
 	case draining:
 		if e.health == engine.Refused {
@@ -220,7 +219,7 @@ func (m *machine) takeAway(c cause, why string) {
 	m.out = append(m.out, action{verb: withdraw, why: why, cause: c})
 }
 
-// end leaves for good, with the record if there is one.
+// end leaves for good, and withdraws the record if there is one.
 func (m *machine) end(c cause, why string) {
 	if m.phase == announced || m.phase == draining {
 		m.takeAway(c, why)
@@ -271,8 +270,8 @@ func (m *machine) onRefreshed(now time.Time, e refreshed) {
 	m.compose(now)
 }
 
-// take accepts facts and judges whether they are of another process; if not,
-// what could not be read is as it was. The error names what could not be read,
+// take accepts facts, and judges whether they are of another process. If they are not,
+// the facts of unread pages are kept from before. The error names what could not be read,
 // whether or not the rest is accepted.
 func (m *machine) take(f engine.Facts) error {
 	had := m.facts.Engine != ""
@@ -282,8 +281,8 @@ func (m *machine) take(f engine.Facts) error {
 	case had && !another && f.Engine == m.facts.Engine:
 		f = f.Keeping(m.facts)
 	case (f.Engine == worker.VLLM || f.Engine == worker.VLLMMooncake) && f.Unread.Metrics != nil:
-		// Ranks, block size and the process would be guesses, and a wrong guess
-		// ends a life when they are known.
+		// Without the metrics, ranks, block size and process would be guesses, and a
+		// wrong guess would end a life once they are known.
 		return f.Unread.Err()
 	}
 	if another {
@@ -295,8 +294,8 @@ func (m *machine) take(f engine.Facts) error {
 	return f.Unread.Err()
 }
 
-// seemsAnother decides where the marks do not. An equal seed makes the same
-// process likely, unless nobody listened in between: a seed may be set for good.
+// seemsAnother decides if the marks do not. An equal seed makes the same process likely,
+// unless the connection was refused in between: the seed may be a fixed one.
 func (m *machine) seemsAnother(f engine.Mark) bool {
 	if f.Seed != "" && f.Seed == m.mark.Seed {
 		return m.down == engine.Refused
@@ -304,7 +303,7 @@ func (m *machine) seemsAnother(f engine.Mark) bool {
 	return m.down != 0
 }
 
-// cannot says why there is no record, and asks again soon.
+// cannot records why there is no complete record, and has the facts read again soon.
 func (m *machine) cannot(now time.Time, why string) {
 	m.refreshAt = now.Add(min(m.cfg.Refresh, m.cfg.HealthInterval))
 	if why != m.incomplete {
@@ -318,7 +317,7 @@ func (m *machine) cannot(now time.Time, why string) {
 	}
 }
 
-// compose announces the record if it is new.
+// compose announces the record if it has changed.
 func (m *machine) compose(now time.Time) {
 	rec, warnings, err := compose(m.cfg.Override, m.facts, m.notes, netip.AddrPortFrom(m.addr, m.port))
 	if err != nil {
@@ -354,8 +353,8 @@ func (m *machine) onHeld(now time.Time, e held) {
 	}
 }
 
-// onLost asks after health at once. The process may have died and be back
-// already, so that a good answer alone is not enough.
+// onLost asks for health at once. Facts must be read again even after a good answer: the
+// process may have died and come back.
 func (m *machine) onLost(now time.Time) {
 	if !m.up && m.phase != draining {
 		return

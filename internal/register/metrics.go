@@ -9,8 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 )
 
-// metrics is what /metrics shows; docs/register.md lists it. Gauges are read
-// from the state when they are asked for.
+// metrics is the page /metrics; docs/register.md lists it. Gauges are computed from the
+// state when the page is asked for.
 type metrics struct {
 	page http.Handler
 
@@ -56,7 +56,8 @@ func newMetrics(state func() State) *metrics {
 		losses:          counter("losses_total", "Registrations that were lost: the lease ended, or another process deleted the key."),
 		registryFailure: counter("registry_failures_total", "Failures of the registry; of a series in a row, the first only."),
 	}
-	// An alert on a rate needs the zero before the first.
+	// Shown as 0 from the start: an alert on a rate would miss the first event of a new
+	// series.
 	for _, c := range causes {
 		m.withdrawals.WithLabelValues(string(c))
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Override is what an operator says of the worker; it beats what the engine
-// says. A zero field says nothing.
+// Override is what the operator says of the worker; it overrides what the engine says. A
+// zero field says nothing.
 type Override struct {
 	Role       worker.Role
 	Models     []string
@@ -24,12 +24,12 @@ type Override struct {
 	PortPerRank    bool // rank r listens at the advertised port plus r
 	BlockSize      uint32
 	CapacityBlocks uint64
-	Eagle          *bool // whether its KV blocks are of token pairs
+	Eagle          *bool // KV blocks are of pairs of tokens
 
 	BootstrapHost string
 	BootstrapPort uint16
 
-	NoKVEvents   bool // none are read, whatever the engine says
+	NoKVEvents   bool // KV events are not used, whatever the engine says
 	KVHost       string
 	KVPort       uint16
 	KVReplayPort uint16
@@ -43,7 +43,7 @@ type Override struct {
 	KVTransfer      worker.KVTransfer
 }
 
-// Annotations of a Kubernetes pod that are read from the annotations file.
+// Annotations of the pod that are used.
 const (
 	annotationPort = "sglang.ai/bootstrap-port"
 	annotationHost = "baton.dev/bootstrap-host"
@@ -78,13 +78,15 @@ func unbracketed(h string) string {
 	return h
 }
 
-// errNoRole: each trtllm-serve serves whole requests, too, so that a prefill
-// worker taken for an aggregated one would be slow and right, and be found late.
+// errNoRole: each trtllm-serve also serves whole requests. A prefill worker that is
+// announced as an aggregated one would give right answers, slowly, and the mistake would
+// be found late.
 var errNoRole = errors.New("TensorRT-LLM tells no role: expected --role")
 
-// compose makes the record of a worker out of what the operator, its pod and
-// its engine say, in this order. The record has no ID yet. Warnings name what
-// works less well than it could; the error is why there is no record.
+// compose makes the record of a worker from what the operator, its pod and its engine
+// say; the first one that says something counts. The record has no ID yet. A warning
+// names something that works less well than it could. The error says why there is no
+// record.
 func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrPort) (w worker.Worker, warnings []string, err error) {
 	w = worker.Worker{
 		Role: first(o.Role, f.Role, worker.Aggregated), Engine: f.Engine, Models: f.Models,
@@ -96,7 +98,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	if o.Eagle != nil {
 		w.Eagle = *o.Eagle
 	}
-	if w.CapacityBlocks == 0 && w.BlockSize > 0 { // the engine counts in blocks of its own
+	if w.CapacityBlocks == 0 && w.BlockSize > 0 { // the engine's count is in blocks of its own size
 		w.CapacityBlocks = f.CapacityBlocks * uint64(first(f.BlockSize, w.BlockSize)) / uint64(w.BlockSize)
 	}
 	if len(o.Models) > 0 {
@@ -133,7 +135,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	}
 	if len(errs) == 0 {
 		checked := w
-		checked.ID = 1 // comes with the lease
+		checked.ID = 1 // the real ID comes with the lease
 		if err := checked.Validate(); err != nil {
 			errs = append(errs, err)
 		}
@@ -148,7 +150,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	return w, warnings, nil
 }
 
-// among returns those names that are in the list; nil for none.
+// among returns the names that are in the list; nil if none are.
 func among(names, list []string) (out []string) {
 	for _, n := range names {
 		if slices.Contains(list, n) {
@@ -169,9 +171,9 @@ func first[T comparable](vs ...T) T {
 	return zero
 }
 
-// bootstrap finds where decode workers meet this one: flag, annotation, engine,
-// and for the host at last the worker's own address. A host without a port is
-// none (docs/behaviour.md#addresses).
+// bootstrap finds where decode workers meet this prefill worker: by flag, else
+// annotation, else engine, and for the host in the end by the worker's own address. A
+// host without a port counts as none (docs/behaviour.md#addresses).
 func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Addr) (worker.Bootstrap, error) {
 	port := o.BootstrapPort
 	if text := notes[annotationPort]; port == 0 && text != "" {
@@ -193,9 +195,9 @@ func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Ad
 	return worker.Bootstrap{Host: unbracketed(host), Port: port, EngineIDs: f.EngineIDs}, nil
 }
 
-// kvEvents finds where the worker publishes its KV events. Events in blocks of
-// another size would fill the index with hashes that no prompt has: they are
-// left out, and the operator is told.
+// kvEvents finds where the worker publishes its KV events. Events in blocks of another
+// size would fill the index with hashes that no prompt has: they are not used, and a
+// warning says so.
 func kvEvents(o Override, f engine.Facts, own netip.Addr, blockSize uint32) (worker.KVEvents, []string) {
 	k := worker.KVEvents{
 		Host: unbracketed(first(o.KVHost, f.KV.Host, own.String())), Port: first(o.KVPort, f.KV.Port),
@@ -214,8 +216,8 @@ func kvEvents(o Override, f engine.Facts, own netip.Addr, blockSize uint32) (wor
 	return k, nil
 }
 
-// sameLife reports whether a record may follow another under one id. What the
-// index and the books keep by id depends on these.
+// sameLife reports whether one record may follow the other under one instance id: whether
+// all fields are equal on which the index and the load book depend.
 func sameLife(a, b worker.Worker) bool {
 	return a.Engine == b.Engine && a.Role == b.Role && a.Endpoint == b.Endpoint &&
 		a.DPSize == b.DPSize && a.PortPerRank == b.PortPerRank && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle

@@ -13,13 +13,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Resolver looks names up; *net.Resolver is one.
+// Resolver looks names up; *net.Resolver is a Resolver.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// advertised returns the host and port that clients of the worker are told. It
-// refuses an address that stands for every address of the machine.
+// advertised returns the host and port that are announced for the worker. An address that
+// stands for all addresses of the machine is an error.
 func advertised(advertise, engineURL string) (host string, port uint16, err error) {
 	host, portText, err := engine.HostPort(engineURL)
 	if err != nil {
@@ -46,7 +46,7 @@ func advertised(advertise, engineURL string) (host string, port uint16, err erro
 	return host, uint16(n), nil
 }
 
-// lookup returns the addresses of a host; an IP address is its own.
+// lookup returns the addresses of a host; an IP address stands for itself.
 func lookup(ctx context.Context, r Resolver, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil
@@ -58,10 +58,10 @@ func lookup(ctx context.Context, r Resolver, host string) ([]netip.Addr, error) 
 	return as, nil
 }
 
-// choose picks the address to advertise out of the answers. The present one
-// stays as long as it is among them: a name with several addresses is often
-// answered in another order each time, and each change is a new life. Else it
-// is the first of the preferred family, else the first.
+// choose picks the address to advertise from the answers. The present one is kept as long
+// as it is among them: a name with several addresses is often answered in another order,
+// and each change is a new life. Otherwise it is the first of the preferred family, or,
+// without one, the first.
 func choose(present netip.Addr, answers []netip.Addr, preferIPv6 bool) (netip.Addr, error) {
 	var pick netip.Addr
 	for _, a := range answers {

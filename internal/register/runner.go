@@ -15,29 +15,27 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// partingTime bounds how long Run waits at its end for the registry to have
-// let go of the record.
+// partingTime bounds how long Run waits at its end for the registry to remove the record.
 const partingTime = 2 * time.Second
 
-// Registry is where a worker is made known. Announce and Withdraw do not wait;
-// Sync waits until the registry holds what was last asked for. Safe for
-// concurrent use.
+// Registry is where a worker is announced. Announce and Withdraw do not wait; Sync waits
+// until the registry holds what was last asked of it. Safe for concurrent use.
 type Registry interface {
-	// Announce says what is to be held; rec.ID is not used. Another life gets
+	// Announce gives the record that is to be held; rec.ID is not used. Another life gets
 	// another id.
 	Announce(rec worker.Worker, life uint64)
 	Withdraw()
 	Sync(ctx context.Context) error
-	// ID is that by which the worker is known now; zero when it is not.
+	// ID is the worker's present instance id; zero if the registry holds no record.
 	ID() worker.ID
 }
 
-// Runner registers one worker. Run is called once; the other methods are safe
-// for concurrent use.
+// Runner registers one worker. Run may be called once; the other methods are safe for
+// concurrent use.
 type Runner struct {
 	// set at construction, read-only
 	cfg      Config
-	host     string // that is advertised
+	host     string // the host that is advertised
 	registry Registry
 	client   *engine.Client
 	log      *slog.Logger
@@ -49,16 +47,16 @@ type Runner struct {
 	m      *machine
 	events chan event
 	jobs   sync.WaitGroup
-	unsync context.CancelFunc // ends the present wait for the registry
+	unsync context.CancelFunc // ends the wait for the registry that is under way
 
 	metrics *metrics
 
 	mu      sync.Mutex
-	state   State  // a copy of what m was after its last step
-	trouble string // the registry's last; "" once it holds what it was told
+	state   State  // a copy of m's state after its last step
+	trouble string // the registry's last error; "" once it holds what it was given
 }
 
-// New returns a runner for the engine of cfg. It asks nobody anything.
+// New returns a Runner for the engine of cfg. It asks no questions yet.
 func New(cfg Config, registry Registry) (*Runner, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -84,19 +82,19 @@ func New(cfg Config, registry Registry) (*Runner, error) {
 	return r, nil
 }
 
-// Registered, Lost and Failed are hooks for the registry. They may be called at
-// any time, by any goroutine.
+// Registered, Lost and Failed are hooks for the registry. Any goroutine may call them at
+// any time.
 
-// Registered takes note that the worker has become known by an id.
+// Registered counts that the worker has got an instance id.
 func (r *Runner) Registered(worker.ID) { r.metrics.registrations.Inc() }
 
-// Lost takes note that a registration was gone although it was wanted.
+// Lost records that a registration was lost although it was wanted.
 func (r *Runner) Lost(cause string) {
 	r.metrics.losses.Inc()
 	r.troubled(cause)
 }
 
-// Failed takes note of what keeps the registry from holding the record.
+// Failed records an error that keeps the registry from holding the record.
 func (r *Runner) Failed(err error) {
 	r.metrics.registryFailure.Inc()
 	r.troubled(err.Error())
@@ -108,13 +106,11 @@ func (r *Runner) troubled(why string) {
 	r.trouble = strings.ReplaceAll(why, "\n", "; ")
 }
 
-// Hurry ends a drain, or Run altogether, at once. It may be called more than
-// once.
+// Hurry ends a drain, or Run as a whole, at once. It may be called more than once.
 func (r *Runner) Hurry() { r.hurryOnce.Do(func() { close(r.hurried) }) }
 
-// Run registers the worker until ctx ends, then drains it. It returns when
-// every goroutine has ended; the error says that the registry may still have
-// the record.
+// Run registers the worker until ctx ends, then drains it. It returns when every
+// goroutine has ended. An error means that the registry may still have the record.
 func (r *Runner) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
@@ -134,7 +130,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		case <-r.client.Lost():
 			ev = lost{}
 		case <-told:
-			ev, told = term{known: r.registry.ID() != 0}, nil // it stays closed
+			ev, told = term{known: r.registry.ID() != 0}, nil // the channel stays closed
 		case <-hurried:
 			ev, hurried = hurry{}, nil
 		}
@@ -153,7 +149,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// part waits until the registry has let go of the record.
+// part waits until the registry has removed the record.
 func (r *Runner) part(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, partingTime)
 	defer cancel()
@@ -202,7 +198,7 @@ func (r *Runner) do(ctx context.Context, a action) {
 	}
 }
 
-// ask answers a question in the background.
+// ask answers a question of the machine in the background.
 func (r *Runner) ask(ctx context.Context, answer func() event) {
 	r.jobs.Go(func() {
 		select {
@@ -212,7 +208,8 @@ func (r *Runner) ask(ctx context.Context, answer func() event) {
 	})
 }
 
-// announce tells the registry, and the machine when the registry holds it.
+// announce gives the registry the record, and tells the machine when the registry holds
+// it.
 func (r *Runner) announce(ctx context.Context, a action) {
 	r.unsync()
 	if a.rec.Draining {
@@ -245,7 +242,7 @@ func (r *Runner) announce(ctx context.Context, a action) {
 	})
 }
 
-// read asks for everything that a record is made of.
+// read asks for all facts that a record is made from.
 func (r *Runner) read(ctx context.Context) refreshed {
 	var e refreshed
 	e.facts, e.factsErr = r.client.Facts(ctx)

@@ -10,20 +10,20 @@ import (
 // State is what /state shows.
 type State struct {
 	Phase    string    `json:"phase"`            // away, announcing, announced, draining, gone
-	Why      string    `json:"why,omitempty"`    // it is in that phase
+	Why      string    `json:"why,omitempty"`    // why it is in that phase
 	WorkerID worker.ID `json:"worker_id,string"` // 0: the registry holds nothing
 	Held     bool      `json:"held"`             // the registry holds the latest record
 	Life     uint64    `json:"life"`             // of the engine, counted from 1
-	Healthy  bool      `json:"healthy"`          // the engine
+	Healthy  bool      `json:"healthy"`          // the engine is healthy
 	Record   *Record   `json:"record,omitempty"` // as it was last announced
 	Version  string    `json:"engine_version,omitempty"`
 	InFlight *int      `json:"in_flight,omitempty"` // requests, while draining
-	Kept     string    `json:"kept,omitempty"`      // what cannot be read at the moment
-	Registry string    `json:"registry,omitempty"`  // why the record is not held, as far as the registry has said
+	Kept     string    `json:"kept,omitempty"`      // what cannot be read at the moment, and is kept from before
+	Registry string    `json:"registry,omitempty"`  // why the record is not held, by the registry's last error
 	Warnings []string  `json:"warnings,omitempty"`
 }
 
-// Record is a worker's record for people.
+// Record is a worker's record, for people.
 type Record struct {
 	Role              string        `json:"role"`
 	Engine            worker.Engine `json:"engine"`
@@ -57,7 +57,7 @@ type KVEvents struct {
 	Topic      string `json:"topic,omitempty"`
 }
 
-// state copies the machine's.
+// state returns the machine's state, for people.
 func (m *machine) state() State {
 	s := State{
 		Phase: m.phase.String(), Why: m.why, Life: m.life, Healthy: m.up, Held: !m.heldAt.IsZero(),
@@ -96,8 +96,7 @@ func (r *Runner) publish() {
 	r.state = s
 }
 
-// State returns the present state. Its slices are shared and must not be
-// written to.
+// State returns the present state. Its slices are shared and must not be written to.
 func (r *Runner) State() State {
 	r.mu.Lock()
 	s, trouble := r.state, r.trouble
@@ -114,14 +113,14 @@ func (r *Runner) State() State {
 	return s
 }
 
-// Ready reports whether the registry holds the worker as one to pick.
+// Ready reports whether the registry holds the worker as one that may be picked.
 func (r *Runner) Ready() bool {
 	s := r.State()
 	return s.Held && s.Phase == announced.String()
 }
 
-// Handler serves GET /healthz (this process lives), /readyz (the registry holds
-// the worker as one to pick), /state and /metrics.
+// Handler serves GET /healthz (this process runs), /readyz (the registry holds the worker
+// as one that may be picked), /state and /metrics.
 func (r *Runner) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })

@@ -17,29 +17,29 @@ import (
 	"github.com/seed-60ae5743/baton/internal/apikey"
 )
 
-// maxBody bounds one answer. vLLM's metrics are the largest, some 100 KiB.
+// maxBody bounds one answer. vLLM's metrics are the largest page, some 100 KiB.
 const maxBody = 8 << 20
 
-// Config says where an engine is and what to expect of it.
+// Config says where an engine is, and which engine to expect.
 type Config struct {
 	URL  string // http://host:port, or https
 	Kind Kind   // default Auto
 
-	// Bootstrap is the port of Mooncake's bootstrap server, at the URL's host; 0: nobody
-	// is asked. Of VLLMMooncake alone.
+	// Bootstrap is the port of Mooncake's bootstrap server, at the URL's host; 0: that
+	// server is not asked. Only for VLLMMooncake.
 	Bootstrap uint16
 
-	// APIKeyFile holds the key that the engine asks for. It is read again for each request.
-	// Default: none is shown.
+	// APIKeyFile holds the key that the engine asks for. It is read again for each
+	// request. Default: no key is sent.
 	APIKeyFile string
 
-	// Timeout bounds each request but those after health; default 5 s.
+	// Timeout bounds each request except those for health; default 5 s.
 	Timeout time.Duration
-	// HealthPath is asked for health; default /health. SGLang computes a token
-	// for it unless told otherwise.
+	// HealthPath is the path that is asked for health; default /health. SGLang computes a
+	// token for each such request, unless configured otherwise.
 	HealthPath string
-	// HealthTimeout bounds a question after health; default 5 s. Raising it
-	// forgives a busy engine and finds a stuck one later.
+	// HealthTimeout bounds a request for health; default 5 s. A longer one tolerates a
+	// busy engine, and finds a stuck one later.
 	HealthTimeout time.Duration
 }
 
@@ -80,8 +80,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// HostPort returns the host and port of an engine's URL. It refuses what is
-// more than those.
+// HostPort returns the host and port of an engine's URL. A URL with more than these is an
+// error.
 func HostPort(engineURL string) (host, port string, err error) {
 	u, err := url.Parse(engineURL)
 	switch {
@@ -100,14 +100,14 @@ type Client struct {
 	// set at construction, read-only
 	cfg    Config
 	base   string
-	key    *apikey.File // nil: none
+	key    *apikey.File // nil: there is none
 	http   *http.Client // for facts and counts
-	health *http.Client // one kept connection; see Lost
+	health *http.Client // has one kept connection; see Lost
 	watch  *watch
 
 	mu   sync.Mutex
-	kind Kind // to ask for facts: that Auto found last; Auto while none
-	last Kind // to count by: as kind, and kept while facts cannot be read
+	kind Kind // by which facts are asked for: what Auto has found last, or Auto
+	last Kind // by which requests are counted: the same, and kept while facts cannot be read
 }
 
 // New returns a client. It opens no connection.
@@ -121,7 +121,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{cfg: cfg, key: key, base: strings.TrimSuffix(cfg.URL, "/"), kind: cfg.Kind, last: cfg.Kind, watch: newWatch()}
-	// No proxies: what an engine says of itself is asked of itself.
+	// No proxies: the engine itself has to answer.
 	c.http = &http.Client{Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute}, CheckRedirect: stay}
 	c.health = &http.Client{
 		Transport:     &http.Transport{MaxConnsPerHost: 1, DialContext: c.watch.dial, IdleConnTimeout: time.Hour},
@@ -139,7 +139,7 @@ func (c *Client) Close() {
 	c.health.CloseIdleConnections()
 }
 
-// statusError is an answer that is no success.
+// statusError is an answer whose status is not 200.
 type statusError struct {
 	path   string
 	status int
@@ -147,8 +147,8 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("%s: status %d", e.path, e.status) }
 
-// isStatus reports whether the engine answered, with one of the statuses if
-// any are given.
+// isStatus reports whether the engine has answered with one of the statuses, or, if none
+// are given, with any status of failure.
 func isStatus(err error, statuses ...int) bool {
 	var se *statusError
 	return errors.As(err, &se) && (len(statuses) == 0 || slices.Contains(statuses, se.status))
@@ -158,7 +158,7 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 	return c.getFrom(ctx, c.base, path)
 }
 
-// getFrom gets a page of the engine's, or of a server that it has beside it.
+// getFrom gets a page of the engine, or of a server beside it.
 func (c *Client) getFrom(ctx context.Context, base, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -186,8 +186,7 @@ func (c *Client) getFrom(ctx context.Context, base, path string) ([]byte, error)
 	return body, nil
 }
 
-// getIfThere returns neither a page nor an error where the engine has no such
-// page.
+// getIfThere returns a nil page and no error if the engine has no such page.
 func (c *Client) getIfThere(ctx context.Context, path string) ([]byte, error) {
 	body, err := c.get(ctx, path)
 	if missing(err) {
@@ -201,7 +200,7 @@ func missing(err error) bool {
 	return isStatus(err, http.StatusNotFound, http.StatusMethodNotAllowed)
 }
 
-// bare takes the URL out of an error of the HTTP client: who logs it says it.
+// bare returns the error of the HTTP client without the URL, which the log has already.
 func bare(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {
@@ -210,8 +209,8 @@ func bare(err error) error {
 	return err
 }
 
-// Facts asks what the engine is. Without an error [Facts.Unread] may still name
-// pages.
+// Facts asks for the engine's facts. Without an error, [Facts].Unread may still name
+// pages that could not be read.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	f, err := c.facts(ctx, c.present())
 	if err = c.keyless(err); err != nil {
@@ -280,8 +279,8 @@ func (c *Client) found(k Kind) {
 	}
 }
 
-// InFlight counts the requests that the engine holds. The error is
-// ErrNotCounted where it was reached and tells none.
+// InFlight counts the engine's requests. The error is ErrNotCounted if the engine was
+// reached and gives no count.
 func (c *Client) InFlight(ctx context.Context) (int, error) {
 	switch c.counted() {
 	case SGLang:
@@ -323,8 +322,8 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	defer cancel()
 	h, err := c.askHealth(ctx)
 	if se := (*statusError)(nil); h == Unhealthy && !errors.As(err, &se) && ctx.Err() == nil {
-		// The connection broke under the question: whether somebody listens
-		// still is known at once.
+		// The connection broke during the question: a second one shows at once whether
+		// the engine still listens.
 		return c.askHealth(ctx)
 	}
 	return h, err
@@ -348,7 +347,7 @@ func (c *Client) askHealth(ctx context.Context) (Health, error) {
 	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxBody)); err != nil {
 		return Unhealthy, fmt.Errorf("%s: %w", c.cfg.HealthPath, err)
 	}
-	// Whoever says that it closes after each answer says nothing by closing.
+	// If the engine closes after each answer, a closed connection means nothing.
 	c.watch.idle.Store(!res.Close)
 	if res.StatusCode/100 != 2 {
 		return Unhealthy, c.keyless(&statusError{c.cfg.HealthPath, res.StatusCode})
@@ -356,9 +355,9 @@ func (c *Client) askHealth(ctx context.Context) (Health, error) {
 	return Healthy, nil
 }
 
-// Lost receives when the connection that health is asked over has been closed
-// by the other side between two questions. It holds one message at most.
+// Lost receives a message when the engine has closed the connection for health between
+// two questions. It holds at most one.
 func (c *Client) Lost() <-chan struct{} { return c.watch.lost }
 
-// refused reports whether nobody listens at the address.
+// refused reports whether nothing listens at the address.
 func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

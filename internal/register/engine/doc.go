@@ -1,6 +1,6 @@
-// Package engine reads over HTTP what a serving engine tells of itself: which
-// role it has, what it serves, how its KV cache is cut, whether it is well and
-// how many requests it holds.
+// Package engine reads over HTTP the facts that a serving engine gives of itself: its
+// role, what it serves, how its KV cache is cut, whether it is healthy, and how many
+// requests it holds.
 //
 // # What is read
 //
@@ -26,24 +26,23 @@
 //	            /server_info random_seed
 //	in flight   /v1/loads, else /metrics       /metrics                not told
 //
-// /get_server_info stands in for /server_info, which older engines lack. Fields
-// may be absent or null, in which case they are zero in [Facts]; a field of the
-// wrong type is an error that names it. Only /server_info (SGLang), or
-// /version and /v1/models (vLLM, TensorRT-LLM), must be there. Another page that
-// is missing leaves unknown what it would tell; one that is there and fails is
-// named in [Facts].Unread, and [Facts.Keeping] takes what it told before
-// (TensorRT-LLM's /server_info fails the reading as a whole).
+// /get_server_info replaces /server_info, which older engines lack. Fields may be absent
+// or null, and are then zero in [Facts]; a field of the wrong type is an error that names
+// the field. Only /server_info (SGLang), or /version and /v1/models (vLLM, TensorRT-LLM),
+// must be there. If another page is missing, its facts are not known. If one is there and
+// fails, [Facts].Unread names it, and [Facts.Keeping] takes its facts from the last
+// reading (TensorRT-LLM's /server_info fails the whole reading).
 //
-// Auto takes an engine for TensorRT-LLM by disaggregated_params in its
-// /server_info, and never for vLLM where its models are owned by tensorrt_llm.
+// Auto recognizes TensorRT-LLM by disaggregated_params in its /server_info. It never
+// takes an engine for vLLM whose models are owned by tensorrt_llm.
 //
 // # Contract
 //
-// [Client] methods are safe for concurrent use and return when their context
-// ends. Each answer is bounded in size, each request in time. [Client.Lost]
-// tells when the connection that health is asked over was closed by the other
-// side: a process that dies closes it at once, long before the next question.
+// [Client] methods are safe for concurrent use and return when their context ends. Each
+// answer is bounded in size, each request in time. [Client.Lost] receives a message when
+// the engine has closed the connection for health: a process that dies closes it at once,
+// long before the next question.
 //
-// What this package does not do: it does not decide what becomes of a worker,
-// retries nothing and logs nothing.
+// What this package does not do: it does not decide what happens to a worker, retries
+// nothing and logs nothing.
 package engine

@@ -17,7 +17,7 @@ const (
 	SGLang      Kind = Kind(worker.SGLang)
 	VLLM        Kind = Kind(worker.VLLM)
 	TensorRTLLM Kind = Kind(worker.TensorRTLLM)
-	// VLLMMooncake is never found by itself: no page tells of vLLM's connector.
+	// Auto never finds VLLMMooncake: no page names vLLM's connector.
 	VLLMMooncake Kind = Kind(worker.VLLMMooncake)
 )
 
@@ -32,33 +32,33 @@ func ParseKind(s string) (Kind, error) {
 	return "", fmt.Errorf("engine %q: expected auto, sglang, vllm, vllm-mooncake or trtllm", s)
 }
 
-// Facts is what an engine tells of itself. A zero field was not told.
+// Facts are what an engine says of itself. A zero field is not known.
 type Facts struct {
 	Engine  worker.Engine
 	Version string
 	Role    worker.Role
 	Models  []string
-	// Adapters are those of Models that are LoRA adapters of another.
+	// Adapters are those of Models that are LoRA adapters.
 	Adapters []string
 
 	DPSize         uint32
 	BlockSize      uint32 // tokens
 	CapacityBlocks uint64 // per rank
 	MaxModelLen    uint32 // tokens of prompt and answer
-	Eagle          bool   // KV blocks are of token pairs
+	Eagle          bool   // KV blocks are of pairs of tokens
 
-	Host          string // that the engine listens on, unless that says nothing of where it is
+	Host          string // on which the engine listens; "" if that does not say where the engine is
 	BootstrapPort uint16
-	EngineIDs     []string // of the ranks, as Mooncake's bootstrap server names them
+	EngineIDs     []string // of the ranks, by Mooncake's bootstrap server
 	KV            KVEvents
 	Mark          Mark
 
 	Unread Unread
 }
 
-// Unread names the pages that the engine has and that could not be read this
-// time: what they tell is not known, which is not the same as not told. That a
-// page is missing (404, 405) is an answer.
+// Unread names the pages that the engine has and that could not be read this time. Their
+// facts may have changed. A page that is missing (404, 405) is not named: it has no
+// facts.
 type Unread struct {
 	Models  error // /v1/models of SGLang
 	Metrics error // /metrics
@@ -66,16 +66,16 @@ type Unread struct {
 	Engines error // /query of Mooncake's bootstrap server
 }
 
-// Err returns what could not be read, or nil.
+// Err returns the errors joined, or nil.
 func (u Unread) Err() error { return errors.Join(u.Models, u.Metrics, u.Events, u.Engines) }
 
-// Keeping returns f with what could not be read taken from before, which must
-// be facts of the same process.
+// Keeping returns f with the facts of unread pages taken from before, which must be facts
+// of the same process.
 func (f Facts) Keeping(before Facts) Facts {
 	if f.Engine != before.Engine {
 		return f
 	}
-	// Adapters are named after the model itself, which is told elsewhere.
+	// SGLang's adapters are listed beside the model, whose name is also on another page.
 	if f.Unread.Models != nil && (len(f.Models) == 0 || slices.Contains(before.Models, f.Models[0])) {
 		f.Models, f.Adapters, f.MaxModelLen = before.Models, before.Adapters, before.MaxModelLen
 	}
@@ -94,22 +94,22 @@ func (f Facts) Keeping(before Facts) Facts {
 	return f
 }
 
-// KVEvents is where the engine says that it publishes its KV events.
+// KVEvents is where the engine publishes its KV events, by its own account.
 type KVEvents struct {
-	worker.KVEvents        // Host "" is the worker's own
+	worker.KVEvents        // Host "": the worker's own
 	BlockSize       uint32 // 0: not told
 }
 
-// Mark is by which one life of an engine's process is told from the next.
+// Mark tells one life of an engine's process from the next.
 type Mark struct {
-	Start string // process_start_time_seconds, as it was written; "": not told
-	Seed  string // SGLang's random_seed, drawn at each start unless set; "": not told
+	Start string // process_start_time_seconds, as written on the page; "": not known
+	Seed  string // SGLang's random_seed, drawn at each start unless set; "": not known
 }
 
-// Same compares two marks: known is false where they tell nothing.
+// Same compares two marks. known is false if they do not decide.
 //
-// The start time decides alone. Of seeds only a difference is proof: an
-// operator may have set one for good.
+// If both have a start time, it decides. Of seeds only a difference decides, since an
+// operator may have set a fixed one.
 func (m Mark) Same(o Mark) (same, known bool) {
 	switch {
 	case m.Start != "" && o.Start != "":
@@ -120,10 +120,10 @@ func (m Mark) Same(o Mark) (same, known bool) {
 	return false, false
 }
 
-// Health is the outcome of one question after health.
+// Health is the result of one question about health.
 type Health uint8
 
-// The outcomes. Refused means that nobody listens: the process is gone.
+// The results. Refused means that nothing listens: the process is gone.
 const (
 	Healthy Health = iota + 1
 	Unhealthy
@@ -140,6 +140,6 @@ func (h Health) String() string {
 	return healthNames[h]
 }
 
-// ErrNotCounted is what InFlight returns when the engine was asked and tells no
-// count, for example because its metrics are off.
+// ErrNotCounted is the error of InFlight if the engine was asked and gives no count, for
+// example because its metrics are off.
 var ErrNotCounted = errors.New("the engine tells no count of its requests")

@@ -6,13 +6,13 @@ import (
 	"net/http"
 )
 
-// unauthorized reports whether the engine refused to answer without the right key.
+// unauthorized reports whether the engine refuses requests without the right key.
 func unauthorized(err error) bool {
 	return isStatus(err, http.StatusUnauthorized, http.StatusForbidden)
 }
 
-// keyless says what to do about an error that the key is the reason of; any other is
-// returned as it is.
+// keyless adds what to do about an error that is caused by the key. It returns any other
+// error as it is.
 func (c *Client) keyless(err error) error {
 	var se *statusError
 	if !unauthorized(err) || !errors.As(err, &se) {

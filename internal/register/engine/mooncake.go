@@ -11,11 +11,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// DefaultMooncakeBootstrap is the port where vLLM has Mooncake's bootstrap server unless
-// VLLM_MOONCAKE_BOOTSTRAP_PORT names another.
+// DefaultMooncakeBootstrap is the port of Mooncake's bootstrap server in vLLM, unless
+// VLLM_MOONCAKE_BOOTSTRAP_PORT sets another.
 const DefaultMooncakeBootstrap = 8998
 
-// mooncakeFacts is vllmFacts, and the engine ids that decode has to be told.
+// mooncakeFacts is vllmFacts with the engine ids that decode needs.
 func (c *Client) mooncakeFacts(ctx context.Context) (Facts, error) {
 	f, err := c.vllmFacts(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func (c *Client) mooncakeFacts(ctx context.Context) (Facts, error) {
 	return f, nil
 }
 
-// engineIDs asks the bootstrap server which engines have come to it.
+// engineIDs asks the bootstrap server which engines have registered there.
 func (c *Client) engineIDs(ctx context.Context) ([]string, error) {
 	host, _, err := HostPort(c.cfg.URL)
 	if err != nil {
@@ -48,8 +48,8 @@ func (c *Client) engineIDs(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// parseEngineIDs reads the answer of /query: the engines by data-parallel rank. It is an
-// error that a rank has not come yet while one above it has.
+// parseEngineIDs reads the answer of /query: the engines by data-parallel rank. A missing
+// rank below another one is an error: it has not registered yet.
 func parseEngineIDs(body []byte) ([]string, error) {
 	var byRank map[string]struct {
 		EngineID string `json:"engine_id"`

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// sample is one line of Prometheus' text format. Its strings are the caller's.
+// sample is one line of Prometheus' text format. Its strings belong to the caller.
 type sample struct {
 	name   string
 	labels []label

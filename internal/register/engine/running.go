@@ -8,20 +8,20 @@ import (
 	"strconv"
 )
 
-// Running is what one rank of an engine runs.
+// Running says what one rank of an engine runs.
 type Running struct {
 	Rank   int
 	Blocks int64 // KV blocks that running requests hold
-	// Requests are those that hold them: they run, or wait for KV to come into them.
+	// Requests are the requests that hold blocks: they run, or wait for KV to come.
 	Requests int64
-	// Asleep: it has given its KV cache up.
+	// Asleep says that the rank has given up its KV cache.
 	Asleep bool
 }
 
-// ErrNotTold says that an engine's page has not told what it runs.
+// ErrNotTold means that an engine's page does not say what the engine runs.
 var ErrNotTold = errors.New("does not tell what it runs")
 
-// RunningPath is the page that tells what an engine runs, "" where none does.
+// RunningPath is the page that says what an engine runs, "" if the engine has none.
 func RunningPath(k Kind) string {
 	switch k {
 	case SGLang:
@@ -33,12 +33,12 @@ func RunningPath(k Kind) string {
 	}
 }
 
-// TellsSleep reports whether that page says of an engine that it sleeps.
+// TellsSleep reports whether that page says that the engine sleeps.
 func TellsSleep(k Kind) bool { return k == VLLM || k == VLLMMooncake }
 
-// ParseRunning reads the page. capacity and blockSize are what is known of a rank; the
-// page's own count where it has one. Ranks of which it does not tell are left out. The
-// error wraps ErrNotTold where nothing is left.
+// ParseRunning reads that page. blockSize and capacity are known facts of a rank; a
+// capacity on the page is used instead. Ranks without the numbers on the page are left
+// out. The error wraps ErrNotTold if no rank is left.
 func ParseRunning(k Kind, page []byte, blockSize uint32, capacity uint64) ([]Running, error) {
 	if k == SGLang {
 		return sglangRunning(page, blockSize)
@@ -74,10 +74,10 @@ func sglangRunning(page []byte, blockSize uint32) (out []Running, err error) {
 	return out, nil
 }
 
-// vllmSleep says whether an engine sleeps, and how deep.
+// vllmSleep says whether an engine sleeps, and in which state.
 const vllmSleep = "vllm:engine_sleep_state"
 
-// vllmUsage are the names that the share of KV blocks in use has had.
+// vllmUsage are the names of the share of KV blocks in use, in newer and older versions.
 var vllmUsage = []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}
 
 func vllmRunning(page []byte, capacity uint64) (out []Running, err error) {
@@ -98,8 +98,8 @@ func vllmRunning(page []byte, capacity uint64) (out []Running, err error) {
 		case running:
 			rank(s).running = s.value
 		case vllmSleep:
-			// Of the states only these two say that the KV cache is gone: awake is 0
-			// of an engine that is merely paused, too.
+			// Only these two states mean that the KV cache is gone. The state awake is 0
+			// also if the engine is only paused.
 			if state := s.label("sleep_state"); s.value == 1 && (state == "weights_offloaded" || state == "discard_all") {
 				rank(s).asleep = true
 			}
@@ -122,7 +122,7 @@ func vllmRunning(page []byte, capacity uint64) (out []Running, err error) {
 	return out, nil
 }
 
-// vllmRank is what the page says of one rank; NaN: nothing.
+// vllmRank is what the page says of one rank; NaN: not on the page.
 type vllmRank struct {
 	usage, running, blocks float64
 	asleep                 bool

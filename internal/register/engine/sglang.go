@@ -12,8 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// serverInfo is the part of SGLang's /server_info that tells of routing. A
-// pointer is nil where the field is absent or null.
+// serverInfo is the part of SGLang's /server_info that matters for routing. A pointer is
+// nil if the field is absent or null.
 type serverInfo struct {
 	Mode          *string      `json:"disaggregation_mode"`
 	ModelPath     string       `json:"model_path"`
@@ -38,8 +38,8 @@ type sglangKV struct {
 	BlockSize  *uint32 `json:"block_size"`
 }
 
-// parseServerInfo reads an answer of /server_info. What is JSON but not of
-// SGLang is refused: vLLM has a page of this name, too.
+// parseServerInfo reads an answer of /server_info. JSON that is not SGLang's is an error:
+// vLLM has a page of this name, too.
 func parseServerInfo(body []byte) (Facts, error) {
 	var in serverInfo
 	if err := json.Unmarshal(body, &in); err != nil {
@@ -74,7 +74,7 @@ func parseServerInfo(body []byte) (Facts, error) {
 	return f, nil
 }
 
-// wrongJSON names the field that has the wrong type, where it is one.
+// wrongJSON names the field that has the wrong type, if that is the error.
 func wrongJSON(err error) error {
 	var te *json.UnmarshalTypeError
 	if errors.As(err, &te) && te.Field != "" {
@@ -83,9 +83,9 @@ func wrongJSON(err error) error {
 	return fmt.Errorf("expected a JSON object: %w", err)
 }
 
-// eagle reports whether a speculative algorithm makes the radix cache go by
-// pairs of tokens, by SGLang's own predicate SpeculativeAlgorithm.is_eagle();
-// NEXTN is what older versions call EAGLE on some models.
+// eagle reports whether a speculative algorithm makes the radix cache work by pairs of
+// tokens. It follows SGLang's own predicate SpeculativeAlgorithm.is_eagle(). Older
+// versions call EAGLE NEXTN on some models.
 // https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/speculative/spec_info.py
 func eagle(algorithm string) bool {
 	switch strings.ToUpper(algorithm) {
@@ -113,8 +113,8 @@ func or0[T any](p *T) T {
 	return *p
 }
 
-// bound is the host of a socket that others connect to: "" where it is bound to
-// every address of the machine.
+// bound returns the host of a socket to which others connect: "" if the socket is bound
+// to every address of the machine.
 func bound(host string) string {
 	host = strings.Trim(host, "[]")
 	if a, err := netip.ParseAddr(host); host == "*" || err == nil && a.IsUnspecified() {
@@ -123,8 +123,8 @@ func bound(host string) string {
 	return host
 }
 
-// telling is an address to listen on as far as it tells where the engine is:
-// the loopback address tells that to nobody else.
+// telling returns the host on which an engine listens if it says where the engine is: ""
+// for a loopback address, which means nothing on another machine.
 func telling(host string) string {
 	host = bound(host)
 	if a, err := netip.ParseAddr(host); host == "localhost" || err == nil && a.IsLoopback() {
@@ -133,9 +133,9 @@ func telling(host string) string {
 	return host
 }
 
-// parseModels reads the ids of an answer of /v1/models, and which of them have a parent:
-// LoRA adapters, at vLLM and SGLang alike. length is the model's max_model_len, 0 where it
-// is not told.
+// parseModels reads the ids in an answer of /v1/models. adapters are those with a parent:
+// LoRA adapters, in vLLM and SGLang alike. length is the greatest max_model_len, 0 if
+// there is none.
 func parseModels(body []byte) (models, adapters []string, length uint32, err error) {
 	var list struct {
 		Data []struct {
@@ -191,7 +191,7 @@ func (c *Client) sglangFacts(ctx context.Context) (Facts, error) {
 	return f, nil
 }
 
-// startTime returns process_start_time_seconds, or "".
+// startTime returns process_start_time_seconds as it is written, or "".
 func startTime(page []byte) string {
 	out := ""
 	samples(page, func(name string) bool { return name == "process_start_time_seconds" }, func(s sample) { out = s.text })
@@ -204,7 +204,7 @@ type sglangLoad struct {
 	Waiting int  `json:"num_waiting_reqs"`
 	Disagg  *struct {
 		PrefillPrealloc int `json:"prefill_prealloc_queue_reqs"`
-		PrefillAlone    int `json:"prefill_bootstrap_queue_reqs"` // as 0.5.23 names it
+		PrefillAlone    int `json:"prefill_bootstrap_queue_reqs"` // the name in 0.5.23
 		PrefillInflight int `json:"prefill_inflight_queue_reqs"`
 		DecodePrealloc  int `json:"decode_prealloc_queue_reqs"`
 		DecodeTransfer  int `json:"decode_transfer_queue_reqs"`
@@ -212,8 +212,8 @@ type sglangLoad struct {
 	} `json:"disaggregation"`
 }
 
-// parseLoads counts the requests of an answer of /v1/loads. A request that
-// several queues name is counted more than once: what matters is zero or not.
+// parseLoads counts the requests in an answer of /v1/loads. A request in several queues
+// is counted more than once: what matters is whether there are any.
 func parseLoads(body []byte) (int, error) {
 	var in struct {
 		Loads []sglangLoad `json:"loads"`
@@ -238,17 +238,17 @@ func parseLoads(body []byte) (int, error) {
 	return n, nil
 }
 
-// sglangGauges count a worker's requests: running, waiting, and on either side
-// of the hand-over.
+// sglangGauges count a worker's requests: running, waiting, and in the queues of the
+// hand-off.
 var sglangGauges = []string{
 	"sglang:num_running_reqs", "sglang:num_queue_reqs",
 	"sglang:num_prefill_bootstrap_queue_reqs", "sglang:num_prefill_inflight_queue_reqs",
 	"sglang:num_decode_prealloc_queue_reqs", "sglang:num_decode_transfer_queue_reqs",
 }
 
-// sglangInFlight prefers /v1/loads: it asks the scheduler, and is there when
-// metrics are off. Gauges stand in where the page is not there, and not where
-// it fails: they are written now and then, and may say zero still.
+// sglangInFlight prefers /v1/loads, which asks the scheduler, and is there when metrics
+// are off. The gauges are used if that page is missing, but not if it fails: they are
+// written at intervals, and may still be zero.
 func (c *Client) sglangInFlight(ctx context.Context) (int, error) {
 	body, err := c.getIfThere(ctx, "/v1/loads?include=core,disagg")
 	if err != nil {

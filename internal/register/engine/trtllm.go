@@ -9,25 +9,25 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// trtOwner is by whom trtllm-serve says that its model is owned.
+// trtOwner is the owner that trtllm-serve gives for its model.
 const trtOwner = "tensorrt_llm"
 
-// trtUncounted says why requests in flight are not counted. Both pages tell of
-// iterations that are over: /metrics to whoever asks first, and nothing while
-// the engine is idle; the gauges of /prometheus/metrics are written when a
-// request ends, and may say zero for as long as one runs.
+// trtUncounted says why requests in flight are not counted. Two pages report iterations,
+// and only those that have ended: /metrics gives each to the first reader only, and
+// nothing while the engine is idle; the gauges of /prometheus/metrics are written when a
+// request ends, and may be zero for as long as one runs.
 const trtUncounted = "TensorRT-LLM tells only of iterations that are over"
 
-// trtServerInfo is the part of trtllm-serve's /server_info that tells of
-// routing; tokens_per_block is of newer versions.
+// trtServerInfo is the part of trtllm-serve's /server_info that matters for routing. Only
+// newer versions have tokens_per_block.
 type trtServerInfo struct {
-	Disagg         json.RawMessage `json:"disaggregated_params"` // nil where it is absent
+	Disagg         json.RawMessage `json:"disaggregated_params"` // nil if it is absent
 	TokensPerBlock *uint32         `json:"tokens_per_block"`
 }
 
-// parseTRTServerInfo reads an answer of /server_info and returns the tokens in
-// a KV block, or 0 where they are not told. What is JSON but not of
-// TensorRT-LLM is refused: SGLang and vLLM have a page of this name, too.
+// parseTRTServerInfo reads an answer of /server_info and returns the tokens in a KV
+// block, or 0 if the answer does not have them. JSON that is not TensorRT-LLM's is an
+// error: SGLang and vLLM have a page of this name, too.
 func parseTRTServerInfo(body []byte) (blockSize uint32, err error) {
 	var in trtServerInfo
 	if err := json.Unmarshal(body, &in); err != nil {
@@ -39,7 +39,7 @@ func parseTRTServerInfo(body []byte) (blockSize uint32, err error) {
 	return or0(in.TokensPerBlock), nil
 }
 
-// ownedByTRT reports whether a model of an answer of /v1/models is trtllm-serve's.
+// ownedByTRT reports whether an answer of /v1/models lists a model of trtllm-serve.
 func ownedByTRT(body []byte) bool {
 	var list struct {
 		Data []struct {
@@ -57,11 +57,12 @@ func ownedByTRT(body []byte) bool {
 	return false
 }
 
-// trtFacts asks trtllm-serve. Its /server_info alone tells it from vLLM, which
-// answers the other pages alike: where it is missing, as in older versions,
-// only an operator who has named the engine is believed.
+// trtFacts asks trtllm-serve. Only its /server_info tells it from vLLM, which has the
+// same other pages. If that page is missing, as in older versions, the operator must have
+// named the engine.
 //
-// /metrics is not asked: it hands each iteration's numbers to one reader only.
+// It does not ask for /metrics, which gives the numbers of each iteration to one reader
+// only.
 func (c *Client) trtFacts(ctx context.Context) (Facts, error) {
 	f := Facts{Engine: worker.TensorRTLLM}
 	body, err := c.get(ctx, "/server_info")
@@ -86,7 +87,7 @@ func (c *Client) trtFacts(ctx context.Context) (Facts, error) {
 	return f, nil
 }
 
-// version reads the page that vLLM and TensorRT-LLM have alike.
+// version reads the page /version, which vLLM and TensorRT-LLM have in one form.
 func (c *Client) version(ctx context.Context) (string, error) {
 	body, err := c.get(ctx, "/version")
 	if err != nil {

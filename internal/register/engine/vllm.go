@@ -34,8 +34,8 @@ func (c *Client) vllmFacts(ctx context.Context) (Facts, error) {
 	return f, nil
 }
 
-// vllmEvents reads where the engine publishes its KV events. 0.32 tells it; older versions
-// have no such page.
+// vllmEvents reads where the engine publishes its KV events. 0.32 has a page for it;
+// older versions have not.
 func (c *Client) vllmEvents(ctx context.Context) (KVEvents, error) {
 	const path = "/kv_event_sources"
 	body, err := c.getIfThere(ctx, path)
@@ -50,7 +50,8 @@ func (c *Client) vllmEvents(ctx context.Context) (KVEvents, error) {
 }
 
 // parseEventSources reads the answer of /kv_event_sources, which has a source for each
-// rank. Rank 0's ports are told: those of rank r are r higher (docs/engines.md#vllm-event-sources).
+// rank. It returns rank 0's ports: those of rank r are r higher
+// (docs/engines.md#vllm-event-sources).
 func parseEventSources(body []byte) (KVEvents, error) {
 	var sources map[string]struct {
 		Enabled   bool   `json:"enable_kv_cache_events"`
@@ -74,7 +75,8 @@ func parseEventSources(body []byte) (KVEvents, error) {
 	return KVEvents{KVEvents: worker.KVEvents{Host: bound(host), Port: port, ReplayPort: replay, Topic: s.Topic}}, nil
 }
 
-// tcpEndpoint splits a ZMQ endpoint that a TCP peer can reach; port 0 for all others.
+// tcpEndpoint splits a ZMQ endpoint that can be reached over TCP. The port is 0 for all
+// others.
 func tcpEndpoint(endpoint string) (host string, port uint16) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {
@@ -91,12 +93,12 @@ func tcpEndpoint(endpoint string) (host string, port uint16) {
 	return host, uint16(n)
 }
 
-// readCacheConfig reads vllm:cache_config_info, which carries its facts in
-// labels and has one sample for each data-parallel engine of the process.
+// readCacheConfig reads vllm:cache_config_info, which has its facts in labels, and one
+// sample for each data-parallel engine of the process.
 func (f *Facts) readCacheConfig(page []byte) {
 	engines := map[string]bool{}
 	samples(page, func(name string) bool { return name == "vllm:cache_config_info" }, func(s sample) {
-		// What is not known yet is written as None.
+		// vLLM writes None for what is not known yet.
 		if n, err := strconv.ParseUint(s.label("block_size"), 10, 32); err == nil {
 			f.BlockSize = uint32(n)
 		}

@@ -6,12 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// watch dials connections and tells when one is closed. The HTTP transport
-// reads an idle connection all the time, and closes it when the other side
-// does.
+// watch dials connections and reports when one is closed. The HTTP transport always reads
+// an idle connection, and closes it when the other side does.
 type watch struct {
 	lost chan struct{}
-	idle atomic.Bool // nobody asks, and the other side has promised to keep the connection
+	idle atomic.Bool // no question is under way, and the other side has promised to keep the connection
 }
 
 func newWatch() *watch { return &watch{lost: make(chan struct{}, 1)} }
@@ -25,8 +24,8 @@ func (w *watch) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return &watched{Conn: c, w: w}, nil
 }
 
-// watched is a connection that tells of its end, once. The end of one under a
-// question is told by the question.
+// watched is a connection that reports its end, once. If a connection ends during a
+// question, the question fails: that needs no report.
 type watched struct {
 	net.Conn
 	w      *watch
