@@ -153,8 +153,8 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 }
 
 // grade says what a worker counts as (docs/behaviour.md#facts-first). Only a worker that
-// can be picked for its role is an endpoint. One that never can be is not pending either:
-// its key would then wait forever.
+// can be picked for its role is an endpoint. A worker that never can be does not count as
+// pending either: its key would then wait forever.
 func grade(w *worker.Worker) prefill.Grade {
 	switch {
 	case discovery.Unfit(w) != "":
