@@ -28,7 +28,7 @@ type Verdict[W comparable] struct {
 }
 
 // Served returns the charges that follow when a worker, or a pair, has served the request
-// after the time took. A suspect worker that is one of them is cleared. Its partner in a
+// after the given time. A suspect worker that is one of them is cleared. Its partner in a
 // failed pair is charged alone only if the cleared worker could have had no mate in that
 // attempt; else the way between the two may be at fault, and the pair is charged.
 func (s Suspects[W]) Served(took time.Duration, by ...W) []Verdict[W] {
@@ -50,7 +50,8 @@ func (s Suspects[W]) Served(took time.Duration, by ...W) []Verdict[W] {
 	return out
 }
 
-// servedPair is Served for the suspect x, which is a pair. made is false if x is cleared.
+// servedPair is Served for the suspect x, which is a pair. It returns false if x is
+// cleared.
 func (x *Suspect[W]) servedPair(by []W) (v Verdict[W], made bool) {
 	side := Error
 	if x.Within > 0 {
@@ -90,7 +91,7 @@ func (s Suspects[W]) Last(w W, c Charge) (Verdict[W], bool) {
 // other worker can be tried. It is decode: a prefill that meets its decode waits as long
 // as decode is silent, and no mate of decode has served. It is prefill only if each
 // attempt of the request was with that prefill worker, and with more than one decode
-// worker. same reports whether two ranks are of one worker.
+// worker. The function same reports whether two ranks are of one worker.
 func (s Suspects[W]) Stalled(prefill, decode W, same func(a, b W) bool) W {
 	several := false
 	for _, x := range s {
