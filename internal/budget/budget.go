@@ -69,11 +69,11 @@ func (s *Share) Admit(b *Budget, n int64) bool { return s.take(b, n, n > Small, 
 // AdmitUnseen is Admit for a body of unknown size.
 func (s *Share) AdmitUnseen(b *Budget, n int64) bool { return s.take(b, n, true, b.Large()) }
 
-// Grow is Admit for a body of unknown size, of which n bytes have come. The body may be
-// as large as most, which is at most Large. Once it no longer counts as small, it counts
-// for more than has come. It may begin to do so only while half of the room for large
-// bodies is free, or all of it if it needs more than half: so those that have begun reach
-// their end, and no more begin than can.
+// Grow is Admit for a body of unknown size, of which n bytes have come. The argument most
+// bounds the size of the body, and is at most Large. Once the body no longer counts as
+// small, it counts for more than has come. That may begin only while half of the room for
+// large bodies is free, or all of it if the body needs more than half: so those that have
+// begun reach their end, and no more begin than can.
 func (s *Share) Grow(b *Budget, n, most int64) bool {
 	switch {
 	case n <= s.n:
