@@ -23,13 +23,13 @@
 //
 // # Invariants
 //
-//   - An unknown key is refused, and so is a value without a meaning. A zero or an empty text
-//     is used as it stands, or refused; no default takes its place.
+//   - An unknown key is refused, and so is a value without a meaning. A zero or an empty
+//     text is used as it stands, or refused; no default takes its place.
 //   - What [Config.Effective] prints reads back as itself.
-//   - What Validate accepts, the parts accept: the bounds and the words of a part's settings
-//     come from the part.
-//   - Each key has a row in docs/config.md with its unit and its default. Each flag of register
-//     has one in docs/register.md, and each flag of the endpoint picker one in
+//   - What Validate accepts, the parts accept: the bounds and the words of a part's
+//     settings come from the part.
+//   - Each key has a row in docs/config.md with its unit and its default. Each flag of
+//     register has one in docs/register.md, and each flag of the endpoint picker one in
 //     docs/gateway-api.md.
 //
 // # What it does not do

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// exposure says who can speak to the plugin as Envoy does: whoever can may have requests
-// decided, book load, and read which workers there are.
+// exposure says which processes can speak to the plugin as Envoy does. Each of them may
+// have requests decided, book load, and read which workers there are.
 type exposure struct {
 	open   bool // any process that can connect
 	beyond bool // also from other machines

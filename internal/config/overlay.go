@@ -12,8 +12,9 @@ func Flags(fs *flag.FlagSet) func() (Config, error) {
 	return overlay{base: Default(), file: "config"}.flags(fs)
 }
 
-// overlay holds what a configuration is made from, each overriding the ones before: base,
-// the file, under, the flags of serve, over. The result is then validated.
+// overlay holds what a configuration is made from. Each step overrides the ones before:
+// base, the file, the function under, the flags of serve, the function over. The result
+// is then validated.
 type overlay struct {
 	base        Config
 	file        string // the flag that names the file
