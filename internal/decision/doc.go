@@ -23,9 +23,9 @@
 //
 // # Invariants
 //
-//   - A [Choice] holds the row of the picked rank if that row was offered, then the cheapest
-//     of the others in order, with those last that could not be picked; Left counts the rows
-//     that it does not hold.
+//   - A [Choice] holds the row of the picked rank if that row was offered, then the
+//     cheapest of the others in order, with those last that could not be picked; Left
+//     counts the rows that it does not hold.
 //   - The first mark of an event and the first end stand: a late report does not hide the
 //     cause.
 //   - Callers give the time: a record reads no clock. Zero means that it has not happened.

@@ -38,7 +38,7 @@ const (
 	ByteEstimate   TokenSource = "byte estimate"
 )
 
-// LegOutcome says how the prefill leg of an attempt stands.
+// LegOutcome is the state of an attempt's prefill leg, or how the leg ended.
 type LegOutcome string
 
 // The outcomes of a prefill leg.
