@@ -29,8 +29,8 @@ func (c *changes) note(id worker.ID) {
 	c.mu.Unlock()
 }
 
-// after appends to dst the workers that have changed since the version. all says that any
-// worker may have.
+// after appends to dst the workers that have changed since the version. If all is true,
+// any worker may have changed.
 func (c *changes) after(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
 	if now = c.version.Load(); now == since {
 		return now, dst, false

@@ -13,10 +13,10 @@
 //
 //   - healthy: in service.
 //   - aside, probing: not picked. Probing is aside while a probe is under way.
-//   - recovering: one request at a time may try the worker, as long as its pool has a healthy
-//     one; if it has none, all may. A probe alone does not make a worker healthy, since engines
-//     answer /health while their scheduler is stuck. The next request that is served to its end
-//     does.
+//   - recovering: one request at a time may try the worker, as long as its pool has a
+//     healthy one; if it has none, all may. A probe alone does not make a worker healthy,
+//     since engines answer /health while their scheduler is stuck. The next request that
+//     is served to its end does.
 //
 // # Evidence
 //
@@ -24,20 +24,21 @@
 // worker. Each kind counts only as far as it is evidence against the worker:
 //
 //   - A refused connection: sets aside at once. The worker could serve no request.
-//   - A probe that is refused, or not answered in time: sets aside at once, since no client can
-//     cause it. Suspects are probed while they are in service ([Suspect] and most failures ask
-//     for that). Any answer clears them, also a 404, since not every engine has /health.
-//   - Server errors, answers that break off, lost connections: a run of them counts if the rate
-//     of the others in its pools does not explain it (rates.go), since failures that all workers
-//     have alike are caused by the requests. While the worker recovers, one is enough if the
-//     worker fails more than the others do. If another worker has served the same request
-//     ([Report].Proven), the fault is this worker's: then a few in a row are enough, refusals
-//     count as well, and one lost connection is enough.
-//   - Requests that are too slow: two different ones, with no served request between, and both
-//     asked after the latest that was served. One request alone is never enough, however many
-//     attempts it has.
-//   - Hand-offs between two workers: a worker that has failed with two different partners within
-//     a minute, with no success between (pairs.go).
+//   - A probe that is refused, or not answered in time: sets aside at once, since no
+//     client can cause it. Suspects are probed while they are in service ([Suspect] and
+//     most failures ask for that). Any answer clears them, also a 404, since not every
+//     engine has /health.
+//   - Server errors, answers that break off, lost connections: a run of them counts if
+//     the rate of the others in its pools does not explain it (rates.go), since failures
+//     that all workers have alike are caused by the requests. While the worker recovers,
+//     one is enough if the worker fails more than the others do. If another worker has
+//     served the same request ([Report].Proven), the fault is this worker's: then a few
+//     in a row are enough, refusals count as well, and one lost connection is enough.
+//   - Requests that are too slow: two different ones, with no served request between, and
+//     both asked after the latest that was served. One request alone is never enough,
+//     however many attempts it has.
+//   - Hand-offs between two workers: a worker that has failed with two different partners
+//     within a minute, with no success between (pairs.go).
 //
 // If each rank of a worker has a port of its own, all of this holds for each rank: one
 // may be dead while the others serve. If the port of one rank refuses a connection, the
@@ -107,12 +108,12 @@
 //
 //   - Only moveLocked changes a state between healthy, aside and recovering. It keeps the
 //     counters of the pools, the agenda and the ring in step.
-//   - The counters of a pool are those of its members. judged is at most the limit after each
-//     call, since a worker that finds no room is kept in service.
+//   - The counters of a pool are those of its members. judged is at most the limit after
+//     each call, since a worker that finds no room is kept in service.
 //   - A worker is on at most one agenda: of the suspects, if it is in service, or of the
 //     schedule, if it is aside and not probing. At most one probe of it is under way.
-//   - A caller that has read a version with Changes, and then calls Standing, sees all changes
-//     up to that version.
+//   - A caller that has read a version with Changes, and then calls Standing, sees all
+//     changes up to that version.
 //
 // # What it does not do
 //

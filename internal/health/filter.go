@@ -54,9 +54,9 @@ func (t *Tracker) find(r worker.Rank) *entry {
 // tests. It counts only in builds with invariants.
 func (t *Tracker) Looked() int64 { return t.looked.Load() }
 
-// Changes appends to dst the workers whose Standing may have changed since the version,
-// which an earlier call has returned; a worker may come twice. all says that any worker
-// may have changed: since is 0, or too long ago.
+// Changes appends to dst the workers whose Standing may have changed since a version,
+// which an earlier call has returned; a worker may come twice. If all is true, any worker
+// may have changed: the version is 0, or too old.
 func (t *Tracker) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
 	return t.changes.after(since, dst)
 }

@@ -163,8 +163,8 @@ func (t *Tracker) setAsideLocked(e *entry, dead bool, r Reason, now time.Time) {
 }
 
 // Suspect asks for a probe of the rank as soon as possible: one at a time, and at most
-// one in a ProbeInterval. why is what made the rank suspect. A worker that is aside is
-// probed in any case, and an unknown one is ignored.
+// one in a ProbeInterval. The outcome is what made the rank suspect. A worker that is
+// aside is probed in any case, and an unknown one is ignored.
 func (t *Tracker) Suspect(r worker.Rank, why Outcome, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
