@@ -78,8 +78,8 @@ func (j *Journal) put(write func(r *decision.Record)) Handle {
 	return Handle{seq}
 }
 
-// Update calls change with the record of h. It returns false, and does not call change,
-// if the record is no longer there. change must keep to the rules of Add's fill.
+// Update calls change with the record of h. It returns false, without the call, if the
+// record is no longer there. The function must keep to the rules of Add's fill.
 func (j *Journal) Update(h Handle, change func(r *decision.Record)) bool {
 	if j == nil || h.seq == 0 {
 		return false
