@@ -60,8 +60,8 @@ func (a *agenda) update(s *worker.Snapshot, now time.Time) {
 }
 
 // begin returns the address that is to be asked now. If none is due, it returns nil and
-// when to call again; the zero time means after the next change of the workers, or the
-// next answer.
+// the time of the next call; a zero time means after the next change of the workers, or
+// the next answer.
 func (a *agenda) begin(now time.Time) (x *asked, again time.Time) {
 	if len(a.due) == 0 {
 		return nil, time.Time{}
