@@ -9,14 +9,15 @@
 //
 // After a Scan without error:
 //
-//   - [AppendInjected], [InjectInPlace] and [AppendEdited] give valid JSON if what they insert is
-//     valid JSON.
-//   - No member that this package knows occurs twice, in any spelling: keys are compared after
-//     unescaping, so that "mod\u0065l" is "model". Upper and lower case differ, as in the engines:
-//     "Model" is another key.
-//   - No top-level member is there that only a router may set (docs/behaviour.md#router-only),
-//     unless [ScanInjected] was called, which allows them. The same names inside other values are
-//     the user's text, and are not looked at.
+//   - [AppendInjected], [InjectInPlace] and [AppendEdited] give valid JSON if what they
+//     insert is valid JSON.
+//   - No member that this package knows occurs twice, in any spelling: keys are compared
+//     after unescaping, so that "mod\u0065l" is "model". Upper and lower case differ, as
+//     in the engines: "Model" is another key.
+//   - No top-level member is there that only a router may set
+//     (docs/behaviour.md#router-only), unless [ScanInjected] was called, which allows
+//     them. The same names inside other values are the user's text, and are not looked
+//     at.
 //
 // On other paths [ScanOther] reads only the model, of JSON and of forms, and refuses at
 // any depth what only a router may set. [Control] says which paths are never passed on.

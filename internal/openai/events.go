@@ -38,7 +38,7 @@ type FirstEvents struct {
 // Status returns the status in the error event, 0 if it has none.
 func (f *FirstEvents) Status() int { return f.status }
 
-// Read takes the next piece of the answer; last says that the answer ends with it. Once a
+// Read takes the next piece of the answer; the bool says that it is the last one. Once a
 // call has found something, all later ones return the same.
 func (f *FirstEvents) Read(piece []byte, last bool) Finding {
 	if f.found != FoundNothing {

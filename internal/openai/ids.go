@@ -68,9 +68,9 @@ func CountTokenIDs(body []byte, s Span) (int, bool) {
 	return l.tokens, ok
 }
 
-// FindValue returns the value of the key in the object that body is. It checks body up to
-// there. False means that there is no such member, or that body is not valid so far.
-// Bodies of requests have to go through [Scan] first.
+// FindValue returns the value of the key, if body is an object that has it. It checks
+// body up to there. False means that there is no such member, or that body is not valid
+// up to there. Bodies of requests have to go through [Scan] first.
 func FindValue(body []byte, key string) (Span, bool) {
 	var s Span
 	i := skipSpace(body, 0)

@@ -15,11 +15,11 @@ const (
 // VisitPrompt calls visit with the pieces of the prompt in a fixed order: first the
 // tools, then message by message its role, name, content and tool calls. White space and
 // the order of keys do not matter. So the pieces of a conversation are a prefix of those
-// of the same conversation with more messages. A prompt of token ids has no pieces: read
-// it with [AppendTokenIDs].
+// of the same conversation with more messages, if the tools are the same. A prompt of
+// token ids has no pieces: read it with [AppendTokenIDs].
 //
-// The pieces share memory with body. visit must not keep them, log them or put them into
-// errors. VisitPrompt allocates nothing.
+// The pieces share memory with body. The function visit must not keep them, log them or
+// put them into errors. VisitPrompt allocates nothing.
 func VisitPrompt(body []byte, r *Request, visit func(kind PieceKind, piece []byte)) {
 	switch r.PromptKind {
 	case PromptString:
@@ -276,8 +276,8 @@ func AppendBeforeMedia(dst, body []byte, r *Request) ([]byte, bool) {
 	return dst, false
 }
 
-// mediaIn finds the first part of the message's content that is not text. before is where
-// the part before it ends, 0 if there is none.
+// mediaIn finds the first part of the message's content that is not text. It also returns
+// where the part before that one ends, 0 if there is none.
 func mediaIn(b []byte, message Span) (content Span, before int, found bool) {
 	if b[message.Start] != '{' {
 		return content, 0, false

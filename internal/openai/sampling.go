@@ -110,7 +110,8 @@ func (r *Request) scanSampling(body []byte, v int) (int, error) {
 }
 
 // readSampling reads one object of sampling parameters. Over several objects the greatest
-// n and the greatest limit count. With single it notes where the limit is, for edits.
+// n and the greatest limit count. If single is true, it notes where the limit is, for
+// edits.
 func (r *Request) readSampling(body []byte, v int, single bool) error {
 	var err error
 	seenN, seenMax := false, false

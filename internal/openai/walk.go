@@ -5,8 +5,9 @@ import "bytes"
 // The functions of this file walk JSON of many forms, such as an engine's answer. A
 // request body must have gone through [Scan] before.
 
-// WholeObject returns the span of the object that b is, apart from white space around it.
-// It returns false if b is anything else: if it returns true, b is valid JSON.
+// WholeObject returns the span of the object if b is one object, with or without white
+// space around it. It returns false if b is anything else: if it returns true, b is valid
+// JSON.
 func WholeObject(b []byte) (Span, bool) {
 	i := skipSpace(b, 0)
 	if i >= len(b) || b[i] != '{' {
