@@ -13,9 +13,9 @@
 //
 // Each report counts less with every later one: half after some 22 answers of the model.
 // The pace is the sum of tokens over the sum of seconds, so that a long answer counts
-// more than a short one. The most tokens that an answer is expected to have are twice as
-// many as 19 of 20 answers of its class had, or what the request allows if that is less.
-// A class is the requests that allow about as many tokens. Until a class has [enough]
+// more than a short one. An answer is expected to have at most twice the tokens that 19 of
+// 20 answers of its class did not exceed, or what the request allows if that is less. A
+// class is the requests that allow about as many tokens. Until a class has [enough]
 // answers, all answers of the model stand for it; until the model has, defaults do.
 //
 // # Bounds
