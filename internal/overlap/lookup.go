@@ -69,7 +69,7 @@ type Answer struct {
 	// Blocks runs parallel to the ranks; nil: no rank holds any. It may be memory of the
 	// index's answer, and is valid until the next question.
 	Blocks []uint32
-	// Predicted says how many of Blocks no event told of: they were routed there lately,
+	// Predicted is how many of Blocks come from no event: they were routed there lately,
 	// or are guessed for a prompt that is known in part. nil: none. Ranks in Guessed have
 	// none, and an estimated prompt has none.
 	Predicted []uint32
@@ -195,11 +195,11 @@ func (a *Answer) readTiers(at *layout) {
 	}
 }
 
-// Beyond adds a guess for a prompt that is known only in part, its first known blocks.
-// guess is the answer for the same ranks and the whole prompt, estimated. A rank gets a
-// guess only if it holds all of the known blocks: without one of them it cannot use later
-// ones. For a rank with events each guessed block counts weight. No rank gets more than
-// most blocks in all.
+// Beyond adds a guess for a prompt of which only the first blocks are known. The guess is
+// the answer for the same ranks and the whole prompt, estimated. A rank gets it only if
+// it holds all of the known blocks: without one of them it cannot use later ones. On a
+// rank with events each guessed block counts as much as weight says. The argument most
+// bounds the blocks of a rank.
 func (a *Answer) Beyond(known int, guess *Answer, weight float64, most int) {
 	if a.Blocks == nil && known > 0 || guess.Blocks == nil {
 		return
