@@ -13,13 +13,13 @@
 // The rules:
 //
 //   - Ids are decimal numbers up to 2^64-1, and are never converted to a float.
-//   - Two headers for one thing must agree, and so must two members of nvext, and an id and an
-//     address of the same leg.
-//   - Headers override the body, each thing by itself. The body's rank is not read if it belongs
-//     to another worker than the headers name. If the headers give an address and the body an
-//     id, the snapshot says whether they are one worker.
-//   - An address may be a list, as sent by pickers that have a second choice: the first counts.
-//     It is looked up among the known workers, and never used as it is.
+//   - Two headers for one thing must agree, and so must two members of nvext, and an id
+//     and an address of the same leg.
+//   - Headers override the body, each thing by itself. The body's rank is not read if it
+//     belongs to another worker than the headers name. If the headers give an address and
+//     the body an id, the snapshot says whether they are one worker.
+//   - An address may be a list, as sent by pickers that have a second choice: the first
+//     counts. It is looked up among the known workers, and never used as it is.
 //   - 4294967295 as prefill's rank means that none is given, as in NVIDIA Dynamo
 //     (x-dynamo-prefill-dp-rank).
 //   - A rank without its worker is a fault: the router would have to guess the worker.

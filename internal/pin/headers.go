@@ -148,8 +148,8 @@ func (s *said) tell(t thing, by string, v value) *Error {
 // legs has the things of each leg.
 var legs = [...]struct{ id, address, rank thing }{{decodeID, decodeAddress, decodeRank}, {prefillID, prefillAddress, prefillRank}}
 
-// fill adds to s what only body says. It returns the body's rank for each leg of which s
-// gives the address and body the id, by the leg's id.
+// fill adds to s what only the body says. If s gives the address for a leg and the body
+// the id, it returns the body's rank for that leg, at the index of the leg's id.
 func (s *said) fill(body *said) (others [numThings]otherRank) {
 	for _, leg := range legs {
 		ranked := s.by[leg.rank] == "" && body.by[leg.rank] != ""
