@@ -25,11 +25,12 @@
 //
 // # Invariants
 //
-//   - A plugin serves when all its addresses are open; if one cannot be opened, none stays open.
-//   - Liveness is SERVING as long as the process runs. Readiness begins with the first view of
-//     the workers, and ends for good when a drain begins.
-//   - During a drain the listener accepts connections, since legs of requests that have begun
-//     still come in, and the parts run until these requests have ended.
+//   - A plugin serves when all its addresses are open; if one cannot be opened, none
+//     stays open.
+//   - Liveness is SERVING as long as the process runs. Readiness begins with the first
+//     view of the workers, and ends for good when a drain begins.
+//   - During a drain the listener accepts connections, since legs of requests that have
+//     begun still come in, and the parts run until these requests have ended.
 //   - The index is dumped after the last event; a dump is written whole or not at all.
 //   - A socket on which another process answers is not replaced.
 //
