@@ -69,8 +69,8 @@ type Unread struct {
 // Err returns the errors joined, or nil.
 func (u Unread) Err() error { return errors.Join(u.Models, u.Metrics, u.Events, u.Engines) }
 
-// Keeping returns f with the facts of unread pages taken from before, which must be facts
-// of the same process.
+// Keeping returns f with the facts of unread pages taken from an earlier reading, which
+// must be of the same process.
 func (f Facts) Keeping(before Facts) Facts {
 	if f.Engine != before.Engine {
 		return f
@@ -106,7 +106,7 @@ type Mark struct {
 	Seed  string // SGLang's random_seed, drawn at each start unless set; "": not known
 }
 
-// Same compares two marks. known is false if they do not decide.
+// Same compares two marks. The second result is false if they do not decide.
 //
 // If both have a start time, it decides. Of seeds only a difference decides, since an
 // operator may have set a fixed one.
