@@ -12,9 +12,10 @@ import (
 
 // Engines name LoRA adapters in two ways:
 //
-//   - vLLM takes the adapter's name as the model; it reads neither lora_path nor extra_key;
-//   - SGLang takes "base:adapter" as the model, or the adapter from lora_path. SGLang reads
-//     an adapter's name alone as any other name, and the base model answers
+//   - vLLM takes the adapter's name as the model; it reads neither lora_path nor
+//     extra_key;
+//   - SGLang takes "base:adapter" as the model, or the adapter from lora_path. SGLang
+//     reads an adapter's name alone as any other name, and the base model answers
 //     (OpenAIServingBase._resolve_lora_path, 0.5.23).
 
 // home is the pool that serves a request, and the LoRA adapter that the request names
@@ -73,8 +74,8 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 	return h, nil
 }
 
-// saltOf returns what tells the request's KV blocks from blocks of the same tokens under
-// another adapter or salt, in the words of lead's engine.
+// saltOf returns the salt by which the request's KV blocks differ from blocks of the same
+// tokens under another adapter or cache salt, as lead's engine knows them.
 func (h *home) saltOf(lead *worker.Worker, r *Request) kvindex.Salt {
 	s := kvindex.Salt{CacheSalt: firstText(r, openai.CacheSalt, r.Scan.CacheSalt)}
 	if !ofSGLang(lead) {
@@ -113,8 +114,9 @@ func adapterAlone(p *worker.Pool) bool {
 	return every(p, func(w *worker.Worker) bool { return slices.Contains(w.Adapters, p.Key.Model) })
 }
 
-// firstText returns the text that a field has for the first prompt. A field may be a list
-// with an element for each prompt; given is its text if it is a single one.
+// firstText returns the text that a field has for the first prompt. A field that is a
+// list has an element for each prompt. If it is not a list, its text is the argument
+// given.
 func firstText(r *Request, f openai.Field, given []byte) string {
 	s, body := r.Scan.Value(f), r.Body
 	if given == nil || s.End == 0 || body[s.Start] != '[' {

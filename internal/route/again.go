@@ -42,9 +42,9 @@ func (d *decider) again(kind handoff.Kind) *Again {
 }
 
 // DecodeAgain picks and books another decode worker if the one that was picked has left
-// or was set aside; why says which. It returns no pick, and no why, if that worker may
-// stay; no pick if the prefill worker has left or if no other decode worker may be
-// picked.
+// or was set aside; the text says which. The text is empty if that worker may stay. There
+// is no pick if that worker may stay, if the prefill worker has left, or if no other
+// decode worker may be picked.
 func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Time) (p Pick, why string) {
 	world := rt.cfg.Board.Load()
 	switch {

@@ -86,8 +86,8 @@ func (rt *Router) splittable(q *Question) *Refusal {
 	return nil
 }
 
-// unsplit makes the request one for a single worker, since no engine can split it, or
-// returns why a single worker cannot serve it.
+// unsplit has one worker serve a request that no engine can split, or returns why none
+// can.
 func (rt *Router) unsplit(q *Question, why string) *Refusal {
 	if why == noListener {
 		return refuse(NoListener)
@@ -103,8 +103,8 @@ func (rt *Router) unsplit(q *Question, why string) *Refusal {
 	return nil
 }
 
-// notUsed adds to f who named the request's prefill worker: the answer says that this
-// worker would not be used.
+// notUsed adds to f the header or member that names the request's prefill worker: the
+// answer then says that this worker would not be used.
 func (q *Question) notUsed(f *Refusal) *Refusal {
 	named := &q.wish.pins.Prefill
 	f.By = cmp.Or(named.IDBy, named.AddressBy)
@@ -125,8 +125,8 @@ func (rt *Router) servesAlone(w *worker.Worker) bool {
 	return !rt.cfg.Policy.Rules.Enforced && w.CanServe(worker.Aggregated)
 }
 
-// carried makes a request one for a single worker if the gateway cannot carry its prefill
-// leg. An engine that prefills first needs only the one leg: its requests stay split.
+// carried has one worker serve a request whose prefill leg the gateway cannot carry. An
+// engine that prefills first needs no such leg: its requests stay split.
 func (rt *Router) carried(q *Question) *Refusal {
 	if !q.apart || !q.req.OneLeg {
 		return nil

@@ -70,8 +70,8 @@ type Destination struct {
 // Spare says for which leg another worker could be tried.
 type Spare struct{ Prefill, Decode bool }
 
-// Cancel takes back the bookings of a decision that is not carried out, and the turns of
-// round robin that its picks took.
+// Cancel takes back the bookings of a decision that is not carried out, and gives back
+// the turns of round robin that its picks took.
 func (d *Decision) Cancel(now time.Time) {
 	b := bookings{d.Prefill.Booking, d.Decode.Booking}
 	b.cancel(now)

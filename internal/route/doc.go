@@ -69,7 +69,8 @@
 //   - With a Refusal, after a panic and in a preview nothing is booked.
 //   - Prefill is booked before decode is picked, so that the pick of decode counts it.
 //   - All parts of a decision are made in one world: the last one that it was judged in.
-//   - The caller gives the time: with the request, with the decision, with each newer world.
+//   - The caller gives the time: with the request, with the decision, with each newer
+//     world.
 //
 // # What it does not do
 //

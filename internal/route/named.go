@@ -13,8 +13,8 @@ import (
 // This file is for requests that name their workers themselves
 // (docs/behaviour.md#named-workers).
 
-// stillAsks reports whether a request is answered although it cannot be served: it asks
-// which workers would serve it, and prefill is becoming ready
+// stillAsks reports whether a request is answered although it cannot be served: it only
+// asks which workers would serve it, prefill is becoming ready, and decode is there
 // (docs/behaviour.md#becoming-ready).
 func (q *Question) stillAsks(why Reason) bool {
 	q.decodeOnly = q.wish.query && why == Pending && len(q.pool.Decode) > 0

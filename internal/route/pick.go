@@ -20,7 +20,7 @@ type choice struct {
 	explain  *load.Explanation // nil: no pick was asked for
 	made     bool
 	growth   load.Growth            // of decode's answer
-	limit    int64                  // of uncached tokens; 0: none
+	limit    int64                  // with so many uncached tokens the pick is declined; 0: no limit
 	others   []worker.Rank          // to try after the picked one, best first
 	missing  string                 // the required taint that is shown in place of noTaint
 	without  string                 // why a rank was not among those to pick from

@@ -23,7 +23,7 @@ const (
 	NoDecode     Reason = "no_decode_worker"        // Overloaded
 	NoAggregated Reason = "no_aggregated_worker"    // Overloaded
 	NoCommon     Reason = "no_common_handoff"       // no prefill and decode worker are of one engine
-	PrefillGone  Reason = "prefill_gone"            // the pair's prefill worker has left, and no worker can serve alone
+	PrefillGone  Reason = "prefill_gone"            // the model's prefill workers have left, and no worker can serve alone
 	NoListener   Reason = "no_prefill_listener"     // the engine's hand-off needs the prefill listener
 	NoHandoff    Reason = "not_disaggregable"       // Obstacle, By
 	Saturated    Reason = "prefill_saturated"       // Queue
@@ -47,7 +47,7 @@ type Refusal struct {
 	Queue      *picker.SaturatedError // how full the queue is
 	Overloaded bool                   // all workers that could serve are over a threshold
 	Obstacle   string                 // the part of the request that cannot be split; empty: the model is never split
-	By         string                 // who has named a prefill worker that would not be used; empty: none is named
+	By         string                 // the header or member that names a prefill worker which would not be used; empty: none does
 	Pin        *pin.Error
 	Body       *openai.Error
 }

@@ -36,7 +36,8 @@ func reasonOf(o activation.Outlook) Reason {
 }
 
 // outlook says whether a request is to be served with prefill and decode apart. If it
-// cannot be, why is the reason; with fallback one worker serves in place of that error.
+// cannot be, the reason is not empty; if fallback is true, too, one worker serves in
+// place of that error.
 func (rt *Router) outlook(q *Question) (apart, fallback bool, why Reason) {
 	rules := rt.cfg.Policy.RulesOf(q.pool)
 	o := activation.Judge(q.world.Standing(q.pool.Key).State, q.pool, rules)
