@@ -62,7 +62,8 @@ func ParseHeader(lines []string) *Set {
 	return newSet(lines, 0)
 }
 
-// newSet reads the texts. strange is how many values of other kinds came with them.
+// newSet reads the texts. The argument strange is the number of values of other kinds
+// that came with them.
 func newSet(texts []string, strange int) *Set {
 	n, blank := strange, strange == 0
 	for _, t := range texts {
