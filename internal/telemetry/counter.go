@@ -25,7 +25,7 @@ type counter struct {
 	inst metric.Int64Counter
 	keys []string
 	over []metric.AddOption
-	most int // label combinations that are counted each for itself; of a counter of workers: workers
+	most int // label combinations that are counted each for itself; with ofWorkers: workers
 
 	ofWorkers bool // the first label is a worker; the others are few
 

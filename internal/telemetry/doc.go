@@ -18,12 +18,13 @@
 //
 // # Invariants
 //
-//   - No label has values that a client can choose, or that grow without bound. The worker id is
-//     a label of gauges, which follow the workers of the present view, and of two counters, which
-//     count at most 256 workers by name. As a second bound, every other counter keeps at most 256
-//     label combinations, the one of prompt tokens 256 for each kind; further ones are counted as
-//     "other".
-//   - Counting on the hot path does not allocate for a label combination that was seen before.
+//   - No label has values that a client can choose, or that grow without bound. The
+//     worker id is a label of gauges, which follow the workers of the present view, and
+//     of two counters, which count at most 256 workers by name. As a second bound, every
+//     other counter keeps at most 256 label combinations, the one of prompt tokens 256
+//     for each kind; further ones are counted as "other".
+//   - Counting on the hot path does not allocate for a label combination that was seen
+//     before.
 //
 // # What it does not do
 //

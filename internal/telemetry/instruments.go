@@ -197,8 +197,8 @@ func (i *Instruments) PrefillWaited(d time.Duration) {
 	}
 }
 
-// Tokenized counts one attempt to get token ids. took is how long an engine took; 0 if
-// none was asked.
+// Tokenized counts one attempt to get token ids, and measures how long an engine took for
+// it; 0: no engine was asked.
 func (i *Instruments) Tokenized(source, outcome string, took time.Duration) {
 	if i == nil {
 		return

@@ -99,9 +99,9 @@ func (b *builder) observables() observables {
 	}
 }
 
-// Observe registers read, which is then called at each scrape, one call at a time. read
-// appends to the slices of o, which are empty and keep their memory from the scrape
-// before, and sets the other fields. stop ends this.
+// Observe registers a function that is called at each scrape, one call at a time. It
+// appends to the slices of the Observation, which are empty and keep their memory from
+// the scrape before, and sets the other fields. The function that is returned ends this.
 func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err error) {
 	if i == nil {
 		return func() error { return nil }, nil

@@ -131,8 +131,8 @@ func newSpanTracer(cfg Config, exp sdktrace.SpanExporter) *Tracer {
 func (t *Tracer) Enabled() bool { return t != nil && t.tracer != nil }
 
 // Start starts a span under parent, which may be remote, local or zero (a new trace, if
-// it is sampled). at is when the span began; zero means now. Without tracing the span
-// does nothing.
+// it is sampled), at the given time; a zero time means now. Without tracing the span does
+// nothing.
 func (t *Tracer) Start(parent trace.SpanContext, name string, at time.Time, attrs ...attribute.KeyValue) trace.Span {
 	if !t.Enabled() {
 		return noop.Span{}
