@@ -357,7 +357,7 @@ func headerOf(b []byte) (key, value []byte, err error) {
 	return key, value, err
 }
 
-// httpBody reads an HttpBody, which ends where rest bytes of the message are left.
+// httpBody reads an HttpBody. The argument is how many bytes of the message follow it.
 func (d *decoder) httpBody(rest int) error {
 	for d.r.Remaining() > rest {
 		num, typ, err := d.tag()

@@ -139,8 +139,8 @@ func (w *Writer) RouteHeaders(r *Route) Reply {
 }
 
 // Chunks sends a full-duplex body, which belongs to the writer from now on, in pieces of
-// at most ChunkBytes, and at least in one. The argument of says whether it is a
-// RequestBody or a ResponseBody; last says that the body ends with the last piece.
+// at most ChunkBytes, and at least in one. The kind is RequestBody or ResponseBody. If
+// last is true, the body ends with the last piece.
 func (w *Writer) Chunks(of Kind, body []byte, last bool, send func(Reply)) {
 	field := protowire.Number(fieldAnswerRequestBody)
 	if of == ResponseBody {
