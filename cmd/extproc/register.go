@@ -93,7 +93,7 @@ func registerWorker(ctx context.Context, c config.Register, log *slog.Logger) er
 }
 
 // hurryAtSecondSignal calls hurry at the second signal; the first one ends main's
-// context. stop ends the wait for signals.
+// context. The function that is returned ends the wait for signals.
 func hurryAtSecondSignal(hurry func()) (stop func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
