@@ -6,8 +6,8 @@ import "math"
 // so that it holds about fifty requests at most.
 type tally struct{ good, bad float64 }
 
-// fade is how much the earlier requests still count when the next one ends. With it a
-// tally holds at most this many requests.
+// fade is how much the earlier requests still count when the next one ends. The constant
+// most is how many requests a tally holds then.
 const (
 	fade = 0.98
 	most = 50

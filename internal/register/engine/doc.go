@@ -26,8 +26,8 @@
 //	            /server_info random_seed
 //	in flight   /v1/loads, else /metrics       /metrics                not told
 //
-// /get_server_info replaces /server_info, which older engines lack. Fields may be absent
-// or null, and are then zero in [Facts]; a field of the wrong type is an error that names
+// /get_server_info is asked if /server_info is missing, as in older engines. Fields may be
+// absent or null, and are then zero in [Facts]; a field of the wrong type is an error that names
 // the field. Only /server_info (SGLang), or /version and /v1/models (vLLM, TensorRT-LLM),
 // must be there. If another page is missing, its facts are not known. If one is there and
 // fails, [Facts].Unread names it, and [Facts.Keeping] takes its facts from the last
