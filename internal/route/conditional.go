@@ -22,7 +22,8 @@ type Conditional struct {
 	ISLRatio  float64
 	// ByLoad has one worker serve a request while prefill is busy: while every prefill
 	// rank has more than PrefillBusyTokens prompt tokens queued. A higher number does
-	// this later.
+	// this later. A worker that has more queued itself gets no such prompt, by load or by
+	// ISL.
 	ByLoad            bool
 	PrefillBusyTokens int64
 	// DecodeBusyBlocks is the share of a worker's KV blocks up to which the worker is
