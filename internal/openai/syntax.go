@@ -255,8 +255,7 @@ func skipValue(b []byte, i, depth int) int {
 		} else if i = skipScalar(b, i); i < 0 {
 			return i
 		}
-		// After a value: close the arrays and objects that end here, up to the next
-		// comma.
+		// After a value: close the arrays and objects that end here, up to the next comma.
 		for {
 			if depth == base {
 				return i
