@@ -6,8 +6,8 @@ import "math"
 // so that it holds about fifty requests at most.
 type tally struct{ good, bad float64 }
 
-// fade is how much the earlier requests still count when the next one ends. The constant
-// most is how many requests a tally holds then.
+// The weight of each earlier request is multiplied by fade when a request ends. So all the
+// weights together stay below 1/(1-fade), which is the constant most.
 const (
 	fade = 0.98
 	most = 50

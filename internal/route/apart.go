@@ -125,8 +125,9 @@ func (rt *Router) servesAlone(w *worker.Worker) bool {
 	return !rt.cfg.Policy.Rules.Enforced && w.CanServe(worker.Aggregated)
 }
 
-// carried has one worker serve a request whose prefill leg the gateway cannot carry. An
-// engine that prefills first needs no such leg: its requests stay split.
+// carried makes a request one that one worker serves if its prefill leg would have to be
+// mirrored and the gateway mirrors none (OneLeg). If the engine prefills first and there is a
+// listener for it, the plugin sends the prefill leg itself, and the request stays split.
 func (rt *Router) carried(q *Question) *Refusal {
 	if !q.apart || !q.req.OneLeg {
 		return nil

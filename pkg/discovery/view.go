@@ -37,7 +37,7 @@ type Named struct {
 	Source Source
 }
 
-// Hooks are called with what may be logged. Each may be nil. They are called one at a
+// Hooks are called with events for a log. Each may be nil. They are called one at a
 // time, in order, by the goroutine that also calls subscribers.
 type Hooks struct {
 	// Transition is called when a source's state changes, and when a source that is not

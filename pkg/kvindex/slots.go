@@ -26,8 +26,9 @@ type Slots struct {
 	byRank map[worker.Rank]Slot
 	refs   []slotRefs // by Slot
 	free   []Slot     // first in, first out
-	// views[v] has for each group of 64 slots the first slot of the group that counts
-	// the ranks' view v; 0: there is none yet. views[OnDevice] is not used.
+	// View v of the ranks of a group of 64 slots has 64 slots of its own. views[v] has the
+	// first of these for each group of ranks; 0: the group has none yet. views[OnDevice] is
+	// not used: a rank's own slot stands for it.
 	views [numViews][]Slot
 }
 
@@ -51,10 +52,9 @@ func (t *Slots) Slot(r worker.Rank) (Slot, bool) {
 }
 
 // View returns the slot of view v of the rank that has the slot s. False means that no
-// rank of the group of 64 has needed the view. The slots of a view have the same
-// distance from the ranks' slots in the whole group, so that the views of neighbouring
-// ranks are neighbours. They are made when the first rank needs the view, and stay: a
-// rank with nothing in it gets 0.
+// rank of its group of 64 has needed the view. When the first one does, all 64 slots of the
+// view are made, in the order of the ranks' slots, and they stay. So a rank may have a slot
+// of a view in which it has no block.
 func (t *Slots) View(s Slot, v View) (Slot, bool) {
 	if v == OnDevice {
 		return s, true

@@ -66,7 +66,7 @@ func (t *Tree) copySome(r worker.Rank, from uint64, c *RankCopy) (next uint64, m
 	return from, true, nil
 }
 
-// run implements chains; mu is held.
+// run implements the interface chains. The caller holds mu.
 func (t *Tree) run(block uint32, dst []LocalHash) (first, parent uint32, _ []LocalHash) {
 	n := &t.nodes[t.blocks.node(blockID(block))]
 	start := n.start()

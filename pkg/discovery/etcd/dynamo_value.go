@@ -9,8 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// maxCard is the longest value that is read in Dynamo's layout; etcd stores at most 1.5
-// MiB.
+// maxCard is the longest value that is read in Dynamo's layout, in bytes; a longer one is a
+// fault of whoever wrote it. etcd by itself takes up to 1.5 MiB.
 const maxCard = 1 << 20
 
 // instanceRecord is the needed part of an instance key's value. Ids are numbers over

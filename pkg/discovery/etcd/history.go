@@ -91,7 +91,8 @@ func (h *history) advance(revision int64, events []*clientv3.Event) {
 	}
 }
 
-// mark returns what a store with this history must have at the known revision.
+// mark returns what identifies this history: a store that is read at the history's revision
+// has the same number of keys and the same newest ones, unless it is another store.
 func (h *history) mark() mark {
 	m := mark{revision: h.revision, count: int64(len(h.keys))}
 	for key, written := range h.keys {

@@ -64,8 +64,8 @@ type final struct {
 	choices openai.Span // the list of choices
 }
 
-// checkChoices returns an error if there are no choices, or if a choice lacks what a
-// chunk is made of.
+// checkChoices returns an error if there are no choices, or if a choice lacks the member that
+// a streamed event is made of: a completion's text, or a chat's message.
 func (f *final) checkChoices() error {
 	n, bad := 0, false
 	openai.EachElement(f.answer, f.choices, func(c openai.Span) {
