@@ -32,7 +32,7 @@ func MetricsDoc() string {
 	}
 	b.WriteString("\n## Labels\n\n" +
 		"No label takes values that a client can choose. " +
-		"A counter that has seen " + strconv.Itoa(maxSets) + " combinations counts further ones with every label `" + Other + "`.\n\n" +
+		"A counter that has seen " + strconv.Itoa(maxSets) + " combinations counts further ones with every label `" + Other + "`; one of workers, with the worker `" + Other + "`.\n\n" +
 		"| label | values |\n| --- | --- |\n")
 	for _, l := range Labels() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.Name, l.Values)
