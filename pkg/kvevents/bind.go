@@ -15,44 +15,42 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A publisher may dial: vLLM does where its endpoint names no wildcard. The
-// subscriber then listens, and finds out whose connection it is by the first
-// message:
+// A publisher may dial: vLLM does so if its endpoint has no wildcard. The subscriber then
+// listens, and learns from the first message which worker a connection belongs to:
 //
-//   - by its topic, kv@ADDRESS@MODEL, where ADDRESS is the worker's endpoint,
-//     with or without the port;
-//   - without such a topic by the address that it was dialed from, if one
-//     worker only has it.
+//   - from the topic kv@ADDRESS@MODEL, where ADDRESS is the worker's endpoint, with or
+//     without the port;
+//   - without such a topic, from the peer's address, if only one worker has it.
 //
-// The rank is the one that the batch names. From there on the connection is
-// followed as if it had been dialed, but for the replay: the publisher's router
-// is asked only where discovery names it.
+// The batch names the rank. After that the connection is followed as if the subscriber
+// had dialed it, except for replays: they are asked for only if discovery names the
+// publisher's router.
 //
-// Whoever reaches the address can dial, so nothing that a peer sends decides how
-// much memory it takes before its topic or its address has named a worker: its
-// frames are small until then, its handshake has Config.Timeout, and one that
-// sends no byte for three heartbeats is let go. How many may wait follows from
-// the workers that are known.
+// Any peer that reaches the address can dial. So until a peer's topic or address has
+// named a worker, the peer cannot decide how much memory it takes: its frames must be
+// small, its handshake must end within Config.Timeout, and it is closed if it sends no
+// byte for three heartbeats. How many peers may wait follows from the number of known
+// workers.
 
 var (
 	errReplaced = errors.New("kvevents: the publisher has dialed again")
 	errStranger = errors.New("kvevents: the publisher is of no worker that is known and names no address of its own")
 )
 
-// adopted is a connection that a publisher has dialed, and what was read of it
-// to find out whose it is.
+// adopted is a connection that a publisher has dialed, and the first message, which was
+// read to learn its worker.
 type adopted struct {
 	conn  *conn
 	first message
 }
 
-// binder accepts connections of publishers on one address.
+// binder accepts the connections of publishers on one address.
 type binder struct {
 	sub       *Subscriber
 	addr      string
 	newcomers *newcomers
 
-	// mu guards status. A leaf.
+	// mu guards status. No other lock is taken under it.
 	mu     sync.Mutex
 	status ChannelStatus
 }
@@ -61,7 +59,7 @@ func newBinder(s *Subscriber, addr string) *binder {
 	return &binder{sub: s, addr: addr, newcomers: newNewcomers(), status: ChannelStatus{Name: "bind " + addr, Since: time.Now()}}
 }
 
-// run listens until ctx ends, and tries again while the address cannot be had.
+// run listens until ctx ends. If it cannot listen on the address, it tries again.
 func (b *binder) run(ctx context.Context) {
 	cfg := &b.sub.cfg
 	for {
@@ -82,7 +80,7 @@ func (b *binder) listen(ctx context.Context) error {
 	b.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer l.Close() //nolint:errcheck // nothing is lost with it
+	defer l.Close() //nolint:errcheck // closing a listener loses nothing
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
@@ -96,7 +94,8 @@ func (b *binder) listen(ctx context.Context) error {
 	}
 }
 
-// most is how many peers may wait: an idle worker's does until its first event.
+// most is how many peers may wait: also the publisher of an idle worker waits, until its
+// first event.
 func (b *binder) most() int {
 	told := b.sub.told.Load()
 	if told == nil {
@@ -105,7 +104,8 @@ func (b *binder) most() int {
 	return max(leastNewcomers, 2*len(*told))
 }
 
-// enter lets a peer in, in the place of another one where there are too many.
+// enter adds a peer to those that wait. If there are too many, the one that has waited
+// longest is closed.
 func (b *binder) enter(nc net.Conn) {
 	most := b.most()
 	out, log := b.newcomers.enter(nc, most, time.Now())
@@ -121,7 +121,7 @@ func (b *binder) enter(nc net.Conn) {
 	_ = out.Close()
 }
 
-// greet finds out whose connection it is and hands it over.
+// greet learns which rank a connection belongs to and gives it to the rank's stream.
 func (b *binder) greet(ctx context.Context, nc net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	m := meeting{binder: b, nc: nc}
@@ -135,7 +135,7 @@ func (b *binder) greet(ctx context.Context, nc net.Conn) {
 	}
 	stayed := b.newcomers.leave(nc)
 	if !stop() || err != nil || !stayed {
-		if stayed { // else it was told when it had to go
+		if stayed { // else the reason was noted when it had to go
 			b.parted(err)
 		}
 		_ = nc.Close()
@@ -158,17 +158,17 @@ func (b *binder) parted(err error) {
 	}
 }
 
-// meeting is the time until it is known whose a connection is.
+// meeting is the time in which the worker of a connection is not known yet.
 type meeting struct {
 	binder *binder
 	nc     net.Conn
 
 	worker worker.ID   // named by the topic or the address
-	placed bool        // holds a place among those that send a payload
-	slow   *time.Timer // closes the connection; nil: not yet
+	placed bool        // it has an element in newcomers.payloads
+	slow   *time.Timer // closes the connection when the first message takes too long; nil: not started
 }
 
-// end gives back what the meeting has taken.
+// end frees the place for a payload.
 func (m *meeting) end() {
 	if m.placed {
 		<-m.binder.newcomers.payloads
@@ -190,7 +190,7 @@ func (m *meeting) meet(ctx context.Context) (adopted, worker.Rank, error) {
 		return adopted{}, worker.Rank{}, fmt.Errorf("kvevents: subscribe at %s: %w", peer, err)
 	}
 	quiet := c.quiet
-	c.quiet = 3 * cfg.Heartbeat // of a peer that cannot be asked for a sign of life, too
+	c.quiet = 3 * cfg.Heartbeat // also of a 3.0 peer, which cannot be asked for a sign of life
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	alive, stop := context.WithCancel(ctx)
@@ -213,8 +213,8 @@ func (m *meeting) meet(ctx context.Context) (adopted, worker.Rank, error) {
 	return adopted{conn: c, first: first}, worker.Rank{ID: m.worker, DPRank: batchRank(first.payload)}, nil
 }
 
-// judge finds out whose message begins with the topic, and waits for a place to
-// read the rest of it.
+// judge looks up the worker of a message by its topic, and waits until the rest of the
+// message may be read.
 func (m *meeting) judge(ctx context.Context, topic []byte) error {
 	var ok bool
 	if m.worker, ok = m.binder.sub.dialers.Load().find(string(topic), m.nc.RemoteAddr().String()); !ok {
@@ -258,8 +258,8 @@ func (b *binder) snapshot() ChannelStatus {
 	return st
 }
 
-// dialers are the workers whose publishers may dial, by the names they go by.
-// Immutable.
+// dialers are the workers whose publishers may dial, by their addresses, with and without
+// the port. Immutable.
 type dialers map[string]worker.ID
 
 func dialersOf(ws []*worker.Worker) *dialers {
@@ -278,13 +278,14 @@ func dialersOf(ws []*worker.Worker) *dialers {
 	}
 	for h, n := range hosts {
 		if n > 1 {
-			delete(d, h) // it names several
+			delete(d, h) // several workers have this address
 		}
 	}
 	return &d
 }
 
-// find returns whose publisher has the topic, or dials from the address.
+// find returns the worker that the topic names; without such a topic, the worker at the
+// address. False means that there is none.
 func (d *dialers) find(topic, from string) (worker.ID, bool) {
 	if rest, ok := strings.CutPrefix(topic, "kv@"); ok {
 		name, _, _ := strings.Cut(rest, "@")
@@ -299,7 +300,7 @@ func (d *dialers) find(topic, from string) (worker.ID, bool) {
 	return id, ok
 }
 
-// batchRank reads the rank of a batch; 0 where it names none.
+// batchRank reads the rank of a batch, 0 if the batch names none.
 func batchRank(payload []byte) worker.DPRank {
 	r := reader{b: payload}
 	fields := r.array()
@@ -315,7 +316,7 @@ func batchRank(payload []byte) worker.DPRank {
 	return worker.DPRank(rank)
 }
 
-// adopt gives the stream a connection. The newest one counts.
+// adopt gives the stream a connection. It replaces an earlier one.
 func (s *stream) adopt(a adopted) {
 	select {
 	case s.adopted <- a:
@@ -324,7 +325,7 @@ func (s *stream) adopt(a adopted) {
 	}
 }
 
-// await follows one connection after the other of a publisher that dials.
+// await follows the connections of a publisher that dials, one after the other.
 func (s *stream) await(ctx context.Context) {
 	defer func() {
 		close(s.ended)

@@ -9,22 +9,21 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// saltKey is how Dynamo's vLLM passes a cache namespace in a block's keys.
+// saltKey begins the key in which Dynamo's vLLM passes a cache salt.
 var saltKey = []byte("dynamo-cache-salt:")
 
-// blockKeys is what the blocks of one store depend on besides their tokens,
-// adapter and salt: the pictures in them, and other multimodal objects. It reuses
-// its buffers.
+// blockKeys is what the blocks of one store depend on besides their tokens, adapter and
+// salt: pictures and other multimodal objects. Its buffers are reused.
 type blockKeys struct {
 	keys   []uint64 // as kvindex.AppendKeyedHash takes them
-	ends   []int    // of each block's keys; empty: no block has any
-	most   int      // pictures that a block may have: no more than tokens
-	placed bool     // those of the block that is read are told with their places
+	ends   []int    // index in keys of each block's end; empty: no block has keys
+	most   int      // pictures in one block; a block cannot have more than it has tokens
+	placed bool     // keys of the block that is read came with their places
 }
 
 func (k *blockKeys) any() bool { return len(k.keys) > 0 }
 
-// of returns the keys of block i in the order in which they are hashed.
+// of returns the keys of block i, in the order in which they are hashed.
 func (k *blockKeys) of(i int) []uint64 {
 	if i >= len(k.ends) {
 		return nil
@@ -36,7 +35,7 @@ func (k *blockKeys) of(i int) []uint64 {
 	return k.keys[from:k.ends[i]]
 }
 
-// begun returns the keys so far of the block that is read.
+// begun returns the keys read so far of the current block.
 func (k *blockKeys) begun() []uint64 {
 	if n := len(k.ends); n > 0 {
 		return k.keys[k.ends[n-1]:]
@@ -44,8 +43,8 @@ func (k *blockKeys) begun() []uint64 {
 	return k.keys
 }
 
-// end closes the list of one block. Hashes without a place are hashed in rising order,
-// as Dynamo's router does.
+// end closes the list of the current block. Hashes without a place are hashed in rising
+// order, as Dynamo's router does.
 func (k *blockKeys) end() {
 	if !k.placed {
 		slices.Sort(k.begun())
@@ -54,10 +53,10 @@ func (k *blockKeys) end() {
 	k.ends = append(k.ends, len(k.keys))
 }
 
-// read reads the keys of an event of so many blocks, and returns how many
-// leading ones depend on nothing that is not understood. A salt among the keys
-// of the first block is put into salt. Explicit multimodal infos are preferred
-// to what the keys tell of them.
+// read reads the keys of an event with so many blocks. usable is how many leading blocks
+// depend only on things that can be read. A salt among the keys of the first block is put
+// into salt. If the event has explicit multimodal infos, these replace the hashes among
+// the keys. False means that the event is malformed.
 func (k *blockKeys) read(f *fields, blocks int, salt *kvindex.Salt) (usable int, ok bool) {
 	k.keys, k.ends = k.keys[:0], k.ends[:0]
 	usable = blocks
@@ -73,12 +72,12 @@ func (k *blockKeys) read(f *fields, blocks int, salt *kvindex.Salt) (usable int,
 	return usable, true
 }
 
-// readExtra reads an array with nil or an array of keys for each block; a key is a text, or
-// a picture with its place. Keys may be given for fewer blocks than there are. first: the
-// first block begins a prompt. There, vLLM has the request's cache_salt as a bare text
-// (docs/engines.md#event-pictures). Versions that write the name of a picture bare as well
-// are taken to mean a salt, which no prompt names: such blocks match nothing, and what has
-// both is left out.
+// readExtra reads an array that has, for each block, nil or an array of keys. A key is a
+// text, or a picture with its place. There may be fewer elements than blocks. first says
+// that the first block begins a prompt: there, vLLM has the request's cache_salt as a
+// bare text (docs/engines.md#event-pictures). Some versions also write the name of a
+// picture as a bare text. It is then read as a salt, which no prompt names, so such
+// blocks match nothing. A block with both is left out.
 func (k *blockKeys) readExtra(array []byte, blocks int, first bool, salt *kvindex.Salt) (usable int, ok bool) {
 	r := reader{b: array}
 	usable = blocks
@@ -95,8 +94,9 @@ func (k *blockKeys) readExtra(array []byte, blocks int, first bool, salt *kvinde
 	return usable, r.err == nil
 }
 
-// readBlock reads the keys of one block, and reports whether it depends on nothing
-// that is not understood. head: it is the event's first; first: it begins a prompt.
+// readBlock reads the keys of one block. False means that the block depends on something
+// that cannot be read. head says that it is the event's first block, first that it also
+// begins a prompt.
 func (k *blockKeys) readBlock(r *reader, head, first bool, salt *kvindex.Salt) (usable bool) {
 	usable = true
 	adapter := salt.LoRA
@@ -114,7 +114,7 @@ func (k *blockKeys) readBlock(r *reader, head, first bool, salt *kvindex.Salt) (
 		case head && bytes.HasPrefix(key, saltKey) && !salted:
 			salt.CacheSalt, salted = string(key[len(saltKey):]), true
 		case len(key) > 0 && string(key) == adapter:
-			adapter = "" // a salt may have the same name
+			adapter = "" // a salt may have the same text as the adapter
 		case first && len(key) > 0 && !salted:
 			salt.CacheSalt, salted = string(key), true
 		default:
@@ -125,7 +125,8 @@ func (k *blockKeys) readBlock(r *reader, head, first bool, salt *kvindex.Salt) (
 }
 
 // readPicture reads the name of a picture and where it begins, counted from the block's
-// first token (docs/engines.md#event-pictures), and reports whether it is that.
+// first token (docs/engines.md#event-pictures). False means that the key is something
+// else, or that the block has too many pictures.
 func (k *blockKeys) readPicture(r *reader) bool {
 	n := r.array()
 	if n != 2 || !isString(r.peek()) {
@@ -148,12 +149,12 @@ func (k *blockKeys) readPicture(r *reader) bool {
 	return true
 }
 
-// digestLen is how long the names of multimodal objects are, as engines write them.
+// digestLen is the length of a multimodal object's name, as engines write it.
 const digestLen = 64
 
-// multimodalHash reads the form in which Dynamo's workers pass the hash of a
-// multimodal object: 16 hexadecimal digits and 48 zeros. Digests that an engine
-// makes by itself are of the same length and are not taken for one.
+// multimodalHash reads the form in which Dynamo's workers pass the hash of a multimodal
+// object: 16 hexadecimal digits and 48 zeros. A digest that an engine makes has the same
+// length but does not end in zeros, so false is returned for it.
 func multimodalHash(key []byte) (uint64, bool) {
 	if len(key) != digestLen || strings.TrimLeft(string(key[16:]), "0") != "" {
 		return 0, false

@@ -6,11 +6,10 @@ import (
 	"fmt"
 )
 
-// checker asks the replay port of a quiet publisher whether it has sent more than
-// was heard, over one connection for as long as that lasts. The question is from
-// the next sequence on, so the answer of a publisher of which all was heard is the
-// end marker alone. It proves nothing else: what follows from a message is an
-// audit.
+// checker asks the replay port of a quiet publisher whether it has sent more than was
+// heard, over one connection that stays open. It asks for messages from the next sequence
+// on. If all was heard, the answer is the end marker alone. If there is more, an audit
+// follows, since the answer does not prove that the publisher is the same.
 type checker struct {
 	cfg  *Config
 	addr string
@@ -18,14 +17,14 @@ type checker struct {
 	told chan checked
 
 	// owned by the goroutine of run
-	conn *conn // nil: none yet, or not any more
-	kept bool  // it has answered before
+	conn *conn // nil: no connection
+	kept bool  // conn has answered before
 }
 
-// checked is an answer to the question from a sequence on.
+// checked is the answer to the question for messages from a sequence on.
 type checked struct {
 	from  uint64
-	newer bool // there is something
+	newer bool // there are such messages
 	err   error
 }
 
@@ -41,13 +40,13 @@ func (k *checker) run(ctx context.Context) {
 		case from := <-k.ask:
 			c := checked{from: from}
 			if c.newer, c.err = k.check(ctx, from); c.err != nil && k.kept && ctx.Err() == nil {
-				k.hangUp() // it may have been closed while it was idle
+				k.hangUp() // the peer may have closed an idle connection
 				c.newer, c.err = k.check(ctx, from)
 			}
 			if k.kept = c.err == nil && !c.newer; !k.kept {
-				k.hangUp() // the rest of a replay is not read here
+				k.hangUp() // the rest of a replay must not be read as the next answer
 			}
-			k.told <- c // one question at a time: there is room
+			k.told <- c // does not block: there is one question at a time
 		case <-ctx.Done():
 			return
 		}
@@ -67,7 +66,8 @@ func (k *checker) check(ctx context.Context, from uint64) (newer bool, err error
 		if k.conn, err = dialZMQ(ctx, k.cfg.Dial, k.addr, typeDealer, cfg); err != nil {
 			return false, err
 		}
-		// No PINGs here: an answer is due, and a silent router is given up.
+		// No PINGs here: an answer is due, so a router is given up when it has been
+		// silent for the timeout.
 		k.conn.heartbeat, k.conn.quiet = 0, k.cfg.Timeout
 	}
 	defer context.AfterFunc(ctx, k.conn.close)()
@@ -85,8 +85,8 @@ func (k *checker) check(ctx context.Context, from uint64) (newer bool, err error
 	return m.seq != endOfReplay && m.seq >= from, nil
 }
 
-// look asks whether anything was sent that was not heard, and reports whether it
-// did: not while a replay is in progress, which asks the same.
+// look asks whether more was sent than was heard. False means that it did not ask: a
+// replay is in progress, which finds the same out, or the last question is not answered.
 func (s *stream) look() bool {
 	s.turn.Lock()
 	from, asks := s.tracker.Next()
@@ -102,11 +102,11 @@ func (s *stream) look() bool {
 	}
 }
 
-// looked judges the answer. What arrived meanwhile is no loss.
+// looked judges the answer. It means nothing if messages were applied since the question.
 func (s *stream) looked(c checked) {
 	if c.err != nil {
 		s.fault(c.err)
-		s.session.check.Reset(s.cfg.Audit) // a port that does not answer is not asked so often
+		s.session.check.Reset(s.cfg.Audit) // a port that does not answer is asked less often
 		return
 	}
 	s.session.check.Reset(s.cfg.Check)
@@ -122,7 +122,7 @@ func (s *stream) looked(c checked) {
 	})
 }
 
-// audit asks for what was missed. The caller has the turn.
+// audit asks for missed messages. The caller holds the turn.
 func (s *stream) audit() {
 	v := s.tracker.Audit()
 	s.obey(v, message{})

@@ -7,26 +7,27 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Kind is what an event says.
+// Kind is the type of an event.
 type Kind uint8
 
-// The kinds.
+// The kinds of events.
 const (
 	Stored Kind = iota + 1
 	Removed
 	Cleared
-	ignored // by its publisher's own word
+	ignored // marked by its publisher as one to be ignored
 )
 
-// Event is one decoded event. Its slices belong to the Decoder and are valid
-// until its next Decode.
+// Event is one decoded event. Its slices belong to the Decoder and are valid until its
+// next Decode.
 type Event struct {
 	Kind    Kind
 	Stored  kvindex.Stored  // of Kind Stored
 	Removed kvindex.Removed // of Kind Removed
 }
 
-// extends reports whether the event is of one block that continues a chain on the device.
+// extends reports whether the event stores one block on the device that continues a
+// chain.
 func (e *Event) extends() bool {
 	return e.Kind == Stored && e.Stored.HasParent && len(e.Stored.Blocks) == 1 && e.Stored.Tier == kvindex.Device
 }
@@ -39,57 +40,59 @@ type Batch struct {
 	Refused   Refusals // of this payload
 }
 
-// Decoder decodes the payloads of one publisher, in order. It learns which KV
-// cache groups are the main attention's and which blocks are salted, and reuses
-// its buffers. Not safe for concurrent use.
+// Decoder decodes the payloads of one publisher, in order. It learns which KV cache
+// groups belong to the main attention and which blocks are salted. Its buffers are
+// reused. Not safe for concurrent use.
 type Decoder struct {
 	blockSize int
 	eagle     bool
 	rank      worker.DPRank
 
 	batch    Batch
-	blocks   []kvindex.Block      // arena of Stored.Blocks
-	removed  []kvindex.EngineHash // arena of Removed.Blocks
+	blocks   []kvindex.Block      // backs the slices Stored.Blocks
+	removed  []kvindex.EngineHash // backs the slices Removed.Blocks
 	hashes   []kvindex.EngineHash
 	tokens   []uint32
 	locals   []kvindex.LocalHash
 	keys     blockKeys
-	window   []uint32        // scratch: what one block is hashed over
-	groups   map[uint64]bool // learnt: true for main attention
+	window   []uint32        // scratch: the tokens that one block is hashed over
+	groups   map[uint64]bool // learnt: true for a group of the main attention
 	sawWhole bool            // the publisher has sent a whole block
-	spaces   spaces          // of blocks that are not plain
+	spaces   spaces          // facts about blocks that are not plain
 }
 
-// NewDecoder returns a decoder for the data-parallel rank of a worker whose
-// blocks have blockSize tokens, or with eagle as many pairs of them.
+// NewDecoder returns a decoder for one data-parallel rank of a worker. blockSize is the
+// tokens in a block, or with eagle the pairs of tokens.
 func NewDecoder(blockSize uint32, rank worker.DPRank, eagle bool) *Decoder {
 	d := &Decoder{blockSize: int(blockSize), rank: rank, eagle: eagle}
 	d.Reset()
 	return d
 }
 
-// Reset forgets what was learnt of the publisher: it has restarted.
+// Reset forgets all that was learnt of the publisher, after its restart.
 func (d *Decoder) Reset() {
 	d.groups = map[uint64]bool{}
 	d.sawWhole = false
 	d.Forget()
 }
 
-// Forget forgets what was learnt of blocks: all of them were dropped.
+// Forget forgets what was learnt of blocks, when all of them were dropped.
 func (d *Decoder) Forget() { d.spaces.forget() }
 
-// Budget has the memory for what is learnt of blocks asked for, in bytes, and
-// given back, below zero. Without it there is no bound.
+// Budget sets the function that the decoder calls before it keeps facts about blocks,
+// with the bytes that they take. False means that there is no room: the blocks are then
+// left out. A negative count gives bytes back. Without a function the memory is not
+// bounded.
 func (d *Decoder) Budget(reserve func(bytes int) bool) { d.spaces.reserve = reserve }
 
-// LeftOut is how many blocks of the publisher are not in any batch because they
-// depend on what cannot be read, or follow one that does.
+// LeftOut is how many blocks of the publisher were left out of the batches because they
+// depend on something that cannot be read, or follow such a block.
 func (d *Decoder) LeftOut() int { return d.spaces.left }
 
 // Decode reads one payload: an array of timestamp, events and optionally the
-// data-parallel rank. Events that cannot be used are counted in the batch's
-// Refused; an error means that the payload as a whole is unreadable, and it is
-// then counted as one Malformed. Payload is not kept.
+// data-parallel rank. Events that cannot be used are counted in the batch's Refused. An
+// error means that the whole payload is unreadable; it is then counted as one Malformed.
+// The payload is not kept.
 func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 	d.batch = Batch{Events: d.batch.Events[:0]}
 	d.blocks, d.removed = d.blocks[:0], d.removed[:0]
@@ -130,8 +133,8 @@ func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 	return &d.batch, nil
 }
 
-// event decodes the event at the front of b and returns its size, or 0 where it
-// must be skipped as a whole: a fault in it ends with it.
+// event decodes the event at the front of b and returns its size. 0 means that the size
+// is unknown and the caller must skip the event.
 func (d *Decoder) event(b []byte) (size int) {
 	f, reason, ok := readFields(b)
 	if !ok {
@@ -158,7 +161,7 @@ func (d *Decoder) event(b []byte) (size int) {
 	return f.size
 }
 
-// admit judges everything but the blocks: where they are and whose they are.
+// admit judges all fields but the blocks: the owner, the place, the group and the tier.
 func (d *Decoder) admit(f *fields) (kvindex.Tier, Reason, bool) {
 	if s := string(f.ownership); s != "" && s != "worker" && s != "WORKER" {
 		return 0, ForeignOwner, false
@@ -176,9 +179,9 @@ func (d *Decoder) admit(f *fields) (kvindex.Tier, Reason, bool) {
 	return tier, UnknownMedium, ok
 }
 
-// mainGroup reports whether the blocks are the main attention's, the only ones
-// whose presence means that a prefix is held. A store that names the kind
-// teaches it for its group; a removal names none and goes by what was learnt.
+// mainGroup reports whether the blocks belong to the main attention: only those show that
+// a prefix is held. A store may name the kind of its group, which is then learnt. A
+// removal names none and is judged by what was learnt.
 func (d *Decoder) mainGroup(f *fields) bool {
 	if f.kind == Stored && len(f.specKind) > 0 {
 		main := false
@@ -186,7 +189,7 @@ func (d *Decoder) mainGroup(f *fields) bool {
 		case "full_attention", "mla_attention", "sink_full_attention":
 			main = true
 		}
-		// NB: bounded, since a group number is whatever the wire says.
+		// NB: bounded, since a publisher may send any group number.
 		if _, known := d.groups[f.group]; known || len(d.groups) < 256 {
 			d.groups[f.group] = main
 		}
@@ -198,7 +201,7 @@ func (d *Decoder) mainGroup(f *fields) bool {
 	return f.group == 0
 }
 
-// tierOf maps the media that engines name, as Dynamo's router does.
+// tierOf maps the media that engines name, in the way of Dynamo's router.
 func tierOf(medium []byte) (kvindex.Tier, bool) {
 	switch string(medium) {
 	case "", "GPU", "DEVICE":
@@ -272,8 +275,8 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	return 0, true
 }
 
-// leaveOut remembers blocks that are left out, and why, so that what follows them
-// is left out for the same reason, until the engine removes them.
+// leaveOut records blocks that are left out, and why, until the engine removes them.
+// Blocks that follow them are left out for the same reason.
 func (d *Decoder) leaveOut(blocks []kvindex.EngineHash, kind spaceKind, t kvindex.Tier) (Reason, bool) {
 	if !d.spaces.note(blocks, space{kind: kind}, t) {
 		return NoRoom, false
@@ -282,8 +285,9 @@ func (d *Decoder) leaveOut(blocks []kvindex.EngineHash, kind spaceKind, t kvinde
 	return why, false
 }
 
-// seed returns what the blocks of a store are hashed with: the salt that it names,
-// else that of its parent, which has the seed after; 0: none that is known.
+// seed returns the seed that the blocks of a store are hashed with: that of the salt that
+// the store names, else after, the seed of its parent if the parent is salted, else that
+// of the adapter alone. False means that there is no memory to record it.
 func (d *Decoder) seed(usable int, salt kvindex.Salt, after uint64, t kvindex.Tier) (seed uint64, ok bool) {
 	seed = salt.Seed()
 	if salt.CacheSalt == "" && after == 0 {
@@ -296,8 +300,8 @@ func (d *Decoder) seed(usable int, salt kvindex.Salt, after uint64, t kvindex.Ti
 	return seed, d.spaces.note(d.hashes[:usable], space{seed: seed}, t)
 }
 
-// width is how many tokens a block is hashed over: blocks of n pairs are of n+1 tokens
-// each, the last being the next one's first.
+// width is how many tokens a block is hashed over. A block of n pairs has n+1 tokens, the
+// last of which is the first of the next block.
 func (d *Decoder) width() int {
 	if d.eagle {
 		return d.blockSize + 1
@@ -305,8 +309,9 @@ func (d *Decoder) width() int {
 	return d.blockSize
 }
 
-// readTokens reads the tokens of a store, and takes off usable what begins with a block
-// that has one of SGLang's ids in place of a picture: no prompt comes to those.
+// readTokens reads the tokens of a store. SGLang has ids of its own in the place of a
+// picture, and no prompt is hashed with those, so usable is cut to the blocks before the
+// first that has one.
 func (d *Decoder) readTokens(f *fields, usable *int) (Reason, bool) {
 	var wide int
 	var pairs, ok bool
@@ -332,8 +337,8 @@ func (d *Decoder) readTokens(f *fields, usable *int) (Reason, bool) {
 	return 0, true
 }
 
-// hash computes the local hashes of the first usable blocks of a store, whose tokens have
-// been read. after is the seed of the block before them, if it has a salt.
+// hash computes the local hashes of the first usable blocks of a store, whose tokens were
+// read before. after is the seed of the parent, 0 if the parent has no salt.
 func (d *Decoder) hash(usable int, e *kvindex.Stored, salt kvindex.Salt, after uint64) (Reason, bool) {
 	seed, ok := d.seed(usable, salt, after, e.Tier)
 	if !ok {

@@ -12,100 +12,99 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Config configures a [Subscriber]. Only Index is required; the zero value of
-// all else is the documented default.
+// Config configures a [Subscriber]. Only Index is required. The zero value of every other
+// field means the documented default.
 type Config struct {
-	// Index is fed with the events. The subscriber attaches and detaches ranks
-	// in it; nobody else may write to it, but for routes, and to detach a rank
-	// whose worker has left before Update is told that it is back.
+	// Index gets the events. The subscriber attaches and detaches ranks in it. Others may
+	// only record routes in it, and detach a rank whose worker has left, before Update is
+	// given a snapshot that has the worker again.
 	Index kvindex.Index
 
-	// Logger gets the changes of state. Nil: none.
+	// Logger logs changes of state. Nil: no logs.
 	Logger *slog.Logger
-	// Hooks are called as things happen.
+	// Hooks are called as things happen; see [Hooks].
 	Hooks Hooks
 	// Dial opens connections. Nil: TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// Bind are addresses, host:port, where the subscriber listens for
-	// publishers that dial instead of being dialed. Only for workers that name
-	// no address of their own; see bind.go for how they are recognized. Whoever
-	// reaches the address may say what a worker holds: keep it in a private
-	// network.
+	// Bind are addresses, host:port, where the subscriber listens for publishers that
+	// dial. Only workers that name no address of their own are followed in this way;
+	// bind.go says how they are recognized. Any peer that reaches the address can claim
+	// what a worker holds: keep it in a private network.
 	Bind []string
-	// PlaneZMQ are addresses, host:port, of publishers or brokers of a Dynamo
-	// event plane.
+	// PlaneZMQ are addresses, host:port, of publishers or brokers of a Dynamo event
+	// plane. The plane's events are used for workers that name no address of their own.
 	PlaneZMQ []string
-	// Channels are further ways into a Dynamo event plane. With either, the
-	// events of workers that name no address of their own are taken from it.
+	// Channels are further connections to a Dynamo event plane.
 	Channels []Channel
 
-	// MinBackoff is the wait before the first new attempt to connect, doubled
-	// to MaxBackoff; each wait is cut by a random part of up to a half.
-	// Defaults 50 ms and 2 s.
+	// MinBackoff is the wait before the first new attempt to connect. It doubles with
+	// each attempt, up to MaxBackoff. A random part, at most half, is taken off each
+	// wait. Defaults 50 ms and 2 s.
 	MinBackoff, MaxBackoff time.Duration
-	// Timeout bounds dial and handshake together, and the silence of a replay.
-	// Default 5 s. Lower finds broken replays sooner and gives up slow ones.
+	// Timeout bounds dial and handshake together, and the silence of a replay. Default 5
+	// s. A lower value finds broken replays sooner and gives up slow ones.
 	Timeout time.Duration
-	// Heartbeat is the time between PINGs; after three without a sign of life
-	// the connection is given up. Default 5 s. Only for peers that know them
-	// (ZMTP 3.1: libzmq from 4.2).
+	// Heartbeat is the time between PINGs. After three of them without a byte from the
+	// peer the connection is given up. Default 5 s. Only for peers that know PING (ZMTP
+	// 3.1: libzmq from 4.2).
 	Heartbeat time.Duration
-	// Audit is how long a publisher is quiet before it is asked for its last message
-	// once more, which proves that it is the same publisher. Default 30 s. Each
-	// audit is one short connection.
+	// Audit is the quiet time after which a publisher is asked for its last message once
+	// more, to prove that it is still the same publisher. Default 30 s. Each audit opens
+	// a short connection.
 	Audit time.Duration
-	// Check is how long a publisher with a replay port is quiet before it is asked
-	// whether it has sent more than was heard, and how often from then on. Default
-	// 1.5 s. Lower finds a loss sooner; a check is a few bytes each way, on a
-	// connection that is kept.
+	// Check is the quiet time after which a publisher with a replay port is asked whether
+	// it has sent more than was heard, and the time between such questions. Default 1.5
+	// s. A lower value finds a loss sooner. A check sends a few bytes each way, on a
+	// connection that stays open.
 	Check time.Duration
-	// ReplayAttempts is how often a replay is tried. Default 3.
+	// ReplayAttempts is how often a replay is tried before it counts as failed. Default
+	// 3.
 	ReplayAttempts int
-	// ReplayFor bounds how long one replay may go on. Default 2 min. What goes on for
-	// longer, or brings more than MaxReplayBytes or 262,144 messages, or messages
-	// out of order, has no end: the rank is degraded, and the publisher is asked for
-	// none any more until it is connected anew.
+	// ReplayFor bounds the time of one replay. Default 2 min. A replay counts as endless
+	// if it takes longer, or brings more than MaxReplayBytes, more than 262,144 messages,
+	// or messages out of order. The rank is then degraded, and its publisher is not asked
+	// for replays until the next connection.
 	ReplayFor time.Duration
-	// Keep is how long after it was copied what an earlier process held of a rank
-	// may still be taken; see Resume. Default 15 min. Longer helps workers that
-	// are quiet or away for long, and holds the dump in memory until then where
-	// one of them is waited for.
+	// Keep is the age, counted from the copy, up to which a rank's blocks of an earlier
+	// process may still be taken; see Resume. Default 15 min. A larger value helps
+	// workers that are quiet or away for long. The dump stays in memory until then if one
+	// of its ranks is waited for.
 	Keep time.Duration
 
-	// MaxMessageBytes bounds one message. Default 16 MiB. A larger one ends
-	// the connection.
+	// MaxMessageBytes bounds one message. Default 16 MiB. A larger message ends the
+	// connection.
 	MaxMessageBytes int
-	// MaxBufferedBytes bounds, for each rank, what is kept while a replay
-	// runs; beyond it the replay is given up. Default 64 MiB.
+	// MaxBufferedBytes bounds, for each rank, the messages that are kept during a replay.
+	// Beyond it the replay is given up. Default 64 MiB.
 	MaxBufferedBytes int
-	// MaxReplayBytes bounds the payloads of one replay. Default 1 GiB. They are
-	// applied as they come: it bounds the work that a publisher can make.
+	// MaxReplayBytes bounds the payloads of one replay. Default 1 GiB. The payloads are
+	// applied as they come, so this bounds the work that a publisher can cause, not
+	// memory.
 	MaxReplayBytes int
 }
 
-// Hooks observe a Subscriber, for counters. Each may be nil. They are called by
-// the goroutines of a rank, several at once, and must not block.
+// Hooks observe a Subscriber, to count what happens. Each may be nil. The goroutines of
+// the ranks call them, several at once, so they must not block.
 type Hooks struct {
-	// Applied: one message was decoded and applied, with so many events and
-	// stored or removed blocks.
+	// Applied: one message was decoded and applied. It had so many events, which stored
+	// or removed so many blocks.
 	Applied func(r worker.Rank, events, blocks int)
-	// Wrote: a rank told of so many blocks, each in an event of its own, that extend a
-	// chain on the device: what a running answer does, where the engine tells of each
-	// block when it is full. It is called once for the messages that are applied
-	// together, up to 64 or some 1 MiB where they wait. live says that all of them came as they were
-	// sent, and that nothing is known to be missing; else some were replayed or held
-	// back, or what was published is lost.
+	// Wrote: the rank announced so many blocks on the device that extend a chain, each in
+	// an event of its own. A running answer causes such events if the engine announces
+	// each block when it is full. The hook is called once for messages that are applied
+	// together, at most 64 or about 1 MiB of them. live says that all of them came as
+	// they were sent and that nothing is known to be missing. False means that some were
+	// replayed or held back, or that messages were lost.
 	Wrote func(r worker.Rank, blocks int, live bool)
-	// Refused: n events were not used. The zero rank stands for none that is
-	// known.
+	// Refused: n events were not used. The zero rank means that the rank is unknown.
 	Refused func(r worker.Rank, why Reason, n uint64)
 	// Gap: messages of a rank were found missing.
 	Gap func(r worker.Rank)
 	// Replayed: a replay ended well (ok) or was given up.
 	Replayed func(r worker.Rank, ok bool)
-	// Restored: so many blocks of the rank, which an earlier process held, were
-	// taken into the index.
+	// Restored: so many blocks of the rank that an earlier process held were taken into
+	// the index.
 	Restored func(r worker.Rank, blocks int)
 	// Reset: the rank's blocks were dropped.
 	Reset func(r worker.Rank, why Cause)
@@ -161,12 +160,12 @@ func (h *Hooks) state(r worker.Rank, s State) {
 	}
 }
 
-// conn is what a connection is opened with.
+// conn returns the settings of a connection.
 func (c *Config) conn() connConfig {
 	return connConfig{maxBytes: c.MaxMessageBytes, heartbeat: c.Heartbeat, timeout: c.Timeout}
 }
 
-// plane reports whether there is a way into an event plane.
+// plane reports whether an event plane is configured.
 func (c *Config) plane() bool { return len(c.PlaneZMQ)+len(c.Channels) > 0 }
 
 func (c Config) withDefaults() Config {
@@ -204,8 +203,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns every fault of the configuration, joined, or nil. Zero
-// values are valid: they mean the default.
+// Validate returns all faults of the configuration, joined, or nil. Zero values are
+// valid: they mean the default.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf("kvevents: "+format, a...)) }

@@ -14,18 +14,18 @@ const planeTopic = "kv-events"
 
 var errEnvelope = errors.New("kvevents: event plane")
 
-// Envelope is one message of Dynamo's event plane. Its slices are views into
-// what was parsed.
+// Envelope is one message of Dynamo's event plane. Its slices are views into the bytes
+// that were parsed.
 type Envelope struct {
-	Publisher uint64 // drawn anew by each life of a publisher
-	Sequence  uint64 // of the publisher's messages, from 0
+	Publisher uint64 // a random number, drawn anew in each life of a publisher
+	Sequence  uint64 // counts the publisher's messages, from 0
 	Topic     []byte
 	Payload   []byte
 }
 
-// ParseEnvelope reads an envelope: a map with publisher_id, sequence, topic and
-// payload, with or without the header of five bytes that goes before it on
-// ZeroMQ: version 1 and the map's length, big-endian.
+// ParseEnvelope reads an envelope: a map with publisher_id, sequence, topic and payload.
+// On ZeroMQ a header of five bytes comes before the map (version 1 and the map's length,
+// big-endian); it may be missing.
 func ParseEnvelope(b []byte) (Envelope, error) {
 	var e Envelope
 	if len(b) > 5 && b[0] == 1 {
@@ -56,9 +56,9 @@ func ParseEnvelope(b []byte) (Envelope, error) {
 	return e, nil
 }
 
-// parsePlane reads the frames [topic, publisher, sequence, envelope] of the
-// event plane on ZeroMQ and returns the envelope's frame. What is said twice
-// must be the same.
+// parsePlane reads the frames [topic, publisher, sequence, envelope] of the event plane
+// on ZeroMQ and returns the envelope's frame. The publisher and the sequence must be the
+// same in the frames as in the envelope.
 func parsePlane(frames [][]byte) ([]byte, error) {
 	if len(frames) != 4 || len(frames[1]) != 8 || len(frames[2]) != 8 {
 		return nil, fmt.Errorf("%w: message of %d frames: expected topic, publisher, sequence and envelope", errEnvelope, len(frames))
@@ -73,34 +73,33 @@ func parsePlane(frames [][]byte) ([]byte, error) {
 	return frames[3], nil
 }
 
-// RouterEvent is one event of Dynamo's event plane. Its slices belong to the
-// PlaneDecoder and are valid until its next Decode.
+// RouterEvent is one event of Dynamo's event plane. Its slices belong to the PlaneDecoder
+// and are valid until its next Decode.
 type RouterEvent struct {
 	Event
 	Rank worker.Rank
-	ID   uint64 // of the rank's events
-	// Refused: whose event it is is known, and that it cannot be used, for Why.
+	ID   uint64 // counts the events of the rank
+	// Refused: the event's rank and id were read, but it cannot be used, for Why.
 	Refused bool
 	Why     Reason
 }
 
-// PlaneDecoder decodes the payloads of Dynamo's event plane. It reuses its
-// buffers. Not safe for concurrent use.
+// PlaneDecoder decodes the payloads of Dynamo's event plane. Its buffers are reused. Not
+// safe for concurrent use.
 type PlaneDecoder struct {
 	events  []RouterEvent
 	blocks  []kvindex.Block
 	removed []kvindex.EngineHash
 }
 
-// Decode reads one payload: an array of router events in msgpack with names.
-// Local hashes are taken as they are: they are made as ours are. Events of
-// which not even the rank and the id can be read are counted as malformed; an
-// error means that the payload as a whole is unreadable.
+// Decode reads one payload: an array of router events, as msgpack maps. Local hashes are
+// used as they come, since they are made as ours are. Events whose rank or id cannot be
+// read are counted as malformed. An error means that the whole payload is unreadable.
 func (d *PlaneDecoder) Decode(payload []byte) (events []RouterEvent, malformed uint64, err error) {
 	d.events, d.blocks, d.removed = d.events[:0], d.blocks[:0], d.removed[:0]
 	r := reader{b: payload}
 	n := r.array()
-	whole := reader{b: payload} // nothing is taken of a payload that is cut
+	whole := reader{b: payload} // a payload that is cut short is refused as a whole
 	whole.skip()
 	if r.err != nil || whole.err != nil || whole.left() != 0 {
 		return nil, 1, fmt.Errorf("%w: expected an array of events in %d bytes", errMsgpack, len(payload))
@@ -119,7 +118,7 @@ func (d *PlaneDecoder) Decode(payload []byte) (events []RouterEvent, malformed u
 // planeFields are the fields of a router event, as views.
 type planeFields struct {
 	worker, rank, id uint64
-	named            [2]bool // worker and id
+	named            [2]bool // whether worker and id were named
 	tier, domain     []byte
 	hasDomain        bool
 	data             []byte
@@ -177,8 +176,9 @@ func (f *planeFields) readEvent(r *reader) {
 	}
 }
 
-// domainReason judges who owns the blocks. An event without a domain is of a
-// publisher that knows none.
+// domainReason judges who owns the blocks. An event without a domain comes from a
+// publisher that knows no domains, so its worker owns them. False means that the event
+// may be used.
 func (f *planeFields) domainReason() (Reason, bool) {
 	switch {
 	case !f.hasDomain, string(f.domain) == "worker":
@@ -203,7 +203,8 @@ func planeTier(name []byte) (kvindex.Tier, bool) {
 	return 0, false
 }
 
-// data reads "cleared", {"stored": …} or {"removed": …}.
+// data reads the content of an event: "cleared", {"stored": …} or {"removed": …}. True
+// means that the event is refused, for the reason.
 func (d *PlaneDecoder) data(e *Event, b []byte, tier kvindex.Tier) (Reason, bool) {
 	r := reader{b: b}
 	var kind []byte

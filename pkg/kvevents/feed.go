@@ -11,8 +11,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// feed is a rank's way into the index, and what is known of it. The status may
-// be read by anybody; all else is for the one that applies the rank's events.
+// feed writes the events of one rank to the index, and has the rank's status. Any
+// goroutine may read the status; the rest is for the goroutine that applies the rank's
+// events.
 type feed struct {
 	// set at construction, read-only
 	cfg  *Config
@@ -21,23 +22,23 @@ type feed struct {
 
 	heard atomic.Bool // a message was applied
 
-	kept *kept // of an earlier process, until it is judged; nil: nothing is
+	kept *kept // of an earlier process, until it is judged; nil: nothing waits
 
-	// mu guards status. A leaf.
+	// mu guards status. No other lock is taken under it.
 	mu     sync.Mutex
 	status RankStatus
 }
 
-// begin makes the zero feed one of the rank.
+// begin sets the zero feed up for the rank.
 func (f *feed) begin(cfg *Config, r worker.Rank) {
 	f.cfg, f.rank, f.log = cfg, r, cfg.Logger.With(rankAttrs(r)...)
 	f.status = RankStatus{Rank: r, Since: time.Now()}
 }
 
-// drop drops the rank's blocks, and those that an earlier process held.
+// drop drops the rank's blocks, also those of an earlier process that wait.
 func (f *feed) drop(why Cause) {
 	f.keep(nil)
-	_ = f.cfg.Index.Clear(f.rank) // attached for as long as it is fed
+	_ = f.cfg.Index.Clear(f.rank) // cannot fail: the rank is attached while it is followed
 	f.mu.Lock()
 	f.status.Resets++
 	f.status.Missing = Refusals{}
@@ -46,7 +47,7 @@ func (f *feed) drop(why Cause) {
 	f.log.Info("kv blocks of the rank dropped", slog.String("cause", why.String()))
 }
 
-// perform gives one event to the index, and returns how many blocks it has.
+// perform gives one event to the index, and returns how many blocks the event names.
 func (f *feed) perform(e *Event, refused *Refusals) (blocks int) {
 	var err error
 	switch e.Kind {
@@ -58,7 +59,7 @@ func (f *feed) perform(e *Event, refused *Refusals) (blocks int) {
 		blocks = len(e.Removed.Blocks)
 	case Cleared:
 		err = f.cfg.Index.Clear(f.rank)
-		f.mu.Lock() // what was missed before is gone too
+		f.mu.Lock() // all that was missing is gone too
 		f.status.Missing = Refusals{}
 		f.mu.Unlock()
 	}
@@ -87,14 +88,14 @@ func (f *feed) applied(events, blocks int) {
 	f.cfg.Hooks.applied(f.rank, events, blocks)
 }
 
-// whole notes that the publisher has sent nothing that was not heard.
+// whole notes that all messages of the publisher were heard.
 func (f *feed) whole() {
 	f.mu.Lock()
 	f.status.AsOf = time.Now()
 	f.mu.Unlock()
 }
 
-// refuse counts what was not used, once for each of n events.
+// refuse counts n events that were not used for this reason.
 func (f *feed) refuse(why Reason, n uint64) {
 	if n == 0 {
 		return

@@ -8,11 +8,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// fields are the fields of one event, as views into the payload. Those that
-// hold several values are kept encoded.
+// fields are the fields of one event, as views into the payload. Fields of several values
+// stay encoded.
 type fields struct {
 	kind      Kind
-	size      int    // bytes of the event; 0 where it was not read to its end
+	size      int    // bytes of the event; 0 if it was not read to its end
 	hashes    []byte // array of hashes
 	parent    []byte // one hash; nil: none
 	tokens    []byte // array of token ids
@@ -21,8 +21,8 @@ type fields struct {
 	hasAdapter bool // lora_id is set
 	adapter    []byte
 	cacheSalt  []byte
-	extraKeys  []byte // array, an element a block; nil: none
-	mmInfos    []byte // the same; nil: none
+	extraKeys  []byte // array with one element for each block; nil: none
+	mmInfos    []byte // like extraKeys
 
 	medium    []byte
 	group     uint64
@@ -31,8 +31,8 @@ type fields struct {
 	ownership []byte
 }
 
-// readFields reads an event in either encoding from the front of b.
-// vLLM from 0.24 and SGLang from 0.5.20 write maps, older ones arrays.
+// readFields reads an event in either encoding from the front of b. vLLM from 0.24 and
+// SGLang from 0.5.20 write maps, older versions arrays.
 func readFields(b []byte) (f fields, reason Reason, ok bool) {
 	if len(b) == 0 {
 		return f, Malformed, false
@@ -87,8 +87,7 @@ func eventKind(tag []byte) Kind {
 	return 0
 }
 
-// findTag returns the value of "type", wherever it stands in the map. A map
-// without one has no known tag.
+// findTag returns the value of "type", wherever it stands in the map, or nil.
 func findTag(b []byte) []byte {
 	r := reader{b: b}
 	for n := r.pairs(); n > 0 && r.err == nil; n-- {
@@ -128,7 +127,7 @@ func (f *fields) readMap(r *reader) {
 				break
 			}
 			salted := reader{b: r.value()}
-			f.readSalt(&salted) // metadata may be about something else
+			f.readSalt(&salted) // a fault in it is ignored: metadata may be about other things
 		case "extra_keys":
 			f.extraKeys = r.value()
 		case "block_mm_infos":
@@ -149,8 +148,8 @@ func (f *fields) readMap(r *reader) {
 	}
 }
 
-// readArray reads n positional fields after the tag. Fields that a version did
-// not have yet are absent at the end; those it had and did not use are nil.
+// readArray reads n positional fields after the tag. Fields that a version did not know
+// are missing at the end; fields that it did not use are nil.
 func (f *fields) readArray(r *reader, n int) {
 	for i := 1; i <= n && r.err == nil; i++ {
 		if r.nil() {
@@ -221,8 +220,8 @@ func (f *fields) readRemovedAt(r *reader, i int) {
 	}
 }
 
-// readSalt reads {"cache_salt": s}. A map without a salt that is a string is a
-// fault: to hash without it would be wrong in silence.
+// readSalt reads {"cache_salt": s}. A map without a salt that is a string is a fault:
+// hashing without the salt would be wrong, and nothing would show it.
 func (f *fields) readSalt(r *reader) {
 	found := false
 	for n := r.pairs(); n > 0 && r.err == nil; n-- {
@@ -237,7 +236,7 @@ func (f *fields) readSalt(r *reader) {
 	}
 }
 
-// textOrSkip reads a string, or takes a value of another kind and returns nil.
+// textOrSkip reads a string. A value of another type is skipped, and nil is returned.
 func (r *reader) textOrSkip() []byte {
 	if !isString(r.peek()) {
 		r.skip()
@@ -254,8 +253,8 @@ func (r *reader) unsigned() uint64 {
 	return v
 }
 
-// hash reads an engine hash in any of its forms: unsigned, signed (bit-cast),
-// or bytes, of which the last eight count, big-endian.
+// hash reads an engine hash in any of its forms: unsigned, signed (the same 64 bits), or
+// bytes, of which the last eight are taken, big-endian.
 func (r *reader) hash() kvindex.EngineHash {
 	if !isBin(r.peek()) {
 		v, _ := r.int()
@@ -277,10 +276,10 @@ func appendHashes(dst []kvindex.EngineHash, array []byte) ([]kvindex.EngineHash,
 	return dst, r.err == nil
 }
 
-// appendTokens appends the token ids of a store. They may come as pairs, each
-// beginning with what the one before ended with: those of [a b] [b c] are
-// a, b, c. wide is the place of the first that has more than 32 bits, as SGLang's in place of
-// a picture have, or how many there are.
+// appendTokens appends the token ids of a store. They may come as pairs, each of which
+// begins with the second token of the pair before: [a b] [b c] are the tokens a, b, c.
+// wide is the index of the first token with more than 32 bits (SGLang has such ids in the
+// place of a picture), or the number of tokens if there is none.
 func appendTokens(dst []uint32, array []byte) (tokens []uint32, wide int, pairs, ok bool) {
 	r := reader{b: array}
 	n := r.array()
@@ -291,7 +290,7 @@ func appendTokens(dst []uint32, array []byte) (tokens []uint32, wide int, pairs,
 	}
 	dst = slices.Grow(dst, n)
 	for ; n > 0 && r.err == nil; n-- {
-		// The forms that nearly all token ids have.
+		// Nearly all token ids have one of these two forms.
 		if b := r.b[r.i:]; len(b) > 4 && b[0] == 0xcd {
 			dst = append(dst, uint32(b[1])<<8|uint32(b[2]))
 			r.i += 3
@@ -303,7 +302,7 @@ func appendTokens(dst []uint32, array []byte) (tokens []uint32, wide int, pairs,
 			if t > math.MaxUint32 {
 				wide = min(wide, len(dst))
 			}
-			dst = append(dst, uint32(t)) //nolint:gosec // those that are wide are not used
+			dst = append(dst, uint32(t)) //nolint:gosec // wide ids are not used
 		}
 	}
 	return dst, min(wide, len(dst)), false, r.err == nil

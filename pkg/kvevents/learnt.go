@@ -7,16 +7,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// learnt is what a [Decoder] knows of a publisher that its next messages do not
-// say again. Without it a removal of the main group's could be taken for a
-// foreign one's, and a salted block for one without.
+// learnt is what a [Decoder] knows of a publisher from earlier messages and cannot learn
+// from later ones. Without it a removal of the main group's blocks could be judged as one
+// of another group, and a salted block could be hashed without its salt.
 type learnt struct {
 	Groups map[uint64]bool `json:"groups,omitempty"`
 	Whole  bool            `json:"whole,omitempty"`
 	Spaces []spaceBlocks   `json:"spaces,omitempty"`
 }
 
-// spaceBlocks are blocks of which the same is known.
+// spaceBlocks are blocks with equal facts; see [space].
 type spaceBlocks struct {
 	Seed   uint64    `json:"seed,omitempty"`
 	Tiers  uint8     `json:"tiers"`
@@ -38,7 +38,7 @@ func (d *Decoder) learnt() learnt {
 	return l
 }
 
-// resume makes the decoder know what another one had learnt.
+// resume gives the decoder what another decoder had learnt.
 func (d *Decoder) resume(l learnt) {
 	d.Reset()
 	maps.Copy(d.groups, l.Groups)

@@ -8,8 +8,8 @@ import (
 
 var errMsgpack = errors.New("kvevents: malformed msgpack")
 
-// reader reads msgpack from b without copying. After a fault every method
-// returns zero and err stays set, so that callers check once at the end.
+// reader reads msgpack from b without copying. After a fault every method returns zero
+// and err stays set, so that callers check it once at the end.
 // https://github.com/msgpack/msgpack/blob/master/spec.md
 type reader struct {
 	b   []byte
@@ -26,7 +26,7 @@ func (r *reader) fail() {
 
 func (r *reader) left() int { return len(r.b) - r.i }
 
-// peek returns the next byte without taking it.
+// peek returns the next byte and does not move on.
 func (r *reader) peek() byte {
 	if r.err != nil || r.i >= len(r.b) {
 		r.fail()
@@ -43,7 +43,7 @@ func (r *reader) byte() byte {
 	return c
 }
 
-// take returns the next n bytes, a view into the input.
+// take returns the next n bytes as a view into the input.
 func (r *reader) take(n uint64) []byte {
 	if r.err != nil || n > uint64(r.left()) {
 		r.fail()
@@ -79,7 +79,7 @@ func isInt(c byte) bool {
 	return c < 0x80 || c >= 0xe0 || c >= 0xcc && c <= 0xcf || c >= 0xd0 && c <= 0xd3
 }
 
-// nil takes a nil and reports whether there was one.
+// nil reports whether the next value is nil, and then moves past it.
 func (r *reader) nil() bool {
 	if r.err == nil && r.i < len(r.b) && isNil(r.b[r.i]) {
 		r.i++
@@ -88,8 +88,9 @@ func (r *reader) nil() bool {
 	return false
 }
 
-// array reads an array header. Each element has at least one byte, so a count
-// beyond what is left is a fault: callers may size buffers by it.
+// array reads an array header and returns the number of elements. Each element has at
+// least one byte, so a count above the bytes that are left is a fault: callers may size
+// buffers by the count.
 func (r *reader) array() int {
 	var n uint64
 	switch c := r.byte(); {
@@ -150,8 +151,7 @@ func (r *reader) bin() []byte {
 	return nil
 }
 
-// int reads an integer of either sign as its 64 bits; neg says that it was
-// below zero.
+// int reads an integer of either sign as its 64 bits. neg says that it is below zero.
 func (r *reader) int() (v uint64, neg bool) {
 	switch c := r.byte(); {
 	case c < 0x80:
@@ -170,7 +170,7 @@ func (r *reader) int() (v uint64, neg bool) {
 	return 0, false
 }
 
-// float reads a float or an integer as one.
+// float reads a float, or an integer as a float.
 func (r *reader) float() float64 {
 	switch c := r.peek(); {
 	case c == 0xca:
@@ -188,8 +188,8 @@ func (r *reader) float() float64 {
 	}
 }
 
-// skip takes one value whatever it is. It does not recurse, so that depth of
-// nesting costs no stack.
+// skip moves past one value of any type. It does not recurse, so deep nesting costs no
+// stack.
 func (r *reader) skip() {
 	for pending := 1; pending > 0 && r.err == nil; pending-- {
 		switch c := r.peek(); {
@@ -220,16 +220,17 @@ func (r *reader) skip() {
 	}
 }
 
-// skipInts takes up to n integers, as long as there are some, and returns how
-// many. Nearly all of a payload is token ids, and they are passed several times.
+// skipInts moves past integers, at most n, up to the first value of another type, and
+// returns how many it passed. Nearly all of a payload is token ids, and each is passed
+// several times.
 func (r *reader) skipInts(n int) int {
 	i, b := r.i, r.b
 	for k := range n {
 		if i >= len(b) {
 			r.i = len(b)
-			return k // the next one fails
+			return k // the next read fails
 		}
-		if i+5 <= len(b) { // the forms that nearly all token ids have
+		if i+5 <= len(b) { // nearly all token ids have one of these two forms
 			if b[i] == 0xcd {
 				i += 3
 				continue
@@ -250,7 +251,8 @@ func (r *reader) skipInts(n int) int {
 	return n
 }
 
-// intSize is how many bytes an integer has that begins with c, 0 if none does.
+// intSize is how many bytes an integer has whose first byte is c; 0 if c begins no
+// integer.
 func intSize(c byte) int {
 	switch {
 	case c < 0x80 || c >= 0xe0:
@@ -263,7 +265,7 @@ func intSize(c byte) int {
 	return 0
 }
 
-// value takes one value and returns its bytes.
+// value moves past one value and returns its bytes.
 func (r *reader) value() []byte {
 	from := r.i
 	r.skip()

@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// Bounds of what publishers that dial may take before it is known whose they are.
+// Bounds for peers that have dialed, until it is known which worker each belongs to.
 const (
-	// leastNewcomers is how many may wait, however few workers are known.
+	// leastNewcomers is how many may wait even if few workers are known.
 	leastNewcomers = 256
-	// firstPayloads is how many may send the payload of their first message at
-	// the same time: each may be as large as Config.MaxMessageBytes.
+	// firstPayloads is how many may send the payload of their first message at the same
+	// time. Each payload may be as large as Config.MaxMessageBytes.
 	firstPayloads = 8
-	// crowdedEvery is how often the log says that there are too many.
+	// crowdedEvery is the least time between two log lines that say that there are too
+	// many.
 	crowdedEvery = time.Minute
 )
 
@@ -24,22 +25,22 @@ var (
 	errSlow    = errors.New("kvevents: the first message did not come in time")
 )
 
-// newcomers are the connections of peers that have dialed and not said yet whose
-// they are, the one that has waited longest first. Where there is no room, that
-// one goes: a publisher dials again, and nobody holds a place for ever.
+// newcomers are the connections of peers that have dialed and have not yet shown which
+// worker they belong to, in the order in which they came. When there are too many, the
+// first is closed: a publisher dials again, and no peer keeps a place for ever.
 type newcomers struct {
-	payloads chan struct{} // a place for each that may send a payload
+	payloads chan struct{} // has an element for each peer that may send a payload now
 
-	// mu guards what follows. A leaf.
+	// mu guards the fields below. No other lock is taken under it.
 	mu     sync.Mutex
 	conns  []net.Conn
-	logged time.Time // when it was said last that there are too many
+	logged time.Time // when the log last said that there are too many
 }
 
 func newNewcomers() *newcomers { return &newcomers{payloads: make(chan struct{}, firstPayloads)} }
 
-// enter takes a connection in. The one that has to go for it, if any, is the
-// caller's to close, and the log is due to say so.
+// enter adds a connection. If out is not nil, the caller must close it to make room. log
+// says that the caller must also log this.
 func (n *newcomers) enter(nc net.Conn, most int, now time.Time) (out net.Conn, log bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,7 +55,7 @@ func (n *newcomers) enter(nc net.Conn, most int, now time.Time) (out net.Conn, l
 	return out, log
 }
 
-// leave is false of one that had to go.
+// leave removes a connection. False means that enter has removed it before.
 func (n *newcomers) leave(nc net.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -11,32 +11,34 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Channel is a way into an event plane.
+// Channel is one connection to an event plane, or several under one name.
 type Channel interface {
 	// Name names the channel on pages and in logs. It holds no secret.
 	Name() string
-	// Run gives the sink what arrives until ctx ends, connecting again as often
-	// as it must, and returns when all goroutines of its own have ended.
+	// Run gives messages to the sink until ctx ends, and reconnects as often as needed.
+	// It returns when all its goroutines have ended.
 	Run(ctx context.Context, sink Sink)
 }
 
-// Sink takes what a [Channel] has to give. Envelope is called by one goroutine
-// at a time, the others by any.
+// Sink takes the messages and the state of a [Channel]. Envelope is called by one
+// goroutine at a time. The other methods may be called by several at once.
 type Sink interface {
 	// Up says that messages arrive from now on.
 	Up()
-	// Down says that they do not any more, or could not be had, and why.
+	// Down says that messages no longer arrive, or that connecting has failed, with the
+	// error.
 	Down(error)
-	// Envelope takes one message; see [ParseEnvelope]. It does not keep it, and
-	// returns when its events are in the index.
+	// Envelope takes one message; see [ParseEnvelope]. It does not keep the bytes, and
+	// returns when the events are in the index.
 	Envelope([]byte)
 	// Fault notes an error that leaves the channel up.
 	Fault(error)
-	// Refuse counts n messages that are no envelopes.
+	// Refuse counts n messages that are not envelopes.
 	Refuse(why Reason, n uint64)
 }
 
-// Bounds of what is remembered of whoever sends.
+// These bound how many publishers, and how many ranks that are not followed, are
+// remembered. Senders choose both kinds of ids, and so their number.
 const (
 	maxPublishers = 1 << 16
 	maxStrangers  = 1 << 16
@@ -47,19 +49,19 @@ type plane struct {
 	cfg     *Config
 	intakes []*intake // set at construction, read-only
 
-	// mu guards what follows. Taken before a rank's turn or not with it; a
-	// leaf to all else.
+	// mu guards the fields below. No other lock is taken under it, and it is never taken
+	// while a rank's turn is held.
 	mu         sync.Mutex
-	ranks      map[worker.Rank]*planeRank // nil: followed by other means
+	ranks      map[worker.Rank]*planeRank // nil: the rank's events come from elsewhere
 	publishers map[uint64]planePublisher
-	strangers  map[worker.Rank]uint64 // ranks that nobody listened to: their publisher
-	blind      bool                   // there were too many strangers
+	strangers  map[worker.Rank]uint64 // ranks that were not followed: the publisher of their last event
+	blind      bool                   // strangers was full once: any rank may have been among them
 }
 
-// planePublisher is how far a publisher was heard.
+// planePublisher is how far the messages of a publisher were heard.
 type planePublisher struct {
-	next  uint64 // sequence
-	whole bool   // every message so far
+	next  uint64 // the sequence that comes next
+	whole bool   // no message was missed so far
 }
 
 func newPlane(cfg *Config) *plane {
@@ -78,8 +80,8 @@ func newPlane(cfg *Config) *plane {
 	return p
 }
 
-// add makes the rank one whose events are taken; nil for one that has events of
-// its own.
+// add makes the plane take events of the rank for pr. A nil pr says that the rank's
+// events come from elsewhere; those of the plane are then refused.
 func (p *plane) add(r worker.Rank, pr *planeRank) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,8 +93,7 @@ func (p *plane) add(r worker.Rank, pr *planeRank) {
 	p.ranks[r] = pr
 }
 
-// remove ends what add began. When it returns, no event of the rank is applied
-// any more.
+// remove undoes add. After it returns, no event of the rank is applied.
 func (p *plane) remove(r worker.Rank) {
 	p.mu.Lock()
 	pr := p.ranks[r]
@@ -105,7 +106,7 @@ func (p *plane) remove(r worker.Rank) {
 	pr.gone = true
 	publisher := pr.cursor.publisher
 	pr.turn.Unlock()
-	// Should it come back, then without what it held before.
+	// If the rank comes back, then without the blocks that it held before.
 	p.stranger(r, publisher)
 }
 
@@ -119,8 +120,7 @@ func (p *plane) stranger(r worker.Rank, publisher uint64) {
 	p.strangers[r] = publisher
 }
 
-// heard notes a message of a publisher and reports whether all before it were
-// heard too.
+// heard notes a message of a publisher and reports whether all earlier ones were heard.
 func (p *plane) heard(publisher, sequence uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,13 +133,13 @@ func (p *plane) heard(publisher, sequence uint64) bool {
 	}
 	s.next = max(s.next, sequence+1)
 	if !known && len(p.publishers) >= maxPublishers {
-		clear(p.publishers) // those that are heard again count as incomplete
+		clear(p.publishers) // publishers that are heard again count as incomplete
 	}
 	p.publishers[publisher] = s
 	return s.whole
 }
 
-// rank returns who takes the events of r. Without one, the reason says why.
+// rank returns the receiver of the events of r. If there is none, the reason says why.
 func (p *plane) rank(r worker.Rank) (*planeRank, Reason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,16 +150,17 @@ func (p *plane) rank(r worker.Rank) (*planeRank, Reason) {
 	return pr, UnknownWorker
 }
 
-// planeRank is a rank whose events come by an event plane.
+// planeRank is a rank whose events come through an event plane.
 type planeRank struct {
 	feed
 
 	// set by plane.add, read-only from then on
-	missed   bool   // events of missedOf were there while nobody listened
-	missedOf uint64 // 0: of whomever
+	missed   bool   // events of missedOf were sent while nobody followed the rank
+	missedOf uint64 // a publisher; 0: any publisher
 
-	// turn guards what follows, and is held while events are applied: those of
-	// one rank may come by several channels. Before feed.mu and the index's own.
+	// turn guards the fields below. It is held while events are applied, since several
+	// channels may bring events of one rank. It is taken before feed.mu and the index's
+	// own locks.
 	turn   sync.Mutex
 	gone   bool
 	cursor Cursor
@@ -172,7 +173,7 @@ func newPlaneRank(cfg *Config, r worker.Rank) *planeRank {
 	return pr
 }
 
-// take applies events of this rank. It returns false when the rank has left.
+// take applies events of this rank. False means that the rank is no longer followed.
 func (pr *planeRank) take(in *intake, e Envelope, whole bool, events []RouterEvent) bool {
 	pr.turn.Lock()
 	defer pr.turn.Unlock()
@@ -222,8 +223,8 @@ func (pr *planeRank) take(in *intake, e Envelope, whole bool, events []RouterEve
 	return true
 }
 
-// settle writes what the cursor and the channel say into the status. The caller
-// has the turn.
+// settle writes the states of the cursor and of the channel into the status. The caller
+// holds the turn.
 func (pr *planeRank) settle() {
 	if pr.via == nil {
 		return
@@ -249,9 +250,9 @@ type intake struct {
 	channel Channel
 	log     *slog.Logger
 
-	decoder PlaneDecoder // owned by whoever calls Envelope
+	decoder PlaneDecoder // owned by the goroutine that calls Envelope
 
-	// mu guards status. A leaf.
+	// mu guards status. No other lock is taken under it.
 	mu     sync.Mutex
 	status ChannelStatus
 }
@@ -284,7 +285,8 @@ func (in *intake) Down(err error) {
 	in.turned(false)
 }
 
-// turned tells the ranks that are fed by the channel that it is up or down.
+// turned notes that the channel is up or down, and updates the ranks whose events it
+// brings.
 func (in *intake) turned(up bool) {
 	in.mu.Lock()
 	changed := in.status.Up != up
@@ -363,7 +365,7 @@ func (in *intake) Envelope(b []byte) {
 	}
 }
 
-// take gives events of one rank to it.
+// take gives events of one rank to that rank, or counts them as refused.
 func (in *intake) take(e Envelope, whole bool, events []RouterEvent) {
 	pr, why := in.plane.rank(events[0].Rank)
 	if pr != nil && pr.take(in, e, whole, events) {
@@ -377,7 +379,6 @@ func (in *intake) take(e Envelope, whole bool, events []RouterEvent) {
 
 var errEnded = errors.New("kvevents: the channel has ended")
 
-// run runs the channel.
 func (in *intake) run(ctx context.Context) {
 	in.channel.Run(ctx, in)
 	in.Down(errEnded)

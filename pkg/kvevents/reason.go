@@ -5,25 +5,25 @@ type Reason uint8
 
 // The reasons. The set is closed: each is a label of a metric.
 const (
-	// Malformed: not the msgpack or the fields that the engines write.
+	// Malformed: the bytes are not msgpack, or not with the fields that engines write.
 	Malformed Reason = iota
-	// UnknownEvent: a tag that is none of the three known ones.
+	// UnknownEvent: a tag other than the three known ones.
 	UnknownEvent
-	// BlockSizeMismatch: the engine's blocks are of another size than this
-	// worker was registered with. Nothing can match: an operator must act.
+	// BlockSizeMismatch: the engine's blocks have another size than the worker is
+	// registered with. No prompt can match: an operator must act.
 	BlockSizeMismatch
-	// EagleMismatch: blocks of token pairs of a worker that is registered
-	// without EAGLE, or blocks of tokens of one with it. Nothing can match: an
+	// EagleMismatch: the worker publishes blocks of token pairs and is registered without
+	// EAGLE, or blocks of tokens and is registered with it. No prompt can match: an
 	// operator must act.
 	EagleMismatch
-	// PartialBlock: a block shorter than a whole one, from a publisher that
-	// sends whole ones as well. Normal for vLLM; such blocks are not shared.
+	// PartialBlock: a block shorter than a whole one, from a publisher that has sent
+	// whole ones. Normal for vLLM; such blocks are not shared.
 	PartialBlock
-	// TokenCount: the token ids are not as many as the blocks have.
+	// TokenCount: the number of token ids does not fit the number of blocks.
 	TokenCount
-	// UnknownMedium: a storage medium of no known tier.
+	// UnknownMedium: a storage medium that belongs to no known tier.
 	UnknownMedium
-	// ForeignGroup: a KV cache group that is not the main attention's.
+	// ForeignGroup: a KV cache group other than the main attention's.
 	ForeignGroup
 	// RemoteLocality: blocks that are not on this worker.
 	RemoteLocality
@@ -31,43 +31,44 @@ const (
 	ForeignOwner
 	// UnnamedAdapter: a LoRA id without the name that requests use.
 	UnnamedAdapter
-	// ExtraKeys: a block that depends on more than its tokens and pictures that are
-	// named (prompt embeddings, pictures as SGLang pads them), or follows one that does.
-	// RankStatus.LeftOut counts such blocks for as long as the engine has them.
+	// ExtraKeys: a block that depends on something other than its tokens, adapter, salt
+	// and named pictures (prompt embeddings, or pictures as SGLang pads them), or that
+	// follows such a block. RankStatus.LeftOut counts such blocks for as long as the
+	// engine has them.
 	ExtraKeys
 	// AmbiguousSalt: a block whose parent was stored under several cache salts.
-	// It is left out likewise.
+	// RankStatus.LeftOut counts it, too.
 	AmbiguousSalt
-	// Ignored: an event that its publisher marks as one to be ignored.
+	// Ignored: the publisher marks the event as one to be ignored.
 	Ignored
-	// ForeignRank: the batch names another data-parallel rank than the socket
+	// ForeignRank: the batch names another data-parallel rank than the one whose socket
 	// it came from.
 	ForeignRank
 	// UnknownParent: the index does not hold the block's parent.
 	UnknownParent
-	// HashConflict: the engine's hash names another block already.
+	// HashConflict: the engine's hash already names another block.
 	HashConflict
-	// NoRoom: the event alone is more than the index may hold.
+	// NoRoom: the index has no room for the event, even when it holds nothing else, or
+	// there is no memory for facts about its blocks.
 	NoRoom
-	// BadFrames: a message whose frames are not those of the protocol.
+	// BadFrames: the frames of the message are not as the protocol has them.
 	BadFrames
-	// ForeignTopic: a message that is not about KV events.
+	// ForeignTopic: the message is not about KV events.
 	ForeignTopic
-	// UnknownWorker: of a worker or rank that discovery does not know, or not
-	// any more.
+	// UnknownWorker: discovery does not know the worker or rank, or no longer does.
 	UnknownWorker
-	// SecondSource: of a rank whose events come from the engine itself.
+	// SecondSource: the rank's events come from its engine, not from the event plane.
 	SecondSource
-	// StalePublisher: of a publisher whose rank has a newer one.
+	// StalePublisher: the rank has a newer publisher than this one.
 	StalePublisher
-	// Repeated: delivered before.
+	// Repeated: the event was delivered before.
 	Repeated
-	// UnknownDomain: of a residency domain that this version does not know.
+	// UnknownDomain: a residency domain that this version does not know.
 	UnknownDomain
-	// SilentPeer: a peer that has dialed and did not say in time whose it is.
+	// SilentPeer: a peer dialed and did not show in time which worker it belongs to.
 	SilentPeer
-	// TooManyPeers: a peer that has dialed and had to go for another one before it
-	// said whose it is.
+	// TooManyPeers: a peer dialed, and its connection was closed to make room for another
+	// before it showed which worker it belongs to.
 	TooManyPeers
 	// NumReasons is the number of reasons.
 	NumReasons
@@ -111,10 +112,9 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
-// Normal reports whether a worker that is well gives this reason: what was
-// refused is none of the blocks that the index is about, or it is known which
-// blocks are left out, and for how long. All others mean that the index lacks
-// something.
+// Normal reports whether a healthy worker may give this reason: the index is not about
+// such blocks, or it is known which blocks are left out and for how long. Any other
+// reason means that the index lacks something.
 func (r Reason) Normal() bool {
 	switch r {
 	case PartialBlock, ExtraKeys, AmbiguousSalt, ForeignGroup, RemoteLocality, ForeignOwner, Ignored, Repeated, ForeignTopic, SecondSource:
@@ -126,8 +126,8 @@ func (r Reason) Normal() bool {
 // Refusals counts refused events by reason.
 type Refusals [NumReasons]uint64
 
-// Worst returns the most frequent reason that is not normal, and how often it
-// was given; 0 when there is none. Block size comes first: it explains others.
+// Worst returns the most frequent reason that is not normal, and its count. The count is
+// 0 if there is none. BlockSizeMismatch comes before all others, since it explains them.
 func (f Refusals) Worst() (Reason, uint64) {
 	var worst Reason
 	var most uint64
@@ -142,7 +142,7 @@ func (f Refusals) Worst() (Reason, uint64) {
 	return worst, most
 }
 
-// Map returns the counts above zero by name, nil when there are none.
+// Map returns the counts above zero by name, or nil if there are none.
 func (f Refusals) Map() map[string]uint64 {
 	var m map[string]uint64
 	for r, n := range f {

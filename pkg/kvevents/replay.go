@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// endOfReplay marks the end of a replay in place of a sequence.
+// endOfReplay stands in place of a sequence and marks the end of a replay.
 const endOfReplay = math.MaxUint64
 
-// maxReplay bounds the messages of one replay. Publishers keep 10,000 (buffer_steps
-// of vLLM and SGLang) where nobody has said more.
+// maxReplay bounds the messages of one replay. By default publishers keep 10,000
+// (buffer_steps of vLLM and SGLang).
 const maxReplay = 1 << 18
 
-// errEndless is final: to ask again would be answered so again.
+// errEndless is final: another replay would go on without end as well.
 var errEndless = errors.New("kvevents: the replay has no end")
 
-// budget is what one replay may be, whoever answers. What it brings goes on to the
-// index at once, so this bounds work, not memory.
+// budget bounds one replay, whoever answers. Its messages go to the index at once, so the
+// budget bounds work, not memory.
 type budget struct {
 	messages, bytes int
 	last            uint64
 	any             bool
 }
 
-// take judges the next message of a replay. A publisher keeps its messages in
-// order, so one that goes back would go round and round.
+// take counts the next message of a replay. Publishers keep their messages in order, so a
+// sequence that goes back means that the replay repeats itself.
 func (b *budget) take(m message) error {
 	b.messages--
 	b.bytes -= len(m.payload)
@@ -44,11 +44,11 @@ func (b *budget) take(m message) error {
 	return nil
 }
 
-// message is one published batch.
+// message is one batch as a publisher sends it.
 type message struct {
 	seq     uint64
 	payload []byte
-	late    bool // it was replayed or held back: when it was sent, nobody knows
+	late    bool // replayed or held back, so the time at which it was sent is unknown
 }
 
 // parsePublished reads [topic, sequence, payload].
@@ -59,9 +59,9 @@ func parsePublished(frames [][]byte) (message, bool) {
 	return message{seq: binary.BigEndian.Uint64(frames[1]), payload: frames[2]}, true
 }
 
-// parseReplayed reads ["", sequence, payload] or, from vLLM 0.26 and SGLang
-// 0.5.22 on, ["", topic, sequence, payload]: the payload is the last frame and
-// the sequence the one before it.
+// parseReplayed reads ["", sequence, payload] or, from vLLM 0.26 and SGLang 0.5.22 on,
+// ["", topic, sequence, payload]. In both the payload is the last frame, and the sequence
+// is the frame before it.
 func parseReplayed(frames [][]byte) (message, bool) {
 	n := len(frames)
 	if n < 2 || n > 4 || len(frames[n-2]) != 8 {
@@ -76,10 +76,11 @@ type replayLimits struct {
 	bytes int // of payloads
 }
 
-// replay asks the router at addr for all messages from a sequence on and hands
-// them to each in order, until the end marker, a fault, or quiet for as long as
-// the timeout. each returns false to stop early. A replay that goes on for longer
-// than most, or brings more than is taken of one, is errEndless.
+// replay asks the router at addr for all messages from a sequence on. It calls the
+// function each with every message, in order, until the end marker, a fault, or a silence
+// of cfg.timeout. False from that function ends the replay early, without an error. A
+// replay that exceeds the limits in most or maxReplay, or repeats itself, is an
+// errEndless.
 func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg connConfig, most replayLimits, each func(message) bool) error {
 	c, err := dialZMQ(ctx, dial, addr, typeDealer, cfg)
 	if err != nil {
@@ -90,7 +91,8 @@ func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg co
 	defer cancel()
 	defer context.AfterFunc(limited, c.close)()
 	left := budget{messages: maxReplay, bytes: most.bytes}
-	// No PINGs here: an answer is due, and a silent router is given up.
+	// No PINGs here: an answer is due, so a router is given up when it has been silent
+	// for the timeout.
 	c.heartbeat, c.quiet = 0, cfg.timeout
 	if err := c.send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
 		return fmt.Errorf("kvevents: replay from %s: %w", addr, err)
@@ -122,7 +124,7 @@ func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg co
 	}
 }
 
-// sleep waits for d or the end of ctx, and reports whether ctx is still live.
+// sleep waits for d or the end of ctx. False means that ctx has ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -14,18 +14,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Copier is an index whose ranks can be copied: kvindex.Tree.
+// Copier is an index whose ranks can be copied, as kvindex.Tree is.
 type Copier interface {
 	Copy(worker.Rank, *kvindex.RankCopy) error
 }
 
-// mark is the note that a dump has of a rank: where its stream stood when it was
-// copied, and what its decoder had learnt. JSON.
+// mark is the note that a dump has of a rank, in JSON: the position of the rank's stream
+// at the time of the copy, and what its decoder had learnt.
 type mark struct {
-	Source    string            `json:"source"` // that of another one means nothing
+	Source    string            `json:"source"` // the mark is of no use for any other source
 	Plane     bool              `json:"plane,omitempty"`
 	Publisher uint64            `json:"publisher,omitempty"` // on an event plane
-	Retired   []uint64          `json:"retired,omitempty"`   // the earlier ones there
+	Retired   []uint64          `json:"retired,omitempty"`   // on an event plane, see Cursor.Retired
 	Last      uint64            `json:"last"`
 	Sum       uint64            `json:"sum,omitempty"`
 	Degraded  bool              `json:"degraded,omitempty"`
@@ -33,8 +33,7 @@ type mark struct {
 	Learnt    learnt            `json:"learnt"`
 }
 
-// ReadPosition reads where a rank's stream stood from the note that a dump has of
-// the rank.
+// ReadPosition reads the position of a rank's stream from the rank's note in a dump.
 func ReadPosition(note []byte) (Position, error) {
 	var m mark
 	if err := json.Unmarshal(note, &m); err != nil {
@@ -45,8 +44,8 @@ func ReadPosition(note []byte) (Position, error) {
 
 func (m *mark) position() Position { return Position{Last: m.Last, Sum: m.Sum, Degraded: m.Degraded} }
 
-// kept is what an earlier process held of a rank, until its stream has proved to
-// be the same, or another.
+// kept is what an earlier process held of a rank. It waits here until the rank's stream
+// has proved to be the same as then, or another one.
 type kept struct {
 	dump     *kvindex.Dump
 	rank     kvindex.DumpedRank
@@ -54,16 +53,16 @@ type kept struct {
 	deadline time.Time
 }
 
-// expired is false of nothing.
+// expired is false for nil.
 func (k *kept) expired() bool { return k != nil && !time.Now().Before(k.deadline) }
 
-// Resume gives the subscriber what an earlier process has dumped. It is for
-// before Run, once. Nothing of it is in the index before the rank's own stream
-// has proved that it is the one the dump stopped at, by the rules of [Tracker]
-// and [Cursor]; then its blocks are taken, and what came after them is replayed.
-// Where the proof fails they are dropped, as after a reconnect. What no stream
-// has judged Config.Keep after it was copied is forgotten; what is older by now
-// is left out. It returns how many ranks wait, and why others were left out.
+// Resume gives the subscriber the dump of an earlier process. It must be called before
+// Run, once. A rank's blocks enter the index only when the rank's own stream has proved,
+// by the rules of [Tracker] and [Cursor], to be the one at which the dump stopped; later
+// events are then replayed. If the proof fails, the blocks are dropped, as after a
+// reconnect. Blocks that were copied longer than Config.Keep ago are left out, and blocks
+// that reach that age before they are judged are forgotten. Resume returns how many ranks
+// wait, and the errors of those that could not be read.
 func (s *Subscriber) Resume(d *kvindex.Dump) (ranks int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,14 +79,14 @@ func (s *Subscriber) Resume(d *kvindex.Dump) (ranks int, err error) {
 	return len(s.saved), errors.Join(errs...)
 }
 
-// wait is until when a rank of the dump is waited for. It does not hold the dump,
-// which is large and goes with the last rank that needs it.
+// wait names a rank of the dump and its deadline. It has no pointer to the dump, which is
+// large and should be freed with the last rank that needs it.
 type wait struct {
 	rank     worker.Rank
 	deadline time.Time
 }
 
-// waiting returns what Resume has left, soonest deadline first.
+// waiting returns the ranks from Resume that still wait, the soonest deadline first.
 func (s *Subscriber) waiting() []wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +98,7 @@ func (s *Subscriber) waiting() []wait {
 	return all
 }
 
-// forget gives up one after the other at its deadline.
+// forget gives each rank up at its deadline.
 func (s *Subscriber) forget(ctx context.Context, waiting []wait) {
 	for _, x := range waiting {
 		if !sleep(ctx, time.Until(x.deadline)) {
@@ -119,10 +118,10 @@ func (s *Subscriber) forget(ctx context.Context, waiting []wait) {
 	}
 }
 
-// Dump writes what the index holds of each rank whose events are followed, with
-// where its stream stands: the two are of one instant for each rank, whose events
-// wait meanwhile. What Resume was given and no stream has judged is written
-// again. The index must be a [Copier].
+// Dump writes, for each rank whose events are followed, its blocks in the index and the
+// position of its stream. Both are of one instant: the rank's events wait meanwhile.
+// Blocks from Resume that no stream has judged yet are written again. The index must be a
+// [Copier].
 func (s *Subscriber) Dump(w *kvindex.DumpWriter) error {
 	index, ok := s.cfg.Index.(Copier)
 	if !ok {
@@ -155,7 +154,7 @@ func (s *Subscriber) Dump(w *kvindex.DumpWriter) error {
 	return nil
 }
 
-// copy copies the rank. Without a note there is nothing that could be resumed.
+// copy copies the rank. A nil note means that there is no position to resume from.
 func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note []byte, err error) {
 	f.inTurn(func() {
 		m := mark{Source: f.source.String(), Plane: f.plane != nil}
@@ -180,7 +179,7 @@ func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note [
 		}
 		m.Last, m.Sum, m.Degraded, m.Missing = p.Last, p.Sum, p.Degraded, f.feed.snapshot().Missing.Map()
 		switch err = index.Copy(f.feed.rank, c); {
-		case errors.Is(err, kvindex.ErrUnknownRank): // it is about to leave
+		case errors.Is(err, kvindex.ErrUnknownRank): // the rank is about to leave
 			err = nil
 		case err == nil:
 			at = time.Now()
@@ -190,7 +189,7 @@ func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note [
 	return at, note, err
 }
 
-// inTurn does something while no event of the rank is judged or applied.
+// inTurn calls do while no event of the rank is judged or applied.
 func (f *follower) inTurn(do func()) {
 	turn := f.turn()
 	turn.Lock()
@@ -198,7 +197,8 @@ func (f *follower) inTurn(do func()) {
 	do()
 }
 
-// leave says that the index has the rank no more, or another life of it.
+// leave notes that the rank is about to be detached: from then on the index may hold
+// another life of it.
 func (f *follower) leave() {
 	f.inTurn(func() {
 		f.gone = true
@@ -208,8 +208,8 @@ func (f *follower) leave() {
 	})
 }
 
-// resume lets the rank's stream begin where an earlier process's stood. Nobody
-// follows the rank yet.
+// resume puts the rank's stream at the position of an earlier process. No goroutine may
+// follow the rank yet.
 func (f *follower) resume(k *kept) {
 	m := &k.mark
 	if m.Source != f.source.String() || m.Plane != (f.plane != nil) || k.expired() {
@@ -224,8 +224,8 @@ func (f *follower) resume(k *kept) {
 	}
 }
 
-// abandon gives up what an earlier process held, unless it is being judged. The
-// caller has the turn.
+// abandon gives up the blocks of an earlier process, unless they are being judged. The
+// caller holds the turn.
 func (f *follower) abandon() {
 	switch {
 	case f.feed.kept == nil:
@@ -244,7 +244,7 @@ func (s *stream) abandon() {
 	}
 }
 
-// keep sets what waits for its proof. The caller has the turn.
+// keep sets the blocks that wait for their proof; nil: none. The caller holds the turn.
 func (f *feed) keep(k *kept) {
 	f.kept = k
 	f.mu.Lock()
@@ -254,8 +254,8 @@ func (f *feed) keep(k *kept) {
 	}
 }
 
-// restore takes what an earlier process held into the index, and returns what
-// its decoder had learnt. The caller has the turn.
+// restore loads the blocks of an earlier process into the index, and returns what that
+// process's decoder had learnt. The caller holds the turn.
 func (f *feed) restore() learnt {
 	k := f.kept
 	f.keep(nil)

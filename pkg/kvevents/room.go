@@ -5,16 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// room bounds the bytes of what waits in a channel from one goroutine to another: by their
-// count alone, few messages and many megabytes are the same.
+// room bounds the bytes that wait in a channel between two goroutines. The channel itself
+// bounds only the number of messages, and a few may have many megabytes.
 type room struct {
 	held atomic.Int64
-	left chan struct{} // one slot: something was taken since held was looked at
+	left chan struct{} // one slot: bytes were taken out since held was last read
 }
 
 func newRoom() *room { return &room{left: make(chan struct{}, 1)} }
 
-// enter waits until there is room. Of what is larger than all of it one fits.
+// enter waits until fewer than waitingBytes wait. A message may thus be larger than the
+// whole room.
 func (r *room) enter(ctx context.Context, bytes int) error {
 	for r.held.Load() >= waitingBytes {
 		select {
@@ -31,6 +32,6 @@ func (r *room) leave(bytes int) {
 	r.held.Add(-int64(bytes))
 	select {
 	case r.left <- struct{}{}:
-	default: // it has not been looked at since
+	default: // the slot is full: enter has not read held since
 	}
 }

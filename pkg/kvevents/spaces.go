@@ -6,29 +6,29 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// spaces holds what is to be known of blocks that are not plain: the seed of those
-// with a cache salt, which engines name with the first block of a prompt only, and
-// which blocks are left out of the index because they depend on what cannot be
-// read. Those that follow a block have it by their parent.
+// spaces holds facts about blocks that are not plain: the hash seed of blocks with a
+// cache salt, which engines name with the first block of a prompt only, and which blocks
+// are left out of the index because they depend on something that cannot be read. A block
+// that follows another takes both from its parent.
 //
-// It takes memory for as long as the engine has the blocks, whatever clients name
-// them, so it lives within the index's budget: reserve is asked for it.
+// An entry stays for as long as the engine has the block, and clients choose the salts.
+// So the memory counts in the index's budget: reserve is called before memory is taken.
 type spaces struct {
-	reserve func(bytes int) bool // nil: there is no budget
+	reserve func(bytes int) bool // see Decoder.Budget; nil: no budget
 	blocks  map[kvindex.EngineHash]space
 	peak    int // entries that memory is reserved for
-	left    int // entries that are left out
+	left    int // entries of blocks that are left out of the index
 }
 
-// spaceBytes is more than an entry of the map takes while it is half empty.
+// spaceBytes is more than the memory for one entry of a map that is half empty.
 const spaceBytes = 64
 
-// leastSpaces is how many entries memory is reserved for at a time.
+// leastSpaces is the least number of entries that memory is reserved for.
 const leastSpaces = 64
 
 type space struct {
-	seed  uint64 // of its salt and adapter; 0 of a block that is left out
-	tiers uint8  // where the block is
+	seed  uint64 // hash seed of its salt and adapter; 0 for a block that is left out
+	tiers uint8  // a bit for each tier that has the block
 	kind  spaceKind
 }
 
@@ -36,12 +36,12 @@ type spaceKind uint8
 
 const (
 	salted    spaceKind = iota
-	ambiguous           // stored under several salts: what follows it is left out
-	unread              // left out: it depends on what cannot be read
-	unsure              // left out: it follows one that is ambiguous
+	ambiguous           // stored under several salts: blocks that follow it are left out
+	unread              // left out: depends on something that cannot be read
+	unsure              // left out: follows an ambiguous block
 )
 
-// out returns why a block of the kind is left out, if it is.
+// out returns why a block of this kind is left out. False means that it is not.
 func (k spaceKind) out() (Reason, bool) {
 	switch k {
 	case unread:
@@ -52,8 +52,9 @@ func (k spaceKind) out() (Reason, bool) {
 	return 0, false
 }
 
-// followers returns the kind of what follows a block of this one, if it is left
-// out; it is not for want of a salt where it names its own.
+// followers returns the kind of a block whose parent is of kind k. ownSalt says that the
+// block names its own salt; after an ambiguous parent it is then not left out. out says
+// that the block is left out.
 func (k spaceKind) followers(ownSalt bool) (kind spaceKind, out bool) {
 	switch _, out := k.out(); {
 	case out:
@@ -64,14 +65,14 @@ func (k spaceKind) followers(ownSalt bool) (kind spaceKind, out bool) {
 	return salted, false
 }
 
-// of returns what is known of a block.
+// of looks a block up. False means that nothing is noted of it.
 func (s *spaces) of(h kvindex.EngineHash) (space, bool) {
 	sp, known := s.blocks[h]
 	return sp, known
 }
 
-// note remembers what blocks are that were stored on a tier. It is false, and
-// remembers none, where there is no memory for that.
+// note records that blocks of space sp were stored on a tier. False means that there is
+// no memory for it; then none of them is recorded.
 func (s *spaces) note(blocks []kvindex.EngineHash, sp space, t kvindex.Tier) bool {
 	if !s.room(len(blocks)) {
 		return false
@@ -93,8 +94,8 @@ func (s *spaces) note(blocks []kvindex.EngineHash, sp space, t kvindex.Tier) boo
 	return true
 }
 
-// resume remembers what was known of blocks before a restart, as far as there is
-// memory: blocks whose salt is forgotten match no salted prompt any more.
+// resume records what was known of blocks before a restart. Without memory for them
+// nothing is recorded: then later blocks that follow a salted one match no salted prompt.
 func (s *spaces) resume(blocks []kvindex.EngineHash, sp space) {
 	if sp.kind > unsure || !s.room(len(blocks)) {
 		return
@@ -107,19 +108,20 @@ func (s *spaces) resume(blocks []kvindex.EngineHash, sp space) {
 	}
 }
 
-// noteBare notes blocks that have no salt: one that had is ambiguous from now on.
+// noteBare records that blocks were stored without a salt. A block that was noted with
+// one becomes ambiguous.
 func (s *spaces) noteBare(blocks []kvindex.EngineHash, seed uint64, t kvindex.Tier) {
 	if len(s.blocks) == 0 {
 		return
 	}
 	for i, h := range blocks {
 		if _, known := s.blocks[h]; known {
-			s.note(blocks[i:i+1], space{seed: seed}, t) // it is there: no memory is asked for
+			s.note(blocks[i:i+1], space{seed: seed}, t) // the entry exists: no new one is made
 		}
 	}
 }
 
-// take notes that blocks are on a tier no more.
+// take records that blocks are no longer on a tier.
 func (s *spaces) take(blocks []kvindex.EngineHash, t kvindex.Tier) {
 	if len(s.blocks) == 0 {
 		return
@@ -141,7 +143,7 @@ func (s *spaces) take(blocks []kvindex.EngineHash, t kvindex.Tier) {
 	s.shrink()
 }
 
-// room has memory for n more entries.
+// room reserves memory for n more entries. False means that the budget has none.
 func (s *spaces) room(n int) bool {
 	if s.blocks == nil {
 		s.blocks = make(map[kvindex.EngineHash]space)
@@ -156,8 +158,8 @@ func (s *spaces) room(n int) bool {
 	return true
 }
 
-// shrink gives memory back once most of it is of no use: a map keeps what it has
-// grown to.
+// shrink gives memory back when most of it is unused. It makes a new map, since a map
+// keeps the size to which it has grown.
 func (s *spaces) shrink() {
 	if len(s.blocks) == 0 {
 		s.forget()

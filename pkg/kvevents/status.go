@@ -9,17 +9,18 @@ import (
 // State is how far the index can be trusted for a rank.
 type State uint8
 
-// The states.
+// The states of a rank.
 const (
-	// StateNone: the worker publishes no events, or at no possible port.
+	// StateNone: no events have come. The worker names no address for them, or an
+	// impossible port.
 	StateNone State = iota
-	// StateConnecting: not connected; what was known is kept.
+	// StateConnecting: not connected; the blocks that were known are kept.
 	StateConnecting
-	// StateReplaying: catching up; what was known is kept.
+	// StateReplaying: catching up; the blocks that were known are kept.
 	StateReplaying
-	// StateConnected: in step.
+	// StateConnected: in step with the publisher.
 	StateConnected
-	// StateDegraded: in step from some point on; the worker may hold more.
+	// StateDegraded: in step from some message on; the worker may hold more blocks.
 	StateDegraded
 )
 
@@ -37,45 +38,46 @@ func (s State) String() string {
 type RankStatus struct {
 	Rank    worker.Rank
 	State   State
-	Since   time.Time // of the state
-	Via     string    // the channel that its events come by; "": the engine's own
+	Since   time.Time // when State changed last
+	Via     string    // the channel that its events come through; "": the engine's own socket
 	Seen    bool      // a message was applied since the last reset
-	LastSeq uint64    // of the last one applied; of an event, where a channel carries them
-	LastAt  time.Time // of the last one applied
-	// AsOf is when it was known last that nothing is missing: when a message was
-	// applied, or the publisher said that it has sent no more. A worker that can be
-	// asked is asked each Config.Check; of another one it is the last message.
+	LastSeq uint64    // of the message applied last; on an event plane, the id of the event
+	LastAt  time.Time // when a message was applied last
+	// AsOf is the last time at which it was certain that no message is missing: a message
+	// was applied, or the publisher answered that it has sent no more. A quiet worker
+	// with a replay port is asked at each Config.Check. For any other worker AsOf is the
+	// time of its last message.
 	AsOf     time.Time
-	Messages uint64 // applied
-	Events   uint64 // applied
+	Messages uint64 // applied since the rank was attached
+	Events   uint64 // applied since then
 	Blocks   int    // in the index now, on any tier
-	Replays  uint64 // that ended well
+	Replays  uint64 // replays that ended well
 	Resets   uint64 // times the rank's blocks were dropped
 	Refused  Refusals
-	// Missing is what was refused, but for what is Normal, since the worker's
-	// blocks were last known to be none. Above zero, the index lacks something.
+	// Missing counts refusals whose reason is not Normal, since the worker was last known
+	// to hold no blocks. Above zero, the index lacks something.
 	Missing Refusals
-	// LeftOut is how many blocks the worker has that the index leaves out because
-	// they depend on what cannot be read. All others are right.
+	// LeftOut is how many blocks of the worker the index leaves out because they depend
+	// on something that cannot be read. All other blocks are right.
 	LeftOut int
-	// Kept is how many blocks an earlier process held that wait for the proof that
-	// the stream is the same; none of them is in the index.
+	// Kept is how many blocks of an earlier process wait for the proof that the stream is
+	// the same. None of them is in the index yet.
 	Kept      int
-	LastError string // of the last failed connection, replay or payload; "" when there was none
+	LastError string // of the last failed connection, replay or payload; "" if nothing has failed
 	LastFault time.Time
 }
 
-// ChannelStatus is what is known of a channel of an event plane, or of an
-// address that publishers dial.
+// ChannelStatus is what is known of a channel of an event plane, or of an address that
+// publishers dial.
 type ChannelStatus struct {
 	Name     string
 	Up       bool
-	Since    time.Time // of Up
-	Messages uint64    // envelopes, or connections of publishers
-	// Waiting is how many peers have dialed and not said yet whose they are, and
-	// MaxWaiting how many may.
+	Since    time.Time // when Up changed last
+	Messages uint64    // envelopes received, or connections taken from publishers
+	// Waiting is how many peers have dialed and not named their worker yet. MaxWaiting is
+	// how many may.
 	Waiting, MaxWaiting int
-	Refused             Refusals // of what belongs to no rank
+	Refused             Refusals // counted at no rank
 	LastError           string
 	LastFault           time.Time
 }

@@ -15,56 +15,59 @@ import (
 )
 
 const (
-	// maxBarren is how many replays in a row may bring something else than what they
-	// were asked for: a part of what is missing, or another past.
+	// maxBarren is how many replays in a row may bring only a part of the missing
+	// messages, or show another past than the one before. After these, no replay is asked
+	// for until the next connection.
 	maxBarren     = 16
-	inboxMessages = 256     // between socket and index, for each rank
-	turnMessages  = 64      // that wait are judged in one turn, whoever else waits for it,
-	turnBytes     = 1 << 20 // and no more once they have come to so many bytes
-	// waitingBytes is how much may wait to be judged, of a connection and of a replay each:
-	// who has sent more waits, or drops, which is then found missing.
+	inboxMessages = 256     // per rank, between the socket and the index
+	turnMessages  = 64      // most messages that one turn judges, since others may wait for the turn
+	turnBytes     = 1 << 20 // a turn ends once it has judged so many bytes
+	// waitingBytes bounds what waits to be judged, once for a connection and once for its
+	// replay. A publisher that sends faster waits or drops messages, which are then found
+	// missing.
 	waitingBytes = 16 << 20
-	settle       = time.Second // from connecting to the first audit
+	settle       = time.Second // time from connecting to the first audit
 )
 
-// stream follows the publisher of one rank. All but the status belongs to the
-// goroutine of run.
+// stream follows the publisher of one rank. All fields belong to the goroutine of run,
+// except the status and the fields that turn guards.
 type stream struct {
 	feed
 
 	// set at construction, read-only
 	src     source
-	adopted chan adopted  // connections of a publisher that dials; nil: it is dialed
-	ended   chan struct{} // closed when run has ended, for whoever brings one
+	adopted chan adopted  // connections of a publisher that dials; nil: the publisher is dialed
+	ended   chan struct{} // closed when run has ended, so that adopt does not wait for it
 
-	// turn is held while anything is judged or applied, so that others find
-	// tracker, decoder and index of one mind. It guards them, draining, wrote and feed.kept.
-	// Before feed.mu and the index's own.
+	// turn is held while a message is judged or applied, so that others find tracker,
+	// decoder and index in agreement. It guards these, draining, wrote and feed.kept. It
+	// is taken before feed.mu and the index's own locks.
 	turn    sync.Mutex
 	tracker *Tracker
 	decoder *Decoder
 
-	// draining: a replay has ended, and what was held back meanwhile is judged, a turn at
-	// a time. What has come since then waits behind it.
+	// draining: a replay has ended, and the messages that were held back are judged, a
+	// limited number in each turn. Newer messages wait.
 	draining bool
-	wrote    wrote // in this turn
+	wrote    wrote // of this turn
 
 	// owned by the run goroutine
 	session *session // nil while disconnected
-	warned  bool     // of a block-size mismatch
-	// auditing: the replay in progress is but a question in a quiet time.
+	warned  bool     // of blocks that differ from the worker's registration
+	// auditing: the replay in progress only checks, in a quiet time, that nothing was
+	// missed. The status keeps its state meanwhile.
 	auditing bool
 	next     *adopted // the connection to follow next; nil: none yet
 }
 
-// wrote is what Hooks.Wrote is to be told: once for all that a turn has applied, since what
-// hears of it takes a lock that every pick takes.
+// wrote is what Hooks.Wrote will be told. It is told once for all messages of a turn,
+// since the hook takes a lock that every pick takes.
 type wrote struct {
 	blocks int
-	late   bool // some are, or something may be missing
+	late   bool // some of the messages came late, or something may be missing
 }
 
-// session is what lives as long as one connection.
+// session is the state of one connection.
 type session struct {
 	ctx     context.Context //nolint:containedctx // ends with the session; replays are started deep in the loop
 	wg      sync.WaitGroup
@@ -76,12 +79,12 @@ type session struct {
 	buffer      []message // live messages held back by the tracker
 	bufferBytes int
 
-	answers    chan answer // of the replay in progress; nil when none is
-	answerRoom *room       // with it
+	answers    chan answer // of the replay in progress; nil: none
+	answerRoom *room       // bounds the bytes in answers
 	stopReplay context.CancelFunc
-	barren     int  // replays in a row that did not bring what they were asked for
-	upset      bool // the one in progress has shown another past
-	failed     bool // the one that has ended last could not be had
+	barren     int  // replays in a row that did not bring what was missing
+	upset      bool // the replay in progress has led to a reset
+	failed     bool // the last replay failed
 	audit      *time.Timer
 	check      *time.Timer
 	checker    *checker
@@ -91,11 +94,11 @@ type session struct {
 type answer struct {
 	m    message
 	end  bool
-	fail error // with end: why it was not had
+	fail error // with end: why the replay failed; nil: it ended well
 }
 
-// reserver is an index with a budget, which covers what is kept beside it of its
-// blocks: kvindex.Tree.
+// reserver is an index with a budget that also covers the facts kept beside the index
+// about its blocks, as kvindex.Tree is.
 type reserver interface {
 	Reserve(bytes int) bool
 }
@@ -107,7 +110,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
 	}
 	s.begin(cfg, r)
-	if src.addr != "" { // ids tell nobody which worker it is
+	if src.addr != "" { // the rank's id alone does not show which worker it is
 		s.log = s.log.With(slog.String("address", src.addr))
 	}
 	if src.clears {
@@ -122,8 +125,8 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	return s
 }
 
-// run follows the publisher until ctx ends: it connects again and again, or
-// waits for it to dial.
+// run follows the publisher until ctx ends. It connects again and again, or waits for the
+// publisher to dial.
 func (s *stream) run(ctx context.Context) {
 	if s.adopted != nil {
 		s.await(ctx)
@@ -139,7 +142,7 @@ func (s *stream) run(ctx context.Context) {
 		}
 		s.fault(err)
 		if time.Since(began) > s.cfg.MaxBackoff {
-			backoff = s.cfg.MinBackoff // it held for a while: not a broken peer
+			backoff = s.cfg.MinBackoff // it stayed connected for a while: the peer is not broken
 		}
 		if !sleep(ctx, backoff-rand.N(backoff/2+1)) {
 			return
@@ -154,8 +157,8 @@ func (s *stream) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Subscribed first, then the replay: what is published in between arrives
-	// by both ways and is taken once.
+	// The subscription is made before the replay. A message that is published between the
+	// two arrives twice and is applied once.
 	if err := c.subscribe(s.src.topic); err != nil {
 		c.close()
 		return fmt.Errorf("kvevents: subscribe at %s: %w", s.src.addr, err)
@@ -163,8 +166,8 @@ func (s *stream) connect(ctx context.Context) error {
 	return s.follow(ctx, c, nil)
 }
 
-// follow follows a connection that has subscribed, from the messages on that
-// were read of it before.
+// follow follows a connection that has subscribed. before has the messages that were
+// already read from it.
 func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, c.close)
@@ -184,7 +187,7 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 		s.turn.Lock()
 		s.draining = false
 		s.tracker.Disconnect()
-		if s.kept.expired() { // while it was being judged
+		if s.kept.expired() { // the deadline passed while a replay judged the blocks
 			s.abandon()
 		}
 		s.turn.Unlock()
@@ -207,7 +210,7 @@ func (s *stream) follow(ctx context.Context, c *conn, before []message) error {
 	return s.loop(ss)
 }
 
-// inTurn does something as the one that may, and tells of the outcome.
+// inTurn calls do with the turn held, then updates the status and calls Hooks.Wrote.
 func (s *stream) inTurn(do func()) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -247,7 +250,7 @@ func (s *stream) receive(ss *session) {
 	}
 }
 
-// loop judges whatever happens on the connection, one thing at a time.
+// loop judges all that happens on the connection, one thing at a time.
 func (s *stream) loop(ss *session) error {
 	ping := time.NewTicker(s.cfg.Heartbeat)
 	defer ping.Stop()
@@ -258,7 +261,7 @@ func (s *stream) loop(ss *session) error {
 		select {
 		case <-ss.ctx.Done():
 			return ss.ctx.Err()
-		case a := <-s.adopted: // it has dialed again: the newer one counts
+		case a := <-s.adopted: // the publisher has dialed again: the newer connection counts
 			s.next = &a
 			return errReplaced
 		case m, ok := <-ss.inbox:
@@ -287,7 +290,7 @@ func (s *stream) loop(ss *session) error {
 	}
 }
 
-// takeLive judges a message of the subscription, and those that wait behind it.
+// takeLive judges a message of the subscription, and those that wait in the inbox.
 func (s *stream) takeLive(m message) {
 	inbox, bytes := s.session.inbox, 0
 	for waiting := min(len(inbox), turnMessages-1); ; waiting-- {
@@ -308,17 +311,17 @@ func (s *stream) takeReplayed(a answer) {
 		room.leave(len(a.m.payload))
 		s.answered(a)
 		bytes += len(a.m.payload)
-		if waiting == 0 || bytes >= turnBytes || s.session.answers != answers { // it has ended, or another was asked for
+		if waiting == 0 || bytes >= turnBytes || s.session.answers != answers { // the replay has ended, or another has begun
 			return
 		}
 		a = <-answers
 	}
 }
 
-// sum is the same in every process, since positions outlive one.
+// sum must be the same in every process, since a position may outlive its process.
 func (s *stream) sum(m message) uint64 { return xxh3.Hash(m.payload) }
 
-// obey performs a verdict on m.
+// obey performs the verdict on m.
 func (s *stream) obey(v Verdict, m message) {
 	if v.Gap {
 		s.cfg.Hooks.gap(s.rank)
@@ -331,7 +334,7 @@ func (s *stream) obey(v Verdict, m message) {
 		if v.Replay {
 			s.session.buffer, s.session.bufferBytes = nil, 0
 		}
-		s.wrote.late = true // what was lost told of such blocks, too
+		s.wrote.late = true // the lost messages may have told of written blocks, too
 	}
 	if v.Restore {
 		s.decoder.resume(s.restore())
@@ -347,8 +350,8 @@ func (s *stream) obey(v Verdict, m message) {
 	}
 }
 
-// hold keeps a live message for after the replay. Beyond the limit the replay
-// is given up: better to forget one rank than to grow without end.
+// hold keeps a live message until the replay has ended. Beyond the limit the replay is
+// given up: the rank may lose its blocks, but the memory stays bounded.
 func (s *stream) hold(m message) {
 	ss := s.session
 	m.late = true
@@ -359,8 +362,8 @@ func (s *stream) hold(m message) {
 	}
 }
 
-// startReplay asks for a replay in a goroutine of its own, in place of one that
-// may still run.
+// startReplay asks for a replay in a goroutine of its own. A replay that still runs is
+// stopped.
 func (s *stream) startReplay(from uint64) {
 	ss := s.session
 	ss.stopReplay()
@@ -388,7 +391,8 @@ func (s *stream) startReplay(from uint64) {
 	})
 }
 
-// replay tries to have the replay; what an attempt repeats the tracker ignores.
+// replay asks for the replay, several times if it fails. The tracker ignores messages
+// that a later attempt repeats.
 func (s *stream) replay(ctx context.Context, from uint64, each func(answer) bool) error {
 	cfg := connConfig{maxBytes: s.cfg.MaxMessageBytes, timeout: s.cfg.Timeout}
 	most := replayLimits{time: s.cfg.ReplayFor, bytes: s.cfg.MaxReplayBytes}
@@ -415,7 +419,8 @@ func (s *stream) answered(a answer) {
 	s.obey(v, a.m)
 }
 
-// endReplay ends the replay in progress, well or not, and begins to drain the buffer.
+// endReplay ends the replay in progress, whether it ended well or not, and begins to
+// drain the buffer.
 func (s *stream) endReplay(fail error) {
 	ss := s.session
 	ss.stopReplay()
@@ -445,7 +450,8 @@ func (s *stream) endReplay(fail error) {
 	s.drain()
 }
 
-// drain judges what was held back while a replay ran, as much of it as a turn takes.
+// drain judges the messages that were held back during a replay, at most so many as fit a
+// turn.
 func (s *stream) drain() {
 	ss, bytes := s.session, 0
 	for range turnMessages {
@@ -455,7 +461,7 @@ func (s *stream) drain() {
 		m := ss.buffer[0]
 		v := s.tracker.Drain(m.seq, s.sum(m))
 		ss.upset = ss.upset || v.Reset
-		if v.Replay { // it stays, and what is behind it
+		if v.Replay { // this message and those behind it stay in the buffer
 			s.draining, v.Buffer = false, false
 			ss.barren++
 			s.obey(v, message{})
@@ -471,7 +477,7 @@ func (s *stream) drain() {
 		return
 	}
 	ss.buffer, s.draining = nil, false
-	if !ss.failed { // else it has brought nothing at all
+	if !ss.failed { // a failed replay shows nothing
 		s.whole()
 		if ss.barren++; !ss.upset {
 			ss.barren = 0
@@ -480,7 +486,7 @@ func (s *stream) drain() {
 	ss.upset = false
 }
 
-// endless gives up the replays of this connection.
+// endless stops all replays until the next connection.
 func (s *stream) endless(why error) {
 	s.tracker.Endless()
 	s.fault(why)
@@ -513,7 +519,7 @@ func (s *stream) apply(m message) {
 	s.applied(len(b.Events), blocks)
 }
 
-// settleState writes what the tracker says into the status.
+// settleState writes the state of the tracker into the status.
 func (s *stream) settleState() {
 	switch {
 	case (s.tracker.Phase() == Replaying || s.draining) && s.auditing: // no change

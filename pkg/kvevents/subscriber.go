@@ -13,62 +13,63 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Subscriber keeps an index in step with the workers of a snapshot: it attaches
-// their ranks, follows the events of those that publish them, and detaches the
-// ranks of workers that left. Its methods are safe for concurrent use.
+// Subscriber keeps an index in step with the workers of a snapshot: it attaches their
+// ranks, follows the events of ranks that publish them, and detaches the ranks of workers
+// that left. Its methods are safe for concurrent use.
 type Subscriber struct {
 	// set at construction, read-only
 	cfg     Config
-	plane   *plane // nil: there is none
+	plane   *plane // nil: no event plane is configured
 	binders []*binder
 
-	wake chan struct{} // of size 1: next has changed
+	wake chan struct{} // of size 1: signals that next has changed
 
-	// telling guards what Update was given and Run has not taken. A leaf.
+	// telling guards what Update was given and Run has not taken yet. No other lock is
+	// taken under it.
 	telling sync.Mutex
 	next    *worker.Snapshot
-	left    map[worker.ID]bool // since Run has taken, whether they are back or not
+	left    map[worker.ID]bool // workers missing from an update since Run last took one; they may be back
 
-	// Written by the run goroutine, whole; what they point to is immutable.
+	// Written by the run goroutine, each as a new value that never changes.
 	dialers atomic.Pointer[dialers]
-	told    atomic.Pointer[map[worker.Rank]*feed] // ranks that name no address of their own
+	told    atomic.Pointer[map[worker.Rank]*feed] // ranks whose workers name no address for events
 
-	// mu guards ranks. The run goroutine alone writes the map; it holds mu only
-	// for that. Taken before a stream's own lock.
+	// mu guards ranks and saved. Only the run goroutine writes ranks, and holds mu only
+	// for the write. mu is taken before a stream's own lock.
 	mu    sync.Mutex
 	ranks map[worker.Rank]*follower
-	saved map[worker.Rank]*kept // of ranks that have not appeared; guarded by mu
+	saved map[worker.Rank]*kept // from Resume, for ranks that have not appeared yet
 }
 
-// source is what a rank's stream depends on; a change starts it anew.
+// source is what a rank's stream depends on. If it changes, the stream starts anew.
 type source struct {
-	addr, replayAddr string // "" when there is none
+	addr, replayAddr string // "" if there is none
 	topic            string
 	blockSize        uint32
 	eagle            bool
-	// clears: its first message is that its cache is empty, as SGLang's is.
+	// clears: the publisher's first message says that its cache is empty, as SGLang's
+	// does.
 	clears   bool
-	endpoint worker.Endpoint // another one is another life of the worker
+	endpoint worker.Endpoint // another endpoint is another life of the worker
 }
 
-// String tells sources apart, whatever the process.
+// String is equal for equal sources, in every process.
 func (s source) String() string {
 	return fmt.Sprintf("%q %q %q %d %t %s", s.addr, s.replayAddr, s.topic, s.blockSize, s.eagle, s.endpoint)
 }
 
-// follower is a rank with the one way in which its events come, if there is
-// one.
+// follower is a rank and the way in which its events come, if they come at all.
 type follower struct {
 	source source
 	feed   *feed
-	stream *stream    // nil: its events come by the plane
-	plane  *planeRank // nil: they do not
+	stream *stream    // nil: its events come through the event plane
+	plane  *planeRank // nil: its events come through stream
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the stream's goroutine has ended
-	gone   bool          // by turn: the index has it no more
+	gone   bool          // guarded by turn: the rank is being detached from the index
 }
 
-// turn returns what whoever applies the rank's events holds.
+// turn returns the lock that is held while the rank's events are applied.
 func (f *follower) turn() *sync.Mutex {
 	if f.plane != nil {
 		return &f.plane.turn
@@ -76,7 +77,7 @@ func (f *follower) turn() *sync.Mutex {
 	return &f.stream.turn
 }
 
-// NewSubscriber returns a subscriber that follows nobody yet.
+// NewSubscriber returns a subscriber that follows no worker yet.
 func NewSubscriber(cfg Config) (*Subscriber, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -97,9 +98,9 @@ func NewSubscriber(cfg Config) (*Subscriber, error) {
 	return s, nil
 }
 
-// Update gives the workers to follow. It never waits for them; of several
-// updates only the last counts, but a worker that was missing in one of them is
-// followed anew.
+// Update sets the workers to follow, and does not wait until they are followed. If
+// several updates come quickly, only the last counts, except that a worker that was
+// missing in one of them is followed anew.
 func (s *Subscriber) Update(snap *worker.Snapshot) {
 	s.telling.Lock()
 	if s.next != nil {
@@ -117,8 +118,8 @@ func (s *Subscriber) Update(snap *worker.Snapshot) {
 	}
 }
 
-// Run follows the workers until ctx ends. It returns nil, when all goroutines
-// have ended; the index keeps what it holds then. Run must be called once.
+// Run follows the workers until ctx ends, and returns nil when all its goroutines have
+// ended. The index then keeps its blocks. Run must be called once.
 func (s *Subscriber) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -143,7 +144,8 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile makes the followed ranks those of the latest snapshot.
+// reconcile stops and starts following ranks, so that those of the latest snapshot are
+// followed.
 func (s *Subscriber) reconcile(ctx context.Context, wg *sync.WaitGroup) {
 	s.telling.Lock()
 	snap, left := s.next, s.left
@@ -156,7 +158,8 @@ func (s *Subscriber) reconcile(ctx context.Context, wg *sync.WaitGroup) {
 			want[r] = sourceOf(w, dp)
 		}
 	}
-	// Those that left, if only for a moment, or changed are all told to stop before any is waited for.
+	// All ranks that left, even if only for a moment, or changed are told to stop before
+	// any is waited for.
 	var stopped []worker.Rank
 	for r, f := range s.ranks {
 		if src, ok := want[r]; !ok || src != f.source || left[r.ID] {
@@ -170,9 +173,9 @@ func (s *Subscriber) reconcile(ctx context.Context, wg *sync.WaitGroup) {
 			s.plane.remove(r)
 		}
 		s.ranks[r].leave()
-		s.ranks[r].feed.setState(StateNone) // what comes next may have no events
-		// Its blocks go at once, and only after nobody can add any
-		// (docs/behaviour.md#leaves-nothing).
+		s.ranks[r].feed.setState(StateNone) // the rank may have no events when it is followed again
+		// The blocks of a worker that left are dropped at once, but only when no
+		// goroutine can add any (docs/behaviour.md#leaves-nothing).
 		s.cfg.Index.Detach(r)
 		s.mu.Lock()
 		delete(s.ranks, r)
@@ -203,7 +206,7 @@ func (s *Subscriber) follow(ctx context.Context, r worker.Rank, src source, wg *
 		delete(s.saved, r)
 		f.resume(k)
 	}
-	if s.plane != nil { // a rank that Status shows has its events taken
+	if s.plane != nil { // as soon as Status shows a rank, its events are taken
 		s.plane.add(r, f.plane)
 	}
 	s.mu.Unlock()
@@ -217,8 +220,8 @@ func (s *Subscriber) follow(ctx context.Context, r worker.Rank, src source, wg *
 	})
 }
 
-// publishNames makes the ranks without an address of their own known to those
-// who look for them.
+// publishNames publishes the ranks whose workers name no address for events, for Tells
+// and for the binders.
 func (s *Subscriber) publishNames(snap *worker.Snapshot) {
 	if s.plane == nil && len(s.binders) == 0 {
 		return
@@ -231,16 +234,15 @@ func (s *Subscriber) publishNames(snap *worker.Snapshot) {
 	}
 	s.dialers.Store(dialersOf(snap.Workers()))
 	before := s.told.Swap(&told)
-	for r, f := range told { // whoever was told of its first event has asked Tells too soon
+	for r, f := range told { // the hook for the rank's first event may have called Tells before this map was stored
 		if f.heard.Load() && (before == nil || (*before)[r] != f) {
 			s.cfg.Hooks.state(r, f.snapshot().State)
 		}
 	}
 }
 
-// Tells reports whether events of the rank have come although its worker names
-// no address for them: by an event plane, or from a publisher that dials. It
-// takes no lock.
+// Tells reports whether events of the rank have come although its worker names no address
+// for them: through an event plane, or from a publisher that dials. It takes no lock.
 func (s *Subscriber) Tells(r worker.Rank) bool {
 	told := s.told.Load()
 	if told == nil {
@@ -250,7 +252,7 @@ func (s *Subscriber) Tells(r worker.Rank) bool {
 	return f != nil && f.heard.Load()
 }
 
-// awaiting returns the stream of a rank whose publisher dials.
+// awaiting returns the stream of a rank whose publisher dials, or nil.
 func (s *Subscriber) awaiting(r worker.Rank) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,9 +262,9 @@ func (s *Subscriber) awaiting(r worker.Rank) *stream {
 	return nil
 }
 
-// Emptied says that a rank's engine has emptied its cache, as far as it says so
-// elsewhere than by its events: vLLM does when it goes to sleep. What the index
-// holds of the rank is dropped, unless that is nothing.
+// Emptied is called when an engine says, elsewhere than in its events, that it has
+// emptied its cache: vLLM does so when it goes to sleep. All blocks of the rank are
+// dropped. If the index holds none, nothing happens.
 func (s *Subscriber) Emptied(r worker.Rank) {
 	s.mu.Lock()
 	f := s.ranks[r]
@@ -272,7 +274,7 @@ func (s *Subscriber) Emptied(r worker.Rank) {
 	}
 	f.inTurn(func() {
 		st, ok := s.cfg.Index.Stats(r)
-		// What an earlier process held is not in the index before its proof.
+		// Blocks of an earlier process are not in the index before their proof.
 		if !ok || f.gone || f.feed.kept != nil || st.Blocks+st.Routed == 0 {
 			return
 		}
@@ -301,8 +303,8 @@ func (s *Subscriber) Channels() []ChannelStatus {
 	return out
 }
 
-// sourceOf returns where rank dp of the worker publishes: port base plus rank.
-// A port beyond 65535 is no source.
+// sourceOf returns where rank dp of the worker publishes: the base port plus the rank. A
+// port above 65535 yields no address.
 func sourceOf(w *worker.Worker, dp uint32) source {
 	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, clears: w.Engine == worker.SGLang, endpoint: w.Endpoint}
 	if w.KVEvents.Host == "" {

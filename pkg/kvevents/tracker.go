@@ -1,32 +1,32 @@
 package kvevents
 
-// Verdict is what must be done with the message in hand. Reset comes first,
-// then Apply; Buffer and Replay may be done in either order. All false: ignore
-// the message.
+// Verdict says what must be done with the message that was judged. Reset comes first,
+// then Restore, then Apply; Buffer and Replay may be done in either order. A verdict
+// without any of them means that the message is ignored.
 type Verdict struct {
-	// Reset: drop all blocks of the rank, for Cause. Together with Replay: and
-	// whatever is buffered, since it may be of an earlier publisher; the replay
-	// brings all that was published so far.
+	// Reset: drop all blocks of the rank, for Cause. If Replay is set too, also drop the
+	// buffered messages: they may be of an earlier publisher, and the replay brings all
+	// that was published so far.
 	Reset bool
 	Cause Cause
 	// Apply: apply the message's events.
 	Apply bool
-	// Restore: take the blocks that an earlier process held, before Apply: they
-	// are of this very stream, up to here. Never together with Reset.
+	// Restore: before Apply, take the blocks that an earlier process held; the stream has
+	// proved to be theirs. Never set together with Reset.
 	Restore bool
 	// Buffer: keep the message until the replay has ended.
 	Buffer bool
-	// Replay: ask for a replay from From, giving up one in progress.
+	// Replay: ask for a replay from From on. A replay in progress is given up.
 	Replay bool
 	From   uint64
-	// Gap: messages were found missing. Nothing but worth counting.
+	// Gap: messages were found missing. It is only counted.
 	Gap bool
 }
 
-// Position is how far a stream was applied: what a later process resumes from.
+// Position is how far a stream was applied. A later process resumes from it.
 type Position struct {
 	Last     uint64 // sequence of the last message applied
-	Sum      uint64 // its fingerprint
+	Sum      uint64 // fingerprint of that message
 	Degraded bool
 }
 
@@ -39,7 +39,7 @@ const (
 	Lost Cause = iota + 1
 	// Restarted: the publisher began again.
 	Restarted
-	// Emptied: the engine says by other means that its cache is empty.
+	// Emptied: the engine said, elsewhere than in its events, that its cache is empty.
 	Emptied
 )
 
@@ -56,10 +56,10 @@ func (c Cause) String() string {
 	return "none"
 }
 
-// Phase is where a [Tracker] stands.
+// Phase is the state of a [Tracker].
 type Phase uint8
 
-// The phases.
+// The phases of a [Tracker].
 const (
 	Disconnected Phase = iota
 	Replaying          // a replay is in progress; live messages are buffered
@@ -71,68 +71,65 @@ var phaseNames = [...]string{"disconnected", "replaying", "live"}
 // String returns the lower-case name of the phase.
 func (p Phase) String() string { return phaseNames[p] }
 
-// Tracker judges the messages of one publisher by their sequence. It is pure:
-// it does nothing but answer. Not safe for concurrent use.
+// Tracker judges the messages of one publisher by their sequence. It is pure: it returns
+// verdicts, and the caller performs them. Not safe for concurrent use.
 //
-// NB: without replay, a publisher that restarted while the connection was down
-// and whose next message happens to be the one after the last seen is taken for
-// the old one.
+// Each message has its sequence and a fingerprint of its payload. If a publisher restarts
+// and reaches the same sequence again, the fingerprint of the message applied last shows
+// the restart.
 //
-// Each message has its sequence and a fingerprint of its payload. The
-// fingerprint of the last one applied tells a publisher that restarted and
-// has passed the same sequence from one that never stopped.
+// NB: without replays, a publisher that restarted while the connection was down is not
+// told from the old one if its next message happens to be the one after the last seen.
 type Tracker struct {
 	replayable bool
-	empty      uint64 // messages before this sequence tell of no block
+	empty      uint64 // messages before this sequence announce no blocks
 	phase      Phase
 	degraded   bool
 
 	seen bool // a message was applied since the last reset
 	last uint64
-	sum  uint64 // fingerprint of last
-	// The live message heard last on this connection. A connection carries
-	// ascending sequences, so one that is not above it is of a new publisher,
-	// whereas one that is merely not above last was replayed first: a replay may
-	// overtake the live stream.
+	sum  uint64 // fingerprint of message last
+	// The live message heard last on this connection. A connection carries ascending
+	// sequences, so a sequence at or below heardSeq is of a new publisher. A sequence at
+	// or below last may just have been replayed first: a replay may overtake the live
+	// stream.
 	heard    bool
 	heardSeq uint64
 	heardSum uint64
-	// endless: what it replays on this connection has no end.
+	// endless: a replay on this connection had no end.
 	endless bool
-	// unproven: reconnected, and not known yet to be the same publisher.
+	// unproven: connected again, and the publisher has not yet proved to be the same.
 	unproven bool
-	// kept: the position is an earlier process's, and so are the blocks, which
-	// wait for the proof.
+	// kept: the position is an earlier process's. Its blocks wait for the proof.
 	kept bool
 
 	// of the replay in progress
-	proven   bool // it showed last, or what follows it
-	progress bool // it applied something
-	failed   bool // it could not be had; until the next is asked for
+	proven   bool // the replay showed last, or a message after it
+	progress bool // the replay applied something
+	failed   bool // the last replay failed; until the next one begins
 }
 
-// NewTracker returns a tracker for a publisher that is not connected yet.
-// replayable says whether it offers replays.
+// NewTracker returns a tracker for a publisher that is not connected yet. replayable says
+// whether the publisher offers replays.
 func NewTracker(replayable bool) *Tracker { return &Tracker{replayable: replayable} }
 
-// EmptyBefore says that the messages before a sequence tell of no block, so that
-// who has not heard them has missed nothing.
+// EmptyBefore says that messages before a sequence announce no blocks, so that missing
+// them does not make the rank degraded.
 func (t *Tracker) EmptyBefore(seq uint64) { t.empty = seq }
 
-// Phase returns where the tracker stands.
+// Phase returns the tracker's state.
 func (t *Tracker) Phase() Phase { return t.phase }
 
-// Resume puts a tracker that has seen nothing where one of an earlier process
-// stood. It asks for the same proof as after a reconnect, and the verdict that
-// has it says Restore; every other one that goes on says Reset. Without replays
-// the proof is that the first message heard is the next one, or the last once
-// more.
+// Resume puts a tracker that has seen nothing at the position of an earlier process. The
+// proof is the same as after a reconnect: the verdict on the message that brings it says
+// Restore, and a verdict that goes on without it says Reset. Without replays the first
+// message heard is the proof, if it is the next one or the last one once more.
 func (t *Tracker) Resume(p Position) {
 	t.seen, t.last, t.sum, t.degraded, t.unproven, t.kept = true, p.Last, p.Sum, p.Degraded, true, true
 }
 
-// Abandon takes Resume back, where nothing was heard since, and reports whether
-// it did.
+// Abandon undoes Resume. False means that it did not: the position was judged before, or
+// a replay is in progress that judges it.
 func (t *Tracker) Abandon() bool {
 	if !t.kept || t.phase == Replaying {
 		return false
@@ -141,19 +138,20 @@ func (t *Tracker) Abandon() bool {
 	return true
 }
 
-// Position returns where the tracker stands, if it has seen anything.
+// Position returns the tracker's position. False means that no message was applied.
 func (t *Tracker) Position() (Position, bool) { return Position{t.last, t.sum, t.degraded}, t.seen }
 
-// Degraded reports whether blocks may be held that the index was never told of.
+// Degraded reports whether the worker may hold blocks that the index does not know.
 func (t *Tracker) Degraded() bool { return t.degraded || t.kept }
 
-// Last returns the sequence applied last, if any.
+// Last returns the sequence applied last. False means that there was none.
 func (t *Tracker) Last() (uint64, bool) { return t.last, t.seen }
 
-// Cleared notes that the worker dropped all blocks: whatever was missed is gone.
+// Cleared notes that the worker dropped all blocks: messages that were missed before no
+// longer matter.
 func (t *Tracker) Cleared() { t.degraded = false }
 
-// Connect notes that the subscription stands.
+// Connect notes that the subscription is made.
 func (t *Tracker) Connect() Verdict {
 	if !t.replayable {
 		t.phase = Live
@@ -162,20 +160,20 @@ func (t *Tracker) Connect() Verdict {
 	return t.ask()
 }
 
-// Disconnect notes that the connection is gone, with all that was buffered.
+// Disconnect notes that the connection is gone. The caller drops the buffered messages.
 func (t *Tracker) Disconnect() {
 	t.phase, t.unproven, t.heard, t.endless = Disconnected, t.seen, false, false
 }
 
-// Endless notes, after ReplayFail, that a replay had no end: on this connection
-// the publisher counts as one that offers none, and blocks may be held that it has
-// not told of in order.
+// Endless notes, after ReplayFail, that a replay had no end. Until the next connection,
+// no replay is asked for. The rank is degraded, since the worker may hold blocks that it
+// has not told of in order.
 func (t *Tracker) Endless() { t.endless, t.degraded = true, true }
 
 func (t *Tracker) asks() bool { return t.replayable && !t.endless }
 
-// Audit asks whether anything was missed. It is for quiet times; it does
-// nothing unless the tracker is Live and replays are offered.
+// Audit asks for a replay in a quiet time, to find missed messages. It does nothing
+// unless the tracker is Live and replays are offered.
 func (t *Tracker) Audit() Verdict {
 	if t.phase != Live || !t.asks() {
 		return Verdict{}
@@ -183,21 +181,21 @@ func (t *Tracker) Audit() Verdict {
 	return t.ask()
 }
 
-// Next returns the sequence that would be contiguous, and whether it is a time at
-// which the publisher may be asked for it.
+// Next returns the sequence that would be contiguous. asks is false if the publisher must
+// not be asked for it now.
 func (t *Tracker) Next() (seq uint64, asks bool) { return t.next(), t.phase == Live && t.asks() }
 
-// ask begins a replay at the last message seen, so that the answer proves who
-// is answering.
+// ask begins a replay at the last message seen, so that the answer shows whether the
+// publisher is still the same.
 func (t *Tracker) ask() Verdict {
 	t.phase, t.proven, t.progress, t.failed = Replaying, false, false, false
-	return Verdict{Replay: true, From: t.last} // 0 when nothing was seen
+	return Verdict{Replay: true, From: t.last} // last is 0 if nothing was seen
 }
 
 // Live judges a message of the subscription.
 func (t *Tracker) Live(seq, sum uint64) Verdict {
 	if t.heard && seq == t.heardSeq && sum == t.heardSum {
-		return Verdict{} // the same message once more
+		return Verdict{} // the same message again
 	}
 	back := t.heard && seq <= t.heardSeq
 	t.heard, t.heardSeq, t.heardSum = true, seq, sum
@@ -219,8 +217,8 @@ func (t *Tracker) Live(seq, sum uint64) Verdict {
 	}
 }
 
-// Drain judges a message that was buffered while a replay ran. A verdict with
-// Replay means that this message and those behind it stay buffered.
+// Drain judges a message that was buffered during a replay. A verdict with Replay means
+// that this message and those behind it stay buffered.
 func (t *Tracker) Drain(seq, sum uint64) Verdict {
 	if seq > t.next() && t.asks() && !t.failed && t.progress {
 		v := t.ask()
@@ -237,8 +235,8 @@ func (t *Tracker) Drain(seq, sum uint64) Verdict {
 	}
 }
 
-// Replayed judges a message of the replay in progress. A verdict with Replay
-// means that the rest of this replay is to be ignored.
+// Replayed judges a message of the replay in progress. A verdict with Replay means that
+// the rest of this replay must be ignored.
 func (t *Tracker) Replayed(seq, sum uint64) Verdict {
 	switch {
 	case t.phase != Replaying:
@@ -252,8 +250,8 @@ func (t *Tracker) Replayed(seq, sum uint64) Verdict {
 	case seq < t.next():
 		return Verdict{}
 	}
-	// Its buffer no longer reaches back to the last message: after a reconnect
-	// even the next one proves nothing.
+	// The publisher's own buffer no longer reaches back to last. After a reconnect even
+	// the next message then proves nothing.
 	contiguous := seq == t.next() && !t.unproven
 	t.proven, t.unproven, t.progress = true, false, true
 	if contiguous {
@@ -262,8 +260,8 @@ func (t *Tracker) Replayed(seq, sum uint64) Verdict {
 	return t.lose(seq, sum)
 }
 
-// ReplayEnd notes the end marker. Unless the verdict says Replay, the buffer is
-// to be drained next. A replay that did not even show the last message is of a
+// ReplayEnd notes the end marker. Unless the verdict says Replay, the caller must drain
+// its buffer next. A replay that did not even show the last message comes from a
 // publisher that never sent it.
 func (t *Tracker) ReplayEnd() Verdict {
 	if t.phase != Replaying {
@@ -276,10 +274,9 @@ func (t *Tracker) ReplayEnd() Verdict {
 	return Verdict{}
 }
 
-// ReplayFail notes that the replay could not be had. The buffer is to be
-// drained next, by sequence alone. After a reconnect even the sequence proves
-// nothing, since a restarted publisher may stand where the old one stood: the
-// rank is reset.
+// ReplayFail notes that the replay failed. The caller must drain its buffer next; the
+// messages are judged by sequence alone. After a reconnect even a matching sequence
+// proves nothing, since a restarted publisher may have reached it too: the rank is reset.
 func (t *Tracker) ReplayFail() Verdict {
 	if t.phase != Replaying {
 		return Verdict{}
@@ -291,12 +288,12 @@ func (t *Tracker) ReplayFail() Verdict {
 		v = Verdict{Reset: true, Cause: Lost}
 	}
 	if !t.seen {
-		t.degraded = true // what came before is unknown
+		t.degraded = true // earlier messages are unknown
 	}
 	return v
 }
 
-// next is the sequence that would be contiguous. A publisher begins at 0.
+// next is the sequence that would be contiguous. Publishers begin at 0.
 func (t *Tracker) next() uint64 {
 	if !t.seen {
 		return 0
@@ -304,8 +301,8 @@ func (t *Tracker) next() uint64 {
 	return t.last + 1
 }
 
-// proof notes that it is the same publisher, and reports whether blocks wait for
-// that.
+// proof notes that the publisher is the same. It reports whether blocks of an earlier
+// process waited for that.
 func (t *Tracker) proof() (kept bool) {
 	kept, t.kept, t.unproven = t.kept, false, false
 	return kept
@@ -314,17 +311,17 @@ func (t *Tracker) proof() (kept bool) {
 func (t *Tracker) apply(v Verdict, seq, sum uint64) Verdict {
 	t.kept = false
 	if !t.seen && seq <= t.empty {
-		t.degraded = false // from the very beginning
+		t.degraded = false // nothing was missed
 	}
 	t.seen, t.last, t.sum = true, seq, sum
 	v.Apply = true
 	return v
 }
 
-// gap: messages between the last one and seq are missing.
+// gap handles a live message whose predecessors are missing.
 func (t *Tracker) gap(seq, sum uint64) Verdict {
 	var v Verdict
-	seen := t.seen // else it is but the beginning that is missing
+	seen := t.seen // false: only the beginning is missing
 	if t.asks() {
 		v = t.ask()
 		v.Buffer = true
@@ -335,7 +332,7 @@ func (t *Tracker) gap(seq, sum uint64) Verdict {
 	return v
 }
 
-// lose goes on at seq without what came before it.
+// lose goes on at seq without the messages before it.
 func (t *Tracker) lose(seq, sum uint64) Verdict {
 	v := Verdict{}
 	if t.seen {
@@ -349,7 +346,7 @@ func (t *Tracker) forget() {
 	t.seen, t.last, t.sum, t.degraded, t.unproven, t.kept = false, 0, 0, false, false, false
 }
 
-// restart: the sequence of a live message went back.
+// restart handles a live message whose sequence went back.
 func (t *Tracker) restart(seq, sum uint64) Verdict {
 	t.forget()
 	v := Verdict{Reset: true, Cause: Restarted}
@@ -367,7 +364,7 @@ func (t *Tracker) begin(v Verdict, seq, sum uint64) Verdict {
 	return t.apply(v, seq, sum)
 }
 
-// restartReplay: the replay in progress is of a publisher that has restarted.
+// restartReplay handles a replay that shows a restarted publisher.
 func (t *Tracker) restartReplay() Verdict {
 	t.forget()
 	v := t.ask()

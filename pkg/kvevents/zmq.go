@@ -20,12 +20,12 @@ const (
 	flagCommand = 1 << 2
 
 	greetingSize = 64
-	maxFrames    = 8 // of a message; all streams have at most four
-	// Bytes read at once, for each connection: there may be thousands, and
-	// payloads that are larger are read past it.
+	maxFrames    = 8 // per message; the known streams have at most four
+	// readBuffer is small because there may be thousands of connections. Larger payloads
+	// are read around the buffer.
 	readBuffer = 16 << 10
 	maxCommand = 8 << 10 // bytes; a READY with all its properties has some hundred
-	maxTopic   = 1 << 10 // bytes, where it says whose the message is
+	maxTopic   = 1 << 10 // bytes of a first frame that names a worker
 )
 
 // socketType is the ZeroMQ pattern that a connection takes part in.
@@ -36,7 +36,7 @@ const (
 	typeDealer socketType = "DEALER"
 )
 
-// peers is the socket types that each of ours may talk to.
+// accepts reports whether a socket of this type may talk to the peer's type.
 func (s socketType) accepts(peer string) bool {
 	if s == typeSub {
 		return peer == "PUB" || peer == "XPUB"
@@ -51,26 +51,26 @@ var errFrame = errors.New("kvevents: zmtp")
 type conn struct {
 	// set at construction, read-only
 	nc        net.Conn
-	peer      string // its address, for people
-	minor     byte   // of the peer's protocol version, major 3
-	maxBytes  int    // of one message
+	peer      string // its address, for logs and errors
+	minor     byte   // minor protocol version of the peer; the major one is 3
+	maxBytes  int    // per message
 	quiet     time.Duration
 	heartbeat time.Duration
 
 	// owned by the receiving goroutine
 	r    *bufio.Reader
-	head [8]byte // of a frame: its size
+	head [8]byte // the size of the frame that is read
 
-	// writeMu guards writing: messages of two goroutines must not mix. Nothing
-	// else is locked while it is held.
+	// writeMu guards writing: frames of two messages must not mix. No other lock is taken
+	// under it.
 	writeMu sync.Mutex
 	out     []byte
 }
 
 type connConfig struct {
-	maxBytes  int           // of one message, all frames
-	heartbeat time.Duration // between PINGs; the peer is lost after three without a byte
-	timeout   time.Duration // of dial and handshake together, and of each write
+	maxBytes  int           // per message, all frames together
+	heartbeat time.Duration // between PINGs; a peer that sends no byte for three of them is lost
+	timeout   time.Duration // for dial and handshake together; in a replay also for each read and write
 }
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -93,8 +93,8 @@ func dialZMQ(ctx context.Context, dial dialFunc, addr string, typ socketType, cf
 	return c, nil
 }
 
-// shake makes a connection of one that was dialed or accepted, which is the
-// same to both sides of the NULL mechanism.
+// shake performs the handshake on a connection that was dialed or accepted. The NULL
+// mechanism is the same for both sides.
 func shake(ctx context.Context, nc net.Conn, typ socketType, cfg connConfig) (*conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
 	c := &conn{nc: nc, maxBytes: cfg.maxBytes, r: bufio.NewReaderSize(nc, readBuffer)}
@@ -105,8 +105,8 @@ func shake(ctx context.Context, nc net.Conn, typ socketType, cfg connConfig) (*c
 	if err != nil {
 		return nil, err
 	}
-	// "PING … TTL": a 3.0 peer need not know the command, and then only TCP
-	// keepalive tells a dead one from a quiet one.
+	// The RFC's "PING … TTL" is unknown to a 3.0 peer. Only TCP keepalive then tells a
+	// dead peer from a quiet one.
 	if c.minor >= 1 {
 		c.heartbeat, c.quiet = cfg.heartbeat, 3*cfg.heartbeat
 	}
@@ -138,9 +138,9 @@ func (c *conn) handshake(typ socketType) error {
 	}
 	ready := appendProperty([]byte("\x05READY"), "Socket-Type", string(typ))
 	if typ == typeDealer {
-		// NB: some routers send replies to every peer of one identity, the
-		// empty one included. Random, since a router may refuse one that it
-		// still thinks connected.
+		// NB: some routers send replies to every peer of one identity, also of the empty
+		// one. The identity is random, since a router may refuse one whose connection it
+		// believes to be open.
 		ready = appendProperty(ready, "Identity", rand.Text())
 	}
 	if err := c.write(flagCommand, ready); err != nil {
@@ -212,8 +212,8 @@ func command(body []byte) (name string, data []byte, err error) {
 	return string(body[1:n]), body[n:], nil
 }
 
-// subscribe asks for messages whose first frame begins with topic. The message
-// form (1, topic) is understood by publishers of every 3.x version.
+// subscribe asks for messages whose first frame begins with the topic. Publishers of
+// every 3.x version understand the message form (1, topic).
 func (c *conn) subscribe(topic string) error {
 	return c.write(0, append([]byte{1}, topic...))
 }
@@ -242,7 +242,7 @@ func (c *conn) write(flags byte, body []byte) error {
 
 func (c *conn) flushLocked() error {
 	if c.quiet > 0 {
-		// A peer that reads nothing for as long as this is lost.
+		// A peer that reads nothing for so long is lost.
 		_ = c.nc.SetWriteDeadline(time.Now().Add(c.quiet))
 	}
 	_, err := c.nc.Write(c.out)
@@ -259,8 +259,8 @@ func appendFrame(b []byte, flags byte, body []byte) []byte {
 	return append(b, body...)
 }
 
-// frame reads one frame of at most limit bytes, a command of at most maxCommand,
-// into memory of its own.
+// frame reads one frame of at most limit bytes into new memory. A command may have at
+// most maxCommand bytes.
 func (c *conn) frame(limit int) (flags byte, body []byte, err error) {
 	if flags, err = c.r.ReadByte(); err != nil {
 		return 0, nil, err
@@ -286,8 +286,8 @@ func (c *conn) frame(limit int) (flags byte, body []byte, err error) {
 	return flags, body, err
 }
 
-// body reads n bytes. Memory is taken as they arrive, not as they were
-// announced: a peer takes up to twice what it has sent.
+// body reads n bytes. The buffer grows with the bytes that arrive, not by the announced
+// size: a peer makes us take at most twice what it has sent.
 func (c *conn) body(n int) ([]byte, error) {
 	b := make([]byte, min(n, readBuffer))
 	for from := 0; ; {
@@ -300,13 +300,14 @@ func (c *conn) body(n int) ([]byte, error) {
 	}
 }
 
-// receive reads the next message, answering PINGs on the way, into frames,
-// which may be reused. The frames' bytes are the caller's. An error is final.
-// keepalive must run beside it.
+// receive reads the next message into frames, which may be reused, and answers PINGs on
+// the way. The bytes of the frames belong to the caller. After an error the connection is
+// of no use. keepalive must run in another goroutine meanwhile.
 func (c *conn) receive(frames [][]byte) ([][]byte, error) { return c.receiveIf(frames, nil) }
 
-// receiveIf does so where judge has nothing against the first frame, which is of
-// at most maxTopic bytes then; its error is final, and nothing more is read.
+// receiveIf is like receive, but calls judge, unless it is nil, with the first frame,
+// which may then have at most maxTopic bytes. An error of judge is returned, and nothing
+// more is read.
 func (c *conn) receiveIf(frames [][]byte, judge func(first []byte) error) ([][]byte, error) {
 	frames = frames[:0]
 	left := c.maxBytes
@@ -344,8 +345,8 @@ func (c *conn) receiveIf(frames [][]byte, judge func(first []byte) error) ([][]b
 	}
 }
 
-// command handles a command between messages: "PONG … the context of the PING",
-// an ERROR ends the connection, others are ignored as the protocol asks.
+// command handles a command between messages. A PING is answered ("PONG … the context of
+// the PING"), an ERROR ends the connection, and others are ignored, as the protocol asks.
 func (c *conn) command(body []byte) error {
 	name, data, err := command(body)
 	if err != nil {
@@ -363,7 +364,8 @@ func (c *conn) command(body []byte) error {
 	return nil
 }
 
-// ping asks the peer for a sign of life; a 3.0 peer is not asked.
+// ping asks the peer for a sign of life. A 3.0 peer knows no PING, so nothing is sent to
+// it.
 func (c *conn) ping() error {
 	if c.heartbeat == 0 {
 		return nil

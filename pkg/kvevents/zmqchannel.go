@@ -37,9 +37,9 @@ func (z *zmqChannel) Run(ctx context.Context, sink Sink) {
 	}
 }
 
-// connect delivers what comes over one connection, and returns why it ended.
-// Nothing is queued here: a sink that is slow makes the publisher wait, which
-// then drops, which the ids of the events show.
+// connect delivers the messages of one connection, and returns why it ended. Nothing is
+// queued here. A slow sink makes the publisher's queue fill up; the publisher then drops
+// messages, and the ids of later events show the loss.
 func (z *zmqChannel) connect(ctx context.Context, sink Sink) error {
 	c, err := dialZMQ(ctx, z.cfg.Dial, z.addr, typeSub, z.cfg.conn())
 	if err != nil {
@@ -70,8 +70,7 @@ func (z *zmqChannel) connect(ctx context.Context, sink Sink) error {
 	}
 }
 
-// keepalive asks the peer for signs of life until ctx ends; one that cannot be
-// asked any more is closed.
+// keepalive sends PINGs until ctx ends. A connection on which sending fails is closed.
 func (c *conn) keepalive(ctx context.Context, every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()

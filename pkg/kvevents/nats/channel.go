@@ -14,27 +14,27 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 )
 
-// DefaultSubject takes the KV events of every component: the plane's subjects
-// are namespace.<ns>.component.<c>.endpoint.<e>.kv-events.
+// DefaultSubject matches the KV events of every component. The plane's subjects are
+// namespace.<ns>.component.<c>.endpoint.<e>.kv-events.
 const DefaultSubject = "namespace.*.component.*.endpoint.*.kv-events"
 
 var errDisconnected = errors.New("connection lost")
 
 // Config configures a [Channel]. Only URL is required.
 type Config struct {
-	// URL is nats://host:port or tls://host:port; several are separated by
-	// commas. It names no user: it is shown on pages and in logs.
+	// URL is nats://host:port or tls://host:port, or several, separated by commas. It
+	// must not name a user, since pages and logs show it.
 	URL string
-	// Username and Password, where the server asks for them.
+	// Username and Password are for a server that requires them.
 	Username, Password string
-	// Subject is what is subscribed to. Default [DefaultSubject].
+	// Subject is the subject of the subscription. Default [DefaultSubject].
 	Subject string
-	// Timeout bounds connecting. Default 5 s.
+	// Timeout bounds the time to connect and to subscribe. Default 5 s.
 	Timeout time.Duration
-	// ReconnectWait is the time between two attempts. Default 1 s.
+	// ReconnectWait is the time between two attempts to connect. Default 1 s.
 	ReconnectWait time.Duration
-	// MaxBufferedBytes bounds what has arrived and was not taken yet; beyond it
-	// messages are lost. Default 64 MiB.
+	// MaxBufferedBytes bounds the messages that have arrived and wait for the sink.
+	// Further ones are lost. Default 64 MiB.
 	MaxBufferedBytes int
 }
 
@@ -54,13 +54,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns every fault of the configuration, joined, or nil.
+// Validate returns all faults of the configuration, joined, or nil.
 func (c Config) Validate() error {
 	var errs []error
 	for s := range strings.SplitSeq(c.URL, ",") {
 		u, err := url.Parse(strings.TrimSpace(s))
 		if err != nil || u.Host == "" || u.User != nil || u.Scheme != "nats" && u.Scheme != "tls" {
-			// NB: not the URL itself, which may hold a password.
+			// NB: the error must not contain the URL, which may hold a password.
 			errs = append(errs, errors.New("nats: url: expected nats://host:port or tls://host:port, and no user"))
 		}
 	}
@@ -107,7 +107,7 @@ func (c *Channel) Run(ctx context.Context, sink kvevents.Sink) {
 	}
 }
 
-// follow connects and delivers until ctx ends or the connection is given up.
+// follow connects and delivers messages until ctx ends or the connection is given up.
 func (c *Channel) follow(ctx context.Context, sink kvevents.Sink) error {
 	closed := make(chan struct{})
 	nc, err := natsgo.Connect(c.cfg.URL, natsgo.Name("baton"), natsgo.UserInfo(c.cfg.Username, c.cfg.Password), natsgo.Timeout(c.cfg.Timeout),
@@ -134,7 +134,7 @@ func (c *Channel) follow(ctx context.Context, sink kvevents.Sink) error {
 	if err := sub.SetPendingLimits(-1, c.cfg.MaxBufferedBytes); err != nil {
 		return c.named(err)
 	}
-	// The server has the subscription once it has answered.
+	// Once the server has answered, it has the subscription.
 	if err := nc.FlushTimeout(c.cfg.Timeout); err != nil {
 		return c.named(err)
 	}
@@ -144,7 +144,7 @@ func (c *Channel) follow(ctx context.Context, sink kvevents.Sink) error {
 		switch {
 		case err == nil:
 			sink.Envelope(m.Data)
-		case errors.Is(err, natsgo.ErrSlowConsumer): // some are lost, as the ids will show
+		case errors.Is(err, natsgo.ErrSlowConsumer): // the ids show which messages were lost
 		default:
 			return c.named(err)
 		}

@@ -1,11 +1,12 @@
-// Package nats is a way into Dynamo's event plane where that is carried by NATS
-// core: a subscription to one subject, which may have wildcards, whose messages
-// are the plane's envelopes.
+// Package nats is a channel of Dynamo's event plane for deployments in which NATS core
+// carries the plane. It subscribes to one subject, which may have wildcards. The messages
+// of that subject are the plane's envelopes.
 //
-// NATS core delivers at most once. What is lost while the connection is down,
-// or because the subscriber falls behind by more than its limit, is found by
-// the ids of the events (see kvevents.Cursor), never here. The library
-// reconnects and subscribes again by itself; [Channel] says when it was away.
+// NATS core delivers a message at most once. Messages are lost while the connection is
+// down, and if the subscriber falls behind by more than its limit. The ids of the events
+// show such a loss (see kvevents.Cursor); this package does not look for it. The library
+// reconnects and subscribes again by itself. [Channel] tells the sink when the connection
+// goes down and comes up.
 //
-// It reads no message and knows no worker.
+// The package reads no message and knows no worker.
 package nats
