@@ -7,36 +7,37 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// strikesOut is how many late answers set a tokenizer aside; one that cannot be reached or
-// breaks goes at once.
+// strikesOut is how many late answers set a tokenizer aside. One refused connection or
+// broken answer is enough.
 const strikesOut = 3
 
-// asides remembers which tokenizers not to ask. Safe for concurrent use.
+// asides remembers which tokenizers must not be asked now. Safe for concurrent use.
 type asides struct {
-	base time.Duration    // the first time aside; set at construction
+	base time.Duration    // the first time that a tokenizer is set aside lasts so long; set at construction
 	now  func() time.Time // set at construction
 
 	mu   sync.Mutex // guards all below
-	next int        // where the next round begins
-	// byEndpoint has an entry for each tokenizer with a fault since its last
-	// good answer.
+	next int        // where the next pick begins
+	// byEndpoint has an entry for each tokenizer that has had a fault since its last good
+	// answer.
 	byEndpoint map[worker.Endpoint]*aside
 }
 
 type aside struct {
 	strikes int           // faults in a row
-	until   time.Time     // not asked before
-	last    time.Duration // the last time aside; 0: none yet
-	probing bool          // its time was over, and one caller is asking again
+	until   time.Time     // the tokenizer is not asked before
+	last    time.Duration // how long it was set aside last; 0: not yet
+	probing bool          // the time is over, and one caller is asking the tokenizer again
 }
 
 func newAsides(base time.Duration) *asides {
 	return &asides{base: base, now: time.Now, byEndpoint: make(map[worker.Endpoint]*aside)}
 }
 
-// pick returns the next tokenizer in turn that is not set aside. One whose time
-// is over is given to one caller only, for as long as probe: if it still hangs,
-// nobody else waits for it. The caller must tell good, bad or undecided.
+// pick returns the next tokenizer in turn that is not set aside. False means that all
+// are. When a tokenizer's time is over, one caller alone gets it, for as long as probe,
+// so that only that caller waits if the tokenizer still hangs. The caller must then call
+// good, bad or undecided.
 func (a *asides) pick(from []worker.Endpoint, probe time.Duration) (worker.Endpoint, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,14 +57,14 @@ func (a *asides) pick(from []worker.Endpoint, probe time.Duration) (worker.Endpo
 	return worker.Endpoint{}, false
 }
 
-// good clears the tokenizer's record.
+// good forgets the tokenizer's faults.
 func (a *asides) good(ep worker.Endpoint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.byEndpoint, ep)
 }
 
-// undecided notes that a request ended without a word on the tokenizer.
+// undecided notes that a request ended and says neither good nor bad of the tokenizer.
 func (a *asides) undecided(ep worker.Endpoint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,7 +73,7 @@ func (a *asides) undecided(ep worker.Endpoint) {
 	}
 }
 
-// bad notes a fault. atOnce sets the tokenizer aside with the first one.
+// bad notes a fault. atOnce sets the tokenizer aside even after one fault.
 func (a *asides) bad(ep worker.Endpoint, atOnce bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,7 +85,7 @@ func (a *asides) bad(ep worker.Endpoint, atOnce bool) {
 		a.byEndpoint[ep] = st
 	}
 	if now.Before(st.until) && !st.probing {
-		return // sent before the tokenizer was set aside
+		return // this request was sent before the tokenizer was set aside
 	}
 	if st.strikes++; !atOnce && !st.probing && st.strikes < strikesOut {
 		return
@@ -94,8 +95,8 @@ func (a *asides) bad(ep worker.Endpoint, atOnce bool) {
 	st.until = now.Add(st.last)
 }
 
-// prune forgets tokenizers that nobody asked for since, so that addresses that
-// come and go do not pile up.
+// prune forgets tokenizers that were not asked for long, so that addresses that come and
+// go do not pile up.
 func (a *asides) prune(now time.Time) {
 	if len(a.byEndpoint) < 256 {
 		return

@@ -12,14 +12,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// cacheKey names a prompt: everything that its tokens and its hashes depend on.
-// It is no defence against a client that seeks collisions; such a client can
-// mislead the routing of its own requests, and nothing else.
+// cacheKey identifies a prompt: it covers all that the prompt's tokens and hashes depend
+// on. A client that seeks collisions can find some, but misleads only the routing of its
+// own requests.
 type cacheKey xxh3.Uint128
 
-// besideMessages are the members on which the tokens of messages depend, and what an engine
-// calls the pictures in them (docs/engines.md#render). The tokenizer is given them, and the
-// key covers them.
+// besideMessages are the members, besides the messages, on which the tokens of messages
+// and the names of their pictures depend (docs/engines.md#render). The tokenizer is given
+// them, and the cache key covers them.
 func besideMessages() [11]openai.Field {
 	return [...]openai.Field{openai.Tools, openai.ToolChoice, openai.ChatTemplateKwargs,
 		openai.ReasoningEffort, openai.ContinueFinalMessage, openai.AddGenerationPrompt,
@@ -27,8 +27,8 @@ func besideMessages() [11]openai.Field {
 		openai.MMProcessorKwargs, openai.MediaIOKwargs}
 }
 
-// key hashes what q's prompt depends on, each part on its own, and then the
-// hashes. It allocates nothing.
+// key hashes each part that q's prompt depends on, and then the list of these hashes. It
+// allocates nothing.
 func (q *Query) key(h hashing) cacheKey {
 	var buf [19 * 17]byte
 	b := buf[:0]
@@ -73,14 +73,14 @@ type entry struct {
 	hashes []kvindex.LocalHash
 	isl    int
 
-	reason   Reason            // how it became known
+	reason   Reason            // see Prompt.Reason
 	partial  bool              // see Prompt.Partial
-	pictures []kvindex.Picture // until hashes are there
-	longest  int               // tokens of the longest prompt, where nothing was cut; until it is believed
-	until    time.Time         // it is not used after that; zero: for good
+	pictures []kvindex.Picture // nil once hashes are made
+	longest  int               // tokens of the longest prompt in a tokenizer's answer; see Query.keeps
+	until    time.Time         // not used after this time; zero: no limit
 }
 
-// entryOverhead is what an entry costs beside its slices, in bytes.
+// entryOverhead is what an entry costs besides its slices, in bytes.
 const entryOverhead = 200
 
 func (e *entry) bytes() int { return entryOverhead + 4*cap(e.tokens) + 8*cap(e.hashes) }
@@ -98,9 +98,9 @@ func (e *entry) prompt(cached bool) Prompt {
 type cache struct {
 	maxEntries, maxBytes int // set at construction, read-only
 
-	mu    sync.Mutex // guards all below; nothing is called while it is held
+	mu    sync.Mutex // guards the fields below; no function is called while it is held
 	byKey map[cacheKey]*list.Element
-	order *list.List // of *entry, the one used last in front
+	order *list.List // of *entry, the most recently used first
 	bytes int        // Invariant: the sum of bytes() over order
 }
 
@@ -126,15 +126,15 @@ func (c *cache) get(k cacheKey) *entry {
 	return e
 }
 
-// drop takes an entry out. The caller holds c.mu.
+// drop removes an entry. The caller holds c.mu.
 func (c *cache) drop(el *list.Element) {
 	e := c.order.Remove(el).(*entry)
 	delete(c.byKey, e.key)
 	c.bytes -= e.bytes()
 }
 
-// put adds an entry and drops those used longest ago. One that is larger than
-// the cache is not kept.
+// put adds an entry and drops those used longest ago. An entry larger than the whole
+// cache is not kept.
 func (c *cache) put(e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

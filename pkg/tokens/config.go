@@ -10,55 +10,57 @@ import (
 // Mode says which sources may be used.
 type Mode string
 
-// The modes.
+// The modes of a [Resolver].
 const (
-	Auto         Mode = "auto"     // all of them
+	Auto         Mode = "auto"     // all sources
 	EstimateOnly Mode = "estimate" // ids in the request, else the byte estimate
 	Off          Mode = "off"      // no hashes; the length is still guessed
 )
 
-// PictureMode says what is asked about prompts with pictures, and whatever else is not text.
+// PictureMode says what is asked about prompts with pictures or other parts that are not
+// text.
 type PictureMode string
 
-// The modes.
+// The modes for prompts with pictures.
 const (
-	// AskPictures asks an engine that tells pictures' hashes for them, and else for what
-	// stands before the first. Either may have the engine load what is asked about once more.
+	// AskPictures asks an engine for the pictures' hashes if its kind tells them, else
+	// for the tokens before the first picture. Either question may make the engine load
+	// pictures once more.
 	AskPictures PictureMode = "auto"
-	// EstimatePictures asks nobody.
+	// EstimatePictures asks no engine.
 	EstimatePictures PictureMode = "estimate"
 )
 
-// Config is how a [Resolver] works. The zero value is the documented default.
+// Config configures a [Resolver]. The zero value means the documented defaults.
 type Config struct {
 	// Mode is auto, estimate or off. Default: auto.
 	Mode Mode
 
-	// Pictures is auto or estimate, under Mode auto. Default: auto.
+	// Pictures is auto or estimate. It matters only with Mode auto. Default: auto.
 	Pictures PictureMode
 
-	// Wait bounds how long one request waits for a tokenizer. Default: 50 ms.
-	// Raising it makes more prompts exact and slow tokenizers dearer.
+	// Wait bounds how long one request waits for a tokenizer. Default: 50 ms. A larger
+	// value makes more prompts exact, and slow tokenizers cost more.
 	Wait time.Duration
 
-	// MaxInFlight bounds the questions about texts that are under way at once. Default: 32.
-	// Of those about prompts with pictures a quarter as many are, beside them: each has an
-	// engine load pictures. More of them load the engines' frontends; a request over the
-	// bound waits for its turn within Wait.
+	// MaxInFlight bounds the questions about texts that run at once. Default: 32. A
+	// quarter as many may run about prompts with pictures, in addition: each makes an
+	// engine load pictures. A larger value puts more load on the engines' frontends. A
+	// request over the bound waits for a place, within Wait.
 	MaxInFlight int
 
-	// MaxTokenizeBytes is the longest prompt, as raw JSON, that a tokenizer is
-	// asked about. Default: 1 MiB. All that are asked about or wait for their turn are
-	// copied, and come to no more than MaxInFlight times that: one that is over it is not
-	// asked about.
+	// MaxTokenizeBytes is the longest prompt, as raw JSON, that a tokenizer is asked
+	// about. Default: 1 MiB. All prompts in questions that run or wait are copied.
+	// Together they may have MaxInFlight times this many bytes; a prompt beyond that is
+	// not asked about.
 	MaxTokenizeBytes int
 
-	// SetAside is how long a failed tokenizer is not asked; it doubles with
-	// each failure in a row, up to 30 s. Default: 2 s.
+	// SetAside is how long a failed tokenizer is not asked. It doubles with each failure
+	// in a row, up to 30 s. Default: 2 s.
 	SetAside time.Duration
 
-	// CacheEntries and CacheBytes bound the remembered prompts. Defaults: 4096
-	// and 64 MiB. An entry takes 4 bytes a token and 8 a block.
+	// CacheEntries and CacheBytes bound the remembered prompts. Defaults: 4096 and 64
+	// MiB. An entry takes 4 bytes per token and 8 per block.
 	CacheEntries int
 	CacheBytes   int
 
@@ -66,32 +68,34 @@ type Config struct {
 	// Default: 4.
 	EstimateBytesPerToken int
 
-	// MaxBlocks is the longest chain that is hashed; what follows it is not
-	// looked up. Default: 131072.
+	// MaxBlocks is how many blocks of a prompt are hashed; later blocks are not looked
+	// up. Default: 131072.
 	MaxBlocks int
 
-	// TokenizePath is the path that tokenizers answer. Default: /tokenize.
+	// TokenizePath is the path of the engines' tokenizer. Default: /tokenize.
 	TokenizePath string
 
-	// RenderPath is the path that engines answer which tell pictures' hashes.
-	// Default: /v1/chat/completions/render.
+	// RenderPath is the path where engines tell pictures' hashes. Default:
+	// /v1/chat/completions/render.
 	RenderPath string
 
-	// Transport carries the tokenize requests. Default: one of the resolver's
-	// own, with connections kept alive and no proxy.
+	// Transport carries the requests to tokenizers. Default: a transport of the
+	// resolver's own, with connections kept alive and no proxy.
 	Transport http.RoundTripper
 
-	// Around goes around Transport: what shows a key, for example. Default: nothing.
+	// Around wraps Transport, for example to add a key to requests. Default: no wrapper.
 	Around func(http.RoundTripper) http.RoundTripper
 
-	// OnTokenize is called after each request to a tokenizer with how long it
-	// took and ReasonTokenized or why it failed. It must not block. May be nil.
+	// OnTokenize is called once for each prompt that tokenizers were asked about, with
+	// the time that this took, and the Reason of the tokens or of the failure. It must
+	// not block. May be nil.
 	OnTokenize func(took time.Duration, outcome Reason)
 }
 
 const maxSetAside = 30 * time.Second
 
-// picturesInFlight is MaxInFlight for prompts with pictures.
+// picturesInFlight bounds the running questions about prompts with pictures; see
+// MaxInFlight.
 func (c *Config) picturesInFlight() int { return max(c.MaxInFlight/4, 1) }
 
 func (c Config) withDefaults() Config {
@@ -129,7 +133,7 @@ func or[T comparable](v, def T) T {
 	return v
 }
 
-// Validate returns every fault of c, joined, or nil.
+// Validate returns all faults of c, joined, or nil.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var errs []error

@@ -14,21 +14,21 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// flight is one question to a tokenizer, which all that ask the same share.
+// flight is one question to a tokenizer. All callers with the same prompt share it.
 type flight struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when entry and err are set
 
-	waiters int // guarded by Resolver.mu
-	copied  int // bytes of the prompt that its questions have
+	waiters int // callers that wait; guarded by Resolver.mu
+	copied  int // bytes of the prompt copied into its questions
 
 	entry *entry // set before done is closed, read-only afterwards
 	err   error
 }
 
-// Engine asks one of the tokenizers about q's prompt, or joins a question that
-// is under way. It waits for at most Wait and no longer than ctx; when the last
-// one who waits has gone the question is dropped. It returns an *[Error]. The
+// Engine asks one of the tokenizers about q's prompt, or waits for a question about the
+// same prompt that is running. It waits for at most Wait and no longer than ctx. When the
+// last waiting caller has gone, the question is dropped. Its error is an *[Error]. The
 // body is not used after Engine has returned.
 func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) (Prompt, error) {
 	m := r.mediaOf(&q)
@@ -66,8 +66,8 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 	}
 }
 
-// tokenizable says why no tokenizer should be asked about q, of which so many parts are not
-// text, if none should.
+// tokenizable returns nil if a tokenizer may be asked about q, else an error with the
+// reason. media is how many parts of q are not text.
 func (r *Resolver) tokenizable(q Query, media int, from []worker.Endpoint) error {
 	switch q.Request.PromptKind {
 	case openai.PromptString:
@@ -95,13 +95,13 @@ func (r *Resolver) tokenizable(q Query, media int, from []worker.Endpoint) error
 	return nil
 }
 
-// startFunc sets a flight going with its questions and what their answers are hashed
-// with.
+// startFunc starts a flight with its questions. h is how the answers are hashed.
 type startFunc func(a asking, h hashing)
 
-// join returns the flight for the key, with the caller counted. Who gets a
-// startFunc as well is the first, and must call it. Its questions have so many bytes of the
-// prompt copied. first are the records by which to choose whom to ask, in order.
+// join returns the flight for the key and counts the caller as waiting. If it also
+// returns a startFunc, the flight is new and the caller must call the function. copied is
+// the bytes of the prompt that the flight's questions copy. first has the asides by which
+// a tokenizer is chosen, in order of preference.
 func (r *Resolver) join(key cacheKey, copied int, first []*asides, from []worker.Endpoint) (*flight, startFunc, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,8 +112,8 @@ func (r *Resolver) join(key cacheKey, copied int, first []*asides, from []worker
 	if r.closed {
 		return nil, nil, &Error{Reason: ReasonCancelled}
 	}
-	// A flight puts its entry into the cache before it leaves the table, so
-	// what is in neither has not been asked.
+	// A flight puts its entry into the cache before it is removed from flights. So a
+	// prompt that is in neither is not being asked about.
 	f := &flight{cancel: func() {}, done: make(chan struct{}), waiters: 1, copied: copied}
 	if f.entry = r.cache.get(key); f.entry != nil {
 		close(f.done)
@@ -139,14 +139,16 @@ func (r *Resolver) join(key cacheKey, copied int, first []*asides, from []worker
 	}, nil
 }
 
-// asked is who is asked first.
+// asked is a tokenizer that was chosen for a question.
 type asked struct {
 	ep  worker.Endpoint
-	of  *asides           // who keeps its record
-	all []worker.Endpoint // from whom it was chosen
+	of  *asides           // which of the resolver's asides counts its faults
+	all []worker.Endpoint // the tokenizers it was chosen from
 }
 
-// choose picks whom to ask; who is picked must be told of in heard.
+// choose picks a tokenizer by the first of the asides that has one. False means that all
+// tokenizers are set aside in each. The caller must then report what came of the
+// question, with asked.heard or asides.undecided.
 func choose(by []*asides, from []worker.Endpoint, probe time.Duration) (asked, bool) {
 	for _, of := range by {
 		if ep, ok := of.pick(from, probe); ok {
@@ -156,9 +158,9 @@ func choose(by []*asides, from []worker.Endpoint, probe time.Duration) (asked, b
 	return asked{}, false
 }
 
-// heard notes what an answer says of who gave it: nothing where it says something of the
-// prompt or of who asks. shared: nor does its time, or that it failed, since others had a
-// part in it.
+// heard notes what an answer shows about the tokenizer. It shows nothing if the prompt or
+// the caller caused the error. shared says that others had a part in the time and in a
+// failure, for example hosts of pictures: then neither counts.
 func (to *asked) heard(err error, shared bool) {
 	if err == nil {
 		to.of.good(to.ep)
@@ -174,7 +176,7 @@ func (to *asked) heard(err error, shared bool) {
 	}
 }
 
-// leave takes one who waits off the flight.
+// leave notes that a caller no longer waits. The last one cancels the flight.
 func (r *Resolver) leave(key cacheKey, f *flight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +201,7 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, to asked, a
 		to.heard(err, false)
 	}
 	if err == nil && e.longest > a.keeps {
-		e, err = nil, &Error{Reason: ReasonTruncated} // it is the prompt's, and whoever answered did well
+		e, err = nil, &Error{Reason: ReasonTruncated} // caused by the prompt: the tokenizer's answer was good
 	}
 	outcome := ReasonOf(err)
 	if err == nil {
@@ -221,13 +223,13 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, to asked, a
 	}
 }
 
-// keep puts what was answered into the cache, for as long as it is so.
+// keep puts the answer into the cache, unless it may be wrong for the next request.
 func (r *Resolver) keep(e *entry, a *asking) {
 	switch {
 	case e.partial && a.renders:
-		e.until = time.Now().Add(maxSetAside) // by then more may be told
+		e.until = time.Now().Add(maxSetAside) // by then an engine may tell more
 	case a.loads():
-		return // at the same address there may be another picture at once
+		return // the address may have another picture at any time
 	}
 	r.cache.put(e)
 }
@@ -241,8 +243,8 @@ func (r *Resolver) hashEntry(e *entry, h hashing) {
 	e.pictures = nil
 }
 
-// askAll sends one question after the other: the first prompt's tokens count for the
-// overlap, those of all for the length.
+// askAll asks about one prompt after the other. The hashes are of the first prompt's
+// tokens; the length is the sum over all prompts.
 func (r *Resolver) askAll(ctx context.Context, ep worker.Endpoint, bodies [][]byte) (*entry, error) {
 	whole, err := r.ask(ctx, ep, bodies[0])
 	for _, body := range bodies[1:] {
@@ -258,15 +260,15 @@ func (r *Resolver) askAll(ctx context.Context, ep worker.Endpoint, bodies [][]by
 	return whole, err
 }
 
-// ask has one prompt tokenized. Its errors are *Error.
+// ask asks for the tokens of one prompt. Its errors are *Error.
 func (r *Resolver) ask(ctx context.Context, ep worker.Endpoint, body []byte) (*entry, error) {
 	release, err := take(ctx, r.slots)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	// No tokenizer makes more tokens than there are bytes, and no id takes
-	// more than 12 bytes with its comma.
+	// No tokenizer makes more tokens than the prompt has bytes, and no id takes more than
+	// 12 bytes with its comma.
 	text, err := r.post(ctx, ep, r.cfg.TokenizePath, body, 12*int64(len(body))+64<<10)
 	if err != nil {
 		return nil, err
@@ -274,7 +276,7 @@ func (r *Resolver) ask(ctx context.Context, ep worker.Endpoint, body []byte) (*e
 	return parseTokens(text, ep)
 }
 
-// take waits for one of the slots.
+// take waits for a free slot. release frees it.
 func take(ctx context.Context, slots chan struct{}) (release func(), err error) {
 	select {
 	case slots <- struct{}{}:
@@ -284,8 +286,8 @@ func take(ctx context.Context, slots chan struct{}) (release func(), err error) 
 	}
 }
 
-// post sends one question and returns what is answered, up to so many bytes. Its errors
-// are *Error.
+// post sends one question and returns the answer, which may have at most so many bytes.
+// Its errors are *Error.
 func (r *Resolver) post(ctx context.Context, ep worker.Endpoint, path string, body []byte, most int64) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+ep.String()+path, bytes.NewReader(body))
 	if err != nil {
@@ -301,8 +303,8 @@ func (r *Resolver) post(ctx context.Context, ep worker.Endpoint, path string, bo
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
-		// What a tokenizer says may quote the prompt: read to keep the
-		// connection, and dropped.
+		// The answer may quote the prompt. It is read, so that the connection can be
+		// reused, and dropped.
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
 		return nil, &Error{Reason: r.refusal(path, res.StatusCode), Err: fmt.Errorf("%s answered %d", ep, res.StatusCode)}
 	}
@@ -312,13 +314,13 @@ func (r *Resolver) post(ctx context.Context, ep worker.Endpoint, path string, bo
 		return nil, ended(ctx, ReasonSlow)
 	case err != nil:
 		return nil, &Error{Reason: ReasonFailed, Err: err}
-	case int64(len(text)) > most: // what is short may stand for a long prompt
+	case int64(len(text)) > most: // a short question may stand for a long prompt
 		return nil, &Error{Reason: ReasonTooLarge, Err: fmt.Errorf("%s answered more than %d bytes", ep, most)}
 	}
 	return text, nil
 }
 
-// refusal is what the status of an answer that is none says.
+// refusal returns the reason for a status other than 200.
 func (r *Resolver) refusal(path string, status int) Reason {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
@@ -334,8 +336,8 @@ func (r *Resolver) refusal(path string, status int) Reason {
 	return ReasonFailed
 }
 
-// ended says why a flight's context is over: late if its time was up, else all
-// that waited have gone.
+// ended says why a flight's context ended: late if its time was up, else cancelled, since
+// no caller waits any more.
 func ended(ctx context.Context, late Reason) *Error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &Error{Reason: late}
@@ -343,8 +345,7 @@ func ended(ctx context.Context, late Reason) *Error {
 	return &Error{Reason: ReasonCancelled}
 }
 
-// parseTokens reads {"tokens":[…]} or {"tokens":[[…],…]}, the answers of SGLang
-// and vLLM.
+// parseTokens reads {"tokens":[…]} or {"tokens":[[…],…]}, the answers of SGLang and vLLM.
 func parseTokens(text []byte, ep worker.Endpoint) (*entry, error) {
 	bad := &Error{Reason: ReasonFailed, Err: fmt.Errorf("%s: expected an object with a list of tokens", ep)}
 	s, ok := openai.FindValue(text, "tokens")
@@ -362,26 +363,26 @@ func parseTokens(text []byte, ep worker.Endpoint) (*entry, error) {
 	return &entry{tokens: tokens, isl: n, longest: n, reason: ReasonTokenized}, nil
 }
 
-// maxPrompts bounds how many questions a list of prompts becomes.
+// maxPrompts bounds the questions about one list of prompts.
 const maxPrompts = 32
 
-// asking is what is asked about a prompt.
+// asking is the questions about a prompt.
 type asking struct {
-	texts [][]byte // of a prompt of text
+	texts [][]byte // one question for each prompt of text
 	keeps int      // see Query.keeps
 
-	// Of one with pictures:
+	// For a prompt with pictures:
 	media   media
 	renders bool   // see Query.Renders
-	whole   []byte // with them
-	before  []byte // what stands before the first; nil: nothing
+	whole   []byte // about the whole prompt
+	before  []byte // about the text before the first picture; nil: there is none
 }
 
-// loads reports whether an engine has to load what is not in the request, to answer.
+// loads reports whether an engine must load pictures from elsewhere to answer.
 func (a *asking) loads() bool { return a.renders && !a.media.inside }
 
-// questions are what is asked about q's prompt: vLLM tokenizes no list of prompts, so each
-// of a list is a question of its own.
+// questions returns the questions about q's prompt. vLLM tokenizes no list of prompts, so
+// each prompt of a list is a question of its own.
 func questions(q *Query, m media) asking {
 	if m.parts > 0 {
 		return pictureQuestions(q, m)
@@ -400,14 +401,15 @@ func questions(q *Query, m media) asking {
 	return asking{texts: out, keeps: q.keeps()}
 }
 
-// beside bounds what a question has beside what it copies of the request: the names of
-// members, and the model's, each byte of which may be written as six.
+// beside bounds the bytes of a question besides the copied parts of the request: the
+// names of members, and the model's name, of which each byte may be written as six.
 func (q *Query) beside() int { return 512 + 6*len(q.Key.Model) }
 
-// copied bounds the bytes of all questions about q's prompt, whatever else its body has.
+// copied bounds the bytes of all questions about q's prompt. Parts of the body that are
+// not sent do not count.
 func (q *Query) copied(m media) int {
 	switch n := q.promptBytes(); {
-	case m.parts > 0: // what stands before the first as well
+	case m.parts > 0: // the text before the first picture is sent a second time
 		return 2 * (n + q.beside())
 	case q.Request.PromptKind == openai.PromptStrings:
 		return n + maxPrompts*q.beside()
@@ -416,15 +418,15 @@ func (q *Query) copied(m media) int {
 	}
 }
 
-// begin begins a question that copies so many bytes of the request.
+// begin begins a question that will copy so many bytes of the request.
 func (q *Query) begin(copies int) []byte {
 	b := append(make([]byte, 0, copies+q.beside()), `{"model":`...)
 	return openai.AppendString(b, q.Key.Model)
 }
 
-// tokenizeBody writes the question about q's prompt, with the raw values of the
-// request. SGLang and vLLM take {"model","prompt"} or {"model","messages"} with
-// what else those depend on.
+// tokenizeBody writes the question about q's prompt, with the raw values of the request.
+// SGLang and vLLM take {"model","prompt"}, or {"model","messages"} with the other members
+// that the tokens depend on.
 func tokenizeBody(q *Query) []byte {
 	r := q.Request
 	if r.PromptKind == openai.PromptMessages {
@@ -434,9 +436,9 @@ func tokenizeBody(q *Query) []byte {
 	return append(append(b, r.Value(r.PromptField).Of(q.Body)...), '}')
 }
 
-// messagesBody writes the question about messages: about all of them, or about what stands
-// before the first part that is not text. nil: nothing does. render: it is one for an engine
-// that renders them.
+// messagesBody writes the question about messages. before: only about the part before the
+// first that is not text; nil means that there is no such part. render: for an engine
+// that renders messages.
 func messagesBody(q *Query, before, render bool) []byte {
 	b := append(q.begin(q.promptBytes()), `,"messages":`...)
 	if before {
@@ -451,12 +453,12 @@ func messagesBody(q *Query, before, render bool) []byte {
 		b = q.appendMember(b, f)
 	}
 	if render {
-		b = append(q.appendTruncation(b), `,"mm_payload":"none"`...) // not what the pictures were made into
+		b = append(q.appendTruncation(b), `,"mm_payload":"none"`...) // without the processed pictures
 	}
 	return append(b, '}')
 }
 
-// appendMember appends a member of the request as it stands there, if it is given.
+// appendMember appends a member of the request with its raw value, if the request has it.
 func (q *Query) appendMember(b []byte, f openai.Field) []byte {
 	if !q.Request.Given(q.Body, f) {
 		return b

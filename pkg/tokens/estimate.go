@@ -9,22 +9,22 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// mediaTokens is what an image or the like is taken to cost. The true number
-// depends on the model and the picture; this keeps a base64 text from being
-// counted as if it were read.
+// mediaTokens is the assumed length of an image or other medium. The true number depends
+// on the model and the picture. Without this assumption a base64 text would be counted as
+// if it were text of the prompt.
 const mediaTokens = 256
 
-// estimator hashes a text that comes in pieces as if it were one, and copies
-// only what is left over between pieces.
+// estimator hashes a text that comes in pieces as if it came in one. Only what is left
+// over between pieces is copied.
 type estimator struct {
 	hashes     []kvindex.LocalHash
-	carry      []byte // the run begun, shorter than blockBytes
+	carry      []byte // the beginning of a run, shorter than blockBytes
 	blockBytes int    // 0: count only
-	mediaBytes int    // what a picture counts for among the text
+	mediaBytes int    // bytes that a picture counts for among the text
 	maxBlocks  int
 	seed       uint64
-	bytes      int // of text
-	tokens     int // of media
+	bytes      int // bytes of text seen
+	tokens     int // tokens of media seen
 	first      bool
 	onlyFirst  bool // hash the first prompt only
 }
@@ -34,8 +34,8 @@ func (e *estimator) reset(blockBytes, perToken, maxBlocks int, seed uint64, only
 		maxBlocks: maxBlocks, seed: seed, first: true, onlyFirst: onlyFirst}
 }
 
-// visit takes one piece of a prompt. Each piece of text is closed by a byte
-// that no JSON string can hold, so that "ab","c" and "a","bc" differ.
+// visit takes one piece of a prompt. After each piece of text comes a byte that no JSON
+// string can contain, so that "ab","c" and "a","bc" differ.
 func (e *estimator) visit(kind openai.PieceKind, piece []byte) {
 	hash := e.first || !e.onlyFirst
 	switch kind {
@@ -52,7 +52,7 @@ func (e *estimator) visit(kind openai.PieceKind, piece []byte) {
 			var b [16]byte
 			binary.LittleEndian.PutUint64(b[:8], h.Hi)
 			binary.LittleEndian.PutUint64(b[8:], h.Lo)
-			for n := 0; n < e.mediaBytes && len(e.hashes) < e.maxBlocks; n += len(b) { // a caller may name millions
+			for n := 0; n < e.mediaBytes && len(e.hashes) < e.maxBlocks; n += len(b) { // the limit matters: a client may name millions of pictures
 				e.add(b[:])
 			}
 			e.close(1)
@@ -91,14 +91,14 @@ func (e *estimator) add(p []byte) {
 	}
 }
 
-// estimateStride is how many KV blocks one hash of an estimate stands for: an
-// estimate is not exact to the block, and long prompts have a quarter as many
-// hashes to look up.
+// estimateStride is how many KV blocks one hash of an estimate stands for. An estimate is
+// not exact to the block, and with the stride long prompts have a quarter as many hashes
+// to look up.
 const estimateStride = 4
 
-// Estimate resolves q without asking anybody, from the bytes of the prompt's
-// text; why becomes the Prompt's reason. It is a function of q and the
-// configuration. Safe for concurrent use with a Scratch each.
+// Estimate resolves q from the bytes of the prompt's text, without asking an engine. why
+// becomes the Prompt's reason. The result depends on q and the configuration alone. Safe
+// for concurrent use, each caller with its own Scratch.
 func (r *Resolver) Estimate(q Query, s *Scratch, why Reason) Prompt {
 	perToken := r.cfg.EstimateBytesPerToken
 	e := &s.est

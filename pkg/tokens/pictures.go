@@ -12,26 +12,26 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// What stands for a picture in a prompt is a run of tokens that are the same for every
-// picture of its size. What it shows is in the hash of the blocks, and only an engine that
-// has loaded it knows that hash. vLLM tells it (docs/engines.md#render). Where nobody does,
-// and of prompts with what is neither text nor picture, the tokens up to the first part that
-// is not text are known.
+// In a prompt's tokens a picture is a run of tokens that are equal for all pictures of
+// its size. The block hashes also depend on the picture's own hash, which only an engine
+// that has loaded the picture knows. vLLM tells it (docs/engines.md#render). If no engine
+// tells it, or the prompt has a part that is neither text nor picture, only the tokens up
+// to the first part that is not text are known.
 
-// maxPictures is how many parts that are not text a prompt may have that an engine is asked
-// about: each of them it loads once more.
+// maxPictures is how many parts that are not text a prompt may have if an engine is asked
+// about it: the engine loads each of them once more.
 const maxPictures = 64
 
 // maxRendered bounds an answer with pictures: a short address may stand for many tokens.
 const maxRendered = 4 << 20
 
-// media is what of a prompt is not text.
+// media describes the parts of a prompt that are not text.
 type media struct {
 	parts int
 
-	// Looked at where an engine would be asked about pictures:
-	pictures bool // they are pictures, all of them
-	inside   bool // and in the request themselves
+	// Only known if an engine would be asked about pictures:
+	pictures bool // all parts are pictures
+	inside   bool // the request itself contains all of them
 }
 
 func (r *Resolver) mediaOf(q *Query) media {
@@ -51,7 +51,7 @@ func (r *Resolver) mediaOf(q *Query) media {
 	return m
 }
 
-// pictureQuestions are what is asked about a prompt with media.
+// pictureQuestions returns the questions about a prompt with media.
 func pictureQuestions(q *Query, m media) asking {
 	return asking{
 		media: m, renders: q.Renders, keeps: q.keeps(),
@@ -59,7 +59,8 @@ func pictureQuestions(q *Query, m media) asking {
 	}
 }
 
-// forPictures are the records by which to choose whom to ask about a prompt with media.
+// forPictures returns the asides by which a tokenizer is chosen for a prompt with media,
+// in order of preference.
 func (r *Resolver) forPictures(q *Query, m media) []*asides {
 	if q.Renders && m.pictures {
 		return []*asides{r.renderers, r.expanders}
@@ -67,12 +68,12 @@ func (r *Resolver) forPictures(q *Query, m media) []*asides {
 	return []*asides{r.expanders}
 }
 
-// askPictures asks for the prompt with its pictures where that is told, else for what
-// stands before them. Its errors are *Error.
+// askPictures asks for the prompt with its pictures if an engine tells them, else for the
+// tokens before the first picture. Its errors are *Error.
 func (r *Resolver) askPictures(ctx context.Context, to asked, a asking) (*entry, error) {
 	release, err := take(ctx, r.pictureSlots)
 	if err != nil {
-		to.of.undecided(to.ep) // it was not asked
+		to.of.undecided(to.ep) // the engine was not asked
 		return nil, err
 	}
 	defer release()
@@ -87,7 +88,7 @@ func (r *Resolver) askPictures(ctx context.Context, to asked, a asking) (*entry,
 		if to, ok = choose([]*asides{r.expanders}, to.all, 2*r.cfg.Wait); !ok {
 			return nil, &Error{Reason: ReasonSetAside}
 		}
-		shared = true // the time has not been its own alone
+		shared = true // part of the time was spent on another question
 	}
 	if a.before == nil {
 		to.of.undecided(to.ep)
@@ -98,9 +99,9 @@ func (r *Resolver) askPictures(ctx context.Context, to asked, a asking) (*entry,
 	return e, err
 }
 
-// askBefore has the prompt tokenized as a whole and up to its first picture. What both
-// begin with is what the prompt begins with, whatever the chat template makes of a picture
-// and wherever it puts it.
+// askBefore asks for the tokens of the whole prompt, and of its part before the first
+// picture. The tokens with which both answers begin are the beginning of the prompt,
+// whatever the chat template puts in place of a picture.
 func (r *Resolver) askBefore(ctx context.Context, ep worker.Endpoint, a asking) (*entry, error) {
 	var of [2]*entry
 	for i, body := range [][]byte{a.whole, a.before} {
@@ -118,7 +119,7 @@ func (r *Resolver) askBefore(ctx context.Context, ep worker.Endpoint, a asking) 
 		n++
 	}
 	if !a.renders {
-		e.isl += a.media.parts * mediaTokens // a mark stands for each
+		e.isl += a.media.parts * mediaTokens // each picture is a single mark in the answer
 	}
 	e.tokens = slices.Clone(e.tokens[:n])
 	e.partial, e.reason = true, ReasonBefore
@@ -133,12 +134,12 @@ func (r *Resolver) render(ctx context.Context, ep worker.Endpoint, a asking) (*e
 	}
 	e, err := parseRendered(text, ep)
 	if err == nil && len(e.pictures) != a.media.parts {
-		return nil, &Error{Reason: ReasonNotAll} // which are missing, and where, nobody knows
+		return nil, &Error{Reason: ReasonNotAll} // it is unknown which pictures are missing, and where
 	}
 	return e, err
 }
 
-// features is what vLLM tells of the pictures in a prompt, by what kind they are.
+// features is what vLLM tells of the pictures in a prompt, by the type of medium.
 type features struct {
 	Hashes       map[string][]string `json:"mm_hashes"`
 	Placeholders map[string][]struct {
@@ -147,19 +148,19 @@ type features struct {
 	} `json:"mm_placeholders"`
 }
 
-// parseRendered reads {"token_ids":[…],"features":{…}}. An answer that does not say of each
-// picture it has what it is and where is refused as a whole.
+// parseRendered reads {"token_ids":[…],"features":{…}}. The whole answer is refused if
+// the hash or the place of a picture is missing.
 func parseRendered(text []byte, ep worker.Endpoint) (*entry, error) {
 	bad := &Error{Reason: ReasonFailed, Err: fmt.Errorf("%s: expected token ids and the hashes and places of pictures", ep)}
 	ids, ok := openai.FindValue(text, "token_ids")
-	if !ok || !json.Valid(text) { // one that is cut short would seem to have no pictures
+	if !ok || !json.Valid(text) { // an answer that is cut short would seem to have no pictures
 		return nil, bad
 	}
 	tokens, err := openai.AppendTokenIDs(nil, text, ids)
 	if err != nil {
 		return nil, bad
 	}
-	var f features // null: it has none
+	var f features // stays empty if features is null: the prompt has no pictures
 	if told, ok := openai.FindValue(text, "features"); ok && json.Unmarshal(told.Of(text), &f) != nil {
 		return nil, bad
 	}
@@ -170,7 +171,8 @@ func parseRendered(text []byte, ep worker.Endpoint) (*entry, error) {
 	return e, nil
 }
 
-// within returns the pictures in the order of their places, in a prompt of so many tokens.
+// within returns the pictures in the order of their places. False means that a place is
+// outside the prompt of so many tokens, or that places and hashes do not fit.
 func (f *features) within(tokens int) ([]kvindex.Picture, bool) {
 	var out []kvindex.Picture
 	for kind, hashes := range f.Hashes {

@@ -11,12 +11,12 @@ import (
 // Source says where a prompt's blocks come from.
 type Source uint8
 
-// The sources, in the order in which they are preferred.
+// The sources, in the order of preference.
 const (
-	None        Source = iota // no hashes: the mode is off, or the request has no text
+	None        Source = iota // no hashes, for the Reason
 	FromRequest               // token ids in the request
-	FromEngine                // an engine's /tokenize
-	Estimate                  // runs of bytes
+	FromEngine                // an engine's /tokenize or /render
+	Estimate                  // hashes of runs of bytes
 )
 
 // String returns the name used on pages, in labels and in logs.
@@ -35,11 +35,11 @@ func (s Source) String() string {
 	}
 }
 
-// Reason says why a prompt came from its source. The set is closed, so that it
-// can be a metric label.
+// Reason says why a prompt came from its source, or has none. The set is closed, since it
+// is a metric label.
 type Reason string
 
-// The reasons.
+// The reasons; each says why a prompt came from its source, or has none.
 const (
 	ReasonIDs         Reason = "ids in the request"
 	ReasonTokenized   Reason = "tokenized"
@@ -65,50 +65,49 @@ const (
 	ReasonCancelled   Reason = "cancelled"
 )
 
-// Prompt is what a request's prompt comes to. Tokens and Hashes are shared with
-// the Scratch or the cache they came from: they must not be written to, and are
-// good until the Scratch is used again.
+// Prompt is what is known of a request's prompt. Tokens and Hashes belong to the Scratch
+// or the cache they came from: they must not be written to, and are valid until the
+// Scratch is used again.
 type Prompt struct {
-	// Tokens are the token ids of the prompt, of the first of several; nil for
+	// Tokens are the token ids of the prompt, or of the first of several prompts; nil for
 	// an estimate.
 	Tokens []uint32
-	// ISLTokens is the input length of the whole request in tokens, all of its
-	// prompts together. For an estimate it is a guess.
+	// ISLTokens is the input length of the whole request in tokens, the sum over all its
+	// prompts. For an estimate it is a guess.
 	ISLTokens int
-	// Hashes are the local hashes of the whole blocks of the prompt, of the
-	// first of several: a request goes to one worker, and one chain is enough
-	// to find it.
+	// Hashes are the local hashes of the whole blocks of the prompt, or of the first of
+	// several prompts: a request goes to one worker, and one chain is enough to find it.
 	Hashes []kvindex.LocalHash
 
-	// Partial says that Hashes end before the prompt's first picture: of what follows
-	// nothing is known but what ISLTokens guesses.
+	// Partial says that Hashes end before the prompt's first picture. Of the rest only
+	// the length is known, as part of ISLTokens, and may be a guess.
 	Partial bool
 
-	// BlocksPerHash is how many KV blocks each of Hashes stands for; 0 counts
-	// as 1.
+	// BlocksPerHash is how many KV blocks each of Hashes stands for; 0 means 1.
 	BlocksPerHash int
 
 	Source    Source
-	Estimated bool // Hashes are those of bytes, not of tokens
-	Cached    bool // FromEngine, without asking it now
+	Estimated bool // Hashes are over bytes, not over tokens
+	Cached    bool // FromEngine, from an earlier answer
 	Reason    Reason
 }
 
-// Query is one request to be resolved. It is not kept.
+// Query describes one request to be resolved. It is not kept.
 type Query struct {
-	Key       worker.Key // what the request was found to ask for
+	Key       worker.Key // the model and namespace that the request asks for
 	Request   *openai.Request
 	Body      []byte // the bytes that Request was scanned from
 	BlockSize int    // tokens per KV block of the pool; below 1: no hashes
-	Eagle     bool   // the pool's KV blocks are of token pairs
-	// Renders says that the pool's engines may tell what pictures are in a prompt, and
-	// where, that their tokenizers count pictures' tokens (docs/engines.md#render), and that
-	// they cut prompts where a request asks for it.
+	Eagle     bool   // the pool's KV blocks are over pairs of tokens
+	// Renders says three things about the pool's engines: they may tell which pictures
+	// are in a prompt and where; their tokenizers count the tokens of pictures
+	// (docs/engines.md#render); and they cut prompts if a request asks for that.
 	Renders bool
-	// MaxModelLen is the most tokens that a prompt and its answer may have; 0: not known.
+	// MaxModelLen is the most tokens that a prompt and its answer may have together; 0:
+	// unknown.
 	MaxModelLen int
-	// Salt is what separates the request's blocks from those of equal tokens, as the
-	// engine that serves it tells them apart.
+	// Salt separates the request's blocks from other blocks with equal tokens, in the
+	// same way as the engine does.
 	Salt kvindex.Salt
 }
 
@@ -123,15 +122,15 @@ func (q *Query) hashing() hashing {
 	return hashing{blockSize: q.BlockSize, eagle: q.Eagle, seed: q.Salt.Seed()}
 }
 
-// Scratch is memory for one Prompt at a time. The zero value is ready; reuse it
-// to allocate nothing. Not safe for concurrent use.
+// Scratch is memory for one Prompt at a time. The zero value is ready. Reusing it saves
+// allocations. Not safe for concurrent use.
 type Scratch struct {
 	tokens []uint32
 	est    estimator
 }
 
-// Error is why an engine's tokenizer gave no answer. Its text holds an address
-// at most, never a part of a prompt.
+// Error says why a tokenizer gave no answer. Its text may hold an address, but no part of
+// a prompt.
 type Error struct {
 	Reason Reason
 	Err    error // may be nil

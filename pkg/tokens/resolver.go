@@ -16,24 +16,25 @@ type Resolver struct {
 	cfg    Config
 	cache  *cache
 	asides *asides
-	// Of prompts with pictures, which take engines longer: who does not tell their
-	// hashes, and who does not tokenize them.
+	// For prompts with pictures, which take engines longer: renderers has the engines
+	// that do not tell pictures' hashes, expanders those that do not tokenize such
+	// prompts.
 	renderers, expanders *asides
 	client               *http.Client
-	slots                chan struct{} // one element for each question under way about a text
+	slots                chan struct{} // one element for each running question about a text
 
-	pictureSlots chan struct{} // the same of prompts with pictures
+	pictureSlots chan struct{} // the same for prompts with pictures
 
-	// mu guards all below. Lock order: mu → cache.mu, mu → mu of each asides. No I/O and
-	// no caller's function while it is held.
+	// mu guards the fields below. Lock order: mu → cache.mu, mu → the mu of each asides.
+	// No I/O and no call of a caller's function while it is held.
 	mu      sync.Mutex
 	flights map[cacheKey]*flight
-	copied  int // bytes of prompts that their questions have
+	copied  int // bytes of prompts copied into running questions
 	closed  bool
-	running sync.WaitGroup // flights; added to under mu while not closed
+	running sync.WaitGroup // counts flights; added to under mu, unless closed
 }
 
-// New returns a resolver, or every fault of the configuration.
+// New returns a resolver, or all faults of the configuration.
 func New(cfg Config) (*Resolver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -58,8 +59,8 @@ func New(cfg Config) (*Resolver, error) {
 	}, nil
 }
 
-// Close ends the requests under way, waits for them and gives idle connections
-// back. Engine fails afterwards; Fast and Estimate go on.
+// Close cancels the running questions, waits until they have ended, and closes idle
+// connections. Engine fails afterwards; Fast and Estimate still work.
 func (r *Resolver) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -71,8 +72,8 @@ func (r *Resolver) Close() {
 	r.client.CloseIdleConnections()
 }
 
-// Fast resolves q if that needs no waiting. It returns false only where asking
-// a tokenizer may help; then the Prompt is zero.
+// Fast resolves q if that needs no waiting. False means that a tokenizer may help; the
+// Prompt is then zero.
 func (r *Resolver) Fast(q Query, s *Scratch) (Prompt, bool) {
 	switch k := q.Request.PromptKind; {
 	case r.cfg.Mode == Off:
@@ -92,8 +93,8 @@ func (r *Resolver) Fast(q Query, s *Scratch) (Prompt, bool) {
 	return Prompt{}, false
 }
 
-// Resolve is Fast, else Engine, else Estimate. It waits for at most Wait, and
-// no longer than ctx.
+// Resolve calls Fast, then Engine, then Estimate, until one succeeds. It waits for at
+// most Wait, and no longer than ctx.
 func (r *Resolver) Resolve(ctx context.Context, q Query, from []worker.Endpoint, s *Scratch) Prompt {
 	if p, ok := r.Fast(q, s); ok {
 		return p
@@ -105,7 +106,7 @@ func (r *Resolver) Resolve(ctx context.Context, q Query, from []worker.Endpoint,
 	return p
 }
 
-// promptBytes returns the length of what a tokenizer would be sent.
+// promptBytes returns the length of what would be sent to a tokenizer.
 func (q *Query) promptBytes() int {
 	s := q.Request.Value(q.Request.PromptField)
 	n := s.End - s.Start
@@ -124,8 +125,8 @@ func (q *Query) promptBytes() int {
 	return n
 }
 
-// guess is for when hashes are not wanted: the length alone, from the length of
-// the raw prompt.
+// guess returns only a length, estimated from the raw prompt. It is for the mode without
+// hashes.
 func (r *Resolver) guess(q Query) Prompt {
 	n := q.Request.PromptTokens
 	if k := q.Request.PromptKind; k != openai.PromptIDs && k != openai.PromptIDLists {
@@ -134,7 +135,7 @@ func (r *Resolver) guess(q Query) Prompt {
 	return Prompt{ISLTokens: n, Reason: ReasonOff}
 }
 
-// fromRequest reads the ids that the request carries.
+// fromRequest uses the ids in the request.
 func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
 	var err error
 	s.tokens, err = openai.AppendTokenIDs(s.tokens[:0], q.Body, q.Request.Value(q.Request.PromptField))
@@ -149,7 +150,7 @@ func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
 		Source: FromRequest, Reason: ReasonIDs}
 }
 
-// hash appends the hashes of the blocks of tokens, up to MaxBlocks of them.
+// hash appends the hashes of the blocks of tokens, at most MaxBlocks.
 func (r *Resolver) hash(dst []kvindex.LocalHash, tokens []uint32, h hashing) []kvindex.LocalHash {
 	hash := kvindex.AppendLocalHashes
 	if h.eagle {
@@ -158,7 +159,7 @@ func (r *Resolver) hash(dst []kvindex.LocalHash, tokens []uint32, h hashing) []k
 	return hash(dst, r.hashed(tokens, h), h.blockSize, h.seed)
 }
 
-// hashed returns those of the tokens that are in blocks which are hashed.
+// hashed returns the tokens of the first MaxBlocks blocks.
 func (r *Resolver) hashed(tokens []uint32, h hashing) []uint32 {
 	behind := 0
 	if h.eagle {
