@@ -12,8 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Errors that a caller branches on. A pick that finds nobody returns those of
-// picker.Pick, a saturated pool a *picker.SaturatedError.
+// Errors that a caller may branch on. A pick that finds no rank returns the errors of
+// picker.Pick; a saturated pool returns a *picker.SaturatedError.
 var (
 	// ErrUnknownRank: the rank has left or is not known yet.
 	ErrUnknownRank = errors.New("load: unknown rank")
@@ -22,15 +22,15 @@ var (
 	// Request.MaxUncachedTokens or more.
 	ErrUncached = errors.New("load: too much of the prompt is not cached there")
 
-	// ErrReleased: the reservation holds no booking any more.
+	// ErrReleased: the reservation holds no booking, or no longer.
 	ErrReleased = errors.New("load: the reservation holds no booking")
-	// ErrHeld: the reservation to fill still holds a booking.
+	// ErrHeld: the reservation that should be filled still holds a booking.
 	ErrHeld = errors.New("load: the reservation still holds a booking")
 )
 
-// Load is what one rank has been given and has not finished.
+// Load is the work that one rank has been given and has not finished.
 type Load struct {
-	PrefillTokens   int64 // prompt tokens to be computed
+	PrefillTokens   int64 // prompt tokens that are still to be computed
 	PrefillBlocks   int64 // KV blocks of prompts being prefilled
 	PrefillRequests int32 // prefill legs
 	DecodeBlocks    int64 // KV blocks of running answers
@@ -58,43 +58,44 @@ type RankLoad struct {
 // Totals are sums over the whole book.
 type Totals struct {
 	Load
-	Held           int    // bookings not released, those of ranks that have left included
-	LateReleases   uint64 // releases of bookings whose rank had left by then
-	DoubleReleases uint64 // releases of what was released already: faults of ours
+	Held           int    // bookings not released, including those of ranks that have left
+	LateReleases   uint64 // releases after the booking's rank had left
+	DoubleReleases uint64 // second releases of a booking: faults of this plugin
 }
 
-// Book is the load of every rank. Safe for concurrent use.
+// Book has the load of every rank. Safe for concurrent use.
 type Book struct {
-	// mu guards everything below. See the package comment for what is called
-	// while it is held.
+	// mu guards the fields below. The package comment says what is called while it is
+	// held.
 	mu sync.Mutex
 
 	rng     *rand.Rand
 	cursors map[cursorKey]uint64
 
-	// slots says where a rank's entry is; free are entries of no rank.
+	// slots has the index of each rank's entry in entries. free has the unused indexes.
 	entries []entry
 	slots   map[worker.Rank]int32
 	free    []int32
 
-	// tables has the columns of the present snapshot's rank lists, each known
-	// by its first element. Lists of the same ranks share one. before has those
-	// of the snapshot before it, for requests that have read that one and pick
-	// now: their ranks that have left since are unknown.
+	// tables has the columns of the present snapshot's rank lists, by the address of a
+	// list's first element. Lists of the same ranks share a table. before has the tables
+	// of the previous snapshot, for requests that have read it and pick now. Ranks that
+	// have left since are unknown there.
 	tables, before map[*worker.Rank]*table
 	round          uint64 // counts snapshots
 	seed           maphash.Seed
 
-	// epoch is the first time that was told; now the latest, since epoch.
+	// epoch is the first time that a caller has passed. now is the latest, counted from
+	// epoch.
 	epoch time.Time
 	now   time.Duration
 
 	held, late, double uint64
 
-	turns turns // of answers that grow
+	turns turns // bookings of answers that grow
 
 	changed []worker.ID // working memory of one pick
-	work    int         // see workLocked
+	work    int         // counted for tests; see workLocked
 }
 
 type cursorKey struct {
@@ -102,32 +103,32 @@ type cursorKey struct {
 	role worker.Role
 }
 
-// entry is one rank. Invariant: load is the sum of the held bookings of its
-// generation, and the queue has those of them with prompt tokens, oldest first.
+// entry is one rank. Invariant: load is the sum of the held bookings of its generation,
+// and queue has the bookings among them with prompt tokens, oldest first.
 type entry struct {
 	rank       worker.Rank
-	generation uint64 // grows whenever the entry's rank leaves
+	generation uint64 // increased whenever the entry's rank leaves
 	endpoint   worker.Endpoint
-	worker     *worker.Worker // nil while not present
-	capacity   float64        // KV blocks; 0: not known
+	worker     *worker.Worker // nil if the rank is not present
+	capacity   float64        // KV blocks; 0: unknown
 	present    bool
 	degraded   bool
 	load       Load
 	queue      queue
 	answers    answers // of the held bookings
-	over       float64 // blocks of answers that are over
+	over       float64 // blocks that answers which are over were expected to write
 	written    written
 	correction correction
 	places     []place
 }
 
-// place is where a rank stands in a table.
+// place is the position of a rank in a table.
 type place struct {
 	t  *table
 	at int32
 }
 
-// New returns an empty book. Equal seeds draw equally; 0 takes a random seed.
+// New returns an empty book. Equal seeds give equal draws; 0 means a random seed.
 func New(seed uint64) *Book {
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -140,8 +141,8 @@ func New(seed uint64) *Book {
 	}
 }
 
-// Update makes the book know the ranks of s, draining ones included, and drops
-// the load of all others. Load of ranks that stay is kept.
+// Update sets the ranks of s as the known ones, including those of draining workers, and
+// drops the load of all others. Ranks that stay keep their load.
 func (b *Book) Update(s *worker.Snapshot) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +166,7 @@ func (b *Book) Update(s *worker.Snapshot) {
 	b.layLocked(s)
 	for _, tables := range [...]map[*worker.Rank]*table{b.tables, b.before} {
 		for _, t := range tables {
-			clear(t.carriers) // workers may carry others now
+			clear(t.carriers) // workers may have other taints now
 		}
 	}
 	for k := range b.cursors {
@@ -212,7 +213,8 @@ func (b *Book) slotLocked(r worker.Rank) int32 {
 	return -1
 }
 
-// grownLocked returns a known rank as it is at the given time, nil for an unknown one.
+// grownLocked brings answers up to the given time and returns the rank's entry, or nil
+// for an unknown rank.
 func (b *Book) grownLocked(r worker.Rank, at time.Time) *entry {
 	slot := b.slotLocked(r)
 	if slot < 0 {
@@ -223,9 +225,9 @@ func (b *Book) grownLocked(r worker.Rank, at time.Time) *entry {
 	return &b.entries[slot]
 }
 
-// SetDegraded notes whether all that the rank told of its cache has come. The
-// overlap of a degraded rank counts for less (picker.Params). Unknown ranks are
-// ignored; one that is new is not degraded.
+// SetDegraded notes whether some of the rank's KV events are missing. The overlap of a
+// degraded rank counts for less (picker.Params). Unknown ranks are ignored. A new rank is
+// not degraded.
 func (b *Book) SetDegraded(r worker.Rank, degraded bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -238,7 +240,7 @@ func (b *Book) SetDegraded(r worker.Rank, degraded bool) {
 	}
 }
 
-// Load returns the load of one rank and whether the book knows the rank.
+// Load returns the load of one rank. False means that the book does not know the rank.
 func (b *Book) Load(r worker.Rank) (Load, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -274,9 +276,9 @@ func (b *Book) Totals() Totals {
 	return t
 }
 
-// LeastQueuedISLTokens returns the prompt tokens booked, and not done at the given
-// time, on that of the ranks which has fewest, of those that are known and that f
-// allows; false where there is none.
+// LeastQueuedISLTokens returns the lowest number of prompt tokens that are booked on one
+// of the ranks and not done at the given time. Only ranks count that the book knows and f
+// allows. False means that there is none.
 func (b *Book) LeastQueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time) (int64, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -290,9 +292,9 @@ func (b *Book) LeastQueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time
 	return picker.LeastQueuedTokens(&t.cols)
 }
 
-// QueuedISLTokens returns how many prompt tokens are booked, and not done at the
-// given time, on those of the ranks that are known and that f allows, nil being
-// everyone: what Request.MaxQueuedISLTokens is compared with.
+// QueuedISLTokens returns the sum of prompt tokens that are booked on the ranks and not
+// done at the given time. Only ranks count that the book knows and f allows; a nil f
+// allows all. Request.MaxQueuedISLTokens is compared with this number.
 func (b *Book) QueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

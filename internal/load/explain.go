@@ -12,12 +12,12 @@ type Cause uint8
 
 // The causes.
 const (
-	OutAside      Cause = iota + 1 // the filter does not allow its worker
-	OutExcluded                    // it has failed this request before
-	OutUnknown                     // it has left, or is not known yet
-	OutOverloaded                  // it is over a threshold; see OutRow.Overload
-	OutTaint                       // it lacks a required taint; see OutRow.Taint
-	OutSubset                      // it is not among Request.Within
+	OutAside      Cause = iota + 1 // the filter does not allow the rank
+	OutExcluded                    // an attempt of this request has failed there
+	OutUnknown                     // the rank has left, or is not known yet
+	OutOverloaded                  // the rank is over a threshold; see OutRow.Overload
+	OutTaint                       // the rank lacks a required taint; see OutRow.Taint
+	OutSubset                      // the rank is not in Request.Within
 )
 
 // OutRow is a rank that could not be picked.
@@ -28,22 +28,22 @@ type OutRow struct {
 	Taint    string
 }
 
-// Explanation is what a pick saw, for people: the picked rank and the cheapest
-// others, and some of those who could not be picked. Of thousands of candidates
-// only these are kept, so that explaining costs little beside picking. The zero
-// value is ready; reuse it to allocate nothing.
+// Explanation is what a pick saw, for people to read: the picked rank and the cheapest
+// others, and some of the ranks that could not be picked. Only these few of thousands are
+// kept, so that explaining costs little compared with picking. The zero value is ready.
+// Reusing it saves allocations.
 type Explanation struct {
-	Rows []picker.Row // the picked one first, the others by cost; none if nobody was picked
+	Rows []picker.Row // the picked rank first, then the others by cost; empty if no rank was picked
 	Out  []OutRow     // at most picker.ShortlistLen
-	Left int          // ranks that are in neither
-	More int          // of those: that could have been picked
+	Left int          // ranks in neither Rows nor Out
+	More int          // of those, the ranks that could have been picked
 
 	near picker.Shortlist
 }
 
 func (x *Explanation) reset() { x.Rows, x.Out, x.Left, x.More = x.Rows[:0], x.Out[:0], 0, 0 }
 
-// fill is called under the book's lock, right after the pick.
+// fill writes what a pick saw. The caller holds the book's lock since the pick.
 func (x *Explanation) fill(b *Book, t *table, req *Request, d *picker.Decision) {
 	x.reset()
 	c := &t.cols
@@ -88,7 +88,7 @@ func (b *Book) outRow(t *table, req *Request, i int) OutRow {
 	return r
 }
 
-// lacksLocked notes which required taint the rank lacks, if it does.
+// lacksLocked notes which required taint the rank lacks. False means that it lacks none.
 func (b *Book) lacksLocked(r *OutRow, c *picker.Constraints) bool {
 	if slot := b.slotLocked(r.Rank); slot >= 0 {
 		r.Taint = c.Lacks(b.entries[slot].worker)

@@ -6,59 +6,58 @@ import (
 )
 
 // Growth is how the answer of a booking is expected to take KV blocks: none at first,
-// then so many a second, and no more than so many. The zero value is an answer that
-// takes none.
+// then so many a second, up to a limit. The zero value is an answer that takes none.
 type Growth struct {
-	After     time.Duration // from the booking on, until the first token
-	PerSecond float64       // blocks, of each choice
-	Most      float64       // blocks, of each choice
-	Choices   int           // that are written at once; 0: one
+	After     time.Duration // time from the booking to the first token
+	PerSecond float64       // blocks a second, for each choice
+	Most      float64       // blocks, for each choice
+	Choices   int           // choices written at once; 0 means 1
 }
 
-// phase is how far the answer of a booking has come.
+// phase is the state of a booking's answer.
 type phase uint8
 
 const (
-	still   phase = iota // it does not grow, or is over
-	waiting              // its first token is to come
+	still   phase = iota // the answer does not grow, or is over
+	waiting              // the first token is still to come
 	growing
-	grown // it has the most that was expected
+	grown // the answer has the most blocks that were expected
 )
 
-// growing of one booking: between two instants the blocks go up evenly. Guarded by
-// Book.mu; instants are in seconds since Book.epoch.
+// growingAnswer is the growth of one booking: between from and until its blocks increase
+// evenly. Guarded by Book.mu. Times are in seconds since Book.epoch.
 type growingAnswer struct {
 	phase       phase
 	from, until float64
 	rate, most  float64 // of all choices together
 	choices     float64
-	here        float64 // since when it is booked on its rank, of one that does not grow as well
-	at          int     // in Book.turns, while waiting or growing
+	here        float64 // when it was booked on its rank; set even if the answer does not grow
+	at          int     // index in Book.turns, while waiting or growing
 }
 
-// answers are the answers of a rank: at a time t in seconds they hold
-// grown + rate × t - begun blocks, besides those of their prompts.
+// answers are the answers of a rank. At a time t in seconds they hold grown + rate × t -
+// begun blocks, in addition to those of their prompts.
 type answers struct {
 	grown, rate, begun float64
-	n                  int // that count in it
-	waiting            int // whose first token is to come
+	n                  int // answers that are growing or grown
+	waiting            int // answers whose first token is still to come
 
-	// How long their choices have been written for, added up: at a time t in seconds
-	// running × t - starts, and done of those that are over.
+	// The seconds for which choices have been written, summed over the choices: at a time
+	// t, running × t - starts for these answers, and done for those that are over.
 	running, starts, done float64
 }
 
-// took is for how many seconds choices have been written, those that are over included.
+// took is for how many seconds choices have been written, including those that are over.
 func (a *answers) took(now float64) float64 { return a.running*now - a.starts + a.done }
 
 func (a *answers) at(now float64) float64 {
 	if a.n == 0 {
-		return 0 // and no rounding is kept
+		return 0 // so that rounding errors do not remain
 	}
 	return max(0, a.grown+a.rate*now-a.begun)
 }
 
-// count adds what an answer counts in its phase, or takes it off.
+// count adds an answer in its phase, or with sign -1 takes it off.
 func (a *answers) count(g *growingAnswer, sign float64) {
 	switch g.phase {
 	case waiting:
@@ -79,7 +78,7 @@ func (a *answers) count(g *growingAnswer, sign float64) {
 	}
 }
 
-// plantLocked begins the growth of a booking that has been made now.
+// plantLocked begins the growth of a booking that was just made.
 func (b *Book) plantLocked(r *Reservation, e *entry, g Growth) {
 	if !(g.PerSecond > 0 && g.Most > 0) {
 		return
@@ -94,7 +93,7 @@ func (b *Book) plantLocked(r *Reservation, e *entry, g Growth) {
 	b.turnLocked(r, e)
 }
 
-// turnLocked takes a booking through the phases that have passed.
+// turnLocked moves a booking's answer on through the phases that have ended.
 func (b *Book) turnLocked(r *Reservation, e *entry) {
 	a, now := &r.answer, b.now.Seconds()
 	for a.phase == waiting && now >= a.from || a.phase == growing && now >= a.until {
@@ -112,7 +111,7 @@ func (b *Book) turnLocked(r *Reservation, e *entry) {
 	}
 }
 
-// growLocked brings every booking into the phase that it is in now.
+// growLocked moves every booking's answer on to its present phase.
 func (b *Book) growLocked() {
 	for now := b.now.Seconds(); len(b.turns) > 0 && b.turns[0].answer.next() <= now; {
 		r := b.turns[0]
@@ -124,7 +123,7 @@ func (b *Book) growLocked() {
 	}
 }
 
-// uprootLocked ends the growth of a booking; e is nil where its rank has left.
+// uprootLocked ends the growth of a booking. e is nil if its rank has left.
 func (b *Book) uprootLocked(r *Reservation, e *entry) {
 	b.turnLocked(r, e)
 	a, now := &r.answer, b.now.Seconds()
@@ -139,7 +138,7 @@ func (b *Book) uprootLocked(r *Reservation, e *entry) {
 	a.phase = still
 }
 
-// replantLocked goes on with a booking's growth, as far as it has come, on another rank.
+// replantLocked lets a booking's answer go on growing on another rank.
 func (b *Book) replantLocked(r *Reservation, e *entry) {
 	a, now := &r.answer, b.now.Seconds()
 	if a.here = now; a.most == 0 {
@@ -149,22 +148,22 @@ func (b *Book) replantLocked(r *Reservation, e *entry) {
 	heap.Push(&b.turns, r)
 	e.answers.count(a, 1)
 	b.turnLocked(r, e)
-	e.answers.done -= a.took(now) // it was not written here
+	e.answers.done -= a.took(now) // it was not written on this rank
 	e.over -= a.come(now)
 }
 
-// come is how many blocks the answer is expected to have come to.
+// come is how many blocks the answer is expected to have now.
 func (a *growingAnswer) come(now float64) float64 {
 	return max(0, min(a.rate*(now-a.from), a.most))
 }
 
-// took is for how many seconds the choices of the answer have been written until now, added
-// up: as long as it is booked, also when it has come to more than was expected.
+// took is for how many seconds the choices of the answer have been written, summed over
+// the choices. It goes on as long as the answer is booked, even after its expected end.
 func (a *growingAnswer) took(now float64) float64 {
 	return a.choices * max(0, now-a.from)
 }
 
-// next is when the phase ends.
+// next is when the present phase ends.
 func (a *growingAnswer) next() float64 {
 	if a.phase == waiting {
 		return a.from
@@ -172,7 +171,7 @@ func (a *growingAnswer) next() float64 {
 	return a.until
 }
 
-// turns are the bookings whose phase ends, soonest first: a heap.
+// turns are the bookings whose phase will end, the soonest first, as a heap.
 type turns []*Reservation
 
 // Len implements heap.Interface.

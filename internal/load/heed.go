@@ -7,10 +7,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// heed brings the table in step with the filter and returns who may not be
-// picked. A pick applies what has changed since the last one, and looks at every
-// rank only where the filter does not know that any more. Where nobody of the
-// list is free, those that are being tried may be picked: they are all there is.
+// heed brings the table in step with the filter and returns the ranks that may not be
+// picked. A pick applies the changes since the last one. It looks at every rank only if
+// the filter no longer knows these changes. If no rank of the list is free, recovering
+// ranks may be picked even while another request tries them.
 func (t *table) heed(b *Book, f Filter) picker.Bits {
 	if t.filter != f {
 		t.filter, t.version = f, 0
@@ -30,7 +30,7 @@ func (t *table) heed(b *Book, f Filter) picker.Bits {
 	return t.closed
 }
 
-// learn notes what the filter says of each rank.
+// learn notes the filter's standing of each rank.
 func (t *table) learn(b *Book, f Filter) {
 	copy(t.barred, t.unknown)
 	copy(t.closed, t.unknown)
@@ -41,8 +41,8 @@ func (t *table) learn(b *Book, f Filter) {
 	}
 }
 
-// apply notes what the filter says of a worker's ranks, which may be in other lists
-// alone. Its ranks lie together, the first of them first.
+// apply notes the filter's standing of one worker's ranks, which may be in other lists
+// only. The ranks of a worker are adjacent, the first of them first.
 func (t *table) apply(b *Book, id worker.ID, f Filter) {
 	b.workLocked()
 	slot := b.slotLocked(worker.Rank{ID: id})
@@ -82,8 +82,8 @@ func (t *table) stand(b *Book, i int, s health.Standing) {
 	}
 }
 
-// workLocked counts the ranks that picks look at for the filter, so that tests
-// see what it grows with.
+// workLocked counts the ranks that picks look at for the filter, so that a test can see
+// what the number depends on.
 func (b *Book) workLocked() {
 	if invariants.Enabled {
 		b.work++

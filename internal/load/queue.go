@@ -2,15 +2,15 @@ package load
 
 import "time"
 
-// queue is the bookings of one rank that have prompt tokens, oldest first. A
-// rank is taken to prefill one request after the other: the tokens of the
-// oldest grow fewer from the moment it became that, at the rate that it was
-// booked with, and those of the others wait. When it ends, early or late, what
-// was left of it goes and the next one begins: so the estimate is put right
-// with each leg that ends, and an error never outlives its request.
+// queue has the bookings of one rank with prompt tokens, oldest first. A rank is assumed
+// to prefill one request after the other. The tokens of the oldest request decrease from
+// the moment it became the oldest, at the rate that it was booked with; the others wait.
+// When the oldest ends, early or late, its remaining tokens are dropped and the next one
+// begins. So each leg that ends corrects the estimate, and an error never outlives its
+// request.
 type queue struct {
 	head, tail *Reservation
-	since      time.Duration // when head became head, or was last put right
+	since      time.Duration // when head became head, or its tokens were last corrected
 }
 
 func (q *queue) push(r *Reservation, now time.Duration) {
@@ -37,8 +37,8 @@ func (q *queue) remove(r *Reservation, now time.Duration) {
 	r.before, r.after = nil, nil
 }
 
-// decay returns how the rank's tokens, total together, go: at a time t in
-// seconds they are the greater of floor and top - rate × t.
+// decay returns how the rank's prompt tokens decrease. total is how many are booked. At a
+// time t in seconds there are the greater of floor and top - rate × t.
 func (q *queue) decay(total int64) (top, floor, rate float64) {
 	all := float64(total)
 	if q.head == nil || q.head.rate <= 0 {

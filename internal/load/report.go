@@ -6,43 +6,44 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Report is what an engine says of one of its ranks.
+// Report is what an engine says about one of its ranks.
 type Report struct {
 	Blocks   int64 // KV blocks that running requests hold
-	Requests int64 // that hold them
+	Requests int64 // running requests, which hold these blocks
 }
 
-// Verdict is what a report was compared with.
+// Verdict is a report and what it was compared with.
 type Verdict struct {
-	Expected int64 // blocks that the book took the rank to hold
-	Told     int64 // those of the report, with those of bookings that hold nothing yet
+	Expected int64 // blocks that the book assumed the rank to hold
+	Told     int64 // blocks of the report, and of bookings whose blocks are still to come
 }
 
 const (
-	// reportLasts is how long a report counts: less and less, and then not at all.
+	// reportLasts is how long a report counts. Its weight falls evenly to 0 in that time.
 	reportLasts = 10 * time.Second
-	// mostReported bounds what is believed of a report or of KV events, where the rank's
-	// capacity does not: some 16 million tokens.
+	// mostReported bounds the blocks that are believed of a report or of KV events if the
+	// rank's capacity is unknown: some 16 million tokens.
 	mostReported = 1 << 20
 )
 
-// correction is what the last report has shown to be missing from the bookings of a
-// rank, or too much in them. It goes with the requests that it was found with, and with
-// time: what comes after the report is booked anew.
+// correction is how many blocks the last report showed to be missing from the bookings of
+// a rank, or too many in them. It shrinks as the requests of that time are released, and
+// with time, since later requests are booked anew.
 type correction struct {
 	blocks float64
 	since  time.Duration
-	// of is of how many requests it was found that are not released yet, those of other
-	// replicas included: each takes its part of blocks with it.
+	// The field of counts the requests in the report that are not released yet, including
+	// those of other replicas. Each release takes its share of blocks away.
 	of int64
-	// over is how many of them the engine had done with: that their answers have ended is
-	// heard later. While the report counts, the next of them that are released are these,
-	// and all that they have booked is in blocks.
+	// The field over counts those of them that the engine had finished before the report,
+	// although the book had not heard of it. While the report counts, the next requests
+	// to be released are assumed to be these. Their whole bookings are in blocks, as a
+	// negative part.
 	over int64
 }
 
-// has reports whether a booking was there when the report came: what is booked from then on
-// has no part in it.
+// has reports whether a booking existed when the report came. Later bookings have no part
+// in the correction.
 func (c *correction) has(r *Reservation) bool {
 	return c.of > 0 && r.answer.here <= c.since.Seconds()
 }
@@ -52,11 +53,11 @@ func (c *correction) at(now time.Duration) float64 {
 	return c.blocks * max(0, min(left, 1))
 }
 
-// Report corrects what the book takes a rank to hold by what its engine says, which was
-// true at the given time. Of the bookings whose requests the engine does not run, those
-// whose first token is not to be expected yet count with their prompts besides: the engine
-// will hold those, too. The others are over. Bookings stay as they are. It reports false
-// for an unknown rank.
+// Report corrects how many blocks the book assumes a rank to hold, by what its engine
+// said at the given time. Some bookings are of requests that the engine does not run. If
+// their first token is not due yet, the engine will hold their prompts, too, so these are
+// added. The others are taken to be over. Bookings stay as they are. known is false for
+// an unknown rank.
 func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,7 +84,7 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	return v, true
 }
 
-// mostHeld is how many KV blocks the rank may be said to hold.
+// mostHeld bounds how many KV blocks the rank may be assumed to hold.
 func (e *entry) mostHeld() float64 {
 	if e.capacity > 0 {
 		return e.capacity
@@ -91,8 +92,9 @@ func (e *entry) mostHeld() float64 {
 	return mostReported
 }
 
-// held is how many KV blocks a rank is taken to hold for requests: those of their
-// prompts, those of answers so far, and what KV events and the last report have corrected.
+// held is how many KV blocks a rank is assumed to hold for requests: those of their
+// prompts, those of answers so far, and the corrections by KV events and by the last
+// report.
 type held struct {
 	booked     float64
 	answers    answers
@@ -104,7 +106,7 @@ func (e *entry) held() held {
 	return held{float64(e.load.DecodeBlocks), e.answers, e.correction, e.written.off}
 }
 
-// changes reports whether it is another number as time goes by.
+// changes reports whether the number changes with time.
 func (h *held) changes() bool {
 	return h.answers.n > 0 || h.correction.blocks != 0 || h.off.blocks != 0
 }
@@ -113,12 +115,12 @@ func (h *held) at(now time.Duration) float64 {
 	return max(0, h.booked+h.answers.at(now.Seconds())+h.correction.at(now)+h.off.at(now))
 }
 
-// whole is at, in whole blocks.
+// whole returns the number of blocks at a time, rounded to whole blocks.
 func (h *held) whole(now time.Duration) float64 { return float64(int64(h.at(now) + 0.5)) }
 
-// settle takes off a booking whose answer is over, and of the corrections what came with
-// its request. What was off when the last report came is in its correction; what was off
-// since then is in what KV events have corrected.
+// settle takes a booking off the entry, and with it the part of the corrections that came
+// with its request. Differences up to the last report are in correction; later ones are
+// in written.off.
 func (e *entry) settle(r *Reservation, now time.Duration) {
 	l, a, c := &r.load, &r.answer, &e.correction
 	switch n := e.load.DecodeRequests; {
@@ -141,8 +143,8 @@ func (e *entry) settle(r *Reservation, now time.Duration) {
 	e.load.add(l, -1)
 }
 
-// DecodingBlocks returns how many KV blocks a rank is taken to hold for running answers
-// at the given time, and whether the book knows the rank.
+// DecodingBlocks returns how many KV blocks a rank is assumed to hold for running answers
+// at the given time. False means that the book does not know the rank.
 func (b *Book) DecodingBlocks(r worker.Rank, now time.Time) (int64, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,32 +7,34 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Reservation is one booking on one rank. The zero value holds none and is
-// ready for PickAndReserve; a released one may be filled again. It must not be
-// copied while it holds a booking. Its methods are safe for concurrent use
-// once PickAndReserve has returned.
+// Reservation is one booking on one rank. The zero value holds no booking and is ready
+// for PickAndReserve; a released one may be filled again. It must not be copied while it
+// holds a booking. Once PickAndReserve has returned, its methods are safe for concurrent
+// use.
 type Reservation struct {
-	// Set by the book when it is filled; what Move changes is guarded by book.mu.
+	// Set by the book when the reservation is filled. Fields that Move changes are
+	// guarded by book.mu.
 	book       *Book
 	slot       int32
 	generation uint64
 	rank       worker.Rank
-	rate       float64 // prompt tokens a second; 0: they do not decay
+	rate       float64 // prompt tokens a second; 0: prompt tokens do not decay
 	filter     Filter
 	trial      uint64
 
-	// Of a pick made in turn: whose cursor it moved, from where to where.
+	// Of a round-robin pick: the pool whose cursor it moved, and the cursor before and
+	// after.
 	turn                 cursorKey
 	cursorBefore, cursor uint64
 
 	// Guarded by book.mu.
 	load          Load
 	held          bool
-	before, after *Reservation // in the rank's queue, while it has prompt tokens
+	before, after *Reservation // neighbours in the rank's queue, while it has prompt tokens
 	answer        growingAnswer
 }
 
-// Rank returns the rank that was booked last, zero if none was.
+// Rank returns the rank that was booked last, or zero if none was.
 func (r *Reservation) Rank() worker.Rank {
 	if r.book == nil {
 		return worker.Rank{}
@@ -42,7 +44,7 @@ func (r *Reservation) Rank() worker.Rank {
 	return r.rank
 }
 
-// Held reports whether the booking stands. Of a nil Reservation it does not.
+// Held reports whether the booking exists and is not released. For nil it is false.
 func (r *Reservation) Held() bool {
 	if r == nil || r.book == nil {
 		return false
@@ -62,9 +64,9 @@ func (r *Reservation) Load() Load {
 	return r.load
 }
 
-// Release takes the booking off; now is when its leg ended. It is called exactly
-// once for each booking; a second call changes nothing, is counted, and panics
-// in builds with invariants.
+// Release takes the booking off. now is when its leg ended. It must be called exactly
+// once for each booking. A second call changes nothing, is counted, and panics in builds
+// with invariants.
 func (r *Reservation) Release(now time.Time) {
 	if r.ReleaseIfHeld(now) {
 		return
@@ -77,8 +79,8 @@ func (r *Reservation) Release(now time.Time) {
 	invariants.Check(false, "load: a booking was released twice, or there was none")
 }
 
-// ReleaseIfHeld takes the booking off if it stands and reports whether it did:
-// for the last resort on the way out of a stream. A nil Reservation holds none.
+// ReleaseIfHeld takes the booking off and reports whether it was held. Code that must not
+// leave a booking behind calls it at the end of a stream. For nil it is false.
 func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 	if r == nil || r.book == nil {
 		return false
@@ -100,7 +102,7 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 		}
 		e.settle(r, b.now)
 		b.writeLocked(e)
-		if e.load.negative() { // arguments are built only when they are needed
+		if e.load.negative() { // so that the arguments are built only if they are needed
 			invariants.Check(false, "load: rank %s has load %+v", r.rank, e.load)
 		}
 	} else {
@@ -116,9 +118,8 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 	return true
 }
 
-// Cancel is ReleaseIfHeld for a booking that nothing came of: a pick that was made
-// in turn gives its turn back, unless others have been made since. Of a nil
-// Reservation there is nothing to cancel.
+// Cancel is ReleaseIfHeld for a booking that came to nothing. After a round-robin pick
+// the pool's cursor moves back, unless it has moved on since. For nil it is false.
 func (r *Reservation) Cancel(now time.Time) bool {
 	if r == nil || !r.ReleaseIfHeld(now) {
 		return false
@@ -132,10 +133,10 @@ func (r *Reservation) Cancel(now time.Time) bool {
 	return true
 }
 
-// Move takes what is still booked to another rank, which serves the request in
-// place of the one that was booked: no longer that one's load, from now on. The
-// turn of a pick in turn is spent. Errors, after which everything is as it was:
-// ErrUnknownRank; ErrReleased, also of a nil Reservation.
+// Move moves what is still booked to another rank, which serves the request in place of
+// the booked one. From then on it is load of the new rank only. After a round-robin pick
+// the pool's cursor does not move back. Errors, after which nothing has changed:
+// ErrUnknownRank, and ErrReleased, also for nil.
 func (r *Reservation) Move(to worker.Rank, now time.Time) error {
 	if r == nil || r.book == nil {
 		return ErrReleased
@@ -180,7 +181,7 @@ func (r *Reservation) Move(to worker.Rank, now time.Time) error {
 	return nil
 }
 
-// entryLocked returns nil when the rank has left since the booking.
+// entryLocked returns the entry of the booked rank, or nil if the rank has left since.
 func (b *Book) entryLocked(r *Reservation) *entry {
 	if e := &b.entries[r.slot]; e.present && e.generation == r.generation {
 		return e
@@ -188,9 +189,9 @@ func (b *Book) entryLocked(r *Reservation) *entry {
 	return nil
 }
 
-// PrefillDone takes up to tokens prompt tokens off the booking, as prefill is
-// seen to proceed; 1<<62 takes all. What is left decays from now on. It does
-// nothing after the release.
+// PrefillDone takes up to tokens prompt tokens off the booking, as prefill makes
+// progress; 1<<62 takes all. The rest decays from now on. After the release it does
+// nothing.
 func (r *Reservation) PrefillDone(tokens int64, now time.Time) {
 	if r == nil || r.book == nil {
 		return

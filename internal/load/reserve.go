@@ -8,80 +8,79 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Filter says who may be picked now and learns who was. It is called under the
-// book's lock, End excepted, and must neither block nor call the book. Filters
-// are compared with each other, so the type must be comparable.
+// Filter says which ranks may be picked now, and is told which one was. All methods but
+// End are called under the book's lock, and must neither block nor call the book. The
+// book compares filters, so the type must be comparable.
 type Filter interface {
-	// Changes appends to dst the workers whose Standing may have changed since
-	// a version that it has returned. all says that it may be anyone; so it is
-	// since 0, which is no version.
+	// Changes appends to dst the workers whose Standing may have changed since a version
+	// that an earlier call returned. all says that any standing may have changed. It is
+	// true if since is 0, which is never returned as a version.
 	Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool)
 
-	// Standing is asked for one rank at a time, after a change of its worker's.
+	// Standing returns whether a rank may be picked. The book calls it for the ranks of
+	// workers that Changes has named.
 	Standing(worker.Rank) health.Standing
 
-	// Begin learns that the rank has been booked. What it returns is given to
-	// End when the booking is released.
+	// Begin is called when the rank has been booked. Its result is passed to End when the
+	// booking is released.
 	Begin(worker.Rank) (trial uint64)
 	End(r worker.Rank, trial uint64)
 }
 
-// Request is one pick to make and book. The book keeps nothing of it but the
-// Filter.
+// Request is one pick to make and book. The book keeps only its Filter.
 type Request struct {
-	// Key and Pick.Role name the pool, for its round-robin cursor.
+	// Key and Pick.Role name the pool, whose round-robin cursor is used.
 	Key worker.Key
 
-	// Ranks to pick from, best the very slice of a Pool: others cost a map
-	// lookup a rank. The following, if not nil, run parallel to it.
+	// Ranks are the candidates. They should be the very slice of a Pool: any other slice
+	// costs a map lookup for each rank. The next five fields, if not nil, have an element
+	// for each of Ranks.
 	Ranks     []worker.Rank
 	Overlaps  []uint32    // leading blocks of the prompt on the rank's device
 	Predicted []uint32    // how many of those are predicted: shown, not weighed
-	Host      []uint32    // blocks in host memory beyond those
-	Disk      []uint32    // blocks on disk beyond those
-	Estimated picker.Bits // the overlap of this rank is an estimate
+	Host      []uint32    // further blocks in host memory
+	Disk      []uint32    // further blocks on disk
+	Estimated picker.Bits // whether the overlap of the rank is an estimate
 
 	Pick   picker.Request
 	Params *picker.Params
 
-	// Now is when the pick is made, for prompt tokens to decay.
+	// Now is the time of the pick, up to which prompt tokens decay and answers grow.
 	Now time.Time
 
-	Filter  Filter        // nil: everyone is allowed
-	Exclude []worker.Rank // ranks that have failed this request already
+	Filter  Filter        // nil: all ranks are allowed
+	Exclude []worker.Rank // ranks on which an attempt of this request has failed
 
-	// Within, if not nil, has who may be picked at all, of Ranks; others are as if
-	// they were not there (the endpoint picker protocol's subset).
+	// Within, if not nil, has the elements of Ranks that may be picked. The pick ignores
+	// the others (the endpoint picker protocol's subset).
 	Within picker.Bits
 
-	// Constraints, if not nil, say by taints who may be picked and who is
-	// rather picked.
+	// Constraints, if not nil, say by taints which ranks may be picked and which are
+	// preferred.
 	Constraints *picker.Constraints
 
-	// MaxUncachedTokens declines the pick, with ErrUncached, when the picked
-	// rank would have to prefill that many tokens of the prompt. 0: no limit.
+	// MaxUncachedTokens refuses the pick, with ErrUncached, if the picked rank would have
+	// to prefill at least so many tokens of the prompt. 0: no limit.
 	MaxUncachedTokens int64
 
-	// Growth is that of the answer to come, on top of the prompt's blocks; of prefill
-	// picks it is not looked at.
+	// Growth is the expected growth of the answer, in addition to the prompt's blocks. It
+	// is ignored in prefill picks.
 	Growth Growth
 
-	// MaxQueuedISLTokens refuses the pick when the candidates have this many
-	// prompt tokens queued already. The request that crosses the limit
-	// is taken. 0: no limit.
+	// MaxQueuedISLTokens refuses the pick if the candidates already have so many prompt
+	// tokens queued. The request that crosses the limit is still taken. 0: no limit.
 	MaxQueuedISLTokens int64
 
-	// Explain, if not nil, gets what the pick saw: the load before this
-	// booking.
+	// Explain, if not nil, gets what the pick saw: the load without this booking.
 	Explain *Explanation
 }
 
-// PickAndReserve picks among the ranks of req that are known, allowed and not
-// excluded, and books the request on the picked one, in one step. The booking
-// is written to into, which must not hold one; on error it is left as it was.
-// Nothing is allocated but what Explain needs to grow once.
+// PickAndReserve picks one of req.Ranks that is known, allowed and not excluded, and
+// books the request on it, in one step. The booking is written to into, which must not
+// hold another one. On an error into is left as it was. Nothing is allocated, except when
+// Explain must grow.
 //
-// Errors: picker.ErrNoCandidate, which a *picker.TaintError is too,
+// Errors: picker.ErrNoCandidate (also a *picker.TaintError is one),
 // *picker.OverloadedError, *picker.SaturatedError, ErrUncached, ErrHeld.
 func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision, error) {
 	b.mu.Lock()
@@ -105,17 +104,17 @@ func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision,
 	return d, nil
 }
 
-// Preview picks as PickAndReserve would and books nothing: no load, no cursor,
-// no word to the Filter.
+// Preview picks as PickAndReserve would, and books nothing. No load and no cursor
+// changes, and the Filter is not told of a pick.
 func (b *Book) Preview(req *Request) (picker.Decision, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.pickLocked(req)
 }
 
-// Reserve books the request on a rank that was chosen elsewhere. Neither
-// filter, exclusions, limits nor cursor have a part in it; overlap is that of
-// the rank. Errors: ErrUnknownRank, ErrHeld.
+// Reserve books the request on a rank that was chosen elsewhere. Filter, exclusions,
+// limits and cursor are not considered. overlap is how many leading blocks of the prompt
+// the rank holds. Errors: ErrUnknownRank, ErrHeld.
 func (b *Book) Reserve(req *Request, r worker.Rank, overlap uint32, into *Reservation) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,7 +130,7 @@ func (b *Book) Reserve(req *Request, r worker.Rank, overlap uint32, into *Reserv
 	return nil
 }
 
-// tellLocked moves the book's clock, never back.
+// tellLocked moves the book's clock forward, never back.
 func (b *Book) tellLocked(now time.Time) {
 	if now.IsZero() {
 		return
@@ -166,7 +165,7 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 	}
 	d, err := picker.Decision{Index: -1}, t.constrain(b, req.Constraints)
 	if err != nil && req.Explain != nil {
-		c.Admit() // nobody picks: else those of an earlier pick would be shown
+		c.Admit() // no pick is made: without this, the eligible ranks of an earlier pick would be shown
 	}
 	if err == nil {
 		err = picker.CheckQueue(c, req.MaxQueuedISLTokens)
@@ -188,7 +187,7 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 	return d, err
 }
 
-// column takes what was given for each of n ranks. Less than that is nothing.
+// column returns the first n elements, or nil if there are fewer.
 func column(given []uint32, n int) []uint32 {
 	if len(given) < n {
 		return nil
@@ -228,7 +227,7 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	}
 }
 
-// writeLocked brings every table in step with the entry.
+// writeLocked writes the entry's numbers to every table that has its rank.
 func (b *Book) writeLocked(e *entry) {
 	for _, p := range e.places {
 		p.t.write(int(p.at), e, b.now)

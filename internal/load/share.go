@@ -2,24 +2,25 @@ package load
 
 import "github.com/seed-60ae5743/baton/pkg/picker"
 
-// share is how often each rank of a table has lately been picked for decode. A pick
-// counts less the more have followed it: by half after some shareMemory a rank.
+// share is how often each rank of a table has lately been picked for decode. Older picks
+// count less: the weight of a pick falls to about a third while shareMemory picks per
+// rank follow.
 type share struct {
 	got  []float64
-	step float64 // what the next pick counts: more than the one before, in place of making all others less
+	step float64 // weight of the next pick; it grows, so that older picks need not be made smaller
 }
 
 const (
 	shareMemory = 32.0
-	// shareBegins is how many picks each rank counts as having had before the first one:
-	// so many follow what ranks hold before anybody can be starved.
+	// shareBegins is how many picks each rank starts with. With them, some picks can
+	// follow what ranks hold before any rank counts as starved.
 	shareBegins = 4.0
-	// sharePart of an even share is what a rank gets in any case.
+	// sharePart is the part of an even share below which a rank counts as starved.
 	sharePart = 0.6
-	shareMost = 1e9 // of step, from where all is made less
+	shareMost = 1e9 // limit of step; beyond it all weights are scaled down
 )
 
-// note counts a pick of the rank at i, of n.
+// note counts a pick of the rank at i, in a table of n ranks.
 func (s *share) note(i, n int) {
 	if len(s.got) != n {
 		s.got, s.step = make([]float64, n), 1
@@ -36,8 +37,8 @@ func (s *share) note(i, n int) {
 	}
 }
 
-// starved writes to dst who of those that are not out has got less than its part, and
-// returns nil where nobody has.
+// starved writes to dst which ranks have had less than their part. Ranks that are out do
+// not count. It returns dst, or nil if no rank is starved.
 func (s *share) starved(dst, out picker.Bits) picker.Bits {
 	sum, count := 0.0, 0
 	for i, got := range s.got {

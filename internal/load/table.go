@@ -10,43 +10,43 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// table is the columns of one list of ranks, kept in step with the book so that
-// a pick finds them ready. Guarded by Book.mu.
+// table has the columns of one list of ranks. It is kept in step with the book, so that a
+// pick finds the columns ready. Guarded by Book.mu.
 type table struct {
 	cols    picker.Candidates
-	unknown picker.Bits // ranks that the book does not know, or not any more
-	zeros   []uint32    // stands for overlaps that nobody gave
-	round   uint64      // of the latest snapshot that has the list
-	sum     uint64      // hash of the ranks
+	unknown picker.Bits // ranks that the book does not know, or no longer knows
+	zeros   []uint32    // used if no overlaps were given
+	round   uint64      // the latest snapshot that has the list
+	sum     uint64      // hash of the list
 
-	// Prompt tokens at a time t, in seconds, are the greater of floor and
-	// top - rate × t; see queue. The column Prefill has them as of fresh.
+	// At a time t in seconds a rank has as many prompt tokens as the greater of floor and
+	// top - rate × t; see queue. The column Prefill has them as of the time fresh.
 	top, floor, rate []float64
 	decaying         int // elements of rate that are not 0
 	fresh            time.Duration
 
-	held []held // the column Decode has it as of told
+	held []held // the column Decode has the numbers as of the time told
 	told time.Duration
 
-	// What the filter said last (heed.go).
+	// What the filter said last; see heed.go.
 	filter    Filter
 	version   uint64
 	standings []health.Standing
 	free      int         // known ranks whose standing is health.Free
-	barred    picker.Bits // unknown ones, and those that are health.Barred
-	closed    picker.Bits // barred, and those that are health.Tried
+	barred    picker.Bits // unknown ranks, and ranks that are health.Barred
+	closed    picker.Bits // barred ranks, and ranks that are health.Tried
 	out       picker.Bits // working memory of one pick
 
 	share   share       // of decode picks
 	starved picker.Bits // working memory of one pick
 
-	carriers map[string]picker.Bits // who has a taint that was asked for
-	weights  []float32              // working memory of one pick: the column Taint
+	carriers map[string]picker.Bits // for each taint that was asked for: the ranks that have it
+	weights  []float32              // the column Taint; working memory of one pick
 }
 
-// layLocked makes the tables of a snapshot. Models served by the same workers
-// share one, so that a booking is written once, and a list that was in the
-// snapshot before keeps the table that it had there.
+// layLocked makes the tables of a snapshot. Models that the same workers serve share one
+// table, so that a booking is written once. A list that was in the previous snapshot
+// keeps its table.
 func (b *Book) layLocked(s *worker.Snapshot) {
 	b.before, b.tables = b.tables, make(map[*worker.Rank]*table)
 	same := make(map[uint64][]*table)
@@ -83,8 +83,8 @@ func (b *Book) sum(ranks []worker.Rank) uint64 {
 	return h.Sum64()
 }
 
-// tableLocked returns the table of a list. One that is neither of the present
-// snapshot nor of the one before it costs a map lookup for each rank.
+// tableLocked returns the table of a list. For a list of neither the present nor the
+// previous snapshot it makes a new one, with a map lookup for each rank.
 func (b *Book) tableLocked(ranks []worker.Rank) *table {
 	for _, tables := range [...]map[*worker.Rank]*table{b.tables, b.before} {
 		if t := tables[&ranks[0]]; t != nil && len(t.cols.Ranks) == len(ranks) {
@@ -125,10 +125,10 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 	return t
 }
 
-// forget makes a rank that has left unknown.
+// forget marks a rank that has left as unknown.
 func (t *table) forget(i int) {
 	t.unknown.Set(i)
-	t.filter = nil // what it has said has to be noted anew
+	t.filter = nil // so that the next pick asks for all standings again
 }
 
 func (t *table) setDegraded(i int, degraded bool) {
@@ -139,7 +139,7 @@ func (t *table) setDegraded(i int, degraded bool) {
 	}
 }
 
-// write brings the columns of one rank in step with its entry.
+// write writes the entry's numbers to the columns of its rank.
 func (t *table) write(i int, e *entry, now time.Duration) {
 	l := &e.load
 	t.held[i] = e.held()
@@ -155,7 +155,7 @@ func (t *table) write(i int, e *entry, now time.Duration) {
 	t.cols.Prefill[i] = left(t.top[i], t.floor[i], t.rate[i], now.Seconds())
 }
 
-// left is what is left of a rank's prompt tokens, rounded to a whole number.
+// left is how many of a rank's prompt tokens are left, rounded to a whole number.
 func left(top, floor, rate, now float64) float64 {
 	v := top - rate*now
 	if v < floor {
@@ -164,12 +164,12 @@ func left(top, floor, rate, now float64) float64 {
 	return float64(int64(v + 0.5))
 }
 
-// refreshStep is how old decayed columns may be: at 20,000 tokens a second the
-// figure is 20 tokens behind, about one block.
+// refreshStep is how old decayed columns may be. At 20,000 tokens a second they are then
+// 20 tokens behind, about one block.
 const refreshStep = time.Millisecond
 
-// growStep is how old the blocks of answers may be: at 100 tokens a second an answer
-// takes a block of 16 in that time.
+// growStep is how old the blocks of answers may be. At 100 tokens a second an answer
+// writes 10 tokens in that time, less than a block.
 const growStep = 100 * time.Millisecond
 
 // refresh lets prompt tokens decay and answers grow up to now.
@@ -198,7 +198,7 @@ func (t *table) grow(now time.Duration) {
 	}
 }
 
-// bar sets who may not be picked for a request.
+// bar marks the ranks that may not be picked for a request.
 func (t *table) bar(b *Book, req *Request) {
 	base := t.unknown
 	if req.Filter != nil {
@@ -220,7 +220,7 @@ func (t *table) bar(b *Book, req *Request) {
 	t.cols.Out = t.out
 }
 
-// find returns where a rank stands, -1 where it does not.
+// find returns the position of a rank in the table, or -1.
 func (t *table) find(b *Book, r worker.Rank) int {
 	slot := b.slotLocked(r)
 	if slot < 0 {
@@ -231,5 +231,5 @@ func (t *table) find(b *Book, r worker.Rank) int {
 			return int(p.at)
 		}
 	}
-	return slices.Index(t.cols.Ranks, r) // a list that is not kept
+	return slices.Index(t.cols.Ranks, r) // this table is not in places, since its list is of no snapshot
 }

@@ -2,11 +2,11 @@ package load
 
 import "github.com/seed-60ae5743/baton/pkg/picker"
 
-// maxCarriers bounds the sets that a table keeps, of a bit for each rank: about
-// the taints that requests ask for at a time.
+// maxCarriers bounds the sets that a table keeps, each with one bit for each rank. It is
+// about the number of taints that requests ask for at a time.
 const maxCarriers = 256
 
-// carrying returns who of the table has the taint.
+// carrying returns the ranks of the table that have the taint.
 func (t *table) carrying(b *Book, taint string) picker.Bits {
 	if bits, known := t.carriers[taint]; known {
 		return bits
@@ -34,9 +34,9 @@ func (t *table) carrying(b *Book, taint string) picker.Bits {
 	return bits
 }
 
-// constrain is bar for taints, and comes after it: those who lack a required one
-// are out, and preferences become a column. The error is the taint that has left
-// nobody.
+// constrain applies taints, after bar: ranks without a required taint are marked as out,
+// and preferences become a column. The error names the taint after which no rank was
+// left.
 func (t *table) constrain(b *Book, c *picker.Constraints) error {
 	if c.None() {
 		return nil
@@ -45,7 +45,7 @@ func (t *table) constrain(b *Book, c *picker.Constraints) error {
 		t.prefer(b, c.Preferred)
 	}
 	if len(c.Required) == 0 || !t.anybody() {
-		return nil // where there is nobody, it is not for a taint
+		return nil // if no rank was left before, no taint is the cause
 	}
 	if &t.cols.Out[0] != &t.out[0] {
 		copy(t.out, t.cols.Out)
@@ -63,7 +63,7 @@ func (t *table) constrain(b *Book, c *picker.Constraints) error {
 	return nil
 }
 
-// anybody reports whether somebody is not out.
+// anybody reports whether any rank is not marked as out.
 func (t *table) anybody() bool {
 	n := len(t.cols.Ranks)
 	for w, out := range t.cols.Out {
@@ -78,7 +78,7 @@ func (t *table) anybody() bool {
 	return false
 }
 
-// prefer sums the weights of the preferences that each rank meets.
+// prefer sums, for each rank, the weights of the preferences that it meets.
 func (t *table) prefer(b *Book, preferred []picker.Preference) {
 	if t.weights == nil {
 		t.weights = make([]float32, len(t.cols.Ranks))

@@ -7,43 +7,44 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Written is what the answers of a rank have come to, by its KV events.
+// Written is how much the answers of a rank have written, according to its KV events.
 type Written struct {
-	Blocks  float64 // that have become full
-	Seconds float64 // that the choices of answers took for it, added up
+	Blocks  float64 // blocks that have become full
+	Seconds float64 // seconds for which choices were being written, summed over the choices
 }
 
 const (
-	// writtenWindow is how long blocks are counted before they are compared with what was
-	// expected; a rank of which nothing was heard for writtenGap begins anew, since events
-	// may have been lost.
+	// writtenWindow is how long blocks are counted before the count is compared with what
+	// was expected. If nothing is heard of a rank for writtenGap, its count begins anew,
+	// since events may have been lost.
 	writtenWindow = time.Second
 	writtenGap    = 15 * time.Second
-	// offLasts is how fast what was found is given up: answers that are booked from then
-	// on are expected to be as fast as was seen.
+	// offLasts is the time in which a difference that was found decays. Later answers are
+	// booked with the speed that was seen, so they need no correction.
 	offLasts = 30 * time.Second
-	// paceMemory is how many windows a rank's pace is the mean of.
+	// paceMemory is the number of windows over which a rank's pace is averaged.
 	paceMemory = 8
 )
 
-// written is what KV events have told of a rank's answers, and by how many blocks that
-// differs from how they were expected to grow.
+// written is what KV events have told about a rank's answers, and by how many blocks this
+// differs from their expected growth.
 type written struct {
 	off   offBy
-	since time.Duration // since when off has come about; nothing was off then
-	pace  float64       // blocks a second of one choice; 0: not known
+	since time.Duration // when off was last 0
+	pace  float64       // blocks a second of one choice; 0: unknown
 
-	counting bool    // since off.heard
-	blocks   float64 // heard since then
-	from     float64 // what had been expected until then, and what of blocks was told otherwise
-	seconds  float64 // answers' time until then
+	counting bool    // a window has begun, at off.heard
+	blocks   float64 // counted in this window
+	from     float64 // entry.expected at the beginning of the window; see agree
+	seconds  float64 // answers.took at the beginning of the window
 }
 
-// offBy is by how many blocks a rank differs from what is booked on it. It goes with the
-// answers that it was found with, and where nothing is heard of the rank any more.
+// offBy is by how many blocks a rank differs from what is booked on it. The difference
+// goes away with the answers in which it was found, and when nothing more is heard of the
+// rank.
 type offBy struct {
 	blocks float64
-	heard  time.Duration // the last time
+	heard  time.Duration // when events of the rank were last counted
 }
 
 func (o *offBy) fresh(now time.Duration) bool { return now-o.heard <= writtenGap }
@@ -55,11 +56,12 @@ func (o *offBy) at(now time.Duration) float64 {
 	return o.blocks
 }
 
-// Wrote corrects what the book takes a rank to hold by its KV events: so many blocks that
-// extend a chain by one have become full, which is what a running answer does. live says
-// that they were heard as they came, each once; else counting begins anew. What was counted
-// is returned when it has been compared, some once a second. It is for ranks whose engine
-// tells of each block when it is full.
+// Wrote corrects, by KV events, how many blocks the book assumes a rank to hold. So many
+// blocks, each of which extends a chain by one, have become full, as those of a running
+// answer do. live says that the events came as they were sent, each once; otherwise the
+// count begins anew. About once a second the count is compared with what was expected,
+// and is then returned. compared is false at other times. Wrote is for ranks whose engine
+// announces each block when it is full.
 func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Written, compared bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,18 +84,18 @@ func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Writ
 	} else if off == 0 {
 		x.since = now
 	}
-	if e.load.DecodeRequests == 0 { // they are of answers that others have booked, or that are over
+	if e.load.DecodeRequests == 0 { // the blocks are of answers that other replicas have booked, or that are over
 		off = 0
 	}
 	x.off = offBy{off, now}
 	b.writeLocked(e)
-	// What came with the first message that counts may be of before.
+	// Blocks of the message that begins a window may have been written before it.
 	x.counting, x.blocks, x.from, x.seconds = live, 0, grown, seconds
 	return w, compared
 }
 
-// expected is how many blocks the answers of the rank were expected to have come to, those
-// that are over included: it only grows, but where bookings move away.
+// expected is how many blocks all answers of the rank were expected to write so far,
+// including answers that are over.
 func (e *entry) expected(now time.Duration) float64 {
 	return e.answers.at(now.Seconds()) + e.over
 }
@@ -109,27 +111,27 @@ func (x *written) learn(w Written) {
 	}
 }
 
-// agree takes what the book has now for what the rank holds: nothing is off, and of what
-// is being counted only what is still to come will be.
+// agree assumes that the book's present number is right: off becomes 0, and in the
+// present window only later blocks can differ from what is expected.
 func (e *entry) agree(now time.Duration) {
 	x := &e.written
 	x.off.blocks, x.since = 0, now
 	x.from = e.expected(now) - x.blocks
 }
 
-// end takes off what is left in off of an answer that is over: of what its choices wrote at
-// a pace, which could come to so many blocks at most, and of what was expected in its place.
+// end takes the part of an answer that is over out of off: what its choices wrote at the
+// given pace, at most a.most blocks, less what was expected of it.
 func (x *written) end(a *growingAnswer, now time.Duration, pace float64) {
 	if x.pace == 0 || a.most == 0 || !x.off.fresh(now) {
 		return
 	}
 	to, from, wrote := now.Seconds(), max(x.since.Seconds(), a.here, a.from), pace*a.choices
-	at := (x.off.heard - writtenWindow/2).Seconds() // nothing is given up of what came in a window before that ends
+	at := (x.off.heard - writtenWindow/2).Seconds() // what came in a window decays only from the end of the window on
 	x.off.blocks -= remaining(wrote, from, min(a.from+a.most/wrote, to), at) - remaining(a.rate, from, min(a.until, to), at)
 }
 
-// remaining is what is left, at a time, of what came at a rate from one time until another and
-// was given up as off is.
+// remaining is how much is left at a time of what came at a rate between two other times,
+// if it decays as off does.
 func remaining(rate, from, until, at float64) float64 {
 	if rate == 0 || until <= from {
 		return 0
