@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// flushBytes is how much of a stream without latency is written at once.
+// flushBytes is how much of a stream without latency is written at a time.
 const flushBytes = 32 << 10
 
-// answer generates out tokens per item and sends them. What the client gets
-// last is sent after everything has been released.
+// answer generates out tokens for each item and sends them. The client gets the last
+// bytes only after everything has been released.
 func (c *call) answer(out int, reason string) error {
 	a := c.newAnswer(out, reason)
 	c.s.engine.handOver(c, reason)
@@ -49,8 +49,8 @@ func (c *call) answerID() string {
 	}
 }
 
-// answer writes one call's answer. JSON is put together by hand: this is the
-// part that runs once a token.
+// answer writes the answer of one call. It builds JSON by hand, since this code runs for
+// every token.
 type answer struct {
 	c         *call
 	shape     *shape
@@ -59,7 +59,7 @@ type answer struct {
 	created   int64
 	id, model []byte // JSON strings
 	buf       []byte
-	text      [][]byte // what each item has said so far
+	text      [][]byte // text of each item so far
 	first     bool     // the first byte has been sent
 }
 
@@ -109,7 +109,7 @@ func (a *answer) whole() error {
 	return a.send(false)
 }
 
-// stream sends SSE chunks, all items in step.
+// stream sends chunks as server-sent events, all items at the same pace.
 func (a *answer) stream() error {
 	c := a.c
 	perToken := c.scale(c.s.cfg.DecodePerToken)
@@ -157,7 +157,7 @@ func (a *answer) stream() error {
 	return a.send(true)
 }
 
-// appendRoles appends what a chat's answer begins with, before there is a token.
+// appendRoles appends the beginning of a chat's answer, before any token.
 func (a *answer) appendRoles() {
 	if a.c.q.api != apiChat || a.c.begun {
 		return
@@ -180,7 +180,7 @@ func (a *answer) strikeMid() error {
 	return a.c.strike(Mid)
 }
 
-// send writes what has been put together.
+// send writes the bytes in buf.
 func (a *answer) send(flush bool) error {
 	c := a.c
 	if !c.headers {
@@ -203,7 +203,7 @@ func (a *answer) send(flush bool) error {
 	return nil
 }
 
-// writeHead writes the status line and headers of an answer that is well.
+// writeHead writes the status line and headers of a successful answer.
 func (c *call) writeHead() error {
 	c.headers = true
 	ct := "application/json"
@@ -215,7 +215,7 @@ func (c *call) writeHead() error {
 	return nil
 }
 
-// sendRoles sends the head and the roles before there is an answer (moment begun).
+// sendRoles sends the head and the roles before any token is known (moment begun).
 func (c *call) sendRoles() error {
 	a := c.newAnswer(0, "")
 	a.appendRoles()
@@ -223,7 +223,7 @@ func (c *call) sendRoles() error {
 	return a.send(true)
 }
 
-// sendHeaders sends them before there is an answer (fault early200).
+// sendHeaders sends the headers before any token is known (fault early200).
 func (c *call) sendHeaders() error {
 	if err := c.writeHead(); err != nil {
 		return err
@@ -234,7 +234,7 @@ func (c *call) sendHeaders() error {
 	return nil
 }
 
-// appendTokens appends the chunk with tokens from..upto of item i.
+// appendTokens appends the chunk with the tokens from..upto of item i.
 func (a *answer) appendTokens(i, from, upto int) {
 	before := len(a.text[i])
 	for t := from; t < upto && !a.c.q.endsAtOnce; t++ {
@@ -259,7 +259,7 @@ func (a *answer) appendTokens(i, from, upto int) {
 	}
 }
 
-// ownEnd reports whether the finish reasons have chunks of their own.
+// ownEnd reports whether each finish reason has a chunk of its own.
 func (a *answer) ownEnd() bool {
 	if a.c.q.api == apiChat {
 		return a.out == 0 || a.shape.ends[0]
@@ -267,8 +267,8 @@ func (a *answer) ownEnd() bool {
 	return a.out == 0 || a.shape.ends[1]
 }
 
-// appendChunk appends one OpenAI chunk of item i. delta is a whole chat delta,
-// or the beginning of one that text completes; a reason ends the item.
+// appendChunk appends one OpenAI chunk of item i. delta is a whole chat delta, or, if
+// there is text, the part before the text. A reason ends the item.
 func (a *answer) appendChunk(i int, delta string, text []byte, reason string) {
 	b := a.appendHead(append(a.buf, "data: "...), true)
 	b = append(b, `"choices":[{"index":`...)
@@ -288,7 +288,7 @@ func (a *answer) appendChunk(i int, delta string, text []byte, reason string) {
 	case reason != "":
 		b = append(append(append(b, '"'), reason...), '"')
 		choice = kind.of(a.shape.lastChoice)
-		if !a.c.q.includeUsage || a.shape.usageChunk == "" { // else another is the last
+		if !a.c.q.includeUsage || a.shape.usageChunk == "" { // else the chunk with the usage is the last
 			chunk = kind.of(a.shape.lastChunk)
 		}
 	case role && a.shape.roleChunk != "":
@@ -301,7 +301,7 @@ func (a *answer) appendChunk(i int, delta string, text []byte, reason string) {
 	a.buf = append(b, "}\n\n"...)
 }
 
-// appendHead appends the fields that begin every OpenAI object.
+// appendHead appends the members with which every OpenAI object begins.
 func (a *answer) appendHead(b []byte, chunk bool) []byte {
 	object := "text_completion"
 	if a.c.q.api == apiChat {
@@ -316,7 +316,7 @@ func (a *answer) appendHead(b []byte, chunk bool) []byte {
 	return append(append(append(b, `,"model":`...), a.model...), ',')
 }
 
-// appendEnd appends finish reasons, usage if asked for, and the end mark.
+// appendEnd appends the finish reasons, the usage if it was asked for, and the end mark.
 func (a *answer) appendEnd() {
 	if a.c.q.api != apiGenerate {
 		for i := range a.c.items {
@@ -335,7 +335,7 @@ func (a *answer) appendEnd() {
 	a.buf = append(a.buf, "data: [DONE]\n\n"...)
 }
 
-// appendNative appends the object that /generate answers per item.
+// appendNative appends the object that /generate answers for one item.
 func (a *answer) appendNative(b []byte, i, tokens int, reason string) []byte {
 	it := a.c.items[i]
 	b = append(append(b, `{"text":"`...), a.text[i]...)
@@ -344,7 +344,7 @@ func (a *answer) appendNative(b []byte, i, tokens int, reason string) []byte {
 		if t > 0 {
 			b = append(b, ',')
 		}
-		b = strconv.AppendInt(b, int64(t), 10) // as many as there are: nobody reads which
+		b = strconv.AppendInt(b, int64(t), 10) // only their number matters: no test reads the ids
 	}
 	b = append(append(b, `],"meta_info":{"id":`...), a.id...)
 	if reason == "" {
@@ -359,7 +359,7 @@ func (a *answer) appendNative(b []byte, i, tokens int, reason string) []byte {
 	return append(b, '}')
 }
 
-// appendWhole appends the body of an answer without streaming.
+// appendWhole appends the body of an answer that is not streamed.
 func (a *answer) appendWhole(b []byte) []byte {
 	if a.c.q.api == apiGenerate {
 		list := a.c.q.batch || len(a.c.items) > 1

@@ -12,24 +12,24 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// linkProtocol is what a decode worker upgrades a connection of the bootstrap
-// server to: one JSON message a line, both ways, for all its rooms there. It
-// stands for the transfer engine (RDMA in life) and is private to simulators.
+// linkProtocol is the protocol to which a decode worker upgrades a connection of the
+// bootstrap server: one JSON message per line, both ways, for all its rooms there. It
+// stands for the transfer engine (RDMA in real engines), and only simulators know it.
 const linkProtocol = "enginesim-link"
 
 // Types of linkMessage.
 const (
-	msgAsk    = "ask"    // decode: I wait for this room's KV
-	msgCancel = "cancel" // decode: I no longer do
-	msgKV     = "kv"     // prefill: here it is
-	msgFailed = "failed" // prefill: it will never come
+	msgAsk    = "ask"    // decode: it waits for this room's KV
+	msgCancel = "cancel" // decode: it no longer waits
+	msgKV     = "kv"     // prefill: the KV is ready
+	msgFailed = "failed" // prefill: the KV will never come
 )
 
 // linkMessage is one line of a link.
 type linkMessage struct {
 	Type      string `json:"type"`
 	Room      int64  `json:"room"`
-	Call      uint64 `json:"call"` // names the decode request within its process
+	Call      uint64 `json:"call"` // identifies the decode request within its process
 	Digest    uint64 `json:"digest,omitempty"`
 	Rank      int    `json:"rank,omitempty"` // prefill rank the decode expects
 	Cached    int    `json:"cached,omitempty"`
@@ -37,8 +37,8 @@ type linkMessage struct {
 	Violation bool   `json:"violation,omitempty"`
 }
 
-// topology is the answer of GET /route: what a decode worker needs to know of
-// the prefill worker (a part of SGLang's PrefillServerInfo).
+// topology is the answer of GET /route: what a decode worker needs to know about the
+// prefill worker (a part of SGLang's PrefillServerInfo).
 type topology struct {
 	ATTNTPSize          int    `json:"attn_tp_size"`
 	ATTNCPSize          int    `json:"attn_cp_size"`
@@ -50,7 +50,7 @@ type topology struct {
 	PrefillHTTPPort     int    `json:"prefill_http_port"`
 }
 
-// linkPeer is the prefill's end of one decode worker's link.
+// linkPeer is the prefill worker's end of a decode worker's link.
 type linkPeer struct{ out outbox }
 
 func (p *linkPeer) send(m linkMessage) { p.out.push(appendLine(m), 0) }
@@ -60,7 +60,7 @@ func appendLine(m linkMessage) []byte {
 	return append(b, '\n')
 }
 
-// bootstrapHandler is the HTTP side of a prefill worker's bootstrap server.
+// bootstrapHandler handles the HTTP requests of a prefill worker's bootstrap server.
 func (s *Sim) bootstrapHandler() http.Handler {
 	mux := http.NewServeMux()
 	if s.cfg.Engine == worker.VLLMMooncake {
@@ -79,7 +79,7 @@ func (s *Sim) bootstrapHandler() http.Handler {
 	return mux
 }
 
-// queryDPRanks answers which rank serves each of the rooms that are here.
+// queryDPRanks answers the rank of each room that is known here.
 func (s *Sim) queryDPRanks(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		Rooms []int64 `json:"bootstrap_rooms"`

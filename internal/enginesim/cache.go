@@ -7,20 +7,20 @@ import (
 	"slices"
 )
 
-// blockSum is the chained hashes of one page. They differ where the engine keeps pages
-// apart that it publishes under one hash.
+// blockSum is the chained hash of one page, twice: own is the engine's, told is for
+// events. They differ if the engine separates pages that it publishes under one hash.
 type blockSum struct{ own, told [sha256.Size]byte }
 
-// hash returns the engine's name of the block: the first 16 hex digits of the
-// sum as a signed number.
+// hash returns the engine's hash of the block: the first 16 hex digits of the sum as a
+// signed number.
 func (b *blockSum) hash() int64 { return int64(binary.BigEndian.Uint64(b.own[:8])) }
 
-// published is the name in events.
+// published is the hash in events.
 func (b *blockSum) published() int64 { return int64(binary.BigEndian.Uint64(b.told[:8])) }
 
-// chainBlocks appends to sums the sums of the full pages of tokens that sums
-// does not hold yet: sha256 over the parent's sum, or the namespace's root, and the
-// little-endian ids, and the pictures that are in the page.
+// chainBlocks appends the sums of the full pages of tokens whose sums are missing. A sum
+// is a SHA-256 over the parent's sum or the namespace's root, the ids (little-endian),
+// and the pictures in the page.
 func chainBlocks(sums []blockSum, tokens []uint32, page int, ns namespace) []blockSum {
 	buf := make([]byte, 0, sha256.Size+4*page)
 	link := func(parent []byte, from int) [sha256.Size]byte {
@@ -51,24 +51,25 @@ func chainBlocks(sums []blockSum, tokens []uint32, page int, ns namespace) []blo
 // block is a node of the prefix tree.
 type block struct {
 	hash     int64
-	told     int64  // its hash in events
+	told     int64  // hash in events
 	parent   *block // nil at the first page of a prompt
 	tokens   []uint32
 	children int
-	next     *block // the next of the same node, see cache.nodes
-	pins     int    // running requests whose prompt goes through this block
-	used     uint64 // cache.clock when last pinned or unpinned
-	heapAt   int    // place in cache.evictable, or -1
+	next     *block // the next block of the same node, see cache.nodes
+	pins     int    // running requests whose prompt contains this block
+	used     uint64 // cache.clock at the last pin or unpin
+	heapAt   int    // index in cache.evictable, or -1
 }
 
 // cache is one rank's prefix cache: a tree of pages with eviction of the least
 // recently used leaf. Not safe for concurrent use; owned by its rank's mutex.
 //
-// With nodes, what was inserted at once is a node, as in SGLang's radix tree: a match that
-// ends within one cuts it, and a node is evicted whole. Else each block is by itself.
+// With nodes, pages that were inserted together are a node, as in SGLang's radix tree: a
+// match that ends within a node splits it, and a node is evicted as a whole. Without
+// nodes each block is evicted alone.
 //
-// Invariant: a pinned block has a pinned parent, so unpinned blocks can all be
-// evicted leaf by leaf.
+// Invariant: a pinned block has a pinned parent, so all unpinned blocks can be evicted
+// leaf by leaf.
 // Invariant: len(blocks) + private <= capacity.
 type cache struct {
 	page, capacity int
@@ -78,7 +79,7 @@ type cache struct {
 	pinned         int // blocks with pins
 	private        int // blocks of running requests that are not in the tree
 	events         []event
-	record         bool // events are wanted
+	record         bool // events are published
 	nodes          bool
 }
 
@@ -86,10 +87,10 @@ func newCache(page, capacity int, record, nodes bool) *cache {
 	return &cache{page: page, capacity: capacity, blocks: make(map[int64]*block), record: record, nodes: nodes}
 }
 
-// held returns the blocks that running requests keep from eviction.
+// held returns how many blocks running requests keep from eviction.
 func (c *cache) held() int { return c.pinned + c.private }
 
-// match returns the longest run of cached blocks that sums begins with.
+// match appends to path the longest run of cached blocks with which sums begins.
 func (c *cache) match(sums []blockSum, path []*block) []*block {
 	for i := range sums {
 		b := c.blocks[sums[i].hash()]
@@ -104,8 +105,8 @@ func (c *cache) match(sums []blockSum, path []*block) []*block {
 	return path
 }
 
-// extra returns how many blocks held would grow by if a request with the
-// matched path and need blocks in all were admitted.
+// extra returns by how many blocks held would grow if a request with the matched path and
+// need blocks in total were admitted.
 func (c *cache) extra(path []*block, need int) int {
 	n := need - len(path)
 	for _, b := range path {
@@ -147,7 +148,7 @@ func (c *cache) unlist(b *block) {
 	}
 }
 
-// reserve pins path and takes private blocks, evicting what has to go. The
+// reserve pins path, takes private blocks and evicts others until there is room. The
 // caller has checked that held() + extra() <= capacity.
 func (c *cache) reserve(path []*block, private int) {
 	c.clock++
@@ -160,7 +161,7 @@ func (c *cache) reserve(path []*block, private int) {
 	}
 }
 
-// evict removes the least recently used leaf, or the node that it ends.
+// evict removes the least recently used leaf, or the node that ends with it.
 func (c *cache) evict() {
 	last := heap.Pop(&c.evictable).(*block)
 	node := []*block{last}
@@ -179,8 +180,8 @@ func (c *cache) evict() {
 	}
 }
 
-// insert turns private blocks of a request into shared ones: the pages of
-// tokens from len(path) on. It returns the longer path, all of it pinned.
+// insert turns private blocks of a request into shared ones: the pages of tokens from
+// len(path) on. It returns the longer path, which is pinned.
 func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32, ns namespace) []*block {
 	c.clock++
 	first := len(path)
@@ -209,8 +210,7 @@ func (c *cache) insert(path []*block, sums []blockSum, tokens []uint32, ns names
 	return path
 }
 
-// release unpins path, deepest block last used first, and returns private
-// blocks.
+// release unpins path, the deepest block first, and gives the private blocks back.
 func (c *cache) release(path []*block, private int) {
 	c.clock++
 	for i := len(path) - 1; i >= 0; i-- {
@@ -232,7 +232,7 @@ func (c *cache) note(e event) {
 	}
 }
 
-// blockHeap orders leaves by last use, oldest first.
+// blockHeap is a heap of leaves, the least recently used first.
 type blockHeap []*block
 
 func (h blockHeap) Len() int           { return len(h) }

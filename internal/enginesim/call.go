@@ -13,23 +13,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// item is one prompt of one choice: what meets its other half, is computed and
-// is answered. Owned by the request's goroutines.
+// item is one choice of one prompt, which is computed and answered, and may have to meet
+// its other half. Owned by the request's goroutines.
 type item struct {
 	index  int
 	prompt []uint32
 	space  namespace
 	digest uint64
 	sums   []blockSum
-	meet   *meeting // nil: nobody to meet
+	meet   *meeting // nil: no other half
 	rank   *rank
 	hold   *hold
 	half   *prefillHalf
 	cached int // tokens
-	full   int // blocks of the prompt and the answer that were told of; see grows
+	full   int // blocks of prompt and answer that events have told; see grows
 }
 
-// call is one generation request from arrival to answer.
+// call is one generation request, from its arrival to its answer.
 type call struct {
 	s       *Sim
 	ctx     context.Context //nolint:containedctx // a call is one request
@@ -41,20 +41,20 @@ type call struct {
 	lifted  <-chan struct{} // closes when the fault is changed
 	started time.Time
 	headers bool // the status line has been sent
-	begun   bool // and the roles
+	begun   bool // the roles have been sent, too
 	leg     leg
-	asked   int // the rank at whose own port it came; -1: all share one
+	asked   int // the rank at whose own port the request came; -1: all ranks share a port
 
-	// What the engine adds to a whole answer: after each choice's finish
-	// reason, and after the usage. Set by its handOver.
+	// What the engine appends to a whole answer: after each choice's finish reason, and
+	// after the usage. Set by the engine's handOver.
 	choiceTail, bodyTail []byte
-	transfer             *transfer // the hand-off that a decode brought, nil: none
-	transferID           string    // of MooncakeConnector's prefill
-	disaggID             int64     // TensorRT-LLM's, of a context phase
+	transfer             *transfer // the hand-off that a decode request brought; nil: none
+	transferID           string    // of a prefill request with MooncakeConnector
+	disaggID             int64     // of a context request of TensorRT-LLM
 }
 
-// serve runs the call. Errors are the client's answer unless they are the
-// context's, errTruncate, or a failed write.
+// serve runs the call. The caller answers the client with the error, unless it is the
+// context's, errTruncate, or that of a failed write.
 func (c *call) serve(kind api, body []byte, h http.Header) error {
 	q, err := parseRequest(kind, body)
 	if err != nil {
@@ -104,9 +104,9 @@ func (c *call) run() error {
 			return err
 		}
 	}
-	if c.q.stream && c.s.vllm() && !c.headers { // before anything of it is known
+	if c.q.stream && c.s.vllm() && !c.headers { // vLLM sends the roles before anything of the answer is known
 		if err := c.sendRoles(); err != nil {
-			c.s.dropTransfer(c.transfer) // the engine has the request by then, and ends it
+			c.s.dropTransfer(c.transfer) // the engine already has the request, and ends it
 			return err
 		}
 	}
@@ -123,7 +123,8 @@ func (c *call) run() error {
 	return c.answer(out, reason)
 }
 
-// limit is what the request asks for: its tokens, and how they end.
+// limit returns the number of output tokens that the request asks for, and the finish
+// reason.
 func (c *call) limit() (int, string) {
 	if c.q.endsAtOnce && c.q.floor() == 0 {
 		return 1, "stop"
@@ -134,7 +135,7 @@ func (c *call) limit() (int, string) {
 	return c.q.maxTokens, "length"
 }
 
-// floor is the number of tokens before which the engine must not end by itself.
+// floor is the number of tokens that an answer must have before the engine may end it.
 func (q *genRequest) floor() int {
 	n, err := strconv.Atoi(string(q.minTokens))
 	if err != nil {
@@ -143,7 +144,7 @@ func (q *genRequest) floor() int {
 	return n
 }
 
-// prepareAll brings every item to the point where its first token exists.
+// prepareAll computes or fetches the KV of every item, up to its first token.
 func (c *call) prepareAll() error {
 	prepare := c.s.engine.prepare
 	for i, it := range c.items {
@@ -153,7 +154,8 @@ func (c *call) prepareAll() error {
 		}
 		it.sums = chainBlocks(nil, it.prompt, c.s.cfg.PageSize, it.space)
 	}
-	// The other choices of a prompt find what the first has put into the cache.
+	// The other choices of a prompt find its blocks in the cache, since the first choice
+	// put them there.
 	first := func(it *item) bool { return it.index%c.q.n == 0 }
 	if c.leg != legWhole {
 		first = func(*item) bool { return true }
@@ -179,7 +181,8 @@ func (c *call) prepareAll() error {
 	return nil
 }
 
-// storeTogether puts prompts into their ranks' caches, and tells of all of a rank's at once.
+// storeTogether puts prompts into the caches of their ranks, and publishes all changes of
+// a rank at once.
 func storeTogether(items []*item) {
 	ranks := map[*rank]bool{}
 	for _, it := range items {
@@ -191,7 +194,7 @@ func storeTogether(items []*item) {
 	}
 }
 
-// blocks returns how many KV blocks the item needs with out output tokens.
+// blocks returns how many KV blocks the item needs with so many output tokens.
 func (c *call) blocks(it *item, out int) int {
 	page := c.s.cfg.PageSize
 	return (len(it.prompt) + out + page - 1) / page
@@ -217,8 +220,8 @@ func (c *call) output() int {
 	return out
 }
 
-// compute waits for as long as the uncached part of the prompt takes, with the
-// moment Mid in the middle of it.
+// compute waits as long as computing the uncached part of the prompt takes. With mid, the
+// moment Mid comes halfway.
 func (c *call) compute(ctx context.Context, it *item, mid bool) error {
 	page := c.s.cfg.PageSize
 	it.cached = min(it.hold.cached, (len(it.prompt)-1)/page) * page // the last token is always computed
@@ -236,7 +239,7 @@ func (c *call) compute(ctx context.Context, it *item, mid bool) error {
 	return pause(ctx, d)
 }
 
-// computeNow is compute, and puts the prompt into the cache.
+// computeNow computes the prompt and puts it into the cache.
 func (c *call) computeNow(ctx context.Context, it *item, mid bool) error {
 	if err := c.compute(ctx, it, mid); err != nil {
 		return err
@@ -252,8 +255,7 @@ func (s *Sim) prepareAggregated(ctx context.Context, c *call, it *item) error {
 	return c.compute(ctx, it, false)
 }
 
-// runPrefill enters the room, computes the prompt and returns when the KV has
-// been taken.
+// runPrefill enters the room, computes the prompt and returns when the KV has been taken.
 func (s *Sim) runPrefill(ctx context.Context, c *call, it *item) error {
 	it.half = &prefillHalf{
 		room: it.meet.room, seq: c.rec.req.Seq, digest: it.digest, rank: it.rank.id,
@@ -283,8 +285,9 @@ func (s *Sim) runPrefill(ctx context.Context, c *call, it *item) error {
 	return err
 }
 
-// awaitDecode waits until enough reports true or the half is over, which it
-// reports with its error. Past the timeout a half without a decode fails.
+// awaitDecode waits until the function enough returns true, or the half is over. In the
+// second case over is true, and the error says how it ended. A half that has no decode at
+// the timeout fails.
 func (s *Sim) awaitDecode(
 	ctx context.Context, p *prefillHalf, timeout <-chan time.Time, enough func() bool,
 ) (over bool, err error) {
@@ -308,7 +311,7 @@ func (s *Sim) awaitDecode(
 	}
 }
 
-// runDecode allocates the KV, waits for it and has the first token then.
+// runDecode allocates blocks and waits for the KV; the first token then exists.
 func (s *Sim) runDecode(ctx context.Context, c *call, it *item) error {
 	if err := c.admit(ctx, it, c.output()); err != nil {
 		return err
@@ -324,8 +327,7 @@ func (s *Sim) runDecode(ctx context.Context, c *call, it *item) error {
 	return nil
 }
 
-// release leaves the rooms and gives the blocks back. It may be called more
-// than once.
+// release leaves the rooms and frees the blocks. It may be called several times.
 func (c *call) release() {
 	for _, it := range c.items {
 		if it.half != nil {
@@ -338,8 +340,8 @@ func (c *call) release() {
 	}
 }
 
-// grows stores what has been generated of a streamed answer, as vLLM does, whose blocks are
-// shared and told of once they are full; SGLang's radix tree gets an answer when it ends.
+// grows stores what has been generated of a streamed answer. vLLM shares and publishes a
+// block as soon as it is full. SGLang puts an answer into its radix tree when it ends.
 func (c *call) grows(out int) {
 	if !c.s.cfg.Engine.TellsAsItWrites() || out < 2 || c.leg == legPrefill {
 		return
@@ -353,16 +355,16 @@ func (c *call) grows(out int) {
 	}
 }
 
-// store keeps the full blocks of the prompt and of the answer's tokens but the last, whose KV
-// no step has computed yet.
+// store keeps the full blocks of the prompt and of the answer. The answer's last token
+// does not count: no step has computed its KV yet.
 func (it *item) store(out, page int) {
 	tokens := slices.Concat(it.prompt, answerTokens(it.digest, 0, out-1))
 	it.hold.store(chainBlocks(slices.Clip(it.sums), tokens, page, it.space), tokens)
 }
 
-// complete stores what was generated, releases everything and closes the
-// record: it is done before the last byte is sent, so that who has the whole
-// answer finds nothing held.
+// complete stores what was generated, releases everything and closes the record. This
+// happens before the last byte is sent, so that a client with the whole answer finds
+// nothing held.
 func (c *call) complete(out int, reason string) {
 	for _, it := range c.items {
 		if out > 1 && it.hold != nil && c.leg != legPrefill {

@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// Client inspects and breaks a worker that runs in another process. BaseURL is
-// the worker's API ("http://ip:port") or its control address; HTTP nil means
+// Client inspects and breaks a worker that runs in another process. BaseURL is the
+// worker's API ("http://ip:port") or its control address. A nil HTTP means
 // http.DefaultClient. Safe for concurrent use.
 type Client struct {
 	BaseURL string

@@ -15,73 +15,72 @@ import (
 // Off switches a port of [Config] off.
 const Off = -1
 
-// None makes a latency of [Config] really zero; a plain zero means the default.
+// None makes a latency of [Config] zero; a plain zero means the default.
 const None = time.Duration(-1)
 
-// Config describes one simulated worker. The zero value of a field means the
-// default named at it.
+// Config describes one simulated worker. A zero field means the default in its comment.
 type Config struct {
-	ID     worker.ID     // default: random, above 2^53 so that a float would show
+	ID     worker.ID     // default: random, above 2^53, so that a reader that uses floats is noticed
 	Role   worker.Role   // required
 	Engine worker.Engine // worker.SGLang (default), worker.VLLM, worker.VLLMMooncake or worker.TensorRTLLM
-	Models []string      // names it answers to; default "sim"
-	// Adapters are LoRA adapters of the model that it has loaded; default none.
+	Models []string      // names of the served model; default "sim"
+	// Adapters are the loaded LoRA adapters of the model; default none.
 	Adapters []string
 
-	// Addresses. Port 0 picks a free one; the accessors of [Sim] tell which.
+	// Addresses. Port 0 picks a free one; methods of [Sim] return which.
 	Listen          string // HTTP API; default "127.0.0.1:0"
-	PortPerRank     bool   // each rank serves the API on a port of its own: Listen's is rank 0's, rank r's is r higher
+	PortPerRank     bool   // each rank serves the API on its own port: rank r's is r above Listen's
 	BootstrapListen string // a prefill worker's rendezvous; default "127.0.0.1:0"
-	ControlListen   string // a second address for /sim/* alone, which no fault touches; default none
-	KVEventsPort    int    // PUB socket of rank 0, rank r is r higher; 0 picks, Off publishes nothing
-	ReplayPort      int    // ROUTER socket of rank 0, rank r is r higher; 0 picks, Off offers no replay
+	ControlListen   string // a second address for /sim/* only, which no fault affects; default none
+	KVEventsPort    int    // PUB socket of rank 0; rank r's is r higher; 0 picks ports, Off publishes nothing
+	ReplayPort      int    // ROUTER socket of rank 0; rank r's is r higher; 0 picks ports, Off offers no replay
 	Topic           string // first frame of every event message; default ""
-	ReplayBuffer    int    // event batches kept for replay, per rank; default 10,000 as the engine
+	ReplayBuffer    int    // event batches kept for replay, per rank; default 10,000, as in the engines
 
 	PageSize       int    // tokens per KV block; default 16
 	CapacityBlocks int    // KV blocks per rank; default 65,536
 	DPSize         int    // data-parallel ranks; default 1
 	MaxModelLen    int    // tokens of prompt and output together; default 1,048,576
-	Poison         string // a request whose body has this text is answered with 500, by every worker alike; default none
+	Poison         string // every worker answers 500 to a request whose body has this text; default none
 
-	ScaleOut      bool // vLLM tells what it makes of a prompt (--enable-scale-out)
-	TrustMMKwargs bool // vLLM's requests may say how pictures are read (--trust-request-mm-kwargs)
+	ScaleOut      bool // vLLM serves /render (--enable-scale-out)
+	TrustMMKwargs bool // requests to vLLM may say how pictures are read (--trust-request-mm-kwargs)
 
-	APIKey string // what requests have to show (--api-key); default none
+	APIKey string // the key that requests must have (--api-key); default none
 
-	// Latency. Zero means the default, None (or anything negative) none at all.
+	// Latencies. Zero means the default; None, or any negative value, means none.
 	PrefillBase     time.Duration // per prompt; default none
 	PrefillPerToken time.Duration // per uncached prompt token; default 20 µs
 	DecodePerToken  time.Duration // per output token after the first; default 2 ms
-	EvictBlocks     bool          // block by block, as vLLM, where SGLang evicts a radix node at a time
-	SerialPrefill   bool          // prompts of a rank are computed one after the other, as on one device
-	MaxRunning      int           // admitted requests per rank, the rest waits first in, first out; default 2,048
+	EvictBlocks     bool          // evict single blocks, as vLLM does, where SGLang evicts a node of its radix tree
+	SerialPrefill   bool          // compute a rank's prompts one after the other, as one device does
+	MaxRunning      int           // requests that run on a rank; others wait, first in, first out; default 2,048
 	StreamInterval  int           // tokens per SSE chunk (SGLang's stream_interval); default 1
 
 	// Rendezvous.
 	WaitingTimeout    time.Duration // decode waits this long for the KV; default 300 s
 	BootstrapTimeout  time.Duration // prefill waits this long for its decode; default 300 s
-	HeartbeatInterval time.Duration // decode asks the prefill's bootstrap server for life; default 5 s
-	HeartbeatFailures int           // failures in a row after which the prefill is dead; default 2
-	HandshakeFirst    bool          // prefill computes only when its decode has arrived; see doc.go
-	HeaderOverrides   bool          // takes x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)
-	AcceptsAggregated bool          // a decode worker that serves without a room; no SGLang does
-	NoDecodeEvents    bool          // a decode worker publishes no block, as SGLang's without a radix cache
+	HeartbeatInterval time.Duration // time between decode's requests for a sign of life from prefill's bootstrap server; default 5 s
+	HeartbeatFailures int           // failures in a row after which prefill counts as dead; default 2
+	HandshakeFirst    bool          // prefill computes only after its decode has arrived; see doc.go
+	HeaderOverrides   bool          // apply x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)
+	AcceptsAggregated bool          // a decode worker serves requests without a room; no SGLang does
+	NoDecodeEvents    bool          // a decode worker publishes no blocks, as SGLang's without a radix cache
 
 	// The hand-off of vLLM and TensorRT-LLM; see doc.go.
-	SideChannelListen string        // where a prefill worker's KV is taken from; rank r is r ports higher (vLLM); default "127.0.0.1:0"
-	KVLease           time.Duration // KV that nobody takes is freed after so long; default 30 s (vLLM), 60 s (TensorRT-LLM)
-	PullTimeout       time.Duration // decode gives a side channel so long to answer; default 5 s
-	KVLoadFailure     LoadFailure   // what decode does when it cannot get the KV; default LoadFail; vLLM alone has a choice
-	NullOnStop        bool          // vLLM: only a prefill ended by "length" hands over, as versions before 0.19 did
+	SideChannelListen string        // address from which a prefill worker's KV is taken; rank r's is r ports higher (vLLM); default "127.0.0.1:0"
+	KVLease           time.Duration // time after which KV that was not taken is freed; default 30 s (vLLM), 480 s (with MooncakeConnector), 60 s (TensorRT-LLM)
+	PullTimeout       time.Duration // time that decode waits for a side channel's answer; default 5 s
+	KVLoadFailure     LoadFailure   // what decode does if it cannot get the KV; default LoadFail; only vLLM has another
+	NullOnStop        bool          // vLLM hands over only if prefill ended by "length", as versions before 0.19 did
 
-	// What is kept for inspection.
+	// Limits of what is kept for inspection.
 	LogRequests   int // requests; default 1,000
-	LogBodyBytes  int // bytes of one body; default 256 KiB, negative keeps none
-	LogTotalBytes int // bytes of all bodies; default 32 MiB, the oldest lose theirs first
+	LogBodyBytes  int // bytes of one body; default 256 KiB; a negative value keeps none
+	LogTotalBytes int // bytes of all bodies; default 32 MiB; the oldest bodies are dropped first
 
-	// Die ends the process for the fault "die". Nil (embedded use) closes every
-	// socket at once instead, and Run returns ErrDied.
+	// Die ends the process for the fault "die". If it is nil (embedded use), all sockets
+	// are closed at once instead, and Run returns ErrDied.
 	Die func()
 
 	Logger *slog.Logger // nil means slog.DiscardHandler
@@ -161,7 +160,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// usableBlocks is how many blocks a rank has for requests: vLLM keeps one for itself.
+// usableBlocks is how many blocks a rank has for requests. vLLM keeps one for itself.
 func (c Config) usableBlocks() int {
 	if c.Engine == worker.VLLM || c.Engine == worker.VLLMMooncake {
 		return c.CapacityBlocks - 1
@@ -169,7 +168,7 @@ func (c Config) usableBlocks() int {
 	return c.CapacityBlocks
 }
 
-// Validate returns every fault of the configuration, joined, or nil.
+// Validate returns all faults of the configuration, joined, or nil.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
@@ -224,7 +223,7 @@ func (c Config) Validate() error {
 	return fmt.Errorf("enginesim: %w", errors.Join(errs...))
 }
 
-// validateHandoff reports what belongs to another engine's way of meeting.
+// validateHandoff reports settings of another engine's kind of hand-off.
 func (c Config) validateHandoff(bad func(format string, a ...any)) {
 	sglang := c.Engine == "" || c.Engine == worker.SGLang
 	if c.SideChannelListen != "" && (sglang || c.Role != worker.Prefill) {

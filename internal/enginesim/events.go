@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// eventKind is what happened to blocks of a rank's cache.
+// eventKind is what happened to a block, or to all blocks, of a rank's cache.
 type eventKind uint8
 
 const (
@@ -21,14 +21,14 @@ type event struct {
 	parent    int64
 	hasParent bool
 	tokens    []uint32 // owned by the cache; read-only
-	from      int      // where they begin in the prompt
+	from      int      // where tokens begin in the prompt
 	space     namespace
 }
 
-// appendEventBatch appends the msgpack payload of one batch: the array
-// [ts, [events], attn_dp_rank], each event a map as SGLang >= 0.5.20 encodes
-// it (events are no longer array_like there, the batch still is). Blocks that were
-// stored one behind the other are one event, and so are blocks that were removed together.
+// appendEventBatch appends the msgpack payload of one batch: the array [ts, [events],
+// attn_dp_rank]. Each event is a map, as in SGLang >= 0.5.20 (older versions wrote
+// arrays; the batch is still one). Blocks that were stored one after another in a chain
+// are one event, and so are blocks that were removed together.
 func appendEventBatch(dst []byte, ts float64, events []event, rank uint32) []byte {
 	rows := runs(events, true)
 	dst = append(dst, 0x93, 0xcb)
@@ -40,8 +40,8 @@ func appendEventBatch(dst []byte, ts float64, events []event, rank uint32) []byt
 	return appendUint(dst, uint64(rank))
 }
 
-// runs cuts events into those that are told as one: each a chain of stored blocks, or one
-// event, or, where removals are told together, all that follow each other.
+// runs cuts events into groups that are published as one event: a chain of stored blocks;
+// with removals also a row of removed blocks; else a single event.
 func runs(events []event, removals bool) [][]event {
 	var out [][]event
 	for i := 0; i < len(events); {
@@ -55,7 +55,7 @@ func runs(events []event, removals bool) [][]event {
 	return out
 }
 
-// follows reports whether e is told in one event with the one before it.
+// follows reports whether e is published in one event with the one before it.
 func (e *event) follows(before *event, removals bool) bool {
 	switch {
 	case e.kind != before.kind:
@@ -71,7 +71,7 @@ func appendEvent(dst []byte, run []event) []byte {
 	e := &run[0]
 	switch e.kind {
 	case blockStored:
-		// What is not set is left out (omit_defaults).
+		// Members without a value are left out (omit_defaults).
 		more := make([]string, 0, 4)
 		if e.space.salt != "" {
 			more = append(more, "cache_salt", e.space.salt)
@@ -112,8 +112,8 @@ func appendSignedHashes(dst []byte, run []event) []byte {
 	return dst
 }
 
-// appendTokenIDs appends the member with the tokens of all blocks of a run, pictures padded
-// as SGLang pads them or as they are in the prompt.
+// appendTokenIDs appends the member with the tokens of all blocks of a run. padded says
+// that SGLang's ids stand in place of pictures.
 func appendTokenIDs(dst []byte, run []event, padded bool) []byte {
 	n := 0
 	for i := range run {

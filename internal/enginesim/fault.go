@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Mode is what a faulty worker does.
+// Mode is the way in which a worker is faulty.
 type Mode string
 
 // The modes of a [Fault].
@@ -22,39 +22,39 @@ const (
 	FaultError       Mode = "error"        // answers with Status
 	FaultSlow        Mode = "slow"         // latencies times Factor
 	FaultDie         Mode = "die"          // the process ends, or all its sockets close
-	FaultEarly200    Mode = "early200"     // decode answers 200 and headers before it has the KV
+	FaultEarly200    Mode = "early200"     // a decode answers 200 and headers before it has the KV
 	FaultFinishAbort Mode = "finish_abort" // answers 200 with finish reason "abort"
 	FaultTruncate    Mode = "truncate"     // closes the connection in mid-body
-	FaultRefuse      Mode = "refuse"       // closes its port
-	FaultFinish      Mode = "finish"       // the answer ends with the finish reason Reason, but with stop only above min_tokens
-	FaultNoHandoff   Mode = "no_handoff"   // prefill answers null where the hand-off belongs, and holds nothing
-	FaultEmpty       Mode = "empty"        // answers 200 and nothing: a body of no bytes, or a stream that ends at once
-	FaultApart       Mode = "apart"        // decode reaches no bootstrap server at From, though others do
-	FaultBadHandoff  Mode = "bad_handoff"  // prefill's hand-off has the form Form; its KV is held
+	FaultRefuse      Mode = "refuse"       // closes its port and refuses connections
+	FaultFinish      Mode = "finish"       // the answer ends with the finish reason Reason; with stop, only if it is longer than min_tokens
+	FaultNoHandoff   Mode = "no_handoff"   // a prefill answers null in place of the hand-off, and holds nothing
+	FaultEmpty       Mode = "empty"        // answers 200 with an empty body, or with a stream that ends at once
+	FaultApart       Mode = "apart"        // a decode cannot reach the bootstrap server at From, though others can
+	FaultBadHandoff  Mode = "bad_handoff"  // a prefill's hand-off has the form Form; its KV is held
 )
 
-// Form is how a hand-off is spoiled.
+// Form is the way in which a hand-off is spoiled.
 type Form string
 
 // The forms of [FaultBadHandoff].
 const (
-	FormText   Form = "text"   // a string with the object in it; the default
-	FormList   Form = "list"   // a list with the object in it
+	FormText   Form = "text"   // a string that contains the object; the default
+	FormList   Form = "list"   // a list that contains the object
 	FormTwice  Form = "twice"  // the field comes twice
-	FormBroken Form = "broken" // the object breaks off: the answer is no JSON
+	FormBroken Form = "broken" // the object breaks off: the answer is not JSON
 )
 
-// Moment is when a fault strikes within a request.
+// Moment is the point within a request at which a fault strikes.
 type Moment string
 
-// The moments. Before is on arrival: no room is entered, no KV is held. Mid is
-// half-way: on a prefill worker in the room with half of the prompt computed,
-// else with half of the answer sent. After is when the KV has changed hands
-// and no byte of the answer has been sent; a prefill of vllm or trtllm has
-// computed its KV then and not begun to hold it. Its answer that is cut at Mid
-// leaves KV behind, for the lease to end. Begun is Before with the head of a streamed
-// answer, and its roles, sent: an engine that fetches KV sends them while it does not
-// know whether it can serve.
+// The moments. Before: on arrival; no room is entered, no KV is held. Begun: like Before,
+// but a streamed answer's head and roles are sent first, since an engine that fetches KV
+// sends them before it knows whether it can serve. Mid: half-way. At a prefill worker the
+// request is in its room and half of the prompt is computed; at other workers half of the
+// answer is sent. If vllm or trtllm cuts a prefill's answer at Mid, its KV stays held
+// until its lease ends. After: the KV has changed hands, and no byte of the answer is
+// sent. A prefill of vllm or trtllm has then computed its KV and not yet begun to hold
+// it.
 const (
 	Before Moment = "before"
 	Begun  Moment = "begun"
@@ -71,12 +71,12 @@ type Fault struct {
 	Reason  string  `json:"reason,omitempty"`   // of mode finish: stop, content_filter or length; default stop
 	Form    Form    `json:"form,omitempty"`     // of mode bad_handoff
 	From    string  `json:"from,omitempty"`     // of mode apart: the address, "ip:port"
-	Port    string  `json:"port,omitempty"`     // of mode refuse: the address of the one rank whose port is closed; default all
-	DelayMS int     `json:"delay_ms,omitempty"` // waits so long before it strikes; slow: before each request
+	Port    string  `json:"port,omitempty"`     // of mode refuse: the address of the one rank whose port is closed; default all ranks
+	DelayMS int     `json:"delay_ms,omitempty"` // time to wait before it strikes; of mode slow: before each request
 	Factor  float64 `json:"factor,omitempty"`   // of mode slow; default 10
-	Count   int     `json:"count,omitempty"`    // requests it strikes; 0: until changed
-	ForMS   int     `json:"for_ms,omitempty"`   // ends by itself after so long; 0: never
-	Health  bool    `json:"health,omitempty"`   // hang, error: /health does the same
+	Count   int     `json:"count,omitempty"`    // number of requests that it strikes; 0: until the fault is changed
+	ForMS   int     `json:"for_ms,omitempty"`   // the fault ends after this time; 0: never
+	Health  bool    `json:"health,omitempty"`   // of modes hang and error: /health does the same
 }
 
 func (f Fault) withDefaults() Fault {
@@ -96,7 +96,7 @@ func (f Fault) withDefaults() Fault {
 	return f
 }
 
-// Validate returns the fault's faults, joined, or nil.
+// Validate returns all errors in the fault, joined, or nil.
 func (f Fault) Validate() error {
 	var errs []error
 	modes := []Mode{
@@ -157,8 +157,8 @@ func (b *faultBox) set(f Fault) {
 	b.changed = make(chan struct{})
 }
 
-// peek returns the present fault, how long it lasts (0: for ever), and a
-// channel that closes when it is changed.
+// peek returns the present fault, how long it still lasts (0: for ever), and a channel
+// that is closed when it is changed.
 func (b *faultBox) peek() (Fault, time.Duration, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,8 +173,8 @@ func (b *faultBox) peek() (Fault, time.Duration, <-chan struct{}) {
 	return b.fault, left, b.changed
 }
 
-// claim returns the fault that strikes this request, and a channel that closes
-// when it is changed.
+// claim returns the fault that strikes this request, and a channel that is closed when
+// the fault is changed.
 func (b *faultBox) claim() (Fault, <-chan struct{}) {
 	f, _, changed := b.peek()
 	if f.Mode == FaultNone || f.Count == 0 {
@@ -191,14 +191,14 @@ func (b *faultBox) claim() (Fault, <-chan struct{}) {
 	return f, changed
 }
 
-// apart reports whether a fault keeps this worker from an address.
+// apart reports whether the present fault keeps this worker from an address.
 func (s *Sim) apart(addr string) bool {
 	f, _, _ := s.fault.peek()
 	return f.Mode == FaultApart && f.From == addr
 }
 
-// SetFault makes the worker faulty from the next request on; requests that a
-// fault has struck already stay struck, but for those that it holds.
+// SetFault makes the worker faulty from the next request on. A request that an earlier
+// fault has struck stays struck, unless that fault only holds it.
 func (s *Sim) SetFault(f Fault) error {
 	if err := f.Validate(); err != nil {
 		return fmt.Errorf("enginesim: fault: %w", err)
@@ -210,7 +210,7 @@ func (s *Sim) SetFault(f Fault) error {
 	return nil
 }
 
-// closes reports whether the fault keeps a port closed.
+// closes reports whether the fault keeps the port of an address closed.
 func (f *Fault) closes(addr string) bool {
 	return f.Mode == FaultRefuse && (f.Port == "" || f.Port == addr)
 }
@@ -221,8 +221,8 @@ var (
 	errFinishAbort = errors.New("finish reason abort by an injected fault")
 )
 
-// strike does what the request's fault does at the moment, and returns the
-// error that the request ends with, or nil.
+// strike applies the request's fault if it is due at this moment. It returns the error
+// with which the request ends, or nil.
 func (c *call) strike(when Moment) error {
 	f := c.fault
 	if f.Mode == FaultNone || f.When != when {
@@ -263,7 +263,7 @@ func (c *call) strike(when Moment) error {
 	return nil
 }
 
-// scale applies the fault "slow" to a latency.
+// scale multiplies a latency if the fault is "slow".
 func (c *call) scale(d time.Duration) time.Duration {
 	if c.fault.Mode == FaultSlow {
 		return time.Duration(float64(d) * c.fault.Factor)
@@ -271,7 +271,7 @@ func (c *call) scale(d time.Duration) time.Duration {
 	return d
 }
 
-// pause waits for d or fails with the context's error.
+// pause waits for d, or returns the context's error.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -2,16 +2,17 @@ package enginesim
 
 import "time"
 
-// grown is how far the answer of an admitted request has come. Blocks for all of it are
-// set aside at admission, so that nothing that runs has to be stopped for want of room;
-// engines take them as tokens come, and count those alone as used. Guarded by rank.mu.
+// grown is how far the answer of an admitted request has come. Blocks for the whole
+// answer are set aside at admission, so that no running request must stop for lack of
+// room. Engines take blocks as tokens come, and count only those as used. Guarded by
+// rank.mu.
 type grown struct {
 	prompt, output int // tokens that blocks were set aside for
 	perToken       time.Duration
-	began          time.Time // when the first token was there; zero: it is to come
+	began          time.Time // time of the first token; zero: it is still to come
 }
 
-// spare is how many blocks of a page are set aside and not used yet.
+// spare is how many blocks are set aside and not used yet, with page tokens in a block.
 func (g *grown) spare(page int, now time.Time) int {
 	tokens := 0
 	if !g.began.IsZero() {
@@ -24,14 +25,14 @@ func (g *grown) spare(page int, now time.Time) int {
 	return blocks(g.prompt+g.output) - blocks(g.prompt+tokens)
 }
 
-// expects notes what blocks were set aside for.
+// expects notes the tokens that blocks were set aside for.
 func (h *hold) expects(prompt, output int) {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
 	h.grown.prompt, h.grown.output = prompt, output
 }
 
-// answers notes that the first token of every answer is there.
+// answers notes the time of every answer's first token.
 func (c *call) answers(start time.Time, perToken time.Duration) {
 	for _, it := range c.items {
 		if h := it.hold; h != nil {
@@ -42,7 +43,7 @@ func (c *call) answers(start time.Time, perToken time.Duration) {
 	}
 }
 
-// usedLocked is how many blocks requests use of those that they hold.
+// usedLocked is how many blocks requests hold and use.
 func (r *rank) usedLocked(now time.Time) int {
 	used := r.cache.held()
 	for h := range r.holds {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// handoffFields is an engine's hand-off object in a request.
+// handoffFields is the hand-off object in a request.
 type handoffFields struct {
 	c      *call
 	name   string
@@ -15,7 +15,8 @@ type handoffFields struct {
 	fields map[string][]byte
 }
 
-// readHandoff splits a hand-off; anything but an object is a bad request.
+// readHandoff splits a hand-off into its fields. A value that is not an object is a bad
+// request.
 func readHandoff(c *call, name string, raw []byte) (handoffFields, error) {
 	f := handoffFields{c: c, name: name, raw: raw, fields: make(map[string][]byte)}
 	err := eachField(raw, func(key string, v []byte) error {
@@ -31,10 +32,10 @@ func readHandoff(c *call, name string, raw []byte) (handoffFields, error) {
 	return f, nil
 }
 
-// name tells the request from all others of all workers.
+// name identifies the request among the requests of all workers.
 func (c *call) name() string { return c.s.processID + "/" + strconv.FormatUint(c.rec.req.Seq, 10) }
 
-// value returns a field that must be there and begin with one of kinds.
+// value returns a field that must exist and begin with one of the bytes in kinds.
 func (f handoffFields) value(key, kinds string) ([]byte, error) {
 	v := f.fields[key]
 	if isNull(v) {
@@ -55,7 +56,7 @@ func (f handoffFields) text(key string) (string, error) {
 	return s, nil
 }
 
-// number reads an integer from lowest to highest, written as one.
+// number reads an integer from lowest to highest. It must be written as an integer.
 func (f handoffFields) number(key string, lowest, highest int64) (int64, error) {
 	v, err := f.value(key, "-0123456789")
 	if err != nil {
@@ -68,7 +69,7 @@ func (f handoffFields) number(key string, lowest, highest int64) (int64, error) 
 	return n, nil
 }
 
-// flag reads a boolean that may be absent.
+// flag reads a boolean. A missing one is false.
 func (f handoffFields) flag(key string) (bool, error) {
 	switch v := f.fields[key]; string(v) {
 	case "true":
@@ -80,8 +81,8 @@ func (f handoffFields) flag(key string) (bool, error) {
 	}
 }
 
-// spoil returns the field of an answer that carries the hand-off, as the fault
-// bad_handoff has it.
+// spoil returns the answer's field with the hand-off, in the form that the fault
+// bad_handoff asks for.
 func (f Fault) spoil(key, text string) string {
 	field := strconv.Quote(key) + ":"
 	if f.Mode != FaultBadHandoff || text == "null" {

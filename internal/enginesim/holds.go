@@ -7,61 +7,60 @@ import (
 	"time"
 )
 
-// gone is what became of KV that is no longer held.
+// gone says why KV is no longer held.
 type gone uint8
 
 const (
 	goneTaken    gone = iota + 1
-	goneReleased      // freed without being read: its decode was refused, or left
+	goneReleased      // freed unread: its decode was refused, or its client left
 	goneExpired
 )
 
-// fate is what became of one id, and by which request of a decode worker.
+// fate says why the KV of one id is gone, and names the decode request that caused it.
 type fate struct {
 	why gone
 	by  string
 }
 
-// goneKept is how many ids are remembered after their KV has gone, so that a
-// decode that comes too late can be told from one that never should have come.
+// goneKept is how many ids are remembered after their KV is gone. With them a decode that
+// comes too late is told from one that should not have come.
 const goneKept = 20_000
 
-// held is the KV of one answered prefill, kept until a decode takes it.
+// held is the KV of one answered prefill. It is kept until a decode takes it.
 type held struct {
-	id     string // by which decode asks for it
+	id     string // decode asks for the KV by this id
 	rank   int
 	seq    uint64 // of the prefill request
 	digest uint64
-	fields map[string]string // the hand-off as it was answered: name to JSON text
+	fields map[string]string // the hand-off as it was answered: JSON text by name
 	free   func()            // gives the blocks back; called once, without the lock
 	blocks int
 
 	timer *time.Timer // guarded by holds.mu
 }
 
-// HandoffState is the ledger of hand-offs over a side channel, the prefill's
-// half and the decode's. In a balanced fleet, where nobody is running,
-// Held is zero everywhere and the sum of Given is that of Taken, Released and
-// Expired.
+// HandoffState counts hand-offs over a side channel, on the prefill's side and on the
+// decode's. When no request of a fleet runs, Held is zero at every worker, and the sum of
+// Given equals that of Taken, Released and Expired.
 type HandoffState struct {
-	// A prefill worker's.
-	Held       int    `json:"held"` // requests whose KV waits to be taken
+	// At a prefill worker:
+	Held       int    `json:"held"` // prefills whose KV waits to be taken
 	HeldBlocks int    `json:"held_blocks"`
 	Given      uint64 `json:"given"`    // hand-offs ever made
-	Taken      uint64 `json:"taken"`    // by a decode
-	Released   uint64 `json:"released"` // freed unread, on word of the decode worker
-	Expired    uint64 `json:"expired"`  // nobody came within the lease
+	Taken      uint64 `json:"taken"`    // KV that a decode took
+	Released   uint64 `json:"released"` // freed unread, as the decode worker asked
+	Expired    uint64 `json:"expired"`  // freed, since no decode came within the lease
 
-	// A decode worker's.
+	// At a decode worker:
 	Pulled       uint64 `json:"pulled"`
-	PulledBlocks uint64 `json:"pulled_blocks"` // whole blocks of prompts that it did not have, and so pulled
+	PulledBlocks uint64 `json:"pulled_blocks"` // whole blocks of prompts that it pulled, since it lacked them
 	PullsFailed  uint64 `json:"pulls_failed"`
-	Recomputed   uint64 `json:"recomputed"` // of those: prompts computed here after all
+	Recomputed   uint64 `json:"recomputed"` // failed pulls after which the prompt was computed here
 	Local        uint64 `json:"local"`      // requests without a hand-off, served whole
 }
 
-// holds is the ledger of one prefill worker. Safe for concurrent use; mu is
-// held for map operations alone.
+// holds has the held KV of one prefill worker. Safe for concurrent use. mu is held for
+// map operations only.
 type holds struct {
 	lease time.Duration
 
@@ -69,7 +68,7 @@ type holds struct {
 	live   map[string]*held
 	past   map[string]fate
 	order  []string                 // ids of past, oldest first
-	coming map[string]chan struct{} // closed when the id is put
+	coming map[string]chan struct{} // closed when KV is held under the id
 	state  HandoffState
 	closed bool
 }
@@ -78,7 +77,7 @@ func newHolds(lease time.Duration) *holds {
 	return &holds{lease: lease, live: make(map[string]*held), past: make(map[string]fate), coming: make(map[string]chan struct{})}
 }
 
-// put begins the lease. After close it frees at once.
+// put begins the lease. After close it frees the KV at once.
 func (l *holds) put(h *held) {
 	l.mu.Lock()
 	l.state.Given++
@@ -87,7 +86,7 @@ func (l *holds) put(h *held) {
 		h.free()
 		return
 	}
-	if l.past[h.id].why == goneReleased { // its decode has left before it
+	if l.past[h.id].why == goneReleased { // the decode left before the KV was here
 		l.state.Released++
 		l.mu.Unlock()
 		h.free()
@@ -102,7 +101,7 @@ func (l *holds) put(h *held) {
 	l.mu.Unlock()
 }
 
-// await waits until KV is held, or has been, under an id.
+// await waits until KV is or was held under an id, or ctx ends.
 func (l *holds) await(ctx context.Context, id string) {
 	l.mu.Lock()
 	_, gone := l.past[id]
@@ -122,7 +121,8 @@ func (l *holds) await(ctx context.Context, id string) {
 	}
 }
 
-// release frees KV unread, on word of a decode; what is not there yet will be.
+// release frees KV unread, as a decode asks. If the KV is not here yet, it will be freed
+// when it comes.
 func (l *holds) release(id, by string) {
 	if l.end(id, goneReleased, by) {
 		return
@@ -134,7 +134,7 @@ func (l *holds) release(id, by string) {
 	}
 }
 
-// remember keeps what became of an id. The caller holds mu.
+// remember records the fate of an id. The caller holds mu.
 func (l *holds) remember(id string, f fate) {
 	l.past[id] = f
 	if l.order = append(l.order, id); len(l.order) > goneKept {
@@ -147,12 +147,12 @@ func (l *holds) remember(id string, f fate) {
 type refusal struct {
 	Kind      string `json:"kind"`
 	Msg       string `json:"error"`
-	Violation bool   `json:"violation"` // somebody broke a rule; else it is life
+	Violation bool   `json:"violation"` // a rule was broken; false: this may happen without a fault
 }
 
-// take gives the KV to a decode, frees it here and returns nil; or says why
-// not, and holds on to what it has. rank -1 takes from any rank, by names the
-// decode request, match compares it with what is held.
+// take gives the KV to a decode and frees it here. It returns nil, or the reason for
+// keeping the KV. A rank of -1 means any rank. The argument by identifies the decode
+// request; match compares that request with the held KV.
 func (l *holds) take(id string, rank int, by string, match func(*held) *refusal) *refusal {
 	l.mu.Lock()
 	h := l.live[id]
@@ -161,7 +161,7 @@ func (l *holds) take(id string, rank int, by string, match func(*held) *refusal)
 		return l.missingLocked(id, by)
 	}
 	l.mu.Unlock()
-	// What is held never changes, so it may be compared without the lock.
+	// The fields of h do not change, so match may read them without the lock.
 	if no := match(h); no != nil {
 		return no
 	}
@@ -173,8 +173,8 @@ func (l *holds) take(id string, rank int, by string, match func(*held) *refusal)
 	return nil
 }
 
-// missingLocked says why id is not there. A request that overtook itself, as
-// when its client leaves while it asks, has broken no rule.
+// missingLocked returns why id is not held. No rule is broken if the request that asks
+// has itself taken or released the KV before, as when its client leaves while it asks.
 func (l *holds) missingLocked(id, by string) *refusal {
 	past := l.past[id]
 	broken := past.by != by
@@ -190,8 +190,7 @@ func (l *holds) missingLocked(id, by string) *refusal {
 	}
 }
 
-// end takes id out of the ledger and frees its blocks. It reports false when
-// somebody else was first.
+// end removes an id and frees its blocks. False means that the id was not held any more.
 func (l *holds) end(id string, why gone, by string) bool {
 	l.mu.Lock()
 	h := l.live[id]
@@ -226,14 +225,14 @@ func (l *holds) counts() HandoffState {
 	return st
 }
 
-// reset forgets counts; what is held stays, and counts as given again.
+// reset sets the counts to zero. KV that is held stays, and counts as given.
 func (l *holds) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = HandoffState{Given: uint64(len(l.live))}
 }
 
-// close stops every lease and frees everything, as the end of the process does.
+// close stops every lease and frees everything, as the end of a process does.
 func (l *holds) close() {
 	l.mu.Lock()
 	l.closed = true

@@ -15,7 +15,7 @@ import (
 
 const maxBodyBytes = 64 << 20
 
-// apiHandler is everything on the worker's own port.
+// apiHandler handles all requests at the worker's own port.
 func (s *Sim) apiHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.generate(apiChat))
@@ -42,14 +42,15 @@ func (s *Sim) apiHandler() http.Handler {
 	}))
 }
 
-// guarded are the paths below which vLLM asks for its key; SGLang asks for it but below
-// those of open (vLLM 0.32 GUARDED_PREFIX, SGLang 0.5.23 decide_request_auth).
+// guarded are the paths below which vLLM requires its key. SGLang requires its key
+// everywhere but below the paths of open (vLLM 0.32 GUARDED_PREFIX, SGLang 0.5.23
+// decide_request_auth).
 var (
 	guarded = []string{"/v1", "/v2", "/inference", "/cohere"}
 	open    = []string{"/health", "/ready", "/metrics"}
 )
 
-// admits reports whether a request shows the key, where one is asked for.
+// admits reports whether a request has the key, or needs none.
 func (s *Sim) admits(r *http.Request) bool {
 	below := func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }
 	switch {
@@ -62,7 +63,7 @@ func (s *Sim) admits(r *http.Request) bool {
 	return strings.EqualFold(scheme, "bearer") && key == s.cfg.APIKey
 }
 
-// serveKnown serves the paths that the mux has, and refuses all others as engines do.
+// serveKnown serves the paths that the mux has, and refuses others as engines do.
 func serveKnown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	if _, pattern := mux.Handler(r); pattern != "" {
 		mux.ServeHTTP(w, r)
@@ -80,7 +81,7 @@ func serveKnown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
 }
 
-// generate handles one generation request of a kind.
+// generate handles the generation requests of one API.
 func (s *Sim) generate(kind api) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
@@ -108,8 +109,8 @@ func readBody(r *http.Request) ([]byte, error) {
 		body := make([]byte, r.ContentLength)
 		_, err := io.ReadFull(r.Body, body)
 		if err == nil {
-			// Only a body read to its end lets the server watch for a client
-			// that goes away.
+			// The server watches for a client that goes away only after the body was read
+			// to its end.
 			_, err = r.Body.Read(make([]byte, 1))
 		}
 		if errors.Is(err, io.EOF) {
@@ -120,8 +121,8 @@ func readBody(r *http.Request) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r.Body, maxBodyBytes))
 }
 
-// fail ends a call that has no answer: an error status, an error inside a
-// stream that has begun, or a connection closed in mid-body.
+// fail ends a call without an answer: with an error status, an error inside a stream that
+// has begun, or a connection closed in mid-body.
 func (c *call) fail(err error) {
 	ae := &apiError{status: http.StatusInternalServerError, reason: "internal", msg: err.Error()}
 	switch {
@@ -139,7 +140,7 @@ func (c *call) fail(err error) {
 	case errors.Is(err, errTruncate):
 		panic(http.ErrAbortHandler)
 	case errors.Is(err, errEmpty):
-		if c.q.stream { // its head goes first, as an engine's whose generator dies
+		if c.q.stream { // the head is sent first, as by an engine whose generator dies
 			_ = c.sendHeaders()
 		}
 	case !c.headers:
@@ -153,7 +154,7 @@ func (c *call) fail(err error) {
 	}
 }
 
-// clientLeft reports whether err is the end of the caller's connection.
+// clientLeft reports whether err comes from the end of the client's connection.
 func (c *call) clientLeft(err error) bool {
 	return c.ctx.Err() != nil || errors.Is(err, context.Canceled) || strings.HasPrefix(err.Error(), "client is gone")
 }
@@ -180,7 +181,7 @@ func (e *apiError) body() errorBody {
 
 func writeError(w http.ResponseWriter, e *apiError) { writeJSON(w, e.status, e.body()) }
 
-// refuse answers an error as the engine words it.
+// refuse answers an error in the engine's words.
 func (s *Sim) refuse(w http.ResponseWriter, e *apiError) {
 	if e.retryAfter != "" {
 		w.Header().Set("Retry-After", e.retryAfter)
@@ -234,8 +235,8 @@ func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
-// clear empties the cache of every rank, and returns the first that has requests which
-// hold blocks, or -1.
+// clear empties the cache of every rank. It returns the first rank whose blocks are held
+// by requests, or -1.
 func (s *Sim) clear() int {
 	for _, r := range s.ranks {
 		if !r.clear() {
@@ -246,7 +247,7 @@ func (s *Sim) clear() int {
 }
 
 func (s *Sim) flushCache(w http.ResponseWriter, _ *http.Request) {
-	w.Header()["Content-Type"] = nil // the engine says none
+	w.Header()["Content-Type"] = nil // the engine sends no Content-Type
 	if r := s.clear(); r >= 0 {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, "Flush cache failed: requests hold KV blocks of rank "+strconv.Itoa(r)+".")
@@ -255,8 +256,8 @@ func (s *Sim) flushCache(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "Cache flushed.\n")
 }
 
-// tokenize answers POST /tokenize: prompt (a string or a list of them) or
-// messages with tools.
+// tokenize answers POST /tokenize: a prompt (a string, or at SGLang also a list of
+// strings), or messages with tools.
 func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	body, err := readBody(r)
 	if err != nil || !json.Valid(body) {

@@ -17,17 +17,17 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// maxViolations bounds what is kept of them.
+// maxViolations bounds the violations that are kept.
 const maxViolations = 1000
 
-// Violation is a request that broke the engine's rules in a way that a router
-// must never cause. Tests assert that there are none.
+// Violation is a request that broke the engine's rules in a way that a router must never
+// cause. Tests assert that there are none.
 type Violation struct {
 	Time    time.Time `json:"time"`
 	Kind    string    `json:"kind"`          // see doc.go
-	Seq     uint64    `json:"seq,omitempty"` // of the request, where it is known
+	Seq     uint64    `json:"seq,omitempty"` // of the request, if it is known
 	Room    int64     `json:"room,omitempty"`
-	Handoff string    `json:"handoff,omitempty"` // id by which the KV is, or was, held
+	Handoff string    `json:"handoff,omitempty"` // id under which the KV is, or was, held
 	Detail  string    `json:"detail"`
 }
 
@@ -45,14 +45,14 @@ func (s *Sim) violate(v Violation) {
 type State struct {
 	Identity Identity          `json:"identity"`
 	Fault    Fault             `json:"fault"`
-	Requests uint64            `json:"requests"` // arrived, the running ones included
+	Requests uint64            `json:"requests"` // arrived, including the running ones
 	Running  int               `json:"running"`  // arrived and not yet ended
-	Queued   int               `json:"queued"`   // of those: waiting for a slot or for blocks
+	Queued   int               `json:"queued"`   // running requests that wait for a slot or for blocks
 	OK       uint64            `json:"ok"`
 	Canceled uint64            `json:"cancelled"`
 	Failed   map[string]uint64 `json:"failed"` // by reason
 
-	KVHeldBlocks int `json:"kv_held_blocks"` // kept by running or not yet transferred requests
+	KVHeldBlocks int `json:"kv_held_blocks"` // held for requests that run, or whose KV was not transferred yet
 
 	// The rendezvous.
 	PrefillAlone  int `json:"prefill_alone"`  // prefill halves whose decode has not come
@@ -71,14 +71,14 @@ type RankState struct {
 	Rank         int           `json:"rank"`
 	CachedBlocks int           `json:"cached_blocks"`
 	HeldBlocks   int           `json:"held_blocks"`
-	UsedBlocks   int           `json:"used_blocks"` // of those held, without what is set aside for answers to come
+	UsedBlocks   int           `json:"used_blocks"` // held blocks, without those set aside for tokens to come
 	Running      int           `json:"running"`
 	Queued       int           `json:"queued"`
 	PromptTokens uint64        `json:"prompt_tokens"` // of answered requests
 	CachedTokens uint64        `json:"cached_tokens"`
 	OutputTokens uint64        `json:"output_tokens"`
 	EventSeq     uint64        `json:"event_seq"`        // of the next event batch
-	Blocks       []CachedBlock `json:"blocks,omitempty"` // asked for with ?blocks=1, sorted by hash
+	Blocks       []CachedBlock `json:"blocks,omitempty"` // only with ?blocks=1; sorted by hash
 }
 
 // CachedBlock is one block of a rank's prefix cache.
@@ -88,8 +88,8 @@ type CachedBlock struct {
 	Tokens []uint32 `json:"tokens"`
 }
 
-// Identity is the line that cmd/enginesim prints when it is ready, and what a
-// discovery file says of a worker.
+// Identity is the line that cmd/enginesim prints when it is ready, and the entry of the
+// worker in a discovery file.
 type Identity struct {
 	ID                worker.ID       `json:"id"`
 	Role              string          `json:"role"`
@@ -144,8 +144,7 @@ func (s *Sim) Identity() Identity {
 	return id
 }
 
-// State returns the worker's state; blocks says whether the cached blocks are
-// listed one by one.
+// State returns the worker's state. With blocks it lists every cached block.
 func (s *Sim) State(blocks bool) State {
 	st := State{Identity: s.Identity(), DecodeWaiting: int(s.decodeWaiting.Load())}
 	st.Fault, _, _ = s.fault.peek()
@@ -200,8 +199,8 @@ func (r *rank) state(blocks bool) RankState {
 // Requests returns the kept requests that arrived after seq, oldest first.
 func (s *Sim) Requests(seq uint64) []Request { return s.log.since(seq) }
 
-// Reset forgets requests, violations and counts. Cache, running requests and
-// KV that is held for others stay.
+// Reset forgets requests, violations and counts. The cache, running requests and KV held
+// for others stay.
 func (s *Sim) Reset() {
 	s.log.reset()
 	if s.holds != nil {
@@ -215,11 +214,11 @@ func (s *Sim) Reset() {
 	s.violationsMu.Unlock()
 }
 
-// DropEvents keeps the next n event batches of a rank from the PUB socket, so
-// that subscribers see a gap; a replay has them.
+// DropEvents keeps the next n event batches of a rank from the PUB socket, so that
+// subscribers see a gap. A replay has these batches.
 func (s *Sim) DropEvents(rank, n int) { s.ranks[rank].pub.dropNext(n) }
 
-// controlHandler is /sim/*.
+// controlHandler handles /sim/*.
 func (s *Sim) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /sim/state", func(w http.ResponseWriter, r *http.Request) {
@@ -262,7 +261,7 @@ func (s *Sim) controlHandler() http.Handler {
 	return mux
 }
 
-// readStrict reads a small JSON body and refuses fields it does not know.
+// readStrict reads a small JSON body, and refuses unknown fields.
 func readStrict(r *http.Request, v any) error {
 	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<16))
 	if err != nil {

@@ -7,12 +7,11 @@ import (
 	"strconv"
 )
 
-// The walkers below read JSON that json.Valid has accepted. They compare keys
-// exactly and report repeated ones in order, which encoding/json does not, and
-// they copy nothing.
+// The functions below read JSON that json.Valid has accepted. Unlike encoding/json they
+// compare keys exactly and report repeated keys in order. They copy no values.
 
-// eachField calls f for every member of the object v, with the key unquoted
-// and the value as it stands. v must be a valid JSON object.
+// eachField calls f for every member of the object v, with the key unquoted and the
+// value's raw JSON. v must be a valid JSON object.
 func eachField(v []byte, f func(key string, value []byte) error) error {
 	i := skipSpace(v, 0)
 	if i == len(v) || v[i] != '{' {

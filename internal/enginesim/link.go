@@ -15,27 +15,27 @@ import (
 // waiter is one decode request that waits for KV.
 type waiter struct {
 	ask  linkMessage
-	want int              // prefill rank named in the request, or -1: by room
-	done chan linkMessage // buffered: msgKV or msgFailed
+	want int              // prefill rank that the request names, or -1: the room determines it
+	done chan linkMessage // buffered: gets msgKV or msgFailed
 }
 
-// link is a decode worker's connection to one prefill's bootstrap server. It
-// lives while requests wait there or the connection stands.
+// link is a decode worker's connection to the bootstrap server of one prefill worker. It
+// exists as long as requests wait there or the connection stands.
 type link struct {
 	s    *Sim
 	addr string
 
 	mu      sync.Mutex
 	waiting map[uint64]*waiter // by Call
-	conn    net.Conn           // nil while there is none
+	conn    net.Conn           // nil if there is none
 	dpSize  int                // of the prefill worker, known once conn was set
 	out     *outbox            // of conn
-	over    bool               // run has ended; make a new link
+	over    bool               // run has ended; a new link is needed
 }
 
-// await waits for the KV of it and returns the prefill's cached tokens. It
-// fails with the context's error, or with an apiError when the prefill worker
-// died, refused, or did not come within WaitingTimeout.
+// awaitKV waits for the KV of an item and returns prefill's cached tokens. Its error is
+// the context's, or an apiError if the prefill worker died, refused, or did not come
+// within WaitingTimeout.
 func (s *Sim) awaitKV(ctx context.Context, it *item, seq uint64) (int, error) {
 	w := &waiter{
 		ask:  linkMessage{Type: msgAsk, Room: it.meet.room, Call: s.nextCall.Add(1), Digest: it.digest},
@@ -65,7 +65,7 @@ func (s *Sim) awaitKV(ctx context.Context, it *item, seq uint64) (int, error) {
 	}
 }
 
-// join registers w with the link to addr, which it makes if there is none.
+// join registers w with the link to addr, and makes the link if there is none.
 func (s *Sim) join(addr string, w *waiter) *link {
 	s.linksMu.Lock()
 	defer s.linksMu.Unlock()
@@ -108,8 +108,8 @@ func (l *link) leave(w *waiter) {
 	}
 }
 
-// run keeps the connection and the heartbeat. A lost connection alone fails
-// nothing: like the engine, it takes HeartbeatFailures beats without an answer.
+// run keeps the connection and the heartbeat. As in the engine, waiting requests fail
+// after HeartbeatFailures beats without an answer, not at once when a connection is lost.
 func (l *link) run(ctx context.Context) {
 	beat := time.NewTicker(l.s.cfg.HeartbeatInterval)
 	defer beat.Stop()
@@ -147,7 +147,7 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// endIfIdle ends a link without connection that nobody waits on.
+// endIfIdle ends a link without connection if no request waits on it.
 func (l *link) endIfIdle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,8 +155,8 @@ func (l *link) endIfIdle() bool {
 	return l.over
 }
 
-// fail gives up every wait. A prefill worker that was only stopped reads, when it
-// goes on, that nobody waits any more.
+// fail ends every wait with an error. It also sends a cancel for each: a prefill worker
+// that was only stopped reads the cancels when it goes on.
 func (l *link) fail() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,7 +180,7 @@ func (l *link) closeConn() {
 	}
 }
 
-// beat asks the bootstrap server for life.
+// beat asks the bootstrap server for a sign of life.
 func (l *link) beat(ctx context.Context) bool {
 	if l.s.apart(l.addr) {
 		return false
@@ -195,8 +195,9 @@ func (l *link) beat(ctx context.Context) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// connect fetches the topology, opens the connection and asks for every room
-// waited for. It returns a channel that closes with the connection, or nil.
+// connect fetches the topology, opens the connection and asks for every room that is
+// waited for. It returns a channel that is closed with the connection, or nil if it
+// fails.
 func (l *link) connect(ctx context.Context) <-chan struct{} {
 	if l.s.apart(l.addr) {
 		return nil

@@ -21,8 +21,8 @@ func interfaceAddrs() []netip.Addr {
 	return out
 }
 
-// bindPublishers binds the PUB and ROUTER sockets of all ranks on ports that
-// follow each other, or returns nil when events are off.
+// bindPublishers binds the PUB and ROUTER sockets of all ranks on consecutive ports. It
+// returns nil if events are off.
 func (s *Sim) bindPublishers() ([]*publisher, error) {
 	if s.cfg.KVEventsPort == Off {
 		return nil, nil
@@ -52,15 +52,15 @@ func (s *Sim) bindPublishers() ([]*publisher, error) {
 	return out, nil
 }
 
-// listenRange listens on n ports in a row from base, or anywhere if base is 0.
+// listenRange listens on n consecutive ports from base on, or on any if base is 0.
 func listenRange(host string, base, n int) ([]net.Listener, error) {
 	if base != 0 || n == 1 {
 		return listenRow(host, base, n)
 	}
 	var err error
 	for range 1000 {
-		// Below the range that the kernel gives to clients, whose ports are
-		// hard to come by in rows on a busy machine.
+		// These ports are below the range from which the kernel gives ports to clients.
+		// In that range a row of free ports is rare on a busy machine.
 		var out []net.Listener
 		if out, err = listenRow(host, 10_240+rand.IntN(32_768-10_240-n), n); err == nil {
 			return out, nil
@@ -88,7 +88,7 @@ func closeAll(lns []net.Listener) {
 	}
 }
 
-// acceptLoop serves connections until ctx ends, and waits for all of them.
+// acceptLoop serves connections until ctx ends, and then waits until all have ended.
 func acceptLoop(ctx context.Context, ln net.Listener, serve func(context.Context, net.Conn)) {
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
@@ -100,7 +100,7 @@ func acceptLoop(ctx context.Context, ln net.Listener, serve func(context.Context
 			return
 		}
 		wg.Go(func() {
-			defer c.Close() //nolint:errcheck // nothing left to do with it
+			defer c.Close() //nolint:errcheck // the connection is of no more use
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer stop()
 			serve(ctx, c)

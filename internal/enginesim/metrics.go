@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// birth is by which a process is told from the one before it at the same
-// address.
+// birth distinguishes a process from the one before it at the same address.
 type birth struct {
 	at   time.Time
 	seed int64
@@ -24,7 +23,7 @@ func newProcessID() string {
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff)
 }
 
-// seconds is the time of birth as Prometheus' process collectors give it.
+// seconds is the time of birth in the format of Prometheus' process collectors.
 func (b birth) seconds() string {
 	return strconv.FormatFloat(float64(b.at.UnixMicro())/1e6, 'f', 6, 64)
 }
@@ -73,8 +72,8 @@ func (s *Sim) metrics(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(m.page)
 }
 
-// sglangMetrics is a page of SGLang's metrics while it is written. That page does not tell
-// when the process began: it is put together from several.
+// sglangMetrics is a page of SGLang's metrics that is being written. The page has no
+// start time of the process, since SGLang puts it together from several processes.
 type sglangMetrics struct {
 	s    *Sim
 	st   State
@@ -89,8 +88,8 @@ func (m *sglangMetrics) labels() string {
 	return fmt.Sprintf("engine_type=%q,model_name=%q", mode, m.s.cfg.Models[0])
 }
 
-// gauge appends a family with a sample for each rank; the ranks of one scheduler have no
-// label of their own.
+// gauge appends a family with a sample for each rank. If there is only one rank, the
+// sample has no rank label.
 func (m *sglangMetrics) gauge(name string, value func(RankState) float64) {
 	m.page = fmt.Appendf(m.page, "# TYPE sglang:%s gauge\n", name)
 	for _, r := range m.st.Ranks {
@@ -102,12 +101,12 @@ func (m *sglangMetrics) gauge(name string, value func(RankState) float64) {
 	}
 }
 
-// worker appends a gauge that is not told apart by rank here.
+// worker appends a gauge that is not split by rank here.
 func (m *sglangMetrics) worker(name string, v float64) {
 	m.page = fmt.Appendf(m.page, "# TYPE sglang:%s gauge\nsglang:%s{%s,moe_ep_rank=\"0\",pp_rank=\"0\",tp_rank=\"0\"} %v\n", name, name, m.labels(), v)
 }
 
-// counter appends a counter of all ranks together.
+// counter appends the sum of a counter over all ranks.
 func (m *sglangMetrics) counter(name, label string, value func(RankState) uint64) {
 	var n uint64
 	for _, r := range m.st.Ranks {
@@ -121,7 +120,7 @@ func (s *Sim) sglangLoads() map[string]any {
 	st := s.State(false)
 	var loads []map[string]any
 	for _, r := range st.Ranks {
-		// The queues of the hand-over are not told apart by rank here.
+		// The queues of the hand-over are not split by rank here: rank 0 has all.
 		queues := map[string]any{"mode": "null", "prefill_bootstrap_queue_reqs": 0, "prefill_inflight_queue_reqs": 0,
 			"decode_prealloc_queue_reqs": 0, "decode_transfer_queue_reqs": 0, "decode_retracted_queue_reqs": 0}
 		if s.disaggregated() {
@@ -142,7 +141,7 @@ func (s *Sim) sglangLoads() map[string]any {
 
 const sglangVersion = "0.5.23"
 
-// serverInfo is the part of SGLang's /server_info that tells of routing.
+// serverInfo is the part of SGLang's /server_info that matters to routing.
 type serverInfo struct {
 	ModelPath         string           `json:"model_path"`
 	ServedModelName   string           `json:"served_model_name"`

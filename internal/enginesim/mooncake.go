@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// This file is vLLM with MooncakeConnector, as 0.32 does it: both halves at once, and both
-// name the transfer. Prefill answers when it has computed and holds the KV under that name;
-// decode asks prefill's bootstrap server where the engine is that it was told of, and waits
-// there for the transfer.
+// This file is vLLM with MooncakeConnector, as of 0.32. Both halves run at once, and both
+// name the transfer. Prefill answers when it has computed its KV, and holds the KV under
+// that name. Decode has been told of an engine; it asks prefill's bootstrap server for
+// that engine's address, and waits there for the transfer.
 
-// mooncakeEngine is one rank as the bootstrap server tells of it.
+// mooncakeEngine is one rank in the bootstrap server's answer.
 type mooncakeEngine struct {
 	EngineID   string                       `json:"engine_id"`
 	WorkerAddr map[string]map[string]string `json:"worker_addr"` // by tensor and pipeline rank
@@ -31,7 +31,7 @@ func (s *Sim) mooncakeQuery() map[string]mooncakeEngine {
 	return out
 }
 
-// readMooncake reads what a request's kv_transfer_params say.
+// readMooncake reads the kv_transfer_params of a request.
 func (v vllm) readMooncake(p *nixlParams, f handoffFields) (err error) {
 	id, err := f.text("transfer_id")
 	if err != nil {
@@ -51,7 +51,8 @@ func (v vllm) readMooncake(p *nixlParams, f handoffFields) (err error) {
 	return nil
 }
 
-// locate asks the bootstrap server that the transfer names where its engine is.
+// locate asks the bootstrap server that the transfer names for the address of the
+// transfer's engine.
 func (s *Sim) locate(ctx context.Context, t *transfer) error {
 	if t.bootstrap == "" || t.addr != "" {
 		return nil

@@ -8,17 +8,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// namespace is what keeps a prompt's KV blocks apart from those of the same tokens.
+// namespace is what separates a prompt's KV blocks from blocks of the same tokens.
 type namespace struct {
 	adapter string // the LoRA adapter's name
 	salt    string // cache_salt
-	extra   string // SGLang's extra_key, which no event tells
+	extra   string // SGLang's extra_key, which events do not have
 
-	seen *gallery // the prompt's pictures, which keep those blocks apart that they are in
+	seen *gallery // the prompt's pictures; each separates the blocks that contain it
 }
 
-// told is what events, and the hashes in them, depend on. SGLang hashes an extra_key where
-// it is an adapter's, too, and not else (compute_node_event_hash_values, _namespace_seed).
+// told is the part of the namespace that events, and the hashes in them, depend on.
+// SGLang hashes an extra_key only together with an adapter
+// (compute_node_event_hash_values, _namespace_seed).
 func (ns namespace) told() namespace {
 	if ns.adapter == "" {
 		ns.extra = ""
@@ -26,7 +27,7 @@ func (ns namespace) told() namespace {
 	return ns
 }
 
-// root is what the first block's hash begins with; nothing for the plain model.
+// root is the bytes with which the first block's hash begins; nil for the plain model.
 func (ns namespace) root() []byte {
 	if ns.seen = nil; ns == (namespace{}) {
 		return nil
@@ -38,7 +39,7 @@ func (ns namespace) root() []byte {
 	return b
 }
 
-// spaceOf reads what separates prompt i of a request, as the engine does.
+// spaceOf reads the namespace of prompt i of a request, as the engine does.
 func (s *Sim) spaceOf(q *genRequest, i int) (ns namespace, err error) {
 	sglang := s.cfg.Engine == worker.SGLang
 	of := func(name string, v []byte) string {
@@ -88,7 +89,8 @@ func (s *Sim) spaceOf(q *genRequest, i int) (ns namespace, err error) {
 	return ns, nil
 }
 
-// adapterInModel is SGLang's "base:adapter" (OpenAIServingBase._parse_model_parameter).
+// adapterInModel returns the adapter in SGLang's "base:adapter", or ""
+// (OpenAIServingBase._parse_model_parameter).
 func (s *Sim) adapterInModel(q *genRequest) string {
 	if q.api == apiGenerate || slices.Contains(s.cfg.Models, q.model) {
 		return ""
@@ -100,8 +102,8 @@ func (s *Sim) adapterInModel(q *genRequest) string {
 	return strings.TrimSpace(adapter)
 }
 
-// names reports whether requests may have the model: its own names and its adapters', and
-// at SGLang the base's with one of theirs.
+// names reports whether the worker serves the model that the request names: its own names
+// and its adapters', and at SGLang also "base:adapter".
 func (s *Sim) names(q *genRequest) bool {
 	m := q.model
 	if s.cfg.Engine == worker.SGLang {
@@ -112,10 +114,10 @@ func (s *Sim) names(q *genRequest) bool {
 	return m == "" || slices.Contains(s.cfg.Models, m) || slices.Contains(s.cfg.Adapters, m)
 }
 
-// loraID is vLLM's number of an adapter, from 1.
+// loraID is vLLM's number of an adapter, counted from 1.
 func (s *Sim) loraID(adapter string) int { return slices.Index(s.cfg.Adapters, adapter) + 1 }
 
-// validateAdapters reports adapters that no engine would take.
+// validateAdapters reports adapters that no engine would accept.
 func (c Config) validateAdapters(bad func(format string, a ...any)) {
 	for i, a := range c.Adapters {
 		if a == "" || slices.Contains(c.Adapters[:i], a) || slices.Contains(c.Models, a) {

@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// outbox is an unbounded queue of wire messages before one connection, so that
-// a peer that does not read stops nobody else. Safe for concurrent use.
+// outbox is an unbounded queue of wire messages for one connection, so that a peer that
+// does not read stops no other. Safe for concurrent use.
 type outbox struct {
 	mu    sync.Mutex
 	queue net.Buffers
-	wake  chan struct{} // one token: the queue is not empty
+	wake  chan struct{} // one element: the queue is not empty
 }
 
 func newOutbox() outbox { return outbox{wake: make(chan struct{}, 1)} }
 
-// push queues a message unless limit messages (0: no limit) wait already.
+// push queues a message, unless limit messages are waiting (0: no limit).
 func (o *outbox) push(wire []byte, limit int) {
 	o.mu.Lock()
 	full := limit > 0 && len(o.queue) >= limit
@@ -30,9 +30,9 @@ func (o *outbox) push(wire []byte, limit int) {
 	}
 }
 
-// run writes to c until ctx ends or the connection fails, and closes it then.
+// run writes to c until ctx ends or the connection fails, and then closes c.
 func (o *outbox) run(ctx context.Context, c net.Conn) {
-	defer c.Close() //nolint:errcheck // nothing left to do with it
+	defer c.Close() //nolint:errcheck // the connection is of no more use
 	for {
 		select {
 		case <-ctx.Done():

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// The template's marks around a picture, and what stands for each part of it.
+// The template's marks around a picture, and the token that is repeated in its place.
 const (
 	tokenPictureStart uint32 = 3
 	tokenPictureEnd   uint32 = 4
 	tokenPicture      uint32 = 5
 )
 
-// picture is one of a prompt, from token offset on.
+// picture is one picture of a prompt, from token offset on.
 type picture struct {
-	id             string // what vLLM calls it
+	id             string // vLLM's name of it
 	sum            uint64 // SGLang's hash of it
 	offset, length int
 }
@@ -29,7 +29,7 @@ type picture struct {
 // gallery is the pictures of a prompt, in order. Read-only.
 type gallery []picture
 
-// within returns those pictures of which a part is among the tokens from up to to.
+// within returns the pictures that have a token in [from, to).
 func (g *gallery) within(from, to int) []picture {
 	if g == nil {
 		return nil
@@ -43,13 +43,13 @@ func (g *gallery) within(from, to int) []picture {
 	return out
 }
 
-// pictureTokens is how large a picture of so many bytes is: two of one length are two
-// pictures of one size.
+// pictureTokens is the number of tokens of a picture whose content has so many bytes.
+// Pictures with contents of one length are different pictures of the same size.
 func pictureTokens(content string) int { return min(4+len(content)/4, 1024) }
 
-// load returns the picture at an address: what a data: URL has in it, what a server on this
-// machine answers, and of any other address its text. Errors are as of vLLM
-// (docs/engines.md#render).
+// load returns the content of the picture at an address: the data of a data: URL, the
+// answer of a server on this machine, or for any other address its text. Errors are
+// vLLM's (docs/engines.md#render).
 func load(address string) (string, error) {
 	if spec, ok := strings.CutPrefix(address, "data:"); ok {
 		_, data, _ := strings.Cut(spec, ",")
@@ -76,7 +76,7 @@ func load(address string) (string, error) {
 	return string(content), nil
 }
 
-// readPicture reads a content part; false: it is none of a picture.
+// readPicture reads a content part. ok is false if the part is not a picture.
 func (w *chatWriter) readPicture(part []byte) (p picture, ok bool, err error) {
 	var address, uuid string
 	err = eachField(part, func(key string, v []byte) error {
@@ -113,7 +113,7 @@ func (w *chatWriter) readPicture(part []byte) (p picture, ok bool, err error) {
 	return p, true, nil
 }
 
-// idOf is what vLLM calls a picture (docs/engines.md#event-pictures).
+// idOf is vLLM's name of a picture (docs/engines.md#event-pictures).
 func (w *chatWriter) idOf(content, uuid string) string {
 	if uuid != "" {
 		content = uuid
@@ -129,8 +129,8 @@ func (w *chatWriter) idOf(content, uuid string) string {
 type chatWriter struct {
 	tokens []uint32
 	seen   gallery
-	marks  bool   // one token for a picture, which is not loaded, as SGLang's tokenizer has it
-	kwargs []byte // what the request says of how pictures are read; nil: nothing
+	marks  bool   // a picture is one token and is not loaded, as with SGLang's tokenizer
+	kwargs []byte // what the request says about reading pictures; nil: nothing
 }
 
 func (w *chatWriter) begin(role string) {
@@ -145,8 +145,8 @@ func (w *chatWriter) picture(p picture) {
 	w.seen = append(w.seen, p)
 }
 
-// content writes a message's content: a string, null, or parts. Text that no picture
-// parts is tokenized as one.
+// content writes a message's content: a string, null, or parts. Texts with no picture
+// between them are tokenized together.
 func (w *chatWriter) content(v []byte) error {
 	if s, ok := unquote(v); ok || isNull(v) {
 		w.tokens = AppendTokens(w.tokens, s)
@@ -179,7 +179,7 @@ func (w *chatWriter) content(v []byte) error {
 	return err
 }
 
-// pads are what SGLang 0.5.23 has in place of a picture's tokens, by turns
+// pads are the ids that SGLang 0.5.23 puts in turn in place of a picture's tokens
 // (docs/engines.md#event-pads).
 func (p *picture) pads() (out [4]uint64) {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("sglang-mm-wide-pad-v1"), p.sum))
@@ -189,7 +189,7 @@ func (p *picture) pads() (out [4]uint64) {
 	return out
 }
 
-// padded returns the event's tokens as SGLang has them, with ids of its own for pictures.
+// padded returns the event's tokens, with SGLang's own ids in place of pictures.
 func (e *event) padded() []uint64 {
 	out := make([]uint64, len(e.tokens))
 	for i, t := range e.tokens {
@@ -204,8 +204,8 @@ func (e *event) padded() []uint64 {
 	return out
 }
 
-// rendered is the answer of vLLM's /render: the request as its engine would get it, of
-// which only some members are told here.
+// rendered is the answer of vLLM's /render: the request as vLLM's engine would get it.
+// Only some of its members are simulated.
 type rendered struct {
 	RequestID    string         `json:"request_id"`
 	TokenIDs     []uint32       `json:"token_ids"`
@@ -220,7 +220,7 @@ type rendered struct {
 type features struct {
 	Hashes       map[string][]string      `json:"mm_hashes"`
 	Placeholders map[string][]placeholder `json:"mm_placeholders"`
-	Data         map[string][]string      `json:"kwargs_data"` // null: was not asked for
+	Data         map[string][]string      `json:"kwargs_data"` // null if the request did not ask for it
 	Metadata     any                      `json:"mm_metadata"`
 }
 

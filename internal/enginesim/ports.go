@@ -35,11 +35,11 @@ func (s *Sim) bindAPI() error {
 	return nil
 }
 
-// portKey is under what a request's context has the index of its port.
+// portKey is the key of the port's index in a request's context.
 type portKey struct{}
 
-// rankAsked returns the rank at whose own port a request came, -1 where all
-// share one.
+// rankAsked returns the rank at whose own port a request came, or -1 if all ranks share a
+// port.
 func (s *Sim) rankAsked(ctx context.Context) int {
 	if i, ok := ctx.Value(portKey{}).(int); ok && s.cfg.PortPerRank {
 		return i
@@ -47,10 +47,10 @@ func (s *Sim) rankAsked(ctx context.Context) int {
 	return -1
 }
 
-// Addr returns the "host:port" of the HTTP API; rank 0's where each has its own.
+// Addr returns the "host:port" of the HTTP API, or rank 0's if each rank has its own.
 func (s *Sim) Addr() string { return s.addrs[0] }
 
-// RankAddr returns the "host:port" at which the rank is asked.
+// RankAddr returns the "host:port" of the HTTP API for one rank.
 func (s *Sim) RankAddr(rank int) string {
 	if s.cfg.PortPerRank {
 		return s.addrs[rank]
@@ -61,8 +61,8 @@ func (s *Sim) RankAddr(rank int) string {
 // URL returns the base URL of the HTTP API at Addr.
 func (s *Sim) URL() string { return "http://" + s.Addr() }
 
-// serveAPI serves the HTTP API at one of its ports, again after each time the
-// port was closed by the fault "refuse".
+// serveAPI serves the HTTP API at one port. After the fault "refuse" has closed the port
+// and ended, it serves there again.
 func (s *Sim) serveAPI(i int) {
 	for s.runCtx.Err() == nil {
 		s.portMu.Lock()
@@ -87,7 +87,7 @@ func (s *Sim) awaitReopen(i int) {
 				s.portMu.Unlock()
 				return
 			}
-			left = 10 * time.Millisecond // somebody else has it for the moment
+			left = 10 * time.Millisecond // another process has the port for the moment
 		}
 		var timer <-chan time.Time
 		if left > 0 {
@@ -101,8 +101,8 @@ func (s *Sim) awaitReopen(i int) {
 	}
 }
 
-// closePorts stops listening and closes the connections that are idle; busy
-// ones are closed when their next request comes.
+// closePorts stops listening and closes idle connections. A busy connection is closed
+// when its next request comes.
 func (s *Sim) closePorts() {
 	s.portMu.Lock()
 	defer s.portMu.Unlock()

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// subscriberQueue is how many messages wait for one slow subscriber before
-// further ones are dropped for it, as a PUB socket does at its high-water mark.
+// subscriberQueue is how many messages may wait for one slow subscriber. Further ones are
+// dropped for it, as a PUB socket does at its high-water mark.
 const subscriberQueue = 100_000
 
 // replayEnd is the sequence number of the message that ends a replay.
 const replayEnd = ^uint64(0)
 
-// publisher sends one rank's event batches: a PUB socket, and a ROUTER socket
-// that replays the last of them.
+// publisher sends one rank's event batches, with a PUB socket, and a ROUTER socket that
+// replays the last batches.
 type publisher struct {
 	// set at construction, read-only
 	rank   uint32
@@ -31,8 +31,8 @@ type publisher struct {
 
 	mu      sync.Mutex
 	seq     uint64   // of the next batch
-	batches [][]byte // payloads of the last len(batches) sequence numbers, as a ring
-	drop    int      // batches still to be kept from the PUB socket
+	batches [][]byte // a ring of the payloads of the last len(batches) sequence numbers
+	drop    int      // batches that will still be kept from the PUB socket
 	subs    map[*subscriber]struct{}
 }
 
@@ -115,7 +115,7 @@ func (p *publisher) servePub(ctx context.Context, c net.Conn) {
 	wg.Wait()
 }
 
-// read follows the peer's subscriptions: commands of ZMTP 3.1, messages of 3.0.
+// read applies the peer's subscriptions: commands in ZMTP 3.1, messages in 3.0.
 func (s *subscriber) read(r *bufio.Reader) {
 	for {
 		m, err := readZMTP(r)
@@ -149,9 +149,9 @@ func (s *subscriber) read(r *bufio.Reader) {
 	}
 }
 
-// serveReplay runs one ROUTER connection: each request ["", seq] is answered
-// with the kept batches from seq on, then the end mark, framed as SGLang >=
-// 0.5.22 frames them: ["", topic, seq, payload] and ["", "", -1, ""].
+// serveReplay runs one ROUTER connection. Each request ["", seq] is answered with the
+// kept batches from seq on and then the end mark, in the framing of SGLang >= 0.5.22:
+// ["", topic, seq, payload] and ["", "", -1, ""].
 func (p *publisher) serveReplay(_ context.Context, c net.Conn) {
 	r, err := acceptZMTP(c, "ROUTER")
 	if err != nil {

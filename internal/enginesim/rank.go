@@ -7,29 +7,27 @@ import (
 	"time"
 )
 
-// rank is one data-parallel rank: its cache, its running requests and the
-// queue before them.
+// rank is one data-parallel rank: its cache, its running requests, and those that wait.
 type rank struct {
 	// set at construction, read-only
 	id         int
 	maxRunning int
 	pub        *publisher // nil: no events
 
-	// mu guards everything below. The publisher's lock is taken under it, so
-	// that batches leave in the order in which the cache changed; nothing
-	// else is.
+	// mu guards the fields below. Only the publisher's lock is taken under it, so that
+	// batches leave in the order in which the cache changed.
 	mu          sync.Mutex
 	cache       *cache
 	running     int
 	holds       map[*hold]bool
 	waiting     list.List // of *admission, first in first out
 	nextBlockID int       // see blockIDs
-	busy        time.Time // when the device has computed all prompts admitted so far
+	busy        time.Time // when the device has computed all admitted prompts
 
 	promptTokens, cachedTokens, outputTokens uint64
 }
 
-// admission is a request before a rank's door.
+// admission is a request that waits for a rank.
 type admission struct {
 	sums []blockSum
 	need int
@@ -37,8 +35,8 @@ type admission struct {
 	done chan struct{} // closed under mu once hold is set
 }
 
-// hold is what an admitted request keeps of its rank. Owned by the request's
-// goroutine, except that its methods take the rank's lock.
+// hold has the blocks and the slot of an admitted request. The request's goroutine owns
+// it; its methods take the rank's lock.
 type hold struct {
 	r       *rank
 	path    []*block
@@ -46,12 +44,12 @@ type hold struct {
 	slot    bool // counts as running
 	cached  int  // blocks found at admission
 	over    bool
-	space   namespace // of the blocks that it stores; set by who is admitted
+	space   namespace // of the blocks that it stores; set by the caller of admit
 	grown   grown
 }
 
-// admit waits, first in first out, until a running slot is free and need
-// blocks can be had, and returns them. It fails only with the context's error.
+// admit waits, first in first out, until a running slot and need blocks are free, and
+// returns them as a hold. Its error is always the context's.
 func (r *rank) admit(ctx context.Context, sums []blockSum, need int) (*hold, error) {
 	a := &admission{sums: sums, need: max(need, len(sums)), done: make(chan struct{})}
 	r.mu.Lock()
@@ -130,8 +128,8 @@ func (r *rank) releaseLocked(h *hold) {
 	}
 }
 
-// store puts the full pages of tokens into the cache, where they stay pinned, and tells of
-// them.
+// store puts the full pages of tokens into the cache, where they stay pinned, and
+// publishes the changes.
 func (h *hold) store(sums []blockSum, tokens []uint32) {
 	h.storeUntold(sums, tokens)
 	h.r.flush()
@@ -148,15 +146,15 @@ func (h *hold) storeUntold(sums []blockSum, tokens []uint32) {
 	h.private -= len(h.path) - before
 }
 
-// flush tells of what has changed in the cache. What a request has evicted is told with
-// what it stores, as engines do, which tell once a step.
+// flush publishes the changes in the cache. Evictions are published together with the
+// stores that caused them, as by engines, which publish once in each step.
 func (r *rank) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.flushLocked()
 }
 
-// leaveSlot lets the next request run while the blocks stay held.
+// leaveSlot frees the running slot for the next request. The blocks stay held.
 func (h *hold) leaveSlot() {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
@@ -167,7 +165,7 @@ func (h *hold) leaveSlot() {
 	}
 }
 
-// release gives everything back. It may be called more than once.
+// release gives everything back. It may be called several times.
 func (h *hold) release() {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
@@ -176,8 +174,8 @@ func (h *hold) release() {
 	h.r.wakeLocked()
 }
 
-// computeFor returns how long the caller has to wait for work that keeps the
-// device busy for d.
+// computeFor returns how long the caller must wait for work that keeps the device busy
+// for d. With serial the work waits behind earlier work.
 func (r *rank) computeFor(d time.Duration, serial bool) time.Duration {
 	if !serial {
 		return d
@@ -200,7 +198,8 @@ func (r *rank) account(prompt, cached, output int) {
 	r.mu.Unlock()
 }
 
-// sleep empties the cache, and tells of it with what happens next only.
+// sleep empties the cache. The change is published with the next ones. False means that
+// blocks are held; then nothing happens.
 func (r *rank) sleep() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +210,7 @@ func (r *rank) sleep() bool {
 	return true
 }
 
-// clear empties the cache; it reports false while blocks are held.
+// clear empties the cache. False means that blocks are held; then nothing happens.
 func (r *rank) clear() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

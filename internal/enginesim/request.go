@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// api is the shape of a request and of its answer.
+// api is the kind of a request, which decides its body and its answer.
 type api uint8
 
 const (
@@ -33,7 +33,7 @@ func (a api) promptField() string {
 // limit; it then ends with finish reason "stop".
 const defaultOutput = 16
 
-// genRequest is one generation request as it was read from the body.
+// genRequest is one generation request, as read from its body.
 type genRequest struct {
 	api          api
 	model        string
@@ -41,36 +41,36 @@ type genRequest struct {
 	prompts      [][]uint32
 	batch        bool // prompts came as a list
 	n            int
-	maxTokens    int // -1: none given
+	maxTokens    int // -1: not given
 	stream       bool
 	includeUsage bool
-	payload      bool     // asks /render for what its pictures were made into
+	payload      bool     // asks /render for the processed pictures
 	seen         *gallery // the pictures of its prompt; nil: none
-	mmKwargs     []byte   // what it says of how they are read, names and values; nil: nothing
-	endsAtOnce   bool     // its logit_bias makes the mark that ends an answer the first token
+	mmKwargs     []byte   // names and values of members about reading pictures; nil: none
+	endsAtOnce   bool     // its logit_bias makes the end mark the first token of the answer
 
-	cacheSalt, extraKey, loraPath []byte // as they stand; nil: absent
+	cacheSalt, extraKey, loraPath []byte // raw JSON; nil: absent
 
-	// Routing fields as they stand in the body (docs/engines.md#sglang-triple); nil: absent.
+	// Routing fields as raw JSON (docs/engines.md#sglang-triple); nil: absent.
 	bootstrapHost, bootstrapPort, bootstrapRoom []byte
 	routedRank, prefillRank                     []byte
-	repeated                                    []string // routing fields that came more than once
+	repeated                                    []string // routing fields that the body has more than once
 
-	// What other engines read, as it stands in the body; nil: absent.
+	// Fields that other engines read, as raw JSON; nil: absent.
 	transfer, disagg, promptIDs []byte // kv_transfer_params, disaggregated_params, prompt_token_ids
 	minTokens                   []byte
 	tokenPrompt                 bool     // the prompt came as token ids
 	streamOptions               bool     // given, and not null
-	twice                       []string // those of them that came more than once
-	foreign                     []string // fields of another engine's routing
+	twice                       []string // fields of a hand-off that the body has more than once
+	foreign                     []string // fields for the routing of SGLang or vLLM
 }
 
-// apiError is a refusal with the status that the client gets.
+// apiError is an error with the status that the client gets.
 type apiError struct {
 	status     int
 	reason     string // label of the failure counter
 	msg        string
-	retryAfter string // header of the answer, if not empty
+	retryAfter string // the answer's Retry-After; "": none
 }
 
 // Error implements error.
@@ -80,7 +80,7 @@ func badRequest(format string, a ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, reason: "bad_request", msg: fmt.Sprintf(format, a...)}
 }
 
-// refusalOf is what is answered where a request cannot be read.
+// refusalOf returns the answer to a request that cannot be read.
 func refusalOf(err error) *apiError {
 	var ae *apiError
 	if errors.As(err, &ae) {
@@ -105,13 +105,13 @@ func parseRequest(kind api, body []byte) (*genRequest, error) {
 	return q, nil
 }
 
-// requestParser collects the fields that need each other.
+// requestParser collects the fields that depend on each other.
 type requestParser struct {
 	q               *genRequest
 	prompt          []byte // prompt, text or messages
 	inputIDs        []byte
 	tools           []byte
-	completionLimit []byte // max_completion_tokens beats max_tokens
+	completionLimit []byte // max_completion_tokens, which overrides max_tokens
 	limit           []byte
 	deprecatedRank  []byte
 }
@@ -178,7 +178,7 @@ func (p *requestParser) field(key string, v []byte) error {
 	return nil
 }
 
-// media reads what is said of the pictures in the prompt.
+// media reads the members about pictures.
 func (p *requestParser) media(key string, v []byte) {
 	switch {
 	case key == "mm_payload":
@@ -204,7 +204,7 @@ func (p *requestParser) sampling(v []byte) error {
 	})
 }
 
-// bias reads a logit_bias as far as it makes the answer end at once.
+// bias reads a logit_bias only to see whether it ends the answer at once.
 func (p *requestParser) bias(v []byte) error {
 	return eachField(v, func(token string, bias []byte) error {
 		p.q.endsAtOnce = p.q.endsAtOnce || token == strconv.Itoa(int(tokenEnd)) && string(bias) == "100"
@@ -212,7 +212,7 @@ func (p *requestParser) bias(v []byte) error {
 	})
 }
 
-// foreignFields are routing fields of SGLang and vLLM.
+// foreignFields are the routing fields of SGLang and vLLM.
 var foreignFields = []string{
 	"bootstrap_host", "bootstrap_port", "bootstrap_room", "routed_dp_rank", "disagg_prefill_dp_rank",
 	"data_parallel_rank", "kv_transfer_params", "input_ids",
@@ -224,7 +224,7 @@ func (p *requestParser) noteForeign(key string) {
 	}
 }
 
-// handoff keeps a field of a hand-off; the last one wins.
+// handoff keeps a field of a hand-off. The last one counts.
 func (p *requestParser) handoff(key string, v []byte, to *[]byte) {
 	if *to != nil {
 		p.q.twice = append(p.q.twice, key)
@@ -232,8 +232,8 @@ func (p *requestParser) handoff(key string, v []byte, to *[]byte) {
 	*to = v
 }
 
-// routing keeps a routing field. The last one wins, as in Python's json; that
-// it came twice is remembered.
+// routing keeps a routing field. The last one counts, as in Python's json; repeated notes
+// that there were several.
 func (p *requestParser) routing(key string, v []byte, to *[]byte) {
 	if *to != nil {
 		p.q.repeated = append(p.q.repeated, key)
@@ -320,8 +320,8 @@ func (p *requestParser) readPrompts() error {
 	return nil
 }
 
-// readPromptUnion reads str | [str] | [int] | [[int]]; list says that the
-// value was a list of prompts.
+// readPromptUnion reads str | [str] | [int] | [[int]]. list says that the value was a
+// list of prompts.
 func readPromptUnion(v []byte) (prompts [][]uint32, list bool, err error) {
 	if s, ok := unquote(v); ok {
 		return [][]uint32{Tokenize(s)}, false, nil

@@ -12,33 +12,33 @@ const (
 	OutcomeRunning   = "running"
 	OutcomeOK        = "ok"
 	OutcomeAborted   = "aborted"   // 200 with finish reason "abort", injected
-	OutcomeCancelled = "cancelled" // the client went away first
-	OutcomeFailed    = "failed"    // Status and Error say how
+	OutcomeCancelled = "cancelled" // the client closed the connection before the end
+	OutcomeFailed    = "failed"    // see Status and Error
 )
 
-// Request is what the log keeps of one generation request.
+// Request is what the log has of one generation request.
 type Request struct {
 	Seq           uint64      `json:"seq"` // from 1, in the order of arrival
 	Method        string      `json:"method"`
 	Path          string      `json:"path"`
-	Headers       http.Header `json:"headers"` // all of them as received, Host included
+	Headers       http.Header `json:"headers"` // all as received, including Host
 	Body          string      `json:"body"`
 	BodyBytes     int         `json:"body_bytes"`     // as received
-	BodyTruncated bool        `json:"body_truncated"` // Body is shorter than what was received
+	BodyTruncated bool        `json:"body_truncated"` // Body is shorter than the received body
 	Room          int64       `json:"room"`           // of the first prompt; -1: none
 	Rooms         []int64     `json:"rooms,omitempty"`
-	Bootstrap     string      `json:"bootstrap,omitempty"` // "host:port" the request names
-	Leg           string      `json:"leg,omitempty"`       // "prefill", "decode", or "" for a request served whole
-	Handoff       string      `json:"handoff,omitempty"`   // vllm, trtllm: the id by which its KV is, or was, held
+	Bootstrap     string      `json:"bootstrap,omitempty"` // "host:port" that the request names
+	Leg           string      `json:"leg,omitempty"`       // "prefill", "decode", or "" if the request is served whole
+	Handoff       string      `json:"handoff,omitempty"`   // of vllm and trtllm: the id under which its KV is, or was, held
 	DPRank        int         `json:"dp_rank"`
 	PromptTokens  int         `json:"prompt_tokens"`
 	CachedTokens  int         `json:"cached_tokens"`
 	OutputTokens  int         `json:"output_tokens"`
-	Fault         Mode        `json:"fault,omitempty"` // that struck it
+	Fault         Mode        `json:"fault,omitempty"` // the fault that struck it
 	Outcome       string      `json:"outcome"`
 	Status        int         `json:"status,omitempty"`
 	Error         string      `json:"error,omitempty"`
-	TTFTMicros    int64       `json:"ttft_us"` // arrival to the first byte of the answer; 0: none
+	TTFTMicros    int64       `json:"ttft_us"` // from arrival to the first byte of the answer; 0: no byte was sent
 	Started       time.Time   `json:"started"`
 	Ended         time.Time   `json:"ended,omitzero"`
 }
@@ -57,17 +57,17 @@ type outcome struct {
 	status, cached, output int
 }
 
-// requestLog keeps the last requests, bounded in number and in bytes, and
-// counts all of them. Safe for concurrent use.
+// requestLog keeps the last requests, up to a number and a size, and counts all requests.
+// Safe for concurrent use.
 type requestLog struct {
 	keep, bodyBytes, totalBytes int
 
 	mu        sync.Mutex
 	seq       uint64
-	ring      []*record // seq n is at (n-1) % keep
-	hidden    uint64    // requests up to this one were forgotten by reset
+	ring      []*record // request number n is at (n-1) % keep
+	hidden    uint64    // reset has hidden requests up to this one
 	bytes     int
-	firstBody uint64 // bodies of requests before this one are gone
+	firstBody uint64 // requests before this one have lost their bodies
 	completed uint64
 	cancelled uint64
 	failed    map[string]uint64
@@ -112,7 +112,7 @@ func (l *requestLog) begin(r *http.Request, body []byte, started time.Time, aske
 	return rec
 }
 
-// planned notes what the request turned out to be.
+// planned notes the facts of a request that its plan shows.
 func (l *requestLog) planned(rec *record, c *call) {
 	items := c.items
 	l.mu.Lock()
@@ -143,7 +143,7 @@ func (l *requestLog) struck(rec *record, f Mode) {
 	}
 }
 
-// handedOver notes under which id a prefill's KV is held.
+// handedOver notes the id under which a prefill's KV is held.
 func (l *requestLog) handedOver(rec *record, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,7 +158,7 @@ func (l *requestLog) firstByte(rec *record) {
 	}
 }
 
-// finish closes a record; only the first call counts.
+// finish closes a record. Only the first call has an effect.
 func (l *requestLog) finish(rec *record, o outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,8 +202,8 @@ func (l *requestLog) since(seq uint64) []Request {
 	return out
 }
 
-// reset forgets all requests so far and all counts but the number of running
-// ones. Sequence numbers go on.
+// reset forgets all requests so far, and all counts but that of running requests.
+// Sequence numbers go on.
 func (l *requestLog) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// rooms is the rendezvous of one prefill worker: which prefill requests are
-// here and which decode requests have asked for them. Safe for concurrent use;
-// mu is held for map operations alone, callbacks run without it.
+// rooms is the rendezvous of one prefill worker: the prefill requests that are here, and
+// the decode requests that have asked for them. Safe for concurrent use. mu is held for
+// map operations only; callbacks run without it.
 type rooms struct {
 	mu      sync.Mutex
 	prefill map[int64]*prefillHalf
@@ -15,18 +15,18 @@ type rooms struct {
 	violate func(Violation)
 }
 
-// prefillHalf is a prefill request from its admission until its KV is taken or
-// given up.
+// prefillHalf is a prefill request, from entering its room until its KV is taken or given
+// up.
 type prefillHalf struct {
 	room   int64
 	seq    uint64
 	digest uint64
 	rank   int
 	ready  bool // KV is computed; guarded by rooms.mu
-	cached int  // tokens, set with ready
+	cached int  // prefill's cached tokens, set with ready
 
 	arrived chan struct{} // one token each time a decode half joins or leaves
-	done    chan error    // buffered: nil when the KV was taken, else why it never will be
+	done    chan error    // buffered: gets nil when the KV was taken, else the error that prevents it
 }
 
 // decodeHalf is a decode request that waits for the KV of a room.
@@ -39,8 +39,8 @@ func newRooms(violate func(Violation)) *rooms {
 	return &rooms{prefill: make(map[int64]*prefillHalf), decode: make(map[int64]*decodeHalf), violate: violate}
 }
 
-// enter admits a prefill request to its room. A room in use is refused: rooms
-// must be unique among the requests in flight (docs/engines.md#sglang-room).
+// enter lets a prefill request enter its room. A room in use is refused: requests in
+// flight must have different rooms (docs/engines.md#sglang-room).
 func (r *rooms) enter(p *prefillHalf) error {
 	r.mu.Lock()
 	if old := r.prefill[p.room]; old != nil {
@@ -76,8 +76,8 @@ func (r *rooms) ask(d *decodeHalf) {
 	after()
 }
 
-// matchLocked is called whenever p or its decode half d (nil: not there) has
-// changed. It returns what is to be done without the lock.
+// matchLocked is called whenever p or its decode half d has changed; a nil d is not
+// there. It returns what the caller must do without the lock.
 func (r *rooms) matchLocked(p *prefillHalf, d *decodeHalf) func() {
 	select {
 	case p.arrived <- struct{}{}:
@@ -106,7 +106,7 @@ func (r *rooms) matchLocked(p *prefillHalf, d *decodeHalf) func() {
 	}
 }
 
-// mismatch says why the halves do not belong together, or "".
+// mismatch returns why the halves do not belong together, or "".
 func mismatch(p *prefillHalf, d *decodeHalf) (kind, msg string) {
 	if d.reg.Digest != p.digest {
 		return "prompt_mismatch", fmt.Sprintf("room %d: prefill has prompt %016x, decode has %016x", p.room, p.digest, d.reg.Digest)
@@ -117,7 +117,8 @@ func mismatch(p *prefillHalf, d *decodeHalf) (kind, msg string) {
 	return "", ""
 }
 
-// setReady says that the KV of p is computed, cached tokens of it found.
+// setReady notes that the KV of p is computed. cached is how many of its tokens were
+// cached.
 func (r *rooms) setReady(p *prefillHalf, cached int) {
 	r.mu.Lock()
 	if r.prefill[p.room] != p {
@@ -137,8 +138,8 @@ func (r *rooms) decodeHere(p *prefillHalf) bool {
 	return r.decode[p.room] != nil
 }
 
-// leave takes a prefill half out. Its decode half, if any, is told nothing and
-// waits on, as in the engine.
+// leave removes a prefill half. A decode half in the room is told nothing and waits on,
+// as in the engine.
 func (r *rooms) leave(p *prefillHalf) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +148,8 @@ func (r *rooms) leave(p *prefillHalf) {
 	}
 }
 
-// leaveAlone takes p out if no decode half waits for it and it is not over,
-// and reports whether it did.
+// leaveAlone removes p if no decode half waits for it and p is not over. False means that
+// it did not.
 func (r *rooms) leaveAlone(p *prefillHalf) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,8 +160,8 @@ func (r *rooms) leaveAlone(p *prefillHalf) bool {
 	return true
 }
 
-// drop takes a decode half out; call names the request, so that a late cancel
-// does not hit a newer one.
+// drop removes a decode half. call identifies the request, so that a late cancel does not
+// remove a newer one.
 func (r *rooms) drop(from *linkPeer, room int64, call uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,7 +180,7 @@ func (r *rooms) dropLocked(room int64) {
 	}
 }
 
-// dropAll takes out every decode half of a peer whose connection ended.
+// dropAll removes every decode half of a peer whose connection ended.
 func (r *rooms) dropAll(from *linkPeer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,8 +191,8 @@ func (r *rooms) dropAll(from *linkPeer) {
 	}
 }
 
-// counts returns the prefill halves without a decode half, those with one, and
-// the decode halves without a prefill.
+// counts returns the number of prefill halves without a decode half, of prefill halves
+// with one, and of decode halves without a prefill half.
 func (r *rooms) counts() (alone, met, askers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,31 +12,32 @@ import (
 	"strings"
 )
 
-// This file and rooms.go, bootstrap.go and link.go are the SGLang protocol:
-// what a request must carry, and how its halves meet. Another engine is a
-// sibling of plan, runPrefill and awaitKV.
+// This file and rooms.go, bootstrap.go and link.go are the SGLang protocol: the fields of
+// a request, and how its halves meet. The functions that differ between engines are plan,
+// runPrefill and awaitKV.
 
-// meeting is where and as what one prompt of a request meets its other half.
+// meeting is the room and the address at which one prompt of a request meets its other
+// half.
 type meeting struct {
 	room int64
 	addr string // "host:port" of the prefill's bootstrap server
-	rank int    // prefill rank the decode expects, or -1: by room
+	rank int    // prefill rank that decode expects, or -1: the room determines it
 }
 
-// noRoom is SGLang's answer of a disaggregated worker to a request without a
-// room (docs/engines.md#sglang-triple).
+// noRoom is the answer of SGLang's disaggregated workers to a request without a room
+// (docs/engines.md#sglang-triple).
 const noRoom = "Invalid request: Disaggregated request received without bootstrap room id"
 
-// route is what a request's routing fields say, headers applied.
+// route has the routing fields of a request, after headers have replaced them.
 type route struct {
 	host, port, room []byte
-	rank             int // own rank, or -1
+	rank             int // the rank of this worker, or -1
 	prefillRank      int // disagg_prefill_dp_rank, or -1
 }
 
-// readRoute merges body fields and headers: X-Data-Parallel-Rank beats the
-// body (docs/engines.md#sglang-rank-header), the x-override-* headers beat it where they
-// are switched on (docs/engines.md#sglang-override), on chat and generate alone.
+// readRoute merges body fields and headers. X-Data-Parallel-Rank replaces the body's rank
+// (docs/engines.md#sglang-rank-header). The x-override-* headers replace that, too, if
+// they are switched on, but only on chat and generate (docs/engines.md#sglang-override).
 func (s *Sim) readRoute(q *genRequest, h http.Header) (route, error) {
 	rt := route{host: q.bootstrapHost, port: q.bootstrapPort, room: q.bootstrapRoom}
 	own, prefill := q.routedRank, q.prefillRank
@@ -80,12 +81,12 @@ func readRank(name string, v []byte, size int) (int, error) {
 	return n, nil
 }
 
-// sglang is the protocol with a rendezvous.
+// sglang is the protocol of SGLang, with a rendezvous.
 type sglang struct{ s *Sim }
 
-// plan checks what the request must carry on this worker and returns one item
-// per prompt and choice. A scalar room serves num items as room, room+1, …;
-// a list serves one prompt per entry and is repeated for the choices.
+// plan checks the request's fields and returns one item for each choice of each prompt. A
+// single room number serves the items as room, room+1, …. A list has a room for each
+// prompt and is repeated for the choices.
 func (e sglang) plan(c *call, h http.Header) ([]*item, error) {
 	s, q, seq := e.s, c.q, c.rec.req.Seq
 	rt, err := s.readRoute(q, h)
@@ -137,7 +138,7 @@ func (e sglang) prepare(ctx context.Context, c *call, it *item) error {
 	}
 }
 
-// output is one token of a prefill worker, whatever was asked for.
+// output is one token at a prefill worker, whatever the request asks for.
 func (e sglang) output(c *call) (int, string) {
 	if c.leg == legPrefill {
 		return 1, "length"
@@ -158,7 +159,7 @@ func (sglang) appendEvents(dst []byte, ts float64, events []event, rank uint32) 
 	return appendEventBatch(dst, ts, events, rank)
 }
 
-// newItems returns one item per prompt and choice.
+// newItems returns one item for each choice of each prompt.
 func (s *Sim) newItems(q *genRequest) ([]*item, error) {
 	items := make([]*item, 0, len(q.prompts)*q.n)
 	for i, p := range q.prompts {
@@ -176,8 +177,8 @@ func (s *Sim) newItems(q *genRequest) ([]*item, error) {
 	return items, nil
 }
 
-// placeItem picks the rank: the one asked for, on prefill the room's
-// (follow_bootstrap_room, docs/engines.md#sglang-rank), else the next.
+// placeItem picks the rank: the one that the request names; at prefill else the room's
+// (follow_bootstrap_room, docs/engines.md#sglang-rank); else the next.
 func (s *Sim) placeItem(it *item, rt route) {
 	switch {
 	case rt.rank >= 0:
@@ -189,7 +190,7 @@ func (s *Sim) placeItem(it *item, rt route) {
 	}
 }
 
-// checkFollow refuses a prefill rank that the decode cannot know of: SGLang's
+// checkFollow refuses a prefill rank that decode cannot know: SGLang's
 // "follow_bootstrap_room conflict" (docs/engines.md#sglang-rank).
 func (s *Sim) checkFollow(it *item, rt route, seq uint64) error {
 	byRoom := int(it.meet.room % int64(len(s.ranks)))
@@ -236,7 +237,7 @@ func (s *Sim) planMeetings(q *genRequest, rt route, items []*item, seq uint64) e
 	return nil
 }
 
-// perItem spreads a field over prompts × n items.
+// perItem returns the field's value for each of prompts × n items.
 func perItem(name string, v []byte, prompts, n int) ([][]byte, error) {
 	out := make([][]byte, 0, prompts*n)
 	if len(v) == 0 || v[0] != '[' {
@@ -246,7 +247,7 @@ func perItem(name string, v []byte, prompts, n int) ([][]byte, error) {
 		return out, nil
 	}
 	count := 0
-	_ = eachElem(v, func(e []byte) error { // valid by construction
+	_ = eachElem(v, func(e []byte) error { // the body is valid JSON
 		count++
 		for range n {
 			out = append(out, e)
@@ -259,8 +260,8 @@ func perItem(name string, v []byte, prompts, n int) ([][]byte, error) {
 	return out, nil
 }
 
-// readAddr reads bootstrap host and port into the address that decode asks.
-// An absent port is the worker's own, as in SGLang's scheduler.
+// readAddr makes the address that decode asks from the bootstrap host and port. If the
+// port is missing, it is the worker's own, as in SGLang's scheduler.
 func (s *Sim) readAddr(host, port []byte, room int64, seq uint64) (string, error) {
 	p := s.bootstrapPort()
 	if !isNull(port) {
@@ -286,7 +287,7 @@ func (s *Sim) readAddr(host, port []byte, room int64, seq uint64) (string, error
 	return net.JoinHostPort(bare, strconv.Itoa(p)), nil
 }
 
-// ownHost reports whether a bootstrap host can mean this process.
+// ownHost reports whether a bootstrap host may be this process.
 func (s *Sim) ownHost(host string) bool {
 	own, _, _ := net.SplitHostPort(s.BootstrapAddr())
 	if host == own {

@@ -2,27 +2,28 @@ package enginesim
 
 import "fmt"
 
-// shape is what an engine's answers have beside what all of them have, as captures of real
-// ones show (testdata/captures). Its members are JSON, each with a comma before it; where
-// there are two, the first is of chats and the second of completions.
+// shape is what an engine's answers have in addition to the members that all engines
+// have, as captures of real engines show (testdata/captures). Its strings are JSON
+// members, each with a comma before it. Of a pair, the first is for chats and the second
+// for completions.
 type shape struct {
-	message string    // of a chat's message
-	delta   string    // of each of a chat's deltas, with the comma behind it
-	choice  [2]string // of a whole answer's choices
-	body    [2]string // of a whole answer
-	usage   [2]string // of its usage
-	details [2]string // and of prompt_tokens_details
-	chatIDs bool      // ids are of chats and of completions: "chatcmpl-", "cmpl-"
+	message string    // in a chat's message
+	delta   string    // in each delta of a chat, with the comma behind it
+	choice  [2]string // in each choice of a whole answer
+	body    [2]string // in a whole answer
+	usage   [2]string // in the usage of a whole answer
+	details [2]string // in the usage's prompt_tokens_details
+	chatIDs bool      // ids begin with "chatcmpl-" or "cmpl-"
 
-	chunkChoice [2]string // of a chunk's choice
-	lastChoice  [2]string // of one with a finish reason, instead
-	chunk       [2]string // of a chunk
-	roleChunk   string    // of one with a role, instead
-	lastChunk   [2]string // of one with a finish reason, instead
-	usageChunk  string    // of one with the usage, instead
-	streamUsage [2]string // of the usage there
+	chunkChoice [2]string // in a chunk's choice
+	lastChoice  [2]string // the same of a chunk with a finish reason
+	chunk       [2]string // in a chunk
+	roleChunk   string    // the same of a chunk with a role
+	lastChunk   [2]string // the same of a chunk with a finish reason
+	usageChunk  string    // the same of a chunk with the usage
+	streamUsage [2]string // in the usage of a stream
 	ends        [2]bool   // the finish reason has a chunk of its own
-	rolesFirst  bool      // those of all choices come before the first token of any
+	rolesFirst  bool      // the roles of all choices come before the first token of any choice
 }
 
 var vllmShape = shape{
@@ -47,7 +48,7 @@ var vllmShape = shape{
 	rolesFirst:  true,
 }
 
-// weights says of which weights an SGLang answer is.
+// weights is the member in which SGLang says which weights gave the answer.
 const weights = `,"metadata":{"weight_version":"default","weight_versions":[{"version":"default","start":0,"end":0}]}`
 
 var sglangShape = shape{
@@ -65,7 +66,7 @@ var sglangShape = shape{
 	ends:        [2]bool{true, false},
 }
 
-// trtllmShape is read from its source: no capture is held to it.
+// trtllmShape is taken from the engine's source, not from a capture.
 var trtllmShape = shape{
 	chunk:      [2]string{`,"usage":null`, `,"usage":null`},
 	lastChunk:  [2]string{`,"usage":null`, `,"usage":null`},
@@ -74,7 +75,7 @@ var trtllmShape = shape{
 	rolesFirst: true,
 }
 
-// of returns which of a pair of members the path's answers have.
+// of returns the member of a pair that answers of this kind have.
 func (a api) of(pair [2]string) string {
 	if a == apiChat {
 		return pair[0]
@@ -97,8 +98,8 @@ func (a *answer) appendUsage(b []byte, stream bool) []byte {
 		prompt, prompt+out, out, a.c.cachedTokens(), details, more)
 }
 
-// createdTokens are those of whole blocks that the prompt has added to the cache by being
-// computed here.
+// createdTokens counts the tokens of whole blocks that this worker has computed for the
+// prompt and added to its cache.
 func (c *call) createdTokens() int {
 	if c.leg == legDecode {
 		return 0

@@ -15,38 +15,38 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// The side channel stands for the engines' transfer (NIXL's handshake, reads
-// and notifications; TensorRT-LLM's cache transceiver). It is private to
-// simulators: POST /sim/pull at the address that the hand-off names.
+// The side channel stands for the engines' transfer (NIXL's handshake, reads and
+// notifications; TensorRT-LLM's cache transceiver). Only simulators know it: POST
+// /sim/pull at the address in the hand-off.
 
-// pullAsk is what a decode worker asks a prefill worker.
+// pullAsk is the request of a decode worker to a prefill worker.
 type pullAsk struct {
-	Engine string `json:"engine"` // process that the hand-off names
+	Engine string `json:"engine"` // the process that the hand-off names
 	ID     string `json:"id"`
-	By     string `json:"by"`            // the decode request, told from all others
+	By     string `json:"by"`            // the decode request; unique among all workers
 	Digest uint64 `json:"digest,string"` // of decode's prompt
-	Fields string `json:"fields"`        // the hand-off as it came, JSON text
-	One    bool   `json:"one"`           // that is one token, of which no KV is kept
+	Fields string `json:"fields"`        // the hand-off as it came, as JSON text
+	One    bool   `json:"one"`           // decode's prompt is one token, of which no KV is kept
 	Drop   bool   `json:"drop"`          // free the KV without reading it
 }
 
-// transfer is a hand-off that a decode request brought, read as far as its
-// engine must.
+// transfer is a hand-off that came with a decode request. It has the fields that its
+// engine must read.
 type transfer struct {
 	addr   string // of the side channel
 	engine string
 
-	bootstrap string // MooncakeConnector's: the server that knows addr
+	bootstrap string // with MooncakeConnector: the server that knows addr
 	id        string
-	by        string // the request that brought it, told from all others
+	by        string // the request that brought it; unique among all workers
 	fields    string // JSON text
-	one       bool   // it is for a prompt of one token
+	one       bool   // decode's prompt is one token
 }
 
-// pulls counts what a decode worker did.
+// pulls counts what a decode worker did with hand-offs.
 type pulls struct{ ok, blocks, failed, recomputed, local atomic.Uint64 }
 
-// bindSide serves the side channel, a port a rank if perRank is set.
+// bindSide serves the side channel, at vLLM on a port for each rank.
 func (s *Sim) bindSide() error {
 	if s.cfg.SideChannelListen == "" {
 		return nil
@@ -76,7 +76,7 @@ func (s *Sim) bindSide() error {
 	return nil
 }
 
-// sideHandler serves one port of the side channel: a rank's, or all for -1.
+// sideHandler serves one port of the side channel: that of a rank, or of all for -1.
 func (s *Sim) sideHandler(rank int) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /sim/pull", func(w http.ResponseWriter, r *http.Request) {
@@ -100,8 +100,7 @@ func (s *Sim) sideHandler(rank int) http.Handler {
 	return mux
 }
 
-// pulled answers a decode worker. Violations are recorded here, by what was
-// held, and at the decode worker.
+// pulled answers a decode worker. A violation is recorded here and at the decode worker.
 func (s *Sim) pulled(port int, ask pullAsk) *refusal {
 	if own := s.engineID(max(port, 0)); ask.Engine != own {
 		return &refusal{Kind: "other_engine", Msg: fmt.Sprintf("the hand-off is engine %s's, this is %s", ask.Engine, own)}
@@ -127,9 +126,9 @@ func (s *Sim) pulled(port int, ask pullAsk) *refusal {
 	return no
 }
 
-// changedField returns the name of a field of want that got, a JSON object,
-// lacks or has with other text. null is as good as absent; what else got has
-// is nobody's business.
+// changedField returns the name of a field of want that is missing in got, a JSON object,
+// or has other text there. A field that is null may be missing. Further fields of got do
+// not matter.
 func changedField(want map[string]string, got string) string {
 	have := make(map[string]string)
 	if !json.Valid([]byte(got)) {
@@ -155,8 +154,8 @@ type pullError struct{ refusal }
 // Error implements error.
 func (e *pullError) Error() string { return e.Msg }
 
-// pull takes the KV that t names for a prompt, or with drop has it freed. The
-// error is the context's or a *pullError.
+// pull takes the KV of t for a prompt. With drop it only asks to free the KV. The error
+// is the context's or a *pullError.
 func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) error {
 	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, By: t.by, Digest: digest, Fields: t.fields, One: t.one, Drop: drop})
 	if err != nil {
@@ -166,7 +165,7 @@ func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) e
 		return err
 	}
 	wait := s.cfg.PullTimeout
-	if t.bootstrap != "" && !drop { // the prefill may still be under way
+	if t.bootstrap != "" && !drop { // the prefill may still be running
 		wait = s.cfg.WaitingTimeout
 	}
 	tctx, cancel := context.WithTimeout(ctx, wait)
@@ -193,18 +192,18 @@ func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) e
 	return &pullError{no}
 }
 
-// dropTransfer has the KV freed that a decode will not read: its request was
-// refused before it ran, or its client left. It waits for no longer than
-// PullTimeout; what cannot be told is freed by the lease.
+// dropTransfer asks the prefill worker to free KV that a decode will not read: its
+// request was refused before it ran, or its client left. It waits no longer than
+// PullTimeout. If it fails, the lease frees the KV.
 func (s *Sim) dropTransfer(t *transfer) {
 	if t != nil {
 		_ = s.pull(s.runCtx, t, 0, true)
 	}
 }
 
-// receive is a decode's way to its KV: it takes blocks here, takes the KV from
-// its prefill worker, and keeps the prompt in the cache. Where the KV cannot be
-// had, miss decides.
+// receive brings the KV to a decode: it takes blocks here, pulls the KV from the prefill
+// worker, and puts the prompt into the cache. If the KV cannot be had, miss decides how
+// the request goes on.
 func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) error) error {
 	if err := c.admit(ctx, it, c.output()); err != nil {
 		s.dropTransfer(c.transfer)
@@ -222,14 +221,14 @@ func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) e
 	if errors.As(err, &pe) && pe.Violation {
 		s.violate(Violation{Kind: "refused_by_prefill", Seq: c.rec.req.Seq, Handoff: c.transfer.id, Detail: pe.Msg})
 		if pe.Kind == "taken_twice" && s.vllm() {
-			err = nil // the engine reads blocks that may be others' by now, and answers
+			err = nil // the engine answers all the same, from blocks that may be another request's by now
 		}
 	}
 	if err == nil {
 		s.pulls.ok.Add(1)
 		it.cached = len(it.prompt) - 1
 		pulled := len(it.prompt) / s.cfg.PageSize
-		if s.cfg.Engine == worker.VLLM { // what it pulls does not count; with MooncakeConnector it does
+		if s.cfg.Engine == worker.VLLM { // pulled tokens do not count as cached; with MooncakeConnector they do
 			it.cached = min(it.hold.cached, (len(it.prompt)-1)/s.cfg.PageSize) * s.cfg.PageSize
 			pulled -= it.hold.cached
 		}
@@ -241,15 +240,14 @@ func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) e
 	return miss(err)
 }
 
-// keep moves the item's blocks from its request to the ledger. fields is the
-// hand-off; but for those named in free, a decode must bring them back as they
-// are.
+// keep moves the item's blocks from its request to holds. fields is the hand-off. A
+// decode must bring it back unchanged, except for the fields that free names.
 func (s *Sim) keep(c *call, it *item, id, fields string, free ...string) {
 	h := it.hold
 	h.leaveSlot()
 	it.hold = nil
 	want := make(map[string]string)
-	_ = eachField([]byte(fields), func(key string, v []byte) error { // our own text
+	_ = eachField([]byte(fields), func(key string, v []byte) error { // our own text is valid
 		if !slices.Contains(free, key) {
 			want[key] = string(v)
 		}
@@ -262,7 +260,7 @@ func (s *Sim) keep(c *call, it *item, id, fields string, free ...string) {
 	})
 }
 
-// engineID names this process, and a rank of it where ranks differ.
+// engineID identifies this process, and its rank if ranks have different ids.
 func (s *Sim) engineID(rank int) string {
 	if s.sidePerRank() && s.cfg.DPSize > 1 {
 		return s.processID + "_dp" + strconv.Itoa(rank)
@@ -270,7 +268,7 @@ func (s *Sim) engineID(rank int) string {
 	return s.processID
 }
 
-// broken records a violation and returns the answer to it.
+// broken records a violation and returns the error that the client gets.
 func (c *call) broken(kind string, status int, format string, a ...any) *apiError {
 	msg := fmt.Sprintf(format, a...)
 	c.s.violate(Violation{Kind: kind, Seq: c.rec.req.Seq, Detail: msg})

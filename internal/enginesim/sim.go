@@ -15,20 +15,20 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// ErrDied is what Run returns after the fault "die" of an embedded worker.
+// ErrDied is returned by Run after the fault "die" of an embedded worker.
 var ErrDied = errors.New("enginesim: died of an injected fault")
 
-// Sim is one simulated worker. Its methods are safe for concurrent use; Run is
-// called once.
+// Sim is one simulated worker. Its methods are safe for concurrent use; Run is called
+// once.
 type Sim struct {
 	// set at construction, read-only
 	cfg        Config
 	birth      birth
 	ranks      []*rank
 	engine     protocol
-	processID  string // told from the process before it at the same address
-	rooms      *rooms // nil unless an sglang prefill worker
-	holds      *holds // nil unless a prefill worker of another engine
+	processID  string // differs from that of the process before it at the same address
+	rooms      *rooms // nil, except for a prefill worker of SGLang
+	holds      *holds // nil, except for a prefill worker of another engine
 	log        *requestLog
 	fault      *faultBox
 	client     *http.Client // to bootstrap servers and side channels
@@ -36,33 +36,33 @@ type Sim struct {
 	others     []*http.Server // bootstrap and control, in the order of listeners
 	listeners  []net.Listener // of others
 	localAddrs []netip.Addr
-	addrs      []string // of the API, one or one a rank, fixed while the ports are closed and reopened
+	addrs      []string // of the API: one, or one for each rank; they stay the same while ports are closed
 	bootAddr   string
-	sideAddrs  []string // of the side channel; one, or one a rank
+	sideAddrs  []string // of the side channel: one, or one for each rank
 	ctrlAddr   string
-	runCtx     context.Context //nolint:containedctx // the life of the process that is simulated
+	runCtx     context.Context //nolint:containedctx // ends with the simulated process
 	cancel     context.CancelCauseFunc
 
 	wg            sync.WaitGroup // goroutines of Run
 	nextRank      atomic.Uint64
 	nextCall      atomic.Uint64
-	asleep        atomic.Int32 // vLLM: the level; 0: awake
+	asleep        atomic.Int32 // the level at which vLLM sleeps; 0: awake
 	decodeWaiting atomic.Int64
 	pulls         pulls
 	handlers      gate
 
 	portMu sync.Mutex
-	ports  []net.Listener // of the API, as addrs; nil while the fault "refuse" holds
+	ports  []net.Listener // of the API, parallel to addrs; nil while the fault "refuse" closes the port
 	conns  map[net.Conn]http.ConnState
 
-	linksMu sync.Mutex // taken before a link's own mutex
+	linksMu sync.Mutex // taken before the mutex of a link
 	links   map[string]*link
 
 	violationsMu sync.Mutex
 	violations   []Violation
 }
 
-// New binds every address of cfg. A Sim that is never run leaks them.
+// New binds every address of cfg. Only Run closes them.
 func New(cfg Config) (*Sim, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (s *Sim) bind() error {
 		}
 		sglang := s.cfg.Engine == worker.SGLang
 		r.cache = newCache(s.cfg.PageSize, s.cfg.usableBlocks(), pubs != nil, sglang && !s.cfg.EvictBlocks)
-		if sglang { // its scheduler empties the cache when it begins, and tells of it
+		if sglang { // SGLang's scheduler empties the cache when it begins, and publishes that
 			r.clear()
 		}
 		if s.decodes() && s.cfg.NoDecodeEvents {
@@ -135,7 +135,7 @@ func (s *Sim) bindOther(addr string, h http.Handler) (string, error) {
 	return ln.Addr().String(), nil
 }
 
-// serveOther has Run serve h at ln.
+// serveOther makes Run serve h at ln.
 func (s *Sim) serveOther(ln net.Listener, h http.Handler) {
 	s.listeners = append(s.listeners, ln)
 	s.others = append(s.others, &http.Server{
@@ -160,8 +160,8 @@ func (s *Sim) closeListeners() {
 	}
 }
 
-// Run serves until ctx ends and returns when every goroutine has ended: nil,
-// or ErrDied.
+// Run serves until ctx ends, and returns when all its goroutines have ended. It returns
+// nil, or ErrDied.
 func (s *Sim) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.cancel(nil) })
 	defer stop()
@@ -208,8 +208,8 @@ func (s *Sim) connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// die ends the process, or what stands for it: every socket closes at once,
-// without the goodbye that a stopping server says.
+// die ends the process. An embedded worker closes all its sockets at once instead,
+// without the handshake of a server that stops.
 func (s *Sim) die() {
 	if s.cfg.Die != nil {
 		s.cfg.Die()
@@ -226,15 +226,15 @@ func (s *Sim) die() {
 	s.cancel(ErrDied)
 }
 
-// BootstrapAddr returns the "host:port" of the bootstrap server, "" unless the
-// worker is a prefill worker.
+// BootstrapAddr returns the "host:port" of the bootstrap server, "" if the worker has
+// none.
 func (s *Sim) BootstrapAddr() string { return s.bootAddr }
 
-// ControlAddr returns the "host:port" of the control address, "" without one.
+// ControlAddr returns the "host:port" of the control address, "" if there is none.
 func (s *Sim) ControlAddr() string { return s.ctrlAddr }
 
-// EventsAddr returns where the rank publishes KV events and where it replays
-// them; "" for what it does not.
+// EventsAddr returns the addresses at which the rank publishes and replays KV events. An
+// address is "" if the rank does not do so.
 func (s *Sim) EventsAddr(rank int) (pub, replay string) {
 	p := s.ranks[rank].pub
 	if p == nil {
@@ -247,20 +247,21 @@ func (s *Sim) EventsAddr(rank int) (pub, replay string) {
 	return pub, replay
 }
 
-// SideAddrs returns the "host:port" of the side channel, one a rank for vLLM;
-// none unless the worker is a prefill worker of vLLM or TensorRT-LLM.
+// SideAddrs returns the "host:port" of the side channel, at vLLM one for each rank. Only
+// prefill workers of vLLM and TensorRT-LLM have any.
 func (s *Sim) SideAddrs() []string { return slices.Clone(s.sideAddrs) }
 
 func (s *Sim) sidePerRank() bool { return s.vllm() }
 
-// vllm reports whether it is vLLM, with whatever connector.
+// vllm reports whether the engine is vLLM, with either connector.
 func (s *Sim) vllm() bool { return s.cfg.Engine == worker.VLLM || s.cfg.Engine == worker.VLLMMooncake }
 
 func (s *Sim) prefills() bool      { return s.cfg.Role == worker.Prefill }
 func (s *Sim) decodes() bool       { return s.cfg.Role == worker.Decode }
 func (s *Sim) disaggregated() bool { return s.prefills() || s.decodes() }
 
-// bootstrapPort is the worker's own: SGLang's default 8998 where it has none.
+// bootstrapPort is the worker's own bootstrap port, or SGLang's default 8998 if it has
+// none.
 func (s *Sim) bootstrapPort() int {
 	if s.bootAddr == "" {
 		return 8998

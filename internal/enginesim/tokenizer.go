@@ -8,7 +8,7 @@ import (
 // VocabSize bounds token ids: they lie in [0, VocabSize).
 const VocabSize = 1 << 18
 
-// Ids below firstWordToken are the template's own marks.
+// Ids below firstWordToken are marks of the template.
 const (
 	tokenStart uint32 = 1 // before a message
 	tokenEnd   uint32 = 2 // after a message
@@ -23,10 +23,9 @@ type Message struct {
 	Content string
 }
 
-// Tokenize returns the token ids of text: one per word (with the one blank
-// before it), punctuation mark or line break. The same text has the same ids
-// in every process. Tokenize(a+b) is Tokenize(a)+Tokenize(b) where b begins
-// with a blank or a mark.
+// Tokenize returns the token ids of text: one for each word (with one blank before it),
+// punctuation mark or line break. The ids are the same in every process. Tokenize(a+b) is
+// Tokenize(a)+Tokenize(b) if b begins with a blank or a mark.
 func Tokenize(text string) []uint32 {
 	if text == "" {
 		return []uint32{}
@@ -57,7 +56,7 @@ func wordByte(b byte) bool {
 	return b >= 0x80 || b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b == '_'
 }
 
-// pieceToken hashes a piece (FNV-1a) into the vocabulary above the marks.
+// pieceToken maps a piece by its hash (FNV-1a) to an id above the marks.
 func pieceToken(piece string) uint32 {
 	h := uint32(2166136261)
 	for i := range len(piece) {
@@ -67,9 +66,9 @@ func pieceToken(piece string) uint32 {
 	return firstWordToken + h%(VocabSize-firstWordToken)
 }
 
-// ChatTokens applies the chat template. The ids of a conversation are a prefix
-// of the ids of the same conversation with more messages, also when the first
-// one ended in a generation prompt and the next message is the assistant's.
+// ChatTokens applies the chat template. The ids of a conversation begin the ids of the
+// same conversation with more messages. This is also so if the first list ended in a
+// generation prompt and the next message is the assistant's.
 func ChatTokens(messages []Message, addGenerationPrompt bool) []uint32 {
 	n := 8
 	for i := range messages {
@@ -91,8 +90,8 @@ func appendMessage(dst []uint32, m Message) []uint32 {
 	return append(dst, tokenEnd)
 }
 
-// Digest names a prompt: 16 hex digits over its token ids. The first word of
-// every answer is "d" and the digest of the prompt that it answers.
+// Digest identifies a prompt: 16 hex digits over its token ids. The first word of every
+// answer is "d" and the digest of its prompt.
 func Digest(tokens []uint32) string { return fmt.Sprintf("%016x", digest(tokens)) }
 
 func digest(tokens []uint32) uint64 {
@@ -104,8 +103,8 @@ func digest(tokens []uint32) uint64 {
 	return h
 }
 
-// Answer returns the whole text that a worker generates for the prompt:
-// tokens words, one token each.
+// Answer returns the whole text that a worker generates for the prompt, with one word for
+// each token.
 func Answer(prompt []uint32, tokens int) string {
 	d := digest(prompt)
 	var b []byte
@@ -115,7 +114,7 @@ func Answer(prompt []uint32, tokens int) string {
 	return string(b)
 }
 
-// appendAnswerPiece appends token i of the answer to the prompt with digest d.
+// appendAnswerPiece appends token i of the answer to the prompt whose digest is d.
 func appendAnswerPiece(dst []byte, d uint64, i int) []byte {
 	if i == 0 {
 		return fmt.Appendf(dst, "d%016x", d)
@@ -123,7 +122,7 @@ func appendAnswerPiece(dst []byte, d uint64, i int) []byte {
 	return strconv.AppendInt(append(dst, ' ', 'w'), int64(i), 10)
 }
 
-// answerTokens returns the token ids of Answer without building its text.
+// answerTokens returns tokens of Answer, without building the text.
 func answerTokens(d uint64, from, to int) []uint32 {
 	out := make([]uint32, 0, to-from)
 	var piece []byte

@@ -14,8 +14,8 @@ import (
 	"sync"
 )
 
-// minDisaggID is the lowest disagg_request_id that every version read takes
-// (docs/engines.md#trt-id).
+// minDisaggID is the lowest disagg_request_id that all versions accept whose source was
+// read (docs/engines.md#trt-id).
 const minDisaggID = 1 << 42
 
 // trtllm is the protocol of TensorRT-LLM, context first (docs/engines.md#trt-context).
@@ -33,7 +33,7 @@ type idSet struct {
 	order []int64
 }
 
-// add reports false for an id that is there already.
+// add adds an id. False means that it was there already.
 func (s *idSet) add(id int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,22 +48,22 @@ func (s *idSet) add(id int64) bool {
 	return true
 }
 
-// opaqueState is what encoded_opaque_state says to who can read it.
+// opaqueState is the content of encoded_opaque_state. Routers cannot read it.
 type opaqueState struct {
 	Addr   string `json:"addr"`
 	Engine string `json:"engine"`
 	Pad    []byte `json:"pad"`
 }
 
-// disaggFields are those that disaggregated_params may have: the engine
-// forbids others ("extra": "forbid"), as it does at the top of a body.
+// disaggFields are the fields that disaggregated_params may have. The engine forbids
+// others ("extra": "forbid"), as it does in the whole body.
 var disaggFields = []string{
 	"request_type", "first_gen_tokens", "first_gen_log_probs", "first_gen_logits", "ctx_request_id", "encoded_opaque_state",
 	"draft_tokens", "disagg_request_id", "ctx_dp_rank", "ctx_info_endpoint", "schedule_style", "conversation_id", "ctx_usage",
 	"return_prompt_token_ids_b64", "resolved_thinking",
 }
 
-// disaggChanged are those that a router sets anew for the generation phase.
+// disaggChanged are the fields that a router sets anew for the generation phase.
 var disaggChanged = []string{"request_type", "schedule_style", "conversation_id", "ctx_usage"}
 
 func (e trtllm) plan(c *call, h http.Header) ([]*item, error) {
@@ -156,8 +156,8 @@ func (e trtllm) readContext(c *call, f handoffFields) error {
 	return nil
 }
 
-// readGeneration reads where the KV is, and the prompt: the ids that the
-// context phase answered, so that it is not tokenised anew.
+// readGeneration reads where the KV is, and the prompt. The prompt is the ids that the
+// context phase answered, so it is not tokenised anew.
 func (e trtllm) readGeneration(c *call, f handoffFields) error {
 	id, err := f.number("disagg_request_id", minDisaggID, math.MaxInt64)
 	if err != nil {
@@ -216,8 +216,8 @@ func (e trtllm) prepare(ctx context.Context, c *call, it *item) error {
 	}
 }
 
-// output is one token of the context phase, whatever was asked for; it has
-// "not_finished" unless no more was asked for.
+// output is one token in the context phase, whatever the request asks for. It ends with
+// "not_finished", or with "length" if only one token was asked for.
 func (e trtllm) output(c *call) (int, string) {
 	if c.leg != legPrefill {
 		return c.limit()
@@ -228,8 +228,8 @@ func (e trtllm) output(c *call) (int, string) {
 	return 1, "not_finished"
 }
 
-// handOver holds the KV of a context phase with more to generate. One that has
-// ended by itself answers the same fields, and nothing is held.
+// handOver holds the KV of a context phase with more to generate. If it ended by itself,
+// the answer has the same fields, and nothing is held.
 func (e trtllm) handOver(c *call, reason string) {
 	params, ids := "null", "null"
 	if c.leg == legPrefill && reason != "abort" && c.fault.Mode != FaultNoHandoff {
@@ -269,7 +269,7 @@ func tokenList(ids []uint32) string {
 	return string(append(b, ']'))
 }
 
-// errorBody is TensorRT-LLM's ErrorResponse, which is SGLang's.
+// errorBody is TensorRT-LLM's ErrorResponse, which has the same members as SGLang's.
 func (e trtllm) errorBody(err *apiError, stream bool) any { return sglang{e.s}.errorBody(err, stream) }
 
 func (trtllm) appendEvents(dst []byte, _ float64, _ []event, _ uint32) []byte { return dst }
@@ -288,7 +288,7 @@ func (e trtllm) pages(mux *http.ServeMux) {
 	mux.HandleFunc("GET /metrics", e.metrics)
 }
 
-// metrics answers the engine's iteration statistics, the last one.
+// metrics answers the last of the engine's iteration statistics.
 func (e trtllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	st := e.s.State(false)
 	running, used, free := 0, 0, 0

@@ -14,20 +14,21 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// vllm is the protocol of vLLM with NixlConnector in pull mode: prefill first, its hand-off
-// in its answer, then decode (docs/engines.md#vllm-hold, docs/engines.md#vllm-handoff).
+// vllm is the protocol of vLLM. With NixlConnector in pull mode prefill runs first, its
+// answer has the hand-off, and decode follows (docs/engines.md#vllm-hold,
+// docs/engines.md#vllm-handoff).
 type vllm struct {
 	s        *Sim
-	mooncake bool // with MooncakeConnector, see mooncake.go
+	mooncake bool // with MooncakeConnector instead; see mooncake.go
 }
 
 func newVLLM(s *Sim) protocol { return vllm{s: s, mooncake: s.cfg.Engine == worker.VLLMMooncake} }
 
-// nixlParams is kv_transfer_params as far as the engine reads it.
+// nixlParams has the members of kv_transfer_params that the engine reads.
 type nixlParams struct {
 	remoteDecode, remotePrefill bool
-	transfer                    *transfer // with remotePrefill
-	transferID                  string    // MooncakeConnector's, with remoteDecode
+	transfer                    *transfer // only with remotePrefill
+	transferID                  string    // of MooncakeConnector, only with remoteDecode
 }
 
 func (vllm) shape() *shape { return &vllmShape }
@@ -47,8 +48,8 @@ func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
 	c.transfer, c.transferID = p.transfer, p.transferID
 	items, err := v.planItems(c, p, h)
 	if err != nil {
-		// "notify_kv_transfer_request_rejected": what the serving layer refuses
-		// has its KV freed at the prefill worker (docs/engines.md#vllm-once).
+		// "notify_kv_transfer_request_rejected": if the serving layer refuses a request,
+		// the KV at the prefill worker is freed (docs/engines.md#vllm-once).
 		v.s.dropTransfer(c.transfer)
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
 	return items, nil
 }
 
-// externalID is the id of the answer: X-Request-Id names it
+// externalID is the id of the answer. X-Request-Id sets it
 // (docs/engines.md#vllm-request-id).
 func externalID(kind api, h http.Header) string {
 	id := h.Get("X-Request-Id")
@@ -76,8 +77,8 @@ func externalID(kind api, h http.Header) string {
 	return "cmpl-" + id
 }
 
-// known refuses a model that the worker does not serve, as SGLang does not, and a say in how
-// pictures are read (validate_request_mm_kwargs).
+// known refuses a model that the worker does not serve, unlike SGLang, and parameters for
+// reading pictures if they are not allowed (validate_request_mm_kwargs).
 func (v vllm) known(q *genRequest) error {
 	if v.s.names(q) {
 		if q.mmKwargs != nil && !v.s.cfg.TrustMMKwargs {
@@ -127,8 +128,8 @@ func (v vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
 	return items, nil
 }
 
-// checkLimits refuses what vLLM's request validation refuses and a body made
-// into a prefill's may well be.
+// checkLimits refuses limits that vLLM's request validation refuses. A router that makes
+// a prefill request of a client's body may well produce such limits.
 func checkLimits(q *genRequest) error {
 	if q.maxTokens == 0 {
 		return badRequest("max_tokens must be at least 1, got 0.")
@@ -148,8 +149,8 @@ func checkLimits(q *genRequest) error {
 	return nil
 }
 
-// readParams reads kv_transfer_params and says whether this worker can do what
-// they ask for.
+// readParams reads kv_transfer_params and refuses a request that this worker cannot
+// serve.
 func (v vllm) readParams(c *call) (nixlParams, error) {
 	var p nixlParams
 	raw := c.q.transfer
@@ -179,8 +180,8 @@ func (v vllm) readParams(c *call) (nixlParams, error) {
 	return p, err
 }
 
-// readTransfer reads where the KV is. What is missing would make the engine
-// wait for KV for ever, or end it by an assertion; here the request fails.
+// readTransfer reads where the KV is. If a field is missing, the engine waits for KV for
+// ever, or an assertion ends it; here the request fails.
 func (v vllm) readTransfer(f handoffFields) (*transfer, error) {
 	t := &transfer{by: f.c.name(), fields: string(f.raw)}
 	var host string
@@ -236,8 +237,9 @@ func (v vllm) prepare(ctx context.Context, c *call, it *item) error {
 
 func (v vllm) output(c *call) (int, string) { return c.limit() }
 
-// handOver holds the KV of a prefill that ended by length, or by itself
-// (docs/engines.md#vllm-stop-holds; null for other reasons), and tells of it.
+// handOver writes the hand-off into a prefill's answer and holds the KV, if the prefill
+// ended by length or by itself (docs/engines.md#vllm-stop-holds). For other reasons the
+// hand-off is null.
 func (v vllm) handOver(c *call, reason string) {
 	text := "null"
 	ended := reason == "length" || reason == "stop" && !v.s.cfg.NullOnStop && !v.mooncake
@@ -258,9 +260,9 @@ func (v vllm) handOver(c *call, reason string) {
 	c.bodyTail = append([]byte{','}, c.fault.spoil("kv_transfer_params", text)...)
 }
 
-// handoff is what 0.32 answers, and one field that stands for those of later
-// versions: whoever copies the hand-off by names, or reads numbers into floats
-// or writes them anew, changes it.
+// handoff is what 0.32 answers, with one more field that stands for those of later
+// versions. A router changes that field if it copies the hand-off by names, reads numbers
+// into floats, or writes numbers anew.
 func (v vllm) handoff(it *item, id string) string {
 	host, port, _ := net.SplitHostPort(v.s.sideAddrs[it.rank.id])
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -277,8 +279,8 @@ func (v vllm) handoff(it *item, id string) string {
 		strings.Join(ids, ","), engine, request, host, port, len(it.prompt), it.cached, uint64(math.MaxInt64)-uint64(rand.Uint32()))
 }
 
-// blockIDs returns n ids of blocks from 1 to capacity that follow those given
-// out before. Nobody reads them but to compare.
+// blockIDs returns n ids of blocks, from 1 to capacity, that follow the ids of the last
+// call. They are only compared, not used.
 func (r *rank) blockIDs(n, capacity int) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -31,10 +31,11 @@ func (v vllm) pages(mux *http.ServeMux) {
 	mux.HandleFunc("GET /metrics", v.metrics)
 }
 
-// sleep answers POST /sleep?level=N of vLLM's development mode, as its documentation has
-// it: level 1 keeps the weights in host memory, 2 keeps nothing, and both discard the KV
-// cache. That it is told with the next events only is the worst that may be: a CPU, which
-// was captured, cannot sleep.
+// sleep answers POST /sleep?level=N of vLLM's development mode, as in its documentation:
+// level 1 keeps the weights in host memory, level 2 keeps nothing, and both discard the
+// KV cache. Captures do not show when the engine publishes that: they are of a CPU, which
+// cannot sleep. The simulator publishes it only with the next events, which is the worst
+// case.
 func (v vllm) sleep(w http.ResponseWriter, r *http.Request) {
 	level := int32(1)
 	if r.URL.Query().Get("level") == "2" {
@@ -49,7 +50,7 @@ func (v vllm) sleep(w http.ResponseWriter, r *http.Request) {
 	v.s.asleep.Store(level)
 }
 
-// eventSource is where one rank's KV events are.
+// eventSource describes where one rank publishes its KV events.
 type eventSource struct {
 	Enabled      bool    `json:"enable_kv_cache_events"`
 	Publisher    string  `json:"publisher"`
@@ -61,7 +62,7 @@ type eventSource struct {
 	Topic        string  `json:"topic"`
 }
 
-// eventSources is the answer of /kv_event_sources: a source for each rank.
+// eventSources is the answer of /kv_event_sources, with an entry for each rank.
 func (v vllm) eventSources() map[string]eventSource {
 	out := map[string]eventSource{}
 	ev := v.s.Identity().KVEvents
@@ -82,7 +83,7 @@ func (v vllm) eventSources() map[string]eventSource {
 	return out
 }
 
-// vllmError is vLLM's ErrorResponse, the same in a stream.
+// vllmError is vLLM's ErrorResponse. In a stream it is the same.
 type vllmError struct {
 	Error struct {
 		Message string  `json:"message"`
@@ -99,8 +100,8 @@ func (vllm) errorBody(e *apiError, _ bool) any {
 	return b
 }
 
-// metrics answers GET /metrics with vLLM's names (docs/engines.md#vllm-tells); a rank
-// is an engine there.
+// metrics answers GET /metrics with vLLM's names (docs/engines.md#vllm-tells). vLLM calls
+// a rank an engine there.
 func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	s := v.s
 	st := s.State(false)
@@ -130,7 +131,7 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 		name string
 		v    uint64
 	}
-	var connector []count // not told apart by rank here
+	var connector []count // not split by rank here
 	if s.disaggregated() {
 		connector = []count{{"nixl_num_kv_expired_reqs", st.Handoff.Expired}, {"nixl_num_failed_transfers", st.Handoff.PullsFailed}}
 	}
@@ -153,9 +154,9 @@ func (v vllm) appendSleep(b []byte) []byte {
 	return b
 }
 
-// appendEvents appends [ts, [events], data_parallel_rank], each event a map as
-// vLLM >= 0.24 encodes it, hashes unsigned. Blocks that were stored one behind
-// the other are one event, as in the engine (docs/engines.md#event-many).
+// appendEvents appends [ts, [events], data_parallel_rank], each event a map as vLLM >=
+// 0.24 encodes it, with unsigned hashes. Blocks that were stored one after another in a
+// chain are one event, as in the engine (docs/engines.md#event-many).
 func (v vllm) appendEvents(dst []byte, ts float64, events []event, rank uint32) []byte {
 	rows := runs(events, false)
 	dst = append(dst, 0x93, 0xcb)
@@ -209,9 +210,9 @@ func (v vllm) appendEvent(dst []byte, run []event) []byte {
 	}
 }
 
-// appendExtraKeys appends what else goes into a block's hash: the adapter's name, the
-// pictures in it with where they begin, and in the first block of a prompt the salt
-// (to_event_extra_keys of 0.32).
+// appendExtraKeys appends what a block's hash depends on besides its tokens: the
+// adapter's name, the block's pictures with their places, and in the first block of a
+// prompt the salt (to_event_extra_keys of 0.32).
 func appendExtraKeys(dst []byte, e *event) []byte {
 	pictures := e.space.seen.within(e.from, e.from+len(e.tokens))
 	n := len(pictures)

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// ZMTP 3.1 with the NULL mechanism, the server's half, as much of
-// https://rfc.zeromq.org/spec/37/ as PUB and ROUTER need.
+// This is the server's side of ZMTP 3.1 with the NULL mechanism, as far as PUB and ROUTER
+// need https://rfc.zeromq.org/spec/37/.
 const (
 	zmtpMore    = 0x01
 	zmtpLong    = 0x02
 	zmtpCommand = 0x04
 
-	zmtpMaxFrame      = 1 << 20 // what a peer may send us; subscriptions and replay requests are tiny
+	zmtpMaxFrame      = 1 << 20 // largest frame that a peer may send; subscriptions and replay requests are tiny
 	zmtpMaxFrames     = 64
 	zmtpHandshakeTime = 5 * time.Second
 )
 
-// zmtpMessage is one command or one message with all its frames.
+// zmtpMessage is one command, or one message with all its frames.
 type zmtpMessage struct {
 	command bool
-	frames  [][]byte // of a command: one frame, name included
+	frames  [][]byte // a command has one frame, which includes its name
 }
 
 // readZMTP reads one command or message.
@@ -72,7 +72,7 @@ func readZMTP(r *bufio.Reader) (zmtpMessage, error) {
 	}
 }
 
-// appendZMTP appends a message of the frames in wire form.
+// appendZMTP appends a message with the frames in wire form.
 func appendZMTP(dst []byte, frames ...[]byte) []byte {
 	for i, f := range frames {
 		var flags byte
@@ -107,7 +107,7 @@ func cutZMTPCommand(frame []byte) (name string, body []byte) {
 	return string(frame[1:n]), frame[n:]
 }
 
-// acceptZMTP does the server's half of the handshake for a socket type.
+// acceptZMTP performs the server's side of the handshake for a socket type.
 func acceptZMTP(c net.Conn, socketType string) (*bufio.Reader, error) {
 	_ = c.SetDeadline(time.Now().Add(zmtpHandshakeTime))
 	var hello [64]byte

@@ -8,39 +8,39 @@ import (
 	"strings"
 )
 
-// Case is one thing that engines are asked, and all that they say to it.
+// Case is a sequence of requests to engines; what they answer is written down.
 type Case struct {
 	Name  string
-	Steps [][]Request // the requests of a step are under way together
-	// Loose says that the text's tokens are counted by the engine's own tokenizer: counts
-	// and KV events are not written down.
+	Steps [][]Request // the requests of one step run at the same time
+	// Loose says that the engine's own tokenizer counts the tokens of a text. Counts and
+	// KV events are then not written down.
 	Loose bool
-	// Uneven says that the engine computes it in one step or in several, by chance: where a
-	// batch of KV events ends is not written down.
+	// Uneven says that the engine may compute the case in one step or in several, by
+	// chance. The ends of batches of KV events are then not written down.
 	Uneven bool
-	// Only names members of the answer: all others are left out.
+	// Only names the members of the answer that are written down; empty: all.
 	Only []string
 }
 
-// Leg says to which of a system's engines a request goes.
+// Leg says which engine of a system gets a request.
 type Leg int
 
-// The legs. An aggregated system has only the first.
+// The legs. A system with one engine has only the first.
 const (
 	First  Leg = iota // the aggregated worker, or prefill
 	Second            // decode
 )
 
-// String returns the leg as files name it.
+// String returns the leg's name in files.
 func (l Leg) String() string { return [...]string{"first", "second"}[l] }
 
 // Request is one request. In its body $IDS(seed,n) stands for a list of n token ids,
-// $HANDOFF for what the last prefill handed over, $SPOILT for the same of an engine that is
-// not there, $ROOM for the step's room, $HOST and
-// $PORT for where the first engine's bootstrap server is.
+// $HANDOFF for the last hand-off that a prefill answered, $SPOILT for the same hand-off
+// with an engine that does not exist, $ROOM for the step's room, and $HOST and $PORT for
+// the address of the first engine's bootstrap server.
 type Request struct {
 	To      Leg
-	Method  string // POST by default where there is a body, else GET
+	Method  string // default POST if there is a body, else GET
 	Path    string
 	Body    string
 	Headers map[string]string
@@ -57,7 +57,7 @@ func (r Request) method() string {
 	}
 }
 
-// String returns the request as files name it, macros as they are.
+// String returns the request as it stands in files, with its macros.
 func (r Request) String() string {
 	s := fmt.Sprintf("> %s %s %s", r.To, r.method(), r.Path)
 	for name, value := range r.Headers {
@@ -72,7 +72,7 @@ func (r Request) String() string {
 // ids matches the macro of token ids.
 var ids = regexp.MustCompile(`\$IDS\((\d+),(\d+)\)`)
 
-// values are what the macros of a step stand for.
+// values are the values of the macros in one step.
 type values struct {
 	handoff, host string
 	port          int
@@ -94,18 +94,19 @@ func (v values) fill(body string) string {
 	).Replace(body)
 }
 
-// A hand-off of an engine that decode has not met before, where nobody is.
+// They change a hand-off so that it names an engine that decode has not met before, at an
+// address where no server listens.
 var (
 	portOf   = regexp.MustCompile(`"remote_port":\s*\d+`)
 	engineOf = regexp.MustCompile(`"remote_engine_id":\s*"[^"]*"`)
 )
 
-// The ids lie in the middle of the smallest vocabulary that engines are captured with, so
-// that none of them is a mark of its template.
+// The ids are in the middle of the smallest vocabulary of a captured engine, so that none
+// of them is a mark of its template.
 const lowestID, idRange = 1000, 3000
 
-// TokenIDs returns a list of n token ids as JSON. Lists of different seeds differ from
-// their first id on.
+// TokenIDs returns a list of n token ids as JSON. Lists of different seeds have different
+// first ids.
 func TokenIDs(seed, n int) string {
 	parts := make([]string, n)
 	for i := range parts {
@@ -114,20 +115,20 @@ func TokenIDs(seed, n int) string {
 	return "[" + strings.Join(parts, ",") + "]"
 }
 
-// firstID is the first token id of a seed's list.
+// firstID is the first id of a seed's list.
 func firstID(seed int) int { return lowestID + (seed*7)%(idRange-1000) }
 
-// System is one or two engines that serve together, as they are captured.
+// System is one engine, or two that serve together.
 type System struct {
-	Name   string // also the file's, in testdata
+	Name   string // also the name of its file in testdata
 	Engine string
-	Apart  bool // prefill and decode
+	Apart  bool // prefill and decode apart
 	Cases  []Case
-	// Marker is what ends a case: its KV events are the last of the case's.
+	// Marker returns the requests that end a case; see the package comment.
 	Marker func(seed int) []Request
 }
 
-// Systems are all that is captured.
+// Systems returns all systems that are captured.
 func Systems() []System {
 	return []System{
 		{Name: "vllm", Engine: "vllm", Cases: vllmCases(), Marker: aloneMarker},
@@ -137,14 +138,15 @@ func Systems() []System {
 	}
 }
 
-// Seeds from markerSeed on are markers'.
+// Seeds from markerSeed on are for markers.
 const markerSeed = 150
 
 func aloneMarker(seed int) []Request {
 	return []Request{{Path: completions, Body: idsBody(seed, 40, `"max_tokens":1`)}}
 }
 
-// vllmMarker computes at both engines by itself, which a decode of vLLM's does.
+// vllmMarker sends the request to each engine alone: a decode of vLLM computes a prompt
+// by itself.
 func vllmMarker(seed int) []Request {
 	r := aloneMarker(seed)[0]
 	second := r
@@ -154,7 +156,7 @@ func vllmMarker(seed int) []Request {
 
 func pairMarker(seed int) []Request { return pair(idsBody(seed, 40, `"max_tokens":1`)) }
 
-// pair is both halves of a request that meet.
+// pair returns the two halves of one request, with the fields by which they meet.
 func pair(body string) []Request {
 	body = strings.TrimSuffix(body, "}") + `,"bootstrap_host":"$HOST","bootstrap_port":$PORT,"bootstrap_room":$ROOM}`
 	return []Request{{Path: completions, Body: body}, {To: Second, Path: completions, Body: body}}

@@ -10,7 +10,7 @@ const (
 	chat        = "/v1/chat/completions"
 )
 
-// one is a case of one request after another.
+// one is a case that sends requests one after another.
 func one(name string, rs ...Request) Case {
 	c := Case{Name: name}
 	for _, r := range rs {
@@ -31,14 +31,14 @@ func uneven(c Case) Case {
 
 func post(path, body string) Request { return Request{Path: path, Body: body} }
 
-// messages is a chat of one message.
+// messages begins a chat of one message.
 const messages = `{"model":"tiny","messages":[{"role":"user","content":"count to ten"}],"temperature":0,"ignore_eos":true,`
 
-// drawn is a body whose answers are drawn: of the likeliest one, engines make no two.
+// drawn makes the tokens of answers random: at temperature 0, engines serve no two choices.
 func drawn(body string) string { return strings.Replace(body, `"temperature":0`, `"temperature":1`, 1) }
 
-// common are asked of every aggregated engine. Each prompt has a seed of its own but where
-// its second coming is the point.
+// common are the cases for every aggregated engine. Each prompt has its own seed, unless
+// the case is about a repeated prompt.
 func common() []Case {
 	return []Case{
 		one("completion of ids", post(completions, idsBody(1, 70, `"max_tokens":4,"ignore_eos":true`))),
@@ -93,13 +93,13 @@ func vllmCases() []Case {
 	return append(cases, emptied(Request{Method: "POST", Path: "/reset_prefix_cache"})...)
 }
 
-// Blocks is how many blocks an engine's cache has when it is captured.
+// Blocks is how many blocks the cache of a captured engine has.
 const Blocks = 256
 
-// emptied are cases of a cache that is emptied: then it is known what is in it, which those
-// of its being filled need.
+// emptied are cases about an emptied cache. The cases about a full cache follow, since
+// the content of the cache is then known.
 func emptied(reset Request) []Case {
-	// Shorter than what an engine computes in one step.
+	// A prompt shorter than what an engine computes in one step.
 	long := func(seed int) Request { return post(completions, idsBody(seed, 2000, `"max_tokens":1`)) }
 	return []Case{
 		one("the cache is emptied", post(completions, idsBody(60, 70, `"max_tokens":1`)), reset),
@@ -109,7 +109,7 @@ func emptied(reset Request) []Case {
 	}
 }
 
-// Prefill's and decode's legs of vLLM, as Baton sends them.
+// The prefill and decode legs of vLLM, as Baton sends them.
 func vllmPrefill(seed, n int, more string) Request {
 	return post(completions, idsBody(seed, n, `"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,`+
 		`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`+more))
@@ -142,7 +142,7 @@ func vllmApartCases() []Case {
 	}
 }
 
-// server is the question of what an SGLang server is, as far as anybody routes by it.
+// server asks an SGLang server for the facts that matter to routing.
 func server(name string, to Leg) Case {
 	c := one(name, Request{To: to, Path: "/server_info"})
 	c.Only = []string{

@@ -16,16 +16,16 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// listener hears one engine's KV events.
+// listener receives one engine's KV events.
 type listener struct {
 	sock zmq4.Socket
 	in   chan [][]byte
-	next uint64 // the sequence number that is to come
-	any  bool   // something has come
+	next uint64 // the sequence number that should come next
+	any  bool   // a message has come
 	odd  signs
 }
 
-// signs is of what kinds the hashes have been.
+// signs says whether hashes below zero, or of 2^63 and more, have come.
 type signs struct{ negative, large bool }
 
 func listen(ctx context.Context, addr string) (*listener, error) {
@@ -58,8 +58,8 @@ func (l *listener) close() {
 	}
 }
 
-// until writes down what comes before the block of the marker. Nothing that has come for
-// so long is an error.
+// until returns the lines of the events before the block of the marker. It fails if
+// nothing comes for as long as patience.
 func (l *listener) until(ctx context.Context, seed int, patience time.Duration) ([]string, error) {
 	names := hashes{}
 	var out []string
@@ -92,18 +92,18 @@ func (l *listener) until(ctx context.Context, seed int, patience time.Duration) 
 	}
 }
 
-// batch is one message.
+// batch is one message of KV events.
 type batch struct {
 	frames int
 	topic  string
 	seq    uint64
-	head   string // how the payload is encoded
+	head   string // how the payload's array is encoded
 	rank   any
 	events []kvEvent
 	odd    signs
 }
 
-// kvEvent is one event: its members in the order in which they stand.
+// kvEvent is one event, with its members in their order.
 type kvEvent struct {
 	head    string
 	members []member
@@ -177,7 +177,7 @@ func (b *batch) event(d *msgpack.Decoder) (e kvEvent, err error) {
 	return e, nil
 }
 
-// note remembers what kinds of hashes there are.
+// note records the signs of an event's hashes.
 func (b *batch) note(m member) {
 	list, ok := m.value.([]any)
 	if !ok || m.name != "block_hashes" {
@@ -193,7 +193,7 @@ func (b *batch) note(m member) {
 	}
 }
 
-// form is how a container is encoded.
+// form is the encoding of a container.
 func form(code byte) string {
 	switch {
 	case msgpcode.IsFixedMap(code):
@@ -209,8 +209,8 @@ func form(code byte) string {
 	}
 }
 
-// cut removes the event that stores a block which begins with this token, and all that
-// come after it, and reports whether there was one.
+// cut removes the event that stores a block beginning with this token, and all events
+// after it. False means that there is no such event.
 func (b *batch) cut(first int) bool {
 	for i, e := range b.events {
 		for _, m := range e.members {
@@ -223,7 +223,7 @@ func (b *batch) cut(first int) bool {
 	return false
 }
 
-// hashes names hashes in the order in which they come.
+// hashes names hashes in the order in which they appear.
 type hashes map[string]string
 
 func (h hashes) name(v any) string {
@@ -237,7 +237,7 @@ func (h hashes) name(v any) string {
 	return h[key]
 }
 
-// row names hashes; of those that follow each other it names the first and the last.
+// row names hashes. Of a row of consecutive names it has the first and the last.
 func (h hashes) row(list []any) string {
 	var parts []string
 	for i := 0; i < len(list); {
@@ -314,11 +314,11 @@ func plain(v any) string {
 
 func number(v any) string { return fmt.Sprint(v) }
 
-// replayed writes down how the stream is replayed: the first message, the end, and what
-// the hashes have been.
+// replayed returns lines about a replay of the stream: the first message, the end, and
+// the signs of all hashes so far.
 func (l *listener) replayed(ctx context.Context, addr string) ([]string, error) {
 	d := zmq4.NewDealer(ctx, quiet)
-	defer d.Close() //nolint:errcheck // a client's end
+	defer d.Close() //nolint:errcheck // a client loses nothing by closing
 	if err := d.Dial(addr); err != nil {
 		return nil, fmt.Errorf("capture: replay of %s: %w", addr, err)
 	}
@@ -351,7 +351,7 @@ func (l *listener) replayed(ctx context.Context, addr string) ([]string, error) 
 	return append(out, fmt.Sprintf("hashes below zero %t, from 2^63 on %t", l.odd.negative, l.odd.large)), nil
 }
 
-// frameText is the frames of a message: 8 bytes as a number, longer ones by their kind.
+// frameText describes the frames of a message: 8 bytes as a number, others by their kind.
 func frameText(frames [][]byte) string {
 	parts := make([]string, len(frames))
 	for i, f := range frames {

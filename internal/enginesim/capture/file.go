@@ -8,10 +8,10 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 )
 
-// File is what one system has said.
+// File is what was written down for one system.
 type File []Section
 
-// Section is what came of one case.
+// Section is what was written down for one case.
 type Section struct {
 	Name  string
 	Lines []string
@@ -26,7 +26,7 @@ func (f File) String() string {
 	return b.String()
 }
 
-// Parse reads a file's text.
+// Parse reads the text of a file.
 func Parse(text string) (f File) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -41,14 +41,14 @@ func Parse(text string) (f File) {
 	return f
 }
 
-// Deviation is something that the simulators do otherwise.
+// Deviation is a known difference between simulators and engines.
 type Deviation struct {
 	Name, Reason string
-	Lines        []*regexp.Regexp // of differences, see [Differences]
+	Lines        []*regexp.Regexp // match lines that Differences returns
 }
 
-// ParseDeviations reads the file of deviations: a line for each, "name: reason", and below
-// it, indented, the differences that it concerns.
+// ParseDeviations reads the file of deviations. Each has a line "name: reason". Indented
+// below it are patterns for the differences that it concerns.
 func ParseDeviations(text string) (out []Deviation, err error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
@@ -75,9 +75,9 @@ func ParseDeviations(text string) (out []Deviation, err error) {
 	return out, nil
 }
 
-// Differences compares what a system's engines have said with what its simulators say. A
-// difference is "system / case: - line" for what the engine alone says, with a + for what
-// the simulator alone says.
+// Differences compares the file of a system's engines with that of its simulators. A
+// difference is "system / case: - line" if only the engine has the line, and has a + if
+// only the simulator has it.
 func Differences(system string, engine, sim File) (out []string) {
 	said := map[string][]string{}
 	for _, s := range sim {
@@ -107,7 +107,7 @@ func Differences(system string, engine, sim File) (out []string) {
 	return out
 }
 
-// merge makes one of equal events of a stream that follow each other.
+// merge drops an event of a stream that equals the one before it.
 func merge(lines []string) (out []string) {
 	var last string
 	for i := 0; i < len(lines); {
@@ -126,8 +126,8 @@ func merge(lines []string) (out []string) {
 	return out
 }
 
-// Unexplained returns the differences that no deviation concerns, and the lines of
-// deviations that concern no difference.
+// Unexplained returns the differences that match no deviation, and the patterns of
+// deviations that match no difference.
 func Unexplained(differences []string, deviations []Deviation) (left []string, idle []string) {
 	used := map[*regexp.Regexp]bool{}
 	for _, d := range differences {

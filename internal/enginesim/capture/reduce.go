@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Strings and numbers of these members are names and counts of the protocol, which are
-// kept. Of all others the kind is.
+// The members whose strings and numbers are written: names and counts of the protocol. Of
+// other members only the type of the value is written.
 var (
 	keptStrings = set("object", "finish_reason", "role", "type", "transfer_mode", "owned_by", "id", "publisher", "topic", "medium", "detail", "stop_reason", "matched_stop")
 	keptNumbers = set("index", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "code", "remote_num_tokens", "tp_size",
@@ -28,10 +28,10 @@ func set(names ...string) map[string]bool {
 	return m
 }
 
-// random is what is in ids by chance.
+// random matches the random parts of ids.
 var random = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8,}`)
 
-// Answer writes down an answer to a case's request.
+// Answer returns the lines of an answer to one of the case's requests.
 func (c Case) Answer(status int, h http.Header, body []byte) []string {
 	lines := answerLines(status, h, body, c.Loose)
 	if len(c.Only) == 0 {
@@ -43,7 +43,8 @@ func (c Case) Answer(status int, h http.Header, body []byte) []string {
 	})
 }
 
-// answerLines writes down an answer. loose: its counts of tokens are the tokenizer's.
+// answerLines returns the lines of an answer. loose says that its counts of tokens are
+// the tokenizer's, which are left out.
 func answerLines(status int, h http.Header, body []byte, loose bool) []string {
 	out := []string{fmt.Sprintf("status %d", status)}
 	kind := h.Get("Content-Type")
@@ -67,7 +68,8 @@ func answerLines(status int, h http.Header, body []byte, loose bool) []string {
 	}
 }
 
-// stream writes down server-sent events: a line for how each is framed, and its data.
+// stream returns the lines of server-sent events: for each one how it is framed, and its
+// data.
 func stream(body []byte, loose bool) (out []string) {
 	for len(body) > 0 {
 		end, gap := bytes.Index(body, []byte("\n\n")), 2
@@ -92,7 +94,7 @@ func stream(body []byte, loose bool) (out []string) {
 	return out
 }
 
-// object writes down a JSON value.
+// object returns the lines of a JSON value.
 func object(b []byte, loose bool) []string {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -152,7 +154,8 @@ func numberKind(n json.Number) string {
 	return "int"
 }
 
-// scalarKind is the kind that all of a list's elements have, empty where they have none.
+// scalarKind is the type that all elements of a list have, or "" if they have no common
+// one.
 func scalarKind(list []any) (kind string) {
 	for i, e := range list {
 		var k string
@@ -172,8 +175,9 @@ func scalarKind(list []any) (kind string) {
 	return kind
 }
 
-// metrics writes down the families of a metrics page that are the engine's: name and kind,
-// and the labels of the first sample. When a counter began is left out.
+// metrics returns the lines of the engine's own families on a metrics page: name, type,
+// and the labels of the first sample. Families that only say when a counter began are
+// left out.
 func metrics(page []byte) (out []string) {
 	kind, name := "", ""
 	for line := range strings.Lines(string(page)) {

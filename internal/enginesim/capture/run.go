@@ -15,25 +15,25 @@ import (
 // Target is one engine of a system.
 type Target struct {
 	URL            string // without a path
-	Events, Replay string // zmq addresses, empty where it publishes none
-	Host           string // of SGLang's bootstrap server
+	Events, Replay string // zmq addresses, empty if it publishes no events
+	Host           string // address of SGLang's bootstrap server
 	Bootstrap      int
 }
 
-// patience is how long an answer, or a KV event, may be away.
+// patience is how long to wait for an answer or a KV event.
 const patience = 90 * time.Second
 
-// runner says a system's cases to its engines.
+// runner sends a system's cases to its engines.
 type runner struct {
 	targets   []Target
-	listeners []*listener // as targets; nil where nothing is published
+	listeners []*listener // parallel to targets; nil for an engine without events
 	handoff   string
 	marker    func(seed int) []Request
 	markers   int
 }
 
-// Run says the cases to the engines, first and second, and returns what it has written
-// down. The engines are new: nothing else has asked them before.
+// Run sends the cases to the engines and returns what was written down. The targets are
+// the first engine and the second. They must be new, without earlier requests.
 func (s System) Run(ctx context.Context, targets ...Target) (File, error) {
 	r := &runner{targets: targets, marker: s.Marker}
 	defer r.close()
@@ -79,8 +79,8 @@ func (r *runner) close() {
 	}
 }
 
-// join asks until every engine's events are heard: what it says before a subscription is
-// in, nobody hears.
+// join sends markers until the events of every engine are heard. Events that an engine
+// publishes before the subscription is in are lost.
 func (r *runner) join(ctx context.Context) error {
 	for range 50 {
 		seed, err := r.mark(ctx)
@@ -101,7 +101,7 @@ func (r *runner) join(ctx context.Context) error {
 	return fmt.Errorf("capture: no KV event is heard")
 }
 
-// mark asks for the next marker.
+// mark sends the next marker and returns its seed.
 func (r *runner) mark(ctx context.Context) (seed int, err error) {
 	seed = markerSeed + r.markers
 	r.markers++
@@ -156,7 +156,8 @@ type answer struct {
 	body   []byte
 }
 
-// step says requests together and returns their answers in the same order.
+// step sends requests at the same time and returns their answers, in the order of the
+// requests.
 func (r *runner) step(ctx context.Context, rs []Request) ([]answer, error) {
 	v := values{handoff: r.handoff, room: newRoom(), host: r.targets[0].Host, port: r.targets[0].Bootstrap}
 	out, errs := make([]answer, len(rs)), make([]error, len(rs))
@@ -176,7 +177,7 @@ func (r *runner) step(ctx context.Context, rs []Request) ([]answer, error) {
 	return out, nil
 }
 
-// remember keeps what a prefill handed over.
+// remember keeps a prefill's hand-off.
 func (r *runner) remember(body []byte) {
 	var b struct {
 		Params json.RawMessage `json:"kv_transfer_params"`
