@@ -23,21 +23,20 @@ type Envoy struct {
 	Admin string // its admin interface
 }
 
-// EnvoyOptions say how to run Envoy. Ports of 0 become free ones.
+// EnvoyOptions say how to run Envoy. A port of 0 becomes a free one.
 type EnvoyOptions struct {
 	Path        string // the binary
 	Dir         string // where its configuration is written
 	Params      envoy.Params
-	Gateway     *envoy.GatewayParams // a Gateway API data plane in place of Params when set
-	TwoLegs     bool                 // with Gateway: patched to carry both legs
-	Config      []byte               // used in place of all these when set
+	Gateway     *envoy.GatewayParams // run a Gateway API data plane instead of Params, if set
+	TwoLegs     bool                 // with Gateway: the configuration that carries both legs
+	Config      []byte               // replaces all of these, if set
 	Concurrency int                  // worker threads; 0 means 1
 	LogLevel    string               // default warning
-	Cgroup      string               // the cgroup.procs of the cgroup that it runs in; default: ours
+	Cgroup      string               // path of the cgroup.procs of the cgroup to run in; default: that of this process
 }
 
-// Render returns the configuration that the options ask for, on free ports where
-// they name none.
+// Render returns the configuration for the options. Ports that are 0 become free ones.
 func (o EnvoyOptions) Render() ([]byte, error) {
 	free, err := FreePorts(2)
 	if err != nil {
@@ -66,10 +65,10 @@ func (o EnvoyOptions) Render() ([]byte, error) {
 	return envoy.GatewayAPI(p)
 }
 
-// EnvoyMinor returns the version of an Envoy: 40 of 1.40.0; where it does not say,
-// that of EnvoyVersion.
+// EnvoyMinor returns the minor version of an Envoy, for example 40 of 1.40.0. If the
+// binary does not say it, that of EnvoyVersion is returned.
 func EnvoyMinor(path string) (minor int) {
-	out, _ := exec.Command(path, "--version").Output() // nothing where it cannot run: who starts it will say so
+	out, _ := exec.Command(path, "--version").Output() // empty if it cannot run, which shows when it is started
 	for part := range strings.SplitSeq(string(out)+"/"+EnvoyVersion, "/") {
 		if n, _ := fmt.Sscanf(part, "1.%d.", &minor); n == 1 {
 			break
@@ -115,7 +114,7 @@ func StartEnvoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
 	return e, nil
 }
 
-// await polls until Envoy says LIVE and names its client listener.
+// await waits until Envoy is LIVE and its client listener has an address.
 func (e *Envoy) await(ctx context.Context, adminFile string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -160,7 +159,7 @@ func (e *Envoy) clientURL(ctx context.Context) string {
 	return ""
 }
 
-// Stat returns one counter or gauge of Envoy by its full name, 0 if absent.
+// Stat returns a counter or gauge of Envoy by its full name, or 0 if Envoy has none.
 func (e *Envoy) Stat(ctx context.Context, name string) (int64, error) {
 	body, err := get(ctx, e.Admin+"/stats?filter=^"+name+"$")
 	if err != nil {
@@ -177,7 +176,7 @@ func (e *Envoy) Stat(ctx context.Context, name string) (int64, error) {
 	return n, nil
 }
 
-// ValidateEnvoy lets Envoy itself check a configuration.
+// ValidateEnvoy runs Envoy to check a configuration.
 func ValidateEnvoy(ctx context.Context, path string, config []byte, dir string) error {
 	file := filepath.Join(dir, "validate.yaml")
 	if err := os.WriteFile(file, config, 0o600); err != nil {
@@ -210,8 +209,8 @@ func get(ctx context.Context, url string) (string, error) {
 	return string(b), nil
 }
 
-// TooOldAsShipped says why the tests' Envoy cannot run the configurations of envoy/ as they
-// stand, "" where it can.
+// TooOldAsShipped returns the reason why the tests' Envoy cannot run the configurations
+// of envoy/ unchanged, or "" if it can.
 func TooOldAsShipped() string {
 	if path, err := FindEnvoy(os.Getenv("ENVOY")); err == nil && EnvoyMinor(path) < 39 {
 		return "the shipped configurations read the usage of streamed answers, which Envoy can since 1.39: docs/envoy-versions.md"

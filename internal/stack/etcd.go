@@ -13,31 +13,30 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Etcd is one running etcd member. Kill and Stop end it, Restart brings it
-// back with its data at its address. Restart must not run while another method
-// does.
+// Etcd is one running etcd member. Kill and Stop end it. Restart starts it again with its
+// data, at the same address. Restart must not run at the same time as another method.
 type Etcd struct {
-	*Process           // the latest
-	Endpoints []string // of this member: one, with http://
+	*Process           // the process that was started last
+	Endpoints []string // client addresses of this member, with http://
 	Name      string
 	Dir       string // its data
 
-	opts EtcdOptions // addresses filled in
+	opts EtcdOptions // with all addresses set
 }
 
 // EtcdOptions say how to run a member.
 type EtcdOptions struct {
-	BinDir string // where devetcd is
-	Dir    string // its data; kept when it ends
-	Listen string // ip:port for clients; default 127.0.0.1 and a free port
+	BinDir string // folder of the devetcd command
+	Dir    string // folder of its data, which stays when it ends
+	Listen string // ip:port for clients; default: a free port of 127.0.0.1
 	Args   []string
 
 	// Set by StartEtcdCluster.
 	name, peer, cluster string
 }
 
-// StartEtcd runs one member, alone in its cluster, and returns once it serves.
-// It does not wait for the disk, which matters to power cuts only.
+// StartEtcd runs one member, alone in its cluster, and returns once it serves. The member
+// does not wait for the disk (--no-fsync): that matters only in a power cut.
 func StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
 	members, err := startMembers(ctx, []EtcdOptions{o})
 	if err != nil {
@@ -46,8 +45,8 @@ func StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
 	return members[0], nil
 }
 
-// StartEtcdCluster runs n members of one cluster, each with a folder below Dir,
-// and returns once all serve. Listen has to be empty.
+// StartEtcdCluster runs n members of one cluster, each with a folder below Dir, and
+// returns once all serve. Listen must be empty.
 func StartEtcdCluster(ctx context.Context, o EtcdOptions, n int) ([]*Etcd, error) {
 	if o.Listen != "" {
 		return nil, fmt.Errorf("stack: etcd cluster: listen %q: expected none, each member gets its own", o.Listen)
@@ -61,8 +60,8 @@ func StartEtcdCluster(ctx context.Context, o EtcdOptions, n int) ([]*Etcd, error
 	return startMembers(ctx, all)
 }
 
-// startMembers starts the members of one cluster at once: none serves before
-// most of them run.
+// startMembers starts the members of one cluster at the same time, since a member serves
+// only when most of them run.
 func startMembers(ctx context.Context, all []EtcdOptions) ([]*Etcd, error) {
 	ports, err := FreePorts(2 * len(all))
 	if err != nil {
@@ -97,8 +96,8 @@ func startMembers(ctx context.Context, all []EtcdOptions) ([]*Etcd, error) {
 	return members, nil
 }
 
-// Restart runs the member, again after it has ended, and returns once it serves.
-// A member that still runs is an error.
+// Restart runs the member, for the first time or again after it has ended, and returns
+// once it serves. A member that still runs is an error.
 func (e *Etcd) Restart(ctx context.Context) error {
 	if e.Process != nil {
 		select {
@@ -127,19 +126,18 @@ func (e *Etcd) Restart(ctx context.Context) error {
 // Register is a running `extproc register`.
 type Register struct{ *Process }
 
-// RegisterOptions say how to run one.
+// RegisterOptions say how to run a Register.
 type RegisterOptions struct {
 	BinDir    string
-	EngineURL string        // of the worker it speaks for
+	EngineURL string        // address of the worker that it registers
 	Etcd      []string      // etcd's addresses
 	Prefix    string        // of the keys; empty: the command's default
 	TTL       time.Duration // of the lease; 0: the command's default
 	Args      []string
 }
 
-// StartRegister runs `extproc register` beside a worker. It does not wait until
-// the worker is registered: who needs that sees it where it matters, in the
-// plugin.
+// StartRegister runs `extproc register` beside a worker. It does not wait until the
+// worker is registered: a caller that needs the worker must wait until the plugin has it.
 func StartRegister(ctx context.Context, o RegisterOptions) (*Register, error) {
 	args := []string{
 		"register", "--engine-url", o.EngineURL, "--etcd-endpoints", strings.Join(o.Etcd, ","), "--log-format", "json",
@@ -157,8 +155,8 @@ func StartRegister(ctx context.Context, o RegisterOptions) (*Register, error) {
 	return &Register{proc}, nil
 }
 
-// Registered returns the id under which the worker was last registered and when
-// etcd held it, in the command's own words; false before that has happened.
+// Registered returns the id under which the worker was registered last, and when etcd had
+// it, according to the command's log. False means that the worker was not registered yet.
 func (r *Register) Registered() (id worker.ID, since time.Time, ok bool) {
 	for line := range strings.Lines(r.Log()) {
 		var said struct {

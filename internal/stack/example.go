@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// Example returns run.sh of examples/name, ready to run with the tests' Envoy
-// ($ENVOY, or the pinned one). The variables named in ports are set to free ports,
-// BATON_ADMIN to an address on one, BIN to the folder bin, and env comes after them.
-// Before that it puts into bin what the script is about to build there, so that
-// every script does build, and none of many pays for it. It takes its arguments in
-// Args; where ctx or this process ends, it is told to end what it has started.
+// Example returns run.sh of examples/name, ready to run with the tests' Envoy ($ENVOY, or
+// the pinned one). The variables named in ports are set to free ports, BATON_ADMIN to an
+// address with a free port, and BIN to the folder bin; env follows them. First it builds
+// into bin what the script will build there: every script runs its own build, and only
+// the first build takes time. Arguments of the script may be added to Args. When ctx or
+// this process ends, the script gets SIGTERM, and ends what it has started.
 func Example(ctx context.Context, name, bin string, ports []string, env ...string) (*exec.Cmd, error) {
 	root, err := Root()
 	if err != nil {

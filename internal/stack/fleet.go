@@ -15,7 +15,7 @@ import (
 type FleetOptions struct {
 	Engine            worker.Engine // default worker.SGLang
 	Prefills, Decodes int
-	Args              []string // flags of enginesim for all of them
+	Args              []string // flags of enginesim for all workers
 	PrefillArgs       []string // for prefill workers, after Args
 	DecodeArgs        []string // for decode workers, after Args
 }
@@ -25,8 +25,8 @@ type Fleet struct {
 	Prefills, Decodes []*Worker
 }
 
-// StartFleet runs the workers and returns once all of them serve. On an error
-// those that were started are killed.
+// StartFleet runs the workers and returns once all serve. On an error it kills those that
+// were started.
 func StartFleet(ctx context.Context, binDir string, o FleetOptions) (*Fleet, error) {
 	f := &Fleet{}
 	if o.Engine == "" {
@@ -56,7 +56,7 @@ func StartFleet(ctx context.Context, binDir string, o FleetOptions) (*Fleet, err
 // All returns the prefill workers, then the decode workers.
 func (f *Fleet) All() []*Worker { return slices.Concat(f.Prefills, f.Decodes) }
 
-// Infos returns what the workers say of themselves, as discovery lists them.
+// Infos returns the workers' own descriptions, as discovery lists them.
 func (f *Fleet) Infos() []*worker.Worker {
 	var out []*worker.Worker
 	for _, w := range f.All() {
@@ -74,11 +74,10 @@ func (f *Fleet) Kill() error {
 	return errors.Join(errs...)
 }
 
-// Settled waits until no worker runs a request, holds KV or waits for a half,
-// and returns nil; or an error that names who still did when ctx ended. A rule
-// that was broken is an error at once.
+// Settled waits until no worker runs a request, holds KV or waits for a half. If ctx ends
+// before, the error names the workers that still do. A broken rule is an error at once.
 func Settled(ctx context.Context, workers ...*Worker) error {
-	var last error // of the round before
+	var last error // from the previous round
 	for {
 		var open []error
 		for _, w := range workers {
@@ -106,7 +105,7 @@ func Settled(ctx context.Context, workers ...*Worker) error {
 	}
 }
 
-// unsettled says what a worker has not let go of, or "".
+// unsettled says what a worker still runs or holds, or "".
 func unsettled(st enginesim.State) string {
 	if waiting := st.PrefillAlone + st.PrefillMet + st.DecodeAskers + st.DecodeWaiting; st.Running+st.KVHeldBlocks+st.Handoff.Held+waiting > 0 {
 		return fmt.Sprintf("%d requests run, %d wait for their half, %d KV blocks are held, %d hand-offs wait to be taken",

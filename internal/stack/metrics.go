@@ -21,9 +21,8 @@ func (p *Plugin) Page(ctx context.Context, path string) (string, error) {
 	return get(ctx, p.Admin+path)
 }
 
-// Sum adds up the lines of a metric whose labels hold all of parts. found is
-// false where there is no such line: a counter that has not counted yet, or a
-// name that does not exist.
+// Sum adds up the lines of a metric whose labels contain all of parts. found is false if
+// there is no such line: the counter has not counted yet, or the name does not exist.
 func (m Metrics) Sum(name string, parts ...string) (sum float64, found bool) {
 lines:
 	for line := range strings.Lines(string(m)) {
@@ -43,8 +42,8 @@ lines:
 	return sum, found
 }
 
-// Booked says what the plugin has not let go of, or "": bookings on workers and
-// open streams. A page without these metrics is not an idle plugin.
+// Booked names the bookings on workers and the open streams that the plugin still has, or
+// returns "". A page without these metrics does not count as idle.
 func (m Metrics) Booked() string {
 	var open []string
 	for _, name := range []string{

@@ -5,13 +5,13 @@ import (
 	"syscall"
 )
 
-// EndWithParent has the kernel send sig to a command that is yet to be started
-// when this process ends, however it does: by a panic, a test's time-out or
-// kill -9, where nothing of ours runs any more.
+// EndWithParent makes the kernel send sig to a command when this process ends. Call it
+// before the command is started. It also works when no code of this process can run any
+// more: after a panic, a test's time-out or kill -9.
 //
-// The kernel looks at the thread that started the command, not at the process
-// (prctl(2), PR_SET_PDEATHSIG). Go ends a thread only where a goroutine ends
-// that is locked to it, so none that is may start a command.
+// The kernel watches the thread that started the command, not the process (prctl(2),
+// PR_SET_PDEATHSIG). Go ends a thread only when a goroutine ends that is locked to it. So
+// no goroutine that is locked to its thread may start a command.
 func EndWithParent(cmd *exec.Cmd, sig syscall.Signal) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

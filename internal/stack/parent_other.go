@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// EndWithParent does nothing here: only Linux's kernel can. What a process that
-// is killed has started goes on.
+// EndWithParent does nothing here: only Linux's kernel can do this. After this process is
+// killed, its children go on.
 func EndWithParent(*exec.Cmd, syscall.Signal) {}

@@ -22,21 +22,21 @@ type PluginOptions struct {
 	BinDir string
 	Dir    string // for its configuration, socket and logs
 
-	// Where the plugin learns of workers: at least one of these two.
+	// Where the plugin finds workers: at least one of these two.
 	Workers string   // the discovery file
 	Etcd    []string // etcd's addresses
 	Prefix  string   // of the workers' keys in etcd; empty: the plugin's default
-	Dynamo  bool     // read Dynamo's workers from the same etcd
+	Dynamo  bool     // also read Dynamo's workers from this etcd
 
 	Config  string // more YAML, appended to the generated configuration
 	Listen  string // default: a unix socket in Dir
 	Args    []string
-	Cgroup  string // the cgroup.procs of the cgroup that it runs in; default: ours
+	Cgroup  string // path of the cgroup.procs of the cgroup to run in; default: that of this process
 	Pprof   bool   // serve Go's profiles on the admin address
-	NotWait bool   // do not wait for readiness
+	NotWait bool   // return before the plugin is ready
 
-	// Command runs the plugin so in place of serve: all else of its configuration is
-	// the caller's, who says at which port of loopback its admin address is.
+	// Command replaces the arguments for serve. The caller then writes the configuration,
+	// and AdminPort is the loopback port of its admin address.
 	Command   []string
 	AdminPort int
 }
@@ -85,8 +85,8 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 	return p, nil
 }
 
-// discovery returns the section of the configuration that says where workers
-// are learnt of.
+// discovery returns the section of the configuration that says where the plugin finds
+// workers.
 func (o PluginOptions) discovery() string {
 	var parts []string
 	if o.Workers != "" {

@@ -6,16 +6,16 @@ import (
 	"syscall"
 )
 
-// FreePorts returns n loopback ports that are this process's until it ends: it
-// keeps a socket bound to each, which never listens. A child that sets
-// SO_REUSEADDR, as Go, Envoy and most servers do, can listen there, also again
-// after it was killed; while none does, connections are refused. Nobody else is
-// given such a port: the kernel passes over a bound one, and another process
-// that asks for a port in this way gets another. So two test runs on one
-// machine, and two tests of one run, cannot meet.
+// FreePorts returns n loopback ports that belong to this process until it ends: it keeps
+// a socket bound to each and never listens on it. A child that sets SO_REUSEADDR, as Go,
+// Envoy and most servers do, can listen on such a port, also again after it was killed.
+// While none listens, connections are refused. No other process gets such a port: the
+// kernel does not choose a bound port, and another process that calls FreePorts gets
+// others. So two test runs on one machine, or two tests of one run, never use the same
+// port.
 //
-// The rule is Linux's (socket(7), SO_REUSEADDR): two sockets may be bound to one
-// address if both set the option and none of those that are bound listens.
+// Linux allows this (socket(7), SO_REUSEADDR): two sockets may be bound to one address if
+// both set the option and no bound socket listens.
 func FreePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -27,10 +27,9 @@ func FreePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// FreeRow is [FreePorts] for n ports that follow each other, and returns the
-// first.
+// FreeRow is like [FreePorts], for n consecutive ports. It returns the first.
 func FreeRow(n int) (first int, err error) {
-	for range 100 { // a neighbour may be taken
+	for range 100 { // again, since the next port may be taken
 		if first, err = holdRow(n); err == nil {
 			return first, nil
 		}
@@ -41,7 +40,7 @@ func FreeRow(n int) (first int, err error) {
 func holdRow(n int) (first int, err error) {
 	held := make([]int, 0, n) // file descriptors
 	for i := range n {
-		want := 0 // of the kernel's choice
+		want := 0 // the kernel chooses
 		if i > 0 {
 			want = first + i
 		}
@@ -60,9 +59,9 @@ func holdRow(n int) (first int, err error) {
 	return first, nil
 }
 
-// hold binds a socket to a port, of the kernel's choice if it is 0.
+// hold binds a socket to a port. For 0 the kernel chooses the port.
 func hold(want int) (fd, port int, err error) {
-	syscall.ForkLock.RLock() // a child that begins now is not to have it
+	syscall.ForkLock.RLock() // a child that starts now must not inherit the socket
 	fd, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
 		syscall.CloseOnExec(fd)
@@ -71,8 +70,8 @@ func hold(want int) (fd, port int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	// The option comes after the bind: with it, two that hold ports could be given
-	// the same one.
+	// The option is set after the bind. Otherwise two sockets that hold ports could be
+	// given the same one.
 	err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: want, Addr: [4]byte{127, 0, 0, 1}})
 	if err == nil {
 		err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)

@@ -21,17 +21,17 @@ type Process struct {
 	log  *tail
 	done chan struct{}
 
-	group bool // signals go to its process group
+	group bool // signals go to the whole process group
 
 	mu  sync.Mutex
 	err error // guarded by mu; set before done is closed
 }
 
-// logKept is how many bytes of what a process writes are kept, the last ones.
+// logKept is how many bytes of a process's output are kept, the last ones.
 const logKept = 256 << 10
 
-// start runs the command. stdout, where not nil, gets its standard output; what
-// it writes to standard error is kept for [Process.Log].
+// start runs the command. Standard error is kept for [Process.Log]. Standard output goes
+// to stdout, or is kept, too, if stdout is nil.
 func start(ctx context.Context, name string, stdout io.Writer, path string, args ...string) (*Process, error) {
 	p := &Process{Name: name, log: &tail{limit: logKept}, done: make(chan struct{})}
 	p.cmd = exec.CommandContext(ctx, path, args...)
@@ -49,8 +49,8 @@ func start(ctx context.Context, name string, stdout io.Writer, path string, args
 	return p, nil
 }
 
-// within makes a command that is in a cgroup from its beginning: file is what takes the
-// cgroup's processes (cgroup.procs). Without one the command stays as it is.
+// within returns a command that puts itself into a cgroup before it runs. file is the
+// cgroup's cgroup.procs. If file is "", the command is returned unchanged.
 func within(file, path string, args []string) (string, []string) {
 	if file == "" {
 		return path, args
@@ -58,7 +58,7 @@ func within(file, path string, args []string) (string, []string) {
 	return "/bin/sh", append([]string{"-c", `echo $$ >"$0" && exec "$@"`, file, path}, args...)
 }
 
-// waited has the process's end noticed.
+// waited starts a goroutine that closes done when the process has ended.
 func (p *Process) waited() {
 	go func() {
 		err := p.cmd.Wait()
@@ -69,8 +69,8 @@ func (p *Process) waited() {
 	}()
 }
 
-// startReady runs a command that prints one line on standard output when it
-// serves, and returns that line.
+// startReady runs a command that prints one line on standard output when it serves, and
+// returns that line.
 func startReady(ctx context.Context, name, path string, args ...string) (*Process, []byte, error) {
 	r, w := io.Pipe()
 	proc, err := start(ctx, name, w, path, args...)
@@ -107,10 +107,10 @@ func startReady(ctx context.Context, name, path string, args ...string) (*Proces
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Alive reports whether the process has not ended. One that is stopped lives.
+// Alive reports whether the process has not ended. A stopped process is alive.
 func (p *Process) Alive() bool {
 	select {
 	case <-p.done:
@@ -120,8 +120,8 @@ func (p *Process) Alive() bool {
 	}
 }
 
-// RSS returns the bytes of memory that the process has resident: 0 once it has
-// ended, and where there is no /proc.
+// RSS returns the resident memory of the process in bytes. It is 0 after the process has
+// ended, and on systems without /proc.
 func (p *Process) RSS() int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.PID()))
 	if err != nil {
@@ -134,18 +134,19 @@ func (p *Process) RSS() int64 {
 	return resident * int64(os.Getpagesize())
 }
 
-// Err returns how the process ended; nil while it runs and after exit code 0.
+// Err returns the error with which the process ended. It is nil while the process runs,
+// and after exit code 0.
 func (p *Process) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// Log returns the last part of what the process wrote.
+// Log returns the last part of the process's output.
 func (p *Process) Log() string { return p.log.String() }
 
-// KeepLog has more bytes kept of what the process writes from here on, and returns
-// whether all that it has written so far is still there.
+// KeepLog raises the number of bytes that are kept of later output. False means that some
+// of the earlier output is already lost.
 func (p *Process) KeepLog(bytes int) bool { return p.log.keep(bytes) }
 
 // Signal sends a signal.
@@ -154,7 +155,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 	switch {
 	case !p.group:
 		err = p.cmd.Process.Signal(s)
-	case p.Alive(): // else its number may be another's
+	case p.Alive(): // after its end the number may be another group's
 		err = syscall.Kill(-p.PID(), s)
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
@@ -163,14 +164,14 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Kill ends the process as kill -9 does and waits until it is gone.
+// Kill ends the process with SIGKILL and waits until it has ended.
 func (p *Process) Kill() error {
 	err := p.Signal(syscall.SIGKILL)
 	<-p.done
 	return err
 }
 
-// Stop asks the process to end and kills it after the grace.
+// Stop sends SIGTERM, and kills the process if it has not ended after grace.
 func (p *Process) Stop(grace time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err

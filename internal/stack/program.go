@@ -15,14 +15,14 @@ type ProgramOptions struct {
 	Name string
 	Path string
 	Args []string
-	Env  []string // beside this process's
+	Env  []string // in addition to this process's
 	Dir  string
 }
 
-// StartProgram runs a program in a process group of its own. Signals, Kill and the end
-// of the context go to the whole group, and so does the end of this process, however it
-// comes about: the kernel tells only the first process of it ([EndWithParent]), so a
-// shell waits for the end of a pipe that this process holds.
+// StartProgram runs a program in a process group of its own. Signals, Kill and the end of
+// the context reach the whole group. The end of this process, however it comes about,
+// ends the whole group, too. [EndWithParent] would reach only its first process, so a
+// shell waits for the end of a pipe that this process holds, and then kills the group.
 func StartProgram(ctx context.Context, o ProgramOptions) (*Process, error) {
 	p := &Process{Name: o.Name, log: &tail{limit: 256 << 10}, done: make(chan struct{}), group: true}
 	p.cmd = exec.CommandContext(ctx, o.Path, o.Args...)
@@ -36,7 +36,7 @@ func StartProgram(ctx context.Context, o ProgramOptions) (*Process, error) {
 	}
 	p.waited()
 	guard := exec.Command("sh", "-c", `read -r _; kill -KILL "-$1" 2>/dev/null`, "sh", strconv.Itoa(p.PID()))
-	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what ends the terminal's group is not to end it first
+	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that a signal to the terminal's group does not end the guard first
 	held, err := guard.StdinPipe()
 	if err == nil {
 		err = guard.Start()

@@ -18,11 +18,11 @@ import (
 // EnvoyVersion is the Envoy that `make tools` installs and the tests expect.
 const EnvoyVersion = "1.40.0"
 
-// ErrNoEnvoy says that no Envoy was found, and what to do.
+// ErrNoEnvoy says that no Envoy was found, and how to get one.
 var ErrNoEnvoy = errors.New("stack: no envoy: set ENVOY, put envoy on PATH, or run `make tools`")
 
-// FindEnvoy returns the Envoy to run: $ENVOY (given as env), else envoy on
-// PATH, else the one that `make tools` has put below the repository's root.
+// FindEnvoy returns the path of Envoy: env (the value of $ENVOY), else envoy on PATH,
+// else the one that `make tools` has put below the repository's root.
 func FindEnvoy(env string) (string, error) {
 	if env != "" {
 		return env, nil
@@ -59,18 +59,18 @@ func Root() (string, error) {
 	}
 }
 
-// Build puts commands of this module into dir, compiled with the go on PATH;
-// tags may be empty. With race, binaries check themselves for data races. They
-// are built below .run/bin of the root, where go leaves what is up to date, and
-// linked from there: who builds the same a second time pays for no link step,
-// and what another builds meanwhile does not change dir.
+// Build puts commands of this module into dir, built with the go on PATH. tags may be
+// empty. With race, the binaries check themselves for data races. They are built below
+// .run/bin of the root, where go keeps binaries that are up to date, and are then linked
+// into dir. So a second build of the same commands takes no time, and another build that
+// runs meanwhile does not change dir.
 func Build(dir, tags string, race bool, packages ...string) error {
 	root, err := Root()
 	if err != nil {
 		return err
 	}
 	args := []string{"build", "-tags", tags, fmt.Sprintf("-race=%t", race)}
-	if strings.Contains(os.Getenv("GOFLAGS"), "-overlay") { // made for this once (internal/faults): not worth keeping
+	if strings.Contains(os.Getenv("GOFLAGS"), "-overlay") { // an overlay is made for one build (internal/faults), so its binaries are not worth keeping
 		return goBuild(root, dir, args, packages)
 	}
 	kind := sha256.Sum256([]byte(strings.Join(append(args, os.Getenv("GOFLAGS")), " ")))
@@ -103,7 +103,7 @@ func goBuild(root, dir string, args, packages []string) error {
 	return nil
 }
 
-// lock waits until it holds the file, and returns what lets go of it.
+// lock waits until it holds the lock on the file. unlock releases it.
 func lock(name string) (unlock func(), err error) {
 	f, err := os.Create(name)
 	if err != nil {
@@ -115,7 +115,7 @@ func lock(name string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// place makes to a link of from, or a copy where they are on different disks.
+// place makes to a hard link to from, or a copy if they are on different disks.
 func place(from, to string) error {
 	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Between two questions: soon at first, since most answers come soon, and then
-// seldom, since a question may cost a process a page of metrics.
+// The pauses between two calls of ok. They are short at first, since most answers come
+// soon. Later they are longer, since a call may cost a process a page of metrics.
 const firstPause, lastPause = 5 * time.Millisecond, 60 * time.Millisecond
 
-// poll asks ok until it says yes, the context ends or p (may be nil) dies.
+// poll calls ok until it returns true, the context ends, or p (may be nil) ends.
 func poll(ctx context.Context, what string, p *Process, ok func() bool) error {
 	pause := firstPause
 	tick := time.NewTimer(pause)
@@ -33,5 +33,5 @@ func poll(ctx context.Context, what string, p *Process, ok func() bool) error {
 	return nil
 }
 
-// Await asks ok again and again until it says yes or the context ends.
+// Await calls ok until it returns true or the context ends.
 func Await(ctx context.Context, what string, ok func() bool) error { return poll(ctx, what, nil, ok) }

@@ -16,14 +16,14 @@ import (
 // Worker is a running simulated worker.
 type Worker struct {
 	*Process
-	Info *worker.Worker    // what it says of itself
-	Sim  *enginesim.Client // its state, its requests, its faults
+	Info *worker.Worker    // its own description
+	Sim  *enginesim.Client // inspects it and sets its faults
 }
 
-// StartWorker runs one simulated worker and returns once it serves. args are
-// flags of the enginesim command. Where they name no address, it gets one that
-// stays its own when it dies: whoever calls a dead worker is refused, and meets
-// nobody else.
+// StartWorker runs one simulated worker and returns once it serves. args are flags of the
+// enginesim command. Addresses that args do not name get ports that stay this process's
+// after the worker's death. So a request to a dead worker is refused, and reaches no
+// other process.
 func StartWorker(ctx context.Context, binDir string, args ...string) (*Worker, error) {
 	at, err := addresses(args)
 	if err != nil {
@@ -42,12 +42,12 @@ func StartWorker(ctx context.Context, binDir string, args ...string) (*Worker, e
 	return &Worker{Process: proc, Info: info, Sim: &enginesim.Client{BaseURL: "http://" + info.Endpoint.String()}}, nil
 }
 
-// addresses returns flags for what a simulated worker with these flags listens
-// on and they do not name, at ports that are held.
+// addresses returns flags for the addresses that a worker with these flags needs and the
+// flags do not name. Their ports are held; see FreePorts.
 func addresses(args []string) (more []string, err error) {
 	ranks, perRank := 1, hasFlag(args, "port-per-rank")
 	if v, ok := flagOf(args, "dp-size"); ok {
-		ranks, _ = strconv.Atoi(v) // what is no number the command refuses
+		ranks, _ = strconv.Atoi(v) // the command refuses a value that is not a number
 	}
 	role, _ := flagOf(args, "role")
 	engine, named := flagOf(args, "engine")
@@ -80,7 +80,7 @@ func addresses(args []string) (more []string, err error) {
 	return more, nil
 }
 
-// flagOf returns the last value of a flag among args, as package flag reads it.
+// flagOf returns the last value of a flag in args, in the way of package flag.
 func flagOf(args []string, name string) (value string, found bool) {
 	for i, a := range args {
 		a, dash := strings.CutPrefix(a, "-")
