@@ -12,9 +12,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// blockEvents appends so many events of an engine with blocks of 64 tokens:
-// stores of one block each, in chains of 32, and once it holds 20,000 blocks
-// the removal of the oldest with each.
+// blockEvents appends events as of an engine with blocks of 64 tokens: stores of one
+// block each, in chains of 32. Once the engine holds 20,000 blocks, each store comes with
+// the removal of the oldest block.
 type blockEvents struct {
 	n uint64
 }
@@ -53,8 +53,8 @@ func (g *blockEvents) message(events int) []byte {
 	return append(b, 0)
 }
 
-// BenchmarkApply decodes events of one block of 64 tokens and gives them to the
-// plain map, which is most of the time; BenchmarkDecode does but the first.
+// BenchmarkApply decodes events of one block of 64 tokens and gives them to the plain
+// map. The map takes most of the time; BenchmarkDecode only decodes.
 func BenchmarkApply(b *testing.B) { benchmarkEvents(b, true) }
 
 // BenchmarkDecode decodes events of one block of 64 tokens.
@@ -127,8 +127,8 @@ func BenchmarkApplyPlane(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkReceive reads messages of one event each over a real socket, by our
-// reader and by the library that docs/decisions/0007 weighs it against.
+// BenchmarkReceive reads messages of one event each over a real socket, once with our
+// reader and once with the library that docs/decisions/0007 compares it with.
 func BenchmarkReceive(b *testing.B) {
 	var g blockEvents
 	frames := appendFrame(appendFrame(appendFrame(nil, flagMore, nil), flagMore, be64(1)), 0, g.message(1))

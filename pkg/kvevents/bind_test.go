@@ -17,7 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// dialer is a publisher that dials the subscriber, written byte by byte.
+// dialer is a publisher that dials the subscriber; the test writes its bytes.
 type dialer struct{ *peer }
 
 func dialIn(t *testing.T, addr string) *dialer {
@@ -56,8 +56,8 @@ func block(n int) event {
 	return store(event{"block_hashes": []int{n}, "parent_block_hash": nil, "token_ids": []int{n, n}})
 }
 
-// Where each rank is a server of its own, each goes by its own address, and all
-// by their machine's.
+// If each rank is a server of its own, each is known by its own address, and all are
+// known by the address of their machine.
 func TestAPublisherOfARankWithAPortOfItsOwnIsKnown(t *testing.T) {
 	at, err := worker.ParseEndpoint("10.0.0.1:8000")
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestAPublisherThatDialsIsKnownByItsTopic(t *testing.T) {
 	two := worker.Rank{ID: 2}
 	r.attached(one, two)
 	a, b := dialIn(t, addr), dialIn(t, addr)
-	a.publish(t, "kv@127.0.0.1:1001@m", 0, 0, block(1)) // the endpoints of bindRig's workers
+	a.publish(t, "kv@127.0.0.1:1001@m", 0, 0, block(1)) // the endpoints that bindRig gives its workers
 	b.publish(t, "kv@127.0.0.1:1002@m", 0, 0, block(2))
 	r.eventually("both", func() bool { return r.holds(one, map[int]bool{1: true}) && r.holds(two, map[int]bool{2: true}) })
 	require.Equal(t, StateConnected, r.status(one).State)
@@ -85,7 +85,8 @@ func TestAPublisherThatDialsIsKnownByItsTopic(t *testing.T) {
 	r.eventually("a loss", func() bool {
 		return r.holds(one, map[int]bool{5: true}) && r.status(one).State == StateDegraded
 	})
-	// It restarts and dials again before the old connection is known to be dead.
+	// The publisher restarts and dials again before its old connection is known to be
+	// dead.
 	again := dialIn(t, addr)
 	again.publish(t, "kv@127.0.0.1:1001@m", 0, 0, block(6))
 	again.publish(t, "kv@127.0.0.1:1001@m", 1, 0, block(7))
@@ -150,10 +151,10 @@ func TestAnotherLibrarysPublisherDials(t *testing.T) {
 func TestAConnectionThatSaysNothingIsLetGoAtTheEnd(t *testing.T) {
 	r, addr := bindRig(t)
 	r.follow(worker.KVEvents{})
-	silent, err := net.Dial("tcp", addr) // not even a greeting
+	silent, err := net.Dial("tcp", addr) // sends not even a greeting
 	require.NoError(t, err)
 	defer silent.Close()
-	quiet := dialIn(t, addr) // and one without a message
+	quiet := dialIn(t, addr) // greets, and sends no message
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -184,7 +185,7 @@ func TestAnAddressIsOfOneKindOnly(t *testing.T) {
 	require.ErrorContains(t, err, "expected host:port")
 }
 
-// announce is the head of a frame of 1 MiB.
+// announce returns the head of a frame of 1 MiB.
 func announce(flags byte) []byte { return append([]byte{flags | flagLong}, be64(1<<20)...) }
 
 func TestMemoryIsTakenAsBytesArriveNotAsTheyAreAnnounced(t *testing.T) {
@@ -250,8 +251,8 @@ func TestASilentPeerIsLetGo(t *testing.T) {
 	})
 }
 
-// Those that send their first payload so slowly that all places for that are
-// taken hold them for a while only.
+// Peers may send their first payload so slowly that they take all places. They keep the
+// places for a limited time only.
 func TestThePlacesForFirstPayloadsComeFreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sub := &Subscriber{cfg: Config{}.withDefaults()}

@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Nothing follows that would show the gap, and no audit is due.
+// No later event shows the gap, and no audit is due.
 func TestTheLostLastEventOfAQuietStreamIsFound(t *testing.T) {
 	require.LessOrEqual(t, Config{}.withDefaults().Check, 1500*time.Millisecond, "found within 2 s")
 	w := newZMQWorker(t, 0, 0)
@@ -25,7 +25,7 @@ func TestTheLostLastEventOfAQuietStreamIsFound(t *testing.T) {
 		w.store(n, true)
 		r.eventually("found", func() bool { return r.holds(one, w.held) })
 	}
-	w.publish(event{"type": "AllBlocksCleared"}, true) // its cache was emptied while it was idle
+	w.publish(event{"type": "AllBlocksCleared"}, true) // lost: the worker's cache was emptied while it was idle
 	r.eventually("found", func() bool { return r.holds(one, nil) })
 	require.Zero(t, r.status(one).Resets)
 }
@@ -53,7 +53,7 @@ func TestChecksKeepTheirConnectionAndMakeNewOnesWhereItIsLost(t *testing.T) {
 	require.LessOrEqual(t, dialed.Load(), int64(7))
 }
 
-// Without a replay port nobody can be asked, and what is known grows old.
+// Without a replay port the publisher cannot be asked, so AsOf stays at the last message.
 func TestWhenItWasKnownLastThatNothingIsMissing(t *testing.T) {
 	asked, mute := newZMQWorker(t, 0, 0), newZMQWorker(t, 0, -1)
 	r := newRig(t, func(c *Config) { c.Audit, c.Check = time.Hour, 5*time.Millisecond })
@@ -79,7 +79,7 @@ func TestARankWhoseEngineHasEmptiedItsCacheHoldsNothing(t *testing.T) {
 	w.store(1, false)
 	r.eventually("heard", func() bool { return r.holds(one, w.held) && r.status(one).State == StateConnected })
 	r.sub.Emptied(one)
-	r.sub.Emptied(one) // it is told again and again
+	r.sub.Emptied(one) // it may be called repeatedly
 	r.sub.Emptied(worker.Rank{ID: 99})
 	require.True(t, r.holds(one, nil))
 	require.Equal(t, uint64(1), r.status(one).Resets)

@@ -90,8 +90,8 @@ func TestLiteralSamplesDecode(t *testing.T) {
 		}, b.Events)
 	})
 	t.Run("an SGLang store with signed hashes", func(t *testing.T) {
-		// The sample names two hashes and tokens for one block: with a block
-		// of one token it is whole.
+		// The sample names two hashes and the tokens of one block. With blocks of one
+		// token the store is whole.
 		b := unhex(t, sglangSigned)
 		r := reader{b: b}
 		r.array()
@@ -259,8 +259,7 @@ func TestSaltAndAdapterSeedTheHashes(t *testing.T) {
 	}
 }
 
-// TestABareKeyOfAPromptsFirstBlockIsItsSalt, as vLLM 0.32 has it: the blocks behind it have
-// it by their parent.
+// In the form of vLLM 0.32. The blocks behind the first take the salt from their parent.
 func TestABareKeyOfAPromptsFirstBlockIsItsSalt(t *testing.T) {
 	for name, c := range map[string]struct {
 		keys []string
@@ -283,7 +282,7 @@ func TestABareKeyOfAPromptsFirstBlockIsItsSalt(t *testing.T) {
 	}
 }
 
-// hashBytes is the formula of a local hash over bytes, written down once more.
+// hashBytes computes a local hash by its formula, independently of the product.
 func hashBytes(seed uint64, tokens []uint32, objects ...uint64) kvindex.LocalHash {
 	var b []byte
 	for _, t := range tokens {
@@ -317,7 +316,7 @@ func TestBlocksThatAreNotAsTheWorkerIsRegisteredAreRefused(t *testing.T) {
 	require.Equal(t, "eagle_mismatch", outcome(t, eagle, store(nil)))
 	require.Equal(t, "device", outcome(t, plain, store(nil)))
 	require.Equal(t, "device", outcome(t, eagle, store(event{"block_hashes": []int{}, "token_ids": []int{}})), "no block is of no kind")
-	// Neither teaches anything of the blocks that it names.
+	// Neither event teaches the decoder anything about the blocks that it names.
 	salted := store(event{"cache_salt": "t"})
 	require.Equal(t, "eagle_mismatch", outcome(t, eagle, salted))
 	require.Empty(t, eagle.spaces.blocks)
@@ -355,7 +354,7 @@ func TestMultimodalObjectsAreHashedBehindTheTokensInOrder(t *testing.T) {
 	}
 }
 
-// TestAPicturesBlocksAreCalledAsARequestsWithIt, in the form in which vLLM tells them.
+// The pictures are in the form in which vLLM tells them.
 func TestAPicturesBlocksAreCalledAsARequestsWithIt(t *testing.T) {
 	t.Parallel()
 	digest := strings.Repeat("0123456789abcdef", 4)
@@ -379,8 +378,7 @@ func TestAPicturesBlocksAreCalledAsARequestsWithIt(t *testing.T) {
 	}
 }
 
-// TestABlockOfManyPicturesIsLeftOutAlone: what is kept of an event does not grow with the
-// names in it.
+// The memory for an event must not grow with the names in it.
 func TestABlockOfManyPicturesIsLeftOutAlone(t *testing.T) {
 	t.Parallel()
 	many := make([]any, 10_000)
@@ -398,7 +396,7 @@ func TestABlockOfManyPicturesIsLeftOutAlone(t *testing.T) {
 	require.Equal(t, 1, d.LeftOut())
 }
 
-// TestSGLangsIdsOfAPictureLeaveItsBlocksOut, and what follows them, as 0.5.23 pads.
+// The pads are those of 0.5.23. Blocks behind them are left out, too.
 func TestSGLangsIdsOfAPictureLeaveItsBlocksOut(t *testing.T) {
 	t.Parallel()
 	const pad = 1<<62 + 999_999
@@ -457,13 +455,13 @@ func TestASaltIsInheritedFromTheParent(t *testing.T) {
 	require.Equal(t, local(""), put(5, 4, nil))
 	require.Equal(t, local("b"), put(6, 3, "b"), "its own word counts")
 
-	// A block that is gone from one tier and not from the other is still known.
+	// A block that left one tier is still known if another tier has it.
 	require.Equal(t, "device", outcome(t, d, removal(event{"block_hashes": []int{3}})))
 	require.Equal(t, local("a"), put(7, 3, nil))
 	require.Equal(t, "host", outcome(t, d, removal(event{"block_hashes": []int{3}, "medium": "CPU"})))
 	require.Equal(t, local(""), put(8, 3, nil), "nothing is known of the parent")
 
-	// One name of two salts.
+	// One engine hash was stored under two salts.
 	put(2, 1, "c")
 	require.Equal(t, "ambiguous_salt", outcome(t, d, store(event{"parent_block_hash": 2})))
 	decodeOne(t, d, payload(t, 0, event{"type": "AllBlocksCleared"}))

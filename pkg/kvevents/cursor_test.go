@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The verbs of testdata/cursor. An event is written id@publisher, ids may be
-// ranges; a ! at its end says that messages of the publisher were missed.
+// The verbs of testdata/cursor. An event is written id@publisher, where id may be a
+// range. A ! at the end says that messages of the publisher were missed.
 //
 //	cursor
 //	event 0-3@A 9@B!
@@ -29,7 +29,7 @@ func TestCursorScenarios(t *testing.T) {
 				c = Cursor{}
 			case "cleared":
 				c.Cleared()
-			case "restart": // the process: what follows is of the next one
+			case "restart": // of the process: later verbs are for the next one
 				publisher, p, seen := c.Position()
 				retired := c.Retired()
 				if c = (Cursor{}); seen {

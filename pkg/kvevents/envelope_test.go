@@ -12,18 +12,19 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// The envelope of a first message as Dynamo 1.6.1 wrote it, as far as it was
-// kept: 400 of 457 bytes, header included.
+// The envelope of the first message that Dynamo 1.6.1 wrote. Only 400 of its 457 bytes
+// were kept, including the header.
 var capturedEnvelope = []byte("\x01\x00\x00\x01\xc4\x85\xacpublisher_id\xcf\x00\x16?6;\xd7u\xd3\xa8sequence\x00\xacpublished_at\xcf\x00\x00\x01\xa1\xfb\xa7\xee\xda\xa5topic\xa9kv-events\xa7payload\xc5\x01r\x91\x84\xa9worker_id\xcfS\x15\xa1\xfb\xa7\x82s\n\xacstorage_tier\xa6device\xb0residency_domain\xa6worker\xa5event\x83\xa8event_id\x01\xa4data\x81\xa6stored\x83\xabparent_hash\xc0\xaestart_position\xc0\xa6blocks\x94\x83\xaablock_hash\xcf\x90\x1dv\x90\x1b\xa9T\r\xabtokens_hash\xcf\x90\x1dv\x90\x1b\xa9T\r\xadmm_extra_info\xc0\x83\xaablock_hash\xcfg\r\x88\xcb\xf4]v\xab\xabt")
 
-// The tokens of the same prompt, from the engine's own stream, and the names
-// that it gave to its four blocks of 16.
+// The tokens of the same prompt, from the engine's own stream, and the engine hashes of
+// its four blocks of 16.
 var (
 	capturedTokens = []uint32{1, 87, 426, 201, 1023, 71, 223, 402, 273, 77, 315, 283, 89, 80, 691, 90, 223, 76, 448, 719, 271, 308, 269, 590, 92, 91, 405, 73, 16, 481, 223, 402, 273, 77, 315, 283, 89, 80, 691, 90, 223, 76, 448, 719, 271, 308, 269, 590, 92, 91, 405, 73, 16, 697, 958, 858, 14, 296, 409, 260, 1010, 667, 16, 2}
 	capturedHashes = []kvindex.EngineHash{10384586677097681933, 7425741770163320491, 2377789684860056493, 4276102178977709886}
 )
 
-// restOfEnvelope is what the capture lacks, by the rule of the part that it has.
+// restOfEnvelope returns the bytes that the capture lacks, continued by the pattern of
+// its last part.
 func restOfEnvelope(t testing.TB) []byte {
 	t.Helper()
 	tokens := kvindex.AppendLocalHashes(nil, capturedTokens, 16, 1337)
@@ -77,7 +78,7 @@ func TestTheCapturedMessageIsRead(t *testing.T) {
 	require.False(t, events[0].Refused)
 	require.False(t, events[0].Stored.HasParent)
 	require.Equal(t, kvindex.Device, events[0].Stored.Tier)
-	// The plane tells of hashes what the engine tells of tokens.
+	// The plane has hashes for what the engine's stream has tokens for.
 	raw := payload(t, 0, event{
 		"type": "BlockStored", "block_hashes": capturedHashes, "parent_block_hash": nil,
 		"token_ids": capturedTokens, "block_size": 16, "group_idx": 0,
@@ -137,8 +138,8 @@ func envelope(t testing.TB, publisher, sequence uint64, topic string, events ...
 	return append(binary.BigEndian.AppendUint32([]byte{1}, uint32(len(m))), m...)
 }
 
-// routed makes a router event; more replaces its fields, and "event" those of
-// the inner one. A nil value removes a field.
+// routed makes a router event. The members of more replace those of the event, and
+// "event" in more those of the inner event. A nil value removes a member.
 func routed(id uint64, data any, more event) event {
 	inner := event{"event_id": id, "data": data, "dp_rank": 0}
 	e := event{"worker_id": uint64(1), "storage_tier": "device", "residency_domain": "worker"}
@@ -224,8 +225,8 @@ func TestEachRouterEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 	}
 }
 
-// FuzzPlane: no input panics, what is read is whole, and reading it again gives
-// the same.
+// FuzzPlane checks that no input panics, that each event is whole, and that a second
+// reading gives the same events.
 func FuzzPlane(f *testing.F) {
 	f.Add(capturedWhole(f))
 	f.Add(capturedEnvelope)

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// peer is the other side of a connection, written byte by byte so that it can
-// do wrong. It fails no test by itself: the far end may be gone at any time.
+// peer is the other side of a connection. It writes single bytes, so that it can break
+// the protocol. It fails no test by itself: the far end may be gone at any time.
 type peer struct {
 	nc net.Conn
 	r  *bufio.Reader
@@ -58,7 +58,7 @@ func (p *peer) read() (flags byte, body []byte, err error) {
 	if _, err := io.ReadFull(p.r, h[:]); err != nil {
 		return 0, nil, err
 	}
-	body = make([]byte, h[1]) // no long frames come from us
+	body = make([]byte, h[1]) // our side sends no long frames
 	_, err = io.ReadFull(p.r, body)
 	return h[0], body, err
 }
@@ -67,7 +67,7 @@ func newPeer(nc net.Conn) *peer { return &peer{nc: nc, r: bufio.NewReader(nc)} }
 
 func be64(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// canned is a connection whose peer has said all it will, and hears nothing.
+// canned is a connection whose peer has already sent all its bytes. Writes are dropped.
 type canned struct{ net.Conn }
 
 func (canned) Write(b []byte) (int, error) { return len(b), nil }

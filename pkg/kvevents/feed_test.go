@@ -9,8 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestWhatTheIndexRefusesIsCountedByItsReason: each error that the index has
-// names is a reason of its own, and none of them is normal.
+// Each error that the index names has a reason of its own, and none of these reasons is
+// normal.
 func TestWhatTheIndexRefusesIsCountedByItsReason(t *testing.T) {
 	index, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, kvindex.NewSlots())
 	require.NoError(t, err)

@@ -26,8 +26,8 @@ func corpus(f *testing.F) {
 		store(event{"parent_block_hash": int64(-5), "block_mm_infos": []any{map[string]any{"mm_objects": []any{map[string]any{"mm_hash": 5}}}}})))
 }
 
-// FuzzDecode: no input panics, each event is used or counted, and what is used
-// is whole.
+// FuzzDecode checks that no input panics, that each event is used or counted, and that
+// each event that is used is whole.
 func FuzzDecode(f *testing.F) {
 	corpus(f)
 	f.Fuzz(func(t *testing.T, p []byte) {
@@ -57,7 +57,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzSkip compares where a value ends with an independent reader.
+// FuzzSkip compares the end of a value with the result of an independent reader.
 func FuzzSkip(f *testing.F) {
 	corpus(f)
 	f.Fuzz(func(t *testing.T, p []byte) {

@@ -14,12 +14,12 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// heardWrote is what Hooks.Wrote was told.
+// heardWrote records the calls of Hooks.Wrote.
 type heardWrote struct {
 	mu         sync.Mutex
 	calls      int
 	live, late int // blocks
-	broken     int // that something may be missing
+	broken     int // calls that said that something may be missing
 }
 
 func (h *heardWrote) hook(_ worker.Rank, blocks int, live bool) {
@@ -36,14 +36,14 @@ func (h *heardWrote) hook(_ worker.Rank, blocks int, live bool) {
 	}
 }
 
-// count is how often it was told anything.
+// count is the number of calls.
 func (h *heardWrote) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.calls
 }
 
-// said returns what was told since it was asked last.
+// said returns what the calls since the last said had.
 func (h *heardWrote) said() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -52,7 +52,8 @@ func (h *heardWrote) said() string {
 	return s
 }
 
-// handStream is a stream whose connection is the test. Its replays never come by themselves.
+// handStream is a stream for which the test plays the connection. Replays do not run by
+// themselves.
 func handStream(t *testing.T, replayAddr string, hooks Hooks) *stream {
 	t.Helper()
 	index := kvindex.NewMap(kvindex.NewSlots())
@@ -72,7 +73,7 @@ func handStream(t *testing.T, replayAddr string, hooks Hooks) *stream {
 	return s
 }
 
-// chained is block n of one chain, which block 0 begins.
+// chained is block n of a chain that begins with block 0.
 func chained(n int) event {
 	e := event{"block_hashes": []int{n}, "parent_block_hash": n - 1, "token_ids": []int{n, n}}
 	if n == 0 {
@@ -85,7 +86,7 @@ func (s *stream) hears(m message) {
 	s.inTurn(func() { s.obey(s.tracker.Live(m.seq, s.sum(m)), m) })
 }
 
-// replays gives the stream a replay of some messages to its end.
+// replays gives the stream a replay of these messages, with its end.
 func (s *stream) replays(t *testing.T, ms ...message) {
 	t.Helper()
 	for _, m := range ms {
@@ -96,8 +97,7 @@ func (s *stream) replays(t *testing.T, ms ...message) {
 	s.inTurn(func() { s.answered(answer{end: true}) })
 }
 
-// What a replay brings, and what was held back meanwhile, tells nothing of how fast answers
-// are written now.
+// Messages that were replayed or held back do not show how fast answers are written now.
 func TestWhatIsReplayedOrHeldBackIsNotLive(t *testing.T) {
 	t.Parallel()
 	var heard heardWrote
@@ -112,7 +112,7 @@ func TestWhatIsReplayedOrHeldBackIsNotLive(t *testing.T) {
 	require.Equal(t, "0 live, 3 late, 0 broken", heard.said())
 	s.hears(sent[4])
 	require.Equal(t, "1 live, 0 late, 0 broken", heard.said())
-	s.hears(sent[6]) // and not 5
+	s.hears(sent[6]) // message 5 is missing
 	s.hears(sent[7])
 	s.replays(t, sent[4], sent[5])
 	require.Equal(t, "0 live, 3 late, 0 broken", heard.said())
@@ -120,7 +120,8 @@ func TestWhatIsReplayedOrHeldBackIsNotLive(t *testing.T) {
 	require.Equal(t, "1 live, 0 late, 0 broken", heard.said())
 }
 
-// A loss that no replay makes good says that what was counted until then is not all.
+// After a loss that no replay repairs, the hook says that the count so far is not
+// complete.
 func TestALossBreaksWhatIsCounted(t *testing.T) {
 	t.Parallel()
 	var heard heardWrote
@@ -132,7 +133,8 @@ func TestALossBreaksWhatIsCounted(t *testing.T) {
 	require.Equal(t, "0 live, 0 late, 1 broken", heard.said())
 }
 
-// The first message of a publisher that dials waits until it is known whose it is.
+// The first message of a publisher that dials waits until its worker is known, so it
+// counts as late.
 func TestTheFirstMessageOfAPublisherThatDialsIsLate(t *testing.T) {
 	t.Parallel()
 	var heard heardWrote
@@ -148,8 +150,8 @@ func TestTheFirstMessageOfAPublisherThatDialsIsLate(t *testing.T) {
 	require.Equal(t, "1 live, 0 late, 0 broken", heard.said())
 }
 
-// Whoever is told of blocks is told once for all messages that have waited together, live
-// ones and those of a replay: a pick needs the same lock.
+// The hook is called once for all messages that have waited together, live ones and those
+// of a replay: it takes a lock that picks need.
 func TestMessagesThatWaitAreToldAsOne(t *testing.T) {
 	t.Parallel()
 	sent := func(n int) message {
@@ -181,7 +183,7 @@ func TestMessagesThatWaitAreToldAsOne(t *testing.T) {
 			ss.answers <- answer{m: message{seq: uint64(n), payload: sent(n).payload, late: true}}
 		}
 		ss.answers <- answer{end: true}
-		s.hears(sent(63)) // waits for it
+		s.hears(sent(63)) // waits for the replay
 		s.inTurn(func() { s.takeReplayed(<-ss.answers) })
 		require.Equal(t, Live, s.tracker.Phase())
 		require.Equal(t, "0 live, 255 late, 0 broken", heard.said())
@@ -189,7 +191,7 @@ func TestMessagesThatWaitAreToldAsOne(t *testing.T) {
 	})
 }
 
-// A turn holds up whoever waits for it: few messages fill one where they are large.
+// Other goroutines wait for a turn, so few large messages must fill one.
 func TestATurnTakesNoMoreBytesThanItMay(t *testing.T) {
 	t.Parallel()
 	sent := func(n int) message {
@@ -233,13 +235,13 @@ func TestATurnTakesNoMoreBytesThanItMay(t *testing.T) {
 	})
 }
 
-// What was held back while a replay ran may be a thousand times what a turn takes: it is
-// judged in turns, in its order, and what comes meanwhile after it.
+// While a replay runs, a thousand times as many messages may be held back as a turn
+// takes. They are judged in turns, in their order, before newer messages.
 func TestWhatWasHeldBackIsJudgedInTurns(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		beside, held, most int // bytes beside each block; messages; messages in a turn
-		limit              int // of what may be held, in messages; 0: all may
+		beside, held, most int // bytes in addition to each block; messages held back; most messages in a turn
+		limit              int // most messages that may be held back; 0: no limit
 	}{
 		"many":                {0, 256, turnMessages, 0},
 		"large":               {256 << 10, 16, 4, 0},

@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The library that plays the publisher in tests: a closed PUB socket
-		// may leave its writer waiting.
+		// go-zeromq plays the publisher in tests. Its closed PUB socket may leave its
+		// writer waiting.
 		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// TestKeysAsVLLMMakesThemGiveTheHashesOfTheirPrompts: testdata/vllm-extra-keys.json was
-// written with generate_block_hash_extra_keys and to_event_extra_keys as vLLM 0.32.0 has
-// them, for random prompts, pictures, adapters and salts; never from our code.
+// testdata/vllm-extra-keys.json was written with vLLM 0.32.0's
+// generate_block_hash_extra_keys and to_event_extra_keys, for random prompts, pictures,
+// adapters and salts. None of it comes from our code.
 func TestKeysAsVLLMMakesThemGiveTheHashesOfTheirPrompts(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/vllm-extra-keys.json")
@@ -58,7 +58,7 @@ func TestKeysAsVLLMMakesThemGiveTheHashesOfTheirPrompts(t *testing.T) {
 	require.Greater(t, keyed, 50)
 }
 
-// whole makes integers of the numbers that JSON has read.
+// whole turns the numbers of parsed JSON into integers.
 func whole(v any) any {
 	switch v := v.(type) {
 	case []any:

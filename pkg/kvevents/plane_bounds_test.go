@@ -22,7 +22,7 @@ func TestARankThatJoinsHasMissedWhatWasHeardOfItBefore(t *testing.T) {
 	p.add(never, other)
 	require.False(t, other.missed)
 
-	// What leaves and comes back has missed what was said meanwhile.
+	// A rank that leaves and comes back has missed the events of the time between.
 	first.cursor.Judge(9, true, 0)
 	p.remove(r)
 	require.True(t, first.gone)
@@ -33,7 +33,7 @@ func TestARankThatJoinsHasMissedWhatWasHeardOfItBefore(t *testing.T) {
 	p.add(r, again)
 	require.Equal(t, []any{true, uint64(9)}, []any{again.missed, again.missedOf})
 
-	// A rank with events of its own is nobody's here.
+	// A rank whose events come from its engine must not be recorded as a stranger.
 	p.stranger(never, 3)
 	p.add(never, nil)
 	require.NotContains(t, p.strangers, never)

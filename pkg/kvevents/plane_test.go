@@ -16,7 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// hand is a channel by which a test hands over envelopes itself.
+// hand is a channel whose envelopes the test hands over.
 type hand struct{ sink chan Sink }
 
 func newHand() *hand { return &hand{sink: make(chan Sink, 1)} }
@@ -29,7 +29,7 @@ func (h *hand) Run(ctx context.Context, sink Sink) {
 	<-ctx.Done()
 }
 
-// planeRig is a subscriber whose events come by hand.
+// planeRig is a subscriber that gets its events from such channels.
 func planeRig(t *testing.T, channels ...Channel) (*rig, []Sink) {
 	r := newRig(t, func(c *Config) { c.Channels = channels })
 	var sinks []Sink
@@ -56,7 +56,7 @@ func (r *rig) planeHolds(rank worker.Rank, want ...uint64) bool {
 	return true
 }
 
-// attached waits until events of the ranks, and of no others, are taken.
+// attached waits until the plane takes events of these ranks and of no others.
 func (r *rig) attached(ranks ...worker.Rank) {
 	r.t.Helper()
 	r.eventually("attached", func() bool {
@@ -101,7 +101,7 @@ func TestThePlaneResetsARankThatMissedEvents(t *testing.T) {
 		sinks[0].Envelope(envelope(t, publisher, seq, "kv-events", events...))
 	}
 	send(7, 0, routed(0, planeStored(nil, 1), nil))
-	send(7, 1, routed(2, planeStored(nil, 3), nil)) // 1 was lost
+	send(7, 1, routed(2, planeStored(nil, 3), nil)) // event 1 was lost
 	require.True(t, r.planeHolds(one, 3))
 	require.Equal(t, StateDegraded, r.status(one).State)
 	require.Equal(t, uint64(1), r.status(one).Resets)
@@ -111,7 +111,7 @@ func TestThePlaneResetsARankThatMissedEvents(t *testing.T) {
 	require.Equal(t, StateConnected, r.status(one).State)
 	require.Empty(t, r.status(one).Missing.Map(), "what was missed before is gone")
 	require.Equal(t, map[string]uint64{"unknown_parent": 1}, r.status(one).Refused.Map(), "and stays counted")
-	// A new life of the publisher, and a late word of the old one.
+	// A new life of the publisher sends, and a late event of the old life comes.
 	send(7, 4, routed(6, planeStored(77, 4), nil))
 	require.NotEmpty(t, r.status(one).Missing.Map())
 	send(8, 0, routed(0, planeStored(nil, 6), nil))
@@ -120,7 +120,8 @@ func TestThePlaneResetsARankThatMissedEvents(t *testing.T) {
 	require.True(t, r.planeHolds(one, 6))
 	require.Equal(t, uint64(2), r.status(one).Resets)
 	require.Equal(t, uint64(1), r.status(one).Refused[StalePublisher])
-	// Other owners' blocks: of this publisher they have its ids, of another not.
+	// Events about other owners' blocks count with the ids of the rank's own publisher,
+	// and not with those of other publishers.
 	send(8, 1, routed(1, planeStored(nil, 9), event{"residency_domain": "cache_owner"}))
 	send(9, 0, routed(44, planeStored(nil, 9), event{"residency_domain": "cache_owner"}))
 	send(8, 2, routed(2, planeStored(nil, 10), nil))
@@ -175,7 +176,8 @@ func TestARankThatJoinsLateIsDegraded(t *testing.T) {
 	send(1, routed(2, planeStored(nil, 2), nil), routed(1, planeStored(nil, 1), event{"worker_id": 2}))
 	require.Equal(t, StateDegraded, r.status(one).State, "event 1 came before it was known")
 	require.Equal(t, StateConnected, r.status(two).State, "nothing of it was missed")
-	// One that leaves and comes back has lost its blocks here, not there.
+	// A rank that leaves and comes back has lost its blocks in the index, not at the
+	// worker.
 	r.follow(worker.KVEvents{})
 	r.eventually("left", func() bool { _, ok := r.index.Slot(two); return !ok })
 	send(2, routed(2, planeStored(nil, 2), event{"worker_id": 2}))
@@ -197,8 +199,7 @@ func TestARankIsNotKnownWholeAfterItsPublisherLostAMessage(t *testing.T) {
 	require.Equal(t, StateConnected, r.status(one).State)
 }
 
-// TestNothingIsAppliedToARankThatHasLeft: the event had found its rank just
-// before that left.
+// The event had found its rank just before the rank left.
 func TestNothingIsAppliedToARankThatHasLeft(t *testing.T) {
 	cfg := Config{Index: kvindex.NewMap(kvindex.NewSlots()), Channels: []Channel{newHand()}}.withDefaults()
 	p := newPlane(&cfg)
@@ -225,15 +226,14 @@ func TestRanksOfAChannelThatIsDownSaySo(t *testing.T) {
 	require.False(t, r.sub.Channels()[0].Up)
 	sinks[0].Up()
 	require.Equal(t, StateConnected, r.status(one).State)
-	// The same again, by the other channel: it is taken once.
+	// The same events come again through the other channel, and are applied once.
 	sinks[1].Envelope(envelope(t, 7, 0, "kv-events", routed(0, planeStored(nil, 1), nil), routed(1, planeStored(nil, 2), nil)))
 	require.True(t, r.planeHolds(one, 1, 2))
 	require.Equal(t, map[string]uint64{"repeated": 1}, r.status(one).Refused.Map())
 	require.Empty(t, r.status(one).Missing.Map())
 }
 
-// TestThePlaneOverZeroMQ: a publisher of another library, which goes away and
-// comes back in a new life.
+// The publisher uses another library. It goes away and comes back in a new life.
 func TestThePlaneOverZeroMQ(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -275,9 +275,9 @@ func TestThePlaneOverZeroMQ(t *testing.T) {
 	require.NoError(t, r.index.Check())
 }
 
-// TestThePlaneNeverBelievesWhatIsNotSo lets publishers send, lose, repeat and
-// restart at random, over two channels at once and while ranks come and go, and
-// compares each rank that says it is in step with what its worker holds.
+// Publishers send, lose, repeat and restart at random, over two channels at once and
+// while ranks come and go. Each rank that says that it is in step must have the blocks
+// that its worker holds.
 func TestThePlaneNeverBelievesWhatIsNotSo(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -287,7 +287,7 @@ func TestThePlaneNeverBelievesWhatIsNotSo(t *testing.T) {
 		publisher, seq uint64
 		id             [2]uint64
 		held           [2]map[uint64]bool
-		heard          [2]bool // something of it has come: else a rank's number is that of the one before
+		heard          [2]bool // an event of this life has come; else the rank's id is of the life before
 	}
 	ranks := []worker.Rank{{ID: 1}, {ID: 2}}
 	publishers := uint64(0)
@@ -295,7 +295,7 @@ func TestThePlaneNeverBelievesWhatIsNotSo(t *testing.T) {
 		publishers++
 		return &life{publisher: publishers, held: [2]map[uint64]bool{{}, {}}}
 	}
-	p := begin() // both ranks are of one publisher
+	p := begin() // both ranks have the same publisher
 	r.follow(worker.KVEvents{}, worker.KVEvents{})
 	r.attached(ranks...)
 	compared := 0
@@ -332,7 +332,7 @@ func TestThePlaneNeverBelievesWhatIsNotSo(t *testing.T) {
 		}
 		e := envelope(t, p.publisher, p.seq, "kv-events", events...)
 		p.seq++
-		if rng.IntN(40) > 0 { // else it is lost
+		if rng.IntN(40) > 0 { // else the message is lost
 			p.heard = [2]bool{p.heard[0] || of[0], p.heard[1] || of[1]}
 			in := rng.IntN(2)
 			sinks[in].Envelope(e)
@@ -342,7 +342,7 @@ func TestThePlaneNeverBelievesWhatIsNotSo(t *testing.T) {
 		}
 		for i, k := range ranks {
 			s := r.status(k)
-			// A rank may not know yet that the last message was lost.
+			// A rank cannot know yet that the last message was lost.
 			if !p.heard[i] || s.State != StateConnected || s.LastSeq+1 != p.id[i] {
 				continue
 			}

@@ -47,8 +47,8 @@ func TestOnlyFramesOfTheProtocolAreMessages(t *testing.T) {
 	}
 }
 
-// A router that has nothing to say is given up by its silence, and is not
-// asked for signs of life meanwhile.
+// A router without an answer is given up after the timeout. It gets no PINGs in the
+// meantime.
 func TestASilentRouterIsGivenUp(t *testing.T) {
 	for name, ended := range map[string]bool{"in time": false, "when nobody waits any more": true} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestASilentRouterIsGivenUp(t *testing.T) {
 					_, _, _ = p.read()
 					_, _, _ = p.read()
 					b := make([]byte, 1)
-					n, _ := theirs.Read(b) // until ours is closed
+					n, _ := theirs.Read(b) // returns when our side closes
 					heard <- b[:n]
 				}()
 				ctx, cancel := context.WithCancel(t.Context())
@@ -135,8 +135,8 @@ func TestAReplayHasABound(t *testing.T) {
 	require.ErrorIs(t, many.take(message{seq: maxReplay}), errEndless)
 }
 
-// serveRouter answers each question for a replay with what answer sends, until
-// that fails.
+// serveRouter answers each question for a replay with the messages that answer sends,
+// until answer fails.
 func serveRouter(t *testing.T, answer func(from uint64, p *peer) error) (port uint16, asked func() int) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

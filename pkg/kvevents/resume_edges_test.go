@@ -16,8 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// reconciled is a subscriber that does not run, so that a test decides when it
-// sees what it was told.
+// reconciled is a subscriber that does not run: the test decides when it takes an update.
 func reconciled(t *testing.T, cfg Config) (sub *Subscriber, tell func(...*worker.Worker), see func()) {
 	t.Helper()
 	sub, err := NewSubscriber(cfg)
@@ -33,8 +32,8 @@ func reconciled(t *testing.T, cfg Config) (sub *Subscriber, tell func(...*worker
 	return sub, tell, func() { sub.reconcile(ctx, &wg) }
 }
 
-// TestAWorkerThatWasAwayForAMomentIsFollowedAnew: both changes may be seen at
-// once, and others may have taken the rank off the index in between.
+// Both changes may be taken at once, and another goroutine may have detached the rank in
+// between.
 func TestAWorkerThatWasAwayForAMomentIsFollowedAnew(t *testing.T) {
 	for name, detach := range map[string]bool{"the index has it still": false, "the index has it no more": true} {
 		t.Run(name, func(t *testing.T) {
@@ -72,8 +71,7 @@ func TestAWorkerThatWasAwayForAMomentIsFollowedAnew(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatPublishesNoMoreIsInNoState: whoever keeps a rank's state by the
-// hooks would believe the last one for ever.
+// A caller that stores states from the hooks would otherwise keep the last one for ever.
 func TestAWorkerThatPublishesNoMoreIsInNoState(t *testing.T) {
 	var mu sync.Mutex
 	states := map[worker.Rank]State{}
@@ -109,7 +107,7 @@ func TestARankThatIsAboutToLeaveDoesNotSpoilTheDump(t *testing.T) {
 	require.Equal(t, one, d.Ranks()[0].Rank)
 }
 
-// full is an index that takes nothing.
+// full is an index that has no room.
 type full struct{ *kvindex.Tree }
 
 func (full) Store(worker.Rank, kvindex.Stored) error { return kvindex.ErrNoRoom }
@@ -153,8 +151,8 @@ func TestTheDumpGoesWithTheLastRankThatNeedsIt(t *testing.T) {
 	require.Eventually(t, func() bool { runtime.GC(); return second.given.Value() == nil }, 20*time.Second, time.Millisecond)
 }
 
-// TestWhatWasBeingJudgedAtItsDeadlineIsForgottenWithTheConnection: a replay
-// that hangs past the deadline must not keep it for as long as the worker is away.
+// The replay hangs past the deadline. The blocks must not be kept for as long as the
+// worker is away.
 func TestWhatWasBeingJudgedAtItsDeadlineIsForgottenWithTheConnection(t *testing.T) {
 	p := newWirePublisher(t, false, 100, 400)
 	p.publish(newEngineCache(rand.New(rand.NewPCG(7, 7)), 200, false).message(20))
@@ -162,7 +160,7 @@ func TestWhatWasBeingJudgedAtItsDeadlineIsForgottenWithTheConnection(t *testing.
 	first := begin(t, nil, nil, w)
 	first.heard(0)
 	dump := first.end()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	router := p.router.Addr().String()
@@ -226,8 +224,7 @@ func TestWhatAPlaneToldIsNotGivenToAPublisherThatDials(t *testing.T) {
 	require.Zero(t, second.status(one).Kept)
 }
 
-// TestWhoeverIsToldOfARanksFirstEventFindsThatItTells: the event may come
-// before the rank is published.
+// The first event may come before the rank is published.
 func TestWhoeverIsToldOfARanksFirstEventFindsThatItTells(t *testing.T) {
 	var sub *Subscriber
 	var told []bool

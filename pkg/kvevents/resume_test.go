@@ -18,18 +18,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// life is one process of a subscriber over a tree.
+// life is one process of a subscriber, with its tree.
 type life struct {
 	t                *testing.T
 	tree             *kvindex.Tree
 	sub              *Subscriber
 	restored, resets atomic.Int64
-	given            weak.Pointer[kvindex.Dump] // what it resumed from
+	given            weak.Pointer[kvindex.Dump] // the dump that it resumed from
 	stop             context.CancelFunc
 	ended            chan error
 }
 
-// begin starts a life that is given a dump, nil for none, and follows workers.
+// begin starts a life that gets a dump (nil: none) and follows workers.
 func begin(t *testing.T, dump []byte, change func(*Config), workers ...*worker.Worker) *life {
 	t.Helper()
 	l := &life{t: t, ended: make(chan error, 1)}
@@ -78,7 +78,7 @@ func (l *life) dump() []byte {
 	return b.Bytes()
 }
 
-// end ends the life and returns what it has dumped last.
+// end ends the life and returns its last dump.
 func (l *life) end() []byte {
 	l.t.Helper()
 	if l.stop != nil {
@@ -98,7 +98,7 @@ func (l *life) status(r worker.Rank) RankStatus {
 	return RankStatus{}
 }
 
-// heard waits until a sequence is applied and nothing is being replayed.
+// heard waits until a sequence is applied and no replay runs.
 func (l *life) heard(seq uint64) {
 	l.t.Helper()
 	require.Eventually(l.t, func() bool {
@@ -113,9 +113,9 @@ func wireWorker(t *testing.T, at worker.KVEvents) *worker.Worker {
 	return w
 }
 
-// TestAfterARestartTheIndexIsWhatTheWorkerHolds restarts the subscriber beside a
-// worker that goes on: whatever the worker does meanwhile, the index is equal to
-// its cache in the end, or says that it is degraded and believes nothing of old.
+// The subscriber restarts beside a worker that goes on. Whatever the worker does in the
+// meantime, the index equals its cache in the end, or says that it is degraded and has
+// none of the dumped blocks.
 func TestAfterARestartTheIndexIsWhatTheWorkerHolds(t *testing.T) {
 	const before, keep = 60, 100
 	publish := func(p *wirePublisher, c *engineCache, n int) {
@@ -123,7 +123,7 @@ func TestAfterARestartTheIndexIsWhatTheWorkerHolds(t *testing.T) {
 			p.publish(c.message(5))
 		}
 	}
-	again := func(p *wirePublisher, c *engineCache) { // the engine, on the same ports
+	again := func(p *wirePublisher, c *engineCache) { // restarts the engine on the same ports
 		p.mu.Lock()
 		p.seq, p.kept = 0, nil
 		p.mu.Unlock()
@@ -163,7 +163,7 @@ func TestAfterARestartTheIndexIsWhatTheWorkerHolds(t *testing.T) {
 
 			x.down(p, c)
 			second := begin(t, dump, nil, w)
-			fresh := begin(t, nil, nil, w) // what a process knows that was told nothing
+			fresh := begin(t, nil, nil, w) // what a process without a dump knows
 			publish(p, c, 1)
 			seq, _, _ := p.counts()
 			second.heard(seq - 1)
@@ -175,10 +175,10 @@ func TestAfterARestartTheIndexIsWhatTheWorkerHolds(t *testing.T) {
 			if !x.degraded {
 				c.requireEqual(t, second.tree, one)
 			}
-			if !x.restored { // no more than that
+			if !x.restored { // the second life knows no more than that
 				require.Equal(t, fresh.status(one).Blocks, second.status(one).Blocks)
 			}
-			// And once more, with what is in step now.
+			// Restart once more, now from a life that is in step.
 			third := begin(t, second.end(), nil, w)
 			publish(p, c, 2)
 			third.heard(seq + 1)
@@ -246,7 +246,7 @@ func TestWhatHasNotAppearedIsDumpedAgainUntilItIsForgotten(t *testing.T) {
 	dump := begin(t, nil, nil, w)
 	dump.heard(0)
 	b := dump.end()
-	// Lives that never hear of the worker, or do not reach it.
+	// These lives never hear of the worker, or cannot reach it.
 	for range 3 {
 		b = begin(t, b, nil).end()
 	}
@@ -258,7 +258,7 @@ func TestWhatHasNotAppearedIsDumpedAgainUntilItIsForgotten(t *testing.T) {
 	require.Equal(t, int64(1), last.restored.Load())
 	c.requireEqual(t, last.tree, one)
 
-	// Of another source, of another block size, and too old.
+	// These dumps are from another source, of another block size, and too old.
 	other := wireWorker(t, p.source())
 	other.KVEvents.Topic = "x"
 	wide := wireWorker(t, p.source())
@@ -271,7 +271,8 @@ func TestWhatHasNotAppearedIsDumpedAgainUntilItIsForgotten(t *testing.T) {
 		require.Zero(t, l.restored.Load())
 		require.Zero(t, l.status(one).Kept)
 	}
-	// One that is forgotten while it waits, known or not.
+	// These ranks are forgotten while they wait; the subscriber knows the one and not the
+	// other.
 	short := func(cfg *Config) { cfg.Keep, cfg.Dial = time.Since(oldest(t, b))+50*time.Millisecond, nowhere }
 	for _, l := range []*life{begin(t, b, short), begin(t, b, short, w)} {
 		require.Eventually(t, func() bool {
@@ -308,7 +309,7 @@ func TestThePlaneTakesWhatWasHeldWhenTheNextEventProvesIt(t *testing.T) {
 			first := begin(t, nil, func(c *Config) { c.Channels = []Channel{h} }, w)
 			told(first)
 			sink := <-h.sink
-			sink.Envelope(envelope(t, 6, 0, "kv-events", routed(0, planeStored(nil, 8), nil))) // an earlier life
+			sink.Envelope(envelope(t, 6, 0, "kv-events", routed(0, planeStored(nil, 8), nil))) // an event of an earlier life
 			for id := range uint64(3) {
 				sink.Envelope(envelope(t, 7, id, "kv-events", routed(id, planeStored(nil, id+1), nil)))
 			}
@@ -333,8 +334,8 @@ func TestThePlaneTakesWhatWasHeldWhenTheNextEventProvesIt(t *testing.T) {
 	}
 }
 
-// TestADecoderGoesOnWhereAnotherLeft: which group is the main attention's, and
-// which blocks are salted, is not said again.
+// Later messages do not say again which group is the main attention's and which blocks
+// are salted.
 func TestADecoderGoesOnWhereAnotherLeft(t *testing.T) {
 	d := NewDecoder(2, 0, false)
 	_, err := d.Decode(payload(t, 0,

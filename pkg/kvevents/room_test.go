@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What waits to be judged is bounded by its bytes, of live messages: a publisher of large
-// ones waits for room.
+// The bytes of live messages that wait to be judged are bounded. A publisher of large
+// ones must wait.
 func TestLiveMessagesWaitForRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestLiveMessagesWaitForRoom(t *testing.T) {
 		large := payload(t, 0, event{"beside": make([]byte, 6<<20)})
 		both.Go(func() {
 			for n := range uint64(10) {
-				frames := binary.BigEndian.AppendUint64([]byte{flagMore, 0, flagMore, 8}, n) // no topic, the sequence
+				frames := binary.BigEndian.AppendUint64([]byte{flagMore, 0, flagMore, 8}, n) // an empty topic, then the sequence
 				_, _ = far.Write(append(binary.BigEndian.AppendUint64(append(frames, flagLong), uint64(len(large))), large...))
 			}
 			_ = far.Close()

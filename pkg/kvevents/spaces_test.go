@@ -10,17 +10,17 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// vLLM writes, in this order, the adapter's name, (name, offset) for each picture,
-// and in a prompt's first block the salt; see internal/enginesim/testdata/captures.
+// In a block's keys vLLM writes the adapter's name, then (name, offset) for each picture,
+// then in a prompt's first block the salt; see internal/enginesim/testdata/captures.
 func TestTheSaltOfAStockVLLMIsReadFromTheFirstBlock(t *testing.T) {
-	digest := strings.Repeat("5e", 32) // what a salt that somebody has hashed looks like
+	digest := strings.Repeat("5e", 32) // a salt may look like a picture's name if it was hashed
 	first := []int{1, 2}
 	for name, c := range map[string]struct {
 		adapter any
 		keys    []any // of the first block
 		parent  any
 		want    kvindex.Salt
-		behind  []uint64 // hashed behind the tokens
+		behind  []uint64 // hashed after the tokens
 		out     bool
 	}{
 		"a salt":                                     {keys: []any{"a"}, want: kvindex.Salt{CacheSalt: "a"}},
@@ -81,7 +81,7 @@ func TestWhatFollowsABlockThatIsLeftOutIsLeftOutAsLongAsTheEngineHasIt(t *testin
 	outcome(t, d, event{"type": "AllBlocksCleared"})
 	require.Zero(t, d.LeftOut())
 
-	// The same holds of what follows a block of two salts.
+	// The same is true of blocks that follow a block with two salts.
 	for _, salt := range []string{"a", "b"} {
 		outcome(t, d, store(event{"block_hashes": []int{6}, "parent_block_hash": nil, "cache_salt": salt}))
 	}
@@ -129,7 +129,7 @@ func TestWhatIsKnownOfSaltedBlocksLivesWithinABudget(t *testing.T) {
 	require.Zero(t, taken)
 }
 
-// One request whose blocks cannot be read costs those blocks, not the rank.
+// A request whose blocks cannot be read costs those blocks only.
 func TestABlockThatCannotBeReadDegradesNoRank(t *testing.T) {
 	w := newZMQWorker(t, 0, 0)
 	r := newRig(t, nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// zmqWorker publishes like a worker, with go-zeromq's sockets.
+// zmqWorker publishes as a worker does, through go-zeromq's sockets.
 type zmqWorker struct {
 	t           *testing.T
 	cancel      context.CancelFunc
@@ -29,16 +29,16 @@ type zmqWorker struct {
 	seq    uint64
 	sent   []message // for replay
 	held   map[int]bool
-	replay int // requests served
+	replay int // replay requests answered
 }
 
-// newZMQWorker listens on the given ports, 0 for any; a negative replay port
-// offers no replay.
+// newZMQWorker listens on the given ports; 0 means any. A negative replay port means that
+// there are no replays.
 func newZMQWorker(t *testing.T, port, replayPort int) *zmqWorker {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &zmqWorker{t: t, cancel: cancel, pub: zmq4.NewPub(ctx), served: make(chan struct{}), held: map[int]bool{}}
 	listen := func(s zmq4.Socket, port int) {
-		// The port of a worker that was stopped may be free a moment later.
+		// After a worker has stopped, its port may become free a moment later.
 		require.Eventually(t, func() bool { return s.Listen("tcp://127.0.0.1:"+strconv.Itoa(port)) == nil },
 			20*time.Second, time.Millisecond)
 	}
@@ -90,8 +90,8 @@ func m64(b []byte) uint64 {
 
 func port(s zmq4.Socket) int { return s.Addr().(*net.TCPAddr).Port }
 
-// store publishes that block n is held, as a root block of two tokens. lost
-// keeps it from the subscribers, as a full queue would.
+// store publishes that block n is held, a root block of two tokens. With lost no
+// subscriber gets the message, as if a queue were full.
 func (w *zmqWorker) store(n int, lost bool) {
 	w.held[n] = true
 	w.publish(store(event{"block_hashes": []int{n}, "parent_block_hash": nil, "token_ids": []int{n, n}}), lost)
@@ -114,7 +114,7 @@ func (w *zmqWorker) publish(e any, lost bool) {
 	}
 }
 
-// rig is a subscriber that runs, and its index.
+// rig is a running subscriber with its index.
 type rig struct {
 	t     *testing.T
 	index *kvindex.Map
@@ -197,7 +197,7 @@ func (r *rig) eventually(what string, cond func() bool) {
 	}))
 }
 
-// lazily is said when it is printed, not when it is passed.
+// lazily builds a message only when it is printed.
 type lazily func() string
 
 func (l lazily) String() string { return l() }
@@ -245,7 +245,7 @@ func TestSubscriberReplaysWhatWasLost(t *testing.T) {
 			w.remove(n/2, n%3 == 0)
 		}
 	}
-	w.remove(299, true) // lost at the very end: found by the audit
+	w.remove(299, true) // the last message is lost: an audit finds it
 	r.eventually("in step", func() bool { return r.holds(one, w.held) && r.status(one).State == StateConnected })
 	require.Zero(t, r.status(one).Resets)
 }
@@ -255,7 +255,7 @@ func TestSubscriberWithoutReplayIsDegradedByALoss(t *testing.T) {
 	r := newRig(t, nil)
 	r.follow(w.source())
 	n := 0
-	// Until the subscription has arrived, what is published is lost.
+	// Messages are lost until the subscription has arrived.
 	r.eventually("first message", func() bool {
 		w.store(n, false)
 		n++

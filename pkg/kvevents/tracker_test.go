@@ -12,9 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The verbs of testdata/tracker. Sequences may be ranges, 3-5; a sequence's
-// fingerprint is its own, of another publisher when written 3', or that of 2
-// when written 3=2.
+// The verbs of testdata/tracker. A sequence may be a range, 3-5. Each sequence has its
+// own fingerprint; 3' has that of another publisher, and 3=2 that of sequence 2.
 //
 //	tracker [live-only]
 //	empty-before 1
@@ -96,7 +95,7 @@ func trackerVerb(t *testing.T, tr **Tracker, f []string, out *strings.Builder) {
 		(*tr).Disconnect()
 	case "cleared":
 		(*tr).Cleared()
-	case "restart": // the process: what follows is of the next one
+	case "restart": // of the process: later verbs are for the next one
 		p, seen := (*tr).Position()
 		*tr = NewTracker((*tr).replayable)
 		if seen {
@@ -141,18 +140,18 @@ func verdict(v Verdict) string {
 	return strings.Join(out, ", ")
 }
 
-// publisher is a worker's side: messages with a payload each, the last of them
-// kept for replay.
+// publisher is a worker's side: it sends messages with a payload each, and keeps the last
+// ones for replays.
 type publisher struct {
 	life   uint64
 	sent   []uint64 // fingerprints by sequence
 	buffer int
 }
 
-// TestTrackerNeverBelievesWhatIsNotSo lets a publisher send, lose, restart,
-// disconnect and forget at random, obeys the tracker, and looks at what was
-// applied: always a run of the present publisher's messages without a hole
-// once it is in step, from the first one on unless the tracker says degraded.
+// A publisher sends, loses, restarts, disconnects and forgets at random, and a driver
+// obeys the tracker. Once the tracker is in step, the applied messages must be a run of
+// the present publisher's messages without a hole, from the first one on unless the
+// tracker says degraded.
 func TestTrackerNeverBelievesWhatIsNotSo(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -164,7 +163,7 @@ func TestTrackerNeverBelievesWhatIsNotSo(t *testing.T) {
 		for range 60 {
 			d.step()
 		}
-		// In the end all is well, and a last message brings all in step.
+		// At the end nothing fails any more, and one last message brings both in step.
 		d.failing = false
 		d.connect()
 		d.publish(false)
@@ -177,7 +176,7 @@ func TestTrackerNeverBelievesWhatIsNotSo(t *testing.T) {
 			require.Equal(t, p.sent[len(p.sent)-len(d.held):], d.held, "round %d", round)
 			require.True(t, len(d.held) == len(p.sent) || d.tr.Degraded(), "round %d", round)
 		} else if !d.tr.Degraded() {
-			// Without replay a restart can hide behind the next sequence.
+			// Without replays the next sequence may hide a restart.
 			require.LessOrEqual(t, len(d.held), len(p.sent))
 		}
 		require.LessOrEqual(t, d.restarts, p.life, "round %d: a restart that never was", round)
@@ -193,11 +192,11 @@ type driver struct {
 	failing bool // replays may break
 	up      bool
 	held    []uint64 // applied since the last reset
-	kept    []uint64 // an earlier process's, until it is judged
+	kept    []uint64 // of an earlier process, until they are judged
 	buffer  []uint64 // sequences
 	sums    []uint64
-	wire    []sent // live messages on their way
-	// restarts the tracker has claimed
+	wire    []sent // live messages that were sent and not received yet
+	// restarts that the tracker has reported
 	restarts uint64
 }
 
@@ -227,7 +226,7 @@ func (d *driver) step() {
 	}
 }
 
-// restartProcess begins anew with what is known of the stream and its blocks.
+// restartProcess starts a new tracker with the position and the blocks of the old one.
 func (d *driver) restartProcess() {
 	d.disconnect()
 	p, seen := d.tr.Position()
@@ -267,7 +266,8 @@ func (d *driver) publish(lost bool) {
 	}
 }
 
-// perform obeys one verdict and, with a replay, all that follow from it.
+// perform obeys a verdict. If that starts a replay, it also obeys all verdicts of the
+// replay.
 func (d *driver) perform(v Verdict, seq, sum uint64) {
 	again, from := d.obey(v, seq, sum)
 	for again {
@@ -320,7 +320,7 @@ func (d *driver) replay(from uint64) (bool, uint64) {
 		if again, from := d.obey(d.tr.Replayed(uint64(i), d.p.sent[i]), uint64(i), d.p.sent[i]); again {
 			return true, from
 		}
-		if d.rng.IntN(10) == 0 { // published while the replay runs
+		if d.rng.IntN(10) == 0 { // a message is published while the replay runs
 			d.publish(d.rng.IntN(5) == 0)
 		}
 		for d.rng.IntN(5) == 0 && len(d.wire) > 0 {

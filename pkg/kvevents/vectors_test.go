@@ -10,16 +10,15 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-// TestStoredBlocksHashToVectorsOfAnotherImplementation sends the prompts of the
-// vectors as engines send them, in every form in which they name a salt and
-// multimodal objects.
+// The prompts of the vectors come as engines send them, in every form in which engines
+// name a salt and multimodal objects.
 func TestStoredBlocksHashToVectorsOfAnotherImplementation(t *testing.T) {
 	vectors, err := hashvectors.Read("../kvindex/testdata/vectors/hashes.txt")
 	require.NoError(t, err)
 	var eagle, objects, salted int
 	for _, v := range vectors {
 		if len(v.Local) == 0 {
-			continue // no engine stores no block
+			continue // no engine publishes a store without blocks
 		}
 		for form, e := range storesOf(&v) {
 			t.Run(v.Name+", "+form, func(t *testing.T) {
@@ -47,7 +46,7 @@ func count(yes bool) int {
 	return 0
 }
 
-// storesOf writes the store of a vector's blocks in each form.
+// storesOf returns the stores of a vector's blocks, one in each form.
 func storesOf(v *hashvectors.Vector) map[string]event {
 	hashes := make([]int, len(v.Local))
 	keys, infos := make([]any, len(v.Local)), make([]any, len(v.Local))
@@ -84,7 +83,7 @@ func storesOf(v *hashvectors.Vector) map[string]event {
 	}
 }
 
-// tokensOf returns the tokens of the whole blocks: of EAGLE's as pairs.
+// tokensOf returns the tokens of the whole blocks, with EAGLE as pairs.
 func tokensOf(v *hashvectors.Vector) any {
 	n := len(v.Local) * v.BlockSize
 	if !v.Eagle {

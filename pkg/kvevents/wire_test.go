@@ -16,16 +16,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// wirePublisher publishes as an engine does, over sockets of its own: a PUB
-// that drops what a slow subscriber does not take, and a ROUTER that replays
-// the last messages.
+// wirePublisher publishes as an engine does, over its own sockets: a PUB socket that
+// drops messages for a slow subscriber, and a ROUTER socket that replays the last
+// messages.
 type wirePublisher struct {
 	t           *testing.T
 	pub, router net.Listener
-	small       bool // the connections' own buffers
-	old         bool // framing of replays: before vLLM 0.26 and SGLang 0.5.22
-	keep        int  // messages for replays
-	highWater   int  // messages for each subscriber
+	small       bool // connections have small buffers
+	old         bool // replays have the framing from before vLLM 0.26 and SGLang 0.5.22
+	keep        int  // messages kept for replays
+	highWater   int  // messages that may wait for each subscriber
 
 	wg      sync.WaitGroup
 	mu      sync.Mutex
@@ -37,7 +37,7 @@ type wirePublisher struct {
 	replays int
 }
 
-// smallBuffer is one that a test can fill.
+// smallBuffer is the size of a socket buffer that a test can fill.
 const smallBuffer = 64 << 10
 
 type wireSub struct{ out chan [][]byte }
@@ -92,7 +92,7 @@ func (p *wirePublisher) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for nc := range p.conns {
-		_ = nc.(*net.TCPConn).SetLinger(0) // what is on its way is lost
+		_ = nc.(*net.TCPConn).SetLinger(0) // messages on their way are lost
 		_ = nc.Close()
 	}
 }
@@ -101,7 +101,7 @@ func (p *wirePublisher) serveSub(c *peer) {
 	if c.greet(1, "PUB") != nil {
 		return
 	}
-	if _, _, err := c.read(); err != nil { // the subscription, to all topics
+	if _, _, err := c.read(); err != nil { // reads the subscription, which is to all topics
 		return
 	}
 	s := &wireSub{out: make(chan [][]byte, p.highWater)}
@@ -109,7 +109,7 @@ func (p *wirePublisher) serveSub(c *peer) {
 	p.subs[s] = true
 	p.mu.Unlock()
 	ended := make(chan struct{})
-	p.wg.Go(func() { // until the far end or cut closes it
+	p.wg.Go(func() { // until the far end or cut closes the connection
 		defer close(ended)
 		for {
 			if _, _, err := c.read(); err != nil {
@@ -173,7 +173,7 @@ func (p *wirePublisher) framed(seq uint64, m []byte) [][]byte {
 	return [][]byte{nil, nil, be64(seq), m}
 }
 
-// publish sends one message to whoever can take it.
+// publish sends one message to all subscribers that have room for it.
 func (p *wirePublisher) publish(m []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,15 +197,15 @@ func (p *wirePublisher) counts() (seq uint64, dropped, replays int) {
 	return p.seq, p.dropped, p.replays
 }
 
-// engineCache is a worker's own cache: a tree of blocks of four tokens, with
-// more events than any index needs.
+// engineCache is a worker's own cache: a tree of blocks of four tokens. It makes more
+// kinds of events than an index needs.
 type engineCache struct {
 	rng    *rand.Rand
 	held   map[int64]*engineBlock
 	leaves []int64
 	limit  int
 	array  bool // encoding of events
-	keeps  bool // no flush of everything any more
+	keeps  bool // it is not flushed as a whole any more
 }
 
 type engineBlock struct {
@@ -214,14 +214,14 @@ type engineBlock struct {
 	depth    int
 	tokens   [4]uint32
 	children int
-	leaf     int // place in leaves; -1: none
+	leaf     int // index in leaves; -1: none
 }
 
 func newEngineCache(rng *rand.Rand, limit int, array bool) *engineCache {
 	return &engineCache{rng: rng, held: map[int64]*engineBlock{}, limit: limit, array: array}
 }
 
-// step does one thing and appends its event in msgpack.
+// step makes one change and appends its event in msgpack.
 func (c *engineCache) step(b []byte) []byte {
 	if c.rng.IntN(20_000) == 0 && !c.keeps {
 		c.held, c.leaves = map[int64]*engineBlock{}, nil
@@ -317,7 +317,7 @@ func appendInt64(b []byte, v int64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(v))
 }
 
-// message packs so many steps as one batch.
+// message packs the events of so many steps as one batch.
 func (c *engineCache) message(steps int) []byte {
 	b := []byte{0x93, 0xca, 0, 0, 0, 0, 0xdc, byte(steps >> 8), byte(steps)}
 	for range steps {
@@ -351,15 +351,13 @@ func (c *engineCache) requireEqual(t *testing.T, index kvindex.Index, r worker.R
 	require.NoError(t, index.Check())
 }
 
-// TestAStreamThatIsCutAndReplayedEndsEqualToTheWorkersCache is the promise of
-// this package: a worker publishes as fast as it can, the connections are cut
-// again and again in the middle of it, the publisher's queue overflows, and in
-// the end the index holds what the worker holds. With the tag long it is a
-// million events.
+// This is the promise of the package. A worker publishes as fast as it can, the
+// connections are cut again and again, and the publisher's queue overflows. In the end
+// the index holds what the worker holds. With the tag long there are a million events.
 func TestAStreamThatIsCutAndReplayedEndsEqualToTheWorkersCache(t *testing.T) {
 	for name, array := range map[string]bool{"maps and replays of today": false, "arrays and replays of old": true} {
 		t.Run(name, func(t *testing.T) {
-			const keep, perMessage = 10_000, 10 // what engines keep
+			const keep, perMessage = 10_000, 10 // as engines do
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
 			rng := rand.New(rand.NewPCG(seed, 1))
@@ -382,13 +380,13 @@ func TestAStreamThatIsCutAndReplayedEndsEqualToTheWorkersCache(t *testing.T) {
 			total := demoEvents / perMessage
 			cuts, replays := 0, uint64(0)
 			for n := range total {
-				// So that what is compared at the end is a cache that is full.
+				// The cache must be full when it is compared at the end.
 				cache.keeps = n > total/2
 				p.publish(cache.message(perMessage))
-				// Twenty cuts in the middle half, each in a running stream.
+				// There are twenty cuts in the middle half, each in a running stream.
 				cut := n > total/4 && n < 3*total/4 && n%(total/40) == 0
-				// A worker that outran its own replay buffer would rightly be
-				// forgotten; that is another test.
+				// A worker that outran its own replay buffer would rightly be forgotten;
+				// another test covers that.
 				running := func(s RankStatus) bool { return s.State == StateConnected && s.Replays > replays }
 				for s := r.status(one); uint64(n) > s.LastSeq+keep/8 || cut && !running(s); s = r.status(one) {
 					select {
@@ -397,7 +395,7 @@ func TestAStreamThatIsCutAndReplayedEndsEqualToTheWorkersCache(t *testing.T) {
 					}
 				}
 				if cut {
-					replays = r.status(one).Replays // each connection begins with one
+					replays = r.status(one).Replays // each connection begins with a replay
 					p.cut()
 					cuts++
 				}
@@ -439,8 +437,7 @@ func newWireRigWith(t *testing.T, at worker.KVEvents, change func(*Config)) *rig
 	return r
 }
 
-// TestASubscriberThatStandsStillMissesMessagesAndCatchesUp: what waits for it is
-// bounded on both sides, and what was dropped is replayed.
+// The messages that wait are bounded on both sides, and dropped ones are replayed.
 func TestASubscriberThatStandsStillMissesMessagesAndCatchesUp(t *testing.T) {
 	p := newWirePublisher(t, false, 10_000, 100)
 	hold := make(chan struct{})
@@ -457,7 +454,7 @@ func TestASubscriberThatStandsStillMissesMessagesAndCatchesUp(t *testing.T) {
 	r.eventually("connected", func() bool { return r.status(one).State == StateConnected })
 	cache := newEngineCache(rand.New(rand.NewPCG(1, 2)), 1000, false)
 	sent := uint64(0)
-	for dropped := 0; dropped < 50; _, dropped, _ = p.counts() { // until it drops
+	for dropped := 0; dropped < 50; _, dropped, _ = p.counts() { // until messages are dropped
 		p.publish(cache.message(200))
 		sent++
 		require.Less(t, sent, uint64(9_000), "somebody keeps more than is allowed")
@@ -472,8 +469,7 @@ func TestASubscriberThatStandsStillMissesMessagesAndCatchesUp(t *testing.T) {
 	require.Zero(t, r.status(one).Resets)
 }
 
-// TestAGapBeyondTheReplayBufferForgetsTheRankAndSaysSo: the connection is cut
-// for longer than the publisher remembers.
+// The connection is cut for longer than the publisher's replay buffer reaches back.
 func TestAGapBeyondTheReplayBufferForgetsTheRankAndSaysSo(t *testing.T) {
 	p := newWirePublisher(t, false, 20, 400)
 	var mu sync.Mutex
@@ -487,18 +483,18 @@ func TestAGapBeyondTheReplayBufferForgetsTheRankAndSaysSo(t *testing.T) {
 	r.eventually("in step", func() bool { return r.status(one).LastSeq == 9 && r.status(one).State == StateConnected })
 	cache.requireEqual(t, r.index, one)
 	p.cut()
-	for range 100 { // at once, of which 20 are kept
+	for range 100 { // sent at once; the publisher keeps 20 of them
 		p.publish(cache.message(5))
 	}
 	r.eventually("degraded", func() bool { return r.status(one).State == StateDegraded && r.status(one).LastSeq == 109 })
 	mu.Lock()
 	require.Equal(t, []Cause{Lost}, causes)
 	mu.Unlock()
-	// What is held now is true, if incomplete: nothing that the worker has not.
+	// The index now has some of the worker's blocks and no others.
 	st, _ := r.index.Stats(one)
 	require.LessOrEqual(t, st.Blocks, len(cache.held))
 	require.Positive(t, r.status(one).Missing[UnknownParent], "what hangs on lost blocks is counted")
-	// The worker forgets everything, as on a flush: clean again.
+	// The worker drops everything, as in a flush. The rank is then no longer degraded.
 	cache.held, cache.leaves = map[int64]*engineBlock{}, nil
 	p.publish(append([]byte{0x93, 0xca, 0, 0, 0, 0, 0x91}, append([]byte("\x81\xa4type\xb0AllBlocksCleared"), 0)...))
 	p.publish(cache.message(50))

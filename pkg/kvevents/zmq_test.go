@@ -16,7 +16,7 @@ import (
 
 var testConn = connConfig{maxBytes: 1 << 10, heartbeat: 5 * time.Second, timeout: 5 * time.Second}
 
-// piped returns a connection of ours whose other side is served by serve.
+// piped returns a connection of ours. serve plays its other side.
 func piped(t *testing.T, typ socketType, serve func(*peer)) (*conn, error) {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -195,7 +195,7 @@ func TestASilentPeerIsGivenUpOnlyIfItKnowsHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := piped(t, typeSub, silent(0))
 		require.NoError(t, err)
-		require.NoError(t, c.ping()) // writes nothing
+		require.NoError(t, c.ping()) // a 3.0 peer gets no PING
 		ended := make(chan error, 1)
 		go func() {
 			_, err := c.receive(nil)
@@ -257,8 +257,7 @@ func TestReplayTakesBothFramings(t *testing.T) {
 	}
 }
 
-// TestAgainstAnotherLibrary: SUB and DEALER of ours with PUB and ROUTER of
-// go-zeromq.
+// Our SUB and DEALER talk to go-zeromq's PUB and ROUTER.
 func TestAgainstAnotherLibrary(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -278,7 +277,7 @@ func TestAgainstAnotherLibrary(t *testing.T) {
 	big := strings.Repeat("b", 100_000)
 	stop := make(chan struct{})
 	sent := make(chan struct{})
-	go func() { // until the subscription has arrived
+	go func() { // sends until the subscription has arrived
 		defer close(sent)
 		for {
 			select {
@@ -319,8 +318,7 @@ func TestAgainstAnotherLibrary(t *testing.T) {
 	require.Equal(t, []uint64{3, 4}, got)
 }
 
-// FuzzHandshake: whatever a peer greets with, it is a peer of the right kind or
-// an error.
+// FuzzHandshake checks that a greeting leads to a peer of the right kind or to an error.
 func FuzzHandshake(f *testing.F) {
 	greeting := append([]byte{0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 1}, make([]byte, 52)...)
 	copy(greeting[12:], "NULL")
@@ -339,8 +337,8 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// FuzzReceive: whatever a peer sends after the handshake, reading it neither
-// panics nor takes more memory than allowed.
+// FuzzReceive checks that reading any bytes after the handshake neither panics nor takes
+// more memory than allowed.
 func FuzzReceive(f *testing.F) {
 	f.Add(appendFrame(appendFrame(nil, flagMore, be64(1)), 0, []byte("p")))
 	f.Add(appendFrame(nil, flagCommand, []byte("\x04PING\x00\x00x")))

@@ -23,14 +23,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// broker runs a NATS server inside the test; port 0 is any.
+// broker runs a NATS server inside the test. Port 0 means any port.
 func broker(t *testing.T, port int) *server.Server {
 	t.Helper()
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
 	var s *server.Server
-	// The port of a server that was stopped may be free a moment later.
+	// After a server has stopped, its port may become free a moment later.
 	require.Eventually(t, func() bool {
 		var err error
 		s, err = server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
@@ -54,7 +54,7 @@ func stop(s *server.Server) {
 
 func portOf(s *server.Server) int { return s.Addr().(*net.TCPAddr).Port }
 
-// rig is a subscriber whose events come by NATS.
+// rig is a subscriber whose events come through NATS.
 type rig struct {
 	t     *testing.T
 	index *kvindex.Map
@@ -111,7 +111,7 @@ func (r *rig) holds(n int) bool {
 	return st.Blocks == n && int(dst.At(slot)) == n
 }
 
-// publisher publishes a chain of blocks, one a message.
+// publisher publishes a chain of blocks, with one block in each message.
 type publisher struct {
 	t    *testing.T
 	nc   *natsgo.Conn
@@ -161,7 +161,7 @@ func TestEventsComeByNATS(t *testing.T) {
 	r.eventually(func() bool { return r.holds(200) })
 	require.Equal(t, kvevents.StateConnected, r.status().State)
 	require.Empty(t, r.sub.Channels()[0].Refused.Map(), "other subjects do not arrive")
-	// A loss is found by the ids: what hangs on the lost block cannot be used.
+	// The ids show the loss. Blocks that continue from the lost block cannot be used.
 	p.publish(true)
 	p.publish(false)
 	r.eventually(func() bool { return r.status().State == kvevents.StateDegraded && r.holds(0) })
@@ -203,7 +203,7 @@ func TestAServerThatIsNotThereYetIsWaitedFor(t *testing.T) {
 	r.eventually(r.up)
 }
 
-// sink is slow on demand.
+// sink is slow if the test asks for it.
 type sink struct {
 	mu     sync.Mutex
 	faults []error
@@ -253,7 +253,7 @@ func TestASlowSubscriberKeepsNoMoreThanItsLimitAndSaysSo(t *testing.T) {
 	require.NoError(t, nc.Flush())
 	require.Eventually(t, func() bool { n, _ := s.seen(); return n > 0 }, 20*time.Second, time.Millisecond)
 	close(s.hold)
-	// It goes on with what comes after.
+	// The channel goes on with later messages.
 	require.Eventually(t, func() bool {
 		_, before := s.seen()
 		require.NoError(t, nc.Publish("s", []byte("x")))
