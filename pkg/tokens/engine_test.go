@@ -22,8 +22,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// tokenizer is a real HTTP server whose tokens are the bytes of what it is
-// asked about. handle, when set, goes first and reports whether it answered.
+// tokenizer is a real HTTP server. Its tokens are the bytes of the prompt. handle, if
+// set, is called first and reports whether it has answered.
 type tokenizer struct {
 	*httptest.Server
 	ep     worker.Endpoint
@@ -68,7 +68,7 @@ func (tk *tokenizer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	var list []string
 	if json.Unmarshal(body["prompt"], &list) == nil && list != nil {
-		w.WriteHeader(http.StatusBadRequest) // as vLLM: one prompt at a time
+		w.WriteHeader(http.StatusBadRequest) // as vLLM, which tokenizes one prompt at a time
 		return
 	}
 	var s string
@@ -78,15 +78,16 @@ func (tk *tokenizer) serve(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"tokens": bytesOf(s), "count": len(s), "max_model_len": 9})
 }
 
-// newTokenizerInside is a tokenizer for a bubble of synctest, and the way to it.
+// newTokenizerInside returns a tokenizer for a bubble of synctest, and a transport that
+// reaches it.
 func newTokenizerInside(t *testing.T) (*tokenizer, http.RoundTripper) {
 	t.Helper()
 	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 	return newTokenizerOn(t, p), &http.Transport{DialContext: p.DialContext}
 }
 
-// pipes is a listener within the process: in a bubble of synctest time stands still
-// while something goes through it.
+// pipes is a listener within the process. In a bubble of synctest, time stands still
+// while bytes go through it.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -129,7 +130,7 @@ func bytesOf(s string) []int {
 	return out
 }
 
-// patient is a Wait that no test reaches.
+// patient has a Wait that no test reaches.
 var patient = Config{Wait: time.Minute}
 
 func text(t testing.TB, s string) Query {
@@ -232,7 +233,7 @@ func TestEqualPromptsShareOneQuestion(t *testing.T) {
 	require.EqualValues(t, 1, tk.asked.Load())
 }
 
-// In a bubble, so that a question is there before its time is up, however slow the
+// The bubble makes sure that the question arrives before its time is up, however slow the
 // machine is.
 func TestASlowTokenizerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -255,7 +256,7 @@ func TestASlowTokenizerIsGivenUp(t *testing.T) {
 			require.NotEmpty(t, p.Hashes)
 			require.Equal(t, ReasonSlow, <-outcomes)
 		}
-		// It has had its chances: nobody waits for it now.
+		// The tokenizer is set aside, so no request waits for it now.
 		_, err := r.Engine(t.Context(), text(t, "another"), []worker.Endpoint{tk.ep})
 		requireReason(t, ReasonSetAside, err)
 		require.EqualValues(t, strikesOut, tk.asked.Load())
@@ -289,7 +290,7 @@ func TestATokenizerThatBreaksIsSetAsideAtOnce(t *testing.T) {
 			requireReason(t, ReasonFailed, err)
 			_, err = r.Engine(t.Context(), text(t, "two"), []worker.Endpoint{bad.ep})
 			requireReason(t, ReasonSetAside, err)
-			for i := range 4 { // the other one takes over
+			for i := range 4 { // the other tokenizer takes over
 				_, err = r.Engine(t.Context(), text(t, fmt.Sprint("three", i)), []worker.Endpoint{bad.ep, good.ep})
 				require.NoError(t, err)
 			}
@@ -324,7 +325,7 @@ func TestARefusalIsOfThePrompt(t *testing.T) {
 	require.Empty(t, r.asides.byEndpoint, "no client can have a tokenizer set aside")
 }
 
-// TestAnAnswerThatIsTooLongIsOfThePrompt as well.
+// An answer that is too long is charged to the prompt, not to the tokenizer.
 func TestAnAnswerThatIsTooLongIsOfThePrompt(t *testing.T) {
 	tk := newTokenizer(t)
 	tk.handle = func(w http.ResponseWriter, _ *http.Request) bool {
@@ -337,7 +338,7 @@ func TestAnAnswerThatIsTooLongIsOfThePrompt(t *testing.T) {
 	require.Empty(t, r.asides.byEndpoint)
 }
 
-// TestAKeyThatIsMissingIsNoFaultOfThePrompt: who asks for it is not asked again for a while.
+// A tokenizer that requires a key is not asked again for a while.
 func TestAKeyThatIsMissingIsNoFaultOfThePrompt(t *testing.T) {
 	tk := newTokenizer(t)
 	tk.handle = func(w http.ResponseWriter, r *http.Request) bool {
@@ -404,8 +405,8 @@ func TestACallerThatLeavesDoesNotTakeTheOthersAlong(t *testing.T) {
 	release <- struct{}{}
 	require.NoError(t, <-second)
 
-	// When the last one leaves, the question is dropped, and the tokenizer is
-	// not to blame.
+	// When the last waiting caller leaves, the question is dropped, and the tokenizer is
+	// not charged.
 	q = text(t, "efgh")
 	ctx, cancel = context.WithCancel(t.Context())
 	third := ask(ctx)
@@ -446,7 +447,7 @@ func TestEngineSaysWhyNobodyIsAsked(t *testing.T) {
 	require.Zero(t, tk.asked.Load())
 }
 
-// In a bubble, so that the second one waits before its time is up.
+// The bubble makes sure that the second question waits before its time is up.
 func TestQuestionsAtOnceAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tk, way := newTokenizerInside(t)
@@ -481,7 +482,7 @@ func TestATokenizerSetAsideComesBack(t *testing.T) {
 
 		require.True(t, free())
 		a.bad(ep, true)
-		a.bad(ep, true) // one more that had been sent before
+		a.bad(ep, true) // the failure of a request that was sent before
 		require.False(t, free())
 		after(2 * time.Second)
 		require.True(t, free(), "one may ask again")
@@ -499,7 +500,7 @@ func TestATokenizerSetAsideComesBack(t *testing.T) {
 		require.True(t, free())
 		require.True(t, free())
 
-		// Late answers: a good one in between starts the count again.
+		// After late answers, a good one resets the count.
 		a.bad(ep, false)
 		a.bad(ep, false)
 		a.good(ep)
@@ -515,7 +516,7 @@ func TestATokenizerSetAsideComesBack(t *testing.T) {
 		}
 		require.Equal(t, maxSetAside, a.byEndpoint[ep].last)
 
-		// Those that are well are asked in turn.
+		// Tokenizers that are not set aside are asked in turn.
 		got, ok := a.pick([]worker.Endpoint{ep, other}, time.Second)
 		require.True(t, ok)
 		require.Equal(t, other, got)

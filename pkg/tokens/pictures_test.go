@@ -24,20 +24,20 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// seer is an engine that takes pictures: 1 begins a message and 2 ends it, 100 and 101
-// stand around a picture, and for the picture itself so many 200 as its content is long.
+// seer is an engine that takes pictures. Its token 1 begins a message and 2 ends it. A
+// picture is between 100 and 101, as one token 200 for each byte of its content.
 type seer struct {
 	ep     worker.Endpoint
-	marks  bool   // as SGLang: /tokenize has one 200 for a picture
+	marks  bool   // as SGLang: at /tokenize a picture is a single 200
 	ahead  bool   // its template puts a message's pictures before its text
-	render string // the answer of render, in place of its own
-	status int    // of render; 0: as vLLM without --enable-scale-out, for which it is 403
-	expand int    // the status of tokenize; 0: 200
-	hangs  bool   // what is asked about pictures waits until who asks has gone
+	render string // replaces the answer of /render
+	status int    // status of /render; 0: 403, as vLLM without --enable-scale-out
+	expand int    // status of /tokenize; 0: 200
+	hangs  bool   // does not answer a question about pictures until the caller has gone
 
 	mu    sync.Mutex
-	at    map[string]string // the pictures at addresses
-	asked []string          // the paths
+	at    map[string]string // the pictures by their addresses
+	asked []string          // the paths of the questions
 	sent  []map[string]json.RawMessage
 }
 
@@ -80,7 +80,7 @@ func (s *seer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// load returns the picture at a url, which is the url itself where nothing else is said.
+// load returns the content of the picture at a url: that of at, else the url itself.
 func (s *seer) load(url string) string {
 	if _, data, ok := strings.Cut(url, "data:,"); ok {
 		return data
@@ -148,7 +148,7 @@ func (s *seer) tokens(body map[string]json.RawMessage, marks bool) (out []uint32
 	return out, map[string]any{"mm_hashes": map[string]any{"image": hashes}, "mm_placeholders": map[string]any{"image": places}, "kwargs_data": nil}
 }
 
-// cutAs is what is left of a prompt whose request says how many tokens, and of which end.
+// cutAs returns what is left of a prompt after the cut that its request asks for.
 func cutAs(body map[string]json.RawMessage, tokens []uint32, told any) ([]uint32, any) {
 	var n int
 	if json.Unmarshal(body["truncate_prompt_tokens"], &n) != nil || n < 0 || n > len(tokens) {
@@ -169,10 +169,10 @@ func cutAs(body map[string]json.RawMessage, tokens []uint32, told any) ([]uint32
 	return tokens[from : from+n], map[string]any{"mm_hashes": map[string]any{"image": hashes}, "mm_placeholders": map[string]any{"image": places}}
 }
 
-// digestOf is what the seer calls a picture.
+// digestOf is the seer's name of a picture.
 func digestOf(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }
 
-// hashOf is what is hashed in its place.
+// hashOf is the hash of a picture's name, as block hashes have it.
 func hashOf(t testing.TB, content string) uint64 {
 	t.Helper()
 	h, ok := kvindex.HashMMIdentifier(digestOf(content))
@@ -184,7 +184,7 @@ func picture(url string) string {
 	return fmt.Sprintf(`{"type":"image_url","image_url":{"url":%q}}`, url)
 }
 
-// looking is a conversation whose second message has the parts.
+// looking is a conversation whose second message has these parts.
 func looking(t testing.TB, parts ...string) Query {
 	t.Helper()
 	return query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"system","content":"be brief"},{"role":"user","content":[`+strings.Join(parts, ",")+`]}]}`)
@@ -250,7 +250,7 @@ func TestAPromptWithPicturesIsHashedWithWhatAnEngineTellsOfThem(t *testing.T) {
 	require.Equal(t, ReasonRendered, again.Reason)
 }
 
-// TestAPictureAtAnAddressIsAskedAboutEachTime: another may be there by then.
+// The address may have another picture by the next request.
 func TestAPictureAtAnAddressIsAskedAboutEachTime(t *testing.T) {
 	t.Parallel()
 	const address = "http://pictures/1"
@@ -269,7 +269,7 @@ func TestAPictureAtAnAddressIsAskedAboutEachTime(t *testing.T) {
 	cat := ask()
 	require.Equal(t, cat.Hashes, ask().Hashes)
 	e.mu.Lock()
-	e.at[address] = "a dog" // as large as a cat
+	e.at[address] = "a dog" // of the same size as the cat
 	e.mu.Unlock()
 	dog := ask()
 	require.Equal(t, cat.Tokens, dog.Tokens)
@@ -277,7 +277,7 @@ func TestAPictureAtAnAddressIsAskedAboutEachTime(t *testing.T) {
 	require.Len(t, e.paths(), 3)
 }
 
-// TestAQuestionAboutPicturesHasWhatTheirNamesDependOn, and so has what is remembered of it.
+// The cached answer must depend on the same members.
 func TestAQuestionAboutPicturesHasWhatTheirNamesDependOn(t *testing.T) {
 	t.Parallel()
 	e := newSeer(t, &seer{status: http.StatusOK})
@@ -309,12 +309,12 @@ func TestAQuestionAboutPicturesHasWhatTheirNamesDependOn(t *testing.T) {
 
 func TestWhereNoEngineTellsOfPicturesWhatStandsBeforeThemIsKnown(t *testing.T) {
 	t.Parallel()
-	const header = 1 + 8 + 1 // the first message
+	const header = 1 + 8 + 1 // tokens of the first message
 	for name, c := range map[string]struct {
 		seer    *seer
 		renders bool
 		parts   []string
-		known   int // tokens
+		known   int // tokens known
 		asked   int
 	}{
 		"vLLM that does not render":            {&seer{}, true, []string{question, picture("seven!!")}, header + 1 + 11, 3},
@@ -382,8 +382,8 @@ func TestOfAPromptThatBeginsWithAPictureNothingIsAsked(t *testing.T) {
 	require.Empty(t, e.paths())
 }
 
-// TestWhatAnEngineTellsOfPicturesIsBelievedAsAWholeOrNotAtAll: an answer that has no sense
-// sets who gives it aside, and one that leaves a picture out does not: it may be the prompt's.
+// A senseless answer sets its engine aside. An answer without one of the pictures does
+// not: the prompt may be the cause.
 func TestWhatAnEngineTellsOfPicturesIsBelievedAsAWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	list := func(n int, one func(i int) string) string {
@@ -450,9 +450,10 @@ func TestWhatAnEngineTellsOfPicturesIsBelievedAsAWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestWhatIsThePromptsFaultSetsNobodyAside: a template that refuses it, an answer without an
-// end, a picture that cannot be loaded or not in time. But an engine that fails by itself, or
-// cannot tell in time what the request has, is asked about texts alone for a while.
+// The prompt is charged if the template refuses it, if the answer has no end, or if a
+// picture cannot be loaded, or not in time. An engine is set aside if it fails by itself,
+// or answers late although the request has the pictures. It is then asked about texts
+// only.
 func TestWhatIsThePromptsFaultSetsNobodyAside(t *testing.T) {
 	t.Parallel()
 	const within, away = "data:,seven!!", "http://pictures/1"
@@ -505,7 +506,7 @@ func TestWhatIsThePromptsFaultSetsNobodyAside(t *testing.T) {
 	}
 }
 
-// TestWhoIsAskedSecondIsNotBlamedForItsTime, of which whoever was asked first has had a part.
+// The first engine's question has taken a part of the time.
 func TestWhoIsAskedSecondIsNotBlamedForItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -538,8 +539,8 @@ func TestWhoIsAskedSecondIsNotBlamedForItsTime(t *testing.T) {
 	})
 }
 
-// TestCopiesOfPromptsAreBounded: what is asked about keeps no more bytes of prompts than so
-// many of the longest have.
+// Running questions copy no more bytes of prompts than MaxInFlight of the longest prompts
+// have.
 func TestCopiesOfPromptsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newSeer(t, &seer{hangs: true})
@@ -575,7 +576,7 @@ func TestCopiesOfPromptsAreBounded(t *testing.T) {
 	require.Zero(t, r.copied)
 }
 
-// TestAQuestionTakesWhatIsCountedOfIt: what else a body has is no part of it.
+// Parts of a body that a question does not need are not counted.
 func TestAQuestionTakesWhatIsCountedOfIt(t *testing.T) {
 	t.Parallel()
 	r := newResolver(t, Config{})
@@ -592,7 +593,7 @@ func TestAQuestionTakesWhatIsCountedOfIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q.Renders = true
-			q.Key.Model = strings.Repeat("\x01", 100) // six bytes each
+			q.Key.Model = strings.Repeat("\x01", 100) // each byte is written as six
 			m := r.mediaOf(&q)
 			a := questions(&q, m)
 			sum := cap(a.whole) + cap(a.before)
@@ -606,7 +607,7 @@ func TestAQuestionTakesWhatIsCountedOfIt(t *testing.T) {
 	}
 }
 
-// TestAnEngineThatIsSlowWithPicturesIsStillAskedAboutTexts, and pictures take no text's turn.
+// Questions about pictures do not take the places of those about texts.
 func TestAnEngineThatIsSlowWithPicturesIsStillAskedAboutTexts(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -636,13 +637,12 @@ func TestAnEngineThatIsSlowWithPicturesIsStillAskedAboutTexts(t *testing.T) {
 	require.Empty(t, r.asides.byEndpoint)
 	require.Len(t, r.renderers.byEndpoint, 1)
 	busy := newResolver(t, Config{Wait: patient.Wait, MaxInFlight: 1})
-	busy.pictureSlots <- struct{}{} // one is under way
+	busy.pictureSlots <- struct{}{} // one question is running
 	_, err = busy.Engine(t.Context(), text(t, "abcd"), []worker.Endpoint{ep})
 	require.NoError(t, err)
 }
 
-// TestAPictureCountsInTheEstimateForWhatItIsTakenToBe: a prompt that has the same one is
-// expected to be held that far.
+// Two prompts with the same picture are expected to share its blocks.
 func TestAPictureCountsInTheEstimateForWhatItIsTakenToBe(t *testing.T) {
 	t.Parallel()
 	r := newResolver(t, Config{})
@@ -656,12 +656,12 @@ func TestAPictureCountsInTheEstimateForWhatItIsTakenToBe(t *testing.T) {
 	require.NotEqual(t, one[1:], hashes("two")[1:])
 }
 
-// Once there are blocks enough nothing more is hashed, however much a caller names: not all
-// that a picture is taken to be, and nothing of the parts behind it.
+// After the last block nothing more is hashed, however much the caller names: neither the
+// rest of a picture nor later parts.
 func TestAnEstimateEndsWhereItHasBlocksEnough(t *testing.T) {
 	t.Parallel()
 	var e estimator
-	e.reset(64, 1<<40, 4, 0, false) // a picture that would take days
+	e.reset(64, 1<<40, 4, 0, false) // hashing all of such a picture would take days
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -188,7 +188,7 @@ func TestEstimate(t *testing.T) {
 	})
 }
 
-// The pieces of a text, however it is cut, must hash as the whole does.
+// The pieces of a text must hash as the whole text does, however it is cut.
 func TestTheEstimatorDoesNotSeeWhereItIsFed(t *testing.T) {
 	text := bytes.Repeat([]byte("0123456789abcdefg"), 40)
 	for blockBytes := 1; blockBytes < 70; blockBytes += 3 {
@@ -224,7 +224,7 @@ func TestTheCacheKeepsToItsBounds(t *testing.T) {
 		c := newCache(2, 1<<20)
 		c.put(entryOf(1, 1))
 		c.put(entryOf(2, 1))
-		require.NotNil(t, c.get(key(1))) // now 2 was used longest ago
+		require.NotNil(t, c.get(key(1))) // now entry 2 was used longest ago
 		c.put(entryOf(3, 1))
 		require.Nil(t, c.get(key(2)))
 		require.NotNil(t, c.get(key(1)))

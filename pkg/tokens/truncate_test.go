@@ -12,7 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// cut is a conversation for a vLLM, whose request has more members.
+// cut is a conversation for vLLM whose request also has the members of more.
 func cut(t testing.TB, more string, parts ...string) Query {
 	t.Helper()
 	q := query(t, openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":[`+strings.Join(parts, ",")+`]}]`+more+`}`)
@@ -20,8 +20,8 @@ func cut(t testing.TB, more string, parts ...string) Query {
 	return q
 }
 
-// The engine that is asked about a prompt with pictures is told to what its request has the
-// prompt cut, and what is left is remembered for such requests alone.
+// The engine that renders a prompt is told to what length the request cuts it. The answer
+// is cached for such requests only.
 func TestAPromptThatIsCutIsHashedAsItsEngineCutsIt(t *testing.T) {
 	t.Parallel()
 	e := newSeer(t, &seer{status: http.StatusOK})
@@ -62,15 +62,15 @@ func TestAPromptThatIsCutIsHashedAsItsEngineCutsIt(t *testing.T) {
 	requireReason(t, ReasonNotAll, err)
 }
 
-// A tokenizer knows of no cut. What it answers is what the engine computes where nothing of
-// the prompt is cut.
+// A tokenizer does not cut. Its answer is used only if the engine does not cut the prompt
+// either.
 func TestOfATokenizerNoPromptIsBelievedThatIsCut(t *testing.T) {
 	t.Parallel()
-	const tokens = 1 + 11 + 1 // of the question
+	const tokens = 1 + 11 + 1 // in the question
 	for name, c := range map[string]struct {
 		more  string
 		most  int
-		other bool // no vLLM
+		other bool // not vLLM
 		known bool
 	}{
 		"to less":                        {`"truncate_prompt_tokens":12`, 0, false, false},
@@ -108,7 +108,7 @@ func TestOfATokenizerNoPromptIsBelievedThatIsCut(t *testing.T) {
 			}
 			judge(cut(t, ","+c.more, question))
 			if !c.other {
-				// The picture counts as the tokenizer counts it.
+				// The tokenizer counts the picture's tokens, too.
 				seven := strings.Replace(c.more, "13", "22", 1)
 				q := cut(t, ","+seven, question, picture("data:,seven!!"))
 				c.most += 9
@@ -143,7 +143,7 @@ func TestIdsOfARequestAreTheirPromptWhereNothingIsCut(t *testing.T) {
 
 func TestOfSeveralTextsNoneIsCut(t *testing.T) {
 	t.Parallel()
-	e := newSeer(t, &seer{}) // each text is one token
+	e := newSeer(t, &seer{}) // it makes one token of each text
 	r := newResolver(t, patient)
 	q := query(t, openai.Completions, `{"model":"m","prompt":["a","b","c"],"truncate_prompt_tokens":1}`)
 	q.Renders = true

@@ -12,8 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A prompt is called what the blocks that it becomes are called: both are
-// compared with the same vectors, see pkg/kvevents.
+// A prompt must have the same hashes as the blocks that it becomes. pkg/kvevents compares
+// those with the same vectors.
 func TestPromptsHashToVectorsOfAnotherImplementation(t *testing.T) {
 	vectors, err := hashvectors.Read("../kvindex/testdata/vectors/hashes.txt")
 	require.NoError(t, err)
@@ -21,7 +21,7 @@ func TestPromptsHashToVectorsOfAnotherImplementation(t *testing.T) {
 	eagle := 0
 	for _, v := range vectors {
 		if v.Objects != nil || len(v.Tokens) == 0 {
-			continue // no request brings ids with media, or no ids
+			continue // no request has ids together with media, or has no ids
 		}
 		t.Run(v.Name, func(t *testing.T) {
 			body, err := json.Marshal(map[string]any{"model": "m", "prompt": v.Tokens})
