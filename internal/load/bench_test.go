@@ -30,8 +30,8 @@ func BenchmarkPickAndReserve(b *testing.B) {
 	}
 }
 
-// BenchmarkConstrainedPick is a decode pick bound to one zone of three, as required
-// and as preferred, beside one that is not bound.
+// BenchmarkConstrainedPick is a decode pick among three zones: one zone required, one
+// preferred, and without constraints for comparison.
 func BenchmarkConstrainedPick(b *testing.B) {
 	s := fleet(b, 1000, 8)
 	for i, w := range s.Workers() {
@@ -56,8 +56,8 @@ func BenchmarkConstrainedPick(b *testing.B) {
 	}
 }
 
-// BenchmarkPickInAnOlderWorld is a pick among ranks of the snapshot before the
-// present one, as requests make it that are being decided while workers change.
+// BenchmarkPickInAnOlderWorld is a pick among the ranks of the previous snapshot.
+// Requests that are decided while workers change make such picks.
 func BenchmarkPickInAnOlderWorld(b *testing.B) {
 	old, now := fleet(b, 1250, 8), fleet(b, 1249, 8)
 	book := New(1)
@@ -73,7 +73,7 @@ func BenchmarkPickInAnOlderWorld(b *testing.B) {
 	}
 }
 
-// BenchmarkUpdate is what picks wait for when one of 1,250 workers comes or goes.
+// BenchmarkUpdate is the time that picks wait when one of 1,250 workers comes or goes.
 func BenchmarkUpdate(b *testing.B) {
 	worlds := []*worker.Snapshot{fleet(b, 1250, 8), fleet(b, 1249, 8)}
 	book := New(1)

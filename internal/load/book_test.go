@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pickAll makes the picks of n identical requests at once, or one by one, and
-// returns the load that each rank ends with. Everything is released after.
+// pickAll makes the picks of n identical requests, at once or one by one, and returns the
+// resulting load of each rank. It then releases everything.
 func pickAll(t *testing.T, b *Book, n int, atOnce bool, request func() *Request) map[worker.Rank]Load {
 	res := make([]Reservation, n)
 	var start, done sync.WaitGroup
@@ -62,9 +62,9 @@ func TestIdenticalRequestsAtOnceSpreadAsOneByOne(t *testing.T) {
 	require.Equal(t, Totals{}, b.Totals())
 }
 
-// The same where ranks differ: in what they hold of the prompt and in what they
-// have to do already, so that one by one there is a single right outcome. Load
-// and overlap are such that no two costs are ever equal.
+// The same if ranks differ: in the blocks that they hold of the prompt, and in their
+// load. Loads and overlaps are such that no two costs are ever equal, so one by one there
+// is a single right outcome.
 func TestIdenticalRequestsAtOnceSpreadAsOneByOneOverUnequalRanks(t *testing.T) {
 	for _, role := range []worker.Role{worker.Prefill, worker.Decode} {
 		for _, mode := range []picker.Mode{picker.KV, picker.LeastLoaded} {
@@ -85,7 +85,7 @@ func TestIdenticalRequestsAtOnceSpreadAsOneByOneOverUnequalRanks(t *testing.T) {
 				}
 			}
 			before := make([]Reservation, len(ranks))
-			for i, r := range ranks { // different in the last digits, and by whole requests
+			for i, r := range ranks { // loads differ by whole requests and in their last digits
 				req := request()
 				req.Pick.ISLTokens = 16*(1+i*101) + i
 				require.NoError(t, b.Reserve(req, r, 0, &before[i]))
@@ -194,7 +194,7 @@ func TestOfManyRanksTheExplanationKeepsThePickedAndTheCheapest(t *testing.T) {
 	b := New(1)
 	b.Update(s)
 	req := prefillRequest(s, 160, params())
-	req.Params.Temperature = 50 // the picked one is hardly ever among the cheapest
+	req.Params.Temperature = 50 // at this temperature the picked rank is hardly ever among the cheapest
 	req.Overlaps, req.Explain, req.Filter = make([]uint32, 320), new(Explanation), &denyList{3, 4, 5}
 	for i := range 100 {
 		req.Overlaps[319-i] = uint32(i % 10)
@@ -218,7 +218,7 @@ func TestRanksOfAnyOriginArePicked(t *testing.T) {
 	b := New(1)
 	old := fleet(t, 3, 2)
 	b.Update(old)
-	b.Update(fleet(t, 2, 2)) // worker 3 has left, and old's slices are not the book's any more
+	b.Update(fleet(t, 2, 2)) // worker 3 has left, and the book no longer knows old's slices
 	for _, ranks := range [][]worker.Rank{
 		old.Pool(key).PrefillRanks,
 		old.Pool(key).PrefillRanks[1:],
@@ -243,11 +243,10 @@ func TestRanksOfAnyOriginArePicked(t *testing.T) {
 	require.Empty(t, b.Loads(nil))
 }
 
-// recorder says of some workers how they stand, and remembers what it was asked
-// and told.
+// recorder gives the standings of some workers, and records the calls.
 type recorder struct {
 	now     uint64
-	changed []worker.ID // by the latest version
+	changed []worker.ID // in the latest version
 	stands  map[worker.ID]health.Standing
 	asked   []worker.ID
 	trial   uint64
@@ -267,7 +266,7 @@ func (f *recorder) Changes(since uint64, dst []worker.ID) (now uint64, changed [
 }
 
 func (f *recorder) Standing(r worker.Rank) health.Standing {
-	if n := len(f.asked); n == 0 || f.asked[n-1] != r.ID { // ranks of one worker follow each other
+	if n := len(f.asked); n == 0 || f.asked[n-1] != r.ID { // the ranks of a worker are adjacent
 		f.asked = append(f.asked, r.ID)
 	}
 	return f.stands[r.ID]
@@ -322,13 +321,13 @@ func TestTheFilterIsHeardAtEachPickAndToldOfEachBookingAndItsEnd(t *testing.T) {
 	f.set(3, health.Barred)
 	require.Equal(t, 4, candidates())
 	f.set(1, health.Barred)
-	f.set(4, health.Tried) // two versions at once: it looks at all
+	f.set(4, health.Tried) // two versions at once, so the book looks at all ranks
 	require.Equal(t, 2, candidates(), "nobody is free")
 	f.set(2, health.Tried)
 	require.Equal(t, 4, candidates())
 	f.set(1, health.Free)
 	require.Equal(t, 2, candidates())
-	f.set(9, health.Barred) // nobody knows it
+	f.set(9, health.Barred) // the book does not know this worker
 	require.Equal(t, 2, candidates())
 	req.Filter = nil
 	require.Equal(t, 8, candidates())
@@ -368,7 +367,7 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 	require.Equal(t, Totals{}, b.Totals())
 }
 
-// The highest rate that Params allow, in a process that has run for a year.
+// The rate is the highest that Params allow, in a process that has run for a year.
 func TestDecayStaysExactAtAnyRateForAYear(t *testing.T) {
 	s := fleet(t, 1, 1)
 	b := New(1)
@@ -390,9 +389,9 @@ func TestDecayStaysExactAtAnyRateForAYear(t *testing.T) {
 	r.Release(req.Now)
 }
 
-// Nothing that a snapshot or a booking leaves behind may grow: places of tables
-// that are gone, and the count of ranks whose tokens decay, which would keep
-// every pick refreshing columns.
+// Two things must not grow with snapshots and bookings: an entry's places in tables that
+// are gone, and a table's count of ranks whose tokens decay. A wrong count would make
+// every pick refresh the columns.
 func TestTablesLeaveNothingBehind(t *testing.T) {
 	s := fleet(t, 4, 2)
 	b := New(1)
@@ -415,9 +414,8 @@ func TestTablesLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// A request that has read the snapshot before the present one finds its columns
-// ready: workers that have left since cannot be picked, those that stay show
-// what is booked now.
+// A request that has read the previous snapshot finds its columns ready. Workers that
+// have left since cannot be picked, and the others have their present bookings.
 func TestAPickInTheWorldBeforeNeedsNoNewTable(t *testing.T) {
 	old, now := fleet(t, 4, 2), fleet(t, 3, 2)
 	b := New(1)
@@ -425,7 +423,7 @@ func TestAPickInTheWorldBeforeNeedsNoNewTable(t *testing.T) {
 	table := b.tables[&old.Pool(key).PrefillRanks[0]]
 	req := prefillRequest(old, 64, params())
 	req.Filter = new(denyList)
-	_, err := b.Preview(req) // so that the table has heard the filter
+	_, err := b.Preview(req) // so that the table has read the filter
 	require.NoError(t, err)
 	b.Update(now)
 	var booked, r Reservation
@@ -455,8 +453,8 @@ func TestAPickInTheWorldBeforeNeedsNoNewTable(t *testing.T) {
 	}
 }
 
-// A rank stands elsewhere in each world: who is excluded or aside is found where
-// the request's own list has it.
+// A rank has another position in each snapshot. A rank that is excluded or set aside is
+// found at its position in the request's own list.
 func TestWhoIsOutIsOutInEitherWorld(t *testing.T) {
 	b := New(1)
 	var ws []*worker.Worker
@@ -506,8 +504,8 @@ func TestAListThatDoesNotChangeKeepsItsTable(t *testing.T) {
 	require.Equal(t, 1, d3.unknown.Count())
 }
 
-// Models served by the same workers share their columns; other lists have their
-// own, and a booking shows in all that hold the rank.
+// Models that the same workers serve share their columns. Other lists have their own, and
+// a booking shows in every list that has the rank.
 func TestModelsOfTheSameWorkersShareATable(t *testing.T) {
 	ws := make([]*worker.Worker, 3)
 	for i := range ws {

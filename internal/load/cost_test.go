@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Work is ranks and workers looked at for the filter.
+// Work counts the ranks and workers that a pick looks at for the filter.
 func TestAPickLooksAtThoseAloneWhoHaveChanged(t *testing.T) {
 	if !invariants.Enabled {
 		t.Skip("work is counted where invariants are compiled in")
@@ -53,7 +53,8 @@ func TestAPickLooksAtThoseAloneWhoHaveChanged(t *testing.T) {
 		}
 		require.Equal(t, 1+dp, most)
 
-		// The rest fails between two picks: each once, or all ranks once.
+		// The others fail between two picks: the pick looks at each once, or at all ranks
+		// once.
 		for id := worker.ID(n/2 + 1); int(id) < n; id++ {
 			fail(id)
 		}
@@ -67,7 +68,7 @@ func TestAPickLooksAtThoseAloneWhoHaveChanged(t *testing.T) {
 	}
 }
 
-// What a table has been told bit by bit is what a new one would be told.
+// A table that got the changes one by one must equal a new table.
 func TestATableAgreesWithOneThatLearnsAll(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
@@ -111,7 +112,7 @@ func TestATableAgreesWithOneThatLearnsAll(t *testing.T) {
 			if n := len(held); n > 0 {
 				i := rng.IntN(n)
 				if rng.IntN(2) == 0 {
-					i = n - 1 // one that may be trying its worker still
+					i = n - 1 // the worker of this booking may still be recovering
 				}
 				held[i].Release(now)
 				held = slices.Delete(held, i, i+1)

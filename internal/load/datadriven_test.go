@@ -16,26 +16,26 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// The verbs of testdata, each ending with the book as it is then:
+// The verbs of testdata. Each prints the book after it:
 //
 //	workers                    the snapshot; one line a worker: id role dp [port]
 //	                           [domain=value …], its topology
 //	pick name=a role=prefill [mode=kv] isl=64 [grows=(1s,2,40)] [overlap=0,4]
 //	     [exclude=7/0] [deny=7] [within=(7/0,…)] [limit=100] [rate=0] [threshold=0] [preview]
 //	     [table] [require=(zone/a,…)] [prefer=(zone/a:0.5,…)] [uncached=16]
-//	     picks and books under the name; overlap runs along the pool's ranks;
+//	     picks and books under the name; overlap has a number for each rank of the pool;
 //	     rate is prompt tokens a second; table prints what the pick saw;
 //	     require and prefer are taints of the topology
-//	reserve name=a role=prefill rank=7/0 isl=64 [at=4]   books where told
-//	done name=a tokens=16      prefill has got so far
+//	reserve name=a role=prefill rank=7/0 isl=64 [at=4]   books on this rank
+//	done name=a tokens=16      prefill has computed so many tokens
 //	wait for=1s                time passes
 //	degraded rank=7/0 [no]
-//	report rank=7/0 blocks=9 requests=1   what the engine says
-//	decoding                   KV blocks that each rank is taken to hold for answers
-//	release name=a             release-if-held
-//	cancel name=a              nothing came of it
-//	move name=a rank=7/0       another rank serves it
-//	least role=prefill         queued at the least busy rank
+//	report rank=7/0 blocks=9 requests=1   of the engine
+//	decoding                   KV blocks that each rank is assumed to hold for answers
+//	release name=a             ReleaseIfHeld
+//	cancel name=a              Cancel
+//	move name=a rank=7/0       Move: this rank serves the request
+//	least role=prefill         prompt tokens queued at the least busy rank
 //	queued role=prefill
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -291,7 +291,7 @@ func (s *scenario) denied(text string) Filter {
 	return &denyList{id}
 }
 
-// explained is the explanation of a pick that asked for one.
+// explained is the explanation of a pick, if the request asked for one.
 func explained(req *Request, dec picker.Decision) string {
 	x := req.Explain
 	if x == nil {
@@ -314,7 +314,7 @@ func explained(req *Request, dec picker.Decision) string {
 	return out.String()
 }
 
-// denyList are workers that are aside.
+// denyList is a filter that sets these workers aside.
 type denyList []worker.ID
 
 func (l *denyList) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {

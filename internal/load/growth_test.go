@@ -12,8 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// What a rank is taken to hold is the sum of what each answer has come to, whatever
-// was booked, moved, released and dropped before.
+// The blocks that a rank is assumed to hold are the sum over its answers, whatever was
+// booked, moved, released and dropped before.
 func TestWhatARankHoldsIsTheSumOfItsAnswers(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
@@ -91,7 +91,7 @@ func TestWhatARankHoldsIsTheSumOfItsAnswers(t *testing.T) {
 	}
 }
 
-// A pick sees an answer grow, and allocates nothing for it.
+// A pick sees an answer's growth, and allocates nothing for it.
 func TestPicksSeeAnswersGrow(t *testing.T) {
 	s := snapshot(t, testWorker(t, 1, worker.Decode, 1, 8000), testWorker(t, 2, worker.Decode, 1, 8000))
 	b, p, now := New(1), picker.DecodeOverride(*params()), time.Unix(1000, 0)

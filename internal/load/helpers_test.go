@@ -27,7 +27,7 @@ func snapshot(t testing.TB, ws ...*worker.Worker) *worker.Snapshot {
 	return s
 }
 
-// fleet is n prefill workers of dp ranks each, ids from 1.
+// fleet is a snapshot of n prefill workers with dp ranks each. Their ids begin at 1.
 func fleet(t testing.TB, n int, dp uint32) *worker.Snapshot {
 	ws := make([]*worker.Worker, n)
 	for i := range ws {
@@ -38,7 +38,7 @@ func fleet(t testing.TB, n int, dp uint32) *worker.Snapshot {
 
 var key = worker.Key{Model: "m"}
 
-// later is when bookings end in tests for which time does not matter.
+// later is when bookings end in tests in which time does not matter.
 var later = time.Unix(100, 0)
 
 func prefillRequest(s *worker.Snapshot, isl int, p *picker.Params) *Request {

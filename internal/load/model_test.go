@@ -15,28 +15,29 @@ import (
 
 var seedFlag = flag.Uint64("seed", 0, "seed of the model test; 0: random") //nolint:gochecknoglobals // test flag
 
-// slowBook is the slow twin: every held booking by itself, summed when asked.
+// slowBook is the slow twin of a Book: it has every held booking, and sums them when
+// asked.
 type slowBook struct {
 	snap *worker.Snapshot
-	past *worker.Snapshot // the one before: some requests have read that
+	past *worker.Snapshot // the previous snapshot: some requests have read that one
 	open map[*Reservation]booking
-	held []*Reservation // keys of open, in an order that the seed repeats
+	held []*Reservation // the keys of open, in an order that a seed repeats
 
 	now    time.Time
 	booked int
-	since  map[*Reservation]time.Time // of each rank's oldest with prompt tokens
+	since  map[*Reservation]time.Time // when each rank's oldest booking with prompt tokens became the oldest
 }
 
 type booking struct {
 	rank  worker.Rank
 	load  Load
 	rate  float64
-	order int // of booking
+	order int // counts bookings
 	gone  bool
 }
 
-// visible is what a pick should see of a rank's prompt tokens: those of its
-// oldest request have grown fewer since it became that.
+// visible is what a pick should see of a rank's prompt tokens: those of its oldest
+// request decrease since it became the oldest.
 func (b *slowBook) visible(r worker.Rank) int64 {
 	var head *Reservation
 	total := int64(0)
@@ -57,7 +58,7 @@ func (b *slowBook) visible(r worker.Rank) int64 {
 	return int64(max(float64(total-k.load.PrefillTokens), float64(total)-done) + 0.5)
 }
 
-// settle notes since when each rank's oldest request is that.
+// settle notes when a rank's oldest booking has become the oldest.
 func (b *slowBook) settle() {
 	head := map[worker.Rank]*Reservation{}
 	for res, k := range b.open {
@@ -120,7 +121,7 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 				k := twin.open[r]
 				r.PrefillDone(n, twin.now)
 				if min(n, k.load.PrefillTokens) > 0 {
-					delete(twin.since, r) // what is left goes on from here
+					delete(twin.since, r) // the rest decays from now on
 				}
 				k.load.PrefillTokens = max(0, k.load.PrefillTokens-n)
 				twin.open[r] = k
@@ -148,7 +149,7 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 	require.Equal(t, Totals{}, got)
 }
 
-// move takes a booking to any rank of the world as it is.
+// move moves a booking to any rank of the present snapshot.
 func (b *slowBook) move(t *testing.T, rng *rand.Rand) {
 	pool := b.snap.Pool(key)
 	if len(b.held) == 0 || pool == nil {
@@ -183,7 +184,7 @@ func (b *slowBook) update(fast *Book, s *worker.Snapshot) {
 	fast.Update(s)
 }
 
-// known reports whether a rank of a world can be booked now.
+// known reports whether a rank of a snapshot can be booked now.
 func (b *slowBook) known(world *worker.Snapshot, r worker.Rank) bool {
 	was, is := world.Worker(r.ID), b.snap.Worker(r.ID)
 	return is != nil && is.Endpoint == was.Endpoint && uint32(r.DPRank) < is.DPSize
@@ -245,8 +246,7 @@ func (b *slowBook) compare(t *testing.T, fast *Book) {
 	}
 }
 
-// compareColumns holds what the next pick in a world would see against the
-// bookings.
+// compareColumns compares what the next pick in a snapshot would see with the bookings.
 func (b *slowBook) compareColumns(t *testing.T, fast *Book, world *worker.Snapshot) {
 	pool := world.Pool(key)
 	if pool == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// told writes down in order what it is told.
+// told records the calls of a filter in order.
 type told struct {
 	lines []string
 	trial uint64
@@ -32,8 +32,8 @@ func (f *told) End(r worker.Rank, trial uint64) {
 	f.lines = append(f.lines, fmt.Sprintf("end %s trial %d", r, trial))
 }
 
-// A booking that moves is one of the new rank's from then on: the filter hears of
-// each rank's own trial, and of each once.
+// After a booking has moved, it counts at the new rank only. The filter is told of a
+// trial at each rank, once.
 func TestTheFilterIsToldOfABookingThatMoves(t *testing.T) {
 	s := fleet(t, 3, 1)
 	for _, end := range []func(*Reservation) bool{

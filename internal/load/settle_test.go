@@ -12,7 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// hand is one rank whose answers, KV events and reports a test has in its hand.
+// hand is one rank. The test makes its bookings, KV events and reports.
 type hand struct {
 	t    *testing.T
 	b    *Book
@@ -49,7 +49,7 @@ func (h *hand) holds() float64 {
 	return float64(n)
 }
 
-// tells has the rank tell of so many blocks each tenth of a second, for a time.
+// tells gives the book KV events of so many blocks every tenth of a second, for a time.
 func (h *hand) tells(d time.Duration, blocks int) {
 	for range d / (100 * time.Millisecond) {
 		h.now = h.now.Add(100 * time.Millisecond)
@@ -63,7 +63,7 @@ func (h *hand) reports(blocks, requests int64) {
 	require.True(h.t, known)
 }
 
-// What was heard before a report is in the report.
+// Blocks that KV events told before a report are part of the report.
 func TestWhatAReportHasInItIsNotCountedAgain(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
@@ -71,18 +71,18 @@ func TestWhatAReportHasInItIsNotCountedAgain(t *testing.T) {
 	h.tells(10*time.Second+500*time.Millisecond, 100)
 	h.reports(10_500, 1)
 	require.InDelta(t, 10_500, h.holds(), 1)
-	h.tells(600*time.Millisecond, 100) // the count that had begun before is compared
+	h.tells(600*time.Millisecond, 100) // the window that began before the report ends
 	require.InDelta(t, 11_100, h.holds(), 0.06*11_100, "the report counts for less and less")
 	require.InDelta(t, 599, h.b.entries[0].written.off.blocks, 2)
 	require.InDelta(t, 1000, h.b.entries[0].written.pace, 2)
 	r.Release(h.now)
 }
 
-// What an answer has come to beyond what was expected is in the last report, or in what
-// was heard since then, and comes off once.
+// The blocks of an answer beyond what was expected are in the last report, or were heard
+// since. They come off once.
 func TestTheExcessOfAnAnswerComesOffOnce(t *testing.T) {
 	t.Parallel()
-	for _, expected := range []float64{1, 100, 400} { // each writes 100 blocks a second
+	for _, expected := range []float64{1, 100, 400} { // each answer writes 100 blocks a second
 		h := newHand(t)
 		one, two := h.book(Growth{PerSecond: expected, Most: 1e6}), h.book(Growth{PerSecond: expected, Most: 1e6})
 		h.tells(20*time.Second, 20)
@@ -96,7 +96,7 @@ func TestTheExcessOfAnAnswerComesOffOnce(t *testing.T) {
 	}
 }
 
-// An answer that its engine had done with when it reported was in no report, and has
+// An answer that was over when its engine reported has no part in the report, and has
 // written nothing since.
 func TestAnAnswerThatWasOverBeforeTheReportTakesNothingWithIt(t *testing.T) {
 	t.Parallel()
@@ -108,16 +108,16 @@ func TestAnAnswerThatWasOverBeforeTheReportTakesNothingWithIt(t *testing.T) {
 		} else {
 			h.now = h.now.Add(10 * time.Second)
 		}
-		h.reports(1001, 1) // the other one's, who has written 100 a second
+		h.reports(1001, 1) // the blocks of the other answer, which has written 100 a second
 		if events {
 			h.tells(1100*time.Millisecond, 10)
 		} else {
 			h.now = h.now.Add(1100 * time.Millisecond)
 		}
 		over.Release(h.now)
-		want := 1111.0 + 330 // of the 3,000 blocks that the report has put right
+		want := 1111.0 + 330 // 330 of the 3,000 blocks that the report has corrected
 		if !events {
-			want += 330 // nobody tells that it is slow
+			want += 330 // without events the answer's lower speed is not known
 		}
 		require.InDelta(t, want, h.holds(), 40, "events: %v", events)
 		runs.Release(h.now)
@@ -125,15 +125,16 @@ func TestAnAnswerThatWasOverBeforeTheReportTakesNothingWithIt(t *testing.T) {
 	}
 }
 
-// A report says whose requests were over as long as it counts. What is released later may be
-// any of those that it knew: one that the engine had not begun, and runs by then, too.
+// The report says which requests were over only while it counts. A booking that is
+// released later may be any that existed at the report, also one that the engine had not
+// begun by then.
 func TestWhoWasOverIsForgottenWithTheReport(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
 	one, two := h.book(Growth{PerSecond: 1, Most: 1e6}), h.book(Growth{PerSecond: 1, Most: 1e6})
 	h.tells(5*time.Second, 10)
-	h.reports(501, 1)        // the engine has put the other one off
-	h.tells(time.Minute, 20) // and runs both again, and is asked no more
+	h.reports(501, 1)        // the engine has postponed the other answer
+	h.tells(time.Minute, 20) // then it runs both again, and does not report any more
 	whole := h.holds()
 	one.Release(h.now)
 	require.InDelta(t, whole/2, h.holds(), 0.1*whole)
@@ -141,7 +142,8 @@ func TestWhoWasOverIsForgottenWithTheReport(t *testing.T) {
 	require.Zero(t, h.holds())
 }
 
-// What is booked after a report has no part in it, and ends without changing it.
+// A request that is booked after a report has no part in it, and its end does not change
+// it.
 func TestAReportIsOfTheRequestsThatWereThere(t *testing.T) {
 	t.Parallel()
 	long := func(h *hand) *Reservation {
@@ -218,7 +220,7 @@ func TestAReportIsOfTheRequestsThatWereThere(t *testing.T) {
 	})
 }
 
-// What the last of a rank's answers had come to is not taken for the next one's.
+// The blocks of a rank's last answer do not count for its next one.
 func TestAnAnswerBeginsWithNothingOfTheOneBefore(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
@@ -231,13 +233,13 @@ func TestAnAnswerBeginsWithNothingOfTheOneBefore(t *testing.T) {
 	two.Release(h.now)
 }
 
-// plainAnswer is an answer with what it has come to beyond what was expected, of its own.
+// plainAnswer is an answer that records its own blocks beyond what was expected.
 type plainAnswer struct {
 	r      *Reservation
 	g      Growth
 	began  time.Time
 	pace   float64
-	beyond float64 // that was found
+	beyond float64 // blocks found beyond what was expected
 	seen   time.Time
 }
 
@@ -245,19 +247,19 @@ func (a *plainAnswer) at(now time.Time, pace float64) float64 {
 	return max(0, min(pace*(now.Sub(a.began)-a.g.After).Seconds(), a.g.Most))
 }
 
-// find adds what has come about since it was looked at last.
+// find adds the difference that has arisen since the last call.
 func (a *plainAnswer) find(now time.Time) {
 	more := func(pace float64) float64 { return a.at(now, pace) - a.at(a.seen, pace) }
 	a.beyond += more(a.pace) - more(a.g.PerSecond)
 	a.seen = now
 }
 
-// plainRank is what a rank holds with nothing summed up: each answer is known by itself,
-// and takes with it what was found of it.
+// plainRank computes what a rank holds without sums: it has each answer, and an answer
+// that ends takes its own difference with it.
 type plainRank struct {
 	running    []*plainAnswer
 	correction float64
-	of         float64 // those of the report that run still
+	of         float64 // answers of the last report that still run
 	reported   time.Time
 	compared   time.Time
 }
@@ -302,18 +304,18 @@ func (p *plainRank) end(i int) {
 	p.running = slices.Delete(p.running, i, i+1)
 }
 
-// run is three minutes of a rank, beside its plain twin.
+// run is three minutes of a rank, with a plain twin for comparison.
 type run struct {
 	*hand
 	plainRank
 
 	rng     *rand.Rand
 	pace    float64 // of each answer
-	growth  Growth  // as it is expected
+	growth  Growth  // expected growth
 	reports bool
 
-	written, told float64 // by answers that are over; of all
-	lately        float64 // the most that was held not long ago
+	written, told float64 // blocks of answers that are over; blocks told of all answers
+	lately        float64 // the most that was held lately
 }
 
 func newRun(t *testing.T, rng *rand.Rand) *run {
@@ -342,8 +344,8 @@ func (x *run) over(i int) {
 	x.end(i)
 }
 
-// step is a tenth of a second. It returns by what share of what was held lately the two
-// differ, where that is to be seen.
+// step is a tenth of a second. It returns the difference between the two, as a share of
+// what was held lately. It is 0 if nothing was compared in this step.
 func (x *run) step(mayEnd bool) (off float64) {
 	x.now = x.now.Add(100 * time.Millisecond)
 	n := x.rng.IntN(60)
@@ -377,8 +379,8 @@ func (x *run) step(mayEnd bool) (off float64) {
 	return off
 }
 
-// The sums of a rank say what its answers say one by one, whatever ends and is reported
-// meanwhile.
+// The sums of a rank must equal the sum over its answers, whatever ends and is reported
+// in between.
 func TestARankHoldsWhatItsAnswersHoldOneByOne(t *testing.T) {
 	t.Parallel()
 	seed, rounds := *seedFlag, 60
@@ -393,7 +395,7 @@ func TestARankHoldsWhatItsAnswersHoldOneByOne(t *testing.T) {
 	for round := range rounds {
 		x := newRun(t, rng)
 		for tick := range 1800 {
-			off := x.step(tick > 20) // the pace is known by then
+			off := x.step(tick > 20) // by tick 20 the pace is known
 			worst = max(worst, off, -off)
 			require.InDelta(t, 0, off, 0.05, "round %d: %v blocks, expected %v", round, x.hand.holds(), x.plainRank.holds(x.now))
 		}

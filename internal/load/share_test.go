@@ -10,8 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// fetchers are five decode ranks that fetch what they lack, and what each has kept of
-// what it has fetched.
+// fetchers are five decode ranks that fetch the blocks that they lack and keep them.
 type fetchers struct {
 	t     *testing.T
 	b     *Book
@@ -38,7 +37,7 @@ func newFetchers(t *testing.T, seed uint64, fetchCost float64) *fetchers {
 	return f
 }
 
-// serve picks for a prompt and has the rank fetch what it lacks.
+// serve makes a pick for a prompt and lets the rank fetch the blocks that it lacks.
 func (f *fetchers) serve(prompt []int) *Reservation {
 	req := &Request{
 		Key: key, Ranks: f.snap.Pool(key).DecodeRanks, Params: &f.p, Now: later,
@@ -66,8 +65,8 @@ func (f *fetchers) serve(prompt []int) *Reservation {
 	return into
 }
 
-// Requests of one turn with a beginning in common: whoever has fetched it first must
-// not get all that follow, however few run at a time.
+// The prompts of one burst begin with the same blocks. The rank that fetches these first
+// must not get all later requests, however few run at a time.
 func TestOfFiveDecodeRanksNoneGetsLessThanHalfItsShareOf256Requests(t *testing.T) {
 	for _, inFlight := range []int{1, 2, 4, 8, 64, 256} {
 		for seed := uint64(1); seed <= 20; seed++ {
@@ -91,8 +90,8 @@ func TestOfFiveDecodeRanksNoneGetsLessThanHalfItsShareOf256Requests(t *testing.T
 	}
 }
 
-// A rank that has long answers running is not given more of them, whatever it has not
-// got meanwhile; then it has the same chance as the others.
+// A rank with long running answers gets no more of them, even if it has got no request
+// for long. After they end it has the same chance as the others.
 func TestWhoIsStarvedIsNotOverrun(t *testing.T) {
 	f := newFetchers(t, 1, 1)
 	first := f.snap.Pool(key).DecodeRanks[0]
@@ -110,8 +109,8 @@ func TestWhoIsStarvedIsNotOverrun(t *testing.T) {
 	require.InDelta(t, 64/5, f.got[first], 8, "%v", f.got)
 }
 
-// Conversations come back to where they were decoded, and that is what is gained:
-// blocks that need not be moved, at the price of a less even load.
+// A conversation comes back to the rank that decoded it. Fewer blocks must be moved, and
+// the load is less even.
 func TestConversationsAreDecodedWhereTheirBlocksAre(t *testing.T) {
 	moved, busiest := map[float64]float64{}, map[float64]float64{}
 	for _, cost := range []float64{0, 1, 2, 4} {
@@ -122,9 +121,9 @@ func TestConversationsAreDecodedWhereTheirBlocksAre(t *testing.T) {
 		for turn := range 3000 {
 			c := rng.IntN(len(chats))
 			if len(chats[c]) > 200 {
-				chats[c] = nil // another one
+				chats[c] = nil // another conversation begins
 			}
-			for range 4 + rng.IntN(8) { // a question and its answer
+			for range 4 + rng.IntN(8) { // blocks of a question and its answer
 				chats[c] = append(chats[c], 1000*turn+len(chats[c]))
 			}
 			all += len(chats[c])

@@ -21,10 +21,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// kvEvent is one as engines publish it.
+// kvEvent is an event as engines publish it.
 type kvEvent map[string]any
 
-// grows is block n of one chain.
+// grows stores block n of one chain.
 func grows(n int) kvEvent {
 	return kvEvent{
 		"type": "BlockStored", "block_hashes": []int{n + 1}, "parent_block_hash": n, "token_ids": make([]int, 16),
@@ -32,7 +32,8 @@ func grows(n int) kvEvent {
 	}
 }
 
-// publisher is a worker's stream of KV events: the far end of one connection (ZMTP 3.1).
+// publisher is a worker's stream of KV events: it writes the far end of one connection
+// (ZMTP 3.1).
 type publisher struct {
 	t       *testing.T
 	here    net.Conn // the subscriber's
@@ -46,7 +47,7 @@ func newPublisher(t *testing.T) *publisher {
 	p := &publisher{t: t, greeted: make(chan struct{})}
 	p.here, p.far = net.Pipe()
 	var said sync.WaitGroup
-	said.Go(func() { _, _ = io.Copy(io.Discard, p.far) }) // what a subscriber says is of no interest
+	said.Go(func() { _, _ = io.Copy(io.Discard, p.far) }) // the subscriber's bytes are not needed
 	said.Go(func() {
 		defer close(p.greeted)
 		greeting := make([]byte, 64)
@@ -61,15 +62,15 @@ func newPublisher(t *testing.T) *publisher {
 	return p
 }
 
-// dial gives the subscriber its connection.
+// dial returns the subscriber's end of the connection.
 func (p *publisher) dial(context.Context, string, string) (net.Conn, error) { return p.here, nil }
 
-// publish sends a message and waits until it is heard.
+// publish sends a message and waits until the subscriber has applied it.
 func (p *publisher) publish(s *kvevents.Subscriber, events ...any) {
 	p.t.Helper()
 	b, err := msgpack.Marshal([]any{0.5, events, 0})
 	require.NoError(p.t, err)
-	frames := append([]byte{1, 0, 1, 8}, binary.BigEndian.AppendUint64(nil, p.seq)...) // no topic, the sequence
+	frames := append([]byte{1, 0, 1, 8}, binary.BigEndian.AppendUint64(nil, p.seq)...) // an empty topic, then the sequence
 	frames = append(binary.BigEndian.AppendUint64(append(frames, 2), uint64(len(b))), b...)
 	<-p.greeted
 	_, err = p.far.Write(frames)
@@ -78,8 +79,8 @@ func (p *publisher) publish(s *kvevents.Subscriber, events ...any) {
 	require.Eventually(p.t, func() bool { return s.Status()[0].Messages == p.seq }, 20*time.Second, time.Millisecond)
 }
 
-// fed is a book that hears of one rank's KV events, and one beside it that does not. Their
-// time goes on by a little more than half a second with all that is heard.
+// fed is a book that gets the KV events of one rank, and a second book that does not.
+// With each call of the hook their time goes on by 0.6 s.
 type fed struct {
 	mu          sync.Mutex
 	now         time.Time
@@ -104,8 +105,7 @@ func (f *fed) wrote(r worker.Rank, blocks int, live bool) {
 	}
 }
 
-// TestEventsThatMeanNothingChangeNothing: what is booked, and what answers are expected to
-// be, is as if a stream of nonsense had not been there, whatever it says.
+// After a stream of senseless events, bookings and expected answers are as without it.
 func TestEventsThatMeanNothingChangeNothing(t *testing.T) {
 	t.Parallel()
 	of := func(change kvEvent) []kvEvent {
@@ -196,7 +196,8 @@ func TestEventsThatMeanNothingChangeNothing(t *testing.T) {
 	}
 }
 
-// A stream that tells of more blocks than its rank can hold is believed up to what it can.
+// If a stream announces more blocks than its rank can hold, the book believes only as
+// many as the rank can hold.
 func TestNoMoreIsBelievedOfEventsThanARankCanHold(t *testing.T) {
 	t.Parallel()
 	w := testWorker(t, 1, worker.Decode, 1, 8000)

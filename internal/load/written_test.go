@@ -12,18 +12,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// clients of a run in which no answer says how long it was, and no engine what it runs.
+// silentRun is a run in which no answer says how long it was, and no engine reports.
 type silentRun struct {
 	pace   float64 // tokens a second of each answer
-	events bool    // ranks tell of each block when it is full
+	events bool    // ranks announce each block when it is full
 }
 
 // answering is one request of a client.
 type answering struct {
 	r             *Reservation
-	from          time.Time // its first token
+	from          time.Time // time of the first token
 	prompt, total int       // tokens
-	told          int       // blocks
+	told          int       // blocks announced
 	began         time.Time
 }
 
@@ -34,8 +34,9 @@ func (a *answering) written(now time.Time, pace float64) int {
 	return min(a.total, 1+int(now.Sub(a.from).Seconds()*pace))
 }
 
-// off plays three minutes of 32 clients on four decode ranks, and returns the mean share by
-// which what the book takes a rank to hold differs from what it holds, second by second.
+// off plays three minutes of 32 clients on four decode ranks. It returns the mean
+// difference between what the book assumes a rank to hold and what the rank holds, as a
+// share.
 func (x silentRun) off(t *testing.T) float64 {
 	const page = 16
 	rng, now := newRand(7), time.Unix(1000, 0)
@@ -58,7 +59,7 @@ func (x silentRun) off(t *testing.T) float64 {
 		lately.Booked(key)
 		return a
 	}
-	blocks := func(a *answering) int { return (a.prompt + a.written(now, x.pace)) / page } // that are full
+	blocks := func(a *answering) int { return (a.prompt + a.written(now, x.pace)) / page } // full blocks
 	sum, samples := 0.0, 0
 	for tick := range 1800 {
 		now = now.Add(100 * time.Millisecond)
@@ -102,8 +103,8 @@ func (x silentRun) off(t *testing.T) float64 {
 	return sum / float64(samples)
 }
 
-// Answers that write three times as fast as is taken for granted, or a third as fast, and do
-// not say how long they were: KV events tell.
+// Answers write three times as fast as expected, or a third as fast, and do not say how
+// long they were. KV events show their speed.
 func TestKVEventsTellWhatRanksHold(t *testing.T) {
 	t.Parallel()
 	for _, pace := range []float64{10, 30, 90} {
@@ -114,7 +115,8 @@ func TestKVEventsTellWhatRanksHold(t *testing.T) {
 	}
 }
 
-// The choices of one answer are written side by side: the pace is that of each.
+// The choices of an answer are written at the same time. The pace is that of a single
+// choice.
 func TestAnAnswerOfSeveralChoicesTellsThePaceOfOne(t *testing.T) {
 	t.Parallel()
 	for _, choices := range []int{0, 1, 4} {
@@ -129,7 +131,7 @@ func TestAnAnswerOfSeveralChoicesTellsThePaceOfOne(t *testing.T) {
 			Growth: Growth{PerSecond: 1, Most: 1000, Choices: choices},
 		}, r)
 		require.NoError(t, err)
-		each := 5 // blocks a second
+		each := 5 // blocks a second of each choice
 		for range 10 {
 			now = now.Add(time.Second)
 			w, compared := b.Wrote(ranks[0], each*max(choices, 1), true, now)
@@ -145,8 +147,8 @@ func TestAnAnswerOfSeveralChoicesTellsThePaceOfOne(t *testing.T) {
 	}
 }
 
-// What was found to be off holds through a replay, whose blocks count for nothing, and is
-// gone after a silence.
+// A correction stays through a replay, whose blocks do not count. After a silence it is
+// gone.
 func TestACorrectionHoldsThroughAReplayAndNotThroughASilence(t *testing.T) {
 	t.Parallel()
 	b, now := New(1), time.Unix(1000, 0)
