@@ -173,7 +173,7 @@ func TestAnotherStartIsAnotherProcess(t *testing.T) {
 	started := regexp.MustCompile(`(?m)^process_start_time_seconds \d+\.\d+$`)
 	seed := regexp.MustCompile(`"random_seed":\d+`)
 	for path, mark := range map[string]*regexp.Regexp{"/metrics": started, "/server_info": seed} {
-		engine := map[string]worker.Engine{"/metrics": worker.VLLM, "/server_info": worker.SGLang}[path] // who tells it where
+		engine := map[string]worker.Engine{"/metrics": worker.VLLM, "/server_info": worker.SGLang}[path] // the engine that serves this page
 		c := Config{Role: worker.Decode, ID: 7, Engine: engine}
 		a, b := start(t, c), start(t, c)
 		first := mark.FindString(getBody(t, a.URL()+path))
@@ -282,7 +282,8 @@ func TestTwoThousandPairsInFlight(t *testing.T) {
 	require.Equal(t, uint64(pairs), d.State(false).OK)
 }
 
-// dialWithoutTimeWait leaves no ports behind that other tests might want.
+// dialWithoutTimeWait makes connections that leave no port in TIME_WAIT, so that other
+// tests can use the ports.
 func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, network, addr)

@@ -19,15 +19,15 @@ func tokens(n int) []uint32 {
 }
 
 func TestBlockHashesAreSGLangs(t *testing.T) {
-	// hashlib.sha256 over the parent's digest and the ids, 4 bytes little-endian
-	// each; int(hexdigest[:16], 16) as a signed number.
+	// These were computed with hashlib.sha256 over the parent's digest and the ids, 4
+	// bytes little-endian each, then int(hexdigest[:16], 16) as a signed number.
 	sums := chainBlocks(nil, []uint32{1, 2, 3, 4, 5}, 2, namespace{})
 	require.Len(t, sums, 2, "only full pages")
 	require.Equal(t, []int64{3817746824117602890, -4216701448867210342}, []int64{sums[0].hash(), sums[1].hash()})
 	require.Equal(t, sums, chainBlocks(sums[:1:1], []uint32{1, 2, 3, 4, 5}, 2, namespace{}), "a chain can be continued")
 }
 
-// checkCache verifies the invariants that cache.go names.
+// checkCache checks the invariants in the comment of cache.
 func checkCache(t testing.TB, c *cache) {
 	t.Helper()
 	pinned, leaves := 0, 0
@@ -74,7 +74,7 @@ func TestCacheKeepsItsInvariants(t *testing.T) {
 				}
 				sums := chainBlocks(nil, ids, 2, namespace{})
 				ctx, cancel := context.WithCancel(t.Context())
-				cancel() // admitted at once or not at all
+				cancel() // the request is admitted at once or not at all
 				if h, err := r.admit(ctx, sums, (len(ids)+1)/2+rnd.IntN(3)); err == nil {
 					h.store(sums, ids)
 					holds = append(holds, h)
@@ -111,7 +111,7 @@ func TestTheLeastRecentlyUsedLeafGoesFirst(t *testing.T) {
 	use(1, 3)
 	use(9)
 	require.Equal(t, 2, use(1, 2), "makes 2 younger than 3")
-	use(8) // 3 has to go
+	use(8) // block 3 must be evicted
 	require.Equal(t, 2, use(1, 2))
 	require.Equal(t, 1, use(9))
 	require.Equal(t, 1, use(1, 3), "3 is gone, its parent is not")
@@ -133,7 +133,7 @@ func TestAdmissionIsFirstInFirstOut(t *testing.T) {
 		eventually(t, func() bool { return r.state(false).Queued == queued }, name+" waits")
 	}
 	ask("large", 9, 1)
-	ask("small", 1, 2) // would fit now, but is behind
+	ask("small", 1, 2) // it would fit now, but waits behind another request
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { _, err := r.admit(ctx, nil, 1); gone <- err }()

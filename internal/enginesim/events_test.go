@@ -83,7 +83,7 @@ type wireBatch struct {
 	Rank     *int
 }
 
-// mirror is a cache rebuilt from events alone.
+// mirror is a cache that is rebuilt from events only.
 type mirror struct {
 	next   uint64
 	blocks map[int64]CachedBlock
@@ -133,8 +133,8 @@ func (m *mirror) requireEqual(t testing.TB, rs RankState) {
 	}
 }
 
-// subscribe returns the messages of one rank; zmq4 is the client, so that the
-// server is not tested against itself.
+// subscribe returns the messages of one rank. The client is zmq4, so that our server is
+// tested with another library.
 func subscribe(t testing.TB, s *Sim, rank int, topic string) <-chan [][]byte {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -191,7 +191,7 @@ func TestReplayingTheEventsGivesTheCache(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, PageSize: 4, CapacityBlocks: 40, DPSize: 2, Topic: "kv@sim"})
 	rnd := rand.New(rand.NewPCG(1, 2))
 	subs := []<-chan [][]byte{subscribe(t, s, 0, ""), subscribe(t, s, 1, "kv@")}
-	const began = 1 // what came before the subscription: that the cache is empty
+	const began = 1 // the message before the subscription, which says that the cache is empty
 	mirrors := []*mirror{{next: began, blocks: map[int64]CachedBlock{}}, {next: began, blocks: map[int64]CachedBlock{}}}
 	var prompt string
 	for i := range 190 {
@@ -228,7 +228,7 @@ func TestDisaggregatedWorkersPublishWhatTheyCache(t *testing.T) {
 	require.Equal(t, 200, dec.status)
 	require.Equal(t, 2, p.State(false).Ranks[0].CachedBlocks, "prefill has the prompt")
 	require.Equal(t, 4, d.State(false).Ranks[0].CachedBlocks, "decode has prompt and answer, but for the last token")
-	const began = 1 // that its cache is empty
+	const began = 1 // the message that says that the cache is empty
 	require.Equal(t, uint64(began+1), p.State(false).Ranks[0].EventSeq)
 	require.Equal(t, uint64(began+2), d.State(false).Ranks[0].EventSeq)
 
@@ -237,8 +237,7 @@ func TestDisaggregatedWorkersPublishWhatTheyCache(t *testing.T) {
 	require.Equal(t, uint64(began), quiet.State(false).Ranks[0].EventSeq)
 }
 
-// replay asks for everything from seq on and returns the messages before the
-// end mark.
+// replay asks for all messages from seq on and returns those before the end mark.
 func replay(t testing.TB, s *Sim, rank int, seq uint64) [][][]byte {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

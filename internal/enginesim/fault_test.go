@@ -224,7 +224,7 @@ func TestFaultsThatAreRefused(t *testing.T) {
 	}
 }
 
-// A peer that never finishes the ZMTP handshake must not keep others out.
+// A peer that never finishes the ZMTP handshake must not keep other peers out.
 func TestAHalfOpenSubscriberHarmsNobody(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated})
 	pub, _ := s.EventsAddr(0)

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Blocks for a whole answer are set aside; those that it has come to are used.
+// Blocks for a whole answer are set aside, but only those that the answer has filled
+// count as used.
 func TestAnAnswerUsesBlocksAsItGrows(t *testing.T) {
 	at := time.Unix(1000, 0)
 	g := grown{prompt: 20, output: 30, perToken: time.Second}

@@ -74,7 +74,7 @@ func prefillOnly(t testing.TB, p *Sim, prompt, extra string) string {
 func TestAHandOffGivesTheSameAnswerAsOneWorker(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e worker.Engine) {
 		p, d := pair(t, Config{Engine: e, DPSize: 2, PageSize: 2})
-		for range 3 { // all ranks
+		for range 3 { // so that every rank is used
 			body := prefillOnly(t, p, "a b c", `,"max_tokens":4`)
 			require.Equal(t, 1, p.State(false).Handoff.Held)
 			require.Equal(t, 2, p.State(false).KVHeldBlocks)
@@ -107,7 +107,7 @@ func TestHeldBlocksAreNotEvicted(t *testing.T) {
 func TestALeaseEndsAtItsTimeAndFreesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newHolds(30 * time.Second)
-		var mu sync.Mutex // two leases end at once
+		var mu sync.Mutex // two leases may end at the same time
 		freed := map[string]int{}
 		put := func(id string) {
 			l.put(&held{id: id, digest: 7, blocks: 2, free: func() {
@@ -163,8 +163,8 @@ func TestIdsThatAreGoneAreForgottenInTheEnd(t *testing.T) {
 	require.True(t, s.add(0), "the oldest is forgotten")
 }
 
-// TestEveryDepartureOfAClient leaves at each phase; nothing may stay held but
-// what the engine itself would hold, and that is Expired in the end.
+// The client leaves at each phase. Afterwards nothing may be held except what the engine
+// itself would hold, and that is Expired in the end.
 func TestEveryDepartureOfAClient(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e worker.Engine) {
 		t.Run("while prefill computes: nothing is held", func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestEveryDepartureOfAClient(t *testing.T) {
 	})
 }
 
-// TestAPullThatHangs: the other side accepts and says nothing.
+// The other side accepts the connection and sends nothing.
 func TestAPullThatHangs(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -317,8 +317,8 @@ func TestFaultsOfADecodeWithAHandOff(t *testing.T) {
 	})
 }
 
-// TestAFleetBalances sends many requests whose clients leave at random. Those
-// that never reach a decode worker are left to the lease.
+// Many requests run, and some clients leave at random. The lease frees the KV of those
+// that never reach a decode worker.
 func TestAFleetBalances(t *testing.T) {
 	seed := uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
 	t.Logf("seed %d", seed)
@@ -396,7 +396,7 @@ func TestPagesOfEachEngine(t *testing.T) {
 }
 
 func TestEventsOfVLLM(t *testing.T) {
-	// As 0.32 encodes them (testdata/captures).
+	// They are encoded as by 0.32 (testdata/captures).
 	samples := map[string][]event{
 		"93cb41d954fc40200000918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cf1122334455667788cffedcba9876543210b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473940102cd012cce00011170aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797392c0c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e00": {
 			{kind: blockStored, hash: 0x1122334455667788, tokens: []uint32{1, 2}},
@@ -483,8 +483,8 @@ func TestTheDefaultLeaseIsTheEngines(t *testing.T) {
 	require.Equal(t, 60*time.Second, Config{Engine: worker.TensorRTLLM}.withDefaults().KVLease)
 }
 
-// A floor forbids the engine to end by itself before it, its one token of a
-// prefill included.
+// With min_tokens the engine must not end an answer before so many tokens. That is also
+// true for the one token of a prefill.
 func TestAFloorOfTokensForbidsTheEnd(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e worker.Engine) {
 		p := start(t, Config{Engine: e, Role: worker.Prefill})

@@ -19,14 +19,13 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// zmq4's own faults in the client side that the event tests use.
+		// These are faults of zmq4's client side, which the event tests use.
 		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"),
 		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*socket).connReaper"),
 	)
 }
 
-// start runs a worker until the test ends; a latency that the test does not
-// set is none.
+// start runs a worker until the test ends. Latencies that the test does not set are zero.
 func start(t testing.TB, cfg Config) *Sim {
 	t.Helper()
 	orDefault(&cfg.PrefillPerToken, None)
@@ -56,7 +55,7 @@ func pair(t testing.TB, cfg Config) (p, d *Sim) {
 type reply struct {
 	status int
 	body   string
-	err    error // of the transport, while reading the body included
+	err    error // from the transport, also while the body is read
 }
 
 var httpClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
@@ -78,14 +77,14 @@ func post(ctx context.Context, url, body string, headers ...string) reply {
 	return reply{status: resp.StatusCode, body: string(b), err: err}
 }
 
-// later posts in the background.
+// later sends a POST in the background.
 func later(ctx context.Context, url, body string, headers ...string) <-chan reply {
 	out := make(chan reply, 1)
 	go func() { out <- post(ctx, url, body, headers...) }()
 	return out
 }
 
-// pdBody is a completions body for the rendezvous at p.
+// pdBody is the body of a completion that meets its other half at p.
 func pdBody(p *Sim, room int64, prompt, extra string) string {
 	return fmt.Sprintf(`{"model":"sim","prompt":%q,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":%d%s}`,
 		prompt, portOf(p.BootstrapAddr()), room, extra)
@@ -107,7 +106,7 @@ func eventually(t testing.TB, cond func() bool, msg string) {
 	require.Eventually(t, cond, 20*time.Second, 2*time.Millisecond, msg)
 }
 
-// requireClean asserts that nothing is held, nobody waits and no rule was
+// requireClean checks that nothing is held, that no request waits, and that no rule was
 // broken.
 func requireClean(t testing.TB, sims ...*Sim) {
 	t.Helper()
@@ -149,7 +148,7 @@ func parseOAI(t testing.TB, r reply) oai {
 	return o
 }
 
-// sse splits a stream into its chunks; the last must be the end mark.
+// sse splits a stream into its chunks. The last must be the end mark.
 func sse(t testing.TB, body string) []oai {
 	t.Helper()
 	var out []oai

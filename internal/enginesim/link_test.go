@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A prefill process that is stopped and goes on keeps its connections: it must
-// not go on waiting for decode halves that have given up.
+// A prefill process that is stopped and continued keeps its connections. It must not wait
+// on for decode halves that have given up.
 func TestADecodeThatGivesUpOnAStoppedPrefillTakesItsAskBack(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()

@@ -12,12 +12,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestPromptsShareNoBlocksAcrossNamespaces: the cache of each engine keeps apart what the
-// engine keeps apart, and nothing else.
+// Each engine's cache separates the prompts that the engine separates, and no others.
 func TestPromptsShareNoBlocksAcrossNamespaces(t *testing.T) {
 	for _, tc := range []struct {
 		engine worker.Engine
-		spaces []string // members that name one space of each's own
+		spaces []string // members that each make a namespace of their own
 		same   [][2]string
 	}{
 		{
@@ -64,7 +63,7 @@ func TestPromptsShareNoBlocksAcrossNamespaces(t *testing.T) {
 	}
 }
 
-// stored posts a prompt and returns its events: for each, what it says beside the tokens.
+// stored posts a prompt for each of members and returns the stores, one for each prompt.
 func stored(t *testing.T, engine worker.Engine, members ...string) (out []map[string]any) {
 	t.Helper()
 	s := start(t, Config{Role: worker.Aggregated, Engine: engine, Models: []string{"m"}, Adapters: []string{"a", "b"}, PageSize: 2})
@@ -86,8 +85,7 @@ func stored(t *testing.T, engine worker.Engine, members ...string) (out []map[st
 	return out
 }
 
-// TestEventsTellAdaptersAndSaltsAsTheEnginesDo (vLLM 0.32, to_event_extra_keys; SGLang
-// 0.5.23, KVCacheEventRecorder).
+// See to_event_extra_keys of vLLM 0.32 and KVCacheEventRecorder of SGLang 0.5.23.
 func TestEventsTellAdaptersAndSaltsAsTheEnginesDo(t *testing.T) {
 	t.Run("vLLM", func(t *testing.T) {
 		long := strings.Repeat("s", 100)
@@ -134,7 +132,7 @@ func TestEventsTellAdaptersAndSaltsAsTheEnginesDo(t *testing.T) {
 	})
 }
 
-// TestAdaptersThatAWorkerHasNot are refused as its engine refuses them.
+// The engine refuses adapters that it has not loaded.
 func TestAdaptersThatAWorkerHasNot(t *testing.T) {
 	ask := func(s *Sim, members string) reply {
 		return post(t.Context(), s.URL()+completions, `{"prompt":["one","two"],"max_tokens":1,`+members+`}`)

@@ -26,7 +26,7 @@ func looking(address, uuid string) string {
 		`{"type":"image_url","image_url":{"url":%q},"uuid":%q},{"type":"text","text":" and why?"}]}]}`, address, uuid)
 }
 
-// lastStored returns the last stores of a rank's events, told in so many messages.
+// lastStored returns the stores in a rank's last message.
 func lastStored(t *testing.T, s *Sim) (out []map[string]any) {
 	t.Helper()
 	pub := s.ranks[0].pub
@@ -40,7 +40,7 @@ func lastStored(t *testing.T, s *Sim) (out []map[string]any) {
 	return out
 }
 
-// TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo, under the same names and places.
+// The names and places are the same in both.
 func TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM, Models: []string{"m"}, PageSize: 4, ScaleOut: true})
@@ -82,7 +82,7 @@ func TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo(t *testing.T) {
 	require.ErrorContains(t, err, "scale-out")
 }
 
-// TestAPictureIsWhatIsAtItsAddress, and what the request says of reading it.
+// Its name also depends on what the request says about reading it.
 func TestAPictureIsWhatIsAtItsAddress(t *testing.T) {
 	t.Parallel()
 	var now atomic.Value
@@ -139,8 +139,8 @@ func TestAPictureIsCachedAsWhatItIs(t *testing.T) {
 	}
 }
 
-// TestSGLangPadsPictures as _compute_pad_values of 0.5.23 does; the pads of a hash of 1 were
-// computed with it.
+// The pads are made as by _compute_pad_values of 0.5.23. Those of the hash 1 were
+// computed with that function.
 func TestSGLangPadsPictures(t *testing.T) {
 	t.Parallel()
 	p := picture{sum: 1}

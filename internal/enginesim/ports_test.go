@@ -18,7 +18,7 @@ func TestEachRankAnswersAtAPortOfItsOwn(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			s := start(t, Config{Role: worker.Aggregated, Engine: engine, DPSize: 3, PortPerRank: true})
 			require.Equal(t, s.Addr(), s.RankAddr(0))
-			for i, rank := range []int{2, 0, 1, 2} { // in no turn of its own
+			for i, rank := range []int{2, 0, 1, 2} { // in an order other than the worker's own
 				require.Equal(t, portOf(s.Addr())+rank, portOf(s.RankAddr(rank)))
 				r := post(t.Context(), "http://"+s.RankAddr(rank)+completions, `{"model":"sim","prompt":"a b","max_tokens":2}`)
 				require.Equal(t, 200, r.status, r.body)
@@ -45,10 +45,10 @@ func TestEachRankAnswersAtAPortOfItsOwn(t *testing.T) {
 	}
 }
 
-// Both halves go to ranks' own ports; the room says the same rank of prefill.
+// Both halves go to the own ports of ranks. The room determines the same rank of prefill.
 func TestHalvesMeetAcrossPortsOfRanks(t *testing.T) {
 	p, d := pair(t, Config{DPSize: 3, PortPerRank: true})
-	const room = 7 // rank 1's
+	const room = 7 // the room of rank 1
 	body := pdBody(p, room, "a b", "")
 	dec := later(t.Context(), "http://"+d.RankAddr(2)+completions, body)
 	pre := post(t.Context(), "http://"+p.RankAddr(1)+completions, body)

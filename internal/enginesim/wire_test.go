@@ -15,8 +15,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestWire runs the scenarios of testdata/wire: bodies as they go over the
-// wire, and the ledger.
+// TestWire runs the scenarios of testdata/wire: request bodies, and the counts of
+// hand-offs.
 //
 //	workers engine=vllm|trtllm [role=…] [lease=…] [policy=…] [null-on-stop] [dp=…] [max-len=…]
 //	        a fresh prefill and a fresh decode worker (role: the second's)
@@ -74,7 +74,8 @@ type wire struct {
 	ids            string
 }
 
-// startNow is start with a stop of its own, which may be called once more.
+// startNow is like start, and also returns a function that stops the worker. It may be
+// called before the test ends.
 func startNow(t *testing.T, cfg Config) (*Sim, func()) {
 	t.Helper()
 	s, err := New(cfg)
@@ -178,7 +179,7 @@ func normal(s string) string {
 	return strings.TrimSpace(textBefore.ReplaceAllString(s, "ANSWER"))
 }
 
-// change makes handoff of what prefill answered, with one field changed.
+// change makes the hand-off from prefill's answer, with one field changed.
 func (w *wire) change(t *testing.T, d *datadriven.TestData) {
 	var field string
 	d.ScanArgs(t, "field", &field)

@@ -17,10 +17,10 @@ import (
 
 const captures = "../testdata/captures"
 
-// maxDeviations bounds what the simulators may do otherwise than the engines.
+// maxDeviations bounds the known differences between the simulators and the engines.
 const maxDeviations = 10
 
-// simulate runs a system's simulators, as its engines are run.
+// simulate runs the simulators of a system, in the way its engines are run.
 func simulate(t *testing.T, s System) []Target {
 	t.Helper()
 	roles := []worker.Role{worker.Aggregated}
