@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// parentEnds names the variable that makes this test's binary a parent: it says
-// how that one ends.
+// parentEnds is the variable that makes this test's binary a parent process. Its value
+// says how that process ends.
 const parentEnds = "STACK_TEST_PARENT_ENDS"
 
-// ofAProgram is an end of the parent of one that has processes of its own.
+// ofAProgram is the end of a parent whose child has children of its own.
 const ofAProgram = "kill -9, of a program"
 
 func TestChildrenEndWithTheirParent(t *testing.T) {
@@ -53,7 +53,7 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 	}
 }
 
-// beParent starts a process that would run for an hour, and ends.
+// beParent starts a process that would run for an hour, and then ends.
 func beParent(t *testing.T, how string) {
 	var p *Process
 	var err error
@@ -69,10 +69,10 @@ func beParent(t *testing.T, how string) {
 	if how == "a panic" {
 		go panic("as a test's goroutine would")
 	}
-	<-time.After(time.Hour) // the time-out, or the kill, ends it
+	<-time.After(time.Hour) // the time-out or the kill ends this process earlier
 }
 
-// gone reports whether a process has ended, also if nobody has waited for it yet.
+// gone reports whether a process has ended, even if its parent has not waited for it yet.
 func gone(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return true

@@ -17,7 +17,7 @@ func TestAHeldPortIsForChildrenOnly(t *testing.T) {
 	_, err = net.Dial("tcp", at)
 	require.ErrorContains(t, err, "refused", "while nobody listens")
 
-	for range 2 { // and again after the first is gone
+	for range 2 { // and again after the first listener is closed
 		l, err := net.Listen("tcp", at)
 		require.NoError(t, err)
 		_, err = net.Listen("tcp", at)
@@ -29,7 +29,7 @@ func TestAHeldPortIsForChildrenOnly(t *testing.T) {
 	}
 }
 
-// Whoever asks the kernel for a port by the thousand is given none that is held.
+// A process that asks the kernel for thousands of ports gets none that is held.
 func TestNobodyIsGivenAHeldPort(t *testing.T) {
 	held, err := FreePorts(50)
 	require.NoError(t, err)

@@ -20,9 +20,10 @@ func groupOf(t *testing.T, pid int) (n int) {
 	for _, name := range stats {
 		b, err := os.ReadFile(name)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
-		// pid (name) state parent group …; a zombie is gone but for its name.
+		// The line is: pid (name) state parent group …. A zombie has ended, so it does
+		// not count.
 		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 		if f[2] == strconv.Itoa(pid) && f[0] != "Z" {
 			n++
