@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"strconv"
-	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
@@ -70,17 +69,10 @@ func (a *accessLog) read(logs *wire.Logs) error {
 	}
 }
 
-// sent is when an answer was sent on, as Envoy's access log has it: from the start of
-// the attempt. 0 is never, or not known.
-type sent struct {
-	start       time.Time // of the attempt
-	first, last time.Duration
-}
-
-func entryEvent(e *wire.Entry) *event {
-	return &event{
-		kind: evLogged, seen: logged(e), sent: sent{e.Start, e.First, e.Last}, usage: usageOf(e),
-		status: e.Status, reached: e.Reached,
+func entryEvent(e *wire.Entry) *notice {
+	return &notice{
+		event: event{kind: evLogged, seen: logged(e), status: e.Status, reached: e.Reached},
+		sent:  sent{e.Start, e.First, e.Last}, usage: usageOf(e),
 	}
 }
 

@@ -9,14 +9,14 @@ import "sync"
 // post never waits for the handler when another goroutine is in it. It must
 // not be called while holding a lock that a handler takes.
 type actor struct {
-	handle func(*event) // set at construction
+	handle func(*notice) // set at construction
 
 	mu    sync.Mutex
-	inbox []*event // guarded by mu; what came while busy
-	busy  bool     // guarded by mu: someone is in handle
+	inbox []*notice // guarded by mu; what came while busy
+	busy  bool      // guarded by mu: someone is in handle
 }
 
-func (a *actor) post(ev *event) {
+func (a *actor) post(ev *notice) {
 	a.mu.Lock()
 	if a.busy {
 		a.inbox = append(a.inbox, ev)

@@ -124,12 +124,12 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	srv.cfg.Telemetry = tele.Instruments
 	s := &mainStream{stream: stream{srv: srv}}
 	events := make(chan event, 2)
-	s.act.handle = func(ev *event) { events <- *ev }
+	s.act.handle = func(ev *notice) { events <- ev.event }
 	s.askPrefill(&effect{wait: time.Minute}) // without a client to send it
 	ev := <-events
 	require.Equal(t, evPrefilled, ev.kind)
 	require.ErrorIs(t, ev.answer.err, errPanicked)
-	report, _ := s.m.judgePrefill(ev.answer)
+	report, _ := s.m.handover.judge(ev.answer, nil)
 	require.Equal(t, legReport{state: legFailed, reason: blame.NotSent}, report)
 	s.m.plan, srv.legClient = new(plan), new(legClient)
 	s.collect(&effect{}) // without a view to look decode up in

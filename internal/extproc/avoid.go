@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // avoidList remembers, from one attempt of a request to the next, which workers
@@ -24,11 +23,9 @@ type avoidList struct {
 }
 
 type avoided struct {
-	ranks    []worker.Rank
-	suspects suspects
-	keep     worker.Rank
-	last     int // the latest attempt that was given up
-	until    time.Time
+	lesson     // of all attempts that were given up
+	last   int // the latest of them
+	until  time.Time
 }
 
 const (
@@ -58,10 +55,7 @@ func bounded(s string) string {
 
 // add notes that this attempt failed, who may be at fault for it, and what waits for
 // a mate's word.
-func (a *avoidList) add(m *mainLeg, now time.Time) {
-	if m.plan == nil {
-		return
-	}
+func (a *avoidList) add(q *request, l lesson, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now.After(a.sweepAt) {
@@ -72,30 +66,30 @@ func (a *avoidList) add(m *mainLeg, now time.Time) {
 			}
 		}
 	}
-	k := avoidKey(&m.hdr)
+	k := avoidKey(&q.headers)
 	e, ok := a.m[k]
 	if !ok && len(a.m) >= avoidMost {
 		return
 	}
-	for _, rank := range m.avoid {
-		if !slices.Contains(e.ranks, rank) {
-			e.ranks = append(e.ranks, rank)
+	for _, rank := range l.avoid {
+		if !slices.Contains(e.avoid, rank) {
+			e.avoid = append(e.avoid, rank)
 		}
 	}
-	e.suspects, e.keep = m.plan.suspects, m.keep
-	e.last, e.until = max(e.last, m.attempt), now.Add(a.ttl)
+	e.suspects, e.keep = l.suspects, l.keep
+	e.last, e.until = max(e.last, q.attempt), now.Add(a.ttl)
 	a.m[k] = e
 }
 
 // of returns what is known of the attempts before: nothing on a first one. ours says
 // that the latest was given up by us: else Envoy repeats it on its own word.
-func (a *avoidList) of(m *mainLeg) (before avoided, ours bool) {
-	if m.attempt <= 1 {
+func (a *avoidList) of(q *request) (before avoided, ours bool) {
+	if q.attempt <= 1 {
 		return avoided{}, true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := a.m[avoidKey(&m.hdr)]
-	e.ranks = slices.Clone(e.ranks)
-	return e, e.last >= m.attempt-1
+	e := a.m[avoidKey(&q.headers)]
+	e.avoid = slices.Clone(e.avoid)
+	return e, e.last >= q.attempt-1
 }

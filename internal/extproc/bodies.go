@@ -15,7 +15,7 @@ func (srv *Server) BodiesTight() bool { return srv.bodies.Tight() }
 const unseen = 256
 
 // admit counts a request's body when its headers come, and reports whether there is room.
-func (s *mainStream) admit(ev *event) bool {
+func (s *mainStream) admit(ev *notice) bool {
 	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
 	length := ev.headers.Length
 	switch {
@@ -51,17 +51,17 @@ func (s *mainStream) grow(n int64, whole bool) bool {
 
 // hold counts a request's body, and says on the event if it has no room. What Envoy holds
 // of an earlier attempt has room already.
-func (s *mainStream) hold(ev *event) {
+func (s *mainStream) hold(ev *notice) {
 	switch {
-	case ev.kind == evRequestHeaders && s.m.phase == mainAwaitHeaders:
-		if !s.m.way.plain && ev.headers.Attempt() > 1 {
+	case ev.kind == evRequestHeaders && s.m.awaits(evRequestHeaders):
+		if !s.filter.plain && ev.headers.Attempt() > 1 {
 			s.letIn = true
 			s.body.Set(s.srv.bodies, ev.headers.Length.N)
 			return
 		}
 		ev.full = !s.admit(ev)
-	case ev.kind == evRequestBody && s.m.phase == mainAwaitBody:
-		ev.full = !s.grow(int64(s.m.pieces.size+len(ev.body)), ev.endOfStream || !s.fullDuplex)
+	case ev.kind == evRequestBody && s.m.awaits(evRequestBody):
+		ev.full = !s.grow(int64(s.m.request().gathered()+len(ev.body)), ev.endOfStream || !s.fullDuplex)
 	case ev.kind == evPrefilled:
 		s.own.Set(s.srv.bodies, int64(len(ev.answer.body)))
 	case ev.kind == evCollected:
@@ -71,22 +71,21 @@ func (s *mainStream) hold(ev *event) {
 
 // let gives back what the attempt's bodies counted for, once its answer has ended.
 func (s *mainStream) let() {
-	switch s.m.phase {
-	case mainDone:
+	if s.m.over() {
 		s.own.Set(s.srv.bodies, 0)
-		s.body.Set(s.srv.bodies, 0)
-	case mainRejected, mainEnded, mainLingering:
+	}
+	if s.m.answered() {
 		s.body.Set(s.srv.bodies, 0)
 	}
 }
 
 // count counts the body of a mirrored leg, which is never refused: its request has been
 // let in.
-func (s *prefillStream) count(ev *event) {
+func (s *prefillStream) count(ev *notice) {
 	switch ev.kind {
 	case evRequestBody:
-		if s.m.phase == prefillAwaitBody {
-			s.body.Set(s.srv.bodies, int64(s.m.pieces.size+len(ev.body)))
+		if s.m.awaits(evRequestBody) {
+			s.body.Set(s.srv.bodies, int64(s.m.gathered()+len(ev.body)))
 		}
 	case evClosed:
 		s.body.Set(s.srv.bodies, 0)

@@ -21,13 +21,13 @@ func TestALongRequestIDIsKeptAsADigest(t *testing.T) {
 	require.Equal(t, nameOf(long, 2), nameOf(long, 2), "the access log finds it")
 
 	a := newAvoidList(time.Minute)
-	m := &mainLeg{plan: &plan{}, attempt: 1, hdr: wire.Headers{Start: long, RequestID: long}}
-	a.add(m, time.Now())
+	q := &request{attempt: 1, headers: wire.Headers{Start: long, RequestID: long}}
+	a.add(q, lesson{}, time.Now())
 	for k := range a.m {
 		require.LessOrEqual(t, len(k), maxKeyBytes)
 	}
-	m.attempt = 2
-	_, ours := a.of(m)
+	q.attempt = 2
+	_, ours := a.of(q)
 	require.True(t, ours, "what is known of it is found")
 }
 

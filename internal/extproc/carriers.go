@@ -113,8 +113,8 @@ func (srv *Server) watch(at carrier) {
 		if misses >= carrierMisses {
 			misses = 0
 			for _, s := range srv.at(at) {
-				s.post(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.CarrierLost}})
-				s.post(&event{kind: evLeg, leg: legReport{state: legEnded, reason: blame.CarrierLost}})
+				s.post(just(event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.CarrierLost}}))
+				s.post(just(event{kind: evLeg, leg: legReport{state: legEnded, reason: blame.CarrierLost}}))
 			}
 		}
 	}

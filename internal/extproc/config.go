@@ -250,8 +250,8 @@ func (c *Config) overdueAfter(tokens int64) time.Duration {
 func (c *Config) rules() *rules {
 	return &rules{
 		prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
-		hold: !c.NoHold, firstToken: c.FirstToken, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts, passOther: !c.RefuseOther,
-		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(wire.Pool),
+		hold: !c.NoHold, holdFirst: c.FirstToken == FirstTokenHold, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts, passOther: !c.RefuseOther,
+		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(wire.Pool), scans: new(scanPool),
 		reasonHeader: c.Gateway.ReasonHeader, replicas: c.Advertise != "",
 	}
 }

@@ -32,7 +32,7 @@ type asking struct {
 // instead only one worker will do, and instead is answered where there is none.
 func (s *mainStream) decide(instead *failure) {
 	srv := s.srv
-	before, ours := srv.avoid.of(&s.m)
+	before, ours := srv.avoid.of(s.m.request())
 	a := asking{mainStream: s, suspects: before.suspects, instead: instead}
 	var refused *route.Refusal
 	a.question, refused = srv.router.Ask(a.request(&before))
@@ -73,22 +73,22 @@ func (a asking) count() {
 
 // request is what the stream asks for.
 func (a *asking) request(before *avoided) route.Request {
-	way := &a.m.way
+	q := a.m.request()
 	r := route.Request{
-		Now: time.Now(), Scan: a.m.scan, Body: a.m.body,
-		Trust: way.trust, HeadersOnly: way.headersOnly,
-		Subset: a.subset, OneLeg: way.plain,
-		Failed: before.ranks, Keep: before.keep, Admitted: a.m.attempt > 1,
+		Now: time.Now(), Scan: q.scan, Body: q.body,
+		Trust: a.filter.trust, HeadersOnly: a.filter.headersOnly,
+		Subset: a.subset, OneLeg: a.filter.plain,
+		Failed: before.avoid, Keep: before.keep, Admitted: q.attempt > 1,
 	}
-	if a.m.passing.on {
-		r.Passing = a.m.hdr.Path
+	if q.passes() {
+		r.Passing = q.headers.Path
 	}
-	if way.trust != pin.Normal {
-		for _, h := range a.m.hdr.Named {
+	if a.filter.trust != pin.Normal {
+		for _, h := range q.headers.Named {
 			r.Named = append(r.Named, pin.Header(h))
 		}
 	}
-	if way.plain { // two legs go to exactly who was picked
+	if a.filter.plain { // two legs go to exactly who was picked
 		r.Endpoints = a.srv.cfg.Gateway.Endpoints
 	}
 	if a.instead != nil {
@@ -121,10 +121,13 @@ func (a *asking) settle(p tokens.Prompt) {
 		a.refuse(a.instead)
 		return
 	case refused != nil:
-		a.post(&event{kind: evRefused, failure: srv.failureOf(refused), booked: &booked{note: srv.cfg.Journal.Keep(d.Record)}})
+		a.post(&notice{event: event{kind: evRefused, failure: srv.failureOf(refused)}, booked: &booked{note: srv.cfg.Journal.Keep(d.Record)}})
 		return
 	}
-	b := &booked{prefill: d.Prefill.Booking, decode: d.Decode.Booking, prompt: promptOf(&d), answer: d.Answer}
+	b := &booked{prefill: d.Prefill.Booking, decode: d.Decode.Booking, prompt: promptOf(&d), answer: d.Answer, others: d.Others}
+	if d.Apart && d.Kind.PrefillFirst() {
+		b.again = d.Again
+	}
 	srv.lately.Booked(d.Answer.Key)
 	pl, err := a.plan(&d)
 	if err != nil {
@@ -138,13 +141,13 @@ func (a *asking) settle(p tokens.Prompt) {
 	a.picked = [2]worker.Rank{pl.prefill, pl.decode}
 	a.mu.Unlock()
 	srv.attempts.add(pl.nonce, a.mainStream)
-	a.post(&event{kind: evPicked, plan: pl, booked: b})
+	a.post(&notice{event: event{kind: evPicked, plan: pl}, booked: b})
 	if pl.disaggregated && srv.view.Load().Worker(pl.prefill.ID) == nil {
-		a.post(&event{kind: evGone, rank: pl.prefill, left: true}) // it left between the pick and now
+		a.post(just(event{kind: evGone, rank: pl.prefill, left: true})) // it left between the pick and now
 	}
 }
 
-func (a *asking) refuse(f *failure) { a.post(&event{kind: evRefused, failure: f}) }
+func (a *asking) refuse(f *failure) { a.post(just(event{kind: evRefused, failure: f})) }
 
 // promptOf is what a decision knows of its prompt.
 func promptOf(d *route.Decision) telemetry.PromptTokens {

@@ -143,7 +143,7 @@
 //	any              the stream's end         the attempt is over                         left
 //
 // So the head comes to the main leg with the first token. Where answers pass through the
-// main leg's own filter, its machine reads and keeps their pieces itself (main_first.go).
+// main leg's own filter, its machine reads and keeps their pieces itself (main_answer.go).
 //
 // # The endpoint picker protocol
 //

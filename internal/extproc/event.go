@@ -6,8 +6,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/internal/route"
-	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -53,6 +51,8 @@ type event struct {
 	fullDuplex   bool            // the first message: the filter streams bodies
 	answerBodies bool            // the first message: it sends those of answers, too
 	answerDuplex bool            // … and streams them
+	unnamed      bool            // evRequestHeaders: the request has come without a name, and the one in headers is ours
+	ending       bool            // evClosed: the process cuts its streams
 	whole        bool            // evGone: all ranks of its worker
 	left         bool            // evGone: discovery says so; else it was set aside
 	odd          bool            // evResponseHeaders, evFound: decode refuses more than its pool
@@ -60,28 +60,22 @@ type event struct {
 	headers      *wire.Headers   // evRequestHeaders, evResponseHeaders
 	body         []byte          // evRequestBody, evResponseBody: a buffer of the pool, ours
 	received     time.Time       // evRequestHeaders: when the data plane received the request, by our clock; zero: not known
-	hints        *wire.Hints     // what the data plane says beside the message; nil: nothing
 	plan         *plan           // evPicked
 	failure      *failure        // evRefused
-	booked       *booked         // evPicked, evRefused: for the stream, not the machine
 	leg          legReport       // evLeg
 	answer       *legAnswer      // evPrefilled
+	moved        *seat           // evPrefilled: decode was picked again, since the booked one is of no use any more
 	imm          *wire.Immediate // evAnswered
 	seen         blame.Sight     // evLogged: how the answer ended; evFound: what its first events say
-	pass         func()          // evFound: lets the answer go on; of the stream, not the machine
 	rank         worker.Rank     // evGone
 	status       int             // evLogged: what Envoy has sent on; evFound: what the events name
-	sent         sent            // evLogged
-	usage        openai.Usage    // evLogged
 	answerer     *answerer       // evResponseHeaders: not who was picked has answered
 }
 
-// eventOf is the event that a message is.
-func eventOf(m *wire.Message) *event {
-	return &event{
-		kind: eventKind(m.Kind), headers: m.Headers, body: m.Body, endOfStream: m.EndOfStream,
-		fullDuplex: m.FullDuplex, answerBodies: m.AnswerBodies, answerDuplex: m.AnswerDuplex, hints: m.Hints,
-	}
+// answerer is who a data plane says has answered in place of the picked one.
+type answerer struct {
+	rank  worker.Rank
+	known bool // it is a worker of ours
 }
 
 type legState uint8
@@ -113,30 +107,32 @@ type legReport struct {
 	counted    bool  // the engine has said so
 }
 
+// busy reports whether a leg failed for want of room: the worker says so, or
+// Envoy's circuit breaker.
+func (r *legReport) busy() bool { return r.reason == blame.Overflow || r.reason == blame.Busy }
+
 // plan is a decision that has been booked, as the machine needs it.
 type plan struct {
 	nonce         uint64
 	disaggregated bool
 	kind          handoff.Kind // with disaggregated
-	decode        worker.Rank
 	prefill       worker.Rank
-	decodeAddr    string              // who is to serve, or several, best first
-	others        []route.Destination // the several but the first
-	subset        *subset.Set         // whom the data plane allows
-	decodeDPSize  uint32              // ranks at decodeAddr
-	prefillAddr   string              // of a mirrored leg, which starts without us where we die before it comes
-	model         string              // of the pool
-	bootstrap     worker.Bootstrap    // prefill's, where both legs go at once
+	decode        worker.Rank
+	decodeAddr    string           // who is to serve, or several, best first
+	several       bool             // they are several: who gets it is the proxy's to find
+	decodeDPSize  uint32           // ranks at decodeAddr
+	prefillAddr   string           // of a mirrored leg, which starts without us where we die before it comes
+	model         string           // of the pool
+	bootstrap     worker.Bootstrap // prefill's, where both legs go at once
 	bootstrapHost string
 	bootstrapPort uint16
 	room          prefill.Room
 	inHeaders     bool // the engine takes bootstrap data as headers
 
 	// Of a synchronous hand-off.
-	prefillDPSize uint32       // ranks at prefill's address
-	handoffID     uint64       // TensorRT-LLM's disagg_request_id
-	decodeAlone   bool         // decode can do without a hand-off
-	again         *route.Again // to pick decode again, should it go while prefill runs; nil: not
+	prefillDPSize uint32 // ranks at prefill's address
+	handoffID     uint64 // TensorRT-LLM's disagg_request_id
+	decodeAlone   bool   // decode can do without a hand-off
 
 	token        string
 	answerToken  string        // goes with the answer: who it is of; empty: nobody asks
@@ -145,7 +141,7 @@ type plan struct {
 	overdueAfter time.Duration // from the dispatch, of prefill
 	startWithin  time.Duration // the same, until its leg has begun
 	answerWithin time.Duration // of decode, once it has all that it needs; 0: no limit
-	spare        route.Spare   // who else could be tried
+	spare        spare         // who else could be tried
 	failing      int           // how often its hand-off has lately failed for other requests
 	suspects     suspects      // of earlier attempts of the request
 	explain      string        // the debug header's value, if asked for
@@ -153,6 +149,32 @@ type plan struct {
 	// The request has named the worker: a fresh attempt would meet it again.
 	prefillNamed, decodeNamed bool
 }
+
+// appendMembers appends the members that the body of both legs gets.
+func (p *plan) appendMembers(dst []byte) []byte {
+	if p.kind == handoff.Mooncake {
+		return handoff.AppendMooncake(dst, p.bootstrap, p.prefill.DPRank, p.room)
+	}
+	return handoff.AppendSGLang(dst, p.bootstrapHost, p.bootstrapPort, p.room)
+}
+
+// seat is where decode runs, when it was picked again while prefill ran.
+type seat struct {
+	rank   worker.Rank
+	addr   string
+	dpSize uint32 // ranks at addr
+	alone  bool   // it can do without a hand-off
+}
+
+// move lets decode run somewhere else.
+func (p *plan) move(to *seat) {
+	if to != nil {
+		p.decode, p.decodeAddr, p.decodeDPSize, p.decodeAlone, p.several = to.rank, to.addr, to.dpSize, to.alone, false
+	}
+}
+
+// spare says which legs another worker could serve.
+type spare struct{ Prefill, Decode bool }
 
 type suspects = blame.Suspects[worker.Rank]
 
@@ -201,6 +223,8 @@ type effect struct {
 	path        openai.Path // opCollect
 	model       string      // opModels: the one that is asked for; empty: all
 	trailers    bool        // opRoute: request trailers end the body
+	retry       bool        // opModels: a fresh attempt is allowed
+	holds       bool        // opExtend: decode's head waits for prefill
 	token       string      // opRoute: goes with the answer
 	newRoute    bool        // opRoute: the headers choose the route
 	imm         *wire.Immediate

@@ -9,9 +9,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/internal/pin"
-	"github.com/seed-60ae5743/baton/internal/route"
-	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -33,7 +30,7 @@ type failure struct {
 	// answer, where set, is a worker's own error body, passed on as it is.
 	answer []byte
 	// queue, where set, is told in the body, for clients that pace themselves.
-	queue *picker.SaturatedError
+	queue *queue
 	// retry, where set, is a worker's own Retry-After, and goes before retryAfter.
 	retry string
 	// ofPrefill: the prefill worker failed, else the one that answers.
@@ -45,6 +42,9 @@ type failure struct {
 	// taint, where set, is the required one that nobody carries; told, too.
 	taint string
 }
+
+// queue is how much work is queued, and may be.
+type queue struct{ queuedISLTokens, maxQueuedISLTokens int64 }
 
 const (
 	kindInvalid     = "invalid_request_error"
@@ -118,45 +118,22 @@ var (
 	failInternal = failure{code: "internal_error", status: 500, kind: kindInternal, message: "The router failed on this request.", ends: blame.Failed}
 )
 
-// failureOf returns the row of a refusal, with its facts.
-func (srv *Server) failureOf(r *route.Refusal) *failure {
-	switch r.Reason {
-	case route.UnknownModel:
-		return srv.unknownModel(r.Model)
-	case route.BadBody:
-		return badBody(r.Body)
-	case route.BadName:
-		return pinned(r.Pin)
+// failures lists every row.
+func failures() []failure {
+	return []failure{
+		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
+		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
+		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
+		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
+		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, failDecodeError, failDecodeEmpty,
+		failDecodeSilent, failDecodeRefused, failCut,
+		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
 	}
-	f := *failureRow(r.Reason)
-	switch r.Reason {
-	case route.NamedLeft:
-		f.message += ": " + r.Role.String() + " worker " + r.Worker.String() + "."
-	case route.NoTaint:
-		f.taint = r.Taint
-		f.message = "No " + r.Role.String() + " worker that can take the request carries the taint " + r.Taint + "; try again."
-	case route.NoHandoff:
-		f.message += ": " + r.Obstacle
-		if r.Obstacle == "" {
-			f.message = "The model's requests are never split"
-		}
-		f.param = r.By
-		if r.By != "" {
-			f.message += "; and " + r.By + " names a prefill worker"
-		}
-		f.message += "."
-	case route.Saturated:
-		f.queue = r.Queue
-	}
-	if r.Overloaded {
-		f.message = strings.TrimSuffix(f.message, "; try again.") + ": all of them are overloaded; try again."
-	}
-	return &f
 }
 
-// failureRow is the row of a reason that has one of its own: its code is the reason's word.
-func failureRow(r route.Reason) *failure {
-	if f, ok := rows[string(r)]; ok {
+// failureRow is the row with that code.
+func failureRow(code string) *failure {
+	if f, ok := rows[code]; ok {
 		return &f
 	}
 	return &failInternal
@@ -170,53 +147,6 @@ var rows = func() map[string]failure {
 	}
 	return out
 }()
-
-// pinned returns the row of a fault in what the request names.
-func pinned(err *pin.Error) *failure {
-	var f failure
-	switch err.Kind {
-	case pin.Conflict:
-		f = failPinConflict
-	case pin.NotNamed:
-		f = failPinMissing
-	case pin.Unknown:
-		f = failPinUnknown
-	case pin.Gone:
-		f = failPinGone
-	case pin.WrongModel:
-		f = failPinModel
-	case pin.WrongRole:
-		f = failPinRole
-	case pin.Draining:
-		f = failPinDraining
-	case pin.NotUsable:
-		f = failPinUnusable
-	case pin.NeedsOther:
-		f = failPinNeeds
-	case pin.RankTooHigh:
-		f = failPinRank
-	case pin.Unfit:
-		f = failPinUnfit
-	default:
-		f = failPinMalformed
-	}
-	f.param = err.Param
-	f.message += ": " + err.Param + ": " + err.Subject + "."
-	return &f
-}
-
-// failures lists every row.
-func failures() []failure {
-	return []failure{
-		failUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, failUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		failNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, failSaturated, failNoTaint, failOutside, failEnforced,
-		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
-		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
-		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, failDecodeError, failDecodeEmpty,
-		failDecodeSilent, failDecodeRefused, failCut,
-		failLegRefused, failLegLate, failLegGone, failLegAborted, failProtocol, failInternal,
-	}
-}
 
 // outcome is how a request ends with the failure.
 func (f *failure) outcome() outcome { return cmp.Or(f.ends, outcomeRefused) }
@@ -271,6 +201,23 @@ func failureOfEnd(s blame.Sight, status int) *failure {
 	return &f
 }
 
+// dropReason is what a refusal says in the header of Gateway.ReasonHeader: the
+// words of llm-d's router where it has one, else our code.
+func dropReason(f *failure) string {
+	switch {
+	case f.status == 429:
+		return "rejected-saturated"
+	case f.code == failDeadline.code:
+		return "rejected-ttl-expired"
+	case f.status != 503:
+		return ""
+	case strings.HasPrefix(f.code, "no_"), f.code == failNotReady.code:
+		return "rejected-no-endpoints"
+	default:
+		return f.code
+	}
+}
+
 // immediateOf returns f as an answer. retry asks Envoy for a fresh attempt.
 func immediateOf(f *failure, retry bool) *wire.Immediate {
 	im := &wire.Immediate{Status: f.status, Detail: "baton_" + f.code}
@@ -303,7 +250,7 @@ func (f *failure) members() []string {
 	}
 	return []string{
 		`"reason":"prefill_queue_full"`,
-		`"queued_isl_tokens":` + strconv.FormatInt(f.queue.QueuedISLTokens, 10),
-		`"max_queued_isl_tokens":` + strconv.FormatInt(f.queue.MaxQueuedISLTokens, 10),
+		`"queued_isl_tokens":` + strconv.FormatInt(f.queue.queuedISLTokens, 10),
+		`"max_queued_isl_tokens":` + strconv.FormatInt(f.queue.maxQueuedISLTokens, 10),
 	}
 }

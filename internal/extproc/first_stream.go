@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -32,7 +31,7 @@ const (
 	firstLeft
 )
 
-func (s *firstStream) handle(ev *event) {
+func (s *firstStream) handle(ev *notice) {
 	defer func() {
 		if r := recover(); r != nil { // the answer is well: let it pass
 			s.broken = true
@@ -64,7 +63,7 @@ func (s *firstStream) leave() {
 	s.finishStream()
 }
 
-func (s *firstStream) begin(ev *event) {
+func (s *firstStream) begin(ev *notice) {
 	leg, err := s.srv.sealer.Open(s.token)
 	if err != nil || leg.Kind != prefill.AnswerLeg || ev.headers.LocalReply != "" ||
 		sightOfStatus(statusOf(ev.headers.Status)) != blame.Served || !isEventStream(ev.headers.ContentType) {
@@ -106,11 +105,6 @@ func (srv *Server) unread(head *wire.Headers) {
 	}
 }
 
-func isEventStream(contentType string) bool {
-	const name = "text/event-stream"
-	return len(contentType) >= len(name) && strings.EqualFold(contentType[:len(name)], name)
-}
-
 // piece takes a part of the answer. Envoy keeps those that are not answered, and sends
 // them on when the stream ends.
 func (s *firstStream) piece(body []byte, last bool) {
@@ -130,29 +124,12 @@ func (s *firstStream) piece(body []byte, last bool) {
 	}
 }
 
-// sightOfEvents is what was seen of a worker whose first events say that they do not
-// serve the request.
-func sightOfEvents(found openai.Finding, status int) blame.Sight {
-	if found == openai.FoundEnd {
-		return blame.Empty
-	}
-	return sightOfError(status)
-}
-
-// sightOfError is what an error event says, by its code; 0: it has none.
-func sightOfError(code int) blame.Sight {
-	if s := sightOfStatus(code); s != blame.Served {
-		return s
-	}
-	return blame.Errored
-}
-
 // tell asks the owner what is to become of the answer: another attempt ends this stream,
 // and evPass lets it go on.
 func (s *firstStream) tell(seen blame.Sight) {
-	pass := func() { s.act.post(&event{kind: evPass}) }
+	pass := func() { s.act.post(just(event{kind: evPass})) }
 	if s.owner != nil {
-		s.owner.post(&event{kind: evFound, seen: seen, status: s.events.Status(), pass: pass})
+		s.owner.post(&notice{event: event{kind: evFound, seen: seen, status: s.events.Status()}, pass: pass})
 		return
 	}
 	ctx, cancel := context.WithDeadline(s.grpc.Context(), s.leg.Deadline.Add(messageTimeout))

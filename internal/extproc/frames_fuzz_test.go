@@ -57,7 +57,7 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 	r := rand.New(rand.NewPCG(seed, 2))
 	rules := testRules()
 	rules.hold, rules.fallback, rules.buffers = r.IntN(4) > 0, r.IntN(2) == 0, pool
-	x := &mainRandom{r: r, m: &mainLeg{rules: rules}, now: testStart}
+	x := &mainRandom{r: r, m: mainOf(rules, way{}), now: testStart}
 	x.m.way = pickOf(r, way{}, way{gateway: true}, way{gateway: true, plain: true})
 	for range 64 {
 		frame, n := protowire.ConsumeBytes(frames)
@@ -72,7 +72,7 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 		if in.Kind == 0 {
 			continue
 		}
-		if err := x.frame(eventOf(&in)); err != nil {
+		if err := x.frame(noticeOf(&in)); err != nil {
 			return err
 		}
 		for range r.IntN(3) {
@@ -85,7 +85,7 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 }
 
 // frame sends what was read, as mainStream would.
-func (x *mainRandom) frame(ev *event) error {
+func (x *mainRandom) frame(ev *notice) error {
 	switch ev.kind {
 	case evResponseBody: // numbered, so that its order can be checked
 		x.came++
@@ -97,7 +97,7 @@ func (x *mainRandom) frame(ev *event) error {
 			ev.answerer = pickOf(x.r, &answerer{}, &answerer{rank: worker.Rank{ID: 4}, known: true})
 		}
 	}
-	return x.send(*ev, fmt.Sprintf("frame %d eos=%t %+v", ev.kind, ev.endOfStream, ev.headers))
+	return x.send(ev.event, fmt.Sprintf("frame %d eos=%t %+v", ev.kind, ev.endOfStream, ev.headers))
 }
 
 // beside does something that is no message of Envoy's.

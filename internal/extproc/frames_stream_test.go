@@ -244,7 +244,7 @@ func (s *frameStream) end(out *strings.Builder, cancel bool) {
 func (s *frameStream) logged() {
 	nonce, _ := strconv.ParseUint(s.headers[prefill.HeaderAttempt], 10, 64)
 	if a := s.srv.attempts.find(nonce); a != nil {
-		a.post(&event{kind: evLogged, seen: blame.Served, reached: true})
+		a.post(just(event{kind: evLogged, seen: blame.Served, reached: true}))
 	}
 }
 

@@ -9,12 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
-	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -51,33 +49,10 @@ func (g *Gateway) faults() (errs []error) {
 	return errs
 }
 
-// dropReason is what a refusal says in the header of Gateway.ReasonHeader: the
-// words of llm-d's router where it has one, else our code.
-func dropReason(f *failure) string {
-	switch {
-	case f.status == 429:
-		return "rejected-saturated"
-	case f.code == failDeadline.code:
-		return "rejected-ttl-expired"
-	case f.status != 503:
-		return ""
-	case strings.HasPrefix(f.code, "no_"), f.code == failNotReady.code:
-		return "rejected-no-endpoints"
-	default:
-		return f.code
-	}
-}
-
-// answerer is who a data plane says has answered in place of the picked one.
-type answerer struct {
-	rank  worker.Rank
-	known bool // it is a worker of ours
-}
-
 // answererOf reads who has answered out of what came with the response headers;
 // nil where nothing was said, or it was who was picked.
-func (s *mainStream) answererOf(ev *event) *answerer {
-	p := s.m.plan
+func (s *mainStream) answererOf(ev *notice) *answerer {
+	p := s.m.planned()
 	if ev.hints == nil || p == nil {
 		return nil
 	}
@@ -88,7 +63,7 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	if at == "" || at == first {
 		return nil
 	}
-	for _, o := range p.others {
+	for _, o := range s.others {
 		if o.Address == at {
 			return &answerer{rank: o.Rank, known: true}
 		}
@@ -107,52 +82,6 @@ func (s *mainStream) answererOf(ev *event) *answerer {
 	return &answerer{}
 }
 
-// onAnswerer corrects who serves the request. Where another worker of ours does, the
-// picked one could not be reached, or the proxy does not have it: either way it is of
-// no use until a probe says otherwise. An address that we do not know may be a tunnel
-// or a NAT in front of whom we picked: what it answers is said of that one.
-func (m *mainLeg) onAnswerer(a *answerer) {
-	if a == nil {
-		return
-	}
-	if a.known {
-		m.emit(effect{op: opCharge, rank: m.plan.decode, charge: blame.Connect})
-	}
-	m.emit(effect{op: opServed, rank: a.rank})
-	if a.known {
-		m.plan.decode = a.rank
-	}
-}
-
-// immediate is a refusal in the words of whoever asks.
-func (m *mainLeg) immediate(f *failure, retry bool) *wire.Immediate {
-	im := immediateOf(f, retry)
-	if m.way.gateway && m.rules.reasonHeader != "" && !retry {
-		if reason := dropReason(f); reason != "" {
-			im.Headers = append(im.Headers, wire.Header{Name: m.rules.reasonHeader, Value: reason})
-		}
-	}
-	return im
-}
-
-// distrust forgets what only a listener of ours may say: on the way of a stream
-// whose data plane strips nothing, a client has said it.
-func (m *mainLeg) distrust() {
-	h := &m.hdr
-	for _, x := range []struct {
-		name  string
-		value *string
-	}{
-		{prefill.HeaderStart, &h.Start}, {prefill.HeaderLeg, &h.Leg}, {prefill.HeaderLocalReply, &h.LocalReply},
-	} {
-		if *x.value != "" {
-			h.Strange = append(h.Strange, x.name)
-			*x.value = ""
-		}
-	}
-	h.AttemptCount = "" // Envoy's own, where it is not a client's
-}
-
 // served moves decode's booking to who has answered in place of the picked one.
 func (s *mainStream) served(now time.Time, by worker.Rank) {
 	where := "unknown"
@@ -167,12 +96,12 @@ func (s *mainStream) served(now time.Time, by worker.Rank) {
 		c.Endpoint = s.servedBy
 	})
 	s.srv.cfg.Telemetry.ServedElsewhere(where)
-	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.hdr.RequestID, "by", by.String())
+	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.request().headers.RequestID, "by", by.String())
 }
 
 // conform adds what the conformance suite wants to see of who has served.
 func (s *mainStream) conform(set []wire.Header) []wire.Header {
-	if !s.srv.cfg.Gateway.SelectionHeader || !s.m.way.gateway {
+	if !s.srv.cfg.Gateway.SelectionHeader || !s.filter.gateway {
 		return set
 	}
 	return append(set, wire.Header{Name: "x-conformance-test-served-endpoint", Value: cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
@@ -181,8 +110,8 @@ func (s *mainStream) conform(set []wire.Header) []wire.Header {
 // strangeIn lists the headers of a worker's answer that name workers or attempts: a client,
 // or a proxy before this one, would take them for the router's. Our own Envoy configurations
 // remove them where the worker is; a gateway's do not.
-func (s *mainStream) strangeIn(h *wire.Headers) []string {
-	if !s.m.way.plain || len(h.Named) == 0 && len(h.Strange) == 0 {
+func (f *filter) strangeIn(h *wire.Headers) []string {
+	if !f.plain || len(h.Named) == 0 && len(h.Strange) == 0 {
 		return nil
 	}
 	out := make([]string, 0, len(h.Named)+len(h.Strange))
@@ -197,7 +126,7 @@ func (s *mainStream) strangeIn(h *wire.Headers) []string {
 
 // subsetOf returns whom a data plane, or else the conformance suite, allows. What is
 // wrong with it is counted: nobody is let in by a word that cannot be read.
-func (srv *Server) subsetOf(ev *event, gateway bool) *subset.Set {
+func (srv *Server) subsetOf(ev *notice, gateway bool) *subset.Set {
 	var set *subset.Set
 	switch {
 	case ev.hints != nil && ev.hints.Subset != nil:

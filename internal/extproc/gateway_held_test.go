@@ -10,8 +10,9 @@ import (
 
 // holding is a main leg whose answer waits for prefill to be well.
 func holding() *mainLeg {
-	m := &mainLeg{rules: testRules(), phase: mainHolding, plan: &plan{}, leg: legStarted, decodeHeld: true}
-	m.answer.sent = true
+	m := mainOf(testRules(), way{})
+	m.phase, m.plan, m.far.state, m.decodeHeld = mainHolding, &plan{}, legStarted, true
+	m.answer.carriage = inPieces
 	return m
 }
 
@@ -63,11 +64,11 @@ func TestAnAnswersEndThatHadToWaitIsSeen(t *testing.T) {
 		m := holding()
 		for i := range c.last {
 			m.step(testStart, &c.last[i])
-			require.False(t, m.answer.whole, "it is not with the client yet")
+			require.False(t, m.answer.whole(), "it is not with the client yet")
 		}
 		m.step(testStart, &event{kind: evLeg, leg: legReport{state: legWell}})
 		require.Equal(t, mainStreaming, m.phase)
-		require.Equal(t, c.whole, m.answer.whole)
+		require.Equal(t, c.whole, m.answer.whole())
 		want := blame.Unfinished
 		if c.whole {
 			want = blame.Served

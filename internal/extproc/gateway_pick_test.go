@@ -25,7 +25,7 @@ func TestTheSelectionHeaderChoosesNoOneBesideTheDataPlanesHint(t *testing.T) {
 	p = r.plainly()
 	require.Equal(t, "127.0.0.1:40003", setHeaders(p.get(nil, wire.HeaderSelection, "127.0.0.1:40003"))[prefill.HeaderDestination], "alone it counts")
 	p.cancel()
-	ev := &event{headers: &wire.Headers{Selection: []string{"127.0.0.1:40003"}}}
+	ev := just(event{headers: &wire.Headers{Selection: []string{"127.0.0.1:40003"}}})
 	require.Nil(t, r.srv.subsetOf(ev, false))
 	require.NotNil(t, r.srv.subsetOf(ev, true))
 	r.srv.cfg.Gateway.SelectionHeader = false

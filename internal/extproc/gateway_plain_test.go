@@ -117,21 +117,21 @@ func TestAClientsAttemptCountSaysNothing(t *testing.T) {
 		way     way
 		attempt int
 	}{{way{gateway: true, plain: true}, 1}, {way{gateway: true}, 3}, {way{}, 3}} {
-		m := &mainLeg{rules: testRules(), way: c.way}
+		m := mainOf(testRules(), c.way)
 		m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "3"}})
-		require.Equal(t, c.attempt, m.attempt, "%+v", c.way)
+		require.Equal(t, c.attempt, m.req.attempt, "%+v", c.way)
 	}
 }
 
 // What only our own listeners say is forgotten, and removed from the request.
 func TestWhatOnlyAListenerSaysIsForgotten(t *testing.T) {
-	m := &mainLeg{rules: testRules(), way: way{gateway: true, plain: true}}
+	m := mainOf(testRules(), way{gateway: true, plain: true})
 	m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{
 		Method: "POST", Path: "/v1/completions", Start: "1", Leg: "token", LocalReply: "UT",
 	}})
 	require.Equal(t, mainAwaitBody, m.phase, "an old start is no deadline")
-	require.Equal(t, []string{"", "", ""}, []string{m.hdr.Start, m.hdr.Leg, m.hdr.LocalReply})
-	removed := m.leftover(nil)
+	require.Equal(t, []string{"", "", ""}, []string{m.req.headers.Start, m.req.headers.Leg, m.req.headers.LocalReply})
+	removed := m.req.leftover(nil, m.way)
 	for _, name := range []string{prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderLocalReply} {
 		require.Contains(t, removed, name)
 	}

@@ -1,10 +1,6 @@
 package extproc
 
-import (
-	"sync"
-
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-)
+import "github.com/seed-60ae5743/baton/internal/extproc/wire"
 
 // gather puts a body together that comes in pieces. It takes memory as bytes come: what
 // a caller announces only spares copies. Its memory is the body's size and a sixteenth;
@@ -56,15 +52,10 @@ func (g *gather) keep(p *wire.Pool, piece []byte) {
 	}
 }
 
-// joining is held while a body is there twice.
-var joining sync.Mutex
-
 // take returns the body in one piece, with room for what will be injected.
 func (g *gather) take(p *wire.Pool) []byte {
 	if g.whole == nil {
-		joining.Lock()
-		defer joining.Unlock()
-		g.whole = g.join(p, g.size)
+		p.Alone(func() { g.whole = g.join(p, g.size) })
 	}
 	b := g.whole
 	*g = gather{}

@@ -82,12 +82,12 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 					}
 				})
 			}
-			m := &mainLeg{rules: testRules()}
+			m := mainOf(testRules(), way{})
 			m.rules.maxBodyBytes = 64 << 20
-			check("main leg", func(ev *event) *gather { m.step(testStart, ev); return &m.pieces }, func() []byte {
+			check("main leg", func(ev *event) *gather { m.step(testStart, ev); return &m.req.pieces }, func() []byte {
 				require.Equal(t, mainResolving, m.phase)
-				require.True(t, bytes.Equal(whole, m.body))
-				return m.body
+				require.True(t, bytes.Equal(whole, m.req.body))
+				return m.req.body
 			})
 			l := &prefillLeg{rules: m.rules}
 			check("prefill leg", func(ev *event) *gather {

@@ -163,14 +163,14 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 	var before avoided
 	for attempt := 1; attempt <= 3; attempt++ {
 		g.now = g.now.Add(time.Duration(g.r.IntN(20)) * time.Millisecond)
-		d, ok := g.pick(g.serve, before.ranks)
+		d, ok := g.pick(g.serve, before.avoid)
 		if !ok {
 			return false
 		}
 		p := &plan{nonce: g.seq, decode: d, decodeAddr: "a", suspects: before.suspects, startWithin: time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second}
-		_, p.spare.Decode = g.other(g.serve, d.ID, before.ranks)
+		_, p.spare.Decode = g.other(g.serve, d.ID, before.avoid)
 		if len(g.prefill) > 0 {
-			if p.prefill, ok = g.pick(g.prefill, before.ranks); !ok {
+			if p.prefill, ok = g.pick(g.prefill, before.avoid); !ok {
 				return false
 			}
 			if before.keep.ID != 0 && g.tracker.Allows(before.keep) {
@@ -178,14 +178,14 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 					p.prefill = before.keep
 				} else {
 					p.decode, d = before.keep, before.keep
-					_, p.spare.Decode = g.other(g.serve, d.ID, before.ranks)
+					_, p.spare.Decode = g.other(g.serve, d.ID, before.avoid)
 				}
 			}
 			p.disaggregated, p.kind, p.token, p.decodeAlone = true, g.kind, "sealed", false
-			_, p.spare.Prefill = g.other(g.prefill, p.prefill.ID, before.ranks)
+			_, p.spare.Prefill = g.other(g.prefill, p.prefill.ID, before.avoid)
 			p.failing = g.tracker.HandoffFailing(p.prefill, d, g.now)
 		}
-		x := &attemptPlay{g: g, m: &mainLeg{rules: testRules()}, plan: p, number: attempt}
+		x := &attemptPlay{g: g, m: mainOf(testRules(), way{}), plan: p, number: attempt}
 		trial := g.tracker.Begin(d)
 		trialFar := g.tracker.Begin(p.prefill)
 		x.play(what(attempt, p.prefill.ID, d.ID))
@@ -194,8 +194,9 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 		if x.outcome != blame.Retried {
 			return x.outcome == blame.OK
 		}
-		before.ranks = append(before.ranks, x.m.avoid...)
-		before.suspects, before.keep = x.m.plan.suspects, x.m.keep
+		learned, _ := x.m.learned()
+		before.avoid = append(before.avoid, learned.avoid...)
+		before.suspects, before.keep = learned.suspects, learned.keep
 	}
 	return false
 }
@@ -228,12 +229,12 @@ func (x *attemptPlay) send(ev *event) {
 		}
 		switch e.op {
 		case opRelay:
-			if x.m.sightOfStart() == blame.Served {
+			if x.m.servesSoFar() {
 				x.g.tracker.Began(x.m.plan.decode)
 			}
 		case opCharge, opPairFailed, opPairServed:
 			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, opNames[e.op], e.rank, e.charge, e.proven)
-			tell(x.g.tracker, &e, x.g.seq, x.m.pickedAt, x.g.now)
+			tell(x.g.tracker, &e, x.g.seq, x.m.picked(), x.g.now)
 		case opSuspect:
 			x.g.probe(e.rank.ID)
 		case opFinish:

@@ -102,7 +102,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 					overdueAfter: nothing.Limit(patience.Subject{Worker: ws[0].ID}, cfg.overdueAfter(100)),
 				}
 				p.spare.Prefill = true
-				m := &mainLeg{rules: testRules()}
+				m := mainOf(testRules(), way{})
 				send := func(ev *event) {
 					for _, e := range m.step(time.Now(), ev) {
 						if e.op == opSuspect {
@@ -123,7 +123,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 					}
 				}
 				require.LessOrEqual(t, time.Since(start), 3*time.Second, "half a second is left for the fresh pair")
-				require.Equal(t, []worker.Rank{p.prefill}, m.avoid, "who is tried next is another")
+				require.Equal(t, []worker.Rank{p.prefill}, m.charges.avoid, "who is tried next is another")
 			})
 		})
 	}

@@ -26,12 +26,12 @@ func (s *mainStream) judge(now time.Time, e *effect) {
 	if e.op == opSuspect {
 		s.srv.cfg.Health.Suspect(e.rank, health.Overdue, now)
 		if s.srv.cfg.Health.Aside(e.rank) { // for another request, before this one has waited so long
-			s.post(&event{kind: evGone, rank: e.rank})
+			s.post(just(event{kind: evGone, rank: e.rank}))
 		}
 		return
 	}
 	countCharge(s.srv.cfg.Telemetry, e)
-	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.hdr)), s.m.pickedAt, now)
+	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.request().headers)), s.m.picked(), now)
 }
 
 // tell gives health one charge, or what came of a hand-off. request names the client's
@@ -63,7 +63,7 @@ func countCharge(t *telemetry.Instruments, e *effect) {
 
 // countWorker counts the attempt by the worker that was to answer.
 func (s *mainStream) countWorker(o outcome) {
-	p := s.m.plan
+	p := s.m.planned()
 	if p == nil {
 		return
 	}
@@ -74,8 +74,8 @@ func (s *mainStream) countWorker(o outcome) {
 	s.srv.cfg.Telemetry.WorkerAttempt(p.decode.ID, role, string(o))
 }
 
-// odd reports whether a refusal with that status is to be asked of a mate: who refuses
-// more than its pool may be at fault itself.
-func (s *mainStream) odd(r worker.Rank, status int) bool {
-	return sightOfStatus(status) == blame.Rejected && s.m.attempt < s.m.rules.maxAttempts && !s.m.way.plain && s.srv.cfg.Health.AskMate(r)
+// odd reports whether a worker's refusal with that status is to be asked of a mate: who
+// refuses more than its pool may be at fault itself.
+func odd(h *health.Tracker, r worker.Rank, status int) bool {
+	return sightOfStatus(status) == blame.Rejected && h.AskMate(r)
 }

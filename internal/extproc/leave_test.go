@@ -62,7 +62,7 @@ func (r *replica) panics(set map[string]string) {
 	require.NoError(r.t, err)
 	s := r.srv.attempts.find(nonce)
 	require.NotNil(r.t, s)
-	s.post(&event{kind: evPrefilled}) // without an answer
+	s.post(just(event{kind: evPrefilled})) // without an answer
 }
 
 // TestAClientThatLeavesAPanickedStreamLeavesNothingBooked, whatever the stream had
@@ -130,6 +130,6 @@ func TestWhatIsBookedAfterAPanicIsGivenBack(t *testing.T) {
 	require.Equal(t, 2, r.book.Totals().Held)
 	s := &mainStream{stream: stream{srv: r.srv, broken: true}}
 	r.srv.attempts.add(7, s)
-	s.handle(&event{kind: evPicked, plan: &plan{nonce: 7}, booked: &b})
+	s.handle(&notice{event: event{kind: evPicked, plan: &plan{nonce: 7}}, booked: &b})
 	r.requireIdle()
 }

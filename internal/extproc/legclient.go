@@ -108,6 +108,9 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, bo
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = errExpired
+		}
 		return &legAnswer{err: err, sent: src.begun.Load(), canceled: errors.Is(context.Cause(ctx), errLegAborted)}
 	}
 	defer resp.Body.Close()
@@ -149,9 +152,6 @@ func (b *legBody) reread() (io.ReadCloser, error) {
 	b.again.Store(true)
 	return io.NopCloser(bytes.NewReader(b.body)), nil
 }
-
-// errLongAnswer is what is wrong with an answer over legAnswerLimit.
-var errLongAnswer = fmt.Errorf("the answer is over %d bytes", legAnswerLimit)
 
 // errLegAborted is the cause of a leg that its owner ended.
 var errLegAborted = errors.New("the leg was ended by its owner")

@@ -48,7 +48,8 @@ func kindOf(body []byte) patience.Kind {
 // limit fills in how long the plan's legs may take: of a request with that body, to
 // workers of that pool.
 func (a *asking) limit(p *plan, pool worker.Key, body []byte, now time.Time) {
-	if a.m.passing.on {
+	q := a.m.request()
+	if q.passes() {
 		return
 	}
 	srv, kind := a.srv, kindOf(body)
@@ -56,8 +57,8 @@ func (a *asking) limit(p *plan, pool worker.Key, body []byte, now time.Time) {
 		subject:   patience.Subject{Worker: p.decode.ID, Pool: pool, Leg: patience.Stream, Kind: kind},
 		allowance: srv.cfg.AnswerBase,
 	}
-	if !a.m.scan.Stream {
-		tokens := a.m.scan.MaxTokens
+	if !q.scan.Stream {
+		tokens := q.scan.MaxTokens
 		if tokens < 0 {
 			tokens = unsaidMaxTokens
 		}

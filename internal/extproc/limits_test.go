@@ -17,8 +17,8 @@ import (
 // startLimit is how long a plan of the replica lets prefill's leg take to begin.
 func (r *replica) startLimit(body string) time.Duration {
 	s := &mainStream{}
-	s.m.scan = new(openai.Request)
-	require.NoError(r.t, openai.Scan(openai.Completions, []byte(body), s.m.scan))
+	s.m.req.scan = new(openai.Request)
+	require.NoError(r.t, openai.Scan(openai.Completions, []byte(body), s.m.req.scan))
 	p := &plan{disaggregated: true, kind: handoff.Rendezvous, prefill: worker.Rank{ID: 1}, decode: worker.Rank{ID: 2}}
 	s.srv = r.srv
 	(&asking{mainStream: s}).limit(p, worker.Key{Model: "m"}, []byte(body), time.Now())
@@ -54,13 +54,13 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 				startWithin: 3 * time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second,
 			}
 			p.spare.Prefill, p.spare.Decode = true, true
-			x := &attemptPlay{g: g, m: &mainLeg{rules: testRules()}, plan: p, number: attempt}
+			x := &attemptPlay{g: g, m: mainOf(testRules(), way{}), plan: p, number: attempt}
 			x.begin()
 			x.wait(3*time.Second - 1)
 			require.True(t, x.m.awaitsAnswer(), "%s, attempt %d: it has its time", kind, attempt)
 			x.wait(testRules().prefillTimeout - 4*time.Second)
 			require.Equal(t, attempt == 3, x.m.awaitsAnswer(), "%s, attempt %d: the last one waits on", kind, attempt)
-			require.Empty(t, x.m.avoid, "nobody has failed")
+			require.Empty(t, x.m.charges.avoid, "nobody has failed")
 			require.Zero(t, g.told, "nobody is charged or probed")
 		}
 	}
@@ -75,10 +75,10 @@ func TestALegThatDoesNotBeginBlamesWhomEnvoyNames(t *testing.T) {
 			disaggregated: true, token: "sealed", decodeAddr: "a", prefill: worker.Rank{ID: 100}, decode: worker.Rank{ID: 200},
 			startWithin: time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second,
 		}
-		x := &attemptPlay{g: g, m: &mainLeg{rules: testRules()}, plan: p, number: attempt}
+		x := &attemptPlay{g: g, m: mainOf(testRules(), way{}), plan: p, number: attempt}
 		x.begin()
 		x.send(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.Unconnected}})
 		require.Equal(t, map[worker.ID]int{100: 1}, g.aside)
-		require.Equal(t, []worker.Rank{p.prefill}, x.m.avoid)
+		require.Equal(t, []worker.Rank{p.prefill}, x.m.charges.avoid)
 	}
 }

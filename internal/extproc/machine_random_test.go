@@ -15,7 +15,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -60,18 +59,18 @@ func (x *mainRandom) fail(format string, a ...any) error {
 }
 
 func (x *mainRandom) send(ev event, name string) error {
-	was, held := x.m.phase, x.m.handover.held
+	was, held := x.m.phase, x.m.handover.held()
 	effects := x.m.step(x.now, &ev)
 	mirrored := x.m.plan != nil && x.m.plan.kind.Holds()
-	x.held = x.held || mirrored && x.m.well
-	if held && !x.m.handover.held && x.collects == 0 && !x.seenBy(&ev, was, effects) && !(mirrored && !x.m.well) {
+	x.held = x.held || mirrored && x.m.far.well
+	if held && !x.m.handover.held() && x.collects == 0 && !x.seenBy(&ev, was, effects) && !(mirrored && !x.m.far.well) {
 		return x.fail("X5: %s in %s: what prefill holds is forgotten", name, was)
 	}
 	var ops []string
 	for i := range effects {
 		ops = append(ops, opNames[effects[i].op])
 	}
-	x.story = append(x.story, fmt.Sprintf("+%-8s %-26s %s → %s [%s]: %s", x.now.Sub(testStart), name, was, x.m.phase, x.m.leg, strings.Join(ops, ", ")))
+	x.story = append(x.story, fmt.Sprintf("+%-8s %-26s %s → %s [%s]: %s", x.now.Sub(testStart), name, was, x.m.phase, x.m.far.state, strings.Join(ops, ", ")))
 	for i := range effects {
 		if err := x.check(&effects[i]); err != nil {
 			return err
@@ -183,9 +182,9 @@ func (x *mainRandom) answerPick() error {
 	if x.r.IntN(5) == 0 {
 		return x.send(event{kind: evRefused, failure: &failNoDecode}, "refused")
 	}
-	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second, startWithin: time.Second, answerWithin: pickOf(x.r, 0, 3*time.Second), spare: route.Spare{Prefill: x.r.IntN(2) == 0, Decode: x.r.IntN(2) == 0}}
+	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second, startWithin: time.Second, answerWithin: pickOf(x.r, 0, 3*time.Second), spare: spare{Prefill: x.r.IntN(2) == 0, Decode: x.r.IntN(2) == 0}}
 	x.booked, x.decode, x.disaggregated = true, 1, false
-	if x.m.instead == nil && !x.m.passing.on && x.r.IntN(4) > 0 {
+	if x.m.instead == nil && !x.m.req.passes() && x.r.IntN(4) > 0 {
 		x.disaggregated, x.prefill = true, 1
 		p.disaggregated, p.prefill = true, worker.Rank{ID: 7}
 		p.bootstrapHost, p.token = "10.0.0.7", "sealed"
@@ -380,7 +379,7 @@ func (x *mainRandom) settle() error {
 	if x.finished != 1 {
 		return x.fail("at the end %d outcomes", x.finished)
 	}
-	if x.held && !x.taken && x.collects == 0 || x.m.handover.held && (x.m.well || !x.m.plan.kind.Holds()) {
+	if x.held && !x.taken && x.collects == 0 || x.m.handover.held() && (x.m.far.well || !x.m.plan.kind.Holds()) {
 		return x.fail("X5: nobody takes what prefill holds")
 	}
 	return nil
@@ -389,9 +388,9 @@ func (x *mainRandom) settle() error {
 func runMainRandom(seed uint64) error {
 	r := rand.New(rand.NewPCG(seed, 0))
 	rules := testRules()
-	rules.firstToken = pickOf(r, FirstTokenHold, FirstTokenHold, FirstTokenOff)
+	rules.holdFirst = pickOf(r, true, true, false)
 	rules.hold, rules.fallback = r.IntN(4) > 0, r.IntN(2) == 0
-	x := &mainRandom{r: r, m: &mainLeg{rules: rules}, now: testStart}
+	x := &mainRandom{r: r, m: mainOf(rules, way{}), now: testStart}
 	x.m.way = pickOf(r, way{}, way{}, way{gateway: true}, way{gateway: true, plain: true})
 	for range 4 + r.IntN(40) {
 		if err := x.one(); err != nil {

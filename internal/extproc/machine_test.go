@@ -13,7 +13,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -54,9 +53,15 @@ func testRules() *rules {
 	names, _ := prefill.NamesOf(prefill.DialectPlain)
 	return &rules{
 		prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
-		hold: true, firstToken: FirstTokenHold, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20, passOther: true,
-		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(wire.Pool),
+		hold: true, holdFirst: true, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20, passOther: true,
+		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(wire.Pool), scans: new(scanPool),
 	}
+}
+
+// mainOf is a main leg that nothing has come of.
+func mainOf(r *rules, w way) *mainLeg {
+	m := newMainLeg(r, w)
+	return &m
 }
 
 func str(d *datadriven.TestData, key, def string) string {
@@ -123,20 +128,19 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		r := testRules()
 		r.hold, r.fallback = !d.HasArg("no-hold"), d.HasArg("fallback")
 		r.reasonHeader, r.replicas = "x-dropped", d.HasArg("replicas")
-		r.firstToken = FirstToken(str(d, "first", string(r.firstToken)))
-		dr.m, dr.now = &mainLeg{rules: r}, testStart
-		dr.m.way = way{gateway: d.HasArg("gateway") || d.HasArg("plain"), plain: d.HasArg("plain")}
-		dr.m.fullDuplex = d.HasArg("full-duplex")
-		dr.m.attempt = num(t, d, "attempt", 1)
+		r.holdFirst = str(d, "first", "hold") == "hold"
+		dr.m, dr.now = mainOf(r, way{gateway: d.HasArg("gateway") || d.HasArg("plain"), plain: d.HasArg("plain")}), testStart
+		dr.m.req.fullDuplex = d.HasArg("full-duplex")
+		dr.m.req.attempt = num(t, d, "attempt", 1)
 		return "phase: " + dr.m.phase.String() + "\n"
 	case "request-headers":
-		ev = event{kind: evRequestHeaders, endOfStream: d.HasArg("eos"), fullDuplex: dr.m.fullDuplex}
+		ev = event{kind: evRequestHeaders, endOfStream: d.HasArg("eos"), fullDuplex: dr.m.req.fullDuplex}
 		ev.answerDuplex = d.HasArg("answers-duplex")
 		ev.answerBodies = ev.answerDuplex || d.HasArg("answers")
 		ev.headers = &wire.Headers{
 			Method: str(d, "method", "POST"), Path: str(d, "path", "/v1/completions"),
 			Length: wire.LengthOf(str(d, "length", "")), Timeout: str(d, "timeout", ""),
-			AttemptCount: strconv.Itoa(dr.m.attempt),
+			AttemptCount: strconv.Itoa(dr.m.req.attempt),
 		}
 		if name := str(d, "strange", ""); name != "" {
 			ev.headers.Strange = []string{name}
@@ -213,7 +217,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *plan {
 		nonce: 77, decode: worker.Rank{ID: 3, DPRank: 1}, decodeAddr: "10.0.0.3:30000",
 		decodeDPSize: uint32(num(t, d, "dp", 1)), overdueAfter: dur(t, str(d, "overdue", "5s")),
 		startWithin: time.Second, answerWithin: dur(t, str(d, "answer", "0s")),
-		spare: route.Spare{Prefill: !d.HasArg("lone"), Decode: !d.HasArg("lone")},
+		spare: spare{Prefill: !d.HasArg("lone"), Decode: !d.HasArg("lone")},
 	}
 	for _, x := range strings.FieldsFunc(str(d, "suspects", ""), func(r rune) bool { return r == ',' }) {
 		id, charge, _ := strings.Cut(x, ":")
@@ -381,7 +385,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "abort":
 		ev = event{kind: evAbort, leg: legReport{state: legFailed, reason: blame.Overdue}}
 	case "closed":
-		ev, dr.l.ending = event{kind: evClosed}, d.HasArg("ending")
+		ev = event{kind: evClosed, ending: d.HasArg("ending")}
 	default:
 		d.Fatalf(t, "unknown verb %q", d.Cmd)
 	}

@@ -44,7 +44,7 @@ var journalOutcome = map[outcome]decision.Outcome{
 // turnPage closes the record of a pair whose prefill has failed: one worker serves
 // the request from here on, and has a record of its own.
 func (s *mainStream) turnPage(now time.Time) {
-	code := s.m.instead.code
+	code := s.m.inPlaceOf().code
 	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
 	s.srv.cfg.Telemetry.FreshPick(code)
 	s.srv.cfg.Journal.End(s.note, decision.Retried, code, 0, now)
@@ -70,7 +70,9 @@ func (s *mainStream) finish(now time.Time, e *effect) {
 			break // on Envoy's own word; the attempt that follows is counted
 		}
 		t.FreshPick(code)
-		s.srv.avoid.add(&s.m, now)
+		if learned, ok := s.m.learned(); ok {
+			s.srv.avoid.add(s.m.request(), learned, now)
+		}
 	case outcomeRefused, blame.OfWorker, blame.Failed, blame.Cut:
 		t.Failure(code)
 		t.RequestEnded(string(e.outcome), code)
@@ -94,13 +96,13 @@ func (s *mainStream) endSpans(now time.Time, o outcome, detail string, status in
 	if detail != "" {
 		ends = append(ends, attribute.String(telemetry.AttrReason, detail))
 	}
-	if status = cmp.Or(status, statusOf(s.m.status)); status != 0 {
+	if status = cmp.Or(status, s.m.decoded().code()); status != 0 {
 		ends = append(ends, attribute.Int(telemetry.AttrStatus, status))
 	}
-	h := &s.m.hdr
-	of := append(slices.Clone(ends), attribute.String(telemetry.AttrRequestID, bounded(h.RequestID)),
-		attribute.Int(telemetry.AttrAttempt, s.m.attempt), attribute.String(telemetry.AttrPath, short(h.Path)))
-	if p := s.m.plan; p != nil {
+	q := s.m.request()
+	of := append(slices.Clone(ends), attribute.String(telemetry.AttrRequestID, bounded(q.headers.RequestID)),
+		attribute.Int(telemetry.AttrAttempt, q.attempt), attribute.String(telemetry.AttrPath, short(q.headers.Path)))
+	if p := s.m.planned(); p != nil {
 		telemetry.End(s.decodeSpan, now, detail, append(ends, attribute.String(telemetry.AttrDecode, p.decode.String()),
 			attribute.String(telemetry.AttrEndpoint, p.decodeAddr))...)
 		of = append(of, attribute.String(telemetry.AttrModel, s.prompt.Model))
@@ -116,14 +118,14 @@ func (s *mainStream) logFinish(e *effect, detail string) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String(telemetry.KeyRequestID, s.m.hdr.RequestID), slog.Int(telemetry.KeyAttempt, s.m.attempt),
+		slog.String(telemetry.KeyRequestID, s.m.request().headers.RequestID), slog.Int(telemetry.KeyAttempt, s.m.request().attempt),
 		slog.String("outcome", string(e.outcome)), slog.String(telemetry.KeyReason, detail),
 		slog.Duration("took", time.Since(s.began)),
 	}
-	if p := s.m.plan; p != nil {
+	if p := s.m.planned(); p != nil {
 		attrs = append(attrs, slog.String("decode", p.decode.String()))
 		if p.disaggregated {
-			attrs = append(attrs, slog.String("prefill", p.prefill.String()), slog.String(telemetry.KeyLeg, s.m.leg.String()))
+			attrs = append(attrs, slog.String("prefill", p.prefill.String()), slog.String(telemetry.KeyLeg, s.m.prefillState().String()))
 		}
 	}
 	log.LogAttrs(ctx, slog.LevelDebug, "attempt ended", attrs...)

@@ -27,7 +27,8 @@ import (
 // while the prefill leg runs.
 type mainStream struct {
 	stream
-	m mainLeg
+	filter filter
+	m      mainLeg
 
 	// Owned by whoever handles an event.
 	decodeBooking  *load.Reservation
@@ -48,6 +49,8 @@ type mainStream struct {
 	looked         atomic.Bool // a stream here reads them
 	prompt         telemetry.PromptTokens
 	asked          route.Answer
+	others         []route.Destination
+	again          *route.Again
 	counts         tokenCounts // what engines say
 	tokenAt        time.Time   // when the first token was seen, where that is not the head's time
 	sent           sent
@@ -77,11 +80,13 @@ type booked struct {
 	span            trace.Span // of the decode leg
 	prompt          telemetry.PromptTokens
 	answer          route.Answer
+	others          []route.Destination // who else may serve, of several that decode's address names
+	again           *route.Again        // to pick decode again, should it go while prefill runs; nil: not
 }
 
-func (s *mainStream) post(ev *event) { s.act.post(ev) }
+func (s *mainStream) post(ev *notice) { s.act.post(ev) }
 
-func (s *mainStream) handle(ev *event) {
+func (s *mainStream) handle(ev *notice) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.recovered("main", r)
@@ -98,10 +103,10 @@ func (s *mainStream) handle(ev *event) {
 	}
 	s.prepare(ev)
 	now := time.Now()
-	for i, effects := 0, s.m.step(now, ev); i < len(effects); i++ {
+	for i, effects := 0, s.m.step(now, &ev.event); i < len(effects); i++ {
 		s.perform(now, &effects[i])
 	}
-	for _, x := range s.m.seen {
+	for _, x := range s.m.sightings() {
 		s.srv.cfg.Telemetry.Seen(x.leg.Label(), string(x.sight))
 	}
 	if ev.kind == evRequestHeaders {
@@ -114,55 +119,63 @@ func (s *mainStream) handle(ev *event) {
 
 // prepare adds to an event what the machine has to know of the world, and takes what
 // is the stream's own.
-func (s *mainStream) prepare(ev *event) {
+func (s *mainStream) prepare(ev *notice) {
 	s.counts.hear(ev)
 	s.hold(ev)
 	switch ev.kind {
 	case evClosed:
 		s.deaf = true
-		if s.m.phase == mainStreaming {
+		if s.m.answers() {
 			s.endedAt = time.Now()
 		}
 	case evRequestHeaders:
-		if s.m.phase == mainAwaitHeaders {
+		if s.m.awaits(evRequestHeaders) {
 			s.fullDuplex, s.answerDuplex = ev.fullDuplex, ev.answerDuplex
 			s.begin(ev)
 		}
 	case evResponseHeaders:
-		if s.m.phase == mainAwaitHeaders { // a filter before ours has answered: this is the stream's first word
+		if s.m.awaits(evRequestHeaders) { // a filter before ours has answered: this is the stream's first word
 			s.fullDuplex, s.answerDuplex, s.began = ev.fullDuplex, ev.answerDuplex, time.Now()
 		}
 		ev.answerer = s.answererOf(ev)
-		s.strange = s.strangeIn(ev.headers)
-		if s.m.phase == mainRouted && s.m.plan.looks && !s.looked.Load() {
-			s.srv.unread(ev.headers)
-		}
-		if s.m.phase == mainRouted && ev.headers.LocalReply == "" && s.m.plan.spare.Decode {
-			ev.odd = s.odd(s.m.plan.decode, statusOf(ev.headers.Status))
-		}
+		s.strange = s.filter.strangeIn(ev.headers)
+		s.beforeHead(ev)
 	case evFound:
 		s.pass = ev.pass
-		if s.m.plan != nil && s.m.plan.spare.Decode {
-			ev.odd = s.odd(s.m.plan.decode, ev.status)
+		if decode, ok := s.m.decodeMate(); ok {
+			ev.odd = odd(s.srv.cfg.Health, decode, ev.status)
 		}
 	case evLeg:
-		if ev.leg.reason == blame.Rejected && s.m.waitsForPrefill() && s.m.plan.spare.Prefill {
-			ev.leg.odd = s.odd(s.m.plan.prefill, ev.leg.status)
+		if prefill, ok := s.m.prefillMate(); ok && ev.leg.reason == blame.Rejected {
+			ev.leg.odd = odd(s.srv.cfg.Health, prefill, ev.leg.status)
 		}
 	case evPicked:
-		if s.m.instead != nil && !s.m.finished {
+		if s.m.inPlaceOf() != nil && !s.m.concluded() {
 			s.turnPage(time.Now())
 		}
 		ev.booked.give(s, ev.plan.nonce)
 	case evPrefilled:
-		if ev.answer.localReply == "" && s.m.waitsForPrefill() && s.m.plan.spare.Prefill {
-			ev.answer.odd = s.odd(s.m.plan.prefill, ev.answer.status)
+		if prefill, ok := s.m.prefillMate(); ok && ev.answer.localReply == "" {
+			ev.answer.odd = odd(s.srv.cfg.Health, prefill, ev.answer.status)
 		}
-		s.keepDecode(ev.answer)
+		ev.moved = s.keepDecode(ev.answer)
 	case evRefused, evAnswered:
 		ev.booked.tell(s)
 	case evLogged:
 		s.sent = ev.sent
+	}
+}
+
+// beforeHead is prepare for decode's head.
+func (s *mainStream) beforeHead(ev *notice) {
+	if !s.m.awaits(evResponseHeaders) {
+		return
+	}
+	if s.m.planned().looks && !s.looked.Load() {
+		s.srv.unread(ev.headers)
+	}
+	if decode, ok := s.m.decodeMate(); ok && ev.headers.LocalReply == "" {
+		ev.odd = odd(s.srv.cfg.Health, decode, statusOf(ev.headers.Status))
 	}
 }
 
@@ -171,7 +184,8 @@ func (b *booked) give(s *mainStream, nonce uint64) {
 	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
 	s.prompt, s.asked = b.prompt, b.answer
-	if s.m.finished { // the attempt ended while its tokens were counted
+	s.others, s.again = b.others, b.again
+	if s.m.concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
 		telemetry.End(s.decodeSpan, time.Now(), "too late")
 	}
@@ -187,11 +201,11 @@ func (b *booked) tell(s *mainStream) {
 // comeByName notes the attempt's name, by which an access log may mean it or
 // another one. Where no hand-off goes through us nothing depends on it.
 func (s *mainStream) comeByName(now time.Time) {
-	if s.srv.legClient == nil || s.bears || s.m.phase == mainDone {
+	if s.srv.legClient == nil || s.bears || s.m.over() {
 		return
 	}
 	s.bears = true
-	s.srv.unrouted.come(s, s.m.name(), now)
+	s.srv.unrouted.come(s, s.name(), now)
 }
 
 // leaveName forgets the name. An attempt that decode has answered was routed, and
@@ -199,18 +213,24 @@ func (s *mainStream) comeByName(now time.Time) {
 func (s *mainStream) leaveName(now time.Time) {
 	if s.bears {
 		s.bears = false
-		s.srv.unrouted.leave(s.m.name(), s.m.status == "", now)
+		s.srv.unrouted.leave(s.name(), !s.m.decoded().headCame(), now)
 	}
 }
 
-func (s *mainStream) fire() { s.post(&event{kind: evTimer}) }
+// name is the attempt as Envoy's access log may name it.
+func (s *mainStream) name() attemptName {
+	q := s.m.request()
+	return nameOf(q.headers.RequestID, q.attempt)
+}
 
-func (s *mainStream) begin(ev *event) {
+func (s *mainStream) fire() { s.post(just(event{kind: evTimer})) }
+
+func (s *mainStream) begin(ev *notice) {
 	s.began = time.Now()
-	s.subset = s.srv.subsetOf(ev, s.m.way.gateway)
+	s.subset = s.srv.subsetOf(ev, s.filter.gateway)
 	ev.received = s.srv.receipt(s.grpc.Context(), ev.headers, s.began)
 	if ev.headers.RequestID == "" {
-		ev.headers.RequestID, s.m.named = uuid.NewString(), true
+		ev.headers.RequestID, ev.unnamed = uuid.NewString(), true
 	}
 	if s.srv.cfg.Tracer.Enabled() {
 		parent := telemetry.Extract(ev.headers.Traceparent, ev.headers.Tracestate)
@@ -231,7 +251,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 	case opImmediate:
 		s.sendImmediate(e.imm)
 	case opExtend:
-		if s.m.phase == mainHolding && s.m.waitsForPrefill() {
+		if e.holds {
 			s.heldAt = now
 		}
 		s.send(wire.Extend(e.wait))
@@ -245,7 +265,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		}
 		s.decide(e.fail)
 	case opModels:
-		s.sendImmediate(s.srv.models(e.model, s.m.mayRetry(&failNotReady)))
+		s.sendImmediate(s.srv.models(e.model, e.retry))
 	case opAbortLeg:
 		s.abort()
 	case opCharge, opSuspect, opPairFailed, opPairServed:
@@ -273,7 +293,7 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 		}
 	case opForget:
 		s.srv.attempts.remove(s.nonce)
-		if s.m.phase == mainDone {
+		if s.m.over() {
 			s.leaveName(now)
 		}
 		s.detach()
@@ -281,11 +301,11 @@ func (s *mainStream) perform(now time.Time, e *effect) {
 }
 
 func (s *mainStream) route(now time.Time, e *effect) {
-	if !s.m.waitsForPrefill() {
+	if !s.m.prefillAwaited() {
 		s.decodeLimit.from = now
 	}
 	if s.m.unsure() {
-		s.srv.unrouted.handOff(s, s.m.name())
+		s.srv.unrouted.handOff(s, s.name())
 	}
 	s.sendRoute(e)
 }
@@ -294,12 +314,12 @@ func (s *mainStream) relay(now time.Time, e *effect) {
 	if !s.heldAt.IsZero() {
 		s.srv.cfg.Telemetry.PrefillWaited(now.Sub(s.heldAt))
 	}
-	if !s.m.plan.disaggregated {
+	if !s.m.planned().disaggregated {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun: its prompt is done
 	}
-	if s.m.sightOfStart() == blame.Served {
+	if s.m.servesSoFar() {
 		s.decodeLimit.learn(&s.srv.patience, now)
-		s.srv.cfg.Health.Began(s.m.plan.decode)
+		s.srv.cfg.Health.Began(s.m.planned().decode)
 	}
 	s.send(wire.Relay(s.conform(e.set), s.strange))
 	s.srv.cfg.Journal.Mark(s.note, decision.ResponseHeaders, now)
@@ -331,10 +351,10 @@ func (s *mainStream) abort() {
 	l, stop, at := s.leg, s.stopSync, s.carrier
 	s.mu.Unlock()
 	if l != nil {
-		l.post(&event{kind: evAbort})
+		l.post(just(event{kind: evAbort}))
 	}
 	if at.addr != "" {
-		s.srv.peers.abort(at.addr, s.m.plan.token)
+		s.srv.peers.abort(at.addr, s.m.planned().token)
 	}
 	if stop != nil {
 		stop(errLegAborted)

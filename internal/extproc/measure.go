@@ -20,7 +20,7 @@ type tokenCounts struct {
 }
 
 // hear takes what an event says of tokens.
-func (c *tokenCounts) hear(ev *event) {
+func (c *tokenCounts) hear(ev *notice) {
 	switch ev.kind {
 	case evLeg:
 		if ev.leg.state == legWell && ev.leg.counted {
@@ -43,19 +43,18 @@ func (c *tokenCounts) hear(ev *event) {
 
 // measure counts what came of a request that workers were picked for.
 func (s *mainStream) measure(now time.Time, e *effect) {
-	p := s.m.plan
+	p := s.m.planned()
 	if p == nil || e.outcome == blame.Retried || e.outcome == outcomeAnswered {
 		return
 	}
-	t := telemetry.Served{Model: s.prompt.Model, Operation: operation(s.m.path)}
+	t := telemetry.Served{Model: s.prompt.Model, Operation: operation(s.m.request().path)}
 	if e.outcome != blame.OK {
 		t.Error = string(e.outcome)
 		if e.fail != nil {
 			t.Error = e.fail.code
 		}
 	}
-	began := statusOf(s.m.status)/100 == 2 && s.m.sightOfStart() == blame.Served
-	s.clock(&t, now, began)
+	s.clock(&t, now, s.m.began())
 	if n := s.counts.usage.Output; n > 1 && t.FirstToken > 0 && t.Error == "" {
 		t.PerToken = (t.Whole - t.FirstToken) / time.Duration(n-1)
 	}
@@ -74,7 +73,7 @@ func (s *mainStream) measure(now time.Time, e *effect) {
 // clock reads the times of a request from when the data plane received it. began: it
 // was answered.
 func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
-	start := s.m.start
+	start := s.m.request().start
 	var first time.Time
 	switch {
 	case s.sent.last > 0:
@@ -83,7 +82,7 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 			first = s.sent.start.Add(s.sent.first)
 		}
 	default: // no log, or none yet
-		first = s.m.relayedAt
+		first = s.m.decoded().relayed
 	}
 	t.Whole = now.Sub(start)
 	if !began || first.IsZero() {
@@ -93,7 +92,7 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	switch {
 	case !s.tokenAt.IsZero():
 		t.FirstToken = max(s.tokenAt.Sub(start), t.FirstByte)
-	case s.m.plan.looks && s.srv.rules.firstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.replicas):
+	case s.m.planned().looks && s.srv.cfg.FirstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.replicas):
 		t.FirstToken = t.FirstByte // the head has waited for it
 	}
 }

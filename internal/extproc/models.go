@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"encoding/json"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -141,18 +140,4 @@ func lengthOf(p *worker.Pool) (least uint32) {
 		}
 	}
 	return least
-}
-
-// modelsPath reports whether a path is the list of models, or one of it, and which.
-func modelsPath(path string) (only string, ok bool) {
-	path, _, _ = strings.Cut(path, "?")
-	rest, ok := strings.CutPrefix(path, "/v1/models")
-	if !ok || rest != "" && rest[0] != '/' {
-		return "", false
-	}
-	only = strings.TrimPrefix(rest, "/")
-	if name, err := url.PathUnescape(only); err == nil {
-		only = name
-	}
-	return only, true
 }

@@ -30,8 +30,8 @@ func TestANamedWorkersRankIsPickedThoughItHasFailedTheRequest(t *testing.T) {
 		req.Pick.Role, req.Pick.ISLTokens, req.Pick.NewBlocks = worker.Decode, 4000, 1000
 		require.NoError(t, r.book.Reserve(req, rank, 0, &busy[i]))
 	}
-	m := mainLeg{attempt: 1, avoid: []worker.Rank{{ID: 4}}, plan: new(plan), hdr: wire.Headers{RequestID: "r", Start: "1"}}
-	r.srv.avoid.add(&m, time.Now())
+	q := &request{attempt: 1, headers: wire.Headers{RequestID: "r", Start: "1"}}
+	r.srv.avoid.add(q, lesson{avoid: []worker.Rank{{ID: 4}}}, time.Now())
 	p := r.through(routingKey, "prerouted", routingRepickKey, "true")
 	set, _ := routed(t, p.ask(eightTokens, "x-worker-instance-id", "4", "x-request-id", "r", "x-baton-start", "1", "x-envoy-attempt-count", "2"))
 	require.Equal(t, "4/0", set["x-worker-instance-id"]+"/"+set["x-dp-rank"])

@@ -49,11 +49,11 @@ func sourceLabel(s tokens.Source) string {
 
 // describe adds to the record of a decision what the stream knows of its request.
 func (a *asking) describe(r *decision.Record) {
-	m := &a.m
-	r.Time, r.RequestID, r.Attempt = a.began, m.hdr.RequestID, m.attempt
-	r.Path = m.path.String()
-	if m.passing.on {
-		r.Path = short(m.hdr.Path)
+	q := a.m.request()
+	r.Time, r.RequestID, r.Attempt = a.began, q.headers.RequestID, q.attempt
+	r.Path = q.path.String()
+	if q.passes() {
+		r.Path = short(q.headers.Path)
 	}
 	r.Clip()
 }
@@ -66,7 +66,7 @@ func (a *asking) tell(r *decision.Record, p *plan, b *booked) {
 	if a.span != nil && srv.cfg.Tracer.Enabled() {
 		p.traceparent = a.traceDecision(r, b)
 	}
-	if srv.cfg.DebugHeader && a.m.hdr.Debug != "" {
+	if srv.cfg.DebugHeader && a.m.request().headers.Debug != "" {
 		p.explain = r.Line()
 	}
 }
@@ -77,11 +77,12 @@ func (srv *Server) noteRefusal(s *mainStream, e *effect) journal.Handle {
 		return journal.Handle{}
 	}
 	return srv.cfg.Journal.Add(func(r *decision.Record) {
-		r.Time, r.RequestID, r.Attempt = s.began, s.m.hdr.RequestID, s.m.attempt
-		r.Path = short(s.m.hdr.Path)
-		r.BodyBytes = s.m.hdr.Length.N
-		if s.m.scan != nil {
-			r.Model = short(string(s.m.scan.Model[:min(len(s.m.scan.Model), mostShown+1)]))
+		q := s.m.request()
+		r.Time, r.RequestID, r.Attempt = s.began, q.headers.RequestID, q.attempt
+		r.Path = short(q.headers.Path)
+		r.BodyBytes = q.headers.Length.N
+		if q.scan != nil {
+			r.Model = short(string(q.scan.Model[:min(len(q.scan.Model), mostShown+1)]))
 		}
 		if r.Time.IsZero() {
 			r.Time = time.Now()

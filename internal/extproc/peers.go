@@ -280,7 +280,7 @@ func (in inbox) found(ctx context.Context, body []byte) error {
 		return err
 	}
 	passed := make(chan struct{}, 1)
-	s.post(&event{kind: evFound, seen: r.Reason, status: r.Status, pass: func() {
+	s.post(&notice{event: event{kind: evFound, seen: r.Reason, status: r.Status}, pass: func() {
 		select {
 		case passed <- struct{}{}:
 		default:
@@ -305,7 +305,7 @@ func (in inbox) abort(body []byte) error {
 	if s == nil {
 		return status.Error(codes.NotFound, "the leg is over")
 	}
-	s.post(&event{kind: evAbort})
+	s.post(just(event{kind: evAbort}))
 	return nil
 }
 
@@ -323,9 +323,9 @@ func (in inbox) logged(body []byte) error {
 			return status.Error(codes.PermissionDenied, "the token is not ours")
 		}
 		if s := in.srv.attempts.find(leg.Nonce); s != nil {
-			s.post(&event{
-				kind: evLogged, seen: e.Seen, status: e.Status, reached: e.Reached,
-				sent: sent{e.Start, e.First, e.Last}, usage: e.Usage,
+			s.post(&notice{
+				event: event{kind: evLogged, seen: e.Seen, status: e.Status, reached: e.Reached},
+				sent:  sent{e.Start, e.First, e.Last}, usage: e.Usage,
 			})
 		}
 	}
@@ -360,6 +360,6 @@ func (in inbox) report(body []byte) error {
 	case r.State == legStarted:
 		in.srv.carriedBy(s, carrier{r.From, r.Life})
 	}
-	s.post(&event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry, cached: r.Cached, counted: r.Counted}})
+	s.post(just(event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry, cached: r.Cached, counted: r.Counted}}))
 	return nil
 }

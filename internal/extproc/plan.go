@@ -15,16 +15,16 @@ func (a *asking) plan(d *route.Decision) (*plan, error) {
 	p := &plan{
 		nonce: newNonce(), disaggregated: d.Apart,
 		prefillNamed: d.Prefill.Named, decodeNamed: d.Decode.Named,
-		decode: d.Decode.Rank, decodeDPSize: d.Decode.Worker.RanksPerPort(), subset: a.subset,
-		decodeAddr: d.Destination, others: d.Others,
+		decode: d.Decode.Rank, decodeDPSize: d.Decode.Worker.RanksPerPort(),
+		decodeAddr: d.Destination, several: len(d.Others) > 0,
 		prefill: d.Prefill.Rank, kind: d.Kind,
-		spare: d.Spare, suspects: a.suspects,
+		spare: spare(d.Spare), suspects: a.suspects,
 	}
 	var err error
 	p.looks = a.m.looks()
-	if p.looks || srv.rules.replicas && !a.m.way.gateway {
+	if p.looks || srv.rules.replicas && !a.filter.gateway {
 		p.answerToken, err = srv.sealer.Seal(prefill.Leg{
-			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.nonce, Prefill: p.decode, Deadline: a.m.deadline,
+			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.nonce, Prefill: p.decode, Deadline: a.m.request().deadline,
 		})
 		if err != nil {
 			return nil, err
@@ -36,28 +36,20 @@ func (a *asking) plan(d *route.Decision) (*plan, error) {
 		return p, nil
 	}
 	w := d.Prefill.Worker
-	leg := prefill.Leg{Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Deadline: a.m.deadline}
+	leg := prefill.Leg{Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Deadline: a.m.request().deadline}
 	if p.kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg
-		leg.Deadline = time.Now().Add(min(time.Until(a.m.deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
+		leg.Deadline = time.Now().Add(min(time.Until(a.m.request().deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
 		p.prefillDPSize, p.decodeAlone = w.RanksPerPort(), d.Decode.Alone
-		p.again, p.handoffID = d.Again, d.HandoffID
+		p.handoffID = d.HandoffID
 	} else {
 		p.prefillAddr = d.Prefill.Address()
 		p.bootstrap, p.model = w.Bootstrap, d.Key.Model
 		p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
-		p.inHeaders = p.kind == handoff.Rendezvous && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.path != openai.Completions
+		p.inHeaders = p.kind == handoff.Rendezvous && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.request().path != openai.Completions
 		p.room = d.Room
 		leg.Room = p.room
 	}
 	p.token, err = srv.sealer.Seal(leg)
 	return p, err
-}
-
-// appendMembers appends the members that the body of both legs gets.
-func (p *plan) appendMembers(dst []byte) []byte {
-	if p.kind == handoff.Mooncake {
-		return handoff.AppendMooncake(dst, p.bootstrap, p.prefill.DPRank, p.room)
-	}
-	return handoff.AppendSGLang(dst, p.bootstrapHost, p.bootstrapPort, p.room)
 }

@@ -56,7 +56,6 @@ type prefillLeg struct {
 
 	told   legState // the last state reported
 	closed bool
-	ending bool // the process cuts its streams
 
 	out []effect // reused between steps
 }
@@ -67,7 +66,7 @@ func (l *prefillLeg) step(now time.Time, ev *event, t *ticket) []effect {
 	l.out = l.out[:0]
 	switch ev.kind {
 	case evClosed:
-		l.onClosed()
+		l.onClosed(ev)
 	case evAbort:
 		l.onAbort()
 	case evTimer, evDrain:
@@ -118,6 +117,24 @@ func (l *prefillLeg) onMessage(now time.Time, ev *event, t *ticket) {
 	}
 	l.refuse(&failProtocol)
 }
+
+// awaits reports whether a message of Envoy's is the one that comes next.
+func (l *prefillLeg) awaits(k eventKind) bool {
+	switch l.phase {
+	case prefillAwaitHeaders:
+		return k == evRequestHeaders
+	case prefillAwaitBody:
+		return k == evRequestBody
+	default:
+		return false
+	}
+}
+
+// gathered is how much has come of a request's body that is not whole.
+func (l *prefillLeg) gathered() int { return l.pieces.size }
+
+// answerStatus is the status of the worker's answer; 0: none.
+func (l *prefillLeg) answerStatus() int { return l.status }
 
 // pass lets what still comes of an answer go by: the worker's connection is
 // drained, not cut.
@@ -174,8 +191,8 @@ func (l *prefillLeg) onRequestEnd(now time.Time) {
 	if l.body == nil {
 		l.body = l.pieces.take(l.rules.buffers)
 	}
-	r := requests.Get().(*openai.Request)
-	defer requests.Put(r)
+	r := l.rules.scans.Borrow()
+	defer l.rules.scans.Return(r)
 	if err := openai.ScanInjected(l.path, l.body, r); err != nil {
 		l.refuse(badBody(err))
 		return
@@ -229,7 +246,8 @@ func (l *prefillLeg) onResponseHeaders(ev *event) {
 const answerLimit = 1 << 20
 
 func (l *prefillLeg) onResponseBody(ev *event) {
-	if l.long = l.long || len(l.answer)+len(ev.body) > answerLimit; l.long {
+	l.long = l.long || len(l.answer)+len(ev.body) > answerLimit
+	if l.long {
 		l.answer = nil
 	} else {
 		l.answer = append(l.answer, ev.body...)
@@ -248,13 +266,15 @@ func (l *prefillLeg) onAnswerEnd() {
 		return
 	}
 	r := legReport{state: legWell, status: l.status}
-	if s := l.judge(); s != blame.Served {
+	s := l.judge()
+	if s != blame.Served {
 		r.state, r.reason = legFailed, s
 	}
 	if r.reason == blame.Rejected {
 		r.answer = l.answer
 	}
-	if u, ok := openai.FindUsage(l.answer); ok {
+	u, ok := openai.FindUsage(l.answer)
+	if ok {
 		r.cached, r.counted = u.Cached, u.HasCached
 	}
 	l.answer = nil
@@ -303,7 +323,7 @@ func (l *prefillLeg) refuse(f *failure) {
 	}
 }
 
-func (l *prefillLeg) onClosed() {
+func (l *prefillLeg) onClosed(ev *event) {
 	if l.closed {
 		return
 	}
@@ -314,7 +334,7 @@ func (l *prefillLeg) onClosed() {
 		switch {
 		case l.phase == prefillAwaitBody:
 			r.reason = blame.NotSent // no worker has seen it
-		case l.ending:
+		case ev.ending:
 			r.reason = blame.Aborted // no worker's fault
 		case l.phase == prefillAnswering:
 			r.reason = blame.BrokeOff

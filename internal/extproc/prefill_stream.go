@@ -17,12 +17,13 @@ import (
 // to its owner.
 type prefillStream struct {
 	stream
-	m     prefillLeg
-	owner *mainStream // in this process; nil when elsewhere or unknown
-	leg   prefill.Leg
-	token string
-	span  trace.Span
-	fault string
+	m        prefillLeg
+	owner    *mainStream // in this process; nil when elsewhere or unknown
+	leg      prefill.Leg
+	token    string
+	span     trace.Span
+	fault    string
+	endpoint string // of its worker
 
 	outcome legState        // well or failed, once it is known
 	guest   bool            // another replica is told how it goes
@@ -30,9 +31,9 @@ type prefillStream struct {
 	body    budget.Share    // of bodies in flight
 }
 
-func (s *prefillStream) post(ev *event) { s.act.post(ev) }
+func (s *prefillStream) post(ev *notice) { s.act.post(ev) }
 
-func (s *prefillStream) handle(ev *event) {
+func (s *prefillStream) handle(ev *notice) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.recovered("prefill", r)
@@ -41,7 +42,7 @@ func (s *prefillStream) handle(ev *event) {
 		}
 	}()
 	if ev.kind == evClosed {
-		s.deaf, s.m.ending = true, s.srv.reached(stageEnding)
+		s.deaf, ev.ending = true, s.srv.reached(stageEnding)
 		if s.guest {
 			s.guest = false
 			s.srv.guests.remove(s.token)
@@ -52,12 +53,12 @@ func (s *prefillStream) handle(ev *event) {
 		return
 	}
 	var t *ticket
-	if ev.kind == evRequestHeaders && s.m.phase == prefillAwaitHeaders {
+	if ev.kind == evRequestHeaders && s.m.awaits(evRequestHeaders) {
 		s.fullDuplex, s.answerDuplex = ev.fullDuplex, ev.answerDuplex
 		t = s.admit(ev)
 	}
-	for i := range s.m.step(time.Now(), ev, t) {
-		s.perform(&s.m.out[i])
+	for i, effects := 0, s.m.step(time.Now(), &ev.event, t); i < len(effects); i++ {
+		s.perform(&effects[i])
 	}
 	if ev.kind == evClosed {
 		s.endSpan()
@@ -69,14 +70,14 @@ func (s *prefillStream) endSpan() {
 		return
 	}
 	attrs := []attribute.KeyValue{
-		attribute.String(telemetry.AttrPrefill, s.leg.Prefill.String()), attribute.String(telemetry.AttrEndpoint, s.m.ticket.endpoint),
+		attribute.String(telemetry.AttrPrefill, s.leg.Prefill.String()), attribute.String(telemetry.AttrEndpoint, s.endpoint),
 		attribute.String(telemetry.AttrOutcome, s.outcome.String()),
 	}
 	if s.fault != "" {
 		attrs = append(attrs, attribute.String(telemetry.AttrReason, s.fault))
 	}
-	if s.m.status != 0 {
-		attrs = append(attrs, attribute.Int(telemetry.AttrStatus, s.m.status))
+	if status := s.m.answerStatus(); status != 0 {
+		attrs = append(attrs, attribute.Int(telemetry.AttrStatus, status))
 	}
 	telemetry.End(s.span, time.Now(), s.fault, attrs...)
 }
@@ -84,7 +85,7 @@ func (s *prefillStream) endSpan() {
 // admit opens the leg's token and finds its owner and its worker. A leg whose
 // token this instance did not book belongs to a replica, or to a process that
 // is gone: it runs on its own.
-func (s *prefillStream) admit(ev *event) *ticket {
+func (s *prefillStream) admit(ev *notice) *ticket {
 	srv := s.srv
 	leg, err := srv.sealer.Open(ev.headers.Leg)
 	if err != nil || leg.Kind != prefill.MirrorLeg {
@@ -112,7 +113,8 @@ func (s *prefillStream) admit(ev *event) *ticket {
 		srv.guests.add(s.token, s)
 	}
 	if w != nil {
-		t.endpoint = w.EndpointOf(leg.Prefill.DPRank).String()
+		s.endpoint = w.EndpointOf(leg.Prefill.DPRank).String()
+		t.endpoint = s.endpoint
 		t.mooncake = handoff.KindOf(w.Engine) == handoff.Mooncake
 		t.namesRank = t.mooncake && w.RanksPerPort() > 1
 	}
@@ -148,7 +150,7 @@ func (s *prefillStream) perform(e *effect) {
 func (s *prefillStream) tellOwner(r legReport) {
 	switch {
 	case s.owner != nil:
-		s.owner.post(&event{kind: evLeg, leg: r})
+		s.owner.post(just(event{kind: evLeg, leg: r}))
 	case s.token != "" && s.leg.Owner != s.srv.owner:
 		s.told = s.srv.peers.report(s.leg.Owner, s.token, r, s.told)
 	}

@@ -95,7 +95,7 @@ func (r *registry) tell(ev event, of func(worker.Rank) bool) {
 			if of(rank) {
 				e := ev
 				e.rank = rank
-				s.post(&e)
+				s.post(just(e))
 			}
 		}
 	}

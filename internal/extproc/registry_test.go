@@ -27,15 +27,15 @@ func newNames(t *testing.T) *names {
 // come is a main leg that has come, and has handed over if it is sent.
 func (n *names) come(id string, attempt int, sent bool) *mainStream {
 	s := &mainStream{}
-	s.m.hdr.RequestID, s.m.attempt = id, attempt
-	n.srv.unrouted.come(s, s.m.name(), n.now)
+	s.m.req.headers.RequestID, s.m.req.attempt = id, attempt
+	n.srv.unrouted.come(s, s.name(), n.now)
 	if sent {
-		n.srv.unrouted.handOff(s, s.m.name())
+		n.srv.unrouted.handOff(s, s.name())
 	}
 	return s
 }
 
-func (n *names) leave(s *mainStream, late bool) { n.srv.unrouted.leave(s.m.name(), late, n.now) }
+func (n *names) leave(s *mainStream, late bool) { n.srv.unrouted.leave(s.name(), late, n.now) }
 
 // logged is who an entry of the access log is believed to be of.
 func (n *names) logged(id string, headers ...string) *mainStream {
@@ -86,7 +86,7 @@ func TestTheLogOfAnotherRequestOfTheSameNameIsNotBelieved(t *testing.T) {
 		n := newNames(t)
 		n.come("a", 1, false)
 		second := n.come("a", 1, false)
-		n.srv.unrouted.handOff(second, second.m.name())
+		n.srv.unrouted.handOff(second, second.name())
 		require.Nil(t, found(n))
 	})
 	t.Run("when one of two that leave was the last but one", func(t *testing.T) {

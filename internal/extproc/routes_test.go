@@ -42,7 +42,7 @@ func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
 // becomes is what a leg makes of a request's headers: its class, or the code of another
 // refusal.
 func becomes(w way, method, path string, bare bool) string {
-	m := mainLeg{rules: testRules(), way: w}
+	m := newMainLeg(testRules(), w)
 	for _, e := range m.step(testStart, &event{kind: evRequestHeaders, endOfStream: bare, headers: &wire.Headers{Method: method, Path: path}}) {
 		switch {
 		case e.op == opModels:
@@ -56,7 +56,7 @@ func becomes(w way, method, path string, bare bool) string {
 			return e.fail.code
 		}
 	}
-	if m.passing.on {
+	if m.req.passes() {
 		return routetable.Passed
 	}
 	return routetable.Read

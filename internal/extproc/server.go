@@ -231,11 +231,11 @@ func (srv *Server) misled(err error) error {
 // processMain serves a main leg, whose stream we may leave before Envoy ends it;
 // plain is one of the endpoint picker protocol and nothing more.
 func (srv *Server) processMain(g *wire.Stream, plain bool) error {
-	way, err := wayOf(g.Context(), plain)
+	filter, err := filterOf(g.Context(), plain)
 	if err != nil {
 		return srv.misled(err)
 	}
-	s := &mainStream{stream: newStream(srv, g), began: time.Now(), m: mainLeg{rules: srv.rules, way: way}}
+	s := &mainStream{stream: newStream(srv, g), began: time.Now(), filter: filter, m: newMainLeg(srv.rules, filter.way)}
 	s.act.handle = s.handle
 	if !srv.enter(s) { // Envoy tries another replica, and leaves this one alone for a while
 		return status.Error(codes.Unavailable, "this process is about to end")
@@ -267,7 +267,7 @@ func (srv *Server) enter(s *mainStream) bool {
 	}
 	srv.mu.Unlock()
 	if now == stageDraining {
-		s.post(&event{kind: evDrain})
+		s.post(just(event{kind: evDrain}))
 	}
 	return now < stageRefusing
 }
@@ -364,7 +364,7 @@ func newerOf(board *activation.Board, view *discovery.View) func(than *activatio
 func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	old := srv.enterStage(stageDraining)
 	for _, s := range append(srv.attempts.all(), old...) { // some twice, and no matter
-		s.post(&event{kind: evDrain})
+		s.post(just(event{kind: evDrain}))
 	}
 	serving, cancel := context.WithTimeout(ctx, serve)
 	defer cancel()

@@ -257,7 +257,7 @@ func (r *replica) forgetLegs() {
 // accessLog is Envoy's log of what has ended: without it an attempt waits for it.
 func (r *replica) accessLog() {
 	for _, s := range r.srv.attempts.all() {
-		s.post(&event{kind: evLogged, seen: blame.Served, reached: true})
+		s.post(just(event{kind: evLogged, seen: blame.Served, reached: true}))
 	}
 }
 

@@ -53,11 +53,11 @@ func (w *stream) read() {
 			// Envoy ends a stream by half-closing or by cancelling it, at an
 			// answer's end as when the client vanishes (measured on 1.40): how it
 			// ended, only the access log tells.
-			w.act.post(&event{kind: evClosed})
+			w.act.post(just(event{kind: evClosed}))
 			return
 		}
 		if m.Kind != 0 { // else a flow-control note of newer proxies
-			w.act.post(eventOf(&m))
+			w.act.post(noticeOf(&m))
 		}
 	}
 }

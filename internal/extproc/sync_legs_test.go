@@ -351,8 +351,8 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 				busy = append(busy, r.load(w.ID, worker.Decode, 400))
 			}
 		}
-		failed := &mainLeg{hdr: wire.Headers{RequestID: "again", Start: "1800000000000"}, attempt: 1, avoid: []worker.Rank{{ID: 4}}, plan: new(plan)}
-		r.srv.avoid.add(failed, time.Now())
+		failed := &request{headers: wire.Headers{RequestID: "again", Start: "1800000000000"}, attempt: 1}
+		r.srv.avoid.add(failed, lesson{avoid: []worker.Rank{{ID: 4}}}, time.Now())
 		p := r.open(filterMain)
 		p.ask(eightTokens, "x-request-id", "again", wire.HeaderAttemptCount, "2", prefill.HeaderStart, "1800000000000")
 		<-l.came

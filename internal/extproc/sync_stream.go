@@ -19,7 +19,7 @@ type syncStream struct {
 	seen bool
 }
 
-func (s *syncStream) handle(ev *event) {
+func (s *syncStream) handle(ev *notice) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.recovered("sync", r, noWorker)
@@ -41,7 +41,7 @@ func (s *syncStream) handle(ev *event) {
 // it for the worker's.
 var noWorker = wire.Header{Name: prefill.HeaderLocalReply, Value: "-"}
 
-func (s *syncStream) admit(ev *event) {
+func (s *syncStream) admit(ev *notice) {
 	srv := s.srv
 	leg, err := srv.sealer.Open(ev.headers.Leg)
 	if err != nil || leg.Kind != prefill.SyncLeg && leg.Kind != prefill.CollectLeg {
@@ -81,7 +81,7 @@ func (s *syncStream) begun(leg prefill.Leg, token string) bool {
 	if owner == nil || !owner.admitSync() {
 		return false
 	}
-	owner.post(&event{kind: evLeg, leg: r})
+	owner.post(just(event{kind: evLeg, leg: r}))
 	return true
 }
 
@@ -118,22 +118,23 @@ func (s *mainStream) askPrefill(e *effect) {
 	s.mu.Lock()
 	s.stopSync = stop
 	s.mu.Unlock()
-	path, set, body := s.m.path.String(), e.set, e.body
+	q := s.m.request()
+	path, set, body := q.path.String(), carried(e.set, q.headers.All), e.body
 	s.own.Set(s.srv.bodies, int64(len(body)))
 	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
-		defer s.survive("prefill_sender", func() { s.post(&event{kind: evPrefilled, answer: &legAnswer{err: errPanicked}}) })
+		defer s.survive("prefill_sender", func() { s.post(just(event{kind: evPrefilled, answer: &legAnswer{err: errPanicked}})) })
 		a := s.srv.legClient.send(ctx, path, set, body)
 		if a.spent {
 			s.srv.rules.buffers.Return(body)
 		}
-		s.post(&event{kind: evPrefilled, answer: a})
+		s.post(just(event{kind: evPrefilled, answer: a}))
 	})
 	if !began {
 		cancel()
 		stop(nil)
-		s.post(&event{kind: evPrefilled, answer: &legAnswer{err: errClosed}})
+		s.post(just(event{kind: evPrefilled, answer: &legAnswer{err: errClosed}}))
 	}
 }
 
@@ -155,7 +156,7 @@ func (s *mainStream) survive(where string, post func()) {
 // collect lets a decode worker take what prefill holds (docs/behaviour.md#collected):
 // the booked one, or another where that one cannot be reached and was not named.
 func (s *mainStream) collect(e *effect) {
-	p, path, body := *s.m.plan, e.path.String(), e.body
+	p, again, path, body := *s.m.planned(), s.again, e.path.String(), e.body
 	leg := func(w *worker.Worker, dp worker.DPRank) bool {
 		ctx, cancel := context.WithTimeout(s.srv.legs, collectTimeout)
 		defer cancel()
@@ -167,23 +168,23 @@ func (s *mainStream) collect(e *effect) {
 		if err != nil {
 			return false
 		}
-		return s.srv.legClient.send(ctx, path, s.m.syncHeaders(dp, w.RanksPerPort(), token), body).taken()
+		return s.srv.legClient.send(ctx, path, carried(s.m.legHeaders(dp, w.RanksPerPort(), token), s.m.request().headers.All), body).taken()
 	}
 	const failed = "collect_failed"
 	began := s.srv.legClient != nil && s.srv.senders.run(func() {
-		defer s.post(&event{kind: evCollected})
+		defer s.post(just(event{kind: evCollected}))
 		defer s.survive("collect_sender", func() { s.srv.cfg.Telemetry.Leg(failed, "") })
 		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
-			if w != nil && p.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.decodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && leg(w, dp) {
+			if w != nil && s.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.decodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && leg(w, dp) {
 				outcome = "collected"
 				break
 			}
 			if p.decodeNamed {
 				break
 			}
-			w, dp = s.srv.router.Collector(p.again, s.srv.view.Load(), tried)
+			w, dp = s.srv.router.Collector(again, s.srv.view.Load(), tried)
 			if w == nil {
 				break
 			}
@@ -193,7 +194,7 @@ func (s *mainStream) collect(e *effect) {
 	})
 	if !began {
 		s.srv.cfg.Telemetry.Leg(failed, "")
-		s.post(&event{kind: evCollected})
+		s.post(just(event{kind: evCollected}))
 	}
 }
 
@@ -205,15 +206,15 @@ const (
 // keepDecode picks decode again if the booked one has gone, or was set aside,
 // while prefill ran: the hand-off is good for any. Where decode will not get the
 // request nothing is picked, so that no turn is taken for it.
-func (s *mainStream) keepDecode(a *legAnswer) {
-	p, srv := s.m.plan, s.srv
-	if p == nil || p.decodeNamed || !s.m.goesOn(a) || p.again == nil {
-		return
+func (s *mainStream) keepDecode(a *legAnswer) *seat {
+	p, srv := s.m.planned(), s.srv
+	if p == nil || p.decodeNamed || !s.m.goesOn(a) || s.again == nil {
+		return nil
 	}
 	now := time.Now()
-	d, why := srv.router.DecodeAgain(p.again, p.prefill, p.decode, now)
+	d, why := srv.router.DecodeAgain(s.again, p.prefill, p.decode, now)
 	if !d.Made() {
-		return
+		return nil
 	}
 	s.decodeBooking.Release(now)
 	s.decodeBooking = d.Booking
@@ -223,11 +224,11 @@ func (s *mainStream) keepDecode(a *legAnswer) {
 		c := &r.Decode
 		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, at, d.Reason.String(), d.Cost, why
 	})
-	p.decode, p.decodeAddr, p.decodeDPSize, p.others = d.Rank, at, d.Worker.RanksPerPort(), nil
-	p.decodeAlone = d.Alone
 	s.decodeLimit.subject.Worker = d.Rank.ID
 	s.mu.Lock()
 	s.picked[1] = d.Rank
 	s.mu.Unlock()
+	s.others = nil
 	srv.cfg.Telemetry.FreshPick("decode_left")
+	return &seat{rank: d.Rank, addr: at, dpSize: d.Worker.RanksPerPort(), alone: d.Alone}
 }

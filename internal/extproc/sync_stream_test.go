@@ -37,7 +37,7 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	srv := &Server{bodies: budget.New(0), legs: legs, legClient: client}
 	s := &mainStream{stream: stream{srv: srv}}
 	answers := make(chan *legAnswer, 1)
-	s.act.handle = func(ev *event) { answers <- ev.answer }
+	s.act.handle = func(ev *notice) { answers <- ev.answer }
 	s.askPrefill(&effect{wait: time.Minute})
 	require.Error(t, (<-answers).err)
 	srv.senders.close()

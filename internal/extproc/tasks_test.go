@@ -188,7 +188,7 @@ func TestADrainWaitsForWordOfAHandOff(t *testing.T) {
 	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
 	r.awaitStage(stageRefusing)
 	for _, s := range r.srv.attempts.all() {
-		s.post(&event{kind: evLogged, seen: blame.ClientLeft}) // decode was not reached
+		s.post(just(event{kind: evLogged, seen: blame.ClientLeft})) // decode was not reached
 	}
 	require.NoError(t, <-drained)
 	require.EqualValues(t, 1, l.collected.Load())
@@ -308,8 +308,8 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	srv.senders.close()
 	s := &mainStream{stream: stream{srv: srv}}
 	s.m.plan = &plan{}
-	got := make(chan *event, 2)
-	s.act.handle = func(ev *event) { got <- ev }
+	got := make(chan *notice, 2)
+	s.act.handle = func(ev *notice) { got <- ev }
 	s.askPrefill(&effect{wait: time.Minute})
 	s.collect(&effect{})
 	first, second := <-got, <-got

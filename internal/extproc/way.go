@@ -14,18 +14,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// way is what a main leg's filter says of the requests that come through it.
+// filter is what a main leg's filter says of the requests that come through it.
 // The zero value believes nothing.
-type way struct {
-	trust  pin.Trust
-	repick bool // who names workers is asked again on each attempt
+type filter struct {
+	way
+	trust pin.Trust
 	// headersOnly: clients reach this filter, and their bodies with them; only
 	// headers, which the edge strips, come from who may name workers.
 	headersOnly bool
-	// gateway: the filter speaks the endpoint picker protocol; plain: and there is
-	// nothing of ours beside it, no listener for a prefill leg, no fresh attempt,
-	// no access log, and nobody strips what clients may not set.
-	gateway, plain bool
 }
 
 // strangeKey returns an error where the filter's metadata has a key of ours that
@@ -41,8 +37,8 @@ func strangeKey(ctx context.Context) error {
 	return nil
 }
 
-// wayOf reads the filter's metadata. The error says what was expected.
-func wayOf(ctx context.Context, plain bool) (way, error) {
+// filterOf reads the filter's metadata. The error says what was expected.
+func filterOf(ctx context.Context, plain bool) (filter, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	one := func(key string, allowed ...string) (string, error) {
 		v := md.Get(key)
@@ -63,10 +59,11 @@ func wayOf(ctx context.Context, plain bool) (way, error) {
 		err5 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
 	}
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
-		return way{}, err
+		return filter{}, err
 	}
 	trust, err := pin.ParseTrust(routing)
-	return way{
-		trust: trust, repick: repick == "true", headersOnly: fields == "refuse", gateway: plain || protocol != "", plain: plain,
+	return filter{
+		way:   way{repick: repick == "true", gateway: plain || protocol != "", plain: plain},
+		trust: trust, headersOnly: fields == "refuse",
 	}, err
 }

@@ -17,6 +17,7 @@ import (
 // would be kept without need.
 type Pool struct {
 	classes [9]sync.Pool // by power of two, from 4 KiB to LargestPooled; each holds *[]byte
+	twice   sync.Mutex   // held while a large body is in memory twice
 }
 
 // LargestPooled is the size of the largest buffer that the pool keeps.
@@ -45,6 +46,13 @@ func (p *Pool) Return(b []byte) {
 		return
 	}
 	p.classes[c].Put(&b)
+}
+
+// Alone runs f, during which a large body is in memory twice, while no other such f runs.
+func (p *Pool) Alone(f func()) {
+	p.twice.Lock()
+	defer p.twice.Unlock()
+	f()
 }
 
 // Get and Put make the pool a mem.BufferPool of gRPC.

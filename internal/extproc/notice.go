@@ -1,0 +1,39 @@
+package extproc
+
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/openai"
+)
+
+// notice is what a stream is told: an event for its machine, and what is the stream's own.
+type notice struct {
+	event
+	hints  *wire.Hints  // what the data plane says beside the message; nil: nothing
+	booked *booked      // evPicked, evRefused, evAnswered; nil: nothing was
+	pass   func()       // evFound: lets the answer go on
+	sent   sent         // evLogged
+	usage  openai.Usage // evLogged
+}
+
+// just is an event that all is said with.
+func just(ev event) *notice { return &notice{event: ev} }
+
+// noticeOf is the event that a message is.
+func noticeOf(m *wire.Message) *notice {
+	return &notice{
+		event: event{
+			kind: eventKind(m.Kind), headers: m.Headers, body: m.Body, endOfStream: m.EndOfStream,
+			fullDuplex: m.FullDuplex, answerBodies: m.AnswerBodies, answerDuplex: m.AnswerDuplex,
+		},
+		hints: m.Hints,
+	}
+}
+
+// sent is when an answer was sent on, as Envoy's access log has it: from the start of
+// the attempt. 0 is never, or not known.
+type sent struct {
+	start       time.Time // of the attempt
+	first, last time.Duration
+}
