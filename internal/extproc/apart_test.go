@@ -15,6 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -129,9 +130,9 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	ev := <-events
 	require.Equal(t, evPrefilled, ev.kind)
 	require.ErrorIs(t, ev.answer.err, errPanicked)
-	report, _ := s.m.handover.judge(ev.answer, nil)
-	require.Equal(t, legReport{state: legFailed, reason: blame.NotSent}, report)
-	s.m.plan, srv.legClient = new(plan), new(legClient)
+	s.m = *routedBy(&plan{disaggregated: true, kind: handoff.NIXLPull})
+	require.Contains(t, reportsOf(s.m.step(testStart, &ev)), legReport{state: legFailed, reason: blame.NotSent})
+	s.m, srv.legClient = *routedBy(new(plan)), new(legClient)
 	s.collect(&effect{}) // without a view to look decode up in
 	require.Equal(t, evCollected, (<-events).kind)
 	srv.senders.close()

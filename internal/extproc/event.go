@@ -78,6 +78,14 @@ type answerer struct {
 	known bool // it is a worker of ours
 }
 
+// eventOf is the event that a message is.
+func eventOf(m *wire.Message) event {
+	return event{
+		kind: eventKind(m.Kind), headers: m.Headers, body: m.Body, endOfStream: m.EndOfStream,
+		fullDuplex: m.FullDuplex, answerBodies: m.AnswerBodies, answerDuplex: m.AnswerDuplex,
+	}
+}
+
 type legState uint8
 
 // The states of a prefill leg as its owner sees it, in their order.

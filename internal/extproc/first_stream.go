@@ -64,20 +64,20 @@ func (s *firstStream) leave() {
 }
 
 func (s *firstStream) begin(ev *notice) {
-	leg, err := s.srv.sealer.Open(s.token)
-	if err != nil || leg.Kind != prefill.AnswerLeg || ev.headers.LocalReply != "" ||
+	sealed, err := s.srv.sealer.Open(s.token)
+	if err != nil || sealed.Kind != prefill.AnswerLeg || ev.headers.LocalReply != "" ||
 		sightOfStatus(statusOf(ev.headers.Status)) != blame.Served || !isEventStream(ev.headers.ContentType) {
 		s.leave()
 		return
 	}
-	s.leg, s.phase = leg, firstReading
-	if leg.Owner == s.srv.owner {
-		s.owner = s.srv.attempts.find(leg.Nonce)
+	s.leg, s.phase = sealed, firstReading
+	if sealed.Owner == s.srv.owner {
+		s.owner = s.srv.attempts.find(sealed.Nonce)
 	}
 	if s.owner != nil {
 		s.owner.looked.Store(true)
 	}
-	if s.owner == nil && (leg.Owner == s.srv.owner || !s.srv.peers.reachable(leg.Owner)) {
+	if s.owner == nil && (sealed.Owner == s.srv.owner || !s.srv.peers.reachable(sealed.Owner)) {
 		s.leave() // nobody would make another attempt
 		return
 	}

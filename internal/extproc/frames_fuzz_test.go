@@ -72,7 +72,7 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 		if in.Kind == 0 {
 			continue
 		}
-		if err := x.frame(noticeOf(&in)); err != nil {
+		if err := x.frame(eventOf(&in), in.Hints != nil); err != nil {
 			return err
 		}
 		for range r.IntN(3) {
@@ -85,7 +85,7 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 }
 
 // frame sends what was read, as mainStream would.
-func (x *mainRandom) frame(ev *notice) error {
+func (x *mainRandom) frame(ev event, hinted bool) error {
 	switch ev.kind {
 	case evResponseBody: // numbered, so that its order can be checked
 		x.came++
@@ -93,11 +93,11 @@ func (x *mainRandom) frame(ev *notice) error {
 	case evResponseTrailers:
 		x.came++
 	case evResponseHeaders:
-		if ev.hints != nil {
+		if hinted {
 			ev.answerer = pickOf(x.r, &answerer{}, &answerer{rank: worker.Rank{ID: 4}, known: true})
 		}
 	}
-	return x.send(ev.event, fmt.Sprintf("frame %d eos=%t %+v", ev.kind, ev.endOfStream, ev.headers))
+	return x.send(ev, fmt.Sprintf("frame %d eos=%t %+v", ev.kind, ev.endOfStream, ev.headers))
 }
 
 // beside does something that is no message of Envoy's.

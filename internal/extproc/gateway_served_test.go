@@ -59,10 +59,10 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 	ws[1].DPSize, ws[2].DPSize, ws[3].DPSize, ws[3].PortPerRank = 4, 2, 3, true // 40001; 40002; 40003 to 40005
 	r := newReplicaOf(t, "a", ws, enabled)
 	s := &mainStream{
-		stream: stream{srv: r.srv}, m: newMainLeg(testRules(), way{}),
+		stream: stream{srv: r.srv},
 		others: []route.Destination{{Address: "127.0.0.1:40000", Rank: worker.Rank{ID: 1}}},
 	}
-	s.m.plan = &plan{decode: worker.Rank{ID: 2, DPRank: 3}, decodeAddr: "127.0.0.1:40001,127.0.0.1:40000", several: true}
+	s.m = *routedBy(&plan{decode: worker.Rank{ID: 2, DPRank: 3}, decodeAddr: "127.0.0.1:40001,127.0.0.1:40000", several: true})
 	for at, want := range map[string]*answerer{
 		"":                nil,
 		"127.0.0.1:40001": nil, // who was picked
@@ -75,11 +75,11 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 		require.Equal(t, want, s.answererOf(&notice{hints: &wire.Hints{Upstream: at}}), at)
 		require.Equal(t, at, s.servedBy)
 	}
-	s.m.plan.decode.DPRank = 1 // of ranks behind one port, the header names this one
+	s.m.planned().decode.DPRank = 1 // of ranks behind one port, the header names this one
 	require.Equal(t, &answerer{rank: worker.Rank{ID: 3, DPRank: 1}, known: true}, s.answererOf(&notice{hints: &wire.Hints{Upstream: "127.0.0.1:40002"}}))
 	require.Equal(t, &answerer{}, s.answererOf(&notice{hints: &wire.Hints{Served: "9.9.9.9:9", Upstream: "127.0.0.1:40000"}}), "the protocol's word goes first")
 	require.Nil(t, s.answererOf(&notice{}))
-	s.m.plan = nil
+	s.m = newMainLeg(testRules(), way{})
 	require.Nil(t, s.answererOf(&notice{hints: &wire.Hints{Upstream: "127.0.0.1:40000"}}), "nobody was picked")
 }
 

@@ -219,7 +219,7 @@ type attemptPlay struct {
 }
 
 func (x *attemptPlay) send(ev *event) {
-	if x.m.phase == mainDone {
+	if x.m.over() {
 		return
 	}
 	for _, e := range append([]effect(nil), x.m.step(x.g.now, ev)...) {
@@ -230,7 +230,7 @@ func (x *attemptPlay) send(ev *event) {
 		switch e.op {
 		case opRelay:
 			if x.m.servesSoFar() {
-				x.g.tracker.Began(x.m.plan.decode)
+				x.g.tracker.Began(x.m.planned().decode)
 			}
 		case opCharge, opPairFailed, opPairServed:
 			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, opNames[e.op], e.rank, e.charge, e.proven)
@@ -283,7 +283,7 @@ func (x *attemptPlay) play(a act) {
 	first := far && x.plan.kind.PrefillFirst()
 	x.g.tellf("request %d/%d at %s, %s: act %d", x.g.seq, x.number, x.plan.prefill, x.plan.decode, a)
 	x.begin()
-	leg := func(s blame.Sight, status int) {
+	prefilled := func(s blame.Sight, status int) {
 		if first {
 			ans := &legAnswer{status: status, sent: true, odd: x.odd(s, x.plan.prefill, x.plan.spare.Prefill)}
 			if s == blame.Lost || s == blame.Unconnected {
@@ -306,7 +306,7 @@ func (x *attemptPlay) play(a act) {
 	}
 	well := func() {
 		if far {
-			leg(blame.Served, 200)
+			prefilled(blame.Served, 200)
 		}
 	}
 	head := func(status int, local string, eos bool) {
@@ -334,7 +334,7 @@ func (x *attemptPlay) play(a act) {
 		head(404, "", false)
 		over(blame.Served)
 	case actRejectedFar:
-		leg(blame.Rejected, 404)
+		prefilled(blame.Rejected, 404)
 	case actBusy:
 		well()
 		head(429, "", false)
@@ -344,17 +344,17 @@ func (x *attemptPlay) play(a act) {
 		head(500, "", false)
 		over(blame.Served)
 	case actErrorFar:
-		leg(blame.Errored, 500)
+		prefilled(blame.Errored, 500)
 	case actLost:
 		well()
 		head(503, "UC", false)
 	case actLostFar:
-		leg(blame.Lost, 503)
+		prefilled(blame.Lost, 503)
 	case actRefuse:
 		well()
 		head(503, "UF", false)
 	case actRefuseFar:
-		leg(blame.Unconnected, 503)
+		prefilled(blame.Unconnected, 503)
 	case actEmpty:
 		well()
 		head(200, "", true)

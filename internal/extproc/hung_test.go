@@ -123,7 +123,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 					}
 				}
 				require.LessOrEqual(t, time.Since(start), 3*time.Second, "half a second is left for the fresh pair")
-				require.Equal(t, []worker.Rank{p.prefill}, m.charges.avoid, "who is tried next is another")
+				require.Equal(t, []worker.Rank{p.prefill}, learnedBy(m).avoid, "who is tried next is another")
 			})
 		})
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -16,9 +15,9 @@ import (
 
 // startLimit is how long a plan of the replica lets prefill's leg take to begin.
 func (r *replica) startLimit(body string) time.Duration {
-	s := &mainStream{}
-	s.m.req.scan = new(openai.Request)
-	require.NoError(r.t, openai.Scan(openai.Completions, []byte(body), s.m.req.scan))
+	rules := testRules()
+	rules.maxBodyBytes = 1 << 30
+	s := &mainStream{m: *withBody(rules, []byte(body))}
 	p := &plan{disaggregated: true, kind: handoff.Rendezvous, prefill: worker.Rank{ID: 1}, decode: worker.Rank{ID: 2}}
 	s.srv = r.srv
 	(&asking{mainStream: s}).limit(p, worker.Key{Model: "m"}, []byte(body), time.Now())
@@ -60,7 +59,7 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 			require.True(t, x.m.awaitsAnswer(), "%s, attempt %d: it has its time", kind, attempt)
 			x.wait(testRules().prefillTimeout - 4*time.Second)
 			require.Equal(t, attempt == 3, x.m.awaitsAnswer(), "%s, attempt %d: the last one waits on", kind, attempt)
-			require.Empty(t, x.m.charges.avoid, "nobody has failed")
+			require.Empty(t, learnedBy(x.m).avoid, "nobody has failed")
 			require.Zero(t, g.told, "nobody is charged or probed")
 		}
 	}
@@ -79,6 +78,6 @@ func TestALegThatDoesNotBeginBlamesWhomEnvoyNames(t *testing.T) {
 		x.begin()
 		x.send(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.Unconnected}})
 		require.Equal(t, map[worker.ID]int{100: 1}, g.aside)
-		require.Equal(t, []worker.Rank{p.prefill}, x.m.charges.avoid)
+		require.Equal(t, []worker.Rank{p.prefill}, learnedBy(x.m).avoid)
 	}
 }

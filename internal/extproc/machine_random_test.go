@@ -210,7 +210,7 @@ func (x *mainRandom) answerPrefill() error {
 			&legAnswer{status: 200, body: []byte(`{"choices":[{"text":"a","finish_reason":"stop"}],"kv_transfer_params":null}`)},
 			&legAnswer{status: 200, body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}]}`)},
 			&legAnswer{status: 200, body: []byte(`{"choi`)},
-			&legAnswer{status: 200, err: io.ErrUnexpectedEOF}, &legAnswer{canceled: true, err: errLegAborted},
+			&legAnswer{status: 200, err: io.ErrUnexpectedEOF}, &legAnswer{canceled: true, err: io.EOF},
 			&legAnswer{status: 503}, &legAnswer{status: 400, body: []byte("no")}, &legAnswer{status: 503, localReply: "UF"}, &legAnswer{err: io.EOF})
 	}
 	return x.send(event{kind: evPrefilled, answer: a}, fmt.Sprintf("prefilled %d held=%t", a.status, x.held))

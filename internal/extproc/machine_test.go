@@ -47,39 +47,6 @@ import (
 //
 // The output is the phase and the effects in order. `make golden` rewrites it.
 
-var testStart = time.UnixMilli(1_800_000_000_000)
-
-func testRules() *rules {
-	names, _ := prefill.NamesOf(prefill.DialectPlain)
-	return &rules{
-		prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
-		hold: true, holdFirst: true, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20, passOther: true,
-		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(wire.Pool), scans: new(scanPool),
-	}
-}
-
-// mainOf is a main leg that nothing has come of.
-func mainOf(r *rules, w way) *mainLeg {
-	m := newMainLeg(r, w)
-	return &m
-}
-
-func str(d *datadriven.TestData, key, def string) string {
-	for _, a := range d.CmdArgs {
-		if a.Key == key && len(a.Vals) > 0 {
-			return a.Vals[0]
-		}
-	}
-	return def
-}
-
-func num(t *testing.T, d *datadriven.TestData, key string, def int) int {
-	s := str(d, key, strconv.Itoa(def))
-	n, err := strconv.Atoi(s)
-	require.NoError(t, err, d.Pos)
-	return n
-}
-
 func dur(t *testing.T, s string) time.Duration {
 	d, err := time.ParseDuration(s)
 	require.NoError(t, err)

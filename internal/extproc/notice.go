@@ -22,13 +22,7 @@ func just(ev event) *notice { return &notice{event: ev} }
 
 // noticeOf is the event that a message is.
 func noticeOf(m *wire.Message) *notice {
-	return &notice{
-		event: event{
-			kind: eventKind(m.Kind), headers: m.Headers, body: m.Body, endOfStream: m.EndOfStream,
-			fullDuplex: m.FullDuplex, answerBodies: m.AnswerBodies, answerDuplex: m.AnswerDuplex,
-		},
-		hints: m.Hints,
-	}
+	return &notice{event: eventOf(m), hints: m.Hints}
 }
 
 // sent is when an answer was sent on, as Envoy's access log has it: from the start of

@@ -318,11 +318,11 @@ func (in inbox) logged(body []byte) error {
 	}
 	for i := range entries {
 		e := &entries[i]
-		leg, err := in.srv.sealer.Open(e.Token)
-		if err != nil || leg.Owner != in.srv.owner {
+		sealed, err := in.srv.sealer.Open(e.Token)
+		if err != nil || sealed.Owner != in.srv.owner {
 			return status.Error(codes.PermissionDenied, "the token is not ours")
 		}
-		if s := in.srv.attempts.find(leg.Nonce); s != nil {
+		if s := in.srv.attempts.find(sealed.Nonce); s != nil {
 			s.post(&notice{
 				event: event{kind: evLogged, seen: e.Seen, status: e.Status, reached: e.Reached},
 				sent:  sent{e.Start, e.First, e.Last}, usage: e.Usage,

@@ -60,6 +60,9 @@ type prefillLeg struct {
 	out []effect // reused between steps
 }
 
+// newPrefillLeg returns the machine of a leg that nothing has come of.
+func newPrefillLeg(r *rules) prefillLeg { return prefillLeg{rules: r} }
+
 // step takes one event and returns what is to be done, in order. The slice is
 // valid until the next call. t is read with evRequestHeaders only.
 func (l *prefillLeg) step(now time.Time, ev *event, t *ticket) []effect {

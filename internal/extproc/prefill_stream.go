@@ -87,33 +87,33 @@ func (s *prefillStream) endSpan() {
 // is gone: it runs on its own.
 func (s *prefillStream) admit(ev *notice) *ticket {
 	srv := s.srv
-	leg, err := srv.sealer.Open(ev.headers.Leg)
-	if err != nil || leg.Kind != prefill.MirrorLeg {
+	sealed, err := srv.sealer.Open(ev.headers.Leg)
+	if err != nil || sealed.Kind != prefill.MirrorLeg {
 		srv.cfg.Telemetry.Leg("refused", "token")
 		return &ticket{fail: &failLegRefused}
 	}
-	s.leg, s.token = leg, ev.headers.Leg
-	t := &ticket{leg: leg}
-	w := srv.view.Load().Worker(leg.Prefill.ID)
+	s.leg, s.token = sealed, ev.headers.Leg
+	t := &ticket{leg: sealed}
+	w := srv.view.Load().Worker(sealed.Prefill.ID)
 	switch {
-	case w == nil || w.EndpointOf(leg.Prefill.DPRank).IsZero():
+	case w == nil || w.EndpointOf(sealed.Prefill.DPRank).IsZero():
 		t.fail = &failLegGone
 		srv.cfg.Telemetry.Leg("refused", "gone")
-	case leg.Owner == srv.owner:
-		s.owner = srv.attempts.find(leg.Nonce)
+	case sealed.Owner == srv.owner:
+		s.owner = srv.attempts.find(sealed.Nonce)
 		if s.owner == nil || !s.owner.attach(s) {
 			srv.cfg.Telemetry.Leg("late", "")
 			t.fail = &failLegLate
 			s.owner = nil
 		}
-	case !srv.peers.reachable(leg.Owner):
+	case !srv.peers.reachable(sealed.Owner):
 		srv.cfg.Telemetry.Leg("unowned", "")
 	default:
 		s.guest = true
 		srv.guests.add(s.token, s)
 	}
 	if w != nil {
-		s.endpoint = w.EndpointOf(leg.Prefill.DPRank).String()
+		s.endpoint = w.EndpointOf(sealed.Prefill.DPRank).String()
 		t.endpoint = s.endpoint
 		t.mooncake = handoff.KindOf(w.Engine) == handoff.Mooncake
 		t.namesRank = t.mooncake && w.RanksPerPort() > 1

@@ -120,8 +120,7 @@ func TestALegOfTheSynchronousWayGoesToItsRanksOwnPort(t *testing.T) {
 			}
 			require.Equal(t, tt.want, setHeaders(m.GetRequestHeaders().GetResponse().GetHeaderMutation())[prefill.HeaderPrefillEndpoint])
 			w := r.srv.view.Load().Worker(2)
-			l := newMainLeg(r.srv.rules, way{})
-			l.plan = new(plan)
+			l := routedBy(new(plan))
 			told := slices.Contains(l.legHeaders(tt.rank, w.RanksPerPort(), token), wire.Header{Name: "x-data-parallel-rank", Value: "2"})
 			require.Equal(t, tt.told, told)
 		})

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -26,8 +27,8 @@ func newNames(t *testing.T) *names {
 
 // come is a main leg that has come, and has handed over if it is sent.
 func (n *names) come(id string, attempt int, sent bool) *mainStream {
-	s := &mainStream{}
-	s.m.req.headers.RequestID, s.m.req.attempt = id, attempt
+	s := &mainStream{m: newMainLeg(testRules(), way{})}
+	s.m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{RequestID: id, AttemptCount: strconv.Itoa(attempt)}})
 	n.srv.unrouted.come(s, s.name(), n.now)
 	if sent {
 		n.srv.unrouted.handOff(s, s.name())

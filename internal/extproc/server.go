@@ -169,15 +169,15 @@ const (
 
 // process serves one stream: one leg of one attempt.
 func (srv *Server) process(g *wire.Stream) error {
-	leg := initial(g.Context(), filterKey)
-	plain := leg == "" && srv.cfg.Gateway.Enabled
+	said := initial(g.Context(), filterKey)
+	plain := said == "" && srv.cfg.Gateway.Enabled
 	switch {
 	case plain:
-		leg = filterMain
-	case leg != filterMain && leg != filterPrefill && leg != filterSync && leg != filterFirst:
+		said = filterMain
+	case said != filterMain && said != filterPrefill && said != filterSync && said != filterFirst:
 		return srv.misled(fmt.Errorf(
 			"initial metadata %s is %q: expected %s, %s, %s or %s; set it on the ext_proc filter's grpc_service, or gateway.enabled here for one of a Gateway API implementation",
-			filterKey, leg, filterMain, filterPrefill, filterSync, filterFirst))
+			filterKey, said, filterMain, filterPrefill, filterSync, filterFirst))
 	}
 	if err := strangeKey(g.Context()); err != nil {
 		return srv.misled(err)
@@ -185,13 +185,13 @@ func (srv *Server) process(g *wire.Stream) error {
 	if srv.blind() {
 		return status.Error(codes.Unavailable, "this replica does not know its workers yet")
 	}
-	srv.cfg.Telemetry.StreamOpened(leg)
-	defer srv.cfg.Telemetry.StreamClosed(leg)
-	switch leg {
+	srv.cfg.Telemetry.StreamOpened(said)
+	defer srv.cfg.Telemetry.StreamClosed(said)
+	switch said {
 	case filterMain:
 		return srv.processMain(g, plain)
 	case filterPrefill:
-		s := &prefillStream{stream: newStream(srv, g), m: prefillLeg{rules: srv.rules}}
+		s := &prefillStream{stream: newStream(srv, g), m: newPrefillLeg(srv.rules)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		s.read()

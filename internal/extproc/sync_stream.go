@@ -43,41 +43,41 @@ var noWorker = wire.Header{Name: prefill.HeaderLocalReply, Value: "-"}
 
 func (s *syncStream) admit(ev *notice) {
 	srv := s.srv
-	leg, err := srv.sealer.Open(ev.headers.Leg)
-	if err != nil || leg.Kind != prefill.SyncLeg && leg.Kind != prefill.CollectLeg {
+	sealed, err := srv.sealer.Open(ev.headers.Leg)
+	if err != nil || sealed.Kind != prefill.SyncLeg && sealed.Kind != prefill.CollectLeg {
 		s.refuse(&failLegRefused, "token")
 		return
 	}
-	w := srv.view.Load().Worker(leg.Prefill.ID)
+	w := srv.view.Load().Worker(sealed.Prefill.ID)
 	switch {
-	case w == nil || w.EndpointOf(leg.Prefill.DPRank).IsZero():
+	case w == nil || w.EndpointOf(sealed.Prefill.DPRank).IsZero():
 		s.refuse(&failLegGone, "gone")
 		return
-	case !leg.Deadline.After(time.Now()):
+	case !sealed.Deadline.After(time.Now()):
 		s.refuse(&failLegLate, "late")
 		return
 	}
-	if leg.Kind == prefill.SyncLeg && !s.begun(leg, ev.headers.Leg) || leg.Kind == prefill.CollectLeg && !s.collects(leg) {
+	if sealed.Kind == prefill.SyncLeg && !s.begun(sealed, ev.headers.Leg) || sealed.Kind == prefill.CollectLeg && !s.collects(sealed) {
 		s.refuse(&failLegLate, "late")
 		return
 	}
 	s.send(wire.Mutate([]wire.Header{
-		{Name: prefill.HeaderPrefillEndpoint, Value: w.EndpointOf(leg.Prefill.DPRank).String()},
-		{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(time.Until(leg.Deadline).Milliseconds(), 1), 10)},
+		{Name: prefill.HeaderPrefillEndpoint, Value: w.EndpointOf(sealed.Prefill.DPRank).String()},
+		{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(time.Until(sealed.Deadline).Milliseconds(), 1), 10)},
 	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}))
 	s.finishStream() // nothing else comes; Envoy 1.36 would keep it to the answer's end, and end the leg where we die
 }
 
 // begun tells the owner that its leg has reached Envoy, and reports false when
 // the attempt does not want it, or has one already.
-func (s *syncStream) begun(leg prefill.Leg, token string) bool {
+func (s *syncStream) begun(sealed prefill.Leg, token string) bool {
 	r := legReport{state: legStarted}
 	s.srv.cfg.Telemetry.Leg(r.state.String(), "")
-	if leg.Owner != s.srv.owner {
-		s.srv.peers.report(leg.Owner, token, r, nil)
+	if sealed.Owner != s.srv.owner {
+		s.srv.peers.report(sealed.Owner, token, r, nil)
 		return true
 	}
-	owner := s.srv.attempts.find(leg.Nonce)
+	owner := s.srv.attempts.find(sealed.Nonce)
 	if owner == nil || !owner.admitSync() {
 		return false
 	}
@@ -87,8 +87,8 @@ func (s *syncStream) begun(leg prefill.Leg, token string) bool {
 
 // collects reports false where a collecting leg of ours has come before: its token
 // is good for one.
-func (s *syncStream) collects(leg prefill.Leg) bool {
-	return leg.Owner != s.srv.owner || s.srv.collected.first(collecting{leg.Nonce, leg.Prefill.ID}, leg.Deadline, time.Now())
+func (s *syncStream) collects(sealed prefill.Leg) bool {
+	return sealed.Owner != s.srv.owner || s.srv.collected.first(collecting{sealed.Nonce, sealed.Prefill.ID}, sealed.Deadline, time.Now())
 }
 
 func (s *syncStream) refuse(f *failure, label string) {
@@ -157,7 +157,7 @@ func (s *mainStream) survive(where string, post func()) {
 // the booked one, or another where that one cannot be reached and was not named.
 func (s *mainStream) collect(e *effect) {
 	p, again, path, body := *s.m.planned(), s.again, e.path.String(), e.body
-	leg := func(w *worker.Worker, dp worker.DPRank) bool {
+	took := func(w *worker.Worker, dp worker.DPRank) bool {
 		ctx, cancel := context.WithTimeout(s.srv.legs, collectTimeout)
 		defer cancel()
 		deadline, _ := ctx.Deadline()
@@ -177,7 +177,7 @@ func (s *mainStream) collect(e *effect) {
 		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
 		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
-			if w != nil && s.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.decodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && leg(w, dp) {
+			if w != nil && s.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.decodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && took(w, dp) {
 				outcome = "collected"
 				break
 			}

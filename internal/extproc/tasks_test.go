@@ -307,7 +307,7 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	srv := &Server{bodies: budget.New(0), legs: context.Background(), legClient: client}
 	srv.senders.close()
 	s := &mainStream{stream: stream{srv: srv}}
-	s.m.plan = &plan{}
+	s.m = *routedBy(new(plan))
 	got := make(chan *notice, 2)
 	s.act.handle = func(ev *notice) { got <- ev }
 	s.askPrefill(&effect{wait: time.Minute})

@@ -1,0 +1,37 @@
+package extproc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// A client's count of attempts is not Envoy's: it neither makes its request one
+// that has been let in before, nor counts in what the decision says.
+func TestAClientsAttemptCountSaysNothing(t *testing.T) {
+	for _, c := range []struct {
+		way     way
+		attempt int
+	}{{way{gateway: true, plain: true}, 1}, {way{gateway: true}, 3}, {way{}, 3}} {
+		m := mainOf(testRules(), c.way)
+		m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "3"}})
+		require.Equal(t, c.attempt, m.req.attempt, "%+v", c.way)
+	}
+}
+
+// What only our own listeners say is forgotten, and removed from the request.
+func TestWhatOnlyAListenerSaysIsForgotten(t *testing.T) {
+	m := mainOf(testRules(), way{gateway: true, plain: true})
+	m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{
+		Method: "POST", Path: "/v1/completions", Start: "1", Leg: "token", LocalReply: "UT",
+	}})
+	require.Equal(t, mainAwaitBody, m.phase, "an old start is no deadline")
+	require.Equal(t, []string{"", "", ""}, []string{m.req.headers.Start, m.req.headers.Leg, m.req.headers.LocalReply})
+	removed := m.req.leftover(nil, m.way)
+	for _, name := range []string{prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderLocalReply} {
+		require.Contains(t, removed, name)
+	}
+}
