@@ -233,7 +233,7 @@ func (x *attemptPlay) send(ev *event) {
 				x.g.tracker.Began(x.m.planned().decode)
 			}
 		case opCharge, opPairFailed, opPairServed:
-			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, opNames[e.op], e.rank, e.charge, e.proven)
+			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, e.op, e.rank, e.charge, e.proven)
 			tell(x.g.tracker, &e, x.g.seq, x.m.picked(), x.g.now)
 		case opSuspect:
 			x.g.probe(e.rank.ID)

@@ -68,7 +68,7 @@ func (x *mainRandom) send(ev event, name string) error {
 	}
 	var ops []string
 	for i := range effects {
-		ops = append(ops, opNames[effects[i].op])
+		ops = append(ops, effects[i].op.String())
 	}
 	x.story = append(x.story, fmt.Sprintf("+%-8s %-26s %s → %s [%s]: %s", x.now.Sub(testStart), name, was, x.m.phase, x.m.far.state, strings.Join(ops, ", ")))
 	for i := range effects {
@@ -114,7 +114,7 @@ func (x *mainRandom) check(e *effect) error {
 	switch e.op {
 	case opContinue, opRoute, opRouteHeaders, opRelay, opImmediate, opExtend, opModels:
 		if x.closed || x.deaf {
-			return x.fail("X2, X4: %s after the end", opNames[e.op])
+			return x.fail("X2, X4: %s after the end", e.op.String())
 		}
 	}
 	switch e.op {
@@ -424,7 +424,7 @@ func (x *prefillRandom) send(ev event, t *ticket, name string) error {
 	effects := x.l.step(testStart, &ev, t)
 	var ops []string
 	for i := range effects {
-		ops = append(ops, opNames[effects[i].op]+" "+effects[i].report.state.String())
+		ops = append(ops, effects[i].op.String()+" "+effects[i].report.state.String())
 	}
 	x.story = append(x.story, fmt.Sprintf("%-26s %s → %s: %s", name, was, x.l.phase, strings.Join(ops, ", ")))
 	for i := range effects {
@@ -443,7 +443,7 @@ func (x *prefillRandom) check(e *effect) string {
 		}
 	case opRoute, opImmediate:
 		if x.closed || x.deaf {
-			return "X2, X4: " + opNames[e.op] + " after the end"
+			return "X2, X4: " + e.op.String() + " after the end"
 		}
 		if x.deaf = e.op == opImmediate; e.op == opRoute && x.told != legStarted {
 			return "X3: routed, but not started"

@@ -245,7 +245,7 @@ func textOf(effects []effect) string {
 	var b strings.Builder
 	for i := range effects {
 		e := &effects[i]
-		b.WriteString(opNames[e.op])
+		b.WriteString(e.op.String())
 		switch e.op {
 		case opContinue:
 			fmt.Fprintf(&b, " %s", [...]string{"", "request headers", "request body", "request trailers", "response headers", "response body", "response trailers"}[e.of])
